@@ -1,6 +1,7 @@
-//! A message goes back and forth between two QPs, as `ibv_rc_pingpong` does it: SEND meets receive.
+//! A message goes back and forth between two QPs with SEND and receive, as in `ibv_rc_pingpong`.
 //!
-//! See `common/mod.rs` for how to run it over shared memory, an interface, with losses, with a capture.
+//! `common/mod.rs` says how to run it over shared memory or an interface, with losses, and with a
+//! capture.
 
 #![allow(clippy::disallowed_methods)] // An example may read the clock.
 
@@ -30,7 +31,7 @@ fn client(end: &mut End) -> Outcome {
     }
     let each = started.elapsed() / ROUNDS;
     println!("{ROUNDS} round trips of {SIZE} bytes, {:.2} us each", each.as_secs_f64() * 1e6);
-    end.meet()
+    end.synchronise()
 }
 
 fn server(end: &mut End) -> Outcome {
@@ -40,7 +41,7 @@ fn server(end: &mut End) -> Outcome {
         post_receive(&mut qp, &buffer)?;
         post_send(&mut qp, &buffer)?;
     }
-    end.meet()
+    end.synchronise()
 }
 
 fn set_up(end: &mut End) -> Outcome<(CompletionQueue, QueuePair, Buffer)> {
@@ -50,7 +51,7 @@ fn set_up(end: &mut End) -> Outcome<(CompletionQueue, QueuePair, Buffer)> {
     let mut qp = pd.create_qp(&QpInit::new(&cq))?;
     end.connect(&mut qp, &buffer)?;
     post_receive(&mut qp, &buffer)?;
-    end.meet()?; // Nobody sends before the other one can receive.
+    end.synchronise()?; // No message may arrive before its receive is posted.
     Ok((cq, qp, buffer))
 }
 
@@ -70,7 +71,7 @@ fn post_send(qp: &mut QueuePair, buffer: &Buffer) -> Outcome {
     })?)
 }
 
-/// Polls until a message came; the completions of what was sent pass by.
+/// Polls until a message arrives; discards the completions of sends.
 fn wait_for_message(cq: &CompletionQueue) -> Outcome {
     while completion(cq)?.opcode != CompletionOpcode::Receive {}
     Ok(())

@@ -1,6 +1,7 @@
-//! How long an RDMA READ of eight bytes takes, one at a time.
+//! Measures the latency of RDMA READs of 8 bytes, one at a time.
 //!
-//! See `common/mod.rs` for how to run it over shared memory, an interface, with losses, with a capture.
+//! `common/mod.rs` says how to run it over shared memory or an interface, with losses, and with a
+//! capture.
 
 #![allow(clippy::disallowed_methods)] // An example may read the clock.
 
@@ -14,8 +15,8 @@ use feroce_engine::memory::Access;
 use feroce_engine::verbs::{Data, SendFlags, SendOp, SendRequest};
 
 const READS: usize = 2000;
-/// What the server keeps in its memory.
-const TREASURE: u64 = 0xfe_40ce;
+/// Value in the server's memory.
+const VALUE: u64 = 0xfe_40ce;
 
 fn main() -> Outcome {
     common::run(client, server)
@@ -37,7 +38,7 @@ fn client(end: &mut End) -> Outcome {
         qp.post_send(&SendRequest { wr_id: 1, op, data, flags: SendFlags::SIGNALED })?;
         completion(&cq)?;
         times.push(started.elapsed());
-        if buffer.load_word(0) != TREASURE {
+        if buffer.load_word(0) != VALUE {
             return Err("read something else than what is there".into());
         }
     }
@@ -49,20 +50,20 @@ fn client(end: &mut End) -> Outcome {
         at(990),
         at(999)
     );
-    end.meet()
+    end.synchronise()
 }
 
 fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Gives its memory; its device answers.
+/// Registers memory; the device responds to the READs.
 fn server(end: &mut End) -> Outcome {
     let pd = end.device.alloc_pd();
     let cq = end.device.create_cq(1)?;
     let buffer = pd.alloc_buffer(8, Access::REMOTE_READ)?;
-    buffer.store_word(0, TREASURE);
+    buffer.store_word(0, VALUE);
     let mut qp = pd.create_qp(&QpInit::new(&cq))?;
     end.connect(&mut qp, &buffer)?;
-    end.meet()
+    end.synchronise()
 }

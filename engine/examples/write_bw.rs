@@ -1,6 +1,7 @@
-//! How fast RDMA WRITE is: many requests outstanding, a completion for every 16th of them.
+//! Measures the bandwidth of RDMA WRITEs: many requests outstanding, a completion for every 16th.
 //!
-//! See `common/mod.rs` for how to run it over shared memory, an interface, with losses, with a capture.
+//! `common/mod.rs` says how to run it over shared memory or an interface, with losses, and with a
+//! capture.
 
 #![allow(clippy::disallowed_methods)] // An example may read the clock.
 
@@ -17,7 +18,7 @@ const SIZE: u32 = 64 << 10;
 const MESSAGES: u64 = 4096;
 /// Requests outstanding.
 const DEPTH: u64 = 64;
-/// One completion for so many requests.
+/// One completion per this many requests.
 const GROUP: u64 = 16;
 
 fn main() -> Outcome {
@@ -37,7 +38,7 @@ fn client(end: &mut End) -> Outcome {
     let mut completed = 0;
     for message in 1..=MESSAGES {
         while message - completed > DEPTH {
-            completed = completion(&cq)?.wr_id; // All before it are complete, too.
+            completed = completion(&cq)?.wr_id; // All requests before this one are complete, too.
         }
         let ends_group = message.is_multiple_of(GROUP);
         qp.post_send(&SendRequest {
@@ -53,10 +54,10 @@ fn client(end: &mut End) -> Outcome {
     let seconds = started.elapsed().as_secs_f64();
     let gigabytes = f64::from(SIZE) * 4096.0 / 1e9;
     println!("{MESSAGES} WRITEs of {SIZE} bytes: {:.2} Gb/s", gigabytes * 8.0 / seconds);
-    end.meet()
+    end.synchronise()
 }
 
-/// Gives its memory, and has no part in what is written to it.
+/// Registers memory; the client writes to it.
 fn server(end: &mut End) -> Outcome {
     let pd = end.device.alloc_pd();
     let cq = end.device.create_cq(1)?;
@@ -64,7 +65,7 @@ fn server(end: &mut End) -> Outcome {
     let buffer = pd.alloc_buffer(SIZE as usize, rights)?;
     let mut qp = pd.create_qp(&QpInit::new(&cq))?;
     end.connect(&mut qp, &buffer)?;
-    end.meet()?; // The client has its completions.
+    end.synchronise()?; // The client has its completions.
     let mut got = vec![0; SIZE as usize];
     buffer.read(0, &mut got);
     if got.iter().all(|&byte| byte == 0x5a) {

@@ -1,13 +1,13 @@
-//! Counters, under the names that RNIC users know, declared once in the macro `counters!`.
+//! Counters under the names that RNICs use, declared once in the macro `counters!`.
 //!
-//! Each core has a set of its own and is its only writer (by its token), so counting is a plain load
-//! and store; readers sum the sets of all cores.
+//! Each core has its own set and is its only writer (the core's token ensures this), so counting is
+//! a plain load and store. Readers sum the sets of all cores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal;)+) => {
-        /// What is counted.
+        /// A counter.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Counter {
             $($(#[doc = $doc])+ $variant,)+
@@ -17,8 +17,8 @@ macro_rules! counters {
             /// Every counter.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// `value` as users of the name expect it: the data counters go in units of four bytes, as
-            /// InfiniBand's PortXmitData and PortRcvData do.
+            /// Converts `value` to the unit of the counter's name: data counters are in units of 4
+            /// bytes, as InfiniBand's PortXmitData and PortRcvData are.
             pub const fn shown(self, value: u64) -> u64 {
                 match self {
                     Self::PortXmitData | Self::PortRcvData => value / 4,
@@ -26,7 +26,8 @@ macro_rules! counters {
                 }
             }
 
-            /// Its name, as `rdma statistic` and `/sys/class/infiniband/*/ports/*/hw_counters` show it.
+            /// Returns the name in `rdma statistic` and
+            /// `/sys/class/infiniband/*/ports/*/hw_counters`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
@@ -49,29 +50,30 @@ counters! {
     PortRcvErrors = "port_rcv_errors";
     /// RoCE packets whose ICRC is wrong.
     RxIcrcEncapsulated = "rx_icrc_encapsulated";
-    /// Packets for no queue pair, or for one whose state, transport, addresses or P_Key refuse them.
+    /// Packets for no QP, or for a QP whose state, transport, addresses or P_Key do not match.
     RxDiscards = "rx_discards";
-    /// Datagrams whose Q_Key is not that of the queue pair they are for.
+    /// Datagrams whose Q_Key does not match their QP's.
     QkeyViolations = "qkey_violations";
-    /// Frames that this device sent to itself, which never reach the link.
+    /// Loopback frames: sent by this device to itself, not over the link.
     LoopedBack = "looped_back";
-    /// Frames given to the core that owns their queue pair.
+    /// Frames passed to the core of their QP.
     RxHandedOver = "rx_handed_over";
-    /// Frames lost on the way to the core that owns their queue pair, its ring being full.
+    /// Frames dropped because the ring to the core of their QP was full.
     RxHandoverDropped = "rx_handover_dropped";
-    /// Requests that arrived ahead of the expected PSN.
+    /// Requests received ahead of the expected PSN.
     OutOfSequence = "out_of_sequence";
     /// NAKs (PSN sequence error) received.
     PacketSeqErr = "packet_seq_err";
-    /// Times the local ACK timeout ran out.
+    /// Expirations of the local ACK timeout.
     LocalAckTimeoutErr = "local_ack_timeout_err";
     /// RNR NAKs received.
     RnrNakRetryErr = "rnr_nak_retry_err";
-    /// Requests received again.
+    /// Duplicate requests received.
     DuplicateRequest = "duplicate_request";
-    /// Times an acknowledgement passed a READ or atomic whose response was lost.
+    /// Acknowledgements that imply the loss of a READ or atomic response.
     ImpliedNakSeqErr = "implied_nak_seq_err";
-    /// SENDs and WRITEs WITH IMMEDIATE that found no receive posted: RNR NAKs sent, messages of UC and UD dropped.
+    /// SENDs and WRITEs WITH IMMEDIATE without a posted receive: RNR NAKs sent, UC and UD messages
+    /// dropped.
     OutOfBuffer = "out_of_buffer";
     /// WRITE request packets executed.
     RxWriteRequests = "rx_write_requests";
@@ -85,15 +87,15 @@ counters! {
     ReqRemoteAccessErrors = "req_remote_access_errors";
     /// NAKs (remote operational error) received.
     ReqRemoteOperationalErrors = "req_remote_operational_errors";
-    /// Responses that made no sense: opcode, length or PSN.
+    /// Malformed responses: opcode, length or PSN.
     ReqBadResponse = "req_bad_response";
-    /// Requests refused with NAK (remote access error); those of UC are dropped for it, without a NAK.
+    /// Requests rejected with a NAK (remote access error); UC requests are dropped without a NAK.
     RespRemoteAccessErrors = "resp_remote_access_errors";
-    /// Requests refused with NAK (invalid request); those of UC are dropped for it, without a NAK.
+    /// Requests rejected with a NAK (invalid request); UC requests are dropped without a NAK.
     RespRemoteInvalidRequest = "resp_remote_invalid_request";
-    /// Requests refused with NAK (remote operational error).
+    /// Requests rejected with a NAK (remote operational error).
     RespRemoteOperationalErrors = "resp_remote_operational_errors";
-    /// Messages longer than the receive they met.
+    /// Messages longer than their receive.
     RespLocalLengthError = "resp_local_length_error";
     /// Requester completions with an error.
     ReqCqeError = "req_cqe_error";
@@ -103,41 +105,42 @@ counters! {
     RespCqeError = "resp_cqe_error";
     /// Responder completions flushed.
     RespCqeFlushError = "resp_cqe_flush_error";
-    /// Packets sent again.
+    /// Packets retransmitted.
     RetransmittedPackets = "retransmitted_packets";
     /// ACKs sent.
     AcksSent = "tx_acks";
-    /// Packets received that a switch has marked (CE), where congestion control is on.
+    /// Packets received with a congestion mark (CE), if congestion control is on.
     NpEcnMarkedRocePackets = "np_ecn_marked_roce_packets";
     /// Congestion notification packets (CNPs) sent.
     NpCnpSent = "np_cnp_sent";
-    /// CNPs received that slowed a queue pair down.
+    /// CNPs received that reduced a QP's rate.
     RpCnpHandled = "rp_cnp_handled";
-    /// CNPs received that did not: malformed, not from the peer, or no congestion control that heeds them.
+    /// CNPs received without effect: malformed, not from the peer, or congestion control does not
+    /// use them.
     RpCnpIgnored = "rp_cnp_ignored";
-    /// Frames of flow control received and obeyed, where it is on.
+    /// PFC and PAUSE frames received and obeyed, if flow control is on.
     RxPause = "rx_pause_ctrl_phy";
-    /// Frames of flow control sent.
+    /// PFC and PAUSE frames sent.
     TxPause = "tx_pause_ctrl_phy";
-    /// For how long sending of priority 0 was paused, in microseconds.
+    /// Time that sending of priority 0 was paused, in microseconds.
     RxPaused0 = "rx_prio0_pause_duration";
-    /// For how long sending of priority 1 was paused, in microseconds.
+    /// Time that sending of priority 1 was paused, in microseconds.
     RxPaused1 = "rx_prio1_pause_duration";
-    /// For how long sending of priority 2 was paused, in microseconds.
+    /// Time that sending of priority 2 was paused, in microseconds.
     RxPaused2 = "rx_prio2_pause_duration";
-    /// For how long sending of priority 3 was paused, in microseconds.
+    /// Time that sending of priority 3 was paused, in microseconds.
     RxPaused3 = "rx_prio3_pause_duration";
-    /// For how long sending of priority 4 was paused, in microseconds.
+    /// Time that sending of priority 4 was paused, in microseconds.
     RxPaused4 = "rx_prio4_pause_duration";
-    /// For how long sending of priority 5 was paused, in microseconds.
+    /// Time that sending of priority 5 was paused, in microseconds.
     RxPaused5 = "rx_prio5_pause_duration";
-    /// For how long sending of priority 6 was paused, in microseconds.
+    /// Time that sending of priority 6 was paused, in microseconds.
     RxPaused6 = "rx_prio6_pause_duration";
-    /// For how long sending of priority 7 was paused, in microseconds.
+    /// Time that sending of priority 7 was paused, in microseconds.
     RxPaused7 = "rx_prio7_pause_duration";
-    /// Times a completion queue was full.
+    /// Number of times a completion queue was full.
     CqOverflow = "cq_overflow";
-    /// Times the port refused a burst.
+    /// Number of bursts that the port refused.
     PortErrors = "port_errors";
 }
 

@@ -1,4 +1,5 @@
-//! Feroce's RNIC.
+//! Feroce's RNIC: verbs objects, QPs, memory, ports and cores.
+
 #![deny(unsafe_code)]
 
 pub mod cm;
@@ -7,15 +8,15 @@ pub mod core;
 pub mod counters;
 pub mod device;
 pub mod log;
-#[allow(unsafe_code)] // A named room: the arena, the rings, the door.
+#[allow(unsafe_code)] // The arena, the rings, access to registered memory.
 pub mod memory;
 pub mod net;
 pub mod pfc;
-#[allow(unsafe_code)]
+#[allow(unsafe_code)] // Rings shared with the kernel and with libdpdk.
 pub mod port;
 pub mod qp;
 mod setting_text;
-#[allow(unsafe_code)] // A named room: system calls.
+#[allow(unsafe_code)] // System calls.
 pub mod sys;
 pub mod time;
 pub mod timer_wheel;

@@ -1,57 +1,91 @@
-//! Warnings of the engine on stderr, for programs that have no log of their own.
+//! Prints the engine's warnings and errors on standard error, for programs without a log of their
+//! own.
+//!
+//! A line is `<program>: <level>: <message> <field>=<value> ...`.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
 /// Prints warnings and errors from now on, each line beginning with `name`.
+///
+/// If the process already has a global `tracing` subscriber, that subscriber stays and this call
+/// does nothing.
 pub fn to_stderr(name: &'static str) {
-    // Fails only if somebody listens already.
-    let _ = tracing::subscriber::set_global_default(Stderr { name });
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(Level::WARN)
+        .with_writer(std::io::stderr)
+        .event_format(NamedLine { name })
+        .finish();
+    // The only error: a global subscriber exists.
+    let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// One line per event. Spans are not shown.
-struct Stderr {
+/// Formats an event as one line that begins with the program's name. Spans are left out.
+struct NamedLine {
     name: &'static str,
 }
 
-impl Subscriber for Stderr {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() <= Level::WARN
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
+impl<S, N> FormatEvent<S, N> for NamedLine
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let level = if *event.metadata().level() == Level::ERROR { "error" } else { "warning" };
-        eprintln!("{}: {level}: {}{}", self.name, line.message, line.fields);
+        write!(writer, "{}: {level}: ", self.name)?;
+        context.field_format().format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
     }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
-/// The message first, then the fields.
-#[derive(Default)]
-struct Line {
-    message: String,
-    fields: String,
-}
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
 
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing to a string cannot fail.
-        let _ = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.fields, " {name}={value:?}"),
-        };
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Captured(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Captured {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_has_the_name_the_level_the_message_and_the_fields() {
+        let captured = Captured::default();
+        let writer = captured.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(Level::WARN)
+            .with_writer(move || writer.clone())
+            .event_format(NamedLine { name: "program" })
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let error = std::io::Error::other("no");
+            tracing::warn!(core = 1, %error, text = "a b", "cannot pin {}", "it");
+            tracing::error!("only a message");
+            tracing::info!("below the level");
+        });
+        let text = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
+        let expected = "program: warning: cannot pin it core=1 error=no text=\"a b\"\n\
+                        program: error: only a message\n";
+        assert_eq!(text, expected);
     }
 }

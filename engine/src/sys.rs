@@ -1,24 +1,27 @@
-//! The few system calls that std has no door for. An `unsafe` room of one screen.
+//! System calls that std lacks. The only `unsafe` call is `ppoll`.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// A non-blocking eventfd, closed on exec.
+use rustix::event::EventfdFlags;
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+};
+use rustix::rand::GetRandomFlags;
+
+/// Makes a non-blocking eventfd that is closed on exec.
 ///
 /// # Errors
-/// When the system has no descriptor left.
+/// When the process or the system has no free descriptor.
 pub fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers are involved.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just given this descriptor to us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
 }
 
-/// Sleeps until one of `fds` is readable or `timeout` is over. A signal ends the sleep early.
+/// Sleeps until one of `fds` is readable or `timeout` has passed. A signal ends the sleep early.
+///
+/// `scratch` is reused between calls, so that sleeping allocates nothing. rustix's `poll` would
+/// need a new list per call, because its entries borrow the descriptors.
 pub fn poll_readable(fds: &[RawFd], scratch: &mut Vec<libc::pollfd>, timeout: Option<Duration>) {
     scratch.clear();
     scratch.extend(fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
@@ -27,39 +30,36 @@ pub fn poll_readable(fds: &[RawFd], scratch: &mut Vec<libc::pollfd>, timeout: Op
         tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
     });
     let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let count = libc::nfds_t::try_from(scratch.len()).expect("a handful of descriptors");
-    // SAFETY: `scratch` holds `count` entries and `spec` is null or points to a live timespec.
+    let count = libc::nfds_t::try_from(scratch.len()).expect("few descriptors");
+    // SAFETY: `scratch` holds `count` entries; `spec` is null or points to a `timespec` on this
+    // stack; a null signal mask leaves the thread's mask as it is.
     unsafe { libc::ppoll(scratch.as_mut_ptr(), count, spec, std::ptr::null()) };
 }
 
-/// Sixteen bytes of the kernel's randomness.
+/// Returns 16 random bytes from the kernel.
 ///
 /// # Errors
-/// When the kernel has none to give (early boot).
+/// When `getrandom` fails, for example because a seccomp filter forbids it.
 pub fn random_u128() -> io::Result<u128> {
     let mut bytes = [0u8; 16];
-    // SAFETY: the kernel writes at most `bytes.len()` bytes to `bytes`.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if usize::try_from(got) != Ok(bytes.len()) {
-        return Err(io::Error::last_os_error());
+    // getrandom returns requests of up to 256 bytes whole, unless a signal interrupts it.
+    let got = rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
+    if got != bytes.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
     }
     Ok(u128::from_ne_bytes(bytes))
 }
 
-/// Keeps packets of an IPv4 or IPv6 socket from being cut, here or on the way, whatever the kernel has learned of the way
-/// (`PMTUDISC_PROBE`): longer ones than the interface carries are errors.
+/// Forbids IP fragmentation of what `socket` sends, here and on the path (`PMTUDISC_PROBE`). The
+/// path MTU that the kernel has learned does not matter; packets longer than the interface's MTU
+/// are errors.
 ///
 /// # Errors
-/// When the descriptor is no such socket.
+/// When the descriptor is no IPv4 socket, or no IPv6 socket with `v6`.
 pub fn never_fragment(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
-    let (level, option, value) = match v6 {
-        false => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
-        true => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
-    };
-    let length = libc::socklen_t::try_from(size_of_val(&value)).expect("four");
-    // SAFETY: the value outlives the call, and its length is told.
-    let status = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), length)
-    };
-    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    match v6 {
+        false => set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::PROBE)?,
+        true => set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::PROBE)?,
+    }
+    Ok(())
 }

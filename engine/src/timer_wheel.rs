@@ -1,19 +1,19 @@
 //! Timers of many QPs: a hierarchical timing wheel over dense indices.
 //!
-//! One timer per index (a QP's slot on its core; the QP itself keeps its several timers and asks
-//! for the earliest). Setting and cancelling are O(1), finding the next is a few bit scans, a jump
-//! of hours costs no more than one of a microsecond. Nothing is allocated after
-//! [`TimerWheel::new`] and [`TimerWheel::reserve`].
+//! There is one timer per index, which is a QP's slot on its core. The QP keeps its several timers
+//! itself and sets the wheel's timer to the earliest. Setting and cancelling are O(1), finding the
+//! next timer takes a few bit scans, and a jump of hours costs no more than one of a microsecond.
+//! Nothing is allocated after [`TimerWheel::new`] and [`TimerWheel::reserve`].
 //!
-//! # How it works
-//! A tick is 1.024 us. The tick of a deadline is a number of 54 bits: nine digits in base 64, one
-//! *level* per digit. A timer lies on the level of the highest digit in which its tick differs from
-//! the wheel's, in the list of that digit. So all lists of a level come before all lists of the
-//! next, an occupied list never lies behind the wheel, and the earliest timers are in the lowest
-//! list of the lowest occupied level. When the wheel reaches a list of a higher level, the timers
-//! in it move down. The lists of level 0 are sorted by the exact deadline.
+//! # Algorithm
+//! A tick is 1.024 us. The tick of a deadline is a number of 54 bits: nine digits in base 64, with
+//! one *level* per digit. A timer is on the level of the highest digit in which its tick differs
+//! from the wheel's, in the list of that digit. So all lists of a level precede all lists of the
+//! next level, no occupied list is behind the wheel, and the earliest timers are in the lowest list
+//! of the lowest occupied level. When the wheel reaches a list of a higher level, the timers of
+//! this list move to lower levels. The lists of level 0 are sorted by the exact deadline.
 //!
-//! The order of expiry is therefore exact and repeatable: by deadline, and timers with equal
+//! Therefore the order of expiry is exact and repeatable: by deadline, and timers with equal
 //! deadlines in the order in which they were set.
 
 use crate::time::Instant;
@@ -27,10 +27,10 @@ const DIGIT_BITS: u32 = 6;
 /// Lists per level.
 const LISTS: usize = 1 << DIGIT_BITS;
 
-/// Levels for the 54 bits of a tick: there is no deadline too far.
+/// Levels for the 54 bits of a tick, which cover every deadline.
 const LEVELS: usize = 9;
 
-/// No index, no list.
+/// Marks the absence of an index or a list.
 const NONE: u32 = u32::MAX;
 
 /// A timing wheel for timers `0..capacity`.
@@ -55,13 +55,13 @@ struct Timer {
     deadline: Instant,
     before: u32,
     after: u32,
-    /// Number of its list, or [`NONE`] if the timer is not set.
+    /// Number of the timer's list, or [`NONE`] if the timer is not set.
     list: u32,
 }
 
 impl TimerWheel {
-    /// A wheel for timers `0..capacity`, none set. `now` is where time starts: earlier deadlines
-    /// expire at once.
+    /// Makes a wheel for timers `0..capacity`, none of them set. `now` is the start of time:
+    /// earlier deadlines expire at once.
     ///
     /// # Panics
     /// If `capacity` is 2^32 - 1 or more.
@@ -76,7 +76,8 @@ impl TimerWheel {
         wheel
     }
 
-    /// Makes room for timers `0..capacity`; never shrinks. Control plane only: it allocates.
+    /// Makes room for timers `0..capacity`; never shrinks. Allocates, so only the control plane
+    /// calls this.
     ///
     /// # Panics
     /// If `capacity` is 2^32 - 1 or more.
@@ -88,7 +89,7 @@ impl TimerWheel {
         }
     }
 
-    /// Sets timer `index` to `deadline`, in place of what it was set to.
+    /// Sets timer `index` to `deadline`, replacing its previous deadline.
     ///
     /// # Panics
     /// If `index` is not below the capacity.
@@ -98,7 +99,7 @@ impl TimerWheel {
         self.insert(index);
     }
 
-    /// Stops timer `index`. Idempotent.
+    /// Cancels timer `index`; does nothing if it is not set.
     ///
     /// # Panics
     /// If `index` is not below the capacity.
@@ -108,7 +109,7 @@ impl TimerWheel {
         }
     }
 
-    /// The deadline timer `index` is set to, if it is set.
+    /// Returns the deadline of timer `index`, if it is set.
     ///
     /// # Panics
     /// If `index` is not below the capacity.
@@ -117,10 +118,10 @@ impl TimerWheel {
         (timer.list != NONE).then_some(timer.deadline)
     }
 
-    /// Stops and returns the earliest timer whose deadline is not after `now`.
+    /// Cancels and returns the earliest timer whose deadline is not after `now`.
     ///
-    /// The caller may set timers between two calls; one set to `now` or earlier is among those
-    /// that follow, so a loop over this needs a bound of its own if it does that.
+    /// The caller may set timers between two calls. A timer set to `now` or earlier is also
+    /// returned, so a loop that sets such timers needs a limit of its own.
     pub fn pop_expired(&mut self, now: Instant) -> Option<u32> {
         let target = tick_of(now);
         while let Some((level, digit)) = self.lowest() {
@@ -128,7 +129,7 @@ impl TimerWheel {
             if start > target {
                 break;
             }
-            // Nothing lies before `start`, so the wheel may turn to it.
+            // No list before `start` is occupied, so the wheel may advance to it.
             self.tick = self.tick.max(start);
             if level > 0 {
                 self.cascade(level, digit);
@@ -145,18 +146,19 @@ impl TimerWheel {
         None
     }
 
-    /// Stops every timer whose deadline is not after `now` and calls `expired` with its index.
+    /// Cancels every timer whose deadline is not after `now` and calls `expired` with its index.
     pub fn expire(&mut self, now: Instant, expired: &mut impl FnMut(u32)) {
         while let Some(index) = self.pop_expired(now) {
             expired(index);
         }
     }
 
-    /// When to look again: not later than the earliest deadline, `None` if no timer is set.
+    /// Returns the time for the next call: not later than the earliest deadline; `None` if no timer
+    /// is set.
     ///
-    /// The answer is the earliest deadline itself, or a round number of ticks on the way to it, where
-    /// timers move down a level: at most eight of these precede a deadline. After
-    /// [`TimerWheel::expire`] at a time `now` it is later than `now`.
+    /// The result is the earliest deadline, or an earlier multiple of ticks at which timers move to
+    /// a lower level; at most eight of these precede a deadline. After [`TimerWheel::expire`] at
+    /// `now` the result is later than `now`.
     pub fn next_deadline_hint(&self) -> Option<Instant> {
         let (level, digit) = self.lowest()?;
         if level == 0 {
@@ -166,21 +168,21 @@ impl TimerWheel {
         Some(Instant::from_nanos(self.start_of(level, digit) << TICK_BITS))
     }
 
-    /// The lowest occupied list, as level and digit.
+    /// Returns the lowest occupied list, as level and digit.
     fn lowest(&self) -> Option<(usize, usize)> {
         let level = self.occupied.iter().position(|&digits| digits != 0)?;
         Some((level, self.occupied[level].trailing_zeros() as usize))
     }
 
-    /// First tick of a list that the wheel has not passed.
+    /// Returns the first tick of a list that the wheel has not passed.
     fn start_of(&self, level: usize, digit: usize) -> u64 {
         let shift = shift_of(level);
-        // Digits above the level are the wheel's own; those below start at zero.
+        // Digits above the level are equal to the wheel's; those below start at zero.
         let above = self.tick >> shift >> DIGIT_BITS << DIGIT_BITS;
         (above | digit as u64) << shift
     }
 
-    /// Moves the timers of a list down, now that the wheel stands at its start.
+    /// Moves the timers of a list to lower levels, when the wheel is at the start of the list.
     fn cascade(&mut self, level: usize, digit: usize) {
         let list = level * LISTS + digit;
         let mut next = self.lists[list].first;
@@ -193,7 +195,7 @@ impl TimerWheel {
         }
     }
 
-    /// Puts a timer that is in no list where its deadline belongs.
+    /// Inserts a timer that is in no list into the list of its deadline.
     fn insert(&mut self, index: u32) {
         let deadline = self.timers[index as usize].deadline;
         let tick = tick_of(deadline).max(self.tick);
@@ -210,7 +212,7 @@ impl TimerWheel {
         self.occupied[level] |= 1 << digit;
     }
 
-    /// Links a timer into `list` behind the timer `before`, or as its first.
+    /// Links a timer into `list` behind the timer `before`, or as the first one.
     fn link(&mut self, index: u32, list: usize, before: u32) {
         let ends = &mut self.lists[list];
         let after = match before {
@@ -247,17 +249,17 @@ impl TimerWheel {
     }
 }
 
-/// Tick in which a point in time lies.
+/// Returns the tick that contains a point in time.
 fn tick_of(time: Instant) -> u64 {
     time.as_nanos() >> TICK_BITS
 }
 
-/// Level of a timer, from the bits in which its tick differs from the wheel's.
+/// Returns the level of a timer, from the bits in which its tick differs from the wheel's.
 fn level_of(difference: u64) -> usize {
     (difference | 1).ilog2() as usize / DIGIT_BITS as usize
 }
 
-/// The digit of a tick on a level.
+/// Returns the digit of a tick on a level.
 fn digit_of(tick: u64, level: usize) -> usize {
     #[allow(clippy::cast_possible_truncation)] // Below LISTS.
     let digit = (tick >> shift_of(level)) as usize & (LISTS - 1);
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_by_deadline_then_by_setting() {
+    fn timers_expire_by_deadline_then_by_order_of_setting() {
         let mut wheel = TimerWheel::new(8, at(5));
         let far = 3_600_000_000_000;
         for (index, deadline) in [(7, far), (3, 2_000), (0, far), (5, 1_999), (1, far - 1), (2, 4)]
@@ -337,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn grows_and_keeps_what_is_set() {
+    fn growing_keeps_the_timers_that_are_set() {
         let mut wheel = TimerWheel::new(0, at(0));
         wheel.reserve(1);
         wheel.set(0, at(9));
@@ -361,8 +363,8 @@ mod tests {
         TimerWheel::new(3, at(0)).set(3, at(1));
     }
 
-    /// Hints never lie, and waiting for each in turn reaches the deadline in a few steps: at most
-    /// one per level.
+    /// Hints are never later than the deadline, and waiting for each in turn reaches the deadline
+    /// in a few steps: at most one per level.
     #[test]
     fn hints_make_progress() {
         let distances = [1, 1_023, 1_024, 65_536, 67_108_864, 20_000_000_000, 1 << 55];
@@ -389,7 +391,7 @@ mod tests {
 
     const TIMERS: u32 = 12;
 
-    /// What a set of timers does, said with a sorted map: `(deadline, turn of setting) -> index`.
+    /// A model of a set of timers, as a sorted map: `(deadline, order of setting) -> index`.
     #[derive(Default)]
     struct Model {
         sorted: BTreeMap<(u64, u64), u32>,
@@ -425,19 +427,19 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// Timer, distance from now.
+        /// Timer, time from now.
         Set(u32, u64),
-        /// Timer, distance into the past.
+        /// Timer, time before now.
         SetPast(u32, u64),
-        /// Timer, other timer whose deadline it takes.
+        /// Timer, and another timer whose deadline it takes.
         SetEqual(u32, u32),
         Cancel(u32),
         Advance(u64),
-        /// To the hint, as a sleeping core does.
+        /// Advances to the hint, as a sleeping core does.
         Sleep,
     }
 
-    /// Distances of every magnitude, with the digit boundaries of the wheel among them.
+    /// Times of every magnitude, including the digit boundaries of the wheel.
     fn distance() -> impl Strategy<Value = u64> {
         let boundary =
             (0..55_u32, 0..3_u64).prop_map(|(bits, off)| ((1 << bits) + off).saturating_sub(1));
@@ -459,7 +461,10 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn behaves_like_a_sorted_map(start in distance(), steps in prop::collection::vec(step(), 1..120)) {
+        fn behaves_like_a_sorted_map(
+            start in distance(),
+            steps in prop::collection::vec(step(), 1..120),
+        ) {
             let mut now = start;
             let mut wheel = TimerWheel::new(TIMERS as usize, at(now));
             let mut model = Model::default();
@@ -491,11 +496,13 @@ mod tests {
                         if let Some(hint) = wheel.next_deadline_hint() {
                             now = now.max(hint.as_nanos());
                             prop_assert_eq!(expire(&mut wheel, now), model.expire(now));
-                            prop_assert!(wheel.next_deadline_hint().is_none_or(|hint| hint > at(now)));
+                            let next = wheel.next_deadline_hint();
+                            prop_assert!(next.is_none_or(|next| next > at(now)));
                         }
                     }
                 }
-                let earliest = model.sorted.first_key_value().map(|(&(deadline, _), _)| at(deadline));
+                let first = model.sorted.first_key_value();
+                let earliest = first.map(|(&(deadline, _), _)| at(deadline));
                 let hint = wheel.next_deadline_hint();
                 prop_assert_eq!(hint.is_some(), earliest.is_some());
                 prop_assert!(hint <= earliest, "{:?} is later than {:?}", hint, earliest);

@@ -1,4 +1,4 @@
-//! Wake-ups between threads that others can poll: a thin eventfd.
+//! Wake-ups between threads that can also be polled: an eventfd.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ pub struct EventFd {
 }
 
 impl EventFd {
-    /// A new descriptor, non-blocking and closed on exec.
+    /// Makes a new descriptor, non-blocking and closed on exec.
     ///
     /// # Errors
     /// When the system has no descriptor left.
@@ -21,14 +21,14 @@ impl EventFd {
 
     /// Makes the descriptor readable.
     pub fn signal(&self) {
-        // The only failure of a non-blocking eventfd is a full counter: it is readable then.
+        // A non-blocking write fails only if the counter is full; the descriptor is readable then.
         let _ = (&self.file).write(&1u64.to_ne_bytes());
     }
 
-    /// Makes the descriptor unreadable; whether it was readable.
+    /// Makes the descriptor unreadable. Returns true if it was readable.
     pub fn clear(&self) -> bool {
         let mut count = [0; 8];
-        // The only failure is an empty counter: it is unreadable then.
+        // A read fails only if the counter is 0; the descriptor is unreadable then.
         (&self.file).read(&mut count).is_ok()
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use feroce_engine::cm::{
-    CmConfig, CmId, DeviceKey, Endpoint, Event, EventKind, Holds, Outgoing, Parameters, Path,
-    QpKind, Source,
+    CmConfig, CmId, DeviceKey, Endpoint, Event, EventKind, ObjectCounts, Outgoing, Parameters,
+    Path, QpKind, Source,
 };
 use feroce_engine::time::{Duration, Instant};
 use feroce_wire::cm::{CmMad, CmMessage, PortSpace};
@@ -312,7 +312,7 @@ impl Pair {
     #[track_caller]
     pub fn assert_empty(&self) {
         for end in &self.ends {
-            assert_eq!(end.holds(), Holds::default(), "{end:?}");
+            assert_eq!(end.object_counts(), ObjectCounts::default(), "{end:?}");
         }
     }
 }

@@ -177,7 +177,7 @@ fn passive(file: &str) {
     feed(&mut ours, third);
     assert_eq!(ours.event().expect("the RTU").kind, EventKind::Established);
     let qp = ours.qp_parameters(event.id).expect("known");
-    assert_eq!((qp.ack_timeout, qp.rq_psn, qp.remote_qpn), (19, rep.starting_psn, req.local_qpn));
+    assert_eq!((qp.ack_timeout, qp.rq_psn, qp.agreed.qpn), (19, rep.starting_psn, req.local_qpn));
     feed(&mut ours, fourth);
     assert_eq!(ours.event().expect("the DREQ").kind, EventKind::Disconnected);
     ours.disconnect(event.id, now(fifth)).expect("connected");

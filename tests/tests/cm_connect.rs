@@ -43,7 +43,7 @@ fn connected(pair: &mut Pair) -> (CmId, CmId, CmId) {
 fn a_life() {
     let mut pair = Pair::new(1);
     let (listener, active, passive) = asked(&mut pair);
-    assert_eq!(pair.ends[0].qp_parameters(passive).map(|qp| qp.remote_qpn), Ok(Qpn::masked(0x50)));
+    assert_eq!(pair.ends[0].qp_parameters(passive).map(|qp| qp.agreed.qpn), Ok(Qpn::masked(0x50)));
     pair.accept(0, passive, 0x5e, b"welcome");
     pair.run_until(2);
     let response = pair.expect(1, ConnectResponse);
@@ -56,12 +56,19 @@ fn a_life() {
 
     let (one, two) = (pair.ends[0].qp_parameters(passive), pair.ends[1].qp_parameters(active));
     let (one, two) = (one.unwrap(), two.unwrap());
-    assert_eq!((one.remote_qpn, two.remote_qpn), (Qpn::masked(0x50), Qpn::masked(0x5e)));
+    assert_eq!((one.agreed.qpn, two.agreed.qpn), (Qpn::masked(0x50), Qpn::masked(0x5e)));
     assert_eq!((one.rq_psn, one.sq_psn), (two.sq_psn, two.rq_psn));
     assert_ne!(one.rq_psn, Psn::new(0));
-    assert_eq!((one.responder_resources, one.initiator_depth), (4, 2), "as it said");
-    assert_eq!((two.responder_resources, two.initiator_depth), (2, 4), "as the peer allows");
-    assert_eq!((one.retry_count, one.rnr_retry_count, two.rnr_retry_count), (7, 6, 6));
+    assert_eq!((one.agreed.responder_resources, one.agreed.initiator_depth), (4, 2), "as it said");
+    assert_eq!(
+        (two.agreed.responder_resources, two.agreed.initiator_depth),
+        (2, 4),
+        "as the peer allows"
+    );
+    assert_eq!(
+        (one.agreed.retry_count, one.agreed.rnr_retry_count, two.agreed.rnr_retry_count),
+        (7, 6, 6)
+    );
     assert_eq!((one.ack_timeout, two.ack_timeout), (17, 17));
     assert_eq!((one.path.local, one.path.remote), (address(0, false), address(1, false)));
     assert_eq!(pair.ends[0].source(passive).unwrap().unwrap().port(), PORT);
@@ -125,8 +132,8 @@ fn an_initiator_and_a_target() {
     assert_eq!((rep.local_eecn, rep.local_qpn), (Qpn::masked(0x5e), Qpn::default()));
     assert_eq!((rep.responder_resources, rep.initiator_depth, rep.srq), (4, 0, true));
     let initiator = pair.ends[1].qp_parameters(active).unwrap();
-    assert_eq!(initiator.remote_qpn, Qpn::masked(0x5e));
-    assert_eq!((initiator.retry_count, initiator.initiator_depth), (7, 4));
+    assert_eq!(initiator.agreed.qpn, Qpn::masked(0x5e));
+    assert_eq!((initiator.agreed.retry_count, initiator.agreed.initiator_depth), (7, 4));
 
     // A DREQ names the target's QP, and finds it.
     pair.ends[1].disconnect(active, pair.now).unwrap();
@@ -227,7 +234,7 @@ fn a_port_that_nobody_listens_to() {
 #[test]
 fn a_request_ahead_of_its_listener() {
     let mut pair = Pair::new(1);
-    pair.ends[0].keep_early(pair.now + Duration::from_millis(500));
+    pair.ends[0].hold_early_requests(pair.now + Duration::from_millis(500));
     pair.dial(1, TCP, 0x50, b"hello");
     pair.run_until(20);
     let listener = pair.listen(0, TCP, "0.0.0.0", 0);
@@ -239,7 +246,7 @@ fn a_request_ahead_of_its_listener() {
 #[test]
 fn a_request_whose_listener_does_not_come() {
     let mut pair = Pair::new(1);
-    pair.ends[0].keep_early(pair.now + Duration::from_millis(500));
+    pair.ends[0].hold_early_requests(pair.now + Duration::from_millis(500));
     pair.dial(1, TCP, 0x50, b"hello");
     pair.run_until(501);
     let event = pair.expect(1, Rejected);
@@ -598,7 +605,7 @@ fn a_listener_is_destroyed() {
     pair.accept(0, taken.id, 3, b"");
     pair.run_until(6);
     pair.expect(1, ConnectResponse);
-    assert_eq!(pair.ends[0].holds().ports, 0, "the port is free");
+    assert_eq!(pair.ends[0].object_counts().ports, 0, "the port is free");
 }
 
 /// Options of enhanced connection establishment go through.
@@ -739,5 +746,5 @@ fn a_device_goes() {
     pair.ends[1].destroy(active, pair.now).unwrap();
     pair.flush();
     assert_eq!(pair.trace(), []);
-    assert_eq!(pair.ends[1].holds(), feroce_engine::cm::Holds::default());
+    assert_eq!(pair.ends[1].object_counts(), feroce_engine::cm::ObjectCounts::default());
 }

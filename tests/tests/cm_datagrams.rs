@@ -2,7 +2,7 @@
 //!
 //! End 0 listens, end 1 asks. A message takes 1 ms; a question is asked again after 1024 ms.
 
-use feroce_engine::cm::{CmError, CmId, EventKind, Holds, QpKind, State, Status};
+use feroce_engine::cm::{CmError, CmId, EventKind, ObjectCounts, QpKind, State, Status};
 use feroce_tests::cm::{PORT, Pair, parameters};
 use feroce_wire::cm::{CmMessage, PortSpace, RejectReason, SidrStatus};
 use feroce_wire::{Qkey, Qpn};
@@ -99,7 +99,7 @@ fn refused() {
     for id in [nobody, asker] {
         pair.ends[1].destroy(id, pair.now).unwrap();
     }
-    assert_eq!(pair.ends[1].holds(), Holds::default());
+    assert_eq!(pair.ends[1].object_counts(), ObjectCounts::default());
 }
 
 fn asked_again(pair: &mut Pair) -> (CmId, CmId) {
@@ -121,7 +121,7 @@ fn destroyed() {
     assert_eq!(pair.expect(1, Unreachable).status, Status::Sidr(SidrStatus::REJECT));
     pair.ends[1].destroy(asker, pair.now).unwrap();
     pair.run_out();
-    assert_eq!(pair.ends[1].holds(), Holds::default());
+    assert_eq!(pair.ends[1].object_counts(), ObjectCounts::default());
 }
 
 /// A connection to who answers datagrams, and datagrams to who connects.

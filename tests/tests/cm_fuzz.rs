@@ -1,7 +1,7 @@
 //! Any bytes for an endpoint of connection management that is in the middle of everything: it never panics, answers each MAD with
 //! few, and leaves nothing behind when its program goes.
 
-use feroce_engine::cm::{CmError, CmId, EventKind, Holds, Source};
+use feroce_engine::cm::{CmError, CmId, EventKind, ObjectCounts, Source};
 use feroce_engine::time::Duration;
 use feroce_tests::cm::{DEVICE, PORT, Pair, address, parameters, random};
 use feroce_wire::cm::{CmMad, CmMessage, PortSpace};
@@ -101,5 +101,5 @@ fn everything_goes(pair: &mut Pair) {
         pair.ends[0].expire(pair.now);
         while pair.ends[0].transmit().is_some() {}
     }
-    assert_eq!(pair.ends[0].holds(), Holds::default());
+    assert_eq!(pair.ends[0].object_counts(), ObjectCounts::default());
 }

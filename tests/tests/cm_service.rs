@@ -89,7 +89,7 @@ fn ends() -> ([End; 2], Keeper) {
 
 fn connect(end: &End, qp: &mut QueuePair, parameters: &QpParameters) {
     let peer = Endpoint {
-        qpn: parameters.remote_qpn,
+        qpn: parameters.agreed.qpn,
         psn: parameters.rq_psn,
         gid: Gid::from(parameters.path.remote),
         super_frames: None,

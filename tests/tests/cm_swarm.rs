@@ -221,9 +221,9 @@ fn scenario(seed: u64) -> (usize, usize) {
     }
     world.run(500_000);
     for end in 0..2 {
-        let holds = world.pair.ends[end].holds();
+        let holds = world.pair.ends[end].object_counts();
         assert_eq!((holds.ids, holds.ports), (2, 2), "the listeners: {:?}", world.pair.ends[end]);
-        assert_eq!((holds.peers, holds.answered, holds.timers), (0, 0, 0));
+        assert_eq!((holds.peers, holds.cached_responses, holds.timers), (0, 0, 0));
     }
     (standing, world.programs.iter().map(|program| program.heard.len()).sum())
 }

@@ -1,15 +1,15 @@
-//! What the examples share: options, a device at each end, and a stream over which the ends tell each other
-//! what they need to connect.
+//! Shared by the examples: options, a device at each end, and a TCP stream for exchanging
+//! connection parameters.
 //!
-//! Without options an example runs both of its ends in one process, over shared memory:
+//! Without options, an example runs both ends in one process over shared memory:
 //!
 //! ```text
 //! cargo run --release --example pingpong
 //! cargo run --release --example pingpong -- --drop 0.01 --seed 7 --pcap pingpong.pcap
 //! ```
 //!
-//! With an interface it is one end, and the other one is somewhere else: `pingpong -i eth0` serves,
-//! `pingpong -i eth0 SERVER` calls.
+//! With an interface, it runs one end: `pingpong -i eth0` is the server, `pingpong -i eth0 SERVER`
+//! the client.
 
 use std::error::Error;
 use std::fs::File;
@@ -32,24 +32,25 @@ use feroce_engine::port::shm::{ShmConfig, shm_pair};
 use feroce_engine::verbs::{Completion, RemoteAddr};
 use feroce_wire::{Key, Psn, Qpn};
 
-/// What an example ends with.
+/// Result of an example.
 pub type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 #[derive(Parser)]
 struct Options {
-    /// Run one end only, on this interface (AF_XDP: needs root) [default: both ends, over shared memory]
+    /// Run one end only, on this interface (AF_XDP, needs root) [default: both ends over shared
+    /// memory]
     #[arg(short, long, value_name = "IFACE")]
     interface: Option<String>,
-    /// The other end; without it, wait to be called
+    /// The other end; without it, wait for a connection
     #[arg(requires = "interface")]
     server: Option<String>,
-    /// TCP port to wait on or to call
+    /// TCP port to listen on or to connect to
     #[arg(short, long, default_value_t = 18600)]
     port: u16,
-    /// Write what crosses the port to this file (with both ends: the client's port)
+    /// Write the frames that cross the port to this file (with both ends: the client's port)
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Share of the sent frames that is lost, 0 to 1
+    /// Share of sent frames to drop, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     drop: f64,
     /// Seed of the losses
@@ -61,7 +62,7 @@ struct Options {
 pub struct End {
     /// The device.
     pub device: Device,
-    /// Own address: index in the GID table.
+    /// Local address, as an index of the GID table.
     gid_index: u32,
     stream: BufReader<Box<dyn Stream>>,
 }
@@ -69,7 +70,7 @@ pub struct End {
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-/// Runs the end or the ends that the command line asks for.
+/// Runs the end or ends that the command line selects.
 pub fn run(client: fn(&mut End) -> Outcome, server: fn(&mut End) -> Outcome) -> Outcome {
     let options = Options::parse();
     match (&options.interface, &options.server) {
@@ -112,7 +113,7 @@ fn on_interface(device: Device, stream: TcpStream) -> Outcome<End> {
     Ok(End { device, gid_index, stream: BufReader::new(Box::new(stream)) })
 }
 
-/// Two devices in this process, joined by rings in shared memory.
+/// Makes two devices in this process, connected by rings in shared memory.
 fn ends_in_memory(options: &Options) -> Outcome<[End; 2]> {
     let config = ShmConfig::default();
     let (mtu, macs) = (config.mtu, config.macs);
@@ -134,7 +135,8 @@ fn ends_in_memory(options: &Options) -> Outcome<[End; 2]> {
     Ok([end(Box::new(near), 0, calling)?, end(Box::new(far), 1, waiting)?])
 }
 
-/// The capture next to the wire, the losses next to the device: the capture shows what really left.
+/// Wraps `port`. The capture is next to the link and the losses are next to the device, so the
+/// capture shows only the frames that are really sent.
 fn wrap(mut port: Box<dyn Port>, options: &Options, captured: bool) -> Outcome<Box<dyn Port>> {
     if let Some(path) = options.pcap.as_ref().filter(|_| captured) {
         port = Box::new(PcapPort::new(port, File::create(path)?, u32::MAX)?);
@@ -150,16 +152,16 @@ fn wrap(mut port: Box<dyn Port>, options: &Options, captured: bool) -> Outcome<B
 }
 
 impl End {
-    /// Connects `qp` to the QP that the other end connects. Tells the other end of `buffer`; returns its
-    /// buffer.
+    /// Connects `qp` to the other end's QP. Sends the address of `buffer` to the other end; returns
+    /// the address of the other end's buffer.
     pub fn connect(&mut self, qp: &mut QueuePair, buffer: &Buffer) -> Outcome<RemoteAddr> {
         let psn = self.device.random_psn()?;
         let own = qp.endpoint(psn, self.gid_index)?;
         let region = buffer.region();
         let (qpn, rkey) = (own.qpn.value(), region.rkey().value());
-        self.tell(&format!("{qpn} {} {} {} {rkey}", psn.value(), own.gid, region.addr()))?;
+        self.send_line(&format!("{qpn} {} {} {} {rkey}", psn.value(), own.gid, region.addr()))?;
 
-        let line = self.hear()?;
+        let line = self.receive_line()?;
         let mut words = line.split_whitespace();
         let mut word = || words.next().ok_or("a short line");
         let qpn = Qpn::masked(word()?.parse()?);
@@ -173,21 +175,21 @@ impl End {
 
         let options = ConnectOptions { sgid_index: self.gid_index, ..ConnectOptions::default() };
         qp.connect(psn, &peer, &options)?;
-        self.meet()?; // A request must not come before its QP is connected.
+        self.synchronise()?; // No request may arrive before its QP is connected.
         Ok(remote)
     }
 
-    /// Waits until the other end has come here, too.
-    pub fn meet(&mut self) -> Outcome {
-        self.tell("here")?;
-        self.hear().map(|_| ())
+    /// Waits until the other end also reaches this call.
+    pub fn synchronise(&mut self) -> Outcome {
+        self.send_line("here")?;
+        self.receive_line().map(|_| ())
     }
 
-    fn tell(&mut self, line: &str) -> Outcome {
+    fn send_line(&mut self, line: &str) -> Outcome {
         Ok(writeln!(self.stream.get_mut(), "{line}")?)
     }
 
-    fn hear(&mut self) -> Outcome<String> {
+    fn receive_line(&mut self) -> Outcome<String> {
         let mut line = String::new();
         match self.stream.read_line(&mut line)? {
             0 => Err("the other end is gone".into()),

@@ -433,7 +433,8 @@ unsafe extern "C" fn feroce_cm_resolve_address(
         };
         let source = bound.map_or(any, |bound| bound.ip());
         let timeout = Duration::from_millis(timeout_ms.into());
-        let started = connections.manager.seek(id_of(id)?, source, destination, timeout);
+        let started =
+            connections.manager.start_resolve(id_of(id)?, source, destination, timeout);
         started.map_err(|_| libc::EAGAIN)
     }))
 }
@@ -566,13 +567,13 @@ unsafe extern "C" fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_i
 fn qp_view(known: &QpParameters) -> CmQp {
     CmQp {
         stage: stage::KNOWN,
-        remote_qpn: known.remote_qpn.value(),
+        remote_qpn: known.agreed.qpn.value(),
         rq_psn: known.rq_psn.value(),
         sq_psn: known.sq_psn.value(),
-        responder_resources: known.responder_resources,
-        initiator_depth: known.initiator_depth,
-        retry_count: known.retry_count,
-        rnr_retry_count: known.rnr_retry_count,
+        responder_resources: known.agreed.responder_resources,
+        initiator_depth: known.agreed.initiator_depth,
+        retry_count: known.agreed.retry_count,
+        rnr_retry_count: known.agreed.rnr_retry_count,
         ack_timeout: known.ack_timeout,
     }
 }

@@ -1,25 +1,26 @@
-//! The active side: who asks for a connection.
+//! The active side: requests a connection.
 
 use feroce_wire::cm::{
     CmMad, IpCmHeader, Mra, Rej, RejectReason, Rep, Req, Rtu, ServiceId, Transport,
 };
 use feroce_wire::{Pkey, Qpn};
 
-use super::conn::{Conn, Patience, Peer};
+use super::conn::{Conn, Peer, RetryPolicy};
 use super::state::{Phase, State};
 use super::types::{
-    CmError, CmId, Ece, EventKind, Parameters, QpKind, Source, Status, ack_timeout, lasts,
+    CmError, CmId, Ece, EventKind, Parameters, QpKind, Source, Status, ack_timeout, code_duration,
 };
 use super::{Endpoint, gid, private_data};
 use crate::time::Instant;
 
 impl Endpoint {
-    /// Asks the peer for a connection; of datagrams, which QP answers. Followed by
-    /// [`EventKind::ConnectResponse`] (of datagrams, [`EventKind::Established`]), [`EventKind::Rejected`] or
-    /// [`EventKind::Unreachable`].
+    /// Sends a REQ to the peer, or a SIDR REQ for datagrams. Followed by
+    /// [`EventKind::ConnectResponse`] (for datagrams [`EventKind::Established`]),
+    /// [`EventKind::Rejected`] or [`EventKind::Unreachable`].
     ///
     /// # Errors
-    /// [`CmError::State`] unless the route is resolved and nothing was asked before, [`CmError::PrivateData`].
+    /// [`CmError::State`] unless the route is resolved and no request was sent before,
+    /// [`CmError::PrivateData`].
     pub fn connect(
         &mut self,
         id: CmId,
@@ -27,7 +28,7 @@ impl Endpoint {
         data: &[u8],
         now: Instant,
     ) -> Result<(), CmError> {
-        // Three bits each, in messages and in QPs: programs ask for more.
+        // The fields have 3 bits in messages and QPs; programs pass larger values.
         let own = &Parameters {
             retry_count: own.retry_count.min(7),
             rnr_retry_count: own.rnr_retry_count.min(7),
@@ -39,7 +40,7 @@ impl Endpoint {
             return Err(CmError::State);
         }
         if conn.kind == QpKind::Ud {
-            return self.ask(id, data, now);
+            return self.send_sidr_req(id, data, now);
         }
         let path = conn.path.ok_or(CmError::State)?;
         let lifetime = conn.ack_timeout_set.map_or(self.config.packet_lifetime, |code| code - 1);
@@ -48,7 +49,7 @@ impl Endpoint {
             modifier: conn.local_ece.options,
             message: self.req(id, conn, own, data, lifetime)?.into(),
         };
-        let interval = lasts(lifetime) * 2 + lasts(self.config.response_timeout);
+        let interval = code_duration(lifetime) * 2 + code_duration(self.config.response_timeout);
         let retries = self.config.max_retries;
         let conn = self.conn_mut(id)?;
         conn.phase = Phase::Connect;
@@ -58,9 +59,9 @@ impl Endpoint {
         conn.local_qpn = own.qpn;
         conn.agreed = Parameters { qpn: Qpn::default(), ..*own };
         conn.ack_timeout = lifetime + 1;
-        conn.patience = Patience { interval, retries };
+        conn.retry = RetryPolicy { interval, retries };
         conn.peer = Peer::default();
-        self.send_until_answered(id, &mad, now);
+        self.send_with_retries(id, &mad, now);
         Ok(())
     }
 
@@ -117,7 +118,7 @@ impl Endpoint {
             QpKind::Rc | QpKind::Ud => Transport::Rc,
         });
         if conn.kind == QpKind::XrcIni {
-            // It answers nothing and receives nothing, and the target sends nothing.
+            // An XRC initiator neither responds nor receives, and the target sends no requests.
             (req.responder_resources, req.retry_count, req.rnr_retry_count) = (0, 0, 0);
             req.srq = false;
         }
@@ -128,14 +129,14 @@ impl Endpoint {
         let Some(id) = self.by_comm_id(rep.remote_comm_id) else { return };
         let conn = &self.ids[&id];
         if !conn.state.awaits_rep() {
-            self.on_rep_again(id, rep);
+            self.on_repeated_rep(id, rep);
             return;
         }
         let request = (rep.local_ca_guid, rep.local_comm_id);
         if self.remote_ids.contains_key(&request) {
-            return; // Somebody else's.
+            return; // This communication ID belongs to another conversation.
         }
-        // A target's number has a place of its own.
+        // An XRC target's QP number is in the EECN field.
         let is_target = conn.kind == QpKind::XrcIni;
         let qpn = if is_target { rep.local_eecn } else { rep.local_qpn };
         if let Some(&stale) = self.remote_qps.get(&(rep.local_ca_guid, qpn)) {
@@ -166,11 +167,11 @@ impl Endpoint {
         };
         conn.ack_timeout = ack_timeout(rep.target_ack_delay, conn.ack_timeout.saturating_sub(1));
         self.stop_sending(id);
-        self.tell(id, EventKind::ConnectResponse, Status::Success, rep.private_data.to_vec());
+        self.push_event(id, EventKind::ConnectResponse, Status::Success, rep.private_data.to_vec());
     }
 
-    /// The RTU got lost, or the program takes its time.
-    fn on_rep_again(&mut self, id: CmId, rep: &Rep) {
+    /// A repeated REP: the RTU was lost, or the program has not confirmed yet.
+    fn on_repeated_rep(&mut self, id: CmId, rep: &Rep) {
         let conn = &self.ids[&id];
         if conn.peer.comm_id != Some(rep.local_comm_id) {
             return;
@@ -185,7 +186,7 @@ impl Endpoint {
         }
     }
 
-    /// Says that the answer to a message (0 REQ, 1 REP) takes longer.
+    /// Sends an MRA: the response to `message` (0 REQ, 1 REP) takes longer.
     pub(super) fn send_mra(&mut self, id: CmId, message: u8) {
         let conn = &self.ids[&id];
         let mra = Mra {
@@ -198,7 +199,7 @@ impl Endpoint {
         let mad = CmMad { transaction: conn.transaction, modifier: 0, message: mra.into() };
         self.send(id, &mad);
         if let Some(conn) = self.ids.get_mut(&id) {
-            conn.is_slow = true;
+            conn.mra_sent = true;
         }
     }
 
@@ -210,18 +211,19 @@ impl Endpoint {
         };
         let Some((id, conn)) = id.and_then(|id| Some((id, self.ids.get_mut(&id)?))) else { return };
         conn.state = match (conn.state, mra.message) {
-            (State::ReqSent, 0) => State::ReqSentLate,
-            (State::RepSent, 1) => State::RepSentLate,
+            (State::ReqSent, 0) => State::MraReqReceived,
+            (State::RepSent, 1) => State::MraRepReceived,
             _ => return,
         };
-        let interval = lasts(mra.service_timeout) + lasts(conn.ack_timeout);
+        let interval = code_duration(mra.service_timeout) + code_duration(conn.ack_timeout);
         if let Some(resend) = &mut conn.resend {
             (resend.interval, resend.due) = (interval, now + interval);
         }
-        self.arm(id);
+        self.set_timer(id);
     }
 
-    /// Confirms a connection that the peer has accepted. What the program is told follows from its QP being connected: no event.
+    /// Confirms a connection that the peer has accepted. No event follows, because the program
+    /// itself has connected its QP.
     ///
     /// # Errors
     /// [`CmError::State`] unless the peer has accepted.
@@ -243,7 +245,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Rejects what came from `from` with the names (its sender's, ours): the QP is in a connection already.
+    /// Rejects a message from `from`, whose QP is already in a connection. `names`: the sender's
+    /// communication ID and ours.
     pub(super) fn reject_stale(
         &mut self,
         mad: &CmMad,
@@ -263,7 +266,7 @@ impl Endpoint {
     }
 }
 
-/// Whom a connection asks, and the addresses that go in front of its private data.
+/// Returns the service ID of the destination, and the addresses that precede the private data.
 pub(super) fn service_and_addresses(conn: &Conn) -> Result<(ServiceId, IpCmHeader), CmError> {
     let destination = conn.destination.ok_or(CmError::State)?;
     let source = conn.source.ok_or(CmError::State)?;

@@ -1,4 +1,4 @@
-//! What an identifier knows.
+//! State of one identifier.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,74 +9,75 @@ use super::state::{Phase, State};
 use super::types::{CmId, Ece, Outgoing, Parameters, Path, QpKind, Resend};
 use crate::time::Instant;
 
-/// An identifier.
+/// One identifier: a listener, a connection or a SIDR exchange.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub space: PortSpace,
     pub kind: QpKind,
     pub phase: Phase,
     pub state: State,
-    /// Destroyed by the program: it ends its conversation and goes. Nothing is told any more.
-    pub orphan: bool,
+    /// The program has destroyed the identifier. It ends its conversation and is removed; no events
+    /// are queued.
+    pub is_destroyed: bool,
 
-    /// Own address, once bound.
+    /// Local address, once bound.
     pub source: Option<SocketAddr>,
-    /// The peer's.
+    /// Peer's address.
     pub destination: Option<SocketAddr>,
     pub path: Option<Path>,
     pub reuse_address: bool,
     pub v6_only: bool,
     pub traffic_class: u8,
-    /// Chosen acknowledgement timeout.
+    /// ACK timeout code chosen by the program.
     pub ack_timeout_set: Option<u8>,
 
-    /// Of a listener: how many requests may wait to be taken by the program, and how many do.
+    /// Listener: maximum and current number of requests that the program has not taken yet.
     pub backlog: u32,
     pub waiting: u32,
-    /// Of a connection that came in: through whom, and whether the program has taken it.
+    /// Incoming connection: its listener, and whether the program has taken it.
     pub listener: Option<CmId>,
     pub taken: bool,
 
     pub peer: Peer,
     pub local_qpn: Qpn,
-    /// The PSN that the peer begins with.
+    /// PSN of the peer's first packet to us.
     pub local_psn: Psn,
     pub local_ece: Ece,
-    /// What the QP is set to.
+    /// Parameters of the local QP.
     pub agreed: Parameters,
     pub ack_timeout: u8,
-    /// How long the peer may take to answer, and how often it is asked.
-    pub patience: Patience,
+    /// Timeout and number of retransmissions.
+    pub retry: RetryPolicy,
     pub transaction: u64,
-    /// The peer was told that its request takes longer: it will ask again late.
-    pub is_slow: bool,
-    /// It stood: the peer asks no more.
-    pub has_stood: bool,
+    /// An MRA was sent: the peer retransmits rarely.
+    pub mra_sent: bool,
+    /// The connection was established: the peer sends no further REQ.
+    pub was_established: bool,
 
     pub resend: Option<Resend>,
-    /// The RTU, for a peer that has not got it.
+    /// The RTU, to repeat it if the peer repeats its REP.
     pub rtu: Option<[u8; MAD_LEN]>,
     pub timewait: Option<Instant>,
-    /// When its timer is set to.
+    /// Deadline that the endpoint's timer is set to.
     pub armed: Option<Instant>,
 }
 
-/// What is known of the other end.
+/// What is known of the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Peer {
-    /// Its name for the connection; of a question, the question's.
+    /// Peer's communication ID; for SIDR, its request ID.
     pub comm_id: Option<u32>,
     pub guid: u64,
     pub qpn: Qpn,
-    /// The PSN that it wants us to begin with.
+    /// PSN of our first packet, chosen by the peer.
     pub psn: Psn,
     pub service: ServiceId,
     pub ece: Ece,
 }
 
-/// How messages are sent again.
+/// Retransmission of a message.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct RetryPolicy {
     pub interval: crate::time::Duration,
     pub retries: u8,
 }
@@ -88,7 +89,7 @@ impl Conn {
             kind,
             phase: Phase::Idle,
             state: State::Idle,
-            orphan: false,
+            is_destroyed: false,
             source: None,
             destination: None,
             path: None,
@@ -106,10 +107,10 @@ impl Conn {
             local_ece: Ece::default(),
             agreed: Parameters::default(),
             ack_timeout: 0,
-            patience: Patience::default(),
+            retry: RetryPolicy::default(),
             transaction: 0,
-            is_slow: false,
-            has_stood: false,
+            mra_sent: false,
+            was_established: false,
             resend: None,
             rtu: None,
             timewait: None,
@@ -117,26 +118,26 @@ impl Conn {
         }
     }
 
-    /// When something is to be done although nothing comes in.
+    /// Returns the earliest deadline: retransmission or end of timewait.
     pub fn deadline(&self) -> Option<Instant> {
         let resend = self.resend.as_ref().map(|resend| resend.due);
         [resend, self.timewait].into_iter().flatten().min()
     }
 
-    /// `mad` to the peer; `None` if no way is known.
+    /// Addresses `mad` to the peer. `None` without a path.
     pub fn outgoing(&self, mad: [u8; MAD_LEN]) -> Option<Outgoing> {
         let path = self.path.as_ref()?;
         let (device, local, remote) = (path.device, path.local, path.remote);
         Some(Outgoing { device, local, remote, traffic_class: path.traffic_class, mad })
     }
 
-    /// Under which name a late copy of the peer's request is known.
+    /// Returns the key that late copies of the peer's REQ carry.
     pub fn request_key(&self) -> Option<(u64, u32)> {
         Some((self.peer.guid, self.peer.comm_id?))
     }
 
-    /// Under which name a late copy of the peer's question is known.
-    pub fn question_key(&self) -> Option<(IpAddr, u32)> {
+    /// Returns the key that late copies of the peer's SIDR REQ carry.
+    pub fn sidr_key(&self) -> Option<(IpAddr, u32)> {
         Some((self.path.as_ref()?.remote, self.peer.comm_id?))
     }
 }

@@ -1,47 +1,59 @@
-//! Connection management: an endpoint of RDMA CM as a value.
+//! Connection management: an RDMA CM endpoint as a value.
 //!
-//! An [`Endpoint`] eats MADs, commands and the time, and gives MADs to send, events, and when it wants to be called again. It owns no
-//! socket, clock or thread; resolving addresses is somebody else's, who is told what to resolve by the program's command and tells
-//! the endpoint how it went.
+//! An [`Endpoint`] takes received MADs, commands and the time. It returns MADs to send, events, and
+//! the time of its next deadline. It owns no socket, clock or thread. The caller resolves addresses
+//! and routes: a command of the program starts a resolution, and the caller passes the result to
+//! the endpoint.
 //!
-//! | question | file |
+//! | topic | file |
 //! |---|---|
-//! | which message is for which state? | `state.rs` |
-//! | what is set, and found, before? who gets a port? | `setup.rs`, `ports.rs` |
-//! | how is a connection asked for? | `active.rs` |
-//! | who is asked, and what is answered? | `passive.rs`; ahead of its listener: `early.rs` |
-//! | how does it end? | `ending.rs` |
-//! | and datagrams? | `question.rs` |
-//! | what is set, for how long? | `types.rs`: [`CmConfig`], codes of time |
+//! | which state accepts which message | `state.rs` |
+//! | options, addresses, routes; port allocation | `setup.rs`, `ports.rs` |
+//! | the active side: REQ, and what follows a REP | `active.rs` |
+//! | the passive side: listening, REP, RTU | `passive.rs` |
+//! | a request that arrives before its listener | `pending_req.rs` |
+//! | REJ, DREQ, DREP, timewait, destruction | `disconnect.rs` |
+//! | datagrams: service ID resolution (SIDR) | `sidr.rs` |
+//! | configuration ([`CmConfig`]), time codes, connection parameters | `types.rs` |
 //!
-//! # Order
+//! # Calling order
 //!
-//! After every call that takes the time, [`Endpoint::transmit`] and [`Endpoint::event`] are called until they give `None`, and
-//! [`Endpoint::next_deadline`] says when [`Endpoint::expire`] has something to do.
+//! After every call that takes the time, call [`Endpoint::transmit`] and [`Endpoint::event`] until
+//! both return `None`. Call [`Endpoint::expire`] at the time that [`Endpoint::next_deadline`]
+//! returns.
 //!
-//! # What differs from Linux
+//! # Differences from Linux
 //!
-//! Messages, states, timers and events are those of Linux' `ib_cm` and `rdma_cm`, but for this:
+//! Messages, states, timers and events are those of Linux `ib_cm` and `rdma_cm`, with these
+//! exceptions:
 //!
-//! * An identifier that the program destroys while connected goes on sending its DREQ until it is answered: Linux sends one. One that
-//!   is accepted and not confirmed sends its DREQ, too, after the REJ: that may be lost, and nobody answers it.
-//! * Answers to requests that are over (REJ, SIDR REP, and that a connection is in timewait) are kept for a while: a copy of the
-//!   request that comes late gets the same answer, and no second connection appears. Linux forgets them.
-//! * If an accepted connection is never confirmed, its peer is told (REJ, timeout): else it would believe to be connected.
-//! * A DREQ for a connection that is over is answered: Linux answers while it is in timewait, and once it is destroyed.
-//! * When both sides end the connection at once, both answer at once: Linux answers when the identifiers are destroyed.
-//! * Where it is told so ([`Endpoint::keep_early`]), requests for a port wait a moment for a listener, and are refused then.
-//! * The host's loopback is any address to bind to ([`is_any`]), as in Linux; none to connect to: Linux resolves it to the host itself.
-//! * Among several listeners at a port the one with the very address goes before one with any.
+//! * An identifier that the program destroys while it is connected sends its DREQ until a DREP
+//!   arrives; Linux sends one DREQ. A connection that was accepted and is not yet confirmed also
+//!   sends a DREQ after its REJ, because the REJ may be lost and no message answers a REJ.
+//! * Responses to completed requests (REJ, SIDR REP, and the REJ of a connection in timewait) are
+//!   cached for a while. A late copy of the request gets the same response, and no second
+//!   connection appears. Linux keeps no responses.
+//! * If the peer never confirms an accepted connection, it receives a REJ (timeout). Otherwise it
+//!   would regard itself as connected.
+//! * A DREQ for a connection that has ended gets a DREP. Linux responds while the connection is in
+//!   timewait and after it is destroyed.
+//! * When both sides end the connection at the same time, both respond at once. Linux responds when
+//!   the identifiers are destroyed.
+//! * After [`Endpoint::hold_early_requests`], a request for a port without a listener is held for a
+//!   moment before it is rejected.
+//! * For binding, the host's loopback address means any address ([`is_any`]), as in Linux. As a
+//!   destination it does not: Linux resolves it to the host itself.
+//! * Among several listeners at a port, one bound to the exact address takes precedence over one
+//!   bound to any address.
 
 mod active;
 mod conn;
-mod early;
-mod ending;
+mod disconnect;
 mod passive;
+mod pending_req;
 mod ports;
-mod question;
 mod setup;
+mod sidr;
 mod state;
 mod types;
 
@@ -62,50 +74,50 @@ pub use types::{
 
 use crate::time::{Duration, Instant};
 use conn::Conn;
-use early::Early;
+use pending_req::PendingRequests;
 use ports::Ports;
-use types::{Resend, lasts};
+use types::{Resend, code_duration};
 
-/// Most requests that wait at a listener, and as many as wait if the program does not say.
+/// Maximum backlog of a listener, and the backlog if the program gives none.
 pub const BACKLOG_MAX: u32 = 1024;
 
-/// A request that is over, by what its copies are known by.
+/// A completed request, by the key that its copies carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Over {
-    /// A REQ: node GUID and communication id.
-    Request(u64, u32),
-    /// A SIDR REQ: address and request id.
-    Question(IpAddr, u32),
+enum CompletedRequest {
+    /// A REQ: node GUID and communication ID.
+    Req(u64, u32),
+    /// A SIDR REQ: address and request ID.
+    SidrReq(IpAddr, u32),
 }
 
-/// What copies of a request that is over are answered.
+/// The cached response for copies of a completed request.
 #[derive(Clone, Copy, Debug)]
-struct Answered {
+struct CachedResponse {
     until: Instant,
-    answer: Outgoing,
+    response: Outgoing,
 }
 
-/// An endpoint of RDMA CM: see the [module](self).
+/// An RDMA CM endpoint: see the [module](self).
 pub struct Endpoint {
     config: CmConfig,
     random: Box<dyn FnMut() -> u32 + Send>,
-    /// What a number is mixed with, to be a communication id.
+    /// A communication ID is an identifier's number XORed with this random value.
     operand: u32,
     last: u32,
     devices: BTreeMap<DeviceKey, u64>,
     ids: BTreeMap<CmId, Conn>,
     ports: Ports,
-    /// Conversations by the peer's node GUID and communication id.
+    /// Conversations by the peer's node GUID and communication ID.
     remote_ids: BTreeMap<(u64, u32), CmId>,
-    /// Conversations by the peer's node GUID and QP: a QP is in one only.
+    /// Conversations by the peer's node GUID and QP number. A QP is in at most one conversation.
     remote_qps: BTreeMap<(u64, Qpn), CmId>,
-    /// Questions that are not answered yet.
-    questions: BTreeMap<(IpAddr, u32), CmId>,
-    answered: BTreeMap<Over, Answered>,
-    /// When answers are forgotten.
-    kept_until: BTreeSet<(Instant, Over)>,
+    /// SIDR REQs without a response so far, by address and request ID.
+    sidr_requests: BTreeMap<(IpAddr, u32), CmId>,
+    responses: BTreeMap<CompletedRequest, CachedResponse>,
+    /// When each cached response expires.
+    response_expiry: BTreeSet<(Instant, CompletedRequest)>,
     timers: BTreeSet<(Instant, CmId)>,
-    early: Early,
+    pending: PendingRequests,
     outbox: VecDeque<Outgoing>,
     events: VecDeque<Event>,
 }
@@ -114,28 +126,30 @@ impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
             .field("ids", &self.ids)
-            .field("answered", &self.answered.len())
+            .field("responses", &self.responses.len())
             .finish_non_exhaustive()
     }
 }
 
-/// What an endpoint holds: for tests that nothing is left behind.
+/// Number of objects an endpoint holds, for tests that nothing leaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holds {
-    /// Identifiers, those included that the program has destroyed and that are not over.
+pub struct ObjectCounts {
+    /// Identifiers, including those that the program destroyed and whose conversation has not
+    /// ended.
     pub ids: usize,
     /// Ports in use.
     pub ports: usize,
     /// Entries about peers.
     pub peers: usize,
-    /// Answers kept.
-    pub answered: usize,
+    /// Cached responses.
+    pub cached_responses: usize,
     /// Timers set.
     pub timers: usize,
 }
 
 impl Endpoint {
-    /// An endpoint without devices. `random` gives starting PSNs, communication ids and ports.
+    /// Makes an endpoint without devices. `random` supplies starting PSNs, communication IDs and
+    /// ports.
     pub fn new(config: CmConfig, mut random: impl FnMut() -> u32 + Send + 'static) -> Self {
         let operand = random();
         Self {
@@ -148,11 +162,11 @@ impl Endpoint {
             ports: Ports::default(),
             remote_ids: BTreeMap::new(),
             remote_qps: BTreeMap::new(),
-            questions: BTreeMap::new(),
-            answered: BTreeMap::new(),
-            kept_until: BTreeSet::new(),
+            sidr_requests: BTreeMap::new(),
+            responses: BTreeMap::new(),
+            response_expiry: BTreeSet::new(),
             timers: BTreeSet::new(),
-            early: Early::default(),
+            pending: PendingRequests::default(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -163,20 +177,21 @@ impl Endpoint {
         self.devices.insert(device, guid);
     }
 
-    /// Takes a device away: everything that goes through it is told so and says nothing any more.
+    /// Removes a device. Each identifier that uses it gets [`EventKind::DeviceRemoval`] and sends
+    /// no more MADs.
     pub fn remove_device(&mut self, device: DeviceKey) {
         self.devices.remove(&device);
         let through = |conn: &Conn| conn.path.is_some_and(|path| path.device == device);
         let gone: Vec<CmId> =
             self.ids.iter().filter(|(_, conn)| through(conn)).map(|(id, _)| *id).collect();
         for id in gone {
-            self.tell(id, EventKind::DeviceRemoval, Status::Success, Vec::new());
+            self.push_event(id, EventKind::DeviceRemoval, Status::Success, Vec::new());
             self.reset(id);
-            self.bury(id);
+            self.remove_if_over(id);
         }
     }
 
-    /// A new identifier.
+    /// Makes a new identifier.
     pub fn create(&mut self, space: PortSpace, kind: QpKind) -> CmId {
         let psn = Psn::new((self.random)());
         self.insert(Conn::new(space, kind, psn))
@@ -193,39 +208,39 @@ impl Endpoint {
         }
     }
 
-    /// Its name in messages.
+    /// Returns the communication ID of `id`.
     fn comm_id(&self, id: CmId) -> u32 {
         id.0 ^ self.operand
     }
 
-    /// Whose name in messages it is.
+    /// Returns the identifier with this communication ID.
     fn by_comm_id(&self, comm_id: u32) -> Option<CmId> {
         let id = CmId(comm_id ^ self.operand);
         self.ids.contains_key(&id).then_some(id)
     }
 
-    /// The conversation that `local` and `remote` are the names of.
+    /// Returns the conversation between these communication IDs.
     fn by_comm_ids(&self, local: u32, remote: u32) -> Option<CmId> {
         let id = self.by_comm_id(local)?;
         (self.ids[&id].peer.comm_id == Some(remote)).then_some(id)
     }
 
-    /// Names an exchange that it begins.
+    /// Returns the transaction ID of an exchange that `id` starts.
     fn new_transaction(&self, id: CmId) -> u64 {
         u64::from(self.operand) << 32 | u64::from(self.comm_id(id))
     }
 
     fn conn(&self, id: CmId) -> Result<&Conn, CmError> {
-        self.ids.get(&id).filter(|conn| !conn.orphan).ok_or(CmError::Unknown)
+        self.ids.get(&id).filter(|conn| !conn.is_destroyed).ok_or(CmError::Unknown)
     }
 
     fn conn_mut(&mut self, id: CmId) -> Result<&mut Conn, CmError> {
-        self.ids.get_mut(&id).filter(|conn| !conn.orphan).ok_or(CmError::Unknown)
+        self.ids.get_mut(&id).filter(|conn| !conn.is_destroyed).ok_or(CmError::Unknown)
     }
 
-    // What is known.
+    // Queries.
 
-    /// Own address and port, once bound.
+    /// Returns the local address and port, once bound.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
@@ -233,7 +248,7 @@ impl Endpoint {
         Ok(self.conn(id)?.source)
     }
 
-    /// The peer's.
+    /// Returns the peer's address and port, once set.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
@@ -241,7 +256,7 @@ impl Endpoint {
         Ok(self.conn(id)?.destination)
     }
 
-    /// The way to the peer, once known.
+    /// Returns the path to the peer, once resolved.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
@@ -249,7 +264,7 @@ impl Endpoint {
         Ok(self.conn(id)?.path)
     }
 
-    /// How far its conversation has come.
+    /// Returns the state of the conversation.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
@@ -257,31 +272,28 @@ impl Endpoint {
         Ok(self.conn(id)?.state)
     }
 
-    /// What its QP is set to, to be connected.
+    /// Returns the parameters for connecting the identifier's QP.
     ///
     /// # Errors
-    /// [`CmError::State`] before the peer has said its part, and after the end.
+    /// [`CmError::State`] before the peer's parameters have arrived, and after the conversation.
     pub fn qp_parameters(&self, id: CmId) -> Result<QpParameters, CmError> {
         let conn = self.conn(id)?;
         let path = conn.path.filter(|_| conn.state.has_peer()).ok_or(CmError::State)?;
         Ok(QpParameters {
             kind: conn.kind,
             path,
-            remote_qpn: conn.peer.qpn,
             rq_psn: conn.local_psn,
             sq_psn: conn.peer.psn,
-            responder_resources: conn.agreed.responder_resources,
-            initiator_depth: conn.agreed.initiator_depth,
-            retry_count: conn.agreed.retry_count,
-            rnr_retry_count: conn.agreed.rnr_retry_count,
             ack_timeout: conn.ack_timeout,
+            agreed: Parameters { qpn: conn.peer.qpn, ..conn.agreed },
         })
     }
 
-    /// Before the peer has said its part: how many READs and atomics its QP shall answer at a time; `None` if nobody was asked yet.
+    /// Returns how many READs and atomics the QP shall have responder resources for, before the
+    /// peer's parameters have arrived. `None` before the REQ is sent.
     ///
     /// # Errors
-    /// [`CmError::State`] after the end, and of a listener.
+    /// [`CmError::State`] after the conversation, and for a listener.
     pub fn wanted_resources(&self, id: CmId) -> Result<Option<u8>, CmError> {
         let conn = self.conn(id)?;
         match (conn.phase, conn.state) {
@@ -293,29 +305,29 @@ impl Endpoint {
         }
     }
 
-    /// What it holds.
-    pub fn holds(&self) -> Holds {
-        Holds {
+    /// Counts the objects that the endpoint holds.
+    pub fn object_counts(&self) -> ObjectCounts {
+        ObjectCounts {
             ids: self.ids.len(),
             ports: self.ports.len(),
-            peers: self.remote_ids.len() + self.remote_qps.len() + self.questions.len(),
-            answered: self.answered.len(),
+            peers: self.remote_ids.len() + self.remote_qps.len() + self.sidr_requests.len(),
+            cached_responses: self.responses.len(),
             timers: self.timers.len(),
         }
     }
 
-    // In and out.
+    // Input and output.
 
-    /// Takes the payload of a packet to QP 1.
+    /// Processes the payload of a packet to QP 1.
     ///
     /// # Errors
-    /// That it is no message of communication management; it is not answered.
+    /// If it is no well-formed CM message. Such a MAD gets no response.
     pub fn receive(&mut self, mad: &[u8], from: &Source, now: Instant) -> Result<(), MadError> {
         let bytes = mad;
         let mad = CmMad::parse(bytes)?;
         match &mad.message {
-            CmMessage::Req(req) if self.keep_if_early(req.service_id, bytes, from, now) => {}
-            CmMessage::SidrReq(ask) if self.keep_if_early(ask.service_id, bytes, from, now) => {}
+            CmMessage::Req(req) if self.hold_if_early(req.service_id, bytes, from, now) => {}
+            CmMessage::SidrReq(req) if self.hold_if_early(req.service_id, bytes, from, now) => {}
             CmMessage::Req(req) => self.on_req(&mad, req, from, now),
             CmMessage::Mra(mra) => self.on_mra(mra, now),
             CmMessage::Rej(rej) => self.on_rej(rej, now),
@@ -323,39 +335,39 @@ impl Endpoint {
             CmMessage::Rtu(rtu) => self.on_rtu(rtu),
             CmMessage::Dreq(dreq) => self.on_dreq(&mad, dreq, from, now),
             CmMessage::Drep(drep) => self.on_drep(drep, now),
-            CmMessage::SidrReq(ask) => self.on_question(&mad, ask, from, now),
-            CmMessage::SidrRep(answer) => self.on_answer(answer),
+            CmMessage::SidrReq(req) => self.on_sidr_req(&mad, req, from, now),
+            CmMessage::SidrRep(rep) => self.on_sidr_rep(rep),
         }
         Ok(())
     }
 
-    /// The next MAD to be sent.
+    /// Returns the next MAD to send.
     pub fn transmit(&mut self) -> Option<Outgoing> {
         self.outbox.pop_front()
     }
 
-    /// The oldest event not taken yet.
+    /// Returns the oldest event not taken yet.
     pub fn event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Endpoint::expire`] has something to do.
+    /// Returns when [`Endpoint::expire`] is to be called.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let answers = self.kept_until.first().map(|(until, _)| *until);
+        let answers = self.response_expiry.first().map(|(until, _)| *until);
         let timers = self.timers.first().map(|(due, _)| *due);
-        [answers, timers, self.early.due].into_iter().flatten().min()
+        [answers, timers, self.pending.due].into_iter().flatten().min()
     }
 
-    /// Does what is due at the time `now`.
+    /// Does what is due at `now`: held requests, expired responses, timers.
     pub fn expire(&mut self, now: Instant) {
-        if self.early.due.is_some_and(|due| due <= now) {
-            self.retry_early(now);
+        if self.pending.due.is_some_and(|due| due <= now) {
+            self.redeliver_pending(now);
         }
-        while let Some(&(until, request)) = self.kept_until.first()
+        while let Some(&(until, request)) = self.response_expiry.first()
             && until <= now
         {
-            self.kept_until.pop_first();
-            self.answered.remove(&request);
+            self.response_expiry.pop_first();
+            self.responses.remove(&request);
         }
         while let Some(&(due, id)) = self.timers.first()
             && due <= now
@@ -364,7 +376,7 @@ impl Endpoint {
             if let Some(conn) = self.ids.get_mut(&id) {
                 conn.armed = None;
                 self.on_timer(id, now);
-                self.arm(id);
+                self.set_timer(id);
             }
         }
     }
@@ -373,13 +385,13 @@ impl Endpoint {
         let Some(conn) = self.ids.get_mut(&id) else { return };
         if conn.timewait.take_if(|until| *until <= now).is_some() {
             conn.state = State::Idle;
-            self.tell(id, EventKind::TimewaitExit, Status::Success, Vec::new());
-            self.bury(id);
+            self.push_event(id, EventKind::TimewaitExit, Status::Success, Vec::new());
+            self.remove_if_over(id);
             return;
         }
         let Some(resend) = conn.resend.as_mut().filter(|resend| resend.due <= now) else { return };
         if resend.left == 0 {
-            self.on_silence(id, now);
+            self.on_retries_exhausted(id, now);
             return;
         }
         resend.left -= 1;
@@ -389,32 +401,32 @@ impl Endpoint {
         self.outbox.extend(outgoing);
     }
 
-    /// A message was sent as often as may be, and nobody answered.
-    fn on_silence(&mut self, id: CmId, now: Instant) {
+    /// The last retry of a message has timed out.
+    fn on_retries_exhausted(&mut self, id: CmId, now: Instant) {
         let state = self.ids[&id].state;
         match state {
             State::DreqSent => {
                 self.enter_timewait(id, now);
-                self.tell_disconnected(id, Status::TimedOut);
+                self.report_disconnected(id, Status::TimedOut);
             }
             _ => {
                 if state.awaits_rtu() {
                     self.send_rej_timeout(id);
                 }
-                self.tell(id, EventKind::Unreachable, Status::TimedOut, Vec::new());
+                self.push_event(id, EventKind::Unreachable, Status::TimedOut, Vec::new());
                 self.reset(id);
                 if state.awaits_rtu() {
-                    self.keep_over(id, now + self.kept(id));
+                    self.cache_stale_rej(id, now + self.copy_window(id));
                 }
             }
         }
-        self.bury(id);
+        self.remove_if_over(id);
     }
 
-    // Shared by the parts.
+    // Shared by the files of this module.
 
     /// Sets the timer of `id` to its deadline.
-    fn arm(&mut self, id: CmId) {
+    fn set_timer(&mut self, id: CmId) {
         let Some(conn) = self.ids.get_mut(&id) else { return };
         let deadline = conn.deadline();
         if let Some(old) = std::mem::replace(&mut conn.armed, deadline) {
@@ -423,7 +435,7 @@ impl Endpoint {
         self.timers.extend(deadline.map(|due| (due, id)));
     }
 
-    /// Sends `mad` to the peer of `id`, once.
+    /// Sends `mad` to the peer of `id` once. Returns its bytes.
     fn send(&mut self, id: CmId, mad: &CmMad) -> [u8; MAD_LEN] {
         let bytes = mad.to_bytes();
         let outgoing = self.ids.get(&id).and_then(|conn| conn.outgoing(bytes));
@@ -431,37 +443,38 @@ impl Endpoint {
         bytes
     }
 
-    /// Sends `mad` to the peer of `id` until it is answered, or too often.
-    fn send_until_answered(&mut self, id: CmId, mad: &CmMad, now: Instant) {
+    /// Sends `mad` to the peer of `id`, and again until a response arrives or the retries are used
+    /// up.
+    fn send_with_retries(&mut self, id: CmId, mad: &CmMad, now: Instant) {
         let mad = self.send(id, mad);
         if let Some(conn) = self.ids.get_mut(&id) {
-            let (interval, left) = (conn.patience.interval, conn.patience.retries);
+            let (interval, left) = (conn.retry.interval, conn.retry.retries);
             conn.resend = Some(Resend { mad, interval, left, due: now + interval });
         }
-        self.arm(id);
+        self.set_timer(id);
     }
 
-    /// The answer has come.
+    /// Stops retransmission: the response has arrived.
     fn stop_sending(&mut self, id: CmId) {
         if let Some(conn) = self.ids.get_mut(&id) {
             conn.resend = None;
         }
-        self.arm(id);
+        self.set_timer(id);
     }
 
-    /// Tells the program, unless it has destroyed the identifier.
-    fn tell(&mut self, id: CmId, kind: EventKind, status: Status, private_data: Vec<u8>) {
-        let Some(conn) = self.ids.get(&id).filter(|conn| !conn.orphan) else { return };
+    /// Queues an event, unless the program has destroyed the identifier.
+    fn push_event(&mut self, id: CmId, kind: EventKind, status: Status, private_data: Vec<u8>) {
+        let Some(conn) = self.ids.get(&id).filter(|conn| !conn.is_destroyed) else { return };
         let listener = conn.listener.filter(|_| kind == EventKind::ConnectRequest);
         let parameters = conn.agreed;
         self.events.push_back(Event { id, listener, kind, status, parameters, private_data });
     }
 
-    /// Nothing is known of the peer's QP any more, and nothing is sent.
+    /// Forgets the peer's communication ID and QP, and stops retransmission.
     fn forget_peer(&mut self, id: CmId) {
         let Some(conn) = self.ids.get_mut(&id) else { return };
         conn.resend = None;
-        let (request, question) = (conn.request_key(), conn.question_key());
+        let (request, sidr) = (conn.request_key(), conn.sidr_key());
         let qp = (conn.peer.guid, conn.peer.qpn);
         if let Some(key) = request.filter(|key| self.remote_ids.get(key) == Some(&id)) {
             self.remote_ids.remove(&key);
@@ -469,25 +482,25 @@ impl Endpoint {
         if self.remote_qps.get(&qp) == Some(&id) {
             self.remote_qps.remove(&qp);
         }
-        if let Some(key) = question.filter(|key| self.questions.get(key) == Some(&id)) {
-            self.questions.remove(&key);
+        if let Some(key) = sidr.filter(|key| self.sidr_requests.get(key) == Some(&id)) {
+            self.sidr_requests.remove(&key);
         }
-        self.arm(id);
+        self.set_timer(id);
     }
 
-    /// The conversation is over, and nothing of it can be under way.
+    /// Ends the conversation without timewait.
     fn reset(&mut self, id: CmId) {
         self.forget_peer(id);
         if let Some(conn) = self.ids.get_mut(&id) {
             conn.state = State::Idle;
             conn.timewait = None;
         }
-        self.arm(id);
+        self.set_timer(id);
     }
 
-    /// Removes what the program has destroyed, once it is over.
-    fn bury(&mut self, id: CmId) {
-        let over = |conn: &Conn| conn.orphan && matches!(conn.state, State::Idle);
+    /// Removes an identifier that the program has destroyed, once its conversation has ended.
+    fn remove_if_over(&mut self, id: CmId) {
+        let over = |conn: &Conn| conn.is_destroyed && matches!(conn.state, State::Idle);
         if self.ids.get(&id).is_some_and(over) {
             self.forget_peer(id);
             if let Some(due) = self.ids.remove(&id).and_then(|conn| conn.armed) {
@@ -496,38 +509,44 @@ impl Endpoint {
         }
     }
 
-    /// How long copies of its request may still come. A peer that was told to wait asks rarely, and some of that may get lost.
-    fn kept(&self, id: CmId) -> Duration {
+    /// Returns how long copies of this conversation's request may still arrive. A peer that
+    /// received an MRA retransmits rarely, and some of its copies may be lost.
+    fn copy_window(&self, id: CmId) -> Duration {
         match self.ids.get(&id) {
-            Some(conn) if conn.has_stood => self.config.copies_kept,
-            Some(conn) if conn.is_slow => {
-                self.config.answer_kept + lasts(self.config.service_timeout) * 4
+            Some(conn) if conn.was_established => self.config.copy_time,
+            Some(conn) if conn.mra_sent => {
+                self.config.response_cache_time + code_duration(self.config.service_timeout) * 4
             }
-            _ => self.config.answer_kept,
+            _ => self.config.response_cache_time,
         }
     }
 
-    /// Keeps `answer` for copies of a request.
-    fn keep_answer(&mut self, request: Over, answer: Option<Outgoing>, until: Instant) {
-        let Some(answer) = answer else { return };
-        if let Some(old) = self.answered.insert(request, Answered { until, answer }) {
-            self.kept_until.remove(&(old.until, request));
+    /// Caches `response` for copies of `request`.
+    fn cache_response(
+        &mut self,
+        request: CompletedRequest,
+        response: Option<Outgoing>,
+        until: Instant,
+    ) {
+        let Some(response) = response else { return };
+        if let Some(old) = self.responses.insert(request, CachedResponse { until, response }) {
+            self.response_expiry.remove(&(old.until, request));
         }
-        self.kept_until.insert((until, request));
+        self.response_expiry.insert((until, request));
     }
 
-    /// Answers a copy of a request that is over. True if it is one.
-    fn answer_again(&mut self, request: Over, now: Instant) -> bool {
-        let Some(answered) = self.answered.get_mut(&request) else { return false };
-        self.kept_until.remove(&(answered.until, request));
-        answered.until = answered.until.max(now + self.config.answer_kept);
-        self.kept_until.insert((answered.until, request));
-        self.outbox.push_back(answered.answer);
+    /// Sends the cached response to a copy of a completed request. Returns true if there is one.
+    fn repeat_response(&mut self, request: CompletedRequest, now: Instant) -> bool {
+        let Some(cached) = self.responses.get_mut(&request) else { return false };
+        self.response_expiry.remove(&(cached.until, request));
+        cached.until = cached.until.max(now + self.config.response_cache_time);
+        self.response_expiry.insert((cached.until, request));
+        self.outbox.push_back(cached.response);
         true
     }
 }
 
-/// `data` at the front of a field of `N` bytes.
+/// Returns a field of `N` bytes with `data` at offset `at`.
 fn private_data<const N: usize>(at: usize, data: &[u8]) -> Result<[u8; N], CmError> {
     let mut field = [0; N];
     let too_much = CmError::PrivateData { have: data.len(), room: N - at };
@@ -535,7 +554,7 @@ fn private_data<const N: usize>(at: usize, data: &[u8]) -> Result<[u8; N], CmErr
     Ok(field)
 }
 
-/// A GID of an address: IPv4 is mapped.
+/// Returns the GID of an address; IPv4 addresses are mapped to IPv6.
 fn gid(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),

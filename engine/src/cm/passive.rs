@@ -1,4 +1,4 @@
-//! The passive side: who is asked for a connection.
+//! The passive side: listeners, and connections that a peer requests.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,41 +7,43 @@ use feroce_wire::cm::{
 };
 use feroce_wire::{PathMtu, Psn, Qpn};
 
-use super::conn::{Conn, Patience, Peer};
+use super::conn::{Conn, Peer, RetryPolicy};
 use super::state::{Phase, State};
 use super::types::{
-    CmError, CmId, Ece, EventKind, Outgoing, Parameters, Path, QpKind, Source, Status, lasts,
+    CmError, CmId, Ece, EventKind, Outgoing, Parameters, Path, QpKind, Source, Status,
+    code_duration,
 };
-use super::{BACKLOG_MAX, Endpoint, Over, private_data};
+use super::{BACKLOG_MAX, CompletedRequest, Endpoint, private_data};
 use crate::time::Instant;
 
-/// `message` in answer to `mad`, to where that came from.
+/// Addresses `message` as the response to `mad`, which came from `from`.
 pub(super) fn reply(mad: &CmMad, message: CmMessage, from: &Source) -> Outgoing {
     let answer = CmMad { transaction: mad.transaction, modifier: 0, message };
     let Source { device, local, remote } = *from;
     Outgoing { device, local, remote, traffic_class: 0, mad: answer.to_bytes() }
 }
 
-/// Who is asked, from whom a request comes, and what for.
-pub(super) struct Asked {
+/// Service, QP kind and addresses of a REQ or SIDR REQ.
+pub(super) struct Requested {
     pub service: ServiceId,
     pub kind: QpKind,
     pub addresses: IpCmHeader,
 }
 
-/// Why nobody is asked.
-pub(super) enum Nobody {
-    /// Nobody listens to the service.
-    Unknown,
-    /// Somebody does, but not at this address, or not to this.
-    Unsuited,
-    /// Too many wait: the peer shall ask again later.
-    Busy,
+/// Why no listener takes a request.
+pub(super) enum NoListener {
+    /// No identifier listens to the service.
+    UnknownService,
+    /// Listeners exist, but for another address or another QP kind.
+    NoMatch,
+    /// The backlog is full: the peer shall retransmit.
+    BacklogFull,
 }
 
 impl Endpoint {
-    /// Listens at its address, or at any if it has none. Of the requests, up to `backlog` (0: [`BACKLOG_MAX`]) wait to be taken;
-    /// more are not heard, and their peers ask again.
+    /// Listens at the identifier's address, or at any address and port if it is not bound. Up to
+    /// `backlog` requests (0: [`BACKLOG_MAX`]) wait for the program; further ones are ignored, and
+    /// their peers retransmit.
     ///
     /// # Errors
     /// As of [`Endpoint::bind`].
@@ -53,15 +55,15 @@ impl Endpoint {
         }
         let conn = self.conn(id)?;
         let port = conn.source.filter(|_| conn.phase == Phase::Bound).ok_or(CmError::State)?.port();
-        self.ports.may_listen(conn.space, port, id)?;
+        self.ports.check_listen(conn.space, port, id)?;
         let conn = self.conn_mut(id)?;
         conn.phase = Phase::Listen;
         conn.backlog = if backlog == 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
-        self.retry_early(now);
+        self.redeliver_pending(now);
         Ok(())
     }
 
-    /// The program has taken the request `id` from those that wait.
+    /// The program has taken the request `id` from the listener's backlog.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
@@ -76,31 +78,37 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The listener that `asked` is for.
-    pub(super) fn listener(&self, asked: &Asked) -> Result<CmId, Nobody> {
-        let (space, port) = asked.service.port().ok_or(Nobody::Unknown)?;
+    /// Returns the listener for `requested`.
+    pub(super) fn find_listener(&self, requested: &Requested) -> Result<CmId, NoListener> {
+        let (space, port) = requested.service.port().ok_or(NoListener::UnknownService)?;
         let listens = |id: &CmId| self.ids[id].phase == Phase::Listen;
         if !self.ports.owners(space, port).iter().any(|owner| listens(&owner.id)) {
-            return Err(Nobody::Unknown);
+            return Err(NoListener::UnknownService);
         }
-        let suiting = self.ports.suiting(space, port, asked.addresses.destination);
-        let id = suiting.into_iter().find(listens).ok_or(Nobody::Unsuited)?;
+        let matching = self.ports.matching(space, port, requested.addresses.destination);
+        let id = matching.into_iter().find(listens).ok_or(NoListener::NoMatch)?;
         let listener = &self.ids[&id];
-        if listener.kind != asked.kind {
-            return Err(Nobody::Unsuited);
+        if listener.kind != requested.kind {
+            return Err(NoListener::NoMatch);
         }
-        if listener.waiting >= listener.backlog { Err(Nobody::Busy) } else { Ok(id) }
+        if listener.waiting >= listener.backlog { Err(NoListener::BacklogFull) } else { Ok(id) }
     }
 
-    /// A new identifier for a request that came through `listener`.
-    pub(super) fn admit(&mut self, listener: CmId, asked: &Asked, path: Path, peer: Peer) -> CmId {
+    /// Makes an identifier for a request to `listener`.
+    pub(super) fn create_for_request(
+        &mut self,
+        listener: CmId,
+        requested: &Requested,
+        path: Path,
+        peer: Peer,
+    ) -> CmId {
         let psn = Psn::new((self.random)());
         let space = self.ids[&listener].space;
-        let mut conn = Conn::new(space, asked.kind, psn);
-        let port = asked.service.port().map_or(0, |(_, port)| port);
+        let mut conn = Conn::new(space, requested.kind, psn);
+        let port = requested.service.port().map_or(0, |(_, port)| port);
         conn.phase = Phase::Connect;
-        conn.source = Some(SocketAddr::new(asked.addresses.destination, port));
-        conn.destination = Some(asked.addresses.source);
+        conn.source = Some(SocketAddr::new(requested.addresses.destination, port));
+        conn.destination = Some(requested.addresses.source);
         conn.path = Some(path);
         conn.listener = Some(listener);
         conn.taken = false;
@@ -119,7 +127,7 @@ impl Endpoint {
             }
             return;
         }
-        if self.answer_again(Over::Request(request.0, request.1), now) {
+        if self.repeat_response(CompletedRequest::Req(request.0, request.1), now) {
             return;
         }
         if let Some(&stale) = self.remote_qps.get(&(req.local_ca_guid, req.local_qpn)) {
@@ -127,9 +135,9 @@ impl Endpoint {
             self.end_stale(stale, now);
             return;
         }
-        match self.judge(req, from) {
-            Ok(Some((listener, asked, mtu))) => {
-                self.on_good_req(mad, req, from, (listener, asked, mtu))
+        match self.check_req(req, from) {
+            Ok(Some((listener, requested, mtu))) => {
+                self.queue_req(mad, req, from, (listener, requested, mtu))
             }
             Ok(None) => {}
             Err(reason) => {
@@ -140,14 +148,15 @@ impl Endpoint {
         }
     }
 
-    /// Whom a REQ is for; `None` if it shall come again later.
+    /// Returns the listener of a REQ. `Ok(None)` if the backlog is full: the REQ is ignored and the
+    /// peer retransmits.
     #[allow(clippy::type_complexity)] // three things about one request
-    fn judge(
+    fn check_req(
         &self,
         req: &Req,
         from: &Source,
-    ) -> Result<Option<(CmId, Asked, PathMtu)>, RejectReason> {
-        if !self.is_listened(req.service_id) {
+    ) -> Result<Option<(CmId, Requested, PathMtu)>, RejectReason> {
+        if !self.has_listener(req.service_id) {
             return Err(RejectReason::INVALID_SERVICE_ID);
         }
         let kind = match req.connection() {
@@ -158,23 +167,23 @@ impl Endpoint {
         };
         let mtu = PathMtu::from_code(req.path_mtu).ok_or(RejectReason::INVALID_MTU)?;
         let addresses = IpCmHeader::parse(&req.private_data).ok();
-        let addresses = addresses.filter(|addresses| is_ours(addresses, from));
+        let addresses = addresses.filter(|addresses| has_plausible_addresses(addresses, from));
         let addresses = addresses.ok_or(RejectReason::CONSUMER)?;
-        let asked = Asked { service: req.service_id, kind, addresses };
-        match self.listener(&asked) {
-            Ok(listener) => Ok(Some((listener, asked, mtu))),
-            Err(Nobody::Busy) => Ok(None),
-            Err(Nobody::Unknown) => Err(RejectReason::INVALID_SERVICE_ID),
-            Err(Nobody::Unsuited) => Err(RejectReason::CONSUMER),
+        let requested = Requested { service: req.service_id, kind, addresses };
+        match self.find_listener(&requested) {
+            Ok(listener) => Ok(Some((listener, requested, mtu))),
+            Err(NoListener::BacklogFull) => Ok(None),
+            Err(NoListener::UnknownService) => Err(RejectReason::INVALID_SERVICE_ID),
+            Err(NoListener::NoMatch) => Err(RejectReason::CONSUMER),
         }
     }
 
-    fn on_good_req(
+    fn queue_req(
         &mut self,
         mad: &CmMad,
         req: &Req,
         from: &Source,
-        (listener, asked, mtu): (CmId, Asked, PathMtu),
+        (listener, requested, mtu): (CmId, Requested, PathMtu),
     ) {
         let path = Path {
             device: from.device,
@@ -192,15 +201,15 @@ impl Endpoint {
             service: req.service_id,
             ece: Ece { vendor_id: req.vendor_id, options: mad.modifier },
         };
-        let id = self.admit(listener, &asked, path, peer);
+        let id = self.create_for_request(listener, &requested, path, peer);
         self.remote_ids.insert((req.local_ca_guid, req.local_comm_id), id);
         self.remote_qps.insert((req.local_ca_guid, req.local_qpn), id);
         let Some(conn) = self.ids.get_mut(&id) else { return };
         conn.state = State::ReqReceived;
         conn.transaction = mad.transaction;
         conn.ack_timeout = req.primary_ack_timeout.max(1);
-        let interval = lasts(req.local_response_timeout);
-        conn.patience = Patience { interval, retries: req.max_cm_retries };
+        let interval = code_duration(req.local_response_timeout);
+        conn.retry = RetryPolicy { interval, retries: req.max_cm_retries };
         conn.agreed = Parameters {
             qpn: req.local_qpn,
             responder_resources: req.initiator_depth,
@@ -212,14 +221,14 @@ impl Endpoint {
             ..Parameters::default()
         };
         let data = req.private_data[IpCmHeader::LEN..].to_vec();
-        self.tell(id, EventKind::ConnectRequest, Status::Success, data);
+        self.push_event(id, EventKind::ConnectRequest, Status::Success, data);
     }
 
-    /// Accepts a request; of datagrams, answers which QP it is. Followed by [`EventKind::Established`] (not of datagrams),
-    /// [`EventKind::Rejected`] or [`EventKind::Unreachable`].
+    /// Accepts a request with a REP, or a SIDR REQ with a SIDR REP. A REP is followed by
+    /// [`EventKind::Established`], [`EventKind::Rejected`] or [`EventKind::Unreachable`].
     ///
     /// # Errors
-    /// [`CmError::State`] unless it was asked, [`CmError::PrivateData`].
+    /// [`CmError::State`] unless a request is waiting, [`CmError::PrivateData`].
     pub fn accept(
         &mut self,
         id: CmId,
@@ -229,7 +238,7 @@ impl Endpoint {
     ) -> Result<(), CmError> {
         let conn = self.conn(id)?;
         if conn.state == State::SidrReqReceived {
-            return self.answer(id, own, data, now);
+            return self.accept_sidr_req(id, own, data, now);
         }
         let path = conn.path.filter(|_| conn.state == State::ReqReceived).ok_or(CmError::State)?;
         let mut rep = Rep {
@@ -248,7 +257,7 @@ impl Endpoint {
             ..Rep::default()
         };
         if conn.kind == QpKind::XrcTgt {
-            // Its number has a place of its own, and it sends nothing.
+            // The target's QP number is in the EECN field, and the target sends no requests.
             (rep.local_eecn, rep.local_qpn) = (own.qpn, Qpn::default());
             (rep.initiator_depth, rep.flow_control, rep.srq) = (0, false, true);
         }
@@ -261,7 +270,7 @@ impl Endpoint {
         conn.local_qpn = own.qpn;
         conn.agreed.responder_resources = own.responder_resources;
         conn.agreed.initiator_depth = own.initiator_depth;
-        self.send_until_answered(id, &mad, now);
+        self.send_with_retries(id, &mad, now);
         Ok(())
     }
 
@@ -272,10 +281,10 @@ impl Endpoint {
         }
     }
 
-    /// The peer's data has come before its RTU: the connection stands.
+    /// Data from the peer has arrived before its RTU: the connection is established.
     ///
     /// # Errors
-    /// [`CmError::IsConnected`] if it did already, [`CmError::State`] if it was not accepted.
+    /// [`CmError::IsConnected`] if it already was, [`CmError::State`] if it was not accepted.
     pub fn notify_established(&mut self, id: CmId) -> Result<(), CmError> {
         match self.conn(id)?.state {
             state if state.awaits_rtu() => {
@@ -290,15 +299,16 @@ impl Endpoint {
     fn connected(&mut self, id: CmId) {
         if let Some(conn) = self.ids.get_mut(&id) {
             conn.state = State::Established;
-            conn.has_stood = true;
+            conn.was_established = true;
         }
         self.stop_sending(id);
-        self.tell(id, EventKind::Established, Status::Success, Vec::new());
+        self.push_event(id, EventKind::Established, Status::Success, Vec::new());
     }
 }
 
-/// Whether the addresses in a request can be: the destination is the one that it was sent to, the source one of a host.
-pub(super) fn is_ours(addresses: &IpCmHeader, from: &Source) -> bool {
+/// Returns true if the addresses in a request are plausible: the destination is the address that
+/// the MAD was sent to, and the source can be a host's address.
+pub(super) fn has_plausible_addresses(addresses: &IpCmHeader, from: &Source) -> bool {
     let source = addresses.source.ip();
     let is_broadcast = source == IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
     let is_host = !(source.is_multicast() || source.is_unspecified() || source.is_loopback());

@@ -1,4 +1,4 @@
-//! Who has which port: the rules of binding.
+//! Port allocation: which identifiers may share a port.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,25 +7,28 @@ use feroce_wire::cm::PortSpace;
 
 use super::types::{CmError, CmId};
 
-/// Whether `ip`, to bind to, is none in particular: unspecified, or as in the kernel's manager the host's loopback (`cma_any_addr` of
-/// `drivers/infiniband/core/cma.c`), which no device has: Linux 6.1 binds and listens there for all. libfabric binds to it to ask whether there is a device.
+/// Returns true if `ip`, as an address to bind to, means any address: the unspecified address, or
+/// the host's loopback. The kernel's CM treats loopback the same way (`cma_any_addr` of
+/// `drivers/infiniband/core/cma.c`): no device has that address, and Linux 6.1 binds and listens on
+/// all devices. libfabric binds to loopback to find out whether a device exists.
 pub fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.is_loopback()
 }
 
-/// An identifier at a port.
+/// An identifier bound to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     pub id: CmId,
     pub ip: IpAddr,
-    /// Shares the port with others that say so too, until one of them listens.
+    /// The identifier shares the port with others that also allow sharing, until one of them
+    /// listens.
     pub reuse: bool,
-    /// An IPv6 address that is none in particular is not every IPv4 address, too.
+    /// The unspecified IPv6 address does not include IPv4.
     pub v6_only: bool,
 }
 
 impl Owner {
-    /// Whether both want the same.
+    /// Returns an error if both need the same address.
     fn conflict(&self, other: &Self) -> Result<(), CmError> {
         if self.v6_only && other.v6_only && self.ip.is_ipv4() != other.ip.is_ipv4() {
             return Ok(());
@@ -36,8 +39,9 @@ impl Owner {
         if self.ip == other.ip { Err(CmError::AddressInUse) } else { Ok(()) }
     }
 
-    /// How well a listener suits `destination`: exactly, as any address, or not.
-    fn suits(&self, destination: IpAddr) -> Option<bool> {
+    /// Returns how well a listener matches `destination`: `Some(true)` for its exact address,
+    /// `Some(false)` as any address, `None` if not at all.
+    fn matches(&self, destination: IpAddr) -> Option<bool> {
         let family =
             self.ip.is_ipv4() == destination.is_ipv4() || (self.ip.is_ipv6() && !self.v6_only);
         match self.ip {
@@ -48,14 +52,14 @@ impl Owner {
     }
 }
 
-/// All ports of all spaces.
+/// The ports in use, of all port spaces.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     bound: BTreeMap<(PortSpace, u16), Vec<Owner>>,
 }
 
 impl Ports {
-    /// Gives `owner` the port.
+    /// Gives the port to `owner`.
     pub fn bind(&mut self, space: PortSpace, port: u16, owner: Owner) -> Result<(), CmError> {
         let owners = self.bound.entry((space, port)).or_default();
         let others = owners.iter().filter(|other| !(owner.reuse && other.reuse));
@@ -66,7 +70,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Gives `owner` a port of `range` that nobody has; the search begins at a random one.
+    /// Gives `owner` a free port of `range`. The search starts at a random one.
     pub fn bind_any(
         &mut self,
         space: PortSpace,
@@ -83,31 +87,31 @@ impl Ports {
         Ok(port)
     }
 
-    /// What `id` chooses for its port: sharing, and IPv6 only.
-    pub fn choose(&mut self, space: PortSpace, port: u16, id: CmId, chosen: (bool, bool)) {
+    /// Changes the options of `id` at its port: sharing, and IPv6 only.
+    pub fn set_options(&mut self, space: PortSpace, port: u16, id: CmId, chosen: (bool, bool)) {
         let owners = self.bound.get_mut(&(space, port)).into_iter().flatten();
         for owner in owners.filter(|owner| owner.id == id) {
             (owner.reuse, owner.v6_only) = chosen;
         }
     }
 
-    /// Whether `id` may listen: sharing is over then.
-    pub fn may_listen(&self, space: PortSpace, port: u16, id: CmId) -> Result<(), CmError> {
+    /// Returns an error if `id` may not listen: listening ends sharing.
+    pub fn check_listen(&self, space: PortSpace, port: u16, id: CmId) -> Result<(), CmError> {
         let owners = self.owners(space, port);
         let own = owners.iter().find(|owner| owner.id == id).ok_or(CmError::State)?;
         owners.iter().filter(|other| other.id != id).try_for_each(|other| own.conflict(other))
     }
 
-    /// The owners of the port, best for `destination` first.
-    pub fn suiting(&self, space: PortSpace, port: u16, destination: IpAddr) -> Vec<CmId> {
+    /// Returns the owners of the port that match `destination`, exact addresses first.
+    pub fn matching(&self, space: PortSpace, port: u16, destination: IpAddr) -> Vec<CmId> {
         let owners = self.owners(space, port).iter();
-        let mut suiting: Vec<_> =
-            owners.filter_map(|owner| Some((!owner.suits(destination)?, owner.id))).collect();
-        suiting.sort();
-        suiting.into_iter().map(|(_, id)| id).collect()
+        let mut matching: Vec<_> =
+            owners.filter_map(|owner| Some((!owner.matches(destination)?, owner.id))).collect();
+        matching.sort();
+        matching.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Everybody at the port.
+    /// Returns all owners of the port.
     pub fn owners(&self, space: PortSpace, port: u16) -> &[Owner] {
         self.bound.get(&(space, port)).map_or(&[], Vec::as_slice)
     }
@@ -122,7 +126,7 @@ impl Ports {
         }
     }
 
-    /// Ports that somebody has.
+    /// Number of ports in use.
     pub fn len(&self) -> usize {
         self.bound.len()
     }
@@ -138,7 +142,7 @@ mod tests {
         Owner { id: CmId(id), ip: ip.parse().unwrap(), reuse, v6_only }
     }
 
-    /// First owner, second owner, and what the second is told: errors as the kernel gives them.
+    /// First owner, second owner, and the result for the second: the kernel's errors.
     #[test]
     fn two_at_a_port() {
         use CmError::{AddressInUse, AddressNotAvailable};
@@ -167,9 +171,9 @@ mod tests {
         let mut ports = Ports::default();
         ports.bind(TCP, 7, owner(1, "10.0.0.1", true, false)).unwrap();
         ports.bind(TCP, 7, owner(2, "10.0.0.1", true, false)).unwrap();
-        assert_eq!(ports.may_listen(TCP, 7, CmId(1)), Err(CmError::AddressInUse));
+        assert_eq!(ports.check_listen(TCP, 7, CmId(1)), Err(CmError::AddressInUse));
         ports.release(TCP, 7, CmId(2));
-        assert_eq!(ports.may_listen(TCP, 7, CmId(1)), Ok(()));
+        assert_eq!(ports.check_listen(TCP, 7, CmId(1)), Ok(()));
     }
 
     #[test]
@@ -178,22 +182,22 @@ mod tests {
         ports.bind(TCP, 7, owner(1, "0.0.0.0", true, false)).unwrap();
         ports.bind(TCP, 7, owner(2, "10.0.0.1", true, false)).unwrap();
         ports.bind(TCP, 7, owner(3, "::", true, false)).unwrap();
-        let suiting = |ip: &str| -> Vec<u32> {
-            let suiting = ports.suiting(TCP, 7, ip.parse().unwrap());
-            suiting.into_iter().map(CmId::number).collect()
+        let matching = |ip: &str| -> Vec<u32> {
+            let matching = ports.matching(TCP, 7, ip.parse().unwrap());
+            matching.into_iter().map(CmId::number).collect()
         };
-        assert_eq!(suiting("10.0.0.1"), [2, 1, 3]);
-        assert_eq!(suiting("10.0.0.9"), [1, 3]);
-        assert_eq!(suiting("fd77::1"), [3]);
+        assert_eq!(matching("10.0.0.1"), [2, 1, 3]);
+        assert_eq!(matching("10.0.0.9"), [1, 3]);
+        assert_eq!(matching("fd77::1"), [3]);
     }
 
-    /// Linux 6.1 takes connections to 10.77.0.2 for a listener that is bound to 127.0.0.1, too.
+    /// Linux 6.1 delivers connections to 10.77.0.2 to a listener bound to 127.0.0.1.
     #[test]
     fn a_listener_at_the_loopback_is_at_every_address() {
         let mut ports = Ports::default();
         ports.bind(TCP, 7, owner(1, "127.0.0.1", false, false)).unwrap();
-        assert_eq!(ports.suiting(TCP, 7, "10.77.0.2".parse().unwrap()), [CmId(1)]);
-        assert_eq!(ports.suiting(TCP, 7, "fd77::1".parse().unwrap()), []);
+        assert_eq!(ports.matching(TCP, 7, "10.77.0.2".parse().unwrap()), [CmId(1)]);
+        assert_eq!(ports.matching(TCP, 7, "fd77::1".parse().unwrap()), []);
     }
 
     #[test]
@@ -207,6 +211,6 @@ mod tests {
         let more = ports.bind_any(TCP, (100, 102), 0, owner(9, "::", false, false));
         assert_eq!(more, Err(CmError::AddressNotAvailable));
         ports.release(TCP, 101, CmId(9));
-        assert_eq!(ports.len(), 3, "it was not his");
+        assert_eq!(ports.len(), 3, "the identifier does not own the port");
     }
 }

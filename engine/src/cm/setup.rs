@@ -1,4 +1,4 @@
-//! Before a conversation: what is chosen, the address and the port, and the way to the peer.
+//! Before a conversation: options, local address and port, address and route resolution.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,10 +8,10 @@ use super::state::Phase;
 use super::types::{CmError, CmId, Ece, EventKind, Path, QpKind, Status, Unresolved};
 
 impl Endpoint {
-    /// Lets it share its port with others that say so, too.
+    /// Allows or forbids sharing the port with others that also allow it.
     ///
     /// # Errors
-    /// [`CmError::State`] if it listens, or if it is bound and shall share no more.
+    /// [`CmError::State`] while listening, or when sharing is forbidden after binding.
     pub fn set_reuse_address(&mut self, id: CmId, reuse: bool) -> Result<(), CmError> {
         let conn = self.conn_mut(id)?;
         let may = if reuse { conn.phase != Phase::Listen } else { conn.phase == Phase::Idle };
@@ -19,35 +19,35 @@ impl Endpoint {
             return Err(CmError::State);
         }
         conn.reuse_address = reuse;
-        self.tell_ports(id);
+        self.update_port_options(id);
         Ok(())
     }
 
-    /// Lets an unspecified IPv6 address be none of IPv4.
+    /// Chooses whether an unspecified IPv6 address excludes IPv4.
     ///
     /// # Errors
-    /// [`CmError::State`] once it does more than to have an address.
+    /// [`CmError::State`] beyond binding.
     pub fn set_v6_only(&mut self, id: CmId, v6_only: bool) -> Result<(), CmError> {
         let conn = self.conn_mut(id)?;
         if !matches!(conn.phase, Phase::Idle | Phase::Bound) {
             return Err(CmError::State);
         }
         conn.v6_only = v6_only;
-        self.tell_ports(id);
+        self.update_port_options(id);
         Ok(())
     }
 
-    /// What was chosen counts for the port that it has.
-    fn tell_ports(&mut self, id: CmId) {
+    /// Applies the options to the port that the identifier already has.
+    fn update_port_options(&mut self, id: CmId) {
         if let Some(conn) = self.ids.get(&id)
             && let Some(source) = conn.source
         {
             let chosen = (conn.reuse_address, conn.v6_only);
-            self.ports.choose(conn.space, source.port(), id, chosen);
+            self.ports.set_options(conn.space, source.port(), id, chosen);
         }
     }
 
-    /// The traffic class of what it will send.
+    /// Sets the traffic class of the identifier's packets.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
@@ -56,10 +56,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The acknowledgement timeout of its QP, as a code; 0 for the usual one.
+    /// Sets the ACK timeout code of the identifier's QP; 0 for the default.
     ///
     /// # Errors
-    /// [`CmError::State`] if it needs more than 5 bits, or its QP asks for no acknowledgements.
+    /// [`CmError::State`] if the code exceeds 5 bits, or if the QP kind has no ACK timeout.
     pub fn set_ack_timeout(&mut self, id: CmId, code: u8) -> Result<(), CmError> {
         let conn = self.conn_mut(id)?;
         if code > 31 || !matches!(conn.kind, QpKind::Rc | QpKind::XrcIni) {
@@ -69,7 +69,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The options of enhanced connection establishment that it will say.
+    /// Sets the options of enhanced connection establishment that messages carry.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
@@ -78,7 +78,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Those that the peer has said.
+    /// Returns the peer's options of enhanced connection establishment.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
@@ -86,10 +86,11 @@ impl Endpoint {
         Ok(self.conn(id)?.peer.ece)
     }
 
-    /// Gives it an address and a port; port 0 is any. Whether the address is the host's is for the caller to know.
+    /// Binds to an address and a port; port 0 chooses a free one. The caller checks that the
+    /// address is local.
     ///
     /// # Errors
-    /// [`CmError::State`] if it has one, or that it is not to be had.
+    /// [`CmError::State`] if it is already bound, or that the port is not available.
     pub fn bind(&mut self, id: CmId, address: SocketAddr) -> Result<(), CmError> {
         let conn = self.conn(id)?;
         if conn.phase != Phase::Idle {
@@ -110,8 +111,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Begins to look for the way to `destination`; binds it to `source`, or to any address, if it is not bound. Followed by
-    /// [`Endpoint::address_resolved`].
+    /// Starts address resolution for `destination`. An unbound identifier is bound to `source`, or
+    /// to any address. Followed by [`Endpoint::address_resolved`].
     ///
     /// # Errors
     /// As of [`Endpoint::bind`]; [`CmError::Family`].
@@ -143,10 +144,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The way was found, or not.
+    /// Reports the result of address resolution.
     ///
     /// # Errors
-    /// [`CmError::State`] if nobody asked.
+    /// [`CmError::State`] unless address resolution is running.
     pub fn address_resolved(
         &mut self,
         id: CmId,
@@ -170,14 +171,14 @@ impl Endpoint {
                 (EventKind::AddrError, Status::Unresolved(why))
             }
         };
-        self.tell(id, kind, status, Vec::new());
+        self.push_event(id, kind, status, Vec::new());
         Ok(())
     }
 
-    /// Begins to look for the path. Followed by [`Endpoint::route_resolved`].
+    /// Starts route resolution. Followed by [`Endpoint::route_resolved`].
     ///
     /// # Errors
-    /// [`CmError::State`] if no address is resolved.
+    /// [`CmError::State`] unless the address is resolved.
     pub fn resolve_route(&mut self, id: CmId) -> Result<(), CmError> {
         let conn = self.conn_mut(id)?;
         if conn.phase != Phase::AddrResolved {
@@ -187,10 +188,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The path was found, or not.
+    /// Reports the result of route resolution.
     ///
     /// # Errors
-    /// [`CmError::State`] if nobody asked.
+    /// [`CmError::State`] unless route resolution is running.
     pub fn route_resolved(
         &mut self,
         id: CmId,
@@ -205,7 +206,7 @@ impl Endpoint {
             Err(why) => (Phase::AddrResolved, EventKind::RouteError, Status::Unresolved(why)),
         };
         conn.phase = phase;
-        self.tell(id, kind, status, Vec::new());
+        self.push_event(id, kind, status, Vec::new());
         Ok(())
     }
 }

@@ -1,106 +1,107 @@
-//! States of an identifier, and which of them a message is for.
+//! States of an identifier, and which messages each state accepts.
 
-/// How far the program has come.
+/// Progress of the program's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Made.
+    /// Created.
     Idle,
-    /// It has an address and a port.
+    /// Has a local address and port.
     Bound,
-    /// The way to a peer is looked for.
+    /// Address resolution is running.
     AddrQuery,
-    /// Found.
+    /// The address is resolved.
     AddrResolved,
-    /// The path is looked for.
+    /// Route resolution is running.
     RouteQuery,
-    /// Found.
+    /// The route is resolved.
     RouteResolved,
-    /// It listens.
+    /// Listens.
     Listen,
-    /// It connects, is connected, or was refused.
+    /// Connecting, connected or rejected.
     Connect,
-    /// It was connected.
+    /// Was connected.
     Disconnect,
 }
 
-/// How far the conversation has come. *Late* states: the peer takes, or may take, longer, and a message that is sent again is
-/// told so.
+/// Progress of the conversation. In the `Mra` states the peer has sent an MRA, because
+/// its response takes longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Nothing was said, or all is over.
+    /// Before the first message, or after the end.
     Idle,
-    /// Active: asked.
+    /// Active: REQ sent.
     ReqSent,
-    /// Active: the peer says that its answer takes longer.
-    ReqSentLate,
-    /// Passive: asked, and the program may take its time.
+    /// Active: REQ sent, and the peer has sent an MRA.
+    MraReqReceived,
+    /// Passive: REQ received; the program decides.
     ReqReceived,
-    /// Passive: accepted.
+    /// Passive: REP sent.
     RepSent,
-    /// Passive: accepted, and the peer says that its answer takes longer.
-    RepSentLate,
-    /// Active: the peer has accepted, and the program may take its time.
+    /// Passive: REP sent, and the peer has sent an MRA.
+    MraRepReceived,
+    /// Active: REP received; the program confirms.
     RepReceived,
-    /// The connection stands.
+    /// Connected.
     Established,
-    /// Wants to end it.
+    /// DREQ sent.
     DreqSent,
-    /// The peer wants to end it.
+    /// DREQ received.
     DreqReceived,
-    /// Ended; packets may be under way.
+    /// Ended; packets may still be under way.
     Timewait,
-    /// Asked who answers datagrams.
+    /// SIDR REQ sent.
     SidrReqSent,
-    /// Was asked.
+    /// SIDR REQ received.
     SidrReqReceived,
 }
 
 impl State {
-    /// Waits for a REP.
+    /// Returns true while a REP is awaited.
     pub(super) const fn awaits_rep(self) -> bool {
-        matches!(self, Self::ReqSent | Self::ReqSentLate)
+        matches!(self, Self::ReqSent | Self::MraReqReceived)
     }
 
-    /// Waits for an RTU.
+    /// Returns true while an RTU is awaited.
     pub(super) const fn awaits_rtu(self) -> bool {
-        matches!(self, Self::RepSent | Self::RepSentLate)
+        matches!(self, Self::RepSent | Self::MraRepReceived)
     }
 
-    /// A DREQ ends it.
+    /// Returns true if a DREQ ends this conversation.
     pub(super) const fn takes_dreq(self) -> bool {
         self.awaits_rtu() || matches!(self, Self::Established | Self::DreqSent)
     }
 
-    /// A DREP ends it.
+    /// Returns true if a DREP ends this conversation.
     pub(super) const fn takes_drep(self) -> bool {
         matches!(self, Self::DreqSent | Self::DreqReceived)
     }
 
-    /// Parameters for a QP are known.
+    /// Returns true if the parameters of the peer's QP are known.
     pub(super) const fn has_peer(self) -> bool {
         self.awaits_rtu()
             || matches!(self, Self::ReqReceived | Self::RepReceived | Self::Established)
     }
 
-    /// What a REJ makes of it.
+    /// Returns what a REJ changes; `None` if it is ignored.
     pub(super) const fn after_rej(self) -> Option<AfterRej> {
         match self {
             Self::ReqSent
-            | Self::ReqSentLate
+            | Self::MraReqReceived
             | Self::ReqReceived
             | Self::RepSent
-            | Self::RepSentLate => Some(AfterRej::IdleUnlessStale),
+            | Self::MraRepReceived => Some(AfterRej::IdleUnlessStale),
             Self::RepReceived | Self::Established | Self::DreqSent => Some(AfterRej::Timewait),
             _ => None,
         }
     }
 }
 
-/// What a REJ makes of a conversation.
+/// The effect of a REJ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterRej {
-    /// It is over; if the reason is a stale connection, packets of that may be under way.
+    /// The conversation ends. With the reason "stale connection" it enters timewait, because
+    /// packets of the stale connection may be under way.
     IdleUnlessStale,
-    /// It is over, and packets may be under way.
+    /// The conversation ends and enters timewait.
     Timewait,
 }

@@ -1,4 +1,7 @@
-//! What goes into an [`Endpoint`](super::Endpoint) and comes out of it.
+//! Input and output types of an [`Endpoint`](super::Endpoint).
+//!
+//! How the forms of connection parameters relate to each other is described in
+//! [`ConnectOptions`](crate::device::ConnectOptions)'s file, `device/connect_options.rs`.
 
 use std::net::IpAddr;
 
@@ -7,17 +10,18 @@ use feroce_wire::{MAD_LEN, PathMtu, Psn, Qkey, Qpn};
 
 use crate::time::{Duration, Instant};
 
-/// An identifier of the endpoint: a listener, a connection, a question. Its number is not used again.
+/// An identifier of the endpoint: a listener, a connection or a SIDR exchange. Numbers are not
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CmId(pub(super) u32);
 
 impl CmId {
-    /// Its number.
+    /// Returns the number.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// The identifier of a number that [`CmId::number`] gave.
+    /// Returns the identifier for a number that [`CmId::number`] returned.
     pub const fn from_number(number: u32) -> Self {
         Self(number)
     }
@@ -27,25 +31,26 @@ impl CmId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceKey(pub u32);
 
-/// What may be chosen; the defaults are those of current Linux kernels.
+/// Configuration. The defaults are those of current Linux kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmConfig {
-    /// In what time an endpoint answers a message, as a code: 4.096 us times two to it.
+    /// Time in which an endpoint responds to a message, as a code: 4.096 us * 2^code.
     pub response_timeout: u8,
-    /// How long a packet may be under way, as a code.
+    /// Maximum lifetime of a packet, as a code.
     pub packet_lifetime: u8,
-    /// How often a message without an answer is sent again, at most 15.
+    /// Retransmissions of a message without response, at most 15.
     pub max_retries: u8,
-    /// How much longer than usual a program may take to answer a request, as a code: said to a peer that asks again.
+    /// Extra time that a program may need for a request, as a code; an MRA tells it to a peer that
+    /// retransmits.
     pub service_timeout: u8,
-    /// How long the devices take to acknowledge, as a code.
+    /// Maximum delay of the devices' acknowledgements, as a code.
     pub ack_delay: u8,
-    /// First and last port given to who asks for any.
+    /// First and last port for identifiers that ask for any port.
     pub ephemeral: (u16, u16),
-    /// How long an answer is kept, to be given again to a peer that asks again: as long as a peer is known to go on asking.
-    pub answer_kept: Duration,
-    /// How long copies of a request may come after the connection that it led to.
-    pub copies_kept: Duration,
+    /// How long a response is cached for copies of its request: as long as known peers retransmit.
+    pub response_cache_time: Duration,
+    /// How long copies of a REQ may arrive after its connection.
+    pub copy_time: Duration,
 }
 
 impl Default for CmConfig {
@@ -57,29 +62,29 @@ impl Default for CmConfig {
             service_timeout: 24,
             ack_delay: 15,
             ephemeral: (32768, 60999),
-            answer_kept: Duration::from_secs(100), // 16 times 6.1 s
-            copies_kept: Duration::from_secs(10),
+            response_cache_time: Duration::from_secs(100), // 16 retransmissions, 6.1 s apart
+            copy_time: Duration::from_secs(10),
         }
     }
 }
 
-/// The kind of QP that an identifier is for.
+/// The kind of QP of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpKind {
     /// Reliable connection.
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Datagrams: nothing is connected, a question is asked and answered.
+    /// Datagrams: no connection, a SIDR exchange.
     Ud,
-    /// The end of an extended reliable connection that sends: it asks, and answers nobody.
+    /// The initiator of an extended reliable connection: sends requests only.
     XrcIni,
-    /// The end that receives: it is asked.
+    /// The target of an extended reliable connection: receives requests only.
     XrcTgt,
 }
 
 impl QpKind {
-    /// The kind that a port space has by itself.
+    /// Returns the default kind of a port space.
     pub const fn of(space: PortSpace) -> Self {
         match space {
             PortSpace::Tcp | PortSpace::Ib => Self::Rc,
@@ -88,192 +93,187 @@ impl QpKind {
     }
 }
 
-/// The way to a peer.
+/// The path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Whose port it leaves through.
+    /// The local device.
     pub device: DeviceKey,
-    /// Own address: one of the device's GIDs.
+    /// Local address: one of the device's GIDs.
     pub local: IpAddr,
-    /// The peer's, of the same family.
+    /// Peer's address, of the same family.
     pub remote: IpAddr,
-    /// Largest payload.
+    /// Path MTU.
     pub mtu: PathMtu,
     /// IP hop limit.
     pub hop_limit: u8,
-    /// DSCP and ECN.
+    /// IP traffic class: DSCP and ECN.
     pub traffic_class: u8,
 }
 
-/// Enhanced connection establishment: what the vendors of both devices have agreed on. Carried, not understood.
+/// Enhanced connection establishment: options that the vendors of both devices negotiate. Carried
+/// without interpretation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
-    /// Who defines the options, 24 bits; 0 for nobody.
+    /// Vendor that defines the options, 24 bits; 0 for none.
     pub vendor_id: u32,
-    /// The options.
+    /// Options.
     pub options: u32,
 }
 
-/// What the ends of a connection tell each other about their QPs. In events the view is that of the receiver: its
-/// `initiator_depth` is what the peer can answer.
+/// The parameters that the ends of a connection exchange. In events they are from the receiver's
+/// point of view: `initiator_depth` is the peer's number of responder resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// The QP.
+    /// QP number.
     pub qpn: Qpn,
-    /// READs and atomics answered at a time.
+    /// READs and atomics that the QP responds to at a time.
     pub responder_resources: u8,
-    /// READs and atomics under way at a time.
+    /// READs and atomics that the QP has outstanding at a time.
     pub initiator_depth: u8,
-    /// Whether end-to-end credits are counted.
+    /// End-to-end flow control (credits).
     pub flow_control: bool,
     /// Retries, at most 7.
     pub retry_count: u8,
-    /// RNR retries, at most 7; 7 is for ever.
+    /// RNR retries, at most 7; 7 means unlimited.
     pub rnr_retry_count: u8,
-    /// Whether the QP has a shared receive queue.
+    /// The QP has a shared receive queue.
     pub srq: bool,
-    /// The key of a datagram QP.
+    /// Q_Key of a datagram QP.
     pub qkey: Qkey,
 }
 
-/// What a QP is set to, to be connected.
+/// What a QP needs for being connected: the agreed [`Parameters`], and what only one end knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpParameters {
-    /// Its kind.
+    /// QP kind.
     pub kind: QpKind,
-    /// The way to the peer.
+    /// Path to the peer.
     pub path: Path,
-    /// The peer's QP.
-    pub remote_qpn: Qpn,
-    /// PSN of the first packet that comes.
+    /// PSN of the first packet received.
     pub rq_psn: Psn,
-    /// PSN of the first packet that goes.
+    /// PSN of the first packet sent.
     pub sq_psn: Psn,
-    /// READs and atomics to answer at a time.
-    pub responder_resources: u8,
-    /// READs and atomics to have under way at a time.
-    pub initiator_depth: u8,
-    /// Retries.
-    pub retry_count: u8,
-    /// RNR retries.
-    pub rnr_retry_count: u8,
-    /// Acknowledgement timeout, as a code.
+    /// ACK timeout code.
     pub ack_timeout: u8,
+    /// Parameters agreed with the peer, from the point of view of the local QP; `qpn` is the peer's
+    /// QP.
+    pub agreed: Parameters,
 }
 
-/// A MAD to be sent from QP 1 to the peer's QP 1, with Q_Key [`Qkey::GSI`].
+/// A MAD to send from QP 1 to the peer's QP 1, with Q_Key [`Qkey::GSI`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Through which device.
+    /// Sending device.
     pub device: DeviceKey,
-    /// From which of its addresses.
+    /// Source address, one of the device's.
     pub local: IpAddr,
-    /// To whom.
+    /// Destination address.
     pub remote: IpAddr,
-    /// DSCP and ECN.
+    /// IP traffic class: DSCP and ECN.
     pub traffic_class: u8,
-    /// What.
+    /// Bytes of the MAD.
     pub mad: [u8; MAD_LEN],
 }
 
-/// Where a MAD came from.
+/// Origin of a received MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The device that received it.
+    /// Device that received it.
     pub device: DeviceKey,
-    /// Which of its addresses it was sent to.
+    /// Local address that it was sent to.
     pub local: IpAddr,
-    /// The sender's address.
+    /// Sender's address.
     pub remote: IpAddr,
 }
 
-/// What has happened to an identifier.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// The way to the address is known.
+    /// The address is resolved.
     AddrResolved,
-    /// It cannot be found.
+    /// The address could not be resolved.
     AddrError,
-    /// The path is known.
+    /// The route is resolved.
     RouteResolved,
-    /// It cannot be found.
+    /// The route could not be resolved.
     RouteError,
-    /// A peer asks for a connection, or for a QP that answers datagrams. The identifier is new.
+    /// A peer requests a connection or, for datagrams, a QP. The identifier is new.
     ConnectRequest,
-    /// The peer accepts: connect the QP, then call [`Endpoint::establish`](super::Endpoint::establish).
+    /// The peer accepts. Connect the QP, then call
+    /// [`Endpoint::establish`](super::Endpoint::establish).
     ConnectResponse,
-    /// There was no answer; or a question was answered with a refusal.
+    /// No response arrived, or a SIDR REP rejected the request.
     Unreachable,
-    /// The peer says no.
+    /// The peer rejects.
     Rejected,
-    /// The connection stands; or the question is answered.
+    /// The connection is established, or the SIDR REP has arrived.
     Established,
     /// The connection has ended.
     Disconnected,
-    /// The device is gone.
+    /// The device was removed.
     DeviceRemoval,
-    /// Nothing of the connection can be under way any more: its QP may be used again.
+    /// Timewait is over: no packet of the connection is under way, and its QP may be reused.
     TimewaitExit,
 }
 
-/// How it went.
+/// The result that an event reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Well.
+    /// Success.
     Success,
     /// The peer's reason.
     Rejected(RejectReason),
-    /// The peer's answer to a question.
+    /// Status of the peer's SIDR REP.
     Sidr(SidrStatus),
-    /// No answer came.
+    /// No response.
     TimedOut,
-    /// No way was found.
+    /// No path.
     Unresolved(Unresolved),
 }
 
-/// Why no way to an address was found.
+/// Why an address could not be resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unresolved {
-    /// No device has the source address, or none leads there.
+    /// No device has the source address, or no device reaches the destination.
     NoDevice,
-    /// There is no route.
+    /// No route.
     NoRoute,
-    /// The peer, or the router to it, did not say its Ethernet address.
+    /// The peer, or the router to it, did not answer ARP or neighbour discovery.
     NoAnswer,
-    /// The interface is down, or the kernel refuses to help.
+    /// The interface is down, or the kernel refuses.
     NotPossible,
 }
 
-/// Something has happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// To whom.
+    /// The identifier.
     pub id: CmId,
-    /// Through which listener a new identifier came.
+    /// For a new identifier: its listener.
     pub listener: Option<CmId>,
-    /// What.
+    /// The kind of event.
     pub kind: EventKind,
-    /// How it went.
+    /// The result.
     pub status: Status,
-    /// What the peer says about its QP, in events about connections.
+    /// The peer's parameters, in events about connections.
     pub parameters: Parameters,
-    /// The private data of the message, always as much as it can carry: how much of it means something, its users know.
+    /// The private data field of the message, whole. Its users know how much of it is significant.
     pub private_data: Vec<u8>,
 }
 
-/// Why a command is refused. The culprit is the program.
+/// Why a command is refused: a mistake of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CmError {
     /// No such identifier.
     #[error("no such identifier")]
     Unknown,
-    /// Not in the state for it.
+    /// Not in the state for this command.
     #[error("not in the state for this")]
     State,
-    /// The connection stands already.
-    #[error("connected already")]
+    /// Already connected.
+    #[error("already connected")]
     IsConnected,
-    /// More private data than the message carries.
+    /// More private data than the message can carry.
     #[error("{have} bytes of private data, the message has room for {room}")]
     PrivateData {
         /// Bytes given.
@@ -284,31 +284,33 @@ pub enum CmError {
     /// Another identifier has the address.
     #[error("the address is in use")]
     AddressInUse,
-    /// Another identifier has the port at any address, or no port is left.
-    #[error("the address is not to be had")]
+    /// Another identifier has the port at any address, or no port is free.
+    #[error("the address is not available")]
     AddressNotAvailable,
     /// The addresses are of different families.
     #[error("the addresses are of different families")]
     Family,
-    /// The device is not known to the endpoint.
+    /// The endpoint does not know the device.
     #[error("no such device")]
     NoDevice,
 }
 
-/// How long the code of a time lasts by the kernel's reckoning: a millisecond for 8, and twice as long for each more.
-pub(super) fn lasts(code: u8) -> Duration {
+/// Returns the duration of a time code as the kernel rounds it: 1 ms for codes up to 8, doubling
+/// with each further code.
+pub(super) fn code_duration(code: u8) -> Duration {
     Duration::from_millis(1 << code.saturating_sub(8).min(31))
 }
 
-/// The acknowledgement timeout of a QP, as a code: about the time for the way there and back and the peer's delay. As codes
-/// grow by doubling, the larger counts, and one more if the other comes near it.
+/// Returns the ACK timeout code of a QP: the round trip plus the peer's ACK delay. Codes are
+/// logarithmic, so the result is the larger of the two codes, plus one if the smaller is within one
+/// of it.
 pub(super) fn ack_timeout(ack_delay: u8, packet_lifetime: u8) -> u8 {
     let way = packet_lifetime + 1;
     let (larger, smaller) = (way.max(ack_delay), way.min(ack_delay));
     (larger + u8::from(smaller + 1 >= larger)).min(31)
 }
 
-/// A message that is sent again until it is answered.
+/// A message that is retransmitted until its response arrives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resend {
     pub mad: [u8; MAD_LEN],
@@ -324,13 +326,13 @@ mod tests {
     #[test]
     fn codes_of_time() {
         assert_eq!(
-            [0, 8, 9, 16, 20, 31].map(|code| lasts(code).as_millis()),
+            [0, 8, 9, 16, 20, 31].map(|code| code_duration(code).as_millis()),
             [1, 1, 2, 256, 4096, 8_388_608]
         );
     }
 
-    /// What rxe says in captures: lifetime 18 and delay 15 give 19. The others by the rule of the kernel, written differently:
-    /// the larger of the two, and one more if the other is equal to it or next to it.
+    /// Captures of rxe: lifetime 18 and delay 15 give 19. The other cases follow the kernel's rule,
+    /// written differently: the larger of the two, plus one if the other is equal or adjacent.
     #[test]
     fn ack_timeouts() {
         assert_eq!(ack_timeout(15, 18), 19);

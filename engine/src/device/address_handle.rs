@@ -1,64 +1,36 @@
-//! Address handles: where datagrams go.
+//! The handle to an address: the destination of datagrams.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use feroce_wire::{FlowHeader, MacAddr, PathMtu, Qpn};
 
 use super::addressing::{PATH_TIMEOUT, Path, flow_header};
-use super::follow::{self, PathUser};
+use super::follow::{self, EthernetAddresses, PathUser};
 use super::{DeviceError, ProtectionDomain};
 use crate::net::PathHeaders;
 use crate::time::Duration;
 
-/// The way to a host or to a multicast group, for datagrams: `ibv_ah`. The engine follows it: when the next hop
-/// or the interface has another Ethernet address, so have the datagrams posted from then on.
+/// The path to a host or to a multicast group, for datagrams: `ibv_ah`. The engine follows changes:
+/// when the Ethernet address of the next hop or of the interface changes, datagrams posted later
+/// use the new one.
 ///
-/// Posted requests hold what they need: a handle may be dropped at once.
+/// Posted requests hold a copy of the headers, so a handle may be dropped at once.
 #[derive(Debug)]
 pub struct AddressHandle {
     path: Path,
-    /// As resolved first; the Ethernet addresses are in `ethernet`.
+    /// Headers as first resolved; the current Ethernet addresses are in `ethernet`.
     flow: FlowHeader,
-    /// Longest payload in bytes.
+    /// Maximum payload in bytes.
     mtu: u32,
     ethernet: Arc<EthernetAddresses>,
     user: PathUser,
     pub(super) pd: ProtectionDomain,
 }
 
-/// The part of a handle's headers that changes. Each address is one word: posting takes no lock.
-#[derive(Debug)]
-pub(super) struct EthernetAddresses {
-    dst: AtomicU64,
-    src: AtomicU64,
-}
-
-impl EthernetAddresses {
-    fn new(headers: &PathHeaders) -> Self {
-        let [dst, src] = [headers.dst_mac, headers.src_mac].map(|mac| AtomicU64::new(word(mac)));
-        Self { dst, src }
-    }
-
-    /// The datagrams posted from now on have the addresses of `headers`.
-    pub(super) fn set(&self, headers: &PathHeaders) {
-        self.dst.store(word(headers.dst_mac), Ordering::Relaxed);
-        self.src.store(word(headers.src_mac), Ordering::Relaxed);
-    }
-}
-
-fn word(MacAddr([a, b, c, d, e, f]): MacAddr) -> u64 {
-    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
-}
-
-fn mac(word: u64) -> MacAddr {
-    let [_, _, a, b, c, d, e, f] = word.to_be_bytes();
-    MacAddr([a, b, c, d, e, f])
-}
-
 impl ProtectionDomain {
-    /// Makes a handle for `path`, as `ibv_create_ah`. Waits for the next hop to answer if the kernel does not
-    /// know it. Its QPs must be of this domain.
+    /// Makes a handle for `path`, as `ibv_create_ah`. Waits for the next hop's Ethernet address if
+    /// the kernel does not know it. The QPs that use the handle must be in this protection domain.
     ///
     /// # Errors
     /// [`DeviceError::GidIndex`], [`DeviceError::Path`].
@@ -66,14 +38,14 @@ impl ProtectionDomain {
         self.create_ah_within(path, PATH_TIMEOUT)
     }
 
-    /// The same, with a wait of its own.
+    /// As [`Self::create_ah`], with a given timeout.
     pub(super) fn create_ah_within(
         &self,
         path: &Path,
         timeout: Duration,
     ) -> Result<AddressHandle, DeviceError> {
         let device = &self.device;
-        // Datagrams differ in where they go, packet by packet: they never share a frame.
+        // Consecutive datagrams may have different destinations, so they never share a super-frame.
         let path = Path { super_frames: false, ..*path };
         let user = PathUser::Handle(device.next_ah.fetch_add(1, Ordering::Relaxed));
         let mut made = None;
@@ -84,7 +56,8 @@ impl ProtectionDomain {
         })?;
         let ethernet = made.expect("the path was found");
         let (local, remote) = endpoints(&path, &headers);
-        // Not to a group: nobody hears of marks there, and nothing slows down.
+        // Not ECN-capable to a group: no receiver reports marks, and the sender would not slow
+        // down.
         let ecn = device.config.marks_data() && path.dgid.multicast_group().is_none();
         let flow = flow_header(&path, &headers, local, remote, ecn);
         let mtu = PathMtu::largest_for(headers.mtu).map_or(0, PathMtu::bytes);
@@ -92,8 +65,8 @@ impl ProtectionDomain {
     }
 }
 
-/// Stand-ins for QP numbers, where the flow label comes from: a handle serves many QPs. All datagrams between
-/// two addresses take one path and so stay in order.
+/// Returns stand-ins for QP numbers, from which the flow label is computed: a handle serves many
+/// QPs. All datagrams between two addresses take one path and stay in order.
 fn endpoints(path: &Path, headers: &PathHeaders) -> (Qpn, Qpn) {
     let last = |octets: [u8; 16]| {
         Qpn::masked(u32::from_be_bytes([octets[12], octets[13], octets[14], octets[15]]) | 1)
@@ -103,28 +76,26 @@ fn endpoints(path: &Path, headers: &PathHeaders) -> (Qpn, Qpn) {
 }
 
 impl AddressHandle {
-    /// The path it was made for.
+    /// Returns the path that the handle was made for.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Longest payload of a datagram on this path, in bytes.
+    /// Returns the maximum payload of a datagram on this path, in bytes.
     pub fn max_datagram(&self) -> u32 {
         self.mtu
     }
 
-    /// The Ethernet address that datagrams go to now, and the VLAN.
+    /// Returns the current destination Ethernet address and VLAN.
     pub fn ethernet(&self) -> (MacAddr, Option<u16>) {
         let flow = self.flow();
         (flow.spec().dst_mac, flow.spec().vlan.map(|tag| tag.id))
     }
 
-    /// The headers of datagrams posted now.
+    /// Returns the headers for a datagram posted now.
     #[inline]
     pub(super) fn flow(&self) -> FlowHeader {
-        let ethernet = &self.ethernet;
-        let [dst, src] =
-            [&ethernet.dst, &ethernet.src].map(|address| mac(address.load(Ordering::Relaxed)));
+        let (dst, src) = self.ethernet.get();
         self.flow.between(dst, src)
     }
 }
@@ -133,17 +104,5 @@ impl Drop for AddressHandle {
     fn drop(&mut self) {
         let paths = &self.pd.device.paths;
         paths.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.user);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_ethernet_address_is_a_word() {
-        let address = MacAddr([1, 2, 3, 0xfd, 0xfe, 0xff]);
-        assert_eq!(word(address), 0x0102_03fd_feff);
-        assert_eq!(mac(word(address)), address);
     }
 }

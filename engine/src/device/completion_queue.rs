@@ -1,4 +1,4 @@
-//! The program's handle to a completion queue.
+//! The handle to a completion queue.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::{Device, DeviceError, Driver, MAX_CQE, Opened};
 use crate::time::Duration;
 use crate::verbs::{Completion, CqId, CqRing, Notify};
 
-/// A completion queue. Threads may share it; clones are handles to the same one.
+/// A completion queue. Threads may share it; clones are handles to the same queue.
 #[derive(Debug, Clone)]
 pub struct CompletionQueue {
     pub(super) ring: Arc<CqRing>,
@@ -16,8 +16,8 @@ pub struct CompletionQueue {
 }
 
 impl Device {
-    /// Makes a completion queue for `depth` completions. A QP that completes to a full queue goes to ERR,
-    /// so make it as deep as all the requests that can be outstanding.
+    /// Makes a completion queue for `depth` completions. A QP that completes to a full queue goes
+    /// to ERR, so choose a depth of at least the number of outstanding requests.
     ///
     /// # Errors
     /// [`DeviceError::Limit`]; [`DeviceError::System`] when no descriptor is left.
@@ -25,9 +25,9 @@ impl Device {
         self.create_cq_with(depth, None)
     }
 
-    /// The same; a completion that was asked for wakes `waker` instead of making
-    /// [`CompletionQueue::fd`] readable. The waker is called by whoever turns the core, in the middle of a
-    /// turn: it must not block, and not call the device.
+    /// As [`Device::create_cq`], but a requested notification wakes `waker` instead of making
+    /// [`CompletionQueue::fd`] readable. The waker is called in the middle of a core's turn, by the
+    /// thread that runs the turn: it must neither block nor call the device.
     ///
     /// # Errors
     /// As for [`Device::create_cq`].
@@ -60,20 +60,21 @@ fn check_depth(depth: u32) -> Result<(), DeviceError> {
 }
 
 impl CompletionQueue {
-    /// Appends up to `most` completions to `out`; returns how many. If there are none, turns the cores
-    /// that complete here once and looks again: polling is what drives a device best.
+    /// Appends up to `max` completions to `out`; returns how many. If there are none, turns the
+    /// cores that complete to this queue once and looks again: polling drives a device with the
+    /// lowest latency.
     #[inline]
-    pub fn poll(&self, out: &mut Vec<Completion>, most: usize) -> usize {
-        match self.ring.take(out, most) {
+    pub fn poll(&self, out: &mut Vec<Completion>, max: usize) -> usize {
+        match self.ring.take(out, max) {
             0 => {
                 self.device.drive(self.ring.cores());
-                self.ring.take(out, most)
+                self.ring.take(out, max)
             }
             count => count,
         }
     }
 
-    /// One completion, if there is one; drives the device as [`CompletionQueue::poll`] does.
+    /// Returns a completion, if there is one; drives the device as [`CompletionQueue::poll`] does.
     #[inline]
     pub fn poll_one(&self) -> Option<Completion> {
         self.ring.pop().or_else(|| {
@@ -82,23 +83,26 @@ impl CompletionQueue {
         })
     }
 
-    /// One completion, if there is one. Does not drive the device: for more after the first.
+    /// Returns a completion, if there is one, without driving the device. For further completions
+    /// after the first.
     #[inline]
     pub fn pop(&self) -> Option<Completion> {
         self.ring.pop()
     }
 
-    /// Asks for [`CompletionQueue::fd`] to become readable at the next completion of the kind; at once, if one is
-    /// there that came since it became readable last. Poll once more after this and before sleeping, unless the
-    /// descriptor was seen readable since the last call: this clears it.
+    /// Requests a notification: [`CompletionQueue::fd`] becomes readable at the next completion of
+    /// the kind, or at once if such a completion has come since the descriptor last became
+    /// readable. Poll once more after this call and before sleeping, unless the descriptor was
+    /// readable after the last call; this call clears the descriptor.
     pub fn request_notify(&self, notify: Notify) {
         self.ring.arm(notify);
         for cell in &self.device.cores {
-            cell.doorbell.wake(); // The caller is going to sleep: the helpers take over.
+            cell.doorbell.wake(); // The caller is about to sleep: the helpers take over.
         }
     }
 
-    /// Completions that it holds, when what was posted has gone as far as it can without the peers.
+    /// Returns the number of completions in the queue, after the posted requests have progressed as
+    /// far as they can without the peers.
     pub fn held(&self) -> usize {
         if self.device.config.driver != Driver::Manual {
             for cell in &self.device.cores {
@@ -108,21 +112,22 @@ impl CompletionQueue {
         self.ring.held()
     }
 
-    /// Makes it hold `depth` completions. What it holds stays.
+    /// Changes the depth to `depth`. Queued completions stay.
     ///
     /// # Errors
-    /// [`DeviceError::Limit`]; [`DeviceError::Busy`] if it holds more now.
+    /// [`DeviceError::Limit`]; [`DeviceError::Busy`] if more completions are queued.
     pub fn resize(&self, depth: u32) -> Result<(), DeviceError> {
         check_depth(depth)?;
-        // With all tokens, in their order: no core is completing anything.
+        // All tokens are held, in core order, so no core adds completions.
         let _tokens: Vec<_> = self.device.cores.iter().map(super::CoreCell::lock).collect();
         let resized = self.ring.resize(depth);
         resized.map_err(|_| DeviceError::Busy("the completion queue holds more"))
     }
 
-    /// Holds notifications back until `count` completions have come or `period` is over since the first; zeros
-    /// notify of each at once. As `ibv_modify_cq` with `IBV_CQ_ATTR_MODERATE`. What is there when notifications are
-    /// requested is not held back.
+    /// Delays notifications until `count` completions have come, or `period` has passed since the
+    /// first; zeros notify of each completion at once. As `ibv_modify_cq` with
+    /// `IBV_CQ_ATTR_MODERATE`. Completions that are queued when a notification is requested are not
+    /// delayed.
     pub fn moderate(&self, count: u16, period: Duration) {
         self.ring.moderate(u32::from(count), period);
         for cell in &self.device.cores {
@@ -130,22 +135,22 @@ impl CompletionQueue {
         }
     }
 
-    /// Readable after a completion that was asked for.
+    /// Returns the descriptor that is readable after a requested notification.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.ring.fd()
     }
 
-    /// Its number, as [`AsyncEvent::CqError`](crate::verbs::AsyncEvent::CqError) names it.
+    /// Returns the number that [`AsyncEvent::CqError`](crate::verbs::AsyncEvent::CqError) carries.
     pub fn id(&self) -> CqId {
         self.ring.id()
     }
 
-    /// Completions it can hold.
+    /// Returns the maximum number of completions.
     pub fn depth(&self) -> usize {
         self.ring.depth()
     }
 
-    /// True once it was full when a request completed.
+    /// Returns true once a request has completed to the full queue.
     pub fn overflowed(&self) -> bool {
         self.ring.overflowed()
     }

@@ -150,6 +150,9 @@ pub const MAX_INLINE: u32 = 1024;
 /// Maximum number of entries of a completion queue.
 pub const MAX_CQE: u32 = 1 << 22;
 
+/// Maximum size of one allocation of device memory, in bytes. The arena limits the sum of all.
+pub const MAX_DEVICE_MEMORY: usize = 1 << 20;
+
 /// The attributes that do not depend on the port.
 pub(super) fn fixed_attributes(config: &DeviceConfig) -> DeviceAttributes {
     DeviceAttributes {
@@ -160,7 +163,7 @@ pub(super) fn fixed_attributes(config: &DeviceConfig) -> DeviceAttributes {
         max_cqe: MAX_CQE,
         max_mr: config.max_mr,
         max_srq_wr: MAX_WR,
-        max_device_memory: super::MAX_DEVICE_MEMORY,
+        max_device_memory: MAX_DEVICE_MEMORY,
         max_qp_rd_atom: RD_ATOMIC,
         max_message: crate::verbs::MAX_MESSAGE,
         active_mtu: None,

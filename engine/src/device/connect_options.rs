@@ -1,67 +1,91 @@
-//! How a QP connects, where the program does not take it through its states itself.
+//! Options for connecting a QP in one call, and their conversion into QP attributes.
+//!
+//! # Connection parameters
+//!
+//! [`QpAttributes`] is the source: a QP is configured by nothing else, and every field of it means
+//! what the field of `ibv_qp_attr` means. The other forms are inputs to it:
+//!
+//! * [`ConnectOptions`]: what a program without connection management chooses. `attributes`
+//!   converts the options into the three [`QpAttributes`] of INIT, RTR and RTS. The settings file
+//!   and `feroce perf` fill in a `ConnectOptions`.
+//! * [`cm::Parameters`](crate::cm::Parameters): what the two ends exchange in REQ and REP.
+//! * [`cm::QpParameters`](crate::cm::QpParameters): the agreed
+//!   [`cm::Parameters`](crate::cm::Parameters) with the path, the PSNs and the ACK timeout. A
+//!   program sets the QP's attributes from it, as `librdmacm` does.
 
-use feroce_wire::PathMtu;
+use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qpn, RnrTimer};
 
 use super::SourcePort;
+use super::host::HostId;
 use crate::memory::Access;
-#[cfg(doc)]
-use crate::qp::{MAX_RD_ATOMIC, RD_ATOMIC};
+use crate::net::Gid;
+use crate::qp::attributes::QpAttributes;
+use crate::qp::{MAX_RD_ATOMIC, QpState, RD_ATOMIC, Service};
 
-/// How to connect; the defaults are those of rdma-core's examples.
+/// Options for connecting a QP. The defaults are those of rdma-core's examples.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectOptions {
-    /// Own GID index.
+    /// Local GID index.
     pub sgid_index: u32,
-    /// DSCP and ECN bits.
+    /// IP traffic class: DSCP and ECN bits.
     pub traffic_class: u8,
     /// TTL or hop limit; 0 takes the route's.
     pub hop_limit: u8,
     /// UDP source port.
     pub source_port: SourcePort,
-    /// 802.1Q priority where frames are tagged.
+    /// 802.1Q priority of tagged frames.
     pub service_level: u8,
-    /// Path MTU; `None` takes the largest that the interface and the route carry. Both ends must use the
-    /// same, so give it where their MTUs differ.
+    /// Path MTU; `None` takes the largest that the interface and the route carry. Both ends must
+    /// use the same path MTU, so give it where their MTUs differ.
     pub path_mtu: Option<PathMtu>,
-    /// What the peer may do to memory.
+    /// Operations that the peer may perform on memory.
     pub access: Access,
     /// Local ACK timeout: 4.096 us * 2^n.
     pub timeout: u8,
-    /// Retries after time-outs and sequence errors.
+    /// Retries after timeouts and PSN sequence errors.
     pub retry_cnt: u8,
-    /// Retries after RNR NAKs; 7 for ever.
+    /// Retries after RNR NAKs; 7 means unlimited.
     pub rnr_retry: u8,
-    /// Code of the time that RNR NAKs ask to wait.
+    /// Code of the delay that RNR NAKs request.
     pub min_rnr_timer: u8,
-    /// READs and atomics outstanding, either way. `None` takes [`RD_ATOMIC`], and [`MAX_RD_ATOMIC`] where both ends carry super-frames, long
-    /// READs are split and the path MTU is 4096: each part counts. Of READs of more than two packets that are not split, 16 are
-    /// outstanding there at most. Where both ends carry super-frames the QP answers [`MAX_RD_ATOMIC`] whatever is said here, as the peer
-    /// may split.
+    /// READs and atomics outstanding in each direction.
+    ///
+    /// `None` takes [`RD_ATOMIC`]. It takes [`MAX_RD_ATOMIC`] if both ends carry super-frames, long
+    /// READs are split, and the path MTU is 4096, because each part of a split READ counts. In that
+    /// case at most 16 unsplit READs of more than two packets are outstanding. If both ends carry
+    /// super-frames, the QP has responder resources for [`MAX_RD_ATOMIC`] whatever this option
+    /// says, because the peer may split.
     pub max_rd_atomic: Option<u8>,
-    /// Use end-to-end credits. Both sides must.
+    /// Use end-to-end credits. Both ends must use them.
     pub flow_control: bool,
-    /// When long WRITEs and READs go as several messages.
+    /// When long WRITEs and READs are split into several messages.
     pub split: Split,
 }
 
-/// When an RC QP sends a WRITE as a message per packet, and a READ as requests for two packets each: then all packets are of one length,
-/// fill super-frames between packet ports of one host, and WRITEs are acknowledged once in 64 packets at the latest. The peer need
-/// not know of it, but counts more messages.
+/// When an RC QP sends a WRITE as one message per packet, and a READ as requests for two packets
+/// each.
 ///
-/// These stay whole:
+/// Then all packets have the same length and fill super-frames between packet ports of one host,
+/// and WRITEs are acknowledged at least once per 64 packets. The peer needs no knowledge of this,
+/// but it counts more messages.
+///
+/// These requests are not split:
 /// - messages of more than 120 KiB, which fill super-frames anyway;
-/// - what the peer may refuse, since a message that leaves its region moves nothing: a WRITE or READ to where it has not accepted one
-///   yet. Of a region, what lies between two accepted messages is accepted, too; the last four keys are remembered. If the peer gives a
-///   key to less memory afterwards, as it may to a window of type 2, packets of a WRITE ahead of the first that leaves it are written;
-/// - WRITEs with an immediate, and everything with `flow_control`;
-/// - READs, if `max_rd_atomic` is less than 32, as it is by itself at a path MTU of less than 4096: the requests would be too many. Each
-///   part is a READ of its own for the peer.
+/// - requests that the peer may reject, because a rejected message must not write or read anything:
+///   a WRITE or READ outside the ranges that the peer has accepted so far. The range between two
+///   accepted messages of a region counts as accepted; the last four keys are remembered. If the
+///   peer later reduces the memory behind a key, as it may with a type 2 window, the packets of a
+///   WRITE before the first rejected one are written;
+/// - WRITEs with immediate data, and all requests with `flow_control`;
+/// - READs, if `max_rd_atomic` is less than 32, as it is by default with a path MTU below 4096: the
+///   requests would be too many. Each part is a separate READ for the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Split {
-    /// Where both ends carry super-frames.
+    /// If both ends carry super-frames.
     #[default]
     Auto,
-    /// To every peer. Only with a `max_rd_atomic` of 32 or more, which both ends must have agreed on, are READs split, too.
+    /// To every peer. READs are split only with a `max_rd_atomic` of 32 or more, which both ends
+    /// must have agreed on.
     Always,
     /// Never.
     Never,
@@ -74,6 +98,80 @@ impl Split {
             Self::Always => true,
             Self::Never => false,
         }
+    }
+}
+
+/// What each side tells the other for connecting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endpoint {
+    /// QP number.
+    pub qpn: Qpn,
+    /// First PSN that this side sends.
+    pub psn: Psn,
+    /// GID.
+    pub gid: Gid,
+    /// The host within which the port carries super-frames. The connection uses super-frames if
+    /// both ends name the same host. `None` for peers that do not announce it, such as other RNICs.
+    pub super_frames: Option<HostId>,
+}
+
+/// What resolving the path to the peer adds to the options.
+pub(super) struct ResolvedPath {
+    /// Headers of packets to the peer.
+    pub(super) flow: FlowHeader,
+    pub(super) path_mtu: Option<PathMtu>,
+    /// Both ends carry super-frames within the same host.
+    pub(super) super_frames: bool,
+}
+
+impl ConnectOptions {
+    /// Returns the attributes for the transitions to INIT, RTR and RTS of a QP that starts at
+    /// `psn`. Attributes that `service` does not have are left out.
+    pub(super) fn attributes(
+        &self,
+        service: Service,
+        psn: Psn,
+        peer: &Endpoint,
+        path: &ResolvedPath,
+    ) -> [QpAttributes; 3] {
+        let split = self.split.applies(path.super_frames);
+        let splits_reads = split && path.super_frames && path.path_mtu == Some(PathMtu::Mtu4096);
+        let default_depth = if splits_reads { MAX_RD_ATOMIC } else { RD_ATOMIC };
+        let depth = self.max_rd_atomic.unwrap_or(default_depth);
+        // A peer with super-frames may split its READs; other peers get what the options say.
+        let responder_depth = if path.super_frames { MAX_RD_ATOMIC } else { depth };
+        let is_reliable = service.is_reliable();
+        let responds = is_reliable && service.has_responder();
+        let requests = is_reliable && service.has_requester();
+        let init = QpAttributes {
+            state: Some(QpState::Init),
+            pkey: Some(Pkey::DEFAULT),
+            port: Some(1),
+            access: Some(self.access),
+            ..QpAttributes::default()
+        };
+        let rtr = QpAttributes {
+            state: Some(QpState::Rtr),
+            flow: Some(path.flow),
+            path_mtu: path.path_mtu,
+            dest_qp: Some(peer.qpn),
+            rq_psn: Some(peer.psn),
+            max_dest_rd_atomic: responds.then_some(responder_depth),
+            min_rnr_timer: RnrTimer::new(self.min_rnr_timer).filter(|_| responds),
+            flow_control: is_reliable.then_some(self.flow_control),
+            split: Some(split),
+            ..QpAttributes::default()
+        };
+        let rts = QpAttributes {
+            state: Some(QpState::Rts),
+            timeout: is_reliable.then_some(self.timeout),
+            retry_cnt: requests.then_some(self.retry_cnt),
+            rnr_retry: requests.then_some(self.rnr_retry),
+            sq_psn: Some(psn),
+            max_rd_atomic: requests.then_some(depth),
+            ..QpAttributes::default()
+        };
+        [init, rtr, rts]
     }
 }
 

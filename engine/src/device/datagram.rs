@@ -1,4 +1,4 @@
-//! Datagrams from a program's side: UD QPs, QP 1, and posting to whom a request names.
+//! Datagrams from the program's side: UD QPs, QP 1, and posting to a given destination.
 
 use std::sync::atomic::Ordering;
 
@@ -11,24 +11,24 @@ use crate::qp::attributes::QpAttributes;
 use crate::qp::{QpState, Service};
 use crate::verbs::{DatagramWqe, SendRequest};
 
-/// Whom a datagram is for.
+/// The destination of a datagram.
 #[derive(Debug, Clone, Copy)]
 pub struct Destination<'a> {
-    /// The way there.
+    /// Path.
     pub ah: &'a AddressHandle,
-    /// The QP; [`Qpn::MULTICAST`] for a group.
+    /// Destination QP; [`Qpn::MULTICAST`] for a group.
     pub remote_qpn: Qpn,
-    /// The key that lets the datagram in. One with the top bit set stands for the QP's own.
+    /// Q_Key of the datagram. A value with the top bit set stands for the QP's own Q_Key.
     pub qkey: Qkey,
 }
 
 impl ProtectionDomain {
-    /// Makes QP 1, the general services QP, which connection management talks through: a UD QP whose Q_Key
-    /// is [`Qkey::GSI`], in RTS. There is one per device; until then packets to it are counted and dropped.
-    /// `init` says all but the service and the number.
+    /// Makes QP 1, the general services QP, which connection management uses: a UD QP in RTS whose
+    /// Q_Key is [`Qkey::GSI`]. A device has at most one; without it, packets to QP 1 are counted
+    /// and dropped. `init` supplies everything except the service and the number.
     ///
     /// # Errors
-    /// [`DeviceError::Qpn`] while another one lives; else as for [`ProtectionDomain::create_qp`].
+    /// [`DeviceError::Qpn`] while another QP 1 exists; else as for [`ProtectionDomain::create_qp`].
     pub fn create_gsi_qp(&self, init: &QpInit<'_>) -> Result<QueuePair, DeviceError> {
         let device = &self.device;
         if device.gsi_taken.swap(true, Ordering::AcqRel) {
@@ -36,7 +36,7 @@ impl ProtectionDomain {
         }
         let init = QpInit { service: Service::Ud, qpn: Some(Qpn::GSI), ..*init };
         match self.make_qp(&init, Qpn::GSI) {
-            // From here on, dropping the QP gives the number back.
+            // From here on, dropping the QP frees the number.
             Ok(mut qp) => qp.activate(Qkey::GSI, Psn::new(0)).map(|()| qp),
             Err(error) => {
                 device.gsi_taken.store(false, Ordering::Release);
@@ -47,10 +47,11 @@ impl ProtectionDomain {
 }
 
 impl QueuePair {
-    /// Takes a UD QP from RESET to RTS: it receives datagrams with the key `qkey`, and sends from `psn` on.
+    /// Takes a UD QP from RESET to RTS: it receives datagrams with the Q_Key `qkey`, and sends from
+    /// `psn` on.
     ///
     /// # Errors
-    /// [`DeviceError::Modify`]; the QP stays in the state that it had reached.
+    /// [`DeviceError::Modify`]; the QP stays in the state that it has reached.
     pub fn activate(&mut self, qkey: Qkey, psn: Psn) -> Result<(), DeviceError> {
         let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
         self.modify(&QpAttributes {
@@ -63,11 +64,11 @@ impl QueuePair {
         self.modify(&QpAttributes { sq_psn: Some(psn), ..to(QpState::Rts) })
     }
 
-    /// Posts a datagram: a SEND, with or without immediate data, of a UD QP. It goes out with the next turn of
-    /// the QP's core and completes when it is handed to the port.
+    /// Posts a datagram of a UD QP: a SEND with or without immediate data. It is sent in the next
+    /// turn of the QP's core, and completes when the port has taken it.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError`]; nothing is posted then.
     #[inline]
     pub fn post_send_to(
         &mut self,
@@ -84,7 +85,7 @@ impl QueuePair {
         self.after_post(pushed)
     }
 
-    /// Says what posting a datagram would say, but for a full queue.
+    /// Returns the error that posting this datagram would return, except for a full queue.
     ///
     /// # Errors
     /// [`PostError`]

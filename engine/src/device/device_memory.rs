@@ -1,23 +1,22 @@
-//! Device memory: bytes of the arena that only copies and peers reach.
+//! The handle to device memory: bytes of the arena that only copies and peers access.
 
 use std::sync::Arc;
 
+use super::config::MAX_DEVICE_MEMORY;
 use super::{Device, DeviceError, MemoryRegion, ProtectionDomain};
 use crate::memory::Access;
 use crate::memory::buffer::SharedBytes;
 
-/// Most bytes of one piece of device memory. What all pieces can have is what the arena has left.
-pub const MAX_DEVICE_MEMORY: usize = 1 << 20;
-
-/// A piece of device memory, as `ibv_dm`: zeroed, copied to and from by the methods of [`SharedBytes`]. Clones are
-/// handles to the same piece; it goes with the last of them and of its registrations.
+/// Device memory, as `ibv_dm`: zeroed, and accessed through the copying methods of [`SharedBytes`].
+/// Clones are handles to the same memory. It is freed with the last handle and the last
+/// registration.
 #[derive(Debug, Clone)]
 pub struct DeviceMemory {
     bytes: Arc<SharedBytes>,
 }
 
 impl Device {
-    /// Allocates device memory whose address is a multiple of `align`.
+    /// Allocates device memory at an address that is a multiple of `align`.
     ///
     /// # Errors
     /// [`DeviceError::Limit`], [`DeviceError::Arena`].
@@ -32,7 +31,7 @@ impl Device {
 }
 
 impl DeviceMemory {
-    /// Registrations of it, and handles besides this one.
+    /// Returns the number of registrations, plus other handles.
     pub fn users(&self) -> usize {
         Arc::strong_count(&self.bytes) - 1
     }
@@ -46,8 +45,8 @@ impl std::ops::Deref for DeviceMemory {
 }
 
 impl ProtectionDomain {
-    /// Registers `len` bytes of `memory` from `offset` on, which peers and requests name from zero on: the host's
-    /// addresses mean nothing to it. As `ibv_reg_dm_mr`.
+    /// Registers `len` bytes of `memory` from `offset` on. Peers and requests address it from zero
+    /// on; host addresses have no meaning for it. As `ibv_reg_dm_mr`.
     ///
     /// # Errors
     /// [`DeviceError::Region`], [`DeviceError::Exhausted`].

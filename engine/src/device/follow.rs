@@ -1,23 +1,23 @@
-//! Following the host: addresses, neighbours, routes and the link change while the device is open.
+//! Follows the host: addresses, neighbours, routes and the link change while the device is open.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, PathMtu, Qpn};
 
-use super::address_handle::EthernetAddresses;
 use super::addressing::{Addressing, Path};
-use super::multicast::{self, Groups};
+use super::multicast;
 use super::{DeviceError, DeviceInner, OpenError};
 use crate::net::{Gid, GidEntry, GidTable, NetEvent, PathHeaders, Resolver, Watcher};
 use crate::time::Duration;
 use crate::verbs::AsyncEvent;
 
-/// The paths in use, by user.
+/// Paths in use, by user.
 pub(super) type Paths = BTreeMap<PathUser, PathInUse>;
 
-/// Who uses a path.
+/// User of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PathUser {
     /// A connected QP.
@@ -26,20 +26,56 @@ pub(super) enum PathUser {
     Handle(u64),
 }
 
-/// What a QP's frame headers were made of.
+/// The part of a handle's headers that changes. Each address is one atomic word, so posting takes
+/// no lock.
+#[derive(Debug)]
+pub(super) struct EthernetAddresses {
+    dst: AtomicU64,
+    src: AtomicU64,
+}
+
+impl EthernetAddresses {
+    pub(super) fn new(headers: &PathHeaders) -> Self {
+        let [dst, src] = [headers.dst_mac, headers.src_mac].map(|mac| AtomicU64::new(word(mac)));
+        Self { dst, src }
+    }
+
+    /// Sets the addresses of datagrams posted from now on.
+    pub(super) fn set(&self, headers: &PathHeaders) {
+        self.dst.store(word(headers.dst_mac), Ordering::Relaxed);
+        self.src.store(word(headers.src_mac), Ordering::Relaxed);
+    }
+
+    /// Returns the current destination and source address.
+    #[inline]
+    pub(super) fn get(&self) -> (MacAddr, MacAddr) {
+        (mac(self.dst.load(Ordering::Relaxed)), mac(self.src.load(Ordering::Relaxed)))
+    }
+}
+
+fn word(MacAddr([a, b, c, d, e, f]): MacAddr) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+fn mac(word: u64) -> MacAddr {
+    let [_, _, a, b, c, d, e, f] = word.to_be_bytes();
+    MacAddr([a, b, c, d, e, f])
+}
+
+/// A path, and the headers made from it.
 #[derive(Debug, Clone)]
 pub(super) struct PathInUse {
     pub(super) dgid: Gid,
     pub(super) source: GidEntry,
     pub(super) headers: PathHeaders,
-    /// A route changed, and the next hop that it leads to has not answered yet.
-    pub(super) unsettled: bool,
-    /// Where the Ethernet addresses of an address handle are.
+    /// The route changed, and the Ethernet address of its new next hop is not known yet.
+    pub(super) is_unresolved: bool,
+    /// Ethernet addresses to update, if the user is an address handle.
     pub(super) handle: Option<Arc<EthernetAddresses>>,
 }
 
 impl PathInUse {
-    /// True if `flow` is between the addresses of this path.
+    /// Returns true if `flow` is between the addresses of this path.
     pub(super) fn leads_to(&self, flow: &FlowHeader) -> bool {
         let (src, dst): (IpAddr, IpAddr) = match flow.spec().addresses {
             IpAddresses::V4 { src, dst } => (src.into(), dst.into()),
@@ -48,15 +84,15 @@ impl PathInUse {
         (src, dst) == (self.headers.src_ip, self.headers.dst_ip)
     }
 
-    /// `flow` with the Ethernet header that leads along this path now.
+    /// Returns `flow` with the path's current Ethernet addresses.
     pub(super) fn refresh(&self, flow: &FlowHeader) -> FlowHeader {
         let PathHeaders { dst_mac, src_mac, .. } = self.headers;
         FlowHeader::new(&FlowSpec { dst_mac, src_mac, ..*flow.spec() })
     }
 }
 
-/// Finds `path` and follows it from then on, for `user`. Waits up to `timeout` for the
-/// next hop to answer if it is not known.
+/// Resolves `path` and follows it from then on, for `user`. Waits up to `timeout` for the next
+/// hop's Ethernet address if it is not known.
 pub(super) fn begin(
     device: &DeviceInner,
     user: PathUser,
@@ -72,9 +108,9 @@ pub(super) fn begin(
     };
     let headers = resolve(timeout)?;
     let (dgid, source, handle) = (path.dgid, source.clone(), handle(&headers));
-    let in_use = PathInUse { dgid, source, headers, unsettled: false, handle };
+    let in_use = PathInUse { dgid, source, headers, is_unresolved: false, handle };
     lock(device).insert(user, in_use);
-    // What changed before the path was known to those who follow the host is seen now.
+    // The path may have changed after it was resolved and before it was in the table of paths.
     let headers = resolve(Duration::ZERO).unwrap_or(headers);
     if let Some(in_use) = lock(device).get_mut(&user) {
         in_use.headers = headers;
@@ -85,18 +121,7 @@ pub(super) fn begin(
     Ok(headers)
 }
 
-/// Lets the port take frames to the device's addresses and to `groups`, and no others. Whoever calls this holds
-/// the groups, so that nobody sets the filter to what was.
-pub(super) fn set_filter(device: &DeviceInner, groups: &Groups) -> Result<(), OpenError> {
-    let Some(filter) = device.filter.get() else { return Ok(()) };
-    let gids = device.addressing.gids();
-    let own = gids.iter().map(|(_, entry)| Ipv6Addr::from(entry.gid.0));
-    let groups = groups.keys().map(|&group| Ipv6Addr::from(Gid::from(group).0));
-    let addresses: Vec<_> = own.chain(groups).collect();
-    filter.set(&addresses)
-}
-
-/// Starts to follow.
+/// Starts the thread that follows the host.
 pub(super) fn start(device: &super::Opened, interface: &str) -> Result<(), OpenError> {
     let mut follower = Follower {
         device: Arc::downgrade(&device.0),
@@ -111,9 +136,10 @@ pub(super) fn start(device: &super::Opened, interface: &str) -> Result<(), OpenE
 
 struct Follower {
     device: Weak<DeviceInner>,
-    /// Its own, so that it never waits for a thread that waits for a neighbour.
+    /// A netlink socket of the thread's own, so that it never waits for a thread that waits for a
+    /// neighbour.
     resolver: Resolver,
-    /// The device's own interface, and its index, once its link was seen.
+    /// Name of the device's interface, and its index once its link has been reported.
     name: String,
     index: Option<u32>,
 }
@@ -167,13 +193,14 @@ impl Follower {
     }
 
     fn announce_gids(&self, device: &DeviceInner) {
-        if let Err(error) = set_filter(device, &multicast::lock(device)) {
+        if let Err(error) = multicast::set_filter(device, &multicast::lock(device)) {
             tracing::warn!(%error, "cannot follow the interface's addresses");
         }
         device.events.push(AsyncEvent::GidChange);
     }
 
-    /// What changed between the opening of the device and the first event: the table is read anew.
+    /// Reads the GID table again, for changes between the opening of the device and the first
+    /// event.
     fn follow_missed(&self, device: &DeviceInner) {
         let Addressing::Kernel(kernel) = &device.addressing else { return };
         let Ok(fresh) = GidTable::read(&self.name) else { return };
@@ -190,8 +217,8 @@ impl Follower {
         }
     }
 
-    /// A neighbour has another Ethernet address: so do the frames that go through it. It may also be the
-    /// next hop that a changed route waits for.
+    /// Updates the paths through a neighbour whose Ethernet address has changed. The neighbour may
+    /// also be the next hop that a changed route waits for.
     fn follow_neighbour(&mut self, device: &DeviceInner, interface: u32, ip: IpAddr, mac: MacAddr) {
         for (user, path) in lock(device).iter_mut() {
             let hop = (path.headers.interface, path.headers.next_hop);
@@ -200,11 +227,12 @@ impl Follower {
                 refresh(device, *user, path);
             }
         }
-        self.follow_routes(device, |path| path.unsettled);
+        self.follow_routes(device, |path| path.is_unresolved);
     }
 
-    /// Resolves the paths that `concerns` picks again: they may lead through another next hop now. One that
-    /// has not answered yet is not waited for; its event settles the path.
+    /// Resolves again the paths that `concerns` selects: their next hop may have changed. Does not
+    /// wait for a next hop whose Ethernet address is unknown; the event with that address resolves
+    /// the path.
     fn follow_routes(&mut self, device: &DeviceInner, concerns: impl Fn(&PathInUse) -> bool) {
         for (user, path) in lock(device).iter_mut().filter(|(_, path)| concerns(path)) {
             let resolved = match device.addressing.is_own(path.dgid) {
@@ -214,12 +242,12 @@ impl Follower {
             match resolved {
                 Ok(headers) => {
                     let moved = headers != path.headers;
-                    (path.headers, path.unsettled) = (headers, false);
+                    (path.headers, path.is_unresolved) = (headers, false);
                     if moved {
                         refresh(device, *user, path);
                     }
                 }
-                Err(_) => path.unsettled = true,
+                Err(_) => path.is_unresolved = true,
             }
         }
     }
@@ -229,14 +257,15 @@ pub(super) fn lock(device: &DeviceInner) -> std::sync::MutexGuard<'_, Paths> {
     device.paths.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The port's buffers were made for the MTU it was opened with: it can shrink, and grow back.
+/// Updates the MTU. The port's buffers are made for the MTU at opening, so the device's MTU can
+/// shrink and grow back.
 fn follow_mtu(device: &DeviceInner, mtu: u32) {
     let mut attributes = device.attributes.write().unwrap_or_else(PoisonError::into_inner);
     attributes.mtu = mtu.min(device.port_mtu);
     attributes.active_mtu = PathMtu::largest_for(attributes.mtu);
 }
 
-/// The interface itself has another Ethernet address.
+/// Updates the paths of an interface whose own Ethernet address has changed.
 fn follow_own_mac(device: &DeviceInner, interface: u32, mac: MacAddr) {
     for (user, path) in lock(device).iter_mut() {
         if path.headers.interface == interface {
@@ -246,8 +275,8 @@ fn follow_own_mac(device: &DeviceInner, interface: u32, mac: MacAddr) {
     }
 }
 
-/// Gives the user the headers of its path: an address handle, or a QP if it is connected; else
-/// `QueuePair::modify` does.
+/// Updates the headers of the path's user: an address handle, or a connected QP. A QP that is not
+/// connected yet gets them in `QueuePair::modify`.
 pub(super) fn refresh(device: &DeviceInner, user: PathUser, path: &PathInUse) {
     if let Some(handle) = &path.handle {
         handle.set(&path.headers);
@@ -261,4 +290,16 @@ pub(super) fn refresh(device: &DeviceInner, user: PathUser, path: &PathInUse) {
             qp.set_flow(flow);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ethernet_address_is_a_word() {
+        let address = MacAddr([1, 2, 3, 0xfd, 0xfe, 0xff]);
+        assert_eq!(word(address), 0x0102_03fd_feff);
+        assert_eq!(mac(word(address)), address);
+    }
 }

@@ -1,5 +1,5 @@
-//! Following the neighbours that a port finds itself: where one has moved to another Ethernet address, the
-//! frames of the QPs that talk through it follow.
+//! Follows the neighbours that a port resolves itself: when a neighbour's Ethernet address changes,
+//! the headers of the QPs that use it are updated.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -9,10 +9,11 @@ use super::{DeviceInner, OpenError, Opened};
 use crate::port::kind::LinkAddresses;
 use crate::time::Duration;
 
-/// How often neighbours in use are asked whether they are still where they were: as often as Linux does.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// Interval of requests to the neighbours in use, to find out that one has moved; the same as in
+/// Linux.
+const REQUEST_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The thread that follows; it ends when this is dropped.
+/// The thread that follows; dropping this ends it.
 #[derive(Debug)]
 pub(super) struct LanFollower {
     addresses: Arc<dyn LinkAddresses>,
@@ -40,17 +41,17 @@ impl Drop for LanFollower {
     fn drop(&mut self) {
         self.addresses.close();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // If it panicked, it has said so already.
+            let _ = thread.join(); // A thread that panicked has printed its message already.
         }
     }
 }
 
 fn run(device: &Weak<DeviceInner>, addresses: &dyn LinkAddresses) {
     let mut seen = 0;
-    while let Some(moves) = addresses.wait_for_move(seen, ASK_AGAIN) {
+    while let Some(moves) = addresses.wait_for_move(seen, REQUEST_INTERVAL) {
         let Some(device) = device.upgrade() else { return };
         if moves == seen {
-            ask(&device, addresses);
+            request_neighbours(&device, addresses);
         } else {
             seen = moves;
             follow(&device, addresses);
@@ -58,8 +59,8 @@ fn run(device: &Weak<DeviceInner>, addresses: &dyn LinkAddresses) {
     }
 }
 
-/// Asks every next hop in use; the answers come to the port.
-fn ask(device: &DeviceInner, addresses: &dyn LinkAddresses) {
+/// Sends a request to every next hop in use. The port receives the replies.
+fn request_neighbours(device: &DeviceInner, addresses: &dyn LinkAddresses) {
     let mut hops: Vec<_> = lock(device)
         .values()
         .filter_map(|path| Some((path.headers.next_hop?, path.source.clone())))

@@ -1,6 +1,7 @@
-//! QP 1 of a device, and the thread that it belongs to: MADs in and out.
+//! QP 1 of a device, and the thread that serves it: sends and receives MADs.
 //!
-//! A MAD to a neighbour that nobody knows waits while a thread of its own finds the way; those to others go out meanwhile.
+//! If a neighbour's Ethernet address is unknown, its MADs wait while another thread resolves the
+//! path. MADs to other neighbours are sent meanwhile.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering;
 use feroce_wire::{MAD_LEN, Qkey, Qpn};
 
 use super::addressing::PATH_TIMEOUT;
-use super::connect::{Line, Shared, lock};
+use super::cm_channel::{DeviceChannel, PathKey, Shared, lock};
 use super::pool::Pool;
 use super::{
     AddressHandle, Buffer, CompletionQueue, Destination, DeviceError, Path, PostError, QpInit,
@@ -28,42 +29,39 @@ use crate::verbs::{
     RecvRequest, SendFlags, SendOp, SendRequest, Status,
 };
 
-/// MADs that may wait in QP 1 for the thread: a burst of connections; more are lost, and sent again by their peers.
+/// Posted receives: enough for a burst of connections. Further MADs are dropped, and their senders
+/// retransmit.
 const RECEIVES: u32 = 256;
-/// MADs that may wait to go out.
+/// MADs posted and not yet completed.
 const SENDS: u32 = 64;
-/// Bytes of a receive: the GRH in front of a MAD, and room to keep each aligned.
+/// Bytes per receive: the GRH, the MAD, and padding that keeps each receive aligned.
 const SLOT: u32 = 320;
-/// Ways to peers that are kept open.
-const WAYS: usize = 256;
-/// Ways that are looked for at a time, by so many threads; MADs that wait for one of them. More are lost.
-const SOUGHT: usize = 64;
+/// Paths kept in the cache.
+const CACHED_PATHS: usize = 256;
+/// Paths being resolved at a time. MADs to further destinations are dropped.
+const RESOLVING: usize = 64;
+/// Threads that resolve paths.
 const THREADS: usize = 8;
+/// MADs that wait for one path; further ones are dropped.
 const WAITING: usize = 8;
 
-/// A way: own and peer's address, traffic class.
-pub(super) type WayKey = (IpAddr, IpAddr, u8);
-
-/// What became of a way that was looked for.
-pub(super) type Found = (WayKey, Result<AddressHandle, DeviceError>);
-
-/// Ways to peers. When there are too many, the one that was not used for longest goes.
+/// Cached paths to peers. When the cache is full, the least recently used path is removed.
 #[derive(Default)]
-struct Ways {
-    open: BTreeMap<WayKey, (u64, AddressHandle)>,
+struct PathCache {
+    open: BTreeMap<PathKey, (u64, AddressHandle)>,
     uses: u64,
 }
 
-impl Ways {
-    fn get(&mut self, key: &WayKey) -> Option<&AddressHandle> {
+impl PathCache {
+    fn get(&mut self, key: &PathKey) -> Option<&AddressHandle> {
         self.uses += 1;
         let (used, ah) = self.open.get_mut(key)?;
         *used = self.uses;
         Some(ah)
     }
 
-    fn insert(&mut self, key: WayKey, ah: AddressHandle) {
-        if self.open.len() >= WAYS {
+    fn insert(&mut self, key: PathKey, ah: AddressHandle) {
+        if self.open.len() >= CACHED_PATHS {
             let oldest = self.open.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key);
             oldest.map(|oldest| self.open.remove(&oldest));
         }
@@ -72,24 +70,24 @@ impl Ways {
     }
 }
 
-/// QP 1 of a device, and its thread's.
+/// QP 1 of a device, owned by its thread.
 pub(super) struct Gsi {
     key: DeviceKey,
-    line: Arc<Line>,
+    channel: Arc<DeviceChannel>,
     qp: QueuePair,
     cq: CompletionQueue,
     receives: Buffer,
-    ways: Ways,
-    /// MADs whose ways are looked for.
-    sought: BTreeMap<WayKey, Vec<Outgoing>>,
-    seekers: Pool,
-    /// Sends that have not completed.
-    under_way: u32,
+    paths: PathCache,
+    /// MADs whose path is being resolved.
+    resolving: BTreeMap<PathKey, Vec<Outgoing>>,
+    resolvers: Pool,
+    /// Sends posted and not yet completed.
+    posted_sends: u32,
 }
 
 impl Gsi {
-    pub(super) fn new(key: DeviceKey, line: &Arc<Line>) -> Result<Self, DeviceError> {
-        let device = &line.device;
+    pub(super) fn new(key: DeviceKey, channel: &Arc<DeviceChannel>) -> Result<Self, DeviceError> {
+        let device = &channel.device;
         let pd = device.alloc_pd();
         let cq = device.create_cq(RECEIVES + SENDS)?;
         let receives = pd.alloc_buffer((RECEIVES * SLOT) as usize, Access::LOCAL_WRITE)?;
@@ -101,10 +99,11 @@ impl Gsi {
             ..QpInit::new(&cq)
         };
         let qp = pd.create_gsi_qp(&init)?;
-        let (ways, sought) = (Ways::default(), BTreeMap::new());
-        let seekers = Pool::new("feroce-cm-mads", THREADS);
-        let line = Arc::clone(line);
-        let mut gsi = Self { key, line, qp, cq, receives, ways, sought, seekers, under_way: 0 };
+        let (paths, resolving) = (PathCache::default(), BTreeMap::new());
+        let resolvers = Pool::new("feroce-cm-mads", THREADS);
+        let channel = Arc::clone(channel);
+        let mut gsi =
+            Self { key, channel, qp, cq, receives, paths, resolving, resolvers, posted_sends: 0 };
         (0..RECEIVES).for_each(|slot| gsi.post_receive(slot));
         Ok(gsi)
     }
@@ -117,14 +116,14 @@ impl Gsi {
         }
     }
 
-    /// The thread: until the manager goes.
+    /// Runs the thread until the connection manager is dropped.
     pub(super) fn serve(mut self, shared: &Shared) {
-        let fds = [self.cq.fd().as_raw_fd(), self.line.wake.as_fd().as_raw_fd()];
+        let fds = [self.cq.fd().as_raw_fd(), self.channel.wake.as_fd().as_raw_fd()];
         let mut scratch = Vec::new();
         while !shared.stop.load(Ordering::Acquire) {
-            self.line.wake.clear();
+            self.channel.wake.clear();
             shared.with(|endpoint, now| endpoint.expire(now));
-            self.take_found();
+            self.send_resolved();
             self.send_waiting();
             self.cq.request_notify(Notify::Any);
             let mut is_idle = true;
@@ -142,8 +141,8 @@ impl Gsi {
 
     fn on_completion(&mut self, completion: &Completion, shared: &Shared) {
         if completion.opcode != CompletionOpcode::Receive {
-            self.under_way -= 1;
-            self.line.unsent.fetch_sub(1, Ordering::AcqRel);
+            self.posted_sends -= 1;
+            self.channel.unsent.fetch_sub(1, Ordering::AcqRel);
             return;
         }
         let slot = u32::try_from(completion.wr_id).unwrap_or(0);
@@ -163,7 +162,7 @@ impl Gsi {
         self.post_receive(slot);
     }
 
-    /// From whom, and to which of our addresses, a datagram came.
+    /// Returns the sender of a datagram, and the local address that it was sent to.
     fn source(&self, datagram: Option<&DatagramSource>, grh: &[u8]) -> Option<Source> {
         let part = |at: usize, len: usize| grh.get(at..at + len);
         let (remote, local): (IpAddr, IpAddr) = match datagram?.network {
@@ -180,8 +179,8 @@ impl Gsi {
     }
 
     fn send_waiting(&mut self) {
-        while self.under_way < SENDS {
-            let Some(outgoing) = lock(&self.line.waiting).pop_front() else { return };
+        while self.posted_sends < SENDS {
+            let Some(outgoing) = lock(&self.channel.waiting).pop_front() else { return };
             self.send_or_drop(outgoing);
         }
     }
@@ -192,27 +191,27 @@ impl Gsi {
         }
     }
 
-    /// It will be sent again, if it needs an answer.
+    /// Drops a MAD. If it needs a response, the endpoint retransmits it.
     fn drop_unsent(&self, outgoing: &Outgoing, why: &dyn std::error::Error) {
-        self.line.unsent.fetch_sub(1, Ordering::AcqRel);
+        self.channel.unsent.fetch_sub(1, Ordering::AcqRel);
         tracing::debug!("MAD to {}: {why}", outgoing.remote);
     }
 
     fn send(&mut self, outgoing: Outgoing) -> Result<(), SendError> {
         let key = (outgoing.local, outgoing.remote, outgoing.traffic_class);
-        if let Some(waiting) = self.sought.get_mut(&key) {
+        if let Some(waiting) = self.resolving.get_mut(&key) {
             if waiting.len() >= WAITING {
                 return Err(SendError::TooMany);
             }
             waiting.push(outgoing);
             return Ok(());
         }
-        if self.ways.get(&key).is_none() {
+        if self.paths.get(&key).is_none() {
             let path = self.path(&outgoing)?;
             match self.qp.pd.create_ah_within(&path, Duration::ZERO) {
-                Ok(ah) => self.ways.insert(key, ah),
+                Ok(ah) => self.paths.insert(key, ah),
                 Err(DeviceError::Path { source: ResolveError::Unresolved { .. }, .. }) => {
-                    return self.seek(key, path, outgoing);
+                    return self.start_resolve(key, path, outgoing);
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -222,39 +221,44 @@ impl Gsi {
 
     fn path(&self, outgoing: &Outgoing) -> Result<Path, SendError> {
         let own = Gid::from(outgoing.local);
-        let gids = self.line.device.gids();
+        let gids = self.channel.device.gids();
         let index = gids.into_iter().find(|(_, entry)| entry.gid == own);
         let (index, _) = index.ok_or(SendError::AddressGone)?;
         let path = Path::new(Gid::from(outgoing.remote), index);
         Ok(Path { traffic_class: outgoing.traffic_class, ..path })
     }
 
-    /// Has a thread wait for the neighbour.
-    fn seek(&mut self, key: WayKey, path: Path, outgoing: Outgoing) -> Result<(), SendError> {
-        if self.sought.len() >= SOUGHT {
+    /// Resolves `path` in another thread, and keeps `outgoing` until then.
+    fn start_resolve(
+        &mut self,
+        key: PathKey,
+        path: Path,
+        outgoing: Outgoing,
+    ) -> Result<(), SendError> {
+        if self.resolving.len() >= RESOLVING {
             return Err(SendError::TooMany);
         }
-        let (pd, line) = (self.qp.pd.clone(), Arc::clone(&self.line));
-        self.seekers.run(Box::new(move || {
-            let found = pd.create_ah_within(&path, PATH_TIMEOUT);
-            lock(&line.found).push((key, found));
-            line.wake.signal();
+        let (pd, channel) = (self.qp.pd.clone(), Arc::clone(&self.channel));
+        self.resolvers.run(Box::new(move || {
+            let resolved = pd.create_ah_within(&path, PATH_TIMEOUT);
+            lock(&channel.resolved).push((key, resolved));
+            channel.wake.signal();
         }))?;
-        self.sought.insert(key, vec![outgoing]);
+        self.resolving.insert(key, vec![outgoing]);
         Ok(())
     }
 
-    /// Sends what has waited for ways that are found.
-    fn take_found(&mut self) {
-        let found = std::mem::take(&mut *lock(&self.line.found));
-        for (key, found) in found {
-            let waiting = self.sought.remove(&key).unwrap_or_default();
-            match found {
+    /// Sends the MADs whose paths have been resolved.
+    fn send_resolved(&mut self) {
+        let resolved = std::mem::take(&mut *lock(&self.channel.resolved));
+        for (key, resolved) in resolved {
+            let waiting = self.resolving.remove(&key).unwrap_or_default();
+            match resolved {
                 Ok(ah) => {
-                    self.ways.insert(key, ah);
-                    // Ahead of those that have come since, in their order.
-                    let mut line = lock(&self.line.waiting);
-                    waiting.into_iter().rev().for_each(|outgoing| line.push_front(outgoing));
+                    self.paths.insert(key, ah);
+                    // These MADs go in front of later ones, in their order.
+                    let mut queue = lock(&self.channel.waiting);
+                    waiting.into_iter().rev().for_each(|outgoing| queue.push_front(outgoing));
                 }
                 Err(error) => {
                     waiting.iter().for_each(|outgoing| self.drop_unsent(outgoing, &error));
@@ -263,8 +267,8 @@ impl Gsi {
         }
     }
 
-    fn post(&mut self, key: &WayKey, outgoing: &Outgoing) -> Result<(), SendError> {
-        let Some(ah) = self.ways.get(key) else { return Err(SendError::AddressGone) };
+    fn post(&mut self, key: &PathKey, outgoing: &Outgoing) -> Result<(), SendError> {
+        let Some(ah) = self.paths.get(key) else { return Err(SendError::AddressGone) };
         let to = Destination { ah, remote_qpn: Qpn::GSI, qkey: Qkey::GSI };
         let request = SendRequest {
             wr_id: 0,
@@ -273,17 +277,17 @@ impl Gsi {
             flags: SendFlags::SIGNALED,
         };
         self.qp.post_send_to(&request, &to)?;
-        self.under_way += 1;
+        self.posted_sends += 1;
         Ok(())
     }
 }
 
-/// Why a MAD was not sent.
+/// Why a MAD is not sent.
 #[derive(Debug, thiserror::Error)]
 enum SendError {
-    #[error("the address that it is sent from is gone")]
+    #[error("its source address was removed")]
     AddressGone,
-    #[error("too many wait for neighbours")]
+    #[error("too many MADs wait for address resolution")]
     TooMany,
     #[error(transparent)]
     System(#[from] std::io::Error),

@@ -1,5 +1,13 @@
-//! The helper thread of a core: turns it when nobody else does, so that a program that never polls still
-//! answers READs and sees WRITEs arrive.
+//! The helper thread of a core. It turns the core when no other thread does, so that a program that
+//! never polls still responds to READs and receives WRITEs.
+//!
+//! # Idle policy
+//!
+//! After turns without work the helper spins ([`SPINS`] turns), then yields the CPU between turns
+//! ([`YIELDS`]), then sleeps on the port's descriptors. When another thread turns the core, the
+//! helper leaves the core to that thread for a while ([`Backoff`]), because two threads that share
+//! the work only compete for the token. If frames arrive while no thread polls, the helper sleeps
+//! on the port instead of backing off ([`PortSleep`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,26 +20,29 @@ use crate::time::{Clock, Duration, Instant};
 
 /// Idle turns before the helper yields the CPU between turns.
 const SPINS: u32 = 64;
-/// Idle turns before it sleeps on the port.
+/// Idle turns before the helper sleeps on the port.
 const YIELDS: u32 = 512;
-/// Turns by other threads after which it leaves the core to them for a moment.
-const DRIVEN: u64 = 8;
-/// Turns by other threads during a nap after which it does not even look.
-const STEADY: u64 = 4;
-/// How long it keeps out of the way of a thread that polls, at first. Each nap that ends with the thread
-/// still polling doubles the next: waking up costs a busy CPU microseconds, twice for two ends of a link.
-const SHORTEST_NAP: Duration = Duration::from_micros(100);
-/// How long at most: a program that polled and now only spins on its memory waits so long, and once more.
-const LONGEST_NAP: Duration = Duration::from_micros(800);
-/// The same beside a program that moves much: little beside the default ACK timeout of 67 ms. Not where this end asks for pauses, which
-/// are shorter, and asked for in turns.
-const LONGEST_BULK_NAP: Duration = Duration::from_millis(5);
-/// A thread that turned the core so short a time ago still polls.
-const STILL_POLLS: Duration = Duration::from_micros(100);
-/// With work waiting for so long, the thread that polled does something else now.
+/// Turns by other threads after which the helper backs off.
+const DRIVEN_TURNS: u64 = 8;
+/// Turns by other threads during a backoff after which the helper backs off again without a turn of
+/// its own.
+const BUSY_TURNS: u64 = 4;
+/// First backoff. Each backoff after which another thread still polls doubles the next one: waking
+/// up costs a busy CPU microseconds, and twice that for two ends of a link on one machine.
+const MIN_BACKOFF: Duration = Duration::from_micros(100);
+/// Maximum backoff. A program that polled and now only spins on its memory waits at most twice this
+/// time for the helper.
+const MAX_BACKOFF: Duration = Duration::from_micros(800);
+/// Maximum backoff beside a program that moves bulk data; small against the default ACK timeout of
+/// 67 ms. Not used where this end sends PFC pauses, because pauses are shorter and are requested in
+/// turns.
+const MAX_BULK_BACKOFF: Duration = Duration::from_millis(5);
+/// A thread that turned the core within this time still polls.
+const STILL_POLLING: Duration = Duration::from_micros(100);
+/// If work has waited for this time, the thread that polled does something else now.
 const UNATTENDED: Duration = Duration::from_micros(20);
-/// Longest sleep: a bound on what a lost wake-up could cost.
-const SLEEP: Duration = Duration::from_millis(100);
+/// Maximum sleep; bounds the cost of a lost wake-up.
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 
 /// Starts the helper of core `core`.
 pub(super) fn start(
@@ -56,80 +67,88 @@ pub(super) fn start(
     })
 }
 
-/// Whether naps come at a wrong time: a program that polls for its completion and then spins on its memory, as latency tests of
-/// WRITEs do, polls enough to be left alone, and its frames wait for the end of a nap. The helper then sleeps on the port in place
-/// of napping, as long as that wakes it for something: if the program takes most frames itself, each wake-up costs it the CPU.
+/// Decides whether the helper sleeps on the port's descriptors instead of backing off.
+///
+/// A program that polls for its completion and then spins on its memory, as latency tests of WRITEs
+/// do, polls often enough to make the helper back off. Its incoming frames then wait for the end of
+/// the backoff. In that case the helper sleeps on the port, as long as the sleep ends with work for
+/// the helper. If the program takes most frames itself, each wake-up only costs the program CPU
+/// time.
 #[derive(Debug, Default)]
-struct Vigil {
-    /// Watches while it is above 0.
-    worth: u8,
+struct PortSleep {
+    /// The helper sleeps on the port while this is above 0.
+    score: u8,
 }
 
-impl Vigil {
-    const MOST: u8 = 8;
+impl PortSleep {
+    const MAX_SCORE: u8 = 8;
 
-    fn is_kept(&self) -> bool {
-        self.worth > 0
+    fn is_preferred(&self) -> bool {
+        self.score > 0
     }
 
-    /// The first turn after a rest of this kind did so much; `attended` by another thread lately.
-    fn judge(&mut self, rest: Rest, done: usize, attended: bool) {
-        self.worth = match (rest, done > 0) {
-            (Rest::Napped, true) if !attended => Self::MOST,
-            (Rest::Watched, true) => (self.worth + 2).min(Self::MOST),
-            (Rest::Watched, false) => self.worth.saturating_sub(1),
-            _ => self.worth,
+    /// Records the first turn after `action`: `done` units of work, and whether another thread was
+    /// in a turn lately (`attended`).
+    fn record(&mut self, action: IdleAction, done: usize, attended: bool) {
+        self.score = match (action, done > 0) {
+            (IdleAction::BackedOff, true) if !attended => Self::MAX_SCORE,
+            (IdleAction::SleptOnPort, true) => (self.score + 2).min(Self::MAX_SCORE),
+            (IdleAction::SleptOnPort, false) => self.score.saturating_sub(1),
+            _ => self.score,
         };
     }
 }
 
-/// How long the helper keeps out of the way.
+/// How long the helper leaves the core to a thread that polls.
 #[derive(Debug)]
-struct Naps {
+struct Backoff {
     last: Duration,
-    /// Long turns by others, until then.
+    /// Long turns by other threads at the last update.
     long_turns: u64,
-    /// The longest beside bulk.
+    /// Maximum beside bulk data.
     longest: Duration,
 }
 
-impl Naps {
+impl Backoff {
     fn new(pfc: &PfcConfig) -> Self {
         let asks = pfc.thresholds.is_some();
-        let longest = if asks { LONGEST_NAP } else { LONGEST_BULK_NAP };
-        Self { last: SHORTEST_NAP, long_turns: 0, longest }
+        let longest = if asks { MAX_BACKOFF } else { MAX_BULK_BACKOFF };
+        Self { last: MIN_BACKOFF, long_turns: 0, longest }
     }
 
-    /// Nobody polls, after so many `long_turns`.
-    fn start_over(&mut self, long_turns: u64) {
-        (self.last, self.long_turns) = (SHORTEST_NAP, long_turns);
+    /// Returns to the shortest backoff: no other thread polls. `long_turns`: long turns by other
+    /// threads so far.
+    fn reset(&mut self, long_turns: u64) {
+        (self.last, self.long_turns) = (MIN_BACKOFF, long_turns);
     }
 
-    /// The next nap, with so many `long_turns` by others until now; a thread still `polls`.
+    /// Returns the next backoff. `polls`: another thread still polls. `long_turns`: its long turns
+    /// so far.
     fn next(&mut self, polls: bool, long_turns: u64) -> Duration {
         let moved = long_turns.wrapping_sub(std::mem::replace(&mut self.long_turns, long_turns));
-        let longest = if moved >= STEADY { self.longest } else { LONGEST_NAP };
-        self.last = if polls { (self.last * 2).min(longest) } else { SHORTEST_NAP };
+        let longest = if moved >= BUSY_TURNS { self.longest } else { MAX_BACKOFF };
+        self.last = if polls { (self.last * 2).min(longest) } else { MIN_BACKOFF };
         self.last
     }
 }
 
 /// What the helper did before a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rest {
+enum IdleAction {
     None,
-    Napped,
-    Watched,
+    BackedOff,
+    SleptOnPort,
 }
 
 fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
     let mut idle = 0;
     let mut driven = 0;
-    let mut naps = Naps::new(&device.config.pfc);
+    let mut backoff = Backoff::new(&device.config.pfc);
     let mut sleeper = Sleeper::default();
-    let (mut vigil, mut rest) = (Vigil::default(), Rest::None);
-    // Vain tries in a row: another thread is in a long turn. One of bulk takes 100 us, and while the helper takes its place, the program
-    // spins, or the other end of the link waits for a CPU.
+    let (mut port_sleep, mut action) = (PortSleep::default(), IdleAction::None);
+    // Failed attempts in a row to take the token: another thread is in a long turn. A bulk turn
+    // takes about 100 us. If the helper took the next turn, the program would spin, or the other
+    // end of the link would wait for a CPU.
     let mut locked_out = 0;
     let mut woken = false;
     let cell = &device.cores[core];
@@ -140,59 +159,60 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
         let now_driven = cell.driven.load(Ordering::Relaxed);
         let long_turns = cell.long_turns.load(Ordering::Relaxed);
         if std::mem::take(&mut woken) {
-            // Somebody asks for the helper: what the program did so far does not count.
+            // A doorbell asks for the helper; earlier turns of the program do not count.
             driven = now_driven;
-            naps.start_over(long_turns);
+            backoff.reset(long_turns);
         }
-        let steady = rest == Rest::Napped
-            && now_driven.wrapping_sub(driven) >= STEADY
-            && (cell.is_taken() || cell.driven_within(STILL_POLLS, clock.now()));
-        let token = if steady { None } else { cell.try_lock() };
+        let still_busy = action == IdleAction::BackedOff
+            && now_driven.wrapping_sub(driven) >= BUSY_TURNS
+            && (cell.is_taken() || cell.driven_within(STILL_POLLING, clock.now()));
+        let token = if still_busy { None } else { cell.try_lock() };
         locked_out = if token.is_some() { 0 } else { u32::saturating_add(locked_out, 1) };
         let done = token.map_or(0, |mut token| {
             let now = clock.now();
             let done = token.turn(now);
             let attended = cell.driven_within(UNATTENDED, now);
-            vigil.judge(rest, done, attended);
+            port_sleep.record(action, done, attended);
             if done > 0 && !attended {
-                naps.start_over(long_turns);
+                backoff.reset(long_turns);
             }
             done
         });
-        rest = Rest::None;
+        action = IdleAction::None;
         idle = if done > 0 { 0 } else { u32::saturating_add(idle, 1) };
         let now_driven = cell.driven.load(Ordering::Relaxed);
         let others_turn =
-            steady || locked_out >= SPINS || now_driven.wrapping_sub(driven) >= DRIVEN;
-        if vigil.is_kept() && !spins {
+            still_busy || locked_out >= SPINS || now_driven.wrapping_sub(driven) >= DRIVEN_TURNS;
+        if port_sleep.is_preferred() && !spins {
             if done > 0 {
                 continue; // There may be more.
             }
-            rest = Rest::Watched;
+            action = IdleAction::SleptOnPort;
             match std::mem::replace(&mut driven, now_driven) == now_driven {
                 true => sleeper.sleep(cell, clock),
-                false => sleeper.watch(cell, SHORTEST_NAP),
+                false => sleeper.sleep_on_port(cell, MIN_BACKOFF),
             }
         } else if !spins && others_turn {
-            // Also when there was something to do: two threads that share the work only fight for it.
+            // Back off even if this turn had work: two threads that share the work compete for the
+            // token.
             driven = now_driven;
-            let polls = locked_out > 0 || cell.driven_within(STILL_POLLS, clock.now());
-            let nap = naps.next(polls, long_turns);
-            woken = sleeper.nap(cell, nap);
-            rest = Rest::Napped;
+            let polls = locked_out > 0 || cell.driven_within(STILL_POLLING, clock.now());
+            let time = backoff.next(polls, long_turns);
+            woken = sleeper.back_off(cell, time);
+            action = IdleAction::BackedOff;
         } else if spins || idle < SPINS {
             std::hint::spin_loop();
         } else if idle < YIELDS {
             std::thread::yield_now();
         } else {
-            naps.start_over(long_turns);
+            backoff.reset(long_turns);
             sleeper.sleep(cell, clock);
             idle = 0;
         }
     }
 }
 
-/// Buffers for sleeping.
+/// Buffers of the sleeping functions, reused.
 #[derive(Debug, Default)]
 struct Sleeper {
     fds: Vec<std::os::fd::RawFd>,
@@ -200,23 +220,24 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// Leaves the core to whoever polls, for a moment; true if somebody asked for the helper meanwhile.
-    fn nap(&mut self, cell: &super::CoreCell, nap: Duration) -> bool {
+    /// Leaves the core to the polling thread for `time`. Returns true if a doorbell asked for the
+    /// helper meanwhile.
+    fn back_off(&mut self, cell: &super::CoreCell, time: Duration) -> bool {
         self.fds.clear();
         self.fds.push(cell.wake_fd());
-        sys::poll_readable(&self.fds, &mut self.scratch, Some(nap));
+        sys::poll_readable(&self.fds, &mut self.scratch, Some(time));
         cell.doorbell.disarm()
     }
 
-    /// The same, until a frame comes.
-    fn watch(&mut self, cell: &super::CoreCell, nap: Duration) {
+    /// As `back_off`, but an incoming frame ends the wait.
+    fn sleep_on_port(&mut self, cell: &super::CoreCell, time: Duration) {
         self.fds.clear();
         self.fds.push(cell.wake_fd());
         let Some(mut token) = cell.try_lock() else { return };
         let quiet = token.arm_port(&mut self.fds);
         drop(token);
         if quiet {
-            sys::poll_readable(&self.fds, &mut self.scratch, Some(nap));
+            sys::poll_readable(&self.fds, &mut self.scratch, Some(time));
         }
         cell.doorbell.disarm();
         cell.lock().disarm_port();
@@ -228,8 +249,8 @@ impl Sleeper {
         let Some(mut token) = cell.try_lock() else { return };
         let quiet = token.arm_wakeup(&mut self.fds);
         let now = clock.now();
-        let until = token.next_deadline(now).unwrap_or(Instant::FAR).min(now + SLEEP);
-        // Under the token: whoever has it next and leaves something earlier to do wakes us.
+        let until = token.next_deadline(now).unwrap_or(Instant::FAR).min(now + MAX_SLEEP);
+        // Set under the token: the next holder wakes the helper if it leaves an earlier deadline.
         cell.sleeps_until.store(until.as_nanos(), Ordering::Relaxed);
         drop(token);
         if quiet {
@@ -246,40 +267,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn naps_are_longest_while_bulk_is_moved() {
-        let mut naps = Naps::new(&PfcConfig::default());
+    fn the_backoff_is_longest_beside_bulk_transfers() {
+        let mut backoff = Backoff::new(&PfcConfig::default());
         let mut long_turns = 0;
         let mut after = |polls, more| {
             long_turns += more;
-            naps.next(polls, long_turns)
+            backoff.next(polls, long_turns)
         };
         let many = |after: &mut dyn FnMut(bool, u64) -> Duration, more| {
             (0..10).map(|_| after(true, more)).last()
         };
-        assert_eq!(many(&mut after, STEADY - 1), Some(LONGEST_NAP));
-        assert_eq!(many(&mut after, STEADY), Some(LONGEST_BULK_NAP));
-        assert_eq!(after(true, 0), LONGEST_NAP, "small messages again");
-        assert_eq!(after(false, STEADY), SHORTEST_NAP, "nobody polls");
-        assert_eq!(many(&mut after, STEADY), Some(LONGEST_BULK_NAP));
-        naps.start_over(long_turns);
-        assert_eq!(naps.next(true, long_turns + STEADY), SHORTEST_NAP * 2);
+        assert_eq!(many(&mut after, BUSY_TURNS - 1), Some(MAX_BACKOFF));
+        assert_eq!(many(&mut after, BUSY_TURNS), Some(MAX_BULK_BACKOFF));
+        assert_eq!(after(true, 0), MAX_BACKOFF, "small messages again");
+        assert_eq!(after(false, BUSY_TURNS), MIN_BACKOFF, "no thread polls");
+        assert_eq!(many(&mut after, BUSY_TURNS), Some(MAX_BULK_BACKOFF));
+        backoff.reset(long_turns);
+        assert_eq!(backoff.next(true, long_turns + BUSY_TURNS), MIN_BACKOFF * 2);
     }
 
     #[test]
-    fn vigils_are_kept_as_long_as_they_are_worth_it() {
-        let mut vigil = Vigil::default();
-        vigil.judge(Rest::Napped, 1, true);
-        vigil.judge(Rest::Napped, 0, false);
-        assert!(!vigil.is_kept(), "who polls has frames waiting, too");
-        vigil.judge(Rest::Napped, 1, false);
-        assert!(vigil.is_kept());
-        // A WRITE's acknowledgement is the program's, the peer's WRITE the helper's.
+    fn the_helper_sleeps_on_the_port_while_that_finds_work() {
+        let mut port_sleep = PortSleep::default();
+        port_sleep.record(IdleAction::BackedOff, 1, true);
+        port_sleep.record(IdleAction::BackedOff, 0, false);
+        assert!(!port_sleep.is_preferred(), "a program that polls has waiting frames, too");
+        port_sleep.record(IdleAction::BackedOff, 1, false);
+        assert!(port_sleep.is_preferred());
+        // The program gets the WRITE's acknowledgement, the helper gets the peer's WRITE.
         for _ in 0..100 {
-            vigil.judge(Rest::Watched, 0, true);
-            vigil.judge(Rest::Watched, 2, false);
+            port_sleep.record(IdleAction::SleptOnPort, 0, true);
+            port_sleep.record(IdleAction::SleptOnPort, 2, false);
         }
-        assert!(vigil.is_kept());
-        (0..Vigil::MOST).for_each(|_| vigil.judge(Rest::Watched, 0, true));
-        assert!(!vigil.is_kept(), "it polls again");
+        assert!(port_sleep.is_preferred());
+        (0..PortSleep::MAX_SCORE).for_each(|_| port_sleep.record(IdleAction::SleptOnPort, 0, true));
+        assert!(!port_sleep.is_preferred(), "the program polls again");
     }
 }

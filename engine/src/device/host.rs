@@ -1,17 +1,17 @@
-//! Which host this is: two ends on the same one may use what works only within it.
+//! Identity of the host: two ends on the same host may use mechanisms that work only within it.
 
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// Where the kernel tells which boot of which host this is: a random UUID.
+/// The kernel's identity of this boot of this host: a random UUID.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A running host. Two of them differ but for a chance of 2^-63.
+/// Identity of a running host. Two hosts have equal identities with probability 2^-63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostId(pub NonZeroU64);
 
 impl HostId {
-    /// This host; `None` where the kernel does not tell.
+    /// Returns this host's identity; `None` if the kernel does not provide one.
     pub fn read() -> Option<Self> {
         Self::from_boot_id(&std::fs::read_to_string(BOOT_ID).ok()?)
     }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_knows_itself_and_no_other() {
+    fn the_identity_is_stable_and_differs_between_hosts() {
         let id = HostId::read();
         assert!(id.is_some());
         assert_eq!(id, HostId::read());

@@ -1,4 +1,4 @@
-//! The program's handle to registered memory, and what it can do with it: change it, give advice, take it back.
+//! The handle to registered memory: re-registration, advice, deregistration.
 
 use std::any::Any;
 use std::fmt;
@@ -9,7 +9,7 @@ use super::{DeviceError, DeviceInner, ProtectionDomain};
 use crate::memory::{Access, Region, on_demand_is_supported};
 use crate::verbs::Sge;
 
-/// What can be wrong with a region that a program asks for.
+/// Checks the attributes of a new region.
 pub(super) fn check_region(region: &Region) -> Result<(), DeviceError> {
     let Region { iova, host, len, access, .. } = *region;
     let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
@@ -21,7 +21,7 @@ pub(super) fn check_region(region: &Region) -> Result<(), DeviceError> {
             "remote write and atomic need local write",
         ),
         (leaves, "the range leaves the address space"),
-        (access.contains(Access::FLUSH_PERSISTENT), "no memory here outlives a loss of power"),
+        (access.contains(Access::FLUSH_PERSISTENT), "no memory of this device is persistent"),
         (
             on_demand && !on_demand_is_supported(),
             "on-demand paging needs process_vm_readv, which this sandbox forbids",
@@ -33,7 +33,7 @@ pub(super) fn check_region(region: &Region) -> Result<(), DeviceError> {
     }
 }
 
-/// Withdraws the region when dropped.
+/// A registration; dropping it deregisters.
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) key: Key,
@@ -48,7 +48,8 @@ impl Drop for Registered {
         device.memory.withdraw(self.key);
         device.quiesce();
         if has_windows {
-            // Their keys lead to the same bytes. No core binds to the region any more, but may use them.
+            // The windows' keys lead to the same bytes. No core binds to the region any more, but
+            // cores may still use windows that are bound to it.
             device.memory.unbind_all_from(self.key);
             device.quiesce();
         }
@@ -56,12 +57,12 @@ impl Drop for Registered {
     }
 }
 
-/// Registered memory. Dropping it deregisters: it returns when the engine has stopped touching the
-/// bytes, and requests that name them fail from then on; windows bound to it are taken away.
+/// Registered memory. Dropping it deregisters: the drop returns when the engine no longer accesses
+/// the bytes. Later requests that name them fail, and windows bound to the region are unbound.
 pub struct MemoryRegion {
-    // Declared first, so dropped first: the engine is done with the bytes before they are freed.
+    // Declared first, so dropped first: the engine stops accessing the bytes before they are freed.
     registered: Registered,
-    /// The bytes, where they are not the program's.
+    /// Keeps the bytes alive, if they are not the program's.
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -71,25 +72,26 @@ impl fmt::Debug for MemoryRegion {
     }
 }
 
-/// What a registration is to become; what is `None` stays. As the arguments of `ibv_rereg_mr`.
+/// Changes to a registration, as the arguments of `ibv_rereg_mr`. `None` leaves an attribute as it
+/// is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reregistration<'a> {
-    /// Other memory: first byte, length in bytes, and the address by which it is named.
+    /// New memory: first byte, length in bytes, and its address in requests.
     pub translation: Option<(*mut u8, usize, u64)>,
-    /// Another protection domain, of the same device.
+    /// New protection domain, of the same device.
     pub pd: Option<&'a ProtectionDomain>,
-    /// Other rights.
+    /// New access rights.
     pub access: Option<Access>,
 }
 
-/// What a program is going to do with memory, as `ibv_advise_mr_advice`.
+/// The announced use of memory, as `ibv_advise_mr_advice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// It will be read: pages that are not there are fetched.
+    /// The memory will be read: missing pages are fetched.
     Prefetch,
-    /// It will be written: the same, and the region must allow it.
+    /// The memory will be written: missing pages are fetched. The region must allow writing.
     PrefetchWrite,
-    /// What is there will be read: checked, nothing is fetched.
+    /// The memory will be read: pages are checked, none is fetched.
     PrefetchNoFault,
 }
 
@@ -98,42 +100,43 @@ impl MemoryRegion {
         Self { registered, _kept: None }
     }
 
-    /// A region of bytes that live as long as `kept`.
+    /// Makes a handle that keeps `kept`, the owner of the bytes, alive.
     pub(super) fn keeping(registered: Registered, kept: impl Any + Send + Sync) -> Self {
         Self { registered, _kept: Some(Box::new(kept)) }
     }
 
-    /// Key for work requests.
+    /// Returns the key for work requests.
     pub fn lkey(&self) -> Key {
         self.registered.key
     }
 
-    /// Key for peers. The same number as [`MemoryRegion::lkey`].
+    /// Returns the key for peers; the same number as [`MemoryRegion::lkey`].
     pub fn rkey(&self) -> Key {
         self.registered.key
     }
 
-    /// Address of the first byte, as work requests and peers name it.
+    /// Returns the address of the first byte in work requests and in peers' requests.
     pub fn addr(&self) -> u64 {
         self.registered.region.iova
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.registered.region.len
     }
 
-    /// True if it has no bytes.
+    /// Returns true if the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Rights.
+    /// Returns the access rights.
     pub fn access(&self) -> Access {
         self.registered.region.access
     }
 
-    /// A scatter/gather entry for `length` bytes from `offset` on. Not checked here: the engine does.
+    /// Returns a scatter/gather entry for `length` bytes from `offset` on. The range is not checked
+    /// here but when the engine accesses it.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.addr().wrapping_add(offset), length, lkey: self.lkey() }
     }
@@ -141,23 +144,22 @@ impl MemoryRegion {
     /// Deregisters, unless memory windows are bound to the region.
     ///
     /// # Errors
-    /// The region, as it was: windows are bound to it (`EBUSY`).
+    /// The unchanged region if windows are bound to it (`EBUSY`).
     pub fn deregister(self) -> Result<(), Self> {
         let Registered { key, pd, .. } = &self.registered;
         if pd.device.memory.close(*key) { Ok(()) } else { Err(self) }
     }
 
-    /// Changes the registration. If the memory is other memory, so are the keys, so that who had the old ones has
-    /// lost them; else they stay, as with other devices, whose programs do not ask for them again. When it returns, the
-    /// engine has stopped touching the memory as it was registered before.
+    /// Changes the registration. If the memory changes, the keys change too, so that old keys are
+    /// invalid. Otherwise the keys stay: other devices keep them, and programs do not read them
+    /// again. When the call returns, the engine no longer accesses the memory as registered before.
     ///
     /// # Safety
-    /// As for [`ProtectionDomain::reg_mr`], for the memory that is registered afterwards, with the rights it has
-    /// then.
+    /// As for [`ProtectionDomain::reg_mr`], for the memory and the rights after the change.
     ///
     /// # Errors
     /// [`DeviceError::Busy`] with windows bound; [`DeviceError::Foreign`]; [`DeviceError::Region`];
-    /// [`DeviceError::System`] without randomness. Nothing was changed then.
+    /// [`DeviceError::System`] without randomness. Nothing is changed then.
     #[allow(unsafe_code)] // A contract for the caller; the accesses are in `memory`.
     pub unsafe fn reregister(&mut self, change: &Reregistration<'_>) -> Result<(), DeviceError> {
         let registered = &mut self.registered;
@@ -186,7 +188,8 @@ impl MemoryRegion {
         }
         device.memory.withdraw(old);
         device.quiesce();
-        // SAFETY: the caller answers for the memory until `Registered` is dropped or changed again.
+        // SAFETY: by the contract of this function, the memory stays mapped, and unaliased by Rust
+        // references, until `Registered` is dropped or changed again.
         registered.key = unsafe { device.memory.insert_again(&region, old, variant) };
         (registered.region, registered.pd) = (region, pd);
         Ok(())
@@ -194,17 +197,18 @@ impl MemoryRegion {
 }
 
 impl ProtectionDomain {
-    /// Gives advice about memory that `sges` name, as `ibv_advise_mr`; returns when it was followed.
+    /// Gives advice about the memory in `sges`, as `ibv_advise_mr`; returns when the advice is
+    /// carried out.
     ///
     /// # Errors
-    /// [`DeviceError::Access`] for the first entry that names no such memory of this domain.
+    /// [`DeviceError::Access`] for the first entry that is outside the memory of this domain.
     pub fn advise(&self, advice: Advice, sges: &[Sge]) -> Result<(), DeviceError> {
         let device = &self.device;
         let need = match advice {
             Advice::PrefetchWrite => Access::LOCAL_WRITE,
             Advice::Prefetch | Advice::PrefetchNoFault => Access::NONE,
         };
-        // With the token, nobody deregisters meanwhile.
+        // No thread can complete a deregistration while this thread holds a token.
         let _token = device.cores[0].lock();
         for sge in sges {
             let range = (sge.addr, u64::from(sge.length));

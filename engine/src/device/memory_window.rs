@@ -1,4 +1,4 @@
-//! The program's handle to a memory window.
+//! The handle to a memory window.
 
 use feroce_wire::Key;
 
@@ -6,24 +6,26 @@ use super::{DeviceError, PostError, ProtectionDomain, QueuePair};
 use crate::memory::{WindowBind, WindowType};
 use crate::verbs::{Data, LocalOp, SendFlags, SendOp, SendRequest};
 
-/// A memory window: a key of its own for part of a region, which a send queue gives and takes back. Dropping it
-/// takes it away from where it is bound.
+/// A memory window: its own key for part of a region, bound and invalidated through a send queue.
+/// Dropping the window unbinds it.
 ///
-/// Type 1 is bound by [`QueuePair::bind_mw`], type 2 by [`LocalOp::Bind`] with a key of [`MemoryWindow::rkey_with`].
+/// Type 1 is bound by [`QueuePair::bind_mw`], type 2 by [`LocalOp::Bind`] with a key of
+/// [`MemoryWindow::rkey_with`].
 #[derive(Debug)]
 pub struct MemoryWindow {
     key: Key,
     window: WindowType,
-    /// Where the next variants come from: who knows one key cannot count on to the next.
+    /// State of the generator of key variants: a peer that knows one key cannot derive the next.
     variants: u64,
     pd: ProtectionDomain,
 }
 
 impl ProtectionDomain {
-    /// Makes a window, not bound: no peer can use its key yet.
+    /// Makes an unbound window; no peer can use its key yet.
     ///
     /// # Errors
-    /// [`DeviceError::Exhausted`]: windows count as memory regions; [`DeviceError::System`] without randomness.
+    /// [`DeviceError::Exhausted`]: windows count as memory regions. [`DeviceError::System`] without
+    /// randomness.
     pub fn alloc_mw(&self, window: WindowType) -> Result<MemoryWindow, DeviceError> {
         let random = self.device.random()?.to_le_bytes();
         let [variant, _, _, _, _, _, _, _, variants @ ..] = random;
@@ -35,26 +37,26 @@ impl ProtectionDomain {
 }
 
 impl MemoryWindow {
-    /// Its key: of type 1, the one it has or will have by the newest bind that was posted; of type 2, the one it
-    /// was made with.
+    /// Returns the key. Type 1: the key of the last bind that was posted. Type 2: the key that the
+    /// window was made with.
     pub fn rkey(&self) -> Key {
         self.key
     }
 
-    /// Its key with another variant, the program's choice for a type 2 bind.
+    /// Returns the key with another variant, for a type 2 bind.
     pub fn rkey_with(&self, variant: u8) -> Key {
         Key::from_parts(self.key.index(), variant)
     }
 
-    /// Which of the two kinds it is.
+    /// Returns the type of the window.
     pub fn window_type(&self) -> WindowType {
         self.window
     }
 
-    /// Another variant than the present one.
-    fn draw(&mut self) -> Key {
+    /// Returns a key with a variant other than the current one.
+    fn new_key(&mut self) -> Key {
         loop {
-            // SplitMix64: what comes next cannot be told from one byte of what came before.
+            // SplitMix64: one byte of earlier output does not reveal the next.
             self.variants = self.variants.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mixed = (self.variants ^ self.variants >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -76,13 +78,13 @@ impl Drop for MemoryWindow {
 }
 
 impl QueuePair {
-    /// Binds a type 1 window through the send queue, as `ibv_bind_mw`: in its order, and complete as
-    /// [`CompletionOpcode::BindWindow`](crate::verbs::CompletionOpcode::BindWindow). Returns the key that the window
-    /// has from then on, with a new variant (`bind.rkey` counts for nothing).
+    /// Binds a type 1 window through the send queue, in its order, as `ibv_bind_mw`. It completes
+    /// as [`CompletionOpcode::BindWindow`](crate::verbs::CompletionOpcode::BindWindow). Returns the
+    /// window's new key, which has a new variant; `bind.rkey` is ignored.
     ///
     /// # Errors
-    /// [`PostError::WindowType`] for a type 2 window; as [`QueuePair::post_send`]. Nothing was posted then, and
-    /// the key is the old one.
+    /// [`PostError::WindowType`] for a type 2 window; otherwise as [`QueuePair::post_send`].
+    /// Nothing is posted then, and the key stays.
     pub fn bind_mw(
         &mut self,
         wr_id: u64,
@@ -93,7 +95,7 @@ impl QueuePair {
         if window.window != WindowType::One {
             return Err(PostError::WindowType);
         }
-        let rkey = window.draw();
+        let rkey = window.new_key();
         let op = SendOp::Local(LocalOp::Bind(WindowBind { rkey, ..*bind }));
         self.post_send(&SendRequest { wr_id, op, data: Data::Sges(&[]), flags })?;
         window.key = rkey;

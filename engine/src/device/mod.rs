@@ -1,11 +1,29 @@
-//! A device: the RNIC that a program opens, and the control plane of its objects.
+//! The handles that a program holds: a [`Device`], and the verbs objects made from it.
 //!
-//! A [`Device`] owns cores, registered memory and numbers. Programs hold handles: [`ProtectionDomain`],
-//! [`MemoryRegion`], [`CompletionQueue`], [`QueuePair`]. Control calls take a core's token for a moment;
-//! posting and polling do not.
+//! | handle | file |
+//! |---|---|
+//! | [`Device`] | this file; opening it: `open.rs`, its configuration: `config.rs`, `settings.rs` |
+//! | [`ProtectionDomain`], [`Buffer`] | `protection_domain.rs` |
+//! | [`MemoryRegion`] | `memory_region.rs` |
+//! | [`MemoryWindow`] | `memory_window.rs` |
+//! | [`DeviceMemory`] | `device_memory.rs` |
+//! | [`CompletionQueue`] | `completion_queue.rs` |
+//! | [`QueuePair`] | `queue_pair.rs`, `datagram.rs`; connecting without CM: `connect_options.rs` |
+//! | [`SharedReceiveQueue`] | `shared_receive_queue.rs` |
+//! | [`XrcDomain`] | `xrc.rs` |
+//! | [`AddressHandle`] | `address_handle.rs` |
+//! | multicast membership | `multicast.rs` |
+//! | [`ConnectionManager`] | `connect.rs`; QP 1 and its thread: `gsi.rs`, `cm_channel.rs` |
+//!
+//! The other files work behind the handles: `helper.rs` turns the cores, `follow.rs` follows the
+//! host's addresses, neighbours and routes, `stat.rs` serves counters. The registered memory
+//! itself, the queues and the protocol are in `memory`, `verbs`, `core` and `qp`.
+//!
+//! Control calls take a core's token briefly; posting and polling do not.
 
 mod address_handle;
 mod addressing;
+mod cm_channel;
 mod completion_queue;
 mod config;
 mod connect;
@@ -44,12 +62,16 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 pub use address_handle::AddressHandle;
 pub use addressing::{Addressing, KernelAddresses, Path, SourcePort, StaticAddresses};
+pub use cm_channel::CmEventSink;
 pub use completion_queue::CompletionQueue;
-pub use config::{DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_INLINE, MAX_WR};
-pub use connect::{AttachError, CmEventSink, ConnectionManager};
-pub use connect_options::{ConnectOptions, Split};
+pub use config::{
+    DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_DEVICE_MEMORY, MAX_INLINE,
+    MAX_WR,
+};
+pub use connect::{AttachError, ConnectionManager};
+pub use connect_options::{ConnectOptions, Endpoint, Split};
 pub use datagram::Destination;
-pub use device_memory::{DeviceMemory, MAX_DEVICE_MEMORY};
+pub use device_memory::DeviceMemory;
 pub use error::{DeviceError, OpenError, PostError};
 pub use host::HostId;
 pub use memory_region::{Advice, MemoryRegion, Reregistration};
@@ -57,7 +79,7 @@ pub use memory_window::MemoryWindow;
 pub use owner::{Owner, owner_of};
 pub use ports::{PortKind, UnknownPortKind};
 pub use protection_domain::{Buffer, ProtectionDomain};
-pub use queue_pair::{Endpoint, QpInit, QueuePair};
+pub use queue_pair::{QpInit, QueuePair};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqInit};
 pub use xrc::XrcDomain;
 
@@ -72,14 +94,14 @@ use crate::time::{Clock, Duration, Instant};
 use crate::verbs::{AsyncEvent, EventQueue, EventSink};
 use feroce_wire::Psn;
 
-/// An open device. Clones are handles to the same one; it closes when the last handle and the last
-/// object made from it are gone.
+/// An open device. Clones are handles to the same device. It closes when the last handle and the
+/// last object made from it are dropped.
 #[derive(Debug, Clone)]
 pub struct Device {
     inner: Arc<Opened>,
 }
 
-/// What every handle and object holds: the last one to go closes the device.
+/// Shared by all handles and objects; closes the device when the last one is dropped.
 #[derive(Debug)]
 struct Opened(Arc<DeviceInner>);
 
@@ -90,28 +112,31 @@ impl std::ops::Deref for Opened {
     }
 }
 
-/// A turn that moves so many frames is long: who attends to a core is known by when its last turn ended.
+/// Units of work that make a turn long. [`CoreCell::driven_at`] holds the end of a long turn, not
+/// its start, so that a thread in long turns counts as present.
 const LONG_TURN: usize = 8;
 
-/// One core and what is needed around its token.
+/// A core, its token, and what other threads know about it without the token.
 #[derive(Debug)]
 struct CoreCell {
     core: Mutex<Core>,
     doorbell: Arc<Doorbell>,
     /// Turns by threads other than the helper.
     driven: AtomicU64,
-    /// Of these, long ones.
+    /// Long turns among `driven`.
     long_turns: AtomicU64,
-    /// When the last of them was, or ended if it was long, in nanoseconds of the device's clock.
+    /// Start of the last of these turns, or its end if it was long, in nanoseconds of the device's
+    /// clock.
     driven_at: AtomicU64,
     /// Control calls that wait for the token.
     waiters: AtomicU32,
-    /// When the helper wakes by itself, in nanoseconds of the device's clock, while it sleeps; else 0.
+    /// When the sleeping helper wakes by itself, in nanoseconds of the device's clock; 0 while it
+    /// is awake.
     sleeps_until: AtomicU64,
 }
 
 impl CoreCell {
-    /// Takes the token, before the helper takes it again.
+    /// Takes the token. The helper does not take it again before.
     fn lock(&self) -> MutexGuard<'_, Core> {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let token = self.core.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,7 +144,7 @@ impl CoreCell {
         token
     }
 
-    /// Takes the token if nobody has it.
+    /// Takes the token if it is free.
     fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {
         match self.core.try_lock() {
             Ok(token) => Some(token),
@@ -128,20 +153,20 @@ impl CoreCell {
         }
     }
 
-    /// Somebody is in a turn, or in a control call.
+    /// Returns true if a thread is in a turn or in a control call.
     fn is_taken(&self) -> bool {
         matches!(self.core.try_lock(), Err(TryLockError::WouldBlock))
     }
 
-    /// Wakes the helper if it sleeps past something that the holder of the token has left to be done.
-    fn rouse(&self, core: &Core, now: Instant) {
+    /// Wakes the helper if it would sleep beyond the core's next deadline.
+    fn wake_helper(&self, core: &Core, now: Instant) {
         let until = self.sleeps_until.load(Ordering::Relaxed);
         if until != 0 && core.next_deadline(now).is_some_and(|next| next.as_nanos() < until) {
             self.doorbell.wake();
         }
     }
 
-    /// True if a thread other than the helper had a turn less than `span` before `now`.
+    /// Returns true if a thread other than the helper was in a turn less than `span` before `now`.
     fn driven_within(&self, span: Duration, now: Instant) -> bool {
         let driven_at = Instant::from_nanos(self.driven_at.load(Ordering::Relaxed));
         now.saturating_since(driven_at) < span
@@ -164,38 +189,40 @@ struct DeviceInner {
     counters: Vec<Arc<Counters>>,
     cores: Vec<CoreCell>,
     qpns: QpnMap,
-    /// Free indices into the slice of QP numbers, oldest first: a number is not used again soon.
+    /// Free indices into the device's range of QP numbers, oldest first, so that a number is not
+    /// reused soon.
     free_qpns: Mutex<VecDeque<u32>>,
     next_pd: AtomicU32,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
     next_xrcd: AtomicU32,
     next_ah: AtomicU64,
-    /// QP 1 lives.
+    /// QP 1 exists.
     gsi_taken: AtomicBool,
     addressing: Addressing,
-    /// Paths in use, to follow neighbours and routes.
+    /// Paths in use, for following neighbours and routes.
     paths: Mutex<follow::Paths>,
     /// Multicast groups that QPs are attached to.
     groups: Mutex<multicast::Groups>,
-    /// What tells the ports which frames are theirs, where something has to.
+    /// Selects the frames that the ports receive, for ports that need it.
     filter: OnceLock<ports::Filter>,
     clock: Clock,
-    /// With [`Driver::Manual`]: the time of the last turn, in nanoseconds.
+    /// With [`Driver::Manual`]: time of the last turn, in nanoseconds.
     turned_at: AtomicU64,
     random: Mutex<Random>,
-    /// As it is now: [`DeviceConfig::congestion`] is how the device was opened.
+    /// Current configuration; [`DeviceConfig::congestion`] is the one that the device was opened
+    /// with.
     congestion: Mutex<CongestionConfig>,
     stop: AtomicBool,
     helpers: Mutex<Vec<JoinHandle<()>>>,
     watcher: Mutex<Option<Watcher>>,
     stat: Mutex<Option<stat::Server>>,
     lan_follower: Mutex<Option<follow_lan::LanFollower>>,
-    /// Held for as long as the device owns its interface.
+    /// Ownership of the interface, released on drop.
     _owner: Option<owner::Ownership>,
 }
 
-/// Where keys and PSNs come from.
+/// Source of random keys and PSNs.
 #[derive(Debug)]
 enum Random {
     Kernel,
@@ -223,7 +250,8 @@ impl DeviceInner {
         self.random.lock().unwrap_or_else(PoisonError::into_inner).next()
     }
 
-    /// The time now, for control calls. With [`Driver::Manual`] it is that of the last turn: time is the caller's.
+    /// Returns the time for control calls. With [`Driver::Manual`] that is the time of the last
+    /// turn, because the caller supplies the time.
     fn now(&self) -> Instant {
         match self.config.driver {
             Driver::Manual => Instant::from_nanos(self.turned_at.load(Ordering::Relaxed)),
@@ -231,7 +259,7 @@ impl DeviceInner {
         }
     }
 
-    /// Turns the cores in `mask`, if their tokens are free. Does nothing with [`Driver::Manual`].
+    /// Turns the cores in `mask` whose tokens are free. Does nothing with [`Driver::Manual`].
     fn drive(&self, mask: u64) {
         if self.config.driver == Driver::Manual {
             return;
@@ -250,7 +278,7 @@ impl DeviceInner {
                     at = self.clock.now();
                 }
                 cell.driven_at.store(at.as_nanos(), Ordering::Relaxed);
-                cell.rouse(&token, now);
+                cell.wake_helper(&token, now);
             }
         }
     }
@@ -260,21 +288,22 @@ impl DeviceInner {
         if pairs.is_empty() {
             return Ok(());
         }
-        let mut held = self.congestion.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut config = *held;
+        let mut current = self.congestion.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut config = *current;
         let (opened, marked) = (self.config.congestion.control, self.config.marks_data());
         pairs.iter().try_for_each(|(name, value)| config.change(opened, marked, name, value))?;
         for cell in &self.cores {
             let mut token = cell.lock();
             let now = self.now();
             token.set_congestion(&config, now);
-            cell.rouse(&token, now);
+            cell.wake_helper(&token, now);
         }
-        *held = config;
+        *current = config;
         Ok(())
     }
 
-    /// Returns when every core has ended the turn it was in: none uses what was withdrawn before.
+    /// Returns when every core has ended its current turn. After that no turn uses what was
+    /// withdrawn before.
     fn quiesce(&self) {
         for cell in &self.cores {
             drop(cell.lock());
@@ -291,23 +320,23 @@ impl Drop for Opened {
         let mut helpers = self.helpers.lock().unwrap_or_else(PoisonError::into_inner);
         for (cell, helper) in self.cores.iter().zip(helpers.drain(..)) {
             cell.doorbell.wake();
-            let _ = helper.join(); // A helper that panicked has said so already.
+            let _ = helper.join(); // A helper that panicked has printed its message already.
         }
     }
 }
 
 impl Device {
-    /// What the device can do.
+    /// Returns the capabilities of the device.
     pub fn attributes(&self) -> DeviceAttributes {
         self.inner.attributes.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// GIDs in use, by index.
+    /// Returns the GIDs in use, with their indices.
     pub fn gids(&self) -> Vec<(u32, GidEntry)> {
         self.inner.addressing.gids()
     }
 
-    /// Index of the first GID that routers know: not link-local. 0, the link-local one, if there is none.
+    /// Returns the index of the first GID that is not link-local; 0 if there is none.
     pub fn default_gid_index(&self) -> u32 {
         let routable = |entry: &GidEntry| match entry.gid.ip() {
             std::net::IpAddr::V4(_) => true,
@@ -316,23 +345,23 @@ impl Device {
         self.gids().into_iter().find(|(_, entry)| routable(entry)).map_or(0, |(index, _)| index)
     }
 
-    /// The sum of a counter over all cores.
+    /// Returns the sum of a counter over all cores.
     pub fn counter(&self, counter: Counter) -> u64 {
         self.inner.counters.iter().map(|counters| counters.get(counter)).sum()
     }
 
-    /// Frame counters of each core's port.
+    /// Returns the frame counters of each core's port.
     pub fn port_stats(&self) -> Vec<PortStats> {
         self.inner.cores.iter().map(|cell| cell.lock().port().stats()).collect()
     }
 
-    /// Use of the arena.
+    /// Returns the use of the arena.
     pub fn arena_stats(&self) -> ArenaStats {
         self.inner.arena.stats()
     }
 
-    /// The time by the clock that stamps completions, as `ibv_query_rt_values_ex` reads it. With [`Driver::Manual`] it is
-    /// that of the last turn.
+    /// Returns the time of the clock that stamps completions, as `ibv_query_rt_values_ex` does.
+    /// With [`Driver::Manual`] that is the time of the last turn.
     pub fn clock(&self) -> Instant {
         self.inner.now()
     }
@@ -340,53 +369,54 @@ impl Device {
     /// Sets parameters of congestion control by name, as `feroce set` does.
     ///
     /// # Errors
-    /// See [`ChangeError`]; nothing was changed then.
+    /// See [`ChangeError`]; nothing is changed then.
     pub fn set_congestion(&self, pairs: &[(String, String)]) -> Result<(), ChangeError> {
         self.inner.set_congestion(pairs)
     }
 
-    /// The oldest asynchronous event not read yet.
+    /// Returns the oldest asynchronous event not read yet.
     pub fn poll_event(&self) -> Option<AsyncEvent> {
         self.inner.events.pop()
     }
 
-    /// Events given up because nobody read them.
+    /// Returns the number of events dropped because the queue was full.
     pub fn events_lost(&self) -> u64 {
         self.inner.events.lost()
     }
 
-    /// From now on events go to `sink` instead of waiting to be read. False if there is one already.
+    /// Delivers events to `sink` from now on instead of queueing them. Returns false if a sink is
+    /// already set.
     pub fn set_event_sink(&self, sink: EventSink) -> bool {
         self.inner.events.set_sink(sink)
     }
 
-    /// A descriptor that is readable while events wait.
+    /// Returns a descriptor that is readable while events are queued.
     pub fn event_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.inner.events.fd()
     }
 
-    /// A random starting PSN.
+    /// Returns a random starting PSN.
     ///
     /// # Errors
-    /// When the kernel has no randomness to give.
+    /// When the kernel supplies no randomness.
     pub fn random_psn(&self) -> std::io::Result<Psn> {
         let bits = self.inner.random()? & 0xff_ffff;
         Ok(Psn::new(u32::try_from(bits).expect("24 bits")))
     }
 
-    /// One turn of every core at the time `now`; returns how much was done. For [`Driver::Manual`].
+    /// Turns every core once at the time `now`; returns the amount of work done. For
+    /// [`Driver::Manual`].
     pub fn turn(&self, now: Instant) -> usize {
         self.inner.turned_at.store(now.as_nanos(), Ordering::Relaxed);
         self.inner.cores.iter().map(|cell| cell.lock().turn(now)).sum()
     }
 
-    /// The time at which [`Device::turn`] has something to do although nothing comes in; `now` if at
-    /// once, `None` if never.
+    /// Returns when [`Device::turn`] is due without input: `now` if at once, `None` if never.
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
         self.inner.cores.iter().filter_map(|cell| cell.lock().next_deadline(now)).min()
     }
 
-    /// Turns all cores once if their tokens are free, as polling an empty completion queue does.
+    /// Turns all cores whose tokens are free once, as polling an empty completion queue does.
     pub fn drive(&self) {
         self.inner.drive(u64::MAX);
     }

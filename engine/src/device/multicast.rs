@@ -1,4 +1,4 @@
-//! Multicast: UD QPs that get the datagrams to a group, and the host's membership in it.
+//! Multicast: UD QPs that receive the datagrams to a group, and the host's membership in the group.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -9,84 +9,65 @@ use std::sync::{MutexGuard, PoisonError};
 use feroce_wire::Qpn;
 
 use super::addressing::Addressing;
-use super::queue_pair::QueuePair;
-use super::{DeviceError, DeviceInner, follow};
+use super::{DeviceError, DeviceInner, OpenError};
 use crate::core::Member;
 use crate::net::{Gid, GidEntry};
-use crate::qp::Service;
 
-/// The groups that QPs are attached to.
+/// The groups with attached QPs.
 pub(super) type Groups = BTreeMap<IpAddr, Group>;
 
-/// One group.
+/// A multicast group.
 #[derive(Debug)]
 pub(super) struct Group {
     members: BTreeSet<Qpn>,
-    /// Holds the host's membership, which the kernel announces (IGMP, MLD) and sets the interface's filter for.
+    /// Keeps the host a member of the group: the kernel announces the membership (IGMP, MLD) and
+    /// sets the interface's filter.
     _membership: Option<UdpSocket>,
 }
 
-impl QueuePair {
-    /// Lets this QP have the datagrams to `group`, as `ibv_attach_mcast`; nothing changes if it has them
-    /// already. Attaching the first QP of a device makes the host a member of the group. An IPv4 group is
-    /// given in its mapped form `::ffff:224.1.2.3`, or as `ff0e::ffff:224.1.2.3`.
-    ///
-    /// To be called from a thread in the interface's network namespace.
-    ///
-    /// # Errors
-    /// [`DeviceError::NotMulticast`], [`DeviceError::NotDatagram`], [`DeviceError::Membership`].
-    pub fn attach_multicast(&self, group: Gid) -> Result<(), DeviceError> {
-        if self.service() != Service::Ud {
-            return Err(DeviceError::NotDatagram);
+/// Attaches `member` to `group`. The first member of a device makes the host a member of the group.
+pub(super) fn attach(device: &DeviceInner, group: Gid, member: Member) -> Result<(), DeviceError> {
+    let ip = group.multicast_group().ok_or(DeviceError::NotMulticast(group))?;
+    let mut groups = lock(device);
+    if let Entry::Vacant(place) = groups.entry(ip) {
+        let failed = |source| DeviceError::Membership { group, source };
+        let _membership = join(&device.addressing, ip).map_err(failed)?;
+        place.insert(Group { members: BTreeSet::new(), _membership });
+        let filtered = set_filter(device, &groups);
+        if let Err(error) = filtered {
+            groups.remove(&ip);
+            return Err(failed(io::Error::other(error)));
         }
-        let ip = group.multicast_group().ok_or(DeviceError::NotMulticast(group))?;
-        let device = self.device();
-        let mut groups = lock(device);
-        if let Entry::Vacant(place) = groups.entry(ip) {
-            let failed = |source| DeviceError::Membership { group, source };
-            let _membership = join(&device.addressing, ip).map_err(failed)?;
-            place.insert(Group { members: BTreeSet::new(), _membership });
-            let filtered = follow::set_filter(device, &groups);
-            if let Err(error) = filtered {
-                groups.remove(&ip);
-                return Err(failed(io::Error::other(error)));
-            }
-        }
-        let (core, slot) = self.place();
-        let qpn = self.qpn();
-        let member = Member { qpn, core, slot, blocks_own: self.blocks_own_multicast() };
-        for cell in &device.cores {
-            cell.lock().attach(ip, member);
-        }
-        groups.entry(ip).and_modify(|group| _ = group.members.insert(qpn));
-        Ok(())
     }
+    for cell in &device.cores {
+        cell.lock().attach(ip, member);
+    }
+    groups.entry(ip).and_modify(|group| _ = group.members.insert(member.qpn));
+    Ok(())
+}
 
-    /// Undoes [`QueuePair::attach_multicast`]. Dropping the QP does it, too.
-    ///
-    /// # Errors
-    /// [`DeviceError::NotMulticast`], [`DeviceError::NotAttached`].
-    pub fn detach_multicast(&self, group: Gid) -> Result<(), DeviceError> {
-        let ip = group.multicast_group().ok_or(DeviceError::NotMulticast(group))?;
-        match detach(self.device(), &mut lock(self.device()), ip, self.qpn()) {
-            true => Ok(()),
-            false => Err(DeviceError::NotAttached(group)),
-        }
+/// Detaches the QP from `group`.
+pub(super) fn detach(device: &DeviceInner, group: Gid, qpn: Qpn) -> Result<(), DeviceError> {
+    let ip = group.multicast_group().ok_or(DeviceError::NotMulticast(group))?;
+    match leave(device, &mut lock(device), ip, qpn) {
+        true => Ok(()),
+        false => Err(DeviceError::NotAttached(group)),
     }
 }
 
-/// Takes the QP out of every group.
+/// Detaches the QP from every group.
 pub(super) fn detach_all(device: &DeviceInner, qpn: Qpn) {
     let mut groups = lock(device);
     let its = |(ip, group): (&IpAddr, &Group)| group.members.contains(&qpn).then_some(*ip);
     let its: Vec<_> = groups.iter().filter_map(its).collect();
     for ip in its {
-        detach(device, &mut groups, ip, qpn);
+        leave(device, &mut groups, ip, qpn);
     }
 }
 
-/// False if the QP is not attached. The last one to go ends the host's membership.
-fn detach(device: &DeviceInner, groups: &mut Groups, ip: IpAddr, qpn: Qpn) -> bool {
+/// Detaches the QP from a group. Returns false if it is not attached. Detaching the last QP ends
+/// the host's membership.
+fn leave(device: &DeviceInner, groups: &mut Groups, ip: IpAddr, qpn: Qpn) -> bool {
     let Some(group) = groups.get_mut(&ip) else { return false };
     if !group.members.remove(&qpn) {
         return false;
@@ -96,8 +77,8 @@ fn detach(device: &DeviceInner, groups: &mut Groups, ip: IpAddr, qpn: Qpn) -> bo
     }
     if group.members.is_empty() {
         groups.remove(&ip);
-        if let Err(error) = follow::set_filter(device, groups) {
-            tracing::warn!(%ip, %error, "the port still takes a group that nobody is attached to");
+        if let Err(error) = set_filter(device, groups) {
+            tracing::warn!(%ip, %error, "the port still receives a group without attached QPs");
         }
     }
     true
@@ -111,7 +92,7 @@ pub(super) fn lock(device: &DeviceInner) -> MutexGuard<'_, Groups> {
 fn join(addressing: &Addressing, group: IpAddr) -> io::Result<Option<UdpSocket>> {
     match addressing {
         Addressing::Kernel(_) => {}
-        Addressing::Static(_) => return Ok(None), // Nobody stands behind the port who could be a member.
+        Addressing::Static(_) => return Ok(None), // There is no host behind the port.
         Addressing::Port(_) => {
             let what = "this kind of port does not join multicast groups";
             return Err(io::Error::new(io::ErrorKind::Unsupported, what));
@@ -138,4 +119,15 @@ fn join(addressing: &Addressing, group: IpAddr) -> io::Result<Option<UdpSocket>>
             Ok(Some(socket))
         }
     }
+}
+
+/// Sets the port's filter to the device's addresses and `groups`. The caller holds the lock of the
+/// groups, so that no other thread sets an outdated filter.
+pub(super) fn set_filter(device: &DeviceInner, groups: &Groups) -> Result<(), OpenError> {
+    let Some(filter) = device.filter.get() else { return Ok(()) };
+    let gids = device.addressing.gids();
+    let own = gids.iter().map(|(_, entry)| Ipv6Addr::from(entry.gid.0));
+    let groups = groups.keys().map(|&group| Ipv6Addr::from(Gid::from(group).0));
+    let addresses: Vec<_> = own.chain(groups).collect();
+    filter.set(&addresses)
 }

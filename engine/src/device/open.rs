@@ -58,7 +58,7 @@ impl Device {
         attributes.unwrap_or_else(PoisonError::into_inner).port_reason = reason;
         if let Some(filter) = filter {
             let _ = device.inner.filter.set(filter); // Set only here.
-            follow::set_filter(&device.inner, &multicast::lock(&device.inner))?;
+            multicast::set_filter(&device.inner, &multicast::lock(&device.inner))?;
             follow::start(&device.inner, interface)?;
         }
         stat::start(&device.inner, &name)?;

@@ -1,24 +1,31 @@
-//! Threads for what waits for others: a neighbour may take seconds to answer, and nobody shall wait for another's.
+//! Threads for jobs that block: a neighbour may take seconds to answer, and must not delay other
+//! jobs.
+//!
+//! Not the `threadpool` crate: it starts all threads at once and panics if the system refuses one.
+//! The engine runs in other programs' processes, where both are unacceptable. This pool starts a
+//! thread only when no idle one is left, and returns an error if the first thread cannot be
+//! started.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What a thread does.
+/// A job for one of the threads.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
-/// Jobs that wait, and the threads that do them. Threads are made as they are needed, and stay as long as the pool.
+/// A queue of jobs and the threads that run them. Threads are started as needed and live as long as
+/// the pool.
 pub(super) struct Pool {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     name: &'static str,
-    /// Threads at most.
-    most: usize,
+    /// Maximum number of threads.
+    max_threads: usize,
     state: Mutex<State>,
-    asked: Condvar,
+    job_queued: Condvar,
 }
 
 #[derive(Default)]
@@ -36,19 +43,19 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Up to `most` threads of that name.
-    pub(super) fn new(name: &'static str, most: usize) -> Self {
-        let (state, asked) = (Mutex::default(), Condvar::new());
-        Self { shared: Arc::new(Shared { name, most, state, asked }) }
+    /// Makes a pool of up to `max_threads` threads with this name.
+    pub(super) fn new(name: &'static str, max_threads: usize) -> Self {
+        let (state, job_queued) = (Mutex::default(), Condvar::new());
+        Self { shared: Arc::new(Shared { name, max_threads, state, job_queued }) }
     }
 
-    /// Has one of the threads do `job`.
+    /// Queues `job` for the threads.
     ///
     /// # Errors
-    /// When there is no thread and none can be had.
+    /// When the pool has no thread and none can be started.
     pub(super) fn run(&self, job: Job) -> io::Result<()> {
         let mut state = self.shared.lock();
-        if state.idle <= state.jobs.len() && state.threads < self.shared.most {
+        if state.idle <= state.jobs.len() && state.threads < self.shared.max_threads {
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name(self.shared.name.to_owned());
             match thread.spawn(move || shared.serve()) {
@@ -58,13 +65,13 @@ impl Pool {
             }
         }
         state.jobs.push_back(job);
-        self.shared.asked.notify_one();
+        self.shared.job_queued.notify_one();
         Ok(())
     }
 }
 
 impl Drop for Pool {
-    /// Its threads end, once they have done what they do now.
+    /// The threads end after the job that they are running; queued jobs are dropped.
     fn drop(&mut self) {
         let jobs = {
             let mut state = self.shared.lock();
@@ -72,7 +79,7 @@ impl Drop for Pool {
             std::mem::take(&mut state.jobs)
         };
         drop(jobs);
-        self.shared.asked.notify_all();
+        self.shared.job_queued.notify_all();
     }
 }
 
@@ -86,7 +93,7 @@ impl Shared {
         while !state.is_closed {
             let Some(job) = state.jobs.pop_front() else {
                 state.idle += 1;
-                state = self.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.job_queued.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
                 continue;
             };
@@ -103,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Two that wait for each other are both done, and all others too.
+    /// Two jobs that wait for each other both finish, and so do all others.
     #[test]
     fn jobs_do_not_wait_for_each_other() {
         const MOST: usize = 4;
@@ -115,7 +122,7 @@ mod tests {
                 if number < 2 {
                     meet.wait();
                 }
-                // Each in a thread of its own, which meets the test at the end.
+                // A thread per job, which waits for the test.
                 std::thread::spawn(move || done.wait());
             };
             pool.run(Box::new(job)).unwrap();

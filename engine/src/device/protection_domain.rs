@@ -1,4 +1,4 @@
-//! Protection domains and what is registered in them.
+//! The handles to a protection domain and to a registered buffer, and registration of memory.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::memory::buffer::SharedBytes;
 use crate::memory::dma_buf::DmaBuf;
 use crate::memory::{Access, PdId, Region};
 
-/// A protection domain: QPs reach only the memory regions of their own.
+/// A protection domain: QPs access only memory regions of their own domain.
 #[derive(Debug, Clone)]
 pub struct ProtectionDomain {
     pub(super) id: PdId,
@@ -28,19 +28,19 @@ impl Device {
 }
 
 impl ProtectionDomain {
-    /// Its number, unique in its device.
+    /// Returns the domain's number, unique in its device.
     pub fn number(&self) -> u32 {
         self.id.0
     }
 
-    /// True if both are handles to the same domain.
+    /// Returns true if both are handles to the same domain.
     #[inline]
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.id == other.id && Arc::ptr_eq(&self.device, &other.device)
     }
 }
 
-/// Alignment of buffers: a page, so that programs may share them further.
+/// Alignment of buffers: a page, so that programs may share them with other consumers.
 const BUFFER_ALIGN: usize = 4096;
 
 impl ProtectionDomain {
@@ -56,11 +56,11 @@ impl ProtectionDomain {
         Ok(Buffer { region: MemoryRegion::new(registered), bytes })
     }
 
-    /// The same, known to peers as `iova ..` under the given key, as a captured exchange needs. The
-    /// device must have been opened with `plain_keys`.
+    /// As [`Self::alloc_buffer`], with a given address and key for peers, for replaying captures.
+    /// The device must be opened with `plain_keys`.
     ///
     /// # Errors
-    /// As for [`ProtectionDomain::alloc_buffer`]; the key may be taken.
+    /// As for [`ProtectionDomain::alloc_buffer`]; also if the key is in use.
     pub fn alloc_buffer_as(
         &self,
         iova: u64,
@@ -74,12 +74,12 @@ impl ProtectionDomain {
         Ok(Buffer { region: MemoryRegion::new(registered), bytes })
     }
 
-    /// Registers `len` bytes at `addr`: any memory of the process, as `ibv_reg_mr`.
+    /// Registers `len` bytes of the process's memory at `addr`, as `ibv_reg_mr`.
     ///
     /// # Safety
-    /// The bytes must stay mapped until the region is dropped. While registered, they are shared with
-    /// the engine and, by the rights given, with peers: no Rust reference may exist to bytes that may be
-    /// written meanwhile.
+    /// The bytes must stay mapped until the region is dropped. While registered, they are shared
+    /// with the engine and, depending on the rights, with peers: no Rust reference may exist to
+    /// bytes that may be written meanwhile.
     ///
     /// # Errors
     /// [`DeviceError::Region`], [`DeviceError::Exhausted`].
@@ -92,18 +92,19 @@ impl ProtectionDomain {
     ) -> Result<MemoryRegion, DeviceError> {
         let host = addr.expose_provenance() as u64;
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { host };
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: this function has the same contract.
         unsafe { self.reg_mr_iova(addr, len, iova, access) }
     }
 
-    /// The same, with the first byte known to work requests and peers as `iova`, as `ibv_reg_mr_iova`.
+    /// As [`Self::reg_mr`], with `iova` as the address of the first byte in requests, as
+    /// `ibv_reg_mr_iova`.
     ///
     /// # Safety
     /// As for [`ProtectionDomain::reg_mr`].
     ///
     /// # Errors
     /// [`DeviceError::Region`], [`DeviceError::Exhausted`].
-    #[allow(unsafe_code)] // As above.
+    #[allow(unsafe_code)] // A contract for the caller; the accesses are in `memory`.
     pub unsafe fn reg_mr_iova(
         &self,
         addr: *mut u8,
@@ -115,9 +116,9 @@ impl ProtectionDomain {
         Ok(MemoryRegion::new(self.register(host, iova, len, access, None)?))
     }
 
-    /// Registers `len` bytes of a DMA buffer (Linux `dma-buf`) from `offset` on, named `iova ..`, as
-    /// `ibv_reg_dmabuf_mr`: where whoever exports the buffer lets it be mapped. The descriptor is not needed
-    /// afterwards.
+    /// Registers `len` bytes of a DMA buffer (Linux `dma-buf`) from `offset` on, with `iova` as the
+    /// address in requests, as `ibv_reg_dmabuf_mr`. The buffer's exporter must allow mapping. The
+    /// descriptor is not needed afterwards.
     ///
     /// # Errors
     /// [`DeviceError::DmaBuf`]; as for [`ProtectionDomain::reg_mr`].
@@ -135,8 +136,8 @@ impl ProtectionDomain {
         Ok(MemoryRegion::keeping(registered, mapped))
     }
 
-    /// Registers nothing: what is written to any address of it is gone, what is read is zeros. Only own requests
-    /// can name it. As `ibv_alloc_null_mr`.
+    /// Registers a null region: writes to any of its addresses are discarded, reads return zeros.
+    /// Only local requests can use it. As `ibv_alloc_null_mr`.
     ///
     /// # Errors
     /// [`DeviceError::Exhausted`]; [`DeviceError::System`] without randomness.
@@ -149,7 +150,10 @@ impl ProtectionDomain {
         Ok(MemoryRegion::new(Registered { key, region, pd: self.clone() }))
     }
 
-    /// Publishes a region. The callers answer for the memory.
+    /// Adds a region to the table of memory regions.
+    ///
+    /// The callers guarantee the memory: `reg_mr` and `reg_mr_iova` by their own contract, the
+    /// others because the handle that they return owns the bytes and drops `Registered` first.
     #[allow(unsafe_code)]
     pub(super) fn register(
         &self,
@@ -165,13 +169,15 @@ impl ProtectionDomain {
         let full = |_| DeviceError::Exhausted("memory regions");
         let key = match key {
             Some(key) => {
-                // SAFETY: the caller answers for the memory until `Registered` is dropped.
+                // SAFETY: the caller keeps the memory mapped until `Registered` is dropped, see
+                // above.
                 unsafe { device.memory.insert_with_key(&region, key) }.map_err(full)?;
                 key
             }
             None => {
                 let [variant, ..] = device.random()?.to_le_bytes();
-                // SAFETY: the caller answers for the memory until `Registered` is dropped.
+                // SAFETY: the caller keeps the memory mapped until `Registered` is dropped, see
+                // above.
                 unsafe { device.memory.insert(&region, variant) }.map_err(full)?
             }
         };
@@ -179,16 +185,16 @@ impl ProtectionDomain {
     }
 }
 
-/// A registered buffer in the arena, which the program copies in and out of safely.
+/// A registered buffer in the arena. The program accesses it through safe copies.
 #[derive(Debug)]
 pub struct Buffer {
-    // Declared first, so dropped first: the engine is done with the bytes before they are freed.
+    // Declared first, so dropped first: the engine stops accessing the bytes before they are freed.
     region: MemoryRegion,
     bytes: SharedBytes,
 }
 
 impl Buffer {
-    /// Its registration.
+    /// Returns the buffer's registration.
     pub fn region(&self) -> &MemoryRegion {
         &self.region
     }

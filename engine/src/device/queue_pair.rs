@@ -1,61 +1,64 @@
-//! The program's handle to a queue pair.
+//! The handle to a queue pair.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qpn, RnrTimer};
+use feroce_wire::{FlowHeader, PathMtu, Psn, Qpn};
 
 use super::addressing::{PATH_TIMEOUT, Path, flow_header};
 use super::config::{MAX_INLINE, MAX_WR};
+use super::connect_options::ResolvedPath;
 use super::follow::{self, PathUser};
 use super::host::HostId;
 use super::send_limits::SendLimits;
 use super::{
-    CompletionQueue, ConnectOptions, DeviceError, Opened, PostError, ProtectionDomain,
+    CompletionQueue, ConnectOptions, DeviceError, Endpoint, Opened, PostError, ProtectionDomain,
     SharedReceiveQueue, XrcDomain, multicast,
 };
+use crate::core::Member;
 use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::ud::{UdQp, UdQpParts};
-use crate::qp::{AnyQp, MAX_RD_ATOMIC, Qp, QpParts, QpSnapshot, QpState, RD_ATOMIC, Service, sg};
+use crate::qp::{AnyQp, Qp, QpParts, QpSnapshot, QpState, ReceiveQueue, Service, sg};
 use crate::time::Instant;
 use crate::verbs::{DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendOp, SendRequest, SendWqe, Sge};
 
-/// What a QP is made for, as `ibv_qp_init_attr`.
+/// Creation attributes of a QP, as `ibv_qp_init_attr`.
 #[derive(Debug, Clone, Copy)]
 pub struct QpInit<'a> {
     /// Transport service.
     pub service: Service,
-    /// Where send requests complete.
+    /// Completion queue of send requests.
     pub send_cq: &'a CompletionQueue,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: &'a CompletionQueue,
     /// Outstanding send requests; rounded up to a power of two.
     pub max_send_wr: u32,
     /// Outstanding receives; rounded up to a power of two.
     pub max_recv_wr: u32,
-    /// Entries of one send request.
+    /// Scatter/gather entries per send request.
     pub max_send_sge: u32,
-    /// Entries of one receive.
+    /// Scatter/gather entries per receive.
     pub max_recv_sge: u32,
-    /// Inline bytes of one send request.
+    /// Inline bytes per send request.
     pub max_inline: u32,
-    /// Every send request completes with an entry, flagged or not.
+    /// Every send request generates a completion, with or without the SIGNALED flag.
     pub all_signaled: bool,
-    /// Takes its receives from this queue instead of one of its own. `max_recv_wr` and `max_recv_sge` count for
-    /// nothing then.
+    /// Shared receive queue, instead of a receive queue of the QP's own. `max_recv_wr` and
+    /// `max_recv_sge` are ignored then.
     pub srq: Option<&'a SharedReceiveQueue>,
-    /// The domain of the receiving end of XRC.
+    /// Domain of an XRC target QP.
     pub xrc_domain: Option<&'a XrcDomain>,
-    /// What a UD QP sends to a multicast group that it is attached to does not come back to it.
+    /// Datagrams that a UD QP sends to a multicast group are not delivered to the QP itself.
     pub block_own_multicast: bool,
-    /// The QP number; `None` takes the one that was free for longest. For replays.
+    /// QP number; `None` takes the one that was free for longest. Replays need a given number.
     pub qpn: Option<Qpn>,
 }
 
 impl<'a> QpInit<'a> {
-    /// An RC QP of ordinary size that completes to `cq`: 128 requests each way, one entry each.
+    /// Returns attributes of an RC QP of ordinary size that completes to `cq`: 128 requests each
+    /// way, one entry each.
     pub fn new(cq: &'a CompletionQueue) -> Self {
         Self {
             service: Service::Rc,
@@ -75,21 +78,8 @@ impl<'a> QpInit<'a> {
     }
 }
 
-/// What one side tells the other so that they can connect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Endpoint {
-    /// QP number.
-    pub qpn: Qpn,
-    /// First PSN it sends.
-    pub psn: Psn,
-    /// Address.
-    pub gid: Gid,
-    /// Where its port carries super-frames: the host within which it does. Both ends use them if it is the same
-    /// for both. `None` for peers that say nothing: other RNICs.
-    pub super_frames: Option<HostId>,
-}
-
-/// A queue pair. Dropping it destroys it: it returns when the engine has stopped touching its memory.
+/// A queue pair. Dropping it destroys it; the drop returns when the engine no longer accesses its
+/// memory.
 #[derive(Debug)]
 pub struct QueuePair {
     qpn: Qpn,
@@ -97,10 +87,10 @@ pub struct QueuePair {
     slot: u32,
     service: Service,
     block_own_multicast: bool,
-    /// As the program last set it; the engine may have moved it to ERR since.
+    /// State that the program set last; the engine may have moved the QP to ERR since.
     state: QpState,
     pub(super) sq: SendQueue,
-    /// `None` if its receives come from a shared queue.
+    /// `None` with a shared receive queue.
     rq: Option<WorkProducer<RecvWqe>>,
     posted: Arc<AtomicBool>,
     max_send_sge: usize,
@@ -112,14 +102,14 @@ pub struct QueuePair {
 /// The program's end of a send queue.
 #[derive(Debug)]
 pub(super) enum SendQueue {
-    /// Of a connected QP.
+    /// Send queue of a connected QP.
     Connected(WorkProducer<SendWqe>),
-    /// Of a UD QP.
+    /// Send queue of a UD QP.
     Datagram(WorkProducer<DatagramWqe>),
 }
 
 impl ProtectionDomain {
-    /// Makes a QP, in RESET.
+    /// Makes a QP in state RESET.
     ///
     /// # Errors
     /// [`DeviceError::Limit`], [`DeviceError::Foreign`], [`DeviceError::Exhausted`],
@@ -129,7 +119,7 @@ impl ProtectionDomain {
         self.make_qp(init, qpn).inspect_err(|_| give_qpn(&self.device, qpn))
     }
 
-    /// Makes a QP with the number `qpn`, which is not free.
+    /// Makes a QP with the number `qpn`, which the caller has reserved.
     pub(super) fn make_qp(&self, init: &QpInit<'_>, qpn: Qpn) -> Result<QueuePair, DeviceError> {
         check_init(init)?;
         let device = &self.device;
@@ -186,6 +176,30 @@ impl ProtectionDomain {
     }
 }
 
+impl ProtectionDomain {
+    /// Makes both ends of a QP's receive queue. The program's end is `None` with a shared queue.
+    #[allow(clippy::type_complexity)] // Two ends, used once.
+    fn receive_queue(
+        &self,
+        init: &QpInit<'_>,
+    ) -> Result<(Option<WorkProducer<RecvWqe>>, ReceiveQueue), DeviceError> {
+        match (init.service, init.xrc_domain) {
+            (Service::XrcIni, _) => return Ok((None, ReceiveQueue::none())),
+            (Service::XrcTgt, Some(domain)) if Arc::ptr_eq(&domain.device, &self.device) => {
+                return Ok((None, ReceiveQueue::of_domain(domain.id)));
+            }
+            (Service::XrcTgt, _) => return Err(DeviceError::Foreign("the XRC domain")),
+            _ => {}
+        }
+        if let Some(srq) = init.srq {
+            return Ok((None, ReceiveQueue::shared(Arc::clone(srq.ring()))));
+        }
+        let extra = init.max_recv_sge as usize * size_of::<Sge>();
+        let (rq, core_rq) = work_ring(&self.device.arena, init.max_recv_wr, extra)?;
+        Ok((Some(rq), ReceiveQueue::Own(core_rq)))
+    }
+}
+
 fn check_init(init: &QpInit<'_>) -> Result<(), DeviceError> {
     let most_sges = u32::try_from(MAX_SGE).expect("small");
     let limits = [
@@ -217,7 +231,7 @@ fn take_qpn(device: &Opened, asked: Option<Qpn>) -> Result<Qpn, DeviceError> {
     Ok(Qpn::masked(device.qpns.base + index))
 }
 
-/// Gives a number back: it is the last to be used again.
+/// Returns a QP number to the free list, at its end.
 fn give_qpn(device: &Opened, qpn: Qpn) {
     match qpn.value().checked_sub(device.qpns.base) {
         Some(index) => {
@@ -229,32 +243,24 @@ fn give_qpn(device: &Opened, qpn: Qpn) {
 }
 
 impl QueuePair {
-    /// Its number.
+    /// Returns the QP number.
     pub fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// Its transport service.
+    /// Returns the transport service.
     pub fn service(&self) -> Service {
         self.service
     }
 
-    /// Where it stands at `now`, which is the time that [`Device::turn`](super::Device::turn) was told last, or later.
+    /// Returns the QP's progress at `now`, which must not be before the time of the last
+    /// [`Device::turn`](super::Device::turn).
     pub fn snapshot(&self, now: Instant) -> QpSnapshot {
         let token = self.device().cores[self.core].lock();
         token.snapshot(self.slot, now).expect("in its slot for as long as it has a handle")
     }
 
-    /// Its core, and its slot there.
-    pub(super) fn place(&self) -> (usize, u32) {
-        (self.core, self.slot)
-    }
-
-    pub(super) fn blocks_own_multicast(&self) -> bool {
-        self.block_own_multicast
-    }
-
-    /// What a peer must know to connect to this QP, if it is to start at `psn`.
+    /// Returns what a peer needs for connecting to this QP, if the QP starts at `psn`.
     ///
     /// # Errors
     /// [`DeviceError::GidIndex`].
@@ -264,8 +270,8 @@ impl QueuePair {
         Ok(Endpoint { qpn: self.qpn, psn, gid, super_frames: self.super_frames() })
     }
 
-    /// Takes the QP, of a connected service, from RESET to RTS, starting at `psn`, with `peer` at the other end.
-    /// Of the options, a UC QP takes those that are not about acknowledgements.
+    /// Takes a QP of a connected service from RESET to RTS, starting at `psn`, with `peer` at the
+    /// other end. A UC QP ignores the options about acknowledgements.
     ///
     /// # Errors
     /// [`DeviceError`]; the QP stays in the state that it had reached.
@@ -282,54 +288,22 @@ impl QueuePair {
         path.service_level = options.service_level;
         let super_frames = peer.super_frames.is_some() && peer.super_frames == self.super_frames();
         path.super_frames = super_frames;
-        let split = options.split.applies(super_frames);
         let flow = self.resolve(&path, peer.qpn)?;
         let path_mtu = options.path_mtu.or_else(|| self.largest_mtu());
-        // Any end of a connection with super-frames answers the most; another peer may not.
-        let parts = split && super_frames && path_mtu == Some(PathMtu::Mtu4096);
-        let usual = if parts { MAX_RD_ATOMIC } else { RD_ATOMIC };
-        let depth = options.max_rd_atomic.unwrap_or(usual);
-        let answered = if super_frames { MAX_RD_ATOMIC } else { depth };
-        let acknowledged = self.service.is_reliable();
-        let answers = acknowledged && self.service.has_responder();
-        let asks = acknowledged && self.service.has_requester();
-        self.modify(&QpAttributes {
-            state: Some(QpState::Init),
-            pkey: Some(Pkey::DEFAULT),
-            port: Some(1),
-            access: Some(options.access),
-            ..QpAttributes::default()
-        })?;
-        self.modify(&QpAttributes {
-            state: Some(QpState::Rtr),
-            flow: Some(flow),
-            path_mtu,
-            dest_qp: Some(peer.qpn),
-            rq_psn: Some(peer.psn),
-            max_dest_rd_atomic: answers.then_some(answered),
-            min_rnr_timer: RnrTimer::new(options.min_rnr_timer).filter(|_| answers),
-            flow_control: acknowledged.then_some(options.flow_control),
-            split: Some(split),
-            ..QpAttributes::default()
-        })?;
-        self.modify(&QpAttributes {
-            state: Some(QpState::Rts),
-            timeout: acknowledged.then_some(options.timeout),
-            retry_cnt: asks.then_some(options.retry_cnt),
-            rnr_retry: asks.then_some(options.rnr_retry),
-            sq_psn: Some(psn),
-            max_rd_atomic: asks.then_some(depth),
-            ..QpAttributes::default()
-        })
+        let path = ResolvedPath { flow, path_mtu, super_frames };
+        let [init, rtr, rts] = options.attributes(self.service, psn, peer, &path);
+        self.modify(&init)?;
+        self.modify(&rtr)?;
+        self.modify(&rts)
     }
 
-    /// The host within which the port carries super-frames, if it does.
+    /// Returns the host within which the port carries super-frames, if it does.
     fn super_frames(&self) -> Option<HostId> {
         let attributes = &self.device().attributes;
         attributes.read().unwrap_or_else(PoisonError::into_inner).super_frames
     }
 
-    /// The largest path MTU that the interface and the route to the peer carry.
+    /// Returns the largest path MTU that the interface and the route to the peer carry.
     fn largest_mtu(&self) -> Option<PathMtu> {
         let device = self.device();
         let mtu = device.attributes.read().unwrap_or_else(PoisonError::into_inner).mtu;
@@ -338,8 +312,9 @@ impl QueuePair {
         PathMtu::largest_for(mtu.min(route)).or(Some(PathMtu::Mtu256))
     }
 
-    /// The headers that lead along `path` to the QP `remote`, for [`QpAttributes::flow`]. Waits for the
-    /// next hop to answer if the kernel does not know it; from then on, changes are followed.
+    /// Resolves `path` into the headers of packets to the QP `remote`, for [`QpAttributes::flow`].
+    /// Waits for the next hop's Ethernet address if the kernel does not know it. Later changes of
+    /// the path are followed.
     ///
     /// # Errors
     /// [`DeviceError::GidIndex`], [`DeviceError::Path`].
@@ -350,10 +325,11 @@ impl QueuePair {
         Ok(flow_header(path, &headers, self.qpn, remote, ecn))
     }
 
-    /// Changes state and attributes, as `ibv_modify_qp`. Going to RESET takes what the QP completed out of its queues.
+    /// Changes state and attributes, as `ibv_modify_qp`. A transition to RESET removes the QP's
+    /// completions from its completion queues.
     ///
     /// # Errors
-    /// [`DeviceError::PathMtu`], [`DeviceError::Modify`]; nothing was changed then.
+    /// [`DeviceError::PathMtu`], [`DeviceError::Modify`]; nothing is changed then.
     pub fn modify(&mut self, attributes: &QpAttributes) -> Result<(), DeviceError> {
         let device = self.device();
         let mtu = device.attributes.read().unwrap_or_else(PoisonError::into_inner).mtu;
@@ -363,7 +339,8 @@ impl QueuePair {
             return Err(DeviceError::PathMtu { path_mtu, mtu });
         }
         let mut attributes = *attributes;
-        // Held until the QP has the headers: what the host changes meanwhile comes to it afterwards.
+        // The lock is kept until the QP has the headers, so that changes of the host that come
+        // meanwhile are applied to the QP afterwards.
         let paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);
         let path = paths.get(&PathUser::Qp(self.qpn));
         attributes.flow = attributes.flow.map(|flow| match path {
@@ -383,23 +360,24 @@ impl QueuePair {
         if state == QpState::Reset {
             token.reset_congestion(self.slot);
         }
-        cell.rouse(&token, now);
+        cell.wake_helper(&token, now);
         drop((token, paths));
         self.state = state;
         Ok(())
     }
 
-    /// State and attributes as they are now, as `ibv_query_qp`.
+    /// Returns the current state and attributes, as `ibv_query_qp`.
     pub fn query(&self) -> QpAttributes {
         let device = self.device();
         let mut token = device.cores[self.core].lock();
         token.with_qp(self.slot, device.now(), |qp, _| qp.attributes()).expect("the QP lives")
     }
 
-    /// Posts a send request. It goes out with the next turn of the QP's core: at the latest, the helper's.
+    /// Posts a send request. It is sent in the next turn of the QP's core, at the latest in the
+    /// helper's.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError`]; nothing is posted then.
     #[inline]
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         self.post_connected(request, None)
@@ -419,7 +397,7 @@ impl QueuePair {
         self.after_post(pushed)
     }
 
-    /// What is wrong with a request to the peer, whatever its data are.
+    /// Checks a request for a connected QP, except for its data.
     #[inline]
     fn check_connected(
         &self,
@@ -427,7 +405,7 @@ impl QueuePair {
         srqn: Option<u32>,
     ) -> Result<(), PostError> {
         self.check_post(request)?;
-        // What is done here goes to no queue of the peer.
+        // Local operations address no queue of the peer.
         let is_local = matches!(request.op, SendOp::Local(_));
         let is_xrc = self.service == Service::XrcIni;
         if self.service == Service::Ud || !is_local && srqn.is_some() != is_xrc {
@@ -436,7 +414,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Says what posting `request` would say, to the shared receive queue `srqn` if it is one of XRC, but for a full queue.
+    /// Returns the error that posting `request` would return, except for a full queue. `srqn`: the
+    /// peer's shared receive queue, for XRC.
     ///
     /// # Errors
     /// [`PostError`]
@@ -449,7 +428,7 @@ impl QueuePair {
         self.send_limits().check(request).map(drop)
     }
 
-    /// What is wrong with a request whatever its data are.
+    /// Checks a request, except for its data.
     #[inline]
     pub(super) fn check_post(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
@@ -466,7 +445,7 @@ impl QueuePair {
     /// Posts a receive.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError`]; nothing is posted then.
     #[inline]
     pub fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         if self.state == QpState::Reset {
@@ -485,12 +464,45 @@ impl QueuePair {
         self.after_post(pushed)
     }
 
-    /// Receives posted and not yet consumed; 0 if they come from a shared queue.
+    /// Posts a send request of an XRC initiator QP to the peer's shared receive queue `srqn`.
+    ///
+    /// # Errors
+    /// As for [`QueuePair::post_send`]; [`PostError::Destination`] if the QP has another service.
+    pub fn post_send_xrc(&mut self, request: &SendRequest<'_>, srqn: u32) -> Result<(), PostError> {
+        self.post_connected(request, Some(srqn))
+    }
+
+    /// Attaches this QP to `group`, as `ibv_attach_mcast`; does nothing if it is attached already.
+    /// Attaching the first QP of a device makes the host a member of the group. An IPv4 group is
+    /// given in its mapped form `::ffff:224.1.2.3`, or as `ff0e::ffff:224.1.2.3`.
+    ///
+    /// Call this from a thread in the interface's network namespace.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotMulticast`], [`DeviceError::NotDatagram`], [`DeviceError::Membership`].
+    pub fn attach_multicast(&self, group: Gid) -> Result<(), DeviceError> {
+        if self.service != Service::Ud {
+            return Err(DeviceError::NotDatagram);
+        }
+        let (qpn, core, slot) = (self.qpn, self.core, self.slot);
+        let member = Member { qpn, core, slot, blocks_own: self.block_own_multicast };
+        multicast::attach(self.device(), group, member)
+    }
+
+    /// Undoes [`QueuePair::attach_multicast`], as dropping the QP also does.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotMulticast`], [`DeviceError::NotAttached`].
+    pub fn detach_multicast(&self, group: Gid) -> Result<(), DeviceError> {
+        multicast::detach(self.device(), group, self.qpn)
+    }
+
+    /// Returns the receives posted and not yet consumed; 0 with a shared receive queue.
     pub fn receives_posted(&self) -> u32 {
         self.rq.as_ref().map_or(0, WorkProducer::len)
     }
 
-    /// Send requests posted and not yet finished.
+    /// Returns the send requests posted and not yet completed.
     pub fn sends_posted(&self) -> u32 {
         match &self.sq {
             SendQueue::Connected(sq) => sq.len(),
@@ -523,7 +535,7 @@ impl Drop for QueuePair {
         let qp = token.remove(self.slot, device.now());
         drop(token);
         if qp.is_some_and(|qp| qp.has_bound_windows()) {
-            device.memory.unbind_all_of(self.qpn); // Before the number is another QP's.
+            device.memory.unbind_all_of(self.qpn); // Before the number is reused.
         }
         give_qpn(device, self.qpn);
     }

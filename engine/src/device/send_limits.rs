@@ -1,4 +1,4 @@
-//! What the send requests of a QP may hold, and how they come into its queue.
+//! Limits of a QP's send requests, and writing a request into the send queue.
 
 use feroce_wire::Psn;
 
@@ -7,7 +7,7 @@ use crate::memory::work_ring::WorkProducer;
 use crate::qp::sg;
 use crate::verbs::{Data, SendRequest, SendWqe};
 
-/// What the send requests of a QP may hold.
+/// Limits of a QP's send requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SendLimits {
     pub(super) max_sge: usize,
@@ -15,7 +15,7 @@ pub(super) struct SendLimits {
 }
 
 impl SendLimits {
-    /// The length of the request's data, if they are within the limits.
+    /// Returns the length of the request's data if they are within the limits.
     #[inline]
     pub(super) fn check(self, request: &SendRequest<'_>) -> Result<u64, PostError> {
         match request.data {
@@ -29,7 +29,8 @@ impl SendLimits {
         }
     }
 
-    /// Writes `request` into `sq`, as `wrap` makes it an entry of such a queue. False if the queue is full.
+    /// Writes `request` into `sq`, in the entry format that `wrap` makes. Returns false if the
+    /// queue is full.
     #[inline]
     pub(super) fn push<T: Copy>(
         self,

@@ -1,21 +1,20 @@
-//! The program's handle to a shared receive queue.
+//! The handle to a shared receive queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::config::MAX_WR;
-use super::{DeviceError, Opened, PostError, ProtectionDomain, QpInit};
+use super::{DeviceError, Opened, PostError, ProtectionDomain};
 use crate::memory::shared_ring::SharedRing;
-use crate::memory::work_ring::{WorkProducer, work_ring};
-use crate::qp::{ReceiveQueue, Service, sg};
-use crate::verbs::{MAX_SGE, RecvRequest, RecvWqe, Sge, SrqId, SrqRing};
+use crate::qp::sg;
+use crate::verbs::{MAX_SGE, RecvRequest, RecvWqe, SrqId, SrqRing};
 
-/// What a shared receive queue is made for, as `ibv_srq_init_attr`.
+/// Creation attributes of a shared receive queue, as `ibv_srq_init_attr`.
 #[derive(Debug, Clone, Copy)]
 pub struct SrqInit {
-    /// Outstanding receives: those posted, and those of messages under way.
+    /// Outstanding receives: posted ones, and those of messages under way.
     pub max_wr: u32,
-    /// Entries of one receive.
+    /// Scatter/gather entries per receive.
     pub max_sge: u32,
 }
 
@@ -26,14 +25,15 @@ impl Default for SrqInit {
     }
 }
 
-/// Receives that QPs share, on whatever cores they live. Threads may share the handle; clones are handles to
-/// the same queue.
+/// Receives that several QPs share, on any cores. Threads may share the handle; clones are handles
+/// to the same queue.
 #[derive(Debug, Clone)]
 pub struct SharedReceiveQueue {
     inner: Arc<Inner>,
 }
 
-/// What the handles share. QPs hold the ring alone, so that the count of its holders tells how many do.
+/// State shared by the handles. A QP holds only the ring, so that the ring's reference count tells
+/// the number of QPs.
 #[derive(Debug)]
 struct Inner {
     ring: Arc<SrqRing>,
@@ -52,7 +52,8 @@ impl Drop for Inner {
 }
 
 impl ProtectionDomain {
-    /// Makes a shared receive queue. Its receives name memory of this domain, whatever that of the QP.
+    /// Makes a shared receive queue. Its receives use memory of this domain, whatever the QP's
+    /// domain is.
     ///
     /// # Errors
     /// [`DeviceError::Limit`], [`DeviceError::Arena`].
@@ -65,9 +66,8 @@ impl ProtectionDomain {
         init: &SrqInit,
         of: impl FnOnce(SrqRing) -> SrqRing,
     ) -> Result<SharedReceiveQueue, DeviceError> {
-        let most_sges = u32::try_from(MAX_SGE).expect("small");
-        let limits =
-            [("max_wr", init.max_wr, 1..=MAX_WR), ("max_sge", init.max_sge, 0..=most_sges)];
+        let max_sges = u32::try_from(MAX_SGE).expect("small");
+        let limits = [("max_wr", init.max_wr, 1..=MAX_WR), ("max_sge", init.max_sge, 0..=max_sges)];
         for (what, value, range) in limits {
             if !range.contains(&value) {
                 let (value, limit) = (u64::from(value), u64::from(*range.end()));
@@ -83,45 +83,21 @@ impl ProtectionDomain {
     }
 }
 
-impl ProtectionDomain {
-    /// The two ends of a QP's receives; the program has none of a shared queue here.
-    #[allow(clippy::type_complexity)] // Two ends, once.
-    pub(super) fn receive_queue(
-        &self,
-        init: &QpInit<'_>,
-    ) -> Result<(Option<WorkProducer<RecvWqe>>, ReceiveQueue), DeviceError> {
-        match (init.service, init.xrc_domain) {
-            (Service::XrcIni, _) => return Ok((None, ReceiveQueue::none())),
-            (Service::XrcTgt, Some(domain)) if Arc::ptr_eq(&domain.device, &self.device) => {
-                return Ok((None, ReceiveQueue::of_domain(domain.id)));
-            }
-            (Service::XrcTgt, _) => return Err(DeviceError::Foreign("the XRC domain")),
-            _ => {}
-        }
-        if let Some(srq) = init.srq {
-            return Ok((None, ReceiveQueue::shared(Arc::clone(srq.ring()))));
-        }
-        let extra = init.max_recv_sge as usize * size_of::<Sge>();
-        let (rq, core_rq) = work_ring(&self.device.arena, init.max_recv_wr, extra)?;
-        Ok((Some(rq), ReceiveQueue::Own(core_rq)))
-    }
-}
-
 impl SharedReceiveQueue {
-    /// Its number, as events name it.
+    /// Returns the queue's number, which events carry.
     pub fn id(&self) -> SrqId {
         self.ring().id()
     }
 
-    /// True for one of an XRC domain, which requests name by its number.
+    /// Returns true for a queue of an XRC domain, which requests address by its number.
     pub fn is_xrc(&self) -> bool {
         self.ring().xrc().is_some()
     }
 
-    /// Posts a receive for whichever QP gets a message next. Any number of threads may post.
+    /// Posts a receive for the next message to any of the QPs. Any number of threads may post.
     ///
     /// # Errors
-    /// [`PostError::Full`], [`PostError::TooManySges`]; nothing was posted then.
+    /// [`PostError::Full`], [`PostError::TooManySges`]; nothing is posted then.
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         if request.sges.len() > self.inner.max_sge {
@@ -132,47 +108,49 @@ impl SharedReceiveQueue {
             length: sg::total(request.sges),
             num_sge: u8::try_from(request.sges.len()).expect("at most 16"),
         };
-        // No doorbell: whoever waits for a receive is a peer, which asks again.
+        // No doorbell: after an RNR NAK the peer retransmits by itself.
         if self.ring().push(&wqe, request.sges) { Ok(()) } else { Err(PostError::Full) }
     }
 
-    /// Asks for one [`AsyncEvent::SrqLimitReached`](crate::verbs::AsyncEvent::SrqLimitReached) when fewer than `limit` receives are posted, which may be at once; 0 asks for none.
-    /// As `ibv_modify_srq` with `IBV_SRQ_LIMIT`; the size cannot be changed.
+    /// Arms the limit: one
+    /// [`AsyncEvent::SrqLimitReached`](crate::verbs::AsyncEvent::SrqLimitReached) when fewer than
+    /// `limit` receives are posted, possibly at once; 0 disarms it. As `ibv_modify_srq` with
+    /// `IBV_SRQ_LIMIT`. The size cannot be changed.
     ///
     /// # Errors
-    /// [`DeviceError::Limit`] if the queue cannot hold so many.
+    /// [`DeviceError::Limit`] if the queue cannot hold `limit` receives.
     pub fn arm_limit(&self, limit: u32) -> Result<(), DeviceError> {
-        let most = self.capacity();
-        if limit > most {
-            let (value, limit) = (u64::from(limit), u64::from(most));
+        let capacity = self.capacity();
+        if limit > capacity {
+            let (value, limit) = (u64::from(limit), u64::from(capacity));
             return Err(DeviceError::Limit { what: "limit", value, limit });
         }
         self.ring().arm(limit, &self.device().events);
         Ok(())
     }
 
-    /// The limit that is armed; 0 if none is, or its event has come.
+    /// Returns the armed limit; 0 if none is armed, or its event has been raised.
     pub fn limit(&self) -> u32 {
         self.ring().limit()
     }
 
-    /// Receives it can hold.
+    /// Returns the maximum number of receives.
     pub fn capacity(&self) -> u32 {
         self.ring().capacity()
     }
 
-    /// Entries of one receive.
+    /// Returns the scatter/gather entries per receive.
     pub fn max_sge(&self) -> usize {
         self.inner.max_sge
     }
 
-    /// Receives posted that no message has met yet.
+    /// Returns the receives posted and not yet used by a message.
     pub fn posted(&self) -> u32 {
         self.ring().len()
     }
 
-    /// QPs that take receives from it: while there are any, `ibv_destroy_srq` refuses. Dropping the last
-    /// handle is allowed; the queue then ends with its last QP.
+    /// Returns the number of QPs that use the queue; `ibv_destroy_srq` fails while there are any.
+    /// Dropping the last handle is allowed; the queue then lives until its last QP is destroyed.
     pub fn users(&self) -> usize {
         let tables = if self.ring().xrc().is_some() { self.device().cores.len() } else { 0 };
         Arc::strong_count(self.ring()) - 1 - tables

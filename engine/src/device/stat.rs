@@ -1,13 +1,15 @@
-//! What `feroce stat` shows: the figures of an open device, for whoever asks.
+//! Statistics of an open device, served to `feroce stat`.
 //!
-//! A device that is opened on an interface serves them on an abstract Unix socket in the interface's
-//! network namespace; the socket is gone with the process. The asker sends a [`Request`] and gets one
-//! [`Snapshot`], each a line of JSON. Only root and the process's own user are answered. The thread sleeps
-//! until somebody asks, and takes each core's token for moments only.
+//! A device that is opened on an interface serves its statistics on an abstract Unix socket in the
+//! interface's network namespace; the socket disappears with the process. The client sends a
+//! [`Request`] and receives one [`Snapshot`], each a line of JSON. Only root and the process's own
+//! user get a response. The server's thread sleeps until a client connects, and holds each core's
+//! token only briefly.
 //!
-//! Any user can take such a name, and any user can call: neither side trusts the other. Figures are no reason to
-//! fail, so a device whose name is taken opens without them. A conversation has an end in time, an answer one in
-//! length, and who is at the other end is what the kernel says.
+//! Any user can bind such a name, and any user can connect, so neither side trusts the other. A
+//! device whose name is taken opens without statistics, because opening must not depend on them. A
+//! conversation has a time limit, a response has a maximum length, and the kernel says which
+//! process is at the other end.
 
 mod figures;
 
@@ -35,111 +37,116 @@ use crate::sys;
 use crate::time::{Clock, Duration, Instant};
 use crate::wake::EventFd;
 
-/// What the sockets' names begin with.
+/// Prefix of the sockets' names.
 const PREFIX: &str = "feroce/stat/";
-/// How long an asker may take to ask and to take the answer, all in all.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long an asker waits for the whole answer, behind others who ask.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Longest answer in bytes: some hundred thousand QPs.
-const ANSWER_MAX: usize = 64 << 20;
-/// Longest request in bytes.
+/// Time limit for a client's whole conversation, on the server's side.
+const CLIENT_TIME: Duration = Duration::from_secs(2);
+/// Time limit for the whole response, on the client's side; other clients may be served first.
+const RESPONSE_TIME: Duration = Duration::from_secs(5);
+/// Maximum length of a response in bytes; enough for some hundred thousand QPs.
+const RESPONSE_MAX: usize = 64 << 20;
+/// Maximum length of a request in bytes.
 const REQUEST_MAX: usize = 16 << 10;
 
-/// What is asked for.
+/// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Request {
-    /// With every QP.
+    /// Include every QP.
     pub queue_pairs: bool,
-    /// Parameters of congestion control to be set first, by name: all of them, or none if one is refused.
+    /// Parameters of congestion control to set first, by name: all of them, or none if one is
+    /// refused.
     #[serde(default)]
     pub set: Vec<(String, String)>,
 }
 
-/// The answer to a [`Request`].
+/// The response to a [`Request`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer {
+enum Response {
     Snapshot(Box<Snapshot>),
-    /// Why there is none.
+    /// Why there is no snapshot.
     Refused(String),
 }
 
-/// Why there are no figures.
+/// Why no statistics were obtained.
 #[derive(Debug, thiserror::Error)]
 pub enum StatError {
-    /// Nobody serves any.
+    /// No program serves them.
     #[error(
-        "no program serves figures of {interface} in this network namespace: one that opens it with Feroce does, \
-         such as `feroce perf -i {interface}` (`ip netns exec NAME feroce stat` looks into another namespace)"
+        "no program in this network namespace serves statistics of {interface}. A program that \
+         opens the interface with Feroce does, such as `feroce perf -i {interface}`. For another \
+         namespace use `ip netns exec NAME feroce stat`."
     )]
     NoEndpoint {
         /// The interface.
         interface: String,
     },
-    /// Nobody serves any, of no interface.
+    /// No program serves statistics of any interface.
     #[error(
-        "no program serves figures in this network namespace: one that opens an interface with Feroce does, such as \
-         `feroce perf -i IFACE` (`ip netns exec NAME feroce stat` looks into another namespace)"
+        "no program in this network namespace serves statistics. A program that opens an interface \
+         with Feroce does, such as `feroce perf -i IFACE`. For another namespace use \
+         `ip netns exec NAME feroce stat`."
     )]
     Nobody,
-    /// Somebody has the interface open and serves none.
-    #[error("{owner} has {interface} open, and serves no figures")]
+    /// A program has the interface open and serves no statistics.
+    #[error("{owner} has {interface} open, and serves no statistics")]
     Silent {
         /// The interface.
         interface: String,
-        /// Who it is.
+        /// The program.
         owner: Owner,
     },
-    /// It does not answer us.
-    #[error("the program that has {interface} open says: {reason}")]
+    /// The program refuses.
+    #[error("the program that has {interface} open refuses: {reason}")]
     Refused {
         /// The interface.
         interface: String,
-        /// Its words.
+        /// Its reason.
         reason: String,
     },
-    /// It is none that we believe.
-    #[error("the figures of {interface} that {server} serves are not to be believed: {reason}")]
+    /// The response is not trustworthy.
+    #[error("the statistics of {interface} from {server} are not trustworthy: {reason}")]
     Untrue {
         /// The interface.
         interface: String,
-        /// Who serves them.
+        /// The program that sent it.
         server: Owner,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
     /// The conversation failed.
-    #[error("no answer from the program that has {interface} open: {source}")]
+    #[error("no response from the program that has {interface} open: {source}")]
     Io {
         /// The interface.
         interface: String,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// The interfaces in the calling thread's network namespace whose figures somebody serves, by name.
+/// Returns the interfaces in the calling thread's network namespace whose statistics are served, by
+/// name.
 pub fn endpoints() -> Vec<String> {
     let sockets = std::fs::read_to_string(SOCKETS).unwrap_or_default();
     let prefix = format!("@{PREFIX}");
     let names = sockets.lines().filter_map(|line| line.split_whitespace().last());
-    // What is no name of an interface is somebody's joke.
+    // A name with other characters is not an interface's.
     let sane = |name: &&str| name.chars().all(|c| c.is_ascii_graphic());
     let names = names.filter_map(|name| name.strip_prefix(&prefix)).filter(sane);
     let mut names: Vec<_> = names.map(str::to_owned).collect();
     names.sort_unstable();
-    names.dedup(); // A connection under way has the name of its listener.
+    names.dedup(); // An open connection has the name of its listener.
     names
 }
 
-/// Asks the program that has `interface` open, in the calling thread's network namespace.
+/// Requests statistics from the program that has `interface` open, in the calling thread's network
+/// namespace.
 ///
 /// # Errors
 /// See [`StatError`].
 pub fn ask(interface: &str, request: &Request) -> Result<Snapshot, StatError> {
-    ask_within(interface, request, ANSWER_WITHIN)
+    ask_within(interface, request, RESPONSE_TIME)
 }
 
 fn ask_within(
@@ -149,7 +156,7 @@ fn ask_within(
 ) -> Result<Snapshot, StatError> {
     let failed = |source| StatError::Io { interface: interface.to_owned(), source };
     let stream = call(interface, patience).map_err(|error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => nobody(interface),
+        io::ErrorKind::ConnectionRefused => no_server(interface),
         _ => failed(error),
     })?;
     let server = getsockopt(&stream, PeerCredentials).map_err(|error| failed(error.into()))?;
@@ -160,23 +167,23 @@ fn ask_within(
     };
     let own = geteuid().as_raw();
     if own != 0 && ![0, own].contains(&server.uid()) {
-        return Err(untrue("it is neither root's nor ours"));
+        return Err(untrue("the program runs neither as root nor as this user"));
     }
-    let mut talk = Talk::new(&stream, patience);
+    let mut conversation = Conversation::new(&stream, patience);
     let mut line = serde_json::to_vec(request).expect("plain data");
     line.push(b'\n');
-    match talk.say(&line) {
-        // It may have refused before it heard us.
+    match conversation.send(&line) {
+        // The server may have refused before it read the request.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(failed(error)),
         _ => {}
     }
-    let answer = talk.hear_line(ANSWER_MAX).map_err(failed)?;
+    let answer = conversation.receive_line(RESPONSE_MAX).map_err(failed)?;
     match serde_json::from_slice(&answer).map_err(|error| failed(error.into()))? {
-        Answer::Refused(reason) => {
+        Response::Refused(reason) => {
             let reason = reason.escape_debug().to_string();
             Err(StatError::Refused { interface: interface.to_owned(), reason })
         }
-        Answer::Snapshot(snapshot) => match snapshot.untruth(interface) {
+        Response::Snapshot(snapshot) => match snapshot.implausibility(interface) {
             Some(reason) => Err(untrue(reason)),
             None => Ok(snapshot.of(&server)),
         },
@@ -184,8 +191,8 @@ fn ask_within(
 }
 
 impl Snapshot {
-    /// What in it cannot come from a device on `interface`.
-    fn untruth(&self, interface: &str) -> Option<&'static str> {
+    /// Returns why the snapshot cannot come from a device on `interface`, if so.
+    fn implausibility(&self, interface: &str) -> Option<&'static str> {
         let mut texts =
             vec![&self.feroce, &self.program, &self.interface, &self.port, &self.congestion];
         texts.extend(self.counters.keys());
@@ -194,18 +201,18 @@ impl Snapshot {
             texts.extend(std::iter::once(&qp.state).chain(&qp.peer));
         }
         let rules = [
-            (self.interface != interface, "they are of another interface"),
+            (self.interface != interface, "they name another interface"),
             (
                 texts.iter().any(|text| text.contains(char::is_control)),
-                "there are control characters in them",
+                "they contain control characters",
             ),
         ];
         rules.into_iter().find(|(broken, _)| *broken).map(|(_, reason)| reason)
     }
 
-    /// The same, with the process that the kernel says it comes from.
+    /// Replaces process ID and program by those that the kernel reports for the socket's peer.
     fn of(mut self, server: &UnixCredentials) -> Self {
-        // None is seen from another process namespace.
+        // The process ID is 0 if the server is in another PID namespace.
         if let Ok(pid @ 1..) = u32::try_from(server.pid()) {
             (self.pid, self.program) = (pid, Owner::of_socket(server).program);
         }
@@ -213,10 +220,10 @@ impl Snapshot {
     }
 }
 
-/// Connects to whoever serves the figures of `interface`.
+/// Connects to the server of the statistics of `interface`.
 fn call(interface: &str, patience: Duration) -> io::Result<UnixStream> {
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // Its line may be full for ever.
+    // Without a timeout, `connect` would block while the server's backlog is full.
     let patience = TimeVal::milliseconds(i64::try_from(patience.as_millis()).unwrap_or(i64::MAX));
     setsockopt(&fd, SendTimeout, &patience)?;
     let name = UnixAddr::new_abstract(format!("{PREFIX}{interface}").as_bytes())?;
@@ -224,14 +231,14 @@ fn call(interface: &str, patience: Duration) -> io::Result<UnixStream> {
     Ok(fd.into())
 }
 
-/// A conversation that has an end.
-struct Talk<'a> {
+/// A conversation with a time limit.
+struct Conversation<'a> {
     stream: &'a UnixStream,
     clock: Clock,
     end: Instant,
 }
 
-impl<'a> Talk<'a> {
+impl<'a> Conversation<'a> {
     fn new(stream: &'a UnixStream, patience: Duration) -> Self {
         let clock = Clock::start();
         Self { stream, clock, end: clock.now() + patience }
@@ -244,7 +251,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    fn say(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.stream.set_write_timeout(self.left()?)?;
             match self.stream.write(bytes) {
@@ -256,8 +263,8 @@ impl<'a> Talk<'a> {
         Ok(())
     }
 
-    /// What comes up to the first line feed, which nothing follows.
-    fn hear_line(&mut self, max: usize) -> io::Result<Vec<u8>> {
+    /// Receives bytes up to the first line feed; none may follow.
+    fn receive_line(&mut self, max: usize) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
         let mut buffer = [0; 16 << 10];
         while line.last() != Some(&b'\n') {
@@ -276,7 +283,7 @@ impl<'a> Talk<'a> {
     }
 }
 
-fn nobody(interface: &str) -> StatError {
+fn no_server(interface: &str) -> StatError {
     let interface = interface.to_owned();
     match owner_of(&interface) {
         Some(owner) => StatError::Silent { interface, owner },
@@ -288,31 +295,32 @@ fn address(interface: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{PREFIX}{interface}"))
 }
 
-/// The thread that answers; it ends when this is dropped.
+/// The server's thread; dropping this ends it.
 #[derive(Debug)]
 pub(super) struct Server {
     stop: Arc<EventFd>,
-    /// The conversation under way.
+    /// The stream of the current conversation.
     talking: Arc<Mutex<Option<UnixStream>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts to serve the figures of `device`, if its configuration says so and nobody has taken their name.
+/// Starts serving the statistics of `device`, if its configuration says so and the name is free.
 pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
     if !device.config.serve_stat || device.config.driver == Driver::Manual {
         return Ok(());
     }
-    let failed = |source| OpenError::System { action: "serve figures for `feroce stat`", source };
+    let failed =
+        |source| OpenError::System { action: "serve statistics for `feroce stat`", source };
     let bind = |name: &str| UnixListener::bind_addr(&address(name)?);
     let mut interface = interface.to_owned();
     let listener = match bind(&interface) {
-        // By a stranger, or by a process with a device of the same name.
+        // Taken by an unrelated process, or by a process with a device of the same name.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let taken = std::mem::take(&mut interface);
             interface = format!("{taken}.{}", std::process::id());
             let holder = holder(&taken);
             tracing::warn!(
-                "`feroce stat` knows {taken} as {interface}: {holder} has taken the name"
+                "`feroce stat` shows {taken} as {interface}, because {holder} has taken the name"
             );
             bind(&interface)
         }
@@ -325,7 +333,7 @@ pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
     listener.set_nonblocking(true).map_err(failed)?;
     let stop = Arc::new(EventFd::new().map_err(failed)?);
     let talking = Arc::new(Mutex::new(None));
-    let served = Served {
+    let served = ServerThread {
         device: Arc::downgrade(&device.0),
         interface,
         listener,
@@ -339,7 +347,7 @@ pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Who listens in our place.
+/// Returns the process that has taken the name of `interface`.
 fn holder(interface: &str) -> Owner {
     let credentials = call(interface, Duration::from_millis(100))
         .and_then(|stream| getsockopt(&stream, PeerCredentials).map_err(io::Error::from));
@@ -351,15 +359,15 @@ impl Drop for Server {
         self.stop.signal();
         let talking = self.talking.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(stream) = talking {
-            let _ = stream.shutdown(std::net::Shutdown::Both); // Over already.
+            let _ = stream.shutdown(std::net::Shutdown::Both); // Otherwise closed already.
         }
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // If it panicked, it has said so already.
+            let _ = thread.join(); // A thread that panicked has printed its message already.
         }
     }
 }
 
-struct Served {
+struct ServerThread {
     device: Weak<DeviceInner>,
     interface: String,
     listener: UnixListener,
@@ -367,7 +375,7 @@ struct Served {
     talking: Arc<Mutex<Option<UnixStream>>>,
 }
 
-impl Served {
+impl ServerThread {
     fn run(&self) {
         use std::os::fd::AsFd;
         let fds = [self.listener.as_raw_fd(), self.stop.as_fd().as_raw_fd()];
@@ -380,21 +388,22 @@ impl Served {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // No descriptor is left: the asker stays in line, and asking again at once would be spinning.
+                    // No descriptor is free. The client stays in the backlog; accepting again at
+                    // once would spin.
                     if error.kind() != io::ErrorKind::WouldBlock {
-                        sys::poll_readable(&fds[1..], &mut scratch, Some(PATIENCE));
+                        sys::poll_readable(&fds[1..], &mut scratch, Some(CLIENT_TIME));
                     }
                     continue;
                 }
             };
             let talking = || self.talking.lock().unwrap_or_else(PoisonError::into_inner);
             *talking() = stream.try_clone().ok();
-            // Whoever stops us either finds the stream, or has told us before.
+            // Whoever drops the server either finds the stream, or has signalled `stop` before.
             sys::poll_readable(&fds[1..], &mut scratch, Some(Duration::ZERO));
             if scratch.last().is_some_and(|stop| stop.revents != 0) {
                 return;
             }
-            // An asker who is gone or slow is nobody's loss.
+            // An error towards a client has no consequence for the device.
             let _ = self.answer(&stream);
             *talking() = None;
         }
@@ -402,30 +411,30 @@ impl Served {
 
     fn answer(&self, stream: &UnixStream) -> io::Result<()> {
         stream.set_nonblocking(false)?;
-        let mut talk = Talk::new(stream, PATIENCE);
+        let mut conversation = Conversation::new(stream, CLIENT_TIME);
         let asker = getsockopt(stream, PeerCredentials)?.uid();
         let own = geteuid().as_raw();
         let answer = if asker != 0 && asker != own {
-            // Whatever they have to say.
-            Answer::Refused(format!("only root and user {own} may look, not user {asker}"))
+            // The request is not read.
+            Response::Refused(format!("only root and user {own} may look, not user {asker}"))
         } else {
-            let line = talk.hear_line(REQUEST_MAX)?;
+            let line = conversation.receive_line(REQUEST_MAX)?;
             let Some(device) = self.device.upgrade() else { return Ok(()) };
             match serde_json::from_slice(&line) {
-                Ok(request) => answer_to(&device, &self.interface, &request),
-                Err(error) => Answer::Refused(format!("this is no request: {error}")),
+                Ok(request) => respond_to(&device, &self.interface, &request),
+                Err(error) => Response::Refused(format!("this is no request: {error}")),
             }
         };
         let mut answer = serde_json::to_vec(&answer).map_err(io::Error::from)?;
         answer.push(b'\n');
-        talk.say(&answer)
+        conversation.send(&answer)
     }
 }
 
-fn answer_to(device: &DeviceInner, interface: &str, request: &Request) -> Answer {
+fn respond_to(device: &DeviceInner, interface: &str, request: &Request) -> Response {
     match device.set_congestion(&request.set) {
-        Ok(()) => Answer::Snapshot(Box::new(Snapshot::take(device, interface, request))),
-        Err(error) => Answer::Refused(error.to_string()),
+        Ok(()) => Response::Snapshot(Box::new(Snapshot::take(device, interface, request))),
+        Err(error) => Response::Refused(error.to_string()),
     }
 }
 
@@ -437,15 +446,15 @@ mod tests {
     use crate::memory::arena::Arena;
     use crate::port::shm::{ShmConfig, shm_pair};
 
-    /// Time for what takes none.
+    /// Upper limit for operations that take almost no time.
     const SOON: Duration = Duration::from_millis(900);
 
-    /// A name that no interface and no other test has.
+    /// Returns a name that no interface and no other test has.
     fn name(of: &str) -> String {
         format!("{of}-{}", std::process::id())
     }
 
-    /// A device that serves figures under `name`.
+    /// Makes a device that serves statistics under `name`.
     fn served(name: &str) -> Device {
         served_with(name, DeviceConfig::default())
     }
@@ -463,7 +472,7 @@ mod tests {
         device
     }
 
-    /// Somebody who has the name of `interface`, and does as `behave` says with the first to call.
+    /// Takes the name of `interface`, and treats the first client as `behave` says.
     fn impostor(
         interface: &str,
         behave: impl FnOnce(UnixStream) + Send + 'static,
@@ -473,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_keeps_no_device_from_opening() {
+    fn a_device_opens_although_its_name_is_taken() {
         let name = name("taken");
         let _squatter = UnixListener::bind_addr(&address(&name).unwrap()).unwrap();
         let device = served(&name);
@@ -522,26 +531,26 @@ mod tests {
     }
 
     #[test]
-    fn an_asker_who_dawdles_holds_nobody_up_for_long() {
+    fn a_slow_client_delays_others_for_a_limited_time() {
         let name = name("dawdle");
         let device = served(&name);
         let dawdle = |for_ever: bool| {
             let mut stream = call(&name, SOON).unwrap();
             let clock = Clock::start();
             std::thread::spawn(move || {
-                let end = clock.now() + 3 * PATIENCE;
+                let end = clock.now() + 3 * CLIENT_TIME;
                 while (for_ever || clock.now() < end) && stream.write_all(b" ").is_ok() {
-                    std::thread::sleep(PATIENCE / 20);
+                    std::thread::sleep(CLIENT_TIME / 20);
                 }
                 clock.now().saturating_since(Instant::ZERO)
             })
         };
         let lasted = dawdle(false).join().unwrap();
-        assert!(lasted < 2 * PATIENCE, "{lasted:?}");
+        assert!(lasted < 2 * CLIENT_TIME, "{lasted:?}");
         assert_eq!(ask(&name, &Request::default()).unwrap().interface, name);
 
         let dawdler = dawdle(true);
-        std::thread::sleep(PATIENCE / 4); // It is being heard.
+        std::thread::sleep(CLIENT_TIME / 4); // The server is reading from it.
         let clock = Clock::start();
         drop(device);
         assert!(clock.now() < Instant::ZERO + SOON, "{:?}", clock.now());
@@ -549,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_an_end_in_length_and_in_time() {
+    fn a_response_is_limited_in_length_and_time() {
         let endless = name("endless");
         let server = impostor(&endless, |mut stream| {
             let junk = vec![b'"'; 1 << 20];
@@ -573,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_knows_better_is_not_taken_from_the_server() {
+    fn the_process_id_comes_from_the_kernel_not_from_the_server() {
         for (port, believed) in [("af_xdp", true), ("\u{1b}[2J", false)] {
             let name = name("liar");
             let device = served(&name);
@@ -581,7 +590,7 @@ mod tests {
             drop(device);
             (snapshot.pid, snapshot.port) = (1, port.to_owned());
             let server = impostor(&name, move |mut stream| {
-                let mut line = serde_json::to_vec(&Answer::Snapshot(Box::new(snapshot))).unwrap();
+                let mut line = serde_json::to_vec(&Response::Snapshot(Box::new(snapshot))).unwrap();
                 line.push(b'\n');
                 stream.write_all(&line).unwrap();
             });

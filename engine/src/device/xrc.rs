@@ -1,15 +1,15 @@
-//! The extended reliable connection service from a program's side: domains, and what is made in them.
+//! The handle to an XRC domain, and the objects of a domain.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{
-    CompletionQueue, Device, DeviceError, Opened, PostError, ProtectionDomain, QueuePair,
-    SharedReceiveQueue, SrqInit,
+    CompletionQueue, Device, DeviceError, Opened, ProtectionDomain, SharedReceiveQueue, SrqInit,
 };
-use crate::verbs::{SendRequest, XrcDomainId};
+use crate::verbs::XrcDomainId;
 
-/// An XRC domain: the receiving QPs in it serve all its shared receive queues. Clones are handles to the same one.
+/// An XRC domain: its target QPs deliver to all its shared receive queues. Clones are handles to
+/// the same domain.
 #[derive(Debug, Clone)]
 pub struct XrcDomain {
     pub(super) id: XrcDomainId,
@@ -25,8 +25,9 @@ impl Device {
 }
 
 impl ProtectionDomain {
-    /// Makes a shared receive queue of an XRC domain: requests name it by its [number](SharedReceiveQueue::id), reach
-    /// the memory of this protection domain, and its receives complete to `cq`.
+    /// Makes a shared receive queue of an XRC domain. Requests address it by its
+    /// [number](SharedReceiveQueue::id), its receives use memory of this protection domain, and
+    /// they complete to `cq`.
     ///
     /// # Errors
     /// As for [`ProtectionDomain::create_srq`]; [`DeviceError::Foreign`].
@@ -42,19 +43,9 @@ impl ProtectionDomain {
         }
         let srq = self.make_srq(init, |ring| ring.in_domain(domain.id, Arc::clone(&cq.ring)))?;
         for (core, cell) in device.cores.iter().enumerate() {
-            cq.ring.add_core(core); // Whichever has a receiving QP.
+            cq.ring.add_core(core); // Any core may have a target QP of the domain.
             cell.lock().srqs().insert(srq.id().0, Arc::clone(srq.ring()));
         }
         Ok(srq)
-    }
-}
-
-impl QueuePair {
-    /// Posts a send request of an XRC QP for the peer's shared receive queue `srqn`.
-    ///
-    /// # Errors
-    /// As for [`QueuePair::post_send`]; [`PostError::Destination`] if the QP is of another service.
-    pub fn post_send_xrc(&mut self, request: &SendRequest<'_>, srqn: u32) -> Result<(), PostError> {
-        self.post_connected(request, Some(srqn))
     }
 }

@@ -1,16 +1,19 @@
-//! The door: every load and store of registered memory happens here.
+//! Access to registered memory: every load and store passes the access check of its memory region.
 //!
-//! What programs rely on, and how it is kept:
+//! What programs rely on, and how it is implemented:
 //! * **A packet's last bytes become visible last.** Programs spin on the last byte of a WRITE.
-//!   [`MrTable::store`] writes all but the tail, then a release fence, then the tail.
-//! * **Aligned 8-byte words are stored whole.** Short stores go word by word; long ones by the
-//!   platform's `memcpy`, which never splits an aligned word; the tail is stored as one word where it is one.
-//! * **RDMA atomics are CPU atomics**, so they are atomic against the program's own.
-//! * **Nothing is touched without a check** of key, protection domain, rights and bounds, in every
-//!   packet: a region deregistered half way through a message stops the message.
+//!   [`MrTable::store`] writes everything except the tail, then issues a release fence, then writes
+//!   the tail.
+//! * **Aligned 8-byte words are stored whole.** Short stores go word by word. Long stores use the
+//!   platform's `memcpy`, which never splits an aligned word. The tail is stored as one word if it
+//!   is an aligned word.
+//! * **RDMA atomics are CPU atomics**, so they are atomic with respect to the program's own
+//!   atomics.
+//! * **No byte is accessed without a check** of key, protection domain, rights and bounds, in every
+//!   packet: deregistering a region in the middle of a message stops the message.
 //!
-//! The program's threads may race with these accesses, as they may with a NIC's DMA; bytes that race
-//! are unspecified, never a memory error.
+//! The program's threads may race with these accesses, as they may with a NIC's DMA. Bytes that
+//! race have unspecified values; a race never causes a memory error.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
@@ -18,38 +21,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use feroce_wire::{Key, Payload};
 
 use super::on_demand;
-use super::region::{Access, Kind, MrTable, Scope};
+use super::region::{Access, AccessError, Kind, MrTable, Scope};
+use super::tail::{address, tail_start};
 
-/// Why an access to registered memory was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum AccessError {
-    /// No valid region has this key.
-    #[error("no memory region has this key")]
-    Key,
-    /// The region is of another protection domain.
-    #[error("the memory region belongs to another protection domain")]
-    ProtectionDomain,
-    /// The region lacks a right that the access needs.
-    #[error("the memory region does not grant this access")]
-    Rights,
-    /// The range leaves the region.
-    #[error("the access leaves the memory region")]
-    Bounds,
-    /// The key is of a window that another QP was bound to.
-    #[error("the memory window belongs to another QP")]
-    OtherQp,
-    /// Windows are bound to the region.
-    #[error("memory windows are bound to the region")]
-    Bound,
-    /// No memory is at an address of an on-demand region.
-    #[error("no memory is mapped at the address")]
-    Unmapped,
-    /// An atomic's address is not a multiple of eight.
-    #[error("the address of an atomic is not a multiple of 8")]
-    Misaligned,
-}
-
-/// What an RDMA atomic does to its eight bytes.
+/// The operation of an RDMA atomic on its 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtomicOp {
     /// Stores `swap` if the value equals `compare`.
@@ -59,25 +34,23 @@ pub enum AtomicOp {
         /// Value to store.
         swap: u64,
     },
-    /// Adds, wrapping.
+    /// Adds, with wrap-around.
     FetchAdd(u64),
 }
 
-/// At most so many bytes at the end of a store are written after all others.
-const TAIL: usize = 8;
-
-/// Bytes that the cache is asked for at a time.
+/// Bytes per prefetch.
 const CACHE_LINE: usize = 64;
 
-/// Stores up to this many bytes go word by word.
+/// Stores of up to this many bytes go word by word.
 const SHORT_STORE: usize = 64;
 
 impl MrTable {
-    /// Copies `payload` to `va`, the last bytes last. An empty payload touches and checks nothing. The caller expects
-    /// `ahead` bytes more for the memory behind, soon: it asks the cache for as much as came now.
+    /// Copies `payload` to `va`, the last bytes last. An empty payload is not checked. `ahead`:
+    /// bytes that the caller expects to store behind these soon; they are prefetched, at most as
+    /// many as `payload` has.
     ///
     /// # Errors
-    /// The check that failed; nothing was written then.
+    /// The failed check; nothing is written then.
     #[inline]
     pub fn store(
         &self,
@@ -99,9 +72,10 @@ impl MrTable {
             Kind::Plain | Kind::Window1 | Kind::Window2 => {}
         }
         let (first, second) = (payload.first, payload.second);
-        // SAFETY: `check` found `payload.len()` writable bytes at `host`: whoever registered the region
-        // promised they stay mapped while its key is valid and this turn lasts. The payload lies in a
-        // frame of the port, which is never registered memory.
+        // SAFETY: `locate` found `payload.len()` writable bytes at `host`. The memory of a region
+        // stays mapped while its key is valid and until the turns that saw the key have ended
+        // (contract of `MrTable::insert`). The payload is in a frame of the port, which is not
+        // registered memory, so the two do not overlap.
         unsafe {
             if second.is_empty() {
                 store_in_order(host, first);
@@ -113,11 +87,11 @@ impl MrTable {
         Ok(())
     }
 
-    /// Copies `out.len()` bytes from `va`. An empty `out` touches and checks nothing. The caller will want the `ahead`
-    /// bytes behind, soon: as with [`store`](Self::store).
+    /// Copies `out.len()` bytes from `va`. An empty `out` is not checked. `ahead` is as for
+    /// [`store`](Self::store), for the bytes that the caller will load next.
     ///
     /// # Errors
-    /// The check that failed; `out` is unchanged then.
+    /// The failed check; `out` is unchanged then.
     #[inline]
     pub fn load(
         &self,
@@ -141,17 +115,18 @@ impl MrTable {
             Kind::Plain | Kind::Window1 | Kind::Window2 => {}
         }
         let from = ptr::with_exposed_provenance::<u8>(address(target.host));
-        // SAFETY: `check` found `out.len()` readable bytes at `host` (see `store`); `out` is a slot of
-        // the port or a local, which is never registered memory.
+        // SAFETY: `locate` found `out.len()` readable bytes at `host`, which stay mapped (see
+        // `store`). `out` is in a transmit slot of the port or a local variable, neither of which
+        // is registered memory, so the two do not overlap.
         unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
         fetch_ahead(target.host.wrapping_add(out.len() as u64), ahead.min(out.len()));
         Ok(())
     }
 
-    /// Executes `op` on the eight bytes at `va` as a CPU atomic; returns the value before.
+    /// Executes `op` on the 8 bytes at `va` as a CPU atomic; returns the previous value.
     ///
     /// # Errors
-    /// The check that failed; alignment is checked first.
+    /// The failed check; alignment is checked first.
     pub fn atomic(
         &self,
         key: Key,
@@ -170,10 +145,10 @@ impl MrTable {
         })
     }
 
-    /// Stores the eight bytes of an ATOMIC WRITE at once, after whatever was stored before.
+    /// Stores the 8 bytes of an ATOMIC WRITE at once, after all earlier stores.
     ///
     /// # Errors
-    /// The check that failed; alignment is checked first.
+    /// The failed check; alignment is checked first.
     pub fn atomic_write(
         &self,
         key: Key,
@@ -186,11 +161,11 @@ impl MrTable {
         Ok(())
     }
 
-    /// Makes what was stored to `range`, or to the whole region, visible to all before anything that follows.
-    /// Which stores those were does not matter: a fence orders all of them.
+    /// Makes the stores to `range`, or to the whole region, visible before any later store. The
+    /// range needs no further treatment: a fence orders all stores.
     ///
     /// # Errors
-    /// The check that failed.
+    /// The failed check.
     pub fn flush(
         &self,
         key: Key,
@@ -203,10 +178,10 @@ impl MrTable {
         Ok(())
     }
 
-    /// Fetches the pages of `range`.
+    /// Faults in the pages of `range`.
     ///
     /// # Errors
-    /// The check that failed; [`AccessError::Unmapped`] where nothing is.
+    /// The failed check; [`AccessError::Unmapped`] if nothing is mapped there.
     pub fn prefetch(
         &self,
         key: Key,
@@ -221,7 +196,7 @@ impl MrTable {
         }
     }
 
-    /// The aligned word at `va`.
+    /// Returns the aligned word at `va`.
     fn word(
         &self,
         key: Key,
@@ -234,68 +209,56 @@ impl MrTable {
         }
         let target = self.locate(key, scope, need, Some((va, 8)))?;
         if !target.host.is_multiple_of(8) {
-            return Err(AccessError::Misaligned); // An iova that is not congruent to the address.
+            return Err(AccessError::Misaligned); // The iova and the host address differ modulo 8.
         }
         if target.kind == Kind::OnDemand {
             on_demand::populate(target.host, 8, true)?;
         }
         let word = ptr::with_exposed_provenance_mut::<u64>(address(target.host));
-        // SAFETY: eight aligned, writable bytes, checked above and used before the turn ends; other accesses
-        // to them by this engine are atomic or unspecified by contract.
+        // SAFETY: `locate` found 8 writable bytes at `host`, `host` is a multiple of 8, and the
+        // memory stays mapped until the turn ends (see `store`). Other accesses of the engine to
+        // these bytes are atomic, or their result is unspecified as described in the module's head.
         Ok(unsafe { AtomicU64::from_ptr(word) })
     }
 }
 
-#[inline]
-pub(super) fn address(host: u64) -> usize {
-    usize::try_from(host).expect("host addresses fit the pointer size")
-}
-
-/// Asks the cache for the `len` bytes at `host`: the processor itself stops looking ahead at the end of each page, and a long packet is as
-/// long as one.
+/// Prefetches `len` bytes at `host`. The CPU's own prefetcher stops at the end of each page, and a
+/// long packet is about one page long.
 #[inline]
 fn fetch_ahead(host: u64, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for offset in (0..len).step_by(CACHE_LINE) {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         let line = ptr::without_provenance::<i8>(address(host)).wrapping_add(offset);
-        // SAFETY: a hint, which accesses nothing, whatever the address.
+        // SAFETY: a prefetch accesses no memory, whatever the address is.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(line) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _no_such_hint = (host, len);
 }
 
-/// Where the tail begins of a store of `len` bytes to `host`: at the last multiple of eight before the end,
-/// so that no aligned word lies across the cut.
-#[inline]
-pub(super) fn tail_start(host: u64, len: usize) -> usize {
-    let end = host.wrapping_add(len as u64);
-    let past = address(end.wrapping_sub(1) % TAIL as u64) + 1; // Bytes of the tail: 1 to 8.
-    len.saturating_sub(past)
-}
-
 /// Copies `from` to `host` so that its last bytes become visible after all others.
 ///
 /// # Safety
-/// `host .. host + from.len()` must be writable and must not overlap `from`.
+/// The bytes `host .. host + from.len()` are writable and do not overlap `from`.
 #[inline]
 unsafe fn store_in_order(host: u64, from: &[u8]) {
     let to = ptr::with_exposed_provenance_mut::<u8>(address(host));
     let body = tail_start(host, from.len());
     if from.len() <= SHORT_STORE {
-        // SAFETY: as promised by the caller, for the part before the tail.
+        // SAFETY: `body <= from.len()`, so the range is inside the caller's.
         unsafe { store_words(to, &from[..body]) };
     } else {
-        // SAFETY: as above.
+        // SAFETY: `body <= from.len()`, so the range is inside the caller's.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, body) };
     }
     fence(Ordering::Release);
-    // SAFETY: as above, for the tail.
+    // SAFETY: `to + body` and the rest of `from` are inside the caller's range.
     unsafe { store_tail(to.add(body), &from[body..]) };
 }
 
-/// Copies `first` and then `second` to `host`; an aligned word that lies across the split is stored whole.
+/// Copies `first` and then `second` to `host`. An aligned word that crosses the boundary between
+/// them is stored whole.
 ///
 /// # Safety
 /// As for [`store_in_order`], for both parts.
@@ -303,7 +266,7 @@ unsafe fn store_split(host: u64, first: &[u8], second: &[u8]) {
     let split = host + first.len() as u64;
     let before = address(split % 8);
     let after = 8 - before;
-    // SAFETY: all ranges below are inside the two parts.
+    // SAFETY: the ranges below are disjoint parts of the caller's two ranges.
     unsafe {
         if before == 0 || first.len() < before || second.len() < after {
             store_in_order(host, first);
@@ -321,15 +284,16 @@ unsafe fn store_split(host: u64, first: &[u8], second: &[u8]) {
     }
 }
 
-/// Stores `from` front to back, aligned words as words.
+/// Stores `from` front to back; aligned words are stored whole.
 ///
 /// # Safety
-/// `to .. to + from.len()` must be writable.
+/// The bytes `to .. to + from.len()` are writable.
 #[inline]
 unsafe fn store_words(to: *mut u8, from: &[u8]) {
     let mut at = 0;
     while at < from.len() {
-        // SAFETY: `at` is inside the range, and a word is stored only if eight bytes are left.
+        // SAFETY: `at < from.len()`, and a word is stored only if it is aligned and 8 bytes are
+        // left.
         unsafe {
             let dst = to.add(at);
             if dst.addr().is_multiple_of(8) && from.len() - at >= 8 {
@@ -344,22 +308,22 @@ unsafe fn store_words(to: *mut u8, from: &[u8]) {
     }
 }
 
-/// Stores the tail of a packet: as one word if it is an aligned word, else byte by byte, the last
-/// byte with release order.
+/// Stores the tail of a packet: as one word if it is an aligned word, else byte by byte with the
+/// last byte in release order.
 ///
 /// # Safety
-/// `to .. to + from.len()` must be writable.
+/// The bytes `to .. to + from.len()` are writable.
 #[inline]
 unsafe fn store_tail(to: *mut u8, from: &[u8]) {
     let Some((&last, before)) = from.split_last() else { return };
     if let (true, Ok(word)) = (to.addr().is_multiple_of(8), <[u8; 8]>::try_from(from)) {
-        // SAFETY: eight aligned, writable bytes.
+        // SAFETY: `from` has 8 bytes, so 8 bytes at `to` are writable, and `to` is aligned.
         unsafe {
             AtomicU64::from_ptr(to.cast()).store(u64::from_ne_bytes(word), Ordering::Release)
         };
         return;
     }
-    // SAFETY: as promised by the caller.
+    // SAFETY: `before` and `last` are the `from.len()` bytes that are writable at `to`.
     unsafe {
         store_words(to, before);
         AtomicU8::from_ptr(to.add(before.len())).store(last, Ordering::Release);
@@ -378,7 +342,8 @@ mod tests {
         let table = MrTable::new(4, KeySpace::identity());
         let host = bytes.as_mut_ptr().expose_provenance() as u64;
         let region = Region { iova, host, len: bytes.len() as u64, pd: PD, access };
-        // SAFETY: `bytes` outlives the table in every test below, and is read only after the stores.
+        // SAFETY: `bytes` outlives the table in every test below, and is read only after the
+        // stores.
         let key = unsafe { table.insert(&region, 7) }.unwrap();
         (table, key)
     }
@@ -402,18 +367,6 @@ mod tests {
                 assert!(bytes[..start].iter().chain(&bytes[start + len..]).all(|&b| b == 0xaa));
             }
         }
-    }
-
-    #[test]
-    fn the_cut_before_the_tail_splits_no_aligned_word() {
-        for host in 64..72u64 {
-            for len in 0..200usize {
-                let body = tail_start(host, len);
-                assert!(len - body <= 8 && (len == 0 || body < len), "{host} {len}");
-                assert!(body == 0 || (host + body as u64).is_multiple_of(8), "{host} {len}");
-            }
-        }
-        assert_eq!(tail_start(u64::MAX - 15, 16), 8); // A region may end with the address space.
     }
 
     #[test]
@@ -452,7 +405,7 @@ mod tests {
         assert_eq!(table.find(key), Err(AccessError::Key));
         table.release(key);
         let region = Region { iova: 0, host: 8, len: 0, pd: PD, access: Access::NONE };
-        // SAFETY: no byte of this empty region is ever touched.
+        // SAFETY: the region is empty, so no byte of it is accessed.
         let next = unsafe { table.insert(&region, 7) }.unwrap();
         assert_ne!(next.index(), key.index());
     }

@@ -1,16 +1,16 @@
-//! One device's memory: rings, frame pools and queues come from here.
+//! A device's own memory: rings, frame pools and queues are allocated here.
 //!
-//! An [`Arena`] reserves a range of addresses once and fills it with memory in steps of 2 MiB, on
-//! demand. The memory is a memfd of hugepages, so that a ring costs few TLB entries and could be
-//! shown to another process; where the machine has no (more) free hugepages, the rest comes from
-//! a memfd of ordinary pages and one warning says what to do. Nothing outlives the process: the
-//! memfds die with it, and their pages with them.
+//! An [`Arena`] reserves a range of addresses once and maps memory into it in steps of 2 MiB, on
+//! demand. The memory is a memfd of hugepages, so that a ring needs few TLB entries and could be
+//! shared with another process. If the machine has no free hugepages left, the rest is a memfd of
+//! ordinary pages, and one warning explains the remedy. The memfds and their pages are freed with
+//! the process.
 //!
-//! Every page is there before [`Arena::alloc`] returns: no page fault and no `SIGBUS` waits on the
-//! data path. Allocation itself takes a lock and belongs to the control plane.
+//! Every page is populated before [`Arena::alloc`] returns, so the data path never sees a page
+//! fault or a `SIGBUS`. Allocation takes a lock and belongs to the control plane.
 //!
-//! The published offset allocators were left aside: they neither grow nor align, and round sizes
-//! up so that an exact fit is refused. The few dozen blocks of a device need no more than first fit.
+//! No published offset allocator is used: they neither grow nor align, and they round sizes up, so
+//! that an exact fit fails. First fit is enough for the few dozen blocks of a device.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,65 +20,69 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use thiserror::Error;
 
-/// Growth step and largest alignment, in bytes: the x86-64 and AArch64 hugepage.
+/// Growth step and largest alignment, in bytes: the hugepage of x86-64 and AArch64.
 const STEP: usize = 2 << 20;
 
-/// Blocks begin and end on cache lines, so that no two of them share one.
+/// Blocks start and end at multiples of this many bytes (a cache line), so that no two of them
+/// share a line.
 const LINE: usize = 64;
 
-/// Why an [`Arena`] gave no block.
+/// Why an [`Arena`] returned no block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ArenaError {
-    /// The request does not fit what is left below the limit.
-    #[error("device memory is full: {need} bytes asked, {used} of {limit} in use")]
+    /// The request exceeds what is left below the limit.
+    #[error("device memory is full: {need} bytes requested, {used} of {limit} in use")]
     Full {
-        /// Bytes asked for.
+        /// Bytes requested.
         need: usize,
         /// Bytes in use.
         used: usize,
-        /// Bytes this arena may grow to.
+        /// Maximum size of the arena in bytes.
         limit: usize,
     },
-    /// No such block exists: it would be empty, or its alignment is no power of two up to 2 MiB.
+    /// The block would be empty, or its alignment is no power of two up to 2 MiB.
     #[error("no block of {len} bytes aligned to {align} exists")]
     Layout {
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
-        /// Alignment asked for.
+        /// Alignment requested.
         align: usize,
     },
-    /// The system has no more memory for us, hugepages or not.
-    #[error("the system gave no {bytes} bytes of device memory: {}", io::Error::from_raw_os_error(*.errno))]
+    /// The system has neither hugepages nor ordinary memory left.
+    #[error(
+        "the system has no {bytes} bytes for device memory: {}",
+        io::Error::from_raw_os_error(*.errno)
+    )]
     System {
-        /// Bytes asked of the system.
+        /// Bytes requested from the system.
         bytes: usize,
-        /// What it answered.
+        /// Error number of the system.
         errno: i32,
     },
 }
 
-/// How much of an [`Arena`] exists and is in use, in bytes.
+/// Size and use of an [`Arena`], in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ArenaStats {
-    /// What it may grow to.
+    /// Maximum size.
     pub limit: usize,
-    /// Backed by memory now.
+    /// Mapped so far.
     pub mapped: usize,
-    /// Held by blocks.
+    /// Used by blocks.
     pub used: usize,
-    /// The part of `mapped` that is hugepages.
+    /// Hugepage part of `mapped`.
     pub huge: usize,
 }
 
-/// A device's memory. Dropped when its last [`Block`] is.
+/// A device's memory. Dropped with its last [`Block`].
 #[derive(Debug)]
 pub struct Arena {
     base: NonNull<u8>,
     state: Mutex<State>,
 }
 
-// SAFETY: `base` is the address of a mapping that lives as long as the arena and is changed under
-// the lock of `state` only; the memory behind it is handed out in disjoint blocks.
+// SAFETY: `base` is the address of a mapping that lives as long as the arena. The mapping is
+// changed only under the lock of `state`, and its memory is handed out in disjoint blocks.
 unsafe impl Send for Arena {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Arena {}
@@ -88,10 +92,10 @@ struct State {
     limit: usize,
     mapped: usize,
     used: usize,
-    /// Below this offset memory may have been written by an earlier block.
+    /// Memory below this offset may have been written by an earlier block.
     touched: usize,
     free: FreeList,
-    /// Absent where the kernel has no hugepages at all, and once they ran out.
+    /// `None` if the kernel has no hugepages, and after they ran out.
     huge: Option<MemFile>,
     huge_mapped: usize,
     plain: Option<MemFile>,
@@ -104,11 +108,11 @@ struct MemFile {
 }
 
 impl Arena {
-    /// An arena that may grow to `limit_bytes` (rounded up to 2 MiB). The first 2 MiB are mapped
-    /// at once, so that [`Arena::hugepages`] has an answer.
+    /// Makes an arena that may grow to `limit_bytes` (rounded up to 2 MiB). The first 2 MiB are
+    /// mapped at once, so that [`Arena::hugepages`] has a result.
     ///
     /// # Errors
-    /// What the system says when it refuses the address range or the first 2 MiB.
+    /// The system's error, if it refuses the address range or the first 2 MiB.
     pub fn new(limit_bytes: usize) -> io::Result<Arc<Self>> {
         let limit = limit_bytes
             .max(1)
@@ -130,33 +134,34 @@ impl Arena {
         Ok(Arc::new(arena))
     }
 
-    /// A zeroed block of `len` bytes whose address and offset are multiples of `align`.
+    /// Returns a zeroed block of `len` bytes whose address and offset are multiples of `align`.
     ///
     /// # Errors
     /// [`ArenaError::Full`] at the limit, [`ArenaError::Layout`] for an empty block or an alignment
-    /// that is no power of two up to 2 MiB, [`ArenaError::System`] when memory ran out.
+    /// that is no power of two up to 2 MiB, [`ArenaError::System`] if the system has no memory
+    /// left.
     pub fn alloc(self: &Arc<Self>, len: usize, align: usize) -> Result<Block, ArenaError> {
         let span = len.checked_next_multiple_of(LINE).unwrap_or(usize::MAX);
         if len == 0 || !align.is_power_of_two() || align > STEP {
             return Err(ArenaError::Layout { len, align });
         }
         let (offset, touched) = self.lock().take(self.base, len, span, align.max(LINE))?;
-        // SAFETY: `take` gives an offset of `span` mapped bytes above `base` that no other block holds.
+        // SAFETY: `take` returned an offset with `span` mapped bytes that no other block has.
         let start = unsafe { self.base.add(offset) };
         if offset < touched {
-            // SAFETY: as above, and the length is not more than `span`.
+            // SAFETY: as above, and the length is at most `span`.
             unsafe { ptr::write_bytes(start.as_ptr(), 0, span.min(touched - offset)) };
         }
         Ok(Block { arena: Arc::clone(self), start, offset, len, span })
     }
 
-    /// True if all memory mapped so far is hugepages.
+    /// Returns true if all memory mapped so far consists of hugepages.
     pub fn hugepages(&self) -> bool {
         let state = self.lock();
         state.huge_mapped == state.mapped
     }
 
-    /// How much exists and is in use.
+    /// Returns the size and use.
     pub fn stats(&self) -> ArenaStats {
         let state = self.lock();
         ArenaStats {
@@ -167,7 +172,8 @@ impl Arena {
         }
     }
 
-    /// The state is consistent between any two statements that can panic, so poison means nothing.
+    /// Locks the state. It is consistent at every point that can panic, so poisoning has no
+    /// meaning.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,7 +187,7 @@ impl Drop for Arena {
 }
 
 impl State {
-    /// Takes `span` bytes and says up to where memory is not zero any more.
+    /// Takes `span` bytes. Returns their offset, and the offset from which on memory is still zero.
     fn take(
         &mut self,
         base: NonNull<u8>,
@@ -203,7 +209,8 @@ impl State {
         Ok((offset, touched))
     }
 
-    /// How many bytes, in whole steps, must be added for a block of `span` bytes to fit at the end.
+    /// Returns how many bytes, in whole steps, must be added for a block of `span` bytes at the
+    /// end.
     fn missing(&self, need: usize, span: usize, align: usize) -> Result<usize, ArenaError> {
         let start = self.free.tail(self.mapped).next_multiple_of(align);
         start
@@ -221,16 +228,18 @@ impl State {
             self.huge.as_ref()
         } else {
             warn_once(self.limit);
-            // What is mapped stays; the descriptor is not needed any more.
+            // The existing mappings stay; the descriptor is not needed any more.
             self.huge = None;
             extend_plain(&mut self.plain, bytes).map_err(|error| system(bytes, &error))?;
             self.plain.as_ref()
         };
         let file = file.expect("extended above");
-        // SAFETY: the range is inside the reservation (`missing` checked it) and nothing is in it yet.
+        // SAFETY: the range is inside the reservation (checked by `missing`) and nothing is mapped
+        // in it yet.
         let mapped = unsafe { file.map_last(base.add(self.mapped), bytes) };
         if let Err(error) = mapped {
-            // A failed MAP_FIXED may leave a hole that belongs to nobody: never touch it again.
+            // A failed MAP_FIXED may leave a hole in the reservation, which another mapping may
+            // fill: the range is not used again.
             self.limit = self.mapped;
             return Err(system(bytes, &error));
         }
@@ -276,26 +285,27 @@ fn warn_once(limit: usize) {
 
 impl MemFile {
     fn create(flags: libc::c_uint) -> io::Result<Self> {
-        // SAFETY: the name is a C string; the call has no other demands.
+        // SAFETY: the name is a C string with static lifetime.
         let fd = unsafe { libc::memfd_create(c"feroce-arena".as_ptr(), libc::MFD_CLOEXEC | flags) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and ours alone.
+        // SAFETY: the kernel returned a new descriptor, which nothing else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd, len: 0 })
     }
 
-    /// Adds `bytes` of zeroed pages. They are allocated here and now: a page that could not be had
-    /// at its first touch would be a `SIGBUS`.
+    /// Adds `bytes` of zeroed pages and allocates them at once: a page that is missing at its first
+    /// access would cause a `SIGBUS`.
     fn extend(&mut self, bytes: usize) -> io::Result<()> {
         let fd = self.fd.as_raw_fd();
         let (start, count) = (file_offset(self.len)?, file_offset(bytes)?);
-        // SAFETY: plain system calls on our own descriptor, before anything maps the new range.
+        // SAFETY: the calls take no pointers, and the new range of the file is not mapped anywhere
+        // yet.
         unsafe {
             if libc::fallocate(fd, 0, start, count) != 0 {
                 let error = io::Error::last_os_error();
-                // Give back the pages of a half-done attempt.
+                // Free the pages of a partial allocation.
                 libc::ftruncate(fd, start);
                 return Err(error);
             }
@@ -307,12 +317,12 @@ impl MemFile {
     /// Maps the last `bytes` of the file at `address`.
     ///
     /// # Safety
-    /// `address` and the `bytes` behind it are a reserved range that nobody uses.
+    /// `bytes` bytes at `address` are a reserved range that nothing uses.
     unsafe fn map_last(&self, address: NonNull<u8>, bytes: usize) -> io::Result<()> {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
         let start = file_offset(self.len - bytes)?;
-        // SAFETY: the caller owns the range; the file is at least that long.
+        // SAFETY: nothing uses the range (contract), and the file is at least `start + bytes` long.
         let at = unsafe {
             libc::mmap(
                 address.as_ptr().cast(),
@@ -331,36 +341,37 @@ fn file_offset(bytes: usize) -> io::Result<libc::off_t> {
     libc::off_t::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
-/// Reserves `len` bytes of address space, aligned to [`STEP`], with no memory behind it.
+/// Reserves `len` bytes of address space, aligned to [`STEP`], without memory.
 fn reserve(len: usize) -> io::Result<NonNull<u8>> {
     let padded =
         len.checked_add(STEP).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs nothing.
+    // SAFETY: the kernel chooses the address of the new mapping, so it replaces no other.
     let at = unsafe { libc::mmap(ptr::null_mut(), padded, libc::PROT_NONE, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
     let raw = NonNull::new(at.cast::<u8>()).expect("mmap gave an address other than 0");
     let head = raw.as_ptr().align_offset(STEP);
-    // SAFETY: head < STEP and the mapping is len + STEP bytes, so all three parts are inside it.
+    // SAFETY: `head < STEP` and the mapping has `len + STEP` bytes, so all three parts are inside
+    // it.
     let (base, end) = unsafe { (raw.add(head), raw.add(head + len)) };
     unmap(raw, head);
     unmap(end, STEP - head);
     Ok(base)
 }
 
-/// Gives a range of this module's own mappings back.
+/// Unmaps a range of this module's own mappings.
 fn unmap(start: NonNull<u8>, len: usize) {
     if len > 0 {
-        // SAFETY: called for parts of a mapping made by `reserve` that nobody uses any more.
+        // SAFETY: the callers pass parts of a mapping made by `reserve` that nothing uses any more.
         let done = unsafe { libc::munmap(start.as_ptr().cast(), len) };
-        debug_assert_eq!(done, 0, "munmap of our own range");
+        debug_assert_eq!(done, 0, "munmap of its own range");
     }
 }
 
-/// A zeroed piece of an [`Arena`]. Dropping it gives the memory back for others: whoever keeps a
-/// pointer into it keeps the block too.
+/// A zeroed part of an [`Arena`]. Dropping the block frees the memory for other blocks, so an owner
+/// of a pointer into the block must keep the block.
 #[derive(Debug)]
 pub struct Block {
     arena: Arc<Arena>,
@@ -370,26 +381,27 @@ pub struct Block {
     span: usize,
 }
 
-// SAFETY: the block is the only owner of its bytes and gives out nothing but a raw pointer.
+// SAFETY: the block is the only owner of its bytes, and its methods return only a raw pointer.
 unsafe impl Send for Block {}
-// SAFETY: as for `Send`; shared access through that pointer is the business of who derefers it.
+// SAFETY: as for `Send`; a shared block gives access only through the raw pointer, whose users
+// state why their accesses are sound.
 unsafe impl Sync for Block {}
 
-// A block is never empty, so `is_empty` would be an idle question.
+// A block is never empty, so `is_empty` would have no use.
 #[allow(clippy::len_without_is_empty)]
 impl Block {
-    /// Address of the first byte in this process. The bytes are readable and writable while the
-    /// block lives.
+    /// Returns the address of the first byte. The bytes are readable and writable while the block
+    /// lives.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Length in bytes, as asked for.
+    /// Returns the requested length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Distance from the start of the arena in bytes: the same in every process.
+    /// Returns the distance from the start of the arena in bytes.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -403,12 +415,12 @@ impl Drop for Block {
     }
 }
 
-/// Free ranges: offset to length. No two touch.
+/// Free ranges: offset to length. No two are adjacent.
 #[derive(Debug, Default)]
 struct FreeList(BTreeMap<usize, usize>);
 
 impl FreeList {
-    /// Takes `len` bytes from the first range in which they fit.
+    /// Takes `len` bytes from the first range with enough room.
     fn take(&mut self, len: usize, align: usize) -> Option<usize> {
         let (start, size, offset) = self.0.iter().find_map(|(&start, &size)| {
             let offset = start.next_multiple_of(align);
@@ -426,7 +438,7 @@ impl FreeList {
         Some(offset)
     }
 
-    /// Takes a range back and joins it with its neighbours.
+    /// Adds a free range and joins it with its neighbours.
     fn give(&mut self, mut start: usize, mut len: usize) {
         if let Some((&before, &size)) = self.0.range(..start).next_back() {
             assert!(before + size <= start, "range given back twice");
@@ -445,7 +457,7 @@ impl FreeList {
         self.0.insert(start, len);
     }
 
-    /// Start of the free range that ends at `end`, or `end`.
+    /// Returns the start of the free range that ends at `end`, or `end` without one.
     fn tail(&self, end: usize) -> usize {
         match self.0.last_key_value() {
             Some((&start, &len)) if start + len == end => start,
@@ -461,16 +473,16 @@ mod tests {
     use super::*;
 
     fn bytes(block: &Block) -> &[u8] {
-        // SAFETY: the block is alive and the tests write to it only between two calls of this.
+        // SAFETY: the block lives, and the tests write to it only when no such slice exists.
         unsafe { std::slice::from_raw_parts(block.as_ptr().as_ptr(), block.len()) }
     }
 
     fn fill(block: &Block, value: u8) {
-        // SAFETY: the bytes are the block's, and nobody else looks at them now.
+        // SAFETY: the bytes belong to the block, and no slice of them exists now.
         unsafe { ptr::write_bytes(block.as_ptr().as_ptr(), value, block.len()) };
     }
 
-    /// Size of the pages behind `address`, as the kernel says.
+    /// Returns the size of the pages at `address` from `/proc/self/smaps`.
     fn page_size(address: usize) -> usize {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut inside = false;
@@ -488,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn says_truly_whether_it_has_hugepages() {
+    fn hugepages_are_reported_as_the_kernel_maps_them() {
         let arena = Arena::new(64 << 20).unwrap();
         let block = arena.alloc(1, 1).unwrap();
         let page = page_size(block.as_ptr().as_ptr().addr());
@@ -496,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn grows_in_steps_up_to_the_limit_and_reuses_what_comes_back() {
+    fn the_arena_grows_in_steps_to_its_limit_and_reuses_freed_memory() {
         let arena = Arena::new(5 << 20).unwrap();
         let stats = arena.stats();
         assert_eq!((stats.limit, stats.mapped, stats.used), (6 << 20, 2 << 20, 0));
@@ -514,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_comes_back_is_zeroed_for_the_next() {
+    fn freed_memory_is_zeroed_for_the_next_block() {
         let arena = Arena::new(STEP).unwrap();
         let block = arena.alloc(1000, 64).unwrap();
         let first = block.offset();
@@ -535,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_cannot_be() {
+    fn impossible_requests_are_errors() {
         let arena = Arena::new(STEP).unwrap();
         for (len, align) in [(0, 1), (1, 0), (1, 3), (1, 4 << 20)] {
             assert_eq!(arena.alloc(len, align).unwrap_err(), ArenaError::Layout { len, align });
@@ -557,9 +569,11 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Live blocks are aligned, zeroed at birth, never overlap, and give everything back.
+        /// Live blocks are aligned, zeroed at first, disjoint, and return all memory.
         #[test]
-        fn blocks_never_meet(steps in prop::collection::vec((any::<bool>(), 1..300_000_usize, 0..13_u32), 1..60)) {
+        fn blocks_never_overlap(
+            steps in prop::collection::vec((any::<bool>(), 1..300_000_usize, 0..13_u32), 1..60),
+        ) {
             let arena = Arena::new(8 << 20).unwrap();
             let mut live: Vec<(u8, Block)> = Vec::new();
             for (turn, (free, len, align)) in steps.into_iter().enumerate() {
@@ -580,7 +594,7 @@ mod tests {
                 prop_assert!(bytes(&block).iter().all(|&byte| byte == mark));
             }
             prop_assert_eq!(arena.stats().used, 0);
-            prop_assert!(arena.alloc(8 << 20, STEP).is_ok(), "free memory came together again");
+            prop_assert!(arena.alloc(8 << 20, STEP).is_ok(), "the free ranges are joined again");
         }
     }
 }

@@ -1,29 +1,29 @@
-//! DMA buffers of other devices, mapped.
+//! Mapped DMA buffers of other devices.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-/// File system of DMA buffers, as `fstatfs` names it (`DMA_BUF_MAGIC`).
+/// File system type of DMA buffers, as `fstatfs` returns it (`DMA_BUF_MAGIC`).
 const MAGIC: i64 = 0x444d_4142;
 /// `DMA_BUF_IOCTL_SYNC`: `_IOW('b', 0, struct dma_buf_sync)`, one 64-bit word of flags.
 const SYNC: libc::c_ulong = 0x4008_6200;
-/// Reads and writes of the CPU (`DMA_BUF_SYNC_RW`) begin, or with [`END`] end.
+/// Start of CPU reads and writes (`DMA_BUF_SYNC_RW`); with [`END`], their end.
 const READ_WRITE: u64 = 3;
 const END: u64 = 4;
 
-/// Part of a DMA buffer, mapped until it is dropped. The CPU may access it in the meantime, which is what its
-/// exporter is told.
+/// A mapped part of a DMA buffer, unmapped on drop. While it is mapped the CPU may access it; the
+/// exporter is informed of this.
 #[derive(Debug)]
 pub struct DmaBuf {
     fd: OwnedFd,
     start: NonNull<libc::c_void>,
     span: usize,
-    /// The first byte that was asked for, in the mapping.
+    /// Offset of the requested first byte in the mapping.
     skip: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone, and it gives out nothing but an address.
+// SAFETY: the mapping belongs to this value alone, and its methods return only an address.
 unsafe impl Send for DmaBuf {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for DmaBuf {}
@@ -32,7 +32,7 @@ impl DmaBuf {
     /// Maps `len` bytes of `buffer` from `offset` on.
     ///
     /// # Errors
-    /// `EINVAL` if it is no DMA buffer or the range leaves it; what its exporter says to being mapped.
+    /// `EINVAL` if it is no DMA buffer or the range exceeds it; otherwise the exporter's error.
     pub fn map(buffer: BorrowedFd<'_>, offset: u64, len: usize, write: bool) -> io::Result<Self> {
         const PAGE: u64 = 4096;
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
@@ -46,7 +46,7 @@ impl DmaBuf {
         let at = libc::off_t::try_from(aligned).map_err(|_| invalid())?;
         let span = len.checked_add(skip).ok_or_else(invalid)?;
         let write = if write { libc::PROT_WRITE } else { 0 };
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: the kernel chooses the address of the new mapping, so it replaces no other.
         let start = unsafe {
             let rights = libc::PROT_READ | write;
             libc::mmap(ptr::null_mut(), span, rights, libc::MAP_SHARED, fd.as_raw_fd(), at)
@@ -60,13 +60,13 @@ impl DmaBuf {
         Ok(mapped)
     }
 
-    /// Address of the first byte that was asked for.
+    /// Returns the address of the requested first byte.
     pub fn address(&self) -> u64 {
         self.start.as_ptr().expose_provenance() as u64 + self.skip as u64
     }
 
     fn sync(&self, flags: u64) -> io::Result<()> {
-        // SAFETY: the kernel reads the eight bytes of `flags`.
+        // SAFETY: the kernel reads the 8 bytes of `flags`.
         let refused = unsafe { libc::ioctl(self.fd.as_raw_fd(), SYNC, &raw const flags) } != 0;
         if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -75,13 +75,14 @@ impl DmaBuf {
 impl Drop for DmaBuf {
     fn drop(&mut self) {
         let _ = self.sync(READ_WRITE | END);
-        // SAFETY: the mapping of `map`, which nothing refers to any more: the region was withdrawn before.
+        // SAFETY: this is the mapping of `map`. Nothing refers to it any more: the region that held
+        // this value was withdrawn, and every core has ended its turn, before the value is dropped.
         unsafe { libc::munmap(self.start.as_ptr(), self.span) };
     }
 }
 
 fn is_dma_buf(fd: &OwnedFd) -> io::Result<bool> {
-    // SAFETY: all bytes zero are a valid `statfs`, and the kernel writes one.
+    // SAFETY: `statfs` is valid with all bytes zero, and the kernel writes at most one `statfs`.
     let (refused, stat) = unsafe {
         let mut stat: libc::statfs = std::mem::zeroed();
         (libc::fstatfs(fd.as_raw_fd(), &mut stat) != 0, stat)
@@ -89,9 +90,9 @@ fn is_dma_buf(fd: &OwnedFd) -> io::Result<bool> {
     if refused { Err(io::Error::last_os_error()) } else { Ok(stat.f_type == MAGIC) }
 }
 
-/// Bytes of a DMA buffer: where its end is.
+/// Returns the size of a DMA buffer in bytes.
 fn size(fd: &OwnedFd) -> io::Result<u64> {
-    // SAFETY: no pointers are involved.
+    // SAFETY: the call takes no pointers.
     let end = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END) };
     u64::try_from(end).map_err(|_| io::Error::last_os_error())
 }
@@ -102,7 +103,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn other_files_are_no_dma_buffers() {
+    fn a_regular_file_is_not_accepted_as_a_dma_buffer() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let refused = DmaBuf::map(file.as_fd(), 0, 4096, false).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));

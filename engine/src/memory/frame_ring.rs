@@ -1,24 +1,25 @@
 //! A single-producer single-consumer ring of Ethernet frames in a [`Block`].
 //!
-//! Frames are written in place, published in batches and read in bursts. The ring joins the two
-//! ends of a shared-memory port and hands frames from one core to another. It is lossless: a full
-//! ring gives no slot.
+//! Frames are written in place, published in batches and read in bursts. The ring connects the two
+//! ends of a shared-memory port, and passes frames from one core to another. It is lossless: a full
+//! ring returns no slot.
 //!
-//! # In memory
+//! # Layout
 //! ```text
-//! line 0   tail      frames published, mod 2^32     written by the producer
-//! line 1   head      frames given back, mod 2^32    written by the consumer
-//! line 2   sleeping and gone flags of both          written rarely
-//! slots    { len: u32, priority: u8, pad, frame: slot_bytes } each on a cache line of its own
+//! tail     frames published, mod 2^32        written by the producer
+//! head     frames given back, mod 2^32       written by the consumer
+//! flags    sleeping and gone, of both        written rarely
+//! slots    { len: u32, priority: u8, padding, frame: slot_bytes }, each on a cache line of its own
 //! ```
-//! Nothing in it is a pointer. What the other half wrote (indices, lengths) is checked before use,
-//! because it may one day be another process: bad values lose frames, never memory safety.
+//! `tail`, `head` and `flags` are padded against false sharing. The ring holds no pointers. Each
+//! half checks what the other half wrote (indices, lengths) before use, because the other half may
+//! be another process one day: bad values lose frames, but never cause a memory error.
 //!
 //! # Sleeping
 //! Each half may sleep on an eventfd: the consumer until a frame is published, the producer until
-//! slots are given back. It sets its flag, fences, and looks at the ring once more; the other half
-//! moves its index, fences, and looks at the flag. One of the two sees the other, so no wake-up is
-//! lost, and a half whose partner is awake makes no system call.
+//! slots are given back. The half that goes to sleep sets its flag, fences, and reads the ring once
+//! more. The other half moves its index, fences, and reads the flag. At least one of them sees the
+//! other's store, so no wake-up is lost. A half whose partner is awake makes no system call.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -27,48 +28,50 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+use crossbeam_utils::CachePadded;
 use thiserror::Error;
 
 use super::arena::{Arena, ArenaError, Block};
 use crate::port::{Priority, RX_BURST};
 use crate::wake::EventFd;
 
-/// Cache line, in bytes; and the line beside it, which x86 fetches along.
+/// Alignment of slots, in bytes: a cache line.
 const LINE: usize = 64;
 
-/// Bytes of a slot before its frame: keeps the frame aligned to 16.
+/// Bytes in front of a frame in its slot; keeps the frame 16-byte aligned.
 const SLOT_HEADER: usize = 16;
 
-/// Most slots of a ring.
+/// Maximum number of slots.
 const SLOTS_MAX: usize = 1 << 20;
 
-/// Largest slot, in bytes.
+/// Maximum size of a slot, in bytes.
 const SLOT_BYTES_MAX: usize = 1 << 20;
 
-/// [`RX_BURST`] as the rings count.
+/// [`RX_BURST`] in the type of the ring's indices.
 #[allow(clippy::cast_possible_truncation)] // 64
 const BURST: u32 = RX_BURST as u32;
 
-/// Why there is no ring.
+/// Why a ring could not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameRingError {
     /// The number of slots is no power of two up to 2^20, or a slot is empty or above 1 MiB.
     #[error(
-        "no frame ring has {slots} slots of {slot_bytes} bytes: slots must be a power of two up to 2^20, of 1 B to 1 MiB"
+        "a frame ring cannot have {slots} slots of {slot_bytes} bytes: the number of slots must be \
+         a power of two up to 2^20, and a slot must have 1 B to 1 MiB"
     )]
     Shape {
-        /// Slots asked for.
+        /// Slots requested.
         slots: usize,
-        /// Bytes per slot asked for.
+        /// Bytes per slot requested.
         slot_bytes: usize,
     },
-    /// The arena gave no memory for it.
+    /// The arena has no memory for the ring.
     #[error(transparent)]
     Memory(#[from] ArenaError),
-    /// The system gave no eventfd.
+    /// The system has no eventfd left.
     #[error("no eventfd for a frame ring: {}", io::Error::from_raw_os_error(*.errno))]
     Eventfd {
-        /// What it answered.
+        /// Error number of the system.
         errno: i32,
     },
 }
@@ -76,7 +79,8 @@ pub enum FrameRingError {
 /// Makes a ring of `slots` frames of up to `slot_bytes` bytes each.
 ///
 /// # Errors
-/// [`FrameRingError::Shape`] unless `slots` is a power of two; else what memory or eventfd lacked.
+/// [`FrameRingError::Shape`] unless `slots` is a power of two; otherwise the missing memory or
+/// eventfd.
 pub fn frame_ring(
     arena: &Arc<Arena>,
     slots: usize,
@@ -93,8 +97,8 @@ pub fn frame_ring(
         slots: count,
         stride,
         slot_bytes,
-        frames_published: bell()?,
-        slots_given_back: bell()?,
+        frames_published: new_eventfd()?,
+        slots_given_back: new_eventfd()?,
     });
     let producer =
         FrameProducer { ring: Arc::clone(&ring), tail: 0, published: 0, head: 0, taken: false };
@@ -108,55 +112,55 @@ pub struct FrameProducer {
     ring: Arc<Ring>,
     /// Frames committed.
     tail: u32,
-    /// Frames the consumer knows of.
+    /// Frames published.
     published: u32,
-    /// Frames given back, as seen last.
+    /// Frames given back, as last read.
     head: u32,
-    /// [`FrameProducer::slot`] gave a slot that was not committed yet.
+    /// [`FrameProducer::slot`] has returned a slot that is not committed yet.
     taken: bool,
 }
 
 impl FrameProducer {
-    /// How many slots can be filled now: exact below [`RX_BURST`], above it perhaps too few.
+    /// Returns how many slots can be filled: exact below [`RX_BURST`], a lower bound above.
     pub fn room(&mut self) -> usize {
-        // The consumer's line is asked only when a burst might not fit what we knew.
+        // The consumer's cache line is read only if a burst might not fit otherwise.
         if self.known_room() < BURST {
             self.refresh();
         }
         self.known_room() as usize
     }
 
-    /// How many of the slots, in per cent, have frames that the other end has not given back.
+    /// Returns the share of slots, in per cent, whose frames the consumer has not given back.
     pub fn fill(&mut self) -> u8 {
         self.refresh();
         let used = u64::from(self.ring.slots - self.known_room());
         u8::try_from(used * 100 / u64::from(self.ring.slots)).expect("at most 100")
     }
 
-    /// Bytes a slot holds.
+    /// Returns the size of a slot in bytes.
     pub fn slot_bytes(&self) -> usize {
         self.ring.slot_bytes
     }
 
-    /// The next slot, to be filled and committed; `None` without room. Its old content is
-    /// arbitrary. Asked again without a commit, it is the same slot.
+    /// Returns the next slot, to be filled and committed; `None` without room. Its content is
+    /// arbitrary. Repeated calls without a commit return the same slot.
     pub fn slot(&mut self) -> Option<&mut [u8]> {
         if self.known_room() == 0 {
             self.refresh();
         }
         self.taken = self.known_room() > 0;
-        // SAFETY: slots between `tail` and `head + slots` are the producer's: the consumer gave
-        // them back (Acquire in `refresh`) and looks at none before it is published.
+        // SAFETY: the producer owns the slots between `tail` and `head + slots`: the consumer has
+        // given them back (Acquire in `refresh`) and reads none before it is published.
         self.taken.then(|| unsafe {
             slice::from_raw_parts_mut(self.ring.frame(self.tail).as_ptr(), self.ring.slot_bytes)
         })
     }
 
-    /// Queues the first `len` bytes of the slot taken last. The consumer sees them after
+    /// Commits the first `len` bytes of the last slot. The consumer sees them after
     /// [`FrameProducer::publish`].
     ///
     /// # Panics
-    /// If no slot was taken or `len` is more than a slot holds.
+    /// If no slot was taken, or `len` exceeds the slot.
     pub fn commit(&mut self, len: usize, priority: Priority) {
         assert!(self.taken, "commit without a slot");
         assert!(
@@ -166,27 +170,28 @@ impl FrameProducer {
         );
         #[allow(clippy::cast_possible_truncation)] // At most SLOT_BYTES_MAX.
         let header = SlotHeader { len: len as u32, priority: priority.value() };
-        // SAFETY: the slot is the producer's, as in `slot`; its header is aligned and inside it.
+        // SAFETY: the producer owns the slot, as in `slot`; its header is aligned and inside the
+        // slot.
         unsafe { self.ring.header(self.tail).write(header) };
         self.tail = self.tail.wrapping_add(1);
         self.taken = false;
     }
 
-    /// Shows all committed frames to the consumer and wakes it if it sleeps. False if the consumer
-    /// is gone: nobody will ever read them.
+    /// Publishes all committed frames and wakes the consumer if it sleeps. Returns false if the
+    /// consumer is gone, so that nothing will read them.
     pub fn publish(&mut self) -> bool {
         let control = self.ring.control();
         if self.published != self.tail {
             self.published = self.tail;
-            control.tail.0.store(self.tail, Ordering::Release);
-            wake(&control.flags.0.consumer_sleeps, &self.ring.frames_published);
+            control.tail.store(self.tail, Ordering::Release);
+            wake(&control.flags.consumer_sleeps, &self.ring.frames_published);
         }
-        control.flags.0.consumer_gone.load(Ordering::Acquire) == 0
+        control.flags.consumer_gone.load(Ordering::Acquire) == 0
     }
 
-    /// Prepares to sleep until there is room. False if there is some: do not sleep.
+    /// Prepares to sleep until there is room. Returns false if there is room already: do not sleep.
     pub fn arm(&mut self) -> bool {
-        self.ring.control().flags.0.producer_sleeps.store(1, Ordering::Relaxed);
+        self.ring.control().flags.producer_sleeps.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.refresh();
         let sleep = self.known_room() == 0;
@@ -198,31 +203,31 @@ impl FrameProducer {
 
     /// Undoes [`FrameProducer::arm`].
     pub fn disarm(&mut self) {
-        calm(&self.ring.control().flags.0.producer_sleeps, &self.ring.slots_given_back);
+        clear_sleep_flag(&self.ring.control().flags.producer_sleeps, &self.ring.slots_given_back);
     }
 
-    /// Becomes readable when there is room again after [`FrameProducer::arm`], or the consumer is
-    /// gone.
+    /// Returns the descriptor that becomes readable when, after [`FrameProducer::arm`], there is
+    /// room again or the consumer is gone.
     pub fn fd(&self) -> RawFd {
         self.ring.slots_given_back.as_fd().as_raw_fd()
     }
 
     fn known_room(&self) -> u32 {
-        // More in use than there are slots is a lie of the other half: no room then.
+        // If the other half claims more frames than there are slots, there is no room.
         self.ring.slots.saturating_sub(self.tail.wrapping_sub(self.head))
     }
 
     fn refresh(&mut self) {
         let control = self.ring.control();
-        let gone = control.flags.0.consumer_gone.load(Ordering::Acquire) != 0;
-        // Without a consumer every slot is ours: the sender goes on, as with a cable pulled.
-        self.head = if gone { self.tail } else { control.head.0.load(Ordering::Acquire) };
+        let gone = control.flags.consumer_gone.load(Ordering::Acquire) != 0;
+        // Without a consumer all slots are free: the sender continues, as with an unplugged cable.
+        self.head = if gone { self.tail } else { control.head.load(Ordering::Acquire) };
     }
 }
 
 impl Drop for FrameProducer {
     fn drop(&mut self) {
-        let flags = &self.ring.control().flags.0;
+        let flags = &self.ring.control().flags;
         flags.producer_gone.store(1, Ordering::Release);
         wake(&flags.consumer_sleeps, &self.ring.frames_published);
     }
@@ -234,17 +239,17 @@ pub struct FrameConsumer {
     ring: Arc<Ring>,
     /// Frames given back.
     head: u32,
-    /// Frames of the current burst, from `head` on.
+    /// Frames of the current burst, starting at `head`.
     burst: u32,
-    /// Frames published, as seen last.
+    /// Frames published, as last read.
     tail: u32,
-    /// Of the current burst: read once, so that nobody changes a length after its check.
+    /// Headers of the current burst. They are read once, so that no length changes after its check.
     headers: [SlotHeader; RX_BURST],
 }
 
 impl FrameConsumer {
     /// Gives the frames of the last burst back and takes the next ones, at most [`RX_BURST`].
-    /// Returns how many [`FrameConsumer::frame`] can show.
+    /// Returns how many [`FrameConsumer::frame`] can return.
     pub fn burst(&mut self) -> usize {
         self.give_back();
         if self.waiting() == 0 {
@@ -253,30 +258,32 @@ impl FrameConsumer {
         self.burst = self.waiting().min(BURST);
         for index in 0..self.burst {
             let header = self.ring.header(self.head.wrapping_add(index));
-            // SAFETY: published and not given back, so the producer left it alone (Acquire in
-            // `refresh`); aligned and inside the slot. Volatile: read exactly once.
+            // SAFETY: the slot is published and not given back, so the producer does not access it
+            // (Acquire in `refresh`). The header is aligned and inside the slot. Volatile: read
+            // exactly once.
             self.headers[index as usize] = unsafe { header.read_volatile() };
         }
         self.burst as usize
     }
 
-    /// Frame `index` of the burst. A length above the slot, which no honest producer writes, is cut.
+    /// Returns frame `index` of the burst. A length that exceeds the slot, which no correct
+    /// producer writes, is reduced to the slot's size.
     ///
     /// # Panics
-    /// If `index` is not below the last answer of [`FrameConsumer::burst`].
+    /// If `index` is not below the last result of [`FrameConsumer::burst`].
     pub fn frame(&self, index: usize) -> (&[u8], Priority) {
         assert!(index < self.burst as usize, "frame {index} of a burst of {}", self.burst);
         let header = self.headers[index];
         #[allow(clippy::cast_possible_truncation)] // Below RX_BURST.
         let start = self.ring.frame(self.head.wrapping_add(index as u32));
         let len = (header.len as usize).min(self.ring.slot_bytes);
-        // SAFETY: the slot is the consumer's until `burst` gives it back, which needs `&mut self`;
-        // `len` is not more than the slot holds.
+        // SAFETY: the consumer owns the slot until `burst` gives it back, which needs `&mut self`;
+        // `len` is at most the slot's size.
         let frame = unsafe { slice::from_raw_parts(start.as_ptr(), len) };
         (frame, Priority::new(header.priority))
     }
 
-    /// How many of the slots behind the current burst, in per cent, have frames that wait.
+    /// Returns the share of slots after the current burst, in per cent, that hold published frames.
     pub fn fill(&mut self) -> u8 {
         self.refresh();
         let behind = u64::from(self.waiting().saturating_sub(self.burst));
@@ -284,11 +291,11 @@ impl FrameConsumer {
         u8::try_from((behind * 100 / slots).min(100)).expect("at most 100")
     }
 
-    /// Prepares to sleep until frames come; gives the last burst back. False if frames are
+    /// Prepares to sleep until frames come; gives the last burst back. Returns false if frames are
     /// waiting: do not sleep.
     pub fn arm(&mut self) -> bool {
         self.give_back();
-        self.ring.control().flags.0.consumer_sleeps.store(1, Ordering::Relaxed);
+        self.ring.control().flags.consumer_sleeps.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.refresh();
         let sleep = self.waiting() == 0;
@@ -300,17 +307,19 @@ impl FrameConsumer {
 
     /// Undoes [`FrameConsumer::arm`].
     pub fn disarm(&mut self) {
-        calm(&self.ring.control().flags.0.consumer_sleeps, &self.ring.frames_published);
+        clear_sleep_flag(&self.ring.control().flags.consumer_sleeps, &self.ring.frames_published);
     }
 
-    /// Becomes readable when frames come after [`FrameConsumer::arm`], or the producer is gone.
+    /// Returns the descriptor that becomes readable when, after [`FrameConsumer::arm`], frames come
+    /// or the producer is gone.
     pub fn fd(&self) -> RawFd {
         self.ring.frames_published.as_fd().as_raw_fd()
     }
 
-    /// True if the producer is gone: what was published can still be read, and nothing follows.
+    /// Returns true if the producer is gone: published frames can still be read, and no more
+    /// follow.
     pub fn producer_gone(&self) -> bool {
-        self.ring.control().flags.0.producer_gone.load(Ordering::Acquire) != 0
+        self.ring.control().flags.producer_gone.load(Ordering::Acquire) != 0
     }
 
     fn give_back(&mut self) {
@@ -318,31 +327,31 @@ impl FrameConsumer {
             self.head = self.head.wrapping_add(self.burst);
             self.burst = 0;
             let control = self.ring.control();
-            control.head.0.store(self.head, Ordering::Release);
-            wake(&control.flags.0.producer_sleeps, &self.ring.slots_given_back);
+            control.head.store(self.head, Ordering::Release);
+            wake(&control.flags.producer_sleeps, &self.ring.slots_given_back);
         }
     }
 
     fn waiting(&self) -> u32 {
         let waiting = self.tail.wrapping_sub(self.head);
-        // More frames than slots is a lie of the other half: none then.
+        // If the other half claims more frames than there are slots, there are none.
         if waiting > self.ring.slots { 0 } else { waiting }
     }
 
     fn refresh(&mut self) {
-        self.tail = self.ring.control().tail.0.load(Ordering::Acquire);
+        self.tail = self.ring.control().tail.load(Ordering::Acquire);
     }
 }
 
 impl Drop for FrameConsumer {
     fn drop(&mut self) {
-        let flags = &self.ring.control().flags.0;
+        let flags = &self.ring.control().flags;
         flags.consumer_gone.store(1, Ordering::Release);
         wake(&flags.producer_sleeps, &self.ring.slots_given_back);
     }
 }
 
-/// What both halves share.
+/// State shared by both halves.
 #[derive(Debug)]
 struct Ring {
     block: Block,
@@ -355,19 +364,21 @@ struct Ring {
 
 impl Ring {
     fn control(&self) -> &Control {
-        // SAFETY: the block was allocated with the size and alignment of `Control` and more, it
-        // lives as long as `self`, and atomics may be shared and hold any bits.
+        // SAFETY: the block has at least the size and the alignment of `Control` and lives as long
+        // as `self`. `Control` consists of atomics, which may be shared and are valid with any
+        // bits.
         unsafe { self.block.as_ptr().cast::<Control>().as_ref() }
     }
 
     fn header(&self, index: u32) -> NonNull<SlotHeader> {
         let slot = (index & (self.slots - 1)) as usize;
-        // SAFETY: the slot number is below `slots` and the block has `slots` slots behind `Control`.
+        // SAFETY: the slot number is below `slots`, and the block has `slots` slots of `stride`
+        // bytes after `Control`.
         unsafe { self.block.as_ptr().add(size_of::<Control>() + slot * self.stride).cast() }
     }
 
     fn frame(&self, index: u32) -> NonNull<u8> {
-        // SAFETY: every slot is at least SLOT_HEADER + slot_bytes long.
+        // SAFETY: every slot has at least SLOT_HEADER + slot_bytes bytes.
         unsafe { self.header(index).cast::<u8>().add(SLOT_HEADER) }
     }
 }
@@ -375,14 +386,10 @@ impl Ring {
 #[repr(C)]
 #[derive(Debug)]
 struct Control {
-    tail: Line<AtomicU32>,
-    head: Line<AtomicU32>,
-    flags: Line<Flags>,
+    tail: CachePadded<AtomicU32>,
+    head: CachePadded<AtomicU32>,
+    flags: CachePadded<Flags>,
 }
-
-#[repr(C, align(128))]
-#[derive(Debug)]
-struct Line<T>(T);
 
 #[repr(C)]
 #[derive(Debug)]
@@ -404,21 +411,21 @@ const _: () = assert!(
     size_of::<SlotHeader>() <= SLOT_HEADER && LINE.is_multiple_of(align_of::<SlotHeader>())
 );
 
-/// Wakes the other half if its `sleeps` flag is up. Called after the move it should see.
-fn wake(sleeps: &AtomicU32, bell: &EventFd) {
+/// Wakes the other half if its `sleeps` flag is set. Called after the index has moved.
+fn wake(sleeps: &AtomicU32, event: &EventFd) {
     fence(Ordering::SeqCst);
     if sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0 {
-        bell.signal();
+        event.signal();
     }
 }
 
-/// Takes the `sleeps` flag down and silences the bell.
-fn calm(sleeps: &AtomicU32, bell: &EventFd) {
+/// Clears the `sleeps` flag and the eventfd.
+fn clear_sleep_flag(sleeps: &AtomicU32, event: &EventFd) {
     sleeps.store(0, Ordering::Relaxed);
-    bell.clear();
+    event.clear();
 }
 
-fn bell() -> Result<EventFd, FrameRingError> {
+fn new_eventfd() -> Result<EventFd, FrameRingError> {
     EventFd::new().map_err(|error| FrameRingError::Eventfd {
         errno: error.raw_os_error().unwrap_or(libc::EMFILE),
     })
@@ -439,13 +446,13 @@ mod tests {
         frame_ring(&Arena::new(1 << 22).unwrap(), slots, slot_bytes).unwrap()
     }
 
-    /// As if 2^32 - 5 frames had gone through already.
+    /// Sets the indices as if 2^32 - 5 frames had already passed.
     fn age((producer, consumer): (&mut FrameProducer, &mut FrameConsumer)) {
         let start = u32::MAX - 4;
         (producer.tail, producer.published, producer.head) = (start, start, start);
         (consumer.tail, consumer.head) = (start, start);
-        producer.ring.control().tail.0.store(start, Ordering::Release);
-        producer.ring.control().head.0.store(start, Ordering::Release);
+        producer.ring.control().tail.store(start, Ordering::Release);
+        producer.ring.control().head.store(start, Ordering::Release);
     }
 
     fn send(producer: &mut FrameProducer, frame: &[u8], priority: u8) {
@@ -453,7 +460,7 @@ mod tests {
         producer.commit(frame.len(), Priority::new(priority));
     }
 
-    /// True if `fd` is readable within the time.
+    /// Returns true if `fd` becomes readable within the time.
     fn readable(fd: RawFd, within: Duration) -> bool {
         let mut scratch = Vec::new();
         poll_readable(&[fd], &mut scratch, Some(within));
@@ -515,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_shapes_are_errors() {
+    fn invalid_shapes_are_errors() {
         let arena = Arena::new(1 << 21).unwrap();
         for (slots, slot_bytes) in [(0, 1), (3, 1), (1 << 21, 1), (1, 0), (1, (1 << 20) + 1)] {
             let error = FrameRingError::Shape { slots, slot_bytes };
@@ -526,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_is_woken_and_a_waking_partner_makes_no_noise() {
+    fn a_sleeping_half_is_woken_and_an_awake_half_is_not() {
         let (mut producer, mut consumer) = ring(1, 8);
         assert!(consumer.arm());
         assert!(!readable(consumer.fd(), AT_ONCE));
@@ -550,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_half_is_noticed_and_wakes_the_other() {
+    fn dropping_one_half_wakes_the_other() {
         let (mut producer, mut consumer) = ring(2, 8);
         send(&mut producer, b"last", 0);
         producer.publish();
@@ -574,27 +581,27 @@ mod tests {
         assert!(!producer.publish());
     }
 
-    /// What a hostile process may write into shared memory.
+    /// Values that a hostile process may write into shared memory.
     #[test]
-    fn lies_of_the_other_half_stay_inside_the_ring() {
+    fn bad_values_of_the_other_half_stay_inside_the_ring() {
         let (mut producer, mut consumer) = ring(4, 100);
         send(&mut producer, b"x", 0);
-        // SAFETY: single-threaded test, slot 0 is committed and not read yet.
+        // SAFETY: the test has one thread; slot 0 is committed and not read yet.
         unsafe { producer.ring.header(0).write(SlotHeader { len: u32::MAX, priority: 0xff }) };
         producer.publish();
         assert_eq!(consumer.burst(), 1);
         assert_eq!((consumer.frame(0).0.len(), consumer.frame(0).1), (100, Priority::new(7)));
-        producer.ring.control().tail.0.store(500, Ordering::Release);
+        producer.ring.control().tail.store(500, Ordering::Release);
         assert_eq!(consumer.burst(), 0, "500 frames are not in 4 slots");
-        producer.ring.control().head.0.store(77, Ordering::Release);
+        producer.ring.control().head.store(77, Ordering::Release);
         assert_eq!((producer.room(), producer.slot().is_none()), (0, true));
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
-        /// Against a queue: what is committed comes out once, in order, unchanged, also where the
-        /// indices wrap.
+        /// Compares with a queue: each committed frame comes out once, in order, unchanged, also
+        /// where the indices wrap.
         #[test]
         fn behaves_like_a_queue(
             bits in 0..8_u32,
@@ -624,7 +631,7 @@ mod tests {
                     }
                     _ => {
                         reading = consumer.burst();
-                        // It may show fewer than there are, but not none.
+                        // It may return fewer frames than there are, but not none.
                         prop_assert!(reading <= published.len().min(RX_BURST));
                         prop_assert!(reading > 0 || published.is_empty());
                         for index in 0..reading {
@@ -639,8 +646,8 @@ mod tests {
         }
     }
 
-    /// Two threads, a small ring, and both sleep whenever they may: every frame arrives whole and
-    /// in order, and no wake-up is lost.
+    /// Two threads with a small ring that both sleep whenever possible: every frame arrives
+    /// unchanged and in order, and no wake-up is lost.
     fn two_threads(frames: u32, sleepy: bool) {
         let (mut producer, mut consumer) = ring(16, 256);
         let writer = thread::spawn(move || {
@@ -698,14 +705,14 @@ mod tests {
         two_threads(300_000, true);
     }
 
-    /// Publishing and falling asleep at the very same moment: whoever comes second sees the other.
-    /// Without either of the two fences this fails.
+    /// Publishing and falling asleep at the same moment: the later one sees the other. Without
+    /// either of the two fences this fails.
     #[test]
-    fn no_wakeup_is_lost_in_the_closest_of_races() {
+    fn no_wakeup_is_lost_when_both_sides_act_at_once() {
         const ROUNDS: u32 = 200_000;
         let (mut producer, mut consumer) = ring(2, 8);
         let arrived = Arc::new(AtomicU32::new(0));
-        // Both leave the barrier at once, as far as two cores can.
+        // Both threads leave the barrier at the same time, as far as possible on two cores.
         let barrier = |arrived: &AtomicU32, meeting: u32| {
             arrived.fetch_add(1, Ordering::SeqCst);
             let mut spins = 0_u32;

@@ -1,10 +1,10 @@
-//! How memory keys are chosen.
+//! Choice of memory keys.
 //!
-//! A key is a 24-bit index and an 8-bit variant. Slot numbers of the table are dense; the index is
-//! the slot number sent through a keyed permutation of the 24-bit numbers, so that one key tells
-//! nothing of the next, and the variant is random. With `m` live regions a guessed key is valid with
-//! probability `m / 2^32`, and a wrong guess costs the guesser its QP. (Keys that step by 0x100, as
-//! Linux rxe's do, can be guessed at once.)
+//! A key is a 24-bit index and an 8-bit variant. Slot numbers of the table are dense. The index is
+//! the slot number after a keyed permutation of the 24-bit numbers, so one key reveals nothing
+//! about the next, and the variant is random. With `m` live regions a guessed key is valid with
+//! probability `m / 2^32`, and a wrong guess moves the guesser's QP to the error state. (Keys in
+//! steps of 0x100, as Linux rxe uses, are easy to guess.)
 
 /// Bits in each half of the Feistel network over 24 bits.
 const HALF_BITS: u32 = 12;
@@ -18,7 +18,7 @@ pub struct KeySpace {
 }
 
 impl KeySpace {
-    /// The permutation selected by `secret`, which must come from a good random source.
+    /// Returns the permutation selected by `secret`, which must come from a good random source.
     pub fn keyed(secret: u128) -> Self {
         let mut rounds = [0; 4];
         for (i, round) in rounds.iter_mut().enumerate() {
@@ -28,12 +28,12 @@ impl KeySpace {
         Self { rounds: Some(rounds) }
     }
 
-    /// Index equals slot: for replaying captures, whose keys are given.
+    /// Returns the identity: replays of captures need given keys.
     pub const fn identity() -> Self {
         Self { rounds: None }
     }
 
-    /// The 24-bit index that slot `slot` shows to the world.
+    /// Returns the 24-bit key index of slot `slot`.
     pub fn index_of(&self, slot: u32) -> u32 {
         let Some(rounds) = self.rounds else { return slot };
         let (mut left, mut right) = (slot >> HALF_BITS & HALF_MASK, slot & HALF_MASK);
@@ -43,7 +43,7 @@ impl KeySpace {
         left << HALF_BITS | right
     }
 
-    /// The slot that index `index` stands for.
+    /// Returns the slot of key index `index`.
     pub fn slot_of(&self, index: u32) -> u32 {
         let Some(rounds) = self.rounds else { return index };
         let (mut left, mut right) = (index >> HALF_BITS & HALF_MASK, index & HALF_MASK);
@@ -54,7 +54,7 @@ impl KeySpace {
     }
 }
 
-/// Round function: 12 well-mixed bits of the half and the round key.
+/// Round function: mixes a half and the round key into 12 bits.
 fn mix(half: u32, round: u32) -> u32 {
     let x = (half ^ round).wrapping_mul(0x9e37_79b1);
     let x = (x ^ x >> 15 ^ round.rotate_left(11)).wrapping_mul(0x85eb_ca6b);

@@ -1,10 +1,12 @@
-//! Memory: the arena that the engine lives in, and the one checked door to the program's buffers.
+//! Memory: the arena of the engine's own structures, and checked access to the program's buffers.
 //!
-//! This is an `unsafe` room. What it promises to the rest of the engine, which has none:
-//! * [`Arena`](arena::Arena) hands out zeroed, exclusively owned [`Block`](arena::Block)s;
-//! * rings ([`work_ring`], [`shared_ring`], [`frame_ring`]) give each side `&mut` only to slots it owns;
-//! * every access to registered memory passes [`MrTable`], which checks key, protection domain,
-//!   rights and bounds before a byte moves, and keeps the ordering promises listed in [`access`].
+//! `unsafe` is allowed here. The safe interfaces that the rest of the engine uses guarantee:
+//! * [`Arena`](arena::Arena) hands out zeroed [`Block`](arena::Block)s, each with one owner;
+//! * rings ([`work_ring`], [`shared_ring`], [`frame_ring`]) give each side `&mut` only to slots
+//!   that this side owns;
+//! * every access to registered memory goes through [`MrTable`], which checks key, protection
+//!   domain, rights and bounds before a byte is read or written, and keeps the order described in
+//!   [`access`].
 
 pub mod access;
 pub mod arena;
@@ -15,13 +17,13 @@ mod key;
 mod on_demand;
 mod region;
 pub mod shared_ring;
+mod tail;
 mod window;
 pub mod work_ring;
 
-pub use access::AccessError;
 pub use key::KeySpace;
 pub use on_demand::is_supported as on_demand_is_supported;
 #[cfg(test)]
 pub(crate) use region::leaked_table;
-pub use region::{Access, MrTable, PdId, Region, Scope, TableFull};
+pub use region::{Access, AccessError, MrTable, PdId, Region, Scope, TableFull};
 pub use window::{BindError, WindowBind, WindowType};

@@ -1,17 +1,19 @@
-//! On-demand regions: memory whose pages may come and go while it is registered.
+//! On-demand regions: memory whose pages may be unmapped and mapped again while it is registered.
 //!
-//! Plain loads and stores would end the process where nothing is mapped. So the kernel moves these bytes, from
-//! this process to itself: where nothing is mapped, or nothing may be written, it says so, and the access
-//! fails as a page request that an RNIC cannot satisfy would. That costs a system call per packet.
+//! A plain load or store of an unmapped page would end the process. Therefore the kernel copies
+//! these bytes within this process (`process_vm_readv`, `process_vm_writev`). For an unmapped or
+//! read-only page it returns an error, and the access fails as a page request that an RNIC cannot
+//! satisfy would. This costs one system call per packet.
 
 use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 
 use feroce_wire::Payload;
 
-use super::access::{AccessError, address, tail_start};
+use super::region::AccessError;
+use super::tail::{address, tail_start};
 
-/// True if the kernel lets this process move bytes so: some sandboxes do not.
+/// Returns true if the kernel lets this process copy its own memory; some sandboxes forbid it.
 pub fn is_supported() -> bool {
     let from = [7u8];
     let mut to = [0u8];
@@ -41,8 +43,8 @@ fn write(host: u64, from: &[u8]) -> Result<(), AccessError> {
     }
     let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
     let remote = named(host, from.len());
-    // SAFETY: the kernel reads `from`, which is alive, and checks the other address itself: whatever it is, the
-    // bytes are registered, so that writing them was agreed to.
+    // SAFETY: the kernel reads `from`, which is a valid slice, and checks the remote address
+    // itself: an invalid one is an error. The target bytes are registered with a write right.
     let moved = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
     whole(moved, from.len())
 }
@@ -52,16 +54,17 @@ fn write(host: u64, from: &[u8]) -> Result<(), AccessError> {
 pub(super) fn load(host: u64, out: &mut [u8]) -> Result<(), AccessError> {
     let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
     let remote = named(host, out.len());
-    // SAFETY: the kernel writes at most `out.len()` bytes to `out` and checks the other address itself.
+    // SAFETY: the kernel writes at most `out.len()` bytes to `out`, and checks the remote address
+    // itself.
     let moved = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     whole(moved, out.len())
 }
 
-/// Makes sure that `len` bytes at `host` are there and may be read or, if `write`, written. (Who unmaps them at this
-/// very moment takes them from under a peer's atomic, as from under any other instruction.)
+/// Faults in `len` bytes at `host`, for reading or, with `write`, for writing. (A thread that
+/// unmaps them at the same moment makes the engine's access fail like any other instruction's.)
 #[cold]
 pub(super) fn populate(host: u64, len: u64, write: bool) -> Result<(), AccessError> {
-    const PAGE: u64 = 4096; // Larger pages begin at multiples of it, too.
+    const PAGE: u64 = 4096; // Larger pages start at multiples of it, too.
     let start = host & !(PAGE - 1);
     let span = usize::try_from(host - start + len).map_err(|_| AccessError::Unmapped)?;
     let at = ptr::with_exposed_provenance_mut(address(start));

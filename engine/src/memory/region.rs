@@ -1,13 +1,15 @@
-//! Registered memory regions: the table behind the door.
+//! The table of registered memory regions, and the access check.
 //!
-//! The table is read by every core while the program registers and deregisters. A slot is published
-//! by storing its key last and withdrawn by clearing the key first; it is used again only after
-//! every core has finished the turn in which it may have seen the old entry (the device takes each
-//! core's token once). So a reader that found the key may trust the other fields until its turn ends.
+//! Every core reads the table while the program registers and deregisters. A slot is published by
+//! storing its key last, and withdrawn by invalidating the key first. The slot is reused only after
+//! every core has finished the turn in which it may have read the old entry (the device takes each
+//! core's token once). So a reader that found the key valid may use the other fields until its turn
+//! ends.
 //!
-//! Memory windows ([`window`](super::window)) have slots of the same table, which the cores themselves change.
-//! So the key lies in one word with a generation that counts changes: a reader looks at it again once it
-//! has the other fields, and takes nothing that was put together from two of them.
+//! Memory windows ([`window`](super::window)) are slots of the same table, and the cores themselves
+//! change them. Therefore the key shares one atomic word with a generation that counts changes. A
+//! reader reads this word again after it has read the other fields, and discards them if the word
+//! has changed.
 
 use std::ops::{BitOr, BitOrAssign};
 use std::sync::Mutex;
@@ -15,19 +17,19 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use feroce_wire::{Key, Qpn};
 
-use super::access::AccessError;
 use super::key::KeySpace;
 
-/// A protection domain's number. Regions and QPs of different domains never meet.
+/// Number of a protection domain. A QP can access regions of its own domain only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PdId(pub u32);
 
-/// On whose behalf memory is accessed.
+/// The originator of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
-    /// The protection domain that the memory must be of.
+    /// Protection domain that the memory must be in.
     pub pd: PdId,
-    /// The QP through which a peer asks; `None` for the program's own requests. Windows are for peers.
+    /// The QP whose peer makes the access; `None` for the program's own requests. Only peers can
+    /// use windows.
     pub peer_of: Option<Qpn>,
 }
 
@@ -42,9 +44,10 @@ impl From<PdId> for Scope {
 pub struct Access(u32);
 
 impl Access {
-    /// Local reads only (which are always allowed).
+    /// Local reads, which are always allowed.
     pub const NONE: Self = Self(0);
-    /// The engine may write the region for its own program: receives, READ data, atomic results.
+    /// The engine may write the region for its own program: receives, READ data, results of
+    /// atomics.
     pub const LOCAL_WRITE: Self = Self(1);
     /// A peer may RDMA WRITE. Needs [`Access::LOCAL_WRITE`].
     pub const REMOTE_WRITE: Self = Self(1 << 1);
@@ -54,50 +57,51 @@ impl Access {
     pub const REMOTE_ATOMIC: Self = Self(1 << 3);
     /// Windows may be bound to the region.
     pub const MW_BIND: Self = Self(1 << 4);
-    /// Addresses count from zero instead of from the first byte's address. Not a right.
+    /// Addresses start at zero instead of the first byte's address. Not a right.
     pub const ZERO_BASED: Self = Self(1 << 5);
-    /// Pages may come and go while the memory is registered. Not a right.
+    /// Pages may be unmapped and mapped again while the memory is registered. Not a right.
     pub const ON_DEMAND: Self = Self(1 << 6);
-    /// The memory is of huge pages: a hint, which is not needed here. Not a right.
+    /// The memory consists of huge pages: a hint, not used here. Not a right.
     pub const HUGETLB: Self = Self(1 << 7);
     /// A peer may FLUSH to global visibility.
     pub const FLUSH_GLOBAL: Self = Self(1 << 8);
     /// A peer may FLUSH to persistence.
     pub const FLUSH_PERSISTENT: Self = Self(1 << 9);
-    /// Accesses may pass each other: a permission, of which no use is made. Not a right.
+    /// Accesses may be reordered: a permission, not used here. Not a right.
     pub const RELAXED_ORDERING: Self = Self(1 << 20);
     /// A peer may invalidate the key with SEND WITH INVALIDATE.
     ///
-    /// Verbs know this of fast-registered regions and type 2 windows; the bit is Feroce's own.
+    /// Verbs has this right only for fast-registered regions and type 2 windows; the bit is
+    /// Feroce's own.
     pub const REMOTE_INVALIDATE: Self = Self(1 << 30);
-    /// All rights to memory that forgets when the power goes.
+    /// All rights to volatile memory.
     pub const ALL: Self = Self(0x11f | 1 << 30);
-    /// Rights that a QP gives to its peer, or a window to whoever has its key.
+    /// Rights that a QP gives to its peer, or a window to the holders of its key.
     pub const REMOTE: Self = Self(0x30e);
-    /// Every bit that means something.
+    /// All defined bits.
     const KNOWN: Self = Self(0x3ff | 1 << 20 | 1 << 30);
 
-    /// The rights whose bits are set in `bits`; `None` if a bit is unknown.
+    /// Returns the rights whose bits are set in `bits`; `None` if a bit is unknown.
     pub const fn from_bits(bits: u32) -> Option<Self> {
         if bits & !Self::KNOWN.0 == 0 { Some(Self(bits)) } else { None }
     }
 
-    /// The bits, as in `ibv_access_flags`.
+    /// Returns the bits, as in `ibv_access_flags`.
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// The rights of `self` that are not in `other`.
+    /// Returns the rights of `self` that are not in `other`.
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// True if a right of `other` is in `self`.
+    /// Returns true if a right of `other` is in `self`.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// True if every right of `other` is in `self`.
+    /// Returns true if every right of `other` is in `self`.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -116,10 +120,39 @@ impl BitOrAssign for Access {
     }
 }
 
-/// What is registered: `len` bytes of the program at `host`, known to peers as `iova..iova + len`.
+/// Why an access to registered memory is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AccessError {
+    /// No valid region has this key.
+    #[error("no memory region has this key")]
+    Key,
+    /// The region is in another protection domain.
+    #[error("the memory region belongs to another protection domain")]
+    ProtectionDomain,
+    /// The region lacks a right that the access needs.
+    #[error("the memory region does not grant this access")]
+    Rights,
+    /// The range leaves the region.
+    #[error("the access leaves the memory region")]
+    Bounds,
+    /// The key belongs to a window that was bound on another QP.
+    #[error("the memory window belongs to another QP")]
+    OtherQp,
+    /// Windows are bound to the region.
+    #[error("memory windows are bound to the region")]
+    Bound,
+    /// No memory is mapped at an address of an on-demand region.
+    #[error("no memory is mapped at the address")]
+    Unmapped,
+    /// An atomic's address is not a multiple of eight.
+    #[error("the address of an atomic is not a multiple of 8")]
+    Misaligned,
+}
+
+/// A registered range: `len` bytes at `host`, which requests address as `iova..iova + len`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Address by which work requests and peers name the first byte.
+    /// Address of the first byte in work requests and peers' requests.
     pub iova: u64,
     /// Address of the first byte in this process.
     pub host: u64,
@@ -127,23 +160,23 @@ pub struct Region {
     pub len: u64,
     /// Protection domain.
     pub pd: PdId,
-    /// Rights.
+    /// Access rights.
     pub access: Access,
 }
 
-/// What a slot of the table holds.
+/// Kind of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Kind {
     /// A region of ordinary memory.
     Plain = 0,
-    /// A region whose pages may come and go.
+    /// A region whose pages may be unmapped and mapped again.
     OnDemand = 1,
-    /// A region that swallows what is written and reads as zeros.
+    /// A region that discards writes and reads as zeros.
     Null = 2,
-    /// A type 1 window: for every QP of its domain.
+    /// A type 1 window: usable by every QP of its domain.
     Window1 = 3,
-    /// A type 2 window: for the QP it was bound on.
+    /// A type 2 window: usable by the QP it was bound on.
     Window2 = 4,
 }
 
@@ -155,14 +188,15 @@ impl Kind {
     }
 }
 
-/// In a slot's state, above the 32 bits of the key: the key is valid.
+/// Flag in a slot's state, above the 32 bits of the key: the key is valid.
 pub(super) const VALID: u64 = 1 << 32;
-/// Somebody is changing the slot.
+/// Flag in a slot's state: a thread is changing the slot.
 const BUSY: u64 = 1 << 33;
-/// One in the count of changes, which takes the rest and wraps.
+/// Increment of the generation, which occupies the remaining bits and wraps.
 const GENERATION: u64 = 1 << 34;
 
-/// In a region's count of windows: it takes no more, because it is about to go.
+/// Flag in a region's window count: no more windows may be bound, because the region is about to be
+/// deregistered.
 const CLOSED: u32 = 1 << 31;
 
 #[derive(Debug)]
@@ -175,15 +209,15 @@ pub(super) struct Slot {
     pd: AtomicU32,
     access: AtomicU32,
     kind: AtomicU32,
-    /// Of a region, the windows bound to it, and [`CLOSED`].
+    /// Of a region: number of windows bound to it, and [`CLOSED`].
     windows: AtomicU32,
-    /// Of a window, the slot of the region it is bound to.
+    /// Of a bound window: the slot of its region.
     pub(super) parent: AtomicU32,
-    /// Of a type 2 window, the QP it is bound on.
+    /// Of a type 2 window: the QP it is bound on.
     pub(super) qp: AtomicU32,
 }
 
-/// What a valid key names.
+/// The fields of a slot with a valid key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View {
     pub(super) region: Region,
@@ -191,7 +225,7 @@ pub(super) struct View {
     qp: u32,
 }
 
-/// Where the bytes of an access that was allowed lie.
+/// Location of the bytes of an allowed access.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
     pub(super) host: u64,
@@ -216,8 +250,8 @@ impl Slot {
         }
     }
 
-    /// Makes the key invalid and the slot the caller's to change, and returns the state before. `None` if
-    /// somebody else is changing it.
+    /// Invalidates the key and gives the caller the exclusive right to change the slot. Returns the
+    /// previous state, or `None` if another thread is changing the slot.
     pub(super) fn claim(&self) -> Option<u64> {
         let before = self.state.load(Ordering::Relaxed);
         if before & BUSY != 0 {
@@ -226,18 +260,19 @@ impl Slot {
         let claimed = before & !VALID | BUSY;
         let taken =
             self.state.compare_exchange(before, claimed, Ordering::AcqRel, Ordering::Relaxed);
-        fence(Ordering::Release); // What is stored now is not seen before the claim.
+        fence(Ordering::Release); // Later stores to the slot are not visible before the claim.
         taken.ok()
     }
 
-    /// Ends a change that [`Slot::claim`] began with `before`.
-    pub(super) fn settle(&self, before: u64, key: Key, valid: bool) {
+    /// Ends a change that [`Slot::claim`] started with the state `before`: stores the key and its
+    /// validity.
+    pub(super) fn publish_key(&self, before: u64, key: Key, valid: bool) {
         let generation = (before & !(GENERATION - 1)).wrapping_add(GENERATION);
         let valid = if valid { VALID } else { 0 };
         self.state.store(generation | valid | u64::from(key.value()), Ordering::Release);
     }
 
-    /// Undoes [`Slot::claim`]: nothing was changed.
+    /// Undoes [`Slot::claim`]; the caller has changed nothing.
     pub(super) fn restore(&self, before: u64) {
         self.state.store(before, Ordering::Release);
     }
@@ -250,7 +285,7 @@ impl Slot {
         PdId(self.pd.load(Ordering::Relaxed))
     }
 
-    /// Stores everything but the state; the slot is the caller's.
+    /// Stores all fields except the state. The caller has claimed the slot.
     pub(super) fn write(&self, region: &Region, kind: Kind) {
         self.iova.store(region.iova, Ordering::Relaxed);
         self.host.store(region.host, Ordering::Relaxed);
@@ -260,7 +295,7 @@ impl Slot {
         self.kind.store(kind as u32, Ordering::Relaxed);
     }
 
-    /// Counts one more window bound to this region; false if it takes no more.
+    /// Counts one more window bound to this region. Returns false if the region is closed.
     pub(super) fn add_window(&self) -> bool {
         let more = |count| (count & CLOSED == 0).then_some(count + 1);
         self.windows.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
@@ -276,21 +311,21 @@ impl Slot {
     }
 }
 
-/// All memory regions of a device, by key.
+/// All memory regions and windows of a device, by key.
 #[derive(Debug)]
 pub struct MrTable {
     pub(super) slots: Box<[Slot]>,
     space: KeySpace,
-    /// Free slot numbers, oldest first so that a key is not used again soon.
+    /// Free slot numbers, oldest first, so that a key is not reused soon.
     free: Mutex<std::collections::VecDeque<u32>>,
 }
 
-/// No slot is free, or the slot that a given key names is taken or outside the table.
+/// No slot is free, or a given key's slot is in use or outside the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableFull;
 
 impl MrTable {
-    /// A table for `capacity` regions whose keys come from `space`.
+    /// Makes a table for `capacity` regions whose keys come from `space`.
     ///
     /// # Panics
     /// If `capacity` is more than 2^24, the number of key indices.
@@ -303,13 +338,13 @@ impl MrTable {
         }
     }
 
-    /// Publishes `region` under a fresh key with the variant `variant` (a random byte).
+    /// Publishes `region` under a new key with the variant `variant` (a random byte).
     ///
     /// # Safety
-    /// `region.host .. + region.len` must stay mapped, readable, and (with a write right) writable
-    /// until [`MrTable::withdraw`] was called and every core has ended the turn it was in. The
-    /// engine and its peers read and write it as a device would: the program must not hold a Rust
-    /// reference to bytes that a peer may write.
+    /// The memory `region.host .. + region.len` stays mapped, readable and (with a write right)
+    /// writable until [`MrTable::withdraw`] has been called and every core has ended its turn. The
+    /// engine and its peers read and write it as a device would: no Rust reference exists to bytes
+    /// that a peer may write.
     ///
     /// # Errors
     /// [`TableFull`].
@@ -320,13 +355,13 @@ impl MrTable {
         Ok(key)
     }
 
-    /// Publishes `region` under the given key, as a captured exchange needs.
+    /// Publishes `region` under a given key, for replaying captures.
     ///
     /// # Safety
     /// As for [`MrTable::insert`].
     ///
     /// # Errors
-    /// [`TableFull`] if the key's slot is taken or outside the table.
+    /// [`TableFull`] if the key's slot is in use or outside the table.
     pub unsafe fn insert_with_key(&self, region: &Region, key: Key) -> Result<(), TableFull> {
         let slot = self.space.slot_of(key.index());
         let mut free = self.lock_free();
@@ -337,32 +372,32 @@ impl MrTable {
         Ok(())
     }
 
-    /// A slot for something that is not published yet, and its number.
+    /// Takes a free slot, to be published later, and returns it with its key.
     pub(super) fn take_slot(&self, variant: u8) -> Result<(&Slot, Key), TableFull> {
         let slot = self.lock_free().pop_front().ok_or(TableFull)?;
         let key = Key::from_parts(self.space.index_of(slot), variant);
         Ok((&self.slots[slot as usize], key))
     }
 
-    /// Makes `key` invalid. Its slot stays taken until [`MrTable::release`].
+    /// Invalidates `key`. Its slot stays in use until [`MrTable::release`].
     pub fn withdraw(&self, key: Key) {
         let Some(slot) = self.slot(key) else { return };
         loop {
-            // Who else changes it is a core, for a moment.
+            // Another thread that changes the slot is a core, and finishes soon.
             match slot.claim() {
-                Some(before) => return slot.settle(before, key, false),
+                Some(before) => return slot.publish_key(before, key, false),
                 None => std::hint::spin_loop(),
             }
         }
     }
 
-    /// Gives the slot of a withdrawn key back. Called when no core can still be using it.
+    /// Frees the slot of a withdrawn key. Called when no core can still be using it.
     pub fn release(&self, key: Key) {
         self.lock_free().push_back(self.space.slot_of(key.index()));
     }
 
-    /// Publishes `region` in the slot of `old`, a region that was withdrawn and that no core can still be
-    /// using, under a key with another variant.
+    /// Publishes `region` in the slot of `old` under a key with another variant. `old` is a
+    /// withdrawn region that no core can still be using.
     ///
     /// # Safety
     /// As for [`MrTable::insert`].
@@ -372,19 +407,20 @@ impl MrTable {
         key
     }
 
-    /// Lets no more windows be bound to the region `key`; false, and nothing changed, if some are.
+    /// Closes the region `key`: no more windows can be bound to it. Returns false, and changes
+    /// nothing, if windows are bound.
     pub fn close(&self, key: Key) -> bool {
         let Some(slot) = self.slot(key) else { return false };
         slot.windows.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The same whether some are bound or not; true if some are.
+    /// Closes the region even if windows are bound; returns true if some are.
     pub fn force_close(&self, key: Key) -> bool {
         let slot = self.slot(key);
         slot.is_some_and(|slot| slot.windows.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED != 0)
     }
 
-    /// What `key` names, if it is valid.
+    /// Returns the fields of the slot of `key`, if the key is valid.
     #[inline]
     pub(super) fn view(&self, key: Key) -> Result<View, AccessError> {
         let slot = self.slot(key).ok_or(AccessError::Key)?;
@@ -402,12 +438,13 @@ impl MrTable {
         let view = View { region, kind: slot.kind(), qp: slot.qp.load(Ordering::Relaxed) };
         fence(Ordering::Acquire);
         if slot.state.load(Ordering::Relaxed) != state {
-            return Err(AccessError::Key); // Changed meanwhile: the fields may be of two lives.
+            // The slot has changed: the fields may be of different entries.
+            return Err(AccessError::Key);
         }
         Ok(view)
     }
 
-    /// The region or window that `key` names, if it is valid.
+    /// Returns the region or window of `key`, if the key is valid.
     ///
     /// # Errors
     /// [`AccessError::Key`].
@@ -418,7 +455,7 @@ impl MrTable {
     /// Checks key, protection domain, rights and, if given, the bounds `(va, len)`.
     ///
     /// # Errors
-    /// The first check that failed, in that order.
+    /// The first failed check, in that order.
     #[inline]
     pub fn check(
         &self,
@@ -430,7 +467,7 @@ impl MrTable {
         self.locate(key, scope.into(), need, range).map(|_| ())
     }
 
-    /// The same; returns where `va`, or the first byte, is.
+    /// As [`Self::check`]; returns the location of `va`, or of the first byte.
     #[inline]
     pub(super) fn locate(
         &self,
@@ -450,13 +487,14 @@ impl MrTable {
             (Kind::Plain | Kind::OnDemand, _) | (Kind::Window1, Some(_)) | (Kind::Null, None) => {}
             (Kind::Window2, Some(through)) if through.value() == qp => {}
             (Kind::Window2, Some(_)) => return Err(AccessError::OtherQp),
-            // A window is nothing that own requests can name, and the null region nothing for peers.
+            // Local requests cannot use windows, and peers cannot use the null region.
             (Kind::Window1 | Kind::Window2, None) | (Kind::Null, Some(_)) => {
                 return Err(AccessError::Key);
             }
         }
         let (va, len) = range.unwrap_or((region.iova, 0));
-        // Subtractions only: a sum of peer-given numbers may wrap past the end of the address space.
+        // Only subtractions: the sum of numbers from a peer may wrap at the end of the address
+        // space.
         let offset = va.checked_sub(region.iova).ok_or(AccessError::Bounds)?;
         let room = region.len.checked_sub(offset).ok_or(AccessError::Bounds)?;
         if len > room {
@@ -475,13 +513,13 @@ impl MrTable {
 
     fn publish_as(&self, index: u32, key: Key, region: &Region, kind: Kind) {
         let slot = &self.slots[index as usize];
-        let before = slot.claim().expect("a free slot is changed by whoever takes it");
+        let before = slot.claim().expect("only the thread that took a free slot changes it");
         slot.write(region, kind);
         slot.windows.store(0, Ordering::Relaxed);
-        slot.settle(before, key, true);
+        slot.publish_key(before, key, true);
     }
 
-    /// Publishes a region of `pd` that swallows what is written to it and reads as zeros, at any address.
+    /// Publishes a region of `pd` at all addresses that discards writes and reads as zeros.
     ///
     /// # Errors
     /// [`TableFull`].
@@ -509,14 +547,15 @@ impl MrTable {
     }
 }
 
-/// A table with one region of `len` zeroed bytes at iova 0, which are leaked: for tests without `unsafe`.
+/// Makes a table with one region of `len` zeroed bytes at iova 0. The bytes are leaked, so tests
+/// need no `unsafe`.
 #[cfg(test)]
 pub(crate) fn leaked_table(len: usize, pd: PdId, access: Access) -> (MrTable, Key) {
     let bytes = Box::leak(vec![0u8; len].into_boxed_slice());
     let host = bytes.as_mut_ptr().expose_provenance() as u64;
     let region = Region { iova: 0, host, len: len as u64, pd, access };
     let table = MrTable::new(4, KeySpace::identity());
-    // SAFETY: the bytes are never freed, and nothing else refers to them.
+    // SAFETY: the bytes are leaked, so they stay mapped, and no other reference to them exists.
     let key = unsafe { table.insert(&region, 1) }.expect("an empty table");
     (table, key)
 }

@@ -1,11 +1,11 @@
 //! Shared rings: work queues that many threads post to and many cores take from.
 //!
-//! A shared receive queue is posted to by any thread and consumed by QPs of any core, and a message holds
-//! its receive from its first packet to its last: receives finish in another order than they are taken.
-//! A ring with a head and a tail cannot give back slots from its middle. So slots stay where they are, in
-//! the arena, and only their numbers move: through a bounded lock-free queue of free ones and another of
-//! posted ones. Whoever has popped a number owns its slot alone until it pushes the number again; the
-//! queues order what was written to the slot before what is read from it.
+//! Any thread posts to a shared receive queue, and QPs of any core consume from it. A message holds
+//! its receive from its first packet to its last, so receives finish in another order than they are
+//! taken. A ring with a head and a tail cannot free slots in its middle. Therefore slots stay in
+//! place in the arena, and only their numbers move: through a bounded lock-free queue of free slots
+//! and another one of posted slots. The thread that has popped a number owns the slot until it
+//! pushes the number again. The queues order the writes to a slot before the reads that follow.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -31,7 +31,7 @@ pub struct SharedRing<T> {
 }
 
 impl<T: Copy + Send> SharedRing<T> {
-    /// A queue of `requests` slots, each with room for `max_sge` entries.
+    /// Makes a queue of `requests` slots, each with room for `max_sge` entries.
     ///
     /// # Errors
     /// [`ArenaError`] if the arena cannot hold it.
@@ -49,24 +49,25 @@ impl<T: Copy + Send> SharedRing<T> {
         Ok(Self { block, capacity, stride, fixed, free, posted, _requests: PhantomData })
     }
 
-    /// Slots in the ring.
+    /// Returns the number of slots.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Requests posted and not taken.
+    /// Returns the number of requests posted and not taken.
     #[inline]
     pub fn len(&self) -> u32 {
         u32::try_from(self.posted.len()).expect("at most the capacity")
     }
 
-    /// True if no request waits to be taken.
+    /// Returns true if no posted request is left.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.posted.is_empty()
     }
 
-    /// Appends `request` with its scatter/gather entries. False if every slot is posted or taken.
+    /// Appends `request` with its scatter/gather entries. Returns false if every slot is posted or
+    /// taken.
     ///
     /// # Panics
     /// If the entries do not fit the slot.
@@ -74,8 +75,9 @@ impl<T: Copy + Send> SharedRing<T> {
         assert!(self.fixed + size_of_val(sges) <= self.stride, "request larger than its slot");
         let Some(index) = self.free.pop() else { return false };
         let slot = self.slot(index);
-        // SAFETY: the slot's number was in no queue and in no `Taken`: this thread has it alone. The room
-        // was checked, and the slot is aligned for both.
+        // SAFETY: the slot's number was popped from `free`, so it is in no queue and in no `Taken`,
+        // and this thread is the only user of the slot. The slot has room for both parts (asserted
+        // above) and is 16-byte aligned, as is `fixed`.
         unsafe {
             slot.cast::<T>().write(*request);
             let entries = slot.add(self.fixed).cast::<Sge>();
@@ -93,12 +95,12 @@ impl<T: Copy + Send> SharedRing<T> {
 
     fn slot(&self, index: u32) -> NonNull<u8> {
         assert!(index < self.capacity, "no such slot");
-        // SAFETY: the block holds `capacity` slots of `stride` bytes.
+        // SAFETY: the block holds `capacity` slots of `stride` bytes, and `index < capacity`.
         unsafe { self.block.as_ptr().add(index as usize * self.stride) }
     }
 }
 
-/// A request that was taken and that nobody else sees. Dropping it makes its slot free again.
+/// A taken request, which only its owner accesses. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct Taken<T: Copy + Send> {
     ring: Arc<SharedRing<T>>,
@@ -106,23 +108,25 @@ pub struct Taken<T: Copy + Send> {
 }
 
 impl<T: Copy + Send> Taken<T> {
-    /// The request.
+    /// Returns the request.
     #[inline]
     pub fn request(&self) -> &T {
-        // SAFETY: the slot was written before its number was posted, and is this owner's until it is dropped.
+        // SAFETY: the slot was written before its number was pushed to `posted`, and belongs to
+        // this value until it is dropped.
         unsafe { self.ring.slot(self.index).cast::<T>().as_ref() }
     }
 
-    /// Its first `count` scatter/gather entries.
+    /// Returns the first `count` scatter/gather entries.
     ///
     /// # Panics
-    /// If the slot has no room for so many.
+    /// If the slot has no room for `count` entries.
     #[inline]
     pub fn sges(&self, count: usize) -> &[Sge] {
         let ring = &*self.ring;
         assert!(ring.fixed + count * size_of::<Sge>() <= ring.stride, "more than a slot holds");
-        // SAFETY: inside the slot, which is this owner's; what the poster did not write is arena memory, whose
-        // bytes are a valid `Sge` whatever they are.
+        // SAFETY: the range is inside the slot (asserted above), which belongs to this value.
+        // Entries that the poster did not write are arena memory, which is initialised, and every
+        // bit pattern is a valid `Sge`.
         unsafe {
             slice::from_raw_parts(ring.slot(self.index).add(ring.fixed).cast().as_ptr(), count)
         }
@@ -148,10 +152,12 @@ mod tests {
     }
 
     proptest! {
-        /// Against a queue and a set: what is posted is taken once, oldest first, whole, and slots come back
-        /// in whatever order their owners are done.
+        /// Compares with a queue and a set: each posted request is taken once, oldest first and
+        /// unchanged, and slots are freed in any order.
         #[test]
-        fn posts_takes_and_returns_in_any_order(steps in prop::collection::vec((0u8..3, 0usize..8), 1..200)) {
+        fn posts_takes_and_returns_in_any_order(
+            steps in prop::collection::vec((0u8..3, 0usize..8), 1..200),
+        ) {
             let arena = Arena::new(1 << 22).unwrap();
             let ring = Arc::new(SharedRing::<u64>::new(&arena, 5, 2).unwrap());
             let (mut posted, mut taken) = (VecDeque::new(), Vec::new());
@@ -176,7 +182,8 @@ mod tests {
                 }
                 prop_assert_eq!(ring.len() as usize, posted.len());
                 for (held, n) in &taken {
-                    prop_assert_eq!((*held.request(), held.sges(2)), (*n, &[sge(*n), sge(*n + 1)][..]));
+                    let sges = [sge(*n), sge(*n + 1)];
+                    prop_assert_eq!((*held.request(), held.sges(2)), (*n, &sges[..]));
                 }
             }
         }

@@ -1,57 +1,60 @@
-//! Memory windows: part of a region under a key of its own, which a send queue gives and takes back.
+//! Memory windows: part of a region under a key of its own, bound and invalidated by a send queue.
 //!
-//! Windows are slots of the table of regions. A bound window holds the host address itself, so that an access
-//! through it costs what any other does; the region counts the windows bound to it and cannot go before them.
-//! Binding and invalidating happen in a core's turn: they take no lock, and change a slot under a claim.
+//! Windows are slots of the table of regions. A bound window holds the host address itself, so that
+//! an access through it costs the same as through a region. The region counts its windows and
+//! cannot be deregistered before them. Binding and invalidation happen in a core's turn: they take
+//! no lock, and change a slot while it is claimed.
 //!
-//! A type 2 window belongs to the QP it was bound on, and only that QP's core changes it. A type 1 window is
-//! for all QPs of its domain: when a bind completes, other cores may still be at the last packet that they
-//! found the old key for.
+//! A type 2 window belongs to the QP it was bound on, and only that QP's core changes it. A type 1
+//! window is usable by all QPs of its domain: when a bind completes, other cores may still be
+//! processing the last packet for which they found the old key.
 
 use std::sync::atomic::Ordering;
 
 use feroce_wire::{Key, Qpn};
 
-use super::access::AccessError;
-use super::region::{Access, Kind, MrTable, PdId, Region, Scope, Slot, TableFull, VALID};
+use super::region::{
+    Access, AccessError, Kind, MrTable, PdId, Region, Scope, Slot, TableFull, VALID,
+};
 
-/// The two kinds of windows of verbs.
+/// Types of windows, as in verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WindowType {
-    /// Type 1: for every QP of the domain; bound again at will.
+    /// Type 1: usable by every QP of the domain; can be bound again while bound.
     One,
-    /// Type 2B: for the QP it was bound on, until it is invalidated.
+    /// Type 2B: usable by the QP it was bound on, until it is invalidated.
     Two,
 }
 
-/// What a bind asks for, as `ibv_mw_bind_info` and the new key.
+/// Arguments of a bind, as `ibv_mw_bind_info`, and the new key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowBind {
-    /// The window, by its index, and the variant that its key is to have.
+    /// The window, by its key index, and the variant of its new key.
     pub rkey: Key,
-    /// The region.
+    /// Key of the region.
     pub lkey: Key,
-    /// First byte, as the region knows it.
+    /// First byte, as an address of the region.
     pub addr: u64,
-    /// Bytes. None takes a type 1 window away from where it was.
+    /// Length in bytes. Zero unbinds a type 1 window.
     pub length: u64,
-    /// What its key allows: rights of [`Access::REMOTE`], and [`Access::ZERO_BASED`].
+    /// Rights of the key: those of [`Access::REMOTE`], and [`Access::ZERO_BASED`].
     pub access: Access,
 }
 
-/// Why a window was not bound.
+/// Why a window is not bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     /// The region's key, domain or bounds.
     #[error(transparent)]
     Region(#[from] AccessError),
-    /// A rule of windows.
+    /// A rule for windows.
     #[error("the window cannot be bound: {0}")]
     Window(&'static str),
 }
 
 impl MrTable {
-    /// A window of `pd`, not bound. Its key has the variant `variant` until then, and is not valid.
+    /// Makes an unbound window of `pd`. Its key has the variant `variant` and is invalid until the
+    /// window is bound.
     ///
     /// # Errors
     /// [`TableFull`].
@@ -62,24 +65,24 @@ impl MrTable {
         variant: u8,
     ) -> Result<Key, TableFull> {
         let (slot, key) = self.take_slot(variant)?;
-        let before = slot.claim().expect("a free slot is changed by whoever takes it");
+        let before = slot.claim().expect("only the thread that took a free slot changes it");
         let kind = match window {
             WindowType::One => Kind::Window1,
             WindowType::Two => Kind::Window2,
         };
         slot.write(&Region { iova: 0, host: 0, len: 0, pd, access: Access::NONE }, kind);
-        slot.settle(before, key, false);
+        slot.publish_key(before, key, false);
         Ok(key)
     }
 
-    /// Takes a window away, bound or not, whatever its key is now: it cannot be bound any more. Its slot stays
-    /// taken until [`MrTable::release`].
+    /// Unbinds a window and prevents further binds, whatever its current key is. Its slot stays in
+    /// use until [`MrTable::release`].
     pub fn drop_window(&self, window: Key) {
         let Some(slot) = self.slot(window) else { return };
         let before = loop {
             match slot.claim() {
                 Some(before) => break before,
-                None => std::hint::spin_loop(), // A core is at it, for a moment.
+                None => std::hint::spin_loop(), // A core is changing the slot, and finishes soon.
             }
         };
         let (pd, access) = (slot.pd(), Access::NONE);
@@ -87,13 +90,13 @@ impl MrTable {
         self.end_binding(slot, before, window);
     }
 
-    /// Binds a window, on behalf of a request of the QP `qp` of domain `pd`.
+    /// Binds a window, for a request of the QP `qp` of domain `pd`.
     ///
     /// # Errors
-    /// [`BindError`]; nothing was changed then.
+    /// [`BindError`]; nothing is changed then.
     pub fn bind(&self, bind: &WindowBind, pd: PdId, qp: Qpn) -> Result<(), BindError> {
         let slot = self.slot(bind.rkey).filter(|slot| slot.kind().is_window());
-        let slot = slot.ok_or(BindError::Window("the key names no window"))?;
+        let slot = slot.ok_or(BindError::Window("the key belongs to no window"))?;
         self.check_window(slot, bind, pd)?;
         let region = match bind.length {
             0 => None,
@@ -102,7 +105,7 @@ impl MrTable {
         if let Some((parent, _)) = region
             && !self.slots[parent].add_window()
         {
-            return Err(BindError::Region(AccessError::Key)); // On its way out.
+            return Err(BindError::Region(AccessError::Key)); // The region is being deregistered.
         }
         let undo = |why| {
             if let Some((parent, _)) = region {
@@ -110,11 +113,11 @@ impl MrTable {
             }
             Err(BindError::Window(why))
         };
-        let Some(before) = slot.claim() else { return undo("another core changes it") };
+        let Some(before) = slot.claim() else { return undo("another core is changing the window") };
         let is_bound = before & VALID != 0;
         if is_bound && slot.kind() == Kind::Window2 {
             slot.restore(before);
-            return undo("a type 2 window is invalidated before it is bound again"); // o10-37.2.30
+            return undo("a bound type 2 window must be invalidated first"); // o10-37.2.30
         }
         if is_bound {
             self.slots[slot.parent.load(Ordering::Relaxed) as usize].remove_window();
@@ -124,20 +127,20 @@ impl MrTable {
             slot.parent.store(u32::try_from(parent).expect("24 bits"), Ordering::Relaxed);
             slot.qp.store(qp.value(), Ordering::Relaxed);
         }
-        slot.settle(before, bind.rkey, region.is_some());
+        slot.publish_key(before, bind.rkey, region.is_some());
         Ok(())
     }
 
-    /// What the window itself must fulfil.
+    /// Checks the rules for the window itself.
     fn check_window(&self, slot: &Slot, bind: &WindowBind, pd: PdId) -> Result<(), BindError> {
         let is_two = slot.kind() == Kind::Window2;
         let zero_based = bind.access.contains(Access::ZERO_BASED);
         let unknown = bind.access.without(Access::REMOTE).without(Access::ZERO_BASED);
         let rules = [
-            (slot.pd() != pd, "it is of another protection domain"), // C10-72
-            (unknown != Access::NONE, "it cannot have such rights"),
+            (slot.pd() != pd, "it is in another protection domain"), // C10-72
+            (unknown != Access::NONE, "a window cannot have these rights"),
             (!is_two && zero_based, "a type 1 window is not zero-based"), // o10-36.2.2
-            (is_two && bind.length == 0, "a type 2 window has a length"), // o10-37.2.40
+            (is_two && bind.length == 0, "a type 2 window needs a length"), // o10-37.2.40
         ];
         match rules.into_iter().find(|(broken, _)| *broken) {
             Some((_, rule)) => Err(BindError::Window(rule)),
@@ -145,7 +148,7 @@ impl MrTable {
         }
     }
 
-    /// The slot of the region that `bind` names, and what the window is to be.
+    /// Returns the slot of the region that `bind` names, and the fields of the bound window.
     fn region_for(&self, bind: &WindowBind, pd: PdId) -> Result<(usize, Region), BindError> {
         let range = Some((bind.addr, bind.length));
         let target = self.locate(bind.lkey, Scope::from(pd), Access::NONE, range)?; // C10-75
@@ -154,11 +157,12 @@ impl MrTable {
         let flushes = Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
         let missing = flushes.without(region.access);
         let rules = [
-            (target.kind != Kind::Plain, "its memory must be there"),
-            (!region.access.contains(Access::MW_BIND), "the region takes no windows"), // C10-73
+            (target.kind != Kind::Plain, "its memory must be resident"),
+            // C10-73
+            (!region.access.contains(Access::MW_BIND), "the region does not allow windows"),
             // C10-74
             (writes && !region.access.contains(Access::LOCAL_WRITE), "the region is read-only"),
-            (bind.access.intersects(missing), "the region cannot be flushed so far"),
+            (bind.access.intersects(missing), "the region does not allow this kind of flush"),
         ];
         if let Some((_, rule)) = rules.into_iter().find(|(broken, _)| *broken) {
             return Err(BindError::Window(rule));
@@ -169,11 +173,12 @@ impl MrTable {
         Ok((self.slot_index(bind.lkey), Region { iova, host, len, pd, access }))
     }
 
-    /// Checks that `key` may be invalidated by a request on, or from the peer of, the QP `qp` of `pd`.
+    /// Checks that a request of the QP `qp` of `pd`, or of its peer, may invalidate `key`.
     ///
     /// # Errors
-    /// [`AccessError::Rights`] for a type 1 window and for a region without [`Access::REMOTE_INVALIDATE`];
-    /// [`AccessError::OtherQp`]; [`AccessError::Bound`]; as [`MrTable::check`].
+    /// [`AccessError::Rights`] for a type 1 window and for a region without
+    /// [`Access::REMOTE_INVALIDATE`]; [`AccessError::OtherQp`]; [`AccessError::Bound`]; as
+    /// [`MrTable::check`].
     pub fn may_invalidate(&self, key: Key, pd: PdId, qp: Qpn) -> Result<(), AccessError> {
         let view = self.view(key)?;
         let scope = Scope { pd, peer_of: Some(qp) };
@@ -200,20 +205,20 @@ impl MrTable {
         let before = slot.claim().ok_or(AccessError::Key)?;
         match slot.kind().is_window() {
             true => self.end_binding(slot, before, key),
-            false => slot.settle(before, key, false),
+            false => slot.publish_key(before, key, false),
         }
         Ok(())
     }
 
-    /// Takes every type 2 window away that is bound on `qp`: it is going.
+    /// Unbinds every type 2 window that is bound on `qp`, which is being destroyed.
     pub fn unbind_all_of(&self, qp: Qpn) {
         self.unbind_where(|slot| {
             slot.kind() == Kind::Window2 && slot.qp.load(Ordering::Relaxed) == qp.value()
         });
     }
 
-    /// Takes every window away that is bound to the region `key`, which was closed and withdrawn, and which no
-    /// core can still be binding to.
+    /// Unbinds every window of the region `key`, which is closed and withdrawn, and to which no
+    /// core can still be binding.
     pub fn unbind_all_from(&self, key: Key) {
         let parent = u32::try_from(self.slot_index(key)).expect("24 bits");
         self.unbind_where(|slot| {
@@ -221,12 +226,13 @@ impl MrTable {
         });
     }
 
-    fn unbind_where(&self, wanted: impl Fn(&Slot) -> bool) {
+    fn unbind_where(&self, is_selected: impl Fn(&Slot) -> bool) {
         for slot in &self.slots {
-            while slot.state.load(Ordering::Acquire) & VALID != 0 && wanted(slot) {
-                let Some(before) = slot.claim() else { continue }; // A core is at it, for a moment.
-                if before & VALID == 0 || !wanted(slot) {
-                    slot.restore(before); // It was bound elsewhere meanwhile.
+            while slot.state.load(Ordering::Acquire) & VALID != 0 && is_selected(slot) {
+                // A core is changing the slot, and finishes soon.
+                let Some(before) = slot.claim() else { continue };
+                if before & VALID == 0 || !is_selected(slot) {
+                    slot.restore(before); // The window was bound elsewhere meanwhile.
                     break;
                 }
                 let key = Key(u32::try_from(before & u64::from(u32::MAX)).expect("masked"));
@@ -240,6 +246,6 @@ impl MrTable {
         if before & VALID != 0 {
             self.slots[slot.parent.load(Ordering::Relaxed) as usize].remove_window();
         }
-        slot.settle(before, key, false);
+        slot.publish_key(before, key, false);
     }
 }

@@ -1,8 +1,8 @@
 //! Work queues: single-producer, single-consumer rings of work requests in the arena.
 //!
-//! The program holds the [`WorkProducer`], the core the [`WorkConsumer`]. A slot is a fixed part `T`
-//! followed by room for scatter/gather entries or inline data. The producer owns the slots from
-//! `tail` to `head + capacity`, the consumer those from `head` to `tail`; each index is written by
+//! The program holds the [`WorkProducer`], the core the [`WorkConsumer`]. A slot is a fixed part
+//! `T` followed by room for scatter/gather entries or inline data. The producer owns the slots from
+//! `tail` to `head + capacity`, the consumer those from `head` to `tail`. Each index is written by
 //! one side only, with release order.
 
 use std::ptr::NonNull;
@@ -12,24 +12,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use feroce_wire::Key;
 
+use crossbeam_utils::CachePadded;
+
 use super::arena::{Arena, ArenaError, Block};
 
 /// A scatter/gather entry: `length` bytes at `addr` of the region `lkey`, as `ibv_sge`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
-    /// First byte.
+    /// Address of the first byte.
     pub addr: u64,
-    /// Bytes. Zero is allowed and touches nothing.
+    /// Length in bytes. Zero is allowed; no byte is accessed then.
     pub length: u32,
     /// Key of the region.
     pub lkey: Key,
 }
-
-/// One cache line, so that the two sides do not share one.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Line(AtomicU32);
 
 #[derive(Debug)]
 struct Ring {
@@ -38,15 +35,16 @@ struct Ring {
     stride: usize,
     /// Bytes of the fixed part, rounded up to the alignment of [`Sge`].
     fixed: usize,
-    head: Line,
-    tail: Line,
+    head: CachePadded<AtomicU32>,
+    tail: CachePadded<AtomicU32>,
 }
 
 impl Ring {
     fn slot(&self, index: u32) -> NonNull<u8> {
         let at = (index & (self.capacity - 1)) as usize * self.stride;
         debug_assert!(at + self.stride <= self.block.len());
-        // SAFETY: the block holds `capacity` slots of `stride` bytes, and the index is masked.
+        // SAFETY: the block holds `capacity` slots of `stride` bytes, and the masked index is below
+        // `capacity`.
         unsafe { self.block.as_ptr().add(at) }
     }
 }
@@ -80,51 +78,53 @@ pub fn work_ring<T: Copy>(
     let fixed = size_of::<T>().next_multiple_of(align_of::<Sge>());
     let stride = (fixed + extra).next_multiple_of(16);
     let block = arena.alloc(capacity as usize * stride, 64)?;
-    let line = || Line(AtomicU32::new(0));
-    let ring = Arc::new(Ring { block, capacity, stride, fixed, head: line(), tail: line() });
+    let index = || CachePadded::new(AtomicU32::new(0));
+    let ring = Arc::new(Ring { block, capacity, stride, fixed, head: index(), tail: index() });
     let producer = WorkProducer { ring: Arc::clone(&ring), _requests: std::marker::PhantomData };
     Ok((producer, WorkConsumer { ring, _requests: std::marker::PhantomData }))
 }
 
 impl<T: Copy> WorkProducer<T> {
-    /// Slots in the ring.
+    /// Returns the number of slots.
     pub fn capacity(&self) -> u32 {
         self.ring.capacity
     }
 
-    /// Requests posted and not yet retired by the core.
+    /// Returns the number of requests posted and not yet retired by the core.
     pub fn len(&self) -> u32 {
-        let tail = self.ring.tail.0.load(Ordering::Relaxed);
-        tail.wrapping_sub(self.ring.head.0.load(Ordering::Acquire))
+        let tail = self.ring.tail.load(Ordering::Relaxed);
+        tail.wrapping_sub(self.ring.head.load(Ordering::Acquire))
     }
 
-    /// True if nothing is posted.
+    /// Returns true if no request is posted.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Appends `request` with its scatter/gather entries. False if the ring is full.
+    /// Appends `request` with its scatter/gather entries. Returns false if the ring is full.
     ///
     /// # Panics
     /// If the entries do not fit the slot.
     pub fn push(&mut self, request: &T, sges: &[Sge]) -> bool {
         self.push_with(request, size_of_val(sges), |room| {
-            // SAFETY: `push_with` gives room for these bytes, aligned for `Sge`, owned by this side.
+            // SAFETY: `push_with` passes `size_of_val(sges)` bytes that are aligned for `Sge` and
+            // owned by this side.
             unsafe {
                 room.cast::<Sge>().copy_from_nonoverlapping(NonNull::from(sges).cast(), sges.len())
             };
         })
     }
 
-    /// Appends `request` with inline data in place of entries. False if the ring is full.
+    /// Appends `request` with inline data instead of entries. Returns false if the ring is full.
     ///
     /// # Panics
-    /// If the data do not fit the slot.
+    /// If the data does not fit the slot.
     pub fn push_inline(&mut self, request: &T, parts: &[&[u8]]) -> bool {
         let len = parts.iter().map(|part| part.len()).sum();
         self.push_with(request, len, |mut room| {
             for part in parts {
-                // SAFETY: `push_with` gives room for the sum of the parts, owned by this side.
+                // SAFETY: `push_with` passes as many bytes as the parts have together, owned by
+                // this side.
                 unsafe {
                     room.copy_from_nonoverlapping(NonNull::from(*part).cast(), part.len());
                     room = room.add(part.len());
@@ -136,63 +136,64 @@ impl<T: Copy> WorkProducer<T> {
     fn push_with(&mut self, request: &T, extra: usize, fill: impl FnOnce(NonNull<u8>)) -> bool {
         let ring = &*self.ring;
         assert!(ring.fixed + extra <= ring.stride, "request larger than its slot");
-        let tail = ring.tail.0.load(Ordering::Relaxed);
-        if tail.wrapping_sub(ring.head.0.load(Ordering::Acquire)) >= ring.capacity {
+        let tail = ring.tail.load(Ordering::Relaxed);
+        if tail.wrapping_sub(ring.head.load(Ordering::Acquire)) >= ring.capacity {
             return false;
         }
         let slot = ring.slot(tail);
-        // SAFETY: the slot at `tail` is this side's until the store below; `slot` holds `fixed` bytes
-        // for a `T` and then `extra` more, 16-byte aligned.
+        // SAFETY: this side owns the slot at `tail` until the store below. The slot has `fixed`
+        // bytes for a `T` and `extra` bytes behind them (asserted above), and is 16-byte aligned.
         unsafe {
             slot.cast::<T>().write(*request);
             fill(slot.add(ring.fixed));
         }
-        ring.tail.0.store(tail.wrapping_add(1), Ordering::Release);
+        ring.tail.store(tail.wrapping_add(1), Ordering::Release);
         true
     }
 }
 
 impl<T: Copy> WorkConsumer<T> {
-    /// Slots in the ring.
+    /// Returns the number of slots.
     pub fn capacity(&self) -> u32 {
         self.ring.capacity
     }
 
-    /// Counter of the oldest request in the ring. Counters run freely and wrap at 2^32.
+    /// Returns the counter of the oldest request. Counters run freely and wrap at 2^32.
     #[inline]
     pub fn head(&self) -> u32 {
-        self.ring.head.0.load(Ordering::Relaxed)
+        self.ring.head.load(Ordering::Relaxed)
     }
 
-    /// Counter one past the newest request.
+    /// Returns the counter after the newest request.
     #[inline]
     pub fn tail(&self) -> u32 {
-        self.ring.tail.0.load(Ordering::Acquire)
+        self.ring.tail.load(Ordering::Acquire)
     }
 
-    /// Requests in the ring.
+    /// Returns the number of requests in the ring.
     #[inline]
     pub fn len(&self) -> u32 {
         self.tail().wrapping_sub(self.head())
     }
 
-    /// True if the ring holds no request.
+    /// Returns true if the ring is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The request with counter `index`, if it is in the ring.
+    /// Returns the request with counter `index`, if it is in the ring.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&T> {
         if index.wrapping_sub(self.head()) >= self.len() {
             return None;
         }
-        // SAFETY: the slot is between head and tail: written by the producer, and this side's now.
+        // SAFETY: the slot is between head and tail, so the producer has written it and the
+        // consumer owns it.
         Some(unsafe { self.ring.slot(index).cast::<T>().as_ref() })
     }
 
-    /// The request with counter `index`, for the core's own notes in it.
+    /// Returns the request with counter `index`, so that the core can update it.
     #[inline]
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         if index.wrapping_sub(self.head()) >= self.len() {
@@ -202,30 +203,31 @@ impl<T: Copy> WorkConsumer<T> {
         Some(unsafe { self.ring.slot(index).cast::<T>().as_mut() })
     }
 
-    /// The first `count` scatter/gather entries of request `index`.
+    /// Returns the first `count` scatter/gather entries of request `index`.
     ///
     /// # Panics
-    /// If the request is not in the ring or its slot has no room for so many entries.
+    /// If the request is not in the ring, or its slot has no room for `count` entries.
     #[inline]
     pub fn sges(&self, index: u32, count: usize) -> &[Sge] {
         let room = self.extra(index, count * size_of::<Sge>());
-        // SAFETY: the slot is this side's; the producer wrote `count` entries there (it stores the
-        // count in the request), and zeroed arena memory is a valid `Sge` otherwise.
+        // SAFETY: the consumer owns the slot, and `extra` checked the range. The producer wrote the
+        // entries, or the bytes are arena memory, which is initialised, and every bit pattern is a
+        // valid `Sge`.
         unsafe { slice::from_raw_parts(room.cast::<Sge>().as_ptr(), count) }
     }
 
-    /// The `len` inline bytes of request `index`.
+    /// Returns the `len` inline bytes of request `index`.
     ///
     /// # Panics
-    /// If the request is not in the ring or its slot has no room for so many bytes.
+    /// If the request is not in the ring, or its slot has no room for `len` bytes.
     #[inline]
     pub fn inline_data(&self, index: u32, len: usize) -> &[u8] {
         let room = self.extra(index, len);
-        // SAFETY: as in `sges`; any byte is a valid `u8`.
+        // SAFETY: as in `sges`; every bit pattern is a valid `u8`.
         unsafe { slice::from_raw_parts(room.as_ptr(), len) }
     }
 
-    /// Gives the oldest request's slot back to the producer.
+    /// Returns the oldest request's slot to the producer.
     ///
     /// # Panics
     /// If the ring is empty.
@@ -233,14 +235,14 @@ impl<T: Copy> WorkConsumer<T> {
     pub fn retire(&mut self) {
         assert!(!self.is_empty(), "nothing to retire");
         let head = self.head();
-        self.ring.head.0.store(head.wrapping_add(1), Ordering::Release);
+        self.ring.head.store(head.wrapping_add(1), Ordering::Release);
     }
 
     fn extra(&self, index: u32, len: usize) -> NonNull<u8> {
         let ring = &*self.ring;
         assert!(index.wrapping_sub(self.head()) < self.len(), "request not in the ring");
         assert!(ring.fixed + len <= ring.stride, "more than a slot holds");
-        // SAFETY: inside the slot, by the assertion.
+        // SAFETY: the assertion keeps the offset inside the slot.
         unsafe { ring.slot(index).add(ring.fixed) }
     }
 }
@@ -258,9 +260,9 @@ mod tests {
         let arena = Arena::new(1 << 22).unwrap();
         let (mut posts, mut core) = work_ring::<u64>(&arena, 3, 32).unwrap();
         assert_eq!(posts.capacity(), 4);
-        // Start close to the wrap of the counters.
-        posts.ring.head.0.store(u32::MAX - 1, Ordering::Relaxed);
-        posts.ring.tail.0.store(u32::MAX - 1, Ordering::Relaxed);
+        // Start close to the wrap-around of the counters.
+        posts.ring.head.store(u32::MAX - 1, Ordering::Relaxed);
+        posts.ring.tail.store(u32::MAX - 1, Ordering::Relaxed);
         for round in 0..10u32 {
             for n in 0..4 {
                 assert!(posts.push(&u64::from(round * 4 + n), &[sge(n), sge(n + 1)]));

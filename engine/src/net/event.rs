@@ -1,4 +1,4 @@
-//! What changes on a host, and the memory that tells a change from a repetition.
+//! Changes of a host's addressing, and the state that separates changes from repetitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,75 +11,75 @@ use super::neighbour::{Neighbour, Status};
 use super::netlink::Connection;
 use feroce_wire::MacAddr;
 
-/// The kernel's table of the host's own addresses, whose routes merely repeat address events.
+/// The kernel's table of local addresses; its routes only repeat address events.
 const TABLE_LOCAL: u8 = 255;
 
-/// A change of the host's addressing. Interfaces are named by index.
+/// A change of the host's addressing. Interfaces are identified by their index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetEvent {
-    /// An interface is there. Comes before everything else about it.
+    /// An interface exists. Precedes all other events of the interface.
     LinkAdded(Interface),
-    /// An interface is gone, after its addresses.
+    /// An interface was removed, after its addresses.
     LinkRemoved {
-        /// Which.
+        /// Interface.
         interface: u32,
     },
-    /// Frames can leave again.
+    /// Frames can be sent again.
     LinkUp {
-        /// Through which interface.
+        /// Interface.
         interface: u32,
     },
-    /// Frames cannot leave: set down, or the link beneath broke.
+    /// Frames cannot be sent: the interface is down, or the link beneath it is.
     LinkDown {
-        /// Through which interface.
+        /// Interface.
         interface: u32,
     },
-    /// The interface has another name.
+    /// The interface was renamed.
     LinkRenamed {
-        /// Which.
+        /// Interface.
         interface: u32,
         /// Its new name.
         name: String,
     },
     /// The largest IP packet changed.
     MtuChanged {
-        /// Of which interface.
+        /// Interface.
         interface: u32,
         /// New MTU in bytes.
         mtu: u32,
     },
     /// The interface's own MAC address changed.
     MacChanged {
-        /// Of which interface.
+        /// Interface.
         interface: u32,
         /// New address.
         mac: MacAddr,
     },
     /// The host has a new address.
     AddressAdded(InterfaceAddress),
-    /// The host lost an address.
+    /// An address of the host was removed.
     AddressRemoved(InterfaceAddress),
-    /// A neighbour has this MAC address: new, or another than before.
+    /// The MAC address of a neighbour is new or has changed.
     NeighbourChanged {
-        /// On which interface.
+        /// Interface.
         interface: u32,
-        /// The neighbour's address.
+        /// IP address of the neighbour.
         ip: IpAddr,
-        /// Where its frames go.
+        /// MAC address of the neighbour.
         mac: MacAddr,
     },
     /// A neighbour stopped answering.
     NeighbourFailed {
-        /// On which interface.
+        /// Interface.
         interface: u32,
-        /// The neighbour's address.
+        /// IP address of the neighbour.
         ip: IpAddr,
     },
-    /// A route came or went: a path may lead through another next hop now.
+    /// A route was added or removed: a path may have another next hop now.
     RouteChanged,
-    /// What was published up to here is the whole state of the host: after the first reading, and
-    /// again whenever everything had to be read anew because events were lost.
+    /// The events so far describe the whole state of the host. Published after the first reading,
+    /// and whenever everything was read again because events were lost.
     Synchronised,
 }
 
@@ -101,21 +101,21 @@ impl Snapshot {
     }
 }
 
-/// What was published so far. Messages and snapshots go in, events that are news come out.
+/// The published state. Kernel messages and snapshots go in, events about differences come out.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct PublishedState {
     interfaces: BTreeMap<u32, Interface>,
     addresses: BTreeSet<InterfaceAddress>,
-    /// `None`: failed.
+    /// `None`: resolution failed.
     neighbours: BTreeMap<(u32, IpAddr), Option<MacAddr>>,
 }
 
-impl Known {
-    /// Appends to `news` what one message of the kernel changes.
+impl PublishedState {
+    /// Appends the changes of one kernel message to `news`.
     pub(super) fn apply(&mut self, message: &RouteNetlinkMessage, news: &mut Vec<NetEvent>) {
         use RouteNetlinkMessage as Message;
         match message {
-            // Bridges speak of their ports in link messages of their own family.
+            // Bridges report their ports in link messages of another family.
             Message::NewLink(link) if link.header.interface_family == AddressFamily::Unspec => {
                 if let Some(interface) = Interface::from_message(link) {
                     self.link(interface, news);
@@ -125,7 +125,7 @@ impl Known {
                 self.forget_link(link.header.index, news);
             }
             Message::NewAddress(address) => {
-                // It was there until another host was found to have it, too.
+                // The address was valid until another host was found to have it too.
                 let change =
                     if is_duplicate(address) { Self::forget_address } else { Self::address };
                 if let Some(address) = InterfaceAddress::from_message(address) {
@@ -156,7 +156,7 @@ impl Known {
         }
     }
 
-    /// Appends to `news` what differs from a full reading of the host.
+    /// Appends the differences to a full reading of the host to `news`.
     pub(super) fn replace(&mut self, snapshot: Snapshot, news: &mut Vec<NetEvent>) {
         let addresses: BTreeSet<_> = snapshot.addresses.iter().copied().collect();
         for gone in self.addresses.difference(&addresses).copied().collect::<Vec<_>>() {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     fn replace(
-        known: &mut Known,
+        known: &mut PublishedState,
         interfaces: &[Interface],
         addresses: &[InterfaceAddress],
     ) -> Vec<NetEvent> {
@@ -289,8 +289,8 @@ mod tests {
     }
 
     #[test]
-    fn a_second_reading_publishes_only_what_differs() {
-        let mut known = Known::default();
+    fn a_second_reading_publishes_only_differences() {
+        let mut known = PublishedState::default();
         let (one, two) = (address(1, "10.0.0.1"), address(2, "10.0.0.2"));
         let first = replace(&mut known, &[interface(1), interface(2)], &[one, two]);
         assert_eq!(
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_removed_link_takes_its_addresses_along() {
-        let mut known = Known::default();
+        let mut known = PublishedState::default();
         let one = address(1, "10.0.0.1");
         replace(&mut known, &[interface(1)], &[one]);
         let mut link = LinkMessage::default();
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn an_address_that_another_host_has_is_removed() {
-        let mut known = Known::default();
+        let mut known = PublishedState::default();
         let own = InterfaceAddress { prefix_len: 64, ..address(1, "fd00::1") };
         replace(&mut known, &[interface(1)], &[own]);
         let mut message = AddressMessage::default();
@@ -349,8 +349,8 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_news_when_their_mac_changes() {
-        let mut known = Known::default();
+    fn an_event_is_published_when_a_neighbours_mac_changes() {
+        let mut known = PublishedState::default();
         let ip: IpAddr = "10.0.0.2".parse().unwrap();
         let (a, b) = (MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 3]));
         let mut news = Vec::new();

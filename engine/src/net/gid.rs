@@ -1,4 +1,4 @@
-//! GIDs, and the table of those a device answers to.
+//! GIDs, and the table of a device's GIDs.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,21 +10,22 @@ use super::interface::{Interface, InterfaceAddress};
 use super::netlink::Connection;
 use feroce_wire::MacAddr;
 
-/// Most entries a [`GidTable`] holds; addresses beyond are left out with a warning.
+/// Maximum number of entries of a [`GidTable`]. Further addresses are left out with a warning.
 pub const GID_TABLE_LEN: usize = 1024;
 
-/// A global identifier: in RoCEv2 an IP address, IPv4 in its IPv6-mapped form.
+/// A global identifier: in RoCEv2 an IP address, with IPv4 in its IPv6-mapped form.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The address it stands for.
+    /// Returns the IP address.
     pub fn ip(&self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
     }
 
-    /// The multicast group it stands for: an IPv4 group in its mapped form, or in the form `ff0e::ffff:224.1.2.3`
-    /// that RoCE v1 has for it; an IPv6 group otherwise. `None` if it is no multicast address.
+    /// Returns the multicast group: an IPv4 group in its mapped form, or in the form
+    /// `ff0e::ffff:224.1.2.3` of RoCE v1; otherwise an IPv6 group. `None` if this is no multicast
+    /// address.
     pub fn multicast_group(&self) -> Option<IpAddr> {
         let ip = match self.0 {
             [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a @ 224..=239, b, c, d] => {
@@ -35,8 +36,8 @@ impl Gid {
         ip.is_multicast().then_some(ip)
     }
 
-    /// The link-local GID (`fe80::/64`) of an interface with this MAC address: the modified EUI-64
-    /// of RFC 4291 as interface identifier.
+    /// Returns the link-local GID (`fe80::/64`) of an interface with this MAC address. The
+    /// interface identifier is the modified EUI-64 of RFC 4291.
     pub const fn link_local_from_mac(mac: MacAddr) -> Self {
         let [a, b, c, d, e, f] = mac.0;
         // The universal/local bit is inverted.
@@ -89,7 +90,7 @@ pub struct ParseGidError {
     text: String,
 }
 
-/// Any way to write an IPv6 address is a way to write a GID; an IPv4 address means its mapped form.
+/// Parses any form of an IPv6 address; an IPv4 address means its mapped form.
 impl FromStr for Gid {
     type Err = ParseGidError;
 
@@ -104,20 +105,20 @@ impl FromStr for Gid {
 pub struct GidEntry {
     /// The GID.
     pub gid: Gid,
-    /// VLAN that its packets are tagged with.
+    /// VLAN of its packets.
     pub vlan: Option<u16>,
-    /// Index of the interface that has the address: the device's or a VLAN sub-interface's.
+    /// Index of the interface with the address: the device's or a VLAN sub-interface's.
     pub interface: u32,
     /// Name of that interface.
     pub interface_name: String,
 }
 
-/// The GIDs of a device by index, in the order that the kernel gives to its RoCE devices.
+/// The GIDs of a device by index, in the order of the kernel's RoCE devices.
 ///
 /// Index 0 is the link-local GID derived from the MAC address, whether or not the interface has it
 /// as an IPv6 address. The addresses of the interface and of its VLAN sub-interfaces follow in the
-/// order of appearance. An index never changes its meaning while its address lives; an address that
-/// goes leaves a hole, which the next new one fills. Every entry is RoCEv2.
+/// order of appearance. An index keeps its meaning while its address exists. A removed address
+/// leaves a hole, which the next new address fills. Every entry is RoCEv2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GidTable {
     device: u32,
@@ -125,7 +126,7 @@ pub struct GidTable {
     slots: Vec<Option<GidEntry>>,
 }
 
-/// An interface whose addresses are the device's.
+/// An interface whose addresses belong to the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Member {
     interface: u32,
@@ -134,7 +135,7 @@ struct Member {
 }
 
 impl GidTable {
-    /// A table with the default GID of `device` only. Feed it every [`NetEvent`] of a
+    /// Makes a table with only the default GID of `device`. Pass it every [`NetEvent`] of a
     /// [`Watcher`](super::Watcher), from the first one on.
     pub fn new(device: &Interface) -> Self {
         let member = Member { interface: device.index, name: device.name.clone(), vlan: None };
@@ -142,10 +143,10 @@ impl GidTable {
         Self { device: device.index, members: vec![member], slots: vec![Some(default)] }
     }
 
-    /// The table of interface `name` of the calling thread's network namespace, as it is now.
+    /// Reads the table of interface `name` of the calling thread's network namespace.
     ///
     /// # Errors
-    /// [`NetError::NoSuchInterface`], [`NetError::NotEthernet`], or what the kernel refused.
+    /// [`NetError::NoSuchInterface`], [`NetError::NotEthernet`], or the kernel's error.
     pub fn read(name: &str) -> Result<Self, NetError> {
         let device = Interface::read(name)?;
         let mut table = Self::new(&device);
@@ -159,24 +160,24 @@ impl GidTable {
         Ok(table)
     }
 
-    /// The entry at `index`; `None` for a hole and beyond the end.
+    /// Returns the entry at `index`; `None` for a hole and beyond the end.
     pub fn get(&self, index: usize) -> Option<&GidEntry> {
         self.slots.get(index)?.as_ref()
     }
 
-    /// The entries with their indices, in order.
+    /// Returns the entries with their indices, in order.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &GidEntry)> {
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
     }
 
-    /// The lowest index of `gid` with the tag `vlan`.
+    /// Returns the lowest index of `gid` with the VLAN `vlan`.
     pub fn find(&self, gid: Gid, vlan: Option<u16>) -> Option<usize> {
         let found = self.iter().find(|(_, entry)| entry.gid == gid && entry.vlan == vlan);
         found.map(|(index, _)| index)
     }
 
-    /// Follows a change of the host; true if an entry came, went or changed.
+    /// Applies a change of the host. Returns true if an entry was added, removed or changed.
     pub fn apply(&mut self, event: &NetEvent) -> bool {
         match event {
             NetEvent::LinkAdded(interface) => self.link_added(interface),

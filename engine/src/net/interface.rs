@@ -12,33 +12,33 @@ use super::NetError;
 use super::netlink::Connection;
 use feroce_wire::MacAddr;
 
-/// Longest name of an interface in bytes.
+/// Maximum length of an interface's name in bytes.
 const NAME_MAX: usize = 15;
 
-/// An interface with a 48-bit MAC address, as it was when it was read.
+/// An interface with a 48-bit MAC address, at the time it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// The kernel's number for it.
+    /// Index.
     pub index: u32,
-    /// Its name, such as `eth0`.
+    /// Name, such as `eth0`.
     pub name: String,
-    /// Its own Ethernet address.
+    /// Ethernet address.
     pub mac: MacAddr,
-    /// Largest IP packet in bytes.
+    /// MTU: the largest IP packet in bytes.
     pub mtu: u32,
-    /// Whether it was set up (`ip link set up`).
+    /// The interface is set up (`ip link set up`).
     pub up: bool,
-    /// Whether the link beneath works.
+    /// The link beneath works.
     pub carrier: bool,
-    /// How often the link beneath has come or gone, where the kernel tells.
+    /// Number of changes of the link beneath, if the kernel reports it.
     pub carrier_changes: Option<u32>,
-    /// Whether it is the loopback interface.
+    /// This is the loopback interface.
     pub loopback: bool,
-    /// What it tags, if it is an 802.1Q sub-interface of another interface of this namespace.
+    /// VLAN, if this is an 802.1Q sub-interface of another interface of this namespace.
     pub vlan: Option<VlanLink>,
 }
 
-/// An 802.1Q sub-interface's place.
+/// VLAN of an 802.1Q sub-interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VlanLink {
     /// Index of the interface that carries the tagged frames.
@@ -52,17 +52,17 @@ pub struct VlanLink {
 pub struct InterfaceAddress {
     /// Index of the interface.
     pub interface: u32,
-    /// The interface's own address.
+    /// The address.
     pub ip: IpAddr,
-    /// Length of its network's prefix in bits.
+    /// Prefix length of its network in bits.
     pub prefix_len: u8,
 }
 
 impl Interface {
-    /// The interface `name` of the calling thread's network namespace.
+    /// Reads the interface `name` of the calling thread's network namespace.
     ///
     /// # Errors
-    /// [`NetError::NoSuchInterface`], [`NetError::NotEthernet`], or what the kernel refused.
+    /// [`NetError::NoSuchInterface`], [`NetError::NotEthernet`], or the kernel's error.
     pub fn read(name: &str) -> Result<Self, NetError> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(NetError::NoSuchInterface { name: name.to_owned() });
@@ -72,27 +72,27 @@ impl Interface {
         Self::get(&mut Connection::open()?, request, name)
     }
 
-    /// Every interface of the calling thread's network namespace that has a 48-bit MAC address,
+    /// Returns every interface of the calling thread's network namespace with a 48-bit MAC address,
     /// ordered by index.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn list() -> Result<Vec<Self>, NetError> {
         Self::dump(&mut Connection::open()?)
     }
 
-    /// The 802.1Q sub-interfaces among `all` that this interface carries.
+    /// Returns the 802.1Q sub-interfaces of this interface among `all`.
     pub fn vlan_children<'a>(&self, all: &'a [Interface]) -> impl Iterator<Item = &'a Interface> {
         let parent = self.index;
         all.iter().filter(move |other| other.vlan.is_some_and(|vlan| vlan.parent == parent))
     }
 
-    /// Whether frames can leave: set up, and the link beneath works.
+    /// Returns true if frames can be sent: the interface is up, and the link beneath works.
     pub fn is_usable(&self) -> bool {
         self.up && self.carrier
     }
 
-    /// The interface `index`; `name` is for the error.
+    /// Reads the interface `index`; `name` is for the error.
     pub(super) fn read_index(
         connection: &mut Connection,
         index: u32,
@@ -137,7 +137,7 @@ impl Interface {
         interface.ok_or_else(|| NetError::NotEthernet { name: name.to_owned() })
     }
 
-    /// `None` if it has no 48-bit MAC address.
+    /// Returns `None` for an interface without a 48-bit MAC address.
     pub(super) fn from_message(message: &LinkMessage) -> Option<Self> {
         let flags = message.header.flags;
         let mut interface = Self {
@@ -167,7 +167,7 @@ impl Interface {
                 _ => {}
             }
         }
-        // A parent in another namespace has an index of that namespace: it means nothing here.
+        // The index of a parent in another namespace has no meaning here.
         if let (Some(parent), Some(id), false) = (parent, vlan_id, parent_elsewhere) {
             interface.vlan = Some(VlanLink { parent, id });
         }
@@ -177,19 +177,20 @@ impl Interface {
 }
 
 impl InterfaceAddress {
-    /// Every address of the calling thread's network namespace: by interface, IPv4 first, then in
-    /// the kernel's order. Without [duplicates](Self::duplicates).
+    /// Returns every address of the calling thread's network namespace except
+    /// [duplicates](Self::duplicates): by interface, IPv4 first, then in the kernel's order.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn list() -> Result<Vec<Self>, NetError> {
         Self::dump(&mut Connection::open()?)
     }
 
-    /// The same of those that are out of use, since another host was found to have them (RFC 4862, 5.4).
+    /// Returns the addresses that are not in use because another host has them, too (RFC 4862,
+    /// 5.4).
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn duplicates() -> Result<Vec<Self>, NetError> {
         Self::dump_where(&mut Connection::open()?, is_duplicate)
     }
@@ -227,14 +228,14 @@ impl InterfaceAddress {
                 _ => {}
             }
         }
-        // On a point-to-point link `address` is the peer's, and `local` our own.
+        // On a point-to-point link, `address` is the peer's and `local` is the host's own.
         let ip = local.or(address)?;
         let header = &message.header;
         Some(Self { interface: header.index, ip, prefix_len: header.prefix_len })
     }
 }
 
-/// Whether the address is out of use, since another host has it, too.
+/// Returns true if the address is not in use because another host has it, too.
 pub(super) fn is_duplicate(message: &AddressMessage) -> bool {
     message.header.flags.contains(AddressHeaderFlags::Dadfailed)
 }
@@ -243,7 +244,7 @@ pub(super) fn mac_from(bytes: &[u8]) -> Option<MacAddr> {
     Some(MacAddr(bytes.try_into().ok()?))
 }
 
-/// The VLAN id of an 802.1Q interface. Service tags (802.1ad) are not RoCE's.
+/// Returns the VLAN ID of an 802.1Q interface. RoCE does not use service tags (802.1ad).
 fn vlan_id_of(infos: &[LinkInfo]) -> Option<u16> {
     let data = infos.iter().find_map(|info| match info {
         LinkInfo::Data(InfoData::Vlan(data)) => Some(data),
@@ -284,7 +285,7 @@ mod tests {
         if parent_elsewhere {
             message.attributes.push(LinkAttribute::LinkNetNsId(1));
         }
-        // Through bytes, as the kernel would send it.
+        // Converted to bytes and back, as when the kernel sends it.
         let mut bytes = vec![0; message.buffer_len()];
         message.emit(&mut bytes);
         LinkMessage::parse(&LinkMessageBuffer::new(&bytes)).unwrap()

@@ -1,18 +1,18 @@
-//! The host's addressing: which addresses a device has, and which headers reach a peer.
+//! The host's addressing: the addresses of a device, and the headers that reach a peer.
 //!
-//! The kernel owns addresses, routes and neighbours; this module asks it over netlink and keeps no
-//! global state. Every socket lives in the network namespace of the thread that opened it, so
-//! several namespaces can be served from one process.
+//! The kernel owns addresses, routes and neighbours. This module reads them over netlink and keeps
+//! no global state. Every socket belongs to the network namespace of the thread that opened it, so
+//! one process can serve several namespaces.
 //!
-//! | question | answer |
+//! | topic | types |
 //! |---|---|
-//! | what does this interface look like? | [`Interface`] |
-//! | which GIDs does a device have, and at which index? | [`Gid`], [`GidTable`] |
-//! | which headers lead from this GID to that one? | [`Resolver`] giving [`PathHeaders`] |
-//! | what changed? | [`Watcher`] publishing [`NetEvent`]s |
+//! | properties of an interface | [`Interface`] |
+//! | GIDs of a device, and their indices | [`Gid`], [`GidTable`] |
+//! | headers from a local GID to a peer's | [`Resolver`], which returns [`PathHeaders`] |
+//! | changes | [`Watcher`], which publishes [`NetEvent`]s |
 //!
-//! IPv4, IPv6 and single-tagged (802.1Q) VLAN sub-interfaces are served. Asking needs no privilege;
-//! making the kernel resolve a neighbour needs `CAP_NET_ADMIN` in its network namespace.
+//! IPv4, IPv6 and single-tagged (802.1Q) VLAN sub-interfaces are supported. Reading needs no
+//! privilege. Making the kernel resolve a neighbour needs `CAP_NET_ADMIN` in its network namespace.
 
 mod event;
 mod gid;
@@ -46,7 +46,7 @@ pub enum NetError {
         /// Its name.
         name: String,
     },
-    /// The kernel refuses this to the process.
+    /// The process lacks the permission.
     #[error("not permitted to {action}: CAP_NET_ADMIN in this network namespace is needed")]
     Permission {
         /// What was tried.
@@ -61,12 +61,12 @@ pub enum NetError {
         errno: i32,
     },
     /// A table changed during every attempt to read it.
-    #[error("cannot {action}: the table never held still")]
+    #[error("cannot {action}: the table kept changing")]
     Unsteady {
         /// What was tried.
         action: &'static str,
     },
-    /// A netlink message is longer than any known kernel sends.
+    /// A netlink message is longer than any that known kernels send.
     #[error("a netlink message was too long to be read")]
     Truncated,
     /// The watcher's thread could not be started.

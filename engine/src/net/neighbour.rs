@@ -1,4 +1,4 @@
-//! Neighbours: which MAC address an on-link IP address has, as far as the kernel knows.
+//! Neighbours: MAC addresses of on-link IP addresses, as known to the kernel.
 
 use std::net::IpAddr;
 
@@ -18,33 +18,33 @@ use feroce_wire::MacAddr;
 pub(super) struct Neighbour {
     /// Index of the interface.
     pub interface: u32,
-    /// The neighbour's address.
+    /// IP address of the neighbour.
     pub ip: IpAddr,
-    /// What is known of its MAC address.
+    /// State of its MAC address.
     pub status: Status,
 }
 
-/// What the kernel knows of a neighbour.
+/// State of a neighbour's MAC address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
-    /// Its MAC address, confirmed lately.
+    /// Confirmed recently.
     Known(MacAddr),
-    /// Its MAC address, which is being confirmed.
+    /// Known, and being confirmed.
     Confirming(MacAddr),
-    /// Its MAC address, which somebody has entered: for good, or a program that knows better than to ask.
+    /// Entered by the administrator or by a program; the kernel does not verify it.
     Entered(MacAddr),
-    /// Its MAC address, which nobody confirmed for a while.
+    /// Known, but not confirmed for some time.
     Stale(MacAddr),
-    /// Derived by rule, never asked for (multicast, loopback).
+    /// Derived by a rule, never resolved (multicast, loopback).
     Fixed(MacAddr),
-    /// Being asked for.
+    /// Being resolved.
     Pending,
-    /// It did not answer.
+    /// Resolution failed.
     Failed,
 }
 
 impl Neighbour {
-    /// The entry of `ip` on interface `interface`, if there is one.
+    /// Returns the entry of `ip` on interface `interface`, if there is one.
     pub(super) fn find(
         connection: &mut Connection,
         interface: u32,
@@ -61,8 +61,8 @@ impl Neighbour {
         }
     }
 
-    /// Makes the kernel ask for `ip` as if a packet for it were waiting. Reading the table asks
-    /// nobody.
+    /// Makes the kernel resolve `ip` as if a packet for it were waiting. (Reading the table
+    /// resolves nothing.)
     pub(super) fn trigger(
         connection: &mut Connection,
         interface: u32,
@@ -75,7 +75,7 @@ impl Neighbour {
         Ok(())
     }
 
-    /// Makes the kernel ask the neighbour `ip`, whose MAC address it knows, whether it is still there, at once.
+    /// Makes the kernel confirm the neighbour `ip`, whose MAC address it knows, at once.
     pub(super) fn probe(
         connection: &mut Connection,
         interface: u32,
@@ -84,12 +84,12 @@ impl Neighbour {
         let mut message = message(interface, ip);
         message.header.state = NeighbourState::Probe;
         let request = RouteNetlinkMessage::NewNeighbour(message);
-        // Neither made nor replaced: that would take the flag of a router away.
+        // Neither created nor replaced: replacing would clear the flag of a router.
         connection.request("make the kernel confirm a neighbour", request, 0)?;
         Ok(())
     }
 
-    /// The entries of all interfaces.
+    /// Returns the entries of all interfaces.
     pub(super) fn dump(connection: &mut Connection) -> Result<Vec<Self>, NetError> {
         let request = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
         let answers = connection.dump("list neighbours", &request)?;
@@ -100,7 +100,7 @@ impl Neighbour {
         Ok(neighbours.collect())
     }
 
-    /// `None` for an entry that says nothing: of another family, or not yet in use.
+    /// Returns `None` for an entry of another family, or not yet in use.
     pub(super) fn from_message(message: &NeighbourMessage) -> Option<Self> {
         let mut ip = None;
         let mut mac = None;
@@ -121,7 +121,7 @@ impl Neighbour {
             _ if message.header.flags.contains(NeighbourFlags::ExtLearned) => Status::Entered(mac?),
             NeighbourState::Reachable => Status::Known(mac?),
             NeighbourState::Probe => Status::Confirming(mac?),
-            // In Delay it will be asked, in some seconds.
+            // In state Delay the kernel confirms the neighbour in a few seconds.
             NeighbourState::Stale | NeighbourState::Delay => Status::Stale(mac?),
             NeighbourState::Noarp => Status::Fixed(mac?),
             NeighbourState::Incomplete => Status::Pending,

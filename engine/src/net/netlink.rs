@@ -1,6 +1,6 @@
-//! Netlink plumbing: one socket, requests with their answers, and events with a bounded wait.
+//! Netlink sockets: requests with their responses, and events with a bounded wait.
 //!
-//! A socket belongs to the network namespace of the thread that opened it, for as long as it lives.
+//! A socket belongs to the network namespace of the thread that opened it.
 
 use std::fmt;
 use std::io;
@@ -18,14 +18,15 @@ use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use super::NetError;
 use crate::time::Duration;
 
-/// No message of rtnetlink is longer: the kernel fills at most 32 KiB per dump step, and a single
-/// attribute set stays below 64 KiB.
+/// Buffer size in bytes. The kernel fills at most 32 KiB per dump step, and a set of attributes is
+/// below 64 KiB.
 const BUFFER_LEN: usize = 64 * 1024;
 
-/// The kernel answers while the request is being sent; a wait this long means something is broken.
+/// Timeout of a response. The kernel responds while the request is being sent, so a timeout means
+/// an error.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Tables that change under a dump make it inconsistent; so often it is tried again.
+/// Number of attempts at a dump: a table that changes during a dump makes the dump inconsistent.
 const DUMP_TRIES: usize = 16;
 
 /// Length of a netlink message header in bytes.
@@ -34,27 +35,27 @@ const HEADER_LEN: usize = 16;
 /// How long [`Connection::receive`] waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Takes what is there.
+    /// Return what is available.
     No,
-    /// Until something comes.
+    /// Wait until something arrives.
     Forever,
 }
 
-/// What [`Connection::receive`] saw.
+/// Result of [`Connection::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Received {
-    /// Messages (possibly none that concern anybody) were appended.
+    /// Messages were appended, possibly none.
     Messages,
-    /// The kernel dropped events because nobody read them in time.
+    /// The kernel dropped events because they were not read in time.
     Overrun,
-    /// Nothing came.
+    /// Nothing arrived.
     Nothing,
 }
 
 /// An rtnetlink socket.
 pub(super) struct Connection {
     socket: Arc<Socket>,
-    /// A second descriptor of the same socket, for the receive timeout.
+    /// A duplicate of the socket's descriptor, for setting the receive timeout.
     timeout: UnixDatagram,
     sequence: u32,
     buffer: Box<[u8]>,
@@ -66,12 +67,12 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Ends a [`Connection::receive`] that another thread waits in.
+/// Ends a [`Connection::receive`] in which another thread waits.
 #[derive(Debug, Clone)]
 pub(super) struct Waker(Arc<Socket>);
 
 impl Connection {
-    /// A socket in the network namespace of the calling thread.
+    /// Opens a socket in the network namespace of the calling thread.
     pub(super) fn open() -> Result<Self, NetError> {
         let action = "open a netlink socket";
         let mut socket = Socket::new(NETLINK_ROUTE).map_err(|error| failed(action, &error))?;
@@ -91,12 +92,12 @@ impl Connection {
         joined.map_err(|error| failed("subscribe to netlink events", &error))
     }
 
-    /// A handle that ends a wait of this connection from another thread.
+    /// Returns a handle that ends a wait of this connection from another thread.
     pub(super) fn waker(&self) -> Waker {
         Waker(Arc::clone(&self.socket))
     }
 
-    /// Sends one request and returns its answers. `action` is what an error says was tried.
+    /// Sends one request and returns its responses. `action` describes the request in errors.
     pub(super) fn request(
         &mut self,
         action: &'static str,
@@ -107,7 +108,7 @@ impl Connection {
         Ok(answers)
     }
 
-    /// Reads a whole table, again if it changed meanwhile.
+    /// Reads a whole table, and again if it changed meanwhile.
     pub(super) fn dump(
         &mut self,
         action: &'static str,
@@ -144,13 +145,13 @@ impl Connection {
                 let (header, payload) = match message {
                     Ok(message) => message.into_parts(),
                     Err(detail) => {
-                        // One odd interface must not hide all others.
+                        // One unusual interface must not hide all others.
                         tracing::warn!(action, detail, "netlink message not understood, skipped");
                         continue;
                     }
                 };
                 if header.sequence_number != self.sequence {
-                    continue; // The late answer to a request that was given up.
+                    continue; // A late response to an abandoned request.
                 }
                 interrupted |= header.flags & NLM_F_DUMP_INTR != 0;
                 match payload {
@@ -200,7 +201,7 @@ impl Connection {
         Ok(Received::Messages)
     }
 
-    /// The length of the next datagram, which may be more than was written to the buffer.
+    /// Returns the length of the next datagram, which may exceed the buffer.
     fn receive_bytes(&mut self, flags: i32) -> io::Result<usize> {
         loop {
             let mut room = &mut self.buffer[..];
@@ -218,7 +219,7 @@ impl Connection {
 }
 
 impl Waker {
-    /// Makes the kernel acknowledge a message that does nothing: the wait sees the acknowledgement.
+    /// Requests an acknowledgement of a message without effect. The acknowledgement ends the wait.
     pub(super) fn wake(&self) -> io::Result<()> {
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_ACK;
@@ -230,11 +231,11 @@ fn send(socket: &Socket, mut message: NetlinkMessage<RouteNetlinkMessage>) -> io
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
-    // A socket that was never connected sends to the kernel.
+    // A socket that is not connected sends to the kernel.
     socket.send(&bytes, 0).map(|_| ())
 }
 
-/// The messages of a datagram; `Err` is a message that could not be understood, in words.
+/// Returns the messages of a datagram; `Err` describes a message that could not be parsed.
 fn messages(
     mut bytes: &[u8],
 ) -> impl Iterator<Item = Result<NetlinkMessage<RouteNetlinkMessage>, String>> {
@@ -250,7 +251,7 @@ fn messages(
     })
 }
 
-/// The verdict of an acknowledgement or of the end of a dump: 0 or a negated error number.
+/// Converts the code of an acknowledgement or of the end of a dump: 0 or a negated error number.
 fn outcome(action: &'static str, code: i32) -> Result<(), NetError> {
     match code {
         0 => Ok(()),

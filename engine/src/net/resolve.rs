@@ -1,4 +1,4 @@
-//! Paths: which headers lead from a GID of ours to a peer's.
+//! Paths: the headers that lead from a local GID to a peer's.
 
 use std::net::IpAddr;
 
@@ -11,47 +11,47 @@ use super::route::Route;
 use crate::time::{Clock, Duration};
 use feroce_wire::MacAddr;
 
-/// How long a neighbour is usually waited for: as long as Linux asks before it gives up (three
-/// requests, a second apart).
+/// Usual timeout for a neighbour: Linux gives up after the same time (three requests, a second
+/// apart).
 pub const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long until the kernel's table is looked at again: first, and at most.
+/// Pause between two readings of the kernel's table: the first, and the maximum.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
-const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+const MAX_PAUSE: Duration = Duration::from_millis(20);
 
-/// Hop limit of unicast packets where the route sets none: Linux' default.
+/// Hop limit of unicast packets if the route sets none: Linux' default.
 const HOP_LIMIT: u8 = 64;
 
 /// Hop limit of multicast packets: the link only, as for sockets.
 const HOP_LIMIT_MULTICAST: u8 = 1;
 
-/// What the headers of packets to a peer are made of.
+/// Contents of the headers of packets to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathHeaders {
     /// Next hop's Ethernet address.
     pub dst_mac: MacAddr,
-    /// Own Ethernet address.
+    /// Local Ethernet address.
     pub src_mac: MacAddr,
-    /// VLAN to tag frames with.
+    /// VLAN tag of frames.
     pub vlan: Option<u16>,
-    /// Own IP address.
+    /// Local IP address.
     pub src_ip: IpAddr,
-    /// The peer's IP address; of the same family.
+    /// Peer's IP address, of the same family.
     pub dst_ip: IpAddr,
-    /// IP hop limit, unless the user asked for another.
+    /// IP hop limit, unless the user sets another.
     pub hop_limit: u8,
     /// Largest IP packet of the interface and of the route, in bytes.
     pub mtu: u32,
-    /// Interface that the frames leave through: with `next_hop`, what to look for in
+    /// Index of the outgoing interface. Together with `next_hop` it identifies the matching
     /// [`NetEvent::NeighbourChanged`](super::NetEvent::NeighbourChanged).
     pub interface: u32,
-    /// Whose MAC address `dst_mac` is: a gateway or the peer. `None` for multicast.
+    /// Owner of `dst_mac`: a gateway or the peer. `None` for multicast.
     pub next_hop: Option<IpAddr>,
 }
 
 impl PathHeaders {
-    /// Headers that lead from `source` to `destination`, both addresses of the device with Ethernet address
-    /// `mac`.
+    /// Returns the headers from `source` to `destination`, both addresses of the device with
+    /// Ethernet address `mac`.
     pub(crate) fn to_self(
         destination: Gid,
         source: &GidEntry,
@@ -75,7 +75,7 @@ impl PathHeaders {
         })
     }
 
-    /// The interface has another Ethernet address.
+    /// Updates the local Ethernet address; for a path to the device itself also the destination.
     pub(crate) fn move_own(&mut self, mac: MacAddr) {
         if self.dst_mac == self.src_mac {
             self.dst_mac = mac;
@@ -84,15 +84,15 @@ impl PathHeaders {
     }
 }
 
-/// Why there is no path.
+/// Why no path was found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// One GID is an IPv4 address and the other an IPv6 address.
     #[error("no path from {source_ip} to {destination}: the address families differ")]
     FamilyMismatch {
-        /// Own address.
+        /// Local address.
         source_ip: IpAddr,
-        /// The peer's.
+        /// Peer's address.
         destination: IpAddr,
     },
     /// The destination is unspecified, a broadcast or an anycast address.
@@ -101,25 +101,25 @@ pub enum ResolveError {
         /// The destination.
         destination: IpAddr,
     },
-    /// The destination is an address of this host that is not the device's own: no wire leads there.
+    /// The destination is an address of this host, but not of this device: no link leads there.
     #[error("{destination} is this host")]
     LocalDestination {
         /// The destination.
         destination: IpAddr,
     },
-    /// The source is no address of this host any more.
+    /// The source is no longer an address of this host.
     #[error("{source_ip} is not an address of this host")]
     SourceGone {
         /// The source.
         source_ip: IpAddr,
     },
-    /// The interface is set down or its link is broken.
+    /// The interface or its link is down.
     #[error("interface {interface} is down")]
     InterfaceDown {
         /// Its name.
         interface: String,
     },
-    /// No route leads there through the interface of the source.
+    /// No route leads there through the source's interface.
     #[error("no route to {destination} through {interface}")]
     NoRoute {
         /// The destination.
@@ -132,10 +132,11 @@ pub enum ResolveError {
     Unresolved {
         /// A gateway or the destination.
         next_hop: IpAddr,
-        /// How long it was waited for.
+        /// Time waited.
         after: Duration,
     },
-    /// The next hop is not in the kernel's table, and the process may not have it resolved.
+    /// The next hop is not in the kernel's table, and the process lacks the permission to have it
+    /// resolved.
     #[error(
         "not permitted to resolve {next_hop}: CAP_NET_ADMIN in this network namespace is needed"
     )]
@@ -148,24 +149,25 @@ pub enum ResolveError {
     Net(#[from] NetError),
 }
 
-/// What is known of a next hop after it was asked.
+/// Result of confirming a next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confirmation {
-    /// It has answered, and is here.
+    /// It has answered with this address.
     Answered(MacAddr),
-    /// It is never asked: somebody has entered its address (`ip neighbour ... nud permanent`).
+    /// It was not asked: its address was entered by hand (`ip neighbour ... nud permanent`).
     Entered(MacAddr),
-    /// It is never asked: a rule gives its address, as for groups.
+    /// It was not asked: a rule gives its address, as for multicast groups.
     Fixed(MacAddr),
 }
 
-/// Whom [`Resolver::confirm`] has asked.
+/// Requests that [`Resolver::confirm`] has sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    Not,
-    /// Where the neighbour was.
-    There,
-    Everybody,
+enum Request {
+    None,
+    /// A unicast request to the known address.
+    Unicast,
+    /// A broadcast (ARP) or multicast (neighbour discovery) request.
+    Broadcast,
 }
 
 /// Finds paths in the network namespace of the thread that opened it.
@@ -174,27 +176,29 @@ pub struct Resolver {
     requests: Connection,
 }
 
-/// What is known at a look.
+/// Result of one reading of the kernel's tables.
 #[derive(Debug)]
 pub(crate) enum Look {
     /// The path.
     Found(PathHeaders),
-    /// The next hop was asked, and has not answered yet.
+    /// A request to the next hop is pending.
     Asked(IpAddr),
-    /// It was asked, and the kernel has given up.
+    /// The kernel has given up on the next hop.
     GivenUp(IpAddr),
 }
 
-/// What is known of a next hop.
+/// State of a next hop.
 enum NextHop {
     At(MacAddr),
     Asked,
     GivenUp,
 }
 
-/// Looks until the path is found, or the next hop has not answered for `timeout`. `look` is told whether it was called before.
+/// Calls `look` until the path is found, or the next hop has not answered for `timeout`. `look`
+/// receives whether it was called before.
 ///
-/// The kernel's table is looked at again and again, at growing intervals: who looks need hold nothing meanwhile.
+/// The kernel's tables are read repeatedly, at growing intervals; `look` need not hold any lock in
+/// between.
 pub(crate) fn wait(
     timeout: Duration,
     mut look: impl FnMut(bool) -> Result<Look, ResolveError>,
@@ -216,24 +220,24 @@ pub(crate) fn wait(
             return Err(ResolveError::Unresolved { next_hop, after });
         }
         std::thread::sleep(pause.min(left));
-        (pause, has_asked) = ((pause * 2).min(LONGEST_PAUSE), true);
+        (pause, has_asked) = ((pause * 2).min(MAX_PAUSE), true);
     }
 }
 
 impl Resolver {
-    /// A resolver for the network namespace of the calling thread.
+    /// Opens a resolver for the network namespace of the calling thread.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn open() -> Result<Self, NetError> {
         Ok(Self { requests: Connection::open()? })
     }
 
-    /// The headers of packets from `source` to `destination`.
+    /// Returns the headers of packets from `source` to `destination`.
     ///
-    /// Blocks for at most about `timeout` ([`RESOLVE_TIMEOUT`] is a good one), and only if the next
-    /// hop's MAC address is unknown. A stale one is used at once, and the kernel made to confirm it
-    /// in the background: a [`Watcher`](super::Watcher) tells if it turns out different.
+    /// Blocks for at most about `timeout` ([`RESOLVE_TIMEOUT`] is suitable), and only if the next
+    /// hop's MAC address is unknown. A stale address is used at once, and the kernel confirms it in
+    /// the background. A [`Watcher`](super::Watcher) reports a change.
     ///
     /// # Errors
     /// See [`ResolveError`].
@@ -246,7 +250,8 @@ impl Resolver {
         wait(timeout, |has_asked| self.look(destination, source, has_asked))
     }
 
-    /// Looks once, and asks the next hop if it is not known. It may have been asked before.
+    /// Reads the tables once, and triggers resolution of the next hop if its address is unknown.
+    /// `has_asked`: the resolution may have been triggered before.
     ///
     /// # Errors
     /// See [`ResolveError`].
@@ -304,11 +309,11 @@ impl Resolver {
         }
     }
 
-    /// The headers of packets from `source` to `destination`, another address of the same interface: they lead
-    /// from its Ethernet address back to it.
+    /// Returns the headers of packets from `source` to `destination`, another address of the same
+    /// interface: both Ethernet addresses are the interface's own.
     ///
     /// # Errors
-    /// [`ResolveError::FamilyMismatch`], or what the kernel refused.
+    /// [`ResolveError::FamilyMismatch`], or the kernel's error.
     pub fn resolve_own(
         &mut self,
         destination: Gid,
@@ -319,8 +324,9 @@ impl Resolver {
         PathHeaders::to_self(destination, source, link.mac, link.mtu)
     }
 
-    /// What a route bound to one interface does not tell: IPv6 finds an address of another
-    /// interface of this host "through the gateway", and IPv4 only says "invalid" to a lost source.
+    /// Checks what the lookup of a route bound to one interface does not report: IPv6 finds an
+    /// address of another interface of this host "through the gateway", and IPv4 reports only
+    /// "invalid" for a removed source.
     fn check_addresses(&mut self, src_ip: IpAddr, dst_ip: IpAddr) -> Result<(), ResolveError> {
         let addresses = InterfaceAddress::dump(&mut self.requests)?;
         let is_ours = |ip: IpAddr| addresses.iter().any(|address| address.ip == ip);
@@ -335,7 +341,7 @@ impl Resolver {
         Ok(())
     }
 
-    /// The MAC address of `next_hop`, or that it is asked for.
+    /// Returns the MAC address of `next_hop`, or that its resolution is pending.
     fn neighbour_mac(
         &mut self,
         interface: u32,
@@ -357,7 +363,7 @@ impl Resolver {
             }
             Some(Status::Failed) if has_asked => Ok(NextHop::GivenUp),
             Some(Status::Pending) if has_asked => Ok(NextHop::Asked),
-            // Not asked yet, or flushed meanwhile.
+            // Not requested yet, or flushed meanwhile.
             Some(Status::Pending | Status::Failed) | None => {
                 self.trigger(interface, next_hop)?;
                 Ok(NextHop::Asked)
@@ -365,11 +371,13 @@ impl Resolver {
         }
     }
 
-    /// Has the kernel ask the next hop of `headers` whether it is there, and waits for its answer for at most about
-    /// `timeout`: what was known of it may be old. First where it was, then everybody; the kernel takes three seconds to give up either.
+    /// Makes the kernel confirm the next hop of `headers`, because its entry may be old, and waits
+    /// for the answer for at most about `timeout`. The first request goes to the known address,
+    /// later ones are broadcast or multicast. The kernel takes three seconds to give up on either.
     ///
     /// # Errors
-    /// [`ResolveError::Unresolved`] if it does not answer, [`ResolveError::Permission`], or what the kernel refused.
+    /// [`ResolveError::Unresolved`] if it does not answer, [`ResolveError::Permission`], or the
+    /// kernel's error.
     pub fn confirm(
         &mut self,
         headers: &PathHeaders,
@@ -378,7 +386,7 @@ impl Resolver {
         let Some(next_hop) = headers.next_hop else {
             return Ok(Confirmation::Fixed(headers.dst_mac));
         };
-        let (mut confirmed, mut asked) = (Confirmation::Fixed(headers.dst_mac), Asked::Not);
+        let (mut confirmed, mut asked) = (Confirmation::Fixed(headers.dst_mac), Request::None);
         let interface = headers.interface;
         wait(timeout, |_| {
             let found = Neighbour::find(&mut self.requests, interface, next_hop)?;
@@ -386,23 +394,23 @@ impl Resolver {
             match (status, asked) {
                 (Some(Status::Entered(mac)), _) => confirmed = Confirmation::Entered(mac),
                 (Some(Status::Fixed(mac)), _) => confirmed = Confirmation::Fixed(mac),
-                (Some(Status::Known(mac)), Asked::There | Asked::Everybody) => {
+                (Some(Status::Known(mac)), Request::Unicast | Request::Broadcast) => {
                     confirmed = Confirmation::Answered(mac);
                 }
-                (Some(Status::Failed), Asked::Everybody) => return Ok(Look::GivenUp(next_hop)),
-                // The kernel is at it, for somebody else or for us.
+                (Some(Status::Failed), Request::Broadcast) => return Ok(Look::GivenUp(next_hop)),
+                // The kernel is resolving it, for this request or another one.
                 (Some(Status::Confirming(_) | Status::Pending), _) => {
                     return Ok(Look::Asked(next_hop));
                 }
                 (Some(Status::Known(_) | Status::Stale(_)), _) => {
                     self.probe(interface, next_hop)?;
-                    asked = Asked::There;
+                    asked = Request::Unicast;
                     return Ok(Look::Asked(next_hop));
                 }
-                // It may have moved.
+                // The neighbour may have moved.
                 (Some(Status::Failed) | None, _) => {
                     self.trigger(interface, next_hop)?;
-                    asked = Asked::Everybody;
+                    asked = Request::Broadcast;
                     return Ok(Look::Asked(next_hop));
                 }
             }
@@ -414,7 +422,7 @@ impl Resolver {
     fn probe(&mut self, interface: u32, next_hop: IpAddr) -> Result<(), ResolveError> {
         match Neighbour::probe(&mut self.requests, interface, next_hop) {
             Err(NetError::Permission { .. }) => Err(ResolveError::Permission { next_hop }),
-            // It went meanwhile.
+            // The entry was removed meanwhile.
             Err(NetError::System { errno: libc::ENOENT | libc::EINVAL, .. }) => {
                 self.trigger(interface, next_hop)
             }
@@ -430,7 +438,7 @@ impl Resolver {
     }
 }
 
-/// The group address that a multicast address maps to (RFC 1112, RFC 2464).
+/// Returns the multicast MAC address of a group (RFC 1112, RFC 2464).
 pub(crate) fn multicast_mac(group: IpAddr) -> MacAddr {
     match group {
         IpAddr::V4(ip) => {
@@ -452,7 +460,7 @@ mod tests {
     fn multicast_groups_map_to_their_mac_addresses() {
         let cases = [
             ("224.0.0.251", [0x01, 0x00, 0x5e, 0x00, 0x00, 0xfb]),
-            ("239.129.2.3", [0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]), // 23 bits only
+            ("239.129.2.3", [0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]), // The low 23 bits only.
             ("ff02::1:ff12:3456", [0x33, 0x33, 0xff, 0x12, 0x34, 0x56]),
         ];
         for (group, mac) in cases {

@@ -1,4 +1,4 @@
-//! Routes: through which next hop an address is reached.
+//! Routes: the next hop to an address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -10,14 +10,14 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use super::NetError;
 use super::netlink::Connection;
 
-/// The address that the kernel would send from; nothing is sent.
+/// Returns the source address that the kernel would choose. Nothing is sent.
 pub fn chosen_source(destination: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr = match destination {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
-    // Port 0 is nobody's, and refused.
+    // `connect` refuses port 0; the port does not influence the route.
     let port = if destination.port() == 0 { 1 } else { destination.port() };
     let mut destination = destination;
     destination.set_port(port);
@@ -25,28 +25,28 @@ pub fn chosen_source(destination: SocketAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|own| own.ip())
 }
 
-/// The kernel's decision for one destination.
+/// The kernel's routing decision for one destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     /// Through an interface.
     Unicast {
-        /// Router to hand the packet to; `None` if the destination is on the link.
+        /// Router; `None` if the destination is on the link.
         gateway: Option<IpAddr>,
-        /// Largest IP packet in bytes, where the route limits it.
+        /// Largest IP packet in bytes, if the route limits it.
         mtu: Option<u32>,
-        /// Hop limit, where the route sets one.
+        /// Hop limit, if the route sets one.
         hop_limit: Option<u8>,
     },
     /// The destination is this host.
     Local,
-    /// The destination is no single host.
+    /// The destination is a broadcast or anycast address.
     Broadcast,
-    /// Nothing leads there.
+    /// No route.
     None,
 }
 
 impl Route {
-    /// The route from `source` to `destination` that leaves through `interface`.
+    /// Returns the route from `source` to `destination` through `interface`.
     pub(super) fn find(
         connection: &mut Connection,
         destination: IpAddr,
@@ -55,8 +55,8 @@ impl Route {
     ) -> Result<Self, NetError> {
         let request = message(destination, source, interface);
         let route = Self::get(connection, request.clone())?;
-        // For a named interface IPv4 takes a destination without any route to be on the link; only
-        // the lookup that shows the matching entry of the table says that there is none.
+        // For a given interface, IPv4 treats a destination without any route as on-link. Only the
+        // lookup that shows the matching table entry reveals that there is none.
         if destination.is_ipv4() && matches!(route, Self::Unicast { gateway: None, .. }) {
             let mut entry = request;
             entry.header.flags = RouteFlags::FibMatch;

@@ -1,4 +1,4 @@
-//! A thread that follows the host's addressing and publishes what changes.
+//! A thread that follows the host's addressing and publishes changes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use super::NetError;
-use super::event::{Known, NetEvent, Snapshot};
+use super::event::{NetEvent, PublishedState, Snapshot};
 use super::netlink::{Connection, Received, Wait, Waker};
 use crate::time::Duration;
 
-/// What the watcher subscribes to.
+/// Netlink groups that the watcher subscribes to.
 const GROUPS: [u32; 6] = [
     libc::RTNLGRP_LINK,
     libc::RTNLGRP_NEIGH,
@@ -20,13 +20,12 @@ const GROUPS: [u32; 6] = [
     libc::RTNLGRP_IPV6_ROUTE,
 ];
 
-/// Pause before trying again when the kernel's tables could not be read.
+/// Pause before another attempt when the kernel's tables could not be read.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Follows the addressing of one network namespace until it is dropped.
-///
-/// Dropping it stops and joins its thread: the callback is not called afterwards. (Dropped inside
-/// its own callback it only asks the thread to stop.)
+/// Dropping the watcher stops and joins its thread, so the callback is not called afterwards. (A
+/// drop inside the callback only requests the stop.)
 #[derive(Debug)]
 pub struct Watcher {
     stop: Arc<AtomicBool>,
@@ -37,15 +36,15 @@ pub struct Watcher {
 impl Watcher {
     /// Starts to watch the network namespace of the calling thread.
     ///
-    /// `callback` is called on the watcher's thread: first with the whole present state, ended by
-    /// [`NetEvent::Synchronised`], then with every change. It should not block for long; events that
-    /// the kernel could not deliver meanwhile are made up for by reading everything anew.
+    /// `callback` is called on the watcher's thread: first with the whole current state, ended by
+    /// [`NetEvent::Synchronised`], then with every change. It should not block for long. If the
+    /// kernel drops events meanwhile, everything is read again.
     ///
     /// # Errors
     /// When the kernel's tables cannot be read or the thread cannot be started.
     pub fn start(callback: Box<dyn FnMut(NetEvent) + Send>) -> Result<Self, NetError> {
-        // The sockets are opened here, and not by the thread, so that they are of the caller's
-        // namespace; subscribed before the first reading, so that nothing falls between.
+        // The sockets are opened here and not by the thread, so that they belong to the caller's
+        // namespace. They subscribe before the first reading, so that no event is missed.
         let events = Connection::open()?;
         for group in GROUPS {
             events.join(group)?;
@@ -55,8 +54,13 @@ impl Watcher {
 
         let stop = Arc::new(AtomicBool::new(false));
         let waker = events.waker();
-        let task =
-            Task { events, requests, known: Known::default(), callback, stop: Arc::clone(&stop) };
+        let task = Task {
+            events,
+            requests,
+            known: PublishedState::default(),
+            callback,
+            stop: Arc::clone(&stop),
+        };
         let thread = thread::Builder::new()
             .name("feroce-net".to_owned())
             .spawn(move || task.run(first))
@@ -71,7 +75,7 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Err(error) = self.waker.wake() {
-            // Joining could take for ever now; the next event ends the thread.
+            // Joining could block for an unlimited time; the next event ends the thread.
             tracing::error!(%error, "the address watcher could not be woken to stop");
             return;
         }
@@ -87,9 +91,9 @@ impl Drop for Watcher {
 struct Task {
     /// Subscribed to [`GROUPS`].
     events: Connection,
-    /// For readings, so that answers and events do not mix.
+    /// Socket for readings, so that responses and events do not mix.
     requests: Connection,
-    known: Known,
+    known: PublishedState,
     callback: Box<dyn FnMut(NetEvent) + Send>,
     stop: Arc<AtomicBool>,
 }
@@ -106,7 +110,7 @@ impl Task {
         self.known.replace(first, &mut news);
         news.push(NetEvent::Synchronised);
         let mut messages = Vec::new();
-        // The order of the steps matters: whatever consumed the wake-up, `stop` was set before it.
+        // The order of these steps matters: `stop` is set before the wake-up is sent.
         loop {
             for event in news.drain(..) {
                 (self.callback)(event);
@@ -131,10 +135,10 @@ impl Task {
         }
     }
 
-    /// Reads everything anew after events were lost.
+    /// Reads everything again after events were lost.
     fn synchronise(&mut self, news: &mut Vec<NetEvent>) {
-        // The kernel drops further events until the queue is empty: what happens between a reading
-        // and that moment would be lost, so empty it first.
+        // The kernel drops further events until the queue is empty. Empty it first, because changes
+        // between a reading and that moment would be lost otherwise.
         let mut older = Vec::new();
         while !matches!(self.events.receive(Wait::No, &mut older), Ok(Received::Nothing) | Err(_)) {
             older.clear();
@@ -146,7 +150,7 @@ impl Task {
             match Snapshot::read(&mut self.requests) {
                 Ok(snapshot) => {
                     self.known.replace(snapshot, news);
-                    // Routes are not remembered, so any of them may have changed.
+                    // Routes are not stored, so any of them may have changed.
                     news.extend([NetEvent::RouteChanged, NetEvent::Synchronised]);
                     return;
                 }

@@ -1,4 +1,4 @@
-//! The figures themselves, and where in a device they come from.
+//! The statistics, and where in a device they come from.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -13,21 +13,21 @@ use crate::device::DeviceInner;
 use crate::port::PortStats;
 use crate::qp::QpSnapshot;
 
-/// QPs looked at while a core's token is held.
+/// QPs read per acquisition of a core's token.
 const QPS_AT_ONCE: usize = 64;
 
-/// A device at one moment. Bytes and frames count from its opening.
+/// The statistics of a device at one moment. Bytes and frames count from its opening.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Version of Feroce that the process runs.
+    /// Version of Feroce in the process.
     pub feroce: String,
-    /// The process.
+    /// Process ID.
     pub pid: u32,
-    /// Its name.
+    /// Name of the program.
     pub program: String,
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
-    /// When the figures were taken, in nanoseconds since the device was opened.
+    /// Time of the snapshot, in nanoseconds since the device was opened.
     pub nanos: u64,
     /// Kind of port and its mode.
     pub port: String,
@@ -35,53 +35,53 @@ pub struct Snapshot {
     pub mtu: u32,
     /// Largest path MTU in bytes; `None` if the port carries none.
     pub active_mtu: Option<u32>,
-    /// Link rate in bit/s, where the link has one.
+    /// Link rate in bit/s, if the link has one.
     pub link_rate: Option<u64>,
-    /// The port of each core.
+    /// Port statistics of each core.
     pub cores: Vec<CoreFigures>,
-    /// Counters of all cores, by the names and in the units that RNIC users know: `port_xmit_data` and
-    /// `port_rcv_data` are multiples of four bytes.
+    /// Sums of the counters of all cores, under the names and in the units of RNICs:
+    /// `port_xmit_data` and `port_rcv_data` count units of four bytes.
     pub counters: BTreeMap<String, u64>,
-    /// QPs that exist.
+    /// Number of QPs.
     pub qps: u32,
-    /// The arena: what it may grow to, in bytes.
+    /// Maximum size of the arena, in bytes.
     pub arena_limit: usize,
-    /// Backed by memory now, in bytes.
+    /// Memory mapped by the arena, in bytes.
     pub arena_mapped: usize,
-    /// The part of it that is hugepages, in bytes.
+    /// The part of it in hugepages, in bytes.
     pub arena_huge: usize,
-    /// Held by queues and buffers, in bytes.
+    /// Memory used by queues and buffers, in bytes.
     pub arena_used: usize,
-    /// Asynchronous events given up because nobody read them.
+    /// Asynchronous events dropped because they were not read.
     pub events_lost: u64,
-    /// What decides over rates: `off`, `dcqcn`, ..., as the setting has it.
+    /// Congestion control as in the setting: `off`, `dcqcn`, ...
     pub congestion: String,
-    /// Its parameters by name; empty if it is off.
+    /// Parameters of congestion control by name; empty if it is off.
     pub congestion_params: BTreeMap<String, String>,
-    /// The QPs, if they were asked for.
+    /// The QPs, if requested.
     pub queue_pairs: Option<Vec<QueuePairFigures>>,
 }
 
-/// A core's port.
+/// Statistics of a core's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CoreFigures {
-    /// Receive queues that it serves.
+    /// Receive queues that the port serves.
     pub queues: u16,
     /// Frames received.
     pub rx_frames: u64,
-    /// Bytes received, Ethernet header included.
+    /// Bytes received, including Ethernet headers.
     pub rx_bytes: u64,
-    /// Frames that arrived and could not be taken.
+    /// Frames dropped on reception.
     pub rx_dropped: u64,
-    /// Frames handed to the link.
+    /// Frames sent.
     pub tx_frames: u64,
-    /// Bytes handed to the link, Ethernet header included.
+    /// Bytes sent, including Ethernet headers.
     pub tx_bytes: u64,
     /// Frames that the link refused.
     pub tx_dropped: u64,
 }
 
-/// A QP: the figures of [`QpSnapshot`].
+/// Statistics of a QP, from [`QpSnapshot`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // As in `QpSnapshot`.
 pub struct QueuePairFigures {
@@ -107,7 +107,8 @@ pub struct QueuePairFigures {
     pub rate: Option<RateFigures>,
 }
 
-/// A QP's rate: the figures of [`RateSnapshot`](crate::congestion::RateSnapshot), rates in bit/s.
+/// Statistics of a QP's rate, from [`RateSnapshot`](crate::congestion::RateSnapshot); rates in
+/// bit/s.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // As in `RateSnapshot`.
 pub struct RateFigures {
@@ -121,7 +122,7 @@ pub struct RateFigures {
 }
 
 impl Snapshot {
-    /// The figures of `device` now.
+    /// Reads the statistics of `device`.
     pub(super) fn take(device: &DeviceInner, interface: &str, request: &Request) -> Self {
         let attributes = device.attributes.read().unwrap_or_else(PoisonError::into_inner).clone();
         let counter = |counter: &Counter| {
@@ -168,7 +169,7 @@ fn core_figures(device: &DeviceInner, core: usize) -> CoreFigures {
     CoreFigures { queues, rx_frames, rx_bytes, rx_dropped, tx_frames, tx_bytes, tx_dropped }
 }
 
-/// Every QP, a few at a time, so that no core waits for long.
+/// Reads every QP, a few per acquisition of a core's token, so that no core waits for long.
 fn queue_pairs(device: &DeviceInner) -> Vec<QueuePairFigures> {
     let mut figures = Vec::new();
     let mut batch = Vec::with_capacity(QPS_AT_ONCE);

@@ -231,10 +231,10 @@ rules! {
         at("engine/src/cm/mod.rs", "transaction"), at("tests/tests/conform_mutations.rs", "a REP of another transaction");
     CmRetries "CM-RETRIES" Error Sender None,
         "A message without an answer is sent again no more often than the REQ says.",
-        at("engine/src/cm/ending.rs", "retries"), at("tests/tests/conform_mutations.rs", "a REQ too often");
+        at("engine/src/cm/disconnect.rs", "retries"), at("tests/tests/conform_mutations.rs", "a REQ too often");
     CmQpn "CM-DREQ-QPN" Error Sender None,
         "A DREQ names the QP of its receiver in the connection.",
-        at("engine/src/cm/ending.rs", "remote_qpn"), at("tests/tests/conform_mutations.rs", "a DREQ for another QP");
+        at("engine/src/cm/disconnect.rs", "remote_qpn"), at("tests/tests/conform_mutations.rs", "a DREQ for another QP");
     CmPsn "CM-STARTING-PSN" Error Requester None,
         "The first request of a connection has the PSN that the other side asked for.",
         at("engine/src/cm/active.rs", "starting_psn"), at("tests/tests/conform_mutations.rs", "another first PSN than was agreed on");

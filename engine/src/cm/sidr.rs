@@ -1,108 +1,111 @@
-//! Datagrams: nothing is connected, but a service is asked which QP answers (service id resolution).
+//! Datagrams: no connection; a SIDR REQ asks a service for its QP (service ID resolution).
 
 use feroce_wire::Pkey;
 use feroce_wire::cm::{CmMad, IpCmHeader, SidrRep, SidrReq, SidrStatus};
 
 use super::active::service_and_addresses;
-use super::conn::{Patience, Peer};
-use super::passive::{Asked, Nobody, is_ours, reply};
+use super::conn::{Peer, RetryPolicy};
+use super::passive::{NoListener, Requested, has_plausible_addresses, reply};
 use super::state::{Phase, State};
 use super::types::{
-    CmError, CmId, Ece, EventKind, Parameters, Path, QpKind, Source, Status, lasts,
+    CmError, CmId, Ece, EventKind, Parameters, Path, QpKind, Source, Status, code_duration,
 };
-use super::{Endpoint, Over, private_data};
+use super::{CompletedRequest, Endpoint, private_data};
 use crate::time::Instant;
 
 impl Endpoint {
-    /// Asks, for [`Endpoint::connect`].
-    pub(super) fn ask(&mut self, id: CmId, data: &[u8], now: Instant) -> Result<(), CmError> {
+    /// Sends a SIDR REQ, for [`Endpoint::connect`].
+    pub(super) fn send_sidr_req(
+        &mut self,
+        id: CmId,
+        data: &[u8],
+        now: Instant,
+    ) -> Result<(), CmError> {
         let conn = self.conn(id)?;
         let (service_id, addresses) = service_and_addresses(conn)?;
         let mut field = private_data(IpCmHeader::LEN, data)?;
         field[..IpCmHeader::LEN].copy_from_slice(&addresses.to_bytes());
-        let question = SidrReq {
+        let sidr_req = SidrReq {
             request_id: self.comm_id(id),
             pkey: Pkey::DEFAULT,
             service_id,
             private_data: field,
         };
         let transaction = self.new_transaction(id);
-        let mad = CmMad { transaction, modifier: 0, message: question.into() };
-        let interval = lasts(self.config.response_timeout);
+        let mad = CmMad { transaction, modifier: 0, message: sidr_req.into() };
+        let interval = code_duration(self.config.response_timeout);
         let retries = self.config.max_retries;
         let conn = self.conn_mut(id)?;
         conn.phase = Phase::Connect;
         conn.state = State::SidrReqSent;
         conn.transaction = transaction;
-        conn.patience = Patience { interval, retries };
-        self.send_until_answered(id, &mad, now);
+        conn.retry = RetryPolicy { interval, retries };
+        self.send_with_retries(id, &mad, now);
         Ok(())
     }
 
-    pub(super) fn on_question(&mut self, mad: &CmMad, ask: &SidrReq, from: &Source, now: Instant) {
-        let key = (from.remote, ask.request_id);
-        let is_asked = self.questions.contains_key(&key);
-        if is_asked || self.answer_again(Over::Question(key.0, key.1), now) {
+    pub(super) fn on_sidr_req(&mut self, mad: &CmMad, req: &SidrReq, from: &Source, now: Instant) {
+        let key = (from.remote, req.request_id);
+        let is_duplicate = self.sidr_requests.contains_key(&key);
+        if is_duplicate || self.repeat_response(CompletedRequest::SidrReq(key.0, key.1), now) {
             return;
         }
-        let addresses = IpCmHeader::parse(&ask.private_data).ok();
-        let asked = addresses.filter(|addresses| is_ours(addresses, from)).map(|addresses| Asked {
-            service: ask.service_id,
-            kind: QpKind::Ud,
-            addresses,
-        });
-        let listener = match &asked {
-            Some(asked) => self.listener(asked),
-            None => Err(Nobody::Unsuited),
+        let addresses = IpCmHeader::parse(&req.private_data).ok();
+        let requested = addresses
+            .filter(|addresses| has_plausible_addresses(addresses, from))
+            .map(|addresses| Requested { service: req.service_id, kind: QpKind::Ud, addresses });
+        let listener = match &requested {
+            Some(requested) => self.find_listener(requested),
+            None => Err(NoListener::NoMatch),
         };
-        let status = match (listener, &asked) {
-            (Ok(listener), Some(asked)) => {
-                self.on_good_question(mad, ask, from, (listener, asked));
+        let status = match (listener, &requested) {
+            (Ok(listener), Some(requested)) => {
+                self.queue_sidr_req(mad, req, from, (listener, requested));
                 return;
             }
-            (Err(Nobody::Busy), _) => return,
-            (Err(Nobody::Unknown), _) => SidrStatus::UNSUPPORTED,
+            (Err(NoListener::BacklogFull), _) => return,
+            (Err(NoListener::UnknownService), _) => SidrStatus::UNSUPPORTED,
             _ => SidrStatus::REJECT,
         };
         let answer = SidrRep {
-            request_id: ask.request_id,
+            request_id: req.request_id,
             status,
-            service_id: ask.service_id,
+            service_id: req.service_id,
             ..SidrRep::default()
         };
         let outgoing = reply(mad, answer.into(), from);
         self.outbox.push_back(outgoing);
     }
 
-    fn on_good_question(
+    fn queue_sidr_req(
         &mut self,
         mad: &CmMad,
-        ask: &SidrReq,
+        req: &SidrReq,
         from: &Source,
-        (listener, asked): (CmId, &Asked),
+        (listener, requested): (CmId, &Requested),
     ) {
         let Source { device, local, remote } = *from;
-        // What a path is needed for here is the way back of the answer.
+        // The path is only used for the SIDR REP.
         let mtu = feroce_wire::PathMtu::Mtu1024;
         let path = Path { device, local, remote, mtu, hop_limit: 64, traffic_class: 0 };
         let peer = Peer {
-            comm_id: Some(ask.request_id),
-            service: ask.service_id,
+            comm_id: Some(req.request_id),
+            service: req.service_id,
             ece: Ece::default(),
             ..Peer::default()
         };
-        let id = self.admit(listener, asked, path, peer);
-        self.questions.insert((remote, ask.request_id), id);
+        let id = self.create_for_request(listener, requested, path, peer);
+        self.sidr_requests.insert((remote, req.request_id), id);
         if let Some(conn) = self.ids.get_mut(&id) {
             conn.state = State::SidrReqReceived;
             conn.transaction = mad.transaction;
         }
-        let data = ask.private_data[IpCmHeader::LEN..].to_vec();
-        self.tell(id, EventKind::ConnectRequest, Status::Success, data);
+        let data = req.private_data[IpCmHeader::LEN..].to_vec();
+        self.push_event(id, EventKind::ConnectRequest, Status::Success, data);
     }
 
-    /// Answers, for [`Endpoint::accept`].
-    pub(super) fn answer(
+    /// Sends a SIDR REP with the QP, for [`Endpoint::accept`].
+    pub(super) fn accept_sidr_req(
         &mut self,
         id: CmId,
         own: &Parameters,
@@ -117,18 +120,23 @@ impl Endpoint {
             ..SidrRep::default()
         };
         self.take_request(id)?;
-        self.send_answer(id, answer, now);
+        self.send_sidr_rep(id, answer, now);
         Ok(())
     }
 
-    /// Says no, for [`Endpoint::reject`].
-    pub(super) fn refuse(&mut self, id: CmId, data: &[u8], now: Instant) -> Result<(), CmError> {
+    /// Rejects a SIDR REQ, for [`Endpoint::reject`].
+    pub(super) fn reject_sidr_req(
+        &mut self,
+        id: CmId,
+        data: &[u8],
+        now: Instant,
+    ) -> Result<(), CmError> {
         self.take_request(id)?;
-        self.refuse_now(id, data, now)
+        self.send_sidr_rejection(id, data, now)
     }
 
-    /// Says no.
-    pub(super) fn refuse_now(
+    /// Sends a SIDR REP that rejects the request.
+    pub(super) fn send_sidr_rejection(
         &mut self,
         id: CmId,
         data: &[u8],
@@ -139,11 +147,11 @@ impl Endpoint {
             private_data: private_data(0, data)?,
             ..SidrRep::default()
         };
-        self.send_answer(id, answer, now);
+        self.send_sidr_rep(id, answer, now);
         Ok(())
     }
 
-    fn send_answer(&mut self, id: CmId, answer: SidrRep, now: Instant) {
+    fn send_sidr_rep(&mut self, id: CmId, answer: SidrRep, now: Instant) {
         let Some(conn) = self.ids.get(&id) else { return };
         let answer = SidrRep {
             request_id: conn.peer.comm_id.unwrap_or(0),
@@ -151,17 +159,17 @@ impl Endpoint {
             ..answer
         };
         let mad = CmMad { transaction: conn.transaction, modifier: 0, message: answer.into() };
-        let question = conn.question_key();
+        let key = conn.sidr_key();
         let bytes = self.send(id, &mad);
         let kept = self.ids.get(&id).and_then(|conn| conn.outgoing(bytes));
-        if let Some((ip, request)) = question {
-            let until = now + self.config.answer_kept;
-            self.keep_answer(Over::Question(ip, request), kept, until);
+        if let Some((ip, request)) = key {
+            let until = now + self.config.response_cache_time;
+            self.cache_response(CompletedRequest::SidrReq(ip, request), kept, until);
         }
         self.reset(id);
     }
 
-    pub(super) fn on_answer(&mut self, answer: &SidrRep) {
+    pub(super) fn on_sidr_rep(&mut self, answer: &SidrRep) {
         let id = self.by_comm_id(answer.request_id);
         let Some(id) = id.filter(|id| self.ids[id].state == State::SidrReqSent) else { return };
         if let Some(conn) = self.ids.get_mut(&id) {
@@ -174,6 +182,6 @@ impl Endpoint {
             SidrStatus::SUCCESS => (EventKind::Established, Status::Success),
             status => (EventKind::Unreachable, Status::Sidr(status)),
         };
-        self.tell(id, kind, status, data);
+        self.push_event(id, kind, status, data);
     }
 }

@@ -1,18 +1,18 @@
-//! How a conversation ends: rejected, disconnected, destroyed, and what may be under way after it.
+//! The end of a conversation: REJ, DREQ, DREP, destruction, and timewait.
 
 use feroce_wire::cm::{CmMad, Drep, Dreq, Rej, RejectReason};
 
 use super::passive::reply;
 use super::state::{AfterRej, Phase, State};
-use super::types::{CmError, CmId, EventKind, Resend, Source, Status, lasts};
-use super::{Endpoint, Over, private_data};
+use super::types::{CmError, CmId, EventKind, Resend, Source, Status, code_duration};
+use super::{CompletedRequest, Endpoint, private_data};
 use crate::time::Instant;
 
 impl Endpoint {
-    /// Says no to what the peer asked or answered.
+    /// Rejects the peer's REQ, REP or SIDR REQ.
     ///
     /// # Errors
-    /// [`CmError::State`] if there is nothing to be rejected, [`CmError::PrivateData`].
+    /// [`CmError::State`] if there is nothing to reject, [`CmError::PrivateData`].
     pub fn reject(
         &mut self,
         id: CmId,
@@ -21,21 +21,22 @@ impl Endpoint {
         now: Instant,
     ) -> Result<(), CmError> {
         if self.conn(id)?.state == State::SidrReqReceived {
-            return self.refuse(id, data, now);
+            return self.reject_sidr_req(id, data, now);
         }
         let rej = Rej { reason, private_data: private_data(0, data)?, ..Rej::default() };
         self.take_request(id)?;
         self.send_rej(id, rej, now)
     }
 
-    /// Sends `rej`, its names and the rejected message filled in, and ends the conversation.
+    /// Sends `rej` with the communication IDs and the rejected message filled in, and ends the
+    /// conversation.
     fn send_rej(&mut self, id: CmId, rej: Rej, now: Instant) -> Result<(), CmError> {
         let conn = self.ids.get(&id).ok_or(CmError::Unknown)?;
         let (message, is_late) = match conn.state {
             State::ReqReceived => (0, true),
             State::RepReceived => (1, true),
-            State::ReqSent | State::ReqSentLate => (2, false),
-            State::RepSent | State::RepSentLate => (2, false),
+            State::ReqSent | State::MraReqReceived => (2, false),
+            State::RepSent | State::MraRepReceived => (2, false),
             _ => return Err(CmError::State),
         };
         let local_comm_id = self.comm_id(id);
@@ -49,16 +50,16 @@ impl Endpoint {
             self.enter_timewait(id, now);
         } else {
             let answer = self.ids.get(&id).and_then(|conn| conn.outgoing(bytes));
-            let until = now + self.kept(id);
+            let until = now + self.copy_window(id);
             if let Some((guid, comm_id)) = request.filter(|_| is_passive && is_late) {
-                self.keep_answer(Over::Request(guid, comm_id), answer, until);
+                self.cache_response(CompletedRequest::Req(guid, comm_id), answer, until);
             }
             self.reset(id);
         }
         Ok(())
     }
 
-    /// Tells the peer that it is waited for no longer.
+    /// Tells the peer that its response came too late (REJ, timeout).
     pub(super) fn send_rej_timeout(&mut self, id: CmId) {
         let Some(conn) = self.ids.get(&id) else { return };
         let device = conn.path.map(|path| path.device);
@@ -80,7 +81,8 @@ impl Endpoint {
 
     pub(super) fn on_rej(&mut self, rej: &Rej, now: Instant) {
         let id = if rej.reason == RejectReason::TIMEOUT {
-            // Who timed out may not know our name: it is known by its device.
+            // The sender of a REJ for a timeout may not know our communication ID. The device GUID
+            // identifies it.
             let guid = rej.info.first_chunk().map_or(0, |guid| u64::from_be_bytes(*guid));
             self.remote_ids.get(&(guid, rej.local_comm_id)).copied()
         } else if rej.message == 0 {
@@ -94,22 +96,24 @@ impl Endpoint {
             None => return,
             Some(AfterRej::IdleUnlessStale) if rej.reason != RejectReason::STALE_CONNECTION => {
                 self.reset(id);
-                self.keep_over(id, now + self.kept(id));
+                self.cache_stale_rej(id, now + self.copy_window(id));
             }
             Some(_) => self.enter_timewait(id, now),
         }
         if self.ids.get(&id).is_some_and(|conn| conn.phase == Phase::Connect) {
             let data = rej.private_data.to_vec();
-            self.tell(id, EventKind::Rejected, Status::Rejected(rej.reason), data);
+            self.push_event(id, EventKind::Rejected, Status::Rejected(rej.reason), data);
         }
-        self.bury(id);
+        self.remove_if_over(id);
     }
 
-    /// Ends a connection, or agrees to its end. Followed by [`EventKind::Disconnected`], if that was not told yet, and by
+    /// Disconnects: sends a DREQ, or the DREP to the peer's DREQ. Followed by
+    /// [`EventKind::Disconnected`], unless that event was already delivered, and by
     /// [`EventKind::TimewaitExit`].
     ///
     /// # Errors
-    /// [`CmError::State`] if nothing was ever asked. That there is no connection is none.
+    /// [`CmError::State`] before `connect` or `accept`. A connection that has already ended is no
+    /// error.
     pub fn disconnect(&mut self, id: CmId, now: Instant) -> Result<(), CmError> {
         let conn = self.conn(id)?;
         if !matches!(conn.phase, Phase::Connect | Phase::Disconnect) {
@@ -123,7 +127,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The peer's QP is in another connection: this one is over, which the peer has forgotten.
+    /// The peer uses the QP of this conversation for another one, so it has forgotten this one:
+    /// disconnects.
     pub(super) fn end_stale(&mut self, id: CmId, now: Instant) {
         if self.ids.get(&id).is_some_and(|conn| conn.state == State::Established) {
             self.send_dreq(id, now);
@@ -132,11 +137,11 @@ impl Endpoint {
 
     fn send_dreq(&mut self, id: CmId, now: Instant) {
         if let Some(mad) = self.dreq(id) {
-            self.send_until_answered(id, &mad, now);
+            self.send_with_retries(id, &mad, now);
         }
     }
 
-    /// A DREQ, for a conversation that waits for its answer from now on.
+    /// Returns a DREQ; the conversation waits for the DREP from now on.
     fn dreq(&mut self, id: CmId) -> Option<CmMad> {
         let transaction = self.new_transaction(id);
         let local_comm_id = self.comm_id(id);
@@ -152,16 +157,16 @@ impl Endpoint {
         Some(CmMad { transaction, modifier: 0, message: dreq.into() })
     }
 
-    /// Takes back what was accepted. A REJ has no answer and may get lost, and the peer may believe to be connected: a DREQ follows,
-    /// until the peer says that it is over.
-    fn retract(&mut self, id: CmId, now: Instant) {
+    /// Withdraws an acceptance. The REJ gets no response and may be lost, and the peer may regard
+    /// itself as connected. Therefore a DREQ follows, repeated until the DREP arrives.
+    fn withdraw_acceptance(&mut self, id: CmId, now: Instant) {
         self.send_rej_consumer(id);
         let Some(mad) = self.dreq(id).map(|mad| mad.to_bytes()) else { return };
         if let Some(conn) = self.ids.get_mut(&id) {
-            let (interval, left) = (conn.patience.interval, conn.patience.retries);
+            let (interval, left) = (conn.retry.interval, conn.retry.retries);
             conn.resend = Some(Resend { mad, interval, left, due: now + interval });
         }
-        self.arm(id);
+        self.set_timer(id);
     }
 
     fn send_rej_consumer(&mut self, id: CmId) {
@@ -192,12 +197,12 @@ impl Endpoint {
     pub(super) fn on_dreq(&mut self, mad: &CmMad, dreq: &Dreq, from: &Source, now: Instant) {
         let named = self.by_comm_id(dreq.remote_comm_id);
         if named.is_some_and(|id| self.ids[&id].state.awaits_rep()) {
-            return; // The peer has accepted and changed its mind, and its REP is still under way.
+            return; // The peer has accepted and changed its mind; its REP is still under way.
         }
         let id = self.by_comm_ids(dreq.remote_comm_id, dreq.local_comm_id);
         let is_over = |id: &CmId| matches!(self.ids[id].state, State::Timewait | State::Idle);
         let Some(id) = id.filter(|id| !is_over(id)) else {
-            // It is over here: so shall it be there.
+            // The conversation has already ended here; the DREP ends it at the peer.
             let drep = Drep {
                 local_comm_id: dreq.remote_comm_id,
                 remote_comm_id: dreq.local_comm_id,
@@ -218,10 +223,10 @@ impl Endpoint {
         conn.state = State::DreqReceived;
         conn.transaction = mad.transaction;
         self.stop_sending(id);
-        self.tell_disconnected(id, Status::Success);
+        self.report_disconnected(id, Status::Success);
         if state == State::DreqSent {
-            self.send_drep(id, now); // Both want the end.
-            self.bury(id);
+            self.send_drep(id, now); // Both sides disconnect at the same time.
+            self.remove_if_over(id);
         }
     }
 
@@ -229,39 +234,41 @@ impl Endpoint {
         let id = self.by_comm_ids(drep.remote_comm_id, drep.local_comm_id);
         let Some(id) = id.filter(|id| self.ids[id].state.takes_drep()) else { return };
         self.enter_timewait(id, now);
-        self.tell_disconnected(id, Status::Success);
-        self.bury(id);
+        self.report_disconnected(id, Status::Success);
+        self.remove_if_over(id);
     }
 
-    /// Tells that the connection has ended, once.
-    pub(super) fn tell_disconnected(&mut self, id: CmId, status: Status) {
+    /// Reports once that the connection has ended.
+    pub(super) fn report_disconnected(&mut self, id: CmId, status: Status) {
         let Some(conn) = self.ids.get_mut(&id).filter(|conn| conn.phase == Phase::Connect) else {
             return;
         };
         conn.phase = Phase::Disconnect;
-        self.tell(id, EventKind::Disconnected, status, Vec::new());
+        self.push_event(id, EventKind::Disconnected, status, Vec::new());
     }
 
-    /// The connection is over; packets of it may be under way for a while. The peer's QP may be connected anew at once, as with
-    /// Linux; a late copy of the peer's request is told that this connection is over.
+    /// Ends the connection; its packets may be under way for a while. The peer's QP may be used for
+    /// another connection at once, as in Linux. A late copy of the peer's REQ gets a REJ (stale
+    /// connection).
     pub(super) fn enter_timewait(&mut self, id: CmId, now: Instant) {
         self.forget_peer(id);
         let Some(conn) = self.ids.get_mut(&id) else { return };
-        let timewait = lasts(conn.ack_timeout);
+        let timewait = code_duration(conn.ack_timeout);
         let until = now + timewait;
         conn.state = State::Timewait;
         conn.timewait = Some(until);
-        if conn.orphan {
-            // Whoever asks again is answered without it.
+        if conn.is_destroyed {
+            // Cached responses serve a peer that retransmits; the identifier is not needed.
             conn.state = State::Idle;
             conn.timewait = None;
         }
-        self.arm(id);
-        self.keep_over(id, now + timewait.max(self.kept(id)));
+        self.set_timer(id);
+        self.cache_stale_rej(id, now + timewait.max(self.copy_window(id)));
     }
 
-    /// Until then, copies of the request that the conversation began with are told that it is over. Nothing if we asked.
-    pub(super) fn keep_over(&mut self, id: CmId, until: Instant) {
+    /// Until `until`, copies of the peer's REQ get a REJ (stale connection). Does nothing on the
+    /// active side.
+    pub(super) fn cache_stale_rej(&mut self, id: CmId, until: Instant) {
         let Some(conn) = self.ids.get(&id).filter(|conn| conn.listener.is_some()) else { return };
         let Some((guid, comm_id)) = conn.request_key() else { return };
         let rej = Rej {
@@ -272,25 +279,27 @@ impl Endpoint {
         };
         let mad = CmMad { transaction: conn.transaction, modifier: 0, message: rej.into() };
         let answer = conn.outgoing(mad.to_bytes());
-        self.keep_answer(Over::Request(guid, comm_id), answer, until);
+        self.cache_response(CompletedRequest::Req(guid, comm_id), answer, until);
     }
 
-    /// The program ends: destroys every identifier.
+    /// Destroys every identifier, for the end of the program.
     pub fn destroy_all(&mut self, now: Instant) {
         let ids: Vec<CmId> = self.ids.keys().copied().collect();
         for id in ids {
-            let _ = self.destroy(id, now); // Those that are destroyed already are none of the program's.
+            // Identifiers that the program already destroyed return an error.
+            let _ = self.destroy(id, now);
         }
     }
 
-    /// Destroys it. What it has begun is ended towards the peer; its port is free at once, and of its events none will come.
+    /// Destroys an identifier. Its conversation is ended towards the peer, its port is free at
+    /// once, and its queued and future events are dropped.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
     pub fn destroy(&mut self, id: CmId, now: Instant) -> Result<(), CmError> {
         self.take_request(id)?;
         let conn = self.conn_mut(id)?;
-        conn.orphan = true;
+        conn.is_destroyed = true;
         let (space, port) = (conn.space, conn.source.map(|source| source.port()));
         let (phase, state) = (conn.phase, conn.state);
         if let Some(port) = port {
@@ -300,7 +309,7 @@ impl Endpoint {
         if phase == Phase::Listen {
             let untaken = |conn: &&CmId| {
                 let conn = &self.ids[*conn];
-                conn.listener == Some(id) && !conn.taken && !conn.orphan
+                conn.listener == Some(id) && !conn.taken && !conn.is_destroyed
             };
             let untaken: Vec<CmId> = self.ids.keys().filter(untaken).copied().collect();
             for child in untaken {
@@ -311,17 +320,17 @@ impl Endpoint {
         match state {
             State::Established => self.send_dreq(id, now),
             State::DreqReceived => self.send_drep(id, now),
-            State::ReqSent | State::ReqSentLate => {
+            State::ReqSent | State::MraReqReceived => {
                 self.send_rej_timeout(id);
                 self.reset(id);
             }
-            State::SidrReqReceived => self.refuse_now(id, &[], now)?,
+            State::SidrReqReceived => self.send_sidr_rejection(id, &[], now)?,
             State::SidrReqSent | State::Timewait => self.reset(id),
             State::ReqReceived | State::RepReceived => self.send_rej(id, consumer, now)?,
-            State::RepSent | State::RepSentLate => self.retract(id, now),
+            State::RepSent | State::MraRepReceived => self.withdraw_acceptance(id, now),
             State::Idle | State::DreqSent => {}
         }
-        self.bury(id);
+        self.remove_if_over(id);
         Ok(())
     }
 }
