@@ -26,8 +26,9 @@ struct Cli {
     command: Command,
 }
 
+/// The subcommands of `feroce conform`.
 #[derive(Debug, Subcommand)]
-enum Command {
+pub enum Command {
     /// Hold every packet of captures against the rules, and say what went wrong
     Check(Box<check::Options>),
     /// Show the rules, where the engine keeps them and what proves that they are found broken
@@ -56,20 +57,27 @@ pub enum Failure {
     Output(#[from] io::Error),
 }
 
-/// Does what the command line says.
+/// Runs `command`; its results go to standard output or to the files that it names.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn run(command: &Command) -> Result<Outcome, Failure> {
+    match command {
+        Command::Check(options) => check::run(options),
+        Command::Rules(options) => rules::run(options),
+        Command::Inject(options) => inject::cli::run(options),
+        Command::Scorecard(options) => inject::cli::scorecard(options),
+        Command::Replay(options) => replay::options::run(options),
+        Command::Rewrite(options) => replay::rewrite::run(options),
+    }
+}
+
+/// Runs the command line of this process, as the program `feroce-conform`.
 pub fn main() -> ExitCode {
-    let done = match Cli::parse().command {
-        Command::Check(options) => check::run(&options),
-        Command::Rules(options) => rules::run(&options),
-        Command::Inject(options) => inject::cli::run(&options),
-        Command::Scorecard(options) => inject::cli::scorecard(&options),
-        Command::Replay(options) => replay::options::run(&options),
-        Command::Rewrite(options) => replay::rewrite::run(&options),
-    };
-    match done {
+    match run(&Cli::parse().command) {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
         Ok(Outcome::Findings) => ExitCode::from(1),
-        // Whoever read our output has seen enough.
+        // The reader of our output has closed the pipe.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }

@@ -1,22 +1,4 @@
-//! Rigs for tests that cross crates: two devices and a wire between them in virtual time.
-
-#![deny(unsafe_code)]
-
-pub mod bench;
-pub mod capture;
-pub mod cm;
-pub mod conform;
-#[allow(unsafe_code)] // A named room: a global allocator.
-pub mod counting_alloc;
-pub mod datagram;
-pub mod fuzz;
-pub mod gated_port;
-pub mod live;
-pub mod pair;
-pub mod ports;
-pub mod rxe;
-pub mod swarm;
-pub mod wire;
+//! Two devices of the engine in virtual time, and the wire between them.
 
 use std::collections::BTreeMap;
 
@@ -24,20 +6,15 @@ use feroce_engine::device::{
     Addressing, CompletionQueue, ConnectOptions, Device, DeviceConfig, Driver, ProtectionDomain,
     QpInit, QueuePair, StaticAddresses,
 };
+use feroce_engine::memory::arena::Arena;
 use feroce_engine::net::Gid;
-use feroce_engine::port::shm::ShmConfig;
+use feroce_engine::port::shm::{ShmConfig, shm_pair};
+use feroce_engine::port::{Port, PortStats};
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::Completion;
 use feroce_wire::{MacAddr, Psn};
 
-use ports::{Keeper, RigPorts};
-use wire::Wire;
-
-/// The examples of the README compile.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-#[derive(Debug)]
-pub struct Readme;
+use crate::virtual_wire::Wire;
 
 /// Ethernet addresses of the two ends.
 pub const MACS: [MacAddr; 2] = [MacAddr([2, 0xfe, 0, 0, 0, 1]), MacAddr([2, 0xfe, 0, 0, 0, 2])];
@@ -84,30 +61,69 @@ pub fn addresses(end: usize) -> Addressing {
     })
 }
 
-/// Two devices on [ports](ports::RigPorts), a [`Wire`] between them, and a clock.
+/// Frames between the devices and the wire that neither of them can see: a kernel holds them.
+pub trait FramesInFlight: std::fmt::Debug + Send {
+    /// Waits until all frames that the ports have sent have arrived. `count` reads the statistics
+    /// of the devices' ports and of the wire's ports. Returns false if no frame was missing.
+    fn wait(&mut self, count: &mut dyn FnMut() -> ([PortStats; 2], [PortStats; 2])) -> bool;
+}
+
+/// Creates the ports of two devices, and the ports of the wire that the former are connected to.
+///
+/// # Panics
+/// If there is no memory for the frames.
+pub fn shm_ports() -> [[Box<dyn Port>; 2]; 2] {
+    let arena = Arena::new(64 << 20).expect("an arena for the ports");
+    let pair = |end: usize| {
+        let name = format!("end{end}");
+        let pair = shm_pair(&arena, ShmConfig { name, slots: 1024, ..ShmConfig::default() });
+        pair.expect("a pair of ports")
+    };
+    let ((near0, far0), (near1, far1)) = (pair(0), pair(1));
+    [[Box::new(near0), Box::new(near1)], [Box::new(far0), Box::new(far1)]]
+}
+
+/// Two devices, the [`Wire`] between them, and their clock.
 #[derive(Debug)]
-pub struct Rig {
+pub struct DevicePair {
     /// The devices.
     pub devices: [Device; 2],
-    /// What is between them.
+    /// The wire between the devices.
     pub wire: Wire,
-    keeper: Keeper,
+    in_flight: Option<Box<dyn FramesInFlight>>,
     /// The virtual time.
     pub now: Instant,
 }
 
-impl Rig {
-    /// Two devices with `config` and a wire that delays frames by `delay`, without faults.
-    pub fn new(config: &DeviceConfig, delay: Duration) -> Self {
-        let RigPorts { near, far, keeper } = RigPorts::new();
+impl DevicePair {
+    /// Creates two devices with `config` on shared-memory ports, and a wire without faults that
+    /// delays frames by `delay`.
+    ///
+    /// # Panics
+    /// If the devices cannot be created.
+    pub fn on_shm(config: &DeviceConfig, delay: Duration) -> Self {
+        let [near, far] = shm_ports();
+        Self::on_ports(near, far, None, config, delay)
+    }
+
+    /// Creates two devices with `config` on the ports `near`, and a wire without faults on the
+    /// ports `far` that delays frames by `delay`. `in_flight` is dropped after the ports.
+    ///
+    /// # Panics
+    /// If the devices cannot be created.
+    pub fn on_ports(
+        near: [Box<dyn Port>; 2],
+        far: [Box<dyn Port>; 2],
+        in_flight: Option<Box<dyn FramesInFlight>>,
+        config: &DeviceConfig,
+        delay: Duration,
+    ) -> Self {
         let mut end = 0..2;
         let devices = near.map(|port| {
             let addresses = addresses(end.next().expect("two ends"));
             Device::with_ports(vec![port], addresses, config.clone()).expect("a device")
         });
-        let mut wire = Wire::new(far, delay);
-        wire.set_burst(keeper.burst());
-        Self { devices, wire, keeper, now: Instant::ZERO }
+        Self { devices, wire: Wire::new(far, delay), in_flight, now: Instant::ZERO }
     }
 
     /// Turns both devices and moves the wire's frames until nothing can be done at this time.
@@ -124,10 +140,12 @@ impl Rig {
         }
     }
 
-    /// Waits for frames that are on their way through the kernel; false if there are none.
+    /// Waits for frames that a kernel holds. Returns false if there are none.
     fn wait_for_kernel(&mut self) -> bool {
-        let Self { devices, wire, keeper, .. } = self;
-        keeper.wait(&mut || (devices.each_ref().map(|device| device.port_stats()[0]), wire.stats()))
+        let Self { devices, wire, in_flight, .. } = self;
+        let Some(in_flight) = in_flight else { return false };
+        let of_devices = || devices.each_ref().map(|device| device.port_stats()[0]);
+        in_flight.wait(&mut || (of_devices(), wire.stats()))
     }
 
     /// The next time at which something happens by itself.

@@ -8,13 +8,22 @@
 //! inject  faults at chosen packets, and what an endpoint makes of them
 //! ```
 
+#![forbid(unsafe_code)]
+
+pub mod capture_file;
 pub mod check;
 pub mod cli;
+pub mod device_pair;
+pub mod endpoint;
 pub mod flow;
-pub mod fuzz;
+pub mod gated_port;
 pub mod inject;
 pub mod packet;
+pub mod party;
 pub mod replay;
 pub mod report;
 pub mod rules;
+#[cfg(test)]
+mod test_captures;
 pub mod trace;
+pub mod virtual_wire;

@@ -11,9 +11,9 @@ use std::path::Path;
 use feroce_pfc_tools::capture::Capture;
 use feroce_wire::Qpn;
 
-use super::check::{Checker, Filter, Format};
-use super::report;
-use super::trace::Trace;
+use feroce_conform::check::{Checker, Filter, Format};
+use feroce_conform::report;
+use feroce_conform::trace::Trace;
 
 pub use mutate::mutate;
 

@@ -4,8 +4,8 @@ use feroce_wire::{Operation, PathMtu, PayloadRule, Position, Psn, Syndrome};
 
 use super::requester::hex;
 use super::responder::Answer;
-use crate::conform::flow::window::{Sent, is_atomic, is_read, needs_answer};
-use crate::conform::rules::RuleId;
+use crate::flow::window::{Sent, is_atomic, is_read, needs_answer};
+use crate::rules::RuleId;
 
 impl Answer<'_, '_> {
     pub fn read_response(&mut self) {

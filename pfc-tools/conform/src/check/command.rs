@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use feroce_wire::Qpn;
 
 use super::{Checker, Filter, Format};
-use crate::conform::cli::{Failure, Outcome};
-use crate::conform::report;
-use crate::conform::trace::Trace;
+use crate::cli::{Failure, Outcome};
+use crate::report;
+use crate::trace::Trace;
 
 /// Options of `check`.
 #[derive(Debug, clap::Args)]

@@ -4,9 +4,9 @@ use feroce_wire::{Ecn, cnp};
 
 use super::figures::duration;
 use super::findings::{Findings, Place};
-use crate::conform::flow::Channel;
-use crate::conform::packet::Seen;
-use crate::conform::rules::RuleId;
+use crate::flow::Channel;
+use crate::packet::Seen;
+use crate::rules::RuleId;
 
 /// The shortest time between CNPs for a QP that is usual: a ConnectX's default, in nanoseconds.
 const INTERVAL: u64 = 4_000;

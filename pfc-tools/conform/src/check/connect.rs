@@ -7,9 +7,9 @@ use feroce_wire::cm::RejectReason;
 use feroce_wire::{CmMad, CmMessage, MadError, PathMtu, Qpn};
 
 use super::findings::{Findings, Place};
-use crate::conform::flow::{Agreed, Flows, Key};
-use crate::conform::packet::Seen;
-use crate::conform::rules::RuleId;
+use crate::flow::{Agreed, Flows, Key};
+use crate::packet::Seen;
+use crate::rules::RuleId;
 
 /// Connections that are being made, are there, or are being ended; by the active side and its communication id.
 #[derive(Debug, Default)]

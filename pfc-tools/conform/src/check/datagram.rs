@@ -3,9 +3,9 @@
 use feroce_wire::{Qkey, Qpn};
 
 use super::findings::{Findings, Place};
-use crate::conform::flow::Channel;
-use crate::conform::packet::{Carrier, Seen};
-use crate::conform::rules::RuleId;
+use crate::flow::Channel;
+use crate::packet::{Carrier, Seen};
+use crate::rules::RuleId;
 
 /// Most bytes of a datagram.
 const LONGEST: usize = 4096;

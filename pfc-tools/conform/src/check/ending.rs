@@ -3,9 +3,9 @@
 use super::figures::duration;
 use super::findings::{Findings, Place};
 use super::requester::hex;
-use crate::conform::flow::Channel;
-use crate::conform::flow::window::Sent;
-use crate::conform::rules::RuleId;
+use crate::flow::Channel;
+use crate::flow::window::Sent;
+use crate::rules::RuleId;
 
 /// How often a request must have been repeated without an answer at the end of a capture for its connection to be given up.
 const REPEATED: u16 = 3;

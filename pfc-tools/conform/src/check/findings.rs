@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::conform::packet::Seen;
-use crate::conform::rules::{Finding, PacketRef, RuleId, Severity};
+use crate::packet::Seen;
+use crate::rules::{Finding, PacketRef, RuleId, Severity};
 
 /// All findings of a check.
 #[derive(Debug, Default)]

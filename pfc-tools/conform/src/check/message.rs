@@ -3,8 +3,8 @@
 use feroce_wire::{Operation, PayloadRule, Position};
 
 use super::requester::Request;
-use crate::conform::flow::Message;
-use crate::conform::rules::RuleId;
+use crate::flow::Message;
+use crate::rules::RuleId;
 
 /// Most bytes of a message.
 const LONGEST: u32 = 1 << 31;

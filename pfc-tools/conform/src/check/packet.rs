@@ -3,9 +3,9 @@
 use feroce_wire::{Ecn, Operation, ParseError, PayloadRule, Qpn, Transport};
 
 use super::findings::{Findings, Place};
-use crate::conform::flow::Channel;
-use crate::conform::packet::{Carrier, Icrc, Seen};
-use crate::conform::rules::RuleId;
+use crate::flow::Channel;
+use crate::packet::{Carrier, Icrc, Seen};
+use crate::rules::RuleId;
 
 /// What is wrong with a frame that says that it is a RoCE packet.
 pub(super) fn broken(error: ParseError, place: Place, out: &mut Findings) {

@@ -3,9 +3,9 @@
 use feroce_wire::IpHeader;
 
 use super::findings::{Findings, Place};
-use crate::conform::flow::Channel;
-use crate::conform::packet::{Carrier, Seen};
-use crate::conform::rules::RuleId;
+use crate::flow::Channel;
+use crate::packet::{Carrier, Seen};
+use crate::rules::RuleId;
 
 /// Tells of a habit, unless that has been done in this flow.
 pub(super) fn tell(channel: &mut Channel, rule: RuleId, place: Place, out: &mut Findings) {

@@ -2,7 +2,7 @@
 
 use feroce_wire::{Opcode, Psn};
 
-use crate::conform::rules::PacketRef;
+use crate::rules::PacketRef;
 
 /// What a packet is in a picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use feroce_wire::{Operation, Psn, Transport};
 
 use super::figures::duration;
 use super::findings::{Findings, Place};
-use crate::conform::flow::window::{Sent, is_atomic, is_read, needs_answer};
-use crate::conform::flow::{Channel, Message, Pending};
-use crate::conform::packet::Seen;
-use crate::conform::rules::RuleId;
+use crate::flow::window::{Sent, is_atomic, is_read, needs_answer};
+use crate::flow::{Channel, Message, Pending};
+use crate::packet::Seen;
+use crate::rules::RuleId;
 
 /// A jump of PSNs that is no loss any more.
 const JUMP: u32 = 1 << 15;

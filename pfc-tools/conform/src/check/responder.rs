@@ -5,10 +5,10 @@ use feroce_wire::{Aeth, NakCode, Operation, Psn, Syndrome};
 use super::figures::duration;
 use super::findings::{Findings, Place};
 use super::requester::hex;
-use crate::conform::flow::window::Sent;
-use crate::conform::flow::{Channel, Nak, Pending, Rnr};
-use crate::conform::packet::Seen;
-use crate::conform::rules::RuleId;
+use crate::flow::window::Sent;
+use crate::flow::{Channel, Nak, Pending, Rnr};
+use crate::packet::Seen;
+use crate::rules::RuleId;
 
 /// An answer at its place in a flow.
 pub(super) struct Answer<'s, 'a> {

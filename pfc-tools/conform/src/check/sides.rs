@@ -6,8 +6,8 @@ use super::figures::duration;
 use super::findings::{Findings, Place};
 use super::requester::hex;
 use super::waiting::{Identity, Queue, Waiting};
-use crate::conform::packet::Seen;
-use crate::conform::rules::RuleId;
+use crate::packet::Seen;
+use crate::rules::RuleId;
 
 /// Packets that have passed one place of capture and are waited for at the other.
 #[derive(Debug, Default)]
@@ -96,7 +96,7 @@ mod tests {
     use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
     use super::*;
-    use crate::conform::rules::PacketRef;
+    use crate::rules::PacketRef;
 
     fn packet(icrc: u32, tap: u16, at: u64) -> Waiting {
         let ip = IpAddr::from([10, 0, 0, 1]);

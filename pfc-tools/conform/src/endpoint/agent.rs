@@ -14,8 +14,8 @@ use feroce_engine::time::Instant;
 use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, RemoteAddr, Status};
 use feroce_wire::{Key, PathMtu, Psn, Qpn};
 
-use super::case::{Family, Op, Place, Region, Settings};
 use super::end::{End, Posting};
+use super::plan::{Family, Op, Place, Region, Settings};
 use super::{Failure, failed};
 
 /// Where the agent listens.

@@ -8,7 +8,7 @@ use feroce_engine::verbs::{Completion, RemoteAddr};
 use feroce_wire::{PathMtu, Psn};
 
 use super::Failure;
-use super::case::{Family, Op, Place, Region, Settings};
+use super::plan::{Family, Op, Place, Region, Settings};
 
 /// A send request with everything that a stack needs to post it.
 #[derive(Debug, Clone, Copy)]

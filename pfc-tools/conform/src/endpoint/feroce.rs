@@ -16,10 +16,9 @@ use feroce_engine::verbs::{
 };
 use feroce_wire::{PathMtu, Psn};
 
-use super::case::{Family, Op, Place, Region, Settings};
 use super::end::{End, Pace, Posting, RealPace};
-use super::{Failure, failed, model};
-use crate::ports::dpdk;
+use super::plan::{Family, Op, Place, Region, Settings};
+use super::{Failure, dpdk, failed, model};
 
 /// What the kernel has on the interface, and DPDK's port where it takes the kernel's place.
 const ADDRESSES: [&str; 2] = ["10.77.0.1/24", "fd77::1/64"];

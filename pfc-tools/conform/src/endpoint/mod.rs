@@ -1,20 +1,17 @@
-//! The live suite: Feroce against Linux rxe in a guest, run by `scripts/rxe.sh`.
+//! Endpoints that the tool drives: Feroce in this process ([`feroce`]), and Linux rxe through an agent
+//! in a guest ([`agent`]).
 //!
-//! A [`case::Case`] is data: what is posted, what completes at either end and how, and what the memories
-//! hold afterwards. [`table`] makes all of them. [`run`] plays one between two [`end::End`]s: Feroce
-//! ([`feroce`]) and the agent in the guest ([`agent`]), in either role. [`packets`] reads what crossed
-//! Feroce's port meanwhile, and [`judge`] has scapy and tshark read it too.
+//! A [`plan::Plan`] is data: what a requester and a responder post, and how each request completes.
+//! [`setup`] connects two [`end::End`]s for a plan, and [`model`] computes what their memories hold
+//! afterwards.
 
 pub mod agent;
-pub mod case;
+pub mod dpdk;
 pub mod end;
-pub mod faults;
 pub mod feroce;
-pub mod judge;
 pub mod model;
-pub mod packets;
-pub mod run;
-pub mod table;
+pub mod plan;
+pub mod setup;
 
 use std::fmt;
 

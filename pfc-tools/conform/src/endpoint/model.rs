@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Failure;
-use super::case::{Effect, Op, Place, Plan, REQUESTER, RESPONDER, Request};
+use super::plan::{Effect, Op, Place, Plan, REQUESTER, RESPONDER, Request};
 
 /// The bytes that a region of `len` bytes is filled with, as the agent computes them too: SplitMix64.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {

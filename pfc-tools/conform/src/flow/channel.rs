@@ -6,8 +6,8 @@ use feroce_wire::{Operation, Psn, Qpn, Transport};
 
 use super::Key;
 use super::window::Window;
-use crate::conform::check::{Figures, Recorder};
-use crate::conform::rules::PacketRef;
+use crate::check::{Figures, Recorder};
+use crate::rules::PacketRef;
 
 /// What connection management has agreed on for the requests of a flow.
 #[derive(Debug, Clone, Copy, Default)]

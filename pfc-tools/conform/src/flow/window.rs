@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use feroce_wire::icrc::Sums;
 use feroce_wire::{Opcode, Psn};
 
-use crate::conform::rules::PacketRef;
+use crate::rules::PacketRef;
 
 /// A request packet.
 #[derive(Debug, Clone, Copy)]

@@ -1,11 +1,11 @@
-//! The scripts that come with the program: `tests/conform/catalogue`.
+//! The scripts that come with the program: `pfc-tools/conform/catalogue`.
 
 macro_rules! scripts {
     ($($name:literal)*) => {
         /// Name and text of each, by name.
         pub const SCRIPTS: &[(&str, &str)] = &[$((
             $name,
-            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/conform/catalogue/", $name, ".toml")),
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/catalogue/", $name, ".toml")),
         )),*];
     };
 }

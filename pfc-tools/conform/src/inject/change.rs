@@ -113,13 +113,17 @@ fn repaired(bytes: &[u8], change: impl FnOnce(&mut Packet<'_>)) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture;
+    use crate::test_captures;
+
+    fn parsed(frame: &[u8]) -> Packet<'_> {
+        Packet::parse(frame, &[]).expect("a RoCEv2 frame")
+    }
 
     /// A WRITE First, with a RETH.
     fn write_first() -> Vec<u8> {
-        let frames = capture::read("rxe/ops_zero_len.pcap.zst");
-        let found = frames.iter().find(|frame| frame.packet().ext.reth.is_some());
-        found.expect("a RETH").bytes.clone()
+        let frames = test_captures::read("rxe/ops_zero_len.pcap.zst");
+        let found = frames.into_iter().find(|frame| parsed(frame).ext.reth.is_some());
+        found.expect("a RETH")
     }
 
     #[test]
@@ -141,9 +145,9 @@ mod tests {
 
     #[test]
     fn a_shorter_payload_has_its_lengths_and_its_icrc() {
-        let frames = capture::read("rxe/ops_psn_mismatch.pcap.zst");
-        let frame = frames.iter().find(|frame| frame.packet().payload.len() > 9);
-        let frame = &frame.expect("a payload").bytes;
+        let frames = test_captures::read("rxe/ops_psn_mismatch.pcap.zst");
+        let frame = frames.iter().find(|frame| parsed(frame).payload.len() > 9);
+        let frame = frame.expect("a payload");
         let before = Packet::parse(frame, &[]).expect("a packet").payload.len();
         let changed = shorten(frame, 5);
         let packet = Packet::parse(&changed, &[]).expect("a packet");

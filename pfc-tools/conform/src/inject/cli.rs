@@ -15,8 +15,8 @@ use super::play::{self, Played, World};
 use super::scorecard::{self, Item, KnownFailures, Scorecard};
 use super::script::Script;
 use super::trace::Trace;
-use crate::conform::cli::{Failure, Outcome};
-use crate::rxe::packets::{self, Frame};
+use crate::capture_file::{self, Frame};
+use crate::cli::{Failure, Outcome};
 
 /// Options of `inject`.
 #[derive(Debug, clap::Args)]
@@ -195,12 +195,12 @@ fn played(script: &Script, world: &mut dyn World, options: &Options) -> Result<I
 /// What came of a script, and its capture where it is to be.
 fn kept(
     script: &Script,
-    played: Result<Played, crate::rxe::Failure>,
+    played: Result<Played, crate::endpoint::Failure>,
     options: &Options,
 ) -> Result<Item, Failure> {
     if let (Some(folder), Ok(Played { evidence, .. })) = (&options.captures, &played) {
         let path = folder.join(format!("{}.pcap", script.name));
-        packets::write(&path, &frames(&evidence.trace)).map_err(unusable)?;
+        capture_file::write(&path, &frames(&evidence.trace)).map_err(unusable)?;
     }
     Ok(Item::new(script, &played))
 }

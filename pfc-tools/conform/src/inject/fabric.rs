@@ -12,10 +12,10 @@ use super::injector::{Injector, Onward};
 use super::play::{Ends, World};
 use super::script::Script;
 use super::trace::Side;
-use crate::rxe::Failure;
-use crate::rxe::end::{End, Pace};
-use crate::rxe::feroce::FeroceEnd;
-use crate::{Rig, manual_config};
+use crate::device_pair::{DevicePair, manual_config};
+use crate::endpoint::Failure;
+use crate::endpoint::end::{End, Pace};
+use crate::endpoint::feroce::FeroceEnd;
 
 /// How long a frame is on its way.
 const WAY: Duration = Duration::from_micros(1);
@@ -23,7 +23,7 @@ const WAY: Duration = Duration::from_micros(1);
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Fabric {
-    rig: Rc<RefCell<Rig>>,
+    rig: Rc<RefCell<DevicePair>>,
     injector: Arc<Mutex<Option<Injector>>>,
 }
 
@@ -35,7 +35,7 @@ impl Fabric {
             arena_bytes: 32 << 20,
             ..manual_config(1)
         };
-        let mut rig = Rig::new(&config, WAY);
+        let mut rig = DevicePair::on_shm(&config, WAY);
         let injector = Arc::new(Mutex::new(None));
         let between = Arc::clone(&injector);
         rig.wire.set_tamper(Some(Box::new(move |_, now, bytes| {
@@ -102,7 +102,7 @@ impl World for Fabric {
 
 /// The time of a rig, which goes by when somebody waits.
 #[derive(Debug)]
-struct RigPace(Rc<RefCell<Rig>>);
+struct RigPace(Rc<RefCell<DevicePair>>);
 
 impl Pace for RigPace {
     fn now(&self) -> Duration {

@@ -20,10 +20,10 @@ use super::injector::Injector;
 use super::play::{Ends, World};
 use super::script::Script;
 use super::trace::Side;
-use crate::rxe::agent::RxeEnd;
-use crate::rxe::end::{End, Pace, RealPace};
-use crate::rxe::feroce::{self, FeroceEnd};
-use crate::rxe::{Failure, failed};
+use crate::endpoint::agent::RxeEnd;
+use crate::endpoint::end::{End, Pace, RealPace};
+use crate::endpoint::feroce::{self, FeroceEnd};
+use crate::endpoint::{Failure, failed};
 
 /// Room for frames in the kernel, in bytes.
 const RX_BYTES: u32 = 8 << 20;

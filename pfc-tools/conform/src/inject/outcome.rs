@@ -6,7 +6,7 @@ use feroce_engine::qp::QpState;
 use feroce_engine::verbs::Status;
 
 use super::trace::Trace;
-use crate::rxe::case::Plan;
+use crate::endpoint::plan::Plan;
 
 /// What a QP pair's endpoints say.
 #[derive(Debug, Clone)]

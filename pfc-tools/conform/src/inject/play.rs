@@ -10,11 +10,11 @@ use super::injector::Injector;
 use super::outcome::{Evidence, FlowOutcome, counted};
 use super::script::Script;
 use super::trace::Side;
-use crate::rxe::Failure;
-use crate::rxe::case::{Family, Plan, REQUESTER, RESPONDER};
-use crate::rxe::end::{End, Pace, Posting};
-use crate::rxe::model::Model;
-use crate::rxe::run::{self, FIRST_RECEIVE};
+use crate::endpoint::Failure;
+use crate::endpoint::end::{End, Pace, Posting};
+use crate::endpoint::model::Model;
+use crate::endpoint::plan::{Family, Plan, REQUESTER, RESPONDER};
+use crate::endpoint::setup::{self, FIRST_RECEIVE};
 
 /// How long the completions of an item may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -107,9 +107,10 @@ pub fn play(script: &Script, world: &mut dyn World) -> Result<Played, Failure> {
 
 fn connect(script: &Script, flow: u32, mut ends: Ends) -> Result<(Pair, Flow), Failure> {
     let plan = script.plan(flow);
-    let addresses = run::connect(&plan, Family::V4, script.traffic.mtu, &mut borrowed(&mut ends))?;
+    let addresses =
+        setup::connect(&plan, Family::V4, script.traffic.mtu, &mut borrowed(&mut ends))?;
     let keys: Vec<RemoteAddr> = ends[RESPONDER].keys()?;
-    let (model, postings) = run::draw_up(&plan, &keys);
+    let (model, postings) = setup::draw_up(&plan, &keys);
     Ok((Pair { ends, plan, model, postings }, Flow::between(&addresses)))
 }
 

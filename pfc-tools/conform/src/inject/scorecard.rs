@@ -13,7 +13,7 @@ use super::play::Played;
 use super::script::Script;
 use super::text;
 use super::trace::Trace;
-use crate::rxe::Failure;
+use crate::endpoint::Failure;
 
 /// The results of a catalogue between two endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

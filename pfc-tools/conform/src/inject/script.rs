@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, de};
 use super::catalogue::SCRIPTS;
 use super::text;
 use super::trace::Side;
-use crate::rxe::case::{Effect, Op, Plan};
+use crate::endpoint::plan::{Effect, Op, Plan};
 
 /// The largest PSN.
 const LAST_PSN: u32 = 0xff_ffff;
@@ -543,7 +543,7 @@ mod tests {
 
     #[test]
     fn every_file_of_the_folder_is_in_the_catalogue() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("conform/catalogue");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("catalogue");
         let mut files: Vec<_> = std::fs::read_dir(folder)
             .expect("the folder")
             .map(|entry| entry.expect("a file").path().file_stem().expect("a name").to_owned())

@@ -12,8 +12,8 @@ use super::judge::text;
 use super::lanes::{Captured, Lane};
 use super::rig::{Rig, Unplayable, path, unplayable};
 use super::{Difference, Outcome};
-use crate::capture::Party;
-use crate::drain;
+use crate::device_pair::drain;
+use crate::party::Party;
 
 /// Bytes of the GRH in front of a received datagram.
 const GRH: usize = 40;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use feroce_engine::qp::Service;
 use feroce_wire::{Operation, Packet, PathMtu, Position, Qpn, Transport};
 
-use crate::capture::Party;
+use crate::party::Party;
 
 /// A frame of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::lanes::Captured;
 use super::report::Summary;
 use super::{Role, live, replay};
-use crate::conform::cli::{Failure, Outcome};
-use crate::conform::trace::{Link, Trace};
+use crate::cli::{Failure, Outcome};
+use crate::trace::{Link, Trace};
 
 /// Which part to play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -23,7 +23,7 @@ use super::messages::{Message, Messages, Place};
 use super::rig::{Begin, Rig, Unplayable, unplayable};
 use super::verdicts::Verdicts;
 use super::{Difference, Outcome};
-use crate::drain;
+use crate::device_pair::drain;
 
 /// Longer than any timer of our QP: RNR NAKs ask to wait for 655.36 ms at most.
 const LONGEST_TIMER: Duration = Duration::from_secs(1);

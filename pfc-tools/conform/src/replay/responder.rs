@@ -18,7 +18,7 @@ use super::regions::{Plan, Region, Regions};
 use super::rig::{Begin, Rig, Unplayable, unplayable};
 use super::verdicts::Verdicts;
 use super::{Difference, Outcome};
-use crate::drain;
+use crate::device_pair::drain;
 
 /// Key of the region for receives: no capture names it.
 const RECEIVE_KEY: Key = Key(0xff_ff00);

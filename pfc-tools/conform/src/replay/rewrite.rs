@@ -13,8 +13,8 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
 
 use super::compare::sealed_again;
-use crate::conform::cli::{Failure, Outcome};
-use crate::conform::trace::{Link, Trace};
+use crate::cli::{Failure, Outcome};
+use crate::trace::{Link, Trace};
 
 /// What becomes of packets. What is not named stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

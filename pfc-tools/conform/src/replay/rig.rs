@@ -19,9 +19,9 @@ use feroce_engine::time::Instant;
 use feroce_wire::{Packet, Pkey, Psn, Qpn, RnrTimer};
 
 use super::lanes::Lane;
-use crate::capture::Party;
+use crate::device_pair::manual_config;
 use crate::gated_port::GatedPort;
-use crate::manual_config;
+use crate::party::Party;
 
 /// More packets than any capture has under way: how many a peer allows itself is its own choice.
 const WINDOW: u32 = 1 << 20;

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::{anchor, escaped};
-use crate::conform::check::{Mark, Point, duration};
-use crate::conform::flow::Channel;
-use crate::conform::rules::Finding;
+use crate::check::{Mark, Point, duration};
+use crate::flow::Channel;
+use crate::rules::Finding;
 
 const WIDTH: f64 = 1040.0;
 const HEIGHT: f64 = 360.0;

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use feroce_wire::Syndrome;
 
 use super::{anchor, escaped};
-use crate::conform::check::{Mark, Point, duration};
-use crate::conform::flow::Channel;
-use crate::conform::rules::Finding;
+use crate::check::{Mark, Point, duration};
+use crate::flow::Channel;
+use crate::rules::Finding;
 
 const ROW: f64 = 22.0;
 const WIDTH: f64 = 1040.0;

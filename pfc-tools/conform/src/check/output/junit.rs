@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::Report;
-use crate::conform::rules::{RULES, Severity};
+use crate::rules::{RULES, Severity};
 
 /// Prints the rules as tests, of which those with findings have failed.
 ///

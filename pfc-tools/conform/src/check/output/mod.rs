@@ -11,8 +11,8 @@ use std::io::{self, Write};
 use feroce_wire::Transport;
 
 use super::findings::Findings;
-use crate::conform::flow::{Channel, Flows};
-use crate::conform::rules::{Finding, RuleId, Severity};
+use crate::flow::{Channel, Flows};
+use crate::rules::{Finding, RuleId, Severity};
 
 use junit::junit;
 use sarif::sarif;

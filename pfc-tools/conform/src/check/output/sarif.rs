@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use super::Report;
-use crate::conform::rules::{RULES, Severity};
+use crate::rules::{RULES, Severity};
 
 /// Prints the findings. A packet's number is given as the line of its capture.
 ///

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use super::{Report, title};
-use crate::conform::check::figures::{Figures, Times, duration};
-use crate::conform::check::findings::TOLD;
-use crate::conform::rules::Severity;
+use crate::check::figures::{Figures, Times, duration};
+use crate::check::findings::TOLD;
+use crate::rules::Severity;
 
 /// How many findings of a rule in a flow are printed.
 const SHOWN: usize = 5;

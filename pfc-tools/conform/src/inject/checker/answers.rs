@@ -4,7 +4,7 @@ use feroce_wire::{Opcode, Psn, Syndrome};
 
 use super::responder::has_data;
 use super::{Found, View};
-use crate::conform::inject::trace::{Side, Step};
+use crate::inject::trace::{Side, Step};
 
 /// Acknowledgements without data that say yes, as the responder sent them.
 fn acks<'a>(view: &'a View<'_>) -> impl Iterator<Item = &'a Step<'a>> {

@@ -3,7 +3,7 @@
 use feroce_engine::verbs::Status;
 
 use super::{Found, View};
-use crate::conform::inject::script::status_name;
+use crate::inject::script::status_name;
 
 pub(super) fn events_met(view: &View<'_>, found: &mut Found) {
     if view.flow > 0 {

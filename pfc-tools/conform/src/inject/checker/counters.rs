@@ -5,8 +5,8 @@ use feroce_engine::verbs::Status;
 use feroce_wire::{Ecn, Opcode};
 
 use super::{Found, View};
-use crate::conform::inject::script::Cause;
-use crate::conform::inject::trace::Side;
+use crate::inject::script::Cause;
+use crate::inject::trace::Side;
 
 /// What the trace shows of `side` of one flow, by the names of Feroce.
 fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {

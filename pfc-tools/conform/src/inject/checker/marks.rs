@@ -3,7 +3,7 @@
 use feroce_wire::{Ecn, Opcode};
 
 use super::{Found, View};
-use crate::conform::inject::trace::{Move, Side};
+use crate::inject::trace::{Move, Side};
 
 pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
     for side in Side::ALL {

@@ -3,7 +3,7 @@
 use feroce_wire::{Operation, Position, Psn, Reth};
 
 use super::{Found, View};
-use crate::conform::inject::trace::{Side, Step};
+use crate::inject::trace::{Side, Step};
 
 /// A READ as it reached the responder.
 #[derive(Debug, Clone, Copy)]

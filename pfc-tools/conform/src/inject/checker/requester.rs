@@ -3,8 +3,8 @@
 use feroce_wire::{NakCode, Operation, Psn, Syndrome};
 
 use super::{Found, View, time};
-use crate::conform::inject::script::{Cause, Script};
-use crate::conform::inject::trace::{Side, Step};
+use crate::inject::script::{Cause, Script};
+use crate::inject::trace::{Side, Step};
 
 /// The requester went back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

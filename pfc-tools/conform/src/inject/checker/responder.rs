@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use feroce_wire::{NakCode, Opcode, Operation, Psn, RnrTimer, Syndrome};
 
 use super::{Found, View, time};
-use crate::conform::inject::trace::{Side, Step};
+use crate::inject::trace::{Side, Step};
 
 /// A packet, when it came or went, and a PSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

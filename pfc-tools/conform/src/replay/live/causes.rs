@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use feroce_wire::{Key, Operation, Packet};
 
-use crate::conform::replay::align::{Answer, Kind};
-use crate::conform::replay::asked::Asked;
-use crate::conform::replay::lanes::{Captured, Lane, read_span};
+use crate::replay::align::{Answer, Kind};
+use crate::replay::asked::Asked;
+use crate::replay::lanes::{Captured, Lane, read_span};
 
 /// A captured answer that is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

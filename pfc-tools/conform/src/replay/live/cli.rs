@@ -7,13 +7,13 @@ use super::host::Host;
 use super::needs::Endpoint;
 use super::translation::{Ends, Names, keys};
 use super::{Responder, Trouble, Way, play, rehearse};
-use crate::capture::Party;
-use crate::conform::cli::Failure;
-use crate::conform::inject::live::{Open, Stack, within};
-use crate::conform::replay::lanes::{self, Captured, Lane};
-use crate::conform::replay::rewrite::{Map, Rewrite};
-use crate::conform::replay::{Difference, Outcome, Played, Replay, Role};
-use crate::rxe::end::RealPace;
+use crate::cli::Failure;
+use crate::endpoint::end::RealPace;
+use crate::inject::live::{Open, Stack, within};
+use crate::party::Party;
+use crate::replay::lanes::{self, Captured, Lane};
+use crate::replay::rewrite::{Map, Rewrite};
+use crate::replay::{Difference, Outcome, Played, Replay, Role};
 use feroce_congestion::params::Kind;
 
 /// Options of a live replay.
@@ -231,16 +231,14 @@ impl Live<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
 
     use super::*;
-    use crate::conform::replay::options;
-    use crate::conform::replay::rig::Unplayable;
+    use crate::replay::options;
+    use crate::replay::rig::Unplayable;
 
     /// The lanes of a capture of several QPs.
     fn several() -> Vec<Lane> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let file = root.join("captures/rxe/write_bw_qp4_bidir.pcap.zst");
+        let file = crate::test_captures::path("rxe/write_bw_qp4_bidir.pcap.zst");
         let (frames, _) = lanes::roce_frames(options::read(file).expect("a capture"));
         let (lanes, _) = lanes::lanes(&frames);
         assert!(lanes.len() > 2, "{}", lanes.len());

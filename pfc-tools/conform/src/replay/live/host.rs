@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use feroce_engine::net::{Gid, GidEntry, Interface, InterfaceAddress, RESOLVE_TIMEOUT, Resolver};
 use feroce_engine::port::packet::{PacketConfig, PacketPort, SuperFrames};
 
-use crate::capture::Party;
-use crate::rxe::Failure;
+use crate::endpoint::Failure;
+use crate::party::Party;
 
 /// See the [module](self).
 #[derive(Debug)]

@@ -28,8 +28,8 @@ use super::regions::Region;
 use super::responder::{self, Rehearsal};
 use super::rewrite::shifted;
 use super::rig::Unplayable;
-use crate::rxe::end::{End, Pace};
-use crate::rxe::model;
+use crate::endpoint::end::{End, Pace};
+use crate::endpoint::model;
 use player::Player;
 use stage::Stage;
 use translation::{Ends, Names, Translation};
@@ -58,8 +58,8 @@ pub enum Trouble {
     Broken(String),
 }
 
-impl From<crate::rxe::Failure> for Trouble {
-    fn from(failure: crate::rxe::Failure) -> Self {
+impl From<crate::endpoint::Failure> for Trouble {
+    fn from(failure: crate::endpoint::Failure) -> Self {
         Self::Broken(failure.0)
     }
 }

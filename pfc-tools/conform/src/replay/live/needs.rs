@@ -8,9 +8,9 @@ use feroce_engine::memory::Access;
 use serde::{Serialize, Serializer};
 
 use super::rehearse;
-use crate::conform::replay::lanes::{Captured, Lane};
-use crate::conform::replay::responder::{Cue, Rehearsal};
-use crate::conform::replay::rig::{DEPTH, Unplayable};
+use crate::replay::lanes::{Captured, Lane};
+use crate::replay::responder::{Cue, Rehearsal};
+use crate::replay::rig::{DEPTH, Unplayable};
 
 /// Bytes of memory that the text shows of each place.
 const SHOWN: usize = 32;

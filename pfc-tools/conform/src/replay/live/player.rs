@@ -9,14 +9,14 @@ use super::Trouble;
 use super::causes::{Awaited, causes};
 use super::stage::Stage;
 use super::translation::{Ends, Translation};
-use crate::conform::replay::align::Answer;
-use crate::conform::replay::asked::Asked;
-use crate::conform::replay::judge::{Answerer, Sent, judge};
-use crate::conform::replay::lanes::{Captured, Lane};
-use crate::conform::replay::responder::{Cue, Rehearsal};
-use crate::conform::replay::rig::Unplayable;
-use crate::conform::replay::{Difference, Outcome};
-use crate::rxe::end::Pace;
+use crate::endpoint::end::Pace;
+use crate::replay::align::Answer;
+use crate::replay::asked::Asked;
+use crate::replay::judge::{Answerer, Sent, judge};
+use crate::replay::lanes::{Captured, Lane};
+use crate::replay::responder::{Cue, Rehearsal};
+use crate::replay::rig::Unplayable;
+use crate::replay::{Difference, Outcome};
 
 /// What arrives later than this behind the last answer that was captured is not the capture's.
 const SETTLE: Duration = Duration::from_millis(50);

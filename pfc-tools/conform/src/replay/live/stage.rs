@@ -9,14 +9,14 @@ use feroce_wire::{Key, Psn};
 
 use super::translation::{Names, keys};
 use super::{SEED, ahead, is_window, pattern};
-use crate::conform::replay::Difference;
-use crate::conform::replay::lanes::{Captured, Lane};
-use crate::conform::replay::messages::{Message, Place as At};
-use crate::conform::replay::regions::Region;
-use crate::conform::replay::responder::{Cue, Rehearsal};
-use crate::rxe::case::{self, Family, Place, Plan, RESPONDER, RIGHTS, Settings};
-use crate::rxe::end::End;
-use crate::rxe::{Failure, failed};
+use crate::endpoint::end::End;
+use crate::endpoint::plan::{self, Family, Place, Plan, RESPONDER, RIGHTS, Settings};
+use crate::endpoint::{Failure, failed};
+use crate::replay::Difference;
+use crate::replay::lanes::{Captured, Lane};
+use crate::replay::messages::{Message, Place as At};
+use crate::replay::regions::Region;
+use crate::replay::responder::{Cue, Rehearsal};
 
 /// Index of the region for receives; the others follow.
 const RECEIVES: usize = 0;
@@ -63,12 +63,12 @@ impl Stage {
         rehearsal: &Rehearsal,
     ) -> Result<Self, Failure> {
         let regions: Vec<Region> = rehearsal.regions.list().collect();
-        let wanted: Vec<case::Region> = std::iter::once(receives(rehearsal))
+        let wanted: Vec<plan::Region> = std::iter::once(receives(rehearsal))
             .chain(regions.iter().map(|region| {
                 let len = u32::try_from(ahead(region) + region.len).map_err(failed("a region"))?;
                 let access = Access::from_bits(region.access.bits() & RIGHTS.bits());
                 let access = access.ok_or_else(|| Failure("a region's rights".to_owned()))?;
-                Ok(case::Region { len, access, window: is_window(region) })
+                Ok(plan::Region { len, access, window: is_window(region) })
             }))
             .collect::<Result<_, Failure>>()?;
         let family = if lane.responder.ip.is_ipv4() { Family::V4 } else { Family::V6 };
@@ -225,14 +225,14 @@ fn difference(sentence: String) -> Difference {
 }
 
 /// The region for all receives.
-fn receives(rehearsal: &Rehearsal) -> Result<case::Region, Failure> {
+fn receives(rehearsal: &Rehearsal) -> Result<plan::Region, Failure> {
     let length = |cue: &Cue| match cue {
         Cue::Receive { length, .. } => u64::from(length.next_multiple_of(ALIGNMENT)),
         _ => 0,
     };
     let len: u64 = rehearsal.cues.iter().map(length).sum();
     let len = u32::try_from(len.max(u64::from(ALIGNMENT))).map_err(failed("all receives"))?;
-    Ok(case::Region { len, access: Access::LOCAL_WRITE, window: false })
+    Ok(plan::Region { len, access: Access::LOCAL_WRITE, window: false })
 }
 
 /// How the peer's QP is set up: as any responder's, but for its RNR timer.

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use feroce_wire::{MacAddr, Packet, VlanTag};
 
-use crate::capture::Party;
-use crate::conform::packet::roce_ip_at;
-use crate::conform::replay::compare::sealed_again;
-use crate::conform::replay::lanes::{Captured, Lane};
-use crate::conform::replay::rewrite::Rewrite;
+use crate::packet::roce_ip_at;
+use crate::party::Party;
+use crate::replay::compare::sealed_again;
+use crate::replay::lanes::{Captured, Lane};
+use crate::replay::rewrite::Rewrite;
 
 /// The two ends of the play.
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,46 @@
+//! Rigs for tests that cross crates: two devices and a wire between them in virtual time.
+
+#![deny(unsafe_code)]
+
+pub mod bench;
+pub mod capture;
+pub mod cm;
+pub mod conform_fuzz;
+#[allow(unsafe_code)] // A named room: a global allocator.
+pub mod counting_alloc;
+pub mod datagram;
+pub mod fuzz;
+pub mod live;
+pub mod pair;
+pub mod ports;
+pub mod rxe;
+pub mod swarm;
+
+pub use feroce_conform::device_pair::{
+    DevicePair, MACS, VLAN, addresses, drain, gid, gid_v6, gid_vlan, manual_config,
+};
+pub use feroce_conform::virtual_wire as wire;
+
+use feroce_engine::device::DeviceConfig;
+use feroce_engine::time::Duration;
+
+use ports::RigPorts;
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+#[derive(Debug)]
+pub struct Readme;
+
+/// Two devices, the wire between them, and their clock.
+pub type Rig = DevicePair;
+
+/// Creates two devices with `config` on the [ports](RigPorts) that `FEROCE_RIG` selects, and a wire
+/// without faults that delays frames by `delay`.
+pub fn new_rig(config: &DeviceConfig, delay: Duration) -> Rig {
+    let RigPorts { near, far, keeper } = RigPorts::new();
+    let burst = keeper.burst();
+    let mut rig = DevicePair::on_ports(near, far, Some(Box::new(keeper)), config, delay);
+    rig.wire.set_burst(burst);
+    rig
+}
