@@ -174,7 +174,7 @@ fn scripts(options: &Options) -> Result<Vec<Script>, Failure> {
         scripts.extend(catalogue);
     }
     match scripts.is_empty() {
-        true => Err(unusable("no script is named: --catalogue plays all, --list names them")),
+        true => Err(unusable("no script given: --catalogue plays all, --list lists them")),
         false => Ok(scripts),
     }
 }
@@ -202,7 +202,7 @@ fn played(script: &Script, world: &mut dyn World, options: &Options) -> Result<I
     kept(script, play::play(script, world), options)
 }
 
-/// What came of a script, and its capture where it is to be.
+/// Creates the item of a script, and writes its capture if requested.
 fn kept(
     script: &Script,
     played: Result<Played, crate::endpoint::Failure>,
@@ -215,7 +215,8 @@ fn kept(
     Ok(Item::new(script, &played))
 }
 
-/// As they were sent: the number of a packet is its number here.
+/// Returns the packets in the order of sending: the number of a packet is its number in the
+/// capture.
 fn frames(trace: &Trace) -> Vec<Frame> {
     let frame = |sent: &super::trace::Sent| Frame {
         at: Duration::from_nanos(sent.at),
@@ -232,7 +233,7 @@ fn tell(item: &Item) {
     }
 }
 
-/// Puts scorecards side by side.
+/// Writes the table of several scorecards.
 ///
 /// # Errors
 /// See [`Failure`].

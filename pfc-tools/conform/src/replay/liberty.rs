@@ -1,11 +1,11 @@
-//! What may differ between an engine and a capture, each with a name: what the specification leaves to an endpoint, what a capture
-//! does not show, and what a known peer does against the specification.
+//! Permitted differences between the engine and a capture: what the specification leaves open, what
+//! a capture does not show, and known deviations of peers.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// A reason for which two packets, or two sequences of them, may differ.
+/// A reason for which packets, or sequences of packets, may differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Liberty {
@@ -17,95 +17,97 @@ pub enum Liberty {
     Ecn,
     /// MigReq of the BTH.
     MigReq,
-    /// UDP source port of an answer.
+    /// UDP source port of a response.
     SourcePort,
     /// Which packets ask for an acknowledgement.
     AckRequest,
-    /// Several acknowledgements in one.
+    /// Several acknowledgements combined into one.
     AckCoalescing,
-    /// The MSN counts what completed behind what is answered.
+    /// The MSN includes messages that completed later.
     MsnAhead,
     /// Credits in the AETH.
     Credits,
     /// When the retransmission timer runs out.
     RetransmissionTimer,
-    /// When a requester goes on after an RNR NAK.
+    /// When a requester continues after an RNR NAK.
     RnrTimer,
-    /// The responder's program changed its own memory.
+    /// The responder's application changed its own memory.
     LocalMemory,
-    /// Lost on the way to the capture.
+    /// The packet was lost before the capture point.
     NotCaptured,
     /// The capture starts or ends in the middle.
     CaptureEnds,
-    /// NAK behind an RNR NAK.
+    /// NAK after an RNR NAK.
     NakBehindRnrNak,
-    /// NAK code of a message that is too long.
+    /// NAK code for a message that is too long.
     LengthErrorCode,
     /// PSN of an acknowledgement before anything was received.
     AckBeforeFirst,
-    /// Retries without end.
+    /// Unlimited retries.
     RetryForEver,
     /// Compare operand of a fetch and add.
     UnusedOperand,
-    /// Opcode of the first response to a READ that is asked for again.
+    /// Opcode of the first response to a retransmitted READ.
     ReadResumed,
-    /// Lost behind the place of the capture.
+    /// The packet was lost after the capture point.
     NotDelivered,
     /// Reserved bits of the BTH.
     ReservedBits,
-    /// Hop limit and DSCP of a live peer's answers.
+    /// Hop limit and DSCP of a live peer's responses.
     PathSettings,
 }
 
 impl Liberty {
-    /// What differs, and why that is right or known.
+    /// Returns what differs and why it is permitted.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Ipv4Id => "the IPv4 identification may have any value",
             Self::FlowLabel => "the IPv6 flow label may have any value",
             Self::Ecn => "switches change the ECN bits",
-            Self::MigReq => "peer's deviation: MigReq is 0 although no path migration is going on",
-            Self::SourcePort => "the UDP source port of an answer may have any value",
-            Self::AckRequest => "the requester chooses which packets ask for an acknowledgement",
+            Self::MigReq => {
+                "peer's deviation: MigReq is 0 although no path migration is in progress"
+            }
+            Self::SourcePort => "the UDP source port of a response may have any value",
+            Self::AckRequest => "the requester chooses which packets request an acknowledgement",
             Self::AckCoalescing => "one acknowledgement may stand for several",
-            Self::MsnAhead => "the MSN may count what completed between the request and its answer",
-            Self::Credits => "credits depend on the receives that are posted",
+            Self::MsnAhead => "the MSN may include messages that completed after the request",
+            Self::Credits => "credits depend on the posted receives",
             Self::RetransmissionTimer => {
-                "the retransmission timer's value is not in the capture: it runs out where the capture sends again"
+                "the retransmission timeout is not in the capture: it expires where the capture \
+                 retransmits"
             }
             Self::RnrTimer => "the wait after an RNR NAK may be longer than asked for",
-            Self::LocalMemory => "the responder's program changed its own memory",
-            Self::NotCaptured => {
-                "lost on the way to the place of the capture: what follows shows it"
-            }
+            Self::LocalMemory => "the responder's application changed its own memory",
+            Self::NotCaptured => "lost before the capture point, as later packets show",
             Self::CaptureEnds => "the capture starts or ends in the middle",
             Self::NakBehindRnrNak => {
-                "peer's deviation: a NAK (PSN sequence error) for the packet that an RNR NAK has refused before"
+                "peer's deviation: a NAK (PSN sequence error) for a packet that already got an RNR NAK"
             }
             Self::LengthErrorCode => {
-                "peer's deviation: NAK (remote operational error) for a message longer than its receive"
+                "peer's deviation: NAK (remote operational error) for a message longer than its \
+                 receive"
             }
             Self::AckBeforeFirst => {
-                "peer's deviation: before anything was received a duplicate is acknowledged with the PSN -1"
+                "peer's deviation: before anything is received, a duplicate is acknowledged with PSN \
+                 -1"
             }
             Self::RetryForEver => {
-                "peer's deviation: it goes on after seven retries without an answer"
+                "peer's deviation: it retries more than seven times without a response"
             }
-            Self::UnusedOperand => "the compare operand of a fetch and add has no meaning",
+            Self::UnusedOperand => "the compare operand of a fetch-and-add has no meaning",
             Self::ReadResumed => {
-                "peer's deviation: the answer to the rest of a READ goes on with Middle or Last, not with First or Only"
+                "peer's deviation: the response to the rest of a READ begins with Middle or Last \
+                 instead of First or Only"
             }
-            Self::NotDelivered => {
-                "lost on the way from the place of the capture: the responder reports it missing"
-            }
+            Self::NotDelivered => "lost after the capture point: the responder reports it missing",
             Self::ReservedBits => "peer's deviation: reserved bits of the BTH are set",
             Self::PathSettings => {
-                "the hop limit and the DSCP of answers are settings of the peer's path"
+                "the hop limit and the DSCP of responses are settings of the peer's path"
             }
         }
     }
 
-    /// True for what a peer does against the specification.
+    /// Returns true for a deviation of a peer from the specification.
     pub const fn is_deviation(self) -> bool {
         matches!(
             self,
@@ -120,22 +122,23 @@ impl Liberty {
     }
 }
 
-/// The liberties taken, each with how often, and the first packet for which.
+/// The permitted differences that occurred, each with its count and its first packet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Taken(BTreeMap<Liberty, (u64, u64)>);
 
 impl Taken {
-    /// Notes that `liberty` was taken for the packet `number`.
+    /// Counts `liberty` for the packet `number`.
     pub fn take(&mut self, liberty: Liberty, number: u64) {
         self.0.entry(liberty).or_insert((0, number)).0 += 1;
     }
 
-    /// How often `liberty` was taken.
+    /// Returns how often `liberty` occurred.
     pub fn count(&self, liberty: Liberty) -> u64 {
         self.0.get(&liberty).map_or(0, |taken| taken.0)
     }
 
-    /// Every liberty taken, how often, and the number of the first packet.
+    /// Returns every permitted difference that occurred, its count, and the number of the first
+    /// packet.
     pub fn iter(&self) -> impl Iterator<Item = (Liberty, u64, u64)> + '_ {
         self.0.iter().map(|(&liberty, &(count, first))| (liberty, count, first))
     }

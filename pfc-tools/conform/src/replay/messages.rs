@@ -1,4 +1,5 @@
-//! The messages of a lane, told from its request packets, however often and in which order they were sent.
+//! Derives the messages of a lane from its request packets, which may be retransmitted and
+//! reordered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +8,10 @@ use feroce_wire::{Operation, Packet, Position, Psn};
 
 use super::lanes::{Captured, Lane, read_span};
 
-/// A PSN counted on beyond 24 bits, from the first of its lane.
+/// A PSN extended beyond 24 bits, relative to the first PSN of its lane.
 pub type Place = i64;
 
-/// Counts PSNs on beyond 24 bits.
+/// Extends PSNs beyond 24 bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Unwrap {
     last: Place,
@@ -18,12 +19,12 @@ pub struct Unwrap {
 }
 
 impl Unwrap {
-    /// `first` is place 0.
+    /// Starts with `first` at place 0.
     pub const fn new(first: Psn) -> Self {
         Self { last: 0, psn: first }
     }
 
-    /// The place of `psn`, the nearest to the last one asked for.
+    /// Returns the place of `psn` nearest to the previous one.
     pub fn place(&mut self, psn: Psn) -> Place {
         self.last += Place::from(psn.offset_from(self.psn));
         self.psn = psn;
@@ -31,43 +32,43 @@ impl Unwrap {
     }
 }
 
-/// What was asked for: a work request.
+/// A message: the work request behind captured packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Place of its first PSN.
+    /// Place of the first PSN.
     pub start: Place,
-    /// PSNs that it takes.
+    /// Number of PSNs.
     pub psns: u32,
-    /// What it does.
+    /// Operation.
     pub op: SendOp,
-    /// Its bytes; of a READ, as many as it asks for, zeros.
+    /// Payload; for a READ, zeros of the requested length.
     pub bytes: Vec<u8>,
-    /// Asks for an event.
+    /// True if it requests a solicited event.
     pub solicited: bool,
-    /// Its last packet is in the capture.
+    /// True if its last packet was captured.
     pub whole: bool,
 }
 
 impl Message {
-    /// One past its last place.
+    /// Returns the place after its last one.
     pub fn end(&self) -> Place {
         self.start + Place::from(self.psns)
     }
 }
 
-/// The messages of a lane, by their places.
+/// The messages of a lane.
 #[derive(Debug, Clone)]
 pub struct Messages {
-    /// In the order of their PSNs.
+    /// Messages, in PSN order.
     pub list: Vec<Message>,
     /// PSN at place 0.
     pub first: Psn,
-    /// Place of each request of the lane, in the order of the capture.
+    /// Place of each request packet of the lane, in capture order.
     pub places: Vec<Place>,
 }
 
 impl Messages {
-    /// Of the requests of `lane`.
+    /// Derives the messages of `lane`.
     pub fn of(lane: &Lane, frames: &[Captured]) -> Self {
         let first = frames[lane.requests[0]].packet().bth.psn;
         let mut unwrap = Unwrap::new(first);
@@ -82,7 +83,7 @@ impl Messages {
         let mut pending: Option<(Place, Vec<Packet<'_>>)> = None;
         for (&place, &index) in &by_place {
             if list.last().is_some_and(|last| place < last.end()) {
-                continue; // Part of a READ, asked for again.
+                continue; // A part of a READ that was retransmitted.
             }
             let packet = frames[index].packet();
             if packet.info.position.starts_message() {
@@ -190,7 +191,7 @@ fn operation(first: &Packet<'_>, last: &Packet<'_>) -> Option<SendOp> {
     })
 }
 
-/// True if the packet at hand, which begins or ends a message, uses up a receive.
+/// Returns true if the packet, which begins or ends a message, consumes a receive.
 pub fn takes_receive(packet: &Packet<'_>) -> bool {
     match packet.info.operation {
         Operation::Send => packet.info.position.starts_message(),
@@ -199,7 +200,7 @@ pub fn takes_receive(packet: &Packet<'_>) -> bool {
     }
 }
 
-/// True for the first packet of a message, or its only one.
+/// Returns true for the first or only packet of a message.
 pub fn starts(packet: &Packet<'_>) -> bool {
     matches!(packet.info.position, Position::First | Position::Only)
 }
