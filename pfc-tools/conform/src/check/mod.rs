@@ -1,22 +1,22 @@
 //! `feroce conform check`: checks every packet of captures against the rules.
 
-mod answers;
 mod command;
 mod congestion;
 mod connect;
+mod connection_failure;
+mod data_responses;
 mod datagram;
-mod ending;
 mod figures;
 mod findings;
 mod message;
 mod output;
 mod packet;
-mod quirks;
 mod recorder;
 mod requester;
 mod responder;
-mod sides;
-mod waiting;
+mod two_captures;
+mod unmatched;
+mod vendor_quirks;
 
 use feroce_wire::{Opcode, Psn, Qpn, Syndrome, Transport};
 
@@ -49,7 +49,7 @@ pub struct Checker {
     flows: Flows,
     connections: connect::Connections,
     /// Present if there are several captures.
-    sides: Option<sides::Sides>,
+    sides: Option<two_captures::TwoCaptures>,
     findings: Findings,
     filter: Filter,
     records: bool,
@@ -70,7 +70,7 @@ impl Checker {
     /// frames before the error.
     pub fn check(mut self, trace: &mut Trace) -> (Report, Result<(), TraceError>) {
         let files: Vec<_> = trace.names().map(|name| name.display().to_string()).collect();
-        self.sides = (files.len() > 1).then(sides::Sides::default);
+        self.sides = (files.len() > 1).then(two_captures::TwoCaptures::default);
         let mut reader = Reader::default();
         let ended = loop {
             match trace.next_frame() {
@@ -182,7 +182,7 @@ impl Checker {
         let channel = self.flows.get(flow);
         let out = &mut self.findings;
         packet::fields(seen, place, out);
-        quirks::look(channel, seen, place, out);
+        vendor_quirks::look(channel, seen, place, out);
         packet::reserved(channel, seen, place, out);
         datagram::take(channel, seen, place, out);
         if self.records {
@@ -213,7 +213,7 @@ impl Checker {
     /// Adds the findings that need the whole capture, and returns the report.
     pub fn finish(mut self, files: Vec<String>) -> Report {
         for (flow, channel) in self.flows.all().iter().enumerate() {
-            ending::end(channel, flow, &mut self.findings);
+            connection_failure::end(channel, flow, &mut self.findings);
             congestion::end(channel, flow, &mut self.findings);
         }
         self.connections.end(self.last_at, &mut self.findings);
@@ -250,7 +250,7 @@ fn connected(
 ) {
     packet::fields(seen, place, out);
     packet::constants(channel, seen, place, out);
-    quirks::look(channel, seen, place, out);
+    vendor_quirks::look(channel, seen, place, out);
     packet::reserved(channel, seen, place, out);
     congestion::data(channel, side, seen, place);
 }

@@ -402,7 +402,12 @@ impl Request<'_, '_> {
 
     fn too_often(&mut self, known: &Sent, psn: Psn, retries: u8) {
         if self.channel.mismatch.is_some() && self.channel.mig_req_0 {
-            return super::quirks::tell(self.channel, RuleId::QuirkRetry, self.place, self.out);
+            return super::vendor_quirks::tell(
+                self.channel,
+                RuleId::QuirkRetry,
+                self.place,
+                self.out,
+            );
         }
         self.out.add(RuleId::RetryCount, self.place, || {
             format!(
@@ -438,7 +443,12 @@ impl Request<'_, '_> {
             && self.channel.acked.is_some_and(|acked| known.end().is_before(acked));
         let waited = self.seen.at.saturating_sub(self.channel.acked_at);
         if is_rxe && !is_passed && (since < TOO_SOON || waited < ON_ITS_WAY) {
-            return super::quirks::tell(self.channel, RuleId::QuirkEarly, self.place, self.out);
+            return super::vendor_quirks::tell(
+                self.channel,
+                RuleId::QuirkEarly,
+                self.place,
+                self.out,
+            );
         }
         let ack = self.channel.last_ack.map_or(0, |ack| ack.number);
         self.out.add(RuleId::AckLoss, self.place, || {

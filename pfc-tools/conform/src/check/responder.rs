@@ -155,7 +155,7 @@ impl Answer<'_, '_> {
         if count > 0 {
             self.channel.pending.drain(..count);
             let place = Place { packet: first.packet, at: first.at, ..self.place };
-            super::quirks::tell(self.channel, RuleId::QuirkEarly, place, self.out);
+            super::vendor_quirks::tell(self.channel, RuleId::QuirkEarly, place, self.out);
         }
     }
 
@@ -469,7 +469,7 @@ impl Answer<'_, '_> {
             self.channel.credit_limit =
                 code.credits().map(|credits| sent.messages_through() + credits);
         } else if code.credits() == Some(0) {
-            super::quirks::tell(self.channel, RuleId::QuirkCredits, self.place, self.out);
+            super::vendor_quirks::tell(self.channel, RuleId::QuirkCredits, self.place, self.out);
         }
     }
 }

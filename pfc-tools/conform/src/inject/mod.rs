@@ -17,5 +17,5 @@ pub mod outcome;
 pub mod play;
 pub mod scorecard;
 pub mod script;
-pub mod text;
+pub mod toml_value;
 pub mod trace;

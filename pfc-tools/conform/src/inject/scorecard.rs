@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::checker::{CHECKERS, Verdict, time};
 use super::play::Played;
 use super::script::Script;
-use super::text;
+use super::toml_value;
 use super::trace::Trace;
 use crate::endpoint::Failure;
 
@@ -172,7 +172,7 @@ impl KnownFailures {
     pub fn read(path: &Path) -> Result<Self, String> {
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         let text = fs::read_to_string(path).map_err(|error| told(&error))?;
-        text::read(&text).map_err(|error| told(&error))
+        toml_value::read(&text).map_err(|error| told(&error))
     }
 
     fn why(&self, script: &str, check: &str, sentence: &str) -> Option<&str> {

@@ -11,7 +11,7 @@ use feroce_wire::{NakCode, PathMtu, Psn};
 use serde::{Deserialize, Deserializer, de};
 
 use super::catalogue::SCRIPTS;
-use super::text;
+use super::toml_value;
 use super::trace::Side;
 use crate::endpoint::plan::{Effect, Op, Plan};
 
@@ -258,7 +258,7 @@ impl Script {
     /// [`ScriptError::Parse`], with the line.
     pub fn parse(name: &str, text: &str) -> Result<Self, ScriptError> {
         let refused = |error: String| ScriptError::Parse(name.to_owned(), error);
-        let mut script: Self = text::read(text).map_err(refused)?;
+        let mut script: Self = toml_value::read(text).map_err(refused)?;
         script.name = name.to_owned();
         script.check().map_err(refused)?;
         Ok(script)

@@ -2,7 +2,7 @@
 
 use feroce_wire::{NakCode, Operation, Packet, Psn, Syndrome};
 
-use super::liberty::Liberty;
+use super::tolerance::Tolerance;
 
 /// How many responses ahead a counterpart is searched.
 const REACH: usize = 64;
@@ -83,9 +83,9 @@ pub enum Step {
     /// Both sides have the response.
     Both(usize, usize),
     /// Only the engine has it: permitted, or a difference.
-    Ours(usize, Option<Liberty>),
+    Ours(usize, Option<Tolerance>),
     /// Only the capture has it: permitted, or a difference.
-    Theirs(usize, Option<Liberty>),
+    Theirs(usize, Option<Tolerance>),
 }
 
 /// Pairs `ours` with `theirs`. `lost` returns true if an engine's response may have been lost
@@ -102,12 +102,12 @@ pub fn align(
     let (mut i, mut j) = (0, 0);
     let own_excuse = |i: usize, j: usize| {
         if coalesced(&ours[i], &theirs[j..]) {
-            return Some(Liberty::AckCoalescing);
+            return Some(Tolerance::AckCoalescing);
         }
         if lost(i) {
-            return Some(Liberty::NotCaptured);
+            return Some(Tolerance::NotCaptured);
         }
-        (j == theirs.len() && open(i)).then_some(Liberty::CaptureEnds)
+        (j == theirs.len() && open(i)).then_some(Tolerance::CaptureEnds)
     };
     let their_excuse = |i: usize, j: usize| {
         let refused = |answer: &&Answer| answer.kind != Kind::Sequence;
@@ -115,10 +115,10 @@ pub fn align(
         if theirs[j].kind == Kind::Sequence
             && before.is_some_and(|rnr| rnr.kind == Kind::Rnr && rnr.psn == theirs[j].psn)
         {
-            return Some(Liberty::NakBehindRnrNak);
+            return Some(Tolerance::NakBehindRnrNak);
         }
         let is_said = said(j) || coalesced(&theirs[j], &ours[i..]);
-        is_said.then_some(Liberty::AckCoalescing)
+        is_said.then_some(Tolerance::AckCoalescing)
     };
     while i < ours.len() || j < theirs.len() {
         if i < ours.len() && j < theirs.len() && ours[i].meets(&theirs[j]) {

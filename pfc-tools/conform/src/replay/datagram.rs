@@ -9,7 +9,7 @@ use feroce_engine::verbs::{Data, Extra, RecvRequest, SendFlags, SendOp, SendRequ
 use feroce_wire::{Packet, Qpn};
 
 use super::compare::compare;
-use super::judge::text;
+use super::compare_responses::text;
 use super::lanes::{Captured, Lane};
 use super::rig::{Rig, Unplayable, path, unplayable};
 use super::{Difference, Outcome};

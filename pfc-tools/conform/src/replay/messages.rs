@@ -104,8 +104,8 @@ impl Messages {
         Self { list, first, places }
     }
 
-    /// Requests overtook each other on the way to the capture: one comes for the first time behind a later one, and it is not
-    /// that all from it on is sent again.
+    /// Returns true if requests overtook each other before the capture point: a request appears for
+    /// the first time after a later one, without a retransmission of everything from it on.
     pub fn are_reordered(&self) -> bool {
         let mut seen = BTreeSet::new();
         let mut highest = Place::MIN;
@@ -121,21 +121,21 @@ impl Messages {
         late > self.places.len() / 100
     }
 
-    /// The message that the place belongs to.
+    /// Returns the message that contains the place.
     pub fn at(&self, place: Place) -> Option<&Message> {
         let after = self.list.partition_point(|message| message.start <= place);
         let message = &self.list[after.checked_sub(1)?];
         (place < message.end()).then_some(message)
     }
 
-    /// The PSN at `place`.
+    /// Returns the PSN at `place`.
     pub fn psn(&self, place: Place) -> Psn {
         let steps = place.rem_euclid(1 << 24);
         self.first.add(u32::try_from(steps).expect("below 2^24"))
     }
 }
 
-/// Makes a message of its packets.
+/// Builds a message from its packets.
 fn close(list: &mut Vec<Message>, packets: Option<(Place, Vec<Packet<'_>>)>, mtu: u32) {
     let Some((start, packets)) = packets else { return };
     let (Some(first), Some(last)) = (packets.first(), packets.last()) else { return };
@@ -151,7 +151,7 @@ fn close(list: &mut Vec<Message>, packets: Option<(Place, Vec<Packet<'_>>)>, mtu
         }
         Operation::CompareSwap | Operation::FetchAdd => bytes = vec![0; 8],
         Operation::Write if !whole => bytes.resize(length, 0),
-        _ if !whole => bytes.push(0), // So that the last packet captured is not the last.
+        _ if !whole => bytes.push(0), // The last captured packet is then not the last one.
         _ => {}
     }
     if !whole {
@@ -162,7 +162,7 @@ fn close(list: &mut Vec<Message>, packets: Option<(Place, Vec<Packet<'_>>)>, mtu
     }
 }
 
-/// The work request that begins with `first` and ends with `last`.
+/// Returns the operation of the work request that begins with `first` and ends with `last`.
 fn operation(first: &Packet<'_>, last: &Packet<'_>) -> Option<SendOp> {
     let reth = first.ext.reth.map(|reth| RemoteAddr { addr: reth.va, rkey: reth.rkey });
     let immediate = last.ext.imm.map(|imm| imm.0);

@@ -7,29 +7,29 @@
 //! [`Difference`]. The requester can also be played to a real endpoint: [`live`].
 
 pub mod align;
-pub mod asked;
+pub mod captured_responses;
 pub mod compare;
+pub mod compare_responses;
 pub mod datagram;
-pub mod judge;
 pub mod lanes;
-pub mod liberty;
 pub mod live;
 pub mod messages;
 pub mod options;
-pub mod peers;
+pub mod peer_rules;
 pub mod regions;
 pub mod report;
 pub mod requester;
 pub mod responder;
+pub mod response_cause;
 pub mod rewrite;
 pub mod rig;
-pub mod verdicts;
+pub mod tolerance;
 
 use feroce_engine::qp::Service;
 use serde::Serialize;
 
 use lanes::{Captured, Lane};
-use liberty::Taken;
+use tolerance::Taken;
 
 /// The end of a lane that is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -17,13 +17,13 @@ use feroce_engine::verbs::{Data, SendFlags, SendOp, SendRequest, Status};
 use feroce_wire::{Packet, Psn, RnrTimer};
 
 use super::align::{Answer, Kind};
+use super::captured_responses::CapturedResponses;
 use super::compare::compare;
-use super::judge::text;
+use super::compare_responses::text;
 use super::lanes::{Captured, Lane};
-use super::liberty::Liberty;
 use super::messages::{Message, Messages, Place};
 use super::rig::{Begin, Rig, Unplayable, unplayable};
-use super::verdicts::Verdicts;
+use super::tolerance::Tolerance;
 use super::{Difference, Outcome};
 use crate::device_pair::drain;
 
@@ -127,7 +127,7 @@ impl Requester<'_> {
                 let number = self.frames[index].number;
                 if place < self.messages.list[0].start {
                     // Belongs to a message that began before the capture.
-                    self.outcome.liberties.take(Liberty::CaptureEnds, number);
+                    self.outcome.liberties.take(Tolerance::CaptureEnds, number);
                 } else {
                     let packet = text(&self.frames[index].bytes);
                     let sentence = format!("{packet} belongs to no message");
@@ -196,7 +196,7 @@ impl Requester<'_> {
                         break;
                     }
                     if !sent.is_empty() {
-                        self.outcome.liberties.take(Liberty::NotCaptured, number);
+                        self.outcome.liberties.take(Tolerance::NotCaptured, number);
                     }
                 }
                 Way::Hear(answer) => self.hear(answer),
@@ -278,9 +278,9 @@ impl Requester<'_> {
     /// Advances time to the next timer. Returns false if no timer changes the state.
     fn wait(&mut self, number: u64) -> bool {
         let before = self.qp.snapshot(self.rig.now);
-        let liberty = match before.waits_for_receive {
-            true => Liberty::RnrTimer,
-            false => Liberty::RetransmissionTimer,
+        let tolerance = match before.waits_for_receive {
+            true => Tolerance::RnrTimer,
+            false => Tolerance::RetransmissionTimer,
         };
         // A QP that waits for room in its port wants a turn at once, which hides its timers.
         let deadline = self.rig.device.next_deadline(self.rig.now);
@@ -290,7 +290,7 @@ impl Requester<'_> {
             self.rig.now = time;
             self.rig.turn();
             if told(&before) != told(&self.qp.snapshot(time)) {
-                self.outcome.liberties.take(liberty, number);
+                self.outcome.liberties.take(tolerance, number);
                 return true;
             }
         }
@@ -303,7 +303,7 @@ impl Requester<'_> {
         let failed = done.iter().find(|done| !done.is_success());
         let why = failed.map_or("an error".to_owned(), |done| done.status.to_string());
         if failed.is_some_and(|done| done.status == Status::RetryExceeded) {
-            self.outcome.liberties.take(Liberty::RetryForEver, number);
+            self.outcome.liberties.take(Tolerance::RetryForEver, number);
         } else {
             let sentence = format!("the captured requester continues, ours has ended with {why}");
             self.outcome.differences.push(Difference { packet: Some(number), sentence });
@@ -330,7 +330,7 @@ impl Requester<'_> {
             self.hear(answer);
         }
         let done = drain(&self.rig.cq);
-        let verdicts = Verdicts::of(lane, self.frames);
+        let verdicts = CapturedResponses::of(lane, self.frames);
         for completion in done.iter().filter(|done| done.is_success()) {
             self.outcome.messages += 1;
             let Ok(at) = usize::try_from(completion.wr_id) else { continue };
@@ -344,7 +344,7 @@ impl Requester<'_> {
             let mut held = vec![0; message.bytes.len()];
             self.data.read(offset, &mut held);
             if held != answered(&verdicts, &self.messages, message) {
-                let sentence = "what was read is not what the answers held".to_owned();
+                let sentence = "the data read is not that of the responses".to_owned();
                 let first = self.messages.psn(message.start);
                 let sentence = format!("{sentence}: PSN {first}");
                 self.outcome.differences.push(Difference { packet: None, sentence });
@@ -354,8 +354,8 @@ impl Requester<'_> {
     }
 }
 
-/// The payloads of the answers to a READ, or the value that an atomic found.
-fn answered(verdicts: &Verdicts<'_>, messages: &Messages, message: &Message) -> Vec<u8> {
+/// Returns the payloads of the responses to a READ, or the value in the response to an atomic.
+fn answered(verdicts: &CapturedResponses<'_>, messages: &Messages, message: &Message) -> Vec<u8> {
     let mut bytes = Vec::new();
     let psn = messages.psn(message.start);
     if message.op.is_atomic() {

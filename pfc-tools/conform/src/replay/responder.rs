@@ -10,13 +10,13 @@ use feroce_engine::time::Instant;
 use feroce_engine::verbs::{Extra, RecvRequest, SendOp};
 use feroce_wire::{Key, Operation, Packet, Psn, RnrTimer, Syndrome};
 
-use super::judge::{Answerer, Sent, judge};
+use super::captured_responses::CapturedResponses;
+use super::compare_responses::{Answerer, Sent, judge};
 use super::lanes::{Captured, Lane, read_span};
-use super::liberty::Liberty;
 use super::messages::{Message, Messages, Place, Unwrap, starts, takes_receive};
 use super::regions::{Plan, Region, Regions};
 use super::rig::{Begin, Rig, Unplayable, unplayable};
-use super::verdicts::Verdicts;
+use super::tolerance::Tolerance;
 use super::{Difference, Outcome};
 use crate::device_pair::drain;
 
@@ -71,7 +71,7 @@ struct Responder<'a> {
     lane: &'a Lane,
     frames: &'a [Captured],
     messages: Messages,
-    verdicts: Verdicts<'a>,
+    verdicts: CapturedResponses<'a>,
     rig: Rig,
     qp: QueuePair,
     regions: Regions,
@@ -129,7 +129,7 @@ fn responder<'a>(lane: &'a Lane, frames: &'a [Captured]) -> Result<Responder<'a>
     if lane.service == Service::Rc && lane.responses.is_empty() {
         return Err(Unplayable("the capture has no responses".to_owned()));
     }
-    let verdicts = Verdicts::of(lane, frames);
+    let verdicts = CapturedResponses::of(lane, frames);
     let plan = Plan::of(lane, frames, &verdicts)?;
     let longest = messages.list.iter().map(|message| message.bytes.len()).max().unwrap_or(0);
     let mut rig = Rig::new(lane, &lane.responder, &lane.requester, plan.bytes() + longest)?;
@@ -222,7 +222,7 @@ impl Responder<'_> {
             let (frame, place) = (&self.frames[index], self.messages.places[at]);
             let packet = frame.packet();
             if place < first && !starts(&packet) {
-                self.outcome.liberties.take(Liberty::CaptureEnds, frame.number);
+                self.outcome.liberties.take(Tolerance::CaptureEnds, frame.number);
                 continue; // The rest of a message that began before the capture.
             }
             self.rig.now = Instant::ZERO + frame.at;
@@ -230,7 +230,7 @@ impl Responder<'_> {
             // A packet behind a later one was on its way when the later one was reported.
             let in_order = at == 0 || self.messages.places[at - 1] < place;
             if expected && in_order && self.verdicts.is_missed(packet.bth.psn, index) {
-                self.outcome.liberties.take(Liberty::NotDelivered, frame.number);
+                self.outcome.liberties.take(Tolerance::NotDelivered, frame.number);
                 continue;
             }
             if expected && takes_receive(&packet) {
@@ -318,7 +318,7 @@ impl Responder<'_> {
             // From now on the atomic determines the contents.
         }
         if changed {
-            self.outcome.liberties.take(Liberty::LocalMemory, number);
+            self.outcome.liberties.take(Tolerance::LocalMemory, number);
         }
     }
 
@@ -349,12 +349,12 @@ impl Responder<'_> {
         self.outcome.bytes_checked += bytes.len() as u64;
     }
 
-    /// What completes is what the message was.
+    /// Compares completed receives with their messages.
     fn check_received(&mut self, place: Place, number: u64) {
         for done in drain(&self.rig.cq) {
             let Some(message) = self.messages.at(place) else { continue };
             if !done.is_success() {
-                continue; // The answer tells.
+                continue; // The response shows the error.
             }
             let extra = match message.op {
                 SendOp::SendImm(immediate) | SendOp::WriteImm(_, immediate) => {
@@ -372,12 +372,12 @@ impl Responder<'_> {
             let same = is_write || held == message.bytes;
             let length = done.byte_len as usize == message.bytes.len();
             if !same || !length || done.extra != extra {
-                let sentence = "what was received is not the message".to_owned();
+                let sentence = "the received data is not that of the message".to_owned();
                 self.outcome.differences.push(Difference { packet: Some(number), sentence });
             }
             self.outcome.messages += 1;
             self.received.insert(message.start);
-            // Nobody answers: what was received is what there is to compare.
+            // Without responses, the received messages are what is compared.
             self.outcome.compared += u64::from(self.lane.service == Service::Uc);
             self.outcome.bytes_checked += if is_write { 0 } else { held.len() as u64 };
         }

@@ -4,10 +4,10 @@ use feroce_engine::qp::Service;
 use feroce_wire::{Packet, Psn};
 
 use super::align::{Answer, Kind, Step, align};
-use super::asked::Asked;
 use super::compare::compare;
 use super::lanes::{Captured, Lane};
-use super::peers::{Peers, Said};
+use super::peer_rules::{PeerRules, PeerStatements};
+use super::response_cause::SentRequests;
 use super::{Difference, Outcome};
 
 /// The sender of the responses.
@@ -65,7 +65,7 @@ pub fn judge(
     let answers: Vec<Answer> =
         theirs.iter().map(|&index| Answer::of(&frames[index].packet())).collect();
     // A response may have been lost before the capture if the requester retransmits its request.
-    let asked = Asked::of(lane, frames);
+    let asked = SentRequests::of(lane, frames);
     // What the capture point did not see excuses no extra NAK of a peer that received all requests.
     let may_be_extra = |at: usize| {
         answerer == Answerer::Engine
@@ -79,10 +79,10 @@ pub fn judge(
     let open = |at: usize| may_be_extra(at) && sent[at].after > last && lane.service == Service::Rc;
     let peers = match answerer {
         Answerer::Engine => None,
-        Answerer::Peer { expects } => Some(Peers::of(lane, frames, expects)),
+        Answerer::Peer { expects } => Some(PeerRules::of(lane, frames, expects)),
     };
     outcome.differences.extend(peers.iter().flat_map(|peers| wrong(peers, frames, sent)));
-    let told = peers.as_ref().map(|peers| Said::by(&ours, sent, peers));
+    let told = peers.as_ref().map(|peers| PeerStatements::by(&ours, sent, peers));
     // One response to consecutive duplicates stands for one to each.
     let said = |at: usize| {
         let told = told.as_ref().filter(|_| answers[at].kind != Kind::Sequence);
@@ -99,12 +99,12 @@ pub fn judge(
                     Some(sentence) => (frame.number, sentence),
                 }
             }
-            Step::Ours(own, Some(liberty)) => {
-                outcome.liberties.take(liberty, frames[sent[own].after].number);
+            Step::Ours(own, Some(tolerance)) => {
+                outcome.liberties.take(tolerance, frames[sent[own].after].number);
                 continue;
             }
-            Step::Theirs(other, Some(liberty)) => {
-                outcome.liberties.take(liberty, frames[theirs[other]].number);
+            Step::Theirs(other, Some(tolerance)) => {
+                outcome.liberties.take(tolerance, frames[theirs[other]].number);
                 continue;
             }
             Step::Ours(own, None) => {
@@ -122,7 +122,7 @@ pub fn judge(
 }
 
 /// Returns what is wrong with a peer's responses, whatever was captured.
-fn wrong(peers: &Peers<'_>, frames: &[Captured], sent: &[Sent]) -> Vec<Difference> {
+fn wrong(peers: &PeerRules<'_>, frames: &[Captured], sent: &[Sent]) -> Vec<Difference> {
     let difference = |(at, why): (usize, String)| {
         let sentence = format!("the peer answers {}: {why}", text(&sent[at].bytes));
         Difference { packet: Some(frames[sent[at].after].number), sentence }

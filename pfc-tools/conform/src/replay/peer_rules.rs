@@ -6,14 +6,14 @@ use feroce_engine::verbs::SendOp;
 use feroce_wire::{Packet, Psn};
 
 use super::align::{Answer, Kind};
-use super::asked::Asked;
-use super::judge::Sent;
+use super::compare_responses::Sent;
 use super::lanes::{Captured, Lane, read_span};
 use super::messages::{Messages, Place};
+use super::response_cause::SentRequests;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub struct Peers<'a> {
+pub struct PeerRules<'a> {
     lane: &'a Lane,
     messages: Messages,
     /// Place at which each message counts as complete, in order. Messages that the peer treats as
@@ -30,7 +30,7 @@ pub struct Peers<'a> {
     causes: Vec<usize>,
 }
 
-impl<'a> Peers<'a> {
+impl<'a> PeerRules<'a> {
     /// Prepares the checks of a peer whose QP is new and expects the PSN `expects` first.
     pub fn of(lane: &'a Lane, frames: &[Captured], expects: Psn) -> Self {
         let messages = Messages::of(lane, frames);
@@ -125,7 +125,7 @@ impl<'a> Peers<'a> {
 }
 
 fn causes(lane: &Lane, frames: &[Captured]) -> Vec<usize> {
-    let mut asked = Asked::default();
+    let mut asked = SentRequests::default();
     let mut next = 0;
     let cause = |&index: &usize| {
         while lane.requests.get(next).is_some_and(|&request| request < index) {
@@ -140,8 +140,8 @@ fn causes(lane: &Lane, frames: &[Captured]) -> Vec<usize> {
 
 /// The information in a peer's responses, indexed.
 #[derive(Debug)]
-pub struct Said<'a> {
-    peers: &'a Peers<'a>,
+pub struct PeerStatements<'a> {
+    peers: &'a PeerRules<'a>,
     /// For each response, the last request sent before.
     until: Vec<usize>,
     /// For each response, the highest place that it or a later one acknowledges.
@@ -150,9 +150,9 @@ pub struct Said<'a> {
     last: BTreeMap<(Kind, Option<u32>), usize>,
 }
 
-impl<'a> Said<'a> {
+impl<'a> PeerStatements<'a> {
     /// Indexes the responses `own`, which arrived as `sent`.
-    pub fn by(own: &[Answer], sent: &[Sent], peers: &'a Peers<'a>) -> Self {
+    pub fn by(own: &[Answer], sent: &[Sent], peers: &'a PeerRules<'a>) -> Self {
         let until: Vec<usize> = sent.iter().map(|sent| sent.until).collect();
         let mut acknowledged = vec![Place::MIN; own.len()];
         let mut last = BTreeMap::new();

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// A reason for which packets, or sequences of packets, may differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Liberty {
+pub enum Tolerance {
     /// IPv4 identification.
     Ipv4Id,
     /// IPv6 flow label.
@@ -57,7 +57,7 @@ pub enum Liberty {
     PathSettings,
 }
 
-impl Liberty {
+impl Tolerance {
     /// Returns what differs and why it is permitted.
     pub const fn text(self) -> &'static str {
         match self {
@@ -124,22 +124,22 @@ impl Liberty {
 
 /// The permitted differences that occurred, each with its count and its first packet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Taken(BTreeMap<Liberty, (u64, u64)>);
+pub struct Taken(BTreeMap<Tolerance, (u64, u64)>);
 
 impl Taken {
-    /// Counts `liberty` for the packet `number`.
-    pub fn take(&mut self, liberty: Liberty, number: u64) {
-        self.0.entry(liberty).or_insert((0, number)).0 += 1;
+    /// Counts `tolerance` for the packet `number`.
+    pub fn take(&mut self, tolerance: Tolerance, number: u64) {
+        self.0.entry(tolerance).or_insert((0, number)).0 += 1;
     }
 
-    /// Returns how often `liberty` occurred.
-    pub fn count(&self, liberty: Liberty) -> u64 {
-        self.0.get(&liberty).map_or(0, |taken| taken.0)
+    /// Returns how often `tolerance` occurred.
+    pub fn count(&self, tolerance: Tolerance) -> u64 {
+        self.0.get(&tolerance).map_or(0, |taken| taken.0)
     }
 
     /// Returns every permitted difference that occurred, its count, and the number of the first
     /// packet.
-    pub fn iter(&self) -> impl Iterator<Item = (Liberty, u64, u64)> + '_ {
-        self.0.iter().map(|(&liberty, &(count, first))| (liberty, count, first))
+    pub fn iter(&self) -> impl Iterator<Item = (Tolerance, u64, u64)> + '_ {
+        self.0.iter().map(|(&tolerance, &(count, first))| (tolerance, count, first))
     }
 }

@@ -5,18 +5,18 @@ use feroce_wire::{Opcode, Psn};
 use super::figures::duration;
 use super::findings::{Findings, Place};
 use super::requester::hex;
-use super::waiting::{Identity, Queue, Waiting};
+use super::unmatched::{Identity, Queue, Unmatched};
 use crate::packet::Seen;
 use crate::rules::RuleId;
 
 /// Packets seen at one capture point and not yet at the other.
 #[derive(Debug, Default)]
-pub(super) struct Sides {
+pub(super) struct TwoCaptures {
     waiting: Queue,
     /// Times of the first and the last packet, by capture point.
     times: [Option<(u64, u64)>; 2],
     matched: u64,
-    lost: Vec<Waiting>,
+    lost: Vec<Unmatched>,
 }
 
 /// How long a packet may be missing at the other capture point, in nanoseconds.
@@ -26,7 +26,7 @@ const MOST: usize = 1 << 16;
 /// The most lost packets kept until it is certain that both captures show the same exchange.
 const LOST: usize = 1 << 14;
 
-impl Sides {
+impl TwoCaptures {
     /// Adds a packet of one of two capture points.
     pub fn take(&mut self, seen: &Seen<'_>, place: Place) {
         let Some(times) = self.times.get_mut(usize::from(seen.tap)) else { return };
@@ -40,19 +40,19 @@ impl Sides {
             src: seen.src(),
             dst: seen.dst(),
         };
-        self.meet(Waiting { identity, place, tap: seen.tap });
+        self.meet(Unmatched { identity, place, tap: seen.tap });
     }
 
     /// Matches `new` with the oldest equal packet of the other capture point, or keeps it as
     /// unmatched.
-    fn meet(&mut self, new: Waiting) {
-        let Waiting { identity, place, tap } = new;
+    fn meet(&mut self, new: Unmatched) {
+        let Unmatched { identity, place, tap } = new;
         let digest = self.waiting.digest(&identity);
         match self.waiting.take(digest, &identity, 1 - tap) {
             Some(_) => self.matched += 1,
             None => self.waiting.push(digest, new),
         }
-        let is_old = |oldest: &Waiting| place.at.saturating_sub(oldest.place.at) > PATIENCE;
+        let is_old = |oldest: &Unmatched| place.at.saturating_sub(oldest.place.at) > PATIENCE;
         while self.waiting.len() > MOST || self.waiting.oldest().is_some_and(is_old) {
             self.give_up();
         }
@@ -80,7 +80,7 @@ impl Sides {
             if lost.place.at < from || lost.place.at > to {
                 continue;
             }
-            let Waiting { identity, place, tap } = lost;
+            let Unmatched { identity, place, tap } = lost;
             out.add(RuleId::Between, *place, || {
                 format!(
                     "{} with PSN {} from {} is missing in the other capture ({}) within {}: it was \
@@ -107,24 +107,24 @@ mod tests {
     use super::*;
     use crate::rules::PacketRef;
 
-    fn packet(icrc: u32, tap: u16, at: u64) -> Waiting {
+    fn packet(icrc: u32, tap: u16, at: u64) -> Unmatched {
         let ip = IpAddr::from([10, 0, 0, 1]);
         let identity = Identity { icrc, psn: 0, qpn: Qpn::GSI, opcode: 4, src: ip, dst: ip };
         let place = Place { packet: PacketRef { file: tap, number: at }, at, flow: None };
-        Waiting { identity, place, tap }
+        Unmatched { identity, place, tap }
     }
 
     /// Compares with a list that is searched from its front.
     #[test]
     fn a_packet_matches_the_oldest_equal_packet_of_the_other_capture() {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
-        let mut sides = Sides::default();
-        let (mut list, mut matched) = (Vec::<Waiting>::new(), 0);
+        let mut sides = TwoCaptures::default();
+        let (mut list, mut matched) = (Vec::<Unmatched>::new(), 0);
         for at in 0..20_000 {
             let (icrc, tap) = (random.next_u32() % 300, u16::from(random.next_u32() % 2 == 1));
             let new = packet(icrc, tap, at);
             sides.meet(new);
-            let is_other = |other: &Waiting| other.tap != tap && other.identity == new.identity;
+            let is_other = |other: &Unmatched| other.tap != tap && other.identity == new.identity;
             match list.iter().position(is_other) {
                 Some(place) => {
                     list.remove(place);
@@ -143,7 +143,7 @@ mod tests {
     /// take minutes.
     #[test]
     fn unmatched_packets_are_bounded_and_found_without_a_search() {
-        let mut sides = Sides::default();
+        let mut sides = TwoCaptures::default();
         let most = u32::try_from(MOST).expect("fits");
         for icrc in 0..2 * most {
             sides.meet(packet(icrc, 0, u64::from(icrc)));

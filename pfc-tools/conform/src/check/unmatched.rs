@@ -24,7 +24,7 @@ pub(super) struct Identity {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waiting {
+pub(super) struct Unmatched {
     pub identity: Identity,
     pub place: Place,
     /// Number of its capture point.
@@ -52,7 +52,7 @@ struct Link(NonZeroU32);
 
 #[derive(Debug)]
 struct Slot {
-    packet: Waiting,
+    packet: Unmatched,
     digest: u64,
     /// The next older packet.
     older: Option<Link>,
@@ -87,12 +87,12 @@ impl Queue {
     }
 
     /// Returns the oldest packet.
-    pub fn oldest(&self) -> Option<&Waiting> {
+    pub fn oldest(&self) -> Option<&Unmatched> {
         self.ends.map(|(oldest, _)| &self.slots[oldest.place()].packet)
     }
 
     /// Adds `packet` as the youngest.
-    pub fn push(&mut self, digest: u64, packet: Waiting) {
+    pub fn push(&mut self, digest: u64, packet: Unmatched) {
         let Self { slots, free, ends, known, .. } = self;
         let place = free.pop().unwrap_or_else(|| Link::to(slots.len()));
         let older = ends.map(|(_, youngest)| youngest);
@@ -120,18 +120,18 @@ impl Queue {
     }
 
     /// Removes and returns the oldest packet with `identity` that was captured at `tap`.
-    pub fn take(&mut self, digest: u64, identity: &Identity, tap: u16) -> Option<Waiting> {
+    pub fn take(&mut self, digest: u64, identity: &Identity, tap: u16) -> Option<Unmatched> {
         self.leave(digest, |slots, place| slots[place.place()].packet.is(identity, tap))
     }
 
     /// Removes and returns the oldest packet.
-    pub fn pop_oldest(&mut self) -> Option<Waiting> {
+    pub fn pop_oldest(&mut self) -> Option<Unmatched> {
         let (oldest, _) = self.ends?;
         // The oldest of all is also the oldest of its equals.
         self.leave(self.slots[oldest.place()].digest, |_, place| place == oldest)
     }
 
-    fn leave(&mut self, digest: u64, is_it: impl Fn(&[Slot], Link) -> bool) -> Option<Waiting> {
+    fn leave(&mut self, digest: u64, is_it: impl Fn(&[Slot], Link) -> bool) -> Option<Unmatched> {
         let Self { slots, free, ends, known, .. } = self;
         let mut entry = known.find_entry(digest, |&place| is_it(slots, place)).ok()?;
         let place = *entry.get();
@@ -164,14 +164,14 @@ impl Queue {
 
     /// All packets, oldest first.
     #[cfg(test)]
-    pub fn iter(&self) -> impl Iterator<Item = &Waiting> {
+    pub fn iter(&self) -> impl Iterator<Item = &Unmatched> {
         let first = self.ends.map(|(oldest, _)| oldest);
         let places = std::iter::successors(first, |place| self.slots[place.place()].younger);
         places.map(|place| &self.slots[place.place()].packet)
     }
 }
 
-impl Waiting {
+impl Unmatched {
     fn is(&self, identity: &Identity, tap: u16) -> bool {
         self.tap == tap && self.identity == *identity
     }

@@ -9,13 +9,13 @@ use super::lanes::{Captured, Lane};
 
 /// The responses of a lane, by PSN.
 #[derive(Debug)]
-pub struct Verdicts<'a> {
+pub struct CapturedResponses<'a> {
     frames: &'a [Captured],
     by_psn: BTreeMap<u32, Vec<usize>>,
     requests: BTreeMap<u32, Vec<usize>>,
 }
 
-impl<'a> Verdicts<'a> {
+impl<'a> CapturedResponses<'a> {
     /// Collects the responses of `lane`.
     pub fn of(lane: &Lane, frames: &'a [Captured]) -> Self {
         let by_psn = |indices: &[usize]| {
