@@ -1,4 +1,4 @@
-//! PSNs over time: requests go up, answers follow; what is sent again and what is found stands out.
+//! A graph of PSNs over time that highlights retransmissions and findings.
 
 use std::fmt::Write as _;
 
@@ -13,19 +13,19 @@ const LEFT: f64 = 90.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 40.0;
 
-/// How a kind of packet is drawn.
+/// Returns color, radius and legend of a kind of packet.
 const fn look(mark: Mark) -> (&'static str, f64, &'static str) {
     match mark {
         Mark::Request => ("#1f6fb4", 2.0, "request"),
-        Mark::Repeat => ("#e07b00", 3.0, "request, again"),
-        Mark::Answer => ("#3a9a5b", 2.0, "answer"),
+        Mark::Repeat => ("#e07b00", 3.0, "retransmission"),
+        Mark::Answer => ("#3a9a5b", 2.0, "response"),
         Mark::Nak => ("#b3261e", 4.5, "NAK"),
         Mark::Rnr => ("#8e24aa", 4.5, "RNR NAK"),
         Mark::Cnp => ("#444444", 4.5, "CNP"),
     }
 }
 
-/// The graph; nothing without packets.
+/// Returns the graph; empty if there are no packets.
 #[allow(clippy::cast_precision_loss)] // A picture.
 pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
     let points = channel.recorder.points();
@@ -84,7 +84,7 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
     svg
 }
 
-/// The PSN `offset` behind that of `first`.
+/// Returns the PSN of `first` plus `offset`.
 #[allow(clippy::cast_possible_truncation)] // It came from one.
 fn psn(first: &Point, offset: f64) -> u32 {
     first.psn.add((offset as i32).cast_unsigned()).value()

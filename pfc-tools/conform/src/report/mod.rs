@@ -1,4 +1,5 @@
-//! A page about a check: what went wrong, as a graph of PSNs over time and as a ladder. It needs nothing but itself.
+//! The self-contained HTML page of a check: findings, a graph of PSNs over time and a ladder
+//! diagram.
 
 mod graph;
 mod ladder;
@@ -17,10 +18,10 @@ li.error b{color:#b3261e}li.warning b{color:#8a5a00}li.quirk{color:#666}
 svg{max-width:100%;height:auto;font:12px system-ui,sans-serif}
 ";
 
-/// How many findings of a flow are on the page.
+/// The most findings of a flow on the page.
 const SHOWN: usize = 200;
 
-/// The page.
+/// Returns the page.
 pub fn html(report: &Report) -> String {
     let title = format!("Conformance of {}", escaped(&report.files.join(", ")));
     let mut page = format!(
@@ -59,7 +60,7 @@ pub fn html(report: &Report) -> String {
     page
 }
 
-/// The findings of a flow, each with an anchor that the pictures lead to.
+/// Writes the findings of a flow, each with an anchor for links from the pictures.
 fn list(page: &mut String, report: &Report, flow: Option<u32>) {
     let mut found = report.findings.told().iter().filter(|found| found.flow == flow).peekable();
     if found.peek().is_none() {
@@ -85,7 +86,7 @@ fn list(page: &mut String, report: &Report, flow: Option<u32>) {
     page.push_str("</ul>\n");
 }
 
-/// What the pictures link to.
+/// Returns the anchor of a finding.
 fn anchor(found: &Finding) -> String {
     format!("{}-{}-{}", found.rule.rule().name, found.packet.file, found.packet.number)
 }

@@ -134,7 +134,7 @@ pub fn title(channel: &Channel) -> String {
         _ => "?",
     };
     let answers = match channel.answers {
-        Some(qpn) => format!(", answers to QP {qpn}"),
+        Some(qpn) => format!(", responses to QP {qpn}"),
         None => String::new(),
     };
     match channel.is_alone() {
