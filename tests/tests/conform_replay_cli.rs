@@ -70,7 +70,12 @@ fn what_cannot_be_played_is_said_in_a_line() {
             &["--map", "mac:06:00:00:00:00:01=06:00:00:00:00:02"],
             "--map mac: and ip: are not allowed",
         ),
-        (WRITES, &NOWHERE, &["--map", "ip:10.0.0.1=10.0.0.2"], "--map mac: and ip: are not allowed"),
+        (
+            WRITES,
+            &NOWHERE,
+            &["--map", "ip:10.0.0.1=10.0.0.2"],
+            "--map mac: and ip: are not allowed",
+        ),
         (WRITES, &NOWHERE, &["--responder", "rxe:n", "--map", "rkey:1=2"], "no --map for them"),
         (WRITES, &NOWHERE, &["--responder", "rxe:n", "--map", "va:1=+2"], "no --map for them"),
         (WRITES, &NOWHERE, &["--responder", "rxe:n"], "nowhere0"),

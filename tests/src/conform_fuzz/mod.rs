@@ -17,16 +17,19 @@ use feroce_conform::trace::Trace;
 
 pub use mutate::mutate;
 
-/// The frames are read and their lengths, checksums and ICRCs put right: most changes end at the ICRC otherwise.
+/// The frames are read and their lengths, checksums and ICRCs put right: most changes end at the
+/// ICRC otherwise.
 pub const SEALED: u8 = 1;
-/// There are two captures: the input is cut in two, or, if it is shorter than that, both are the same.
+/// There are two captures: the input is cut in two, or, if it is shorter than that, both are the
+/// same.
 pub const TWO: u8 = 2;
 const QPN: u8 = 4;
 const FROM: u8 = 8;
 const TO: u8 = 16;
 const FLOW: u8 = 32;
 
-/// Bytes that are looked at of a capture, unpacked: 64 KiB of zstd may stand for 2 GiB, which says no more than this.
+/// Bytes that are looked at of a capture, unpacked: 64 KiB of zstd may stand for 2 GiB, which says
+/// no more than this.
 pub const MOST: u64 = 32 << 20;
 
 /// What an input begins with.

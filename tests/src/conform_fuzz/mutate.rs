@@ -1,4 +1,5 @@
-//! Changes to a capture, packet by packet: what a network, an endpoint or a bad card would make of it.
+//! Changes to a capture, packet by packet: what a network, an endpoint or a bad card would make of
+//! it.
 
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -18,8 +19,8 @@ struct Record {
     bytes: Vec<u8>,
 }
 
-/// Changes the input in the first `size` bytes of `data`, and returns its new length, which is `most` at most. `None` if it has no
-/// packets to change, or too many.
+/// Changes the input in the first `size` bytes of `data`, and returns its new length, which is
+/// `most` at most. `None` if it has no packets to change, or too many.
 pub fn mutate(data: &mut [u8], size: usize, most: usize, seed: u32) -> Option<usize> {
     let (head, capture) = data.get(..size)?.split_at_checked(Head::LEN + FILE)?;
     if !MAGICS.iter().any(|magic| head[Head::LEN..].starts_with(magic)) {

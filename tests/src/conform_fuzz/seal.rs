@@ -34,7 +34,8 @@ pub(super) fn sealed(mut capture: Capture) -> Vec<u8> {
     out
 }
 
-/// Lengths, header checksum and ICRC as the bytes give them; nothing if these are no Ethernet, IP and UDP.
+/// Lengths, header checksum and ICRC as the bytes give them; nothing if these are no Ethernet, IP
+/// and UDP.
 fn seal(frame: &mut [u8]) -> Option<()> {
     const IP: usize = 14;
     let ip_len = u16::try_from(frame.len().checked_sub(IP)?).ok()?;

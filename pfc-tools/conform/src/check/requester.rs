@@ -145,7 +145,8 @@ impl Request<'_, '_> {
         if id_of(self.seen).is_some_and(|id| known.id == id) {
             self.out.add(RuleId::Duplicate, self.place, || {
                 format!(
-                    "PSN {} again, equal to packet {} including its IPv4 identification: the network \
+                    "PSN {} again, equal to packet {} including its IPv4 identification: the \
+                     network \
                      or the capture duplicated it",
                     hex(psn),
                     known.last.number
@@ -165,7 +166,8 @@ impl Request<'_, '_> {
             }
             self.out.add(RuleId::Reorder, self.place, || {
                 format!(
-                    "PSN {} arrives {} after packet {}, which was sent later: it was retransmitted in \
+                    "PSN {} arrives {} after packet {}, which was sent later: it was \
+                     retransmitted in \
                      the meantime",
                     hex(psn),
                     duration(self.seen.at.saturating_sub(known.last_at)),
@@ -298,7 +300,8 @@ impl Request<'_, '_> {
         if !is_rest {
             self.out.add(RuleId::ReadRange, self.place, || {
                 format!(
-                    "the retransmitted READ with PSN {} asks for {} bytes at {:#x}, but at this PSN \
+                    "the retransmitted READ with PSN {} asks for {} bytes at {:#x}, but at this \
+                     PSN \
                      {rest} bytes at {va:#x} remain of the READ in packet {}",
                     hex(psn),
                     reth.dma_len,
@@ -423,7 +426,8 @@ impl Request<'_, '_> {
     fn without_nak(&mut self, place: usize, known: &Sent, psn: Psn) {
         /// An ACK younger than this was still on its way to the requester, in nanoseconds.
         const ON_ITS_WAY: u64 = 20_000_000;
-        /// No retransmission timer is as short as this, in nanoseconds. The timer of rxe counts from an earlier packet.
+        /// No retransmission timer is as short as this, in nanoseconds. The timer of rxe counts
+        /// from an earlier packet.
         const TOO_SOON: u64 = 10_000_000;
         let since = self.seen.at.saturating_sub(known.last_at);
         let is_rxe = self.channel.mig_req_0;
@@ -453,7 +457,8 @@ impl Request<'_, '_> {
         let ack = self.channel.last_ack.map_or(0, |ack| ack.number);
         self.out.add(RuleId::AckLoss, self.place, || {
             format!(
-                "PSN {} is retransmitted {} after packet {}, although packet {ack} acknowledged it: \
+                "PSN {} is retransmitted {} after packet {}, although packet {ack} acknowledged \
+                 it: \
                  the ACK was lost or late",
                 hex(psn),
                 duration(since),
@@ -490,7 +495,8 @@ impl Request<'_, '_> {
             if waited < rnr.wait {
                 self.out.add(RuleId::RnrWait, self.place, || {
                     format!(
-                        "PSN {} is retransmitted {} after the RNR NAK in packet {}, but the NAK asks \
+                        "PSN {} is retransmitted {} after the RNR NAK in packet {}, but the NAK \
+                         asks \
                          for {}",
                         hex(psn),
                         duration(waited),

@@ -183,7 +183,8 @@ impl Answer<'_, '_> {
         if is_rxe && oldest != Psn::new(0) {
             self.out.add(RuleId::QuirkAckFirst, self.place, || {
                 format!(
-                    "PSN {} is acknowledged, but the oldest PSN sent is {}: rxe has received nothing \
+                    "PSN {} is acknowledged, but the oldest PSN sent is {}: rxe has received \
+                     nothing \
                      yet and treats the request as a duplicate",
                     hex(psn),
                     hex(oldest)

@@ -10,7 +10,8 @@ pub const MEMORY: DpdkMemory = DpdkMemory::Ordinary { mib: 1024 };
 /// holds `frames` frames of up to 8 KiB.
 pub fn device(number: u32, interface: &str, frames: u32) -> String {
     format!(
-        "net_af_packet{number},iface={interface},blocksz=65536,framesz=8192,framecnt={frames},qdisc_bypass=0"
+        "net_af_packet{number},iface={interface},blocksz=65536,framesz=8192,framecnt={frames},\
+         qdisc_bypass=0"
     )
 }
 

@@ -127,7 +127,8 @@ impl Model {
         let mut different = (0..found.len()).filter(differs);
         let Some(first) = different.next() else { return Ok(()) };
         Err(Failure(format!(
-            "{} bytes of region {region} of the {who} are wrong, from {first} on: {:02x}, not {:02x}",
+            "{} bytes of region {region} of the {who} are wrong, from {first} on: {:02x}, not \
+             {:02x}",
             1 + different.count(),
             found[first],
             memory.bytes[first]

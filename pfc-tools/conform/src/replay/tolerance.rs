@@ -81,14 +81,16 @@ impl Tolerance {
             Self::NotCaptured => "lost before the capture point, as later packets show",
             Self::CaptureEnds => "the capture starts or ends in the middle",
             Self::NakBehindRnrNak => {
-                "peer's deviation: a NAK (PSN sequence error) for a packet that already got an RNR NAK"
+                "peer's deviation: a NAK (PSN sequence error) for a packet that already got an \
+                 RNR NAK"
             }
             Self::LengthErrorCode => {
                 "peer's deviation: NAK (remote operational error) for a message longer than its \
                  receive"
             }
             Self::AckBeforeFirst => {
-                "peer's deviation: before anything is received, a duplicate is acknowledged with PSN \
+                "peer's deviation: before anything is received, a duplicate is acknowledged with \
+                 PSN \
                  -1"
             }
             Self::RetryForEver => {

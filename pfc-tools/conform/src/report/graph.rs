@@ -42,10 +42,12 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
     let x = |at: u64| LEFT + at.saturating_sub(start) as f64 / span as f64 * (WIDTH - LEFT - 20.0);
     let y = |psn: f64| TOP + (high - psn) / (high - low) * (HEIGHT - TOP - BOTTOM);
     let mut svg = format!(
-        "<svg class=\"graph\" role=\"img\" aria-label=\"PSN over time\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" xmlns=\"http://www.w3.org/2000/svg\">\n\
+        "<svg class=\"graph\" role=\"img\" aria-label=\"PSN over time\" viewBox=\"0 0 {WIDTH} \
+         {HEIGHT}\" xmlns=\"http://www.w3.org/2000/svg\">\n\
          <path d=\"M{LEFT} {TOP}V{0}H{1}\" fill=\"none\" stroke=\"#888\"/>\n\
          <text x=\"4\" y=\"{2}\">PSN {3:#08x}</text><text x=\"4\" y=\"{0}\">PSN {4:#08x}</text>\n\
-         <text x=\"{LEFT}\" y=\"{5}\">0</text><text x=\"{1}\" y=\"{5}\" text-anchor=\"end\">{6}</text>\n",
+         <text x=\"{LEFT}\" y=\"{5}\">0</text><text x=\"{1}\" y=\"{5}\" \
+         text-anchor=\"end\">{6}</text>\n",
         HEIGHT - BOTTOM,
         WIDTH - 20.0,
         TOP + 10.0,
@@ -59,7 +61,8 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
         let at = x(found.at);
         let _ = writeln!(
             svg,
-            "<a href=\"#{}\"><path d=\"M{at:.1} {TOP}V{}\" stroke=\"#b3261e\" stroke-opacity=\".25\" stroke-width=\"3\"/><title>{}</title></a>",
+            "<a href=\"#{}\"><path d=\"M{at:.1} {TOP}V{}\" stroke=\"#b3261e\" \
+             stroke-opacity=\".25\" stroke-width=\"3\"/><title>{}</title></a>",
             anchor(found),
             HEIGHT - BOTTOM,
             escaped(&found.sentence)
@@ -70,7 +73,8 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
         let at = if point.mark == Mark::Cnp { TOP } else { y(height_of(point)) };
         let _ = writeln!(
             svg,
-            "<circle cx=\"{:.1}\" cy=\"{at:.1}\" r=\"{radius}\" fill=\"{color}\"><title>packet {}: {}, PSN {:#08x}</title></circle>",
+            "<circle cx=\"{:.1}\" cy=\"{at:.1}\" r=\"{radius}\" fill=\"{color}\"><title>packet \
+             {}: {}, PSN {:#08x}</title></circle>",
             x(point.at),
             point.packet.number,
             point.opcode,
@@ -97,7 +101,8 @@ fn legend(svg: &mut String, points: &[Point]) {
         let (color, _, name) = look(mark);
         let _ = writeln!(
             svg,
-            "<circle cx=\"{at}\" cy=\"12\" r=\"5\" fill=\"{color}\"/><text x=\"{}\" y=\"16\">{name}</text>",
+            "<circle cx=\"{at}\" cy=\"12\" r=\"5\" fill=\"{color}\"/><text x=\"{}\" \
+             y=\"16\">{name}</text>",
             at + 9.0
         );
         at += 120.0;

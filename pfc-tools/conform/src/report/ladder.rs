@@ -29,8 +29,10 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
     let height = TOP + ROW * (rows.len() as f64 + 1.0);
     let (src, dst) = channel.ends();
     let mut svg = format!(
-        "<svg class=\"ladder\" role=\"img\" aria-label=\"ladder\" viewBox=\"0 0 {WIDTH} {height}\" xmlns=\"http://www.w3.org/2000/svg\">\n\
-         <text x=\"{FROM}\" y=\"16\" text-anchor=\"middle\">{src}</text><text x=\"{TO}\" y=\"16\" text-anchor=\"middle\">{dst}</text>\n\
+        "<svg class=\"ladder\" role=\"img\" aria-label=\"ladder\" viewBox=\"0 0 {WIDTH} \
+         {height}\" xmlns=\"http://www.w3.org/2000/svg\">\n\
+         <text x=\"{FROM}\" y=\"16\" text-anchor=\"middle\">{src}</text><text x=\"{TO}\" y=\"16\" \
+         text-anchor=\"middle\">{dst}</text>\n\
          <path d=\"M{FROM} 24V{height}M{TO} 24V{height}\" stroke=\"#888\"/>\n"
     );
     let mut y = TOP;

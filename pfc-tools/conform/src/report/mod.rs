@@ -10,7 +10,8 @@ use super::check::Report;
 use super::rules::{Finding, Severity};
 
 const STYLE: &str = "\
-body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#111;background:#fff}
+body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;
+color:#111;background:#fff}
 h1{font-size:1.5em}h2{font-size:1.2em;border-top:1px solid #ccc;padding-top:1em;margin-top:2em}
 .failed{background:#fdecea;border-left:5px solid #b3261e;padding:.6em 1em;font-weight:bold}
 .clean{background:#e8f5ee;border-left:5px solid #00734d;padding:.6em 1em}
@@ -25,7 +26,8 @@ const SHOWN: usize = 200;
 pub fn html(report: &Report) -> String {
     let title = format!("Conformance of {}", escaped(&report.files.join(", ")));
     let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n\
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta \
+         charset=\"utf-8\">\n<title>{title}</title>\n\
          <style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
     );
     let _ = match report.findings.total() {

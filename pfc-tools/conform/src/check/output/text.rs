@@ -1,4 +1,4 @@
-//! For people who read a terminal.
+//! The report as text for a terminal.
 
 use std::io::{self, Write};
 
@@ -7,13 +7,13 @@ use crate::check::figures::{Figures, Times, duration};
 use crate::check::findings::TOLD;
 use crate::rules::Severity;
 
-/// How many findings of a rule in a flow are printed.
+/// The most findings of a rule printed per flow.
 const SHOWN: usize = 5;
 
-/// Prints flows, findings and quirks.
+/// Writes flows, findings and quirks.
 ///
 /// # Errors
-/// If nothing can be written.
+/// If `out` cannot be written.
 pub fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let span = duration(report.last_at.saturating_sub(report.first_at));
     writeln!(out, "{} frames, {} RoCE packets, {span}", report.frames, report.packets)?;
@@ -69,7 +69,8 @@ fn figures(out: &mut impl Write, figures: &Figures) -> io::Result<()> {
         figures;
     write!(
         out,
-        "  {requests} requests ({repeated} retransmitted, {messages} messages, {request_bytes} bytes), {answers} responses ({answer_bytes} bytes)"
+        "  {requests} requests ({repeated} retransmitted, {messages} messages, {request_bytes} \
+         bytes), {answers} responses ({answer_bytes} bytes)"
     )?;
     if let Some(rate) = figures.rate() {
         write!(out, ", {:.3} Gb/s", rate / 1e9)?;
@@ -84,7 +85,7 @@ fn figures(out: &mut impl Write, figures: &Figures) -> io::Result<()> {
     Ok(())
 }
 
-/// The times of a flow, with their names.
+/// Returns the measured times of a flow and their names.
 pub(super) fn measured(figures: &Figures) -> [(&'static str, Times); 6] {
     [
         ("request to response", figures.answer_times),

@@ -24,7 +24,8 @@ pub(super) fn ack_order(view: &View<'_>, found: &mut Found) {
             Some((number, before)) if psn.is_before(before) => found.wrong(
                 [number, step.number],
                 format!(
-                    "packet {} acknowledges PSN {:#x}, but packet {number} already acknowledged {:#x}",
+                    "packet {} acknowledges PSN {:#x}, but packet {number} already acknowledged \
+                     {:#x}",
                     step.number,
                     psn.value(),
                     before.value()

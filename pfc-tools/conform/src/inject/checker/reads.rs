@@ -44,7 +44,8 @@ pub(super) fn responses(view: &View<'_>, found: &mut Found) {
         let next = orders[current..].iter().position(|order| fits(order) && known(order));
         let Some(next) = next else {
             let sentence = format!(
-                "packet {} is a READ response with PSN {:#x} that no READ asks for, or that was sent \
+                "packet {} is a READ response with PSN {:#x} that no READ asks for, or that was \
+                 sent \
                  before",
                 step.number,
                 psn.value()

@@ -276,7 +276,8 @@ pub(super) fn go_back_n(view: &View<'_>, found: &mut Found) {
         found.wrong(
             [restart.number],
             format!(
-                "packet {} goes back to PSN {:#x} ({} after the last transmission) without a NAK, a \
+                "packet {} goes back to PSN {:#x} ({} after the last transmission) without a NAK, \
+                 a \
                  timeout or an implied NAK",
                 restart.number,
                 restart.psn.value(),

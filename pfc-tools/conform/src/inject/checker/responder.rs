@@ -154,7 +154,8 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
                     naks.next_if(|more| more.psn == gap.psn && !asked_again(view, nak, more))
                 {
                     let sentence = format!(
-                        "a second NAK for PSN {:#x} (packets {} and {}) without a retransmission in \
+                        "a second NAK for PSN {:#x} (packets {} and {}) without a retransmission \
+                         in \
                          between: one NAK per gap is allowed",
                         gap.psn.value(),
                         nak.number,

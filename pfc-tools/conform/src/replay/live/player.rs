@@ -127,7 +127,8 @@ impl Player<'_> {
             if heard.silent > 0 && !heard.any {
                 let (Ends { own, peer }, patience) = (self.translation.ends(), self.patience);
                 let why = format!(
-                    "no answer from {} within {patience:?}: it has no QP {:#x} that is connected to \
+                    "no answer from {} within {patience:?}: it has no QP {:#x} that is connected \
+                     to \
                      our QP {:#x}",
                     peer.ip, peer.qpn, own.qpn
                 );
