@@ -14,6 +14,7 @@ mod packet;
 mod recorder;
 mod requester;
 mod responder;
+mod retransmission;
 mod two_captures;
 mod unmatched;
 mod vendor_quirks;
