@@ -1,9 +1,10 @@
 //! One end of a plan, for any stack.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use feroce_engine::device::Endpoint;
 use feroce_engine::qp::QpState;
+use feroce_engine::time::Clock;
 use feroce_engine::verbs::{Completion, RemoteAddr};
 use feroce_wire::{PathMtu, Psn};
 
@@ -44,18 +45,18 @@ pub trait Pace: std::fmt::Debug {
 
 /// The machine's clock.
 #[derive(Debug)]
-pub struct RealPace(Instant);
+pub struct RealPace(Clock);
 
 impl RealPace {
     /// Starts the clock at zero.
     pub fn start() -> Self {
-        Self(Instant::now())
+        Self(Clock::start())
     }
 }
 
 impl Pace for RealPace {
     fn now(&self) -> Duration {
-        self.0.elapsed()
+        Duration::from_nanos(self.0.now().as_nanos())
     }
 
     fn pass(&mut self, most: Duration) {
