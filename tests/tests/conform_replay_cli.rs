@@ -57,20 +57,25 @@ fn what_cannot_be_played_is_said_in_a_line() {
     let qpn = "qpn:0x45=0x11";
     let v6 = ["--live", "nowhere0", "--peer", "2001:db8::9"];
     let refused: [(&str, &[&str], &[&str], &str); 13] = [
-        (UC, &NOWHERE, &[], "nobody answers requests of Uc"),
-        (UC, &["--needs"], &[], "nobody answers requests of Uc"),
+        (UC, &NOWHERE, &[], "Uc requests have no responses"),
+        (UC, &["--needs"], &[], "Uc requests have no responses"),
         (NO_QPS, &NOWHERE, &[], "it has no RC packets"),
         (NO_QPS, &["--needs"], &[], "it has no RC packets"),
-        (WRITES, &v6, &[], "it is IPv4, and 2001:db8::9 is not"),
-        (V6, &NOWHERE, &[], "it is IPv6, and 192.0.2.9 is not"),
-        (WRITES, &NOWHERE, &[], "which QP of 192.0.2.9 answers? --map qpn:OLD=NEW says it"),
+        (WRITES, &v6, &[], "the capture is IPv4, but the peer's address is 2001:db8::9"),
+        (V6, &NOWHERE, &[], "the capture is IPv6, but the peer's address is 192.0.2.9"),
+        (WRITES, &NOWHERE, &[], "which QP of 192.0.2.9 responds? Map one of the captured QPs"),
         (
             WRITES,
             &NOWHERE,
             &["--map", "mac:06:00:00:00:00:01=06:00:00:00:00:02"],
-            "no --map mac: or ip:",
+            "--map mac: and ip: are not allowed",
         ),
-        (WRITES, &NOWHERE, &["--map", "ip:10.0.0.1=10.0.0.2"], "no --map mac: or ip:"),
+        (
+            WRITES,
+            &NOWHERE,
+            &["--map", "ip:10.0.0.1=10.0.0.2"],
+            "--map mac: and ip: are not allowed",
+        ),
         (WRITES, &NOWHERE, &["--responder", "rxe:n", "--map", "rkey:1=2"], "no --map for them"),
         (WRITES, &NOWHERE, &["--responder", "rxe:n", "--map", "va:1=+2"], "no --map for them"),
         (WRITES, &NOWHERE, &["--responder", "rxe:n"], "nowhere0"),
@@ -130,7 +135,7 @@ fn what_is_needed_is_told_to_the_byte() {
     }
     assert_eq!(held, 64, "what is read");
     let text = said(&replay(READS, &["--needs"]).stdout);
-    for words in ["of RC and new", "expects PSN 0x75e2e8 first", "remote read", "holds at 0x"] {
+    for words in ["a new RC QP", "first expected PSN 0x75e2e8", "remote read", "initially at 0x"] {
         assert!(text.contains(words), "{words}: {text}");
     }
 }

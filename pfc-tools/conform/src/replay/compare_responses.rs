@@ -1,21 +1,21 @@
-//! The answers to a lane's requests, held against the captured ones.
+//! Compares the responses to a lane's requests with the captured ones.
 
 use feroce_engine::qp::Service;
 use feroce_wire::{Packet, Psn};
 
 use super::align::{Answer, Kind, Step, align};
-use super::asked::Asked;
 use super::compare::compare;
 use super::lanes::{Captured, Lane};
-use super::peers::{Peers, Said};
+use super::peer_rules::{PeerRules, PeerStatements};
+use super::response_cause::SentRequests;
 use super::{Difference, Outcome};
 
-/// Who gave the answers.
+/// The sender of the responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answerer {
-    /// Our engine, which must have no habits of a peer's.
+    /// The engine: deviations of peers are not permitted.
     Engine,
-    /// Somebody else, whose QP is new.
+    /// A live peer with a new QP.
     Peer {
         /// The PSN that it expects first.
         expects: Psn,
@@ -40,18 +40,18 @@ impl Answerer {
     }
 }
 
-/// An answer, as the captured responder would have sent it.
+/// A response, as the captured responder would have sent it.
 #[derive(Debug)]
 pub struct Sent {
-    /// Index of the request that it came for.
+    /// Index of the request that caused it.
     pub after: usize,
-    /// Index of the last request that had been sent by then.
+    /// Index of the last request sent by then.
     pub until: usize,
-    /// From the Ethernet header on.
+    /// The frame, from the Ethernet header on.
     pub bytes: Vec<u8>,
 }
 
-/// Compares the answers `sent` to the lane's requests with the captured ones.
+/// Compares the responses `sent` to the lane's requests with the captured ones.
 pub fn judge(
     lane: &Lane,
     frames: &[Captured],
@@ -64,9 +64,9 @@ pub fn judge(
     let ours: Vec<Answer> = sent.iter().filter_map(|sent| parsed(&sent.bytes).ok()).collect();
     let answers: Vec<Answer> =
         theirs.iter().map(|&index| Answer::of(&frames[index].packet())).collect();
-    // What an answer said may have been lost ahead of the capture, if the requester asks again for what it was about.
-    let asked = Asked::of(lane, frames);
-    // What the place of the capture did not see, or not yet, excuses no NAK of a peer that has heard all of it.
+    // A response may have been lost before the capture if the requester retransmits its request.
+    let asked = SentRequests::of(lane, frames);
+    // What the capture point did not see excuses no extra NAK of a peer that received all requests.
     let may_be_extra = |at: usize| {
         answerer == Answerer::Engine
             || matches!(ours[at].kind, Kind::Ack | Kind::Read | Kind::Atomic)
@@ -79,11 +79,11 @@ pub fn judge(
     let open = |at: usize| may_be_extra(at) && sent[at].after > last && lane.service == Service::Rc;
     let peers = match answerer {
         Answerer::Engine => None,
-        Answerer::Peer { expects } => Some(Peers::of(lane, frames, expects)),
+        Answerer::Peer { expects } => Some(PeerRules::of(lane, frames, expects)),
     };
     outcome.differences.extend(peers.iter().flat_map(|peers| wrong(peers, frames, sent)));
-    let told = peers.as_ref().map(|peers| Said::by(&ours, sent, peers));
-    // One answer to duplicates that came in a row is one to each.
+    let told = peers.as_ref().map(|peers| PeerStatements::by(&ours, sent, peers));
+    // One response to consecutive duplicates stands for one to each.
     let said = |at: usize| {
         let told = told.as_ref().filter(|_| answers[at].kind != Kind::Sequence);
         told.is_some_and(|told| told.is_said(&answers[at], at))
@@ -99,30 +99,30 @@ pub fn judge(
                     Some(sentence) => (frame.number, sentence),
                 }
             }
-            Step::Ours(own, Some(liberty)) => {
-                outcome.liberties.take(liberty, frames[sent[own].after].number);
+            Step::Ours(own, Some(tolerance)) => {
+                outcome.liberties.take(tolerance, frames[sent[own].after].number);
                 continue;
             }
-            Step::Theirs(other, Some(liberty)) => {
-                outcome.liberties.take(liberty, frames[theirs[other]].number);
+            Step::Theirs(other, Some(tolerance)) => {
+                outcome.liberties.take(tolerance, frames[theirs[other]].number);
                 continue;
             }
             Step::Ours(own, None) => {
                 let (who, what) = (answerer.answers(), text(&sent[own].bytes));
-                (frames[sent[own].after].number, format!("{who} {what}, which is not captured"))
+                (frames[sent[own].after].number, format!("{who} {what}, which the capture lacks"))
             }
             Step::Theirs(other, None) => {
                 let frame = &frames[theirs[other]];
                 let (what, who) = (text(&frame.bytes), answerer.does_not());
-                (frame.number, format!("captured {what}, which {who}"))
+                (frame.number, format!("the capture has {what}, which {who}"))
             }
         };
         outcome.differences.push(Difference { packet: Some(number), sentence });
     }
 }
 
-/// What is wrong with a peer's answers, whatever was captured.
-fn wrong(peers: &Peers<'_>, frames: &[Captured], sent: &[Sent]) -> Vec<Difference> {
+/// Returns what is wrong with a peer's responses, whatever was captured.
+fn wrong(peers: &PeerRules<'_>, frames: &[Captured], sent: &[Sent]) -> Vec<Difference> {
     let difference = |(at, why): (usize, String)| {
         let sentence = format!("the peer answers {}: {why}", text(&sent[at].bytes));
         Difference { packet: Some(frames[sent[at].after].number), sentence }
@@ -130,7 +130,7 @@ fn wrong(peers: &Peers<'_>, frames: &[Captured], sent: &[Sent]) -> Vec<Differenc
     peers.wrong(sent).into_iter().map(difference).collect()
 }
 
-/// The packet in words.
+/// Describes a packet in words.
 pub fn text(bytes: &[u8]) -> String {
     Packet::parse(bytes, &[]).map_or_else(|error| error.to_string(), |packet| packet.to_string())
 }

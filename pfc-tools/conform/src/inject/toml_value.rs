@@ -1,13 +1,13 @@
-//! TOML text as a value that serde reads.
+//! Reads TOML text into types that implement `Deserialize`.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use toml::de::{DeTable, DeValue};
 
-/// What `text` says.
+/// Parses `text`.
 ///
 /// # Errors
-/// What is wrong with it, with the line if it is no TOML.
+/// A description of the error; with the line if the text is not TOML.
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let parsed = DeTable::parse(text).map_err(|error| error.to_string())?;
     serde_json::from_value(table(parsed.get_ref())?).map_err(|error| error.to_string())
@@ -33,7 +33,7 @@ fn of(from: &DeValue<'_>) -> Result<Value, String> {
         }
         DeValue::Table(values) => table(values)?,
         DeValue::Float(_) | DeValue::Datetime(_) => {
-            return Err("no value is a fraction or a date".to_owned());
+            return Err("fractions and dates are not allowed".to_owned());
         }
     })
 }

@@ -1,4 +1,4 @@
-//! Known habits of endpoints, each told once in a flow.
+//! Known deviations of certain vendors' endpoints ("quirks"), each reported once per flow.
 
 use feroce_wire::IpHeader;
 
@@ -7,7 +7,7 @@ use crate::flow::Channel;
 use crate::packet::{Carrier, Seen};
 use crate::rules::RuleId;
 
-/// Tells of a habit, unless that has been done in this flow.
+/// Reports a quirk, unless it has already been reported for this flow.
 pub(super) fn tell(channel: &mut Channel, rule: RuleId, place: Place, out: &mut Findings) {
     let bit = 1 << (rule as u32 - RuleId::QuirkMigReq as u32);
     if channel.quirks & bit == 0 {
@@ -16,12 +16,12 @@ pub(super) fn tell(channel: &mut Channel, rule: RuleId, place: Place, out: &mut 
     }
 }
 
-/// Whether a habit has been told of.
+/// Returns true if the quirk has been reported for this flow.
 pub(super) fn has(channel: &Channel, rule: RuleId) -> bool {
     channel.quirks & (1 << (rule as u32 - RuleId::QuirkMigReq as u32)) != 0
 }
 
-/// The habits that a packet of a connection shows by itself.
+/// Checks a packet for the quirks that show in a single packet.
 pub(super) fn look(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &mut Findings) {
     let packet = &seen.packet;
     if !packet.bth.mig_req {

@@ -1,4 +1,4 @@
-//! Which request an answer is for.
+//! Finds the request that caused a response.
 
 use std::collections::BTreeMap;
 
@@ -7,39 +7,39 @@ use feroce_wire::Psn;
 use super::align::Kind;
 use super::lanes::{Captured, Lane, read_span};
 
-/// The requests that were sent so far, for who hears the answers in their order.
+/// The requests sent so far. Responses are passed in the order of arrival.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub struct SentRequests {
     by_psn: BTreeMap<u32, usize>,
     sent: Vec<(Psn, usize)>,
-    /// What was told to be missing last.
+    /// The last NAK (PSN sequence error).
     told: Option<Told>,
 }
 
-/// A PSN that was told to be missing, and where in `sent` the next such request is looked for.
+/// A missing PSN in a NAK, and where in `sent` the next search begins.
 #[derive(Debug, Clone, Copy)]
 struct Told {
     psn: Psn,
-    /// The request that it was told for.
+    /// Position of the request that revealed the gap.
     cause: usize,
-    /// One past the last request that had been sent when it was told.
+    /// Number of requests sent when the NAK arrived.
     until: usize,
 }
 
-impl Asked {
-    /// All of the lane's requests were sent.
+impl SentRequests {
+    /// All requests of the lane, as sent.
     pub fn of(lane: &Lane, frames: &[Captured]) -> Self {
         let mut asked = Self::default();
         (0..lane.requests.len()).for_each(|at| asked.ask(lane, frames, at));
         asked
     }
 
-    /// The last request for `psn`, by its place among those of the lane.
+    /// Returns the last request for `psn`, by its index among those of the lane.
     pub fn last_for(&self, psn: Psn) -> Option<usize> {
         self.by_psn.get(&psn.value()).copied()
     }
 
-    /// The request at the place `at` among those of the lane is sent.
+    /// Adds the request at index `at` among those of the lane.
     pub fn ask(&mut self, lane: &Lane, frames: &[Captured], at: usize) {
         let packet = frames[lane.requests[at]].packet();
         self.ask_for(packet.bth.psn, read_span(&packet, lane.mtu.bytes()), at);
@@ -50,13 +50,14 @@ impl Asked {
         self.sent.push((psn, at));
     }
 
-    /// The last request that was sent.
+    /// Returns the last request sent.
     pub fn last(&self) -> Option<usize> {
         self.sent.last().map(|&(_, at)| at)
     }
 
-    /// The request that an answer with `psn` is for, of those that were sent. What is missing is told when the first behind it
-    /// comes, which may be long ahead of the answer: it crosses requests, even the missing one sent again.
+    /// Returns the request that caused a response with `psn`. A NAK is caused by the first request
+    /// after the gap, which may have been sent long before the NAK arrives: the NAK crosses later
+    /// requests, even the retransmission of the missing one.
     pub fn cause(&mut self, psn: Psn, kind: Kind) -> Option<usize> {
         let asked = match kind {
             Kind::Sequence => self.missed(psn),
@@ -65,11 +66,11 @@ impl Asked {
         asked.or(self.last())
     }
 
-    /// The first request behind `psn`, which is missing, or missing again.
+    /// Returns the first request after the gap at `psn`, or after its latest retransmission.
     fn missed(&mut self, psn: Psn) -> Option<usize> {
         let since = match self.told {
             Some(told) if told.psn == psn => told.until,
-            // Nothing else was taken until what had been missing came.
+            // Nothing else was accepted until the missing request arrived.
             Some(told) if told.psn.is_before(psn) => self.again(told).unwrap_or(told.cause),
             _ => 0,
         };
@@ -80,7 +81,7 @@ impl Asked {
         Some(at)
     }
 
-    /// Where what was missing was sent again.
+    /// Returns the position at which the missing request was sent again.
     fn again(&self, told: Told) -> Option<usize> {
         let behind = self.sent[told.cause..].iter().position(|&(sent, _)| sent == told.psn);
         behind.map(|steps| told.cause + steps)
@@ -91,31 +92,31 @@ impl Asked {
 mod tests {
     use super::*;
 
-    /// Requests with these PSNs were sent, each at its place.
-    fn sent(asked: &mut Asked, psns: impl IntoIterator<Item = u32>) {
+    /// Adds requests with these PSNs, each with its position as the index.
+    fn sent(asked: &mut SentRequests, psns: impl IntoIterator<Item = u32>) {
         for psn in psns {
             let at = asked.sent.len();
             asked.ask_for(Psn::new(psn), 1, at);
         }
     }
 
-    fn nak(asked: &mut Asked, psn: u32) -> Option<usize> {
+    fn nak(asked: &mut SentRequests, psn: u32) -> Option<usize> {
         asked.cause(Psn::new(psn), Kind::Sequence)
     }
 
     #[test]
     fn what_is_missing_is_told_for_the_first_behind_it() {
-        let mut asked = Asked::default();
+        let mut asked = SentRequests::default();
         assert_eq!(nak(&mut asked, 3), None, "nothing was sent");
         sent(&mut asked, [1, 2, 4, 5]);
         assert_eq!(nak(&mut asked, 3), Some(2));
-        // It tells of a request that was not sent: the last one is as good as any.
+        // A NAK of a request that was not sent: takes the last request.
         assert_eq!(nak(&mut asked, 9), Some(3));
     }
 
     #[test]
     fn a_nak_crosses_what_it_asks_for() {
-        let mut asked = Asked::default();
+        let mut asked = SentRequests::default();
         sent(&mut asked, [1, 2, 4, 5, 3, 4, 5]);
         assert_eq!(nak(&mut asked, 3), Some(2), "the first 4, ahead of 3");
         assert_eq!(asked.cause(Psn::new(4), Kind::Ack), Some(5), "the last 4");
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_same_is_missed_twice() {
-        let mut asked = Asked::default();
+        let mut asked = SentRequests::default();
         sent(&mut asked, [1, 2, 3, 4, 5]);
         assert_eq!(nak(&mut asked, 3), Some(3));
         sent(&mut asked, [3, 4, 5]);
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_later_one_is_missed_then() {
-        let mut asked = Asked::default();
+        let mut asked = SentRequests::default();
         sent(&mut asked, [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(nak(&mut asked, 3), Some(3));
         sent(&mut asked, [3, 4, 5, 6]);
@@ -143,14 +144,14 @@ mod tests {
         sent(&mut asked, [5, 6, 7]);
         assert_eq!(nak(&mut asked, 6), Some(13), "7, behind 5 sent again");
         // What had been missing never came, as far as was captured.
-        let mut asked = Asked::default();
+        let mut asked = SentRequests::default();
         sent(&mut asked, [1, 3, 5]);
         assert_eq!((nak(&mut asked, 2), nak(&mut asked, 4)), (Some(1), Some(2)));
     }
 
     #[test]
     fn psns_wrap() {
-        let mut asked = Asked::default();
+        let mut asked = SentRequests::default();
         sent(&mut asked, [0xff_fffd, 0xff_fffe, 0, 1]);
         assert_eq!(nak(&mut asked, 0xff_ffff), Some(2));
         sent(&mut asked, [0xff_ffff, 0, 1, 2]);

@@ -1,4 +1,4 @@
-//! Acknowledgements: their order, what they are for, what they count.
+//! Acknowledgements: their order, their PSNs, their MSNs.
 
 use feroce_wire::{Opcode, Psn, Syndrome};
 
@@ -6,7 +6,7 @@ use super::responder::has_data;
 use super::{Found, View};
 use crate::inject::trace::{Side, Step};
 
-/// Acknowledgements without data that say yes, as the responder sent them.
+/// The ACKs (positive, without data) in the order of sending.
 fn acks<'a>(view: &'a View<'_>) -> impl Iterator<Item = &'a Step<'a>> {
     view.steps.iter().filter(|step| {
         let says_yes =
@@ -24,7 +24,8 @@ pub(super) fn ack_order(view: &View<'_>, found: &mut Found) {
             Some((number, before)) if psn.is_before(before) => found.wrong(
                 [number, step.number],
                 format!(
-                    "packet {} acknowledges PSN {:#x}, and packet {number} had acknowledged {:#x}",
+                    "packet {} acknowledges PSN {:#x}, but packet {number} already acknowledged \
+                     {:#x}",
                     step.number,
                     psn.value(),
                     before.value()
@@ -40,7 +41,7 @@ pub(super) fn ack_justified(view: &View<'_>, found: &mut Found) {
         let expected = view.responder.expected_at(step.at);
         if !step.psn().is_before(expected) {
             let sentence = format!(
-                "packet {} acknowledges PSN {:#x}, and {:#x} has not arrived",
+                "packet {} acknowledges PSN {:#x}, but {:#x} has not arrived",
                 step.number,
                 step.psn().value(),
                 expected.value()
@@ -60,7 +61,7 @@ pub(super) fn msn(view: &View<'_>, found: &mut Found) {
         let msn = aeth.msn.value() as usize;
         if !(least..=most.max(least)).contains(&msn) {
             let sentence = format!(
-                "packet {} has MSN {msn}, and {least} messages are completed up to its PSN",
+                "packet {} has MSN {msn}, but {least} messages are complete up to its PSN",
                 step.number
             );
             found.wrong([step.number], sentence);
@@ -68,7 +69,8 @@ pub(super) fn msn(view: &View<'_>, found: &mut Found) {
     }
 }
 
-/// A duplicate that asks for an answer gets one, if it is not of a READ or atomic, whose data is looked at elsewhere.
+/// Checks that duplicates with an acknowledge request get an ACK. READs and atomics are checked
+/// elsewhere.
 pub(super) fn duplicates_answered(view: &View<'_>, found: &mut Found) {
     let refused = view.responder.refusals.first().map(|(mark, _)| mark.at);
     for duplicate in &view.responder.duplicates {
@@ -95,7 +97,7 @@ pub(super) fn duplicates_answered(view: &View<'_>, found: &mut Found) {
             None => found.wrong(
                 [duplicate.number],
                 format!(
-                    "packet {} (PSN {:#x}) arrives again, asks for an ACK, and gets none",
+                    "packet {} (PSN {:#x}), a duplicate with an acknowledge request, gets no ACK",
                     duplicate.number,
                     duplicate.psn.value()
                 ),

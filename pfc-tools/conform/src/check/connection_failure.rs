@@ -1,4 +1,4 @@
-//! Why connections have failed, when all packets have been seen.
+//! The reason why a connection failed, determined after the last packet.
 
 use super::figures::duration;
 use super::findings::{Findings, Place};
@@ -7,10 +7,11 @@ use crate::flow::Channel;
 use crate::flow::window::Sent;
 use crate::rules::RuleId;
 
-/// How often a request must have been repeated without an answer at the end of a capture for its connection to be given up.
+/// A connection counts as given up if the capture ends after more than this many transmissions of a
+/// request without a response.
 const REPEATED: u16 = 3;
 
-/// What has become of a flow.
+/// Reports why a flow failed, if it did.
 pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
     super::requester::timed_out(&channel.pending, u32::try_from(flow).ok(), out);
     if channel.failed.is_some() || !channel.is_reliable() {
@@ -21,7 +22,15 @@ pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
         |sent: &Sent| Place { packet: sent.last, at: sent.last_at, flow: u32::try_from(flow).ok() };
     if let Some(by) = channel.mismatch {
         out.add(RuleId::PsnMismatch, place(&oldest), || {
-            format!("PSN {} was sent {} times, and each time taken for a duplicate (packet {} is the first answer that says so): the responder expects a later PSN than the requester begins with", hex(oldest.psn), oldest.times, by.number)
+            format!(
+                "the responder treated all {} transmissions of PSN {} as duplicates (first \
+                 response \
+                 that shows this: packet {}): it expects a \
+                 later PSN than the requester starts with",
+                oldest.times,
+                hex(oldest.psn),
+                by.number
+            )
         });
         return;
     }
@@ -36,7 +45,13 @@ pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
         {
             let at = Place { packet: rnr.packet, at: rnr.at, flow: u32::try_from(flow).ok() };
             out.add(RuleId::RnrExceeded, at, || {
-                format!("no receive was ever posted for PSN {} (first packet {}): this is RNR NAK {} for it, and the requester does not try again", hex(oldest.psn), oldest.first.number, rnr.times)
+                format!(
+                    "no receive was ever posted for PSN {} (first packet {}): this is RNR NAK {} \
+                     for it, and the requester does not try again",
+                    hex(oldest.psn),
+                    oldest.first.number,
+                    rnr.times
+                )
             });
         }
         return;
@@ -44,13 +59,18 @@ pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
     if oldest.unanswered > REPEATED {
         let silent = oldest.last_at;
         let since = channel.figures.last_at.saturating_sub(silent);
-        let more = if since > 0 {
-            format!(", and for another {}", duration(since))
-        } else {
-            String::new()
-        };
+        let more =
+            if since > 0 { format!(" within another {}", duration(since)) } else { String::new() };
         out.add(RuleId::RetryExceeded, place(&oldest), || {
-            format!("PSN {} was sent {} times, first in packet {} and for the last time in packet {}, without any answer{more}: the responder's QP is gone, or unreachable. The requester gives up (retry exceeded)", hex(oldest.psn), oldest.times, oldest.first.number, oldest.last.number)
+            format!(
+                "PSN {} was sent {} times (first in packet {}, last in packet {}) without any \
+                 response{more}: the responder's QP is gone or unreachable. The requester gives up \
+                 (retry exceeded)",
+                hex(oldest.psn),
+                oldest.times,
+                oldest.first.number,
+                oldest.last.number
+            )
         });
     }
 }

@@ -1,4 +1,4 @@
-//! What a responder that is not the captured one may say: what had been sent to it by then decides, not what was captured.
+//! Which responses a live peer may send. The requests sent to the peer decide, not the capture.
 
 use std::collections::BTreeMap;
 
@@ -6,31 +6,32 @@ use feroce_engine::verbs::SendOp;
 use feroce_wire::{Packet, Psn};
 
 use super::align::{Answer, Kind};
-use super::asked::Asked;
-use super::judge::Sent;
+use super::compare_responses::Sent;
 use super::lanes::{Captured, Lane, read_span};
 use super::messages::{Messages, Place};
+use super::response_cause::SentRequests;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub struct Peers<'a> {
+pub struct PeerRules<'a> {
     lane: &'a Lane,
     messages: Messages,
-    /// Place with which each message counts as completed, in their order. What the peer takes for duplicates does not count.
+    /// Place at which each message counts as complete, in order. Messages that the peer treats as
+    /// duplicates do not count.
     counted: Vec<Place>,
-    /// Indices of the requests that make these messages whole, in their order.
+    /// Indices of the requests that complete these messages, in order.
     whole: Vec<usize>,
-    /// The place that the peer expects first, and the least one that is asked for.
+    /// The place that the peer expects first, and the lowest place requested.
     base: Place,
     least: Place,
-    /// One past the last place that had been asked for when each request of the lane had been sent.
+    /// For each request of the lane, one past the highest place requested so far.
     asked: Vec<Place>,
-    /// Index of the request that each captured answer is for.
+    /// Index of the request that caused each captured response.
     causes: Vec<usize>,
 }
 
-impl<'a> Peers<'a> {
-    /// Of the lane, for a peer whose QP is new and expects the PSN `expects` first.
+impl<'a> PeerRules<'a> {
+    /// Prepares the checks of a peer whose QP is new and expects the PSN `expects` first.
     pub fn of(lane: &'a Lane, frames: &[Captured], expects: Psn) -> Self {
         let messages = Messages::of(lane, frames);
         let base = Place::from(expects.offset_from(messages.first));
@@ -55,24 +56,25 @@ impl<'a> Peers<'a> {
         Self { lane, messages, counted, whole, base, least, asked, causes }
     }
 
-    /// Index of the request that the captured answer at the place `at` among those of the lane is for.
+    /// Returns the index of the request that caused the captured response number `at` of the lane.
     pub fn cause(&self, at: usize) -> usize {
         self.causes[at]
     }
 
-    /// The place among those of the lane of the request with that index.
+    /// Returns the position among the lane's requests of the request with that index.
     fn at(&self, index: usize) -> usize {
         let at = self.lane.requests.partition_point(|&request| request < index);
         at.min(self.lane.requests.len() - 1)
     }
 
-    /// The place of a PSN that is told when the request with the index `near` had been sent.
+    /// Returns the place of a PSN in a response after the request with the index `near`.
     fn place(&self, psn: Psn, near: usize) -> Place {
         let place = self.messages.places[self.at(near)];
         place + Place::from(psn.offset_from(self.messages.psn(place)))
     }
 
-    /// What is wrong with the peer's answers, in the order in which they came, whatever was captured: which, and why.
+    /// Checks the peer's responses in the order of arrival, whatever was captured. Returns the
+    /// wrong ones, each with a reason.
     pub fn wrong(&self, sent: &[Sent]) -> Vec<(usize, String)> {
         let mut wrong = Vec::new();
         let (mut last_msn, mut last_ack) = (0, Place::MIN);
@@ -80,20 +82,20 @@ impl<'a> Peers<'a> {
             let Ok(packet) = Packet::parse(&sent.bytes, &[]) else { continue };
             let answer = Answer::of(&packet);
             if answer.is_before_first() && last_ack == Place::MIN && last_msn == 0 {
-                continue; // Nothing was received so far.
+                continue; // The peer has received nothing yet.
             }
             let place = self.place(answer.psn, sent.until);
             let asked = self.least..self.asked[self.at(sent.until)];
-            // What is ahead of all that it expects is what it has received last.
+            // The PSN before the expected one is that of the last packet received.
             if !asked.contains(&place) && place != self.base - 1 {
-                wrong.push((at, "its PSN was not asked for".to_owned()));
+                wrong.push((at, "no request has its PSN".to_owned()));
                 continue;
             }
             if let Some(aeth) = packet.ext.aeth {
                 let msn = aeth.msn.value() as usize;
                 let [least, most] = self.msns(&answer, place, sent.until);
                 if msn < least || msn > most {
-                    wrong.push((at, format!("{least} to {most} messages can have completed")));
+                    wrong.push((at, format!("{least} to {most} messages can be complete")));
                 } else if msn < last_msn {
                     wrong.push((at, format!("its MSN goes back from {last_msn}")));
                 } else {
@@ -102,7 +104,7 @@ impl<'a> Peers<'a> {
             }
             if answer.kind == Kind::Ack && place < last_ack {
                 let later = self.messages.psn(last_ack).value();
-                wrong.push((at, format!("{later:#x} has been acknowledged before")));
+                wrong.push((at, format!("{later:#x} is already acknowledged")));
             } else if answer.kind == Kind::Ack {
                 last_ack = place;
             }
@@ -110,19 +112,20 @@ impl<'a> Peers<'a> {
         wrong
     }
 
-    /// The least and the greatest MSN of an answer that comes when the request `until` is the last that was sent.
+    /// Returns the lowest and the highest MSN of a response that arrives when the request `until`
+    /// is the last one sent.
     fn msns(&self, answer: &Answer, place: Place, until: usize) -> [usize; 2] {
         let is_done = matches!(answer.kind, Kind::Ack | Kind::Read | Kind::Atomic);
         let done = |&counted: &Place| counted < place || is_done && counted == place;
         let least = self.counted.partition_point(done);
-        // Who refuses or misses something has done nothing behind it.
+        // A NAK completes nothing beyond its PSN.
         let most = self.whole.partition_point(|&index| index <= until);
         [least, if is_done { most } else { least }]
     }
 }
 
 fn causes(lane: &Lane, frames: &[Captured]) -> Vec<usize> {
-    let mut asked = Asked::default();
+    let mut asked = SentRequests::default();
     let mut next = 0;
     let cause = |&index: &usize| {
         while lane.requests.get(next).is_some_and(|&request| request < index) {
@@ -135,21 +138,21 @@ fn causes(lane: &Lane, frames: &[Captured]) -> Vec<usize> {
     lane.responses.iter().map(cause).collect()
 }
 
-/// What a peer's answers say, to be found at once.
+/// The information in a peer's responses, indexed.
 #[derive(Debug)]
-pub struct Said<'a> {
-    peers: &'a Peers<'a>,
-    /// Of each answer, the last request that had been sent.
+pub struct PeerStatements<'a> {
+    peers: &'a PeerRules<'a>,
+    /// For each response, the last request sent before.
     until: Vec<usize>,
-    /// The last place that each answer, or one behind it, acknowledges.
+    /// For each response, the highest place that it or a later one acknowledges.
     acknowledged: Vec<Place>,
-    /// The last answer of each kind and PSN, and of each kind.
+    /// The last response of each kind and PSN, and of each kind.
     last: BTreeMap<(Kind, Option<u32>), usize>,
 }
 
-impl<'a> Said<'a> {
-    /// By the answers `own`, which came as `sent`.
-    pub fn by(own: &[Answer], sent: &[Sent], peers: &'a Peers<'a>) -> Self {
+impl<'a> PeerStatements<'a> {
+    /// Indexes the responses `own`, which arrived as `sent`.
+    pub fn by(own: &[Answer], sent: &[Sent], peers: &'a PeerRules<'a>) -> Self {
         let until: Vec<usize> = sent.iter().map(|sent| sent.until).collect();
         let mut acknowledged = vec![Place::MIN; own.len()];
         let mut last = BTreeMap::new();
@@ -167,7 +170,8 @@ impl<'a> Said<'a> {
         Self { peers, until, acknowledged, last }
     }
 
-    /// Whether the captured `answer`, at the place `at` among those of the lane, is said behind the request that it is for.
+    /// Returns true if the information of the captured response number `at` of the lane arrives
+    /// after the request that caused it.
     pub fn is_said(&self, answer: &Answer, at: usize) -> bool {
         let cause = self.peers.cause(at);
         let since = self.until.partition_point(|&until| until < cause);

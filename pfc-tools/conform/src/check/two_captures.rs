@@ -1,33 +1,33 @@
-//! Two captures of one exchange: what passes one and not the other.
+//! Compares two captures of one exchange: a packet that only one of them has was lost between them.
 
 use feroce_wire::{Opcode, Psn};
 
 use super::figures::duration;
 use super::findings::{Findings, Place};
 use super::requester::hex;
-use super::waiting::{Identity, Queue, Waiting};
+use super::unmatched::{Identity, Queue, Unmatched};
 use crate::packet::Seen;
 use crate::rules::RuleId;
 
-/// Packets that have passed one place of capture and are waited for at the other.
+/// Packets seen at one capture point and not yet at the other.
 #[derive(Debug, Default)]
-pub(super) struct Sides {
+pub(super) struct TwoCaptures {
     waiting: Queue,
-    /// When each place has captured its first and its last packet.
+    /// Times of the first and the last packet, by capture point.
     times: [Option<(u64, u64)>; 2],
     matched: u64,
-    lost: Vec<Waiting>,
+    lost: Vec<Unmatched>,
 }
 
-/// How long a packet is waited for, in nanoseconds.
+/// How long a packet may be missing at the other capture point, in nanoseconds.
 const PATIENCE: u64 = 1_000_000_000;
-/// How many are waited for.
+/// The most unmatched packets kept.
 const MOST: usize = 1 << 16;
-/// How many lost ones are remembered until it is known that both captures show the same exchange.
+/// The most lost packets kept until it is certain that both captures show the same exchange.
 const LOST: usize = 1 << 14;
 
-impl Sides {
-    /// A packet at one of two places.
+impl TwoCaptures {
+    /// Adds a packet of one of two capture points.
     pub fn take(&mut self, seen: &Seen<'_>, place: Place) {
         let Some(times) = self.times.get_mut(usize::from(seen.tap)) else { return };
         *times = Some((times.map_or(seen.at, |(first, _)| first), seen.at));
@@ -40,18 +40,19 @@ impl Sides {
             src: seen.src(),
             dst: seen.dst(),
         };
-        self.meet(Waiting { identity, place, tap: seen.tap });
+        self.meet(Unmatched { identity, place, tap: seen.tap });
     }
 
-    /// Of equal packets, the oldest is met first.
-    fn meet(&mut self, new: Waiting) {
-        let Waiting { identity, place, tap } = new;
+    /// Matches `new` with the oldest equal packet of the other capture point, or keeps it as
+    /// unmatched.
+    fn meet(&mut self, new: Unmatched) {
+        let Unmatched { identity, place, tap } = new;
         let digest = self.waiting.digest(&identity);
         match self.waiting.take(digest, &identity, 1 - tap) {
             Some(_) => self.matched += 1,
             None => self.waiting.push(digest, new),
         }
-        let is_old = |oldest: &Waiting| place.at.saturating_sub(oldest.place.at) > PATIENCE;
+        let is_old = |oldest: &Unmatched| place.at.saturating_sub(oldest.place.at) > PATIENCE;
         while self.waiting.len() > MOST || self.waiting.oldest().is_some_and(is_old) {
             self.give_up();
         }
@@ -64,7 +65,7 @@ impl Sides {
         }
     }
 
-    /// Nothing more comes.
+    /// Ends the captures and reports the lost packets.
     pub fn end(&mut self, out: &mut Findings) {
         while self.waiting.oldest().is_some() {
             self.give_up();
@@ -75,13 +76,21 @@ impl Sides {
         }
         for lost in &self.lost {
             let (from, to) = if lost.tap == 0 { second } else { first };
-            // At either end, the other capture may not have run.
+            // The other capture may not have been running at this time.
             if lost.place.at < from || lost.place.at > to {
                 continue;
             }
-            let Waiting { identity, place, tap } = lost;
+            let Unmatched { identity, place, tap } = lost;
             out.add(RuleId::Between, *place, || {
-                format!("{} with PSN {} from {} passes this capture, and not the other one (capture {}), {} around it: it was lost between them", Opcode(identity.opcode), hex(Psn::new(identity.psn)), identity.src, 2 - tap, duration(PATIENCE))
+                format!(
+                    "{} with PSN {} from {} is missing in the other capture ({}) within {}: it was \
+                     lost between the two capture points",
+                    Opcode(identity.opcode),
+                    hex(Psn::new(identity.psn)),
+                    identity.src,
+                    2 - tap,
+                    duration(PATIENCE)
+                )
             });
         }
     }
@@ -98,24 +107,24 @@ mod tests {
     use super::*;
     use crate::rules::PacketRef;
 
-    fn packet(icrc: u32, tap: u16, at: u64) -> Waiting {
+    fn packet(icrc: u32, tap: u16, at: u64) -> Unmatched {
         let ip = IpAddr::from([10, 0, 0, 1]);
         let identity = Identity { icrc, psn: 0, qpn: Qpn::GSI, opcode: 4, src: ip, dst: ip };
         let place = Place { packet: PacketRef { file: tap, number: at }, at, flow: None };
-        Waiting { identity, place, tap }
+        Unmatched { identity, place, tap }
     }
 
-    /// Against a list that is searched from its front.
+    /// Compares with a list that is searched from its front.
     #[test]
-    fn the_oldest_equal_packet_of_the_other_place_is_met() {
+    fn a_packet_matches_the_oldest_equal_packet_of_the_other_capture() {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
-        let mut sides = Sides::default();
-        let (mut list, mut matched) = (Vec::<Waiting>::new(), 0);
+        let mut sides = TwoCaptures::default();
+        let (mut list, mut matched) = (Vec::<Unmatched>::new(), 0);
         for at in 0..20_000 {
             let (icrc, tap) = (random.next_u32() % 300, u16::from(random.next_u32() % 2 == 1));
             let new = packet(icrc, tap, at);
             sides.meet(new);
-            let is_other = |other: &Waiting| other.tap != tap && other.identity == new.identity;
+            let is_other = |other: &Unmatched| other.tap != tap && other.identity == new.identity;
             match list.iter().position(is_other) {
                 Some(place) => {
                     list.remove(place);
@@ -130,10 +139,11 @@ mod tests {
         assert!(matched > 5000 && list.len() > 10, "{matched}, {}", list.len());
     }
 
-    /// As many as may wait do, when each packet that is looked for is the youngest: a search from the oldest would take minutes.
+    /// Fills the queue and matches the youngest packet first: a linear search from the oldest would
+    /// take minutes.
     #[test]
-    fn what_waits_is_bounded_and_not_searched() {
-        let mut sides = Sides::default();
+    fn unmatched_packets_are_bounded_and_found_without_a_search() {
+        let mut sides = TwoCaptures::default();
         let most = u32::try_from(MOST).expect("fits");
         for icrc in 0..2 * most {
             sides.meet(packet(icrc, 0, u64::from(icrc)));
@@ -145,6 +155,6 @@ mod tests {
         assert_eq!((sides.matched, sides.lost.len()), (u64::from(most), LOST));
         sides.meet(packet(0, 0, 0));
         sides.meet(packet(1, 0, PATIENCE + 1));
-        assert_eq!(sides.waiting.len(), 1, "one has waited too long");
+        assert_eq!(sides.waiting.len(), 1, "one packet has been unmatched for too long");
     }
 }

@@ -1,4 +1,4 @@
-//! The rules of answers that carry something: READ responses and atomic acknowledgements.
+//! The rules of responses that carry data: READ responses and atomic acknowledgements.
 
 use feroce_wire::{Operation, PathMtu, PayloadRule, Position, Psn, Syndrome};
 
@@ -39,7 +39,8 @@ impl Answer<'_, '_> {
         self.progress(place, &sent, offset);
     }
 
-    /// Answers come in the order of PSNs, or begin again with what is asked for again: those between were lost.
+    /// Checks that responses arrive in PSN order, or restart at a PSN that was requested again.
+    /// PSNs between are lost responses.
     fn follows(&mut self, sent: &Sent, offset: u32) {
         const NEAR: u32 = 1 << 12;
         let psn = self.seen.packet.bth.psn;
@@ -49,7 +50,7 @@ impl Answer<'_, '_> {
         });
         if psn.is_before(due) {
             if sent.times == 1 {
-                return; // It is late, or comes again.
+                return; // A late or a duplicate response.
             }
             due = sent.psn.add(sent.asked_from.min(offset));
         }
@@ -68,14 +69,19 @@ impl Answer<'_, '_> {
                 known.lost_from = Some(known.psn.distance_to(due));
                 let (opcode, asked) = (known.opcode, known.last.number);
                 self.out.add(RuleId::AnswerLoss, self.place, || {
-                    format!("the answers with PSN {} to {} to {opcode} in packet {asked} did not come this far", hex(due), hex(end.prev()))
+                    format!(
+                        "the responses with PSN {} to {} to {opcode} in packet {asked} were lost \
+                         before this capture point",
+                        hex(due),
+                        hex(end.prev())
+                    )
                 });
             }
             due = end;
         }
     }
 
-    /// Requests ahead of a READ are done when that is answered.
+    /// A response to a READ acknowledges all requests before the READ.
     fn before_read(&mut self, sent: &Sent) {
         if self.channel.acked.is_none_or(|acked| acked.is_before(sent.psn)) {
             self.through(sent.psn.prev());
@@ -86,10 +92,14 @@ impl Answer<'_, '_> {
         if self.channel.acked.is_none()
             && self.channel.window.oldest().is_none_or(|oldest| psn.is_before(oldest))
         {
-            return; // The capture began later than its READ.
+            return; // The capture began after its READ.
         }
         self.out.add(RuleId::AckUnsent, self.place, || {
-            format!("{} with PSN {}, which no request has", self.seen.packet.info.name, hex(psn))
+            format!(
+                "{} with PSN {}, but no request has this PSN",
+                self.seen.packet.info.name,
+                hex(psn)
+            )
         });
     }
 
@@ -97,10 +107,10 @@ impl Answer<'_, '_> {
         let name = self.seen.packet.info.name;
         self.out.add(RuleId::Kind, self.place, || {
             format!(
-                "{name} for PSN {}, which is {} in packet {}",
+                "{name} for PSN {}, but packet {} is a {} request",
                 hex(psn),
-                sent.opcode,
-                sent.first.number
+                sent.first.number,
+                sent.opcode
             )
         });
     }
@@ -133,12 +143,12 @@ impl Answer<'_, '_> {
             Position::Last => ends && !starts,
         };
         let is_known = sent.span > 1 || self.channel.path_mtu.is_some() || sent.len <= 256;
-        // Answers to either request may be on their way when a READ is sent again.
+        // After a retransmitted READ, responses to either copy may be on their way.
         let may_be_older = sent.times > 1 && info.position.ends_message() == ends;
         if is_known && !fits && !may_be_older {
             self.out.add(RuleId::ReadSequence, self.place, || {
                 format!(
-                    "{} as response {} of {} to the READ in packet {}",
+                    "{} is response {} of {} to the READ in packet {}",
                     info.name,
                     offset + 1,
                     sent.span,
@@ -161,7 +171,7 @@ impl Answer<'_, '_> {
         if is_read && len as u64 != u64::from(due) {
             self.out.add(RuleId::ReadLength, self.place, || {
                 format!(
-                    "response {} of {} to the READ in packet {} has {len} bytes, and {due} are due",
+                    "response {} of {} to the READ in packet {} has {len} bytes instead of {due}",
                     offset + 1,
                     sent.span,
                     sent.last.number
@@ -170,7 +180,7 @@ impl Answer<'_, '_> {
         }
     }
 
-    /// How far the READ is answered.
+    /// Records how far the READ is answered.
     fn progress(&mut self, place: usize, sent: &Sent, offset: u32) {
         if offset > sent.answered {
             if let Some(known) = self.channel.window.get_mut(place) {
@@ -197,12 +207,12 @@ impl Answer<'_, '_> {
         let psn = sent.psn.add(offset);
         if sent.lost_from == Some(offset) {
             self.out.add(RuleId::Reorder, self.place, || {
-                format!("the response with PSN {} was not lost: it arrived late", hex(psn))
+                format!("the response with PSN {} was delayed, not lost", hex(psn))
             });
         } else {
             self.out.add(RuleId::Duplicate, self.place, || {
                 format!(
-                    "the response with PSN {} comes again, though nobody has asked again",
+                    "the response with PSN {} arrives twice, without a second request",
                     hex(psn)
                 )
             });
@@ -230,7 +240,11 @@ impl Answer<'_, '_> {
             && first != value
         {
             self.out.add(RuleId::AtomicReplay, self.place, || {
-                format!("the atomic with PSN {} is answered with {value:#x}, and was with {first:#x} before: it has been carried out twice", hex(psn))
+                format!(
+                    "the response to the atomic with PSN {} carries {value:#x}, an earlier one \
+                     carried {first:#x}: the responder executed the atomic twice",
+                    hex(psn)
+                )
             });
         }
         if sent.times == 1 {

@@ -1,4 +1,5 @@
-//! Packets that wait for the same packet at another place: the oldest of all is at hand, and the oldest of those that are equal.
+//! A queue of unmatched packets. The oldest of all packets and the oldest of equal packets are
+//! found in constant time.
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -10,8 +11,8 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::findings::Place;
 
-/// What tells packets apart, wherever they are captured: the ICRC covers everything that does not change on the way. It comes first: most
-/// comparisons end there.
+/// What identifies a packet at any capture point. The ICRC covers everything that does not change
+/// on the way; it is the first field because most comparisons end there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     pub icrc: u32,
@@ -23,48 +24,50 @@ pub(super) struct Identity {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waiting {
+pub(super) struct Unmatched {
     pub identity: Identity,
     pub place: Place,
-    /// Where it was captured.
+    /// Number of its capture point.
     pub tap: u16,
 }
 
-/// A queue by age that the oldest of equal packets may leave wherever it stands. However many wait, a step takes as long.
+/// A queue by age, from which the oldest of equal packets can be removed at any position. The cost
+/// of a step does not depend on the number of packets.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     slots: Vec<Slot>,
-    /// Slots that nobody is in.
+    /// Unused slots.
     free: Vec<Link>,
-    /// The slots of the oldest and of the youngest.
+    /// Slots of the oldest and of the youngest packet.
     ends: Option<(Link, Link)>,
-    /// Of packets that are equal, the slot of the oldest.
+    /// For each set of equal packets, the slot of the oldest.
     known: HashTable<Link>,
     digests: DefaultHashBuilder,
 }
 
-/// A slot's place. It and its absence take four bytes: slots are fetched after they have left the processor's cache, so they are small.
+/// Index of a slot. An `Option<Link>` takes four bytes: slots are usually no longer in the
+/// processor's cache when they are read, so they are kept small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Link(NonZeroU32);
 
 #[derive(Debug)]
 struct Slot {
-    packet: Waiting,
+    packet: Unmatched,
     digest: u64,
-    /// The next that is older.
+    /// The next older packet.
     older: Option<Link>,
-    /// The next that is younger.
+    /// The next younger packet.
     younger: Option<Link>,
-    /// The next younger one of those that are equal.
+    /// The next younger packet among equal ones.
     next_equal: Option<Link>,
-    /// The youngest of those that are equal, if this is the oldest.
+    /// The youngest of the equal packets, valid in the slot of the oldest.
     last_equal: Link,
 }
 
 impl Link {
     fn to(place: usize) -> Self {
         let number = u32::try_from(place + 1).ok().and_then(NonZeroU32::new);
-        Self(number.expect("what waits is bounded"))
+        Self(number.expect("the queue is bounded"))
     }
 
     const fn place(self) -> usize {
@@ -73,23 +76,23 @@ impl Link {
 }
 
 impl Queue {
-    /// How many wait.
+    /// Number of packets.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// What packets like this are found by.
+    /// Returns the hash under which packets with this identity are found.
     pub fn digest(&self, identity: &Identity) -> u64 {
         self.digests.hash_one(identity)
     }
 
-    /// The oldest.
-    pub fn oldest(&self) -> Option<&Waiting> {
+    /// Returns the oldest packet.
+    pub fn oldest(&self) -> Option<&Unmatched> {
         self.ends.map(|(oldest, _)| &self.slots[oldest.place()].packet)
     }
 
-    /// `packet` waits, the youngest of all.
-    pub fn push(&mut self, digest: u64, packet: Waiting) {
+    /// Adds `packet` as the youngest.
+    pub fn push(&mut self, digest: u64, packet: Unmatched) {
         let Self { slots, free, ends, known, .. } = self;
         let place = free.pop().unwrap_or_else(|| Link::to(slots.len()));
         let older = ends.map(|(_, youngest)| youngest);
@@ -116,19 +119,19 @@ impl Queue {
         *ends = Some((ends.map_or(place, |(oldest, _)| oldest), place));
     }
 
-    /// The oldest packet with `identity` that was captured at `tap` leaves, if there is one.
-    pub fn take(&mut self, digest: u64, identity: &Identity, tap: u16) -> Option<Waiting> {
+    /// Removes and returns the oldest packet with `identity` that was captured at `tap`.
+    pub fn take(&mut self, digest: u64, identity: &Identity, tap: u16) -> Option<Unmatched> {
         self.leave(digest, |slots, place| slots[place.place()].packet.is(identity, tap))
     }
 
-    /// The oldest leaves.
-    pub fn pop_oldest(&mut self) -> Option<Waiting> {
+    /// Removes and returns the oldest packet.
+    pub fn pop_oldest(&mut self) -> Option<Unmatched> {
         let (oldest, _) = self.ends?;
-        // It is the oldest of those that are equal, too.
+        // The oldest of all is also the oldest of its equals.
         self.leave(self.slots[oldest.place()].digest, |_, place| place == oldest)
     }
 
-    fn leave(&mut self, digest: u64, is_it: impl Fn(&[Slot], Link) -> bool) -> Option<Waiting> {
+    fn leave(&mut self, digest: u64, is_it: impl Fn(&[Slot], Link) -> bool) -> Option<Unmatched> {
         let Self { slots, free, ends, known, .. } = self;
         let mut entry = known.find_entry(digest, |&place| is_it(slots, place)).ok()?;
         let place = *entry.get();
@@ -159,16 +162,16 @@ impl Queue {
         Some(packet)
     }
 
-    /// All that wait, by age.
+    /// All packets, oldest first.
     #[cfg(test)]
-    pub fn iter(&self) -> impl Iterator<Item = &Waiting> {
+    pub fn iter(&self) -> impl Iterator<Item = &Unmatched> {
         let first = self.ends.map(|(oldest, _)| oldest);
         let places = std::iter::successors(first, |place| self.slots[place.place()].younger);
         places.map(|place| &self.slots[place.place()].packet)
     }
 }
 
-impl Waiting {
+impl Unmatched {
     fn is(&self, identity: &Identity, tap: u16) -> bool {
         self.tap == tap && self.identity == *identity
     }

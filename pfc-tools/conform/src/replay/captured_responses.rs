@@ -1,4 +1,5 @@
-//! What the captured responder said to each request: found by PSN, behind the request and ahead of its next repetition.
+//! The captured responses to each request, found by PSN between the request and its next
+//! retransmission.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +7,16 @@ use feroce_wire::{NakCode, Operation, Packet, Psn, Syndrome};
 
 use super::lanes::{Captured, Lane};
 
-/// The answers of a lane, by PSN.
+/// The responses of a lane, by PSN.
 #[derive(Debug)]
-pub struct Verdicts<'a> {
+pub struct CapturedResponses<'a> {
     frames: &'a [Captured],
     by_psn: BTreeMap<u32, Vec<usize>>,
     requests: BTreeMap<u32, Vec<usize>>,
 }
 
-impl<'a> Verdicts<'a> {
-    /// Of the lane's responder.
+impl<'a> CapturedResponses<'a> {
+    /// Collects the responses of `lane`.
     pub fn of(lane: &Lane, frames: &'a [Captured]) -> Self {
         let by_psn = |indices: &[usize]| {
             let mut map: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
@@ -27,13 +28,14 @@ impl<'a> Verdicts<'a> {
         Self { frames, by_psn: by_psn(&lane.responses), requests: by_psn(&lane.requests) }
     }
 
-    /// The request `psn` is sent again behind the frame `after`: its index.
+    /// Returns the index of the next retransmission of `psn` after the frame `after`.
     pub fn sent_again(&self, psn: Psn, after: usize) -> Option<usize> {
         let sent = self.requests.get(&psn.value())?;
         sent.iter().copied().find(|&index| index > after)
     }
 
-    /// The answers with the PSN `psn` behind the frame `after`, and ahead of the request's next repetition.
+    /// Returns the responses with the PSN `psn` after the frame `after` and before the next
+    /// retransmission of the request.
     fn answers(&self, psn: Psn, after: usize) -> impl Iterator<Item = Packet<'a>> + '_ {
         let until = self.sent_again(psn, after).unwrap_or(usize::MAX);
         let all = self.by_psn.get(&psn.value()).into_iter().flatten();
@@ -41,7 +43,7 @@ impl<'a> Verdicts<'a> {
         between.map(|&index| self.frames[index].packet())
     }
 
-    /// The first negative answer of those.
+    /// Returns the first NAK among these responses that refuses the request.
     pub fn refusal(&self, psn: Psn, after: usize) -> Option<Syndrome> {
         let mut answers = self.answers(psn, after);
         answers.find_map(|packet| match packet.ext.aeth.map(|aeth| aeth.syndrome) {
@@ -50,14 +52,14 @@ impl<'a> Verdicts<'a> {
         })
     }
 
-    /// The responder said that the request `psn`, captured as `after`, is missing: it did not get there.
+    /// Returns true if the responder reported the request `psn` in frame `after` as missing.
     pub fn is_missed(&self, psn: Psn, after: usize) -> bool {
         let mut answers = self.answers(psn, after);
         let first = answers.find_map(|packet| packet.ext.aeth.map(|aeth| aeth.syndrome));
         first == Some(Syndrome::Nak(NakCode::PsnSequence))
     }
 
-    /// The payload of the first READ response with the PSN, behind the frame `after`.
+    /// Returns the payload of the first READ response with the PSN after the frame `after`.
     pub fn read_response(&self, psn: Psn, after: usize) -> Option<Vec<u8>> {
         let all = self.by_psn.get(&psn.value())?;
         let packets = all.iter().filter(|&&index| index > after).map(|&i| self.frames[i].packet());
@@ -65,7 +67,7 @@ impl<'a> Verdicts<'a> {
         answers.next().map(|packet| packet.payload.slices().concat())
     }
 
-    /// The value that an atomic with the PSN found.
+    /// Returns the value in the response to an atomic with the PSN.
     pub fn atomic_value(&self, psn: Psn, after: usize) -> Option<u64> {
         let all = self.by_psn.get(&psn.value())?;
         let packets = all.iter().filter(|&&index| index > after).map(|&i| self.frames[i].packet());
