@@ -1,4 +1,4 @@
-//! `feroce-fabric live`: the loop, what ends it, and what it leaves behind.
+//! `feroce fabric live`: the loop, what ends it, and what it leaves behind.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct LiveOptions {
     /// A file, or the name of a scenario that `list` shows: its network, switches and faults; its traffic is not used
     pub scenario: String,
     /// Put an interface in a host's place: h1=veth0. Hosts without one send nothing and get nothing
-    #[arg(long = "port", value_name = "HOST=INTERFACE", required = true, value_parser = port)]
+    #[arg(long = "port", value_name = "HOST=IFACE", required = true, value_parser = port)]
     pub ports: Vec<(String, String)>,
     /// Seed of marks and faults, in place of the scenario's
     #[arg(long, value_name = "N")]
@@ -59,7 +59,7 @@ fn port(text: &str) -> Result<(String, String), String> {
         Some((host, interface)) if !host.is_empty() && !interface.is_empty() => {
             Ok((host.to_owned(), interface.to_owned()))
         }
-        _ => Err("expected HOST=INTERFACE, as h1=veth0".to_owned()),
+        _ => Err("expected HOST=IFACE, as h1=veth0".to_owned()),
     }
 }
 
@@ -93,7 +93,7 @@ pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure>
     let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM])?;
     let mut recorder = Recorder::new(options)?;
     let mut live = Live::open(&case.network_config(seed), &options.ports, config)?;
-    eprintln!("feroce-fabric: {} interfaces are connected", options.ports.len());
+    eprintln!("feroce: {} interfaces are connected", options.ports.len());
     let (clock, end) = (Clock::start(), options.duration.unwrap_or(Time::FAR));
     let mut look = LOOK;
     let ended = loop {
@@ -105,7 +105,7 @@ pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure>
             continue;
         }
         look = now + LOOK;
-        live.warnings().iter().for_each(|text| eprintln!("feroce-fabric: {text}"));
+        live.warnings().iter().for_each(|text| eprintln!("feroce: {text}"));
         recorder.look(now, &mut live);
         if now >= end || signals.read_signal().is_ok_and(|signal| signal.is_some()) {
             break Ok(());
@@ -137,7 +137,7 @@ impl Recorder {
         let Some(samples) = self.samples.as_mut().filter(|_| now >= self.next) else { return };
         self.next = self.next.max(now - self.every) + self.every;
         if let Err(error) = samples.add(now, &live.report()) {
-            eprintln!("feroce-fabric: no more samples: {error}");
+            eprintln!("feroce: no more samples: {error}");
             (self.samples, self.failed) = (None, Some(error));
         }
     }

@@ -280,7 +280,7 @@ fn storm(options: &StormOptions) -> Result<Schedule, Failure> {
     let (src, rate) = (to.source()?, to.rate());
     let gap = storm_gap(options.per_second, *quanta, rate);
     if let Some(note) = rate.and_then(|rate| of_gaps(gap, *quanta, rate)) {
-        eprintln!("feroce-pfc: {note}");
+        eprintln!("feroce: {note}");
     }
     let control = control(&options.priorities, *quanta, options.pause);
     Ok(Schedule::storm(src, control, *duration, gap))

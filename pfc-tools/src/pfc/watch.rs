@@ -29,7 +29,8 @@ const BEHIND: Time = Time::from_millis(100);
 /// Options of `watch`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The interface
+    /// Interface
+    #[arg(value_name = "IFACE")]
     interface: String,
     /// Rate of the link, as 100G, in place of what its driver says
     #[arg(long, value_name = "RATE", value_parser = units::rate)]

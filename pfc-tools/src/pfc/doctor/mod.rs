@@ -20,7 +20,8 @@ use facts::Facts;
 Exit codes: 0 nothing worse than a remark; 1 warnings or errors; 2 there is no such interface. mlx5's parameters below \
 /sys/kernel/debug are seen by root only.")]
 pub struct Options {
-    /// The interface
+    /// Interface
+    #[arg(value_name = "IFACE")]
     interface: String,
     /// RoCE's lossless priority
     #[arg(long, value_name = "P", default_value = "3", value_parser = units::priority)]

@@ -36,7 +36,8 @@ or send it in spite of pauses (forward), until the queue is restored. `--on-stor
 `dcb pfc set dev eth0 prio-pfc 3:off`.\n\n\
 Exit codes: 0 ended by a signal or --for, without a storm; 1 there was one, or it failed; 2 what was given cannot be used.")]
 pub struct Options {
-    /// The interface
+    /// Interface
+    #[arg(value_name = "IFACE")]
     interface: String,
     /// Lossless priorities
     #[arg(long, value_name = "P,P", value_delimiter = ',', default_value = "3", value_parser = units::priority)]
@@ -242,7 +243,7 @@ fn tell(options: &Options, priority: u8, event: Event, now: Time) -> io::Result<
     match child {
         Ok(child) => Ok(Some(child)),
         Err(error) => {
-            eprintln!("feroce-pfc: cannot run `{command}`: {error}");
+            eprintln!("feroce: cannot run `{command}`: {error}");
             Ok(None)
         }
     }
