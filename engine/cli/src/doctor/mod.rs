@@ -11,7 +11,6 @@ mod peer;
 mod sharing;
 
 use std::net::{IpAddr, ToSocketAddrs};
-use std::process::ExitCode;
 use std::rc::Rc;
 
 use clap::{Args, ValueHint};
@@ -72,15 +71,6 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// What `feroce doctor` exits with where this is the worst that it found.
-    pub fn exit_code(self) -> ExitCode {
-        match self {
-            Self::Ok | Self::Info => ExitCode::SUCCESS,
-            Self::Warning => ExitCode::from(3),
-            Self::Error => ExitCode::from(4),
-        }
-    }
-
     fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",

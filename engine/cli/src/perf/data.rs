@@ -5,7 +5,8 @@ use feroce_engine::memory::buffer::SharedBytes;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::options::Plan;
+use super::error::CheckError;
+use super::plan::Plan;
 
 /// The slots of a QP take about this many bytes: they should stay in the cache, as programs' buffers do.
 const SPREAD: u64 = 256 << 10;
@@ -13,49 +14,6 @@ const SPREAD: u64 = 256 << 10;
 const SLOTS: u64 = 64;
 /// Slots begin on cache lines.
 const LINE: u64 = 64;
-
-/// Data that are not what was sent.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CheckError {
-    /// A byte differs.
-    #[error(
-        "QP {qp}, message {message}: byte {offset} of {size} is {got:#04x}, not {expected:#04x}"
-    )]
-    Byte {
-        /// Index of the QP.
-        qp: usize,
-        /// Number of the message in its round.
-        message: u64,
-        /// Offset in the message.
-        offset: usize,
-        /// Length of the message.
-        size: u32,
-        /// What is there.
-        got: u8,
-        /// What was sent.
-        expected: u8,
-    },
-    /// An atomic returned another value than the one before it left.
-    #[error("QP {qp}, atomic {message} returned {got}, not {message}")]
-    Returned {
-        /// Index of the QP.
-        qp: usize,
-        /// Number of the atomic, which is also the value expected.
-        message: u64,
-        /// What it returned.
-        got: u64,
-    },
-    /// The atomics did not leave the value they should.
-    #[error("QP {qp}: {expected} atomics left the value {got}")]
-    Left {
-        /// Index of the QP.
-        qp: usize,
-        /// What is there.
-        got: u64,
-        /// How many there were.
-        expected: u64,
-    },
-}
 
 /// Where the messages of each QP lie: the same at both ends, and in source and target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

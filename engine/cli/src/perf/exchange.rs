@@ -10,19 +10,14 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use feroce_engine::device::{Endpoint, HostId};
-use feroce_engine::net::Gid;
-use feroce_wire::{Key, Psn, Qpn};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::options::Plan;
-use super::report::Row;
-use crate::failure::Failure;
+use super::error::{ExchangeError, PerfError};
+use super::message::Message;
 use crate::signal;
 
 /// Version of this exchange.
@@ -38,171 +33,10 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Longest line: that of a few thousand QPs.
 const LINE_MAX: usize = 1 << 20;
 
-/// What can go wrong with the conversation.
-#[derive(Debug, thiserror::Error)]
-pub enum ExchangeError {
-    /// Nobody listens.
-    #[error(
-        "no server at {peer} ({source}): start `feroce perf -i IFACE` there first, with the same -p"
-    )]
-    NoServer {
-        /// Whom we called.
-        peer: String,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-    /// The port to listen on is taken, or not ours to take.
-    #[error("cannot listen on TCP port {port}: {source} (another one: -p, at both ends)")]
-    Listen {
-        /// The port.
-        port: u16,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-    /// The connection ended.
-    #[error("{peer} closed the connection: its program ended (see what it printed)")]
-    Gone {
-        /// The other side.
-        peer: SocketAddr,
-    },
-    /// The peer's kernel does not answer.
-    #[error(
-        "the host of {peer} has not answered on TCP for {} s: it or the way to it is gone",
-        SILENCE.as_secs()
-    )]
-    Silent {
-        /// The other side.
-        peer: SocketAddr,
-    },
-    /// The connection broke.
-    #[error("connection to {peer}: {source}")]
-    Io {
-        /// The other side.
-        peer: SocketAddr,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-    /// The other side speaks another version.
-    #[error(
-        "{peer} speaks version {theirs} of this exchange, we speak {VERSION}: use the same feroce at both ends"
-    )]
-    Version {
-        /// The other side.
-        peer: SocketAddr,
-        /// Its version.
-        theirs: u32,
-    },
-    /// The other side is something else, or breaks the protocol.
-    #[error("{peer} does not talk like feroce perf ({told})")]
-    Nonsense {
-        /// The other side.
-        peer: SocketAddr,
-        /// What was wrong.
-        told: String,
-    },
-    /// The other side gave up and said why.
-    #[error("{peer} gave up: {reason}")]
-    Peer {
-        /// The other side.
-        peer: SocketAddr,
-        /// Its own words.
-        reason: String,
-    },
-}
-
 /// The first line.
 #[derive(Debug, Serialize, Deserialize)]
 struct Greeting {
     feroce_perf: u32,
-}
-
-/// All other lines.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub enum Message {
-    /// From the client: what to do. Its port carries path MTUs up to `active_mtu`; 0 for TCP.
-    Plan { plan: Plan, active_mtu: u32 },
-    /// From the server: agreed. Its port carries path MTUs up to `active_mtu`; 0 for TCP.
-    Agreed { active_mtu: u32 },
-    /// QPs and memory of a side.
-    Side(Side),
-    /// The QPs are connected.
-    Connected,
-    /// From the client: the next round. The data are drawn from `salt`.
-    Round { size: u32, salt: u64 },
-    /// From the server: buffers are prepared. `tcp_port` listens, if TCP is tested.
-    Ready { tcp_port: Option<u16> },
-    /// This side sends no more in this round; it has sent so many messages on each QP, in so long.
-    Done(Done),
-    /// The data are right, and so many bytes were compared.
-    Verdict { checked: u64 },
-    /// From the client: the result of the round.
-    Row(Row),
-    /// From the client: no more rounds.
-    Bye,
-    /// Nothing, but alive.
-    Alive,
-    /// This side gives up.
-    Error { reason: String },
-}
-
-/// What one side did in a round.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Done {
-    /// Messages by QP.
-    pub messages: Vec<u64>,
-    /// From the first post to the last completion.
-    pub nanos: u64,
-}
-
-/// One side's QPs and memory.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Side {
-    pub gid: String,
-    /// The host within which this side carries super-frames, if it does.
-    #[serde(default)]
-    pub super_frames: Option<NonZeroU64>,
-    pub qps: Vec<QpLine>,
-    /// Where data come from, and where atomics work.
-    pub source: RegionLine,
-    /// Where data go.
-    pub target: RegionLine,
-}
-
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct QpLine {
-    pub qpn: u32,
-    pub psn: u32,
-}
-
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct RegionLine {
-    pub addr: u64,
-    pub rkey: u32,
-}
-
-impl RegionLine {
-    /// The key, as work requests name it.
-    pub fn key(self) -> Key {
-        Key(self.rkey)
-    }
-}
-
-impl Side {
-    /// The QPs as the engine wants them; `None` if the line makes no sense.
-    pub fn endpoints(&self) -> Option<Vec<Endpoint>> {
-        let gid: Gid = self.gid.parse().ok()?;
-        let known = |line: &QpLine| line.qpn >> 24 == 0 && line.psn >> 24 == 0;
-        self.qps.iter().all(known).then(|| {
-            let endpoint = |line: &QpLine| Endpoint {
-                qpn: Qpn::masked(line.qpn),
-                psn: Psn::new(line.psn),
-                gid,
-                super_frames: self.super_frames.map(HostId),
-            };
-            self.qps.iter().map(endpoint).collect()
-        })
-    }
 }
 
 /// The conversation with the other side.
@@ -223,7 +57,7 @@ pub struct Control {
 
 impl Control {
     /// Calls a server.
-    pub fn call(server: &str, port: u16) -> Result<Self, Failure> {
+    pub fn call(server: &str, port: u16) -> Result<Self, PerfError> {
         let failed =
             |source| ExchangeError::NoServer { peer: format!("{server} port {port}"), source };
         let mut last = std::io::Error::from(ErrorKind::NotFound);
@@ -237,7 +71,7 @@ impl Control {
     }
 
     /// Begins to talk on a connection: versions first.
-    pub fn greet(stream: TcpStream, peer: SocketAddr) -> Result<Self, Failure> {
+    pub fn greet(stream: TcpStream, peer: SocketAddr) -> Result<Self, PerfError> {
         // An IPv4 client of a listener for both.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let now = Instant::now();
@@ -263,7 +97,7 @@ impl Control {
         let greeting: Greeting = control.parse(&line)?;
         match greeting.feroce_perf {
             VERSION => Ok(control),
-            theirs => Err(ExchangeError::Version { peer, theirs }.into()),
+            theirs => Err(ExchangeError::Version { peer, theirs, ours: VERSION }.into()),
         }
     }
 
@@ -300,14 +134,14 @@ impl Control {
     /// Waits for the next message.
     ///
     /// # Errors
-    /// The other side is gone, gave up or talks nonsense; [`Failure::Interrupted`] on Ctrl-C.
-    pub fn receive(&mut self) -> Result<Message, Failure> {
+    /// The other side is gone, gave up or talks nonsense; [`PerfError::Interrupted`] on Ctrl-C.
+    pub fn receive(&mut self) -> Result<Message, PerfError> {
         loop {
             if let Some(message) = self.waiting.pop_front() {
                 return Ok(message);
             }
             if signal::interrupted() && !self.finishes_rounds {
-                return Err(Failure::Interrupted);
+                return Err(PerfError::Interrupted);
             }
             self.say_alive()?;
             self.listen(Some(LOOK))?;
@@ -429,7 +263,7 @@ impl Control {
         match source.kind() {
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ExchangeError::Gone { peer },
             ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
-                ExchangeError::Silent { peer }
+                ExchangeError::Silent { peer, after: SILENCE }
             }
             _ => ExchangeError::Io { peer, source },
         }
@@ -445,7 +279,7 @@ mod tests {
     /// Our side of a conversation with `other`, which gets the other end of the connection.
     fn talk<T: Send + 'static>(
         other: impl FnOnce(TcpStream) -> T + Send + 'static,
-    ) -> (Result<Control, Failure>, thread::JoinHandle<T>) {
+    ) -> (Result<Control, PerfError>, thread::JoinHandle<T>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let other = thread::spawn(move || other(listener.accept().unwrap().0));
@@ -469,7 +303,7 @@ mod tests {
         assert!(matches!(control.receive(), Ok(Message::Connected)));
         assert!(matches!(control.receive(), Ok(Message::Bye)));
         other.join().unwrap();
-        assert!(matches!(control.receive(), Err(Failure::Exchange(ExchangeError::Gone { .. }))));
+        assert!(matches!(control.receive(), Err(PerfError::Exchange(ExchangeError::Gone { .. }))));
     }
 
     #[test]
@@ -512,20 +346,5 @@ mod tests {
         assert!(matches!(control.receive(), Ok(Message::Bye)));
         let told = control.receive().unwrap_err().to_string();
         assert!(told.contains("gave up: interrupted"), "{told}");
-    }
-
-    #[test]
-    fn numbers_beyond_24_bits_are_no_endpoints() {
-        let region = RegionLine { addr: 0, rkey: 0 };
-        let side = |qpn, psn| Side {
-            gid: "10.0.0.1".to_owned(),
-            super_frames: None,
-            qps: vec![QpLine { qpn, psn }],
-            source: region,
-            target: region,
-        };
-        assert!(side(0x10, 0xff_ffff).endpoints().is_some());
-        assert!(side(1 << 24, 0).endpoints().is_none());
-        assert!(side(0x10, 1 << 24).endpoints().is_none());
     }
 }

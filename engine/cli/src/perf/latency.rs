@@ -3,22 +3,12 @@
 
 use std::time::Instant;
 
-use hdrhistogram::Histogram;
-
-use super::bandwidth::nanos_since;
-use super::exchange::{Control, Done};
-use super::options::{Goal, Op, Plan};
+use super::error::PerfError;
+use super::exchange::Control;
+use super::plan::{Goal, Op, Plan};
+use super::results::{Done, Latencies, histogram, nanos_since};
 use super::session::Session;
 use super::watch::Watch;
-use crate::failure::Failure;
-
-/// Latencies in nanoseconds, to three digits.
-pub type Latencies = Histogram<u64>;
-
-/// An empty histogram: 1 ns to 100 s.
-pub fn histogram() -> Latencies {
-    Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("sensible bounds")
-}
 
 /// Runs a round on the client: returns what both sides did, and the round trips.
 pub fn ping(
@@ -26,7 +16,7 @@ pub fn ping(
     control: &mut Control,
     plan: &Plan,
     goal: Goal,
-) -> Result<(Done, Done, Latencies), Failure> {
+) -> Result<(Done, Done, Latencies), PerfError> {
     let mut watch = Watch::new(control, true, goal);
     let mut latencies = histogram();
     let answered_by_device = plan.op.is_read_or_atomic();
@@ -60,7 +50,7 @@ pub fn pong(
     control: &mut Control,
     plan: &Plan,
     goal: Goal,
-) -> Result<(Done, Done), Failure> {
+) -> Result<(Done, Done), PerfError> {
     let mut watch = Watch::new(control, false, goal);
     let mut count = 0;
     // READs and atomics need no answer of ours.
@@ -90,7 +80,7 @@ fn answered(session: &Session, plan: &Plan, count: u64) -> bool {
     }
 }
 
-fn make_room(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), Failure> {
+fn make_room(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), PerfError> {
     while !session.has_room(0) {
         session.poll()?;
         watch.turn(session.posted(0))?;
@@ -99,7 +89,7 @@ fn make_room(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), Failure
 }
 
 /// Waits for the completions that are still to come. All messages have arrived.
-fn settle(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), Failure> {
+fn settle(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), PerfError> {
     while !session.is_settled() {
         session.poll()?;
         watch.turn(session.posted(0))?;

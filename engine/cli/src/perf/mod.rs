@@ -2,10 +2,14 @@
 
 mod bandwidth;
 mod data;
+pub mod error;
 mod exchange;
 mod latency;
+mod message;
 mod options;
+mod plan;
 mod report;
+mod results;
 mod rounds;
 mod session;
 mod tcp;
@@ -19,16 +23,15 @@ use feroce_engine::net::Gid;
 use feroce_engine::sys;
 use feroce_wire::PathMtu;
 
-pub use data::CheckError;
-pub use exchange::ExchangeError;
 pub use options::Options;
-pub use session::CompletionError;
 
 use crate::failure::{self, Failure};
 use crate::open::OpenDevice;
 use crate::{privileges, signal};
-use exchange::{Control, Message};
-use options::{Plan, Transport};
+use error::{ExchangeError, PerfError};
+use exchange::Control;
+use message::Message;
+use plan::{Plan, Transport};
 use report::Report;
 use rounds::Bench;
 use session::Session;
@@ -49,7 +52,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         }
     };
     let run = match (&options.server, &listener) {
-        (Some(server), _) => Control::call(server, options.port).and_then(|mut control| {
+        (Some(server), _) => Control::call(server, options.port).map_err(Failure::from).and_then(|mut control| {
             let run = be_client(options, &plan, device.as_ref(), &mut control);
             tell(&mut control, run)
         }),
@@ -75,7 +78,7 @@ fn listen(port: u16) -> Result<TcpListener, Failure> {
 /// The other side learns why it ended here.
 fn tell(control: &mut Control, run: Result<(), Failure>) -> Result<(), Failure> {
     match &run {
-        Ok(()) | Err(Failure::Exchange(_)) => {}
+        Ok(()) | Err(Failure::Perf(PerfError::Exchange(_))) => {}
         Err(failure) => control.give_up(&failure::chain(failure)),
     }
     run
@@ -93,12 +96,14 @@ fn serve(
         let Some((stream, peer)) = wait_for_client(listener).map_err(failed)? else {
             return Ok(()); // Ctrl-C while nothing was under way.
         };
-        let served = Control::greet(stream, peer).and_then(|mut control| {
+        let served = Control::greet(stream, peer).map_err(Failure::from).and_then(|mut control| {
             let run = be_server(options, device, &mut control);
             tell(&mut control, run)
         });
         match served {
-            Err(Failure::Interrupted) => return Err(Failure::Interrupted),
+            Err(Failure::Perf(PerfError::Interrupted)) => {
+                return Err(PerfError::Interrupted.into());
+            }
             Err(failure) if options.persist => eprintln!("feroce: {}", failure::chain(&failure)),
             served if !options.persist => return served,
             _ => {}
@@ -140,7 +145,7 @@ fn be_client(
     let mut report = Report::new(options.json, options.report_gbits, plan);
     let mut bench = prepare(options, plan, device, control, active_mtu.min(theirs), &mut report)?;
     let run = rounds::lead(&mut bench, plan, control, &mut report);
-    if matches!(run, Ok(()) | Err(Failure::Interrupted)) {
+    if matches!(run, Ok(()) | Err(Failure::Perf(PerfError::Interrupted))) {
         report.end(device)?;
     }
     run

@@ -2,9 +2,12 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::exchange::{Control, Done, Message};
-use super::options::{Goal, Plan};
-use super::report::{LatencyRow, Report, Row};
+use super::error::PerfError;
+use super::exchange::Control;
+use super::message::Message;
+use super::plan::{Goal, Plan};
+use super::report::Report;
+use super::results::{Done, LatencyRow, Row};
 use super::session::Session;
 use super::{bandwidth, latency, tcp};
 use crate::failure::Failure;
@@ -22,7 +25,7 @@ pub enum Bench {
 /// Runs all rounds as the client.
 ///
 /// # Errors
-/// [`Failure::Interrupted`] after a round that Ctrl-C cut short and that was reported; else what failed.
+/// [`PerfError::Interrupted`] after a round that Ctrl-C cut short and that was reported; else what failed.
 pub fn lead(
     bench: &mut Bench,
     plan: &Plan,
@@ -45,7 +48,7 @@ pub fn lead(
         }
     }
     control.send(&Message::Bye)?;
-    if signal::interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
+    if signal::interrupted() { Err(PerfError::Interrupted.into()) } else { Ok(()) }
 }
 
 /// Data of another run are not mistaken for those of this one.
@@ -61,7 +64,7 @@ fn lead_roce(
     size: u32,
     salt: u64,
     goal: Goal,
-) -> Result<Row, Failure> {
+) -> Result<Row, PerfError> {
     session.prepare(size, salt);
     begin(control, size, salt)?;
     let (own, peer, latencies) = match plan.latency {
@@ -87,7 +90,7 @@ fn lead_tcp(
     size: u32,
     salt: u64,
     goal: Goal,
-) -> Result<Row, Failure> {
+) -> Result<Row, PerfError> {
     let port = begin(control, size, salt)?;
     let port = port.ok_or_else(|| control.nonsense("no TCP port to connect to"))?;
     let stream = tcp::connect(control.peer().ip(), port)?;
@@ -103,7 +106,7 @@ fn lead_tcp(
 }
 
 /// Tells the server of the round and waits until it is prepared.
-fn begin(control: &mut Control, size: u32, salt: u64) -> Result<Option<u16>, Failure> {
+fn begin(control: &mut Control, size: u32, salt: u64) -> Result<Option<u16>, PerfError> {
     control.send(&Message::Round { size, salt })?;
     match control.receive()? {
         Message::Ready { tcp_port } => Ok(tcp_port),
@@ -141,7 +144,7 @@ fn follow_roce(
     control: &mut Control,
     size: u32,
     salt: u64,
-) -> Result<(), Failure> {
+) -> Result<(), PerfError> {
     session.prepare(size, salt);
     control.send(&Message::Ready { tcp_port: None })?;
     let goal = plan.goal(size);
@@ -153,7 +156,7 @@ fn follow_roce(
     Ok(())
 }
 
-fn follow_tcp(plan: &Plan, control: &mut Control, size: u32) -> Result<(), Failure> {
+fn follow_tcp(plan: &Plan, control: &mut Control, size: u32) -> Result<(), PerfError> {
     let (listener, port) = tcp::listen(control.local()?.ip())?;
     control.send(&Message::Ready { tcp_port: Some(port) })?;
     let stream = tcp::accept(&listener)?;
@@ -171,7 +174,7 @@ fn verdicts(
     control: &mut Control,
     own: &Done,
     peer: &Done,
-) -> Result<Option<u64>, Failure> {
+) -> Result<Option<u64>, PerfError> {
     if !plan.check {
         return Ok(None);
     }

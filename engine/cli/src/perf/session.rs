@@ -5,14 +5,15 @@ use std::cell::OnceCell;
 use feroce_engine::device::{Buffer, CompletionQueue, ConnectOptions, MAX_WR, QpInit, QueuePair};
 use feroce_engine::memory::Access;
 use feroce_engine::verbs::{
-    Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
+    Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
 };
 use feroce_wire::{PathMtu, Psn};
 
-use super::data::{self, CheckError, Expected, Layout, at};
-use super::exchange::{Done, QpLine, RegionLine, Side};
-use super::options::{Goal, Op, Plan};
-use crate::failure::Failure;
+use super::data::{self, Expected, Layout, at};
+use super::error::{CheckError, CompletionError, PerfError};
+use super::message::{QpLine, RegionLine, Side};
+use super::plan::{Goal, Op, Plan};
+use super::results::Done;
 use crate::open::OpenDevice;
 
 /// Marks the numbers of receives.
@@ -21,28 +22,6 @@ const RECEIVE: u64 = 1 << 63;
 const QP_BITS: u32 = 16;
 /// Completions taken at once.
 const BATCH: usize = 64;
-
-/// A work request that failed.
-#[derive(Debug, thiserror::Error)]
-#[error("{what} of {size} bytes on QP {qp:#x} failed: {status}{}", remedy(*.status))]
-pub struct CompletionError {
-    what: &'static str,
-    size: u32,
-    qp: u32,
-    status: Status,
-}
-
-fn remedy(status: Status) -> &'static str {
-    match status {
-        Status::RetryExceeded => {
-            " (the peer stopped answering: its program ended, the way to it is cut or drops large \
-             packets, or too many are lost for --timeout and --retry)"
-        }
-        Status::RnrRetryExceeded => " (the peer posts no receives: see what it printed)",
-        Status::RemoteAccess => " (the peer withdrew its memory: see what it printed)",
-        _ => "",
-    }
-}
 
 /// What happened on one QP. Sends count from the start of the round, receives from that of the session.
 #[derive(Debug, Clone, Copy, Default)]
@@ -89,7 +68,7 @@ impl Session {
         is_client: bool,
         sgid_index: u32,
         path_mtu: PathMtu,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, PerfError> {
         let pd = device.device.alloc_pd();
         let layout = Layout::new(plan);
         let rights = Access::LOCAL_WRITE
@@ -133,7 +112,7 @@ impl Session {
     }
 
     /// What the other side must know.
-    pub fn side(&self) -> Result<Side, Failure> {
+    pub fn side(&self) -> Result<Side, PerfError> {
         let ends = self.qps.iter().zip(&self.psns);
         let ends = ends.map(|(qp, &psn)| qp.endpoint(psn, self.sgid_index));
         let ends = ends.collect::<Result<Vec<_>, _>>()?;
@@ -155,7 +134,7 @@ impl Session {
 
     /// Connects to the QPs of the other side, and posts the first receives. `None` in the answer: what the
     /// other side told makes no sense.
-    pub fn connect(&mut self, peer: &Side) -> Result<Option<()>, Failure> {
+    pub fn connect(&mut self, peer: &Side) -> Result<Option<()>, PerfError> {
         let Some(ends) = peer.endpoints().filter(|ends| ends.len() == self.qps.len()) else {
             return Ok(None);
         };
@@ -240,7 +219,7 @@ impl Session {
 
     /// Whether everything that was posted is complete. What was posted without a completion to come is
     /// followed by one more message that has one.
-    pub fn drained(&mut self) -> Result<bool, Failure> {
+    pub fn drained(&mut self) -> Result<bool, PerfError> {
         let mut drained = true;
         for qp in 0..self.qps.len() {
             if self.flows[qp].signaled < self.flows[qp].posted && self.has_room(qp) {
@@ -279,7 +258,7 @@ impl Session {
     }
 
     /// Posts the next message on QP `qp`, with a completion if it is the last of its group or `signaled`.
-    pub fn post(&mut self, qp: usize, signaled: bool) -> Result<(), Failure> {
+    pub fn post(&mut self, qp: usize, signaled: bool) -> Result<(), PerfError> {
         let message = self.flows[qp].posted;
         let group = u64::from(self.plan.tx_depth / 4).max(1);
         let signaled = signaled || (message + 1).is_multiple_of(group);
@@ -336,7 +315,7 @@ impl Session {
         }
     }
 
-    fn post_receive(&mut self, qp: usize) -> Result<(), Failure> {
+    fn post_receive(&mut self, qp: usize) -> Result<(), PerfError> {
         let flow = &mut self.flows[qp];
         let offset = self.layout.offset(qp, flow.receives_posted);
         let stride = u32::try_from(self.layout.stride).expect("at most 1 GiB and a line");
@@ -350,9 +329,9 @@ impl Session {
     ///
     /// # Errors
     /// A work request failed, or the peer told counts that cannot be.
-    pub fn poll(&mut self) -> Result<usize, Failure> {
+    pub fn poll(&mut self) -> Result<usize, PerfError> {
         if let Some(told) = self.misfit.get() {
-            return Err(Failure::Plan(told.clone()));
+            return Err(PerfError::Plan(told.clone()));
         }
         let mut completions = std::mem::take(&mut self.completions);
         completions.clear();
@@ -364,7 +343,7 @@ impl Session {
         Ok(count)
     }
 
-    fn account(&mut self, completion: &Completion) -> Result<(), Failure> {
+    fn account(&mut self, completion: &Completion) -> Result<(), PerfError> {
         let is_receive = completion.wr_id & RECEIVE != 0;
         if !completion.is_success() {
             let what = if is_receive { "receive" } else { self.plan.op.name() };
@@ -402,9 +381,9 @@ impl Session {
     }
 
     /// Compares what came in the round with what was sent; returns how many bytes were compared.
-    pub fn check(&self, own: &Done, peer: &Done) -> Result<u64, Failure> {
+    pub fn check(&self, own: &Done, peer: &Done) -> Result<u64, PerfError> {
         if let Some(told) = self.misfit_of(peer) {
-            return Err(Failure::Plan(told));
+            return Err(PerfError::Plan(told));
         }
         let atomic = self.plan.op.is_atomic();
         let sent = if self.plan.op == Op::Read { own } else { peer };

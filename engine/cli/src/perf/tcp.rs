@@ -5,12 +5,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::bandwidth::nanos_since;
-use super::exchange::{Control, Done};
-use super::latency::{Latencies, histogram};
-use super::options::Goal;
+use super::error::PerfError;
+use super::exchange::Control;
+use super::plan::Goal;
+use super::results::{Done, Latencies, histogram, nanos_since};
 use super::watch::Watch;
-use crate::failure::Failure;
 use crate::signal;
 
 /// How long the other side may take to connect, and a blocked write to move.
@@ -21,19 +20,19 @@ const LOOK: Duration = Duration::from_millis(10);
 /// The server reads this much at once, or a message if that is longer.
 const READ: usize = 1 << 20;
 
-fn failed(action: &'static str) -> impl Fn(std::io::Error) -> Failure {
-    move |source| Failure::Tcp { action, source }
+fn failed(action: &'static str) -> impl Fn(std::io::Error) -> PerfError {
+    move |source| PerfError::Tcp { action, source }
 }
 
 /// Listens for the connection under test, on the address that the conversation uses.
-pub fn listen(address: IpAddr) -> Result<(TcpListener, u16), Failure> {
+pub fn listen(address: IpAddr) -> Result<(TcpListener, u16), PerfError> {
     let listener = TcpListener::bind((address, 0)).map_err(failed("listen"))?;
     let port = listener.local_addr().map_err(failed("listen"))?.port();
     Ok((listener, port))
 }
 
 /// Waits for the connection under test.
-pub fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
+pub fn accept(listener: &TcpListener) -> Result<TcpStream, PerfError> {
     listener.set_nonblocking(true).map_err(failed("listen"))?;
     let started = Instant::now();
     while !signal::interrupted() {
@@ -45,16 +44,16 @@ pub fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
             Err(error) => return Err(failed("accept")(error)),
         }
     }
-    Err(Failure::Interrupted)
+    Err(PerfError::Interrupted)
 }
 
 /// Connects to the server.
-pub fn connect(server: IpAddr, port: u16) -> Result<TcpStream, Failure> {
+pub fn connect(server: IpAddr, port: u16) -> Result<TcpStream, PerfError> {
     let address = SocketAddr::new(server, port);
     set_up(TcpStream::connect_timeout(&address, PATIENCE).map_err(failed("connect"))?)
 }
 
-fn set_up(stream: TcpStream) -> Result<TcpStream, Failure> {
+fn set_up(stream: TcpStream) -> Result<TcpStream, PerfError> {
     let set_up = stream
         .set_nonblocking(false)
         .and_then(|()| stream.set_nodelay(true))
@@ -70,7 +69,7 @@ pub fn send_all(
     control: &mut Control,
     size: u32,
     goal: Goal,
-) -> Result<Done, Failure> {
+) -> Result<Done, PerfError> {
     let mut watch = Watch::new(control, true, goal);
     let message = vec![0x5a; size as usize];
     let started = Instant::now();
@@ -93,7 +92,7 @@ pub fn send_all(
 }
 
 /// Receives all that comes, and tells how many messages that was.
-pub fn receive_all(mut stream: TcpStream, control: &mut Control, size: u32) -> Result<(), Failure> {
+pub fn receive_all(mut stream: TcpStream, control: &mut Control, size: u32) -> Result<(), PerfError> {
     let mut watch = Watch::new(control, false, Goal::Messages(0));
     let mut buffer = vec![0; READ.max(size as usize)];
     let mut bytes = 0;
@@ -117,7 +116,7 @@ pub fn ping(
     control: &mut Control,
     size: u32,
     goal: Goal,
-) -> Result<(Done, Latencies), Failure> {
+) -> Result<(Done, Latencies), PerfError> {
     let mut watch = Watch::new(control, true, goal);
     let mut latencies = histogram();
     let mut message = vec![0x5a; size as usize];
@@ -142,7 +141,7 @@ pub fn ping(
 }
 
 /// Sends each message back, until the stream ends.
-pub fn pong(mut stream: TcpStream, control: &mut Control, size: u32) -> Result<(), Failure> {
+pub fn pong(mut stream: TcpStream, control: &mut Control, size: u32) -> Result<(), PerfError> {
     let mut watch = Watch::new(control, false, Goal::Messages(0));
     let mut message = vec![0; size as usize];
     stream.set_nonblocking(true).map_err(failed("set up the connection"))?;
@@ -162,7 +161,7 @@ fn send_blocking(
     message: &[u8],
     count: u64,
     watch: &mut Watch<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), PerfError> {
     let mut rest = message;
     let mut blocked: Option<Instant> = None;
     while !rest.is_empty() {
@@ -189,7 +188,7 @@ fn send_spinning(
     stream: &mut TcpStream,
     message: &[u8],
     watch: &mut Watch<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), PerfError> {
     let mut rest = message;
     while !rest.is_empty() {
         match stream.write(rest) {
@@ -206,7 +205,7 @@ fn receive_spinning(
     stream: &mut TcpStream,
     message: &mut [u8],
     watch: &mut Watch<'_>,
-) -> Result<bool, Failure> {
+) -> Result<bool, PerfError> {
     let mut have = 0;
     while have < message.len() {
         match stream.read(&mut message[have..]) {
@@ -229,7 +228,7 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::thread;
 
-    use super::super::exchange::Message;
+    use super::super::message::Message;
     use super::*;
 
     /// Longer than the time between two signs of life.
@@ -274,8 +273,8 @@ mod tests {
 
     /// Runs `run` in a thread against what is returned.
     fn against<T: Send + 'static>(
-        run: impl FnOnce(TcpStream, &mut Control) -> Result<T, Failure> + Send + 'static,
-    ) -> (Other, thread::JoinHandle<Result<T, Failure>>) {
+        run: impl FnOnce(TcpStream, &mut Control) -> Result<T, PerfError> + Send + 'static,
+    ) -> (Other, thread::JoinHandle<Result<T, PerfError>>) {
         let [ours, theirs] = pair();
         let [own, other] = pair();
         let thread = thread::spawn(move || {
@@ -307,7 +306,7 @@ mod tests {
         let Other { control, stream } = other;
         drop(control);
         let failure = thread.join().unwrap().unwrap_err();
-        assert!(matches!(failure, Failure::Exchange(_)), "{failure}");
+        assert!(matches!(failure, PerfError::Exchange(_)), "{failure}");
         drop(stream);
     }
 

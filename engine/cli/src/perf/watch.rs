@@ -3,9 +3,11 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use super::exchange::{Control, Done, Message};
-use super::options::Goal;
-use crate::failure::Failure;
+use super::error::PerfError;
+use super::exchange::Control;
+use super::message::Message;
+use super::plan::Goal;
+use super::results::Done;
 use crate::signal;
 
 /// Turns of the loop between two looks at the clock.
@@ -53,7 +55,7 @@ impl<'a> Watch<'a> {
     ///
     /// # Errors
     /// The other side is gone or gave up; Ctrl-C at the server.
-    pub fn turn(&mut self, messages: u64) -> Result<(), Failure> {
+    pub fn turn(&mut self, messages: u64) -> Result<(), PerfError> {
         self.turns += 1;
         if self.turns < TURNS {
             return Ok(());
@@ -63,7 +65,7 @@ impl<'a> Watch<'a> {
         if now < self.next_look { Ok(()) } else { self.look(now, messages) }
     }
 
-    fn look(&mut self, now: Instant, messages: u64) -> Result<(), Failure> {
+    fn look(&mut self, now: Instant, messages: u64) -> Result<(), PerfError> {
         self.next_look = now + PERIOD;
         if let Some(message) = self.control.poll()? {
             self.take(message)?;
@@ -74,7 +76,7 @@ impl<'a> Watch<'a> {
         if signal::interrupted() {
             // The client ends its round early and reports; the server has nothing to report.
             if !self.is_client {
-                return Err(Failure::Interrupted);
+                return Err(PerfError::Interrupted);
             }
             self.stop = true;
         }
@@ -85,7 +87,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    fn take(&mut self, message: Message) -> Result<(), Failure> {
+    fn take(&mut self, message: Message) -> Result<(), PerfError> {
         match message {
             Message::Done(done) if self.peer_done.is_none() => {
                 self.peer_done = Some(done);
@@ -106,7 +108,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Waits until the other side has told that it is done.
-    pub fn wait_for_peer(&mut self) -> Result<Done, Failure> {
+    pub fn wait_for_peer(&mut self) -> Result<Done, PerfError> {
         loop {
             if let Some(done) = &self.peer_done {
                 return Ok(done.clone());
@@ -117,7 +119,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Tells the other side what this one did.
-    pub fn tell_done(&mut self, done: &Done) -> Result<(), Failure> {
+    pub fn tell_done(&mut self, done: &Done) -> Result<(), PerfError> {
         self.clear();
         Ok(self.control.send(&Message::Done(done.clone()))?)
     }
