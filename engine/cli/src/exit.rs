@@ -92,8 +92,9 @@ const TABLE: &[Row] = &[
         exit: Exit::Findings,
         code: 3,
         name: "findings",
-        meaning: "the command did its work and found something: a warning (doctor), a gate that \
-                  does not hold or loss in a lossless network (fabric), a finding (pfc)",
+        meaning: "the command did its work and found something: a warning (doctor); a gate that \
+                  does not hold, or loss in a lossless network (fabric); a finding, or a storm \
+                  stopped by a signal (pfc)",
         scope: Scope::Only(&["doctor", "fabric", "pfc"]),
     },
     Row {

@@ -144,7 +144,7 @@ fn sizes_that_nothing_counts_are_refused() {
     fs::write(folder.path("sizes.txt"), "0 0 5000000000000 100").expect("a file");
     let poisson = "kind = \"poisson\"\nload = \"1%\"\nsizes = \"sizes.txt\"\nname = \"incast\"";
     fs::write(&file, SMALL.replace("name = \"incast\"", poisson)).expect("a file");
-    let output = feroce_fabric(&["run", &file]);
+    let output = fabric(&["run", &file]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), told.lines().count()), (Some(1), 1), "{told}");
     assert!(
@@ -229,7 +229,7 @@ fn a_case_for_each_value() {
 
 #[test]
 fn every_scenario_in_the_folder_comes_with_the_program_and_is_right() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../pfc-tools/scenarios");
     let mut files: Vec<String> = fs::read_dir(folder)
         .expect("a folder")
         .map(|entry| entry.expect("an entry").path())
@@ -248,7 +248,7 @@ fn every_scenario_in_the_folder_comes_with_the_program_and_is_right() {
 /// Each table is asked for its keys, which it tells when it gets one that it does not know.
 #[test]
 fn every_key_is_in_the_documentation() {
-    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/fabric.md");
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fabric.md");
     let document = fs::read_to_string(document).expect("the document");
     let mut told_of = 0;
     let mut check = |text: &str| {
@@ -288,8 +288,8 @@ fn every_key_is_in_the_documentation() {
     assert!(told_of > 100, "{told_of}");
 }
 
-fn feroce_fabric(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_feroce-fabric")).args(arguments).output().expect("it runs")
+fn fabric(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_feroce")).arg("fabric").args(arguments).output().expect("it runs")
 }
 
 /// A folder that goes with the test.
@@ -379,7 +379,7 @@ fn the_same_scenario_and_seed_give_the_same_bytes() {
     let run = |out: &str, seed: &str| {
         let out = folder.path(out);
         let output =
-            feroce_fabric(&["run", &folder.path("mixed.toml"), "--out", &out, "--seed", seed]);
+            fabric(&["run", &folder.path("mixed.toml"), "--out", &out, "--seed", seed]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         [output.stdout, contents(&out)].concat()
     };
@@ -401,12 +401,12 @@ fn a_miss_that_is_explained_is_no_failure() {
     let text =
         SMALL.replace("at_least = 5", "at_least = 41\nns3 = 38.3\nexplained = \"a line has 40\"");
     fs::write(&file, text).expect("a file");
-    let output = feroce_fabric(&["run", &file, "--out", &folder.path("data")]);
+    let output = fabric(&["run", &file, "--out", &folder.path("data")]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(shown.contains("not met: a line has 40") && shown.contains("ns-3 38.30"), "{shown}");
     let report = ["report", &folder.path("data"), "--out", &folder.path("report")];
-    assert_eq!(feroce_fabric(&report).status.code(), Some(0));
+    assert_eq!(fabric(&report).status.code(), Some(0));
     let report = fs::read_to_string(folder.path("report/report.md")).expect("a report");
     for due in [
         "1 of 2, 1 explained",
@@ -423,12 +423,12 @@ fn a_gate_that_does_not_hold_and_a_loss_are_told_by_the_exit_code() {
     let folder = Folder::new("codes");
     let file = folder.path("small.toml");
     fs::write(&file, SMALL).expect("a file");
-    let output = feroce_fabric(&["run", &file]);
+    let output = fabric(&["run", &file]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let output = feroce_fabric(&["run", &file, "--set", "gate.0.at_least=41"]);
+    let output = fabric(&["run", &file, "--set", "gate.0.at_least=41"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stdout).contains("NOT MET"));
-    let output = feroce_fabric(&[
+    let output = fabric(&[
         "run",
         &file,
         "--set",
@@ -439,10 +439,10 @@ fn a_gate_that_does_not_hold_and_a_loss_are_told_by_the_exit_code() {
     assert_eq!(output.status.code(), Some(3));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("packets dropped at switches: NOT LOSSLESS"), "{text}");
-    let output = feroce_fabric(&["run", &file, "--case", "no"]);
+    let output = fabric(&["run", &file, "--case", "no"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(feroce_fabric(&["run"]).status.code(), Some(2));
-    assert_eq!(feroce_fabric(&["list"]).status.code(), Some(0));
+    assert_eq!(fabric(&["run"]).status.code(), Some(2));
+    assert_eq!(fabric(&["list"]).status.code(), Some(0));
 }
 
 /// A lossless network in which a packet is lost or damaged, a NAK is seen, or a timer runs out fails, whatever the gates say.
@@ -460,7 +460,7 @@ fn each_kind_of_loss_fails_a_lossless_network() {
         let text = SMALL.replace("at_least = 5", "at_least = 0").replace("dcqcn", "none");
         fs::write(&file, text.replace("[switch]", &format!("{added}[switch]"))).expect("a file");
         let run =
-            |lossless| feroce_fabric(&["run", &file, "--set", &format!("lossless={lossless}")]);
+            |lossless| fabric(&["run", &file, "--set", &format!("lossless={lossless}")]);
         let (fails, holds) = (run(true), run(false));
         let shown = String::from_utf8_lossy(&fails.stdout).into_owned();
         assert_eq!(fails.status.code(), Some(3), "{added}: {shown}");

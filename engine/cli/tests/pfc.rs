@@ -1,4 +1,4 @@
-//! `feroce-pfc` as people run it: captures of each kind, bad input of each kind, and what goes through a pair of interfaces. The latter needs root.
+//! `feroce pfc` as people run it: captures of each kind, bad input of each kind, and what goes through a pair of interfaces. The latter needs root.
 
 use std::fs;
 use std::io::Write;
@@ -24,7 +24,7 @@ use serde_json::Value;
 const SRC: MacAddr = MacAddr([2, 0, 0, 0, 0, 7]);
 
 fn pfc(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_feroce-pfc")).args(arguments).output().expect("it runs")
+    Command::new(env!("CARGO_BIN_EXE_feroce")).arg("pfc").args(arguments).output().expect("it runs")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -191,8 +191,8 @@ fn bad_captures_get_one_line_and_exit_code_2() {
     // What comes ahead of the fault is shown.
     let summary = summary(&pfc(&["decode", &cut, "--json"]));
     assert_eq!(summary["frames"]["pfc"], 10);
-    let mut piped = Command::new(env!("CARGO_BIN_EXE_feroce-pfc"));
-    let piped = piped.args(["decode", "-"]).stdin(Stdio::null()).output().unwrap();
+    let mut piped = Command::new(env!("CARGO_BIN_EXE_feroce"));
+    let piped = piped.args(["pfc", "decode", "-"]).stdin(Stdio::null()).output().unwrap();
     assert_eq!((piped.status.code(), text(&piped.stderr).lines().count()), (Some(2), 1));
 }
 
@@ -249,7 +249,7 @@ fn without_privilege_one_line_says_so() {
     let Some(pair) = Pair::new("poor") else { return };
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &pair.0, "setpriv", "--bounding-set=-all"]);
-    command.args([env!("CARGO_BIN_EXE_feroce-pfc"), "watch", "v0"]);
+    command.args([env!("CARGO_BIN_EXE_feroce"), "pfc", "watch", "v0"]);
     let output = command.output().expect("ip");
     let told = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{told}");
@@ -260,8 +260,8 @@ fn without_privilege_one_line_says_so() {
 fn a_capture_comes_from_standard_input_too() {
     let good = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::ETHERNET);
     for capture in [zipped(&good), good] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_feroce-pfc"));
-        command.args(["decode", "-", "--json"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
+        command.args(["pfc", "decode", "-", "--json"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut decoder = command.spawn().unwrap();
         decoder.stdin.take().unwrap().write_all(&capture).unwrap();
         let summary = summary(&decoder.wait_with_output().unwrap());
@@ -301,7 +301,7 @@ fn what_is_sent_is_decoded_and_wrong_frames_are_named() {
         assert_eq!(pfc(&send).status.code(), Some(0));
         let html = folder.path("x.html");
         let output = pfc(&["decode", &file, "--rate", "100G", "--json", "--html", &html]);
-        assert_eq!(output.status.code(), Some(1), "{kind}: findings");
+        assert_eq!(output.status.code(), Some(3), "{kind}: findings");
         assert_eq!(summary(&output)["findings"][kind], 1, "{kind}");
         assert!(fs::read_to_string(html).unwrap().contains(kind));
     }
@@ -329,7 +329,7 @@ impl Pair {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0, env!("CARGO_BIN_EXE_feroce-pfc")]).args(arguments);
+        command.args(["netns", "exec", &self.0, env!("CARGO_BIN_EXE_feroce"), "pfc"]).args(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -369,7 +369,7 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
     pair.command(&["send", "frame", "v0", "--malformed", "padding"]).output().unwrap();
     kill(Pid::from_raw(watcher.id().try_into().unwrap()), Signal::SIGINT).unwrap();
     let output = watcher.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "a wrong frame was seen: {output:?}");
+    assert_eq!(output.status.code(), Some(3), "a wrong frame was seen: {output:?}");
     let figures = summary(&output);
     let priority = &figures["senders"][0]["priorities"]["3"];
     assert_eq!((&priority["xoff"], &priority["xon"]), (&501.into(), &1.into()), "{figures}");
@@ -402,7 +402,7 @@ fn a_storm_that_is_stopped_lets_go() {
     thread::sleep(Duration::from_millis(500));
     kill(Pid::from_raw(storm.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
     let output = storm.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     assert!(text(&output.stdout).contains("stopped by a signal; XON sent"), "{output:?}");
     kill(Pid::from_raw(watcher.id().try_into().unwrap()), Signal::SIGINT).unwrap();
     let figures = summary(&watcher.wait_with_output().unwrap());
@@ -463,7 +463,7 @@ fn a_watchdog_tells_of_a_storm_runs_the_commands_and_keeps_figures() {
     }
     signal(&dog, Signal::SIGTERM);
     let output = dog.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "there was a storm: {output:?}");
+    assert_eq!(output.status.code(), Some(3), "there was a storm: {output:?}");
     let said = text(&output.stdout);
     assert!(
         said.contains("v1: priority 3: storm") && said.contains("v1: priority 3: restored"),
@@ -512,7 +512,7 @@ fn the_doctor_says_what_a_driver_does_not_know_and_leaves_everything_alone() {
     let link = || Command::new("ip").args(["-n", &pair.0, "-d", "link"]).output().unwrap().stdout;
     let before = link();
     let output = pair.command(&["doctor", "v0"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
     let said = text(&output.stdout);
     assert!(
         said.contains("EOPNOTSUPP: driver veth") && said.contains("ip link set dev v0 mtu"),

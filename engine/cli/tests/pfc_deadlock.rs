@@ -90,11 +90,11 @@ fn a_fat_tree_comes_to_a_stand_only_with_detours() {
     assert_eq!(found.cycle.len(), 8);
 }
 
-/// Runs `feroce-pfc deadlock` on one of the scenarios.
+/// Runs `feroce pfc deadlock` on one of the scenarios.
 fn told(arguments: &[&str]) -> (String, Option<i32>) {
-    let program = env!("CARGO_BIN_EXE_feroce-pfc");
+    let program = env!("CARGO_BIN_EXE_feroce");
     let Output { stdout, stderr, status } =
-        Command::new(program).arg("deadlock").args(arguments).output().expect("it runs");
+        Command::new(program).args(["pfc", "deadlock"]).args(arguments).output().expect("it runs");
     let text = [stdout, stderr].concat();
     (String::from_utf8(text).expect("text"), status.code())
 }
@@ -102,7 +102,7 @@ fn told(arguments: &[&str]) -> (String, Option<i32>) {
 #[test]
 fn the_command_finds_the_cycle_and_what_to_change() {
     let (text, code) = told(&["deadlock-ring"]);
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(3));
     for line in [
         "a cycle of 5 lines, each of which can wait for the next:",
         "  s2 pauses port 2 of s1 while its own line to s3 is paused (packets from h1 to h3)",
@@ -113,7 +113,7 @@ fn the_command_finds_the_cycle_and_what_to_change() {
     }
     let (text, code) = told(&["deadlock-fat-tree", "--case", "two lines down", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(3));
     assert_eq!(report["cycle"].as_array().map(Vec::len), Some(8));
     let turns = serde_json::json!(["l1 > t2 > l2", "l2 > t2 > l1"]);
     assert_eq!((&report["turns"]["what"], &report["turns"]["is_minimum"]), (&turns, &true.into()));
@@ -148,9 +148,9 @@ fn no_traffic_is_needed() {
     let name = file.to_str().expect("text");
     let (text, code) = told(&[name, "--run"]);
     let (refused, refusal) = told(&[name, "--traffic"]);
-    let fabric = Command::new(env!("CARGO_BIN_EXE_feroce-fabric")).args(["run", name]).output();
+    let fabric = Command::new(env!("CARGO_BIN_EXE_feroce")).args(["fabric", "run", name]).output();
     std::fs::remove_file(&file).expect("the file");
-    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(code, Some(3), "{text}");
     let same = told(&["deadlock-ring", "--run"]).0;
     let cycle = "priority 3: 10 dependencies between 10 lines, by packets between all hosts";
     assert!(text.contains(cycle) && text.contains("in the fabric, as it is, 5 flows"), "{text}");
@@ -169,7 +169,7 @@ fn no_traffic_is_needed() {
 fn the_fabric_shows_both() {
     let (text, code) = told(&["deadlock-ring", "--run", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(3));
     let [before, after] = &report["runs"].as_array().expect("runs")[..] else { panic!("{text}") };
     assert!(before["deadlock"].is_string() && before["goodput"] == 0.0, "{before}");
     assert!(after["deadlock"].is_null() && after["starved"] == 0, "{after}");

@@ -116,7 +116,8 @@ pub fn at(offset: u64) -> usize {
 mod tests {
     use feroce_engine::device::settings::Settings;
 
-    use super::super::options::{Op, TestOptions};
+    use super::super::options::TestOptions;
+    use super::super::plan::Op;
     use super::*;
 
     #[test]
