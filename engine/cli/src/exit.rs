@@ -20,7 +20,7 @@ pub enum Exit {
     Usage,
     /// The input of `feroce conform` or `feroce pfc` cannot be used.
     Unusable,
-    /// The command did its work and found something to report.
+    /// `feroce doctor`, `fabric` or `pfc` did its work and found something.
     Findings,
     /// `feroce doctor` found an error.
     Errors,
@@ -52,13 +52,7 @@ struct Row {
 
 /// The table, in the order of the codes. A code has one meaning per subcommand.
 const TABLE: &[Row] = &[
-    Row {
-        exit: Exit::Ok,
-        code: 0,
-        name: "ok",
-        meaning: "the command did its work and found nothing to report",
-        scope: Scope::All,
-    },
+    Row { exit: Exit::Ok, code: 0, name: "ok", meaning: "done; nothing found", scope: Scope::All },
     Row {
         exit: Exit::Failed,
         code: 1,
@@ -84,31 +78,42 @@ const TABLE: &[Row] = &[
         exit: Exit::Unusable,
         code: 2,
         name: "unusable",
-        meaning: "the command line, a file, an interface or the privileges cannot be used; \
-                  the message says why",
+        meaning: "the command line, a file or an interface cannot be used",
         scope: Scope::Only(&["conform", "pfc"]),
     },
     Row {
         exit: Exit::Findings,
         code: 3,
+        name: "warnings",
+        meaning: "the worst finding is a warning",
+        scope: Scope::Only(&["doctor"]),
+    },
+    Row {
+        exit: Exit::Findings,
+        code: 3,
+        name: "gate",
+        meaning: "a gate does not hold, or a lossless network lost packets",
+        scope: Scope::Only(&["fabric"]),
+    },
+    Row {
+        exit: Exit::Findings,
+        code: 3,
         name: "findings",
-        meaning: "the command did its work and found something: a warning (doctor); a gate that \
-                  does not hold, or loss in a lossless network (fabric); a finding, or a storm \
-                  stopped by a signal (pfc)",
-        scope: Scope::Only(&["doctor", "fabric", "pfc"]),
+        meaning: "something was found, or a signal stopped a storm early",
+        scope: Scope::Only(&["pfc"]),
     },
     Row {
         exit: Exit::Errors,
         code: 4,
         name: "errors",
-        meaning: "an error was found",
+        meaning: "the worst finding is an error",
         scope: Scope::Only(&["doctor"]),
     },
     Row {
         exit: Exit::CannotStart,
         code: 126,
         name: "cannot-start",
-        meaning: "PROGRAM was found but cannot be started; otherwise the exit code is PROGRAM's own",
+        meaning: "PROGRAM cannot be started; once started, its own exit code",
         scope: Scope::Only(&["run"]),
     },
     Row {
@@ -122,7 +127,7 @@ const TABLE: &[Row] = &[
         exit: Exit::Interrupted,
         code: 130,
         name: "interrupted",
-        meaning: "Ctrl-C or SIGTERM; results measured until then were printed",
+        meaning: "Ctrl-C or SIGTERM; the results until then were printed",
         scope: Scope::Only(&["perf"]),
     },
 ];
@@ -131,7 +136,7 @@ impl Exit {
     /// The code that the process exits with.
     pub fn code(self) -> u8 {
         let row = TABLE.iter().find(|row| row.exit == self);
-        row.expect("every variant has a row").code
+        row.expect("every variant has a row").code // All rows of a variant have one code.
     }
 }
 
@@ -161,7 +166,8 @@ impl Scope {
 
 /// The codes, names and meanings for a subcommand; for all subcommands if `subcommand` is empty.
 fn rows(subcommand: &str) -> impl Iterator<Item = (u8, String)> {
-    let rows = TABLE.iter().filter(move |row| subcommand.is_empty() || row.scope.includes(subcommand));
+    let rows =
+        TABLE.iter().filter(move |row| subcommand.is_empty() || row.scope.includes(subcommand));
     rows.map(move |row| {
         let text = format!("{}: {}", row.name, row.meaning);
         match (subcommand, row.scope) {
@@ -225,10 +231,27 @@ mod tests {
     }
 
     #[test]
+    fn a_variant_has_one_code() {
+        for row in TABLE {
+            assert_eq!(row.exit.code(), row.code, "{row:?}");
+        }
+    }
+
+    #[test]
     fn a_code_has_one_meaning_per_subcommand() {
         const SUBCOMMANDS: [&str; 12] = [
-            "devinfo", "perf", "run", "stat", "set", "doctor", "fabric", "pfc", "conform",
-            "config", "completions", "man",
+            "devinfo",
+            "perf",
+            "run",
+            "stat",
+            "set",
+            "doctor",
+            "fabric",
+            "pfc",
+            "conform",
+            "config",
+            "completions",
+            "man",
         ];
         for subcommand in SUBCOMMANDS {
             let codes: Vec<_> = rows(subcommand).map(|(code, _)| code).collect();

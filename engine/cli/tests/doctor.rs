@@ -70,7 +70,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         id: "user",
         severity: "error",
-        found: "does not let a process turn into nobody",
+        found: "does not let a process switch to nobody",
         around: "FEROCE_USER=nobody unshare --user --map-root-user",
         ..NONE
     },
@@ -267,7 +267,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         id: "peer-route",
         severity: "error",
-        found: "this host",
+        found: "address of this host",
         arguments: "-i v0 --peer 10.9.0.1",
         ..NONE
     },
@@ -281,7 +281,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         id: "peer-neighbour",
         severity: "warning",
-        found: "at 02:00:00:00:00:99, which was entered by hand, and 10.9.0.2 does not answer",
+        found: "at 02:00:00:00:00:99, a static neighbour entry, and 10.9.0.2 does not answer",
         plant: "ip neighbour replace 10.9.0.2 lladdr 02:00:00:00:00:99 dev v0 nud permanent",
         undo: "ip neighbour delete 10.9.0.2 dev v0",
         ..NONE

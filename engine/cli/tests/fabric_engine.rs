@@ -145,8 +145,8 @@ fn in_shell(before: &str, program: &str) -> (Option<i32>, String) {
     let file = folder.join("small.toml");
     std::fs::write(&file, SMALL).expect("a file");
     let bin = env!("CARGO_BIN_EXE_feroce");
-    let line =
-        format!("{before}; exec {bin} fabric {program}").replace("FILE", &file.display().to_string());
+    let line = format!("{before}; exec {bin} fabric {program}")
+        .replace("FILE", &file.display().to_string());
     let output = Command::new("bash").args(["-c", &line]).output().expect("bash");
     let _ = std::fs::remove_dir_all(folder);
     (output.status.code(), String::from_utf8(output.stderr).expect("text"))

@@ -289,7 +289,11 @@ fn every_key_is_in_the_documentation() {
 }
 
 fn fabric(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_feroce")).arg("fabric").args(arguments).output().expect("it runs")
+    Command::new(env!("CARGO_BIN_EXE_feroce"))
+        .arg("fabric")
+        .args(arguments)
+        .output()
+        .expect("it runs")
 }
 
 /// A folder that goes with the test.
@@ -378,8 +382,7 @@ fn the_same_scenario_and_seed_give_the_same_bytes() {
     fs::write(folder.path("mixed.toml"), MIXED).expect("a file");
     let run = |out: &str, seed: &str| {
         let out = folder.path(out);
-        let output =
-            fabric(&["run", &folder.path("mixed.toml"), "--out", &out, "--seed", seed]);
+        let output = fabric(&["run", &folder.path("mixed.toml"), "--out", &out, "--seed", seed]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         [output.stdout, contents(&out)].concat()
     };
@@ -428,14 +431,8 @@ fn a_gate_that_does_not_hold_and_a_loss_are_told_by_the_exit_code() {
     let output = fabric(&["run", &file, "--set", "gate.0.at_least=41"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stdout).contains("NOT MET"));
-    let output = fabric(&[
-        "run",
-        &file,
-        "--set",
-        "switch.headroom=0",
-        "--set",
-        "traffic.0.control=none",
-    ]);
+    let output =
+        fabric(&["run", &file, "--set", "switch.headroom=0", "--set", "traffic.0.control=none"]);
     assert_eq!(output.status.code(), Some(3));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("packets dropped at switches: NOT LOSSLESS"), "{text}");
@@ -459,8 +456,7 @@ fn each_kind_of_loss_fails_a_lossless_network() {
         let file = folder.path("small.toml");
         let text = SMALL.replace("at_least = 5", "at_least = 0").replace("dcqcn", "none");
         fs::write(&file, text.replace("[switch]", &format!("{added}[switch]"))).expect("a file");
-        let run =
-            |lossless| fabric(&["run", &file, "--set", &format!("lossless={lossless}")]);
+        let run = |lossless| fabric(&["run", &file, "--set", &format!("lossless={lossless}")]);
         let (fails, holds) = (run(true), run(false));
         let shown = String::from_utf8_lossy(&fails.stdout).into_owned();
         assert_eq!(fails.status.code(), Some(3), "{added}: {shown}");

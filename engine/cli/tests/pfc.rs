@@ -329,7 +329,9 @@ impl Pair {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0, env!("CARGO_BIN_EXE_feroce"), "pfc"]).args(arguments);
+        command
+            .args(["netns", "exec", &self.0, env!("CARGO_BIN_EXE_feroce"), "pfc"])
+            .args(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

@@ -58,8 +58,8 @@ enum What {
 /// Where frames go.
 #[derive(Debug, Args)]
 struct To {
-    /// The interface that sends
-    #[arg(required_unless_present = "pcap")]
+    /// Interface to send from
+    #[arg(value_name = "IFACE", required_unless_present = "pcap")]
     interface: Option<String>,
     /// Write the frames into a file instead, with the times at which they would be sent
     #[arg(long, value_name = "FILE", conflicts_with = "interface")]

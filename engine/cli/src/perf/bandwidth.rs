@@ -1,4 +1,4 @@
-//! Bandwidth: as many messages as the depth allows, all the time.
+//! Bandwidth: keeps as many messages outstanding as the depth allows.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use super::results::{Done, nanos_since};
 use super::session::Session;
 use super::watch::Watch;
 
-/// Runs a round on this side. Returns what this side did, and what the other one did.
+/// Runs a round on this side. Returns what this side and the peer sent.
 pub fn run(
     session: &mut Session,
     control: &mut Control,
@@ -21,8 +21,8 @@ pub fn run(
         true => send_all(session, &mut watch, goal)?,
         false => session.done(0),
     };
-    watch.tell_done(&own)?;
-    // A side without receives has nothing to poll for: its device works without it.
+    watch.send_done(&own)?;
+    // A side that posts no receives need not poll: its device works without it.
     while session.receives() {
         session.poll()?;
         watch.turn(own.messages.iter().sum())?;

@@ -1,4 +1,4 @@
-//! The messages of a test: where they lie in the buffers, what is in them, and whether it arrived.
+//! The data of a test: layout of the buffers, content of the messages, and comparison.
 
 use feroce_engine::device::Buffer;
 use feroce_engine::memory::buffer::SharedBytes;
@@ -8,52 +8,53 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use super::error::CheckError;
 use super::plan::Plan;
 
-/// The slots of a QP take about this many bytes: they should stay in the cache, as programs' buffers do.
-const SPREAD: u64 = 256 << 10;
-/// Most slots of a QP.
+/// The slots of a QP take about this many bytes, so that they stay in the cache, as buffers of
+/// applications do.
+const QP_BYTES: u64 = 256 << 10;
+/// Maximum number of slots of a QP.
 const SLOTS: u64 = 64;
-/// Slots begin on cache lines.
-const LINE: u64 = 64;
+/// Alignment of slots: a cache line.
+const CACHE_LINE: u64 = 64;
 
-/// Where the messages of each QP lie: the same at both ends, and in source and target.
+/// Layout of the messages of each QP: the same at both ends, and in source and target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Slots of a QP; message `k` takes slot `k % slots`.
+    /// Slots of a QP; message `k` uses slot `k % slots`.
     pub slots: u64,
-    /// Bytes from slot to slot.
+    /// Distance between slots in bytes.
     pub stride: u64,
     qps: u64,
 }
 
 impl Layout {
-    /// The layout for all sizes of a plan.
+    /// The layout for all message sizes of a plan.
     pub fn new(plan: &Plan) -> Self {
         let qps = u64::from(plan.qps);
         if plan.op.is_atomic() {
-            // A result stays until it was checked.
+            // Each result has a slot of its own until it has been checked.
             return Self {
-                slots: u64::from(plan.tx_depth).next_multiple_of(LINE / 8),
+                slots: u64::from(plan.tx_depth).next_multiple_of(CACHE_LINE / 8),
                 stride: 8,
                 qps,
             };
         }
         let longest = plan.sizes().into_iter().max().unwrap_or(0);
-        let stride = u64::from(longest.max(1)).next_multiple_of(LINE);
-        Self { slots: (SPREAD / stride).clamp(1, SLOTS), stride, qps }
+        let stride = u64::from(longest.max(1)).next_multiple_of(CACHE_LINE);
+        Self { slots: (QP_BYTES / stride).clamp(1, SLOTS), stride, qps }
     }
 
-    /// Bytes of one buffer.
+    /// Length of one buffer in bytes.
     pub fn bytes(&self) -> usize {
         usize::try_from(self.slots * self.stride * self.qps).expect("64-bit machines only")
     }
 
-    /// Offset of slot `slot` of QP `qp`.
+    /// Offset of a slot of a QP.
     pub fn offset(&self, qp: usize, slot: u64) -> u64 {
         (qp as u64 * self.slots + slot % self.slots) * self.stride
     }
 }
 
-/// What a slot holds: random bytes that depend on round, direction, QP and slot.
+/// Content of a slot: random bytes from the round's salt, the QP and the slot.
 pub fn pattern(salt: u64, qp: usize, slot: u64, size: u32) -> Vec<u8> {
     let seed = salt.wrapping_add((qp as u64) << 32).wrapping_add(slot);
     let mut bytes = vec![0; size as usize];
@@ -61,7 +62,7 @@ pub fn pattern(salt: u64, qp: usize, slot: u64, size: u32) -> Vec<u8> {
     bytes
 }
 
-/// Fills every slot of a source.
+/// Fills every slot of a source buffer.
 pub fn fill(source: &SharedBytes, layout: &Layout, salt: u64, size: u32) {
     for qp in 0..usize::try_from(layout.qps).expect("a few thousand") {
         for slot in 0..layout.slots {

@@ -44,80 +44,81 @@ pub enum PerfError {
 /// What can go wrong with the conversation.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
-    /// Nobody listens.
+    /// No server listens.
     #[error(
         "no server at {peer} ({source}): start `feroce perf -i IFACE` there first, with the same -p"
     )]
     NoServer {
-        /// Whom we called.
+        /// Address and port that was called.
         peer: String,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The port to listen on is taken, or not ours to take.
+    /// The port cannot be bound.
     #[error("cannot listen on TCP port {port}: {source} (another one: -p, at both ends)")]
     Listen {
         /// The port.
         port: u16,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The connection ended.
+    /// The peer closed the connection.
     #[error("{peer} closed the connection: its program ended (see what it printed)")]
     Gone {
-        /// The other side.
+        /// The peer.
         peer: SocketAddr,
     },
     /// The peer's kernel does not answer.
     #[error(
-        "the host of {peer} has not answered on TCP for {} s: it or the way to it is gone",
+        "the host of {peer} has not answered on TCP for {} s: the host or the path to it is gone",
         after.as_secs()
     )]
     Silent {
-        /// The other side.
+        /// The peer.
         peer: SocketAddr,
         /// How long the peer's kernel was silent.
         after: Duration,
     },
-    /// The connection broke.
+    /// The connection failed.
     #[error("connection to {peer}: {source}")]
     Io {
-        /// The other side.
+        /// The peer.
         peer: SocketAddr,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The other side speaks another version.
+    /// The peer uses another version of the protocol.
     #[error(
-        "{peer} uses version {theirs} of this exchange, this side version {ours}: use the same feroce at both ends"
+        "{peer} uses version {theirs} of this exchange, this side version {ours}: use the \
+         same feroce at both ends"
     )]
     Version {
-        /// The other side.
+        /// The peer.
         peer: SocketAddr,
         /// Version of the peer.
         theirs: u32,
         /// Version of this side.
         ours: u32,
     },
-    /// The other side is something else, or breaks the protocol.
-    #[error("{peer} does not talk like feroce perf ({told})")]
-    Nonsense {
-        /// The other side.
+    /// The peer is another program, or violates the protocol.
+    #[error("{peer} does not speak the protocol of feroce perf ({told})")]
+    Invalid {
+        /// The peer.
         peer: SocketAddr,
-        /// What was wrong.
+        /// Description of the violation.
         told: String,
     },
-    /// The other side gave up and said why.
+    /// The peer gave up and reported a reason.
     #[error("{peer} gave up: {reason}")]
     Peer {
-        /// The other side.
+        /// The peer.
         peer: SocketAddr,
-        /// Its own words.
+        /// The reason.
         reason: String,
     },
 }
 
-/// A work request that failed.
+/// A work request failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} of {size} bytes on QP {qp:#x} failed: {status}{}", remedy(*.status))]
 pub struct CompletionError {
@@ -134,8 +135,8 @@ pub struct CompletionError {
 fn remedy(status: Status) -> &'static str {
     match status {
         Status::RetryExceeded => {
-            " (the peer stopped answering: its program ended, the way to it is cut or drops large \
-             packets, or too many are lost for --timeout and --retry)"
+            " (the peer stopped answering: its program ended, the path is down or drops large \
+             packets, or too many packets are lost for --timeout and --retry)"
         }
         Status::RnrRetryExceeded => " (the peer posts no receives: see what it printed)",
         Status::RemoteAccess => " (the peer withdrew its memory: see what it printed)",
@@ -143,7 +144,7 @@ fn remedy(status: Status) -> &'static str {
     }
 }
 
-/// Data that are not what was sent.
+/// Received data differ from sent data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
     /// A byte differs.
@@ -159,30 +160,29 @@ pub enum CheckError {
         offset: usize,
         /// Length of the message.
         size: u32,
-        /// What is there.
+        /// Value found.
         got: u8,
-        /// What was sent.
+        /// Value expected.
         expected: u8,
     },
-    /// An atomic returned another value than the one before it left.
+    /// An atomic did not return the value that the previous one left.
     #[error("QP {qp}, atomic {message} returned {got}, not {message}")]
     Returned {
         /// Index of the QP.
         qp: usize,
-        /// Number of the atomic, which is also the value expected.
+        /// Number of the atomic, which is also the expected value.
         message: u64,
-        /// What it returned.
+        /// Value returned.
         got: u64,
     },
-    /// The atomics did not leave the value they should.
+    /// The atomics did not leave the expected value.
     #[error("QP {qp}: {expected} atomics left the value {got}")]
     Left {
         /// Index of the QP.
         qp: usize,
-        /// What is there.
+        /// Value found.
         got: u64,
-        /// How many there were.
+        /// Number of atomics, which is the expected value.
         expected: u64,
     },
 }
-

@@ -10,47 +10,47 @@ use serde::{Deserialize, Serialize};
 use super::plan::Plan;
 use super::results::{Done, Row};
 
-/// All other lines.
+/// A line after the greeting.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Message {
-    /// From the client: what to do. Its port carries path MTUs up to `active_mtu`; 0 for TCP.
+    /// From the client: the plan. Its port carries path MTUs up to `active_mtu`; 0 for TCP.
     Plan { plan: Plan, active_mtu: u32 },
-    /// From the server: agreed. Its port carries path MTUs up to `active_mtu`; 0 for TCP.
+    /// From the server: plan accepted. Its port carries path MTUs up to `active_mtu`; 0 for TCP.
     Agreed { active_mtu: u32 },
     /// QPs and memory of a side.
     Side(Side),
     /// The QPs are connected.
     Connected,
-    /// From the client: the next round. The data are drawn from `salt`.
+    /// From the client: the next round. The data are generated from `salt`.
     Round { size: u32, salt: u64 },
-    /// From the server: buffers are prepared. `tcp_port` listens, if TCP is tested.
+    /// From the server: the buffers are ready. `tcp_port` listens if TCP is tested.
     Ready { tcp_port: Option<u16> },
-    /// This side sends no more in this round; it has sent so many messages on each QP, in so long.
+    /// This side has sent all messages of the round.
     Done(Done),
-    /// The data are right, and so many bytes were compared.
+    /// The data check passed; `checked` bytes were compared.
     Verdict { checked: u64 },
     /// From the client: the result of the round.
     Row(Row),
     /// From the client: no more rounds.
     Bye,
-    /// Nothing, but alive.
+    /// Sign of life.
     Alive,
     /// This side gives up.
     Error { reason: String },
 }
 
-/// One side's QPs and memory.
+/// QPs and memory of one side.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Side {
     pub gid: String,
-    /// The host within which this side carries super-frames, if it does.
+    /// Identifier of the host within which this side supports super-frames, if it does.
     #[serde(default)]
     pub super_frames: Option<NonZeroU64>,
     pub qps: Vec<QpLine>,
-    /// Where data come from, and where atomics work.
+    /// Source of the data, and target of atomics.
     pub source: RegionLine,
-    /// Where data go.
+    /// Target of the data.
     pub target: RegionLine,
 }
 
@@ -67,14 +67,14 @@ pub struct RegionLine {
 }
 
 impl RegionLine {
-    /// The key, as work requests name it.
+    /// The key, in the type of work requests.
     pub fn key(self) -> Key {
         Key(self.rkey)
     }
 }
 
 impl Side {
-    /// The QPs as the engine wants them; `None` if the line makes no sense.
+    /// The QPs as endpoints; `None` if the values are invalid.
     pub fn endpoints(&self) -> Option<Vec<Endpoint>> {
         let gid: Gid = self.gid.parse().ok()?;
         let known = |line: &QpLine| line.qpn >> 24 == 0 && line.psn >> 24 == 0;

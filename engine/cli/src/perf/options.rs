@@ -1,4 +1,4 @@
-//! The command line of `feroce perf`, and the plan that comes out of it.
+//! The command line of `feroce perf`, and the plan made from it.
 
 use clap::{Args, ValueHint};
 use feroce_engine::device::settings::{Origin, Settings};
@@ -13,21 +13,21 @@ use crate::open::OpenOptions;
 /// Options of `feroce perf`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The server runs `feroce perf -i IFACE`, the client `feroce perf -i IFACE SERVER` with the options of the test: \
-the server takes them over, and refuses a client that contradicts those it was given itself. \
-Latencies are half round trips for write and send, and full ones for read and atomics, as in perftest.\n\n\
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.")]
+The server runs `feroce perf -i IFACE`, the client `feroce perf -i IFACE SERVER` with the options \
+of the test. The server uses the client's options, and refuses a client whose options contradict \
+its own. Latencies are half round trips for write and send, and full round trips for read and \
+atomics, as in perftest.")]
 pub struct Options {
-    /// Server to run against; without it, be the server
+    /// Host name or address of the server; without it, be the server
     #[arg(value_hint = ValueHint::Hostname)]
     pub server: Option<String>,
-    /// Own GID index [default: the GID of the address that the TCP connection uses]
+    /// Local GID index [default: the GID of the address that the control connection uses]
     #[arg(short = 'x', long, value_name = "N")]
     pub gid_index: Option<u32>,
-    /// TCP port of the exchange
+    /// TCP port of the control connection
     #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
     pub port: u16,
-    /// Server: go on after the first client
+    /// Server: keep serving after the first client
     #[arg(long, conflicts_with = "server")]
     pub persist: bool,
     /// Options of the device
@@ -62,7 +62,7 @@ impl Options {
         Ok(settings)
     }
 
-    /// What does not go with the transport or with other options, before anything is done.
+    /// Checks that the options fit the transport and each other.
     ///
     /// # Errors
     /// [`Failure::Usage`].
@@ -73,18 +73,18 @@ impl Options {
         let gid_index = self.gid_index.is_some().then_some("-x");
         match self.open.given().or(gid_index) {
             Some(flag) => Err(Failure::Usage(format!(
-                "{flag} is for RoCE: TCP is the kernel's, and takes the interface that its route takes"
+                "{flag} is for RoCE: the kernel's TCP uses the interface of its route"
             ))),
             None => Ok(()),
         }
     }
 }
 
-/// Options of the test itself. Both sides must agree; the client decides.
+/// Options of the test. Both sides must agree; the client decides.
 #[derive(Debug, Default, Clone, Args, Serialize)]
 #[command(next_help_heading = "Test (the client's)")]
 pub struct TestOptions {
-    /// What to measure: RoCE, or the kernel's TCP for comparison
+    /// Transport to measure: RoCE, or the kernel's TCP for comparison
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<Transport>,
@@ -104,12 +104,23 @@ pub struct TestOptions {
     #[arg(short, long, conflicts_with = "size")]
     #[serde(skip_serializing_if = "is_false")]
     pub all: bool,
-    /// Messages per QP [default: 5000, or what makes 1 GiB if that is less; for latency 1000]
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Messages per QP [default: 5000, or as many as make 1 GiB if fewer; for latency 1000]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iters: Option<u64>,
-    /// Seconds per size, instead of a number of messages
-    #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iters", value_parser = parse_seconds)]
+    /// Duration of each size in seconds, instead of a number of messages
+    #[arg(
+        short = 'D',
+        long,
+        value_name = "SECONDS",
+        conflicts_with = "iters",
+        value_parser = parse_seconds
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<f64>,
     /// Queue pairs [default: 1]
@@ -120,7 +131,7 @@ pub struct TestOptions {
     #[arg(short, long, value_name = "BYTES", value_parser = config::value_of("path_mtu", mtu_of))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<AskedMtu>,
-    /// Requests outstanding per QP [default: 128]
+    /// Outstanding requests per QP [default: 128]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32768))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tx_depth: Option<u32>,
@@ -129,43 +140,62 @@ pub struct TestOptions {
     #[serde(skip_serializing_if = "is_false")]
     pub bidirectional: bool,
     /// Post messages up to this size inline [default: 0]
-    #[arg(short = 'I', long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..=1024))]
+    #[arg(
+        short = 'I',
+        long,
+        value_name = "BYTES",
+        value_parser = clap::value_parser!(u32).range(..=1024)
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inline: Option<u32>,
     /// Traffic class: DSCP and ECN bits [default: setting `traffic_class`, 0]
-    #[arg(long, value_name = "N", value_parser = config::value_of("traffic_class", |all| all.traffic_class))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = config::value_of("traffic_class", |all| all.traffic_class)
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tclass: Option<u8>,
-    /// Local ACK timeout, 4.096 us * 2^N; 0 waits for ever [default: setting `ack_timeout`, 14]
-    #[arg(short = 'u', long, value_name = "N", value_parser = config::value_of("ack_timeout", |all| all.ack_timeout))]
+    /// Local ACK timeout: 4.096 us * 2^N; 0: never [default: setting `ack_timeout`, 14]
+    #[arg(
+        short = 'u',
+        long,
+        value_name = "N",
+        value_parser = config::value_of("ack_timeout", |all| all.ack_timeout)
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<u8>,
-    /// Retries after time-outs and sequence errors [default: setting `retry_count`, 7]
-    #[arg(long, value_name = "N", value_parser = config::value_of("retry_count", |all| all.retry_count))]
+    /// Retries after timeouts and sequence errors [default: setting `retry_count`, 7]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = config::value_of("retry_count", |all| all.retry_count)
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<u8>,
-    /// When long WRITEs and READs go as several messages, which fill super-frames [default: auto]
+    /// When to split long WRITEs and READs into several messages, which fill super-frames [default:
+    /// auto]
     #[arg(long, value_name = "WHEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<When>,
-    /// Compare the data byte by byte after each size, and what each atomic returned
+    /// Compare the data byte by byte after each size, and the return value of each atomic
     #[arg(long)]
     #[serde(skip_serializing_if = "is_false")]
     pub check: bool,
 }
 
 impl TestOptions {
-    /// The plan, with the defaults filled in.
+    /// The plan, with defaults filled in.
     ///
     /// # Errors
-    /// [`Failure::Usage`] for what does not go together.
+    /// [`Failure::Usage`] if options conflict.
     pub fn plan(&self, settings: &Settings) -> Result<Plan, Failure> {
         let transport = self.transport.unwrap_or(Transport::Roce);
-        let usual = match transport {
+        let default_op = match transport {
             Transport::Roce => Op::Write,
             Transport::Tcp => Op::Send,
         };
-        let op = self.op.unwrap_or(usual);
+        let op = self.op.unwrap_or(default_op);
         let size = match (op.is_atomic(), self.latency) {
             (true, _) => 8,
             (false, true) => 2,
@@ -206,18 +236,19 @@ impl TestOptions {
             || self.split.is_some()
             || self.retry.is_some();
         (plan.transport == Transport::Tcp && only_roce).then_some(
-            "TCP has no QPs, path MTU, depth, inline, tclass, timeout, retry and --split here: leave them out",
+            "--qps, --mtu, --tx-depth, --inline, --tclass, --timeout, --retry and --split do not apply \
+             to TCP: leave them out",
         )
     }
 
-    /// What of these options, where they were given, contradicts `plan`.
+    /// The first given option that contradicts `plan`, as a message.
     pub fn conflict_with(&self, plan: &Plan) -> Option<String> {
         let own = serde_json::to_value(self).expect("plain data");
         let theirs = serde_json::to_value(plan).expect("plain data");
         own.as_object()?.iter().find_map(|(name, value)| {
             let other = &theirs[name];
             let option = name.replace('_', "-");
-            // No path MTU is the largest.
+            // `None` stands for `auto`.
             let [own, theirs] = [value, other].map(|value| match value.is_null() {
                 true => "auto".to_owned(),
                 false => value.to_string(),
@@ -239,14 +270,14 @@ fn parse_size(text: &str) -> Result<u32, String> {
     let scaled =
         scales.into_iter().find_map(|(suffix, by)| Some((lower.strip_suffix(suffix)?, by)));
     let (digits, shift) = scaled.unwrap_or((&lower, 0));
-    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size"))?;
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a size"))?;
     let size = number.checked_mul(1 << shift).and_then(|size| u32::try_from(size).ok());
     size.filter(|&size| size <= MAX_SIZE)
         .ok_or_else(|| "a message is at most 1 GiB here".to_owned())
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
     let sensible = DURATIONS.contains(&seconds);
     sensible.then_some(seconds).ok_or_else(|| "a duration is 0.001 to 1000000 s".to_owned())
 }
@@ -276,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sweep_is_that_of_perftest() {
+    fn all_sizes_are_those_of_perftest() {
         let plan = TestOptions { all: true, ..TestOptions::default() };
         let plan = plan.plan(&Settings::default()).unwrap();
         assert_eq!(plan.sizes().first(), Some(&2));
@@ -292,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_setting_takes_what_the_setting_takes() {
+    fn options_of_settings_take_the_values_of_settings() {
         let parse = |words: &str| {
             let words = std::iter::once("perf").chain(words.split_whitespace());
             <Line as clap::Parser>::try_parse_from(words).map(|line| line.test)
@@ -325,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_refuses_what_contradicts_its_own_options() {
+    fn a_server_refuses_contradicting_options() {
         let client = TestOptions { op: Some(Op::Send), size: Some(4096), ..TestOptions::default() };
         let plan = client.plan(&Settings::default()).unwrap();
         assert_eq!(TestOptions::default().conflict_with(&plan), None);
@@ -336,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_mtu_beyond_the_port_is_refused_with_the_remedy() {
+    fn a_too_large_path_mtu_is_refused_with_the_remedy() {
         let mut settings = Settings::default();
         settings.set("path_mtu", "4096", Origin::Flag("--mtu")).unwrap();
         let asked = TestOptions::default().plan(&settings).unwrap();

@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 
 use super::error::PerfError;
 
-/// Largest message: each side holds it twice.
+/// Largest message: each side holds two of them.
 pub const MAX_SIZE: u32 = 1 << 30;
-/// Sizes of `--all`: 2^1 to 2^23, as perftest has them.
+/// Exponents of the sizes of `--all`: 2 bytes to 8 MiB, as in perftest.
 const SWEEP: std::ops::RangeInclusive<u32> = 1..=23;
-/// Sensible durations in seconds.
+/// Allowed durations in seconds.
 pub const DURATIONS: std::ops::RangeInclusive<f64> = 0.001..=1e6;
-/// Without `-n` or `-D`, no more bytes than this go into one size.
+/// Bytes per size without `-n` or `-D`, at most.
 const VOLUME: u64 = 1 << 30;
 
-/// A path MTU in bytes; `None` is the largest that both ports carry. Its own name, as clap takes an option of an option for
-/// something else.
+/// A path MTU in bytes; `None`: the largest that both ports carry. An alias, because clap treats a
+/// literal `Option<Option<T>>` differently.
 pub type AskedMtu = Option<u32>;
 
-/// What carries the messages.
+/// The transport of the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
@@ -36,11 +36,11 @@ pub enum Transport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum When {
-    /// Where both ends carry super-frames
+    /// If both ends support super-frames
     Auto,
     /// To every peer
     Always,
-    /// To none
+    /// Never
     Never,
 }
 
@@ -54,7 +54,7 @@ impl From<When> for Split {
     }
 }
 
-/// What is measured.
+/// The operation that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
@@ -75,7 +75,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Its name in reports.
+    /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Write => "RDMA WRITE",
@@ -88,23 +88,24 @@ impl Op {
         }
     }
 
-    /// True for fetch-and-add and compare-and-swap.
+    /// Returns true for fetch-and-add and compare-and-swap.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::AtomicFadd | Self::AtomicCas)
     }
 
-    /// True if the answer carries the data, so that the peer's program has no part in it.
+    /// Returns true if the response carries the data, so that the peer's program has no part in it.
     pub const fn is_read_or_atomic(self) -> bool {
         matches!(self, Self::Read) || self.is_atomic()
     }
 
-    /// True if each message meets a receive of the peer.
+    /// Returns true if each message consumes a receive of the peer.
     pub const fn consumes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
     }
 }
 
-/// A complete test, as the client decided it. The fields are those of [`TestOptions`] by name.
+/// A complete test, as the client decided. The fields have the names of the fields of
+/// `TestOptions`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub transport: Transport,
@@ -126,37 +127,37 @@ pub struct Plan {
     pub check: bool,
 }
 
-/// When to stop.
+/// When a round ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
-    /// After so many messages per QP.
+    /// After this number of messages per QP.
     Messages(u64),
-    /// After so long.
+    /// After this time.
     Time(Duration),
 }
 
 impl Plan {
-    /// What in it does not go together or is out of range; for a plan that came over the network, too.
+    /// The first contradiction or value out of range; also for a plan received over the network.
     pub fn contradiction(&self) -> Option<&'static str> {
         let tcp = self.transport == Transport::Tcp;
         let rules = [
-            (tcp && self.op != Op::Send, "TCP can only --op send"),
+            (tcp && self.op != Op::Send, "TCP supports only --op send"),
             (tcp && self.bidirectional, "TCP is measured one way: leave -b out"),
-            (tcp && self.check, "TCP has no --check here"),
+            (tcp && self.check, "--check does not apply to TCP"),
             (self.op.is_atomic() && self.all, "atomics have 8 bytes: leave -a out"),
             (self.op.is_atomic() && self.size != 8, "atomics have 8 bytes: leave -s out"),
             (self.latency && self.qps > 1, "latency is measured with one QP: leave -q out"),
             (self.latency && self.bidirectional, "latency is measured one way: leave -b out"),
             (
                 self.latency && self.size == 0,
-                "latency needs at least 1 byte that can be seen to arrive",
+                "latency needs at least 1 byte, whose arrival can be seen",
             ),
             (tcp && self.size == 0, "TCP needs at least 1 byte"),
             (
                 self.inline > 0 && self.op.is_read_or_atomic(),
                 "READs and atomics have no inline data: leave --inline out",
             ),
-            (self.size > MAX_SIZE, "a message is at most 1 GiB here"),
+            (self.size > MAX_SIZE, "a message is at most 1 GiB"),
             (self.qps == 0 || self.qps > 4096, "1 to 4096 QPs"),
             (self.tx_depth == 0 || self.tx_depth > 32_768, "a depth is 1 to 32768"),
             (self.iters == Some(0), "at least one message"),
@@ -173,7 +174,7 @@ impl Plan {
         if self.all { SWEEP.map(|exponent| 1 << exponent).collect() } else { vec![self.size] }
     }
 
-    /// When a round of messages of `size` bytes ends.
+    /// The goal of a round with messages of `size` bytes.
     pub fn goal(&self, size: u32) -> Goal {
         match (self.iters, self.duration) {
             (_, Some(seconds)) => Goal::Time(Duration::from_secs_f64(seconds)),
@@ -186,16 +187,16 @@ impl Plan {
         }
     }
 
-    /// The path MTU, where both ports carry `active` at most.
+    /// The path MTU, if both ports carry `active` at most.
     ///
     /// # Errors
-    /// [`PerfError::Plan`] if more is asked for.
+    /// [`PerfError::Plan`] if the plan requires more.
     pub fn path_mtu(&self, active: PathMtu) -> Result<PathMtu, PerfError> {
         match self.mtu.and_then(PathMtu::from_bytes) {
             Some(asked) if asked.bytes() > active.bytes() => Err(PerfError::Plan(format!(
-                "path MTU {asked} is asked for, and the ports carry {active}: raise the interfaces' MTU \
-                 to {needed} (`ip link set IFACE mtu {needed}`; on DPDK `--dpdk-mtu {needed}`, at both ends) \
-                 or ask for less",
+                "path MTU {asked} is required, but the ports carry {active}: raise the interfaces' \
+                 MTU to {needed} (`ip link set IFACE mtu {needed}`; on DPDK `--dpdk-mtu {needed}`, \
+                 at both ends) or use a smaller path MTU",
                 needed = asked.bytes() + PathMtu::OVERHEAD
             ))),
             Some(asked) => Ok(asked),
@@ -203,4 +204,3 @@ impl Plan {
         }
     }
 }
-

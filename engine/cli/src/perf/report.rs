@@ -1,4 +1,4 @@
-//! Results: rows as perftest prints them, or JSON.
+//! Output of results: rows in the format of perftest, or JSON.
 
 use feroce_engine::counters::Counter;
 use feroce_engine::port::fault::FaultStats;
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::open::OpenDevice;
 use crate::output;
 
-/// Prints a test as it goes; as JSON, at its end.
+/// Prints rows as they come; as JSON, one document at the end.
 #[derive(Debug)]
 pub struct Report {
     json: bool,
@@ -24,7 +24,7 @@ pub struct Report {
 const RULE: usize = 108;
 
 impl Report {
-    /// For people, or as JSON.
+    /// A report as text or JSON.
     pub fn new(json: bool, gigabits: bool, plan: &Plan) -> Self {
         let mut document = Map::new();
         document.insert("feroce".into(), json!(env!("CARGO_PKG_VERSION")));
@@ -32,7 +32,7 @@ impl Report {
         Self { json, gigabits, document, rows: Vec::new(), latency: plan.latency }
     }
 
-    /// The head of the table. For RoCE: the path MTU, the port, both sides.
+    /// Prints the head of the table. For RoCE: the path MTU, the device, both sides.
     pub fn head(
         &mut self,
         plan: &Plan,
@@ -85,7 +85,7 @@ impl Report {
         }
     }
 
-    /// One size.
+    /// Adds the row of a message size.
     pub fn row(&mut self, row: Row) -> Result<(), Failure> {
         let text = self.text(&row);
         self.rows.push(row);
@@ -108,7 +108,7 @@ impl Report {
         head + &tail
     }
 
-    /// The end: what was checked, and what the device counted.
+    /// Prints the end of the report: bytes checked, and counters of the device.
     pub fn end(mut self, device: Option<&OpenDevice>) -> Result<(), Failure> {
         let checked: Option<u64> = self.rows.iter().map(|row| row.checked_bytes).sum();
         let counters = device.map(counters).unwrap_or_default();
@@ -130,13 +130,13 @@ impl Report {
         }
         output::line(&"-".repeat(RULE))?;
         if let Some(bytes) = checked.filter(|_| !self.rows.is_empty()) {
-            output::line(&format!(" data check: {bytes} bytes compared, all as sent"))?;
+            output::line(&format!(" data check: {bytes} bytes compared, all correct"))?;
         }
         if let Some(FaultStats { frames, lost, duplicated, reordered, corrupted, marked }) = faults
         {
             output::line(&format!(
-                " faults on {frames} sent frames: {lost} lost, {duplicated} duplicated, {reordered} \
-                 reordered, {corrupted} corrupted, {marked} marked"
+                " faults on {frames} sent frames: {lost} lost, {duplicated} duplicated, \
+                 {reordered} reordered, {corrupted} corrupted, {marked} marked"
             ))?;
         }
         let told = counters.iter().filter(|(name, _)| !name.starts_with("port_"));
@@ -176,7 +176,7 @@ fn head_lines(plan: &Plan, roce: Option<(u32, &OpenDevice, &Side, &Side)>) -> Ve
     ]
 }
 
-/// What the device counted, where it is not zero.
+/// The device's counters that are not zero.
 fn counters(device: &OpenDevice) -> Map<String, Value> {
     let counts = Counter::ALL.iter().map(|&counter| (counter, device.device.counter(counter)));
     counts

@@ -5,29 +5,29 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// What one side did in a round.
+/// What one side sent in a round.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// Messages by QP.
+    /// Messages per QP.
     pub messages: Vec<u64>,
-    /// From the first post to the last completion.
+    /// Time from the first post to the last completion in nanoseconds.
     pub nanos: u64,
 }
 
-/// The result of one size.
+/// The result of a round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Message size.
+    /// Message size in bytes.
     pub bytes: u32,
     /// Messages on all QPs, in both directions.
     pub iterations: u64,
-    /// From the first post to the last completion, at the client.
+    /// Time from the first post to the last completion at the client.
     pub seconds: f64,
-    /// Payload, in both directions.
+    /// Payload in both directions.
     pub bits_per_second: f64,
     /// In both directions.
     pub messages_per_second: f64,
-    /// Only where latency was measured.
+    /// Only for latency tests.
     pub latency: Option<LatencyRow>,
     /// Bytes compared at both ends; only with `--check`.
     pub checked_bytes: Option<u64>,
@@ -36,7 +36,7 @@ pub struct Row {
 /// Latencies in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LatencyRow {
-    /// Whether these are halves of round trips.
+    /// True for half round trips.
     pub half_round_trip: bool,
     pub min: f64,
     pub p50: f64,
@@ -54,7 +54,7 @@ fn real(number: u64) -> f64 {
 }
 
 impl Row {
-    /// The row of a round in which the two sides did `own` and `peer`. Only sides that tell a time count.
+    /// The row of a round. A side without a time sent nothing and does not count.
     pub fn new(bytes: u32, own: &Done, peer: &Done) -> Self {
         let sides = [own, peer].into_iter().filter(|side| side.nanos > 0);
         let mut row = Self {
@@ -78,7 +78,7 @@ impl Row {
 }
 
 impl LatencyRow {
-    /// The figures of a histogram of round trips.
+    /// The row of a histogram of round trips.
     pub fn new(latencies: &Latencies, half_round_trip: bool) -> Self {
         let scale = if half_round_trip { 2000.0 } else { 1000.0 };
         let at = |percent| real(latencies.value_at_quantile(percent / 100.0)) / scale;

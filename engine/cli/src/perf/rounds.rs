@@ -13,7 +13,7 @@ use super::{bandwidth, latency, tcp};
 use crate::failure::Failure;
 use crate::signal;
 
-/// What is measured.
+/// What a test measures.
 #[derive(Debug)]
 pub enum Bench {
     /// RoCE.
@@ -25,7 +25,8 @@ pub enum Bench {
 /// Runs all rounds as the client.
 ///
 /// # Errors
-/// [`PerfError::Interrupted`] after a round that Ctrl-C cut short and that was reported; else what failed.
+/// [`PerfError::Interrupted`] after Ctrl-C, when the shortened round has been reported; otherwise
+/// the error of a round.
 pub fn lead(
     bench: &mut Bench,
     plan: &Plan,
@@ -51,7 +52,8 @@ pub fn lead(
     if signal::interrupted() { Err(PerfError::Interrupted.into()) } else { Ok(()) }
 }
 
-/// Data of another run are not mistaken for those of this one.
+/// A salt that differs between runs, so that data of an earlier run are not mistaken for data of
+/// this run.
 fn first_salt() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_secs() << 30 ^ u64::from(since.subsec_nanos())
@@ -92,7 +94,7 @@ fn lead_tcp(
     goal: Goal,
 ) -> Result<Row, PerfError> {
     let port = begin(control, size, salt)?;
-    let port = port.ok_or_else(|| control.nonsense("no TCP port to connect to"))?;
+    let port = port.ok_or_else(|| control.invalid("no TCP port to connect to"))?;
     let stream = tcp::connect(control.peer().ip(), port)?;
     let idle = Done::default();
     if plan.latency {
@@ -105,7 +107,8 @@ fn lead_tcp(
     Ok(Row::new(size, &own, &idle))
 }
 
-/// Tells the server of the round and waits until it is prepared.
+/// Announces a round to the server and waits until the server is ready. Returns the server's TCP
+/// port, if TCP is tested.
 fn begin(control: &mut Control, size: u32, salt: u64) -> Result<Option<u16>, PerfError> {
     control.send(&Message::Round { size, salt })?;
     match control.receive()? {
@@ -114,7 +117,7 @@ fn begin(control: &mut Control, size: u32, salt: u64) -> Result<Option<u16>, Per
     }
 }
 
-/// Runs the rounds that the client asks for, until it says that there are no more.
+/// Runs the rounds that the client announces, until the client ends.
 pub fn follow(
     bench: &mut Bench,
     plan: &Plan,
@@ -166,8 +169,8 @@ fn follow_tcp(plan: &Plan, control: &mut Control, size: u32) -> Result<(), PerfE
     }
 }
 
-/// With `--check`: compares what came here, tells the other side, and hears what it found. Returns the bytes
-/// compared at both ends.
+/// With `--check`: compares the received data and exchanges the results with the peer. Returns the
+/// number of bytes compared at both ends.
 fn verdicts(
     session: &Session,
     plan: &Plan,

@@ -18,8 +18,6 @@ use graph::{Dependencies, Dependency, Pairs};
 
 /// Options of `feroce pfc deadlock`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Exit codes: 0 no cycle; 1 a cycle: PFC can bring this network to a stand; 2 the scenario cannot be used, and the message says why.")]
 pub struct Options {
     /// A scenario file, or the name of one that `feroce fabric list` shows: topology, routing and PFC are used
     scenario: String,

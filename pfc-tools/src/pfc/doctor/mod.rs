@@ -17,8 +17,7 @@ use facts::Facts;
 /// Options of `feroce pfc doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 nothing worse than a remark; 1 warnings or errors; 2 there is no such interface. mlx5's parameters below \
-/sys/kernel/debug are seen by root only.")]
+Only root can see the parameters of mlx5 below /sys/kernel/debug.")]
 pub struct Options {
     /// Interface
     #[arg(value_name = "IFACE")]

@@ -33,8 +33,7 @@ const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 #[command(after_help = "\
 A host's watchdog tells and does nothing else: a switch's would, of the stormed queue, either drop what is in it and what comes (drop), \
 or send it in spite of pauses (forward), until the queue is restored. `--on-storm` can do something of the kind: \
-`dcb pfc set dev eth0 prio-pfc 3:off`.\n\n\
-Exit codes: 0 ended by a signal or --for, without a storm; 1 there was one, or it failed; 2 what was given cannot be used.")]
+`dcb pfc set dev eth0 prio-pfc 3:off`.")]
 pub struct Options {
     /// Interface
     #[arg(value_name = "IFACE")]
