@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Plays the catalogue of event scripts (tests/conform/catalogue) between two Feroces on AF_XDP, and between Feroce and Linux
+# Plays the catalogue of event scripts (pfc-tools/conform/catalogue) between two Feroces on AF_XDP, and between Feroce and Linux
 # rxe in a QEMU guest, in both roles: a relay in user space stands where the cable is, and does to chosen packets what a script says.
 #   scripts/inject.sh [--port KIND] [--only feroce|rxe] [SCRIPT]...
 #     --port KIND   of Feroce: af_xdp (the default) or packet
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 . scripts/guest.sh
 
 readonly OUT=target/inject
-readonly KNOWN=tests/conform/known-failures.toml
+readonly KNOWN=pfc-tools/conform/known-failures.toml
 
 main() {
     local arguments=("$@") port=af_xdp only='' scripts=()

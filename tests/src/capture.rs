@@ -2,23 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::net::IpAddr;
 use std::path::Path;
 
+use feroce_conform::party::Party;
 use feroce_engine::device::{
     Addressing, Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, Path as NetPath,
     ProtectionDomain, QpInit, QueuePair, StaticAddresses,
 };
 use feroce_engine::memory::Access;
 use feroce_engine::memory::arena::Arena;
-use feroce_engine::net::Gid;
 use feroce_engine::port::shm::{ShmConfig, ShmPort, shm_pair};
 use feroce_engine::port::{Port, Priority};
 use feroce_engine::qp::QpState;
 use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::RecvRequest;
-use feroce_wire::{Key, MacAddr, Packet, PathMtu, Pkey, Psn, Qpn, RnrTimer};
+use feroce_wire::{Key, Packet, PathMtu, Pkey, Psn, Qpn, RnrTimer};
 use pcap_file::pcap::PcapReader;
 
 use crate::manual_config;
@@ -63,26 +62,6 @@ pub fn read(file: &str) -> Vec<CapturedFrame> {
         frames.push(CapturedFrame { at, bytes: record.data.into_owned() });
     }
     frames
-}
-
-/// A party of a capture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Party {
-    /// Ethernet address.
-    pub mac: MacAddr,
-    /// IP address.
-    pub ip: IpAddr,
-    /// QP number.
-    pub qpn: u32,
-}
-
-impl Party {
-    fn gid(&self) -> Gid {
-        match self.ip {
-            IpAddr::V4(ip) => Gid::from(ip),
-            IpAddr::V6(ip) => Gid::from(ip),
-        }
-    }
 }
 
 /// A memory region of the responder.

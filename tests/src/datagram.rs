@@ -17,7 +17,7 @@ use feroce_engine::verbs::{
 use feroce_wire::{Psn, Qkey, Qpn};
 
 use crate::wire::Seen;
-use crate::{Rig, drain, manual_config};
+use crate::{Rig, drain, manual_config, new_rig};
 
 /// The key of every QP that [`Datagrams::qp`] makes.
 pub const QKEY: Qkey = Qkey(0x1122_3344);
@@ -43,7 +43,7 @@ impl Default for Datagrams {
 impl Datagrams {
     /// Two devices with `config`; the wire is recorded.
     pub fn with(config: &DeviceConfig) -> Self {
-        let mut rig = Rig::new(config, Duration::from_micros(1));
+        let mut rig = new_rig(config, Duration::from_micros(1));
         rig.wire.set_record(true);
         let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
         Self { rig, pds }

@@ -5,33 +5,26 @@
 pub mod bench;
 pub mod capture;
 pub mod cm;
-pub mod conform;
+pub mod conform_fuzz;
 #[allow(unsafe_code)] // A named room: a global allocator.
 pub mod counting_alloc;
 pub mod datagram;
 pub mod fuzz;
-pub mod gated_port;
 pub mod live;
 pub mod pair;
 pub mod ports;
 pub mod rxe;
 pub mod swarm;
-pub mod wire;
 
-use std::collections::BTreeMap;
-
-use feroce_engine::device::{
-    Addressing, CompletionQueue, ConnectOptions, Device, DeviceConfig, Driver, ProtectionDomain,
-    QpInit, QueuePair, StaticAddresses,
+pub use feroce_conform::device_pair::{
+    DevicePair, MACS, VLAN, addresses, drain, gid, gid_v6, gid_vlan, manual_config,
 };
-use feroce_engine::net::Gid;
-use feroce_engine::port::shm::ShmConfig;
-use feroce_engine::time::{Duration, Instant};
-use feroce_engine::verbs::Completion;
-use feroce_wire::{MacAddr, Psn};
+pub use feroce_conform::virtual_wire as wire;
 
-use ports::{Keeper, RigPorts};
-use wire::Wire;
+use feroce_engine::device::DeviceConfig;
+use feroce_engine::time::Duration;
+
+use ports::RigPorts;
 
 /// The examples of the README compile.
 #[cfg(doctest)]
@@ -39,153 +32,15 @@ use wire::Wire;
 #[derive(Debug)]
 pub struct Readme;
 
-/// Ethernet addresses of the two ends.
-pub const MACS: [MacAddr; 2] = [MacAddr([2, 0xfe, 0, 0, 0, 1]), MacAddr([2, 0xfe, 0, 0, 0, 2])];
+/// Two devices, the wire between them, and their clock.
+pub type Rig = DevicePair;
 
-/// The GID of end `end`: IPv4 at index 0.
-pub fn gid(end: usize) -> Gid {
-    Gid::from(std::net::Ipv4Addr::new(10, 0, 0, u8::try_from(end + 1).expect("two ends")))
-}
-
-/// The IPv6 GID of end `end`, at index 1.
-pub fn gid_v6(end: usize) -> Gid {
-    let host = u16::try_from(end + 1).expect("two ends");
-    Gid::from(std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host))
-}
-
-/// The VLAN of the GID at index 2.
-pub const VLAN: u16 = 100;
-
-/// The IPv4 GID of end `end` in a VLAN, at index 2.
-pub fn gid_vlan(end: usize) -> Gid {
-    Gid::from(std::net::Ipv4Addr::new(10, 0, 1, u8::try_from(end + 1).expect("two ends")))
-}
-
-/// A configuration for devices in virtual time: small, seeded, turned by hand.
-pub fn manual_config(seed: u64) -> DeviceConfig {
-    DeviceConfig {
-        driver: Driver::Manual,
-        max_qp: 64,
-        max_mr: 256,
-        arena_bytes: 64 << 20,
-        seed: Some(seed),
-        ..DeviceConfig::default()
-    }
-}
-
-/// The addressing of end `end` of a rig.
-pub fn addresses(end: usize) -> Addressing {
-    let peers = [gid(1 - end), gid_v6(1 - end), gid_vlan(1 - end)];
-    Addressing::Static(StaticAddresses {
-        mac: MACS[end],
-        gids: vec![(gid(end), None), (gid_v6(end), None), (gid_vlan(end), Some(VLAN))],
-        peers: peers.into_iter().map(|peer| (peer, MACS[1 - end])).collect::<BTreeMap<_, _>>(),
-        mtu: ShmConfig::default().mtu,
-    })
-}
-
-/// Two devices on [ports](ports::RigPorts), a [`Wire`] between them, and a clock.
-#[derive(Debug)]
-pub struct Rig {
-    /// The devices.
-    pub devices: [Device; 2],
-    /// What is between them.
-    pub wire: Wire,
-    keeper: Keeper,
-    /// The virtual time.
-    pub now: Instant,
-}
-
-impl Rig {
-    /// Two devices with `config` and a wire that delays frames by `delay`, without faults.
-    pub fn new(config: &DeviceConfig, delay: Duration) -> Self {
-        let RigPorts { near, far, keeper } = RigPorts::new();
-        let mut end = 0..2;
-        let devices = near.map(|port| {
-            let addresses = addresses(end.next().expect("two ends"));
-            Device::with_ports(vec![port], addresses, config.clone()).expect("a device")
-        });
-        let mut wire = Wire::new(far, delay);
-        wire.set_burst(keeper.burst());
-        Self { devices, wire, keeper, now: Instant::ZERO }
-    }
-
-    /// Turns both devices and moves the wire's frames until nothing can be done at this time.
-    pub fn settle(&mut self) {
-        loop {
-            let mut done = 0;
-            for device in &self.devices {
-                done += device.turn(self.now);
-            }
-            done += self.wire.step(self.now);
-            if done == 0 && !self.wait_for_kernel() {
-                return;
-            }
-        }
-    }
-
-    /// Waits for frames that are on their way through the kernel; false if there are none.
-    fn wait_for_kernel(&mut self) -> bool {
-        let Self { devices, wire, keeper, .. } = self;
-        keeper.wait(&mut || (devices.each_ref().map(|device| device.port_stats()[0]), wire.stats()))
-    }
-
-    /// The next time at which something happens by itself.
-    pub fn next_event(&self) -> Option<Instant> {
-        let devices = self.devices.iter().filter_map(|device| device.next_deadline(self.now));
-        devices.chain(self.wire.next_arrival()).min()
-    }
-
-    /// Settles, then goes to the next event; false if there is none before `until`.
-    pub fn step(&mut self, until: Instant) -> bool {
-        self.settle();
-        match self.next_event() {
-            Some(next) if next <= until => {
-                assert!(next > self.now, "a deadline that does not move: {next:?}");
-                self.now = next;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// A turn of the device `end`, and what it sent arrives, with a latency of a microsecond; nothing else has a turn.
-    pub fn turn_and_carry(&mut self, end: usize) {
-        self.devices[end].turn(self.now);
-        self.wire.step(self.now);
-        self.now += Duration::from_micros(1);
-        self.wire.step(self.now);
-    }
-
-    /// Runs for `time`.
-    pub fn run_for(&mut self, time: Duration) {
-        let until = self.now + time;
-        while self.step(until) {}
-        self.now = until;
-        self.settle();
-    }
-
-    /// A connected pair of QPs made from `init`, with the starting PSNs `psns`.
-    pub fn connect(
-        &self,
-        pds: [&ProtectionDomain; 2],
-        inits: [&QpInit<'_>; 2],
-        psns: [Psn; 2],
-        options: &ConnectOptions,
-    ) -> [QueuePair; 2] {
-        let mut qps = [0, 1].map(|end| pds[end].create_qp(inits[end]).expect("a QP"));
-        let ends =
-            [0, 1].map(|end| qps[end].endpoint(psns[end], options.sgid_index).expect("a GID"));
-        for end in 0..2 {
-            qps[end].connect(psns[end], &ends[1 - end], options).expect("connected");
-        }
-        qps
-    }
-}
-
-/// Everything that is in `cq`.
-pub fn drain(cq: &CompletionQueue) -> Vec<Completion> {
-    let mut out = Vec::new();
-    while cq.poll(&mut out, 64) > 0 {}
-    out
+/// Creates two devices with `config` on the [ports](RigPorts) that `FEROCE_RIG` selects, and a wire
+/// without faults that delays frames by `delay`.
+pub fn new_rig(config: &DeviceConfig, delay: Duration) -> Rig {
+    let RigPorts { near, far, keeper } = RigPorts::new();
+    let burst = keeper.burst();
+    let mut rig = DevicePair::on_ports(near, far, Some(Box::new(keeper)), config, delay);
+    rig.wire.set_burst(burst);
+    rig
 }

@@ -15,7 +15,7 @@ use feroce_engine::net::Gid;
 use feroce_engine::verbs::RemoteAddr;
 use feroce_wire::{Key, Psn, Qpn};
 
-use crate::ports::dpdk;
+use feroce_conform::endpoint::dpdk;
 
 /// The interfaces of the two ends, and their addresses in a /24.
 pub const INTERFACES: [&str; 2] = ["v0", "v1"];

@@ -23,7 +23,7 @@ use feroce_wire::{
 };
 
 use crate::wire::Seen;
-use crate::{MACS, Rig, drain, manual_config};
+use crate::{MACS, Rig, drain, manual_config, new_rig};
 
 /// First PSN of each end.
 pub const FIRST_PSN: [u32; 2] = [100, 5000];
@@ -101,7 +101,7 @@ impl Pair {
     /// # Panics
     /// If the set-up is impossible.
     pub fn new(setup: &PairSetup) -> Self {
-        let mut rig = Rig::new(&setup.config, Duration::from_micros(1));
+        let mut rig = new_rig(&setup.config, Duration::from_micros(1));
         rig.wire.set_record(true);
         let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
         let cqs = [0, 1].map(|end| rig.devices[end].create_cq(setup.cq_depth).expect("a CQ"));

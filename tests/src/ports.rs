@@ -11,11 +11,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use feroce_conform::device_pair::{FramesInFlight, shm_ports};
 use feroce_engine::device::PortKind;
-use feroce_engine::memory::arena::Arena;
 use feroce_engine::port::af_xdp::{AfXdp, AfXdpConfig};
 use feroce_engine::port::packet::{PacketConfig, PacketPort, SuperFrames};
-use feroce_engine::port::shm::{ShmConfig, shm_pair};
 use feroce_engine::port::{Port, PortStats, RX_BURST};
 
 use crate::{gid, gid_v6, gid_vlan};
@@ -97,18 +96,8 @@ impl RigPorts {
     }
 
     fn shm() -> Self {
-        let arena = Arena::new(64 << 20).expect("an arena for the ports");
-        let pair = |end: usize| {
-            let name = format!("end{end}");
-            let pair = shm_pair(&arena, ShmConfig { name, slots: 1024, ..ShmConfig::default() });
-            pair.expect("a pair of ports")
-        };
-        let ((near0, far0), (near1, far1)) = (pair(0), pair(1));
-        Self {
-            near: [Box::new(near0), Box::new(near1)],
-            far: [Box::new(far0), Box::new(far1)],
-            keeper: Keeper { namespace: None, place: None, lost: [0; 4] },
-        }
+        let [near, far] = shm_ports();
+        Self { near, far, keeper: Keeper { namespace: None, place: None, lost: [0; 4] } }
     }
 
     fn kernel(open: fn(&str) -> Box<dyn Port>) -> Self {
@@ -152,17 +141,17 @@ impl Keeper {
     pub fn burst(&self) -> usize {
         if self.place.is_some() { RX_BURST } else { usize::MAX }
     }
+}
 
-    /// Waits until the frames that were sent have arrived: `near` and `far` are what the ports have counted. False if
-    /// there was nothing to wait for.
-    pub fn wait(&mut self, counted: &mut dyn FnMut() -> ([PortStats; 2], [PortStats; 2])) -> bool {
+impl FramesInFlight for Keeper {
+    fn wait(&mut self, count: &mut dyn FnMut() -> ([PortStats; 2], [PortStats; 2])) -> bool {
         if self.namespace.is_none() {
             return false;
         }
         let start = Instant::now();
         let mut waited = false;
         loop {
-            let (near, far) = counted();
+            let (near, far) = count();
             let missing =
                 [(near[0], far[0]), (near[1], far[1]), (far[0], near[0]), (far[1], near[1])]
                     .map(|(from, to)| missing(&from, &to));

@@ -4,11 +4,10 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
+use feroce_conform::party::Party;
 use feroce_engine::memory::Access;
 use feroce_engine::time::Duration;
-use feroce_tests::capture::{
-    self, CapturedFrame, Contents, MemoryAt, Party, Responder, ResponderSetup,
-};
+use feroce_tests::capture::{self, CapturedFrame, Contents, MemoryAt, Responder, ResponderSetup};
 use feroce_wire::{IpHeader, Ipv4Header, MacAddr, NakCode, Packet, PathMtu, Syndrome};
 
 /// Where rxe does something else than we do, and why we do not do as rxe does.

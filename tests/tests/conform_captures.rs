@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use feroce_tests::conform::check::{Checker, Filter, Report};
-use feroce_tests::conform::rules::{RULES, RuleId, Severity};
-use feroce_tests::conform::trace::Trace;
+use feroce_conform::check::{Checker, Filter, Report};
+use feroce_conform::rules::{RULES, RuleId, Severity};
+use feroce_conform::trace::Trace;
 
 fn path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(file)
@@ -153,7 +153,7 @@ fn failures_are_explained() {
         let failure = (0..).zip(report.flows.all()).find_map(|(flow, _)| report.failure(flow));
         let sentence = &failure.unwrap_or_else(|| panic!("{file}: no failure")).sentence;
         assert!(sentence.contains(due), "{file}: {sentence}");
-        let page = feroce_tests::conform::report::html(&report);
+        let page = feroce_conform::report::html(&report);
         assert!(
             page.contains("Why it failed")
                 && page.contains("class=\"graph\"")

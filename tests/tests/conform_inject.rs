@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use feroce_tests::conform::inject::checker::{self, CHECKERS};
-use feroce_tests::conform::inject::fabric::Fabric;
-use feroce_tests::conform::inject::flows::Flows;
-use feroce_tests::conform::inject::injector::Injector;
-use feroce_tests::conform::inject::outcome::Evidence;
-use feroce_tests::conform::inject::play::{Played, play};
-use feroce_tests::conform::inject::scorecard::Item;
-use feroce_tests::conform::inject::script::{Cause, Script};
-use feroce_tests::conform::inject::trace::{Arrived, Sent, Side, Trace};
+use feroce_conform::inject::checker::{self, CHECKERS};
+use feroce_conform::inject::fabric::Fabric;
+use feroce_conform::inject::flows::Flows;
+use feroce_conform::inject::injector::Injector;
+use feroce_conform::inject::outcome::Evidence;
+use feroce_conform::inject::play::{Played, play};
+use feroce_conform::inject::scorecard::Item;
+use feroce_conform::inject::script::{Cause, Script};
+use feroce_conform::inject::trace::{Arrived, Sent, Side, Trace};
 use feroce_wire::{Opcode, Operation, Packet, Syndrome};
 
 fn script(name: &str) -> Script {

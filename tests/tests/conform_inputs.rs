@@ -4,9 +4,9 @@ use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use feroce_conform::check::{Checker, Filter, Report};
+use feroce_conform::trace::Trace;
 use feroce_tests::capture::{CapturedFrame, read};
-use feroce_tests::conform::check::{Checker, Filter, Report};
-use feroce_tests::conform::trace::Trace;
 use feroce_wire::Ipv4Header;
 
 /// With findings and IPv4, and clean with IPv6.
@@ -166,7 +166,7 @@ fn checked(bytes: Vec<u8>) -> Report {
 /// What must not depend on how frames were captured: counts of packets, findings and quirks, and of each flow's packets and bytes.
 fn verdict(report: &Report) -> String {
     let rules: Vec<_> = report.findings.by_rule().into_iter().collect();
-    let flow = |channel: &feroce_tests::conform::flow::Channel| {
+    let flow = |channel: &feroce_conform::flow::Channel| {
         let figures = channel.figures;
         (figures.requests, figures.request_bytes, figures.answers, figures.repeated)
     };

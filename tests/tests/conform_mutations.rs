@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use feroce_conform::check::{Checker, Filter};
+use feroce_conform::packet::Reader;
+use feroce_conform::rules::Severity;
+use feroce_conform::trace::{Frame, Link, Trace};
 use feroce_pfc_tools::capture::Capture;
-use feroce_tests::conform::check::{Checker, Filter};
-use feroce_tests::conform::packet::Reader;
-use feroce_tests::conform::rules::Severity;
-use feroce_tests::conform::trace::{Frame, Link, Trace};
 
 /// Bytes of Ethernet, IPv4 and UDP: what the captures here have.
 const BTH: usize = 14 + 20 + 8;

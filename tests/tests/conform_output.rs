@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use feroce_tests::conform::check::{Checker, Filter, Format, Report};
-use feroce_tests::conform::rules::{RULES, RuleId, Severity};
-use feroce_tests::conform::trace::Trace;
+use feroce_conform::check::{Checker, Filter, Format, Report};
+use feroce_conform::rules::{RULES, RuleId, Severity};
+use feroce_conform::trace::Trace;
 use serde_json::Value;
 
 /// Nobody answers.

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use feroce_tests::conform::replay::compare::sealed_again;
-use feroce_tests::conform::replay::lanes::Captured;
-use feroce_tests::conform::replay::liberty::Liberty::{self, *};
-use feroce_tests::conform::replay::rewrite::{Map, Rewrite};
-use feroce_tests::conform::replay::{Replay, Role, options, replay};
+use feroce_conform::replay::compare::sealed_again;
+use feroce_conform::replay::lanes::Captured;
+use feroce_conform::replay::liberty::Liberty::{self, *};
+use feroce_conform::replay::rewrite::{Map, Rewrite};
+use feroce_conform::replay::{Replay, Role, options, replay};
 use feroce_wire::{Ipv4Header, Key, Msn, NakCode, Operation, Packet, Syndrome};
 
 /// A capture: packets compared as responder and as requester (0: the part cannot be played), and the liberties taken besides

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use feroce_tests::conform::check::{Checker, Filter};
-use feroce_tests::conform::report;
-use feroce_tests::conform::trace::Trace;
+use feroce_conform::check::{Checker, Filter};
+use feroce_conform::report;
+use feroce_conform::trace::Trace;
 
 #[test]
 #[ignore = "needs chromium; scripts/test.sh runs it"]

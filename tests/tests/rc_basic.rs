@@ -6,7 +6,7 @@ use feroce_engine::time::Duration;
 use feroce_engine::verbs::{
     CompletionOpcode, Data, Extra, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
 };
-use feroce_tests::{Rig, drain, manual_config};
+use feroce_tests::{Rig, drain, manual_config, new_rig};
 use feroce_wire::{PathMtu, Psn};
 
 const LEN: usize = 1 << 20;
@@ -19,7 +19,7 @@ struct Pair {
 }
 
 fn pair(options: &ConnectOptions) -> Pair {
-    let rig = Rig::new(&manual_config(1), Duration::from_micros(1));
+    let rig = new_rig(&manual_config(1), Duration::from_micros(1));
     let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
     let cqs = [0, 1].map(|end| rig.devices[end].create_cq(1024).unwrap());
     let buffers = [0, 1].map(|end| pds[end].alloc_buffer(2 * LEN, Access::ALL).unwrap());

@@ -7,7 +7,7 @@ use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::time::Duration;
 use feroce_engine::verbs::{AsyncEvent, Data, RecvRequest, SendFlags, SendOp, SendRequest, Status};
 use feroce_tests::pair::{Pair, PairSetup};
-use feroce_tests::{Rig, drain, manual_config};
+use feroce_tests::{drain, manual_config, new_rig};
 use feroce_wire::Psn;
 
 fn shared(max_wr: u32) -> PairSetup {
@@ -139,7 +139,7 @@ fn a_reset_gives_the_slot_back() {
 /// The receive names memory of the queue's domain, not of the QP's.
 #[test]
 fn the_domain_is_the_queues() {
-    let mut rig = Rig::new(&manual_config(1), Duration::from_micros(1));
+    let mut rig = new_rig(&manual_config(1), Duration::from_micros(1));
     let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
     let other = rig.devices[1].alloc_pd();
     let cqs = [0, 1].map(|end| rig.devices[end].create_cq(64).unwrap());
@@ -169,7 +169,7 @@ fn the_domain_is_the_queues() {
 fn threads_post_what_qps_take() {
     const QPS: usize = 4;
     const EACH: u64 = 2000;
-    let mut rig = Rig::new(&manual_config(3), Duration::from_micros(1));
+    let mut rig = new_rig(&manual_config(3), Duration::from_micros(1));
     let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
     let cqs = [0, 1].map(|end| rig.devices[end].create_cq(16_384).unwrap());
     let srq = pds[1].create_srq(&SrqInit { max_wr: 64, max_sge: 1 }).unwrap();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use feroce_conform::gated_port::GatedPort;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{CompletionQueue, ConnectOptions, Device, QpInit, QueuePair};
 use feroce_engine::memory::arena::Arena;
@@ -11,7 +12,6 @@ use feroce_engine::port::shm::{ShmConfig, ShmPort, shm_pair};
 use feroce_engine::qp::{QpAttrMask, QpState, attributes::QpAttributes};
 use feroce_engine::time::Instant;
 use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Status};
-use feroce_tests::gated_port::GatedPort;
 use feroce_tests::{addresses, gid, manual_config};
 use feroce_wire::{Key, Psn, Qpn};
 

@@ -10,7 +10,7 @@ use feroce_engine::time::Duration;
 use feroce_engine::verbs::{
     AsyncEvent, Data, Notify, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
 };
-use feroce_tests::{Rig, drain, manual_config};
+use feroce_tests::{Rig, drain, manual_config, new_rig};
 use feroce_wire::{Packet, PathMtu, Psn, Transport};
 
 const OK: Status = Status::Success;
@@ -36,7 +36,7 @@ struct Xrc {
 
 impl Xrc {
     fn new() -> Self {
-        let rig = Rig::new(&manual_config(1), Duration::from_micros(1));
+        let rig = new_rig(&manual_config(1), Duration::from_micros(1));
         let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
         let cqs = [0, 1].map(|end| rig.devices[end].create_cq(256).unwrap());
         let domain = rig.devices[1].open_xrcd();

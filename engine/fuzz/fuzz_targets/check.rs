@@ -1,6 +1,6 @@
 #![no_main]
 
-use feroce_tests::conform::fuzz::{feed, mutate};
+use feroce_tests::conform_fuzz::{feed, mutate};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 
 fuzz_target!(|data: &[u8]| feed(data));

@@ -1,8 +1,8 @@
-//! `feroce-conform`: see [`feroce_tests::conform::cli`].
+//! The program `feroce-conform`: see [`feroce_conform::cli`].
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    feroce_tests::conform::cli::main()
+    feroce_conform::cli::main()
 }

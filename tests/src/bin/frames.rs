@@ -16,7 +16,7 @@ use feroce_engine::time::Duration;
 use feroce_engine::verbs::{Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest};
 use feroce_tests::datagram::Datagrams;
 use feroce_tests::wire::{Seen, WireFaults};
-use feroce_tests::{Rig, drain, gid, gid_v6, gid_vlan, manual_config};
+use feroce_tests::{Rig, drain, gid, gid_v6, gid_vlan, manual_config, new_rig};
 use feroce_wire::{Opcode, Packet, PathMtu, PlacementType, Psn, Qpn, Selectivity, Transport};
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
@@ -138,7 +138,7 @@ fn xrc(sgid_index: u32, path_mtu: PathMtu, seed: u64) -> Vec<Seen> {
 
 /// Two ends whose frames are recorded, and sometimes lost.
 fn recorded(seed: u64) -> Rig {
-    let mut rig = Rig::new(&manual_config(seed), Duration::from_micros(2));
+    let mut rig = new_rig(&manual_config(seed), Duration::from_micros(2));
     rig.wire.set_record(true);
     let loss = WireFaults { loss: 20_000, ..WireFaults::default() };
     rig.wire.set_faults(loss, seed);

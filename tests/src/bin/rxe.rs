@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use feroce_conform::capture_file::{self, Frame};
+use feroce_conform::endpoint::agent::RxeEnd;
+use feroce_conform::endpoint::{Failure, failed, feroce};
 use feroce_engine::congestion::Control;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{Device, PortKind};
-use feroce_tests::rxe::agent::RxeEnd;
 use feroce_tests::rxe::case::{Case, Fault};
 use feroce_tests::rxe::faults::{self, Network};
-use feroce_tests::rxe::packets::{self, Deviation, Examined, Frame};
-use feroce_tests::rxe::{Failure, failed, feroce, judge, run, table};
+use feroce_tests::rxe::packets::{self, Deviation, Examined};
+use feroce_tests::rxe::{judge, run, table};
 
 const USAGE: &str = "usage: rxe --list [FILTER]
        rxe --port KIND --switch NAMESPACE --captures FOLDER --python PROGRAM [--keep] [--repeat N]
@@ -226,7 +228,7 @@ impl Suite {
         played: &mut [Played<'_>],
         own_mac: [u8; 6],
     ) -> Result<(), Failure> {
-        for frame in packets::read(whole)? {
+        for frame in capture_file::read(whole)? {
             let index = played.partition_point(|played| played.began <= frame.at);
             if let Some(index) = index.checked_sub(1) {
                 played[index].frames.push(frame);
@@ -252,11 +254,11 @@ impl Suite {
             index.iter().map(|&(case, frame)| &played[case].frames[frame]).collect::<Vec<_>>()
         };
         let all = index_of(|examined| &examined.right);
-        packets::write(&right, frames_of(&all))?;
+        capture_file::write(&right, frames_of(&all))?;
         let icrcs = judge::scapy(&self.python, &right)?;
         let malformed = judge::tshark(&right)?;
         let doubtful = index_of(|examined| &examined.suspect);
-        packets::write(&suspect, frames_of(&doubtful))?;
+        capture_file::write(&suspect, frames_of(&doubtful))?;
         let corrupted =
             if doubtful.is_empty() { None } else { Some(judge::scapy(&self.python, &suspect)?) };
         println!(
@@ -300,7 +302,7 @@ impl Suite {
         if sent.is_empty() {
             return Ok(());
         }
-        packets::write(file, &sent)?;
+        capture_file::write(file, &sent)?;
         let [tshark, scapy] = judge::cnps(&self.python, file)?;
         println!("{} CNPs, each as a ConnectX's; tshark finds {tshark}, scapy {scapy}", sent.len());
         match [tshark, scapy] == [sent.len(); 2] {
@@ -361,7 +363,7 @@ impl Suite {
     fn save(&self, played: &Played<'_>) {
         let name = format!("{}.pcap", played.case.name.replace('/', "_"));
         let path = self.captures.join(name);
-        if let Err(failure) = packets::write(&path, &played.frames) {
+        if let Err(failure) = capture_file::write(&path, &played.frames) {
             eprintln!("rxe: {failure}");
         }
     }

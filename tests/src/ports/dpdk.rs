@@ -2,14 +2,13 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use feroce_engine::device::DeviceConfig;
-use feroce_engine::port::dpdk::{DpdkConfig, DpdkMemory};
+#[cfg(feature = "dpdk")]
+use feroce_conform::endpoint::dpdk::{MEMORY, device};
+#[cfg(feature = "dpdk")]
+use feroce_engine::port::dpdk::DpdkConfig;
 
 /// Rigs that there can be at a time: each has four devices, and DPDK has 32 in a process.
 pub const MOST_RIGS: usize = 8;
-
-/// Ordinary memory of the process.
-const MEMORY: DpdkMemory = DpdkMemory::Ordinary { mib: 1024 };
 
 static RIGS: Mutex<usize> = Mutex::new(0);
 static GONE: Condvar = Condvar::new();
@@ -34,22 +33,6 @@ impl Drop for Place {
         *RIGS.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         GONE.notify_one();
     }
-}
-
-/// DPDK's device `number` on `interface`. Its ring for each direction holds `frames` frames of up to 8 KiB.
-pub fn device(number: u32, interface: &str, frames: u32) -> String {
-    format!(
-        "net_af_packet{number},iface={interface},blocksz=65536,framesz=8192,framecnt={frames},qdisc_bypass=0"
-    )
-}
-
-/// `config` for a device that has `addresses`, each with its prefix.
-///
-/// # Panics
-/// If one is none.
-pub fn config(config: DeviceConfig, addresses: &[&str]) -> DeviceConfig {
-    let addresses = addresses.iter().map(|text| text.parse().expect("an address")).collect();
-    DeviceConfig { dpdk: DpdkConfig { memory: MEMORY, ..DpdkConfig::new("", addresses) }, ..config }
 }
 
 /// Starts DPDK, with a device that goes again. Its drivers change the process's environment as they are loaded, which

@@ -3,9 +3,11 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use super::agent::RxeEnd;
-use super::case::{Case, Fault, Op, Request, Role};
-use super::{Failure, failed};
+use feroce_conform::endpoint::agent::RxeEnd;
+use feroce_conform::endpoint::plan::{Op, Request};
+use feroce_conform::endpoint::{Failure, failed};
+
+use super::case::{Case, Fault, Role};
 
 const LOSS: &str = include_str!("../../rxe/loss.nft");
 const CUT: &str = include_str!("../../rxe/cut.nft");

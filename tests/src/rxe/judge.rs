@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{Failure, failed};
+use feroce_conform::endpoint::{Failure, failed};
 
 /// What tshark must not find in RoCE frames. A UDP checksum of 0 over IPv6 is what RoCEv2 demands.
 const COMPLAINTS: &str = "!infiniband.bth || _ws.malformed || \

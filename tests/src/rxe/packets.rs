@@ -1,19 +1,12 @@
 //! What crossed Feroce's port in each case: read from the capture, checked, and searched for deviations.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
-use std::io::BufReader;
-use std::path::Path;
-use std::time::Duration;
 
+use feroce_conform::capture_file::Frame;
 use feroce_wire::{IpHeader, NakCode, Opcode, Packet, Psn, Syndrome};
-use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
-use pcap_file::{DataLink, TsResolution};
 
 use super::case::{Case, Fault};
-use super::{Failure, failed};
 
 /// Where rxe does something else than the specification says. The suite expects it, and says where it was met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,69 +49,16 @@ impl fmt::Display for Deviation {
     }
 }
 
-/// A captured frame.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
-    /// When it crossed the port, since the epoch.
-    pub at: Duration,
-    /// From the Ethernet header on.
-    pub bytes: Vec<u8>,
-}
-
-impl Frame {
-    /// True for a frame that says it is RoCE: UDP over IPv4 without options or IPv6, to port 4791.
-    fn is_roce(&self) -> bool {
-        let word =
-            |at: usize| Some(u16::from_be_bytes([*self.bytes.get(at)?, *self.bytes.get(at + 1)?]));
-        let (protocol, port) = match word(12) {
-            Some(0x0800) => (self.bytes.get(23), word(36)),
-            Some(0x86dd) => (self.bytes.get(20), word(56)),
-            _ => return false,
-        };
-        protocol == Some(&17) && port == Some(4791)
-    }
-}
-
-/// Reads a capture.
-///
-/// # Errors
-/// When the file cannot be read to its end.
-pub fn read(path: &Path) -> Result<Vec<Frame>, Failure> {
-    let read = || {
-        let mut reader = PcapReader::new(BufReader::new(File::open(path)?))?;
-        let mut frames = Vec::new();
-        while let Some(packet) = reader.next_packet() {
-            let packet = packet?;
-            frames.push(Frame { at: packet.timestamp, bytes: packet.data.into_owned() });
-        }
-        Ok(frames)
+/// True for a frame that says it is RoCE: UDP over IPv4 without options or IPv6, to port 4791.
+fn is_roce(frame: &Frame) -> bool {
+    let word =
+        |at: usize| Some(u16::from_be_bytes([*frame.bytes.get(at)?, *frame.bytes.get(at + 1)?]));
+    let (protocol, port) = match word(12) {
+        Some(0x0800) => (frame.bytes.get(23), word(36)),
+        Some(0x86dd) => (frame.bytes.get(20), word(56)),
+        _ => return false,
     };
-    let frames: Result<_, Box<dyn std::error::Error>> = read();
-    frames.map_err(failed(path.display()))
-}
-
-/// Writes a capture.
-///
-/// # Errors
-/// When the file cannot be written.
-pub fn write<'a>(path: &Path, frames: impl IntoIterator<Item = &'a Frame>) -> Result<(), Failure> {
-    let header = PcapHeader {
-        datalink: DataLink::ETHERNET,
-        ts_resolution: TsResolution::NanoSecond,
-        ..PcapHeader::default()
-    };
-    let write = || {
-        let file = std::io::BufWriter::new(File::create(path)?);
-        let mut writer = PcapWriter::with_header(file, header)?;
-        for frame in frames {
-            let orig_len = u32::try_from(frame.bytes.len()).expect("a frame");
-            let data = Cow::Borrowed(&frame.bytes[..]);
-            writer.write_packet(&PcapPacket { timestamp: frame.at, orig_len, data })?;
-        }
-        Ok(())
-    };
-    let written: Result<_, Box<dyn std::error::Error>> = write();
-    written.map_err(failed(path.display()))
+    protocol == Some(&17) && port == Some(4791)
 }
 
 /// What a case's frames say.
@@ -145,7 +85,7 @@ pub struct Examined {
 pub fn examine(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> Examined {
     let mut examined = Examined::default();
     let mut search = Search::default();
-    for (index, frame) in frames.iter().enumerate().filter(|(_, frame)| frame.is_roce()) {
+    for (index, frame) in frames.iter().enumerate().filter(|(_, frame)| is_roce(frame)) {
         let ours = frame.bytes[6..12] == own_mac;
         let suspect = case.fault == Some(Fault::Corrupted) && !ours;
         if suspect {
@@ -204,7 +144,7 @@ fn differences_to_a_connectx(packet: &Packet<'_>) -> Option<String> {
 impl Examined {
     /// A network that did nothing to the frames proves nothing.
     fn complain_of_missing_fault(&mut self, case: &Case) {
-        let ipv4 = case.family == super::case::Family::V4; // IPv6 has no IDs to tell by.
+        let ipv4 = case.family == feroce_conform::endpoint::plan::Family::V4; // IPv6 has no IDs to tell by.
         let (what, count) = match case.fault {
             Some(Fault::Duplicated) if ipv4 => ("duplicated", self.duplicated),
             Some(Fault::Reordered) if ipv4 => ("overtaken", self.overtaken),
@@ -267,6 +207,8 @@ impl Search {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{capture, rxe::table};
 
@@ -310,7 +252,7 @@ mod tests {
         let cases = table::cases();
         let mut frames = frames("rxe/ops_zero_len.pcap.zst");
         let find = |ours| {
-            let of = |frame: &Frame| (frame.bytes[6..12] == REQUESTER) == ours && frame.is_roce();
+            let of = |frame: &Frame| (frame.bytes[6..12] == REQUESTER) == ours && is_roce(frame);
             frames.iter().position(of).expect("both sides sent something")
         };
         let (request, answer) = (find(true), find(false));

@@ -2,25 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use feroce_engine::device::{Device, Endpoint};
+use feroce_conform::endpoint::Failure;
+use feroce_conform::endpoint::agent::RxeEnd;
+use feroce_conform::endpoint::end::{End, Posting};
+use feroce_conform::endpoint::feroce::FeroceEnd;
+use feroce_conform::endpoint::model::Model;
+use feroce_conform::endpoint::plan::{Op, Plan, REQUESTER, RESPONDER, Request, Twist};
+use feroce_conform::endpoint::setup::{FIRST_RECEIVE, connect, draw_up};
+use feroce_engine::device::Device;
 use feroce_engine::qp::QpState;
-use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, RemoteAddr, Status};
-use feroce_wire::{Key, PathMtu, Psn};
+use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, Status};
 
-use super::Failure;
-use super::agent::RxeEnd;
-use super::case::{Case, Family, Op, Plan, REQUESTER, RESPONDER, Request, Role, Twist};
-use super::end::{End, Posting};
+use super::case::{Case, Role};
 use super::faults::Network;
-use super::feroce::FeroceEnd;
-use super::model::{self, Model};
 
 /// How long the completions of a case may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Numbers of receives count from here, those of requests from 0.
-pub const FIRST_RECEIVE: u64 = 1000;
-/// Makes a key one that was never given.
-const WRONG: u32 = 0x55;
 
 /// Plays `case` between a new QP on `device` and a new one in the guest, over `network`.
 ///
@@ -56,62 +53,6 @@ pub fn play(case: &Case, device: &Device, network: &Network) -> Result<(), Failu
     }
     check_completions(plan, &postings, &mut ends)?;
     check_rest(plan, &mut ends, &model)
-}
-
-/// Prepares both ends for `plan` and joins them; returns where each is reached.
-///
-/// # Errors
-/// The stacks' words.
-pub fn connect(
-    plan: &Plan,
-    family: Family,
-    mtu: PathMtu,
-    ends: &mut [&mut dyn End; 2],
-) -> Result<[Endpoint; 2], Failure> {
-    let prepare = |end: &mut dyn End, index: usize| {
-        end.prepare(family, &plan.regions[index], model::seed(index), &plan.settings[index])
-    };
-    let addresses = [prepare(ends[REQUESTER], REQUESTER)?, prepare(ends[RESPONDER], RESPONDER)?];
-    for index in [REQUESTER, RESPONDER] {
-        let peer = &addresses[1 - index];
-        let ahead = if index == RESPONDER { plan.psn_ahead } else { 0 };
-        let rq_psn = Psn::new(peer.psn.add(ahead).value());
-        ends[index].connect(peer, rq_psn, mtu, &plan.settings[index])?;
-    }
-    Ok(addresses)
-}
-
-/// What the memories will hold, and the requests with all their numbers, for a responder whose regions are
-/// reached by `keys`.
-///
-/// # Panics
-/// If the plan sends with invalidate, and has no window.
-pub fn draw_up(plan: &Plan, keys: &[RemoteAddr]) -> (Model, Vec<Posting>) {
-    let mut model = Model::new(plan);
-    let window = plan.regions[RESPONDER].iter().position(|region| region.window);
-    let postings = plan.requests.iter().enumerate().map(|(index, request)| {
-        let operands = model.operands(index, request);
-        model.apply(request, operands);
-        let region = match request.op {
-            Op::SendInv => window.expect("a window to invalidate"),
-            _ => request.remote.region,
-        };
-        let RemoteAddr { addr, rkey } = keys[region];
-        let rkey = if request.wrong_key { Key(rkey.value() ^ WRONG) } else { rkey };
-        Posting {
-            wr_id: index as u64,
-            op: request.op,
-            local: request.local,
-            len: request.len,
-            remote: RemoteAddr { addr: addr + u64::from(request.remote.offset), rkey },
-            operand: operands.0,
-            swap: operands.1,
-            fence: request.fence,
-            inline: request.inline,
-        }
-    });
-    let postings = postings.collect();
-    (model, postings)
 }
 
 /// Every completion that is due, in order, and no other.

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use feroce_conform::endpoint::plan::{
+    Effect, Family, Op, Plan, REQUESTER, RESPONDER, RIGHTS, Twist,
+};
 use feroce_engine::memory::Access;
 use feroce_engine::qp::QpState;
 use feroce_engine::verbs::Status;
 use feroce_wire::{PathMtu, Psn};
 
-use super::case::{
-    Case, Effect, Family, Fault, Op, Plan, REQUESTER, RESPONDER, RIGHTS, Role, Twist,
-};
+use super::case::{Case, Fault, Role};
 
 const MTUS: [PathMtu; 2] = [PathMtu::Mtu1024, PathMtu::Mtu4096];
 

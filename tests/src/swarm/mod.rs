@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use feroce_engine::time::Instant;
 
-use crate::{Rig, manual_config};
+use crate::{Rig, manual_config, new_rig};
 use feroce_congestion::Params;
 use feroce_engine::congestion::{CongestionConfig, Control};
 pub use options::{Options, RIG_KINDS, RigKind};
@@ -123,7 +123,7 @@ fn make_rig(kind: RigKind) -> Rig {
         rates.iter().for_each(|(name, rate)| params.set(name, rate).expect("a parameter"));
         config.congestion = CongestionConfig { control: Control::Dcqcn, params, burst: 8192 };
     }
-    Rig::new(&config, Duration::ZERO)
+    new_rig(&config, Duration::ZERO)
 }
 
 /// Scenarios begin at multiples of this many nanoseconds (almost five hours), so that time has the same low

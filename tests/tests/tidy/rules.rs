@@ -91,7 +91,9 @@ pub const PURE: &[Pure] = &[
 pub const LAYERS: &[&[&str]] = &[
     &["feroce-wire", "feroce-congestion", "dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],
-    &["feroce", "feroce-libibverbs", "feroce-pfc-tools"],
+    &["feroce-libibverbs", "feroce-pfc-tools"],
+    &["feroce-conform"],
+    &["feroce"],
     &["feroce-tests"],
     &["feroce-librdmacm", "feroce-librspreload"],
 ];

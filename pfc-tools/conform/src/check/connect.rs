@@ -1,0 +1,321 @@
+//! The rules of connection management, and what it tells about flows.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use feroce_wire::cm::RejectReason;
+use feroce_wire::{CmMad, CmMessage, MadError, PathMtu, Qpn};
+
+use super::findings::{Findings, Place};
+use crate::flow::{Agreed, Flows, Key};
+use crate::packet::Seen;
+use crate::rules::RuleId;
+
+/// Connections that are being made, are there, or are being ended; by the active side and its communication id.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    known: BTreeMap<(u16, IpAddr, u32), Connection>,
+}
+
+/// How many are kept.
+const MOST: usize = 1 << 14;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Asked,
+    Answered,
+    Ready,
+    Ending,
+    Ended,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Connection {
+    stage: Stage,
+    active: IpAddr,
+    passive: IpAddr,
+    local: u32,
+    remote: Option<u32>,
+    transaction: u64,
+    /// Of the DREQ.
+    ending: u64,
+    active_qpn: Qpn,
+    passive_qpn: Option<Qpn>,
+    request: Place,
+    sent: u16,
+    retries: u8,
+    to_active: Agreed,
+    to_passive: Agreed,
+}
+
+/// A message, who sends it and where it is.
+struct Said<'a> {
+    tap: u16,
+    src: IpAddr,
+    dst: IpAddr,
+    mad: &'a CmMad,
+    place: Place,
+}
+
+impl Connections {
+    /// A datagram to QP 1.
+    pub fn take(&mut self, seen: &Seen<'_>, place: Place, flows: &mut Flows, out: &mut Findings) {
+        let mad = match CmMad::parse(seen.packet.payload.first) {
+            Ok(mad) => mad,
+            // Subnet administration and performance management are none of ours.
+            Err(MadError::Class(_) | MadError::Attribute(_) | MadError::Method(_)) => return,
+            Err(_) if seen.is_cut => return,
+            Err(error) => return out.add(RuleId::Mad, place, || error.to_string()),
+        };
+        let said = Said { tap: seen.tap, src: seen.src(), dst: seen.dst(), mad: &mad, place };
+        match &mad.message {
+            CmMessage::Req(_) => self.request(&said, out),
+            CmMessage::Rep(_) => self.reply(&said, flows, out),
+            CmMessage::Rtu(rtu) => {
+                self.follow(&said, (rtu.local_comm_id, rtu.remote_comm_id), flows, out);
+            }
+            CmMessage::Rej(_) => self.reject(&said, out),
+            CmMessage::Dreq(dreq) => {
+                self.follow(&said, (dreq.local_comm_id, dreq.remote_comm_id), flows, out);
+            }
+            CmMessage::Drep(drep) => {
+                self.follow(&said, (drep.local_comm_id, drep.remote_comm_id), flows, out);
+            }
+            CmMessage::Mra(_) | CmMessage::SidrReq(_) | CmMessage::SidrRep(_) => {}
+        }
+    }
+
+    fn request(&mut self, said: &Said<'_>, out: &mut Findings) {
+        let CmMessage::Req(req) = &said.mad.message else { return };
+        let key = (said.tap, said.src, req.local_comm_id);
+        if let Some(known) = self.known.get_mut(&key)
+            && known.transaction == said.mad.transaction
+        {
+            known.sent = known.sent.saturating_add(1);
+            let (sent, retries) = (known.sent, known.retries);
+            if sent == u16::from(retries) + 2 {
+                out.add(RuleId::CmRetries, said.place, || {
+                    format!("the REQ goes out for the {sent}th time: {retries} repetitions are what it allows itself")
+                });
+            }
+            return;
+        }
+        if self.known.len() == MOST {
+            self.known.pop_first();
+        }
+        let agreed = Agreed {
+            path_mtu: PathMtu::from_code(req.path_mtu).map(PathMtu::bytes),
+            retry_count: Some(req.retry_count),
+            rnr_retry_count: Some(req.rnr_retry_count),
+            ..Agreed::default()
+        };
+        let connection = Connection {
+            stage: Stage::Asked,
+            active: said.src,
+            passive: said.dst,
+            local: req.local_comm_id,
+            remote: None,
+            transaction: said.mad.transaction,
+            ending: 0,
+            active_qpn: req.local_qpn,
+            passive_qpn: None,
+            request: said.place,
+            sent: 1,
+            retries: req.max_cm_retries,
+            to_active: Agreed {
+                first_psn: Some(req.starting_psn),
+                depth: Some(req.responder_resources),
+                flow_control: req.flow_control,
+                ..agreed
+            },
+            to_passive: agreed,
+        };
+        self.known.insert(key, connection);
+    }
+
+    fn reply(&mut self, said: &Said<'_>, flows: &mut Flows, out: &mut Findings) {
+        let CmMessage::Rep(rep) = &said.mad.message else { return };
+        let Some(known) = self.known.get_mut(&(said.tap, said.dst, rep.remote_comm_id)) else {
+            return self.stranger(said, out);
+        };
+        if known.transaction != said.mad.transaction {
+            out.add(RuleId::CmTransaction, said.place, || {
+                format!(
+                    "a REP with transaction {:#x}: its REQ, packet {}, has {:#x}",
+                    said.mad.transaction, known.request.packet.number, known.transaction
+                )
+            });
+        }
+        if known.stage != Stage::Asked {
+            return;
+        }
+        known.stage = Stage::Answered;
+        known.remote = Some(rep.local_comm_id);
+        known.passive_qpn = Some(rep.local_qpn);
+        let flow_control = known.to_active.flow_control && rep.flow_control;
+        known.to_active.flow_control = flow_control;
+        let to_passive = Agreed {
+            first_psn: Some(rep.starting_psn),
+            depth: Some(rep.responder_resources),
+            flow_control,
+            rnr_retry_count: Some(rep.rnr_retry_count),
+            ..known.to_passive
+        };
+        let (active, passive, request) = (known.active, known.passive, known.request);
+        let (active_qpn, to_active) = (known.active_qpn, known.to_active);
+        let key = |src, dst, qpn| Key { tap: said.tap, src, dst, qpn };
+        let to = key(active, passive, rep.local_qpn);
+        if let Some(flow) = flows.of_request(to) {
+            let figures = flows.get(flow).figures;
+            if figures.requests > 0 && figures.last_at >= request.at {
+                out.add(RuleId::CmEarly, said.place, || {
+                    format!(
+                        "{active} has sent to QP {} before this REP has told it that",
+                        rep.local_qpn
+                    )
+                });
+            }
+        }
+        flows.begin_anew(to, active_qpn, to_passive);
+        flows.begin_anew(key(passive, active, active_qpn), rep.local_qpn, to_active);
+    }
+
+    /// A message about a connection that nobody has asked for.
+    fn stranger(&self, said: &Said<'_>, out: &mut Findings) {
+        let transaction = said.mad.transaction;
+        let asked = self.known.values().find(|known| {
+            known.transaction == transaction
+                && known.active == said.dst
+                && known.passive == said.src
+        });
+        if let Some(asked) = asked {
+            out.add(RuleId::CmId, said.place, || {
+                format!(
+                    "a REP for another communication id than that of the REQ in packet {}, {:#x}",
+                    asked.request.packet.number, asked.local
+                )
+            });
+        }
+    }
+
+    fn reject(&mut self, said: &Said<'_>, out: &mut Findings) {
+        let CmMessage::Rej(rej) = &said.mad.message else { return };
+        let request = self.known.get_mut(&(said.tap, said.dst, rej.remote_comm_id)).map(|known| {
+            known.stage = Stage::Ended;
+            format!(" (REQ: packet {})", known.request.packet.number)
+        });
+        let why = match rej.reason {
+            RejectReason::INVALID_SERVICE_ID => {
+                "nobody listens to the service id, which is the port".to_owned()
+            }
+            reason => reason.to_string(),
+        };
+        out.add(RuleId::CmRejected, said.place, || {
+            format!(
+                "{} rejects the connection that {} asks for{}: {why}",
+                said.src,
+                said.dst,
+                request.unwrap_or_default()
+            )
+        });
+    }
+
+    /// RTU, DREQ, DREP: what follows when a connection is made.
+    fn follow(&mut self, said: &Said<'_>, ids: (u32, u32), flows: &Flows, out: &mut Findings) {
+        let (local, remote) = ids;
+        let name = said.mad.message.name();
+        let is_of = |known: &Connection| {
+            let from_active = known.active == said.src && known.passive == said.dst;
+            let from_passive = known.passive == said.src && known.active == said.dst;
+            (from_active && (known.local == local || known.remote == Some(remote)))
+                || (from_passive && (known.local == remote || known.remote == Some(local)))
+        };
+        let is_exact = |known: &Connection| match known.active == said.src {
+            true => (known.local, known.remote) == (local, Some(remote)),
+            false => (known.remote, known.local) == (Some(local), remote),
+        };
+        let here = self.known.iter().filter(|((tap, ..), known)| *tap == said.tap && is_of(known));
+        let place = here.max_by_key(|(_, known)| (is_exact(known), known.request.at));
+        let place = place.map(|(&key, _)| key);
+        let Some(known) = place.and_then(|key| self.known.get_mut(&key)) else { return };
+        if known.remote.is_some() && !is_exact(known) {
+            out.add(RuleId::CmId, said.place, || {
+                format!("{name} with the communication ids {local:#x} and {remote:#x}: the connection of the REQ in packet {} has others", known.request.packet.number)
+            });
+            return;
+        }
+        // Who captures one direction only sees half of the messages.
+        let back = Key { tap: said.tap, src: said.dst, dst: said.src, qpn: Qpn::GSI };
+        if flows.known_request(&back).is_none() {
+            known.stage = Stage::Ended;
+            return;
+        }
+        known.advance(said, out);
+    }
+
+    /// REQs that nobody has answered; `last` is when the capture ends.
+    pub fn end(&self, last: u64, out: &mut Findings) {
+        const PATIENCE: u64 = 1_000_000_000;
+        for known in self.known.values().filter(|known| known.stage == Stage::Asked) {
+            if known.sent > 1 || last.saturating_sub(known.request.at) > PATIENCE {
+                out.add(RuleId::CmSilent, known.request, || {
+                    format!(
+                        "{} asks {} for a connection, {} times, and gets no answer",
+                        known.active, known.passive, known.sent
+                    )
+                });
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn advance(&mut self, said: &Said<'_>, out: &mut Findings) {
+        let name = said.mad.message.name();
+        let (stage, fits) = match said.mad.message {
+            CmMessage::Rtu(_) => {
+                (Stage::Ready, self.stage >= Stage::Answered && said.src == self.active)
+            }
+            CmMessage::Dreq(_) => (Stage::Ending, self.stage >= Stage::Answered),
+            _ => (Stage::Ended, self.stage >= Stage::Ending),
+        };
+        if !fits {
+            out.add(RuleId::CmOrder, said.place, || {
+                format!("{name} from {}, though what must come before it has not come (the REQ is packet {})", said.src, self.request.packet.number)
+            });
+            return;
+        }
+        self.transactions(said, out);
+        if let CmMessage::Dreq(dreq) = &said.mad.message {
+            self.ending = said.mad.transaction;
+            let due =
+                if said.src == self.active { self.passive_qpn } else { Some(self.active_qpn) };
+            if let Some(due) = due.filter(|&due| due != dreq.remote_qpn) {
+                out.add(RuleId::CmQpn, said.place, || {
+                    format!(
+                        "a DREQ for QP {}: its receiver's QP in the connection is {due}",
+                        dreq.remote_qpn
+                    )
+                });
+            }
+        }
+        self.stage = self.stage.max(stage);
+    }
+
+    fn transactions(&self, said: &Said<'_>, out: &mut Findings) {
+        let due = match said.mad.message {
+            CmMessage::Rtu(_) => self.transaction,
+            CmMessage::Drep(_) => self.ending,
+            _ => return,
+        };
+        if due != said.mad.transaction {
+            out.add(RuleId::CmTransaction, said.place, || {
+                format!(
+                    "{} with transaction {:#x}, where {due:#x} is answered",
+                    said.mad.message.name(),
+                    said.mad.transaction
+                )
+            });
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! JUnit's XML: each rule is a test.
+
+use std::io::{self, Write};
+
+use super::Report;
+use crate::rules::{RULES, Severity};
+
+/// Prints the rules as tests, of which those with findings have failed.
+///
+/// # Errors
+/// If nothing can be written.
+pub fn junit(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let counts = report.findings.by_rule();
+    let rules: Vec<_> = RULES.iter().filter(|rule| rule.severity != Severity::Quirk).collect();
+    let failed = rules.iter().filter(|rule| counts.contains_key(&rule.id)).count();
+    writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
+    let name = escaped(&report.files.join(" "));
+    writeln!(out, "<testsuite name=\"{name}\" tests=\"{}\" failures=\"{failed}\">", rules.len())?;
+    for rule in rules {
+        let name = rule.name;
+        let Some(count) = counts.get(&rule.id) else {
+            writeln!(out, "  <testcase classname=\"feroce-conform\" name=\"{name}\"/>")?;
+            continue;
+        };
+        writeln!(out, "  <testcase classname=\"feroce-conform\" name=\"{name}\">")?;
+        writeln!(out, "    <failure message=\"{count}x: {}\">", escaped(rule.text))?;
+        for found in report.findings.told().iter().filter(|found| found.rule == rule.id) {
+            writeln!(out, "{}: {}", escaped(&report.packet(found)), escaped(&found.sentence))?;
+        }
+        writeln!(out, "    </failure>\n  </testcase>")?;
+    }
+    writeln!(out, "</testsuite>")
+}
+
+/// Text as XML has it. What XML has no place for becomes a question mark.
+fn escaped(text: &str) -> String {
+    let plain: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    plain.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

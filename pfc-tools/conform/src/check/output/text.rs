@@ -1,0 +1,97 @@
+//! For people who read a terminal.
+
+use std::io::{self, Write};
+
+use super::{Report, title};
+use crate::check::figures::{Figures, Times, duration};
+use crate::check::findings::TOLD;
+use crate::rules::Severity;
+
+/// How many findings of a rule in a flow are printed.
+const SHOWN: usize = 5;
+
+/// Prints flows, findings and quirks.
+///
+/// # Errors
+/// If nothing can be written.
+pub fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let span = duration(report.last_at.saturating_sub(report.first_at));
+    writeln!(out, "{} frames, {} RoCE packets, {span}", report.frames, report.packets)?;
+    for (flow, channel) in report.shown() {
+        writeln!(out, "\nflow {}: {}", flow + 1, title(channel))?;
+        figures(out, &channel.figures)?;
+        if let Some(failure) = report.failure(flow) {
+            writeln!(out, "  FAILED: {} ({})", failure.sentence, report.packet(failure))?;
+        }
+        of_flow(out, report, Some(flow))?;
+    }
+    if report.counts(None).next().is_some() {
+        writeln!(out, "\nof no flow:")?;
+        of_flow(out, report, None)?;
+    }
+    if report.flows.left_out > 0 {
+        writeln!(
+            out,
+            "\n{} packets belong to flows beyond the number that is kept",
+            report.flows.left_out
+        )?;
+    }
+    match report.findings.total() {
+        0 => writeln!(out, "\nno findings"),
+        1 => writeln!(out, "\n1 finding"),
+        total => writeln!(out, "\n{total} findings"),
+    }
+}
+
+fn of_flow(out: &mut impl Write, report: &Report, flow: Option<u32>) -> io::Result<()> {
+    for (rule, count) in report.counts(flow) {
+        let severity = rule.rule().severity;
+        if severity == Severity::Quirk {
+            writeln!(out, "  quirk    {rule:22} {}", rule.rule().text)?;
+            continue;
+        }
+        writeln!(out, "  {severity:8} {rule:22} {count}x: {}", rule.rule().text)?;
+        let told =
+            report.findings.told().iter().filter(|found| found.rule == rule && found.flow == flow);
+        for found in told.take(SHOWN) {
+            writeln!(out, "           {}: {}", report.packet(found), found.sentence)?;
+        }
+        if count > SHOWN as u64 {
+            let more = if count > TOLD { ", of which --json has the first 1000" } else { "" };
+            writeln!(out, "           and {} more{more}", count - SHOWN as u64)?;
+        }
+    }
+    Ok(())
+}
+
+fn figures(out: &mut impl Write, figures: &Figures) -> io::Result<()> {
+    let Figures { requests, answers, repeated, messages, request_bytes, answer_bytes, .. } =
+        figures;
+    write!(
+        out,
+        "  {requests} requests ({repeated} repeated, {messages} messages, {request_bytes} bytes), {answers} answers ({answer_bytes} bytes)"
+    )?;
+    if let Some(rate) = figures.rate() {
+        write!(out, ", {:.3} Gb/s", rate / 1e9)?;
+    }
+    writeln!(out)?;
+    for (name, times) in measured(figures) {
+        if times.count > 0 {
+            let [min, mean, max] = [times.min, times.mean(), times.max].map(duration);
+            writeln!(out, "  {name}: {min} to {max}, mean {mean} ({})", times.count)?;
+        }
+    }
+    Ok(())
+}
+
+/// The times of a flow, with their names.
+pub(super) fn measured(figures: &Figures) -> [(&'static str, Times); 6] {
+    [
+        ("request to answer", figures.answer_times),
+        ("gap to NAK", figures.nak_generation),
+        ("NAK to repetition", figures.nak_reaction),
+        ("repetition without a NAK after", figures.timeouts),
+        ("RNR NAK to next try", figures.rnr_waits),
+        ("between CNPs", figures.cnp_intervals),
+    ]
+}

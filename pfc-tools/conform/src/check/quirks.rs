@@ -1,0 +1,42 @@
+//! Known habits of endpoints, each told once in a flow.
+
+use feroce_wire::IpHeader;
+
+use super::findings::{Findings, Place};
+use crate::flow::Channel;
+use crate::packet::{Carrier, Seen};
+use crate::rules::RuleId;
+
+/// Tells of a habit, unless that has been done in this flow.
+pub(super) fn tell(channel: &mut Channel, rule: RuleId, place: Place, out: &mut Findings) {
+    let bit = 1 << (rule as u32 - RuleId::QuirkMigReq as u32);
+    if channel.quirks & bit == 0 {
+        channel.quirks |= bit;
+        out.add(rule, place, || rule.rule().text.to_owned());
+    }
+}
+
+/// Whether a habit has been told of.
+pub(super) fn has(channel: &Channel, rule: RuleId) -> bool {
+    channel.quirks & (1 << (rule as u32 - RuleId::QuirkMigReq as u32)) != 0
+}
+
+/// The habits that a packet of a connection shows by itself.
+pub(super) fn look(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &mut Findings) {
+    let packet = &seen.packet;
+    if !packet.bth.mig_req {
+        channel.mig_req_0 = true;
+        tell(channel, RuleId::QuirkMigReq, place, out);
+    }
+    if seen.carrier != Carrier::RoceV2 {
+        return;
+    }
+    if packet.udp.src_port < 0xc000 {
+        tell(channel, RuleId::QuirkPort, place, out);
+    }
+    if let IpHeader::V4(ip) = packet.ip
+        && ip.identification == 0
+    {
+        tell(channel, RuleId::QuirkId, place, out);
+    }
+}

@@ -1,0 +1,433 @@
+//! The rules of responders: acknowledgements, NAKs, READ responses.
+
+use feroce_wire::{Aeth, NakCode, Operation, Psn, Syndrome};
+
+use super::figures::duration;
+use super::findings::{Findings, Place};
+use super::requester::hex;
+use crate::flow::window::Sent;
+use crate::flow::{Channel, Nak, Pending, Rnr};
+use crate::packet::Seen;
+use crate::rules::RuleId;
+
+/// An answer at its place in a flow.
+pub(super) struct Answer<'s, 'a> {
+    pub seen: &'s Seen<'a>,
+    pub channel: &'s mut Channel,
+    pub place: Place,
+    pub out: &'s mut Findings,
+}
+
+impl Answer<'_, '_> {
+    /// Holds it against the rules, and remembers it.
+    pub fn take(&mut self) {
+        let packet = &self.seen.packet;
+        self.channel.figures.seen(self.seen.at);
+        self.channel.figures.answers += 1;
+        self.channel.figures.answer_bytes += packet.payload.len() as u64;
+        if packet.bth.ack_req {
+            self.out.add(RuleId::AckFlag, self.place, || {
+                format!("{} asks for an acknowledgement", packet.info.name)
+            });
+        }
+        if self.channel.is_alone() {
+            return;
+        }
+        match packet.info.operation {
+            Operation::ReadResponse => self.read_response(),
+            Operation::AtomicAcknowledge => self.atomic(),
+            _ => self.acknowledge(),
+        }
+    }
+
+    fn acknowledge(&mut self) {
+        let Some(Aeth { syndrome, msn }) = self.seen.packet.ext.aeth else { return };
+        let psn = self.seen.packet.bth.psn;
+        match syndrome {
+            Syndrome::Ack(code) => {
+                if self.positive(psn) {
+                    self.count(psn, msn.value(), true);
+                    self.credits(psn, code);
+                }
+            }
+            Syndrome::RnrNak(timer) => {
+                self.channel.figures.rnr_naks += 1;
+                if self.in_range(psn, "an RNR NAK") {
+                    self.count(psn, msn.value(), false);
+                    self.not_ready(psn, timer.nanos());
+                }
+            }
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                self.channel.figures.naks += 1;
+                if self.in_range(psn, "a NAK (PSN sequence)") {
+                    self.count(psn, msn.value(), false);
+                    self.out_of_sequence(psn);
+                }
+            }
+            Syndrome::Nak(code) if code != NakCode::InvalidRdRequest => {
+                if self.in_range(psn, "a NAK") {
+                    self.count(psn, msn.value(), false);
+                    self.refuse(psn, code);
+                }
+            }
+            Syndrome::Nak(_) | Syndrome::Reserved(_) => {
+                let byte = syndrome.to_byte();
+                self.out.add(RuleId::Syndrome, self.place, || {
+                    format!("syndrome {byte:#04x} means nothing in RoCE")
+                });
+            }
+        }
+    }
+
+    /// Everything up to `psn` has arrived; whether that makes sense.
+    fn positive(&mut self, psn: Psn) -> bool {
+        let Some(next) = self.channel.next else { return false };
+        let oldest = self.channel.window.oldest().unwrap_or(next);
+        if self.channel.acked.is_none() && psn.is_before(oldest) {
+            self.before_first(psn, oldest);
+            return false;
+        }
+        if !psn.is_before(next) {
+            self.out.add(RuleId::AckUnsent, self.place, || {
+                format!(
+                    "PSN {} is acknowledged; the newest that was sent is {}",
+                    hex(psn),
+                    hex(next.prev())
+                )
+            });
+            return false;
+        }
+        if let Some(acked) = self.channel.acked
+            && psn.next().is_before(acked)
+        {
+            let by = self.channel.last_ack.map_or(0, |ack| ack.number);
+            self.out.add(RuleId::AckBack, self.place, || {
+                format!(
+                    "PSN {} is acknowledged; packet {by} has acknowledged {} already",
+                    hex(psn),
+                    hex(acked.prev())
+                )
+            });
+            return false;
+        }
+        if let Some(place) = self.channel.window.find(psn)
+            && let Some(&sent) = self.channel.window.get(place)
+        {
+            let offset = sent.psn.distance_to(psn);
+            if sent.lacks_answer() && sent.answered <= offset && sent.times == 1 {
+                // It counts as answered: one finding is enough.
+                if let Some(sent) = self.channel.window.get_mut(place) {
+                    sent.answered = sent.span;
+                }
+                self.out.add(RuleId::Kind, self.place, || {
+                    format!(
+                        "{} with PSN {} (packet {}) is answered by a plain acknowledgement",
+                        sent.opcode,
+                        hex(psn),
+                        sent.first.number
+                    )
+                });
+            } else if sent.times == 1 && !self.channel.window.is_acked(place) {
+                self.channel.figures.answer_times.add(self.seen.at.saturating_sub(sent.last_at));
+            }
+        }
+        self.settle(psn);
+        self.through(psn);
+        true
+    }
+
+    /// The same PSN acknowledged twice, one that was not repeated yet, or one that asks for no acknowledgement: the first copies have
+    /// arrived, and the second were not needed. What was sent after these answers is acknowledged: they were needed.
+    fn settle(&mut self, psn: Psn) {
+        let first = self.channel.pending.first().copied();
+        let Some(first) = first.filter(|first| first.psn.at_or_before(psn)) else { return };
+        let acked = self.at(psn).filter(|sent| !sent.is_missing());
+        if acked.is_some_and(|sent| first.packet < sent.first) {
+            let old = std::mem::take(&mut self.channel.pending);
+            return super::requester::timed_out(&old, self.place.flow, self.out);
+        }
+        if !self.channel.mig_req_0 {
+            return;
+        }
+        let count = self.copies(&first, psn, acked.is_some_and(|sent| !sent.asks));
+        if count > 0 {
+            self.channel.pending.drain(..count);
+            let place = Place { packet: first.packet, at: first.at, ..self.place };
+            super::quirks::tell(self.channel, RuleId::QuirkEarly, place, self.out);
+        }
+    }
+
+    /// How many of the pending repetitions an acknowledgement of `psn` shows to have been needless. rxe acknowledges each packet that
+    /// it has already, so that as many acknowledgements as the repetition has packets belong to one copy.
+    fn copies(&mut self, first: &Pending, psn: Psn, is_unasked: bool) -> usize {
+        let repeats = self.channel.repeats;
+        if is_unasked || repeats.is_some_and(|repeats| !psn.is_before(repeats)) {
+            return self.channel.pending.len();
+        }
+        if self.channel.acked != Some(psn.next()) {
+            return 0;
+        }
+        let packets = repeats.map_or(1, |repeats| first.psn.distance_to(repeats).max(1));
+        self.channel.again += 1;
+        usize::from((self.channel.again - 1).is_multiple_of(packets))
+    }
+
+    /// Something is acknowledged that is older than the first request that was captured.
+    fn before_first(&mut self, psn: Psn, oldest: Psn) {
+        let nothing = Psn::new(0).prev();
+        let is_rxe = psn == nothing && self.channel.mig_req_0;
+        let is_repeated = self.channel.window.unacked().next().is_some_and(|sent| sent.times > 1);
+        if is_rxe && oldest != Psn::new(0) {
+            self.out.add(RuleId::QuirkAckFirst, self.place, || {
+                format!("PSN {} is acknowledged, and the oldest that was sent is {}: rxe takes it for a duplicate and has received nothing yet", hex(psn), hex(oldest))
+            });
+        }
+        if is_rxe || is_repeated {
+            self.channel.mismatch.get_or_insert(self.place.packet);
+        }
+    }
+
+    /// Everything up to `psn` is acknowledged, except READs and atomics whose answers did not come.
+    pub fn through(&mut self, psn: Psn) {
+        let end = psn.next();
+        self.restarted(end);
+        let mut limit = end;
+        let mut lacking = None;
+        for sent in self.channel.window.unacked_mut() {
+            if !sent.psn.is_before(end) {
+                break;
+            }
+            if sent.is_missing() {
+                let (psn, span, shown_by) = (sent.psn, sent.span, sent.first.number);
+                self.out.add(RuleId::Unseen, self.place, || {
+                    format!("{span} PSNs from {} on are acknowledged, which nobody saw: packet {shown_by} passes over them. The requester has skipped them, or the capture has missed them", hex(psn))
+                });
+            } else if sent.lacks_answer() && sent.end().at_or_before(end) {
+                lacking = Some(*sent);
+                limit = sent.psn.add(sent.answered);
+                break;
+            }
+        }
+        if let Some(sent) = lacking {
+            self.missing_answers(&sent, limit);
+        }
+        self.channel.window.ack_before(limit);
+        if self.channel.acked.is_none_or(|acked| acked.is_before(end)) {
+            self.channel.acked = Some(end);
+            self.channel.last_ack = Some(self.place.packet);
+            self.channel.acked_at = self.seen.at;
+            self.channel.again = 0;
+            self.channel.nak_for = None;
+        }
+        if self.channel.rnr.is_some_and(|rnr| rnr.psn.is_before(end)) {
+            self.channel.end_rnr();
+        }
+    }
+
+    /// What a NAK has asked for is acknowledged, and was never repeated.
+    fn restarted(&mut self, end: Psn) {
+        let Some((nak, packet, at, psn)) = self.channel.restarted else { return };
+        if !nak.psn.is_before(end) {
+            return;
+        }
+        self.channel.restarted = None;
+        if self.at(nak.psn).is_some_and(|sent| sent.is_skipped()) && !self.channel.is_disordered(at)
+        {
+            self.out.add(RuleId::Restart, Place { packet, at, ..self.place }, || {
+                format!("after the NAK in packet {} the requester begins again with PSN {}, and not with {}", nak.packet.number, hex(psn), hex(nak.psn))
+            });
+        }
+    }
+
+    /// Answers to a READ or atomic did not come, since later ones do.
+    fn missing_answers(&mut self, sent: &Sent, from: Psn) {
+        let place = self.channel.window.find(sent.psn);
+        let Some(known) = place.and_then(|place| self.channel.window.get_mut(place)) else {
+            return;
+        };
+        if known.lost_from.replace(known.answered).is_some() {
+            return;
+        }
+        // Of answers that carry something, those between were looked for.
+        if self.seen.packet.info.operation != Operation::Acknowledge {
+            return;
+        }
+        self.channel.answer_due = Some(sent.end());
+        let due = sent.end().prev();
+        self.out.add(RuleId::AnswerLoss, self.place, || {
+            format!("the answers with PSN {} to {} did not come this far: packet {} asks for them, and this one answers what comes later", hex(from), hex(due), sent.last.number)
+        });
+    }
+
+    /// Whether a NAK names a PSN that it may name. If so, everything ahead of that is acknowledged.
+    fn in_range(&mut self, psn: Psn, what: &str) -> bool {
+        let Some(next) = self.channel.next else { return false };
+        let oldest = self.channel.acked.or(self.channel.window.oldest()).unwrap_or(next);
+        if self.channel.acked.is_none() && psn.is_before(oldest) {
+            return false;
+        }
+        if psn.is_before(oldest) || !psn.is_before(next) {
+            self.out.add(RuleId::NakRange, self.place, || {
+                format!(
+                    "{what} for PSN {}: sent and not acknowledged are {} to {}",
+                    hex(psn),
+                    hex(oldest),
+                    hex(next.prev())
+                )
+            });
+            return false;
+        }
+        if oldest.is_before(psn) {
+            self.through(psn.prev());
+        }
+        for sent in self.channel.window.unacked_mut() {
+            sent.unanswered = 0;
+        }
+        true
+    }
+
+    fn at(&self, psn: Psn) -> Option<Sent> {
+        self.channel.window.get(self.channel.window.find(psn)?).copied()
+    }
+
+    fn out_of_sequence(&mut self, psn: Psn) {
+        let Some(sent) = self.at(psn) else { return };
+        let behind_rnr = self.channel.rnr.is_some_and(|rnr| rnr.psn == psn && rnr.is_open);
+        if behind_rnr && self.channel.mig_req_0 {
+            self.out.add(RuleId::QuirkRnrNak, self.place, || {
+                format!(
+                    "a NAK (PSN sequence) for PSN {}, for which an RNR NAK was sent before",
+                    hex(psn)
+                )
+            });
+            return;
+        }
+        if behind_rnr || self.channel.nak_for == Some(psn) {
+            self.out.add(RuleId::NakOnce, self.place, || {
+                format!(
+                    "another NAK for PSN {}, though it has not been sent again since the last one",
+                    hex(psn)
+                )
+            });
+            return;
+        }
+        self.channel.nak_for = Some(psn);
+        self.channel.nak = Some(Nak { psn, packet: self.place.packet, at: self.seen.at });
+        let later = self
+            .channel
+            .window
+            .find(sent.end())
+            .and_then(|place| self.channel.window.get(place))
+            .copied();
+        let Some(later) = later else {
+            self.out.add(RuleId::NakSpurious, self.place, || {
+                format!("a NAK for PSN {}: packet {} has it, and nothing later was sent that could show a gap", hex(psn), sent.last.number)
+            });
+            return;
+        };
+        let shown_at = if sent.is_missing() { sent.last_at } else { later.last_at };
+        self.channel.figures.nak_generation.add(self.seen.at.saturating_sub(shown_at));
+        let came_late = later.last < sent.last && !later.is_missing();
+        let is_disordered = self.channel.is_disordered(self.seen.at);
+        if !sent.is_missing() && !sent.is_skipped() && !came_late && !is_disordered {
+            self.out.add(RuleId::LossBeyond, self.place, || {
+                format!("the responder misses PSN {}: packet {} has it, so that it was lost, damaged or delayed between here and the responder", hex(psn), sent.last.number)
+            });
+        }
+    }
+
+    fn not_ready(&mut self, psn: Psn, wait: u64) {
+        let Some(sent) = self.at(psn) else { return };
+        let info = sent.opcode.info();
+        let takes = info.is_some_and(|info| {
+            info.operation == Operation::Send || info.headers.contains(feroce_wire::Headers::IMM)
+        });
+        if !takes && !sent.is_missing() {
+            self.out.add(RuleId::RnrKind, self.place, || {
+                format!("an RNR NAK for PSN {}: {} takes no receive", hex(psn), sent.opcode)
+            });
+            return;
+        }
+        let times = self
+            .channel
+            .rnr
+            .filter(|rnr| rnr.psn == psn)
+            .map_or(1, |rnr| rnr.times.saturating_add(1));
+        let packet = self.place.packet;
+        self.channel.rnr = Some(Rnr { psn, packet, at: self.seen.at, wait, times, is_open: true });
+        self.out.add(RuleId::Rnr, self.place, || {
+            format!("no receive is posted for PSN {} (packet {}): the responder asks to wait for {}, for the {times}. time", hex(psn), sent.last.number, duration(wait))
+        });
+    }
+
+    fn refuse(&mut self, psn: Psn, code: NakCode) {
+        if self.channel.failed.is_some() {
+            return;
+        }
+        self.channel.failed = Some((psn, self.place.packet, self.seen.at));
+        let (rule, why) = match code {
+            NakCode::InvalidRequest => (RuleId::InvalidRequest, "as an invalid request"),
+            NakCode::RemoteAccess => (RuleId::RemoteAccess, "with a remote access error"),
+            _ => (RuleId::RemoteOperation, "with a remote operational error"),
+        };
+        let sent = self.at(psn);
+        self.out.add(rule, self.place, || {
+            let request = sent.map_or_else(String::new, |sent| {
+                let memory = match sent.rkey {
+                    0 => String::new(),
+                    key => format!(" of {} bytes at {:#x} with key {key:#010x}", sent.len, sent.va),
+                };
+                format!(": {}{memory}, packet {}", sent.opcode, sent.last.number)
+            });
+            format!("the responder refuses PSN {} {why}{request}. The connection ends", hex(psn))
+        });
+    }
+
+    /// The MSN, which counts messages: those through `psn`, or those ahead of it.
+    fn count(&mut self, psn: Psn, msn: u32, through: bool) {
+        let Some(sent) = self.at(psn).filter(|sent| sent.epoch != 0) else { return };
+        let count = if through { sent.messages_through() } else { sent.messages };
+        match self.channel.msn_base {
+            Some((epoch, base)) if epoch == sent.epoch => {
+                let due = base.wrapping_add(count) & 0xff_ffff;
+                if due != msn {
+                    self.out.add(RuleId::Msn, self.place, || {
+                        format!("MSN {msn}, where {due} messages are completed")
+                    });
+                }
+            }
+            _ => self.channel.msn_base = Some((sent.epoch, msn.wrapping_sub(count) & 0xff_ffff)),
+        }
+    }
+
+    /// The same with the answer to a READ, which may be sent when later requests have been carried out.
+    pub fn count_at_least(&mut self, sent: &Sent, msn: u32) {
+        let Some((epoch, base)) = self.channel.msn_base else { return };
+        if epoch != sent.epoch || epoch != self.channel.epoch {
+            return;
+        }
+        let above = msn.wrapping_sub(base.wrapping_add(sent.messages_through())) & 0xff_ffff;
+        let most = self.channel.messages.wrapping_sub(sent.messages_through());
+        if above > most {
+            let due = base.wrapping_add(sent.messages_through()) & 0xff_ffff;
+            self.out.add(RuleId::Msn, self.place, || {
+                format!(
+                    "MSN {msn}, where at least {due} and no more than {} messages are completed",
+                    due + most
+                )
+            });
+        }
+    }
+
+    fn credits(&mut self, psn: Psn, code: feroce_wire::CreditCode) {
+        let Some(sent) = self.at(psn).filter(|sent| sent.epoch == self.channel.epoch) else {
+            return;
+        };
+        if self.channel.agreed.flow_control {
+            self.channel.credit_limit =
+                code.credits().map(|credits| sent.messages_through() + credits);
+        } else if code.credits() == Some(0) {
+            super::quirks::tell(self.channel, RuleId::QuirkCredits, self.place, self.out);
+        }
+    }
+}

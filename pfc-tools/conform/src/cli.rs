@@ -1,0 +1,89 @@
+//! `feroce-conform`: the command line.
+//!
+//! Exit codes: 0 nothing to object to; 1 there are findings; 2 what was given cannot be used (the command line, a capture), and one
+//! line says why.
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+pub use feroce_pfc_tools::pfc::cli::Outcome;
+
+use super::trace::TraceError;
+use super::{check, inject, replay, rules};
+
+/// Tell whether captures of RoCE traffic are legal, and endpoints answer as they should.
+#[derive(Debug, Parser)]
+#[command(
+    name = "feroce-conform",
+    bin_name = "feroce conform",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0 nothing to object to; 1 there are findings; 2 what was given cannot be used."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// The subcommands of `feroce conform`.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Hold every packet of captures against the rules, and say what went wrong
+    Check(Box<check::Options>),
+    /// Show the rules, where the engine keeps them and what proves that they are found broken
+    Rules(rules::Options),
+    /// Play scripts of faults at chosen packets between two endpoints, and check what they make of it
+    Inject(inject::cli::Options),
+    /// Put what `inject` found of several endpoints side by side
+    Scorecard(inject::cli::ScorecardOptions),
+    /// Play one end of each connection of a capture with the engine, and compare what it says with what was captured
+    Replay(Box<replay::options::Options>),
+    /// Write a capture anew with other addresses, QP numbers, PSNs or keys, and right ICRCs
+    Rewrite(Box<replay::rewrite::Options>),
+}
+
+/// Why a command ends early.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A capture that cannot be read, or not to its end.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// Something else that was given cannot be used.
+    #[error("{0}")]
+    Unusable(String),
+    /// What came out cannot be written.
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Runs `command`; its results go to standard output or to the files that it names.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn run(command: &Command) -> Result<Outcome, Failure> {
+    match command {
+        Command::Check(options) => check::run(options),
+        Command::Rules(options) => rules::run(options),
+        Command::Inject(options) => inject::cli::run(options),
+        Command::Scorecard(options) => inject::cli::scorecard(options),
+        Command::Replay(options) => replay::options::run(options),
+        Command::Rewrite(options) => replay::rewrite::run(options),
+    }
+}
+
+/// Runs the command line of this process, as the program `feroce-conform`.
+pub fn main() -> ExitCode {
+    match run(&Cli::parse().command) {
+        Ok(Outcome::Fine) => ExitCode::SUCCESS,
+        Ok(Outcome::Findings) => ExitCode::from(1),
+        // The reader of our output has closed the pipe.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("feroce-conform: {failure}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Changes to a frame, some with its lengths, checksums and ICRC made right again.
+
+use feroce_pfc_tools::frame;
+use feroce_wire::{IpHeader, Key, Opcode, Packet, Payload};
+
+/// Makes a key one that was never given.
+const WRONG_KEY: u32 = 0x55;
+/// Beyond every region that a script registers.
+const FAR_AWAY: u64 = 1 << 30;
+
+/// Congestion experienced.
+pub fn mark(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    frame::mark(&mut bytes);
+    bytes
+}
+
+/// A bit is flipped in the last byte that the ICRC covers: of an acknowledgement, too, that is no byte which it leaves out.
+pub fn corrupt(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let trailer = Packet::parse(&bytes, &[]).map_or(0, |packet| packet.trailer.len());
+    if let Some(at) = bytes.len().checked_sub(trailer + 5) {
+        bytes[at] ^= 1;
+    }
+    bytes
+}
+
+/// The last `count` bytes are missing.
+pub fn truncate(bytes: &[u8], count: u32) -> Vec<u8> {
+    bytes[..bytes.len().saturating_sub(count as usize)].to_vec()
+}
+
+/// Another PSN.
+pub fn add_psn(bytes: &[u8], count: u32) -> Vec<u8> {
+    repaired(bytes, |packet| packet.bth.psn = packet.bth.psn.add(count))
+}
+
+/// A remote key that was never given.
+pub fn wrong_key(bytes: &[u8]) -> Vec<u8> {
+    let wrong = |key: Key| Key(key.value() ^ WRONG_KEY);
+    repaired(bytes, |packet| {
+        packet.ext.reth = packet.ext.reth.map(|mut reth| {
+            reth.rkey = wrong(reth.rkey);
+            reth
+        });
+        packet.ext.atomic_eth = packet.ext.atomic_eth.map(|mut eth| {
+            eth.rkey = wrong(eth.rkey);
+            eth
+        });
+    })
+}
+
+/// A remote address beyond the region.
+pub fn wrong_address(bytes: &[u8]) -> Vec<u8> {
+    repaired(bytes, |packet| {
+        packet.ext.reth = packet.ext.reth.map(|mut reth| {
+            reth.va = reth.va.wrapping_add(FAR_AWAY);
+            reth
+        });
+        packet.ext.atomic_eth = packet.ext.atomic_eth.map(|mut eth| {
+            eth.va = eth.va.wrapping_add(FAR_AWAY);
+            eth
+        });
+    })
+}
+
+/// Another opcode with the same extended headers.
+pub fn opcode(bytes: &[u8], code: u8) -> Vec<u8> {
+    repaired(bytes, |packet| packet.bth.opcode = Opcode(code))
+}
+
+/// Without the acknowledge request.
+pub fn no_ack_request(bytes: &[u8]) -> Vec<u8> {
+    repaired(bytes, |packet| packet.bth.ack_req = false)
+}
+
+/// The payload is `count` bytes shorter.
+pub fn shorten(bytes: &[u8], count: u32) -> Vec<u8> {
+    repaired(bytes, |packet| {
+        let payload = packet.payload.first;
+        let left = payload.len().saturating_sub(count as usize);
+        let padded = |len: usize| len.next_multiple_of(4);
+        let less = padded(payload.len()) - padded(left);
+        packet.payload = Payload { first: &payload[..left], second: &[] };
+        packet.bth.pad = u8::try_from(padded(left) - left).expect("less than four");
+        packet.pad = [0; 3];
+        let less = u16::try_from(less).expect("a packet");
+        packet.udp.length -= less;
+        match &mut packet.ip {
+            IpHeader::V4(ip) => ip.total_length -= less,
+            IpHeader::V6(ip) => ip.payload_length -= less,
+        }
+    })
+}
+
+/// The frame with `change`, and with checksum and ICRC of what it then is. As it was if it cannot be written.
+fn repaired(bytes: &[u8], change: impl FnOnce(&mut Packet<'_>)) -> Vec<u8> {
+    let Ok(mut packet) = Packet::parse(bytes, &[]) else { return bytes.to_vec() };
+    change(&mut packet);
+    if let IpHeader::V4(ip) = &mut packet.ip {
+        ip.checksum = ip.computed_checksum();
+    }
+    let mut out = vec![0; packet.frame_len()];
+    if packet.emit(&mut out).is_err() {
+        return bytes.to_vec();
+    }
+    let Ok(changed) = Packet::parse(&out, &[]) else { return bytes.to_vec() };
+    let (icrc, end) = (changed.computed_icrc(), out.len() - changed.trailer.len());
+    out[end - 4..end].copy_from_slice(&icrc.to_le_bytes());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_captures;
+
+    fn parsed(frame: &[u8]) -> Packet<'_> {
+        Packet::parse(frame, &[]).expect("a RoCEv2 frame")
+    }
+
+    /// A WRITE First, with a RETH.
+    fn write_first() -> Vec<u8> {
+        let frames = test_captures::read("rxe/ops_zero_len.pcap.zst");
+        let found = frames.into_iter().find(|frame| parsed(frame).ext.reth.is_some());
+        found.expect("a RETH")
+    }
+
+    #[test]
+    fn what_is_changed_is_right_again_but_for_what_is_meant() {
+        let frame = write_first();
+        let packet = Packet::parse(&frame, &[]).expect("a packet");
+        let reth = packet.ext.reth.expect("a RETH");
+        for (changed, key, psn) in [
+            (wrong_key(&frame), Key(reth.rkey.value() ^ WRONG_KEY), packet.bth.psn),
+            (add_psn(&frame, 7), reth.rkey, packet.bth.psn.add(7)),
+            (mark(&frame), reth.rkey, packet.bth.psn),
+            (wrong_address(&frame), reth.rkey, packet.bth.psn),
+        ] {
+            let changed = Packet::parse(&changed, &[]).expect("still a packet");
+            assert!(changed.icrc_valid());
+            assert_eq!((changed.ext.reth.expect("a RETH").rkey, changed.bth.psn), (key, psn));
+        }
+    }
+
+    #[test]
+    fn a_shorter_payload_has_its_lengths_and_its_icrc() {
+        let frames = test_captures::read("rxe/ops_psn_mismatch.pcap.zst");
+        let frame = frames.iter().find(|frame| parsed(frame).payload.len() > 9);
+        let frame = frame.expect("a payload");
+        let before = Packet::parse(frame, &[]).expect("a packet").payload.len();
+        let changed = shorten(frame, 5);
+        let packet = Packet::parse(&changed, &[]).expect("a packet");
+        assert_eq!(packet.payload.len(), before - 5);
+        assert!(packet.icrc_valid());
+    }
+
+    #[test]
+    fn damage_shows() {
+        let frame = write_first();
+        let bad = |bytes: &[u8]| Packet::parse(bytes, &[]).is_ok_and(|packet| !packet.icrc_valid());
+        assert!(bad(&corrupt(&frame)));
+        assert!(Packet::parse(&truncate(&frame, 3), &[]).is_err());
+    }
+}

@@ -1,0 +1,62 @@
+//! What the endpoints say themselves.
+
+use feroce_engine::verbs::Status;
+
+use super::{Found, View};
+use crate::inject::script::status_name;
+
+pub(super) fn events_met(view: &View<'_>, found: &mut Found) {
+    if view.flow > 0 {
+        return;
+    }
+    for (index, met) in view.evidence.met.iter().enumerate() {
+        if *met == 0 {
+            let event = &view.script.events[index];
+            let sentence = format!("event {} ({:?}) met no packet", index + 1, event.action);
+            found.wrong([], sentence);
+        }
+    }
+}
+
+pub(super) fn completions(view: &View<'_>, found: &mut Found) {
+    let Some(outcome) = view.outcome else { return };
+    let plan = &outcome.plan;
+    for (index, request) in plan.requests.iter().enumerate() {
+        let due = (index as u64, request.status);
+        match outcome.sends.get(index) {
+            Some(done) if *done == due => {}
+            Some((id, status)) => {
+                let sentence = format!(
+                    "request {index} should complete with {}: {id} does with {}",
+                    status_name(request.status),
+                    status_name(*status)
+                );
+                found.wrong([], sentence);
+            }
+            None => found.wrong([], format!("request {index} does not complete")),
+        }
+    }
+    let consume = plan.requests.iter().filter(|request| request.op.consumes_receive());
+    let due = consume.filter(|request| request.status == Status::Success).count();
+    let good = outcome.receives.iter().filter(|(_, status)| *status == Status::Success);
+    let good: Vec<_> = good.map(|(id, _)| *id).collect();
+    // The responder may have executed what its requester never heard of.
+    let most = if outcome.is_doomed() { plan.receives.len() } else { due };
+    if !(due..=most.max(due)).contains(&good.len())
+        || !good.iter().copied().eq(0..good.len() as u64)
+    {
+        found.wrong([], format!("the receives {good:?} complete, and should the first {due}"));
+    }
+    for ((state, due), who) in
+        outcome.states.iter().zip(plan.states).zip(["requester", "responder"])
+    {
+        if *state != due {
+            found.wrong([], format!("the {who}'s QP is in {state:?}, and should be in {due:?}"));
+        }
+    }
+}
+
+pub(super) fn data(view: &View<'_>, found: &mut Found) {
+    let Some(outcome) = view.outcome else { return };
+    outcome.wrong_bytes.iter().for_each(|told| found.wrong([], told.clone()));
+}

@@ -1,0 +1,87 @@
+//! A device's counters against the trace.
+
+use feroce_engine::counters::Counter;
+use feroce_engine::verbs::Status;
+use feroce_wire::{Ecn, Opcode};
+
+use super::{Found, View};
+use crate::inject::script::Cause;
+use crate::inject::trace::Side;
+
+/// What the trace shows of `side` of one flow, by the names of Feroce.
+fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
+    let (asks, answers) = (&view.requester, &view.responder);
+    let count = |n: usize| n as u64;
+    let cnps_sent = view
+        .steps
+        .iter()
+        .filter(|step| step.is_sent_by(side) && step.packet.bth.opcode == Opcode::CNP);
+    let marked = view.steps.iter().filter(|step| {
+        step.reaches(side)
+            && step.packet.ip.ecn() == Ecn::Ce
+            && step.packet.bth.opcode != Opcode::CNP
+    });
+    let (malformed, wrong_icrc) = view.evidence.trace.damaged_at(side);
+    let mut all = vec![
+        (Counter::NpCnpSent, count(cnps_sent.count())),
+        (Counter::NpEcnMarkedRocePackets, count(marked.count())),
+        (Counter::RxIcrcEncapsulated, wrong_icrc),
+        (Counter::PortRcvErrors, malformed),
+    ];
+    let timeouts =
+        asks.restarts.iter().filter(|restart| matches!(restart.cause, Some((Cause::Timeout, _))));
+    let sends = view.outcome.map(|outcome| &outcome.sends[..]).unwrap_or_default();
+    let given_up = count(sends.iter().filter(|(_, s)| *s == Status::RetryExceeded).count());
+    match side {
+        // The last timeout sends nothing any more.
+        Side::Requester => all.extend([
+            (Counter::PacketSeqErr, count(asks.naks.len())),
+            (Counter::RnrNakRetryErr, asks.rnr_naks),
+            (Counter::LocalAckTimeoutErr, count(timeouts.count()) + given_up),
+        ]),
+        Side::Responder => all.extend([
+            (Counter::OutOfSequence, answers.ahead),
+            (Counter::DuplicateRequest, count(answers.duplicates.len())),
+            (Counter::OutOfBuffer, count(answers.rnr_naks.len())),
+        ]),
+    }
+    all.into_iter().map(|(counter, due)| (counter.name(), due)).collect()
+}
+
+/// The same by the names, and in the ways, of Linux rxe: of what comes out of sequence it counts the NAKs that it sends, one for each gap, and
+/// of NAKs those that acknowledge something (`rxe_resp.c`, `rxe_comp.c`).
+fn shown_of_rxe(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
+    let (asks, answers) = (&view.requester, &view.responder);
+    match side {
+        Side::Requester => {
+            vec![("rcvd_rnr_err", asks.rnr_naks), ("rcvd_seq_err", asks.acknowledging_naks)]
+        }
+        Side::Responder => vec![
+            ("duplicate_request", answers.duplicates.len() as u64),
+            ("out_of_seq_request", answers.naks.len() as u64),
+            ("send_rnr_err", answers.rnr_naks.len() as u64),
+        ],
+    }
+}
+
+pub(super) fn counters(view: &View<'_>, found: &mut Found) {
+    let flows = view.evidence.trace.flows();
+    if view.flow > 0 || flows > 1 {
+        return; // A device counts for all of its QPs.
+    }
+    for side in Side::ALL {
+        let Some(counted) = &view.evidence.counted[side.index()] else { continue };
+        // The name that no other device has.
+        let is_rxe = counted.contains_key("out_of_seq_request");
+        for (name, due) in if is_rxe { shown_of_rxe(view, side) } else { shown(view, side) } {
+            let sentence = match counted.get(name) {
+                Some(&has) if has == due => continue,
+                Some(has) => {
+                    format!("{name} of the {side} went up by {has}, and the trace shows {due}")
+                }
+                None => format!("the {side} has no {name}"),
+            };
+            found.wrong([], sentence);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Congestion: marks, and the CNPs that answer them.
+
+use feroce_wire::{Ecn, Opcode};
+
+use super::{Found, View};
+use crate::inject::trace::{Move, Side};
+
+pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
+    for side in Side::ALL {
+        let marks: Vec<_> = view
+            .steps
+            .iter()
+            .filter(|step| {
+                step.reaches(side)
+                    && step.packet.ip.ecn() == Ecn::Ce
+                    && step.packet.bth.opcode != Opcode::CNP
+            })
+            .collect();
+        let cnps: Vec<_> = view
+            .steps
+            .iter()
+            .filter(|step| step.is_sent_by(side) && step.packet.bth.opcode == Opcode::CNP)
+            .collect();
+        for cnp in &cnps {
+            if !cnp.packet.bth.becn || cnp.packet.payload.len() != 16 {
+                let sentence = format!(
+                    "packet {} is no CNP as it should be: BECN 1, 16 bytes of 0",
+                    cnp.number
+                );
+                found.wrong([cnp.number], sentence);
+            }
+            let reason = marks.iter().rev().find(|mark| mark.at <= cnp.at + view.evidence.slack);
+            match reason {
+                Some(mark) => {
+                    found.measured("mark to CNP", cnp.at.saturating_sub(mark.at));
+                }
+                None => found.wrong(
+                    [cnp.number],
+                    format!(
+                        "packet {} is a CNP of the {side}, to which nothing marked came",
+                        cnp.number
+                    ),
+                ),
+            }
+        }
+        for pair in cnps.windows(2) {
+            found.measured("CNP to CNP", pair[1].at.saturating_sub(pair[0].at));
+        }
+        if cnps.len() > marks.len() {
+            let sentence = format!("{} CNPs of the {side} for {} marks", cnps.len(), marks.len());
+            found.wrong(cnps.iter().map(|cnp| cnp.number), sentence);
+        }
+        // Acknowledgements without data may be marked and not answered.
+        let least = view.script.expect.cnps.unwrap_or_default() as usize;
+        let with_data = marks.iter().filter(|mark| !mark.packet.payload.is_empty());
+        let first = with_data.clone().map(|mark| mark.number).next();
+        if let Some(first) = first
+            && cnps.len() < least
+        {
+            let sentence = format!(
+                "{} CNPs of the {side}, at least {least} are due: packet {first} is marked, and {} more",
+                cnps.len(),
+                with_data.count() - 1
+            );
+            found.wrong([first], sentence);
+        }
+    }
+    let expected = view.script.expect.cnps.is_some() && view.flow == 0;
+    let marked =
+        view.steps.iter().any(|step| step.what == Move::Gets && step.packet.ip.ecn() == Ecn::Ce);
+    if expected && !marked {
+        found.wrong([], "no packet was marked");
+    }
+}

@@ -1,0 +1,127 @@
+//! READs: what is answered, and what is asked for again.
+
+use feroce_wire::{Operation, Position, Psn, Reth};
+
+use super::{Found, View};
+use crate::inject::trace::{Side, Step};
+
+/// A READ as it reached the responder.
+#[derive(Debug, Clone, Copy)]
+struct Order {
+    number: usize,
+    at: u64,
+    next: Psn,
+    from: Psn,
+    end: Psn,
+    len: u32,
+}
+
+fn read_of(step: &Step<'_>) -> Option<Reth> {
+    let is_read = step.packet.info.operation == Operation::ReadRequest;
+    step.packet.ext.reth.filter(|_| is_read)
+}
+
+pub(super) fn responses(view: &View<'_>, found: &mut Found) {
+    let orders = view.steps.iter().filter(|step| step.reaches(Side::Responder));
+    let mut orders: Vec<_> = orders
+        .filter_map(|step| {
+            let (from, len) = (step.psn(), read_of(step)?.dma_len);
+            let end = from.add(step.span(view.mtu));
+            Some(Order { number: step.number, at: step.at, next: from, from, end, len })
+        })
+        .collect();
+    let sent = view.steps.iter().filter(|step| {
+        step.is_sent_by(Side::Responder) && step.packet.info.operation == Operation::ReadResponse
+    });
+    // The order that is being answered; those ahead of it are done, or were given up for one that came again.
+    let mut current = 0;
+    for step in sent {
+        let psn = step.psn();
+        let fits = |order: &Order| order.next == psn && psn.is_before(order.end);
+        let slack = view.evidence.slack;
+        let known = |order: &Order| order.at <= step.at + slack;
+        let next = orders[current..].iter().position(|order| fits(order) && known(order));
+        let Some(next) = next else {
+            let sentence = format!(
+                "packet {} answers with PSN {:#x} what nobody asked for, or was answered before",
+                step.number,
+                psn.value()
+            );
+            found.wrong([step.number], sentence);
+            continue;
+        };
+        current += next;
+        let order = &mut orders[current];
+        order.next = psn.next();
+        if let Some(wrong) = unlike(order, step, view.mtu) {
+            found.wrong([order.number, step.number], wrong);
+        }
+    }
+}
+
+/// In what an answer is not as its READ demands.
+fn unlike(order: &Order, step: &Step<'_>, mtu: u32) -> Option<String> {
+    let psn = step.psn();
+    let place = order.from.distance_to(psn);
+    let is_last = psn.next() == order.end;
+    let due = match (place == 0, is_last) {
+        (true, true) => Position::Only,
+        (true, false) => Position::First,
+        (false, true) => Position::Last,
+        (false, false) => Position::Middle,
+    };
+    let len = if is_last { order.len - place * mtu } else { mtu } as usize;
+    let (position, found) = (step.packet.info.position, step.packet.payload.len());
+    if position != due {
+        return Some(format!(
+            "packet {} is {position:?} of the answer to packet {}, and should be {due:?}",
+            step.number, order.number
+        ));
+    }
+    (found != len).then(|| {
+        format!(
+            "packet {} has {found} bytes of the answer to packet {}, and should have {len}",
+            step.number, order.number
+        )
+    })
+}
+
+/// READs as they were first asked for, and each time again.
+pub(super) fn recovery(view: &View<'_>, found: &mut Found) {
+    let mut reads: Vec<(Psn, Psn, Reth)> = Vec::new();
+    let mut redundant = 0;
+    let arrived = view.steps.iter().filter(|step| {
+        step.reaches(Side::Requester) && step.packet.info.operation == Operation::ReadResponse
+    });
+    let mut seen = std::collections::BTreeSet::new();
+    for step in arrived {
+        redundant += u32::from(!seen.insert(step.psn().value()));
+    }
+    for step in view.steps.iter().filter(|step| step.is_sent_by(Side::Requester)) {
+        let Some(reth) = read_of(step) else { continue };
+        let (psn, end) = (step.psn(), step.psn().add(step.span(view.mtu)));
+        let first =
+            reads.iter().find(|(from, until, _)| from.distance_to(psn) < from.distance_to(*until));
+        let Some(&(from, until, whole)) = first else {
+            reads.push((psn, end, reth));
+            continue;
+        };
+        let skipped = from.distance_to(psn) * view.mtu;
+        let due = Reth {
+            va: whole.va.wrapping_add(u64::from(skipped)),
+            dma_len: whole.dma_len - skipped,
+            ..whole
+        };
+        if (end, reth) != (until, due) {
+            let sentence = format!(
+                "packet {} asks again for {} bytes at {:#x}, and should for {} at {:#x}",
+                step.number, reth.dma_len, reth.va, due.dma_len, due.va
+            );
+            found.wrong([step.number], sentence);
+        }
+    }
+    // Counted, not refused: what was asked for again as a whole is legal.
+    if redundant > 0 {
+        found.counted("READ responses that had come before", u64::from(redundant));
+    }
+}

@@ -1,0 +1,398 @@
+//! What a requester sends, and why: go-back-N, its reasons, its waits.
+
+use feroce_wire::{NakCode, Operation, Psn, Syndrome};
+
+use super::{Found, View, time};
+use crate::inject::script::{Cause, Script};
+use crate::inject::trace::{Side, Step};
+
+/// The requester went back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restart {
+    /// The packet with which it does.
+    pub number: usize,
+    /// When.
+    pub at: u64,
+    /// Its PSN.
+    pub psn: Psn,
+    /// Why, and the packet that asked for it; `None` for no reason that shows.
+    pub cause: Option<(Cause, Option<usize>)>,
+    /// How long after what asked for it, or after the packet was last sent.
+    pub after: u64,
+}
+
+/// A packet that asks the requester to go back.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    cause: Cause,
+    number: usize,
+    at: u64,
+    psn: Psn,
+    /// Not before so much later.
+    wait: u64,
+}
+
+/// A READ or atomic whose answer is due.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    from: Psn,
+    end: Psn,
+}
+
+/// What a requester did.
+#[derive(Debug, Default)]
+pub struct RequesterStory {
+    /// Each time it went back.
+    pub restarts: Vec<Restart>,
+    /// What breaks the order: packets and a sentence.
+    pub disorder: Vec<(Vec<usize>, String)>,
+    /// What comes before the time of an RNR NAK is over.
+    pub hasty: Vec<(Vec<usize>, String)>,
+    /// NAKs (PSN sequence error) that arrived: number, time, PSN.
+    pub naks: Vec<(usize, u64, Psn)>,
+    /// How many of them acknowledged something.
+    pub acknowledging_naks: u64,
+    /// RNR NAKs that arrived.
+    pub rnr_naks: u64,
+    /// Packets sent again.
+    pub resent: u64,
+    /// The oldest packet that is not acknowledged at the end.
+    pub unacknowledged: Option<Psn>,
+}
+
+/// The requester as one follows it.
+struct Walk<'a> {
+    story: RequesterStory,
+    /// What it would send next.
+    cursor: Psn,
+    /// The end of what it has sent.
+    high: Psn,
+    /// The oldest that is not answered, and when it came to be that.
+    una: Psn,
+    since: Vec<(u64, Psn)>,
+    asked: Vec<Asked>,
+    due: Vec<Due>,
+    /// When each PSN was last sent.
+    sent_at: std::collections::BTreeMap<u32, u64>,
+    timeout: u64,
+    slack: u64,
+    mtu: u32,
+    steps: &'a [Step<'a>],
+}
+
+impl RequesterStory {
+    /// Follows the requester through `steps`.
+    pub fn new(steps: &[Step<'_>], script: &Script, first_psn: u32, slack: u64) -> Self {
+        let first = Psn::new(first_psn);
+        let mut walk = Walk {
+            story: Self::default(),
+            cursor: first,
+            high: first,
+            una: first,
+            since: vec![(0, first)],
+            asked: Vec::new(),
+            due: Vec::new(),
+            sent_at: std::collections::BTreeMap::new(),
+            timeout: 4096 << script.traffic.timeout,
+            slack,
+            mtu: script.traffic.mtu.bytes(),
+            steps,
+        };
+        for index in 0..walk.steps.len() {
+            let step = walk.steps[index];
+            if step.is_sent_by(Side::Requester) && step.packet.info.is_request() {
+                walk.sends(&step);
+            } else if step.reaches(Side::Requester) && step.packet.info.is_response() {
+                walk.gets(&step);
+            }
+        }
+        walk.story.unacknowledged = walk.una.is_before(walk.high).then_some(walk.una);
+        walk.story
+    }
+}
+
+impl Walk<'_> {
+    fn sends(&mut self, step: &Step<'_>) {
+        let (psn, end) = (step.psn(), step.psn().add(step.span(self.mtu)));
+        if psn.is_before(self.cursor) {
+            self.goes_back(step);
+        } else if psn.is_after(self.cursor) && psn.is_after(self.una) {
+            let sentence = format!(
+                "packet {} has PSN {:#x}, behind a hole: {:#x} is due",
+                step.number,
+                psn.value(),
+                self.cursor.value()
+            );
+            self.story.disorder.push((vec![step.number], sentence));
+        }
+        if psn.is_before(self.high) {
+            self.story.resent += 1;
+        }
+        let waits = matches!(
+            step.packet.info.operation,
+            Operation::ReadRequest | Operation::FetchAdd | Operation::CompareSwap
+        );
+        if waits && !psn.is_before(self.high) {
+            self.due.push(Due { from: psn, end });
+        }
+        self.cursor = end;
+        self.high = if end.is_after(self.high) { end } else { self.high };
+        self.sent_at.insert(psn.value(), step.at);
+    }
+
+    fn goes_back(&mut self, step: &Step<'_>) {
+        let psn = step.psn();
+        // What was missing may have come behind what passed it: then it goes on from there.
+        let passed = |asked: &Asked| {
+            asked.cause == Cause::Implied && asked.psn.is_before(psn) && psn == self.una
+        };
+        let asked = self.asked.iter().rev().find(|asked| asked.psn == psn || passed(asked));
+        let asked = asked.copied();
+        let last = self.sent_at.get(&psn.value()).or_else(|| self.covering(psn)).copied();
+        let quiet = step.at.saturating_sub(last.unwrap_or_default());
+        let is_quiet = self.was_oldest(psn, step.at) && quiet + self.slack >= self.timeout;
+        // What asked long ago was not heeded, but for an RNR NAK, which asks to wait.
+        let asked = asked.filter(|asked| !is_quiet || asked.cause == Cause::Rnr);
+        let (cause, after) = match asked {
+            Some(asked) => {
+                (Some((asked.cause, Some(asked.number))), step.at.saturating_sub(asked.at))
+            }
+            None if is_quiet => (Some((Cause::Timeout, None)), quiet),
+            None => (None, quiet),
+        };
+        if let Some(asked) = asked {
+            // What asked well before it has been heard, too.
+            let heard = asked.at.saturating_sub(self.slack);
+            self.asked.retain(|other| other.at > heard && other.number != asked.number);
+            if step.at + self.slack < asked.at + asked.wait {
+                let sentence = format!(
+                    "packet {} comes {} behind the RNR NAK (packet {}), which asks for {}",
+                    step.number,
+                    time(after),
+                    asked.number,
+                    time(asked.wait)
+                );
+                self.story.hasty.push((vec![asked.number, step.number], sentence));
+            }
+        }
+        let restart = Restart { number: step.number, at: step.at, psn, cause, after };
+        self.story.restarts.push(restart);
+    }
+
+    /// When the request was last sent that has `psn` in its answer.
+    fn covering(&self, psn: Psn) -> Option<&u64> {
+        let due = self.due.iter().find(|due| in_range(psn, due.from, due.end))?;
+        self.sent_at.get(&due.from.value())
+    }
+
+    /// Whether `psn` is the oldest without an answer, or was a moment ago.
+    fn was_oldest(&self, psn: Psn, at: u64) -> bool {
+        let ago = at.saturating_sub(self.slack);
+        let then = self.since.iter().rev().find(|(since, _)| *since <= ago);
+        let then = then.map_or(self.una, |(_, psn)| *psn);
+        // A READ may be asked for as a whole, or from what is missing on.
+        let whole = self.due.iter().find(|due| in_range(self.una, due.from, due.end));
+        let from = whole.map_or(then, |due| if due.from.is_before(then) { due.from } else { then });
+        !psn.is_before(from) && !psn.is_after(self.una)
+    }
+
+    fn gets(&mut self, step: &Step<'_>) {
+        let psn = step.psn();
+        let syndrome = step.packet.ext.aeth.map(|aeth| aeth.syndrome);
+        let refuses = syndrome.is_some_and(|syndrome| !matches!(syndrome, Syndrome::Ack(_)));
+        // What was not sent, or asks for what is answered, is a ghost.
+        if !psn.is_before(self.high) || refuses && psn.is_before(self.una) {
+            return;
+        }
+        let mut ask = |cause, wait| {
+            let asked = Asked { cause, number: step.number, at: step.at, psn, wait };
+            self.asked.push(asked);
+        };
+        let up_to = match syndrome {
+            Some(Syndrome::Nak(NakCode::PsnSequence)) => {
+                ask(Cause::Nak, 0);
+                self.story.naks.push((step.number, step.at, psn));
+                self.story.acknowledging_naks += u64::from(self.una.is_before(psn));
+                psn
+            }
+            Some(Syndrome::RnrNak(timer)) => {
+                ask(Cause::Rnr, timer.nanos());
+                self.story.rnr_naks += 1;
+                psn
+            }
+            Some(Syndrome::Nak(_)) => psn,
+            _ => psn.next(),
+        };
+        let carries = matches!(
+            step.packet.info.operation,
+            Operation::ReadResponse | Operation::AtomicAcknowledge
+        );
+        self.answered(up_to, carries.then_some(psn), step);
+        if self.since.last().is_none_or(|(_, psn)| *psn != self.una) {
+            self.since.push((step.at, self.una));
+        }
+    }
+
+    /// All before `up_to` is answered, but for READs and atomics: these are when their answer, with `data`, is here.
+    fn answered(&mut self, up_to: Psn, data: Option<Psn>, step: &Step<'_>) {
+        while self.una.is_before(up_to) && self.una.is_before(self.high) {
+            let open = self.due.iter().find(|due| in_range(self.una, due.from, due.end));
+            match open {
+                Some(_) if data == Some(self.una) => self.una = self.una.next(),
+                Some(_) => {
+                    let asked = Asked {
+                        cause: Cause::Implied,
+                        number: step.number,
+                        at: step.at,
+                        psn: self.una,
+                        wait: 0,
+                    };
+                    self.asked.push(asked);
+                    return;
+                }
+                None => {
+                    let una = self.una;
+                    let next = self.due.iter().map(|due| due.from);
+                    let next = next.filter(|from| from.is_after(una) && from.is_before(up_to));
+                    self.una = next.min_by_key(|from| una.distance_to(*from)).unwrap_or(up_to);
+                }
+            }
+        }
+    }
+}
+
+fn in_range(psn: Psn, from: Psn, end: Psn) -> bool {
+    from.distance_to(psn) < from.distance_to(end)
+}
+
+pub(super) fn go_back_n(view: &View<'_>, found: &mut Found) {
+    let story = &view.requester;
+    for (packets, sentence) in &story.disorder {
+        found.wrong(packets.iter().copied(), sentence.clone());
+    }
+    for restart in story.restarts.iter().filter(|restart| restart.cause.is_none()) {
+        found.wrong(
+            [restart.number],
+            format!(
+                "packet {} goes back to PSN {:#x} without a NAK, a timeout, or an answer that passed it ({} after it was last sent)",
+                restart.number,
+                restart.psn.value(),
+                time(restart.after)
+            ),
+        );
+    }
+    for restart in &story.restarts {
+        if let Some((cause, _)) = restart.cause {
+            found.measured(&format!("goes back by {cause}"), restart.after);
+        }
+    }
+}
+
+pub(super) fn recovery(view: &View<'_>, found: &mut Found) {
+    let expect = &view.script.expect;
+    if view.flow > 0 {
+        return; // Scripts speak of the first flow.
+    }
+    let restarts = &view.requester.restarts;
+    let packets = || restarts.iter().map(|restart| restart.number);
+    if let Some(due) = &expect.back_by {
+        let causes: Vec<_> =
+            restarts.iter().filter_map(|restart| restart.cause.map(|(cause, _)| cause)).collect();
+        if causes != *due {
+            let sentence =
+                format!("it goes back by {}, and should by {}", listed(&causes), listed(due));
+            found.wrong(packets(), sentence);
+        }
+    }
+    if let Some(due) = &expect.back_to {
+        let to: Vec<_> = restarts.iter().map(|restart| view.relative(restart.psn)).collect();
+        if to != *due {
+            let sentence =
+                format!("it goes back to PSN {}, and should to {}", listed(&to), listed(due));
+            found.wrong(packets(), sentence);
+        }
+    }
+}
+
+/// `1, 2`, or `nothing`.
+fn listed<T: std::fmt::Display>(items: &[T]) -> String {
+    match items {
+        [] => "nothing".to_owned(),
+        items => items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+pub(super) fn nak_reaction(view: &View<'_>, found: &mut Found) {
+    let dies = |at| {
+        let refused = |step: &&Step<'_>| {
+            step.at >= at
+                && step.reaches(Side::Requester)
+                && step.packet.ext.aeth.is_some_and(|aeth| {
+                    matches!(aeth.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence)
+                })
+        };
+        view.steps.iter().any(|step| refused(&step))
+    };
+    for &(number, at, psn) in &view.requester.naks {
+        let sent = view.steps.iter().filter(|step| {
+            step.is_sent_by(Side::Requester) && step.packet.info.is_request() && step.psn() == psn
+        });
+        // Not the first, which was lost.
+        let again = sent.skip(1).find(|step| step.at + view.evidence.slack >= at);
+        match again {
+            Some(step) => {
+                found.measured("NAK to retransmission", step.at.saturating_sub(at));
+            }
+            None if dies(at) => {}
+            None => found.wrong(
+                [number],
+                format!(
+                    "PSN {:#x} is not sent again behind its NAK (packet {number})",
+                    psn.value()
+                ),
+            ),
+        }
+    }
+}
+
+pub(super) fn rnr_wait(view: &View<'_>, found: &mut Found) {
+    for restart in &view.requester.restarts {
+        if let Some((Cause::Rnr, _)) = restart.cause {
+            found.measured("RNR NAK to retransmission", restart.after);
+        }
+    }
+    for (packets, sentence) in &view.requester.hasty {
+        found.wrong(packets.iter().copied(), sentence.clone());
+    }
+}
+
+pub(super) fn timeout(view: &View<'_>, found: &mut Found) {
+    let value: u64 = 4096 << view.script.traffic.timeout;
+    for restart in &view.requester.restarts {
+        let Some((Cause::Timeout, _)) = restart.cause else { continue };
+        found.measured("timeout", restart.after);
+        if restart.after > 4 * value + view.evidence.slack {
+            let sentence = format!(
+                "packet {} comes {} after it was last sent: more than four times the timeout of {}",
+                restart.number,
+                time(restart.after),
+                time(value)
+            );
+            found.wrong([restart.number], sentence);
+        }
+    }
+}
+
+pub(super) fn tries(view: &View<'_>, found: &mut Found) {
+    let Some(due) = view.script.expect.tries else { return };
+    let Some(psn) = view.requester.unacknowledged.filter(|_| view.flow == 0) else { return };
+    let sent = view.steps.iter().filter(|step| {
+        step.is_sent_by(Side::Requester) && step.packet.info.is_request() && step.psn() == psn
+    });
+    let numbers: Vec<_> = sent.map(|step| step.number).collect();
+    if numbers.len() != due as usize {
+        let sentence =
+            format!("PSN {:#x} is sent {} times, and should be {due}", psn.value(), numbers.len());
+        found.wrong(numbers, sentence);
+    }
+}

@@ -1,0 +1,251 @@
+//! What a responder makes of what arrives: gaps, duplicates, refusals.
+
+use std::collections::BTreeMap;
+
+use feroce_wire::{NakCode, Opcode, Operation, Psn, RnrTimer, Syndrome};
+
+use super::{Found, View, time};
+use crate::inject::trace::{Side, Step};
+
+/// A packet, when it came or went, and a PSN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// Number of the packet.
+    pub number: usize,
+    /// When.
+    pub at: u64,
+    /// The PSN that it is about.
+    pub psn: Psn,
+}
+
+/// What a responder met and did.
+#[derive(Debug, Default)]
+pub struct ResponderStory {
+    /// Packets that opened a gap, each with the PSN that was expected.
+    pub gaps: Vec<Mark>,
+    /// When each gap was closed, if it was.
+    pub closed: Vec<Option<u64>>,
+    /// NAKs (PSN sequence error) that it sent.
+    pub naks: Vec<Mark>,
+    /// RNR NAKs that it sent.
+    pub rnr_naks: Vec<(Mark, RnrTimer)>,
+    /// Refusals that it sent.
+    pub refusals: Vec<(Mark, NakCode)>,
+    /// What it sent behind the first refusal, CNPs apart.
+    pub behind_refusal: Vec<usize>,
+    /// Requests that arrived again.
+    pub duplicates: Vec<Mark>,
+    /// Requests that arrived ahead of the expected one.
+    pub ahead: u64,
+    /// What was expected at a time.
+    pub expected: Vec<(u64, Psn)>,
+    /// The ends of messages that were executed: the PSN behind each.
+    pub messages: Vec<Psn>,
+}
+
+/// The responder as one follows it.
+struct Walk {
+    story: ResponderStory,
+    expected: Psn,
+    in_gap: bool,
+    dead: bool,
+    /// RNR NAKs that are to be sent for a PSN.
+    not_ready: BTreeMap<u32, usize>,
+    refused: Option<Psn>,
+    mtu: u32,
+}
+
+impl ResponderStory {
+    /// Follows the responder through `steps`.
+    pub fn new(steps: &[Step<'_>], first_psn: u32, mtu: u32) -> Self {
+        let mut story = Self::default();
+        for step in steps.iter().filter(|step| step.is_sent_by(Side::Responder)) {
+            story.answers(step);
+        }
+        let mut not_ready = BTreeMap::new();
+        for (mark, _) in &story.rnr_naks {
+            *not_ready.entry(mark.psn.value()).or_default() += 1;
+        }
+        let refused = story.refusals.first().map(|(mark, _)| mark.psn);
+        let expected = Psn::new(first_psn);
+        story.expected.push((0, expected));
+        let mut walk =
+            Walk { story, expected, in_gap: false, dead: false, not_ready, refused, mtu };
+        for step in steps {
+            if step.reaches(Side::Responder) && step.packet.info.is_request() && !walk.dead {
+                walk.gets(step);
+            }
+        }
+        walk.story
+    }
+
+    fn answers(&mut self, step: &Step<'_>) {
+        let mark = Mark { number: step.number, at: step.at, psn: step.psn() };
+        if step.packet.bth.opcode == Opcode::CNP {
+            return;
+        }
+        if !self.refusals.is_empty() {
+            self.behind_refusal.push(step.number);
+        }
+        match step.packet.ext.aeth.map(|aeth| aeth.syndrome) {
+            Some(Syndrome::Nak(NakCode::PsnSequence)) => self.naks.push(mark),
+            Some(Syndrome::RnrNak(timer)) => self.rnr_naks.push((mark, timer)),
+            Some(Syndrome::Nak(code)) => self.refusals.push((mark, code)),
+            _ => {}
+        }
+    }
+
+    /// What was expected at `at`.
+    pub fn expected_at(&self, at: u64) -> Psn {
+        let then = self.expected.partition_point(|(since, _)| *since <= at);
+        self.expected[then.saturating_sub(1)].1
+    }
+}
+
+impl Walk {
+    fn gets(&mut self, step: &Step<'_>) {
+        let psn = step.psn();
+        let mark = Mark { number: step.number, at: step.at, psn };
+        if psn.is_before(self.expected) {
+            self.story.duplicates.push(mark);
+            return;
+        }
+        if psn.is_after(self.expected) {
+            self.story.ahead += 1;
+            if !self.in_gap {
+                self.in_gap = true;
+                self.story.gaps.push(Mark { psn: self.expected, ..mark });
+                self.story.closed.push(None);
+            }
+            return;
+        }
+        if let Some(closed) = self.story.closed.last_mut().filter(|_| self.in_gap) {
+            closed.get_or_insert(step.at);
+        }
+        self.in_gap = false;
+        if let Some(left) = self.not_ready.get_mut(&psn.value()).filter(|left| **left > 0) {
+            *left -= 1;
+            // What follows is dropped without a word.
+            self.in_gap = true;
+            return;
+        }
+        if self.refused == Some(psn) {
+            self.dead = true;
+            return;
+        }
+        self.expected = psn.add(step.span(self.mtu));
+        self.story.expected.push((step.at, self.expected));
+        if step.packet.info.position.ends_message() {
+            self.story.messages.push(self.expected);
+        }
+    }
+}
+
+pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
+    let ResponderStory { gaps, closed, naks, .. } = &view.responder;
+    let mut naks = naks.iter().peekable();
+    for (gap, closed) in gaps.iter().zip(closed) {
+        // One for another PSN belongs to another gap, or to none.
+        let nak = naks.next_if(|nak| nak.psn == gap.psn && nak.at + view.evidence.slack >= gap.at);
+        match nak {
+            Some(nak) => {
+                found.measured("gap to NAK", nak.at.saturating_sub(gap.at));
+                while let Some(more) =
+                    naks.next_if(|more| more.psn == gap.psn && !asked_again(view, nak, more))
+                {
+                    let sentence = format!(
+                        "a second NAK for PSN {:#x} (packets {} and {}), which was not sent again meanwhile: one per gap is due",
+                        gap.psn.value(),
+                        nak.number,
+                        more.number
+                    );
+                    found.wrong([nak.number, more.number], sentence);
+                }
+            }
+            // What came before the NAK could go out needs none.
+            None if closed.is_some_and(|at| at <= gap.at + view.evidence.slack) => {}
+            None => found.wrong(
+                [gap.number],
+                format!(
+                    "no NAK for PSN {:#x}, which is missing when packet {} arrives",
+                    gap.psn.value(),
+                    gap.number
+                ),
+            ),
+        }
+    }
+    for nak in naks {
+        let sentence = format!(
+            "a NAK for PSN {:#x} (packet {}) where no gap of its own is open",
+            nak.psn.value(),
+            nak.number
+        );
+        found.wrong([nak.number], sentence);
+    }
+    let Some(due) = view.script.expect.naks.as_ref().filter(|_| view.flow == 0) else { return };
+    let sent: Vec<_> = view.responder.naks.iter().map(|nak| view.relative(nak.psn)).collect();
+    if sent != *due {
+        found.wrong(
+            view.responder.naks.iter().map(|nak| nak.number),
+            format!("NAKs for the PSNs {sent:?}, and should be for {due:?}"),
+        );
+    }
+}
+
+/// Whether the gap of two NAKs was closed between them: then they are of two.
+fn asked_again(view: &View<'_>, one: &Mark, other: &Mark) -> bool {
+    view.responder.gaps.iter().filter(|gap| gap.psn == one.psn && gap.at <= other.at).count() > 1
+}
+
+pub(super) fn refusal(view: &View<'_>, found: &mut Found) {
+    let ResponderStory { refusals, behind_refusal, .. } = &view.responder;
+    let due = view.script.expect.refused.filter(|_| view.flow == 0);
+    match (refusals.first(), due) {
+        (None, None) => {}
+        (None, Some(code)) => found.wrong([], format!("no NAK ({code})")),
+        (Some((mark, code)), None) => {
+            found.wrong([mark.number], format!("packet {} is a NAK ({code})", mark.number));
+        }
+        (Some((mark, code)), Some(due)) if *code != due => found.wrong(
+            [mark.number],
+            format!("packet {} is a NAK ({code}), and should be ({due})", mark.number),
+        ),
+        _ => {}
+    }
+    if let (Some((refused, _)), [first, ..]) = (refusals.first(), &behind_refusal[..]) {
+        let sentence = format!(
+            "packet {first} goes out behind the refusal (packet {}), which ends the connection",
+            refused.number
+        );
+        found.wrong(behind_refusal.iter().copied(), sentence);
+    }
+}
+
+pub(super) fn rnr_naks(view: &View<'_>, found: &mut Found) {
+    let sent = &view.responder.rnr_naks;
+    let numbers = || sent.iter().map(|(mark, _)| mark.number);
+    match view.script.expect.rnr_naks {
+        None | Some(0) if sent.is_empty() => {}
+        None | Some(0) => found.wrong(numbers(), "an RNR NAK, and receives are posted"),
+        Some(least) if sent.len() < least as usize => {
+            found.wrong(numbers(), format!("{} RNR NAKs, at least {least} are due", sent.len()));
+        }
+        Some(_) => {}
+    }
+    for (mark, timer) in sent {
+        if timer.code() != view.script.traffic.rnr_timer {
+            let sentence = format!(
+                "packet {} asks to wait {}, and the QP's timer has code {}",
+                mark.number,
+                time(timer.nanos()),
+                view.script.traffic.rnr_timer
+            );
+            found.wrong([mark.number], sentence);
+        }
+    }
+}
+
+/// Whether a request is answered with data of its own.
+pub(super) fn has_data(operation: Operation) -> bool {
+    matches!(operation, Operation::ReadRequest | Operation::FetchAdd | Operation::CompareSwap)
+}

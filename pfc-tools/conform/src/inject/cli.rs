@@ -1,0 +1,247 @@
+//! `feroce conform inject` and `feroce conform scorecard`: their command lines.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use feroce_congestion::params::Kind;
+
+use super::checker;
+use super::fabric::Fabric;
+use super::flows::Flows;
+use super::injector::Injector;
+use super::live::{Between, Live, Relay, SLACK, Stack};
+use super::outcome::Evidence;
+use super::play::{self, Played, World};
+use super::scorecard::{self, Item, KnownFailures, Scorecard};
+use super::script::Script;
+use super::trace::Trace;
+use crate::capture_file::{self, Frame};
+use crate::cli::{Failure, Outcome};
+
+/// Options of `inject`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Files of scripts, or names of the catalogue's
+    #[arg(value_name = "SCRIPT")]
+    scripts: Vec<String>,
+    /// Play the whole catalogue
+    #[arg(long)]
+    catalogue: bool,
+    /// Name the scripts of the catalogue, and do nothing else
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// Between two interfaces, in place of virtual time: the requester's side, then the responder's
+    #[arg(long, value_names = ["A", "B"], num_args = 2)]
+    live: Vec<String>,
+    /// The network namespace that both interfaces are in
+    #[arg(long, value_name = "NAME", requires = "live")]
+    namespace: Option<String>,
+    /// What requests: feroce:NAMESPACE:INTERFACE:PORT or rxe:NAMESPACE, where the agent of scripts/rxe.sh is reached
+    #[arg(long, value_name = "STACK", requires = "live", requires = "responder")]
+    requester: Option<Stack>,
+    /// What answers
+    #[arg(long, value_name = "STACK", requires = "live", requires = "requester")]
+    responder: Option<Stack>,
+    /// Without --requester and --responder: whoever they are, do it to the first QP pairs that go by in this time
+    #[arg(long = "for", value_name = "TIME", requires = "live", conflicts_with = "requester", value_parser = time)]
+    duration: Option<Duration>,
+    /// Play a script that fails so many times more, and count the best: a busy machine is late by itself
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    again: u32,
+    /// Write the scorecard into this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a capture of each item into this folder, as the endpoints sent the packets
+    #[arg(long, value_name = "FOLDER")]
+    captures: Option<PathBuf>,
+}
+
+/// Options of `scorecard`.
+#[derive(Debug, clap::Args)]
+pub struct ScorecardOptions {
+    /// Files that `inject --json` has written
+    #[arg(value_name = "FILE", required = true)]
+    cards: Vec<PathBuf>,
+    /// Write an HTML page into this file
+    #[arg(short = 'o', long = "out", value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Write the same as Markdown into this file
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Failures that are known, and why
+    #[arg(long, value_name = "FILE")]
+    known: Option<PathBuf>,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let nanos = Kind::Time.parse(text).filter(|&nanos| nanos > 0);
+    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a time, as 10s".to_owned())
+}
+
+/// Plays scripts.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn run(options: &Options) -> Result<Outcome, Failure> {
+    if options.list {
+        for script in Script::catalogue() {
+            println!("{:32} {}", script.name, script.title);
+        }
+        return Ok(Outcome::Fine);
+    }
+    let scripts = scripts(options)?;
+    if let Some(folder) = &options.captures {
+        std::fs::create_dir_all(folder)?;
+    }
+    if let Some(duration) = options.duration {
+        return watch(options, &scripts, duration);
+    }
+    let mut world = world(options)?;
+    let [requester, responder] = world.roles();
+    let place = if options.live.is_empty() { "fabric" } else { "live" }.to_owned();
+    let mut card = Scorecard { requester, responder, place, items: Vec::new() };
+    for script in &scripts {
+        let mut item = played(script, &mut *world, options)?;
+        for _ in 0..options.again {
+            if item.passed() {
+                break;
+            }
+            item = played(script, &mut *world, options)?;
+        }
+        tell(&item);
+        card.items.push(item);
+    }
+    finish(&card, options)
+}
+
+fn finish(card: &Scorecard, options: &Options) -> Result<Outcome, Failure> {
+    println!("{} of {} items passed: {}", card.passed(), card.items.len(), card.name());
+    if let Some(path) = &options.json {
+        card.write(path)?;
+    }
+    Ok(Outcome::of(card.passed() < card.items.len()))
+}
+
+/// Does what the one script says to endpoints that are not ours to ask.
+fn watch(options: &Options, scripts: &[Script], duration: Duration) -> Result<Outcome, Failure> {
+    let [script] = scripts else { return Err(unusable("--for takes one script")) };
+    let relay = Relay::open(&between(options)?).map_err(unusable)?;
+    let flows = Flows::learned(script.traffic.qps as usize);
+    relay.put(Some(Injector::new(script, flows, Duration::ZERO)));
+    std::thread::sleep(duration);
+    let injector = relay.put(None).ok_or_else(|| unusable("the relay has ended"))?;
+    let evidence = Evidence {
+        met: injector.met().to_vec(),
+        trace: injector.into_trace(),
+        flows: Vec::new(),
+        counted: [None, None],
+        slack: u64::try_from(SLACK.as_nanos()).unwrap_or(u64::MAX),
+    };
+    let verdicts = checker::check(script, &evidence);
+    let item = kept(script, Ok(Played { evidence, verdicts }), options)?;
+    tell(&item);
+    let [requester, responder] = ["requester", "responder"].map(str::to_owned);
+    finish(
+        &Scorecard { requester, responder, place: "live".to_owned(), items: vec![item] },
+        options,
+    )
+}
+
+fn unusable(why: impl std::fmt::Display) -> Failure {
+    Failure::Unusable(why.to_string())
+}
+
+fn scripts(options: &Options) -> Result<Vec<Script>, Failure> {
+    let catalogue = Script::catalogue();
+    let mut scripts = Vec::new();
+    for name in &options.scripts {
+        match catalogue.iter().find(|script| script.name == *name) {
+            Some(script) => scripts.push(script.clone()),
+            None => scripts.push(Script::read(Path::new(name)).map_err(unusable)?),
+        }
+    }
+    if options.catalogue {
+        scripts.extend(catalogue);
+    }
+    match scripts.is_empty() {
+        true => Err(unusable("no script is named: --catalogue plays all, --list names them")),
+        false => Ok(scripts),
+    }
+}
+
+fn between(options: &Options) -> Result<Between, Failure> {
+    let interfaces = options.live.clone().try_into();
+    let interfaces = interfaces.map_err(|_| unusable("--live takes two interfaces"))?;
+    Ok(Between { interfaces, namespace: options.namespace.clone() })
+}
+
+fn world(options: &Options) -> Result<Box<dyn World>, Failure> {
+    if options.live.is_empty() {
+        return Ok(Box::new(Fabric::new()));
+    }
+    let between = between(options)?;
+    let (Some(requester), Some(responder)) = (&options.requester, &options.responder) else {
+        return Err(unusable("--live needs --requester and --responder, or --for"));
+    };
+    let folder = options.captures.clone().unwrap_or_else(std::env::temp_dir);
+    let stacks = [requester.clone(), responder.clone()];
+    Ok(Box::new(Live::open(&between, &stacks, &folder).map_err(unusable)?))
+}
+
+fn played(script: &Script, world: &mut dyn World, options: &Options) -> Result<Item, Failure> {
+    kept(script, play::play(script, world), options)
+}
+
+/// What came of a script, and its capture where it is to be.
+fn kept(
+    script: &Script,
+    played: Result<Played, crate::endpoint::Failure>,
+    options: &Options,
+) -> Result<Item, Failure> {
+    if let (Some(folder), Ok(Played { evidence, .. })) = (&options.captures, &played) {
+        let path = folder.join(format!("{}.pcap", script.name));
+        capture_file::write(&path, &frames(&evidence.trace)).map_err(unusable)?;
+    }
+    Ok(Item::new(script, &played))
+}
+
+/// As they were sent: the number of a packet is its number here.
+fn frames(trace: &Trace) -> Vec<Frame> {
+    let frame = |sent: &super::trace::Sent| Frame {
+        at: Duration::from_nanos(sent.at),
+        bytes: sent.bytes.clone(),
+    };
+    trace.sent.iter().map(frame).collect()
+}
+
+fn tell(item: &Item) {
+    let verdict = if item.passed() { "ok" } else { "FAILED" };
+    println!("{verdict:6} {:32} {} packets", item.script, item.packets);
+    for (check, sentence) in item.complaints() {
+        println!("       {check}: {sentence}");
+    }
+}
+
+/// Puts scorecards side by side.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn scorecard(options: &ScorecardOptions) -> Result<Outcome, Failure> {
+    let cards = options.cards.iter().map(|path| Scorecard::read(path).map_err(unusable));
+    let cards = cards.collect::<Result<Vec<_>, _>>()?;
+    let known = match &options.known {
+        Some(path) => KnownFailures::read(path).map_err(unusable)?,
+        None => KnownFailures::default(),
+    };
+    let page = scorecard::page(&cards, &known);
+    if let Some(path) = &options.out {
+        std::fs::write(path, page.html())?;
+    }
+    if let Some(path) = &options.markdown {
+        std::fs::write(path, page.markdown(".").0)?;
+    }
+    for card in &cards {
+        println!("{} of {} items passed: {}", card.passed(), card.items.len(), card.name());
+    }
+    Ok(Outcome::Fine)
+}

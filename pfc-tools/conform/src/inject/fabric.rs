@@ -1,0 +1,120 @@
+//! Two devices of ours in virtual time: the same script gives the same trace, to the nanosecond.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use feroce_engine::congestion::{CongestionConfig, Control};
+use feroce_engine::counters::Counter;
+
+use super::injector::{Injector, Onward};
+use super::play::{Ends, World};
+use super::script::Script;
+use super::trace::Side;
+use crate::device_pair::{DevicePair, manual_config};
+use crate::endpoint::Failure;
+use crate::endpoint::end::{End, Pace};
+use crate::endpoint::feroce::FeroceEnd;
+
+/// How long a frame is on its way.
+const WAY: Duration = Duration::from_micros(1);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Fabric {
+    rig: Rc<RefCell<DevicePair>>,
+    injector: Arc<Mutex<Option<Injector>>>,
+}
+
+impl Fabric {
+    /// Two devices and a wire.
+    pub fn new() -> Self {
+        let config = feroce_engine::device::DeviceConfig {
+            congestion: CongestionConfig { control: Control::Dcqcn, ..CongestionConfig::default() },
+            arena_bytes: 32 << 20,
+            ..manual_config(1)
+        };
+        let mut rig = DevicePair::on_shm(&config, WAY);
+        let injector = Arc::new(Mutex::new(None));
+        let between = Arc::clone(&injector);
+        rig.wire.set_tamper(Some(Box::new(move |_, now, bytes| {
+            let mut between = between.lock().expect("nobody panics with it");
+            match between.as_mut() {
+                None => vec![(Duration::ZERO, bytes.to_vec())],
+                Some(injector) => {
+                    let injector: &mut Injector = injector;
+                    let onward = injector.take(bytes, now.as_nanos());
+                    onward.into_iter().map(|Onward { after, bytes }| (after, bytes)).collect()
+                }
+            }
+        })));
+        Self { rig: Rc::new(RefCell::new(rig)), injector }
+    }
+}
+
+impl Default for Fabric {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl World for Fabric {
+    fn roles(&self) -> [String; 2] {
+        ["Feroce", "Feroce"].map(str::to_owned)
+    }
+
+    fn ends(&mut self, script: &Script) -> Result<Vec<Ends>, Failure> {
+        let end = |index: usize| -> Result<Box<dyn End>, Failure> {
+            let device = self.rig.borrow().devices[index].clone();
+            Ok(Box::new(FeroceEnd::paced(&device, self.pace())?))
+        };
+        (0..script.traffic.qps).map(|_| Ok([end(0)?, end(1)?])).collect()
+    }
+
+    fn way(&self) -> Duration {
+        WAY
+    }
+
+    fn begin(&mut self, injector: Injector) {
+        *self.injector.lock().expect("nobody panics with it") = Some(injector);
+    }
+
+    fn finish(&mut self) -> Injector {
+        self.injector.lock().expect("nobody panics with it").take().expect("it has begun")
+    }
+
+    fn pace(&self) -> Box<dyn Pace> {
+        Box::new(RigPace(Rc::clone(&self.rig)))
+    }
+
+    fn counters(&self, side: Side) -> Result<Vec<(String, u64)>, Failure> {
+        let rig = self.rig.borrow();
+        let device = &rig.devices[side.index()];
+        let all = Counter::ALL.iter();
+        Ok(all.map(|&one| (one.name().to_owned(), device.counter(one))).collect())
+    }
+
+    fn slack(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// The time of a rig, which goes by when somebody waits.
+#[derive(Debug)]
+struct RigPace(Rc<RefCell<DevicePair>>);
+
+impl Pace for RigPace {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.0.borrow().now.as_nanos())
+    }
+
+    fn pass(&mut self, most: Duration) {
+        let mut rig = self.0.borrow_mut();
+        let until = rig.now + most;
+        if !rig.step(until) {
+            rig.now = until;
+            rig.settle();
+        }
+    }
+}

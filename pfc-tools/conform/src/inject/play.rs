@@ -1,0 +1,206 @@
+//! Plays a script between two endpoints.
+
+use std::time::Duration;
+
+use feroce_engine::verbs::{RemoteAddr, Status};
+
+use super::checker::{self, Verdict};
+use super::flows::{Flow, Flows};
+use super::injector::Injector;
+use super::outcome::{Evidence, FlowOutcome, counted};
+use super::script::Script;
+use super::trace::Side;
+use crate::endpoint::Failure;
+use crate::endpoint::end::{End, Pace, Posting};
+use crate::endpoint::model::Model;
+use crate::endpoint::plan::{Family, Plan, REQUESTER, RESPONDER};
+use crate::endpoint::setup::{self, FIRST_RECEIVE};
+
+/// How long the completions of an item may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Both ends of a QP pair: requester, responder.
+pub type Ends = [Box<dyn End>; 2];
+
+/// Two endpoints, and what is between them.
+pub trait World {
+    /// What requests and what answers.
+    fn roles(&self) -> [String; 2];
+
+    /// Ends for the QP pairs of `script`.
+    ///
+    /// # Errors
+    /// The stacks' words.
+    fn ends(&mut self, script: &Script) -> Result<Vec<Ends>, Failure>;
+
+    /// How long a frame is on its way if nothing happens to it.
+    fn way(&self) -> Duration;
+
+    /// From now on `injector` is between them.
+    fn begin(&mut self, injector: Injector);
+
+    /// It is no longer, and has this to tell.
+    fn finish(&mut self) -> Injector;
+
+    /// How time goes by.
+    fn pace(&self) -> Box<dyn Pace>;
+
+    /// What the device of `side` has counted, by its own names.
+    ///
+    /// # Errors
+    /// If it does not say.
+    fn counters(&self, side: Side) -> Result<Vec<(String, u64)>, Failure>;
+
+    /// How late an endpoint may be with what it does at a time.
+    fn slack(&self) -> Duration;
+}
+
+/// An item that was played.
+#[derive(Debug, Clone)]
+pub struct Played {
+    /// What was seen.
+    pub evidence: Evidence,
+    /// What the checkers say.
+    pub verdicts: Vec<Verdict>,
+}
+
+/// A QP pair that was connected.
+struct Pair {
+    ends: Ends,
+    plan: Plan,
+    model: Model,
+    postings: Vec<Posting>,
+}
+
+/// Plays `script` in `world`.
+///
+/// # Errors
+/// If it could not be played.
+pub fn play(script: &Script, world: &mut dyn World) -> Result<Played, Failure> {
+    let mut flows = Vec::new();
+    let mut pairs = Vec::new();
+    for (flow, ends) in (0..).zip(world.ends(script)?) {
+        let (pair, told) = connect(script, flow, ends)?;
+        pairs.push(pair);
+        flows.push(told);
+    }
+    let counters = |world: &dyn World| {
+        let [requester, responder] = Side::ALL.map(|side| world.counters(side));
+        Ok::<_, Failure>([requester?, responder?])
+    };
+    let before = counters(world)?;
+    world.begin(Injector::new(script, Flows::told(flows), world.way()));
+    let outcomes = exchange(script, &mut pairs, &mut *world.pace());
+    let injector = world.finish();
+    let after = counters(world)?;
+    let of = |side: usize| Some(counted(&before[side], &after[side]));
+    let evidence = Evidence {
+        met: injector.met().to_vec(),
+        trace: injector.into_trace(),
+        flows: outcomes?,
+        counted: [of(0), of(1)],
+        slack: u64::try_from(world.slack().as_nanos()).unwrap_or(u64::MAX),
+    };
+    let verdicts = checker::check(script, &evidence);
+    Ok(Played { evidence, verdicts })
+}
+
+fn connect(script: &Script, flow: u32, mut ends: Ends) -> Result<(Pair, Flow), Failure> {
+    let plan = script.plan(flow);
+    let addresses =
+        setup::connect(&plan, Family::V4, script.traffic.mtu, &mut borrowed(&mut ends))?;
+    let keys: Vec<RemoteAddr> = ends[RESPONDER].keys()?;
+    let (model, postings) = setup::draw_up(&plan, &keys);
+    Ok((Pair { ends, plan, model, postings }, Flow::between(&addresses)))
+}
+
+fn borrowed(ends: &mut Ends) -> [&mut dyn End; 2] {
+    let [requester, responder] = ends;
+    [&mut **requester, &mut **responder]
+}
+
+/// Posts everything, and waits for what comes of it.
+fn exchange(
+    script: &Script,
+    pairs: &mut [Pair],
+    pace: &mut dyn Pace,
+) -> Result<Vec<FlowOutcome>, Failure> {
+    let late = script.traffic.receives_after;
+    if late.is_none() {
+        pairs.iter_mut().try_for_each(Pair::post_receives)?;
+    }
+    for pair in pairs.iter_mut() {
+        pair.ends[REQUESTER].post_sends(&pair.postings)?;
+    }
+    if let Some(time) = late {
+        wait(pace, time);
+        pairs.iter_mut().try_for_each(Pair::post_receives)?;
+    }
+    let sends = pairs
+        .iter_mut()
+        .map(|pair| pair.ends[REQUESTER].completions(pair.plan.requests.len(), PATIENCE));
+    let sends = sends.collect::<Result<Vec<_>, _>>()?;
+    // The last acknowledgements, and what comes late on purpose.
+    wait(pace, SETTLE);
+    pairs.iter_mut().zip(sends).map(|(pair, sends)| pair.outcome(&sends)).collect()
+}
+
+/// What is on its way arrives in this time.
+const SETTLE: Duration = Duration::from_millis(30);
+
+fn wait(pace: &mut dyn Pace, time: Duration) {
+    let end = pace.now() + time;
+    loop {
+        let left = end.saturating_sub(pace.now());
+        if left.is_zero() {
+            return;
+        }
+        pace.pass(left);
+    }
+}
+
+impl Pair {
+    fn post_receives(&mut self) -> Result<(), Failure> {
+        let receives = self.plan.receives.iter();
+        let receives: Vec<_> = (FIRST_RECEIVE..)
+            .zip(receives)
+            .map(|(wr_id, receive)| (wr_id, receive.place, receive.len))
+            .collect();
+        self.ends[RESPONDER].post_receives(&receives)
+    }
+
+    fn outcome(
+        &mut self,
+        sends: &[feroce_engine::verbs::Completion],
+    ) -> Result<FlowOutcome, Failure> {
+        let succeed =
+            self.plan.requests.iter().filter(|request| {
+                request.op.consumes_receive() && request.status == Status::Success
+            });
+        let due = succeed.count();
+        let mut receives = self.ends[RESPONDER].completions(due, PATIENCE)?;
+        receives.extend(self.ends[RESPONDER].completions(MORE, Duration::ZERO)?);
+        let mut wrong_bytes = Vec::new();
+        let mut states = [feroce_engine::qp::QpState::Reset; 2];
+        for end in [REQUESTER, RESPONDER] {
+            for region in 0..self.plan.regions[end].len() {
+                let found = self.ends[end].memory(region)?;
+                wrong_bytes.extend(self.model.check(end, region, &found).err().map(|told| told.0));
+            }
+            states[end] = self.ends[end].state()?;
+        }
+        Ok(FlowOutcome {
+            plan: self.plan.clone(),
+            sends: sends.iter().map(|done| (done.wr_id, done.status)).collect(),
+            receives: receives
+                .iter()
+                .map(|done| (done.wr_id.saturating_sub(FIRST_RECEIVE), done.status))
+                .collect(),
+            wrong_bytes,
+            states,
+        })
+    }
+}
+
+/// Completions beyond those that are due.
+const MORE: usize = 128;

@@ -1,0 +1,27 @@
+//! One end of a captured connection.
+
+use std::net::IpAddr;
+
+use feroce_engine::net::Gid;
+use feroce_wire::MacAddr;
+
+/// A party of a capture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Party {
+    /// Ethernet address.
+    pub mac: MacAddr,
+    /// IP address.
+    pub ip: IpAddr,
+    /// QP number.
+    pub qpn: u32,
+}
+
+impl Party {
+    /// The GID of the address.
+    pub fn gid(&self) -> Gid {
+        match self.ip {
+            IpAddr::V4(ip) => Gid::from(ip),
+            IpAddr::V6(ip) => Gid::from(ip),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! From a capture to lanes: one direction of requests between two QPs, and what the other end answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use feroce_engine::qp::Service;
+use feroce_wire::{Operation, Packet, PathMtu, Position, Qpn, Transport};
+
+use crate::party::Party;
+
+/// A frame of a capture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Captured {
+    /// Its number in the capture, as Wireshark counts: from 1.
+    pub number: u64,
+    /// Time since the first frame.
+    pub at: Duration,
+    /// From the Ethernet header on.
+    pub bytes: Vec<u8>,
+}
+
+impl Captured {
+    /// The frame, parsed.
+    ///
+    /// # Panics
+    /// If it is none of those that [`roce_frames`] keeps.
+    pub fn packet(&self) -> Packet<'_> {
+        Packet::parse(&self.bytes, &[]).expect("kept because it parses")
+    }
+}
+
+/// The frames that are whole RoCEv2 packets with a right ICRC, and how many are not.
+pub fn roce_frames(frames: Vec<Captured>) -> (Vec<Captured>, usize) {
+    let all = frames.len();
+    let is_good =
+        |frame: &Captured| Packet::parse(&frame.bytes, &[]).is_ok_and(|packet| packet.icrc_valid());
+    let kept: Vec<Captured> = frames.into_iter().filter(is_good).collect();
+    let left = all - kept.len();
+    (kept, left)
+}
+
+/// One direction of requests, and their answers.
+#[derive(Debug, Clone)]
+pub struct Lane {
+    /// Service of the QPs.
+    pub service: Service,
+    /// Who asks. Its QP number is [`UNKNOWN_QPN`] where no packet names it.
+    pub requester: Party,
+    /// Who answers.
+    pub responder: Party,
+    /// Path MTU, as far as it shows.
+    pub mtu: PathMtu,
+    /// VLAN of the frames.
+    pub vlan: Option<u16>,
+    /// Indices of the requests.
+    pub requests: Vec<usize>,
+    /// Indices of the answers.
+    pub responses: Vec<usize>,
+}
+
+/// Stands for a QP number that the capture does not show.
+pub const UNKNOWN_QPN: u32 = 0x12;
+
+/// Packets to one QP from one host: of a datagram, from one QP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    src: IpAddr,
+    dst: IpAddr,
+    dest_qp: u32,
+    src_qp: Option<u32>,
+    transport: u8,
+}
+
+#[derive(Debug, Default)]
+struct Flow {
+    requests: Vec<usize>,
+    responses: Vec<usize>,
+    /// PSNs of requests, and of the responses that READs ask for.
+    psns: BTreeSet<u32>,
+    /// PSNs of answers.
+    answered: BTreeSet<u32>,
+    /// Longest payload of a packet that fills the path MTU, and of any.
+    filled: u32,
+    longest: u32,
+}
+
+/// The lanes of a capture, in the order of their first requests, and how many packets belong to none: connection
+/// management, congestion notifications, answers without requests.
+pub fn lanes(frames: &[Captured]) -> (Vec<Lane>, usize) {
+    let flows = flows(frames);
+    let mut lanes: Vec<Lane> = Vec::new();
+    for (key, flow) in &flows {
+        if flow.requests.is_empty() {
+            continue;
+        }
+        let back = answering(&flows, key, flow);
+        lanes.push(lane(frames, key, flow, back.map(|key| (key, &flows[key]))));
+    }
+    lanes.sort_by_key(|lane| lane.requests[0]);
+    let used: usize = lanes.iter().map(|lane| lane.requests.len() + lane.responses.len()).sum();
+    (lanes, frames.len() - used)
+}
+
+fn flows(frames: &[Captured]) -> BTreeMap<Key, Flow> {
+    let mut flows: BTreeMap<Key, Flow> = BTreeMap::new();
+    for (index, frame) in frames.iter().enumerate() {
+        let packet = frame.packet();
+        let transport = match packet.info.transport {
+            Transport::Rc => 0,
+            Transport::Uc => 1,
+            Transport::Ud if packet.bth.dest_qp != Qpn::GSI => 2,
+            _ => continue,
+        };
+        let (src, dst) = (packet.ip.src(), packet.ip.dst());
+        let src_qp = packet.ext.deth.map(|deth| deth.src_qp.value());
+        let key = Key { src, dst, dest_qp: packet.bth.dest_qp.value(), src_qp, transport };
+        let flow = flows.entry(key).or_default();
+        let length = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
+        flow.longest = flow.longest.max(length);
+        if matches!(packet.info.position, Position::First | Position::Middle) {
+            flow.filled = flow.filled.max(length);
+        }
+        match packet.info.is_request() {
+            true => flow.requests.push(index),
+            false => {
+                flow.answered.insert(packet.bth.psn.value());
+                flow.responses.push(index);
+            }
+        }
+    }
+    let mtus: BTreeMap<Key, u32> = flows.iter().map(|(key, flow)| (*key, flow.filled)).collect();
+    for (key, flow) in &mut flows {
+        // READ responses come back: their size shows in the other direction.
+        let back = mtus.iter().filter(|(other, _)| (other.src, other.dst) == (key.dst, key.src));
+        let mtu = back.map(|(_, &mtu)| mtu).chain([flow.filled]).max().unwrap_or(0);
+        let mtu = if mtu == 0 { 1024 } else { mtu };
+        for &index in &flow.requests {
+            let packet = frames[index].packet();
+            let span = read_span(&packet, mtu);
+            flow.psns.extend((0..span).map(|step| packet.bth.psn.add(step).value()));
+        }
+    }
+    flows
+}
+
+/// PSNs that a request takes: of a READ, those of its responses.
+pub fn read_span(packet: &Packet<'_>, mtu: u32) -> u32 {
+    match (packet.info.operation, packet.ext.reth) {
+        (Operation::ReadRequest, Some(reth)) => reth.dma_len.div_ceil(mtu).max(1),
+        _ => 1,
+    }
+}
+
+/// The flow back, by the PSNs that it answers; of several that answer nothing, the only one.
+fn answering<'a>(flows: &'a BTreeMap<Key, Flow>, key: &Key, flow: &Flow) -> Option<&'a Key> {
+    if key.transport == 2 {
+        return None;
+    }
+    let reverse =
+        |other: &&Key| (other.src, other.dst, other.transport) == (key.dst, key.src, key.transport);
+    let candidates: Vec<&Key> = flows.keys().filter(reverse).collect();
+    let votes = |other: &&&Key| flows[**other].answered.intersection(&flow.psns).count();
+    match (candidates.iter().max_by_key(votes), candidates.as_slice()) {
+        (Some(best), _) if votes(&best) > 0 => Some(best),
+        (_, [only]) => Some(only),
+        _ => None,
+    }
+}
+
+fn lane(frames: &[Captured], key: &Key, flow: &Flow, back: Option<(&Key, &Flow)>) -> Lane {
+    let first = frames[flow.requests[0]].packet();
+    let requester_qpn = key.src_qp.or(back.map(|(key, _)| key.dest_qp)).unwrap_or(UNKNOWN_QPN);
+    let filled = back.map_or(0, |(_, back)| back.filled).max(flow.filled);
+    let longest = back.map_or(0, |(_, back)| back.longest).max(flow.longest).max(1024);
+    let mtu = PathMtu::from_bytes(filled);
+    let fits = || PathMtu::ALL.into_iter().find(|mtu| mtu.bytes() >= longest);
+    Lane {
+        service: match key.transport {
+            0 => Service::Rc,
+            1 => Service::Uc,
+            _ => Service::Ud,
+        },
+        requester: Party { mac: first.ethernet.src, ip: key.src, qpn: requester_qpn },
+        responder: Party { mac: first.ethernet.dst, ip: key.dst, qpn: key.dest_qp },
+        mtu: mtu.or_else(fits).unwrap_or(PathMtu::Mtu4096),
+        vlan: first.vlan.map(|tag| tag.id),
+        requests: flow.requests.clone(),
+        responses: back.map_or_else(Vec::new, |(_, back)| back.responses.clone()),
+    }
+}

@@ -1,0 +1,290 @@
+//! The options of `replay --live`, and what they make of a capture.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::host::Host;
+use super::needs::Endpoint;
+use super::translation::{Ends, Names, keys};
+use super::{Responder, Trouble, Way, play, rehearse};
+use crate::cli::Failure;
+use crate::endpoint::end::RealPace;
+use crate::inject::live::{Open, Stack, within};
+use crate::party::Party;
+use crate::replay::lanes::{self, Captured, Lane};
+use crate::replay::rewrite::{Map, Rewrite};
+use crate::replay::{Difference, Outcome, Played, Replay, Role};
+use feroce_congestion::params::Kind;
+
+/// Options of a live replay.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub struct Options {
+    /// Play the requester's part over this interface to a real endpoint, and compare what that answers
+    #[arg(long, value_name = "IFACE", requires = "peer", conflicts_with = "role")]
+    live: Option<String>,
+    /// The endpoint's IP address
+    #[arg(long, value_name = "ADDR", requires = "live")]
+    peer: Option<IpAddr>,
+    /// The network namespace that the interface is in
+    #[arg(long, value_name = "NAME", requires = "live")]
+    namespace: Option<String>,
+    /// What the endpoint is, if it is to be prepared by us: feroce:NAMESPACE:INTERFACE:PORT, or rxe:NAMESPACE, where the agent of
+    /// scripts/rxe.sh is reached
+    #[arg(long, value_name = "STACK", requires = "live")]
+    responder: Option<Stack>,
+    /// How the endpoint names what the capture names: qpn:OLD=NEW, rkey:OLD=NEW, va:RKEY=+N, psn:QPN=+N. An endpoint that is
+    /// prepared by us needs none; psn holds for it, too
+    #[arg(long = "map", value_name = "KIND:OLD=NEW", requires = "live")]
+    maps: Vec<Map>,
+    /// How long an answer is waited for
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
+    patience: Duration,
+    /// Say what each endpoint that answers in the capture must have, and play nothing; with --json, every byte of its memory
+    #[arg(long, conflicts_with_all = ["live", "role"])]
+    needs: bool,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let nanos = Kind::Time.parse(text).filter(|&nanos| nanos > 0);
+    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a time, as 1s".to_owned())
+}
+
+fn unusable(why: impl std::fmt::Display) -> Failure {
+    Failure::Unusable(why.to_string())
+}
+
+/// What is played with.
+struct Live<'a> {
+    options: &'a Options,
+    maps: Rewrite,
+    host: Host,
+    stack: Option<Open>,
+}
+
+impl Options {
+    /// Whether the peer is a real one.
+    pub const fn is_live(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// Whether it is only asked what is needed.
+    pub const fn asks_needs(&self) -> bool {
+        self.needs
+    }
+
+    /// What each responder of the capture needs.
+    ///
+    /// # Errors
+    /// If none can be played.
+    pub fn needs(&self, frames: Vec<Captured>) -> Result<Vec<Endpoint>, Failure> {
+        let (frames, _) = lanes::roce_frames(frames);
+        let (lanes, _) = lanes::lanes(&frames);
+        let needs: Vec<_> = lanes.iter().map(|lane| Endpoint::of(lane, &frames)).collect();
+        let first = needs.first();
+        match first.ok_or_else(|| nothing_to_play("it has no RC packets"))? {
+            Endpoint::Not(why) if needs.iter().all(|one| matches!(one, Endpoint::Not(_))) => {
+                Err(nothing_to_play(&why.not_played))
+            }
+            _ => Ok(needs),
+        }
+    }
+
+    /// Plays the requester's part of a capture.
+    ///
+    /// # Errors
+    /// If there is nothing to play, or no way to the peer.
+    pub fn play(&self, frames: Vec<Captured>) -> Result<Replay, Failure> {
+        let (frames, not_roce) = lanes::roce_frames(frames);
+        let (lanes, others) = lanes::lanes(&frames);
+        let rehearsed = |lane: &Lane| rehearse(lane, &frames).map(drop);
+        if let Some(why) = lanes.iter().map(rehearsed).reduce(Result::or) {
+            why.map_err(nothing_to_play)?;
+        } else {
+            return Err(nothing_to_play("it has no RC packets"));
+        }
+        let mut live = self.open(&lanes)?;
+        Ok(Replay { played: live.play_all(lanes, &frames)?, not_roce, others })
+    }
+
+    /// The way to the peer, and its stack.
+    fn open(&self, lanes: &[Lane]) -> Result<Live<'_>, Failure> {
+        let (Some(interface), Some(peer)) = (&self.live, self.peer) else {
+            return Err(unusable("--live and --peer belong together"));
+        };
+        let maps: Rewrite = self.maps.iter().copied().collect();
+        if !maps.macs.is_empty() || !maps.ips.is_empty() {
+            return Err(unusable("addresses follow from --live and --peer: no --map mac: or ip:"));
+        }
+        let is_v4 = |lane: &Lane| lane.responder.ip.is_ipv4();
+        if lanes.iter().all(|lane| is_v4(lane) != peer.is_ipv4()) {
+            let family = if peer.is_ipv4() { "IPv6" } else { "IPv4" };
+            return Err(nothing_to_play(format!("it is {family}, and {peer} is not")));
+        }
+        let names_memory = !maps.keys.is_empty() || !maps.addresses.is_empty();
+        let answers = |lane: &Lane| maps.qpns.contains_key(&lane.responder.qpn);
+        match &self.responder {
+            Some(_) if names_memory || lanes.iter().any(answers) => {
+                let why = "--responder tells its QPs, keys and addresses itself: no --map for them";
+                return Err(unusable(why));
+            }
+            None if !lanes.iter().any(answers) => {
+                let qps: Vec<_> =
+                    lanes.iter().map(|lane| format!("{:#x}", lane.responder.qpn)).collect();
+                return Err(unusable(format!(
+                    "which QP of {peer} answers? --map qpn:OLD=NEW says it of those captured ({}), and --needs what they \
+                     need; --responder prepares one",
+                    qps.join(", ")
+                )));
+            }
+            _ => {}
+        }
+        let host = within(self.namespace.as_deref(), || Host::open(interface, peer));
+        let stack = self.responder.as_ref().map(|stack| Open::new(stack, None)).transpose();
+        Ok(Live {
+            options: self,
+            maps,
+            host: host.map_err(unusable)?,
+            stack: stack.map_err(unusable)?,
+        })
+    }
+}
+
+fn nothing_to_play(why: impl std::fmt::Display) -> Failure {
+    Failure::Unusable(format!("nothing of the capture can be played: {why}"))
+}
+
+/// What comes of playing each lane. Who keeps silent is told of; what the others say counts all the same.
+fn told(
+    lanes: Vec<Lane>,
+    mut play: impl FnMut(&Lane) -> Result<Outcome, Trouble>,
+) -> Result<Vec<Played>, Failure> {
+    let mut played = Vec::new();
+    let (mut is_heard, mut unplayable, mut silent) = (false, None, None);
+    for lane in lanes {
+        let result = match play(&lane) {
+            Ok(outcome) => {
+                is_heard = true;
+                Ok(outcome)
+            }
+            Err(Trouble::Unplayable(why)) => Err(unplayable.insert(why.to_string()).clone()),
+            Err(Trouble::Silent { why, fed }) => {
+                silent.get_or_insert_with(|| why.clone());
+                let differences = vec![Difference { packet: None, sentence: why }];
+                Ok(Outcome { fed, differences, ..Outcome::default() })
+            }
+            // It is not the peer's answers that are wrong.
+            Err(Trouble::Broken(why)) => return Err(unusable(why)),
+        };
+        played.push(Played { lane, role: Role::Requester, result });
+    }
+    match (is_heard, silent, unplayable) {
+        (false, Some(why), _) => Err(unusable(why)),
+        (false, None, Some(why)) => Err(nothing_to_play(why)),
+        _ => Ok(played),
+    }
+}
+
+impl Live<'_> {
+    /// Plays what is asked for.
+    fn play_all(
+        &mut self,
+        mut lanes: Vec<Lane>,
+        frames: &[Captured],
+    ) -> Result<Vec<Played>, Failure> {
+        if self.stack.is_none() {
+            lanes.retain(|lane| self.maps.qpns.contains_key(&lane.responder.qpn));
+        }
+        told(lanes, |lane| self.play(lane, frames))
+    }
+
+    fn play(&mut self, lane: &Lane, frames: &[Captured]) -> Result<Outcome, Trouble> {
+        let qpn = |captured: u32| self.maps.qpns.get(&captured).copied().unwrap_or(captured);
+        let responder = match &self.stack {
+            Some(stack) => Responder::Told(stack.end()?),
+            None => Responder::Ready(self.given(lane, frames)),
+        };
+        let ends = Ends {
+            own: Party { qpn: qpn(lane.requester.qpn), ..self.host.own },
+            peer: Party { qpn: qpn(lane.responder.qpn), ..self.host.peer },
+        };
+        let way = Way {
+            port: &mut self.host.port,
+            pace: &mut RealPace::start(),
+            ends,
+            psn: self.maps.psns.get(&lane.responder.qpn).copied().unwrap_or(0),
+            patience: self.options.patience,
+        };
+        play(lane, frames, way, responder)
+    }
+
+    /// What the command line says of keys and addresses.
+    fn given(&self, lane: &Lane, frames: &[Captured]) -> Names {
+        let mut names = Names::default();
+        for key in keys(lane, frames) {
+            names.keys.extend(self.maps.keys.get(&key).map(|&new| (key, new)));
+            names.addresses.extend(self.maps.addresses.get(&key).map(|&shift| (key, shift)));
+        }
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::replay::options;
+    use crate::replay::rig::Unplayable;
+
+    /// The lanes of a capture of several QPs.
+    fn several() -> Vec<Lane> {
+        let file = crate::test_captures::path("rxe/write_bw_qp4_bidir.pcap.zst");
+        let (frames, _) = lanes::roce_frames(options::read(file).expect("a capture"));
+        let (lanes, _) = lanes::lanes(&frames);
+        assert!(lanes.len() > 2, "{}", lanes.len());
+        lanes
+    }
+
+    /// What is told if the lanes, in turn, come to `results`.
+    fn told_of(results: &[fn() -> Result<Outcome, Trouble>]) -> Result<Vec<Played>, Failure> {
+        let mut results = results.iter().cycle();
+        told(several(), |_| results.next().expect("they go round")())
+    }
+
+    fn heard() -> Result<Outcome, Trouble> {
+        Ok(Outcome { fed: 3, ..Outcome::default() })
+    }
+
+    fn silent() -> Result<Outcome, Trouble> {
+        Err(Trouble::Silent { why: "nobody".to_owned(), fed: 1 })
+    }
+
+    fn unplayable() -> Result<Outcome, Trouble> {
+        Err(Unplayable("no receives".to_owned()).into())
+    }
+
+    fn broken() -> Result<Outcome, Trouble> {
+        Err(Trouble::Broken("the cable".to_owned()))
+    }
+
+    #[test]
+    fn one_that_keeps_silent_differs_and_the_others_are_told() {
+        let played = told_of(&[silent, heard, unplayable]).expect("one is heard");
+        let outcomes: Vec<_> = played.iter().map(|one| one.result.as_ref().ok()).collect();
+        let silent = outcomes[0].expect("played");
+        assert_eq!((silent.fed, &*silent.differences[0].sentence), (1, "nobody"));
+        let heard = outcomes[1].expect("played");
+        assert_eq!((heard.fed, heard.differences.len()), (3, 0));
+        assert!(outcomes[2].is_none());
+    }
+
+    #[test]
+    fn if_nobody_is_heard_or_the_way_breaks_nothing_was_compared() {
+        let says = |results: &[fn() -> Result<Outcome, Trouble>]| {
+            told_of(results).expect_err("nothing to tell").to_string()
+        };
+        assert_eq!(says(&[silent, unplayable]), "nobody");
+        assert!(says(&[unplayable]).ends_with("no receives"));
+        assert_eq!(says(&[heard, broken]), "the cable");
+    }
+}

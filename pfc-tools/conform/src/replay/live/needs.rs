@@ -1,0 +1,246 @@
+//! What a lane's responder needs, for who prepares it: text, or JSON with every byte.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::net::IpAddr;
+
+use feroce_engine::memory::Access;
+use serde::{Serialize, Serializer};
+
+use super::rehearse;
+use crate::replay::lanes::{Captured, Lane};
+use crate::replay::responder::{Cue, Rehearsal};
+use crate::replay::rig::{DEPTH, Unplayable};
+
+/// Bytes of memory that the text shows of each place.
+const SHOWN: usize = 32;
+
+/// Rights of memory, by their names.
+const RIGHTS: [(Access, &str); 5] = [
+    (Access::REMOTE_WRITE, "remote write"),
+    (Access::REMOTE_READ, "remote read"),
+    (Access::REMOTE_ATOMIC, "remote atomic"),
+    (Access::FLUSH_GLOBAL, "flush global"),
+    (Access::REMOTE_INVALIDATE, "remote invalidate"),
+];
+
+/// See the [module](self).
+#[derive(Debug, Serialize)]
+pub struct Needs {
+    address: IpAddr,
+    qp: u32,
+    peer_address: IpAddr,
+    peer_qp: u32,
+    path_mtu: u32,
+    first_psn: u32,
+    rnr_timer: u8,
+    rnr_timer_us: u64,
+    depth: u8,
+    regions: Vec<Memory>,
+    receives: Vec<Receive>,
+    changes: Vec<Change>,
+}
+
+/// Why an endpoint cannot be played to.
+#[derive(Debug, Serialize)]
+pub struct NotPlayed {
+    address: IpAddr,
+    qp: u32,
+    /// The reason.
+    pub not_played: String,
+}
+
+/// What every responder of a capture needs.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum Endpoint {
+    /// It can be prepared.
+    Playable(Needs),
+    /// It cannot.
+    Not(NotPlayed),
+}
+
+#[derive(Debug, Serialize)]
+struct Memory {
+    rkey: u32,
+    address: u64,
+    length: usize,
+    rights: Vec<&'static str>,
+    holds: Vec<Bytes>,
+}
+
+#[derive(Debug, Serialize)]
+struct Bytes {
+    address: u64,
+    #[serde(serialize_with = "hex")]
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug, Serialize)]
+struct Receive {
+    length: u32,
+    /// It is posted when the packet of this number has been refused for want of one; at first, if `None`.
+    after_packet: Option<u64>,
+}
+
+/// What the captured responder's program did to its memory meanwhile.
+#[derive(Debug, Serialize)]
+struct Change {
+    before_packet: u64,
+    rkey: u32,
+    address: u64,
+    #[serde(serialize_with = "hex")]
+    bytes: Vec<u8>,
+}
+
+fn hex<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&digits(bytes))
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Endpoint {
+    /// The responder of the lane.
+    pub fn of(lane: &Lane, frames: &[Captured]) -> Self {
+        Needs::of(lane, frames).map_or_else(|why| Self::not(lane, &why), Self::Playable)
+    }
+
+    fn not(lane: &Lane, why: &Unplayable) -> Self {
+        let (address, qp) = (lane.responder.ip, lane.responder.qpn);
+        Self::Not(NotPlayed { address, qp, not_played: why.to_string() })
+    }
+}
+
+impl Needs {
+    /// Of the lane.
+    ///
+    /// # Errors
+    /// If it cannot be played.
+    pub fn of(lane: &Lane, frames: &[Captured]) -> Result<Self, Unplayable> {
+        let rehearsal = rehearse(lane, frames)?;
+        let (receives, changes) = meanwhile(lane, frames, &rehearsal);
+        let regions = rehearsal.regions.list().map(|region| {
+            let holds = rehearsal.regions.at_first(region.key).into_iter();
+            let rights = RIGHTS.into_iter().filter(|(right, _)| region.access.contains(*right));
+            Memory {
+                rkey: region.key.value(),
+                address: region.start,
+                length: region.len,
+                rights: rights.map(|(_, name)| name).collect(),
+                holds: holds.map(|(address, bytes)| Bytes { address, bytes }).collect(),
+            }
+        });
+        let timer = rehearsal.begin.min_rnr_timer;
+        Ok(Self {
+            address: lane.responder.ip,
+            qp: lane.responder.qpn,
+            peer_address: lane.requester.ip,
+            peer_qp: lane.requester.qpn,
+            path_mtu: lane.mtu.bytes(),
+            first_psn: rehearsal.begin.rq_psn.value(),
+            rnr_timer: timer.code(),
+            rnr_timer_us: timer.nanos() / 1000,
+            depth: DEPTH,
+            regions: regions.collect(),
+            receives,
+            changes,
+        })
+    }
+}
+
+/// The receives, and what else happens at the responder's end while requests come.
+fn meanwhile(
+    lane: &Lane,
+    frames: &[Captured],
+    rehearsal: &Rehearsal,
+) -> (Vec<Receive>, Vec<Change>) {
+    let (mut receives, mut changes) = (Vec::new(), Vec::new());
+    let (mut heard, mut awaiting) = (BTreeMap::new(), Vec::new());
+    for cue in &rehearsal.cues {
+        match cue {
+            Cue::Receive { length, late, .. } => awaiting.push((*length, *late)),
+            Cue::Show { key, va, bytes, is_change: true } => {
+                let (rkey, address, bytes) = (key.value(), *va, bytes.clone());
+                changes.push(Change { before_packet: 0, rkey, address, bytes });
+            }
+            Cue::Show { .. } => {}
+            Cue::Hear(at) => {
+                let number = frames[lane.requests[*at]].number;
+                let new = changes.iter_mut().rev().take_while(|change| change.before_packet == 0);
+                new.for_each(|change| change.before_packet = number);
+                let before = heard.insert(rehearsal.messages.places[*at], number);
+                let posted = awaiting.drain(..).map(|(length, late)| Receive {
+                    length,
+                    after_packet: before.filter(|_| late),
+                });
+                receives.extend(posted);
+            }
+        }
+    }
+    (receives, changes)
+}
+
+impl Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Playable(needs) => needs.fmt(f),
+            Self::Not(NotPlayed { address, qp, not_played }) => {
+                writeln!(f, "QP {qp:#x} of {address}: cannot be played to: {not_played}")
+            }
+        }
+    }
+}
+
+impl Display for Needs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, qp, peer_address, peer_qp, path_mtu, first_psn, .. } = self;
+        writeln!(f, "QP {qp:#x} of {address}, of RC and new:")?;
+        writeln!(f, "    connected to QP {peer_qp:#x} of {peer_address}")?;
+        writeln!(f, "    path MTU {path_mtu}, expects PSN {first_psn:#x} first")?;
+        let Self { rnr_timer, rnr_timer_us, depth, .. } = self;
+        writeln!(
+            f,
+            "    RNR timer code {rnr_timer} ({rnr_timer_us} us), {depth} READs and atomics at a time"
+        )?;
+        for Memory { rkey, address, length, rights, holds } in &self.regions {
+            let rights = rights.join(", ");
+            writeln!(f, "    key {rkey:#x}: {length} bytes from {address:#x}, {rights}")?;
+            for Bytes { address, bytes } in holds {
+                writeln!(f, "        holds at {address:#x} {}", Shown(bytes))?;
+            }
+        }
+        let same = |a: &Receive, b: &Receive| a.length == b.length && b.after_packet.is_none();
+        for run in self.receives.chunk_by(same) {
+            let plural = if run.len() == 1 { "" } else { "s" };
+            write!(f, "    {} receive{plural} of {} bytes", run.len(), run[0].length)?;
+            match run[0].after_packet {
+                Some(number) => writeln!(f, ", not before packet {number} was refused")?,
+                None => writeln!(f)?,
+            }
+        }
+        for Change { before_packet, rkey, address, bytes } in &self.changes {
+            let bytes = Shown(bytes);
+            writeln!(
+                f,
+                "    before packet {before_packet}: key {rkey:#x} holds at {address:#x} {bytes}"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Some bytes, or how they begin.
+struct Shown<'a>(&'a [u8]);
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.split_at_checked(SHOWN) {
+            Some((first, rest)) if !rest.is_empty() => {
+                write!(f, "{}.. ({} bytes; --json has all)", digits(first), self.0.len())
+            }
+            _ => f.write_str(&digits(self.0)),
+        }
+    }
+}

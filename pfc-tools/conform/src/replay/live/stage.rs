@@ -1,0 +1,242 @@
+//! A peer that can be told what to prepare: its QP, its memory and its receives.
+
+use std::time::Duration;
+
+use feroce_engine::device::Endpoint;
+use feroce_engine::memory::Access;
+use feroce_engine::verbs::{Completion, Extra, RemoteAddr, SendOp};
+use feroce_wire::{Key, Psn};
+
+use super::translation::{Names, keys};
+use super::{SEED, ahead, is_window, pattern};
+use crate::endpoint::end::End;
+use crate::endpoint::plan::{self, Family, Place, Plan, RESPONDER, RIGHTS, Settings};
+use crate::endpoint::{Failure, failed};
+use crate::replay::Difference;
+use crate::replay::lanes::{Captured, Lane};
+use crate::replay::messages::{Message, Place as At};
+use crate::replay::regions::Region;
+use crate::replay::responder::{Cue, Rehearsal};
+
+/// Index of the region for receives; the others follow.
+const RECEIVES: usize = 0;
+/// Receives lie at multiples of this.
+const ALIGNMENT: u32 = 64;
+/// Completions that may wait: queues have room for a hundred at least.
+const MOST_WAITING: usize = 64;
+/// How long completions may take that an answer has told of.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// More completions than are due.
+const MORE: usize = 64;
+/// Makes a key one that was never given.
+const WRONG: u32 = 0x55;
+
+/// A receive that was posted.
+#[derive(Debug, Clone, Copy)]
+struct Posted {
+    message: At,
+    offset: u32,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Stage {
+    end: Box<dyn End>,
+    /// Where it is reached.
+    pub endpoint: Endpoint,
+    regions: Vec<Region>,
+    /// How the peer names its regions.
+    names: Vec<RemoteAddr>,
+    posted: Vec<Posted>,
+    next: u32,
+    done: Vec<Completion>,
+}
+
+impl Stage {
+    /// Makes memory and a QP at `end` for the lane.
+    ///
+    /// # Errors
+    /// The stack's words.
+    pub fn prepare(
+        mut end: Box<dyn End>,
+        lane: &Lane,
+        rehearsal: &Rehearsal,
+    ) -> Result<Self, Failure> {
+        let regions: Vec<Region> = rehearsal.regions.list().collect();
+        let wanted: Vec<plan::Region> = std::iter::once(receives(rehearsal))
+            .chain(regions.iter().map(|region| {
+                let len = u32::try_from(ahead(region) + region.len).map_err(failed("a region"))?;
+                let access = Access::from_bits(region.access.bits() & RIGHTS.bits());
+                let access = access.ok_or_else(|| Failure("a region's rights".to_owned()))?;
+                Ok(plan::Region { len, access, window: is_window(region) })
+            }))
+            .collect::<Result<_, Failure>>()?;
+        let family = if lane.responder.ip.is_ipv4() { Family::V4 } else { Family::V6 };
+        let endpoint = end.prepare(family, &wanted, SEED, &settings(rehearsal))?;
+        let (names, posted, done) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { end, endpoint, regions, names, posted, next: 0, done })
+    }
+
+    /// Connects the QP to ours.
+    ///
+    /// # Errors
+    /// The stack's words.
+    pub fn connect(
+        &mut self,
+        lane: &Lane,
+        rehearsal: &Rehearsal,
+        own: &Endpoint,
+        first: Psn,
+    ) -> Result<(), Failure> {
+        self.end.connect(own, first, lane.mtu, &settings(rehearsal))?;
+        self.names = self.end.keys()?;
+        Ok(())
+    }
+
+    /// How the peer names what the capture names. A key that nothing was granted with becomes one that was never given.
+    pub fn names(&self, lane: &Lane, frames: &[Captured], psn: i64) -> Names {
+        let wrong = self.names[RECEIVES].rkey.value() ^ WRONG;
+        let mut names = Names { psn, ..Names::default() };
+        names.keys.extend(keys(lane, frames).into_iter().map(|key| (key, wrong)));
+        for (region, name) in self.regions.iter().zip(&self.names[RECEIVES + 1..]) {
+            let start = name.addr.wrapping_add(ahead(region) as u64);
+            names.keys.insert(region.key.value(), name.rkey.value());
+            let shift = start.wrapping_sub(region.start).cast_signed();
+            names.addresses.insert(region.key.value(), shift);
+        }
+        names
+    }
+
+    /// Does what is due at the responder's end.
+    ///
+    /// # Errors
+    /// The stack's words.
+    pub fn act(&mut self, cue: &Cue) -> Result<(), Failure> {
+        match cue {
+            Cue::Receive { message, length, .. } => self.receive(*message, *length),
+            Cue::Show { key, va, bytes, .. } => self.show(*key, *va, bytes),
+            Cue::Hear(_) => Ok(()),
+        }
+    }
+
+    fn receive(&mut self, message: At, length: u32) -> Result<(), Failure> {
+        let waiting = self.posted.len() - self.done.len();
+        if waiting >= MOST_WAITING {
+            let done = self.end.completions(waiting, Duration::ZERO)?;
+            self.done.extend(done);
+        }
+        let offset = self.next;
+        self.next += length.next_multiple_of(ALIGNMENT);
+        let place = Place { region: RECEIVES, offset };
+        self.end.post_receives(&[(self.posted.len() as u64, place, length)])?;
+        self.posted.push(Posted { message, offset });
+        Ok(())
+    }
+
+    fn show(&mut self, key: Key, va: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let at = self.regions.iter().position(|region| region.key == key);
+        let Some(at) = at else { return Ok(()) };
+        let region = &self.regions[at];
+        let offset = (va - region.start) + ahead(region) as u64;
+        let offset = u32::try_from(offset).map_err(failed("a region"))?;
+        self.end.write(Place { region: RECEIVES + 1 + at, offset }, bytes)
+    }
+
+    /// What completed and what the memory holds, against the rehearsal: bytes compared, and what differs.
+    ///
+    /// # Errors
+    /// The stack's words.
+    pub fn check(&mut self, rehearsal: &Rehearsal) -> Result<(u64, Vec<Difference>), Failure> {
+        let due = self.posted.iter().filter(|one| rehearsal.received.contains(&one.message));
+        let missing = due.count().saturating_sub(self.done.len());
+        let late = self.end.completions(missing, PATIENCE)?;
+        self.done.extend(late);
+        let more = self.end.completions(MORE, Duration::ZERO)?;
+        self.done.extend(more);
+        let mut differences = Vec::new();
+        let mut bytes = 0;
+        let held = self.end.memory(RECEIVES)?;
+        for (number, posted) in self.posted.iter().enumerate() {
+            let message = rehearsal.messages.at(posted.message);
+            let message = message.filter(|one| rehearsal.received.contains(&one.start));
+            let Some(message) = message else { continue };
+            bytes += message.bytes.len() as u64;
+            if !self.is_received(number, message, &held) {
+                let psn = rehearsal.messages.psn(message.start).value();
+                differences.push(difference(format!(
+                    "the receive for the message with PSN {psn:#x} does not complete with it"
+                )));
+            }
+        }
+        differences.extend(self.done.iter().enumerate().filter_map(|(number, done)| {
+            let Some(posted) = self.posted.get(number) else {
+                return Some(difference("more receives complete than were posted".to_owned()));
+            };
+            // After an error, what is posted completes, too: not with a message.
+            let is_due = rehearsal.received.contains(&posted.message)
+                || rehearsal.is_refused && !done.is_success();
+            let psn = rehearsal.messages.psn(posted.message).value();
+            (!is_due).then(|| difference(format!(
+                "the receive for the message with PSN {psn:#x}, which was not received whole, completes ({:?})", done.status
+            )))
+        }));
+        for (at, region) in self.regions.iter().enumerate() {
+            let mut expected = pattern(region);
+            expected.truncate(ahead(region));
+            expected.extend(rehearsal.regions.image(region.key));
+            let held = self.end.memory(RECEIVES + 1 + at)?;
+            bytes += region.len as u64;
+            if let Some(at) = expected.iter().zip(&held).position(|(a, b)| a != b) {
+                let va = region.start + at as u64 - ahead(region) as u64;
+                let key = region.key.value();
+                differences.push(difference(format!(
+                    "the peer's memory differs at {va:#x}, key {key:#x}, of the capture"
+                )));
+            }
+        }
+        Ok((bytes, differences))
+    }
+
+    fn is_received(&self, number: usize, message: &Message, held: &[u8]) -> bool {
+        let Some(done) = self.done.get(number) else { return false };
+        let extra = match message.op {
+            SendOp::SendImm(immediate) | SendOp::WriteImm(_, immediate) => {
+                Extra::Immediate(immediate)
+            }
+            SendOp::SendInvalidate(key) => {
+                let at = self.regions.iter().position(|region| region.key == key);
+                Extra::Invalidated(at.map_or(key, |at| self.names[RECEIVES + 1 + at].rkey))
+            }
+            _ => Extra::None,
+        };
+        let is_write = matches!(message.op, SendOp::WriteImm(..));
+        let offset = self.posted[number].offset as usize;
+        let bytes = held.get(offset..offset + message.bytes.len());
+        done.wr_id == number as u64
+            && done.is_success()
+            && done.extra == extra
+            && done.byte_len as usize == message.bytes.len()
+            && (is_write || bytes == Some(&message.bytes[..]))
+    }
+}
+
+fn difference(sentence: String) -> Difference {
+    Difference { packet: None, sentence }
+}
+
+/// The region for all receives.
+fn receives(rehearsal: &Rehearsal) -> Result<plan::Region, Failure> {
+    let length = |cue: &Cue| match cue {
+        Cue::Receive { length, .. } => u64::from(length.next_multiple_of(ALIGNMENT)),
+        _ => 0,
+    };
+    let len: u64 = rehearsal.cues.iter().map(length).sum();
+    let len = u32::try_from(len.max(u64::from(ALIGNMENT))).map_err(failed("all receives"))?;
+    Ok(plan::Region { len, access: Access::LOCAL_WRITE, window: false })
+}
+
+/// How the peer's QP is set up: as any responder's, but for its RNR timer.
+fn settings(rehearsal: &Rehearsal) -> Settings {
+    let min_rnr_timer = rehearsal.begin.min_rnr_timer.code();
+    Settings { min_rnr_timer, ..Plan::new().settings[RESPONDER] }
+}

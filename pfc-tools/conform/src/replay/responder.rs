@@ -1,0 +1,384 @@
+//! The responder's part: the captured requests go to a QP of ours at their times, and what it answers is compared with what the
+//! captured responder answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use feroce_engine::device::{Buffer, QueuePair};
+use feroce_engine::memory::Access;
+use feroce_engine::qp::{QpState, Service};
+use feroce_engine::time::Instant;
+use feroce_engine::verbs::{Extra, RecvRequest, SendOp};
+use feroce_wire::{Key, Operation, Packet, Psn, RnrTimer, Syndrome};
+
+use super::judge::{Answerer, Sent, judge};
+use super::lanes::{Captured, Lane, read_span};
+use super::liberty::Liberty;
+use super::messages::{Message, Messages, Place, Unwrap, starts, takes_receive};
+use super::regions::{Plan, Region, Regions};
+use super::rig::{Begin, Rig, Unplayable, unplayable};
+use super::verdicts::Verdicts;
+use super::{Difference, Outcome};
+use crate::device_pair::drain;
+
+/// Key of the region for receives: no capture names it.
+const RECEIVE_KEY: Key = Key(0xff_ff00);
+
+/// What happens at the responder's end, in order: what a peer must be told, and what it hears.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cue {
+    /// A receive is posted.
+    Receive {
+        /// First place of the message that takes it.
+        message: Place,
+        /// Its bytes.
+        length: u32,
+        /// Requests were refused for want of it.
+        late: bool,
+    },
+    /// The memory holds something else.
+    Show {
+        /// Captured key.
+        key: Key,
+        /// Captured address.
+        va: u64,
+        /// What it holds from now on.
+        bytes: Vec<u8>,
+        /// Other bytes were known there: the responder's program has changed them.
+        is_change: bool,
+    },
+    /// A request comes: its place among those of the lane.
+    Hear(usize),
+}
+
+/// The responder's part, played by the engine in order to know what another responder needs.
+#[derive(Debug)]
+pub struct Rehearsal {
+    /// The messages.
+    pub messages: Messages,
+    /// How the QP begins.
+    pub begin: Begin,
+    /// What happens.
+    pub cues: Vec<Cue>,
+    /// The memory at the end.
+    pub regions: Regions,
+    /// First places of the messages that were received whole.
+    pub received: BTreeSet<Place>,
+    /// A request was refused, and the QP is in error since.
+    pub is_refused: bool,
+}
+
+struct Responder<'a> {
+    lane: &'a Lane,
+    frames: &'a [Captured],
+    messages: Messages,
+    verdicts: Verdicts<'a>,
+    rig: Rig,
+    qp: QueuePair,
+    regions: Regions,
+    receive_into: Buffer,
+    /// RNR NAKs captured for each PSN and not given yet.
+    refused: BTreeMap<u32, u32>,
+    /// Place of the message that a receive was posted for last.
+    posted_for: Option<Place>,
+    outcome: Outcome,
+    sent: Vec<Sent>,
+    begin: Begin,
+    /// What happens, if somebody wants to know.
+    cues: Option<Vec<Cue>>,
+    received: BTreeSet<Place>,
+}
+
+/// Plays the lane's responder.
+///
+/// # Errors
+/// If the capture does not say enough.
+pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
+    let mut responder = responder(lane, frames)?;
+    responder.feed()?;
+    let sent = std::mem::take(&mut responder.sent);
+    judge(lane, frames, &sent, Answerer::Engine, &mut responder.outcome);
+    Ok(responder.outcome)
+}
+
+/// Plays the lane's responder, and says what happened. Its regions begin with what `fill` gives for each: by number and length.
+///
+/// # Errors
+/// If the capture does not say enough.
+pub fn rehearse(
+    lane: &Lane,
+    frames: &[Captured],
+    fill: impl Fn(&Region) -> Vec<u8>,
+) -> Result<Rehearsal, Unplayable> {
+    let mut responder = responder(lane, frames)?;
+    responder.regions.fill(fill);
+    responder.cues = Some(Vec::new());
+    responder.feed()?;
+    let is_refused = responder.qp.snapshot(responder.rig.now).state == QpState::Err;
+    let Responder { messages, begin, cues, regions, received, .. } = responder;
+    let cues = cues.unwrap_or_default();
+    Ok(Rehearsal { messages, begin, cues, regions, received, is_refused })
+}
+
+/// Before anything is heard.
+fn responder<'a>(lane: &'a Lane, frames: &'a [Captured]) -> Result<Responder<'a>, Unplayable> {
+    let messages = Messages::of(lane, frames);
+    let Some(first) = messages.list.first() else {
+        return Err(Unplayable("no message begins in the capture".to_owned()));
+    };
+    if lane.service == Service::Rc && lane.responses.is_empty() {
+        return Err(Unplayable("no answer is in the capture".to_owned()));
+    }
+    let verdicts = Verdicts::of(lane, frames);
+    let plan = Plan::of(lane, frames, &verdicts)?;
+    let longest = messages.list.iter().map(|message| message.bytes.len()).max().unwrap_or(0);
+    let mut rig = Rig::new(lane, &lane.responder, &lane.requester, plan.bytes() + longest)?;
+    rig.allow(usize::MAX >> 1);
+    let regions = Regions::register(&plan, &rig.pd)?;
+    let receive_into = rig.pd.alloc_buffer_as(0, longest.max(1), Access::LOCAL_WRITE, RECEIVE_KEY);
+    let begin = Begin {
+        sq_psn: Psn::new(0),
+        rq_psn: expected_at_first(lane, frames, &messages, first),
+        min_rnr_timer: rnr_timer(lane, frames),
+    };
+    let like = lane.responses.first().map(|&index| frames[index].packet());
+    let qp = rig.connect(lane, [&lane.responder, &lane.requester], &begin, like.as_ref())?;
+    rig.turn();
+    Ok(Responder {
+        lane,
+        frames,
+        verdicts,
+        rig,
+        qp,
+        regions,
+        receive_into: receive_into.map_err(unplayable("register memory"))?,
+        refused: refused(lane, frames),
+        posted_for: None,
+        outcome: Outcome::default(),
+        sent: Vec::new(),
+        begin,
+        cues: None,
+        received: BTreeSet::new(),
+        messages,
+    })
+}
+
+/// The PSN that the captured responder expected when the first request came: the first message's, unless it took it
+/// for a duplicate: then the one behind all that it took for duplicates.
+fn expected_at_first(
+    lane: &Lane,
+    frames: &[Captured],
+    messages: &Messages,
+    first: &Message,
+) -> Psn {
+    let starting = messages.psn(first.start);
+    let before = |index: &&usize| {
+        let packet = frames[**index].packet();
+        packet.info.operation == Operation::Acknowledge
+            && matches!(packet.ext.aeth.map(|aeth| aeth.syndrome), Some(Syndrome::Ack(_)))
+            && packet.ext.aeth.is_some_and(|aeth| aeth.msn.value() == 0)
+            && packet.bth.psn.is_before(starting)
+    };
+    let Some(last_before) = lane.responses.iter().rfind(before) else { return starting };
+    let mut unwrap = Unwrap::new(messages.first);
+    let sent = lane.requests.iter().take_while(|index| *index < last_before);
+    let places = sent.map(|&index| unwrap.place(frames[index].packet().bth.psn));
+    messages.psn(places.max().unwrap_or(first.start) + 1)
+}
+
+/// How often each PSN was refused because there was no receive.
+fn refused(lane: &Lane, frames: &[Captured]) -> BTreeMap<u32, u32> {
+    let mut refused = BTreeMap::new();
+    for &index in &lane.responses {
+        let packet = frames[index].packet();
+        if matches!(packet.ext.aeth.map(|aeth| aeth.syndrome), Some(Syndrome::RnrNak(_))) {
+            *refused.entry(packet.bth.psn.value()).or_insert(0) += 1;
+        }
+    }
+    refused
+}
+
+/// The code in the first RNR NAK.
+fn rnr_timer(lane: &Lane, frames: &[Captured]) -> RnrTimer {
+    let timers = lane.responses.iter().filter_map(|&index| {
+        match frames[index].packet().ext.aeth.map(|aeth| aeth.syndrome) {
+            Some(Syndrome::RnrNak(timer)) => Some(timer),
+            _ => None,
+        }
+    });
+    timers.chain(RnrTimer::new(12)).next().expect("12 is a code")
+}
+
+impl Responder<'_> {
+    fn note(&mut self, cue: impl FnOnce() -> Cue) {
+        if let Some(cues) = &mut self.cues {
+            cues.push(cue());
+        }
+    }
+
+    fn feed(&mut self) -> Result<(), Unplayable> {
+        let first = self.messages.list[0].start;
+        for (at, &index) in self.lane.requests.iter().enumerate() {
+            let (frame, place) = (&self.frames[index], self.messages.places[at]);
+            let packet = frame.packet();
+            if place < first && !starts(&packet) {
+                self.outcome.liberties.take(Liberty::CaptureEnds, frame.number);
+                continue; // The rest of a message that began ahead of the capture.
+            }
+            self.rig.now = Instant::ZERO + frame.at;
+            let expected = self.qp.snapshot(self.rig.now).expected == packet.bth.psn;
+            // What comes behind a later one was on its way when that was reported.
+            let in_order = at == 0 || self.messages.places[at - 1] < place;
+            if expected && in_order && self.verdicts.is_missed(packet.bth.psn, index) {
+                self.outcome.liberties.take(Liberty::NotDelivered, frame.number);
+                continue;
+            }
+            if expected && takes_receive(&packet) {
+                self.post_receive(&packet, place, index)?;
+            }
+            self.show_memory(&packet, index, expected);
+            self.note(|| Cue::Hear(at));
+            let renamed =
+                self.regions.renamed.apply(&frame.bytes).filter(|_| self.regions.renames());
+            self.rig.give(renamed.as_deref().unwrap_or(&frame.bytes));
+            let answers = self.rig.turn();
+            self.sent.extend(answers.into_iter().map(|bytes| Sent {
+                after: index,
+                until: index,
+                bytes,
+            }));
+            self.outcome.fed += 1;
+            let taken = self.qp.snapshot(self.rig.now).expected == packet.bth.psn.next();
+            if expected && taken {
+                self.check_write(&packet, place, frame.number);
+            }
+            self.check_received(place, frame.number);
+        }
+        Ok(())
+    }
+
+    /// Posts the receive that the captured responder had for the message, if it had one.
+    fn post_receive(
+        &mut self,
+        packet: &Packet<'_>,
+        place: Place,
+        index: usize,
+    ) -> Result<(), Unplayable> {
+        let Some(message) = self.messages.at(place) else { return Ok(()) };
+        if self.posted_for == Some(message.start) {
+            return Ok(());
+        }
+        // Each RNR NAK that was captured is for a time at which there was none.
+        if let Some(left) = self.refused.get_mut(&packet.bth.psn.value()).filter(|left| **left > 0)
+        {
+            *left -= 1;
+            return Ok(());
+        }
+        let mtu = Place::from(self.lane.mtu.bytes());
+        let mut length = match packet.info.operation {
+            Operation::Write => 0,
+            _ => message.bytes.len(),
+        };
+        // What was refused did not fit: it was as long as what came before, at most.
+        for step in 0..Place::from(message.psns) {
+            let psn = self.messages.psn(message.start + step);
+            if matches!(self.verdicts.refusal(psn, index), Some(Syndrome::Nak(_))) {
+                length = usize::try_from(step * mtu).expect("inside the message");
+                break;
+            }
+        }
+        let message = message.start;
+        self.posted_for = Some(message);
+        let length = u32::try_from(length).expect("a message has at most 2^31 bytes");
+        // It may have been refused for want of one before.
+        let late = self.refused.contains_key(&packet.bth.psn.value());
+        self.note(|| Cue::Receive { message, length, late });
+        let sges = [self.receive_into.region().sge(0, length)];
+        let request = RecvRequest { wr_id: 0, sges: &sges };
+        self.qp.post_recv(&request).map_err(unplayable("post a receive"))
+    }
+
+    /// Puts into memory what the captured answers to a READ or an atomic show of it.
+    fn show_memory(&mut self, packet: &Packet<'_>, index: usize, expected: bool) {
+        let psn = packet.bth.psn;
+        let number = self.frames[index].number;
+        let mut changed = false;
+        if let (Operation::ReadRequest, Some(reth)) = (packet.info.operation, packet.ext.reth) {
+            let mtu = self.lane.mtu.bytes();
+            for step in 0..read_span(packet, mtu) {
+                let shown = self.verdicts.read_response(psn.add(step), index);
+                let va = reth.va.wrapping_add(u64::from(step) * u64::from(mtu));
+                changed |= shown.is_some_and(|bytes| self.show(reth.rkey, va, bytes));
+            }
+        }
+        if let (Some(eth), true) = (packet.ext.atomic_eth, expected) {
+            let shown = self.verdicts.atomic_value(psn, index);
+            let bytes = shown.map(u64::to_ne_bytes);
+            changed |= bytes.is_some_and(|bytes| self.show(eth.rkey, eth.va, bytes.to_vec()));
+            // What it holds from now on, it does by the atomic.
+        }
+        if changed {
+            self.outcome.liberties.take(Liberty::LocalMemory, number);
+        }
+    }
+
+    /// Puts `bytes` into memory; true if others were known there.
+    fn show(&mut self, key: Key, va: u64, bytes: Vec<u8>) -> bool {
+        let is_due = self.regions.holds(key, va, &bytes) == Some(false);
+        let is_change = self.regions.show(key, va, &bytes);
+        if is_due {
+            self.note(|| Cue::Show { key, va, bytes, is_change });
+        }
+        is_change
+    }
+
+    /// The bytes of a WRITE are where it asked for.
+    fn check_write(&mut self, packet: &Packet<'_>, place: Place, number: u64) {
+        if packet.info.operation != Operation::Write {
+            return;
+        }
+        let Some(message) = self.messages.at(place) else { return };
+        let (SendOp::Write(remote) | SendOp::WriteImm(remote, _)) = message.op else { return };
+        let step = u64::try_from(place - message.start).expect("inside the message");
+        let va = remote.addr.wrapping_add(step * u64::from(self.lane.mtu.bytes()));
+        let bytes = packet.payload.slices().concat();
+        if !self.regions.written(remote.rkey, va, &bytes) {
+            let sentence = format!("the bytes of the WRITE are not at {va:#x}");
+            self.outcome.differences.push(Difference { packet: Some(number), sentence });
+        }
+        self.outcome.bytes_checked += bytes.len() as u64;
+    }
+
+    /// What completes is what the message was.
+    fn check_received(&mut self, place: Place, number: u64) {
+        for done in drain(&self.rig.cq) {
+            let Some(message) = self.messages.at(place) else { continue };
+            if !done.is_success() {
+                continue; // The answer tells.
+            }
+            let extra = match message.op {
+                SendOp::SendImm(immediate) | SendOp::WriteImm(_, immediate) => {
+                    Extra::Immediate(immediate)
+                }
+                SendOp::SendInvalidate(key) => {
+                    let renamed = self.regions.renamed.keys.get(&key.value());
+                    Extra::Invalidated(renamed.map_or(key, |&own| Key(own)))
+                }
+                _ => Extra::None,
+            };
+            let mut held = vec![0; message.bytes.len()];
+            self.receive_into.read(0, &mut held);
+            let is_write = matches!(message.op, SendOp::WriteImm(..));
+            let same = is_write || held == message.bytes;
+            let length = done.byte_len as usize == message.bytes.len();
+            if !same || !length || done.extra != extra {
+                let sentence = "what was received is not the message".to_owned();
+                self.outcome.differences.push(Difference { packet: Some(number), sentence });
+            }
+            self.outcome.messages += 1;
+            self.received.insert(message.start);
+            // Nobody answers: what was received is what there is to compare.
+            self.outcome.compared += u64::from(self.lane.service == Service::Uc);
+            self.outcome.bytes_checked += if is_write { 0 } else { held.len() as u64 };
+        }
+    }
+}

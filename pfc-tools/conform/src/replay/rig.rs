@@ -1,0 +1,215 @@
+//! A device of ours in the place of one end of a lane, on one end of an shm pair, turned by hand.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use feroce_engine::device::{
+    Addressing, CompletionQueue, Device, DeviceConfig, Path, ProtectionDomain, QpInit, QueuePair,
+    SourcePort, StaticAddresses,
+};
+use feroce_engine::memory::Access;
+use feroce_engine::memory::arena::Arena;
+use feroce_engine::net::Gid;
+use feroce_engine::port::shm::{ShmConfig, ShmPort, shm_pair};
+use feroce_engine::port::{Port, Priority};
+use feroce_engine::qp::attributes::QpAttributes;
+use feroce_engine::qp::{QpState, Service};
+use feroce_engine::time::Instant;
+use feroce_wire::{Packet, Pkey, Psn, Qpn, RnrTimer};
+
+use super::lanes::Lane;
+use crate::device_pair::manual_config;
+use crate::gated_port::GatedPort;
+use crate::party::Party;
+
+/// More packets than any capture has under way: how many a peer allows itself is its own choice.
+const WINDOW: u32 = 1 << 20;
+
+/// READs and atomics at a time.
+pub const DEPTH: u8 = 16;
+
+/// Why a lane cannot be replayed, for the reader.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unplayable(pub String);
+
+/// Makes one of an error, behind what was under way.
+pub fn unplayable<E: std::fmt::Display>(doing: &str) -> impl FnOnce(E) -> Unplayable + '_ {
+    move |error| Unplayable(format!("{doing}: {error}"))
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Rig {
+    /// The device.
+    pub device: Device,
+    /// Where its memory is registered.
+    pub pd: ProtectionDomain,
+    /// For everything.
+    pub cq: CompletionQueue,
+    port: ShmPort,
+    open: Arc<AtomicUsize>,
+    /// The time.
+    pub now: Instant,
+}
+
+/// How to begin a connected QP.
+#[derive(Debug, Clone, Copy)]
+pub struct Begin {
+    /// First PSN sent.
+    pub sq_psn: Psn,
+    /// First PSN expected.
+    pub rq_psn: Psn,
+    /// Code of the time that RNR NAKs ask to wait.
+    pub min_rnr_timer: RnrTimer,
+}
+
+fn gid(ip: std::net::IpAddr) -> Gid {
+    match ip {
+        std::net::IpAddr::V4(ip) => Gid::from(ip),
+        std::net::IpAddr::V6(ip) => Gid::from(ip),
+    }
+}
+
+impl Rig {
+    /// A device with the address and the number of `own`, which knows `peer`; its memory holds `bytes` and what a device needs
+    /// besides. It sends nothing until [`Rig::allow`].
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub fn new(lane: &Lane, own: &Party, peer: &Party, bytes: usize) -> Result<Self, Unplayable> {
+        let arena = Arena::new(16 << 20).map_err(unplayable("memory"))?;
+        let shape = ShmConfig { name: "replay".to_owned(), slots: 1024, ..ShmConfig::default() };
+        let (near, port) = shm_pair(&arena, shape).map_err(unplayable("ports"))?;
+        let open = Arc::new(AtomicUsize::new(0));
+        let near = GatedPort::new(near, Arc::clone(&open));
+        let config = DeviceConfig {
+            first_qpn: own.qpn.max(2),
+            max_mr: 1 << 16,
+            plain_keys: true,
+            window: WINDOW,
+            arena_bytes: (bytes + (64 << 20)).next_multiple_of(2 << 20),
+            ..manual_config(1)
+        };
+        let addresses = Addressing::Static(StaticAddresses {
+            mac: own.mac,
+            gids: vec![(gid(own.ip), lane.vlan)],
+            peers: BTreeMap::from([(gid(peer.ip), peer.mac)]),
+            mtu: ShmConfig::default().mtu,
+        });
+        let device = Device::with_ports(vec![Box::new(near)], addresses, config);
+        let device = device.map_err(unplayable("a device"))?;
+        let pd = device.alloc_pd();
+        let cq = device.create_cq(1 << 16).map_err(unplayable("a completion queue"))?;
+        Ok(Self { device, pd, cq, port, open, now: Instant::ZERO })
+    }
+
+    /// What a QP of the lane is made for.
+    pub fn init(&self, lane: &Lane, own: &Party) -> QpInit<'_> {
+        QpInit {
+            service: lane.service,
+            qpn: Qpn::new(own.qpn),
+            max_send_wr: 1 << 13,
+            max_recv_wr: 1 << 10,
+            ..QpInit::new(&self.cq)
+        }
+    }
+
+    /// A connected QP in RTS; the headers of its packets are those of `like`.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub fn connect(
+        &self,
+        lane: &Lane,
+        [own, peer]: [&Party; 2],
+        begin: &Begin,
+        like: Option<&Packet<'_>>,
+    ) -> Result<QueuePair, Unplayable> {
+        let mut qp = self.pd.create_qp(&self.init(lane, own)).map_err(unplayable("a QP"))?;
+        let dest_qp = Qpn::masked(peer.qpn);
+        let flow = qp.resolve(&path(peer, like), dest_qp).map_err(unplayable("a path"))?;
+        let reliable = lane.service == Service::Rc;
+        let steps = [
+            QpAttributes {
+                state: Some(QpState::Init),
+                pkey: Some(Pkey::DEFAULT),
+                port: Some(1),
+                access: Some(Access::REMOTE),
+                ..QpAttributes::default()
+            },
+            QpAttributes {
+                state: Some(QpState::Rtr),
+                flow: Some(flow),
+                path_mtu: Some(lane.mtu),
+                dest_qp: Some(dest_qp),
+                rq_psn: Some(begin.rq_psn),
+                max_dest_rd_atomic: reliable.then_some(DEPTH),
+                min_rnr_timer: reliable.then_some(begin.min_rnr_timer),
+                ..QpAttributes::default()
+            },
+            QpAttributes {
+                state: Some(QpState::Rts),
+                timeout: reliable.then_some(14),
+                retry_cnt: reliable.then_some(7),
+                rnr_retry: reliable.then_some(7),
+                sq_psn: Some(begin.sq_psn),
+                max_rd_atomic: reliable.then_some(DEPTH),
+                ..QpAttributes::default()
+            },
+        ];
+        for step in &steps {
+            qp.modify(step).map_err(unplayable("connect"))?;
+        }
+        Ok(qp)
+    }
+
+    /// Lets `frames` frames out, from now on and besides those allowed before.
+    pub fn allow(&self, frames: usize) {
+        self.open.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// Takes back what was allowed and not used.
+    pub fn forbid(&self) {
+        self.open.store(0, Ordering::Relaxed);
+    }
+
+    /// Gives the device a frame; it has not looked at it yet.
+    ///
+    /// # Panics
+    /// If the port takes no frame.
+    pub fn give(&mut self, frame: &[u8]) {
+        let slot = self.port.tx_slot().expect("the device takes each frame at once");
+        slot[..frame.len()].copy_from_slice(frame);
+        self.port.tx_commit(frame.len(), Priority::default());
+        self.port.flush().expect("the device is open");
+    }
+
+    /// Turns the device until it has nothing to do, and returns what it sent.
+    pub fn turn(&mut self) -> Vec<Vec<u8>> {
+        let mut sent = Vec::new();
+        loop {
+            let done = self.device.turn(self.now);
+            let count = self.port.rx_burst();
+            sent.extend((0..count).map(|index| self.port.rx_frame(index).first.to_vec()));
+            if done == 0 && count == 0 {
+                return sent;
+            }
+        }
+    }
+}
+
+/// The way to `peer`, with the headers of `like`.
+pub fn path(peer: &Party, like: Option<&Packet<'_>>) -> Path {
+    let path = Path::new(gid(peer.ip), 0);
+    let Some(like) = like else { return path };
+    let port = std::num::NonZeroU16::new(like.udp.src_port);
+    Path {
+        traffic_class: like.ip.traffic_class(),
+        hop_limit: like.ip.hop_limit(),
+        source_port: port.map_or(SourcePort::PerQp, SourcePort::Fixed),
+        service_level: like.vlan.map_or(0, |tag| tag.pcp),
+        ..path
+    }
+}

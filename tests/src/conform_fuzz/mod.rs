@@ -1,0 +1,115 @@
+//! Bytes to `check`: the entry of the fuzz target `check` of `engine/fuzz`.
+//!
+//! An input is [`Head`], and a capture of any kind behind it.
+
+mod mutate;
+mod seal;
+
+use std::io::Cursor;
+use std::path::Path;
+
+use feroce_pfc_tools::capture::Capture;
+use feroce_wire::Qpn;
+
+use feroce_conform::check::{Checker, Filter, Format};
+use feroce_conform::report;
+use feroce_conform::trace::Trace;
+
+pub use mutate::mutate;
+
+/// The frames are read and their lengths, checksums and ICRCs put right: most changes end at the ICRC otherwise.
+pub const SEALED: u8 = 1;
+/// There are two captures: the input is cut in two, or, if it is shorter than that, both are the same.
+pub const TWO: u8 = 2;
+const QPN: u8 = 4;
+const FROM: u8 = 8;
+const TO: u8 = 16;
+const FLOW: u8 = 32;
+
+/// Bytes that are looked at of a capture, unpacked: 64 KiB of zstd may stand for 2 GiB, which says no more than this.
+pub const MOST: u64 = 32 << 20;
+
+/// What an input begins with.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Head {
+    /// Bits: what of the following holds.
+    pub how: u8,
+    /// Only this QP; of the flows, the one of this number.
+    pub qpn: u8,
+    /// Only from two to this power of nanoseconds on.
+    pub from: u8,
+    /// Only until then.
+    pub to: u8,
+    /// Where the second capture begins.
+    pub cut: u16,
+}
+
+impl Head {
+    /// Bytes of it.
+    pub const LEN: usize = 6;
+
+    /// As an input has it.
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let [low, high] = self.cut.to_le_bytes();
+        [self.how, self.qpn, self.from, self.to, low, high]
+    }
+
+    fn split(data: &[u8]) -> Option<(Self, &[u8])> {
+        let (&[how, qpn, from, to, low, high], rest) = data.split_first_chunk()?;
+        Some((Self { how, qpn, from, to, cut: u16::from_le_bytes([low, high]) }, rest))
+    }
+
+    fn has(self, bit: u8) -> bool {
+        self.how & bit != 0
+    }
+
+    fn filter(self) -> Filter {
+        let time = |bit: u8, power: u8| self.has(bit).then(|| 1 << (power % 64));
+        Filter {
+            qpn: self.has(QPN).then(|| Qpn::masked(u32::from(self.qpn))),
+            from: time(FROM, self.from),
+            to: time(TO, self.to),
+        }
+    }
+}
+
+/// Holds the capture in `data` against the rules, and writes every kind of report of it.
+///
+/// # Panics
+/// If the check does, or its reports cannot be written or are none.
+pub fn feed(data: &[u8]) {
+    let Some((head, bytes)) = Head::split(data) else { return };
+    let parts = match bytes.split_at_checked(head.cut.into()) {
+        _ if !head.has(TWO) => vec![bytes],
+        Some((first, second)) => vec![first, second],
+        None => vec![bytes, bytes],
+    };
+    let captures: Option<Vec<_>> =
+        parts.into_iter().map(|part| opened(part, head.has(SEALED))).collect();
+    let Some(captures) = captures else { return };
+    let mut trace = Trace::of(captures).expect("one capture or two");
+    let records = !head.has(QPN);
+    let (mut report, _read_to_its_end) = Checker::new(head.filter(), records).check(&mut trace);
+    if head.has(FLOW) && usize::from(head.qpn) < report.flows.all().len() {
+        report.choose(false, |index, _| index == u32::from(head.qpn));
+    }
+    for format in Format::ALL {
+        let mut out = Vec::new();
+        format.write(&mut out, &report).expect("memory takes everything");
+        if matches!(format, Format::Json | Format::Sarif) {
+            serde_json::from_slice::<serde::de::IgnoredAny>(&out).expect("JSON");
+        }
+    }
+    let page = report::html(&report);
+    assert!(page.ends_with("</html>\n"), "the page has an end");
+}
+
+fn opened(bytes: &[u8], is_sealed: bool) -> Option<Capture> {
+    let open = |bytes: Vec<u8>| {
+        Capture::of_source_within(Path::new("fuzz"), Box::new(Cursor::new(bytes)), MOST).ok()
+    };
+    match is_sealed {
+        true => open(seal::sealed(open(bytes.to_vec())?)),
+        false => open(bytes.to_vec()),
+    }
+}
