@@ -236,8 +236,8 @@ impl TestOptions {
             || self.split.is_some()
             || self.retry.is_some();
         (plan.transport == Transport::Tcp && only_roce).then_some(
-            "--qps, --mtu, --tx-depth, --inline, --tclass, --timeout, --retry and --split do not apply \
-             to TCP: leave them out",
+            "--qps, --mtu, --tx-depth, --inline, --tclass, --timeout, --retry and --split do not \
+             apply to TCP: leave them out",
         )
     }
 
