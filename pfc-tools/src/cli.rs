@@ -180,7 +180,8 @@ fn run_live(options: &LiveOptions) -> Result<(), Failure> {
     choose(&mut scenario, options.case.as_ref())?;
     let case = &scenario.cases[0];
     if case.has_engines() {
-        let told = "`host.engine` replaces hosts by the engine; `live` puts interfaces in their places";
+        let told =
+            "`host.engine` replaces hosts by the engine; `live` puts interfaces in their places";
         return Err(case.misfit(told.to_owned()).into());
     }
     Ok(command::run(options, case, case.seeds[0])?)

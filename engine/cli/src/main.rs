@@ -64,6 +64,10 @@ enum Command {
     #[cfg(feature = "pfc")]
     #[command(subcommand)]
     Pfc(Box<feroce_pfc_tools::pfc::cli::Command>),
+    /// Check captures and endpoints for conformance to the RoCE rules
+    #[cfg(feature = "conform")]
+    #[command(subcommand)]
+    Conform(Box<feroce_conform::cli::Command>),
     /// Show the settings in effect and the source of each
     Config(config::Options),
     /// Print a shell completion script
@@ -88,6 +92,8 @@ impl Command {
             Self::Fabric(_) => false,
             #[cfg(feature = "pfc")]
             Self::Pfc(_) => false,
+            #[cfg(feature = "conform")]
+            Self::Conform(_) => false,
         }
     }
 }
@@ -152,6 +158,8 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Fabric(command) => return tools::fabric(&command),
         #[cfg(feature = "pfc")]
         Command::Pfc(command) => return tools::pfc(&command),
+        #[cfg(feature = "conform")]
+        Command::Conform(command) => return tools::conform(&command),
         Command::Config(options) => config::run(&options)?,
         Command::Completions(options) => completions::run(&options, command_line())?,
         Command::Man(options) => man::run(&options, command_line())?,

@@ -34,6 +34,19 @@ pub fn pfc(command: &feroce_pfc_tools::pfc::cli::Command) -> Result<Exit, Failur
     })
 }
 
+/// Runs a subcommand of `feroce conform`.
+#[cfg(feature = "conform")]
+pub fn conform(command: &feroce_conform::cli::Command) -> Result<Exit, Failure> {
+    use feroce_conform::cli::{self, Failure as ConformFailure};
+    cli::run(command).map(|outcome| exit_of(outcome, Exit::ConformFindings)).or_else(|failure| {
+        let output = match &failure {
+            ConformFailure::Output(error) => Some(error),
+            _ => None,
+        };
+        failed(output, &failure, Exit::Unusable)
+    })
+}
+
 fn exit_of(outcome: Outcome, findings: Exit) -> Exit {
     match outcome {
         Outcome::Fine => Exit::Ok,

@@ -1,5 +1,5 @@
-//! Settings from the file, the environment and the command line, as they reach the packets; completions and man
-//! pages. What opens an interface needs root; says so and passes without.
+//! Settings from the file, the environment and the command line, as they reach the packets. Tests
+//! that open an interface need root; without root they are skipped with a message.
 
 mod common;
 
@@ -166,46 +166,4 @@ fn sent_by(capture: &[u8], address: [u8; 4]) -> Vec<&[u8]> {
         rest = &rest[16 + length(8) as usize..];
     }
     packets
-}
-
-#[test]
-fn completions_are_scripts_of_their_shells() {
-    for (shell, checker) in [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")] {
-        let output = feroce(&format!("completions {shell}"), &[]);
-        assert!(output.status.success());
-        let script = File::new(shell, &text(&output.stdout));
-        for word in ["doctor", "source-port"] {
-            assert!(text(&output.stdout).contains(word), "{shell}: {word}");
-        }
-        match Command::new(checker).args(["-n", script.path()]).output() {
-            Ok(checked) => assert!(checked.status.success(), "{shell}: {}", text(&checked.stderr)),
-            Err(_) => eprintln!("{checker} is not here: its script is not checked by it"),
-        }
-    }
-    assert_eq!(feroce("completions tcsh", &[]).status.code(), Some(2));
-}
-
-#[test]
-fn there_is_a_man_page_for_each_command() {
-    let folder = std::env::temp_dir().join(format!("fr-{}-man", std::process::id()));
-    let output = feroce(&format!("man {}", folder.display()), &[]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(!folder.join("feroce-help.1").exists());
-    for command in ["", "-devinfo", "-perf", "-stat", "-doctor", "-config", "-completions", "-man"]
-    {
-        let page = folder.join(format!("feroce{command}.1"));
-        let source = std::fs::read_to_string(&page).expect("a page");
-        assert!(source.contains(".SH NAME") && source.contains(".TH"), "{source}");
-        assert!(
-            source.contains("/etc/feroce.toml") && source.contains("FEROCE_WINDOW"),
-            "{source}"
-        );
-        // Everything that groff has to say about a page is a mistake in it.
-        match Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(&page).output() {
-            Ok(checked) => assert_eq!(text(&checked.stderr), "", "feroce{command}.1"),
-            Err(_) => eprintln!("groff is not here: feroce{command}.1 is not checked by it"),
-        }
-    }
-    std::fs::remove_dir_all(&folder).expect("our folder");
-    assert!(text(&feroce("man", &[]).stdout).contains(".TH feroce 1"));
 }
