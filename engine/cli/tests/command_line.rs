@@ -137,7 +137,8 @@ fn bash_completes_subcommands_and_interfaces() {
     for Line { words, offers } in LINES {
         let commands = format!(
             "source {}; line='{words}'; read -ra COMP_WORDS <<< \"$line\"; \
-             case $line in *' ') COMP_WORDS+=('') ;; esac; COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             case $line in *' ') COMP_WORDS+=('') ;; esac; \
+         COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
              _feroce feroce \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; \
              printf '%s\\n' \"${{COMPREPLY[@]}}\"",
             script.path()
