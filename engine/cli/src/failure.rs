@@ -25,7 +25,7 @@ pub enum Failure {
     /// The configuration file or the environment is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The running program cannot be asked.
+    /// The running program does not serve its figures.
     #[error(transparent)]
     Stat(#[from] StatError),
     /// A test of `feroce perf` failed.
@@ -88,9 +88,9 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let told = error.to_string();
-        if !text.contains(&told) {
-            text = format!("{text}: {told}");
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
         }
         cause = error.source();
     }

@@ -116,11 +116,11 @@ pub fn interface(given: Option<&String>, settings: &Settings) -> Result<String, 
     let default = (settings.port_kind == PortKind::Dpdk).then_some(&settings.dpdk_device);
     let default = default.filter(|device| !device.is_empty());
     given.or(default).cloned().ok_or_else(|| {
-        let told = match settings.port_kind {
+        let message = match settings.port_kind {
             PortKind::Dpdk => "no device given: -i DEVICE, or the setting `dpdk_device`",
             _ => "no interface given: -i IFACE (`feroce devinfo` lists them)",
         };
-        Failure::Usage(told.to_owned())
+        Failure::Usage(message.to_owned())
     })
 }
 
@@ -215,7 +215,7 @@ impl OpenOptions {
     pub fn check(&self, settings: &Settings) -> Result<(), Failure> {
         let (kind, xdp) = (settings.port_kind, self.xdp != Xdp::Auto);
         interface(self.interface.as_ref(), settings)?;
-        let told = if self.seed.is_some() && self.given_faults().is_none() {
+        let message = if self.seed.is_some() && self.given_faults().is_none() {
             "--seed requires a fault: --drop, --duplicate, --reorder, --corrupt or --mark"
                 .to_owned()
         } else if xdp && kind != PortKind::Auto && kind != PortKind::AfXdp {
@@ -224,7 +224,7 @@ impl OpenOptions {
         } else {
             return Ok(());
         };
-        Err(Failure::Usage(told))
+        Err(Failure::Usage(message))
     }
 
     /// Opens the device and drops the privileges that this required.

@@ -351,8 +351,8 @@ impl SetUp {
             finding["id"] == fault.id && rank(&finding["severity"]) >= rank(&fault.severity.into())
         });
         let finding = finding.unwrap_or_else(|| panic!("{} is not found: {report:#}", fault.id));
-        let told = finding["found"].as_str().expect("words");
-        assert!(told.contains(fault.found), "{}: {told}", fault.id);
+        let output_text = finding["found"].as_str().expect("words");
+        assert!(output_text.contains(fault.found), "{}: {output_text}", fault.id);
         assert!(finding["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{finding}");
         let expected = if rank(&report["worst"]) == 3 { 4 } else { 3 };
         assert_eq!(code, Some(expected), "{}", fault.id);
@@ -541,7 +541,7 @@ fn the_peer_and_other_programs_are_checked() {
          for turn in $(seq 200); do ip address show dev v0 | grep -q dadfailed && break; \
          sleep 0.1; done",
     );
-    let found = "another host has fd09:1::7/64 dev v0, too";
+    let found = "another host uses fd09:1::7/64 dev v0, too";
     patient.must_find(&Fault { id: "duplicates", severity: "warning", found, ..NONE });
     let gids = patient.pair.feroce(0, "devinfo -v -i v0").output().expect("feroce");
     assert!(!text(&gids.stdout).contains("fd09:1::7"), "{}", text(&gids.stdout));
@@ -618,9 +618,12 @@ fn without_an_interface_all_that_are_up_are_checked_and_open_is_optional() {
     patient.shell("ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp");
     let (_, report) = patient.examine("", "-i v0 --open");
     let opened = report["findings"].as_array().expect("findings").last().expect("one");
-    let told = opened["found"].as_str().expect("words");
-    assert!(told.contains("packet") && told.contains("auto: AF_XDP cannot be had"), "{told}");
-    assert!(told.contains("someone_else"), "{told}");
+    let output_text = opened["found"].as_str().expect("words");
+    assert!(
+        output_text.contains("packet") && output_text.contains("auto: AF_XDP cannot be had"),
+        "{output_text}"
+    );
+    assert!(output_text.contains("someone_else"), "{output_text}");
     patient.shell("ip link set dev v0 xdpgeneric off");
 
     let output = patient.pair.feroce(0, "doctor --peer 10.9.0.2").output().expect("feroce");

@@ -59,9 +59,9 @@ fn the_suggested_mtu_works() {
     };
     let (client, server) = exchange("--dpdk-mtu 4100");
     assert!(!client.status.success() && !server.status.success());
-    let told = text(&client.stderr);
-    let advice = told.split('`').find(|part| part.starts_with("--dpdk-mtu"));
-    let advice = advice.unwrap_or_else(|| panic!("no advice for DPDK: {told}"));
+    let output_text = text(&client.stderr);
+    let advice = output_text.split('`').find(|part| part.starts_with("--dpdk-mtu"));
+    let advice = advice.unwrap_or_else(|| panic!("no advice for DPDK: {output_text}"));
     let (client, server) = exchange(advice);
     assert!(client.status.success(), "{}", text(&client.stderr));
     assert!(server.status.success(), "{}", text(&server.stderr));

@@ -186,7 +186,7 @@ fn conflicting_sides_and_usage_errors_have_different_exit_codes() {
         );
     }
     let no_dpdk = if cfg!(feature = "dpdk") { "`dpdk_addresses`" } else { "`--features dpdk`" };
-    for (arguments, code, told) in [
+    for (arguments, code, output_text) in [
         ("perf", 2, "-i IFACE"),
         ("perf --port-kind dpdk", 2, "the setting `dpdk_device`"),
         ("perf --port-kind dpdk -i net_null0", 1, no_dpdk),
@@ -203,7 +203,11 @@ fn conflicting_sides_and_usage_errors_have_different_exit_codes() {
     ] {
         let output = pair.feroce(0, arguments).output().expect("feroce");
         assert_eq!(output.status.code(), Some(code), "{arguments}: {output:?}");
-        assert!(text(&output.stderr).contains(told), "{arguments}: {}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains(output_text),
+            "{arguments}: {}",
+            text(&output.stderr)
+        );
     }
 }
 

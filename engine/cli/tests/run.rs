@@ -51,10 +51,10 @@ impl Drop for Installed {
 
 #[track_caller]
 fn assert_message(output: &Output, code: i32, words: &[&str]) {
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{told}");
+    let output_text = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{output_text}");
     for word in words {
-        assert!(told.contains(word), "`{word}` is not in: {told}");
+        assert!(output_text.contains(word), "`{word}` is not in: {output_text}");
     }
 }
 

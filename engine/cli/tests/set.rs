@@ -8,16 +8,16 @@ use std::process::Output;
 use common::{Pair, Server, json, text};
 
 /// The value of `name` in the output.
-fn shown<'a>(told: &'a str, name: &str) -> &'a str {
-    let pairs = told.lines().filter_map(|line| line.split_once(char::is_whitespace));
+fn shown<'a>(output_text: &'a str, name: &str) -> &'a str {
+    let pairs = output_text.lines().filter_map(|line| line.split_once(char::is_whitespace));
     let value = pairs.filter(|(known, _)| *known == name).map(|(_, value)| value.trim()).next();
-    value.unwrap_or_else(|| panic!("no {name} in {told}"))
+    value.unwrap_or_else(|| panic!("no {name} in {output_text}"))
 }
 
 fn refused(output: &Output, why: &str) {
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains(why), "{told}");
+    let output_text = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output_text}");
+    assert!(output_text.contains(why), "{output_text}");
 }
 
 /// Runs `test` with a server on `v1` that uses this congestion control, and with `feroce set` for

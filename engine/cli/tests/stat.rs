@@ -76,16 +76,19 @@ fn a_running_program_is_shown() {
     }
     let mut lines = pair.feroce(0, "stat -i v0 --watch 0.2 --qps");
     let mut lines = lines.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("feroce");
-    let mut told = BufReader::new(lines.stdout.take().expect("piped")).lines();
-    let seen = told.by_ref().take(20).any(|line| line.expect("text").contains("RTS"));
+    let mut output_text = BufReader::new(lines.stdout.take().expect("piped")).lines();
+    let seen = output_text.by_ref().take(20).any(|line| line.expect("text").contains("RTS"));
     assert!(seen, "QPs off a terminal");
     client.kill().expect("a running client");
     client.wait().expect("its end");
-    let _lines_to_come = told.by_ref().count();
+    let _lines_to_come = output_text.by_ref().count();
     let ended = lines.wait_with_output().expect("its end");
     assert_eq!(ended.status.code(), Some(1));
-    let told = text(&ended.stderr);
-    assert!(told.contains(&format!("feroce (pid {}) has ended", client.id())), "{told}");
+    let output_text = text(&ended.stderr);
+    assert!(
+        output_text.contains(&format!("feroce (pid {}) has ended", client.id())),
+        "{output_text}"
+    );
     server.end();
     let gone = pair.feroce(0, "stat -i v0").output().expect("feroce");
     assert_eq!(gone.status.code(), Some(1));
@@ -150,7 +153,7 @@ fn only_root_and_the_same_user_get_figures() {
     let other = other.args(["stat", "-i", "v1"]).env("FEROCE_CONFIG", "").output().expect("feroce");
     std::fs::remove_dir_all(&folder).expect("our folder");
     assert_eq!(other.status.code(), Some(1), "{other:?}");
-    let told = text(&other.stderr);
-    assert!(told.contains("only root and user 0 may look, not user 65534"), "{told}");
+    let output_text = text(&other.stderr);
+    assert!(output_text.contains("only root and user 0 may look, not user 65534"), "{output_text}");
     assert!(server.stop().status.success());
 }

@@ -217,7 +217,7 @@ fn path_mtu(path: &PathState) -> Option<Verdict> {
                 path.peer, path.link_mtu
             ),
         ),
-        // Many hosts do not answer pings; neither does Feroce on DPDK behind another host's port.
+        // Many hosts do not answer pings, nor do most programs on DPDK ports.
         Some(Reach::Silent) => Verdict::info(format!(
             "the route carries {}; {} does not answer pings, so the rest of the path is unknown",
             shown(wanted),

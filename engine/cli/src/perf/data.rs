@@ -71,7 +71,7 @@ pub fn fill(source: &SharedBytes, layout: &Layout, salt: u64, size: u32) {
     }
 }
 
-/// One message as it should lie in a target.
+/// The expected content and place of a message in the target.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected {
     pub qp: usize,
@@ -79,7 +79,7 @@ pub struct Expected {
     /// The sender's salt and slot.
     pub salt: u64,
     pub source_slot: u64,
-    /// Where it lies.
+    /// Slot of the message in the target.
     pub target_slot: u64,
     /// The last byte, where the sender counts in it.
     pub counter: Option<u8>,

@@ -101,12 +101,12 @@ pub enum ExchangeError {
         ours: u32,
     },
     /// The peer is another program, or violates the protocol.
-    #[error("{peer} does not speak the protocol of feroce perf ({told})")]
+    #[error("{peer} does not speak the protocol of feroce perf ({detail})")]
     Invalid {
         /// The peer.
         peer: SocketAddr,
         /// Description of the violation.
-        told: String,
+        detail: String,
     },
     /// The peer gave up and reported a reason.
     #[error("{peer} gave up: {reason}")]

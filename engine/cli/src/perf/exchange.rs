@@ -23,7 +23,7 @@ use crate::signal;
 /// Version of the protocol.
 const VERSION: u32 = 1;
 /// A host whose kernel does not answer for this long is gone. After the same silence of the
-/// program, the user is told.
+/// program, a message says so.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Interval of TCP keep-alive probes in seconds.
 const ASK_AFTER: u32 = 2;
@@ -51,7 +51,7 @@ pub struct Control {
     gave_up: Option<String>,
     last_sent: Instant,
     last_received: Instant,
-    /// The user was told about the present silence.
+    /// The present silence has been reported.
     reported_silence: bool,
     finishes_rounds: bool,
 }
@@ -165,12 +165,12 @@ impl Control {
 
     /// The error for an unexpected message.
     pub fn unexpected(&self, message: &Message) -> ExchangeError {
-        ExchangeError::Invalid { peer: self.peer, told: format!("unexpected {message:?}") }
+        ExchangeError::Invalid { peer: self.peer, detail: format!("unexpected {message:?}") }
     }
 
     /// The error for a message with invalid content.
-    pub fn invalid(&self, told: &str) -> ExchangeError {
-        ExchangeError::Invalid { peer: self.peer, told: told.to_owned() }
+    pub fn invalid(&self, detail: &str) -> ExchangeError {
+        ExchangeError::Invalid { peer: self.peer, detail: detail.to_owned() }
     }
 
     fn write_line(&mut self, line: &impl Serialize) -> Result<(), ExchangeError> {
@@ -317,14 +317,14 @@ mod tests {
             stream.write_all(b"{\"feroce_perf\":99,\"more\":1}\n").unwrap();
             stream
         });
-        let told = control.unwrap_err().to_string();
-        assert!(told.contains("version 99"), "{told}");
+        let detail = control.unwrap_err().to_string();
+        assert!(detail.contains("version 99"), "{detail}");
         let (control, _other) = connect(|mut stream| {
             stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").unwrap();
             stream
         });
-        let told = control.unwrap_err().to_string();
-        assert!(told.contains("does not speak the protocol of feroce perf"), "{told}");
+        let detail = control.unwrap_err().to_string();
+        assert!(detail.contains("does not speak the protocol of feroce perf"), "{detail}");
     }
 
     #[test]
@@ -334,8 +334,8 @@ mod tests {
             control.give_up("no more QPs");
             control
         });
-        let told = control.unwrap().receive().unwrap_err().to_string();
-        assert!(told.contains("gave up: no more QPs"), "{told}");
+        let detail = control.unwrap().receive().unwrap_err().to_string();
+        assert!(detail.contains("gave up: no more QPs"), "{detail}");
     }
 
     #[test]
@@ -349,7 +349,7 @@ mod tests {
         other.join().unwrap();
         let mut control = control.unwrap();
         assert!(matches!(control.receive(), Ok(Message::Bye)));
-        let told = control.receive().unwrap_err().to_string();
-        assert!(told.contains("gave up: interrupted"), "{told}");
+        let detail = control.receive().unwrap_err().to_string();
+        assert!(detail.contains("gave up: interrupted"), "{detail}");
     }
 }

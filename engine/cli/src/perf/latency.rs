@@ -72,7 +72,7 @@ pub fn pong(
     Ok((own, peer))
 }
 
-/// Returns true if the peer's message `count`, or the response to ours, has arrived.
+/// Returns true if the peer's message `count`, or the response to this side, has arrived.
 fn answered(session: &Session, plan: &Plan, count: u64) -> bool {
     match plan.op {
         Op::Write => session.arrived_in_memory(count),

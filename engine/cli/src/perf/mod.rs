@@ -162,8 +162,8 @@ fn run_server(
         Message::Plan { plan, active_mtu } => (plan, active_mtu),
         other => return Err(control.unexpected(&other).into()),
     };
-    if let Some(told) = plan.contradiction() {
-        return Err(control.invalid(told).into());
+    if let Some(detail) = plan.contradiction() {
+        return Err(control.invalid(detail).into());
     }
     if let Some(conflict) = options.test.conflict_with(&plan) {
         return Err(Failure::Plan(format!("the two sides do not agree: {conflict}")));
@@ -173,9 +173,9 @@ fn run_server(
         Transport::Tcp => None,
     };
     if plan.transport == Transport::Roce && device.is_none() {
-        let told =
+        let detail =
             "the two sides do not agree: the server has no interface, but the client tests RoCE";
-        return Err(Failure::Plan(told.to_owned()));
+        return Err(Failure::Plan(detail.to_owned()));
     }
     let active_mtu = active_mtu(needed)?;
     control.send(&Message::Agreed { active_mtu })?;

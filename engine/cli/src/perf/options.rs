@@ -221,7 +221,7 @@ impl TestOptions {
             check: self.check,
         };
         match self.tcp_contradiction(&plan).or_else(|| plan.contradiction()) {
-            Some(told) => Err(Failure::Usage(told.to_owned())),
+            Some(detail) => Err(Failure::Usage(detail.to_owned())),
             None => Ok(plan),
         }
     }
@@ -362,8 +362,8 @@ mod tests {
         assert_eq!(TestOptions::default().conflict_with(&plan), None);
         assert_eq!(client.conflict_with(&plan), None);
         let other = TestOptions { tx_depth: Some(7), ..client };
-        let told = other.conflict_with(&plan).unwrap();
-        assert_eq!(told, "--tx-depth is 7 at the server and 128 at the client");
+        let detail = other.conflict_with(&plan).unwrap();
+        assert_eq!(detail, "--tx-depth is 7 at the server and 128 at the client");
     }
 
     #[test]
@@ -371,8 +371,8 @@ mod tests {
         let mut settings = Settings::default();
         settings.set("path_mtu", "4096", Origin::Flag("--mtu")).unwrap();
         let asked = TestOptions::default().plan(&settings).unwrap();
-        let told = asked.path_mtu(PathMtu::Mtu1024).unwrap_err().to_string();
-        assert!(told.contains("4184"), "{told}");
+        let detail = asked.path_mtu(PathMtu::Mtu1024).unwrap_err().to_string();
+        assert!(detail.contains("4184"), "{detail}");
         assert_eq!(asked.path_mtu(PathMtu::Mtu4096).unwrap(), PathMtu::Mtu4096);
     }
 }

@@ -166,7 +166,7 @@ impl Plan {
                 "a duration is 0.001 to 1000000 s",
             ),
         ];
-        rules.into_iter().find(|(broken, _)| *broken).map(|(_, told)| told)
+        rules.into_iter().find(|(broken, _)| *broken).map(|(_, detail)| detail)
     }
 
     /// Message sizes, in the order of the rounds.

@@ -139,12 +139,12 @@ impl Report {
                  {reordered} reordered, {corrupted} corrupted, {marked} marked"
             ))?;
         }
-        let told = counters.iter().filter(|(name, _)| !name.starts_with("port_"));
-        let told: Vec<String> = told.map(|(name, value)| format!("{name} {value}")).collect();
-        if told.is_empty() {
+        let detail = counters.iter().filter(|(name, _)| !name.starts_with("port_"));
+        let detail: Vec<String> = detail.map(|(name, value)| format!("{name} {value}")).collect();
+        if detail.is_empty() {
             Ok(())
         } else {
-            output::line(&format!(" counters: {}", told.join(", ")))
+            output::line(&format!(" counters: {}", detail.join(", ")))
         }
     }
 }

@@ -247,8 +247,8 @@ impl Session {
         if !self.receives() {
             return true;
         }
-        if let Some(told) = self.invalid_counts_of(peer) {
-            self.invalid_counts.get_or_init(|| told);
+        if let Some(detail) = self.invalid_counts_of(peer) {
+            self.invalid_counts.get_or_init(|| detail);
             return false;
         }
         peer.messages.iter().enumerate().all(|(qp, &count)| self.received(qp) >= count)
@@ -333,8 +333,8 @@ impl Session {
     /// # Errors
     /// If a work request failed, or the peer reported invalid counts.
     pub fn poll(&mut self) -> Result<usize, PerfError> {
-        if let Some(told) = self.invalid_counts.get() {
-            return Err(PerfError::Plan(told.clone()));
+        if let Some(detail) = self.invalid_counts.get() {
+            return Err(PerfError::Plan(detail.clone()));
         }
         let mut completions = std::mem::take(&mut self.completions);
         completions.clear();
@@ -387,8 +387,8 @@ impl Session {
     /// Compares the received data of the round with the sent data. Returns the number of bytes
     /// compared.
     pub fn check(&self, own: &Done, peer: &Done) -> Result<u64, PerfError> {
-        if let Some(told) = self.invalid_counts_of(peer) {
-            return Err(PerfError::Plan(told));
+        if let Some(detail) = self.invalid_counts_of(peer) {
+            return Err(PerfError::Plan(detail));
         }
         let atomic = self.plan.op.is_atomic();
         let sent = if self.plan.op == Op::Read { own } else { peer };
@@ -484,11 +484,11 @@ mod tests {
         for possible in [[0, 0], [5, 5], [0, 5]] {
             assert_eq!(invalid_counts(&possible, 2, goal), None);
         }
-        for (impossible, told) in
+        for (impossible, detail) in
             [(&[][..], "0 QPs of 2"), (&[1], "1 QPs of 2"), (&[1, 1, 0], "3 QPs of 2")]
         {
             let invalid_counts = invalid_counts(impossible, 2, goal).expect("refused");
-            assert!(invalid_counts.contains(told), "{invalid_counts}");
+            assert!(invalid_counts.contains(detail), "{invalid_counts}");
         }
         let beyond = invalid_counts(&[5, 6], 2, goal).expect("refused");
         assert!(beyond.contains("6 messages"), "{beyond}");

@@ -89,9 +89,9 @@ pub fn send_all(
     stream.shutdown(std::net::Shutdown::Write).map_err(failed("end the stream"))?;
     let there = watch.wait_for_peer()?;
     if there.messages != [count] {
-        let told =
+        let detail =
             std::io::Error::other(format!("{:?} of {count} messages arrived", there.messages));
-        return Err(failed("deliver")(told));
+        return Err(failed("deliver")(detail));
     }
     let own = Done { messages: vec![count], nanos: nanos_since(started) };
     watch.send_done(&own)?;
@@ -293,7 +293,7 @@ mod tests {
             run(set_up(ours)?, &mut Control::greet(own, peer)?)
         });
         let mut other = Peer { control: BufReader::new(other), stream: theirs };
-        let greeting = other.line(); // We speak the same version.
+        let greeting = other.line(); // Both sides use the same version.
         other.control.get_mut().write_all(greeting.as_bytes()).unwrap();
         (other, thread)
     }

@@ -115,16 +115,16 @@ mod tests {
     #[test]
     fn an_interface_is_chosen_or_the_error_says_why() {
         let routes = ["eth1".to_owned()];
-        let told = |all: &[Interface], routes: &[String]| match pick(all, routes) {
+        let result = |all: &[Interface], routes: &[String]| match pick(all, routes) {
             Ok((interface, _)) => interface.name,
             Err(failure) => failure.to_string(),
         };
         let (up, down) = (interface("eth0", true), interface("eth1", false));
         let both = [interface("eth0", true), interface("eth1", true)];
-        assert_eq!(told(&both, &routes), "eth1");
-        assert_eq!(told(&[up, down.clone()], &routes), "eth0");
-        assert!(told(&both, &[]).contains("eth0, eth1 are up"));
-        assert!(told(&[down], &routes).contains("eth1 are down"));
-        assert!(told(&[], &routes).contains("no Ethernet interface"));
+        assert_eq!(result(&both, &routes), "eth1");
+        assert_eq!(result(&[up, down.clone()], &routes), "eth0");
+        assert!(result(&both, &[]).contains("eth0, eth1 are up"));
+        assert!(result(&[down], &routes).contains("eth1 are down"));
+        assert!(result(&[], &routes).contains("no Ethernet interface"));
     }
 }

@@ -172,16 +172,19 @@ mod tests {
         let mut header = [0_u8; 64];
         header[..5].copy_from_slice(b"\x7fELF\x02");
         std::fs::write(&path, header).expect("a file");
-        let told = obstacles(&path, OsStr::new(""));
+        let found = obstacles(&path, OsStr::new(""));
         std::fs::remove_file(&path).expect("a file");
-        assert!(matches!(told.as_slice(), [one] if one.contains("statically linked")), "{told:?}");
+        assert!(
+            matches!(found.as_slice(), [one] if one.contains("statically linked")),
+            "{found:?}"
+        );
     }
 
     #[test]
     fn installed_programs_are_found() {
         let shell = find(OsStr::new("sh")).expect("a shell");
         assert_eq!(obstacles(&shell, OsStr::new("")), Vec::<String>::new());
-        let told = find(OsStr::new("ib_no_such_program")).expect_err("none").to_string();
-        assert!(told.contains("perftest"), "{told}");
+        let found = find(OsStr::new("ib_no_such_program")).expect_err("none").to_string();
+        assert!(found.contains("perftest"), "{found}");
     }
 }

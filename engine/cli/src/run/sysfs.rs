@@ -100,10 +100,10 @@ mod tests {
             loopback: false,
             vlan: None,
         };
-        let told = device(1, &interface, &GidTable::new(&interface));
-        assert_eq!((told.name.as_str(), told.node.as_str()), ("feroce1", "uverbs1"));
+        let device = super::device(1, &interface, &GidTable::new(&interface));
+        assert_eq!((device.name.as_str(), device.node.as_str()), ("feroce1", "uverbs1"));
         let entry = |path: &str| {
-            let found = told.entries.iter().find(|(at, _)| at == path);
+            let found = device.entries.iter().find(|(at, _)| at == path);
             found.map(|(_, entry)| entry).unwrap_or_else(|| panic!("{path}"))
         };
         let text = |text: &str| Entry::File(format!("{text}\n"));

@@ -84,7 +84,7 @@ fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
     for some in interfaces.chunks(AT_ONCE) {
         let answers: Vec<_> = thread::scope(|scope| {
             let asked: Vec<_> = some.iter().map(|name| scope.spawn(|| ask(name))).collect();
-            asked.into_iter().map(|answer| answer.join().expect("asking does not panic")).collect()
+            asked.into_iter().map(|answer| answer.join().expect("no panic")).collect()
         });
         for answer in answers {
             match answer {

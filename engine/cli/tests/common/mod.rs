@@ -108,12 +108,12 @@ impl Server {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a server");
         let mut lines = BufReader::new(child.stderr.take().expect("piped"));
-        let (mut line, mut told) = (String::new(), String::new());
+        let (mut line, mut output_text) = (String::new(), String::new());
         while !line.contains("waiting for a client") {
             line.clear();
             let read = lines.read_line(&mut line).expect("text");
-            told += &line;
-            assert!(read > 0, "the server ended before it listened: {told}");
+            output_text += &line;
+            assert!(read > 0, "the server ended before it listened: {output_text}");
         }
         Self { child, errors: lines }
     }
