@@ -538,8 +538,7 @@ fn the_peer_and_other_programs_are_checked() {
     patient.pair.shell(1, "ip address add fd09:1::7/64 dev v1 nodad");
     patient.shell(
         "ip address add fd09:1::7/64 dev v0; \
-         for turn in $(seq 200); do ip address show dev v0 | grep -q dadfailed && break; \
-         sleep 0.1; done",
+         for i in $(seq 200); do ip a show v0 | grep -q dadfailed && break; sleep 0.1; done",
     );
     let found = "another host uses fd09:1::7/64 dev v0, too";
     patient.must_find(&Fault { id: "duplicates", severity: "warning", found, ..NONE });
