@@ -571,7 +571,7 @@ fn the_peer_and_other_programs_are_checked() {
     );
     let (code, report) = patient.examine("", "");
     assert_eq!((code, bad(&report).as_str()), (Some(0), ""), "{report:#}");
-    for left in ["w0 (no carrier)", "x0 (no address that routers know)"] {
+    for left in ["w0 (no carrier)", "x0 (no routable address)"] {
         assert!(report.to_string().contains(left), "{report:#}");
     }
     patient.pair.shell(0, "ip link delete w0; ip link delete x0");
