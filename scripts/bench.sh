@@ -133,7 +133,7 @@ processor() {
 checked() {
     cat "$@" > /dev/null
     # shellcheck disable=SC2016 # The shell inside.
-    processor bash -c 'ulimit -v "$0" && exec "$@"' "$CHECK_MEMORY" "$target/release/feroce-conform" check "$@" || { cat "$work/checked" >&2 && return 1; }
+    processor bash -c 'ulimit -v "$0" && exec "$@"' "$CHECK_MEMORY" "$target/release/feroce" conform check "$@" || { cat "$work/checked" >&2 && return 1; }
 }
 
 # compared NAME BAR OURS THEIRS: the line of the figure; fails if it is short.

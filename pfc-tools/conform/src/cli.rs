@@ -1,30 +1,12 @@
-//! The command line of `feroce conform`.
-//!
-//! Exit codes: 0 no findings; 1 findings; 2 unusable input (the command line, a capture), explained
-//! in one line on standard error.
+//! `feroce conform`: its subcommands and the outcome of each.
 
 use std::io;
-use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Subcommand;
 pub use feroce_pfc_tools::pfc::cli::Outcome;
 
 use super::trace::TraceError;
 use super::{check, inject, replay, rules};
-
-/// Check captures of RoCE traffic against the rules of the protocol, and test RoCE endpoints.
-#[derive(Debug, Parser)]
-#[command(
-    name = "feroce-conform",
-    bin_name = "feroce conform",
-    version,
-    disable_help_subcommand = true,
-    after_help = "Exit codes: 0 no findings; 1 findings; 2 unusable input."
-)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
 
 /// The subcommands of `feroce conform`.
 #[derive(Debug, Subcommand)]
@@ -70,21 +52,5 @@ pub fn run(command: &Command) -> Result<Outcome, Failure> {
         Command::Scorecard(options) => inject::cli::scorecard(options),
         Command::Replay(options) => replay::options::run(options),
         Command::Rewrite(options) => replay::rewrite::run(options),
-    }
-}
-
-/// Runs the command line of this process, as the program `feroce-conform`.
-pub fn main() -> ExitCode {
-    match run(&Cli::parse().command) {
-        Ok(Outcome::Fine) => ExitCode::SUCCESS,
-        Ok(Outcome::Findings) => ExitCode::from(1),
-        // The reader of our output has closed the pipe.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            eprintln!("feroce-conform: {failure}");
-            ExitCode::from(2)
-        }
     }
 }

@@ -131,7 +131,7 @@ impl Relay {
                     Ok(0) => std::thread::sleep(REST),
                     Ok(_) => {}
                     Err(error) => {
-                        eprintln!("feroce-conform: an interface is gone: {error}");
+                        eprintln!("feroce: an interface is gone: {error}");
                         return;
                     }
                 }

@@ -151,9 +151,9 @@ fn in_shell(before: &str, program: &str) -> (Option<i32>, String) {
     std::fs::create_dir_all(&folder).expect("a folder");
     let file = folder.join("small.toml");
     std::fs::write(&file, SMALL).expect("a file");
-    let bin = env!("CARGO_BIN_EXE_feroce-fabric");
-    let line =
-        format!("{before}; exec {bin} {program}").replace("FILE", &file.display().to_string());
+    let bin = env!("CARGO_BIN_EXE_feroce");
+    let line = format!("{before}; exec {bin} fabric {program}")
+        .replace("FILE", &file.display().to_string());
     let output = Command::new("bash").args(["-c", &line]).output().expect("bash");
     let _ = std::fs::remove_dir_all(folder);
     (output.status.code(), String::from_utf8(output.stderr).expect("text"))
@@ -176,7 +176,7 @@ fn live_refuses_engine_hosts() {
     let (code, message) = in_shell("true", "live FILE --port h1=none");
     assert_eq!((code, message.lines().count()), (Some(1), 1), "{message}");
     assert!(
-        message.contains("`host.engine` makes hosts of the engine; `live` has interfaces"),
+        message.contains("`host.engine` replaces hosts by the engine; `live` puts interfaces"),
         "{message}"
     );
 }

@@ -150,7 +150,7 @@ fn flows_of_2_to_the_32_packets_are_refused() {
     fs::write(folder.path("sizes.txt"), "0 0 5000000000000 100").expect("a file");
     let poisson = "kind = \"poisson\"\nload = \"1%\"\nsizes = \"sizes.txt\"\nname = \"incast\"";
     fs::write(&file, SMALL.replace("name = \"incast\"", poisson)).expect("a file");
-    let output = feroce_fabric(&["run", &file]);
+    let output = fabric(&["run", &file]);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), message.lines().count()), (Some(1), 1), "{message}");
     assert!(
@@ -241,7 +241,7 @@ fn one_case_for_each_value() {
 
 #[test]
 fn every_scenario_file_is_built_in_and_valid() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../pfc-tools/scenarios");
     let mut files: Vec<String> = fs::read_dir(folder)
         .expect("a folder")
         .map(|entry| entry.expect("an entry").path())
@@ -260,7 +260,7 @@ fn every_scenario_file_is_built_in_and_valid() {
 /// Reads each table's keys from the error message about an unknown key.
 #[test]
 fn every_key_is_documented() {
-    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/fabric.md");
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fabric.md");
     let document = fs::read_to_string(document).expect("the document");
     let mut keys = 0;
     let mut check = |text: &str| {
@@ -301,8 +301,12 @@ fn every_key_is_documented() {
     assert!(keys > 100, "{keys}");
 }
 
-fn feroce_fabric(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_feroce-fabric")).args(arguments).output().expect("it runs")
+fn fabric(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_feroce"))
+        .arg("fabric")
+        .args(arguments)
+        .output()
+        .expect("it runs")
 }
 
 /// A folder that is removed at the end of the test.
@@ -391,8 +395,7 @@ fn scenario_and_seed_determine_every_byte() {
     fs::write(folder.path("mixed.toml"), MIXED).expect("a file");
     let run = |out: &str, seed: &str| {
         let out = folder.path(out);
-        let output =
-            feroce_fabric(&["run", &folder.path("mixed.toml"), "--out", &out, "--seed", seed]);
+        let output = fabric(&["run", &folder.path("mixed.toml"), "--out", &out, "--seed", seed]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         [output.stdout, contents(&out)].concat()
     };
@@ -415,12 +418,12 @@ fn an_explained_miss_is_no_failure() {
     let text =
         SMALL.replace("at_least = 5", "at_least = 41\nns3 = 38.3\nexplained = \"a line has 40\"");
     fs::write(&file, text).expect("a file");
-    let output = feroce_fabric(&["run", &file, "--out", &folder.path("data")]);
+    let output = fabric(&["run", &file, "--out", &folder.path("data")]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(shown.contains("not met: a line has 40") && shown.contains("ns-3 38.30"), "{shown}");
     let report = ["report", &folder.path("data"), "--out", &folder.path("report")];
-    assert_eq!(feroce_fabric(&report).status.code(), Some(0));
+    assert_eq!(fabric(&report).status.code(), Some(0));
     let report = fs::read_to_string(folder.path("report/report.md")).expect("a report");
     for due in [
         "1 of 2, 1 explained",
@@ -437,26 +440,20 @@ fn a_failed_gate_or_a_loss_sets_the_exit_code() {
     let folder = Folder::new("codes");
     let file = folder.path("small.toml");
     fs::write(&file, SMALL).expect("a file");
-    let output = feroce_fabric(&["run", &file]);
+    let output = fabric(&["run", &file]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let output = feroce_fabric(&["run", &file, "--set", "gate.0.at_least=41"]);
+    let output = fabric(&["run", &file, "--set", "gate.0.at_least=41"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stdout).contains("NOT MET"));
-    let output = feroce_fabric(&[
-        "run",
-        &file,
-        "--set",
-        "switch.headroom=0",
-        "--set",
-        "traffic.0.control=none",
-    ]);
+    let output =
+        fabric(&["run", &file, "--set", "switch.headroom=0", "--set", "traffic.0.control=none"]);
     assert_eq!(output.status.code(), Some(3));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("packets dropped at switches: NOT LOSSLESS"), "{text}");
-    let output = feroce_fabric(&["run", &file, "--case", "no"]);
+    let output = fabric(&["run", &file, "--case", "no"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(feroce_fabric(&["run"]).status.code(), Some(2));
-    assert_eq!(feroce_fabric(&["list"]).status.code(), Some(0));
+    assert_eq!(fabric(&["run"]).status.code(), Some(2));
+    assert_eq!(fabric(&["list"]).status.code(), Some(0));
 }
 
 /// A lossless network fails, whatever its gates, if a packet is lost or damaged, a NAK is sent, or
@@ -474,8 +471,7 @@ fn each_kind_of_loss_fails_a_lossless_network() {
         let file = folder.path("small.toml");
         let text = SMALL.replace("at_least = 5", "at_least = 0").replace("dcqcn", "none");
         fs::write(&file, text.replace("[switch]", &format!("{added}[switch]"))).expect("a file");
-        let run =
-            |lossless| feroce_fabric(&["run", &file, "--set", &format!("lossless={lossless}")]);
+        let run = |lossless| fabric(&["run", &file, "--set", &format!("lossless={lossless}")]);
         let (fails, holds) = (run(true), run(false));
         let shown = String::from_utf8_lossy(&fails.stdout).into_owned();
         assert_eq!(fails.status.code(), Some(3), "{added}: {shown}");

@@ -1,13 +1,14 @@
 //! What `check` reads: the same frames in every format and behind every header have the same verdict, and what cannot be read is said in a line.
 
-use std::io::{Cursor, Write};
+use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use feroce_conform::check::{Checker, Filter, Report};
 use feroce_conform::trace::Trace;
-use feroce_tests::capture::{CapturedFrame, read};
 use feroce_wire::Ipv4Header;
+use pcap_file::pcap::PcapReader;
 
 /// With findings and IPv4, and clean with IPv6.
 const CAPTURES: [&str; 2] = ["rxe/ops_rnr_exhaust.pcap.zst", "rxe/rc_pingpong_v6_1024.pcap.zst"];
@@ -36,6 +37,32 @@ impl Order {
             Self::Big => half.to_be_bytes(),
         }
     }
+}
+
+/// A frame, and the time since the first frame of its capture.
+struct CapturedFrame {
+    at: Duration,
+    bytes: Vec<u8>,
+}
+
+/// The frames of `tests/captures/<file>`.
+fn read(file: &str) -> Vec<CapturedFrame> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures").join(file);
+    let packed = std::fs::read(&path).expect("a capture");
+    let mut plain = Vec::new();
+    let mut source = packed.as_slice();
+    let mut decoder = ruzstd::decoding::StreamingDecoder::new(&mut source).expect("zstd");
+    decoder.read_to_end(&mut plain).expect("zstd");
+    let mut reader = PcapReader::new(plain.as_slice()).expect("a capture");
+    let mut frames = Vec::new();
+    let mut start = None;
+    while let Some(record) = reader.next_packet() {
+        let record = record.expect("a complete record");
+        let start = *start.get_or_insert(record.timestamp);
+        let at = record.timestamp.saturating_sub(start);
+        frames.push(CapturedFrame { at, bytes: record.data.into_owned() });
+    }
+    frames
 }
 
 fn len(bytes: &[u8]) -> u32 {
@@ -181,7 +208,7 @@ fn the_same_frames_have_the_same_verdict_in_every_format() {
     const ALL: u32 = 1 << 18;
     for name in CAPTURES {
         let frames = read(name);
-        let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(name);
+        let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures").join(name);
         let due = verdict(&checked(std::fs::read(packed).expect(name)));
         assert!(!due.starts_with('0'), "{name}: {due}");
         let plain = pcap(&frames, Little, true, ETHERNET, ALL);
@@ -233,16 +260,16 @@ impl Drop for Folder {
     }
 }
 
-/// What `feroce-conform check FILE` says, with `input` as its standard input.
+/// What `feroce conform check FILE` says, with `input` as its standard input.
 fn run(file: &Path, input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_feroce-conform"))
-        .arg("check")
+    let mut child = Command::new(env!("CARGO_BIN_EXE_feroce"))
+        .args(["conform", "check"])
         .arg(file)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("feroce-conform");
+        .expect("feroce conform");
     // It may end without having read everything.
     let _ = child.stdin.take().expect("piped").write_all(input);
     child.wait_with_output().expect("it ends")

@@ -1,4 +1,4 @@
-//! `feroce-pfc` on the command line: captures of each format, invalid input of each kind, and a
+//! `feroce pfc` on the command line: captures of each format, invalid input of each kind, and a
 //! pair of interfaces. The latter needs root.
 
 use std::fs;
@@ -25,7 +25,7 @@ use serde_json::Value;
 const SRC: MacAddr = MacAddr([2, 0, 0, 0, 0, 7]);
 
 fn pfc(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_feroce-pfc")).args(arguments).output().expect("it runs")
+    Command::new(env!("CARGO_BIN_EXE_feroce")).arg("pfc").args(arguments).output().expect("it runs")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -193,8 +193,8 @@ fn invalid_captures_get_one_line_and_exit_code_2() {
     // The frames before the error are printed.
     let summary = summary(&pfc(&["decode", &cut, "--json"]));
     assert_eq!(summary["frames"]["pfc"], 10);
-    let mut piped = Command::new(env!("CARGO_BIN_EXE_feroce-pfc"));
-    let piped = piped.args(["decode", "-"]).stdin(Stdio::null()).output().unwrap();
+    let mut piped = Command::new(env!("CARGO_BIN_EXE_feroce"));
+    let piped = piped.args(["pfc", "decode", "-"]).stdin(Stdio::null()).output().unwrap();
     assert_eq!((piped.status.code(), text(&piped.stderr).lines().count()), (Some(2), 1));
 }
 
@@ -251,7 +251,7 @@ fn missing_privileges_get_one_line() {
     let Some(pair) = Pair::new("poor") else { return };
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &pair.0, "setpriv", "--bounding-set=-all"]);
-    command.args([env!("CARGO_BIN_EXE_feroce-pfc"), "watch", "v0"]);
+    command.args([env!("CARGO_BIN_EXE_feroce"), "pfc", "watch", "v0"]);
     let output = command.output().expect("ip");
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
@@ -262,8 +262,8 @@ fn missing_privileges_get_one_line() {
 fn a_capture_can_come_from_standard_input() {
     let good = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::ETHERNET);
     for capture in [zipped(&good), good] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_feroce-pfc"));
-        command.args(["decode", "-", "--json"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
+        command.args(["pfc", "decode", "-", "--json"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut decoder = command.spawn().unwrap();
         decoder.stdin.take().unwrap().write_all(&capture).unwrap();
         let summary = summary(&decoder.wait_with_output().unwrap());
@@ -303,7 +303,7 @@ fn sent_frames_are_decoded_and_malformed_ones_named() {
         assert_eq!(pfc(&send).status.code(), Some(0));
         let html = folder.path("x.html");
         let output = pfc(&["decode", &file, "--rate", "100G", "--json", "--html", &html]);
-        assert_eq!(output.status.code(), Some(1), "{kind}: findings");
+        assert_eq!(output.status.code(), Some(3), "{kind}: findings");
         assert_eq!(summary(&output)["findings"][kind], 1, "{kind}");
         assert!(fs::read_to_string(html).unwrap().contains(kind));
     }
@@ -331,7 +331,9 @@ impl Pair {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0, env!("CARGO_BIN_EXE_feroce-pfc")]).args(arguments);
+        command
+            .args(["netns", "exec", &self.0, env!("CARGO_BIN_EXE_feroce"), "pfc"])
+            .args(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -371,7 +373,7 @@ fn watch_sees_a_complete_storm() {
     pair.command(&["send", "frame", "v0", "--malformed", "padding"]).output().unwrap();
     kill(Pid::from_raw(watcher.id().try_into().unwrap()), Signal::SIGINT).unwrap();
     let output = watcher.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "a wrong frame was seen: {output:?}");
+    assert_eq!(output.status.code(), Some(3), "a wrong frame was seen: {output:?}");
     let figures = summary(&output);
     let priority = &figures["senders"][0]["priorities"]["3"];
     assert_eq!((&priority["xoff"], &priority["xon"]), (&501.into(), &1.into()), "{figures}");
@@ -405,7 +407,7 @@ fn an_interrupted_storm_sends_xon() {
     thread::sleep(Duration::from_millis(500));
     kill(Pid::from_raw(storm.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
     let output = storm.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     assert!(text(&output.stdout).contains("stopped by a signal; XON sent"), "{output:?}");
     kill(Pid::from_raw(watcher.id().try_into().unwrap()), Signal::SIGINT).unwrap();
     let figures = summary(&watcher.wait_with_output().unwrap());
@@ -466,7 +468,7 @@ fn a_watchdog_reports_a_storm_runs_commands_and_writes_metrics() {
     }
     signal(&dog, Signal::SIGTERM);
     let output = dog.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "there was a storm: {output:?}");
+    assert_eq!(output.status.code(), Some(3), "there was a storm: {output:?}");
     let said = text(&output.stdout);
     assert!(
         said.contains("v1: priority 3: storm") && said.contains("v1: priority 3: restored"),
@@ -516,7 +518,7 @@ fn doctor_reports_missing_dcb_and_changes_nothing() {
     let link = || Command::new("ip").args(["-n", &pair.0, "-d", "link"]).output().unwrap().stdout;
     let before = link();
     let output = pair.command(&["doctor", "v0"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
     let said = text(&output.stdout);
     assert!(
         said.contains("EOPNOTSUPP: driver veth") && said.contains("ip link set dev v0 mtu"),

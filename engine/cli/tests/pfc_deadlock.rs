@@ -91,11 +91,11 @@ fn a_fat_tree_deadlocks_only_with_detours() {
     assert_eq!(found.cycle.len(), 8);
 }
 
-/// Runs `feroce-pfc deadlock` on a built-in scenario.
+/// Runs `feroce pfc deadlock` on a built-in scenario.
 fn message(arguments: &[&str]) -> (String, Option<i32>) {
-    let program = env!("CARGO_BIN_EXE_feroce-pfc");
+    let program = env!("CARGO_BIN_EXE_feroce");
     let Output { stdout, stderr, status } =
-        Command::new(program).arg("deadlock").args(arguments).output().expect("it runs");
+        Command::new(program).args(["pfc", "deadlock"]).args(arguments).output().expect("it runs");
     let text = [stdout, stderr].concat();
     (String::from_utf8(text).expect("text"), status.code())
 }
@@ -103,7 +103,7 @@ fn message(arguments: &[&str]) -> (String, Option<i32>) {
 #[test]
 fn the_command_prints_the_cycle_and_the_changes() {
     let (text, code) = message(&["deadlock-ring"]);
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(3));
     for line in [
         "a cycle of 5 links, each of which can wait for the next:",
         "  s2 pauses port 2 of s1 while its own link to s3 is paused (packets from h1 to h3)",
@@ -114,7 +114,7 @@ fn the_command_prints_the_cycle_and_the_changes() {
     }
     let (text, code) = message(&["deadlock-fat-tree", "--case", "two lines down", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(3));
     assert_eq!(report["cycle"].as_array().map(Vec::len), Some(8));
     let turns = serde_json::json!(["l1 > t2 > l2", "l2 > t2 > l1"]);
     assert_eq!((&report["turns"]["what"], &report["turns"]["is_minimum"]), (&turns, &true.into()));
@@ -150,9 +150,9 @@ fn no_traffic_is_needed() {
     let name = file.to_str().expect("text");
     let (text, code) = message(&[name, "--run"]);
     let (refused, refusal) = message(&[name, "--traffic"]);
-    let fabric = Command::new(env!("CARGO_BIN_EXE_feroce-fabric")).args(["run", name]).output();
+    let fabric = Command::new(env!("CARGO_BIN_EXE_feroce")).args(["fabric", "run", name]).output();
     std::fs::remove_file(&file).expect("the file");
-    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(code, Some(3), "{text}");
     let same = message(&["deadlock-ring", "--run"]).0;
     let cycle = "priority 3: 10 dependencies between 10 links, from packets between all hosts";
     assert!(text.contains(cycle) && text.contains("simulated, unchanged, 5 flows"), "{text}");
@@ -174,7 +174,7 @@ fn no_traffic_is_needed() {
 fn the_simulation_deadlocks_without_the_changes_only() {
     let (text, code) = message(&["deadlock-ring", "--run", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(3));
     let [before, after] = &report["runs"].as_array().expect("runs")[..] else { panic!("{text}") };
     assert!(before["deadlock"].is_string() && before["goodput"] == 0.0, "{before}");
     assert!(after["deadlock"].is_null() && after["starved"] == 0, "{after}");

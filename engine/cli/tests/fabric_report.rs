@@ -88,7 +88,7 @@ impl Drop for Folder {
 }
 
 fn fabric(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_feroce-fabric")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_feroce")).arg("fabric").args(arguments).output().unwrap()
 }
 
 /// Runs the program, which must succeed. Returns its standard output.

@@ -22,12 +22,12 @@ const REFUSED: &str = "rxe/cmtime_v4.pcap.zst";
 const QPS: &str = "rxe/write_bw_qp4_bidir.pcap.zst";
 
 fn path(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(file)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures").join(file)
 }
 
 fn check(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_feroce-conform"));
-    command.arg("check").args(arguments).output().expect("it runs")
+    let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
+    command.args(["conform", "check"]).args(arguments).output().expect("it runs")
 }
 
 /// What `check --json` says of a capture of the tree.
@@ -69,7 +69,7 @@ fn keys(value: &Value) -> BTreeSet<String> {
 
 /// The fields that `docs/conform.md` names in the row of its table that begins with `of`.
 fn documented(of: &str) -> BTreeSet<String> {
-    let docs = include_str!("../../docs/conform.md");
+    let docs = include_str!("../../../docs/conform.md");
     let start = format!("| {of} | ");
     let row = docs.lines().find_map(|line| line.strip_prefix(&start)).expect(of);
     row.split('`').skip(1).step_by(2).map(str::to_owned).collect()
@@ -325,7 +325,7 @@ fn from_and_to_leave_a_part_of_the_time() {
 fn one_line(output: &Output, why: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.lines().count() == 1 && said.starts_with("feroce-conform: "), "{said}");
+    assert!(said.lines().count() == 1 && said.starts_with("feroce: "), "{said}");
     assert!(said.contains(why), "{said}");
 }
 

@@ -19,9 +19,9 @@ const LATE: &str = "rxe/ops_rnr_late.pcap.zst";
 const READS: &str = "rxe/read_lat_v4.pcap.zst";
 
 fn replay(file: &str, arguments: &[&str]) -> Output {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(file);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_feroce-conform"));
-    command.arg("replay").arg(path).args(arguments).output().expect("it runs")
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures").join(file);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
+    command.args(["conform", "replay"]).arg(path).args(arguments).output().expect("it runs")
 }
 
 fn said(bytes: &[u8]) -> String {
@@ -87,7 +87,7 @@ fn what_cannot_be_played_is_said_in_a_line() {
         let line = said(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{file} {arguments:?}: {line}");
         assert!(output.stdout.is_empty(), "{file} {arguments:?}");
-        assert!(line.lines().count() == 1 && line.starts_with("feroce-conform: "), "{line}");
+        assert!(line.lines().count() == 1 && line.starts_with("feroce: "), "{line}");
         assert!(line.contains(why), "{arguments:?}: {line}");
     }
 }
@@ -100,7 +100,7 @@ fn needs(file: &str) -> Value {
 
 /// The fields that `docs/conform.md` names in the row of its table that begins with `of`.
 fn documented(of: &str) -> Vec<String> {
-    let docs = include_str!("../../docs/conform.md");
+    let docs = include_str!("../../../docs/conform.md");
     let start = format!("| {of} | ");
     let row = docs.lines().find_map(|line| line.strip_prefix(&start)).expect(of);
     let mut fields: Vec<_> = row.split('`').skip(1).step_by(2).map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! `feroce-fabric live` between network namespaces: forwarding, pauses and marks. Needs root.
+//! `feroce fabric live` between network namespaces: forwarding, pauses and marks. Needs root.
 
 use std::fs::File;
 use std::io::Read;
@@ -36,8 +36,8 @@ const RATE: f64 = 100e6;
 const PRIORITY: u8 = 3;
 const PAYLOAD: usize = 1400;
 
-const LIVE: &str = include_str!("../scenarios/live.toml");
-const LIVE_INCAST: &str = include_str!("../scenarios/live-incast.toml");
+const LIVE: &str = include_str!("../../../pfc-tools/scenarios/live.toml");
+const LIVE_INCAST: &str = include_str!("../../../pfc-tools/scenarios/live-incast.toml");
 
 /// The tests run one at a time, since they measure rates.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -108,12 +108,12 @@ impl Net {
     /// Starts the program.
     fn start(&self, options: &[&str]) -> Live {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name("s"), env!("CARGO_BIN_EXE_feroce-fabric")]);
-        command.args(["live", "--port", "h1=p1", "--port", "h2=p2"]).args(options);
+        command.args(["netns", "exec", &self.name("s"), env!("CARGO_BIN_EXE_feroce")]);
+        command.args(["fabric", "live", "--port", "h1=p1", "--port", "h2=p2"]).args(options);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         // Wait until the interfaces are open.
         thread::sleep(Duration::from_millis(500));
-        Live(child.expect("feroce-fabric"))
+        Live(child.expect("feroce fabric"))
     }
 }
 
@@ -745,8 +745,8 @@ fn an_endpoint_obeys_pauses_of_its_priority() {
 #[test]
 fn invalid_arguments_are_reported() {
     let message = |options: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_feroce-fabric"))
-            .args(["live", "live"])
+        let output = Command::new(env!("CARGO_BIN_EXE_feroce"))
+            .args(["fabric", "live", "live"])
             .args(options)
             .output()
             .unwrap();

@@ -1,5 +1,5 @@
-//! Pings that say how long packets may be on the way to a peer: ICMP echoes (RFC 792, RFC 4443) that nobody may cut into
-//! fragments. Their answers may be: what the peer itself could send is not tried.
+//! Pings that find the path MTU to a peer: ICMP echo requests (RFC 792, RFC 4443) with
+//! fragmentation forbidden. The replies may be fragmented: the reverse direction is not tested.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddrV4, SocketAddrV6};
@@ -16,27 +16,27 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-/// How often a packet is sent that is not answered.
+/// Attempts per packet size.
 const TRIES: usize = 2;
-/// How long an answer is waited for.
+/// Time to wait for a reply.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Bytes of an echo's own header: type, code, checksum, identifier, sequence number.
+/// Bytes of the echo header: type, code, checksum, identifier, sequence number.
 const HEADER: usize = 8;
-/// IP packet that every way carries.
+/// Length of an IP packet that every path carries.
 const SHORT: u32 = 84;
-/// The longest path MTU's packet and IP headers in front of it fit.
+/// Large enough for a packet of the largest path MTU with IP headers.
 const BUFFER: usize = 8192;
 
-/// What pings found out.
+/// Result of the pings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Not even short packets are answered.
+    /// No reply, even to short packets.
     Silent,
-    /// The largest path MTU whose packets arrive; `None` if none does.
+    /// Largest path MTU whose packets arrive; `None` if no path MTU's packets do.
     Carries(Option<PathMtu>),
 }
 
-/// The types of an echo and of its answer.
+/// ICMP types of request and reply.
 struct Kind {
     request: u8,
     reply: u8,
@@ -47,7 +47,7 @@ struct Kind {
 const V4: Kind = Kind { request: 8, reply: 0, ip_header: 20 };
 const V6: Kind = Kind { request: 128, reply: 129, ip_header: 40 };
 
-/// A socket to ping from.
+/// A raw socket for pings.
 #[derive(Debug)]
 struct Pinger {
     socket: OwnedFd,
@@ -56,11 +56,11 @@ struct Pinger {
     sequence: u16,
 }
 
-/// Pings along `headers` out of the interface called `interface`: short first, then as long as the packets of `largest` and of each
-/// smaller path MTU until one is answered.
+/// Pings the destination of `headers` through `interface`: first with a short packet, then with
+/// packets of `largest` and of each smaller path MTU, until one is answered.
 ///
 /// # Errors
-/// What the kernel refused: CAP_NET_RAW is needed.
+/// If the kernel refuses the socket: it requires CAP_NET_RAW.
 pub fn probe(headers: &PathHeaders, interface: &str, largest: PathMtu) -> io::Result<Reach> {
     let mut pinger = Pinger::open(headers, interface)?;
     if !pinger.is_answered(SHORT) {
@@ -86,7 +86,7 @@ impl Pinger {
         Ok(Self { socket, peer, v6: headers.dst_ip.is_ipv6(), sequence: 0 })
     }
 
-    /// Whether an echo in an IP packet of this many bytes is answered.
+    /// Returns true if an echo request in an IP packet of `ip_bytes` bytes is answered.
     fn is_answered(&mut self, ip_bytes: u32) -> bool {
         (0..TRIES).any(|_| {
             self.sequence += 1;
@@ -98,7 +98,7 @@ impl Pinger {
                 MsgFlags::empty(),
                 Some(&self.peer),
             );
-            sent.is_ok() && self.awaits(&message)
+            sent.is_ok() && self.receives_reply(&message)
         })
     }
 
@@ -113,15 +113,16 @@ impl Pinger {
         let [high, low] = self.sequence.to_be_bytes();
         message[..HEADER].copy_from_slice(&[kind.request, 0, 0, 0, id_high, id_low, high, low]);
         if !self.v6 {
-            // The kernel does it for ICMPv6.
+            // The kernel fills in the checksum of ICMPv6.
             let sum = checksum(&message);
             message[2..4].copy_from_slice(&sum.to_be_bytes());
         }
         message
     }
 
-    /// Whether the answer to `message` comes, among whatever else does.
-    fn awaits(&self, message: &[u8]) -> bool {
+    /// Returns true if the reply to `message` arrives within [`PATIENCE`]. Other packets are
+    /// ignored.
+    fn receives_reply(&self, message: &[u8]) -> bool {
         let clock = Clock::start();
         let start = clock.now();
         let mut buffer = [0; BUFFER];
@@ -139,14 +140,14 @@ impl Pinger {
                 continue;
             };
             let bytes = received.bytes;
-            if self.answers(&buffer[..bytes], message) {
+            if self.is_reply(&buffer[..bytes], message) {
                 return true;
             }
         }
     }
 
-    fn answers(&self, packet: &[u8], message: &[u8]) -> bool {
-        // An IPv4 header comes with the packet, an IPv6 header does not.
+    fn is_reply(&self, packet: &[u8], message: &[u8]) -> bool {
+        // A raw IPv4 socket delivers the IP header; a raw IPv6 socket does not.
         let header = match packet.first() {
             Some(first) if !self.v6 => usize::from(first & 0xf) * 4,
             _ => 0,
