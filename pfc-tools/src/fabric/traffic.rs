@@ -100,13 +100,7 @@ impl Traffic {
             }
             Pattern::Flows { per_pair, senders } => {
                 let senders = senders.unwrap_or(self.from.len());
-                if senders > self.from.len() {
-                    return Err(format!(
-                        "{}: {senders} senders, but only {} hosts",
-                        self.name,
-                        self.from.len()
-                    ));
-                }
+                self.check_senders(senders, self.from.len())?;
                 for (number, &from) in self.from[..senders].iter().enumerate() {
                     for nth in 0..*per_pair {
                         let place = number as u64 * u64::from(*per_pair) + u64::from(nth);
@@ -119,13 +113,7 @@ impl Traffic {
                 let to = self.to[0];
                 let mut from: Vec<u32> =
                     self.from.iter().copied().filter(|&host| host != to).collect();
-                if *senders > from.len() {
-                    return Err(format!(
-                        "{}: {senders} senders, but only {} hosts",
-                        self.name,
-                        from.len()
-                    ));
-                }
+                self.check_senders(*senders, from.len())?;
                 for number in 0..*senders {
                     let other = number + below(&mut random, from.len() - number);
                     from.swap(number, other);
@@ -157,6 +145,13 @@ impl Traffic {
             }
         }
         Ok(())
+    }
+
+    fn check_senders(&self, senders: usize, hosts: usize) -> Result<(), String> {
+        match senders > hosts {
+            true => Err(format!("{}: {senders} senders, but only {hosts} hosts", self.name)),
+            false => Ok(()),
+        }
     }
 
     /// A random pair of sender and receiver.

@@ -291,7 +291,7 @@ rules! {
     RemoteAccess "FAIL-ACCESS" Error Requester None,
         "The connection does not fail: remote keys, access rights and bounds permit every request \
          (NAK, remote access error).",
-        at("engine/src/qp/responder.rs", "ACCESS"), capture("FAIL-ACCESS");
+        at("engine/src/qp/responder/nak_reason.rs", "ACCESS"), capture("FAIL-ACCESS");
     RemoteOperation "FAIL-OPERATION" Error Responder None,
         "The connection does not fail: the responder can execute every request (NAK, remote \
          operational error).",

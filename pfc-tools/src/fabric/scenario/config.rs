@@ -175,12 +175,46 @@ pub(super) fn traffic(
     config: &FabricConfig,
     file: &str,
 ) -> Result<Traffic, ScenarioError> {
-    let kinds = ["flows", "incast", "poisson", "pairs"];
     let name =
         section.text("name")?.ok_or_else(|| section.missing("name", "the traffic's name"))?;
+    let pattern = pattern(&section, config, file)?;
+    let (from, to) =
+        (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
+    reject_keys_of_other_patterns(&section, &pattern)?;
+    let control = control(&section)?;
+    if control != Control::Dcqcn {
+        section.reject_ineffective(&["initial_rate"], "without control = \"dcqcn\"")?;
+    }
+    let (message, messages) = messages(&section, config.packet.payload)?;
+    let traffic = Traffic {
+        name,
+        pattern,
+        from,
+        to,
+        priority: section.priority("priority")?.unwrap_or(DEFAULT_PRIORITY),
+        message,
+        messages,
+        start: section.time("start")?.unwrap_or_default(),
+        stagger: section.time("stagger")?.unwrap_or_default(),
+        stop: section.time("stop")?.unwrap_or(Time::FAR),
+        control,
+        initial_rate: section.rate("initial_rate")?.map(|rate| rate.bits_per_second()),
+        end: config.duration,
+    };
+    section.finish()?;
+    Ok(traffic)
+}
+
+/// Reads how the flows of a traffic group begin and between whom.
+fn pattern(
+    section: &Section<'_>,
+    config: &FabricConfig,
+    file: &str,
+) -> Result<Pattern, ScenarioError> {
+    let kinds = ["flows", "incast", "poisson", "pairs"];
     let kind = section.choice("kind", &kinds)?.unwrap_or(0);
-    let sizes = || sizes(&section, file, config.packet.payload);
-    let pattern = match kind {
+    let sizes = || sizes(section, file, config.packet.payload);
+    Ok(match kind {
         0 => Pattern::Flows {
             per_pair: section.small("per_pair", 1)?.unwrap_or(1),
             senders: section.count("senders", 1..=1_000_000)?.and_then(|n| usize::try_from(n).ok()),
@@ -204,46 +238,25 @@ pub(super) fn traffic(
             let pairs = pairs.ok_or_else(|| section.missing("pairs", "the number of pairs"))?;
             Pattern::Pairs { pairs, sizes: sizes()? }
         }
-    };
-    let (from, to) =
-        (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
+    })
+}
+
+/// Rejects keys that have no effect with `pattern`.
+fn reject_keys_of_other_patterns(
+    section: &Section<'_>,
+    pattern: &Pattern,
+) -> Result<(), ScenarioError> {
     match pattern {
-        Pattern::Poisson { .. } => {
-            section.reject_ineffective(
-                &["message", "messages", "stagger"],
-                "with kind = \"poisson\": sizes and starts are random",
-            )?;
-        }
-        Pattern::Pairs { .. } => {
-            section.reject_ineffective(
-                &["message", "messages"],
-                "with kind = \"pairs\": sizes are random",
-            )?;
-        }
-        Pattern::Flows { .. } | Pattern::Incast { .. } => {}
+        Pattern::Poisson { .. } => section.reject_ineffective(
+            &["message", "messages", "stagger"],
+            "with kind = \"poisson\": sizes and starts are random",
+        ),
+        Pattern::Pairs { .. } => section.reject_ineffective(
+            &["message", "messages"],
+            "with kind = \"pairs\": sizes are random",
+        ),
+        Pattern::Flows { .. } | Pattern::Incast { .. } => Ok(()),
     }
-    let control = control(&section)?;
-    if control != Control::Dcqcn {
-        section.reject_ineffective(&["initial_rate"], "without control = \"dcqcn\"")?;
-    }
-    let (message, messages) = messages(&section, config.packet.payload)?;
-    let traffic = Traffic {
-        name,
-        pattern,
-        from,
-        to,
-        priority: section.priority("priority")?.unwrap_or(DEFAULT_PRIORITY),
-        message,
-        messages,
-        start: section.time("start")?.unwrap_or_default(),
-        stagger: section.time("stagger")?.unwrap_or_default(),
-        stop: section.time("stop")?.unwrap_or(Time::FAR),
-        control,
-        initial_rate: section.rate("initial_rate")?.map(|rate| rate.bits_per_second()),
-        end: config.duration,
-    };
-    section.finish()?;
-    Ok(traffic)
 }
 
 /// Reads the message size of a flow, and the number of messages if the flow has an end.
