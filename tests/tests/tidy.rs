@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use feroce_engine::counters::Counter;
+use feroce_engine::device::settings::KEYS;
 use tidy::rules;
 use tidy::source::{Source, rust_sources, text_files};
 
@@ -208,6 +209,33 @@ fn dependencies_point_one_way() {
     let gone = rules::LAYERS.iter().copied().flatten().filter(|name| !seen.contains(**name));
     broken.extend(gone.map(|name| format!("{name} is no member of the workspace")));
     none("dependencies point downwards", &broken);
+}
+
+/// A variable that only tests, scripts or the build read has no place in a product.
+#[test]
+fn products_know_no_variables_of_tests() {
+    let settings = KEYS.iter().map(|key| key.variable().to_string());
+    let mut known: BTreeSet<String> = settings.collect();
+    known.extend(rules::VARIABLES.iter().map(|(name, _)| (*name).to_owned()));
+    let mut found = BTreeSet::new();
+    let mut broken = Vec::new();
+    for source in rust_sources() {
+        if source.is_test() || !source.path.contains("/src/") {
+            continue;
+        }
+        for (text, line) in source.strings_without_tests() {
+            let is_variable = text.strip_prefix("FEROCE_").is_some_and(|rest| {
+                !rest.is_empty() && rest.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+            });
+            if is_variable && !known.contains(&text) && text != "FEROCE_PRIVATE" {
+                broken.push(format!("{}:{line}: {text}", source.path));
+            }
+            found.insert(text);
+        }
+    }
+    let unused = rules::VARIABLES.iter().filter(|(name, _)| !found.contains(*name));
+    broken.extend(unused.map(|(name, _)| format!("{name}: the entry is no longer needed")));
+    none("products read settings and the variables of `VARIABLES` only", &broken);
 }
 
 /// What `docs/` says is still there: tests named as `file.rs::test`, fields of what a user configures.

@@ -97,15 +97,22 @@ pub const PURE: &[Pure] = &[
     Pure { place: "engine/src/timer_wheel.rs", without: WORLD, because: "time is an argument" },
 ];
 
-/// Packages from the bottom up: each depends on lower layers only.
+/// Packages from the bottom up: each depends on lower layers only. The test harness is at the top, so
+/// that no product depends on it.
 pub const LAYERS: &[&[&str]] = &[
     &["feroce-wire", "feroce-congestion", "dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],
-    &["feroce-libibverbs", "feroce-pfc-tools"],
+    &["feroce-libibverbs", "feroce-librdmacm", "feroce-librspreload", "feroce-pfc-tools"],
     &["feroce-conform"],
     &["feroce"],
     &["feroce-tests"],
-    &["feroce-librdmacm", "feroce-librspreload"],
+];
+
+/// Environment variables of products that are not settings, and what they are for.
+pub const VARIABLES: &[(&str, &str)] = &[
+    ("FEROCE_CONFIG", "names the configuration file"),
+    ("FEROCE_PCAP", "set by `feroce run --pcap` for the program that it starts"),
+    ("FEROCE_PCAP_SNAP", "set by `feroce run --pcap-snap` for the program that it starts"),
 ];
 
 /// What a user configures, and the document that gives the reason for each field's default.

@@ -156,6 +156,15 @@ impl Source {
         lines
     }
 
+    /// Every string literal outside of tests and macro calls, with its line.
+    pub fn strings_without_tests(&self) -> Vec<(String, usize)> {
+        let mut strings = Strings(Vec::new());
+        for item in self.syntax.items.iter().filter(|item| !is_test_module(item)) {
+            strings.visit_item(item);
+        }
+        strings.0
+    }
+
     /// Every path that the file names outside of its tests, `use` trees flattened, with its line.
     pub fn paths_without_tests(&self) -> Vec<(String, usize)> {
         let mut paths = Paths(Vec::new());
@@ -219,6 +228,14 @@ impl<'ast> Visit<'ast> for Functions {
             self.add(&function.sig, body);
         }
         visit::visit_trait_item_fn(self, function);
+    }
+}
+
+struct Strings(Vec<(String, usize)>);
+
+impl<'ast> Visit<'ast> for Strings {
+    fn visit_lit_str(&mut self, literal: &'ast syn::LitStr) {
+        self.0.push((literal.value(), literal.span().start().line));
     }
 }
 
