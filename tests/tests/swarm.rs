@@ -1,8 +1,8 @@
-//! Two endpoints under seeded faults and a random load, against a plain model.
+//! Random scenarios between two devices under seeded wire faults, checked against a simple model.
 //!
-//! `FEROCE_SWARM` sets the number of scenarios, `FEROCE_SWARM_FROM` the first seed; `FEROCE_SEED` replays one
-//! scenario and prints everything that happens in it. Seeds that ever failed are in `tests/seeds.txt` and
-//! run first, always.
+//! `FEROCE_SWARM` sets the number of scenarios, `FEROCE_SWARM_FROM` the first seed. `FEROCE_SEED`
+//! replays one scenario and prints everything that happens in it. The seeds in `tests/seeds.txt`
+//! failed once and always run first.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use feroce_tests::ports::RigPorts;
 use feroce_tests::swarm::{Failure, RIG_KINDS, Rigs, Tally};
 
-/// Scenarios of an ordinary test run.
+/// Number of scenarios of an ordinary test run.
 const SCENARIOS: u64 = 20_000;
 
-/// Failures that are shown; the run ends after so many.
+/// The run stops after this many failures.
 const SHOWN: usize = 3;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-/// Seeds that ever failed.
+/// Returns the seeds that failed in the past.
 fn pinned() -> Vec<u64> {
     let lines =
         include_str!("../seeds.txt").lines().map(|line| line.split('#').next().unwrap_or(""));
@@ -35,7 +35,7 @@ fn run_all(seeds: &(dyn Fn(u64) -> Option<u64> + Sync)) -> (Tally, Vec<Failure>)
     let stop = AtomicBool::new(false);
     let failures = Mutex::new(Vec::new());
     let total = Mutex::new(Tally::default());
-    // A thread keeps a rig of each kind.
+    // Each thread keeps a rig of each kind.
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     let threads = threads.min(RigPorts::most() / RIG_KINDS);
     let work = || {
@@ -83,14 +83,14 @@ fn scenarios_hold_against_the_model() {
     assert_eq!(tally.scenarios, count + pinned.len() as u64);
     if count >= SCENARIOS {
         let missing = tally.missing();
-        assert!(missing.is_empty(), "no scenario has met {missing:?}");
+        assert!(missing.is_empty(), "no scenario covered {missing:?}");
     }
 }
 
 #[test]
 fn a_scenario_depends_on_its_seed_alone() {
     if number("FEROCE_SEED").is_some() || RigPorts::are_the_kernels() {
-        return; // One scenario was asked for; or frames take the time that the kernel takes.
+        return; // One scenario was requested, or the timing of the kernel decides.
     }
     let mut together = Rigs::default();
     for seed in 0..300 {

@@ -1,4 +1,5 @@
-//! The memory of a scenario: regions with different rights, and where in them requests read and write.
+//! The memory layout of a scenario: regions with different access rights, and the allocation of
+//! ranges in the pool.
 
 use feroce_engine::memory::Access;
 
@@ -7,22 +8,23 @@ use super::draw::Draw;
 /// One of an end's memory regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Area {
-    /// With all rights; nearly everything happens here.
+    /// With all rights; most requests use this region.
     Pool,
-    /// That can only be read.
+    /// Remote read access only.
     ReadOnly,
-    /// Of another protection domain.
+    /// Belongs to another protection domain.
     Foreign,
-    /// Known by addresses close to the end of the address space, so that sums wrap.
+    /// Registered at addresses close to the end of the address space, so that address plus length
+    /// may wrap.
     Top,
-    /// That is deregistered or invalidated in the middle of things.
+    /// Deregistered or invalidated during the scenario.
     Victim(usize),
 }
 
-/// Victims of an end at most.
+/// Maximum number of [`Area::Victim`] regions per end.
 pub const VICTIMS: usize = 2;
 
-/// Bytes of each victim.
+/// Length of each [`Area::Victim`] in bytes.
 pub const VICTIM_LEN: usize = 6000;
 
 /// Bytes from the start of [`Area::Top`] to the end of the address space.
@@ -31,15 +33,15 @@ pub const TOP_BYTES: usize = 256;
 /// First address of [`Area::Top`].
 pub const TOP_ADDRESS: u64 = u64::MAX - 255;
 
-/// Bytes of [`Area::Top`].
+/// Length of [`Area::Top`] in bytes.
 pub const TOP_LEN: usize = 200;
 
 impl Area {
-    /// Every area.
+    /// All regions.
     pub const ALL: [Self; 4 + VICTIMS] =
         [Self::Pool, Self::ReadOnly, Self::Foreign, Self::Top, Self::Victim(0), Self::Victim(1)];
 
-    /// Its place in [`Area::ALL`].
+    /// Returns the index in [`Area::ALL`].
     pub fn index(self) -> usize {
         match self {
             Self::Pool => 0,
@@ -50,7 +52,7 @@ impl Area {
         }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(self) -> usize {
         match self {
             Self::Pool => 48 << 10,
@@ -60,7 +62,7 @@ impl Area {
         }
     }
 
-    /// Rights.
+    /// Returns the access rights.
     pub fn access(self) -> Access {
         match self {
             Self::ReadOnly => Access::REMOTE_READ,
@@ -69,20 +71,20 @@ impl Area {
     }
 }
 
-/// `len` bytes from `offset` on of an area.
+/// A range of bytes in a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// Whose.
+    /// End that the region belongs to.
     pub end: usize,
-    /// In which region.
+    /// The region.
     pub area: Area,
-    /// From where.
+    /// Offset of the first byte in the region.
     pub offset: usize,
-    /// How many.
+    /// Length in bytes.
     pub len: usize,
 }
 
-/// Deals out disjoint ranges of an end's pool, with gaps that nobody may touch.
+/// Allocates disjoint ranges of an end's pool, with gaps between them that no request may touch.
 #[derive(Debug)]
 pub struct Dealer {
     end: usize,
@@ -90,12 +92,12 @@ pub struct Dealer {
 }
 
 impl Dealer {
-    /// A dealer for the pool of `end`.
+    /// Creates the allocator of the pool of `end`.
     pub fn new(end: usize) -> Self {
         Self { end, next: 0 }
     }
 
-    /// `len` bytes at a multiple of `align`; `None` when the pool is used up.
+    /// Allocates `len` bytes at a multiple of `align`. Returns `None` if the pool is used up.
     pub fn take(&mut self, draw: &mut Draw, len: usize, align: usize) -> Option<Range> {
         let offset = (self.next + draw.between(1, 9)).next_multiple_of(align);
         let end = offset + len;
@@ -106,7 +108,7 @@ impl Dealer {
         Some(Range { end: self.end, area: Area::Pool, offset, len })
     }
 
-    /// `len` bytes in up to four pieces, some of them empty.
+    /// Allocates `len` bytes in up to four pieces, some of them empty.
     pub fn pieces(&mut self, draw: &mut Draw, len: usize) -> Option<Vec<Range>> {
         let count = draw.weighted(&[(60, 1), (20, 2), (10, 3), (10, 4)]);
         let mut left = len;

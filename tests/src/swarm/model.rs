@@ -1,13 +1,15 @@
-//! The plain model: no packets, no sequence numbers, only what programs may rely on.
+//! A simple model of the verbs semantics: no packets and no sequence numbers, only what programs
+//! may rely on.
 //!
-//! Of each QP it knows which requests were posted, how many are known to be executed by the peer, how many
-//! have completed, and what broke it. Every completion and event is held against that.
+//! For each QP, the model knows which requests were posted, how many the peer is known to have
+//! executed, how many have completed, and why the QP entered ERR. Every completion and every event
+//! is checked against this state.
 
 use feroce_engine::time::Instant;
 use feroce_engine::verbs::{AsyncEvent, Completion, CompletionOpcode, Extra, Status};
 use feroce_wire::Qpn;
 
-use super::Check;
+use super::check::Check;
 use super::draw::Draw;
 use super::layout::Range;
 use super::memory::Memory;
@@ -16,53 +18,53 @@ use super::plan::SidePlan;
 use super::request::{Failure, Op, Peer, Request, Trouble};
 use super::tally::Tally;
 
-/// A request that the peer refused.
+/// A request that the peer refused with a NAK.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Refused {
-    /// What the peer saw of it.
+    /// How the peer's program learned of the refusal.
     pub how: Peer,
-    /// Which it was, if that is certain.
+    /// Index of the request, if known.
     pub index: Option<usize>,
 }
 
-/// One QP and its program.
+/// State of one QP and of the program that uses it.
 #[derive(Debug)]
 pub(super) struct Side {
-    /// What the program posts.
+    /// Requests and receives that the program posts.
     pub plan: SidePlan,
-    /// Its number.
+    /// QP number.
     pub qpn: Qpn,
-    /// Requests that consume a receive, by number of the receive.
+    /// Indices of the requests that consume a receive, in order of the receives.
     pub consumers: Vec<usize>,
-    /// When each send request was posted.
+    /// Time at which each send request was posted.
     pub posted: Vec<Instant>,
-    /// When each receive was posted.
+    /// Time at which each receive was posted.
     pub receives_posted: Vec<Instant>,
-    /// Requests known to be executed by the peer.
+    /// Number of requests that the peer is known to have executed.
     pub executed: usize,
-    /// Requests that have succeeded.
+    /// Number of requests that succeeded.
     pub succeeded: usize,
-    /// Requests that have completed, one way or the other.
+    /// Number of requests that completed, with or without success.
     pub resolved: usize,
-    /// A request failed, so all that follow are flushed.
+    /// A request failed, so all later requests are flushed.
     pub failed: bool,
-    /// Receives that have succeeded.
+    /// Number of receives that succeeded.
     pub received: usize,
-    /// Receives that have completed.
+    /// Number of receives that completed.
     pub receives_resolved: usize,
-    /// What the peer saw of the request that it refused.
+    /// The request that the peer refused.
     pub refused: Option<Refused>,
-    /// The QP is in ERR, for a reason that was seen.
+    /// The QP is in ERR after an error that the model has seen.
     pub broken: bool,
-    /// The program has moved it there.
+    /// The program moved the QP to ERR.
     pub killed: bool,
-    /// In SQD; requests from this one on are held back.
+    /// In SQD: index of the first request that must not be sent.
     pub held_from: Option<usize>,
-    /// The event that reports it was seen.
+    /// The SQ drained event was seen.
     pub drained: bool,
 }
 
-/// A completion and what it is of.
+/// A completion and the work request that it belongs to.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     pair: usize,
@@ -78,40 +80,40 @@ impl Entry {
     }
 }
 
-/// See the [module](self).
+/// The model. See the [module](self).
 #[derive(Debug)]
 pub(super) struct Model {
     /// Options of the scenario.
     pub options: Options,
-    /// By pair and end.
+    /// State of each QP, by pair and end.
     pub sides: Vec<[Side; 2]>,
     /// Memory of both ends.
     pub memory: Memory,
-    /// For what the program writes into memory that it has back.
+    /// Generator for the bytes that a program writes into memory after a request completed.
     pub draw: Draw,
-    /// The time.
+    /// Current time.
     pub now: Instant,
-    /// Frames that the wire has hurt, as a sum over time.
+    /// Cumulative number of frames that the wire lost, duplicated, delayed or corrupted, over time.
     pub hurts: Vec<(Instant, u64)>,
-    /// When the wire was healed.
+    /// Time at which the wire faults ended.
     pub healed_at: Option<Instant>,
-    /// By end, the word that QPs share.
+    /// By end, the word that several QPs add to.
     pub shared_words: [Option<Range>; 2],
-    /// Results of additions to a word that QPs share: by end of the word, what was there and what was added.
+    /// By end of the shared word: value before each completed addition, and the value added.
     pub sums: [Vec<(u64, u64)>; 2],
-    /// What has happened.
+    /// Counts of what happened.
     pub tally: Tally,
 }
 
 const RECEIVE: u64 = 1 << 63;
 
-/// The `wr_id` of a request: which queue of which pair, and which number.
+/// Encodes the pair, the queue and the index of a work request into a `wr_id`.
 pub(super) fn wr_id(pair: usize, index: usize, is_receive: bool) -> u64 {
     (if is_receive { RECEIVE } else { 0 }) | (pair as u64) << 32 | index as u64
 }
 
 impl Side {
-    /// A QP that is going to do `plan`.
+    /// Creates the state of a QP before its first request.
     pub fn new(plan: SidePlan, qpn: Qpn) -> Self {
         let consumers = (0..plan.requests.len())
             .filter(|&index| plan.requests[index].op.consumes_receive())
@@ -136,19 +138,20 @@ impl Side {
         }
     }
 
-    /// The number of the receive that request `index` consumes.
+    /// Returns the index of the peer's receive that request `index` consumes.
     pub fn receive_of(&self, index: usize) -> Option<usize> {
         self.consumers.binary_search(&index).ok()
     }
 
-    /// The QP is in ERR.
+    /// Returns true if the QP is in ERR.
     pub fn is_dead(&self) -> bool {
         self.broken || self.killed
     }
 }
 
 impl Model {
-    /// It is `now`, and the wire has hurt `hurt` frames.
+    /// Sets the time and the cumulative number of frames that the wire lost, duplicated, delayed or
+    /// corrupted.
     pub fn advance(&mut self, now: Instant, hurt: u64) {
         self.now = now;
         if self.hurts.last().map_or(0, |(_, sum)| *sum) != hurt {
@@ -156,19 +159,19 @@ impl Model {
         }
     }
 
-    /// Frames that were hurt at `from` or later.
+    /// Returns how many frames were lost, duplicated, delayed or corrupted at `from` or later.
     pub fn hurt_since(&self, from: Instant) -> u64 {
         let before = self.hurts.partition_point(|(at, _)| *at < from);
         let sum = |until: usize| until.checked_sub(1).map_or(0, |last| self.hurts[last].1);
         sum(self.hurts.len()) - sum(before)
     }
 
-    /// A send request.
+    /// Returns a send request.
     pub fn request(&self, pair: usize, end: usize, index: usize) -> &Request {
         &self.sides[pair][end].plan.requests[index]
     }
 
-    /// How a request must fail, and how many of its bytes arrive before.
+    /// Returns how a request must fail, and how many of its bytes arrive before the failure.
     pub fn must_fail(&self, pair: usize, end: usize, index: usize) -> Option<(Failure, usize)> {
         let receive = self.sides[pair][end].receive_of(index);
         let receives = &self.sides[pair][1 - end].plan.receives;
@@ -176,7 +179,7 @@ impl Model {
         self.request(pair, end, index).must_fail(receive, self.options.mtu_bytes())
     }
 
-    /// Takes what has come since the last time: events and completions, by end.
+    /// Checks the events and completions, by end, that arrived since the last call.
     pub fn take(
         &mut self,
         events: &[(usize, AsyncEvent)],
@@ -187,7 +190,7 @@ impl Model {
             entries.push(self.identify(end, completion)?);
         }
         self.check_order(&entries)?;
-        // What the peer has received comes first: completions of the sender must find it there.
+        // Receives are checked first: the completions of the sender depend on them.
         let pick = |is_receive: bool, of: fn(&Entry) -> bool| {
             let of = move |entry: &&Entry| entry.is_receive == is_receive && of(entry);
             entries.iter().filter(of).copied().collect::<Vec<_>>()
@@ -218,16 +221,16 @@ impl Model {
         let is_receive = id & RECEIVE != 0;
         let entry = Entry { pair, end, index, is_receive, completion };
         let side = self.sides.get(pair).map(|pair| &pair[end]);
-        let side =
-            side.ok_or_else(|| format!("a completion that belongs to nothing: {completion:?}"))?;
+        let side = side.ok_or_else(|| format!("completion of no known QP: {completion:?}"))?;
         let posted = if is_receive { side.receives_posted.len() } else { side.posted.len() };
         if index >= posted || completion.qp != side.qpn {
-            return Err(format!("{}: completed, never posted there", name(&entry)));
+            return Err(format!("{}: completed, but never posted on this QP", name(&entry)));
         }
         Ok(entry)
     }
 
-    /// Completions come in the order of posting, each once, and only unsignaled successes are left out.
+    /// Checks that completions arrive in the order of posting, each once, and that only successful
+    /// unsignaled requests have none.
     fn check_order(&self, entries: &[Entry]) -> Check {
         for (pair, sides) in self.sides.iter().enumerate() {
             for (end, side) in sides.iter().enumerate() {
@@ -245,11 +248,14 @@ impl Model {
                             && !self.options.all_signaled
                             && !side.plan.requests[index].signaled;
                         if !silent {
-                            return Err(format!("{}: {index} before it was left out", name(entry)));
+                            return Err(format!(
+                                "{}: the completion of {index} is missing",
+                                name(entry)
+                            ));
                         }
                     }
                     if (flushing[queue] || side.killed) && !entry.is_flush() {
-                        return Err(format!("{}: after an error, not flushed", name(entry)));
+                        return Err(format!("{}: not flushed after an error", name(entry)));
                     }
                     next[queue] = entry.index + 1;
                     flushing[queue] |= !entry.completion.is_success();
@@ -264,7 +270,7 @@ impl Model {
         let lane = &self.sides[pair][1 - end];
         let sender = lane.consumers.get(index).filter(|&&sender| sender < lane.posted.len());
         let Some(&sender) = sender else {
-            return Err(format!("{}: received what was never sent", name(entry)));
+            return Err(format!("{}: received a message that was never sent", name(entry)));
         };
         let request = self.request(pair, 1 - end, sender).clone();
         let opcode = match request.op {
@@ -286,7 +292,7 @@ impl Model {
         );
         let must = (opcode, request.payload.len(), extra, request.solicited);
         if is != must {
-            return Err(format!("{}: {is:?}, must be {must:?}", name(entry)));
+            return Err(format!("{}: got {is:?}, expected {must:?}", name(entry)));
         }
         let local = self.sides[pair][end].plan.receives[index].local.clone();
         if request.op.is_send() {
@@ -299,13 +305,13 @@ impl Model {
         Ok(())
     }
 
-    /// A message met receive `index` and failed.
+    /// Receive `index` failed because of the message that consumed it.
     fn receive_failed(&mut self, entry: &Entry) -> Check {
         let &Entry { pair, end, index, completion, .. } = entry;
         let lane = &self.sides[pair][1 - end];
         let sender = lane.consumers.get(index).filter(|&&sender| sender < lane.posted.len());
         let Some(&sender) = sender else {
-            return Err(format!("{}: failed without a message", name(entry)));
+            return Err(format!("{}: failed, but no message consumed it", name(entry)));
         };
         let seen = Peer::Receive(completion.status);
         let must =
@@ -316,7 +322,7 @@ impl Model {
             self.memory.is_gone(doom.end, doom.area) && doom.failures.iter().any(|f| f.peer == seen)
         });
         if must.is_none() && !may {
-            return Err(format!("{}: no reason to fail", name(entry)));
+            return Err(format!("{}: failed without a reason", name(entry)));
         }
         self.executed(pair, 1 - end, sender)?;
         if let Some((_, arrived)) = must {
@@ -340,12 +346,12 @@ impl Model {
             AsyncEvent::QpAccessError(qpn) => (qpn, Trouble::Access),
             AsyncEvent::QpRequestError(qpn) => (qpn, Trouble::Request),
             AsyncEvent::SqDrained(qpn) => return self.sq_drained(end, qpn),
-            other => return Err(format!("end {end}: event {other:?} without a cause")),
+            other => return Err(format!("end {end}: unexpected event {other:?}")),
         };
         self.tally.trouble(trouble);
         let pair = self.pair_of(end, qpn)?;
         let Some(index) = self.refused_with(pair, 1 - end, trouble) else {
-            return Err(format!("end {end}, pair {pair}: event {event:?} without a cause"));
+            return Err(format!("end {end}, pair {pair}: unexpected event {event:?}"));
         };
         if self.sides[pair][end].is_dead() {
             return Err(format!("end {end}, pair {pair}: event {event:?} on a QP in ERR"));
@@ -358,11 +364,13 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a request of a lane may have been refused with an event, and which if that is certain.
+    /// Returns `Some` if a request of the QP may have been refused with this event, with the index
+    /// of the request if it is known.
     fn refused_with(&self, pair: usize, end: usize, trouble: Trouble) -> Option<Option<usize>> {
         let side = &self.sides[pair][end];
         let seen = Peer::Event(trouble);
-        // A READ that is long done, too: a late duplicate of it has its key checked again.
+        // Includes a READ that completed long ago: the responder checks the key again for a late
+        // duplicate.
         let doomed = side.plan.requests[..side.posted.len()].iter().any(|request| {
             request.doom.is_some_and(|doom| {
                 let fits = doom.failures.iter().any(|failure| failure.peer == seen);
@@ -379,16 +387,18 @@ impl Model {
 
     fn pair_of(&self, end: usize, qpn: Qpn) -> Result<usize, String> {
         let found = self.sides.iter().position(|pair| pair[end].qpn == qpn);
-        found.ok_or_else(|| format!("end {end}: event for a QP {qpn} that is not there"))
+        found.ok_or_else(|| format!("end {end}: event for the unknown QP {qpn}"))
     }
 
-    /// A drained queue has nothing begun and unfinished.
+    /// The send queue has drained: no request is partly sent.
     fn sq_drained(&mut self, end: usize, qpn: Qpn) -> Check {
         let pair = self.pair_of(end, qpn)?;
         self.tally.drained += 1;
         let side = &mut self.sides[pair][end];
         if side.held_from.is_none() || side.drained {
-            return Err(format!("end {end}, pair {pair}: drained, but nobody asked (any more)"));
+            return Err(format!(
+                "end {end}, pair {pair}: SQ drained event without a request for it"
+            ));
         }
         side.drained = true;
         Ok(())
@@ -410,7 +420,7 @@ impl Model {
             let (is, must) =
                 ((completion.opcode, completion.byte_len as usize), (opcode, returned));
             if is != must {
-                return Err(format!("{}: {is:?}, must be {must:?}", name(entry)));
+                return Err(format!("{}: got {is:?}, expected {must:?}", name(entry)));
             }
             return self.succeeded(pair, end, index);
         }
@@ -421,7 +431,7 @@ impl Model {
         Ok(())
     }
 
-    /// The requests before `index` that have no completion of their own have succeeded.
+    /// Marks the requests before `index` that have no completion of their own as successful.
     pub fn imply(&mut self, pair: usize, end: usize, index: usize) -> Check {
         for before in self.sides[pair][end].resolved..index {
             self.succeeded(pair, end, before)?;
@@ -432,7 +442,7 @@ impl Model {
     fn flushed(&mut self, entry: &Entry) -> Check {
         let &Entry { pair, end, index, .. } = entry;
         if !self.sides[pair][end].is_dead() {
-            return Err(format!("{}: nothing broke the QP", name(entry)));
+            return Err(format!("{}: flushed, but the QP is not in ERR", name(entry)));
         }
         if entry.is_receive {
             self.sides[pair][end].receives_resolved = index + 1;
@@ -444,7 +454,7 @@ impl Model {
         Ok(())
     }
 
-    /// Request `index` has succeeded: what it was to do is done, and its memory is the program's again.
+    /// Request `index` succeeded: checks its effects. Its memory belongs to the program again.
     fn succeeded(&mut self, pair: usize, end: usize, index: usize) -> Check {
         let what = || format!("pair {pair}, end {end}, request {index}");
         self.executed(pair, end, index + 1)?;
@@ -467,18 +477,22 @@ impl Model {
         Ok(())
     }
 
-    /// What a fetch and add on the shared word returned.
+    /// Checks and records what a fetch and add on the shared word returned.
     fn take_sum(&mut self, pair: usize, end: usize, request: &Request) -> Check {
         let returned = self.memory.returned_word(&request.local);
-        let Op::FetchAdd(added) = request.op else { unreachable!("only additions are shared") };
+        let Op::FetchAdd(added) = request.op else {
+            unreachable!("the shared word is only the target of fetch and add")
+        };
         if returned & added != 0 {
-            return Err(format!("pair {pair}, end {end}: added {added:#x} to {returned:#x} again"));
+            return Err(format!(
+                "pair {pair}, end {end}: {added:#x} added twice, to {returned:#x}"
+            ));
         }
         self.sums[1 - end].push((returned, added));
         Ok(())
     }
 
-    /// The peer has executed all requests before `until`.
+    /// Marks all requests before `until` as executed by the peer, and checks their effects.
     pub fn executed(&mut self, pair: usize, end: usize, until: usize) -> Check {
         for index in self.sides[pair][end].executed..until {
             let what = || format!("pair {pair}, end {end}, request {index}");
@@ -486,7 +500,7 @@ impl Model {
                 return Err(format!("{}: executed, must fail with {failure:?}", what()));
             }
             if self.sides[pair][end].held_from.is_some_and(|held| index >= held) {
-                return Err(format!("{}: executed while the queue is held", what()));
+                return Err(format!("{}: executed while the send queue is drained", what()));
             }
             let receive = self.sides[pair][end].receive_of(index);
             if receive.is_some_and(|receive| receive >= self.sides[pair][1 - end].received) {
@@ -495,7 +509,7 @@ impl Model {
             let request = self.request(pair, end, index).clone();
             if let Some(target) = request.remote_range(1 - end).filter(|_| request.op.is_write()) {
                 self.memory.expect(&[target], &request.payload, || {
-                    format!("{}: completed, but the peer's memory", what())
+                    format!("{}: completed, but in the peer's memory", what())
                 })?;
                 if !request.keeps_remote {
                     self.memory.scribble(&[target], &mut self.draw);

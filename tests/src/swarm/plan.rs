@@ -1,5 +1,6 @@
-//! The workload of a scenario, drawn as a whole before anything runs: what each program posts and does,
-//! and when. The memory's contents are known too, so each request knows the bytes that it has to move.
+//! The workload of a scenario, generated completely before the scenario runs: what each program
+//! posts and does, and when. Initial memory contents are part of the workload, so the bytes that
+//! each request moves are known in advance.
 
 use std::time::Duration;
 
@@ -18,39 +19,41 @@ pub struct SidePlan {
     pub receives: Vec<Receive>,
     /// Send requests and receives from here on are posted only when all before are done.
     pub final_from: (usize, usize),
-    /// Values of the peer's word after each atomic of this QP, beginning with the one before the first.
+    /// Values of the peer's word after each atomic of this QP, beginning with the one before the
+    /// first.
     pub word_values: Vec<u64>,
     /// The peer's word that only this QP uses.
     pub word: Option<Range>,
 }
 
-/// What a scenario will do: see the head of this file.
+/// The workload of one scenario. See the [module](self).
 #[derive(Debug)]
 pub struct Plan {
-    /// The options.
+    /// Options of the scenario.
     pub options: Options,
-    /// Initial contents of each end's areas.
+    /// Initial contents of the regions of each end.
     pub contents: [Vec<Vec<u8>>; 2],
-    /// By pair and end.
+    /// Requests and receives by pair and end.
     pub sides: Vec<[SidePlan; 2]>,
-    /// Other things that happen, by time.
+    /// Other actions, in the order of time.
     pub acts: Vec<Timed>,
-    /// From then on nothing happens to frames, and all receives are posted.
+    /// Time at which the wire faults end. From then on all receives are posted.
     pub heal_at: Duration,
-    /// By end, the word that all QPs of the other end add to, if there is one.
+    /// By end, the word to which all QPs of the other end add, if the scenario has one.
     pub shared_words: [Option<Range>; 2],
-    /// For what is drawn while the scenario runs.
+    /// Generator for random values that are needed while the scenario runs.
     pub later: Draw,
 }
 
-/// Something that a program does, and when.
+/// An action with its time.
 #[derive(Debug, Clone, Copy)]
 pub struct Timed {
-    /// Not before.
+    /// Earliest time, since the start of the scenario.
     pub at: Duration,
-    /// And not before so many frames have been sent from then on, so that it hits messages in the middle.
+    /// Number of frames that must be sent after `at` before the action runs, so that it hits the
+    /// middle of a message.
     pub frames: u64,
-    /// What.
+    /// The action.
     pub act: Act,
 }
 
@@ -90,7 +93,7 @@ pub(super) enum Role {
 }
 
 impl Plan {
-    /// The workload that follows from `seed`.
+    /// Generates the workload of `seed`.
     pub fn draw(seed: u64) -> Self {
         let mut draw = Draw::new(seed);
         let mut options = Options::draw(&mut draw);
@@ -142,7 +145,7 @@ impl Plan {
     }
 }
 
-/// The requests that consume a receive.
+/// Returns the requests that consume a receive.
 pub fn consumers(requests: &[Request]) -> Vec<Request> {
     requests.iter().filter(|request| request.op.consumes_receive()).cloned().collect()
 }
@@ -189,7 +192,7 @@ fn draw_acts(draw: &mut Draw, options: &Options, heal_at: Duration) -> Vec<Timed
     acts
 }
 
-/// Draws the receives of one QP.
+/// Generates the receives of one QP.
 struct Receives<'a> {
     draw: &'a mut Draw,
     options: &'a Options,
@@ -246,7 +249,7 @@ impl Receives<'_> {
         };
         match dealer.pieces(self.draw, len) {
             Some(local) => Receive { at, local, wrong_key, doom: None },
-            // The pool is used up: a receive without memory, too short for most messages.
+            // The pool is used up. This receive has no memory and is too short for most messages.
             None => Receive { at, local: Vec::new(), wrong_key: false, doom: None },
         }
     }
@@ -259,7 +262,7 @@ impl Receives<'_> {
     }
 }
 
-/// The last requests of each QP: they show that it still works when everything is over.
+/// Adds the last requests of each QP. They show that the QP still works after all faults.
 fn add_final(
     pair: &mut [SidePlan; 2],
     options: &Options,
@@ -276,7 +279,7 @@ fn add_final(
             let bytes = contents[1 - end][Area::ReadOnly.index()][..8].to_vec();
             let mut read = Request::new(Duration::ZERO, Op::Read, vec![local], bytes);
             read.remote = Some(Remote { area: Area::ReadOnly, offset: 0, wrong_key: false });
-            read.keeps_remote = true; // The other QPs of this end read it too.
+            read.keeps_remote = true; // The other QPs of this end read the same bytes.
             pair[end].requests.push(read);
         }
         let send = Request::new(Duration::ZERO, Op::SendImm(0xfe), Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! Drawing the send requests of a QP: good ones of every kind, some that depend on each other, and some
-//! that must fail.
+//! Generates the send requests of a QP: valid requests of every kind, requests that depend on each
+//! other, and requests that must fail.
 
 use std::time::Duration;
 
@@ -11,33 +11,33 @@ use super::options::Options;
 use super::plan::{Role, SidePlan, Victim};
 use super::request::{ACCESS, Doom, Flaw, LOCAL_PROTECTION, Op, READ_GONE, Remote, Request};
 
-/// The requests of one QP: those of pair `pair` that end `end` posts.
+/// Index of a QP: its pair and its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lane {
-    /// Pair.
+    /// Index of the pair.
     pub pair: usize,
-    /// End that posts.
+    /// End that the QP belongs to.
     pub end: usize,
 }
 
-/// Draws requests.
+/// Generates the requests of all QPs of a scenario.
 #[derive(Debug)]
 pub(super) struct Requests<'a> {
-    /// Choices.
+    /// Random numbers.
     pub draw: &'a mut Draw,
     /// Options of the scenario.
     pub options: &'a Options,
-    /// Initial memory.
+    /// Initial memory contents.
     pub contents: &'a [Vec<Vec<u8>>; 2],
-    /// Free memory.
+    /// Allocators of free pool memory.
     pub dealers: &'a mut [Dealer; 2],
-    /// By end, the word that QPs share.
+    /// By end, the word that several QPs add to.
     pub shared_words: [Option<Range>; 2],
-    /// Adds drawn for it.
+    /// Number of bits of each shared word that are already used.
     pub shared_bits: [u32; 2],
 }
 
-/// What comes next in a lane.
+/// Kind of the next request or requests of a QP.
 #[derive(Debug, Clone, Copy)]
 enum Job {
     Send,
@@ -62,7 +62,7 @@ const JOBS: &[(u32, Job)] = &[
 ];
 
 impl Requests<'_> {
-    /// What the program of `lane` posts.
+    /// Generates what the program of `qp` posts.
     pub fn side(&mut self, lane: Lane, victims: &[Victim]) -> SidePlan {
         let peer = 1 - lane.end;
         let word = self.dealers[peer].take(self.draw, 8, 8);
@@ -92,7 +92,7 @@ impl Requests<'_> {
             jobs.iter().map(|_| self.draw.time(self.options.span)).collect();
         times.sort_unstable();
         for (job, at) in jobs.into_iter().zip(times) {
-            // None: the memory is used up, or the connection does not allow it.
+            // `None`: the memory is used up, or the connection does not allow the request.
             let _ = self.job(job, lane, at, &mut side);
         }
         side
@@ -124,7 +124,7 @@ impl Requests<'_> {
         ranges.iter().flat_map(|&range| self.content(range)).collect()
     }
 
-    /// A length: often short, often around a multiple of the path MTU.
+    /// Returns a message length, often short, often around a multiple of the path MTU.
     fn length(&mut self) -> usize {
         let mtu = self.options.mtu_bytes();
         let draw = &mut *self.draw;
@@ -142,7 +142,8 @@ impl Requests<'_> {
         request.signaled = self.draw.percent(70);
         request.solicited = self.draw.percent(20);
         request.fence = self.draw.percent(10);
-        let short = request.payload.len() <= super::world::MAX_INLINE && !request.op.returns_data();
+        let short =
+            request.payload.len() <= super::options::MAX_INLINE && !request.op.returns_data();
         request.inline = short && self.draw.percent(25);
         request
     }
@@ -172,7 +173,7 @@ impl Requests<'_> {
         let imm = u32::try_from(self.draw.bits() >> 32).expect("32 bits");
         let op = self.draw.weighted(&[(70, Op::Write), (30, Op::WriteImm(imm))]);
         let mut request = self.flags(Request::new(at, op, local, payload));
-        // Without bytes, the key does not matter.
+        // In a request without data, the key does not matter.
         let wrong_key = len == 0 && self.draw.percent(50);
         request.remote = Some(Remote { area: target.area, offset: target.offset, wrong_key });
         Some(request)
@@ -232,7 +233,7 @@ impl Requests<'_> {
         Some(())
     }
 
-    /// A READ sees what the WRITE before it wrote.
+    /// A READ that must return what the WRITE before it wrote.
     fn write_then_read(&mut self, end: usize, at: Duration, side: &mut SidePlan) -> Option<()> {
         let mut write = self.write(end, at)?;
         let remote = write.remote.filter(|_| !write.payload.is_empty())?;
@@ -245,7 +246,7 @@ impl Requests<'_> {
         Some(())
     }
 
-    /// A fenced WRITE does not overtake the READ of the same bytes.
+    /// A READ and a fenced WRITE to the same bytes. The WRITE must not overtake the READ.
     fn read_then_write(&mut self, end: usize, at: Duration, side: &mut SidePlan) -> Option<()> {
         let mut write = self.write(end, at)?;
         let remote = write.remote.filter(|_| !write.payload.is_empty())?;
@@ -258,7 +259,7 @@ impl Requests<'_> {
         Some(())
     }
 
-    /// A fenced SEND sends what the READ before it has read.
+    /// A READ and a fenced SEND of the bytes that the READ returned.
     fn read_then_send(&mut self, end: usize, at: Duration, side: &mut SidePlan) -> Option<()> {
         let mut read = self.read(end, at)?;
         read.keeps_local = true;
@@ -269,7 +270,7 @@ impl Requests<'_> {
         Some(())
     }
 
-    /// Writes to a region, makes its key invalid, and sometimes tries to write again.
+    /// Writes to a region, invalidates its key, and sometimes writes again.
     fn invalidate(
         &mut self,
         end: usize,
@@ -303,7 +304,7 @@ impl Requests<'_> {
         Some(())
     }
 
-    /// A long request that uses a region which goes away.
+    /// A long request that uses a region which is deregistered during the scenario.
     fn doomed(&mut self, end: usize, at: Duration, area: Area, role: Role) -> Option<Request> {
         let peer = 1 - end;
         let range = |end| Range { end, area, offset: 0, len: VICTIM_LEN };
@@ -364,7 +365,7 @@ impl Requests<'_> {
                 read.remote = Some(Remote { area: Area::Pool, offset: 0, wrong_key: false });
                 read
             }
-            F::NoDepth | F::Invalidated => return None, // The latter has a job of its own.
+            F::NoDepth | F::Invalidated => return None, // `Invalidated` has a job of its own.
             F::NotInvalidatable => self.bad_invalidate(end, at)?,
             F::QpRights => self.without_qp_rights(end, at)?,
             _ => self.badly_aimed(end, at, flaw)?,
@@ -385,7 +386,7 @@ impl Requests<'_> {
         }
     }
 
-    /// A fetch and add on the peer's pool that nobody else knows of.
+    /// A fetch and add on a word of the peer's pool that no other request uses.
     fn stray_add(&mut self, end: usize, at: Duration) -> Option<Request> {
         self.peer_allows(end, Access::REMOTE_ATOMIC)?;
         let local = self.dealers[end].take(self.draw, 8, 1)?;
@@ -422,7 +423,7 @@ impl Requests<'_> {
         Some(request)
     }
 
-    /// A WRITE, READ or atomic whose remote address or key is wrong.
+    /// A WRITE, READ or atomic with a wrong remote address or key.
     fn badly_aimed(&mut self, end: usize, at: Duration, flaw: Flaw) -> Option<Request> {
         let mut request = match self.draw.between(0, 2) {
             _ if flaw == Flaw::Misaligned => self.stray_add(end, at)?,
@@ -454,7 +455,7 @@ impl Requests<'_> {
     }
 }
 
-/// A range of `len` bytes that begins in the read-write pool and ends outside.
+/// A range of `len` bytes that starts in the pool and ends behind it.
 fn beyond(draw: &mut Draw, op: Op, len: usize) -> Option<Remote> {
     let end = Area::Pool.len();
     let offset = match op.is_atomic() {

@@ -1,4 +1,5 @@
-//! What a swarm has met: so that nobody mistakes a swarm that tries nothing for one that passes.
+//! Counts of what the scenarios covered. A long swarm run fails if it never met an operation, a
+//! status or a flaw.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,8 +20,8 @@ const OPERATIONS: [&str; 8] = [
     "fetch and add",
 ];
 
-/// Statuses that a swarm should meet: all but those that only a peer that breaks the rules, or a full
-/// completion queue, can bring about.
+/// Statuses that a long swarm run must meet. The others need a peer that violates the protocol, or
+/// a full completion queue.
 const STATUSES: [Status; 11] = [
     Status::Success,
     Status::LocalLength,
@@ -38,25 +39,25 @@ const STATUSES: [Status; 11] = [
 /// Counts of what happened in one or many scenarios.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Scenarios.
+    /// Number of scenarios.
     pub scenarios: u64,
-    /// Completions by status.
+    /// Number of completions by status code, with the text of the status.
     pub statuses: BTreeMap<u8, (&'static str, u64)>,
-    /// Requests that succeeded, by kind.
+    /// Number of successful requests by kind.
     pub operations: BTreeMap<&'static str, u64>,
-    /// Flawed requests posted.
+    /// Number of posted requests by flaw.
     pub flaws: BTreeMap<Flaw, u64>,
-    /// Events that tell of a refused request.
+    /// Number of asynchronous error events.
     pub troubles: BTreeMap<Trouble, u64>,
-    /// Events that tell of a drained send queue.
+    /// Number of SQ drained events.
     pub drained: u64,
     /// Payload bytes of requests that succeeded.
     pub bytes: u64,
-    /// Frames that the wire was given.
+    /// Number of frames sent.
     pub frames: u64,
-    /// Virtual time.
+    /// Virtual time that passed.
     pub time: Duration,
-    /// Frames that the wire lost, doubled, delayed or damaged.
+    /// Number of frames that the wire lost, duplicated, delayed or corrupted.
     pub hurt: u64,
 }
 
@@ -84,7 +85,7 @@ impl Tally {
         self.bytes += request.payload.len() as u64;
     }
 
-    /// What a large swarm should have met and this one has not.
+    /// Returns what a long swarm run must meet and this one did not.
     pub fn missing(&self) -> Vec<String> {
         let statuses =
             STATUSES.iter().filter(|status| !self.statuses.contains_key(&(**status as u8)));
@@ -96,11 +97,11 @@ impl Tally {
         missing.extend(operations.map(|name| (*name).to_owned()));
         missing.extend(flaws.map(|flaw| format!("{flaw:?}")));
         missing.extend(troubles.map(|trouble| format!("{trouble:?} events")));
-        missing.extend((self.drained == 0).then(|| "a drained queue".to_owned()));
+        missing.extend((self.drained == 0).then(|| "an SQ drained event".to_owned()));
         missing
     }
 
-    /// Adds what another has counted.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.scenarios += other.scenarios;
         for (&code, &(text, count)) in &other.statuses {
@@ -128,7 +129,7 @@ impl fmt::Display for Tally {
         let Self { scenarios, frames, hurt, bytes, drained, .. } = self;
         writeln!(
             f,
-            "{scenarios} scenarios, {frames} frames, {hurt} of them hurt, {bytes} bytes moved"
+            "{scenarios} scenarios, {frames} frames, {hurt} of them with a fault, {bytes} bytes moved"
         )?;
         for (name, count) in &self.operations {
             writeln!(f, "  {count:>9} {name}")?;

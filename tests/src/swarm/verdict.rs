@@ -1,15 +1,16 @@
-//! When a request may fail, and what must hold when everything is over.
+//! Checks of the state after a scenario: every request has completed, and the memory holds what the
+//! executed requests wrote.
 
 use feroce_engine::time::Instant;
 use feroce_engine::verbs::Status;
 
-use super::Check;
+use super::check::Check;
 use super::layout::Range;
 use super::model::{Model, Refused};
 use super::request::{Failure, Op, Peer};
 
 impl Model {
-    /// Request `index` has completed with `status`, which is neither success nor flush: is that right?
+    /// Checks that request `index` may complete with `status`, which is neither success nor flush.
     pub fn check_failure(
         &mut self,
         pair: usize,
@@ -39,43 +40,50 @@ impl Model {
         };
         match possible.iter().any(|failure| failure.requester == status && seen(failure)) {
             true => Ok(()),
-            false => Err(format!("can be {possible:?}, and the peer has seen {:?}", side.refused)),
+            false => {
+                Err(format!("possible failures: {possible:?}, the peer saw {:?}", side.refused))
+            }
         }
     }
 
-    /// Retries run out only if the peer is dead, or so many frames were hurt, or the timeout is too short.
+    /// Retries may run out only if the peer is in ERR, if enough frames were lost or delayed, or if
+    /// the timeout is too short.
     fn check_retries(&self, pair: usize, end: usize, index: usize) -> Check {
         let side = &self.sides[pair][end];
         if self.options.is_impatient(end) {
             return Ok(());
         }
         if self.sides[pair][1 - end].is_dead() {
-            // On a whole wire, a peer that refused a request has said so.
+            // Without faults, a peer that refused a request has reported the refusal.
             return match side.refused.is_some() && self.hurts.is_empty() {
-                true => Err("the peer has refused a request, and nothing was lost".to_owned()),
+                true => Err("the peer refused a request, and no frame was lost".to_owned()),
                 false => Ok(()),
             };
         }
         let limits = &self.options.limits[end];
-        // What was hurt a little before may still be on its way.
+        // A frame that was delayed shortly before may still be in flight.
         let posted = side.posted[index].as_nanos();
         let way = u64::try_from(self.options.longest_way().as_nanos()).expect("short");
         let hurt = self.hurt_since(Instant::from_nanos(posted.saturating_sub(way)));
         // One lost frame may cost two retries: the timeout runs out while the NAK is on its way.
         if 2 * hurt <= u64::from(limits.retry_cnt) {
-            return Err(format!("{hurt} frames were hurt for {} retries", limits.retry_cnt));
+            return Err(format!(
+                "only {hurt} frames had a fault, but {} retries ran out",
+                limits.retry_cnt
+            ));
         }
         let Some(timeout) = limits.ack_timeout() else { return Ok(()) };
         let wait = timeout + 2 * self.options.longest_way();
         match self.healed_at {
             Some(healed_at) if self.now > healed_at + wait => {
-                Err("the wire has been whole for longer than a timeout".to_owned())
+                Err("the faults ended longer than a timeout ago".to_owned())
             }
             _ => Ok(()),
         }
     }
 
-    /// RNR retries run out only while the receive is missing, after so many waits.
+    /// RNR retries may run out only while the receive is missing, after the configured number of
+    /// waits.
     fn check_rnr_retries(&self, pair: usize, end: usize, index: usize) -> Check {
         let side = &self.sides[pair][end];
         let retries = self.options.limits[end].rnr_retry;
@@ -83,7 +91,7 @@ impl Model {
             return Err("consumes no receive".to_owned());
         };
         if retries == 7 {
-            return Err("must try for ever".to_owned());
+            return Err("RNR retries are unlimited".to_owned());
         }
         let way = match self.options.is_faultless() {
             true => self.options.delay,
@@ -95,25 +103,26 @@ impl Model {
         }
         let waits = self.options.limits[1 - end].rnr_time() * u32::from(retries);
         if self.now < side.posted[index] + waits {
-            return Err(format!("not after {retries} waits"));
+            return Err(format!("earlier than {retries} RNR waits"));
         }
         Ok(())
     }
 
-    /// The side may wait for ever: it has no timeout, and something was lost or the peer is gone.
+    /// Returns true if the QP may wait forever: it has no timeout, and a frame was lost or the peer
+    /// is in ERR.
     fn may_hang(&self, pair: usize, end: usize) -> bool {
         self.options.limits[end].timeout == 0
             && (!self.hurts.is_empty() || self.sides[pair][1 - end].is_dead())
     }
 
-    /// No frame was hurt, nobody died, and all timeouts are long enough.
+    /// Returns true if there were no faults, no QP is in ERR, and all timeouts are long enough.
     pub fn is_untroubled(&self) -> bool {
         let dead = self.sides.iter().flatten().any(|side| side.is_dead());
         let impatient = (0..2).any(|end| self.options.is_impatient(end));
         self.hurts.is_empty() && !dead && !impatient
     }
 
-    /// Nothing happens any more: whatever was posted must be done.
+    /// Checks, after both ends became idle, that every posted request has completed.
     pub fn check_quiet(&mut self) -> Check {
         for pair in 0..self.sides.len() {
             for end in 0..2 {
@@ -132,14 +141,15 @@ impl Model {
                 if let Some(index) = open.clone().find(signaled) {
                     return Err(format!("{what}: request {index} never completes"));
                 }
-                // What is left is unsignaled and done.
+                // The remaining requests are unsignaled and successful.
                 self.imply(pair, end, open.end)?;
             }
         }
         Ok(())
     }
 
-    /// The peer of a QP that is alive has executed all, the one of a dead QP so much and no more, in order.
+    /// Checks the memory: the peer of a working QP has executed all requests, the peer of a QP in
+    /// ERR the first requests in order and none after them.
     pub fn check_memory(&mut self) -> Check {
         for pair in 0..self.sides.len() {
             for end in 0..2 {
@@ -154,8 +164,8 @@ impl Model {
         self.memory.check_all()
     }
 
-    /// What requests of unknown fate have left in the peer's memory: all of some, a part of one at most,
-    /// and nothing of those behind it.
+    /// Checks what requests without a known outcome left in the peer's memory: the first ones
+    /// completely, then at most one partly, and nothing of the requests after that.
     fn check_targets(&mut self, pair: usize, end: usize) -> Check {
         let mut stopped = false;
         let side = &self.sides[pair][end];
@@ -169,14 +179,14 @@ impl Model {
             let what = || format!("pair {pair}, end {end}, request {index}, at the peer");
             let (least, most) = self.memory.arrived(&ranges, &bytes, mtu, what)?;
             if least > 0 && stopped {
-                return Err(format!("{}: arrived before one ahead of it", what()));
+                return Err(format!("{}: arrived although an earlier request did not", what()));
             }
             stopped |= fails || most < bytes.len();
         }
         Ok(())
     }
 
-    /// Where a request's bytes go at the peer, and how many of them may arrive.
+    /// Returns where the bytes of a request go at the peer, and how many of them may arrive.
     fn target(&self, pair: usize, end: usize, index: usize) -> Option<(Vec<Range>, Vec<u8>)> {
         let request = self.request(pair, end, index);
         if request.op.is_write() {
@@ -195,8 +205,8 @@ impl Model {
         Some((receive.local.clone(), request.payload[..most].to_vec()))
     }
 
-    /// A READ that did not succeed has stored so many whole packets. A QP that waits for ever may also have
-    /// finished requests that need not tell.
+    /// Checks that a READ without success stored whole packets only. On a QP that waits forever,
+    /// unsignaled atomics may also have finished.
     fn check_read_destinations(&mut self, pair: usize, end: usize) -> Check {
         let side = &self.sides[pair][end];
         for index in side.succeeded..side.posted.len() {
@@ -210,13 +220,14 @@ impl Model {
                 self.memory.returned_word(&local);
                 continue;
             }
-            let what = || format!("pair {pair}, end {end}, request {index}, its own memory");
+            let what = || format!("pair {pair}, end {end}, request {index}, local memory");
             self.memory.arrived(&local, &payload, self.options.mtu_bytes(), what)?;
         }
         Ok(())
     }
 
-    /// The word that only this QP's atomics change: each was executed once, in order.
+    /// Checks the word that only this QP's atomics change: each atomic was executed once and in
+    /// order.
     fn check_word(&mut self, pair: usize, end: usize) -> Check {
         let side = &self.sides[pair][end];
         let atomics = |until: usize| {
@@ -232,13 +243,14 @@ impl Model {
         match possible.contains(&is) {
             true => Ok(()),
             false => Err(format!(
-                "pair {pair}, end {end}: after {least} to {most} atomics the word is {is:#x}, not one of {possible:x?}"
+                "pair {pair}, end {end}: after {least} to {most} atomics the word is {is:#x}, \\
+                 not one of {possible:x?}"
             )),
         }
     }
 
-    /// The word that all QPs add to: each addition has a bit of its own, so the word shows which were
-    /// executed, and what each returned shows which came before it.
+    /// Checks the word that all QPs add to. Each addition sets a bit of its own: the word shows
+    /// which additions were executed, and the returned values show their order.
     fn check_sums(&mut self, end: usize) -> Check {
         let Some(word) = self.shared_words[end] else { return Ok(()) };
         let (mut done, mut posted) = (0, 0);

@@ -1,4 +1,5 @@
-//! A scenario under way: devices, QPs and programs on a rig, and the model that watches them.
+//! A running scenario: the devices, QPs and programs on a rig, and the model and wire rules that
+//! check them.
 
 use std::collections::VecDeque;
 
@@ -14,12 +15,12 @@ use feroce_engine::verbs::{
 };
 use feroce_wire::Key;
 
-use super::Check;
+use super::check::Check;
 use super::laws::Laws;
 use super::layout::Range;
 use super::memory::Memory;
 use super::model::{Model, Side, wr_id};
-use super::options::Options;
+use super::options::{MAX_INLINE, Options};
 use super::plan::{Plan, Timed};
 use super::request::{Act, Flaw, Op, Request};
 use super::tally::Tally;
@@ -27,46 +28,43 @@ use super::trace::Trace;
 use crate::Rig;
 use crate::wire::WireFaults;
 
-/// Inline bytes of a request at most.
-pub const MAX_INLINE: usize = 64;
-
-/// Turns that both devices may need at one moment: what can be said without time passing must be finite.
+/// Limit of device turns without progress of time. Work that needs no time must be finite.
 const SETTLE_TURNS: usize = 10_000;
 
-/// What is counted when something goes wrong on the wire, and never else.
+/// Counters that change only after a fault on the wire.
 const RECOVERIES: [Counter; 3] =
     [Counter::LocalAckTimeoutErr, Counter::PacketSeqErr, Counter::ImpliedNakSeqErr];
 
-/// Which requests the programs may post.
+/// Phase of the scenario, which decides what programs may post.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Those whose time has come.
+    /// Requests whose time has come.
     Main,
-    /// The last ones too.
+    /// Also the final requests.
     Final,
 }
 
-/// See the [module](self).
+/// A running scenario. See the [module](self).
 pub(super) struct World<'a> {
     rig: &'a mut Rig,
     trace: &'a mut Trace,
     start: Instant,
-    /// Frames that the wire had hurt before.
+    /// Value of the wire's fault count before the scenario.
     hurt_before: u64,
     stage: Stage,
     laws: Laws,
     model: Model,
     acts: VecDeque<Timed>,
-    /// Frames after which the next act comes, once its time has come.
+    /// Number of sent frames after which the next action runs, once its time has come.
     act_after: Option<u64>,
-    /// By pair and end.
+    /// QPs by pair and end.
     qps: Vec<[QueuePair; 2]>,
     cqs: Vec<(usize, CompletionQueue)>,
     _pds: [ProtectionDomain; 2],
 }
 
 impl<'a> World<'a> {
-    /// Sets everything up.
+    /// Creates the QPs and registers the memory of the scenario.
     pub fn new(plan: Plan, rig: &'a mut Rig, trace: &'a mut Trace) -> Self {
         let Plan { options, contents, sides, acts, shared_words, later, .. } = plan;
         let pds = [0, 1].map(|end: usize| rig.devices[end].alloc_pd());
@@ -112,7 +110,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs the whole scenario: faults, then a healed wire on which everything must end.
+    /// Runs the whole scenario: first with faults, then without. In the second part everything must
+    /// complete.
     pub fn run(mut self, heal_at: Duration, wire_seed: u64) -> Result<Tally, String> {
         self.rig.wire.set_faults(self.model.options.faults, wire_seed);
         let frames_before = self.rig.wire.frames();
@@ -129,19 +128,19 @@ impl<'a> World<'a> {
         let counters_before = self.recoveries();
         self.run_until(heal_at)?;
         self.rig.now = heal_at;
-        self.trace.note(heal_at, || "the wire is healed".to_owned());
+        self.trace.note(heal_at, || "the wire faults end".to_owned());
         self.rig.wire.set_faults(WireFaults::default(), 0);
         self.rig.wire.set_filter(None);
         self.model.healed_at = Some(heal_at);
         self.run_until_quiet()?;
         self.stage = Stage::Final;
-        self.trace.note(self.rig.now, || "the last requests".to_owned());
+        self.trace.note(self.rig.now, || "the final requests".to_owned());
         self.run_until_quiet()?;
         self.model.check_memory()?;
         let recovered = self.recoveries().into_iter().zip(counters_before);
         let recovered: Vec<u64> = recovered.map(|(after, before)| after - before).collect();
         if self.model.is_untroubled() && recovered.iter().any(|&count| count > 0) {
-            return Err(format!("nothing was wrong, but {RECOVERIES:?} count {recovered:?}"));
+            return Err(format!("no fault happened, but {RECOVERIES:?} count {recovered:?}"));
         }
         if self.model.options.flush_at_end {
             for pair in 0..self.qps.len() {
@@ -155,18 +154,19 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// What both devices have counted of [`RECOVERIES`].
+    /// Returns the [`RECOVERIES`] counters, summed over both devices.
     fn recoveries(&self) -> [u64; RECOVERIES.len()] {
         RECOVERIES.map(|of| self.rig.devices.iter().map(|device| device.counter(of)).sum())
     }
 
-    /// Until nothing happens by itself any more, which must be soon; then all must be done.
+    /// Runs until both ends are idle, within a bounded time, then checks that everything has
+    /// completed.
     fn run_until_quiet(&mut self) -> Check {
         let limit = self.rig.now + liveness_bound(&self.model.options, &self.model);
         self.run_until(limit)?;
         if let Some(next) = self.rig.next_event() {
             return Err(format!(
-                "not quiet in time: {:?} comes next, {} frames fly",
+                "not idle in time: next event at {:?}, {} frames in flight",
                 next,
                 self.rig.wire.in_flight()
             ));
@@ -175,7 +175,7 @@ impl<'a> World<'a> {
         self.model.check_quiet()
     }
 
-    /// Lets programs and devices run until `until`, or until nothing happens before it.
+    /// Runs programs and devices until `until`, or until no event is left before that time.
     fn run_until(&mut self, until: Instant) -> Check {
         loop {
             self.programs()?;
@@ -186,14 +186,14 @@ impl<'a> World<'a> {
             }
             self.model.advance(self.rig.now, self.rig.wire.hurt() - self.hurt_before);
             if self.observe()? {
-                continue; // Queues have room again.
+                continue; // Completions made room in the queues.
             }
             let next =
                 [self.next_program_time(), self.rig.next_event()].into_iter().flatten().min();
             match next {
                 Some(next) if next <= until => {
                     if next <= self.rig.now {
-                        return Err(format!("a deadline that does not move: {next:?}"));
+                        return Err(format!("an event in the past is not handled: {next:?}"));
                     }
                     self.rig.now = next;
                 }
@@ -202,7 +202,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// When the programs do something next by themselves.
+    /// Returns the time of the next action or post of the programs.
     fn next_program_time(&self) -> Option<Instant> {
         let acts = self.acts.front().map(|act| act.at);
         let requests = self.model.sides.iter().flatten().flat_map(|side| {
@@ -211,12 +211,12 @@ impl<'a> World<'a> {
                 side.plan.receives[..side.plan.final_from.1].get(side.receives_posted.len());
             [request.map(|request| request.at), receive.map(|receive| receive.at)]
         });
-        // What is overdue waits for a full queue, not for a time.
+        // An overdue post waits for room in its queue, not for a time.
         let times = requests.flatten().chain(acts).map(|at| self.start + at);
         times.filter(|&at| at > self.rig.now).min()
     }
 
-    /// The programs do what they have to do by now.
+    /// Runs the actions and posts the requests that are due.
     fn programs(&mut self) -> Check {
         self.acts_that_are_due()?;
         let elapsed = self.rig.now.saturating_since(self.start);
@@ -229,7 +229,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// As [`Rig::settle`], with what programs do in the middle of it.
+    /// Like [`Rig::settle`], but runs due actions between the turns.
     fn settle(&mut self) -> Check {
         for _ in 0..SETTLE_TURNS {
             let devices = &self.rig.devices;
@@ -285,7 +285,7 @@ impl<'a> World<'a> {
             en_sqd_async_notify: notify,
             ..QpAttributes::default()
         };
-        self.look()?; // What comes after this has the change to answer for.
+        self.look()?; // Later completions may be a result of the state change.
         let result = self.qps[pair][end].modify(&attributes);
         let side = &mut self.model.sides[pair][end];
         match (result, act) {
@@ -300,7 +300,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Posts the next receive if its time has come; false if it has not, or the queue is full.
+    /// Posts the next receive. Returns false if its time has not come or the queue is full.
     fn post_receive(&mut self, pair: usize, end: usize, elapsed: Duration) -> Result<bool, String> {
         let side = &self.model.sides[pair][end];
         let index = side.receives_posted.len();
@@ -323,7 +323,7 @@ impl<'a> World<'a> {
         Ok(true)
     }
 
-    /// Posts the next send request if its time has come; false if it has not, or the queue is full.
+    /// Posts the next send request. Returns false if its time has not come or the queue is full.
     fn post_send(&mut self, pair: usize, end: usize, elapsed: Duration) -> Result<bool, String> {
         let side = &self.model.sides[pair][end];
         let index = side.posted.len();
@@ -365,16 +365,18 @@ impl<'a> World<'a> {
         model.sides[pair][end].posted.push(self.rig.now);
     }
 
-    /// A queue may be full only if as many requests as it holds can be outstanding.
+    /// Returns true if the request was accepted and false if the queue is full. A queue may be full
+    /// only if as many requests as it holds can be outstanding.
     fn accepted(&self, posted: Result<(), PostError>, outstanding: usize) -> Result<bool, String> {
         match posted {
             Ok(()) => Ok(true),
             Err(PostError::Full) if outstanding >= self.model.options.queue as usize => Ok(false),
-            Err(error) => Err(format!("not posted, with {outstanding} outstanding: {error}")),
+            Err(error) => Err(format!("post failed with {outstanding} outstanding: {error}")),
         }
     }
 
-    /// Entries for `ranges`; the first that is not empty gets a wrong key if `wrong` says so.
+    /// Returns scatter/gather entries for `ranges`. If `wrong` is given, its first entry that is
+    /// not empty gets a wrong key.
     fn sges(&self, ranges: &[Range], wrong: Option<&[Range]>) -> Vec<Sge> {
         let spoilt = wrong.and_then(|ranges| ranges.iter().position(|range| range.len > 0));
         let sge = |(index, range): (usize, &Range)| {
@@ -405,8 +407,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Shows the model what has completed; false if nothing has. Events are asked for only with errors:
-    /// asking is slow.
+    /// Passes new completions to the model; returns false if there are none. Events are polled only
+    /// together with errors, because polling them is slow.
     fn observe(&mut self) -> Result<bool, String> {
         let mut completions = Vec::new();
         let mut found: Vec<Completion> = Vec::new();
@@ -427,7 +429,7 @@ impl<'a> World<'a> {
         self.model.take(&events, &completions).map(|()| true)
     }
 
-    /// Shows the model everything: completions and events.
+    /// Passes all new completions and events to the model.
     fn look(&mut self) -> Check {
         self.observe()?;
         let events = self.events();
@@ -446,7 +448,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Another key: one that names nothing.
+/// Returns a key with the same index that no region has.
 fn other(key: Key) -> Key {
     Key::from_parts(key.index(), key.variant() ^ 1)
 }
@@ -476,7 +478,7 @@ fn show(request: &Request) -> String {
     )
 }
 
-/// Makes the QPs of a pair and connects them.
+/// Creates the QPs of a pair and connects them.
 fn make_pair(
     rig: &Rig,
     pds: &[ProtectionDomain; 2],
@@ -529,8 +531,9 @@ fn make_pair(
     qps
 }
 
-/// Virtual time in which everything that is outstanding must end once the wire is whole: all retries of a
-/// QP whose peer is dead, or one timeout and one wait per request, and a round trip per packet.
+/// Returns the virtual time within which all outstanding requests must complete on a wire without
+/// faults: all retries of a QP whose peer is in ERR, or one timeout and one RNR wait per request,
+/// and a round trip per packet.
 fn liveness_bound(options: &Options, model: &Model) -> Duration {
     let requests = model.sides.iter().flatten().flat_map(|side| &side.plan.requests);
     let (mut packets, mut count) = (0, 0);
