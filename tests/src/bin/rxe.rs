@@ -12,10 +12,10 @@ use feroce_conform::endpoint::{Failure, failed, feroce};
 use feroce_engine::congestion::Control;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{Device, PortKind};
+use feroce_tests::rxe::capture_checks::{self, Deviation, Examined};
 use feroce_tests::rxe::case::{Case, Fault};
 use feroce_tests::rxe::faults::{self, Network};
-use feroce_tests::rxe::packets::{self, Deviation, Examined};
-use feroce_tests::rxe::{judge, run, table};
+use feroce_tests::rxe::{cases, external_decoders, run_case};
 
 const USAGE: &str = "usage: rxe --list [FILTER]
        rxe --port KIND --switch NAMESPACE --captures FOLDER --python PROGRAM [--keep] [--repeat N]
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let mut cases = table::cases();
+    let mut cases = cases::cases();
     cases.retain(|case| case.name.contains(&options.filter));
     if options.list {
         cases.iter().for_each(|case| println!("{}", case.name));
@@ -217,7 +217,7 @@ impl Suite {
 
     /// A panic fails its case, and the suite goes on.
     fn play_or_panic(&self, case: &Case, device: &Device) -> Result<(), Failure> {
-        let play = std::panic::AssertUnwindSafe(|| run::play(case, device, &self.network));
+        let play = std::panic::AssertUnwindSafe(|| run_case::play(case, device, &self.network));
         std::panic::catch_unwind(play).unwrap_or_else(|_| Err(Failure("a panic, see above".into())))
     }
 
@@ -235,7 +235,7 @@ impl Suite {
             }
         }
         for played in played {
-            played.examined = packets::examine(played.case, &played.frames, own_mac);
+            played.examined = capture_checks::examine(played.case, &played.frames, own_mac);
         }
         Ok(())
     }
@@ -255,12 +255,15 @@ impl Suite {
         };
         let all = index_of(|examined| &examined.right);
         capture_file::write(&right, frames_of(&all))?;
-        let icrcs = judge::scapy(&self.python, &right)?;
-        let malformed = judge::tshark(&right)?;
+        let icrcs = external_decoders::scapy(&self.python, &right)?;
+        let malformed = external_decoders::tshark(&right)?;
         let doubtful = index_of(|examined| &examined.suspect);
         capture_file::write(&suspect, frames_of(&doubtful))?;
-        let corrupted =
-            if doubtful.is_empty() { None } else { Some(judge::scapy(&self.python, &suspect)?) };
+        let corrupted = if doubtful.is_empty() {
+            None
+        } else {
+            Some(external_decoders::scapy(&self.python, &suspect)?)
+        };
         println!(
             "scapy computes the ICRC of {} frames: {} wrong; tshark: {} malformed",
             icrcs.frames,
@@ -303,7 +306,7 @@ impl Suite {
             return Ok(());
         }
         capture_file::write(file, &sent)?;
-        let [tshark, scapy] = judge::cnps(&self.python, file)?;
+        let [tshark, scapy] = external_decoders::cnps(&self.python, file)?;
         println!("{} CNPs, each as a ConnectX's; tshark finds {tshark}, scapy {scapy}", sent.len());
         match [tshark, scapy] == [sent.len(); 2] {
             true => Ok(()),

@@ -3,7 +3,7 @@
 
 use feroce_engine::memory::Access;
 
-use super::draw::Draw;
+use super::random::Draw;
 
 /// One of an end's memory regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

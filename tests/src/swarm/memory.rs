@@ -4,8 +4,8 @@ use feroce_engine::device::{Buffer, Device, ProtectionDomain};
 use feroce_wire::Key;
 
 use super::check::Check;
-use super::draw::Draw;
 use super::layout::{Area, Range, TOP_ADDRESS};
+use super::random::Draw;
 
 /// Memory of both ends. See the [module](self).
 #[derive(Debug)]

@@ -8,19 +8,19 @@
 //! rig.
 
 mod check;
-mod draw;
-mod laws;
+mod coverage;
+mod final_state;
 mod layout;
 mod memory;
 mod model;
 mod options;
-mod plan;
+mod random;
 mod request;
-mod requests;
-mod tally;
+mod request_generator;
+mod simulation;
 mod trace;
-mod verdict;
-mod world;
+mod wire_rules;
+mod workload;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,13 +30,13 @@ use std::time::Duration;
 use feroce_engine::time::Instant;
 
 use crate::{Rig, manual_config, new_rig};
+pub use coverage::Tally;
 use feroce_congestion::Params;
 use feroce_engine::congestion::{CongestionConfig, Control};
 pub use options::{Options, RIG_KINDS, RigKind};
-pub use plan::Plan;
-pub use tally::Tally;
+use simulation::World;
 use trace::Trace;
-use world::World;
+pub use workload::Plan;
 
 /// A scenario that failed.
 #[derive(Debug)]

@@ -10,13 +10,13 @@ use feroce_engine::verbs::{AsyncEvent, Completion, CompletionOpcode, Extra, Stat
 use feroce_wire::Qpn;
 
 use super::check::Check;
-use super::draw::Draw;
+use super::coverage::Tally;
 use super::layout::Range;
 use super::memory::Memory;
 use super::options::Options;
-use super::plan::SidePlan;
+use super::random::Draw;
 use super::request::{Failure, Op, Peer, Request, Trouble};
-use super::tally::Tally;
+use super::workload::SidePlan;
 
 /// A request that the peer refused with a NAK.
 #[derive(Debug, Clone, Copy)]

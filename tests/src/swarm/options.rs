@@ -9,7 +9,7 @@ use feroce_engine::qp::MAX_RD_ATOMIC;
 use feroce_engine::qp::attributes::ack_timeout;
 use feroce_wire::{PathMtu, Psn, RnrTimer};
 
-use super::draw::Draw;
+use super::random::Draw;
 use crate::ports::RigPorts;
 use crate::wire::WireFaults;
 

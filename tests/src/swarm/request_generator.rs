@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use feroce_engine::memory::Access;
 
-use super::draw::Draw;
 use super::layout::{Area, Dealer, Range, TOP_BYTES, TOP_LEN, VICTIM_LEN};
 use super::options::Options;
-use super::plan::{Role, SidePlan, Victim};
+use super::random::Draw;
 use super::request::{ACCESS, Doom, Flaw, LOCAL_PROTECTION, Op, READ_GONE, Remote, Request};
+use super::workload::{Role, SidePlan, Victim};
 
 /// Index of a QP: its pair and its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -210,7 +210,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{capture, rxe::table};
+    use crate::{capture, rxe::cases};
 
     /// The requester of the captures, whose frames are "ours" here: so the responder's are searched.
     const REQUESTER: [u8; 6] = [0x02, 0x77, 0x00, 0x00, 0x01, 0x42];
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn deviations_are_found_where_captures_show_them() {
-        let case = &table::cases()[0];
+        let case = &cases::cases()[0];
         let rows = [
             ("rxe/ops_zero_len.pcap.zst", vec![]),
             ("rxe/ops_rnr_late.pcap.zst", vec![Deviation::NakBehindRnrNak]),
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_case_without_frames_proves_nothing() {
-        let case = &table::cases()[0];
+        let case = &cases::cases()[0];
         let others = [Frame { at: Duration::ZERO, bytes: vec![0; 60] }];
         for frames in [&[][..], &others] {
             let complaints = examine(case, frames, REQUESTER).complaints;
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_is_complained_of_unless_the_network_flips_bits() {
-        let cases = table::cases();
+        let cases = cases::cases();
         let mut frames = frames("rxe/ops_zero_len.pcap.zst");
         let find = |ours| {
             let of = |frame: &Frame| (frame.bytes[6..12] == REQUESTER) == ours && is_roce(frame);

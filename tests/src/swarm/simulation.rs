@@ -16,15 +16,15 @@ use feroce_engine::verbs::{
 use feroce_wire::Key;
 
 use super::check::Check;
-use super::laws::Laws;
+use super::coverage::Tally;
 use super::layout::Range;
 use super::memory::Memory;
 use super::model::{Model, Side, wr_id};
 use super::options::{MAX_INLINE, Options};
-use super::plan::{Plan, Timed};
 use super::request::{Act, Flaw, Op, Request};
-use super::tally::Tally;
 use super::trace::Trace;
+use super::wire_rules::Laws;
+use super::workload::{Plan, Timed};
 use crate::Rig;
 use crate::wire::WireFaults;
 

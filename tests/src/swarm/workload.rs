@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use super::draw::Draw;
 use super::layout::{Area, Dealer, Range, VICTIMS};
 use super::options::{Options, Supply};
+use super::random::Draw;
 use super::request::{Act, BAD_RECEIVE, Doom, Op, Receive, Remote, Request};
-use super::requests::{Lane, Requests};
+use super::request_generator::{Lane, Requests};
 
 /// What one QP's program posts.
 #[derive(Debug, Default)]
