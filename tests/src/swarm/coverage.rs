@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use feroce_engine::verbs::Status;
 
-use super::request::{Flaw, Op, Request, Trouble};
+use super::request::{ErrorEvent, Flaw, Op, Request};
 
 const OPERATIONS: [&str; 8] = [
     "SEND",
@@ -38,7 +38,7 @@ const STATUSES: [Status; 11] = [
 
 /// Counts of what happened in one or many scenarios.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Coverage {
     /// Number of scenarios.
     pub scenarios: u64,
     /// Number of completions by status code, with the text of the status.
@@ -48,7 +48,7 @@ pub struct Tally {
     /// Number of posted requests by flaw.
     pub flaws: BTreeMap<Flaw, u64>,
     /// Number of asynchronous error events.
-    pub troubles: BTreeMap<Trouble, u64>,
+    pub error_events: BTreeMap<ErrorEvent, u64>,
     /// Number of SQ drained events.
     pub drained: u64,
     /// Payload bytes of requests that succeeded.
@@ -58,16 +58,16 @@ pub struct Tally {
     /// Virtual time that passed.
     pub time: Duration,
     /// Number of frames that the wire lost, duplicated, delayed or corrupted.
-    pub hurt: u64,
+    pub faulted: u64,
 }
 
-impl Tally {
+impl Coverage {
     pub(super) fn status(&mut self, status: Status) {
         self.statuses.entry(status as u8).or_insert((status.text(), 0)).1 += 1;
     }
 
-    pub(super) fn trouble(&mut self, trouble: Trouble) {
-        *self.troubles.entry(trouble).or_default() += 1;
+    pub(super) fn error_event(&mut self, error_event: ErrorEvent) {
+        *self.error_events.entry(error_event).or_default() += 1;
     }
 
     pub(super) fn success(&mut self, request: &Request) {
@@ -91,12 +91,13 @@ impl Tally {
             STATUSES.iter().filter(|status| !self.statuses.contains_key(&(**status as u8)));
         let operations = OPERATIONS.iter().filter(|name| !self.operations.contains_key(*name));
         let flaws = Flaw::ALL.iter().filter(|flaw| !self.flaws.contains_key(*flaw));
-        let troubles = [Trouble::Access, Trouble::Request];
-        let troubles = troubles.iter().filter(|trouble| !self.troubles.contains_key(*trouble));
+        let error_events = [ErrorEvent::Access, ErrorEvent::Request];
+        let error_events =
+            error_events.iter().filter(|error_event| !self.error_events.contains_key(*error_event));
         let mut missing: Vec<String> = statuses.map(|status| status.text().to_owned()).collect();
         missing.extend(operations.map(|name| (*name).to_owned()));
         missing.extend(flaws.map(|flaw| format!("{flaw:?}")));
-        missing.extend(troubles.map(|trouble| format!("{trouble:?} events")));
+        missing.extend(error_events.map(|error_event| format!("{error_event:?} events")));
         missing.extend((self.drained == 0).then(|| "an SQ drained event".to_owned()));
         missing
     }
@@ -113,23 +114,23 @@ impl Tally {
         for (&flaw, count) in &other.flaws {
             *self.flaws.entry(flaw).or_default() += count;
         }
-        for (&trouble, count) in &other.troubles {
-            *self.troubles.entry(trouble).or_default() += count;
+        for (&error_event, count) in &other.error_events {
+            *self.error_events.entry(error_event).or_default() += count;
         }
         self.drained += other.drained;
         self.bytes += other.bytes;
         self.frames += other.frames;
-        self.hurt += other.hurt;
+        self.faulted += other.faulted;
         self.time += other.time;
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scenarios, frames, hurt, bytes, drained, .. } = self;
+        let Self { scenarios, frames, faulted, bytes, drained, .. } = self;
         writeln!(
             f,
-            "{scenarios} scenarios, {frames} frames, {hurt} of them with a fault, {bytes} bytes moved"
+            "{scenarios} scenarios, {frames} frames, {faulted} of them with a fault, {bytes} bytes moved"
         )?;
         for (name, count) in &self.operations {
             writeln!(f, "  {count:>9} {name}")?;
@@ -140,8 +141,8 @@ impl fmt::Display for Tally {
         for (flaw, count) in &self.flaws {
             writeln!(f, "  {count:>9} posted with flaw {flaw:?}")?;
         }
-        for (trouble, count) in &self.troubles {
-            writeln!(f, "  {count:>9} events: {trouble:?}")?;
+        for (error_event, count) in &self.error_events {
+            writeln!(f, "  {count:>9} events: {error_event:?}")?;
         }
         writeln!(f, "  {drained:>9} events: SQ drained")
     }

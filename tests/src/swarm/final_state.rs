@@ -1,127 +1,12 @@
 //! Checks of the state after a scenario: every request has completed, and the memory holds what the
 //! executed requests wrote.
 
-use feroce_engine::time::Instant;
-use feroce_engine::verbs::Status;
-
 use super::check::Check;
 use super::layout::Range;
-use super::model::{Model, Refused};
-use super::request::{Failure, Op, Peer};
+use super::model::Model;
+use super::request::Op;
 
 impl Model {
-    /// Checks that request `index` may complete with `status`, which is neither success nor flush.
-    pub fn check_failure(
-        &mut self,
-        pair: usize,
-        end: usize,
-        index: usize,
-        status: Status,
-    ) -> Check {
-        match status {
-            Status::RetryExceeded => return self.check_retries(pair, end, index),
-            Status::RnrRetryExceeded => return self.check_rnr_retries(pair, end, index),
-            _ => {}
-        }
-        let side = &self.sides[pair][end];
-        let receive =
-            side.receive_of(index).and_then(|n| self.sides[pair][1 - end].plan.receives.get(n));
-        let dooms = [side.plan.requests[index].doom, receive.and_then(|receive| receive.doom)];
-        let come_true =
-            dooms.iter().flatten().filter(|doom| self.memory.is_gone(doom.end, doom.area));
-        let must = self.must_fail(pair, end, index).map(|(failure, _)| failure);
-        let possible: Vec<Failure> =
-            must.into_iter().chain(come_true.flat_map(|doom| doom.failures).copied()).collect();
-        let seen = |failure: &Failure| {
-            let fits = |refused: Refused| {
-                refused.how == failure.peer && refused.index.is_none_or(|at| at == index)
-            };
-            failure.peer == Peer::Unaware || side.refused.is_some_and(fits)
-        };
-        match possible.iter().any(|failure| failure.requester == status && seen(failure)) {
-            true => Ok(()),
-            false => {
-                Err(format!("possible failures: {possible:?}, the peer saw {:?}", side.refused))
-            }
-        }
-    }
-
-    /// Retries may run out only if the peer is in ERR, if enough frames were lost or delayed, or if
-    /// the timeout is too short.
-    fn check_retries(&self, pair: usize, end: usize, index: usize) -> Check {
-        let side = &self.sides[pair][end];
-        if self.options.is_impatient(end) {
-            return Ok(());
-        }
-        if self.sides[pair][1 - end].is_dead() {
-            // Without faults, a peer that refused a request has reported the refusal.
-            return match side.refused.is_some() && self.hurts.is_empty() {
-                true => Err("the peer refused a request, and no frame was lost".to_owned()),
-                false => Ok(()),
-            };
-        }
-        let limits = &self.options.limits[end];
-        // A frame that was delayed shortly before may still be in flight.
-        let posted = side.posted[index].as_nanos();
-        let way = u64::try_from(self.options.longest_way().as_nanos()).expect("short");
-        let hurt = self.hurt_since(Instant::from_nanos(posted.saturating_sub(way)));
-        // One lost frame may cost two retries: the timeout runs out while the NAK is on its way.
-        if 2 * hurt <= u64::from(limits.retry_cnt) {
-            return Err(format!(
-                "only {hurt} frames had a fault, but {} retries ran out",
-                limits.retry_cnt
-            ));
-        }
-        let Some(timeout) = limits.ack_timeout() else { return Ok(()) };
-        let wait = timeout + 2 * self.options.longest_way();
-        match self.healed_at {
-            Some(healed_at) if self.now > healed_at + wait => {
-                Err("the faults ended longer than a timeout ago".to_owned())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// RNR retries may run out only while the receive is missing, after the configured number of
-    /// waits.
-    fn check_rnr_retries(&self, pair: usize, end: usize, index: usize) -> Check {
-        let side = &self.sides[pair][end];
-        let retries = self.options.limits[end].rnr_retry;
-        let Some(receive) = side.receive_of(index) else {
-            return Err("consumes no receive".to_owned());
-        };
-        if retries == 7 {
-            return Err("RNR retries are unlimited".to_owned());
-        }
-        let way = match self.options.is_faultless() {
-            true => self.options.delay,
-            false => self.options.longest_way(),
-        };
-        let posted = self.sides[pair][1 - end].receives_posted.get(receive);
-        if let Some(&posted) = posted.filter(|&&posted| self.now > posted + way) {
-            return Err(format!("its receive was posted at {posted:?}"));
-        }
-        let waits = self.options.limits[1 - end].rnr_time() * u32::from(retries);
-        if self.now < side.posted[index] + waits {
-            return Err(format!("earlier than {retries} RNR waits"));
-        }
-        Ok(())
-    }
-
-    /// Returns true if the QP may wait forever: it has no timeout, and a frame was lost or the peer
-    /// is in ERR.
-    fn may_hang(&self, pair: usize, end: usize) -> bool {
-        self.options.limits[end].timeout == 0
-            && (!self.hurts.is_empty() || self.sides[pair][1 - end].is_dead())
-    }
-
-    /// Returns true if there were no faults, no QP is in ERR, and all timeouts are long enough.
-    pub fn is_untroubled(&self) -> bool {
-        let dead = self.sides.iter().flatten().any(|side| side.is_dead());
-        let impatient = (0..2).any(|end| self.options.is_impatient(end));
-        self.hurts.is_empty() && !dead && !impatient
-    }
-
     /// Checks, after both ends became idle, that every posted request has completed.
     pub fn check_quiet(&mut self) -> Check {
         for pair in 0..self.sides.len() {
@@ -130,7 +15,7 @@ impl Model {
                 let side = &self.sides[pair][end];
                 let open = side.resolved..side.posted.len();
                 let signaled = |&index: &usize| {
-                    self.options.all_signaled || side.plan.requests[index].signaled
+                    self.options.all_signaled || side.workload.requests[index].signaled
                 };
                 if side.is_dead() && side.receives_resolved < side.receives_posted.len() {
                     return Err(format!("{what}: in ERR, and not all receives are flushed"));
@@ -177,7 +62,7 @@ impl Model {
             };
             let mtu = self.options.mtu_bytes();
             let what = || format!("pair {pair}, end {end}, request {index}, at the peer");
-            let (least, most) = self.memory.arrived(&ranges, &bytes, mtu, what)?;
+            let (least, most) = self.memory.arrived_bytes(&ranges, &bytes, mtu, what)?;
             if least > 0 && stopped {
                 return Err(format!("{}: arrived although an earlier request did not", what()));
             }
@@ -200,7 +85,7 @@ impl Model {
         let peer = &self.sides[pair][1 - end];
         let open = number >= peer.received && number < peer.receives_posted.len();
         let receive =
-            peer.plan.receives.get(number).filter(|receive| open && !receive.wrong_key)?;
+            peer.workload.receives.get(number).filter(|receive| open && !receive.wrong_key)?;
         let most = self.must_fail(pair, end, index).map_or(request.payload.len(), |(_, most)| most);
         Some((receive.local.clone(), request.payload[..most].to_vec()))
     }
@@ -217,11 +102,11 @@ impl Model {
             }
             let (local, payload) = (request.local.clone(), request.payload.clone());
             if request.shared_word {
-                self.memory.returned_word(&local);
+                self.memory.atomic_result(&local);
                 continue;
             }
             let what = || format!("pair {pair}, end {end}, request {index}, local memory");
-            self.memory.arrived(&local, &payload, self.options.mtu_bytes(), what)?;
+            self.memory.arrived_bytes(&local, &payload, self.options.mtu_bytes(), what)?;
         }
         Ok(())
     }
@@ -231,14 +116,14 @@ impl Model {
     fn check_word(&mut self, pair: usize, end: usize) -> Check {
         let side = &self.sides[pair][end];
         let atomics = |until: usize| {
-            let requests = &side.plan.requests[..until];
+            let requests = &side.workload.requests[..until];
             let own =
                 requests.iter().filter(|r| r.op.is_atomic() && !r.shared_word && r.flaw.is_none());
             own.count()
         };
         let (least, most) = (atomics(side.executed), atomics(side.posted.len()));
-        let Some(word) = side.plan.word else { return Ok(()) };
-        let possible = side.plan.word_values[least..=most].to_vec();
+        let Some(word) = side.workload.word else { return Ok(()) };
+        let possible = side.workload.word_values[least..=most].to_vec();
         let is = self.memory.word(word);
         match possible.contains(&is) {
             true => Ok(()),
@@ -256,7 +141,7 @@ impl Model {
         let (mut done, mut posted) = (0, 0);
         for side in self.sides.iter().map(|pair| &pair[1 - end]) {
             for index in 0..side.posted.len() {
-                let request = &side.plan.requests[index];
+                let request = &side.workload.requests[index];
                 if let (true, Op::FetchAdd(bit)) = (request.shared_word, request.op) {
                     posted |= bit;
                     done |= if index < side.executed { bit } else { 0 };
@@ -269,9 +154,9 @@ impl Model {
                 "end {end}: the shared word is {is:#x}, with {done:#x} done of {posted:#x}"
             ));
         }
-        self.sums[end].sort_by_key(|(before, _)| before.count_ones());
+        self.shared_adds[end].sort_by_key(|(before, _)| before.count_ones());
         let mut at_least = 0;
-        for &(before, added) in &self.sums[end] {
+        for &(before, added) in &self.shared_adds[end] {
             if before & at_least != at_least {
                 return Err(format!(
                     "end {end}: {added:#x} was added to {before:#x}, after {at_least:#x}"

@@ -3,7 +3,7 @@
 
 use feroce_engine::memory::Access;
 
-use super::random::Draw;
+use super::random::Random;
 
 /// One of an end's memory regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,14 +18,14 @@ pub enum Area {
     /// may wrap.
     Top,
     /// Deregistered or invalidated during the scenario.
-    Victim(usize),
+    Revoked(usize),
 }
 
-/// Maximum number of [`Area::Victim`] regions per end.
-pub const VICTIMS: usize = 2;
+/// Maximum number of [`Area::Revoked`] regions per end.
+pub const MAX_REVOKED: usize = 2;
 
-/// Length of each [`Area::Victim`] in bytes.
-pub const VICTIM_LEN: usize = 6000;
+/// Length of each [`Area::Revoked`] in bytes.
+pub const REVOKED_LEN: usize = 6000;
 
 /// Bytes from the start of [`Area::Top`] to the end of the address space.
 pub const TOP_BYTES: usize = 256;
@@ -38,8 +38,8 @@ pub const TOP_LEN: usize = 200;
 
 impl Area {
     /// All regions.
-    pub const ALL: [Self; 4 + VICTIMS] =
-        [Self::Pool, Self::ReadOnly, Self::Foreign, Self::Top, Self::Victim(0), Self::Victim(1)];
+    pub const ALL: [Self; 4 + MAX_REVOKED] =
+        [Self::Pool, Self::ReadOnly, Self::Foreign, Self::Top, Self::Revoked(0), Self::Revoked(1)];
 
     /// Returns the index in [`Area::ALL`].
     pub fn index(self) -> usize {
@@ -48,7 +48,7 @@ impl Area {
             Self::ReadOnly => 1,
             Self::Foreign => 2,
             Self::Top => 3,
-            Self::Victim(n) => 4 + n,
+            Self::Revoked(n) => 4 + n,
         }
     }
 
@@ -58,7 +58,7 @@ impl Area {
             Self::Pool => 48 << 10,
             Self::ReadOnly | Self::Foreign => 512,
             Self::Top => TOP_LEN,
-            Self::Victim(_) => VICTIM_LEN,
+            Self::Revoked(_) => REVOKED_LEN,
         }
     }
 
@@ -86,20 +86,20 @@ pub struct Range {
 
 /// Allocates disjoint ranges of an end's pool, with gaps between them that no request may touch.
 #[derive(Debug)]
-pub struct Dealer {
+pub struct PoolAllocator {
     end: usize,
     next: usize,
 }
 
-impl Dealer {
+impl PoolAllocator {
     /// Creates the allocator of the pool of `end`.
     pub fn new(end: usize) -> Self {
         Self { end, next: 0 }
     }
 
     /// Allocates `len` bytes at a multiple of `align`. Returns `None` if the pool is used up.
-    pub fn take(&mut self, draw: &mut Draw, len: usize, align: usize) -> Option<Range> {
-        let offset = (self.next + draw.between(1, 9)).next_multiple_of(align);
+    pub fn take(&mut self, random: &mut Random, len: usize, align: usize) -> Option<Range> {
+        let offset = (self.next + random.between(1, 9)).next_multiple_of(align);
         let end = offset + len;
         if end + 16 > Area::Pool.len() {
             return None;
@@ -109,13 +109,13 @@ impl Dealer {
     }
 
     /// Allocates `len` bytes in up to four pieces, some of them empty.
-    pub fn pieces(&mut self, draw: &mut Draw, len: usize) -> Option<Vec<Range>> {
-        let count = draw.weighted(&[(60, 1), (20, 2), (10, 3), (10, 4)]);
+    pub fn pieces(&mut self, random: &mut Random, len: usize) -> Option<Vec<Range>> {
+        let count = random.weighted(&[(60, 1), (20, 2), (10, 3), (10, 4)]);
         let mut left = len;
         let mut pieces = Vec::with_capacity(count);
         for piece in 0..count {
-            let part = if piece + 1 == count { left } else { draw.between(0, left) };
-            pieces.push(self.take(draw, part, 1)?);
+            let part = if piece + 1 == count { left } else { random.between(0, left) };
+            pieces.push(self.take(random, part, 1)?);
             left -= part;
         }
         Some(pieces)

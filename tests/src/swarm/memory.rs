@@ -5,7 +5,7 @@ use feroce_wire::Key;
 
 use super::check::Check;
 use super::layout::{Area, Range, TOP_ADDRESS};
-use super::random::Draw;
+use super::random::Random;
 
 /// Memory of both ends. See the [module](self).
 #[derive(Debug)]
@@ -52,17 +52,17 @@ impl Memory {
     }
 
     /// Returns the first address and the key of a region.
-    pub fn name(&self, end: usize, area: Area) -> (u64, Key) {
+    pub fn addr_and_key(&self, end: usize, area: Area) -> (u64, Key) {
         self.names[end][area.index()]
     }
 
     /// Deregisters and frees a region.
-    pub fn withdraw(&mut self, end: usize, area: Area) {
+    pub fn deregister(&mut self, end: usize, area: Area) {
         self.buffers[end][area.index()] = None;
     }
 
     /// Returns true if the region was deregistered.
-    pub fn is_gone(&self, end: usize, area: Area) -> bool {
+    pub fn is_deregistered(&self, end: usize, area: Area) -> bool {
         self.buffers[end][area.index()].is_none()
     }
 
@@ -114,7 +114,7 @@ impl Memory {
     /// Returns how many bytes of `payload` arrived in `ranges`: the minimum and the maximum,
     /// because new bytes may equal the old ones. Only whole packets may have arrived, and the rest
     /// must be unchanged. The current contents become the expected contents.
-    pub fn arrived(
+    pub fn arrived_bytes(
         &mut self,
         ranges: &[Range],
         payload: &[u8],
@@ -142,9 +142,9 @@ impl Memory {
     }
 
     /// Overwrites `ranges` with random bytes, as a program would that reuses the memory.
-    pub fn scribble(&mut self, ranges: &[Range], draw: &mut Draw) {
+    pub fn overwrite(&mut self, ranges: &[Range], random: &mut Random) {
         for &range in ranges {
-            let bytes = draw.bytes(range.len);
+            let bytes = random.bytes(range.len);
             if let Some(buffer) = &self.buffers[range.end][range.area.index()] {
                 buffer.write(range.offset, &bytes);
                 self.set_shadow(&[range], &bytes);
@@ -153,7 +153,7 @@ impl Memory {
     }
 
     /// Returns the eight bytes that an atomic returned into `ranges`, and expects them from now on.
-    pub fn returned_word(&mut self, ranges: &[Range]) -> u64 {
+    pub fn atomic_result(&mut self, ranges: &[Range]) -> u64 {
         let bytes = self.current(ranges).expect("results of atomics lie in the pool");
         self.set_shadow(ranges, &bytes);
         u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
@@ -161,7 +161,7 @@ impl Memory {
 
     /// Returns the eight bytes in `range`, in native byte order.
     pub fn word(&mut self, range: Range) -> u64 {
-        self.returned_word(&[range])
+        self.atomic_result(&[range])
     }
 
     /// Checks every byte of every registered region.

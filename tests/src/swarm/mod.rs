@@ -7,6 +7,7 @@
 //! ends must become idle. The result does not depend on the scenarios that ran before on the same
 //! rig.
 
+mod allowed_failures;
 mod check;
 mod coverage;
 mod final_state;
@@ -17,6 +18,7 @@ mod options;
 mod random;
 mod request;
 mod request_generator;
+mod side_workload;
 mod simulation;
 mod trace;
 mod wire_rules;
@@ -30,13 +32,13 @@ use std::time::Duration;
 use feroce_engine::time::Instant;
 
 use crate::{Rig, manual_config, new_rig};
-pub use coverage::Tally;
+pub use coverage::Coverage;
 use feroce_congestion::Params;
 use feroce_engine::congestion::{CongestionConfig, Control};
 pub use options::{Options, RIG_KINDS, RigKind};
-use simulation::World;
+use simulation::Simulation;
 use trace::Trace;
-pub use workload::Plan;
+pub use workload::Workload;
 
 /// A scenario that failed.
 #[derive(Debug)]
@@ -72,7 +74,7 @@ impl Rigs {
     ///
     /// # Errors
     /// The violation that the model or the wire rules found, or the panic message.
-    pub fn run(&mut self, seed: u64) -> Result<Tally, Failure> {
+    pub fn run(&mut self, seed: u64) -> Result<Coverage, Failure> {
         self.run_with(seed, false)
     }
 
@@ -80,32 +82,32 @@ impl Rigs {
     ///
     /// # Errors
     /// As for [`Rigs::run`].
-    pub fn replay(&mut self, seed: u64) -> Result<Tally, Failure> {
+    pub fn replay(&mut self, seed: u64) -> Result<Coverage, Failure> {
         self.run_with(seed, true)
     }
 
-    fn run_with(&mut self, seed: u64, traced: bool) -> Result<Tally, Failure> {
-        let mut plan = Plan::draw(seed);
-        let options = plan.options.clone();
+    fn run_with(&mut self, seed: u64, traced: bool) -> Result<Coverage, Failure> {
+        let mut workload = Workload::generate(seed);
+        let options = workload.options.clone();
         if traced {
             println!("{options:#?}");
         }
         // The rig is removed from the map: after a failure it is not used again.
         let mut rig = self.0.remove(&options.rig).unwrap_or_else(|| make_rig(options.rig));
-        let (heal_at, wire_seed) = (plan.heal_at, plan.later.bits());
+        let (heal_at, wire_seed) = (workload.heal_at, workload.runtime_random.bits());
         rig.wire.set_delay(options.delay);
         rig.wire.set_record(true);
         let mut trace = if traced { Trace::on(rig.now) } else { Trace::off() };
-        let run = || World::new(plan, &mut rig, &mut trace).run(heal_at, wire_seed);
+        let run = || Simulation::new(workload, &mut rig, &mut trace).run(heal_at, wire_seed);
         let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or(panic.downcast_ref::<&str>().copied());
             Err(format!("panicked: {}", text.unwrap_or("no message")))
         });
         match result {
-            Ok(tally) => {
-                self.0.insert(options.rig, tidied(rig));
-                Ok(tally)
+            Ok(coverage) => {
+                self.0.insert(options.rig, reset_rig(rig));
+                Ok(coverage)
             }
             Err(why) => Err(Failure { seed, why, options: Box::new(options) }),
         }
@@ -131,7 +133,7 @@ fn make_rig(kind: RigKind) -> Rig {
 const EPOCH: u64 = 1 << 44;
 
 /// Clears the wire and the events of the finished scenario, and moves the clock to the next epoch.
-fn tidied(mut rig: Rig) -> Rig {
+fn reset_rig(mut rig: Rig) -> Rig {
     rig.wire.clear();
     rig.settle();
     for device in &rig.devices {

@@ -10,19 +10,19 @@ use feroce_engine::verbs::{AsyncEvent, Completion, CompletionOpcode, Extra, Stat
 use feroce_wire::Qpn;
 
 use super::check::Check;
-use super::coverage::Tally;
+use super::coverage::Coverage;
 use super::layout::Range;
 use super::memory::Memory;
 use super::options::Options;
-use super::random::Draw;
-use super::request::{Failure, Op, Peer, Request, Trouble};
-use super::workload::SidePlan;
+use super::random::Random;
+use super::request::{ErrorEvent, Failure, Op, PeerReport, Request};
+use super::side_workload::SideWorkload;
 
 /// A request that the peer refused with a NAK.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Refused {
     /// How the peer's program learned of the refusal.
-    pub how: Peer,
+    pub report: PeerReport,
     /// Index of the request, if known.
     pub index: Option<usize>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Refused {
 #[derive(Debug)]
 pub(super) struct Side {
     /// Requests and receives that the program posts.
-    pub plan: SidePlan,
+    pub workload: SideWorkload,
     /// QP number.
     pub qpn: Qpn,
     /// Indices of the requests that consume a receive, in order of the receives.
@@ -90,19 +90,19 @@ pub(super) struct Model {
     /// Memory of both ends.
     pub memory: Memory,
     /// Generator for the bytes that a program writes into memory after a request completed.
-    pub draw: Draw,
+    pub random: Random,
     /// Current time.
     pub now: Instant,
     /// Cumulative number of frames that the wire lost, duplicated, delayed or corrupted, over time.
-    pub hurts: Vec<(Instant, u64)>,
+    pub faults_over_time: Vec<(Instant, u64)>,
     /// Time at which the wire faults ended.
     pub healed_at: Option<Instant>,
     /// By end, the word that several QPs add to.
     pub shared_words: [Option<Range>; 2],
     /// By end of the shared word: value before each completed addition, and the value added.
-    pub sums: [Vec<(u64, u64)>; 2],
+    pub shared_adds: [Vec<(u64, u64)>; 2],
     /// Counts of what happened.
-    pub tally: Tally,
+    pub coverage: Coverage,
 }
 
 const RECEIVE: u64 = 1 << 63;
@@ -114,12 +114,12 @@ pub(super) fn wr_id(pair: usize, index: usize, is_receive: bool) -> u64 {
 
 impl Side {
     /// Creates the state of a QP before its first request.
-    pub fn new(plan: SidePlan, qpn: Qpn) -> Self {
-        let consumers = (0..plan.requests.len())
-            .filter(|&index| plan.requests[index].op.consumes_receive())
+    pub fn new(workload: SideWorkload, qpn: Qpn) -> Self {
+        let consumers = (0..workload.requests.len())
+            .filter(|&index| workload.requests[index].op.consumes_receive())
             .collect();
         Self {
-            plan,
+            workload,
             qpn,
             consumers,
             posted: Vec::new(),
@@ -152,29 +152,30 @@ impl Side {
 impl Model {
     /// Sets the time and the cumulative number of frames that the wire lost, duplicated, delayed or
     /// corrupted.
-    pub fn advance(&mut self, now: Instant, hurt: u64) {
+    pub fn advance(&mut self, now: Instant, faulted: u64) {
         self.now = now;
-        if self.hurts.last().map_or(0, |(_, sum)| *sum) != hurt {
-            self.hurts.push((now, hurt));
+        if self.faults_over_time.last().map_or(0, |(_, sum)| *sum) != faulted {
+            self.faults_over_time.push((now, faulted));
         }
     }
 
     /// Returns how many frames were lost, duplicated, delayed or corrupted at `from` or later.
-    pub fn hurt_since(&self, from: Instant) -> u64 {
-        let before = self.hurts.partition_point(|(at, _)| *at < from);
-        let sum = |until: usize| until.checked_sub(1).map_or(0, |last| self.hurts[last].1);
-        sum(self.hurts.len()) - sum(before)
+    pub fn faulted_since(&self, from: Instant) -> u64 {
+        let before = self.faults_over_time.partition_point(|(at, _)| *at < from);
+        let sum =
+            |until: usize| until.checked_sub(1).map_or(0, |last| self.faults_over_time[last].1);
+        sum(self.faults_over_time.len()) - sum(before)
     }
 
     /// Returns a send request.
     pub fn request(&self, pair: usize, end: usize, index: usize) -> &Request {
-        &self.sides[pair][end].plan.requests[index]
+        &self.sides[pair][end].workload.requests[index]
     }
 
     /// Returns how a request must fail, and how many of its bytes arrive before the failure.
     pub fn must_fail(&self, pair: usize, end: usize, index: usize) -> Option<(Failure, usize)> {
         let receive = self.sides[pair][end].receive_of(index);
-        let receives = &self.sides[pair][1 - end].plan.receives;
+        let receives = &self.sides[pair][1 - end].workload.receives;
         let receive = receive.and_then(|receive| receives.get(receive));
         self.request(pair, end, index).must_fail(receive, self.options.mtu_bytes())
     }
@@ -214,7 +215,7 @@ impl Model {
     }
 
     fn identify(&mut self, end: usize, completion: Completion) -> Result<Entry, String> {
-        self.tally.status(completion.status);
+        self.coverage.status(completion.status);
         let id = completion.wr_id;
         let pair = usize::try_from((id & !RECEIVE) >> 32).expect("31 bits");
         let index = usize::try_from(id & 0xffff_ffff).expect("32 bits");
@@ -224,7 +225,7 @@ impl Model {
         let side = side.ok_or_else(|| format!("completion of no known QP: {completion:?}"))?;
         let posted = if is_receive { side.receives_posted.len() } else { side.posted.len() };
         if index >= posted || completion.qp != side.qpn {
-            return Err(format!("{}: completed, but never posted on this QP", name(&entry)));
+            return Err(format!("{}: completed, but never posted on this QP", describe(&entry)));
         }
         Ok(entry)
     }
@@ -241,21 +242,24 @@ impl Model {
                     let queue = usize::from(entry.is_receive);
                     let skipped = next[queue]..entry.index;
                     if entry.index < next[queue] {
-                        return Err(format!("{}: completed twice or out of order", name(entry)));
+                        return Err(format!(
+                            "{}: completed twice or out of order",
+                            describe(entry)
+                        ));
                     }
                     for index in skipped {
                         let silent = !entry.is_receive
                             && !self.options.all_signaled
-                            && !side.plan.requests[index].signaled;
+                            && !side.workload.requests[index].signaled;
                         if !silent {
                             return Err(format!(
                                 "{}: the completion of {index} is missing",
-                                name(entry)
+                                describe(entry)
                             ));
                         }
                     }
                     if (flushing[queue] || side.killed) && !entry.is_flush() {
-                        return Err(format!("{}: not flushed after an error", name(entry)));
+                        return Err(format!("{}: not flushed after an error", describe(entry)));
                     }
                     next[queue] = entry.index + 1;
                     flushing[queue] |= !entry.completion.is_success();
@@ -267,10 +271,11 @@ impl Model {
 
     fn receive_succeeded(&mut self, entry: &Entry) -> Check {
         let &Entry { pair, end, index, completion, .. } = entry;
-        let lane = &self.sides[pair][1 - end];
-        let sender = lane.consumers.get(index).filter(|&&sender| sender < lane.posted.len());
+        let sender_side = &self.sides[pair][1 - end];
+        let sender =
+            sender_side.consumers.get(index).filter(|&&sender| sender < sender_side.posted.len());
         let Some(&sender) = sender else {
-            return Err(format!("{}: received a message that was never sent", name(entry)));
+            return Err(format!("{}: received a message that was never sent", describe(entry)));
         };
         let request = self.request(pair, 1 - end, sender).clone();
         let opcode = match request.op {
@@ -280,7 +285,7 @@ impl Model {
         let extra = match (request.op, request.remote) {
             (Op::SendImm(imm) | Op::WriteImm(imm), _) => Extra::Immediate(imm),
             (Op::SendInvalidate, Some(remote)) => {
-                Extra::Invalidated(self.memory.name(end, remote.area).1)
+                Extra::Invalidated(self.memory.addr_and_key(end, remote.area).1)
             }
             _ => Extra::None,
         };
@@ -292,37 +297,40 @@ impl Model {
         );
         let must = (opcode, request.payload.len(), extra, request.solicited);
         if is != must {
-            return Err(format!("{}: got {is:?}, expected {must:?}", name(entry)));
+            return Err(format!("{}: got {is:?}, expected {must:?}", describe(entry)));
         }
-        let local = self.sides[pair][end].plan.receives[index].local.clone();
+        let local = self.sides[pair][end].workload.receives[index].local.clone();
         if request.op.is_send() {
-            self.memory.expect(&local, &request.payload, || format!("{}: payload", name(entry)))?;
+            self.memory
+                .expect(&local, &request.payload, || format!("{}: payload", describe(entry)))?;
         }
         let side = &mut self.sides[pair][end];
         (side.received, side.receives_resolved) = (index + 1, index + 1);
         self.executed(pair, 1 - end, sender + 1)?;
-        self.memory.scribble(&local, &mut self.draw);
+        self.memory.overwrite(&local, &mut self.random);
         Ok(())
     }
 
     /// Receive `index` failed because of the message that consumed it.
     fn receive_failed(&mut self, entry: &Entry) -> Check {
         let &Entry { pair, end, index, completion, .. } = entry;
-        let lane = &self.sides[pair][1 - end];
-        let sender = lane.consumers.get(index).filter(|&&sender| sender < lane.posted.len());
+        let sender_side = &self.sides[pair][1 - end];
+        let sender =
+            sender_side.consumers.get(index).filter(|&&sender| sender < sender_side.posted.len());
         let Some(&sender) = sender else {
-            return Err(format!("{}: failed, but no message consumed it", name(entry)));
+            return Err(format!("{}: failed, but no message consumed it", describe(entry)));
         };
-        let seen = Peer::Receive(completion.status);
+        let seen = PeerReport::Receive(completion.status);
         let must =
             self.must_fail(pair, 1 - end, sender).filter(|(failure, _)| failure.peer == seen);
-        let receive = &self.sides[pair][end].plan.receives[index];
-        let (local, doom) = (receive.local.clone(), receive.doom);
-        let may = doom.is_some_and(|doom| {
-            self.memory.is_gone(doom.end, doom.area) && doom.failures.iter().any(|f| f.peer == seen)
+        let receive = &self.sides[pair][end].workload.receives[index];
+        let (local, risk) = (receive.local.clone(), receive.risk);
+        let may = risk.is_some_and(|risk| {
+            self.memory.is_deregistered(risk.end, risk.area)
+                && risk.failures.iter().any(|f| f.peer == seen)
         });
         if must.is_none() && !may {
-            return Err(format!("{}: failed without a reason", name(entry)));
+            return Err(format!("{}: failed without a reason", describe(entry)));
         }
         self.executed(pair, 1 - end, sender)?;
         if let Some((_, arrived)) = must {
@@ -330,11 +338,11 @@ impl Model {
             if request.op.is_send() {
                 let bytes = request.payload[..arrived].to_vec();
                 self.memory.expect(&local, &bytes, || {
-                    format!("{}: payload before it failed", name(entry))
+                    format!("{}: payload before it failed", describe(entry))
                 })?;
             }
         }
-        self.sides[pair][1 - end].refused = Some(Refused { how: seen, index: Some(sender) });
+        self.sides[pair][1 - end].refused = Some(Refused { report: seen, index: Some(sender) });
         let side = &mut self.sides[pair][end];
         side.receives_resolved = index + 1;
         side.broken = true;
@@ -342,15 +350,15 @@ impl Model {
     }
 
     fn event(&mut self, end: usize, event: AsyncEvent) -> Check {
-        let (qpn, trouble) = match event {
-            AsyncEvent::QpAccessError(qpn) => (qpn, Trouble::Access),
-            AsyncEvent::QpRequestError(qpn) => (qpn, Trouble::Request),
+        let (qpn, error_event) = match event {
+            AsyncEvent::QpAccessError(qpn) => (qpn, ErrorEvent::Access),
+            AsyncEvent::QpRequestError(qpn) => (qpn, ErrorEvent::Request),
             AsyncEvent::SqDrained(qpn) => return self.sq_drained(end, qpn),
             other => return Err(format!("end {end}: unexpected event {other:?}")),
         };
-        self.tally.trouble(trouble);
+        self.coverage.error_event(error_event);
         let pair = self.pair_of(end, qpn)?;
-        let Some(index) = self.refused_with(pair, 1 - end, trouble) else {
+        let Some(index) = self.refused_with(pair, 1 - end, error_event) else {
             return Err(format!("end {end}, pair {pair}: unexpected event {event:?}"));
         };
         if self.sides[pair][end].is_dead() {
@@ -359,25 +367,31 @@ impl Model {
         if let Some(index) = index {
             self.executed(pair, 1 - end, index)?;
         }
-        self.sides[pair][1 - end].refused = Some(Refused { how: Peer::Event(trouble), index });
+        self.sides[pair][1 - end].refused =
+            Some(Refused { report: PeerReport::Event(error_event), index });
         self.sides[pair][end].broken = true;
         Ok(())
     }
 
     /// Returns `Some` if a request of the QP may have been refused with this event, with the index
     /// of the request if it is known.
-    fn refused_with(&self, pair: usize, end: usize, trouble: Trouble) -> Option<Option<usize>> {
+    fn refused_with(
+        &self,
+        pair: usize,
+        end: usize,
+        error_event: ErrorEvent,
+    ) -> Option<Option<usize>> {
         let side = &self.sides[pair][end];
-        let seen = Peer::Event(trouble);
+        let seen = PeerReport::Event(error_event);
         // Includes a READ that completed long ago: the responder checks the key again for a late
         // duplicate.
-        let doomed = side.plan.requests[..side.posted.len()].iter().any(|request| {
-            request.doom.is_some_and(|doom| {
-                let fits = doom.failures.iter().any(|failure| failure.peer == seen);
-                self.memory.is_gone(doom.end, doom.area) && fits
+        let at_risk = side.workload.requests[..side.posted.len()].iter().any(|request| {
+            request.risk.is_some_and(|risk| {
+                let fits = risk.failures.iter().any(|failure| failure.peer == seen);
+                self.memory.is_deregistered(risk.end, risk.area) && fits
             })
         });
-        if doomed {
+        if at_risk {
             return Some(None);
         }
         let failures = (side.executed..side.posted.len())
@@ -393,7 +407,7 @@ impl Model {
     /// The send queue has drained: no request is partly sent.
     fn sq_drained(&mut self, end: usize, qpn: Qpn) -> Check {
         let pair = self.pair_of(end, qpn)?;
-        self.tally.drained += 1;
+        self.coverage.drained += 1;
         let side = &mut self.sides[pair][end];
         if side.held_from.is_none() || side.drained {
             return Err(format!(
@@ -420,12 +434,12 @@ impl Model {
             let (is, must) =
                 ((completion.opcode, completion.byte_len as usize), (opcode, returned));
             if is != must {
-                return Err(format!("{}: got {is:?}, expected {must:?}", name(entry)));
+                return Err(format!("{}: got {is:?}, expected {must:?}", describe(entry)));
             }
             return self.succeeded(pair, end, index);
         }
         self.check_failure(pair, end, index, completion.status)
-            .map_err(|why| format!("{}: {why}", name(entry)))?;
+            .map_err(|why| format!("{}: {why}", describe(entry)))?;
         let side = &mut self.sides[pair][end];
         (side.resolved, side.failed, side.broken) = (index + 1, true, true);
         Ok(())
@@ -442,7 +456,7 @@ impl Model {
     fn flushed(&mut self, entry: &Entry) -> Check {
         let &Entry { pair, end, index, .. } = entry;
         if !self.sides[pair][end].is_dead() {
-            return Err(format!("{}: flushed, but the QP is not in ERR", name(entry)));
+            return Err(format!("{}: flushed, but the QP is not in ERR", describe(entry)));
         }
         if entry.is_receive {
             self.sides[pair][end].receives_resolved = index + 1;
@@ -459,18 +473,18 @@ impl Model {
         let what = || format!("pair {pair}, end {end}, request {index}");
         self.executed(pair, end, index + 1)?;
         let request = self.request(pair, end, index).clone();
-        self.tally.success(&request);
+        self.coverage.success(&request);
         if request.shared_word {
-            self.take_sum(pair, end, &request)?;
+            self.record_shared_add(pair, end, &request)?;
         } else if request.op.returns_data() {
             self.memory.expect(&request.local, &request.payload, || format!("{}: data", what()))?;
         }
         if !request.keeps_local && !request.inline {
-            self.memory.scribble(&request.local, &mut self.draw);
+            self.memory.overwrite(&request.local, &mut self.random);
         }
         if request.op == Op::Read && !request.keeps_remote {
             let source: Vec<_> = request.remote_range(1 - end).into_iter().collect();
-            self.memory.scribble(&source, &mut self.draw);
+            self.memory.overwrite(&source, &mut self.random);
         }
         let side = &mut self.sides[pair][end];
         (side.succeeded, side.resolved) = (index + 1, index + 1);
@@ -478,8 +492,8 @@ impl Model {
     }
 
     /// Checks and records what a fetch and add on the shared word returned.
-    fn take_sum(&mut self, pair: usize, end: usize, request: &Request) -> Check {
-        let returned = self.memory.returned_word(&request.local);
+    fn record_shared_add(&mut self, pair: usize, end: usize, request: &Request) -> Check {
+        let returned = self.memory.atomic_result(&request.local);
         let Op::FetchAdd(added) = request.op else {
             unreachable!("the shared word is only the target of fetch and add")
         };
@@ -488,7 +502,7 @@ impl Model {
                 "pair {pair}, end {end}: {added:#x} added twice, to {returned:#x}"
             ));
         }
-        self.sums[1 - end].push((returned, added));
+        self.shared_adds[1 - end].push((returned, added));
         Ok(())
     }
 
@@ -512,7 +526,7 @@ impl Model {
                     format!("{}: completed, but in the peer's memory", what())
                 })?;
                 if !request.keeps_remote {
-                    self.memory.scribble(&[target], &mut self.draw);
+                    self.memory.overwrite(&[target], &mut self.random);
                 }
             }
             self.sides[pair][end].executed = index + 1;
@@ -521,7 +535,7 @@ impl Model {
     }
 }
 
-fn name(entry: &Entry) -> String {
+fn describe(entry: &Entry) -> String {
     let kind = if entry.is_receive { "receive" } else { "request" };
     let Entry { pair, end, index, completion, .. } = entry;
     format!("pair {pair}, end {end}, {kind} {index} ({})", completion.status)

@@ -9,7 +9,7 @@ use feroce_engine::qp::MAX_RD_ATOMIC;
 use feroce_engine::qp::attributes::ack_timeout;
 use feroce_wire::{PathMtu, Psn, RnrTimer};
 
-use super::random::Draw;
+use super::random::Random;
 use crate::ports::RigPorts;
 use crate::wire::WireFaults;
 
@@ -34,7 +34,7 @@ pub const MAX_INLINE: usize = 64;
 
 /// When receives are posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Supply {
+pub enum ReceiveTiming {
     /// Before all requests.
     Early,
     /// Around the time of the requests.
@@ -94,7 +94,7 @@ pub struct Options {
     /// Time span in which send requests are posted.
     pub span: Duration,
     /// When receives are posted.
-    pub supply: Supply,
+    pub receive_timing: ReceiveTiming,
     /// Percentage of requests that cannot succeed.
     pub bad: u32,
     /// One QP is moved to ERR during the scenario.
@@ -104,74 +104,74 @@ pub struct Options {
     /// One QP is moved to SQD and back to RTS.
     pub drain: bool,
     /// Some memory regions are deregistered during the scenario.
-    pub withdraw: bool,
+    pub deregister: bool,
     /// At the end, all QPs are moved to ERR instead of being destroyed as they are.
     pub flush_at_end: bool,
 }
 
 impl Options {
     /// Generates the options from `random`.
-    pub fn draw(draw: &mut Draw) -> Self {
-        let pairs = draw.weighted(&[(60, 1), (25, 2), (10, 3), (5, 4)]);
-        let delay = draw.pick(&[100, 1000, 5000, 20_000, 100_000]);
+    pub fn generate(random: &mut Random) -> Self {
+        let pairs = random.weighted(&[(60, 1), (25, 2), (10, 3), (5, 4)]);
+        let delay = random.pick(&[100, 1000, 5000, 20_000, 100_000]);
         let delay = Duration::from_nanos(delay);
-        let faults = draw_faults(draw);
+        let faults = random_faults(random);
         let timeout = safe_timeout(delay, faults.jitter);
-        let limits = [0, 1].map(|_| Limits::draw(draw, timeout));
+        let limits = [0, 1].map(|_| Limits::generate(random, timeout));
         Self {
             rig: RigKind {
-                window: draw.pick(&WINDOWS),
-                plain_keys: draw.percent(50),
+                window: random.pick(&WINDOWS),
+                plain_keys: random.percent(50),
                 congestion: false,
             },
             pairs,
-            mtu: draw.weighted(&[
+            mtu: random.weighted(&[
                 (50, PathMtu::Mtu256),
                 (20, PathMtu::Mtu512),
                 (15, PathMtu::Mtu1024),
                 (8, PathMtu::Mtu2048),
                 (7, PathMtu::Mtu4096),
             ]),
-            v6: draw.percent(30),
-            flow_control: draw.percent(25),
-            max_rd_atomic: draw.weighted(&[(4, 0), (30, 1), (26, 2), (20, 4), (20, 16)]),
-            psns: (0..pairs).map(|_| [0, 1].map(|_| draw_psn(draw))).collect(),
+            v6: random.percent(30),
+            flow_control: random.percent(25),
+            max_rd_atomic: random.weighted(&[(4, 0), (30, 1), (26, 2), (20, 4), (20, 16)]),
+            psns: (0..pairs).map(|_| [0, 1].map(|_| random_psn(random))).collect(),
             limits,
             delay,
             faults,
-            queue: draw.weighted(&[(10, 1), (20, 4), (70, 32)]),
-            all_signaled: draw.percent(25),
-            shared_cq: draw.percent(40),
-            requests: draw.weighted(&[(40, 4), (40, 10), (17, 24), (3, 100)]),
-            span: Duration::from_micros(draw.pick(&[0, 20, 200, 2000])),
-            supply: draw.weighted(&[
-                (45, Supply::Early),
-                (25, Supply::Paced),
-                (15, Supply::Late),
-                (15, Supply::Scarce),
+            queue: random.weighted(&[(10, 1), (20, 4), (70, 32)]),
+            all_signaled: random.percent(25),
+            shared_cq: random.percent(40),
+            requests: random.weighted(&[(40, 4), (40, 10), (17, 24), (3, 100)]),
+            span: Duration::from_micros(random.pick(&[0, 20, 200, 2000])),
+            receive_timing: random.weighted(&[
+                (45, ReceiveTiming::Early),
+                (25, ReceiveTiming::Paced),
+                (15, ReceiveTiming::Late),
+                (15, ReceiveTiming::Scarce),
             ]),
-            bad: draw.weighted(&[(60, 0), (25, 5), (15, 25)]),
-            kill: draw.percent(8),
-            cut: draw.percent(10),
-            drain: draw.percent(15),
-            withdraw: draw.percent(15),
-            flush_at_end: draw.percent(50),
+            bad: random.weighted(&[(60, 0), (25, 5), (15, 25)]),
+            kill: random.percent(8),
+            cut: random.percent(10),
+            drain: random.percent(15),
+            deregister: random.percent(15),
+            flush_at_end: random.percent(50),
         }
     }
 
     /// Turns on congestion control in some scenarios. `random` is a separate generator, so that the
     /// other options do not depend on this choice.
-    pub fn draw_congestion(&mut self, draw: &mut Draw) {
-        if draw.percent(20) {
+    pub fn add_congestion(&mut self, random: &mut Random) {
+        if random.percent(20) {
             self.rig = RigKind { window: WINDOWS[1], plain_keys: false, congestion: true };
-            self.faults.mark = draw.pick(&[10_000, 200_000, 1_000_000]);
+            self.faults.mark = random.pick(&[10_000, 200_000, 1_000_000]);
         }
     }
 
     /// Returns true if long WRITEs and READs are split into several messages: in half of the
     /// eligible scenarios, or in all of them on ports with super-frames. The choice uses a PSN
     /// instead of a new random number, which would change all later choices of every scenario.
-    pub fn split(&self) -> bool {
+    pub fn splits_messages(&self) -> bool {
         let chosen = RigPorts::have_super_frames() || self.psns[0][0].value().is_multiple_of(2);
         self.rig.plain_keys && !self.flow_control && chosen
     }
@@ -180,7 +180,7 @@ impl Options {
     /// the largest depth.
     pub fn depth(&self) -> u8 {
         match self.max_rd_atomic {
-            16 if self.split() => MAX_RD_ATOMIC,
+            16 if self.splits_messages() => MAX_RD_ATOMIC,
             depth => depth,
         }
     }
@@ -198,7 +198,7 @@ impl Options {
     }
 
     /// Returns true if QPs of `end` may time out without any fault.
-    pub fn is_impatient(&self, end: usize) -> bool {
+    pub fn may_time_out_early(&self, end: usize) -> bool {
         let timeout = self.limits[end].timeout;
         let in_time = timeout >= safe_timeout(self.delay, self.faults.jitter);
         // Rate control also delays packets beyond the timeout.
@@ -206,21 +206,21 @@ impl Options {
     }
 
     /// Maximum one-way delay of a frame.
-    pub fn longest_way(&self) -> Duration {
+    pub fn max_one_way_delay(&self) -> Duration {
         self.delay + self.faults.jitter
     }
 }
 
 impl Limits {
-    fn draw(draw: &mut Draw, safe: u8) -> Self {
-        let patient = safe + draw.weighted(&[(60, 0), (30, 1), (10, 4)]);
+    fn generate(random: &mut Random, safe: u8) -> Self {
+        let patient = safe + random.weighted(&[(60, 0), (30, 1), (10, 4)]);
         let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         Self {
-            timeout: draw.weighted(&[(90, patient), (7, safe.saturating_sub(3).max(1)), (3, 0)]),
-            retry_cnt: draw.weighted(&[(70, 7), (10, 3), (10, 1), (10, 0)]),
-            rnr_retry: draw.weighted(&[(70, 7), (10, 6), (10, 1), (10, 0)]),
-            min_rnr_timer: draw.weighted(&[(50, 1), (30, 5), (18, 12), (1, 0), (1, 31)]),
-            access: draw.weighted(&[
+            timeout: random.weighted(&[(90, patient), (7, safe.saturating_sub(3).max(1)), (3, 0)]),
+            retry_cnt: random.weighted(&[(70, 7), (10, 3), (10, 1), (10, 0)]),
+            rnr_retry: random.weighted(&[(70, 7), (10, 6), (10, 1), (10, 0)]),
+            min_rnr_timer: random.weighted(&[(50, 1), (30, 5), (18, 12), (1, 0), (1, 31)]),
+            access: random.weighted(&[
                 (85, all),
                 (5, Access::REMOTE_READ | Access::REMOTE_ATOMIC),
                 (5, Access::REMOTE_WRITE | Access::REMOTE_ATOMIC),
@@ -247,28 +247,29 @@ fn safe_timeout(delay: Duration, jitter: Duration) -> u8 {
     (1..32).find(|&n| ack_timeout(n).is_some_and(|timeout| timeout > round_trip)).expect("short")
 }
 
-fn draw_faults(draw: &mut Draw) -> WireFaults {
-    if draw.percent(25) {
+fn random_faults(random: &mut Random) -> WireFaults {
+    if random.percent(25) {
         return WireFaults::default();
     }
-    let strength =
-        |draw: &mut Draw| draw.weighted(&[(50, 0), (20, 10_000), (20, 50_000), (10, 200_000)]);
-    let jitter = draw.weighted(&[(30, 1), (30, 10), (20, 50), (15, 200), (5, 2000)]);
+    let strength = |random: &mut Random| {
+        random.weighted(&[(50, 0), (20, 10_000), (20, 50_000), (10, 200_000)])
+    };
+    let jitter = random.weighted(&[(30, 1), (30, 10), (20, 50), (15, 200), (5, 2000)]);
     WireFaults {
-        loss: strength(draw),
-        duplicate: strength(draw),
-        reorder: strength(draw),
-        corrupt: strength(draw),
+        loss: strength(random),
+        duplicate: strength(random),
+        reorder: strength(random),
+        corrupt: strength(random),
         mark: 0,
         jitter: Duration::from_micros(jitter),
     }
 }
 
 /// Returns a starting PSN, often so close to the wrap that the scenario crosses it.
-fn draw_psn(draw: &mut Draw) -> Psn {
-    let near = u32::try_from(draw.below(40)).expect("small");
-    let far = u32::try_from(draw.below(1 << 24)).expect("24 bits");
-    draw.weighted(&[
+fn random_psn(random: &mut Random) -> Psn {
+    let near = u32::try_from(random.below(40)).expect("small");
+    let far = u32::try_from(random.below(1 << 24)).expect("24 bits");
+    random.weighted(&[
         (50, Psn::new(0).add((1 << 24) - near)),
         (10, Psn::new((1 << 23) - near)),
         (40, Psn::new(far)),

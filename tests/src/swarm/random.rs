@@ -7,9 +7,9 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// A seeded random number generator.
 #[derive(Debug, Clone)]
-pub struct Draw(Xoshiro256StarStar);
+pub struct Random(Xoshiro256StarStar);
 
-impl Draw {
+impl Random {
     /// Creates a generator with `seed`.
     pub fn new(seed: u64) -> Self {
         Self(Xoshiro256StarStar::seed_from_u64(seed))

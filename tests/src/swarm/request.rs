@@ -105,18 +105,18 @@ pub enum Flaw {
 
 /// How the peer's program learns of a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
+pub enum PeerReport {
     /// The peer's program does not learn of the failure.
-    Unaware,
+    Nothing,
     /// An asynchronous event.
-    Event(Trouble),
+    Event(ErrorEvent),
     /// A receive that completes with this status.
     Receive(Status),
 }
 
 /// The asynchronous events that a refused request causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
+pub enum ErrorEvent {
     /// Access error.
     Access,
     /// Request error.
@@ -129,34 +129,40 @@ pub struct Failure {
     /// Status of the requester's completion.
     pub requester: Status,
     /// How the peer's program learns of the failure.
-    pub peer: Peer,
+    pub peer: PeerReport,
 }
 
 /// Refused with an access error.
 pub const ACCESS: Failure =
-    Failure { requester: Status::RemoteAccess, peer: Peer::Event(Trouble::Access) };
+    Failure { requester: Status::RemoteAccess, peer: PeerReport::Event(ErrorEvent::Access) };
 /// Refused as invalid.
-pub const INVALID: Failure =
-    Failure { requester: Status::RemoteInvalidRequest, peer: Peer::Event(Trouble::Request) };
+pub const INVALID: Failure = Failure {
+    requester: Status::RemoteInvalidRequest,
+    peer: PeerReport::Event(ErrorEvent::Request),
+};
 /// The requester's local memory is not registered for the request.
 pub const LOCAL_PROTECTION: Failure = local(Status::LocalProtection);
 /// The message is longer than the receive.
-pub const TOO_LONG: Failure =
-    Failure { requester: Status::RemoteInvalidRequest, peer: Peer::Receive(Status::LocalLength) };
+pub const TOO_LONG: Failure = Failure {
+    requester: Status::RemoteInvalidRequest,
+    peer: PeerReport::Receive(Status::LocalLength),
+};
 /// The receive uses memory that is not registered for it.
-pub const BAD_RECEIVE: Failure =
-    Failure { requester: Status::RemoteOperational, peer: Peer::Receive(Status::LocalProtection) };
+pub const BAD_RECEIVE: Failure = Failure {
+    requester: Status::RemoteOperational,
+    peer: PeerReport::Receive(Status::LocalProtection),
+};
 /// An access error of a WRITE with immediate that is a single packet: the receive is already
 /// consumed.
-const ACCESS_TIED: Failure =
-    Failure { requester: Status::RemoteAccess, peer: Peer::Receive(Status::LocalAccess) };
+const ACCESS_WITH_IMMEDIATE: Failure =
+    Failure { requester: Status::RemoteAccess, peer: PeerReport::Receive(Status::LocalAccess) };
 
 /// The region of a READ is gone, but the peer's program gets no event. Either the READ was a
 /// duplicate, so the responder's QP stays in RTS, or the responder's QP was already in ERR.
 pub const READ_GONE: Failure = local(Status::RemoteAccess);
 
 const fn local(requester: Status) -> Failure {
-    Failure { requester, peer: Peer::Unaware }
+    Failure { requester, peer: PeerReport::Nothing }
 }
 
 impl Flaw {
@@ -178,8 +184,8 @@ impl Flaw {
         Self::Invalidated,
     ];
 
-    /// Returns how a request with the flaw fails. `tied`: its first packet carries an immediate.
-    pub fn failure(self, tied: bool) -> Failure {
+    /// Returns how a request with the flaw fails. `with_immediate`: its first packet carries an immediate.
+    pub fn failure(self, with_immediate: bool) -> Failure {
         match self {
             Self::LocalKey | Self::LocalBounds | Self::LocalRights => LOCAL_PROTECTION,
             Self::AtomicLength => local(Status::LocalLength),
@@ -191,9 +197,9 @@ impl Flaw {
             | Self::RemoteRights
             | Self::RemoteDomain
             | Self::Invalidated
-                if tied =>
+                if with_immediate =>
             {
-                ACCESS_TIED
+                ACCESS_WITH_IMMEDIATE
             }
             _ => ACCESS,
         }
@@ -201,13 +207,13 @@ impl Flaw {
 
     /// Returns true if the requester detects the flaw and sends nothing.
     pub fn is_local(self) -> bool {
-        self.failure(false).peer == Peer::Unaware
+        self.failure(false).peer == PeerReport::Nothing
     }
 }
 
 /// A region that is deregistered while a request uses it. The request may succeed or fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Doom {
+pub struct RevocationRisk {
     /// End that the region belongs to.
     pub end: usize,
     /// The region.
@@ -240,7 +246,7 @@ pub struct Request {
     /// Reason why the request must fail.
     pub flaw: Option<Flaw>,
     /// Region that is deregistered during the scenario, if the request uses one.
-    pub doom: Option<Doom>,
+    pub risk: Option<RevocationRisk>,
     /// A later request uses the same local bytes, so they must not be overwritten.
     pub keeps_local: bool,
     /// A later request uses the same remote bytes, so they must not be overwritten.
@@ -263,7 +269,7 @@ impl Request {
             signaled: true,
             solicited: false,
             flaw: None,
-            doom: None,
+            risk: None,
             keeps_local: false,
             keeps_remote: false,
             shared_word: false,
@@ -282,27 +288,32 @@ impl Request {
     /// bytes arrive before the failure.
     pub fn must_fail(&self, receive: Option<&Receive>, mtu: usize) -> Option<(Failure, usize)> {
         let last = self.payload.len().div_ceil(mtu).max(1) - 1;
-        let own = |flaw: Flaw| match flaw {
+        let own_failure = |flaw: Flaw| match flaw {
             Flaw::NotInvalidatable => (last, flaw.failure(false)),
             _ => (0, flaw.failure(last == 0 && matches!(self.op, Op::WriteImm(_)))),
         };
-        let own = self.flaw.map(own);
-        let leaves = !self.flaw.is_some_and(Flaw::is_local);
-        let receive = receive.filter(|_| leaves && self.op.is_send());
-        let met = receive.and_then(|receive| self.meets(receive, mtu));
+        let own_failure = self.flaw.map(own_failure);
+        let is_sent = !self.flaw.is_some_and(Flaw::is_local);
+        let receive = receive.filter(|_| is_sent && self.op.is_send());
+        let from_receive = receive.and_then(|receive| self.receive_failure(receive, mtu));
         // The earlier packet decides. Within one packet the length is checked first, then the key
         // to invalidate, then the memory of the receive.
-        let first = match (own, met) {
-            (Some(own), Some(met)) if met.0 < own.0 || (met.0 == own.0 && met.1 == TOO_LONG) => met,
-            (Some(own), _) => own,
-            (None, met) => met?,
+        let first = match (own_failure, from_receive) {
+            (Some(own_failure), Some(from_receive))
+                if from_receive.0 < own_failure.0
+                    || (from_receive.0 == own_failure.0 && from_receive.1 == TOO_LONG) =>
+            {
+                from_receive
+            }
+            (Some(own_failure), _) => own_failure,
+            (None, from_receive) => from_receive?,
         };
         Some((first.1, first.0 * mtu))
     }
 
     /// Returns the index of the packet at which a SEND fails because of the receive, and the
     /// failure.
-    fn meets(&self, receive: &Receive, mtu: usize) -> Option<(usize, Failure)> {
+    fn receive_failure(&self, receive: &Receive, mtu: usize) -> Option<(usize, Failure)> {
         if receive.wrong_key && !self.payload.is_empty() {
             let short = self.payload.len().min(mtu) > receive.capacity();
             return Some((0, if short { TOO_LONG } else { BAD_RECEIVE }));
@@ -322,7 +333,7 @@ pub struct Receive {
     /// The first entry that is not empty has a wrong key.
     pub wrong_key: bool,
     /// Region that is deregistered during the scenario, if the request uses one.
-    pub doom: Option<Doom>,
+    pub risk: Option<RevocationRisk>,
 }
 
 impl Receive {
@@ -334,7 +345,7 @@ impl Receive {
 
 /// An action of a program or of the wire, apart from posting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum Action {
     /// Moves a QP to ERR.
     Kill {
         /// Index of the pair.
@@ -362,9 +373,9 @@ pub enum Act {
         from: Option<usize>,
     },
     /// Ends the cut of the wire.
-    Mend,
+    Restore,
     /// Deregisters a region.
-    Withdraw {
+    Deregister {
         /// End that the region belongs to.
         end: usize,
         /// The region.

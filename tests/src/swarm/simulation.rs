@@ -16,20 +16,20 @@ use feroce_engine::verbs::{
 use feroce_wire::Key;
 
 use super::check::Check;
-use super::coverage::Tally;
+use super::coverage::Coverage;
 use super::layout::Range;
 use super::memory::Memory;
 use super::model::{Model, Side, wr_id};
 use super::options::{MAX_INLINE, Options};
-use super::request::{Act, Flaw, Op, Request};
+use super::request::{Action, Flaw, Op, Request};
 use super::trace::Trace;
-use super::wire_rules::Laws;
-use super::workload::{Plan, Timed};
+use super::wire_rules::WireRules;
+use super::workload::{TimedAction, Workload};
 use crate::Rig;
 use crate::wire::WireFaults;
 
 /// Limit of device turns without progress of time. Work that needs no time must be finite.
-const SETTLE_TURNS: usize = 10_000;
+const MAX_TURNS_PER_INSTANT: usize = 10_000;
 
 /// Counters that change only after a fault on the wire.
 const RECOVERIES: [Counter; 3] =
@@ -45,28 +45,29 @@ enum Stage {
 }
 
 /// A running scenario. See the [module](self).
-pub(super) struct World<'a> {
+pub(super) struct Simulation<'a> {
     rig: &'a mut Rig,
     trace: &'a mut Trace,
     start: Instant,
     /// Value of the wire's fault count before the scenario.
-    hurt_before: u64,
+    faulted_before: u64,
     stage: Stage,
-    laws: Laws,
+    wire_rules: WireRules,
     model: Model,
-    acts: VecDeque<Timed>,
+    actions: VecDeque<TimedAction>,
     /// Number of sent frames after which the next action runs, once its time has come.
-    act_after: Option<u64>,
+    action_after_frames: Option<u64>,
     /// QPs by pair and end.
     qps: Vec<[QueuePair; 2]>,
     cqs: Vec<(usize, CompletionQueue)>,
     _pds: [ProtectionDomain; 2],
 }
 
-impl<'a> World<'a> {
+impl<'a> Simulation<'a> {
     /// Creates the QPs and registers the memory of the scenario.
-    pub fn new(plan: Plan, rig: &'a mut Rig, trace: &'a mut Trace) -> Self {
-        let Plan { options, contents, sides, acts, shared_words, later, .. } = plan;
+    pub fn new(workload: Workload, rig: &'a mut Rig, trace: &'a mut Trace) -> Self {
+        let Workload { options, contents, sides, actions, shared_words, runtime_random, .. } =
+            workload;
         let pds = [0, 1].map(|end: usize| rig.devices[end].alloc_pd());
         let memory = Memory::new(&rig.devices, &pds, &contents, options.rig.plain_keys);
         let mut cqs = Vec::new();
@@ -74,36 +75,37 @@ impl<'a> World<'a> {
         for pair in 0..options.pairs {
             qps.push(make_pair(rig, &pds, &options, pair, &mut cqs));
         }
-        let laws = Laws::new(&options, qps.iter().map(|pair| [pair[0].qpn(), pair[1].qpn()]));
+        let wire_rules =
+            WireRules::new(&options, qps.iter().map(|pair| [pair[0].qpn(), pair[1].qpn()]));
         let numbers = qps.iter().map(|pair: &[QueuePair; 2]| [pair[0].qpn(), pair[1].qpn()]);
-        let sides = sides.into_iter().zip(numbers).map(|(plans, qpns)| {
-            let [a, b] = plans;
+        let sides = sides.into_iter().zip(numbers).map(|(workloads, qpns)| {
+            let [a, b] = workloads;
             [Side::new(a, qpns[0]), Side::new(b, qpns[1])]
         });
         let model = Model {
             sides: sides.collect(),
             memory,
-            draw: later,
+            random: runtime_random,
             now: rig.now,
-            hurts: Vec::new(),
+            faults_over_time: Vec::new(),
             healed_at: None,
             shared_words,
-            sums: [Vec::new(), Vec::new()],
-            tally: Tally { scenarios: 1, ..Tally::default() },
+            shared_adds: [Vec::new(), Vec::new()],
+            coverage: Coverage { scenarios: 1, ..Coverage::default() },
             options,
         };
-        let (start, hurt_before) = (rig.now, rig.wire.hurt());
-        let acts = acts.into();
+        let (start, faulted_before) = (rig.now, rig.wire.hurt());
+        let actions = actions.into();
         Self {
             rig,
             trace,
             start,
-            hurt_before,
+            faulted_before,
             stage: Stage::Main,
-            laws,
+            wire_rules,
             model,
-            acts,
-            act_after: None,
+            actions,
+            action_after_frames: None,
             qps,
             cqs,
             _pds: pds,
@@ -112,18 +114,18 @@ impl<'a> World<'a> {
 
     /// Runs the whole scenario: first with faults, then without. In the second part everything must
     /// complete.
-    pub fn run(mut self, heal_at: Duration, wire_seed: u64) -> Result<Tally, String> {
+    pub fn run(mut self, heal_at: Duration, wire_seed: u64) -> Result<Coverage, String> {
         self.rig.wire.set_faults(self.model.options.faults, wire_seed);
         let frames_before = self.rig.wire.frames();
-        let result = self.phases(heal_at);
-        self.model.tally.time = self.rig.now.saturating_since(self.start);
+        let result = self.run_phases(heal_at);
+        self.model.coverage.time = self.rig.now.saturating_since(self.start);
         self.rig.wire.set_faults(WireFaults::default(), 0);
-        self.model.tally.frames = self.rig.wire.frames() - frames_before;
-        self.model.tally.hurt = self.rig.wire.hurt() - self.hurt_before;
-        result.map(|()| self.model.tally)
+        self.model.coverage.frames = self.rig.wire.frames() - frames_before;
+        self.model.coverage.faulted = self.rig.wire.hurt() - self.faulted_before;
+        result.map(|()| self.model.coverage)
     }
 
-    fn phases(&mut self, heal_at: Duration) -> Check {
+    fn run_phases(&mut self, heal_at: Duration) -> Check {
         let heal_at = self.start + heal_at;
         let counters_before = self.recoveries();
         self.run_until(heal_at)?;
@@ -139,13 +141,13 @@ impl<'a> World<'a> {
         self.model.check_memory()?;
         let recovered = self.recoveries().into_iter().zip(counters_before);
         let recovered: Vec<u64> = recovered.map(|(after, before)| after - before).collect();
-        if self.model.is_untroubled() && recovered.iter().any(|&count| count > 0) {
+        if self.model.is_undisturbed() && recovered.iter().any(|&count| count > 0) {
             return Err(format!("no fault happened, but {RECOVERIES:?} count {recovered:?}"));
         }
         if self.model.options.flush_at_end {
             for pair in 0..self.qps.len() {
                 for end in 0..2 {
-                    self.act(Act::Kill { pair, end })?;
+                    self.run_action(Action::Kill { pair, end })?;
                 }
             }
             self.run_until_quiet()?;
@@ -171,21 +173,21 @@ impl<'a> World<'a> {
                 self.rig.wire.in_flight()
             ));
         }
-        self.look()?;
+        self.observe_all()?;
         self.model.check_quiet()
     }
 
     /// Runs programs and devices until `until`, or until no event is left before that time.
     fn run_until(&mut self, until: Instant) -> Check {
         loop {
-            self.programs()?;
-            self.settle()?;
+            self.run_programs()?;
+            self.run_devices()?;
             for seen in self.rig.wire.take_record() {
                 self.trace.frame(&seen);
-                self.laws.check(&seen)?;
+                self.wire_rules.check(&seen)?;
             }
-            self.model.advance(self.rig.now, self.rig.wire.hurt() - self.hurt_before);
-            if self.observe()? {
+            self.model.advance(self.rig.now, self.rig.wire.hurt() - self.faulted_before);
+            if self.observe_completions()? {
                 continue; // Completions made room in the queues.
             }
             let next =
@@ -204,21 +206,22 @@ impl<'a> World<'a> {
 
     /// Returns the time of the next action or post of the programs.
     fn next_program_time(&self) -> Option<Instant> {
-        let acts = self.acts.front().map(|act| act.at);
+        let actions = self.actions.front().map(|action| action.at);
         let requests = self.model.sides.iter().flatten().flat_map(|side| {
-            let request = side.plan.requests[..side.plan.final_from.0].get(side.posted.len());
-            let receive =
-                side.plan.receives[..side.plan.final_from.1].get(side.receives_posted.len());
+            let request =
+                side.workload.requests[..side.workload.final_from.0].get(side.posted.len());
+            let receive = side.workload.receives[..side.workload.final_from.1]
+                .get(side.receives_posted.len());
             [request.map(|request| request.at), receive.map(|receive| receive.at)]
         });
         // An overdue post waits for room in its queue, not for a time.
-        let times = requests.flatten().chain(acts).map(|at| self.start + at);
+        let times = requests.flatten().chain(actions).map(|at| self.start + at);
         times.filter(|&at| at > self.rig.now).min()
     }
 
     /// Runs the actions and posts the requests that are due.
-    fn programs(&mut self) -> Check {
-        self.acts_that_are_due()?;
+    fn run_programs(&mut self) -> Check {
+        self.run_due_actions()?;
         let elapsed = self.rig.now.saturating_since(self.start);
         for pair in 0..self.qps.len() {
             for end in 0..2 {
@@ -230,72 +233,72 @@ impl<'a> World<'a> {
     }
 
     /// Like [`Rig::settle`], but runs due actions between the turns.
-    fn settle(&mut self) -> Check {
-        for _ in 0..SETTLE_TURNS {
+    fn run_devices(&mut self) -> Check {
+        for _ in 0..MAX_TURNS_PER_INSTANT {
             let devices = &self.rig.devices;
             let turned: usize = devices.iter().map(|device| device.turn(self.rig.now)).sum();
             if turned + self.rig.wire.step(self.rig.now) == 0 {
                 return Ok(());
             }
-            self.acts_that_are_due()?;
+            self.run_due_actions()?;
         }
-        Err(format!("still busy after {SETTLE_TURNS} turns without time passing"))
+        Err(format!("still busy after {MAX_TURNS_PER_INSTANT} turns without time passing"))
     }
 
-    fn acts_that_are_due(&mut self) -> Check {
+    fn run_due_actions(&mut self) -> Check {
         let elapsed = self.rig.now.saturating_since(self.start);
-        while let Some(&Timed { at, frames, act }) = self.acts.front() {
+        while let Some(&TimedAction { at, frames, action }) = self.actions.front() {
             if at > elapsed {
                 break;
             }
             let sent = self.rig.wire.frames();
-            let after = *self.act_after.get_or_insert(sent + frames);
+            let after = *self.action_after_frames.get_or_insert(sent + frames);
             if sent < after && self.model.healed_at.is_none() {
                 break;
             }
-            self.acts.pop_front();
-            self.act_after = None;
-            self.act(act)?;
+            self.actions.pop_front();
+            self.action_after_frames = None;
+            self.run_action(action)?;
         }
         Ok(())
     }
 
-    fn act(&mut self, act: Act) -> Check {
-        self.trace.note(self.rig.now, || format!("{act:?}"));
-        let (pair, end, state, notify) = match act {
-            Act::Withdraw { end, area } => {
-                self.model.memory.withdraw(end, area);
+    fn run_action(&mut self, action: Action) -> Check {
+        self.trace.note(self.rig.now, || format!("{action:?}"));
+        let (pair, end, state, notify) = match action {
+            Action::Deregister { end, area } => {
+                self.model.memory.deregister(end, area);
                 return Ok(());
             }
-            Act::Cut { from: cut } => {
+            Action::Cut { from: cut } => {
                 let drops = move |from: usize, _, _: &[u8]| cut.is_none_or(|cut| cut == from);
                 self.rig.wire.set_filter(Some(Box::new(drops)));
                 return Ok(());
             }
-            Act::Mend => {
+            Action::Restore => {
                 self.rig.wire.set_filter(None);
                 return Ok(());
             }
-            Act::Kill { pair, end } => (pair, end, QpState::Err, None),
-            Act::Drain { pair, end } => (pair, end, QpState::Sqd, Some(true)),
-            Act::Resume { pair, end } => (pair, end, QpState::Rts, None),
+            Action::Kill { pair, end } => (pair, end, QpState::Err, None),
+            Action::Drain { pair, end } => (pair, end, QpState::Sqd, Some(true)),
+            Action::Resume { pair, end } => (pair, end, QpState::Rts, None),
         };
         let attributes = QpAttributes {
             state: Some(state),
             en_sqd_async_notify: notify,
             ..QpAttributes::default()
         };
-        self.look()?; // Later completions may be a result of the state change.
+        self.observe_all()?; // Later completions may be a result of the state change.
         let result = self.qps[pair][end].modify(&attributes);
         let side = &mut self.model.sides[pair][end];
-        match (result, act) {
-            (Ok(()), Act::Kill { .. }) => side.killed = true,
-            (Ok(()), Act::Drain { .. }) => {
+        match (result, action) {
+            (Ok(()), Action::Kill { .. }) => side.killed = true,
+            (Ok(()), Action::Drain { .. }) => {
                 (side.held_from, side.drained) = (Some(side.posted.len()), false);
             }
             (Ok(()), _) => side.held_from = None,
-            (Err(_), Act::Drain { .. } | Act::Resume { .. }) if side.is_dead() => {}
-            (Err(error), _) => return Err(format!("pair {pair}, end {end}: {act:?}: {error}")),
+            (Err(_), Action::Drain { .. } | Action::Resume { .. }) if side.is_dead() => {}
+            (Err(error), _) => return Err(format!("pair {pair}, end {end}: {action:?}: {error}")),
         }
         Ok(())
     }
@@ -304,8 +307,8 @@ impl<'a> World<'a> {
     fn post_receive(&mut self, pair: usize, end: usize, elapsed: Duration) -> Result<bool, String> {
         let side = &self.model.sides[pair][end];
         let index = side.receives_posted.len();
-        let Some(receive) = side.plan.receives.get(index) else { return Ok(false) };
-        let is_final = index >= side.plan.final_from.1;
+        let Some(receive) = side.workload.receives.get(index) else { return Ok(false) };
+        let is_final = index >= side.workload.final_from.1;
         if receive.at > elapsed || (is_final && self.stage == Stage::Main) {
             return Ok(false);
         }
@@ -327,8 +330,8 @@ impl<'a> World<'a> {
     fn post_send(&mut self, pair: usize, end: usize, elapsed: Duration) -> Result<bool, String> {
         let side = &self.model.sides[pair][end];
         let index = side.posted.len();
-        let Some(request) = side.plan.requests.get(index) else { return Ok(false) };
-        let is_final = index >= side.plan.final_from.0;
+        let Some(request) = side.workload.requests.get(index) else { return Ok(false) };
+        let is_final = index >= side.workload.final_from.0;
         if request.at > elapsed || (is_final && self.stage == Stage::Main) {
             return Ok(false);
         }
@@ -347,7 +350,7 @@ impl<'a> World<'a> {
             return Ok(false);
         }
         self.trace.note(self.rig.now, || {
-            format!("end {end}, pair {pair}: request {index}: {}", show(request))
+            format!("end {end}, pair {pair}: request {index}: {}", describe(request))
         });
         self.after_post(pair, end, index);
         Ok(true)
@@ -355,12 +358,12 @@ impl<'a> World<'a> {
 
     fn after_post(&mut self, pair: usize, end: usize, index: usize) {
         let model = &mut self.model;
-        let request = &model.sides[pair][end].plan.requests[index];
+        let request = &model.sides[pair][end].workload.requests[index];
         if let Some(flaw) = request.flaw {
-            *model.tally.flaws.entry(flaw).or_default() += 1;
+            *model.coverage.flaws.entry(flaw).or_default() += 1;
         }
         if request.inline && !request.keeps_local {
-            model.memory.scribble(&request.local, &mut model.draw);
+            model.memory.overwrite(&request.local, &mut model.random);
         }
         model.sides[pair][end].posted.push(self.rig.now);
     }
@@ -378,10 +381,10 @@ impl<'a> World<'a> {
     /// Returns scatter/gather entries for `ranges`. If `wrong` is given, its first entry that is
     /// not empty gets a wrong key.
     fn sges(&self, ranges: &[Range], wrong: Option<&[Range]>) -> Vec<Sge> {
-        let spoilt = wrong.and_then(|ranges| ranges.iter().position(|range| range.len > 0));
+        let wrong_entry = wrong.and_then(|ranges| ranges.iter().position(|range| range.len > 0));
         let sge = |(index, range): (usize, &Range)| {
-            let (addr, key) = self.model.memory.name(range.end, range.area);
-            let lkey = if spoilt == Some(index) { other(key) } else { key };
+            let (addr, key) = self.model.memory.addr_and_key(range.end, range.area);
+            let lkey = if wrong_entry == Some(index) { invalid_key(key) } else { key };
             let length = u32::try_from(range.len).expect("short");
             Sge { addr: addr + range.offset as u64, length, lkey }
         };
@@ -390,8 +393,8 @@ impl<'a> World<'a> {
 
     fn send_op(&self, request: &Request, end: usize) -> SendOp {
         let remote = request.remote.map(|remote| {
-            let (addr, key) = self.model.memory.name(1 - end, remote.area);
-            let rkey = if remote.wrong_key { other(key) } else { key };
+            let (addr, key) = self.model.memory.addr_and_key(1 - end, remote.area);
+            let rkey = if remote.wrong_key { invalid_key(key) } else { key };
             RemoteAddr { addr: addr.wrapping_add(remote.offset as u64), rkey }
         });
         let remote = remote.unwrap_or(RemoteAddr { addr: 0, rkey: Key::default() });
@@ -409,7 +412,7 @@ impl<'a> World<'a> {
 
     /// Passes new completions to the model; returns false if there are none. Events are polled only
     /// together with errors, because polling them is slow.
-    fn observe(&mut self) -> Result<bool, String> {
+    fn observe_completions(&mut self) -> Result<bool, String> {
         let mut completions = Vec::new();
         let mut found: Vec<Completion> = Vec::new();
         for (end, cq) in &self.cqs {
@@ -430,8 +433,8 @@ impl<'a> World<'a> {
     }
 
     /// Passes all new completions and events to the model.
-    fn look(&mut self) -> Check {
-        self.observe()?;
+    fn observe_all(&mut self) -> Check {
+        self.observe_completions()?;
         let events = self.events();
         self.model.take(&events, &[])
     }
@@ -449,7 +452,7 @@ impl<'a> World<'a> {
 }
 
 /// Returns a key with the same index that no region has.
-fn other(key: Key) -> Key {
+fn invalid_key(key: Key) -> Key {
     Key::from_parts(key.index(), key.variant() ^ 1)
 }
 
@@ -463,8 +466,8 @@ fn flags(request: &Request) -> SendFlags {
     given.fold(SendFlags::NONE, |flags, (_, flag)| flags | flag)
 }
 
-fn show(request: &Request) -> String {
-    let Request { op, local, remote, payload, flaw, doom, .. } = request;
+fn describe(request: &Request) -> String {
+    let Request { op, local, remote, payload, flaw, risk, .. } = request;
     let flags = [
         (request.signaled, "signaled"),
         (request.fence, "fenced"),
@@ -473,7 +476,7 @@ fn show(request: &Request) -> String {
     ];
     let flags: Vec<_> = flags.iter().filter(|(set, _)| *set).map(|(_, name)| *name).collect();
     format!(
-        "{op:?} {flags:?} {} bytes, local {local:?}, remote {remote:?}, flaw {flaw:?}, doom {doom:?}",
+        "{op:?} {flags:?} {} bytes, local {local:?}, remote {remote:?}, flaw {flaw:?}, risk {risk:?}",
         payload.len()
     )
 }
@@ -523,7 +526,7 @@ fn make_pair(
             min_rnr_timer: limits.min_rnr_timer,
             max_rd_atomic: Some(options.depth()),
             flow_control: options.flow_control,
-            split: if options.split() { Split::Always } else { Split::Never },
+            split: if options.splits_messages() { Split::Always } else { Split::Never },
             ..ConnectOptions::default()
         };
         qps[end].connect(psns[end], &ends[1 - end], &connect).expect("connected");
@@ -535,7 +538,7 @@ fn make_pair(
 /// faults: all retries of a QP whose peer is in ERR, or one timeout and one RNR wait per request,
 /// and a round trip per packet.
 fn liveness_bound(options: &Options, model: &Model) -> Duration {
-    let requests = model.sides.iter().flatten().flat_map(|side| &side.plan.requests);
+    let requests = model.sides.iter().flatten().flat_map(|side| &side.workload.requests);
     let (mut packets, mut count) = (0, 0);
     for request in requests {
         packets += request.payload.len() / options.mtu_bytes() + 1;
@@ -549,7 +552,7 @@ fn liveness_bound(options: &Options, model: &Model) -> Duration {
         limits.ack_timeout().unwrap_or(Duration::ZERO) * (u32::from(limits.retry_cnt) + 2)
     });
     let wait = of(|limits| limits.rnr_time());
-    let way = options.longest_way();
+    let way = options.max_one_way_delay();
     4 * timeout
         + wait * number(count + 4)
         + 4 * way * number(packets + 4)

@@ -10,17 +10,17 @@ use crate::wire::Seen;
 
 /// One direction of a connection: the requests of one end and the responses of the other.
 #[derive(Debug, Clone, Copy)]
-struct Lane {
+struct Direction {
     /// Destination QP of the requests.
-    to: Qpn,
+    request_qp: Qpn,
     /// Destination QP of the responses.
-    back: Qpn,
+    response_qp: Qpn,
     /// One past the highest PSN sent.
     sent: Psn,
     /// One past the highest PSN acknowledged, whether or not the acknowledgement arrived.
     acknowledged: Psn,
     /// One past the last PSN of the last READ or atomic.
-    answers: Psn,
+    responses: Psn,
     /// PSN of the last NAK (PSN sequence error), and how often it was sent.
     gap: Option<(Psn, u32)>,
     /// MSN of the last response, and PSN of the last ACK.
@@ -30,28 +30,33 @@ struct Lane {
 
 /// The rules and the state that they need. See the [module](self).
 #[derive(Debug)]
-pub(super) struct Laws {
-    lanes: Vec<[Lane; 2]>,
+pub(super) struct WireRules {
+    directions: Vec<[Direction; 2]>,
     window: u32,
     mtu: u32,
 }
 
-impl Laws {
+impl WireRules {
     /// Creates the rules for QPs with the numbers `qpns`, by pair and end.
     pub fn new(options: &Options, qpns: impl Iterator<Item = [Qpn; 2]>) -> Self {
-        let lane = |psn, qpns: [Qpn; 2], end: usize| Lane {
-            to: qpns[1 - end],
-            back: qpns[end],
+        let direction = |psn, qpns: [Qpn; 2], end: usize| Direction {
+            request_qp: qpns[1 - end],
+            response_qp: qpns[end],
             sent: psn,
             acknowledged: psn,
-            answers: psn,
+            responses: psn,
             gap: None,
             msn: 0,
             ack: None,
         };
-        let lanes = qpns.zip(&options.psns);
-        let lanes = lanes.map(|(qpns, psns)| [0, 1].map(|end| lane(psns[end], qpns, end)));
-        Self { lanes: lanes.collect(), window: options.rig.window, mtu: options.mtu.bytes() }
+        let directions = qpns.zip(&options.psns);
+        let directions =
+            directions.map(|(qpns, psns)| [0, 1].map(|end| direction(psns[end], qpns, end)));
+        Self {
+            directions: directions.collect(),
+            window: options.rig.window,
+            mtu: options.mtu.bytes(),
+        }
     }
 
     /// Checks a frame that was sent.
@@ -62,18 +67,20 @@ impl Laws {
         // Responses belong to the direction of the other end.
         let end = if is_request { from } else { 1 - from };
         let to = packet.bth.dest_qp;
-        let mut lanes = self.lanes.iter_mut().map(|pair| &mut pair[end]);
-        let lane = lanes.find(|lane| if is_request { lane.to == to } else { lane.back == to });
-        let lane = lane.ok_or_else(|| format!("sent to an unknown QP: {packet}"))?;
+        let mut directions = self.directions.iter_mut().map(|pair| &mut pair[end]);
+        let direction = directions.find(|direction| {
+            if is_request { direction.request_qp == to } else { direction.response_qp == to }
+        });
+        let direction = direction.ok_or_else(|| format!("sent to an unknown QP: {packet}"))?;
         let result = match is_request {
-            true => lane.request(&packet, window, mtu),
-            false => lane.response(&packet),
+            true => direction.request(&packet, window, mtu),
+            false => direction.response(&packet),
         };
         result.map_err(|rule| format!("end {from} broke a wire rule, {rule}: {packet}"))
     }
 }
 
-impl Lane {
+impl Direction {
     fn request(&mut self, packet: &Packet<'_>, window: u32, mtu: u32) -> Result<(), &'static str> {
         let psn = packet.bth.psn;
         if !psn.at_or_before(self.sent) {
@@ -83,7 +90,7 @@ impl Lane {
             (Operation::ReadRequest, Some(reth)) => reth.dma_len.div_ceil(mtu).max(1),
             _ => 1,
         };
-        let base = later(self.acknowledged, self.answers);
+        let base = later(self.acknowledged, self.responses);
         let limited = matches!(packet.info.operation, Operation::Send | Operation::Write);
         if limited && !psn.is_before(base) && base.distance_to(psn) >= window {
             return Err("the window limits outstanding packets");
@@ -91,7 +98,7 @@ impl Lane {
         let end = psn.add(count);
         self.sent = later(self.sent, end);
         if !limited {
-            self.answers = later(self.answers, end);
+            self.responses = later(self.responses, end);
         }
         Ok(())
     }
