@@ -1,6 +1,7 @@
-//! Bytes to `check`: the entry of the fuzz target `check` of `engine/fuzz`.
+//! Turns fuzz input into captures for the checker. The fuzz target `check` of `engine/fuzz` uses
+//! this module.
 //!
-//! An input is [`Head`], and a capture of any kind behind it.
+//! An input is a [`Head`], followed by a capture of any format.
 
 mod mutate;
 mod seal;
@@ -17,38 +18,41 @@ use feroce_conform::trace::Trace;
 
 pub use mutate::mutate;
 
-/// The frames are read and their lengths, checksums and ICRCs put right: most changes end at the ICRC otherwise.
+/// Flag: lengths, checksums and ICRCs of the frames are corrected. Otherwise most mutations end at
+/// the ICRC check.
 pub const SEALED: u8 = 1;
-/// There are two captures: the input is cut in two, or, if it is shorter than that, both are the same.
+/// Flag: there are two captures. The input is cut in two; if it is shorter than the cut, both
+/// captures are the whole input.
 pub const TWO: u8 = 2;
 const QPN: u8 = 4;
 const FROM: u8 = 8;
 const TO: u8 = 16;
 const FLOW: u8 = 32;
 
-/// Bytes that are looked at of a capture, unpacked: 64 KiB of zstd may stand for 2 GiB, which says no more than this.
+/// Maximum number of unpacked bytes of a capture. 64 KiB of zstd may unpack to 2 GiB, which finds
+/// no more than this.
 pub const MOST: u64 = 32 << 20;
 
-/// What an input begins with.
+/// Header of an input.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Head {
-    /// Bits: what of the following holds.
+    /// Flags that say which other fields apply.
     pub how: u8,
-    /// Only this QP; of the flows, the one of this number.
+    /// Number of the only QP to check, or index of the only flow to report.
     pub qpn: u8,
-    /// Only from two to this power of nanoseconds on.
+    /// Start of the checked time, as a power of two in nanoseconds.
     pub from: u8,
-    /// Only until then.
+    /// End of the checked time, as a power of two in nanoseconds.
     pub to: u8,
-    /// Where the second capture begins.
+    /// Offset of the second capture.
     pub cut: u16,
 }
 
 impl Head {
-    /// Bytes of it.
+    /// Length in bytes.
     pub const LEN: usize = 6;
 
-    /// As an input has it.
+    /// Encodes the header.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let [low, high] = self.cut.to_le_bytes();
         [self.how, self.qpn, self.from, self.to, low, high]
@@ -73,10 +77,10 @@ impl Head {
     }
 }
 
-/// Holds the capture in `data` against the rules, and writes every kind of report of it.
+/// Checks the capture in `data` against all rules, and writes the report in every format.
 ///
 /// # Panics
-/// If the check does, or its reports cannot be written or are none.
+/// If the checker panics, or a report cannot be written or is invalid.
 pub fn feed(data: &[u8]) {
     let Some((head, bytes)) = Head::split(data) else { return };
     let parts = match bytes.split_at_checked(head.cut.into()) {

@@ -1,4 +1,5 @@
-//! What crossed Feroce's port in each case: read from the capture, checked, and searched for deviations.
+//! Checks the frames that Feroce's port captured during a case, and searches them for known
+//! deviations of rxe.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,21 +9,22 @@ use feroce_wire::{IpHeader, NakCode, Opcode, Packet, Psn, Syndrome};
 
 use super::case::{Case, Fault};
 
-/// Where rxe does something else than the specification says. The suite expects it, and says where it was met.
+/// A known deviation of rxe from the specification. The suite expects it and reports where it was
+/// seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Deviation {
     /// MigReq is 0 in every packet.
     MigReq,
-    /// Behind an RNR NAK, a NAK (PSN sequence error) for the same packet when the next one of the message
-    /// comes.
+    /// After an RNR NAK, rxe sends a NAK (PSN sequence error) for the same packet when the next
+    /// packet of the message arrives.
     NakBehindRnrNak,
-    /// A message that is longer than its receive is refused with "remote operational error".
+    /// rxe refuses a message that is longer than its receive with "remote operational error".
     LengthErrorCode,
-    /// A duplicate that comes before anything was received is acknowledged with the PSN 0xffffff.
+    /// rxe acknowledges a duplicate that arrives before any request with the PSN 0xffffff.
     AckBeforeFirst,
 }
 
-/// What each deviation is, and what the specification says.
+/// Description of each deviation, and what the specification requires.
 const DEVIATIONS: [(Deviation, &str); 4] = [
     (
         Deviation::MigReq,
@@ -49,7 +51,7 @@ impl fmt::Display for Deviation {
     }
 }
 
-/// True for a frame that says it is RoCE: UDP over IPv4 without options or IPv6, to port 4791.
+/// Returns true for RoCE frames: UDP to port 4791 over IPv6, or over IPv4 without options.
 fn is_roce(frame: &Frame) -> bool {
     let word =
         |at: usize| Some(u16::from_be_bytes([*frame.bytes.get(at)?, *frame.bytes.get(at + 1)?]));
@@ -61,27 +63,27 @@ fn is_roce(frame: &Frame) -> bool {
     protocol == Some(&17) && port == Some(4791)
 }
 
-/// What a case's frames say.
+/// Result of the checks of one case.
 #[derive(Debug, Default)]
 pub struct Examined {
-    /// Indices of the RoCE frames that must be right.
+    /// Indices of the RoCE frames that must be valid.
     pub right: Vec<usize>,
-    /// Indices of those that the network may have corrupted.
+    /// Indices of the RoCE frames that the network may have corrupted.
     pub suspect: Vec<usize>,
-    /// The first frame that shows each deviation: its number, from 1, and its text.
+    /// First frame that shows each deviation: its number, from 1, and its text.
     pub deviations: BTreeMap<Deviation, (usize, String)>,
     /// Indices of the CNPs that Feroce sent.
     pub cnps: Vec<usize>,
-    /// What is wrong.
+    /// Errors.
     pub complaints: Vec<String>,
-    /// Suspect frames that Feroce refuses.
+    /// Number of frames that the network corrupted.
     corrupted: usize,
-    /// Frames of rxe that came twice, and that came late, by their IPv4 IDs.
+    /// Number of duplicated and of reordered frames from rxe, recognized by their IPv4 IDs.
     duplicated: usize,
     overtaken: usize,
 }
 
-/// Looks at every frame of `case`. `own_mac` is the address that Feroce sends from.
+/// Checks all frames of `case`. Feroce sends from `own_mac`.
 pub fn examine(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> Examined {
     let mut examined = Examined::default();
     let mut search = Search::default();
@@ -119,10 +121,11 @@ pub fn examine(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> Examined {
     examined
 }
 
-/// In what a CNP differs from one of a ConnectX but for addresses, QP, IPv4 ID, and what is computed from those.
+/// Compares a CNP with one of a ConnectX, apart from addresses, QP, IPv4 ID and checksums. Returns
+/// the difference, if any.
 fn differences_to_a_connectx(packet: &Packet<'_>) -> Option<String> {
     const CAPTURED: &[u8] = include_bytes!("../../captures/hardware/connectx4lx_cnp.pcap");
-    // One frame, behind the headers of the file and of the record.
+    // One frame, after the file header and the record header.
     let model = Packet::parse(&CAPTURED[24 + 16..], &[]).expect("a frame of the captures");
     let mut same = model;
     same.ethernet.dst = packet.ethernet.dst;
@@ -138,13 +141,13 @@ fn differences_to_a_connectx(packet: &Packet<'_>) -> Option<String> {
         packet.emit(&mut out).map(|_| out)
     };
     let (expected, found) = (written(&same), written(packet));
-    (expected != found).then(|| format!("a CNP of {found:02x?}, a ConnectX's is {expected:02x?}"))
+    (expected != found).then(|| format!("CNP {found:02x?}, a ConnectX sends {expected:02x?}"))
 }
 
 impl Examined {
-    /// A network that did nothing to the frames proves nothing.
+    /// Reports an error if no frame shows the fault of `case`: such a run proves nothing.
     fn complain_of_missing_fault(&mut self, case: &Case) {
-        let ipv4 = case.family == feroce_conform::endpoint::plan::Family::V4; // IPv6 has no IDs to tell by.
+        let ipv4 = case.family == feroce_conform::endpoint::plan::Family::V4; // IPv6 has no packet IDs.
         let (what, count) = match case.fault {
             Some(Fault::Duplicated) if ipv4 => ("duplicated", self.duplicated),
             Some(Fault::Reordered) if ipv4 => ("overtaken", self.overtaken),
@@ -158,7 +161,7 @@ impl Examined {
     }
 }
 
-/// What was seen so far of rxe's packets.
+/// State of the search for deviations in the packets of rxe.
 #[derive(Debug, Default)]
 struct Search {
     newest_id: Option<u16>,
@@ -212,7 +215,8 @@ mod tests {
     use super::*;
     use crate::{capture, rxe::cases};
 
-    /// The requester of the captures, whose frames are "ours" here: so the responder's are searched.
+    /// Requester of the captures. Here it takes the place of Feroce, so the responder's frames are
+    /// searched.
     const REQUESTER: [u8; 6] = [0x02, 0x77, 0x00, 0x00, 0x01, 0x42];
 
     fn frames(file: &str) -> Vec<Frame> {
@@ -238,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_without_frames_proves_nothing() {
+    fn a_case_without_roce_frames_is_an_error() {
         let case = &cases::cases()[0];
         let others = [Frame { at: Duration::ZERO, bytes: vec![0; 60] }];
         for frames in [&[][..], &others] {
@@ -248,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_complained_of_unless_the_network_flips_bits() {
+    fn a_wrong_icrc_is_an_error_unless_the_fault_corrupts_frames() {
         let cases = cases::cases();
         let mut frames = frames("rxe/ops_zero_len.pcap.zst");
         let find = |ours| {
@@ -266,6 +270,10 @@ mod tests {
         let examined = examine(case, &frames, REQUESTER);
         assert_eq!((examined.complaints.len(), examined.corrupted), (0, 1));
         *frames[request].bytes.last_mut().expect("not empty") ^= 1;
-        assert_eq!(examine(case, &frames, REQUESTER).complaints.len(), 1, "ours are never excused");
+        assert_eq!(
+            examine(case, &frames, REQUESTER).complaints.len(),
+            1,
+            "frames from Feroce must always be valid"
+        );
     }
 }

@@ -1,21 +1,22 @@
-//! Decoders that nobody here wrote: scapy computes the ICRC of each frame again, tshark finds what it holds
-//! malformed.
+//! Checks by independent decoders: scapy recomputes the ICRC of each frame, tshark reports
+//! malformed frames.
 
 use std::path::Path;
 use std::process::Command;
 
 use feroce_conform::endpoint::{Failure, failed};
 
-/// What tshark must not find in RoCE frames. A UDP checksum of 0 over IPv6 is what RoCEv2 demands.
+/// Display filter for RoCE frames that tshark must not find. A UDP checksum of 0 over IPv6 is
+/// required by RoCEv2.
 const COMPLAINTS: &str = "!infiniband.bth || _ws.malformed || \
                           (_ws.expert.severity == error && !udp.checksum.zero)";
 
-/// Numbers, from 1, of the frames that tshark complains of.
+/// Returns the numbers, from 1, of the frames that match [`COMPLAINTS`].
 ///
 /// # Errors
-/// When it does not run.
+/// If the program does not run.
 pub fn tshark(capture: &Path) -> Result<Vec<usize>, Failure> {
-    // It guesses that payloads are RPC over RDMA, and calls short ones malformed for it.
+    // tshark guesses that payloads are RPC over RDMA and reports short ones as malformed.
     let output = Command::new("tshark")
         .args(["--disable-protocol", "rpcordma", "-r"])
         .arg(capture)
@@ -30,10 +31,10 @@ pub fn tshark(capture: &Path) -> Result<Vec<usize>, Failure> {
     Ok(lines.lines().filter_map(|line| line.trim().parse().ok()).collect())
 }
 
-/// How many frames of a capture tshark and scapy take for CNPs.
+/// Returns how many frames of a capture tshark and scapy recognize as CNPs.
 ///
 /// # Errors
-/// When one does not run.
+/// If one of the programs does not run.
 pub fn cnps(python: &str, capture: &Path) -> Result<[usize; 2], Failure> {
     const CNP: &str = "infiniband.bth.opcode == 0x81 && infiniband.bth.destqp && !_ws.malformed";
     const COUNT: &str = "import sys; from scapy.all import rdpcap; from scapy.contrib import roce; \
@@ -55,21 +56,21 @@ fn lines_of(command: &mut Command) -> Result<String, Failure> {
     }
 }
 
-/// What scapy says of the ICRCs of a capture.
+/// Result of the ICRC check by scapy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Icrcs {
-    /// RoCE frames.
+    /// Number of RoCE frames.
     pub frames: usize,
-    /// Those with another ICRC.
+    /// Number of RoCE frames with a wrong ICRC.
     pub wrong: usize,
-    /// Numbers, from 1, of the first of those.
+    /// Numbers, from 1, of the first frames with a wrong ICRC.
     pub first: Vec<usize>,
 }
 
 /// Runs `scripts/icrc.py` on a capture of RoCE frames.
 ///
 /// # Errors
-/// When it does not run.
+/// If the program does not run.
 pub fn scapy(python: &str, capture: &Path) -> Result<Icrcs, Failure> {
     let output = Command::new(python).arg("scripts/icrc.py").arg(capture).output();
     let output = output.map_err(failed("run scapy"))?;
@@ -80,7 +81,7 @@ pub fn scapy(python: &str, capture: &Path) -> Result<Icrcs, Failure> {
     })
 }
 
-/// Reads `scapy: 100 frames, 2 with another ICRC [3, 4]`.
+/// Parses `scapy: 100 frames, 2 with another ICRC [3, 4]`.
 fn parse(line: &str) -> Option<Icrcs> {
     let numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok());
     let mut numbers = numbers.collect::<Vec<usize>>().into_iter();
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verdict_of_scapy_is_read() {
+    fn the_scapy_result_is_parsed() {
         let none = parse("scapy: 100 frames, 0 with another ICRC \n");
         assert_eq!(none, Some(Icrcs { frames: 100, wrong: 0, first: vec![] }));
         let two = parse("scapy: 100 frames, 2 with another ICRC [3, 40]\n");

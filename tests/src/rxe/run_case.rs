@@ -1,4 +1,4 @@
-//! Plays a case.
+//! Runs a case between Feroce and rxe.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, Status};
 use super::case::{Case, Role};
 use super::faults::Network;
 
-/// How long the completions of a case may take.
+/// Maximum time for the completions of a case.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Plays `case` between a new QP on `device` and a new one in the guest, over `network`.
+/// Runs `case` between a new QP on `device` and a new QP in the guest, over `network`.
 ///
 /// # Errors
-/// What went otherwise than the plan says.
+/// The first difference from the plan.
 pub fn play(case: &Case, device: &Device, network: &Network) -> Result<(), Failure> {
     let (mut feroce, mut rxe) = (FeroceEnd::new(device)?, RxeEnd::new()?);
     let mut ends: [&mut dyn End; 2] = match case.role {
@@ -55,7 +55,7 @@ pub fn play(case: &Case, device: &Device, network: &Network) -> Result<(), Failu
     check_rest(plan, &mut ends, &model)
 }
 
-/// Every completion that is due, in order, and no other.
+/// Checks that all expected completions arrive in order, and no others.
 fn check_completions(
     plan: &Plan,
     postings: &[Posting],
@@ -90,7 +90,7 @@ fn check_request(
         return Err(Failure(format!("{what} should be {:?}: {id} is {status:?}", request.status)));
     }
     if !completion.is_success() {
-        return Ok(()); // The other fields do not count.
+        return Ok(()); // The other fields are undefined after an error.
     }
     let opcode = match request.op {
         Op::Send | Op::SendImm | Op::SendInv => CompletionOpcode::Send,
@@ -106,7 +106,7 @@ fn check_request(
     Ok(())
 }
 
-/// Receives complete with what their requests carried.
+/// Checks that receives complete with the immediate, key and length of their requests.
 fn check_receives(
     plan: &Plan,
     postings: &[Posting],
@@ -147,7 +147,7 @@ fn carries(completion: &Completion, carrier: &Posting) -> bool {
     found == (opcode, extra, carrier.len)
 }
 
-/// Memories, byte by byte, and states.
+/// Checks all memory byte by byte, and the QP states.
 fn check_rest(plan: &Plan, ends: &mut [&mut dyn End; 2], model: &Model) -> Result<(), Failure> {
     for (index, end) in ends.iter_mut().enumerate() {
         for region in 0..plan.regions[index].len() {
@@ -164,8 +164,8 @@ fn check_rest(plan: &Plan, ends: &mut [&mut dyn End; 2], model: &Model) -> Resul
     Ok(())
 }
 
-/// Kills rxe after Feroce's first completion. As requester, Feroce gives up and flushes the rest; as
-/// responder, it waits for a peer that will not come, until its QP is destroyed.
+/// Kills the peer after Feroce's first completion. As requester, Feroce must run out of retries and
+/// flush the rest. As responder, Feroce must stay in RTS until its QP is destroyed.
 fn play_on_alone(
     case: &Case,
     ends: &mut [&mut dyn End; 2],
@@ -176,7 +176,7 @@ fn play_on_alone(
     if !first.first().is_some_and(Completion::is_success) {
         return Err(Failure(format!("nothing completed before the peer was killed: {first:?}")));
     }
-    // A guest that sends takes a second or two over a kill, and sends meanwhile.
+    // A guest that sends needs one or two seconds to stop, and continues to send meanwhile.
     let cut = if case.role == Role::Responder { Some(network.cut()?) } else { None };
     ends[rxe].kill()?;
     drop(cut);
@@ -203,7 +203,8 @@ fn play_on_alone(
     Err(Failure(format!("{after:?} after the kill the QP is in {state:?}, with {statuses:?}")))
 }
 
-/// What shows that both devices go on when a peer was killed: one more request, between new QPs.
+/// A follow-up case with one request between new QPs: both devices must still work after a peer was
+/// killed.
 fn afterwards(case: &Case) -> Case {
     let mut plan = Plan::new();
     plan.request(case.plan.requests[0].op, 3000);
