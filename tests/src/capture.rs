@@ -88,7 +88,7 @@ pub enum Contents {
     /// The data of the captured READ responses.
     OfReadResponses,
     /// The value in the first captured atomic response for each address.
-    OfAtomicAnswers,
+    OfAtomicResponses,
 }
 
 /// State of the captured responder before the first request.
@@ -167,8 +167,8 @@ impl Responder {
         for (memory, buffer) in self.setup.regions.iter().zip(&self.regions) {
             let shown = match memory.contents {
                 Contents::Zeros => continue,
-                Contents::OfReadResponses => shown_by_reads(capture, &self.setup),
-                Contents::OfAtomicAnswers => shown_by_atomics(capture),
+                Contents::OfReadResponses => contents_from_reads(capture, &self.setup),
+                Contents::OfAtomicResponses => contents_from_atomics(capture),
             };
             for (va, bytes) in shown {
                 let offset = usize::try_from(va - memory.iova).expect("inside the region");
@@ -182,7 +182,7 @@ impl Responder {
     ///
     /// # Panics
     /// If the port takes no frame.
-    pub fn answer(&mut self, frame: &[u8], at: Duration) -> Vec<Vec<u8>> {
+    pub fn respond(&mut self, frame: &[u8], at: Duration) -> Vec<Vec<u8>> {
         let now = Instant::ZERO + at;
         while let Some(&(when, len)) = self.setup.receives.get(self.posted)
             && when <= at
@@ -195,12 +195,12 @@ impl Responder {
         slot[..frame.len()].copy_from_slice(frame);
         self.port.tx_commit(frame.len(), Priority::default());
         self.port.flush().expect("the device is open");
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         while self.device.turn(now) > 0 {
             let count = self.port.rx_burst();
-            answers.extend((0..count).map(|index| self.port.rx_frame(index).first.to_vec()));
+            responses.extend((0..count).map(|index| self.port.rx_frame(index).first.to_vec()));
         }
-        answers
+        responses
     }
 }
 
@@ -238,7 +238,7 @@ fn bring_to_rtr(qp: &mut QueuePair, setup: &ResponderSetup) {
 }
 
 /// Returns the addresses and data of the captured READ responses, matched with their requests.
-fn shown_by_reads(capture: &[CapturedFrame], setup: &ResponderSetup) -> Vec<(u64, Vec<u8>)> {
+fn contents_from_reads(capture: &[CapturedFrame], setup: &ResponderSetup) -> Vec<(u64, Vec<u8>)> {
     let mtu = setup.path_mtu.bytes();
     let mut requests = Vec::new();
     let mut shown = Vec::new();
@@ -247,10 +247,10 @@ fn shown_by_reads(capture: &[CapturedFrame], setup: &ResponderSetup) -> Vec<(u64
         if let (true, Some(reth)) = (packet.info.is_request(), packet.ext.reth) {
             requests.push((psn, reth.va, reth.dma_len));
         } else if packet.info.is_response() && !packet.payload.is_empty() {
-            let answers = |&&(first, _, len): &&(Psn, u64, u32)| {
+            let matches = |&&(first, _, len): &&(Psn, u64, u32)| {
                 first.distance_to(psn) < len.div_ceil(mtu).max(1)
             };
-            let (first, va, _) = requests.iter().rev().find(answers).expect("its request");
+            let (first, va, _) = requests.iter().rev().find(matches).expect("its request");
             let va = va + u64::from(first.distance_to(psn) * mtu);
             shown.push((va, packet.payload.slices().concat()));
         }
@@ -259,16 +259,16 @@ fn shown_by_reads(capture: &[CapturedFrame], setup: &ResponderSetup) -> Vec<(u64
 }
 
 /// Returns the address and the value of the first captured atomic at each address.
-fn shown_by_atomics(capture: &[CapturedFrame]) -> Vec<(u64, Vec<u8>)> {
-    let mut asked = BTreeMap::new();
+fn contents_from_atomics(capture: &[CapturedFrame]) -> Vec<(u64, Vec<u8>)> {
+    let mut addresses_by_psn = BTreeMap::new();
     let mut first = BTreeMap::new();
     for packet in capture.iter().map(CapturedFrame::packet) {
         if let Some(eth) = packet.ext.atomic_eth {
-            asked.insert(packet.bth.psn.value(), eth.va);
+            addresses_by_psn.insert(packet.bth.psn.value(), eth.va);
         }
-        if let Some(answer) = packet.ext.atomic_ack {
-            let va = asked[&packet.bth.psn.value()];
-            first.entry(va).or_insert(answer.original.to_ne_bytes().to_vec());
+        if let Some(response) = packet.ext.atomic_ack {
+            let va = addresses_by_psn[&packet.bth.psn.value()];
+            first.entry(va).or_insert(response.original.to_ne_bytes().to_vec());
         }
     }
     first.into_iter().collect()

@@ -20,11 +20,11 @@ pub const DELAY: Duration = Duration::from_millis(1);
 pub const PORT: u16 = 7174;
 
 /// Decides how a message is delivered: the delays of its copies, none if it is lost.
-pub type Fate = Box<dyn FnMut(usize, &CmMessage) -> Vec<Duration>>;
+pub type Delivery = Box<dyn FnMut(usize, &CmMessage) -> Vec<Duration>>;
 
 /// A message that was sent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Said {
+pub struct SentMessage {
     /// Time since the start.
     pub at: Duration,
     /// Sending end.
@@ -40,12 +40,12 @@ pub struct Pair {
     /// Current time.
     pub now: Instant,
     /// Events delivered to the programs, in order: time, end, event.
-    pub told: Vec<(Duration, usize, Event)>,
+    pub delivered: Vec<(Duration, usize, Event)>,
     /// Messages that were sent.
-    pub said: Vec<Said>,
+    pub sent_messages: Vec<SentMessage>,
     /// Decides how each message is delivered.
-    pub fate: Fate,
-    under_way: BTreeMap<(Instant, u64), (usize, Source, [u8; 256])>,
+    pub delivery: Delivery,
+    in_flight: BTreeMap<(Instant, u64), (usize, Source, [u8; 256])>,
     sent: u64,
 }
 
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Pair {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pair")
             .field("now", &self.now)
-            .field("said", &self.said)
+            .field("sent_messages", &self.sent_messages)
             .finish_non_exhaustive()
     }
 }
@@ -94,10 +94,10 @@ impl Pair {
         Self {
             ends: [end(0), end(1)],
             now: Instant::ZERO,
-            told: Vec::new(),
-            said: Vec::new(),
-            fate: Box::new(|_, _| vec![DELAY]),
-            under_way: BTreeMap::new(),
+            delivered: Vec::new(),
+            sent_messages: Vec::new(),
+            delivery: Box::new(|_, _| vec![DELAY]),
+            in_flight: BTreeMap::new(),
             sent: 0,
         }
     }
@@ -112,14 +112,14 @@ impl Pair {
     /// # Panics
     /// If the endpoint refuses.
     pub fn listen(&mut self, end: usize, space: PortSpace, ip: &str, backlog: u32) -> CmId {
-        self.listen_of(end, (space, QpKind::of(space)), ip, backlog)
+        self.listen_with_type(end, (space, QpKind::of(space)), ip, backlog)
     }
 
     /// Like [`Pair::listen`], for a QP type other than the default of the port space.
     ///
     /// # Panics
     /// If the endpoint refuses.
-    pub fn listen_of(
+    pub fn listen_with_type(
         &mut self,
         end: usize,
         (space, kind): (PortSpace, QpKind),
@@ -139,14 +139,14 @@ impl Pair {
     /// # Panics
     /// If the endpoint refuses.
     pub fn route(&mut self, end: usize, space: PortSpace, v6: bool, port: u16) -> CmId {
-        self.route_of(end, (space, QpKind::of(space)), v6, port)
+        self.route_with_type(end, (space, QpKind::of(space)), v6, port)
     }
 
     /// Like [`Pair::route`], for a QP type other than the default of the port space.
     ///
     /// # Panics
     /// If the endpoint refuses.
-    pub fn route_of(
+    pub fn route_with_type(
         &mut self,
         end: usize,
         (space, kind): (PortSpace, QpKind),
@@ -206,7 +206,7 @@ impl Pair {
                 self.send(by, outgoing);
             }
             while let Some(event) = self.ends[by].event() {
-                self.told.push((self.at(), by, event));
+                self.delivered.push((self.at(), by, event));
             }
         }
     }
@@ -216,17 +216,17 @@ impl Pair {
         let v6 = local.is_ipv6();
         assert_eq!((local, remote), (address(by, v6), address(1 - by, v6)), "addresses of a MAD");
         let message = CmMad::parse(&mad).expect("a message of ours").message;
-        self.said.push(Said { at: self.at(), by, message });
+        self.sent_messages.push(SentMessage { at: self.at(), by, message });
         let source = Source { device: DEVICE, local: remote, remote: local };
-        for delay in (self.fate)(by, &message) {
+        for delay in (self.delivery)(by, &message) {
             self.sent += 1;
-            self.under_way.insert((self.now + delay, self.sent), (1 - by, source, mad));
+            self.in_flight.insert((self.now + delay, self.sent), (1 - by, source, mad));
         }
     }
 
     /// Returns the time of the next arrival or deadline.
     pub fn next(&self) -> Option<Instant> {
-        let arrival = self.under_way.first_key_value().map(|((at, _), _)| *at);
+        let arrival = self.in_flight.first_key_value().map(|((at, _), _)| *at);
         let deadlines = self.ends.iter().map(Endpoint::next_deadline);
         deadlines.chain([arrival]).flatten().min()
     }
@@ -238,11 +238,11 @@ impl Pair {
     /// If an end cannot parse a message.
     pub fn step(&mut self, until: Instant) -> bool {
         let Some(next) = self.next().filter(|next| *next <= until) else { return false };
-        assert!(next > self.now || !self.under_way.is_empty() || next == self.now, "time goes on");
+        assert!(next > self.now || !self.in_flight.is_empty() || next == self.now, "time goes on");
         self.now = self.now.max(next);
-        while let Some(((at, _), _)) = self.under_way.first_key_value()
+        while let Some(((at, _), _)) = self.in_flight.first_key_value()
             && *at <= self.now
-            && let Some((_, (to, source, mad))) = self.under_way.pop_first()
+            && let Some((_, (to, source, mad))) = self.in_flight.pop_first()
         {
             self.ends[to].receive(&mad, &source, self.now).expect("a message");
             self.flush();
@@ -273,14 +273,14 @@ impl Pair {
 
     /// Returns the messages sent since the last call: milliseconds, end, name.
     pub fn trace(&mut self) -> Vec<(u64, usize, &'static str)> {
-        let said = std::mem::take(&mut self.said);
-        said.iter().map(|said| (millis(said.at), said.by, said.message.name())).collect()
+        let messages = std::mem::take(&mut self.sent_messages);
+        messages.iter().map(|sent| (millis(sent.at), sent.by, sent.message.name())).collect()
     }
 
     /// Returns the events delivered since the last call: milliseconds, end, kind.
     pub fn events(&mut self) -> Vec<(u64, usize, EventKind)> {
-        let told = std::mem::take(&mut self.told);
-        told.iter().map(|(at, end, event)| (millis(*at), *end, event.kind)).collect()
+        let events = std::mem::take(&mut self.delivered);
+        events.iter().map(|(at, end, event)| (millis(*at), *end, event.kind)).collect()
     }
 
     /// Takes the oldest event, which must be of `end` and of `kind`.
@@ -289,8 +289,8 @@ impl Pair {
     /// If the oldest event is another one.
     #[track_caller]
     pub fn expect(&mut self, end: usize, kind: EventKind) -> Event {
-        assert!(!self.told.is_empty(), "no event, {kind:?} was expected");
-        let (_, by, event) = self.told.remove(0);
+        assert!(!self.delivered.is_empty(), "no event, {kind:?} was expected");
+        let (_, by, event) = self.delivered.remove(0);
         assert_eq!((by, event.kind), (end, kind), "{event:?}");
         if kind == EventKind::ConnectRequest {
             self.ends[end].take_request(event.id).expect("it is new");
@@ -300,7 +300,7 @@ impl Pair {
 
     /// Drops the first `count` messages with the name `name`.
     pub fn lose(&mut self, name: &'static str, mut count: u32) {
-        self.fate = Box::new(move |_, message| {
+        self.delivery = Box::new(move |_, message| {
             let hit = message.name() == name && count > 0;
             count -= u32::from(hit);
             if hit { Vec::new() } else { vec![DELAY] }

@@ -73,7 +73,7 @@ impl Net {
         run(&format!("ip netns exec {} {command}", self.names[end]));
     }
 
-    /// Removes the addresses of the interfaces, for ports that own the addresses instead of the
+    /// Removes the addresses of the interfaces, for ports that local the addresses instead of the
     /// kernel.
     pub fn without_addresses(&self) {
         for (end, name) in INTERFACES.iter().enumerate() {
@@ -132,8 +132,8 @@ fn run(command: &str) {
     let mut words = command.split(' ');
     let output = Command::new(words.next().expect("a program")).args(words).output();
     let output = output.unwrap_or_else(|error| panic!("{command}: {error}"));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command}: {}", told.trim());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {}", stderr.trim());
 }
 
 /// Length of the peer's buffer in bytes.
@@ -141,7 +141,7 @@ pub const BUFFER: usize = 16 << 20;
 
 const PORT_VARIABLE: &str = "FEROCE_LIVE_PORT";
 /// Prefix of the peer's lines, to find them among the lines of the test harness.
-const MARK: &str = "peer:";
+const LINE_PREFIX: &str = "peer:";
 
 /// A peer process that responds to requests and never polls.
 #[derive(Debug)]
@@ -152,15 +152,20 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Connects a new QP of the peer to `own`. Returns the QP's endpoint and the address of the
+    /// Connects a new QP of the peer to `local`. Returns the QP's endpoint and the address of the
     /// peer's buffer.
     ///
     /// # Panics
     /// If the peer fails.
-    pub fn connect(&mut self, own: &Endpoint) -> (Endpoint, RemoteAddr) {
-        let host = host_to_text(own.super_frames);
-        self.tell(&format!("connect {} {} {} {host}", own.qpn.value(), own.psn.value(), own.gid));
-        let answer = self.hear();
+    pub fn connect(&mut self, local: &Endpoint) -> (Endpoint, RemoteAddr) {
+        let host = host_to_text(local.super_frames);
+        self.send_line(&format!(
+            "connect {} {} {} {host}",
+            local.qpn.value(),
+            local.psn.value(),
+            local.gid
+        ));
+        let answer = self.read_line();
         let words: Vec<&str> = answer.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
         let small = |at: usize| u32::try_from(number(at)).expect("32 bits");
@@ -175,8 +180,8 @@ impl Peer {
 
     /// Returns a checksum of the peer's buffer, as [`checksum`] computes it.
     pub fn checksum(&mut self) -> u64 {
-        self.tell("checksum");
-        self.hear().parse().expect("a number")
+        self.send_line("checksum");
+        self.read_line().parse().expect("a number")
     }
 
     /// Kills the peer with SIGKILL.
@@ -188,16 +193,16 @@ impl Peer {
         self.child.wait().expect("ended");
     }
 
-    fn tell(&mut self, line: &str) {
+    fn send_line(&mut self, line: &str) {
         writeln!(self.stdin, "{line}").expect("the peer reads its standard input");
     }
 
-    fn hear(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         let mut line = String::new();
         loop {
             line.clear();
             assert!(self.stdout.read_line(&mut line).expect("text") > 0, "the peer ended");
-            if let Some((_, answer)) = line.split_once(MARK) {
+            if let Some((_, answer)) = line.split_once(LINE_PREFIX) {
                 return answer.trim().to_owned();
             }
         }
@@ -228,12 +233,12 @@ pub fn serve() {
         let line = line.expect("text");
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
-            ["checksum"] => println!("{MARK}{}", checksum(&buffer)),
+            ["checksum"] => println!("{LINE_PREFIX}{}", checksum(&buffer)),
             ["connect", qpn, psn, gid, host] => {
                 let mut qp = pd.create_qp(&QpInit::new(&cq)).expect("a QP");
-                let own_psn = device.random_psn().expect("a PSN");
+                let local_psn = device.random_psn().expect("a PSN");
                 let sgid_index = device.default_gid_index();
-                let own = qp.endpoint(own_psn, sgid_index).expect("a GID");
+                let local = qp.endpoint(local_psn, sgid_index).expect("a GID");
                 let peer = Endpoint {
                     qpn: Qpn::masked(qpn.parse().expect("a number")),
                     psn: Psn::new(psn.parse().expect("a number")),
@@ -241,11 +246,11 @@ pub fn serve() {
                     super_frames: host_from_text(host),
                 };
                 let options = ConnectOptions { sgid_index, ..ConnectOptions::default() };
-                qp.connect(own_psn, &peer, &options).expect("connected");
+                qp.connect(local_psn, &peer, &options).expect("connected");
                 let (addr, rkey) = (buffer.region().addr(), buffer.region().rkey());
-                let (qpn, psn) = (own.qpn.value(), own.psn.value());
-                let host = host_to_text(own.super_frames);
-                println!("{MARK}{qpn} {psn} {} {addr} {} {host}", own.gid, rkey.value());
+                let (qpn, psn) = (local.qpn.value(), local.psn.value());
+                let host = host_to_text(local.super_frames);
+                println!("{LINE_PREFIX}{qpn} {psn} {} {addr} {} {host}", local.gid, rkey.value());
                 qps.push(qp);
             }
             _ => panic!("unknown command `{line}`"),

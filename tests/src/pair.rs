@@ -215,7 +215,7 @@ impl Pair {
     }
 
     /// Sends a frame to end 0, as if from end 1.
-    pub fn inject_answer(&mut self, crafted: &Crafted<'_>) {
+    pub fn inject_response(&mut self, crafted: &Crafted<'_>) {
         let bytes = crafted.frame_between(1, self.qps[0].qpn());
         self.rig.wire.inject(0, &bytes, self.rig.now);
     }
@@ -225,7 +225,7 @@ impl Pair {
         let region = self.buffers[0].region();
         let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
         let read = Crafted::new(Opcode::RC_READ_REQUEST, FIRST_PSN[1], &[]).reth(remote, 8);
-        self.inject_answer(&read);
+        self.inject_response(&read);
     }
 
     /// Sends the frame `bytes` to end 1.

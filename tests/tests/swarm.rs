@@ -63,7 +63,7 @@ fn run_all(seeds: &(dyn Fn(u64) -> Option<u64> + Sync)) -> (Coverage, Vec<Failur
 }
 
 #[test]
-fn scenarios_hold_against_the_model() {
+fn random_scenarios_agree_with_the_model() {
     if let Some(seed) = number("FEROCE_SEED") {
         let replayed = Rigs::default().replay(seed);
         println!("{}", replayed.unwrap_or_else(|failure| panic!("{failure}")));
@@ -88,7 +88,7 @@ fn scenarios_hold_against_the_model() {
 }
 
 #[test]
-fn a_scenario_depends_on_its_seed_alone() {
+fn a_scenario_depends_only_on_its_seed() {
     if number("FEROCE_SEED").is_some() || RigPorts::are_the_kernels() {
         return; // One scenario was requested, or the timing of the kernel decides.
     }

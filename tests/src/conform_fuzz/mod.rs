@@ -31,7 +31,7 @@ const FLOW: u8 = 32;
 
 /// Maximum number of unpacked bytes of a capture. 64 KiB of zstd may unpack to 2 GiB, which finds
 /// no more than this.
-pub const MOST: u64 = 32 << 20;
+pub const MAX_UNPACKED: u64 = 32 << 20;
 
 /// Header of an input.
 #[derive(Debug, Clone, Copy, Default)]
@@ -110,7 +110,8 @@ pub fn feed(data: &[u8]) {
 
 fn opened(bytes: &[u8], is_sealed: bool) -> Option<Capture> {
     let open = |bytes: Vec<u8>| {
-        Capture::of_source_within(Path::new("fuzz"), Box::new(Cursor::new(bytes)), MOST).ok()
+        Capture::of_source_within(Path::new("fuzz"), Box::new(Cursor::new(bytes)), MAX_UNPACKED)
+            .ok()
     };
     match is_sealed {
         true => open(seal::sealed(open(bytes.to_vec())?)),

@@ -65,17 +65,17 @@ fn is_roce(frame: &Frame) -> bool {
 
 /// Result of the checks of one case.
 #[derive(Debug, Default)]
-pub struct Examined {
+pub struct CaptureFindings {
     /// Indices of the RoCE frames that must be valid.
-    pub right: Vec<usize>,
+    pub must_be_valid: Vec<usize>,
     /// Indices of the RoCE frames that the network may have corrupted.
-    pub suspect: Vec<usize>,
+    pub may_be_corrupted: Vec<usize>,
     /// First frame that shows each deviation: its number, from 1, and its text.
     pub deviations: BTreeMap<Deviation, (usize, String)>,
     /// Indices of the CNPs that Feroce sent.
     pub cnps: Vec<usize>,
     /// Errors.
-    pub complaints: Vec<String>,
+    pub errors: Vec<String>,
     /// Number of frames that the network corrupted.
     corrupted: usize,
     /// Number of duplicated and of reordered frames from rxe, recognized by their IPv4 IDs.
@@ -84,16 +84,16 @@ pub struct Examined {
 }
 
 /// Checks all frames of `case`. Feroce sends from `own_mac`.
-pub fn examine(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> Examined {
-    let mut examined = Examined::default();
-    let mut search = Search::default();
+pub fn check_frames(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> CaptureFindings {
+    let mut findings = CaptureFindings::default();
+    let mut search = DeviationSearch::default();
     for (index, frame) in frames.iter().enumerate().filter(|(_, frame)| is_roce(frame)) {
-        let ours = frame.bytes[6..12] == own_mac;
-        let suspect = case.fault == Some(Fault::Corrupted) && !ours;
+        let from_feroce = frame.bytes[6..12] == own_mac;
+        let suspect = case.fault == Some(Fault::Corrupted) && !from_feroce;
         if suspect {
-            examined.suspect.push(index)
+            findings.may_be_corrupted.push(index)
         } else {
-            examined.right.push(index)
+            findings.must_be_valid.push(index)
         }
         let packet = Packet::parse(&frame.bytes, &[]);
         let wrong = match &packet {
@@ -101,29 +101,29 @@ pub fn examine(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> Examined {
             Err(error) => Some(error.to_string()),
         };
         match (wrong, packet) {
-            (Some(_), _) if suspect => examined.corrupted += 1,
-            (Some(wrong), _) => examined.complaints.push(format!("frame {}: {wrong}", index + 1)),
-            (None, Ok(packet)) if ours && packet.bth.opcode == Opcode::CNP => {
-                examined.cnps.push(index);
-                let different = differences_to_a_connectx(&packet);
-                examined
-                    .complaints
-                    .extend(different.map(|told| format!("frame {}: {told}", index + 1)));
+            (Some(_), _) if suspect => findings.corrupted += 1,
+            (Some(wrong), _) => findings.errors.push(format!("frame {}: {wrong}", index + 1)),
+            (None, Ok(packet)) if from_feroce && packet.bth.opcode == Opcode::CNP => {
+                findings.cnps.push(index);
+                let different = difference_from_connectx(&packet);
+                findings
+                    .errors
+                    .extend(different.map(|text| format!("frame {}: {text}", index + 1)));
             }
-            (None, Ok(packet)) if !ours => search.look(index + 1, &packet, &mut examined),
+            (None, Ok(packet)) if !from_feroce => search.inspect(index + 1, &packet, &mut findings),
             _ => {}
         }
     }
-    if examined.right.is_empty() && examined.suspect.is_empty() {
-        examined.complaints.push("no RoCE frame was captured".into());
+    if findings.must_be_valid.is_empty() && findings.may_be_corrupted.is_empty() {
+        findings.errors.push("no RoCE frame was captured".into());
     }
-    examined.complain_of_missing_fault(case);
-    examined
+    findings.require_visible_fault(case);
+    findings
 }
 
 /// Compares a CNP with one of a ConnectX, apart from addresses, QP, IPv4 ID and checksums. Returns
 /// the difference, if any.
-fn differences_to_a_connectx(packet: &Packet<'_>) -> Option<String> {
+fn difference_from_connectx(packet: &Packet<'_>) -> Option<String> {
     const CAPTURED: &[u8] = include_bytes!("../../captures/hardware/connectx4lx_cnp.pcap");
     // One frame, after the file header and the record header.
     let model = Packet::parse(&CAPTURED[24 + 16..], &[]).expect("a frame of the captures");
@@ -144,10 +144,11 @@ fn differences_to_a_connectx(packet: &Packet<'_>) -> Option<String> {
     (expected != found).then(|| format!("CNP {found:02x?}, a ConnectX sends {expected:02x?}"))
 }
 
-impl Examined {
+impl CaptureFindings {
     /// Reports an error if no frame shows the fault of `case`: such a run proves nothing.
-    fn complain_of_missing_fault(&mut self, case: &Case) {
-        let ipv4 = case.family == feroce_conform::endpoint::plan::Family::V4; // IPv6 has no packet IDs.
+    fn require_visible_fault(&mut self, case: &Case) {
+        // IPv6 has no packet IDs.
+        let ipv4 = case.family == feroce_conform::endpoint::plan::Family::V4;
         let (what, count) = match case.fault {
             Some(Fault::Duplicated) if ipv4 => ("duplicated", self.duplicated),
             Some(Fault::Reordered) if ipv4 => ("overtaken", self.overtaken),
@@ -156,25 +157,25 @@ impl Examined {
             _ => return,
         };
         if count == 0 {
-            self.complaints.push(format!("no frame was {what}"));
+            self.errors.push(format!("no frame was {what}"));
         }
     }
 }
 
 /// State of the search for deviations in the packets of rxe.
 #[derive(Debug, Default)]
-struct Search {
+struct DeviationSearch {
     newest_id: Option<u16>,
     refused: Option<Psn>,
 }
 
-impl Search {
-    fn look(&mut self, number: usize, packet: &Packet<'_>, examined: &mut Examined) {
-        self.compare_ids(packet, examined);
+impl DeviationSearch {
+    fn inspect(&mut self, number: usize, packet: &Packet<'_>, findings: &mut CaptureFindings) {
+        self.count_by_ipv4_id(packet, findings);
         let mut met = |deviation: Deviation, shows: bool| {
             if shows {
                 let text = || (number, packet.to_string());
-                examined.deviations.entry(deviation).or_insert_with(text);
+                findings.deviations.entry(deviation).or_insert_with(text);
             }
         };
         met(Deviation::MigReq, !packet.bth.mig_req);
@@ -197,13 +198,13 @@ impl Search {
         }
     }
 
-    fn compare_ids(&mut self, packet: &Packet<'_>, examined: &mut Examined) {
+    fn count_by_ipv4_id(&mut self, packet: &Packet<'_>, findings: &mut CaptureFindings) {
         let feroce_wire::IpHeader::V4(ip) = packet.ip else { return };
         let ahead = self.newest_id.map_or(1, |newest| ip.identification.wrapping_sub(newest));
         match ahead {
-            0 => examined.duplicated += 1,
+            0 => findings.duplicated += 1,
             1..0x8000 => self.newest_id = Some(ip.identification),
-            _ => examined.overtaken += 1,
+            _ => findings.overtaken += 1,
         }
     }
 }
@@ -233,11 +234,11 @@ mod tests {
             ("rxe/ops_rx_short.pcap.zst", vec![Deviation::LengthErrorCode]),
             ("rxe/ops_psn_mismatch.pcap.zst", vec![Deviation::AckBeforeFirst]),
         ];
-        for (file, mut due) in rows {
-            let examined = examine(case, &frames(file), REQUESTER);
-            due.insert(0, Deviation::MigReq);
-            assert_eq!(examined.deviations.into_keys().collect::<Vec<_>>(), due, "{file}");
-            assert_eq!(examined.complaints, Vec::<String>::new(), "{file}");
+        for (file, mut expected) in rows {
+            let findings = check_frames(case, &frames(file), REQUESTER);
+            expected.insert(0, Deviation::MigReq);
+            assert_eq!(findings.deviations.into_keys().collect::<Vec<_>>(), expected, "{file}");
+            assert_eq!(findings.errors, Vec::<String>::new(), "{file}");
         }
     }
 
@@ -246,7 +247,7 @@ mod tests {
         let case = &cases::cases()[0];
         let others = [Frame { at: Duration::ZERO, bytes: vec![0; 60] }];
         for frames in [&[][..], &others] {
-            let complaints = examine(case, frames, REQUESTER).complaints;
+            let complaints = check_frames(case, frames, REQUESTER).errors;
             assert_eq!(complaints, ["no RoCE frame was captured"]);
         }
     }
@@ -255,23 +256,24 @@ mod tests {
     fn a_wrong_icrc_is_an_error_unless_the_fault_corrupts_frames() {
         let cases = cases::cases();
         let mut frames = frames("rxe/ops_zero_len.pcap.zst");
-        let find = |ours| {
-            let of = |frame: &Frame| (frame.bytes[6..12] == REQUESTER) == ours && is_roce(frame);
+        let find = |from_feroce| {
+            let of =
+                |frame: &Frame| (frame.bytes[6..12] == REQUESTER) == from_feroce && is_roce(frame);
             frames.iter().position(of).expect("both sides sent something")
         };
         let (request, answer) = (find(true), find(false));
         *frames[answer].bytes.last_mut().expect("not empty") ^= 1;
-        let complaints = examine(&cases[0], &frames, REQUESTER).complaints;
+        let complaints = check_frames(&cases[0], &frames, REQUESTER).errors;
         assert!(
             complaints.len() == 1 && complaints[0].starts_with(&format!("frame {}:", answer + 1))
         );
         let corrupted = |case: &&Case| case.fault == Some(Fault::Corrupted);
         let case = cases.iter().find(corrupted).expect("in the table");
-        let examined = examine(case, &frames, REQUESTER);
-        assert_eq!((examined.complaints.len(), examined.corrupted), (0, 1));
+        let findings = check_frames(case, &frames, REQUESTER);
+        assert_eq!((findings.errors.len(), findings.corrupted), (0, 1));
         *frames[request].bytes.last_mut().expect("not empty") ^= 1;
         assert_eq!(
-            examine(case, &frames, REQUESTER).complaints.len(),
+            check_frames(case, &frames, REQUESTER).errors.len(),
             1,
             "frames from Feroce must always be valid"
         );

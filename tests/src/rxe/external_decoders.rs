@@ -8,10 +8,10 @@ use feroce_conform::endpoint::{Failure, failed};
 
 /// Display filter for RoCE frames that tshark must not find. A UDP checksum of 0 over IPv6 is
 /// required by RoCEv2.
-const COMPLAINTS: &str = "!infiniband.bth || _ws.malformed || \
+const MALFORMED: &str = "!infiniband.bth || _ws.malformed || \
                           (_ws.expert.severity == error && !udp.checksum.zero)";
 
-/// Returns the numbers, from 1, of the frames that match [`COMPLAINTS`].
+/// Returns the numbers, from 1, of the frames that match [`MALFORMED`].
 ///
 /// # Errors
 /// If the program does not run.
@@ -20,12 +20,12 @@ pub fn tshark(capture: &Path) -> Result<Vec<usize>, Failure> {
     let output = Command::new("tshark")
         .args(["--disable-protocol", "rpcordma", "-r"])
         .arg(capture)
-        .args(["-Y", COMPLAINTS, "-T", "fields", "-e", "frame.number"])
+        .args(["-Y", MALFORMED, "-T", "fields", "-e", "frame.number"])
         .output();
     let output = output.map_err(failed("run tshark"))?;
     if !output.status.success() {
-        let told = String::from_utf8_lossy(&output.stderr);
-        return Err(Failure(format!("tshark: {}", told.trim())));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(Failure(format!("tshark: {}", stderr.trim())));
     }
     let lines = String::from_utf8_lossy(&output.stdout);
     Ok(lines.lines().filter_map(|line| line.trim().parse().ok()).collect())
@@ -38,14 +38,15 @@ pub fn tshark(capture: &Path) -> Result<Vec<usize>, Failure> {
 pub fn cnps(python: &str, capture: &Path) -> Result<[usize; 2], Failure> {
     const CNP: &str = "infiniband.bth.opcode == 0x81 && infiniband.bth.destqp && !_ws.malformed";
     const COUNT: &str = "import sys; from scapy.all import rdpcap; from scapy.contrib import roce; \
-                         print(sum(roce.CNPPadding in p and p[roce.BTH].becn == 1 for p in rdpcap(sys.argv[1])))";
+                         print(sum(roce.CNPPadding in p and p[roce.BTH].becn == 1 \
+                         for p in rdpcap(sys.argv[1])))";
     let mut tshark = Command::new("tshark");
     tshark.arg("-r").arg(capture).args(["-Y", CNP, "-T", "fields", "-e", "frame.number"]);
-    let told = lines_of(&mut tshark)?;
+    let stdout = lines_of(&mut tshark)?;
     let mut scapy = Command::new(python);
     scapy.args(["-c", COUNT]).arg(capture);
     let count = lines_of(&mut scapy)?.trim().parse().map_err(failed("read what scapy says"))?;
-    Ok([told.lines().count(), count])
+    Ok([stdout.lines().count(), count])
 }
 
 fn lines_of(command: &mut Command) -> Result<String, Failure> {
@@ -74,10 +75,10 @@ pub struct Icrcs {
 pub fn scapy(python: &str, capture: &Path) -> Result<Icrcs, Failure> {
     let output = Command::new(python).arg("scripts/icrc.py").arg(capture).output();
     let output = output.map_err(failed("run scapy"))?;
-    let told = String::from_utf8_lossy(&output.stdout);
-    parse(&told).ok_or_else(|| {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    parse(&stdout).ok_or_else(|| {
         let error = String::from_utf8_lossy(&output.stderr);
-        Failure(format!("scapy: {} {}", told.trim(), error.trim()))
+        Failure(format!("scapy: {} {}", stdout.trim(), error.trim()))
     })
 }
 

@@ -25,10 +25,10 @@ const NETEM: [(Fault, &str, &str); 3] = [
 
 /// netem acts at random. Cases with fewer packets than this may see no fault, so they run several
 /// times.
-const PACKETS_ENOUGH: u32 = 100;
-const ROUNDS_OF_FEWER: usize = 4;
+const ENOUGH_PACKETS: u32 = 100;
+const ROUNDS_WITH_FEW_PACKETS: usize = 4;
 /// Maximum number of runs of a case until its fault is observed.
-pub const MOST_ROUNDS: usize = 40;
+pub const MAX_ROUNDS: usize = 40;
 
 /// Access to the places where faults are made.
 #[derive(Debug)]
@@ -119,18 +119,18 @@ pub fn rounds(case: &Case) -> usize {
         case.role.pick(request.op == Op::Read, request.op != Op::Read && !request.op.is_atomic())
     };
     let bytes: u32 = case.plan.requests.iter().filter(from_guest).map(|request| request.len).sum();
-    let is_few = bytes / case.mtu.bytes() < PACKETS_ENOUGH;
-    if netem(case).is_some() && is_few { ROUNDS_OF_FEWER } else { 1 }
+    let is_few = bytes / case.mtu.bytes() < ENOUGH_PACKETS;
+    if netem(case).is_some() && is_few { ROUNDS_WITH_FEW_PACKETS } else { 1 }
 }
 
 /// Returns the netem options for the fault of `case`, if netem makes it.
 fn netem(case: &Case) -> Option<&'static str> {
     let (_, many, few) = NETEM.iter().find(|(known, ..)| Some(*known) == case.fault)?;
-    Some(if acknowledges_only(case) { few } else { many })
+    Some(if sends_only_acknowledgements(case) { few } else { many })
 }
 
 /// Returns true if rxe sends only acknowledgements in `case`.
-fn acknowledges_only(case: &Case) -> bool {
+fn sends_only_acknowledgements(case: &Case) -> bool {
     let answered = |request: &Request| request.op == Op::Read || request.op.is_atomic();
     case.role == Role::Requester && !case.plan.requests.iter().any(answered)
 }

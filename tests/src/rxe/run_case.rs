@@ -17,13 +17,13 @@ use super::case::{Case, Role};
 use super::faults::Network;
 
 /// Maximum time for the completions of a case.
-const PATIENCE: Duration = Duration::from_secs(20);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs `case` between a new QP on `device` and a new QP in the guest, over `network`.
 ///
 /// # Errors
 /// The first difference from the plan.
-pub fn play(case: &Case, device: &Device, network: &Network) -> Result<(), Failure> {
+pub fn run(case: &Case, device: &Device, network: &Network) -> Result<(), Failure> {
     let (mut feroce, mut rxe) = (FeroceEnd::new(device)?, RxeEnd::new()?);
     let mut ends: [&mut dyn End; 2] = match case.role {
         Role::Requester => [&mut feroce, &mut rxe],
@@ -48,8 +48,8 @@ pub fn play(case: &Case, device: &Device, network: &Network) -> Result<(), Failu
         ends[RESPONDER].post_receives(&receives)?;
     }
     if plan.twist == Twist::PeerKilled {
-        play_on_alone(case, &mut ends, network)?;
-        return play(&afterwards(case), device, network);
+        run_with_killed_peer(case, &mut ends, network)?;
+        return run(&follow_up_case(case), device, network);
     }
     check_completions(plan, &postings, &mut ends)?;
     check_rest(plan, &mut ends, &model)
@@ -61,7 +61,7 @@ fn check_completions(
     postings: &[Posting],
     ends: &mut [&mut dyn End; 2],
 ) -> Result<(), Failure> {
-    let sent = ends[REQUESTER].completions(plan.requests.len(), PATIENCE)?;
+    let sent = ends[REQUESTER].completions(plan.requests.len(), COMPLETION_TIMEOUT)?;
     for (index, request) in plan.requests.iter().enumerate() {
         check_request(index, request, sent.get(index))?;
     }
@@ -83,7 +83,7 @@ fn check_request(
 ) -> Result<(), Failure> {
     let what = format!("request {index} ({} of {} bytes)", request.op, request.len);
     let Some(completion) = completion else {
-        return Err(Failure(format!("{what} does not complete within {PATIENCE:?}")));
+        return Err(Failure(format!("{what} does not complete within {COMPLETION_TIMEOUT:?}")));
     };
     if completion.wr_id != index as u64 || completion.status != request.status {
         let (id, status) = (completion.wr_id, completion.status);
@@ -113,11 +113,13 @@ fn check_receives(
     responder: &mut dyn End,
 ) -> Result<(), Failure> {
     let due: Vec<_> = plan.receives.iter().filter_map(|receive| receive.status).collect();
-    let received = responder.completions(due.len(), PATIENCE)?;
+    let received = responder.completions(due.len(), COMPLETION_TIMEOUT)?;
     let carriers = postings.iter().filter(|posting| posting.op.consumes_receive());
     for ((index, status), carrier) in due.iter().enumerate().zip(carriers) {
         let Some(completion) = received.get(index) else {
-            return Err(Failure(format!("receive {index} does not complete within {PATIENCE:?}")));
+            return Err(Failure(format!(
+                "receive {index} does not complete within {COMPLETION_TIMEOUT:?}"
+            )));
         };
         if completion.wr_id != FIRST_RECEIVE + index as u64 || completion.status != *status {
             let (id, found) = (completion.wr_id, completion.status);
@@ -166,13 +168,13 @@ fn check_rest(plan: &Plan, ends: &mut [&mut dyn End; 2], model: &Model) -> Resul
 
 /// Kills the peer after Feroce's first completion. As requester, Feroce must run out of retries and
 /// flush the rest. As responder, Feroce must stay in RTS until its QP is destroyed.
-fn play_on_alone(
+fn run_with_killed_peer(
     case: &Case,
     ends: &mut [&mut dyn End; 2],
     network: &Network,
 ) -> Result<(), Failure> {
     let (feroce, rxe) = case.role.pick((REQUESTER, RESPONDER), (RESPONDER, REQUESTER));
-    let first = ends[feroce].completions(1, PATIENCE)?;
+    let first = ends[feroce].completions(1, COMPLETION_TIMEOUT)?;
     if !first.first().is_some_and(Completion::is_success) {
         return Err(Failure(format!("nothing completed before the peer was killed: {first:?}")));
     }
@@ -182,12 +184,12 @@ fn play_on_alone(
     drop(cut);
     let killed = Instant::now();
     let left = case.plan.requests.len() - 1;
-    let patience = case.role.pick(PATIENCE, Duration::from_millis(200));
-    let rest = ends[feroce].completions(left, patience)?;
+    let timeout = case.role.pick(COMPLETION_TIMEOUT, Duration::from_millis(200));
+    let rest = ends[feroce].completions(left, timeout)?;
     let statuses: Vec<_> = rest.iter().map(|completion| completion.status).collect();
     let succeeded = statuses.iter().take_while(|status| **status == Status::Success).count();
     let (state, after) = (ends[feroce].state()?, killed.elapsed());
-    let as_due = match (case.role, &statuses[succeeded..]) {
+    let as_expected = match (case.role, &statuses[succeeded..]) {
         (Role::Requester, [first, others @ ..]) => {
             *first == Status::RetryExceeded
                 && others.iter().all(|status| *status == Status::WorkRequestFlushed)
@@ -197,7 +199,7 @@ fn play_on_alone(
         (Role::Responder, rest) => rest.is_empty() && succeeded < left && state == QpState::Rts,
         (Role::Requester, []) => false,
     };
-    if as_due {
+    if as_expected {
         return ends[feroce].destroy_qp();
     }
     Err(Failure(format!("{after:?} after the kill the QP is in {state:?}, with {statuses:?}")))
@@ -205,7 +207,7 @@ fn play_on_alone(
 
 /// A follow-up case with one request between new QPs: both devices must still work after a peer was
 /// killed.
-fn afterwards(case: &Case) -> Case {
+fn follow_up_case(case: &Case) -> Case {
     let mut plan = Plan::new();
     plan.request(case.plan.requests[0].op, 3000);
     Case { plan, ..case.clone() }

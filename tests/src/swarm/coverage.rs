@@ -130,7 +130,8 @@ impl fmt::Display for Coverage {
         let Self { scenarios, frames, faulted, bytes, drained, .. } = self;
         writeln!(
             f,
-            "{scenarios} scenarios, {frames} frames, {faulted} of them with a fault, {bytes} bytes moved"
+            "{scenarios} scenarios, {frames} frames, {faulted} of them with a fault, \
+             {bytes} bytes moved"
         )?;
         for (name, count) in &self.operations {
             writeln!(f, "  {count:>9} {name}")?;

@@ -184,7 +184,8 @@ impl Flaw {
         Self::Invalidated,
     ];
 
-    /// Returns how a request with the flaw fails. `with_immediate`: its first packet carries an immediate.
+    /// Returns how a request with the flaw fails. `with_immediate`: the first packet of the request
+    /// carries an immediate.
     pub fn failure(self, with_immediate: bool) -> Failure {
         match self {
             Self::LocalKey | Self::LocalBounds | Self::LocalRights => LOCAL_PROTECTION,

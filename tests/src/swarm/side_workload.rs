@@ -10,8 +10,8 @@ pub struct SideWorkload {
     pub requests: Vec<Request>,
     /// Receives, in order.
     pub receives: Vec<Receive>,
-    /// Indices of the first final send request and receive. The final ones are posted after all others
-    /// have completed.
+    /// Indices of the first final send request and receive. The final ones are posted after all
+    /// others have completed.
     pub final_from: (usize, usize),
     /// Value of `word` before the first atomic of this QP, then after each of its atomics.
     pub word_values: Vec<u64>,

@@ -476,7 +476,8 @@ fn describe(request: &Request) -> String {
     ];
     let flags: Vec<_> = flags.iter().filter(|(set, _)| *set).map(|(_, name)| *name).collect();
     format!(
-        "{op:?} {flags:?} {} bytes, local {local:?}, remote {remote:?}, flaw {flaw:?}, risk {risk:?}",
+        "{op:?} {flags:?} {} bytes, local {local:?}, remote {remote:?}, flaw {flaw:?}, \
+         risk {risk:?}",
         payload.len()
     )
 }
