@@ -165,9 +165,9 @@ impl Pair {
             hop_limit: 64,
             traffic_class: 0,
         };
-        endpoint.address_resolved(id, Ok(path)).expect("asked");
+        endpoint.address_resolved(id, Ok(path)).expect("a pending request");
         endpoint.resolve_route(id).expect("resolved");
-        endpoint.route_resolved(id, Ok(())).expect("asked");
+        endpoint.route_resolved(id, Ok(())).expect("a pending request");
         for kind in [EventKind::AddrResolved, EventKind::RouteResolved] {
             let event = endpoint.event().expect("an event");
             assert_eq!((event.id, event.kind), (id, kind));
@@ -192,14 +192,14 @@ impl Pair {
     /// # Panics
     /// If the endpoint refuses.
     pub fn accept(&mut self, end: usize, id: CmId, qpn: u32, data: &[u8]) {
-        self.ends[end].accept(id, &parameters(qpn), data, self.now).expect("asked");
+        self.ends[end].accept(id, &parameters(qpn), data, self.now).expect("a pending request");
         self.flush();
     }
 
-    /// Sends what the ends have to say and hears what they tell.
+    /// Moves the outgoing messages of both ends to the wire and collects their events.
     ///
     /// # Panics
-    /// If what is said cannot be read.
+    /// If an end sends an invalid message.
     pub fn flush(&mut self) {
         for by in 0..2 {
             while let Some(outgoing) = self.ends[by].transmit() {
@@ -215,7 +215,7 @@ impl Pair {
         let Outgoing { local, remote, mad, .. } = outgoing;
         let v6 = local.is_ipv6();
         assert_eq!((local, remote), (address(by, v6), address(1 - by, v6)), "addresses of a MAD");
-        let message = CmMad::parse(&mad).expect("a message of ours").message;
+        let message = CmMad::parse(&mad).expect("a valid message").message;
         self.sent_messages.push(SentMessage { at: self.at(), by, message });
         let source = Source { device: DEVICE, local: remote, remote: local };
         for delay in (self.delivery)(by, &message) {

@@ -73,41 +73,41 @@ impl Datagrams {
         self.pds[end].create_ah(&Path::new(gid, sgid_index)).expect("a path")
     }
 
-    /// Lets 10 us pass.
+    /// Runs for 10 us.
     pub fn run(&mut self) {
         self.rig.run_for(Duration::from_micros(10));
     }
 
-    /// What went over the wire since last asked.
+    /// Returns the frames sent since the last call.
     pub fn frames(&mut self) -> Vec<Seen> {
         self.rig.wire.take_record()
     }
 
-    /// A counter of end `end`.
+    /// Returns the value of a counter of end `end`.
     pub fn count(&self, end: usize, counter: Counter) -> u64 {
         self.rig.devices[end].counter(counter)
     }
 }
 
-/// A UD QP with a CQ and a buffer of its own. The lower half of the buffer is what it sends,
-/// receives go to the upper.
+/// A UD QP with its own CQ and buffer. Sends use the lower half of the buffer, receives the upper
+/// half.
 #[derive(Debug)]
 pub struct DatagramQp {
     /// The QP.
     pub qp: QueuePair,
-    /// Where everything completes.
+    /// CQ for sends and receives.
     pub cq: CompletionQueue,
-    /// Its memory.
+    /// Buffer for sends and receives.
     pub buffer: Buffer,
     posted: VecDeque<u64>,
     next: u64,
 }
 
-/// Receives that fit the upper half of the buffer.
+/// Number of receives that fit in the upper half of the buffer.
 const PLACES: u64 = 16;
 
 impl DatagramQp {
-    /// A UD QP of `device`, in RTS, sending from PSN 100 on.
+    /// Creates a UD QP on `device`, in RTS, with a first PSN of 100.
     ///
     /// # Panics
     /// If the device refuses.

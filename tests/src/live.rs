@@ -73,7 +73,7 @@ impl Net {
         run(&format!("ip netns exec {} {command}", self.names[end]));
     }
 
-    /// Removes the addresses of the interfaces, for ports that local the addresses instead of the
+    /// Removes the addresses of the interfaces, for ports that have the addresses instead of the
     /// kernel.
     pub fn without_addresses(&self) {
         for (end, name) in INTERFACES.iter().enumerate() {
@@ -165,8 +165,8 @@ impl Peer {
             local.psn.value(),
             local.gid
         ));
-        let answer = self.read_line();
-        let words: Vec<&str> = answer.split(' ').collect();
+        let response = self.read_line();
+        let words: Vec<&str> = response.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
         let small = |at: usize| u32::try_from(number(at)).expect("32 bits");
         let endpoint = Endpoint {
@@ -202,8 +202,8 @@ impl Peer {
         loop {
             line.clear();
             assert!(self.stdout.read_line(&mut line).expect("text") > 0, "the peer ended");
-            if let Some((_, answer)) = line.split_once(LINE_PREFIX) {
-                return answer.trim().to_owned();
+            if let Some((_, response)) = line.split_once(LINE_PREFIX) {
+                return response.trim().to_owned();
             }
         }
     }

@@ -127,7 +127,7 @@ impl Pair {
     /// Connects both QPs, which must be in RESET, with the PSNs of [`FIRST_PSN`].
     ///
     /// # Panics
-    /// If they are not.
+    /// If a QP is not in RESET.
     pub fn connect(&mut self) {
         let psns = FIRST_PSN.map(Psn::new);
         let ends = [0, 1].map(|end: usize| {

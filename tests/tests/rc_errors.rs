@@ -99,8 +99,8 @@ fn regions_without_the_right_or_of_another_domain_are_refused() {
         refused_access(&mut pair, every_access(remote)[number], "no right");
 
         let mut pair = Pair::default();
-        let stranger = pair.rig.devices[1].alloc_pd();
-        let region = stranger.alloc_buffer(4096, Access::ALL).unwrap();
+        let other_pd = pair.rig.devices[1].alloc_pd();
+        let region = other_pd.alloc_buffer(4096, Access::ALL).unwrap();
         let remote = RemoteAddr { addr: region.region().addr(), rkey: region.region().rkey() };
         refused_access(&mut pair, every_access(remote)[number], "other domain");
     }
@@ -337,8 +337,8 @@ fn packets_that_do_not_belong_to_the_connection_are_dropped() {
     ud.ext.deth = Some(Deth { qkey: Qkey(1), src_qp: Qpn::masked(9), ..Deth::default() });
     let mut xrc = send(Opcode::XRC_SEND_ONLY);
     xrc.ext.xrceth = Some(XrcEth { srqn: 1, ..XrcEth::default() });
-    let mut stranger = send(Opcode::RC_SEND_ONLY);
-    stranger.source = [10, 0, 0, 9].into();
+    let mut other_source = send(Opcode::RC_SEND_ONLY);
+    other_source.source = [10, 0, 0, 9].into();
     let mut partition = send(Opcode::RC_SEND_ONLY);
     partition.bth.pkey = Pkey(0x8001);
     let mut unknown = send(Opcode::RC_SEND_ONLY);
@@ -349,7 +349,7 @@ fn packets_that_do_not_belong_to_the_connection_are_dropped() {
         ("UC", send(Opcode::UC_SEND_ONLY)),
         ("UD", ud),
         ("XRC", xrc),
-        ("source address", stranger),
+        ("source address", other_source),
         ("P_Key", partition),
         ("no such QP", unknown),
         ("QPN outside the slice", outside),

@@ -160,10 +160,10 @@ fn invalid_binds_are_refused() {
         let region = |access| pair.pds[1].alloc_buffer(64, access).unwrap();
         let no_bind = region(Access::LOCAL_WRITE);
         let read_only = region(Access::MW_BIND);
-        let alien = pair.rig.devices[1].alloc_pd();
-        let foreign = alien.alloc_buffer(64, Access::ALL).unwrap();
+        let other_pd = pair.rig.devices[1].alloc_pd();
+        let foreign = other_pd.alloc_buffer(64, Access::ALL).unwrap();
         let windows = [WindowType::One, WindowType::Two].map(|t| pair.pds[1].alloc_mw(t).unwrap());
-        let theirs = alien.alloc_mw(WindowType::Two).unwrap();
+        let other_window = other_pd.alloc_mw(WindowType::Two).unwrap();
         let [one, two] = windows.each_ref().map(|window| window.rkey_with(1));
         let good = &pair.buffers[1];
         let zero = Access::ZERO_BASED | Access::REMOTE_READ;
@@ -177,8 +177,12 @@ fn invalid_binds_are_refused() {
             ("no bytes of type 2", bind(two, good, 0, 0, read), Status::WindowBind),
             ("local rights", bind(two, good, 0, 8, Access::LOCAL_WRITE), Status::WindowBind),
             ("not a window", bind(good.region().rkey(), good, 0, 8, read), Status::WindowBind),
-            ("their window", bind(theirs.rkey(), good, 0, 8, read), Status::WindowBind),
-            ("their region", bind(two, &foreign, 0, 8, read), Status::LocalProtection),
+            (
+                "window of another domain",
+                bind(other_window.rkey(), good, 0, 8, read),
+                Status::WindowBind,
+            ),
+            ("region of another domain", bind(two, &foreign, 0, 8, read), Status::LocalProtection),
             ("too long", bind(two, good, 65_530, 7, read), Status::LocalProtection),
             ("wraps", bind(two, good, 8, u64::MAX, read), Status::LocalProtection),
         ];

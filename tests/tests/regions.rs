@@ -173,8 +173,8 @@ fn on_demand_regions_survive_unmapped_pages() {
     pair.pds[1].advise(Advice::PrefetchWrite, &[sge]).unwrap();
     // SAFETY: pages of this test without references to them.
     assert_eq!(unsafe { libc::munmap(start, len) }, 0);
-    let gone = pair.pds[1].advise(Advice::Prefetch, &[sge]);
-    assert!(matches!(gone, Err(DeviceError::Access(AccessError::Unmapped))));
+    let unmapped = pair.pds[1].advise(Advice::Prefetch, &[sge]);
+    assert!(matches!(unmapped, Err(DeviceError::Access(AccessError::Unmapped))));
     pair.pds[1].advise(Advice::PrefetchNoFault, &[sge]).unwrap();
     assert_eq!(write(&mut pair, addr, rkey, 2), Status::RemoteAccess);
     let mut pair = Pair::default();

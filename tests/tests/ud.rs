@@ -166,8 +166,8 @@ fn requests_that_ud_does_not_support_are_refused() {
     let request = SendRequest { wr_id: 1, op: SendOp::Send, data, flags };
     assert_eq!(a.qp.post_send(&request), Err(PostError::Destination));
 
-    let stranger = net.rig.devices[0].alloc_pd();
-    let other = stranger.create_ah(&Path::new(gid(1), 0)).unwrap();
+    let other_pd = net.rig.devices[0].alloc_pd();
+    let other = other_pd.create_ah(&Path::new(gid(1), 0)).unwrap();
     assert_eq!(a.send(SendOp::Send, b"", &other, Qpn::masked(5)), Err(PostError::Foreign));
 
     let mut pair = Pair::default();

@@ -26,21 +26,18 @@ pub enum Deviation {
 
 /// Description of each deviation, and what the specification requires.
 const DEVIATIONS: [(Deviation, &str); 4] = [
-    (
-        Deviation::MigReq,
-        "MigReq 0 in every packet; a migrated path, the state of one that never moves, is 1",
-    ),
+    (Deviation::MigReq, "MigReq is 0 in every packet; it must be 1 for a path that never migrates"),
     (
         Deviation::NakBehindRnrNak,
-        "NAK (PSN sequence) behind an RNR NAK for the same packet; one NAK per gap is due",
+        "NAK (PSN sequence) after an RNR NAK for the same packet; one NAK per gap is allowed",
     ),
     (
         Deviation::LengthErrorCode,
-        "NAK (remote operational) for a message longer than its receive; (invalid request) is due",
+        "NAK (remote operational) for a message longer than its receive; (invalid request) required",
     ),
     (
         Deviation::AckBeforeFirst,
-        "duplicates before the first packet acknowledged with PSN 0xffffff; the newest PSN is due",
+        "duplicates before the first packet acknowledged with PSN 0xffffff; newest PSN required",
     ),
 ];
 
@@ -247,8 +244,8 @@ mod tests {
         let case = &cases::cases()[0];
         let others = [Frame { at: Duration::ZERO, bytes: vec![0; 60] }];
         for frames in [&[][..], &others] {
-            let complaints = check_frames(case, frames, REQUESTER).errors;
-            assert_eq!(complaints, ["no RoCE frame was captured"]);
+            let errors = check_frames(case, frames, REQUESTER).errors;
+            assert_eq!(errors, ["no RoCE frame was captured"]);
         }
     }
 
@@ -261,12 +258,10 @@ mod tests {
                 |frame: &Frame| (frame.bytes[6..12] == REQUESTER) == from_feroce && is_roce(frame);
             frames.iter().position(of).expect("both sides sent something")
         };
-        let (request, answer) = (find(true), find(false));
-        *frames[answer].bytes.last_mut().expect("not empty") ^= 1;
-        let complaints = check_frames(&cases[0], &frames, REQUESTER).errors;
-        assert!(
-            complaints.len() == 1 && complaints[0].starts_with(&format!("frame {}:", answer + 1))
-        );
+        let (request, response) = (find(true), find(false));
+        *frames[response].bytes.last_mut().expect("not empty") ^= 1;
+        let errors = check_frames(&cases[0], &frames, REQUESTER).errors;
+        assert!(errors.len() == 1 && errors[0].starts_with(&format!("frame {}:", response + 1)));
         let corrupted = |case: &&Case| case.fault == Some(Fault::Corrupted);
         let case = cases.iter().find(corrupted).expect("in the table");
         let findings = check_frames(case, &frames, REQUESTER);

@@ -41,7 +41,7 @@ impl Network {
     /// Starts the fault of `case`, if it has one.
     ///
     /// # Errors
-    /// When nft or tc refuses.
+    /// If nft or tc fails.
     pub fn begin(&self, case: &Case, guest: &mut RxeEnd) -> Result<(), Failure> {
         if case.fault.is_none() {
             return Ok(());
@@ -56,7 +56,7 @@ impl Network {
     /// Ends the fault. Returns how many frames were dropped or marked, if the bridge counted them.
     ///
     /// # Errors
-    /// When nft or tc refuses.
+    /// If nft or tc fails.
     pub fn end(&self, case: &Case, guest: &mut RxeEnd) -> Result<Option<u64>, Failure> {
         if case.fault.is_none() {
             return Ok(None);
@@ -74,7 +74,7 @@ impl Network {
     /// Cuts the network: the bridge drops all RoCE frames until the returned guard is dropped.
     ///
     /// # Errors
-    /// When nft refuses.
+    /// If nft fails.
     pub fn cut(&self) -> Result<Cut<'_>, Failure> {
         self.nft(&["-f", "-"], CUT)?;
         Ok(Cut(self))
@@ -131,6 +131,6 @@ fn netem(case: &Case) -> Option<&'static str> {
 
 /// Returns true if rxe sends only acknowledgements in `case`.
 fn sends_only_acknowledgements(case: &Case) -> bool {
-    let answered = |request: &Request| request.op == Op::Read || request.op.is_atomic();
-    case.role == Role::Requester && !case.plan.requests.iter().any(answered)
+    let has_data_response = |request: &Request| request.op == Op::Read || request.op.is_atomic();
+    case.role == Role::Requester && !case.plan.requests.iter().any(has_data_response)
 }

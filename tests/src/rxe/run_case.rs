@@ -99,8 +99,8 @@ fn check_request(
         Op::FetchAdd => CompletionOpcode::FetchAdd,
         Op::CmpSwap | Op::CmpSwapMiss => CompletionOpcode::CompareSwap,
     };
-    let answered = request.op == Op::Read || request.op.is_atomic();
-    if completion.opcode != opcode || answered && completion.byte_len != request.len {
+    let has_data_response = request.op == Op::Read || request.op.is_atomic();
+    if completion.opcode != opcode || has_data_response && completion.byte_len != request.len {
         return Err(Failure(format!("{what} completes with {completion:?}")));
     }
     Ok(())

@@ -61,9 +61,9 @@ impl Model {
         let limits = &self.options.limits[end];
         // A frame that was delayed shortly before may still be in flight.
         let posted = side.posted[index].as_nanos();
-        let way = u64::try_from(self.options.max_one_way_delay().as_nanos()).expect("short");
-        let faulted = self.faulted_since(Instant::from_nanos(posted.saturating_sub(way)));
-        // One lost frame may cost two retries: the timeout runs out while the NAK is on its way.
+        let delay = u64::try_from(self.options.max_one_way_delay().as_nanos()).expect("short");
+        let faulted = self.faulted_since(Instant::from_nanos(posted.saturating_sub(delay)));
+        // One lost frame may cost two retries: the timeout runs out while the NAK is in flight.
         if 2 * faulted <= u64::from(limits.retry_cnt) {
             return Err(format!(
                 "only {faulted} frames had a fault, but {} retries ran out",
@@ -91,12 +91,12 @@ impl Model {
         if retries == 7 {
             return Err("RNR retries are unlimited".to_owned());
         }
-        let way = match self.options.is_faultless() {
+        let delay = match self.options.is_faultless() {
             true => self.options.delay,
             false => self.options.max_one_way_delay(),
         };
         let posted = self.sides[pair][1 - end].receives_posted.get(receive);
-        if let Some(&posted) = posted.filter(|&&posted| self.now > posted + way) {
+        if let Some(&posted) = posted.filter(|&&posted| self.now > posted + delay) {
             return Err(format!("its receive was posted at {posted:?}"));
         }
         let waits = self.options.limits[1 - end].rnr_time() * u32::from(retries);
@@ -116,7 +116,7 @@ impl Model {
     /// Returns true if there were no faults, no QP is in ERR, and all timeouts are long enough.
     pub fn is_undisturbed(&self) -> bool {
         let dead = self.sides.iter().flatten().any(|side| side.is_dead());
-        let impatient = (0..2).any(|end| self.options.may_time_out_early(end));
-        self.faults_over_time.is_empty() && !dead && !impatient
+        let early_timeout = (0..2).any(|end| self.options.may_time_out_early(end));
+        self.faults_over_time.is_empty() && !dead && !early_timeout
     }
 }

@@ -117,9 +117,9 @@ impl Model {
         let side = &self.sides[pair][end];
         let atomics = |until: usize| {
             let requests = &side.workload.requests[..until];
-            let own =
+            let word_atomics =
                 requests.iter().filter(|r| r.op.is_atomic() && !r.shared_word && r.flaw.is_none());
-            own.count()
+            word_atomics.count()
         };
         let (least, most) = (atomics(side.executed), atomics(side.posted.len()));
         let Some(word) = side.workload.word else { return Ok(()) };

@@ -289,24 +289,24 @@ impl Request {
     /// bytes arrive before the failure.
     pub fn must_fail(&self, receive: Option<&Receive>, mtu: usize) -> Option<(Failure, usize)> {
         let last = self.payload.len().div_ceil(mtu).max(1) - 1;
-        let own_failure = |flaw: Flaw| match flaw {
+        let flaw_failure = |flaw: Flaw| match flaw {
             Flaw::NotInvalidatable => (last, flaw.failure(false)),
             _ => (0, flaw.failure(last == 0 && matches!(self.op, Op::WriteImm(_)))),
         };
-        let own_failure = self.flaw.map(own_failure);
+        let flaw_failure = self.flaw.map(flaw_failure);
         let is_sent = !self.flaw.is_some_and(Flaw::is_local);
         let receive = receive.filter(|_| is_sent && self.op.is_send());
         let from_receive = receive.and_then(|receive| self.receive_failure(receive, mtu));
         // The earlier packet decides. Within one packet the length is checked first, then the key
         // to invalidate, then the memory of the receive.
-        let first = match (own_failure, from_receive) {
-            (Some(own_failure), Some(from_receive))
-                if from_receive.0 < own_failure.0
-                    || (from_receive.0 == own_failure.0 && from_receive.1 == TOO_LONG) =>
+        let first = match (flaw_failure, from_receive) {
+            (Some(flaw_failure), Some(from_receive))
+                if from_receive.0 < flaw_failure.0
+                    || (from_receive.0 == flaw_failure.0 && from_receive.1 == TOO_LONG) =>
             {
                 from_receive
             }
-            (Some(own_failure), _) => own_failure,
+            (Some(flaw_failure), _) => flaw_failure,
             (None, from_receive) => from_receive?,
         };
         Some((first.1, first.0 * mtu))

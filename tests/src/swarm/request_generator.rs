@@ -79,11 +79,11 @@ impl RequestGenerator<'_> {
             jobs.push(if bad { Job::Bad } else { self.random.weighted(JOBS) });
         }
         for revocation in revocations.iter().filter(|revocation| revocation.pair == qp.pair) {
-            let own = revocation.end == qp.end;
+            let is_same_end = revocation.end == qp.end;
             let meets = match revocation.region_use {
-                RegionUse::Local => own,
+                RegionUse::Local => is_same_end,
                 RegionUse::Receive => false,
-                _ => !own,
+                _ => !is_same_end,
             };
             if meets {
                 let at = self.random.between(0, jobs.len());

@@ -118,9 +118,9 @@ fn random_revocations(random: &mut Random, options: &Options) -> Vec<Revocation>
     let mut revocations = Vec::new();
     for end in 0..2 {
         for n in 0..MAX_REVOKED {
-            let gone = [RegionUse::Target, RegionUse::Source, RegionUse::Local, RegionUse::Receive];
+            let uses = [RegionUse::Target, RegionUse::Source, RegionUse::Local, RegionUse::Receive];
             let region_use = match options.deregister && random.percent(60) {
-                true => random.pick(&gone),
+                true => random.pick(&uses),
                 false if random.percent(10) => RegionUse::Invalidated,
                 false => continue,
             };
