@@ -5,13 +5,16 @@
 #   tests/rxe/build.sh FOLDER     creates FOLDER/vmlinux, FOLDER/initrd.cpio, and FOLDER/key for SSH
 #                                 as root
 # Downloads stay in FOLDER and are used again if only the agent or the init changed. Measured with
-# the kernel 6.1 of Debian 12 in QEMU without KVM: the guest boots in 4 s, in 24 s on a busy machine.
+# the kernel 6.1 of Debian 12 in QEMU without KVM: the guest boots in 4 s, in 24 s on a busy
+# machine.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 
 # User space: a shell, ip, tc and rdma, libibverbs with the driver of rxe, verbs applications.
-readonly PACKAGES=busybox-static,dash,iproute2,kmod,libc-bin,libibverbs1,ibverbs-providers,ibverbs-utils,perftest,librdmacm1,rdmacm-utils,dropbear-bin,coreutils
+PACKAGES=busybox-static,dash,iproute2,kmod,libc-bin,libibverbs1,ibverbs-providers,ibverbs-utils
+PACKAGES+=,perftest,librdmacm1,rdmacm-utils,dropbear-bin,coreutils
+readonly PACKAGES
 readonly KERNEL=linux-image-amd64
 # Loaded in this order; modprobe adds their dependencies.
 readonly AT_BOOT="virtio_mmio virtio_net crc32_pclmul ib_uverbs rdma_ucm rdma_rxe"
@@ -46,12 +49,14 @@ decompress_kernel() {
 import lzma, struct, subprocess, sys
 image = open(sys.argv[1], "rb").read()
 sectors = image[0x1F1] or 4
-offset, length = struct.unpack_from("<I", image, 0x248)[0], struct.unpack_from("<I", image, 0x24C)[0]
+offset = struct.unpack_from("<I", image, 0x248)[0]
+length = struct.unpack_from("<I", image, 0x24C)[0]
 payload = image[(sectors + 1) * 512 + offset:][:length]
 if payload.startswith(b"\xfd7zXZ\0"):
     elf = lzma.LZMADecompressor().decompress(payload)
 elif payload.startswith(b"\x28\xb5\x2f\xfd"):
-    elf = subprocess.run(["zstd", "-dc"], input=payload[:-4], stdout=subprocess.PIPE, check=True).stdout
+    command = ["zstd", "-dc"]
+    elf = subprocess.run(command, input=payload[:-4], stdout=subprocess.PIPE, check=True).stdout
 else:
     sys.exit("the kernel is compressed in a format that this script does not support")
 if not elf.startswith(b"\x7fELF"):
@@ -69,13 +74,15 @@ make_initrd() {
     gcc -O2 -Wall -Wextra -Werror -o "$initrd/usr/bin/rxe-peer" "$here/peer.c" -libverbs
     install -m 755 "$here/init" "$initrd/init"
     configure_ssh "$initrd"
-    (cd "$initrd" && find . -print0 | LC_ALL=C sort -z | cpio --quiet -o -0 -H newc -R 0:0) > "$out/initrd.cpio"
+    (cd "$initrd" && find . -print0 | LC_ALL=C sort -z | cpio --quiet -o -0 -H newc -R 0:0) \
+        > "$out/initrd.cpio"
     rm -rf "$initrd"
 }
 
 copy_user_space() {
     local tool
-    tar -C "$out/root" -c --exclude=./usr/share --exclude='*/perl*' --exclude='*/libperl*' --exclude='*/gconv' \
+    tar -C "$out/root" -c --exclude=./usr/share --exclude='*/perl*' --exclude='*/libperl*' \
+        --exclude='*/gconv' \
         --exclude='./var/*' --exclude='*/systemd' --exclude='*/udev' --exclude=./dev \
         --exclude='*/libibverbs/lib[a-qs-z]*' . | tar -C "$1" -x --keep-directory-symlink
     rm -f "$1"/etc/libibverbs.d/*
@@ -106,7 +113,8 @@ copy_modules() {
     done | awk '$1 == "insmod" { print $2 }' | sort -u | while read -r file; do
         install -D -m 644 "$file" "$1/${file#"$out/kernel/"}"
     done
-    cp "$out/kernel/lib/modules/$version"/modules.{order,builtin,builtin.modinfo} "$1/lib/modules/$version/"
+    cp "$out/kernel/lib/modules/$version"/modules.{order,builtin,builtin.modinfo} \
+        "$1/lib/modules/$version/"
     find "$1/lib/modules" -name '*.ko.xz' -exec xz -d {} +
     depmod -b "$1" "$version"
     echo "$AT_BOOT" > "$1/etc/modules-at-boot"

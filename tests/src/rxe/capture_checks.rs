@@ -33,7 +33,7 @@ const DEVIATIONS: [(Deviation, &str); 4] = [
     ),
     (
         Deviation::LengthErrorCode,
-        "NAK (remote operational) for a message longer than its receive; (invalid request) required",
+        "NAK (remote operational) if a message exceeds its receive; (invalid request) required",
     ),
     (
         Deviation::AckBeforeFirst,
