@@ -1,5 +1,6 @@
-//! Writes a capture as long as it is told: WRITEs of 64 KiB at a path MTU of 1024, in virtual time, so that it is the same each time.
-//! `scripts/bench.sh` gives it to `feroce conform check` and to tshark.
+//! Writes a capture of the given size: WRITEs of 64 KiB at a path MTU of 1024, in virtual time, so
+//! that every run gives the same file. `scripts/bench.sh` passes it to `feroce conform check` and
+//! to tshark.
 //!
 //!     long_capture FILE MEGABYTES
 
@@ -14,9 +15,9 @@ use feroce_wire::PathMtu;
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 
 const MESSAGE: u32 = 64 << 10;
-/// Messages posted at a time.
+/// Number of messages posted at once.
 const BATCH: u64 = 16;
-/// Begin of the capture, in seconds since 1970.
+/// Start time of the capture, in seconds since 1970.
 const BEGIN: u64 = 1_700_000_000;
 
 fn main() -> ExitCode {
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
         arguments.next().and_then(|text| text.parse::<u64>().ok()),
         arguments.next(),
     ) else {
-        eprintln!("long_capture FILE MEGABYTES");
+        eprintln!("usage: long_capture FILE MEGABYTES");
         return ExitCode::from(2);
     };
     match File::create(&file).and_then(|out| write(out, megabytes * 1_000_000)) {

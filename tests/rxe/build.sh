@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
-# Builds the guest that is the live peer: Debian's stock kernel, with rxe, and an initramfs with the agent
-# (peer.c), the programs that scripts/programs.sh runs, and an SSH server. From Debian's packages only, by the machine's own apt sources; about 20 s, then cached.
-#   tests/rxe/build.sh FOLDER     makes FOLDER/vmlinux and FOLDER/initrd.cpio, and FOLDER/key, which root's SSH takes
-# What was downloaded is kept in FOLDER and used again when only the agent or the init changed. The recipe was
-# measured with Debian 12's kernel 6.1: in QEMU without KVM the guest boots in 4 s, 24 s on a busy machine.
+# Builds the guest of the live tests: Debian's stock kernel with rxe, and an initramfs with the
+# agent (peer.c), the programs that scripts/programs.sh runs, and an SSH server. Uses Debian
+# packages only, from the apt sources of this machine. The first build takes about 20 s.
+#   tests/rxe/build.sh FOLDER     creates FOLDER/vmlinux, FOLDER/initrd.cpio, and FOLDER/key for SSH
+#                                 as root
+# Downloads stay in FOLDER and are used again if only the agent or the init changed. Measured with
+# the kernel 6.1 of Debian 12 in QEMU without KVM: the guest boots in 4 s, in 24 s on a busy
+# machine.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 
-# User space: a shell, ip, tc and rdma, the verbs library with rxe's driver, programs written for it.
-readonly PACKAGES=busybox-static,dash,iproute2,kmod,libc-bin,libibverbs1,ibverbs-providers,ibverbs-utils,perftest,librdmacm1,rdmacm-utils,dropbear-bin,coreutils
+# User space: a shell, ip, tc and rdma, libibverbs with the driver of rxe, verbs applications.
+PACKAGES=busybox-static,dash,iproute2,kmod,libc-bin,libibverbs1,ibverbs-providers,ibverbs-utils
+PACKAGES+=,perftest,librdmacm1,rdmacm-utils,dropbear-bin,coreutils
+readonly PACKAGES
 readonly KERNEL=linux-image-amd64
-# In this order; modprobe adds what they need.
+# Loaded in this order; modprobe adds their dependencies.
 readonly AT_BOOT="virtio_mmio virtio_net crc32_pclmul ib_uverbs rdma_ucm rdma_rxe"
 readonly ALSO="sch_netem"
 
@@ -30,7 +35,7 @@ main() {
     echo "$sources" > "$out/sources"
 }
 
-# Both extracted only: no maintainer script runs.
+# Extracts the packages without running maintainer scripts.
 unpack() {
     local suite
     suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
@@ -38,22 +43,24 @@ unpack() {
     mmdebstrap --quiet --variant=extract --include="$KERNEL" "$suite" "$out/kernel"
 }
 
-# The uncompressed ELF file, for PVH boot: nothing is to be unpacked in the emulation.
+# Extracts the uncompressed ELF file for PVH boot, so that the emulated CPU need not decompress it.
 decompress_kernel() {
     python3 - "$out"/kernel/boot/vmlinuz-* "$out/vmlinux" << 'PY'
 import lzma, struct, subprocess, sys
 image = open(sys.argv[1], "rb").read()
 sectors = image[0x1F1] or 4
-offset, length = struct.unpack_from("<I", image, 0x248)[0], struct.unpack_from("<I", image, 0x24C)[0]
+offset = struct.unpack_from("<I", image, 0x248)[0]
+length = struct.unpack_from("<I", image, 0x24C)[0]
 payload = image[(sectors + 1) * 512 + offset:][:length]
 if payload.startswith(b"\xfd7zXZ\0"):
     elf = lzma.LZMADecompressor().decompress(payload)
 elif payload.startswith(b"\x28\xb5\x2f\xfd"):
-    elf = subprocess.run(["zstd", "-dc"], input=payload[:-4], stdout=subprocess.PIPE, check=True).stdout
+    command = ["zstd", "-dc"]
+    elf = subprocess.run(command, input=payload[:-4], stdout=subprocess.PIPE, check=True).stdout
 else:
-    sys.exit("the kernel is compressed in a way that this script does not know")
+    sys.exit("the kernel is compressed in a format that this script does not support")
 if not elf.startswith(b"\x7fELF"):
-    sys.exit("the kernel's payload is no ELF file")
+    sys.exit("the kernel's payload is not an ELF file")
 open(sys.argv[2], "wb").write(elf)
 PY
 }
@@ -66,14 +73,16 @@ make_initrd() {
     copy_modules "$initrd"
     gcc -O2 -Wall -Wextra -Werror -o "$initrd/usr/bin/rxe-peer" "$here/peer.c" -libverbs
     install -m 755 "$here/init" "$initrd/init"
-    let_us_in "$initrd"
-    (cd "$initrd" && find . -print0 | LC_ALL=C sort -z | cpio --quiet -o -0 -H newc -R 0:0) > "$out/initrd.cpio"
+    configure_ssh "$initrd"
+    (cd "$initrd" && find . -print0 | LC_ALL=C sort -z | cpio --quiet -o -0 -H newc -R 0:0) \
+        > "$out/initrd.cpio"
     rm -rf "$initrd"
 }
 
 copy_user_space() {
     local tool
-    tar -C "$out/root" -c --exclude=./usr/share --exclude='*/perl*' --exclude='*/libperl*' --exclude='*/gconv' \
+    tar -C "$out/root" -c --exclude=./usr/share --exclude='*/perl*' --exclude='*/libperl*' \
+        --exclude='*/gconv' \
         --exclude='./var/*' --exclude='*/systemd' --exclude='*/udev' --exclude=./dev \
         --exclude='*/libibverbs/lib[a-qs-z]*' . | tar -C "$1" -x --keep-directory-symlink
     rm -f "$1"/etc/libibverbs.d/*
@@ -84,8 +93,8 @@ copy_user_space() {
     ldconfig -r "$1"
 }
 
-# What the SSH server knows: root, by a key of this build's.
-let_us_in() {
+# Configures the SSH server: root may log in with the key of this build.
+configure_ssh() {
     [ -e "$out/key" ] || ssh-keygen -q -t ed25519 -N '' -C guest -f "$out/key"
     echo 'root:x:0:0:root:/root:/bin/sh' > "$1/etc/passwd"
     echo 'root:x:0:' > "$1/etc/group"
@@ -94,7 +103,7 @@ let_us_in() {
     chmod -R go= "$1/root"
 }
 
-# The modules named above and what they depend on, uncompressed.
+# Copies the modules named above and their dependencies, uncompressed.
 copy_modules() {
     local version module file
     version=$(ls "$out/kernel/lib/modules")
@@ -104,7 +113,8 @@ copy_modules() {
     done | awk '$1 == "insmod" { print $2 }' | sort -u | while read -r file; do
         install -D -m 644 "$file" "$1/${file#"$out/kernel/"}"
     done
-    cp "$out/kernel/lib/modules/$version"/modules.{order,builtin,builtin.modinfo} "$1/lib/modules/$version/"
+    cp "$out/kernel/lib/modules/$version"/modules.{order,builtin,builtin.modinfo} \
+        "$1/lib/modules/$version/"
     find "$1/lib/modules" -name '*.ko.xz' -exec xz -d {} +
     depmod -b "$1" "$version"
     echo "$AT_BOOT" > "$1/etc/modules-at-boot"

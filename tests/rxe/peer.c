@@ -1,25 +1,31 @@
-// The agent in the guest: verbs of rxe by a line protocol over TCP, so that one boot serves every case.
+// The agent in the guest: executes verbs on rxe for a line protocol over TCP, so that one boot
+// serves all cases.
 //
-// A process per connection: it holds the objects made over it, which go when it ends; `die` ends it at once.
-// A request is a line of words, numbers in any base that strtoull knows; the answer is a line that starts with
-// "ok" or with "error". Requests may be sent ahead of answers.
+// Each connection has its own process, which owns the verbs objects created over the connection;
+// they are destroyed when the process ends. A request is a line of words; numbers may have any base
+// that strtoull accepts. The response is a line that starts with "ok" or "error". A client may send
+// requests before it has read earlier responses.
 //
 //   gids                                            ok COUNT, then that many lines: INDEX GID
-//   mr LENGTH SEED ACCESS                           ok MR ADDRESS LKEY RKEY; filled with the pattern of SEED
+//   mr LENGTH SEED ACCESS                           ok MR ADDRESS LKEY RKEY; filled with the
+//                                                   pattern of SEED
 //   read MR                                         ok LENGTH, then the bytes
 //   write MR OFFSET LENGTH, then the bytes          ok
 //   qp ACCESS SENDS RECEIVES INLINE                 ok QPN
 //   rtr GID_INDEX MTU QPN PSN GID DEPTH MIN_RNR     ok
 //   rts PSN TIMEOUT RETRY RNR_RETRY DEPTH           ok
-//   window MR ACCESS                                ok RKEY; a type 2 window over the MR, bound through the QP
+//   window MR ACCESS                                ok RKEY; binds a type 2 window over the MR
 //   recv WR_ID MR OFFSET LENGTH                     ok
-//   send WR_ID OPCODE FLAGS MR OFFSET LENGTH REMOTE RKEY X Y    ok; X: immediate, key, add or compare; Y: swap
-//   poll COUNT MILLISECONDS                         ok COUNT, then that many lines: WR_ID STATUS OPCODE LENGTH EXTRA
+//   send WR_ID OPCODE FLAGS MR OFFSET LENGTH REMOTE RKEY X Y
+//                                                   ok; X: immediate, key, add or compare; Y: swap
+//   poll COUNT MILLISECONDS                         ok COUNT, then that many lines:
+//                                                   WR_ID STATUS OPCODE LENGTH EXTRA
 //   state                                           ok STATE
-//   destroy                                         ok; the QP is gone, the memory stays
-//   counters                                        ok COUNT, then that many lines: NAME VALUE; of the device, as rdma has them
-//   shell COMMAND                                   ok, if its exit status is 0
-//   die                                             no answer
+//   destroy                                         ok; destroys the QP, keeps the memory
+//   counters                                        ok COUNT, then that many lines: NAME VALUE;
+//                                                   the device's hw_counters
+//   shell COMMAND                                   ok if the exit status is 0
+//   die                                             no response; SIGKILL for the process
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -37,7 +43,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PORT = 18600, MOST_MRS = 8, MOST_WORDS = 16, MOST_GIDS = 64, CQ_SIZE = 1024 };
+enum { PORT = 18600, MAX_MRS = 8, MAX_WORDS = 16, MAX_GIDS = 64, CQ_SIZE = 1024 };
 
 struct memory {
     struct ibv_mr *mr;
@@ -49,13 +55,13 @@ static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
-static struct memory memories[MOST_MRS];
+static struct memory memories[MAX_MRS];
 static unsigned memory_count;
 static FILE *in, *out;
 
 // ---- words
 
-static char *words[MOST_WORDS];
+static char *words[MAX_WORDS];
 static unsigned word_count;
 
 static uint64_t number(unsigned at) {
@@ -77,17 +83,18 @@ static struct memory *memory_at(unsigned at) {
     return index < memory_count ? &memories[index] : NULL;
 }
 
-// ---- commands: each answers, and returns nonzero if the connection is to end
+// ---- commands: each one writes its response, and returns nonzero to end the connection
 
 static int do_gids(void) {
-    union ibv_gid gids[MOST_GIDS], none = {0};
-    int used[MOST_GIDS], count = 0;
-    for (int index = 0; index < MOST_GIDS; index++) {
-        used[index] = !ibv_query_gid(context, 1, index, &gids[index]) && memcmp(&gids[index], &none, sizeof none);
+    union ibv_gid gids[MAX_GIDS], none = {0};
+    int used[MAX_GIDS], count = 0;
+    for (int index = 0; index < MAX_GIDS; index++) {
+        used[index] = !ibv_query_gid(context, 1, index, &gids[index]) &&
+                      memcmp(&gids[index], &none, sizeof none);
         count += used[index];
     }
     fprintf(out, "ok %d\n", count);
-    for (int index = 0; index < MOST_GIDS; index++) {
+    for (int index = 0; index < MAX_GIDS; index++) {
         char text[INET6_ADDRSTRLEN];
         if (used[index])
             fprintf(out, "%d %s\n", index, inet_ntop(AF_INET6, gids[index].raw, text, sizeof text));
@@ -109,7 +116,7 @@ static void fill(unsigned char *bytes, size_t length, uint64_t seed) {
 
 static int do_mr(void) {
     struct memory *memory = &memories[memory_count];
-    if (memory_count == MOST_MRS)
+    if (memory_count == MAX_MRS)
         return refuse("mr", ENOSPC);
     memory->length = number(1);
     if (posix_memalign((void **)&memory->bytes, 4096, memory->length + 1))
@@ -137,7 +144,7 @@ static int do_write(void) {
     struct memory *memory = memory_at(1);
     uint64_t offset = number(2), length = number(3);
     if (!memory || offset > memory->length || length > memory->length - offset)
-        return refuse("write", EINVAL) + 1; // The bytes cannot be told from requests.
+        return refuse("write", EINVAL) + 1; // The data cannot be distinguished from requests.
     if (fread(memory->bytes + offset, 1, length, in) != length)
         return 1;
     return ok();
@@ -232,7 +239,7 @@ static int do_window(void) {
     return 0;
 }
 
-// The part of a memory that the words from `at` on name: MR OFFSET LENGTH.
+// Reads an SGE from the words at `at`: MR OFFSET LENGTH.
 static int sge_at(unsigned at, struct ibv_sge *sge) {
     struct memory *memory = memory_at(at);
     if (!memory)
@@ -281,10 +288,10 @@ static int do_send(void) {
     return error ? refuse("ibv_post_send", error) : ok();
 }
 
-// rxe hands out the kernel's flag for an invalidated key, which verbs take for another.
+// rxe returns the kernel's flag for an invalidated key, which has another meaning in libibverbs.
 enum { INVALIDATED = IBV_WC_WITH_INV | IBV_WC_IP_CSUM_OK };
 
-// What came with a received message, behind a word for its kind.
+// Prints the immediate or the invalidated key of a received message, after a word for its kind.
 static void print_extra(const struct ibv_wc *wc) {
     if (wc->wc_flags & IBV_WC_WITH_IMM)
         fprintf(out, " immediate %u\n", ntohl(wc->imm_data));
@@ -306,7 +313,7 @@ static int do_poll(void) {
             return refuse("ibv_poll_cq", EIO);
         count += found;
         if (!found)
-            usleep(100); // There is one CPU, and rxe needs it.
+            usleep(100); // The guest has one CPU, and rxe needs it.
     } while (count < wanted && milliseconds() < end);
     fprintf(out, "ok %d\n", count);
     for (int at = 0; at < count; at++) {
@@ -333,7 +340,7 @@ static int do_destroy(void) {
     return error ? refuse("ibv_destroy_qp", error) : ok();
 }
 
-// `lifespan` is how long the kernel keeps the values of the others.
+// `lifespan` is no counter: it is the time for which the kernel caches the counters.
 static int is_counter(const struct dirent *entry) {
     return entry->d_name[0] != '.' && strcmp(entry->d_name, "lifespan");
 }
@@ -351,7 +358,7 @@ static int do_counters(void) {
         unsigned long long value = 0;
         snprintf(path, sizeof path, "%s/%s", folder, entries[at]->d_name);
         FILE *file = fopen(path, "r");
-        // What cannot be read is no number, and so no answer.
+        // An unreadable counter is reported as a word, not as a number.
         if (file && fscanf(file, "%llu", &value) == 1)
             fprintf(out, "%s %llu\n", entries[at]->d_name, value);
         else
@@ -392,7 +399,7 @@ static int run(char *line) {
     if (!strncmp(line, "shell ", 6))
         return do_shell(line + 6);
     word_count = 0;
-    for (char *word = strtok(line, " "); word && word_count < MOST_WORDS; word = strtok(NULL, " "))
+    for (char *word = strtok(line, " "); word && word_count < MAX_WORDS; word = strtok(NULL, " "))
         words[word_count++] = word;
     for (size_t at = 0; word_count && at < sizeof commands / sizeof *commands; at++)
         if (!strcmp(words[0], commands[at].name))

@@ -1,4 +1,5 @@
-//! Captures of the tree, and a responder of ours in the place of the captured one.
+//! Reads captures in `tests/captures`, and runs a Feroce responder in the place of the captured
+//! one.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -22,17 +23,17 @@ use pcap_file::pcap::PcapReader;
 
 use crate::manual_config;
 
-/// A captured frame and when it was captured, from the first frame of its capture on.
+/// A captured frame and its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturedFrame {
     /// Time since the first frame.
     pub at: Duration,
-    /// From the Ethernet header on.
+    /// Bytes from the Ethernet header on.
     pub bytes: Vec<u8>,
 }
 
 impl CapturedFrame {
-    /// The frame, parsed.
+    /// Parses the frame.
     ///
     /// # Panics
     /// If it is not RoCEv2.
@@ -41,10 +42,10 @@ impl CapturedFrame {
     }
 }
 
-/// The frames of `tests/captures/<file>`.
+/// Reads the frames of `tests/captures/<file>`.
 ///
 /// # Panics
-/// If there is no such file, or it is no capture compressed with zstd.
+/// If the file does not exist, or is not a pcap compressed with zstd.
 pub fn read(file: &str) -> Vec<CapturedFrame> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(file);
     let packed = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -64,7 +65,7 @@ pub fn read(file: &str) -> Vec<CapturedFrame> {
     frames
 }
 
-/// A memory region of the responder.
+/// A registered memory region of the responder.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryAt {
     /// Address that the requester uses.
@@ -73,45 +74,45 @@ pub struct MemoryAt {
     pub len: usize,
     /// Key that the requester uses.
     pub rkey: u32,
-    /// Rights.
+    /// Access rights.
     pub access: Access,
-    /// What is in it at first.
+    /// Initial contents.
     pub contents: Contents,
 }
 
-/// What a memory region holds before the first request.
+/// Initial contents of a memory region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contents {
-    /// Zeros: what was there does not show, or the requester writes it first.
+    /// Zeros: the contents do not appear in the capture, or the requester writes them first.
     Zeros,
-    /// What the captured READ responses show.
+    /// The data of the captured READ responses.
     OfReadResponses,
-    /// What the first captured answer to an atomic at each address shows.
-    OfAtomicAnswers,
+    /// The value in the first captured atomic response for each address.
+    OfAtomicResponses,
 }
 
-/// What the captured responder was when the first request came.
+/// State of the captured responder before the first request.
 #[derive(Debug, Clone, Copy)]
 pub struct ResponderSetup {
     /// The responder.
     pub local: Party,
     /// The requester.
     pub peer: Party,
-    /// First PSN expected. The responder sends no request, so its own starting PSN does not exist.
+    /// First expected PSN. The responder sends no requests, so it has no first PSN of its own.
     pub rq_psn: u32,
     /// Path MTU.
     pub path_mtu: PathMtu,
-    /// READs and atomics that may be outstanding.
+    /// Maximum number of outstanding READs and atomics.
     pub max_dest_rd_atomic: u8,
-    /// Code of the time that RNR NAKs ask to wait.
+    /// RNR NAK timer code.
     pub min_rnr_timer: u8,
     /// Registered memory.
     pub regions: &'static [MemoryAt],
-    /// Receives: when they were posted, and their length.
+    /// Time and length of each posted receive.
     pub receives: &'static [(Duration, u32)],
 }
 
-/// A device of ours in the place of a captured responder: a QP in RTR, on one end of an shm pair.
+/// A Feroce device in the place of a captured responder: a QP in RTR on one end of an shm pair.
 #[derive(Debug)]
 pub struct Responder {
     device: Device,
@@ -125,11 +126,11 @@ pub struct Responder {
     _cq: CompletionQueue,
 }
 
-/// Key of the region for receives: no captured exchange names it.
+/// Key of the region for receives. It does not appear in any capture.
 const RECEIVE_KEY: u32 = 0xff_ff00;
 
 impl Responder {
-    /// Opens a device and brings a QP to RTR as `setup` says.
+    /// Opens a device and moves a QP to RTR as described by `setup`.
     ///
     /// # Panics
     /// If the set-up is impossible.
@@ -161,13 +162,13 @@ impl Responder {
         Self { device, port, qp, setup: *setup, posted: 0, receive_into, regions, _pd: pd, _cq: cq }
     }
 
-    /// Fills each region with what the capture shows of it.
+    /// Fills each region with the contents that the capture shows.
     pub fn load(&self, capture: &[CapturedFrame]) {
         for (memory, buffer) in self.setup.regions.iter().zip(&self.regions) {
             let shown = match memory.contents {
                 Contents::Zeros => continue,
-                Contents::OfReadResponses => shown_by_reads(capture, &self.setup),
-                Contents::OfAtomicAnswers => shown_by_atomics(capture),
+                Contents::OfReadResponses => contents_from_reads(capture, &self.setup),
+                Contents::OfAtomicResponses => contents_from_atomics(capture),
             };
             for (va, bytes) in shown {
                 let offset = usize::try_from(va - memory.iova).expect("inside the region");
@@ -176,12 +177,12 @@ impl Responder {
         }
     }
 
-    /// Gives it `frame` at the time `at`, after the receives that were posted until then, and returns
-    /// what it answers.
+    /// Delivers `frame` at the time `at`, after posting the receives that are due, and returns the
+    /// responses.
     ///
     /// # Panics
     /// If the port takes no frame.
-    pub fn answer(&mut self, frame: &[u8], at: Duration) -> Vec<Vec<u8>> {
+    pub fn respond(&mut self, frame: &[u8], at: Duration) -> Vec<Vec<u8>> {
         let now = Instant::ZERO + at;
         while let Some(&(when, len)) = self.setup.receives.get(self.posted)
             && when <= at
@@ -194,12 +195,12 @@ impl Responder {
         slot[..frame.len()].copy_from_slice(frame);
         self.port.tx_commit(frame.len(), Priority::default());
         self.port.flush().expect("the device is open");
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         while self.device.turn(now) > 0 {
             let count = self.port.rx_burst();
-            answers.extend((0..count).map(|index| self.port.rx_frame(index).first.to_vec()));
+            responses.extend((0..count).map(|index| self.port.rx_frame(index).first.to_vec()));
         }
-        answers
+        responses
     }
 }
 
@@ -236,8 +237,8 @@ fn bring_to_rtr(qp: &mut QueuePair, setup: &ResponderSetup) {
     qp.modify(&rtr).expect("RTR");
 }
 
-/// Addresses and bytes of the captured READ responses, by the requests that they answer.
-fn shown_by_reads(capture: &[CapturedFrame], setup: &ResponderSetup) -> Vec<(u64, Vec<u8>)> {
+/// Returns the addresses and data of the captured READ responses, matched with their requests.
+fn contents_from_reads(capture: &[CapturedFrame], setup: &ResponderSetup) -> Vec<(u64, Vec<u8>)> {
     let mtu = setup.path_mtu.bytes();
     let mut requests = Vec::new();
     let mut shown = Vec::new();
@@ -246,10 +247,10 @@ fn shown_by_reads(capture: &[CapturedFrame], setup: &ResponderSetup) -> Vec<(u64
         if let (true, Some(reth)) = (packet.info.is_request(), packet.ext.reth) {
             requests.push((psn, reth.va, reth.dma_len));
         } else if packet.info.is_response() && !packet.payload.is_empty() {
-            let answers = |&&(first, _, len): &&(Psn, u64, u32)| {
+            let matches = |&&(first, _, len): &&(Psn, u64, u32)| {
                 first.distance_to(psn) < len.div_ceil(mtu).max(1)
             };
-            let (first, va, _) = requests.iter().rev().find(answers).expect("its request");
+            let (first, va, _) = requests.iter().rev().find(matches).expect("its request");
             let va = va + u64::from(first.distance_to(psn) * mtu);
             shown.push((va, packet.payload.slices().concat()));
         }
@@ -257,17 +258,17 @@ fn shown_by_reads(capture: &[CapturedFrame], setup: &ResponderSetup) -> Vec<(u64
     shown
 }
 
-/// Address and value of the first captured atomic at each address.
-fn shown_by_atomics(capture: &[CapturedFrame]) -> Vec<(u64, Vec<u8>)> {
-    let mut asked = BTreeMap::new();
+/// Returns the address and the value of the first captured atomic at each address.
+fn contents_from_atomics(capture: &[CapturedFrame]) -> Vec<(u64, Vec<u8>)> {
+    let mut addresses_by_psn = BTreeMap::new();
     let mut first = BTreeMap::new();
     for packet in capture.iter().map(CapturedFrame::packet) {
         if let Some(eth) = packet.ext.atomic_eth {
-            asked.insert(packet.bth.psn.value(), eth.va);
+            addresses_by_psn.insert(packet.bth.psn.value(), eth.va);
         }
-        if let Some(answer) = packet.ext.atomic_ack {
-            let va = asked[&packet.bth.psn.value()];
-            first.entry(va).or_insert(answer.original.to_ne_bytes().to_vec());
+        if let Some(response) = packet.ext.atomic_ack {
+            let va = addresses_by_psn[&packet.bth.psn.value()];
+            first.entry(va).or_insert(response.original.to_ne_bytes().to_vec());
         }
     }
     first.into_iter().collect()

@@ -1,4 +1,5 @@
-//! Two endpoints of connection management and a wire between them, in virtual time: what is said is written down with its time.
+//! Two connection management endpoints and a wire between them, in virtual time. Every message is
+//! recorded with its time.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,40 +12,40 @@ use feroce_engine::time::{Duration, Instant};
 use feroce_wire::cm::{CmMad, CmMessage, PortSpace};
 use feroce_wire::{PathMtu, Qpn};
 
-/// The device of either end.
+/// Device key of both ends.
 pub const DEVICE: DeviceKey = DeviceKey(0);
-/// How long a message is under way.
+/// Delay of a message.
 pub const DELAY: Duration = Duration::from_millis(1);
-/// The port that is listened to.
+/// Port of the listener.
 pub const PORT: u16 = 7174;
 
-/// What becomes of a message: the delays of its copies, none if it is lost.
-pub type Fate = Box<dyn FnMut(usize, &CmMessage) -> Vec<Duration>>;
+/// Decides how a message is delivered: the delays of its copies, none if it is lost.
+pub type Delivery = Box<dyn FnMut(usize, &CmMessage) -> Vec<Duration>>;
 
 /// A message that was sent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Said {
-    /// When.
+pub struct SentMessage {
+    /// Time since the start.
     pub at: Duration,
-    /// By which end.
+    /// Sending end.
     pub by: usize,
-    /// What.
+    /// The message.
     pub message: CmMessage,
 }
 
-/// Two endpoints.
+/// Two endpoints and the wire between them.
 pub struct Pair {
-    /// The ends; 0 is 10.77.0.2 and fd77::2, 1 the one with 3.
+    /// The ends. End 0 has 10.77.0.2 and fd77::2, end 1 has 10.77.0.3 and fd77::3.
     pub ends: [Endpoint; 2],
-    /// The time.
+    /// Current time.
     pub now: Instant,
-    /// What was told to the programs, in order, with its time.
-    pub told: Vec<(Duration, usize, Event)>,
-    /// What was said.
-    pub said: Vec<Said>,
-    /// Decides what becomes of a message.
-    pub fate: Fate,
-    under_way: BTreeMap<(Instant, u64), (usize, Source, [u8; 256])>,
+    /// Events delivered to the programs, in order: time, end, event.
+    pub delivered: Vec<(Duration, usize, Event)>,
+    /// Messages that were sent.
+    pub sent_messages: Vec<SentMessage>,
+    /// Decides how each message is delivered.
+    pub delivery: Delivery,
+    in_flight: BTreeMap<(Instant, u64), (usize, Source, [u8; 256])>,
     sent: u64,
 }
 
@@ -52,25 +53,25 @@ impl std::fmt::Debug for Pair {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pair")
             .field("now", &self.now)
-            .field("said", &self.said)
+            .field("sent_messages", &self.sent_messages)
             .finish_non_exhaustive()
     }
 }
 
-/// Numbers that look random, from a seed.
+/// Returns a generator of pseudo-random numbers.
 pub fn random(seed: u64) -> impl FnMut() -> u32 + Send + 'static {
     use rand_xoshiro::rand_core::{Rng, SeedableRng};
     let mut generator = rand_xoshiro::Xoshiro256StarStar::seed_from_u64(seed);
     move || generator.next_u32()
 }
 
-/// The address of an end.
+/// Returns the address of an end.
 pub fn address(end: usize, v6: bool) -> IpAddr {
     let texts = if v6 { ["fd77::2", "fd77::3"] } else { ["10.77.0.2", "10.77.0.3"] };
     texts[end].parse().expect("an address")
 }
 
-/// What a QP of a test says of itself.
+/// Returns the connection parameters of a QP in these tests.
 pub fn parameters(qpn: u32) -> Parameters {
     Parameters {
         qpn: Qpn::masked(qpn),
@@ -83,7 +84,7 @@ pub fn parameters(qpn: u32) -> Parameters {
 }
 
 impl Pair {
-    /// Two ends with the defaults; everything arrives.
+    /// Creates two ends with the default configuration; no message is lost.
     pub fn new(seed: u64) -> Self {
         let end = |end: u64| {
             let mut endpoint = Endpoint::new(CmConfig::default(), random(seed * 2 + end));
@@ -93,32 +94,32 @@ impl Pair {
         Self {
             ends: [end(0), end(1)],
             now: Instant::ZERO,
-            told: Vec::new(),
-            said: Vec::new(),
-            fate: Box::new(|_, _| vec![DELAY]),
-            under_way: BTreeMap::new(),
+            delivered: Vec::new(),
+            sent_messages: Vec::new(),
+            delivery: Box::new(|_, _| vec![DELAY]),
+            in_flight: BTreeMap::new(),
             sent: 0,
         }
     }
 
-    /// Milliseconds since the start.
+    /// Returns the time since the start.
     pub fn at(&self) -> Duration {
         self.now.saturating_since(Instant::ZERO)
     }
 
-    /// Listens at end `end` to [`PORT`], with an address or any.
+    /// Starts a listener on [`PORT`] at end `end`, with an address or any.
     ///
     /// # Panics
-    /// If it may not.
+    /// If the endpoint refuses.
     pub fn listen(&mut self, end: usize, space: PortSpace, ip: &str, backlog: u32) -> CmId {
-        self.listen_of(end, (space, QpKind::of(space)), ip, backlog)
+        self.listen_with_type(end, (space, QpKind::of(space)), ip, backlog)
     }
 
-    /// The same for QPs of another kind than the space's.
+    /// Like [`Pair::listen`], for a QP type other than the default of the port space.
     ///
     /// # Panics
-    /// If it may not.
-    pub fn listen_of(
+    /// If the endpoint refuses.
+    pub fn listen_with_type(
         &mut self,
         end: usize,
         (space, kind): (PortSpace, QpKind),
@@ -133,19 +134,19 @@ impl Pair {
         id
     }
 
-    /// An identifier of `end` with a route to the other end.
+    /// Creates an identifier at `end` with a resolved route to the other end.
     ///
     /// # Panics
-    /// If it may not.
+    /// If the endpoint refuses.
     pub fn route(&mut self, end: usize, space: PortSpace, v6: bool, port: u16) -> CmId {
-        self.route_of(end, (space, QpKind::of(space)), v6, port)
+        self.route_with_type(end, (space, QpKind::of(space)), v6, port)
     }
 
-    /// The same for a QP of another kind than the space's.
+    /// Like [`Pair::route`], for a QP type other than the default of the port space.
     ///
     /// # Panics
-    /// If it may not.
-    pub fn route_of(
+    /// If the endpoint refuses.
+    pub fn route_with_type(
         &mut self,
         end: usize,
         (space, kind): (PortSpace, QpKind),
@@ -164,9 +165,9 @@ impl Pair {
             hop_limit: 64,
             traffic_class: 0,
         };
-        endpoint.address_resolved(id, Ok(path)).expect("asked");
+        endpoint.address_resolved(id, Ok(path)).expect("a pending request");
         endpoint.resolve_route(id).expect("resolved");
-        endpoint.route_resolved(id, Ok(())).expect("asked");
+        endpoint.route_resolved(id, Ok(())).expect("a pending request");
         for kind in [EventKind::AddrResolved, EventKind::RouteResolved] {
             let event = endpoint.event().expect("an event");
             assert_eq!((event.id, event.kind), (id, kind));
@@ -174,10 +175,10 @@ impl Pair {
         id
     }
 
-    /// Asks the other end's [`PORT`] for a connection, from a QP of the number.
+    /// Connects to [`PORT`] of the other end, from the QP `qpn`.
     ///
     /// # Panics
-    /// If it may not.
+    /// If the endpoint refuses.
     pub fn dial(&mut self, end: usize, space: PortSpace, qpn: u32, data: &[u8]) -> CmId {
         let id = self.route(end, space, false, PORT);
         let now = self.now;
@@ -186,26 +187,26 @@ impl Pair {
         id
     }
 
-    /// Accepts `id` of `end` with a QP of the number.
+    /// Accepts the request `id` at `end` with the QP `qpn`.
     ///
     /// # Panics
-    /// If it may not.
+    /// If the endpoint refuses.
     pub fn accept(&mut self, end: usize, id: CmId, qpn: u32, data: &[u8]) {
-        self.ends[end].accept(id, &parameters(qpn), data, self.now).expect("asked");
+        self.ends[end].accept(id, &parameters(qpn), data, self.now).expect("a pending request");
         self.flush();
     }
 
-    /// Sends what the ends have to say and hears what they tell.
+    /// Moves the outgoing messages of both ends to the wire and collects their events.
     ///
     /// # Panics
-    /// If what is said cannot be read.
+    /// If an end sends an invalid message.
     pub fn flush(&mut self) {
         for by in 0..2 {
             while let Some(outgoing) = self.ends[by].transmit() {
                 self.send(by, outgoing);
             }
             while let Some(event) = self.ends[by].event() {
-                self.told.push((self.at(), by, event));
+                self.delivered.push((self.at(), by, event));
             }
         }
     }
@@ -214,33 +215,34 @@ impl Pair {
         let Outgoing { local, remote, mad, .. } = outgoing;
         let v6 = local.is_ipv6();
         assert_eq!((local, remote), (address(by, v6), address(1 - by, v6)), "addresses of a MAD");
-        let message = CmMad::parse(&mad).expect("a message of ours").message;
-        self.said.push(Said { at: self.at(), by, message });
+        let message = CmMad::parse(&mad).expect("a valid message").message;
+        self.sent_messages.push(SentMessage { at: self.at(), by, message });
         let source = Source { device: DEVICE, local: remote, remote: local };
-        for delay in (self.fate)(by, &message) {
+        for delay in (self.delivery)(by, &message) {
             self.sent += 1;
-            self.under_way.insert((self.now + delay, self.sent), (1 - by, source, mad));
+            self.in_flight.insert((self.now + delay, self.sent), (1 - by, source, mad));
         }
     }
 
-    /// When something happens by itself.
+    /// Returns the time of the next arrival or deadline.
     pub fn next(&self) -> Option<Instant> {
-        let arrival = self.under_way.first_key_value().map(|((at, _), _)| *at);
+        let arrival = self.in_flight.first_key_value().map(|((at, _), _)| *at);
         let deadlines = self.ends.iter().map(Endpoint::next_deadline);
         deadlines.chain([arrival]).flatten().min()
     }
 
-    /// Lets the next thing happen, if it does not happen after `until`.
+    /// Advances to the next arrival or deadline, if it is not after `until`. Returns false if there
+    /// is none.
     ///
     /// # Panics
-    /// If an end does not understand the other.
+    /// If an end cannot parse a message.
     pub fn step(&mut self, until: Instant) -> bool {
         let Some(next) = self.next().filter(|next| *next <= until) else { return false };
-        assert!(next > self.now || !self.under_way.is_empty() || next == self.now, "time goes on");
+        assert!(next > self.now || !self.in_flight.is_empty() || next == self.now, "time goes on");
         self.now = self.now.max(next);
-        while let Some(((at, _), _)) = self.under_way.first_key_value()
+        while let Some(((at, _), _)) = self.in_flight.first_key_value()
             && *at <= self.now
-            && let Some((_, (to, source, mad))) = self.under_way.pop_first()
+            && let Some((_, (to, source, mad))) = self.in_flight.pop_first()
         {
             self.ends[to].receive(&mad, &source, self.now).expect("a message");
             self.flush();
@@ -252,43 +254,43 @@ impl Pair {
         true
     }
 
-    /// Lets time pass, in milliseconds since the start.
+    /// Runs until `millis` milliseconds after the start.
     pub fn run_until(&mut self, millis: u64) {
         let until = Instant::from_nanos(millis * 1_000_000);
         while self.step(until) {}
         self.now = until;
     }
 
-    /// Lets time pass until nothing more happens by itself.
+    /// Runs until there are no more arrivals and deadlines.
     ///
     /// # Panics
-    /// If that does not come in a day.
+    /// If that takes longer than a day.
     pub fn run_out(&mut self) {
         let until = self.now + Duration::from_secs(86_400);
         while self.step(until) {}
         assert_eq!(self.next(), None);
     }
 
-    /// What was said since the last call: milliseconds, end, name.
+    /// Returns the messages sent since the last call: milliseconds, end, name.
     pub fn trace(&mut self) -> Vec<(u64, usize, &'static str)> {
-        let said = std::mem::take(&mut self.said);
-        said.iter().map(|said| (millis(said.at), said.by, said.message.name())).collect()
+        let messages = std::mem::take(&mut self.sent_messages);
+        messages.iter().map(|sent| (millis(sent.at), sent.by, sent.message.name())).collect()
     }
 
-    /// What was told since the last call: milliseconds, end, kind.
+    /// Returns the events delivered since the last call: milliseconds, end, kind.
     pub fn events(&mut self) -> Vec<(u64, usize, EventKind)> {
-        let told = std::mem::take(&mut self.told);
-        told.iter().map(|(at, end, event)| (millis(*at), *end, event.kind)).collect()
+        let events = std::mem::take(&mut self.delivered);
+        events.iter().map(|(at, end, event)| (millis(*at), *end, event.kind)).collect()
     }
 
-    /// Takes the oldest event, which is of `end` and of `kind`.
+    /// Takes the oldest event, which must be of `end` and of `kind`.
     ///
     /// # Panics
-    /// If it is another.
+    /// If the oldest event is another one.
     #[track_caller]
     pub fn expect(&mut self, end: usize, kind: EventKind) -> Event {
-        assert!(!self.told.is_empty(), "no event, {kind:?} was expected");
-        let (_, by, event) = self.told.remove(0);
+        assert!(!self.delivered.is_empty(), "no event, {kind:?} was expected");
+        let (_, by, event) = self.delivered.remove(0);
         assert_eq!((by, event.kind), (end, kind), "{event:?}");
         if kind == EventKind::ConnectRequest {
             self.ends[end].take_request(event.id).expect("it is new");
@@ -296,19 +298,19 @@ impl Pair {
         event
     }
 
-    /// Loses the first `count` messages of the name.
+    /// Drops the first `count` messages with the name `name`.
     pub fn lose(&mut self, name: &'static str, mut count: u32) {
-        self.fate = Box::new(move |_, message| {
+        self.delivery = Box::new(move |_, message| {
             let hit = message.name() == name && count > 0;
             count -= u32::from(hit);
             if hit { Vec::new() } else { vec![DELAY] }
         });
     }
 
-    /// Nothing is left of anything.
+    /// Checks that both endpoints hold no objects.
     ///
     /// # Panics
-    /// If something is.
+    /// If an endpoint holds an object.
     #[track_caller]
     pub fn assert_empty(&self) {
         for end in &self.ends {
@@ -317,10 +319,10 @@ impl Pair {
     }
 }
 
-/// Whole milliseconds.
+/// Returns whole milliseconds.
 ///
 /// # Panics
-/// If they are more than a `u64` counts.
+/// If the number does not fit in a `u64`.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).expect("a short time")
 }

@@ -1,44 +1,44 @@
-//! An allocator that counts what each thread asks of it: for tests that say how much memory something
-//! takes, and that something takes none.
+//! A global allocator that counts allocations by thread, for tests of memory use and of code that
+//! must not allocate.
 //!
-//! An `unsafe` room: a global allocator cannot be written without.
+//! A global allocator cannot be written without `unsafe`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, counted by thread. Make it the `#[global_allocator]` of a test.
+/// The system allocator with counts by thread. Use it as the `#[global_allocator]` of a test.
 #[derive(Debug, Clone, Copy)]
 pub struct CountingAlloc;
 
-/// What one thread asked for.
+/// Allocations of one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HeapUse {
-    /// Blocks taken, moved or grown.
+    /// Number of calls to allocate or reallocate.
     pub allocations: u64,
-    /// Blocks given back.
+    /// Number of freed blocks.
     pub frees: u64,
-    /// Bytes taken less bytes given back. Below zero if the thread frees what others took.
+    /// Allocated bytes minus freed bytes. Negative if the thread frees blocks of other threads.
     pub live_bytes: i64,
 }
 
 thread_local! {
-    // Built at compile time and without a destructor: reading it never allocates.
+    // Initialized at compile time and without a destructor, so access never allocates.
     static HEAP_USE: Cell<HeapUse> = const {
         Cell::new(HeapUse { allocations: 0, frees: 0, live_bytes: 0 })
     };
 }
 
 thread_local! {
-    /// The most live bytes since [`heap_peak_of`] began.
+    /// Maximum of live bytes since [`heap_peak_of`] started.
     static PEAK: Cell<i64> = const { Cell::new(0) };
 }
 
-/// What the calling thread has asked for since it began.
+/// Returns the allocations of the calling thread since it started.
 pub fn heap_use() -> HeapUse {
     HEAP_USE.with(Cell::get)
 }
 
-/// What the calling thread asks for while it runs `act`.
+/// Runs `act` and returns the allocations of the calling thread meanwhile.
 pub fn heap_use_of<R>(act: impl FnOnce() -> R) -> (R, HeapUse) {
     let before = heap_use();
     let result = act();
@@ -51,7 +51,8 @@ pub fn heap_use_of<R>(act: impl FnOnce() -> R) -> (R, HeapUse) {
     (result, used)
 }
 
-/// The most bytes that the calling thread holds at a time while it runs `act`, besides those that it held before.
+/// Runs `act` and returns the maximum number of bytes that the calling thread allocated in addition
+/// to what it held before.
 pub fn heap_peak_of<R>(act: impl FnOnce() -> R) -> (R, i64) {
     let before = heap_use().live_bytes;
     PEAK.with(|peak| peak.set(before));
@@ -60,7 +61,7 @@ pub fn heap_peak_of<R>(act: impl FnOnce() -> R) -> (R, i64) {
 }
 
 fn note(allocations: u64, frees: u64, bytes: i64) {
-    // A thread that is ending has no locals any more; nobody asks it either.
+    // The thread locals of an exiting thread are gone; nobody reads its counts.
     let _ = HEAP_USE.try_with(|cell| {
         let mut used = cell.get();
         used.allocations += allocations;
@@ -72,33 +73,33 @@ fn note(allocations: u64, frees: u64, bytes: i64) {
 }
 
 fn signed(bytes: usize) -> i64 {
-    i64::try_from(bytes).expect("no block is larger than the address space")
+    i64::try_from(bytes).expect("block sizes fit in i64")
 }
 
-// SAFETY: every method passes its arguments on to the system's allocator unchanged and returns its
-// answer; counting touches a `Cell` only.
+// SAFETY: every method passes its arguments to the system allocator unchanged and returns its
+// result; counting only accesses a `Cell`.
 unsafe impl GlobalAlloc for CountingAlloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(1, 0, signed(layout.size()));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's contract is the same as that of `System`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note(1, 0, signed(layout.size()));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's contract is the same as that of `System`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         note(0, 1, -signed(layout.size()));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's contract is the same as that of `System`.
         unsafe { System.dealloc(block, layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         note(1, 0, signed(size) - signed(layout.size()));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's contract is the same as that of `System`.
         unsafe { System.realloc(block, layout, size) }
     }
 }

@@ -1,4 +1,4 @@
-//! UD QPs at the two ends of a rig, in virtual time.
+//! UD QPs on both devices of a rig, in virtual time.
 
 use std::collections::VecDeque;
 
@@ -19,18 +19,18 @@ use feroce_wire::{Psn, Qkey, Qpn};
 use crate::wire::Seen;
 use crate::{Rig, drain, manual_config, new_rig};
 
-/// The key of every QP that [`Datagrams::qp`] makes.
+/// Q_Key of every QP that [`Datagrams::qp`] creates.
 pub const QKEY: Qkey = Qkey(0x1122_3344);
 
-/// Bytes of one receive: a GRH and the longest payload.
+/// Length of one receive in bytes: a GRH and the longest payload.
 pub const RECEIVE: u32 = 4096 + 40;
 
-/// Two devices; QPs are made as tests need them.
+/// Two devices on which tests create UD QPs.
 #[derive(Debug)]
 pub struct Datagrams {
     /// Devices, wire, clock.
     pub rig: Rig,
-    /// A protection domain of each.
+    /// One protection domain per device.
     pub pds: [ProtectionDomain; 2],
 }
 
@@ -41,7 +41,7 @@ impl Default for Datagrams {
 }
 
 impl Datagrams {
-    /// Two devices with `config`; the wire is recorded.
+    /// Creates two devices with `config`; the wire is recorded.
     pub fn with(config: &DeviceConfig) -> Self {
         let mut rig = new_rig(config, Duration::from_micros(1));
         rig.wire.set_record(true);
@@ -49,7 +49,7 @@ impl Datagrams {
         Self { rig, pds }
     }
 
-    /// A UD QP of end `end`, in RTS, sending from PSN 100 on.
+    /// Creates a UD QP on end `end`, in RTS, with a first PSN of 100.
     ///
     /// # Panics
     /// If the device refuses.
@@ -57,7 +57,7 @@ impl Datagrams {
         self.qp_with(end, |_| {})
     }
 
-    /// The same, made with what `change` does to its description.
+    /// Like [`Datagrams::qp`], with attributes changed by `change`.
     ///
     /// # Panics
     /// If the device refuses.
@@ -65,49 +65,49 @@ impl Datagrams {
         DatagramQp::new(&self.rig.devices[end], &self.pds[end], change)
     }
 
-    /// An address handle of end `end` that leads to `gid`, from GID `sgid_index`.
+    /// Creates an address handle on end `end` for `gid`, from GID `sgid_index`.
     ///
     /// # Panics
-    /// If nothing leads there.
+    /// If there is no path to `gid`.
     pub fn ah(&self, end: usize, gid: Gid, sgid_index: u32) -> AddressHandle {
         self.pds[end].create_ah(&Path::new(gid, sgid_index)).expect("a path")
     }
 
-    /// Lets 10 us pass.
+    /// Runs for 10 us.
     pub fn run(&mut self) {
         self.rig.run_for(Duration::from_micros(10));
     }
 
-    /// What went over the wire since last asked.
+    /// Returns the frames sent since the last call.
     pub fn frames(&mut self) -> Vec<Seen> {
         self.rig.wire.take_record()
     }
 
-    /// A counter of end `end`.
+    /// Returns the value of a counter of end `end`.
     pub fn count(&self, end: usize, counter: Counter) -> u64 {
         self.rig.devices[end].counter(counter)
     }
 }
 
-/// A UD QP with a CQ and a buffer of its own. The lower half of the buffer is what it sends, receives go to
-/// the upper.
+/// A UD QP with its own CQ and buffer. Sends use the lower half of the buffer, receives the upper
+/// half.
 #[derive(Debug)]
 pub struct DatagramQp {
     /// The QP.
     pub qp: QueuePair,
-    /// Where everything completes.
+    /// CQ for sends and receives.
     pub cq: CompletionQueue,
-    /// Its memory.
+    /// Buffer for sends and receives.
     pub buffer: Buffer,
     posted: VecDeque<u64>,
     next: u64,
 }
 
-/// Receives that fit the upper half of the buffer.
+/// Number of receives that fit in the upper half of the buffer.
 const PLACES: u64 = 16;
 
 impl DatagramQp {
-    /// A UD QP of `device`, in RTS, sending from PSN 100 on.
+    /// Creates a UD QP on `device`, in RTS, with a first PSN of 100.
     ///
     /// # Panics
     /// If the device refuses.
@@ -124,7 +124,7 @@ impl DatagramQp {
         Self::of(qp, cq, pd)
     }
 
-    /// One around `qp`, which completes to `cq`.
+    /// Wraps `qp`, whose completions go to `cq`.
     ///
     /// # Panics
     /// If there is no memory for its buffer.
@@ -134,10 +134,10 @@ impl DatagramQp {
         Self { qp, cq, buffer, posted: VecDeque::new(), next: 0 }
     }
 
-    /// Posts `count` receives, each long enough for anything.
+    /// Posts `count` receives of [`RECEIVE`] bytes.
     ///
     /// # Panics
-    /// If the QP does not take them.
+    /// If the receive queue is full.
     pub fn receive(&mut self, count: usize) {
         for _ in 0..count {
             let at = (PLACES + self.next % PLACES) * u64::from(RECEIVE);
@@ -148,10 +148,10 @@ impl DatagramQp {
         }
     }
 
-    /// Posts a signalled datagram with the bytes `payload` to the QP `remote`, by way of `ah`.
+    /// Posts a signaled datagram with `payload` to the QP `remote` through `ah`.
     ///
     /// # Errors
-    /// What the QP finds wrong.
+    /// The error of the post.
     pub fn send(
         &mut self,
         op: SendOp,
@@ -162,10 +162,10 @@ impl DatagramQp {
         self.send_with_key(op, payload, ah, remote, QKEY)
     }
 
-    /// The same with another key.
+    /// Like [`DatagramQp::send`], with another Q_Key.
     ///
     /// # Errors
-    /// What the QP finds wrong.
+    /// The error of the post.
     pub fn send_with_key(
         &mut self,
         op: SendOp,
@@ -182,12 +182,12 @@ impl DatagramQp {
         self.qp.post_send_to(&request, &Destination { ah, remote_qpn, qkey })
     }
 
-    /// What has completed.
+    /// Returns the new completions.
     pub fn done(&self) -> Vec<Completion> {
         drain(&self.cq)
     }
 
-    /// The bytes of the oldest receive that was not read yet: GRH and payload.
+    /// Returns the GRH and the payload of the oldest receive that was not read yet.
     ///
     /// # Panics
     /// If none was posted.

@@ -1,5 +1,5 @@
-//! Bytes to packets for a connected QP: the entry of the fuzz target `engine/fuzz`, which a plain test runs
-//! on seeded bytes too.
+//! Turns fuzz input into packets for a connected QP. The fuzz target `qp` of `engine/fuzz` uses
+//! this module; a plain test runs it on seeded bytes too.
 
 use feroce_engine::device::{
     Buffer, CompletionQueue, ConnectOptions, Device, Endpoint, QpInit, QueuePair,
@@ -28,13 +28,13 @@ struct Target {
     cq: CompletionQueue,
     qp: QueuePair,
     buffer: Buffer,
-    /// Neighbours of the buffer in the arena, which no peer knows.
+    /// Buffers next to `buffer` in the arena. The peer has no key for them.
     guards: [Buffer; 2],
     flow: FlowHeader,
     now: Instant,
 }
 
-/// The input, byte by byte; zeros when it is used up.
+/// Reads the input byte by byte; returns zeros after its end.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -53,11 +53,11 @@ impl Bytes<'_> {
     }
 }
 
-/// Plays `data` to a connected QP: packets with right addresses and ICRC and arbitrary contents, work
-/// requests, and time.
+/// Feeds `data` to a connected QP: packets with valid addresses and ICRC and arbitrary contents,
+/// work requests, and time steps.
 ///
 /// # Panics
-/// If the engine does, or touches memory outside its region.
+/// If the engine panics, or writes outside the region.
 pub fn feed(data: &[u8]) {
     let mut target = Target::new();
     let mut bytes = Bytes(data);
@@ -121,13 +121,13 @@ impl Target {
         drain(&self.cq);
     }
 
-    /// A packet of a known opcode whose fields are drawn so that most are close to sense.
+    /// Sends a packet with a known opcode. Most field values are valid or close to valid.
     fn inject_packet(&mut self, bytes: &mut Bytes<'_>) {
         let opcodes: Vec<_> = Opcode::all().collect();
         let info = opcodes[usize::from(bytes.next()) % opcodes.len()];
         let flags = bytes.next();
         let near = u32::from(bytes.next());
-        let psn = START.add(near).add(0xff_fff8); // Eight behind the start to 247 ahead.
+        let psn = START.add(near).add(0xff_fff8); // From eight before the start to 247 after it.
         let len = [0, 1, 4, 8, 64, 255, 256, 257][usize::from(bytes.next() % 8)];
         let bth = Bth {
             opcode: info.opcode,
@@ -192,7 +192,7 @@ impl Target {
         }
     }
 
-    /// A frame of any bytes at all.
+    /// Sends a frame of arbitrary bytes.
     fn inject_bytes(&mut self, bytes: &mut Bytes<'_>) {
         let len = usize::from(bytes.next());
         let slot = self.far.tx_slot().expect("the device takes every frame");
@@ -220,7 +220,7 @@ impl Target {
         let sge = self.buffer.region().sge(0, length);
         let data = Data::Sges(std::slice::from_ref(&sge));
         let flags = SendFlags::SIGNALED;
-        // Full queues are part of the game.
+        // A full queue is no error here.
         let _ = self.qp.post_send(&SendRequest { wr_id: 1, op, data, flags });
     }
 
@@ -230,7 +230,7 @@ impl Target {
         let _ = self.qp.post_recv(&RecvRequest { wr_id: 2, sges: std::slice::from_ref(&sge) });
     }
 
-    /// Nothing beside the buffer was written.
+    /// Checks that nothing was written outside the buffer.
     fn check_guards(&self) {
         for guard in &self.guards {
             let mut bytes = [1; BUFFER];

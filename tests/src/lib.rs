@@ -1,4 +1,4 @@
-//! Rigs for tests that cross crates: two devices and a wire between them in virtual time.
+//! Rigs for tests that use several crates: two devices and a wire between them, in virtual time.
 
 #![deny(unsafe_code)]
 
@@ -6,7 +6,7 @@ pub mod bench;
 pub mod capture;
 pub mod cm;
 pub mod conform_fuzz;
-#[allow(unsafe_code)] // A named room: a global allocator.
+#[allow(unsafe_code)] // A global allocator.
 pub mod counting_alloc;
 pub mod datagram;
 pub mod fuzz;

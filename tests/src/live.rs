@@ -1,5 +1,5 @@
-//! A live link for tests: two network namespaces joined by a veth, and a peer in a process of its own, so
-//! that it can be killed.
+//! A live link for tests: two network namespaces joined by a veth, and a peer in a separate process
+//! that can be killed.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -17,19 +17,20 @@ use feroce_wire::{Key, Psn, Qpn};
 
 use crate::ports;
 
-/// The interfaces of the two ends, and their addresses in a /24.
+/// Interface names of the two ends.
 pub const INTERFACES: [&str; 2] = ["v0", "v1"];
-/// See [`INTERFACES`].
+/// IPv4 addresses of the two ends, in a /24.
 pub const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 
-/// Two namespaces joined by a veth with an MTU for a path MTU of 4096, removed when dropped.
+/// Two network namespaces joined by a veth whose MTU allows a path MTU of 4096. Dropping this value
+/// removes them.
 #[derive(Debug)]
 pub struct Net {
     names: [String; 2],
 }
 
 impl Net {
-    /// Makes them; `None`, with a word to the reader, without root.
+    /// Creates the namespaces. Without root, prints a message and returns `None`.
     ///
     /// # Panics
     /// If `ip` or `ethtool` fails.
@@ -72,7 +73,8 @@ impl Net {
         run(&format!("ip netns exec {} {command}", self.names[end]));
     }
 
-    /// Takes the interfaces' addresses away, for ports that have them instead of the kernel.
+    /// Removes the addresses of the interfaces, for ports that have the addresses instead of the
+    /// kernel.
     pub fn without_addresses(&self) {
         for (end, name) in INTERFACES.iter().enumerate() {
             self.ip(end, &format!("address flush dev {name}"));
@@ -88,7 +90,7 @@ impl Net {
         nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).expect("setns, as root");
     }
 
-    /// Starts a peer in the namespace of end 1: this test program again, running the test `serve`, which
+    /// Starts a peer in the namespace of end 1: this test program with the test `serve`, which
     /// calls [`serve`].
     ///
     /// # Panics
@@ -130,18 +132,18 @@ fn run(command: &str) {
     let mut words = command.split(' ');
     let output = Command::new(words.next().expect("a program")).args(words).output();
     let output = output.unwrap_or_else(|error| panic!("{command}: {error}"));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command}: {}", told.trim());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {}", stderr.trim());
 }
 
-/// Bytes of the peer's buffer.
+/// Length of the peer's buffer in bytes.
 pub const BUFFER: usize = 16 << 20;
 
 const PORT_VARIABLE: &str = "FEROCE_LIVE_PORT";
-/// What the peer's lines start with, among those of the test harness.
-const MARK: &str = "peer:";
+/// Prefix of the peer's lines, to find them among the lines of the test harness.
+const LINE_PREFIX: &str = "peer:";
 
-/// A peer that answers and never polls.
+/// A peer process that responds to requests and never polls.
 #[derive(Debug)]
 pub struct Peer {
     child: Child,
@@ -150,15 +152,21 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Connects a fresh QP of the peer to `own`; returns it and its buffer.
+    /// Connects a new QP of the peer to `local`. Returns the QP's endpoint and the address of the
+    /// peer's buffer.
     ///
     /// # Panics
-    /// If the peer cannot.
-    pub fn connect(&mut self, own: &Endpoint) -> (Endpoint, RemoteAddr) {
-        let host = host_to_text(own.super_frames);
-        self.tell(&format!("connect {} {} {} {host}", own.qpn.value(), own.psn.value(), own.gid));
-        let answer = self.hear();
-        let words: Vec<&str> = answer.split(' ').collect();
+    /// If the peer fails.
+    pub fn connect(&mut self, local: &Endpoint) -> (Endpoint, RemoteAddr) {
+        let host = host_to_text(local.super_frames);
+        self.send_line(&format!(
+            "connect {} {} {} {host}",
+            local.qpn.value(),
+            local.psn.value(),
+            local.gid
+        ));
+        let response = self.read_line();
+        let words: Vec<&str> = response.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
         let small = |at: usize| u32::try_from(number(at)).expect("32 bits");
         let endpoint = Endpoint {
@@ -170,13 +178,13 @@ impl Peer {
         (endpoint, RemoteAddr { addr: number(3), rkey: Key(small(4)) })
     }
 
-    /// A checksum over the peer's buffer, as [`checksum`] computes it.
+    /// Returns a checksum of the peer's buffer, as [`checksum`] computes it.
     pub fn checksum(&mut self) -> u64 {
-        self.tell("checksum");
-        self.hear().parse().expect("a number")
+        self.send_line("checksum");
+        self.read_line().parse().expect("a number")
     }
 
-    /// Ends it at once, without a word to anybody.
+    /// Kills the peer with SIGKILL.
     ///
     /// # Panics
     /// If the system refuses.
@@ -185,17 +193,17 @@ impl Peer {
         self.child.wait().expect("ended");
     }
 
-    fn tell(&mut self, line: &str) {
-        writeln!(self.stdin, "{line}").expect("the peer listens");
+    fn send_line(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").expect("the peer reads its standard input");
     }
 
-    fn hear(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         let mut line = String::new();
         loop {
             line.clear();
             assert!(self.stdout.read_line(&mut line).expect("text") > 0, "the peer ended");
-            if let Some((_, answer)) = line.split_once(MARK) {
-                return answer.trim().to_owned();
+            if let Some((_, response)) = line.split_once(LINE_PREFIX) {
+                return response.trim().to_owned();
             }
         }
     }
@@ -208,10 +216,10 @@ impl Drop for Peer {
     }
 }
 
-/// The peer's side: a device on `v1`, turned by its helper, until the standard input ends.
+/// Runs the peer: a device on `v1`, driven by its helper thread, until standard input ends.
 ///
 /// # Panics
-/// If anything goes wrong: the other side then hears nothing more.
+/// If anything fails. The other side then gets no more lines.
 pub fn serve() {
     let port = std::env::var(PORT_VARIABLE).expect("started by `Net::peer`");
     let port = port.parse().expect("a kind of port");
@@ -225,12 +233,12 @@ pub fn serve() {
         let line = line.expect("text");
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
-            ["checksum"] => println!("{MARK}{}", checksum(&buffer)),
+            ["checksum"] => println!("{LINE_PREFIX}{}", checksum(&buffer)),
             ["connect", qpn, psn, gid, host] => {
                 let mut qp = pd.create_qp(&QpInit::new(&cq)).expect("a QP");
-                let own_psn = device.random_psn().expect("a PSN");
+                let local_psn = device.random_psn().expect("a PSN");
                 let sgid_index = device.default_gid_index();
-                let own = qp.endpoint(own_psn, sgid_index).expect("a GID");
+                let local = qp.endpoint(local_psn, sgid_index).expect("a GID");
                 let peer = Endpoint {
                     qpn: Qpn::masked(qpn.parse().expect("a number")),
                     psn: Psn::new(psn.parse().expect("a number")),
@@ -238,19 +246,19 @@ pub fn serve() {
                     super_frames: host_from_text(host),
                 };
                 let options = ConnectOptions { sgid_index, ..ConnectOptions::default() };
-                qp.connect(own_psn, &peer, &options).expect("connected");
+                qp.connect(local_psn, &peer, &options).expect("connected");
                 let (addr, rkey) = (buffer.region().addr(), buffer.region().rkey());
-                let (qpn, psn) = (own.qpn.value(), own.psn.value());
-                let host = host_to_text(own.super_frames);
-                println!("{MARK}{qpn} {psn} {} {addr} {} {host}", own.gid, rkey.value());
+                let (qpn, psn) = (local.qpn.value(), local.psn.value());
+                let host = host_to_text(local.super_frames);
+                println!("{LINE_PREFIX}{qpn} {psn} {} {addr} {} {host}", local.gid, rkey.value());
                 qps.push(qp);
             }
-            _ => panic!("what is `{line}`?"),
+            _ => panic!("unknown command `{line}`"),
         }
     }
 }
 
-/// The host within which an end carries super-frames, as it stands in a line; 0 for none.
+/// Encodes the host within which an end supports super-frames; 0 for none.
 fn host_to_text(host: Option<HostId>) -> String {
     host.map_or(0, |HostId(id)| id.get()).to_string()
 }
@@ -259,12 +267,12 @@ fn host_from_text(text: &str) -> Option<HostId> {
     NonZeroU64::new(text.parse().expect("a number")).map(HostId)
 }
 
-/// A configuration for tests: small.
+/// Returns a small device configuration for tests.
 pub fn small_config() -> DeviceConfig {
     DeviceConfig { max_qp: 64, max_mr: 64, arena_bytes: 256 << 20, ..DeviceConfig::default() }
 }
 
-/// The name of a device on end `end`, by a port of kind `port`, and its configuration.
+/// Returns the name and the configuration of a device on end `end`, with a port of kind `port`.
 pub fn device(end: usize, port: PortKind) -> (String, DeviceConfig) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let config = DeviceConfig { port, ..small_config() };
@@ -273,7 +281,7 @@ pub fn device(end: usize, port: PortKind) -> (String, DeviceConfig) {
     ports::device(number, INTERFACES[end], config, &[&address])
 }
 
-/// A sum over all words of `buffer` that depends on their order.
+/// Returns a checksum of all words of `buffer` that depends on their order.
 pub fn checksum(buffer: &feroce_engine::device::Buffer) -> u64 {
     (0..buffer.len() / 8).fold(0u64, |sum, word| {
         sum.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ buffer.load_word(word * 8)

@@ -1,7 +1,8 @@
-//! A connected pair of QPs in virtual time, and its wire as lines of text: what the tests of the rules of
-//! the connected services are written in.
+//! A connected pair of QPs in virtual time, and the packets on its wire as lines of text. The tests
+//! of RC and UC use it.
 //!
-//! End 0 starts at PSN 100, end 1 at PSN 5000; the path MTU is 256 bytes, and a frame takes 1 us.
+//! End 0 starts at PSN 100, end 1 at PSN 5000. The path MTU is 256 bytes, and the one-way delay is
+//! 1 us.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -28,28 +29,28 @@ use crate::{MACS, Rig, drain, manual_config, new_rig};
 /// First PSN of each end.
 pub const FIRST_PSN: [u32; 2] = [100, 5000];
 
-/// Path MTU of a pair that does not ask for another.
+/// Default path MTU of a pair, in bytes.
 pub const MTU: u32 = 256;
 
-/// What a pair is like.
+/// Configuration of a pair.
 #[derive(Debug, Clone)]
 pub struct PairSetup {
     /// Service of both QPs.
     pub service: Service,
-    /// How each end connects.
+    /// Connection options of each end.
     pub options: [ConnectOptions; 2],
-    /// Both devices.
+    /// Configuration of both devices.
     pub config: DeviceConfig,
-    /// Entries of each end's CQ.
+    /// Depth of each end's CQ.
     pub cq_depth: u32,
-    /// Bytes of each end's buffer.
+    /// Length of each end's buffer in bytes.
     pub buffer: usize,
-    /// End 1 takes its receives from a shared queue like this.
+    /// Attributes of a shared receive queue for end 1, if it uses one.
     pub srq: Option<SrqInit>,
 }
 
 impl Default for PairSetup {
-    /// A local ACK timeout of 4.194304 ms (code 10); RNR NAKs ask for 640 us (code 12).
+    /// A local ACK timeout of 4.194304 ms (code 10) and an RNR NAK timer of 640 us (code 12).
     fn default() -> Self {
         let options = ConnectOptions {
             path_mtu: PathMtu::from_bytes(MTU),
@@ -63,7 +64,7 @@ impl Default for PairSetup {
 }
 
 impl PairSetup {
-    /// The default, with both ends' options changed by `change`.
+    /// Returns the default with the options of both ends changed by `change`.
     pub fn with(change: impl Fn(&mut ConnectOptions)) -> Self {
         let mut setup = Self::default();
         setup.options.iter_mut().for_each(change);
@@ -71,20 +72,20 @@ impl PairSetup {
     }
 }
 
-/// See the [module](self).
+/// A connected pair of QPs. See the [module](self).
 #[derive(Debug)]
 pub struct Pair {
     /// Devices, wire, clock.
     pub rig: Rig,
-    /// A protection domain of each.
+    /// One protection domain per end.
     pub pds: [ProtectionDomain; 2],
-    /// Each end's CQ, for sends and receives.
+    /// CQ of each end, for sends and receives.
     pub cqs: [CompletionQueue; 2],
     /// The QPs.
     pub qps: [QueuePair; 2],
     /// End 1's shared receive queue, if it has one.
     pub srq: Option<SharedReceiveQueue>,
-    /// A buffer of each end, with all rights.
+    /// One buffer per end, with all access rights.
     pub buffers: [Buffer; 2],
     options: [ConnectOptions; 2],
 }
@@ -96,7 +97,7 @@ impl Default for Pair {
 }
 
 impl Pair {
-    /// A connected pair; the wire is recorded.
+    /// Creates a connected pair; the wire is recorded.
     ///
     /// # Panics
     /// If the set-up is impossible.
@@ -123,10 +124,10 @@ impl Pair {
         pair
     }
 
-    /// Connects both QPs, which must be in RESET, from the first PSNs on.
+    /// Connects both QPs, which must be in RESET, with the PSNs of [`FIRST_PSN`].
     ///
     /// # Panics
-    /// If they are not.
+    /// If a QP is not in RESET.
     pub fn connect(&mut self) {
         let psns = FIRST_PSN.map(Psn::new);
         let ends = [0, 1].map(|end: usize| {
@@ -139,36 +140,36 @@ impl Pair {
         }
     }
 
-    /// Posts a signalled request of `len` bytes from the start of end 0's buffer.
+    /// Posts a signaled request of `len` bytes from the start of end 0's buffer.
     ///
     /// # Panics
-    /// If the QP does not take it.
+    /// If the work queue is full.
     pub fn post(&mut self, wr_id: u64, op: SendOp, len: u32) {
         self.post_flagged(wr_id, op, len, SendFlags::SIGNALED);
     }
 
-    /// The same with other flags.
+    /// Like [`Pair::post`], with other flags.
     ///
     /// # Panics
-    /// If the QP does not take it.
+    /// If the work queue is full.
     pub fn post_flagged(&mut self, wr_id: u64, op: SendOp, len: u32, flags: SendFlags) {
         let sges = [self.buffers[0].region().sge(0, len)];
         self.post_sges(wr_id, op, &sges, flags);
     }
 
-    /// The same with given entries.
+    /// Like [`Pair::post_flagged`], with the scatter/gather entries `sges`.
     ///
     /// # Panics
-    /// If the QP does not take it.
+    /// If the work queue is full.
     pub fn post_sges(&mut self, wr_id: u64, op: SendOp, sges: &[Sge], flags: SendFlags) {
         let request = SendRequest { wr_id, op, data: Data::Sges(sges), flags };
         self.qps[0].post_send(&request).expect("room in the send queue");
     }
 
-    /// Posts a receive of `len` bytes at end 1, to the upper half of its buffer.
+    /// Posts a receive of `len` bytes at end 1, in the upper half of its buffer.
     ///
     /// # Panics
-    /// If the QP does not take it.
+    /// If the work queue is full.
     pub fn post_recv(&mut self, wr_id: u64, len: u32) {
         let half = self.buffers[1].region().len() / 2;
         let sges = [self.buffers[1].region().sge(half, len)];
@@ -179,7 +180,7 @@ impl Pair {
         }
     }
 
-    /// A place in end 1's buffer.
+    /// Returns the address and key of `offset` in end 1's buffer.
     pub fn remote(&self, offset: u64) -> RemoteAddr {
         let region = self.buffers[1].region();
         RemoteAddr { addr: region.addr() + offset, rkey: region.rkey() }
@@ -190,12 +191,12 @@ impl Pair {
         self.rig.run_for(Duration::from_micros(micros));
     }
 
-    /// Loses the first `times` frames from end `from` with the PSN `psn`, instead of what was asked before.
+    /// Drops the first `times` frames from end `from` with the PSN `psn`. Replaces earlier calls.
     pub fn lose(&mut self, from: usize, psn: u32, times: u32) {
         self.lose_all(&[(from, psn, times)]);
     }
 
-    /// The same for several PSNs.
+    /// Like [`Pair::lose`], for several PSNs.
     pub fn lose_all(&mut self, losses: &[(usize, u32, u32)]) {
         let mut losses = losses.to_vec();
         self.rig.wire.set_filter(Some(Box::new(move |from, _, bytes| {
@@ -207,64 +208,65 @@ impl Pair {
         })));
     }
 
-    /// Puts a frame on the wire towards end 1, as if end 0 had sent it.
+    /// Sends a frame to end 1, as if from end 0.
     pub fn inject(&mut self, crafted: &Crafted<'_>) {
         let bytes = crafted.frame(self.qps[1].qpn());
         self.inject_bytes(&bytes);
     }
 
-    /// Puts a frame on the wire towards end 0, as if end 1 had sent it.
-    pub fn inject_answer(&mut self, crafted: &Crafted<'_>) {
+    /// Sends a frame to end 0, as if from end 1.
+    pub fn inject_response(&mut self, crafted: &Crafted<'_>) {
         let bytes = crafted.frame_between(1, self.qps[0].qpn());
         self.rig.wire.inject(0, &bytes, self.rig.now);
     }
 
-    /// Puts a READ of eight bytes of end 0's buffer on the wire, as if end 1 had sent it.
+    /// Sends a READ of eight bytes of end 0's buffer, as if from end 1.
     pub fn inject_read_of_end_0(&mut self) {
         let region = self.buffers[0].region();
         let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
         let read = Crafted::new(Opcode::RC_READ_REQUEST, FIRST_PSN[1], &[]).reth(remote, 8);
-        self.inject_answer(&read);
+        self.inject_response(&read);
     }
 
-    /// A frame towards end 1.
+    /// Sends the frame `bytes` to end 1.
     pub fn inject_bytes(&mut self, bytes: &[u8]) {
         self.rig.wire.inject(1, bytes, self.rig.now);
     }
 
-    /// What was sent since last asked, lost or not: time in us, direction, operation, PSN, flags, headers.
+    /// Returns the frames sent since the last call, lost or not: time in us, direction, operation,
+    /// PSN, flags, headers.
     pub fn trace(&mut self) -> Vec<String> {
         let base = self.buffers[1].region().addr();
         self.rig.wire.take_record().iter().map(|seen| line(seen, base)).collect()
     }
 
-    /// [`Pair::trace`] without times.
+    /// Like [`Pair::trace`], without times.
     pub fn packets(&mut self) -> Vec<String> {
         let without_time = |line: String| line.split_once(' ').expect("a time").1.to_owned();
         self.trace().into_iter().map(without_time).collect()
     }
 
-    /// The frames themselves, instead of [`Pair::trace`].
+    /// Returns the frames sent since the last call as bytes.
     pub fn frames(&mut self) -> Vec<Seen> {
         self.rig.wire.take_record()
     }
 
-    /// Completions of an end since last asked: number and status.
+    /// Returns the new completions of an end: `wr_id` and status.
     pub fn done(&self, end: usize) -> Vec<(u64, Status)> {
         drain(&self.cqs[end]).into_iter().map(|done| (done.wr_id, done.status)).collect()
     }
 
-    /// Events of an end since last asked.
+    /// Returns the new asynchronous events of an end.
     pub fn events(&self, end: usize) -> Vec<AsyncEvent> {
         std::iter::from_fn(|| self.rig.devices[end].poll_event()).collect()
     }
 
-    /// State of an end.
+    /// Returns the QP state of an end.
     pub fn state(&self, end: usize) -> QpState {
         self.qps[end].query().state.expect("a QP has a state")
     }
 
-    /// Every counter of an end that is not zero, but for those that count all packets.
+    /// Returns every counter of an end that is not zero, except those that count all packets.
     pub fn counters(&self, end: usize) -> Vec<(Counter, u64)> {
         let all =
             Counter::ALL.iter().map(|&counter| (counter, self.rig.devices[end].counter(counter)));
@@ -287,7 +289,7 @@ fn parse(bytes: &[u8]) -> Packet<'_> {
     Packet::parse(bytes, &[]).expect("a frame of the engine")
 }
 
-/// `12.5 > Write First 100 at 0 len 600`: addresses count from `base`.
+/// Formats a frame as `12.5 > Write First 100 at 0 len 600`. Addresses are relative to `base`.
 fn line(seen: &Seen, base: u64) -> String {
     let packet = parse(&seen.bytes);
     let direction = if seen.from == 0 { '>' } else { '<' };
@@ -315,10 +317,10 @@ fn line(seen: &Seen, base: u64) -> String {
     line
 }
 
-/// A packet made by hand, as end 0 would send it but for what the test changes.
+/// A hand-made packet, by default as end 0 would send it.
 #[derive(Debug, Clone)]
 pub struct Crafted<'a> {
-    /// Base transport header; `dest_qp` is filled in, `pad` is not.
+    /// Base transport header. `dest_qp` is filled in later, `pad` is not.
     pub bth: Bth,
     /// Extended headers.
     pub ext: ExtHeaders,
@@ -326,12 +328,12 @@ pub struct Crafted<'a> {
     pub payload: &'a [u8],
     /// Address of end 0.
     pub source: Ipv4Addr,
-    /// Another destination QP.
+    /// Destination QP other than the peer's.
     pub dest_qp: Option<Qpn>,
 }
 
 impl<'a> Crafted<'a> {
-    /// A packet with an acknowledge request and no headers but the BTH.
+    /// Creates a packet with AckReq set and no headers other than the BTH.
     pub fn new(opcode: Opcode, psn: u32, payload: &'a [u8]) -> Self {
         let pad = u8::try_from(payload.len().wrapping_neg() % 4).expect("less than four");
         assert_eq!(pad, 0, "the pad is part of a crafted payload");
@@ -341,19 +343,19 @@ impl<'a> Crafted<'a> {
         Self { bth, ext: ExtHeaders::default(), payload, source, dest_qp: None }
     }
 
-    /// The packet with a RETH.
+    /// Adds a RETH.
     #[must_use]
     pub fn reth(mut self, remote: RemoteAddr, dma_len: u32) -> Self {
         self.ext.reth = Some(Reth { va: remote.addr, rkey: remote.rkey, dma_len });
         self
     }
 
-    /// The frame, sealed, from end 0 to end 1.
+    /// Returns the complete frame from end 0 to end 1.
     pub fn frame(&self, dest_qp: Qpn) -> Vec<u8> {
         self.frame_between(0, dest_qp)
     }
 
-    /// The frame, sealed, from end `from` to the other.
+    /// Returns the complete frame from end `from` to the other end.
     fn frame_between(&self, from: usize, dest_qp: Qpn) -> Vec<u8> {
         let (end_0, end_1) = (self.source, Ipv4Addr::new(10, 0, 0, 2));
         let (src, dst) = if from == 0 { (end_0, end_1) } else { (end_1, end_0) };

@@ -105,7 +105,7 @@ const ATOMICS: Row = Row {
         peer: requester(0x42),
         rq_psn: 0x4e_e46e,
         regions: &[MemoryAt {
-            contents: Contents::OfAtomicAnswers,
+            contents: Contents::OfAtomicResponses,
             ..zeros(0x5584_ef50_5000, 4096, 0x3cf6)
         }],
         ..COMMON
@@ -332,7 +332,7 @@ const FURTHER: [Row; 15] = [
             peer: requester(0x7b),
             rq_psn: 0xf7_0e2e,
             regions: &[MemoryAt {
-                contents: Contents::OfAtomicAnswers,
+                contents: Contents::OfAtomicResponses,
                 ..zeros(0x564a_a849_c000, 4096, 0x64e5)
             }],
             ..COMMON
@@ -409,7 +409,7 @@ fn replay(row: &Row) {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for frame in &frames {
         if frame.packet().ip.src() == row.setup.peer.ip {
-            ours.extend(responder.answer(&frame.bytes, frame.at));
+            ours.extend(responder.respond(&frame.bytes, frame.at));
         } else {
             theirs.push(frame);
         }

@@ -35,7 +35,7 @@ fn connected(pair: &mut Pair) -> (CmId, CmId, CmId) {
     pair.flush();
     pair.run_until(3);
     pair.expect(0, Established);
-    pair.said.clear();
+    pair.sent_messages.clear();
     (listener, active, passive)
 }
 
@@ -103,8 +103,8 @@ fn a_life() {
 #[test]
 fn an_initiator_and_a_target() {
     let mut pair = Pair::new(1);
-    pair.listen_of(0, (PortSpace::Ib, QpKind::XrcTgt), "0.0.0.0", 0);
-    let active = pair.route_of(1, (PortSpace::Ib, QpKind::XrcIni), false, PORT);
+    pair.listen_with_type(0, (PortSpace::Ib, QpKind::XrcTgt), "0.0.0.0", 0);
+    let active = pair.route_with_type(1, (PortSpace::Ib, QpKind::XrcIni), false, PORT);
     let own = Parameters { srq: true, ..parameters(0x50) };
     pair.ends[1].connect(active, &own, b"", pair.now).unwrap();
     pair.flush();
@@ -123,7 +123,7 @@ fn an_initiator_and_a_target() {
     pair.run_until(3);
     pair.expect(0, Established);
 
-    let said: Vec<_> = pair.said.iter().map(|said| said.message).collect();
+    let said: Vec<_> = pair.sent_messages.iter().map(|said| said.message).collect();
     let [CmMessage::Req(req), CmMessage::Rep(rep), _] = said[..] else { panic!("{said:?}") };
     assert_eq!(req.connection(), Some(Transport::Xrc));
     assert_eq!((req.transport, req.extended_transport, req.local_qpn), (3, 1, Qpn::masked(0x50)));
@@ -207,7 +207,7 @@ fn any_address() {
         pair.ends[0].listen(id, 0, pair.now).unwrap();
         pair.dial(1, TCP, 1, b"");
         pair.run_until(5);
-        let event = pair.told.remove(0).2;
+        let event = pair.delivered.remove(0).2;
         let expected = if is_heard { ConnectRequest } else { Rejected };
         assert_eq!(event.kind, expected, "{ip} {v6_only}");
         if !is_heard {
@@ -360,9 +360,9 @@ fn nobody_confirms() {
     pair.expect(1, ConnectResponse);
     pair.ends[1].establish(active, b"").unwrap();
     pair.flush();
-    pair.said.clear();
+    pair.sent_messages.clear();
     pair.run_until(16_386);
-    let last = pair.said.last().cloned().unwrap();
+    let last = pair.sent_messages.last().cloned().unwrap();
     assert_eq!((last.by, last.message.name(), last.at.as_millis()), (0, "Rej", 1 + 16 * 1024));
     assert_eq!(pair.expect(0, Unreachable).status, Status::TimedOut);
     assert_eq!(pair.expect(1, Rejected).status, Status::Rejected(RejectReason::TIMEOUT));
@@ -391,7 +391,7 @@ fn a_lost_rej() {
         ]
     );
     let rejected = pair.expect(1, Rejected);
-    assert_eq!((&rejected.private_data[..2], pair.told.len()), (&b"no"[..], 0));
+    assert_eq!((&rejected.private_data[..2], pair.delivered.len()), (&b"no"[..], 0));
 }
 
 /// A QP that its owner connects anew is in no connection any more: the request is rejected, and the old connection ended.
@@ -430,7 +430,7 @@ fn a_full_backlog() {
     pair.dial(1, TCP, 2, b"2");
     pair.run_until(1535);
     assert_eq!(pair.trace(), [(0, 1, "Req"), (0, 1, "Req")]);
-    assert_eq!(pair.told.len(), 1);
+    assert_eq!(pair.delivered.len(), 1);
     assert_eq!(pair.expect(0, ConnectRequest).private_data[0], b'1');
     pair.run_until(1540);
     assert_eq!(pair.expect(0, ConnectRequest).private_data[0], b'2');
@@ -449,13 +449,13 @@ fn at_the_same_time() {
     }
     pair.run_until(1);
     for _ in 0..2 {
-        let (_, end, event) = pair.told.remove(0);
+        let (_, end, event) = pair.delivered.remove(0);
         assert_eq!(event.kind, ConnectRequest);
         pair.accept(end, event.id, 0x20, b"");
     }
     pair.run_until(2);
     for _ in 0..2 {
-        let (_, end, event) = pair.told.remove(0);
+        let (_, end, event) = pair.delivered.remove(0);
         assert_eq!((event.kind, event.id), (ConnectResponse, active[end]));
         pair.ends[end].establish(event.id, b"").unwrap();
         pair.flush();
@@ -521,7 +521,7 @@ fn nobody_agrees() {
     pair.flush();
     pair.run_until(30_000);
     assert_eq!(pair.trace().len(), 16);
-    let (at, _, event) = pair.told.remove(0);
+    let (at, _, event) = pair.delivered.remove(0);
     assert_eq!((at.as_millis(), event.kind), (3 + 24_576, Disconnected));
     assert_eq!(event.status, Status::TimedOut);
     assert_eq!(pair.events(), [(3 + 24_576 + 512, 1, TimewaitExit)]);
@@ -576,8 +576,12 @@ fn destroyed_in_any_state() {
             pair.flush();
         }
         pair.run_out();
-        let kinds: Vec<_> =
-            pair.told.iter().filter(|(_, end, _)| *end == 1 - by).map(|told| told.2.kind).collect();
+        let kinds: Vec<_> = pair
+            .delivered
+            .iter()
+            .filter(|(_, end, _)| *end == 1 - by)
+            .map(|told| told.2.kind)
+            .collect();
         let heard: Vec<_> = kinds.into_iter().filter(|kind| *kind != TimewaitExit).collect();
         assert_eq!(heard, *told, "{name}, destroyed by {by}");
         pair.ends[0].destroy(listener, pair.now).unwrap();
@@ -599,7 +603,7 @@ fn a_listener_is_destroyed() {
     pair.ends[0].destroy(listener, pair.now).unwrap();
     pair.flush();
     pair.run_until(5);
-    let (_, _, untaken) = pair.told.remove(0);
+    let (_, _, untaken) = pair.delivered.remove(0);
     assert_eq!(pair.ends[0].state(untaken.id), Err(CmError::Unknown));
     assert_eq!(pair.expect(1, Rejected).status, Status::Rejected(RejectReason::CONSUMER));
     pair.accept(0, taken.id, 3, b"");
@@ -643,7 +647,7 @@ fn options() {
     pair.ends[1].set_ack_timeout(active, 20).unwrap();
     pair.ends[1].connect(active, &parameters(1), b"", pair.now).unwrap();
     pair.flush();
-    let CmMessage::Req(req) = pair.said[0].message else { panic!("a REQ") };
+    let CmMessage::Req(req) = pair.sent_messages[0].message else { panic!("a REQ") };
     assert_eq!(req.primary_ack_timeout, 20);
     pair.run_until(1);
     let passive = pair.expect(0, ConnectRequest).id;
@@ -717,7 +721,7 @@ fn addresses_that_cannot_be() {
     ] {
         let mut pair = Pair::new(1);
         asked(&mut pair);
-        let CmMessage::Req(mut req) = pair.said[0].message else { panic!("a REQ") };
+        let CmMessage::Req(mut req) = pair.sent_messages[0].message else { panic!("a REQ") };
         let addresses = IpCmHeader {
             source: source.parse().unwrap(),
             destination: destination.parse().unwrap(),
@@ -727,11 +731,11 @@ fn addresses_that_cannot_be() {
         let mad = CmMad { transaction: 5, modifier: 0, message: req.into() }.to_bytes();
         let from = Source { device: DEVICE, local: address(0, false), remote: address(1, false) };
         pair.ends[0].receive(&mad, &from, Instant::ZERO + DELAY).unwrap();
-        pair.said.clear();
+        pair.sent_messages.clear();
         pair.flush();
-        let CmMessage::Rej(rej) = pair.said[0].message else { panic!("a REJ") };
+        let CmMessage::Rej(rej) = pair.sent_messages[0].message else { panic!("a REJ") };
         assert_eq!((rej.reason, rej.remote_comm_id), (RejectReason::CONSUMER, 1), "{source}");
-        assert_eq!(pair.told.len(), 0);
+        assert_eq!(pair.delivered.len(), 0);
     }
 }
 

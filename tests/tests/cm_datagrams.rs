@@ -40,7 +40,7 @@ fn a_question() {
     assert_eq!((answer.private_data.len(), &answer.private_data[..2]), (136, &b"me"[..]));
     assert_eq!(pair.ends[1].state(asker), Ok(State::Idle));
     assert_eq!(pair.ends[1].connect(asker, &parameters(1), b"", pair.now), Err(CmError::State));
-    assert_eq!(pair.told.len(), 0, "who answers is told nothing more");
+    assert_eq!(pair.delivered.len(), 0, "who answers is told nothing more");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn lost_questions_and_answers() {
         pair.dial(1, UDP, 1, b"");
         for millis in [1, 1025] {
             pair.run_until(millis);
-            if !pair.told.is_empty() {
+            if !pair.delivered.is_empty() {
                 let id = pair.expect(0, ConnectRequest).id;
                 pair.accept(0, id, 2, b"");
             }
@@ -151,7 +151,7 @@ fn port_spaces() {
     pair.dial(1, PortSpace::Tcp, 1, b"");
     pair.run_until(5);
     assert_eq!(pair.expect(1, Rejected).status, Status::Rejected(RejectReason::INVALID_SERVICE_ID));
-    let CmMessage::Req(req) = pair.said[0].message else { panic!("a REQ") };
+    let CmMessage::Req(req) = pair.sent_messages[0].message else { panic!("a REQ") };
     assert_eq!(req.service_id.port(), Some((PortSpace::Tcp, PORT)));
 }
 

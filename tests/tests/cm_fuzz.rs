@@ -20,14 +20,14 @@ fn busy(seed: u64) -> (Pair, Vec<CmMessage>) {
         let space = if count == 5 { PortSpace::Udp } else { PortSpace::Tcp };
         pair.dial(1, space, 0x50 + count, b"");
         pair.run_until(u64::from(count) * 4 + 1);
-        pair.told.retain(|(_, _, event)| event.kind == EventKind::ConnectRequest);
+        pair.delivered.retain(|(_, _, event)| event.kind == EventKind::ConnectRequest);
         let id = pair.expect(0, EventKind::ConnectRequest).id;
         if count == 0 || count == 5 {
             continue;
         }
         pair.accept(0, id, 0x70 + count, b"");
         pair.run_until(u64::from(count) * 4 + 2);
-        pair.told.retain(|(_, _, event)| event.kind == EventKind::ConnectResponse);
+        pair.delivered.retain(|(_, _, event)| event.kind == EventKind::ConnectResponse);
         let active = pair.expect(1, EventKind::ConnectResponse).id;
         if count > 1 {
             pair.ends[1].establish(active, b"").expect("accepted");
@@ -43,13 +43,13 @@ fn busy(seed: u64) -> (Pair, Vec<CmMessage>) {
         }
     }
     // A question and a request of its own are under way, and stay so.
-    pair.fate = Box::new(|_, _| Vec::new());
+    pair.delivery = Box::new(|_, _| Vec::new());
     for space in [PortSpace::Tcp, PortSpace::Udp] {
         let id = pair.route(0, space, false, PORT);
         pair.ends[0].connect(id, &parameters(0x90), b"", pair.now).expect("a route");
     }
     pair.flush();
-    let heard = pair.said.iter().map(|said| said.message).collect();
+    let heard = pair.sent_messages.iter().map(|said| said.message).collect();
     (pair, heard)
 }
 

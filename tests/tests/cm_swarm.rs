@@ -49,7 +49,7 @@ impl World {
         }
         let mut faults = random(seed ^ 0xfa17);
         let (lost, doubled) = (faults() % 30, faults() % 20);
-        pair.fate = Box::new(move |_, _| {
+        pair.delivery = Box::new(move |_, _| {
             let copies = match faults() % 100 {
                 draw if draw < lost => 0,
                 draw if draw < lost + doubled => 2,
@@ -133,8 +133,8 @@ impl World {
 
     /// Hands events to the programs, after the laws of their order.
     fn deliver(&mut self) {
-        while !self.pair.told.is_empty() {
-            let (_, end, event) = self.pair.told.remove(0);
+        while !self.pair.delivered.is_empty() {
+            let (_, end, event) = self.pair.delivered.remove(0);
             let program = &mut self.programs[end];
             if program.destroyed.contains(&event.id) {
                 continue; // It was on its way to the program when that destroyed it.
@@ -211,7 +211,7 @@ fn scenario(seed: u64) -> (usize, usize) {
         }
     }
     // The wire is healed; whoever waits for a program that does nothing waits.
-    world.pair.fate = Box::new(|_, _| vec![DELAY]);
+    world.pair.delivery = Box::new(|_, _| vec![DELAY]);
     world.run(200_000);
     let standing = world.agree();
     for end in 0..2 {

@@ -113,7 +113,7 @@ fn inject_cnp(pair: &mut Pair, change: impl FnOnce(&mut Crafted<'_>)) {
     let mut crafted = Crafted::new(Opcode::CNP, 0, &[0; 16]);
     (crafted.bth.becn, crafted.bth.ack_req, crafted.bth.mig_req) = (true, false, false);
     change(&mut crafted);
-    pair.inject_answer(&crafted);
+    pair.inject_response(&crafted);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use feroce_pfc_tools::capture::Capture;
-use feroce_tests::conform_fuzz::{Head, MOST, SEALED, feed, mutate};
+use feroce_tests::conform_fuzz::{Head, MAX_UNPACKED, SEALED, feed, mutate};
 use feroce_tests::counting_alloc::{CountingAlloc, heap_peak_of};
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -98,7 +98,7 @@ fn what_unpacks_to_much_ends_where_it_is_to() {
     assert_eq!(frames(24 + 16 * 100 + 8), (100, false), "cut off in the middle of a record");
     // A GiB, in 32 KiB.
     let input = [&Head::default().to_bytes()[..], &bomb(8192)].concat();
-    assert!(MOST > ROOM.unsigned_abs(), "what is looked at is not held");
+    assert!(MAX_UNPACKED > ROOM.unsigned_abs(), "what is looked at is not held");
     let (_, peak) = heap_peak_of(|| feed(&input));
     assert!(peak < ROOM, "{peak} bytes at a time");
 }

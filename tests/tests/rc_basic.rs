@@ -1,4 +1,4 @@
-//! Every RC operation between two devices in virtual time, without faults.
+//! All RC operations between two devices in virtual time, without faults.
 
 use feroce_engine::device::{Buffer, ConnectOptions, QpInit, QueuePair};
 use feroce_engine::memory::Access;
@@ -38,7 +38,7 @@ fn remote(buffer: &Buffer, offset: u64) -> RemoteAddr {
 }
 
 #[test]
-fn every_operation_at_every_mtu_and_length_edge() {
+fn every_operation_works_at_every_mtu_and_edge_length() {
     for mtu in PathMtu::ALL {
         let options = ConnectOptions { path_mtu: Some(mtu), ..ConnectOptions::default() };
         let mut pair = pair(&options);
@@ -98,7 +98,7 @@ fn every_operation_at_every_mtu_and_length_edge() {
 }
 
 #[test]
-fn atomics_return_the_value_before() {
+fn atomics_return_the_old_value() {
     let mut pair = pair(&ConnectOptions::default());
     pair.buffers[1].store_word(0, 40);
     let to = remote(&pair.buffers[1], 0);

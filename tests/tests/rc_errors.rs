@@ -1,4 +1,4 @@
-//! Requests that a responder of the RC service refuses, and what both ends learn of it.
+//! Requests that an RC responder refuses, and what both ends report.
 
 use feroce_engine::counters::Counter;
 use feroce_engine::memory::Access;
@@ -58,7 +58,7 @@ fn every_access(remote: RemoteAddr) -> [SendOp; 5] {
 }
 
 #[test]
-fn memory_that_a_peer_may_not_touch() {
+fn access_outside_a_region_or_with_a_wrong_key_is_refused() {
     for number in 0..5 {
         let place = |pair: &Pair, what: &str| match what {
             "wrong key" => {
@@ -84,7 +84,7 @@ fn memory_that_a_peer_may_not_touch() {
 }
 
 #[test]
-fn regions_without_the_right_and_of_other_domains() {
+fn regions_without_the_right_or_of_another_domain_are_refused() {
     for number in 0..5 {
         let mut pair = Pair::default();
         let others = [
@@ -99,8 +99,8 @@ fn regions_without_the_right_and_of_other_domains() {
         refused_access(&mut pair, every_access(remote)[number], "no right");
 
         let mut pair = Pair::default();
-        let stranger = pair.rig.devices[1].alloc_pd();
-        let region = stranger.alloc_buffer(4096, Access::ALL).unwrap();
+        let other_pd = pair.rig.devices[1].alloc_pd();
+        let region = other_pd.alloc_buffer(4096, Access::ALL).unwrap();
         let remote = RemoteAddr { addr: region.region().addr(), rkey: region.region().rkey() };
         refused_access(&mut pair, every_access(remote)[number], "other domain");
     }
@@ -127,16 +127,16 @@ fn operations_that_the_qp_does_not_allow_are_invalid_requests() {
 }
 
 #[test]
-fn an_atomic_off_its_boundary_is_an_invalid_request() {
+fn a_misaligned_atomic_is_an_invalid_request() {
     let mut pair = Pair::default();
     pair.post(1, SendOp::FetchAdd { remote: pair.remote(4), add: 1 }, 8);
     pair.run(10);
     assert_eq!(pair.done(0), [(1, Status::RemoteInvalidRequest)]);
 }
 
-/// The receive tells the program, so no event does.
+/// The failed receive informs the program, so there is no event.
 #[test]
-fn a_message_longer_than_its_receive() {
+fn a_message_longer_than_its_receive_is_refused() {
     for len in [11, 300, 600] {
         let mut pair = Pair::default();
         pair.post_recv(7, 10);
@@ -155,7 +155,7 @@ fn a_message_longer_than_its_receive() {
 }
 
 #[test]
-fn local_keys_that_do_not_allow_it() {
+fn local_keys_without_the_right_are_a_protection_error() {
     for number in 0..4 {
         let mut pair = Pair::default();
         pair.post_recv(7, 100);
@@ -172,7 +172,7 @@ fn local_keys_that_do_not_allow_it() {
         pair.run(10);
         assert_eq!(pair.done(0), [(1, Status::LocalProtection)], "{op:?}");
         assert_eq!(pair.trace().len(), 0);
-        assert_eq!(pair.events(0), [], "the completion tells");
+        assert_eq!(pair.events(0), [], "the completion reports the error");
         assert_eq!((pair.state(0), pair.state(1)), (QpState::Err, QpState::Rts));
     }
 }
@@ -186,7 +186,7 @@ fn an_atomic_of_another_length_is_a_local_length_error() {
 }
 
 #[test]
-fn a_receive_that_cannot_be_written() {
+fn a_receive_with_a_wrong_key_is_a_remote_operational_error() {
     let mut pair = Pair::default();
     let sge = Sge { lkey: Key(3), ..pair.buffers[1].region().sge(0, 100) };
     let request = feroce_engine::verbs::RecvRequest { wr_id: 7, sges: &[sge] };
@@ -208,7 +208,7 @@ fn with_imm(mut crafted: Crafted<'_>) -> Crafted<'_> {
     crafted
 }
 
-/// Sequences of packets of which the last is refused as invalid.
+/// Sequences of packets whose last packet must be refused as invalid.
 fn invalid_sequences(at: RemoteAddr) -> Vec<(&'static str, Vec<Crafted<'static>>)> {
     let packet = Crafted::new;
     let odd = RemoteAddr { addr: at.addr + 4, ..at };
@@ -294,12 +294,12 @@ fn packets_out_of_order_or_of_wrong_length_are_invalid_requests() {
         assert_eq!(pair.state(1), QpState::Err, "{what}");
         assert_eq!(pair.done(1), [(7, Status::WorkRequestFlushed)], "{what}");
         assert_eq!(pair.events(1), [AsyncEvent::QpRequestError(pair.qps[1].qpn())], "{what}");
-        // The requester asked for nothing: a NAK out of the blue does nothing to it.
+        // The requester has no request outstanding, so it ignores the NAK.
         assert_eq!((pair.state(0), pair.done(0)), (QpState::Rts, vec![]), "{what}");
     }
 }
 
-/// A frame that is not a multiple of four bytes long behind the BTH.
+/// A frame whose length after the BTH is not a multiple of four bytes.
 #[test]
 fn a_payload_without_its_pad_is_an_invalid_request() {
     let mut pair = Pair::default();
@@ -329,16 +329,16 @@ fn reads_beyond_the_responders_depth_are_invalid_requests() {
     assert_eq!(pair.state(1), QpState::Err);
 }
 
-/// What is dropped without an answer, and the counter that says so.
+/// Packets that are dropped without a response, and the counter.
 #[test]
-fn packets_that_are_not_the_connections_are_dropped() {
+fn packets_that_do_not_belong_to_the_connection_are_dropped() {
     let send = |opcode| Crafted::new(opcode, 100, &[1; 4]);
     let mut ud = send(Opcode::UD_SEND_ONLY);
     ud.ext.deth = Some(Deth { qkey: Qkey(1), src_qp: Qpn::masked(9), ..Deth::default() });
     let mut xrc = send(Opcode::XRC_SEND_ONLY);
     xrc.ext.xrceth = Some(XrcEth { srqn: 1, ..XrcEth::default() });
-    let mut stranger = send(Opcode::RC_SEND_ONLY);
-    stranger.source = [10, 0, 0, 9].into();
+    let mut other_source = send(Opcode::RC_SEND_ONLY);
+    other_source.source = [10, 0, 0, 9].into();
     let mut partition = send(Opcode::RC_SEND_ONLY);
     partition.bth.pkey = Pkey(0x8001);
     let mut unknown = send(Opcode::RC_SEND_ONLY);
@@ -349,7 +349,7 @@ fn packets_that_are_not_the_connections_are_dropped() {
         ("UC", send(Opcode::UC_SEND_ONLY)),
         ("UD", ud),
         ("XRC", xrc),
-        ("source address", stranger),
+        ("source address", other_source),
         ("P_Key", partition),
         ("no such QP", unknown),
         ("QPN outside the slice", outside),
@@ -384,12 +384,12 @@ fn damaged_frames_are_dropped() {
     assert_eq!(pair.counters(1), [(Counter::PortRcvErrors, 3), (Counter::RxIcrcEncapsulated, 1)]);
     pair.inject_bytes(&frame);
     pair.run(10);
-    assert_eq!(pair.done(1), [(7, Status::Success)], "and nothing was broken by them");
+    assert_eq!(pair.done(1), [(7, Status::Success)], "the QP still works");
 }
 
-/// The PSN space around the expected PSN, half ahead, half behind.
+/// PSNs around the expected PSN: half of the space is ahead, half behind.
 #[test]
-fn psns_far_ahead_and_far_behind() {
+fn psns_ahead_get_a_nak_and_psns_behind_an_ack() {
     let half = 1 << 23;
     let cases = [
         (101, "< Acknowledge 100 nak psn-sequence msn 0", Counter::OutOfSequence),
@@ -397,20 +397,20 @@ fn psns_far_ahead_and_far_behind() {
         (100 + half, "< Acknowledge 99 ack msn 0", Counter::DuplicateRequest),
         (99, "< Acknowledge 99 ack msn 0", Counter::DuplicateRequest),
     ];
-    for (psn, answer, counter) in cases {
+    for (psn, response, counter) in cases {
         let mut pair = Pair::default();
         pair.post_recv(7, 100);
         pair.inject(&Crafted::new(Opcode::RC_SEND_ONLY, psn, &[1; 4]));
         pair.run(10);
-        assert_eq!(pair.packets(), [answer], "{psn}");
+        assert_eq!(pair.packets(), [response], "{psn}");
         assert_eq!(pair.counters(1), [(counter, 1)], "{psn}");
         assert_eq!((pair.done(1), pair.state(0)), (vec![], QpState::Rts));
     }
 }
 
-/// Responses that make no sense.
+/// Responses that do not match their request.
 #[test]
-fn an_answer_of_another_kind_or_length_breaks_the_connection() {
+fn a_response_of_another_kind_or_length_breaks_the_connection() {
     for number in 0..3 {
         let mut pair = Pair::default();
         pair.rig.wire.set_filter(Some(Box::new(|from, _, _| from == 0)));
@@ -420,10 +420,10 @@ fn an_answer_of_another_kind_or_length_breaks_the_connection() {
             _ => pair.post(1, SendOp::FetchAdd { remote: pair.remote(0), add: 1 }, 8),
         }
         pair.run(1);
-        let mut answer = Crafted::new(Opcode::RC_READ_RESPONSE_ONLY, 100, &[1; 8]);
+        let mut response = Crafted::new(Opcode::RC_READ_RESPONSE_ONLY, 100, &[1; 8]);
         let unlimited = Syndrome::from_byte(0x1f);
-        answer.ext.aeth = Some(Aeth { syndrome: unlimited, msn: Msn::new(1) });
-        pair.inject_answer(&answer);
+        response.ext.aeth = Some(Aeth { syndrome: unlimited, msn: Msn::new(1) });
+        pair.inject_response(&response);
         pair.run(10);
         assert_eq!(pair.done(0), [(1, Status::BadResponse)], "{number}");
         let counters = [(Counter::ReqBadResponse, 1), (Counter::ReqCqeError, 1)];
@@ -432,9 +432,9 @@ fn an_answer_of_another_kind_or_length_breaks_the_connection() {
     }
 }
 
-/// The responder's key is checked again for every packet of a READ, and for a READ that comes again.
+/// The responder checks the key again for every packet of a READ, and for a duplicate READ.
 #[test]
-fn a_region_withdrawn_before_a_read_comes_again() {
+fn a_duplicate_read_of_a_deregistered_region_is_refused() {
     let mut pair = Pair::default();
     let region = pair.pds[1].alloc_buffer(4096, Access::ALL).unwrap();
     let remote = RemoteAddr { addr: region.region().addr(), rkey: region.region().rkey() };

@@ -1,4 +1,4 @@
-//! ATOMIC WRITE and FLUSH under the RC service, from both sides.
+//! ATOMIC WRITE and FLUSH with the RC service, as requester and as responder.
 
 use feroce_engine::memory::Access;
 use feroce_engine::qp::QpState;
@@ -12,7 +12,7 @@ use feroce_wire::{Feth, Opcode, PlacementType, Selectivity};
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 const OK: Status = Status::Success;
 
-/// A pair whose QPs allow FLUSH to both placements.
+/// Creates a pair whose QPs allow FLUSH with both placement types.
 fn flushing() -> Pair {
     Pair::new(&PairSetup::with(|options| {
         options.access |= Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
@@ -29,7 +29,7 @@ fn post(pair: &mut Pair, wr_id: u64, op: SendOp, data: Data<'_>) {
 }
 
 #[test]
-fn eight_bytes_arrive_at_once_and_are_answered() {
+fn an_atomic_write_stores_eight_bytes_and_gets_a_response() {
     let mut pair = Pair::default();
     let word = 0x1122_3344_5566_7788u64.to_ne_bytes();
     let to = pair.remote(16);
@@ -55,9 +55,9 @@ fn eight_bytes_arrive_at_once_and_are_answered() {
     );
 }
 
-/// Its answer is lost: it is asked for again, answered again, and not done again.
+/// The response is lost: the request is retransmitted and answered again, but not executed again.
 #[test]
-fn a_repeated_atomic_write_is_not_done_again() {
+fn a_duplicate_atomic_write_is_not_executed_again() {
     let mut pair = Pair::default();
     let to = pair.remote(0);
     pair.rig.wire.set_filter(Some(Box::new({
@@ -73,7 +73,7 @@ fn a_repeated_atomic_write_is_not_done_again() {
 }
 
 #[test]
-fn an_atomic_write_needs_the_right_to_write_and_its_place() {
+fn an_atomic_write_needs_write_access_alignment_and_eight_bytes() {
     for (op, len, expected) in [
         (4, 8, Status::RemoteInvalidRequest), // Misaligned.
         (1 << 16, 8, Status::RemoteAccess),
@@ -96,13 +96,13 @@ fn an_atomic_write_needs_the_right_to_write_and_its_place() {
 }
 
 #[test]
-fn a_flush_of_a_range_and_of_a_region() {
+fn flush_works_for_a_range_and_for_a_region() {
     let mut pair = flushing();
     let remote = pair.remote(0);
     pair.post(1, SendOp::Write(remote), 64);
     post(&mut pair, 2, flush(remote, 64), Data::Sges(&[]));
     let whole = SendOp::Flush {
-        remote: RemoteAddr { addr: 0, ..remote }, // Means nothing.
+        remote: RemoteAddr { addr: 0, ..remote }, // Ignored.
         length: u32::MAX,
         placement: PlacementType::GLOBAL,
         selectivity: Selectivity::Region,
@@ -123,9 +123,9 @@ fn a_flush_of_a_range_and_of_a_region() {
     assert_eq!(seen, [(1, OK, CompletionOpcode::RdmaWrite), (2, OK, flushed), (3, OK, flushed)]);
 }
 
-/// The answers were lost; FLUSHes come again and are answered again.
+/// The response is lost: the FLUSH is retransmitted and answered again.
 #[test]
-fn a_repeated_flush_is_answered_again() {
+fn a_duplicate_flush_is_answered_again() {
     let mut pair = flushing();
     let remote = pair.remote(0);
     pair.lose(1, 100, 1);
@@ -143,7 +143,7 @@ fn a_repeated_flush_is_answered_again() {
 }
 
 #[test]
-fn what_cannot_be_flushed() {
+fn invalid_flushes_are_refused() {
     let persistent = PlacementType(0b11);
     let cases = [
         (0, 1 << 16, PlacementType::GLOBAL, Access::ALL, OK),
@@ -163,7 +163,7 @@ fn what_cannot_be_flushed() {
         pair.run(10);
         assert_eq!(pair.done(0), [(1, expected)], "{offset} {length} {placement:?} {access:?}");
     }
-    // A selectivity without a meaning, and local data where there are none.
+    // A reserved selectivity, then a FLUSH with local data.
     let mut pair = flushing();
     let mut crafted = Crafted::new(Opcode::RC_FLUSH, 100, &[]).reth(pair.remote(0), 4);
     let selectivity = Selectivity::Reserved(2);
@@ -179,9 +179,9 @@ fn what_cannot_be_flushed() {
     assert_eq!(pair.state(0), QpState::Err);
 }
 
-/// Both have answers of their own, so the peer's depth limits them as it limits READs.
+/// Both operations have responses, so the initiator depth limits them like READs.
 #[test]
-fn the_depth_counts_flushes() {
+fn the_initiator_depth_limits_flush_and_atomic_write() {
     let mut pair = Pair::new(&PairSetup::with(|options| {
         options.access |= Access::FLUSH_GLOBAL;
         options.max_rd_atomic = Some(1);
@@ -197,21 +197,21 @@ fn the_depth_counts_flushes() {
     assert_eq!(pair.done(0).len(), 4);
 }
 
-/// Another kind of answer, or one with bytes, breaks the connection.
+/// A response with data breaks the connection.
 #[test]
-fn an_answer_with_bytes_is_a_bad_response() {
+fn a_flush_response_with_data_is_a_bad_response() {
     let mut pair = flushing();
     let remote = pair.remote(0);
     pair.lose(1, 100, u32::MAX);
     post(&mut pair, 1, flush(remote, 4), Data::Sges(&[]));
     pair.run(5);
     pair.rig.wire.set_filter(None);
-    let mut answer = Crafted::new(Opcode::RC_READ_RESPONSE_ONLY, 100, &[1; 4]);
-    answer.ext.aeth = Some(feroce_wire::Aeth {
+    let mut response = Crafted::new(Opcode::RC_READ_RESPONSE_ONLY, 100, &[1; 4]);
+    response.ext.aeth = Some(feroce_wire::Aeth {
         syndrome: feroce_wire::Syndrome::Ack(feroce_wire::CreditCode::UNLIMITED),
         msn: feroce_wire::Msn::new(1),
     });
-    pair.inject_answer(&answer);
+    pair.inject_response(&response);
     pair.run(5);
     assert_eq!(pair.done(0), [(1, Status::BadResponse)]);
 }

@@ -1,5 +1,5 @@
-//! What a requester of the RC service sends, as traces: acknowledge requests, fence, solicited, depth,
-//! lengths, end-to-end credits, header fields.
+//! Packets that an RC requester sends, as traces: acknowledge requests, fence, solicited events,
+//! initiator depth, lengths, end-to-end credits, header fields.
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{ConnectOptions, QpInit};
@@ -15,14 +15,14 @@ use feroce_wire::{
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
 #[test]
-fn an_ack_is_asked_for_at_least_every_sixteen_packets() {
+fn an_ack_is_requested_at_least_every_sixteen_packets() {
     let mut pair = Pair::default();
     pair.post(1, SendOp::Write(pair.remote(0)), 40 * 256);
     pair.run(100);
     let packets = pair.packets();
     let asking: Vec<&str> =
         packets.iter().filter(|line| line.ends_with(" A")).map(String::as_str).collect();
-    // One burst carries all requests, and so one ACK answers them: the newest.
+    // One burst carries all requests, so one ACK acknowledges them: the newest.
     let expected = ["> Write Middle 115 A", "> Write Middle 131 A", "> Write Last 139 A"];
     assert_eq!(asking, expected);
     let acks: Vec<&String> = packets.iter().filter(|line| line.starts_with('<')).collect();
@@ -30,7 +30,7 @@ fn an_ack_is_asked_for_at_least_every_sixteen_packets() {
 }
 
 #[test]
-fn messages_posted_together_ask_once() {
+fn messages_posted_together_share_ack_requests() {
     let mut pair = Pair::default();
     for wr_id in 0..20 {
         pair.post(wr_id, SendOp::Write(pair.remote(0)), 4);
@@ -62,7 +62,7 @@ fn a_fence_waits_for_reads_and_atomics() {
 }
 
 #[test]
-fn the_solicited_bit_is_on_the_last_packet_of_what_meets_a_receive() {
+fn the_solicited_bit_is_on_the_last_packet_that_consumes_a_receive() {
     let mut pair = Pair::default();
     pair.post_recv(7, 300);
     pair.post_recv(8, 0);
@@ -82,7 +82,7 @@ fn the_solicited_bit_is_on_the_last_packet_of_what_meets_a_receive() {
     assert!(drain(&pair.cqs[1]).iter().all(|done| done.solicited));
 }
 
-/// With a depth of two, the third READ is sent when the first is answered.
+/// With a depth of two, the third READ is sent after the first response.
 #[test]
 fn reads_outstanding_respect_the_initiator_depth() {
     let mut pair = Pair::new(&PairSetup::with(|options| options.max_rd_atomic = Some(2)));
@@ -117,9 +117,9 @@ fn a_read_without_initiator_depth_is_a_local_error() {
     assert_eq!(pair.trace().len(), 0);
 }
 
-/// Messages without bytes need no valid key (C9-88), here nor there.
+/// Messages without data need no valid local or remote key (C9-88).
 #[test]
-fn messages_of_no_bytes_need_no_key() {
+fn messages_without_data_need_no_key() {
     let mut pair = Pair::default();
     pair.post_recv(7, 0);
     let nowhere = RemoteAddr { addr: 0xdead, rkey: Key(0xdead_beef) };
@@ -135,7 +135,7 @@ fn messages_of_no_bytes_need_no_key() {
     assert_eq!(packets.last().unwrap(), "< Read Response Only 102 ack msn 3");
 }
 
-/// Sixteen entries of the same 128 MiB are 2^31 bytes.
+/// Returns 2^31 bytes as sixteen entries for the same 128 MiB.
 fn longest(pair: &Pair) -> Vec<Sge> {
     vec![pair.buffers[0].region().sge(0, 1 << 27); 16]
 }
@@ -147,7 +147,7 @@ fn setup_for_longest() -> PairSetup {
 }
 
 #[test]
-fn messages_of_two_gibibytes() {
+fn messages_of_two_gibibytes_are_sent() {
     for mtu in PathMtu::ALL {
         let mut setup = setup_for_longest();
         setup.options.iter_mut().for_each(|options| options.path_mtu = Some(mtu));
@@ -167,14 +167,15 @@ fn messages_of_two_gibibytes() {
         pair.post_sges(1, SendOp::Write(pair.remote(0)), &sges, SIGNALED);
         pair.run(1);
         let lines = pair.packets();
-        assert_eq!(lines.len(), 256, "the window");
+        assert_eq!(lines.len(), 256, "one window");
         assert_eq!(lines[0], "> Write First 100 at 0 len 2147483648");
         assert_eq!(lines[1], "> Write Middle 101");
         assert_eq!(lines[255], "> Write Middle 355 A");
     }
 }
 
-/// Half the PSN space is out with a READ of 2^31 bytes at an MTU of 256: nothing may follow it yet.
+/// A READ of 2^31 bytes at an MTU of 256 uses half of the PSN space, so no later request may be
+/// sent yet.
 #[test]
 fn nothing_is_sent_beyond_half_the_psn_space() {
     let mut pair = Pair::new(&setup_for_longest());
@@ -187,7 +188,7 @@ fn nothing_is_sent_beyond_half_the_psn_space() {
 }
 
 #[test]
-fn one_byte_more_is_a_local_length_error() {
+fn a_message_above_two_gibibytes_is_a_local_length_error() {
     for op in [SendOp::Send, SendOp::Read(RemoteAddr { addr: 0, rkey: Key(0) })] {
         let mut pair = Pair::new(&setup_for_longest());
         let mut sges = longest(&pair);
@@ -203,9 +204,9 @@ fn one_byte_more_is_a_local_length_error() {
     }
 }
 
-/// A local error comes in turn, and what is ahead of it is acknowledged without a timeout.
+/// A local error completes in order, and the requests before it are acknowledged without a timeout.
 #[test]
-fn a_local_error_waits_for_the_requests_ahead_and_no_longer() {
+fn a_local_error_completes_after_the_requests_before_it() {
     let mut pair = Pair::new(&PairSetup::with(|options| options.timeout = 0));
     pair.post(1, SendOp::Write(pair.remote(0)), 4);
     let foreign = Sge { lkey: Key(0xdead_beef), ..pair.buffers[0].region().sge(0, 4) };
@@ -222,7 +223,7 @@ fn with_credits() -> PairSetup {
     PairSetup::with(|options| options.flow_control = true)
 }
 
-/// The first SEND asks; what the ACK grants limits the next ones.
+/// The first SEND requests an ACK; the credits in the ACK limit the next SENDs.
 #[test]
 fn sends_outstanding_never_exceed_the_credits() {
     let mut pair = Pair::new(&with_credits());
@@ -247,7 +248,7 @@ fn sends_outstanding_never_exceed_the_credits() {
 }
 
 #[test]
-fn no_credits_allow_one_probe_at_a_time() {
+fn without_credits_one_send_at_a_time_probes() {
     let mut pair = Pair::new(&with_credits());
     pair.post_recv(7, 100);
     for wr_id in 0..3 {
@@ -261,7 +262,7 @@ fn no_credits_allow_one_probe_at_a_time() {
         "3 < Acknowledge 101 rnr-nak 640 us msn 1",
     ];
     assert_eq!(pair.trace(), expected);
-    // WRITEs do not wait for credits, but for their turn behind the probe.
+    // Two more receives: the next ACKs bring credits.
     pair.post_recv(8, 100);
     pair.post_recv(9, 100);
     pair.run(1000);
@@ -287,7 +288,7 @@ fn writes_need_no_credits() {
     );
 }
 
-/// An ACK that acknowledges nothing new brings credits: the peer has posted receives meanwhile.
+/// An ACK that acknowledges nothing new brings credits, because the peer has posted receives.
 #[test]
 fn an_unsolicited_ack_brings_credits() {
     let mut pair = Pair::new(&with_credits());
@@ -300,7 +301,7 @@ fn an_unsolicited_ack_brings_credits() {
     let mut ack = Crafted::new(Opcode::RC_ACKNOWLEDGE, 100, &[]);
     let syndrome = Syndrome::Ack(CreditCode::for_credits(3));
     ack.ext.aeth = Some(Aeth { syndrome, msn: Msn::new(1) });
-    pair.inject_answer(&ack);
+    pair.inject_response(&ack);
     pair.run(10);
     pair.trace();
     for wr_id in 1..4 {
@@ -316,7 +317,8 @@ fn an_unsolicited_ack_brings_credits() {
     assert_eq!(pair.trace(), expected);
 }
 
-/// A peer that negotiated no credits and says 0 all the same (as a ConnectX does) limits nothing.
+/// A peer that negotiated no credits but sends a credit count of 0 (as a ConnectX does) limits
+/// nothing.
 #[test]
 fn credits_that_were_not_negotiated_are_ignored() {
     let mut setup = PairSetup::default();
@@ -370,7 +372,7 @@ fn first_frame(setup: &PairSetup) -> Vec<u8> {
 }
 
 #[test]
-fn header_fields_of_every_packet() {
+fn every_packet_has_the_required_header_fields() {
     let mut pair = Pair::default();
     for wr_id in 0..3 {
         pair.post(wr_id, SendOp::Read(pair.remote(0)), 600);
@@ -382,7 +384,7 @@ fn header_fields_of_every_packet() {
         let IpHeader::V4(ip) = packet.ip else { panic!("not IPv4") };
         assert!(packet.icrc_valid() && packet.bth.mig_req && ip.dont_fragment);
         assert_eq!((ip.ttl, ip.tos, packet.udp.checksum, packet.bth.reserved6), (64, 0, 0, 0));
-        assert_eq!(ip.identification, expected_ids[seen.from], "the IPv4 ID counts up");
+        assert_eq!(ip.identification, expected_ids[seen.from], "the IPv4 ID increments");
         expected_ids[seen.from] += 1;
     }
     assert_eq!(expected_ids, [4, 10]);
@@ -407,7 +409,7 @@ fn the_ipv4_id_skips_zero() {
 }
 
 #[test]
-fn data_are_marked_ect_where_configured() {
+fn packets_are_ecn_capable_if_configured() {
     let ecn = |bytes: &[u8]| Packet::parse(bytes, &[]).unwrap().ip.ecn();
     assert_eq!(ecn(&first_frame(&PairSetup::default())), Ecn::NotEct);
     let mut setup = PairSetup::default();
@@ -419,7 +421,7 @@ fn data_are_marked_ect_where_configured() {
 }
 
 #[test]
-fn the_source_port_differs_from_qp_to_qp_and_is_the_same_both_ways() {
+fn the_source_port_depends_on_the_qp_and_is_the_same_in_both_directions() {
     let mut ports = std::collections::BTreeSet::new();
     let mut pair = Pair::default();
     for _ in 0..8 {
@@ -444,7 +446,7 @@ fn the_source_port_differs_from_qp_to_qp_and_is_the_same_both_ways() {
 }
 
 #[test]
-fn ipv6_carries_the_same() {
+fn a_write_works_over_ipv6() {
     let mut setup = PairSetup::with(|options| options.sgid_index = 1);
     setup.options[0] = ConnectOptions { access: Access::NONE, ..setup.options[0] };
     let mut pair = Pair::new(&setup);

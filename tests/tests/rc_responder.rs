@@ -1,4 +1,4 @@
-//! Requests that come again, and in what order a responder of the RC service answers.
+//! Duplicate requests, and the order of the responses of an RC responder.
 
 use feroce_engine::counters::Counter;
 use feroce_engine::qp::QpState;
@@ -16,7 +16,7 @@ fn depth_one() -> Pair {
 }
 
 #[test]
-fn answers_go_in_psn_order_and_the_last_one_acknowledges() {
+fn responses_are_in_psn_order_and_the_last_one_acknowledges() {
     let mut pair = Pair::default();
     pair.post_recv(7, 100);
     pair.post(1, SendOp::Write(pair.remote(0)), 4);
@@ -38,10 +38,10 @@ fn answers_go_in_psn_order_and_the_last_one_acknowledges() {
     assert_eq!(pair.done(0).len(), 4);
 }
 
-/// A READ that comes again and one for the first time, together, at a depth of one: the requester may have
-/// got the first answer while the second request was on its way.
+/// A duplicate READ and a new one together, at a depth of one: the requester may have received the
+/// first response while the second request was in flight.
 #[test]
-fn a_read_that_comes_again_does_not_count_against_the_depth() {
+fn a_duplicate_read_does_not_count_against_the_depth() {
     let mut pair = depth_one();
     pair.inject(&read(&pair, 100, 0, 4));
     pair.run(10);
@@ -56,15 +56,17 @@ fn a_read_that_comes_again_does_not_count_against_the_depth() {
     assert_eq!(pair.counters(1), counters);
 }
 
-/// A READ asked for again while it is answered: the answer goes back, and no packet is sent twice behind it.
+/// A READ is requested again during its response: the response restarts there, and no packet is
+/// sent twice after that.
 #[test]
-fn a_read_that_comes_again_in_the_middle_of_its_answer() {
+fn a_duplicate_read_restarts_its_own_response() {
     let mut pair = depth_one();
     pair.inject(&read(&pair, 100, 0, 200 * 256));
     pair.rig.now = Instant::ZERO + Duration::from_micros(1);
     pair.rig.wire.step(pair.rig.now);
     pair.rig.devices[1].turn(pair.rig.now);
-    // The requester asks again from the tenth packet; that arrives when two quanta are out, 32 packets.
+    // The requester requests the READ again from the tenth packet. The request arrives when 32
+    // packets, two quanta, have been sent.
     let again = read(&pair, 110, 10 * 256, 190 * 256).frame(pair.qps[1].qpn());
     pair.rig.wire.inject(1, &again, Instant::ZERO);
     pair.run(10);
@@ -81,7 +83,7 @@ fn a_read_that_comes_again_in_the_middle_of_its_answer() {
 }
 
 #[test]
-fn a_read_on_its_way_is_not_answered_twice() {
+fn a_read_whose_response_is_pending_is_not_answered_twice() {
     let mut pair = Pair::default();
     pair.inject(&read(&pair, 100, 0, 600));
     pair.inject(&read(&pair, 101, 256, 344));
@@ -90,7 +92,7 @@ fn a_read_on_its_way_is_not_answered_twice() {
 }
 
 #[test]
-fn a_part_of_a_read_may_be_asked_for_again() {
+fn a_part_of_a_read_may_be_requested_again() {
     let mut pair = Pair::default();
     pair.post(1, SendOp::Read(pair.remote(0)), 1000);
     pair.run(10);
@@ -101,9 +103,10 @@ fn a_part_of_a_read_may_be_asked_for_again() {
     assert_eq!(pair.packets(), expected);
 }
 
-/// A gap whose packet comes late, before the NAK is out: the NAK asks for what is missing now.
+/// A gap whose packet arrives late, before the NAK is sent: the NAK reports the PSN that is missing
+/// now.
 #[test]
-fn packets_that_overtake_each_other() {
+fn a_nak_after_reordering_reports_the_psn_missing_now() {
     let mut pair = Pair::default();
     pair.post_recv(7, 100);
     pair.post_recv(8, 100);
@@ -115,7 +118,7 @@ fn packets_that_overtake_each_other() {
     assert_eq!(pair.counters(1), [(Counter::OutOfSequence, 1)]);
 }
 
-/// The reserved bits and the version of a peer's BTH: ignored (C9-6).
+/// Reserved bits and MigReq in the BTH of a peer are ignored (C9-6).
 #[test]
 fn reserved_bits_are_ignored() {
     let mut pair = Pair::default();
@@ -129,9 +132,9 @@ fn reserved_bits_are_ignored() {
     assert_eq!(pair.done(1), [(7, Status::Success)]);
 }
 
-/// No ACK that was not asked for, and none below what was acknowledged before.
+/// No ACK without AckReq, and none below an earlier ACK.
 #[test]
-fn acks_are_sent_when_asked_for_and_never_go_back() {
+fn acks_are_sent_on_request_and_never_go_back() {
     let mut pair = Pair::default();
     let write = |pair: &Pair, psn, ack_req| {
         let mut crafted = Crafted::new(Opcode::RC_WRITE_ONLY, psn, &[1; 4]).reth(pair.remote(0), 4);
@@ -151,14 +154,15 @@ fn acks_are_sent_when_asked_for_and_never_go_back() {
     }
 }
 
-/// A program that polls and answers at once has its answer out ahead of the acknowledgement. One that sleeps has not: its peer may
-/// sleep on one channel for sends and receives, and take the event of the answer for that of its own SEND.
+/// A program that polls and responds at once sends its message before the acknowledgement. A
+/// program that slept does not: its peer may sleep on one channel for sends and receives, and
+/// mistake the event of the received message for that of its own SEND.
 #[test]
-fn an_answer_passes_the_acknowledgement_unless_its_program_slept() {
-    let answer = "< Send Only 5000 A";
+fn a_response_message_overtakes_the_ack_unless_the_program_slept() {
+    let response = "< Send Only 5000 A";
     let acknowledgement = "< Acknowledge 100 ack msn 1";
-    let polls = [answer, acknowledgement];
-    let sleeps = [acknowledgement, answer];
+    let polls = [response, acknowledgement];
+    let sleeps = [acknowledgement, response];
     for (notify, expected) in
         [(None, polls), (Some(Notify::Any), sleeps), (Some(Notify::Solicited), polls)]
     {

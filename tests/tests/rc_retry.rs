@@ -1,4 +1,5 @@
-//! The RC service under loss, as traces: sequence errors, timeouts, lost answers, receiver not ready.
+//! The RC service under packet loss, as traces: sequence errors, timeouts, lost responses, receiver
+//! not ready.
 
 use feroce_engine::counters::Counter;
 use feroce_engine::qp::QpState;
@@ -7,11 +8,11 @@ use feroce_tests::drain;
 use feroce_tests::pair::{Crafted, Pair, PairSetup};
 use feroce_wire::{Aeth, AtomicEth, Msn, Opcode, RnrTimer, Syndrome};
 
-/// 4.096 us * 2^10, the timeout of a pair.
+/// 4.096 us * 2^10, the local ACK timeout of a pair.
 const TIMEOUT_NANOS: u64 = 4_194_304;
 
 #[test]
-fn one_nak_per_gap_and_resending_starts_at_the_lost_packet() {
+fn one_nak_per_gap_and_retransmission_starts_at_the_lost_packet() {
     let mut pair = Pair::default();
     pair.lose(0, 102, 1);
     pair.post(1, SendOp::Write(pair.remote(0)), 6 * 256);
@@ -38,7 +39,7 @@ fn one_nak_per_gap_and_resending_starts_at_the_lost_packet() {
 }
 
 #[test]
-fn a_second_gap_gets_a_nak_of_its_own() {
+fn a_second_gap_gets_its_own_nak() {
     let mut pair = Pair::default();
     pair.lose_all(&[(0, 101, 1), (0, 103, 2)]);
     pair.post(1, SendOp::Write(pair.remote(0)), 5 * 256);
@@ -64,7 +65,7 @@ fn a_second_gap_gets_a_nak_of_its_own() {
 }
 
 #[test]
-fn a_lost_ack_costs_one_timeout_and_duplicates_are_not_executed_again() {
+fn a_lost_ack_costs_one_timeout_and_duplicates_are_not_executed() {
     let mut pair = Pair::default();
     pair.lose(1, 101, 1);
     for wr_id in 1..=3 {
@@ -101,10 +102,10 @@ fn the_ack_of_a_duplicate_carries_the_newest_psn() {
     assert_ne!(pair.buffers[1].load_byte(0), 7, "written again");
 }
 
-/// rxe takes a bare acknowledgement with the PSN of an atomic for the atomic's own, without its value: seen in
-/// `every-50th-lost/mixed` of `scripts/rxe.sh`.
+/// rxe mistakes an ACK with the PSN of an atomic for the response of the atomic, without its value.
+/// Seen in `every-50th-lost/mixed` of `scripts/rxe.sh`.
 #[test]
-fn the_ack_of_a_duplicate_leaves_an_atomic_to_its_own_answer() {
+fn the_ack_of_a_duplicate_never_has_the_psn_of_an_atomic() {
     let mut pair = Pair::default();
     pair.post(1, SendOp::Write(pair.remote(0)), 4);
     pair.post(2, SendOp::FetchAdd { remote: pair.remote(512), add: 1 }, 8);
@@ -121,7 +122,7 @@ fn the_ack_of_a_duplicate_leaves_an_atomic_to_its_own_answer() {
 
 /// The local ACK timeout is exactly 4.096 us * 2^n.
 #[test]
-fn timeouts_of_every_length() {
+fn the_ack_timeout_is_exact_for_every_code() {
     for (code, micros) in [(1, "8.192"), (4, "65.536"), (14, "67108.864"), (18, "1073741.824")] {
         let mut pair = Pair::new(&PairSetup::with(|options| options.timeout = code));
         pair.lose(0, 100, 1);
@@ -137,7 +138,7 @@ fn timeouts_of_every_length() {
 }
 
 #[test]
-fn without_a_timeout_nothing_is_sent_again() {
+fn without_a_timeout_nothing_is_retransmitted() {
     let mut pair = Pair::new(&PairSetup::with(|options| options.timeout = 0));
     pair.lose(0, 100, 1);
     pair.post(1, SendOp::Write(pair.remote(0)), 4);
@@ -177,7 +178,7 @@ fn a_lost_read_response_is_an_implied_nak() {
 }
 
 #[test]
-fn the_last_read_response_lost_costs_one_timeout() {
+fn a_lost_last_read_response_costs_one_timeout() {
     let mut pair = Pair::default();
     pair.lose(1, 101, 1);
     pair.post(1, SendOp::Read(pair.remote(0)), 300);
@@ -193,9 +194,9 @@ fn the_last_read_response_lost_costs_one_timeout() {
     assert_eq!(pair.done(0), [(1, Status::Success)]);
 }
 
-/// An ACK of something later passes a READ whose response was lost.
+/// The ACK of a later request arrives, but the READ response was lost.
 #[test]
-fn an_ack_behind_a_lost_read_response_is_an_implied_nak() {
+fn an_ack_after_a_lost_read_response_is_an_implied_nak() {
     let mut pair = Pair::default();
     pair.lose(1, 100, 1);
     pair.post(1, SendOp::Read(pair.remote(0)), 4);
@@ -218,7 +219,7 @@ fn an_ack_behind_a_lost_read_response_is_an_implied_nak() {
 }
 
 #[test]
-fn a_lost_atomic_answer_is_replayed_and_the_atomic_done_once() {
+fn a_lost_atomic_response_is_replayed_and_the_atomic_executed_once() {
     let mut pair = Pair::default();
     pair.buffers[1].store_word(0, 40);
     pair.lose(1, 100, 1);
@@ -245,7 +246,7 @@ fn fetch_add(pair: &Pair, psn: u32) -> Crafted<'static> {
 }
 
 #[test]
-fn a_duplicate_atomic_whose_result_is_gone_is_dropped() {
+fn a_duplicate_atomic_whose_result_is_no_longer_stored_is_dropped() {
     let mut pair = Pair::default();
     for wr_id in 0..17 {
         pair.post(wr_id, SendOp::FetchAdd { remote: pair.remote(0), add: 1 }, 8);
@@ -289,32 +290,33 @@ fn retry_cnt_is_the_number_of_retries() {
     }
 }
 
-/// A pair whose buffers hold 300 packets, more than the window; end 0 writes them, and nobody answers.
-fn writing_to_nobody() -> Pair {
+/// Returns a pair on which end 0 writes 300 packets, more than the window, and all frames are lost.
+fn write_without_responses() -> Pair {
     let mut pair = Pair::new(&PairSetup { buffer: 300 * 256, ..PairSetup::default() });
     pair.rig.wire.set_filter(Some(Box::new(|_, _, _| true)));
     pair.post(1, SendOp::Write(pair.remote(0)), 300 * 256);
     pair
 }
 
-/// How many packets end 0 sent, each time.
+/// Returns the number of packets in each burst of end 0.
 fn bursts(pair: &mut Pair) -> Vec<usize> {
     let lines = pair.trace();
     let sent: Vec<_> = lines.iter().filter_map(|line| line.split_once(" > ")).collect();
     sent.chunk_by(|(at, _), (next, _)| at == next).map(<[_]>::len).collect()
 }
 
-/// rxe in a guest had 2300 packets in front of it, nine times the window, and was given up while it worked them off.
+/// Seen with rxe in a guest: 2300 packets were queued before it, nine times the window, and the
+/// requester gave up while rxe processed them.
 #[test]
-fn a_silent_peer_gets_half_as_much_with_every_retry() {
-    let mut pair = writing_to_nobody();
+fn each_timeout_halves_the_retransmitted_packets() {
+    let mut pair = write_without_responses();
     pair.run(7 * TIMEOUT_NANOS / 1000 + 1);
     assert_eq!(bursts(&mut pair), [256, 128, 64, 32, 16, 16, 16, 16]);
 }
 
 #[test]
-fn a_peer_that_answers_again_gets_the_whole_window() {
-    let mut pair = writing_to_nobody();
+fn a_response_restores_the_whole_window() {
+    let mut pair = write_without_responses();
     pair.run(3 * TIMEOUT_NANOS / 1000 - 1);
     bursts(&mut pair);
     pair.rig.wire.set_filter(None);
@@ -323,9 +325,9 @@ fn a_peer_that_answers_again_gets_the_whole_window() {
     assert_eq!(pair.done(0), [(1, Status::Success)]);
 }
 
-/// The same holds for READs, from the second retry on: a silent peer has as many to answer.
+/// The same for READs, from the second retry on: they cause as many response packets.
 #[test]
-fn a_silent_peer_is_asked_for_half_as_many_reads_with_every_retry() {
+fn each_timeout_from_the_second_on_halves_the_retransmitted_reads() {
     let mut pair = Pair::default();
     pair.rig.wire.set_filter(Some(Box::new(|_, _, _| true)));
     for wr_id in 0..16 {
@@ -335,14 +337,14 @@ fn a_silent_peer_is_asked_for_half_as_many_reads_with_every_retry() {
     assert_eq!(bursts(&mut pair), [16, 16, 8]);
     pair.rig.wire.set_filter(None);
     pair.run(TIMEOUT_NANOS / 1000);
-    assert_eq!(bursts(&mut pair), [4, 12], "who answers is asked for all of them");
+    assert_eq!(bursts(&mut pair), [4, 12], "after a response all READs are sent");
     assert_eq!(pair.done(0).len(), 16);
 }
 
-/// rxe in a guest, behind a bridge that dropped every 50th frame: 16 READs of two packets are sent again as 50 frames, so
-/// that every retry lost the same answer, until none was left.
+/// Seen with rxe in a guest behind a bridge that dropped every 50th frame: 16 READs of two packets
+/// cause 50 frames per retry, so every retry lost the same response until the retries ran out.
 #[test]
-fn losses_that_keep_time_with_the_retries_end() {
+fn periodic_losses_do_not_use_up_the_retries() {
     for period in 20..=70 {
         let mut pair = Pair::default();
         let mut count = 0_u32;
@@ -361,7 +363,7 @@ fn losses_that_keep_time_with_the_retries_end() {
     }
 }
 
-/// A NAK costs a retry like a timeout does.
+/// A NAK uses up a retry like a timeout does.
 #[test]
 fn a_nak_without_retries_left_ends_the_connection() {
     let mut pair = Pair::new(&PairSetup::with(|options| options.retry_cnt = 0));
@@ -391,9 +393,9 @@ fn a_lost_nak_costs_one_timeout() {
     assert_eq!(pair.trace(), expected);
 }
 
-/// Answers to nothing that is outstanding: of the past, of the future, and a NAK that comes twice.
+/// Responses to nothing outstanding: older PSNs, PSNs not sent yet, and a repeated NAK.
 #[test]
-fn stale_and_foreign_answers_are_ignored() {
+fn stale_and_unexpected_acks_and_naks_are_ignored() {
     let mut pair = Pair::default();
     pair.post(1, SendOp::Write(pair.remote(0)), 4);
     pair.run(10);
@@ -401,7 +403,7 @@ fn stale_and_foreign_answers_are_ignored() {
     pair.post(2, SendOp::Write(pair.remote(0)), 4 * 256);
     pair.run(1);
     pair.trace();
-    let answer = |psn, syndrome| {
+    let response = |psn, syndrome| {
         let mut crafted = Crafted::new(Opcode::RC_ACKNOWLEDGE, psn, &[]);
         crafted.ext.aeth = Some(Aeth { syndrome: Syndrome::from_byte(syndrome), msn: Msn::new(1) });
         crafted
@@ -409,25 +411,25 @@ fn stale_and_foreign_answers_are_ignored() {
     let ignored =
         [(99, 0x1f), (100, 0x60), (100, 0x62), (105, 0x1f), (106, 0x62), (200, 0x60), (101, 0x7f)];
     for (psn, syndrome) in ignored {
-        pair.inject_answer(&answer(psn, syndrome));
+        pair.inject_response(&response(psn, syndrome));
         pair.run(5);
         assert_eq!(pair.trace().len(), 0, "{psn} {syndrome:#x}");
         assert_eq!((pair.done(0).len(), pair.state(0)), (usize::from(psn == 99), QpState::Rts));
     }
-    pair.inject_answer(&answer(102, 0x60));
+    pair.inject_response(&response(102, 0x60));
     pair.run(5);
     assert_eq!(pair.packets(), ["> Write Middle 102", "> Write Middle 103", "> Write Last 104 A"]);
-    pair.inject_answer(&answer(102, 0x60));
+    pair.inject_response(&response(102, 0x60));
     pair.run(5);
     assert_eq!(pair.packets().len(), 0, "the same NAK again");
-    pair.inject_answer(&answer(104, 0x1f));
+    pair.inject_response(&response(104, 0x1f));
     pair.run(5);
     assert_eq!(pair.done(0), [(2, Status::Success)]);
 }
 
-/// Progress gives all retries back: two losses with one retry allowed.
+/// Progress restores all retries: two losses with one retry allowed.
 #[test]
-fn progress_gives_the_retries_back() {
+fn progress_restores_the_retries() {
     let mut pair = Pair::new(&PairSetup::with(|options| options.retry_cnt = 1));
     pair.lose_all(&[(0, 101, 1), (0, 103, 2)]);
     pair.post(1, SendOp::Write(pair.remote(0)), 5 * 256);
@@ -436,7 +438,7 @@ fn progress_gives_the_retries_back() {
 }
 
 #[test]
-fn receiver_not_ready_waits_for_the_time_of_the_table() {
+fn an_rnr_nak_delays_the_retry_by_its_timer() {
     let times = [(1, 10), (2, 20), (12, 640), (20, 10_240), (31, 491_520), (0, 655_360)];
     for (code, micros) in times {
         assert_eq!(RnrTimer::new(code).unwrap().nanos(), micros * 1000);
@@ -480,7 +482,7 @@ fn rnr_retry_is_the_number_of_retries() {
 }
 
 #[test]
-fn rnr_retry_seven_is_for_ever() {
+fn rnr_retry_seven_means_unlimited() {
     let mut pair = Pair::default();
     pair.post(1, SendOp::Send, 10);
     pair.run(300 * 642 + 100);
@@ -492,9 +494,9 @@ fn rnr_retry_seven_is_for_ever() {
     assert_eq!(pair.done(1), [(7, Status::Success)]);
 }
 
-/// Only the packet with the immediate needs a receive: the others are not sent again.
+/// Only the packet with the immediate needs a receive; the other packets are not retransmitted.
 #[test]
-fn a_write_with_immediate_is_refused_at_its_last_packet() {
+fn a_write_with_immediate_gets_an_rnr_nak_for_its_last_packet() {
     let mut pair = Pair::default();
     pair.post(1, SendOp::WriteImm(pair.remote(0), 9), 600);
     pair.run(5);
@@ -512,9 +514,10 @@ fn a_write_with_immediate_is_refused_at_its_last_packet() {
     assert_eq!(drain(&pair.cqs[1])[0].byte_len, 600);
 }
 
-/// What follows a refused SEND is dropped without a NAK of its own and sent again behind it.
+/// Packets after a SEND that got an RNR NAK are dropped without a NAK and are retransmitted after
+/// the SEND.
 #[test]
-fn packets_behind_an_rnr_nak_are_dropped_silently() {
+fn packets_after_an_rnr_nak_are_dropped_silently() {
     let mut pair = Pair::default();
     pair.post(1, SendOp::Send, 300);
     pair.post(2, SendOp::Write(pair.remote(0)), 4);

@@ -1,4 +1,5 @@
-//! WRITEs and READs that go as several messages (`Split`): what is on the wire, and who is told what.
+//! WRITEs and READs that are split into several messages (`Split`): the packets on the wire, and
+//! the completions.
 
 use feroce_engine::device::{ConnectOptions, DeviceConfig, Split};
 use feroce_engine::qp::attributes::QpAttributes;
@@ -11,29 +12,30 @@ fn splitting() -> PairSetup {
     PairSetup::with(|options| options.split = Split::Always)
 }
 
-/// The same with room for the parts of READs.
+/// Like [`splitting`], with a depth that allows split READs.
 fn deep() -> PairSetup {
     PairSetup::with(|options| (options.split, options.max_rd_atomic) = (Split::Always, Some(64)))
 }
 
-/// The peer has accepted WRITEs to both ends of its buffer: messages 1 and 2, PSNs 100 and 101.
-fn on_known_ground(setup: &PairSetup) -> Pair {
-    known_by(SendOp::Write, setup)
+/// Returns a pair whose peer has accepted WRITEs to both ends of its buffer: messages 1 and 2, PSNs
+/// 100 and 101.
+fn with_accepted_writes(setup: &PairSetup) -> Pair {
+    with_accepted(SendOp::Write, setup)
 }
 
-/// The same of READs.
-fn on_ground_known_by_reads(setup: &PairSetup) -> Pair {
-    known_by(SendOp::Read, setup)
+/// Like [`with_accepted_writes`], for READs.
+fn with_accepted_reads(setup: &PairSetup) -> Pair {
+    with_accepted(SendOp::Read, setup)
 }
 
-fn known_by(op: fn(RemoteAddr) -> SendOp, setup: &PairSetup) -> Pair {
+fn with_accepted(op: fn(RemoteAddr) -> SendOp, setup: &PairSetup) -> Pair {
     let mut pair = Pair::new(setup);
     for offset in [0, pair.buffers[1].region().len() - 1] {
         pair.post(0, op(pair.remote(offset)), 1);
     }
     pair.run(100);
     assert_eq!(pair.done(0), [(0, Status::Success); 2]);
-    pair.packets(); // Not of interest.
+    pair.packets(); // Discards the trace.
     pair
 }
 
@@ -41,7 +43,8 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 256).to_le_bytes()[0]).collect()
 }
 
-/// A request about `len` bytes at `offset` of the peer takes the packets `expected`, and succeeds: they went from the end `from` to the other.
+/// Posts `op` for `len` bytes at `offset` of the peer's buffer. Expects the packets `expected`,
+/// success, and that the data moved from end `from` to the other.
 fn expect_moved(
     mut pair: Pair,
     op: fn(RemoteAddr) -> SendOp,
@@ -57,33 +60,33 @@ fn expect_moved(
     assert_eq!(pair.done(0), [(1, Status::Success)]);
     let mut came = vec![0; size];
     pair.buffers[1 - from].read(at(1 - from), &mut came);
-    assert!(came == pattern(size), "what was moved");
+    assert!(came == pattern(size), "the data arrived");
 }
 
-/// A WRITE of 600 bytes.
+/// Expects `expected` for a WRITE of 600 bytes.
 fn expect_written(pair: Pair, expected: &[&str]) {
     expect_moved(pair, SendOp::Write, (0, 0, 600), expected);
 }
 
-/// A READ of 1100 bytes at 256.
+/// Expects `expected` for a READ of 1100 bytes at offset 256.
 fn expect_read(pair: Pair, expected: &[&str]) {
     expect_moved(pair, SendOp::Read, (1, 256, 1100), expected);
 }
 
 #[test]
-fn a_long_write_goes_as_writes_of_a_packet_each() {
+fn a_long_write_is_split_into_single_packet_writes() {
     let expected = [
         "> Write Only 102 at 0 len 256",
         "> Write Only 103 at 256 len 256",
         "> Write Only 104 A at 512 len 88",
         "< Acknowledge 104 ack msn 5",
     ];
-    expect_written(on_known_ground(&splitting()), &expected);
+    expect_written(with_accepted_writes(&splitting()), &expected);
 }
 
 #[test]
-fn what_was_lost_of_one_goes_again_from_there() {
-    let mut pair = on_known_ground(&splitting());
+fn retransmission_of_a_split_write_starts_at_the_lost_part() {
+    let mut pair = with_accepted_writes(&splitting());
     pair.lose(0, 103, 1);
     let expected = [
         "> Write Only 102 at 0 len 256",
@@ -97,10 +100,11 @@ fn what_was_lost_of_one_goes_again_from_there() {
     expect_written(pair, &expected);
 }
 
-/// The peer checks a message as a whole.
+/// The peer may refuse this WRITE, so it is not split: the peer checks the whole message before it
+/// writes.
 #[test]
-fn where_the_peer_may_refuse_a_write_stays_whole_and_writes_nothing() {
-    let mut pair = on_known_ground(&splitting());
+fn a_write_that_the_peer_may_refuse_is_not_split() {
+    let mut pair = with_accepted_writes(&splitting());
     pair.buffers[0].write(0, &pattern(600));
     let end = pair.buffers[1].region().len();
     pair.post(1, SendOp::Write(pair.remote(end - 300)), 600);
@@ -114,9 +118,9 @@ fn where_the_peer_may_refuse_a_write_stays_whole_and_writes_nothing() {
     assert!(came == [0; 299], "nothing of it was written");
 }
 
-/// The first WRITE to a place finds out; the next is split.
+/// The first WRITE to a range is sent whole; after the peer accepted it, the next one is split.
 #[test]
-fn what_the_peer_has_accepted_is_remembered_until_the_qp_is_reset() {
+fn accepted_ranges_are_remembered_until_the_qp_is_reset() {
     let mut pair = Pair::new(&splitting());
     for opcode in ["Write First", "Write Only"] {
         pair.post(1, SendOp::Write(pair.remote(0)), 600);
@@ -133,12 +137,13 @@ fn what_the_peer_has_accepted_is_remembered_until_the_qp_is_reset() {
     assert!(pair.packets()[0].contains("Write First"));
 }
 
-/// It may answer no more than others do.
+/// A peer without super-frames may have no more responder resources than other peers, so at most 16
+/// READs are outstanding.
 #[test]
-fn no_more_is_asked_of_a_peer_without_super_frames_than_of_others() {
+fn a_peer_without_super_frames_gets_sixteen_reads_at_once() {
     let mut setup = PairSetup::default();
     setup.options[0].split = Split::Always;
-    let mut pair = on_ground_known_by_reads(&setup);
+    let mut pair = with_accepted_reads(&setup);
     (0..40).for_each(|n| pair.post(n, SendOp::Read(pair.remote(0)), 80 * 256));
     pair.run(2000);
     assert_eq!(pair.done(0).len(), 40);
@@ -146,11 +151,11 @@ fn no_more_is_asked_of_a_peer_without_super_frames_than_of_others() {
     assert_eq!(ahead, 16);
 }
 
-/// The peer's program learns how long a WRITE with an immediate was; the peer drops a UC message of which a packet was lost, and its
-/// credits count messages.
+/// The length of a WRITE with immediate is reported to the peer's program, the peer drops a UC
+/// message with a lost packet, and credits count messages. None of these are split.
 #[test]
-fn messages_whose_ends_the_peer_needs_stay_whole() {
-    let mut with_immediate = on_known_ground(&splitting());
+fn writes_with_immediate_uc_writes_and_writes_with_credits_are_not_split() {
+    let mut with_immediate = with_accepted_writes(&splitting());
     with_immediate.post_recv(7, 0);
     with_immediate.post(1, SendOp::WriteImm(with_immediate.remote(0), 5), 300);
     with_immediate.run(100);
@@ -161,7 +166,7 @@ fn messages_whose_ends_the_peer_needs_stay_whole() {
     ];
     assert_eq!(with_immediate.packets(), expected);
 
-    let mut unreliable = on_known_ground(&PairSetup { service: Service::Uc, ..splitting() });
+    let mut unreliable = with_accepted_writes(&PairSetup { service: Service::Uc, ..splitting() });
     unreliable.post(1, SendOp::Write(unreliable.remote(0)), 300);
     unreliable.run(100);
     let expected = ["> UC RDMA Write First 102 at 0 len 300", "> UC RDMA Write Last 103"];
@@ -170,27 +175,27 @@ fn messages_whose_ends_the_peer_needs_stay_whole() {
     let credits = |options: &mut ConnectOptions| {
         (options.split, options.flow_control) = (Split::Always, true);
     };
-    let mut counted = on_known_ground(&PairSetup::with(credits));
+    let mut counted = with_accepted_writes(&PairSetup::with(credits));
     counted.post(1, SendOp::Write(counted.remote(0)), 300);
     counted.run(100);
     assert_eq!(counted.packets()[..2], ["> Write First 102 at 0 len 300", "> Write Last 103 A"]);
 }
 
-/// Long ones fill super-frames anyway, and are fewer messages.
+/// Long messages fill super-frames without split, and are fewer messages.
 #[test]
-fn a_message_of_more_than_two_super_frames_stays_whole() {
+fn a_message_of_more_than_two_super_frames_is_not_split() {
     for (len, opcode) in [(120 << 10, "Write Only"), ((120 << 10) + 1, "Write First")] {
-        let mut pair = on_known_ground(&PairSetup { buffer: 1 << 17, ..splitting() });
+        let mut pair = with_accepted_writes(&PairSetup { buffer: 1 << 17, ..splitting() });
         pair.post(1, SendOp::Write(pair.remote(0)), len);
         pair.run(100);
         assert!(pair.packets()[0].contains(opcode), "{len} bytes");
     }
 }
 
-/// PSNs of the packets of a WRITE that ask for an acknowledgement.
-fn asking(window: u32, packets: u32) -> Vec<String> {
+/// Returns the PSNs of the packets of a WRITE that have AckReq set.
+fn psns_with_ack_request(window: u32, packets: u32) -> Vec<String> {
     let config = DeviceConfig { window, ..manual_config(1) };
-    let mut pair = on_known_ground(&PairSetup { config, ..splitting() });
+    let mut pair = with_accepted_writes(&PairSetup { config, ..splitting() });
     pair.post(1, SendOp::Write(pair.remote(0)), packets * 256);
     pair.run(1000);
     assert_eq!(pair.done(0), [(1, Status::Success)]);
@@ -202,14 +207,14 @@ fn asking(window: u32, packets: u32) -> Vec<String> {
 }
 
 #[test]
-fn an_ack_is_asked_for_once_in_64_packets_and_twice_a_window() {
-    assert_eq!(asking(256, 130), ["165", "229", "231"]);
-    assert_eq!(asking(64, 70), ["133", "165", "171"]);
-    assert_eq!(asking(32, 40), ["117", "133", "141"]);
+fn an_ack_is_requested_every_64_packets_and_twice_per_window() {
+    assert_eq!(psns_with_ack_request(256, 130), ["165", "229", "231"]);
+    assert_eq!(psns_with_ack_request(64, 70), ["133", "165", "171"]);
+    assert_eq!(psns_with_ack_request(32, 40), ["117", "133", "141"]);
 }
 
 #[test]
-fn a_long_read_goes_as_reads_of_two_packets_each() {
+fn a_long_read_is_split_into_reads_of_two_packets() {
     let expected = [
         "> Read Request 102 at 256 len 512",
         "> Read Request 104 at 768 len 512",
@@ -220,13 +225,13 @@ fn a_long_read_goes_as_reads_of_two_packets_each() {
         "< Read Response Last 105 ack msn 5",
         "< Read Response Only 106 ack msn 5",
     ];
-    expect_read(on_ground_known_by_reads(&deep()), &expected);
+    expect_read(with_accepted_reads(&deep()), &expected);
 }
 
-/// The peer checks a READ as a whole, too.
+/// The peer may refuse this READ, so it is not split: the peer checks the whole message first.
 #[test]
-fn where_the_peer_may_refuse_a_read_stays_whole_and_reads_nothing() {
-    let mut pair = on_ground_known_by_reads(&deep());
+fn a_read_that_the_peer_may_refuse_is_not_split() {
+    let mut pair = with_accepted_reads(&deep());
     let end = pair.buffers[1].region().len();
     pair.post(1, SendOp::Read(pair.remote(end - 1000)), 1100);
     pair.run(100);
@@ -235,10 +240,11 @@ fn where_the_peer_may_refuse_a_read_stays_whole_and_reads_nothing() {
     assert_eq!(pair.done(0), [(1, Status::RemoteAccess)]);
 }
 
-/// The part of which a packet was lost is asked for from there, and those behind it, whose answers were dropped.
+/// The requester requests the rest of the part with the lost packet, and the later parts, whose
+/// responses were dropped.
 #[test]
-fn what_was_lost_of_an_answer_is_asked_for_again() {
-    let mut pair = on_ground_known_by_reads(&deep());
+fn a_split_read_is_requested_again_from_the_lost_packet() {
+    let mut pair = with_accepted_reads(&deep());
     pair.lose(1, 103, 1);
     let expected = [
         "> Read Request 102 at 256 len 512",
@@ -261,8 +267,8 @@ fn what_was_lost_of_an_answer_is_asked_for_again() {
 }
 
 #[test]
-fn parts_count_against_the_depth_and_a_shallow_one_leaves_reads_whole() {
-    let mut pair = on_ground_known_by_reads(&PairSetup::with(|options| {
+fn parts_count_against_the_depth_and_a_small_depth_prevents_splitting() {
+    let mut pair = with_accepted_reads(&PairSetup::with(|options| {
         (options.split, options.max_rd_atomic) = (Split::Always, Some(32));
     }));
     pair.post(1, SendOp::Read(pair.remote(0)), 80 * 256);
@@ -276,17 +282,17 @@ fn parts_count_against_the_depth_and_a_shallow_one_leaves_reads_whole() {
     let shallow = |options: &mut ConnectOptions| {
         (options.split, options.max_rd_atomic) = (Split::Always, Some(31));
     };
-    let mut pair = on_ground_known_by_reads(&PairSetup::with(shallow));
+    let mut pair = with_accepted_reads(&PairSetup::with(shallow));
     pair.post(1, SendOp::Read(pair.remote(0)), 80 * 256);
     pair.run(200);
     assert_eq!(pair.packets()[0], "> Read Request 102 A at 0 len 20480");
     assert_eq!(pair.done(0), [(1, Status::Success)]);
 }
 
-/// A depth for parts would be much in flight of READs that are not split.
+/// The depth for parts of READs would allow too much data in flight for READs that are not split.
 #[test]
-fn sixteen_whole_reads_are_in_flight_where_sixty_four_parts_may_be() {
-    let mut pair = on_ground_known_by_reads(&PairSetup { buffer: 1 << 17, ..deep() });
+fn at_most_sixteen_whole_reads_are_outstanding_at_a_depth_of_64() {
+    let mut pair = with_accepted_reads(&PairSetup { buffer: 1 << 17, ..deep() });
     let long = (120 << 10) + 1;
     (0..20).for_each(|n| pair.post(n, SendOp::Read(pair.remote(0)), long));
     pair.run(2000);
@@ -296,10 +302,10 @@ fn sixteen_whole_reads_are_in_flight_where_sixty_four_parts_may_be() {
     assert_eq!(pair.done(0).len(), 20);
 }
 
-/// It waits for the parts of the READ ahead of it.
+/// The fenced WRITE waits for all parts of the READ before it.
 #[test]
-fn a_fence_waits_for_all_parts() {
-    let mut pair = on_ground_known_by_reads(&deep());
+fn a_fence_waits_for_all_parts_of_a_read() {
+    let mut pair = with_accepted_reads(&deep());
     pair.post(1, SendOp::Read(pair.remote(0)), 1100);
     pair.post_flagged(2, SendOp::Write(pair.remote(0)), 8, SendFlags::SIGNALED | SendFlags::FENCE);
     pair.run(100);

@@ -1,4 +1,4 @@
-//! Shared receive queues under the RC service: who takes which receive, RNR, credits, events, errors.
+//! Shared receive queues with the RC service: order of receives, RNR NAKs, credits, events, errors.
 
 use feroce_engine::device::{DeviceError, PostError, QpInit, SharedReceiveQueue, SrqInit};
 use feroce_engine::memory::Access;
@@ -38,9 +38,9 @@ fn a_message_takes_the_oldest_receive() {
     assert_eq!((srq(&pair).posted(), srq(&pair).users()), (1, 1));
 }
 
-/// Without a receive there is an RNR NAK, and the message comes again.
+/// Without a receive there is an RNR NAK, and the message is retransmitted.
 #[test]
-fn an_empty_queue_is_not_ready() {
+fn an_empty_queue_causes_an_rnr_nak() {
     let mut pair = Pair::new(&shared(4));
     pair.post(1, SendOp::Send, 4);
     pair.run(10);
@@ -51,9 +51,10 @@ fn an_empty_queue_is_not_ready() {
     assert_eq!(pair.done(1), [(10, Status::Success)]);
 }
 
-/// The number of shared receives says nothing to one peer: it is given no credits, and is not limited.
+/// The number of shared receives says nothing about one peer, so it gets no credit count and is not
+/// limited.
 #[test]
-fn credits_are_not_given() {
+fn no_credits_are_sent() {
     let with_credits = PairSetup::with(|options| options.flow_control = true);
     let mut pair = Pair::new(&PairSetup { srq: shared(8).srq, ..with_credits });
     for wr_id in 10..14 {
@@ -72,9 +73,10 @@ fn credits_are_not_given() {
     assert_eq!(pair.done(1).len(), 4);
 }
 
-/// Armed, it tells once; armed below what is posted, at once; what is consumed unarmed tells nothing.
+/// An armed limit causes one event. Armed above the number of posted receives, the event comes at
+/// once. Without a limit there is no event.
 #[test]
-fn the_limit_is_told_once() {
+fn the_limit_event_comes_once() {
     let mut pair = Pair::new(&shared(8));
     let srq = srq(&pair);
     (10..16).for_each(|wr_id| pair.post_recv(wr_id, 4));
@@ -85,14 +87,18 @@ fn the_limit_is_told_once() {
     assert_eq!((pair.events(1), srq.limit()), (vec![], 4));
     pair.post(2, SendOp::Send, 4);
     pair.run(10);
-    assert_eq!((pair.events(1), srq.posted()), (vec![], 4), "four are not fewer than four");
+    assert_eq!(
+        (pair.events(1), srq.posted()),
+        (vec![], 4),
+        "four receives are not below the limit of four"
+    );
     pair.post(3, SendOp::Send, 4);
     pair.post(4, SendOp::Send, 4);
     pair.run(10);
-    let told = AsyncEvent::SrqLimitReached(srq.id());
-    assert_eq!((pair.events(1), srq.limit()), (vec![told], 0));
+    let event = AsyncEvent::SrqLimitReached(srq.id());
+    assert_eq!((pair.events(1), srq.limit()), (vec![event], 0));
     srq.arm_limit(3).unwrap();
-    assert_eq!(pair.events(1), [told], "two are posted");
+    assert_eq!(pair.events(1), [event], "two are posted");
     srq.arm_limit(1).unwrap();
     srq.arm_limit(0).unwrap();
     pair.post(5, SendOp::Send, 4);
@@ -102,13 +108,14 @@ fn the_limit_is_told_once() {
     assert!(matches!(srq.arm_limit(9), Err(DeviceError::Limit { limit: 8, .. })));
 }
 
-/// A QP in error flushes the receive that its message holds and no other, and says that it takes no more.
+/// A QP in ERR flushes the one receive that its message has taken, and reports that it takes no
+/// more.
 #[test]
-fn an_error_flushes_what_was_taken_and_tells() {
+fn err_flushes_the_taken_receive_and_causes_an_event() {
     let mut pair = Pair::new(&shared(4));
     pair.post_recv(10, 600);
     pair.post_recv(11, 600);
-    pair.lose(0, 101, u32::MAX); // The message stays half way.
+    pair.lose(0, 101, u32::MAX); // The message stays incomplete.
     pair.post(1, SendOp::Send, 600);
     pair.run(10);
     assert_eq!((pair.done(1), srq(&pair).posted()), (vec![], 1));
@@ -120,25 +127,30 @@ fn an_error_flushes_what_was_taken_and_tells() {
     assert_eq!((pair.events(1), srq(&pair).posted()), (vec![], 1));
 }
 
-/// A QP that is destroyed or reset in the middle of a message gives the slot back, without a completion.
+/// A QP that is destroyed or reset in the middle of a message frees the receive's slot, without a
+/// completion.
 #[test]
-fn a_reset_gives_the_slot_back() {
+fn a_reset_frees_the_slot_of_the_taken_receive() {
     let mut pair = Pair::new(&shared(1));
     pair.post_recv(10, 600);
     pair.lose(0, 101, u32::MAX);
     pair.post(1, SendOp::Send, 600);
     pair.run(10);
     let request = RecvRequest { wr_id: 11, sges: &[] };
-    assert_eq!(srq(&pair).post_recv(&request), Err(PostError::Full), "held");
+    assert_eq!(
+        srq(&pair).post_recv(&request),
+        Err(PostError::Full),
+        "the incomplete message holds the slot"
+    );
     let reset = QpAttributes { state: Some(QpState::Reset), ..QpAttributes::default() };
     pair.qps[1].modify(&reset).unwrap();
     assert_eq!((pair.done(1), pair.events(1)), (vec![], vec![]));
     assert_eq!(srq(&pair).post_recv(&request), Ok(()));
 }
 
-/// The receive names memory of the queue's domain, not of the QP's.
+/// A receive uses memory of the queue's protection domain, not of the QP's.
 #[test]
-fn the_domain_is_the_queues() {
+fn receives_use_the_protection_domain_of_the_queue() {
     let mut rig = new_rig(&manual_config(1), Duration::from_micros(1));
     let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
     let other = rig.devices[1].alloc_pd();
@@ -164,9 +176,9 @@ fn the_domain_is_the_queues() {
     assert_eq!(here.load_byte(3), b'a');
 }
 
-/// Threads post while QPs take: each receive is used once, each message is whole.
+/// Threads post while QPs consume: each receive is used once, and each message is complete.
 #[test]
-fn threads_post_what_qps_take() {
+fn threads_post_while_qps_consume() {
     const QPS: usize = 4;
     const EACH: u64 = 2000;
     let mut rig = new_rig(&manual_config(3), Duration::from_micros(1));
@@ -195,7 +207,7 @@ fn threads_post_what_qps_take() {
         .collect();
     for (qp, pair) in pairs.iter_mut().enumerate() {
         for n in 0..EACH {
-            // Messages of two packets that say whose they are.
+            // Messages of two packets, filled with the index of their QP.
             buffers[0].write(qp * 300, &[u8::try_from(qp).unwrap(); 300]);
             let sges = [buffers[0].region().sge(qp as u64 * 300, 300)];
             let data = Data::Sges(&sges);

@@ -1,5 +1,5 @@
-//! The states of a QP of the RC service as a program sees them: drain, error, reset, events; and keys that
-//! a peer invalidates.
+//! QP states of the RC service as a program sees them: drain, error, reset, events; and keys that a
+//! peer invalidates.
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{ConnectOptions, PostError};
@@ -21,7 +21,7 @@ fn to(state: QpState) -> QpAttributes {
 }
 
 #[test]
-fn a_full_cq_breaks_the_qp_and_says_so() {
+fn a_cq_overflow_moves_the_qp_to_err_with_events() {
     let mut pair = Pair::new(&PairSetup { cq_depth: 2, ..PairSetup::default() });
     for wr_id in 1..=4 {
         pair.post(wr_id, SendOp::Write(pair.remote(0)), 4);
@@ -35,7 +35,8 @@ fn a_full_cq_breaks_the_qp_and_says_so() {
     assert_eq!(pair.counters(0), [(Counter::CqOverflow, 2)], "completions lost");
 }
 
-/// In SQD what was begun is finished, the rest waits; then the event, then on.
+/// In SQD, started requests finish and the others wait. Then comes the event, and RTS resumes the
+/// queue.
 #[test]
 fn sqd_drains_and_resumes() {
     let mut setup = PairSetup::default();
@@ -47,13 +48,16 @@ fn sqd_drains_and_resumes() {
     let sqd = QpAttributes { en_sqd_async_notify: Some(true), ..to(QpState::Sqd) };
     pair.qps[0].modify(&sqd).unwrap();
     pair.rig.settle();
-    assert_eq!(pair.events(0), [], "32 packets are out");
+    assert_eq!(pair.events(0), [], "32 packets are outstanding");
     pair.run(20);
     assert_eq!(pair.done(0), [(1, Status::Success)]);
     assert_eq!(pair.events(0), [AsyncEvent::SqDrained(pair.qps[0].qpn())]);
     pair.run(10_000);
-    assert!(pair.packets().iter().all(|line| !line.contains("Only")), "nothing new is begun");
-    // It still receives, and answers.
+    assert!(
+        pair.packets().iter().all(|line| !line.contains("Only")),
+        "no other request is started"
+    );
+    // The QP still receives and responds.
     pair.inject_read_of_end_0();
     pair.run(10);
     assert_eq!(pair.packets(), ["> Read Response Only 5000 ack msn 1"]);
@@ -63,7 +67,7 @@ fn sqd_drains_and_resumes() {
 }
 
 #[test]
-fn sqd_of_an_idle_qp_is_drained_at_once() {
+fn an_idle_qp_in_sqd_is_drained_at_once() {
     let mut pair = Pair::default();
     let sqd = QpAttributes { en_sqd_async_notify: Some(true), ..to(QpState::Sqd) };
     pair.qps[0].modify(&sqd).unwrap();
@@ -77,9 +81,9 @@ fn sqd_of_an_idle_qp_is_drained_at_once() {
     assert_eq!(pair.trace()[1], "65.536 > Write Only 100 A at 0 len 4");
 }
 
-/// The last packet before the drain asked for no acknowledgement, as the next request was to follow.
+/// The last packet before the drain has no AckReq, because another request was to follow.
 #[test]
-fn a_drain_needs_no_timeout() {
+fn a_drain_completes_without_a_timeout() {
     let mut pair = Pair::new(&PairSetup::with(|options| options.timeout = 0));
     pair.post(1, SendOp::Write(pair.remote(0)), 5 * 256);
     pair.post(2, SendOp::Read(pair.remote(0)), 4);
@@ -99,7 +103,7 @@ fn a_drain_needs_no_timeout() {
 }
 
 #[test]
-fn err_flushes_both_queues_in_order_and_what_is_posted_later() {
+fn err_flushes_both_queues_in_order_and_later_posts() {
     let mut pair = Pair::default();
     pair.rig.wire.set_filter(Some(Box::new(|_, _, _| true)));
     for wr_id in 1..=3 {
@@ -117,14 +121,14 @@ fn err_flushes_both_queues_in_order_and_what_is_posted_later() {
     pair.qps[0].post_recv(&RecvRequest { wr_id: 14, sges: &[] }).unwrap();
     pair.run(10_000);
     assert_eq!(pair.done(0), [(4, FLUSHED), (14, FLUSHED)]);
-    assert_eq!(pair.events(0), [], "the program asked for it");
+    assert_eq!(pair.events(0), [], "no event: the program moved the QP to ERR");
     let counters = [(Counter::ReqCqeFlushError, 4), (Counter::RespCqeFlushError, 4)];
     assert_eq!(pair.counters(0), counters);
     assert_eq!(pair.packets().len(), 3, "nothing is sent in ERR");
 }
 
 #[test]
-fn reset_clears_everything_and_the_qps_connect_again() {
+fn reset_clears_the_qp_and_it_can_connect_again() {
     let mut pair = Pair::default();
     pair.rig.wire.set_filter(Some(Box::new(|from, _, _| from == 1)));
     pair.post_recv(7, 100);
@@ -136,8 +140,8 @@ fn reset_clears_everything_and_the_qps_connect_again() {
     for end in 0..2 {
         pair.qps[end].modify(&to(QpState::Reset)).unwrap();
     }
-    assert_eq!(pair.done(0), [], "no completion for what was dropped");
-    assert_eq!(pair.done(1), [], "what was not polled before goes, too");
+    assert_eq!(pair.done(0), [], "no completions for dropped requests");
+    assert_eq!(pair.done(1), [], "unpolled completions are dropped, too");
     let request =
         SendRequest { wr_id: 3, op: SendOp::Send, data: Data::Sges(&[]), flags: SendFlags::NONE };
     assert_eq!(pair.qps[0].post_send(&request), Err(PostError::State));
@@ -169,9 +173,9 @@ fn an_errored_qp_can_be_reset_and_used() {
     assert_eq!(pair.done(0), [(2, Status::Success)]);
 }
 
-/// The first packet on a QP in RTR is an event, once.
+/// The first packet on a QP in RTR causes an event, once.
 #[test]
-fn communication_established() {
+fn the_first_packet_in_rtr_causes_one_event() {
     let mut pair = Pair::default();
     pair.qps[1].modify(&to(QpState::Reset)).unwrap();
     let (peer, options) =
@@ -200,7 +204,7 @@ fn communication_established() {
         pair.post(wr_id, SendOp::Write(pair.remote(0)), 4);
         pair.run(10);
     }
-    assert_eq!(pair.done(0).len(), 2, "a QP in RTR answers");
+    assert_eq!(pair.done(0).len(), 2, "a QP in RTR responds");
     assert_eq!(pair.events(1), [AsyncEvent::CommunicationEstablished(pair.qps[1].qpn())]);
     let request =
         SendRequest { wr_id: 3, op: SendOp::Send, data: Data::Sges(&[]), flags: SendFlags::NONE };
@@ -218,7 +222,7 @@ fn a_qp_in_init_or_reset_drops_packets() {
 }
 
 #[test]
-fn send_with_invalidate_ends_the_use_of_a_key() {
+fn send_with_invalidate_makes_a_key_invalid() {
     let mut pair = Pair::default();
     let region = pair.pds[1].alloc_buffer(4096, Access::ALL).unwrap();
     let rkey = region.region().rkey();

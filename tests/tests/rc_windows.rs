@@ -1,5 +1,5 @@
-//! Memory windows under the RC service: binds in the order of the send queue, what their keys allow, both ways of
-//! invalidating, and regions that cannot go before their windows.
+//! Memory windows with the RC service: binds in send queue order, the access that their keys give,
+//! local and remote invalidation, and regions that cannot be deregistered before their windows.
 
 use feroce_engine::device::{Buffer, ConnectOptions, PostError};
 use feroce_engine::memory::{Access, WindowBind, WindowType};
@@ -15,7 +15,7 @@ const SIGNALED: SendFlags = SendFlags::SIGNALED;
 const OK: Status = Status::Success;
 const RW: Access = Access::REMOTE;
 
-/// A bind of `length` bytes from `offset` on of `buffer`, by the key `rkey`.
+/// Returns a bind of `length` bytes from `offset` of `buffer` to the key `rkey`.
 fn bind(rkey: Key, buffer: &Buffer, offset: u64, length: u64, access: Access) -> WindowBind {
     let region = buffer.region();
     WindowBind { rkey, lkey: region.lkey(), addr: region.addr() + offset, length, access }
@@ -25,7 +25,7 @@ fn write_access() -> Access {
     Access::REMOTE_WRITE | Access::REMOTE_READ
 }
 
-/// Posts a local request at end 1, whose program owns the memory.
+/// Posts a local request at end 1, which owns the memory.
 fn post_local(pair: &mut Pair, wr_id: u64, op: LocalOp, flags: SendFlags) {
     let data = Data::Sges(&[]);
     let request = SendRequest { wr_id, op: SendOp::Local(op), data, flags };
@@ -36,7 +36,7 @@ fn at(addr: u64, rkey: Key) -> RemoteAddr {
     RemoteAddr { addr, rkey }
 }
 
-/// End 0 writes `len` bytes with `rkey`; returns how that ended.
+/// Writes `len` bytes from end 0 with `rkey`; returns the completion status.
 fn write(pair: &mut Pair, addr: u64, rkey: Key, len: u32) -> Status {
     pair.post(99, SendOp::Write(at(addr, rkey)), len);
     pair.run(20);
@@ -44,12 +44,12 @@ fn write(pair: &mut Pair, addr: u64, rkey: Key, len: u32) -> Status {
 }
 
 #[test]
-fn a_type_1_window_opens_part_of_a_region_and_moves() {
+fn a_type_1_window_gives_access_to_part_of_a_region_and_can_be_rebound() {
     let mut pair = Pair::default();
     let mut window = pair.pds[1].alloc_mw(WindowType::One).unwrap();
     let closed = window.rkey();
-    let ask = bind(closed, &pair.buffers[1], 64, 32, write_access());
-    let rkey = pair.qps[1].bind_mw(1, &mut window, &ask, SIGNALED).unwrap();
+    let request = bind(closed, &pair.buffers[1], 64, 32, write_access());
+    let rkey = pair.qps[1].bind_mw(1, &mut window, &request, SIGNALED).unwrap();
     assert!(rkey == window.rkey() && rkey != closed && rkey.index() == closed.index());
     pair.run(10);
     let done = drain(&pair.cqs[1]);
@@ -58,17 +58,17 @@ fn a_type_1_window_opens_part_of_a_region_and_moves() {
     assert_eq!(pair.packets(), Vec::<String>::new(), "nothing is sent");
     let base = pair.buffers[1].region().addr();
     assert_eq!(write(&mut pair, base + 64, rkey, 32), OK);
-    // It moves, and the former key and range are nothing any more.
-    let ask = bind(rkey, &pair.buffers[1], 128, 8, write_access());
-    let moved = pair.qps[1].bind_mw(2, &mut window, &ask, SIGNALED).unwrap();
+    // The window is bound elsewhere; the old key and range are invalid.
+    let request = bind(rkey, &pair.buffers[1], 128, 8, write_access());
+    let moved = pair.qps[1].bind_mw(2, &mut window, &request, SIGNALED).unwrap();
     pair.run(10);
     assert_eq!(write(&mut pair, base + 128, moved, 8), OK);
     assert_eq!(write(&mut pair, base + 64, rkey, 8), Status::RemoteAccess);
 }
 
-/// One byte before, one byte behind, none, and a right that the window does not give.
+/// Accesses at the edges of a window, and with a right that the window does not give.
 #[test]
-fn a_window_ends_where_it_ends() {
+fn access_outside_the_window_or_its_rights_is_refused() {
     let cases: [(u64, u32, Access, Status); 6] = [
         (64, 32, RW, OK),
         (63, 4, RW, Status::RemoteAccess),
@@ -82,12 +82,12 @@ fn a_window_ends_where_it_ends() {
             let mut pair = Pair::default();
             let mut window = pair.pds[1].alloc_mw(window_type).unwrap();
             let access = access.without(Access::FLUSH_PERSISTENT);
-            let ask = bind(window.rkey_with(7), &pair.buffers[1], 64, 32, access);
+            let request = bind(window.rkey_with(7), &pair.buffers[1], 64, 32, access);
             let rkey = match window_type {
-                WindowType::One => pair.qps[1].bind_mw(1, &mut window, &ask, SIGNALED).unwrap(),
+                WindowType::One => pair.qps[1].bind_mw(1, &mut window, &request, SIGNALED).unwrap(),
                 WindowType::Two => {
-                    post_local(&mut pair, 1, LocalOp::Bind(ask), SIGNALED);
-                    ask.rkey
+                    post_local(&mut pair, 1, LocalOp::Bind(request), SIGNALED);
+                    request.rkey
                 }
             };
             pair.run(5);
@@ -100,24 +100,25 @@ fn a_window_ends_where_it_ends() {
 }
 
 #[test]
-fn a_type_2_window_may_count_from_zero() {
+fn a_type_2_window_may_be_zero_based() {
     let mut pair = Pair::default();
     let window = pair.pds[1].alloc_mw(WindowType::Two).unwrap();
     let access = write_access() | Access::ZERO_BASED;
-    let ask = bind(window.rkey_with(0xab), &pair.buffers[1], 64, 32, access);
-    post_local(&mut pair, 1, LocalOp::Bind(ask), SIGNALED);
+    let request = bind(window.rkey_with(0xab), &pair.buffers[1], 64, 32, access);
+    post_local(&mut pair, 1, LocalOp::Bind(request), SIGNALED);
     pair.run(5);
     pair.buffers[0].write(0, &[9; 32]);
-    assert_eq!(write(&mut pair, 0, ask.rkey, 32), OK);
+    assert_eq!(write(&mut pair, 0, request.rkey, 32), OK);
     let mut bytes = [0; 34];
     pair.buffers[1].read(63, &mut bytes);
     assert_eq!((bytes[0], bytes[1], bytes[32], bytes[33]), (0, 9, 9, 0));
-    assert_eq!(write(&mut pair, 31, ask.rkey, 2), Status::RemoteAccess);
+    assert_eq!(write(&mut pair, 31, request.rkey, 2), Status::RemoteAccess);
 }
 
-/// A window of type 2 is for the QP it was bound on; one of type 1 for all of the domain; neither is an L_Key.
+/// A type 2 window is valid only for the QP that it was bound on, a type 1 window for all QPs of
+/// the protection domain. Neither key is an L_Key.
 #[test]
-fn whose_window_it_is() {
+fn type_1_windows_belong_to_the_domain_and_type_2_windows_to_the_qp() {
     for (window_type, expected) in [(WindowType::One, OK), (WindowType::Two, Status::RemoteAccess)]
     {
         let mut pair = Pair::default();
@@ -128,14 +129,14 @@ fn whose_window_it_is() {
         let options = ConnectOptions::default();
         let mut other = pair.rig.connect([pd_0, pd_1], [init_0, init_1], psns, &options);
         let mut window = pair.pds[1].alloc_mw(window_type).unwrap();
-        let ask = bind(window.rkey_with(7), &pair.buffers[1], 0, 64, write_access());
+        let request = bind(window.rkey_with(7), &pair.buffers[1], 0, 64, write_access());
         let rkey = match window_type {
-            WindowType::One => other[1].bind_mw(1, &mut window, &ask, SIGNALED).unwrap(),
+            WindowType::One => other[1].bind_mw(1, &mut window, &request, SIGNALED).unwrap(),
             WindowType::Two => {
-                let op = SendOp::Local(LocalOp::Bind(ask));
+                let op = SendOp::Local(LocalOp::Bind(request));
                 let data = Data::Sges(&[]);
                 other[1].post_send(&SendRequest { wr_id: 1, op, data, flags: SIGNALED }).unwrap();
-                ask.rkey
+                request.rkey
             }
         };
         pair.run(5);
@@ -150,19 +151,19 @@ fn whose_window_it_is() {
     }
 }
 
-/// What cannot be bound, and how the bind ends.
+/// Invalid binds, and the status of their completions.
 #[test]
-fn binds_that_are_refused() {
+fn invalid_binds_are_refused() {
     let mut count = 0;
     for number in 0.. {
         let mut pair = Pair::default();
         let region = |access| pair.pds[1].alloc_buffer(64, access).unwrap();
         let no_bind = region(Access::LOCAL_WRITE);
         let read_only = region(Access::MW_BIND);
-        let alien = pair.rig.devices[1].alloc_pd();
-        let foreign = alien.alloc_buffer(64, Access::ALL).unwrap();
+        let other_pd = pair.rig.devices[1].alloc_pd();
+        let foreign = other_pd.alloc_buffer(64, Access::ALL).unwrap();
         let windows = [WindowType::One, WindowType::Two].map(|t| pair.pds[1].alloc_mw(t).unwrap());
-        let theirs = alien.alloc_mw(WindowType::Two).unwrap();
+        let other_window = other_pd.alloc_mw(WindowType::Two).unwrap();
         let [one, two] = windows.each_ref().map(|window| window.rkey_with(1));
         let good = &pair.buffers[1];
         let zero = Access::ZERO_BASED | Access::REMOTE_READ;
@@ -176,14 +177,18 @@ fn binds_that_are_refused() {
             ("no bytes of type 2", bind(two, good, 0, 0, read), Status::WindowBind),
             ("local rights", bind(two, good, 0, 8, Access::LOCAL_WRITE), Status::WindowBind),
             ("not a window", bind(good.region().rkey(), good, 0, 8, read), Status::WindowBind),
-            ("their window", bind(theirs.rkey(), good, 0, 8, read), Status::WindowBind),
-            ("their region", bind(two, &foreign, 0, 8, read), Status::LocalProtection),
+            (
+                "window of another domain",
+                bind(other_window.rkey(), good, 0, 8, read),
+                Status::WindowBind,
+            ),
+            ("region of another domain", bind(two, &foreign, 0, 8, read), Status::LocalProtection),
             ("too long", bind(two, good, 65_530, 7, read), Status::LocalProtection),
             ("wraps", bind(two, good, 8, u64::MAX, read), Status::LocalProtection),
         ];
-        let Some((what, ask, expected)) = cases.get(number) else { break };
-        let ask = *ask;
-        // A good one first: errors come in turn.
+        let Some((what, request, expected)) = cases.get(number) else { break };
+        let request = *request;
+        // A valid request first: errors complete in order.
         pair.qps[1]
             .post_send(&SendRequest {
                 wr_id: 1,
@@ -192,7 +197,7 @@ fn binds_that_are_refused() {
                 flags: SIGNALED,
             })
             .unwrap();
-        post_local(&mut pair, 2, LocalOp::Bind(ask), SendFlags::NONE);
+        post_local(&mut pair, 2, LocalOp::Bind(request), SendFlags::NONE);
         pair.run(20);
         assert_eq!(pair.done(1), [(1, OK), (2, *expected)], "{what}");
         assert_eq!(pair.state(1), QpState::Err);
@@ -201,27 +206,27 @@ fn binds_that_are_refused() {
     assert_eq!(count, 12);
 }
 
-/// A type 2 window is bound once until it is invalidated, by its own side or by the peer.
+/// A type 2 window must be invalidated, locally or by the peer, before the next bind.
 #[test]
 fn a_type_2_window_is_invalidated_before_it_is_bound_again() {
     let mut pair = Pair::default();
     let window = pair.pds[1].alloc_mw(WindowType::Two).unwrap();
     let base = pair.buffers[1].region().addr();
     for (round, by_peer) in [(1u8, false), (2, true), (3, false)] {
-        let ask = bind(window.rkey_with(round), &pair.buffers[1], 0, 64, write_access());
-        post_local(&mut pair, 1, LocalOp::Bind(ask), SIGNALED);
+        let request = bind(window.rkey_with(round), &pair.buffers[1], 0, 64, write_access());
+        post_local(&mut pair, 1, LocalOp::Bind(request), SIGNALED);
         pair.run(5);
         assert_eq!(pair.done(1), [(1, OK)]);
-        assert_eq!(write(&mut pair, base, ask.rkey, 4), OK);
+        assert_eq!(write(&mut pair, base, request.rkey, 4), OK);
         if by_peer {
             pair.post_recv(7, 16);
-            pair.post(1, SendOp::SendInvalidate(ask.rkey), 4);
+            pair.post(1, SendOp::SendInvalidate(request.rkey), 4);
             pair.run(10);
             let received = drain(&pair.cqs[1]);
-            assert_eq!(received[0].extra, Extra::Invalidated(ask.rkey));
+            assert_eq!(received[0].extra, Extra::Invalidated(request.rkey));
             assert_eq!(pair.done(0), [(1, OK)]);
         } else {
-            post_local(&mut pair, 2, LocalOp::Invalidate(ask.rkey), SIGNALED);
+            post_local(&mut pair, 2, LocalOp::Invalidate(request.rkey), SIGNALED);
             pair.run(5);
             let done = drain(&pair.cqs[1]);
             assert_eq!((done[0].opcode, done[0].status), (CompletionOpcode::LocalInvalidate, OK));
@@ -236,22 +241,22 @@ fn binding_a_bound_type_2_window_fails() {
     let mut pair = Pair::default();
     let window = pair.pds[1].alloc_mw(WindowType::Two).unwrap();
     for variant in [1, 2] {
-        let ask = bind(window.rkey_with(variant), &pair.buffers[1], 0, 64, write_access());
-        post_local(&mut pair, u64::from(variant), LocalOp::Bind(ask), SIGNALED);
+        let request = bind(window.rkey_with(variant), &pair.buffers[1], 0, 64, write_access());
+        post_local(&mut pair, u64::from(variant), LocalOp::Bind(request), SIGNALED);
     }
     pair.run(5);
     assert_eq!(pair.done(1), [(1, OK), (2, Status::WindowBind)]);
 }
 
-/// Invalidating what is not valid, what is another QP's, a type 1 window, or a region without the right.
+/// Invalidation of a type 1 window, of an unbound window, and of a region without the right.
 #[test]
-fn what_cannot_be_invalidated() {
+fn invalid_keys_cannot_be_invalidated() {
     for number in 0..3 {
         let mut pair = Pair::default();
         let mut one = pair.pds[1].alloc_mw(WindowType::One).unwrap();
         let two = pair.pds[1].alloc_mw(WindowType::Two).unwrap();
-        let ask = bind(one.rkey(), &pair.buffers[1], 0, 64, write_access());
-        let bound = pair.qps[1].bind_mw(1, &mut one, &ask, SIGNALED).unwrap();
+        let request = bind(one.rkey(), &pair.buffers[1], 0, 64, write_access());
+        let bound = pair.qps[1].bind_mw(1, &mut one, &request, SIGNALED).unwrap();
         let plain = pair.pds[1].alloc_buffer(64, Access::LOCAL_WRITE).unwrap();
         let key = [bound, two.rkey(), plain.region().rkey()][number];
         post_local(&mut pair, 2, LocalOp::Invalidate(key), SIGNALED);
@@ -260,8 +265,8 @@ fn what_cannot_be_invalidated() {
     }
     let mut pair = Pair::default();
     let mut one = pair.pds[1].alloc_mw(WindowType::One).unwrap();
-    let ask = bind(one.rkey(), &pair.buffers[1], 0, 64, write_access());
-    let bound = pair.qps[1].bind_mw(1, &mut one, &ask, SIGNALED).unwrap();
+    let request = bind(one.rkey(), &pair.buffers[1], 0, 64, write_access());
+    let bound = pair.qps[1].bind_mw(1, &mut one, &request, SIGNALED).unwrap();
     pair.post_recv(7, 16);
     pair.run(5);
     pair.post(1, SendOp::SendInvalidate(bound), 4);
@@ -269,25 +274,26 @@ fn what_cannot_be_invalidated() {
     assert_eq!(pair.done(0), [(1, Status::RemoteAccess)], "a peer cannot invalidate type 1");
 }
 
-/// Local requests are done in the order of the queue, complete in it, and are not done again when packets around
-/// them are lost and sent again.
+/// Local requests are executed and complete in queue order, and are not executed again when packets
+/// around them are lost and retransmitted.
 #[test]
-fn local_requests_keep_their_place_and_are_done_once() {
+fn local_requests_are_executed_once_and_in_order() {
     let mut pair = Pair::default();
     let window = pair.pds[1].alloc_mw(WindowType::Two).unwrap();
-    let ask = bind(window.rkey_with(5), &pair.buffers[1], 0, 64, write_access());
+    let request = bind(window.rkey_with(5), &pair.buffers[1], 0, 64, write_access());
     let target = RemoteAddr {
         addr: pair.buffers[0].region().addr() + 4096,
         rkey: pair.buffers[0].region().rkey(),
     };
-    // End 1 sends PSNs 5000 (lost once) and 5001; between them a bind, behind them its end and a new one.
+    // End 1 sends the PSNs 5000 (lost once) and 5001. A bind is between them; an invalidate and
+    // another bind follow.
     pair.lose(1, 5000, 1);
-    let again = WindowBind { rkey: window.rkey_with(6), ..ask };
+    let again = WindowBind { rkey: window.rkey_with(6), ..request };
     let ops = [
         SendOp::Write(target),
-        SendOp::Local(LocalOp::Bind(ask)),
+        SendOp::Local(LocalOp::Bind(request)),
         SendOp::Write(target),
-        SendOp::Local(LocalOp::Invalidate(ask.rkey)),
+        SendOp::Local(LocalOp::Invalidate(request.rkey)),
         SendOp::Local(LocalOp::Bind(again)),
     ];
     for (wr_id, op) in (1..).zip(ops) {
@@ -296,7 +302,7 @@ fn local_requests_keep_their_place_and_are_done_once() {
         pair.qps[1].post_send(&SendRequest { wr_id, op, data, flags: SIGNALED }).unwrap();
     }
     pair.run(1);
-    assert_eq!(pair.done(1), [], "behind a request that is not acknowledged");
+    assert_eq!(pair.done(1), [], "waits for an earlier request that is not acknowledged");
     pair.run(20_000);
     let all: Vec<_> = (1..=5).map(|wr_id| (wr_id, OK)).collect();
     assert_eq!(pair.done(1), all);
@@ -304,33 +310,34 @@ fn local_requests_keep_their_place_and_are_done_once() {
     assert_eq!(write(&mut pair, addr, again.rkey, 4), OK);
 }
 
-/// A fenced invalidate waits for READs; one without does not.
+/// A fenced invalidate waits for READs; one without a fence does not.
 #[test]
-fn a_fence_holds_local_requests() {
+fn a_fence_delays_local_requests() {
     for (flags, fenced) in [(SIGNALED, false), (SIGNALED | SendFlags::FENCE, true)] {
         let mut pair = Pair::default();
         let window = pair.pds[1].alloc_mw(WindowType::Two).unwrap();
-        let ask = bind(window.rkey_with(5), &pair.buffers[1], 0, 64, write_access());
-        post_local(&mut pair, 1, LocalOp::Bind(ask), SendFlags::NONE);
+        let request = bind(window.rkey_with(5), &pair.buffers[1], 0, 64, write_access());
+        post_local(&mut pair, 1, LocalOp::Bind(request), SendFlags::NONE);
         pair.run(1);
         let region = pair.buffers[0].region();
         let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
         let sges = [pair.buffers[1].region().sge(1024, 8)];
         let (op, data) = (SendOp::Read(remote), Data::Sges(&sges));
         pair.qps[1].post_send(&SendRequest { wr_id: 2, op, data, flags: SIGNALED }).unwrap();
-        post_local(&mut pair, 3, LocalOp::Invalidate(ask.rkey), flags);
-        pair.rig.settle(); // The READ is out, its answer is not here.
+        post_local(&mut pair, 3, LocalOp::Invalidate(request.rkey), flags);
+        pair.rig.settle(); // The READ was sent, its response has not arrived.
         let addr = pair.buffers[1].region().addr();
-        pair.post(99, SendOp::Write(at(addr, ask.rkey)), 4);
+        pair.post(99, SendOp::Write(at(addr, request.rkey)), 4);
         pair.run(20);
-        // The WRITE arrives 1 us after the READ did, together with the READ's answer: before the fence opens.
+        // The WRITE arrives 1 us after the READ, together with the READ's response: before the
+        // fence is passed.
         let expected = if fenced { OK } else { Status::RemoteAccess };
         assert_eq!(pair.done(0), [(99, expected)], "fenced: {fenced}");
     }
 }
 
 #[test]
-fn a_region_cannot_go_before_its_windows() {
+fn a_region_cannot_be_deregistered_before_its_windows() {
     let mut pair = Pair::default();
     let len = 4096;
     let dm = pair.rig.devices[1].alloc_dm(len, 8).unwrap();
@@ -338,40 +345,41 @@ fn a_region_cannot_go_before_its_windows() {
     let region = pair.pds[1].reg_dm_mr(&dm, 0, len, access).unwrap();
     let mut window = pair.pds[1].alloc_mw(WindowType::One).unwrap();
     let (lkey, rkey) = (region.lkey(), window.rkey());
-    let ask = WindowBind { rkey, lkey, addr: 8, length: 64, access: write_access() };
-    let rkey = pair.qps[1].bind_mw(1, &mut window, &ask, SIGNALED).unwrap();
+    let request = WindowBind { rkey, lkey, addr: 8, length: 64, access: write_access() };
+    let rkey = pair.qps[1].bind_mw(1, &mut window, &request, SIGNALED).unwrap();
     pair.run(5);
     let region = region.deregister().unwrap_err();
     assert_eq!(write(&mut pair, 8, rkey, 64), OK, "a window into device memory");
-    // No bytes: the window is taken away.
-    let none = WindowBind { length: 0, ..ask };
+    // A bind without bytes unbinds the window.
+    let none = WindowBind { length: 0, ..request };
     pair.qps[1].bind_mw(2, &mut window, &none, SIGNALED).unwrap();
     pair.run(5);
     assert_eq!(pair.done(1), [(1, OK), (2, OK)]);
     assert!(region.deregister().is_ok());
 }
 
-/// Dropped all the same, a region takes its windows with it; a QP those that were bound on it.
+/// A region that is dropped invalidates its windows; a destroyed QP invalidates the type 2 windows
+/// bound on it.
 #[test]
-fn nothing_is_left_of_what_went() {
+fn windows_are_invalidated_with_their_region_or_qp() {
     let mut pair = Pair::default();
     let window = pair.pds[1].alloc_mw(WindowType::Two).unwrap();
     let buffer = pair.pds[1].alloc_buffer(64, Access::ALL).unwrap();
     let addr = buffer.region().addr();
-    let ask = bind(window.rkey_with(5), &buffer, 0, 64, write_access());
-    post_local(&mut pair, 1, LocalOp::Bind(ask), SIGNALED);
+    let request = bind(window.rkey_with(5), &buffer, 0, 64, write_access());
+    post_local(&mut pair, 1, LocalOp::Bind(request), SIGNALED);
     pair.run(5);
-    assert_eq!(write(&mut pair, addr, ask.rkey, 4), OK);
+    assert_eq!(write(&mut pair, addr, request.rkey, 4), OK);
     drop(buffer);
-    assert_eq!(write(&mut pair, addr, ask.rkey, 4), Status::RemoteAccess);
+    assert_eq!(write(&mut pair, addr, request.rkey, 4), Status::RemoteAccess);
 
     let mut pair = Pair::default();
     let window = pair.pds[1].alloc_mw(WindowType::Two).unwrap();
     let dm = pair.rig.devices[1].alloc_dm(64, 8).unwrap();
     let region = pair.pds[1].reg_dm_mr(&dm, 0, 64, Access::ALL).unwrap();
     let (rkey, lkey, access) = (window.rkey_with(5), region.lkey(), write_access());
-    let ask = WindowBind { rkey, lkey, addr: 0, length: 64, access };
-    post_local(&mut pair, 1, LocalOp::Bind(ask), SIGNALED);
+    let request = WindowBind { rkey, lkey, addr: 0, length: 64, access };
+    post_local(&mut pair, 1, LocalOp::Bind(request), SIGNALED);
     pair.run(5);
     assert_eq!(pair.done(1), [(1, OK)]);
     let region = region.deregister().unwrap_err();
@@ -381,10 +389,10 @@ fn nothing_is_left_of_what_went() {
 }
 
 #[test]
-fn a_type_2_window_is_not_bound_like_type_1() {
+fn bind_mw_refuses_a_type_2_window() {
     let mut pair = Pair::default();
     let mut window = pair.pds[1].alloc_mw(WindowType::Two).unwrap();
-    let ask = bind(window.rkey(), &pair.buffers[1], 0, 64, write_access());
-    let refused = pair.qps[1].bind_mw(1, &mut window, &ask, SIGNALED);
+    let request = bind(window.rkey(), &pair.buffers[1], 0, 64, write_access());
+    let refused = pair.qps[1].bind_mw(1, &mut window, &request, SIGNALED);
     assert_eq!(refused, Err(PostError::WindowType));
 }

@@ -1,7 +1,7 @@
-//! Registered memory beyond the plain region: registered again, with addresses of its own, device memory, on-demand
-//! and null regions, advice.
+//! Memory registration beyond plain regions: reregistration, chosen addresses, device memory,
+//! on-demand and null regions, advice.
 
-#![allow(unsafe_code)] // Registering a program's memory is a promise about it.
+#![allow(unsafe_code)] // Registering memory needs a promise by the program.
 
 use feroce_engine::device::{Advice, DeviceError, MemoryRegion, Reregistration};
 use feroce_engine::memory::{Access, AccessError};
@@ -12,7 +12,7 @@ use feroce_wire::Key;
 const OK: Status = Status::Success;
 const RW: Access = Access::ALL;
 
-/// Pages that are never given back, so that no promise about them can be broken.
+/// Returns leaked pages, so they stay valid for every registration.
 fn pages(count: usize) -> (*mut u8, usize) {
     let len = count * 4096;
     let bytes = Box::leak(vec![0u8; len + 4096].into_boxed_slice());
@@ -21,11 +21,11 @@ fn pages(count: usize) -> (*mut u8, usize) {
 }
 
 fn byte_at(start: *mut u8, offset: usize) -> u8 {
-    // SAFETY: in the pages that the test leaked; nothing is under way.
+    // SAFETY: inside pages that the test leaked; no transfer is in progress.
     unsafe { start.add(offset).read_volatile() }
 }
 
-/// End 0 writes eight bytes of `value` to `addr` with `rkey`; returns how that ended.
+/// Writes eight bytes of `value` from end 0 to `addr` with `rkey`; returns the completion status.
 fn write(pair: &mut Pair, addr: u64, rkey: Key, value: u8) -> Status {
     pair.buffers[0].write(0, &[value; 8]);
     pair.post(9, SendOp::Write(RemoteAddr { addr, rkey }), 8);
@@ -34,7 +34,7 @@ fn write(pair: &mut Pair, addr: u64, rkey: Key, value: u8) -> Status {
 }
 
 #[test]
-fn addresses_may_be_chosen_or_count_from_zero() {
+fn a_region_may_have_a_chosen_address_or_be_zero_based() {
     let mut pair = Pair::default();
     let (start, len) = pages(1);
     // SAFETY: leaked pages.
@@ -51,7 +51,7 @@ fn addresses_may_be_chosen_or_count_from_zero() {
 }
 
 #[test]
-fn a_region_is_registered_again_under_another_key() {
+fn reregistration_changes_memory_rights_and_domain() {
     let mut pair = Pair::default();
     let (first, len) = pages(1);
     let (second, _) = pages(1);
@@ -67,7 +67,7 @@ fn a_region_is_registered_again_under_another_key() {
     );
     assert_eq!(write(&mut pair, 0x2000, region.rkey(), 2), OK);
     assert_eq!((byte_at(first, 0), byte_at(second, 0)), (1, 2));
-    // Rights and domain alone; memory stays.
+    // Changes rights and protection domain only; the memory stays.
     let other = pair.rig.devices[1].alloc_pd();
     let change = Reregistration {
         pd: Some(&other),
@@ -80,7 +80,7 @@ fn a_region_is_registered_again_under_another_key() {
     assert_eq!((region.addr(), region.access()), (0x2000, Access::REMOTE_READ));
     assert_eq!(region.rkey(), key, "the memory is the same");
     assert_eq!(write(&mut pair, 0x2000, region.rkey(), 3), Status::RemoteAccess);
-    // What is refused changes nothing.
+    // A refused reregistration changes nothing.
     let key = region.rkey();
     let change = Reregistration { access: Some(Access::REMOTE_WRITE), ..Default::default() };
     // SAFETY: leaked pages.
@@ -95,7 +95,7 @@ fn a_region_is_registered_again_under_another_key() {
 }
 
 #[test]
-fn device_memory_is_reached_by_peers_and_copies() {
+fn device_memory_can_be_copied_and_registered() {
     let mut pair = Pair::default();
     let memory = pair.rig.devices[1].alloc_dm(8192, 64).unwrap();
     assert!(memory.address().is_multiple_of(64));
@@ -106,7 +106,7 @@ fn device_memory_is_reached_by_peers_and_copies() {
     let mut bytes = [0; 16];
     memory.read(4096, &mut bytes);
     assert_eq!(bytes, [5, 5, 5, 5, 7, 7, 7, 7, 7, 7, 7, 7, 5, 5, 5, 5]);
-    // The registration keeps the bytes.
+    // The region keeps the device memory allocated.
     drop(memory);
     assert_eq!(write(&mut pair, 4088, region.rkey(), 8), OK);
     let memory = pair.rig.devices[1].alloc_dm(64, 1).unwrap();
@@ -115,9 +115,9 @@ fn device_memory_is_reached_by_peers_and_copies() {
     assert!(matches!(refused, Err(DeviceError::Limit { limit: 0x10_0000, .. })));
 }
 
-/// A null region takes the part of a message that nobody wants, and gives zeros.
+/// A null region discards the data written to it and reads as zeros.
 #[test]
-fn the_null_region_swallows_and_gives_zeros() {
+fn a_null_region_discards_writes_and_reads_as_zeros() {
     let mut pair = Pair::default();
     let null = [0, 1].map(|end| pair.pds[end].alloc_null_mr().unwrap());
     let half = |region: &MemoryRegion, addr| Sge { addr, length: 300, lkey: region.lkey() };
@@ -139,23 +139,28 @@ fn the_null_region_swallows_and_gives_zeros() {
     pair.buffers[1].read(0, &mut bytes);
     assert!(bytes.iter().all(|&byte| byte == 0), "zeros were written");
     assert_eq!(pair.done(0), [(3, OK)]);
-    assert_eq!(write(&mut pair, 0, null[1].rkey(), 1), Status::RemoteAccess, "not for peers");
+    assert_eq!(
+        write(&mut pair, 0, null[1].rkey(), 1),
+        Status::RemoteAccess,
+        "peers have no access"
+    );
 }
 
-/// Where nothing is mapped the access fails, and the process lives; once something is, it works.
+/// Access to unmapped pages fails without a crash; after they are mapped it works.
 #[test]
-fn on_demand_pages_may_come_and_go() {
+fn on_demand_regions_survive_unmapped_pages() {
     let mut pair = Pair::default();
     let len = 2 * 4096;
     let map = |at: *mut libc::c_void, fixed| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
-        // SAFETY: anonymous pages, at a place of the kernel's choice or over the test's own.
+        // SAFETY: anonymous pages, at an address chosen by the kernel or over pages of this test.
         unsafe { libc::mmap(at, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }
     };
     let start = map(std::ptr::null_mut(), 0);
     assert_ne!(start, libc::MAP_FAILED);
     let access = RW | Access::ON_DEMAND;
-    // SAFETY: an on-demand region promises nothing of its pages; nobody refers to them.
+    // SAFETY: an on-demand region makes no promise about its pages, and there are no references to
+    // them.
     let region = unsafe { pair.pds[1].reg_mr(start.cast(), len, access) }.unwrap();
     let (addr, rkey) = (region.addr(), region.rkey());
     assert_eq!(write(&mut pair, addr + 4092, rkey, 1), OK, "across pages");
@@ -166,25 +171,29 @@ fn on_demand_pages_may_come_and_go() {
     assert_eq!((pair.done(0), byte_at(start.cast(), 0)), (vec![(1, OK)], 5));
     let sge = region.sge(0, 8192);
     pair.pds[1].advise(Advice::PrefetchWrite, &[sge]).unwrap();
-    // SAFETY: the test's own pages, which nobody refers to.
+    // SAFETY: pages of this test without references to them.
     assert_eq!(unsafe { libc::munmap(start, len) }, 0);
-    let gone = pair.pds[1].advise(Advice::Prefetch, &[sge]);
-    assert!(matches!(gone, Err(DeviceError::Access(AccessError::Unmapped))));
+    let unmapped = pair.pds[1].advise(Advice::Prefetch, &[sge]);
+    assert!(matches!(unmapped, Err(DeviceError::Access(AccessError::Unmapped))));
     pair.pds[1].advise(Advice::PrefetchNoFault, &[sge]).unwrap();
     assert_eq!(write(&mut pair, addr, rkey, 2), Status::RemoteAccess);
     let mut pair = Pair::default();
-    // SAFETY: as above; the whole address space, wherever something is.
+    // SAFETY: an on-demand region over the whole address space, as above.
     let all = unsafe { pair.pds[1].reg_mr(std::ptr::null_mut(), usize::MAX, access) }.unwrap();
     let word = Box::leak(Box::new(0u64));
     let at = std::ptr::from_mut(word).expose_provenance() as u64;
     assert_eq!(write(&mut pair, at, all.rkey(), 3), OK);
-    // SAFETY: leaked, and nothing is under way.
+    // SAFETY: leaked memory; no transfer is in progress.
     assert_eq!(unsafe { std::ptr::from_mut(word).read_volatile() }, 0x0303_0303_0303_0303);
-    assert_eq!(write(&mut pair, 0x10, all.rkey(), 3), Status::RemoteAccess, "nothing is there");
+    assert_eq!(
+        write(&mut pair, 0x10, all.rkey(), 3),
+        Status::RemoteAccess,
+        "nothing is mapped there"
+    );
 }
 
 #[test]
-fn advice_is_checked() {
+fn advice_checks_key_bounds_and_rights() {
     let pair = Pair::default();
     let pd = &pair.pds[1];
     let read_only = pd.alloc_buffer(64, Access::NONE).unwrap();
@@ -204,7 +213,7 @@ fn advice_is_checked() {
 }
 
 #[test]
-fn rights_that_cannot_be_given() {
+fn invalid_access_rights_are_refused() {
     let pair = Pair::default();
     for access in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC, Access::FLUSH_PERSISTENT] {
         let refused = pair.pds[1].alloc_buffer(64, access);

@@ -1,5 +1,5 @@
-//! Many QPs, and several cores: what a QP costs, ten thousand of them on one core, and frames that arrive
-//! at a core that does not own their QP.
+//! Many QPs and several cores: the memory of a QP, ten thousand QPs on one core, and frames that
+//! arrive at a core that does not own their QP.
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
@@ -21,13 +21,13 @@ use feroce_wire::Psn;
 #[global_allocator]
 static ALLOCATOR: CountingAlloc = CountingAlloc;
 
-/// What a QP may cost, besides its rings, in bytes.
+/// Maximum memory of a QP without its rings, in bytes.
 const QP_BUDGET: usize = 2048;
 
-/// Bytes that each QP sends, and writes.
+/// Bytes that each QP sends and writes.
 const CELL: usize = 64;
 
-/// Two devices whose cores are joined by a cable each: core `n` to core `n`.
+/// Creates two devices. Core `n` of one is connected to core `n` of the other.
 fn devices(config: &DeviceConfig) -> [Device; 2] {
     let arena = Arena::new(64 << 20).unwrap();
     let mut ports: [Vec<Box<dyn Port>>; 2] = [Vec::new(), Vec::new()];
@@ -51,11 +51,11 @@ fn config(cores: usize, driver: Driver, max_qp: u32) -> DeviceConfig {
 struct End {
     cq: CompletionQueue,
     qps: Vec<QueuePair>,
-    /// What each QP sends, then what each receives by SEND, then what each is written.
+    /// Three parts: data that each QP sends, data received by SEND, and the target of WRITEs.
     buffer: Buffer,
 }
 
-/// Offsets of the three parts of a buffer for QP `index` of `count`.
+/// Returns the offsets in the three parts of a buffer for QP `index` of `count`.
 fn cells(index: usize, count: usize) -> [u64; 3] {
     [0, 1, 2].map(|part| ((part * count + index) * CELL) as u64)
 }
@@ -85,7 +85,7 @@ fn pattern(end: usize, qp: usize) -> Vec<u8> {
     (0..CELL).map(|at| u8::try_from((end * 101 + qp * 7 + at) % 251).unwrap()).collect()
 }
 
-/// Every QP of both ends posts a receive, a SEND and a WRITE. `to` as for [`connect`], for both ends.
+/// Posts a receive, a SEND and a WRITE on every QP. `to` as for [`connect`], for both ends.
 fn post_all(ends: &mut [End; 2], to: &impl Fn(usize) -> usize) {
     let count = ends[0].qps.len();
     for from in 0..2 {
@@ -110,7 +110,7 @@ fn post_all(ends: &mut [End; 2], to: &impl Fn(usize) -> usize) {
     }
 }
 
-/// Runs until three completions of each QP have come to both ends, all of them successes.
+/// Runs until every QP of both ends has three successful completions.
 fn complete_all(ends: &[End; 2], mut turn: impl FnMut()) {
     let mut left = ends.each_ref().map(|end| vec![3; end.qps.len()]);
     let mut missing: usize = 3 * left.iter().map(Vec::len).sum::<usize>();
@@ -134,7 +134,7 @@ fn complete_all(ends: &[End; 2], mut turn: impl FnMut()) {
     assert!(left.iter().flatten().all(|&left| left == 0));
 }
 
-/// Every byte is where it belongs.
+/// Checks every byte that was sent or written.
 fn check_all(ends: &[End; 2], to: &impl Fn(usize) -> usize) {
     let count = ends[0].qps.len();
     let mut got = vec![0; CELL];
@@ -150,7 +150,7 @@ fn check_all(ends: &[End; 2], to: &impl Fn(usize) -> usize) {
 }
 
 #[test]
-fn a_qp_costs_at_most_2_kib_besides_its_rings() {
+fn a_qp_takes_at_most_2_kib_without_its_rings() {
     const COUNT: u32 = 1024;
     let device_heap = |max_qp| {
         let config = config(1, Driver::Manual, max_qp);
@@ -166,7 +166,8 @@ fn a_qp_costs_at_most_2_kib_besides_its_rings() {
     let before = devices[0].arena_stats().used;
     let ((), used) = heap_use_of(|| {
         for n in 0..2 {
-            ends[n].qps.reserve_exact(COUNT as usize); // The program's handles count, too.
+            // The program's handles are part of the count.
+            ends[n].qps.reserve_exact(COUNT as usize);
             let init = QpInit { max_send_wr: 1, max_recv_wr: 1, ..QpInit::new(&init_cq[n]) };
             let make = |_| pds[n].create_qp(&init).unwrap();
             ends[n].qps.extend((0..COUNT).map(make));
@@ -177,17 +178,17 @@ fn a_qp_costs_at_most_2_kib_besides_its_rings() {
     let slots = (devices[0].arena_stats().used - before) / COUNT as usize;
     let ring_heads = 2 * heap_of_a_ring();
     println!(
-        "a QP: {} B on the heap and {per_slot} B of its core's tables; its rings: {ring_heads} B on \
-         the heap and {slots} B of the arena",
+        "a QP: {} B on the heap and {per_slot} B of its core's tables; its rings: \
+         {ring_heads} B on the heap and {slots} B of the arena",
         per_qp - ring_heads
     );
-    assert!(per_slot > 0 && per_qp > ring_heads && ring_heads > 0, "something was counted");
-    assert!(slots >= 2 * 64, "what is posted lies in the arena");
+    assert!(per_slot > 0 && per_qp > ring_heads && ring_heads > 0, "the allocator counts");
+    assert!(slots >= 2 * 64, "work queue entries are in the arena");
     let cost = usize::try_from(per_qp + per_slot - ring_heads).unwrap();
     assert!(cost <= QP_BUDGET, "{cost} B");
 }
 
-/// The part of a work queue that is not in the arena: its head and tail, a cache line each.
+/// Returns the memory of a work queue outside the arena: its head and tail, one cache line each.
 fn heap_of_a_ring() -> i64 {
     let arena = Arena::new(2 << 20).unwrap();
     let (_ring, used) = heap_use_of(|| work_ring::<SendWqe>(&arena, 1, 0).unwrap());
@@ -211,20 +212,21 @@ fn ten_thousand_qps_work_on_one_core() {
     });
     check_all(&ends, &same);
     for device in &devices {
-        assert_eq!(device.counter(Counter::LocalAckTimeoutErr), 0, "no QP was left waiting");
+        assert_eq!(device.counter(Counter::LocalAckTimeoutErr), 0, "no QP timed out");
         assert!(device.poll_event().is_none_or(|event| {
             matches!(event, feroce_engine::verbs::AsyncEvent::CommunicationEstablished(_))
         }));
     }
 }
 
-/// Connections from each core to the other: what arrives at a port belongs to the other core's QPs.
+/// Returns the index of the peer QP of QP `n`. The peer QP belongs to the other core, so frames
+/// arrive at a port of the core that does not own the QP.
 fn cross(n: usize) -> usize {
     n ^ 1
 }
 
 #[test]
-fn frames_for_the_other_core_are_handed_over() {
+fn frames_for_another_core_are_handed_over() {
     const COUNT: u32 = 256;
     let devices = devices(&config(2, Driver::Manual, COUNT));
     let mut ends = [0, 1].map(|n| end(&devices[n], COUNT));
@@ -244,7 +246,7 @@ fn frames_for_the_other_core_are_handed_over() {
         assert_eq!(
             handed_over,
             device.counter(Counter::PortRcvPackets),
-            "all came to the wrong core"
+            "all frames arrived at the other core"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! A port that has no room: what waits for one that moves nothing ends in an error, and what waits for a slow one waits.
+//! A port without room for frames: QPs behind a port that moves no frame end in an error; QPs
+//! behind a slow port wait.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -15,10 +16,10 @@ use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Sta
 use feroce_tests::{addresses, gid, manual_config};
 use feroce_wire::{Key, Psn, Qpn};
 
-/// Frames that the port takes before it is full: nobody takes them out at the other end.
+/// Number of frames that the port takes before it is full. The other end does not read them.
 const SLOTS: usize = 16;
 
-/// A device on a port that nobody empties, in virtual time.
+/// A device on a port whose other end does not read, in virtual time.
 struct Sender {
     device: Device,
     cq: CompletionQueue,
@@ -29,7 +30,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// On a port that moves nothing once it is full, or on one that is slow.
+    /// Creates the device on a port that moves no frame once it is full, or on a slow port.
     fn new(is_slow: bool) -> Self {
         let arena = Arena::new(64 << 20).unwrap();
         let (inner, far) =
@@ -43,7 +44,8 @@ impl Sender {
         Self { device, cq, far, done: Vec::new(), millisecond: 0, _arena: arena }
     }
 
-    /// A QP whose peer is silent: with `timeout` 10 for 4.2 ms, four times; with 0 for ever.
+    /// Connects a QP whose peer does not respond. With `timeout` 10 it gives up after four timeouts
+    /// of 4.2 ms; with 0 it never gives up.
     fn connect(&self, qpn: u32, timeout: u8) -> QueuePair {
         let mut qp = self.device.alloc_pd().create_qp(&QpInit::new(&self.cq)).unwrap();
         let mut peer = qp.endpoint(Psn::new(1), 1).unwrap();
@@ -53,7 +55,7 @@ impl Sender {
         qp
     }
 
-    /// Turns until the millisecond `end`.
+    /// Runs until the time `end`, in milliseconds.
     fn run(&mut self, end: u64) {
         while self.millisecond < end {
             self.millisecond += 1;
@@ -75,10 +77,11 @@ fn post(qp: &mut QueuePair, wr_ids: std::ops::Range<u64>) {
     }
 }
 
-/// As behind a qdisc that holds everything: what has left is not acknowledged, its retries do not leave, nor does the first request
-/// of a QP that comes later. Both end in an error, at the time that their attributes say, and 20 ms once.
+/// As behind a qdisc that holds back every frame: sent packets are not acknowledged and their
+/// retries cannot be sent, nor can the first request of a QP that posts later. Both QPs must end in
+/// an error after the time that their attributes give, plus 20 ms once.
 #[test]
-fn what_waits_for_a_port_that_moves_nothing_ends() {
+fn requests_behind_a_port_that_moves_no_frame_end_in_an_error() {
     let mut sender = Sender::new(false);
     let (mut first, mut later) = (sender.connect(17, 10), sender.connect(18, 10));
     post(&mut first, 0..64);
@@ -92,9 +95,9 @@ fn what_waits_for_a_port_that_moves_nothing_ends() {
     assert_eq!(sender.done.len(), 65);
 }
 
-/// What has left is not acknowledged, and ends; what has not left waits for its turn.
+/// The QP whose packets were sent times out; the QP whose packet could not be sent yet does not.
 #[test]
-fn what_waits_for_a_slow_port_waits() {
+fn requests_behind_a_slow_port_wait() {
     let mut sender = Sender::new(true);
     let (mut first, mut later) = (sender.connect(17, 10), sender.connect(18, 10));
     post(&mut first, 0..16);
@@ -105,9 +108,9 @@ fn what_waits_for_a_slow_port_waits() {
     assert!(sender.done.iter().all(|(wr_id, ..)| *wr_id < 16), "{:?}", sender.done);
 }
 
-/// A QP that is drained begins nothing: what it has not begun is not late.
+/// A QP in SQD starts no request, so an unsent request must not time out.
 #[test]
-fn a_drained_qp_behind_a_stuck_port_is_not_late() {
+fn a_drained_qp_behind_a_stuck_port_does_not_time_out() {
     let mut sender = Sender::new(false);
     let (mut first, mut drained) = (sender.connect(17, 10), sender.connect(18, 10));
     post(&mut first, 0..16);
@@ -121,9 +124,10 @@ fn a_drained_qp_behind_a_stuck_port_is_not_late() {
     assert!(sender.done.iter().all(|(wr_id, ..)| *wr_id < 16), "{:?}", sender.done);
 }
 
-/// The port goes on before the end of the timer that ran while it was stuck: a packet that leaves then has the whole time.
+/// The port moves frames again before the end of the timer that ran while the port was stuck. A
+/// packet that is sent then has its full timeout.
 #[test]
-fn a_packet_that_leaves_late_has_its_whole_timeout() {
+fn a_packet_that_is_sent_late_has_its_full_timeout() {
     let mut sender = Sender::new(false);
     let (mut first, mut later) = (sender.connect(17, 0), sender.connect(18, 10));
     post(&mut first, 0..16);
@@ -138,5 +142,5 @@ fn a_packet_that_leaves_late_has_its_whole_timeout() {
     sender.run(29);
     assert_eq!(timeouts(&sender), before);
     sender.run(30);
-    assert!(timeouts(&sender) > before, "it left, and nobody answers");
+    assert!(timeouts(&sender) > before, "the packet was sent and is not acknowledged");
 }

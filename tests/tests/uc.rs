@@ -1,5 +1,5 @@
-//! The unreliable connection service: nothing is acknowledged, a message that misses a packet is dropped
-//! whole, and what fails at the sender stops its send queue only.
+//! The UC service: nothing is acknowledged, a message with a lost packet is dropped whole, and an
+//! error at the sender stops its send queue only.
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::PostError;
@@ -26,7 +26,7 @@ fn to(state: QpState) -> QpAttributes {
 }
 
 #[test]
-fn messages_cross_and_nothing_comes_back() {
+fn messages_arrive_and_nothing_is_acknowledged() {
     let mut pair = pair();
     let bytes: Vec<u8> = (0..600u32).map(|n| n.to_le_bytes()[0]).collect();
     pair.buffers[0].write(0, &bytes);
@@ -37,7 +37,7 @@ fn messages_cross_and_nothing_comes_back() {
     pair.post(4, SendOp::WriteImm(pair.remote(2000), 5), 300);
     pair.rig.devices[0].turn(pair.rig.now);
     let sent = [(1, Status::Success), (2, Status::Success), (4, Status::Success)];
-    assert_eq!(pair.done(0), sent, "done as soon as they have left");
+    assert_eq!(pair.done(0), sent, "complete as soon as they were sent");
     pair.run(20);
     let packets = [
         "> UC Send First 100",
@@ -67,7 +67,8 @@ fn messages_cross_and_nothing_comes_back() {
     assert_eq!(pair.rig.next_event(), None, "no timer runs");
 }
 
-/// Whichever packet is lost, the message is gone, its receive serves the next one, and nobody is told.
+/// Whichever packet is lost, the message is dropped, its receive is used by the next message, and
+/// nobody is notified.
 #[test]
 fn a_lost_packet_drops_its_message() {
     let rows: [(u32, &[(Counter, u64)]); 3] = [
@@ -91,9 +92,10 @@ fn a_lost_packet_drops_its_message() {
     }
 }
 
-/// A WRITE whose end is lost has written what came; one whose beginning is lost writes nothing.
+/// A WRITE whose last packets are lost has written the first ones; a WRITE whose first packet is
+/// lost writes nothing.
 #[test]
-fn a_lost_packet_ends_a_write() {
+fn a_write_stops_at_a_lost_packet() {
     for (psn, written) in [(100, 0), (101, 256), (102, 512)] {
         let mut pair = pair();
         pair.buffers[0].write(0, &[0xee; 600]);
@@ -110,7 +112,7 @@ fn a_lost_packet_ends_a_write() {
 }
 
 #[test]
-fn a_message_that_begins_before_the_last_has_ended_replaces_it() {
+fn a_new_message_replaces_an_incomplete_one() {
     let mut pair = pair();
     pair.post_recv(7, 1000);
     pair.inject(&Crafted::new(Opcode::UC_SEND_FIRST, 100, &[1; 256]));
@@ -124,10 +126,10 @@ fn a_message_that_begins_before_the_last_has_ended_replaces_it() {
 }
 
 #[test]
-fn what_rc_would_refuse_is_dropped() {
+fn requests_that_rc_refuses_are_dropped() {
     let bad =
         |pair: &Pair| RemoteAddr { rkey: Key(pair.remote(0).rkey.value() ^ 1), ..pair.remote(0) };
-    // What is sent, and how it is counted; packets behind the first are discarded.
+    // What is sent, and the expected counters. Packets after the first are discarded.
     type Case = (&'static str, fn(&Pair, RemoteAddr) -> (SendOp, u32), &'static [(Counter, u64)]);
     let cases: [Case; 3] = [
         (
@@ -157,7 +159,7 @@ fn what_rc_would_refuse_is_dropped() {
         pair.post_recv(7, 100);
         pair.post(2, SendOp::Send, 10);
         pair.run(20);
-        assert_eq!(pair.done(1), [(7, Status::Success)], "{what}: it goes on");
+        assert_eq!(pair.done(1), [(7, Status::Success)], "{what}: the QP still works");
         assert!(pair.packets().iter().all(|line| line.starts_with('>')), "{what}");
     }
 }
@@ -175,7 +177,7 @@ fn a_message_longer_than_its_receive_is_dropped() {
 }
 
 #[test]
-fn a_receive_that_names_bad_memory_breaks_the_qp() {
+fn a_receive_with_invalid_memory_moves_the_qp_to_err() {
     let mut pair = pair();
     let read_only = pair.pds[1].alloc_buffer(4096, Access::REMOTE_READ).unwrap();
     let sges = [read_only.region().sge(0, 100)];
@@ -188,7 +190,7 @@ fn a_receive_that_names_bad_memory_breaks_the_qp() {
 }
 
 #[test]
-fn operations_that_need_an_answer_are_refused_at_posting() {
+fn operations_that_need_a_response_are_refused_at_posting() {
     let mut pair = pair();
     let remote = pair.remote(0);
     let sges = [pair.buffers[0].region().sge(0, 8)];
@@ -204,7 +206,7 @@ fn operations_that_need_an_answer_are_refused_at_posting() {
     assert_eq!(pair.qps[0].sends_posted(), 0);
 }
 
-/// The send queue stops and is flushed, receiving goes on, and RTS makes the queue work again.
+/// The send queue is flushed, receiving continues, and RTS enables the send queue again.
 #[test]
 fn a_failed_send_stops_the_send_queue_only() {
     let mut pair = pair();
@@ -226,7 +228,7 @@ fn a_failed_send_stops_the_send_queue_only() {
     let (op, data) = (SendOp::Send, Data::Sges(&from));
     pair.qps[1].post_send(&SendRequest { wr_id: 5, op, data, flags: SIGNALED }).unwrap();
     pair.run(10);
-    assert_eq!(pair.done(0), [(9, Status::Success)], "it receives");
+    assert_eq!(pair.done(0), [(9, Status::Success)], "receiving continues");
 
     pair.qps[0].modify(&to(QpState::Rts)).unwrap();
     pair.packets();
@@ -237,9 +239,10 @@ fn a_failed_send_stops_the_send_queue_only() {
     assert_eq!((pair.done(0), pair.done(1)[1]), (vec![(6, Status::Success)], (7, Status::Success)));
 }
 
-/// Memory that goes away in the middle of a message: its PSNs are not used for another.
+/// Memory is deregistered in the middle of a message: the remaining PSNs of the message are
+/// skipped.
 #[test]
-fn a_message_cut_short_keeps_its_psns() {
+fn an_aborted_message_uses_up_its_psns() {
     let mut pair = pair();
     let region = pair.pds[0].alloc_buffer(1 << 14, Access::NONE).unwrap();
     let sges = [region.region().sge(0, 40 * 256)];
@@ -259,7 +262,7 @@ fn a_message_cut_short_keeps_its_psns() {
 }
 
 #[test]
-fn packets_of_other_services_are_not_for_it() {
+fn packets_of_other_services_are_dropped() {
     let mut pair = pair();
     pair.post_recv(7, 100);
     pair.inject(&Crafted::new(Opcode::RC_SEND_ONLY, 100, &[0; 8]));
@@ -270,7 +273,7 @@ fn packets_of_other_services_are_not_for_it() {
 }
 
 #[test]
-fn the_first_packet_is_an_event_and_a_drain_is_immediate() {
+fn a_drain_is_immediate() {
     let mut pair = pair();
     pair.qps[0]
         .modify(&QpAttributes { en_sqd_async_notify: Some(true), ..to(QpState::Sqd) })

@@ -26,20 +26,20 @@ fn group(text: &str) -> Gid {
 
 #[test]
 fn a_datagram_arrives_behind_its_network_header() {
-    // GID index, the peer's GID, where the IP header is in the frame, VLAN.
-    let ways = [
+    // Local GID index, GID of the peer, position of the IP header in the frame, VLAN.
+    let paths = [
         (0, gid(1), 14..34, None),
         (1, gid_v6(1), 14..54, None),
         (2, gid_vlan(1), 18..38, Some(VLAN)),
     ];
-    for (index, peer, header, vlan) in ways {
+    for (index, peer, header, vlan) in paths {
         let mut net = Datagrams::default();
         let (mut a, mut b) = (net.qp(0), net.qp(1));
         let path = Path { service_level: 5, hop_limit: 9, ..Path::new(peer, index) };
         let ah = net.pds[0].create_ah(&path).unwrap();
         b.receive(1);
         a.send(SendOp::SendImm(0x0102_0304), b"hello", &ah, b.qp.qpn()).unwrap();
-        drop(ah); // The request has what it needs.
+        drop(ah); // The posted request does not need it any more.
         net.run();
         let done = a.done();
         assert_eq!((done.len(), done[0].status), (1, Status::Success));
@@ -65,7 +65,7 @@ fn a_datagram_arrives_behind_its_network_header() {
 }
 
 #[test]
-fn order_and_numbers() {
+fn datagrams_keep_their_order_and_have_consecutive_psns() {
     let mut net = Datagrams::default();
     let (mut a, mut b) = (net.qp(0), net.qp(1));
     let ah = net.ah(0, gid(1), 0);
@@ -82,7 +82,7 @@ fn order_and_numbers() {
 }
 
 #[test]
-fn a_wrong_key_keeps_a_datagram_out() {
+fn a_datagram_with_a_wrong_qkey_is_dropped() {
     let mut net = Datagrams::default();
     let (mut a, mut b) = (net.qp(0), net.qp(1));
     let ah = net.ah(0, gid(1), 0);
@@ -90,7 +90,7 @@ fn a_wrong_key_keeps_a_datagram_out() {
     a.send_with_key(SendOp::Send, b"wrong", &ah, b.qp.qpn(), Qkey(1)).unwrap();
     net.run();
     assert_eq!((b.done(), net.count(1, Counter::QkeyViolations)), (vec![], 1));
-    // A controlled key of the program's choice is not sent: the QP's own is.
+    // A Q_Key with the high bit set is replaced by the QP's own Q_Key.
     let controlled = Qkey(0x8000_0001);
     a.send_with_key(SendOp::Send, b"own", &ah, b.qp.qpn(), controlled).unwrap();
     net.run();
@@ -100,7 +100,7 @@ fn a_wrong_key_keeps_a_datagram_out() {
 }
 
 #[test]
-fn a_datagram_is_one_packet() {
+fn a_datagram_longer_than_one_packet_is_refused() {
     let mut net = Datagrams::default();
     let (mut a, mut b) = (net.qp(0), net.qp(1));
     let ah = net.ah(0, gid(1), 0);
@@ -116,7 +116,7 @@ fn a_datagram_is_one_packet() {
 }
 
 #[test]
-fn datagrams_that_find_no_place_are_dropped() {
+fn datagrams_without_a_large_enough_receive_are_dropped() {
     let mut net = Datagrams::default();
     let (mut a, mut b) = (net.qp(0), net.qp(1));
     let ah = net.ah(0, gid(1), 0);
@@ -130,12 +130,12 @@ fn datagrams_that_find_no_place_are_dropped() {
     assert_eq!((b.done(), net.count(1, Counter::RespLocalLengthError)), (vec![], 1));
     a.send(SendOp::Send, b"four", &ah, b.qp.qpn()).unwrap();
     net.run();
-    assert_eq!((b.done()[0].wr_id, a.done().len()), (7, 3), "the receive was still there");
+    assert_eq!((b.done()[0].wr_id, a.done().len()), (7, 3), "the receive was not consumed");
 }
 
-/// A GRH that ends in one entry and a payload that begins in the next.
+/// The GRH fills the first entry, the payload goes to the second.
 #[test]
-fn a_receive_of_two_entries() {
+fn a_receive_may_have_two_entries() {
     let mut net = Datagrams::default();
     let (mut a, mut b) = (net.qp(0), net.qp(1));
     let ah = net.ah(0, gid(1), 0);
@@ -153,7 +153,7 @@ fn a_receive_of_two_entries() {
 }
 
 #[test]
-fn requests_that_do_not_fit_the_service() {
+fn requests_that_ud_does_not_support_are_refused() {
     let net = Datagrams::default();
     let mut a = net.qp(0);
     let ah = net.ah(0, gid(1), 0);
@@ -166,8 +166,8 @@ fn requests_that_do_not_fit_the_service() {
     let request = SendRequest { wr_id: 1, op: SendOp::Send, data, flags };
     assert_eq!(a.qp.post_send(&request), Err(PostError::Destination));
 
-    let stranger = net.rig.devices[0].alloc_pd();
-    let other = stranger.create_ah(&Path::new(gid(1), 0)).unwrap();
+    let other_pd = net.rig.devices[0].alloc_pd();
+    let other = other_pd.create_ah(&Path::new(gid(1), 0)).unwrap();
     assert_eq!(a.send(SendOp::Send, b"", &other, Qpn::masked(5)), Err(PostError::Foreign));
 
     let mut pair = Pair::default();
@@ -211,7 +211,7 @@ fn a_failed_send_stops_the_send_queue_only() {
 }
 
 #[test]
-fn err_flushes_and_reset_forgets() {
+fn err_flushes_and_reset_clears_the_qp() {
     let mut net = Datagrams::default();
     let mut a = net.qp(0);
     let ah = net.ah(0, gid(1), 0);
@@ -232,14 +232,14 @@ fn err_flushes_and_reset_forgets() {
 }
 
 #[test]
-fn there_is_one_qp_1() {
+fn there_is_one_qp_1_per_device() {
     let mut net = Datagrams::default();
     let mut a = net.qp(0);
     let ah = net.ah(0, gid(1), 0);
     let mad = [0x5a; 256];
     a.send_with_key(SendOp::Send, &mad, &ah, Qpn::GSI, Qkey(5)).unwrap();
     net.run();
-    assert_eq!(net.count(1, Counter::RxDiscards), 1, "nobody is there");
+    assert_eq!(net.count(1, Counter::RxDiscards), 1, "there is no QP 1");
 
     let make = |end: usize| {
         let cq = net.rig.devices[end].create_cq(64).unwrap();
@@ -276,7 +276,7 @@ fn every_member_of_a_group_gets_a_copy() {
         let group = group(name);
         for member in others.iter().take(2).chain([&sender, &own]) {
             member.qp.attach_multicast(group).unwrap();
-            member.qp.attach_multicast(group).unwrap(); // Once is enough.
+            member.qp.attach_multicast(group).unwrap(); // Attaching again has no effect.
         }
         for qp in others.iter_mut().chain([&mut sender, &mut own]) {
             qp.receive(4);
@@ -295,7 +295,7 @@ fn every_member_of_a_group_gets_a_copy() {
             assert_eq!(done.len(), usize::from(at < 2), "{name}: member {at}");
             assert!(done.iter().all(|done| qp.received(done).1 == b"to all"), "{name}");
         }
-        assert_eq!(own.done().len(), 1, "{name}: a neighbour on the same device");
+        assert_eq!(own.done().len(), 1, "{name}: another QP of the same device");
         assert_eq!(sender.done().len(), 2, "{name}: sent, and received itself");
         assert_eq!(net.count(0, Counter::LoopedBack), 1, "{name}");
 
@@ -310,7 +310,7 @@ fn every_member_of_a_group_gets_a_copy() {
 }
 
 #[test]
-fn a_sender_may_block_what_it_sends_itself() {
+fn a_sender_may_block_its_own_multicast() {
     let mut net = Datagrams::default();
     let mut sender = net.qp_with(0, |init| init.block_own_multicast = true);
     let (mut own, mut other) = (net.qp(0), net.qp(1));
@@ -323,7 +323,7 @@ fn a_sender_may_block_what_it_sends_itself() {
     sender.send(SendOp::Send, b"not to me", &ah, Qpn::MULTICAST).unwrap();
     net.run();
     assert_eq!((sender.done().len(), own.done().len(), other.done().len()), (1, 1, 1));
-    // Another host may have a QP of the same number.
+    // Another host may have a QP with the same number.
     assert_eq!(sender.qp.qpn(), other.qp.qpn());
     other.send(SendOp::Send, b"to you", &back, Qpn::MULTICAST).unwrap();
     net.run();
@@ -331,7 +331,7 @@ fn a_sender_may_block_what_it_sends_itself() {
 }
 
 #[test]
-fn groups_have_rules() {
+fn invalid_multicast_requests_and_packets_are_refused() {
     let mut net = Datagrams::default();
     let (mut a, mut b) = (net.qp(0), net.qp(1));
     let refused = a.qp.attach_multicast(gid(1));
@@ -340,7 +340,7 @@ fn groups_have_rules() {
     let refused = pair.qps[0].attach_multicast(group(GROUP));
     assert!(matches!(refused, Err(DeviceError::NotDatagram)));
 
-    // Nobody is a member; a member's number with a group's address; the group's number with a host's address.
+    // Without a member; with the multicast QPN and a unicast address; with a wrong Q_Key.
     b.receive(3);
     let (to_group, to_host) = (net.ah(0, group(GROUP), 0), net.ah(0, gid(1), 0));
     a.send(SendOp::Send, b"1", &to_group, Qpn::MULTICAST).unwrap();

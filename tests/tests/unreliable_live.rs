@@ -1,5 +1,5 @@
-//! Datagrams, multicast and traffic at home over the kernel's ports: the host joins and leaves groups, the
-//! ports let their frames in. Live, in network namespaces; needs root.
+//! UD, multicast and loopback over the ports of the kernel: the host joins and leaves groups, and
+//! the ports receive their frames. Live, in network namespaces; needs root.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,7 +17,8 @@ use feroce_wire::{Psn, Qpn};
 const PORTS: [PortKind; 2] = [PortKind::AfXdp, PortKind::Packet];
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A device of end `end` and a UD QP. Calls that touch the host are made on the test's thread, in `end`.
+/// A device on end `end` with a UD QP. Calls that use the host's network run on the test's thread,
+/// in the namespace of `end`.
 struct Host {
     end: usize,
     device: Device,
@@ -35,7 +36,7 @@ fn host(net: &Net, end: usize, port: PortKind) -> Host {
 }
 
 impl Host {
-    /// The index of its GID of the family of `to`.
+    /// Returns the index of the GID of the same IP version as `to`.
     fn gid_index(&self, to: Gid) -> u32 {
         let family = |gid: Gid| gid.ip().is_ipv4();
         let own = self.device.gids();
@@ -48,12 +49,12 @@ impl Host {
         self.datagrams.send(SendOp::Send, payload, &ah, qpn).expect("room");
     }
 
-    /// Waits for `count` datagrams; their payloads.
+    /// Waits for `count` datagrams and returns their payloads.
     fn receive(&mut self, count: usize) -> Vec<Vec<u8>> {
         let start = Instant::now();
         let mut payloads = Vec::new();
         while payloads.len() < count {
-            assert!(start.elapsed() < PATIENCE, "{} of {count} datagrams came", payloads.len());
+            assert!(start.elapsed() < PATIENCE, "{} of {count} datagrams arrived", payloads.len());
             for done in self.datagrams.done() {
                 assert_eq!(done.status, Status::Success);
                 if done.datagram.is_some() {
@@ -65,7 +66,7 @@ impl Host {
     }
 }
 
-/// The groups that the host is a member of on its interface, as `ip` lists them.
+/// Returns the multicast groups of the host's interface, as `ip` lists them.
 fn memberships(net: &Net, end: usize) -> String {
     net.enter(end);
     let shown = Command::new("ip").args(["maddress", "show", "dev", INTERFACES[end]]).output();
@@ -73,7 +74,7 @@ fn memberships(net: &Net, end: usize) -> String {
 }
 
 #[test]
-fn datagrams_and_groups_between_hosts() {
+fn datagrams_and_multicast_groups_work_between_hosts() {
     for port in PORTS {
         let Some(net) = Net::new() else { return };
         let mut hosts = [0, 1].map(|end| host(&net, end, port));
@@ -106,9 +107,9 @@ fn datagrams_and_groups_between_hosts() {
     }
 }
 
-/// Two QPs of one device; the link sees nothing of it.
+/// Two QPs of one device. No frame may appear on the link.
 #[test]
-fn traffic_at_home() {
+fn loopback_traffic_stays_off_the_link() {
     for port in PORTS {
         let Some(net) = Net::new() else { return };
         let mut host = host(&net, 0, port);
@@ -136,7 +137,7 @@ fn traffic_at_home() {
             if let Some(done) = cqs[0].poll_one() {
                 break done;
             }
-            assert!(start.elapsed() < PATIENCE, "{port}: the WRITE does not end");
+            assert!(start.elapsed() < PATIENCE, "{port}: the WRITE does not complete");
         };
         assert_eq!(done.status, Status::Success, "{port}");
         let mut last = [0];

@@ -1,4 +1,4 @@
-//! The extended reliable connection service: one receiving QP for all shared receive queues of a domain.
+//! The XRC service: one target QP receives for all shared receive queues of an XRC domain.
 
 use feroce_engine::device::{
     Buffer, CompletionQueue, ConnectOptions, PostError, ProtectionDomain, QpInit, QueuePair,
@@ -15,7 +15,7 @@ use feroce_wire::{Packet, PathMtu, Psn, Transport};
 
 const OK: Status = Status::Success;
 
-/// A shared receive queue with what counts for it.
+/// A shared receive queue with its CQ, protection domain and buffer.
 struct Queue {
     pd: ProtectionDomain,
     cq: CompletionQueue,
@@ -23,7 +23,7 @@ struct Queue {
     buffer: Buffer,
 }
 
-/// End 0 sends, end 1 receives for two queues of one domain.
+/// End 0 sends; end 1 receives for two shared receive queues of one XRC domain.
 struct Xrc {
     rig: Rig,
     cq: CompletionQueue,
@@ -93,7 +93,7 @@ fn done(cq: &CompletionQueue) -> Vec<(u64, Status)> {
 }
 
 #[test]
-fn a_message_goes_to_the_queue_that_it_names() {
+fn a_message_goes_to_the_shared_receive_queue_that_it_names() {
     let mut xrc = Xrc::new();
     xrc.rig.wire.set_record(true);
     (0..2).for_each(|queue| xrc.receive(queue, 10 + queue as u64, 1000));
@@ -115,11 +115,11 @@ fn a_message_goes_to_the_queue_that_it_names() {
         assert_eq!(packet.info.transport, Transport::Xrc);
         let names = packet.ext.xrceth.map(|xrc| xrc.srqn);
         let expected = if packet.bth.psn.value() < 103 { second } else { first };
-        assert_eq!(names, (seen.from == 0).then_some(expected), "every request, no answer");
+        assert_eq!(names, (seen.from == 0).then_some(expected), "every request, no response");
     }
 }
 
-/// Every operation, each reaching the memory of its queue's domain, with packets lost.
+/// Every operation reaches memory of the protection domain of its queue, with packet loss.
 #[test]
 fn every_operation_reaches_the_domain_of_its_queue() {
     let mut xrc = Xrc::new();
@@ -143,9 +143,10 @@ fn every_operation_reaches_the_domain_of_its_queue() {
     }
 }
 
-/// READs of two domains are answered from the memory of each, though their answers wait together.
+/// READs for two protection domains are executed in the right one, although their responses wait
+/// together.
 #[test]
-fn answers_keep_their_domain() {
+fn responses_use_the_protection_domain_of_their_queue() {
     let mut xrc = Xrc::new();
     for queue in 0..2 {
         xrc.queues[queue].buffer.write(0, &[u8::try_from(queue).unwrap() + 1; 2000]);
@@ -160,7 +161,7 @@ fn answers_keep_their_domain() {
 }
 
 #[test]
-fn what_a_request_cannot_name() {
+fn requests_with_an_invalid_queue_or_key_are_refused() {
     for case in 0..4 {
         let mut xrc = Xrc::new();
         let elsewhere = xrc.rig.devices[1].open_xrcd();
@@ -171,7 +172,7 @@ fn what_a_request_cannot_name() {
             0 => (SendOp::Send, 0xff_ff00, Status::RemoteInvalidRequest),
             1 => (SendOp::Send, other.id().0, Status::RemoteInvalidRequest),
             2 => (SendOp::Send, plain.id().0, Status::RemoteInvalidRequest),
-            // Memory of the other queue's domain.
+            // Memory of the other queue's protection domain.
             _ => (SendOp::Write(xrc.remote(1)), xrc.srqn(0), Status::RemoteAccess),
         };
         xrc.post(1, op, 4, srqn);
@@ -186,7 +187,7 @@ fn what_a_request_cannot_name() {
 }
 
 #[test]
-fn an_empty_queue_is_not_ready_while_another_is() {
+fn an_empty_queue_causes_an_rnr_nak_even_if_another_has_receives() {
     let mut xrc = Xrc::new();
     xrc.receive(1, 11, 8);
     let srqn = xrc.srqn(0);
@@ -198,13 +199,13 @@ fn an_empty_queue_is_not_ready_while_another_is() {
     assert_eq!((done(&xrc.cq), done(&xrc.queues[0].cq)), (vec![(1, OK)], vec![(10, OK)]));
 }
 
-/// As on one QP, see `an_answer_passes_the_acknowledgement_unless_its_program_slept`: here, the answer is another QP's, whose own
-/// acknowledgement came in ahead of the message.
+/// Like `a_response_message_overtakes_the_ack_unless_the_program_slept`, but the program sends its
+/// response message on another QP, whose own acknowledgement arrived before the request message.
 #[test]
-fn whom_a_message_woke_answers_behind_its_acknowledgement() {
-    let (acknowledgement, answer) = (Transport::Xrc, Transport::Rc);
-    let polls = [answer, acknowledgement];
-    let sleeps = [acknowledgement, answer];
+fn a_woken_program_sends_after_the_acknowledgement() {
+    let (acknowledgement, response) = (Transport::Xrc, Transport::Rc);
+    let polls = [response, acknowledgement];
+    let sleeps = [acknowledgement, response];
     for (notify, expected) in [(None, polls), (Some(Notify::Any), sleeps)] {
         let mut xrc = Xrc::new();
         let cqs = [0, 1].map(|end| xrc.rig.devices[end].create_cq(16).unwrap());
@@ -243,7 +244,7 @@ fn whom_a_message_woke_answers_behind_its_acknowledgement() {
 }
 
 #[test]
-fn each_end_does_its_part_only() {
+fn initiator_and_target_refuse_operations_of_the_other() {
     let mut xrc = Xrc::new();
     let sges = [xrc.source.region().sge(0, 8)];
     let request =
@@ -257,8 +258,9 @@ fn each_end_does_its_part_only() {
     assert_eq!(xrc.tgt.post_recv(&receive), Err(PostError::SharedReceives));
     let cq = xrc.rig.devices[1].create_cq(1).unwrap();
     let target = QpInit { service: Service::XrcTgt, ..QpInit::new(&cq) };
-    assert!(xrc.queues[0].pd.create_qp(&target).is_err(), "a domain is needed");
-    // A queue that went is known no more; one that is in use by nobody has no users.
+    assert!(xrc.queues[0].pd.create_qp(&target).is_err(), "an XRC domain is required");
+    // A destroyed queue is unknown to the target QP. A queue that no QP was created with has no
+    // users.
     assert_eq!(xrc.queues[0].srq.users(), 0);
     let number = xrc.srqn(0);
     let spare = xrc.queues[1].pd.create_xrc_srq(&SrqInit::default(), &xrc.domain, &cq).unwrap();

@@ -12,10 +12,10 @@ use feroce_conform::endpoint::{Failure, failed, feroce};
 use feroce_engine::congestion::Control;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{Device, PortKind};
+use feroce_tests::rxe::capture_checks::{self, CaptureFindings, Deviation};
 use feroce_tests::rxe::case::{Case, Fault};
 use feroce_tests::rxe::faults::{self, Network};
-use feroce_tests::rxe::packets::{self, Deviation, Examined};
-use feroce_tests::rxe::{judge, run, table};
+use feroce_tests::rxe::{cases, external_decoders, run_case};
 
 const USAGE: &str = "usage: rxe --list [FILTER]
        rxe --port KIND --switch NAMESPACE --captures FOLDER --python PROGRAM [--keep] [--repeat N]
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let mut cases = table::cases();
+    let mut cases = cases::cases();
     cases.retain(|case| case.name.contains(&options.filter));
     if options.list {
         cases.iter().for_each(|case| println!("{}", case.name));
@@ -109,7 +109,7 @@ struct Played<'a> {
     result: Result<(), Failure>,
     /// Of the frames between its beginning and the next one's.
     frames: Vec<Frame>,
-    examined: Examined,
+    findings: CaptureFindings,
 }
 
 impl Suite {
@@ -183,8 +183,8 @@ impl Suite {
         if let Err(failure) = &result {
             println!("       {failure}");
         }
-        let (frames, examined) = (Vec::new(), Examined::default());
-        Played { case, began, took, result, frames, examined }
+        let (frames, findings) = (Vec::new(), CaptureFindings::default());
+        Played { case, began, took, result, frames, findings }
     }
 
     fn play_over_network(
@@ -205,7 +205,7 @@ impl Suite {
     fn play_until_met(&self, case: &Case, device: &Device) -> Result<(), Failure> {
         let refused = || device.counter(Counter::RxIcrcEncapsulated);
         let before = refused();
-        for round in 1..=faults::MOST_ROUNDS {
+        for round in 1..=faults::MAX_ROUNDS {
             self.play_or_panic(case, device)?;
             let is_met = case.fault != Some(Fault::Corrupted) || refused() > before;
             if round >= faults::rounds(case) && is_met {
@@ -217,7 +217,7 @@ impl Suite {
 
     /// A panic fails its case, and the suite goes on.
     fn play_or_panic(&self, case: &Case, device: &Device) -> Result<(), Failure> {
-        let play = std::panic::AssertUnwindSafe(|| run::play(case, device, &self.network));
+        let play = std::panic::AssertUnwindSafe(|| run_case::run(case, device, &self.network));
         std::panic::catch_unwind(play).unwrap_or_else(|_| Err(Failure("a panic, see above".into())))
     }
 
@@ -235,7 +235,7 @@ impl Suite {
             }
         }
         for played in played {
-            played.examined = packets::examine(played.case, &played.frames, own_mac);
+            played.findings = capture_checks::check_frames(played.case, &played.frames, own_mac);
         }
         Ok(())
     }
@@ -244,23 +244,26 @@ impl Suite {
     fn judge(&self, played: &mut [Played<'_>]) -> Result<(), Failure> {
         let (right, suspect) =
             (self.captures.join("right.pcap"), self.captures.join("suspect.pcap"));
-        let index_of = |pick: fn(&Examined) -> &[usize]| {
+        let index_of = |pick: fn(&CaptureFindings) -> &[usize]| {
             let frames = |(case, played): (usize, &Played<'_>)| {
-                pick(&played.examined).iter().map(move |&frame| (case, frame)).collect::<Vec<_>>()
+                pick(&played.findings).iter().map(move |&frame| (case, frame)).collect::<Vec<_>>()
             };
             played.iter().enumerate().flat_map(frames).collect::<Vec<_>>()
         };
         let frames_of = |index: &[(usize, usize)]| {
             index.iter().map(|&(case, frame)| &played[case].frames[frame]).collect::<Vec<_>>()
         };
-        let all = index_of(|examined| &examined.right);
+        let all = index_of(|findings| &findings.must_be_valid);
         capture_file::write(&right, frames_of(&all))?;
-        let icrcs = judge::scapy(&self.python, &right)?;
-        let malformed = judge::tshark(&right)?;
-        let doubtful = index_of(|examined| &examined.suspect);
+        let icrcs = external_decoders::scapy(&self.python, &right)?;
+        let malformed = external_decoders::tshark(&right)?;
+        let doubtful = index_of(|findings| &findings.may_be_corrupted);
         capture_file::write(&suspect, frames_of(&doubtful))?;
-        let corrupted =
-            if doubtful.is_empty() { None } else { Some(judge::scapy(&self.python, &suspect)?) };
+        let corrupted = if doubtful.is_empty() {
+            None
+        } else {
+            Some(external_decoders::scapy(&self.python, &suspect)?)
+        };
         println!(
             "scapy computes the ICRC of {} frames: {} wrong; tshark: {} malformed",
             icrcs.frames,
@@ -284,7 +287,7 @@ impl Suite {
             for &number in numbers {
                 let (case, frame) = all[number - 1];
                 let complaint = format!("frame {}: {what}", frame + 1);
-                played[case].examined.complaints.push(complaint);
+                played[case].findings.errors.push(complaint);
             }
         }
         self.judge_cnps(played, &right)?;
@@ -295,7 +298,7 @@ impl Suite {
     /// Has scapy and tshark find every CNP that Feroce sent.
     fn judge_cnps(&self, played: &[Played<'_>], file: &Path) -> Result<(), Failure> {
         let cnps = |played: &'_ Played<'_>| {
-            let frames = played.examined.cnps.iter().map(|&index| played.frames[index].clone());
+            let frames = played.findings.cnps.iter().map(|&index| played.frames[index].clone());
             frames.collect::<Vec<_>>()
         };
         let sent: Vec<_> = played.iter().flat_map(cnps).collect();
@@ -303,7 +306,7 @@ impl Suite {
             return Ok(());
         }
         capture_file::write(file, &sent)?;
-        let [tshark, scapy] = judge::cnps(&self.python, file)?;
+        let [tshark, scapy] = external_decoders::cnps(&self.python, file)?;
         println!("{} CNPs, each as a ConnectX's; tshark finds {tshark}, scapy {scapy}", sent.len());
         match [tshark, scapy] == [sent.len(); 2] {
             true => Ok(()),
@@ -315,7 +318,7 @@ impl Suite {
     fn tell(&self, played: &[Played<'_>], asked: usize, took: Duration) -> bool {
         let mut failed = 0;
         for played in played {
-            let complaints = &played.examined.complaints;
+            let complaints = &played.findings.errors;
             let bad = played.result.is_err() || !complaints.is_empty();
             failed += usize::from(bad);
             for complaint in complaints {
@@ -343,7 +346,7 @@ impl Suite {
     fn tell_deviations(&self, played: &[Played<'_>]) {
         let mut met: BTreeMap<Deviation, (&Played<'_>, usize, &String, usize)> = BTreeMap::new();
         for played in played {
-            for (&deviation, (number, text)) in &played.examined.deviations {
+            for (&deviation, (number, text)) in &played.findings.deviations {
                 met.entry(deviation).or_insert((played, *number, text, 0)).3 += 1;
             }
         }

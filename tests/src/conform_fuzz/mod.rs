@@ -1,6 +1,7 @@
-//! The entry of the fuzz target `check` of `engine/fuzz`: checks arbitrary captures.
+//! Turns fuzz input into captures for the checker. The fuzz target `check` of `engine/fuzz` uses
+//! this module.
 //!
-//! An input is a [`Head`] followed by a capture of any format.
+//! An input is a [`Head`], followed by a capture of any format.
 
 mod mutate;
 mod seal;
@@ -17,41 +18,41 @@ use feroce_conform::trace::Trace;
 
 pub use mutate::mutate;
 
-/// Bit of [`Head::how`]: lengths, checksums and ICRCs of the frames are corrected. Otherwise most
-/// changes end at the ICRC check.
+/// Flag: lengths, checksums and ICRCs of the frames are corrected. Otherwise most mutations end at
+/// the ICRC check.
 pub const SEALED: u8 = 1;
-/// Bit of [`Head::how`]: there are two captures. The input is split at [`Head::cut`]; if it is
-/// shorter, both captures are the same.
+/// Flag: there are two captures. The input is cut in two; if it is shorter than the cut, both
+/// captures are the whole input.
 pub const TWO: u8 = 2;
 const QPN: u8 = 4;
 const FROM: u8 = 8;
 const TO: u8 = 16;
 const FLOW: u8 = 32;
 
-/// The most bytes of a decompressed capture that are checked: 64 KiB of zstd may expand to 2 GiB,
-/// which would test nothing more.
-pub const MOST: u64 = 32 << 20;
+/// Maximum number of unpacked bytes of a capture. 64 KiB of zstd may unpack to 2 GiB, which finds
+/// no more than this.
+pub const MAX_UNPACKED: u64 = 32 << 20;
 
-/// The options at the start of an input.
+/// Header of an input.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Head {
-    /// Bits that enable the following options.
+    /// Flags that say which other fields apply.
     pub how: u8,
-    /// Check only this QP; report only the flow of this number.
+    /// Number of the only QP to check, or index of the only flow to report.
     pub qpn: u8,
-    /// Check only from 2^`from` nanoseconds on.
+    /// Start of the checked time, as a power of two in nanoseconds.
     pub from: u8,
-    /// Check only up to 2^`to` nanoseconds.
+    /// End of the checked time, as a power of two in nanoseconds.
     pub to: u8,
     /// Offset of the second capture.
     pub cut: u16,
 }
 
 impl Head {
-    /// Encoded length, in bytes.
+    /// Length in bytes.
     pub const LEN: usize = 6;
 
-    /// Encodes the options.
+    /// Encodes the header.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let [low, high] = self.cut.to_le_bytes();
         [self.how, self.qpn, self.from, self.to, low, high]
@@ -76,10 +77,10 @@ impl Head {
     }
 }
 
-/// Checks the capture in `data` against the rules, and writes the report in every format.
+/// Checks the capture in `data` against all rules, and writes the report in every format.
 ///
 /// # Panics
-/// If the check panics, or a report cannot be written or is malformed.
+/// If the checker panics, or a report cannot be written or is invalid.
 pub fn feed(data: &[u8]) {
     let Some((head, bytes)) = Head::split(data) else { return };
     let parts = match bytes.split_at_checked(head.cut.into()) {
@@ -109,7 +110,8 @@ pub fn feed(data: &[u8]) {
 
 fn opened(bytes: &[u8], is_sealed: bool) -> Option<Capture> {
     let open = |bytes: Vec<u8>| {
-        Capture::of_source_within(Path::new("fuzz"), Box::new(Cursor::new(bytes)), MOST).ok()
+        Capture::of_source_within(Path::new("fuzz"), Box::new(Cursor::new(bytes)), MAX_UNPACKED)
+            .ok()
     };
     match is_sealed {
         true => open(seal::sealed(open(bytes.to_vec())?)),

@@ -1,15 +1,16 @@
-//! Changes a capture packet by packet, as a network, an endpoint or a faulty card would.
+//! Mutations of a capture, packet by packet: what a network, an endpoint or a defective card could
+//! do.
 
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::Head;
 
-/// Length of a pcap file header, in bytes.
+/// Length of a pcap file header in bytes.
 const FILE: usize = 24;
-/// Length of a pcap record header, in bytes.
+/// Length of a pcap record header in bytes.
 const RECORD: usize = 16;
-/// Magic numbers of little-endian files, with microseconds and with nanoseconds.
+/// Magic numbers of little-endian pcap files with microseconds and with nanoseconds.
 const MAGICS: [[u8; 4]; 2] = [[0xd4, 0xc3, 0xb2, 0xa1], [0x4d, 0x3c, 0xb2, 0xa1]];
 
 #[derive(Clone)]
@@ -18,8 +19,8 @@ struct Record {
     bytes: Vec<u8>,
 }
 
-/// Changes the input in the first `size` bytes of `data`. Returns the new length, at most `most`, or
-/// `None` if the input has no packets or the result is too long.
+/// Mutates the input in the first `size` bytes of `data`, and returns its new length, `most` at
+/// most. Returns `None` if the input has no packets, or the result is too long.
 pub fn mutate(data: &mut [u8], size: usize, most: usize, seed: u32) -> Option<usize> {
     let (head, capture) = data.get(..size)?.split_at_checked(Head::LEN + FILE)?;
     if !MAGICS.iter().any(|magic| head[Head::LEN..].starts_with(magic)) {
@@ -43,7 +44,7 @@ pub fn mutate(data: &mut [u8], size: usize, most: usize, seed: u32) -> Option<us
     Some(len)
 }
 
-/// Returns the complete records of `bytes`.
+/// Returns the complete records in `bytes`.
 fn records(mut bytes: &[u8]) -> Vec<Record> {
     let mut records = Vec::new();
     while let Some((&head, rest)) = bytes.split_first_chunk::<RECORD>() {
@@ -64,7 +65,7 @@ fn change(records: &mut Vec<Record>, random: &mut Xoshiro256StarStar) {
     let other = below(random, records.len());
     let step = 1_u32 << below(random, 24);
     let step = if random.next_u64() & 1 == 0 { step } else { step.wrapping_neg() };
-    #[allow(clippy::cast_possible_truncation)] // Any byte.
+    #[allow(clippy::cast_possible_truncation)] // Any byte will do.
     let byte = random.next_u64() as u8;
     let several = records.len() > 1;
     let record = &mut records[at];
@@ -125,7 +126,7 @@ impl Record {
         self.bytes[at..at + 4].copy_from_slice(&(word & 0xff00_0000 | psn).to_be_bytes());
     }
 
-    /// Moves the timestamp by `step` microseconds.
+    /// Adds `step` microseconds to the time of the record.
     fn delay(&mut self, step: u32) {
         let word = |at| u32::from_le_bytes(*self.head[at..].first_chunk().expect("two words"));
         let (seconds, micros) = (word(0), word(4).wrapping_add(step) % 1_000_000);
@@ -134,7 +135,7 @@ impl Record {
         self.head[4..8].copy_from_slice(&micros.to_le_bytes());
     }
 
-    /// Lengthens or shortens the payload.
+    /// Shortens or extends the payload.
     fn resize(&mut self, count: usize) {
         let Some(icrc) = self.bytes.len().checked_sub(4) else { return };
         if count < 128 {

@@ -1,13 +1,14 @@
-//! Corrects lengths, checksums and ICRCs of changed frames.
+//! Corrects lengths, checksums and ICRCs of mutated frames.
 
 use feroce_pfc_tools::capture::Capture;
 use feroce_wire::{Packet, ParseError};
 use pcap_file::DataLink;
 
-/// The most frames of a capture that are used.
+/// Maximum number of frames that are read of a capture.
 const FRAMES: usize = 1 << 12;
 
-/// Returns the Ethernet frames of `capture` up to its first error, as a pcap with nanoseconds.
+/// Returns the Ethernet frames of `capture` up to the first read error, as a pcap file with
+/// nanoseconds.
 pub(super) fn sealed(mut capture: Capture) -> Vec<u8> {
     const MAGIC: u32 = 0xa1b2_3c4d;
     const SNAP_LEN: u32 = 1 << 18;
@@ -26,7 +27,7 @@ pub(super) fn sealed(mut capture: Capture) -> Vec<u8> {
         }
         let nanos = frame.at % 1_000_000_000;
         let seconds = frame.at / 1_000_000_000;
-        #[allow(clippy::cast_possible_truncation)] // A record has 32 bits of each.
+        #[allow(clippy::cast_possible_truncation)] // A record has 32 bits for each field.
         let record = [seconds as u32, nanos as u32, bytes.len() as u32, frame.line_len];
         out.extend(record.into_iter().flat_map(u32::to_le_bytes));
         out.extend_from_slice(&bytes);
@@ -34,8 +35,8 @@ pub(super) fn sealed(mut capture: Capture) -> Vec<u8> {
     out
 }
 
-/// Corrects lengths, header checksum and ICRC. Returns `None` if the frame is not UDP over IP over
-/// Ethernet.
+/// Sets lengths, IPv4 header checksum and ICRC to match the bytes. Does nothing if the frame is not
+/// UDP over IP over Ethernet.
 fn seal(frame: &mut [u8]) -> Option<()> {
     const IP: usize = 14;
     let ip_len = u16::try_from(frame.len().checked_sub(IP)?).ok()?;

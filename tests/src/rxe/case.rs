@@ -1,23 +1,24 @@
-//! What a case is: a plan for a requester and a responder, the role that Feroce plays in it, and the
-//! network between them.
+//! A case of the rxe suite: a plan for a requester and a responder, the role of Feroce in it, and
+//! the network fault.
 
 use feroce_conform::endpoint::plan::{Family, Plan};
 use feroce_wire::PathMtu;
 
-/// What Feroce is; rxe is the other.
+/// Role of Feroce; rxe has the other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It posts the requests.
+    /// Feroce posts the requests.
     Requester,
-    /// It answers them.
+    /// Feroce responds to the requests.
     Responder,
 }
 
 impl Role {
-    /// Both.
+    /// Both roles.
     pub const ALL: [Self; 2] = [Self::Requester, Self::Responder];
 
-    /// One of two values, by who requests: where a stack is free in what it answers, or is wrong.
+    /// Selects a value by the requester. Used where the two stacks may respond differently, or
+    /// where rxe deviates from the specification.
     pub fn pick<T>(self, feroce_requests: T, rxe_requests: T) -> T {
         match self {
             Self::Requester => feroce_requests,
@@ -26,34 +27,35 @@ impl Role {
     }
 }
 
-/// What the network does.
+/// A network fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Every 50th frame is lost on the bridge, whichever way it goes.
+    /// The bridge drops every 50th frame, in either direction.
     EveryFiftiethLost,
-    /// Frames of rxe come twice.
+    /// Frames from rxe are duplicated.
     Duplicated,
-    /// Frames of rxe overtake others.
+    /// Frames from rxe are reordered.
     Reordered,
-    /// Bits of frames of rxe are flipped.
+    /// Bits in frames from rxe are flipped.
     Corrupted,
-    /// Every frame is marked (CE) on the bridge, as by a congested switch. Feroce's device has DCQCN.
+    /// The bridge marks every frame (CE), as a congested switch would. DCQCN is on in Feroce's
+    /// device.
     Marked,
 }
 
-/// A plan between Feroce and rxe.
+/// One case: a plan that Feroce and rxe carry out.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// Unique.
+    /// Unique name.
     pub name: String,
-    /// Feroce's part.
+    /// Role of Feroce.
     pub role: Role,
-    /// How packets travel.
+    /// IP version.
     pub family: Family,
     /// Path MTU of both QPs.
     pub mtu: PathMtu,
-    /// What the network does to them.
+    /// Network fault, if any.
     pub fault: Option<Fault>,
-    /// What is to happen.
+    /// Requests, receives and expected results.
     pub plan: Plan,
 }

@@ -1,4 +1,5 @@
-//! What the network does to frames: losses and marks on the bridge, by nft; the rest in the guest, by netem.
+//! Network faults: nft on the bridge drops and marks frames; netem in the guest duplicates,
+//! reorders and corrupts them.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -13,21 +14,23 @@ const LOSS: &str = include_str!("../../rxe/loss.nft");
 const CUT: &str = include_str!("../../rxe/cut.nft");
 const MARK: &str = include_str!("../../rxe/mark.nft");
 
-/// What netem does to frames that leave the guest: to many, and to the few that are only acknowledgements.
+/// netem options for the frames that leave the guest: for many frames, and for a few frames that
+/// are only acknowledgements.
 const NETEM: [(Fault, &str, &str); 3] = [
     (Fault::Duplicated, "duplicate 20%", "duplicate 50%"),
-    // Of ten frames one waits a millisecond, and is overtaken.
+    // One frame in ten is delayed by 1 ms, so later ones overtake it.
     (Fault::Reordered, "delay 1ms reorder 90%", "delay 10ms reorder 50%"),
     (Fault::Corrupted, "corrupt 10%", "corrupt 40%"),
 ];
 
-/// netem draws lots. Of fewer packets than these it may leave all alone; such a case is played several times.
-const PACKETS_ENOUGH: u32 = 100;
-const ROUNDS_OF_FEWER: usize = 4;
-/// Nor is it played for ever until a fault is met that can be seen while it is played.
-pub const MOST_ROUNDS: usize = 40;
+/// netem acts at random. Cases with fewer packets than this may see no fault, so they run several
+/// times.
+const ENOUGH_PACKETS: u32 = 100;
+const ROUNDS_WITH_FEW_PACKETS: usize = 4;
+/// Maximum number of runs of a case until its fault is observed.
+pub const MAX_ROUNDS: usize = 40;
 
-/// The places where faults are made.
+/// Access to the places where faults are made.
 #[derive(Debug)]
 pub struct Network {
     /// Network namespace of the bridge.
@@ -35,10 +38,10 @@ pub struct Network {
 }
 
 impl Network {
-    /// Begins with the fault of `case`, if it has one.
+    /// Starts the fault of `case`, if it has one.
     ///
     /// # Errors
-    /// When nft or tc refuses.
+    /// If nft or tc fails.
     pub fn begin(&self, case: &Case, guest: &mut RxeEnd) -> Result<(), Failure> {
         if case.fault.is_none() {
             return Ok(());
@@ -50,10 +53,10 @@ impl Network {
         }
     }
 
-    /// Ends it; returns how many frames were lost or marked, where the bridge counts them.
+    /// Ends the fault. Returns how many frames were dropped or marked, if the bridge counted them.
     ///
     /// # Errors
-    /// When nft or tc refuses.
+    /// If nft or tc fails.
     pub fn end(&self, case: &Case, guest: &mut RxeEnd) -> Result<Option<u64>, Failure> {
         if case.fault.is_none() {
             return Ok(None);
@@ -68,10 +71,10 @@ impl Network {
         Ok(Some(counts.filter_map(|rest| rest.split(' ').next()?.parse::<u64>().ok()).sum()))
     }
 
-    /// Cuts the network: no RoCE frame crosses the bridge until what this returns is dropped.
+    /// Cuts the network: the bridge drops all RoCE frames until the returned guard is dropped.
     ///
     /// # Errors
-    /// When nft refuses.
+    /// If nft fails.
     pub fn cut(&self) -> Result<Cut<'_>, Failure> {
         self.nft(&["-f", "-"], CUT)?;
         Ok(Cut(self))
@@ -98,7 +101,7 @@ impl Network {
     }
 }
 
-/// A network that is cut.
+/// Guard of a cut network.
 #[derive(Debug)]
 pub struct Cut<'a>(&'a Network);
 
@@ -110,24 +113,24 @@ impl Drop for Cut<'_> {
     }
 }
 
-/// How often `case` is played at least, so that its fault is met.
+/// Returns the minimum number of runs of `case`, so that its fault is likely to happen.
 pub fn rounds(case: &Case) -> usize {
     let from_guest = |request: &&Request| {
         case.role.pick(request.op == Op::Read, request.op != Op::Read && !request.op.is_atomic())
     };
     let bytes: u32 = case.plan.requests.iter().filter(from_guest).map(|request| request.len).sum();
-    let is_few = bytes / case.mtu.bytes() < PACKETS_ENOUGH;
-    if netem(case).is_some() && is_few { ROUNDS_OF_FEWER } else { 1 }
+    let is_few = bytes / case.mtu.bytes() < ENOUGH_PACKETS;
+    if netem(case).is_some() && is_few { ROUNDS_WITH_FEW_PACKETS } else { 1 }
 }
 
-/// The options for the fault of `case`, if netem makes it.
+/// Returns the netem options for the fault of `case`, if netem makes it.
 fn netem(case: &Case) -> Option<&'static str> {
     let (_, many, few) = NETEM.iter().find(|(known, ..)| Some(*known) == case.fault)?;
-    Some(if acknowledges_only(case) { few } else { many })
+    Some(if sends_only_acknowledgements(case) { few } else { many })
 }
 
-/// True if rxe has nothing to send in `case` but acknowledgements.
-fn acknowledges_only(case: &Case) -> bool {
-    let answered = |request: &Request| request.op == Op::Read || request.op.is_atomic();
-    case.role == Role::Requester && !case.plan.requests.iter().any(answered)
+/// Returns true if rxe sends only acknowledgements in `case`.
+fn sends_only_acknowledgements(case: &Case) -> bool {
+    let has_data_response = |request: &Request| request.op == Op::Read || request.op.is_atomic();
+    case.role == Role::Requester && !case.plan.requests.iter().any(has_data_response)
 }

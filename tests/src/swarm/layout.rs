@@ -1,29 +1,31 @@
-//! The memory of a scenario: regions with different rights, and where in them requests read and write.
+//! The memory layout of a scenario: regions with different access rights, and the allocation of
+//! ranges in the pool.
 
 use feroce_engine::memory::Access;
 
-use super::draw::Draw;
+use super::random::Random;
 
 /// One of an end's memory regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Area {
-    /// With all rights; nearly everything happens here.
+    /// With all rights; most requests use this region.
     Pool,
-    /// That can only be read.
+    /// Remote read access only.
     ReadOnly,
-    /// Of another protection domain.
+    /// Belongs to another protection domain.
     Foreign,
-    /// Known by addresses close to the end of the address space, so that sums wrap.
+    /// Registered at addresses close to the end of the address space, so that address plus length
+    /// may wrap.
     Top,
-    /// That is deregistered or invalidated in the middle of things.
-    Victim(usize),
+    /// Deregistered or invalidated during the scenario.
+    Revoked(usize),
 }
 
-/// Victims of an end at most.
-pub const VICTIMS: usize = 2;
+/// Maximum number of [`Area::Revoked`] regions per end.
+pub const MAX_REVOKED: usize = 2;
 
-/// Bytes of each victim.
-pub const VICTIM_LEN: usize = 6000;
+/// Length of each [`Area::Revoked`] in bytes.
+pub const REVOKED_LEN: usize = 6000;
 
 /// Bytes from the start of [`Area::Top`] to the end of the address space.
 pub const TOP_BYTES: usize = 256;
@@ -31,36 +33,36 @@ pub const TOP_BYTES: usize = 256;
 /// First address of [`Area::Top`].
 pub const TOP_ADDRESS: u64 = u64::MAX - 255;
 
-/// Bytes of [`Area::Top`].
+/// Length of [`Area::Top`] in bytes.
 pub const TOP_LEN: usize = 200;
 
 impl Area {
-    /// Every area.
-    pub const ALL: [Self; 4 + VICTIMS] =
-        [Self::Pool, Self::ReadOnly, Self::Foreign, Self::Top, Self::Victim(0), Self::Victim(1)];
+    /// All regions.
+    pub const ALL: [Self; 4 + MAX_REVOKED] =
+        [Self::Pool, Self::ReadOnly, Self::Foreign, Self::Top, Self::Revoked(0), Self::Revoked(1)];
 
-    /// Its place in [`Area::ALL`].
+    /// Returns the index in [`Area::ALL`].
     pub fn index(self) -> usize {
         match self {
             Self::Pool => 0,
             Self::ReadOnly => 1,
             Self::Foreign => 2,
             Self::Top => 3,
-            Self::Victim(n) => 4 + n,
+            Self::Revoked(n) => 4 + n,
         }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(self) -> usize {
         match self {
             Self::Pool => 48 << 10,
             Self::ReadOnly | Self::Foreign => 512,
             Self::Top => TOP_LEN,
-            Self::Victim(_) => VICTIM_LEN,
+            Self::Revoked(_) => REVOKED_LEN,
         }
     }
 
-    /// Rights.
+    /// Returns the access rights.
     pub fn access(self) -> Access {
         match self {
             Self::ReadOnly => Access::REMOTE_READ,
@@ -69,35 +71,35 @@ impl Area {
     }
 }
 
-/// `len` bytes from `offset` on of an area.
+/// A range of bytes in a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// Whose.
+    /// End that the region belongs to.
     pub end: usize,
-    /// In which region.
+    /// The region.
     pub area: Area,
-    /// From where.
+    /// Offset of the first byte in the region.
     pub offset: usize,
-    /// How many.
+    /// Length in bytes.
     pub len: usize,
 }
 
-/// Deals out disjoint ranges of an end's pool, with gaps that nobody may touch.
+/// Allocates disjoint ranges of an end's pool, with gaps between them that no request may touch.
 #[derive(Debug)]
-pub struct Dealer {
+pub struct PoolAllocator {
     end: usize,
     next: usize,
 }
 
-impl Dealer {
-    /// A dealer for the pool of `end`.
+impl PoolAllocator {
+    /// Creates the allocator of the pool of `end`.
     pub fn new(end: usize) -> Self {
         Self { end, next: 0 }
     }
 
-    /// `len` bytes at a multiple of `align`; `None` when the pool is used up.
-    pub fn take(&mut self, draw: &mut Draw, len: usize, align: usize) -> Option<Range> {
-        let offset = (self.next + draw.between(1, 9)).next_multiple_of(align);
+    /// Allocates `len` bytes at a multiple of `align`. Returns `None` if the pool is used up.
+    pub fn take(&mut self, random: &mut Random, len: usize, align: usize) -> Option<Range> {
+        let offset = (self.next + random.between(1, 9)).next_multiple_of(align);
         let end = offset + len;
         if end + 16 > Area::Pool.len() {
             return None;
@@ -106,14 +108,14 @@ impl Dealer {
         Some(Range { end: self.end, area: Area::Pool, offset, len })
     }
 
-    /// `len` bytes in up to four pieces, some of them empty.
-    pub fn pieces(&mut self, draw: &mut Draw, len: usize) -> Option<Vec<Range>> {
-        let count = draw.weighted(&[(60, 1), (20, 2), (10, 3), (10, 4)]);
+    /// Allocates `len` bytes in up to four pieces, some of them empty.
+    pub fn pieces(&mut self, random: &mut Random, len: usize) -> Option<Vec<Range>> {
+        let count = random.weighted(&[(60, 1), (20, 2), (10, 3), (10, 4)]);
         let mut left = len;
         let mut pieces = Vec::with_capacity(count);
         for piece in 0..count {
-            let part = if piece + 1 == count { left } else { draw.between(0, left) };
-            pieces.push(self.take(draw, part, 1)?);
+            let part = if piece + 1 == count { left } else { random.between(0, left) };
+            pieces.push(self.take(random, part, 1)?);
             left -= part;
         }
         Some(pieces)

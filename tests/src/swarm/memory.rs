@@ -1,26 +1,26 @@
-//! The memory of both ends, and what the model believes to be in it.
+//! The registered memory of both ends, and the contents that the model expects.
 
 use feroce_engine::device::{Buffer, Device, ProtectionDomain};
 use feroce_wire::Key;
 
-use super::Check;
-use super::draw::Draw;
+use super::check::Check;
 use super::layout::{Area, Range, TOP_ADDRESS};
+use super::random::Random;
 
-/// See the [module](self).
+/// Memory of both ends. See the [module](self).
 #[derive(Debug)]
 pub struct Memory {
-    /// `None`: not there on this rig, or deregistered.
+    /// `None`: not registered on this rig, or deregistered.
     buffers: [Vec<Option<Buffer>>; 2],
-    /// First address and key, which outlive the buffer.
+    /// First address and key; kept after the region is deregistered.
     names: [Vec<(u64, Key)>; 2],
-    /// What is in it.
+    /// Expected contents.
     shadow: [Vec<Vec<u8>>; 2],
     _foreign: [ProtectionDomain; 2],
 }
 
 impl Memory {
-    /// Registers every area with its contents.
+    /// Registers all regions and fills them with `contents`.
     pub fn new(
         devices: &[Device; 2],
         pds: &[ProtectionDomain; 2],
@@ -51,22 +51,22 @@ impl Memory {
         Self { buffers, names, shadow: contents.clone(), _foreign: foreign }
     }
 
-    /// First address and key of an area.
-    pub fn name(&self, end: usize, area: Area) -> (u64, Key) {
+    /// Returns the first address and the key of a region.
+    pub fn addr_and_key(&self, end: usize, area: Area) -> (u64, Key) {
         self.names[end][area.index()]
     }
 
-    /// Deregisters and frees an area.
-    pub fn withdraw(&mut self, end: usize, area: Area) {
+    /// Deregisters and frees a region.
+    pub fn deregister(&mut self, end: usize, area: Area) {
         self.buffers[end][area.index()] = None;
     }
 
-    /// The area was deregistered.
-    pub fn is_gone(&self, end: usize, area: Area) -> bool {
+    /// Returns true if the region was deregistered.
+    pub fn is_deregistered(&self, end: usize, area: Area) -> bool {
         self.buffers[end][area.index()].is_none()
     }
 
-    /// The bytes in `ranges`; `None` if an area is gone.
+    /// Returns the bytes in `ranges`, or `None` if one of the regions is deregistered.
     fn current(&self, ranges: &[Range]) -> Option<Vec<u8>> {
         let mut bytes = vec![0; ranges.iter().map(|range| range.len).sum()];
         let mut rest = &mut bytes[..];
@@ -95,7 +95,7 @@ impl Memory {
         }
     }
 
-    /// The first bytes of `ranges` must be `bytes`, and those behind them as they were.
+    /// Checks that `ranges` start with `bytes`, and that the rest is unchanged.
     pub fn expect(&mut self, ranges: &[Range], bytes: &[u8], what: impl Fn() -> String) -> Check {
         let Some(current) = self.current(ranges) else { return Ok(()) };
         let mut expected = self.shadow(ranges);
@@ -103,7 +103,7 @@ impl Memory {
         if let Some(at) = current.iter().zip(&expected).position(|(is, must)| is != must) {
             let (is, must, len) = (current[at], expected[at], bytes.len());
             return Err(format!(
-                "{}: byte {at} of {len} is {is:#04x}, must be {must:#04x}",
+                "{}: byte {at} of {len} is {is:#04x}, expected {must:#04x}",
                 what()
             ));
         }
@@ -111,9 +111,10 @@ impl Memory {
         Ok(())
     }
 
-    /// How many bytes of `payload` have arrived in `ranges`, in whole packets, the rest being as it was: the
-    /// least and the most, for new bytes may equal the old. From now on what is there is taken for granted.
-    pub fn arrived(
+    /// Returns how many bytes of `payload` arrived in `ranges`: the minimum and the maximum,
+    /// because new bytes may equal the old ones. Only whole packets may have arrived, and the rest
+    /// must be unchanged. The current contents become the expected contents.
+    pub fn arrived_bytes(
         &mut self,
         ranges: &[Range],
         payload: &[u8],
@@ -131,16 +132,19 @@ impl Memory {
             (least, most) = (least.min(n), n);
         }
         if least == usize::MAX {
-            return Err(format!("{}: neither as before nor so many whole packets", what()));
+            return Err(format!(
+                "{}: holds something else than old bytes and whole packets",
+                what()
+            ));
         }
         self.set_shadow(ranges, &current);
         Ok((least, most))
     }
 
-    /// The program uses `ranges` for something else.
-    pub fn scribble(&mut self, ranges: &[Range], draw: &mut Draw) {
+    /// Overwrites `ranges` with random bytes, as a program would that reuses the memory.
+    pub fn overwrite(&mut self, ranges: &[Range], random: &mut Random) {
         for &range in ranges {
-            let bytes = draw.bytes(range.len);
+            let bytes = random.bytes(range.len);
             if let Some(buffer) = &self.buffers[range.end][range.area.index()] {
                 buffer.write(range.offset, &bytes);
                 self.set_shadow(&[range], &bytes);
@@ -148,19 +152,19 @@ impl Memory {
         }
     }
 
-    /// The eight bytes that an atomic returned into `ranges`, whatever they are.
-    pub fn returned_word(&mut self, ranges: &[Range]) -> u64 {
+    /// Returns the eight bytes that an atomic returned into `ranges`, and expects them from now on.
+    pub fn atomic_result(&mut self, ranges: &[Range]) -> u64 {
         let bytes = self.current(ranges).expect("results of atomics lie in the pool");
         self.set_shadow(ranges, &bytes);
         u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
     }
 
-    /// The eight bytes in `range`, in native order.
+    /// Returns the eight bytes in `range`, in native byte order.
     pub fn word(&mut self, range: Range) -> u64 {
-        self.returned_word(&[range])
+        self.atomic_result(&[range])
     }
 
-    /// Every byte must be what the model believes.
+    /// Checks every byte of every registered region.
     pub fn check_all(&self) -> Check {
         for end in 0..2 {
             for area in Area::ALL {
@@ -169,7 +173,8 @@ impl Memory {
                 let shadow = &self.shadow[end][area.index()];
                 if let Some(at) = current.iter().zip(shadow).position(|(is, must)| is != must) {
                     return Err(format!(
-                        "memory of end {end}, {area:?}: byte {at} was changed by nobody: {:#04x}, must be {:#04x}",
+                        "memory of end {end}, {area:?}: byte {at} changed without a request: \\
+                         {:#04x}, expected {:#04x}",
                         current[at], shadow[at]
                     ));
                 }
@@ -179,7 +184,7 @@ impl Memory {
     }
 }
 
-/// The area close to the end of the address space, under any free key.
+/// Registers [`Area::Top`] with any free key.
 fn top_buffer(pd: &ProtectionDomain) -> Buffer {
     let area = Area::Top;
     (0..256)

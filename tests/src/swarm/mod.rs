@@ -1,23 +1,28 @@
-//! The swarm: two endpoints on the shm port in virtual time, under seeded faults and a random load, held
-//! against a plain model.
+//! The swarm test: random scenarios for two devices on the shm port in virtual time, with wire
+//! faults, checked against a simple model of the verbs semantics.
 //!
-//! A scenario follows from one seed: first its [`Options`], then its [`Plan`] (who posts what and when),
-//! then the wire's faults. It runs with faults for a while, then on a healed wire, on which everything that
-//! was posted must end soon and leave both ends quiet. Nothing of it depends on what ran before on the same rig.
+//! One seed determines a scenario: first its [`Options`], then its [`Workload`] (what each program
+//! posts and when), then the faults of the wire. The scenario first runs with faults, then on a
+//! wire without faults. There every posted request must complete within a bounded time, and both
+//! ends must become idle. The result does not depend on the scenarios that ran before on the same
+//! rig.
 
-mod draw;
-mod laws;
+mod allowed_failures;
+mod check;
+mod coverage;
+mod final_state;
 mod layout;
 mod memory;
 mod model;
 mod options;
-mod plan;
+mod random;
 mod request;
-mod requests;
-mod tally;
+mod request_generator;
+mod side_workload;
+mod simulation;
 mod trace;
-mod verdict;
-mod world;
+mod wire_rules;
+mod workload;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,25 +32,22 @@ use std::time::Duration;
 use feroce_engine::time::Instant;
 
 use crate::{Rig, manual_config, new_rig};
+pub use coverage::Coverage;
 use feroce_congestion::Params;
 use feroce_engine::congestion::{CongestionConfig, Control};
 pub use options::{Options, RIG_KINDS, RigKind};
-pub use plan::Plan;
-pub use tally::Tally;
+use simulation::Simulation;
 use trace::Trace;
-use world::World;
-
-/// What the model found wrong, or nothing.
-type Check = Result<(), String>;
+pub use workload::Workload;
 
 /// A scenario that failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// Its seed.
+    /// Seed of the scenario.
     pub seed: u64,
-    /// What was wrong.
+    /// Reason of the failure.
     pub why: String,
-    /// What was drawn.
+    /// Options of the scenario.
     pub options: Box<Options>,
 }
 
@@ -63,7 +65,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Rigs that scenarios take turns on, one of each kind.
+/// The rigs that scenarios reuse, one of each kind.
 #[derive(Debug, Default)]
 pub struct Rigs(BTreeMap<RigKind, Rig>);
 
@@ -71,41 +73,41 @@ impl Rigs {
     /// Runs the scenario of `seed`.
     ///
     /// # Errors
-    /// What the model found wrong, or what panicked.
-    pub fn run(&mut self, seed: u64) -> Result<Tally, Failure> {
+    /// The violation that the model or the wire rules found, or the panic message.
+    pub fn run(&mut self, seed: u64) -> Result<Coverage, Failure> {
         self.run_with(seed, false)
     }
 
-    /// The same, printing everything that happens.
+    /// Runs the scenario of `seed` and prints every event, frame and completion.
     ///
     /// # Errors
     /// As for [`Rigs::run`].
-    pub fn replay(&mut self, seed: u64) -> Result<Tally, Failure> {
+    pub fn replay(&mut self, seed: u64) -> Result<Coverage, Failure> {
         self.run_with(seed, true)
     }
 
-    fn run_with(&mut self, seed: u64, traced: bool) -> Result<Tally, Failure> {
-        let mut plan = Plan::draw(seed);
-        let options = plan.options.clone();
+    fn run_with(&mut self, seed: u64, traced: bool) -> Result<Coverage, Failure> {
+        let mut workload = Workload::generate(seed);
+        let options = workload.options.clone();
         if traced {
             println!("{options:#?}");
         }
-        // Taken out: a rig on which something went wrong is not used again.
+        // The rig is removed from the map: after a failure it is not used again.
         let mut rig = self.0.remove(&options.rig).unwrap_or_else(|| make_rig(options.rig));
-        let (heal_at, wire_seed) = (plan.heal_at, plan.later.bits());
+        let (heal_at, wire_seed) = (workload.heal_at, workload.runtime_random.bits());
         rig.wire.set_delay(options.delay);
         rig.wire.set_record(true);
         let mut trace = if traced { Trace::on(rig.now) } else { Trace::off() };
-        let run = || World::new(plan, &mut rig, &mut trace).run(heal_at, wire_seed);
+        let run = || Simulation::new(workload, &mut rig, &mut trace).run(heal_at, wire_seed);
         let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or(panic.downcast_ref::<&str>().copied());
             Err(format!("panicked: {}", text.unwrap_or("no message")))
         });
         match result {
-            Ok(tally) => {
-                self.0.insert(options.rig, tidied(rig));
-                Ok(tally)
+            Ok(coverage) => {
+                self.0.insert(options.rig, reset_rig(rig));
+                Ok(coverage)
             }
             Err(why) => Err(Failure { seed, why, options: Box::new(options) }),
         }
@@ -126,12 +128,12 @@ fn make_rig(kind: RigKind) -> Rig {
     new_rig(&config, Duration::ZERO)
 }
 
-/// Scenarios begin at multiples of this many nanoseconds (almost five hours), so that time has the same low
-/// digits in each: when a timing wheel looks up depends on them.
+/// Scenarios start at multiples of this many nanoseconds (almost five hours). Every scenario then
+/// starts with the same low digits of the time, on which the lookups of a timing wheel depend.
 const EPOCH: u64 = 1 << 44;
 
-/// The rig as the next scenario needs it: nothing of this one is left.
-fn tidied(mut rig: Rig) -> Rig {
+/// Clears the wire and the events of the finished scenario, and moves the clock to the next epoch.
+fn reset_rig(mut rig: Rig) -> Rig {
     rig.wire.clear();
     rig.settle();
     for device in &rig.devices {

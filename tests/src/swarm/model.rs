@@ -1,68 +1,70 @@
-//! The plain model: no packets, no sequence numbers, only what programs may rely on.
+//! A simple model of the verbs semantics: no packets and no sequence numbers, only what programs
+//! may rely on.
 //!
-//! Of each QP it knows which requests were posted, how many are known to be executed by the peer, how many
-//! have completed, and what broke it. Every completion and event is held against that.
+//! For each QP, the model knows which requests were posted, how many the peer is known to have
+//! executed, how many have completed, and why the QP entered ERR. Every completion and every event
+//! is checked against this state.
 
 use feroce_engine::time::Instant;
 use feroce_engine::verbs::{AsyncEvent, Completion, CompletionOpcode, Extra, Status};
 use feroce_wire::Qpn;
 
-use super::Check;
-use super::draw::Draw;
+use super::check::Check;
+use super::coverage::Coverage;
 use super::layout::Range;
 use super::memory::Memory;
 use super::options::Options;
-use super::plan::SidePlan;
-use super::request::{Failure, Op, Peer, Request, Trouble};
-use super::tally::Tally;
+use super::random::Random;
+use super::request::{ErrorEvent, Failure, Op, PeerReport, Request};
+use super::side_workload::SideWorkload;
 
-/// A request that the peer refused.
+/// A request that the peer refused with a NAK.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Refused {
-    /// What the peer saw of it.
-    pub how: Peer,
-    /// Which it was, if that is certain.
+    /// How the peer's program learned of the refusal.
+    pub report: PeerReport,
+    /// Index of the request, if known.
     pub index: Option<usize>,
 }
 
-/// One QP and its program.
+/// State of one QP and of the program that uses it.
 #[derive(Debug)]
 pub(super) struct Side {
-    /// What the program posts.
-    pub plan: SidePlan,
-    /// Its number.
+    /// Requests and receives that the program posts.
+    pub workload: SideWorkload,
+    /// QP number.
     pub qpn: Qpn,
-    /// Requests that consume a receive, by number of the receive.
+    /// Indices of the requests that consume a receive, in order of the receives.
     pub consumers: Vec<usize>,
-    /// When each send request was posted.
+    /// Time at which each send request was posted.
     pub posted: Vec<Instant>,
-    /// When each receive was posted.
+    /// Time at which each receive was posted.
     pub receives_posted: Vec<Instant>,
-    /// Requests known to be executed by the peer.
+    /// Number of requests that the peer is known to have executed.
     pub executed: usize,
-    /// Requests that have succeeded.
+    /// Number of requests that succeeded.
     pub succeeded: usize,
-    /// Requests that have completed, one way or the other.
+    /// Number of requests that completed, with or without success.
     pub resolved: usize,
-    /// A request failed, so all that follow are flushed.
+    /// A request failed, so all later requests are flushed.
     pub failed: bool,
-    /// Receives that have succeeded.
+    /// Number of receives that succeeded.
     pub received: usize,
-    /// Receives that have completed.
+    /// Number of receives that completed.
     pub receives_resolved: usize,
-    /// What the peer saw of the request that it refused.
+    /// The request that the peer refused.
     pub refused: Option<Refused>,
-    /// The QP is in ERR, for a reason that was seen.
+    /// The QP is in ERR after an error that the model has seen.
     pub broken: bool,
-    /// The program has moved it there.
+    /// The program moved the QP to ERR.
     pub killed: bool,
-    /// In SQD; requests from this one on are held back.
+    /// In SQD: index of the first request that must not be sent.
     pub held_from: Option<usize>,
-    /// The event that reports it was seen.
+    /// The SQ drained event was seen.
     pub drained: bool,
 }
 
-/// A completion and what it is of.
+/// A completion and the work request that it belongs to.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     pair: usize,
@@ -78,46 +80,46 @@ impl Entry {
     }
 }
 
-/// See the [module](self).
+/// The model. See the [module](self).
 #[derive(Debug)]
 pub(super) struct Model {
     /// Options of the scenario.
     pub options: Options,
-    /// By pair and end.
+    /// State of each QP, by pair and end.
     pub sides: Vec<[Side; 2]>,
     /// Memory of both ends.
     pub memory: Memory,
-    /// For what the program writes into memory that it has back.
-    pub draw: Draw,
-    /// The time.
+    /// Generator for the bytes that a program writes into memory after a request completed.
+    pub random: Random,
+    /// Current time.
     pub now: Instant,
-    /// Frames that the wire has hurt, as a sum over time.
-    pub hurts: Vec<(Instant, u64)>,
-    /// When the wire was healed.
+    /// Cumulative number of frames that the wire lost, duplicated, delayed or corrupted, over time.
+    pub faults_over_time: Vec<(Instant, u64)>,
+    /// Time at which the wire faults ended.
     pub healed_at: Option<Instant>,
-    /// By end, the word that QPs share.
+    /// By end, the word that several QPs add to.
     pub shared_words: [Option<Range>; 2],
-    /// Results of additions to a word that QPs share: by end of the word, what was there and what was added.
-    pub sums: [Vec<(u64, u64)>; 2],
-    /// What has happened.
-    pub tally: Tally,
+    /// By end of the shared word: value before each completed addition, and the value added.
+    pub shared_adds: [Vec<(u64, u64)>; 2],
+    /// Counts of what happened.
+    pub coverage: Coverage,
 }
 
 const RECEIVE: u64 = 1 << 63;
 
-/// The `wr_id` of a request: which queue of which pair, and which number.
+/// Encodes the pair, the queue and the index of a work request into a `wr_id`.
 pub(super) fn wr_id(pair: usize, index: usize, is_receive: bool) -> u64 {
     (if is_receive { RECEIVE } else { 0 }) | (pair as u64) << 32 | index as u64
 }
 
 impl Side {
-    /// A QP that is going to do `plan`.
-    pub fn new(plan: SidePlan, qpn: Qpn) -> Self {
-        let consumers = (0..plan.requests.len())
-            .filter(|&index| plan.requests[index].op.consumes_receive())
+    /// Creates the state of a QP before its first request.
+    pub fn new(workload: SideWorkload, qpn: Qpn) -> Self {
+        let consumers = (0..workload.requests.len())
+            .filter(|&index| workload.requests[index].op.consumes_receive())
             .collect();
         Self {
-            plan,
+            workload,
             qpn,
             consumers,
             posted: Vec::new(),
@@ -136,47 +138,49 @@ impl Side {
         }
     }
 
-    /// The number of the receive that request `index` consumes.
+    /// Returns the index of the peer's receive that request `index` consumes.
     pub fn receive_of(&self, index: usize) -> Option<usize> {
         self.consumers.binary_search(&index).ok()
     }
 
-    /// The QP is in ERR.
+    /// Returns true if the QP is in ERR.
     pub fn is_dead(&self) -> bool {
         self.broken || self.killed
     }
 }
 
 impl Model {
-    /// It is `now`, and the wire has hurt `hurt` frames.
-    pub fn advance(&mut self, now: Instant, hurt: u64) {
+    /// Sets the time and the cumulative number of frames that the wire lost, duplicated, delayed or
+    /// corrupted.
+    pub fn advance(&mut self, now: Instant, faulted: u64) {
         self.now = now;
-        if self.hurts.last().map_or(0, |(_, sum)| *sum) != hurt {
-            self.hurts.push((now, hurt));
+        if self.faults_over_time.last().map_or(0, |(_, sum)| *sum) != faulted {
+            self.faults_over_time.push((now, faulted));
         }
     }
 
-    /// Frames that were hurt at `from` or later.
-    pub fn hurt_since(&self, from: Instant) -> u64 {
-        let before = self.hurts.partition_point(|(at, _)| *at < from);
-        let sum = |until: usize| until.checked_sub(1).map_or(0, |last| self.hurts[last].1);
-        sum(self.hurts.len()) - sum(before)
+    /// Returns how many frames were lost, duplicated, delayed or corrupted at `from` or later.
+    pub fn faulted_since(&self, from: Instant) -> u64 {
+        let before = self.faults_over_time.partition_point(|(at, _)| *at < from);
+        let sum =
+            |until: usize| until.checked_sub(1).map_or(0, |last| self.faults_over_time[last].1);
+        sum(self.faults_over_time.len()) - sum(before)
     }
 
-    /// A send request.
+    /// Returns a send request.
     pub fn request(&self, pair: usize, end: usize, index: usize) -> &Request {
-        &self.sides[pair][end].plan.requests[index]
+        &self.sides[pair][end].workload.requests[index]
     }
 
-    /// How a request must fail, and how many of its bytes arrive before.
+    /// Returns how a request must fail, and how many of its bytes arrive before the failure.
     pub fn must_fail(&self, pair: usize, end: usize, index: usize) -> Option<(Failure, usize)> {
         let receive = self.sides[pair][end].receive_of(index);
-        let receives = &self.sides[pair][1 - end].plan.receives;
+        let receives = &self.sides[pair][1 - end].workload.receives;
         let receive = receive.and_then(|receive| receives.get(receive));
         self.request(pair, end, index).must_fail(receive, self.options.mtu_bytes())
     }
 
-    /// Takes what has come since the last time: events and completions, by end.
+    /// Checks the events and completions, by end, that arrived since the last call.
     pub fn take(
         &mut self,
         events: &[(usize, AsyncEvent)],
@@ -187,7 +191,7 @@ impl Model {
             entries.push(self.identify(end, completion)?);
         }
         self.check_order(&entries)?;
-        // What the peer has received comes first: completions of the sender must find it there.
+        // Receives are checked first: the completions of the sender depend on them.
         let pick = |is_receive: bool, of: fn(&Entry) -> bool| {
             let of = move |entry: &&Entry| entry.is_receive == is_receive && of(entry);
             entries.iter().filter(of).copied().collect::<Vec<_>>()
@@ -211,23 +215,23 @@ impl Model {
     }
 
     fn identify(&mut self, end: usize, completion: Completion) -> Result<Entry, String> {
-        self.tally.status(completion.status);
+        self.coverage.status(completion.status);
         let id = completion.wr_id;
         let pair = usize::try_from((id & !RECEIVE) >> 32).expect("31 bits");
         let index = usize::try_from(id & 0xffff_ffff).expect("32 bits");
         let is_receive = id & RECEIVE != 0;
         let entry = Entry { pair, end, index, is_receive, completion };
         let side = self.sides.get(pair).map(|pair| &pair[end]);
-        let side =
-            side.ok_or_else(|| format!("a completion that belongs to nothing: {completion:?}"))?;
+        let side = side.ok_or_else(|| format!("completion of no known QP: {completion:?}"))?;
         let posted = if is_receive { side.receives_posted.len() } else { side.posted.len() };
         if index >= posted || completion.qp != side.qpn {
-            return Err(format!("{}: completed, never posted there", name(&entry)));
+            return Err(format!("{}: completed, but never posted on this QP", describe(&entry)));
         }
         Ok(entry)
     }
 
-    /// Completions come in the order of posting, each once, and only unsignaled successes are left out.
+    /// Checks that completions arrive in the order of posting, each once, and that only successful
+    /// unsignaled requests have none.
     fn check_order(&self, entries: &[Entry]) -> Check {
         for (pair, sides) in self.sides.iter().enumerate() {
             for (end, side) in sides.iter().enumerate() {
@@ -238,18 +242,24 @@ impl Model {
                     let queue = usize::from(entry.is_receive);
                     let skipped = next[queue]..entry.index;
                     if entry.index < next[queue] {
-                        return Err(format!("{}: completed twice or out of order", name(entry)));
+                        return Err(format!(
+                            "{}: completed twice or out of order",
+                            describe(entry)
+                        ));
                     }
                     for index in skipped {
                         let silent = !entry.is_receive
                             && !self.options.all_signaled
-                            && !side.plan.requests[index].signaled;
+                            && !side.workload.requests[index].signaled;
                         if !silent {
-                            return Err(format!("{}: {index} before it was left out", name(entry)));
+                            return Err(format!(
+                                "{}: the completion of {index} is missing",
+                                describe(entry)
+                            ));
                         }
                     }
                     if (flushing[queue] || side.killed) && !entry.is_flush() {
-                        return Err(format!("{}: after an error, not flushed", name(entry)));
+                        return Err(format!("{}: not flushed after an error", describe(entry)));
                     }
                     next[queue] = entry.index + 1;
                     flushing[queue] |= !entry.completion.is_success();
@@ -261,10 +271,11 @@ impl Model {
 
     fn receive_succeeded(&mut self, entry: &Entry) -> Check {
         let &Entry { pair, end, index, completion, .. } = entry;
-        let lane = &self.sides[pair][1 - end];
-        let sender = lane.consumers.get(index).filter(|&&sender| sender < lane.posted.len());
+        let sender_side = &self.sides[pair][1 - end];
+        let sender =
+            sender_side.consumers.get(index).filter(|&&sender| sender < sender_side.posted.len());
         let Some(&sender) = sender else {
-            return Err(format!("{}: received what was never sent", name(entry)));
+            return Err(format!("{}: received a message that was never sent", describe(entry)));
         };
         let request = self.request(pair, 1 - end, sender).clone();
         let opcode = match request.op {
@@ -274,7 +285,7 @@ impl Model {
         let extra = match (request.op, request.remote) {
             (Op::SendImm(imm) | Op::WriteImm(imm), _) => Extra::Immediate(imm),
             (Op::SendInvalidate, Some(remote)) => {
-                Extra::Invalidated(self.memory.name(end, remote.area).1)
+                Extra::Invalidated(self.memory.addr_and_key(end, remote.area).1)
             }
             _ => Extra::None,
         };
@@ -286,37 +297,40 @@ impl Model {
         );
         let must = (opcode, request.payload.len(), extra, request.solicited);
         if is != must {
-            return Err(format!("{}: {is:?}, must be {must:?}", name(entry)));
+            return Err(format!("{}: got {is:?}, expected {must:?}", describe(entry)));
         }
-        let local = self.sides[pair][end].plan.receives[index].local.clone();
+        let local = self.sides[pair][end].workload.receives[index].local.clone();
         if request.op.is_send() {
-            self.memory.expect(&local, &request.payload, || format!("{}: payload", name(entry)))?;
+            self.memory
+                .expect(&local, &request.payload, || format!("{}: payload", describe(entry)))?;
         }
         let side = &mut self.sides[pair][end];
         (side.received, side.receives_resolved) = (index + 1, index + 1);
         self.executed(pair, 1 - end, sender + 1)?;
-        self.memory.scribble(&local, &mut self.draw);
+        self.memory.overwrite(&local, &mut self.random);
         Ok(())
     }
 
-    /// A message met receive `index` and failed.
+    /// Receive `index` failed because of the message that consumed it.
     fn receive_failed(&mut self, entry: &Entry) -> Check {
         let &Entry { pair, end, index, completion, .. } = entry;
-        let lane = &self.sides[pair][1 - end];
-        let sender = lane.consumers.get(index).filter(|&&sender| sender < lane.posted.len());
+        let sender_side = &self.sides[pair][1 - end];
+        let sender =
+            sender_side.consumers.get(index).filter(|&&sender| sender < sender_side.posted.len());
         let Some(&sender) = sender else {
-            return Err(format!("{}: failed without a message", name(entry)));
+            return Err(format!("{}: failed, but no message consumed it", describe(entry)));
         };
-        let seen = Peer::Receive(completion.status);
+        let seen = PeerReport::Receive(completion.status);
         let must =
             self.must_fail(pair, 1 - end, sender).filter(|(failure, _)| failure.peer == seen);
-        let receive = &self.sides[pair][end].plan.receives[index];
-        let (local, doom) = (receive.local.clone(), receive.doom);
-        let may = doom.is_some_and(|doom| {
-            self.memory.is_gone(doom.end, doom.area) && doom.failures.iter().any(|f| f.peer == seen)
+        let receive = &self.sides[pair][end].workload.receives[index];
+        let (local, risk) = (receive.local.clone(), receive.risk);
+        let may = risk.is_some_and(|risk| {
+            self.memory.is_deregistered(risk.end, risk.area)
+                && risk.failures.iter().any(|f| f.peer == seen)
         });
         if must.is_none() && !may {
-            return Err(format!("{}: no reason to fail", name(entry)));
+            return Err(format!("{}: failed without a reason", describe(entry)));
         }
         self.executed(pair, 1 - end, sender)?;
         if let Some((_, arrived)) = must {
@@ -324,11 +338,11 @@ impl Model {
             if request.op.is_send() {
                 let bytes = request.payload[..arrived].to_vec();
                 self.memory.expect(&local, &bytes, || {
-                    format!("{}: payload before it failed", name(entry))
+                    format!("{}: payload before it failed", describe(entry))
                 })?;
             }
         }
-        self.sides[pair][1 - end].refused = Some(Refused { how: seen, index: Some(sender) });
+        self.sides[pair][1 - end].refused = Some(Refused { report: seen, index: Some(sender) });
         let side = &mut self.sides[pair][end];
         side.receives_resolved = index + 1;
         side.broken = true;
@@ -336,16 +350,16 @@ impl Model {
     }
 
     fn event(&mut self, end: usize, event: AsyncEvent) -> Check {
-        let (qpn, trouble) = match event {
-            AsyncEvent::QpAccessError(qpn) => (qpn, Trouble::Access),
-            AsyncEvent::QpRequestError(qpn) => (qpn, Trouble::Request),
+        let (qpn, error_event) = match event {
+            AsyncEvent::QpAccessError(qpn) => (qpn, ErrorEvent::Access),
+            AsyncEvent::QpRequestError(qpn) => (qpn, ErrorEvent::Request),
             AsyncEvent::SqDrained(qpn) => return self.sq_drained(end, qpn),
-            other => return Err(format!("end {end}: event {other:?} without a cause")),
+            other => return Err(format!("end {end}: unexpected event {other:?}")),
         };
-        self.tally.trouble(trouble);
+        self.coverage.error_event(error_event);
         let pair = self.pair_of(end, qpn)?;
-        let Some(index) = self.refused_with(pair, 1 - end, trouble) else {
-            return Err(format!("end {end}, pair {pair}: event {event:?} without a cause"));
+        let Some(index) = self.refused_with(pair, 1 - end, error_event) else {
+            return Err(format!("end {end}, pair {pair}: unexpected event {event:?}"));
         };
         if self.sides[pair][end].is_dead() {
             return Err(format!("end {end}, pair {pair}: event {event:?} on a QP in ERR"));
@@ -353,23 +367,31 @@ impl Model {
         if let Some(index) = index {
             self.executed(pair, 1 - end, index)?;
         }
-        self.sides[pair][1 - end].refused = Some(Refused { how: Peer::Event(trouble), index });
+        self.sides[pair][1 - end].refused =
+            Some(Refused { report: PeerReport::Event(error_event), index });
         self.sides[pair][end].broken = true;
         Ok(())
     }
 
-    /// Whether a request of a lane may have been refused with an event, and which if that is certain.
-    fn refused_with(&self, pair: usize, end: usize, trouble: Trouble) -> Option<Option<usize>> {
+    /// Returns `Some` if a request of the QP may have been refused with this event, with the index
+    /// of the request if it is known.
+    fn refused_with(
+        &self,
+        pair: usize,
+        end: usize,
+        error_event: ErrorEvent,
+    ) -> Option<Option<usize>> {
         let side = &self.sides[pair][end];
-        let seen = Peer::Event(trouble);
-        // A READ that is long done, too: a late duplicate of it has its key checked again.
-        let doomed = side.plan.requests[..side.posted.len()].iter().any(|request| {
-            request.doom.is_some_and(|doom| {
-                let fits = doom.failures.iter().any(|failure| failure.peer == seen);
-                self.memory.is_gone(doom.end, doom.area) && fits
+        let seen = PeerReport::Event(error_event);
+        // Includes a READ that completed long ago: the responder checks the key again for a late
+        // duplicate.
+        let at_risk = side.workload.requests[..side.posted.len()].iter().any(|request| {
+            request.risk.is_some_and(|risk| {
+                let fits = risk.failures.iter().any(|failure| failure.peer == seen);
+                self.memory.is_deregistered(risk.end, risk.area) && fits
             })
         });
-        if doomed {
+        if at_risk {
             return Some(None);
         }
         let failures = (side.executed..side.posted.len())
@@ -379,16 +401,18 @@ impl Model {
 
     fn pair_of(&self, end: usize, qpn: Qpn) -> Result<usize, String> {
         let found = self.sides.iter().position(|pair| pair[end].qpn == qpn);
-        found.ok_or_else(|| format!("end {end}: event for a QP {qpn} that is not there"))
+        found.ok_or_else(|| format!("end {end}: event for the unknown QP {qpn}"))
     }
 
-    /// A drained queue has nothing begun and unfinished.
+    /// The send queue has drained: no request is partly sent.
     fn sq_drained(&mut self, end: usize, qpn: Qpn) -> Check {
         let pair = self.pair_of(end, qpn)?;
-        self.tally.drained += 1;
+        self.coverage.drained += 1;
         let side = &mut self.sides[pair][end];
         if side.held_from.is_none() || side.drained {
-            return Err(format!("end {end}, pair {pair}: drained, but nobody asked (any more)"));
+            return Err(format!(
+                "end {end}, pair {pair}: SQ drained event without a request for it"
+            ));
         }
         side.drained = true;
         Ok(())
@@ -410,18 +434,18 @@ impl Model {
             let (is, must) =
                 ((completion.opcode, completion.byte_len as usize), (opcode, returned));
             if is != must {
-                return Err(format!("{}: {is:?}, must be {must:?}", name(entry)));
+                return Err(format!("{}: got {is:?}, expected {must:?}", describe(entry)));
             }
             return self.succeeded(pair, end, index);
         }
         self.check_failure(pair, end, index, completion.status)
-            .map_err(|why| format!("{}: {why}", name(entry)))?;
+            .map_err(|why| format!("{}: {why}", describe(entry)))?;
         let side = &mut self.sides[pair][end];
         (side.resolved, side.failed, side.broken) = (index + 1, true, true);
         Ok(())
     }
 
-    /// The requests before `index` that have no completion of their own have succeeded.
+    /// Marks the requests before `index` that have no completion of their own as successful.
     pub fn imply(&mut self, pair: usize, end: usize, index: usize) -> Check {
         for before in self.sides[pair][end].resolved..index {
             self.succeeded(pair, end, before)?;
@@ -432,7 +456,7 @@ impl Model {
     fn flushed(&mut self, entry: &Entry) -> Check {
         let &Entry { pair, end, index, .. } = entry;
         if !self.sides[pair][end].is_dead() {
-            return Err(format!("{}: nothing broke the QP", name(entry)));
+            return Err(format!("{}: flushed, but the QP is not in ERR", describe(entry)));
         }
         if entry.is_receive {
             self.sides[pair][end].receives_resolved = index + 1;
@@ -444,41 +468,45 @@ impl Model {
         Ok(())
     }
 
-    /// Request `index` has succeeded: what it was to do is done, and its memory is the program's again.
+    /// Request `index` succeeded: checks its effects. Its memory belongs to the program again.
     fn succeeded(&mut self, pair: usize, end: usize, index: usize) -> Check {
         let what = || format!("pair {pair}, end {end}, request {index}");
         self.executed(pair, end, index + 1)?;
         let request = self.request(pair, end, index).clone();
-        self.tally.success(&request);
+        self.coverage.success(&request);
         if request.shared_word {
-            self.take_sum(pair, end, &request)?;
+            self.record_shared_add(pair, end, &request)?;
         } else if request.op.returns_data() {
             self.memory.expect(&request.local, &request.payload, || format!("{}: data", what()))?;
         }
         if !request.keeps_local && !request.inline {
-            self.memory.scribble(&request.local, &mut self.draw);
+            self.memory.overwrite(&request.local, &mut self.random);
         }
         if request.op == Op::Read && !request.keeps_remote {
             let source: Vec<_> = request.remote_range(1 - end).into_iter().collect();
-            self.memory.scribble(&source, &mut self.draw);
+            self.memory.overwrite(&source, &mut self.random);
         }
         let side = &mut self.sides[pair][end];
         (side.succeeded, side.resolved) = (index + 1, index + 1);
         Ok(())
     }
 
-    /// What a fetch and add on the shared word returned.
-    fn take_sum(&mut self, pair: usize, end: usize, request: &Request) -> Check {
-        let returned = self.memory.returned_word(&request.local);
-        let Op::FetchAdd(added) = request.op else { unreachable!("only additions are shared") };
+    /// Checks and records what a fetch and add on the shared word returned.
+    fn record_shared_add(&mut self, pair: usize, end: usize, request: &Request) -> Check {
+        let returned = self.memory.atomic_result(&request.local);
+        let Op::FetchAdd(added) = request.op else {
+            unreachable!("the shared word is only the target of fetch and add")
+        };
         if returned & added != 0 {
-            return Err(format!("pair {pair}, end {end}: added {added:#x} to {returned:#x} again"));
+            return Err(format!(
+                "pair {pair}, end {end}: {added:#x} added twice, to {returned:#x}"
+            ));
         }
-        self.sums[1 - end].push((returned, added));
+        self.shared_adds[1 - end].push((returned, added));
         Ok(())
     }
 
-    /// The peer has executed all requests before `until`.
+    /// Marks all requests before `until` as executed by the peer, and checks their effects.
     pub fn executed(&mut self, pair: usize, end: usize, until: usize) -> Check {
         for index in self.sides[pair][end].executed..until {
             let what = || format!("pair {pair}, end {end}, request {index}");
@@ -486,7 +514,7 @@ impl Model {
                 return Err(format!("{}: executed, must fail with {failure:?}", what()));
             }
             if self.sides[pair][end].held_from.is_some_and(|held| index >= held) {
-                return Err(format!("{}: executed while the queue is held", what()));
+                return Err(format!("{}: executed while the send queue is drained", what()));
             }
             let receive = self.sides[pair][end].receive_of(index);
             if receive.is_some_and(|receive| receive >= self.sides[pair][1 - end].received) {
@@ -495,10 +523,10 @@ impl Model {
             let request = self.request(pair, end, index).clone();
             if let Some(target) = request.remote_range(1 - end).filter(|_| request.op.is_write()) {
                 self.memory.expect(&[target], &request.payload, || {
-                    format!("{}: completed, but the peer's memory", what())
+                    format!("{}: completed, but in the peer's memory", what())
                 })?;
                 if !request.keeps_remote {
-                    self.memory.scribble(&[target], &mut self.draw);
+                    self.memory.overwrite(&[target], &mut self.random);
                 }
             }
             self.sides[pair][end].executed = index + 1;
@@ -507,7 +535,7 @@ impl Model {
     }
 }
 
-fn name(entry: &Entry) -> String {
+fn describe(entry: &Entry) -> String {
     let kind = if entry.is_receive { "receive" } else { "request" };
     let Entry { pair, end, index, completion, .. } = entry;
     format!("pair {pair}, end {end}, {kind} {index} ({})", completion.status)

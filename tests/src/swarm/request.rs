@@ -1,4 +1,4 @@
-//! What a program posts in a scenario, and what may become of it.
+//! The requests, receives and actions of the programs of a scenario, and how requests may fail.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use feroce_engine::verbs::Status;
 
 use super::layout::{Area, Range};
 
-/// What a send request does.
+/// Operation of a send request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// SEND.
     Send,
     /// SEND with this immediate.
     SendImm(u32),
-    /// SEND that invalidates the key of an area of the peer.
+    /// SEND that invalidates the key of one of the peer's regions.
     SendInvalidate,
     /// WRITE.
     Write,
@@ -33,53 +33,53 @@ pub enum Op {
 }
 
 impl Op {
-    /// It consumes a receive of the peer.
+    /// Returns true if the request consumes a receive of the peer.
     pub fn consumes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendImm(_) | Self::SendInvalidate | Self::WriteImm(_))
     }
 
-    /// It is one of the SENDs.
+    /// Returns true for all kinds of SEND.
     pub fn is_send(self) -> bool {
         matches!(self, Self::Send | Self::SendImm(_) | Self::SendInvalidate)
     }
 
-    /// It is one of the WRITEs.
+    /// Returns true for all kinds of WRITE.
     pub fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteImm(_))
     }
 
-    /// It is an atomic.
+    /// Returns true for atomics.
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd(_))
     }
 
-    /// It is answered with data.
+    /// Returns true if the response carries data.
     pub fn returns_data(self) -> bool {
         self == Self::Read || self.is_atomic()
     }
 }
 
-/// A place in the peer's memory as the request names it, right or wrong.
+/// A remote address and key as the request names them, valid or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remote {
     /// The region.
     pub area: Area,
-    /// From where; may lie outside.
+    /// Offset in the region; may be outside.
     pub offset: usize,
-    /// The key is not the region's.
+    /// The request carries another key than the region's.
     pub wrong_key: bool,
 }
 
-/// What is wrong with a send request. What must come of it is in [`Flaw::failure`].
+/// What is wrong with a send request. [`Flaw::failure`] says how the request must fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Flaw {
-    /// An entry has a wrong key.
+    /// A scatter/gather entry has a wrong key.
     LocalKey,
-    /// An entry leaves its region.
+    /// A scatter/gather entry ends outside its region.
     LocalBounds,
-    /// READ or atomic into memory that may not be written.
+    /// READ or atomic into local memory without write access.
     LocalRights,
-    /// An atomic whose entry has not eight bytes.
+    /// An atomic whose scatter/gather entry is not eight bytes long.
     AtomicLength,
     /// READ or atomic on a QP with an initiator depth of 0.
     NoDepth,
@@ -87,36 +87,36 @@ pub enum Flaw {
     RemoteKey,
     /// The remote range ends outside its region.
     RemoteBounds,
-    /// The remote range is so placed that address plus length wraps into the region.
+    /// Address plus length of the remote range wraps around and ends inside the region.
     RemoteWrap,
-    /// The remote region does not allow it.
+    /// The remote region does not allow the operation.
     RemoteRights,
     /// The remote region belongs to another protection domain.
     RemoteDomain,
-    /// An atomic at an odd address.
+    /// An atomic at an address that is not a multiple of eight.
     Misaligned,
-    /// The key to invalidate is wrong, or does not allow it.
+    /// The key to invalidate is wrong, or its region does not allow invalidation.
     NotInvalidatable,
-    /// The peer's QP does not allow it.
+    /// The peer's QP does not allow the operation.
     QpRights,
-    /// The key was invalidated by a request before.
+    /// An earlier request invalidated the key.
     Invalidated,
 }
 
-/// What the peer's program sees of a failed request.
+/// How the peer's program learns of a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
-    /// Nothing.
-    Unaware,
+pub enum PeerReport {
+    /// The peer's program does not learn of the failure.
+    Nothing,
     /// An asynchronous event.
-    Event(Trouble),
+    Event(ErrorEvent),
     /// A receive that completes with this status.
     Receive(Status),
 }
 
-/// The asynchronous events of a refused request.
+/// The asynchronous events that a refused request causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
+pub enum ErrorEvent {
     /// Access error.
     Access,
     /// Request error.
@@ -126,40 +126,47 @@ pub enum Trouble {
 /// How a request fails, at both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
-    /// Status of its completion.
+    /// Status of the requester's completion.
     pub requester: Status,
-    /// What the peer sees.
-    pub peer: Peer,
+    /// How the peer's program learns of the failure.
+    pub peer: PeerReport,
 }
 
 /// Refused with an access error.
 pub const ACCESS: Failure =
-    Failure { requester: Status::RemoteAccess, peer: Peer::Event(Trouble::Access) };
+    Failure { requester: Status::RemoteAccess, peer: PeerReport::Event(ErrorEvent::Access) };
 /// Refused as invalid.
-pub const INVALID: Failure =
-    Failure { requester: Status::RemoteInvalidRequest, peer: Peer::Event(Trouble::Request) };
-/// The requester's own memory is not registered for it.
+pub const INVALID: Failure = Failure {
+    requester: Status::RemoteInvalidRequest,
+    peer: PeerReport::Event(ErrorEvent::Request),
+};
+/// The requester's local memory is not registered for the request.
 pub const LOCAL_PROTECTION: Failure = local(Status::LocalProtection);
 /// The message is longer than the receive.
-pub const TOO_LONG: Failure =
-    Failure { requester: Status::RemoteInvalidRequest, peer: Peer::Receive(Status::LocalLength) };
-/// The receive names memory that is not registered for it.
-pub const BAD_RECEIVE: Failure =
-    Failure { requester: Status::RemoteOperational, peer: Peer::Receive(Status::LocalProtection) };
-/// An access error of a WRITE that carries its immediate in the same packet.
-const ACCESS_TIED: Failure =
-    Failure { requester: Status::RemoteAccess, peer: Peer::Receive(Status::LocalAccess) };
+pub const TOO_LONG: Failure = Failure {
+    requester: Status::RemoteInvalidRequest,
+    peer: PeerReport::Receive(Status::LocalLength),
+};
+/// The receive uses memory that is not registered for it.
+pub const BAD_RECEIVE: Failure = Failure {
+    requester: Status::RemoteOperational,
+    peer: PeerReport::Receive(Status::LocalProtection),
+};
+/// An access error of a WRITE with immediate that is a single packet: the receive is already
+/// consumed.
+const ACCESS_WITH_IMMEDIATE: Failure =
+    Failure { requester: Status::RemoteAccess, peer: PeerReport::Receive(Status::LocalAccess) };
 
-/// A READ that came again when its memory had gone, so that the peer's QP lives on; or whose memory went while
-/// a QP that was in ERR already answered it.
+/// The region of a READ is gone, but the peer's program gets no event. Either the READ was a
+/// duplicate, so the responder's QP stays in RTS, or the responder's QP was already in ERR.
 pub const READ_GONE: Failure = local(Status::RemoteAccess);
 
 const fn local(requester: Status) -> Failure {
-    Failure { requester, peer: Peer::Unaware }
+    Failure { requester, peer: PeerReport::Nothing }
 }
 
 impl Flaw {
-    /// Every flaw.
+    /// All flaws.
     pub const ALL: [Self; 14] = [
         Self::LocalKey,
         Self::LocalBounds,
@@ -177,8 +184,9 @@ impl Flaw {
         Self::Invalidated,
     ];
 
-    /// How a request with the flaw fails. `tied`: its first packet carries an immediate.
-    pub fn failure(self, tied: bool) -> Failure {
+    /// Returns how a request with the flaw fails. `with_immediate`: the first packet of the request
+    /// carries an immediate.
+    pub fn failure(self, with_immediate: bool) -> Failure {
         match self {
             Self::LocalKey | Self::LocalBounds | Self::LocalRights => LOCAL_PROTECTION,
             Self::AtomicLength => local(Status::LocalLength),
@@ -190,66 +198,66 @@ impl Flaw {
             | Self::RemoteRights
             | Self::RemoteDomain
             | Self::Invalidated
-                if tied =>
+                if with_immediate =>
             {
-                ACCESS_TIED
+                ACCESS_WITH_IMMEDIATE
             }
             _ => ACCESS,
         }
     }
 
-    /// It never leaves the requester.
+    /// Returns true if the requester detects the flaw and sends nothing.
     pub fn is_local(self) -> bool {
-        self.failure(false).peer == Peer::Unaware
+        self.failure(false).peer == PeerReport::Nothing
     }
 }
 
-/// A region that goes away while a request uses it: the request may succeed or fail.
+/// A region that is deregistered while a request uses it. The request may succeed or fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Doom {
-    /// Whose region.
+pub struct RevocationRisk {
+    /// End that the region belongs to.
     pub end: usize,
-    /// Which.
+    /// The region.
     pub area: Area,
-    /// How the request may fail.
+    /// Possible failures of the request.
     pub failures: &'static [Failure],
 }
 
 /// A send request of a scenario.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Not posted before.
+    /// Earliest time of posting, since the start of the scenario.
     pub at: Duration,
-    /// What.
+    /// Operation.
     pub op: Op,
-    /// Entries: sources of SEND and WRITE, destinations of READ and atomics.
+    /// Scatter/gather entries: source of a SEND or WRITE, destination of a READ or atomic.
     pub local: Vec<Range>,
-    /// The data are copied at posting.
+    /// The data are inline: posting copies them.
     pub inline: bool,
-    /// Where in the peer's memory.
+    /// Remote address and key.
     pub remote: Option<Remote>,
-    /// The bytes that move, either way.
+    /// The bytes that the request moves, in either direction.
     pub payload: Vec<u8>,
-    /// Waits for READs and atomics before.
+    /// Fenced: waits for earlier READs and atomics.
     pub fence: bool,
-    /// Completes with an entry.
+    /// Generates a completion.
     pub signaled: bool,
-    /// Asks the peer for an event.
+    /// Solicited event for the peer.
     pub solicited: bool,
-    /// What is wrong with it.
+    /// Reason why the request must fail.
     pub flaw: Option<Flaw>,
-    /// What may go wrong with it.
-    pub doom: Option<Doom>,
-    /// A later request uses the local bytes.
+    /// Region that is deregistered during the scenario, if the request uses one.
+    pub risk: Option<RevocationRisk>,
+    /// A later request uses the same local bytes, so they must not be overwritten.
     pub keeps_local: bool,
-    /// A later request uses the remote bytes.
+    /// A later request uses the same remote bytes, so they must not be overwritten.
     pub keeps_remote: bool,
-    /// It is an atomic on the word that all QPs of an end share; the result is not known in advance.
+    /// Fetch and add on the word that all QPs of an end share. Its result is not known in advance.
     pub shared_word: bool,
 }
 
 impl Request {
-    /// A request without anything special.
+    /// Creates a signaled request without flags, remote address or flaw.
     pub fn new(at: Duration, op: Op, local: Vec<Range>, payload: Vec<u8>) -> Self {
         Self {
             at,
@@ -262,48 +270,56 @@ impl Request {
             signaled: true,
             solicited: false,
             flaw: None,
-            doom: None,
+            risk: None,
             keeps_local: false,
             keeps_remote: false,
             shared_word: false,
         }
     }
 
-    /// The range of the peer `peer` that it writes or reads, if it names one rightly.
+    /// Returns the range at end `peer` that the request writes or reads, if its remote address and
+    /// key are valid.
     pub fn remote_range(&self, peer: usize) -> Option<Range> {
         let Remote { area, offset, .. } = self.remote?;
         let whole = self.flaw.is_none() && !self.payload.is_empty() && !self.op.is_send();
         whole.then_some(Range { end: peer, area, offset, len: self.payload.len() })
     }
 
-    /// How it must fail, given the receive that it meets; the number says how many of its bytes arrive.
+    /// Returns how the request must fail with the receive that it consumes, and how many of its
+    /// bytes arrive before the failure.
     pub fn must_fail(&self, receive: Option<&Receive>, mtu: usize) -> Option<(Failure, usize)> {
         let last = self.payload.len().div_ceil(mtu).max(1) - 1;
-        let own = |flaw: Flaw| match flaw {
+        let flaw_failure = |flaw: Flaw| match flaw {
             Flaw::NotInvalidatable => (last, flaw.failure(false)),
             _ => (0, flaw.failure(last == 0 && matches!(self.op, Op::WriteImm(_)))),
         };
-        let own = self.flaw.map(own);
-        let leaves = !self.flaw.is_some_and(Flaw::is_local);
-        let receive = receive.filter(|_| leaves && self.op.is_send());
-        let met = receive.and_then(|receive| self.meets(receive, mtu));
-        // The earlier packet decides; in the same packet the length is checked first, then the key to
-        // invalidate, then the receive's memory.
-        let first = match (own, met) {
-            (Some(own), Some(met)) if met.0 < own.0 || (met.0 == own.0 && met.1 == TOO_LONG) => met,
-            (Some(own), _) => own,
-            (None, met) => met?,
+        let flaw_failure = self.flaw.map(flaw_failure);
+        let is_sent = !self.flaw.is_some_and(Flaw::is_local);
+        let receive = receive.filter(|_| is_sent && self.op.is_send());
+        let from_receive = receive.and_then(|receive| self.receive_failure(receive, mtu));
+        // The earlier packet decides. Within one packet the length is checked first, then the key
+        // to invalidate, then the memory of the receive.
+        let first = match (flaw_failure, from_receive) {
+            (Some(flaw_failure), Some(from_receive))
+                if from_receive.0 < flaw_failure.0
+                    || (from_receive.0 == flaw_failure.0 && from_receive.1 == TOO_LONG) =>
+            {
+                from_receive
+            }
+            (Some(flaw_failure), _) => flaw_failure,
+            (None, from_receive) => from_receive?,
         };
         Some((first.1, first.0 * mtu))
     }
 
-    /// The packet with which a SEND fails because of the receive.
-    fn meets(&self, receive: &Receive, mtu: usize) -> Option<(usize, Failure)> {
+    /// Returns the index of the packet at which a SEND fails because of the receive, and the
+    /// failure.
+    fn receive_failure(&self, receive: &Receive, mtu: usize) -> Option<(usize, Failure)> {
         if receive.wrong_key && !self.payload.is_empty() {
             let short = self.payload.len().min(mtu) > receive.capacity();
             return Some((0, if short { TOO_LONG } else { BAD_RECEIVE }));
         }
-        // The first packet that ends beyond the capacity.
+        // The first packet that ends beyond the capacity of the receive.
         (self.payload.len() > receive.capacity()).then(|| (receive.capacity() / mtu, TOO_LONG))
     }
 }
@@ -311,59 +327,59 @@ impl Request {
 /// A receive of a scenario.
 #[derive(Debug, Clone)]
 pub struct Receive {
-    /// Not posted before.
+    /// Earliest time of posting, since the start of the scenario.
     pub at: Duration,
-    /// Entries.
+    /// Scatter/gather entries.
     pub local: Vec<Range>,
     /// The first entry that is not empty has a wrong key.
     pub wrong_key: bool,
-    /// What may go wrong with it.
-    pub doom: Option<Doom>,
+    /// Region that is deregistered during the scenario, if the request uses one.
+    pub risk: Option<RevocationRisk>,
 }
 
 impl Receive {
-    /// Bytes that fit.
+    /// Returns the size of the receive in bytes.
     pub fn capacity(&self) -> usize {
         self.local.iter().map(|range| range.len).sum()
     }
 }
 
-/// What a program does besides posting.
+/// An action of a program or of the wire, apart from posting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum Action {
     /// Moves a QP to ERR.
     Kill {
-        /// Which pair.
+        /// Index of the pair.
         pair: usize,
-        /// Which end of it.
+        /// End of the pair.
         end: usize,
     },
     /// Moves a QP to SQD.
     Drain {
-        /// Which pair.
+        /// Index of the pair.
         pair: usize,
-        /// Which end of it.
+        /// End of the pair.
         end: usize,
     },
-    /// Moves it back to RTS.
+    /// Moves a QP in SQD back to RTS.
     Resume {
-        /// Which pair.
+        /// Index of the pair.
         pair: usize,
-        /// Which end of it.
+        /// End of the pair.
         end: usize,
     },
-    /// Cuts the wire: nothing that an end sends arrives.
+    /// Cuts the wire: it drops every frame that an end sends.
     Cut {
-        /// Which end; `None` for both.
+        /// Sending end; `None` for both.
         from: Option<usize>,
     },
-    /// The wire is as before.
-    Mend,
+    /// Ends the cut of the wire.
+    Restore,
     /// Deregisters a region.
-    Withdraw {
-        /// Whose.
+    Deregister {
+        /// End that the region belongs to.
         end: usize,
-        /// Which.
+        /// The region.
         area: Area,
     },
 }

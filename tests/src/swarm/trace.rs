@@ -1,35 +1,35 @@
-//! What happens in a scenario, readable: for the replay of one seed.
+//! Readable output of everything that happens in a scenario, for the replay of one seed.
 
 use feroce_engine::time::Instant;
 use feroce_wire::Packet;
 
 use crate::wire::Seen;
 
-/// Prints, or does nothing.
+/// Prints events if it is on.
 #[derive(Debug)]
 pub struct Trace {
     start: Option<Instant>,
 }
 
 impl Trace {
-    /// Prints nothing.
+    /// Creates a trace that prints nothing.
     pub fn off() -> Self {
         Self { start: None }
     }
 
-    /// Prints everything, with times since `start`.
+    /// Creates a trace that prints every event, with times since `start`.
     pub fn on(start: Instant) -> Self {
         Self { start: Some(start) }
     }
 
-    /// Something happened at `now`.
+    /// Prints the event `what` at the time `now`.
     pub fn note(&mut self, now: Instant, what: impl FnOnce() -> String) {
         if let Some(start) = self.start {
             println!("{:>13.3} us  {}", micros(now, start), what());
         }
     }
 
-    /// A frame was sent.
+    /// Prints a frame that was sent.
     pub fn frame(&mut self, seen: &Seen) {
         let Seen { at, from, bytes, fate } = seen;
         self.note(*at, || match Packet::parse(bytes, &[]) {
@@ -39,7 +39,7 @@ impl Trace {
     }
 }
 
-#[allow(clippy::cast_precision_loss)] // For people.
+#[allow(clippy::cast_precision_loss)] // For display only.
 fn micros(at: Instant, start: Instant) -> f64 {
     at.saturating_since(start).as_nanos() as f64 / 1000.0
 }

@@ -1,4 +1,4 @@
-//! Every case: rows times axes.
+//! All cases of the rxe suite: operations, sizes, roles and faults.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::case::{Case, Fault, Role};
 
 const MTUS: [PathMtu; 2] = [PathMtu::Mtu1024, PathMtu::Mtu4096];
 
-/// A size's name, and its bytes by the path MTU.
+/// Name of a size, and its bytes for a path MTU.
 type Size = (&'static str, fn(u32) -> u32);
 
 const SIZES: [Size; 8] = [
@@ -38,7 +38,7 @@ const FAULTS: [(&str, Fault); 4] = [
     ("corrupted", Fault::Corrupted),
 ];
 
-/// A plan that only one operation and who has which role decide about.
+/// A plan for a list of operations and roles.
 struct Row {
     name: &'static str,
     ops: &'static [Op],
@@ -46,7 +46,7 @@ struct Row {
     plan: fn(Op, Role) -> Plan,
 }
 
-/// What goes well in special ways, and what goes wrong. Over IPv4 with a path MTU of 1024.
+/// Special cases and error cases, over IPv4 with a path MTU of 1024.
 const ROWS: [Row; 17] = [
     Row {
         name: "psn-wrap",
@@ -146,7 +146,7 @@ const ROWS: [Row; 17] = [
     },
 ];
 
-/// All cases, in the order in which they are played.
+/// Returns all cases, in the order in which they run.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for mtu in MTUS {
@@ -181,7 +181,7 @@ fn role_name(role: Role) -> &'static str {
     role.pick("feroce-requests", "rxe-requests")
 }
 
-/// Every operation in every size.
+/// Adds every operation in every size.
 fn sizes(mtu: PathMtu, family: Family, cases: &mut Vec<Case>) {
     let mut add = |op: Op, size: &str, role: Role, plan: Plan| {
         let family_name = if family == Family::V4 { "v4" } else { "v6" };
@@ -200,13 +200,14 @@ fn sizes(mtu: PathMtu, family: Family, cases: &mut Vec<Case>) {
     }
 }
 
-/// Every operation in numbers, over a network that does not do well by it.
+/// Adds long runs of every operation over a faulty network.
 fn faults(name: &str, fault: Fault, cases: &mut Vec<Case>) {
     let mut add = |op: &dyn std::fmt::Display, mtu: PathMtu, family: Family, plan: &Plan| {
         for role in Role::ALL {
             let name = format!("{name}/{op}/{mtu}/{}", role_name(role));
             let mut plan = plan.clone();
-            // 0.27 s, as long as an emulated CPU may be kept from running; eight of them before the peer is given up.
+            // 0.27 s, because an emulated CPU may be descheduled that long. After eight timeouts
+            // the requester gives up.
             plan.set(|settings| settings.timeout = 16);
             cases.push(Case { name, role, family, mtu, fault: Some(fault), plan });
         }
@@ -219,7 +220,7 @@ fn faults(name: &str, fault: Fault, cases: &mut Vec<Case>) {
     add(&"read", PathMtu::Mtu4096, Family::V6, &burst(Op::Read));
 }
 
-/// rxe's data are marked on their way, and Feroce says so to rxe, which does not listen.
+/// Adds cases in which the bridge marks the data of rxe. Feroce sends CNPs, which rxe ignores.
 fn marked(cases: &mut Vec<Case>) {
     let rows =
         [(Op::Send, Role::Responder), (Op::Write, Role::Responder), (Op::Read, Role::Requester)];
@@ -230,7 +231,7 @@ fn marked(cases: &mut Vec<Case>) {
     }
 }
 
-/// Bytes of `op` where it may have any number.
+/// Returns the length for `op`: eight for atomics, else `otherwise`.
 fn bytes(op: Op, otherwise: u32) -> u32 {
     if op.is_atomic() { 8 } else { otherwise }
 }
@@ -241,7 +242,7 @@ fn one(op: Op, len: u32) -> Plan {
     plan
 }
 
-/// Adds a request, and a window with something written through it for one that invalidates.
+/// Adds a request. Before a SEND with invalidate, adds a window and a WRITE through it.
 fn add(plan: &mut Plan, op: Op, len: u32) {
     if op == Op::SendInv {
         let window = plan.region(RIGHTS, true);
@@ -255,7 +256,7 @@ fn psn_wrap(op: Op, _: Role) -> Plan {
     plan.set(|settings| settings.psn = Psn::new(0xff_fffd));
     add(&mut plan, op, bytes(op, 5000));
     for len in [2000, 1, 3000] {
-        // A QP has one window here.
+        // Only one window per QP is possible here.
         plan.request(if op == Op::SendInv { Op::Send } else { op }, bytes(op, len));
     }
     plan
@@ -269,7 +270,7 @@ fn inline(op: Op, _: Role) -> Plan {
     plan
 }
 
-/// 36 requests of all kinds, with `depth` READs and atomics at a time.
+/// 36 requests of all kinds, with at most `depth` READs and atomics outstanding.
 fn mixed(depth: u8) -> Plan {
     let mut plan = Plan::new();
     plan.set(|settings| settings.depth = depth);
@@ -284,7 +285,7 @@ fn mixed(depth: u8) -> Plan {
     plan
 }
 
-/// What is fenced sends the bytes that the request before it fetched.
+/// Fenced requests that send the bytes which the request before them fetched.
 fn fence(op: Op, _: Role) -> Plan {
     let mut plan = Plan::new();
     for then in [Op::Write, Op::Send, Op::WriteImm] {
@@ -296,7 +297,7 @@ fn fence(op: Op, _: Role) -> Plan {
     plan
 }
 
-/// A request that works, one that is refused, one that is flushed.
+/// A request that succeeds, one that is refused, and one that is flushed.
 fn refused(op: Op, status: Status, spoil: impl FnOnce(&mut Plan)) -> Plan {
     let mut plan = Plan::new();
     plan.request(Op::Write, 3000);
@@ -316,14 +317,14 @@ fn wrong_key(op: Op, _: Role) -> Plan {
 
 fn out_of_bounds(op: Op, _: Role) -> Plan {
     refused(op, Status::RemoteAccess, |plan| {
-        // 1000 bytes are inside; of a word, none.
+        // 1000 bytes are inside the region; of an atomic, none.
         let inside = if op.is_atomic() { 0 } else { 1000 };
         let end = plan.regions[RESPONDER][0].len;
         plan.requests[1].remote.offset = (end - inside).next_multiple_of(8);
     })
 }
 
-/// Everything but what `op` takes.
+/// Returns all access rights except the one that `op` needs.
 fn without_right(op: Op) -> Access {
     match op {
         Op::Read => Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
@@ -375,7 +376,7 @@ fn receive_too_short(op: Op, role: Role) -> Plan {
     let mut plan = Plan::new();
     plan.request(op, 50);
     plan.request(op, 3000);
-    // To rxe both the receive and its owner are at fault, and not the message.
+    // rxe blames the receive and its owner, not the message.
     plan.refused(role.pick(Status::RemoteOperational, Status::RemoteInvalidRequest));
     plan.requests[1].effect = Effect::Unknown;
     plan.receives[1].len = 1500;
@@ -401,7 +402,7 @@ fn receive_never(op: Op, _: Role) -> Plan {
     plan.request(op, 3000);
     plan.refused(Status::RnrRetryExceeded);
     if op == Op::WriteImm {
-        plan.requests[0].effect = Effect::Unknown; // The receive is missed when the last packet comes.
+        plan.requests[0].effect = Effect::Unknown; // The RNR NAK is for the last packet.
     }
     plan.receives.clear();
     plan.flushed();
@@ -428,8 +429,8 @@ fn peer_killed(op: Op, role: Role) -> Plan {
     for _ in 0..96 {
         plan.request(op, 256 << 10);
     }
-    // However long it takes to cut the network and to kill it, rxe is not through: the last requests find no receive, and
-    // are tried again for ever.
+    // rxe must not finish before it is killed, however long that takes: the last requests find no
+    // receive and are retried without limit.
     if role == Role::Responder {
         plan.receives.truncate(48);
     }
@@ -437,7 +438,7 @@ fn peer_killed(op: Op, role: Role) -> Plan {
     plan
 }
 
-/// The responder takes the first requests for old ones.
+/// The responder treats the first requests as duplicates.
 fn psn_behind(op: Op, _: Role) -> Plan {
     let mut plan = Plan::new();
     plan.settings[REQUESTER].timeout = 12;
@@ -451,7 +452,7 @@ fn psn_behind(op: Op, _: Role) -> Plan {
     plan
 }
 
-/// Many requests, most of several packets: as many as the queues hold, nearly.
+/// Many requests, most with several packets: almost as many as the queues hold.
 fn burst(op: Op) -> Plan {
     let mut plan = Plan::new();
     for index in 0..120 {

@@ -1,96 +1,104 @@
-//! What must hold of the frames themselves, whatever programs see: a window that limits, acknowledgements
-//! that never go back, no storm of NAKs. The model knows no packets; this knows nothing else.
+//! Rules for the frames on the wire, independent of what programs see: the window limits
+//! outstanding packets, acknowledgements never go back, NAKs are not repeated endlessly. The model
+//! checks programs, these rules check packets.
 
 use feroce_wire::{NakCode, Operation, Packet, Psn, Qpn, Syndrome};
 
-use super::Check;
+use super::check::Check;
 use super::options::Options;
 use crate::wire::Seen;
 
-/// One direction of a connection: requests of one end, and what the other answers.
+/// One direction of a connection: the requests of one end and the responses of the other.
 #[derive(Debug, Clone, Copy)]
-struct Lane {
-    /// QP that the requests go to.
-    to: Qpn,
-    /// QP that the answers go to.
-    back: Qpn,
+struct Direction {
+    /// Destination QP of the requests.
+    request_qp: Qpn,
+    /// Destination QP of the responses.
+    response_qp: Qpn,
     /// One past the highest PSN sent.
     sent: Psn,
-    /// One past the highest PSN acknowledged, whether or not the acknowledgement has arrived.
+    /// One past the highest PSN acknowledged, whether or not the acknowledgement arrived.
     acknowledged: Psn,
     /// One past the last PSN of the last READ or atomic.
-    answers: Psn,
-    /// PSN of the last NAK for a gap, and how many there were.
+    responses: Psn,
+    /// PSN of the last NAK (PSN sequence error), and how often it was sent.
     gap: Option<(Psn, u32)>,
-    /// The last MSN, and the last PSN that an ACK has named.
+    /// MSN of the last response, and PSN of the last ACK.
     msn: u32,
     ack: Option<Psn>,
 }
 
-/// See the [module](self).
+/// The rules and the state that they need. See the [module](self).
 #[derive(Debug)]
-pub(super) struct Laws {
-    lanes: Vec<[Lane; 2]>,
+pub(super) struct WireRules {
+    directions: Vec<[Direction; 2]>,
     window: u32,
     mtu: u32,
 }
 
-impl Laws {
-    /// The laws for QPs with the numbers `qpns`, by pair and end.
+impl WireRules {
+    /// Creates the rules for QPs with the numbers `qpns`, by pair and end.
     pub fn new(options: &Options, qpns: impl Iterator<Item = [Qpn; 2]>) -> Self {
-        let lane = |psn, qpns: [Qpn; 2], end: usize| Lane {
-            to: qpns[1 - end],
-            back: qpns[end],
+        let direction = |psn, qpns: [Qpn; 2], end: usize| Direction {
+            request_qp: qpns[1 - end],
+            response_qp: qpns[end],
             sent: psn,
             acknowledged: psn,
-            answers: psn,
+            responses: psn,
             gap: None,
             msn: 0,
             ack: None,
         };
-        let lanes = qpns.zip(&options.psns);
-        let lanes = lanes.map(|(qpns, psns)| [0, 1].map(|end| lane(psns[end], qpns, end)));
-        Self { lanes: lanes.collect(), window: options.rig.window, mtu: options.mtu.bytes() }
+        let directions = qpns.zip(&options.psns);
+        let directions =
+            directions.map(|(qpns, psns)| [0, 1].map(|end| direction(psns[end], qpns, end)));
+        Self {
+            directions: directions.collect(),
+            window: options.rig.window,
+            mtu: options.mtu.bytes(),
+        }
     }
 
-    /// Holds a frame that was sent against the laws.
+    /// Checks a frame that was sent.
     pub fn check(&mut self, seen: &Seen) -> Check {
         let packet = Packet::parse(&seen.bytes, &[]).map_err(|error| format!("sent: {error}"))?;
         let (from, is_request) = (seen.from, packet.info.is_request());
         let (window, mtu) = (self.window, self.mtu);
-        // Answers belong to the lane of the other end.
+        // Responses belong to the direction of the other end.
         let end = if is_request { from } else { 1 - from };
         let to = packet.bth.dest_qp;
-        let mut lanes = self.lanes.iter_mut().map(|pair| &mut pair[end]);
-        let lane = lanes.find(|lane| if is_request { lane.to == to } else { lane.back == to });
-        let lane = lane.ok_or_else(|| format!("sent to nobody: {packet}"))?;
+        let mut directions = self.directions.iter_mut().map(|pair| &mut pair[end]);
+        let direction = directions.find(|direction| {
+            if is_request { direction.request_qp == to } else { direction.response_qp == to }
+        });
+        let direction = direction.ok_or_else(|| format!("sent to an unknown QP: {packet}"))?;
         let result = match is_request {
-            true => lane.request(&packet, window, mtu),
-            false => lane.response(&packet),
+            true => direction.request(&packet, window, mtu),
+            false => direction.response(&packet),
         };
-        result.map_err(|law| format!("end {from} broke a law of the wire, {law}: {packet}"))
+        result.map_err(|rule| format!("end {from} broke a wire rule, {rule}: {packet}"))
     }
 }
 
-impl Lane {
+impl Direction {
     fn request(&mut self, packet: &Packet<'_>, window: u32, mtu: u32) -> Result<(), &'static str> {
         let psn = packet.bth.psn;
         if !psn.at_or_before(self.sent) {
-            return Err("PSNs follow each other");
+            return Err("PSNs must be consecutive");
         }
         let count = match (packet.info.operation, packet.ext.reth) {
             (Operation::ReadRequest, Some(reth)) => reth.dma_len.div_ceil(mtu).max(1),
             _ => 1,
         };
-        let base = later(self.acknowledged, self.answers);
+        let base = later(self.acknowledged, self.responses);
         let limited = matches!(packet.info.operation, Operation::Send | Operation::Write);
         if limited && !psn.is_before(base) && base.distance_to(psn) >= window {
-            return Err("the window limits");
+            return Err("the window limits outstanding packets");
         }
         let end = psn.add(count);
         self.sent = later(self.sent, end);
         if !limited {
-            self.answers = later(self.answers, end);
+            self.responses = later(self.responses, end);
         }
         Ok(())
     }
@@ -113,10 +121,11 @@ impl Lane {
             }
             Syndrome::Ack(_) => psn.next(),
             Syndrome::Nak(NakCode::PsnSequence) => {
-                // A NAK that waits behind a burst may name a later gap than it was made for, so there may be two.
+                // A NAK that waits behind a burst may report a later gap than the one it was
+                // created for, so the same PSN may be reported twice.
                 let times = self.gap.filter(|(at, _)| *at == psn).map_or(1, |(_, times)| times + 1);
                 if times > 2 {
-                    return Err("a gap is not reported again and again");
+                    return Err("a gap is reported at most twice");
                 }
                 self.gap = Some((psn, times));
                 psn

@@ -1,43 +1,45 @@
-//! Drawing the send requests of a QP: good ones of every kind, some that depend on each other, and some
-//! that must fail.
+//! Generates the send requests of a QP: valid requests of every kind, requests that depend on each
+//! other, and requests that must fail.
 
 use std::time::Duration;
 
 use feroce_engine::memory::Access;
 
-use super::draw::Draw;
-use super::layout::{Area, Dealer, Range, TOP_BYTES, TOP_LEN, VICTIM_LEN};
+use super::layout::{Area, PoolAllocator, REVOKED_LEN, Range, TOP_BYTES, TOP_LEN};
 use super::options::Options;
-use super::plan::{Role, SidePlan, Victim};
-use super::request::{ACCESS, Doom, Flaw, LOCAL_PROTECTION, Op, READ_GONE, Remote, Request};
+use super::random::Random;
+use super::request::{
+    ACCESS, Flaw, LOCAL_PROTECTION, Op, READ_GONE, Remote, Request, RevocationRisk,
+};
+use super::side_workload::{RegionUse, Revocation, SideWorkload};
 
-/// The requests of one QP: those of pair `pair` that end `end` posts.
+/// Index of a QP: its pair and its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Lane {
-    /// Pair.
+pub(super) struct QpIndex {
+    /// Index of the pair.
     pub pair: usize,
-    /// End that posts.
+    /// End that the QP belongs to.
     pub end: usize,
 }
 
-/// Draws requests.
+/// Generates the requests of all QPs of a scenario.
 #[derive(Debug)]
-pub(super) struct Requests<'a> {
-    /// Choices.
-    pub draw: &'a mut Draw,
+pub(super) struct RequestGenerator<'a> {
+    /// Random numbers.
+    pub random: &'a mut Random,
     /// Options of the scenario.
     pub options: &'a Options,
-    /// Initial memory.
+    /// Initial memory contents.
     pub contents: &'a [Vec<Vec<u8>>; 2],
-    /// Free memory.
-    pub dealers: &'a mut [Dealer; 2],
-    /// By end, the word that QPs share.
+    /// Allocators of free pool memory.
+    pub allocators: &'a mut [PoolAllocator; 2],
+    /// By end, the word that several QPs add to.
     pub shared_words: [Option<Range>; 2],
-    /// Adds drawn for it.
+    /// Number of bits of each shared word that are already used.
     pub shared_bits: [u32; 2],
 }
 
-/// What comes next in a lane.
+/// Kind of the next request or requests of a QP.
 #[derive(Debug, Clone, Copy)]
 enum Job {
     Send,
@@ -48,7 +50,7 @@ enum Job {
     ReadThenWrite,
     ReadThenSend,
     Bad,
-    Victim(Area, Role),
+    Revoked(Area, RegionUse),
 }
 
 const JOBS: &[(u32, Job)] = &[
@@ -61,45 +63,45 @@ const JOBS: &[(u32, Job)] = &[
     (5, Job::ReadThenSend),
 ];
 
-impl Requests<'_> {
-    /// What the program of `lane` posts.
-    pub fn side(&mut self, lane: Lane, victims: &[Victim]) -> SidePlan {
-        let peer = 1 - lane.end;
-        let word = self.dealers[peer].take(self.draw, 8, 8);
-        let mut side = SidePlan { word, ..SidePlan::default() };
+impl RequestGenerator<'_> {
+    /// Generates what the program of `qp` posts.
+    pub fn side_workload(&mut self, qp: QpIndex, revocations: &[Revocation]) -> SideWorkload {
+        let peer = 1 - qp.end;
+        let word = self.allocators[peer].take(self.random, 8, 8);
+        let mut side = SideWorkload { word, ..SideWorkload::default() };
         if let Some(word) = word {
             let bytes = self.content(word);
             side.word_values.push(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")));
         }
         let mut jobs: Vec<Job> = Vec::new();
-        for _ in 0..self.draw.between(0, self.options.requests) {
-            let bad = self.draw.percent(self.options.bad);
-            jobs.push(if bad { Job::Bad } else { self.draw.weighted(JOBS) });
+        for _ in 0..self.random.between(0, self.options.requests) {
+            let bad = self.random.percent(self.options.bad);
+            jobs.push(if bad { Job::Bad } else { self.random.weighted(JOBS) });
         }
-        for victim in victims.iter().filter(|victim| victim.pair == lane.pair) {
-            let own = victim.end == lane.end;
-            let meets = match victim.role {
-                Role::Local => own,
-                Role::Receive => false,
-                _ => !own,
+        for revocation in revocations.iter().filter(|revocation| revocation.pair == qp.pair) {
+            let is_same_end = revocation.end == qp.end;
+            let meets = match revocation.region_use {
+                RegionUse::Local => is_same_end,
+                RegionUse::Receive => false,
+                _ => !is_same_end,
             };
             if meets {
-                let at = self.draw.between(0, jobs.len());
-                jobs.insert(at, Job::Victim(victim.area, victim.role));
+                let at = self.random.between(0, jobs.len());
+                jobs.insert(at, Job::Revoked(revocation.area, revocation.region_use));
             }
         }
         let mut times: Vec<Duration> =
-            jobs.iter().map(|_| self.draw.time(self.options.span)).collect();
+            jobs.iter().map(|_| self.random.time(self.options.span)).collect();
         times.sort_unstable();
         for (job, at) in jobs.into_iter().zip(times) {
-            // None: the memory is used up, or the connection does not allow it.
-            let _ = self.job(job, lane, at, &mut side);
+            // `None`: the memory is used up, or the connection does not allow the request.
+            let _ = self.job(job, qp, at, &mut side);
         }
         side
     }
 
-    fn job(&mut self, job: Job, lane: Lane, at: Duration, side: &mut SidePlan) -> Option<()> {
-        let end = lane.end;
+    fn job(&mut self, job: Job, qp: QpIndex, at: Duration, side: &mut SideWorkload) -> Option<()> {
+        let end = qp.end;
         match job {
             Job::Send => side.requests.push(self.send(end, at)?),
             Job::Write => side.requests.push(self.write(end, at)?),
@@ -108,9 +110,11 @@ impl Requests<'_> {
             Job::WriteThenRead => self.write_then_read(end, at, side)?,
             Job::ReadThenWrite => self.read_then_write(end, at, side)?,
             Job::ReadThenSend => self.read_then_send(end, at, side)?,
-            Job::Bad => side.requests.push(self.bad(end, at)?),
-            Job::Victim(area, Role::Invalidated) => self.invalidate(end, at, area, side)?,
-            Job::Victim(area, role) => side.requests.push(self.doomed(end, at, area, role)?),
+            Job::Bad => side.requests.push(self.invalid_request(end, at)?),
+            Job::Revoked(area, RegionUse::Invalidated) => self.invalidate(end, at, area, side)?,
+            Job::Revoked(area, region_use) => {
+                side.requests.push(self.using_revoked_region(end, at, area, region_use)?)
+            }
         }
         Some(())
     }
@@ -124,26 +128,27 @@ impl Requests<'_> {
         ranges.iter().flat_map(|&range| self.content(range)).collect()
     }
 
-    /// A length: often short, often around a multiple of the path MTU.
+    /// Returns a message length, often short, often around a multiple of the path MTU.
     fn length(&mut self) -> usize {
         let mtu = self.options.mtu_bytes();
-        let draw = &mut *self.draw;
-        match draw.weighted(&[(8, 0), (8, 1), (50, 2), (14, 3), (15, 4), (5, 5)]) {
+        let random = &mut *self.random;
+        match random.weighted(&[(8, 0), (8, 1), (50, 2), (14, 3), (15, 4), (5, 5)]) {
             0 => 0,
             1 => 1,
-            2 => draw.between(2, 64),
-            3 => draw.between(mtu - 1, mtu + 1),
-            4 => draw.between(1, 3 * mtu),
-            _ => draw.between(1, (40 * mtu).min(10_000)),
+            2 => random.between(2, 64),
+            3 => random.between(mtu - 1, mtu + 1),
+            4 => random.between(1, 3 * mtu),
+            _ => random.between(1, (40 * mtu).min(10_000)),
         }
     }
 
     fn flags(&mut self, mut request: Request) -> Request {
-        request.signaled = self.draw.percent(70);
-        request.solicited = self.draw.percent(20);
-        request.fence = self.draw.percent(10);
-        let short = request.payload.len() <= super::world::MAX_INLINE && !request.op.returns_data();
-        request.inline = short && self.draw.percent(25);
+        request.signaled = self.random.percent(70);
+        request.solicited = self.random.percent(20);
+        request.fence = self.random.percent(10);
+        let short =
+            request.payload.len() <= super::options::MAX_INLINE && !request.op.returns_data();
+        request.inline = short && self.random.percent(25);
         request
     }
 
@@ -155,49 +160,49 @@ impl Requests<'_> {
 
     fn send(&mut self, end: usize, at: Duration) -> Option<Request> {
         let len = self.length();
-        let local = self.dealers[end].pieces(self.draw, len)?;
+        let local = self.allocators[end].pieces(self.random, len)?;
         let payload = self.contents_of(&local);
-        let imm = self.draw.bits() >> 32;
+        let imm = self.random.bits() >> 32;
         let imm = Op::SendImm(u32::try_from(imm).expect("32 bits"));
-        let op = self.draw.pick(&[Op::Send, imm]);
+        let op = self.random.pick(&[Op::Send, imm]);
         Some(self.flags(Request::new(at, op, local, payload)))
     }
 
     fn write(&mut self, end: usize, at: Duration) -> Option<Request> {
         self.peer_allows(end, Access::REMOTE_WRITE)?;
         let len = self.length();
-        let local = self.dealers[end].pieces(self.draw, len)?;
-        let target = self.dealers[1 - end].take(self.draw, len, 1)?;
+        let local = self.allocators[end].pieces(self.random, len)?;
+        let target = self.allocators[1 - end].take(self.random, len, 1)?;
         let payload = self.contents_of(&local);
-        let imm = u32::try_from(self.draw.bits() >> 32).expect("32 bits");
-        let op = self.draw.weighted(&[(70, Op::Write), (30, Op::WriteImm(imm))]);
+        let imm = u32::try_from(self.random.bits() >> 32).expect("32 bits");
+        let op = self.random.weighted(&[(70, Op::Write), (30, Op::WriteImm(imm))]);
         let mut request = self.flags(Request::new(at, op, local, payload));
-        // Without bytes, the key does not matter.
-        let wrong_key = len == 0 && self.draw.percent(50);
+        // In a request without data, the key does not matter.
+        let wrong_key = len == 0 && self.random.percent(50);
         request.remote = Some(Remote { area: target.area, offset: target.offset, wrong_key });
         Some(request)
     }
 
     fn read(&mut self, end: usize, at: Duration) -> Option<Request> {
         let len = self.length();
-        let source = self.dealers[1 - end].take(self.draw, len, 1)?;
+        let source = self.allocators[1 - end].take(self.random, len, 1)?;
         self.read_from(end, at, source)
     }
 
     fn read_from(&mut self, end: usize, at: Duration, source: Range) -> Option<Request> {
         self.peer_allows(end, Access::REMOTE_READ)?;
-        let local = self.dealers[end].pieces(self.draw, source.len)?;
+        let local = self.allocators[end].pieces(self.random, source.len)?;
         let mut request = Request::new(at, Op::Read, local, self.content(source));
         request = self.flags(request);
-        let wrong_key = source.len == 0 && self.draw.percent(50);
+        let wrong_key = source.len == 0 && self.random.percent(50);
         request.remote = Some(Remote { area: source.area, offset: source.offset, wrong_key });
         Some(request)
     }
 
-    fn atomic(&mut self, end: usize, at: Duration, side: &mut SidePlan) -> Option<()> {
+    fn atomic(&mut self, end: usize, at: Duration, side: &mut SideWorkload) -> Option<()> {
         self.peer_allows(end, Access::REMOTE_ATOMIC)?;
-        let local = self.dealers[end].pieces(self.draw, 8)?;
-        let shared = self.shared_words[1 - end].filter(|_| self.draw.percent(40));
+        let local = self.allocators[end].pieces(self.random, 8)?;
+        let shared = self.shared_words[1 - end].filter(|_| self.random.percent(40));
         if let Some(word) = shared {
             let bit = self.shared_bits[1 - end];
             if bit < u64::BITS {
@@ -214,9 +219,9 @@ impl Requests<'_> {
         }
         let word = side.word?;
         let before = *side.word_values.last()?;
-        let operand = self.draw.bits();
-        let compare = if self.draw.percent(60) { before } else { operand ^ 1 };
-        let (op, after) = match self.draw.percent(50) {
+        let operand = self.random.bits();
+        let compare = if self.random.percent(60) { before } else { operand ^ 1 };
+        let (op, after) = match self.random.percent(50) {
             true => (Op::FetchAdd(operand), before.wrapping_add(operand)),
             false => {
                 let after = if compare == before { operand } else { before };
@@ -232,8 +237,8 @@ impl Requests<'_> {
         Some(())
     }
 
-    /// A READ sees what the WRITE before it wrote.
-    fn write_then_read(&mut self, end: usize, at: Duration, side: &mut SidePlan) -> Option<()> {
+    /// A READ that must return what the WRITE before it wrote.
+    fn write_then_read(&mut self, end: usize, at: Duration, side: &mut SideWorkload) -> Option<()> {
         let mut write = self.write(end, at)?;
         let remote = write.remote.filter(|_| !write.payload.is_empty())?;
         let len = write.payload.len();
@@ -245,8 +250,8 @@ impl Requests<'_> {
         Some(())
     }
 
-    /// A fenced WRITE does not overtake the READ of the same bytes.
-    fn read_then_write(&mut self, end: usize, at: Duration, side: &mut SidePlan) -> Option<()> {
+    /// A READ and a fenced WRITE to the same bytes. The WRITE must not overtake the READ.
+    fn read_then_write(&mut self, end: usize, at: Duration, side: &mut SideWorkload) -> Option<()> {
         let mut write = self.write(end, at)?;
         let remote = write.remote.filter(|_| !write.payload.is_empty())?;
         let len = write.payload.len();
@@ -258,30 +263,30 @@ impl Requests<'_> {
         Some(())
     }
 
-    /// A fenced SEND sends what the READ before it has read.
-    fn read_then_send(&mut self, end: usize, at: Duration, side: &mut SidePlan) -> Option<()> {
+    /// A READ and a fenced SEND of the bytes that the READ returned.
+    fn read_then_send(&mut self, end: usize, at: Duration, side: &mut SideWorkload) -> Option<()> {
         let mut read = self.read(end, at)?;
         read.keeps_local = true;
         let mut send = Request::new(at, Op::Send, read.local.clone(), read.payload.clone());
-        send.signaled = self.draw.percent(70);
+        send.signaled = self.random.percent(70);
         send.fence = true;
         side.requests.extend([read, send]);
         Some(())
     }
 
-    /// Writes to a region, makes its key invalid, and sometimes tries to write again.
+    /// Writes to a region, invalidates its key, and sometimes writes again.
     fn invalidate(
         &mut self,
         end: usize,
         at: Duration,
         area: Area,
-        side: &mut SidePlan,
+        side: &mut SideWorkload,
     ) -> Option<()> {
         let remote = Remote { area, offset: 0, wrong_key: false };
         let writes = self.peer_allows(end, Access::REMOTE_WRITE).is_some();
         if writes {
             let mut write = self.write(end, at)?;
-            write.payload.truncate(VICTIM_LEN);
+            write.payload.truncate(REVOKED_LEN);
             if write.payload.len() == write.local.iter().map(|range| range.len).sum::<usize>() {
                 write.remote = Some(remote);
                 write.op = Op::Write;
@@ -292,9 +297,9 @@ impl Requests<'_> {
         send.op = Op::SendInvalidate;
         send.remote = Some(remote);
         side.requests.push(send);
-        if writes && self.draw.percent(50) {
+        if writes && self.random.percent(50) {
             let mut again = self.write(end, at)?;
-            if !again.payload.is_empty() && again.payload.len() <= VICTIM_LEN {
+            if !again.payload.is_empty() && again.payload.len() <= REVOKED_LEN {
                 again.remote = Some(remote);
                 again.flaw = Some(Flaw::Invalidated);
                 side.requests.push(again);
@@ -303,43 +308,49 @@ impl Requests<'_> {
         Some(())
     }
 
-    /// A long request that uses a region which goes away.
-    fn doomed(&mut self, end: usize, at: Duration, area: Area, role: Role) -> Option<Request> {
+    /// A long request that uses a region which is deregistered during the scenario.
+    fn using_revoked_region(
+        &mut self,
+        end: usize,
+        at: Duration,
+        area: Area,
+        region_use: RegionUse,
+    ) -> Option<Request> {
         let peer = 1 - end;
-        let range = |end| Range { end, area, offset: 0, len: VICTIM_LEN };
-        let mut request = match role {
-            Role::Source => self.read_from(end, at, range(peer))?,
-            Role::Local => {
+        let range = |end| Range { end, area, offset: 0, len: REVOKED_LEN };
+        let mut request = match region_use {
+            RegionUse::Source => self.read_from(end, at, range(peer))?,
+            RegionUse::Local => {
                 let local = vec![range(end)];
                 let payload = self.content(local[0]);
                 Request::new(at, Op::Send, local, payload)
             }
             _ => {
                 self.peer_allows(end, Access::REMOTE_WRITE)?;
-                let local = self.dealers[end].pieces(self.draw, VICTIM_LEN)?;
+                let local = self.allocators[end].pieces(self.random, REVOKED_LEN)?;
                 let payload = self.contents_of(&local);
                 let mut write = Request::new(at, Op::Write, local, payload);
                 write.remote = Some(Remote { area, offset: 0, wrong_key: false });
                 write
             }
         };
-        let (end, failures): (_, &'static [_]) = match role {
-            Role::Source => (peer, &[ACCESS, READ_GONE]),
-            Role::Local => (end, &[LOCAL_PROTECTION]),
+        let (end, failures): (_, &'static [_]) = match region_use {
+            RegionUse::Source => (peer, &[ACCESS, READ_GONE]),
+            RegionUse::Local => (end, &[LOCAL_PROTECTION]),
             _ => (peer, &[ACCESS]),
         };
-        request.doom = Some(Doom { end, area, failures });
+        request.risk = Some(RevocationRisk { end, area, failures });
         Some(request)
     }
 
     /// A request that must fail.
-    fn bad(&mut self, end: usize, at: Duration) -> Option<Request> {
+    fn invalid_request(&mut self, end: usize, at: Duration) -> Option<Request> {
         use Flaw as F;
-        let flaw = self.draw.pick(&F::ALL);
+        let flaw = self.random.pick(&F::ALL);
         let mut request = match flaw {
-            F::LocalKey => self.ordinary(end, at)?,
+            F::LocalKey => self.any_valid(end, at)?,
             F::LocalBounds => {
-                let mut request = self.ordinary(end, at)?;
+                let mut request = self.any_valid(end, at)?;
                 let offset = Area::Pool.len() - 4;
                 let len = request.payload.len();
                 request.local = vec![Range { end, area: Area::Pool, offset, len: len.max(5) }];
@@ -354,20 +365,20 @@ impl Requests<'_> {
                 read
             }
             F::AtomicLength => {
-                let mut add = self.stray_add(end, at)?;
-                add.local[0].len = self.draw.pick(&[0, 4, 7]);
+                let mut add = self.unrelated_add(end, at)?;
+                add.local[0].len = self.random.pick(&[0, 4, 7]);
                 add
             }
             F::NoDepth if self.options.max_rd_atomic == 0 => {
-                let local = vec![self.dealers[end].take(self.draw, 8, 1)?];
+                let local = vec![self.allocators[end].take(self.random, 8, 1)?];
                 let mut read = Request::new(at, Op::Read, local, vec![0; 8]);
                 read.remote = Some(Remote { area: Area::Pool, offset: 0, wrong_key: false });
                 read
             }
-            F::NoDepth | F::Invalidated => return None, // The latter has a job of its own.
-            F::NotInvalidatable => self.bad_invalidate(end, at)?,
+            F::NoDepth | F::Invalidated => return None, // `Invalidated` has a job of its own.
+            F::NotInvalidatable => self.invalidate_wrong_key(end, at)?,
             F::QpRights => self.without_qp_rights(end, at)?,
-            _ => self.badly_aimed(end, at, flaw)?,
+            _ => self.with_bad_remote(end, at, flaw)?,
         };
         if request.payload.is_empty() && flaw != F::NotInvalidatable {
             return None;
@@ -377,28 +388,28 @@ impl Requests<'_> {
         Some(request)
     }
 
-    fn ordinary(&mut self, end: usize, at: Duration) -> Option<Request> {
-        match self.draw.between(0, 2) {
+    fn any_valid(&mut self, end: usize, at: Duration) -> Option<Request> {
+        match self.random.between(0, 2) {
             0 => self.send(end, at),
             1 => self.write(end, at),
             _ => self.read(end, at),
         }
     }
 
-    /// A fetch and add on the peer's pool that nobody else knows of.
-    fn stray_add(&mut self, end: usize, at: Duration) -> Option<Request> {
+    /// A fetch and add on a word of the peer's pool that no other request uses.
+    fn unrelated_add(&mut self, end: usize, at: Duration) -> Option<Request> {
         self.peer_allows(end, Access::REMOTE_ATOMIC)?;
-        let local = self.dealers[end].take(self.draw, 8, 1)?;
-        let word = self.dealers[1 - end].take(self.draw, 16, 8)?;
+        let local = self.allocators[end].take(self.random, 8, 1)?;
+        let word = self.allocators[1 - end].take(self.random, 16, 8)?;
         let mut add = Request::new(at, Op::FetchAdd(1), vec![local], vec![0; 8]);
         add.remote = Some(Remote { area: word.area, offset: word.offset, wrong_key: false });
         Some(add)
     }
 
-    fn bad_invalidate(&mut self, end: usize, at: Duration) -> Option<Request> {
+    fn invalidate_wrong_key(&mut self, end: usize, at: Duration) -> Option<Request> {
         let mut send = self.send(end, at)?;
         send.op = Op::SendInvalidate;
-        let wrong_key = self.draw.percent(50);
+        let wrong_key = self.random.percent(50);
         let area = if wrong_key { Area::Pool } else { Area::ReadOnly };
         send.remote = Some(Remote { area, offset: 0, wrong_key });
         Some(send)
@@ -407,7 +418,7 @@ impl Requests<'_> {
     /// A request of a kind that the peer's QP does not allow.
     fn without_qp_rights(&mut self, end: usize, at: Duration) -> Option<Request> {
         let access = self.options.limits[1 - end].access;
-        let local = self.dealers[end].pieces(self.draw, 8)?;
+        let local = self.allocators[end].pieces(self.random, 8)?;
         let op = [
             (Access::REMOTE_WRITE, Op::Write),
             (Access::REMOTE_READ, Op::Read),
@@ -422,11 +433,11 @@ impl Requests<'_> {
         Some(request)
     }
 
-    /// A WRITE, READ or atomic whose remote address or key is wrong.
-    fn badly_aimed(&mut self, end: usize, at: Duration, flaw: Flaw) -> Option<Request> {
-        let mut request = match self.draw.between(0, 2) {
-            _ if flaw == Flaw::Misaligned => self.stray_add(end, at)?,
-            0 if !matches!(flaw, Flaw::RemoteWrap) => self.stray_add(end, at)?,
+    /// A WRITE, READ or atomic with a wrong remote address or key.
+    fn with_bad_remote(&mut self, end: usize, at: Duration, flaw: Flaw) -> Option<Request> {
+        let mut request = match self.random.between(0, 2) {
+            _ if flaw == Flaw::Misaligned => self.unrelated_add(end, at)?,
+            0 if !matches!(flaw, Flaw::RemoteWrap) => self.unrelated_add(end, at)?,
             1 if flaw != Flaw::RemoteRights => self.read(end, at)?,
             _ => self.write(end, at)?,
         };
@@ -434,9 +445,9 @@ impl Requests<'_> {
         let mut remote = request.remote?;
         match flaw {
             Flaw::RemoteKey => remote.wrong_key = true,
-            Flaw::RemoteBounds => remote = beyond(self.draw, request.op, len)?,
+            Flaw::RemoteBounds => remote = range_past_end(self.random, request.op, len)?,
             Flaw::RemoteWrap => {
-                let offset = self.draw.between(1, TOP_LEN - 1);
+                let offset = self.random.between(1, TOP_LEN - 1);
                 remote = Remote { area: Area::Top, offset, wrong_key: false };
                 let wraps = (TOP_BYTES..3000).contains(&(offset + len));
                 (self.options.rig.plain_keys && wraps).then_some(())?;
@@ -447,19 +458,19 @@ impl Requests<'_> {
             Flaw::RemoteDomain => {
                 remote = Remote { area: Area::Foreign, offset: 0, wrong_key: false }
             }
-            _ => remote.offset += self.draw.between(1, 7),
+            _ => remote.offset += self.random.between(1, 7),
         }
         request.remote = Some(remote);
         Some(request)
     }
 }
 
-/// A range of `len` bytes that begins in the read-write pool and ends outside.
-fn beyond(draw: &mut Draw, op: Op, len: usize) -> Option<Remote> {
+/// A range of `len` bytes that starts in the pool and ends behind it.
+fn range_past_end(random: &mut Random, op: Op, len: usize) -> Option<Remote> {
     let end = Area::Pool.len();
     let offset = match op.is_atomic() {
         true => end, // The next word.
-        false => end + draw.between(1, len.max(1)) - len,
+        false => end + random.between(1, len.max(1)) - len,
     };
     (len > 0).then_some(Remote { area: Area::Pool, offset, wrong_key: false })
 }

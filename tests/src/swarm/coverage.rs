@@ -1,4 +1,5 @@
-//! What a swarm has met: so that nobody mistakes a swarm that tries nothing for one that passes.
+//! Counts of what the scenarios covered. A long swarm run fails if it never met an operation, a
+//! status or a flaw.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use feroce_engine::verbs::Status;
 
-use super::request::{Flaw, Op, Request, Trouble};
+use super::request::{ErrorEvent, Flaw, Op, Request};
 
 const OPERATIONS: [&str; 8] = [
     "SEND",
@@ -19,8 +20,8 @@ const OPERATIONS: [&str; 8] = [
     "fetch and add",
 ];
 
-/// Statuses that a swarm should meet: all but those that only a peer that breaks the rules, or a full
-/// completion queue, can bring about.
+/// Statuses that a long swarm run must meet. The others need a peer that violates the protocol, or
+/// a full completion queue.
 const STATUSES: [Status; 11] = [
     Status::Success,
     Status::LocalLength,
@@ -37,36 +38,36 @@ const STATUSES: [Status; 11] = [
 
 /// Counts of what happened in one or many scenarios.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Scenarios.
+pub struct Coverage {
+    /// Number of scenarios.
     pub scenarios: u64,
-    /// Completions by status.
+    /// Number of completions by status code, with the text of the status.
     pub statuses: BTreeMap<u8, (&'static str, u64)>,
-    /// Requests that succeeded, by kind.
+    /// Number of successful requests by kind.
     pub operations: BTreeMap<&'static str, u64>,
-    /// Flawed requests posted.
+    /// Number of posted requests by flaw.
     pub flaws: BTreeMap<Flaw, u64>,
-    /// Events that tell of a refused request.
-    pub troubles: BTreeMap<Trouble, u64>,
-    /// Events that tell of a drained send queue.
+    /// Number of asynchronous error events.
+    pub error_events: BTreeMap<ErrorEvent, u64>,
+    /// Number of SQ drained events.
     pub drained: u64,
     /// Payload bytes of requests that succeeded.
     pub bytes: u64,
-    /// Frames that the wire was given.
+    /// Number of frames sent.
     pub frames: u64,
-    /// Virtual time.
+    /// Virtual time that passed.
     pub time: Duration,
-    /// Frames that the wire lost, doubled, delayed or damaged.
-    pub hurt: u64,
+    /// Number of frames that the wire lost, duplicated, delayed or corrupted.
+    pub faulted: u64,
 }
 
-impl Tally {
+impl Coverage {
     pub(super) fn status(&mut self, status: Status) {
         self.statuses.entry(status as u8).or_insert((status.text(), 0)).1 += 1;
     }
 
-    pub(super) fn trouble(&mut self, trouble: Trouble) {
-        *self.troubles.entry(trouble).or_default() += 1;
+    pub(super) fn error_event(&mut self, error_event: ErrorEvent) {
+        *self.error_events.entry(error_event).or_default() += 1;
     }
 
     pub(super) fn success(&mut self, request: &Request) {
@@ -84,23 +85,24 @@ impl Tally {
         self.bytes += request.payload.len() as u64;
     }
 
-    /// What a large swarm should have met and this one has not.
+    /// Returns what a long swarm run must meet and this one did not.
     pub fn missing(&self) -> Vec<String> {
         let statuses =
             STATUSES.iter().filter(|status| !self.statuses.contains_key(&(**status as u8)));
         let operations = OPERATIONS.iter().filter(|name| !self.operations.contains_key(*name));
         let flaws = Flaw::ALL.iter().filter(|flaw| !self.flaws.contains_key(*flaw));
-        let troubles = [Trouble::Access, Trouble::Request];
-        let troubles = troubles.iter().filter(|trouble| !self.troubles.contains_key(*trouble));
+        let error_events = [ErrorEvent::Access, ErrorEvent::Request];
+        let error_events =
+            error_events.iter().filter(|error_event| !self.error_events.contains_key(*error_event));
         let mut missing: Vec<String> = statuses.map(|status| status.text().to_owned()).collect();
         missing.extend(operations.map(|name| (*name).to_owned()));
         missing.extend(flaws.map(|flaw| format!("{flaw:?}")));
-        missing.extend(troubles.map(|trouble| format!("{trouble:?} events")));
-        missing.extend((self.drained == 0).then(|| "a drained queue".to_owned()));
+        missing.extend(error_events.map(|error_event| format!("{error_event:?} events")));
+        missing.extend((self.drained == 0).then(|| "an SQ drained event".to_owned()));
         missing
     }
 
-    /// Adds what another has counted.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.scenarios += other.scenarios;
         for (&code, &(text, count)) in &other.statuses {
@@ -112,23 +114,24 @@ impl Tally {
         for (&flaw, count) in &other.flaws {
             *self.flaws.entry(flaw).or_default() += count;
         }
-        for (&trouble, count) in &other.troubles {
-            *self.troubles.entry(trouble).or_default() += count;
+        for (&error_event, count) in &other.error_events {
+            *self.error_events.entry(error_event).or_default() += count;
         }
         self.drained += other.drained;
         self.bytes += other.bytes;
         self.frames += other.frames;
-        self.hurt += other.hurt;
+        self.faulted += other.faulted;
         self.time += other.time;
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scenarios, frames, hurt, bytes, drained, .. } = self;
+        let Self { scenarios, frames, faulted, bytes, drained, .. } = self;
         writeln!(
             f,
-            "{scenarios} scenarios, {frames} frames, {hurt} of them hurt, {bytes} bytes moved"
+            "{scenarios} scenarios, {frames} frames, {faulted} of them with a fault, \
+             {bytes} bytes moved"
         )?;
         for (name, count) in &self.operations {
             writeln!(f, "  {count:>9} {name}")?;
@@ -139,8 +142,8 @@ impl fmt::Display for Tally {
         for (flaw, count) in &self.flaws {
             writeln!(f, "  {count:>9} posted with flaw {flaw:?}")?;
         }
-        for (trouble, count) in &self.troubles {
-            writeln!(f, "  {count:>9} events: {trouble:?}")?;
+        for (error_event, count) in &self.error_events {
+            writeln!(f, "  {count:>9} events: {error_event:?}")?;
         }
         writeln!(f, "  {drained:>9} events: SQ drained")
     }

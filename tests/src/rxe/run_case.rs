@@ -1,4 +1,4 @@
-//! Plays a case.
+//! Runs a case between Feroce and rxe.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, Status};
 use super::case::{Case, Role};
 use super::faults::Network;
 
-/// How long the completions of a case may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum time for the completions of a case.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Plays `case` between a new QP on `device` and a new one in the guest, over `network`.
+/// Runs `case` between a new QP on `device` and a new QP in the guest, over `network`.
 ///
 /// # Errors
-/// What went otherwise than the plan says.
-pub fn play(case: &Case, device: &Device, network: &Network) -> Result<(), Failure> {
+/// The first difference from the plan.
+pub fn run(case: &Case, device: &Device, network: &Network) -> Result<(), Failure> {
     let (mut feroce, mut rxe) = (FeroceEnd::new(device)?, RxeEnd::new()?);
     let mut ends: [&mut dyn End; 2] = match case.role {
         Role::Requester => [&mut feroce, &mut rxe],
@@ -48,20 +48,20 @@ pub fn play(case: &Case, device: &Device, network: &Network) -> Result<(), Failu
         ends[RESPONDER].post_receives(&receives)?;
     }
     if plan.twist == Twist::PeerKilled {
-        play_on_alone(case, &mut ends, network)?;
-        return play(&afterwards(case), device, network);
+        run_with_killed_peer(case, &mut ends, network)?;
+        return run(&follow_up_case(case), device, network);
     }
     check_completions(plan, &postings, &mut ends)?;
     check_rest(plan, &mut ends, &model)
 }
 
-/// Every completion that is due, in order, and no other.
+/// Checks that all expected completions arrive in order, and no others.
 fn check_completions(
     plan: &Plan,
     postings: &[Posting],
     ends: &mut [&mut dyn End; 2],
 ) -> Result<(), Failure> {
-    let sent = ends[REQUESTER].completions(plan.requests.len(), PATIENCE)?;
+    let sent = ends[REQUESTER].completions(plan.requests.len(), COMPLETION_TIMEOUT)?;
     for (index, request) in plan.requests.iter().enumerate() {
         check_request(index, request, sent.get(index))?;
     }
@@ -83,14 +83,14 @@ fn check_request(
 ) -> Result<(), Failure> {
     let what = format!("request {index} ({} of {} bytes)", request.op, request.len);
     let Some(completion) = completion else {
-        return Err(Failure(format!("{what} does not complete within {PATIENCE:?}")));
+        return Err(Failure(format!("{what} does not complete within {COMPLETION_TIMEOUT:?}")));
     };
     if completion.wr_id != index as u64 || completion.status != request.status {
         let (id, status) = (completion.wr_id, completion.status);
         return Err(Failure(format!("{what} should be {:?}: {id} is {status:?}", request.status)));
     }
     if !completion.is_success() {
-        return Ok(()); // The other fields do not count.
+        return Ok(()); // The other fields are undefined after an error.
     }
     let opcode = match request.op {
         Op::Send | Op::SendImm | Op::SendInv => CompletionOpcode::Send,
@@ -99,25 +99,27 @@ fn check_request(
         Op::FetchAdd => CompletionOpcode::FetchAdd,
         Op::CmpSwap | Op::CmpSwapMiss => CompletionOpcode::CompareSwap,
     };
-    let answered = request.op == Op::Read || request.op.is_atomic();
-    if completion.opcode != opcode || answered && completion.byte_len != request.len {
+    let has_data_response = request.op == Op::Read || request.op.is_atomic();
+    if completion.opcode != opcode || has_data_response && completion.byte_len != request.len {
         return Err(Failure(format!("{what} completes with {completion:?}")));
     }
     Ok(())
 }
 
-/// Receives complete with what their requests carried.
+/// Checks that receives complete with the immediate, key and length of their requests.
 fn check_receives(
     plan: &Plan,
     postings: &[Posting],
     responder: &mut dyn End,
 ) -> Result<(), Failure> {
     let due: Vec<_> = plan.receives.iter().filter_map(|receive| receive.status).collect();
-    let received = responder.completions(due.len(), PATIENCE)?;
+    let received = responder.completions(due.len(), COMPLETION_TIMEOUT)?;
     let carriers = postings.iter().filter(|posting| posting.op.consumes_receive());
     for ((index, status), carrier) in due.iter().enumerate().zip(carriers) {
         let Some(completion) = received.get(index) else {
-            return Err(Failure(format!("receive {index} does not complete within {PATIENCE:?}")));
+            return Err(Failure(format!(
+                "receive {index} does not complete within {COMPLETION_TIMEOUT:?}"
+            )));
         };
         if completion.wr_id != FIRST_RECEIVE + index as u64 || completion.status != *status {
             let (id, found) = (completion.wr_id, completion.status);
@@ -147,7 +149,7 @@ fn carries(completion: &Completion, carrier: &Posting) -> bool {
     found == (opcode, extra, carrier.len)
 }
 
-/// Memories, byte by byte, and states.
+/// Checks all memory byte by byte, and the QP states.
 fn check_rest(plan: &Plan, ends: &mut [&mut dyn End; 2], model: &Model) -> Result<(), Failure> {
     for (index, end) in ends.iter_mut().enumerate() {
         for region in 0..plan.regions[index].len() {
@@ -164,30 +166,30 @@ fn check_rest(plan: &Plan, ends: &mut [&mut dyn End; 2], model: &Model) -> Resul
     Ok(())
 }
 
-/// Kills rxe after Feroce's first completion. As requester, Feroce gives up and flushes the rest; as
-/// responder, it waits for a peer that will not come, until its QP is destroyed.
-fn play_on_alone(
+/// Kills the peer after Feroce's first completion. As requester, Feroce must run out of retries and
+/// flush the rest. As responder, Feroce must stay in RTS until its QP is destroyed.
+fn run_with_killed_peer(
     case: &Case,
     ends: &mut [&mut dyn End; 2],
     network: &Network,
 ) -> Result<(), Failure> {
     let (feroce, rxe) = case.role.pick((REQUESTER, RESPONDER), (RESPONDER, REQUESTER));
-    let first = ends[feroce].completions(1, PATIENCE)?;
+    let first = ends[feroce].completions(1, COMPLETION_TIMEOUT)?;
     if !first.first().is_some_and(Completion::is_success) {
         return Err(Failure(format!("nothing completed before the peer was killed: {first:?}")));
     }
-    // A guest that sends takes a second or two over a kill, and sends meanwhile.
+    // A guest that sends needs one or two seconds to stop, and continues to send meanwhile.
     let cut = if case.role == Role::Responder { Some(network.cut()?) } else { None };
     ends[rxe].kill()?;
     drop(cut);
     let killed = Instant::now();
     let left = case.plan.requests.len() - 1;
-    let patience = case.role.pick(PATIENCE, Duration::from_millis(200));
-    let rest = ends[feroce].completions(left, patience)?;
+    let timeout = case.role.pick(COMPLETION_TIMEOUT, Duration::from_millis(200));
+    let rest = ends[feroce].completions(left, timeout)?;
     let statuses: Vec<_> = rest.iter().map(|completion| completion.status).collect();
     let succeeded = statuses.iter().take_while(|status| **status == Status::Success).count();
     let (state, after) = (ends[feroce].state()?, killed.elapsed());
-    let as_due = match (case.role, &statuses[succeeded..]) {
+    let as_expected = match (case.role, &statuses[succeeded..]) {
         (Role::Requester, [first, others @ ..]) => {
             *first == Status::RetryExceeded
                 && others.iter().all(|status| *status == Status::WorkRequestFlushed)
@@ -197,14 +199,15 @@ fn play_on_alone(
         (Role::Responder, rest) => rest.is_empty() && succeeded < left && state == QpState::Rts,
         (Role::Requester, []) => false,
     };
-    if as_due {
+    if as_expected {
         return ends[feroce].destroy_qp();
     }
     Err(Failure(format!("{after:?} after the kill the QP is in {state:?}, with {statuses:?}")))
 }
 
-/// What shows that both devices go on when a peer was killed: one more request, between new QPs.
-fn afterwards(case: &Case) -> Case {
+/// A follow-up case with one request between new QPs: both devices must still work after a peer was
+/// killed.
+fn follow_up_case(case: &Case) -> Case {
     let mut plan = Plan::new();
     plan.request(case.plan.requests[0].op, 3000);
     Case { plan, ..case.clone() }

@@ -1,4 +1,5 @@
-//! A scenario under way: devices, QPs and programs on a rig, and the model that watches them.
+//! A running scenario: the devices, QPs and programs on a rig, and the model and wire rules that
+//! check them.
 
 use std::collections::VecDeque;
 
@@ -14,61 +15,59 @@ use feroce_engine::verbs::{
 };
 use feroce_wire::Key;
 
-use super::Check;
-use super::laws::Laws;
+use super::check::Check;
+use super::coverage::Coverage;
 use super::layout::Range;
 use super::memory::Memory;
 use super::model::{Model, Side, wr_id};
-use super::options::Options;
-use super::plan::{Plan, Timed};
-use super::request::{Act, Flaw, Op, Request};
-use super::tally::Tally;
+use super::options::{MAX_INLINE, Options};
+use super::request::{Action, Flaw, Op, Request};
 use super::trace::Trace;
+use super::wire_rules::WireRules;
+use super::workload::{TimedAction, Workload};
 use crate::Rig;
 use crate::wire::WireFaults;
 
-/// Inline bytes of a request at most.
-pub const MAX_INLINE: usize = 64;
+/// Limit of device turns without progress of time. Work that needs no time must be finite.
+const MAX_TURNS_PER_INSTANT: usize = 10_000;
 
-/// Turns that both devices may need at one moment: what can be said without time passing must be finite.
-const SETTLE_TURNS: usize = 10_000;
-
-/// What is counted when something goes wrong on the wire, and never else.
+/// Counters that change only after a fault on the wire.
 const RECOVERIES: [Counter; 3] =
     [Counter::LocalAckTimeoutErr, Counter::PacketSeqErr, Counter::ImpliedNakSeqErr];
 
-/// Which requests the programs may post.
+/// Phase of the scenario, which decides what programs may post.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Those whose time has come.
+    /// Requests whose time has come.
     Main,
-    /// The last ones too.
+    /// Also the final requests.
     Final,
 }
 
-/// See the [module](self).
-pub(super) struct World<'a> {
+/// A running scenario. See the [module](self).
+pub(super) struct Simulation<'a> {
     rig: &'a mut Rig,
     trace: &'a mut Trace,
     start: Instant,
-    /// Frames that the wire had hurt before.
-    hurt_before: u64,
+    /// Value of the wire's fault count before the scenario.
+    faulted_before: u64,
     stage: Stage,
-    laws: Laws,
+    wire_rules: WireRules,
     model: Model,
-    acts: VecDeque<Timed>,
-    /// Frames after which the next act comes, once its time has come.
-    act_after: Option<u64>,
-    /// By pair and end.
+    actions: VecDeque<TimedAction>,
+    /// Number of sent frames after which the next action runs, once its time has come.
+    action_after_frames: Option<u64>,
+    /// QPs by pair and end.
     qps: Vec<[QueuePair; 2]>,
     cqs: Vec<(usize, CompletionQueue)>,
     _pds: [ProtectionDomain; 2],
 }
 
-impl<'a> World<'a> {
-    /// Sets everything up.
-    pub fn new(plan: Plan, rig: &'a mut Rig, trace: &'a mut Trace) -> Self {
-        let Plan { options, contents, sides, acts, shared_words, later, .. } = plan;
+impl<'a> Simulation<'a> {
+    /// Creates the QPs and registers the memory of the scenario.
+    pub fn new(workload: Workload, rig: &'a mut Rig, trace: &'a mut Trace) -> Self {
+        let Workload { options, contents, sides, actions, shared_words, runtime_random, .. } =
+            workload;
         let pds = [0, 1].map(|end: usize| rig.devices[end].alloc_pd());
         let memory = Memory::new(&rig.devices, &pds, &contents, options.rig.plain_keys);
         let mut cqs = Vec::new();
@@ -76,77 +75,79 @@ impl<'a> World<'a> {
         for pair in 0..options.pairs {
             qps.push(make_pair(rig, &pds, &options, pair, &mut cqs));
         }
-        let laws = Laws::new(&options, qps.iter().map(|pair| [pair[0].qpn(), pair[1].qpn()]));
+        let wire_rules =
+            WireRules::new(&options, qps.iter().map(|pair| [pair[0].qpn(), pair[1].qpn()]));
         let numbers = qps.iter().map(|pair: &[QueuePair; 2]| [pair[0].qpn(), pair[1].qpn()]);
-        let sides = sides.into_iter().zip(numbers).map(|(plans, qpns)| {
-            let [a, b] = plans;
+        let sides = sides.into_iter().zip(numbers).map(|(workloads, qpns)| {
+            let [a, b] = workloads;
             [Side::new(a, qpns[0]), Side::new(b, qpns[1])]
         });
         let model = Model {
             sides: sides.collect(),
             memory,
-            draw: later,
+            random: runtime_random,
             now: rig.now,
-            hurts: Vec::new(),
+            faults_over_time: Vec::new(),
             healed_at: None,
             shared_words,
-            sums: [Vec::new(), Vec::new()],
-            tally: Tally { scenarios: 1, ..Tally::default() },
+            shared_adds: [Vec::new(), Vec::new()],
+            coverage: Coverage { scenarios: 1, ..Coverage::default() },
             options,
         };
-        let (start, hurt_before) = (rig.now, rig.wire.hurt());
-        let acts = acts.into();
+        let (start, faulted_before) = (rig.now, rig.wire.hurt());
+        let actions = actions.into();
         Self {
             rig,
             trace,
             start,
-            hurt_before,
+            faulted_before,
             stage: Stage::Main,
-            laws,
+            wire_rules,
             model,
-            acts,
-            act_after: None,
+            actions,
+            action_after_frames: None,
             qps,
             cqs,
             _pds: pds,
         }
     }
 
-    /// Runs the whole scenario: faults, then a healed wire on which everything must end.
-    pub fn run(mut self, heal_at: Duration, wire_seed: u64) -> Result<Tally, String> {
+    /// Runs the whole scenario: first with faults, then without. In the second part everything must
+    /// complete.
+    pub fn run(mut self, heal_at: Duration, wire_seed: u64) -> Result<Coverage, String> {
         self.rig.wire.set_faults(self.model.options.faults, wire_seed);
         let frames_before = self.rig.wire.frames();
-        let result = self.phases(heal_at);
-        self.model.tally.time = self.rig.now.saturating_since(self.start);
+        let result = self.run_phases(heal_at);
+        self.model.coverage.time = self.rig.now.saturating_since(self.start);
         self.rig.wire.set_faults(WireFaults::default(), 0);
-        self.model.tally.frames = self.rig.wire.frames() - frames_before;
-        self.model.tally.hurt = self.rig.wire.hurt() - self.hurt_before;
-        result.map(|()| self.model.tally)
+        self.model.coverage.frames = self.rig.wire.frames() - frames_before;
+        self.model.coverage.faulted = self.rig.wire.hurt() - self.faulted_before;
+        result.map(|()| self.model.coverage)
     }
 
-    fn phases(&mut self, heal_at: Duration) -> Check {
+    fn run_phases(&mut self, heal_at: Duration) -> Check {
         let heal_at = self.start + heal_at;
         let counters_before = self.recoveries();
         self.run_until(heal_at)?;
         self.rig.now = heal_at;
-        self.trace.note(heal_at, || "the wire is healed".to_owned());
+        self.trace.note(heal_at, || "the wire faults end".to_owned());
         self.rig.wire.set_faults(WireFaults::default(), 0);
         self.rig.wire.set_filter(None);
         self.model.healed_at = Some(heal_at);
         self.run_until_quiet()?;
         self.stage = Stage::Final;
-        self.trace.note(self.rig.now, || "the last requests".to_owned());
+        self.trace.note(self.rig.now, || "the final requests".to_owned());
         self.run_until_quiet()?;
         self.model.check_memory()?;
         let recovered = self.recoveries().into_iter().zip(counters_before);
         let recovered: Vec<u64> = recovered.map(|(after, before)| after - before).collect();
-        if self.model.is_untroubled() && recovered.iter().any(|&count| count > 0) {
-            return Err(format!("nothing was wrong, but {RECOVERIES:?} count {recovered:?}"));
+        if self.model.is_undisturbed() && recovered.iter().any(|&count| count > 0) {
+            return Err(format!("no fault happened, but {RECOVERIES:?} count {recovered:?}"));
         }
         if self.model.options.flush_at_end {
             for pair in 0..self.qps.len() {
                 for end in 0..2 {
-                    self.act(Act::Kill { pair, end })?;
+                    self.run_action(Action::Kill { pair, end })?;
                 }
             }
             self.run_until_quiet()?;
@@ -155,45 +156,46 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// What both devices have counted of [`RECOVERIES`].
+    /// Returns the [`RECOVERIES`] counters, summed over both devices.
     fn recoveries(&self) -> [u64; RECOVERIES.len()] {
         RECOVERIES.map(|of| self.rig.devices.iter().map(|device| device.counter(of)).sum())
     }
 
-    /// Until nothing happens by itself any more, which must be soon; then all must be done.
+    /// Runs until both ends are idle, within a bounded time, then checks that everything has
+    /// completed.
     fn run_until_quiet(&mut self) -> Check {
         let limit = self.rig.now + liveness_bound(&self.model.options, &self.model);
         self.run_until(limit)?;
         if let Some(next) = self.rig.next_event() {
             return Err(format!(
-                "not quiet in time: {:?} comes next, {} frames fly",
+                "not idle in time: next event at {:?}, {} frames in flight",
                 next,
                 self.rig.wire.in_flight()
             ));
         }
-        self.look()?;
+        self.observe_all()?;
         self.model.check_quiet()
     }
 
-    /// Lets programs and devices run until `until`, or until nothing happens before it.
+    /// Runs programs and devices until `until`, or until no event is left before that time.
     fn run_until(&mut self, until: Instant) -> Check {
         loop {
-            self.programs()?;
-            self.settle()?;
+            self.run_programs()?;
+            self.run_devices()?;
             for seen in self.rig.wire.take_record() {
                 self.trace.frame(&seen);
-                self.laws.check(&seen)?;
+                self.wire_rules.check(&seen)?;
             }
-            self.model.advance(self.rig.now, self.rig.wire.hurt() - self.hurt_before);
-            if self.observe()? {
-                continue; // Queues have room again.
+            self.model.advance(self.rig.now, self.rig.wire.hurt() - self.faulted_before);
+            if self.observe_completions()? {
+                continue; // Completions made room in the queues.
             }
             let next =
                 [self.next_program_time(), self.rig.next_event()].into_iter().flatten().min();
             match next {
                 Some(next) if next <= until => {
                     if next <= self.rig.now {
-                        return Err(format!("a deadline that does not move: {next:?}"));
+                        return Err(format!("an event in the past is not handled: {next:?}"));
                     }
                     self.rig.now = next;
                 }
@@ -202,23 +204,24 @@ impl<'a> World<'a> {
         }
     }
 
-    /// When the programs do something next by themselves.
+    /// Returns the time of the next action or post of the programs.
     fn next_program_time(&self) -> Option<Instant> {
-        let acts = self.acts.front().map(|act| act.at);
+        let actions = self.actions.front().map(|action| action.at);
         let requests = self.model.sides.iter().flatten().flat_map(|side| {
-            let request = side.plan.requests[..side.plan.final_from.0].get(side.posted.len());
-            let receive =
-                side.plan.receives[..side.plan.final_from.1].get(side.receives_posted.len());
+            let request =
+                side.workload.requests[..side.workload.final_from.0].get(side.posted.len());
+            let receive = side.workload.receives[..side.workload.final_from.1]
+                .get(side.receives_posted.len());
             [request.map(|request| request.at), receive.map(|receive| receive.at)]
         });
-        // What is overdue waits for a full queue, not for a time.
-        let times = requests.flatten().chain(acts).map(|at| self.start + at);
+        // An overdue post waits for room in its queue, not for a time.
+        let times = requests.flatten().chain(actions).map(|at| self.start + at);
         times.filter(|&at| at > self.rig.now).min()
     }
 
-    /// The programs do what they have to do by now.
-    fn programs(&mut self) -> Check {
-        self.acts_that_are_due()?;
+    /// Runs the actions and posts the requests that are due.
+    fn run_programs(&mut self) -> Check {
+        self.run_due_actions()?;
         let elapsed = self.rig.now.saturating_since(self.start);
         for pair in 0..self.qps.len() {
             for end in 0..2 {
@@ -229,83 +232,83 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// As [`Rig::settle`], with what programs do in the middle of it.
-    fn settle(&mut self) -> Check {
-        for _ in 0..SETTLE_TURNS {
+    /// Like [`Rig::settle`], but runs due actions between the turns.
+    fn run_devices(&mut self) -> Check {
+        for _ in 0..MAX_TURNS_PER_INSTANT {
             let devices = &self.rig.devices;
             let turned: usize = devices.iter().map(|device| device.turn(self.rig.now)).sum();
             if turned + self.rig.wire.step(self.rig.now) == 0 {
                 return Ok(());
             }
-            self.acts_that_are_due()?;
+            self.run_due_actions()?;
         }
-        Err(format!("still busy after {SETTLE_TURNS} turns without time passing"))
+        Err(format!("still busy after {MAX_TURNS_PER_INSTANT} turns without time passing"))
     }
 
-    fn acts_that_are_due(&mut self) -> Check {
+    fn run_due_actions(&mut self) -> Check {
         let elapsed = self.rig.now.saturating_since(self.start);
-        while let Some(&Timed { at, frames, act }) = self.acts.front() {
+        while let Some(&TimedAction { at, frames, action }) = self.actions.front() {
             if at > elapsed {
                 break;
             }
             let sent = self.rig.wire.frames();
-            let after = *self.act_after.get_or_insert(sent + frames);
+            let after = *self.action_after_frames.get_or_insert(sent + frames);
             if sent < after && self.model.healed_at.is_none() {
                 break;
             }
-            self.acts.pop_front();
-            self.act_after = None;
-            self.act(act)?;
+            self.actions.pop_front();
+            self.action_after_frames = None;
+            self.run_action(action)?;
         }
         Ok(())
     }
 
-    fn act(&mut self, act: Act) -> Check {
-        self.trace.note(self.rig.now, || format!("{act:?}"));
-        let (pair, end, state, notify) = match act {
-            Act::Withdraw { end, area } => {
-                self.model.memory.withdraw(end, area);
+    fn run_action(&mut self, action: Action) -> Check {
+        self.trace.note(self.rig.now, || format!("{action:?}"));
+        let (pair, end, state, notify) = match action {
+            Action::Deregister { end, area } => {
+                self.model.memory.deregister(end, area);
                 return Ok(());
             }
-            Act::Cut { from: cut } => {
+            Action::Cut { from: cut } => {
                 let drops = move |from: usize, _, _: &[u8]| cut.is_none_or(|cut| cut == from);
                 self.rig.wire.set_filter(Some(Box::new(drops)));
                 return Ok(());
             }
-            Act::Mend => {
+            Action::Restore => {
                 self.rig.wire.set_filter(None);
                 return Ok(());
             }
-            Act::Kill { pair, end } => (pair, end, QpState::Err, None),
-            Act::Drain { pair, end } => (pair, end, QpState::Sqd, Some(true)),
-            Act::Resume { pair, end } => (pair, end, QpState::Rts, None),
+            Action::Kill { pair, end } => (pair, end, QpState::Err, None),
+            Action::Drain { pair, end } => (pair, end, QpState::Sqd, Some(true)),
+            Action::Resume { pair, end } => (pair, end, QpState::Rts, None),
         };
         let attributes = QpAttributes {
             state: Some(state),
             en_sqd_async_notify: notify,
             ..QpAttributes::default()
         };
-        self.look()?; // What comes after this has the change to answer for.
+        self.observe_all()?; // Later completions may be a result of the state change.
         let result = self.qps[pair][end].modify(&attributes);
         let side = &mut self.model.sides[pair][end];
-        match (result, act) {
-            (Ok(()), Act::Kill { .. }) => side.killed = true,
-            (Ok(()), Act::Drain { .. }) => {
+        match (result, action) {
+            (Ok(()), Action::Kill { .. }) => side.killed = true,
+            (Ok(()), Action::Drain { .. }) => {
                 (side.held_from, side.drained) = (Some(side.posted.len()), false);
             }
             (Ok(()), _) => side.held_from = None,
-            (Err(_), Act::Drain { .. } | Act::Resume { .. }) if side.is_dead() => {}
-            (Err(error), _) => return Err(format!("pair {pair}, end {end}: {act:?}: {error}")),
+            (Err(_), Action::Drain { .. } | Action::Resume { .. }) if side.is_dead() => {}
+            (Err(error), _) => return Err(format!("pair {pair}, end {end}: {action:?}: {error}")),
         }
         Ok(())
     }
 
-    /// Posts the next receive if its time has come; false if it has not, or the queue is full.
+    /// Posts the next receive. Returns false if its time has not come or the queue is full.
     fn post_receive(&mut self, pair: usize, end: usize, elapsed: Duration) -> Result<bool, String> {
         let side = &self.model.sides[pair][end];
         let index = side.receives_posted.len();
-        let Some(receive) = side.plan.receives.get(index) else { return Ok(false) };
-        let is_final = index >= side.plan.final_from.1;
+        let Some(receive) = side.workload.receives.get(index) else { return Ok(false) };
+        let is_final = index >= side.workload.final_from.1;
         if receive.at > elapsed || (is_final && self.stage == Stage::Main) {
             return Ok(false);
         }
@@ -323,12 +326,12 @@ impl<'a> World<'a> {
         Ok(true)
     }
 
-    /// Posts the next send request if its time has come; false if it has not, or the queue is full.
+    /// Posts the next send request. Returns false if its time has not come or the queue is full.
     fn post_send(&mut self, pair: usize, end: usize, elapsed: Duration) -> Result<bool, String> {
         let side = &self.model.sides[pair][end];
         let index = side.posted.len();
-        let Some(request) = side.plan.requests.get(index) else { return Ok(false) };
-        let is_final = index >= side.plan.final_from.0;
+        let Some(request) = side.workload.requests.get(index) else { return Ok(false) };
+        let is_final = index >= side.workload.final_from.0;
         if request.at > elapsed || (is_final && self.stage == Stage::Main) {
             return Ok(false);
         }
@@ -347,7 +350,7 @@ impl<'a> World<'a> {
             return Ok(false);
         }
         self.trace.note(self.rig.now, || {
-            format!("end {end}, pair {pair}: request {index}: {}", show(request))
+            format!("end {end}, pair {pair}: request {index}: {}", describe(request))
         });
         self.after_post(pair, end, index);
         Ok(true)
@@ -355,31 +358,33 @@ impl<'a> World<'a> {
 
     fn after_post(&mut self, pair: usize, end: usize, index: usize) {
         let model = &mut self.model;
-        let request = &model.sides[pair][end].plan.requests[index];
+        let request = &model.sides[pair][end].workload.requests[index];
         if let Some(flaw) = request.flaw {
-            *model.tally.flaws.entry(flaw).or_default() += 1;
+            *model.coverage.flaws.entry(flaw).or_default() += 1;
         }
         if request.inline && !request.keeps_local {
-            model.memory.scribble(&request.local, &mut model.draw);
+            model.memory.overwrite(&request.local, &mut model.random);
         }
         model.sides[pair][end].posted.push(self.rig.now);
     }
 
-    /// A queue may be full only if as many requests as it holds can be outstanding.
+    /// Returns true if the request was accepted and false if the queue is full. A queue may be full
+    /// only if as many requests as it holds can be outstanding.
     fn accepted(&self, posted: Result<(), PostError>, outstanding: usize) -> Result<bool, String> {
         match posted {
             Ok(()) => Ok(true),
             Err(PostError::Full) if outstanding >= self.model.options.queue as usize => Ok(false),
-            Err(error) => Err(format!("not posted, with {outstanding} outstanding: {error}")),
+            Err(error) => Err(format!("post failed with {outstanding} outstanding: {error}")),
         }
     }
 
-    /// Entries for `ranges`; the first that is not empty gets a wrong key if `wrong` says so.
+    /// Returns scatter/gather entries for `ranges`. If `wrong` is given, its first entry that is
+    /// not empty gets a wrong key.
     fn sges(&self, ranges: &[Range], wrong: Option<&[Range]>) -> Vec<Sge> {
-        let spoilt = wrong.and_then(|ranges| ranges.iter().position(|range| range.len > 0));
+        let wrong_entry = wrong.and_then(|ranges| ranges.iter().position(|range| range.len > 0));
         let sge = |(index, range): (usize, &Range)| {
-            let (addr, key) = self.model.memory.name(range.end, range.area);
-            let lkey = if spoilt == Some(index) { other(key) } else { key };
+            let (addr, key) = self.model.memory.addr_and_key(range.end, range.area);
+            let lkey = if wrong_entry == Some(index) { invalid_key(key) } else { key };
             let length = u32::try_from(range.len).expect("short");
             Sge { addr: addr + range.offset as u64, length, lkey }
         };
@@ -388,8 +393,8 @@ impl<'a> World<'a> {
 
     fn send_op(&self, request: &Request, end: usize) -> SendOp {
         let remote = request.remote.map(|remote| {
-            let (addr, key) = self.model.memory.name(1 - end, remote.area);
-            let rkey = if remote.wrong_key { other(key) } else { key };
+            let (addr, key) = self.model.memory.addr_and_key(1 - end, remote.area);
+            let rkey = if remote.wrong_key { invalid_key(key) } else { key };
             RemoteAddr { addr: addr.wrapping_add(remote.offset as u64), rkey }
         });
         let remote = remote.unwrap_or(RemoteAddr { addr: 0, rkey: Key::default() });
@@ -405,9 +410,9 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Shows the model what has completed; false if nothing has. Events are asked for only with errors:
-    /// asking is slow.
-    fn observe(&mut self) -> Result<bool, String> {
+    /// Passes new completions to the model; returns false if there are none. Events are polled only
+    /// together with errors, because polling them is slow.
+    fn observe_completions(&mut self) -> Result<bool, String> {
         let mut completions = Vec::new();
         let mut found: Vec<Completion> = Vec::new();
         for (end, cq) in &self.cqs {
@@ -427,9 +432,9 @@ impl<'a> World<'a> {
         self.model.take(&events, &completions).map(|()| true)
     }
 
-    /// Shows the model everything: completions and events.
-    fn look(&mut self) -> Check {
-        self.observe()?;
+    /// Passes all new completions and events to the model.
+    fn observe_all(&mut self) -> Check {
+        self.observe_completions()?;
         let events = self.events();
         self.model.take(&events, &[])
     }
@@ -446,8 +451,8 @@ impl<'a> World<'a> {
     }
 }
 
-/// Another key: one that names nothing.
-fn other(key: Key) -> Key {
+/// Returns a key with the same index that no region has.
+fn invalid_key(key: Key) -> Key {
     Key::from_parts(key.index(), key.variant() ^ 1)
 }
 
@@ -461,8 +466,8 @@ fn flags(request: &Request) -> SendFlags {
     given.fold(SendFlags::NONE, |flags, (_, flag)| flags | flag)
 }
 
-fn show(request: &Request) -> String {
-    let Request { op, local, remote, payload, flaw, doom, .. } = request;
+fn describe(request: &Request) -> String {
+    let Request { op, local, remote, payload, flaw, risk, .. } = request;
     let flags = [
         (request.signaled, "signaled"),
         (request.fence, "fenced"),
@@ -471,12 +476,13 @@ fn show(request: &Request) -> String {
     ];
     let flags: Vec<_> = flags.iter().filter(|(set, _)| *set).map(|(_, name)| *name).collect();
     format!(
-        "{op:?} {flags:?} {} bytes, local {local:?}, remote {remote:?}, flaw {flaw:?}, doom {doom:?}",
+        "{op:?} {flags:?} {} bytes, local {local:?}, remote {remote:?}, flaw {flaw:?}, \
+         risk {risk:?}",
         payload.len()
     )
 }
 
-/// Makes the QPs of a pair and connects them.
+/// Creates the QPs of a pair and connects them.
 fn make_pair(
     rig: &Rig,
     pds: &[ProtectionDomain; 2],
@@ -521,7 +527,7 @@ fn make_pair(
             min_rnr_timer: limits.min_rnr_timer,
             max_rd_atomic: Some(options.depth()),
             flow_control: options.flow_control,
-            split: if options.split() { Split::Always } else { Split::Never },
+            split: if options.splits_messages() { Split::Always } else { Split::Never },
             ..ConnectOptions::default()
         };
         qps[end].connect(psns[end], &ends[1 - end], &connect).expect("connected");
@@ -529,10 +535,11 @@ fn make_pair(
     qps
 }
 
-/// Virtual time in which everything that is outstanding must end once the wire is whole: all retries of a
-/// QP whose peer is dead, or one timeout and one wait per request, and a round trip per packet.
+/// Returns the virtual time within which all outstanding requests must complete on a wire without
+/// faults: all retries of a QP whose peer is in ERR, or one timeout and one RNR wait per request,
+/// and a round trip per packet.
 fn liveness_bound(options: &Options, model: &Model) -> Duration {
-    let requests = model.sides.iter().flatten().flat_map(|side| &side.plan.requests);
+    let requests = model.sides.iter().flatten().flat_map(|side| &side.workload.requests);
     let (mut packets, mut count) = (0, 0);
     for request in requests {
         packets += request.payload.len() / options.mtu_bytes() + 1;
@@ -546,7 +553,7 @@ fn liveness_bound(options: &Options, model: &Model) -> Duration {
         limits.ack_timeout().unwrap_or(Duration::ZERO) * (u32::from(limits.retry_cnt) + 2)
     });
     let wait = of(|limits| limits.rnr_time());
-    let way = options.longest_way();
+    let way = options.max_one_way_delay();
     4 * timeout
         + wait * number(count + 4)
         + 4 * way * number(packets + 4)
