@@ -239,32 +239,106 @@ fn psn(packet: &mut Packet<'_>, more: u32) -> bool {
 
 /// The error in a response, the capture, the change that makes the error, and the reported
 /// sentence.
-#[rustfmt::skip]
 const WRONG: [(&str, &str, Tamper, &str); 13] = [
-    ("MSN", "rxe/write_lat_v4.pcap.zst", |_, packet| msn(packet, 1), "1 to 1 messages can have completed"),
-    ("MSN of more than was asked", "rxe/read_bw_v4_1024.pcap.zst", |_, packet| msn(packet, 20), "messages can have completed"),
-    ("MSN below", "rxe/read_bw_v4_1024.pcap.zst", |_, packet| msn(packet, 0xff_fff8), "messages can have completed"),
-    ("MSN that goes back", "rxe/read_bw_v4_1024.pcap.zst", |number, packet| {
-        if number == 64 { aeth(packet, |aeth| aeth.msn = Msn::new(2)); }
-        true
-    }, "its MSN goes back from "),
-    ("MSN of a NAK", "rxe/ops_bad_rkey_write.pcap.zst", |_, packet| msn(packet, 1), "1 to 1 messages can have completed"),
-    ("an acknowledgement of what was not sent", "rxe/write_lat_v4.pcap.zst", |number, packet| psn(packet, u32::from(number == 3)), "its PSN was not asked for"),
-    ("an acknowledgement that goes back", "rxe/write_lat_v4.pcap.zst", |number, packet| psn(packet, if number == 5 { 0xff_fffe } else { 0 }), "has been acknowledged before"),
-    ("an atomic without an answer", "rxe/atomic_fa_v4.pcap.zst", |_, packet| packet.bth.psn.value() % 128 != 0, "which the peer does not answer"),
-    ("PSN of a READ response", "rxe/read_lat_v4.pcap.zst", |_, packet| psn(packet, 1), "its PSN was not asked for"),
-    ("value of an atomic", "rxe/atomic_lat_v4.pcap.zst", |_, packet| {
-        packet.ext.atomic_ack.iter_mut().for_each(|ack| ack.original ^= 1);
-        true
-    }, "atomic value: "),
-    ("P_Key", "rxe/ops_write_imm.pcap.zst", |_, packet| { packet.bth.pkey.0 ^= 1; true }, "P_Key: "),
-    ("no NAK", "rxe/loss_nft_atomic.tapA.pcap.zst", |_, packet| packet.ext.aeth.is_none_or(|aeth| {
-        matches!(aeth.syndrome, feroce_wire::Syndrome::Ack(_))
-    }), "which the peer does not answer"),
-    ("payload of a READ response", "rxe/read_lat_v4.pcap.zst", |number, packet| {
-        if number == 7 { packet.payload = feroce_wire::Payload { first: &[0x5a; 64], second: &[] }; }
-        true
-    }, "payload: "),
+    (
+        "a wrong MSN",
+        "rxe/write_lat_v4.pcap.zst",
+        |_, packet| msn(packet, 1),
+        "1 to 1 messages can have completed",
+    ),
+    (
+        "an MSN above the number of requests",
+        "rxe/read_bw_v4_1024.pcap.zst",
+        |_, packet| msn(packet, 20),
+        "messages can have completed",
+    ),
+    (
+        "an MSN below the number of completed messages",
+        "rxe/read_bw_v4_1024.pcap.zst",
+        |_, packet| msn(packet, 0xff_fff8),
+        "messages can have completed",
+    ),
+    (
+        "an MSN that decreases",
+        "rxe/read_bw_v4_1024.pcap.zst",
+        |number, packet| {
+            if number == 64 {
+                aeth(packet, |aeth| aeth.msn = Msn::new(2));
+            }
+            true
+        },
+        "its MSN goes back from ",
+    ),
+    (
+        "a wrong MSN in a NAK",
+        "rxe/ops_bad_rkey_write.pcap.zst",
+        |_, packet| msn(packet, 1),
+        "1 to 1 messages can have completed",
+    ),
+    (
+        "an acknowledgement of an unsent PSN",
+        "rxe/write_lat_v4.pcap.zst",
+        |number, packet| psn(packet, u32::from(number == 3)),
+        "its PSN was not asked for",
+    ),
+    (
+        "an acknowledgement with a lower PSN than the last",
+        "rxe/write_lat_v4.pcap.zst",
+        |number, packet| psn(packet, if number == 5 { 0xff_fffe } else { 0 }),
+        "has been acknowledged before",
+    ),
+    (
+        "an atomic without a response",
+        "rxe/atomic_fa_v4.pcap.zst",
+        |_, packet| packet.bth.psn.value() % 128 != 0,
+        "which the peer does not answer",
+    ),
+    (
+        "a wrong PSN in a READ response",
+        "rxe/read_lat_v4.pcap.zst",
+        |_, packet| psn(packet, 1),
+        "its PSN was not asked for",
+    ),
+    (
+        "a wrong value of an atomic",
+        "rxe/atomic_lat_v4.pcap.zst",
+        |_, packet| {
+            packet.ext.atomic_ack.iter_mut().for_each(|ack| ack.original ^= 1);
+            true
+        },
+        "atomic value: ",
+    ),
+    (
+        "a wrong P_Key",
+        "rxe/ops_write_imm.pcap.zst",
+        |_, packet| {
+            packet.bth.pkey.0 ^= 1;
+            true
+        },
+        "P_Key: ",
+    ),
+    (
+        "a missing NAK",
+        "rxe/loss_nft_atomic.tapA.pcap.zst",
+        |_, packet| {
+            packet
+                .ext
+                .aeth
+                .is_none_or(|aeth| matches!(aeth.syndrome, feroce_wire::Syndrome::Ack(_)))
+        },
+        "which the peer does not answer",
+    ),
+    (
+        "a wrong payload in a READ response",
+        "rxe/read_lat_v4.pcap.zst",
+        |number, packet| {
+            if number == 7 {
+                packet.payload = feroce_wire::Payload { first: &[0x5a; 64], second: &[] };
+            }
+            true
+        },
+        "payload: ",
+    ),
 ];
 
 #[test]
