@@ -184,7 +184,7 @@ const ROWS: &[Row] = &[
         f[9].bytes[BTH + 1] |= 1;
         vec![9]
     }),
-    row("an opcode of nobody", ZERO, "PKT-OPCODE", |f| {
+    row("an undefined opcode", ZERO, "PKT-OPCODE", |f| {
         f[9].bytes[BTH] = 0x1f;
         vec![9]
     }),
@@ -229,7 +229,7 @@ const ROWS: &[Row] = &[
         f[1].bytes[BTH + 1] |= 0x80;
         vec![1]
     }),
-    row("an acknowledgement that asks for one", ZERO, "PKT-ACK-REQUEST", |f| {
+    row("an acknowledge request in an acknowledgement", ZERO, "PKT-ACK-REQUEST", |f| {
         f[5].bytes[BTH + 8] |= 0x80;
         vec![5]
     }),
@@ -260,7 +260,7 @@ const ROWS: &[Row] = &[
         lengthen(&mut f[0], 4100);
         vec![0]
     }),
-    row("a RETH that says more than comes", WRAP, "REQ-WRITE-LENGTH", |f| {
+    row("a RETH with another length than the data", WRAP, "REQ-WRITE-LENGTH", |f| {
         f[1].bytes[BTH + 12 + 15] ^= 8;
         vec![1]
     }),
@@ -275,11 +275,11 @@ const ROWS: &[Row] = &[
         f[7].bytes[BTH + 12 + 7] |= 1;
         vec![7]
     }),
-    row("a PSN that is left out", ZERO, "REQ-PSN-SKIPPED", |f| {
+    row("a skipped PSN", ZERO, "REQ-PSN-SKIPPED", |f| {
         f.remove(1);
         vec![]
     }),
-    row("a PSN far away", ZERO, "REQ-PSN-JUMP", |f| {
+    row("a distant PSN", ZERO, "REQ-PSN-JUMP", |f| {
         f.truncate(10);
         let at = append_copy(f, 1, 1000);
         f[at].bytes[BTH] = 7;
@@ -288,13 +288,13 @@ const ROWS: &[Row] = &[
         lengthen(&mut f[at], 1024);
         vec![at]
     }),
-    row("other contents in a repetition", IMM, "REQ-REPEAT-DIFFERS", |f| {
+    row("a retransmission with other contents", IMM, "REQ-REPEAT-DIFFERS", |f| {
         f.truncate(1);
         let at = append_copy(f, 0, 100_000_000);
         f[at].bytes[BTH + 12] ^= 1;
         vec![at]
     }),
-    row("a request again after 5 ms, and no answer", ZERO, "REQ-TIMEOUT", |f| {
+    row("a request retransmitted after 5 ms without a response", ZERO, "REQ-TIMEOUT", |f| {
         f.truncate(1);
         vec![append_copy(f, 0, 5_000_000)]
     }),
@@ -306,18 +306,18 @@ const ROWS: &[Row] = &[
         put(&mut f[19], 15, &[4]);
         vec![19]
     }),
-    row("an acknowledgement of what was not sent", ZERO, "RSP-ACK-UNSENT", |f| {
+    row("an acknowledgement of an unsent PSN", ZERO, "RSP-ACK-UNSENT", |f| {
         f[6].bytes[BTH + 12] = 0x1f;
         let at = append_copy(f, 6, 1000);
         let next = psn(&f[4]) + 7;
         set_psn(&mut f[at], next);
         vec![at]
     }),
-    row("an acknowledgement that goes back", ZERO, "RSP-ACK-BACKWARDS", |f| {
+    row("an acknowledgement with a lower PSN than the last", ZERO, "RSP-ACK-BACKWARDS", |f| {
         let at = append_copy(f, 5, 1000);
         vec![at]
     }),
-    row("a syndrome of nobody", ZERO, "RSP-SYNDROME", |f| {
+    row("an undefined syndrome", ZERO, "RSP-SYNDROME", |f| {
         let at = append_copy(f, 8, 1000);
         put(&mut f[at], 12, &[0x45]);
         vec![at]
@@ -329,7 +329,7 @@ const ROWS: &[Row] = &[
         set_psn(&mut f[19], last);
         vec![19]
     }),
-    row("a NAK for what is acknowledged", ZERO, "RSP-NAK-RANGE", |f| {
+    row("a NAK for an acknowledged PSN", ZERO, "RSP-NAK-RANGE", |f| {
         let at = append_copy(f, 5, 1000);
         put(&mut f[at], 12, &[0x60]);
         vec![at]
@@ -361,7 +361,7 @@ const ROWS: &[Row] = &[
         shorten(&mut f[17], 4);
         vec![17]
     }),
-    row("an atomic carried out twice", WRAP, "RSP-ATOMIC-REPLAY", |f| {
+    row("an atomic executed twice", WRAP, "RSP-ATOMIC-REPLAY", |f| {
         let at = append_copy(f, 18, 1000);
         f[at].bytes[BTH + 23] ^= 1;
         vec![at]
@@ -378,16 +378,16 @@ const ROWS: &[Row] = &[
         f[4].bytes[15] |= 2;
         vec![4]
     }),
-    row("a frame that comes twice", ZERO, "FAB-DUPLICATE", |f| {
+    row("a duplicated frame", ZERO, "FAB-DUPLICATE", |f| {
         let copy = f[4].clone();
         f.insert(5, copy);
         vec![]
     }),
-    row("two requests in another order", ZERO, "FAB-REORDER", |f| {
+    row("two reordered requests", ZERO, "FAB-REORDER", |f| {
         f.swap(3, 4);
         vec![]
     }),
-    row("a request lost, and repeated", ZERO, "FAB-LOSS", |f| {
+    row("a lost and retransmitted request", ZERO, "FAB-LOSS", |f| {
         let mut lost = f.remove(3);
         lost.at = f[3].at + 500_000_000;
         lost.bytes[18] ^= 0x10;
@@ -468,17 +468,17 @@ const ROWS: &[Row] = &[
         f[9].bytes[20] |= 0x20;
         vec![9]
     }),
-    row("a READ again from elsewhere", WRAP, "REQ-READ-RANGE", |f| {
+    row("a retransmitted READ of another address", WRAP, "REQ-READ-RANGE", |f| {
         f.truncate(11);
         let at = append_copy(f, 6, 100_000_000);
         f[at].bytes[BTH + 19] ^= 8;
         vec![at]
     }),
-    row("an answer to another QP", ZERO, "RSP-QPN", |f| {
+    row("a response to another QP", ZERO, "RSP-QPN", |f| {
         put(&mut f[9], 5, &[0, 0x12, 0x34]);
         vec![9]
     }),
-    row("a DREP that nobody asked for", CM, "CM-ORDER", |f| {
+    row("a DREP without a DREQ", CM, "CM-ORDER", |f| {
         f.retain(|frame| !is_cm(frame, 0x15));
         vec![]
     }),
@@ -487,18 +487,18 @@ const ROWS: &[Row] = &[
         f[at].bytes[BTH + 20 + 24 + 10] ^= 1;
         vec![at]
     }),
-    row("another first PSN than was agreed on", CM, "CM-STARTING-PSN", |f| {
+    row("a starting PSN other than the negotiated one", CM, "CM-STARTING-PSN", |f| {
         f[1].bytes[BTH + 20 + 24 + 22] ^= 1;
         vec![1]
     }),
-    row("a REQ too often", CM, "CM-RETRIES", |f| {
+    row("too many copies of a REQ", CM, "CM-RETRIES", |f| {
         for _ in 0..20 {
             let copy = f[0].clone();
             f.insert(0, copy);
         }
         vec![]
     }),
-    row("a REQ without an answer", CM, "CM-NO-ANSWER", |f| {
+    row("a REQ without a response", CM, "CM-NO-ANSWER", |f| {
         f.truncate(1);
         let at = append_copy(f, 0, 5_000_000_000);
         vec![at]
@@ -510,7 +510,7 @@ const ROWS: &[Row] = &[
         f.insert(1, copy);
         vec![]
     }),
-    row("more READs than agreed on", CM, "REQ-READ-DEPTH", |f| {
+    row("more READs than negotiated", CM, "REQ-READ-DEPTH", |f| {
         f[0].bytes[BTH + 20 + 24 + 35] = 0;
         f[1].bytes[BTH + 20 + 24 + 24] = 0;
         vec![0, 1]
@@ -519,31 +519,46 @@ const ROWS: &[Row] = &[
 
 /// Violations made in captures that already have findings. The rules of these findings must remain.
 const MORE: &[Row] = &[
-    row("an RNR NAK that is not waited for", "rxe/ops_rnr_exhaust.pcap.zst", "REQ-RNR-WAIT", |f| {
-        f[2].at = f[1].at + 100_000;
-        vec![]
-    }),
-    row("ten copies without an answer", "rxe/ops_retry_exhaust.pcap.zst", "REQ-RETRY-COUNT", |f| {
-        let (mut at, mut copies) = (0, vec![]);
-        for _ in 0..6 {
-            at = append_copy(f, at, 20_000_000);
-            copies.push(at);
-        }
-        copies
-    }),
-    row("a request after a refusal", "rxe/ops_bad_rkey_atomic.pcap.zst", "REQ-AFTER-ERROR", |f| {
-        let at = append_copy(f, 0, 200_000_000);
-        let next = psn(&f[0]) + 1;
-        set_psn(&mut f[at], next);
-        vec![at]
-    }),
+    row(
+        "a request sent too early after an RNR NAK",
+        "rxe/ops_rnr_exhaust.pcap.zst",
+        "REQ-RNR-WAIT",
+        |f| {
+            f[2].at = f[1].at + 100_000;
+            vec![]
+        },
+    ),
+    row(
+        "retransmissions beyond the retry count",
+        "rxe/ops_retry_exhaust.pcap.zst",
+        "REQ-RETRY-COUNT",
+        |f| {
+            let (mut at, mut copies) = (0, vec![]);
+            for _ in 0..6 {
+                at = append_copy(f, at, 20_000_000);
+                copies.push(at);
+            }
+            copies
+        },
+    ),
+    row(
+        "a request after a fatal NAK",
+        "rxe/ops_bad_rkey_atomic.pcap.zst",
+        "REQ-AFTER-ERROR",
+        |f| {
+            let at = append_copy(f, 0, 200_000_000);
+            let next = psn(&f[0]) + 1;
+            set_psn(&mut f[at], next);
+            vec![at]
+        },
+    ),
     row("two NAKs for a gap", "rxe/loss_nft_send_1024.tapB.pcap.zst", "RSP-NAK-ONCE", |f| {
         let at = first(f, is_nak);
         let copy = f[at].clone();
         f.insert(at + 1, copy);
         vec![]
     }),
-    row("a NAK passed over", "rxe/loss_nft_atomic.tapB.pcap.zst", "REQ-NAK-RESTART", |f| {
+    row("an ignored NAK", "rxe/loss_nft_atomic.tapB.pcap.zst", "REQ-NAK-RESTART", |f| {
         let nak = first(f, is_nak);
         let behind = f[nak + 1..].iter().position(|frame| psn(frame) == psn(&f[nak]));
         f.remove(nak + 1 + behind.expect("the NAK is obeyed"));

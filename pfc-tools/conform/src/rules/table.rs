@@ -48,7 +48,7 @@ rules! {
         at("wire/src/packet.rs", "BthVersion"), at("tests/tests/conform_mutations.rs", "transport version 1");
     Opcode "PKT-OPCODE" Error Sender None,
         "The opcode is one that is defined for RoCE.",
-        at("wire/src/opcode.rs", "BY_OPCODE"), at("tests/tests/conform_mutations.rs", "an opcode of nobody");
+        at("wire/src/opcode.rs", "BY_OPCODE"), at("tests/tests/conform_mutations.rs", "an undefined opcode");
     Pad "PKT-PAD" Error Sender None,
         "Pad fills the payload up to a multiple of four bytes, and is no longer than that.",
         at("wire/src/packet.rs", "Pad"), at("tests/tests/conform_mutations.rs", "payload that is not padded");
@@ -72,7 +72,7 @@ rules! {
         at("engine/src/qp/requester.rs", "SOLICITED"), at("tests/tests/conform_mutations.rs", "a solicited event of a WRITE");
     AckFlag "PKT-ACK-REQUEST" Error Responder None,
         "An answer asks for no acknowledgement.",
-        None, at("tests/tests/conform_mutations.rs", "an acknowledgement that asks for one");
+        None, at("tests/tests/conform_mutations.rs", "an acknowledge request in an acknowledgement");
     Sequence "REQ-SEQUENCE" Error Requester None,
         "The packets of a message follow each other: First, Middles, Last, all of one operation.",
         at("engine/src/qp/responder.rs", "position"), at("tests/tests/conform_mutations.rs", "an Only inside of a message");
@@ -81,7 +81,7 @@ rules! {
         at("engine/src/qp/responder.rs", "mtu"), at("tests/tests/conform_mutations.rs", "an Only longer than the MTU");
     WriteLength "REQ-WRITE-LENGTH" Error Requester None,
         "The packets of a WRITE carry as many bytes as its RETH says.",
-        at("engine/src/qp/responder.rs", "dma_len"), at("tests/tests/conform_mutations.rs", "a RETH that says more than comes");
+        at("engine/src/qp/responder.rs", "dma_len"), at("tests/tests/conform_mutations.rs", "a RETH with another length than the data");
     DmaLength "REQ-DMA-LENGTH" Error Requester None,
         "A message has no more than 2^31 bytes.",
         at("engine/src/qp/responder.rs", "dma_len"), at("tests/tests/conform_mutations.rs", "a READ of more than 2^31 bytes");
@@ -90,31 +90,31 @@ rules! {
         at("engine/src/qp/responder.rs", "atomic"), at("tests/tests/conform_mutations.rs", "an atomic at an odd address");
     Unseen "REQ-PSN-SKIPPED" Error Requester None,
         "Requests take PSNs without a gap: one that nobody saw is not acknowledged.",
-        at("engine/src/qp/requester.rs", "psn"), at("tests/tests/conform_mutations.rs", "a PSN that is left out");
+        at("engine/src/qp/requester.rs", "psn"), at("tests/tests/conform_mutations.rs", "a skipped PSN");
     Jump "REQ-PSN-JUMP" Error Requester None,
         "A PSN lies near those before it, unless a new connection begins.",
-        at("engine/src/qp/responder.rs", "Psn"), at("tests/tests/conform_mutations.rs", "a PSN far away");
+        at("engine/src/qp/responder.rs", "Psn"), at("tests/tests/conform_mutations.rs", "a distant PSN");
     Same "REQ-REPEAT-DIFFERS" Error Requester None,
         "A request that is sent again is the same request: a PSN is not used twice.",
-        at("engine/src/qp/requester.rs", "psn"), at("tests/tests/conform_mutations.rs", "other contents in a repetition");
+        at("engine/src/qp/requester.rs", "psn"), at("tests/tests/conform_mutations.rs", "a retransmission with other contents");
     ReadRange "REQ-READ-RANGE" Error Requester None,
         "A READ that is sent again asks for the rest of what it asked for before, from the address that belongs to its PSN.",
-        at("engine/src/qp/requester.rs", "Read"), at("tests/tests/conform_mutations.rs", "a READ again from elsewhere");
+        at("engine/src/qp/requester.rs", "Read"), at("tests/tests/conform_mutations.rs", "a retransmitted READ of another address");
     Restart "REQ-NAK-RESTART" Error Requester None,
         "After a NAK (PSN sequence) the requester begins again with the PSN that the NAK names.",
-        at("engine/src/qp/completer.rs", "Nak"), at("tests/tests/conform_mutations.rs", "a NAK passed over");
+        at("engine/src/qp/completer.rs", "Nak"), at("tests/tests/conform_mutations.rs", "an ignored NAK");
     RnrWait "REQ-RNR-WAIT" Error Requester None,
         "After an RNR NAK the requester waits for as long as that says.",
-        at("engine/src/qp/completer.rs", "rnr"), at("tests/tests/conform_mutations.rs", "an RNR NAK that is not waited for");
+        at("engine/src/qp/completer.rs", "rnr"), at("tests/tests/conform_mutations.rs", "a request sent too early after an RNR NAK");
     RetryCount "REQ-RETRY-COUNT" Error Requester None,
         "A request is repeated no more than seven times (or as often as the connection was made with) without an answer.",
-        at("engine/src/qp/completer.rs", "retry"), at("tests/tests/conform_mutations.rs", "ten copies without an answer");
+        at("engine/src/qp/completer.rs", "retry"), at("tests/tests/conform_mutations.rs", "retransmissions beyond the retry count");
     AfterError "REQ-AFTER-ERROR" Error Requester None,
         "After a NAK that ends the connection nothing more is sent on it.",
-        at("engine/src/qp/completer.rs", "Nak"), at("tests/tests/conform_mutations.rs", "a request after a refusal");
+        at("engine/src/qp/completer.rs", "Nak"), at("tests/tests/conform_mutations.rs", "a request after a fatal NAK");
     Outstanding "REQ-READ-DEPTH" Error Requester None,
         "No more READs and atomics are under way than the responder said that it answers at a time.",
-        at("engine/src/qp/requester.rs", "rd_atomic"), at("tests/tests/conform_mutations.rs", "more READs than agreed on");
+        at("engine/src/qp/requester.rs", "rd_atomic"), at("tests/tests/conform_mutations.rs", "more READs than negotiated");
     Credits "REQ-CREDITS" Error Requester None,
         "Where end-to-end credits were agreed on, no more SENDs go out than there are credits, and one that probes.",
         None, at("tests/tests/conform_mutations.rs", "a SEND beyond the credits");
@@ -123,13 +123,13 @@ rules! {
         at("engine/src/qp/completer.rs", "timeout"), at("tests/tests/conform_captures.rs", "REQ-TIMEOUT");
     AckUnsent "RSP-ACK-UNSENT" Error Responder None,
         "Only what was sent is acknowledged.",
-        at("engine/src/qp/completer.rs", "psn"), at("tests/tests/conform_mutations.rs", "an acknowledgement of what was not sent");
+        at("engine/src/qp/completer.rs", "psn"), at("tests/tests/conform_mutations.rs", "an acknowledgement of an unsent PSN");
     AckBack "RSP-ACK-BACKWARDS" Error Responder None,
         "An acknowledgement never names a PSN below one that is acknowledged already.",
-        at("engine/src/qp/responder.rs", "ack"), at("tests/tests/conform_mutations.rs", "an acknowledgement that goes back");
+        at("engine/src/qp/responder.rs", "ack"), at("tests/tests/conform_mutations.rs", "an acknowledgement with a lower PSN than the last");
     Syndrome "RSP-SYNDROME" Error Responder None,
         "The syndrome of an answer is one that is defined for RoCE.",
-        at("wire/src/aeth.rs", "Reserved"), at("tests/tests/conform_mutations.rs", "a syndrome of nobody");
+        at("wire/src/aeth.rs", "Reserved"), at("tests/tests/conform_mutations.rs", "an undefined syndrome");
     Msn "RSP-MSN" Error Responder Some("C9-148"),
         "The MSN counts the messages that the responder has completed.",
         at("engine/src/qp/responder.rs", "msn"), at("tests/tests/conform_mutations.rs", "MSN too low");
@@ -141,7 +141,7 @@ rules! {
         at("engine/src/qp/responder.rs", "Nak"), at("tests/tests/conform_mutations.rs", "a NAK without a gap");
     NakRange "RSP-NAK-RANGE" Error Responder None,
         "A NAK names a PSN that was sent and is not acknowledged.",
-        at("engine/src/qp/responder.rs", "Nak"), at("tests/tests/conform_mutations.rs", "a NAK for what is acknowledged");
+        at("engine/src/qp/responder.rs", "Nak"), at("tests/tests/conform_mutations.rs", "a NAK for an acknowledged PSN");
     RnrKind "RSP-RNR-KIND" Error Responder None,
         "Only requests that take a receive are answered by RNR NAKs.",
         at("engine/src/qp/responder.rs", "rnr"), at("tests/tests/conform_mutations.rs", "an RNR NAK for a READ");
@@ -159,13 +159,13 @@ rules! {
         at("engine/src/qp/completer.rs", "Read"), at("tests/tests/conform_mutations.rs", "a last response that is short");
     AtomicReplay "RSP-ATOMIC-REPLAY" Error Responder None,
         "An atomic that is sent again is answered with the value of the first time: it is not carried out twice.",
-        at("engine/src/qp/responder.rs", "atomic"), at("tests/tests/conform_mutations.rs", "an atomic carried out twice");
+        at("engine/src/qp/responder.rs", "atomic"), at("tests/tests/conform_mutations.rs", "an atomic executed twice");
     AnswerQp "RSP-QPN" Error Responder None,
         "An answer goes to the QP that the request came from.",
-        at("engine/src/core/receive.rs", "qpn"), at("tests/tests/conform_mutations.rs", "an answer to another QP");
+        at("engine/src/core/receive.rs", "qpn"), at("tests/tests/conform_mutations.rs", "a response to another QP");
     Loss "FAB-LOSS" Warning Fabric None,
         "Every packet comes as far as the capture: none is lost on the way there.",
-        None, at("tests/tests/conform_mutations.rs", "a request lost, and repeated");
+        None, at("tests/tests/conform_mutations.rs", "a lost and retransmitted request");
     LossBeyond "FAB-LOSS-BEYOND" Warning Fabric None,
         "Every packet comes from the capture to the receiver: none is lost on the way.",
         None, at("tests/tests/conform_captures.rs", "FAB-LOSS-BEYOND");
@@ -180,10 +180,10 @@ rules! {
         None, at("tests/tests/conform_captures.rs", "RuleId::Between");
     Reorder "FAB-REORDER" Warning Fabric None,
         "Packets arrive in the order in which they were sent.",
-        None, at("tests/tests/conform_mutations.rs", "two requests in another order");
+        None, at("tests/tests/conform_mutations.rs", "two reordered requests");
     Duplicate "FAB-DUPLICATE" Warning Fabric None,
         "No packet arrives twice.",
-        None, at("tests/tests/conform_mutations.rs", "a frame that comes twice");
+        None, at("tests/tests/conform_mutations.rs", "a duplicated frame");
     Entropy "FAB-SOURCE-PORT" Warning Sender None,
         "The requests of a connection have one UDP source port: with several, routes differ, and packets overtake each other.",
         at("wire/src/flow.rs", "udp_source_port"), at("tests/tests/conform_mutations.rs", "another source port");
@@ -222,7 +222,7 @@ rules! {
         at("wire/src/mad.rs", "MAD_LEN"), at("tests/tests/conform_mutations.rs", "a MAD of another class version");
     CmOrder "CM-ORDER" Error Sender None,
         "REQ, REP and RTU make a connection, DREQ and DREP end it, each after the one before.",
-        at("engine/src/cm/active.rs", "Rtu"), at("tests/tests/conform_mutations.rs", "a DREP that nobody asked for");
+        at("engine/src/cm/active.rs", "Rtu"), at("tests/tests/conform_mutations.rs", "a DREP without a DREQ");
     CmId "CM-COMM-ID" Error Sender None,
         "Messages about a connection carry the communication ids that its two sides have chosen.",
         at("engine/src/cm/mod.rs", "comm_id"), at("tests/tests/conform_mutations.rs", "an RTU with another communication id");
@@ -231,13 +231,13 @@ rules! {
         at("engine/src/cm/mod.rs", "transaction"), at("tests/tests/conform_mutations.rs", "a REP of another transaction");
     CmRetries "CM-RETRIES" Error Sender None,
         "A message without an answer is sent again no more often than the REQ says.",
-        at("engine/src/cm/disconnect.rs", "retries"), at("tests/tests/conform_mutations.rs", "a REQ too often");
+        at("engine/src/cm/disconnect.rs", "retries"), at("tests/tests/conform_mutations.rs", "too many copies of a REQ");
     CmQpn "CM-DREQ-QPN" Error Sender None,
         "A DREQ names the QP of its receiver in the connection.",
         at("engine/src/cm/disconnect.rs", "remote_qpn"), at("tests/tests/conform_mutations.rs", "a DREQ for another QP");
     CmPsn "CM-STARTING-PSN" Error Requester None,
         "The first request of a connection has the PSN that the other side asked for.",
-        at("engine/src/cm/active.rs", "starting_psn"), at("tests/tests/conform_mutations.rs", "another first PSN than was agreed on");
+        at("engine/src/cm/active.rs", "starting_psn"), at("tests/tests/conform_mutations.rs", "a starting PSN other than the negotiated one");
     CmEarly "CM-EARLY-DATA" Error Requester None,
         "Whoever asks for a connection sends requests only after the REP.",
         at("engine/src/cm/active.rs", "Rep"), at("tests/tests/conform_mutations.rs", "requests ahead of the REP");
@@ -246,7 +246,7 @@ rules! {
         at("engine/src/cm/active.rs", "Rej"), at("tests/tests/conform_captures.rs", "CM-REJECTED");
     CmSilent "CM-NO-ANSWER" Error Responder None,
         "A REQ is answered.",
-        at("engine/src/cm/passive.rs", "Req"), at("tests/tests/conform_mutations.rs", "a REQ without an answer");
+        at("engine/src/cm/passive.rs", "Req"), at("tests/tests/conform_mutations.rs", "a REQ without a response");
     RetryExceeded "FAIL-RETRY" Error Responder None,
         "A connection lives on: its requests are answered before the requester has repeated them as often as it may.",
         at("engine/src/qp/completer.rs", "retry"), at("tests/tests/conform_captures.rs", "FAIL-RETRY");
