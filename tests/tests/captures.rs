@@ -1,5 +1,6 @@
-//! The responder against Linux rxe: fed the requests of a capture at their times, it gives the answers
-//! that rxe gave, frame by frame and byte by byte, but for the deviations of rxe that a row names.
+//! The responder compared with Linux rxe: it receives the requests of a capture at their captured
+//! times, and its responses equal those of rxe byte for byte, except for the deviations that a row
+//! lists.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,35 +11,38 @@ use feroce_engine::time::Duration;
 use feroce_tests::capture::{self, CapturedFrame, Contents, MemoryAt, Responder, ResponderSetup};
 use feroce_wire::{IpHeader, Ipv4Header, MacAddr, NakCode, Packet, PathMtu, Syndrome};
 
-/// Where rxe does something else than we do, and why we do not do as rxe does.
+/// A difference between rxe and Feroce, and why Feroce does not follow rxe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Deviation {
-    /// rxe sends MigReq 0. A ConnectX takes packets without it on a slow path, so we send 1.
+    /// rxe sends MigReq 0. Feroce sends 1, because a ConnectX handles packets with 0 on a slow
+    /// path.
     MigReq,
-    /// rxe takes the IPv4 ID from the kernel's random start. Ours counts from 1; any value is legal.
+    /// The IPv4 IDs of rxe start at a random number of the kernel, those of Feroce at 1. Any value
+    /// is legal.
     Ipv4Id,
-    /// Behind an RNR NAK rxe sends a NAK (PSN sequence error) for the same packet when the next one of
-    /// the message comes. The requester knows of the hole already: one NAK per gap.
+    /// After an RNR NAK, rxe sends a NAK (PSN sequence error) for the same packet when the next
+    /// packet of the message arrives. The requester already knows of the gap, and Feroce sends one
+    /// NAK per gap.
     NakBehindRnrNak,
-    /// rxe refuses a message that is longer than its receive with "remote operational error". The
-    /// specification's code for it is "invalid request".
+    /// rxe NAKs a message that is longer than its receive with "remote operational error". The code
+    /// in the specification is "invalid request".
     LengthErrorCode,
-    /// A duplicate that comes before anything was received is acknowledged by rxe with the PSN -1, not
-    /// with the newest PSN, which is the one before the expected.
+    /// rxe acknowledges a duplicate that arrives before any request with PSN -1. Feroce uses the
+    /// PSN before the expected one.
     AckBeforeFirst,
 }
 
-/// Deviations of every packet of rxe over IPv4.
+/// Deviations in every IPv4 packet of rxe.
 const HEADERS: [Deviation; 2] = [Deviation::MigReq, Deviation::Ipv4Id];
 
-/// A row of the table.
+/// A capture and what its replay needs.
 struct Row {
     file: &'static str,
     setup: ResponderSetup,
-    /// Deviations besides [`HEADERS`]. One that the capture does not show is an error.
+    /// Deviations besides [`HEADERS`]. Each must occur in the capture.
     deviations: &'static [Deviation],
-    /// Frames that the captured responder sent.
-    answers: usize,
+    /// Number of frames that the captured responder sent.
+    responses: usize,
 }
 
 const fn responder(qpn: u32) -> Party {
@@ -51,7 +55,7 @@ const fn requester(qpn: u32) -> Party {
     Party { mac: MacAddr([0x02, 0x77, 0x00, 0x00, 0x01, 0x42]), ip, qpn }
 }
 
-/// What most rows have in common.
+/// The values that most rows share.
 const COMMON: ResponderSetup = ResponderSetup {
     local: responder(0),
     peer: requester(0),
@@ -79,7 +83,7 @@ const WRITE: Row = Row {
         ..COMMON
     },
     deviations: &[],
-    answers: 20,
+    responses: 20,
 };
 
 const READ: Row = Row {
@@ -95,7 +99,7 @@ const READ: Row = Row {
         ..COMMON
     },
     deviations: &[],
-    answers: 1280,
+    responses: 1280,
 };
 
 const ATOMICS: Row = Row {
@@ -111,7 +115,7 @@ const ATOMICS: Row = Row {
         ..COMMON
     },
     deviations: &[],
-    answers: 200,
+    responses: 200,
 };
 
 const PSN_WRAP: Row = Row {
@@ -125,7 +129,7 @@ const PSN_WRAP: Row = Row {
         ..COMMON
     },
     deviations: &[],
-    answers: 9,
+    responses: 9,
 };
 
 const RNR: Row = Row {
@@ -138,7 +142,7 @@ const RNR: Row = Row {
         ..COMMON
     },
     deviations: &[Deviation::NakBehindRnrNak],
-    answers: 62,
+    responses: 62,
 };
 
 const WRONG_KEY: Row = Row {
@@ -150,10 +154,10 @@ const WRONG_KEY: Row = Row {
         ..COMMON
     },
     deviations: &[],
-    answers: 2,
+    responses: 2,
 };
 
-/// Further captures, each for what the six do not show.
+/// More captures. Each covers a case that the six above do not.
 const FURTHER: [Row; 15] = [
     Row {
         file: "rxe/write_bw_v4_4096.pcap.zst",
@@ -166,7 +170,7 @@ const FURTHER: [Row; 15] = [
             ..COMMON
         },
         deviations: &[],
-        answers: 20,
+        responses: 20,
     },
     Row {
         file: "rxe/read_bw_v4_4096.pcap.zst",
@@ -182,7 +186,7 @@ const FURTHER: [Row; 15] = [
             ..COMMON
         },
         deviations: &[],
-        answers: 320,
+        responses: 320,
     },
     Row {
         file: "rxe/ops_read_big.pcap.zst",
@@ -196,7 +200,7 @@ const FURTHER: [Row; 15] = [
             ..COMMON
         },
         deviations: &[],
-        answers: 392,
+        responses: 392,
     },
     Row {
         file: "rxe/ops_zero_len.pcap.zst",
@@ -208,7 +212,7 @@ const FURTHER: [Row; 15] = [
             ..COMMON
         },
         deviations: &[],
-        answers: 5,
+        responses: 5,
     },
     Row {
         file: "rxe/ops_send_imm.pcap.zst",
@@ -219,7 +223,7 @@ const FURTHER: [Row; 15] = [
             ..COMMON
         },
         deviations: &[],
-        answers: 4,
+        responses: 4,
     },
     Row {
         file: "rxe/ops_write_imm.pcap.zst",
@@ -231,7 +235,7 @@ const FURTHER: [Row; 15] = [
             ..COMMON
         },
         deviations: &[],
-        answers: 4,
+        responses: 4,
     },
     Row {
         file: "rxe/ops_rd1.pcap.zst",
@@ -244,7 +248,7 @@ const FURTHER: [Row; 15] = [
             ..COMMON
         },
         deviations: &[],
-        answers: 48,
+        responses: 48,
     },
     Row {
         file: "rxe/ops_ro_write.pcap.zst",
@@ -258,31 +262,31 @@ const FURTHER: [Row; 15] = [
             ..COMMON
         },
         deviations: &[],
-        answers: 1,
+        responses: 1,
     },
     Row {
         file: "rxe/ops_oob_read.pcap.zst",
         setup: ResponderSetup {
             local: responder(0x23),
             peer: requester(0x23),
-            // The READ begins 1000 bytes before the end.
+            // The READ starts 1000 bytes before the end of the region.
             regions: &[zeros(0x7f4d_7d52_6448 - 4000, 5000, 0x2635)],
             ..COMMON
         },
         deviations: &[],
-        answers: 1,
+        responses: 1,
     },
     Row {
         file: "rxe/ops_bad_rkey_read.pcap.zst",
         setup: ResponderSetup {
             local: responder(0x20),
             peer: requester(0x20),
-            // 0x7574 was asked for: the key with other low bits.
+            // The request has key 0x7574: the same index, another variant.
             regions: &[zeros(0x7f5b_d1ca_5000, 3000, 0x7500)],
             ..COMMON
         },
         deviations: &[],
-        answers: 1,
+        responses: 1,
     },
     Row {
         file: "rxe/ops_bad_rkey_atomic.pcap.zst",
@@ -293,13 +297,13 @@ const FURTHER: [Row; 15] = [
             ..COMMON
         },
         deviations: &[],
-        answers: 1,
+        responses: 1,
     },
     Row {
         file: "rxe/ops_rnr_exhaust.pcap.zst",
         setup: ResponderSetup { local: responder(0x2b), peer: requester(0x2b), ..COMMON },
         deviations: &[],
-        answers: 3,
+        responses: 3,
     },
     Row {
         file: "rxe/ops_rx_short.pcap.zst",
@@ -310,7 +314,7 @@ const FURTHER: [Row; 15] = [
             ..COMMON
         },
         deviations: &[Deviation::LengthErrorCode],
-        answers: 2,
+        responses: 2,
     },
     Row {
         file: "rxe/ops_psn_mismatch.pcap.zst",
@@ -322,10 +326,10 @@ const FURTHER: [Row; 15] = [
             ..COMMON
         },
         deviations: &[Deviation::AckBeforeFirst],
-        answers: 268,
+        responses: 268,
     },
     Row {
-        // What the bridge dropped on the way to the responder is not in its own capture.
+        // Requests that the bridge dropped are missing in this capture of the responder's side.
         file: "rxe/loss_nft_atomic.tapA.pcap.zst",
         setup: ResponderSetup {
             local: responder(0x73),
@@ -338,7 +342,7 @@ const FURTHER: [Row; 15] = [
             ..COMMON
         },
         deviations: &[],
-        answers: 217,
+        responses: 217,
     },
 ];
 
@@ -379,29 +383,30 @@ fn further_captures() {
     }
 }
 
-/// The deviations that a row allows, and those that were met.
+/// The deviations that a row allows, and those that occurred.
 struct Allowed {
     listed: BTreeSet<Deviation>,
-    met: BTreeSet<Deviation>,
+    seen: BTreeSet<Deviation>,
 }
 
 impl Allowed {
     fn of(row: &Row) -> Self {
         let listed = HEADERS.iter().chain(row.deviations).copied().collect();
-        Self { listed, met: BTreeSet::new() }
+        Self { listed, seen: BTreeSet::new() }
     }
 
-    /// True if `shows` and the deviation is allowed, which is noted.
-    fn excuse(&mut self, deviation: Deviation, shows: bool) -> bool {
-        let excused = shows && self.listed.contains(&deviation);
+    /// Returns true if the deviation `occurs` and is allowed, and then records it.
+    fn excuse(&mut self, deviation: Deviation, occurs: bool) -> bool {
+        let excused = occurs && self.listed.contains(&deviation);
         if excused {
-            self.met.insert(deviation);
+            self.seen.insert(deviation);
         }
         excused
     }
 }
 
-/// Feeds the requests of the row's capture to a responder and compares its answers with the captured.
+/// Feeds the requests of the row's capture to a responder and compares its responses with the
+/// captured ones.
 fn replay(row: &Row) {
     let frames = capture::read(row.file);
     let mut responder = Responder::new(&row.setup);
@@ -414,42 +419,42 @@ fn replay(row: &Row) {
             theirs.push(frame);
         }
     }
-    assert_eq!(theirs.len(), row.answers, "{}: the capture is another", row.file);
+    assert_eq!(theirs.len(), row.responses, "{}: the capture has changed", row.file);
     let mut allowed = Allowed::of(row);
     let theirs = without_excused_naks(&theirs, &mut allowed);
     for (number, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
-        compare(ours, theirs, &mut allowed, &format!("{} answer {number}", row.file));
+        compare(ours, theirs, &mut allowed, &format!("{} response {number}", row.file));
     }
-    assert_eq!(ours.len(), theirs.len(), "{}: number of answers", row.file);
-    assert_eq!(allowed.met, allowed.listed, "{}: every listed deviation is met", row.file);
+    assert_eq!(ours.len(), theirs.len(), "{}: number of responses", row.file);
+    assert_eq!(allowed.seen, allowed.listed, "{}: every listed deviation occurs", row.file);
 }
 
-/// The captured answers without those that [`Deviation::NakBehindRnrNak`] excuses.
+/// The captured responses without those that [`Deviation::NakBehindRnrNak`] excuses.
 fn without_excused_naks<'a>(
-    answers: &[&'a CapturedFrame],
+    responses: &[&'a CapturedFrame],
     allowed: &mut Allowed,
 ) -> Vec<&'a CapturedFrame> {
-    let mut refused = None;
+    let mut not_ready = None;
     let mut kept = Vec::new();
-    for &frame in answers {
+    for &frame in responses {
         let packet = frame.packet();
         let psn = packet.bth.psn;
         match packet.ext.aeth.map(|aeth| aeth.syndrome) {
-            Some(Syndrome::RnrNak(_)) => refused = Some(psn),
+            Some(Syndrome::RnrNak(_)) => not_ready = Some(psn),
             Some(Syndrome::Nak(NakCode::PsnSequence))
-                if allowed.excuse(Deviation::NakBehindRnrNak, refused == Some(psn)) =>
+                if allowed.excuse(Deviation::NakBehindRnrNak, not_ready == Some(psn)) =>
             {
                 continue;
             }
-            _ => refused = None,
+            _ => not_ready = None,
         }
         kept.push(frame);
     }
     kept
 }
 
-/// Compares one answer. Where a deviation is excused our value is replaced by rxe's, and the ICRC computed
-/// again; then every byte must be equal.
+/// Compares one response. Where a deviation is excused, Feroce's value is replaced by that of rxe
+/// and the ICRC is recomputed. Then every byte must be equal.
 fn compare(ours: &[u8], theirs: &CapturedFrame, allowed: &mut Allowed, what: &str) {
     let mut packet = Packet::parse(ours, &[]).expect("our own frame");
     assert!(packet.icrc_valid(), "{what}: our ICRC");
@@ -483,7 +488,7 @@ fn excuse_headers(packet: &mut Packet<'_>, captured: &Packet<'_>, allowed: &mut 
     }
 }
 
-/// The bytes of `packet` with the ICRC that they give.
+/// The bytes of `packet` with a recomputed ICRC.
 fn sealed_again(packet: &Packet<'_>) -> Vec<u8> {
     let mut bytes = vec![0; packet.frame_len()];
     packet.emit(&mut bytes).expect("as long as the packet");

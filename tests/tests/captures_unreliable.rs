@@ -1,6 +1,8 @@
-//! The unreliable services against Linux rxe: what a capture shows is received as it was sent, and what we
-//! send with the same parameters is the same frame, but for MigReq (rxe sends 0), the IPv4 identification (rxe
-//! takes the kernel's) and the IPv6 flow label (rxe sends 0 where the program gives none).
+//! UD and UC compared with Linux rxe: captured frames are received as they were sent, and Feroce
+//! sends the same frames with the same parameters.
+//!
+//! Three fields differ: MigReq (rxe sends 0), the IPv4 identification (rxe uses that of the
+//! kernel), and the IPv6 flow label (rxe sends 0 unless the program sets one).
 
 use std::collections::BTreeMap;
 
@@ -23,14 +25,14 @@ use feroce_wire::{
     Audience, IpHeader, Ipv4Header, MacAddr, Packet, PathMtu, Pkey, Position, Qpn, Transport,
 };
 
-/// A device in the place of a party of a capture.
-fn device(qpn: Qpn, own: (MacAddr, Gid), peer: (MacAddr, Gid)) -> (Device, ShmPort) {
+/// A device with the addresses of one end of a capture, and the other end of its port.
+fn device(qpn: Qpn, local: (MacAddr, Gid), peer: (MacAddr, Gid)) -> (Device, ShmPort) {
     let arena = Arena::new(16 << 20).unwrap();
     let (near, far) = shm_pair(&arena, ShmConfig::default()).unwrap();
     let config = DeviceConfig { first_qpn: qpn.value().max(2), ..manual_config(1) };
     let addresses = Addressing::Static(StaticAddresses {
-        mac: own.0,
-        gids: vec![(own.1, None)],
+        mac: local.0,
+        gids: vec![(local.1, None)],
         peers: BTreeMap::from([(peer.1, peer.0)]),
         mtu: 1500,
     });
@@ -44,7 +46,7 @@ fn deliver(device: &Device, port: &mut ShmPort, bytes: &[u8]) {
     while device.turn(Instant::ZERO) > 0 {}
 }
 
-/// The frames of one direction: those to the destination of the first one of the service.
+/// The frames of one direction: those with the destination of the first frame of the service.
 fn one_way(frames: &[CapturedFrame], transport: Transport) -> Vec<&CapturedFrame> {
     let of_service = |frame: &&CapturedFrame| frame.packet().info.transport == transport;
     let user = |frame: &&CapturedFrame| frame.packet().bth.dest_qp != Qpn::GSI;
@@ -56,7 +58,7 @@ fn one_way(frames: &[CapturedFrame], transport: Transport) -> Vec<&CapturedFrame
 }
 
 #[test]
-fn datagrams_of_rxe_are_received_and_made_alike() {
+fn datagrams_of_rxe_are_received_and_reproduced() {
     for (file, count) in [
         ("rxe/send_bw_ud_v4.pcap.zst", 200),
         ("rxe/mckey_v4.pcap.zst", 30),
@@ -64,7 +66,7 @@ fn datagrams_of_rxe_are_received_and_made_alike() {
     ] {
         let capture = capture::read(file);
         let frames = one_way(&capture, Transport::Ud);
-        assert_eq!(frames.len(), count, "{file}: the capture is another");
+        assert_eq!(frames.len(), count, "{file}: the capture has changed");
         receive_all(file, &frames);
         send_all(file, &frames);
     }
@@ -79,8 +81,8 @@ fn receive_all(file: &str, frames: &[&CapturedFrame]) {
     let (src, dst) = gids(&first);
     let is_group = first.bth.dest_qp == Qpn::MULTICAST;
     let qpn = if is_group { Qpn::masked(0x77) } else { first.bth.dest_qp };
-    let own = if is_group { "10.77.0.2".parse().unwrap() } else { dst };
-    let (device, mut port) = device(qpn, (first.ethernet.dst, own), (first.ethernet.src, src));
+    let local = if is_group { "10.77.0.2".parse().unwrap() } else { dst };
+    let (device, mut port) = device(qpn, (first.ethernet.dst, local), (first.ethernet.src, src));
     let (pd, cq) = (device.alloc_pd(), device.create_cq(16).unwrap());
     let init = QpInit { service: Service::Ud, qpn: Some(qpn), ..QpInit::new(&cq) };
     let mut qp = pd.create_qp(&init).unwrap();
@@ -105,7 +107,7 @@ fn receive_all(file: &str, frames: &[&CapturedFrame]) {
         assert_eq!(bytes[40 - ip.len()..40], frame.bytes[ip], "{file} frame {number}: GRH");
         assert_eq!(bytes[40..], packet.payload.slices().concat(), "{file} frame {number}");
     }
-    assert_eq!(port.rx_burst(), 0, "{file}: nothing is answered");
+    assert_eq!(port.rx_burst(), 0, "{file}: no response is sent");
 }
 
 fn send_all(file: &str, frames: &[&CapturedFrame]) {
@@ -142,7 +144,7 @@ fn send_all(file: &str, frames: &[&CapturedFrame]) {
     }
 }
 
-/// Our frame with the fields that rxe fills otherwise.
+/// Our frame with the fields replaced that rxe sets differently.
 fn as_rxe(ours: &[u8], theirs: &Packet<'_>) -> Vec<u8> {
     let mut packet = Packet::parse(ours, &[]).unwrap();
     assert!(packet.icrc_valid() && packet.bth.mig_req && !theirs.bth.mig_req);
@@ -156,7 +158,7 @@ fn as_rxe(ours: &[u8], theirs: &Packet<'_>) -> Vec<u8> {
             assert!(ip.flow_label != 0 && their.flow_label == 0);
             ip.flow_label = 0;
         }
-        _ => panic!("both are of one family"),
+        _ => panic!("both frames have the same IP version"),
     }
     let mut bytes = vec![0; packet.frame_len()];
     packet.emit(&mut bytes).unwrap();
@@ -179,7 +181,7 @@ fn connected_messages_of_rxe_are_received() {
     let (pd, cq) = (device.alloc_pd(), device.create_cq(16).unwrap());
     let init = QpInit { service: Service::Uc, qpn: Some(qpn), ..QpInit::new(&cq) };
     let mut qp = pd.create_qp(&init).unwrap();
-    let remote = Qpn::masked(0x12); // UC packets do not say who sends them.
+    let remote = Qpn::masked(0x12); // UC packets do not name the source QP.
     let flow = qp.resolve(&Path::new(src, 0), remote).unwrap();
     assert_eq!(flow.audience(), Audience::Host);
     let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
@@ -217,5 +219,5 @@ fn connected_messages_of_rxe_are_received() {
         }
     }
     assert_eq!((frames.len(), messages), (11, 4));
-    assert_eq!(port.rx_burst(), 0, "nothing is answered");
+    assert_eq!(port.rx_burst(), 0, "no response is sent");
 }

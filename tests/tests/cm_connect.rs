@@ -1,7 +1,8 @@
-//! Connections by RDMA CM, in virtual time with literal times: how they begin, what is said again and when, how they end.
+//! RDMA CM connections in virtual time with literal times: establishment, retransmission, timewait.
 //!
-//! End 0 (10.77.0.2) listens, end 1 (10.77.0.3) asks. A message takes 1 ms. With the defaults, a REQ is sent again after
-//! 2 * 256 + 1024 = 1536 ms, a REP after 1024 ms, and timewait takes 512 ms at either end.
+//! End 0 (10.77.0.2) listens, end 1 (10.77.0.3) connects. A message takes 1 ms. With the defaults,
+//! a REQ is retransmitted after 2 * 256 + 1024 = 1536 ms, a REP after 1024 ms, and timewait takes
+//! 512 ms at either end.
 
 use feroce_engine::cm::{CmError, CmId, Ece, EventKind, Parameters, QpKind, State, Status};
 use feroce_engine::time::{Duration, Instant};
@@ -15,8 +16,9 @@ use EventKind::{
 
 const TCP: PortSpace = PortSpace::Tcp;
 
-/// A connection up to the request: the listener, the active and the passive identifier.
-fn asked(pair: &mut Pair) -> (CmId, CmId, CmId) {
+/// Connects until end 0 has the request. Returns the listener, the active and the passive
+/// identifier.
+fn requested(pair: &mut Pair) -> (CmId, CmId, CmId) {
     let listener = pair.listen(0, TCP, "0.0.0.0", 0);
     let active = pair.dial(1, TCP, 0x50, b"hello");
     pair.run_until(1);
@@ -25,9 +27,9 @@ fn asked(pair: &mut Pair) -> (CmId, CmId, CmId) {
     (listener, active, event.id)
 }
 
-/// A connection that stands; the time is 3 ms.
+/// An established connection, at 3 ms. Returns the same identifiers as [`requested`].
 fn connected(pair: &mut Pair) -> (CmId, CmId, CmId) {
-    let (listener, active, passive) = asked(pair);
+    let (listener, active, passive) = requested(pair);
     pair.accept(0, passive, 0x5e, b"welcome");
     pair.run_until(2);
     pair.expect(1, ConnectResponse);
@@ -40,9 +42,9 @@ fn connected(pair: &mut Pair) -> (CmId, CmId, CmId) {
 }
 
 #[test]
-fn a_life() {
+fn a_connection_is_established_and_disconnected() {
     let mut pair = Pair::new(1);
-    let (listener, active, passive) = asked(&mut pair);
+    let (listener, active, passive) = requested(&mut pair);
     assert_eq!(pair.ends[0].qp_parameters(passive).map(|qp| qp.agreed.qpn), Ok(Qpn::masked(0x50)));
     pair.accept(0, passive, 0x5e, b"welcome");
     pair.run_until(2);
@@ -59,11 +61,11 @@ fn a_life() {
     assert_eq!((one.agreed.qpn, two.agreed.qpn), (Qpn::masked(0x50), Qpn::masked(0x5e)));
     assert_eq!((one.rq_psn, one.sq_psn), (two.sq_psn, two.rq_psn));
     assert_ne!(one.rq_psn, Psn::new(0));
-    assert_eq!((one.agreed.responder_resources, one.agreed.initiator_depth), (4, 2), "as it said");
+    assert_eq!((one.agreed.responder_resources, one.agreed.initiator_depth), (4, 2), "as accepted");
     assert_eq!(
         (two.agreed.responder_resources, two.agreed.initiator_depth),
         (2, 4),
-        "as the peer allows"
+        "limited by the peer"
     );
     assert_eq!(
         (one.agreed.retry_count, one.agreed.rnr_retry_count, two.agreed.rnr_retry_count),
@@ -86,7 +88,7 @@ fn a_life() {
         pair.trace(),
         [(0, 1, "Req"), (1, 0, "Rep"), (2, 1, "Rtu"), (100, 1, "Dreq"), (150, 0, "Drep")]
     );
-    // 512 ms after the DREP was sent, and after it came.
+    // 512 ms after the DREP was sent (end 0), and after it arrived (end 1).
     assert_eq!(
         pair.events(),
         [(151, 1, Disconnected), (662, 0, TimewaitExit), (663, 1, TimewaitExit)]
@@ -99,14 +101,15 @@ fn a_life() {
     assert_eq!(pair.trace(), []);
 }
 
-/// XRC: the initiator says nothing of receiving, the target nothing of sending, and its number has a place of its own.
+/// XRC: the initiator announces no receive parameters, the target no send parameters. The target's
+/// QP number has a field of its own (EECN).
 #[test]
-fn an_initiator_and_a_target() {
+fn an_xrc_initiator_connects_to_a_target() {
     let mut pair = Pair::new(1);
     pair.listen_with_type(0, (PortSpace::Ib, QpKind::XrcTgt), "0.0.0.0", 0);
     let active = pair.route_with_type(1, (PortSpace::Ib, QpKind::XrcIni), false, PORT);
-    let own = Parameters { srq: true, ..parameters(0x50) };
-    pair.ends[1].connect(active, &own, b"", pair.now).unwrap();
+    let local = Parameters { srq: true, ..parameters(0x50) };
+    pair.ends[1].connect(active, &local, b"", pair.now).unwrap();
     pair.flush();
     pair.run_until(1);
     let request = pair.expect(0, ConnectRequest);
@@ -123,8 +126,8 @@ fn an_initiator_and_a_target() {
     pair.run_until(3);
     pair.expect(0, Established);
 
-    let said: Vec<_> = pair.sent_messages.iter().map(|said| said.message).collect();
-    let [CmMessage::Req(req), CmMessage::Rep(rep), _] = said[..] else { panic!("{said:?}") };
+    let sent: Vec<_> = pair.sent_messages.iter().map(|said| said.message).collect();
+    let [CmMessage::Req(req), CmMessage::Rep(rep), _] = sent[..] else { panic!("{sent:?}") };
     assert_eq!(req.connection(), Some(Transport::Xrc));
     assert_eq!((req.transport, req.extended_transport, req.local_qpn), (3, 1, Qpn::masked(0x50)));
     assert_eq!((req.initiator_depth, req.responder_resources), (2, 0));
@@ -135,18 +138,18 @@ fn an_initiator_and_a_target() {
     assert_eq!(initiator.agreed.qpn, Qpn::masked(0x5e));
     assert_eq!((initiator.agreed.retry_count, initiator.agreed.initiator_depth), (7, 4));
 
-    // A DREQ names the target's QP, and finds it.
+    // The DREQ names the target's QP, and the target accepts it.
     pair.ends[1].disconnect(active, pair.now).unwrap();
     pair.flush();
     pair.run_until(4);
     pair.expect(0, Disconnected);
     let target = pair.ends[0].create(PortSpace::Ib, QpKind::XrcTgt);
-    assert_eq!(pair.ends[0].connect(target, &own, b"", pair.now), Err(CmError::State));
+    assert_eq!(pair.ends[0].connect(target, &local, b"", pair.now), Err(CmError::State));
 }
 
-/// Whole fields are delivered, whatever was filled in: 56, 196, 148 bytes.
+/// Private data is at most 56 (REQ), 196 (REP) and 148 (REJ) bytes.
 #[test]
-fn private_data() {
+fn private_data_is_limited_by_its_field() {
     let mut pair = Pair::new(1);
     pair.listen(0, TCP, "0.0.0.0", 0);
     let route = pair.route(1, TCP, false, PORT);
@@ -177,7 +180,7 @@ fn private_data() {
 }
 
 #[test]
-fn over_ipv6() {
+fn a_connection_is_requested_over_ipv6() {
     let mut pair = Pair::new(1);
     pair.listen(0, TCP, "::", 0);
     let active = pair.route(1, TCP, true, PORT);
@@ -192,10 +195,10 @@ fn over_ipv6() {
     pair.expect(1, ConnectResponse);
 }
 
-/// `::` hears IPv4 too, unless it says that it does not.
+/// A listener on `::` also accepts IPv4, except with `v6_only`.
 #[test]
-fn any_address() {
-    for (ip, v6_only, is_heard) in
+fn a_listener_on_the_any_address_accepts_ipv4() {
+    for (ip, v6_only, accepts) in
         [("::", false, true), ("::", true, false), ("0.0.0.0", false, true)]
     {
         let mut pair = Pair::new(1);
@@ -208,16 +211,20 @@ fn any_address() {
         pair.dial(1, TCP, 1, b"");
         pair.run_until(5);
         let event = pair.delivered.remove(0).2;
-        let expected = if is_heard { ConnectRequest } else { Rejected };
+        let expected = if accepts { ConnectRequest } else { Rejected };
         assert_eq!(event.kind, expected, "{ip} {v6_only}");
-        if !is_heard {
-            assert_eq!(event.status, Status::Rejected(RejectReason::CONSUMER), "as Linux says it");
+        if !accepts {
+            assert_eq!(
+                event.status,
+                Status::Rejected(RejectReason::CONSUMER),
+                "the reason that Linux gives"
+            );
         }
     }
 }
 
 #[test]
-fn a_port_that_nobody_listens_to() {
+fn a_req_without_a_listener_is_rejected() {
     let mut pair = Pair::new(1);
     let active = pair.dial(1, TCP, 1, b"");
     pair.run_until(10);
@@ -229,10 +236,9 @@ fn a_port_that_nobody_listens_to() {
     pair.assert_empty();
 }
 
-/// 16 REQs, 1536 ms apart, and then as long again.
-/// A program whose device is a moment ahead of its listener.
+/// A program opens its device before it listens. The request waits for the listener.
 #[test]
-fn a_request_ahead_of_its_listener() {
+fn an_early_request_waits_for_its_listener() {
     let mut pair = Pair::new(1);
     pair.ends[0].hold_early_requests(pair.now + Duration::from_millis(500));
     pair.dial(1, TCP, 0x50, b"hello");
@@ -240,11 +246,11 @@ fn a_request_ahead_of_its_listener() {
     let listener = pair.listen(0, TCP, "0.0.0.0", 0);
     pair.flush();
     assert_eq!(pair.expect(0, ConnectRequest).listener, Some(listener));
-    assert_eq!(pair.trace(), [(0, 1, "Req")], "neither refused nor said again");
+    assert_eq!(pair.trace(), [(0, 1, "Req")], "neither rejected nor retransmitted");
 }
 
 #[test]
-fn a_request_whose_listener_does_not_come() {
+fn an_early_request_without_a_listener_is_rejected_in_time() {
     let mut pair = Pair::new(1);
     pair.ends[0].hold_early_requests(pair.now + Duration::from_millis(500));
     pair.dial(1, TCP, 0x50, b"hello");
@@ -257,8 +263,9 @@ fn a_request_whose_listener_does_not_come() {
     pair.expect(1, Rejected);
 }
 
+/// 16 REQs are sent 1536 ms apart. Another 1536 ms later the active end gives up.
 #[test]
-fn nobody_answers() {
+fn a_req_without_a_response_times_out() {
     let mut pair = Pair::new(1);
     pair.lose("Req", u32::MAX);
     pair.dial(1, TCP, 1, b"");
@@ -268,11 +275,12 @@ fn nobody_answers() {
     assert_eq!(pair.events(), [(24_576, 1, Unreachable)]);
 }
 
-/// A program that takes its time is asked again after 1536 ms; it is said then to wait: 65536 ms and 512 more.
+/// The program at end 0 does not accept at once. The first retransmitted REQ, after 1536 ms, is
+/// answered by an MRA, which makes the active end wait for 65536 ms and 512 ms more.
 #[test]
-fn a_program_that_takes_its_time() {
+fn an_mra_extends_the_wait_for_a_slow_program() {
     let mut pair = Pair::new(1);
-    let (_, active, passive) = asked(&mut pair);
+    let (_, active, passive) = requested(&mut pair);
     pair.run_until(100_000);
     assert_eq!(
         pair.trace(),
@@ -287,7 +295,7 @@ fn a_program_that_takes_its_time() {
     pair.accept(0, passive, 2, b"");
     pair.run_until(100_001);
     pair.expect(1, ConnectResponse);
-    // And so the other side: an RTU that takes its time.
+    // The active end also sends an MRA if its program delays the RTU.
     pair.run_until(110_000);
     assert_eq!(pair.trace(), [(100_000, 0, "Rep"), (101_024, 0, "Rep"), (101_025, 1, "Mra")]);
     pair.ends[1].establish(active, b"").unwrap();
@@ -297,13 +305,13 @@ fn a_program_that_takes_its_time() {
 }
 
 #[test]
-fn a_lost_rep() {
+fn a_lost_rep_is_retransmitted() {
     let mut pair = Pair::new(1);
-    let (_, _, passive) = asked(&mut pair);
+    let (_, _, passive) = requested(&mut pair);
     pair.lose("Rep", 2);
     pair.accept(0, passive, 2, b"");
     pair.run_until(3000);
-    // The REQ comes again in between and is not answered: the REP is sent again anyway.
+    // The REQ retransmitted in between gets no response: the REP is retransmitted anyway.
     assert_eq!(
         pair.trace(),
         [(0, 1, "Req"), (1, 0, "Rep"), (1025, 0, "Rep"), (1536, 1, "Req"), (2049, 0, "Rep")]
@@ -312,9 +320,9 @@ fn a_lost_rep() {
 }
 
 #[test]
-fn a_lost_rtu() {
+fn a_lost_rtu_is_sent_again_for_the_next_rep() {
     let mut pair = Pair::new(1);
-    let (_, active, passive) = asked(&mut pair);
+    let (_, active, passive) = requested(&mut pair);
     pair.lose("Rtu", 1);
     pair.accept(0, passive, 2, b"");
     pair.run_until(2);
@@ -329,11 +337,11 @@ fn a_lost_rtu() {
     assert_eq!(pair.events(), [(1027, 0, Established)]);
 }
 
-/// Data that comes before the RTU says that the connection stands.
+/// Data that arrives before the RTU establishes the connection.
 #[test]
-fn established_by_data() {
+fn data_before_the_rtu_establishes_the_connection() {
     let mut pair = Pair::new(1);
-    let (_, active, passive) = asked(&mut pair);
+    let (_, active, passive) = requested(&mut pair);
     assert_eq!(pair.ends[0].notify_established(passive), Err(CmError::State));
     pair.lose("Rtu", u32::MAX);
     pair.accept(0, passive, 2, b"");
@@ -349,11 +357,11 @@ fn established_by_data() {
     assert_eq!(pair.events(), [(2, 0, Established)]);
 }
 
-/// Whoever accepts and never hears of it again gives up after 16 REPs, and says so.
+/// Without an RTU, the passive end gives up after 16 REPs and sends a REJ.
 #[test]
-fn nobody_confirms() {
+fn a_rep_without_an_rtu_times_out_with_a_rej() {
     let mut pair = Pair::new(1);
-    let (_, active, passive) = asked(&mut pair);
+    let (_, active, passive) = requested(&mut pair);
     pair.lose("Rtu", u32::MAX);
     pair.accept(0, passive, 2, b"");
     pair.run_until(2);
@@ -369,11 +377,11 @@ fn nobody_confirms() {
     assert_eq!(pair.ends[1].state(active), Ok(State::Timewait));
 }
 
-/// A REJ that is lost is given again; the program is asked once.
+/// A lost REJ is sent again for each retransmitted REQ. The program gets one request event.
 #[test]
 fn a_lost_rej() {
     let mut pair = Pair::new(1);
-    let (_, _, passive) = asked(&mut pair);
+    let (_, _, passive) = requested(&mut pair);
     pair.lose("Rej", 2);
     pair.ends[0].reject(passive, RejectReason::CONSUMER, b"no", pair.now).unwrap();
     pair.ends[0].destroy(passive, pair.now).unwrap();
@@ -394,12 +402,13 @@ fn a_lost_rej() {
     assert_eq!((&rejected.private_data[..2], pair.delivered.len()), (&b"no"[..], 0));
 }
 
-/// A QP that its owner connects anew is in no connection any more: the request is rejected, and the old connection ended.
+/// A REQ for a QP that is still connected here shows that the peer has lost the old connection. The
+/// request is rejected, and the old connection is disconnected.
 #[test]
-fn a_stale_connection() {
+fn a_req_for_a_connected_qp_ends_the_stale_connection() {
     let mut pair = Pair::new(1);
     let (_, _, passive) = connected(&mut pair);
-    // The active side forgets everything, as by a crash; its QP number comes again.
+    // The active end loses its state, as in a crash, and uses the same QP number again.
     let mut fresh = Pair::new(9);
     std::mem::swap(&mut pair.ends[1], &mut fresh.ends[1]);
     let again = pair.dial(1, TCP, 0x50, b"");
@@ -407,7 +416,7 @@ fn a_stale_connection() {
     assert_eq!(
         pair.trace(),
         [(3, 1, "Req"), (4, 0, "Rej"), (4, 0, "Dreq"), (5, 1, "Drep")],
-        "the DREQ is for a connection that is not known any more"
+        "the DREQ is for a connection that end 1 no longer knows"
     );
     let rejected = pair.expect(1, Rejected);
     assert_eq!(rejected.status, Status::Rejected(RejectReason::STALE_CONNECTION));
@@ -415,15 +424,15 @@ fn a_stale_connection() {
     assert_eq!(pair.ends[1].state(again), Ok(State::Timewait));
     pair.run_until(1000);
     assert_eq!(pair.events(), [(517, 1, TimewaitExit), (518, 0, TimewaitExit)]);
-    // And now it goes.
+    // After timewait the same QP can be connected.
     pair.dial(1, TCP, 0x50, b"");
     pair.run_until(1001);
     pair.expect(0, ConnectRequest);
 }
 
-/// What does not fit into the backlog is not heard, and comes again.
+/// A request beyond the backlog is dropped and delivered when the peer retransmits it.
 #[test]
-fn a_full_backlog() {
+fn a_request_beyond_the_backlog_is_delivered_later() {
     let mut pair = Pair::new(1);
     pair.listen(0, TCP, "0.0.0.0", 1);
     pair.dial(1, TCP, 1, b"1");
@@ -436,9 +445,9 @@ fn a_full_backlog() {
     assert_eq!(pair.expect(0, ConnectRequest).private_data[0], b'2');
 }
 
-/// Both ends ask each other at the same time: two connections.
+/// Both ends connect to each other at the same time. This gives two connections.
 #[test]
-fn at_the_same_time() {
+fn simultaneous_requests_make_two_connections() {
     let mut pair = Pair::new(1);
     let mut active = Vec::new();
     for end in 0..2 {
@@ -464,9 +473,9 @@ fn at_the_same_time() {
     assert_eq!(pair.events(), [(3, 1, Established), (3, 0, Established)]);
 }
 
-/// Both end it at the same time: both answer, both are told once.
+/// Both ends disconnect at the same time: each sends a DREP, and each program gets one event.
 #[test]
-fn both_disconnect() {
+fn simultaneous_disconnects_are_reported_once() {
     let mut pair = Pair::new(1);
     let (_, active, passive) = connected(&mut pair);
     pair.ends[0].disconnect(passive, pair.now).unwrap();
@@ -486,8 +495,8 @@ fn both_disconnect() {
 }
 
 #[test]
-fn a_lost_dreq_and_a_lost_drep() {
-    for (lost, said) in [
+fn a_lost_dreq_or_drep_is_repeated() {
+    for (lost, sent) in [
         ("Dreq", vec![(3, 1, "Dreq"), (1539, 1, "Dreq"), (1540, 0, "Drep")]),
         ("Drep", vec![(3, 1, "Dreq"), (4, 0, "Drep"), (1539, 1, "Dreq"), (1540, 0, "Drep")]),
     ] {
@@ -504,16 +513,16 @@ fn a_lost_dreq_and_a_lost_drep() {
             }
         }
         pair.run_until(1541);
-        assert_eq!(pair.trace(), said, "{lost}");
+        assert_eq!(pair.trace(), sent, "{lost}");
         assert_eq!(pair.ends[1].state(active), Ok(State::Timewait));
-        let told = pair.events().into_iter().filter(|(_, _, kind)| *kind == Disconnected);
-        assert_eq!(told.map(|(_, end, _)| end).collect::<Vec<_>>(), [0, 1], "{lost}");
+        let disconnected = pair.events().into_iter().filter(|(_, _, kind)| *kind == Disconnected);
+        assert_eq!(disconnected.map(|(_, end, _)| end).collect::<Vec<_>>(), [0, 1], "{lost}");
     }
 }
 
-/// A peer that is gone: 16 DREQs, then it is over.
+/// Without a DREP, the connection ends after 16 DREQs.
 #[test]
-fn nobody_agrees() {
+fn a_dreq_without_a_drep_times_out() {
     let mut pair = Pair::new(1);
     let (_, active, _) = connected(&mut pair);
     pair.lose("Dreq", u32::MAX);
@@ -527,43 +536,43 @@ fn nobody_agrees() {
     assert_eq!(pair.events(), [(3 + 24_576 + 512, 1, TimewaitExit)]);
 }
 
-/// Destroying in any state says what is to be said, and leaves nothing behind.
+/// Destroying an identifier in any state notifies the peer and leaves no object behind.
 #[test]
-fn destroyed_in_any_state() {
+fn an_identifier_can_be_destroyed_in_any_state() {
     type Make = fn(&mut Pair) -> (CmId, CmId, CmId);
     let accepted: Make = |pair| {
-        let ids = asked(pair);
+        let ids = requested(pair);
         pair.accept(0, ids.2, 2, b"");
         ids
     };
     let responded: Make = |pair| {
-        let ids = asked(pair);
+        let ids = requested(pair);
         pair.accept(0, ids.2, 2, b"");
         pair.run_until(2);
         pair.expect(1, ConnectResponse);
         ids
     };
-    let ending: Make = |pair| {
+    let disconnecting: Make = |pair| {
         let ids = connected(pair);
         pair.ends[1].disconnect(ids.1, pair.now).unwrap();
         pair.flush();
         pair.run_until(4);
         ids
     };
-    // In which state, which end destroys, and what the other end is told of it.
+    // The state, the end that destroys, and the events at the other end.
     let cases: &[(&str, Make, usize, &[EventKind])] = &[
-        ("asked", asked, 1, &[Rejected]),
-        ("asked", asked, 0, &[Rejected]),
+        ("requested", requested, 1, &[Rejected]),
+        ("requested", requested, 0, &[Rejected]),
         ("accepted", accepted, 0, &[ConnectResponse, Rejected]),
         ("accepted", accepted, 1, &[Rejected]),
         ("responded", responded, 0, &[Rejected]),
         ("responded", responded, 1, &[Rejected]),
         ("connected", connected, 0, &[Disconnected]),
         ("connected", connected, 1, &[Disconnected]),
-        ("ending", ending, 0, &[Disconnected]),
-        ("ending", ending, 1, &[Disconnected]),
+        ("disconnecting", disconnecting, 0, &[Disconnected]),
+        ("disconnecting", disconnecting, 1, &[Disconnected]),
     ];
-    for (name, make, by, told) in cases {
+    for (name, make, by, expected) in cases {
         let mut pair = Pair::new(1);
         let (listener, active, passive) = make(&mut pair);
         let id = [passive, active][*by];
@@ -582,8 +591,8 @@ fn destroyed_in_any_state() {
             .filter(|(_, end, _)| *end == 1 - by)
             .map(|told| told.2.kind)
             .collect();
-        let heard: Vec<_> = kinds.into_iter().filter(|kind| *kind != TimewaitExit).collect();
-        assert_eq!(heard, *told, "{name}, destroyed by {by}");
+        let others: Vec<_> = kinds.into_iter().filter(|kind| *kind != TimewaitExit).collect();
+        assert_eq!(others, *expected, "{name}, destroyed by {by}");
         pair.ends[0].destroy(listener, pair.now).unwrap();
         pair.ends[1 - by].destroy([passive, active][1 - by], pair.now).unwrap();
         pair.run_out();
@@ -591,9 +600,9 @@ fn destroyed_in_any_state() {
     }
 }
 
-/// A listener goes, and with it the requests that nobody has taken; those that are taken stay.
+/// Destroying a listener rejects the requests that its program has not taken. Taken requests stay.
 #[test]
-fn a_listener_is_destroyed() {
+fn destroying_a_listener_rejects_untaken_requests() {
     let mut pair = Pair::new(1);
     let listener = pair.listen(0, TCP, "0.0.0.0", 0);
     pair.dial(1, TCP, 1, b"1");
@@ -612,9 +621,9 @@ fn a_listener_is_destroyed() {
     assert_eq!(pair.ends[0].object_counts().ports, 0, "the port is free");
 }
 
-/// Options of enhanced connection establishment go through.
+/// Options of enhanced connection establishment (ECE) reach the peer in both directions.
 #[test]
-fn ece() {
+fn ece_options_reach_the_peer() {
     let mut pair = Pair::new(1);
     pair.listen(0, TCP, "0.0.0.0", 0);
     let active = pair.route(1, TCP, false, PORT);
@@ -633,9 +642,9 @@ fn ece() {
     assert_eq!(pair.ends[1].remote_ece(active), Ok(theirs));
 }
 
-/// Chosen traffic class and acknowledgement timeout are said to the peer, too.
+/// A chosen ACK timeout is sent to the peer and used there.
 #[test]
-fn options() {
+fn the_ack_timeout_option_reaches_the_peer() {
     let mut pair = Pair::new(1);
     pair.listen(0, TCP, "0.0.0.0", 0);
     let active = pair.ends[1].create(TCP, QpKind::Rc);
@@ -654,9 +663,9 @@ fn options() {
     assert_eq!(pair.ends[0].qp_parameters(passive).unwrap().ack_timeout, 20);
 }
 
-/// Sharing may begin until one listens, and ends only before there is an address.
+/// Address reuse can be enabled until the identifier listens, and disabled only before it is bound.
 #[test]
-fn options_of_addresses() {
+fn address_options_are_refused_when_it_is_too_late() {
     let mut pair = Pair::new(1);
     let end = &mut pair.ends[0];
     let address = "10.77.0.2:7".parse().unwrap();
@@ -674,12 +683,12 @@ fn options_of_addresses() {
     assert_eq!(end.set_v6_only(first, false), Err(CmError::State));
 }
 
-/// Commands out of turn are refused, and change nothing.
+/// Commands in a wrong state are refused and change nothing.
 #[test]
-fn out_of_turn() {
+fn commands_in_a_wrong_state_are_refused() {
     let mut pair = Pair::new(1);
     let now = pair.now;
-    let (_, active, passive) = asked(&mut pair);
+    let (_, active, passive) = requested(&mut pair);
     let end = &mut pair.ends[1];
     let remote = "10.77.0.2:1".parse().unwrap();
     assert_eq!(end.connect(active, &parameters(1), b"", now), Err(CmError::State));
@@ -689,8 +698,8 @@ fn out_of_turn() {
     assert_eq!(end.resolve_route(active), Err(CmError::State));
     assert_eq!(end.listen(active, 0, Instant::ZERO), Err(CmError::State));
     assert_eq!(end.qp_parameters(active).err(), Some(CmError::State));
-    assert_eq!(end.wanted_resources(active), Ok(Some(4)), "as it was asked for");
-    assert_eq!(end.disconnect(active, now), Ok(()), "nothing to be ended");
+    assert_eq!(end.wanted_resources(active), Ok(Some(4)), "as requested");
+    assert_eq!(end.disconnect(active, now), Ok(()), "nothing to disconnect");
     let unbound = end.create(TCP, QpKind::Rc);
     assert_eq!(end.wanted_resources(unbound), Ok(None));
     assert_eq!(end.disconnect(unbound, now), Err(CmError::State));
@@ -706,9 +715,9 @@ fn out_of_turn() {
     assert_eq!(pair.events(), []);
 }
 
-/// What comes from elsewhere than it says is not heard.
+/// A REQ with addresses that are impossible, or that differ from those of its packet, is rejected.
 #[test]
-fn addresses_that_cannot_be() {
+fn a_req_with_impossible_addresses_is_rejected() {
     use feroce_engine::cm::Source;
     use feroce_tests::cm::DEVICE;
     use feroce_wire::cm::{CmMad, IpCmHeader};
@@ -720,7 +729,7 @@ fn addresses_that_cannot_be() {
         ("10.77.0.3:5", "10.77.0.9"),
     ] {
         let mut pair = Pair::new(1);
-        asked(&mut pair);
+        requested(&mut pair);
         let CmMessage::Req(mut req) = pair.sent_messages[0].message else { panic!("a REQ") };
         let addresses = IpCmHeader {
             source: source.parse().unwrap(),
@@ -739,9 +748,9 @@ fn addresses_that_cannot_be() {
     }
 }
 
-/// A device goes: who went through it is told, and nothing more is said.
+/// Removing a device notifies the programs of its connections and sends nothing.
 #[test]
-fn a_device_goes() {
+fn removing_a_device_notifies_its_connections() {
     let mut pair = Pair::new(1);
     let (_, active, _) = connected(&mut pair);
     pair.ends[1].remove_device(feroce_tests::cm::DEVICE);

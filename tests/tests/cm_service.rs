@@ -1,5 +1,5 @@
-//! Connection management over QP 1, with real threads: two devices find each other, a message goes through the QPs that they
-//! connect, and a question is answered.
+//! Connection management over QP 1 with real threads: two devices connect a pair of QPs, send a
+//! message over them, and resolve a service id.
 
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, channel};
@@ -23,6 +23,7 @@ use feroce_wire::{Qkey, Qpn};
 
 const KEY: DeviceKey = DeviceKey(0);
 
+/// A device with its connection manager and the events of that.
 struct End {
     manager: ConnectionManager,
     events: Receiver<Event>,
@@ -32,12 +33,13 @@ struct End {
 impl End {
     #[track_caller]
     fn expect(&self, kind: EventKind) -> Event {
-        let event = self.events.recv_timeout(Duration::from_secs(60)).expect("an event in time");
+        let event =
+            self.events.recv_timeout(Duration::from_secs(60)).expect("an event within 60 s");
         assert_eq!(event.kind, kind, "{event:?}");
         event
     }
 
-    /// An address of the device that routers know.
+    /// The routable address of the device: that of its default GID.
     fn address(&self) -> IpAddr {
         let index = self.device.default_gid_index();
         let gids = self.device.gids();
@@ -54,7 +56,7 @@ impl End {
         })
     }
 
-    fn dial(&self, to: &Self, space: PortSpace, port: u16, own: &Parameters) -> CmId {
+    fn connect_to(&self, to: &Self, space: PortSpace, port: u16, local: &Parameters) -> CmId {
         let remote = to.address();
         let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0u8; 16].into() };
         let path = self.manager.resolve(any, std::net::SocketAddr::new(remote, port));
@@ -64,7 +66,7 @@ impl End {
             endpoint.address_resolved(id, path).unwrap();
             endpoint.resolve_route(id).unwrap();
             endpoint.route_resolved(id, Ok(())).unwrap();
-            endpoint.connect(id, own, b"hello", now).unwrap();
+            endpoint.connect(id, local, b"hello", now).unwrap();
             id
         })
     }
@@ -81,7 +83,7 @@ fn ends() -> ([End; 2], Keeper) {
         let sink = Box::new(move |event| drop(sender.send(event)));
         let manager = ConnectionManager::new(CmConfig::default(), sink).unwrap();
         manager.attach(KEY, &device, 0x0200_00ff_fe00_0000 + end as u64).unwrap();
-        assert!(manager.attach(KEY, &device, 1).is_err(), "QP 1 is taken");
+        assert!(manager.attach(KEY, &device, 1).is_err(), "QP 1 is already in use");
         End { manager, events, device }
     });
     (ends, keeper)
@@ -114,32 +116,33 @@ fn wait(cq: &CompletionQueue) {
 }
 
 #[test]
-fn a_connection_and_a_message() {
+fn a_connection_carries_a_message() {
     let (ends, _keeper) = ends();
     let [passive, active] = &ends;
     let pds = [passive, active].map(|end| end.device.alloc_pd());
     let cqs = [passive, active].map(|end| end.device.create_cq(16).unwrap());
     let mut qps = [0, 1].map(|end| pds[end].create_qp(&QpInit::new(&cqs[end])).unwrap());
     let buffer = pds[0].alloc_buffer(64, Access::LOCAL_WRITE).unwrap();
-    let own =
+    let local =
         |qp: &QueuePair| Parameters { qpn: qp.qpn(), retry_count: 7, ..Parameters::default() };
 
     passive.listen(PortSpace::Tcp, 7174);
-    let dialled = active.dial(passive, PortSpace::Tcp, 7174, &own(&qps[1]));
+    let active_id = active.connect_to(passive, PortSpace::Tcp, 7174, &local(&qps[1]));
     active.expect(EventKind::AddrResolved);
     active.expect(EventKind::RouteResolved);
-    let asked = passive.expect(EventKind::ConnectRequest);
-    assert_eq!(&asked.private_data[..5], b"hello");
-    let parameters = passive.manager.with(|endpoint, _| endpoint.qp_parameters(asked.id)).unwrap();
+    let request = passive.expect(EventKind::ConnectRequest);
+    assert_eq!(&request.private_data[..5], b"hello");
+    let parameters =
+        passive.manager.with(|endpoint, _| endpoint.qp_parameters(request.id)).unwrap();
     connect(passive, &mut qps[0], &parameters);
     let sge = buffer.region().sge(0, 64);
     qps[0].post_recv(&RecvRequest { wr_id: 1, sges: &[sge] }).unwrap();
-    let accept = own(&qps[0]);
-    passive.manager.with(|endpoint, now| endpoint.accept(asked.id, &accept, b"", now)).unwrap();
+    let accept = local(&qps[0]);
+    passive.manager.with(|endpoint, now| endpoint.accept(request.id, &accept, b"", now)).unwrap();
     active.expect(EventKind::ConnectResponse);
-    let parameters = active.manager.with(|endpoint, _| endpoint.qp_parameters(dialled)).unwrap();
+    let parameters = active.manager.with(|endpoint, _| endpoint.qp_parameters(active_id)).unwrap();
     connect(active, &mut qps[1], &parameters);
-    active.manager.with(|endpoint, _| endpoint.establish(dialled, b"")).unwrap();
+    active.manager.with(|endpoint, _| endpoint.establish(active_id, b"")).unwrap();
     passive.expect(EventKind::Established);
 
     let data = Data::Inline(&[b"through the connection"]);
@@ -151,42 +154,42 @@ fn a_connection_and_a_message() {
     buffer.read(0, &mut got);
     assert_eq!(&got, b"through the connection");
 
-    active.manager.with(|endpoint, now| endpoint.disconnect(dialled, now)).unwrap();
+    active.manager.with(|endpoint, now| endpoint.disconnect(active_id, now)).unwrap();
     passive.expect(EventKind::Disconnected);
-    passive.manager.with(|endpoint, now| endpoint.disconnect(asked.id, now)).unwrap();
+    passive.manager.with(|endpoint, now| endpoint.disconnect(request.id, now)).unwrap();
     active.expect(EventKind::Disconnected);
-    // The deadline of timewait wakes the thread by itself.
+    // The thread of the connection manager wakes for the deadline of timewait.
     active.expect(EventKind::TimewaitExit);
     passive.expect(EventKind::TimewaitExit);
 }
 
 #[test]
-fn a_question_and_a_refusal() {
+fn a_service_id_is_resolved_and_a_connection_rejected() {
     let (ends, _keeper) = ends();
     let [passive, active] = &ends;
     passive.listen(PortSpace::Udp, 7175);
-    active.dial(passive, PortSpace::Udp, 7175, &Parameters::default());
-    let asked = passive.expect(EventKind::ConnectRequest);
-    let own =
+    active.connect_to(passive, PortSpace::Udp, 7175, &Parameters::default());
+    let request = passive.expect(EventKind::ConnectRequest);
+    let local =
         Parameters { qpn: Qpn::masked(0x65), qkey: Qkey(0x0123_4567), ..Parameters::default() };
-    passive.manager.with(|endpoint, now| endpoint.accept(asked.id, &own, b"", now)).unwrap();
+    passive.manager.with(|endpoint, now| endpoint.accept(request.id, &local, b"", now)).unwrap();
     active.expect(EventKind::AddrResolved);
     active.expect(EventKind::RouteResolved);
-    let answer = active.expect(EventKind::Established);
-    assert_eq!((answer.parameters.qpn, answer.parameters.qkey), (own.qpn, own.qkey));
+    let reply = active.expect(EventKind::Established);
+    assert_eq!((reply.parameters.qpn, reply.parameters.qkey), (local.qpn, local.qkey));
 
-    active.dial(passive, PortSpace::Tcp, 7175, &Parameters::default());
+    active.connect_to(passive, PortSpace::Tcp, 7175, &Parameters::default());
     active.expect(EventKind::AddrResolved);
     active.expect(EventKind::RouteResolved);
-    let refused = active.expect(EventKind::Rejected);
-    assert_eq!(refused.status, Status::Rejected(RejectReason::INVALID_SERVICE_ID));
+    let rejected = active.expect(EventKind::Rejected);
+    assert_eq!(rejected.status, Status::Rejected(RejectReason::INVALID_SERVICE_ID));
 }
 
-/// Nobody has the source address: no device is asked.
+/// Resolution fails if no device has the source address.
 #[test]
-fn no_device() {
+fn a_foreign_source_address_has_no_device() {
     let (ends, _keeper) = ends();
-    let nobody =
+    let resolved =
         ends[0].manager.resolve("192.0.2.1".parse().unwrap(), "192.0.2.2:7".parse().unwrap());
-    assert_eq!(nobody, Err(Unresolved::NoDevice));
+    assert_eq!(resolved, Err(Unresolved::NoDevice));
 }

@@ -1,7 +1,10 @@
-//! Two endpoints under seeded faults: requests, answers and ends in any order over a wire that loses, doubles and delays. When the
-//! wire is healed and time has passed, both ends agree about every connection; when everything is destroyed, nothing is left.
+//! Two CM endpoints under seeded faults: they connect, accept, reject and disconnect in any order
+//! over a wire that loses, duplicates and delays messages.
 //!
-//! `FEROCE_SWARM` sets the number of scenarios, `FEROCE_SEED` plays one.
+//! When the wire works again and time has passed, both ends agree about every connection. When all
+//! identifiers are destroyed, nothing is left of them.
+//!
+//! `FEROCE_SWARM` sets the number of scenarios, `FEROCE_SEED` runs one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -11,27 +14,29 @@ use feroce_engine::time::Duration;
 use feroce_tests::cm::{DELAY, Pair, random};
 use feroce_wire::cm::{PortSpace, RejectReason};
 
-/// Connections and questions that a scenario asks for.
+/// Connections and service id resolutions requested per scenario.
 const DIALS: u32 = 24;
-/// Scenarios that ever failed, and what they found. They run first, always.
-const FAILED: [u64; 4] = [
-    125, // what was accepted and then destroyed stayed connected at the other end when its REJ was lost
-    96,  // a peer that was told to wait asked again when its answer was forgotten
-    3855, // the same, as several of its requests got lost
-    4909, // a DREQ that overtook the REP was answered
-];
-/// Scenarios of a run.
+/// Seeds that once failed. They always run, and run first. They found:
+///
+/// * 125: a connection accepted and then destroyed stayed connected at the peer when its REJ was
+///   lost;
+/// * 96: a peer that had received an MRA sent its REQ again after its response was forgotten;
+/// * 3855: the same, after several of its REQs were lost;
+/// * 4909: a DREQ that overtook the REP was answered.
+const FAILED: [u64; 4] = [125, 96, 3855, 4909];
+/// Scenarios per run.
 const SCENARIOS: u64 = 300;
 
-/// What a program does at one end, and what it knows of its identifiers.
+/// The program at one end, with the state of its identifiers.
 struct Program {
-    /// What its identifiers are for: the tag in the private data of the request.
+    /// The tag of each identifier, from the private data of its request.
     tags: BTreeMap<CmId, u32>,
-    /// What each was told last.
-    heard: BTreeMap<CmId, Vec<EventKind>>,
+    /// The events of each identifier, in order.
+    events: BTreeMap<CmId, Vec<EventKind>>,
     destroyed: BTreeSet<CmId>,
 }
 
+/// Two endpoints, their programs and the random choices of a scenario.
 struct World {
     pair: Pair,
     programs: [Program; 2],
@@ -48,11 +53,11 @@ impl World {
             pair.listen(end, PortSpace::Udp, "::", 4);
         }
         let mut faults = random(seed ^ 0xfa17);
-        let (lost, doubled) = (faults() % 30, faults() % 20);
+        let (lost, duplicated) = (faults() % 30, faults() % 20);
         pair.delivery = Box::new(move |_, _| {
             let copies = match faults() % 100 {
                 draw if draw < lost => 0,
-                draw if draw < lost + doubled => 2,
+                draw if draw < lost + duplicated => 2,
                 _ => 1,
             };
             (0..copies)
@@ -61,7 +66,7 @@ impl World {
         });
         let program = || Program {
             tags: BTreeMap::new(),
-            heard: BTreeMap::new(),
+            events: BTreeMap::new(),
             destroyed: BTreeSet::new(),
         };
         Self {
@@ -90,17 +95,17 @@ impl World {
         self.pair.flush();
     }
 
-    /// What a program does about what it is told: mostly the right thing.
+    /// The program's reaction to an event: usually the right one, sometimes a random other one.
     fn react(&mut self, end: usize, event: &Event) {
         let (id, now) = (event.id, self.pair.now);
         let draw = self.below(10);
-        let whim = |limit: u32| draw < limit;
+        let chance = |tenths: u32| draw < tenths;
         match event.kind {
             EventKind::ConnectRequest => {
                 let tag = u32::from_be_bytes(*event.private_data.first_chunk().expect("56 bytes"));
                 assert!(self.requests.insert(tag), "request {tag} appears twice");
                 self.programs[end].tags.insert(id, tag);
-                self.pair.ends[end].take_request(id).expect("it is new");
+                self.pair.ends[end].take_request(id).expect("the request is new");
                 let result = match draw {
                     0 => self.pair.ends[end].reject(id, RejectReason::CONSUMER, b"", now),
                     1 => return self.destroy(end, id),
@@ -115,14 +120,14 @@ impl World {
                 // The peer may have given up in between.
                 assert!(result.is_ok() || self.pair.ends[end].state(id) == Ok(State::Idle));
             }
-            EventKind::ConnectResponse if whim(1) => self.destroy(end, id),
-            EventKind::ConnectResponse if whim(2) => {
+            EventKind::ConnectResponse if chance(1) => self.destroy(end, id),
+            EventKind::ConnectResponse if chance(2) => {
                 let _ = self.pair.ends[end].reject(id, RejectReason::CONSUMER, b"", now);
             }
             EventKind::ConnectResponse => {
                 let _ = self.pair.ends[end].establish(id, b"");
             }
-            EventKind::Established if whim(2) => {
+            EventKind::Established if chance(2) => {
                 let _ = self.pair.ends[end].disconnect(id, now);
             }
             EventKind::Disconnected => self.pair.ends[end].disconnect(id, now).expect("connected"),
@@ -131,24 +136,25 @@ impl World {
         self.pair.flush();
     }
 
-    /// Hands events to the programs, after the laws of their order.
+    /// Delivers events to the programs and checks their order: each kind once, and after the end of
+    /// a connection only the exit of timewait.
     fn deliver(&mut self) {
         while !self.pair.delivered.is_empty() {
             let (_, end, event) = self.pair.delivered.remove(0);
             let program = &mut self.programs[end];
             if program.destroyed.contains(&event.id) {
-                continue; // It was on its way to the program when that destroyed it.
+                continue; // The event was queued before the program destroyed the identifier.
             }
-            let heard = program.heard.entry(event.id).or_default();
-            assert!(!heard.contains(&event.kind), "{:?} twice, after {heard:?}", event.kind);
-            let ended = heard.iter().any(|kind| {
+            let earlier = program.events.entry(event.id).or_default();
+            assert!(!earlier.contains(&event.kind), "{:?} twice, after {earlier:?}", event.kind);
+            let ended = earlier.iter().any(|kind| {
                 matches!(
                     kind,
                     EventKind::Disconnected | EventKind::Rejected | EventKind::Unreachable
                 )
             });
-            assert!(!ended || event.kind == EventKind::TimewaitExit, "{event:?} after {heard:?}");
-            heard.push(event.kind);
+            assert!(!ended || event.kind == EventKind::TimewaitExit, "{event:?} after {earlier:?}");
+            earlier.push(event.kind);
             self.react(end, &event);
         }
     }
@@ -168,10 +174,11 @@ impl World {
         live.map(|(id, tag)| (*tag, (*id, self.pair.ends[end].state(*id).expect("live")))).collect()
     }
 
-    /// A connection stands at both ends or at none, and there with each other.
+    /// Checks that each connection is established at both ends or at none, with matching
+    /// parameters. Returns how many ends are established.
     fn agree(&self) -> usize {
         let live = [self.live(0), self.live(1)];
-        let mut standing = 0;
+        let mut established = 0;
         for (end, tag, id, state) in (0..2).flat_map(|end| {
             live[end].iter().map(move |(tag, (id, state))| (end, *tag, *id, *state))
         }) {
@@ -189,13 +196,14 @@ impl World {
                 (ours.path.local, ours.path.remote),
                 (theirs.path.remote, theirs.path.local)
             );
-            standing += 1;
+            established += 1;
         }
-        standing
+        established
     }
 }
 
-/// One scenario; how many connections stood in the end, and how many events were told.
+/// Runs one scenario. Returns how many ends were established before everything was destroyed, and
+/// how many identifiers had events.
 fn scenario(seed: u64) -> (usize, usize) {
     let mut world = World::new(seed);
     for _ in 0..DIALS {
@@ -210,10 +218,10 @@ fn scenario(seed: u64) -> (usize, usize) {
             world.destroy(end, id);
         }
     }
-    // The wire is healed; whoever waits for a program that does nothing waits.
+    // From here on no message is lost. Only requests that a program ignores stay open.
     world.pair.delivery = Box::new(|_, _| vec![DELAY]);
     world.run(200_000);
-    let standing = world.agree();
+    let established = world.agree();
     for end in 0..2 {
         for (id, _) in world.live(end).into_values() {
             world.destroy(end, id);
@@ -225,7 +233,7 @@ fn scenario(seed: u64) -> (usize, usize) {
         assert_eq!((holds.ids, holds.ports), (2, 2), "the listeners: {:?}", world.pair.ends[end]);
         assert_eq!((holds.peers, holds.cached_responses, holds.timers), (0, 0, 0));
     }
-    (standing, world.programs.iter().map(|program| program.heard.len()).sum())
+    (established, world.programs.iter().map(|program| program.events.len()).sum())
 }
 
 #[test]
@@ -236,17 +244,17 @@ fn both_ends_agree() {
         Some(seed) => vec![seed],
         None => FAILED.into_iter().chain(0..count).collect(),
     };
-    let (mut standing, count) = (0, seeds.len());
+    let (mut established, count) = (0, seeds.len());
     for seed in seeds {
         let outcome = std::panic::catch_unwind(|| scenario(seed));
-        let (stood, heard) = outcome.unwrap_or_else(|_| panic!("seed {seed}"));
-        assert!(heard > 10, "seed {seed}: {heard} identifiers were told something");
-        standing += stood;
+        let (connected, identifiers) = outcome.unwrap_or_else(|_| panic!("seed {seed}"));
+        assert!(identifiers > 10, "seed {seed}: {identifiers} identifiers had events");
+        established += connected;
     }
-    assert!(count < 300 || standing > 1000, "{standing} connections stood in the end");
+    assert!(count < 300 || established > 1000, "{established} ends were established");
 }
 
-/// The same seed, the same scenario.
+/// The same seed gives the same scenario.
 #[test]
 fn a_seed_repeats() {
     assert_eq!(scenario(7), scenario(7));

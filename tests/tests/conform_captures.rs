@@ -1,4 +1,5 @@
-//! Every capture of the tree and its verdict: the findings that its description implies, and the habits of those who made it.
+//! The verdict on every capture of the tree: its findings, which follow from how it was made, and
+//! the quirks of the stacks that sent it.
 
 use std::path::{Path, PathBuf};
 
@@ -18,10 +19,10 @@ fn checked(files: &[&str]) -> Report {
     report
 }
 
-/// Findings, quirks left out, as `RULE n, RULE n`.
-fn verdict(report: &Report, severity: impl Fn(Severity) -> bool) -> String {
+/// The findings of the wanted severities as `RULE n, RULE n`.
+fn verdict(report: &Report, is_wanted: impl Fn(Severity) -> bool) -> String {
     let counts = report.findings.by_rule().into_iter();
-    let wanted = counts.filter(|(rule, _)| severity(rule.rule().severity));
+    let wanted = counts.filter(|(rule, _)| is_wanted(rule.rule().severity));
     let words: Vec<_> =
         wanted.map(|(rule, count)| format!("{} {count}", rule.rule().name)).collect();
     words.join(", ")
@@ -29,21 +30,28 @@ fn verdict(report: &Report, severity: impl Fn(Severity) -> bool) -> String {
 
 /// Captures with findings. All others have none.
 ///
-/// The counts were also taken from the packets by themselves: from gaps in PSNs and in rxe's IPv4 identification, which counts up, and, of
-/// the pairs, from what passes one side only.
-/// * `loss_netemA_readresp`: 97 responses are lost in 91 stretches, of which one is at the begin of a repetition (packet 993). One
-///   more was lost ahead of packet 431, the last answer to a burst: only the identification shows it.
-/// * `loss_netemB_write`: 97 gaps in 1871 requests, 5.2 %. One more was lost ahead of packet 472, the last of a repetition that was cut
-///   short there: only the identification shows it.
-/// * `loss_nft_atomic`: the bridge has dropped 6 requests and 4 answers. To three of the answers B reacts as soon as a later one comes,
-///   within half a millisecond (packets 158, 209, 357 of side A); the last one costs a timeout. Side B sees three gaps in the answers, and the timeout.
-/// * `loss_nft_send_1024`, `loss_nft_write_1024`: 76 and 65 requests were dropped. Side A sees them all but one (PSN 0xcec9c4, the last of a
-///   repetition cut short: packet 858 of side B, where 840 and 841 of side A are next to each other). Side B sees what A complains of: 29
-///   NAKs each. PSN 0xceca8f was lost twice, in packets 1807 and 1857 of side B, and a NAK comes once: packet 1986 is sent after a timeout.
-///   The one ACK that was dropped (PSN 0xcec9c3) is made good by the next one.
-/// * `reorder_netemB_send`: 995 requests come behind others with a later identification, and none is missing ahead of the last 20 ms.
-/// * `rnr_send_bw`: 39 RNR NAKs. B reads them up to 98 ms late, and begins again with what they name, though A has acknowledged that since
-///   (packets 1460 to 3645): nothing was lost.
+/// The counts were verified independently: from gaps in PSNs, from gaps in rxe's IPv4
+/// identification, which counts up, and, for pairs of captures, from the packets that only one side
+/// has.
+///
+/// * `loss_netemA_readresp`: 97 responses are lost in 91 stretches; one stretch is at the start of
+///   a retransmission (packet 993). One more response was lost ahead of packet 431, the last
+///   response to a burst; only the identification shows it.
+/// * `loss_netemB_write`: 97 gaps in 1871 requests, 5.2 %. One more request was lost ahead of
+///   packet 472, the last of a retransmission that stopped there; only the identification shows it.
+/// * `loss_nft_atomic`: the bridge dropped 6 requests and 4 responses. B reacts to three of the
+///   lost responses as soon as a later response arrives, within half a millisecond (packets 158,
+///   209, 357 of side A). The fourth costs a timeout. Side B shows three gaps in the responses, and
+///   the timeout.
+/// * `loss_nft_send_1024`, `loss_nft_write_1024`: 76 and 65 requests were dropped. Side A shows all
+///   of them but one (PSN 0xcec9c4, the last of a retransmission that stopped there: packet 858 of
+///   side B, where 840 and 841 of side A are adjacent). Side B shows the NAKs of A, 29 each. PSN
+///   0xceca8f was lost twice, in packets 1807 and 1857 of side B, but was NAKed once: packet 1986
+///   is sent after a timeout. One ACK was dropped (PSN 0xcec9c3); the next ACK covers it.
+/// * `reorder_netemB_send`: 995 requests arrive after others with a later identification. None is
+///   missing before the last 20 ms.
+/// * `rnr_send_bw`: 39 RNR NAKs. B reads them up to 98 ms late and restarts at the PSN that they
+///   name, although A has acknowledged it since (packets 1460 to 3645). Nothing was lost.
 const FINDINGS: &[(&str, &str)] = &[
     ("rxe/cmtime_v4.pcap.zst", "CM-REJECTED 20"),
     ("rxe/loss_netemA_readresp.pcap.zst", "FAB-ANSWER-LOSS 91"),
@@ -70,10 +78,11 @@ const FINDINGS: &[(&str, &str)] = &[
     ("rxe/rping_reject.pcap.zst", "CM-REJECTED 1"),
 ];
 
-/// Captures with other quirks than MigReq 0, which all of rxe have.
+/// Captures with quirks other than MigReq 0, which every capture of rxe has.
 ///
-/// `rc_pingpong_v4_2048` is clean: A stands still for 163 ms, B repeats packets 531 to 535 after 40 ms (536) and after another 68 (541), and
-/// then each of the ten copies is acknowledged by itself (546 to 556): all have arrived.
+/// `rc_pingpong_v4_2048` is clean: A pauses for 163 ms, B retransmits packets 531 to 535 after 40
+/// ms (packet 536) and after another 68 ms (packet 541), and then each of the ten copies is
+/// acknowledged individually (packets 546 to 556), so all of them arrived.
 const QUIRKS: &[(&str, &str)] = &[
     ("hardware/huawei_hiroce_oferby_proxy.pcap", "QUIRK-PORT, QUIRK-IPV4-ID-0, QUIRK-RESERVED"),
     ("hardware/native_ib_wireshark_sample_infiniband.pcap", "QUIRK-MULTICAST-ICRC"),
@@ -107,36 +116,36 @@ fn every_capture_has_its_verdict() {
     for name in captures() {
         let report = checked(&[&name]);
         assert!(report.packets > 0, "{name}");
-        let due = FINDINGS.iter().find(|row| row.0 == name).map_or("", |row| row.1);
+        let expected = FINDINGS.iter().find(|row| row.0 == name).map_or("", |row| row.1);
         let found = verdict(&report, |severity| severity != Severity::Quirk);
-        if found != due {
-            wrong.push(format!("{name}: {due:?} is due, found is {found:?}"));
+        if found != expected {
+            wrong.push(format!("{name}: expected {expected:?}, found {found:?}"));
         }
-        let due = QUIRKS.iter().find(|row| row.0 == name).map_or("", |row| row.1);
+        let expected = QUIRKS.iter().find(|row| row.0 == name).map_or("", |row| row.1);
         let quirks =
             report.findings.by_rule().into_keys().filter(|rule| {
                 rule.rule().severity == Severity::Quirk && *rule != RuleId::QuirkMigReq
             });
         let found = quirks.map(|rule| rule.rule().name).collect::<Vec<_>>().join(", ");
-        if found != due {
-            wrong.push(format!("{name}: quirks {due:?} are due, found are {found:?}"));
+        if found != expected {
+            wrong.push(format!("{name}: expected quirks {expected:?}, found {found:?}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What the bridge has dropped is on one side only.
+/// Frames that the bridge dropped are in the capture of one side only.
 #[test]
-fn what_is_lost_between_two_captures_is_told() {
-    // The bridge's counters.
-    for (name, due) in [("atomic", 10), ("send_1024", 76), ("write_1024", 66)] {
+fn losses_between_two_capture_points_are_found() {
+    // The expected numbers are the bridge's drop counters.
+    for (name, expected) in [("atomic", 10), ("send_1024", 76), ("write_1024", 66)] {
         let both = ["A", "B"].map(|side| format!("rxe/loss_nft_{name}.tap{side}.pcap.zst"));
         let report = checked(&both.each_ref().map(String::as_str));
-        assert_eq!(report.findings.by_rule().get(&RuleId::Between), Some(&due), "{name}");
+        assert_eq!(report.findings.by_rule().get(&RuleId::Between), Some(&expected), "{name}");
     }
 }
 
-/// Why a connection has failed is said in a sentence, with the packet that shows it.
+/// The report explains why a connection failed in one sentence that names the packet.
 #[test]
 fn failures_are_explained() {
     let rows = [
@@ -148,11 +157,11 @@ fn failures_are_explained() {
         ("rxe/ops_bad_rkey_write.pcap.zst", "refuses PSN 0x000103 with a remote access error"),
         ("rxe/ops_psn_mismatch.pcap.zst", "expects a later PSN than the requester starts with"),
     ];
-    for (file, due) in rows {
+    for (file, expected) in rows {
         let report = checked(&[file]);
         let failure = (0..).zip(report.flows.all()).find_map(|(flow, _)| report.failure(flow));
         let sentence = &failure.unwrap_or_else(|| panic!("{file}: no failure")).sentence;
-        assert!(sentence.contains(due), "{file}: {sentence}");
+        assert!(sentence.contains(expected), "{file}: {sentence}");
         let page = feroce_conform::report::html(&report);
         assert!(
             page.contains("Why it failed")
@@ -162,14 +171,14 @@ fn failures_are_explained() {
         );
         assert!(
             !page.replace("http://www.w3.org/2000/svg", "").contains("http"),
-            "nothing is fetched"
+            "the page loads nothing"
         );
     }
 }
 
-/// Each rule has a name of its own, and the places that it names exist.
+/// Each rule is found by its name, and the source locations that it cites exist.
 #[test]
-fn the_places_of_the_registry_exist() {
+fn the_source_locations_of_the_rules_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     for rule in RULES {
         assert_eq!(RuleId::named(rule.name), Some(rule.id), "{}", rule.name);

@@ -1,5 +1,7 @@
-//! The catalogue of event scripts, played between two devices in virtual time; and proof that the checkers can find
-//! something: scripts with a wrong expectation fail, and so do traces that were changed.
+//! The catalogue of fault scripts, played between two devices in virtual time.
+//!
+//! Other tests show that the checkers detect errors: a script with a wrong expectation fails, and
+//! so does a trace that was altered.
 
 use std::time::Duration;
 
@@ -23,14 +25,14 @@ fn played(script: &Script) -> Played {
     play(script, &mut Fabric::new()).unwrap_or_else(|failure| panic!("{}: {failure}", script.name))
 }
 
-/// Names of the checkers that object.
-fn objections(script: &Script, evidence: &Evidence) -> Vec<String> {
+/// The names of the checkers with findings.
+fn failed_checks(script: &Script, evidence: &Evidence) -> Vec<String> {
     let verdicts = checker::check(script, evidence).into_iter();
     verdicts.filter(|verdict| !verdict.findings.is_empty()).map(|verdict| verdict.check).collect()
 }
 
 #[test]
-fn nothing_in_the_catalogue_fails() {
+fn every_script_of_the_catalogue_passes() {
     let mut world = Fabric::new();
     let mut failed = Vec::new();
     for script in Script::catalogue() {
@@ -38,7 +40,7 @@ fn nothing_in_the_catalogue_fails() {
         failed.extend(
             item.complaints()
                 .into_iter()
-                .map(|(check, told)| format!("{}: {check}: {told}", script.name)),
+                .map(|(check, finding)| format!("{}: {check}: {finding}", script.name)),
         );
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
@@ -47,7 +49,7 @@ fn nothing_in_the_catalogue_fails() {
 #[test]
 fn the_same_script_gives_the_same_trace() {
     let script = script("drop-two-packets");
-    // But for the addresses of memory, which the system gives.
+    // Memory addresses are left out: they come from the operating system.
     let lines = || {
         let line = |sent: &Sent| {
             let bth = packet(&sent.bytes).bth;
@@ -62,8 +64,8 @@ fn the_same_script_gives_the_same_trace() {
 
 #[test]
 fn a_wrong_expectation_fails() {
-    type Spoil = fn(&mut Script);
-    let rows: [(&str, Spoil, &str); 9] = [
+    type Change = fn(&mut Script);
+    let rows: [(&str, Change, &str); 9] = [
         ("drop-write-middle", |s| s.expect.naks = Some(vec![5]), "nak-generation"),
         ("drop-write-middle", |s| s.expect.back_to = Some(vec![5]), "recovery"),
         ("drop-write-middle", |s| s.expect.back_by = Some(vec![Cause::Timeout]), "recovery"),
@@ -74,25 +76,27 @@ fn a_wrong_expectation_fails() {
         ("wrong-key-write", |s| s.expect.refused = None, "refusal"),
         ("wrong-key-write", |s| s.expect = Default::default(), "completions"),
     ];
-    for (name, spoil, check) in rows {
+    for (name, change, check) in rows {
         let mut script = script(name);
-        spoil(&mut script);
-        let found = objections(&script, &played(&script).evidence);
+        change(&mut script);
+        let found = failed_checks(&script, &played(&script).evidence);
         assert!(found.iter().any(|found| found == check), "{name}, {check}: {found:?}");
     }
 }
 
-/// An event that no packet meets.
+/// A script fails if no packet matches one of its events.
 #[test]
-fn an_event_that_is_not_met_fails() {
-    let text = "title = 'x'\n[traffic]\nverbs = ['write']\nsize = 10\n[[event]]\nfrom = 'requester'\npsn = 5\ndo = 'drop'";
+fn an_event_that_no_packet_matches_fails() {
+    let text = "title = 'x'\n\
+                [traffic]\nverbs = ['write']\nsize = 10\n\
+                [[event]]\nfrom = 'requester'\npsn = 5\ndo = 'drop'";
     let script = Script::parse("test", text).expect("a script");
-    assert_eq!(objections(&script, &played(&script).evidence), ["events-met"]);
+    assert_eq!(failed_checks(&script, &played(&script).evidence), ["events-met"]);
 }
 
-/// Whoever does not know the QP pairs learns them from their packets.
+/// An injector that does not know the QP pairs learns them from the packets.
 #[test]
-fn flows_are_learned_from_what_goes_by() {
+fn flows_are_learned_from_packets() {
     for name in ["drop-one-flow-of-two", "drop-in-mixed-operations", "mark-write"] {
         let script = script(name);
         let trace = played(&script).evidence.trace;
@@ -101,7 +105,7 @@ fn flows_are_learned_from_what_goes_by() {
             injector.take(&sent.bytes, sent.at);
         }
         let learned = injector.into_trace();
-        assert!(learned.sent == trace.sent, "{name}: another trace");
+        assert!(learned.sent == trace.sent, "{name}: the trace differs");
         assert_eq!(learned.first_psns, trace.first_psns, "{name}");
     }
 }
@@ -120,14 +124,14 @@ fn is_ack(bytes: &[u8]) -> bool {
         && aeth.is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack(_)))
 }
 
-/// Index of the `nth` sent packet of `side` for which `is` holds.
-fn find(trace: &Trace, side: Side, nth: usize, is: impl Fn(&[u8]) -> bool) -> usize {
+/// The index of the `nth` packet sent by `side` that `matches`.
+fn find(trace: &Trace, side: Side, nth: usize, matches: impl Fn(&[u8]) -> bool) -> usize {
     let found =
-        trace.sent.iter().enumerate().filter(|(_, sent)| sent.from == side && is(&sent.bytes));
+        trace.sent.iter().enumerate().filter(|(_, sent)| sent.from == side && matches(&sent.bytes));
     found.map(|(index, _)| index).nth(nth).expect("such a packet")
 }
 
-/// The packet was never sent.
+/// Removes the packet, as if it had not been sent.
 fn erase(trace: &mut Trace, index: usize) {
     trace.sent.remove(index);
     trace.arrived.retain(|arrived| arrived.sent != index);
@@ -136,17 +140,17 @@ fn erase(trace: &mut Trace, index: usize) {
     }
 }
 
-/// The packet was sent once more, so much later.
-fn repeat(trace: &mut Trace, index: usize, later: u64) {
+/// Adds a copy of the packet, sent `delay` ns after the original.
+fn repeat(trace: &mut Trace, index: usize, delay: u64) {
     let mut again = trace.sent[index].clone();
-    again.at += later;
+    again.at += delay;
     let arrived =
         Arrived { at: again.at + 1000, sent: trace.sent.len(), bytes: again.bytes.clone() };
     trace.sent.push(again);
     trace.arrived.push(arrived);
 }
 
-/// The packet has other bytes, with the ICRC that is theirs.
+/// Changes the packet and recomputes its ICRC.
 fn rewrite(trace: &mut Trace, index: usize, change: impl Fn(&mut Packet<'_>)) {
     let changed = |bytes: &[u8]| {
         let mut packet = packet(bytes);
@@ -167,24 +171,24 @@ fn rewrite(trace: &mut Trace, index: usize, change: impl Fn(&mut Packet<'_>)) {
 const REQUESTER: Side = Side::Requester;
 const RESPONDER: Side = Side::Responder;
 
-/// A checker, a script whose trace it is content with, and what it is to find then.
+/// A checker, a script whose trace it accepts, and a change that it must detect.
 type Row = (&'static str, &'static str, fn(&mut Trace));
 
-/// What is wrong in a trace is found by the checker that it concerns.
-fn find_each(rows: &[Row]) {
+/// Checks that each row's checker detects the row's change.
+fn assert_detected(rows: &[Row]) {
     for (check, name, mutate) in rows {
         let script = script(name);
         let mut evidence = played(&script).evidence;
-        assert_eq!(objections(&script, &evidence), Vec::<String>::new(), "{name}");
+        assert_eq!(failed_checks(&script, &evidence), Vec::<String>::new(), "{name}");
         mutate(&mut evidence.trace);
-        let found = objections(&script, &evidence);
+        let found = failed_checks(&script, &evidence);
         assert!(found.iter().any(|found| found == check), "{check}, {name}: {found:?}");
     }
 }
 
 #[test]
-fn what_a_responder_does_wrong_is_found() {
-    find_each(&[
+fn errors_of_a_responder_are_found() {
+    assert_detected(&[
         ("nak-generation", "drop-write-middle", |t| erase(t, find(t, RESPONDER, 0, is_nak))),
         ("nak-generation", "drop-write-middle", |t| repeat(t, find(t, RESPONDER, 0, is_nak), 1)),
         ("nak-generation", "drop-write-middle", |t| {
@@ -224,8 +228,8 @@ fn what_a_responder_does_wrong_is_found() {
 }
 
 #[test]
-fn what_a_requester_does_wrong_is_found() {
-    find_each(&[
+fn errors_of_a_requester_are_found() {
+    assert_detected(&[
         ("nak-reaction", "drop-write-middle", |t| {
             let missing = t.sent[find(t, RESPONDER, 0, is_nak)].bytes.clone();
             let psn = packet(&missing).bth.psn;
@@ -263,25 +267,25 @@ fn what_a_requester_does_wrong_is_found() {
     ]);
 }
 
-/// What the endpoints say counts, too.
+/// The checkers also use the completions, memory and counters that the endpoints report.
 #[test]
 fn a_wrong_byte_a_wrong_counter_and_a_missing_completion_are_found() {
     let script = script("drop-write-middle");
     let good = played(&script).evidence;
     let mut bad = good.clone();
     bad.flows[0].wrong_bytes.push("a byte".into());
-    assert_eq!(objections(&script, &bad), ["data-intact"]);
+    assert_eq!(failed_checks(&script, &bad), ["data-intact"]);
     let mut bad = good.clone();
     bad.flows[0].sends.clear();
-    assert_eq!(objections(&script, &bad), ["completions"]);
+    assert_eq!(failed_checks(&script, &bad), ["completions"]);
     let mut bad = good;
     *bad.counted[1].as_mut().expect("ours").get_mut("out_of_sequence").expect("counted") += 1;
-    assert_eq!(objections(&script, &bad), ["counters"]);
+    assert_eq!(failed_checks(&script, &bad), ["counters"]);
 }
 
-/// By rxe's names, and as it counts: a NAK for each gap.
+/// rxe has its own counter names, and counts one NAK for each gap.
 #[test]
-fn counters_of_rxe_are_held_against_the_trace() {
+fn counters_of_rxe_are_compared_with_the_trace() {
     let script = script("drop-write-middle");
     let mut good = played(&script).evidence;
     let device = |values: &[(&str, u64)]| {
@@ -291,20 +295,20 @@ fn counters_of_rxe_are_held_against_the_trace() {
         device(&[("rcvd_rnr_err", 0), ("rcvd_seq_err", 1), ("out_of_seq_request", 0)]),
         device(&[("duplicate_request", 0), ("out_of_seq_request", 1), ("send_rnr_err", 0)]),
     ];
-    assert_eq!(objections(&script, &good), [""; 0]);
+    assert_eq!(failed_checks(&script, &good), [""; 0]);
     for (side, counted) in [(0, "rcvd_rnr_err"), (0, "rcvd_seq_err"), (1, "out_of_seq_request")] {
         let mut bad = good.clone();
         let device = bad.counted[side].as_mut().expect("a device");
         *device.get_mut(counted).expect("counted") += 1;
-        assert_eq!(objections(&script, &bad), ["counters"], "{counted} is wrong");
+        assert_eq!(failed_checks(&script, &bad), ["counters"], "{counted} is wrong");
         let device = bad.counted[side].as_mut().expect("a device");
         device.remove(counted);
-        assert_eq!(objections(&script, &bad), ["counters"], "{counted} is missing");
+        assert_eq!(failed_checks(&script, &bad), ["counters"], "{counted} is missing");
     }
 }
 
 #[test]
-fn checkers_have_names_of_their_own() {
+fn checkers_have_unique_names() {
     let mut names: Vec<_> = CHECKERS.iter().map(|checker| checker.name).collect();
     names.sort_unstable();
     names.dedup();

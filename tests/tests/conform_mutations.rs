@@ -1,4 +1,5 @@
-//! Violations, one at a time, made in clean captures and sealed with a right ICRC: each is found by its rule, and by no other.
+//! Violations made one at a time in clean captures, with a correct ICRC: each is found by its rule
+//! and by no other.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +10,7 @@ use feroce_conform::rules::Severity;
 use feroce_conform::trace::{Frame, Link, Trace};
 use feroce_pfc_tools::capture::Capture;
 
-/// Bytes of Ethernet, IPv4 and UDP: what the captures here have.
+/// Offset of the BTH: every capture used here has Ethernet, IPv4 and UDP headers.
 const BTH: usize = 14 + 20 + 8;
 
 #[derive(Clone)]
@@ -28,13 +29,16 @@ fn read(file: &str) -> Vec<Captured> {
     frames
 }
 
-/// The findings of `frames`, quirks left out.
-fn found(frames: &[Captured]) -> BTreeMap<&'static str, u64> {
-    told(frames, |severity| severity != Severity::Quirk)
+/// The findings in `frames` without quirks, counted by rule.
+fn findings(frames: &[Captured]) -> BTreeMap<&'static str, u64> {
+    findings_of(frames, |severity| severity != Severity::Quirk)
 }
 
-/// What is told of `frames`, of the severities that are `wanted`.
-fn told(frames: &[Captured], wanted: fn(Severity) -> bool) -> BTreeMap<&'static str, u64> {
+/// The findings in `frames` of the wanted severities, counted by rule.
+fn findings_of(
+    frames: &[Captured],
+    is_wanted: fn(Severity) -> bool,
+) -> BTreeMap<&'static str, u64> {
     let mut checker = Checker::new(Filter::default(), false);
     let mut reader = Reader::default();
     for (number, frame) in (1..).zip(frames) {
@@ -51,11 +55,11 @@ fn told(frames: &[Captured], wanted: fn(Severity) -> bool) -> BTreeMap<&'static 
     }
     let report = checker.finish(vec!["mutated".to_owned()]);
     let rules = report.findings.by_rule().into_iter();
-    let wanted = rules.filter(|(rule, _)| wanted(rule.rule().severity));
+    let wanted = rules.filter(|(rule, _)| is_wanted(rule.rule().severity));
     wanted.map(|(rule, count)| (rule.rule().name, count)).collect()
 }
 
-/// Lengths, header checksum and ICRC as the bytes now give them.
+/// Recomputes the lengths, the header checksum and the ICRC.
 fn seal(frame: &mut Captured) {
     let bytes = &mut frame.bytes;
     let ip_len = u16::try_from(bytes.len() - 14).expect("a frame");
@@ -73,6 +77,7 @@ fn seal(frame: &mut Captured) {
     bytes[end..].copy_from_slice(&icrc.to_le_bytes());
 }
 
+/// Overwrites the bytes at offset `at` of the BTH.
 fn put(frame: &mut Captured, at: usize, value: &[u8]) {
     frame.bytes[BTH + at..BTH + at + value.len()].copy_from_slice(value);
 }
@@ -85,19 +90,21 @@ fn set_psn(frame: &mut Captured, psn: u32) {
     put(frame, 9, &psn.to_be_bytes()[1..]);
 }
 
-/// Cuts `count` bytes off the payload.
+/// Removes the last `count` bytes of the payload.
 fn shorten(frame: &mut Captured, count: usize) {
     let len = frame.bytes.len();
     frame.bytes.drain(len - 4 - count..len - 4);
 }
 
+/// Appends `count` bytes of 0 to the payload.
 fn lengthen(frame: &mut Captured, count: usize) {
     let len = frame.bytes.len();
     frame.bytes.splice(len - 4..len - 4, std::iter::repeat_n(0, count));
 }
 
-/// A copy of frame `index` at the end, `later` nanoseconds behind the last one, with another identification.
-fn again(frames: &mut Vec<Captured>, index: usize, later: u64) -> usize {
+/// Appends a copy of frame `index` with another IPv4 identification, `later` ns after the last
+/// frame. Returns its index.
+fn append_copy(frames: &mut Vec<Captured>, index: usize, later: u64) -> usize {
     let mut copy = frames[index].clone();
     let last = frames.last().expect("frames");
     copy.at = last.at + later;
@@ -107,9 +114,10 @@ fn again(frames: &mut Vec<Captured>, index: usize, later: u64) -> usize {
     frames.len() - 1
 }
 
-/// A CNP to where the acknowledgement at `index` goes, at the end, `later` nanoseconds behind the last frame.
-fn notify(frames: &mut Vec<Captured>, index: usize, later: u64) -> usize {
-    let at = again(frames, index, later);
+/// Appends a CNP to the destination of the acknowledgement at `index`, `later` ns after the last
+/// frame. Returns its index.
+fn append_cnp(frames: &mut Vec<Captured>, index: usize, later: u64) -> usize {
+    let at = append_copy(frames, index, later);
     let frame = &mut frames[at];
     frame.bytes[BTH] = 0x81;
     frame.bytes[BTH + 4] = 0x40;
@@ -119,23 +127,24 @@ fn notify(frames: &mut Vec<Captured>, index: usize, later: u64) -> usize {
     at
 }
 
-/// A frame is marked (CE) on its way.
+/// Marks the frame as CE.
 fn mark(frame: &mut Captured) {
     frame.bytes[15] |= 3;
 }
 
-/// Whether it is the message of connection management with that attribute.
+/// Returns true if the frame is a CM message with that attribute.
 fn is_cm(frame: &Captured, attribute: u8) -> bool {
     frame.bytes[BTH] == 0x64 && frame.bytes[BTH + 20 + 16..][..2] == [0, attribute]
 }
 
-fn first(frames: &[Captured], is_it: impl Fn(&Captured) -> bool) -> usize {
-    frames.iter().position(is_it).expect("in the capture")
+fn first(frames: &[Captured], matches: impl Fn(&Captured) -> bool) -> usize {
+    frames.iter().position(matches).expect("in the capture")
 }
 
 type Change = fn(&mut Vec<Captured>) -> Vec<usize>;
 
-/// A violation: its name, its capture, the rule that must find it, and how it is made. What it returns is sealed.
+/// A violation: its name, the capture it is made in, the rule that must find it, and the change
+/// that makes it. The change returns the indices of the frames to [`seal`].
 struct Row {
     name: &'static str,
     file: &'static str,
@@ -154,8 +163,9 @@ const UD: &str = "rxe/ud_pingpong_v4_1024.pcap.zst";
 const CM: &str = "rxe/rping_v4.pcap.zst";
 const CNP: &str = "hardware/connectx4lx_cnp.pcap";
 
-/// In `WRAP`, frames from 0: 0 SEND Only, 1 to 5 WRITE, 6 READ, 7 atomic, 8 to 10 SEND, then their answers: 11 ACK, 12 ACK, 13 to 17
-/// READ responses, 18 atomic acknowledgement, 19 ACK.
+/// The frames of `WRAP`, counted from 0: 0 SEND Only, 1 to 5 WRITE, 6 READ, 7 atomic, 8 to 10 SEND,
+/// then their responses: 11 ACK, 12 ACK, 13 to 17 READ responses, 18 atomic acknowledgement, 19
+/// ACK.
 const ROWS: &[Row] = &[
     row("an ICRC that is wrong", WRAP, "PKT-ICRC", |f| {
         let end = f[19].bytes.len() - 1;
@@ -174,7 +184,7 @@ const ROWS: &[Row] = &[
         f[9].bytes[BTH + 1] |= 1;
         vec![9]
     }),
-    row("an opcode of nobody", ZERO, "PKT-OPCODE", |f| {
+    row("an undefined opcode", ZERO, "PKT-OPCODE", |f| {
         f[9].bytes[BTH] = 0x1f;
         vec![9]
     }),
@@ -211,7 +221,7 @@ const ROWS: &[Row] = &[
         vec![3]
     }),
     row("a connected request to QP 1", ZERO, "PKT-QPN", |f| {
-        let at = again(f, 0, 1000);
+        let at = append_copy(f, 0, 1000);
         put(&mut f[at], 5, &[0, 0, 1]);
         vec![at]
     }),
@@ -219,7 +229,7 @@ const ROWS: &[Row] = &[
         f[1].bytes[BTH + 1] |= 0x80;
         vec![1]
     }),
-    row("an acknowledgement that asks for one", ZERO, "PKT-ACK-REQUEST", |f| {
+    row("an acknowledge request in an acknowledgement", ZERO, "PKT-ACK-REQUEST", |f| {
         f[5].bytes[BTH + 8] |= 0x80;
         vec![5]
     }),
@@ -250,7 +260,7 @@ const ROWS: &[Row] = &[
         lengthen(&mut f[0], 4100);
         vec![0]
     }),
-    row("a RETH that says more than comes", WRAP, "REQ-WRITE-LENGTH", |f| {
+    row("a RETH with another length than the data", WRAP, "REQ-WRITE-LENGTH", |f| {
         f[1].bytes[BTH + 12 + 15] ^= 8;
         vec![1]
     }),
@@ -265,28 +275,28 @@ const ROWS: &[Row] = &[
         f[7].bytes[BTH + 12 + 7] |= 1;
         vec![7]
     }),
-    row("a PSN that is left out", ZERO, "REQ-PSN-SKIPPED", |f| {
+    row("a skipped PSN", ZERO, "REQ-PSN-SKIPPED", |f| {
         f.remove(1);
         vec![]
     }),
-    row("a PSN far away", ZERO, "REQ-PSN-JUMP", |f| {
+    row("a distant PSN", ZERO, "REQ-PSN-JUMP", |f| {
         f.truncate(10);
-        let at = again(f, 1, 1000);
+        let at = append_copy(f, 1, 1000);
         f[at].bytes[BTH] = 7;
         f[at].bytes.drain(BTH + 12..BTH + 28);
         set_psn(&mut f[at], 0x40_0000);
         lengthen(&mut f[at], 1024);
         vec![at]
     }),
-    row("other contents in a repetition", IMM, "REQ-REPEAT-DIFFERS", |f| {
+    row("a retransmission with other contents", IMM, "REQ-REPEAT-DIFFERS", |f| {
         f.truncate(1);
-        let at = again(f, 0, 100_000_000);
+        let at = append_copy(f, 0, 100_000_000);
         f[at].bytes[BTH + 12] ^= 1;
         vec![at]
     }),
-    row("a request again after 5 ms, and no answer", ZERO, "REQ-TIMEOUT", |f| {
+    row("a request retransmitted after 5 ms without a response", ZERO, "REQ-TIMEOUT", |f| {
         f.truncate(1);
-        vec![again(f, 0, 5_000_000)]
+        vec![append_copy(f, 0, 5_000_000)]
     }),
     row("MSN too high", ZERO, "RSP-MSN", |f| {
         put(&mut f[9], 15, &[9]);
@@ -296,19 +306,19 @@ const ROWS: &[Row] = &[
         put(&mut f[19], 15, &[4]);
         vec![19]
     }),
-    row("an acknowledgement of what was not sent", ZERO, "RSP-ACK-UNSENT", |f| {
+    row("an acknowledgement of an unsent PSN", ZERO, "RSP-ACK-UNSENT", |f| {
         f[6].bytes[BTH + 12] = 0x1f;
-        let at = again(f, 6, 1000);
+        let at = append_copy(f, 6, 1000);
         let next = psn(&f[4]) + 7;
         set_psn(&mut f[at], next);
         vec![at]
     }),
-    row("an acknowledgement that goes back", ZERO, "RSP-ACK-BACKWARDS", |f| {
-        let at = again(f, 5, 1000);
+    row("an acknowledgement with a lower PSN than the last", ZERO, "RSP-ACK-BACKWARDS", |f| {
+        let at = append_copy(f, 5, 1000);
         vec![at]
     }),
-    row("a syndrome of nobody", ZERO, "RSP-SYNDROME", |f| {
-        let at = again(f, 8, 1000);
+    row("an undefined syndrome", ZERO, "RSP-SYNDROME", |f| {
+        let at = append_copy(f, 8, 1000);
         put(&mut f[at], 12, &[0x45]);
         vec![at]
     }),
@@ -319,14 +329,14 @@ const ROWS: &[Row] = &[
         set_psn(&mut f[19], last);
         vec![19]
     }),
-    row("a NAK for what is acknowledged", ZERO, "RSP-NAK-RANGE", |f| {
-        let at = again(f, 5, 1000);
+    row("a NAK for an acknowledged PSN", ZERO, "RSP-NAK-RANGE", |f| {
+        let at = append_copy(f, 5, 1000);
         put(&mut f[at], 12, &[0x60]);
         vec![at]
     }),
     row("an RNR NAK for a READ", ZERO, "RSP-RNR-KIND", |f| {
         f.truncate(9);
-        let at = again(f, 8, 1000);
+        let at = append_copy(f, 8, 1000);
         put(&mut f[at], 12, &[0x2c]);
         let read = psn(&f[4]);
         set_psn(&mut f[at], read);
@@ -351,8 +361,8 @@ const ROWS: &[Row] = &[
         shorten(&mut f[17], 4);
         vec![17]
     }),
-    row("an atomic carried out twice", WRAP, "RSP-ATOMIC-REPLAY", |f| {
-        let at = again(f, 18, 1000);
+    row("an atomic executed twice", WRAP, "RSP-ATOMIC-REPLAY", |f| {
+        let at = append_copy(f, 18, 1000);
         f[at].bytes[BTH + 23] ^= 1;
         vec![at]
     }),
@@ -368,16 +378,16 @@ const ROWS: &[Row] = &[
         f[4].bytes[15] |= 2;
         vec![4]
     }),
-    row("a frame that comes twice", ZERO, "FAB-DUPLICATE", |f| {
+    row("a duplicated frame", ZERO, "FAB-DUPLICATE", |f| {
         let copy = f[4].clone();
         f.insert(5, copy);
         vec![]
     }),
-    row("two requests in another order", ZERO, "FAB-REORDER", |f| {
+    row("two reordered requests", ZERO, "FAB-REORDER", |f| {
         f.swap(3, 4);
         vec![]
     }),
-    row("a request lost, and repeated", ZERO, "FAB-LOSS", |f| {
+    row("a lost and retransmitted request", ZERO, "FAB-LOSS", |f| {
         let mut lost = f.remove(3);
         lost.at = f[3].at + 500_000_000;
         lost.bytes[18] ^= 0x10;
@@ -399,9 +409,9 @@ const ROWS: &[Row] = &[
     }),
     row("CNPs a microsecond apart", ZERO, "CNP-INTERVAL", |f| {
         mark(&mut f[0]);
-        vec![0, notify(f, 5, 1000), notify(f, 5, 1000)]
+        vec![0, append_cnp(f, 5, 1000), append_cnp(f, 5, 1000)]
     }),
-    row("a CNP without a mark", ZERO, "CNP-UNASKED", |f| vec![notify(f, 5, 1000)]),
+    row("a CNP without a mark", ZERO, "CNP-UNASKED", |f| vec![append_cnp(f, 5, 1000)]),
     row("a mark without a CNP", ZERO, "CNP-MISSING", |f| {
         mark(&mut f[0]);
         f[9].at += 20_000_000;
@@ -448,7 +458,7 @@ const ROWS: &[Row] = &[
     }),
     row("an invalid request", ZERO, "FAIL-INVALID", |f| {
         f.truncate(9);
-        let at = again(f, 8, 1000);
+        let at = append_copy(f, 8, 1000);
         put(&mut f[at], 12, &[0x61]);
         let read = psn(&f[4]);
         set_psn(&mut f[at], read);
@@ -458,17 +468,17 @@ const ROWS: &[Row] = &[
         f[9].bytes[20] |= 0x20;
         vec![9]
     }),
-    row("a READ again from elsewhere", WRAP, "REQ-READ-RANGE", |f| {
+    row("a retransmitted READ of another address", WRAP, "REQ-READ-RANGE", |f| {
         f.truncate(11);
-        let at = again(f, 6, 100_000_000);
+        let at = append_copy(f, 6, 100_000_000);
         f[at].bytes[BTH + 19] ^= 8;
         vec![at]
     }),
-    row("an answer to another QP", ZERO, "RSP-QPN", |f| {
+    row("a response to another QP", ZERO, "RSP-QPN", |f| {
         put(&mut f[9], 5, &[0, 0x12, 0x34]);
         vec![9]
     }),
-    row("a DREP that nobody asked for", CM, "CM-ORDER", |f| {
+    row("a DREP without a DREQ", CM, "CM-ORDER", |f| {
         f.retain(|frame| !is_cm(frame, 0x15));
         vec![]
     }),
@@ -477,20 +487,20 @@ const ROWS: &[Row] = &[
         f[at].bytes[BTH + 20 + 24 + 10] ^= 1;
         vec![at]
     }),
-    row("another first PSN than was agreed on", CM, "CM-STARTING-PSN", |f| {
+    row("a starting PSN other than the negotiated one", CM, "CM-STARTING-PSN", |f| {
         f[1].bytes[BTH + 20 + 24 + 22] ^= 1;
         vec![1]
     }),
-    row("a REQ too often", CM, "CM-RETRIES", |f| {
+    row("too many copies of a REQ", CM, "CM-RETRIES", |f| {
         for _ in 0..20 {
             let copy = f[0].clone();
             f.insert(0, copy);
         }
         vec![]
     }),
-    row("a REQ without an answer", CM, "CM-NO-ANSWER", |f| {
+    row("a REQ without a response", CM, "CM-NO-ANSWER", |f| {
         f.truncate(1);
-        let at = again(f, 0, 5_000_000_000);
+        let at = append_copy(f, 0, 5_000_000_000);
         vec![at]
     }),
     row("requests ahead of the REP", CM, "CM-EARLY-DATA", |f| {
@@ -500,48 +510,63 @@ const ROWS: &[Row] = &[
         f.insert(1, copy);
         vec![]
     }),
-    row("more READs than agreed on", CM, "REQ-READ-DEPTH", |f| {
+    row("more READs than negotiated", CM, "REQ-READ-DEPTH", |f| {
         f[0].bytes[BTH + 20 + 24 + 35] = 0;
         f[1].bytes[BTH + 20 + 24 + 24] = 0;
         vec![0, 1]
     }),
 ];
 
-/// The same in captures with findings of their own, of which no kind goes.
+/// Violations made in captures that already have findings. The rules of these findings must remain.
 const MORE: &[Row] = &[
-    row("an RNR NAK that is not waited for", "rxe/ops_rnr_exhaust.pcap.zst", "REQ-RNR-WAIT", |f| {
-        f[2].at = f[1].at + 100_000;
-        vec![]
-    }),
-    row("ten copies without an answer", "rxe/ops_retry_exhaust.pcap.zst", "REQ-RETRY-COUNT", |f| {
-        let (mut at, mut copies) = (0, vec![]);
-        for _ in 0..6 {
-            at = again(f, at, 20_000_000);
-            copies.push(at);
-        }
-        copies
-    }),
-    row("a request after a refusal", "rxe/ops_bad_rkey_atomic.pcap.zst", "REQ-AFTER-ERROR", |f| {
-        let at = again(f, 0, 200_000_000);
-        let next = psn(&f[0]) + 1;
-        set_psn(&mut f[at], next);
-        vec![at]
-    }),
+    row(
+        "a request sent too early after an RNR NAK",
+        "rxe/ops_rnr_exhaust.pcap.zst",
+        "REQ-RNR-WAIT",
+        |f| {
+            f[2].at = f[1].at + 100_000;
+            vec![]
+        },
+    ),
+    row(
+        "retransmissions beyond the retry count",
+        "rxe/ops_retry_exhaust.pcap.zst",
+        "REQ-RETRY-COUNT",
+        |f| {
+            let (mut at, mut copies) = (0, vec![]);
+            for _ in 0..6 {
+                at = append_copy(f, at, 20_000_000);
+                copies.push(at);
+            }
+            copies
+        },
+    ),
+    row(
+        "a request after a fatal NAK",
+        "rxe/ops_bad_rkey_atomic.pcap.zst",
+        "REQ-AFTER-ERROR",
+        |f| {
+            let at = append_copy(f, 0, 200_000_000);
+            let next = psn(&f[0]) + 1;
+            set_psn(&mut f[at], next);
+            vec![at]
+        },
+    ),
     row("two NAKs for a gap", "rxe/loss_nft_send_1024.tapB.pcap.zst", "RSP-NAK-ONCE", |f| {
         let at = first(f, is_nak);
         let copy = f[at].clone();
         f.insert(at + 1, copy);
         vec![]
     }),
-    row("a NAK passed over", "rxe/loss_nft_atomic.tapB.pcap.zst", "REQ-NAK-RESTART", |f| {
+    row("an ignored NAK", "rxe/loss_nft_atomic.tapB.pcap.zst", "REQ-NAK-RESTART", |f| {
         let nak = first(f, is_nak);
         let behind = f[nak + 1..].iter().position(|frame| psn(frame) == psn(&f[nak]));
-        f.remove(nak + 1 + behind.expect("the NAK is heard"));
+        f.remove(nak + 1 + behind.expect("the NAK is obeyed"));
         vec![]
     }),
 ];
 
-/// Whether it is a NAK (PSN sequence).
+/// Returns true if the frame is a NAK (PSN sequence).
 fn is_nak(frame: &Captured) -> bool {
     frame.bytes[BTH] == 0x11 && frame.bytes[BTH + 12] == 0x60
 }
@@ -551,36 +576,36 @@ fn violations_are_found_among_other_findings() {
     let mut wrong = Vec::new();
     for Row { name, file, rule, change } in MORE {
         let mut frames = read(file);
-        let mut due: Vec<_> = found(&frames).into_keys().collect();
-        due.push(*rule);
-        due.sort_unstable();
+        let mut expected: Vec<_> = findings(&frames).into_keys().collect();
+        expected.push(*rule);
+        expected.sort_unstable();
         for index in change(&mut frames) {
             seal(&mut frames[index]);
         }
-        let mut found: Vec<_> = found(&frames).into_keys().collect();
+        let mut found: Vec<_> = findings(&frames).into_keys().collect();
         found.sort_unstable();
-        if found != due {
-            wrong.push(format!("{name}: {due:?} are due, found are {found:?}"));
+        if found != expected {
+            wrong.push(format!("{name}: expected {expected:?}, found {found:?}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A ConnectX's "0 credits" are a habit where credits were not agreed on.
+/// A ConnectX sends "0 credits" even if no credits were negotiated.
 #[test]
-fn no_credits_without_an_agreement_are_a_quirk() {
+fn zero_credits_without_negotiation_are_a_quirk() {
     let mut frames = read(ZERO);
     frames[5].bytes[BTH + 12] = 0;
     seal(&mut frames[5]);
-    assert_eq!(found(&frames), BTreeMap::new());
-    let quirks = told(&frames, |severity| severity == Severity::Quirk);
+    assert_eq!(findings(&frames), BTreeMap::new());
+    let quirks = findings_of(&frames, |severity| severity == Severity::Quirk);
     assert_eq!(quirks.get("QUIRK-CREDITS-0"), Some(&1), "{quirks:?}");
 }
 
 #[test]
 fn clean_captures_have_no_findings() {
     for file in [ZERO, WRAP, IMM, UD, CM, CNP] {
-        assert_eq!(found(&read(file)), BTreeMap::new(), "{file}");
+        assert_eq!(findings(&read(file)), BTreeMap::new(), "{file}");
     }
 }
 
@@ -593,17 +618,17 @@ fn every_violation_is_found_by_its_rule_and_no_other() {
         for index in change(&mut frames) {
             seal(&mut frames[index]);
         }
-        let found: Vec<_> = found(&frames).into_keys().collect();
+        let found: Vec<_> = findings(&frames).into_keys().collect();
         if found != [*rule] {
-            wrong.push(format!("{name}: {rule} is due, found are {found:?}"));
+            wrong.push(format!("{name}: expected {rule}, found {found:?}"));
         }
     }
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), ROWS.len(), wrong.join("\n"));
 }
 
-/// Whatever packets say, and in whatever order they come, the check ends with a report.
+/// The check ends with a report whatever the packets contain and in whatever order they come.
 #[test]
-fn no_bytes_make_it_panic() {
+fn random_changes_do_not_make_the_check_panic() {
     use rand_xoshiro::Xoshiro256PlusPlus;
     use rand_xoshiro::rand_core::{Rng, SeedableRng};
     let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
@@ -620,7 +645,7 @@ fn no_bytes_make_it_panic() {
                 }
                 seal(&mut frames[index]);
             }
-            found(&frames);
+            findings(&frames);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Every capture of the tree, played again in either part: the engine says what the captured end said, but for what has a name.
-//! Altered captures disagree.
+//! Every capture of the tree is replayed in both roles: the engine sends what the captured end
+//! sent, except for named tolerances. Altered captures disagree.
 
 use std::path::Path;
 
@@ -10,24 +10,30 @@ use feroce_conform::replay::tolerance::Tolerance::{self, *};
 use feroce_conform::replay::{Replay, Role, options, replay};
 use feroce_wire::{Ipv4Header, Key, Msn, NakCode, Operation, Packet, Syndrome};
 
-/// A capture: packets compared as responder and as requester (0: the part cannot be played), and the liberties taken besides
-/// [`COMMON`].
+/// A capture, the packets compared as responder and as requester (0: the role cannot be replayed),
+/// and the tolerances needed besides [`COMMON`].
 type Row = (&'static str, u64, u64, &'static [Tolerance]);
 
-/// What any capture may take: choices that are free, and MigReq, which rxe never sets.
+/// Tolerances that any capture may need: fields that the specification leaves open, and MigReq,
+/// which rxe never sets.
 const COMMON: [Tolerance; 7] =
     [Ipv4Id, FlowLabel, MigReq, AckRequest, AckCoalescing, Credits, SourcePort];
 
-/// What the responder heard is not in a capture of the requester's end (`tapB`) of a bridge that loses frames; in which order a
-/// requester sent is not in one behind a queue that reorders.
-#[rustfmt::skip]
+/// A capture at the requester's side (`tapB`) of a bridge that drops frames does not show what the
+/// responder received. A capture behind a queue that reorders does not show the order in which the
+/// requester sent.
 const CAPTURES: &[Row] = &[
     ("rxe/atomic_fa_v4.pcap.zst", 200, 200, &[]),
     ("rxe/atomic_lat_v4.pcap.zst", 100, 100, &[]),
     ("hardware/connectx_vlan_cmreq_rtu_send_ack.pcap", 0, 1, &[]),
     ("hardware/huawei_hiroce_oferby_proxy.pcap", 36, 68, &[ReservedBits]),
     ("rxe/loss_netemA_ack.pcap.zst", 10, 320, &[]),
-    ("rxe/loss_netemA_readresp.pcap.zst", 1834, 71, &[NotCaptured, ReadResumed, RetransmissionTimer]),
+    (
+        "rxe/loss_netemA_readresp.pcap.zst",
+        1834,
+        71,
+        &[NotCaptured, ReadResumed, RetransmissionTimer],
+    ),
     ("rxe/loss_netemB_write.pcap.zst", 29, 1774, &[NotCaptured, RetransmissionTimer]),
     ("rxe/loss_nft_atomic.tapA.pcap.zst", 217, 237, &[NotCaptured, RetransmissionTimer]),
     ("rxe/loss_nft_atomic.tapB.pcap.zst", 0, 243, &[RetransmissionTimer]),
@@ -41,7 +47,12 @@ const CAPTURES: &[Row] = &[
     ("rxe/ops_bad_rkey_read.pcap.zst", 1, 1, &[]),
     ("rxe/ops_bad_rkey_write.pcap.zst", 2, 7, &[]),
     ("rxe/ops_oob_read.pcap.zst", 1, 1, &[]),
-    ("rxe/ops_psn_mismatch.pcap.zst", 268, 16, &[AckBeforeFirst, RetransmissionTimer, RetryForEver]),
+    (
+        "rxe/ops_psn_mismatch.pcap.zst",
+        268,
+        16,
+        &[AckBeforeFirst, RetransmissionTimer, RetryForEver],
+    ),
     ("rxe/ops_psn_wrap.pcap.zst", 9, 11, &[]),
     ("rxe/ops_rd1.pcap.zst", 48, 54, &[]),
     ("rxe/ops_read_big.pcap.zst", 392, 2, &[]),
@@ -85,7 +96,8 @@ const CAPTURES: &[Row] = &[
     ("rxe/write_lat_v4.pcap.zst", 401, 401, &[RetransmissionTimer]),
 ];
 
-/// Captures without anything to play: connection management, RoCE v1, a CNP, native InfiniBand.
+/// Captures without connections to replay: connection management, RoCE v1, a CNP, native
+/// InfiniBand.
 const EMPTY: [&str; 5] = [
     "hardware/connectx4_rocev1_write_ack.pcap",
     "hardware/connectx4lx_cnp.pcap",
@@ -114,13 +126,13 @@ fn every_capture_is_in_the_table() {
             let name = entry.expect("an entry").file_name().into_string().expect("a name");
             let file = format!("{folder}/{name}");
             let known = CAPTURES.iter().any(|row| row.0 == file) || EMPTY.contains(&&*file);
-            assert!(known, "{file} is in no table");
+            assert!(known, "{file} is missing in both tables");
         }
     }
 }
 
 #[test]
-fn every_capture_agrees() {
+fn the_engine_agrees_with_every_capture() {
     for &(file, as_responder, as_requester, expected) in CAPTURES {
         let frames = read(file);
         let mut taken = Vec::new();
@@ -135,58 +147,109 @@ fn every_capture_agrees() {
         }
         taken.sort_unstable();
         taken.dedup();
-        taken.retain(|liberty| !COMMON.contains(liberty));
+        taken.retain(|tolerance| !COMMON.contains(tolerance));
         let mut expected = expected.to_vec();
         expected.sort_unstable();
-        assert_eq!(taken, expected, "{file}: liberties");
+        assert_eq!(taken, expected, "{file}: tolerances");
     }
 }
 
 #[test]
-fn captures_without_connections_have_nothing_to_play() {
+fn captures_without_connections_have_nothing_to_replay() {
     for file in EMPTY {
         let replay = replay(read(file), &[Role::Responder, Role::Requester]);
         assert!(replay.played.is_empty() && !replay.agrees(), "{file}\n{replay}");
     }
 }
 
-/// An alteration of one packet; false if it is not the kind of packet.
+/// Alters one packet. Returns false if the alteration does not apply to this kind of packet.
 type Alter = fn(&mut Packet<'_>) -> bool;
 
+/// Changes the AETH. Returns false if the packet has none.
 fn aeth(packet: &mut Packet<'_>, change: impl Fn(&mut feroce_wire::Aeth)) -> bool {
     packet.ext.aeth.as_mut().map(change).is_some()
 }
 
-/// What is altered, in which capture, and in whose part it must show.
-#[rustfmt::skip]
+/// The altered field, the capture, the role whose replay must show the difference, and the change.
 const ALTERATIONS: [(&str, &str, Role, Alter); 16] = [
-    ("MSN of an ACK", "rxe/write_bw_v4_1024.pcap.zst", Role::Responder, |packet| aeth(packet, |aeth| aeth.msn = Msn::new(aeth.msn.value() + 7))),
-    ("PSN of an ACK", "rxe/write_bw_v4_1024.pcap.zst", Role::Responder, |packet| shift_psn(packet, 3)),
-    ("an ACK that becomes a NAK", "rxe/send_lat_v4.pcap.zst", Role::Responder, |packet| aeth(packet, |aeth| aeth.syndrome = Syndrome::Nak(NakCode::RemoteOperational))),
-    ("P_Key of an answer", "rxe/send_lat_v4.pcap.zst", Role::Responder, |packet| { packet.bth.pkey.0 ^= 1; packet.info.is_response() }),
+    ("MSN of an ACK", "rxe/write_bw_v4_1024.pcap.zst", Role::Responder, |packet| {
+        aeth(packet, |aeth| aeth.msn = Msn::new(aeth.msn.value() + 7))
+    }),
+    ("PSN of an ACK", "rxe/write_bw_v4_1024.pcap.zst", Role::Responder, |packet| {
+        shift_psn(packet, 3)
+    }),
+    ("an ACK that becomes a NAK", "rxe/send_lat_v4.pcap.zst", Role::Responder, |packet| {
+        aeth(packet, |aeth| aeth.syndrome = Syndrome::Nak(NakCode::RemoteOperational))
+    }),
+    ("P_Key of a response", "rxe/send_lat_v4.pcap.zst", Role::Responder, |packet| {
+        packet.bth.pkey.0 ^= 1;
+        packet.info.is_response()
+    }),
     ("code of a NAK", "rxe/ops_bad_rkey_write.pcap.zst", Role::Responder, |packet| {
-        matches!(packet.ext.aeth, Some(feroce_wire::Aeth { syndrome: Syndrome::Nak(_), .. })) && aeth(packet, |aeth| aeth.syndrome = Syndrome::Nak(NakCode::RemoteOperational))
+        matches!(packet.ext.aeth, Some(feroce_wire::Aeth { syndrome: Syndrome::Nak(_), .. }))
+            && aeth(packet, |aeth| aeth.syndrome = Syndrome::Nak(NakCode::RemoteOperational))
     }),
     ("PSN of a NAK", "rxe/loss_nft_atomic.tapA.pcap.zst", Role::Responder, |packet| {
-        matches!(packet.ext.aeth, Some(feroce_wire::Aeth { syndrome: Syndrome::Nak(_), .. })) && shift_psn(packet, 1)
+        matches!(packet.ext.aeth, Some(feroce_wire::Aeth { syndrome: Syndrome::Nak(_), .. }))
+            && shift_psn(packet, 1)
     }),
-    ("MSN of a READ response", "rxe/read_bw_v4_1024.pcap.zst", Role::Responder, |packet| aeth(packet, |aeth| aeth.msn = Msn::new(aeth.msn.value() + 1))),
+    ("MSN of a READ response", "rxe/read_bw_v4_1024.pcap.zst", Role::Responder, |packet| {
+        aeth(packet, |aeth| aeth.msn = Msn::new(aeth.msn.value() + 1))
+    }),
     ("opcode of a READ response", "rxe/read_bw_v4_1024.pcap.zst", Role::Responder, |packet| {
         packet.bth.opcode.0 = 16; // Last instead of First
         packet.ext.aeth.is_some() && packet.info.operation == Operation::ReadResponse
     }),
-    ("solicited event of an answer", "rxe/rping_v4.pcap.zst", Role::Responder, |packet| { packet.bth.solicited = true; packet.info.operation == Operation::Acknowledge }),
-    ("PSN of a request", "rxe/send_bw_v4_1024.pcap.zst", Role::Requester, |packet| packet.info.is_request() && shift_psn(packet, 5000)),
-    ("solicited event of a First", "rxe/send_bw_v4_1024.pcap.zst", Role::Requester, |packet| { packet.bth.solicited = true; packet.info.is_request() }),
-    ("P_Key of a request", "rxe/write_lat_v4.pcap.zst", Role::Requester, |packet| { packet.bth.pkey.0 ^= 1; packet.info.is_request() }),
-    ("hop limit of a request", "rxe/write_lat_v4.pcap.zst", Role::Requester, |packet| { hop_limit(packet); packet.info.is_request() }),
-    ("length of a READ asked for again", "rxe/loss_netemA_readresp.pcap.zst", Role::Requester, |packet| {
-        packet.ext.reth.as_mut().filter(|reth| reth.dma_len < 32768).map(|reth| reth.dma_len += 4).is_some()
+    ("solicited event of a response", "rxe/rping_v4.pcap.zst", Role::Responder, |packet| {
+        packet.bth.solicited = true;
+        packet.info.operation == Operation::Acknowledge
     }),
-    ("key of a READ asked for again", "rxe/loss_netemA_readresp.pcap.zst", Role::Requester, |packet| {
-        packet.ext.reth.as_mut().filter(|reth| reth.dma_len < 32768).map(|reth| reth.rkey = Key(1)).is_some()
+    ("PSN of a request", "rxe/send_bw_v4_1024.pcap.zst", Role::Requester, |packet| {
+        packet.info.is_request() && shift_psn(packet, 5000)
     }),
-    ("key of a datagram", "rxe/ud_pingpong_v4_1024.pcap.zst", Role::Responder, |packet| packet.ext.deth.as_mut().map(|deth| deth.qkey.0 ^= 1).is_some()),
+    ("solicited event of a First", "rxe/send_bw_v4_1024.pcap.zst", Role::Requester, |packet| {
+        packet.bth.solicited = true;
+        packet.info.is_request()
+    }),
+    ("P_Key of a request", "rxe/write_lat_v4.pcap.zst", Role::Requester, |packet| {
+        packet.bth.pkey.0 ^= 1;
+        packet.info.is_request()
+    }),
+    ("hop limit of a request", "rxe/write_lat_v4.pcap.zst", Role::Requester, |packet| {
+        hop_limit(packet);
+        packet.info.is_request()
+    }),
+    (
+        "length of a retransmitted READ",
+        "rxe/loss_netemA_readresp.pcap.zst",
+        Role::Requester,
+        |packet| {
+            packet
+                .ext
+                .reth
+                .as_mut()
+                .filter(|reth| reth.dma_len < 32768)
+                .map(|reth| reth.dma_len += 4)
+                .is_some()
+        },
+    ),
+    (
+        "key of a retransmitted READ",
+        "rxe/loss_netemA_readresp.pcap.zst",
+        Role::Requester,
+        |packet| {
+            packet
+                .ext
+                .reth
+                .as_mut()
+                .filter(|reth| reth.dma_len < 32768)
+                .map(|reth| reth.rkey = Key(1))
+                .is_some()
+        },
+    ),
+    ("key of a datagram", "rxe/ud_pingpong_v4_1024.pcap.zst", Role::Responder, |packet| {
+        packet.ext.deth.as_mut().map(|deth| deth.qkey.0 ^= 1).is_some()
+    }),
 ];
 
 fn shift_psn(packet: &mut Packet<'_>, by: u32) -> bool {
@@ -201,11 +264,12 @@ fn hop_limit(packet: &mut Packet<'_>) {
     }
 }
 
-/// The middle one of the packets that can be altered so, with a right ICRC.
+/// Alters the middle one of the packets that `alter` applies to, and recomputes its ICRC.
 fn alter(frames: &mut [Captured], alter: Alter) {
-    let can = |frame: &Captured| alter(&mut frame.packet());
-    let able: Vec<usize> = (0..frames.len()).filter(|&index| can(&frames[index])).collect();
-    let index = able[able.len() / 2];
+    let applies = |frame: &Captured| alter(&mut frame.packet());
+    let candidates: Vec<usize> =
+        (0..frames.len()).filter(|&index| applies(&frames[index])).collect();
+    let index = candidates[candidates.len() / 2];
     let mut packet = frames[index].packet();
     alter(&mut packet);
     frames[index].bytes = sealed_again(&packet);
@@ -217,13 +281,13 @@ fn altered_captures_disagree() {
         let mut frames = read(file);
         alter(&mut frames, change);
         let replay = replay(frames, &[role]);
-        assert!(!replay.agrees(), "{file}: {what} does not show\n{replay}");
+        assert!(!replay.agrees(), "{file}: the change of {what} is not found\n{replay}");
     }
 }
 
-/// An answer that is missing, or comes twice, is a difference where nothing was lost.
+/// A missing or duplicated response is a difference in a capture without losses.
 #[test]
-fn answers_are_counted() {
+fn a_missing_or_duplicated_response_disagrees() {
     let file = "rxe/read_lat_v4.pcap.zst";
     let frames = read(file);
     let index = frames.iter().rposition(|frame| frame.packet().info.is_response()).expect("one");
@@ -237,7 +301,8 @@ fn answers_are_counted() {
     }
 }
 
-/// A capture with other addresses, QP numbers, PSNs and keys still agrees, in either part, and none of the old ones is left.
+/// A capture rewritten to other addresses, QP numbers, PSNs and keys still agrees in both roles,
+/// and contains none of the old values.
 #[test]
 fn rewritten_captures_agree() {
     let maps = [

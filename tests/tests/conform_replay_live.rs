@@ -1,5 +1,7 @@
-//! A live replay in virtual time: the requester's part of captures is played to a device of ours, behind a port, with other
-//! addresses, QP numbers, PSNs and keys than the captured ones. `scripts/replay-live.sh` does it between interfaces, and to rxe.
+//! Live replay in virtual time: the requests of captures are sent to a device of Feroce over a
+//! port, with addresses, QP numbers, PSNs and keys other than the captured ones.
+//!
+//! `scripts/replay-live.sh` does the same between interfaces, and with rxe.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -36,21 +38,22 @@ use feroce_tests::manual_config;
 use feroce_wire::{Aeth, MacAddr, Msn, Operation, Packet, PathMtu, Psn, Qpn};
 use serde_json::Value;
 
-/// What becomes of an answer, the first being number 0, on its way to us; false if it is lost.
+/// Changes a response on its way to the replay; the first response is number 0. Returns false if
+/// the response is lost.
 type Tamper = fn(u64, &mut Packet<'_>) -> bool;
 
-/// What comes besides an answer, made of it.
-type Besides = fn(u64, &[u8]) -> Option<Vec<u8>>;
+/// Makes an additional frame from a response, if any. The additional frame arrives after the
+/// response.
+type Extra = fn(u64, &[u8]) -> Option<Vec<u8>>;
 
-/// A port whose answers something happens to.
+/// A port that changes, drops and adds received responses.
 #[derive(Debug)]
 struct Tampered {
     inner: ShmPort,
     tamper: Tamper,
-    /// What comes besides.
-    besides: Besides,
+    extra: Extra,
     count: u64,
-    heard: Vec<Vec<u8>>,
+    received: Vec<Vec<u8>>,
 }
 
 impl Port for Tampered {
@@ -63,20 +66,20 @@ impl Port for Tampered {
     }
 
     fn rx_burst(&mut self) -> usize {
-        self.heard.clear();
+        self.received.clear();
         for index in 0..self.inner.rx_burst() {
             let bytes = self.inner.rx_frame(index).first.to_vec();
             let mut packet = Packet::parse(&bytes, &[]).expect("RoCEv2");
-            let comes = (self.tamper)(self.count, &mut packet).then(|| sealed_again(&packet));
-            self.heard.extend(comes);
-            self.heard.extend((self.besides)(self.count, &bytes));
+            let changed = (self.tamper)(self.count, &mut packet).then(|| sealed_again(&packet));
+            self.received.extend(changed);
+            self.received.extend((self.extra)(self.count, &bytes));
             self.count += 1;
         }
-        self.heard.len()
+        self.received.len()
     }
 
     fn rx_frame(&self, index: usize) -> RxFrame<'_> {
-        RxFrame { first: &self.heard[index], second: &[] }
+        RxFrame { first: &self.received[index], second: &[] }
     }
 
     fn tx_room(&mut self) -> usize {
@@ -104,7 +107,7 @@ impl Port for Tampered {
     }
 }
 
-/// The device's time: it goes by when somebody waits and the device has nothing to do.
+/// The device's clock: it advances while the replay waits and the device has nothing to do.
 #[derive(Debug, Clone)]
 struct DevicePace {
     device: Device,
@@ -124,10 +127,12 @@ impl Pace for DevicePace {
     }
 }
 
-const OWN: (MacAddr, [&str; 2]) = (MacAddr([2, 0xfe, 0, 0, 9, 1]), ["192.0.2.1", "2001:db8::1"]);
+/// The addresses of the replay: MAC, IPv4, IPv6.
+const LOCAL: (MacAddr, [&str; 2]) = (MacAddr([2, 0xfe, 0, 0, 9, 1]), ["192.0.2.1", "2001:db8::1"]);
+/// The addresses of the device.
 const PEER: (MacAddr, [&str; 2]) = (MacAddr([2, 0xfe, 0, 0, 9, 2]), ["192.0.2.2", "2001:db8::2"]);
-/// Our QP.
-const OWN_QPN: u32 = 0x77_0001;
+/// The QP number that requests come from.
+const LOCAL_QPN: u32 = 0x77_0001;
 /// Added to every PSN.
 const SHIFT: i64 = 0x45_6789;
 
@@ -141,7 +146,7 @@ fn device(port: ShmPort) -> Device {
     let addresses = Addressing::Static(StaticAddresses {
         mac: PEER.0,
         gids: PEER.1.iter().map(|text| (gid(text), None)).collect(),
-        peers: OWN.1.iter().map(|text| (gid(text), OWN.0)).collect::<BTreeMap<_, _>>(),
+        peers: LOCAL.1.iter().map(|text| (gid(text), LOCAL.0)).collect::<BTreeMap<_, _>>(),
         mtu: ShmConfig::default().mtu,
     });
     Device::with_ports(vec![Box::new(port)], addresses, DeviceConfig { ..manual_config(7) })
@@ -153,13 +158,13 @@ fn read(file: &str) -> Vec<Captured> {
     roce_frames(options::read(root.join(file)).expect("a capture")).0
 }
 
-/// Plays the first lane of a capture to a device of ours.
-fn play_to_us(frames: &[Captured], tamper: Tamper) -> Result<Outcome, Trouble> {
-    play_to(frames, |port| Tampered { tamper, ..port }, |end| Box::new(end))
+/// Replays the first connection of a capture to a device.
+fn play_to_device(frames: &[Captured], tamper: Tamper) -> Result<Outcome, Trouble> {
+    play_with(frames, |port| Tampered { tamper, ..port }, |end| Box::new(end))
 }
 
-/// The same, by what `ports` makes of our port, to what `ends` makes of the device's end.
-fn play_to(
+/// The same, with a port changed by `ports` and a device end wrapped by `ends`.
+fn play_with(
     frames: &[Captured],
     ports: impl Fn(Tampered) -> Tampered,
     ends: impl Fn(FeroceEnd) -> Box<dyn End>,
@@ -171,25 +176,25 @@ fn play_to(
     let pace = DevicePace { device: device(near), now: Rc::new(RefCell::new(Instant::ZERO)) };
     let end = FeroceEnd::paced(&pace.device, Box::new(pace.clone())).expect("an end");
     let is_v6 = lane.responder.ip.is_ipv6();
-    let (besides, heard): (Besides, _) = (|_, _| None, Vec::new());
-    let port = Tampered { inner: far, tamper: honest, besides, count: 0, heard };
+    let (extra, received): (Extra, _) = (|_, _| None, Vec::new());
+    let port = Tampered { inner: far, tamper: unchanged, extra, count: 0, received };
     let way = Way {
         port: &mut ports(port),
         pace: &mut pace.clone(),
-        ends: Ends { own: party(OWN, is_v6, OWN_QPN), peer: party(PEER, is_v6, 0) },
+        ends: Ends { own: party(LOCAL, is_v6, LOCAL_QPN), peer: party(PEER, is_v6, 0) },
         psn: SHIFT,
         patience: Duration::from_millis(100),
     };
     play(lane, frames, way, Responder::Told(ends(end)))
 }
 
-fn honest(_: u64, _: &mut Packet<'_>) -> bool {
+/// Changes nothing.
+fn unchanged(_: u64, _: &mut Packet<'_>) -> bool {
     true
 }
 
-/// Captures with what a requester can ask for, requests that are played, and answers that are compared: what comes in a row is
-/// acknowledged at once.
-#[rustfmt::skip]
+/// Captures with every kind of request, the requests sent, and the responses compared. There are
+/// fewer responses than captured, because requests sent in a burst are acknowledged together.
 const CAPTURES: [(&str, u64, u64); 15] = [
     ("rxe/write_bw_v4_1024.pcap.zst", 1280, 5),
     ("rxe/send_bw_v6_4096.pcap.zst", 320, 3),
@@ -209,9 +214,10 @@ const CAPTURES: [(&str, u64, u64); 15] = [
 ];
 
 #[test]
-fn captures_are_answered_alike_under_other_names() {
+fn responses_equal_the_captured_ones_after_translation() {
     for (file, played, compared) in CAPTURES {
-        let outcome = play_to_us(&read(file), honest).unwrap_or_else(|why| panic!("{file}: {why}"));
+        let outcome =
+            play_to_device(&read(file), unchanged).unwrap_or_else(|why| panic!("{file}: {why}"));
         assert!(outcome.differences.is_empty(), "{file}: {:#?}", outcome.differences);
         assert_eq!((outcome.fed, outcome.compared), (played, compared), "{file}");
     }
@@ -231,98 +237,175 @@ fn psn(packet: &mut Packet<'_>, more: u32) -> bool {
     true
 }
 
-/// What a wrong answer has, in which capture, and what is said of it.
-#[rustfmt::skip]
+/// The error in a response, the capture, the change that makes the error, and the reported
+/// sentence.
 const WRONG: [(&str, &str, Tamper, &str); 13] = [
-    ("MSN", "rxe/write_lat_v4.pcap.zst", |_, packet| msn(packet, 1), "1 to 1 messages can be complete"),
-    ("MSN of more than was asked", "rxe/read_bw_v4_1024.pcap.zst", |_, packet| msn(packet, 20), "messages can be complete"),
-    ("MSN below", "rxe/read_bw_v4_1024.pcap.zst", |_, packet| msn(packet, 0xff_fff8), "messages can be complete"),
-    ("MSN that goes back", "rxe/read_bw_v4_1024.pcap.zst", |number, packet| {
-        if number == 64 { aeth(packet, |aeth| aeth.msn = Msn::new(2)); }
-        true
-    }, "its MSN goes back from "),
-    ("MSN of a NAK", "rxe/ops_bad_rkey_write.pcap.zst", |_, packet| msn(packet, 1), "1 to 1 messages can be complete"),
-    ("an acknowledgement of what was not sent", "rxe/write_lat_v4.pcap.zst", |number, packet| psn(packet, u32::from(number == 3)), "no request has its PSN"),
-    ("an acknowledgement that goes back", "rxe/write_lat_v4.pcap.zst", |number, packet| psn(packet, if number == 5 { 0xff_fffe } else { 0 }), "is already acknowledged"),
-    ("an atomic without an answer", "rxe/atomic_fa_v4.pcap.zst", |_, packet| packet.bth.psn.value() % 128 != 0, "which the peer does not answer"),
-    ("PSN of a READ response", "rxe/read_lat_v4.pcap.zst", |_, packet| psn(packet, 1), "no request has its PSN"),
-    ("value of an atomic", "rxe/atomic_lat_v4.pcap.zst", |_, packet| {
-        packet.ext.atomic_ack.iter_mut().for_each(|ack| ack.original ^= 1);
-        true
-    }, "atomic value: "),
-    ("P_Key", "rxe/ops_write_imm.pcap.zst", |_, packet| { packet.bth.pkey.0 ^= 1; true }, "P_Key: "),
-    ("no NAK", "rxe/loss_nft_atomic.tapA.pcap.zst", |_, packet| packet.ext.aeth.is_none_or(|aeth| {
-        matches!(aeth.syndrome, feroce_wire::Syndrome::Ack(_))
-    }), "which the peer does not answer"),
-    ("a READ's bytes", "rxe/read_lat_v4.pcap.zst", |number, packet| {
-        if number == 7 { packet.payload = feroce_wire::Payload { first: &[0x5a; 64], second: &[] }; }
-        true
-    }, "payload: "),
+    (
+        "a wrong MSN",
+        "rxe/write_lat_v4.pcap.zst",
+        |_, packet| msn(packet, 1),
+        "1 to 1 messages can be complete",
+    ),
+    (
+        "an MSN above the number of requests",
+        "rxe/read_bw_v4_1024.pcap.zst",
+        |_, packet| msn(packet, 20),
+        "messages can be complete",
+    ),
+    (
+        "an MSN below the number of completed messages",
+        "rxe/read_bw_v4_1024.pcap.zst",
+        |_, packet| msn(packet, 0xff_fff8),
+        "messages can be complete",
+    ),
+    (
+        "an MSN that decreases",
+        "rxe/read_bw_v4_1024.pcap.zst",
+        |number, packet| {
+            if number == 64 {
+                aeth(packet, |aeth| aeth.msn = Msn::new(2));
+            }
+            true
+        },
+        "its MSN goes back from ",
+    ),
+    (
+        "a wrong MSN in a NAK",
+        "rxe/ops_bad_rkey_write.pcap.zst",
+        |_, packet| msn(packet, 1),
+        "1 to 1 messages can be complete",
+    ),
+    (
+        "an acknowledgement of an unsent PSN",
+        "rxe/write_lat_v4.pcap.zst",
+        |number, packet| psn(packet, u32::from(number == 3)),
+        "no request has its PSN",
+    ),
+    (
+        "an acknowledgement with a lower PSN than the last",
+        "rxe/write_lat_v4.pcap.zst",
+        |number, packet| psn(packet, if number == 5 { 0xff_fffe } else { 0 }),
+        "is already acknowledged",
+    ),
+    (
+        "an atomic without a response",
+        "rxe/atomic_fa_v4.pcap.zst",
+        |_, packet| packet.bth.psn.value() % 128 != 0,
+        "which the peer does not answer",
+    ),
+    (
+        "a wrong PSN in a READ response",
+        "rxe/read_lat_v4.pcap.zst",
+        |_, packet| psn(packet, 1),
+        "no request has its PSN",
+    ),
+    (
+        "a wrong value of an atomic",
+        "rxe/atomic_lat_v4.pcap.zst",
+        |_, packet| {
+            packet.ext.atomic_ack.iter_mut().for_each(|ack| ack.original ^= 1);
+            true
+        },
+        "atomic value: ",
+    ),
+    (
+        "a wrong P_Key",
+        "rxe/ops_write_imm.pcap.zst",
+        |_, packet| {
+            packet.bth.pkey.0 ^= 1;
+            true
+        },
+        "P_Key: ",
+    ),
+    (
+        "a missing NAK",
+        "rxe/loss_nft_atomic.tapA.pcap.zst",
+        |_, packet| {
+            packet
+                .ext
+                .aeth
+                .is_none_or(|aeth| matches!(aeth.syndrome, feroce_wire::Syndrome::Ack(_)))
+        },
+        "which the peer does not answer",
+    ),
+    (
+        "a wrong payload in a READ response",
+        "rxe/read_lat_v4.pcap.zst",
+        |number, packet| {
+            if number == 7 {
+                packet.payload = feroce_wire::Payload { first: &[0x5a; 64], second: &[] };
+            }
+            true
+        },
+        "payload: ",
+    ),
 ];
 
 #[test]
-fn wrong_answers_are_found() {
-    for (what, file, tamper, says) in WRONG {
+fn wrong_responses_are_found() {
+    for (what, file, tamper, sentence) in WRONG {
         let frames = read(file);
-        let right = play_to_us(&frames, honest).unwrap_or_else(|why| panic!("{file}: {why}"));
-        assert_eq!(right.differences, [], "{file}, as it comes");
-        let outcome = play_to_us(&frames, tamper).unwrap_or_else(|why| panic!("{file}: {why}"));
-        let found = outcome.differences.iter().any(|one| one.sentence.contains(says));
-        assert!(found, "{what} of {file} does not show: {:#?}", outcome.differences);
+        let right =
+            play_to_device(&frames, unchanged).unwrap_or_else(|why| panic!("{file}: {why}"));
+        assert_eq!(right.differences, [], "{file}, unchanged");
+        let outcome = play_to_device(&frames, tamper).unwrap_or_else(|why| panic!("{file}: {why}"));
+        let found = outcome.differences.iter().any(|one| one.sentence.contains(sentence));
+        assert!(found, "{file}: the error is not found: {what}: {:#?}", outcome.differences);
     }
 }
 
-/// Frames of the peer's that do not parse are no answers, and are not passed over: here one is cut, and one has a wrong checksum.
+/// Frames of the peer that do not parse are not responses, and are reported: here one is truncated,
+/// and one has a wrong checksum.
 #[test]
-fn a_malformed_answer_is_a_difference() {
+fn a_malformed_response_is_a_difference() {
     for file in ["rxe/write_lat_v4.pcap.zst", "rxe/rc_pingpong_v6_1024.pcap.zst"] {
-        let besides = |number: u64, bytes: &[u8]| match number {
+        let extra = |number: u64, bytes: &[u8]| match number {
             3 => Some(bytes[..bytes.len() - 6].to_vec()),
             4 => {
                 let mut bytes = bytes.to_vec();
-                bytes[24] ^= 1; // IPv4: the checksum. IPv6: another address, nothing of ours.
+                bytes[24] ^= 1; // IPv4: the checksum. IPv6: the source address.
                 Some(bytes)
             }
             5 => {
                 let mut bytes = bytes.to_vec();
-                bytes[33] ^= 1; // Another address, also with IPv4.
+                bytes[33] ^= 1; // IPv4: the destination address. IPv6: the source address.
                 Some(bytes)
             }
             _ => None,
         };
         let frames = read(file);
-        let outcome = play_to(&frames, |port| Tampered { besides, ..port }, |end| Box::new(end));
+        let outcome = play_with(&frames, |port| Tampered { extra, ..port }, |end| Box::new(end));
         let found = outcome.unwrap_or_else(|why| panic!("{file}: {why}")).differences;
-        let is_told = |one: &Difference| {
+        let is_reported = |one: &Difference| {
             one.sentence.starts_with("the peer sends what is no RoCEv2 packet: ")
         };
-        assert!(found.iter().all(is_told), "{file}: {found:#?}");
-        let due = if file.contains("_v6_") { 1 } else { 2 };
-        assert_eq!(found.len(), due, "{file}: {found:#?}");
+        assert!(found.iter().all(is_reported), "{file}: {found:#?}");
+        let expected = if file.contains("_v6_") { 1 } else { 2 };
+        assert_eq!(found.len(), expected, "{file}: {found:#?}");
     }
 }
 
-/// Who sends nothing that parses does not keep silent, for that.
+/// A peer that sends only malformed frames is reported with these frames and as silent.
 #[test]
-fn a_peer_that_sends_nothing_else_is_heard() {
+fn a_peer_that_sends_only_malformed_frames_is_reported() {
     let frames = read("rxe/write_lat_v4.pcap.zst");
     let cut = |_, bytes: &[u8]| Some(bytes[..bytes.len() - 6].to_vec());
     let none: Tamper = |_, _| false;
-    let damaged = |port| Tampered { tamper: none, besides: cut, ..port };
-    let outcome = play_to(&frames, damaged, |end| Box::new(end)).expect("heard");
+    let damaged = |port| Tampered { tamper: none, extra: cut, ..port };
+    let outcome = play_with(&frames, damaged, |end| Box::new(end)).expect("an outcome");
     let says = |words: &str| outcome.differences.iter().any(|one| one.sentence.contains(words));
     assert!(says("no RoCEv2 packet") && says("keeps silent"), "{:#?}", outcome.differences);
 }
 
-/// An end that reports what its stack did not.
+/// An end that reports other completions than its stack.
 #[derive(Debug)]
-struct Overdone {
+struct WrongCompletions {
     inner: FeroceEnd,
-    /// What becomes of completions.
+    /// Changes the completions.
     change: fn(&mut Vec<Completion>),
 }
 
-impl End for Overdone {
+impl End for WrongCompletions {
     fn name(&self) -> &'static str {
         self.inner.name()
     }
@@ -390,9 +473,10 @@ impl End for Overdone {
     }
 }
 
-/// Receives that complete with nothing that was captured: one too many, twice the same, and one whose message was refused.
+/// Receive completions that do not match the capture: one too many, one of another receive, and one
+/// for a message that was NAKed.
 #[test]
-fn completions_that_are_not_due_are_found() {
+fn wrong_receive_completions_are_found() {
     type Change = fn(&mut Vec<Completion>);
     let rows: [(&str, Change, &str); 3] = [
         ("rxe/ops_send_imm.pcap.zst", |done| done.extend(done.clone()), "more receives complete"),
@@ -409,29 +493,31 @@ fn completions_that_are_not_due_are_found() {
     ];
     for (file, change, says) in rows {
         let frames = read(file);
-        let changed =
-            |change: Change| move |inner| Box::new(Overdone { inner, change }) as Box<dyn End>;
-        let right = play_to(&frames, |port| port, changed(|_| ())).expect("answers");
+        let changed = |change: Change| {
+            move |inner| Box::new(WrongCompletions { inner, change }) as Box<dyn End>
+        };
+        let right = play_with(&frames, |port| port, changed(|_| ())).expect("an outcome");
         assert_eq!(right.differences, [], "{file}");
-        let found = play_to(&frames, |port| port, changed(change)).expect("answers");
-        let is_told = found.differences.iter().any(|one| one.sentence.starts_with(says));
-        assert!(is_told, "{file}: {:#?}", found.differences);
+        let found = play_with(&frames, |port| port, changed(change)).expect("an outcome");
+        let is_reported = found.differences.iter().any(|one| one.sentence.starts_with(says));
+        assert!(is_reported, "{file}: {:#?}", found.differences);
     }
 }
 
 #[test]
-fn who_does_not_answer_is_told() {
-    let silent = play_to_us(&read("rxe/write_lat_v4.pcap.zst"), |_, _| false);
-    let why = silent.expect_err("nothing was heard").to_string();
+fn a_replay_without_responses_fails_with_a_reason() {
+    let silent = play_to_device(&read("rxe/write_lat_v4.pcap.zst"), |_, _| false);
+    let why = silent.expect_err("no response arrived").to_string();
     assert!(why.starts_with("no answer from 192.0.2.2 within 100ms"), "{why}");
-    let unreliable = play_to_us(&read("rxe/uc_pingpong_v4_1024.pcap.zst"), honest);
+    let unreliable = play_to_device(&read("rxe/uc_pingpong_v4_1024.pcap.zst"), unchanged);
     assert!(matches!(unreliable, Err(Trouble::Unplayable(_))), "{unreliable:?}");
 }
 
-/// A request waits for what was captured ahead of it: with one READ or atomic at a time, for the answer to the last one;
-/// behind an RNR NAK, for that, and not for the NAK behind it, which only some send.
+/// A request waits for the responses captured before it: with one READ or atomic at a time, for the
+/// response to the previous one; after an RNR NAK, for the RNR NAK, but not for the NAK that
+/// follows it, which only some stacks send.
 #[test]
-fn requests_wait_for_what_came_ahead_of_them() {
+fn requests_wait_for_the_responses_captured_before_them() {
     let frames = read("rxe/atomic_lat_v4.pcap.zst");
     let lane = &lanes(&frames).0[0];
     let waits = causes(lane, &frames, |_| true);
@@ -457,7 +543,7 @@ fn requests_wait_for_what_came_ahead_of_them() {
     };
     let behind = lane.responses.iter().filter(naks).count();
     assert_eq!((answers, behind), (lane.responses.len() - behind, 26));
-    // What is missing is told when the first request behind it comes.
+    // The NAK for a lost request is caused by the first request after it.
     let lost = read("rxe/loss_nft_atomic.tapA.pcap.zst");
     let lost_lane = &lanes(&lost).0[0];
     let waits = causes(lost_lane, &lost, |_| true);
@@ -469,64 +555,66 @@ fn requests_wait_for_what_came_ahead_of_them() {
     let waits = causes(&lanes(&reads).0[0], &reads, |_| true);
     let ahead = |at: usize| waits[at].iter().map(|wait| wait.number).collect::<Vec<_>>();
     assert_eq!([ahead(6), ahead(7), ahead(8)], [vec![], vec![18], vec![]]);
-    // What is not sent is not answered.
+    // Requests that are not sent get no responses.
     assert!(causes(lane, &frames, |_| false).iter().all(Vec::is_empty));
 }
 
-/// An endpoint that its user has prepared: names are given, and nobody tells it anything.
+/// An endpoint that its user has prepared: its QP number, keys and addresses are given, and the
+/// replay does not control it.
 #[test]
-fn a_peer_that_is_ready_is_only_asked() {
+fn a_prepared_peer_only_receives_requests() {
     let frames = read("rxe/write_lat_v4.pcap.zst");
     let lane = &lanes(&frames).0[0];
     let arena = Arena::new(16 << 20).expect("memory");
     let shape = ShmConfig { name: "ready".to_owned(), ..ShmConfig::default() };
     let (near, mut far) = shm_pair(&arena, shape).expect("ports");
     let pace = DevicePace { device: device(near), now: Rc::new(RefCell::new(Instant::ZERO)) };
-    let mut ask = |qpn, names| {
-        let ends = Ends { own: party(OWN, false, OWN_QPN), peer: party(PEER, false, qpn) };
+    let mut replay = |qpn, names| {
+        let ends = Ends { own: party(LOCAL, false, LOCAL_QPN), peer: party(PEER, false, qpn) };
         let (port, pace, patience) = (&mut far, &mut pace.clone(), Duration::from_millis(1));
         play(lane, &frames, Way { port, pace, ends, psn: 0, patience }, Responder::Ready(names))
     };
-    // It has no such QP: it keeps silent.
-    let why = ask(0x99, Names::default()).expect_err("nobody is there").to_string();
+    // The peer has no such QP and does not respond.
+    let why = replay(0x99, Names::default()).expect_err("no such QP").to_string();
     assert!(why.contains("it has no QP 0x99"), "{why}");
 
     let end = FeroceEnd::paced(&pace.device, Box::new(pace.clone())).expect("an end");
     let rehearsal = rehearse(lane, &frames).expect("enough is captured");
     let mut stage = Stage::prepare(Box::new(end), lane, &rehearsal).expect("memory and a QP");
     let first = rehearsal.begin.rq_psn;
-    let gid = OWN.1[0].parse().expect("an address");
-    let own = Endpoint { qpn: Qpn::masked(OWN_QPN), psn: first, gid, super_frames: None };
+    let gid = LOCAL.1[0].parse().expect("an address");
+    let own = Endpoint { qpn: Qpn::masked(LOCAL_QPN), psn: first, gid, super_frames: None };
     stage.connect(lane, &rehearsal, &own, first).expect("a connection");
     let qpn = stage.endpoint.qpn.value();
-    let outcome = ask(qpn, stage.names(lane, &frames, 0)).expect("answers");
+    let outcome = replay(qpn, stage.names(lane, &frames, 0)).expect("an outcome");
     assert_eq!((outcome.fed, outcome.compared, outcome.differences), (200, 200, Vec::new()));
     let (bytes, differences) = stage.check(&rehearsal).expect("memory");
     assert!(bytes > 0 && differences.is_empty(), "{differences:?}");
 }
 
-/// Frames leave as ours whoever had sent them in the capture: what came over another router, too.
+/// Every request is sent with the addresses of the replay, also one that was captured with the MAC
+/// addresses of another router.
 #[test]
-fn requests_leave_with_our_addresses() {
+fn requests_leave_with_the_addresses_of_the_replay() {
     let mut frames = read("rxe/write_lat_v4.pcap.zst");
     let third = lanes(&frames).0[0].requests[2];
     let mut packet = frames[third].packet();
     (packet.ethernet.src, packet.ethernet.dst) = (MacAddr([6; 6]), MacAddr([8; 6]));
     frames[third].bytes = sealed_again(&packet);
     let lane = &lanes(&frames).0[0];
-    let ends = Ends { own: party(OWN, false, OWN_QPN), peer: party(PEER, false, 0x99) };
+    let ends = Ends { own: party(LOCAL, false, LOCAL_QPN), peer: party(PEER, false, 0x99) };
     let translation = Translation::new(lane, &frames, &ends, &Names::default());
     for &index in &lane.requests {
         let bytes = translation.request(&frames[index].bytes).expect("a request");
         let packet = Packet::parse(&bytes, &[]).expect("RoCEv2");
-        assert_eq!((packet.ethernet.src, packet.ethernet.dst), (OWN.0, PEER.0));
+        assert_eq!((packet.ethernet.src, packet.ethernet.dst), (LOCAL.0, PEER.0));
         assert!(packet.icrc_valid());
     }
 }
 
-/// Somebody prepares an endpoint by what `--needs --json` says, and nothing else: it answers as captured.
+/// An endpoint prepared only from the output of `--needs --json` responds as captured.
 #[test]
-fn what_is_needed_is_enough() {
+fn the_listed_needs_are_sufficient() {
     for file in [
         "rxe/ops_psn_wrap.pcap.zst",
         "rxe/read_lat_v4.pcap.zst",
@@ -536,14 +624,18 @@ fn what_is_needed_is_enough() {
         let frames = read(file);
         let lane = &lanes(&frames).0[0];
         let needs = serde_json::to_value(needs::Endpoint::of(lane, &frames)).expect("JSON");
-        assert_eq!(needs["changes"], Value::Array(Vec::new()), "{file}: nobody is told meanwhile");
+        assert_eq!(
+            needs["changes"],
+            Value::Array(Vec::new()),
+            "{file}: nothing changes during the exchange"
+        );
         let arena = Arena::new(16 << 20).expect("memory");
         let shape = ShmConfig { name: "needs".to_owned(), ..ShmConfig::default() };
         let (near, mut far) = shm_pair(&arena, shape).expect("ports");
         let pace = DevicePace { device: device(near), now: Rc::new(RefCell::new(Instant::ZERO)) };
         let end = FeroceEnd::paced(&pace.device, Box::new(pace.clone())).expect("an end");
         let (qpn, names) = prepare(end, &needs);
-        let ends = Ends { own: party(OWN, false, OWN_QPN), peer: party(PEER, false, qpn) };
+        let ends = Ends { own: party(LOCAL, false, LOCAL_QPN), peer: party(PEER, false, qpn) };
         let (port, pace, patience) = (&mut far, &mut pace.clone(), Duration::from_millis(1));
         let way = Way { port, pace, ends, psn: 0, patience };
         let outcome = play(lane, &frames, way, Responder::Ready(names));
@@ -561,7 +653,8 @@ fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value[field].as_array().unwrap_or_else(|| panic!("{field} of {value}"))
 }
 
-/// Gives `end` what is needed, receives in a region ahead of the others; its QP number, and how it names its memory. It stays.
+/// Prepares `end` with what `needs` lists; receives use an additional region 0. Returns its QP
+/// number and its keys and addresses. The end is leaked, so that it lives until the process exits.
 fn prepare(mut end: FeroceEnd, needs: &Value) -> (u32, Names) {
     const RECEIVES: u32 = 1 << 16;
     let word = |value: &Value, field: &str| u32::try_from(number(value, field)).expect("32 bits");
@@ -581,8 +674,8 @@ fn prepare(mut end: FeroceEnd, needs: &Value) -> (u32, Names) {
     let settings = Settings { min_rnr_timer, ..Plan::new().settings[RESPONDER] };
     let endpoint = end.prepare(Family::V4, &regions, 1, &settings).expect("memory and a QP");
     let first = Psn::new(word(needs, "first_psn"));
-    let gid = OWN.1[0].parse().expect("an address");
-    let own = Endpoint { qpn: Qpn::masked(OWN_QPN), psn: first, gid, super_frames: None };
+    let gid = LOCAL.1[0].parse().expect("an address");
+    let own = Endpoint { qpn: Qpn::masked(LOCAL_QPN), psn: first, gid, super_frames: None };
     let mtu = PathMtu::from_bytes(word(needs, "path_mtu")).expect("a path MTU");
     end.connect(&own, first, mtu, &settings).expect("a connection");
     let mut names = Names::default();

@@ -1,4 +1,4 @@
-//! The page of a check in a browser: the pictures are there, and nothing is complained of.
+//! The HTML page of a check in a browser: it shows the graphics, and the browser logs no error.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use feroce_conform::trace::Trace;
 
 #[test]
 #[ignore = "needs chromium; scripts/test.sh runs it"]
-fn a_browser_shows_the_page() {
+fn a_browser_shows_the_page_without_errors() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let capture = root.join("captures/rxe/ops_retry_exhaust.pcap.zst");
     let mut trace = Trace::open(&[capture]).expect("a capture");
@@ -31,7 +31,7 @@ fn a_browser_shows_the_page() {
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && !log.contains("CONSOLE"), "{log}");
     let shown = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(shown.matches("</svg>").count(), 2, "graph and ladder, whole");
+    assert_eq!(shown.matches("</svg>").count(), 2, "the graph and the ladder are complete");
     assert!(shown.contains("Why it failed"), "{shown}");
     fs::remove_dir_all(&folder).expect("removed");
 }

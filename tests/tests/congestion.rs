@@ -1,4 +1,5 @@
-//! Congestion control in virtual time: marks become CNPs, CNPs become rates, and packets keep to them.
+//! Congestion control in virtual time: marked packets cause CNPs, CNPs lower rates, and packets
+//! keep to the rates.
 
 use feroce_congestion::params::{CnpScope, CnpTiming};
 use feroce_congestion::{Pacer, Params, Rate, ReactionPoint};
@@ -16,7 +17,7 @@ use feroce_tests::wire::{Seen, WireFaults};
 use feroce_tests::{gid, manual_config};
 use feroce_wire::{Opcode, Packet, PathMtu, Psn, Qkey, Qpn, cnp};
 
-/// A line of 10 Gb/s, the paper's parameters, bursts of `burst` bytes.
+/// A link rate of 10 Gb/s, the parameters of the DCQCN paper, and bursts of `burst` bytes.
 fn congestion(control: Control, burst: u32) -> CongestionConfig {
     let mut params = Params::named("paper").expect("a set");
     params.reaction.max_rate = Rate::from_gbps(10);
@@ -41,7 +42,7 @@ fn is_cnp(seen: &Seen) -> bool {
     Packet::parse(&seen.bytes, &[]).expect("a frame").bth.opcode == Opcode::CNP
 }
 
-/// Frames with payload from end `from`: when, and how long.
+/// Times and lengths of the frames with payload from end `from`, without CNPs.
 fn data(frames: &[Seen], from: usize) -> Vec<(Instant, u64)> {
     let is_data = |seen: &&Seen| {
         let packet = Packet::parse(&seen.bytes, &[]).expect("a frame");
@@ -54,7 +55,7 @@ fn count(pair: &Pair, end: usize, counter: Counter) -> u64 {
     pair.rig.devices[end].counter(counter)
 }
 
-/// Keeps end 0's queue full of WRITEs of 64 KiB for `time`.
+/// Keeps the send queue of end 0 full of WRITEs of 64 KiB for `time`.
 fn stream(pair: &mut Pair, time: Duration) {
     let until = pair.rig.now + time;
     while pair.rig.now < until {
@@ -68,7 +69,7 @@ fn stream(pair: &mut Pair, time: Duration) {
 }
 
 #[test]
-fn marks_become_cnps_as_a_connectx_sends_them() {
+fn a_marked_packet_causes_a_cnp_in_the_form_of_a_connectx() {
     let mut pair = Pair::new(&setup(congestion(Control::DCQCN, 64 << 10)));
     mark_everything(&mut pair);
     pair.post(1, SendOp::Write(pair.remote(0)), 1000);
@@ -82,12 +83,12 @@ fn marks_become_cnps_as_a_connectx_sends_them() {
     assert_eq!((packet.ip.traffic_class(), packet.ip.hop_limit()), (0xc2, 64));
     assert_eq!((packet.udp.src_port, packet.bth.psn.value(), packet.bth.mig_req), (0, 0, false));
     assert_eq!(packet.payload.first, [0; 16]);
-    // Ahead of the acknowledgement.
+    // The CNP is sent before the acknowledgement.
     let back: Vec<_> = frames.iter().filter(|seen| seen.from == 1).map(is_cnp).collect();
     assert_eq!(back, [true, false]);
     let expected = [Counter::RxWriteRequests, Counter::NpEcnMarkedRocePackets, Counter::NpCnpSent];
     assert_eq!(pair.counters(1), expected.map(|counter| (counter, 1)));
-    // The acknowledgement was marked, too: nobody is told of that.
+    // The acknowledgement was marked too, which causes no CNP.
     assert_eq!(
         pair.counters(0),
         [(Counter::NpEcnMarkedRocePackets, 1), (Counter::RpCnpHandled, 1)]
@@ -96,7 +97,7 @@ fn marks_become_cnps_as_a_connectx_sends_them() {
 }
 
 #[test]
-fn without_congestion_control_nothing_is_marked_sent_or_heeded() {
+fn without_congestion_control_packets_are_not_ect_and_cnps_are_ignored() {
     let mut pair = Pair::new(&setup(congestion(Control::Off, 64 << 10)));
     mark_everything(&mut pair);
     pair.post(1, SendOp::Write(pair.remote(0)), 1000);
@@ -108,7 +109,7 @@ fn without_congestion_control_nothing_is_marked_sent_or_heeded() {
     assert_eq!(pair.counters(1), [(Counter::RxWriteRequests, 1)]);
 }
 
-/// Puts a CNP for end 0 on the wire, as `change` makes it.
+/// Puts a CNP for end 0, altered by `change`, on the wire.
 fn inject_cnp(pair: &mut Pair, change: impl FnOnce(&mut Crafted<'_>)) {
     let mut crafted = Crafted::new(Opcode::CNP, 0, &[0; 16]);
     (crafted.bth.becn, crafted.bth.ack_req, crafted.bth.mig_req) = (true, false, false);
@@ -117,7 +118,7 @@ fn inject_cnp(pair: &mut Pair, change: impl FnOnce(&mut Crafted<'_>)) {
 }
 
 #[test]
-fn cnps_that_are_none_are_counted_and_no_more() {
+fn invalid_cnps_are_only_counted() {
     let mut pair = Pair::new(&setup(congestion(Control::DCQCN, 64 << 10)));
     let mut expected = (0, 0, 0);
     let mut check =
@@ -133,26 +134,26 @@ fn cnps_that_are_none_are_counted_and_no_more() {
     check(&mut pair, &|cnp| cnp.bth.becn = false, 0, 1, 0);
     check(&mut pair, &|cnp| cnp.payload = &[0; 12], 0, 1, 0);
     check(&mut pair, &|cnp| cnp.payload = &[], 0, 1, 0);
-    check(&mut pair, &|cnp| cnp.source = [10, 0, 0, 9].into(), 0, 1, 0); // To another address.
+    check(&mut pair, &|cnp| cnp.source = [10, 0, 0, 9].into(), 0, 1, 0); // Sent to another address.
     check(&mut pair, &|cnp| cnp.dest_qp = Some(Qpn::masked(0x15)), 0, 0, 1);
-    // From a stranger.
+    // From an address that is not the peer.
     let mut stranger = Crafted::new(Opcode::CNP, 0, &[0; 16]);
     (stranger.bth.becn, stranger.source) = (true, [10, 0, 0, 9].into());
     pair.inject(&stranger);
     pair.run(10);
     assert_eq!(count(&pair, 1, Counter::RpCnpIgnored), 1);
     assert_eq!(count(&pair, 1, Counter::RpCnpHandled), 0);
-    // Other peers' fixed rates heed none.
+    // A fixed rate ignores CNPs.
     let mut pair = Pair::new(&setup(congestion(Control::Fixed(Rate::from_gbps(1)), 64 << 10)));
     inject_cnp(&mut pair, |_| {});
     pair.run(10);
     assert_eq!(pair.counters(0), [(Counter::RpCnpIgnored, 1)]);
 }
 
-/// The rate that a reaction point gives which hears the same CNPs, and is told of the same bytes, is the rate at which
-/// packets went: over any time, by no more than what may go at once.
+/// A reaction point that gets the same CNPs and the same sent bytes computes the rate at which
+/// packets were sent. Over any interval the difference is at most the burst size and one packet.
 #[test]
-fn a_marked_stream_slows_down_and_recovers_as_the_reaction_point_says() {
+fn a_marked_stream_follows_the_rate_of_a_reaction_point() {
     let config = congestion(Control::DCQCN, 4096);
     let mut pair = Pair::new(&setup(config));
     stream(&mut pair, Duration::from_millis(1));
@@ -168,14 +169,14 @@ fn a_marked_stream_slows_down_and_recovers_as_the_reaction_point_says() {
     events.extend(frames.iter().filter(|seen| is_cnp(seen)).map(|seen| (seen.at + delay, None)));
     events.sort_by_key(|(at, bytes)| (*at, bytes.is_some()));
     let cnps = events.iter().filter(|(_, bytes)| bytes.is_none()).count();
-    // One in 50 us at most; at the lowest rates, packets are fewer.
+    // At most one CNP in 50 us; at the lowest rates, packets are less frequent than that.
     assert!((10..=41).contains(&cnps), "{cnps} CNPs in 2 ms");
 
     let mut point = ReactionPoint::new(&config.params, Rate::from_gbps(10), Instant::ZERO);
     let (mut now, mut owed, mut slowest) = (Instant::ZERO, 0i128, u64::MAX);
     let mut worst = 0;
     for (at, event) in events {
-        // Bits * 10^9 that the model lets go up to `at`, its rate changing on the way.
+        // `owed`: bits * 10^9 that the model allows up to `at`, while its rate changes.
         while now < at {
             let next = point.next_event().min(at);
             let nanos = next.saturating_since(now).as_nanos();
@@ -193,16 +194,16 @@ fn a_marked_stream_slows_down_and_recovers_as_the_reaction_point_says() {
         slowest = slowest.min(point.rate().as_bps());
         worst = worst.max(owed.abs() / 8_000_000_000);
     }
-    assert!(worst <= 4096 + 1200, "{worst} bytes off at most");
+    assert!(worst <= 4096 + 1200, "{worst} bytes of difference");
     assert!(slowest < 200_000_000, "{slowest}");
     assert!(point.rate() > Rate::from_gbps(5), "recovered to {}", point.rate());
     assert!(point.alpha().of_u64(1000) < 600, "{:?}", point.alpha());
 }
 
-/// Nothing is quicker than the bucket and its refill allow, at a rate that does not change; nor slower.
+/// At a fixed rate, packets are neither earlier nor later than the token bucket allows.
 #[test]
-fn a_fixed_rate_is_kept_to_the_byte_by_every_service() {
-    let rate = Rate::from_mbps(800); // 100 bytes in a microsecond.
+fn every_service_keeps_to_a_fixed_rate() {
+    let rate = Rate::from_mbps(800); // 100 bytes per microsecond.
     for service in [Service::Rc, Service::Uc] {
         let burst = 8192;
         let setup = PairSetup { service, ..setup(congestion(Control::Fixed(rate), burst)) };
@@ -215,7 +216,7 @@ fn a_fixed_rate_is_kept_to_the_byte_by_every_service() {
 fn check_pace(sent: &[(Instant, u64)], rate: Rate, burst: u64, time: Duration) {
     let mut pacer = Pacer::new(u32::try_from(burst).unwrap(), sent[0].0);
     for &(at, bytes) in sent {
-        assert!(pacer.available(rate, at) >= bytes, "{at:?}: {bytes} bytes are too early");
+        assert!(pacer.available(rate, at) >= bytes, "{at:?}: {bytes} bytes were sent too early");
         pacer.spend(bytes, rate, at);
     }
     let total: u64 = sent.iter().map(|(_, bytes)| bytes).sum();
@@ -224,7 +225,7 @@ fn check_pace(sent: &[(Instant, u64)], rate: Rate, burst: u64, time: Duration) {
 }
 
 #[test]
-fn answers_to_reads_keep_to_the_rate_of_who_answers() {
+fn read_responses_keep_to_the_rate_of_the_responder() {
     let rate = Rate::from_mbps(800);
     let mut pair = Pair::new(&setup(congestion(Control::Fixed(rate), 4096)));
     for wr_id in 0..4 {
@@ -238,7 +239,7 @@ fn answers_to_reads_keep_to_the_rate_of_who_answers() {
 }
 
 #[test]
-fn what_is_sent_again_keeps_to_the_rate_too() {
+fn retransmissions_keep_to_the_rate() {
     let rate = Rate::from_mbps(800);
     let mut pair = Pair::new(&setup(congestion(Control::Fixed(rate), 4096)));
     pair.rig.wire.set_faults(WireFaults { loss: 50_000, ..WireFaults::default() }, 7);
@@ -252,10 +253,10 @@ fn what_is_sent_again_keeps_to_the_rate_too() {
     }
 }
 
-/// Two hundred packets a second need an acknowledgement each: sixteen of them take longer than the timeout. So do fewer
-/// at higher rates, if the timeout is short.
+/// At 200 packets per second, each packet must request an acknowledgement, because sixteen packets
+/// take longer than the timeout. The same holds for higher rates with short timeouts.
 #[test]
-fn at_low_rates_no_timeout_runs_out() {
+fn low_rates_cause_no_timeout() {
     // A packet takes 4.4 ms, 4.4 us and 87 us; the timeouts are 8.4 ms and 8 us to 262 us.
     for (mbps, timeout) in [(2, 11), (2000, 1), (2000, 3), (100, 1), (100, 4), (100, 6)] {
         let control = Control::Fixed(Rate::from_mbps(mbps));
@@ -269,9 +270,10 @@ fn at_low_rates_no_timeout_runs_out() {
     }
 }
 
-/// Nobody else would slow down when a switch marks: without ECT, it drops instead.
+/// Only DCQCN reacts to CNPs, so only DCQCN sends ECT packets. A congested switch drops packets
+/// without ECT instead of marking them.
 #[test]
-fn only_senders_that_need_cnps_are_ecn_capable() {
+fn only_senders_that_react_to_cnps_are_ecn_capable() {
     let slow = Control::Fixed(Rate::from_gbps(1));
     for (control, expected) in
         [(Control::DCQCN, 2), (slow, 0), (Control::TIMELY, 0), (Control::SWIFT, 0)]
@@ -281,17 +283,18 @@ fn only_senders_that_need_cnps_are_ecn_capable() {
         pair.run(20);
         let sent = pair.frames();
         assert!(!sent.is_empty() && sent.iter().all(|seen| seen.bytes[15] & 3 == expected));
-        // That of others is marked and answered whatever goes here.
+        // Marked packets of the peer cause CNPs with every control.
         inject_marked_write(&mut pair);
         pair.run(20);
         assert_eq!(count(&pair, 1, Counter::NpCnpSent), 1, "{control}");
     }
 }
 
-/// With the setting `ecn`, datagrams say so as connections do, whatever decides over rates; what the program chose stays,
-/// and nobody would hear of a group's marks.
+/// With the setting `ecn`, unicast datagrams are ECT(0) with every control. ECN bits that the
+/// program has set stay. Datagrams to a group stay unmarked, because marks of a group cause no
+/// CNPs.
 #[test]
-fn datagrams_say_so_where_configured() {
+fn the_setting_ecn_makes_datagrams_ecn_capable() {
     let group: feroce_engine::net::Gid = "239.77.0.1".parse().expect("a group");
     let rows = [
         (Control::Off, gid(1), 0x68, 0x6a),
@@ -316,32 +319,32 @@ fn datagrams_say_so_where_configured() {
     }
 }
 
-/// A port whose ring is full takes no CNP: it goes when there is room.
+/// A CNP that finds the transmit ring full is sent when there is room.
 #[test]
-fn a_cnp_waits_for_room() {
+fn a_cnp_waits_for_room_in_the_port() {
     if RigPorts::are_the_kernels() {
-        return; // The kernel always takes frames.
+        return; // A port of the kernel is never full.
     }
     let mut setup =
         PairSetup { service: Service::Uc, ..setup(congestion(Control::DCQCN, 4 << 20)) };
     setup.config.window = 4096;
     let mut pair = Pair::new(&setup);
-    // Step by step: who cannot send has no later time to wait for.
-    let stand = |pair: &mut Pair| {
+    // Advance step by step: a device that cannot send has no deadline.
+    let advance = |pair: &mut Pair| {
         for _ in 0..100 {
             pair.rig.settle();
             pair.rig.now += Duration::from_micros(1);
         }
     };
     pair.rig.wire.set_stalled([false, true]);
-    let packets = 1100; // More than the ring holds; nobody acknowledges them.
+    let packets = 1100; // More than the ring holds. UC needs no acknowledgements.
     post_back(&mut pair, 9, packets * 1024);
-    stand(&mut pair);
-    assert_eq!(pair.done(1), [], "the ring has not all of it");
+    advance(&mut pair);
+    assert_eq!(pair.done(1), [], "the ring cannot hold the whole message");
 
     mark_everything(&mut pair);
     pair.post(1, SendOp::Write(pair.remote(0)), 1000);
-    stand(&mut pair);
+    advance(&mut pair);
     let counters = [Counter::NpEcnMarkedRocePackets, Counter::NpCnpSent];
     assert_eq!(counters.map(|counter| count(&pair, 1, counter)), [1, 0]);
 
@@ -355,22 +358,23 @@ fn a_cnp_waits_for_room() {
     assert_eq!(count(&pair, 0, Counter::RpCnpHandled), 1);
 }
 
-/// A marked WRITE for end 1.
+/// Puts a WRITE marked CE for end 1 on the wire.
 fn inject_marked_write(pair: &mut Pair) {
     let psn = feroce_tests::pair::FIRST_PSN[0] + 1;
     let remote = pair.remote(0);
     let crafted = Crafted::new(Opcode::RC_WRITE_ONLY, psn, &[7; 8]).reth(remote, 8);
     let mut bytes = crafted.frame(pair.qps[1].qpn());
-    bytes[15] |= 2; // ECT(0), and what that does to the header's checksum.
+    bytes[15] |= 2; // ECT(0), which changes the header checksum.
     let checksum = u16::from_be_bytes([bytes[24], bytes[25]]).checked_sub(2).expect("no borrow");
     bytes[24..26].copy_from_slice(&checksum.to_be_bytes());
     feroce_wire::mark_ce(&mut bytes);
     pair.inject_bytes(&bytes);
 }
 
-/// A QP that waits keeps neither others nor acknowledgements back, nor the core busy.
+/// A QP that waits for its rate delays neither other QPs nor acknowledgements, and does not keep
+/// the core busy.
 #[test]
-fn a_qp_that_waits_is_in_nobodys_way() {
+fn a_qp_that_waits_for_its_rate_delays_nothing_else() {
     let mut pair = Pair::new(&setup(congestion(Control::Fixed(Rate::from_mbps(1)), 2000)));
     pair.post(1, SendOp::Write(pair.remote(0)), 10 << 10);
     pair.run(100);
@@ -393,7 +397,7 @@ fn post_back(pair: &mut Pair, wr_id: u64, len: u32) {
     pair.qps[1].post_send(&request).expect("room");
 }
 
-/// A bind sends nothing.
+/// A window bind sends no packet.
 #[test]
 fn a_request_without_packets_does_not_wait_for_the_rate() {
     let mut pair = Pair::new(&setup(congestion(Control::Fixed(Rate::from_mbps(1)), 1500)));
@@ -412,9 +416,10 @@ fn a_request_without_packets_does_not_wait_for_the_rate() {
     assert_eq!(pair.done(0), [(3, Status::Success)]);
 }
 
-/// TIMELY slows down the requests of end 1, whose acknowledgements are late, and not what it answers.
+/// TIMELY slows down the requests of end 1, because their acknowledgements are late, but not the
+/// READ responses of end 1.
 #[test]
-fn answers_to_reads_do_not_wait_for_requests_that_delays_slow_down() {
+fn read_responses_do_not_wait_for_requests_slowed_by_timely() {
     let mut pair = Pair::new(&setup(congestion(Control::TIMELY, 4096)));
     pair.rig.wire.set_delay(Duration::from_millis(1));
     for wr_id in 0..60 {
@@ -426,7 +431,7 @@ fn answers_to_reads_do_not_wait_for_requests_that_delays_slow_down() {
     pair.run(2_000);
     let requests = data(&pair.frames(), 1).len();
     pair.post(1, SendOp::Read(pair.remote(0)), 1 << 20);
-    pair.run(3_000); // 1 ms to ask, 0.9 ms at 10 Gb/s, 1 ms back.
+    pair.run(3_000); // 1 ms for the request, 0.9 ms for the data at 10 Gb/s, 1 ms for the way back.
     let both = data(&pair.frames(), 1);
     assert!(requests < 300, "{requests} packets of requests in 2 ms");
     assert!(both.len() >= 1024, "{} packets", both.len());
@@ -461,14 +466,15 @@ fn cnp_intervals_by_scope_and_timing() {
     }
 }
 
-/// Three connections, two of them between the same addresses: which of them tell their senders of a mark.
+/// Three connections, two of them between the same addresses, get a marked packet each. The rows
+/// say which of them send a CNP.
 #[test]
-fn connections_share_what_the_scope_says() {
+fn connections_share_the_cnp_interval_of_their_scope() {
     let rows = [
         (CnpTiming::Gap, CnpScope::Qp, [1, 1, 1]),
         (CnpTiming::Gap, CnpScope::IpPair, [1, 0, 1]),
         (CnpTiming::Gap, CnpScope::Port, [1, 0, 0]),
-        // At the end of the window, the last that was marked is told.
+        // At the end of the window, a CNP is sent for the last marked packet.
         (CnpTiming::Window, CnpScope::Qp, [1, 1, 1]),
         (CnpTiming::Window, CnpScope::IpPair, [1, 1, 1]),
         (CnpTiming::Window, CnpScope::Port, [1, 0, 1]),
@@ -492,16 +498,16 @@ fn connections_share_what_the_scope_says() {
         pair.run(200);
         assert_eq!(pair.done(0).len(), 3);
         let frames = pair.frames();
-        let told = [&pair.qps[0], &more[0][0], &more[1][0]].map(|qp| {
+        let cnps = [&pair.qps[0], &more[0][0], &more[1][0]].map(|qp| {
             let to = |seen: &&Seen| {
                 let packet = Packet::parse(&seen.bytes, &[]).expect("a frame");
                 packet.bth.opcode == Opcode::CNP && packet.bth.dest_qp == qp.qpn()
             };
             frames.iter().filter(to).count()
         });
-        assert_eq!(told, expected, "{timing:?} {scope:?}");
+        assert_eq!(cnps, expected, "{timing:?} {scope:?}");
         let handled = count(&pair, 0, Counter::RpCnpHandled);
-        assert_eq!(handled, told.iter().sum::<usize>() as u64);
+        assert_eq!(handled, cnps.iter().sum::<usize>() as u64);
     }
 }
 
@@ -517,9 +523,10 @@ fn connect_more(pair: &Pair, index: u32) -> [QueuePair; 2] {
     qps
 }
 
-/// A UD QP has one rate for all; marks of datagrams that it takes are answered to their senders, and of no others.
+/// A UD QP has one rate for all destinations. A marked datagram causes a CNP to its sender only if
+/// it is accepted and was not sent to a group.
 #[test]
-fn datagrams_slow_down_and_groups_hear_nothing() {
+fn marked_datagrams_cause_cnps_except_to_groups() {
     let mut config = manual_config(1);
     config.congestion = congestion(Control::DCQCN, 4096);
     let mut net = Datagrams::with(&config);
@@ -527,30 +534,30 @@ fn datagrams_slow_down_and_groups_hear_nothing() {
     net.rig.wire.set_faults(WireFaults { mark: 1_000_000, ..WireFaults::default() }, 1);
     let ah = net.ah(0, gid(1), 0);
     let group: feroce_engine::net::Gid = "239.77.0.1".parse().expect("a group");
-    // ECT by the program's own choice.
+    // The program sets ECT itself.
     let path = Path { traffic_class: 2, ..Path::new(group, 0) };
     let to_group = net.pds[0].create_ah(&path).expect("a path");
     b.qp.attach_multicast(group).expect("a group");
     b.receive(4);
-    let told = |net: &Datagrams| {
+    let cnps = |net: &Datagrams| {
         [0, 1].map(|end| match end {
             0 => net.count(0, Counter::RpCnpHandled),
             _ => net.count(1, Counter::NpCnpSent),
         })
     };
-    let stranger = Qkey(1);
-    a.send_with_key(SendOp::Send, b"wrong", &ah, b.qp.qpn(), stranger).unwrap();
+    let wrong_key = Qkey(1);
+    a.send_with_key(SendOp::Send, b"wrong", &ah, b.qp.qpn(), wrong_key).unwrap();
     a.send(SendOp::Send, b"all", &to_group, Qpn::MULTICAST).unwrap();
     a.send(SendOp::Send, b"one", &to_group, b.qp.qpn()).unwrap();
     net.run();
     assert_eq!(net.count(1, Counter::QkeyViolations), 1);
-    assert_eq!((b.done().len(), told(&net)), (2, [0, 0]));
+    assert_eq!((b.done().len(), cnps(&net)), (2, [0, 0]));
     assert!(net.count(1, Counter::NpEcnMarkedRocePackets) >= 2);
 
     a.send(SendOp::Send, b"one", &ah, b.qp.qpn()).unwrap();
     net.run();
-    assert_eq!((b.done().len(), told(&net)), (1, [1, 1]));
-    // Half of 10 Gb/s: 4096 bytes at once, then 6.7 us for each.
+    assert_eq!((b.done().len(), cnps(&net)), (1, [1, 1]));
+    // Half of 10 Gb/s: 4096 bytes at once, then one datagram every 6.7 us.
     let frames_before = net.frames().len();
     assert!(frames_before > 0);
     net.rig.wire.set_faults(WireFaults::default(), 1);
@@ -567,9 +574,10 @@ fn datagrams_slow_down_and_groups_hear_nothing() {
     }
 }
 
-/// Control calls go by the time of the caller: the same is done whenever a program is run.
+/// A device driven by its caller uses the time of the last turn in control calls, so that every run
+/// of a program is the same.
 #[test]
-fn a_device_that_is_turned_by_hand_has_the_time_of_the_last_turn() {
+fn the_clock_of_a_manually_driven_device_is_that_of_its_last_turn() {
     let pair = Pair::new(&setup(congestion(Control::DCQCN, 4096)));
     let device = &pair.rig.devices[0];
     for nanos in [1 << 50, (1 << 50) + 7] {
@@ -579,9 +587,9 @@ fn a_device_that_is_turned_by_hand_has_the_time_of_the_last_turn() {
     }
 }
 
-/// Delay-based control: a queue that grows with what is outstanding, a link of 1 Gb/s, slows TIMELY and Swift down.
+/// A longer round trip slows down TIMELY and Swift, which control the rate by delay.
 #[test]
-fn a_delay_slows_down_who_goes_by_delays() {
+fn a_longer_delay_slows_down_timely_and_swift() {
     for control in [Control::TIMELY, Control::SWIFT] {
         let mut config = congestion(control, 4096);
         config.params.swift.packet = 1024;

@@ -1,4 +1,4 @@
-//! Completion queues in virtual time: stamps, moderation, and a new size while they are in use.
+//! Completion queues in virtual time: timestamps, moderation, and resizing while in use.
 
 use std::os::fd::AsFd;
 
@@ -14,9 +14,10 @@ fn readable(pair: &Pair) -> bool {
     nix::poll::poll(&mut polled, nix::poll::PollTimeout::ZERO).unwrap() == 1
 }
 
-/// A completion says when it happened: at the turn that took the acknowledgement, 2 us after the posting.
+/// The timestamp of a completion is the time of the turn that received the acknowledgement, 2 us
+/// after posting.
 #[test]
-fn completions_are_stamped_with_the_turns_time() {
+fn completions_carry_the_time_of_their_turn() {
     let mut pair = Pair::default();
     pair.post(1, SendOp::Write(pair.remote(0)), 4);
     pair.run(1000);
@@ -26,15 +27,16 @@ fn completions_are_stamped_with_the_turns_time() {
     assert_eq!(at, [2_000, 1_002_000].map(Instant::from_nanos));
 }
 
-/// The core wakes for what it held back.
+/// A moderated notification comes when its time or its count is reached. The core wakes for the
+/// time.
 #[test]
-fn notifications_are_held_back_for_a_time() {
+fn moderation_delays_notifications() {
     let mut pair = Pair::default();
     pair.cqs[0].moderate(3, Duration::from_micros(50));
     pair.cqs[0].request_notify(Notify::Any);
     pair.post(1, SendOp::Write(pair.remote(0)), 4);
     pair.run(51);
-    assert!(!readable(&pair), "the completion came at 2 us");
+    assert!(!readable(&pair), "the completion arrived at 2 us and is held back");
     assert_eq!(pair.rig.next_event(), Some(Instant::from_nanos(52_000)));
     pair.run(1);
     assert!(readable(&pair));
@@ -44,11 +46,11 @@ fn notifications_are_held_back_for_a_time() {
         pair.post(wr_id, SendOp::Write(pair.remote(0)), 4);
         pair.run(5);
     }
-    assert!(readable(&pair), "three have come");
+    assert!(readable(&pair), "three completions have arrived");
 }
 
 #[test]
-fn a_queue_grows_while_it_is_used() {
+fn a_cq_is_resized_while_in_use() {
     let setup = feroce_tests::pair::PairSetup { cq_depth: 4, ..Default::default() };
     let mut pair = Pair::new(&setup);
     let mut seen = Vec::new();
@@ -58,11 +60,11 @@ fn a_queue_grows_while_it_is_used() {
         }
         pair.cqs[0].resize(8 + u32::try_from(round).unwrap() * 5).unwrap();
         pair.run(10);
-        // Five of eight are taken, so that the queue fills.
+        // Five of eight completions are polled, so that the queue fills.
         seen.extend((0..5).filter_map(|_| pair.cqs[0].poll_one()).map(|done| done.wr_id));
     }
     let refused = pair.cqs[0].resize(59);
-    assert!(matches!(refused, Err(DeviceError::Busy(_))), "sixty are in it");
+    assert!(matches!(refused, Err(DeviceError::Busy(_))), "the queue holds 60 completions");
     pair.cqs[0].resize(60).unwrap();
     assert_eq!(pair.cqs[0].depth(), 60);
     let rest = pair.done(0);

@@ -1,4 +1,5 @@
-//! The fuzz entries without a fuzzer: a connected QP on seeded bytes, and the check on the inputs that are kept.
+//! The fuzz targets without a fuzzer: a connected QP receives seeded random bytes, and `check`
+//! reads the stored inputs.
 
 use std::fs;
 use std::panic::catch_unwind;
@@ -13,11 +14,11 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 #[global_allocator]
 static ALLOCATOR: CountingAlloc = CountingAlloc;
 
-/// Bytes that the check may hold at a time for an input that is taken as it is, whatever that unpacks to: 16 MiB
-/// are what is kept of flows, at most, and zstd's windows. Less than the bombs unpack to.
-const ROOM: i64 = 24 << 20;
+/// Limit of the heap in bytes that the check may use for one input, however much that unpacks to.
+/// At most 16 MiB are kept of flows; the rest is for the windows of zstd. The bombs unpack to more.
+const HEAP_LIMIT: i64 = 24 << 20;
 
-/// Inputs in an ordinary run.
+/// Inputs per run without `FEROCE_SEED`.
 const INPUTS: u64 = 2000;
 
 #[test]
@@ -42,7 +43,7 @@ fn no_bytes_break_a_connected_qp() {
     }
 }
 
-/// The inputs for the check in a folder of the fuzzer's crate.
+/// The inputs in a folder of the fuzz crate.
 fn inputs(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/fuzz").join(folder);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
@@ -52,20 +53,22 @@ fn inputs(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Those that a fuzzer has found to reach something of their own, and those that ever broke it.
+/// The stored inputs are seeds, each of which reaches code that no other input reaches, and inputs
+/// that once broke the check.
 #[test]
-fn no_kept_input_breaks_the_check() {
-    let mut most = (0, PathBuf::new());
+fn no_stored_input_breaks_the_check() {
+    let mut largest = (0, PathBuf::new());
     for file in [inputs("seeds/check"), inputs("regressions/check")].concat() {
         let bytes = fs::read(&file).expect("an input");
         let (fed, peak) = heap_peak_of(|| catch_unwind(|| feed(&bytes)));
         assert!(fed.is_ok(), "cargo fuzz run check {}", file.display());
-        most = most.max((peak, file));
+        largest = largest.max((peak, file));
     }
-    assert!(most.0 < ROOM, "{}: {} bytes at a time", most.1.display(), most.0);
+    assert!(largest.0 < HEAP_LIMIT, "{}: {} bytes of heap", largest.1.display(), largest.0);
 }
 
-/// A pcap without frames, and `blocks` times 128 KiB of zeros behind it: 8192 records of no bytes each. In zstd a block is four bytes.
+/// A pcap header followed by `blocks` times 128 KiB of zeros, compressed with zstd. Each block is
+/// 8192 records of length 0 and takes four bytes of zstd.
 fn bomb(blocks: usize) -> Vec<u8> {
     const RLE: u32 = 1;
     let block = |is_last: bool, kind: u32, size: u32| {
@@ -83,9 +86,10 @@ fn bomb(blocks: usize) -> Vec<u8> {
     bytes
 }
 
-/// Little that unpacks to much: as much is looked at as is said, in as little room as anything else.
+/// A small input that unpacks to a large one is read up to the given limit, with as little heap as
+/// any other input.
 #[test]
-fn what_unpacks_to_much_ends_where_it_is_to() {
+fn a_decompression_bomb_is_read_up_to_the_limit() {
     let packed = bomb(16);
     let frames = |most| {
         let source = Box::new(std::io::Cursor::new(packed.clone()));
@@ -96,36 +100,41 @@ fn what_unpacks_to_much_ends_where_it_is_to() {
     assert_eq!(frames(u64::MAX), (16 * 8192, true));
     assert_eq!(frames(24 + 16 * 100), (100, true));
     assert_eq!(frames(24 + 16 * 100 + 8), (100, false), "cut off in the middle of a record");
-    // A GiB, in 32 KiB.
+    // 1 GiB, compressed to 32 KiB.
     let input = [&Head::default().to_bytes()[..], &bomb(8192)].concat();
-    assert!(MAX_UNPACKED > ROOM.unsigned_abs(), "what is looked at is not held");
+    assert!(MAX_UNPACKED > HEAP_LIMIT.unsigned_abs(), "the check may read more than it may hold");
     let (_, peak) = heap_peak_of(|| feed(&input));
-    assert!(peak < ROOM, "{peak} bytes at a time");
+    assert!(peak < HEAP_LIMIT, "{peak} bytes of heap");
 }
 
-/// What the fuzzer makes of captures packet by packet, without its choice of what is worth to go on with: whole captures, within the
-/// room that there is, which the check survives.
+/// The mutator of the fuzz target changes captures packet by packet. Each result must be a whole
+/// capture within the size limit, and must not break the check.
 #[test]
-fn no_change_to_a_capture_breaks_the_check() {
-    const MOST: usize = 8192;
+fn no_mutated_capture_breaks_the_check() {
+    const MAX_UNPACKED: usize = 8192;
     let round: u32 = std::env::var("FEROCE_SEED")
         .map_or(0, |seed| seed.parse().expect("FEROCE_SEED is a number"));
     let mut changed = 0;
     for (place, file) in (0..).zip(inputs("seeds/check")) {
         let mut data = fs::read(&file).expect("an input");
-        data.truncate(MOST);
+        data.truncate(MAX_UNPACKED);
         let (before, size) = (data.clone(), data.len());
-        data.resize(MOST, 0);
+        data.resize(MAX_UNPACKED, 0);
         let seed = round.wrapping_mul(0x1_0001).wrapping_add(place);
-        let Some(len) = mutate(&mut data, size, MOST, seed) else { continue };
+        let Some(len) = mutate(&mut data, size, MAX_UNPACKED, seed) else { continue };
         data.truncate(len);
-        assert_eq!(data[..Head::LEN + 24], before[..Head::LEN + 24], "the heads stay");
+        assert_eq!(
+            data[..Head::LEN + 24],
+            before[..Head::LEN + 24],
+            "the headers of the input and of the pcap are unchanged"
+        );
         changed += u32::from(data != before);
         data[0] |= SEALED;
         let fed = catch_unwind(|| feed(&data));
         assert!(
             fed.is_ok(),
-            "replay: FEROCE_SEED={round} cargo test -p feroce-tests --test fuzz_smoke no_change; seed {seed} of {}",
+            "replay: FEROCE_SEED={round} cargo test -p feroce-tests --test fuzz_smoke no_mutated; \
+             seed {seed} of {}",
             file.display()
         );
     }

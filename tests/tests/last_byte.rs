@@ -1,7 +1,8 @@
-//! Programs spin on the last byte of a WRITE: when it has arrived, all before it must be there.
+//! Programs spin on the last byte of a WRITE: when this byte is visible, all bytes before it must be
+//! visible.
 //!
-//! One thread turns the devices, another spins. The other properties of the memory door are tested where it
-//! is; this one shows only between two processors.
+//! One thread runs the devices, another spins. This property of the MR access check shows only
+//! between two processors; the other properties are tested in `engine/src/memory/access.rs`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,28 +13,29 @@ use feroce_tests::drain;
 use feroce_tests::pair::{Pair, PairSetup};
 use feroce_wire::PathMtu;
 
-/// WRITEs of each length.
+/// Number of WRITEs of each length.
 const ROUNDS: usize = 1000;
 
-/// Shorter than a word, around the lengths that are stored word by word, a packet, more than one.
+/// Lengths in bytes: around those that are stored word by word, one packet, more than one packet.
 const LENGTHS: [usize; 7] = [9, 33, 64, 200, 4093, 4096, 10_000];
 
-/// Where the bytes go: not aligned for the lengths that are odd.
+/// Offset of the data in the buffer, a multiple of 8 bytes. Data of odd length ends unaligned.
 const OFFSET: usize = 8;
 
-/// The value of every byte of round `round`: another than that of the round before.
+/// The value of every byte of round `round`. Consecutive rounds have different values.
 fn value(round: usize) -> u8 {
     u8::try_from(round % 255).expect("below 255") + 1
 }
 
-/// Waits for the last byte of each round; fails if a byte before it is still of the round before.
+/// Waits for the last byte of each round. Fails if a byte before it is still that of the previous
+/// round.
 fn watch(buffer: &Buffer, len: usize, watched: &AtomicUsize) -> Result<(), String> {
     let mut bytes = vec![0; len - 1];
     for round in 0..ROUNDS {
         let mut spins = 0_u32;
         while buffer.load_byte(OFFSET + len - 1) != value(round) {
             spins += 1;
-            // With fewer processors than threads, the one that writes must get its turn.
+            // With fewer processors than threads, the writing thread needs time to run.
             if spins.is_multiple_of(1 << 14) {
                 std::thread::yield_now()
             } else {
@@ -45,7 +47,7 @@ fn watch(buffer: &Buffer, len: usize, watched: &AtomicUsize) -> Result<(), Strin
         if let Some(at) = bytes.iter().position(|&byte| byte != value(round)) {
             watched.store(ROUNDS, Ordering::Release);
             return Err(format!(
-                "round {round}: the last of {len} bytes is there, byte {at} is not"
+                "round {round}: the last of {len} bytes is visible, byte {at} is not"
             ));
         }
     }

@@ -1,4 +1,5 @@
-//! Traffic between QPs of one device: no link returns such frames, so the device does.
+//! Traffic between QPs of one device. No link returns a frame to its sender, so the device loops
+//! such frames back itself.
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
@@ -15,14 +16,14 @@ use feroce_tests::datagram::DatagramQp;
 use feroce_tests::{addresses, drain, gid, gid_v6, manual_config};
 use feroce_wire::Psn;
 
-/// A device whose frames go nowhere: what arrives was looped.
-struct Alone {
+/// A device without a peer: every frame that arrives was looped back.
+struct LoneDevice {
     device: Device,
     far: Vec<Box<dyn Port>>,
     now: Instant,
 }
 
-impl Alone {
+impl LoneDevice {
     fn new(cores: usize) -> Self {
         let arena = Arena::new(64 << 20).unwrap();
         let (mut near, mut far) = (Vec::<Box<dyn Port>>::new(), Vec::<Box<dyn Port>>::new());
@@ -37,7 +38,7 @@ impl Alone {
         Self { device, far, now: Instant::ZERO }
     }
 
-    /// Turns until nothing is left to do for 100 ms.
+    /// Runs the device until 100 ms have passed, and checks that no frame was sent to the link.
     fn run(&mut self) {
         let end = self.now + Duration::from_millis(100);
         loop {
@@ -49,7 +50,7 @@ impl Alone {
         }
         self.now = end;
         let on_the_link: usize = self.far.iter_mut().map(|port| port.rx_burst()).sum();
-        assert_eq!(on_the_link, 0, "frames for oneself stay at home");
+        assert_eq!(on_the_link, 0, "looped frames are not sent to the link");
     }
 }
 
@@ -60,7 +61,7 @@ struct Ends {
     buffers: [Buffer; 2],
 }
 
-fn ends(alone: &Alone, service: Service, sgid_index: u32) -> Ends {
+fn ends(alone: &LoneDevice, service: Service, sgid_index: u32) -> Ends {
     let pd = alone.device.alloc_pd();
     let cqs = [0, 1].map(|_| alone.device.create_cq(256).unwrap());
     let buffers = [0, 1].map(|_| pd.alloc_buffer(1 << 18, Access::ALL).unwrap());
@@ -92,11 +93,12 @@ impl Ends {
     }
 }
 
-/// More than a turn's frames, and every operation, over both families, on one core and across cores.
+/// A message of more frames than a turn handles, and the RC operations, over IPv4 and IPv6, on one
+/// core and across cores.
 #[test]
-fn a_reliable_connection_to_oneself() {
+fn an_rc_connection_within_a_device() {
     for (cores, index) in [(1, 0), (1, 1), (2, 0), (3, 1)] {
-        let mut alone = Alone::new(cores);
+        let mut alone = LoneDevice::new(cores);
         let mut ends = ends(&alone, Service::Rc, index);
         let bytes: Vec<u8> = (0..200_000u32).map(|n| (n % 253).to_le_bytes()[0]).collect();
         ends.buffers[0].write(0, &bytes);
@@ -107,7 +109,7 @@ fn a_reliable_connection_to_oneself() {
         assert_eq!(ends.done(1), [(9, Status::Success)], "{cores} cores");
         let mut got = vec![0; bytes.len()];
         ends.buffers[1].read(0, &mut got);
-        assert!(got == bytes, "{cores} cores: what was sent");
+        assert!(got == bytes, "{cores} cores: the sent bytes");
         let remote = ends.remote();
         ends.buffers[1].write(0, &[0; 8]);
         ends.post(2, SendOp::FetchAdd { remote, add: 5 }, 8);
@@ -118,14 +120,14 @@ fn a_reliable_connection_to_oneself() {
         assert_eq!(ends.done(0), done, "{cores} cores");
         let mut sum = [0; 8];
         ends.buffers[0].read(0, &mut sum);
-        assert_eq!(u64::from_le_bytes(sum), 5, "{cores} cores: read back");
+        assert_eq!(u64::from_le_bytes(sum), 5, "{cores} cores: the READ returns the sum");
         assert!(alone.device.counter(Counter::LoopedBack) > 100);
     }
 }
 
 #[test]
-fn an_unreliable_connection_to_oneself() {
-    let mut alone = Alone::new(1);
+fn a_uc_connection_within_a_device() {
+    let mut alone = LoneDevice::new(1);
     let mut ends = ends(&alone, Service::Uc, 0);
     ends.buffers[0].write(0, &[7; 100_000]);
     ends.post(1, SendOp::Write(ends.remote()), 100_000);
@@ -139,13 +141,13 @@ fn an_unreliable_connection_to_oneself() {
 /// A QP may be its own peer.
 #[test]
 fn a_qp_connected_to_itself() {
-    let mut alone = Alone::new(1);
+    let mut alone = LoneDevice::new(1);
     let pd = alone.device.alloc_pd();
     let cq = alone.device.create_cq(16).unwrap();
     let buffer = pd.alloc_buffer(4096, Access::ALL).unwrap();
     let mut qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
-    let me = qp.endpoint(Psn::new(5), 0).unwrap();
-    qp.connect(Psn::new(5), &me, &ConnectOptions::default()).unwrap();
+    let itself = qp.endpoint(Psn::new(5), 0).unwrap();
+    qp.connect(Psn::new(5), &itself, &ConnectOptions::default()).unwrap();
     buffer.write(0, b"to myself");
     let (from, into) = ([buffer.region().sge(0, 9)], [buffer.region().sge(100, 9)]);
     qp.post_recv(&RecvRequest { wr_id: 1, sges: &into }).unwrap();
@@ -158,11 +160,11 @@ fn a_qp_connected_to_itself() {
     assert_eq!(&bytes, b"to myself");
 }
 
-/// Datagrams to a neighbour, to oneself and, across cores, to a group.
+/// Datagrams to other QPs of the device and to the sending QP itself, on one core and across cores.
 #[test]
-fn datagrams_at_home() {
+fn datagrams_within_a_device() {
     for cores in [1, 2] {
-        let mut alone = Alone::new(cores);
+        let mut alone = LoneDevice::new(cores);
         let pd = alone.device.alloc_pd();
         let mut qps = [0, 1, 2].map(|_| DatagramQp::new(&alone.device, &pd, |_| {}));
         for to in [gid(0), gid_v6(0)] {
@@ -183,30 +185,32 @@ fn datagrams_at_home() {
     }
 }
 
-/// Frames for the device itself need no room in the port, and those that do are not forgotten.
+/// Looped frames need no room in the port. Frames that wait for room are sent later.
 #[test]
-fn a_full_port_does_not_hold_up_what_stays_at_home() {
-    let mut alone = Alone::new(1);
+fn a_full_port_does_not_delay_loopback() {
+    let mut alone = LoneDevice::new(1);
     let pd = alone.device.alloc_pd();
-    let mut away = DatagramQp::new(&alone.device, &pd, |init| init.max_send_wr = 2048);
+    let mut remote_sender = DatagramQp::new(&alone.device, &pd, |init| init.max_send_wr = 2048);
     let ah = pd.create_ah(&feroce_engine::device::Path::new(gid(1), 0)).unwrap();
     for _ in 0..1024 {
-        away.send(SendOp::Send, b"to a full ring", &ah, feroce_wire::Qpn::masked(0x99)).unwrap();
+        remote_sender
+            .send(SendOp::Send, b"to a full ring", &ah, feroce_wire::Qpn::masked(0x99))
+            .unwrap();
     }
     for _ in 0..100 {
         alone.device.turn(alone.now);
-        away.done();
+        remote_sender.done();
     }
-    assert!(away.qp.sends_posted() > 0, "the ring of the port is full");
+    assert!(remote_sender.qp.sends_posted() > 0, "the ring of the port is full");
     let mut ends = ends(&alone, Service::Rc, 0);
     ends.post(1, SendOp::Write(ends.remote()), 100_000);
     for _ in 0..1000 {
         alone.device.turn(alone.now);
     }
     assert_eq!(ends.done(0), [(1, Status::Success)]);
-    while away.qp.sends_posted() > 0 {
-        assert!(alone.far[0].rx_burst() > 0, "the port goes on when there is room");
+    while remote_sender.qp.sends_posted() > 0 {
+        assert!(alone.far[0].rx_burst() > 0, "the device sends more frames when there is room");
         alone.device.turn(alone.now);
-        away.done();
+        remote_sender.done();
     }
 }

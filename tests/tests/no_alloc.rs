@@ -1,5 +1,5 @@
-//! Nothing is allocated on the data path once a device is warm: not by posting, turning or polling, not
-//! while packets are lost, reordered, doubled and damaged, and not while receives come late.
+//! The data path allocates nothing after the first round: neither posting, turning and polling, nor
+//! the handling of lost, reordered, duplicated and damaged packets and of late receives.
 
 use feroce_congestion::Rate;
 use feroce_engine::counters::Counter;
@@ -24,22 +24,22 @@ use feroce_wire::{FlowControl, FlowControlFrame, PlacementType, Psn, Qkey, Qpn, 
 #[global_allocator]
 static ALLOCATOR: CountingAlloc = CountingAlloc;
 
-/// Longest message: some forty packets of the smallest path MTU in use here.
+/// Length in bytes of the longest message: about 40 packets of the smallest path MTU used here.
 const LEN: u32 = 40_000;
 
-/// Two devices on one cable, without anything between them that could allocate.
+/// Two devices on one cable, with nothing between them that could allocate.
 struct Cable {
     devices: [Device; 2],
     cqs: [CompletionQueue; 2],
     qps: [QueuePair; 2],
     buffers: [Buffer; 2],
-    /// End 1 takes its receives from here.
+    /// The receives of end 1, if it uses a shared receive queue.
     srq: Option<SharedReceiveQueue>,
-    /// Of end 0: bound and invalidated in each round.
+    /// A window of end 0 that each round binds and invalidates.
     window: MemoryWindow,
     completions: Vec<Completion>,
     now: Instant,
-    /// Frames from one to the other, where something is to come between them.
+    /// Forwards frames between the devices, for tests that add frames of their own.
     relay: Option<[Box<dyn Port>; 2]>,
     _keeper: Keeper,
 }
@@ -82,7 +82,7 @@ fn cable_on(
         let init = QpInit { service, srq, ..QpInit::new(&cqs[end]) };
         pds[end].create_qp(&init).unwrap()
     });
-    // Close to the wrap, so that it is passed while counting.
+    // Close to the wrap of the PSN, so that it happens while allocations are counted.
     let psns = [Psn::new(0xff_ff00), Psn::new(0xff_fff0)];
     let mut options = ConnectOptions { timeout: 8, min_rnr_timer: 1, ..ConnectOptions::default() };
     options.access |= Access::FLUSH_GLOBAL;
@@ -97,7 +97,7 @@ fn cable_on(
 }
 
 impl Cable {
-    /// Posts one request and runs until it is done; a receive that it needs is posted late.
+    /// Posts one request and runs until it completes. If it needs a receive, that is posted late.
     fn run_one(&mut self, op: SendOp, data: Data<'_>) {
         let flags = SendFlags::SIGNALED;
         self.qps[0].post_send(&SendRequest { wr_id: 1, op, data, flags }).unwrap();
@@ -123,7 +123,8 @@ impl Cable {
         }
     }
 
-    /// A microsecond passes, or the time to the next deadline if nothing is under way.
+    /// Turns both devices. Then 1 us passes, or the time to the next deadline if the turns did
+    /// nothing.
     fn turn(&mut self) {
         if let Some([one, two]) = &mut self.relay {
             relay(&mut **one, &mut **two);
@@ -142,7 +143,7 @@ impl Cable {
         count
     }
 
-    /// Every operation, at lengths of none, one and many packets.
+    /// Runs every operation, with messages of 0 bytes, one packet and many packets.
     fn round(&mut self) {
         let remote = |buffer: &Buffer, offset| RemoteAddr {
             addr: buffer.region().addr() + offset,
@@ -179,11 +180,11 @@ impl Cable {
     }
 }
 
-/// Takes what has come to `from` on to `to`.
+/// Forwards the frames received by `from` to `to`.
 fn relay(from: &mut dyn Port, to: &mut dyn Port) {
     for index in 0..from.rx_burst() {
         let frame = from.rx_frame(index);
-        let Some(slot) = to.tx_slot() else { break }; // As a switch without room.
+        let Some(slot) = to.tx_slot() else { break }; // Dropped, as by a switch with a full queue.
         let (first, rest) = slot.split_at_mut(frame.first.len());
         first.copy_from_slice(frame.first);
         rest[..frame.second.len()].copy_from_slice(frame.second);
@@ -201,7 +202,7 @@ fn the_counting_allocator_counts() {
 }
 
 #[test]
-fn a_clean_link_takes_no_memory() {
+fn a_clean_link_allocates_nothing() {
     for shared in [false, true] {
         let mut cable = cable_with(Service::Rc, Faults::default(), shared);
         cable.round();
@@ -240,7 +241,7 @@ fn loss_and_retransmission_take_no_memory() {
 }
 
 #[test]
-fn an_unreliable_connection_takes_no_memory() {
+fn an_unreliable_connection_allocates_nothing() {
     let mut cable = cable_of(Service::Uc, Faults { loss: 100_000, ..Faults::default() });
     let remote = RemoteAddr {
         addr: cable.buffers[1].region().addr(),
@@ -249,7 +250,7 @@ fn an_unreliable_connection_takes_no_memory() {
     let mut round = || {
         let [from, into] = [0, 1].map(|end: usize| cable.buffers[end].region().sge(0, LEN));
         for op in [SendOp::Write(remote), SendOp::SendImm(1)] {
-            // What was lost has left its receive behind.
+            // A lost message has left its receive posted.
             let _ = cable.qps[1].post_recv(&RecvRequest { wr_id: 2, sges: &[into] });
             let (data, flags) = (Data::Sges(std::slice::from_ref(&from)), SendFlags::SIGNALED);
             cable.qps[0].post_send(&SendRequest { wr_id: 1, op, data, flags }).unwrap();
@@ -262,14 +263,15 @@ fn an_unreliable_connection_takes_no_memory() {
     let ((), used) = heap_use_of(|| (0..1000).for_each(|_| round()));
     assert_eq!(used, HeapUse::default());
     assert!(cable.count(Counter::OutOfSequence) > 100, "packets were lost");
-    assert!(cable.count(Counter::RxWriteRequests) > 1000, "and others were not");
+    assert!(cable.count(Counter::RxWriteRequests) > 1000, "other packets were not lost");
 }
 
-/// Pauses that end by themselves, by XON, and that a new one replaces, at either end: requests, answers and acknowledgements wait.
+/// Pauses that expire, that XON ends, and that a new pause replaces, at both ends: requests,
+/// responses and acknowledgements wait.
 #[test]
-fn pauses_take_no_memory() {
+fn pauses_allocate_nothing() {
     if RigPorts::are_the_kernels() {
-        return; // What pauses comes from a port of shared memory.
+        return; // The pause frames are sent over a port of shared memory.
     }
     let pfc = PfcConfig {
         priorities: Priorities::from_bits(1),
@@ -280,13 +282,13 @@ fn pauses_take_no_memory() {
     let config = DeviceConfig { pfc, ..manual_config(7) };
     let mut cable = cable_on(near, keeper, Service::Rc, Faults::default(), false, config);
     cable.relay = Some(far);
-    let told = [1000, 300, 0].map(|quanta| {
+    let pause_frames = [1000, 300, 0].map(|quanta| {
         let control = FlowControl::Pfc { enabled: 1, quanta: [quanta; 8] };
         FlowControlFrame { src: MACS[1], control }.to_bytes()
     });
     let pauses = move |cable: &mut Cable, round: usize| {
         for (end, port) in cable.relay.iter_mut().flatten().enumerate() {
-            let frame = &told[(round + end) % told.len()];
+            let frame = &pause_frames[(round + end) % pause_frames.len()];
             let Some(slot) = port.tx_slot() else { continue };
             slot[..frame.len()].copy_from_slice(frame);
             port.tx_commit(frame.len(), Priority::default());
@@ -301,9 +303,9 @@ fn pauses_take_no_memory() {
     assert!(cable.count(Counter::RxPaused0) > 10_000, "{} us", cable.count(Counter::RxPaused0));
 }
 
-/// To the peer, to the device itself, and to a group with members at both ends.
+/// Datagrams to the peer, to the device itself, and to a group with members at both ends.
 #[test]
-fn datagrams_take_no_memory() {
+fn datagrams_allocate_nothing() {
     let mut cable = cable(Faults::default());
     let pds = [0, 1].map(|end: usize| cable.devices[end].alloc_pd());
     let buffers = [0, 1].map(|end: usize| pds[end].alloc_buffer(1 << 14, Access::ALL).unwrap());

@@ -1,6 +1,8 @@
-//! What happens to a transfer of 1 GiB when half way the peer dies, an interface goes down and up, an address
-//! goes away, or the route changes: it goes on, or it ends with a clear completion status in the time that
-//! the QP's attributes give, and nothing is left behind. Live, in network namespaces; needs root.
+//! A transfer of 1 GiB is disturbed half way: the peer is killed, an interface goes down and up, an
+//! address is removed, or the route changes.
+//!
+//! The transfer continues, or it fails with the right completion status in the time that the QP's
+//! attributes give. Afterwards no resource is left. The tests use network namespaces and need root.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -24,32 +26,35 @@ use feroce_tests::ports;
 const MESSAGE: usize = 1 << 20;
 const MESSAGES: u64 = 1024; // 1 GiB
 const OUTSTANDING: u64 = 8;
-/// Local ACK timeout code 12 is 16.8 ms; after so many retries the peer is given up.
+/// Code of the local ACK timeout; 12 is 16.8 ms.
 const TIMEOUT: u8 = 12;
+/// Retries before the QP fails.
 const RETRIES: u8 = 5;
 
-/// From the last progress to the error: each try waits between one and four timeouts (C9-141).
-const GIVES_UP_AFTER: Duration = Duration::from_nanos((4096 << TIMEOUT) * (RETRIES as u64 + 1));
-/// Bytes kept of each captured frame: Ethernet and IPv4 headers.
+/// Shortest time from the last progress to the error. Each try waits between one and four timeouts
+/// (C9-141).
+const FAILS_AFTER: Duration = Duration::from_nanos((4096 << TIMEOUT) * (RETRIES as u64 + 1));
+/// Bytes captured of each frame: the Ethernet and IPv4 headers.
 const SNAPLEN: u32 = 34;
-/// How much later the error may be on a busy machine.
+/// Additional time allowed on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The peer's process: see `Net::peer`.
+/// Runs in the peer's process: see `Net::peer`.
 #[test]
-#[ignore = "the other side of the tests below, started by them"]
+#[ignore = "the peer of the tests below, which start it"]
 fn serve() {
     live::serve();
 }
 
-/// One at a time, so that what is left behind is known to be this test's.
-fn alone() -> MutexGuard<'static, ()> {
+/// Lets one test run at a time, so that resources left behind belong to this test.
+fn run_alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Descriptors of this process, and threads of devices: the test harness has threads of its own.
-fn belongings() -> [usize; 2] {
+/// The numbers of descriptors and of device threads of this process. Threads of the test harness
+/// are not counted.
+fn held_resources() -> [usize; 2] {
     let list = |dir| std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let names =
         list("/proc/self/task").filter_map(|task| std::fs::read_to_string(task.join("comm")).ok());
@@ -58,7 +63,7 @@ fn belongings() -> [usize; 2] {
 
 /// A device in end 0 of `net`, connected to a peer in end 1.
 struct Transfer {
-    /// By which `feroce stat` knows the device.
+    /// The name of the device for `feroce stat`.
     name: String,
     device: Device,
     pd: ProtectionDomain,
@@ -68,12 +73,12 @@ struct Transfer {
     target: RemoteAddr,
     posted: u64,
     done: u64,
-    /// Of the device alone.
+    /// Bytes of the arena that the device uses without any object.
     arena_used: usize,
 }
 
 impl Transfer {
-    /// The device's port is captured into `capture`: the headers that route, of each frame.
+    /// Connects. The headers of every frame at the device's port are captured into `capture`.
     fn new(net: &Net, peer: &mut Peer, port: PortKind, capture: File) -> Self {
         net.enter(0);
         let (name, config) = live::device(0, port);
@@ -95,14 +100,14 @@ impl Transfer {
         Self { name, device, pd, cq, buffer, qp, target, posted: 0, done: 0, arena_used }
     }
 
-    /// The same over a new QP, as a program does after an error.
+    /// Connects a new QP, as a program does after an error.
     fn reconnect(&mut self, peer: &mut Peer) {
         while self.cq.poll_one().is_some() {}
         (self.qp, self.target) = connect(&self.device, &self.pd, &self.cq, peer);
         (self.posted, self.done) = (0, 0);
     }
 
-    /// WRITEs until `messages` are done or one fails.
+    /// Posts WRITEs until `messages` of them are complete or one fails.
     fn run_to(&mut self, messages: u64) -> Result<(), Completion> {
         while self.done < messages {
             while self.posted < messages && self.posted - self.done < OUTSTANDING {
@@ -133,15 +138,15 @@ impl Transfer {
         self.posted += 1;
     }
 
-    /// Runs on until the peer is given up, and checks when that is.
-    fn gives_up(&mut self) {
+    /// Continues until the retries are exhausted, and checks the time.
+    fn expect_retry_exceeded(&mut self) {
         let start = Instant::now();
-        let failed = self.run_to(MESSAGES).expect_err("the peer cannot have got everything");
+        let failed = self.run_to(MESSAGES).expect_err("the peer is unreachable");
         let after = start.elapsed();
         assert_eq!(failed.status, Status::RetryExceeded);
-        // Nothing was outstanding before.
-        assert!(after >= GIVES_UP_AFTER, "given up after {after:?} already");
-        assert!(after < 4 * GIVES_UP_AFTER + PATIENCE, "given up only after {after:?}");
+        // No request was outstanding before `start`.
+        assert!(after >= FAILS_AFTER, "failed already after {after:?}");
+        assert!(after < 4 * FAILS_AFTER + PATIENCE, "failed only after {after:?}");
         let mut flushed = 0;
         while let Some(completion) = self.cq.poll_one() {
             assert_eq!(completion.status, Status::WorkRequestFlushed);
@@ -150,22 +155,23 @@ impl Transfer {
         assert_eq!(self.done + 1 + flushed, self.posted, "each request completes once");
     }
 
-    /// Everything that was made on the device goes, and nothing stays there.
-    fn leaves_nothing(self) {
+    /// Drops all objects of the device and checks that no QP and no arena memory is left.
+    fn expect_nothing_left(self) {
         let Self { name, device, pd, cq, buffer, qp, arena_used, .. } = self;
         drop((qp, buffer, cq, pd));
-        let left = stat::ask(&name, &Request::default()).expect("figures of our own");
+        let left = stat::ask(&name, &Request::default()).expect("figures of our own device");
         assert_eq!((left.qps, left.arena_used), (0, arena_used), "QPs, bytes of the arena");
         drop(device);
     }
 
-    fn finishes(&mut self, peer: &mut Peer) {
-        self.run_to(MESSAGES).expect("the transfer goes on");
+    /// Completes the transfer and compares the data.
+    fn expect_to_finish(&mut self, peer: &mut Peer) {
+        self.run_to(MESSAGES).expect("the transfer continues");
         assert_eq!(peer.checksum(), checksum(&self.buffer));
     }
 
-    /// Waits for `wanted` among the asynchronous events.
-    fn hears_of(&self, wanted: AsyncEvent) {
+    /// Waits for the asynchronous event `wanted`.
+    fn expect_event(&self, wanted: AsyncEvent) {
         let start = Instant::now();
         loop {
             match self.device.poll_event() {
@@ -198,25 +204,26 @@ fn connect(
     (qp, target)
 }
 
-/// The ports that stand on an interface of the kernel's.
+/// The kinds of ports that use an interface of the kernel.
 const ON_KERNEL: &[PortKind] = &[PortKind::AfXdp, PortKind::Packet];
 
-/// Runs `act` half way through a transfer, over each kind of port in `ports`; then checks that nothing is left.
-fn half_way(ports: &[PortKind], act: impl Fn(&mut Transfer, &Net, &mut Peer) + Sync) {
-    half_way_captured(ports, act, |_| ());
+/// Runs `disturb` half way through a transfer, over each kind of port in `ports`. Then checks that
+/// no resource is left.
+fn half_way(ports: &[PortKind], disturb: impl Fn(&mut Transfer, &Net, &mut Peer) + Sync) {
+    half_way_captured(ports, disturb, |_| ());
 }
 
-/// The same; `judge` gets what was captured.
+/// The same; `judge` gets the capture.
 fn half_way_captured(
     ports: &[PortKind],
-    act: impl Fn(&mut Transfer, &Net, &mut Peer) + Sync,
+    disturb: impl Fn(&mut Transfer, &Net, &mut Peer) + Sync,
     judge: impl Fn(Vec<u8>) + Sync,
 ) {
-    let _alone = alone();
+    let _alone = run_alone();
     for &port in ports {
-        ports::start(port); // What a port starts once stays until the process ends.
-        let before = belongings();
-        // A thread of its own, whose network namespace nobody else gets.
+        ports::start(port); // Resources that a kind of port keeps until the process ends.
+        let before = held_resources();
+        // A separate thread, because it changes its network namespace.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let Some(net) = Net::new() else { return };
@@ -227,32 +234,32 @@ fn half_way_captured(
                 let capture = captured.try_clone().unwrap();
                 let mut peer = net.peer(port);
                 let mut transfer = Transfer::new(&net, &mut peer, port, capture);
-                transfer.run_to(MESSAGES / 2).expect("all is well");
-                act(&mut transfer, &net, &mut peer);
-                transfer.leaves_nothing();
+                transfer.run_to(MESSAGES / 2).expect("no error before the disturbance");
+                disturb(&mut transfer, &net, &mut peer);
+                transfer.expect_nothing_left();
                 let mut bytes = Vec::new();
                 captured.rewind().unwrap();
                 captured.read_to_end(&mut bytes).unwrap();
                 judge(bytes);
             });
         });
-        assert_eq!(belongings(), before, "{port}: descriptors and threads");
+        assert_eq!(held_resources(), before, "{port}: descriptors and threads");
     }
 }
 
 fn kill(transfer: &mut Transfer, _: &Net, peer: &mut Peer) {
     peer.kill();
-    transfer.gives_up();
+    transfer.expect_retry_exceeded();
 }
 
 fn interrupt(transfer: &mut Transfer, net: &Net, peer: &mut Peer) {
     net.ip(0, "link set v0 down");
     net.ip(0, "link set v0 up");
-    transfer.finishes(peer);
+    transfer.expect_to_finish(peer);
 }
 
 #[test]
-fn a_peer_is_killed() {
+fn the_peer_is_killed() {
     half_way(ON_KERNEL, kill);
 }
 
@@ -260,8 +267,8 @@ fn a_peer_is_killed() {
 fn the_interface_is_down_for_a_moment() {
     half_way(ON_KERNEL, |transfer, net, peer| {
         interrupt(transfer, net, peer);
-        transfer.hears_of(AsyncEvent::PortError);
-        transfer.hears_of(AsyncEvent::PortActive);
+        transfer.expect_event(AsyncEvent::PortError);
+        transfer.expect_event(AsyncEvent::PortActive);
     });
 }
 
@@ -269,25 +276,25 @@ fn the_interface_is_down_for_a_moment() {
 fn the_interface_goes_down_and_comes_back_later() {
     half_way(ON_KERNEL, |transfer, net, peer| {
         net.ip(0, "link set v0 down");
-        transfer.hears_of(AsyncEvent::PortError);
-        transfer.gives_up();
+        transfer.expect_event(AsyncEvent::PortError);
+        transfer.expect_retry_exceeded();
         net.ip(0, "link set v0 up");
-        transfer.hears_of(AsyncEvent::PortActive);
+        transfer.expect_event(AsyncEvent::PortActive);
         transfer.reconnect(peer);
-        transfer.finishes(peer);
+        transfer.expect_to_finish(peer);
     });
 }
 
 #[test]
-fn the_own_address_is_removed_and_comes_back() {
+fn the_local_address_is_removed_and_comes_back() {
     half_way(ON_KERNEL, |transfer, net, peer| {
         net.ip(0, "address del 10.77.0.1/24 dev v0");
-        transfer.hears_of(AsyncEvent::GidChange);
-        transfer.gives_up();
+        transfer.expect_event(AsyncEvent::GidChange);
+        transfer.expect_retry_exceeded();
         net.ip(0, "address add 10.77.0.1/24 dev v0");
-        transfer.hears_of(AsyncEvent::GidChange);
+        transfer.expect_event(AsyncEvent::GidChange);
         transfer.reconnect(peer);
-        transfer.finishes(peer);
+        transfer.expect_to_finish(peer);
     });
 }
 
@@ -295,18 +302,19 @@ fn the_own_address_is_removed_and_comes_back() {
 fn the_peers_address_is_removed() {
     half_way(ON_KERNEL, |transfer, net, _| {
         net.ip(1, "address del 10.77.0.2/24 dev v1");
-        transfer.gives_up();
+        transfer.expect_retry_exceeded();
     });
 }
 
 #[test]
-fn the_route_leads_through_another_gateway() {
+fn the_route_changes_to_a_gateway() {
     const GATEWAY: [u8; 6] = [2, 0x77, 0, 0, 0, 3];
     let change = |transfer: &mut Transfer, net: &Net, peer: &mut Peer| {
         net.ip(0, "neighbour replace 10.77.0.3 lladdr 02:77:00:00:00:03 nud permanent dev v0");
         net.ip(0, "route add 10.77.0.2/32 via 10.77.0.3 dev v0");
-        net.ip(1, "link set v1 promisc on"); // It is not that gateway, and takes its frames.
-        transfer.finishes(peer);
+        // Promiscuous, the peer also receives the frames sent to the MAC address of the gateway.
+        net.ip(1, "link set v1 promisc on");
+        transfer.expect_to_finish(peer);
     };
     half_way_captured(ON_KERNEL, change, |bytes| {
         let mut reader = PcapReader::new(&bytes[..]).unwrap();
@@ -324,7 +332,7 @@ fn the_route_leads_through_another_gateway() {
     });
 }
 
-/// Its port has its own addresses, no routes, and a driver that says nothing of the link.
+/// A DPDK port has its own addresses, no routes, and a driver that does not report the link state.
 #[cfg(feature = "dpdk")]
 mod on_dpdk {
     use super::*;
@@ -332,7 +340,7 @@ mod on_dpdk {
     const ON_DPDK: &[PortKind] = &[PortKind::Dpdk];
 
     #[test]
-    fn a_peer_is_killed() {
+    fn the_peer_is_killed() {
         half_way(ON_DPDK, kill);
     }
 
@@ -341,22 +349,22 @@ mod on_dpdk {
         half_way(ON_DPDK, interrupt);
     }
 
-    /// The port sees that its interface is down, and then by the frames that go that it is not.
+    /// The port detects that its interface is down, and from sent frames that it is up again.
     #[test]
     fn the_interface_goes_down_and_comes_back_later() {
         half_way(ON_DPDK, |transfer, net, peer| {
             net.ip(0, "link set v0 down");
-            transfer.gives_up();
-            transfer.hears_of(AsyncEvent::PortError);
+            transfer.expect_retry_exceeded();
+            transfer.expect_event(AsyncEvent::PortError);
             net.ip(0, "link set v0 up");
             transfer.reconnect(peer);
-            transfer.finishes(peer);
-            transfer.hears_of(AsyncEvent::PortActive);
+            transfer.expect_to_finish(peer);
+            transfer.expect_event(AsyncEvent::PortActive);
         });
     }
 }
 
-/// A file without a name.
+/// A temporary file that is already unlinked.
 fn temporary_file() -> File {
     let path = std::env::temp_dir().join(format!("fr-outage-{}", std::process::id()));
     let mut options = File::options();

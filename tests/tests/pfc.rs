@@ -1,5 +1,5 @@
-//! Flow control at an endpoint, in virtual time: pauses are obeyed to the nanosecond by their priority and by no other, and a receive ring that
-//! fills asks for one.
+//! Flow control at an endpoint in virtual time: a pause stops exactly its priority to the
+//! nanosecond, and a receive ring that fills requests a pause.
 
 use feroce_congestion::{Params, Rate};
 use feroce_engine::congestion::{CongestionConfig, Control};
@@ -52,8 +52,8 @@ fn xoff(enabled: u8, quanta: u16) -> [u8; pause::FRAME_LEN] {
     frame(FlowControl::Pfc { enabled, quanta: [quanta; 8] })
 }
 
-/// A frame of flow control reaches end `to` at once.
-fn tell(pair: &mut Pair, to: usize, frame: &[u8]) {
+/// Delivers a flow-control frame to end `to` without delay.
+fn deliver(pair: &mut Pair, to: usize, frame: &[u8]) {
     pair.rig.wire.set_delay(Duration::ZERO);
     pair.rig.wire.inject(to, frame, pair.rig.now);
     pair.rig.wire.set_delay(Duration::from_micros(1));
@@ -77,13 +77,13 @@ fn count(pair: &Pair, end: usize, counter: Counter) -> u64 {
 fn a_paused_priority_sleeps_until_its_pause_ends() {
     let mut pair = Pair::new(&setup(P3));
     pair.run(5);
-    tell(&mut pair, 0, &xoff(P3, 1000));
+    deliver(&mut pair, 0, &xoff(P3, 1000));
     write(&mut pair, 1, 3000);
     pair.rig.settle();
     let end = pair.rig.now + PAUSE;
-    assert_eq!(pair.rig.devices[0].next_deadline(pair.rig.now), Some(end), "it does not spin");
+    assert_eq!(pair.rig.devices[0].next_deadline(pair.rig.now), Some(end), "the core sleeps");
     pair.run(1000);
-    // Three packets with data, one acknowledgement.
+    // Three packets with data.
     let frames = pair.frames();
     assert_eq!(times(&frames, 0), [end.as_nanos(); 3]);
     assert_eq!(pair.done(0), [(1, Status::Success)]);
@@ -92,17 +92,17 @@ fn a_paused_priority_sleeps_until_its_pause_ends() {
 }
 
 #[test]
-fn xon_lets_go_at_once_and_a_refresh_holds_on() {
+fn xon_ends_a_pause_at_once_and_a_refresh_extends_it() {
     let mut pair = Pair::new(&setup(P3));
-    tell(&mut pair, 0, &xoff(P3, u16::MAX));
+    deliver(&mut pair, 0, &xoff(P3, u16::MAX));
     write(&mut pair, 1, 1000);
     pair.run(40);
-    tell(&mut pair, 0, &xoff(P3, 1000)); // Sooner than the first would have ended.
+    deliver(&mut pair, 0, &xoff(P3, 1000)); // This pause ends sooner than the first would have.
     pair.run(30);
-    tell(&mut pair, 0, &xoff(P3, u16::MAX));
+    deliver(&mut pair, 0, &xoff(P3, u16::MAX));
     pair.run(2000);
     assert_eq!(times(&pair.frames(), 0), [0; 0]);
-    tell(&mut pair, 0, &xoff(P3, 0));
+    deliver(&mut pair, 0, &xoff(P3, 0));
     pair.run(10);
     assert_eq!(times(&pair.frames(), 0), [2_070_000]);
     assert_eq!(pair.done(0), [(1, Status::Success)]);
@@ -112,7 +112,7 @@ fn xon_lets_go_at_once_and_a_refresh_holds_on() {
 #[test]
 fn acknowledgements_wait_with_their_priority() {
     let mut pair = Pair::new(&setup(P3));
-    tell(&mut pair, 1, &xoff(P3, 1000));
+    deliver(&mut pair, 1, &xoff(P3, 1000));
     write(&mut pair, 1, 1000);
     pair.run(50);
     assert_eq!((times(&pair.frames(), 1), pair.done(0)), (vec![], vec![]));
@@ -122,22 +122,23 @@ fn acknowledgements_wait_with_their_priority() {
 }
 
 #[test]
-fn nobody_else_waits() {
-    // Another priority is paused; the same, but it is not ours; this one by a frame that no receiver obeys.
+fn a_pause_of_other_priorities_stops_nothing() {
+    // All other priorities are paused; the QP's priority is paused, but the device obeys only pauses
+    // of other priorities; the pause frame is tagged, which no receiver obeys.
     let mut tagged = xoff(P3, u16::MAX).to_vec();
     tagged.splice(12..12, [0x81, 0, 0x60, 0]);
-    for (obeyed, told) in
+    for (obeyed, frame) in
         [(P3, xoff(!P3, u16::MAX).to_vec()), (!P3, xoff(P3, u16::MAX).to_vec()), (P3, tagged)]
     {
         let mut pair = Pair::new(&setup(obeyed));
-        tell(&mut pair, 0, &told);
+        deliver(&mut pair, 0, &frame);
         write(&mut pair, 1, 1000);
         pair.run(10);
         assert_eq!(pair.done(0), [(1, Status::Success)]);
     }
-    // And without flow control, the frame is none of ours.
+    // Without flow control, the frame counts as a receive error.
     let mut pair = Pair::new(&setup(0));
-    tell(&mut pair, 0, &xoff(P3, u16::MAX));
+    deliver(&mut pair, 0, &xoff(P3, u16::MAX));
     write(&mut pair, 1, 1000);
     pair.run(10);
     assert_eq!(pair.done(0), [(1, Status::Success)]);
@@ -147,17 +148,17 @@ fn nobody_else_waits() {
 #[test]
 fn pause_stops_every_priority() {
     let mut pair = Pair::new(&setup(1 << 5));
-    tell(&mut pair, 0, &frame(FlowControl::Pause { quanta: 1000 }));
+    deliver(&mut pair, 0, &frame(FlowControl::Pause { quanta: 1000 }));
     write(&mut pair, 1, 1000);
     pair.run(100);
     assert_eq!(times(&pair.frames(), 0), [51_200]);
 }
 
 #[test]
-fn the_tag_says_the_priority_or_the_map_of_dscps() {
+fn the_vlan_tag_or_the_dscp_map_selects_the_priority() {
     let paused = |setup: &PairSetup, priority: u8| {
         let mut pair = Pair::new(setup);
-        tell(&mut pair, 0, &xoff(1 << priority, 1000));
+        deliver(&mut pair, 0, &xoff(1 << priority, 1000));
         write(&mut pair, 1, 1000);
         pair.run(10);
         pair.done(0).is_empty()
@@ -168,9 +169,9 @@ fn the_tag_says_the_priority_or_the_map_of_dscps() {
     }
     let mut mapped = setup(0xff);
     mapped.config.pfc.dscp = "24:6".parse().unwrap();
-    for (setup, own) in [(&tagged, 5), (&mapped, 6), (&setup(0xff), 3)] {
+    for (setup, expected) in [(&tagged, 5), (&mapped, 6), (&setup(0xff), 3)] {
         let seen: Vec<u8> = (0..8).filter(|&priority| paused(setup, priority)).collect();
-        assert_eq!(seen, [own]);
+        assert_eq!(seen, [expected]);
     }
 }
 
@@ -184,7 +185,7 @@ fn cnps_wait_with_their_own_priority() {
         let mut pair = Pair::new(&setup);
         let marks = WireFaults { mark: 1_000_000, ..WireFaults::default() };
         pair.rig.wire.set_faults(marks, 1);
-        tell(&mut pair, 1, &xoff(1 << priority, 1000));
+        deliver(&mut pair, 1, &xoff(1 << priority, 1000));
         write(&mut pair, 1, 1000);
         pair.run(100);
         let frames = pair.frames();
@@ -196,28 +197,30 @@ fn cnps_wait_with_their_own_priority() {
     }
 }
 
-/// Each would cut the peer's rate at once, as often as the pause has CNP intervals.
+/// Otherwise one CNP per CNP interval of the pause would be sent at its end, and each would cut the
+/// peer's rate.
 #[test]
-fn cnps_do_not_pile_up_in_a_pause() {
+fn cnps_do_not_accumulate_in_a_pause() {
     let params = Params::named("paper").expect("a set");
     let mut setup = setup(1 << 6);
     setup.config.congestion = CongestionConfig { control: Control::DCQCN, params, burst: 64 << 10 };
     let mut pair = Pair::new(&setup);
     pair.rig.wire.set_faults(WireFaults { mark: 1_000_000, ..WireFaults::default() }, 1);
-    tell(&mut pair, 1, &xoff(1 << 6, 6000)); // 307.2 us
+    deliver(&mut pair, 1, &xoff(1 << 6, 6000)); // 307.2 us
     for message in 1..=5 {
         write(&mut pair, message, 1000);
         pair.run(60);
     }
-    assert_eq!(pair.done(0).len(), 5, "acknowledgements are of another priority");
+    assert_eq!(pair.done(0).len(), 5, "acknowledgements have another priority");
     pair.run(100);
     let is_cnp = |seen: &&Seen| Packet::parse(&seen.bytes, &[]).unwrap().bth.opcode == Opcode::CNP;
     assert_eq!(pair.frames().iter().filter(is_cnp).count(), 1);
 }
 
-/// One QP's frames are tagged, so that its CNPs are of the priority that the parameter says; the other's are of that of their DSCP.
+/// The frames of one QP are tagged, so its CNPs have the priority `cnp_priority`. The CNPs of the
+/// other QP have the priority that belongs to their DSCP.
 #[test]
-fn cnps_of_another_priority_do_not_wait_behind() {
+fn a_held_cnp_does_not_delay_cnps_of_another_priority() {
     let params = Params::named("paper").expect("a set");
     let mut setup = setup(1 << 5 | 1 << 6);
     setup.config.pfc.dscp = "48:5".parse().unwrap();
@@ -232,7 +235,7 @@ fn cnps_of_another_priority_do_not_wait_behind() {
     let options = ConnectOptions::default();
     let mut untagged = pair.rig.connect([pd_0, pd_1], [&init[0], &init[1]], psns, &options);
     pair.rig.wire.set_faults(WireFaults { mark: 1_000_000, ..WireFaults::default() }, 1);
-    tell(&mut pair, 1, &xoff(1 << 6, 1000));
+    deliver(&mut pair, 1, &xoff(1 << 6, 1000));
     write(&mut pair, 1, 1000);
     let sge = pair.buffers[0].region().sge(0, 1000);
     let (op, data) = (SendOp::Write(pair.remote(0)), Data::Sges(&[sge]));
@@ -247,11 +250,12 @@ fn cnps_of_another_priority_do_not_wait_behind() {
     assert_eq!(cnps, [(false, 1_000), (true, 51_200)]);
 }
 
-/// A window is bound and its key invalidated: nothing of that passes the link.
+/// Binding a window and invalidating its key send nothing, so a pause does not hold them. They wait
+/// only for earlier requests of the queue.
 #[test]
-fn requests_that_send_nothing_wait_only_for_their_turn() {
+fn requests_without_packets_ignore_pauses() {
     let mut pair = Pair::new(&setup(P3));
-    tell(&mut pair, 0, &xoff(P3, u16::MAX));
+    deliver(&mut pair, 0, &xoff(P3, u16::MAX));
     let window = pair.pds[0].alloc_mw(WindowType::Two).unwrap();
     let (rkey, region) = (window.rkey_with(1), pair.buffers[0].region());
     let (lkey, addr, access) = (region.lkey(), region.addr(), Access::REMOTE_READ);
@@ -264,17 +268,18 @@ fn requests_that_send_nothing_wait_only_for_their_turn() {
     pair.post_sges(3, SendOp::Local(invalidate), &[], SendFlags::SIGNALED);
     pair.run(5);
     assert_eq!((pair.done(0), times(&pair.frames(), 0)), (vec![], vec![]));
-    tell(&mut pair, 0, &xoff(P3, 0));
+    deliver(&mut pair, 0, &xoff(P3, 0));
     pair.run(5);
     assert_eq!(pair.done(0), [(2, Status::Success), (3, Status::Success)]);
 }
 
-/// The peer must hear that its message has arrived: nobody would tell it later.
+/// The pending acknowledgement is sent although the priority is paused: after the change to ERR it
+/// could not be sent later.
 #[test]
-fn who_ends_a_connection_in_a_pause_acknowledges_and_sends_no_data() {
+fn a_qp_that_enters_err_in_a_pause_acknowledges_and_sends_no_data() {
     let mut pair = Pair::new(&setup(P3));
     pair.run(5);
-    tell(&mut pair, 1, &xoff(P3, u16::MAX));
+    deliver(&mut pair, 1, &xoff(P3, u16::MAX));
     write(&mut pair, 1, 1000);
     let sge = pair.buffers[1].region().sge(0, 1000);
     let region = pair.buffers[0].region();
@@ -292,11 +297,12 @@ fn who_ends_a_connection_in_a_pause_acknowledges_and_sends_no_data() {
     assert_eq!(times(&pair.frames(), 1).len(), 1);
 }
 
-/// Issues what keeps end 0 busy, and a pause of `quanta` at the beginning of each of the `periods`; the bytes that went out.
-fn paced_bytes(pair: &mut Pair, quanta: u16, period: Duration, periods: u32) -> u64 {
+/// Keeps the send queue of end 0 full and pauses it for `quanta` at the start of each of the
+/// `periods`. Returns the bytes that end 0 sent.
+fn bytes_sent_with_pauses(pair: &mut Pair, quanta: u16, period: Duration, periods: u32) -> u64 {
     let mut sent = 0;
     for _ in 0..periods {
-        tell(pair, 0, &xoff(P3, quanta));
+        deliver(pair, 0, &xoff(P3, quanta));
         while pair.qps[0].sends_posted() < 64 {
             write(pair, 1, 64 << 10);
         }
@@ -312,9 +318,10 @@ fn paced_bytes(pair: &mut Pair, quanta: u16, period: Duration, periods: u32) -> 
     sent
 }
 
-/// An endpoint that is paced to half of what the path carries has the share of the time that is left to it, within 5 %.
+/// An endpoint with a fixed rate below the link rate sends that rate times the share of the time
+/// without pause, within 5 %.
 #[test]
-fn throughput_falls_to_the_share_that_pauses_leave() {
+fn throughput_is_proportional_to_the_unpaused_time() {
     for gigabits in [2, 5] {
         for (micros, periods) in [(1000, 6), (4000, 3)] {
             for percent in [0, 10, 30, 60, 80] {
@@ -326,22 +333,22 @@ fn throughput_falls_to_the_share_that_pauses_leave() {
                 setup.config.congestion =
                     CongestionConfig { control, burst, ..CongestionConfig::default() };
                 let mut pair = Pair::new(&setup);
-                let sent = paced_bytes(&mut pair, quanta, period, periods);
-                let due = rate.bytes_in((period - paused) * periods);
-                let off = sent.abs_diff(due) * 1000 / due;
+                let sent = bytes_sent_with_pauses(&mut pair, quanta, period, periods);
+                let expected = rate.bytes_in((period - paused) * periods);
+                let off = sent.abs_diff(expected) * 1000 / expected;
                 println!(
-                    "{rate}, {percent} % of {micros} us: {sent} of {due} bytes, {off}/1000 off"
+                    "{rate}, {percent} % of {micros} us: {sent} of {expected} bytes, {off}/1000 off"
                 );
-                assert!(off <= 50, "{rate}, {percent} % of {micros} us: {sent} of {due}");
+                assert!(off <= 50, "{rate}, {percent} % of {micros} us: {sent} of {expected}");
                 assert_eq!(count(&pair, 0, Counter::RetransmittedPackets), 0);
             }
         }
     }
 }
 
-/// Two QPs of one device, one of which is paused almost always.
+/// Two QPs of one device, of which one is always paused.
 #[test]
-fn another_priority_of_the_same_device_is_untouched() {
+fn a_pause_does_not_delay_another_priority_of_the_device() {
     let mut pair = Pair::new(&setup(P3));
     let init = [0, 1].map(|end: usize| QpInit::new(&pair.cqs[end]));
     let options =
@@ -349,7 +356,7 @@ fn another_priority_of_the_same_device_is_untouched() {
     let psns = [Psn::new(7), Psn::new(9)];
     let [pd_0, pd_1] = &pair.pds;
     let mut free = pair.rig.connect([pd_0, pd_1], [&init[0], &init[1]], psns, &options);
-    tell(&mut pair, 0, &xoff(P3, u16::MAX));
+    deliver(&mut pair, 0, &xoff(P3, u16::MAX));
     write(&mut pair, 1, 4000);
     for round in 0..100 {
         let sge = pair.buffers[0].region().sge(0, 4000);
@@ -360,22 +367,24 @@ fn another_priority_of_the_same_device_is_untouched() {
         assert_eq!(pair.done(0), [(2, Status::Success)], "round {round}");
     }
     assert_eq!(free[0].service(), Service::Rc);
-    tell(&mut pair, 0, &xoff(P3, 0));
+    deliver(&mut pair, 0, &xoff(P3, 0));
     pair.run(3);
     assert_eq!(pair.done(0), [(1, Status::Success)]);
 }
 
-/// A device of several cores on shm ports, and the other ends of these.
-struct Slow {
+/// A device that receives one burst per shm port in each [`Self::turn`], and the far ends of the
+/// ports.
+struct SlowReceiver {
     device: Device,
     far: Vec<ShmPort>,
     now: Instant,
     _arena: std::sync::Arc<Arena>,
 }
 
+/// Slots of each ring of a port.
 const SLOTS: usize = 256;
 
-impl Slow {
+impl SlowReceiver {
     fn open(config: DeviceConfig) -> Result<Self, OpenError> {
         let arena = Arena::new(64 << 20).unwrap();
         let pair =
@@ -392,7 +401,7 @@ impl Slow {
         Self::open(DeviceConfig { cores, pfc, ..manual_config(1) }).expect("a device")
     }
 
-    /// Something arrives at a core.
+    /// Sends `frames` frames that are not RoCE to a core.
     fn fill(&mut self, core: usize, frames: usize) {
         for _ in 0..frames {
             self.send(core, &[0; 60]);
@@ -406,7 +415,7 @@ impl Slow {
         far.flush().expect("it is open");
     }
 
-    /// Every core takes a burst. What they ask for: core and quanta.
+    /// Lets every core receive a burst. Returns the pauses that the cores request: core and quanta.
     fn turn(&mut self) -> Vec<(usize, u16)> {
         self.device.turn(self.now);
         let taken = (0..self.far.len()).map(|core| (core, self.take(core)));
@@ -415,7 +424,7 @@ impl Slow {
             .collect()
     }
 
-    /// What a core has asked for, of the first burst that nobody has taken yet: quanta.
+    /// The pauses in quanta that a core has requested, from the next burst at the far end.
     fn take(&mut self, core: usize) -> Vec<u16> {
         let far = &mut self.far[core];
         let count = far.rx_burst();
@@ -431,8 +440,8 @@ impl Slow {
         (0..count).map(quanta).collect()
     }
 
-    /// Core 0 asks and lets go, `times` times, and nobody takes what it says.
-    fn ask_in_vain(&mut self, times: usize) {
+    /// Core 0 requests and ends a pause `times` times. The frames stay in the ring of its port.
+    fn fill_tx_ring_with_pauses(&mut self, times: usize) {
         for _ in 0..times {
             self.fill(0, 64 + 96);
             (0..3).for_each(|_| _ = self.device.turn(self.now));
@@ -445,90 +454,95 @@ fn far_mac() -> feroce_wire::MacAddr {
 }
 
 #[test]
-fn a_ring_that_fills_asks_for_a_pause_until_it_is_empty_enough() {
-    let mut slow = Slow::new(1);
-    // Of 256 slots, 64 have what the core looks at.
-    slow.fill(0, 64 + 95);
-    assert_eq!(slow.turn(), [], "95 of 192 wait");
-    slow.fill(0, 64 + 1);
-    assert_eq!(slow.turn(), [(0, u16::MAX)], "96 wait");
-    slow.fill(0, 60);
-    assert_eq!(slow.turn(), [], "92 wait: once is enough");
+fn a_filling_ring_requests_a_pause_until_it_is_below_xon() {
+    let mut receiver = SlowReceiver::new(1);
+    // Of 256 slots, 64 are in the burst that the core handles.
+    receiver.fill(0, 64 + 95);
+    assert_eq!(receiver.turn(), [], "95 of 192 wait");
+    receiver.fill(0, 64 + 1);
+    assert_eq!(receiver.turn(), [(0, u16::MAX)], "96 wait");
+    receiver.fill(0, 60);
+    assert_eq!(receiver.turn(), [], "92 wait: the pause is already requested");
     // 65535 quanta are 3.355 ms.
     let half = Duration::from_nanos(3_355_392 / 2);
-    let (next, due) = (slow.device.next_deadline(slow.now).unwrap(), Instant::ZERO + half);
-    assert!(next > slow.now && next <= due, "it wakes up for that, in steps: {next:?}");
-    slow.now = due;
-    slow.fill(0, 60);
-    assert_eq!(slow.turn(), [(0, u16::MAX)], "88 wait: it asks again before the pause is over");
-    assert_eq!(slow.turn(), [(0, 0)], "24 wait");
-    assert_eq!((slow.turn(), slow.turn()), (vec![], vec![]));
-    assert_eq!(slow.device.next_deadline(slow.now), None);
-    assert_eq!(slow.device.counter(Counter::TxPause), 3);
+    let (next, refresh_at) =
+        (receiver.device.next_deadline(receiver.now).unwrap(), Instant::ZERO + half);
+    assert!(
+        next > receiver.now && next <= refresh_at,
+        "the core wakes up for the refresh, in steps: {next:?}"
+    );
+    receiver.now = refresh_at;
+    receiver.fill(0, 60);
+    assert_eq!(receiver.turn(), [(0, u16::MAX)], "88 wait: the pause is refreshed before it ends");
+    assert_eq!(receiver.turn(), [(0, 0)], "24 wait");
+    assert_eq!((receiver.turn(), receiver.turn()), (vec![], vec![]));
+    assert_eq!(receiver.device.next_deadline(receiver.now), None);
+    assert_eq!(receiver.device.counter(Counter::TxPause), 3);
 }
 
 #[test]
-fn the_last_core_lets_go_for_all() {
-    let mut slow = Slow::new(2);
-    slow.fill(0, 64 + 112);
-    slow.fill(1, 64 + 160);
-    assert_eq!(slow.turn(), [(0, u16::MAX), (1, u16::MAX)]);
-    assert_eq!(slow.turn(), [], "48 wait at core 0, which is few enough, and 96 at core 1");
-    assert_eq!(slow.turn(), [(1, 0)]);
-    assert_eq!((slow.turn(), slow.turn()), (vec![], vec![]));
-    slow.fill(0, 64 + 128);
-    assert_eq!(slow.turn(), [(0, u16::MAX)], "and it begins anew");
+fn the_last_core_below_xon_sends_xon() {
+    let mut receiver = SlowReceiver::new(2);
+    receiver.fill(0, 64 + 112);
+    receiver.fill(1, 64 + 160);
+    assert_eq!(receiver.turn(), [(0, u16::MAX), (1, u16::MAX)]);
+    assert_eq!(receiver.turn(), [], "48 wait at core 0, which is below XON, and 96 at core 1");
+    assert_eq!(receiver.turn(), [(1, 0)]);
+    assert_eq!((receiver.turn(), receiver.turn()), (vec![], vec![]));
+    receiver.fill(0, 64 + 128);
+    assert_eq!(receiver.turn(), [(0, u16::MAX)], "a new pause is requested");
 }
 
-/// A core whose port has no room has not asked, and the others' XON does not wait for its.
+/// A core whose port is full has not requested a pause, so the XON of another core does not wait
+/// for it.
 #[test]
-fn who_could_not_ask_is_not_waited_for() {
-    let mut slow = Slow::new(2);
-    slow.ask_in_vain(SLOTS / 2);
-    assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64);
-    slow.fill(0, 64 + 96);
-    slow.fill(1, 64 + 160);
-    slow.device.turn(slow.now);
-    assert_eq!(slow.take(1), [u16::MAX]);
-    assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64 + 1, "core 0 has no room");
-    slow.device.turn(slow.now);
-    assert!(slow.take(1).is_empty(), "32 wait at core 0, 96 at core 1");
-    slow.device.turn(slow.now);
-    assert_eq!(slow.take(1), [0]);
+fn xon_does_not_wait_for_a_core_that_could_not_request_a_pause() {
+    let mut receiver = SlowReceiver::new(2);
+    receiver.fill_tx_ring_with_pauses(SLOTS / 2);
+    assert_eq!(receiver.device.counter(Counter::TxPause), SLOTS as u64);
+    receiver.fill(0, 64 + 96);
+    receiver.fill(1, 64 + 160);
+    receiver.device.turn(receiver.now);
+    assert_eq!(receiver.take(1), [u16::MAX]);
+    assert_eq!(receiver.device.counter(Counter::TxPause), SLOTS as u64 + 1, "core 0 has no room");
+    receiver.device.turn(receiver.now);
+    assert!(receiver.take(1).is_empty(), "32 wait at core 0, 96 at core 1");
+    receiver.device.turn(receiver.now);
+    assert_eq!(receiver.take(1), [0]);
 }
 
-/// A pause is to be asked for again, and the port has no room.
+/// A refresh is due while the port is full: the core sleeps and retries until there is room.
 #[test]
-fn who_could_not_ask_sleeps_and_asks_when_there_is_room() {
-    let mut slow = Slow::new(1);
-    slow.ask_in_vain(SLOTS / 2 - 2);
-    // An odd number of frames more: the ring fills on in spite of the first.
-    slow.fill(0, 64 + 96);
-    slow.device.turn(slow.now);
-    slow.fill(0, 64 + 30);
-    slow.device.turn(slow.now);
-    (0..3).for_each(|_| _ = slow.device.turn(slow.now));
-    assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64 - 1);
-    slow.fill(0, 64 + 96);
-    slow.device.turn(slow.now);
-    assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64, "the port is full");
-    slow.now += Duration::from_nanos(3_355_392 / 2);
-    slow.fill(0, 64);
-    slow.device.turn(slow.now);
-    assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64);
+fn a_refresh_is_retried_until_the_port_has_room() {
+    let mut receiver = SlowReceiver::new(1);
+    receiver.fill_tx_ring_with_pauses(SLOTS / 2 - 2);
+    // Three more frames: the ring fills further after the XOFF, so the XOFF is repeated before XON.
+    receiver.fill(0, 64 + 96);
+    receiver.device.turn(receiver.now);
+    receiver.fill(0, 64 + 30);
+    receiver.device.turn(receiver.now);
+    (0..3).for_each(|_| _ = receiver.device.turn(receiver.now));
+    assert_eq!(receiver.device.counter(Counter::TxPause), SLOTS as u64 - 1);
+    receiver.fill(0, 64 + 96);
+    receiver.device.turn(receiver.now);
+    assert_eq!(receiver.device.counter(Counter::TxPause), SLOTS as u64, "the port is full");
+    receiver.now += Duration::from_nanos(3_355_392 / 2);
+    receiver.fill(0, 64);
+    receiver.device.turn(receiver.now);
+    assert_eq!(receiver.device.counter(Counter::TxPause), SLOTS as u64);
     let (next, latest) =
-        (slow.device.next_deadline(slow.now), slow.now + Duration::from_micros(50));
-    assert!(next > Some(slow.now) && next <= Some(latest), "{next:?} of {latest:?}");
-    while !slow.take(0).is_empty() {}
-    slow.now = latest;
-    slow.fill(0, 64);
-    assert_eq!(slow.turn(), [(0, u16::MAX)]);
+        (receiver.device.next_deadline(receiver.now), receiver.now + Duration::from_micros(50));
+    assert!(next > Some(receiver.now) && next <= Some(latest), "{next:?} of {latest:?}");
+    while !receiver.take(0).is_empty() {}
+    receiver.now = latest;
+    receiver.fill(0, 64);
+    assert_eq!(receiver.turn(), [(0, u16::MAX)]);
 }
 
 #[test]
-fn a_pause_that_one_core_hears_stops_all_of_them() {
-    let mut slow = Slow::new(2);
-    let (pd, cq) = (slow.device.alloc_pd(), slow.device.create_cq(64).unwrap());
+fn a_pause_received_by_one_core_stops_all_cores() {
+    let mut receiver = SlowReceiver::new(2);
+    let (pd, cq) = (receiver.device.alloc_pd(), receiver.device.create_cq(64).unwrap());
     let buffer = pd.alloc_buffer(1000, Access::ALL).unwrap();
     let options = ConnectOptions { traffic_class: CLASS_3, ..ConnectOptions::default() };
     let mut qps: Vec<_> = (0..2).map(|_| pd.create_qp(&QpInit::new(&cq)).unwrap()).collect();
@@ -541,32 +555,32 @@ fn a_pause_that_one_core_hears_stops_all_of_them() {
     for qp in &mut qps {
         qp.connect(Psn::new(1), &peer, &options).unwrap();
     }
-    slow.send(1, &xoff(P3, u16::MAX));
-    slow.device.turn(slow.now);
-    slow.device.turn(slow.now);
+    receiver.send(1, &xoff(P3, u16::MAX));
+    receiver.device.turn(receiver.now);
+    receiver.device.turn(receiver.now);
     for qp in &mut qps {
         let remote = RemoteAddr { addr: 0, rkey: buffer.region().rkey() };
         let sge = buffer.region().sge(0, 1000);
         let (op, data) = (SendOp::Write(remote), Data::Sges(&[sge]));
         qp.post_send(&SendRequest { wr_id: 1, op, data, flags: SendFlags::SIGNALED }).unwrap();
     }
-    assert_eq!(slow.turn(), []);
-    slow.send(0, &xoff(P3, 0));
-    slow.device.turn(slow.now);
-    slow.device.turn(slow.now);
-    slow.device.turn(slow.now);
-    let sent: Vec<usize> = slow.far.iter_mut().map(ShmPort::rx_burst).collect();
+    assert_eq!(receiver.turn(), []);
+    receiver.send(0, &xoff(P3, 0));
+    receiver.device.turn(receiver.now);
+    receiver.device.turn(receiver.now);
+    receiver.device.turn(receiver.now);
+    let sent: Vec<usize> = receiver.far.iter_mut().map(ShmPort::rx_burst).collect();
     assert_eq!(sent, [1, 1]);
-    assert_eq!(slow.device.counter(Counter::RxPause), 2);
+    assert_eq!(receiver.device.counter(Counter::RxPause), 2);
 }
 
 #[test]
-fn what_cannot_work_is_told_when_the_device_opens() {
-    let told = |pfc| match Slow::open(DeviceConfig { pfc, ..manual_config(1) }) {
+fn a_configuration_that_cannot_work_is_refused_at_open() {
+    let error_of = |pfc| match SlowReceiver::open(DeviceConfig { pfc, ..manual_config(1) }) {
         Err(error) => error.to_string(),
-        Ok(_) => panic!("it opened"),
+        Ok(_) => panic!("the device opened"),
     };
-    assert!(told(PfcConfig { rate: None, ..pfc(P3) }).contains("choose it by pfc_rate"));
+    assert!(error_of(PfcConfig { rate: None, ..pfc(P3) }).contains("choose it by pfc_rate"));
     let thresholds = Some(Thresholds { xoff: 50, xon: 25 });
-    assert!(told(PfcConfig { thresholds, ..pfc(0) }).contains("choose them by pfc"));
+    assert!(error_of(PfcConfig { thresholds, ..pfc(0) }).contains("choose them by pfc"));
 }

@@ -1,5 +1,6 @@
-//! What programs may rely on without polling: a peer that never polls answers READs and takes WRITEs, and
-//! one that only spins on the last byte of its buffer sees each WRITE arrive whole. Real threads.
+//! Progress without polling, with real threads: a program that never polls answers READs and
+//! receives WRITEs, and a program that only spins on the last byte of its buffer sees each WRITE
+//! whole.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,13 +15,13 @@ use feroce_wire::{PathMtu, Psn};
 
 const BUFFER: usize = 64 << 10;
 
-/// A requester that polls, and a peer of which only the buffer is ever touched by the program.
+/// A requester that polls, and a peer whose program only accesses its buffer.
 struct Rig {
     cq: CompletionQueue,
     qp: QueuePair,
     near: Buffer,
     far: Buffer,
-    // Held, not used: dropping them would close the connection.
+    // Unused, but dropping them would close the connection.
     _peer: (QueuePair, CompletionQueue, [Device; 2], Keeper),
 }
 
@@ -48,7 +49,7 @@ fn rig() -> Rig {
     Rig { cq, qp, near, far, _peer: (peer_qp, peer_cq, devices, keeper) }
 }
 
-/// Posts one request and polls until it is done.
+/// Posts one request and polls until it completes.
 fn run(
     qp: &mut QueuePair,
     cq: &CompletionQueue,
@@ -68,14 +69,15 @@ fn run(
     assert_eq!(done.status, Status::Success);
 }
 
-/// Lengths and offsets that differ in packets, words and tails: `round` picks one.
+/// The offset and length of a round. They vary in the number of packets, the alignment and the
+/// tail.
 fn shape(round: u32) -> (usize, usize) {
     const LENGTHS: [usize; 14] = [1, 2, 7, 8, 9, 15, 16, 63, 65, 1025, 4095, 4096, 8191, 10_007];
     let round = round as usize;
     (round / LENGTHS.len() % 17, LENGTHS[round % LENGTHS.len()])
 }
 
-/// Byte `at` of the WRITE of `round`; never zero.
+/// Byte `at` of the WRITE of `round`; never 0.
 fn byte(round: u32, at: usize) -> u8 {
     u8::try_from((round as usize * 31 + at * 7) % 255 + 1).unwrap()
 }
@@ -109,7 +111,7 @@ fn a_program_that_never_polls_answers_reads_and_writes() {
 }
 
 #[test]
-fn who_spins_on_the_last_byte_sees_the_write_whole() {
+fn a_reader_that_spins_on_the_last_byte_sees_the_whole_write() {
     const ROUNDS: u32 = 40_000;
     let Rig { cq, mut qp, near, far, _peer } = rig();
     let (ready, stopped) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -123,7 +125,8 @@ fn who_spins_on_the_last_byte_sees_the_write_whole() {
                 ready.store(round + 1, Ordering::Release);
                 spin_until(|| far.load_byte(offset + len - 1) != 0);
                 let got = &mut got[..len];
-                // From the back: whoever copies from the front would stay ahead of a reader from there.
+                // Read from the back: a reader from the front would always stay behind a writer
+                // that copies from the front.
                 for at in (0..len).rev() {
                     got[at] = far.load_byte(offset + at);
                 }
@@ -137,7 +140,7 @@ fn who_spins_on_the_last_byte_sees_the_write_whole() {
                 ready.load(Ordering::Acquire) > round || stopped.load(Ordering::Acquire) > 0
             });
             if stopped.load(Ordering::Acquire) > 0 {
-                break; // The spinner failed, and says so below.
+                break; // The spinner failed; the join below reports its panic.
             }
             let (addr, rkey) = (far.region().addr() + offset as u64, far.region().rkey());
             let op = SendOp::Write(RemoteAddr { addr, rkey });
@@ -147,7 +150,7 @@ fn who_spins_on_the_last_byte_sees_the_write_whole() {
     });
 }
 
-/// Tells the other thread that this one has ended, however it did.
+/// Sets the flag when dropped, so that the other thread learns of a normal end and of a panic.
 struct StopOnDrop<'a>(&'a AtomicU32);
 
 impl Drop for StopOnDrop<'_> {
@@ -156,7 +159,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Spins, and lets others run now and then: the machine may have fewer CPUs than there are threads here.
+/// Spins until `done` returns true, and yields at times, because the machine may have fewer CPUs
+/// than this test has threads.
 fn spin_until(mut done: impl FnMut() -> bool) {
     while !done() {
         for _ in 0..1000 {

@@ -1,4 +1,4 @@
-//! A connection that goes once around the PSN space, and more.
+//! A connection that uses the whole PSN space and wraps around.
 
 use feroce_engine::device::{ConnectOptions, Device, QpInit};
 use feroce_engine::memory::arena::Arena;
@@ -8,11 +8,12 @@ use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest};
 use feroce_tests::{addresses, manual_config};
 use feroce_wire::{Key, Psn};
 
+/// WRITEs posted at a time; the last one is signaled.
 const BATCH: u64 = 64;
 
-/// Half the space is where serial numbers change sides; the whole is where they repeat.
+/// Serial numbers change their order after half of the PSN space, and repeat after all of it.
 #[test]
-fn writes_alone_go_around_the_whole_psn_space() {
+fn writes_wrap_around_the_whole_psn_space() {
     let arena = Arena::new(64 << 20).unwrap();
     let (a, b) = shm_pair(&arena, ShmConfig::default()).unwrap();
     let open = |end, port| {
@@ -27,7 +28,7 @@ fn writes_alone_go_around_the_whole_psn_space() {
     for end in 0..2 {
         qps[end].connect(psn, &ends[1 - end], &ConnectOptions::default()).unwrap();
     }
-    // A WRITE of no bytes is one packet, and needs no key (C9-88).
+    // A WRITE of 0 bytes is one packet and needs no key (C9-88).
     let op = SendOp::Write(RemoteAddr { addr: 0, rkey: Key::from_parts(0, 0) });
     let mut now = Instant::ZERO;
     for batch in 0..((1 << 24) + 4096) / BATCH {

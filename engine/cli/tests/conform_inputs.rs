@@ -1,4 +1,5 @@
-//! What `check` reads: the same frames in every format and behind every header have the same verdict, and what cannot be read is said in a line.
+//! The inputs of `check`: the same frames in every file format and behind every encapsulation have
+//! the same verdict, and unreadable input is reported in one line.
 
 use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
@@ -10,13 +11,13 @@ use feroce_conform::trace::Trace;
 use feroce_wire::Ipv4Header;
 use pcap_file::pcap::PcapReader;
 
-/// With findings and IPv4, and clean with IPv6.
+/// One capture with findings and IPv4, and a clean one with IPv6.
 const CAPTURES: [&str; 2] = ["rxe/ops_rnr_exhaust.pcap.zst", "rxe/rc_pingpong_v6_1024.pcap.zst"];
 const ETHERNET: u32 = 1;
-/// Begin of what is written here, in seconds since 1970.
+/// Time of the first frame of written captures, in seconds since 1970.
 const BEGIN: u64 = 1_700_000_000;
 
-/// Words in the order of bytes of a capture.
+/// The byte order of a capture.
 #[derive(Clone, Copy)]
 enum Order {
     Little,
@@ -73,7 +74,7 @@ fn nanos(frame: &CapturedFrame) -> u64 {
     u64::try_from(frame.at.as_nanos()).expect("a short capture")
 }
 
-/// A pcap of `frames`, of which `snap` bytes each are kept.
+/// A pcap of `frames`, each cut to `snap` bytes.
 fn pcap(frames: &[CapturedFrame], order: Order, has_nanos: bool, link: u32, snap: u32) -> Vec<u8> {
     let magic = if has_nanos { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
     let mut out = order.word(magic).to_vec();
@@ -96,7 +97,7 @@ fn pcap(frames: &[CapturedFrame], order: Order, has_nanos: bool, link: u32, snap
     out
 }
 
-/// A pcapng of `frames` with nanoseconds.
+/// A pcapng of `frames` with timestamps in nanoseconds.
 fn pcapng(frames: &[CapturedFrame], order: Order) -> Vec<u8> {
     let mut out = Vec::new();
     let mut block = |kind: u32, body: &[u8]| {
@@ -107,7 +108,7 @@ fn pcapng(frames: &[CapturedFrame], order: Order) -> Vec<u8> {
     };
     let version = [order.half(1), order.half(0)].concat();
     block(0x0a0d_0d0a, &[&order.word(0x1a2b_3c4d)[..], &version, &[0xff; 8]].concat());
-    // Ethernet, no limit of length; if_tsresol 9, end of options.
+    // Ethernet, no snap length; if_tsresol 9, end of options.
     let link = [order.half(1), order.half(0)].concat();
     let options = [&order.half(9)[..], &order.half(1), &[9, 0, 0, 0], &[0; 4]].concat();
     block(1, &[&link[..], &order.word(0), &options].concat());
@@ -122,7 +123,7 @@ fn pcapng(frames: &[CapturedFrame], order: Order) -> Vec<u8> {
     out
 }
 
-/// Gzip without compression, in two members.
+/// `bytes` as a gzip file of two members without compression.
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let (front, back) = bytes.split_at(bytes.len() / 2);
@@ -142,16 +143,16 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Each frame with `between` behind its Ethernet addresses.
-fn tagged(frames: &[CapturedFrame], between: &[u8]) -> Vec<CapturedFrame> {
-    let tag = |frame: &CapturedFrame| {
+/// Each frame with `tag` behind its Ethernet addresses.
+fn tagged(frames: &[CapturedFrame], tag: &[u8]) -> Vec<CapturedFrame> {
+    let insert = |frame: &CapturedFrame| {
         let (addresses, rest) = frame.bytes.split_at(12);
-        CapturedFrame { at: frame.at, bytes: [addresses, between, rest].concat() }
+        CapturedFrame { at: frame.at, bytes: [addresses, tag, rest].concat() }
     };
-    frames.iter().map(tag).collect()
+    frames.iter().map(insert).collect()
 }
 
-/// Each frame in a VXLAN tunnel.
+/// Each frame inside a VXLAN tunnel.
 fn tunnelled(frames: &[CapturedFrame]) -> Vec<CapturedFrame> {
     const UDP: usize = 8;
     const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 7, 0];
@@ -190,7 +191,8 @@ fn checked(bytes: Vec<u8>) -> Report {
     report
 }
 
-/// What must not depend on how frames were captured: counts of packets, findings and quirks, and of each flow's packets and bytes.
+/// The part of a report that must not depend on the capture format: the numbers of packets,
+/// findings and quirks, and the packets and bytes of each flow.
 fn verdict(report: &Report) -> String {
     let rules: Vec<_> = report.findings.by_rule().into_iter().collect();
     let flow = |channel: &feroce_conform::flow::Channel| {
@@ -209,8 +211,8 @@ fn the_same_frames_have_the_same_verdict_in_every_format() {
     for name in CAPTURES {
         let frames = read(name);
         let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures").join(name);
-        let due = verdict(&checked(std::fs::read(packed).expect(name)));
-        assert!(!due.starts_with('0'), "{name}: {due}");
+        let expected = verdict(&checked(std::fs::read(packed).expect(name)));
+        assert!(!expected.starts_with('0'), "{name}: {expected}");
         let plain = pcap(&frames, Little, true, ETHERNET, ALL);
         let vlan = tagged(&frames, &[0x81, 0, 0x60, 7]);
         let qinq = tagged(&frames, &[0x88, 0xa8, 0, 9, 0x81, 0, 0x60, 7]);
@@ -231,12 +233,12 @@ fn the_same_frames_have_the_same_verdict_in_every_format() {
             ("VLAN, snap length", pcap(&vlan, Big, true, ETHERNET, SNAP)),
         ];
         for (form, bytes) in forms {
-            assert_eq!(verdict(&checked(bytes)), due, "{name} as {form}");
+            assert_eq!(verdict(&checked(bytes)), expected, "{name} as {form}");
         }
     }
 }
 
-/// A folder of this test's own, which goes with it.
+/// A temporary folder that is removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -260,7 +262,7 @@ impl Drop for Folder {
     }
 }
 
-/// What `feroce conform check FILE` says, with `input` as its standard input.
+/// Runs `feroce conform check FILE` with `input` as its standard input.
 fn run(file: &Path, input: &[u8]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_feroce"))
         .args(["conform", "check"])
@@ -270,9 +272,9 @@ fn run(file: &Path, input: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .expect("feroce conform");
-    // It may end without having read everything.
+    // The program may exit before it has read everything.
     let _ = child.stdin.take().expect("piped").write_all(input);
-    child.wait_with_output().expect("it ends")
+    child.wait_with_output().expect("the program exits")
 }
 
 #[test]
@@ -290,7 +292,7 @@ fn standard_input_is_read_like_a_file() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said_in_a_line() {
+fn unreadable_input_is_reported_in_one_line() {
     let folder = Folder::new("bad");
     let frames = read(CAPTURES[0]);
     let plain = pcap(&frames, Order::Little, true, ETHERNET, 1 << 18);
@@ -315,9 +317,9 @@ fn what_cannot_be_read_is_said_in_a_line() {
         [(folder.0.clone(), "cannot read"), (folder.0.join("missing.pcap"), "cannot read")];
     for (file, why) in files.into_iter().chain(others) {
         let output = run(&file, &[]);
-        let said = String::from_utf8(output.stderr).expect("text");
-        assert_eq!(output.status.code(), Some(2), "{}: {said}", file.display());
-        assert_eq!(said.lines().count(), 1, "{}: {said}", file.display());
-        assert!(said.contains(why), "{}: {said:?} does not say {why:?}", file.display());
+        let line = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(2), "{}: {line}", file.display());
+        assert_eq!(line.lines().count(), 1, "{}: {line}", file.display());
+        assert!(line.contains(why), "{}: {line:?} does not contain {why:?}", file.display());
     }
 }

@@ -1,4 +1,4 @@
-//! What `feroce conform check` prints for programs and CI, what its filters leave, and how it exits.
+//! The machine-readable output of `feroce conform check`, its filters, and its exit codes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,14 +10,14 @@ use feroce_conform::rules::{RULES, RuleId, Severity};
 use feroce_conform::trace::Trace;
 use serde_json::Value;
 
-/// Nobody answers.
+/// Requests without a response.
 const RETRIES: &str = "rxe/ops_retry_exhaust.pcap.zst";
-/// Nothing is wrong.
+/// No findings.
 const CLEAN: &str = "rxe/ops_psn_wrap.pcap.zst";
-/// Losses all over.
+/// Many lost requests.
 const LOSSES: &str = "rxe/loss_netemB_write.pcap.zst";
-/// Twenty connections that are refused.
-const REFUSED: &str = "rxe/cmtime_v4.pcap.zst";
+/// 20 rejected connections.
+const REJECTED: &str = "rxe/cmtime_v4.pcap.zst";
 /// Four QPs at each end.
 const QPS: &str = "rxe/write_bw_qp4_bidir.pcap.zst";
 
@@ -27,18 +27,18 @@ fn path(file: &str) -> PathBuf {
 
 fn check(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
-    command.args(["conform", "check"]).args(arguments).output().expect("it runs")
+    command.args(["conform", "check"]).args(arguments).output().expect("feroce runs")
 }
 
-/// What `check --json` says of a capture of the tree.
+/// The output of `check --json` for a capture of the tree.
 fn json(file: &str, arguments: &[&str]) -> Value {
     let path = path(file);
     let all: Vec<_> =
         ["--json", path.to_str().expect("a path")].iter().chain(arguments).copied().collect();
     let output = check(&all);
     let found = serde_json::from_slice(&output.stdout).expect("JSON");
-    let due = if number(&found, "total") == 0 { 0 } else { 1 };
-    assert_eq!(output.status.code(), Some(due), "{file} {arguments:?}");
+    let expected = if number(&found, "total") == 0 { 0 } else { 1 };
+    assert_eq!(output.status.code(), Some(expected), "{file} {arguments:?}");
     found
 }
 
@@ -67,7 +67,7 @@ fn keys(value: &Value) -> BTreeSet<String> {
     value.as_object().expect("an object").keys().cloned().collect()
 }
 
-/// The fields that `docs/conform.md` names in the row of its table that begins with `of`.
+/// The fields named in the row of the table in `docs/conform.md` that begins with `of`.
 fn documented(of: &str) -> BTreeSet<String> {
     let docs = include_str!("../../../docs/conform.md");
     let start = format!("| {of} | ");
@@ -76,7 +76,7 @@ fn documented(of: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn json_has_the_fields_that_are_documented() {
+fn json_has_the_documented_fields() {
     for file in [RETRIES, LOSSES, CLEAN] {
         let found = json(file, &[]);
         assert_eq!(keys(&found), documented("all"), "{file}");
@@ -99,26 +99,27 @@ fn json_has_the_fields_that_are_documented() {
 }
 
 #[test]
-fn json_counts_what_it_tells() {
+fn json_counts_match_its_findings() {
     let found = json(LOSSES, &[]);
-    let mut told: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut listed: BTreeMap<&str, u64> = BTreeMap::new();
     for finding in list(&found, "findings") {
-        *told.entry(finding["rule"].as_str().expect("a name")).or_default() += 1;
+        *listed.entry(finding["rule"].as_str().expect("a name")).or_default() += 1;
     }
     let counts = found["counts"].as_object().expect("counts").iter();
     let counts: BTreeMap<&str, u64> =
         counts.map(|(rule, count)| (rule.as_str(), count.as_u64().expect("a count"))).collect();
-    assert_eq!(told, counts, "none has as many that they are not told");
+    assert_eq!(listed, counts, "no rule has more findings than are listed");
     let is_quirk = |name: &str| RuleId::named(name).expect(name).rule().severity == Severity::Quirk;
     let total: u64 = counts.iter().filter(|row| !is_quirk(row.0)).map(|row| row.1).sum();
     assert_eq!(total, number(&found, "total"));
     assert!(json(RETRIES, &[])["flows"][0]["failure"].as_str().is_some_and(|why| !why.is_empty()));
 }
 
-/// Against the requirements of the standard (OASIS, SARIF 2.1.0): 3.13 log, 3.14 run, 3.19 driver, 3.27 results, 3.49 rules.
+/// Checks the requirements of SARIF 2.1.0 (OASIS): 3.13 log, 3.14 run, 3.19 driver, 3.27 results,
+/// 3.49 rules.
 #[test]
-fn sarif_is_what_the_standard_asks_for() {
-    for file in [RETRIES, LOSSES, REFUSED, CLEAN] {
+fn sarif_follows_the_standard() {
+    for file in [RETRIES, LOSSES, REJECTED, CLEAN] {
         let report = report(file);
         let log: Value = serde_json::from_str(&written(Format::Sarif, &report)).expect("JSON");
         assert_eq!(log["version"], "2.1.0");
@@ -129,7 +130,7 @@ fn sarif_is_what_the_standard_asks_for() {
         let rules = list(driver, "rules");
         let names: BTreeSet<_> =
             rules.iter().map(|rule| rule["id"].as_str().expect("a name")).collect();
-        assert_eq!((names.len(), rules.len()), (RULES.len(), RULES.len()), "each once");
+        assert_eq!((names.len(), rules.len()), (RULES.len(), RULES.len()), "each rule once");
         let is_level = |value: &Value| matches!(value.as_str(), Some("note" | "warning" | "error"));
         for rule in rules {
             assert!(RuleId::named(rule["id"].as_str().expect("a name")).is_some(), "{rule}");
@@ -153,9 +154,9 @@ fn sarif_is_what_the_standard_asks_for() {
     }
 }
 
-/// An artifact's location is a URI reference: not every name of a file is one.
+/// An artifact location is a URI reference, so file names are percent-encoded.
 #[test]
-fn sarif_names_files_by_uris() {
+fn sarif_encodes_file_names_as_uris() {
     let mut report = report(RETRIES);
     report.files = vec!["of monday/50% loss#1.pcap".to_owned()];
     let log: Value = serde_json::from_str(&written(Format::Sarif, &report)).expect("JSON");
@@ -164,27 +165,31 @@ fn sarif_names_files_by_uris() {
     assert_eq!(uri, "of%20monday/50%25%20loss%231.pcap");
 }
 
-/// An element of XML: its name and its attributes.
+/// An XML element.
 struct Element {
     name: String,
     attributes: BTreeMap<String, String>,
     text: String,
 }
 
-/// The elements of `xml` in the order in which they begin. It takes what JUnit's readers need: elements, attributes, text, entities.
+/// The elements of `xml` in the order of their start tags. Elements, attributes, text and entities
+/// are supported, which is all that JUnit reports use.
 ///
 /// # Panics
-/// If it is not well-formed.
+/// If `xml` is not well-formed.
 fn elements(xml: &str) -> Vec<Element> {
     let body = xml.strip_prefix("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n").expect("a prolog");
-    assert!(!body.chars().any(|c| c.is_control() && c != '\n'), "a character that XML has not");
+    assert!(
+        !body.chars().any(|c| c.is_control() && c != '\n'),
+        "a character that XML does not allow"
+    );
     let (mut found, mut open): (Vec<Element>, Vec<usize>) = (Vec::new(), Vec::new());
     for part in body.split('<').skip(1) {
-        let (tag, text) = part.split_once('>').expect("a tag ends");
+        let (tag, text) = part.split_once('>').expect("the end of a tag");
         assert!(!text.contains('>'), "{part}");
         if let Some(name) = tag.strip_prefix('/') {
-            let ended = open.pop().expect("something is open");
-            assert_eq!(found[ended].name, name, "it is the innermost that ends");
+            let ended = open.pop().expect("an open element");
+            assert_eq!(found[ended].name, name, "the innermost element ends first");
         } else {
             assert!(found.is_empty() || !open.is_empty(), "one root");
             let is_empty = tag.ends_with('/');
@@ -193,9 +198,9 @@ fn elements(xml: &str) -> Vec<Element> {
                 open.push(found.len() - 1);
             }
         }
-        plain(text);
+        decoded(text);
     }
-    assert!(open.is_empty(), "all have ended");
+    assert!(open.is_empty(), "every element has ended");
     found
 }
 
@@ -203,17 +208,17 @@ fn element(tag: &str, text: &str) -> Element {
     let (name, mut rest) = tag.split_once(' ').unwrap_or((tag, ""));
     let mut attributes = BTreeMap::new();
     while let Some((key, behind)) = rest.split_once("=\"") {
-        let (value, behind) = behind.split_once('"').expect("a value ends");
-        let is_new = attributes.insert(key.trim().to_owned(), plain(value)).is_none();
+        let (value, behind) = behind.split_once('"').expect("the end of a value");
+        let is_new = attributes.insert(key.trim().to_owned(), decoded(value)).is_none();
         assert!(is_new, "{key} twice");
         rest = behind;
     }
     assert!(rest.trim().is_empty(), "{tag}");
-    Element { name: name.to_owned(), attributes, text: plain(text) }
+    Element { name: name.to_owned(), attributes, text: decoded(text) }
 }
 
-/// Text without entities, of which the standard knows five.
-fn plain(text: &str) -> String {
+/// `text` with the five predefined entities of XML decoded.
+fn decoded(text: &str) -> String {
     for (at, _) in text.match_indices('&') {
         let known = ["&amp;", "&lt;", "&gt;", "&quot;", "&apos;"];
         assert!(known.iter().any(|entity| text[at..].starts_with(entity)), "{text}");
@@ -223,8 +228,8 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn junit_is_xml_and_its_counts_are_those_of_the_findings() {
-    for file in [RETRIES, LOSSES, REFUSED, CLEAN] {
+fn junit_is_well_formed_and_counts_the_findings() {
+    for file in [RETRIES, LOSSES, REJECTED, CLEAN] {
         let mut report = report(file);
         report.files = vec!["a<b> & \"c\"\u{1}.pcap".to_owned()];
         let found = elements(&written(Format::Junit, &report));
@@ -235,10 +240,10 @@ fn junit_is_xml_and_its_counts_are_those_of_the_findings() {
         );
         let is_no_quirk = |rule: &RuleId| rule.rule().severity != Severity::Quirk;
         let tests = RULES.iter().filter(|rule| is_no_quirk(&rule.id)).count();
-        let due: BTreeMap<_, _> =
+        let expected: BTreeMap<_, _> =
             report.findings.by_rule().into_iter().filter(|(rule, _)| is_no_quirk(rule)).collect();
         assert_eq!(suite.attributes["tests"], tests.to_string());
-        assert_eq!(suite.attributes["failures"], due.len().to_string());
+        assert_eq!(suite.attributes["failures"], expected.len().to_string());
         let cases = found.iter().filter(|element| element.name == "testcase").count();
         assert_eq!(cases, tests, "{file}");
         let failures = found.windows(2).filter(|pair| pair[1].name == "failure");
@@ -247,16 +252,16 @@ fn junit_is_xml_and_its_counts_are_those_of_the_findings() {
                 let (count, _) = pair[1].attributes["message"].split_once("x: ").expect("a count");
                 let rule = RuleId::named(&pair[0].attributes["name"]).expect("a rule");
                 let lines = pair[1].text.trim().lines().count();
-                assert_eq!(lines.to_string(), count, "each is told");
+                assert_eq!(lines.to_string(), count, "each finding has a line");
                 (rule, count.parse().expect("a number"))
             })
             .collect();
-        assert_eq!(failed, due, "{file}");
+        assert_eq!(failed, expected, "{file}");
     }
 }
 
 #[test]
-fn qpn_leaves_the_flows_of_a_qp() {
+fn the_qpn_filter_keeps_the_flows_of_a_qp() {
     let all = json(QPS, &[]);
     let qpn = number(&list(&all, "flows")[0], "qpn");
     let ends = |flow: &Value| flow["qpn"] == qpn || flow["answers_qpn"] == qpn;
@@ -264,84 +269,85 @@ fn qpn_leaves_the_flows_of_a_qp() {
         let flows = list(found, "flows").iter().filter(|flow| wanted(flow));
         flows.map(|flow| flow["title"].as_str().expect("a title").to_owned()).collect::<Vec<_>>()
     };
-    let due = titles(&all, &ends);
-    assert!(due.len() < list(&all, "flows").len(), "there are others");
+    let expected = titles(&all, &ends);
+    assert!(expected.len() < list(&all, "flows").len(), "the capture has other flows");
     for word in [qpn.to_string(), format!("{qpn:#x}")] {
-        assert_eq!(titles(&json(QPS, &["--qpn", &word]), &|_| true), due, "{word}");
+        assert_eq!(titles(&json(QPS, &["--qpn", &word]), &|_| true), expected, "{word}");
     }
     let none = json(LOSSES, &["--qpn", "0xfffffe"]);
     assert!(list(&none, "flows").is_empty() && list(&none, "findings").is_empty());
 }
 
 #[test]
-fn flow_leaves_one_of_the_summary() {
-    let all = json(REFUSED, &[]);
+fn the_flow_filter_keeps_one_flow() {
+    let all = json(REJECTED, &[]);
     let of = |found: &Value, flow: u64| {
         let findings = list(found, "findings").iter();
         findings.filter(|finding| finding["flow"] == flow).cloned().collect::<Vec<_>>()
     };
-    let mut with = 0;
+    let mut kept = 0;
     for flow in list(&all, "flows").iter().take(4) {
         let number = number(flow, "flow");
-        let one = json(REFUSED, &["--flow", &number.to_string()]);
+        let one = json(REJECTED, &["--flow", &number.to_string()]);
         assert_eq!(list(&one, "flows"), std::slice::from_ref(flow));
         assert_eq!(list(&one, "findings"), of(&all, number));
-        with += list(&one, "findings").len();
+        kept += list(&one, "findings").len();
     }
-    assert!(with > 0, "one of them has findings");
-    let path = path(REFUSED);
+    assert!(kept > 0, "at least one of the flows has findings");
+    let path = path(REJECTED);
     for flow in ["0", "100000"] {
-        let refused = check(&[path.to_str().expect("a path"), "--flow", flow]);
-        one_line(&refused, &format!("there is no flow {flow}"));
+        let output = check(&[path.to_str().expect("a path"), "--flow", flow]);
+        assert_one_line_error(&output, &format!("there is no flow {flow}"));
     }
 }
 
 #[test]
-fn from_and_to_leave_a_part_of_the_time() {
+fn the_time_filters_keep_the_frames_between() {
     let all = json(LOSSES, &[]);
     let frames = |found: &Value| number(found, "frames");
     let first = list(&all, "flows").iter().map(|flow| number(&flow["figures"], "first_at")).min();
     let first = first.expect("flows");
     let times = |found: &Value| {
-        let told = list(found, "findings").iter().filter(|finding| finding["severity"] != "quirk");
-        told.map(|finding| number(finding, "at") - first).collect::<Vec<_>>()
+        let findings =
+            list(found, "findings").iter().filter(|finding| finding["severity"] != "quirk");
+        findings.map(|finding| number(finding, "at") - first).collect::<Vec<_>>()
     };
-    let told = times(&all);
+    let finding_times = times(&all);
     // Between two findings, so that no frame is in both halves.
-    let middle = told[told.len() / 2] + 1;
+    let middle = finding_times[finding_times.len() / 2] + 1;
     let seconds = format!("{}.{:09}", middle / 1_000_000_000, middle % 1_000_000_000);
     let (early, late) = (json(LOSSES, &["--to", &seconds]), json(LOSSES, &["--from", &seconds]));
     assert_eq!(frames(&early) + frames(&late), frames(&all));
-    let (before, behind) = (times(&early), times(&late));
+    let (before, after) = (times(&early), times(&late));
     assert!(!before.is_empty() && before.iter().all(|&at| at <= middle), "{before:?}");
-    assert!(!behind.is_empty() && behind.iter().all(|&at| at >= middle), "{behind:?}");
-    let due: Vec<_> = told.iter().copied().filter(|&at| at <= middle).collect();
-    assert_eq!(before, due, "what was found up to then does not depend on what comes later");
+    assert!(!after.is_empty() && after.iter().all(|&at| at >= middle), "{after:?}");
+    let expected: Vec<_> = finding_times.iter().copied().filter(|&at| at <= middle).collect();
+    assert_eq!(before, expected, "findings up to a time do not depend on later frames");
     let none = json(LOSSES, &["--from", "1000000"]);
     assert_eq!((frames(&none), number(&none, "total")), (0, 0));
 }
 
-/// It says why in one line, and exits with 2.
-fn one_line(output: &Output, why: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.lines().count() == 1 && said.starts_with("feroce: "), "{said}");
-    assert!(said.contains(why), "{said}");
+/// Checks that the program reports `why` in one line and exits with 2.
+fn assert_one_line_error(output: &Output, why: &str) {
+    let line = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{line}");
+    assert!(line.lines().count() == 1 && line.starts_with("feroce: "), "{line}");
+    assert!(line.contains(why), "{line}");
 }
 
 #[test]
-fn the_exit_code_says_how_it_went() {
+fn the_exit_code_distinguishes_findings_and_errors() {
     let [clean, failed] = [CLEAN, RETRIES].map(path);
     let [clean, failed] = [&clean, &failed].map(|path| path.to_str().expect("a path"));
     for format in [&[][..], &["--json"], &["--sarif"], &["--junit"]] {
-        for (file, due) in [(clean, 0), (failed, 1)] {
+        for (file, expected) in [(clean, 0), (failed, 1)] {
             let output = check(&[&[file], format].concat());
-            assert_eq!(output.status.code(), Some(due), "{file} {format:?}");
+            assert_eq!(output.status.code(), Some(expected), "{file} {format:?}");
             assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{file} {format:?}");
         }
     }
-    one_line(&check(&["nothing.pcap"]), "nothing.pcap");
-    one_line(
+    assert_one_line_error(&check(&["nothing.pcap"]), "nothing.pcap");
+    assert_one_line_error(
         &check(&[concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]),
         "is neither pcap nor pcapng",
     );
@@ -355,23 +361,23 @@ fn the_exit_code_says_how_it_went() {
     assert_eq!(check(&[]).status.code(), Some(2), "no file");
 }
 
-/// What lies ahead of the fault is told all the same.
+/// A truncated capture is an error, but the frames before the truncation are checked.
 #[test]
-fn a_capture_that_is_cut_off_is_unusable_from_there_on() {
+fn a_truncated_capture_is_checked_up_to_its_end() {
     let whole =
         fs::read(path("hardware/connectx_vlan_cmreq_rtu_send_ack.pcap")).expect("a capture");
     let cut = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conform_output_cut.pcap");
     fs::write(&cut, &whole[..whole.len() - 10]).expect("written");
     let output = check(&["--json", cut.to_str().expect("a path")]);
-    one_line(&output, "is truncated after frame");
+    assert_one_line_error(&output, "is truncated after frame");
     let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(number(&found, "frames") > 0);
     fs::remove_file(&cut).expect("removed");
 }
 
-/// No flow is known of a damaged packet: it is told whichever QP is asked for.
+/// A damaged packet belongs to no flow, so it is reported for every value of `--qpn`.
 #[test]
-fn damage_is_told_with_qpn() {
+fn the_qpn_filter_keeps_damaged_packets() {
     let mut bytes =
         fs::read(path("hardware/connectx_vlan_cmreq_rtu_send_ack.pcap")).expect("a capture");
     let last = bytes.len() - 6;
@@ -390,7 +396,7 @@ fn damage_is_told_with_qpn() {
 }
 
 #[test]
-fn the_page_needs_nothing_else() {
+fn the_html_page_loads_nothing() {
     let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conform_output.html");
     for file in [RETRIES, LOSSES] {
         let capture = path(file);

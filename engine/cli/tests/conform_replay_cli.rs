@@ -1,34 +1,34 @@
-//! `feroce conform replay --live` and `--needs` from the command line: what is refused, with one line, and what is said.
-//! What is played is in `conform_replay_live.rs`.
+//! The command line of `feroce conform replay --live` and `--needs`: refused arguments, error
+//! messages and output. `conform_replay_live.rs` tests the replay itself.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// IPv4, RC: WRITEs of one packet.
+/// RC over IPv4: WRITEs of one packet.
 const WRITES: &str = "rxe/write_lat_v4.pcap.zst";
-/// IPv6, RC.
+/// RC over IPv6.
 const V6: &str = "rxe/rc_pingpong_v6_1024.pcap.zst";
 const UC: &str = "rxe/uc_pingpong_v4_1024.pcap.zst";
 /// Connection management only.
 const NO_QPS: &str = "rxe/cmtime_v4.pcap.zst";
 /// A receive is posted late.
 const LATE: &str = "rxe/ops_rnr_late.pcap.zst";
-/// READs of memory that is nowhere written.
+/// READs of memory that no request writes.
 const READS: &str = "rxe/read_lat_v4.pcap.zst";
 
 fn replay(file: &str, arguments: &[&str]) -> Output {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures").join(file);
     let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
-    command.args(["conform", "replay"]).arg(path).args(arguments).output().expect("it runs")
+    command.args(["conform", "replay"]).arg(path).args(arguments).output().expect("feroce runs")
 }
 
-fn said(bytes: &[u8]) -> String {
+fn text_of(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("UTF-8")
 }
 
-/// Where nobody is.
+/// An interface that does not exist and an unused address.
 const NOWHERE: [&str; 4] = ["--live", "nowhere0", "--peer", "192.0.2.9"];
 
 #[test]
@@ -53,7 +53,7 @@ fn wrong_usage_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_played_is_said_in_a_line() {
+fn an_impossible_replay_is_reported_in_one_line() {
     let qpn = "qpn:0x45=0x11";
     let v6 = ["--live", "nowhere0", "--peer", "2001:db8::9"];
     let refused: [(&str, &[&str], &[&str], &str); 13] = [
@@ -81,10 +81,10 @@ fn what_cannot_be_played_is_said_in_a_line() {
         (WRITES, &NOWHERE, &["--responder", "rxe:n"], "nowhere0"),
         (WRITES, &NOWHERE, &["--namespace", "fr-no-such", "--map", qpn], "fr-no-such"),
     ];
-    for (file, live, besides, why) in refused {
-        let arguments = [live, besides].concat();
+    for (file, live, more, why) in refused {
+        let arguments = [live, more].concat();
         let output = replay(file, &arguments);
-        let line = said(&output.stderr);
+        let line = text_of(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{file} {arguments:?}: {line}");
         assert!(output.stdout.is_empty(), "{file} {arguments:?}");
         assert!(line.lines().count() == 1 && line.starts_with("feroce: "), "{line}");
@@ -94,11 +94,11 @@ fn what_cannot_be_played_is_said_in_a_line() {
 
 fn needs(file: &str) -> Value {
     let output = replay(file, &["--needs", "--json"]);
-    assert_eq!(output.status.code(), Some(0), "{file}: {}", said(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{file}: {}", text_of(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// The fields that `docs/conform.md` names in the row of its table that begins with `of`.
+/// The fields named in the row of the table in `docs/conform.md` that begins with `of`.
 fn documented(of: &str) -> Vec<String> {
     let docs = include_str!("../../../docs/conform.md");
     let start = format!("| {of} | ");
@@ -115,7 +115,7 @@ fn fields(value: &Value) -> Vec<String> {
 }
 
 #[test]
-fn what_is_needed_is_told_to_the_byte() {
+fn needs_lists_memory_to_the_byte() {
     let found = needs(READS);
     assert_eq!(fields(&found[0]), documented("an endpoint"));
     assert_eq!((&found[0]["first_psn"], &found[0]["path_mtu"]), (&0x75_e2e8.into(), &1024.into()));
@@ -133,24 +133,25 @@ fn what_is_needed_is_told_to_the_byte() {
             held += bytes;
         }
     }
-    assert_eq!(held, 64, "what is read");
-    let text = said(&replay(READS, &["--needs"]).stdout);
+    assert_eq!(held, 64, "the bytes that the READs return");
+    let text = text_of(&replay(READS, &["--needs"]).stdout);
     for words in ["a new RC QP", "first expected PSN 0x75e2e8", "remote read", "initially at 0x"] {
         assert!(text.contains(words), "{words}: {text}");
     }
 }
 
-/// The receive that was missing is not there at first; the memory of `rping` is its program's, too.
+/// `--needs` lists receives that must be posted only after an RNR NAK, and changes that the program
+/// of `rping` makes to its memory during the exchange.
 #[test]
-fn what_is_needed_meanwhile_is_told() {
+fn needs_lists_what_happens_during_the_exchange() {
     let found = needs(LATE);
     let receives = found[0]["receives"].as_array().expect("receives");
     assert!(receives.iter().all(|receive| fields(receive) == documented("a receive")));
     let after: Vec<_> = receives.iter().map(|receive| receive["after_packet"].as_u64()).collect();
-    assert_eq!(after, [Some(208), Some(229)], "the last refused of each");
-    let text = said(&replay(LATE, &["--needs"]).stdout);
+    assert_eq!(after, [Some(208), Some(229)], "the last packet of each that got an RNR NAK");
+    let text = text_of(&replay(LATE, &["--needs"]).stdout);
     assert!(text.contains(", not before packet "), "{text}");
-    // What comes again because it was lost was refused by nobody.
+    // A message that was retransmitted because it was lost got no RNR NAK.
     let found = needs("rxe/loss_nft_send_1024.tapA.pcap.zst");
     let receives = found[0]["receives"].as_array().expect("receives");
     assert!(receives.len() > 1 && receives.iter().all(|one| one["after_packet"].is_null()));

@@ -61,7 +61,7 @@ rules! {
         at("wire/src/packet.rs", "BthVersion"), mutation("transport version 1");
     Opcode "PKT-OPCODE" Error Sender None,
         "The opcode is one that is defined for RoCE.",
-        at("wire/src/opcode.rs", "BY_OPCODE"), mutation("an opcode of nobody");
+        at("wire/src/opcode.rs", "BY_OPCODE"), mutation("an undefined opcode");
     Pad "PKT-PAD" Error Sender None,
         "The pad extends the payload to a multiple of four bytes and is at most three bytes long.",
         at("wire/src/packet.rs", "Pad"), mutation("payload that is not padded");
@@ -86,7 +86,7 @@ rules! {
         at("engine/src/qp/requester.rs", "SOLICITED"), mutation("a solicited event of a WRITE");
     AckFlag "PKT-ACK-REQUEST" Error Responder None,
         "A response does not request an acknowledgement.",
-        None, mutation("an acknowledgement that asks for one");
+        None, mutation("an acknowledge request in an acknowledgement");
     Sequence "REQ-SEQUENCE" Error Requester None,
         "The packets of a message follow each other as First, Middles, Last, all of one \
          operation.",
@@ -97,7 +97,7 @@ rules! {
         at("engine/src/qp/responder.rs", "mtu"), mutation("an Only longer than the MTU");
     WriteLength "REQ-WRITE-LENGTH" Error Requester None,
         "The packets of a WRITE carry as many bytes as its RETH says.",
-        at("engine/src/qp/responder.rs", "dma_len"), mutation("a RETH that says more than comes");
+        at("engine/src/qp/responder.rs", "dma_len"), mutation("a RETH with another length than the data");
     DmaLength "REQ-DMA-LENGTH" Error Requester None,
         "A message has at most 2^31 bytes.",
         at("engine/src/qp/responder.rs", "dma_len"), mutation("a READ of more than 2^31 bytes");
@@ -106,33 +106,33 @@ rules! {
         at("engine/src/qp/responder.rs", "atomic"), mutation("an atomic at an odd address");
     Unseen "REQ-PSN-SKIPPED" Error Requester None,
         "Requests use consecutive PSNs: a PSN that was never captured is not acknowledged.",
-        at("engine/src/qp/requester.rs", "psn"), mutation("a PSN that is left out");
+        at("engine/src/qp/requester.rs", "psn"), mutation("a skipped PSN");
     Jump "REQ-PSN-JUMP" Error Requester None,
         "A PSN is near the preceding PSNs, unless a new connection begins.",
-        at("engine/src/qp/responder.rs", "Psn"), mutation("a PSN far away");
+        at("engine/src/qp/responder.rs", "Psn"), mutation("a distant PSN");
     Same "REQ-REPEAT-DIFFERS" Error Requester None,
         "A retransmitted request equals the original request: no PSN is used twice.",
-        at("engine/src/qp/requester.rs", "psn"), mutation("other contents in a repetition");
+        at("engine/src/qp/requester.rs", "psn"), mutation("a retransmission with other contents");
     ReadRange "REQ-READ-RANGE" Error Requester None,
         "A retransmitted READ asks for the remaining part of the original READ, from the address \
          that belongs to its PSN.",
-        at("engine/src/qp/requester.rs", "Read"), mutation("a READ again from elsewhere");
+        at("engine/src/qp/requester.rs", "Read"), mutation("a retransmitted READ of another address");
     Restart "REQ-NAK-RESTART" Error Requester None,
         "After a NAK (PSN sequence) the requester restarts at the PSN that the NAK names.",
-        at("engine/src/qp/completer.rs", "Nak"), mutation("a NAK passed over");
+        at("engine/src/qp/completer.rs", "Nak"), mutation("an ignored NAK");
     RnrWait "REQ-RNR-WAIT" Error Requester None,
         "After an RNR NAK the requester waits as long as the NAK asks for.",
-        at("engine/src/qp/completer.rs", "rnr"), mutation("an RNR NAK that is not waited for");
+        at("engine/src/qp/completer.rs", "rnr"), mutation("a request sent too early after an RNR NAK");
     RetryCount "REQ-RETRY-COUNT" Error Requester None,
         "A request without a response is retransmitted at most seven times, or as often as the \
          connection setup says.",
-        at("engine/src/qp/completer.rs", "retry"), mutation("ten copies without an answer");
+        at("engine/src/qp/completer.rs", "retry"), mutation("retransmissions beyond the retry count");
     AfterError "REQ-AFTER-ERROR" Error Requester None,
         "After a NAK that fails the connection no more requests are sent on it.",
-        at("engine/src/qp/completer.rs", "Nak"), mutation("a request after a refusal");
+        at("engine/src/qp/completer.rs", "Nak"), mutation("a request after a fatal NAK");
     Outstanding "REQ-READ-DEPTH" Error Requester None,
         "No more READs and atomics are outstanding than the responder accepts at a time.",
-        at("engine/src/qp/requester.rs", "rd_atomic"), mutation("more READs than agreed on");
+        at("engine/src/qp/requester.rs", "rd_atomic"), mutation("more READs than negotiated");
     Credits "REQ-CREDITS" Error Requester None,
         "If end-to-end credits are in use, at most one SEND more than the credits allow is sent, \
          as a probe.",
@@ -143,13 +143,13 @@ rules! {
     AckUnsent "RSP-ACK-UNSENT" Error Responder None,
         "Only PSNs that were sent are acknowledged.",
         at("engine/src/qp/completer.rs", "psn"),
-        mutation("an acknowledgement of what was not sent");
+        mutation("an acknowledgement of an unsent PSN");
     AckBack "RSP-ACK-BACKWARDS" Error Responder None,
         "An acknowledgement never names a PSN below one that is already acknowledged.",
-        at("engine/src/qp/responder.rs", "ack"), mutation("an acknowledgement that goes back");
+        at("engine/src/qp/responder.rs", "ack"), mutation("an acknowledgement with a lower PSN than the last");
     Syndrome "RSP-SYNDROME" Error Responder None,
         "The syndrome of a response is defined for RoCE.",
-        at("wire/src/aeth.rs", "Reserved"), mutation("a syndrome of nobody");
+        at("wire/src/aeth.rs", "Reserved"), mutation("an undefined syndrome");
     Msn "RSP-MSN" Error Responder Some("C9-148"),
         "The MSN counts the messages that the responder has completed.",
         at("engine/src/qp/responder.rs", "msn"), mutation("MSN too low");
@@ -161,7 +161,7 @@ rules! {
         at("engine/src/qp/responder.rs", "Nak"), mutation("a NAK without a gap");
     NakRange "RSP-NAK-RANGE" Error Responder None,
         "A NAK names a PSN that was sent and is not acknowledged.",
-        at("engine/src/qp/responder.rs", "Nak"), mutation("a NAK for what is acknowledged");
+        at("engine/src/qp/responder.rs", "Nak"), mutation("a NAK for an acknowledged PSN");
     RnrKind "RSP-RNR-KIND" Error Responder None,
         "Only requests that consume a receive get RNR NAKs.",
         at("engine/src/qp/responder.rs", "rnr"), mutation("an RNR NAK for a READ");
@@ -184,13 +184,13 @@ rules! {
     AtomicReplay "RSP-ATOMIC-REPLAY" Error Responder None,
         "A retransmitted atomic gets the original value again: the responder does not execute it \
          twice.",
-        at("engine/src/qp/responder.rs", "atomic"), mutation("an atomic carried out twice");
+        at("engine/src/qp/responder.rs", "atomic"), mutation("an atomic executed twice");
     AnswerQp "RSP-QPN" Error Responder None,
         "A response goes to the QP that sent the request.",
-        at("engine/src/core/receive.rs", "qpn"), mutation("an answer to another QP");
+        at("engine/src/core/receive.rs", "qpn"), mutation("a response to another QP");
     Loss "FAB-LOSS" Warning Fabric None,
         "No packet is lost before the capture point.",
-        None, mutation("a request lost, and repeated");
+        None, mutation("a lost and retransmitted request");
     LossBeyond "FAB-LOSS-BEYOND" Warning Fabric None,
         "No packet is lost between the capture point and its receiver.",
         None, capture("FAB-LOSS-BEYOND");
@@ -206,10 +206,10 @@ rules! {
         None, capture("RuleId::Between");
     Reorder "FAB-REORDER" Warning Fabric None,
         "Packets arrive in the order in which they were sent.",
-        None, mutation("two requests in another order");
+        None, mutation("two reordered requests");
     Duplicate "FAB-DUPLICATE" Warning Fabric None,
         "No packet arrives twice.",
-        None, mutation("a frame that comes twice");
+        None, mutation("a duplicated frame");
     Entropy "FAB-SOURCE-PORT" Warning Sender None,
         "The requests of a connection use one UDP source port: with several, they take different \
          paths and overtake each other.",
@@ -253,7 +253,7 @@ rules! {
     CmOrder "CM-ORDER" Error Sender None,
         "REQ, REP and RTU set up a connection, DREQ and DREP end it, each after the preceding \
          message.",
-        at("engine/src/cm/active.rs", "Rtu"), mutation("a DREP that nobody asked for");
+        at("engine/src/cm/active.rs", "Rtu"), mutation("a DREP without a DREQ");
     CmId "CM-COMM-ID" Error Sender None,
         "Messages of a connection carry the communication IDs that its two sides have chosen.",
         at("engine/src/cm/mod.rs", "comm_id"), mutation("an RTU with another communication id");
@@ -262,14 +262,14 @@ rules! {
         at("engine/src/cm/mod.rs", "transaction"), mutation("a REP of another transaction");
     CmRetries "CM-RETRIES" Error Sender None,
         "A message without a reply is retransmitted at most as often as the REQ says.",
-        at("engine/src/cm/disconnect.rs", "retries"), mutation("a REQ too often");
+        at("engine/src/cm/disconnect.rs", "retries"), mutation("too many copies of a REQ");
     CmQpn "CM-DREQ-QPN" Error Sender None,
         "A DREQ names the QP that its receiver uses in the connection.",
         at("engine/src/cm/disconnect.rs", "remote_qpn"), mutation("a DREQ for another QP");
     CmPsn "CM-STARTING-PSN" Error Requester None,
         "The first request of a connection has the starting PSN of the connection setup.",
         at("engine/src/cm/active.rs", "starting_psn"),
-        mutation("another first PSN than was agreed on");
+        mutation("a starting PSN other than the negotiated one");
     CmEarly "CM-EARLY-DATA" Error Requester None,
         "The active side sends requests only after the REP.",
         at("engine/src/cm/active.rs", "Rep"), mutation("requests ahead of the REP");
@@ -278,7 +278,7 @@ rules! {
         at("engine/src/cm/active.rs", "Rej"), capture("CM-REJECTED");
     CmSilent "CM-NO-ANSWER" Error Responder None,
         "A REQ gets a reply.",
-        at("engine/src/cm/passive.rs", "Req"), mutation("a REQ without an answer");
+        at("engine/src/cm/passive.rs", "Req"), mutation("a REQ without a response");
     RetryExceeded "FAIL-RETRY" Error Responder None,
         "The connection does not fail: requests are answered before the retries are used up.",
         at("engine/src/qp/completer.rs", "retry"), capture("FAIL-RETRY");
