@@ -119,7 +119,7 @@ fn a_reliable_connection_to_oneself() {
         let mut sum = [0; 8];
         ends.buffers[0].read(0, &mut sum);
         assert_eq!(u64::from_le_bytes(sum), 5, "{cores} cores: read back");
-        assert!(alone.device.counter(Counter::LoopedBack) > 100);
+        assert!(alone.device.counter(Counter::TxLoopback) > 100);
     }
 }
 
