@@ -1,5 +1,5 @@
-//! Congestion control algorithms: the registry ([`ALGORITHMS`]), what a user chooses ([`Control`])
-//! and an algorithm at work for one sender ([`Controller`]).
+//! Congestion control algorithms: the registry ([`ALGORITHMS`]), the choice of a user ([`Control`])
+//! and the state of an algorithm for one sender ([`Controller`]).
 //!
 //! Each algorithm is one file in this folder, one row of the registry and one variant of
 //! [`Controller`]. Its parameters are rows of [`params::TABLE`](crate::params::TABLE).
@@ -151,8 +151,8 @@ impl FromStr for Control {
     }
 }
 
-/// The congestion control state of one sender. The sender reports events; the controller answers
-/// with a rate and a window.
+/// The congestion control state of one sender. The sender reports events; the controller returns
+/// a rate and a window.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::large_enum_variant)] // One per QP, stored inline.
 pub enum Controller {

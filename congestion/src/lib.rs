@@ -1,9 +1,9 @@
 //! Congestion control as values: DCQCN, TIMELY and Swift as state machines over (event, now), and a
-//! pacer for what is sent. Integer arithmetic only; no packets, no clock, no allocation. The engine
+//! pacer for sent packets. Integer arithmetic only; no packets, no clock, no allocation. The engine
 //! and the simulated fabric run the same code.
 //!
 //! A sender has a [`Controller`] and a [`Pacer`]; a receiver has a [`NotificationPoint`]; a switch
-//! queue has a [`Red`]. [`Control`] is what a user chooses. [`Params`] holds the parameters of all
+//! queue has a [`Red`]. [`Control`] is the choice of a user. [`Params`] holds the parameters of all
 //! of them, [`params::TABLE`] their names.
 
 #![no_std]

@@ -20,7 +20,7 @@ impl Red {
         Self { kmin: if kmin < kmax { kmin } else { kmax }, kmax, pmax, beyond: beyond_kmax }
     }
 
-    /// Returns true if a packet is marked that finds a queue of `queue` bytes; `random` is uniform
+    /// Returns true if a packet that finds a queue of `queue` bytes is marked; `random` is uniform
     /// over all `u32`.
     pub fn mark(&self, queue: u64, random: u32) -> bool {
         match self.region(queue) {
@@ -34,7 +34,7 @@ impl Red {
         }
     }
 
-    /// The probability that a packet is marked that finds a queue of `queue` bytes.
+    /// The probability that a packet that finds a queue of `queue` bytes is marked.
     pub fn probability(&self, queue: u64) -> Fraction {
         match self.region(queue) {
             Region::None => Fraction::ZERO,

@@ -15,7 +15,7 @@ pub struct NotificationPoint {
 }
 
 impl NotificationPoint {
-    /// A notification point that has seen no packet.
+    /// A notification point that has received no packet.
     pub const fn new(params: &NotificationParams) -> Self {
         let NotificationParams { cnp_timing, cnp_interval, .. } = *params;
         Self { timing: cnp_timing, marked: false, interval: cnp_interval, ends: Instant::FAR }

@@ -90,12 +90,12 @@ impl Pacer {
         }
         self.counted = now;
         let room = (self.burst - self.level).unsigned_abs();
-        let came = rate.as_bps().saturating_mul(nanos).saturating_add(self.carry);
-        match i64::try_from(came) {
-            Ok(fits) if came <= room => (self.level, self.carry) = (self.level + fits, 0),
+        let gained = rate.as_bps().saturating_mul(nanos).saturating_add(self.carry);
+        match i64::try_from(gained) {
+            Ok(fits) if gained <= room => (self.level, self.carry) = (self.level + fits, 0),
             _ => {
                 self.level = self.burst;
-                self.carry = (came - room).min(rate.as_bps().saturating_sub(1));
+                self.carry = (gained - room).min(rate.as_bps().saturating_sub(1));
             }
         }
     }

@@ -46,7 +46,7 @@ impl Params {
         SETS.iter().find(|set| set.name == name).map(|set| set.params)
     }
 
-    /// Sets the parameter `name` (our name or NVIDIA's) to the value in `text`.
+    /// Sets the parameter `name` (Feroce's name or NVIDIA's) to the value in `text`.
     ///
     /// # Errors
     ///

@@ -48,7 +48,7 @@ fn sets() -> String {
 fn parts(part: Part) -> String {
     let names: Vec<_> = SETS.iter().map(|set| format!("`{}`", set.name)).collect();
     let mut table =
-        format!("| parameter | {} | what it is | takes | source |\n|---|", names.join(" | "));
+        format!("| parameter | {} | meaning | values | source |\n|---|", names.join(" | "));
     table += &"---|".repeat(SETS.len() + 3);
     table.push('\n');
     for param in TABLE.iter().filter(|param| param.part == part) {
@@ -75,7 +75,7 @@ fn takes(param: &Param) -> String {
 /// The parameters of the algorithms other than DCQCN. Their values are the same in all sets.
 fn delay() -> String {
     let mut table = String::from(
-        "| parameter | default | what it is | takes | source |\n|---|---|---|---|---|\n",
+        "| parameter | default | meaning | values | source |\n|---|---|---|---|---|\n",
     );
     let others = ALGORITHMS.iter().filter(|algorithm| **algorithm != &DCQCN);
     let parts: Vec<Part> = others.map(|algorithm| algorithm.part).collect();

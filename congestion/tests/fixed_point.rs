@@ -1,6 +1,6 @@
-//! The closed loop stands where the fluid model of DCQCN says (Zhu et al., ECN or Delay, CoNEXT
-//! 2016): the mean queue and alpha of N senders at one bottleneck against the exact solution of the
-//! model's equations.
+//! The closed loop settles at the fixed point of the fluid model of DCQCN (Zhu et al., ECN or
+//! Delay, CoNEXT 2016): the mean queue and alpha of N senders at one bottleneck against the exact
+//! solution of the model's equations.
 
 mod common;
 

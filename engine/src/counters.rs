@@ -55,7 +55,7 @@ counters! {
     /// Datagrams whose Q_Key does not match their QP's.
     QkeyViolations = "qkey_violations";
     /// Loopback frames: sent by this device to itself, not over the link.
-    LoopedBack = "looped_back";
+    TxLoopback = "looped_back";
     /// Frames passed to the core of their QP.
     RxHandedOver = "rx_handed_over";
     /// Frames dropped because the ring to the core of their QP was full.

@@ -50,9 +50,9 @@ pub fn random_u128() -> io::Result<u128> {
     Ok(u128::from_ne_bytes(bytes))
 }
 
-/// Forbids IP fragmentation of what `socket` sends, here and on the path (`PMTUDISC_PROBE`). The
-/// path MTU that the kernel has learned does not matter; packets longer than the interface's MTU
-/// are errors.
+/// Forbids IP fragmentation of packets from `socket`, on this host and on the path
+/// (`PMTUDISC_PROBE`). The path MTU that the kernel has learned does not matter; packets longer
+/// than the interface's MTU are errors.
 ///
 /// # Errors
 /// When the descriptor is no IPv4 socket, or no IPv6 socket with `v6`.

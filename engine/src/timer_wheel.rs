@@ -9,9 +9,9 @@
 //! A tick is 1.024 us. The tick of a deadline is a number of 54 bits: nine digits in base 64, with
 //! one *level* per digit. A timer is on the level of the highest digit in which its tick differs
 //! from the wheel's, in the list of that digit. So all lists of a level precede all lists of the
-//! next level, no occupied list is behind the wheel, and the earliest timers are in the lowest list
-//! of the lowest occupied level. When the wheel reaches a list of a higher level, the timers of
-//! this list move to lower levels. The lists of level 0 are sorted by the exact deadline.
+//! next level, no occupied list is before the wheel's tick, and the earliest timers are in the
+//! lowest list of the lowest occupied level. When the wheel reaches a list of a higher level, the
+//! timers of this list move to lower levels. The lists of level 0 are sorted by the exact deadline.
 //!
 //! Therefore the order of expiry is exact and repeatable: by deadline, and timers with equal
 //! deadlines in the order in which they were set.
@@ -212,7 +212,7 @@ impl TimerWheel {
         self.occupied[level] |= 1 << digit;
     }
 
-    /// Links a timer into `list` behind the timer `before`, or as the first one.
+    /// Links a timer into `list` after the timer `before`, or as the first one.
     fn link(&mut self, index: u32, list: usize, before: u32) {
         let ends = &mut self.lists[list];
         let after = match before {

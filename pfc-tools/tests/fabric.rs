@@ -1,6 +1,6 @@
 //! Small networks with literal expectations: times to the picosecond, bytes and shares.
 
-use feroce_congestion::Params;
+use feroce_congestion::{Params, Rate};
 use feroce_pfc_tools::fabric::Fabric;
 use feroce_pfc_tools::fabric::config::{
     Control, FabricConfig, FlowConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery,
@@ -31,7 +31,7 @@ fn flow(from: u32, to: u32) -> FlowConfig {
         messages: None,
         start: Time::ZERO,
         stop: Time::FAR,
-        control: Control::None,
+        control: Control::Off,
         initial_rate: None,
         chain: None,
     }
@@ -166,7 +166,10 @@ fn a_closed_loop_runs_one_transfer_after_another() {
 #[test]
 fn fixed_rates_are_exact() {
     for gigabits in [1, 3, 7, 39] {
-        let paced = FlowConfig { control: Control::Fixed(gigabits * 1_000_000_000), ..flow(0, 1) };
+        let paced = FlowConfig {
+            control: Control::Fixed(Rate::from_bps(gigabits * 1_000_000_000)),
+            ..flow(0, 1)
+        };
         let config = config(topology::single(2, LINE), vec![paced]);
         let goodput = run(&config).flows[0].goodput.expect("measured") / 1e9;
         // Of 10 ms the first two microseconds are without packets.
@@ -180,7 +183,7 @@ fn fixed_rates_are_exact() {
 /// timeout, and for a flow that stops in the middle of a message.
 #[test]
 fn no_timer_expires_without_a_loss() {
-    let slow = FlowConfig { control: Control::Fixed(10_000_000), ..flow(0, 1) };
+    let slow = FlowConfig { control: Control::Fixed(Rate::from_bps(10_000_000)), ..flow(0, 1) };
     let stopped = FlowConfig { stop: Time::from_micros(50), ..flow(0, 1) };
     for of in [slow, stopped] {
         let mut config = config(topology::single(2, LINE), vec![of]);
@@ -361,7 +364,7 @@ fn the_timer_recovers_a_lost_last_packet() {
 fn a_cnp_halves_the_rate_when_it_arrives() {
     let mut network = topology::single(2, LINE);
     network.links[1].rate = SLOW.rate;
-    let mut config = config(network, vec![FlowConfig { control: Control::Dcqcn, ..flow(0, 1) }]);
+    let mut config = config(network, vec![FlowConfig { control: Control::DCQCN, ..flow(0, 1) }]);
     config.switch.ecn = true;
     (config.congestion.marking.kmin, config.congestion.marking.kmax) = (4500, 4500);
     (config.sample, config.keep_samples) = (Time::from_nanos(1), true);

@@ -1,7 +1,7 @@
 //! Random networks with random traffic: everything arrives exactly once, and a lossless network
 //! loses nothing.
 
-use feroce_congestion::Params;
+use feroce_congestion::{Params, Rate};
 use feroce_pfc_tools::fabric::Fabric;
 use feroce_pfc_tools::fabric::config::{
     Control, FabricConfig, FlowConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery,
@@ -60,11 +60,11 @@ impl Draw {
             start: Time::from_micros(u64::from(self.number(0, 50))),
             stop: Time::FAR,
             control: self.one(&[
-                Control::None,
-                Control::Fixed(3_000_000_000),
-                Control::Dcqcn,
-                Control::Timely,
-                Control::Swift,
+                Control::Off,
+                Control::Fixed(Rate::from_bps(3_000_000_000)),
+                Control::DCQCN,
+                Control::TIMELY,
+                Control::SWIFT,
             ]),
             initial_rate: None,
         }

@@ -121,7 +121,7 @@ fn an_rc_connection_within_a_device() {
         let mut sum = [0; 8];
         ends.buffers[0].read(0, &mut sum);
         assert_eq!(u64::from_le_bytes(sum), 5, "{cores} cores: the READ returns the sum");
-        assert!(alone.device.counter(Counter::LoopedBack) > 100);
+        assert!(alone.device.counter(Counter::TxLoopback) > 100);
     }
 }
 

@@ -337,6 +337,6 @@ fn datagrams_allocate_nothing() {
     round();
     let ((), used) = heap_use_of(|| (0..2000).for_each(|_| round()));
     assert_eq!(used, HeapUse::default());
-    assert!(cable.count(Counter::LoopedBack) > 4000);
+    assert!(cable.count(Counter::TxLoopback) > 4000);
     assert_eq!(cable.count(Counter::PortRcvErrors), 0);
 }

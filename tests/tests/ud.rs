@@ -297,7 +297,7 @@ fn every_member_of_a_group_gets_a_copy() {
         }
         assert_eq!(own.done().len(), 1, "{name}: another QP of the same device");
         assert_eq!(sender.done().len(), 2, "{name}: sent, and received itself");
-        assert_eq!(net.count(0, Counter::LoopedBack), 1, "{name}");
+        assert_eq!(net.count(0, Counter::TxLoopback), 1, "{name}");
 
         others[0].qp.detach_multicast(group).unwrap();
         let again = others[0].qp.detach_multicast(group);

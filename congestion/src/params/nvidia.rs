@@ -11,7 +11,7 @@ use crate::time::Duration;
 pub struct NvidiaParam {
     /// Its names: in NVIDIA's documentation, in Linux (`cc_params`), and others.
     pub names: &'static [&'static str],
-    /// The name of our parameter.
+    /// The name of Feroce's parameter.
     pub param: &'static str,
     /// The unit of the value.
     pub unit: &'static str,
@@ -24,8 +24,8 @@ pub struct NvidiaParam {
 }
 
 impl NvidiaParam {
-    /// `params` with this `value`; `None` if our parameter does not accept it (a period of 0, for
-    /// example).
+    /// `params` with this `value`; `None` if Feroce's parameter does not accept it (a period of 0,
+    /// for example).
     pub(super) fn applied(&self, params: &Params, value: u64) -> Option<Params> {
         let mut changed = *params;
         (self.set)(&mut changed, value);

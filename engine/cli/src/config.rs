@@ -3,6 +3,7 @@
 
 use clap::{Args, ValueHint};
 use comfy_table::{Table, presets};
+use feroce_engine::congestion::Control;
 use feroce_engine::device::settings::{KEYS, Key, Origin, Settings};
 use serde::Serialize;
 
@@ -90,9 +91,12 @@ pub struct SettingFlags {
         value_parser = setting("ecn")
     )]
     pub ecn: Option<String>,
-    /// Congestion control of each QP: `off`, `dcqcn`, `timely`, `swift`, or a fixed rate such as
-    /// `10Gb/s`
-    #[arg(long, value_name = "HOW", value_parser = setting("congestion"))]
+    #[arg(
+        long,
+        value_name = "HOW",
+        value_parser = setting("congestion"),
+        help = format!("Congestion control of each QP: {}", Control::EXPECTS)
+    )]
     pub congestion: Option<String>,
     /// Named set of congestion control parameters
     #[arg(long, value_name = "SET", value_parser = setting("congestion_set"))]

@@ -10,10 +10,10 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Feroce's parameter names take values with units (`ai_rate=40Mb/s`), NVIDIA's names the numbers of \
-NVIDIA's tools (`rpg_ai_rate=40`). `congestion` can be changed between dcqcn, timely, swift and a \
-fixed rate; to dcqcn only if the device was opened with dcqcn or with `ecn`. Congestion control \
-cannot be turned on or off while the device is open. If one parameter is refused, none is set. \
-Allowed for root and the program's user, in the network namespace of the interface.")]
+NVIDIA's tools (`rpg_ai_rate=40`). `congestion` can be changed to another algorithm or a fixed \
+rate; to dcqcn only if the device was opened with dcqcn or with `ecn`. Congestion control cannot \
+be turned on or off while the device is open. If one parameter is refused, none is set. Allowed \
+for root and the program's user, in the network namespace of the interface.")]
 pub struct Options {
     /// Interface that the program has open
     #[arg(value_name = "IFACE", value_hint = ValueHint::Other)]

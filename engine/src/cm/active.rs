@@ -246,7 +246,7 @@ impl Endpoint {
     }
 
     /// Rejects a message from `from`, whose QP is already in a connection. `names`: the sender's
-    /// communication ID and ours.
+    /// communication ID and the local one.
     pub(super) fn reject_stale(
         &mut self,
         mad: &CmMad,

@@ -40,7 +40,7 @@ pub(super) struct Conn {
 
     pub peer: Peer,
     pub local_qpn: Qpn,
-    /// PSN of the peer's first packet to us.
+    /// PSN of the peer's first packet to the local QP.
     pub local_psn: Psn,
     pub local_ece: Ece,
     /// Parameters of the local QP.
@@ -62,14 +62,14 @@ pub(super) struct Conn {
     pub armed: Option<Instant>,
 }
 
-/// What is known of the peer.
+/// Known properties of the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Peer {
     /// Peer's communication ID; for SIDR, its request ID.
     pub comm_id: Option<u32>,
     pub guid: u64,
     pub qpn: Qpn,
-    /// PSN of our first packet, chosen by the peer.
+    /// PSN of the first packet that the local QP sends, chosen by the peer.
     pub psn: Psn,
     pub service: ServiceId,
     pub ece: Ece,

@@ -59,7 +59,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Tells the peer that its response came too late (REJ, timeout).
+    /// Notifies the peer that its response arrived too late (REJ, timeout).
     pub(super) fn send_rej_timeout(&mut self, id: CmId) {
         let Some(conn) = self.ids.get(&id) else { return };
         let device = conn.path.map(|path| path.device);
@@ -81,8 +81,8 @@ impl Endpoint {
 
     pub(super) fn on_rej(&mut self, rej: &Rej, now: Instant) {
         let id = if rej.reason == RejectReason::TIMEOUT {
-            // The sender of a REJ for a timeout may not know our communication ID. The device GUID
-            // identifies it.
+            // The sender of a REJ for a timeout may not know the local communication ID. The device
+            // GUID identifies it.
             let guid = rej.info.first_chunk().map_or(0, |guid| u64::from_be_bytes(*guid));
             self.remote_ids.get(&(guid, rej.local_comm_id)).copied()
         } else if rej.message == 0 {

@@ -1,4 +1,4 @@
-//! Connection management: an RDMA CM endpoint as a value.
+//! Connection management: the state machine of an RDMA CM endpoint.
 //!
 //! An [`Endpoint`] takes received MADs, commands and the time. It returns MADs to send, events, and
 //! the time of its next deadline. It owns no socket, clock or thread. The caller resolves addresses
@@ -9,7 +9,7 @@
 //! |---|---|
 //! | which state accepts which message | `state.rs` |
 //! | options, addresses, routes; port allocation | `setup.rs`, `ports.rs` |
-//! | the active side: REQ, and what follows a REP | `active.rs` |
+//! | the active side: REQ, and the messages after a REP | `active.rs` |
 //! | the passive side: listening, REP, RTU | `passive.rs` |
 //! | a request that arrives before its listener | `pending_req.rs` |
 //! | REJ, DREQ, DREP, timewait, destruction | `disconnect.rs` |
@@ -358,7 +358,7 @@ impl Endpoint {
         [answers, timers, self.pending.due].into_iter().flatten().min()
     }
 
-    /// Does what is due at `now`: held requests, expired responses, timers.
+    /// Runs the work that is due at `now`: held requests, expired responses, timers.
     pub fn expire(&mut self, now: Instant) {
         if self.pending.due.is_some_and(|due| due <= now) {
             self.redeliver_pending(now);

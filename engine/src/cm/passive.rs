@@ -16,7 +16,7 @@ use super::types::{
 use super::{BACKLOG_MAX, CompletedRequest, Endpoint, private_data};
 use crate::time::Instant;
 
-/// Addresses `message` as the response to `mad`, which came from `from`.
+/// Addresses `message` as the response to `mad`, received from `from`.
 pub(super) fn reply(mad: &CmMad, message: CmMessage, from: &Source) -> Outgoing {
     let answer = CmMad { transaction: mad.transaction, modifier: 0, message };
     let Source { device, local, remote } = *from;

@@ -115,7 +115,7 @@ impl Endpoint {
     /// to any address. Followed by [`Endpoint::address_resolved`].
     ///
     /// # Errors
-    /// As of [`Endpoint::bind`]; [`CmError::Family`].
+    /// As for [`Endpoint::bind`]; [`CmError::Family`].
     pub fn resolve_address(
         &mut self,
         id: CmId,

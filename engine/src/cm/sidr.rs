@@ -1,4 +1,4 @@
-//! Datagrams: no connection; a SIDR REQ asks a service for its QP (service ID resolution).
+//! Datagrams: no connection; a SIDR REQ requests the QP of a service (service ID resolution).
 
 use feroce_wire::Pkey;
 use feroce_wire::cm::{CmMad, IpCmHeader, SidrRep, SidrReq, SidrStatus};

@@ -82,7 +82,7 @@ impl State {
             || matches!(self, Self::ReqReceived | Self::RepReceived | Self::Established)
     }
 
-    /// Returns what a REJ changes; `None` if it is ignored.
+    /// Returns the change of state by a REJ; `None` if the REJ is ignored.
     pub(super) const fn after_rej(self) -> Option<AfterRej> {
         match self {
             Self::ReqSent

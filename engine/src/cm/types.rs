@@ -40,12 +40,12 @@ pub struct CmConfig {
     pub packet_lifetime: u8,
     /// Retransmissions of a message without response, at most 15.
     pub max_retries: u8,
-    /// Extra time that a program may need for a request, as a code; an MRA tells it to a peer that
-    /// retransmits.
+    /// Extra time that a program may need for a request, as a code; an MRA reports it to a peer
+    /// that retransmits.
     pub service_timeout: u8,
     /// Maximum delay of the devices' acknowledgements, as a code.
     pub ack_delay: u8,
-    /// First and last port for identifiers that ask for any port.
+    /// First and last port for identifiers that bind to any port.
     pub ephemeral: (u16, u16),
     /// How long a response is cached for copies of its request: as long as known peers retransmit.
     pub response_cache_time: Duration,
@@ -126,9 +126,9 @@ pub struct Ece {
 pub struct Parameters {
     /// QP number.
     pub qpn: Qpn,
-    /// READs and atomics that the QP responds to at a time.
+    /// Maximum number of READs and atomics that the QP responds to concurrently.
     pub responder_resources: u8,
-    /// READs and atomics that the QP has outstanding at a time.
+    /// Maximum number of READs and atomics that the QP has outstanding.
     pub initiator_depth: u8,
     /// End-to-end flow control (credits).
     pub flow_control: bool,
@@ -142,7 +142,8 @@ pub struct Parameters {
     pub qkey: Qkey,
 }
 
-/// What a QP needs for being connected: the agreed [`Parameters`], and what only one end knows.
+/// What a QP needs for being connected: the agreed [`Parameters`], and values that only one end
+/// needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpParameters {
     /// QP kind.
@@ -257,7 +258,8 @@ pub struct Event {
     pub status: Status,
     /// The peer's parameters, in events about connections.
     pub parameters: Parameters,
-    /// The private data field of the message, whole. Its users know how much of it is significant.
+    /// The whole private data field of the message. The program defines how many bytes are
+    /// significant.
     pub private_data: Vec<u8>,
 }
 

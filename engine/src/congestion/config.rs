@@ -65,9 +65,9 @@ pub enum ChangeError {
 }
 
 impl CongestionConfig {
-    /// Sets one parameter by name (ours or NVIDIA's), or `congestion` itself. The device was opened
-    /// with the control `opened`; `marked`: its connections send ECN-capable packets. `off` cannot
-    /// be left or entered, and an algorithm that needs CNPs requires `marked`.
+    /// Sets one parameter by name (Feroce's or NVIDIA's), or `congestion` itself. The device was
+    /// opened with the control `opened`; `marked`: its connections send ECN-capable packets. `off`
+    /// cannot be left or entered, and an algorithm that needs CNPs requires `marked`.
     ///
     /// # Errors
     /// See [`ChangeError`].

@@ -5,7 +5,7 @@ use feroce_wire::Psn;
 use super::facts::SentRequest;
 use crate::time::{Duration, Instant};
 
-/// Measures one round trip at a time, never of a packet that was sent twice.
+/// Measures round trips, one after the other, and never that of a packet that was sent twice.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RoundTrips {
     /// The packet being measured.
@@ -48,7 +48,7 @@ impl RoundTrips {
     }
 
     /// The peer acknowledged all packets up to `psn`. Returns the round trip that this ends, if
-    /// any. The response to a READ or atomic behind the probe ends it, too: the responder may send
+    /// any. The response to a READ or atomic after the probe ends it, too: the responder may send
     /// no separate acknowledgement.
     pub fn on_acked(&mut self, psn: Psn, now: Instant) -> Option<RoundTrip> {
         let probe = self.probe.take_if(|probe| !psn.is_before(probe.psn))?;

@@ -3,12 +3,11 @@
 //! of the crate `feroce-congestion`. QPs report to them what they sent ([`Sent`]) and what was
 //! acknowledged; no packet header is parsed here for that.
 //!
-//! What shares a rate:
+//! Scope of a rate:
 //! * RC, UC, XRC: a QP has one rate for everything that carries data: requests, READ responses and
 //!   retransmissions. Acknowledgements and CNPs are not paced.
 //! * UD: a QP has one rate for all its destinations. A CNP names the QP and no destination, so it
-//!   slows
-//!   the whole QP down.
+//!   slows the whole QP down.
 //! * QP 1, which connection management uses, has no congestion control.
 //!
 //! TIMELY and Swift measure the time from a packet that requests an acknowledgement to that

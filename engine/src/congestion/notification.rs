@@ -48,8 +48,8 @@ impl Cnp {
     }
 
     /// A CNP to the sender of the datagram `packet`, along the reverse path. `None` if the datagram
-    /// was sent to a multicast group, came from an address that no single host has, or came from
-    /// this host: then it passed no switch.
+    /// was sent to a multicast group, has a source address that no single host has, or was sent
+    /// by this host: then it passed no switch.
     pub fn to_sender(packet: &Packet<'_>, params: &NotificationParams) -> Option<Self> {
         let dest_qp = packet.ext.deth?.src_qp;
         let (src, dst) = (packet.ip.src(), packet.ip.dst());
@@ -193,7 +193,7 @@ pub struct CnpGenerator {
 }
 
 impl CnpGenerator {
-    /// A generator that has seen no packet.
+    /// A generator that has received no packet.
     pub fn new(params: &NotificationParams) -> Self {
         Self {
             params: *params,

@@ -182,8 +182,8 @@ impl Sender {
             u64::MAX => Limits { window: u32::MAX, ack_interval: self.ack_interval },
             window => {
                 let packets = u32::try_from(window / largest.max(1)).unwrap_or(u32::MAX).max(1);
-                // Every packet needs an acknowledgement: the window may shrink below what is in
-                // flight.
+                // Every packet needs an acknowledgement: the window may shrink below the number
+                // of packets in flight.
                 Limits { window: packets, ack_interval: 1 }
             }
         }

@@ -58,8 +58,8 @@ pub(super) fn on_cnp(place: &mut Slot, packet: &Packet<'_>, counters: &Counters,
 }
 
 /// Holds back data packets that exceed the pacer's budget, and all data packets if the pause gate
-/// says so. `is_loopback`: frames to the device itself use no link and are not limited. `largest`:
-/// bytes of the QP's largest frame.
+/// requires it. `is_loopback`: frames to the device itself use no link and are not limited.
+/// `largest`: bytes of the QP's largest frame.
 #[inline]
 pub(super) fn hold_back(
     sender: &mut Option<Box<Sender>>,
@@ -73,12 +73,12 @@ pub(super) fn hold_back(
             true => Waits::default(),
             false => {
                 let ready = sender.ready(largest, env.now);
-                Waits { requests: !ready.requests, answers: !ready.responses }
+                Waits { requests: !ready.requests, responses: !ready.responses }
             }
         };
     }
     if gate == PauseGate::HoldData {
-        env.waits = Waits { requests: true, answers: true };
+        env.waits = Waits { requests: true, responses: true };
     }
 }
 
@@ -125,7 +125,7 @@ impl Core {
         self.congestion.as_ref()?.cnps.due()
     }
 
-    /// Sends the queued CNPs, ahead of everything else. Returns how many were sent.
+    /// Sends the queued CNPs, before all other frames. Returns how many were sent.
     pub(super) fn send_cnps(&mut self, now: Instant) -> usize {
         let Self { congestion, pfc, port, shared, ip_id, .. } = self;
         let Some(congestion) = congestion else { return 0 };
@@ -207,7 +207,7 @@ impl Core {
         }
     }
 
-    /// The QP in `slot` was reset: drops what its congestion control has learned about the path.
+    /// The QP in `slot` was reset: drops the measurements of its congestion control for the path.
     pub fn reset_congestion(&mut self, slot: u32) {
         let Some(place) = self.slots[slot as usize].as_deref_mut() else { return };
         place.reset_congestion(self.congestion.as_deref());

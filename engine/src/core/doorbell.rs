@@ -39,7 +39,7 @@ impl Doorbell {
             slot = again; // The queue is full; the holder of the core's token is emptying it.
             std::thread::yield_now();
         }
-        // Pairs with the fence in `arm`: at least one side sees the store of the other.
+        // Pairs with the fence in `arm`: at least one side reads the store of the other.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) {
             self.wake.signal();

@@ -2,8 +2,8 @@
 //!
 //! A core is driven by [`Core::turn`], which the holder of its token may call. A turn takes the
 //! time once, then handles: doorbells, timers, frames out, the port's doorbell, frames in, frames
-//! handed over by other cores, frames that were sent to the device itself. Sending comes first so
-//! that the reply of a program that answers a message at once is on the link ahead of the
+//! handed over by other cores, frames that were sent to the device itself. Sending is before
+//! receiving: if a program answers a message at once, its reply is on the link before the
 //! acknowledgement of that message. Nothing in a turn blocks, locks or allocates.
 
 mod congestion;

@@ -1,4 +1,4 @@
-//! Multicast groups: which QPs get a copy of a datagram. Every core knows all members.
+//! Multicast groups: which QPs get a copy of a datagram. Every core has a list of all members.
 
 use std::net::IpAddr;
 

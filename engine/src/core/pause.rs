@@ -14,7 +14,7 @@ use crate::memory::frame_ring::FrameProducer;
 use crate::port::Priority;
 use crate::time::Instant;
 
-/// Pause frames are sent ahead of everything else, where the port has priorities.
+/// Pause frames are sent before all other frames, where the port has priorities.
 const PRIORITY: Priority = Priority::new(7);
 
 /// The counters of the paused time of each priority, in microseconds.

@@ -1,5 +1,5 @@
 //! Frames in: parses a frame, finds the core of its QP, verifies the ICRC there, passes the packet
-//! to the QP. A datagram to a multicast group goes to every member of the group.
+//! to the QP. A datagram to a multicast group is delivered to every member of the group.
 
 use feroce_wire::{Opcode, Packet, Qpn, pause};
 
@@ -178,8 +178,8 @@ impl Tables<'_> {
         }
         place.reschedule(slot, self.schedule);
         // The QP acknowledges a message that woke a program before the program can send from
-        // another QP, as programs do with XRC. For the same QP, see `qp::transmit_order`. Packets of
-        // other cores may still be sent first.
+        // another QP, as programs do with XRC. For the same QP, see `qp::transmit_order`. Packets
+        // of other cores may still be sent first.
         if place.qp.moves_to_front_after(packet, &env) {
             self.schedule.move_to_front(slot);
         }

@@ -1,4 +1,4 @@
-//! What a core shares with its device and with the other cores.
+//! Data that a core shares with its device and with the other cores.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The QPs of a core, and the schedule that says which of them the core must call and when.
+//! The QPs of a core, and the schedule of the QPs that the core must call.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

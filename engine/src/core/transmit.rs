@@ -152,7 +152,7 @@ impl Core {
                 (false, false) => port.tx_commit(len, priority),
             }
             *room -= usize::from(!is_loopback);
-            shared.counters.add(Counter::LoopedBack, is_loopback.into());
+            shared.counters.add(Counter::TxLoopback, is_loopback.into());
             shared.count_sent(packet.len + icrc::LEN);
             if quantum.count(flow.spec(), len) {
                 break true;
@@ -209,7 +209,7 @@ fn copy_to_members(
     // The port returns the same slot until it is committed.
     let Some(frame) = port.tx_slot() else { return };
     shared.counters.count(match loopback.copy(&frame[..len]) {
-        true => Counter::LoopedBack,
+        true => Counter::TxLoopback,
         false => Counter::RxHandoverDropped,
     });
 }

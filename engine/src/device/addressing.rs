@@ -162,7 +162,7 @@ impl Addressing {
                 PathHeaders::to_self(dgid, source, given.mac, given.mtu)
             }
             Self::Port(port) if is_own => port.resolve_own(dgid, source),
-            // The resolver is locked only for one lookup at a time, so threads do not wait for each
+            // The resolver is locked for one lookup only, so threads do not wait for each
             // other's neighbours.
             Self::Kernel(kernel) => {
                 wait(timeout, |has_asked| kernel.resolver().look(dgid, source, has_asked))

@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 use feroce_wire::PathMtu;
 
 use super::host::HostId;
-use super::ports::PortKind;
 use crate::congestion::CongestionConfig;
 use crate::pfc::PfcConfig;
 use crate::port::kind::PortConfigs;
+use crate::port::registry::PortKind;
 use crate::qp::RD_ATOMIC;
 use crate::verbs::MAX_SGE;
 
@@ -99,8 +99,8 @@ pub const MAX_CORES: usize = 64;
 /// Valid numbers of cores.
 pub(super) const CORES: RangeInclusive<usize> = 1..=MAX_CORES;
 
-/// Valid windows in packets. An acknowledgement is requested every 16 packets, and twice that number
-/// must fit.
+/// Valid windows in packets. An acknowledgement is requested every 16 packets; a window must
+/// hold twice that number.
 pub(super) const WINDOWS: RangeInclusive<u32> = 2 * crate::qp::ACK_INTERVAL..=1 << 20;
 
 /// Attributes of a device, as in `ibv_device_attr` and `ibv_port_attr`.

@@ -1,6 +1,6 @@
 //! Connection management of a process: one endpoint, and per device a thread that serves QP 1.
 //!
-//! A [`ConnectionManager`] owns the [`Endpoint`] behind a lock, and commands hold the lock briefly.
+//! A [`ConnectionManager`] owns the [`Endpoint`] under a lock, and commands hold the lock briefly.
 //! The MADs that they produce go to the device's thread. That thread also passes received MADs to
 //! the endpoint and wakes at the endpoint's deadlines; it is in `gsi.rs`. Addresses are resolved by
 //! the caller's thread ([`ConnectionManager::resolve`]) or by a pool
@@ -27,7 +27,7 @@ use crate::sys;
 use crate::time::{Clock, Duration, Instant};
 use crate::wake::EventFd;
 
-/// Addresses resolved at a time.
+/// Maximum number of addresses being resolved concurrently.
 const RESOLVERS: usize = 16;
 
 /// How long requests wait for a listener after a device is attached.
@@ -138,9 +138,9 @@ impl ConnectionManager {
         let shared = Arc::clone(&self.shared);
         let end = shared.clock.now() + timeout;
         self.resolvers.run(Box::new(move || {
-            let is_wanted = || shared.with(|endpoint, _| endpoint.state(id).is_ok());
+            let is_bound = || shared.with(|endpoint, _| endpoint.state(id).is_ok());
             let resolved = loop {
-                if !is_wanted() {
+                if !is_bound() {
                     return; // Destroyed meanwhile.
                 }
                 match shared.resolve(source, destination, end) {
@@ -222,12 +222,11 @@ impl Shared {
         if destination.ip().is_loopback() {
             return Err(Unresolved::NoDevice);
         }
-        let wanted =
-            if cm::is_any(source) { net::chosen_source(destination) } else { Some(source) };
+        let bound = if cm::is_any(source) { net::chosen_source(destination) } else { Some(source) };
         let sources = self.sources(destination.ip());
-        let is_wanted = |source: &LocalAddress| Some(source.local) == wanted;
-        let mut sources = match sources.iter().any(is_wanted) {
-            true => sources.into_iter().filter(is_wanted).collect(),
+        let is_bound = |source: &LocalAddress| Some(source.local) == bound;
+        let mut sources = match sources.iter().any(is_bound) {
+            true => sources.into_iter().filter(is_bound).collect(),
             false if cm::is_any(source) => sources,
             false => Vec::new(),
         };

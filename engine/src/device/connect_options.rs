@@ -74,7 +74,7 @@ pub struct ConnectOptions {
 /// - requests that the peer may reject, because a rejected message must not write or read anything:
 ///   a WRITE or READ outside the ranges that the peer has accepted so far. The range between two
 ///   accepted messages of a region counts as accepted; the last four keys are remembered. If the
-///   peer later reduces the memory behind a key, as it may with a type 2 window, the packets of a
+///   peer later reduces the memory of a key, as it may with a type 2 window, the packets of a
 ///   WRITE before the first rejected one are written;
 /// - WRITEs with immediate data, and all requests with `flow_control`;
 /// - READs, if `max_rd_atomic` is less than 32, as it is by default with a path MTU below 4096: the
@@ -101,7 +101,7 @@ impl Split {
     }
 }
 
-/// What each side tells the other for connecting.
+/// What each side sends to the other before connecting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
     /// QP number.
@@ -138,7 +138,7 @@ impl ConnectOptions {
         let splits_reads = split && path.super_frames && path.path_mtu == Some(PathMtu::Mtu4096);
         let default_depth = if splits_reads { MAX_RD_ATOMIC } else { RD_ATOMIC };
         let depth = self.max_rd_atomic.unwrap_or(default_depth);
-        // A peer with super-frames may split its READs; other peers get what the options say.
+        // A peer with super-frames may split its READs; other peers get the number in the options.
         let responder_depth = if path.super_frames { MAX_RD_ATOMIC } else { depth };
         let is_reliable = service.is_reliable();
         let responds = is_reliable && service.has_responder();

@@ -18,7 +18,7 @@ pub struct Destination<'a> {
     pub ah: &'a AddressHandle,
     /// Destination QP; [`Qpn::MULTICAST`] for a group.
     pub remote_qpn: Qpn,
-    /// Q_Key of the datagram. A value with the top bit set stands for the QP's own Q_Key.
+    /// Q_Key of the datagram. A value with the top bit set means the Q_Key of the sending QP.
     pub qkey: Qkey,
 }
 

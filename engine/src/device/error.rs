@@ -2,15 +2,14 @@
 
 use feroce_wire::PathMtu;
 
-use super::PortKind;
+use super::owner::{Owner, OwnershipError};
 use crate::memory::AccessError;
 use crate::memory::arena::ArenaError;
 use crate::memory::frame_ring::FrameRingError;
 use crate::net::{Gid, NetError, ResolveError};
 use crate::port::kind::PortError;
+use crate::port::registry::PortKind;
 use crate::qp::attributes::ModifyError;
-
-use super::owner::Owner;
 
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +58,18 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl OpenError {
+    /// Ownership of `interface` could not be taken.
+    pub(super) fn ownership(interface: &str, error: OwnershipError) -> Self {
+        match error {
+            OwnershipError::InUse(owner) => Self::Owned { interface: interface.to_owned(), owner },
+            OwnershipError::System(source) => {
+                Self::System { action: "take ownership of the interface", source }
+            }
+        }
+    }
 }
 
 fn list_failures(failures: &[(&'static str, PortError)]) -> String {

@@ -38,7 +38,7 @@ const SENDS: u32 = 64;
 const SLOT: u32 = 320;
 /// Paths kept in the cache.
 const CACHED_PATHS: usize = 256;
-/// Paths being resolved at a time. MADs to further destinations are dropped.
+/// Maximum number of paths being resolved concurrently. MADs to further destinations are dropped.
 const RESOLVING: usize = 64;
 /// Threads that resolve paths.
 const THREADS: usize = 8;

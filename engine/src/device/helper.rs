@@ -111,8 +111,8 @@ struct Backoff {
 
 impl Backoff {
     fn new(pfc: &PfcConfig) -> Self {
-        let asks = pfc.thresholds.is_some();
-        let longest = if asks { MAX_BACKOFF } else { MAX_BULK_BACKOFF };
+        let requests_pauses = pfc.thresholds.is_some();
+        let longest = if requests_pauses { MAX_BACKOFF } else { MAX_BULK_BACKOFF };
         Self { last: MIN_BACKOFF, long_turns: 0, longest }
     }
 
@@ -158,7 +158,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
         let now_driven = cell.driven.load(Ordering::Relaxed);
         let long_turns = cell.long_turns.load(Ordering::Relaxed);
         if std::mem::take(&mut woken) {
-            // A doorbell asks for the helper; earlier turns of the program do not count.
+            // A doorbell rang for the helper; earlier turns of the program do not count.
             driven = now_driven;
             backoff.reset(long_turns);
         }
@@ -219,7 +219,7 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// Leaves the core to the polling thread for `time`. Returns true if a doorbell asked for the
+    /// Leaves the core to the polling thread for `time`. Returns true if a doorbell rang for the
     /// helper meanwhile.
     fn back_off(&mut self, cell: &super::CoreCell, time: Duration) -> bool {
         self.fds.clear();

@@ -3,8 +3,8 @@
 //! | handle | file |
 //! |---|---|
 //! | [`Device`] | this file; opening it: `open.rs`, its configuration: `config.rs`, `settings.rs` |
-//! | [`ProtectionDomain`], [`Buffer`] | `protection_domain.rs` |
-//! | [`MemoryRegion`] | `memory_region.rs` |
+//! | [`ProtectionDomain`] | `protection_domain.rs` |
+//! | [`MemoryRegion`], [`Buffer`] | `memory_region.rs`, `registration.rs` |
 //! | [`MemoryWindow`] | `memory_window.rs` |
 //! | [`DeviceMemory`] | `device_memory.rs` |
 //! | [`CompletionQueue`] | `completion_queue.rs` |
@@ -15,7 +15,7 @@
 //! | multicast membership | `multicast.rs` |
 //! | [`ConnectionManager`] | `connect.rs`; QP 1 and its thread: `gsi.rs`, `cm_channel.rs` |
 //!
-//! The other files work behind the handles: `helper.rs` turns the cores, `follow.rs` follows the
+//! The other files do background work: `helper.rs` turns the cores, `follow.rs` follows the
 //! host's addresses, neighbours and routes, `stat.rs` serves counters. The registered memory
 //! itself, the queues and the protocol are in `memory`, `verbs`, `core` and `qp`.
 //!
@@ -45,6 +45,7 @@ mod pool;
 mod ports;
 mod protection_domain;
 mod queue_pair;
+mod registration;
 mod send_limits;
 pub mod settings;
 mod shared_receive_queue;
@@ -78,8 +79,9 @@ pub use memory_region::{Advice, MemoryRegion, Reregistration};
 pub use memory_window::MemoryWindow;
 pub use owner::{Owner, owner_of};
 pub use ports::{PortKind, UnknownPortKind};
-pub use protection_domain::{Buffer, ProtectionDomain};
+pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{QpInit, QueuePair};
+pub use registration::Buffer;
 pub use shared_receive_queue::{SharedReceiveQueue, SrqInit};
 pub use xrc::XrcDomain;
 
@@ -113,10 +115,10 @@ impl std::ops::Deref for Opened {
 }
 
 /// Units of work that make a turn long. [`CoreCell::driven_at`] holds the end of a long turn, not
-/// its start, so that a thread in long turns counts as present.
+/// its start, so that a thread in long turns counts as driving the core.
 const LONG_TURN: usize = 8;
 
-/// A core, its token, and what other threads know about it without the token.
+/// A core, its token, and the state that other threads read without the token.
 #[derive(Debug)]
 struct CoreCell {
     core: Mutex<Core>,
@@ -302,8 +304,8 @@ impl DeviceInner {
         Ok(())
     }
 
-    /// Returns when every core has ended its current turn. After that no turn uses what was
-    /// withdrawn before.
+    /// Returns when every core has ended its current turn. After that no turn uses objects that
+    /// were withdrawn before.
     fn quiesce(&self) {
         for cell in &self.cores {
             drop(cell.lock());

@@ -92,7 +92,7 @@ pub(super) fn lock(device: &DeviceInner) -> MutexGuard<'_, Groups> {
 fn join(addressing: &Addressing, group: IpAddr) -> io::Result<Option<UdpSocket>> {
     match addressing {
         Addressing::Kernel(_) => {}
-        Addressing::Static(_) => return Ok(None), // There is no host behind the port.
+        Addressing::Static(_) => return Ok(None), // The port has no kernel interface.
         Addressing::Port(_) => {
             let what = "this kind of port does not join multicast groups";
             return Err(io::Error::new(io::ErrorKind::Unsupported, what));

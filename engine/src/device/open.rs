@@ -32,7 +32,7 @@ impl Device {
     /// interface it is a device name of that kind.
     ///
     /// # Errors
-    /// See [`OpenError`]: each error says what prevents opening and what helps.
+    /// See [`OpenError`]: each error names the obstacle and a remedy.
     pub fn open(interface: &str, config: DeviceConfig) -> Result<Self, OpenError> {
         Self::open_wrapped(interface, config, &mut |port| Ok(port))
     }

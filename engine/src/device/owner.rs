@@ -19,10 +19,17 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use nix::sys::socket::UnixCredentials;
 
-use super::error::OpenError;
-
 /// The abstract sockets of the calling thread's network namespace.
 pub(super) const SOCKETS: &str = "/proc/thread-self/net/unix";
+
+/// Why ownership of an interface could not be taken.
+#[derive(Debug)]
+pub(super) enum OwnershipError {
+    /// The process that has the interface open.
+    InUse(Owner),
+    /// A system call failed.
+    System(std::io::Error),
+}
 
 /// Ownership of an interface, until dropped.
 #[derive(Debug)]
@@ -33,15 +40,13 @@ pub(super) struct Ownership {
 
 impl Ownership {
     /// Takes ownership of the interface.
-    pub(super) fn take(interface: &str) -> Result<Self, OpenError> {
-        let failed =
-            |source| OpenError::System { action: "take ownership of the interface", source };
+    pub(super) fn take(interface: &str) -> Result<Self, OwnershipError> {
         let claim = match bind(&claim_name(interface)) {
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
                 let owner = owner_of(interface).unwrap_or_else(Owner::unknown);
-                return Err(OpenError::Owned { interface: interface.to_owned(), owner });
+                return Err(OwnershipError::InUse(owner));
             }
-            other => other.map_err(failed)?,
+            other => other.map_err(OwnershipError::System)?,
         };
         // If this name is taken, users without permission to read /proc cannot identify this
         // process; opening still succeeds.
@@ -154,8 +159,8 @@ mod tests {
         let refused = Ownership::take(&name).unwrap_err();
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(
-            matches!(&refused, OpenError::Owned { owner, .. } if owner.pid == own),
-            "{refused}"
+            matches!(&refused, OwnershipError::InUse(owner) if owner.pid == own),
+            "{refused:?}"
         );
         let user = nix::unistd::geteuid().as_raw();
         assert_eq!(owner_of(&name).map(|owner| (owner.pid, owner.user)), Some((own, Some(user))));

@@ -1,4 +1,4 @@
-//! Opening the ports of a device, and what the device needs to know about them.
+//! Opening the ports of a device, with the data that the device needs about them.
 
 use std::error::Error;
 use std::net::Ipv6Addr;
@@ -19,7 +19,7 @@ pub(super) struct OpenPorts {
     /// Ownership of the kernel interface, whose RoCE traffic belongs to one program; `None` for
     /// ports without a kernel interface.
     pub(super) owner: Option<Ownership>,
-    /// The address filter of the ports; `None` if the ports know their addresses themselves.
+    /// The address filter of the ports; `None` if the ports have addresses of their own.
     pub(super) filter: Option<Filter>,
     /// Why this kind of port was chosen.
     pub(super) reason: String,
@@ -42,7 +42,11 @@ impl Filter {
 /// Opens the ports of a device on `interface`.
 pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
     let kernel = match config.port.is_on_kernel() {
-        true => Some((KernelAddresses::open(interface)?, Ownership::take(interface)?)),
+        true => {
+            let addresses = KernelAddresses::open(interface)?;
+            let owner = Ownership::take(interface);
+            Some((addresses, owner.map_err(|error| OpenError::ownership(interface, error))?))
+        }
         false => None,
     };
     let request = OpenRequest {

@@ -218,9 +218,9 @@ fn check_init(init: &QpInit<'_>) -> Result<(), DeviceError> {
     }
 }
 
-fn take_qpn(device: &Opened, asked: Option<Qpn>) -> Result<Qpn, DeviceError> {
+fn take_qpn(device: &Opened, requested: Option<Qpn>) -> Result<Qpn, DeviceError> {
     let mut free = device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner);
-    let index = match asked {
+    let index = match requested {
         None => free.pop_front().ok_or(DeviceError::Exhausted("QPs"))?,
         Some(qpn) => {
             let index = qpn.value().checked_sub(device.qpns.base);
@@ -260,7 +260,7 @@ impl QueuePair {
         token.snapshot(self.slot, now).expect("in its slot for as long as it has a handle")
     }
 
-    /// Returns what a peer needs for connecting to this QP, if the QP starts at `psn`.
+    /// Returns the data that a peer needs to connect to this QP, if the QP starts at `psn`.
     ///
     /// # Errors
     /// [`DeviceError::GidIndex`].

@@ -61,7 +61,7 @@ pub struct Settings {
     pub congestion_burst: u32,
     /// Priorities with flow control.
     pub pfc: Priorities,
-    /// Thresholds for asking the peer to pause these priorities.
+    /// Fill levels at which the peer is requested to pause these priorities.
     pub pfc_send: Option<Thresholds>,
     /// The link rate that determines pause quanta; `None` uses the rate that the link reports.
     pub pfc_rate: Option<Rate>,

@@ -32,7 +32,7 @@ pub struct SharedReceiveQueue {
     inner: Arc<Inner>,
 }
 
-/// State shared by the handles. A QP holds only the ring, so that the ring's reference count tells
+/// State shared by the handles. A QP holds only the ring, so that the ring's reference count is
 /// the number of QPs.
 #[derive(Debug)]
 struct Inner {
@@ -52,7 +52,7 @@ impl Drop for Inner {
 }
 
 impl ProtectionDomain {
-    /// Makes a shared receive queue. Its receives use memory of this domain, whatever the QP's
+    /// Makes a shared receive queue. Its receives use memory of this domain, regardless of the QP's
     /// domain is.
     ///
     /// # Errors

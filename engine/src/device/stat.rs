@@ -8,7 +8,7 @@
 //!
 //! Any user can bind such a name, and any user can connect, so neither side trusts the other. A
 //! device whose name is taken opens without statistics, because opening must not depend on them. A
-//! conversation has a time limit, a response has a maximum length, and the kernel says which
+//! conversation has a time limit, a response has a maximum length, and the kernel reports which
 //! process is at the other end.
 
 mod figures;
@@ -304,7 +304,8 @@ pub(super) struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts serving the statistics of `device`, if its configuration says so and the name is free.
+/// Starts serving the statistics of `device`, if its configuration enables this and the name is
+/// free.
 pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
     if !device.config.serve_stat || device.config.driver == Driver::Manual {
         return Ok(());
@@ -398,7 +399,8 @@ impl ServerThread {
             };
             let talking = || self.talking.lock().unwrap_or_else(PoisonError::into_inner);
             *talking() = stream.try_clone().ok();
-            // Whoever drops the server either finds the stream, or has signalled `stop` before.
+            // The thread that drops the server either finds the stream, or has signalled `stop`
+            // before.
             sys::poll_readable(&fds[1..], &mut scratch, Some(Duration::ZERO));
             if scratch.last().is_some_and(|stop| stop.revents != 0) {
                 return;
@@ -472,7 +474,7 @@ mod tests {
         device
     }
 
-    /// Takes the name of `interface`, and treats the first client as `behave` says.
+    /// Takes the name of `interface`, and treats the first client as `behave` determines.
     fn impostor(
         interface: &str,
         behave: impl FnOnce(UnixStream) + Send + 'static,

@@ -46,7 +46,7 @@ const SHORT_STORE: usize = 64;
 
 impl MrTable {
     /// Copies `payload` to `va`, the last bytes last. An empty payload is not checked. `ahead`:
-    /// bytes that the caller expects to store behind these soon; they are prefetched, at most as
+    /// bytes that the caller expects to store after these soon; they are prefetched, at most as
     /// many as `payload` has.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ const LINE: usize = 64;
 /// Why an [`Arena`] returned no block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ArenaError {
-    /// The request exceeds what is left below the limit.
+    /// The request exceeds the remainder below the limit.
     #[error("device memory is full: {need} bytes requested, {used} of {limit} in use")]
     Full {
         /// Bytes requested.

@@ -12,13 +12,14 @@
 //! slots    { len: u32, priority: u8, padding, frame: slot_bytes }, each on a cache line of its own
 //! ```
 //! `tail`, `head` and `flags` are padded against false sharing. The ring holds no pointers. Each
-//! half checks what the other half wrote (indices, lengths) before use, because the other half may
-//! be another process one day: bad values lose frames, but never cause a memory error.
+//! half checks the values that the other half wrote (indices, lengths) before use, because the
+//! other half may be another process one day: bad values lose frames, but never cause a memory
+//! error.
 //!
 //! # Sleeping
 //! Each half may sleep on an eventfd: the consumer until a frame is published, the producer until
 //! slots are given back. The half that goes to sleep sets its flag, fences, and reads the ring once
-//! more. The other half moves its index, fences, and reads the flag. At least one of them sees the
+//! more. The other half moves its index, fences, and reads the flag. At least one of them reads the
 //! other's store, so no wake-up is lost. A half whose partner is awake makes no system call.
 
 use std::io;
@@ -286,9 +287,9 @@ impl FrameConsumer {
     /// Returns the share of slots after the current burst, in per cent, that hold published frames.
     pub fn fill(&mut self) -> u8 {
         self.refresh();
-        let behind = u64::from(self.waiting().saturating_sub(self.burst));
+        let after_burst = u64::from(self.waiting().saturating_sub(self.burst));
         let slots = u64::from(self.ring.slots.saturating_sub(self.burst)).max(1);
-        u8::try_from((behind * 100 / slots).min(100)).expect("at most 100")
+        u8::try_from((after_burst * 100 / slots).min(100)).expect("at most 100")
     }
 
     /// Prepares to sleep until frames come; gives the last burst back. Returns false if frames are

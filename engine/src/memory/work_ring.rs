@@ -142,7 +142,7 @@ impl<T: Copy> WorkProducer<T> {
         }
         let slot = ring.slot(tail);
         // SAFETY: this side owns the slot at `tail` until the store below. The slot has `fixed`
-        // bytes for a `T` and `extra` bytes behind them (asserted above), and is 16-byte aligned.
+        // bytes for a `T` and `extra` bytes after them (asserted above), and is 16-byte aligned.
         unsafe {
             slot.cast::<T>().write(*request);
             fill(slot.add(ring.fixed));

@@ -35,7 +35,7 @@ const HEADER_LEN: usize = 16;
 /// How long [`Connection::receive`] waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Return what is available.
+    /// Return the available messages.
     No,
     /// Wait until something arrives.
     Forever,

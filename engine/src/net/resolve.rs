@@ -154,9 +154,9 @@ pub enum ResolveError {
 pub enum Confirmation {
     /// It has answered with this address.
     Answered(MacAddr),
-    /// It was not asked: its address was entered by hand (`ip neighbour ... nud permanent`).
+    /// No request was sent: the address was entered by hand (`ip neighbour ... nud permanent`).
     Entered(MacAddr),
-    /// It was not asked: a rule gives its address, as for multicast groups.
+    /// No request was sent: a rule gives the address, as for multicast groups.
     Fixed(MacAddr),
 }
 

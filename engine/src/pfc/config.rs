@@ -1,4 +1,5 @@
-//! The flow control configuration of a device: priorities, thresholds, the DSCP map, and their texts.
+//! The flow control configuration of a device: priorities, thresholds and the DSCP map, with their
+//! texts.
 
 use std::fmt;
 use std::str::FromStr;

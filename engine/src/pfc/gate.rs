@@ -133,7 +133,7 @@ impl CorePfc {
         self.pauses.next_end().min(refresh)
     }
 
-    /// How long each priority was paused. Only core 0 reports it: every core sees every pause.
+    /// How long each priority was paused. Only core 0 reports it: every core receives every pause.
     pub fn paused_times(&self) -> Option<&[Duration; 8]> {
         (self.core == 0).then(|| self.pauses.paused())
     }

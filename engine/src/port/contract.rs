@@ -1,11 +1,11 @@
 //! The trait [`Port`] and the values that cross it.
 //!
 //! # The transmit contract
-//! 1. The core asks for room ([`Port::tx_room`]) and takes one slot at a time ([`Port::tx_slot`]):
-//!    a contiguous buffer in memory of the port.
-//! 2. The QP writes the BTH and everything after it behind the space for the headers of the flow.
-//!    The core writes the Ethernet, IP and UDP headers of the flow into that space. It computes the
-//!    ICRC last, when IPv4 identification and length are final
+//! 1. The core reads the number of free slots ([`Port::tx_room`]) and takes one slot at a time
+//!    ([`Port::tx_slot`]): a contiguous buffer in memory of the port.
+//! 2. The QP writes the BTH and everything after it, following the space for the headers of the
+//!    flow. The core writes the Ethernet, IP and UDP headers of the flow into that space. It
+//!    computes the ICRC last, when IPv4 identification and length are final
 //!    ([`feroce_wire::FlowHeader::seal`]).
 //! 3. [`Port::tx_commit`] queues the slot. [`Port::flush`] rings the doorbell of the link once per
 //!    burst. A slot that was taken and not committed is reused.
@@ -24,7 +24,7 @@ use crate::time::Duration;
 pub const RX_BURST: usize = 64;
 
 /// Time after which frames that wait for a stuck link count as lost. It is longer than a pause of
-/// the link, and longer than a slow peer behind a memif delays a link that works.
+/// the link, and longer than a slow memif peer delays a working link.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Properties of a port. All but `mtu` are fixed while the port is open.
@@ -129,8 +129,8 @@ pub trait Port: Send + std::fmt::Debug {
     /// If `index` is not below the last result of [`Port::rx_burst`].
     fn rx_frame(&self, index: usize) -> RxFrame<'_>;
 
-    /// Fill level of the receive queue behind the last burst, in per cent; `None` if the port
-    /// cannot tell. A full queue loses frames.
+    /// Fill level of the receive queue after the last burst, in per cent; `None` if the port
+    /// cannot measure it. A full queue loses frames.
     fn rx_fill(&mut self) -> Option<u8> {
         None
     }

@@ -440,7 +440,7 @@ mod tests {
         }
     }
 
-    /// Sends `count` frames, goes to sleep, and says which arrived, in order.
+    /// Sends `count` frames, goes to sleep, and returns those that arrived, in order.
     fn run(faults: Faults, seed: u64, count: u32) -> (Vec<Vec<u8>>, FaultStats) {
         let (mut port, mut peer) = faulty(faults, seed, 64);
         let mut arrived = Vec::new();

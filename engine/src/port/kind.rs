@@ -25,7 +25,7 @@ pub struct PortEntry {
     pub title: &'static str,
     /// Cargo feature that the kind needs; `None` if every build has the kind.
     pub feature: Option<&'static str>,
-    /// True if the port stands on a network interface of the kernel. The device then uses the
+    /// True if the port uses a network interface of the kernel. The device then uses the
     /// addresses, routes and neighbours of the kernel.
     pub on_kernel: bool,
     /// True if `auto` may choose the kind.
@@ -103,7 +103,7 @@ pub trait AddressFilter: fmt::Debug + Send + Sync {
     fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), PortError>;
 }
 
-/// Addresses and neighbours of ports that no kernel interface stands behind. The ports answer ARP
+/// Addresses and neighbours of ports without a kernel interface. The ports answer ARP
 /// and neighbour discovery, and send the requests for neighbours.
 pub trait LinkAddresses: fmt::Debug + Send + Sync {
     /// Returns the local addresses as GIDs, in GID table order.

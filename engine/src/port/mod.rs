@@ -1,4 +1,4 @@
-//! Ports: how frames come in and go out. The ports know no protocol.
+//! Ports: receive and transmit Ethernet frames, without any protocol knowledge.
 //!
 //! A [`Port`] moves bursts of Ethernet frames for one core. [`contract`] defines the trait,
 //! [`super_frame`] what super-frames are, and [`registry`] lists the kinds of port that a device

@@ -43,7 +43,7 @@ impl PortKind {
         Self::rows().find(|(kind, _)| *kind == self).map(|(_, entry)| entry)
     }
 
-    /// Returns true if the port stands on an interface of the kernel, whose addresses, routes and
+    /// Returns true if the port uses an interface of the kernel, whose addresses, routes and
     /// neighbours it uses.
     pub fn is_on_kernel(self) -> bool {
         self.entry().is_none_or(|entry| entry.on_kernel)

@@ -28,7 +28,7 @@ pub struct ShmConfig {
     pub mtu: u32,
     /// Ethernet addresses of the two ends.
     pub macs: [MacAddr; 2],
-    /// Rate in bit/s of the link that the ring stands for, if any.
+    /// Rate in bit/s of the link that the ring emulates, if any.
     pub link_rate: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ pub struct ShmPort {
     rx: FrameConsumer,
     /// Frames committed since the last flush.
     queued: Queued,
-    /// True if the core asked for a slot and there was none.
+    /// True if the core needed a slot and none was free.
     waits_for_room: bool,
 }
 

@@ -26,14 +26,14 @@
 //! - the peer accepts super-frames ([`feroce_wire::FlowSpec::super_frames`]). Peers announce this
 //!   when they connect ([`Endpoint::super_frames`](crate::device::Endpoint::super_frames)).
 //!
-//! # Who does what
-//! - A port that sends super-frames says so ([`PortAttributes::segments_max`] above 1).
+//! # Division of work
+//! - A port that sends super-frames reports it ([`PortAttributes::segments_max`] above 1).
 //! - The core marks a packet that may share a super-frame with the previous one by
 //!   [`Port::tx_commit_next`] instead of [`Port::tx_commit`].
 //! - The port decides whether the packets travel together: it ends the super-frame when it is full
 //!   or when a packet is longer than the segments.
 //! - The receiving port shows the packets one by one ([`Port::rx_frame`]). Neither the core nor a
-//!   QP ever sees a super-frame.
+//!   QP ever handles a super-frame.
 //! - Wrappers of ports work on packets: a capture holds the packets as if sent alone, and a port
 //!   with injected faults turns super-frames off, since a fault would hit all packets of one.
 //!

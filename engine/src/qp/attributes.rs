@@ -49,7 +49,7 @@ pub struct QpAttributes {
     pub max_rd_atomic: Option<u8>,
     /// Responder depth: READs and atomics that the peer may have outstanding.
     pub max_dest_rd_atomic: Option<u8>,
-    /// Code of the time that an RNR NAK asks the peer to wait.
+    /// Code of the time that the peer must wait after an RNR NAK.
     pub min_rnr_timer: Option<RnrTimer>,
     /// Number of the peer's QP.
     pub dest_qp: Option<Qpn>,

@@ -1,4 +1,4 @@
-//! The completer: what acknowledgements and responses of the peer mean for the send queue.
+//! The completer: applies acknowledgements and responses of the peer to the send queue.
 
 use feroce_wire::{NakCode, Operation, Packet, Payload, Position, Psn, RnrTimer, Syndrome};
 
@@ -41,7 +41,7 @@ enum RetryCause {
     ImpliedNak,
 }
 
-/// The send side of one QP during one call: what every method of the completer works on.
+/// The send side of one QP during one call; all methods of the completer work on it.
 pub(super) struct SendSide<'a, 'e> {
     pub requester: &'a mut Requester,
     pub completer: &'a mut Completer,
@@ -128,7 +128,7 @@ impl SendSide<'_, '_> {
             return Ok(());
         }
         // While the RNR timer runs, the gap is known already. Linux rxe nevertheless sends a NAK
-        // for the packets behind it.
+        // for the packets after it.
         if self.timers.is_running(Timer::Rnr) {
             return Ok(());
         }
@@ -230,8 +230,8 @@ impl SendSide<'_, '_> {
     }
 
     /// Acknowledges everything before `to`. If a READ or atomic before `to` has no response yet,
-    /// its response was lost (implied NAK): acknowledges only what lies before it, goes back to it
-    /// and returns false.
+    /// its response was lost (implied NAK): acknowledges only the packets before it, goes back to
+    /// it and returns false.
     fn acknowledge_or_go_back(&mut self, to: Psn) -> Result<bool, Failed> {
         let limit = self.first_awaiting_response(to);
         self.acknowledge_up_to(limit);

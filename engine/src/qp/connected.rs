@@ -1,6 +1,6 @@
 //! A queue pair of a connected service: its state, inputs and outputs. The send side is a
-//! `requester` (what goes out) and a `completer` (what comes back), the receive side a `responder`.
-//! They meet only here.
+//! `requester` (sent requests) and a `completer` (received responses), the receive side a
+//! `responder`. They meet only here.
 
 use std::sync::Arc;
 
@@ -254,7 +254,7 @@ impl Qp {
 
     fn next_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
         let carries_data = self.responder.response_goes_first();
-        if carries_data && env.waits.answers {
+        if carries_data && env.waits.responses {
             return None;
         }
         let len = self.responder.next_packet(&self.conn, env, out)?;
@@ -342,7 +342,7 @@ impl Qp {
     fn enter_sqe(&mut self, env: &mut Env<'_>) {
         self.conn.state = QpState::Sqe;
         self.flush_sends(env);
-        // The rest of the failed message is never sent: the next message gets the PSN behind it.
+        // The rest of the failed message is never sent: the next message gets the PSN after it.
         self.requester.start_at(self.requester.fresh_psn);
     }
 

@@ -1,4 +1,4 @@
-//! What a QP needs from its core for one call, and what it returns to the core.
+//! The data that a QP needs from its core for one call, and the results for the core.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::memory::MrTable;
 use crate::time::Instant;
 use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, SrqRing};
 
-/// Packets between two that ask for an acknowledgement, at most; fewer if [`Env::ack_interval`] is
-/// lower.
+/// Maximum number of packets from one acknowledgement request to the next. [`Env::ack_interval`]
+/// may lower the number.
 pub const ACK_INTERVAL: u32 = 16;
 
 /// The shared receive queues of XRC domains, by number. Each core has its own table; control calls
@@ -25,10 +25,10 @@ pub struct Waits {
     /// Request packets, new or retransmitted.
     pub requests: bool,
     /// Response packets of READs and atomics.
-    pub answers: bool,
+    pub responses: bool,
 }
 
-/// What a QP needs from its core for one call.
+/// The data that a QP needs from its core for one call, and the results for the core.
 #[derive(Debug)]
 pub struct Env<'a> {
     /// Time of this turn.
@@ -41,7 +41,8 @@ pub struct Env<'a> {
     pub events: &'a EventQueue,
     /// Send window: packets of SENDs and WRITEs that a QP may have outstanding.
     pub window: u32,
-    /// Packets between two that ask for an acknowledgement, at most, as congestion control demands.
+    /// Maximum number of packets from one acknowledgement request to the next, set by congestion
+    /// control.
     pub ack_interval: u32,
     /// The data packets that must wait. ACKs and NAKs never wait, nor do local requests.
     pub waits: Waits,
@@ -73,7 +74,7 @@ impl<'a> Env<'a> {
             events,
             window,
             ack_interval: u32::MAX,
-            waits: Waits { requests: false, answers: false },
+            waits: Waits { requests: false, responses: false },
             srqs,
             acked: None,
             woke: false,

@@ -1,5 +1,5 @@
 //! When packets that the requester sends again were lost, and when they are sent again for another
-//! reason: the peer had no receive, a response was lost, or the requester asks for an
+//! reason: the peer had no receive, a response was lost, or the requester requests an
 //! acknowledgement.
 
 use feroce_wire::{NakCode, Operation, Packet, Psn, Syndrome};
@@ -18,7 +18,7 @@ pub struct LossDetector {
 }
 
 impl LossDetector {
-    /// The requester goes back from `cursor` to `psn`. `ack_requested`: the packet ahead of
+    /// The requester goes back from `cursor` to `psn`. `ack_requested`: the packet before
     /// `cursor` requested an acknowledgement.
     #[cold]
     pub fn on_rewind(&mut self, psn: Psn, cursor: Psn, ack_requested: bool) {

@@ -4,14 +4,14 @@
 //! A QP does no I/O, reads no clock and allocates nothing. [`Qp`] is a QP of a connected service
 //! (RC, UC, XRC), [`ud::UdQp`] one of the datagram service, [`AnyQp`] either of them.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | `connected` | [`Qp`]: state, inputs and outputs; joins the modules below |
-//! | `requester` | which request packet goes out next |
-//! | `completer` | what acknowledgements and responses mean for the send queue |
+//! | `requester` | which request packet is sent next |
+//! | `completer` | the effect of acknowledgements and responses on the send queue |
 //! | `responder` | checks and executes requests of the peer |
 //! | `responder_resources` | responses to send, and results kept for duplicate requests |
-//! | `transmit_order` | what goes next: a request, a response or an acknowledgement |
+//! | `transmit_order` | the order of requests, responses and acknowledgements |
 //! | `segment` | from a request to its packets |
 //! | `split` | long requests as several messages |
 //! | `local` | requests that are executed without the peer |
@@ -19,8 +19,8 @@
 //! | `xrc` | the receiving end of XRC |
 //! | [`attributes`], `modify` | attributes of a QP, and the change of them |
 //! | `state`, `transitions` | states, and the tables of legal transitions |
-//! | `env` | what a QP needs from its core for one call |
-//! | `connection` | what requester, completer and responder share |
+//! | `env` | data that a QP needs from its core for one call |
+//! | `connection` | data that requester, completer and responder share |
 //!
 //! The send operations themselves are a table: [`operation`](crate::verbs::operation).
 

@@ -25,7 +25,7 @@ pub struct SharedReceives {
     srq: Option<Arc<SrqRing>>,
     /// XRC: each request names its queue, which must be one of this XRC domain.
     domain: Option<XrcDomainId>,
-    /// The receive of the current message. Other QPs take the receives behind it meanwhile.
+    /// The receive of the current message. Other QPs use the next receives meanwhile.
     held: Option<Taken<RecvWqe>>,
 }
 

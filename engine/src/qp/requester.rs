@@ -1,4 +1,4 @@
-//! The requester: which request packet goes out next.
+//! The requester: which request packet is sent next.
 //!
 //! ```text
 //!   send queue   head ............ cursor_wqe .......... fresh_wqe ....... tail
@@ -45,19 +45,19 @@ pub struct Requester {
     pub(super) fresh_psn: Psn,
     /// Oldest unacknowledged PSN.
     pub(super) una: Psn,
-    /// The PSN behind the highest one ever sent.
+    /// The PSN after the highest one ever sent.
     pub(super) sent_end: Psn,
     /// PSN that the send window is counted from: `una`, or the end of the last READ or atomic sent,
     /// because PSNs of responses do not count.
     window_base: Psn,
     /// READ and atomic requests in flight: those whose responses end between `una` and the cursor.
     pub(super) reads_in_flight: u8,
-    /// Packets sent since the last one that asked for an acknowledgement.
+    /// Packets sent since the last one that requested an acknowledgement.
     since_ack_request: u32,
     /// Decides which retransmissions follow a loss.
     pub(super) losses: LossDetector,
-    /// The request behind the cursor, if it is validated: no acknowledgement was asked for before
-    /// it, because it follows at once.
+    /// The request after the cursor, if it is validated. The last packet before this request did
+    /// not request an acknowledgement, because this request follows at once.
     validated: Option<u32>,
     pub(super) ssn: u32,
     credits: Credits,
@@ -91,7 +91,7 @@ enum Credits {
 pub enum Next {
     /// A packet of this length was written, counted from the BTH to the pad.
     Packet(usize, SentRequest),
-    /// A local request was executed or skipped: there may be a packet behind it.
+    /// A local request was executed or skipped: a packet may follow.
     Local,
     /// Nothing can be sent now.
     Blocked,
@@ -150,9 +150,9 @@ impl Requester {
         (self.window_after_timeout, self.reads_after_timeout) = (u32::MAX, None);
     }
 
-    /// Moves `una` to `psn`: all packets before it are acknowledged, and READs and atomics before it
-    /// have their responses. The window's base moves along; otherwise it would appear to lie ahead
-    /// after half the PSN space.
+    /// Moves `una` to `psn`: all packets before it are acknowledged, and READs and atomics before
+    /// it have their responses. The window's base moves along; otherwise it would appear to lie
+    /// ahead after half the PSN space.
     pub(super) fn acknowledge(&mut self, psn: Psn) {
         if self.reads_in_flight > 0 {
             // Requests that the cursor still has to retransmit are not in flight.
@@ -166,10 +166,10 @@ impl Requester {
         }
     }
 
-    /// Reduces what may be outstanding after a local ACK timeout: half of it after each further
-    /// timeout, but at least enough to ask for an acknowledgement. Packets that the peer is too
-    /// slow for would queue in front of it, once more with every retry; and where every nth packet
-    /// is lost, retries of the same size lose the same packet again.
+    /// Reduces the number of packets that may be outstanding after a local ACK timeout. Each
+    /// further timeout halves it, down to [`ACK_INTERVAL`], so that an acknowledgement is still
+    /// requested. If the peer is too slow, more packets would only queue up at the peer with every
+    /// retry. If every nth packet is lost, retries of the same size lose the same packet again.
     pub(super) fn reduce_limits(&mut self, window: u32) {
         self.window_after_timeout = (self.window_after_timeout.min(window) / 2).max(ACK_INTERVAL);
         // The first retry of READs is complete: their requests are small, and other requesters do
@@ -250,8 +250,9 @@ impl Requester {
         u8::try_from(ended).expect("at most the initiator depth")
     }
 
-    /// Makes sure that a drain ends: the last packets may have asked for no acknowledgement,
-    /// because more packets were to follow. Sends the last packet again in this case.
+    /// Makes sure that a drain ends: the last packets may have requested no
+    /// acknowledgement, because more packets were to follow. Sends the last packet again in this
+    /// case.
     pub(super) fn request_last_ack(&mut self) {
         let at_end = self.cursor_wqe == self.fresh_wqe;
         if self.since_ack_request > 0 && at_end && self.has_unacknowledged() {
@@ -426,7 +427,7 @@ impl Requester {
         Ok(headers + segment.len + pad)
     }
 
-    /// Returns true if the packet must ask for an acknowledgement. This is the case once per
+    /// Returns true if the packet must request an acknowledgement. This is the case once per
     /// acknowledgement interval, and at the end of a request unless the next request follows at
     /// once: every request that waits for an acknowledgement must get one.
     fn must_request_ack(
@@ -449,13 +450,13 @@ impl Requester {
                 || !self.next_request_follows(conn, env))
     }
 
-    /// Packets between two that ask for an acknowledgement, at most.
+    /// Maximum number of packets from one acknowledgement request to the next.
     fn ack_interval(&self, env: &Env<'_>) -> u32 {
         let outstanding = env.window.min(self.window_after_timeout).min(self.sq.capacity());
         self.splitter.ack_interval(outstanding).min(env.ack_interval)
     }
 
-    /// Returns true if the request behind the cursor's will be sent without waiting for anything. A
+    /// Returns true if the request after the cursor's will be sent without waiting for anything. A
     /// request with a local error does not follow: its error is reported in order.
     fn next_request_follows(&mut self, conn: &Connection, env: &Env<'_>) -> bool {
         let index = self.cursor_wqe.wrapping_add(1);

@@ -58,7 +58,7 @@ pub struct Responder {
     /// Expected PSN.
     pub(super) epsn: Psn,
     /// PSN of the last SEND or WRITE packet. An ACK of duplicates carries this PSN and no higher
-    /// one: a READ or atomic behind it needs a response of its own, and some requesters (Linux rxe)
+    /// one: a READ or atomic after it needs a response of its own, and some requesters (Linux rxe)
     /// take an ACK with the PSN of a READ or atomic for its completion without data.
     last_send_or_write: Psn,
     /// PSNs received since the QP was set up: `epsn` without the wrap.
@@ -130,7 +130,7 @@ impl Responder {
         self.gap_reported = false;
     }
 
-    /// Drops everything that was to be sent. A NAK and the responses ahead of it are still sent, so
+    /// Drops all pending packets. A NAK and the responses before it are still sent, so
     /// that the peer learns of the error.
     pub(super) fn stop(&mut self) {
         if !matches!(self.pending_ack, Some(PendingAck::Nak(..))) {
@@ -161,7 +161,7 @@ impl Responder {
         }
     }
 
-    /// Schedules an ACK for an executed packet, if the packet asks for one and has no response of
+    /// Schedules an ACK for an executed packet, if the packet requests one and has no response of
     /// its own. A response also acknowledges everything before it.
     fn schedule_ack(&mut self, packet: &Packet<'_>, operation: &OperationInfo) {
         let has_response = operation.needs_responder_resource();
@@ -171,7 +171,7 @@ impl Responder {
         // Written only if it changes. Reading the old value for a copy would wait until the stores
         // of the payload have left the CPU.
         match self.pending_ack {
-            // Packets behind this one were dropped. The NAK, now for the next PSN, acknowledges
+            // Packets after this one were dropped. The NAK, now for the next PSN, acknowledges
             // this packet, too.
             Some(PendingAck::SequenceNak) => {}
             Some(PendingAck::Ack | PendingAck::RnrNak(_)) if has_response => {
@@ -314,7 +314,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Bytes that are likely to be written soon behind this packet of a WRITE to `va`: the rest of
+    /// Bytes after this packet of a WRITE to `va` that are likely to be written soon: the rest of
     /// the message. If the peer writes sequentially with one packet per message, as a peer does
     /// that splits its WRITEs, the same number of bytes again.
     fn expected_ahead(&self, packet: &Packet<'_>, va: u64, left: u32) -> usize {
@@ -440,7 +440,7 @@ impl Responder {
         let (code, receive) = match reason {
             NakReason::NoReceive => {
                 env.counters.count(Counter::OutOfBuffer);
-                self.gap_reported = true; // Packets behind it are dropped without a further NAK.
+                self.gap_reported = true; // Packets after it are dropped without a further NAK.
                 self.pending_ack = Some(PendingAck::RnrNak(self.min_rnr_timer));
                 return Verdict::Continue;
             }

@@ -13,13 +13,13 @@ pub struct Segment {
     /// Opcode, of the RC service.
     pub opcode: Opcode,
     /// Offset in bytes, in the data of the request, of the first byte that the packet carries or
-    /// asks for.
+    /// requests.
     pub offset: u64,
     /// Payload bytes.
     pub len: usize,
     /// Bytes that the RETH names, if the packet has one.
     pub span: u64,
-    /// PSNs that the packet takes. A READ request takes those of its response packets.
+    /// PSNs that the packet uses. A READ request uses one for each of its response packets.
     pub psn_count: u32,
     /// True if it is the first packet of a message.
     pub starts_message: bool,
@@ -27,7 +27,7 @@ pub struct Segment {
     pub last: bool,
 }
 
-/// PSNs that a message of `length` bytes takes at a path MTU of `mtu`; an empty message takes one.
+/// PSNs that a message of `length` bytes uses at a path MTU of `mtu`; an empty message uses one.
 pub fn psn_count(length: u64, mtu: usize) -> u32 {
     let packets = length.div_ceil(mtu as u64).max(1);
     u32::try_from(packets).expect("a message has at most 2^31 bytes")
@@ -64,7 +64,7 @@ pub fn segment(wqe: &SendWqe, psn: Psn, mtu: usize) -> Segment {
 }
 
 /// A request without payload, whose response has the PSNs from packet `index` to the end of the
-/// message. A READ that is repeated from the middle asks for the rest of its data.
+/// message. A READ that is repeated from the middle requests the rest of its data.
 fn bare_request(opcode: Opcode, wqe: &SendWqe, index: u32, mtu: usize) -> Segment {
     let message = split::message_of(wqe, index);
     let offset = offset_of(index, mtu);

@@ -7,7 +7,7 @@ use crate::time::Instant;
 pub enum Timer {
     /// The local ACK timeout: the oldest outstanding request is not acknowledged.
     Ack,
-    /// The wait that an RNR NAK asked for.
+    /// The wait that an RNR NAK requested.
     Rnr,
 }
 

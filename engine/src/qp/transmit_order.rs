@@ -1,17 +1,17 @@
-//! What a connected QP sends next: a request, a response or an acknowledgement. This module holds
-//! all rules; [`Qp::poll_transmit`](super::Qp::poll_transmit) and the core only apply them.
+//! The order of a connected QP's requests, responses and acknowledgements. This module holds all
+//! rules; [`Qp::poll_transmit`](super::Qp::poll_transmit) and the core only apply them.
 //!
 //! A QP has two sources of packets. The requester has request packets, new or retransmitted. The
 //! responder has response packets of READs and atomics, and at most one pending ACK or NAK. The
 //! rules:
 //!
 //! 1. *The responder sends in PSN order.* Responses are sent in the order of their requests. A
-//!    pending ACK or NAK is sent after every response that does not lie behind its PSN, because it
+//!    pending ACK or NAK is sent after every response that does not have a later PSN, because it
 //!    would acknowledge the requests that those responses answer. See [`response_goes_first`].
-//! 2. *Requests and responder packets take turns.* One request may go ahead of an acknowledgement:
-//!    it may be the message that the peer's application waits for. See
+//! 2. *Requests and responder packets take turns.* One request may be sent before an
+//!    acknowledgement: it may be the message that the peer's application waits for. See
 //!    [`TransmitOrder::next_source`].
-//! 3. *After a message that woke an application, the acknowledgement goes first.* The woken
+//! 3. *After a message that woke an application, the acknowledgement is sent first.* The woken
 //!    application is late anyway. An application that sleeps on one channel for sends and receives,
 //!    as perftest does, takes the first event after a SEND for the completion of this SEND; an RNIC
 //!    acknowledges before any application can reply. See [`TransmitOrder::request_received`].
@@ -20,7 +20,7 @@
 //!    only responder packets to send. See [`moves_to_front`]. QPs of other cores are not held back.
 //! 5. *Data may have to wait* for a rate or a pause: `Env::waits`. A waiting request does not hold
 //!    back responder packets, and the reverse. A waiting response does hold back the
-//!    acknowledgement behind it, because of rule 1. Other acknowledgements, and local requests,
+//!    acknowledgement after it, because of rule 1. Other acknowledgements, and local requests,
 //!    never wait.
 
 use feroce_wire::Psn;
@@ -42,7 +42,7 @@ pub struct TransmitOrder {
 
 impl TransmitOrder {
     /// The source to try first for the next packet. The packet after that one belongs to the
-    /// requester, unless a call of the functions below says otherwise.
+    /// requester, unless a call of the functions below changes that.
     #[inline]
     pub fn next_source(&mut self) -> Source {
         match std::mem::take(&mut self.responder_first) {

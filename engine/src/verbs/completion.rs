@@ -142,7 +142,7 @@ pub struct Completion {
     pub byte_len: u32,
     /// Immediate data or invalidated key of a received message.
     pub extra: Extra,
-    /// True if the sender asked for a solicited event.
+    /// True if the sender set the solicited event flag.
     pub solicited: bool,
     /// The local QP.
     pub qp: Qpn,

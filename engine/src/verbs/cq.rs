@@ -1,12 +1,12 @@
 //! Completion queues.
 //!
 //! Several cores may complete to one queue and several threads may poll it, so the queue is a
-//! bounded lock-free MPMC ring. A queue that grows gets a second, larger ring behind the first one.
+//! bounded lock-free MPMC ring. A queue that grows gets a second, larger ring after the first one.
 //! New completions go to the newest ring only. Older rings are kept, because a polling thread may
 //! be reading them. Each ring is at least twice as large as the one before, so there are few rings.
 //! A core that finds the queue full raises `AsyncEvent::CqError` and moves the QP to ERR.
 //!
-//! Notifications: [`CqRing::arm`] asks for one wake-up. A completion that arrives without waking a
+//! Notifications: [`CqRing::arm`] requests one wake-up. A completion that arrives without waking a
 //! waiter is *unreported*; arming while unreported completions are queued wakes the waiter at once.
 
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ pub enum Notify {
     Solicited,
 }
 
-/// Bits of [`CqRing::state`]: the completions that the waiter asked to be notified of.
+/// Bits of [`CqRing::state`]: the completions that the waiter requested notification of.
 const UNARMED: u8 = 0;
 const ARMED_SOLICITED: u8 = 1;
 const ARMED_ANY: u8 = 2;
@@ -66,7 +66,7 @@ struct Moderation {
     count: AtomicU32,
     /// In nanoseconds; 0: no limit by time.
     period: AtomicU64,
-    /// Completions that the waiter asked for and was not notified of yet.
+    /// Completions of the requested kind for which the waiter was not notified yet.
     pending: AtomicU32,
     /// Time in nanoseconds at which the pending completions must be notified; 0: none.
     due: AtomicU64,
@@ -217,7 +217,7 @@ impl CqRing {
         &ring.queue
     }
 
-    /// Appends a completion and notifies the waiter if it asked for completions of this kind.
+    /// Appends a completion and notifies the waiter if the CQ is armed for this kind.
     /// Returns true if a waiter was woken.
     ///
     /// # Errors
@@ -230,7 +230,7 @@ impl CqRing {
             self.overflowed.store(true, Ordering::Relaxed);
             return Err(CqFull);
         }
-        // Pairs with the fence in `arm`: one of the two sees the other's store.
+        // Pairs with the fence in `arm`: at least one of the two reads the other's store.
         fence(Ordering::SeqCst);
         let solicited = completion.solicited || !completion.is_success();
         let unreported = if solicited { UNREPORTED | UNREPORTED_SOLICITED } else { UNREPORTED };
@@ -245,12 +245,12 @@ impl CqRing {
         let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
         let mut is_time = None; // The completion is counted once.
         loop {
-            let wanted = match state & ARMED {
+            let is_armed_for = match state & ARMED {
                 UNARMED => false,
                 ARMED_SOLICITED => unreported & UNREPORTED_SOLICITED != 0,
                 _ => true,
             };
-            if wanted && *is_time.get_or_insert_with(|| self.moderation.count_one(at)) {
+            if is_armed_for && *is_time.get_or_insert_with(|| self.moderation.count_one(at)) {
                 if self.wake_waiter() {
                     return true;
                 }
@@ -338,14 +338,15 @@ impl CqRing {
         self.in_front.store(front.len(), Ordering::Release);
     }
 
-    /// Arms the CQ: asks for one wake-up at the next completion of the kind `notify`. If the queue
+    /// Arms the CQ: requests one wake-up at the next completion of the kind `notify`. If the queue
     /// holds a completion of this kind that arrived after the last wake-up, the waiter is woken at
     /// once, moderated or not.
     ///
-    /// An RNIC behaves like this, because it knows which completions it reported and, from the
-    /// doorbell, which ones were polled. Applications that poll until the queue is empty and arm
-    /// then, such as UCX, would otherwise sleep through completions that arrive between the two
-    /// steps. Applications that arm before they poll are not woken twice for the same completion.
+    /// An RNIC behaves like this, because it records which completions it reported and learns
+    /// from the doorbell which ones were polled. Applications that poll until the queue is empty
+    /// and arm then, such as UCX, would otherwise sleep through completions that arrive between the
+    /// two steps. Applications that arm before they poll are not woken twice for the same
+    /// completion.
     pub fn arm(&self, notify: Notify) {
         self.fd.clear();
         let (armed, unreported) = match notify {
@@ -367,7 +368,7 @@ impl CqRing {
         }
     }
 
-    /// A descriptor that becomes readable with a completion that [`CqRing::arm`] asked for, and
+    /// A descriptor that becomes readable with a completion that [`CqRing::arm`] requested, and
     /// stays readable until the CQ is armed again.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -18,6 +18,6 @@ pub struct DatagramWqe {
     pub flow: FlowHeader,
     /// The destination QP.
     pub remote_qpn: Qpn,
-    /// The Q_Key to send. A controlled Q_Key stands for the Q_Key of the sending QP.
+    /// The Q_Key to send. A controlled Q_Key (top bit set) means the Q_Key of the sending QP.
     pub qkey: Qkey,
 }

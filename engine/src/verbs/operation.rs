@@ -1,5 +1,5 @@
 //! The table of send operations: one row per operation, with everything that the requester, the
-//! responder and the completion path need to know about it.
+//! responder and the completion path need about it.
 //!
 //! [`SendOp::info`] finds the row of a request that is being sent, [`OperationInfo::of_opcode`] the
 //! row of a request that was received. Operands (addresses, keys, immediate data) are not part of
@@ -91,7 +91,7 @@ pub struct ReceiveUse {
 /// Position of the packet that needs a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReceiveNeed {
-    /// First or Only: the receive is where the payload goes.
+    /// First or Only: the receive holds the payload.
     FirstPacket,
     /// Last or Only: the receive only carries the immediate data.
     LastPacket,
@@ -318,7 +318,7 @@ const REMOTE_OPERATIONS: [&OperationInfo; 10] = [
 const OPERATION_BITS: u8 = 0x1f;
 
 /// The rows by the operation bits of the opcode. Several rows share the First and Middle opcodes;
-/// the earliest of them, which makes no use of immediate data, stands for such a packet.
+/// the earliest of them, which has no immediate data, is used for such a packet.
 static BY_OPCODE: [Option<&OperationInfo>; 1 + OPERATION_BITS as usize] = {
     let mut table: [Option<&OperationInfo>; 1 + OPERATION_BITS as usize] =
         [None; 1 + OPERATION_BITS as usize];
@@ -539,7 +539,7 @@ mod tests {
         }
     }
 
-    /// The properties that applications and the protocol know an operation by, in another form.
+    /// The properties of each operation for applications and the protocol, written a second time.
     #[test]
     fn properties_of_each_operation() {
         // Name, completion, needs a responder resource, returns data, atomic, consumes a receive.

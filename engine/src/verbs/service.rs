@@ -1,4 +1,4 @@
-//! Transport services: what a QP of each service does, and how its opcodes are numbered.
+//! Transport services: the capabilities of a QP of each service, and its opcode prefix.
 
 use feroce_wire::{Opcode, Transport};
 

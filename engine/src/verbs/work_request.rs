@@ -1,4 +1,4 @@
-//! Work requests: what an application posts, and the form that it has in a work queue.
+//! Work requests: as an application posts them, and as they are stored in a work queue.
 
 use std::ops::{BitOr, BitOrAssign};
 
@@ -7,7 +7,7 @@ use feroce_wire::{Key, PlacementType, Psn, Selectivity};
 use crate::memory::WindowBind;
 pub use crate::memory::work_ring::Sge;
 
-/// Scatter/gather entries of one request, at most.
+/// Maximum number of scatter/gather entries of one request.
 pub const MAX_SGE: usize = 16;
 
 /// Longest message in bytes (C9-94).
@@ -22,8 +22,8 @@ pub struct RemoteAddr {
     pub rkey: Key,
 }
 
-/// The operation of a send request, with its operands. What each operation is, as data: the table
-/// in [`operation`](super::operation).
+/// The operation of a send request, with its operands. The table in [`operation`](super::operation)
+/// describes each operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOp {
     /// Sends a message to a receive of the peer.
@@ -62,7 +62,7 @@ pub enum SendOp {
         remote: RemoteAddr,
         /// Length in bytes.
         length: u32,
-        /// Placement guarantee that is asked for: global visibility, persistence, or both.
+        /// Requested placement guarantee: global visibility, persistence, or both.
         placement: PlacementType,
         /// The given range, or the whole region.
         selectivity: Selectivity,
@@ -158,15 +158,15 @@ pub struct SendWqe {
     pub length: u64,
     /// Flags.
     pub flags: SendFlags,
-    /// Scatter/gather entries behind the request; 0 with inline data.
+    /// Scatter/gather entries after the request; 0 with inline data.
     pub num_sge: u8,
-    /// True if the data are inline, behind the request.
+    /// True if the data are inline, after the request.
     pub inline: bool,
     /// Core: PSN of the first packet.
     pub first_psn: Psn,
-    /// Core: PSNs that the request takes. For a READ, these are the PSNs of its response packets.
+    /// Core: number of PSNs of the request. For a READ, these are the PSNs of its response packets.
     pub psn_count: u32,
-    /// Core: true if the request goes out as several messages (see `qp/split`).
+    /// Core: true if the request is sent as several messages (see `qp/split`).
     pub split: bool,
     /// Number of the peer's shared receive queue. XRC only.
     pub srqn: u32,
@@ -175,7 +175,7 @@ pub struct SendWqe {
 }
 
 impl SendWqe {
-    /// The PSN behind the last one of the request.
+    /// The PSN after the last one of the request.
     pub fn end_psn(&self) -> Psn {
         self.first_psn.add(self.psn_count)
     }
@@ -188,7 +188,7 @@ pub struct RecvWqe {
     pub wr_id: u64,
     /// Length of the buffers in bytes.
     pub length: u64,
-    /// Scatter/gather entries behind the request.
+    /// Scatter/gather entries after the request.
     pub num_sge: u8,
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use feroce_congestion::Control;
 use feroce_congestion::Params;
 
 use super::error_model::ErrorModel;
@@ -157,22 +158,6 @@ impl Default for HostConfig {
             burst: 2,
         }
     }
-}
-
-/// Congestion control of a flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Control {
-    /// None: the flow sends at link rate.
-    #[default]
-    None,
-    /// A fixed rate in bits per second.
-    Fixed(u64),
-    /// DCQCN.
-    Dcqcn,
-    /// TIMELY.
-    Timely,
-    /// Swift.
-    Swift,
 }
 
 /// A link between two nodes.

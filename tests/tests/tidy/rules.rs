@@ -30,7 +30,7 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("engine/src/port/ethtool.rs", "the kernel's structures about drivers"),
     ("engine/src/port/dpdk/", "DPDK's functions and its packet buffers"),
     ("engine/src/sys.rs", "system calls that std has no door for"),
-    ("engine/src/device/protection_domain.rs", "the contract of registering a program's memory"),
+    ("engine/src/device/registration.rs", "the contract of registering a program's memory"),
     ("engine/src/device/memory_region.rs", "the same, of registering it again"),
     (
         "engine/libibverbs/src/",

@@ -199,7 +199,7 @@ static ROWS: &[Row] = &[
     Row {
         name: "pfc_send",
         expects: || Thresholds::EXPECTS,
-        about: "receive fill levels at which the peer is asked to pause and to resume",
+        about: "receive fill levels at which the peer is requested to pause and to resume",
         set: |settings, text| Thresholds::parse(text).ok().map(|send| settings.pfc_send = send),
         show: |settings| Thresholds::show(settings.pfc_send),
     },

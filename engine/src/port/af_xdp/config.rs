@@ -27,7 +27,7 @@ pub enum CopyMode {
     ZeroCopy,
 }
 
-/// Busy polling: our own system calls poll the device instead of interrupts.
+/// Busy polling: system calls of this process poll the device instead of interrupts.
 ///
 /// Useful on a real NIC, together with `napi_defer_hard_irqs` and `gro_flush_timeout` of the
 /// interface in sysfs. Harmful on veth, hence off by default.

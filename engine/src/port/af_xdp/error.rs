@@ -1,4 +1,4 @@
-//! Errors of an AF_XDP port. Each message says what helps.
+//! Errors of an AF_XDP port. Each message contains a remedy.
 
 use std::io;
 

@@ -14,8 +14,8 @@ use super::program::{self, Action};
 
 /// Maximum number of addresses of one interface.
 const ADDRESSES: u32 = 1024;
-/// Programs are named after their process, so that another process can tell who holds the
-/// interface.
+/// Programs are named after their process, so that another process can find the process that holds
+/// the interface.
 const NAME_PREFIX: &str = "feroce_";
 
 /// Attempts to attach, because a program may still be detaching: a child process forked meanwhile
@@ -203,7 +203,7 @@ impl AttachedProgram {
     }
 }
 
-/// The error that says who has the interface.
+/// The error that names the process that has the interface.
 fn occupied(interface: &Interface) -> AfXdpError {
     let found = AttachedProgram::of(interface.index);
     let interface = interface.name.clone();

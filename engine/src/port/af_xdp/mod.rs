@@ -114,7 +114,7 @@ impl AfXdp {
     /// with [`AfXdp::address_filter`].
     ///
     /// # Errors
-    /// See [`AfXdpError`]: each error says what was refused and what helps.
+    /// See [`AfXdpError`]: each error names the refused action and a remedy.
     pub fn open(config: &AfXdpConfig, cores: usize) -> Result<Vec<Self>, AfXdpError> {
         config.check()?;
         let interface = Interface::query(&config.interface)?;

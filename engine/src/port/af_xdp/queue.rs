@@ -17,7 +17,7 @@ use crate::port::contract::RX_BURST;
 const LINK_HEADERS: usize = 14 + 2 * 4;
 /// Maximum number of chunks per frame.
 const FRAME_CHUNKS: usize = 2;
-/// Descriptors taken from a ring at a time.
+/// Maximum number of descriptors taken from a ring in one call.
 const BATCH: usize = 64;
 /// Maximum number of descriptors that the kernel uses for one frame: 64 KiB, and some reserve.
 const FRAME_DESCRIPTORS: usize = 32;
@@ -308,7 +308,7 @@ impl Queue {
         u8::try_from(waiting * 100 / chunks).unwrap_or(100).min(100)
     }
 
-    /// Makes the kernel continue to receive. It stops if it finds no buffer, or if only our calls
+    /// Makes the kernel continue to receive. It stops if it finds no buffer, or if only local calls
     /// poll the device.
     fn receive_kick(&self) {
         // SAFETY: no bytes are requested; the call only drives the device.
@@ -391,7 +391,7 @@ impl Queue {
         sent.map(drop)
     }
 
-    /// Tries again to send what the kernel did not take at the last flush.
+    /// Retries the frames that the kernel did not accept at the last flush.
     pub fn resume(&mut self) {
         if self.backlog != Backlog::None {
             // A lasting error is reported by the next flush.

@@ -66,8 +66,8 @@ impl Layout {
     /// Entries of the fill ring.
     ///
     /// The kernel may show a frame in one ring before it has published in the other ring that the
-    /// entry of the chunk is consumed. Therefore a ring that we produce into has room for every
-    /// chunk twice.
+    /// entry of the chunk is consumed. Therefore a ring that the port produces into has room for
+    /// every chunk twice.
     pub fn fill_ring(self) -> u32 {
         2 * self.rx_chunks
     }

@@ -16,7 +16,7 @@ use crate::port::ethtool::Ethtool;
 /// Drivers that report the frame length of ordinary Ethernet but carry longer frames: the size of
 /// their buffers is the limit.
 const WRONG_LIMITS: [&str; 2] = [MEMIF, "net_af_packet"];
-/// Drivers that always report a link, whatever the state of the kernel interface below them.
+/// Drivers that always report a link, regardless of the state of the kernel interface below them.
 const NO_LINK_STATE: [&str; 1] = ["net_af_packet"];
 const MEMIF: &str = "net_memif";
 /// Ethernet header and checksum, in bytes: difference between the longest frame and the largest
@@ -38,7 +38,7 @@ pub(super) struct Ethdev {
     kernel: Option<Ethtool>,
     /// Largest IP packet that the device carries, in bytes.
     pub mtu: u32,
-    /// The device behind the port, if this process created it.
+    /// The device of the port, if this process created it.
     created: Option<Created>,
     /// One per queue.
     pools: Vec<Pool>,
@@ -132,7 +132,7 @@ impl Ethdev {
         info: &rte_eth_dev_info,
         queues: u16,
     ) -> Result<(), DpdkError> {
-        let mut conf = rte_eth_conf::default(); // No offload: docs/dpdk.md says why.
+        let mut conf = rte_eth_conf::default(); // No offload: docs/dpdk.md has the reason.
         if !WRONG_LIMITS.contains(&self.driver.as_str()) {
             let limit = info.max_rx_pktlen.saturating_sub(FRAME_OVERHEAD).min(info.max_mtu.into());
             if config.mtu > limit {

@@ -17,7 +17,7 @@ struct State {
     open: BTreeSet<u16>,
 }
 
-/// The running EAL, locked by one thread at a time. Devices are created and removed under this
+/// The running EAL, locked by at most one thread. Devices are created and removed under this
 /// lock.
 pub(super) struct Eal(MutexGuard<'static, State>);
 

@@ -1,4 +1,4 @@
-//! Errors of a DPDK port. Each message says what helps.
+//! Errors of a DPDK port. Each message contains a remedy.
 
 use std::io;
 

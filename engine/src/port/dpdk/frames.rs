@@ -213,8 +213,8 @@ impl Own {
                 let is_for_us = self.has(link.vlan, target_addr.into());
                 let mac = lladdr.as_ref().map(|address| address.as_bytes());
                 let sighting = mac.and_then(|mac| self.sighting(link.vlan, them.into(), mac, true));
-                // A solicitation without a source address is duplicate address detection for our
-                // address. The advertisement goes to all nodes.
+                // A solicitation without a source address is duplicate address detection for a
+                // local address. The advertisement is sent to all nodes.
                 let (to, to_mac, flags) = match them.is_unspecified() {
                     true => {
                         (ALL_NODES, multicast_mac(ALL_NODES.into()), NdiscNeighborFlags::OVERRIDE)

@@ -5,13 +5,13 @@
 //! - [`DpdkConfig::port`] names the device as DPDK does: a PCI address, or a virtual device that is
 //!   created when the port opens and removed when it closes. The EAL starts with the first port of
 //!   the process.
-//! - **No kernel interface stands behind the port.** It answers ARP requests, neighbour
+//! - **The port has no kernel interface.** It answers ARP requests, neighbour
 //!   solicitations and pings to its addresses (`frames`) and resolves its neighbours itself
 //!   (`neighbours`, `PortAddresses`). It drops all other frames that are not RoCE to one of its
 //!   addresses, and counts them ([`rx_foreign`](super::PortStats::rx_foreign)).
 //! - A frame is in one buffer. The port uses no offload: the core computes the ICRC as on every
 //!   port, the UDP checksum of RoCE is zero, and computing the checksum of an IPv4 header is
-//!   cheaper than telling a device to do it.
+//!   cheaper than requesting it from a device.
 //! - Devices are polled. An idle helper sleeps on a timer for at most
 //!   [`DpdkConfig::longest_sleep`]; a frame that arrives meanwhile waits until the timer expires.
 //! - One transmit queue per core carries all priorities in order.

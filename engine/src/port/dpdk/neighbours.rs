@@ -35,10 +35,10 @@ struct Lan {
     own: Own,
     gateways: Vec<IpAddr>,
     mtu: u32,
-    /// Name of the device, for people.
+    /// Name of the device, for messages.
     name: String,
-    /// Something is to be sent. Read by the ports in every turn, hence not under the lock.
-    asked: AtomicBool,
+    /// Messages are queued to be sent. Read by the ports in every turn, hence not under the lock.
+    has_queued: AtomicBool,
     clock: Clock,
     table: Mutex<Table>,
     changed: Condvar,
@@ -83,7 +83,7 @@ impl PortAddresses {
             gateways,
             mtu: config.mtu,
             name,
-            asked: AtomicBool::new(false),
+            has_queued: AtomicBool::new(false),
             clock: Clock::start(),
             table: Mutex::default(),
             changed: Condvar::new(),
@@ -104,7 +104,7 @@ impl PortAddresses {
     /// Returns true if messages wait for [`PortAddresses::write_next`].
     #[inline]
     pub(super) fn has_to_send(&self) -> bool {
-        self.0.asked.load(Ordering::Relaxed)
+        self.0.has_queued.load(Ordering::Relaxed)
     }
 
     /// Writes the next queued message to `out`. Returns its length, or `None` if there is none.
@@ -114,7 +114,7 @@ impl PortAddresses {
             Message::Request(own, target) => self.0.own.request(&own, target, out),
             Message::Announce(own) => self.0.own.announce(&own, out),
         });
-        self.0.asked.store(!table.to_send.is_empty(), Ordering::Relaxed);
+        self.0.has_queued.store(!table.to_send.is_empty(), Ordering::Relaxed);
         written
     }
 
@@ -140,7 +140,7 @@ impl LinkAddresses for PortAddresses {
         self.0.own.addresses.iter().map(entry).collect()
     }
 
-    /// If nothing was received from the next hop for 30 s, asks for its address once per second.
+    /// If nothing was received from the next hop for 30 s, requests its address once per second.
     fn resolve(
         &self,
         destination: Gid,
@@ -213,7 +213,7 @@ impl Lan {
 
     fn send(&self, table: &mut Table, message: Message) {
         table.to_send.push_back(message);
-        self.asked.store(true, Ordering::Relaxed);
+        self.has_queued.store(true, Ordering::Relaxed);
     }
 
     /// The local address `src_ip`, if it can reach `dst_ip`.

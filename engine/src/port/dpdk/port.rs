@@ -102,7 +102,7 @@ impl DpdkPort {
     /// addresses, for [`Device::with_ports`](crate::device::Device::with_ports).
     ///
     /// # Errors
-    /// See [`DpdkError`]: each error says what was refused and what helps.
+    /// See [`DpdkError`]: each error names the refused action and a remedy.
     pub fn open(config: &DpdkConfig, cores: usize) -> Result<Vec<Self>, DpdkError> {
         config.check()?;
         let device = Arc::new(Ethdev::open(config, cores)?);

@@ -1,4 +1,4 @@
-//! Errors of a packet port. Each message says what helps.
+//! Errors of a packet port. Each message contains a remedy.
 
 use std::io;
 
@@ -38,7 +38,8 @@ pub enum PacketError {
         source: io::Error,
     },
 
-    /// The UDP port of RoCEv2 is in use. Its user would consume or reject our packets.
+    /// The UDP port of RoCEv2 is in use. The other user would consume or reject packets of this
+    /// device.
     #[error(
         "UDP port 4791 is in use in this network namespace, by a program \
          (`ss -ulnp sport = 4791` shows it) or by the kernel's own RoCE (`rdma link`, then \

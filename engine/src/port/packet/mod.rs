@@ -125,7 +125,7 @@ impl PacketPort {
     /// are set with [`PacketPort::address_filter`].
     ///
     /// # Errors
-    /// See [`PacketError`]: each error says what was refused and what helps.
+    /// See [`PacketError`]: each error names the refused action and a remedy.
     pub fn open(config: &PacketConfig, cores: usize) -> Result<Vec<Self>, PacketError> {
         config.check()?;
         if cores == 0 {

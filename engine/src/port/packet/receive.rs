@@ -98,7 +98,7 @@ pub(super) struct Receiver {
     /// Consecutive bursts without a frame.
     empty: u32,
     /// Marks were lost, so the queue holds frames without a mark. Stays true until the queue was
-    /// seen empty.
+    /// found empty.
     unmarked: bool,
     /// One scratch buffer for each frame of a burst, then the receive buffers.
     pages: Pages,

@@ -1,9 +1,9 @@
 //! A tap: all frames of an interface, in both directions, as a switch in user space needs them. It
 //! has no addresses and no RoCE filter.
 //!
-//! The tap undoes or passes on what the kernel did to a frame. It puts a stripped VLAN tag back and
-//! cuts super-frames of RoCE. A checksum that the sender left to its device is still missing when
-//! the frame is forwarded ([`Offload`]).
+//! The tap undoes or reports the changes that the kernel made to a frame. It puts a stripped VLAN
+//! tag back and cuts super-frames of RoCE. A checksum that the sender left to its device is still
+//! missing when the frame is forwarded ([`Offload`]).
 
 use std::io;
 use std::mem::zeroed;

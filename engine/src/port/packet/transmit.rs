@@ -299,7 +299,7 @@ impl Transmitter {
         self.sent += count;
     }
 
-    /// Tries again to send what the kernel did not take at the last flush.
+    /// Retries the frames that the kernel did not accept at the last flush.
     pub fn resume(&mut self) {
         if self.has_backlog() {
             // A lasting error is reported by the next flush.

@@ -1,5 +1,5 @@
 //! [Super-frames](crate::port::super_frame) on packet sockets: their headers, and the
-//! `virtio_net_hdr` by which the kernel and the port tell each other about segmentation.
+//! `virtio_net_hdr` by which the kernel and the port exchange segmentation information.
 
 use feroce_wire::{EthernetHeader, Ipv4Header, Ipv6Header, UdpHeader, VlanTag};
 

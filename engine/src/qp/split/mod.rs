@@ -1,4 +1,4 @@
-//! Splitting: a long WRITE or READ goes out as several messages whose packets all have the same
+//! Splitting: a long WRITE or READ is sent as several messages whose packets all have the same
 //! length.
 //!
 //! Packets of one length can travel in one super-frame (UDP segmentation offload). A WRITE First is
@@ -7,9 +7,9 @@
 //! split WRITE is one WRITE Only per packet; a split READ is one READ per two packets, of which
 //! both carry an AETH. The request still completes once, and keeps its PSNs.
 //!
-//! The rest of `qp` calls three things: the requester asks [`Splitter::splits`] when it starts a
-//! request (the result is kept in [`SendWqe::split`]) and takes two limits from the [`Splitter`];
-//! `segment` asks [`message_of`] for the message that a packet belongs to; the completer reports
+//! The rest of `qp` uses three functions: the requester calls [`Splitter::splits`] when it starts a
+//! request (the result is kept in [`SendWqe::split`]) and reads two limits from the [`Splitter`];
+//! `segment` calls [`message_of`] for the message that a packet belongs to; the completer reports
 //! completed requests to [`Splitter::completed`].
 
 mod remote_ranges;
@@ -27,15 +27,15 @@ use crate::verbs::{SendOp, SendWqe};
 const READ_PACKETS: u32 = 2;
 
 /// Initiator depth from which READs are split. With a lower depth, the short READs that may be
-/// outstanding at a time cannot keep both ends busy.
+/// outstanding together cannot keep both ends busy.
 const MIN_READ_DEPTH: u8 = 32;
 
 /// Longest request in bytes that is split. A whole message wastes at most one super-frame, which is
 /// little once the message fills more than two.
 const MAX_SPLIT: u64 = 120 << 10;
 
-/// Upper limit of the packets between two that ask for an acknowledgement, where requests are
-/// split: a few super-frames. An acknowledgement is a frame of its own and costs as much as a
+/// Maximum number of packets from one acknowledgement request to the next if requests are split: a
+/// few super-frames. An acknowledgement is a frame of its own and costs as much as a
 /// super-frame.
 const MAX_ACK_INTERVAL: u32 = 64;
 
@@ -88,9 +88,9 @@ impl Splitter {
         }
     }
 
-    /// Packets between two that ask for an acknowledgement, at most. Where requests are split, half
-    /// of the packets or requests that may be outstanding, so that neither limit is reached before
-    /// the acknowledgement arrives.
+    /// Maximum number of packets from one acknowledgement request to the next. If
+    /// requests are split, half of the packets or requests that may be outstanding, so that neither
+    /// limit is reached before the acknowledgement arrives.
     #[inline]
     pub fn ack_interval(&self, outstanding: u32) -> u32 {
         match self.accepted {

@@ -10,7 +10,7 @@ const KEYS: usize = 4;
 
 /// Remote ranges, one per key, in which the peer has accepted requests of one kind.
 ///
-/// A key stands for one contiguous range of addresses. Addresses between two accepted requests
+/// A key identifies one contiguous range of addresses. Addresses between two accepted requests
 /// therefore belong to the same region or window.
 #[derive(Debug, Default)]
 pub struct RangeSet {

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use feroce_congestion::Rate;
-use feroce_engine::congestion::{CongestionConfig, Control as EngineControl};
+use feroce_engine::congestion::CongestionConfig;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
     Addressing, Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, Driver, Endpoint,
@@ -370,14 +369,8 @@ fn seed_of(seed: u64, host: u32) -> u64 {
 const MAX_WINDOW: u64 = 1 << 20;
 
 /// The congestion control of a host: a device has one for all its QPs.
-fn control(flows: &[(u32, FlowConfig)]) -> EngineControl {
-    match flows.first().map_or(Control::None, |(_, first)| first.control) {
-        Control::None => EngineControl::Off,
-        Control::Fixed(bits) => EngineControl::Fixed(Rate::from_bps(bits)),
-        Control::Dcqcn => EngineControl::DCQCN,
-        Control::Timely => EngineControl::TIMELY,
-        Control::Swift => EngineControl::SWIFT,
-    }
+fn control(flows: &[(u32, FlowConfig)]) -> Control {
+    flows.first().map_or(Control::Off, |(_, first)| first.control)
 }
 
 /// MAC address of the switch's end of a host's link.

@@ -86,7 +86,7 @@ impl Sender {
             .unwrap_or(u32::MAX);
         Self {
             entropy,
-            ecn_capable: flow.control == Control::Dcqcn,
+            ecn_capable: flow.control.needs_cnps(),
             next: 0,
             una: 0,
             highest: 0,
@@ -118,11 +118,11 @@ impl Sender {
     pub fn start(&mut self, line: LinkRate, params: &Params, now: Time) {
         let (rate, at) = (Rate::from_bps(line.bits_per_second()), now.instant());
         self.controller = match self.control {
-            Control::None => Controller::Fixed(rate),
-            Control::Fixed(bits) => Controller::Fixed(Rate::from_bps(bits.min(rate.as_bps()))),
-            Control::Dcqcn => Controller::Dcqcn(reaction_point(params, self.initial, rate, at)),
-            Control::Timely => Controller::timely(params, rate),
-            Control::Swift => Controller::swift(params, rate),
+            Control::Fixed(fixed) => Controller::Fixed(fixed.min(rate)),
+            control if control == Control::DCQCN => {
+                Controller::Dcqcn(reaction_point(params, self.initial, rate, at))
+            }
+            control => control.controller(params, rate, at),
         };
         let packet = self.full + self.gap;
         self.pacer = Pacer::new(packet.saturating_mul(self.burst), at);

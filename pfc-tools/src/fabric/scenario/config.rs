@@ -1,7 +1,7 @@
 //! `[packet]`, `[switch]`, `[pfc]`, `[host]`, `[congestion]`, `[measure]` and `[[traffic]]`.
 
-use feroce_congestion::Params;
 use feroce_congestion::params::{ParamError, SETS};
+use feroce_congestion::{ALGORITHMS, Params};
 
 use super::error::ScenarioError;
 use super::node_names::{direction, nodes};
@@ -182,7 +182,7 @@ pub(super) fn traffic(
         (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
     reject_keys_of_other_patterns(&section, &pattern)?;
     let control = control(&section)?;
-    if control != Control::Dcqcn {
+    if control != Control::DCQCN {
         section.reject_ineffective(&["initial_rate"], "without control = \"dcqcn\"")?;
     }
     let (message, messages) = messages(&section, config.packet.payload)?;
@@ -317,15 +317,11 @@ fn hosts(
 
 fn control(section: &Section<'_>) -> Result<Control, ScenarioError> {
     let parse = |text: &str| match text {
-        "none" => Some(Control::None),
-        "dcqcn" => Some(Control::Dcqcn),
-        "timely" => Some(Control::Timely),
-        "swift" => Some(Control::Swift),
-        rate => feroce_congestion::params::Kind::Rate
-            .parse(rate)
-            .filter(|&rate| rate > 0)
-            .map(Control::Fixed),
+        "none" => Some(Control::Off),
+        text => text.parse().ok().filter(|&control| control != Control::Off),
     };
-    let expected = "\"none\", \"dcqcn\", \"timely\", \"swift\" or a rate such as \"10Gb/s\"";
-    Ok(section.parsed("control", expected, parse)?.unwrap_or_default())
+    let names = ALGORITHMS.iter().map(|algorithm| format!(", \"{}\"", algorithm.name));
+    let names: String = names.collect();
+    let expected = format!("\"none\"{names} or a rate such as \"10Gb/s\"");
+    Ok(section.parsed("control", &expected, parse)?.unwrap_or_default())
 }

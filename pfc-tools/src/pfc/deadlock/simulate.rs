@@ -101,7 +101,7 @@ fn flows(
         chain: None,
         start: DURATION + DURATION,
         stop: Time::FAR,
-        control: Control::None,
+        control: Control::Off,
         initial_rate: None,
     };
     let mut pairs: Vec<(u32, u32)> = turns.iter().map(|turn| turn.1).collect();
