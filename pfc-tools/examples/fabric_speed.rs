@@ -72,7 +72,7 @@ fn absolute(speed: Speed, least: f64) -> (f64, f64, String) {
 }
 
 fn known(name: &str) -> String {
-    scenarios::find(name).expect("it comes with the program").to_owned()
+    scenarios::find(name).expect("a built-in scenario").to_owned()
 }
 
 #[allow(clippy::cast_precision_loss)] // Counts below 2^53.

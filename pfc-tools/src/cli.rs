@@ -219,7 +219,7 @@ fn sweep(options: &SweepOptions) -> Result<bool, Failure> {
     if options.commands {
         let mut out = io::stdout().lock();
         for number in 0..runs {
-            writeln!(out, "{} --only {number}", own_command())?;
+            writeln!(out, "{} --only {number}", current_command())?;
         }
         return Ok(true);
     }
@@ -263,7 +263,7 @@ fn all_changes(options: &SweepOptions, point: &[Change]) -> Vec<Change> {
 }
 
 /// This command line without `--commands`, quoted for a shell.
-fn own_command() -> String {
+fn current_command() -> String {
     let words = std::env::args().filter(|word| word != "--commands");
     let quoted = words.map(|word| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:%+@".contains(c);

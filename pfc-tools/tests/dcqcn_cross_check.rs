@@ -111,7 +111,7 @@ impl Flow {
 
 /// Mean queue in KB and mean alpha of `count` flows over `seconds`, after a warm-up of the same
 /// length.
-fn settle(count: usize, seconds: f64) -> (f64, f64) {
+fn steady_state(count: usize, seconds: f64) -> (f64, f64) {
     let mut random = Xoshiro256StarStar::seed_from_u64(1);
     let start = LINE * 1.1 / count as f64;
     let mut flows: Vec<Flow> = (0..count).map(|number| Flow::new(number, start)).collect();
@@ -154,7 +154,7 @@ fn reported(case: &str, value: &str) -> f64 {
 #[test]
 fn the_fabric_agrees_with_the_independent_simulation() {
     for (count, seconds) in [(2, 0.5), (4, 0.4), (32, 0.3)] {
-        let (queue, alpha) = settle(count, seconds);
+        let (queue, alpha) = steady_state(count, seconds);
         let case = format!("N = {count}");
         let due = [reported(&case, "queue, mean, KB"), reported(&case, "alpha, mean")];
         println!("{case}: queue {queue:.2} KB for {}, alpha {alpha:.4} for {}", due[0], due[1]);

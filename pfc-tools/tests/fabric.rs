@@ -157,7 +157,7 @@ fn a_closed_loop_runs_one_transfer_after_another() {
     assert_eq!(
         (at(0).0, at(1).0),
         (Some(Time::ZERO), Some(Time::ZERO)),
-        "loops know nothing of each other"
+        "the control loops are independent"
     );
     assert!(at(0).1.is_some() && at(0).1 == at(2).0 && at(2).1 == at(3).0, "{:?}", results.flows);
     assert!(at(3).1.is_some());

@@ -1,4 +1,4 @@
-//! `feroce`: the command line of Feroce. This file alone knows all subcommands.
+//! `feroce`: the command line of Feroce. Only this file lists all subcommands.
 #![deny(unsafe_code)]
 
 mod completions;

@@ -72,12 +72,12 @@ pub fn give_up(user: Option<&User>) -> Result<(), OpenError> {
 }
 
 /// Returns true if the process already has the user and group of `user`.
-pub fn is_already(user: &User) -> bool {
+pub fn is_current_user(user: &User) -> bool {
     Uid::effective() == user.uid && Gid::effective() == user.gid
 }
 
 fn become_user(user: &User) -> io::Result<()> {
-    if is_already(user) {
+    if is_current_user(user) {
         return Ok(());
     }
     // This thread keeps its capabilities across the change; `give_up` drops them afterwards.

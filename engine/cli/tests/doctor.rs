@@ -298,7 +298,7 @@ const FAULTS: &[Fault] = &[
     },
 ];
 
-/// The set-up: namespaces, and files that stand for state of the whole machine.
+/// The set-up: namespaces, and files that replace state of the whole machine.
 struct SetUp {
     pair: Pair,
     fakes: PathBuf,
@@ -465,7 +465,7 @@ fn the_path_to_the_peer_is_checked() {
     assert_eq!(
         (code, bad(&report).as_str()),
         (Some(0), ""),
-        "who does not answer pings is no fault"
+        "a peer that does not answer pings is no error"
     );
     assert!(report.to_string().contains("does not answer pings"), "{report:#}");
     patient.pair.shell(1, "sysctl -qw net.ipv4.icmp_echo_ignore_all=0");

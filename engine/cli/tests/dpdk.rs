@@ -1,5 +1,5 @@
 //! `feroce perf` on DPDK's AF_PACKET driver at both ends of a veth pair, and what other subcommands
-//! report meanwhile. Needs root; skipped with a message without root.
+//! report at the same time. Needs root; skipped with a message without root.
 
 mod common;
 

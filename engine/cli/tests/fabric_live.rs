@@ -435,7 +435,7 @@ fn a_full_disk_ends_the_samples_but_not_forwarding() {
     let ping = format!("ip netns exec {} ping -c 2 -i 0.2 -W 2 10.77.1.3", net.name("h1"));
     assert!(run(&ping).contains(" 0% packet loss"));
     let (code, text, message) = live.interrupt();
-    assert_eq!(code, Some(1), "what was asked for is not there");
+    assert_eq!(code, Some(1), "the requested samples are incomplete");
     assert!(text.starts_with("host") || text.trim_start().starts_with("host"), "{text}");
     assert!(message.contains("samples stop: No space left on device"), "{message}");
 }

@@ -172,7 +172,7 @@ fn gates_use_the_measured_priority() {
     };
     assert!(longest(&queue) > 10.0);
     let other = queue.replace("[switch]", "[measure]\npriority = 5\n[switch]");
-    assert!(longest(&other) < 0.001, "nothing of that priority is sent");
+    assert!(longest(&other) < 0.001, "no frame of that priority is sent");
 }
 
 /// Values that are too large are errors and cause no panic.

@@ -31,7 +31,7 @@ fn short(case: &Case) -> FabricConfig {
 }
 
 /// Returns true if no flow makes progress in the last millisecond.
-fn stands_still(results: &Results) -> bool {
+fn is_standstill(results: &Results) -> bool {
     results.flows.iter().all(|flow| flow.goodput == Some(0.0))
 }
 
@@ -50,7 +50,7 @@ fn shortest_paths_in_a_ring_deadlock() {
         deadlock.cycle.iter().map(|stuck| network.name(stuck.node)).collect();
     cycle.sort_unstable();
     assert_eq!(cycle, ["s1", "s2", "s3", "s4", "s5"]);
-    assert!(deadlock.since < Time::from_millis(1) && stands_still(&results));
+    assert!(deadlock.since < Time::from_millis(1) && is_standstill(&results));
     for case in [fewer, up_down] {
         let results = play(&short(case));
         assert_eq!(results.deadlock, None, "{}", case.name);
@@ -78,7 +78,7 @@ fn expiring_pauses_are_no_deadlock() {
     let busy = results.ports.iter().filter(is_on_ring).filter(|port| port.wire > 39e9).count();
     assert_eq!(busy, 5, "{:?}", results.ports);
     assert!(results.ports.iter().any(|port| port.counts.dropped > 1000), "{:?}", results.ports);
-    assert!(stands_still(&results) && results.flows.iter().all(|flow| flow.sender.packets > 6000));
+    assert!(is_standstill(&results) && results.flows.iter().all(|flow| flow.sender.packets > 6000));
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn without_privileges_the_program_starts_with_a_message() {
 }
 
 #[test]
-fn a_second_program_is_told_the_owner_of_the_interface() {
+fn a_second_program_gets_the_name_of_the_owner() {
     let Some(pair) = Pair::new() else { return };
     let installed = Installed::new("second").with_library();
     let server = Server::start(&mut pair.feroce(0, "perf -i v0"));

@@ -127,7 +127,7 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
         -1
     };
     // SAFETY: the program passes an open context, a completion and the GRH that the completion
-    // announces. The GRH lies in a receive buffer and may be unaligned.
+    // announces. The GRH is in a receive buffer and may be unaligned.
     let (shared, wc, grh) = unsafe {
         let shared = match context::shared(context) {
             Ok(shared) => shared,

@@ -148,7 +148,7 @@ impl Connections {
 }
 
 /// Returns the 64-bit number of an identifier: the process generation in the upper half, so that a
-/// forked child does not take it for one of its own.
+/// forked child does not mistake it for an identifier of its own.
 fn number_of(id: CmId) -> CmNumber {
     u64::from(fork::generation()) << 32 | u64::from(id.number())
 }

@@ -1,5 +1,5 @@
-//! Extended completion queues: the program visits one completion at a time and reads the fields it
-//! wants.
+//! Extended completion queues: the program visits one completion at a time and reads its fields by
+//! function.
 
 use std::ffi::{c_int, c_uint};
 use std::time::SystemTime;
@@ -201,7 +201,7 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: the program passes a live CQ.
     let live = unsafe { cq_of(cq) };
     let ago = |at| live.shared.engine.device.clock().saturating_since(at);
-    #[allow(clippy::disallowed_methods)] // the program asks for wall-clock time
+    #[allow(clippy::disallowed_methods)] // the completion field is wall-clock time
     let now = SystemTime::now();
     // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe {

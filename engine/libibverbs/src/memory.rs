@@ -191,15 +191,15 @@ fn fault_in(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int>
         match errno::last() {
             libc::EINTR | libc::EAGAIN => {}
             libc::ENOMEM | libc::EFAULT => return Err(libc::EFAULT),
-            libc::EINVAL if knows_populate_advice() => return Err(libc::EFAULT),
-            libc::EINVAL => return Ok(()), // Linux before 5.14 does not know the advice
+            libc::EINVAL if has_populate_advice() => return Err(libc::EFAULT),
+            libc::EINVAL => return Ok(()), // Linux before 5.14 lacks the advice
             code => return Err(code),
         }
     }
 }
 
-/// Returns true if the kernel knows `MADV_POPULATE_READ`: it then accepts an empty range.
-fn knows_populate_advice() -> bool {
+/// Returns true if the kernel has `MADV_POPULATE_READ`: it then accepts an empty range.
+fn has_populate_advice() -> bool {
     // SAFETY: the range is empty.
     unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_POPULATE_READ) == 0 }
 }

@@ -142,7 +142,7 @@ pub unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    // SAFETY: the program passes an open context and a structure whose mask says what it wants.
+    // SAFETY: the program passes an open context and a structure whose mask selects values.
     let (shared, values) = unsafe { (context::shared(context), &mut *values) };
     object::code(shared.and_then(|shared| {
         if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
@@ -229,7 +229,8 @@ pub unsafe extern "C" fn query_port(
     object::code(result.map(|result| unsafe { fill(attr, &result, size) }))
 }
 
-/// Size of the structure before it grew. Callers of the exported function have no more room.
+/// Size of the structure before it grew. Callers of the exported function provide only this
+/// much memory.
 const OLD_PORT_ATTR: size_t = 48;
 
 #[unsafe(no_mangle)]

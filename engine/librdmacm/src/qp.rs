@@ -44,7 +44,7 @@ pub unsafe fn modify_to_send(
         if qp.is_null() {
             return Ok(());
         }
-        // access rights depend on the resources that both peers asked for
+        // access rights depend on the resources that both peers requested
         modify(qp, attributes::init(id, INIT)?)?;
         let (mut attr, mask) = attributes::init(id, RTR)?;
         if responder_resources != RDMA_MAX_RESP_RES {

@@ -22,7 +22,7 @@ pub enum Kind {
 /// Next step for a kernel socket that is to become an rsocket in the process that first uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pending {
-    /// None: the socket stays what it is.
+    /// None: the kind of socket is final.
     None,
     /// Neither listening nor connecting yet.
     Undecided,

@@ -77,7 +77,8 @@ fn program() -> String {
             if !is_later(&path) && !SKIPPED.contains(&path.as_str()) {
                 writeln!(
                     text,
-                    "printf(\"{path} %ld %zu\\n\", (long)offsetof(struct {name}, {field}) - {from}, \
+                    "printf(\"{path} %ld %zu\\n\", \
+                     (long)offsetof(struct {name}, {field}) - {from}, \
                      sizeof(((struct {name} *)0)->{field}));"
                 )
                 .expect("a string");

@@ -67,7 +67,7 @@ impl Dcb {
     /// # Errors
     /// [`DcbError::NotSupported`] if the driver does not support DCB; see [`DcbError`].
     pub fn ieee(&mut self, interface: &str) -> Result<Ieee, DcbError> {
-        message::ieee(&self.ask(interface, DcbMessage::get_ieee(interface))?)
+        message::ieee(&self.exchange(interface, DcbMessage::get_ieee(interface))?)
     }
 
     /// The DCBX mode of an interface: who negotiates with the peer, and in which version.
@@ -75,7 +75,7 @@ impl Dcb {
     /// # Errors
     /// See [`Dcb::ieee`].
     pub fn dcbx(&mut self, interface: &str) -> Result<Dcbx, DcbError> {
-        message::dcbx(&self.ask(interface, DcbMessage::get_dcbx(interface))?)
+        message::dcbx(&self.exchange(interface, DcbMessage::get_dcbx(interface))?)
     }
 
     /// Sets a value.
@@ -83,12 +83,12 @@ impl Dcb {
     /// # Errors
     /// [`DcbError::Permission`] without CAP_NET_ADMIN; see [`Dcb::ieee`].
     pub fn set(&mut self, interface: &str, setting: &Setting) -> Result<(), DcbError> {
-        let answer = self.ask(interface, DcbMessage::set(interface, setting))?;
+        let answer = self.exchange(interface, DcbMessage::set(interface, setting))?;
         outcome(interface, message::set_outcome(&answer)?)
     }
 
     /// Sends a request and returns its response.
-    fn ask(&mut self, interface: &str, request: DcbMessage) -> Result<DcbMessage, DcbError> {
+    fn exchange(&mut self, interface: &str, request: DcbMessage) -> Result<DcbMessage, DcbError> {
         if interface.is_empty() || interface.len() > 15 || interface.contains('\0') {
             return Err(DcbError::Name(interface.to_owned()));
         }

@@ -23,7 +23,7 @@ pub struct Stuck {
     pub priority: u8,
 }
 
-/// Queues that wait for each other for ever.
+/// Queues that wait for each other without end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deadlock {
     /// Time at which the last link of the cycle was paused.

@@ -109,7 +109,7 @@ impl Fabric {
             }
             match self.events.pop() {
                 Some((at, event)) if at <= self.duration => {
-                    debug_assert!(at >= self.now, "time goes on");
+                    debug_assert!(at >= self.now, "virtual time never decreases");
                     self.now = at;
                     self.processed += 1;
                     self.handle(event);

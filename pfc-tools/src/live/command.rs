@@ -15,7 +15,7 @@ use crate::fabric::scenario::{Case, Change};
 use crate::fabric::time::Time;
 
 /// Interval at which signals, samples and warnings are checked.
-const LOOK: Time = Time::from_millis(1);
+const CHECK_INTERVAL: Time = Time::from_millis(1);
 
 /// Options of `live`.
 #[derive(Debug, clap::Args)]
@@ -97,18 +97,18 @@ pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure>
     let mut live = Live::open(&case.network_config(seed), &options.ports, config)?;
     eprintln!("feroce: {} interfaces are connected", options.ports.len());
     let (clock, end) = (Clock::start(), options.duration.unwrap_or(Time::FAR));
-    let mut look = LOOK;
+    let mut next_check = CHECK_INTERVAL;
     let ended = loop {
         let now = Time::from_instant(clock.now());
         if let Err(error) = live.turn(now) {
             break Err(error);
         }
-        if now < look {
+        if now < next_check {
             continue;
         }
-        look = now + LOOK;
+        next_check = now + CHECK_INTERVAL;
         live.warnings().iter().for_each(|text| eprintln!("feroce: {text}"));
-        recorder.look(now, &mut live);
+        recorder.check(now, &mut live);
         if now >= end || signals.read_signal().is_ok_and(|signal| signal.is_some()) {
             break Ok(());
         }
@@ -135,7 +135,7 @@ impl Recorder {
     }
 
     /// Takes a sample if one is due.
-    fn look(&mut self, now: Time, live: &mut Live) {
+    fn check(&mut self, now: Time, live: &mut Live) {
         let Some(samples) = self.samples.as_mut().filter(|_| now >= self.next) else { return };
         self.next = self.next.max(now - self.every) + self.every;
         if let Err(error) = samples.add(now, &live.report()) {

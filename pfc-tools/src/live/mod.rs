@@ -30,7 +30,7 @@ const RX_BYTES: u32 = 8 << 20;
 /// From this gap on, a warning about a late iteration is printed.
 const TOO_LATE: Time = Time::from_millis(10);
 
-/// Settings beside the scenario.
+/// Settings in addition to the scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveConfig {
     /// Mark packets of endpoints that do not announce ECN.
@@ -78,7 +78,7 @@ pub enum LiveError {
     },
 }
 
-/// Counters of an interface, beside those of its link.
+/// Counters of an interface, in addition to those of its link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EdgeCounts {
     /// Frames received from the endpoint.
@@ -148,7 +148,7 @@ pub struct Live {
     held: Vec<Held>,
     departures: Vec<Departure>,
     config: LiveConfig,
-    looked: Time,
+    last_turn: Time,
     gaps: TimeHistogram,
     has_warned_late: bool,
     has_warned_route: bool,
@@ -207,7 +207,7 @@ impl Live {
             held: Vec::new(),
             departures: Vec::new(),
             config,
-            looked: Time::ZERO,
+            last_turn: Time::ZERO,
             gaps: TimeHistogram::default(),
             has_warned_late: false,
             has_warned_route: false,
@@ -219,13 +219,13 @@ impl Live {
     /// # Errors
     /// [`LiveError::Receive`] if an interface is down or gone.
     pub fn turn(&mut self, now: Time) -> Result<(), LiveError> {
-        let gap = now - self.looked;
+        let gap = now - self.last_turn;
         self.gaps.add(gap.0 / 1000, gap);
-        self.looked = now;
+        self.last_turn = now;
         self.fabric.run_until(now, &mut self.departures);
         self.hand_out();
         for place in 0..self.edges.len() {
-            self.take_in(place)?;
+            self.receive_frames(place)?;
         }
         Ok(())
     }
@@ -263,7 +263,7 @@ impl Live {
     }
 
     /// Receives the frames of an interface.
-    fn take_in(&mut self, place: usize) -> Result<(), LiveError> {
+    fn receive_frames(&mut self, place: usize) -> Result<(), LiveError> {
         let edge = &mut self.edges[place];
         let count = match edge.tap.receive() {
             Ok(count) => count,
@@ -363,7 +363,7 @@ impl Live {
                 "{} ms late at {:.1} s: frames leave in bursts caused by this machine. The \
                  program needs a CPU of its own, or lower rates",
                 self.gaps.max() / 1_000_000,
-                self.looked.seconds()
+                self.last_turn.seconds()
             ));
         }
         if !self.has_warned_route && self.fabric.unroutable() > 0 {

@@ -53,7 +53,7 @@ impl Listener {
     }
 
     /// The longest time since the last call that a frame waited to be processed.
-    pub const fn take_behind(&mut self) -> Time {
+    pub const fn take_lag(&mut self) -> Time {
         let behind = self.behind;
         self.behind = Time::ZERO;
         behind

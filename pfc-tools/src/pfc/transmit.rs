@@ -94,7 +94,7 @@ fn send_xon(line: &mut impl Transmitter, xon: &[u8]) -> io::Result<()> {
     loop {
         match line.send(xon) {
             Err(error) if is_full(&error) && line.now() < until => {
-                // A signal does not stop the XON: the XON is what a signal asks for.
+                // A signal does not interrupt the XON: the XON ends the pause.
                 let _signal = line.wait(line.now() + RETRY);
             }
             done => return done,

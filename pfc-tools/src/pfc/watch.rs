@@ -148,7 +148,7 @@ impl<'a> Watch<'a> {
     /// Updates the statistics and the changes since the previous update.
     fn update(&mut self) -> Result<(), Failure> {
         self.read_counters()?;
-        let behind = self.listener.take_behind();
+        let behind = self.listener.take_lag();
         self.behind = [behind, behind.max(self.behind[1])];
         self.delta.update(self.listener.meter(), &self.moved);
         self.history.add(&self.delta);

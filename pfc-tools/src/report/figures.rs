@@ -9,8 +9,8 @@ use crate::published;
 
 type Points = Vec<(f64, f64)>;
 
-/// Most series of one chart that can be told apart.
-const MOST_LINES: usize = 7;
+/// Most series of one chart that a reader can distinguish.
+const MAX_SERIES: usize = 7;
 
 /// The charts of a figure.
 pub(super) fn charts(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>, ReportError> {
@@ -137,7 +137,7 @@ fn flows_over_time(
             time_axis(figure),
             y_axis(figure, label),
         );
-        for (flow, rows) in flows.iter().take(MOST_LINES) {
+        for (flow, rows) in flows.iter().take(MAX_SERIES) {
             let name = names.get(&(run.clone(), flow.clone())).cloned().unwrap_or_default();
             let rows: Vec<&Row> = rows.iter().collect();
             chart = chart.with(Series::line(name, line(&rows)));
@@ -149,8 +149,8 @@ fn flows_over_time(
 
 fn titled(figure: &Figure, case: &str, lines: usize) -> String {
     let case = if case.is_empty() { String::new() } else { format!(", {case}") };
-    let some = if lines > MOST_LINES {
-        format!(" ({MOST_LINES} of {lines} flows)")
+    let some = if lines > MAX_SERIES {
+        format!(" ({MAX_SERIES} of {lines} flows)")
     } else {
         String::new()
     };
@@ -169,7 +169,7 @@ fn lines(groups: &[((String, String), Vec<Row>)]) -> impl Iterator<Item = (Strin
         (true, false) => case.to_owned(),
         _ => part.to_owned(),
     };
-    groups.iter().map(move |((case, part), rows)| (name(case, part), rows)).take(MOST_LINES)
+    groups.iter().map(move |((case, part), rows)| (name(case, part), rows)).take(MAX_SERIES)
 }
 
 fn queue_of(row: &Row) -> (String, String) {

@@ -175,7 +175,7 @@ fn user(host: &Host) -> Option<Verdict> {
         Ok(user) => user,
         Err(failure) => return Verdict::error(failure.to_string(), remedy),
     };
-    if privileges::is_already(&user) {
+    if privileges::is_current_user(&user) {
         return Verdict::ok(user.name);
     }
     let needed = [Capability::CAP_SETUID, Capability::CAP_SETGID];

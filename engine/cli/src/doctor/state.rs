@@ -47,7 +47,7 @@ impl InterfaceState {
     pub fn read(name: &str, host: &Rc<Host>) -> Self {
         let interface = Interface::read(name);
         let ethtool = Ethtool::open(name).ok();
-        let ask = ethtool.as_ref();
+        let nic = ethtool.as_ref();
         let gids =
             GidTable::read(name).map(|table| table.iter().map(|(_, gid)| gid.clone()).collect());
         let all = Interface::list().unwrap_or_default();
@@ -72,10 +72,10 @@ impl InterfaceState {
             duplicates: of_interface(InterfaceAddress::duplicates()).filter_map(as_text).collect(),
             xdp: interface.as_ref().ok().and_then(|it| XdpFeatures::of(it.index)),
             gids: gids.unwrap_or_default(),
-            queues: ask.map_or((1, 1), Ethtool::queues),
-            features: ask.and_then(|ask| ask.features().ok()).unwrap_or_default(),
-            strips_vlan: ask.is_some_and(Ethtool::strips_vlan),
-            veth: ask.and_then(Ethtool::driver).as_deref() == Some("veth"),
+            queues: nic.map_or((1, 1), Ethtool::queues),
+            features: nic.and_then(|nic| nic.features().ok()).unwrap_or_default(),
+            strips_vlan: nic.is_some_and(Ethtool::strips_vlan),
+            veth: nic.and_then(Ethtool::driver).as_deref() == Some("veth"),
             vlans: vlans.unwrap_or_default(),
             roce_socket: roce_socket(&all),
             running: stat::ask(name, &Request::default()).ok(),

@@ -5,7 +5,7 @@
 //! `ready`; traffic; `done` from both; `verdict` from both; `row`.
 //!
 //! TCP keep-alive detects a host that is gone; a program that gets no CPU for a while is not an
-//! error. Each side sends `alive` every second. After a long silence, a message tells the user.
+//! error. Each side sends `alive` every second. If the peer is silent for long, a message is printed.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -22,15 +22,15 @@ use crate::signal;
 
 /// Version of the protocol.
 const VERSION: u32 = 1;
-/// A host whose kernel does not answer for this long is gone. After the same silence of the
-/// program, a message says so.
+/// The connection is closed if the peer's kernel does not answer TCP probes for this long. If only
+/// the peer's program is silent for this long, a message is printed.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Interval of TCP keep-alive probes in seconds.
-const ASK_AFTER: u32 = 2;
+const KEEP_ALIVE_SECONDS: u32 = 2;
 /// Interval of `Alive` messages.
 const ALIVE: Duration = Duration::from_secs(1);
 /// Time limit of one blocking read.
-const LOOK: Duration = Duration::from_millis(100);
+const READ_TIMEOUT: Duration = Duration::from_millis(100);
 /// Longest line: a `Side` with a few thousand QPs.
 const LINE_MAX: usize = 1 << 20;
 
@@ -93,7 +93,7 @@ impl Control {
             if let Some(line) = control.take_line()? {
                 break line;
             }
-            control.read(Some(LOOK))?;
+            control.read(Some(READ_TIMEOUT))?;
         };
         let greeting: Greeting = control.parse(&line)?;
         match greeting.feroce_perf {
@@ -106,8 +106,8 @@ impl Control {
         let milliseconds = u32::try_from(SILENCE.as_millis()).expect("seconds");
         self.stream.set_nodelay(true)?;
         setsockopt(&self.stream, sockopt::KeepAlive, &true)?;
-        setsockopt(&self.stream, sockopt::TcpKeepIdle, &ASK_AFTER)?;
-        setsockopt(&self.stream, sockopt::TcpKeepInterval, &ASK_AFTER)?;
+        setsockopt(&self.stream, sockopt::TcpKeepIdle, &KEEP_ALIVE_SECONDS)?;
+        setsockopt(&self.stream, sockopt::TcpKeepInterval, &KEEP_ALIVE_SECONDS)?;
         Ok(setsockopt(&self.stream, sockopt::TcpUserTimeout, &milliseconds)?)
     }
 
@@ -146,7 +146,7 @@ impl Control {
                 return Err(PerfError::Interrupted);
             }
             self.send_alive()?;
-            self.listen(Some(LOOK))?;
+            self.listen(Some(READ_TIMEOUT))?;
         }
     }
 

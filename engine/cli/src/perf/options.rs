@@ -5,7 +5,7 @@ use feroce_engine::device::settings::{Origin, Settings};
 use feroce_wire::PathMtu;
 use serde::Serialize;
 
-use super::plan::{AskedMtu, DURATIONS, MAX_SIZE, Op, Plan, Transport, When};
+use super::plan::{DURATIONS, MAX_SIZE, Op, Plan, RequestedMtu, Transport, When};
 use crate::failure::Failure;
 use crate::open::OpenOptions;
 use crate::setting_flag;
@@ -128,9 +128,10 @@ pub struct TestOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qps: Option<u16>,
     /// Path MTU, or `auto`: the largest that both ports carry [default: setting `path_mtu`, auto]
-    #[arg(short, long, value_name = "BYTES", value_parser = setting_flag::value_of("path_mtu", mtu_of))]
+    #[arg(short, long, value_name = "BYTES",
+          value_parser = setting_flag::value_of("path_mtu", mtu_of))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mtu: Option<AskedMtu>,
+    pub mtu: Option<RequestedMtu>,
     /// Outstanding requests per QP [default: 128]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32768))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -259,7 +260,7 @@ impl TestOptions {
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // What serde asks for.
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde requires a reference
 fn is_false(flag: &bool) -> bool {
     !flag
 }
@@ -282,11 +283,11 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     sensible.then_some(seconds).ok_or_else(|| "a duration is 0.001 to 1000000 s".to_owned())
 }
 
-fn mtu_of(settings: &Settings) -> AskedMtu {
+fn mtu_of(settings: &Settings) -> RequestedMtu {
     settings.path_mtu.map(PathMtu::bytes)
 }
 
-fn show_mtu(asked: AskedMtu) -> String {
+fn show_mtu(asked: RequestedMtu) -> String {
     asked.map_or_else(|| "auto".to_owned(), |bytes| bytes.to_string())
 }
 

@@ -20,7 +20,7 @@ const VOLUME: u64 = 1 << 30;
 
 /// A path MTU in bytes; `None`: the largest that both ports carry. An alias, because clap treats a
 /// literal `Option<Option<T>>` differently.
-pub type AskedMtu = Option<u32>;
+pub type RequestedMtu = Option<u32>;
 
 /// The transport of the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -116,7 +116,7 @@ pub struct Plan {
     pub iters: Option<u64>,
     pub duration: Option<f64>,
     pub qps: u16,
-    pub mtu: AskedMtu,
+    pub mtu: RequestedMtu,
     pub tx_depth: u32,
     pub bidirectional: bool,
     pub inline: u32,

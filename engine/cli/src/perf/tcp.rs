@@ -271,11 +271,11 @@ mod tests {
                 assert_ne!(lines.last().unwrap(), "", "the end came too soon: {lines:?}");
                 lines.push(self.line());
             }
-            self.tell(done);
+            self.report_done(done);
             lines
         }
 
-        fn tell(&mut self, done: &Done) {
+        fn report_done(&mut self, done: &Done) {
             let mut line = serde_json::to_string(&Message::Done(done.clone())).unwrap();
             line.push('\n');
             self.control.get_mut().write_all(line.as_bytes()).unwrap();
@@ -329,7 +329,7 @@ mod tests {
         thread::sleep(PAUSE);
         let got = std::io::copy(&mut other.stream, &mut std::io::sink()).unwrap();
         assert_eq!(got, u64::from(SIZE));
-        other.tell(&Done { messages: vec![1], nanos: 0 });
+        other.report_done(&Done { messages: vec![1], nanos: 0 });
         let done = thread.join().unwrap().unwrap();
         assert_eq!(done.messages, [1]);
         let line = other.line();

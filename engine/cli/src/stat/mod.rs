@@ -2,7 +2,7 @@
 //!
 //! Input: the options, and a snapshot from each running program, which serves it over a socket of
 //! its own. Output: tables or JSON on standard output. Rates are computed here from two snapshots.
-//! The program is only asked: nothing of it or of the host changes.
+//! Reading the counters changes neither the program nor the host.
 
 mod rates;
 mod text;
@@ -20,7 +20,7 @@ use crate::failure::{self, Failure};
 use crate::{output, signal};
 use rates::Rates;
 
-/// Programs that are asked in parallel.
+/// Programs queried in parallel.
 const AT_ONCE: usize = 32;
 
 /// Options of `feroce stat`.
@@ -69,9 +69,9 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 /// Takes a snapshot of every requested interface.
 fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
     let request = Request { queue_pairs: options.qps, ..Request::default() };
-    let ask = |interface: &str| stat::ask(interface, &request);
+    let query = |interface: &str| stat::ask(interface, &request);
     if let Some(interface) = &options.interface {
-        return Ok(vec![ask(interface)?]);
+        return Ok(vec![query(interface)?]);
     }
     let interfaces = stat::endpoints();
     if interfaces.is_empty() {
@@ -83,8 +83,8 @@ fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
     // In parallel: a stopped program does not answer, and must not delay the others.
     for some in interfaces.chunks(AT_ONCE) {
         let answers: Vec<_> = thread::scope(|scope| {
-            let asked: Vec<_> = some.iter().map(|name| scope.spawn(|| ask(name))).collect();
-            asked.into_iter().map(|answer| answer.join().expect("no panic")).collect()
+            let queries: Vec<_> = some.iter().map(|name| scope.spawn(|| query(name))).collect();
+            queries.into_iter().map(|answer| answer.join().expect("no panic")).collect()
         });
         for answer in answers {
             match answer {
@@ -130,7 +130,7 @@ fn watch(options: &Options, interval: Duration, first: Vec<Snapshot>) -> Result<
         if signal::interrupted() {
             return Ok(());
         }
-        // A program that started meanwhile has no rates yet.
+        // A program that started since the first sample has no rates yet.
         let pairs = now.iter().filter_map(|now| {
             let same = |before: &&Snapshot| rates::is_same(before, now);
             before.iter().find(same).map(|before| (now, Rates::between(before, now)))

@@ -785,7 +785,7 @@ mod tests {
         let [a, b] = &mut ends;
         assert_eq!((a.stream.is_writable(), a.stream.is_readable()), (false, true));
         assert_eq!((b.stream.is_writable(), b.stream.is_readable()), (true, false));
-        assert_eq!(b.read(100), 10, "what came before is still there");
+        assert_eq!(b.read(100), 10, "data received before the end can still be read");
         assert_eq!(b.write(5, 16), 5);
         let disconnect = b.stream.close(Half::Both).unwrap();
         assert_eq!(disconnect.message, Some(Message::Control(Control::Disconnect)));

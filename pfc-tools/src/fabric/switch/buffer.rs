@@ -159,7 +159,7 @@ impl SharedBuffer {
         let headroom = size.min(queue.headroom);
         let shared = (size - headroom).min(queue.shared);
         let guaranteed = size - headroom - shared;
-        debug_assert!(guaranteed <= queue.guaranteed, "what leaves has come in");
+        debug_assert!(guaranteed <= queue.guaranteed, "at most the bytes held are released");
         queue.headroom -= headroom;
         queue.shared -= shared;
         queue.guaranteed -= guaranteed;

@@ -77,7 +77,7 @@ impl Facts {
             Ok(dcb) => (dcb.ieee(name), dcb.dcbx(name).ok()),
             Err(_) => (Err(DcbError::NotSupported(name.to_owned())), None),
         };
-        let counters = ethtool.as_ref().and_then(|ask| ask.statistics().ok()).unwrap_or_default();
+        let counters = ethtool.as_ref().and_then(|nic| nic.statistics().ok()).unwrap_or_default();
         let moved = |(name, value): &(String, u64)| *value > 0 && parse_name(name).is_some();
         Ok(Self {
             name: name.to_owned(),

@@ -111,7 +111,7 @@ struct Report {
 /// If the interface does not exist or the output cannot be written.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let Options { priority, dscp, cnp_dscp, ref path_mtu, .. } = *options;
-    let path_mtu = path_mtu.parse().expect("one of the values that are taken");
+    let path_mtu = path_mtu.parse().expect("a value that the parser accepts");
     let facts = Facts::collect(&options.interface)?;
     let report = examine(&facts, &Wanted { priority, dscp, cnp_dscp, path_mtu });
     let mut out = io::stdout().lock();

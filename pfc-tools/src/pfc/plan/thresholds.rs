@@ -1,6 +1,6 @@
 //! Thresholds of a shared-buffer switch for PFC and ECN (Zhu et al., "Congestion Control for
 //! Large-Scale RDMA Deployments", SIGCOMM 2015, section 4): marking must start before pausing,
-//! whatever ports the traffic comes from.
+//! from whichever ports the traffic arrives.
 
 use feroce_congestion::fraction::Fraction;
 

@@ -35,7 +35,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Returns true if the sample can tell a storm from occasional pauses.
+    /// Returns true if the sample is sufficient to distinguish a storm from occasional pauses.
     pub const fn is_enough(&self) -> bool {
         self.paused.is_some() || self.sent.is_some()
     }
