@@ -107,6 +107,13 @@ build() {
     esac
 }
 
+# xtask COMMAND [OPTION]...: builds the runner, tests/xtask, and replaces the shell by it.
+xtask() {
+    find_cargo
+    as_caller "$cargo" build --quiet --package feroce-xtask
+    exec "$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug/xtask" "$@"
+}
+
 # reserve_hugepages COUNT: at least COUNT free pages of 2 MiB until the script ends. Does without, with a word,
 # where the machine has none.
 reserve_hugepages() {

@@ -106,6 +106,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["feroce"],
     &["feroce-tests"],
     &["feroce-librdmacm", "feroce-librspreload"],
+    &["feroce-xtask"],
 ];
 
 /// What a user configures, and the document that gives the reason for each field's default.

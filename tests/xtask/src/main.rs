@@ -1,0 +1,66 @@
+//! `cargo xtask`: the checks of this repository that need namespaces, a guest, another stack or
+//! minutes. `scripts/test.sh` runs them with the tests of `cargo test`.
+
+mod exit;
+mod frames;
+mod guest;
+mod net;
+mod process;
+mod programs;
+mod rows;
+mod setup;
+mod tally;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// Runs checks of Feroce that need namespaces, a guest with Linux rxe, another stack or minutes.
+///
+/// Exit code: 0 if everything passed, 1 if something failed or is missing, 2 for wrong usage.
+#[derive(Debug, Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run unmodified programs of the distribution on Feroce
+    Programs(programs::Options),
+    /// Let tshark and scapy judge frames that Feroce sent
+    Frames {
+        /// How many frames
+        #[arg(default_value_t = 10000)]
+        count: usize,
+    },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = prepare().and_then(|()| run(arguments.command));
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Makes the root of the repository the current folder, and watches for signals.
+fn prepare() -> Result {
+    std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))?;
+    Ok(exit::watch_signals()?)
+}
+
+fn run(command: Command) -> Result<u8> {
+    match command {
+        Command::Programs(options) => programs::main(options),
+        Command::Frames { count } => frames::run(count),
+    }
+}
