@@ -111,7 +111,7 @@ build() {
 xtask() {
     find_cargo
     as_caller "$cargo" build --quiet --package feroce-xtask
-    exec "$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug/xtask" "$@"
+    CARGO=$cargo exec "$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug/xtask" "$@"
 }
 
 # reserve_hugepages COUNT: at least COUNT free pages of 2 MiB until the script ends. Does without, with a word,

@@ -4,6 +4,7 @@
 mod exit;
 mod frames;
 mod guest;
+mod mutants;
 mod net;
 mod process;
 mod programs;
@@ -38,6 +39,11 @@ enum Command {
         #[arg(default_value_t = 10000)]
         count: usize,
     },
+    /// Check that the tests notice when the engine is wrong: each patch in tests/mutants breaks
+    /// one rule, and the test that it names must fail
+    ///
+    /// FEROCE_MUTANT_SCENARIOS sets how many scenarios the swarm may need.
+    Mutants(mutants::Options),
 }
 
 fn main() -> ExitCode {
@@ -61,6 +67,7 @@ fn prepare() -> Result {
 fn run(command: Command) -> Result<u8> {
     match command {
         Command::Programs(options) => programs::main(options),
+        Command::Mutants(options) => mutants::main(options),
         Command::Frames { count } => frames::run(count),
     }
 }

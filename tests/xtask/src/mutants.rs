@@ -91,7 +91,8 @@ impl Mutant {
                 files.insert(path.clone(), (text.clone(), text));
             }
             let (_, text) = files.get_mut(&path).expect("inserted above");
-            *text = hunk.apply(text).map_err(|why| format!("{}: {}: {why}", self.name, hunk.file))?;
+            *text =
+                hunk.apply(text).map_err(|why| format!("{}: {}: {why}", self.name, hunk.file))?;
         }
         Ok(files)
     }
@@ -420,7 +421,10 @@ mod tests {
     fn comments_do_not_matter() {
         let hunk = hunk(" // Old words.\n a();\n-b(); // old\n+c();\n // Old words.\n d();\n");
         let text = "// New words.\na();\n// More.\n    b(); // new\nd();\n";
-        assert_eq!(hunk.apply(text).expect("it applies"), "// New words.\na();\n// More.\nc();\nd();\n");
+        assert_eq!(
+            hunk.apply(text).expect("it applies"),
+            "// New words.\na();\n// More.\nc();\nd();\n"
+        );
     }
 
     #[test]

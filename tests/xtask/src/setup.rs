@@ -160,3 +160,8 @@ impl Work {
         &self.path
     }
 }
+
+/// The program `cargo`.
+pub fn cargo() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
