@@ -1,6 +1,7 @@
 //! `cargo xtask`: the checks of this repository that need namespaces, a guest, another stack or
 //! minutes. `scripts/test.sh` runs them with the tests of `cargo test`.
 
+mod bench;
 mod exit;
 mod frames;
 mod guest;
@@ -39,6 +40,9 @@ enum Command {
         #[arg(default_value_t = 10000)]
         count: usize,
     },
+    /// Measure the figures of performance: a line each with name, value, bar, and ok or short.
+    /// Exit code 2 if the filter matches none
+    Bench(bench::Options),
     /// Check that the tests notice when the engine is wrong: each patch in tests/mutants breaks
     /// one rule, and the test that it names must fail
     ///
@@ -67,6 +71,7 @@ fn prepare() -> Result {
 fn run(command: Command) -> Result<u8> {
     match command {
         Command::Programs(options) => programs::main(options),
+        Command::Bench(options) => bench::main(options),
         Command::Mutants(options) => mutants::main(options),
         Command::Frames { count } => frames::run(count),
     }
