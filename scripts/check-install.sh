@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Whether what users install works: scripts/install.sh into a folder and away again, and the Debian package in a file system
-# of its own. From both places a program of the distribution finds a device, and an RNIC's data comes across.
+# Checks what users install: scripts/install.sh into a folder and back, and the Debian package in a
+# separate root folder. In both, a verbs application of the distribution finds a device and
+# transfers data.
 #   scripts/check-install.sh
-# Needs root, and leaves nothing behind. Exit code 0 if all is well.
+# Needs root, and leaves nothing behind. Exit code 0 if everything works.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -17,21 +18,23 @@ make_pair "$pair" 4500
 plain_frames "$pair"
 distribution=$(dpkg -L libibverbs1 | xargs -d '\n' sha256sum 2> /dev/null || true)
 
-# works FEROCE: the devices, and a conversation.
+# works FEROCE: checks that FEROCE runs ibv_devices and ibv_rc_pingpong.
 works() {
     local server
     ip netns exec "$pair-a" "$1" run --interface v0 -- ibv_devices | grep -q feroce0 ||
         die "$1 run shows no device"
-    timeout 60 ip netns exec "$pair-b" "$1" run --interface v1 -- ibv_rc_pingpong -g 1 -c > "$work/server" 2>&1 &
+    timeout 60 ip netns exec "$pair-b" \
+        "$1" run --interface v1 -- ibv_rc_pingpong -g 1 -c > "$work/server" 2>&1 &
     server=$!
     wait_for_port "$pair-b" 18515
-    timeout 60 ip netns exec "$pair-a" "$1" run --interface v0 -- ibv_rc_pingpong -g 1 -c 10.77.0.2 > "$work/client" 2>&1 ||
+    timeout 60 ip netns exec "$pair-a" \
+        "$1" run --interface v0 -- ibv_rc_pingpong -g 1 -c 10.77.0.2 > "$work/client" 2>&1 ||
         die "the client: $(cat "$work/client")"
     wait $server || die "the server: $(cat "$work/server")"
     note "$1 runs ibv_devices and ibv_rc_pingpong"
 }
 
-# nothing_below FOLDER: no file is left there.
+# nothing_below FOLDER: checks that FOLDER contains no file.
 nothing_below() {
     local left
     left=$([ ! -e "$1" ] || find "$1" ! -type d)
@@ -41,11 +44,15 @@ nothing_below() {
 say "scripts/install.sh"
 scripts/install.sh --prefix "$work/prefix"
 works "$work/prefix/bin/feroce"
-man --warnings -l "$work/prefix/share/man/man1/feroce-run.1" > /dev/null 2>&1 || [ -z "$(command -v man)" ] ||
-    die "man does not show the page"
+for page in feroce-run feroce-fabric-run feroce-conform-check; do
+    man --warnings -l "$work/prefix/share/man/man1/$page.1" > /dev/null 2>&1 ||
+        [ -z "$(command -v man)" ] || die "man does not show $page"
+done
+"$work/prefix/bin/feroce" fabric list > /dev/null
+"$work/prefix/bin/feroce" conform rules > /dev/null
 bash -n "$work/prefix/share/bash-completion/completions/feroce"
 FEROCE_CONFIG=$work/prefix/share/doc/feroce/examples/feroce.toml "$work/prefix/bin/feroce" config > /dev/null
-scripts/install.sh --prefix "$work/prefix" > /dev/null # Over what is there.
+scripts/install.sh --prefix "$work/prefix" > /dev/null # Over the existing installation.
 scripts/install.sh --prefix "$work/prefix" --uninstall
 nothing_below "$work/prefix"
 
@@ -53,7 +60,7 @@ say "scripts/build-deb.sh"
 package=$(scripts/build-deb.sh | tail -n 1)
 dpkg-deb --info "$package" | grep -E '^ (Package|Version|Depends|Suggests):'
 strangers=$(dpkg-deb --contents "$package" | awk '$1 !~ /^d/ { print $6 }' |
-    grep -vE '^\./usr/(bin/feroce(-fabric|-pfc|-conform)?$|lib/feroce/|share/(man/man1/feroce|doc/feroce/|bash-completion/|zsh/|fish/))' || true)
+    grep -vE '^\./usr/(bin/feroce$|lib/feroce/|share/(man/man1/feroce|doc/feroce/|bash-completion/|zsh/|fish/))' || true)
 [ -z "$strangers" ] || die "the package has files in other places: $strangers"
 mkdir -p "$work/root/var/lib/dpkg"/{info,updates}
 touch "$work/root/var/lib/dpkg"/{status,available}

@@ -120,14 +120,14 @@ Host guest
 CONFIG
 }
 
-# find_conform: sets $conform, the program that plays to the guest: $FEROCE_CONFORM, or built.
+# find_conform: sets the array conform, the command that plays to the guest: `feroce conform` of $FEROCE_CONFORM, or built.
 find_conform() {
     if [ -n "${FEROCE_CONFORM:-}" ]; then
-        conform=$FEROCE_CONFORM
+        conform=("$FEROCE_CONFORM" conform)
     else
         find_cargo
-        say "Building feroce-conform"
-        build --bin feroce-conform
-        conform=$(built)/feroce-conform
+        say "Building feroce"
+        build --bin feroce
+        conform=("$(built)/feroce" conform)
     fi
 }

@@ -36,7 +36,7 @@ main() {
     reserve_hugepages 64
     work=$(mktemp -d)
     at_exit "rm -rf $work"
-    "$conform" inject "${scripts[@]}" --json $OUT/feroce-fabric.json --captures $OUT/feroce-fabric > "$work/fabric" || failed=1
+    "${conform[@]}" inject "${scripts[@]}" --json $OUT/feroce-fabric.json --captures $OUT/feroce-fabric > "$work/fabric" || failed=1
     tail -n 1 "$work/fabric"
     [ "$only" = rxe ] || against_feroce
     [ "$only" = feroce ] || against_rxe
@@ -47,7 +47,7 @@ main() {
 # play NAME NAMESPACE A B REQUESTER RESPONDER: an item that fails may be played twice more, where the machine is late by itself.
 play() {
     say "$1"
-    "$conform" inject "${scripts[@]}" --namespace "$2" --live "$3" "$4" --requester "$5" --responder "$6" \
+    "${conform[@]}" inject "${scripts[@]}" --namespace "$2" --live "$3" "$4" --requester "$5" --responder "$6" \
         --again 2 --json "$OUT/$1.json" --captures "$OUT/$1"
 }
 
@@ -113,7 +113,7 @@ write_pages() {
             cp "$OUT/$card/$item.pcap" "docs/scorecards/$card/"
         done
     done
-    "$conform" scorecard "${files[@]}" --known $KNOWN -o $OUT/scorecards.html --markdown docs/scorecards/README.md
+    "${conform[@]}" scorecard "${files[@]}" --known $KNOWN -o $OUT/scorecards.html --markdown docs/scorecards/README.md
 }
 
 # failed_items CARD: their names.

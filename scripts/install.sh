@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds Feroce and puts it in place: the program, the libraries for programs written for verbs, man pages, completions, an
-# example of the configuration. The distribution's own libraries stay as they are: `feroce run` puts Feroce's ahead
-# of them for one program.
+# Builds and installs Feroce: the program `feroce`, the libraries for verbs applications, manual
+# pages, shell completions and an example configuration. The distribution's libraries stay
+# unchanged: `feroce run` makes a single program load Feroce's libraries instead.
 #   scripts/install.sh [--prefix FOLDER] [--destdir FOLDER] [--uninstall]
-#     --prefix FOLDER    below it: bin, lib/feroce, share (default: /usr/local)
-#     --destdir FOLDER   put in front of every path, for packagers: nothing outside of it is written
-#     --uninstall        removes what was installed with the same prefix
-# Exit code 0 if all is in place; 1 if something is missing, 2 for wrong usage.
+#     --prefix FOLDER    install to bin, lib/feroce and share below FOLDER (default: /usr/local)
+#     --destdir FOLDER   prepend FOLDER to every path, for packagers; nothing else is written
+#     --uninstall        remove what was installed with the same prefix
+# Exit code: 0 installed or removed; 1 failed; 2 wrong usage.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -22,10 +22,10 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[[ $prefix = /* ]] || die "the prefix is a path from the root: $prefix"
+[[ $prefix = /* ]] || die "the prefix must be an absolute path: $prefix"
 
 root=$destdir$prefix
-list=$root/lib/feroce/installed # What is to be removed, a path below the prefix each.
+list=$root/lib/feroce/installed # Installed files, one path below the prefix per line.
 
 main() {
     if [ -n "$uninstall" ]; then
@@ -34,10 +34,10 @@ main() {
     fi
     find_cargo
     say "Building"
-    as_caller "$cargo" build --quiet --release --workspace --bin feroce --bin feroce-fabric --bin feroce-pfc --bin feroce-conform
+    as_caller "$cargo" build --quiet --release --workspace --bin feroce
     libraries=$(as_caller scripts/build-libs.sh | tail -n 1)
     mkdir -p "$root" 2> /dev/null && [ -w "$root" ] || die "cannot write to $root (sudo, or another --prefix)"
-    [ ! -e "$list" ] || remove # An older version may have had other files.
+    [ ! -e "$list" ] || remove # An older version may have other files.
     stage
     note "installed below $root: $(wc -l < "$list") files"
     [ -n "$destdir" ] || [[ ":$PATH:" = *:"$prefix/bin":* ]] || note "$prefix/bin is not in PATH"
@@ -48,12 +48,8 @@ stage() {
     pages=$(mktemp -d)
     at_exit "rm -rf $pages"
     put 755 "$feroce" bin/feroce
-    # With names of functions for back traces, without lines.
+    # Keep function names for back traces, but no line numbers.
     strip --strip-debug "$root/bin/feroce"
-    for file in fabric pfc conform; do
-        put 755 "$feroce-$file" "bin/feroce-$file"
-        strip --strip-debug "$root/bin/feroce-$file"
-    done
     while read -r file; do
         if [ -L "$libraries/$file" ]; then
             mkdir -p "$(dirname "$root/lib/feroce/$file")"
@@ -64,7 +60,7 @@ stage() {
             strip --strip-debug "$root/lib/feroce/$file"
         fi
     done < <(cd "$libraries" && find . \( -name '*.so' -o -name '*.so.[0-9]*' \) ! -name '*.new' -printf '%P\n' | sort)
-    "$feroce" man "$pages/man"
+    "$feroce" man --out "$pages/man"
     for file in "$pages"/man/*; do put 644 "$file" "share/man/man1/${file##*/}"; done
     "$feroce" completions bash > "$pages/bash" && put 644 "$pages/bash" share/bash-completion/completions/feroce
     "$feroce" completions zsh > "$pages/zsh" && put 644 "$pages/zsh" share/zsh/site-functions/_feroce
@@ -75,7 +71,7 @@ stage() {
     done
 }
 
-# put MODE FILE PLACE: installs FILE as PLACE below the prefix.
+# put MODE FILE PATH: installs FILE as PATH below the prefix.
 put() {
     install -D -m "$1" "$2" "$root/$3"
     record "$3"
@@ -83,7 +79,7 @@ put() {
 
 record() { mkdir -p "$(dirname "$list")" && echo "$1" >> "$list"; }
 
-# Files first, then folders of ours that are empty; what others put there stays.
+# Removes the files, then Feroce's folders if they are empty. Files of others stay.
 remove() {
     local path folder
     [ -e "$list" ] || die "nothing was installed below $root"

@@ -6,7 +6,7 @@
 #     --port-kind KIND  Feroce's port (packet)
 #     --seconds N       the runs' length, in place of the scenario's; its warm-up stays
 #     --keep FOLDER     where the figures are left
-#     --bin FOLDER      where feroce, feroce-fabric and lib are, in place of building them
+#     --bin FOLDER      where feroce and lib are, in place of building them
 #     K                 senders: 2 and 8, as the scenario's cases
 # Exit code 0 if all agree within 15 % and the switch kept up, 1 if not, 2 for wrong usage.
 set -euo pipefail
@@ -36,7 +36,7 @@ main() {
     if [ -z "$bin" ]; then
         find_cargo
         say "Building"
-        as_caller "$cargo" build --quiet --release --workspace --bin feroce --bin feroce-fabric
+        as_caller "$cargo" build --quiet --release --workspace --bin feroce
         as_caller scripts/build-libs.sh > /dev/null
         bin=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release
     fi
@@ -50,7 +50,7 @@ main() {
     mapfile -t changes < <(python3 scripts/live-incast.py settings "$SCENARIO")
     [ -z "$seconds" ] || set_duration=(--set "duration=${seconds}s")
     say "In virtual time"
-    "$bin/feroce-fabric" run "$SCENARIO" "${set_duration[@]}" --out "$work/virtual" 2> /dev/null
+    "$bin/feroce" fabric run "$SCENARIO" "${set_duration[@]}" --out "$work/virtual" 2> /dev/null
     for count in "${senders[@]}"; do
         say "With real packets: $count senders, port $port_kind"
         real "$count" || status=1
@@ -65,7 +65,7 @@ real() {
     mkdir "$folder"
     make_star "$name" "$count"
     for n in $(seq "$count") $RECEIVER; do ports+=(--port "h$n=p$n"); done
-    "${switch_on[@]}" ip netns exec "$name-s" "$bin/feroce-fabric" live "$SCENARIO" "${ports[@]}" --case "$count:1" --nics-obey \
+    "${switch_on[@]}" ip netns exec "$name-s" "$bin/feroce" fabric live "$SCENARIO" "${ports[@]}" --case "$count:1" --nics-obey \
         --csv "$folder/live.csv" > "$folder/live.txt" 2> "$folder/live.log" &
     switch=$!
     at_exit "kill $switch 2> /dev/null; wait $switch 2> /dev/null"

@@ -6,7 +6,7 @@
 # Makes namespaces, which it removes. Needs root.
 #   scripts/pfc-endpoint.sh [--short] [--bin FOLDER] [--seconds N] [KIND...]
 #     --short       one rate and one kind of pause, shorter runs; exit code 77 on a machine that has no time even without pauses
-#     --bin FOLDER  where feroce and feroce-pfc are, in place of building them
+#     --bin FOLDER  where feroce is, in place of building them
 #     --seconds N   length of a run (3; --short: 2)
 #     KIND          Feroce's port: packet and af_xdp
 # Exit code 0 if all is within 5 %, 1 if not, 2 for wrong usage.
@@ -38,7 +38,7 @@ main() {
     need_packages iproute2 python3
     if [ -z "$bin" ]; then
         find_cargo
-        build --bin feroce --bin feroce-pfc
+        build --bin feroce
         bin=$(built)
     fi
     work=$(mktemp -d)
@@ -127,7 +127,7 @@ throughput() {
     rm -f "$work/frames.pcap"
     serve "$1"
     if [ "$4" -gt 0 ]; then
-        "${at_right[@]}" "$bin/feroce-pfc" send storm v1 --for "$((seconds + 30))s" --priorities 3 --quanta "$4" --per-second "$5" \
+        "${at_right[@]}" "$bin/feroce" pfc send storm v1 --for "$((seconds + 30))s" --priorities 3 --quanta "$4" --per-second "$5" \
             --record "$work/frames.pcap" > "$work/sent" 2>&1 &
         storm=$!
         sleep 0.3
@@ -145,7 +145,7 @@ print(sys.argv[1], json.load(open(sys.argv[2]))["rows"][0]["bits_per_second"] / 
 
 # left_over LINE: the share of the time that the pauses that were sent leave on a line of so many Mb/s.
 left_over() {
-    "$bin/feroce-pfc" decode "$work/frames.pcap" --rate "$1M" --json > "$work/decoded" 2> "$work/said" || return
+    "$bin/feroce" pfc decode "$work/frames.pcap" --rate "$1M" --json > "$work/decoded" 2> "$work/said" || return
     python3 -c 'import json, sys
 summary = json.loads(open(sys.argv[1]).read().splitlines()[-1])["summary"]
 [sender] = summary["senders"]
@@ -172,7 +172,7 @@ lets_go() {
     serve "$1"
     start=$(date +%s%N)
     # It ends with XON.
-    "${at_right[@]}" "$bin/feroce-pfc" send storm v1 --for 2500ms --per-second 20 > "$work/sent" 2>&1 &
+    "${at_right[@]}" "$bin/feroce" pfc send storm v1 --for 2500ms --per-second 20 > "$work/sent" 2>&1 &
     storm=$!
     sleep 0.5
     client "$1" 5 "$OWN" 0.1 > "$work/figures" || die "$(cat "$work/said")"

@@ -5,7 +5,7 @@
 #     --port KIND   of Feroce: packet (the default) or af_xdp
 #     --only WHICH  to Feroce only, or to rxe only
 #     FILTER        only captures whose name contains it
-# Needs root; installs what is missing (Debian). FEROCE_CONFORM names a feroce-conform that is built already. Exit code 0 if every
+# Needs root; installs what is missing (Debian). FEROCE_CONFORM names a feroce that is built already. Exit code 0 if every
 # capture is answered alike, 1 if one is not or something is missing, 2 for wrong usage.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -142,7 +142,7 @@ play_all() {
 play() {
     local expected=$1 status=0 played
     shift
-    timeout 120 "$conform" replay "$@" > "$work/out" 2> "$work/errors" || status=$?
+    timeout 120 "${conform[@]}" replay "$@" > "$work/out" 2> "$work/errors" || status=$?
     played=$(awk 'match($0, /[0-9]+ packets played/) { sum += substr($0, RSTART, RLENGTH) } END { print sum + 0 }' "$work/out")
     if [ "$status" = 0 ] && [ "$played" = "$expected" ]; then
         printf '%-6s %6s  %s, %s\n' ok "$expected" "$1" "$(tail -n 1 "$work/out")"

@@ -84,7 +84,7 @@ step_test() { without_libdpdk cargo test --workspace --no-fail-fast && knows_no_
 # Reports as a browser shows them.
 step_fabric() {
     need_packages chromium
-    cargo test --workspace --test report --test conform_report -- --ignored
+    cargo test --workspace --test fabric_report --test conform_report -- --ignored
 }
 
 # The bytes that tests have compared, by the other build profile.

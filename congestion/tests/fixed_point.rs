@@ -105,8 +105,8 @@ fn distance(params: Params, senders: usize) -> (f64, f64) {
     let measured = play(params, senders);
     let far = (measured.queue / queue - 1.0, measured.alpha / alpha - 1.0);
     println!(
-        "N {senders:2}: queue {:5.1} KB of {:5.1} ({:+5.1} %), alpha {:.4} of {alpha:.4} ({:+5.1} %), \
-         line used {:.4}, least rate / greatest {:.2}",
+        "N {senders:2}: queue {:5.1} KB of {:5.1} ({:+5.1} %), \
+         alpha {:.4} of {alpha:.4} ({:+5.1} %), link used {:.4}, least rate / greatest {:.2}",
         measured.queue / 1e3,
         queue / 1e3,
         far.0 * 100.0,

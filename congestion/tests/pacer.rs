@@ -101,8 +101,7 @@ fn small_packets_are_exact() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever a sender does, what it sends between any two times is at most the bucket and what
-    /// the rates bring.
+    /// Between any two times a sender sends at most the bucket plus the tokens of the rates.
     #[test]
     fn a_sender_never_exceeds_the_bucket_and_the_rates(
         burst in 1000..100_000u32,
@@ -121,7 +120,8 @@ proptest! {
             rate = Rate::from_bps(bps);
             for ahead in [0, 1, wait, packet] {
                 let then = now + Duration::from_nanos(ahead);
-                prop_assert_eq!(pacer.is_ready(packet, rate, then), pacer.ready_at(packet, rate) <= then);
+                let is_ready = pacer.is_ready(packet, rate, then);
+                prop_assert_eq!(is_ready, pacer.ready_at(packet, rate) <= then);
             }
             while pacer.ready_at(packet, rate) <= now {
                 pacer.spend(packet, rate, now);
@@ -146,7 +146,8 @@ proptest! {
     /// The result does not depend on how often tokens are counted.
     #[test]
     fn counting_often_equals_counting_once(
-        bps in 1..400_000_000_000u64, times in prop::collection::vec(0..5000u64, 1..50), packet in 1..9000u64,
+        bps in 1..400_000_000_000u64,
+        times in prop::collection::vec(0..5000u64, 1..50), packet in 1..9000u64,
     ) {
         let rate = Rate::from_bps(bps);
         let mut often = Pacer::new(9000, Instant::ZERO);

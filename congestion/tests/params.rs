@@ -169,7 +169,10 @@ fn the_two_clamp_flags_of_nvidia_have_three_combined_values() {
 
 proptest! {
     #[test]
-    fn every_number_is_read_as_it_is_shown(raw in any::<u64>(), place in 0..TABLE.len(), which in 0..3u8) {
+    fn every_shown_number_parses_back(
+        raw in any::<u64>(),
+        place in 0..TABLE.len(), which in 0..3u8,
+    ) {
         let param = &TABLE[place];
         let (least, most) = (*param.range.start(), *param.range.end());
         let value = match which {

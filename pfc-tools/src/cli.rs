@@ -1,104 +1,92 @@
-//! `feroce-fabric`: the command line.
-//!
-//! Exit codes: 0 everything is as expected; 1 the scenario cannot be run, and the message says why; 2 wrong usage; 3 it ran, and a
-//! gate does not hold or a lossless network was not.
+//! `feroce fabric`: its subcommands and what each does.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Subcommand;
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::fabric::scenario::{Case, Change, Scenario, ScenarioError};
 use crate::fabric::time::Time;
 use crate::live::command::{self, LiveOptions};
+use crate::pfc::cli::Outcome;
 use crate::report::{self, Measured, ReportError};
 use crate::results::{self, Files, Format};
-use crate::run::{Progress, run};
+use crate::run::{self, Progress};
 use crate::scenarios::{self, load};
 use crate::sweep::{self, Over};
 
-/// Hosts, lines and switches in virtual time: experiments with DCQCN and PFC.
-#[derive(Debug, Parser)]
-#[command(
-    name = "feroce-fabric",
-    bin_name = "feroce fabric",
-    version,
-    disable_help_subcommand = true,
-    after_help = "Exit codes: 0 as expected; 1 cannot be run; 2 wrong usage; 3 a gate does not hold, or a lossless network lost something."
-)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// The subcommands of `feroce fabric`.
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// Run a scenario and compare it with what was published
+pub enum Command {
+    /// Run a scenario and compare the results with the published figures
     Run(RunOptions),
-    /// Run a scenario for every combination of some values, here or spread over machines
+    /// Run a scenario for every combination of values, on this machine or spread over several
     Sweep(SweepOptions),
-    /// Show results as a page with charts; without folders, run every scenario first
+    /// Write a page with charts of results; without folders, run every scenario first
     Report(ReportOptions),
-    /// Connect real interfaces by a scenario's network, in real time
+    /// Connect real interfaces through a scenario's network, in real time
     Live(LiveOptions),
-    /// Show the scenarios that come with the program
+    /// List the scenarios that come with the program
     List,
 }
 
+/// Options of `feroce fabric run`.
 #[derive(Debug, clap::Args)]
-struct RunOptions {
-    /// A file, or the name of a scenario that `list` shows
+pub struct RunOptions {
+    /// Scenario: a file, or a name from `feroce fabric list`
     scenario: String,
-    /// Seed of the first run, in place of the scenario's
+    /// Seed of the first run [default: the scenario's]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Write results into this folder
+    /// Write the results to this folder
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// How results are written
+    /// Format of the result files
     #[arg(long, value_enum, default_value = "csv")]
     format: Format,
-    /// Give a key of the scenario another value: switch.alpha=1/8, traffic.0.senders=4
+    /// Override a key of the scenario: switch.alpha=1/8, traffic.0.senders=4
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<Change>,
-    /// Run this case only
+    /// Run only this case
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
 }
 
+/// Options of `feroce fabric sweep`.
 #[derive(Debug, clap::Args)]
-struct SweepOptions {
-    /// A file, or the name of a scenario that `list` shows
+pub struct SweepOptions {
+    /// Scenario: a file, or a name from `feroce fabric list`
     scenario: String,
-    /// Values that a key takes, one after the other; given several times, every combination
+    /// Values of a key; repeat the option to run every combination
     #[arg(long, value_name = "KEY=VALUE,VALUE", required = true)]
     over: Vec<Over>,
-    /// Give a key another value in all runs
+    /// Override a key of the scenario in all runs
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<Change>,
-    /// Run each combination with so many seeds, in place of the scenario's
+    /// Seeds per combination [default: the scenario's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
-    /// Write the results of each run into a folder of its own below this one
+    /// Write the results of each run to a subfolder of this folder
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// How results are written
+    /// Format of the result files
     #[arg(long, value_enum, default_value = "csv")]
     format: Format,
-    /// Run this one only, counted from 0: for job arrays
+    /// Run only this run, numbered from 0: for job arrays
     #[arg(long, value_name = "N")]
     only: Option<usize>,
-    /// Print a command for each run, for GNU parallel, and run nothing
+    /// Print one command per run, for GNU parallel, instead of running
     #[arg(long, conflicts_with = "only")]
     commands: bool,
 }
 
+/// Options of `feroce fabric report`.
 #[derive(Debug, clap::Args)]
-struct ReportOptions {
-    /// What `run --out` and `sweep --out` have written, as CSV; results of one scenario are merged
+pub struct ReportOptions {
+    /// Folders that `run --out` and `sweep --out` wrote, as CSV; results of one scenario are merged
     folders: Vec<PathBuf>,
-    /// Write report.html, report.md and plots into this folder
+    /// Write report.html, report.md and the plots to this folder
     #[arg(long, value_name = "FOLDER", default_value = "fabric-report")]
     out: PathBuf,
     /// Also run the scenarios that take minutes
@@ -106,44 +94,53 @@ struct ReportOptions {
     long: bool,
 }
 
-/// Why the program ends early.
+/// Why a command ends early.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+pub enum Failure {
+    /// The scenario cannot be read or run.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    #[error("the scenario has no case `{case}`; there are {known}")]
-    NoCase { case: String, known: String },
+    /// `--case` names no case of the scenario.
+    #[error("the scenario has no case `{case}`; its cases are {known}")]
+    NoCase {
+        /// Name given with `--case`.
+        case: String,
+        /// Names of all cases.
+        known: String,
+    },
+    /// `live` could not connect the interfaces.
     #[error(transparent)]
     Live(#[from] command::Failure),
+    /// The results cannot be written.
     #[error("cannot write results: {0}")]
     Output(#[from] io::Error),
+    /// The report cannot be made.
     #[error(transparent)]
     Report(#[from] ReportError),
-    #[error("the sweep has {runs} runs, from 0 on; there is no run {only}")]
-    NoRun { only: usize, runs: usize },
+    /// `--only` names no run of the sweep.
+    #[error("the sweep has {runs} runs, numbered from 0; run {only} does not exist")]
+    NoRun {
+        /// Number given with `--only`.
+        only: usize,
+        /// Number of runs.
+        runs: usize,
+    },
 }
 
-/// Does what the command line says.
-pub fn main() -> ExitCode {
-    let done = match Cli::parse().command {
-        Command::Run(options) => run_scenario(&options),
-        Command::Sweep(options) => sweep(&options),
-        Command::Report(options) => report(&options),
-        Command::Live(options) => run_live(&options).map(|()| true),
+/// Runs a subcommand. [`Outcome::Findings`]: a gate does not hold, or a lossless network lost
+/// packets.
+///
+/// # Errors
+/// If the scenario cannot be run, or its results cannot be read or written.
+pub fn run(command: &Command) -> Result<Outcome, Failure> {
+    let holds = match command {
+        Command::Run(options) => run_scenario(options),
+        Command::Sweep(options) => sweep(options),
+        Command::Report(options) => report(options),
+        Command::Live(options) => run_live(options).map(|()| true),
         Command::List => list(&mut io::stdout().lock()).map(|()| true),
     };
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(3),
-        // Whoever read our output has seen enough.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            eprintln!("feroce-fabric: {failure}");
-            ExitCode::from(1)
-        }
-    }
+    Ok(Outcome::of(!holds?))
 }
 
 fn list(out: &mut impl Write) -> Result<(), Failure> {
@@ -154,7 +151,7 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Keeps the case of this name only, if one is asked for.
+/// Drops all cases but `case`, if one is given.
 fn choose(scenario: &mut Scenario, case: Option<&String>) -> Result<(), Failure> {
     let Some(case) = case else { return Ok(()) };
     scenario.choose(case).map_err(|known| Failure::NoCase { case: case.clone(), known })
@@ -165,13 +162,14 @@ fn run_live(options: &LiveOptions) -> Result<(), Failure> {
     choose(&mut scenario, options.case.as_ref())?;
     let case = &scenario.cases[0];
     if case.has_engines() {
-        let told = "`host.engine` makes hosts of the engine; `live` has interfaces in their places";
+        let told =
+            "`host.engine` replaces hosts by the engine; `live` puts interfaces in their places";
         return Err(case.inconsistent(told.to_owned()).into());
     }
     Ok(command::run(options, case, case.seeds[0])?)
 }
 
-/// Runs it; whether everything is as expected.
+/// Runs a scenario. Returns true if all gates hold and no lossless network lost packets.
 fn run_scenario(options: &RunOptions) -> Result<bool, Failure> {
     let mut scenario = load(&options.scenario, &options.changes, options.seed)?;
     choose(&mut scenario, options.case.as_ref())?;
@@ -185,7 +183,8 @@ fn run_scenario(options: &RunOptions) -> Result<bool, Failure> {
     Ok(holds)
 }
 
-/// Runs `cases` of a scenario, tells what came out, and writes it into `files`.
+/// Runs `cases` of a scenario, prints the results and adds them to `files`. Returns true if all
+/// gates hold.
 fn run_cases(
     scenario: &Scenario,
     cases: &[Case],
@@ -196,7 +195,7 @@ fn run_cases(
     writeln!(out, "{}", scenario.title)?;
     let mut holds = true;
     for case in cases {
-        let judged = run(case, files.is_some(), |progress| meter.show(&case.name, progress))?;
+        let judged = run::run(case, files.is_some(), |progress| meter.show(&case.name, progress))?;
         meter.clear();
         holds &= judged.holds();
         for results in &judged.results {
@@ -212,7 +211,8 @@ fn run_cases(
     Ok(holds)
 }
 
-/// Runs every combination, or the one that is asked for. All are read first: one that cannot be run is told before any is.
+/// Runs every combination, or the one given by `--only`. All scenarios are parsed first, so that an
+/// invalid combination is reported before the first run.
 fn sweep(options: &SweepOptions) -> Result<bool, Failure> {
     let points = sweep_points(options)?;
     let runs = points.iter().map(|(_, scenario)| scenario.cases.len()).sum();
@@ -242,7 +242,8 @@ fn sweep(options: &SweepOptions) -> Result<bool, Failure> {
     Ok(holds)
 }
 
-/// Every combination of a sweep with its scenario, whose cases are named for it: the runs, in the order of their numbers.
+/// Every combination of a sweep with its scenario, in the order of the run numbers. Case names
+/// include the combination.
 fn sweep_points(options: &SweepOptions) -> Result<Vec<(Vec<Change>, Scenario)>, Failure> {
     let read = |point: Vec<Change>| {
         let mut scenario = load(&options.scenario, &all_changes(options, &point), None)?;
@@ -261,7 +262,7 @@ fn all_changes(options: &SweepOptions, point: &[Change]) -> Vec<Change> {
     options.changes.iter().chain(point).cloned().chain(repeat).collect()
 }
 
-/// This command line without `--commands`, as a shell takes it.
+/// This command line without `--commands`, quoted for a shell.
 fn own_command() -> String {
     let words = std::env::args().filter(|word| word != "--commands");
     let quoted = words.map(|word| {
@@ -275,7 +276,7 @@ fn own_command() -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// Makes a report of folders, or of every scenario.
+/// Writes a report of the given folders, or of every scenario. Returns true if all gates hold.
 fn report(options: &ReportOptions) -> Result<bool, Failure> {
     let mut folders = options.folders.clone();
     if folders.is_empty() {
@@ -298,45 +299,46 @@ fn report(options: &ReportOptions) -> Result<bool, Failure> {
     Ok(report::holds(&measured)?)
 }
 
-/// Tells on standard error how far a run is, on a terminal, and at the end how fast it was.
+/// Shows the progress of a run on standard error if that is a terminal, and prints the speed of
+/// all runs at the end.
 #[derive(Debug)]
 struct Meter {
-    is_terminal: bool,
+    bar: ProgressBar,
     began: std::time::Instant,
-    told: std::time::Instant,
     events: u64,
     hops: u64,
     runs: u32,
 }
 
 impl Meter {
-    #[allow(clippy::disallowed_methods)] // The time that people wait; nothing depends on it.
+    #[allow(clippy::disallowed_methods)] // Wall-clock time of the user; no result depends on it.
     fn new() -> Self {
-        let now = std::time::Instant::now();
-        let is_terminal = io::stderr().is_terminal();
-        Self { is_terminal, began: now, told: now, events: 0, hops: 0, runs: 0 }
+        // Draws nothing if standard error is no terminal.
+        let bar = ProgressBar::new(1);
+        let style = "{msg} {wide_bar} {percent} % of virtual time, {elapsed}";
+        bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
+        Self { bar, began: std::time::Instant::now(), events: 0, hops: 0, runs: 0 }
     }
 
-    #[allow(clippy::disallowed_methods)]
-    fn show(&mut self, case: &str, progress: Progress) {
-        let now = std::time::Instant::now();
-        if !self.is_terminal || (now - self.told).as_millis() < 200 {
+    /// Called often by a run; the progress bar limits how often it draws.
+    fn show(&self, case: &str, progress: Progress) {
+        if self.bar.is_hidden() {
             return;
         }
-        self.told = now;
         let Progress { now: Time(now), duration: Time(duration), events } = progress;
-        let percent = now.saturating_mul(100) / duration.max(1);
-        eprint!(
-            "\r\x1b[K{case}  run {}: {percent} %, {} M events",
+        self.bar.set_length(duration.max(1));
+        self.bar.set_position(now);
+        self.bar.set_message(format!(
+            "{case}, run {}, {} M events",
             self.runs + 1,
             events / 1_000_000
-        );
+        ));
     }
 
+    /// Removes the bar, so that results can be printed.
     fn clear(&self) {
-        if self.is_terminal {
-            eprint!("\r\x1b[K");
-        }
+        self.bar.finish_and_clear();
+        self.bar.reset();
     }
 
     fn add(&mut self, events: u64, hops: u64) {
@@ -351,7 +353,8 @@ impl Meter {
         let (events, hops) = (self.events as f64 / 1e6, self.hops as f64 / 1e6);
         let Self { runs, .. } = self;
         eprintln!(
-            "{runs} runs, {events:.1} M events, {hops:.1} M packet hops in {seconds:.1} s: {:.2} M events/s, {:.2} M packet hops/s",
+            "{runs} runs, {events:.1} M events, {hops:.1} M packet hops in {seconds:.1} s: \
+             {:.2} M events/s, {:.2} M packet hops/s",
             events / seconds,
             hops / seconds
         );

@@ -142,11 +142,11 @@ fn failures_are_explained() {
     let rows = [
         (
             "rxe/ops_retry_exhaust.pcap.zst",
-            "was sent 4 times, first in packet 1 and for the last time in packet 10",
+            "was sent 4 times (first in packet 1, last in packet 10)",
         ),
         ("rxe/ops_rnr_exhaust.pcap.zst", "no receive was ever posted for PSN 0x000100"),
         ("rxe/ops_bad_rkey_write.pcap.zst", "refuses PSN 0x000103 with a remote access error"),
-        ("rxe/ops_psn_mismatch.pcap.zst", "expects a later PSN than the requester begins with"),
+        ("rxe/ops_psn_mismatch.pcap.zst", "expects a later PSN than the requester starts with"),
     ];
     for (file, due) in rows {
         let report = checked(&[file]);

@@ -5,17 +5,17 @@ use std::path::Path;
 
 use feroce_conform::replay::compare::sealed_again;
 use feroce_conform::replay::lanes::Captured;
-use feroce_conform::replay::liberty::Liberty::{self, *};
 use feroce_conform::replay::rewrite::{Map, Rewrite};
+use feroce_conform::replay::tolerance::Tolerance::{self, *};
 use feroce_conform::replay::{Replay, Role, options, replay};
 use feroce_wire::{Ipv4Header, Key, Msn, NakCode, Operation, Packet, Syndrome};
 
 /// A capture: packets compared as responder and as requester (0: the part cannot be played), and the liberties taken besides
 /// [`COMMON`].
-type Row = (&'static str, u64, u64, &'static [Liberty]);
+type Row = (&'static str, u64, u64, &'static [Tolerance]);
 
 /// What any capture may take: choices that are free, and MigReq, which rxe never sets.
-const COMMON: [Liberty; 7] =
+const COMMON: [Tolerance; 7] =
     [Ipv4Id, FlowLabel, MigReq, AckRequest, AckCoalescing, Credits, SourcePort];
 
 /// What the responder heard is not in a capture of the requester's end (`tapB`) of a bridge that loses frames; in which order a
@@ -102,7 +102,7 @@ fn read(file: &str) -> Vec<Captured> {
     options::read(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-fn liberties(replay: &Replay) -> Vec<Liberty> {
+fn liberties(replay: &Replay) -> Vec<Tolerance> {
     let outcomes = replay.played.iter().filter_map(|played| played.result.as_ref().ok());
     outcomes.flat_map(|outcome| outcome.liberties.iter().map(|taken| taken.0)).collect()
 }

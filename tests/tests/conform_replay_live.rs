@@ -234,18 +234,18 @@ fn psn(packet: &mut Packet<'_>, more: u32) -> bool {
 /// What a wrong answer has, in which capture, and what is said of it.
 #[rustfmt::skip]
 const WRONG: [(&str, &str, Tamper, &str); 13] = [
-    ("MSN", "rxe/write_lat_v4.pcap.zst", |_, packet| msn(packet, 1), "1 to 1 messages can have completed"),
-    ("MSN of more than was asked", "rxe/read_bw_v4_1024.pcap.zst", |_, packet| msn(packet, 20), "messages can have completed"),
-    ("MSN below", "rxe/read_bw_v4_1024.pcap.zst", |_, packet| msn(packet, 0xff_fff8), "messages can have completed"),
+    ("MSN", "rxe/write_lat_v4.pcap.zst", |_, packet| msn(packet, 1), "1 to 1 messages can be complete"),
+    ("MSN of more than was asked", "rxe/read_bw_v4_1024.pcap.zst", |_, packet| msn(packet, 20), "messages can be complete"),
+    ("MSN below", "rxe/read_bw_v4_1024.pcap.zst", |_, packet| msn(packet, 0xff_fff8), "messages can be complete"),
     ("MSN that goes back", "rxe/read_bw_v4_1024.pcap.zst", |number, packet| {
         if number == 64 { aeth(packet, |aeth| aeth.msn = Msn::new(2)); }
         true
     }, "its MSN goes back from "),
-    ("MSN of a NAK", "rxe/ops_bad_rkey_write.pcap.zst", |_, packet| msn(packet, 1), "1 to 1 messages can have completed"),
-    ("an acknowledgement of what was not sent", "rxe/write_lat_v4.pcap.zst", |number, packet| psn(packet, u32::from(number == 3)), "its PSN was not asked for"),
-    ("an acknowledgement that goes back", "rxe/write_lat_v4.pcap.zst", |number, packet| psn(packet, if number == 5 { 0xff_fffe } else { 0 }), "has been acknowledged before"),
+    ("MSN of a NAK", "rxe/ops_bad_rkey_write.pcap.zst", |_, packet| msn(packet, 1), "1 to 1 messages can be complete"),
+    ("an acknowledgement of what was not sent", "rxe/write_lat_v4.pcap.zst", |number, packet| psn(packet, u32::from(number == 3)), "no request has its PSN"),
+    ("an acknowledgement that goes back", "rxe/write_lat_v4.pcap.zst", |number, packet| psn(packet, if number == 5 { 0xff_fffe } else { 0 }), "is already acknowledged"),
     ("an atomic without an answer", "rxe/atomic_fa_v4.pcap.zst", |_, packet| packet.bth.psn.value() % 128 != 0, "which the peer does not answer"),
-    ("PSN of a READ response", "rxe/read_lat_v4.pcap.zst", |_, packet| psn(packet, 1), "its PSN was not asked for"),
+    ("PSN of a READ response", "rxe/read_lat_v4.pcap.zst", |_, packet| psn(packet, 1), "no request has its PSN"),
     ("value of an atomic", "rxe/atomic_lat_v4.pcap.zst", |_, packet| {
         packet.ext.atomic_ack.iter_mut().for_each(|ack| ack.original ^= 1);
         true

@@ -1,4 +1,5 @@
-//! Settings on the command line, and `feroce config`: which values are in effect, and where each came from.
+//! Settings as options of the command line, and `feroce config`: the settings in effect and the
+//! source of each.
 
 use clap::{Args, ValueHint};
 use comfy_table::{Table, presets};
@@ -8,22 +9,24 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output;
 use crate::port_flags::PortFlags;
+use crate::setting_flag::{Flag, setting};
 
-/// Settings of the path, which `feroce perf` has among the options of its test.
+/// Settings of a connection. `feroce perf` has its own options for them among the options of its
+/// test.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Settings (defaults: `feroce config`)")]
 pub struct PathFlags {
     /// Path MTU in bytes, or `auto`: the largest that the path carries
-    #[arg(short, long, value_name = "BYTES", value_parser = of("path_mtu"))]
+    #[arg(short, long, value_name = "BYTES", value_parser = setting("path_mtu"))]
     pub mtu: Option<String>,
     /// Traffic class: DSCP and ECN bits
-    #[arg(long, value_name = "N", value_parser = of("traffic_class"))]
+    #[arg(long, value_name = "N", value_parser = setting("traffic_class"))]
     pub tclass: Option<String>,
-    /// Local ACK timeout, 4.096 us * 2^N; 0 waits for ever
-    #[arg(short = 'u', long, value_name = "N", value_parser = of("ack_timeout"))]
+    /// Local ACK timeout: 4.096 us * 2^N; 0: never
+    #[arg(short = 'u', long, value_name = "N", value_parser = setting("ack_timeout"))]
     pub timeout: Option<String>,
-    /// Retries after time-outs and sequence errors
-    #[arg(long, value_name = "N", value_parser = of("retry_count"))]
+    /// Retries after timeouts and sequence errors
+    #[arg(long, value_name = "N", value_parser = setting("retry_count"))]
     pub retry: Option<String>,
 }
 
@@ -37,7 +40,7 @@ pub struct AllFlags {
 }
 
 impl AllFlags {
-    /// The settings of this process: file, environment, and these.
+    /// The settings of this process: file, environment and these options.
     pub fn load(&self) -> Result<Settings, Failure> {
         let mut settings = self.settings.load()?;
         let flags = [
@@ -51,9 +54,6 @@ impl AllFlags {
     }
 }
 
-/// A setting's name, its option, and what that was given.
-pub(crate) type Flag<'a> = (&'static str, &'static str, &'a Option<String>);
-
 fn set(settings: &mut Settings, flags: &[Flag<'_>]) -> Result<(), Failure> {
     for (key, flag, value) in flags {
         if let Some(value) = value {
@@ -63,63 +63,77 @@ fn set(settings: &mut Settings, flags: &[Flag<'_>]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Settings given as options: they win over the environment, which wins over the file.
+/// Settings given as options. An option overrides the environment, which overrides the file.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Settings (defaults: `feroce config`)")]
 pub struct SettingFlags {
-    /// How frames come and go: `auto` (the best there is), or the kind of a port
-    #[arg(long, value_name = "KIND", value_parser = of("port_kind"))]
+    /// Kind of port: `auto` (the best that the host allows), or a name
+    #[arg(long, value_name = "KIND", value_parser = setting("port_kind"))]
     pub port_kind: Option<String>,
     /// Cores of the device; each needs a queue of the interface
-    #[arg(long, value_name = "N", value_parser = of("cores"))]
+    #[arg(long, value_name = "N", value_parser = setting("cores"))]
     pub cores: Option<String>,
-    /// Helper threads: `adaptive` (sleep when idle), `spin`, or `spin:CPU,...` (pinned, a CPU per core)
-    #[arg(long, value_name = "HOW", value_parser = of("helper"))]
+    /// Helper threads: `adaptive` (sleep when idle), `spin`, or `spin:CPU,...` (pinned, one CPU per
+    /// core)
+    #[arg(long, value_name = "HOW", value_parser = setting("helper"))]
     pub helper: Option<String>,
-    /// Packets of SENDs and WRITEs that one QP may have outstanding
-    #[arg(long, value_name = "PACKETS", value_parser = of("window"))]
+    /// SEND and WRITE packets that one QP may have outstanding
+    #[arg(long, value_name = "PACKETS", value_parser = setting("window"))]
     pub window: Option<String>,
     /// Mark data packets ECT(0), so that switches mark instead of dropping
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = of("ecn"))]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_parser = setting("ecn")
+    )]
     pub ecn: Option<String>,
-    /// What decides how fast a QP sends: `off`, `dcqcn`, `timely`, `swift`, or a fixed rate such as `10Gb/s`
-    #[arg(long, value_name = "HOW", value_parser = of("congestion"))]
+    /// Congestion control of each QP: `off`, `dcqcn`, `timely`, `swift`, or a fixed rate such as
+    /// `10Gb/s`
+    #[arg(long, value_name = "HOW", value_parser = setting("congestion"))]
     pub congestion: Option<String>,
-    /// Set of parameters of congestion control
-    #[arg(long, value_name = "SET", value_parser = of("congestion_set"))]
+    /// Named set of congestion control parameters
+    #[arg(long, value_name = "SET", value_parser = setting("congestion_set"))]
     pub congestion_set: Option<String>,
-    /// Parameters that differ from the set's, as `ai_rate=40Mb/s,rpg_time_reset=300`
-    #[arg(long, value_name = "LIST", value_parser = of("congestion_knobs"))]
+    /// Parameters that differ from the set, such as `ai_rate=40Mb/s,rpg_time_reset=300`
+    #[arg(long, value_name = "LIST", value_parser = setting("congestion_knobs"))]
     pub congestion_knobs: Option<String>,
-    /// With congestion control: bytes that a QP may send at once
-    #[arg(long, value_name = "BYTES", value_parser = of("congestion_burst"))]
+    /// With congestion control: bytes that a QP may send in one burst
+    #[arg(long, value_name = "BYTES", value_parser = setting("congestion_burst"))]
     pub congestion_burst: Option<String>,
-    /// Priorities that pause when a frame of flow control asks for it: `off`, or as `3,4`
-    #[arg(long, value_name = "LIST", value_parser = of("pfc"))]
+    /// Priorities that obey PFC frames: `off`, or a list such as `3,4`
+    #[arg(long, value_name = "LIST", value_parser = setting("pfc"))]
     pub pfc: Option<String>,
-    /// When to ask the peer to pause them: `off`, or XOFF/XON in per cent of the receive ring, as `50/25`
-    #[arg(long, value_name = "XOFF/XON", value_parser = of("pfc_send"))]
+    /// When to send PFC frames: `off`, or XOFF/XON in percent of the receive ring, such as `50/25`
+    #[arg(long, value_name = "XOFF/XON", value_parser = setting("pfc_send"))]
     pub pfc_send: Option<String>,
-    /// Rate of the link that pauses are measured in: `auto`, or as `10Gb/s`
-    #[arg(long, value_name = "RATE", value_parser = of("pfc_rate"))]
+    /// Link rate that pause times are computed with: `auto`, or a rate such as `10Gb/s`
+    #[arg(long, value_name = "RATE", value_parser = setting("pfc_rate"))]
     pub pfc_rate: Option<String>,
-    /// Priority of DSCPs where it is not DSCP / 8, as `26:3,48:6`
-    #[arg(long, value_name = "MAP", value_parser = of("pfc_dscp"))]
+    /// Priorities of DSCPs where they differ from DSCP / 8, such as `26:3,48:6`
+    #[arg(long, value_name = "MAP", value_parser = setting("pfc_dscp"))]
     pub pfc_dscp: Option<String>,
-    /// TTL or hop limit; 0 takes the route's
-    #[arg(long, value_name = "N", value_parser = of("hop_limit"))]
+    /// TTL or hop limit; 0: that of the route
+    #[arg(long, value_name = "N", value_parser = setting("hop_limit"))]
     pub hop_limit: Option<String>,
-    /// UDP source port: `per_qp` (from a hash of the QP numbers), or the same for all
-    #[arg(long, value_name = "PORT", value_parser = of("source_port"))]
+    /// UDP source port: `per_qp` (from a hash of the QP numbers), or one port for all QPs
+    #[arg(long, value_name = "PORT", value_parser = setting("source_port"))]
     pub source_port: Option<String>,
-    /// Retries when the peer has no receive posted; 7 for ever
-    #[arg(long, value_name = "N", value_parser = of("rnr_retry"))]
+    /// Retries when the peer has no receive posted; 7: unlimited
+    #[arg(long, value_name = "N", value_parser = setting("rnr_retry"))]
     pub rnr_retry: Option<String>,
-    /// Code of the time that the peer waits when it finds no receive posted here
-    #[arg(long, value_name = "CODE", value_parser = of("min_rnr_timer"))]
+    /// Minimum RNR timer code: how long the peer waits when no receive is posted here
+    #[arg(long, value_name = "CODE", value_parser = setting("min_rnr_timer"))]
     pub min_rnr_timer: Option<String>,
-    /// Whom to turn into once the device is open; empty to stay
-    #[arg(long, value_name = "NAME", value_hint = ValueHint::Username, value_parser = of("user"))]
+    /// User to switch to after the device is open; empty to keep the user
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_hint = ValueHint::Username,
+        value_parser = setting("user")
+    )]
     pub user: Option<String>,
     /// Settings of one kind of port each.
     #[command(flatten)]
@@ -127,15 +141,15 @@ pub struct SettingFlags {
 }
 
 impl SettingFlags {
-    /// The settings of this process: file, environment, and these.
+    /// The settings of this process: file, environment and these options.
     pub fn load(&self) -> Result<Settings, Failure> {
         let mut settings = Settings::load()?;
         set(&mut settings, &self.flags())?;
         Ok(settings)
     }
 
-    /// The first that is given and is about a device or a connection.
-    pub fn of_rdma(&self) -> Option<&'static str> {
+    /// The first given option that concerns a device or a connection.
+    pub fn first_device_option(&self) -> Option<&'static str> {
         let given = self.flags().into_iter().filter(|(key, _, _)| *key != "user");
         given.into_iter().find(|(_, _, value)| value.is_some()).map(|(_, flag, _)| flag)
     }
@@ -165,29 +179,6 @@ impl SettingFlags {
     }
 }
 
-/// A value for the setting `name`, as text.
-pub(crate) fn of(
-    name: &'static str,
-) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
-    move |text| taken(name, text).map(|_| text.to_owned())
-}
-
-/// A value for the setting `name`, as `read` finds it there.
-pub fn value_of<T: 'static>(
-    name: &'static str,
-    read: fn(&Settings) -> T,
-) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
-    move |text| taken(name, text).map(|settings| read(&settings))
-}
-
-/// The defaults with one value taken from `text`.
-fn taken(name: &'static str, text: &str) -> Result<Settings, String> {
-    let mut settings = Settings::default();
-    let key = KEYS.iter().find(|key| key.name == name).expect("in the table");
-    let taken = settings.set(name, text, Origin::Default);
-    taken.map(|()| settings).map_err(|_| format!("expected {}", key.expects()))
-}
-
 /// Options of `feroce config`.
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
@@ -198,7 +189,7 @@ pub struct Options {
     /// Print a configuration file with every setting and its default, commented out
     #[arg(long, conflicts_with = "json")]
     example: bool,
-    /// As on the command line of a program
+    /// Settings, as options of other subcommands
     #[command(flatten)]
     settings: AllFlags,
 }
@@ -210,9 +201,11 @@ fn after_help() -> String {
         table.add_row([key.name, key.expects()]);
     }
     format!(
-        "A setting comes from an option, else from the environment variable FEROCE_<SETTING>, else from \
-         /etc/feroce.toml (or the file that FEROCE_CONFIG names; empty for none), else it has its default. \
-         The file is TOML, a line `setting = value` each:\n\n{}\n\n`feroce config` says what each sets, docs/configuration.md why it is so.",
+        "A setting has the value of its option, else of the environment variable \
+         FEROCE_<SETTING>, else of /etc/feroce.toml (or the file that FEROCE_CONFIG names; empty \
+         for none), else its default. The file is TOML, one line `setting = value` each:\n\n\
+         {}\n\n`feroce config` shows what each setting does; docs/configuration.md explains the \
+         defaults.",
         table.trim_fmt()
     )
 }
@@ -226,7 +219,7 @@ struct Row {
     about: &'static str,
 }
 
-/// Shows the settings.
+/// Prints the settings.
 pub fn run(options: &Options) -> Result<(), Failure> {
     if options.example {
         return output::line(&example());
@@ -244,14 +237,14 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(["setting", "value", "from", "what it sets"]);
+    table.set_header(["setting", "value", "source", "description"]);
     for row in &rows {
         table.add_row([row.setting, &row.value, &row.from, row.about]);
     }
     output::line(&table.trim_fmt())
 }
 
-/// A file of which any line may be uncommented, and changed.
+/// A configuration file in which every setting is commented out.
 fn example() -> String {
     let defaults = Settings::default();
     let mut text =

@@ -1,4 +1,4 @@
-//! `feroce devinfo`: what RNIC each interface would be, or is.
+//! `feroce devinfo`: each interface as an RNIC.
 
 use std::path::Path;
 
@@ -21,11 +21,11 @@ use crate::output;
 /// Options of `feroce devinfo`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Only this interface [default: every Ethernet interface of the network namespace]
+    /// Show only this interface [default: every Ethernet interface of the network namespace]
     #[arg(short, long, value_name = "IFACE")]
     interface: Option<String>,
-    /// Open the device with this host's settings and show what it really got: port mode, link rate. Needs privileges, and an interface
-    /// that nobody else has open
+    /// Open the device with the host's settings and show the result: port mode, link rate. Requires
+    /// privileges and an unused interface
     #[arg(short, long)]
     verbose: bool,
     /// Print JSON
@@ -39,11 +39,11 @@ struct Info {
     interface: String,
     node_guid: String,
     state: &'static str,
-    /// Who has the interface open now.
+    /// The process that has the interface open.
     in_use_by: Option<Holder>,
-    /// Kind of the port and its mode, once opened.
+    /// Kind and mode of the port, if opened.
     port: Option<String>,
-    /// Why it is of this kind.
+    /// Why the port has this kind.
     port_reason: Option<String>,
     link_rate_bits_per_second: Option<u64>,
     interface_mtu: u32,
@@ -76,7 +76,7 @@ struct GidRow {
     interface: String,
 }
 
-/// Shows the interfaces.
+/// Prints the interfaces.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let config = Settings::load()?.device_config();
     let interfaces = match &options.interface {
@@ -92,7 +92,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         return output::json(&infos);
     }
     if infos.is_empty() {
-        return output::line("no Ethernet interface in this network namespace");
+        return output::line("this network namespace has no Ethernet interface");
     }
     infos.iter().try_for_each(|info| output::line(&text(info)))
 }
@@ -100,19 +100,20 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 fn not_loopback(interface: Interface) -> Result<Interface, Failure> {
     match interface.loopback {
         true => Err(Failure::Plan(format!(
-            "{} is the loopback, which has no Ethernet: two namespaces and a veth pair do for tests",
+            "{} is the loopback interface, which has no Ethernet: for tests, use two network \
+             namespaces and a veth pair",
             interface.name
         ))),
         false => Ok(interface),
     }
 }
 
-/// VLAN sub-interfaces are served by the interface that carries their frames.
+/// A VLAN sub-interface is served by the interface that carries its frames.
 fn is_device(interface: &Interface) -> bool {
     !interface.loopback && interface.vlan.is_none()
 }
 
-/// What the kernel's tables say, and the limits that a device with these settings has.
+/// The kernel's tables, and the limits of a device with these settings.
 fn unopened(interface: &Interface, config: &DeviceConfig) -> Result<Info, Failure> {
     let table = GidTable::read(&interface.name)?;
     let index = |index: usize| u32::try_from(index).expect("a GID table is short");
@@ -173,7 +174,7 @@ fn info(
     }
 }
 
-/// The EUI-64 made of the MAC address, as RoCE devices have it.
+/// The node GUID: the EUI-64 of the MAC address.
 pub fn guid(interface: &Interface) -> String {
     let [a, b, c, d, e, f] = interface.mac.0;
     let bytes = [a ^ 2, b, c, 0xff, 0xfe, d, e, f].map(|byte| format!("{byte:02x}"));
@@ -191,8 +192,8 @@ fn gid_row((index, entry): (u32, GidEntry)) -> GidRow {
     }
 }
 
-/// The link rate in bit/s that sysfs tells. Sysfs may show another network namespace than the thread's, so the
-/// interface must be the same by index and address.
+/// The link rate in bit/s from sysfs. Sysfs may show another network namespace than the thread's,
+/// so index and address of the interface must match.
 pub fn rate_in_sysfs(interface: &Interface) -> Option<u64> {
     let place = Path::new("/sys/class/net").join(&interface.name);
     let read = |file| std::fs::read_to_string(place.join(file)).ok();
@@ -206,7 +207,7 @@ fn text(info: &Info) -> String {
     let unknown = || "unknown".to_owned();
     let rate = info.link_rate_bits_per_second;
     let mtu = info.active_mtu.map_or_else(
-        || format!("none (an interface MTU of {} carries no RoCE MTU)", info.interface_mtu),
+        || format!("none (interface MTU {} is too small for RoCE)", info.interface_mtu),
         |mtu| format!("{mtu} (interface MTU {})", info.interface_mtu),
     );
     let in_use = info.in_use_by.as_ref();

@@ -1,101 +1,96 @@
-//! Why a command failed, by culprit, and the exit code of each.
+//! The error that ends a command, and its exit code.
 
 use std::path::PathBuf;
 
+use feroce_engine::device::OpenError;
 use feroce_engine::device::settings::SettingsError;
 use feroce_engine::device::stat::StatError;
-use feroce_engine::device::{DeviceError, OpenError, PostError};
 use feroce_engine::net::NetError;
 
-use crate::perf::{CheckError, CompletionError, ExchangeError};
+use crate::exit::Exit;
+use crate::perf::error::{ExchangeError, PerfError};
 
-/// What ends a command early.
+/// Why a command ends early.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The options contradict each other; clap cannot see it.
+    /// The options contradict each other in a way that clap cannot check.
     #[error("{0}")]
     Usage(String),
-    /// The device does not open.
+    /// The device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// An object of the device cannot be made or connected.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// A work request was not taken.
-    #[error("cannot post a work request: {0}")]
-    Post(#[from] PostError),
-    /// The host's tables.
+    /// The kernel's network tables cannot be read.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// The file or the environment.
+    /// The configuration file or the environment is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The program that is looked into.
+    /// The running program does not serve its figures.
     #[error(transparent)]
     Stat(#[from] StatError),
-    /// The conversation with the peer.
+    /// A test of `feroce perf` failed.
     #[error(transparent)]
-    Exchange(#[from] ExchangeError),
-    /// A work request failed.
-    #[error(transparent)]
-    Completion(#[from] CompletionError),
-    /// The data are not what was sent.
-    #[error("data check failed: {0}")]
-    Check(#[from] CheckError),
-    /// The plan cannot be run on what the devices are.
+    Perf(#[from] PerfError),
+    /// The request cannot be met on this host.
     #[error("{0}")]
     Plan(String),
-    /// The program of `feroce run`.
+    /// `feroce run` cannot start the program.
     #[error("cannot start {}: {source}", program.display())]
     Program {
-        /// As given.
+        /// Path or name of the program.
         program: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The TCP connection under test.
-    #[error("TCP under test: cannot {action}: {source}")]
-    Tcp {
-        /// What was tried.
-        action: &'static str,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-    /// Our own output.
+    /// Standard output cannot be written.
     #[error("cannot write the output: {0}")]
     Output(#[source] std::io::Error),
-    /// The file of `--pcap`.
+    /// The file of `--pcap` cannot be written.
     #[error("the capture is not complete: {0}")]
     Capture(#[source] std::io::Error),
-    /// Ctrl-C.
-    #[error("interrupted")]
-    Interrupted,
+    /// `feroce fabric`, `pfc` or `conform` failed.
+    #[cfg(any(feature = "fabric", feature = "pfc", feature = "conform"))]
+    #[error("{message}")]
+    Tool {
+        /// Message for the user.
+        message: String,
+        /// Exit code.
+        exit: Exit,
+    },
+}
+
+impl From<ExchangeError> for Failure {
+    fn from(error: ExchangeError) -> Self {
+        Self::Perf(error.into())
+    }
 }
 
 impl Failure {
-    /// The code that the program exits with.
-    pub fn exit_code(&self) -> u8 {
+    /// The exit code of this error.
+    pub fn exit(&self) -> Exit {
         match self {
-            Self::Usage(_) => 2,
-            Self::Interrupted => 130,
-            // As shells have it.
+            Self::Usage(_) => Exit::Usage,
+            Self::Perf(PerfError::Interrupted) => Exit::Interrupted,
+            // The codes of shells.
             Self::Program { source, .. } => match source.kind() {
-                std::io::ErrorKind::NotFound => 127,
-                _ => 126,
+                std::io::ErrorKind::NotFound => Exit::NotFound,
+                _ => Exit::CannotStart,
             },
-            _ => 1,
+            #[cfg(any(feature = "fabric", feature = "pfc", feature = "conform"))]
+            Self::Tool { exit, .. } => *exit,
+            _ => Exit::Failed,
         }
     }
 }
 
-/// An error with its causes, each once.
+/// The message of `error` and of its causes. A cause that a message already contains is left out.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let told = error.to_string();
-        if !text.contains(&told) {
-            text = format!("{text}: {told}");
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
         }
         cause = error.source();
     }
@@ -107,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_told_once() {
+    fn each_cause_appears_once() {
         let source = std::io::Error::other("no such thing");
         let failure = Failure::Output(source);
         assert_eq!(chain(&failure), "cannot write the output: no such thing");
@@ -117,9 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_are_those_documented() {
-        assert_eq!(Failure::Usage(String::new()).exit_code(), 2);
-        assert_eq!(Failure::Plan(String::new()).exit_code(), 1);
-        assert_eq!(Failure::Interrupted.exit_code(), 130);
+    fn exit_codes_follow_the_cause() {
+        assert_eq!(Failure::Usage(String::new()).exit().code(), 2);
+        assert_eq!(Failure::Plan(String::new()).exit().code(), 1);
+        assert_eq!(Failure::from(PerfError::Interrupted).exit().code(), 130);
     }
 }

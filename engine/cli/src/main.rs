@@ -1,43 +1,43 @@
-//! `feroce`: Feroce on the command line.
-//!
-//! Exit codes: 0 done; 1 the run failed (the message says why and what helps); 2 the command line is wrong;
-//! 3 and 4 what `feroce doctor` found; of `feroce run` the program's; 126 and 127 if it cannot be started or found; 130 interrupted, after reporting what was measured until then.
+//! `feroce`: the command line of Feroce. This file alone knows all subcommands.
 #![deny(unsafe_code)]
 
+mod completions;
 mod config;
 mod devinfo;
 mod doctor;
+mod exit;
 mod failure;
+mod man;
 mod open;
 mod output;
-mod packaging;
 mod perf;
 mod port_flags;
 mod privileges;
 mod run;
 mod set;
-mod sibling;
-#[allow(unsafe_code)] // A named room: one signal handler.
+mod setting_flag;
+#[allow(unsafe_code)] // Installs a signal handler.
 mod signal;
 mod stat;
+#[cfg(any(feature = "fabric", feature = "pfc", feature = "conform"))]
+mod tools;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use exit::Exit;
 use failure::Failure;
 use feroce_engine::device::settings::Settings;
 
-/// A RoCEv2 RNIC in user space, on an ordinary Ethernet interface.
+/// Feroce: a RoCEv2 RNIC in user space, on an ordinary Ethernet interface
 #[derive(Debug, Parser)]
 #[command(
     name = "feroce",
     version,
-    disable_help_subcommand = true, // It would want a man page that nobody needs.
     after_help = "\
-Settings come from /etc/feroce.toml, the environment and options: `feroce config --help`.\n\n\
-Exit codes: 0 done; 1 failed, and the message says why; 2 wrong usage; 3 and 4 the warnings and errors that \
-`feroce doctor` found; 130 interrupted, after reporting what was measured until then."
+Settings come from options, the environment and /etc/feroce.toml, in this order: \
+`feroce config --help`. `feroce man SUBCOMMAND` prints a manual page."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -46,67 +46,144 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show what RNIC each interface would be (as ibv_devinfo)
+    /// Show each interface as an RNIC (like ibv_devinfo)
     Devinfo(devinfo::Options),
-    /// Measure bandwidth and latency between two hosts (as perftest)
+    /// Measure bandwidth and latency between two hosts (like perftest)
     Perf(Box<perf::Options>),
-    /// Start a program written for verbs, unmodified, on an interface as its RNIC
+    /// Start an unmodified verbs application on Feroce
     Run(run::Options),
-    /// Show live figures of a program that has an interface open
+    /// Show counters and rates of a running program
     Stat(stat::Options),
-    /// Change the parameters of congestion control of a program that has an interface open
+    /// Change congestion control parameters of a running program
     Set(set::Options),
-    /// Find out what is wrong with an interface or with the way to a peer
+    /// Check the host, an interface or the path to a peer for problems
     Doctor(doctor::Options),
-    /// Experiments with DCQCN and PFC in virtual time (the program feroce-fabric)
-    Fabric(sibling::Options),
-    /// See, make, plan and watch priority flow control (the program feroce-pfc)
-    Pfc(sibling::Options),
-    /// Check captures against the rules of RoCE, and endpoints, too (the program feroce-conform)
-    Conform(sibling::Options),
-    /// Show the settings in effect, and where each came from
+    /// Simulate networks with DCQCN and PFC, or connect interfaces through such a network
+    #[cfg(feature = "fabric")]
+    #[command(subcommand)]
+    Fabric(feroce_pfc_tools::cli::Command),
+    /// Decode, send, plan and monitor priority flow control (PFC)
+    #[cfg(feature = "pfc")]
+    #[command(subcommand)]
+    Pfc(Box<feroce_pfc_tools::pfc::cli::Command>),
+    /// Check captures and endpoints for conformance to the RoCE rules
+    #[cfg(feature = "conform")]
+    #[command(subcommand)]
+    Conform(Box<feroce_conform::cli::Command>),
+    /// Show the settings in effect and the source of each
     Config(config::Options),
-    /// Print completions for a shell
-    Completions(packaging::CompletionOptions),
-    /// Print or write man pages
-    Man(packaging::ManOptions),
+    /// Print a shell completion script
+    Completions(completions::Options),
+    /// Print or write manual pages
+    Man(man::Options),
+}
+
+impl Command {
+    /// Returns true if the command reads the settings of the host.
+    fn reads_settings(&self) -> bool {
+        match self {
+            Self::Devinfo(_)
+            | Self::Perf(_)
+            | Self::Run(_)
+            | Self::Stat(_)
+            | Self::Set(_)
+            | Self::Doctor(_)
+            | Self::Config(_) => true,
+            Self::Completions(_) | Self::Man(_) => false,
+            #[cfg(feature = "fabric")]
+            Self::Fabric(_) => false,
+            #[cfg(feature = "pfc")]
+            Self::Pfc(_) => false,
+            #[cfg(feature = "conform")]
+            Self::Conform(_) => false,
+        }
+    }
+}
+
+/// The description of the command line, without exit codes.
+fn command_line() -> clap::Command {
+    without_help_subcommands(Cli::command())
+}
+
+/// Removes the `help` subcommands of clap: `--help` and `feroce man` do their work.
+fn without_help_subcommands(command: clap::Command) -> clap::Command {
+    command.disable_help_subcommand(true).mut_subcommands(without_help_subcommands)
 }
 
 fn main() -> ExitCode {
-    feroce_engine::log::to_stderr("feroce");
-    let command = Cli::parse().command;
-    // The doctor has a line for them.
-    if !matches!(command, Command::Doctor(_)) {
-        for name in Settings::unknown_variables() {
-            eprintln!("feroce: warning: {name} is no setting (`feroce config --help` lists them)");
+    let command = match parse() {
+        Ok(command) => command,
+        Err(exit) => return exit.into(),
+    };
+    if command.reads_settings() {
+        feroce_engine::log::to_stderr("feroce");
+        // The doctor reports unknown variables in a line of its own.
+        if !matches!(command, Command::Doctor(_)) {
+            for name in Settings::unknown_variables() {
+                eprintln!(
+                    "feroce: warning: {name} is no setting (`feroce config --help` lists them)"
+                );
+            }
         }
     }
-    let done = match command {
-        Command::Devinfo(options) => devinfo::run(&options),
-        Command::Perf(options) => perf::run(&options),
-        Command::Run(options) => run::run(&options),
-        Command::Stat(options) => stat::run(&options),
-        Command::Set(options) => set::run(&options),
-        Command::Doctor(options) => match doctor::run(&options) {
-            Ok(worst) => return worst.exit_code(),
-            Err(failure) => Err(failure),
-        },
-        Command::Fabric(options) => sibling::run("feroce-fabric", &options),
-        Command::Pfc(options) => sibling::run("feroce-pfc", &options),
-        Command::Conform(options) => sibling::run("feroce-conform", &options),
-        Command::Config(options) => config::run(&options),
-        Command::Completions(options) => packaging::completions(&options, Cli::command()),
-        Command::Man(options) => packaging::man(&options, Cli::command()),
-    };
-    match done {
-        // Whoever read our output has seen enough.
-        Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
+    let exit = match run(command) {
+        // The reader of the output has closed the pipe.
+        Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Exit::Ok,
         Err(failure) => {
             eprintln!("feroce: {}", failure::chain(&failure));
-            ExitCode::from(failure.exit_code())
+            failure.exit()
         }
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(exit) => exit,
+    };
+    exit.into()
+}
+
+/// Parses the command line. Prints help, version or the usage error itself.
+fn parse() -> Result<Command, Exit> {
+    let matches = exit::with_help(command_line()).try_get_matches();
+    let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map(|cli| cli.command).map_err(|error| {
+        let _ = error.print(); // A closed standard error cannot be reported.
+        if error.use_stderr() { Exit::Usage } else { Exit::Ok }
+    })
+}
+
+fn run(command: Command) -> Result<Exit, Failure> {
+    match command {
+        Command::Devinfo(options) => devinfo::run(&options)?,
+        Command::Perf(options) => perf::run(&options)?,
+        Command::Run(options) => run::run(&options)?,
+        Command::Stat(options) => stat::run(&options)?,
+        Command::Set(options) => set::run(&options)?,
+        Command::Doctor(options) => return doctor::run(&options).map(exit_of),
+        #[cfg(feature = "fabric")]
+        Command::Fabric(command) => return tools::fabric(&command),
+        #[cfg(feature = "pfc")]
+        Command::Pfc(command) => return tools::pfc(&command),
+        #[cfg(feature = "conform")]
+        Command::Conform(command) => return tools::conform(&command),
+        Command::Config(options) => config::run(&options)?,
+        Command::Completions(options) => completions::run(&options, command_line())?,
+        Command::Man(options) => man::run(&options, command_line())?,
+    }
+    Ok(Exit::Ok)
+}
+
+/// The exit code of `feroce doctor` for its worst finding.
+fn exit_of(worst: doctor::Severity) -> Exit {
+    match worst {
+        doctor::Severity::Ok | doctor::Severity::Info => Exit::Ok,
+        doctor::Severity::Warning => Exit::Findings,
+        doctor::Severity::Error => Exit::Errors,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        exit::with_help(command_line()).debug_assert();
     }
 }

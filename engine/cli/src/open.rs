@@ -1,4 +1,4 @@
-//! Options that say how a device is opened, and opening it.
+//! Options for opening a device, and opening it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,13 +18,15 @@ use crate::config::SettingFlags;
 use crate::failure::Failure;
 use crate::privileges;
 
-/// Most memory for messages and rings: the longest message twice, and ample rings. Taken as it is needed.
+/// Upper limit of memory for messages and rings: two messages of the largest size, and rings.
+/// Allocated as needed.
 const ARENA_BYTES: usize = 4 << 30;
 
 /// How to open the device.
 #[derive(Debug, Args)]
 pub struct OpenOptions {
-    /// Interface, or the device of a port without one [default then: its setting, as `dpdk_device`]
+    /// Interface, or device of a kind of port without kernel interfaces [default then: its setting,
+    /// such as `dpdk_device`]
     #[arg(short, long, value_name = "IFACE", value_hint = ValueHint::Other)]
     pub interface: Option<String>,
     /// Settings
@@ -33,37 +35,67 @@ pub struct OpenOptions {
     /// Where the XDP program runs
     #[arg(long, value_enum, default_value_t = Xdp::Auto, help_heading = "Device")]
     pub xdp: Xdp,
-    /// Lose sent frames, as `1%` or `100ppm`
-    #[arg(long, value_name = "RATE", default_value = "0ppm", value_parser = parse_rate, help_heading = "Faults")]
+    /// Drop sent frames at this rate, such as `1%` or `100ppm`
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value = "0ppm",
+        value_parser = parse_rate,
+        help_heading = "Faults"
+    )]
     pub drop: u32,
-    /// Send frames twice
-    #[arg(long, value_name = "RATE", default_value = "0ppm", value_parser = parse_rate, help_heading = "Faults")]
+    /// Duplicate sent frames at this rate
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value = "0ppm",
+        value_parser = parse_rate,
+        help_heading = "Faults"
+    )]
     pub duplicate: u32,
-    /// Let up to 8 later frames overtake sent frames
-    #[arg(long, value_name = "RATE", default_value = "0ppm", value_parser = parse_rate, help_heading = "Faults")]
+    /// Reorder sent frames at this rate: up to 8 later frames overtake
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value = "0ppm",
+        value_parser = parse_rate,
+        help_heading = "Faults"
+    )]
     pub reorder: u32,
-    /// Flip a bit of sent frames
-    #[arg(long, value_name = "RATE", default_value = "0ppm", value_parser = parse_rate, help_heading = "Faults")]
+    /// Flip one bit of sent frames at this rate
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value = "0ppm",
+        value_parser = parse_rate,
+        help_heading = "Faults"
+    )]
     pub corrupt: u32,
-    /// Mark sent packets (CE), as a congested switch would, where they are ECN-capable
-    #[arg(long, value_name = "RATE", default_value = "0ppm", value_parser = parse_rate, help_heading = "Faults")]
+    /// Mark sent ECN-capable packets CE at this rate, as a congested switch would
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value = "0ppm",
+        value_parser = parse_rate,
+        help_heading = "Faults"
+    )]
     pub mark: u32,
-    /// Seed of the faults: the n-th frame meets the same fate again [default: random, and told]
+    /// Seed of the faults: the n-th frame has the same fate in every run [default: random, printed]
     #[arg(long, value_name = "N", help_heading = "Faults")]
     pub seed: Option<u64>,
-    /// Capture what crosses the port, behind the faults; core N > 0 writes FILE.N
+    /// Capture frames between the faults and the wire; core N > 0 writes FILE.N
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Device")]
     pub pcap: Option<PathBuf>,
 }
 
-/// Where the XDP program runs.
+/// Where the XDP program runs
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Xdp {
-    /// Native where the driver has it, else generic
+    /// Native if the driver supports it, otherwise generic
     Auto,
     /// In the driver
     Native,
-    /// In the kernel's stack; any interface has it
+    /// In the kernel's stack, on any interface
     Generic,
 }
 
@@ -81,33 +113,33 @@ impl From<Xdp> for XdpMode {
 /// kind of port name.
 ///
 /// # Errors
-/// [`Failure::Usage`] if there is none.
+/// [`Failure::Usage`] if neither names one.
 pub fn interface(given: Option<&String>, settings: &Settings) -> Result<String, Failure> {
     let kind = settings.port_kind;
     let default = kind.config(&settings.ports).map(PortConfig::default_device);
     let default = default.filter(|device| !device.is_empty());
     given.map(String::as_str).or(default).map(str::to_owned).ok_or_else(|| {
         Failure::Usage(match kind.is_on_kernel() {
-            true => "which interface? (-i IFACE; `feroce devinfo` lists them)".to_owned(),
-            false => format!("which device? (-i DEVICE, or the setting `{kind}_device`)"),
+            true => "no interface given: -i IFACE (`feroce devinfo` lists them)".to_owned(),
+            false => format!("no device given: -i DEVICE, or the setting `{kind}_device`"),
         })
     })
 }
 
-/// A device, and what its ports were wrapped in.
+/// A device with the faults and captures around its ports.
 #[derive(Debug)]
 pub struct OpenDevice {
     pub device: Device,
-    /// Interface, or name of the device of a port without one.
+    /// Name of the interface, or of the device of a port without a kernel interface.
     pub interface: String,
-    /// What the device was opened with.
+    /// Settings that the device was opened with.
     pub settings: Settings,
     faults: Vec<Arc<FaultCounters>>,
     captures: Vec<Arc<OnceLock<io::Error>>>,
 }
 
 impl OpenDevice {
-    /// What the faults did, if there were any to do.
+    /// Counts of the injected faults, if any were requested.
     pub fn faults(&self) -> Option<FaultStats> {
         let add = |a: FaultStats, b: FaultStats| FaultStats {
             frames: a.frames + b.frames,
@@ -120,29 +152,29 @@ impl OpenDevice {
         self.faults.iter().map(|counters| counters.read()).reduce(add)
     }
 
-    /// Closes the device, and with it the captures.
+    /// Closes the device and its captures.
     ///
     /// # Errors
-    /// [`Failure::Capture`] if one lacks something.
+    /// [`Failure::Capture`] if a capture is incomplete.
     pub fn close(self) -> Result<(), Failure> {
         let Self { device, captures, .. } = self;
         drop(device);
-        let cut = captures.into_iter().find_map(|capture| Arc::into_inner(capture)?.into_inner());
-        cut.map_or(Ok(()), |error| Err(Failure::Capture(error)))
+        let error = captures.into_iter().find_map(|capture| Arc::into_inner(capture)?.into_inner());
+        error.map_or(Ok(()), |error| Err(Failure::Capture(error)))
     }
 }
 
-/// A capture file that remembers what went wrong with it.
+/// A capture file that keeps the first write error.
 struct CaptureFile {
     file: File,
-    trouble: Arc<OnceLock<io::Error>>,
+    first_error: Arc<OnceLock<io::Error>>,
 }
 
 impl CaptureFile {
-    fn note<T>(&self, done: io::Result<T>) -> io::Result<T> {
+    fn keep_error<T>(&self, done: io::Result<T>) -> io::Result<T> {
         done.map_err(|error| {
             let kind = error.kind();
-            let _ = self.trouble.set(error); // The first counts.
+            let _ = self.first_error.set(error); // Only the first error is kept.
             kind.into()
         })
     }
@@ -151,17 +183,17 @@ impl CaptureFile {
 impl Write for CaptureFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes);
-        self.note(written)
+        self.keep_error(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         let flushed = self.file.flush();
-        self.note(flushed)
+        self.keep_error(flushed)
     }
 }
 
 impl OpenOptions {
-    /// The first option that is about a device.
+    /// The first given option that concerns a device.
     pub fn given(&self) -> Option<&'static str> {
         let options = [
             (self.interface.is_some(), "-i"),
@@ -175,29 +207,29 @@ impl OpenOptions {
             (self.pcap.is_some(), "--pcap"),
         ];
         let given = options.into_iter().find(|(given, _)| *given).map(|(_, flag)| flag);
-        given.or_else(|| self.settings.of_rdma())
+        given.or_else(|| self.settings.first_device_option())
     }
 
-    /// What does not go together.
+    /// Checks that the options are consistent.
     ///
     /// # Errors
     /// [`Failure::Usage`].
     pub fn check(&self, settings: &Settings) -> Result<(), Failure> {
         let (kind, xdp) = (settings.port_kind, self.xdp != Xdp::Auto);
         interface(self.interface.as_ref(), settings)?;
-        let told = if self.seed.is_some() && self.given_faults().is_none() {
-            "--seed is for faults: give --drop, --duplicate, --reorder, --corrupt or --mark"
+        let message = if self.seed.is_some() && self.given_faults().is_none() {
+            "--seed requires a fault: --drop, --duplicate, --reorder, --corrupt or --mark"
                 .to_owned()
         } else if xdp && kind != PortKind::Auto && kind != PortKind::AfXdp {
             let origin = settings.origin("port_kind");
-            format!("--xdp is for AF_XDP, and the kind of port is {kind} ({origin})")
+            format!("--xdp is for AF_XDP, but the kind of port is {kind} ({origin})")
         } else {
             return Ok(());
         };
-        Err(Failure::Usage(told))
+        Err(Failure::Usage(message))
     }
 
-    /// Opens the device on the interface, and gives up the privileges that this took.
+    /// Opens the device and drops the privileges that this required.
     pub fn open(&self, settings: &Settings) -> Result<OpenDevice, Failure> {
         let interface = interface(self.interface.as_ref(), settings)?;
         let user = privileges::find_of(settings)?;
@@ -238,15 +270,16 @@ impl OpenOptions {
     fn seed_of_faults(&self) -> u64 {
         match (self.given_faults(), self.seed) {
             (Some(_), None) => {
-                let seed = u64::from(clock_noise());
-                eprintln!("feroce: faults are drawn from --seed {seed}");
+                let seed = u64::from(random_seed());
+                eprintln!("feroce: the faults use --seed {seed}");
                 seed
             }
             (_, seed) => seed.unwrap_or_default(),
         }
     }
 
-    /// Capture next to the wire, faults next to the core: the capture shows what really left.
+    /// The capture is next to the wire and the faults are next to the core, so that the capture
+    /// shows the frames that were sent.
     fn wrap(
         &self,
         mut port: Box<dyn Port>,
@@ -261,9 +294,9 @@ impl OpenOptions {
             if core > 0 {
                 path.push(format!(".{core}"));
             }
-            let trouble = Arc::new(OnceLock::new());
-            captures.push(Arc::clone(&trouble));
-            let file = CaptureFile { file: File::create(&path).map_err(failed)?, trouble };
+            let first_error = Arc::new(OnceLock::new());
+            captures.push(Arc::clone(&first_error));
+            let file = CaptureFile { file: File::create(&path).map_err(failed)?, first_error };
             port = Box::new(PcapPort::new(port, file, u32::MAX).map_err(failed)?);
         }
         if let Some(faults) = self.given_faults() {
@@ -277,19 +310,19 @@ impl OpenOptions {
     }
 }
 
-/// Differs from run to run.
-fn clock_noise() -> u32 {
+/// A number that differs between runs.
+fn random_seed() -> u32 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.subsec_nanos())
 }
 
-/// Parts per million, from `2.5%` or `100ppm`.
+/// Parses a rate such as `2.5%` or `100ppm` into parts per million.
 fn parse_rate(text: &str) -> Result<u32, String> {
     let unit = [("%", 10_000.0), ("ppm", 1.0)]
         .into_iter()
         .find_map(|(suffix, scale)| Some((text.strip_suffix(suffix)?, scale)));
-    let (number, scale) = unit.ok_or("give the unit: `1%` or `100ppm`")?;
-    let number: f64 = number.trim().parse().map_err(|_| format!("`{number}` is no number"))?;
+    let (number, scale) = unit.ok_or("the unit is missing: `1%` or `100ppm`")?;
+    let number: f64 = number.trim().parse().map_err(|_| format!("`{number}` is not a number"))?;
     let ppm = (number * scale).round();
     if !(0.0..=1e6).contains(&ppm) {
         return Err("a rate is 0 to 100%".to_owned());

@@ -4,7 +4,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use feroce_engine::device::settings::{KEYS, Key};
 use feroce_engine::port::kind::PortOption;
 
-use crate::config::{Flag, of};
+use crate::setting_flag::{Flag, setting};
 
 /// The options that were given, with their values: a place for each setting that has an option.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Args for PortFlags {
                 .value_name(option.value_name)
                 .help(option.help)
                 .allow_hyphen_values(true)
-                .value_parser(of(key.name));
+                .value_parser(setting(key.name));
             command = command.arg(arg);
         }
         command

@@ -1,7 +1,7 @@
-//! Giving up privileges once everything that needs them is open.
+//! Dropping privileges after everything that requires them is open.
 //!
-//! What stays is CAP_NET_ADMIN, without which the kernel resolves no neighbour for us: the device follows the
-//! host while it runs. Sockets, maps and memory that are open stay usable.
+//! CAP_NET_ADMIN is kept: the kernel resolves neighbours only with this capability, and the device
+//! follows the host's neighbour table while it runs. Open sockets, maps and memory stay usable.
 
 use std::io;
 
@@ -12,10 +12,10 @@ use nix::unistd::{Gid, Uid, User};
 
 use crate::failure::Failure;
 
-/// The one privilege that is kept, where there was one to keep.
+/// The capability that is kept, if the process has it.
 const KEPT: Capability = Capability::CAP_NET_ADMIN;
 
-/// The user of the setting `user`, if it names one.
+/// The user of the setting `user`, if set.
 ///
 /// # Errors
 /// As for [`find`].
@@ -23,33 +23,33 @@ pub fn find_of(settings: &Settings) -> Result<Option<User>, Failure> {
     settings.user.as_deref().map(find).transpose()
 }
 
-/// The user called `name`.
+/// Looks up the user `name`.
 ///
 /// # Errors
-/// [`Failure::Plan`] if there is none.
+/// [`Failure::Plan`] if there is no such user.
 pub fn find(name: &str) -> Result<User, Failure> {
     match User::from_name(name) {
         Ok(Some(user)) => Ok(user),
-        Ok(None) => Err(Failure::Plan(format!(
-            "there is no user called `{name}` to turn into (setting `user`)"
-        ))),
+        Ok(None) => Err(Failure::Plan(format!("there is no user `{name}` (setting `user`)"))),
         Err(error) => Err(Failure::Plan(format!("cannot look up the user `{name}`: {error}"))),
     }
 }
 
-/// Turns the process into `user`, if there is one, and gives up every privilege but [`KEPT`], for good.
+/// Switches to `user`, if given, and drops every capability but [`KEPT`], permanently.
 ///
-/// Capabilities belong to threads: this is for the moment in which there is only the calling one, from which
-/// all later threads inherit. What threads a port may have started already keep is said in a warning.
+/// Capabilities belong to threads, and new threads inherit them: call this while the calling thread
+/// is the only one. If a port has already started threads that keep capabilities, a warning says
+/// so.
 ///
 /// # Errors
-/// [`OpenError::System`]: nothing is to be done with more privileges than asked for.
+/// [`OpenError::System`] if a step fails: the process must not continue with more privileges than
+/// requested.
 pub fn give_up(user: Option<&User>) -> Result<(), OpenError> {
     let permitted = caps::read(None, CapSet::Permitted).map_err(failed("read the privileges"))?;
     let kept: CapsHashSet = permitted.into_iter().filter(|cap| *cap == KEPT).collect();
     if let Some(user) = user {
         become_user(user)
-            .map_err(|error| failed("turn into the user of the setting `user`")(error))?;
+            .map_err(|error| failed("switch to the user of the setting `user`")(error))?;
     }
     let sets = [
         (CapSet::Ambient, CapsHashSet::new()),
@@ -58,20 +58,20 @@ pub fn give_up(user: Option<&User>) -> Result<(), OpenError> {
         (CapSet::Permitted, kept.clone()),
     ];
     for (set, capabilities) in &sets {
-        caps::set(None, *set, capabilities).map_err(failed("give up privileges"))?;
+        caps::set(None, *set, capabilities).map_err(failed("drop privileges"))?;
     }
     nix::sys::prctl::set_no_new_privs().map_err(failed("forbid new privileges"))?;
     let others = threads_beyond(&kept);
     if others > 0 {
         tracing::warn!(
             threads = others,
-            "threads of the port keep their privileges: --user takes those from them, too"
+            "threads of the port keep their privileges; --user removes theirs, too"
         );
     }
     Ok(())
 }
 
-/// Whether the process is `user` as it is.
+/// Returns true if the process already has the user and group of `user`.
 pub fn is_already(user: &User) -> bool {
     Uid::effective() == user.uid && Gid::effective() == user.gid
 }
@@ -80,7 +80,7 @@ fn become_user(user: &User) -> io::Result<()> {
     if is_already(user) {
         return Ok(());
     }
-    // Kept across the change by this thread; what it needs no longer goes afterwards.
+    // This thread keeps its capabilities across the change; `give_up` drops them afterwards.
     nix::sys::prctl::set_keepcaps(true)?;
     let name = std::ffi::CString::new(user.name.as_str()).map_err(io::Error::other)?;
     nix::unistd::initgroups(&name, user.gid)?;
@@ -89,7 +89,7 @@ fn become_user(user: &User) -> io::Result<()> {
     Ok(())
 }
 
-/// How many threads can do more than `kept`.
+/// Number of threads with capabilities beyond `kept`.
 fn threads_beyond(kept: &CapsHashSet) -> usize {
     let allowed = kept.iter().fold(0, |mask, cap| mask | cap.bitmask());
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };

@@ -1,20 +1,21 @@
-//! Ctrl-C and SIGTERM as a flag that loops look at. An `unsafe` room of one screen.
+//! Ctrl-C and SIGTERM as a flag that loops poll.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn note(_signal: libc::c_int) {
+extern "C" fn set_flag(_signal: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From now on the first Ctrl-C or SIGTERM is noted; the second one kills, as if nobody had asked. Blocking
-/// calls are not restarted.
+/// Notes the first Ctrl-C or SIGTERM from now on. The second one has the default action: it ends
+/// the process. Blocking system calls are not restarted.
 pub fn watch() {
-    // SAFETY: all zeros is a value of the plain structure, and the handler only stores to an atomic.
+    // SAFETY: all zeros is a value of the plain structure, and the handler only stores to an
+    // atomic.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = note as *const () as libc::sighandler_t;
+        action.sa_sigaction = set_flag as *const () as libc::sighandler_t;
         action.sa_flags = libc::SA_RESETHAND;
         for signal in [libc::SIGINT, libc::SIGTERM] {
             libc::sigaction(signal, &raw const action, std::ptr::null_mut());
@@ -22,7 +23,7 @@ pub fn watch() {
     }
 }
 
-/// Whether one came.
+/// Returns true after a signal.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -1,5 +1,5 @@
-//! Settings from the file, the environment and the command line, as they reach the packets; completions and man
-//! pages. What opens an interface needs root; says so and passes without.
+//! Settings from the file, the environment and the command line, as they reach the packets. Tests
+//! that open an interface need root; without root they are skipped with a message.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn feroce(arguments: &str, variables: &[(&str, &str)]) -> Output {
     command.args(arguments.split_whitespace()).stdin(Stdio::null()).output().expect("feroce")
 }
 
-/// A file that goes with the test.
+/// A file that is removed with the test.
 struct File(PathBuf);
 
 impl File {
@@ -52,7 +52,7 @@ fn the_example_is_a_file_of_the_defaults() {
 }
 
 #[test]
-fn each_value_says_where_it_came_from() {
+fn each_value_shows_its_source() {
     let file = File::new("order.toml", "hop_limit = 9\ncores = 2\nwindow = 64\n");
     let variables = [("FEROCE_CONFIG", file.path()), ("FEROCE_CORES", "3")];
     let output = feroce("config --json --window 128", &variables);
@@ -76,7 +76,7 @@ fn each_value_says_where_it_came_from() {
 }
 
 #[test]
-fn mistakes_are_named_and_end_every_command_that_reads_settings() {
+fn invalid_settings_are_reported_by_every_command_that_reads_them() {
     let file = File::new("bad.toml", "# ours\nack_timeout = 40\n");
     for arguments in ["config", "perf -i none0"] {
         let output = feroce(arguments, &[("FEROCE_CONFIG", file.path())]);
@@ -103,9 +103,10 @@ fn every_setting_has_an_option() {
     let rows = json(&feroce("config --json", &[]));
     for row in rows.as_array().expect("rows") {
         let setting = row["setting"].as_str().expect("text");
-        // Those of perftest have its names.
+        // Options that perftest has, too, have perftest's names.
         let option = match setting {
-            // Whoever opens devices names them: `feroce run --interface`, and -i.
+            // Each subcommand that opens devices has an option for the interface: `feroce run
+            // --interface`, and -i.
             "interfaces" | "dpdk_device" => continue,
             "path_mtu" => "--mtu".to_owned(),
             "traffic_class" => "--tclass".to_owned(),
@@ -143,7 +144,7 @@ fn settings_reach_the_packets() {
     for packet in sent {
         let header = |at: usize| u32::from(packet[at]);
         assert_eq!((header(8), header(1) & !3), (7, 104), "TTL, DSCP");
-        // Setting `ecn` marks data; traffic class 104 has no mark of its own.
+        // The setting `ecn` marks data packets. Traffic class 104 has no ECN bits of its own.
         let is_data = packet.len() > 1000;
         assert_eq!(header(1) & 3, if is_data { 2 } else { 0 }, "ECN");
         data += usize::from(is_data);
@@ -153,7 +154,7 @@ fn settings_reach_the_packets() {
     assert!(data >= 150, "{data} packets of data");
 }
 
-/// The IPv4 packets from `address` in a capture of classic format, big-endian.
+/// The IPv4 packets from `address` in a big-endian pcap file.
 fn sent_by(capture: &[u8], address: [u8; 4]) -> Vec<&[u8]> {
     let mut packets = Vec::new();
     let mut rest = &capture[24..];
@@ -166,46 +167,4 @@ fn sent_by(capture: &[u8], address: [u8; 4]) -> Vec<&[u8]> {
         rest = &rest[16 + length(8) as usize..];
     }
     packets
-}
-
-#[test]
-fn completions_are_scripts_of_their_shells() {
-    for (shell, checker) in [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")] {
-        let output = feroce(&format!("completions {shell}"), &[]);
-        assert!(output.status.success());
-        let script = File::new(shell, &text(&output.stdout));
-        for word in ["doctor", "source-port"] {
-            assert!(text(&output.stdout).contains(word), "{shell}: {word}");
-        }
-        match Command::new(checker).args(["-n", script.path()]).output() {
-            Ok(checked) => assert!(checked.status.success(), "{shell}: {}", text(&checked.stderr)),
-            Err(_) => eprintln!("{checker} is not here: its script is not checked by it"),
-        }
-    }
-    assert_eq!(feroce("completions tcsh", &[]).status.code(), Some(2));
-}
-
-#[test]
-fn there_is_a_man_page_for_each_command() {
-    let folder = std::env::temp_dir().join(format!("fr-{}-man", std::process::id()));
-    let output = feroce(&format!("man {}", folder.display()), &[]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(!folder.join("feroce-help.1").exists());
-    for command in ["", "-devinfo", "-perf", "-stat", "-doctor", "-config", "-completions", "-man"]
-    {
-        let page = folder.join(format!("feroce{command}.1"));
-        let source = std::fs::read_to_string(&page).expect("a page");
-        assert!(source.contains(".SH NAME") && source.contains(".TH"), "{source}");
-        assert!(
-            source.contains("/etc/feroce.toml") && source.contains("FEROCE_WINDOW"),
-            "{source}"
-        );
-        // Everything that groff has to say about a page is a mistake in it.
-        match Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(&page).output() {
-            Ok(checked) => assert_eq!(text(&checked.stderr), "", "feroce{command}.1"),
-            Err(_) => eprintln!("groff is not here: feroce{command}.1 is not checked by it"),
-        }
-    }
-    std::fs::remove_dir_all(&folder).expect("our folder");
-    assert!(text(&feroce("man", &[]).stdout).contains(".TH feroce 1"));
 }

@@ -1,5 +1,5 @@
-//! `feroce doctor` against planted faults: each is found while it is there, and nothing is on a healthy set-up.
-//! Needs root; says so and passes without.
+//! `feroce doctor` with injected faults: each is found while it exists, and none on a healthy
+//! set-up. Needs root; skipped with a message without root.
 
 mod common;
 
@@ -9,21 +9,22 @@ use std::process::Command;
 use common::{Pair, Server, json, text};
 use serde_json::Value;
 
-/// A fault, and how it is planted in the namespace of `v0`.
+/// A fault, and how to inject it into the namespace of `v0`.
 struct Fault {
-    /// The check that must find it.
+    /// Id of the check that must find the fault.
     id: &'static str,
-    /// At least so bad.
+    /// Minimum severity.
     severity: &'static str,
-    /// Words of what is found.
+    /// Words of the finding.
     found: &'static str,
-    /// Shell commands before, in the namespace.
-    plant: &'static str,
-    /// Shell commands after.
+    /// Shell commands that inject the fault, in the namespace.
+    inject: &'static str,
+    /// Shell commands that remove the fault.
     undo: &'static str,
-    /// Environment, and programs that run `feroce`, ahead of it on its command line. `$FAKES` is a folder of the test's.
+    /// Prefix of the command line: environment variables and programs that run `feroce`. `$FAKES`
+    /// is a folder of the test.
     around: &'static str,
-    /// Instead of `-i v0`.
+    /// Arguments of `feroce doctor`.
     arguments: &'static str,
 }
 
@@ -31,13 +32,13 @@ const NONE: Fault = Fault {
     id: "",
     severity: "",
     found: "",
-    plant: "",
+    inject: "",
     undo: "",
     around: "",
     arguments: "-i v0 --peer 10.9.0.2",
 };
 
-/// What is planted by commands alone.
+/// Faults that commands alone can inject.
 const FAULTS: &[Fault] = &[
     Fault {
         id: "settings",
@@ -70,7 +71,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         id: "user",
         severity: "error",
-        found: "does not let a process turn into nobody",
+        found: "does not let a process switch to nobody",
         around: "FEROCE_USER=nobody unshare --user --map-root-user",
         ..NONE
     },
@@ -85,15 +86,16 @@ const FAULTS: &[Fault] = &[
         id: "memlock",
         severity: "error",
         found: "64 KiB",
-        around: "prlimit --memlock=65536:65536 setpriv --bounding-set=-ipc_lock,-sys_resource env FEROCE_PORT_KIND=af_xdp",
+        around: "prlimit --memlock=65536:65536 setpriv \
+         --bounding-set=-ipc_lock,-sys_resource env FEROCE_PORT_KIND=af_xdp",
         ..NONE
     },
-    // The kernel counts both.
+    // The kernel counts the buffers of both queues.
     Fault {
         id: "memlock",
         severity: "warning",
         found: "of 2 receive queues take 20 MiB: the packet port will be used",
-        plant: "ethtool -L v0 rx 2 tx 2",
+        inject: "ethtool -L v0 rx 2 tx 2",
         undo: "ethtool -L v0 rx 1 tx 1",
         around: "prlimit --memlock=65536:65536 setpriv --bounding-set=-ipc_lock,-sys_resource",
         ..NONE
@@ -102,7 +104,7 @@ const FAULTS: &[Fault] = &[
         id: "hugepages",
         severity: "error",
         found: "port dpdk does not open",
-        plant: "echo 0 > $FAKES/hugepages",
+        inject: "echo 0 > $FAKES/hugepages",
         undo: "echo 256 > $FAKES/hugepages",
         around: "FEROCE_PORT_KIND=dpdk",
         arguments: "",
@@ -111,7 +113,7 @@ const FAULTS: &[Fault] = &[
         id: "hugepages",
         severity: "error",
         found: "the packet buffers of 2 cores take 67 MiB",
-        plant: "echo 30 > $FAKES/hugepages",
+        inject: "echo 30 > $FAKES/hugepages",
         undo: "echo 256 > $FAKES/hugepages",
         around: "FEROCE_PORT_KIND=dpdk FEROCE_CORES=2",
         arguments: "",
@@ -128,7 +130,7 @@ const FAULTS: &[Fault] = &[
         id: "hugepages",
         severity: "warning",
         found: "none",
-        plant: "echo 0 > $FAKES/hugepages",
+        inject: "echo 0 > $FAKES/hugepages",
         undo: "echo 256 > $FAKES/hugepages",
         ..NONE
     },
@@ -136,7 +138,7 @@ const FAULTS: &[Fault] = &[
         id: "clock",
         severity: "warning",
         found: "hpet",
-        plant: "echo hpet > $FAKES/clock",
+        inject: "echo hpet > $FAKES/clock",
         undo: "echo tsc > $FAKES/clock",
         ..NONE
     },
@@ -160,7 +162,7 @@ const FAULTS: &[Fault] = &[
         id: "link",
         severity: "error",
         found: "set down",
-        plant: "ip link set v0 down",
+        inject: "ip link set v0 down",
         undo: "ip link set v0 up",
         arguments: "-i v0",
         ..NONE
@@ -169,7 +171,7 @@ const FAULTS: &[Fault] = &[
         id: "address",
         severity: "warning",
         found: "only link-local",
-        plant: "ip address delete 10.9.0.1/24 dev v0",
+        inject: "ip address delete 10.9.0.1/24 dev v0",
         undo: "ip address add 10.9.0.1/24 dev v0",
         arguments: "-i v0",
         ..NONE
@@ -178,7 +180,7 @@ const FAULTS: &[Fault] = &[
         id: "address",
         severity: "error",
         found: "none",
-        plant: "ip address flush dev v0; sysctl -qw net.ipv6.conf.v0.disable_ipv6=1",
+        inject: "ip address flush dev v0; sysctl -qw net.ipv6.conf.v0.disable_ipv6=1",
         undo: "sysctl -qw net.ipv6.conf.v0.disable_ipv6=0; ip address add 10.9.0.1/24 dev v0",
         arguments: "-i v0",
         ..NONE
@@ -187,7 +189,7 @@ const FAULTS: &[Fault] = &[
         id: "mtu",
         severity: "error",
         found: "300 carries no",
-        plant: "ip link set v0 mtu 300",
+        inject: "ip link set v0 mtu 300",
         undo: "ip link set v0 mtu 4500",
         ..NONE
     },
@@ -195,7 +197,7 @@ const FAULTS: &[Fault] = &[
         id: "mtu",
         severity: "warning",
         found: "path MTU 512",
-        plant: "ip link set v0 mtu 700",
+        inject: "ip link set v0 mtu 700",
         undo: "ip link set v0 mtu 4500",
         ..NONE
     },
@@ -203,7 +205,7 @@ const FAULTS: &[Fault] = &[
         id: "mtu",
         severity: "error",
         found: "the setting `path_mtu` is 4096",
-        plant: "ip link set v0 mtu 1500",
+        inject: "ip link set v0 mtu 1500",
         undo: "ip link set v0 mtu 4500",
         around: "FEROCE_PATH_MTU=4096",
         ..NONE
@@ -226,7 +228,7 @@ const FAULTS: &[Fault] = &[
         id: "merging",
         severity: "warning",
         found: "rx-udp-gro-forwarding",
-        plant: "ethtool -K v0 rx-udp-gro-forwarding on",
+        inject: "ethtool -K v0 rx-udp-gro-forwarding on",
         undo: "ethtool -K v0 rx-udp-gro-forwarding off",
         ..NONE
     },
@@ -234,7 +236,7 @@ const FAULTS: &[Fault] = &[
         id: "xdp-program",
         severity: "warning",
         found: "someone_else, and an interface has one at a time: the packet port will be used",
-        plant: "ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp",
+        inject: "ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp",
         undo: "ip link set dev v0 xdpgeneric off",
         ..NONE
     },
@@ -242,17 +244,17 @@ const FAULTS: &[Fault] = &[
         id: "xdp-program",
         severity: "error",
         found: "someone_else",
-        plant: "ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp",
+        inject: "ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp",
         undo: "ip link set dev v0 xdpgeneric off",
         around: "FEROCE_PORT_KIND=af_xdp",
         ..NONE
     },
-    // The script mounts the tree `class` over sysfs' own where it is there.
+    // The script mounts the tree `class` over sysfs, if the tree exists.
     Fault {
         id: "rxe",
         severity: "warning",
         found: "rxe7",
-        plant: "mkdir -p $FAKES/class/infiniband/rxe7/ports/1/gid_attrs/ndevs; \
+        inject: "mkdir -p $FAKES/class/infiniband/rxe7/ports/1/gid_attrs/ndevs; \
                 echo v0 > $FAKES/class/infiniband/rxe7/ports/1/gid_attrs/ndevs/0",
         undo: "rm -r $FAKES/class",
         ..NONE
@@ -267,7 +269,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         id: "peer-route",
         severity: "error",
-        found: "this host",
+        found: "address of this host",
         arguments: "-i v0 --peer 10.9.0.1",
         ..NONE
     },
@@ -281,8 +283,8 @@ const FAULTS: &[Fault] = &[
     Fault {
         id: "peer-neighbour",
         severity: "warning",
-        found: "at 02:00:00:00:00:99, which was entered by hand, and 10.9.0.2 does not answer",
-        plant: "ip neighbour replace 10.9.0.2 lladdr 02:00:00:00:00:99 dev v0 nud permanent",
+        found: "at 02:00:00:00:00:99, a static neighbour entry, and 10.9.0.2 does not answer",
+        inject: "ip neighbour replace 10.9.0.2 lladdr 02:00:00:00:00:99 dev v0 nud permanent",
         undo: "ip neighbour delete 10.9.0.2 dev v0",
         ..NONE
     },
@@ -290,19 +292,19 @@ const FAULTS: &[Fault] = &[
         id: "path-mtu",
         severity: "warning",
         found: "1024: the route's MTU is 1200",
-        plant: "ip route add 10.9.0.2/32 dev v0 mtu 1200",
+        inject: "ip route add 10.9.0.2/32 dev v0 mtu 1200",
         undo: "ip route delete 10.9.0.2/32 dev v0",
         ..NONE
     },
 ];
 
-/// The set-up: namespaces, and files that stand for what the whole machine shares.
-struct Patient {
+/// The set-up: namespaces, and files that stand for state of the whole machine.
+struct SetUp {
     pair: Pair,
     fakes: PathBuf,
 }
 
-impl Patient {
+impl SetUp {
     fn new() -> Option<Self> {
         let pair = Pair::new()?;
         let fakes = std::env::temp_dir().join(&pair.names[0]);
@@ -324,7 +326,7 @@ impl Patient {
         }
     }
 
-    /// Runs the doctor; its exit code and what it found.
+    /// Runs the doctor. Returns the exit code and the report.
     fn examine(&self, around: &str, arguments: &str) -> (Option<i32>, Value) {
         let script = self.fakes.join("doctor");
         let mut command = self.pair.run(0, "sh");
@@ -340,7 +342,8 @@ impl Patient {
         assert_eq!(bad(&report), "", "after {after}");
     }
 
-    /// The check `id` finds something as bad as `severity`, with the words `found` and a remedy.
+    /// Asserts that check `id` finds something of at least `severity`, with the words `found` and a
+    /// remedy.
     #[track_caller]
     fn must_find(&self, fault: &Fault) {
         let (code, report) = self.examine(fault.around, fault.arguments);
@@ -348,22 +351,22 @@ impl Patient {
             finding["id"] == fault.id && rank(&finding["severity"]) >= rank(&fault.severity.into())
         });
         let finding = finding.unwrap_or_else(|| panic!("{} is not found: {report:#}", fault.id));
-        let told = finding["found"].as_str().expect("words");
-        assert!(told.contains(fault.found), "{}: {told}", fault.id);
+        let output_text = finding["found"].as_str().expect("words");
+        assert!(output_text.contains(fault.found), "{}: {output_text}", fault.id);
         assert!(finding["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{finding}");
         let expected = if rank(&report["worst"]) == 3 { 4 } else { 3 };
         assert_eq!(code, Some(expected), "{}", fault.id);
     }
 }
 
-impl Drop for Patient {
+impl Drop for SetUp {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.fakes);
     }
 }
 
-/// Puts the fakes where the machine's own files are, seen by this process alone (`ip netns exec` has given it mounts of
-/// its own), then runs what it is given.
+/// Mounts the fakes over the machine's files for this process only (`ip netns exec` has created a
+/// mount namespace), then runs its arguments.
 fn script(fakes: &Path) -> String {
     let fakes = fakes.display();
     format!(
@@ -381,14 +384,14 @@ fn rank(severity: &Value) -> usize {
     names.iter().position(|name| severity == name).expect("a severity")
 }
 
-/// Warnings and errors.
+/// The findings that are warnings or errors.
 fn bad(report: &Value) -> String {
     let findings = report["findings"].as_array().expect("findings").iter();
     let bad = findings.filter(|finding| rank(&finding["severity"]) >= 2);
     bad.map(|finding| format!("{}: {}; ", finding["id"], finding["found"])).collect()
 }
 
-/// A program for `ip link set xdp`.
+/// An XDP program for `ip link set xdp`.
 fn foreign_program(fakes: &Path) {
     let source = fakes.join("program.c");
     let program =
@@ -403,16 +406,16 @@ fn foreign_program(fakes: &Path) {
 }
 
 #[test]
-fn planted_faults_are_found_and_none_on_a_healthy_set_up() {
-    let Some(patient) = Patient::new() else { return };
+fn injected_faults_are_found_and_none_on_a_healthy_set_up() {
+    let Some(patient) = SetUp::new() else { return };
     foreign_program(&patient.fakes);
     patient.is_healthy("nothing");
     for fault in FAULTS {
-        patient.shell(fault.plant);
+        patient.shell(fault.inject);
         patient.must_find(fault);
         patient.shell(fault.undo);
-        if !fault.plant.is_empty() {
-            patient.is_healthy(fault.plant);
+        if !fault.inject.is_empty() {
+            patient.is_healthy(fault.inject);
         }
     }
     let mut ids: Vec<_> = FAULTS.iter().map(|fault| fault.id).collect();
@@ -421,12 +424,15 @@ fn planted_faults_are_found_and_none_on_a_healthy_set_up() {
 }
 
 #[test]
-fn the_way_to_the_peer_is_walked() {
-    let Some(patient) = Patient::new() else { return };
+fn the_path_to_the_peer_is_checked() {
+    let Some(patient) = SetUp::new() else { return };
     patient.is_healthy("nothing");
 
-    // An address ahead of the one that the peer knows a way back to.
-    patient.shell("ip address delete 10.9.0.1/24 dev v0; ip address add 192.168.5.1/24 dev v0; ip address add 10.9.0.1/24 dev v0");
+    // An address listed before the one that the peer has a route back to.
+    patient.shell(
+        "ip address delete 10.9.0.1/24 dev v0; ip address add 192.168.5.1/24 dev v0; \
+         ip address add 10.9.0.1/24 dev v0",
+    );
     patient.pair.shell(1, "ip link set v1 mtu 2500");
     let found = "2048: packets for 4096, which the interface carries, are lost";
     patient.must_find(&Fault { id: "path-mtu", severity: "warning", found, ..NONE });
@@ -435,14 +441,14 @@ fn the_way_to_the_peer_is_walked() {
     patient.pair.shell(1, "ip link set v1 mtu 4500");
     patient.is_healthy("a small MTU");
 
-    // What the neighbour table says is old.
+    // The entry of the neighbour table is outdated.
     patient.pair.shell(1, "ip address delete 10.9.0.2/24 dev v1");
     let found = "10.9.0.2 did not answer";
     patient.must_find(&Fault { id: "peer-neighbour", severity: "error", found, ..NONE });
     patient.pair.shell(1, "ip address add 10.9.0.2/24 dev v1");
     patient.is_healthy("a lost address");
 
-    // What nobody confirmed for a while, and what has moved since.
+    // A neighbour entry that has not been confirmed for a while, of a host that has moved since.
     patient.pair.shell(
         0,
         "mac=$(ip -o neighbour show 10.9.0.2 | sed 's/.*lladdr \\([^ ]*\\).*/\\1/'); \
@@ -465,25 +471,29 @@ fn the_way_to_the_peer_is_walked() {
     patient.pair.shell(1, "sysctl -qw net.ipv4.icmp_echo_ignore_all=0");
 }
 
-/// A router, whose other side carries less, and a host behind it, which are there as long as this lives.
+/// A router whose other link has a smaller MTU, and a host behind it. Removed when dropped.
 struct Router(String);
 
 impl Router {
-    /// `v1`'s namespace routes to 10.9.8.2 and fd09:8::2, on a link with an MTU of 1500.
+    /// `v1`'s namespace routes to 10.9.8.2 and fd09:8::2, over a link with an MTU of 1500.
     fn new(pair: &Pair) -> Self {
         let router = Self(format!("{}-host", pair.names[0]));
         let host = &router.0;
-        // Not from within a namespace: there, it would be seen by that shell alone.
+        // Created outside a namespace: inside, only that shell would see it.
         let added = Command::new("ip").args(["netns", "add", host]).status().expect("ip");
         assert!(added.success(), "ip netns add {host}");
         pair.shell(1, &format!(
             "ip link add r0 mtu 1500 type veth peer r1 mtu 1500 netns {host}; ip link set r0 up; \
              ip address add 10.9.8.1/24 dev r0; ip address add fd09:8::1/64 dev r0 nodad; \
              ip address add fd09::2/64 dev v1 nodad; \
-             sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; ip -n {host} link set r1 up; \
-             ip -n {host} address add 10.9.8.2/24 dev r1; ip -n {host} route add default via 10.9.8.1; \
-             ip -n {host} address add fd09:8::2/64 dev r1 nodad; ip -n {host} route add default via fd09:8::1; \
-             ip netns exec {host} ping -q -c 1 -w 5 10.9.8.1; ip netns exec {host} ping -q -c 1 -w 5 fd09:8::1"
+             sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; \
+         ip -n {host} link set r1 up; \
+             ip -n {host} address add 10.9.8.2/24 dev r1; \
+         ip -n {host} route add default via 10.9.8.1; \
+             ip -n {host} address add fd09:8::2/64 dev r1 nodad; \
+         ip -n {host} route add default via fd09:8::1; \
+             ip netns exec {host} ping -q -c 1 -w 5 10.9.8.1; \
+         ip netns exec {host} ping -q -c 1 -w 5 fd09:8::1"
         ));
         router
     }
@@ -496,8 +506,8 @@ impl Drop for Router {
 }
 
 #[test]
-fn a_router_on_the_way_carries_less() {
-    let Some(patient) = Patient::new() else { return };
+fn a_router_on_the_path_with_a_smaller_mtu_is_found() {
+    let Some(patient) = SetUp::new() else { return };
     let _router = Router::new(&patient.pair);
     patient.pair.shell(
         0,
@@ -516,8 +526,8 @@ fn a_router_on_the_way_carries_less() {
 }
 
 #[test]
-fn the_other_end_and_other_programs_are_seen() {
-    let Some(patient) = Patient::new() else { return };
+fn the_peer_and_other_programs_are_checked() {
+    let Some(patient) = SetUp::new() else { return };
     patient.is_healthy("nothing");
 
     patient.pair.shell(1, "ip link set v1 down");
@@ -528,9 +538,9 @@ fn the_other_end_and_other_programs_are_seen() {
     patient.pair.shell(1, "ip address add fd09:1::7/64 dev v1 nodad");
     patient.shell(
         "ip address add fd09:1::7/64 dev v0; \
-         for turn in $(seq 200); do ip address show dev v0 | grep -q dadfailed && break; sleep 0.1; done",
+         for i in $(seq 200); do ip a show v0 | grep -q dadfailed && break; sleep 0.1; done",
     );
-    let found = "another host has fd09:1::7/64 dev v0, too";
+    let found = "another host uses fd09:1::7/64 dev v0, too";
     patient.must_find(&Fault { id: "duplicates", severity: "warning", found, ..NONE });
     let gids = patient.pair.feroce(0, "devinfo -v -i v0").output().expect("feroce");
     assert!(!text(&gids.stdout).contains("fd09:1::7"), "{}", text(&gids.stdout));
@@ -552,7 +562,8 @@ fn the_other_end_and_other_programs_are_seen() {
     drop(socket);
     patient.is_healthy("a socket");
 
-    // A port of a bridge, say, and an end whose other end is down: nobody asked for them.
+    // For example a port of a bridge, and an interface whose peer is down: not requested, so not
+    // checked.
     patient.pair.shell(
         0,
         "ip link add w0 type veth peer w1; ip link set w0 up; ip link add x0 type veth peer x1; \
@@ -560,12 +571,16 @@ fn the_other_end_and_other_programs_are_seen() {
     );
     let (code, report) = patient.examine("", "");
     assert_eq!((code, bad(&report).as_str()), (Some(0), ""), "{report:#}");
-    for left in ["w0 (no carrier)", "x0 (no address that routers know)"] {
+    for left in ["w0 (no carrier)", "x0 (no routable address)"] {
         assert!(report.to_string().contains(left), "{report:#}");
     }
     patient.pair.shell(0, "ip link delete w0; ip link delete x0");
 
-    patient.pair.shell(0, "ip link add w0 type veth peer w1; ip address add 10.9.1.1/24 dev w0; ip link set w1 up; ip link set w0 up");
+    patient.pair.shell(
+        0,
+        "ip link add w0 type veth peer w1; ip address add 10.9.1.1/24 dev w0; \
+         ip link set w1 up; ip link set w0 up",
+    );
     let other = Server::start(&mut patient.pair.feroce(0, "perf -i w0 --port-kind packet"));
     patient.is_healthy("a program on another interface");
     assert!(other.stop().status.success());
@@ -583,8 +598,8 @@ fn the_other_end_and_other_programs_are_seen() {
 }
 
 #[test]
-fn without_an_interface_all_that_are_up_are_seen_and_opening_is_tried_on_demand() {
-    let Some(patient) = Patient::new() else { return };
+fn without_an_interface_all_that_are_up_are_checked_and_open_is_optional() {
+    let Some(patient) = SetUp::new() else { return };
     let (code, report) = patient.examine("", "");
     assert_eq!(code, Some(0), "{report:#}");
     let interfaces = report["findings"].as_array().expect("findings").iter();
@@ -602,9 +617,12 @@ fn without_an_interface_all_that_are_up_are_seen_and_opening_is_tried_on_demand(
     patient.shell("ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp");
     let (_, report) = patient.examine("", "-i v0 --open");
     let opened = report["findings"].as_array().expect("findings").last().expect("one");
-    let told = opened["found"].as_str().expect("words");
-    assert!(told.contains("packet") && told.contains("auto: AF_XDP is not available"), "{told}");
-    assert!(told.contains("someone_else"), "{told}");
+    let message = opened["found"].as_str().expect("words");
+    assert!(
+        message.contains("packet") && message.contains("auto: AF_XDP is not available"),
+        "{message}"
+    );
+    assert!(message.contains("someone_else"), "{message}");
     patient.shell("ip link set dev v0 xdpgeneric off");
 
     let output = patient.pair.feroce(0, "doctor --peer 10.9.0.2").output().expect("feroce");

@@ -1,5 +1,5 @@
-//! `feroce perf` on DPDK's AF_PACKET driver at both ends of a veth, and what other commands say meanwhile. Needs
-//! root; says so and passes without.
+//! `feroce perf` on DPDK's AF_PACKET driver at both ends of a veth pair, and what other subcommands
+//! report meanwhile. Needs root; skipped with a message without root.
 
 mod common;
 
@@ -7,14 +7,15 @@ use std::process::Command;
 
 use common::{DEVICES, Pair, Server, json, text};
 
-/// `feroce perf` at `end`, on its interface by way of DPDK: the device by the environment, the rest by options.
-/// The kernel's own addresses are for the exchange.
+/// `feroce perf` at `end`, with DPDK on its interface: the device from the environment, the rest
+/// from options. The kernel's addresses carry the control connection.
 fn perf(pair: &Pair, end: usize, arguments: &str) -> Command {
     let host = end + 1;
     let mut command = pair.feroce(
         end,
         &format!(
-            "perf --port-kind dpdk --dpdk-memory 256 --dpdk-addresses 10.8.0.{host}/24,fd08::{host}/64 {arguments}"
+            "perf --port-kind dpdk --dpdk-memory 256 \
+         --dpdk-addresses 10.8.0.{host}/24,fd08::{host}/64 {arguments}"
         ),
     );
     command.env("FEROCE_DPDK_DEVICE", device(end));
@@ -27,7 +28,7 @@ fn device(end: usize) -> String {
 }
 
 #[test]
-fn perf_runs_on_dpdk_at_both_ends_and_stat_sees_it() {
+fn perf_runs_on_dpdk_at_both_ends_and_stat_shows_it() {
     let Some(pair) = Pair::new() else { return };
     for family in ["", "-x 1 "] {
         let server = Server::start(&mut perf(&pair, 1, family));
@@ -47,7 +48,7 @@ fn perf_runs_on_dpdk_at_both_ends_and_stat_sees_it() {
 }
 
 #[test]
-fn the_advice_on_the_path_mtu_holds() {
+fn the_suggested_mtu_works() {
     let Some(pair) = Pair::new() else { return };
     let exchange = |mtu: &str| {
         let server = Server::start(&mut perf(&pair, 1, mtu));
@@ -58,16 +59,16 @@ fn the_advice_on_the_path_mtu_holds() {
     };
     let (client, server) = exchange("--dpdk-mtu 4100");
     assert!(!client.status.success() && !server.status.success());
-    let told = text(&client.stderr);
-    let advice = told.split('`').find(|part| part.starts_with("--dpdk-mtu"));
-    let advice = advice.unwrap_or_else(|| panic!("no advice for DPDK: {told}"));
+    let output_text = text(&client.stderr);
+    let advice = output_text.split('`').find(|part| part.starts_with("--dpdk-mtu"));
+    let advice = advice.unwrap_or_else(|| panic!("no advice for DPDK: {output_text}"));
     let (client, server) = exchange(advice);
     assert!(client.status.success(), "{}", text(&client.stderr));
     assert!(server.status.success(), "{}", text(&server.stderr));
 }
 
 #[test]
-fn programs_that_call_their_devices_the_same_are_told_apart() {
+fn programs_with_equal_device_names_are_distinguished() {
     let Some(pair) = Pair::new() else { return };
     let first = Server::start(&mut perf(&pair, 0, ""));
     let second = Server::start(&mut perf(&pair, 0, "-p 7471"));
@@ -84,9 +85,9 @@ fn programs_that_call_their_devices_the_same_are_told_apart() {
     }
 }
 
-/// The driver takes longer frames than the interface, and loses them.
+/// The driver accepts frames longer than the interface's MTU and loses them.
 #[test]
-fn the_interface_beneath_says_what_is_carried() {
+fn the_mtu_of_the_underlying_interface_counts() {
     let Some(pair) = Pair::new() else { return };
     for (end, device) in DEVICES.iter().enumerate() {
         pair.shell(end, &format!("ip link set {device} mtu 1500"));
@@ -104,7 +105,8 @@ fn the_interface_beneath_says_what_is_carried() {
 fn the_doctor_tries_to_open_a_device() {
     let Some(pair) = Pair::new() else { return };
     let doctor = |arguments: &str| {
-        let settings = "--port-kind dpdk --dpdk-memory 256 --dpdk-addresses 10.8.0.1/24";
+        let settings = "--port-kind dpdk --dpdk-memory 256 \
+         --dpdk-addresses 10.8.0.1/24";
         let output = pair.feroce(0, &format!("doctor --json {settings} {arguments}"));
         { output }.output().expect("feroce")
     };

@@ -1,5 +1,5 @@
-//! `feroce perf` and `feroce devinfo` as people run them: two processes in two network namespaces, joined by a
-//! veth pair, over AF_XDP. Needs root; says so and passes without.
+//! `feroce perf` and `feroce devinfo` as users run them: two processes in two network namespaces,
+//! joined by a veth pair, over AF_XDP. Needs root; skipped with a message without root.
 
 mod common;
 
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use common::{DEVICES, PATIENCE, Pair, Server, ip, text};
 use serde_json::Value;
 
-/// Runs of one machine's two cores disturb each other.
+/// Tests share two cores, so they run one at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 impl Pair {
-    /// A server that listens.
+    /// A listening server.
     fn server(&self, arguments: &str) -> Server {
         Server::start(&mut self.feroce(1, &format!("perf {arguments}")))
     }
 
-    /// Runs a server and a client; both must succeed. Returns what both reported.
+    /// Runs a server and a client. Both must succeed. Returns the reports of both.
     fn measure(&self, server: &str, client: &str) -> [Value; 2] {
         let serving = self.server(&format!("-i v1 --json {server}"));
         let measured = self
@@ -36,7 +36,7 @@ impl Pair {
         ip(&format!("-n {} -d link show {}", self.names[end], DEVICES[end])).contains("xdp")
     }
 
-    /// Packets that `end` has sent, by the kernel's count.
+    /// Packets sent by `end`, by the kernel's counter.
     fn sent(&self, end: usize) -> f64 {
         let shown = ip(&format!("-n {} -s -j link show {}", self.names[end], DEVICES[end]));
         let shown: Value = serde_json::from_str(&shown).expect("JSON");
@@ -121,7 +121,7 @@ fn data_survive_faults_in_both_directions() {
 }
 
 #[test]
-fn tcp_is_measured_in_the_same_way() {
+fn tcp_is_measured_like_roce() {
     let _turn = ONE_AT_A_TIME.lock();
     let Some(pair) = Pair::new() else { return };
     for mode in ["-D 0.2", "--latency -n 500"] {
@@ -136,7 +136,7 @@ fn tcp_is_measured_in_the_same_way() {
 }
 
 #[test]
-fn a_killed_end_is_noticed_and_leaves_nothing() {
+fn a_killed_peer_is_noticed_and_leaves_nothing() {
     let _turn = ONE_AT_A_TIME.lock();
     let Some(pair) = Pair::new() else { return };
     for mode in ["--op write", "--op send", "--op write --latency", "--op read --latency"] {
@@ -173,7 +173,7 @@ fn a_killed_end_is_noticed_and_leaves_nothing() {
 }
 
 #[test]
-fn sides_that_do_not_agree_say_so_and_usage_errors_are_told_apart() {
+fn conflicting_sides_and_usage_errors_have_different_exit_codes() {
     let _turn = ONE_AT_A_TIME.lock();
     let Some(pair) = Pair::new() else { return };
     let server = pair.server("-i v1 -s 4096");
@@ -186,7 +186,7 @@ fn sides_that_do_not_agree_say_so_and_usage_errors_are_told_apart() {
         );
     }
     let no_dpdk = if cfg!(feature = "dpdk") { "`dpdk_addresses`" } else { "`--features dpdk`" };
-    for (arguments, code, told) in [
+    for (arguments, code, output_text) in [
         ("perf", 2, "-i IFACE"),
         ("perf --port-kind dpdk", 2, "the setting `dpdk_device`"),
         ("perf --port-kind dpdk -i net_null0", 1, no_dpdk),
@@ -203,13 +203,17 @@ fn sides_that_do_not_agree_say_so_and_usage_errors_are_told_apart() {
     ] {
         let output = pair.feroce(0, arguments).output().expect("feroce");
         assert_eq!(output.status.code(), Some(code), "{arguments}: {output:?}");
-        assert!(text(&output.stderr).contains(told), "{arguments}: {}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains(output_text),
+            "{arguments}: {}",
+            text(&output.stderr)
+        );
     }
 }
 
-/// Eleven seconds without CPU are none of the network's.
+/// A peer that is stopped for eleven seconds is not a network error.
 #[test]
-fn an_end_that_is_stopped_for_a_while_is_waited_for() {
+fn a_peer_stopped_for_a_while_is_not_an_error() {
     let _turn = ONE_AT_A_TIME.lock();
     let Some(pair) = Pair::new() else { return };
     let server = pair.server("--transport tcp");
@@ -231,12 +235,13 @@ fn an_end_that_is_stopped_for_a_while_is_waited_for() {
 }
 
 #[test]
-fn a_capture_that_is_cut_is_told_and_fails() {
+fn an_incomplete_capture_is_an_error() {
     let _turn = ONE_AT_A_TIME.lock();
     let Some(pair) = Pair::new() else { return };
     let server = pair.server("-i v1");
-    // Mounted for this process alone.
-    let script = "mount -t tmpfs -o size=256k small /mnt && exec \"$0\" perf -i v0 -n 1000 --pcap /mnt/cut 10.9.0.2";
+    // Mounted for this process only.
+    let script = "mount -t tmpfs -o size=256k small /mnt && \
+         exec \"$0\" perf -i v0 -n 1000 --pcap /mnt/cut 10.9.0.2";
     let mut client = pair.run(0, "sh");
     client.args(["-c", script, env!("CARGO_BIN_EXE_feroce")]).env("FEROCE_CONFIG", "");
     let client = client.output().expect("a client");
@@ -246,7 +251,7 @@ fn a_capture_that_is_cut_is_told_and_fails() {
 }
 
 #[test]
-fn a_persistent_server_serves_on_and_ends_by_signal() {
+fn a_persistent_server_serves_several_clients_and_ends_by_signal() {
     let _turn = ONE_AT_A_TIME.lock();
     let Some(pair) = Pair::new() else { return };
     let server = pair.server("-i v1 --persist --json");
@@ -270,7 +275,7 @@ fn an_interrupted_client_reports_and_ends() {
     let mut client = pair.feroce(0, "perf -i v0 -D 60 --check --json 10.9.0.2");
     let client = client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a client");
     let started = Instant::now();
-    // In the middle of the test, however slow the machine.
+    // In the middle of the test, even on a slow machine.
     while pair.sent(0) < 2000.0 {
         assert!(started.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(50));
@@ -286,7 +291,7 @@ fn an_interrupted_client_reports_and_ends() {
 }
 
 #[test]
-fn devinfo_tells_what_is_there_and_who_has_it() {
+fn devinfo_shows_interfaces_and_their_owners() {
     let _turn = ONE_AT_A_TIME.lock();
     let Some(pair) = Pair::new() else { return };
     let info = |arguments: &str| {

@@ -1,5 +1,5 @@
-//! What `feroce perf` may still do once its device is open, and that this is enough to follow the host. Needs
-//! root; says so and passes without.
+//! The privileges that `feroce perf` keeps after opening its device suffice to follow changes of
+//! the host. Needs root; skipped with a message without root.
 
 mod common;
 
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Pair, Server, ip, json, text};
 
-/// CAP_NET_ADMIN, as `/proc/PID/status` shows sets of capabilities.
+/// CAP_NET_ADMIN as a capability set in `/proc/PID/status`.
 const NET_ADMIN: &str = "0000000000001000";
 
-/// The value of `name` in each thread's status.
+/// The value of `name` in the status of each thread.
 fn of_threads(pid: u32, name: &str) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a running process");
     let statuses = tasks.filter_map(|task| {
@@ -57,12 +57,13 @@ fn every_thread_keeps_one_privilege() {
     assert!(text(&output.stderr).contains("no-such-user"), "{}", text(&output.stderr));
 }
 
-/// The server gets another address and another Ethernet address while it runs; the client's kernel forgets it.
+/// The server gets another IP address and another MAC address while it runs, and the client's
+/// kernel drops the neighbour entry.
 #[test]
-fn what_is_kept_is_enough_to_follow_the_host() {
+fn the_kept_privilege_suffices_to_follow_the_host() {
     let Some(pair) = Pair::new() else { return };
     let server = Server::start(&mut pair.feroce(1, "perf -i v1 --user nobody --persist"));
-    // A filter in the kernel has to learn this one.
+    // The packet filter in the kernel must be updated for this address.
     ip(&format!("-n {} address add 10.9.0.22/24 dev v1", pair.names[1]));
     let deadline = Instant::now() + PATIENCE;
     let connect = || {

@@ -1,5 +1,5 @@
-//! `feroce run` where something is missing: it says what, and what helps. What it runs where nothing is missing is for
-//! scripts/programs.sh. Needs root; says so and passes without.
+//! `feroce run` with something missing: the message names it and a remedy. scripts/programs.sh runs
+//! real programs. Needs root; skipped with a message without root.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use common::{Pair, Server, ip, text};
 
-/// `feroce` as it is installed, below a folder of the test's own.
+/// `feroce` installed below a folder of the test.
 struct Installed(PathBuf);
 
 impl Installed {
@@ -22,7 +22,7 @@ impl Installed {
         Self(root)
     }
 
-    /// Nobody loads it in these tests.
+    /// An empty library: these tests never load it.
     fn with_library(self) -> Self {
         let folder = self.0.join("lib/feroce");
         std::fs::create_dir_all(&folder).expect("a folder");
@@ -34,7 +34,7 @@ impl Installed {
         self.0.join("bin/feroce")
     }
 
-    /// `feroce run ARGUMENTS` at the pair's end 0, started by `around`.
+    /// Runs `around feroce run ARGUMENTS` at end 0 of the pair.
     fn run(&self, pair: &Pair, around: &str, arguments: &str) -> Output {
         let words = format!("{around} {} run {arguments}", self.feroce().display());
         let mut words = words.split_whitespace();
@@ -50,63 +50,63 @@ impl Drop for Installed {
 }
 
 #[track_caller]
-fn tells(output: &Output, code: i32, words: &[&str]) {
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{told}");
+fn assert_message(output: &Output, code: i32, words: &[&str]) {
+    let output_text = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{output_text}");
     for word in words {
-        assert!(told.contains(word), "`{word}` is not in: {told}");
+        assert!(output_text.contains(word), "`{word}` is not in: {output_text}");
     }
 }
 
 #[test]
-fn what_is_missing_is_told() {
+fn messages_name_what_is_missing() {
     let Some(pair) = Pair::new() else { return };
     let bare = Installed::new("bare");
-    tells(&bare.run(&pair, "env", "-i v0 true"), 1, &["no libibverbs.so.1", "build-libs"]);
+    assert_message(&bare.run(&pair, "env", "-i v0 true"), 1, &["no libibverbs.so.1", "build-libs"]);
     let installed = Installed::new("missing").with_library();
     let run = |arguments: &str| installed.run(&pair, "env", arguments);
-    tells(&run("-i v0 ib_no_such_bw"), 127, &["not found", "package perftest"]);
-    tells(&run("-i v0 ./no-such-program"), 127, &["cannot start"]);
-    tells(&run("-i none0 true"), 1, &["none0"]);
-    tells(&run("-i lo true"), 1, &["loopback"]);
+    assert_message(&run("-i v0 ib_no_such_bw"), 127, &["not found", "package perftest"]);
+    assert_message(&run("-i v0 ./no-such-program"), 127, &["cannot start"]);
+    assert_message(&run("-i none0 true"), 1, &["none0"]);
+    assert_message(&run("-i lo true"), 1, &["loopback"]);
 
-    // All there: nothing is said, and the exit code is the program's.
+    // Nothing is missing: there is no message, and the exit code is the program's.
     let clean = run("-i v0 true");
-    tells(&clean, 0, &[]);
+    assert_message(&clean, 0, &[]);
     assert_eq!(text(&clean.stderr), "");
-    tells(&run("-i v0 false"), 1, &[]);
-    tells(&run("true"), 0, &["feroce0 is v0, the only usable one"]);
+    assert_message(&run("-i v0 false"), 1, &[]);
+    assert_message(&run("true"), 0, &["feroce0 is v0, the only usable one"]);
 
     ip(&format!("-n {} link set v0 down", pair.names[0]));
-    tells(&run("-i v0 true"), 0, &["v0: the link: set down", "ip link set dev v0 up"]);
-    tells(&run("true"), 1, &["no Ethernet interface is up", "v0"]);
+    assert_message(&run("-i v0 true"), 0, &["v0: the link: set down", "ip link set dev v0 up"]);
+    assert_message(&run("true"), 1, &["no Ethernet interface is up", "v0"]);
 }
 
-/// Who may not open a device is told so, and may list it.
+/// A user who may not open a device gets the reason, and can still list the device.
 #[test]
-fn without_privileges_the_program_starts_and_the_reason_is_told() {
+fn without_privileges_the_program_starts_with_a_message() {
     let Some(pair) = Pair::new() else { return };
     let installed = Installed::new("nobody").with_library();
     let around =
         "setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all";
     let output = installed.run(&pair, around, "-i v0 true");
-    tells(&output, 0, &["CAP_NET_RAW", "sudo feroce run", "will find none"]);
+    assert_message(&output, 0, &["CAP_NET_RAW", "sudo feroce run", "will find none"]);
 }
 
 #[test]
-fn a_second_program_is_told_whose_the_interface_is() {
+fn a_second_program_is_told_the_owner_of_the_interface() {
     let Some(pair) = Pair::new() else { return };
     let installed = Installed::new("second").with_library();
     let server = Server::start(&mut pair.feroce(0, "perf -i v0"));
     let owner = format!("process {}", server.child.id());
     let output = installed.run(&pair, "env", "-i v0 true");
-    tells(&output, 0, &[&owner, "a second one will be refused", "docs/programs.md"]);
+    assert_message(&output, 0, &[&owner, "a second one will be refused", "docs/programs.md"]);
     assert!(server.stop().status.code().is_some());
 }
 
-/// The libraries are found from where the program is, links to it or not.
+/// The libraries are found relative to the program, also through a symbolic link.
 #[test]
-fn the_libraries_are_found_from_where_the_program_is() {
+fn the_libraries_are_found_relative_to_the_program() {
     let Some(pair) = Pair::new() else { return };
     let installed = Installed::new("layout").with_library();
     let link = installed.0.join("elsewhere");

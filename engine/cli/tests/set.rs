@@ -1,4 +1,5 @@
-//! `feroce set` beside a running `feroce perf`: what it shows, changes and refuses. Needs root; says so and passes without.
+//! `feroce set` beside a running `feroce perf`: what it shows, changes and refuses. Needs root;
+//! skipped with a message without root.
 
 mod common;
 
@@ -6,20 +7,21 @@ use std::process::Output;
 
 use common::{Pair, Server, json, text};
 
-/// The value of `name` among what was shown.
-fn shown<'a>(told: &'a str, name: &str) -> &'a str {
-    let pairs = told.lines().filter_map(|line| line.split_once(char::is_whitespace));
+/// The value of `name` in the output.
+fn shown<'a>(output_text: &'a str, name: &str) -> &'a str {
+    let pairs = output_text.lines().filter_map(|line| line.split_once(char::is_whitespace));
     let value = pairs.filter(|(known, _)| *known == name).map(|(_, value)| value.trim()).next();
-    value.unwrap_or_else(|| panic!("no {name} in {told}"))
+    value.unwrap_or_else(|| panic!("no {name} in {output_text}"))
 }
 
 fn refused(output: &Output, why: &str) {
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains(why), "{told}");
+    let output_text = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output_text}");
+    assert!(output_text.contains(why), "{output_text}");
 }
 
-/// A server on `v1` with this congestion control, and `feroce set` for it.
+/// Runs `test` with a server on `v1` that uses this congestion control, and with `feroce set` for
+/// that server.
 fn with_server(control: &str, test: impl FnOnce(&Pair, &dyn Fn(&str) -> Output)) {
     let Some(pair) = Pair::new() else { return };
     let mut server = pair.feroce(1, "perf -i v1");
@@ -40,7 +42,7 @@ fn parameters_change_while_a_program_runs() {
         assert_eq!([shown(&before, "congestion"), shown(&before, "ai_rate")], ["dcqcn", "40Mb/s"]);
         let after = changed("rp_ai_rate=7 cnp_scope=port");
         assert_eq!([shown(&after, "ai_rate"), shown(&after, "cnp_scope")], ["7Mb/s", "port"]);
-        // All or none.
+        // If one parameter is refused, none is set.
         refused(&set("ai_rate=8Mb/s kmin=5KB"), "`kmin` is a parameter of switches");
         refused(&set("ai_rate=fast"), "`ai_rate` = `fast`: ai_rate takes");
         assert_eq!(shown(&changed(""), "ai_rate"), "7Mb/s");
@@ -59,7 +61,7 @@ fn parameters_change_while_a_program_runs() {
 }
 
 #[test]
-fn nobody_hears_of_marks_who_did_not_ask_for_them() {
+fn congestion_control_must_be_chosen_at_open() {
     with_server("1Gb/s", |_, set| {
         refused(&set("congestion=dcqcn"), "opened with `congestion` = 1Gb/s");
     });

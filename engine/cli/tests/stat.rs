@@ -1,5 +1,5 @@
-//! `feroce stat` beside a running `feroce perf`: what it shows, whom it answers, and what it says when nobody is
-//! there. Needs root; says so and passes without.
+//! `feroce stat` beside a running `feroce perf`: what it shows, to which users, and its errors
+//! without a running program. Needs root; skipped with a message without root.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// Figures of `v0`, once they satisfy `enough`.
+/// The figures of `v0`, once they satisfy `enough`.
 fn until(pair: &Pair, enough: impl Fn(&Value) -> bool) -> Value {
     let started = Instant::now();
     loop {
@@ -31,7 +31,7 @@ fn until(pair: &Pair, enough: impl Fn(&Value) -> bool) -> Value {
 }
 
 #[test]
-fn a_running_program_is_seen() {
+fn a_running_program_is_shown() {
     let Some(pair) = Pair::new() else { return };
     let server = Server::start(&mut pair.feroce(1, "perf -i v1"));
     let mut client = pair.feroce(0, "perf -i v0 --op write -q 3 -D 20 10.9.0.2");
@@ -76,16 +76,19 @@ fn a_running_program_is_seen() {
     }
     let mut lines = pair.feroce(0, "stat -i v0 --watch 0.2 --qps");
     let mut lines = lines.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("feroce");
-    let mut told = BufReader::new(lines.stdout.take().expect("piped")).lines();
-    let seen = told.by_ref().take(20).any(|line| line.expect("text").contains("RTS"));
+    let mut output_text = BufReader::new(lines.stdout.take().expect("piped")).lines();
+    let seen = output_text.by_ref().take(20).any(|line| line.expect("text").contains("RTS"));
     assert!(seen, "QPs off a terminal");
     client.kill().expect("a running client");
     client.wait().expect("its end");
-    let _lines_to_come = told.by_ref().count();
+    let _lines_to_come = output_text.by_ref().count();
     let ended = lines.wait_with_output().expect("its end");
     assert_eq!(ended.status.code(), Some(1));
-    let told = text(&ended.stderr);
-    assert!(told.contains(&format!("feroce (pid {}) has ended", client.id())), "{told}");
+    let output_text = text(&ended.stderr);
+    assert!(
+        output_text.contains(&format!("feroce (pid {}) has ended", client.id())),
+        "{output_text}"
+    );
     server.end();
     let gone = pair.feroce(0, "stat -i v0").output().expect("feroce");
     assert_eq!(gone.status.code(), Some(1));
@@ -94,7 +97,8 @@ fn a_running_program_is_seen() {
     assert!(text(&nobody.stderr).contains("ip netns exec"), "{}", text(&nobody.stderr));
 }
 
-/// Somebody without privileges has taken the name under which `v0` serves its figures, and sends junk for ever.
+/// A process without privileges owns the name under which `v0` serves its figures, and sends
+/// garbage.
 const SQUATTER: &str = "
 import socket
 s = socket.socket(socket.AF_UNIX)
@@ -109,7 +113,7 @@ while True:
 ";
 
 #[test]
-fn a_stranger_with_our_name_stops_nothing_and_hides_nothing() {
+fn a_foreign_endpoint_does_not_hide_programs() {
     let Some(pair) = Pair::new() else { return };
     let mut squatter = pair.run(0, "setpriv");
     squatter.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c"]);
@@ -118,7 +122,11 @@ fn a_stranger_with_our_name_stops_nothing_and_hides_nothing() {
     BufReader::new(squatter.stdout.take().expect("piped")).read_line(&mut line).expect("text");
     assert_eq!(line, "there\n");
 
-    pair.shell(0, "ip link add w0 type veth peer w1; ip address add 10.9.1.1/24 dev w0; ip link set w1 up; ip link set w0 up");
+    pair.shell(
+        0,
+        "ip link add w0 type veth peer w1; ip address add 10.9.1.1/24 dev w0; \
+         ip link set w1 up; ip link set w0 up",
+    );
     let other = Server::start(&mut pair.feroce(0, "perf -i w0 -p 700 --port-kind packet"));
     let shown = pair.feroce(0, "stat --json").output().expect("feroce");
     assert_eq!(json(&shown)[0]["interface"], "w0", "{}", text(&shown.stderr));
@@ -133,7 +141,7 @@ fn a_stranger_with_our_name_stops_nothing_and_hides_nothing() {
 }
 
 #[test]
-fn only_root_and_the_same_user_are_answered() {
+fn only_root_and_the_same_user_get_figures() {
     let Some(pair) = Pair::new() else { return };
     let server = Server::start(&mut pair.feroce(1, "perf -i v1"));
     let folder = std::env::temp_dir().join(format!("{}-stat", pair.names[0]));
@@ -145,7 +153,7 @@ fn only_root_and_the_same_user_are_answered() {
     let other = other.args(["stat", "-i", "v1"]).env("FEROCE_CONFIG", "").output().expect("feroce");
     std::fs::remove_dir_all(&folder).expect("our folder");
     assert_eq!(other.status.code(), Some(1), "{other:?}");
-    let told = text(&other.stderr);
-    assert!(told.contains("only root and user 0 may look, not user 65534"), "{told}");
+    let output_text = text(&other.stderr);
+    assert!(output_text.contains("only root and user 0 may look, not user 65534"), "{output_text}");
     assert!(server.stop().status.success());
 }

@@ -433,8 +433,7 @@ unsafe extern "C" fn feroce_cm_resolve_address(
         };
         let source = bound.map_or(any, |bound| bound.ip());
         let timeout = Duration::from_millis(timeout_ms.into());
-        let started =
-            connections.manager.start_resolve(id_of(id)?, source, destination, timeout);
+        let started = connections.manager.start_resolve(id_of(id)?, source, destination, timeout);
         started.map_err(|_| libc::EAGAIN)
     }))
 }

@@ -146,9 +146,8 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
     let mut backoff = Backoff::new(&device.config.pfc);
     let mut sleeper = Sleeper::default();
     let (mut port_sleep, mut action) = (PortSleep::default(), IdleAction::None);
-    // Failed attempts in a row to take the token: another thread is in a long turn. A bulk turn
-    // takes about 100 us. If the helper took the next turn, the program would spin, or the other
-    // end of the link would wait for a CPU.
+    // Failed attempts in a row to take the token: another thread is in a long turn, of about 100 us
+    // for bulk data. Taking the next turn would make the program spin, or the peer wait for a CPU.
     let mut locked_out = 0;
     let mut woken = false;
     let cell = &device.cores[core];

@@ -32,29 +32,8 @@ pub const FILE: &str = "/etc/feroce.toml";
 pub const FILE_VARIABLE: &str = "FEROCE_CONFIG";
 /// Prefix of the environment variables of settings.
 const PREFIX: &str = "FEROCE_";
-/// Variables that begin so and are no settings: the file, and what tests, scripts and the build
-/// read.
-const OTHERS: [&str; 19] = [
-    FILE_VARIABLE,
-    "FEROCE_CONFORM",
-    "FEROCE_DPDK_MEETING",
-    "FEROCE_DPDK_ROLE",
-    "FEROCE_DPDK_SHIM_H",
-    "FEROCE_INTERFACE",
-    "FEROCE_INTERFACES",
-    "FEROCE_LIVE_PORT",
-    "FEROCE_MUTANT_SCENARIOS",
-    "FEROCE_PCAP",
-    "FEROCE_PCAP_SNAP",
-    "FEROCE_PROGRAM_SECONDS",
-    "FEROCE_PYTHON",
-    "FEROCE_RIG",
-    "FEROCE_SEED",
-    "FEROCE_SWARM",
-    "FEROCE_SWARM_FROM",
-    "FEROCE_TEST_AF_XDP_NAMESPACE",
-    "FEROCE_TEST_PACKET_ROOTLESS",
-];
+/// Variables with this prefix that are not settings: the configuration file and captures.
+const OTHERS: [&str; 3] = [FILE_VARIABLE, "FEROCE_PCAP", "FEROCE_PCAP_SNAP"];
 
 /// The settings in effect and the origin of each value.
 #[derive(Debug, Clone)]
@@ -510,7 +489,7 @@ mod tests {
 
     #[test]
     fn mistyped_variables_are_reported() {
-        for known in ["FEROCE_WINDOW", "FEROCE_CONFIG", "FEROCE_RIG", "PATH", "feroce_x"] {
+        for known in ["FEROCE_WINDOW", "FEROCE_CONFIG", "FEROCE_PCAP", "PATH", "feroce_x"] {
             assert!(!is_unknown(known), "{known}");
         }
         assert!(is_unknown("FEROCE_WINDWO") && is_unknown("FEROCE_PORT"));

@@ -1,4 +1,4 @@
-//! Frames read from a pcap file and written to one.
+//! Reads and writes the frames of pcap files.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -14,16 +14,16 @@ use crate::endpoint::{Failure, failed};
 /// A captured frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// When it crossed the port, since the epoch.
+    /// Time of capture since the epoch.
     pub at: Duration,
-    /// From the Ethernet header on.
+    /// Bytes, from the Ethernet header on.
     pub bytes: Vec<u8>,
 }
 
 /// Reads a capture.
 ///
 /// # Errors
-/// When the file cannot be read to its end.
+/// If the file cannot be read to its end.
 pub fn read(path: &Path) -> Result<Vec<Frame>, Failure> {
     let read = || {
         let mut reader = PcapReader::new(BufReader::new(File::open(path)?))?;
@@ -41,7 +41,7 @@ pub fn read(path: &Path) -> Result<Vec<Frame>, Failure> {
 /// Writes a capture.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write<'a>(path: &Path, frames: impl IntoIterator<Item = &'a Frame>) -> Result<(), Failure> {
     let header = PcapHeader {
         datalink: DataLink::ETHERNET,

@@ -1,58 +1,41 @@
-//! `feroce-conform`: the command line.
-//!
-//! Exit codes: 0 nothing to object to; 1 there are findings; 2 what was given cannot be used (the command line, a capture), and one
-//! line says why.
+//! `feroce conform`: its subcommands and the outcome of each.
 
 use std::io;
-use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Subcommand;
 pub use feroce_pfc_tools::pfc::cli::Outcome;
 
 use super::trace::TraceError;
 use super::{check, inject, replay, rules};
 
-/// Tell whether captures of RoCE traffic are legal, and endpoints answer as they should.
-#[derive(Debug, Parser)]
-#[command(
-    name = "feroce-conform",
-    bin_name = "feroce conform",
-    version,
-    disable_help_subcommand = true,
-    after_help = "Exit codes: 0 nothing to object to; 1 there are findings; 2 what was given cannot be used."
-)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
 /// The subcommands of `feroce conform`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Hold every packet of captures against the rules, and say what went wrong
+    /// Check every packet of captures against the rules, and explain what went wrong
     Check(Box<check::Options>),
-    /// Show the rules, where the engine keeps them and what proves that they are found broken
+    /// List the rules, where the engine implements them and which test covers them
     Rules(rules::Options),
-    /// Play scripts of faults at chosen packets between two endpoints, and check what they make of it
+    /// Play scripts of faults at chosen packets between two endpoints, and check their behaviour
     Inject(inject::cli::Options),
-    /// Put what `inject` found of several endpoints side by side
+    /// Compare the `inject` results of several endpoints in one table
     Scorecard(inject::cli::ScorecardOptions),
-    /// Play one end of each connection of a capture with the engine, and compare what it says with what was captured
+    /// Play one end of each captured connection with the engine, and compare its packets with the
+    /// captured ones
     Replay(Box<replay::options::Options>),
-    /// Write a capture anew with other addresses, QP numbers, PSNs or keys, and right ICRCs
+    /// Rewrite a capture with other addresses, QP numbers, PSNs or keys, and matching ICRCs
     Rewrite(Box<replay::rewrite::Options>),
 }
 
-/// Why a command ends early.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// A capture that cannot be read, or not to its end.
+    /// A capture cannot be read, or not to its end.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// Something else that was given cannot be used.
+    /// Other input is unusable.
     #[error("{0}")]
     Unusable(String),
-    /// What came out cannot be written.
+    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
@@ -69,21 +52,5 @@ pub fn run(command: &Command) -> Result<Outcome, Failure> {
         Command::Scorecard(options) => inject::cli::scorecard(options),
         Command::Replay(options) => replay::options::run(options),
         Command::Rewrite(options) => replay::rewrite::run(options),
-    }
-}
-
-/// Runs the command line of this process, as the program `feroce-conform`.
-pub fn main() -> ExitCode {
-    match run(&Cli::parse().command) {
-        Ok(Outcome::Fine) => ExitCode::SUCCESS,
-        Ok(Outcome::Findings) => ExitCode::from(1),
-        // The reader of our output has closed the pipe.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            eprintln!("feroce-conform: {failure}");
-            ExitCode::from(2)
-        }
     }
 }

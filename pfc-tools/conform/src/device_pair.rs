@@ -19,12 +19,12 @@ use crate::virtual_wire::Wire;
 /// Ethernet addresses of the two ends.
 pub const MACS: [MacAddr; 2] = [MacAddr([2, 0xfe, 0, 0, 0, 1]), MacAddr([2, 0xfe, 0, 0, 0, 2])];
 
-/// The GID of end `end`: IPv4 at index 0.
+/// Returns the IPv4 GID of end `end`, at index 0.
 pub fn gid(end: usize) -> Gid {
     Gid::from(std::net::Ipv4Addr::new(10, 0, 0, u8::try_from(end + 1).expect("two ends")))
 }
 
-/// The IPv6 GID of end `end`, at index 1.
+/// Returns the IPv6 GID of end `end`, at index 1.
 pub fn gid_v6(end: usize) -> Gid {
     let host = u16::try_from(end + 1).expect("two ends");
     Gid::from(std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host))
@@ -33,12 +33,12 @@ pub fn gid_v6(end: usize) -> Gid {
 /// The VLAN of the GID at index 2.
 pub const VLAN: u16 = 100;
 
-/// The IPv4 GID of end `end` in a VLAN, at index 2.
+/// Returns the IPv4 GID of end `end` in the VLAN, at index 2.
 pub fn gid_vlan(end: usize) -> Gid {
     Gid::from(std::net::Ipv4Addr::new(10, 0, 1, u8::try_from(end + 1).expect("two ends")))
 }
 
-/// A configuration for devices in virtual time: small, seeded, turned by hand.
+/// Returns a configuration for devices in virtual time: small, seeded, turned by hand.
 pub fn manual_config(seed: u64) -> DeviceConfig {
     DeviceConfig {
         driver: Driver::Manual,
@@ -50,7 +50,7 @@ pub fn manual_config(seed: u64) -> DeviceConfig {
     }
 }
 
-/// The addressing of end `end` of a rig.
+/// Returns the addressing of end `end` of a pair.
 pub fn addresses(end: usize) -> Addressing {
     let peers = [gid(1 - end), gid_v6(1 - end), gid_vlan(1 - end)];
     Addressing::Static(StaticAddresses {
@@ -61,7 +61,7 @@ pub fn addresses(end: usize) -> Addressing {
     })
 }
 
-/// Frames between the devices and the wire that neither of them can see: a kernel holds them.
+/// Access to frames that a kernel holds between the devices and the wire.
 pub trait FramesInFlight: std::fmt::Debug + Send {
     /// Waits until all frames that the ports have sent have arrived. `count` reads the statistics
     /// of the devices' ports and of the wire's ports. Returns false if no frame was missing.
@@ -126,7 +126,7 @@ impl DevicePair {
         Self { devices, wire: Wire::new(far, delay), in_flight, now: Instant::ZERO }
     }
 
-    /// Turns both devices and moves the wire's frames until nothing can be done at this time.
+    /// Turns both devices and moves frames until nothing more happens at this time.
     pub fn settle(&mut self) {
         loop {
             let mut done = 0;
@@ -148,13 +148,13 @@ impl DevicePair {
         in_flight.wait(&mut || (of_devices(), wire.stats()))
     }
 
-    /// The next time at which something happens by itself.
+    /// Returns the time of the next timer or arrival.
     pub fn next_event(&self) -> Option<Instant> {
         let devices = self.devices.iter().filter_map(|device| device.next_deadline(self.now));
         devices.chain(self.wire.next_arrival()).min()
     }
 
-    /// Settles, then goes to the next event; false if there is none before `until`.
+    /// Settles, then advances to the next event. Returns false if there is none before `until`.
     pub fn step(&mut self, until: Instant) -> bool {
         self.settle();
         match self.next_event() {
@@ -167,7 +167,7 @@ impl DevicePair {
         }
     }
 
-    /// A turn of the device `end`, and what it sent arrives, with a latency of a microsecond; nothing else has a turn.
+    /// Turns the device `end` and delivers what it sent after 1 us; the other device gets no turn.
     pub fn turn_and_carry(&mut self, end: usize) {
         self.devices[end].turn(self.now);
         self.wire.step(self.now);
@@ -183,7 +183,7 @@ impl DevicePair {
         self.settle();
     }
 
-    /// A connected pair of QPs made from `init`, with the starting PSNs `psns`.
+    /// Creates a connected pair of QPs from `inits`, with the starting PSNs `psns`.
     pub fn connect(
         &self,
         pds: [&ProtectionDomain; 2],
@@ -201,7 +201,7 @@ impl DevicePair {
     }
 }
 
-/// Everything that is in `cq`.
+/// Returns all completions in `cq`.
 pub fn drain(cq: &CompletionQueue) -> Vec<Completion> {
     let mut out = Vec::new();
     while cq.poll(&mut out, 64) > 0 {}

@@ -1,4 +1,5 @@
-//! A port that has no room until it is told to: frames of captures go out in their time, and a slow link takes them late.
+//! A port that sends only as many frames as it is allowed to: replays release captured frames one
+//! by one, and tests simulate a slow link.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use feroce_engine::port::shm::ShmPort;
 use feroce_engine::port::{Port, PortAttributes, PortStats, Priority, RxFrame};
 
-/// A port that lets out as many frames as it was told to.
+/// A port with a limited number of frames to send.
 #[derive(Debug)]
 pub struct GatedPort {
     inner: ShmPort,
@@ -16,7 +17,7 @@ pub struct GatedPort {
 }
 
 impl GatedPort {
-    /// Lets out as many frames as `open` says, which counts down.
+    /// Wraps `inner`. `open` is the number of frames that may be sent; sending decrements it.
     pub fn new(inner: ShmPort, open: Arc<AtomicUsize>) -> Self {
         Self { inner, open }
     }
@@ -43,7 +44,7 @@ impl Port for GatedPort {
         self.inner.tx_room().min(self.open.load(Ordering::Relaxed))
     }
 
-    /// Closed, it is slow and not stuck: frames go out in their time.
+    /// Always true: a closed gate is slow, not stuck.
     fn tx_moved(&mut self) -> bool {
         true
     }

@@ -1,12 +1,17 @@
-//! Conformance: is a capture legal, and does an endpoint answer as it should?
+//! `feroce conform`: checks captures of RoCE traffic against the rules of the protocol, and tests
+//! RoCE endpoints.
 //!
 //! ```text
-//! trace   files to frames, in the order of time       packet  a frame to what it says
-//! flow    packets to QP pairs, and what is known of them
-//! rules   what must hold, as data                     check   packets against the rules
-//! report  a page about a check                        replay  a capture, played again by the engine
-//! inject  faults at chosen packets, and what an endpoint makes of them
+//! trace     reads capture files as frames in time order   packet  finds the RoCE packet in a frame
+//! flow      assigns packets to QP pairs                   rules   the rules as data
+//! check     checks packets against the rules              report  an HTML page about a check
+//! replay    plays captured connections with the engine, or to a real endpoint
+//! inject    applies faults to chosen packets and checks how endpoints handle them
+//! endpoint  the endpoints that replay and inject control: Feroce, and Linux rxe
 //! ```
+//!
+//! `device_pair`, `virtual_wire` and `gated_port` run devices of the engine in virtual time; the
+//! test suites use them, too.
 
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use feroce_engine::net::Gid;
 use feroce_wire::MacAddr;
 
-/// A party of a capture.
+/// The addresses of one end of a captured connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Party {
     /// Ethernet address.
@@ -17,7 +17,7 @@ pub struct Party {
 }
 
 impl Party {
-    /// The GID of the address.
+    /// Returns the GID of the IP address.
     pub fn gid(&self) -> Gid {
         match self.ip {
             IpAddr::V4(ip) => Gid::from(ip),

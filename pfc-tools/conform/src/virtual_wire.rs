@@ -1,4 +1,5 @@
-//! The wire of a rig: delay, and frames lost, doubled, reordered and damaged by a seed.
+//! The wire of a device pair: delays frames, and loses, duplicates, reorders and damages them at
+//! random by a seed.
 
 use std::collections::BTreeMap;
 
@@ -8,58 +9,58 @@ use feroce_wire::mark_ce;
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// What happens to frames, in parts per million.
+/// Probabilities of faults, in parts per million.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WireFaults {
-    /// Lost.
+    /// Frames lost.
     pub loss: u32,
-    /// Arrives twice, the second time late.
+    /// Frames duplicated; the copy arrives late.
     pub duplicate: u32,
-    /// Arrives late, behind others.
+    /// Frames delayed beyond later ones.
     pub reorder: u32,
-    /// One bit is flipped.
+    /// Frames with one flipped bit.
     pub corrupt: u32,
-    /// Marked (CE), as by a congested switch, if they are ECN-capable.
+    /// ECN-capable frames marked CE, as by a congested switch.
     pub mark: u32,
-    /// How late the late ones are at most.
+    /// The longest extra delay of late frames.
     pub jitter: Duration,
 }
 
-/// A frame on its way.
+/// A frame in flight.
 #[derive(Debug, Clone)]
 struct Flying {
     to: usize,
     bytes: Vec<u8>,
 }
 
-/// A frame as the wire saw it, for looking at afterwards.
+/// A recorded frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// When it was sent.
+    /// Time of sending.
     pub at: Instant,
-    /// End that sent it.
+    /// The sending end.
     pub from: usize,
     /// The frame as sent.
     pub bytes: Vec<u8>,
-    /// What became of it.
+    /// Faults applied to it.
     pub fate: Fate,
 }
 
-/// What the wire does to a frame.
+/// The faults applied to a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fate {
-    /// It is lost.
+    /// True if it is lost.
     pub lost: bool,
-    /// It arrives twice.
+    /// True if it arrives twice.
     pub doubled: bool,
-    /// It arrives late.
+    /// True if it arrives late.
     pub late: bool,
-    /// It is damaged.
+    /// True if it is damaged.
     pub damaged: bool,
 }
 
 impl Fate {
-    /// It arrives once, in time and whole.
+    /// Returns true if it arrives once, in time and undamaged.
     pub fn is_good(self) -> bool {
         self == Self::default()
     }
@@ -80,10 +81,12 @@ impl std::fmt::Display for Fate {
     }
 }
 
-/// Drops frames: called with the sending end, the number of the frame from that end, and its bytes.
+/// Returns true for frames to drop. Arguments: the sending end, the number of the frame from this
+/// end, its bytes.
 pub type Filter = Box<dyn FnMut(usize, u64, &[u8]) -> bool + Send>;
 
-/// Takes a frame from the sending end at a time, and says what arrives in its place: how much later than the wire's delay, and what.
+/// Returns what arrives instead of a frame, each with an additional delay. Arguments: the sending
+/// end, the time, the frame.
 pub type Tamper = Box<dyn FnMut(usize, Instant, &[u8]) -> Vec<(Duration, Vec<u8>)> + Send>;
 
 /// See the [module](self).
@@ -94,9 +97,9 @@ pub struct Wire {
     stalled: [bool; 2],
     faults: WireFaults,
     random: Xoshiro256StarStar,
-    /// For marks: a frame's other fates are the same with and without them.
+    /// Separate generator for marks: other faults are the same with and without marks.
     mark_random: Xoshiro256StarStar,
-    /// By arrival and then by order of sending: ties are settled the same way each time.
+    /// Frames in flight, by arrival and then by order of sending, which makes ties deterministic.
     flying: BTreeMap<(Instant, u64), Flying>,
     sequence: u64,
     counts: [u64; 2],
@@ -113,7 +116,7 @@ impl std::fmt::Debug for Wire {
 }
 
 impl Wire {
-    /// A wire between the ports that the devices' own are connected to.
+    /// Creates a wire between `ends`, the ports that the devices' ports are connected to.
     pub fn new(ends: [Box<dyn Port>; 2], delay: Duration) -> Self {
         Self {
             ends,
@@ -133,85 +136,86 @@ impl Wire {
         }
     }
 
-    /// From now on frames take `delay`.
+    /// Sets the delay of frames.
     pub fn set_delay(&mut self, delay: Duration) {
         self.delay = delay;
     }
 
-    /// From now on an end gets at most `burst` frames in a step, for ports that cannot hold all that arrives at one
-    /// time: no time goes by between steps.
+    /// Limits the frames delivered to an end per step to `burst`, for ports that cannot hold all
+    /// frames of one point in time: no time passes between steps.
     pub fn set_burst(&mut self, burst: usize) {
         self.burst = burst;
     }
 
-    /// From now on nothing is taken from the ends that are `stalled`: what they send fills their rings.
+    /// Stops taking frames from the `stalled` ends: their frames fill the rings.
     pub fn set_stalled(&mut self, stalled: [bool; 2]) {
         self.stalled = stalled;
     }
 
-    /// From now on frames meet `faults`, drawn from `seed`.
+    /// Sets the probabilities of faults and the seed.
     pub fn set_faults(&mut self, faults: WireFaults, seed: u64) {
         self.faults = faults;
         self.random = Xoshiro256StarStar::seed_from_u64(seed);
         self.mark_random = Xoshiro256StarStar::seed_from_u64(!seed);
     }
 
-    /// Frames for which `filter` answers true are dropped.
+    /// Drops frames for which `filter` returns true.
     pub fn set_filter(&mut self, filter: Option<Filter>) {
         self.filter = filter;
     }
 
-    /// Hands every frame to `tamper`; neither filter nor faults see it then.
+    /// Passes every frame to `tamper`, bypassing filter and faults.
     pub fn set_tamper(&mut self, tamper: Option<Tamper>) {
         self.tamper = tamper;
     }
 
-    /// Starts to keep what is sent, or stops.
+    /// Starts or stops recording frames.
     pub fn set_record(&mut self, record: bool) {
         self.record = record.then(Vec::new);
     }
 
-    /// What was kept since last asked.
+    /// Returns the frames recorded since the last call.
     pub fn take_record(&mut self) -> Vec<Seen> {
         self.record.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Drops everything on its way.
+    /// Drops all frames in flight.
     pub fn clear(&mut self) {
         self.flying.clear();
     }
 
-    /// Puts a frame on the wire towards end `to`, as if the other had sent it.
+    /// Sends a frame towards end `to`, as if the other end had sent it.
     pub fn inject(&mut self, to: usize, bytes: &[u8], now: Instant) {
         self.launch(to, bytes.to_vec(), now + self.delay);
     }
 
-    /// Frames sent so far.
+    /// Returns the number of frames sent.
     pub fn frames(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Frames sent so far that were lost, doubled, delayed or damaged.
+    /// Returns the number of frames that were lost, duplicated, delayed or damaged.
     pub fn hurt(&self) -> u64 {
         self.hurt
     }
 
-    /// Frames on their way.
+    /// Returns the number of frames in flight.
     pub fn in_flight(&self) -> usize {
         self.flying.len()
     }
 
-    /// What its ports have counted.
+    /// Returns the statistics of its ports.
     pub fn stats(&self) -> [PortStats; 2] {
         self.ends.each_ref().map(|end| end.stats())
     }
 
-    /// When the next frame arrives.
+    /// Returns the time of the next arrival.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.flying.keys().next().map(|(at, _)| *at)
     }
 
-    /// Takes what the ends sent and delivers what has arrived; returns how many frames moved.
+    /// Takes frames from the ends and delivers those that have arrived. Returns the number of
+    /// frames moved.
     pub fn step(&mut self, now: Instant) -> usize {
         let mut moved = 0;
         for from in 0..2 {
@@ -241,7 +245,8 @@ impl Wire {
             return;
         }
         let filtered = self.filter.as_mut().is_some_and(|drops| drops(from, number, &bytes));
-        // The draws are the same for every frame, so that one probability does not stir the others.
+        // The number of draws per frame is constant, so that changing one probability does not
+        // affect others.
         let mut fate = self.draw_fate();
         let late = self.jitter();
         let late_copy = self.jitter();

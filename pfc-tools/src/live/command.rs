@@ -1,4 +1,4 @@
-//! `feroce-fabric live`: options, main loop and output.
+//! `feroce fabric live`: options, main loop and output.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub struct LiveOptions {
     pub scenario: String,
     /// Connect an interface to a host's link: h1=veth0. Hosts without an interface neither send nor
     /// receive
-    #[arg(long = "port", value_name = "HOST=INTERFACE", required = true, value_parser = port)]
+    #[arg(long = "port", value_name = "HOST=IFACE", required = true, value_parser = port)]
     pub ports: Vec<(String, String)>,
     /// Seed of marks and faults, instead of the scenario's
     #[arg(long, value_name = "N")]
@@ -61,7 +61,7 @@ fn port(text: &str) -> Result<(String, String), String> {
         Some((host, interface)) if !host.is_empty() && !interface.is_empty() => {
             Ok((host.to_owned(), interface.to_owned()))
         }
-        _ => Err("expected HOST=INTERFACE, such as h1=veth0".to_owned()),
+        _ => Err("expected HOST=IFACE, such as h1=veth0".to_owned()),
     }
 }
 
@@ -95,7 +95,7 @@ pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure>
     let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM])?;
     let mut recorder = Recorder::new(options)?;
     let mut live = Live::open(&case.network_config(seed), &options.ports, config)?;
-    eprintln!("feroce-fabric: {} interfaces are connected", options.ports.len());
+    eprintln!("feroce: {} interfaces are connected", options.ports.len());
     let (clock, end) = (Clock::start(), options.duration.unwrap_or(Time::FAR));
     let mut look = LOOK;
     let ended = loop {
@@ -107,7 +107,7 @@ pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure>
             continue;
         }
         look = now + LOOK;
-        live.warnings().iter().for_each(|text| eprintln!("feroce-fabric: {text}"));
+        live.warnings().iter().for_each(|text| eprintln!("feroce: {text}"));
         recorder.look(now, &mut live);
         if now >= end || signals.read_signal().is_ok_and(|signal| signal.is_some()) {
             break Ok(());
@@ -139,7 +139,7 @@ impl Recorder {
         let Some(samples) = self.samples.as_mut().filter(|_| now >= self.next) else { return };
         self.next = self.next.max(now - self.every) + self.every;
         if let Err(error) = samples.add(now, &live.report()) {
-            eprintln!("feroce-fabric: samples stop: {error}");
+            eprintln!("feroce: samples stop: {error}");
             (self.samples, self.failed) = (None, Some(error));
         }
     }

@@ -59,7 +59,7 @@ enum Command {
 #[derive(Debug, Args)]
 struct Destination {
     /// Interface to send on
-    #[arg(required_unless_present = "pcap")]
+    #[arg(value_name = "IFACE", required_unless_present = "pcap")]
     interface: Option<String>,
     /// Write the frames into a capture file instead, with the times at which they would be sent
     #[arg(long, value_name = "FILE", conflicts_with = "interface")]
@@ -327,7 +327,7 @@ fn storm(options: &StormOptions) -> Result<Schedule, Failure> {
     let (src, rate) = (to.source()?, to.rate());
     let gap = storm_gap(options.per_second, *quanta, rate);
     if let Some(note) = rate.and_then(|rate| gap_note(gap, *quanta, rate)) {
-        eprintln!("feroce-pfc: {note}");
+        eprintln!("feroce: {note}");
     }
     let control = control(&options.priorities, *quanta, options.pause);
     Ok(Schedule::storm(src, control, *duration, gap))

@@ -26,6 +26,7 @@ use crate::live::command::watch_signals;
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Interface to listen on
+    #[arg(value_name = "IFACE")]
     interface: String,
     /// Link rate, such as 100G, instead of the rate reported by the driver
     #[arg(long, value_name = "RATE", value_parser = units::rate)]

@@ -1,6 +1,6 @@
-//! Bytes to `check`: the entry of the fuzz target `check` of `engine/fuzz`.
+//! The entry of the fuzz target `check` of `engine/fuzz`: checks arbitrary captures.
 //!
-//! An input is [`Head`], and a capture of any kind behind it.
+//! An input is a [`Head`] followed by a capture of any format.
 
 mod mutate;
 mod seal;
@@ -17,38 +17,41 @@ use feroce_conform::trace::Trace;
 
 pub use mutate::mutate;
 
-/// The frames are read and their lengths, checksums and ICRCs put right: most changes end at the ICRC otherwise.
+/// Bit of [`Head::how`]: lengths, checksums and ICRCs of the frames are corrected. Otherwise most
+/// changes end at the ICRC check.
 pub const SEALED: u8 = 1;
-/// There are two captures: the input is cut in two, or, if it is shorter than that, both are the same.
+/// Bit of [`Head::how`]: there are two captures. The input is split at [`Head::cut`]; if it is
+/// shorter, both captures are the same.
 pub const TWO: u8 = 2;
 const QPN: u8 = 4;
 const FROM: u8 = 8;
 const TO: u8 = 16;
 const FLOW: u8 = 32;
 
-/// Bytes that are looked at of a capture, unpacked: 64 KiB of zstd may stand for 2 GiB, which says no more than this.
+/// The most bytes of a decompressed capture that are checked: 64 KiB of zstd may expand to 2 GiB,
+/// which would test nothing more.
 pub const MOST: u64 = 32 << 20;
 
-/// What an input begins with.
+/// The options at the start of an input.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Head {
-    /// Bits: what of the following holds.
+    /// Bits that enable the following options.
     pub how: u8,
-    /// Only this QP; of the flows, the one of this number.
+    /// Check only this QP; report only the flow of this number.
     pub qpn: u8,
-    /// Only from two to this power of nanoseconds on.
+    /// Check only from 2^`from` nanoseconds on.
     pub from: u8,
-    /// Only until then.
+    /// Check only up to 2^`to` nanoseconds.
     pub to: u8,
-    /// Where the second capture begins.
+    /// Offset of the second capture.
     pub cut: u16,
 }
 
 impl Head {
-    /// Bytes of it.
+    /// Encoded length, in bytes.
     pub const LEN: usize = 6;
 
-    /// As an input has it.
+    /// Encodes the options.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let [low, high] = self.cut.to_le_bytes();
         [self.how, self.qpn, self.from, self.to, low, high]
@@ -73,10 +76,10 @@ impl Head {
     }
 }
 
-/// Holds the capture in `data` against the rules, and writes every kind of report of it.
+/// Checks the capture in `data` against the rules, and writes the report in every format.
 ///
 /// # Panics
-/// If the check does, or its reports cannot be written or are none.
+/// If the check panics, or a report cannot be written or is malformed.
 pub fn feed(data: &[u8]) {
     let Some((head, bytes)) = Head::split(data) else { return };
     let parts = match bytes.split_at_checked(head.cut.into()) {

@@ -1,15 +1,15 @@
-//! Changes to a capture, packet by packet: what a network, an endpoint or a bad card would make of it.
+//! Changes a capture packet by packet, as a network, an endpoint or a faulty card would.
 
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::Head;
 
-/// Bytes of the head of a pcap.
+/// Length of a pcap file header, in bytes.
 const FILE: usize = 24;
-/// Bytes of the head of a record of one.
+/// Length of a pcap record header, in bytes.
 const RECORD: usize = 16;
-/// Little-endian, with microseconds and nanoseconds.
+/// Magic numbers of little-endian files, with microseconds and with nanoseconds.
 const MAGICS: [[u8; 4]; 2] = [[0xd4, 0xc3, 0xb2, 0xa1], [0x4d, 0x3c, 0xb2, 0xa1]];
 
 #[derive(Clone)]
@@ -18,8 +18,8 @@ struct Record {
     bytes: Vec<u8>,
 }
 
-/// Changes the input in the first `size` bytes of `data`, and returns its new length, which is `most` at most. `None` if it has no
-/// packets to change, or too many.
+/// Changes the input in the first `size` bytes of `data`. Returns the new length, at most `most`, or
+/// `None` if the input has no packets or the result is too long.
 pub fn mutate(data: &mut [u8], size: usize, most: usize, seed: u32) -> Option<usize> {
     let (head, capture) = data.get(..size)?.split_at_checked(Head::LEN + FILE)?;
     if !MAGICS.iter().any(|magic| head[Head::LEN..].starts_with(magic)) {
@@ -43,7 +43,7 @@ pub fn mutate(data: &mut [u8], size: usize, most: usize, seed: u32) -> Option<us
     Some(len)
 }
 
-/// The whole records of `bytes`.
+/// Returns the complete records of `bytes`.
 fn records(mut bytes: &[u8]) -> Vec<Record> {
     let mut records = Vec::new();
     while let Some((&head, rest)) = bytes.split_first_chunk::<RECORD>() {
@@ -94,7 +94,7 @@ fn change(records: &mut Vec<Record>, random: &mut Xoshiro256StarStar) {
 }
 
 impl Record {
-    /// Where the BTH begins: behind Ethernet, IP and UDP.
+    /// Returns the offset of the BTH, after Ethernet, IP and UDP.
     fn bth(&self) -> usize {
         match self.bytes.get(12..14) {
             Some([0x86, 0xdd]) => 14 + 40 + 8,
@@ -125,7 +125,7 @@ impl Record {
         self.bytes[at..at + 4].copy_from_slice(&(word & 0xff00_0000 | psn).to_be_bytes());
     }
 
-    /// In microseconds.
+    /// Moves the timestamp by `step` microseconds.
     fn delay(&mut self, step: u32) {
         let word = |at| u32::from_le_bytes(*self.head[at..].first_chunk().expect("two words"));
         let (seconds, micros) = (word(0), word(4).wrapping_add(step) % 1_000_000);
@@ -134,7 +134,7 @@ impl Record {
         self.head[4..8].copy_from_slice(&micros.to_le_bytes());
     }
 
-    /// More or less payload.
+    /// Lengthens or shortens the payload.
     fn resize(&mut self, count: usize) {
         let Some(icrc) = self.bytes.len().checked_sub(4) else { return };
         if count < 128 {
@@ -148,7 +148,7 @@ impl Record {
         self.head[12..].copy_from_slice(&len);
     }
 
-    /// Another ECN codepoint, or a traffic class.
+    /// Changes the ECN codepoint or the traffic class.
     fn mark(&mut self, byte: u8) {
         if let Some(class) = self.bytes.get_mut(15) {
             *class = if byte < 128 { *class ^ (byte & 3) } else { byte };

@@ -1,13 +1,13 @@
-//! Frames that say of themselves what they are, whatever has been changed in them.
+//! Corrects lengths, checksums and ICRCs of changed frames.
 
 use feroce_pfc_tools::capture::Capture;
 use feroce_wire::{Packet, ParseError};
 use pcap_file::DataLink;
 
-/// Frames of a capture that are looked at.
+/// The most frames of a capture that are used.
 const FRAMES: usize = 1 << 12;
 
-/// The frames of Ethernet of `capture` up to its fault, as a pcap with nanoseconds.
+/// Returns the Ethernet frames of `capture` up to its first error, as a pcap with nanoseconds.
 pub(super) fn sealed(mut capture: Capture) -> Vec<u8> {
     const MAGIC: u32 = 0xa1b2_3c4d;
     const SNAP_LEN: u32 = 1 << 18;
@@ -34,7 +34,8 @@ pub(super) fn sealed(mut capture: Capture) -> Vec<u8> {
     out
 }
 
-/// Lengths, header checksum and ICRC as the bytes give them; nothing if these are no Ethernet, IP and UDP.
+/// Corrects lengths, header checksum and ICRC. Returns `None` if the frame is not UDP over IP over
+/// Ethernet.
 fn seal(frame: &mut [u8]) -> Option<()> {
     const IP: usize = 14;
     let ip_len = u16::try_from(frame.len().checked_sub(IP)?).ok()?;

@@ -1,4 +1,4 @@
-//! What is looked at on the host and in the process: privileges, memory, CPUs, clock, kernel, settings.
+//! Checks of the host and the process: privileges, memory, CPUs, clock, kernel, settings.
 
 use caps::{CapSet, Capability, CapsHashSet};
 use feroce_engine::device::settings::Settings;
@@ -7,13 +7,13 @@ use feroce_engine::port::kind::BufferMemory;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::User;
 
-use super::{Check, Verdict};
+use super::check::{Check, Verdict};
 use crate::failure::{self, Failure};
 use crate::privileges;
 
-/// Free hugepages below which a device of ordinary size ends up in ordinary pages.
+/// With fewer free hugepages, a device of ordinary size uses ordinary pages.
 const HUGEPAGES_WANTED: u64 = 32;
-/// Free hugepages that are advised.
+/// Recommended number of free hugepages.
 const AMPLE_HUGEPAGES: u64 = 256;
 /// Clock sources that are read without a system call.
 const FAST_CLOCKS: [&str; 4] =
@@ -22,17 +22,17 @@ const FAST_CLOCKS: [&str; 4] =
 /// The checks.
 pub const CHECKS: &[Check<Host>] = &[
     Check { id: "settings", what: "configuration file and environment", run: settings },
-    Check { id: "port", what: "the kind of port", run: port },
-    Check { id: "user", what: "the user to turn into", run: user },
+    Check { id: "port", what: "kind of port", run: port },
+    Check { id: "user", what: "user to switch to", run: user },
     Check { id: "privilege", what: "privileges", run: privilege },
     Check { id: "kernel", what: "AF_XDP in the kernel", run: kernel },
     Check { id: "hugepages", what: "free hugepages of 2 MiB", run: hugepages },
     Check { id: "cpus", what: "CPUs for this process", run: cpus },
-    Check { id: "helper-cpus", what: "CPUs that helpers are pinned to", run: helper_cpus },
+    Check { id: "helper-cpus", what: "CPUs that helper threads are pinned to", run: helper_cpus },
     Check { id: "clock", what: "clock source", run: clock },
 ];
 
-/// The host as it was found.
+/// State of the host and the process.
 #[derive(Debug)]
 pub struct Host {
     settings: Result<Settings, String>,
@@ -42,22 +42,22 @@ pub struct Host {
     initial_user_namespace: bool,
     users: UserNamespace,
     hugepages: Option<u64>,
-    /// Those of 2 MiB, free or not.
+    /// Hugepages of 2 MiB, free or in use.
     all_hugepages: u64,
-    /// Free pages of 1 GiB.
+    /// Free hugepages of 1 GiB.
     gigantic_pages: u64,
-    /// Bytes that the process may lock, as far as it can raise its limit; `None` without a limit.
+    /// Bytes that the process may lock after raising its limit; `None`: no limit.
     pub memlock: Option<u64>,
     cpus: usize,
     clock: Option<String>,
     kernel_has_af_xdp: bool,
-    /// Major and minor number.
+    /// Major and minor version.
     pub kernel: (u32, u32),
 }
 
 impl Host {
-    /// Looks.
-    pub fn look(settings: Result<Settings, Failure>) -> Self {
+    /// Reads the state.
+    pub fn read(settings: Result<Settings, Failure>) -> Self {
         let read = |path: &str| std::fs::read_to_string(path).ok();
         let pages = |size: &str, which: &str| {
             let count = read(&format!("/sys/kernel/mm/hugepages/hugepages-{size}kB/{which}"))?;
@@ -95,20 +95,20 @@ impl Host {
         }
     }
 
-    /// The settings in effect; the defaults if they cannot be read.
+    /// The settings in effect; the defaults if the settings cannot be read.
     pub fn settings(&self) -> &Settings {
         self.settings.as_ref().unwrap_or(&self.fallback)
     }
 
-    /// Whether the settings allow a port of this kind.
+    /// Returns true if the settings allow a port of this kind.
     pub fn may_use(&self, kind: &str) -> bool {
         let exists = PortKind::NAMES.iter().any(|(name, _)| *name == kind);
         let chosen = self.settings().port_kind;
         exists && (chosen == PortKind::Auto || chosen.to_string() == kind)
     }
 
-    /// Whether a port of this kind, of the kernel's interfaces, could be opened: by the settings, the privileges and
-    /// the kernel.
+    /// Returns true if a port of this kind, on a kernel interface, could be opened: by the
+    /// settings, the privileges and the kernel.
     pub fn could_open(&self, kind: &str) -> bool {
         let could = match kind {
             "af_xdp" => self.may_af_xdp() && self.kernel_has_af_xdp,
@@ -117,13 +117,13 @@ impl Host {
         self.may_use(kind) && could
     }
 
-    /// What makes so many hugepages free; those in use stay.
+    /// The command that makes `wanted` hugepages free. Hugepages in use stay.
     fn free_hugepages(&self, wanted: u64) -> String {
         let more = wanted.saturating_sub(self.hugepages.unwrap_or(0));
         format!("`sysctl vm.nr_hugepages={}` (in /etc/sysctl.d to stay)", self.all_hugepages + more)
     }
 
-    /// Whether this process may open an AF_XDP port.
+    /// Returns true if this process has the privileges for an AF_XDP port.
     fn may_af_xdp(&self) -> bool {
         let has = |capability| self.capabilities.contains(&capability);
         let bpf = has(Capability::CAP_BPF) || has(Capability::CAP_SYS_ADMIN);
@@ -145,12 +145,13 @@ fn settings(host: &Host) -> Option<Verdict> {
     match &host.settings {
         Ok(_) if !unknown.is_empty() => Verdict::warning(
             format!("no setting has the variable {}", unknown.join(", ")),
-            "`feroce config --help` lists them; the variable is FEROCE_ and the name in capitals",
+            "`feroce config --help` lists them; a variable is FEROCE_ and the \
+             setting in capitals",
         ),
-        Ok(_) => Verdict::ok("can be read (`feroce config` shows what came out)"),
-        Err(told) => Verdict::error(
-            told.clone(),
-            "correct it there; `feroce config --help` lists what there is",
+        Ok(_) => Verdict::ok("valid (`feroce config` shows the result)"),
+        Err(message) => Verdict::error(
+            message.clone(),
+            "correct the value there; `feroce config --help` lists the settings",
         ),
     }
 }
@@ -159,7 +160,7 @@ fn port(host: &Host) -> Option<Verdict> {
     let kind = host.settings().port_kind;
     match kind.missing_feature() {
         Some(feature) => Verdict::error(
-            format!("{kind}, and this program was built without it"),
+            format!("{kind}, but this program was built without it"),
             format!(
                 "`cargo build --release -p feroce --features {feature}`, or another `port_kind`"
             ),
@@ -169,7 +170,7 @@ fn port(host: &Host) -> Option<Verdict> {
 }
 
 fn user(host: &Host) -> Option<Verdict> {
-    let remedy = "setting `user`: empty to stay";
+    let remedy = "setting `user`: empty to keep the user";
     let user = match privileges::find_of(host.settings()).transpose()? {
         Ok(user) => user,
         Err(failure) => return Verdict::error(failure.to_string(), remedy),
@@ -182,23 +183,23 @@ fn user(host: &Host) -> Option<Verdict> {
     match (may, host.users.has(&user)) {
         (true, true) => Verdict::ok(user.name),
         (false, _) => Verdict::error(
-            format!("turning into {} takes CAP_SETUID and CAP_SETGID", user.name),
+            format!("switching to {} requires CAP_SETUID and CAP_SETGID", user.name),
             format!("run as root or as {}; or {remedy}", user.name),
         ),
         (true, false) => Verdict::error(
-            format!("this user namespace does not let a process turn into {}", user.name),
-            format!("run outside of it, or {remedy}"),
+            format!("this user namespace does not let a process switch to {}", user.name),
+            format!("run outside of the namespace, or {remedy}"),
         ),
     }
 }
 
-/// Whom processes of this user namespace can be.
+/// The users and groups that processes of this user namespace can have.
 #[derive(Debug)]
 struct UserNamespace {
-    /// `uid_map` and `gid_map`: lines of first number, first number outside, count.
+    /// Contents of `uid_map` and `gid_map`: lines of first id inside, first id outside, count.
     users: String,
     groups: String,
-    /// Nobody can change groups, as where somebody without privileges made it.
+    /// Groups cannot be changed, as in a namespace made without privileges.
     keeps_groups: bool,
 }
 
@@ -208,7 +209,8 @@ impl UserNamespace {
             map.lines().any(|line| {
                 let mut numbers = line.split_whitespace().map(|word| word.parse::<u64>());
                 let (first, count) = (numbers.next(), numbers.nth(1));
-                matches!((first, count), (Some(Ok(first)), Some(Ok(count))) if (first..first + count).contains(&id.into()))
+                matches!((first, count), (Some(Ok(first)), Some(Ok(count)))
+                    if (first..first + count).contains(&id.into()))
             })
         };
         !self.keeps_groups
@@ -223,7 +225,7 @@ fn privilege(host: &Host) -> Option<Verdict> {
     let has = |capability| host.capabilities.contains(&capability);
     let kind = host.settings().port_kind;
     if !kind.is_on_kernel() {
-        return Verdict::ok(format!("what {kind} needs depends on its device"));
+        return Verdict::ok(format!("required privileges depend on the {kind} device"));
     }
     if host.may_use("af_xdp") && host.may_af_xdp() {
         return Verdict::ok("enough for AF_XDP");
@@ -231,21 +233,22 @@ fn privilege(host: &Host) -> Option<Verdict> {
     let place = if host.initial_user_namespace { "" } else { " in the initial user namespace" };
     if !host.may_use("packet") {
         return Verdict::error(
-            format!("AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF{place}"),
+            format!("AF_XDP requires CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF{place}"),
             REMEDY,
         );
     }
     match (has(Capability::CAP_NET_RAW), has(Capability::CAP_NET_ADMIN)) {
         (false, _) => {
-            Verdict::error("not even the packet port opens: it needs CAP_NET_RAW", REMEDY)
+            Verdict::error("not even the packet port can open: it requires CAP_NET_RAW", REMEDY)
         }
         (true, false) => Verdict::warning(
-            "only the packet port opens, and neighbours cannot be resolved: that takes CAP_NET_ADMIN",
+            "only the packet port can open, and neighbours cannot be resolved: that requires \
+             CAP_NET_ADMIN",
             REMEDY,
         ),
-        (true, true) => {
-            Verdict::info(format!("enough for the packet port; AF_XDP needs CAP_BPF, too{place}"))
-        }
+        (true, true) => Verdict::info(format!(
+            "enough for the packet port; AF_XDP also requires CAP_BPF{place}"
+        )),
     }
 }
 
@@ -271,14 +274,12 @@ fn hugepages(host: &Host) -> Option<Verdict> {
     }
     let remedy = host.free_hugepages(AMPLE_HUGEPAGES);
     match host.hugepages {
-        None => {
-            Verdict::info("this kernel has none of that size: ordinary pages will do, more slowly")
-        }
-        Some(0) => {
-            Verdict::warning("none: memory will be in ordinary pages, which cost time", remedy)
-        }
+        None => Verdict::info(
+            "this kernel has no hugepages of this size: ordinary pages are used, which is slower",
+        ),
+        Some(0) => Verdict::warning("none: memory uses ordinary pages, which is slower", remedy),
         Some(free) if free < HUGEPAGES_WANTED => Verdict::warning(
-            format!("{free}: some memory will be in ordinary pages, which cost time"),
+            format!("{free}: some memory uses ordinary pages, which is slower"),
             remedy,
         ),
         Some(free) => Verdict::ok(free.to_string()),
@@ -323,11 +324,11 @@ fn cpus(host: &Host) -> Option<Verdict> {
     let spins = matches!(host.settings().helper, Driver::SpinningHelper(_));
     match host.cpus {
         cpus if spins && cpus <= cores => Verdict::warning(
-            format!("{cpus}, for {cores} helpers that spin and the program beside them"),
+            format!("{cpus}, for {cores} helpers that spin and the program itself"),
             "setting `helper = \"adaptive\"`, fewer `cores`, or more CPUs (`taskset -p PID`)",
         ),
         1 => Verdict::info(
-            "one: the program and the helper share it, and latencies are those of the scheduler",
+            "one: the program and the helper thread share it; scheduling adds latency",
         ),
         cpus => Verdict::ok(cpus.to_string()),
     }
@@ -350,7 +351,7 @@ fn helper_cpus(host: &Host) -> Option<Verdict> {
     };
     match cpus.iter().find(absent) {
         Some(cpu) => Verdict::warning(
-            format!("there is no CPU {cpu}: its helper will run anywhere"),
+            format!("there is no CPU {cpu}: its helper runs on any CPU"),
             "setting `helper`: CPUs that exist (`lscpu -e`)",
         ),
         None => Verdict::ok("exist"),
@@ -362,9 +363,9 @@ fn clock(host: &Host) -> Option<Verdict> {
     match FAST_CLOCKS.contains(&clock) {
         true => Verdict::ok(clock),
         false => Verdict::warning(
-            format!("{clock}: every turn of a core reads the clock by a system call"),
-            "`cat /sys/devices/system/clocksource/clocksource0/available_clocksource`, and boot with \
-             clocksource=tsc tsc=reliable if the hardware's is sound",
+            format!("{clock}: reading the clock is a system call, once per turn of a core"),
+            "`cat /sys/devices/system/clocksource/clocksource0/available_clocksource`; boot with \
+             clocksource=tsc tsc=reliable if the hardware's TSC is reliable",
         ),
     }
 }
@@ -374,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_have_numbers() {
+    fn kernel_releases_are_parsed() {
         assert_eq!(kernel_version("6.18.44-fc"), (6, 18));
         assert_eq!(kernel_version("6.1\n"), (6, 1));
         assert_eq!(kernel_version(""), (0, 0));

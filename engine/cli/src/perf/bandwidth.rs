@@ -1,27 +1,28 @@
-//! Bandwidth: as many messages as the depth allows, all the time.
+//! Bandwidth: keeps as many messages outstanding as the depth allows.
 
 use std::time::Instant;
 
-use super::exchange::{Control, Done};
-use super::options::Goal;
+use super::error::PerfError;
+use super::exchange::Control;
+use super::plan::Goal;
+use super::results::{Done, nanos_since};
 use super::session::Session;
 use super::watch::Watch;
-use crate::failure::Failure;
 
-/// Runs a round on this side. Returns what this side did, and what the other one did.
+/// Runs a round on this side. Returns what this side and the peer sent.
 pub fn run(
     session: &mut Session,
     control: &mut Control,
     is_client: bool,
     goal: Goal,
-) -> Result<(Done, Done), Failure> {
+) -> Result<(Done, Done), PerfError> {
     let mut watch = Watch::new(control, is_client, goal);
     let own = match session.is_active() {
         true => send_all(session, &mut watch, goal)?,
         false => session.done(0),
     };
-    watch.tell_done(&own)?;
-    // A side without receives has nothing to poll for: its device works without it.
+    watch.send_done(&own)?;
+    // A side that posts no receives need not poll: its device works without it.
     while session.receives() {
         session.poll()?;
         watch.turn(own.messages.iter().sum())?;
@@ -33,7 +34,7 @@ pub fn run(
     Ok((own, peer))
 }
 
-fn send_all(session: &mut Session, watch: &mut Watch<'_>, goal: Goal) -> Result<Done, Failure> {
+fn send_all(session: &mut Session, watch: &mut Watch<'_>, goal: Goal) -> Result<Done, PerfError> {
     let most = match goal {
         Goal::Messages(messages) => messages,
         Goal::Time(_) => u64::MAX,
@@ -57,9 +58,4 @@ fn send_all(session: &mut Session, watch: &mut Watch<'_>, goal: Goal) -> Result<
             return Ok(session.done(nanos_since(started)));
         }
     }
-}
-
-/// Time since `started`, in nanoseconds.
-pub fn nanos_since(started: Instant) -> u64 {
-    u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

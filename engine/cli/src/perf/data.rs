@@ -1,101 +1,60 @@
-//! The messages of a test: where they lie in the buffers, what is in them, and whether it arrived.
+//! The data of a test: layout of the buffers, content of the messages, and comparison.
 
 use feroce_engine::device::Buffer;
 use feroce_engine::memory::buffer::SharedBytes;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::options::Plan;
+use super::error::CheckError;
+use super::plan::Plan;
 
-/// The slots of a QP take about this many bytes: they should stay in the cache, as programs' buffers do.
-const SPREAD: u64 = 256 << 10;
-/// Most slots of a QP.
+/// The slots of a QP take about this many bytes, so that they stay in the cache, as buffers of
+/// applications do.
+const QP_BYTES: u64 = 256 << 10;
+/// Maximum number of slots of a QP.
 const SLOTS: u64 = 64;
-/// Slots begin on cache lines.
-const LINE: u64 = 64;
+/// Alignment of slots: a cache line.
+const CACHE_LINE: u64 = 64;
 
-/// Data that are not what was sent.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CheckError {
-    /// A byte differs.
-    #[error(
-        "QP {qp}, message {message}: byte {offset} of {size} is {got:#04x}, not {expected:#04x}"
-    )]
-    Byte {
-        /// Index of the QP.
-        qp: usize,
-        /// Number of the message in its round.
-        message: u64,
-        /// Offset in the message.
-        offset: usize,
-        /// Length of the message.
-        size: u32,
-        /// What is there.
-        got: u8,
-        /// What was sent.
-        expected: u8,
-    },
-    /// An atomic returned another value than the one before it left.
-    #[error("QP {qp}, atomic {message} returned {got}, not {message}")]
-    Returned {
-        /// Index of the QP.
-        qp: usize,
-        /// Number of the atomic, which is also the value expected.
-        message: u64,
-        /// What it returned.
-        got: u64,
-    },
-    /// The atomics did not leave the value they should.
-    #[error("QP {qp}: {expected} atomics left the value {got}")]
-    Left {
-        /// Index of the QP.
-        qp: usize,
-        /// What is there.
-        got: u64,
-        /// How many there were.
-        expected: u64,
-    },
-}
-
-/// Where the messages of each QP lie: the same at both ends, and in source and target.
+/// Layout of the messages of each QP: the same at both ends, and in source and target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Slots of a QP; message `k` takes slot `k % slots`.
+    /// Slots of a QP; message `k` uses slot `k % slots`.
     pub slots: u64,
-    /// Bytes from slot to slot.
+    /// Distance between slots in bytes.
     pub stride: u64,
     qps: u64,
 }
 
 impl Layout {
-    /// The layout for all sizes of a plan.
+    /// The layout for all message sizes of a plan.
     pub fn new(plan: &Plan) -> Self {
         let qps = u64::from(plan.qps);
         if plan.op.is_atomic() {
-            // A result stays until it was checked.
+            // Each result has a slot of its own until it has been checked.
             return Self {
-                slots: u64::from(plan.tx_depth).next_multiple_of(LINE / 8),
+                slots: u64::from(plan.tx_depth).next_multiple_of(CACHE_LINE / 8),
                 stride: 8,
                 qps,
             };
         }
         let longest = plan.sizes().into_iter().max().unwrap_or(0);
-        let stride = u64::from(longest.max(1)).next_multiple_of(LINE);
-        Self { slots: (SPREAD / stride).clamp(1, SLOTS), stride, qps }
+        let stride = u64::from(longest.max(1)).next_multiple_of(CACHE_LINE);
+        Self { slots: (QP_BYTES / stride).clamp(1, SLOTS), stride, qps }
     }
 
-    /// Bytes of one buffer.
+    /// Length of one buffer in bytes.
     pub fn bytes(&self) -> usize {
         usize::try_from(self.slots * self.stride * self.qps).expect("64-bit machines only")
     }
 
-    /// Offset of slot `slot` of QP `qp`.
+    /// Offset of a slot of a QP.
     pub fn offset(&self, qp: usize, slot: u64) -> u64 {
         (qp as u64 * self.slots + slot % self.slots) * self.stride
     }
 }
 
-/// What a slot holds: random bytes that depend on round, direction, QP and slot.
+/// Content of a slot: random bytes from the round's salt, the QP and the slot.
 pub fn pattern(salt: u64, qp: usize, slot: u64, size: u32) -> Vec<u8> {
     let seed = salt.wrapping_add((qp as u64) << 32).wrapping_add(slot);
     let mut bytes = vec![0; size as usize];
@@ -103,7 +62,7 @@ pub fn pattern(salt: u64, qp: usize, slot: u64, size: u32) -> Vec<u8> {
     bytes
 }
 
-/// Fills every slot of a source.
+/// Fills every slot of a source buffer.
 pub fn fill(source: &SharedBytes, layout: &Layout, salt: u64, size: u32) {
     for qp in 0..usize::try_from(layout.qps).expect("a few thousand") {
         for slot in 0..layout.slots {
@@ -112,7 +71,7 @@ pub fn fill(source: &SharedBytes, layout: &Layout, salt: u64, size: u32) {
     }
 }
 
-/// One message as it should lie in a target.
+/// The expected content and place of a message in the target.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected {
     pub qp: usize,
@@ -120,7 +79,7 @@ pub struct Expected {
     /// The sender's salt and slot.
     pub salt: u64,
     pub source_slot: u64,
-    /// Where it lies.
+    /// Slot of the message in the target.
     pub target_slot: u64,
     /// The last byte, where the sender counts in it.
     pub counter: Option<u8>,
@@ -158,7 +117,8 @@ pub fn at(offset: u64) -> usize {
 mod tests {
     use feroce_engine::device::settings::Settings;
 
-    use super::super::options::{Op, TestOptions};
+    use super::super::options::TestOptions;
+    use super::super::plan::Op;
     use super::*;
 
     #[test]

@@ -1,32 +1,23 @@
-//! Latency: one message at a time. WRITE and SEND go back and forth between the two programs, and half of the
-//! round trip counts; READs and atomics are answered by the peer's device, and all of it counts.
+//! Latency: one message at a time. WRITE and SEND go back and forth between the two programs, and
+//! the result is half of the round trip. READs and atomics are answered by the peer's device, and
+//! the result is the full round trip.
 
 use std::time::Instant;
 
-use hdrhistogram::Histogram;
-
-use super::bandwidth::nanos_since;
-use super::exchange::{Control, Done};
-use super::options::{Goal, Op, Plan};
+use super::error::PerfError;
+use super::exchange::Control;
+use super::plan::{Goal, Op, Plan};
+use super::results::{Done, Latencies, histogram, nanos_since};
 use super::session::Session;
 use super::watch::Watch;
-use crate::failure::Failure;
 
-/// Latencies in nanoseconds, to three digits.
-pub type Latencies = Histogram<u64>;
-
-/// An empty histogram: 1 ns to 100 s.
-pub fn histogram() -> Latencies {
-    Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("sensible bounds")
-}
-
-/// Runs a round on the client: returns what both sides did, and the round trips.
+/// Runs a round on the client. Returns what both sides sent, and the round trips.
 pub fn ping(
     session: &mut Session,
     control: &mut Control,
     plan: &Plan,
     goal: Goal,
-) -> Result<(Done, Done, Latencies), Failure> {
+) -> Result<(Done, Done, Latencies), PerfError> {
     let mut watch = Watch::new(control, true, goal);
     let mut latencies = histogram();
     let answered_by_device = plan.op.is_read_or_atomic();
@@ -48,22 +39,22 @@ pub fn ping(
         latencies.saturating_record(nanos_since(sent));
     }
     let own = session.done(nanos_since(started));
-    watch.tell_done(&own)?;
+    watch.send_done(&own)?;
     let peer = watch.wait_for_peer()?;
-    settle(session, &mut watch)?;
+    drain(session, &mut watch)?;
     Ok((own, peer, latencies))
 }
 
-/// Runs a round on the server: answers each message with one like it, until the client is done.
+/// Runs a round on the server: sends a message for each one received, until the client is done.
 pub fn pong(
     session: &mut Session,
     control: &mut Control,
     plan: &Plan,
     goal: Goal,
-) -> Result<(Done, Done), Failure> {
+) -> Result<(Done, Done), PerfError> {
     let mut watch = Watch::new(control, false, goal);
     let mut count = 0;
-    // READs and atomics need no answer of ours.
+    // The device answers READs and atomics.
     while !plan.op.is_read_or_atomic() && watch.peer_done().is_none() {
         if answered(session, plan, count + 1) {
             make_room(session, &mut watch)?;
@@ -75,13 +66,13 @@ pub fn pong(
         watch.turn(count)?;
     }
     let own = session.done(0);
-    watch.tell_done(&own)?;
+    watch.send_done(&own)?;
     let peer = watch.wait_for_peer()?;
-    settle(session, &mut watch)?;
+    drain(session, &mut watch)?;
     Ok((own, peer))
 }
 
-/// Whether message `count` of the other side is here, or the answer to ours.
+/// Returns true if the peer's message `count`, or the response to this side, has arrived.
 fn answered(session: &Session, plan: &Plan, count: u64) -> bool {
     match plan.op {
         Op::Write => session.arrived_in_memory(count),
@@ -90,7 +81,7 @@ fn answered(session: &Session, plan: &Plan, count: u64) -> bool {
     }
 }
 
-fn make_room(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), Failure> {
+fn make_room(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), PerfError> {
     while !session.has_room(0) {
         session.poll()?;
         watch.turn(session.posted(0))?;
@@ -98,9 +89,9 @@ fn make_room(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), Failure
     Ok(())
 }
 
-/// Waits for the completions that are still to come. All messages have arrived.
-fn settle(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), Failure> {
-    while !session.is_settled() {
+/// Waits for the outstanding completions. All messages have arrived.
+fn drain(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), PerfError> {
+    while !session.all_completed() {
         session.poll()?;
         watch.turn(session.posted(0))?;
     }

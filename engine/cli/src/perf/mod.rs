@@ -2,10 +2,14 @@
 
 mod bandwidth;
 mod data;
+pub mod error;
 mod exchange;
 mod latency;
+mod message;
 mod options;
+mod plan;
 mod report;
+mod results;
 mod rounds;
 mod session;
 mod tcp;
@@ -19,27 +23,26 @@ use feroce_engine::net::Gid;
 use feroce_engine::sys;
 use feroce_wire::PathMtu;
 
-pub use data::CheckError;
-pub use exchange::ExchangeError;
 pub use options::Options;
-pub use session::CompletionError;
 
 use crate::failure::{self, Failure};
 use crate::open::OpenDevice;
 use crate::{privileges, signal};
-use exchange::{Control, Message};
-use options::{Plan, Transport};
+use error::{ExchangeError, PerfError};
+use exchange::Control;
+use message::Message;
+use plan::{Plan, Transport};
 use report::Report;
 use rounds::Bench;
 use session::Session;
 
-/// Measures, as the client or as the server.
+/// Runs a test as the client or as the server.
 pub fn run(options: &Options) -> Result<(), Failure> {
     signal::watch();
     let settings = options.settings()?;
     let plan = options.test.plan(&settings)?;
     options.check(&settings, plan.transport)?;
-    // Below 1024 that takes a privilege which the open device has given up.
+    // Listens first: a port below 1024 requires a privilege that opening the device drops.
     let listener = options.server.is_none().then(|| listen(options.port)).transpose()?;
     let device = match plan.transport {
         Transport::Roce => Some(options.open.open(&settings)?),
@@ -49,10 +52,12 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         }
     };
     let run = match (&options.server, &listener) {
-        (Some(server), _) => Control::call(server, options.port).and_then(|mut control| {
-            let run = be_client(options, &plan, device.as_ref(), &mut control);
-            tell(&mut control, run)
-        }),
+        (Some(server), _) => {
+            Control::call(server, options.port).map_err(Failure::from).and_then(|mut control| {
+                let run = run_client(options, &plan, device.as_ref(), &mut control);
+                report_failure(&mut control, run)
+            })
+        }
         (None, listener) => serve(options, listener.as_ref().expect("bound"), device.as_ref()),
     };
     match device.map_or(Ok(()), OpenDevice::close) {
@@ -61,10 +66,10 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// The socket that clients call.
+/// The listening socket for clients.
 fn listen(port: u16) -> Result<TcpListener, Failure> {
     let failed = |source| ExchangeError::Listen { port, source };
-    // Where there is no IPv6, its wildcard address cannot be bound.
+    // Without IPv6, its wildcard address cannot be bound.
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
         .map_err(failed)?;
@@ -72,16 +77,16 @@ fn listen(port: u16) -> Result<TcpListener, Failure> {
     Ok(listener)
 }
 
-/// The other side learns why it ended here.
-fn tell(control: &mut Control, run: Result<(), Failure>) -> Result<(), Failure> {
+/// Reports the reason of a failure to the peer.
+fn report_failure(control: &mut Control, run: Result<(), Failure>) -> Result<(), Failure> {
     match &run {
-        Ok(()) | Err(Failure::Exchange(_)) => {}
+        Ok(()) | Err(Failure::Perf(PerfError::Exchange(_))) => {}
         Err(failure) => control.give_up(&failure::chain(failure)),
     }
     run
 }
 
-/// Serves one client, or one after the other until Ctrl-C.
+/// Serves one client, or with `--persist` one after another until Ctrl-C.
 fn serve(
     options: &Options,
     listener: &TcpListener,
@@ -91,14 +96,16 @@ fn serve(
     loop {
         eprintln!("feroce: waiting for a client on TCP port {}", options.port);
         let Some((stream, peer)) = wait_for_client(listener).map_err(failed)? else {
-            return Ok(()); // Ctrl-C while nothing was under way.
+            return Ok(()); // Ctrl-C while no test was running.
         };
-        let served = Control::greet(stream, peer).and_then(|mut control| {
-            let run = be_server(options, device, &mut control);
-            tell(&mut control, run)
+        let served = Control::greet(stream, peer).map_err(Failure::from).and_then(|mut control| {
+            let run = run_server(options, device, &mut control);
+            report_failure(&mut control, run)
         });
         match served {
-            Err(Failure::Interrupted) => return Err(Failure::Interrupted),
+            Err(Failure::Perf(PerfError::Interrupted)) => {
+                return Err(PerfError::Interrupted.into());
+            }
             Err(failure) if options.persist => eprintln!("feroce: {}", failure::chain(&failure)),
             served if !options.persist => return served,
             _ => {}
@@ -106,7 +113,7 @@ fn serve(
     }
 }
 
-/// `None` on Ctrl-C.
+/// Waits for a client. `None`: Ctrl-C.
 fn wait_for_client(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, SocketAddr)>> {
     let mut scratch = Vec::new();
     while !signal::interrupted() {
@@ -125,7 +132,7 @@ fn wait_for_client(listener: &TcpListener) -> std::io::Result<Option<(TcpStream,
     Ok(None)
 }
 
-fn be_client(
+fn run_client(
     options: &Options,
     plan: &Plan,
     device: Option<&OpenDevice>,
@@ -140,13 +147,13 @@ fn be_client(
     let mut report = Report::new(options.json, options.report_gbits, plan);
     let mut bench = prepare(options, plan, device, control, active_mtu.min(theirs), &mut report)?;
     let run = rounds::lead(&mut bench, plan, control, &mut report);
-    if matches!(run, Ok(()) | Err(Failure::Interrupted)) {
+    if matches!(run, Ok(()) | Err(Failure::Perf(PerfError::Interrupted))) {
         report.end(device)?;
     }
     run
 }
 
-fn be_server(
+fn run_server(
     options: &Options,
     device: Option<&OpenDevice>,
     control: &mut Control,
@@ -155,8 +162,8 @@ fn be_server(
         Message::Plan { plan, active_mtu } => (plan, active_mtu),
         other => return Err(control.unexpected(&other).into()),
     };
-    if let Some(told) = plan.contradiction() {
-        return Err(control.nonsense(told).into());
+    if let Some(detail) = plan.contradiction() {
+        return Err(control.invalid(detail).into());
     }
     if let Some(conflict) = options.test.conflict_with(&plan) {
         return Err(Failure::Plan(format!("the two sides do not agree: {conflict}")));
@@ -166,8 +173,9 @@ fn be_server(
         Transport::Tcp => None,
     };
     if plan.transport == Transport::Roce && device.is_none() {
-        let told = "the two sides do not agree: the server has no interface, the client wants RoCE";
-        return Err(Failure::Plan(told.to_owned()));
+        let detail =
+            "the two sides do not agree: the server has no interface, but the client tests RoCE";
+        return Err(Failure::Plan(detail.to_owned()));
     }
     let active_mtu = active_mtu(needed)?;
     control.send(&Message::Agreed { active_mtu })?;
@@ -190,7 +198,7 @@ fn active_mtu(device: Option<&OpenDevice>) -> Result<u32, Failure> {
     })
 }
 
-/// Makes what is measured, and connects it.
+/// Creates the test's QPs and buffers and connects them.
 fn prepare(
     options: &Options,
     plan: &Plan,
@@ -205,7 +213,7 @@ fn prepare(
     };
     let is_client = options.server.is_some();
     let active = PathMtu::from_bytes(active_mtu);
-    let active = active.ok_or_else(|| control.nonsense("a path MTU that does not exist"))?;
+    let active = active.ok_or_else(|| control.invalid("an invalid path MTU"))?;
     let path_mtu = plan.path_mtu(active)?;
     let sgid_index = match options.gid_index {
         Some(index) => index,
@@ -219,7 +227,7 @@ fn prepare(
         other => return Err(control.unexpected(&other).into()),
     };
     if session.connect(&peer)?.is_none() {
-        return Err(control.nonsense("QPs that do not fit ours").into());
+        return Err(control.invalid("QPs that do not match this side").into());
     }
     control.send(&Message::Connected)?;
     match control.receive()? {
@@ -230,9 +238,8 @@ fn prepare(
     Ok(Bench::Roce(Box::new(session)))
 }
 
-/// The GID of the address that the exchange goes over: the peer reaches it, and we the peer. The kernel, which
-/// carries the exchange, has no address of a port without a kernel interface: for such a port it is
-/// the first that routers know.
+/// The index of the GID whose address the control connection uses: the peer can reach that address.
+/// A port without a kernel interface has no kernel address; there it is the first routable GID.
 fn gid_of_connection(device: &OpenDevice, control: &Control) -> Result<u32, Failure> {
     if !device.settings.port_kind.is_on_kernel() {
         return Ok(device.device.default_gid_index());
@@ -243,8 +250,9 @@ fn gid_of_connection(device: &OpenDevice, control: &Control) -> Result<u32, Fail
     found.map(|(index, _)| index).ok_or_else(|| {
         let interface = &device.interface;
         Failure::Plan(format!(
-            "{address}, our address towards {}, is none of {interface}: use the peer's address behind \
-             {interface}, or choose a GID with -x (`feroce devinfo -i {interface}` lists them)",
+            "{address}, the local address towards {}, is not on {interface}: use an address of the \
+             peer that is reached through {interface}, or choose a GID with -x (`feroce devinfo \
+             -i {interface}` lists them)",
             control.peer().ip()
         ))
     })

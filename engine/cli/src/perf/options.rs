@@ -1,44 +1,33 @@
-//! The command line of `feroce perf`, and the plan that comes out of it.
+//! The command line of `feroce perf`, and the plan made from it.
 
-use std::time::Duration;
-
-use clap::{Args, ValueEnum, ValueHint};
-use feroce_engine::device::Split;
+use clap::{Args, ValueHint};
 use feroce_engine::device::settings::{Origin, Settings};
 use feroce_wire::PathMtu;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::config;
+use super::plan::{AskedMtu, DURATIONS, MAX_SIZE, Op, Plan, Transport, When};
 use crate::failure::Failure;
 use crate::open::OpenOptions;
-
-/// Largest message: each side holds it twice.
-const MAX_SIZE: u32 = 1 << 30;
-/// Sizes of `--all`: 2^1 to 2^23, as perftest has them.
-const SWEEP: std::ops::RangeInclusive<u32> = 1..=23;
-/// Sensible durations in seconds.
-const DURATIONS: std::ops::RangeInclusive<f64> = 0.001..=1e6;
-/// Without `-n` or `-D`, no more bytes than this go into one size.
-const VOLUME: u64 = 1 << 30;
+use crate::setting_flag;
 
 /// Options of `feroce perf`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The server runs `feroce perf -i IFACE`, the client `feroce perf -i IFACE SERVER` with the options of the test: \
-the server takes them over, and refuses a client that contradicts those it was given itself. \
-Latencies are half round trips for write and send, and full ones for read and atomics, as in perftest.\n\n\
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.")]
+The server runs `feroce perf -i IFACE`, the client `feroce perf -i IFACE SERVER` with the options \
+of the test. The server uses the client's options, and refuses a client whose options contradict \
+its own. Latencies are half round trips for write and send, and full round trips for read and \
+atomics, as in perftest.")]
 pub struct Options {
-    /// Server to run against; without it, be the server
+    /// Host name or address of the server; without it, be the server
     #[arg(value_hint = ValueHint::Hostname)]
     pub server: Option<String>,
-    /// Own GID index [default: the GID of the address that the TCP connection uses]
+    /// Local GID index [default: the GID of the address that the control connection uses]
     #[arg(short = 'x', long, value_name = "N")]
     pub gid_index: Option<u32>,
-    /// TCP port of the exchange
+    /// TCP port of the control connection
     #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
     pub port: u16,
-    /// Server: go on after the first client
+    /// Server: keep serving after the first client
     #[arg(long, conflicts_with = "server")]
     pub persist: bool,
     /// Options of the device
@@ -73,7 +62,7 @@ impl Options {
         Ok(settings)
     }
 
-    /// What does not go with the transport or with other options, before anything is done.
+    /// Checks that the options fit the transport and each other.
     ///
     /// # Errors
     /// [`Failure::Usage`].
@@ -84,18 +73,18 @@ impl Options {
         let gid_index = self.gid_index.is_some().then_some("-x");
         match self.open.given().or(gid_index) {
             Some(flag) => Err(Failure::Usage(format!(
-                "{flag} is for RoCE: TCP is the kernel's, and takes the interface that its route takes"
+                "{flag} is for RoCE: the kernel's TCP uses the interface of its route"
             ))),
             None => Ok(()),
         }
     }
 }
 
-/// Options of the test itself. Both sides must agree; the client decides.
+/// Options of the test. Both sides must agree; the client decides.
 #[derive(Debug, Default, Clone, Args, Serialize)]
 #[command(next_help_heading = "Test (the client's)")]
 pub struct TestOptions {
-    /// What to measure: RoCE, or the kernel's TCP for comparison
+    /// Transport to measure: RoCE, or the kernel's TCP for comparison
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<Transport>,
@@ -115,12 +104,23 @@ pub struct TestOptions {
     #[arg(short, long, conflicts_with = "size")]
     #[serde(skip_serializing_if = "is_false")]
     pub all: bool,
-    /// Messages per QP [default: 5000, or what makes 1 GiB if that is less; for latency 1000]
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Messages per QP [default: 5000, or as many as make 1 GiB if fewer; for latency 1000]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iters: Option<u64>,
-    /// Seconds per size, instead of a number of messages
-    #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iters", value_parser = parse_seconds)]
+    /// Duration of each size in seconds, instead of a number of messages
+    #[arg(
+        short = 'D',
+        long,
+        value_name = "SECONDS",
+        conflicts_with = "iters",
+        value_parser = parse_seconds
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<f64>,
     /// Queue pairs [default: 1]
@@ -128,10 +128,10 @@ pub struct TestOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qps: Option<u16>,
     /// Path MTU, or `auto`: the largest that both ports carry [default: setting `path_mtu`, auto]
-    #[arg(short, long, value_name = "BYTES", value_parser = config::value_of("path_mtu", mtu_of))]
+    #[arg(short, long, value_name = "BYTES", value_parser = setting_flag::value_of("path_mtu", mtu_of))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<AskedMtu>,
-    /// Requests outstanding per QP [default: 128]
+    /// Outstanding requests per QP [default: 128]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32768))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tx_depth: Option<u32>,
@@ -140,160 +140,62 @@ pub struct TestOptions {
     #[serde(skip_serializing_if = "is_false")]
     pub bidirectional: bool,
     /// Post messages up to this size inline [default: 0]
-    #[arg(short = 'I', long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..=1024))]
+    #[arg(
+        short = 'I',
+        long,
+        value_name = "BYTES",
+        value_parser = clap::value_parser!(u32).range(..=1024)
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inline: Option<u32>,
     /// Traffic class: DSCP and ECN bits [default: setting `traffic_class`, 0]
-    #[arg(long, value_name = "N", value_parser = config::value_of("traffic_class", |all| all.traffic_class))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = setting_flag::value_of("traffic_class", |all| all.traffic_class)
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tclass: Option<u8>,
-    /// Local ACK timeout, 4.096 us * 2^N; 0 waits for ever [default: setting `ack_timeout`, 14]
-    #[arg(short = 'u', long, value_name = "N", value_parser = config::value_of("ack_timeout", |all| all.ack_timeout))]
+    /// Local ACK timeout: 4.096 us * 2^N; 0: never [default: setting `ack_timeout`, 14]
+    #[arg(
+        short = 'u',
+        long,
+        value_name = "N",
+        value_parser = setting_flag::value_of("ack_timeout", |all| all.ack_timeout)
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<u8>,
-    /// Retries after time-outs and sequence errors [default: setting `retry_count`, 7]
-    #[arg(long, value_name = "N", value_parser = config::value_of("retry_count", |all| all.retry_count))]
+    /// Retries after timeouts and sequence errors [default: setting `retry_count`, 7]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = setting_flag::value_of("retry_count", |all| all.retry_count)
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<u8>,
-    /// When long WRITEs and READs go as several messages, which fill super-frames [default: auto]
+    /// When to split long WRITEs and READs into several messages, which fill super-frames [default:
+    /// auto]
     #[arg(long, value_name = "WHEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<When>,
-    /// Compare the data byte by byte after each size, and what each atomic returned
+    /// Compare the data byte by byte after each size, and the return value of each atomic
     #[arg(long)]
     #[serde(skip_serializing_if = "is_false")]
     pub check: bool,
 }
 
-/// A path MTU in bytes; `None` is the largest that both ports carry. Its own name, as clap takes an option of an option for
-/// something else.
-type AskedMtu = Option<u32>;
-
-/// What carries the messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Transport {
-    /// RoCEv2 by Feroce
-    Roce,
-    /// The kernel's TCP
-    Tcp,
-}
-
-/// When messages are split.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum When {
-    /// Where both ends carry super-frames
-    Auto,
-    /// To every peer
-    Always,
-    /// To none
-    Never,
-}
-
-impl From<When> for Split {
-    fn from(when: When) -> Self {
-        match when {
-            When::Auto => Self::Auto,
-            When::Always => Self::Always,
-            When::Never => Self::Never,
-        }
-    }
-}
-
-/// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Op {
-    /// RDMA WRITE
-    Write,
-    /// RDMA WRITE WITH IMMEDIATE
-    WriteImm,
-    /// RDMA READ
-    Read,
-    /// SEND
-    Send,
-    /// SEND with immediate data
-    SendImm,
-    /// Fetch and add
-    AtomicFadd,
-    /// Compare and swap
-    AtomicCas,
-}
-
-impl Op {
-    /// Its name in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Write => "RDMA WRITE",
-            Self::WriteImm => "RDMA WRITE WITH IMMEDIATE",
-            Self::Read => "RDMA READ",
-            Self::Send => "SEND",
-            Self::SendImm => "SEND WITH IMMEDIATE",
-            Self::AtomicFadd => "FETCH AND ADD",
-            Self::AtomicCas => "COMPARE AND SWAP",
-        }
-    }
-
-    /// True for fetch-and-add and compare-and-swap.
-    pub const fn is_atomic(self) -> bool {
-        matches!(self, Self::AtomicFadd | Self::AtomicCas)
-    }
-
-    /// True if the answer carries the data, so that the peer's program has no part in it.
-    pub const fn is_read_or_atomic(self) -> bool {
-        matches!(self, Self::Read) || self.is_atomic()
-    }
-
-    /// True if each message meets a receive of the peer.
-    pub const fn consumes_receive(self) -> bool {
-        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
-    }
-}
-
-/// A complete test, as the client decided it. The fields are those of [`TestOptions`] by name.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
-    pub transport: Transport,
-    pub op: Op,
-    pub latency: bool,
-    pub size: u32,
-    pub all: bool,
-    pub iters: Option<u64>,
-    pub duration: Option<f64>,
-    pub qps: u16,
-    pub mtu: AskedMtu,
-    pub tx_depth: u32,
-    pub bidirectional: bool,
-    pub inline: u32,
-    pub tclass: u8,
-    pub timeout: u8,
-    pub retry: u8,
-    pub split: When,
-    pub check: bool,
-}
-
-/// When to stop.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Goal {
-    /// After so many messages per QP.
-    Messages(u64),
-    /// After so long.
-    Time(Duration),
-}
-
 impl TestOptions {
-    /// The plan, with the defaults filled in.
+    /// The plan, with defaults filled in.
     ///
     /// # Errors
-    /// [`Failure::Usage`] for what does not go together.
+    /// [`Failure::Usage`] if options conflict.
     pub fn plan(&self, settings: &Settings) -> Result<Plan, Failure> {
         let transport = self.transport.unwrap_or(Transport::Roce);
-        let usual = match transport {
+        let default_op = match transport {
             Transport::Roce => Op::Write,
             Transport::Tcp => Op::Send,
         };
-        let op = self.op.unwrap_or(usual);
+        let op = self.op.unwrap_or(default_op);
         let size = match (op.is_atomic(), self.latency) {
             (true, _) => 8,
             (false, true) => 2,
@@ -319,7 +221,7 @@ impl TestOptions {
             check: self.check,
         };
         match self.tcp_contradiction(&plan).or_else(|| plan.contradiction()) {
-            Some(told) => Err(Failure::Usage(told.to_owned())),
+            Some(detail) => Err(Failure::Usage(detail.to_owned())),
             None => Ok(plan),
         }
     }
@@ -334,18 +236,19 @@ impl TestOptions {
             || self.split.is_some()
             || self.retry.is_some();
         (plan.transport == Transport::Tcp && only_roce).then_some(
-            "TCP has no QPs, path MTU, depth, inline, tclass, timeout, retry and --split here: leave them out",
+            "--qps, --mtu, --tx-depth, --inline, --tclass, --timeout, --retry and --split do not \
+             apply to TCP: leave them out",
         )
     }
 
-    /// What of these options, where they were given, contradicts `plan`.
+    /// The first given option that contradicts `plan`, as a message.
     pub fn conflict_with(&self, plan: &Plan) -> Option<String> {
         let own = serde_json::to_value(self).expect("plain data");
         let theirs = serde_json::to_value(plan).expect("plain data");
         own.as_object()?.iter().find_map(|(name, value)| {
             let other = &theirs[name];
             let option = name.replace('_', "-");
-            // No path MTU is the largest.
+            // `None` stands for `auto`.
             let [own, theirs] = [value, other].map(|value| match value.is_null() {
                 true => "auto".to_owned(),
                 false => value.to_string(),
@@ -353,75 +256,6 @@ impl TestOptions {
             (other != value)
                 .then(|| format!("--{option} is {own} at the server and {theirs} at the client"))
         })
-    }
-}
-
-impl Plan {
-    /// What in it does not go together or is out of range; for a plan that came over the network, too.
-    pub fn contradiction(&self) -> Option<&'static str> {
-        let tcp = self.transport == Transport::Tcp;
-        let rules = [
-            (tcp && self.op != Op::Send, "TCP can only --op send"),
-            (tcp && self.bidirectional, "TCP is measured one way: leave -b out"),
-            (tcp && self.check, "TCP has no --check here"),
-            (self.op.is_atomic() && self.all, "atomics have 8 bytes: leave -a out"),
-            (self.op.is_atomic() && self.size != 8, "atomics have 8 bytes: leave -s out"),
-            (self.latency && self.qps > 1, "latency is measured with one QP: leave -q out"),
-            (self.latency && self.bidirectional, "latency is measured one way: leave -b out"),
-            (
-                self.latency && self.size == 0,
-                "latency needs at least 1 byte that can be seen to arrive",
-            ),
-            (tcp && self.size == 0, "TCP needs at least 1 byte"),
-            (
-                self.inline > 0 && self.op.is_read_or_atomic(),
-                "READs and atomics have no inline data: leave --inline out",
-            ),
-            (self.size > MAX_SIZE, "a message is at most 1 GiB here"),
-            (self.qps == 0 || self.qps > 4096, "1 to 4096 QPs"),
-            (self.tx_depth == 0 || self.tx_depth > 32_768, "a depth is 1 to 32768"),
-            (self.iters == Some(0), "at least one message"),
-            (
-                self.duration.is_some_and(|s| !DURATIONS.contains(&s)),
-                "a duration is 0.001 to 1000000 s",
-            ),
-        ];
-        rules.into_iter().find(|(broken, _)| *broken).map(|(_, told)| told)
-    }
-
-    /// Message sizes, in the order of the rounds.
-    pub fn sizes(&self) -> Vec<u32> {
-        if self.all { SWEEP.map(|exponent| 1 << exponent).collect() } else { vec![self.size] }
-    }
-
-    /// When a round of messages of `size` bytes ends.
-    pub fn goal(&self, size: u32) -> Goal {
-        match (self.iters, self.duration) {
-            (_, Some(seconds)) => Goal::Time(Duration::from_secs_f64(seconds)),
-            (Some(messages), None) => Goal::Messages(messages),
-            (None, None) if self.latency => Goal::Messages(1000),
-            (None, None) => {
-                let qps = u64::from(self.qps);
-                Goal::Messages((VOLUME / u64::from(size.max(1)) / qps).clamp(1, 5000))
-            }
-        }
-    }
-
-    /// The path MTU, where both ports carry `active` at most.
-    ///
-    /// # Errors
-    /// [`Failure::Plan`] if more is asked for.
-    pub fn path_mtu(&self, active: PathMtu) -> Result<PathMtu, Failure> {
-        match self.mtu.and_then(PathMtu::from_bytes) {
-            Some(asked) if asked.bytes() > active.bytes() => Err(Failure::Plan(format!(
-                "path MTU {asked} is asked for, and the ports carry {active}: raise the interfaces' MTU \
-                 to {needed} (`ip link set IFACE mtu {needed}`; on DPDK `--dpdk-mtu {needed}`, at both ends) \
-                 or ask for less",
-                needed = asked.bytes() + PathMtu::OVERHEAD
-            ))),
-            Some(asked) => Ok(asked),
-            None => Ok(active),
-        }
     }
 }
 
@@ -436,14 +270,14 @@ fn parse_size(text: &str) -> Result<u32, String> {
     let scaled =
         scales.into_iter().find_map(|(suffix, by)| Some((lower.strip_suffix(suffix)?, by)));
     let (digits, shift) = scaled.unwrap_or((&lower, 0));
-    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size"))?;
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a size"))?;
     let size = number.checked_mul(1 << shift).and_then(|size| u32::try_from(size).ok());
     size.filter(|&size| size <= MAX_SIZE)
         .ok_or_else(|| "a message is at most 1 GiB here".to_owned())
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
     let sensible = DURATIONS.contains(&seconds);
     sensible.then_some(seconds).ok_or_else(|| "a duration is 0.001 to 1000000 s".to_owned())
 }
@@ -458,6 +292,7 @@ fn show_mtu(asked: AskedMtu) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Goal;
     use super::*;
 
     #[test]
@@ -472,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sweep_is_that_of_perftest() {
+    fn all_sizes_are_those_of_perftest() {
         let plan = TestOptions { all: true, ..TestOptions::default() };
         let plan = plan.plan(&Settings::default()).unwrap();
         assert_eq!(plan.sizes().first(), Some(&2));
@@ -488,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_setting_takes_what_the_setting_takes() {
+    fn options_of_settings_take_the_values_of_settings() {
         let parse = |words: &str| {
             let words = std::iter::once("perf").chain(words.split_whitespace());
             <Line as clap::Parser>::try_parse_from(words).map(|line| line.test)
@@ -521,23 +356,23 @@ mod tests {
     }
 
     #[test]
-    fn a_server_refuses_what_contradicts_its_own_options() {
+    fn a_server_refuses_contradicting_options() {
         let client = TestOptions { op: Some(Op::Send), size: Some(4096), ..TestOptions::default() };
         let plan = client.plan(&Settings::default()).unwrap();
         assert_eq!(TestOptions::default().conflict_with(&plan), None);
         assert_eq!(client.conflict_with(&plan), None);
         let other = TestOptions { tx_depth: Some(7), ..client };
-        let told = other.conflict_with(&plan).unwrap();
-        assert_eq!(told, "--tx-depth is 7 at the server and 128 at the client");
+        let detail = other.conflict_with(&plan).unwrap();
+        assert_eq!(detail, "--tx-depth is 7 at the server and 128 at the client");
     }
 
     #[test]
-    fn a_path_mtu_beyond_the_port_is_refused_with_the_remedy() {
+    fn a_too_large_path_mtu_is_refused_with_the_remedy() {
         let mut settings = Settings::default();
         settings.set("path_mtu", "4096", Origin::Flag("--mtu")).unwrap();
         let asked = TestOptions::default().plan(&settings).unwrap();
-        let told = asked.path_mtu(PathMtu::Mtu1024).unwrap_err().to_string();
-        assert!(told.contains("4184"), "{told}");
+        let detail = asked.path_mtu(PathMtu::Mtu1024).unwrap_err().to_string();
+        assert!(detail.contains("4184"), "{detail}");
         assert_eq!(asked.path_mtu(PathMtu::Mtu4096).unwrap(), PathMtu::Mtu4096);
     }
 }

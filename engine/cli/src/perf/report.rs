@@ -1,100 +1,17 @@
-//! Results: rows as perftest prints them, or JSON.
+//! Output of results: rows in the format of perftest, or JSON.
 
 use feroce_engine::counters::Counter;
 use feroce_engine::port::fault::FaultStats;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::exchange::{Done, Side};
-use super::latency::Latencies;
-use super::options::{Plan, Transport};
+use super::message::Side;
+use super::plan::{Plan, Transport};
+use super::results::Row;
 use crate::failure::Failure;
 use crate::open::OpenDevice;
 use crate::output;
 
-/// The result of one size.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    /// Message size.
-    pub bytes: u32,
-    /// Messages on all QPs, in both directions.
-    pub iterations: u64,
-    /// From the first post to the last completion, at the client.
-    pub seconds: f64,
-    /// Payload, in both directions.
-    pub bits_per_second: f64,
-    /// In both directions.
-    pub messages_per_second: f64,
-    /// Only where latency was measured.
-    pub latency: Option<LatencyRow>,
-    /// Bytes compared at both ends; only with `--check`.
-    pub checked_bytes: Option<u64>,
-}
-
-/// Latencies in microseconds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LatencyRow {
-    /// Whether these are halves of round trips.
-    pub half_round_trip: bool,
-    pub min: f64,
-    pub p50: f64,
-    pub p90: f64,
-    pub p99: f64,
-    pub p99_9: f64,
-    pub max: f64,
-    pub average: f64,
-    pub stdev: f64,
-}
-
-#[allow(clippy::cast_precision_loss)] // Results have a few digits.
-fn real(number: u64) -> f64 {
-    number as f64
-}
-
-impl Row {
-    /// The row of a round in which the two sides did `own` and `peer`. Only sides that tell a time count.
-    pub fn new(bytes: u32, own: &Done, peer: &Done) -> Self {
-        let sides = [own, peer].into_iter().filter(|side| side.nanos > 0);
-        let mut row = Self {
-            bytes,
-            iterations: 0,
-            seconds: real(own.nanos) / 1e9,
-            bits_per_second: 0.0,
-            messages_per_second: 0.0,
-            latency: None,
-            checked_bytes: None,
-        };
-        for side in sides {
-            let messages = side.messages.iter().sum::<u64>();
-            let rate = real(messages) * 1e9 / real(side.nanos);
-            row.iterations += messages;
-            row.messages_per_second += rate;
-            row.bits_per_second += rate * f64::from(bytes) * 8.0;
-        }
-        row
-    }
-}
-
-impl LatencyRow {
-    /// The figures of a histogram of round trips.
-    pub fn new(latencies: &Latencies, half_round_trip: bool) -> Self {
-        let scale = if half_round_trip { 2000.0 } else { 1000.0 };
-        let at = |percent| real(latencies.value_at_quantile(percent / 100.0)) / scale;
-        Self {
-            half_round_trip,
-            min: real(latencies.min()) / scale,
-            p50: at(50.0),
-            p90: at(90.0),
-            p99: at(99.0),
-            p99_9: at(99.9),
-            max: real(latencies.max()) / scale,
-            average: latencies.mean() / scale,
-            stdev: latencies.stdev() / scale,
-        }
-    }
-}
-
-/// Prints a test as it goes; as JSON, at its end.
+/// Prints rows as they come; as JSON, one document at the end.
 #[derive(Debug)]
 pub struct Report {
     json: bool,
@@ -107,7 +24,7 @@ pub struct Report {
 const RULE: usize = 108;
 
 impl Report {
-    /// For people, or as JSON.
+    /// A report as text or JSON.
     pub fn new(json: bool, gigabits: bool, plan: &Plan) -> Self {
         let mut document = Map::new();
         document.insert("feroce".into(), json!(env!("CARGO_PKG_VERSION")));
@@ -115,7 +32,7 @@ impl Report {
         Self { json, gigabits, document, rows: Vec::new(), latency: plan.latency }
     }
 
-    /// The head of the table. For RoCE: the path MTU, the port, both sides.
+    /// Prints the head of the table. For RoCE: the path MTU, the device, both sides.
     pub fn head(
         &mut self,
         plan: &Plan,
@@ -168,7 +85,7 @@ impl Report {
         }
     }
 
-    /// One size.
+    /// Adds the row of a message size.
     pub fn row(&mut self, row: Row) -> Result<(), Failure> {
         let text = self.text(&row);
         self.rows.push(row);
@@ -191,7 +108,7 @@ impl Report {
         head + &tail
     }
 
-    /// The end: what was checked, and what the device counted.
+    /// Prints the end of the report: bytes checked, and counters of the device.
     pub fn end(mut self, device: Option<&OpenDevice>) -> Result<(), Failure> {
         let checked: Option<u64> = self.rows.iter().map(|row| row.checked_bytes).sum();
         let counters = device.map(counters).unwrap_or_default();
@@ -213,21 +130,21 @@ impl Report {
         }
         output::line(&"-".repeat(RULE))?;
         if let Some(bytes) = checked.filter(|_| !self.rows.is_empty()) {
-            output::line(&format!(" data check: {bytes} bytes compared, all as sent"))?;
+            output::line(&format!(" data check: {bytes} bytes compared, all correct"))?;
         }
         if let Some(FaultStats { frames, lost, duplicated, reordered, corrupted, marked }) = faults
         {
             output::line(&format!(
-                " faults on {frames} sent frames: {lost} lost, {duplicated} duplicated, {reordered} \
-                 reordered, {corrupted} corrupted, {marked} marked"
+                " faults on {frames} sent frames: {lost} lost, {duplicated} duplicated, \
+                 {reordered} reordered, {corrupted} corrupted, {marked} marked"
             ))?;
         }
-        let told = counters.iter().filter(|(name, _)| !name.starts_with("port_"));
-        let told: Vec<String> = told.map(|(name, value)| format!("{name} {value}")).collect();
-        if told.is_empty() {
+        let detail = counters.iter().filter(|(name, _)| !name.starts_with("port_"));
+        let detail: Vec<String> = detail.map(|(name, value)| format!("{name} {value}")).collect();
+        if detail.is_empty() {
             Ok(())
         } else {
-            output::line(&format!(" counters: {}", told.join(", ")))
+            output::line(&format!(" counters: {}", detail.join(", ")))
         }
     }
 }
@@ -259,42 +176,11 @@ fn head_lines(plan: &Plan, roce: Option<(u32, &OpenDevice, &Side, &Side)>) -> Ve
     ]
 }
 
-/// What the device counted, where it is not zero.
+/// The device's counters that are not zero.
 fn counters(device: &OpenDevice) -> Map<String, Value> {
     let counts = Counter::ALL.iter().map(|&counter| (counter, device.device.counter(counter)));
     counts
         .filter(|&(_, count)| count > 0)
         .map(|(counter, count)| (counter.name().to_owned(), json!(counter.shown(count))))
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_add_up_over_directions_and_idle_sides_do_not_count() {
-        let own = Done { messages: vec![500, 500], nanos: 1_000_000_000 };
-        let idle = Done { messages: vec![0, 0], nanos: 0 };
-        let row = Row::new(1000, &own, &idle);
-        assert_eq!((row.iterations, row.seconds), (1000, 1.0));
-        assert!((row.bits_per_second - 8e6).abs() < 1.0);
-        let peer = Done { messages: vec![1000], nanos: 500_000_000 };
-        let row = Row::new(1000, &own, &peer);
-        assert_eq!(row.iterations, 2000);
-        assert!((row.messages_per_second - 3000.0).abs() < 1e-6);
-    }
-
-    #[test]
-    fn half_round_trips_are_halves() {
-        let mut latencies = super::super::latency::histogram();
-        for nanos in 1..=1000 {
-            latencies.record(nanos * 1000).unwrap();
-        }
-        let row = LatencyRow::new(&latencies, true);
-        assert!((row.min - 0.5).abs() < 0.01 && (row.p50 - 250.0).abs() < 1.0, "{row:?}");
-        assert!((row.p99_9 - 499.5).abs() < 1.0 && (row.max - 500.0).abs() < 1.0, "{row:?}");
-        let full = LatencyRow::new(&latencies, false);
-        assert!((full.p99 - 990.0).abs() < 2.0, "{full:?}");
-    }
 }

@@ -2,15 +2,18 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::exchange::{Control, Done, Message};
-use super::options::{Goal, Plan};
-use super::report::{LatencyRow, Report, Row};
+use super::error::PerfError;
+use super::exchange::Control;
+use super::message::Message;
+use super::plan::{Goal, Plan};
+use super::report::Report;
+use super::results::{Done, LatencyRow, Row};
 use super::session::Session;
 use super::{bandwidth, latency, tcp};
 use crate::failure::Failure;
 use crate::signal;
 
-/// What is measured.
+/// What a test measures.
 #[derive(Debug)]
 pub enum Bench {
     /// RoCE.
@@ -22,7 +25,8 @@ pub enum Bench {
 /// Runs all rounds as the client.
 ///
 /// # Errors
-/// [`Failure::Interrupted`] after a round that Ctrl-C cut short and that was reported; else what failed.
+/// [`PerfError::Interrupted`] after Ctrl-C, when the shortened round has been reported; otherwise
+/// the error of a round.
 pub fn lead(
     bench: &mut Bench,
     plan: &Plan,
@@ -45,10 +49,11 @@ pub fn lead(
         }
     }
     control.send(&Message::Bye)?;
-    if signal::interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
+    if signal::interrupted() { Err(PerfError::Interrupted.into()) } else { Ok(()) }
 }
 
-/// Data of another run are not mistaken for those of this one.
+/// A salt that differs between runs, so that data of an earlier run are not mistaken for data of
+/// this run.
 fn first_salt() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_secs() << 30 ^ u64::from(since.subsec_nanos())
@@ -61,7 +66,7 @@ fn lead_roce(
     size: u32,
     salt: u64,
     goal: Goal,
-) -> Result<Row, Failure> {
+) -> Result<Row, PerfError> {
     session.prepare(size, salt);
     begin(control, size, salt)?;
     let (own, peer, latencies) = match plan.latency {
@@ -87,9 +92,9 @@ fn lead_tcp(
     size: u32,
     salt: u64,
     goal: Goal,
-) -> Result<Row, Failure> {
+) -> Result<Row, PerfError> {
     let port = begin(control, size, salt)?;
-    let port = port.ok_or_else(|| control.nonsense("no TCP port to connect to"))?;
+    let port = port.ok_or_else(|| control.invalid("no TCP port to connect to"))?;
     let stream = tcp::connect(control.peer().ip(), port)?;
     let idle = Done::default();
     if plan.latency {
@@ -102,8 +107,9 @@ fn lead_tcp(
     Ok(Row::new(size, &own, &idle))
 }
 
-/// Tells the server of the round and waits until it is prepared.
-fn begin(control: &mut Control, size: u32, salt: u64) -> Result<Option<u16>, Failure> {
+/// Announces a round to the server and waits until the server is ready. Returns the server's TCP
+/// port, if TCP is tested.
+fn begin(control: &mut Control, size: u32, salt: u64) -> Result<Option<u16>, PerfError> {
     control.send(&Message::Round { size, salt })?;
     match control.receive()? {
         Message::Ready { tcp_port } => Ok(tcp_port),
@@ -111,7 +117,7 @@ fn begin(control: &mut Control, size: u32, salt: u64) -> Result<Option<u16>, Fai
     }
 }
 
-/// Runs the rounds that the client asks for, until it says that there are no more.
+/// Runs the rounds that the client announces, until the client ends.
 pub fn follow(
     bench: &mut Bench,
     plan: &Plan,
@@ -141,7 +147,7 @@ fn follow_roce(
     control: &mut Control,
     size: u32,
     salt: u64,
-) -> Result<(), Failure> {
+) -> Result<(), PerfError> {
     session.prepare(size, salt);
     control.send(&Message::Ready { tcp_port: None })?;
     let goal = plan.goal(size);
@@ -153,7 +159,7 @@ fn follow_roce(
     Ok(())
 }
 
-fn follow_tcp(plan: &Plan, control: &mut Control, size: u32) -> Result<(), Failure> {
+fn follow_tcp(plan: &Plan, control: &mut Control, size: u32) -> Result<(), PerfError> {
     let (listener, port) = tcp::listen(control.local()?.ip())?;
     control.send(&Message::Ready { tcp_port: Some(port) })?;
     let stream = tcp::accept(&listener)?;
@@ -163,15 +169,15 @@ fn follow_tcp(plan: &Plan, control: &mut Control, size: u32) -> Result<(), Failu
     }
 }
 
-/// With `--check`: compares what came here, tells the other side, and hears what it found. Returns the bytes
-/// compared at both ends.
+/// With `--check`: compares the received data and exchanges the results with the peer. Returns the
+/// number of bytes compared at both ends.
 fn verdicts(
     session: &Session,
     plan: &Plan,
     control: &mut Control,
     own: &Done,
     peer: &Done,
-) -> Result<Option<u64>, Failure> {
+) -> Result<Option<u64>, PerfError> {
     if !plan.check {
         return Ok(None);
     }

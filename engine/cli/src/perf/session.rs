@@ -5,46 +5,26 @@ use std::cell::OnceCell;
 use feroce_engine::device::{Buffer, CompletionQueue, ConnectOptions, MAX_WR, QpInit, QueuePair};
 use feroce_engine::memory::Access;
 use feroce_engine::verbs::{
-    Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
+    Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
 };
 use feroce_wire::{PathMtu, Psn};
 
-use super::data::{self, CheckError, Expected, Layout, at};
-use super::exchange::{Done, QpLine, RegionLine, Side};
-use super::options::{Goal, Op, Plan};
-use crate::failure::Failure;
+use super::data::{self, Expected, Layout, at};
+use super::error::{CheckError, CompletionError, PerfError};
+use super::message::{QpLine, RegionLine, Side};
+use super::plan::{Goal, Op, Plan};
+use super::results::Done;
 use crate::open::OpenDevice;
 
-/// Marks the numbers of receives.
+/// Flag in `wr_id` that marks receives.
 const RECEIVE: u64 = 1 << 63;
-/// Bits of a request's number that say which QP.
+/// Bits of `wr_id` that hold the index of the QP.
 const QP_BITS: u32 = 16;
-/// Completions taken at once.
+/// Completions polled at once.
 const BATCH: usize = 64;
 
-/// A work request that failed.
-#[derive(Debug, thiserror::Error)]
-#[error("{what} of {size} bytes on QP {qp:#x} failed: {status}{}", remedy(*.status))]
-pub struct CompletionError {
-    what: &'static str,
-    size: u32,
-    qp: u32,
-    status: Status,
-}
-
-fn remedy(status: Status) -> &'static str {
-    match status {
-        Status::RetryExceeded => {
-            " (the peer stopped answering: its program ended, the way to it is cut or drops large \
-             packets, or too many are lost for --timeout and --retry)"
-        }
-        Status::RnrRetryExceeded => " (the peer posts no receives: see what it printed)",
-        Status::RemoteAccess => " (the peer withdrew its memory: see what it printed)",
-        _ => "",
-    }
-}
-
-/// What happened on one QP. Sends count from the start of the round, receives from that of the session.
+/// Counts of one QP. Sends count from the start of the round, receives from the start of the
+/// session.
 #[derive(Debug, Clone, Copy, Default)]
 struct Flow {
     posted: u64,
@@ -55,16 +35,16 @@ struct Flow {
     received_before_round: u64,
 }
 
-/// QPs and buffers of one side, in one test.
+/// QPs and buffers of one side of a test.
 #[derive(Debug)]
 pub struct Session {
     plan: Plan,
     is_client: bool,
     sgid_index: u32,
     path_mtu: PathMtu,
-    /// As this side's settings have it; the plan's come on top.
+    /// Connect options of this side's settings; the plan overrides some.
     connect: ConnectOptions,
-    // Before the buffers: the QPs go first, then what they use.
+    // Declared before the buffers: QPs must be dropped first.
     qps: Vec<QueuePair>,
     psns: Vec<Psn>,
     cq: CompletionQueue,
@@ -77,19 +57,19 @@ pub struct Session {
     scratch: Vec<u8>,
     size: u32,
     salt: u64,
-    /// What is wrong with the counts that the peer told, once it told such.
-    misfit: OnceCell<String>,
+    /// The error in the message counts of the peer, if there was one.
+    invalid_counts: OnceCell<String>,
 }
 
 impl Session {
-    /// Makes the QPs and the buffers.
+    /// Creates the QPs and the buffers.
     pub fn new(
         device: &OpenDevice,
         plan: &Plan,
         is_client: bool,
         sgid_index: u32,
         path_mtu: PathMtu,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, PerfError> {
         let pd = device.device.alloc_pd();
         let layout = Layout::new(plan);
         let rights = Access::LOCAL_WRITE
@@ -128,12 +108,12 @@ impl Session {
             scratch: vec![0; plan.inline as usize],
             size: 0,
             salt: 0,
-            misfit: OnceCell::new(),
+            invalid_counts: OnceCell::new(),
         })
     }
 
-    /// What the other side must know.
-    pub fn side(&self) -> Result<Side, Failure> {
+    /// What the peer needs to connect.
+    pub fn side(&self) -> Result<Side, PerfError> {
         let ends = self.qps.iter().zip(&self.psns);
         let ends = ends.map(|(qp, &psn)| qp.endpoint(psn, self.sgid_index));
         let ends = ends.collect::<Result<Vec<_>, _>>()?;
@@ -153,9 +133,9 @@ impl Session {
         })
     }
 
-    /// Connects to the QPs of the other side, and posts the first receives. `None` in the answer: what the
-    /// other side told makes no sense.
-    pub fn connect(&mut self, peer: &Side) -> Result<Option<()>, Failure> {
+    /// Connects to the QPs of the peer and posts the first receives. `None`: the values of the peer
+    /// are invalid.
+    pub fn connect(&mut self, peer: &Side) -> Result<Option<()>, PerfError> {
         let Some(ends) = peer.endpoints().filter(|ends| ends.len() == self.qps.len()) else {
             return Ok(None);
         };
@@ -182,12 +162,12 @@ impl Session {
         Ok(Some(()))
     }
 
-    /// Whether this side sends requests.
+    /// Returns true if this side sends requests.
     pub fn is_active(&self) -> bool {
         self.is_client || self.plan.bidirectional
     }
 
-    /// Whether messages of the other side meet receives of this one.
+    /// Returns true if messages of the peer consume receives of this side.
     pub fn receives(&self) -> bool {
         let answers = self.plan.latency || self.plan.bidirectional;
         self.plan.op.consumes_receive() && (!self.is_client || answers)
@@ -198,7 +178,7 @@ impl Session {
         self.qps.len()
     }
 
-    /// Begins a round of messages of `size` bytes: nothing is counted yet, the source is filled.
+    /// Starts a round of messages of `size` bytes: resets the counts and fills the source.
     pub fn prepare(&mut self, size: u32, salt: u64) {
         (self.size, self.salt) = (size, salt);
         for flow in &mut self.flows {
@@ -213,17 +193,17 @@ impl Session {
         }
         data::fill(&self.source, &self.layout, self.salt_of(self.is_client), size);
         if self.plan.latency {
-            // The first message counts 1.
+            // The counter of the first message is 1.
             self.target.write(at(self.layout.offset(0, 0)) + size as usize - 1, &[0]);
         }
     }
 
-    /// Messages of this round that were sent and completed on all QPs.
+    /// Messages of this round completed on all QPs.
     pub fn completed(&self) -> u64 {
         self.flows.iter().map(|flow| flow.completed).sum()
     }
 
-    /// Messages of this round that came on QP `qp`.
+    /// Messages of this round received on QP `qp`.
     pub fn received(&self, qp: usize) -> u64 {
         self.flows[qp].received - self.flows[qp].received_before_round
     }
@@ -233,14 +213,14 @@ impl Session {
         self.flows[qp].posted
     }
 
-    /// Whether QP `qp` takes another request.
+    /// Returns true if QP `qp` has room for another request.
     pub fn has_room(&self, qp: usize) -> bool {
         self.flows[qp].posted - self.flows[qp].completed < u64::from(self.plan.tx_depth)
     }
 
-    /// Whether everything that was posted is complete. What was posted without a completion to come is
-    /// followed by one more message that has one.
-    pub fn drained(&mut self) -> Result<bool, Failure> {
+    /// Returns true if all posted requests are complete. If the last posted message is unsignaled,
+    /// one more signaled message is posted.
+    pub fn drained(&mut self) -> Result<bool, PerfError> {
         let mut drained = true;
         for qp in 0..self.qps.len() {
             if self.flows[qp].signaled < self.flows[qp].posted && self.has_room(qp) {
@@ -251,8 +231,8 @@ impl Session {
         Ok(drained)
     }
 
-    /// Whether no completion is to come any more.
-    pub fn is_settled(&self) -> bool {
+    /// Returns true if no completion is outstanding.
+    pub fn all_completed(&self) -> bool {
         self.flows.iter().all(|flow| flow.completed >= flow.signaled)
     }
 
@@ -261,25 +241,26 @@ impl Session {
         Done { messages: self.flows.iter().map(|flow| flow.posted).collect(), nanos }
     }
 
-    /// Whether all that the other side sent in the round has come. Never if its counts cannot be: then the
-    /// next [`Session::poll`] fails.
+    /// Returns true if all messages of the peer in this round have arrived. If the peer's counts
+    /// are invalid, returns false, and the next [`Session::poll`] fails.
     pub fn has_received(&self, peer: &Done) -> bool {
         if !self.receives() {
             return true;
         }
-        if let Some(told) = self.misfit_of(peer) {
-            self.misfit.get_or_init(|| told);
+        if let Some(detail) = self.invalid_counts_of(peer) {
+            self.invalid_counts.get_or_init(|| detail);
             return false;
         }
         peer.messages.iter().enumerate().all(|(qp, &count)| self.received(qp) >= count)
     }
 
-    fn misfit_of(&self, peer: &Done) -> Option<String> {
-        misfit(&peer.messages, self.qps.len(), self.plan.goal(self.size))
+    fn invalid_counts_of(&self, peer: &Done) -> Option<String> {
+        invalid_counts(&peer.messages, self.qps.len(), self.plan.goal(self.size))
     }
 
-    /// Posts the next message on QP `qp`, with a completion if it is the last of its group or `signaled`.
-    pub fn post(&mut self, qp: usize, signaled: bool) -> Result<(), Failure> {
+    /// Posts the next message on QP `qp`; signaled if it is the last of its group or if `signaled`
+    /// is true.
+    pub fn post(&mut self, qp: usize, signaled: bool) -> Result<(), PerfError> {
         let message = self.flows[qp].posted;
         let group = u64::from(self.plan.tx_depth / 4).max(1);
         let signaled = signaled || (message + 1).is_multiple_of(group);
@@ -330,14 +311,15 @@ impl Session {
             Op::Send => SendOp::Send,
             Op::SendImm => SendOp::SendImm(immediate),
             Op::AtomicFadd => SendOp::FetchAdd { remote: word(), add: 1 },
-            // Each swaps in what the next one compares with: all succeed if they come in order, once each.
+            // Each CompareSwap stores the value that the next one compares with: all succeed if
+            // they are executed in order, once each.
             Op::AtomicCas => {
                 SendOp::CompareSwap { remote: word(), compare: message, swap: message + 1 }
             }
         }
     }
 
-    fn post_receive(&mut self, qp: usize) -> Result<(), Failure> {
+    fn post_receive(&mut self, qp: usize) -> Result<(), PerfError> {
         let flow = &mut self.flows[qp];
         let offset = self.layout.offset(qp, flow.receives_posted);
         let stride = u32::try_from(self.layout.stride).expect("at most 1 GiB and a line");
@@ -347,13 +329,13 @@ impl Session {
         Ok(())
     }
 
-    /// Takes completions and accounts for them, once; drives the device if there are none.
+    /// Polls and processes completions once. Polling drives the device if there are none.
     ///
     /// # Errors
-    /// A work request failed, or the peer told counts that cannot be.
-    pub fn poll(&mut self) -> Result<usize, Failure> {
-        if let Some(told) = self.misfit.get() {
-            return Err(Failure::Plan(told.clone()));
+    /// If a work request failed, or the peer reported invalid counts.
+    pub fn poll(&mut self) -> Result<usize, PerfError> {
+        if let Some(detail) = self.invalid_counts.get() {
+            return Err(PerfError::Plan(detail.clone()));
         }
         let mut completions = std::mem::take(&mut self.completions);
         completions.clear();
@@ -365,7 +347,7 @@ impl Session {
         Ok(count)
     }
 
-    fn account(&mut self, completion: &Completion) -> Result<(), Failure> {
+    fn account(&mut self, completion: &Completion) -> Result<(), PerfError> {
         let is_receive = completion.wr_id & RECEIVE != 0;
         if !completion.is_success() {
             let what = if is_receive { "receive" } else { self.plan.op.name() };
@@ -385,7 +367,7 @@ impl Session {
         Ok(())
     }
 
-    /// Each atomic returns its own number: what the one before it left.
+    /// Checks that each atomic returned its own number, which the previous one left.
     fn check_returned(&self, qp: usize, up_to: u64) -> Result<(), CheckError> {
         for message in self.flows[qp].completed..up_to {
             let got = self.target.load_word(at(self.layout.offset(qp, message)));
@@ -396,16 +378,18 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the message that counts `count` lies in the target: for programs that spin on memory.
+    /// Returns true if the message with counter `count` is in the target buffer: for programs that
+    /// spin on memory.
     pub fn arrived_in_memory(&self, count: u64) -> bool {
         let last = at(self.layout.offset(0, 0)) + self.size as usize - 1;
         self.target.load_byte(last) == low_byte(count)
     }
 
-    /// Compares what came in the round with what was sent; returns how many bytes were compared.
-    pub fn check(&self, own: &Done, peer: &Done) -> Result<u64, Failure> {
-        if let Some(told) = self.misfit_of(peer) {
-            return Err(Failure::Plan(told));
+    /// Compares the received data of the round with the sent data. Returns the number of bytes
+    /// compared.
+    pub fn check(&self, own: &Done, peer: &Done) -> Result<u64, PerfError> {
+        if let Some(detail) = self.invalid_counts_of(peer) {
+            return Err(PerfError::Plan(detail));
         }
         let atomic = self.plan.op.is_atomic();
         let sent = if self.plan.op == Op::Read { own } else { peer };
@@ -431,7 +415,7 @@ impl Session {
         matches!(self.plan.op, Op::Send | Op::SendImm)
     }
 
-    /// Messages of a round that are still in the target: those of a ping-pong follow each other in one slot.
+    /// Messages of a round that are still in the target buffer. A ping-pong reuses one slot.
     fn kept(&self) -> u64 {
         if self.plan.latency && !self.in_receives() { 1 } else { self.layout.slots }
     }
@@ -446,12 +430,12 @@ impl Session {
         Expected { qp, message, salt, source_slot, target_slot, counter: self.counter(message) }
     }
 
-    /// A ping-pong goes back and forth in one slot.
+    /// The slot of a message. A ping-pong uses one slot.
     fn source_slot(&self, message: u64) -> u64 {
         if self.plan.latency { 0 } else { message % self.layout.slots }
     }
 
-    /// The last byte of ping-pong messages counts them, so that they can be told apart.
+    /// The last byte of a ping-pong message is a counter, so that messages can be distinguished.
     fn counter(&self, message: u64) -> Option<u8> {
         let counts = self.plan.latency && !self.plan.op.is_read_or_atomic();
         counts.then(|| low_byte(message + 1))
@@ -463,25 +447,25 @@ impl Session {
     }
 }
 
-/// Receives kept posted: enough that a slow poll does not leave the sender without one.
+/// Number of receives kept posted: enough that a late poll does not leave the sender without one.
 fn receive_depth(plan: &Plan) -> u32 {
     if plan.op.consumes_receive() { (plan.tx_depth * 4).clamp(64, MAX_WR) } else { 0 }
 }
 
-/// Why `counts`, messages by QP, cannot be what a peer with `qps` QPs sent in a round that ends at `goal`.
-/// They come over the network, and are indexed and added up.
-fn misfit(counts: &[u64], qps: usize, goal: Goal) -> Option<String> {
-    const PEER: &str = "the peer does not talk like feroce perf";
+/// Why `counts`, messages per QP, cannot be right for a peer with `qps` QPs and a round that ends
+/// at `goal`. The counts come over the network and are used as indices and summed.
+fn invalid_counts(counts: &[u64], qps: usize, goal: Goal) -> Option<String> {
+    const PEER: &str = "the peer does not speak the protocol of feroce perf";
     let most = match goal {
         Goal::Messages(messages) => messages,
-        // What a request's number can count.
+        // The largest number that `wr_id` can hold.
         Goal::Time(_) => u64::MAX >> QP_BITS,
     };
     if counts.len() != qps {
-        return Some(format!("{PEER}: it counts messages on {} QPs of {qps}", counts.len()));
+        return Some(format!("{PEER}: it reports messages on {} QPs of {qps}", counts.len()));
     }
     let beyond = counts.iter().find(|&&count| count > most)?;
-    Some(format!("{PEER}: it counts {beyond} messages on a QP, {most} are the most"))
+    Some(format!("{PEER}: it reports {beyond} messages on a QP; the maximum is {most}"))
 }
 
 /// A count modulo 256.
@@ -496,21 +480,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_that_cannot_be_are_refused() {
+    fn impossible_counts_are_refused() {
         let goal = Goal::Messages(5);
         for possible in [[0, 0], [5, 5], [0, 5]] {
-            assert_eq!(misfit(&possible, 2, goal), None);
+            assert_eq!(invalid_counts(&possible, 2, goal), None);
         }
-        for (impossible, told) in
+        for (impossible, detail) in
             [(&[][..], "0 QPs of 2"), (&[1], "1 QPs of 2"), (&[1, 1, 0], "3 QPs of 2")]
         {
-            let misfit = misfit(impossible, 2, goal).expect("refused");
-            assert!(misfit.contains(told), "{misfit}");
+            let invalid_counts = invalid_counts(impossible, 2, goal).expect("refused");
+            assert!(invalid_counts.contains(detail), "{invalid_counts}");
         }
-        let beyond = misfit(&[5, 6], 2, goal).expect("refused");
+        let beyond = invalid_counts(&[5, 6], 2, goal).expect("refused");
         assert!(beyond.contains("6 messages"), "{beyond}");
         let timed = Goal::Time(Duration::from_secs(1));
-        assert_eq!(misfit(&[1 << 40], 1, timed), None);
-        assert!(misfit(&[u64::MAX], 1, timed).is_some());
+        assert_eq!(invalid_counts(&[1 << 40], 1, timed), None);
+        assert!(invalid_counts(&[u64::MAX], 1, timed).is_some());
     }
 }

@@ -1,39 +1,44 @@
-//! The kernel's TCP, measured in the same way and shown in the same tables, for comparison: one stream, one
-//! `write` per message, or more where it blocks; latency with both ends spinning.
+//! The kernel's TCP, measured like RoCE and shown in the same tables, for comparison: one stream,
+//! one `write` per message (more if it blocks); latency with both ends spinning.
+//!
+//! Input: the address of the control connection, a message size, a goal, and [`Control`] to stay in
+//! touch with the peer during a round. Output: message counts, the time, and round-trip latencies.
+//!
+//! This module opens one TCP connection per round and closes it. It touches no device, no
+//! registered memory and no interface settings, and prints nothing.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::bandwidth::nanos_since;
-use super::exchange::{Control, Done};
-use super::latency::{Latencies, histogram};
-use super::options::Goal;
+use super::error::PerfError;
+use super::exchange::Control;
+use super::plan::Goal;
+use super::results::{Done, Latencies, histogram, nanos_since};
 use super::watch::Watch;
-use crate::failure::Failure;
 use crate::signal;
 
-/// How long the other side may take to connect, and a blocked write to move.
+/// Time limit for connecting, and for a blocked write to make progress.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a blocked write or read lasts: the watch looks around every few of them, and must say in time
-/// that we are alive.
-const LOOK: Duration = Duration::from_millis(10);
-/// The server reads this much at once, or a message if that is longer.
-const READ: usize = 1 << 20;
+/// Time limit of one blocking write or read, so that the watch runs often enough to send `Alive` in
+/// time.
+const BLOCKED: Duration = Duration::from_millis(10);
+/// Bytes per read of the server, or one message if that is larger.
+const READ_BYTES: usize = 1 << 20;
 
-fn failed(action: &'static str) -> impl Fn(std::io::Error) -> Failure {
-    move |source| Failure::Tcp { action, source }
+fn failed(action: &'static str) -> impl Fn(std::io::Error) -> PerfError {
+    move |source| PerfError::Tcp { action, source }
 }
 
-/// Listens for the connection under test, on the address that the conversation uses.
-pub fn listen(address: IpAddr) -> Result<(TcpListener, u16), Failure> {
+/// Listens for the connection under test, on the local address of the control connection.
+pub fn listen(address: IpAddr) -> Result<(TcpListener, u16), PerfError> {
     let listener = TcpListener::bind((address, 0)).map_err(failed("listen"))?;
     let port = listener.local_addr().map_err(failed("listen"))?.port();
     Ok((listener, port))
 }
 
 /// Waits for the connection under test.
-pub fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
+pub fn accept(listener: &TcpListener) -> Result<TcpStream, PerfError> {
     listener.set_nonblocking(true).map_err(failed("listen"))?;
     let started = Instant::now();
     while !signal::interrupted() {
@@ -45,32 +50,33 @@ pub fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
             Err(error) => return Err(failed("accept")(error)),
         }
     }
-    Err(Failure::Interrupted)
+    Err(PerfError::Interrupted)
 }
 
 /// Connects to the server.
-pub fn connect(server: IpAddr, port: u16) -> Result<TcpStream, Failure> {
+pub fn connect(server: IpAddr, port: u16) -> Result<TcpStream, PerfError> {
     let address = SocketAddr::new(server, port);
     set_up(TcpStream::connect_timeout(&address, PATIENCE).map_err(failed("connect"))?)
 }
 
-fn set_up(stream: TcpStream) -> Result<TcpStream, Failure> {
+fn set_up(stream: TcpStream) -> Result<TcpStream, PerfError> {
     let set_up = stream
         .set_nonblocking(false)
         .and_then(|()| stream.set_nodelay(true))
-        .and_then(|()| stream.set_read_timeout(Some(LOOK)))
-        .and_then(|()| stream.set_write_timeout(Some(LOOK)));
+        .and_then(|()| stream.set_read_timeout(Some(BLOCKED)))
+        .and_then(|()| stream.set_write_timeout(Some(BLOCKED)));
     set_up.map_err(failed("set up the connection"))?;
     Ok(stream)
 }
 
-/// Sends messages of `size` bytes until the goal; the time ends when the server has all of them.
+/// Sends messages of `size` bytes until the goal is reached. The time ends when the server has
+/// received all of them.
 pub fn send_all(
     mut stream: TcpStream,
     control: &mut Control,
     size: u32,
     goal: Goal,
-) -> Result<Done, Failure> {
+) -> Result<Done, PerfError> {
     let mut watch = Watch::new(control, true, goal);
     let message = vec![0x5a; size as usize];
     let started = Instant::now();
@@ -83,41 +89,45 @@ pub fn send_all(
     stream.shutdown(std::net::Shutdown::Write).map_err(failed("end the stream"))?;
     let there = watch.wait_for_peer()?;
     if there.messages != [count] {
-        let told =
+        let detail =
             std::io::Error::other(format!("{:?} of {count} messages arrived", there.messages));
-        return Err(failed("deliver")(told));
+        return Err(failed("deliver")(detail));
     }
     let own = Done { messages: vec![count], nanos: nanos_since(started) };
-    watch.tell_done(&own)?;
+    watch.send_done(&own)?;
     Ok(own)
 }
 
-/// Receives all that comes, and tells how many messages that was.
-pub fn receive_all(mut stream: TcpStream, control: &mut Control, size: u32) -> Result<(), Failure> {
+/// Receives until the stream ends, and reports the number of messages.
+pub fn receive_all(
+    mut stream: TcpStream,
+    control: &mut Control,
+    size: u32,
+) -> Result<(), PerfError> {
     let mut watch = Watch::new(control, false, Goal::Messages(0));
-    let mut buffer = vec![0; READ.max(size as usize)];
+    let mut buffer = vec![0; READ_BYTES.max(size as usize)];
     let mut bytes = 0;
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => bytes += count as u64,
-            Err(error) if is_nothing_yet(&error) => {}
+            Err(error) if would_block(&error) => {}
             Err(error) => return Err(failed("receive")(error)),
         }
         watch.turn(bytes / u64::from(size))?;
     }
-    watch.tell_done(&Done { messages: vec![bytes / u64::from(size)], nanos: 0 })?;
+    watch.send_done(&Done { messages: vec![bytes / u64::from(size)], nanos: 0 })?;
     watch.wait_for_peer()?;
     Ok(())
 }
 
-/// Sends a message and spins until one comes back, until the goal.
+/// Sends a message and spins until it comes back, until the goal is reached.
 pub fn ping(
     mut stream: TcpStream,
     control: &mut Control,
     size: u32,
     goal: Goal,
-) -> Result<(Done, Latencies), Failure> {
+) -> Result<(Done, Latencies), PerfError> {
     let mut watch = Watch::new(control, true, goal);
     let mut latencies = histogram();
     let mut message = vec![0x5a; size as usize];
@@ -136,13 +146,13 @@ pub fn ping(
     }
     let own = Done { messages: vec![count], nanos: nanos_since(started) };
     stream.shutdown(std::net::Shutdown::Write).map_err(failed("end the stream"))?;
-    watch.tell_done(&own)?;
+    watch.send_done(&own)?;
     watch.wait_for_peer()?;
     Ok((own, latencies))
 }
 
 /// Sends each message back, until the stream ends.
-pub fn pong(mut stream: TcpStream, control: &mut Control, size: u32) -> Result<(), Failure> {
+pub fn pong(mut stream: TcpStream, control: &mut Control, size: u32) -> Result<(), PerfError> {
     let mut watch = Watch::new(control, false, Goal::Messages(0));
     let mut message = vec![0; size as usize];
     stream.set_nonblocking(true).map_err(failed("set up the connection"))?;
@@ -151,18 +161,18 @@ pub fn pong(mut stream: TcpStream, control: &mut Control, size: u32) -> Result<(
         send_spinning(&mut stream, &message, &mut watch)?;
         count += 1;
     }
-    watch.tell_done(&Done { messages: vec![count], nanos: 0 })?;
+    watch.send_done(&Done { messages: vec![count], nanos: 0 })?;
     watch.wait_for_peer()?;
     Ok(())
 }
 
-/// Sends one message, of which `count` were sent before.
+/// Sends one message. `count`: messages sent before.
 fn send_blocking(
     stream: &mut TcpStream,
     message: &[u8],
     count: u64,
     watch: &mut Watch<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), PerfError> {
     let mut rest = message;
     let mut blocked: Option<Instant> = None;
     while !rest.is_empty() {
@@ -171,7 +181,7 @@ fn send_blocking(
                 rest = &rest[written..];
                 blocked = None;
             }
-            Err(error) if is_nothing_yet(&error) => {
+            Err(error) if would_block(&error) => {
                 if blocked.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
                     return Err(failed("send")(ErrorKind::TimedOut.into()));
                 }
@@ -189,38 +199,38 @@ fn send_spinning(
     stream: &mut TcpStream,
     message: &[u8],
     watch: &mut Watch<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), PerfError> {
     let mut rest = message;
     while !rest.is_empty() {
         match stream.write(rest) {
             Ok(count) => rest = &rest[count..],
-            Err(error) if is_nothing_yet(&error) => watch.turn(0)?,
+            Err(error) if would_block(&error) => watch.turn(0)?,
             Err(error) => return Err(failed("send")(error)),
         }
     }
     Ok(())
 }
 
-/// False if the stream ended before the message.
+/// Receives one message. Returns false if the stream ended before its first byte.
 fn receive_spinning(
     stream: &mut TcpStream,
     message: &mut [u8],
     watch: &mut Watch<'_>,
-) -> Result<bool, Failure> {
+) -> Result<bool, PerfError> {
     let mut have = 0;
     while have < message.len() {
         match stream.read(&mut message[have..]) {
             Ok(0) if have == 0 => return Ok(false),
             Ok(0) => return Err(failed("receive")(ErrorKind::UnexpectedEof.into())),
             Ok(count) => have += count,
-            Err(error) if is_nothing_yet(&error) => watch.turn(0)?,
+            Err(error) if would_block(&error) => watch.turn(0)?,
             Err(error) => return Err(failed("receive")(error)),
         }
     }
     Ok(true)
 }
 
-fn is_nothing_yet(error: &std::io::Error) -> bool {
+fn would_block(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
@@ -229,11 +239,11 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::thread;
 
-    use super::super::exchange::Message;
+    use super::super::message::Message;
     use super::*;
 
-    /// Longer than the time between two signs of life.
-    const WHILE: Duration = Duration::from_millis(1500);
+    /// Longer than the interval of `Alive` messages.
+    const PAUSE: Duration = Duration::from_millis(1500);
 
     fn pair() -> [TcpStream; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -241,20 +251,20 @@ mod tests {
         [near, listener.accept().unwrap().0]
     }
 
-    /// The other side of a conversation, and of the connection under test.
-    struct Other {
+    /// The peer: its end of the control connection and of the connection under test.
+    struct Peer {
         control: BufReader<TcpStream>,
         stream: TcpStream,
     }
 
-    impl Other {
+    impl Peer {
         fn line(&mut self) -> String {
             let mut line = String::new();
             self.control.read_line(&mut line).unwrap();
             line
         }
 
-        /// Reads lines up to that which tells what was done, and answers with `done`.
+        /// Reads lines up to `done`, and answers with `done`.
         fn end(&mut self, done: &Done) -> Vec<String> {
             let mut lines = vec![self.line()];
             while !lines.last().unwrap().contains("done") {
@@ -272,27 +282,27 @@ mod tests {
         }
     }
 
-    /// Runs `run` in a thread against what is returned.
+    /// Runs `run` in a thread. Returns the peer's side.
     fn against<T: Send + 'static>(
-        run: impl FnOnce(TcpStream, &mut Control) -> Result<T, Failure> + Send + 'static,
-    ) -> (Other, thread::JoinHandle<Result<T, Failure>>) {
+        run: impl FnOnce(TcpStream, &mut Control) -> Result<T, PerfError> + Send + 'static,
+    ) -> (Peer, thread::JoinHandle<Result<T, PerfError>>) {
         let [ours, theirs] = pair();
         let [own, other] = pair();
         let thread = thread::spawn(move || {
             let peer = own.peer_addr().unwrap();
             run(set_up(ours)?, &mut Control::greet(own, peer)?)
         });
-        let mut other = Other { control: BufReader::new(other), stream: theirs };
-        let greeting = other.line(); // We speak the same version.
+        let mut other = Peer { control: BufReader::new(other), stream: theirs };
+        let greeting = other.line(); // Both sides use the same version.
         other.control.get_mut().write_all(greeting.as_bytes()).unwrap();
         (other, thread)
     }
 
     #[test]
-    fn a_receiver_that_waits_says_that_it_is_alive() {
+    fn a_waiting_receiver_sends_alive() {
         let (mut other, thread) = against(|stream, control| receive_all(stream, control, 100));
         other.stream.write_all(&[0x5a; 250]).unwrap();
-        thread::sleep(WHILE);
+        thread::sleep(PAUSE);
         other.stream.write_all(&[0x5a; 50]).unwrap();
         other.stream.shutdown(std::net::Shutdown::Write).unwrap();
         let lines = other.end(&Done { messages: vec![3], nanos: 1 });
@@ -302,21 +312,21 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_notices_that_the_other_side_is_gone() {
+    fn a_receiver_notices_that_the_peer_is_gone() {
         let (other, thread) = against(|stream, control| receive_all(stream, control, 100));
-        let Other { control, stream } = other;
+        let Peer { control, stream } = other;
         drop(control);
         let failure = thread.join().unwrap().unwrap_err();
-        assert!(matches!(failure, Failure::Exchange(_)), "{failure}");
+        assert!(matches!(failure, PerfError::Exchange(_)), "{failure}");
         drop(stream);
     }
 
     #[test]
-    fn a_sender_that_is_blocked_says_that_it_is_alive() {
+    fn a_blocked_sender_sends_alive() {
         const SIZE: u32 = 64 << 20;
         let (mut other, thread) =
             against(|stream, control| send_all(stream, control, SIZE, Goal::Messages(1)));
-        thread::sleep(WHILE);
+        thread::sleep(PAUSE);
         let got = std::io::copy(&mut other.stream, &mut std::io::sink()).unwrap();
         assert_eq!(got, u64::from(SIZE));
         other.tell(&Done { messages: vec![1], nanos: 0 });

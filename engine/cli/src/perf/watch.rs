@@ -1,21 +1,24 @@
-//! Looking around while a loop spins: the other side, the time, Ctrl-C, and a line of progress.
+//! What a measuring loop checks while it spins: the peer, the time, Ctrl-C, and progress output.
 
-use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use super::exchange::{Control, Done, Message};
-use super::options::Goal;
-use crate::failure::Failure;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::error::PerfError;
+use super::exchange::Control;
+use super::message::Message;
+use super::plan::Goal;
+use super::results::Done;
 use crate::signal;
 
-/// Turns of the loop between two looks at the clock.
+/// Loop turns between two readings of the clock.
 const TURNS: u32 = 32;
-/// Time between two looks at everything else.
+/// Time between two checks of everything else.
 const PERIOD: Duration = Duration::from_millis(1);
-/// Time between two lines of progress, and before the first one.
+/// Time before the first progress output and between two.
 const PROGRESS: Duration = Duration::from_millis(500);
 
-/// What a loop keeps an eye on.
+/// State that a loop checks.
 #[derive(Debug)]
 pub struct Watch<'a> {
     control: &'a mut Control,
@@ -23,48 +26,50 @@ pub struct Watch<'a> {
     goal: Goal,
     started: Instant,
     turns: u32,
-    next_look: Instant,
+    next_check: Instant,
+    /// Draws only at the client, and only if standard error is a terminal.
+    progress: ProgressBar,
     next_progress: Option<Instant>,
-    shown: bool,
     stop: bool,
     peer_done: Option<Done>,
 }
 
 impl<'a> Watch<'a> {
-    /// Begins to watch; the time of the goal starts to run.
+    /// Starts to watch. The time of the goal starts now.
     pub fn new(control: &'a mut Control, is_client: bool, goal: Goal) -> Self {
         let now = Instant::now();
-        let people = is_client && std::io::stderr().is_terminal();
+        let progress = if is_client { progress_bar(goal) } else { ProgressBar::hidden() };
         Self {
             control,
             is_client,
             goal,
             started: now,
             turns: 0,
-            next_look: now + PERIOD,
-            next_progress: people.then(|| now + PROGRESS),
-            shown: false,
+            next_check: now + PERIOD,
+            next_progress: (!progress.is_hidden()).then(|| now + PROGRESS),
+            progress,
             stop: false,
             peer_done: None,
         }
     }
 
-    /// Once per turn of the loop, which has done `messages` so far. Cheap: it looks around only now and then.
+    /// Call once per turn of the loop with the number of messages so far. Cheap: most calls only
+    /// count.
     ///
     /// # Errors
-    /// The other side is gone or gave up; Ctrl-C at the server.
-    pub fn turn(&mut self, messages: u64) -> Result<(), Failure> {
+    /// If the peer is gone or gave up; on Ctrl-C at the server.
+    pub fn turn(&mut self, messages: u64) -> Result<(), PerfError> {
         self.turns += 1;
         if self.turns < TURNS {
             return Ok(());
         }
         self.turns = 0;
         let now = Instant::now();
-        if now < self.next_look { Ok(()) } else { self.look(now, messages) }
+        if now < self.next_check { Ok(()) } else { self.check(now, messages) }
     }
 
-    fn look(&mut self, now: Instant, messages: u64) -> Result<(), Failure> {
-        self.next_look = now + PERIOD;
+    fn check(&mut self, now: Instant, messages: u64) -> Result<(), PerfError> {
+        self.next_check = now + PERIOD;
         if let Some(message) = self.control.poll()? {
             self.take(message)?;
         }
@@ -72,9 +77,9 @@ impl<'a> Watch<'a> {
             self.stop |= now.duration_since(self.started) >= time;
         }
         if signal::interrupted() {
-            // The client ends its round early and reports; the server has nothing to report.
+            // The client ends its round early and reports. The server has nothing to report.
             if !self.is_client {
-                return Err(Failure::Interrupted);
+                return Err(PerfError::Interrupted);
             }
             self.stop = true;
         }
@@ -85,7 +90,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    fn take(&mut self, message: Message) -> Result<(), Failure> {
+    fn take(&mut self, message: Message) -> Result<(), PerfError> {
         match message {
             Message::Done(done) if self.peer_done.is_none() => {
                 self.peer_done = Some(done);
@@ -95,18 +100,18 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Whether to begin nothing new.
+    /// Returns true if no new message should be started.
     pub fn stop(&self) -> bool {
         self.stop
     }
 
-    /// What the other side did, once it has told that it is done.
+    /// What the peer sent, once it has reported `done`.
     pub fn peer_done(&self) -> Option<&Done> {
         self.peer_done.as_ref()
     }
 
-    /// Waits until the other side has told that it is done.
-    pub fn wait_for_peer(&mut self) -> Result<Done, Failure> {
+    /// Waits until the peer has reported `done`.
+    pub fn wait_for_peer(&mut self) -> Result<Done, PerfError> {
         loop {
             if let Some(done) = &self.peer_done {
                 return Ok(done.clone());
@@ -116,29 +121,40 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Tells the other side what this one did.
-    pub fn tell_done(&mut self, done: &Done) -> Result<(), Failure> {
+    /// Reports what this side sent to the peer.
+    pub fn send_done(&mut self, done: &Done) -> Result<(), PerfError> {
         self.clear();
         Ok(self.control.send(&Message::Done(done.clone()))?)
     }
 
-    fn show(&mut self, now: Instant, messages: u64) {
-        let seconds = now.duration_since(self.started).as_secs_f64();
-        let of = match self.goal {
-            Goal::Messages(goal) => format!("of {goal} per QP, {seconds:.0} s"),
-            Goal::Time(time) => format!("in {seconds:.0} of {:.0} s", time.as_secs_f64()),
-        };
-        eprint!("\r{messages} messages {of}\x1b[K");
-        let _ = std::io::stderr().flush(); // Progress is no result.
-        self.shown = true;
+    fn show(&self, now: Instant, messages: u64) {
+        let elapsed = now.duration_since(self.started);
+        if let Goal::Time(_) = self.goal {
+            self.progress.set_position(milliseconds(elapsed));
+        }
+        self.progress.set_message(format!("{messages} messages"));
+        self.progress.tick();
     }
 
     fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
-            eprint!("\r\x1b[K");
-        }
+        self.progress.finish_and_clear();
         self.next_progress = None;
     }
+}
+
+/// The progress bar of the client: of the time, if the goal is a time.
+fn progress_bar(goal: Goal) -> ProgressBar {
+    let (bar, template) = match goal {
+        Goal::Messages(_) => (ProgressBar::no_length(), "{msg}, {elapsed}"),
+        Goal::Time(time) => {
+            (ProgressBar::new(milliseconds(time)), "{msg} {wide_bar} {percent} %, {elapsed}")
+        }
+    };
+    bar.with_style(ProgressStyle::with_template(template).expect("a valid template"))
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Drop for Watch<'_> {

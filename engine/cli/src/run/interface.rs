@@ -1,4 +1,4 @@
-//! Which interface a program is to have.
+//! Chooses the interface for a program.
 
 use feroce_engine::net::Interface;
 
@@ -15,10 +15,10 @@ pub fn named(name: &str) -> Result<Interface, Failure> {
     Ok(interface)
 }
 
-/// An interface and why it is the one.
+/// Chooses an interface. Returns it with the reason.
 pub fn choose() -> Result<(Interface, &'static str), Failure> {
     let all = Interface::list()?;
-    // Unreadable tables name no interface.
+    // A table that cannot be read counts as empty.
     let table =
         |name| std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
     pick(&all, &default_routes(&table("route"), &table("ipv6_route")))
@@ -32,7 +32,10 @@ fn pick(all: &[Interface], routes: &[String]) -> Result<(Interface, &'static str
     let usable: Vec<_> = all.iter().filter(|interface| is_device(interface)).collect();
     let by_route = routes.iter().find_map(|name| usable.iter().find(|found| found.name == *name));
     if let Some(interface) = by_route {
-        return Ok(((*interface).clone(), "the default route's (--interface chooses another)"));
+        return Ok((
+            (*interface).clone(),
+            "the interface of the default route (--interface chooses another)",
+        ));
     }
     if let [only] = usable.as_slice() {
         return Ok(((*only).clone(), "the only usable one"));
@@ -51,21 +54,22 @@ fn pick(all: &[Interface], routes: &[String]) -> Result<(Interface, &'static str
             }
         }
         several => format!(
-            "which interface? {} are up, and none has the default route: give --interface",
+            "{} are up, but none has the default route: choose with --interface",
             names(several)
         ),
     }))
 }
 
-/// Names of the interfaces that the default routes lead through, from the kernel's tables as text.
+/// Names of the interfaces of the default routes, from the text of the kernel's tables.
 fn default_routes(v4: &str, v6: &str) -> Vec<String> {
-    // Name, destination, ...; eighth the mask.
+    // Column 1: interface, column 2: destination, column 8: mask.
     let v4 = v4.lines().skip(1).filter_map(|line| {
         let columns: Vec<_> = line.split_whitespace().collect();
         let is_default = columns.get(1) == Some(&"00000000") && columns.get(7) == Some(&"00000000");
         is_default.then(|| columns[0].to_owned())
     });
-    // Destination, its prefix length, ...; last the name. The loopback has one that refuses.
+    // Column 1: destination, column 2: prefix length, last column: interface. The loopback has a
+    // reject route.
     let v6 = v6.lines().filter_map(|line| {
         let columns: Vec<_> = line.split_whitespace().collect();
         let is_default = columns.get(1) == Some(&"00") && columns.last() != Some(&"lo");
@@ -109,18 +113,18 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_is_explained() {
+    fn an_interface_is_chosen_or_the_error_says_why() {
         let routes = ["eth1".to_owned()];
-        let told = |all: &[Interface], routes: &[String]| match pick(all, routes) {
+        let result = |all: &[Interface], routes: &[String]| match pick(all, routes) {
             Ok((interface, _)) => interface.name,
             Err(failure) => failure.to_string(),
         };
         let (up, down) = (interface("eth0", true), interface("eth1", false));
         let both = [interface("eth0", true), interface("eth1", true)];
-        assert_eq!(told(&both, &routes), "eth1");
-        assert_eq!(told(&[up, down.clone()], &routes), "eth0");
-        assert!(told(&both, &[]).contains("eth0, eth1 are up"));
-        assert!(told(&[down], &routes).contains("eth1 are down"));
-        assert!(told(&[], &routes).contains("no Ethernet interface"));
+        assert_eq!(result(&both, &routes), "eth1");
+        assert_eq!(result(&[up, down.clone()], &routes), "eth0");
+        assert!(result(&both, &[]).contains("eth0, eth1 are up"));
+        assert!(result(&[down], &routes).contains("eth1 are down"));
+        assert!(result(&[], &routes).contains("no Ethernet interface"));
     }
 }

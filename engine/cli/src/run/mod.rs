@@ -1,7 +1,13 @@
-//! `feroce run`: starts a program written for verbs on Feroce's libraries, in surroundings where it finds a device.
+//! `feroce run`: starts a verbs application on Feroce's libraries, in an environment where the
+//! application finds its devices.
 //!
-//! The program takes this process's place: its exit code is what the caller sees, and what was mounted for it goes with
-//! it.
+//! Input: the options, the settings, and the program's file and libraries. The program replaces
+//! this process by `exec`: its exit code is the process's exit code, and its private mounts end
+//! with it.
+//!
+//! This module changes the private mount namespace and the environment of this process only. It
+//! opens no device and drops no privileges; the host's files, interfaces and other processes stay
+//! as they are.
 
 mod interface;
 mod mounts;
@@ -22,20 +28,26 @@ use crate::failure::Failure;
 /// Options of `feroce run`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Interface that is the program's device; several are feroce0, feroce1, ... [default: those of the settings, else
-    /// the default route's, else the only usable one]
+    /// Interface to use as the RNIC; with several, they are feroce0, feroce1, ... [default: the
+    /// settings, else the interface of the default route, else the only usable one]
     #[arg(short, long, value_name = "IFACE", value_delimiter = ',')]
     interface: Vec<String>,
-    /// Do not say which interface was chosen
+    /// Do not print which interface was chosen
     #[arg(short, long)]
     quiet: bool,
-    /// Capture what crosses the device, for Wireshark; further devices and cores write FILE.feroce1, FILE.1, ...
+    /// Capture all frames of the device to a pcap file; further devices and cores write
+    /// FILE.feroce1, FILE.1, ...
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pcap: Option<PathBuf>,
-    /// Keep so many bytes of each captured frame [default: all]
-    #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = clap::value_parser!(u32).range(64..))]
+    /// Bytes of each frame to keep [default: all]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        requires = "pcap",
+        value_parser = clap::value_parser!(u32).range(64..)
+    )]
     pcap_snap: Option<u32>,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(
         required = true,
         trailing_var_arg = true,
@@ -45,7 +57,7 @@ pub struct Options {
     program: Vec<OsString>,
 }
 
-/// Starts the program; returns only if that fails.
+/// Starts the program. Returns only on failure.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let settings = Settings::load()?;
     let named =
@@ -59,25 +71,26 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     } else {
         named.iter().map(|name| interface::named(name)).collect::<Result<_, _>>()?
     };
-    let libraries = ahead_of_others(&libraries()?);
+    let libraries = library_path(&libraries()?);
     let (program, arguments) = options.program.split_first().expect("clap demands one");
     let program = program::find(program)?;
     for obstacle in program::obstacles(&program, &libraries) {
         eprintln!("feroce: {}: {obstacle}", program.display());
     }
-    // It may yet do what needs no open device: listing them, say.
+    // Some programs need no open device, for example to list devices.
     for obstacle in doctor::obstacles(&settings, &interfaces) {
         eprintln!("feroce: {obstacle}");
     }
-    if let Err(why) = mounts::surround(&sysfs::devices(&interfaces)?) {
+    if let Err(why) = mounts::create(&sysfs::devices(&interfaces)?) {
         eprintln!(
-            "feroce: programs that look for devices in /dev/infiniband and /sys/class/infiniband will find none: {why}"
+            "feroce: programs that look for devices in /dev/infiniband and \
+             /sys/class/infiniband will find none: {why}"
         );
     }
     let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
     let mut command = Command::new(&program);
     if let Some(file) = &options.pcap {
-        // The program may change its folder before it opens the device.
+        // The program may change its working directory before it opens the device.
         command.env("FEROCE_PCAP", std::path::absolute(file).map_err(Failure::Capture)?);
     }
     if let Some(bytes) = options.pcap_snap {
@@ -91,12 +104,12 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     Err(Failure::Program { program, source: error })
 }
 
-/// The library that programs load.
+/// The library that verbs applications load.
 const LIBRARY: &str = "libibverbs.so.1";
 
-/// Where the libraries are: beside this program as they are built or as they are installed.
+/// The folder of the libraries: beside this program in a build folder, or in the installed place.
 fn libraries() -> Result<PathBuf, Failure> {
-    let failed = |source| Failure::Plan(format!("cannot tell where this program is: {source}"));
+    let failed = |source| Failure::Plan(format!("cannot find the path of this program: {source}"));
     let own = std::env::current_exe().map_err(failed)?;
     let folder = own.parent().unwrap_or(Path::new("/"));
     let places = [folder.join("lib"), folder.join("../lib/feroce")];
@@ -104,15 +117,15 @@ fn libraries() -> Result<PathBuf, Failure> {
     found.cloned().ok_or_else(|| {
         let [built, installed] = &places;
         Failure::Plan(format!(
-            "there is no {LIBRARY} in {} or {}: scripts/build-libs.sh makes it",
+            "there is no {LIBRARY} in {} or {}: scripts/build-libs.sh builds it",
             built.display(),
             installed.display()
         ))
     })
 }
 
-/// The library path with `folder` first.
-fn ahead_of_others(folder: &Path) -> OsString {
+/// The value of LD_LIBRARY_PATH with `folder` first.
+fn library_path(folder: &Path) -> OsString {
     let mut path = folder.as_os_str().to_owned();
     if let Some(others) = std::env::var_os("LD_LIBRARY_PATH").filter(|others| !others.is_empty()) {
         path.push(":");

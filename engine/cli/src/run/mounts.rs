@@ -1,5 +1,5 @@
-//! A private mount namespace in which `/dev/infiniband` and `/sys/class/infiniband` show Feroce's devices. The host's own
-//! folders stay as they are, and what is mounted here ends with the program.
+//! A private mount namespace in which `/dev/infiniband` and `/sys/class/infiniband` show Feroce's
+//! devices. The host's own folders stay unchanged, and the mounts end with the program.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,39 +12,39 @@ use nix::sched::{CloneFlags, unshare};
 
 use super::sysfs::{Device, Entry};
 
-/// Why the surroundings could not be made.
+/// Why the mounts could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// Needs privileges, or a system that allows it.
-    #[error("no mount namespace of its own: {0}")]
+    /// The process may not create a mount namespace.
+    #[error("cannot create a mount namespace: {0}")]
     Namespace(nix::Error),
-    /// A mount.
+    /// A mount failed.
     #[error("cannot mount {}: {source}", place.display())]
     Mount {
-        /// Where.
+        /// Mount point.
         place: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: nix::Error,
     },
-    /// A file or folder.
-    #[error("cannot make {}: {source}", place.display())]
+    /// A file or folder cannot be created.
+    #[error("cannot create {}: {source}", place.display())]
     File {
-        /// Which.
+        /// Path.
         place: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// Makes the surroundings for `devices`, for this process from now on.
-pub fn surround(devices: &[Device]) -> Result<(), MountError> {
+/// Creates the mount namespace for `devices`. It applies to this process from now on.
+pub fn create(devices: &[Device]) -> Result<(), MountError> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(MountError::Namespace)?;
-    // What is mounted from now on is nobody else's.
-    mounted("none", Path::new("/"), None, MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
+    // Mounts from now on do not propagate to other namespaces.
+    mount_at("none", Path::new("/"), None, MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
     let [nodes, class, verbs] =
         ["/dev/infiniband", "/sys/class/infiniband", "/sys/class/infiniband_verbs"].map(Path::new);
     for place in [nodes, class, verbs] {
-        own(place)?;
+        cover(place)?;
     }
     write(&verbs.join("abi_version"), "6\n")?;
     node(&nodes.join("rdma_cm"))?;
@@ -56,11 +56,12 @@ pub fn surround(devices: &[Device]) -> Result<(), MountError> {
     Ok(())
 }
 
-/// A character device at `place`. Programs look whether it is one, and theirs to read and write; none gets further, for
-/// that is the library's work. So any will do, and `/dev/null` does not need the right to make one.
+/// Creates a character device at `place`. Programs check that the file is a character device that
+/// they can read and write; only the library uses it. Any character device will do, and
+/// bind-mounting `/dev/null` requires no permission to create a node.
 fn node(place: &Path) -> Result<(), MountError> {
     write(place, "")?;
-    mounted("/dev/null", place, None, MsFlags::MS_BIND)
+    mount_at("/dev/null", place, None, MsFlags::MS_BIND)
 }
 
 fn fill(folder: &Path, entries: &[(String, Entry)]) -> Result<(), MountError> {
@@ -69,7 +70,7 @@ fn fill(folder: &Path, entries: &[(String, Entry)]) -> Result<(), MountError> {
         match entry {
             Entry::File(text) => write(&place, text)?,
             Entry::Link(to) => {
-                make_parent(&place)?;
+                create_parent(&place)?;
                 symlink(to, &place).map_err(failed(&place))?;
             }
         }
@@ -77,34 +78,34 @@ fn fill(folder: &Path, entries: &[(String, Entry)]) -> Result<(), MountError> {
     Ok(())
 }
 
-/// An empty folder at `place`, over what is there. Where nothing is, the folder above is put together anew from what is
-/// in it.
-fn own(place: &Path) -> Result<(), MountError> {
+/// Mounts an empty folder over `place`. If `place` does not exist, the parent folder is rebuilt
+/// from its own content first, so that the folder can be created.
+fn cover(place: &Path) -> Result<(), MountError> {
     if !place.is_dir() {
-        let above = place.parent().expect("below the root");
-        mirror(above)?;
+        let parent = place.parent().expect("not the root");
+        mirror(parent)?;
         fs::create_dir(place).map_err(failed(place))?;
     }
-    empty(place)
+    mount_empty(place)
 }
 
-fn empty(place: &Path) -> Result<(), MountError> {
-    mounted("tmpfs", place, Some("tmpfs"), MsFlags::MS_NOSUID)
+fn mount_empty(place: &Path) -> Result<(), MountError> {
+    mount_at("tmpfs", place, Some("tmpfs"), MsFlags::MS_NOSUID)
 }
 
-/// Puts a folder of ours over `folder`, with everything bound that is in it.
+/// Mounts a new folder over `folder`, with all its entries bound into it.
 fn mirror(folder: &Path) -> Result<(), MountError> {
-    // The way to what will be covered.
+    // Keeps the covered folder reachable.
     let kept = fs::File::open(folder).map_err(failed(folder))?;
     let covered = PathBuf::from(format!("/proc/self/fd/{}", kept.as_raw_fd()));
     let entries = fs::read_dir(folder).map_err(failed(folder))?;
     let entries = entries.collect::<Result<Vec<_>, _>>().map_err(failed(folder))?;
-    empty(folder)?;
+    mount_empty(folder)?;
     for entry in entries {
         let name = entry.file_name();
         let (from, to) = (covered.join(&name), folder.join(&name));
         let Ok(kind) = fs::symlink_metadata(&from).map(|metadata| metadata.file_type()) else {
-            continue; // Gone meanwhile.
+            continue; // The entry is gone.
         };
         if kind.is_symlink() {
             let target = fs::read_link(&from).map_err(failed(&from))?;
@@ -116,12 +117,12 @@ fn mirror(folder: &Path) -> Result<(), MountError> {
         } else {
             write(&to, "")?;
         }
-        mounted(&from, &to, None, MsFlags::MS_BIND | MsFlags::MS_REC)?;
+        mount_at(&from, &to, None, MsFlags::MS_BIND | MsFlags::MS_REC)?;
     }
     Ok(())
 }
 
-fn mounted(
+fn mount_at(
     from: impl AsRef<OsStr>,
     place: &Path,
     kind: Option<&str>,
@@ -131,13 +132,13 @@ fn mounted(
     done.map_err(|source| MountError::Mount { place: place.to_owned(), source })
 }
 
-fn make_parent(place: &Path) -> Result<(), MountError> {
-    let above = place.parent().expect("below the root");
-    fs::create_dir_all(above).map_err(failed(above))
+fn create_parent(place: &Path) -> Result<(), MountError> {
+    let parent = place.parent().expect("not the root");
+    fs::create_dir_all(parent).map_err(failed(parent))
 }
 
 fn write(place: &Path, text: &str) -> Result<(), MountError> {
-    make_parent(place)?;
+    create_parent(place)?;
     fs::write(place, text).map_err(failed(place))
 }
 

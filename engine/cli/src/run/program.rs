@@ -1,4 +1,5 @@
-//! The program that is to be started: where it is, and whether Feroce's libraries can take their place in it.
+//! The program to be started: its path, and whether Feroce's libraries can replace the ones it
+//! loads.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,7 +11,7 @@ use nix::unistd::Uid;
 
 use crate::failure::Failure;
 
-/// Where Debian has programs written for verbs: how their names begin, and the package.
+/// Debian packages of verbs applications: prefix of the program's name, and package.
 const PACKAGES: &[(&str, &str)] = &[
     ("ibv_", "ibverbs-utils"),
     ("ib_", "perftest"),
@@ -34,7 +35,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("qemu-system-", "qemu-system-x86"),
 ];
 
-/// Where Debian has what such programs load besides.
+/// Debian packages of libraries that such programs load: prefix of the library's name, and package.
 const LIBRARIES: &[(&str, &str)] = &[
     ("libmlx", "ibverbs-providers"),
     ("libefa", "ibverbs-providers"),
@@ -43,14 +44,14 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("libibmad", "libibmad5"),
 ];
 
-/// Finds `name` as a shell would.
+/// Finds `name` in PATH, as a shell does.
 ///
 /// # Errors
-/// [`Failure::Program`], with the package that has it.
+/// [`Failure::Program`], with the package that contains the program.
 pub fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     let given = Path::new(name);
     if given.components().count() > 1 {
-        return Ok(given.to_owned()); // The system says what is wrong with it.
+        return Ok(given.to_owned()); // Errors appear when it is started.
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path).map(|folder| folder.join(name));
@@ -63,11 +64,11 @@ pub fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     })
 }
 
-/// What to say of a program that is not there.
+/// The message for a program that was not found.
 fn missing(name: &str) -> String {
     match package(PACKAGES, name) {
-        Some(package) => format!("not found (Debian has it in the package {package})"),
-        None => "not found in PATH (sudo has a PATH of its own)".to_owned(),
+        Some(package) => format!("not found (on Debian: package {package})"),
+        None => "not found in PATH (sudo uses its own PATH)".to_owned(),
     }
 }
 
@@ -75,40 +76,39 @@ fn package(packages: &[(&str, &'static str)], name: &str) -> Option<&'static str
     packages.iter().find(|(start, _)| name.starts_with(start)).map(|(_, package)| *package)
 }
 
-/// How a program comes to its libraries.
+/// How a program is linked.
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
-    /// By glibc's loader.
+    /// Dynamically, with glibc's loader.
     Loaded,
-    /// By another loader, or it is a script: not looked into.
+    /// With another loader, or the program is a script: not inspected.
     Other,
-    /// It has them built in.
+    /// Statically.
     Static,
 }
 
-/// Why Feroce's libraries will not take their place in `program`, or it will not start.
+/// Reasons why Feroce's libraries cannot be used in `program`, or why it will not start.
 pub fn obstacles(program: &Path, library_path: &OsStr) -> Vec<String> {
     let Ok(file) = File::open(program) else { return Vec::new() };
     let mut found = Vec::new();
     match kind(&file) {
-        Some(Kind::Static) => found.push(
-            "it is statically linked: no library can take the place of one that is built in"
-                .to_owned(),
-        ),
+        Some(Kind::Static) => found
+            .push("the program is statically linked: its libraries cannot be replaced".to_owned()),
         Some(Kind::Loaded) => found.extend(not_found(program, library_path)),
         Some(Kind::Other) | None => {}
     }
     let changes_user = file.metadata().is_ok_and(|it| it.permissions().mode() & 0o6000 != 0);
     if changes_user && !Uid::effective().is_root() {
         found.push(
-            "it changes its user, and the system's loader takes no libraries from a caller then: run it as root"
+            "the program is setuid or setgid, so the loader ignores the caller's libraries: run it \
+             as root"
                 .to_owned(),
         );
     }
     found
 }
 
-/// From the program headers of an ELF file of 64 bits; `None` if they cannot be read.
+/// The kind, from the program headers of a 64-bit ELF file; `None` if they cannot be read.
 fn kind(file: &File) -> Option<Kind> {
     const PT_INTERP: u32 = 3;
     let mut header = [0; 64];
@@ -134,16 +134,17 @@ fn kind(file: &File) -> Option<Kind> {
     Some(Kind::Static)
 }
 
-/// The libraries that glibc's loader, which lists them instead of starting the program, does not find.
+/// The libraries that are missing. glibc's loader lists the libraries of a program instead of
+/// starting it.
 fn not_found(program: &Path, library_path: &OsStr) -> Vec<String> {
     let mut loader = Command::new(program);
     loader.env("LD_TRACE_LOADED_OBJECTS", "1").env("LD_LIBRARY_PATH", library_path);
-    let Ok(told) = loader.stdin(Stdio::null()).output() else { return Vec::new() };
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    let missing = told.lines().filter_map(|line| line.strip_suffix(" => not found"));
+    let Ok(listed) = loader.stdin(Stdio::null()).output() else { return Vec::new() };
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let missing = listed.lines().filter_map(|line| line.strip_suffix(" => not found"));
     let explain = |name: &str| match package(LIBRARIES, name) {
-        Some(package) => format!("it needs {name}, which Debian has in the package {package}"),
-        None => format!("it needs {name}, which is not installed"),
+        Some(package) => format!("{name} is missing (on Debian: package {package})"),
+        None => format!("{name} is not installed"),
     };
     missing.map(|name| explain(name.trim())).collect()
 }
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packages_are_known_by_names() {
+    fn packages_are_found_by_program_name() {
         assert!(missing("ib_write_bw").contains("package perftest"));
         assert!(missing("ibv_devinfo").contains("package ibverbs-utils"));
         assert!(missing("rdma_server").contains("package rdmacm-utils"));
@@ -161,26 +162,29 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_apart() {
+    fn kinds_of_programs_are_recognized() {
         let own = File::open("/proc/self/exe").expect("this test");
         assert_eq!(kind(&own), Some(Kind::Loaded));
         let script = File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("text");
         assert_eq!(kind(&script), Some(Kind::Other));
-        // Without program headers, nothing names a loader.
+        // A file without program headers names no loader.
         let path = std::env::temp_dir().join(format!("fr-static-{}", std::process::id()));
         let mut header = [0_u8; 64];
         header[..5].copy_from_slice(b"\x7fELF\x02");
         std::fs::write(&path, header).expect("a file");
-        let told = obstacles(&path, OsStr::new(""));
+        let found = obstacles(&path, OsStr::new(""));
         std::fs::remove_file(&path).expect("a file");
-        assert!(matches!(told.as_slice(), [one] if one.contains("statically linked")), "{told:?}");
+        assert!(
+            matches!(found.as_slice(), [one] if one.contains("statically linked")),
+            "{found:?}"
+        );
     }
 
     #[test]
-    fn what_is_installed_is_found() {
+    fn installed_programs_are_found() {
         let shell = find(OsStr::new("sh")).expect("a shell");
         assert_eq!(obstacles(&shell, OsStr::new("")), Vec::<String>::new());
-        let told = find(OsStr::new("ib_no_such_program")).expect_err("none").to_string();
-        assert!(told.contains("perftest"), "{told}");
+        let found = find(OsStr::new("ib_no_such_program")).expect_err("none").to_string();
+        assert!(found.contains("perftest"), "{found}");
     }
 }

@@ -1,4 +1,5 @@
-//! What programs find under `/sys/class/infiniband` about a device: the files that a kernel driver would show.
+//! The entries of a device below `/sys/class/infiniband`: the files that a kernel driver would
+//! show.
 
 use std::path::PathBuf;
 
@@ -8,21 +9,21 @@ use feroce_wire::PathMtu;
 use crate::devinfo;
 use crate::failure::Failure;
 
-/// A file, or a link.
+/// A file or a link.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A file with this text in it.
+    /// A file with this content.
     File(String),
-    /// A symbolic link to this place.
+    /// A symbolic link to this path.
     Link(PathBuf),
 }
 
-/// A device's entries.
+/// The entries of a device.
 #[derive(Debug)]
 pub struct Device {
-    /// Such as `feroce0`.
+    /// Name, such as `feroce0`.
     pub name: String,
-    /// Such as `uverbs0`.
+    /// Name of the device node, such as `uverbs0`.
     pub node: String,
     /// Entries below `/sys/class/infiniband/NAME`.
     pub entries: Vec<(String, Entry)>,
@@ -30,7 +31,7 @@ pub struct Device {
     pub verbs: Vec<(String, Entry)>,
 }
 
-/// The devices that `interfaces` are.
+/// The devices of `interfaces`, in this order.
 pub fn devices(interfaces: &[Interface]) -> Result<Vec<Device>, Failure> {
     let described = interfaces.iter().enumerate().map(|(index, interface)| {
         let gids = GidTable::read(&interface.name)?;
@@ -76,7 +77,7 @@ fn device(index: usize, interface: &Interface, gids: &GidTable) -> Device {
     Device { name, node, entries, verbs }
 }
 
-/// In bytes; 0 where none fits.
+/// The path MTU in bytes; 0 if the interface's MTU is too small for any.
 fn mtu(interface: &Interface) -> u32 {
     PathMtu::largest_for(interface.mtu).map_or(0, PathMtu::bytes)
 }
@@ -99,10 +100,10 @@ mod tests {
             loopback: false,
             vlan: None,
         };
-        let told = device(1, &interface, &GidTable::new(&interface));
-        assert_eq!((told.name.as_str(), told.node.as_str()), ("feroce1", "uverbs1"));
+        let device = super::device(1, &interface, &GidTable::new(&interface));
+        assert_eq!((device.name.as_str(), device.node.as_str()), ("feroce1", "uverbs1"));
         let entry = |path: &str| {
-            let found = told.entries.iter().find(|(at, _)| at == path);
+            let found = device.entries.iter().find(|(at, _)| at == path);
             found.map(|(_, entry)| entry).unwrap_or_else(|| panic!("{path}"))
         };
         let text = |text: &str| Entry::File(format!("{text}\n"));

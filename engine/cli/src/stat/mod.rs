@@ -1,4 +1,8 @@
-//! `feroce stat`: live figures of programs that have an interface open.
+//! `feroce stat`: figures of programs that have an interface open.
+//!
+//! Input: the options, and a snapshot from each running program, which serves it over a socket of
+//! its own. Output: tables or JSON on standard output. Rates are computed here from two snapshots.
+//! The program is only asked: nothing of it or of the host changes.
 
 mod rates;
 mod text;
@@ -16,27 +20,33 @@ use crate::failure::{self, Failure};
 use crate::{output, signal};
 use rates::Rates;
 
-/// Programs that are asked side by side.
+/// Programs that are asked in parallel.
 const AT_ONCE: usize = 32;
 
 /// Options of `feroce stat`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The figures come from the program itself, which need not be one of Feroce's own; root and the program's user may ask. \
-Run it in the network namespace of the interface (`ip netns exec NAME feroce stat`).\n\n\
-Exit codes: 0 shown, 1 nobody serves figures or does not any more, 2 wrong usage.")]
+The program itself serves the figures to root and to its own user. Run `feroce stat` in the \
+network namespace of the interface (`ip netns exec NAME feroce stat`).")]
 pub struct Options {
-    /// Only this interface [default: every one that a program has open in this network namespace]
+    /// Show only this interface [default: every interface that a program has open in this network
+    /// namespace]
     #[arg(short, long, value_name = "IFACE")]
     interface: Option<String>,
-    /// Show rates again and again, every so many seconds, until Ctrl-C: in place on a terminal, else line by
-    /// line
-    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_seconds)]
+    /// Show rates every SECONDS until Ctrl-C: in place on a terminal, otherwise line by line
+    #[arg(
+        short,
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        value_parser = parse_seconds
+    )]
     watch: Option<Duration>,
-    /// With every QP
+    /// Show every QP
     #[arg(short, long)]
     qps: bool,
-    /// Print JSON: with --watch, a document per line and interval
+    /// Print JSON; with --watch, one document per line and interval
     #[arg(long)]
     json: bool,
 }
@@ -46,7 +56,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected 0.1 to 86400 seconds".to_owned())
 }
 
-/// Shows the figures.
+/// Prints the figures.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let snapshots = take(options)?;
     match options.watch {
@@ -56,7 +66,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// The figures of every interface that is asked for.
+/// Takes a snapshot of every requested interface.
 fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
     let request = Request { queue_pairs: options.qps, ..Request::default() };
     let ask = |interface: &str| stat::ask(interface, &request);
@@ -67,27 +77,27 @@ fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
     if interfaces.is_empty() {
         return Err(StatError::Nobody.into());
     }
-    // Anybody can pose as one more: that must not hide the others.
+    // Any user can create another endpoint: an endpoint that fails must not hide the others.
     let mut snapshots = Vec::new();
-    let mut troubles = Vec::new();
-    // Side by side: a program that is stopped answers nobody, and costs the others no time.
+    let mut errors = Vec::new();
+    // In parallel: a stopped program does not answer, and must not delay the others.
     for some in interfaces.chunks(AT_ONCE) {
         let answers: Vec<_> = thread::scope(|scope| {
             let asked: Vec<_> = some.iter().map(|name| scope.spawn(|| ask(name))).collect();
-            asked.into_iter().map(|answer| answer.join().expect("asking does not panic")).collect()
+            asked.into_iter().map(|answer| answer.join().expect("no panic")).collect()
         });
         for answer in answers {
             match answer {
                 Ok(snapshot) => snapshots.push(snapshot),
-                Err(error) => troubles.push(error),
+                Err(error) => errors.push(error),
             }
         }
     }
-    let fatal = if snapshots.is_empty() { troubles.pop() } else { None };
-    for trouble in &troubles {
-        eprintln!("feroce: {}", failure::chain(trouble));
+    let fatal = if snapshots.is_empty() { errors.pop() } else { None };
+    for error in &errors {
+        eprintln!("feroce: {}", failure::chain(error));
     }
-    fatal.map_or(Ok(snapshots), |trouble| Err(trouble.into()))
+    fatal.map_or(Ok(snapshots), |error| Err(error.into()))
 }
 
 /// Rates, with the figures they were made of.
@@ -105,7 +115,7 @@ fn watch(options: &Options, interval: Duration, first: Vec<Snapshot>) -> Result<
         output::line(&text::heading())?;
     }
     loop {
-        // Not a plain sleep: Ctrl-C ends it.
+        // Unlike a plain sleep, Ctrl-C ends this wait.
         sys::poll_readable(&[], &mut Vec::new(), Some(interval));
         if signal::interrupted() {
             return Ok(());
@@ -116,11 +126,11 @@ fn watch(options: &Options, interval: Duration, first: Vec<Snapshot>) -> Result<
             }
             other => other?,
         };
-        // Asking one that is stopped takes seconds.
+        // Asking a stopped program takes seconds.
         if signal::interrupted() {
             return Ok(());
         }
-        // A program that came meanwhile has no rates yet.
+        // A program that started meanwhile has no rates yet.
         let pairs = now.iter().filter_map(|now| {
             let same = |before: &&Snapshot| rates::is_same(before, now);
             before.iter().find(same).map(|before| (now, Rates::between(before, now)))
@@ -144,7 +154,7 @@ fn watch(options: &Options, interval: Duration, first: Vec<Snapshot>) -> Result<
     }
 }
 
-/// There was somebody, and is no more.
+/// The message when the programs of `before` have ended.
 fn ended(before: &[Snapshot]) -> String {
     let gone = before.iter().map(|Snapshot { program, pid, interface, .. }| {
         format!("{program} (pid {pid}) has ended, or closed {interface}")
@@ -152,7 +162,7 @@ fn ended(before: &[Snapshot]) -> String {
     gone.collect::<Vec<_>>().join("; ")
 }
 
-/// Writes over what was written before.
+/// Redraws the screen in place.
 fn redraw(screen: &str) -> Result<(), Failure> {
     const HOME: &str = "\x1b[H";
     const CLEAR_LINE: &str = "\x1b[K\n";

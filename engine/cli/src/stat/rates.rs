@@ -1,11 +1,11 @@
-//! What happened between two looks at a device, per second.
+//! Rates between two snapshots of a device.
 
 use std::collections::BTreeMap;
 
 use feroce_engine::device::stat::{CoreFigures, Snapshot};
 use serde::Serialize;
 
-/// Rates of a device; bits are those of frames, Ethernet header included.
+/// Rates of a device. Bits count whole frames, Ethernet header included.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rates {
     pub interface: String,
@@ -16,17 +16,17 @@ pub struct Rates {
     pub tx_packets_per_second: f64,
     pub rx_dropped_per_second: f64,
     pub tx_dropped_per_second: f64,
-    /// Counters that moved.
+    /// Rates of counters that changed.
     pub counters_per_second: BTreeMap<String, f64>,
 }
 
-/// Whether both are of one device, and not of one that was opened after the other.
+/// Returns true if both snapshots are of the same open device.
 pub fn is_same(before: &Snapshot, now: &Snapshot) -> bool {
     (&before.interface, before.pid) == (&now.interface, now.pid) && before.nanos < now.nanos
 }
 
 impl Rates {
-    /// The rates from `before` to `now`, of the same device.
+    /// The rates from `before` to `now`, two snapshots of the same device.
     pub fn between(before: &Snapshot, now: &Snapshot) -> Self {
         let seconds = real(now.nanos.saturating_sub(before.nanos)) / 1e9;
         let rate = |before: u64, now: u64| real(now.wrapping_sub(before)) / seconds;
@@ -61,7 +61,7 @@ fn real(number: u64) -> f64 {
 pub mod tests {
     use super::*;
 
-    /// A device at `nanos` that has received so many frames of 1000 bytes on each of two cores.
+    /// A snapshot at `nanos`, with `frames` received frames of 1000 bytes on each of two cores.
     pub fn snapshot(nanos: u64, frames: u64, naks: u64) -> Snapshot {
         let core = CoreFigures {
             queues: 1,

@@ -1,11 +1,11 @@
-//! Figures as people read them.
+//! Snapshots and rates as text.
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use feroce_engine::device::stat::{QueuePairFigures, RateFigures, Snapshot};
 
 use super::rates::Rates;
 
-/// A device, once.
+/// A snapshot as text.
 pub fn whole(snapshot: &Snapshot) -> String {
     let mut text = head(snapshot);
     text += &cores(snapshot);
@@ -18,7 +18,7 @@ pub fn whole(snapshot: &Snapshot) -> String {
     text
 }
 
-/// Devices in the course of time, anew for each interval.
+/// The screen of `--watch`, redrawn for each interval.
 pub fn screen(devices: &[(&Snapshot, Rates)]) -> String {
     let mut text = String::new();
     for (snapshot, rates) in devices {
@@ -34,7 +34,7 @@ pub fn screen(devices: &[(&Snapshot, Rates)]) -> String {
     text
 }
 
-/// The heading of the columns of [`line()`].
+/// The header line for [`line()`].
 pub fn heading() -> String {
     format!(
         "{:<16}{:>10}{:>12}{:>10}{:>12}{:>10}{:>10}  {}",
@@ -45,12 +45,12 @@ pub fn heading() -> String {
         "tx pkt/s",
         "rx drop/s",
         "tx drop/s",
-        "troubles per second"
+        "errors per second"
     )
 }
 
-/// What went wrong or was done twice: worth a place in a line.
-const TROUBLES: [&str; 10] = [
+/// Counters of errors and retransmissions that a line shows if they changed.
+const ERRORS: [&str; 10] = [
     "out_of_sequence",
     "packet_seq_err",
     "local_ack_timeout_err",
@@ -65,12 +65,12 @@ const TROUBLES: [&str; 10] = [
 
 /// The rates of an interval in one line.
 pub fn line(rates: &Rates) -> String {
-    let troubles = TROUBLES.iter().filter_map(|name| {
+    let errors = ERRORS.iter().filter_map(|name| {
         rates.counters_per_second.get(*name).map(|rate| format!("{name} {rate:.0}"))
     });
-    let troubles = troubles.collect::<Vec<_>>().join(", ");
+    let errors = errors.collect::<Vec<_>>().join(", ");
     let line = format!(
-        "{:<16}{:>10.3}{:>12.0}{:>10.3}{:>12.0}{:>10.0}{:>10.0}  {troubles}",
+        "{:<16}{:>10.3}{:>12.0}{:>10.3}{:>12.0}{:>10.0}{:>10.0}  {errors}",
         rates.interface,
         rates.rx_bits_per_second / 1e9,
         rates.rx_packets_per_second,
@@ -140,7 +140,7 @@ fn cores(snapshot: &Snapshot) -> String {
     table(&header, rows)
 }
 
-/// Every QP in a line of a table.
+/// A table with one line per QP.
 pub fn queue_pairs(qps: &[QueuePairFigures]) -> String {
     let header = [
         "    QP", "core", "state", "peer", "peer QP", "MTU", "una", "next", "expected", "packets",
@@ -177,7 +177,7 @@ pub fn queue_pairs(qps: &[QueuePairFigures]) -> String {
     table(&header, rows)
 }
 
-/// The columns of a QP's rate; without congestion control there are none.
+/// The rate columns of a QP; empty without congestion control.
 fn rate(rate: Option<&RateFigures>) -> [String; 6] {
     let Some(rate) = rate else { return [const { String::new() }; 6] };
     let none = || "-".to_owned();
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_rates_and_troubles() {
+    fn a_line_has_rates_and_errors() {
         let rates = Rates::between(&snapshot(0, 0, 0), &snapshot(1_000_000_000, 1_000_000, 5));
         let line = line(&rates);
         let words: Vec<_> = line.split_whitespace().collect();
@@ -220,16 +220,16 @@ mod tests {
     }
 
     #[test]
-    fn only_counters_that_moved_are_shown() {
+    fn only_nonzero_counters_are_shown() {
         let shown = whole(&snapshot(5_000_000_000, 1, 0));
         assert!(shown.contains("tx_acks:") && !shown.contains("packet_seq_err"), "{shown}");
         assert!(shown.contains("open for:       5 s"), "{shown}");
     }
 
     #[test]
-    fn troubles_are_counters() {
+    fn error_names_are_counters() {
         let names = feroce_engine::counters::Counter::ALL.iter().map(|counter| counter.name());
         let names: Vec<_> = names.collect();
-        assert!(TROUBLES.iter().all(|trouble| names.contains(trouble)));
+        assert!(ERRORS.iter().all(|name| names.contains(name)));
     }
 }

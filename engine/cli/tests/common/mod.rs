@@ -1,5 +1,6 @@
-//! What tests of the program share: two network namespaces joined by a veth pair, and `feroce` run in them.
-#![allow(dead_code)] // Each test uses its part.
+//! Shared by the tests of the program: two network namespaces joined by a veth pair, and `feroce`
+//! run in them.
+#![allow(dead_code)] // Each test uses a part of this module.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long anything may take on a busy machine.
+/// Time limit on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn ip(arguments: &str) -> String {
@@ -28,7 +29,8 @@ pub fn json(output: &Output) -> Value {
     })
 }
 
-/// Two namespaces: 10.9.0.1 on `v0` and 10.9.0.2 on `v1`, two queues each of which one is in use.
+/// Two namespaces: 10.9.0.1 on `v0` and 10.9.0.2 on `v1`. Each interface has two queues, one of
+/// them in use.
 pub struct Pair {
     pub names: [String; 2],
 }
@@ -36,12 +38,12 @@ pub struct Pair {
 pub const DEVICES: [&str; 2] = ["v0", "v1"];
 
 impl Pair {
-    /// `None`, with a word to the reader, where the tests cannot run.
+    /// `None`, with a message, if the tests cannot run.
     pub fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let id = Command::new("id").arg("-u").output().expect("the `id` program");
         if text(&id.stdout).trim() != "0" {
-            // Past the test harness, which shows what tests print only if they fail.
+            // Bypasses the test harness, which shows output only if a test fails.
             let _ = writeln!(std::io::stderr(), "skipped: network namespaces and AF_XDP need root");
             return None;
         }
@@ -63,14 +65,14 @@ impl Pair {
         Some(pair)
     }
 
-    /// `program` in the namespace of `end`.
+    /// A command for `program` in the namespace of `end`.
     pub fn run(&self, end: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[end], program]).stdin(Stdio::null());
         command
     }
 
-    /// Runs shell commands in the namespace of `end`; they must succeed.
+    /// Runs shell commands in the namespace of `end`. They must succeed.
     pub fn shell(&self, end: usize, script: &str) {
         let output = self.run(end, "sh").args(["-ec", script]).output().expect("a shell");
         assert!(output.status.success(), "{script}: {}", text(&output.stderr));
@@ -94,29 +96,29 @@ impl Drop for Pair {
     }
 }
 
-/// A program that runs beside the test; killed with it.
+/// A program that runs beside the test. It is killed when dropped.
 pub struct Server {
     pub child: Child,
     errors: BufReader<ChildStderr>,
 }
 
 impl Server {
-    /// Starts `command`, a `feroce perf`, and returns when it waits for a client.
+    /// Starts `command`, a `feroce perf` server, and returns when it waits for a client.
     pub fn start(command: &mut Command) -> Self {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a server");
         let mut lines = BufReader::new(child.stderr.take().expect("piped"));
-        let (mut line, mut told) = (String::new(), String::new());
+        let (mut line, mut output_text) = (String::new(), String::new());
         while !line.contains("waiting for a client") {
             line.clear();
             let read = lines.read_line(&mut line).expect("text");
-            told += &line;
-            assert!(read > 0, "the server ended before it listened: {told}");
+            output_text += &line;
+            assert!(read > 0, "the server ended before it listened: {output_text}");
         }
         Self { child, errors: lines }
     }
 
-    /// Waits for its end; tells what it printed.
+    /// Waits for the end of the program. Returns its output.
     pub fn end(mut self) -> Output {
         let started = Instant::now();
         let status = loop {
@@ -136,7 +138,7 @@ impl Server {
         Output { status, stdout, stderr }
     }
 
-    /// SIGTERM, then the end.
+    /// Sends SIGTERM and waits for the end of the program.
     pub fn stop(self) -> Output {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
@@ -146,7 +148,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // Ended already, as a rule.
+        let _ = self.child.kill(); // Usually it has ended already.
         let _ = self.child.wait();
     }
 }

@@ -14,20 +14,22 @@ use crate::trace::Trace;
 /// Options of `check`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Captures of one exchange: pcap or pcapng, also compressed with zstd or gzip; - is standard input. Captures of the same time are
-    /// those of two places, and what passes one only is told
+    /// Captures of one exchange (pcap, pcapng, ERF; also compressed with zstd or gzip); - reads
+    /// standard input. With two captures of the same time, packets that only one of them has are
+    /// reported as lost
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Only flows with this QP at either end; what is told of packets of which no flow is known, as damaged ones, stays
+    /// Check only flows with this QP at either end. Findings without a flow, such as damaged
+    /// packets, are always reported
     #[arg(long, value_name = "NUMBER", value_parser = qpn)]
     qpn: Option<Qpn>,
-    /// Only the flow of this number in the summary: its findings and its figures
+    /// Report only this flow of the summary: its findings and its figures
     #[arg(long, value_name = "NUMBER")]
     flow: Option<u32>,
-    /// Only what comes later than so many seconds after the first frame
+    /// Skip packets earlier than this many seconds after the first frame
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     from: Option<u64>,
-    /// Only what comes before so many seconds after the first frame
+    /// Skip packets later than this many seconds after the first frame
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     to: Option<u64>,
     /// Print JSON
@@ -36,15 +38,15 @@ pub struct Options {
     /// Print the findings as SARIF 2.1.0, for CI
     #[arg(long, conflicts_with = "junit")]
     sarif: bool,
-    /// Print the rules as a JUnit test suite, for CI
+    /// Print the result of each rule as a JUnit test suite, for CI
     #[arg(long)]
     junit: bool,
-    /// Write a page with a graph and a ladder of each flow that has findings
+    /// Write an HTML page with a PSN graph and a ladder diagram of each flow that has findings
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
-/// A QP number, decimal or with 0x.
+/// Parses a QP number, decimal or with 0x.
 fn qpn(text: &str) -> Result<Qpn, String> {
     let number = match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16),
@@ -53,23 +55,23 @@ fn qpn(text: &str) -> Result<Qpn, String> {
     number
         .ok()
         .and_then(Qpn::new)
-        .ok_or_else(|| "expected a number below 2^24, as 17 or 0x11".to_owned())
+        .ok_or_else(|| "expected a number below 2^24, such as 17 or 0x11".to_owned())
 }
 
-/// Seconds with a fraction, in nanoseconds.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Looked at before.
+/// Parses seconds with a fraction; returns nanoseconds.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The range is checked first.
 fn seconds(text: &str) -> Result<u64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "expected seconds, as 1.5".to_owned())?;
+    let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 1.5".to_owned())?;
     match (0.0..=1e9).contains(&seconds) {
         true => Ok((seconds * 1e9) as u64),
-        false => Err("expected 0 to 1000000000 seconds".to_owned()),
+        false => Err("expected a number from 0 to 1000000000".to_owned()),
     }
 }
 
-/// Prints what is wrong.
+/// Checks the captures and prints the report.
 ///
 /// # Errors
-/// If a capture cannot be read to its end: what comes before is printed then, too.
+/// If a capture cannot be read to its end. The report then covers what was read.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let mut trace = Trace::open(&options.files)?;
     let filter = Filter { qpn: options.qpn, from: options.from, to: options.to };
@@ -77,7 +79,9 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     if let Some(flow) = options.flow {
         let known = report.flows.all().len();
         if flow == 0 || flow as usize > known {
-            return Err(Failure::Unusable(format!("there is no flow {flow}: there are {known}")));
+            return Err(Failure::Unusable(format!(
+                "there is no flow {flow}: the captures have {known} flows"
+            )));
         }
         report.choose(false, |index, _| index == flow - 1);
     }

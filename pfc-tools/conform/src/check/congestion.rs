@@ -1,4 +1,4 @@
-//! The rules of congestion notification: marks, and CNPs against them.
+//! The rules of congestion notification: CE marks, and the CNPs that answer them.
 
 use feroce_wire::{Ecn, cnp};
 
@@ -8,12 +8,12 @@ use crate::flow::Channel;
 use crate::packet::Seen;
 use crate::rules::RuleId;
 
-/// The shortest time between CNPs for a QP that is usual: a ConnectX's default, in nanoseconds.
+/// The shortest usual interval between CNPs for a QP, in nanoseconds: the default of a ConnectX.
 const INTERVAL: u64 = 4_000;
-/// For how long a mark may stay without a CNP before that is told, in nanoseconds.
+/// How long a mark may remain without a CNP before it is reported, in nanoseconds.
 const PATIENCE: u64 = 10_000_000;
 
-/// A packet of a flow, which may be marked: of its requests (0) or its answers (1).
+/// Counts CE marks of a packet of the requests (`side` 0) or of the responses (`side` 1) of a flow.
 pub(super) fn data(channel: &mut Channel, side: usize, seen: &Seen<'_>, place: Place) {
     if seen.packet.ip.ecn() == Ecn::Ce {
         let mark = &mut channel.marks[side];
@@ -22,7 +22,7 @@ pub(super) fn data(channel: &mut Channel, side: usize, seen: &Seen<'_>, place: P
     }
 }
 
-/// The format of a CNP.
+/// Checks the format of a CNP.
 pub(super) fn format(seen: &Seen<'_>, place: Place, out: &mut Findings) {
     let packet = &seen.packet;
     let bth = &packet.bth;
@@ -30,17 +30,17 @@ pub(super) fn format(seen: &Seen<'_>, place: Place, out: &mut Findings) {
     let checks = [
         (bth.becn, "BECN is 0"),
         (bth.psn.value() == 0, "the PSN is not 0"),
-        (!bth.ack_req, "an acknowledgement is asked for"),
-        (bth.pad == 0, "there is pad"),
-        (packet.payload.len() == cnp::RESERVED_LEN, "what is reserved has not 16 bytes"),
-        (is_zero || seen.is_cut, "what is reserved is not 0"),
+        (!bth.ack_req, "the acknowledge request bit is 1"),
+        (bth.pad == 0, "the pad count is not 0"),
+        (packet.payload.len() == cnp::RESERVED_LEN, "the reserved field is not 16 bytes long"),
+        (is_zero || seen.is_cut, "the reserved field is not 0"),
     ];
     for (_, why) in checks.into_iter().filter(|(holds, _)| !holds) {
-        out.add(RuleId::CnpFormat, place, || format!("a CNP of which {why}"));
+        out.add(RuleId::CnpFormat, place, || format!("a CNP in which {why}"));
     }
 }
 
-/// A CNP against those who send the requests (0) or the answers (1) of a flow.
+/// Checks a CNP for the sender of the requests (`side` 0) or of the responses (`side` 1) of a flow.
 pub(super) fn notified(
     channel: &mut Channel,
     side: usize,
@@ -55,19 +55,21 @@ pub(super) fn notified(
         channel.figures.cnp_intervals.add(since);
         if since < INTERVAL {
             out.add(RuleId::CnpInterval, place, || {
-                format!("a CNP {} after the last one for the same QP", duration(since))
+                format!("a CNP {} after the previous one for the same QP", duration(since))
             });
         }
     }
     let sent = channel.figures.requests + channel.figures.answers;
     if mark.marked == 0 && sent > 0 {
         out.add(RuleId::CnpUnasked, place, || {
-            "a CNP, though no packet of the flow was marked when it passed here: it was marked further on, or not at all".to_owned()
+            "a CNP, but no packet of the flow was marked (CE) at this capture point: a later hop \
+             marked it, or none did"
+                .to_owned()
         });
     }
 }
 
-/// Marks that nobody has answered.
+/// Reports marks that no CNP answers.
 pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
     let hears = [channel.figures.answers > 0, channel.figures.requests > 0];
     for (side, mark) in channel.marks.iter().enumerate() {
@@ -80,7 +82,7 @@ pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
         let place = Place { packet, at, flow: u32::try_from(flow).ok() };
         out.add(RuleId::CnpMissing, place, || {
             format!(
-                "{} packets are marked (CE) from this one on, and no CNP answers them",
+                "{} packets from this one on are marked (CE), but no CNP answers them",
                 mark.marked
             )
         });

@@ -1,4 +1,4 @@
-//! The rules of connection management, and what it tells about flows.
+//! The rules of connection management, and what its messages tell about flows.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use crate::flow::{Agreed, Flows, Key};
 use crate::packet::Seen;
 use crate::rules::RuleId;
 
-/// Connections that are being made, are there, or are being ended; by the active side and its communication id.
+/// Connections in any stage, by capture point, address of the active side and its communication ID.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     known: BTreeMap<(u16, IpAddr, u32), Connection>,
 }
 
-/// How many are kept.
+/// The most connections kept.
 const MOST: usize = 1 << 14;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +37,7 @@ struct Connection {
     local: u32,
     remote: Option<u32>,
     transaction: u64,
-    /// Of the DREQ.
+    /// Transaction ID of the DREQ.
     ending: u64,
     active_qpn: Qpn,
     passive_qpn: Option<Qpn>,
@@ -48,7 +48,7 @@ struct Connection {
     to_passive: Agreed,
 }
 
-/// A message, who sends it and where it is.
+/// A message with its sender, receiver and place.
 struct Said<'a> {
     tap: u16,
     src: IpAddr,
@@ -58,11 +58,11 @@ struct Said<'a> {
 }
 
 impl Connections {
-    /// A datagram to QP 1.
+    /// Checks a datagram to QP 1.
     pub fn take(&mut self, seen: &Seen<'_>, place: Place, flows: &mut Flows, out: &mut Findings) {
         let mad = match CmMad::parse(seen.packet.payload.first) {
             Ok(mad) => mad,
-            // Subnet administration and performance management are none of ours.
+            // Subnet administration and performance management are not checked.
             Err(MadError::Class(_) | MadError::Attribute(_) | MadError::Method(_)) => return,
             Err(_) if seen.is_cut => return,
             Err(error) => return out.add(RuleId::Mad, place, || error.to_string()),
@@ -95,7 +95,10 @@ impl Connections {
             let (sent, retries) = (known.sent, known.retries);
             if sent == u16::from(retries) + 2 {
                 out.add(RuleId::CmRetries, said.place, || {
-                    format!("the REQ goes out for the {sent}th time: {retries} repetitions are what it allows itself")
+                    format!(
+                        "the REQ is sent for the {sent}th time, but it allows only {retries} \
+                         retransmissions"
+                    )
                 });
             }
             return;
@@ -141,7 +144,7 @@ impl Connections {
         if known.transaction != said.mad.transaction {
             out.add(RuleId::CmTransaction, said.place, || {
                 format!(
-                    "a REP with transaction {:#x}: its REQ, packet {}, has {:#x}",
+                    "a REP with transaction ID {:#x}, but its REQ (packet {}) has {:#x}",
                     said.mad.transaction, known.request.packet.number, known.transaction
                 )
             });
@@ -170,7 +173,7 @@ impl Connections {
             if figures.requests > 0 && figures.last_at >= request.at {
                 out.add(RuleId::CmEarly, said.place, || {
                     format!(
-                        "{active} has sent to QP {} before this REP has told it that",
+                        "{active} sent requests to QP {} before this REP announced that QP",
                         rep.local_qpn
                     )
                 });
@@ -180,7 +183,7 @@ impl Connections {
         flows.begin_anew(key(passive, active, active_qpn), rep.local_qpn, to_active);
     }
 
-    /// A message about a connection that nobody has asked for.
+    /// Checks a message that no known connection fits.
     fn stranger(&self, said: &Said<'_>, out: &mut Findings) {
         let transaction = said.mad.transaction;
         let asked = self.known.values().find(|known| {
@@ -191,7 +194,7 @@ impl Connections {
         if let Some(asked) = asked {
             out.add(RuleId::CmId, said.place, || {
                 format!(
-                    "a REP for another communication id than that of the REQ in packet {}, {:#x}",
+                    "a REP with an unknown communication ID: the REQ in packet {} has {:#x}",
                     asked.request.packet.number, asked.local
                 )
             });
@@ -206,13 +209,13 @@ impl Connections {
         });
         let why = match rej.reason {
             RejectReason::INVALID_SERVICE_ID => {
-                "nobody listens to the service id, which is the port".to_owned()
+                "no listener for this service ID (that is, for this port)".to_owned()
             }
             reason => reason.to_string(),
         };
         out.add(RuleId::CmRejected, said.place, || {
             format!(
-                "{} rejects the connection that {} asks for{}: {why}",
+                "{} rejects the connection request of {}{}: {why}",
                 said.src,
                 said.dst,
                 request.unwrap_or_default()
@@ -220,7 +223,7 @@ impl Connections {
         });
     }
 
-    /// RTU, DREQ, DREP: what follows when a connection is made.
+    /// Checks an RTU, DREQ or DREP.
     fn follow(&mut self, said: &Said<'_>, ids: (u32, u32), flows: &Flows, out: &mut Findings) {
         let (local, remote) = ids;
         let name = said.mad.message.name();
@@ -240,11 +243,15 @@ impl Connections {
         let Some(known) = place.and_then(|key| self.known.get_mut(&key)) else { return };
         if known.remote.is_some() && !is_exact(known) {
             out.add(RuleId::CmId, said.place, || {
-                format!("{name} with the communication ids {local:#x} and {remote:#x}: the connection of the REQ in packet {} has others", known.request.packet.number)
+                format!(
+                    "{name} with the communication IDs {local:#x} and {remote:#x}, but the \
+                     connection of the REQ in packet {} has others",
+                    known.request.packet.number
+                )
             });
             return;
         }
-        // Who captures one direction only sees half of the messages.
+        // A capture of one direction has only half of the messages.
         let back = Key { tap: said.tap, src: said.dst, dst: said.src, qpn: Qpn::GSI };
         if flows.known_request(&back).is_none() {
             known.stage = Stage::Ended;
@@ -253,14 +260,14 @@ impl Connections {
         known.advance(said, out);
     }
 
-    /// REQs that nobody has answered; `last` is when the capture ends.
+    /// Reports REQs without an answer. `last` is the time of the last packet of the capture.
     pub fn end(&self, last: u64, out: &mut Findings) {
         const PATIENCE: u64 = 1_000_000_000;
         for known in self.known.values().filter(|known| known.stage == Stage::Asked) {
             if known.sent > 1 || last.saturating_sub(known.request.at) > PATIENCE {
                 out.add(RuleId::CmSilent, known.request, || {
                     format!(
-                        "{} asks {} for a connection, {} times, and gets no answer",
+                        "{} sent {} a REQ {} times and got no answer",
                         known.active, known.passive, known.sent
                     )
                 });
@@ -281,7 +288,11 @@ impl Connection {
         };
         if !fits {
             out.add(RuleId::CmOrder, said.place, || {
-                format!("{name} from {}, though what must come before it has not come (the REQ is packet {})", said.src, self.request.packet.number)
+                format!(
+                    "{name} from {} out of order: an earlier message of the connection is missing \
+                     (the REQ is packet {})",
+                    said.src, self.request.packet.number
+                )
             });
             return;
         }
@@ -293,7 +304,7 @@ impl Connection {
             if let Some(due) = due.filter(|&due| due != dreq.remote_qpn) {
                 out.add(RuleId::CmQpn, said.place, || {
                     format!(
-                        "a DREQ for QP {}: its receiver's QP in the connection is {due}",
+                        "a DREQ for QP {}, but the QP of its receiver in the connection is {due}",
                         dreq.remote_qpn
                     )
                 });
@@ -311,7 +322,7 @@ impl Connection {
         if due != said.mad.transaction {
             out.add(RuleId::CmTransaction, said.place, || {
                 format!(
-                    "{} with transaction {:#x}, where {due:#x} is answered",
+                    "{} with transaction ID {:#x}, but it answers transaction {due:#x}",
                     said.mad.message.name(),
                     said.mad.transaction
                 )

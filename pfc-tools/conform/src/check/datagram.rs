@@ -7,10 +7,10 @@ use crate::flow::Channel;
 use crate::packet::{Carrier, Seen};
 use crate::rules::RuleId;
 
-/// Most bytes of a datagram.
+/// The longest payload of a datagram, in bytes: the largest path MTU.
 const LONGEST: usize = 4096;
 
-/// A datagram of a flow.
+/// Checks a datagram of a flow.
 pub(super) fn take(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &mut Findings) {
     let packet = &seen.packet;
     let qpn = packet.bth.dest_qp;
@@ -23,10 +23,10 @@ pub(super) fn take(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &m
     if len > LONGEST {
         out.add(RuleId::UdSize, place, || format!("a datagram of {len} bytes"));
     }
-    // Of InfiniBand, the group is the GID.
+    // On InfiniBand the GID names the multicast group.
     let is_group = seen.dst().is_multicast();
     if is_group != (qpn == Qpn::MULTICAST) && seen.carrier != Carrier::InfiniBand {
-        out.add(RuleId::Multicast, place, || format!("a datagram to QP {qpn} of {}", seen.dst()));
+        out.add(RuleId::Multicast, place, || format!("a datagram for {} to QP {qpn}", seen.dst()));
     }
     let Some(deth) = packet.ext.deth else { return };
     let source = deth.src_qp;
@@ -43,7 +43,10 @@ pub(super) fn take(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &m
     let due = *channel.qkey.get_or_insert(first);
     if due != deth.qkey.0 {
         out.add(RuleId::Qkey, place, || {
-            format!("Q_Key {:#010x} to QP {qpn}, whose Q_Key is {due:#010x}", deth.qkey.0)
+            format!(
+                "Q_Key {:#010x} in a datagram to QP {qpn}, whose Q_Key is {due:#010x}",
+                deth.qkey.0
+            )
         });
     }
 }

@@ -1,22 +1,22 @@
-//! What is measured of a flow.
+//! The figures measured of a flow.
 
 use serde::Serialize;
 
-/// Times, summed up.
+/// A summary of time measurements.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Times {
-    /// How many.
+    /// Number of measurements.
     pub count: u64,
-    /// Shortest, in nanoseconds.
+    /// Shortest time, in nanoseconds.
     pub min: u64,
-    /// Longest.
+    /// Longest time, in nanoseconds.
     pub max: u64,
-    /// All together.
+    /// Sum of all times, in nanoseconds.
     pub sum: u64,
 }
 
 impl Times {
-    /// One more.
+    /// Adds a measurement.
     pub fn add(&mut self, nanos: u64) {
         self.min = if self.count == 0 { nanos } else { self.min.min(nanos) };
         self.max = self.max.max(nanos);
@@ -24,7 +24,7 @@ impl Times {
         self.sum = self.sum.saturating_add(nanos);
     }
 
-    /// Their mean, in nanoseconds.
+    /// Returns the mean, in nanoseconds.
     pub const fn mean(&self) -> u64 {
         match self.count {
             0 => 0,
@@ -36,42 +36,42 @@ impl Times {
 /// The figures of a flow.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Figures {
-    /// Request packets.
+    /// Request packets, retransmissions included.
     pub requests: u64,
-    /// Answers.
+    /// Response packets.
     pub answers: u64,
-    /// Request packets that were sent again.
+    /// Retransmitted request packets.
     pub repeated: u64,
-    /// Messages that requests have ended.
+    /// Completed messages of requests.
     pub messages: u64,
-    /// Payload of requests, in bytes, what was sent again left out.
+    /// Payload of requests without retransmissions, in bytes.
     pub request_bytes: u64,
-    /// Payload of answers, in bytes.
+    /// Payload of responses, in bytes.
     pub answer_bytes: u64,
     /// NAKs (PSN sequence).
     pub naks: u64,
     /// RNR NAKs.
     pub rnr_naks: u64,
-    /// First packet, in nanoseconds since 1970.
+    /// Time of the first packet, in nanoseconds since 1970.
     pub first_at: u64,
-    /// Last packet.
+    /// Time of the last packet.
     pub last_at: u64,
-    /// From a request to the answer that covers it.
+    /// From a request to the response that covers it.
     pub answer_times: Times,
-    /// From the packet that shows a gap to the NAK.
+    /// From the packet that reveals a gap to the NAK.
     pub nak_generation: Times,
-    /// From a NAK to the packet that it asks for.
+    /// From a NAK to the retransmission of the packet that it names.
     pub nak_reaction: Times,
-    /// From a request to its repetition without a NAK.
+    /// From a request to its retransmission without a NAK.
     pub timeouts: Times,
-    /// From an RNR NAK to the next try.
+    /// From an RNR NAK to the next attempt.
     pub rnr_waits: Times,
-    /// Between CNPs.
+    /// Time between CNPs.
     pub cnp_intervals: Times,
 }
 
 impl Figures {
-    /// A packet of the flow was captured at `at`.
+    /// Counts a packet of the flow that was captured at `at`.
     pub fn seen(&mut self, at: u64) {
         if self.requests + self.answers == 0 {
             self.first_at = at;
@@ -79,15 +79,16 @@ impl Figures {
         self.last_at = self.last_at.max(at);
     }
 
-    /// Payload of requests and answers per second, in bits. `None` of a single packet.
-    #[allow(clippy::cast_precision_loss)] // For people.
+    /// Returns the payload rate of requests and responses together, in bits per second. `None` if
+    /// the flow has a single packet.
+    #[allow(clippy::cast_precision_loss)] // A figure for display.
     pub fn rate(&self) -> Option<f64> {
         let nanos = self.last_at.checked_sub(self.first_at).filter(|&nanos| nanos > 0)?;
         Some((self.request_bytes + self.answer_bytes) as f64 * 8e9 / nanos as f64)
     }
 }
 
-/// A time for people.
+/// Formats a duration for display.
 #[allow(clippy::cast_precision_loss)]
 pub fn duration(nanos: u64) -> String {
     match nanos {

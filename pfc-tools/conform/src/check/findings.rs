@@ -1,4 +1,4 @@
-//! What was found: counted by rule, and told as often as people want to read it.
+//! The findings of a check: all are counted by rule, and a bounded number keeps its details.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,22 +12,22 @@ pub struct Findings {
     counts: BTreeMap<(RuleId, Option<u32>), u64>,
 }
 
-/// How many findings of a rule are told in each flow; all are counted.
+/// The most findings of a rule and flow that keep their details.
 pub const TOLD: u64 = 1000;
 
-/// A packet that shows something: which, when, and in what flow.
+/// The packet that shows a finding.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     /// The packet.
     pub packet: PacketRef,
-    /// When it was captured.
+    /// Time of capture, in nanoseconds since 1970.
     pub at: u64,
-    /// Its flow.
+    /// Flow of the packet, if known.
     pub flow: Option<u32>,
 }
 
 impl Place {
-    /// Where `seen` is, in the flow at `flow`.
+    /// The place of `seen`, in flow number `flow`.
     pub fn of(seen: &Seen<'_>, flow: Option<usize>) -> Self {
         let packet = PacketRef { file: seen.file, number: seen.number };
         Self { packet, at: seen.at, flow: flow.and_then(|flow| u32::try_from(flow).ok()) }
@@ -35,7 +35,7 @@ impl Place {
 }
 
 impl Findings {
-    /// `rule` does not hold at `place`.
+    /// Adds a violation of `rule` at `place`.
     pub fn add(&mut self, rule: RuleId, place: Place, sentence: impl FnOnce() -> String) {
         let count = self.counts.entry((rule, place.flow)).or_default();
         *count += 1;
@@ -45,7 +45,7 @@ impl Findings {
         }
     }
 
-    /// `rule` did hold at `place`, as has turned out since.
+    /// Removes a finding that turned out to be wrong.
     pub fn take_back(&mut self, rule: RuleId, place: Place) {
         let Place { packet, flow, .. } = place;
         let is_it =
@@ -60,17 +60,17 @@ impl Findings {
         }
     }
 
-    /// Those that are told, in the order of packets.
+    /// Returns the findings with details, in packet order.
     pub fn told(&self) -> &[Finding] {
         &self.told
     }
 
-    /// How many there are of each rule in each flow.
+    /// Returns the number of findings by rule and flow.
     pub fn counts(&self) -> impl Iterator<Item = (RuleId, Option<u32>, u64)> {
         self.counts.iter().map(|(&(rule, flow), &count)| (rule, flow, count))
     }
 
-    /// How many there are of each rule.
+    /// Returns the number of findings by rule.
     pub fn by_rule(&self) -> BTreeMap<RuleId, u64> {
         let mut sums = BTreeMap::new();
         for (&(rule, _), &count) in &self.counts {
@@ -79,20 +79,20 @@ impl Findings {
         sums
     }
 
-    /// How many there are that are no quirks.
+    /// Returns the number of findings, without quirks.
     pub fn total(&self) -> u64 {
         let is_finding = |rule: RuleId| rule.rule().severity != Severity::Quirk;
         self.counts.iter().filter(|((rule, _), _)| is_finding(*rule)).map(|(_, count)| count).sum()
     }
 
-    /// Leaves only those of some flows, and those of which no flow is known, if `others`.
+    /// Keeps only findings of the given flows, and, if `others` is true, findings without a flow.
     pub fn choose(&mut self, flows: &BTreeSet<u32>, others: bool) {
         let is_chosen = |flow: Option<u32>| flow.map_or(others, |flow| flows.contains(&flow));
         self.told.retain(|found| is_chosen(found.flow));
         self.counts.retain(|(_, of), _| is_chosen(*of));
     }
 
-    /// Brings those that were told at the end to where they belong.
+    /// Sorts the findings by time: some are added only at the end.
     pub fn sort(&mut self) {
         self.told.sort_by_key(|finding| (finding.at, finding.packet, finding.rule));
     }

@@ -1,4 +1,4 @@
-//! The rules of messages: the order of their packets, and how long these are.
+//! The rules of messages: the order of their packets, and the lengths of the packets.
 
 use feroce_wire::{Operation, PayloadRule, Position};
 
@@ -6,11 +6,11 @@ use super::requester::Request;
 use crate::flow::Message;
 use crate::rules::RuleId;
 
-/// Most bytes of a message.
+/// The longest message, in bytes.
 const LONGEST: u32 = 1 << 31;
 
 impl Request<'_, '_> {
-    /// The packets of a message follow each other, and are as long as they must be.
+    /// Checks that the packets of a message follow each other and have valid lengths.
     pub fn sequence(&mut self) {
         let info = self.seen.packet.info;
         let len = self.seen.packet.payload.len();
@@ -33,7 +33,10 @@ impl Request<'_, '_> {
             Message::Within { bytes, total, .. } => (bytes + len as u64, total),
             Message::Between if !starts => {
                 self.out.add(RuleId::Sequence, self.place, || {
-                    format!("{} where a message must begin: the one before has ended", info.name)
+                    format!(
+                        "{} where a message must begin: the previous message has ended",
+                        info.name
+                    )
                 });
                 (0, None)
             }
@@ -50,7 +53,7 @@ impl Request<'_, '_> {
             if let Some(total) = total.filter(|&total| u64::from(total) != bytes) {
                 self.out.add(RuleId::WriteLength, self.place, || {
                     format!(
-                        "the WRITE that ends here has carried {bytes} bytes; its RETH says {total}"
+                        "the WRITE that ends here carried {bytes} bytes, but its RETH says {total}"
                     )
                 });
             }
@@ -62,7 +65,7 @@ impl Request<'_, '_> {
     fn disorder(&mut self, within: Operation) {
         let name = self.seen.packet.info.name;
         self.out.add(RuleId::Sequence, self.place, || {
-            format!("{name} in the middle of a message ({within:?}) that has not ended")
+            format!("{name} inside a message ({within:?}) that has not ended")
         });
     }
 
@@ -88,26 +91,26 @@ impl Request<'_, '_> {
         if judged && !rule.allows(len, mtu) {
             self.out.add(RuleId::Mtu, self.place, || {
                 format!(
-                    "{} with {len} bytes of payload, on a path with an MTU of {mtu}",
+                    "{} with {len} bytes of payload, but the path MTU is {mtu}",
                     packet.info.name
                 )
             });
         }
         if let Some(reth) = packet.ext.reth.filter(|reth| reth.dma_len > LONGEST) {
             self.out.add(RuleId::DmaLength, self.place, || {
-                format!("{} of {} bytes: 2^31 is the most", packet.info.name, reth.dma_len)
+                format!("{} of {} bytes: the maximum is 2^31", packet.info.name, reth.dma_len)
             });
         }
         if let Some(atomic) = packet.ext.atomic_eth.filter(|atomic| !atomic.va.is_multiple_of(8)) {
             self.out.add(RuleId::AtomicAlign, self.place, || {
-                format!("an atomic at address {:#x}, which is no multiple of 8", atomic.va)
+                format!("an atomic at address {:#x}, which is not a multiple of 8", atomic.va)
             });
         }
         let asks = matches!(packet.info.position, Position::Last | Position::Only)
             && (packet.info.operation == Operation::Send || packet.ext.imm.is_some());
         if packet.bth.solicited && !asks {
             self.out.add(RuleId::Solicited, self.place, || {
-                format!("{} asks for a solicited event", packet.info.name)
+                format!("{} requests a solicited event", packet.info.name)
             });
         }
     }

@@ -1,22 +1,23 @@
-//! `feroce conform check`: every packet of captures against the rules.
+//! `feroce conform check`: checks every packet of captures against the rules.
 
-mod answers;
 mod command;
 mod congestion;
 mod connect;
+mod connection_failure;
+mod data_responses;
 mod datagram;
-mod ending;
 mod figures;
 mod findings;
 mod message;
 mod output;
 mod packet;
-mod quirks;
 mod recorder;
 mod requester;
 mod responder;
-mod sides;
-mod waiting;
+mod retransmission;
+mod two_captures;
+mod unmatched;
+mod vendor_quirks;
 
 use feroce_wire::{Opcode, Psn, Qpn, Syndrome, Transport};
 
@@ -31,24 +32,25 @@ pub use findings::{Findings, Place, TOLD};
 pub use output::{Format, Report, title};
 pub use recorder::{Mark, Point, Recorder};
 
-/// Which packets are looked at.
+/// Selects the packets to check.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Filter {
-    /// Flows with this QP at either end; with datagrams, at the receiving end.
+    /// Only flows with this QP at either end; for datagrams, at the receiving end.
     pub qpn: Option<Qpn>,
-    /// From this time on, in nanoseconds since the first frame.
+    /// Only packets from this time on, in nanoseconds since the first frame.
     pub from: Option<u64>,
-    /// Up to this time.
+    /// Only packets up to this time, in nanoseconds since the first frame.
     pub to: Option<u64>,
 }
 
-/// Holds packets against the rules, one after the other. It keeps what it knows of flows, and a bounded number of packets of each.
+/// Checks packets against the rules, one after the other. Keeps the state of every flow and a
+/// bounded number of packets of each flow.
 #[derive(Debug, Default)]
 pub struct Checker {
     flows: Flows,
     connections: connect::Connections,
-    /// If there are several captures.
-    sides: Option<sides::Sides>,
+    /// Present if there are several captures.
+    sides: Option<two_captures::TwoCaptures>,
     findings: Findings,
     filter: Filter,
     records: bool,
@@ -59,15 +61,17 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// With `filter`; it keeps what pictures need if `records`.
+    /// Creates a checker with `filter`. If `records` is true, it also keeps the packets that
+    /// pictures of a flow show.
     pub fn new(filter: Filter, records: bool) -> Self {
         Self { filter, records, ..Self::default() }
     }
 
-    /// All frames of `trace`, whose fault ends the check: what comes before it is in the report.
+    /// Checks all frames of `trace`. An error of `trace` ends the check; the report then covers the
+    /// frames before the error.
     pub fn check(mut self, trace: &mut Trace) -> (Report, Result<(), TraceError>) {
         let files: Vec<_> = trace.names().map(|name| name.display().to_string()).collect();
-        self.sides = (files.len() > 1).then(sides::Sides::default);
+        self.sides = (files.len() > 1).then(two_captures::TwoCaptures::default);
         let mut reader = Reader::default();
         let ended = loop {
             match trace.next_frame() {
@@ -79,7 +83,7 @@ impl Checker {
         (self.finish(files), ended)
     }
 
-    /// A frame.
+    /// Checks one frame.
     pub fn frame(&mut self, frame: &Frame<'_>, reader: &mut Reader) {
         let first = *self.first_at.get_or_insert(frame.at);
         let since = frame.at.saturating_sub(first);
@@ -101,7 +105,7 @@ impl Checker {
         });
     }
 
-    /// A RoCE packet.
+    /// Checks one RoCE packet.
     pub fn packet(&mut self, seen: &Seen<'_>) {
         self.packets += 1;
         let nowhere = Place::of(seen, None);
@@ -148,7 +152,7 @@ impl Checker {
                 let due = self.flows.get(flow).answers.unwrap_or_default();
                 self.findings.add(RuleId::AnswerQp, Place::of(seen, Some(flow)), || {
                     format!(
-                        "{} with PSN {} goes to QP {}; the request came from QP {due}",
+                        "{} with PSN {} goes to QP {}, but the request came from QP {due}",
                         seen.packet.info.name,
                         requester::hex(psn),
                         key.qpn
@@ -179,7 +183,7 @@ impl Checker {
         let channel = self.flows.get(flow);
         let out = &mut self.findings;
         packet::fields(seen, place, out);
-        quirks::look(channel, seen, place, out);
+        vendor_quirks::look(channel, seen, place, out);
         packet::reserved(channel, seen, place, out);
         datagram::take(channel, seen, place, out);
         if self.records {
@@ -191,7 +195,7 @@ impl Checker {
     }
 
     fn cnp(&mut self, seen: &Seen<'_>, key: Key) {
-        // It goes to who sends requests, or READ responses.
+        // A CNP goes to the sender of requests, or to the sender of READ responses.
         let found = match self.flows.bound(&key) {
             Some(flow) => Some((flow, 0)),
             None => self.flows.known_request(&key).map(|flow| (flow, 1)),
@@ -207,10 +211,10 @@ impl Checker {
         }
     }
 
-    /// What became of it all.
+    /// Adds the findings that need the whole capture, and returns the report.
     pub fn finish(mut self, files: Vec<String>) -> Report {
         for (flow, channel) in self.flows.all().iter().enumerate() {
-            ending::end(channel, flow, &mut self.findings);
+            connection_failure::end(channel, flow, &mut self.findings);
             congestion::end(channel, flow, &mut self.findings);
         }
         self.connections.end(self.last_at, &mut self.findings);
@@ -227,7 +231,7 @@ impl Checker {
             first_at: self.first_at.unwrap_or(0),
             last_at: self.last_at,
         };
-        // At the end, as the answers tell which QP the requests come from.
+        // Only now: responses reveal which QP the requests come from.
         if let Some(qpn) = self.filter.qpn {
             report
                 .choose(true, |_, channel| channel.key.qpn == qpn || channel.answers == Some(qpn));
@@ -236,7 +240,8 @@ impl Checker {
     }
 }
 
-/// What holds for every packet of a connection, from the requester (`side` 0) or from the responder (1).
+/// Checks what every packet of a connection must satisfy, sent by the requester (`side` 0) or by
+/// the responder (`side` 1).
 fn connected(
     channel: &mut Channel,
     side: usize,
@@ -246,7 +251,7 @@ fn connected(
 ) {
     packet::fields(seen, place, out);
     packet::constants(channel, seen, place, out);
-    quirks::look(channel, seen, place, out);
+    vendor_quirks::look(channel, seen, place, out);
     packet::reserved(channel, seen, place, out);
     congestion::data(channel, side, seen, place);
 }

@@ -1,4 +1,5 @@
-//! The rules that a packet keeps or breaks by itself, or against others of its flow that should be like it.
+//! The rules that a packet must satisfy by itself, and its fields that must be the same in all
+//! packets of its flow.
 
 use feroce_wire::{Ecn, Operation, ParseError, PayloadRule, Qpn, Transport};
 
@@ -7,7 +8,7 @@ use crate::flow::Channel;
 use crate::packet::{Carrier, Icrc, Seen};
 use crate::rules::RuleId;
 
-/// What is wrong with a frame that says that it is a RoCE packet.
+/// Reports a frame that claims to be a RoCE packet and cannot be parsed.
 pub(super) fn broken(error: ParseError, place: Place, out: &mut Findings) {
     let rule = match error {
         ParseError::IpChecksum { .. } => RuleId::Checksum,
@@ -20,7 +21,7 @@ pub(super) fn broken(error: ParseError, place: Place, out: &mut Findings) {
     out.add(rule, place, || error.to_string());
 }
 
-/// Whether the packet is whole: if not, none of it is believed.
+/// Returns true if the ICRC is right. A packet with a wrong ICRC is not checked further.
 pub(super) fn is_whole(seen: &Seen<'_>, place: Place, out: &mut Findings) -> bool {
     let Icrc::Wrong { expected, found } = seen.icrc else { return true };
     let is_multicast = seen.packet.bth.dest_qp == Qpn::MULTICAST;
@@ -30,19 +31,24 @@ pub(super) fn is_whole(seen: &Seen<'_>, place: Place, out: &mut Findings) -> boo
         return true;
     }
     out.add(RuleId::Icrc, place, || {
-        format!("the ICRC is {found:#010x}, and the bytes give {expected:#010x}: {} with PSN {:#08x} was damaged on the way, and its receiver drops it", seen.packet.info.name, seen.packet.bth.psn.value())
+        format!(
+            "the ICRC is {found:#010x} instead of {expected:#010x}: {} with PSN {:#08x} was \
+             damaged on the way, and its receiver drops it",
+            seen.packet.info.name,
+            seen.packet.bth.psn.value()
+        )
     });
     false
 }
 
-/// Fields that can be judged without any other packet.
+/// Checks the fields that need no other packet.
 pub(super) fn fields(seen: &Seen<'_>, place: Place, out: &mut Findings) {
     let packet = &seen.packet;
     let (bth, info) = (&packet.bth, packet.info);
     let len = packet.payload.len();
     if info.operation != Operation::Cnp && !(len + usize::from(bth.pad)).is_multiple_of(4) {
         out.add(RuleId::Pad, place, || {
-            format!("{len} bytes of payload and {} of pad are no multiple of 4", bth.pad)
+            format!("{len} bytes of payload and {} of pad are not a multiple of 4", bth.pad)
         });
     }
     let is_fixed = matches!(info.payload, PayloadRule::None | PayloadRule::Exactly(_));
@@ -59,28 +65,28 @@ pub(super) fn fields(seen: &Seen<'_>, place: Place, out: &mut Findings) {
     }
     if seen.src().is_multicast() || seen.src().is_unspecified() {
         out.add(RuleId::Source, place, || {
-            format!("the packet says that it comes from {}", seen.src())
+            format!("the source address {} is not that of a host", seen.src())
         });
     }
 }
 
-/// Reserved bits, which Huawei's endpoints set in requests.
+/// Checks the reserved bits. Huawei endpoints set some of them in requests.
 pub(super) fn reserved(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &mut Findings) {
     let bth = &seen.packet.bth;
     if bth.reserved6 == 0 && bth.reserved7 == 0 {
         return;
     }
-    let known = super::quirks::has(channel, RuleId::QuirkId)
-        && super::quirks::has(channel, RuleId::QuirkPort);
+    let known = super::vendor_quirks::has(channel, RuleId::QuirkId)
+        && super::vendor_quirks::has(channel, RuleId::QuirkPort);
     if known {
-        return super::quirks::tell(channel, RuleId::QuirkReserved, place, out);
+        return super::vendor_quirks::tell(channel, RuleId::QuirkReserved, place, out);
     }
     out.add(RuleId::Reserved, place, || {
         format!("reserved bits of the BTH are {:#04x} and {:#04x}", bth.reserved6, bth.reserved7)
     });
 }
 
-/// Fields that are the same in all packets of one side of a flow.
+/// Checks the fields that are the same in all packets of one side of a flow.
 pub(super) fn constants(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &mut Findings) {
     let packet = &seen.packet;
     let pkey = packet.bth.pkey.0;
@@ -90,7 +96,7 @@ pub(super) fn constants(channel: &mut Channel, seen: &Seen<'_>, place: Place, ou
     {
         channel.pkey = Some(known);
         out.add(RuleId::Pkey, place, || {
-            format!("P_Key {pkey:#06x}, in a connection with P_Key {known:#06x}")
+            format!("P_Key {pkey:#06x} in a connection with P_Key {known:#06x}")
         });
     }
     let side = usize::from(packet.info.is_response());
@@ -101,7 +107,7 @@ pub(super) fn constants(channel: &mut Channel, seen: &Seen<'_>, place: Place, ou
         if known != ect {
             let word = |ect| if ect { "ECT" } else { "not ECT" };
             out.add(RuleId::Ect, place, || {
-                format!("{} where others of the flow are {}", word(ect), word(known))
+                format!("{}, but other packets of the flow are {}", word(ect), word(known))
             });
         }
     }
@@ -113,7 +119,10 @@ pub(super) fn constants(channel: &mut Channel, seen: &Seen<'_>, place: Place, ou
     if known != port {
         channel.source_port = Some(port);
         out.add(RuleId::Entropy, place, || {
-            format!("UDP source port {port}, after {known}: from here on packets may take another way, and overtake those before")
+            format!(
+                "UDP source port {port}, after {known}: packets from here on may take another path \
+                 and overtake earlier ones"
+            )
         });
     }
     let dscp = packet.ip.traffic_class() >> 2;
@@ -122,7 +131,7 @@ pub(super) fn constants(channel: &mut Channel, seen: &Seen<'_>, place: Place, ou
         channel.dscp = Some(dscp);
         out.add(RuleId::Class, place, || {
             format!(
-                "DSCP {dscp}, after {known}: the packet may wait in another queue than those before"
+                "DSCP {dscp}, after {known}: the packet may use another queue than earlier ones"
             )
         });
     }

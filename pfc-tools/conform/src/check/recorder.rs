@@ -1,59 +1,60 @@
-//! What a picture of a flow needs: some of its packets, evenly, and those next to findings.
+//! Records the packets that the pictures of a flow show: an even sample, and all NAKs and CNPs.
 
 use feroce_wire::{Opcode, Psn};
 
 use crate::rules::PacketRef;
 
-/// What a packet is in a picture.
+/// The kind of a recorded packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// A request, for the first time.
+    /// A request, sent for the first time.
     Request,
-    /// Again.
+    /// A retransmitted request.
     Repeat,
-    /// An answer that is none of the others.
+    /// A response of none of the other kinds.
     Answer,
-    /// NAK of any kind.
+    /// A NAK other than an RNR NAK.
     Nak,
-    /// RNR NAK.
+    /// An RNR NAK.
     Rnr,
-    /// CNP.
+    /// A CNP.
     Cnp,
 }
 
-/// A packet.
+/// A recorded packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Point {
-    /// Which.
+    /// The packet.
     pub packet: PacketRef,
-    /// When it was captured.
+    /// Time of capture, in nanoseconds since 1970.
     pub at: u64,
-    /// Its PSN.
+    /// PSN.
     pub psn: Psn,
-    /// Its opcode.
+    /// Opcode.
     pub opcode: Opcode,
-    /// What it is.
+    /// Kind.
     pub mark: Mark,
-    /// Of an answer with an AETH: its syndrome.
+    /// AETH syndrome, for a response that has an AETH.
     pub syndrome: Option<u8>,
-    /// Bytes of payload.
+    /// Payload length, in bytes.
     pub payload: u32,
 }
 
-/// Packets that were kept.
+/// The recorded packets of a flow.
 #[derive(Debug, Default)]
 pub struct Recorder {
     points: Vec<Point>,
-    /// One of so many is kept.
+    /// One of this many packets is recorded.
     every: u32,
     skipped: u32,
 }
 
-/// How many are kept of a flow; more, and every other one goes.
+/// The most packets recorded of a flow. At this number every other one is dropped, and half as many
+/// are recorded from then on.
 const MOST: usize = 8192;
 
 impl Recorder {
-    /// Keeps `point`, if it is its turn, or worth more than others.
+    /// Records `point` if it is due by the sampling rate or of a rare kind.
     pub fn add(&mut self, point: Point) {
         self.skipped += 1;
         let is_rare = matches!(point.mark, Mark::Nak | Mark::Rnr | Mark::Cnp);
@@ -72,12 +73,12 @@ impl Recorder {
         }
     }
 
-    /// What was kept, in order.
+    /// Returns the recorded packets, in order.
     pub fn points(&self) -> &[Point] {
         &self.points
     }
 
-    /// One of how many packets was kept.
+    /// Returns the sampling rate: one of this many packets was recorded.
     pub fn every(&self) -> u32 {
         self.every.max(1)
     }

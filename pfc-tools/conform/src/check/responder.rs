@@ -1,4 +1,4 @@
-//! The rules of responders: acknowledgements, NAKs, READ responses.
+//! The rules of responders: acknowledgements, NAKs, responses.
 
 use feroce_wire::{Aeth, NakCode, Operation, Psn, Syndrome};
 
@@ -10,7 +10,7 @@ use crate::flow::{Channel, Nak, Pending, Rnr};
 use crate::packet::Seen;
 use crate::rules::RuleId;
 
-/// An answer at its place in a flow.
+/// A response at its place in a flow.
 pub(super) struct Answer<'s, 'a> {
     pub seen: &'s Seen<'a>,
     pub channel: &'s mut Channel,
@@ -19,7 +19,7 @@ pub(super) struct Answer<'s, 'a> {
 }
 
 impl Answer<'_, '_> {
-    /// Holds it against the rules, and remembers it.
+    /// Checks the response against the rules, and updates the state of the flow.
     pub fn take(&mut self) {
         let packet = &self.seen.packet;
         self.channel.figures.seen(self.seen.at);
@@ -27,7 +27,7 @@ impl Answer<'_, '_> {
         self.channel.figures.answer_bytes += packet.payload.len() as u64;
         if packet.bth.ack_req {
             self.out.add(RuleId::AckFlag, self.place, || {
-                format!("{} asks for an acknowledgement", packet.info.name)
+                format!("{} has the acknowledge request bit set", packet.info.name)
             });
         }
         if self.channel.is_alone() {
@@ -73,13 +73,13 @@ impl Answer<'_, '_> {
             Syndrome::Nak(_) | Syndrome::Reserved(_) => {
                 let byte = syndrome.to_byte();
                 self.out.add(RuleId::Syndrome, self.place, || {
-                    format!("syndrome {byte:#04x} means nothing in RoCE")
+                    format!("syndrome {byte:#04x} is not defined for RoCE")
                 });
             }
         }
     }
 
-    /// Everything up to `psn` has arrived; whether that makes sense.
+    /// Handles an ACK of everything up to `psn`. Returns true if the ACK is plausible.
     fn positive(&mut self, psn: Psn) -> bool {
         let Some(next) = self.channel.next else { return false };
         let oldest = self.channel.window.oldest().unwrap_or(next);
@@ -90,7 +90,7 @@ impl Answer<'_, '_> {
         if !psn.is_before(next) {
             self.out.add(RuleId::AckUnsent, self.place, || {
                 format!(
-                    "PSN {} is acknowledged; the newest that was sent is {}",
+                    "PSN {} is acknowledged, but the newest PSN sent is {}",
                     hex(psn),
                     hex(next.prev())
                 )
@@ -103,7 +103,7 @@ impl Answer<'_, '_> {
             let by = self.channel.last_ack.map_or(0, |ack| ack.number);
             self.out.add(RuleId::AckBack, self.place, || {
                 format!(
-                    "PSN {} is acknowledged; packet {by} has acknowledged {} already",
+                    "PSN {} is acknowledged, but packet {by} already acknowledged {}",
                     hex(psn),
                     hex(acked.prev())
                 )
@@ -115,13 +115,13 @@ impl Answer<'_, '_> {
         {
             let offset = sent.psn.distance_to(psn);
             if sent.lacks_answer() && sent.answered <= offset && sent.times == 1 {
-                // It counts as answered: one finding is enough.
+                // Marks it as answered, so that it is reported once.
                 if let Some(sent) = self.channel.window.get_mut(place) {
                     sent.answered = sent.span;
                 }
                 self.out.add(RuleId::Kind, self.place, || {
                     format!(
-                        "{} with PSN {} (packet {}) is answered by a plain acknowledgement",
+                        "{} with PSN {} (packet {}) is answered by an ACK without data",
                         sent.opcode,
                         hex(psn),
                         sent.first.number
@@ -136,8 +136,10 @@ impl Answer<'_, '_> {
         true
     }
 
-    /// The same PSN acknowledged twice, one that was not repeated yet, or one that asks for no acknowledgement: the first copies have
-    /// arrived, and the second were not needed. What was sent after these answers is acknowledged: they were needed.
+    /// Decides about pending retransmissions that no NAK caused. They were needless if the same PSN
+    /// is acknowledged twice, if the acknowledged PSN was not retransmitted yet, or if its request
+    /// asked for no acknowledgement: then the first copies had arrived. They were needed if a
+    /// request sent after them is acknowledged.
     fn settle(&mut self, psn: Psn) {
         let first = self.channel.pending.first().copied();
         let Some(first) = first.filter(|first| first.psn.at_or_before(psn)) else { return };
@@ -153,12 +155,13 @@ impl Answer<'_, '_> {
         if count > 0 {
             self.channel.pending.drain(..count);
             let place = Place { packet: first.packet, at: first.at, ..self.place };
-            super::quirks::tell(self.channel, RuleId::QuirkEarly, place, self.out);
+            super::vendor_quirks::tell(self.channel, RuleId::QuirkEarly, place, self.out);
         }
     }
 
-    /// How many of the pending repetitions an acknowledgement of `psn` shows to have been needless. rxe acknowledges each packet that
-    /// it has already, so that as many acknowledgements as the repetition has packets belong to one copy.
+    /// Returns how many pending retransmissions an ACK of `psn` shows to have been needless. rxe
+    /// acknowledges each duplicate packet, so as many ACKs as the retransmission has packets belong
+    /// to one copy.
     fn copies(&mut self, first: &Pending, psn: Psn, is_unasked: bool) -> usize {
         let repeats = self.channel.repeats;
         if is_unasked || repeats.is_some_and(|repeats| !psn.is_before(repeats)) {
@@ -172,14 +175,20 @@ impl Answer<'_, '_> {
         usize::from((self.channel.again - 1).is_multiple_of(packets))
     }
 
-    /// Something is acknowledged that is older than the first request that was captured.
+    /// Handles an ACK that is older than the first captured request.
     fn before_first(&mut self, psn: Psn, oldest: Psn) {
         let nothing = Psn::new(0).prev();
         let is_rxe = psn == nothing && self.channel.mig_req_0;
         let is_repeated = self.channel.window.unacked().next().is_some_and(|sent| sent.times > 1);
         if is_rxe && oldest != Psn::new(0) {
             self.out.add(RuleId::QuirkAckFirst, self.place, || {
-                format!("PSN {} is acknowledged, and the oldest that was sent is {}: rxe takes it for a duplicate and has received nothing yet", hex(psn), hex(oldest))
+                format!(
+                    "PSN {} is acknowledged, but the oldest PSN sent is {}: rxe has received \
+                     nothing \
+                     yet and treats the request as a duplicate",
+                    hex(psn),
+                    hex(oldest)
+                )
             });
         }
         if is_rxe || is_repeated {
@@ -187,7 +196,7 @@ impl Answer<'_, '_> {
         }
     }
 
-    /// Everything up to `psn` is acknowledged, except READs and atomics whose answers did not come.
+    /// Acknowledges everything up to `psn`, except READs and atomics whose responses are missing.
     pub fn through(&mut self, psn: Psn) {
         let end = psn.next();
         self.restarted(end);
@@ -200,7 +209,12 @@ impl Answer<'_, '_> {
             if sent.is_missing() {
                 let (psn, span, shown_by) = (sent.psn, sent.span, sent.first.number);
                 self.out.add(RuleId::Unseen, self.place, || {
-                    format!("{span} PSNs from {} on are acknowledged, which nobody saw: packet {shown_by} passes over them. The requester has skipped them, or the capture has missed them", hex(psn))
+                    format!(
+                        "{span} PSNs from {} on are acknowledged but were never captured (packet \
+                         {shown_by} has a later PSN): the requester skipped them, or the capture \
+                         missed them",
+                        hex(psn)
+                    )
                 });
             } else if sent.lacks_answer() && sent.end().at_or_before(end) {
                 lacking = Some(*sent);
@@ -224,7 +238,7 @@ impl Answer<'_, '_> {
         }
     }
 
-    /// What a NAK has asked for is acknowledged, and was never repeated.
+    /// Reports a PSN that a NAK named and that is acknowledged without a retransmission.
     fn restarted(&mut self, end: Psn) {
         let Some((nak, packet, at, psn)) = self.channel.restarted else { return };
         if !nak.psn.is_before(end) {
@@ -234,12 +248,17 @@ impl Answer<'_, '_> {
         if self.at(nak.psn).is_some_and(|sent| sent.is_skipped()) && !self.channel.is_disordered(at)
         {
             self.out.add(RuleId::Restart, Place { packet, at, ..self.place }, || {
-                format!("after the NAK in packet {} the requester begins again with PSN {}, and not with {}", nak.packet.number, hex(psn), hex(nak.psn))
+                format!(
+                    "after the NAK in packet {} the requester restarts at PSN {} instead of {}",
+                    nak.packet.number,
+                    hex(psn),
+                    hex(nak.psn)
+                )
             });
         }
     }
 
-    /// Answers to a READ or atomic did not come, since later ones do.
+    /// Reports missing responses to a READ or atomic, which a later response reveals.
     fn missing_answers(&mut self, sent: &Sent, from: Psn) {
         let place = self.channel.window.find(sent.psn);
         let Some(known) = place.and_then(|place| self.channel.window.get_mut(place)) else {
@@ -248,18 +267,24 @@ impl Answer<'_, '_> {
         if known.lost_from.replace(known.answered).is_some() {
             return;
         }
-        // Of answers that carry something, those between were looked for.
+        // Responses with data have been checked for gaps already.
         if self.seen.packet.info.operation != Operation::Acknowledge {
             return;
         }
         self.channel.answer_due = Some(sent.end());
         let due = sent.end().prev();
         self.out.add(RuleId::AnswerLoss, self.place, || {
-            format!("the answers with PSN {} to {} did not come this far: packet {} asks for them, and this one answers what comes later", hex(from), hex(due), sent.last.number)
+            format!(
+                "the responses with PSN {} to {} to the request in packet {} were lost before this \
+                 capture point: this packet answers a later request",
+                hex(from),
+                hex(due),
+                sent.last.number
+            )
         });
     }
 
-    /// Whether a NAK names a PSN that it may name. If so, everything ahead of that is acknowledged.
+    /// Returns true if a NAK may name `psn`. Then everything before `psn` is acknowledged.
     fn in_range(&mut self, psn: Psn, what: &str) -> bool {
         let Some(next) = self.channel.next else { return false };
         let oldest = self.channel.acked.or(self.channel.window.oldest()).unwrap_or(next);
@@ -269,7 +294,7 @@ impl Answer<'_, '_> {
         if psn.is_before(oldest) || !psn.is_before(next) {
             self.out.add(RuleId::NakRange, self.place, || {
                 format!(
-                    "{what} for PSN {}: sent and not acknowledged are {} to {}",
+                    "{what} for PSN {}, but the outstanding PSNs are {} to {}",
                     hex(psn),
                     hex(oldest),
                     hex(next.prev())
@@ -295,17 +320,14 @@ impl Answer<'_, '_> {
         let behind_rnr = self.channel.rnr.is_some_and(|rnr| rnr.psn == psn && rnr.is_open);
         if behind_rnr && self.channel.mig_req_0 {
             self.out.add(RuleId::QuirkRnrNak, self.place, || {
-                format!(
-                    "a NAK (PSN sequence) for PSN {}, for which an RNR NAK was sent before",
-                    hex(psn)
-                )
+                format!("a NAK (PSN sequence) for PSN {}, which already got an RNR NAK", hex(psn))
             });
             return;
         }
         if behind_rnr || self.channel.nak_for == Some(psn) {
             self.out.add(RuleId::NakOnce, self.place, || {
                 format!(
-                    "another NAK for PSN {}, though it has not been sent again since the last one",
+                    "another NAK for PSN {}, which was not retransmitted since the previous NAK",
                     hex(psn)
                 )
             });
@@ -321,7 +343,12 @@ impl Answer<'_, '_> {
             .copied();
         let Some(later) = later else {
             self.out.add(RuleId::NakSpurious, self.place, || {
-                format!("a NAK for PSN {}: packet {} has it, and nothing later was sent that could show a gap", hex(psn), sent.last.number)
+                format!(
+                    "a NAK for PSN {}, but packet {} has this PSN and no later PSN was sent that \
+                     could reveal a gap",
+                    hex(psn),
+                    sent.last.number
+                )
             });
             return;
         };
@@ -331,7 +358,12 @@ impl Answer<'_, '_> {
         let is_disordered = self.channel.is_disordered(self.seen.at);
         if !sent.is_missing() && !sent.is_skipped() && !came_late && !is_disordered {
             self.out.add(RuleId::LossBeyond, self.place, || {
-                format!("the responder misses PSN {}: packet {} has it, so that it was lost, damaged or delayed between here and the responder", hex(psn), sent.last.number)
+                format!(
+                    "the responder did not get PSN {} (packet {}): it was lost, damaged or delayed \
+                     after this capture point",
+                    hex(psn),
+                    sent.last.number
+                )
             });
         }
     }
@@ -344,7 +376,7 @@ impl Answer<'_, '_> {
         });
         if !takes && !sent.is_missing() {
             self.out.add(RuleId::RnrKind, self.place, || {
-                format!("an RNR NAK for PSN {}: {} takes no receive", hex(psn), sent.opcode)
+                format!("an RNR NAK for PSN {}, but {} consumes no receive", hex(psn), sent.opcode)
             });
             return;
         }
@@ -356,7 +388,13 @@ impl Answer<'_, '_> {
         let packet = self.place.packet;
         self.channel.rnr = Some(Rnr { psn, packet, at: self.seen.at, wait, times, is_open: true });
         self.out.add(RuleId::Rnr, self.place, || {
-            format!("no receive is posted for PSN {} (packet {}): the responder asks to wait for {}, for the {times}. time", hex(psn), sent.last.number, duration(wait))
+            format!(
+                "no receive is posted for PSN {} (packet {}): RNR NAK {times} for it asks the \
+                 requester to wait {}",
+                hex(psn),
+                sent.last.number,
+                duration(wait)
+            )
         });
     }
 
@@ -379,11 +417,15 @@ impl Answer<'_, '_> {
                 };
                 format!(": {}{memory}, packet {}", sent.opcode, sent.last.number)
             });
-            format!("the responder refuses PSN {} {why}{request}. The connection ends", hex(psn))
+            format!(
+                "the responder refuses PSN {} {why}{request}. The connection has failed",
+                hex(psn)
+            )
         });
     }
 
-    /// The MSN, which counts messages: those through `psn`, or those ahead of it.
+    /// Checks the MSN. It counts messages: those up to and including `psn` if `through` is true,
+    /// else those before `psn`.
     fn count(&mut self, psn: Psn, msn: u32, through: bool) {
         let Some(sent) = self.at(psn).filter(|sent| sent.epoch != 0) else { return };
         let count = if through { sent.messages_through() } else { sent.messages };
@@ -392,7 +434,7 @@ impl Answer<'_, '_> {
                 let due = base.wrapping_add(count) & 0xff_ffff;
                 if due != msn {
                     self.out.add(RuleId::Msn, self.place, || {
-                        format!("MSN {msn}, where {due} messages are completed")
+                        format!("the MSN is {msn}, but {due} messages are complete")
                     });
                 }
             }
@@ -400,7 +442,8 @@ impl Answer<'_, '_> {
         }
     }
 
-    /// The same with the answer to a READ, which may be sent when later requests have been carried out.
+    /// Checks the MSN of a response to a READ, which may be sent when later requests are already
+    /// complete.
     pub fn count_at_least(&mut self, sent: &Sent, msn: u32) {
         let Some((epoch, base)) = self.channel.msn_base else { return };
         if epoch != sent.epoch || epoch != self.channel.epoch {
@@ -412,7 +455,7 @@ impl Answer<'_, '_> {
             let due = base.wrapping_add(sent.messages_through()) & 0xff_ffff;
             self.out.add(RuleId::Msn, self.place, || {
                 format!(
-                    "MSN {msn}, where at least {due} and no more than {} messages are completed",
+                    "the MSN is {msn}, but at least {due} and at most {} messages are complete",
                     due + most
                 )
             });
@@ -427,7 +470,7 @@ impl Answer<'_, '_> {
             self.channel.credit_limit =
                 code.credits().map(|credits| sent.messages_through() + credits);
         } else if code.credits() == Some(0) {
-            super::quirks::tell(self.channel, RuleId::QuirkCredits, self.place, self.out);
+            super::vendor_quirks::tell(self.channel, RuleId::QuirkCredits, self.place, self.out);
         }
     }
 }

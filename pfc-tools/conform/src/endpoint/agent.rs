@@ -1,4 +1,5 @@
-//! rxe as an end of a case: the client of the agent in the guest, whose protocol `tests/rxe/peer.c` says.
+//! Linux rxe as an end of a plan: the client of the agent in the guest. `tests/rxe/peer.c` defines
+//! the protocol.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
@@ -18,9 +19,9 @@ use super::end::{End, Posting};
 use super::plan::{Family, Op, Place, Region, Settings};
 use super::{Failure, failed};
 
-/// Where the agent listens.
+/// Address on which the agent listens.
 pub const ADDRESS: ([u8; 4], u16) = ([10, 78, 0, 2], 18600);
-/// How long an answer may take, besides what a request waits for by itself.
+/// How long a reply may take, in addition to the time that the request itself waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Bits of `ibv_access_flags` and `ibv_send_flags` that the engine's types do not have.
 const ACCESS_MW_BIND: u32 = 1 << 4;
@@ -28,7 +29,7 @@ const SEND_FENCE: u32 = 1;
 const SEND_SIGNALED: u32 = 1 << 1;
 const SEND_INLINE: u32 = 1 << 3;
 
-/// A region of the agent's.
+/// A region registered by the agent.
 #[derive(Debug, Clone, Copy)]
 struct Registered {
     addr: u64,
@@ -37,7 +38,7 @@ struct Registered {
     access: Access,
 }
 
-/// A connection to the agent, and the objects that its process holds. They go with the connection.
+/// A connection to the agent. The objects of the agent's process are destroyed with the connection.
 #[derive(Debug)]
 pub struct RxeEnd {
     requests: BufWriter<TcpStream>,
@@ -47,10 +48,10 @@ pub struct RxeEnd {
 }
 
 impl RxeEnd {
-    /// Connects; the agent serves each connection in a process of its own.
+    /// Connects to the agent, which serves each connection in a process of its own.
     ///
     /// # Errors
-    /// When the guest does not answer.
+    /// If the guest does not reply.
     pub fn new() -> Result<Self, Failure> {
         let connect = || {
             let stream = TcpStream::connect_timeout(&SocketAddr::from(ADDRESS), PATIENCE)?;
@@ -72,10 +73,10 @@ impl RxeEnd {
         self.ask(format!("shell {command}")).map(drop)
     }
 
-    /// What rxe has counted of its port, by its own names.
+    /// Returns the counters of rxe's port, by rxe's own names.
     ///
     /// # Errors
-    /// If the guest does not say.
+    /// If the guest does not report them.
     pub fn counters(&mut self) -> Result<Vec<(String, u64)>, Failure> {
         let count: usize = self.ask("counters")?.next()?;
         (0..count)
@@ -117,7 +118,7 @@ impl RxeEnd {
         self.answer()
     }
 
-    /// Sends all, then reads as many answers.
+    /// Sends all lines, then reads as many replies.
     fn ask_all(&mut self, requests: &[String]) -> Result<(), Failure> {
         requests.iter().try_for_each(|request| self.tell(request))?;
         self.flush()?;
@@ -140,7 +141,7 @@ impl RxeEnd {
     }
 }
 
-/// The words of an answer.
+/// The words of a reply.
 struct Words {
     line: String,
     at: usize,
@@ -299,7 +300,7 @@ impl End for RxeEnd {
     }
 }
 
-/// Every status and opcode of completions: their numbers are those of verbs.
+/// All statuses and opcodes of completions; their numbers are those of verbs.
 const STATUSES: [Status; 13] = [
     Status::Success,
     Status::LocalLength,

@@ -1,9 +1,10 @@
-//! One end of a case, whichever stack it is.
+//! One end of a plan, for any stack.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use feroce_engine::device::Endpoint;
 use feroce_engine::qp::QpState;
+use feroce_engine::time::Clock;
 use feroce_engine::verbs::{Completion, RemoteAddr};
 use feroce_wire::{PathMtu, Psn};
 
@@ -13,67 +14,67 @@ use super::plan::{Family, Op, Place, Region, Settings};
 /// A send request with everything that a stack needs to post it.
 #[derive(Debug, Clone, Copy)]
 pub struct Posting {
-    /// Number of the request.
+    /// Work request number.
     pub wr_id: u64,
-    /// What it does.
+    /// Operation.
     pub op: Op,
-    /// Its local bytes.
+    /// Local memory.
     pub local: Place,
-    /// How many.
+    /// Length, in bytes.
     pub len: u32,
-    /// The remote bytes; for SEND with invalidate, the key that goes.
+    /// Remote memory; for SEND with invalidate, the key to invalidate.
     pub remote: RemoteAddr,
-    /// Immediate, or what an atomic adds or compares with.
+    /// Immediate data, or the add or compare operand of an atomic.
     pub operand: u64,
-    /// What an atomic swaps in.
+    /// Swap operand of an atomic.
     pub swap: u64,
-    /// Waits for the READs and atomics before it.
+    /// True if it waits for the preceding READs and atomics.
     pub fence: bool,
-    /// The bytes go into the work queue.
+    /// True if the data is inlined into the work queue.
     pub inline: bool,
 }
 
-/// How time goes by while one waits for an end: really, or as a rig's.
+/// The clock of an end: the machine's, or a virtual one.
 pub trait Pace: std::fmt::Debug {
-    /// Time since some origin.
+    /// Returns the time since some origin.
     fn now(&self) -> Duration;
 
-    /// Lets some time go by, `most` at most.
+    /// Lets at most `most` pass.
     fn pass(&mut self, most: Duration);
 }
 
-/// The machine's time.
+/// The machine's clock.
 #[derive(Debug)]
-pub struct RealPace(Instant);
+pub struct RealPace(Clock);
 
 impl RealPace {
-    /// From now on.
+    /// Starts the clock at zero.
     pub fn start() -> Self {
-        Self(Instant::now())
+        Self(Clock::start())
     }
 }
 
 impl Pace for RealPace {
     fn now(&self) -> Duration {
-        self.0.elapsed()
+        Duration::from_nanos(self.0.now().as_nanos())
     }
 
     fn pass(&mut self, most: Duration) {
-        // The helper turns the device: the guest needs this CPU more than we do.
+        // A helper thread turns the device; the guest needs this CPU more than this loop does.
         std::thread::sleep(most.min(Duration::from_micros(50)));
     }
 }
 
-/// A stack with one QP and the memory of a case. Each call either does what it says or fails the case.
+/// A stack with one QP and the memory of a plan. Each call does what it says or fails the plan.
 pub trait End: std::fmt::Debug {
-    /// Who it is, for the reader.
+    /// Returns the name of the stack.
     fn name(&self) -> &'static str;
 
-    /// Registers `regions`, filled with the patterns of `seed`, `seed + 1` .., and makes a QP; returns where
-    /// it is reached, with the PSN of `settings`.
+    /// Registers `regions`, filled with the patterns of `seed`, `seed + 1` and so on, and creates a
+    /// QP. Returns its address, with the PSN of `settings`.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     fn prepare(
         &mut self,
         family: Family,
@@ -82,10 +83,10 @@ pub trait End: std::fmt::Debug {
         settings: &Settings,
     ) -> Result<Endpoint, Failure>;
 
-    /// Takes the QP to RTS, with `peer` at the other end, of which `rq_psn` is expected first.
+    /// Brings the QP to RTS, connected to `peer`, with `rq_psn` as the first expected PSN.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     fn connect(
         &mut self,
         peer: &Endpoint,
@@ -94,58 +95,58 @@ pub trait End: std::fmt::Debug {
         settings: &Settings,
     ) -> Result<(), Failure>;
 
-    /// How the peer names the start of each region.
+    /// Returns the remote address and key of the start of each region.
     ///
     /// # Errors
-    /// The stack's words: windows are bound here.
+    /// The error of the stack. Memory windows are bound here.
     fn keys(&mut self) -> Result<Vec<RemoteAddr>, Failure>;
 
-    /// Posts receives, in order: number, place, length.
+    /// Posts receives in order: number, memory, length.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     fn post_receives(&mut self, receives: &[(u64, Place, u32)]) -> Result<(), Failure>;
 
-    /// Posts send requests, in order; each completes with an entry.
+    /// Posts send requests in order; each generates a completion.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     fn post_sends(&mut self, requests: &[Posting]) -> Result<(), Failure>;
 
-    /// Completions, until there are `count` of them or `patience` is over.
+    /// Returns completions, until there are `count` of them or `patience` has passed.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     fn completions(&mut self, count: usize, patience: Duration)
     -> Result<Vec<Completion>, Failure>;
 
-    /// The bytes of a region.
+    /// Returns the contents of a region.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     fn memory(&mut self, region: usize) -> Result<Vec<u8>, Failure>;
 
-    /// Puts bytes into a region.
+    /// Writes bytes to a region.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     fn write(&mut self, place: Place, bytes: &[u8]) -> Result<(), Failure>;
 
-    /// The state of the QP.
+    /// Returns the state of the QP.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     fn state(&mut self) -> Result<QpState, Failure>;
 
     /// Destroys the QP; the memory stays.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     fn destroy_qp(&mut self) -> Result<(), Failure>;
 
-    /// Ends the stack's process without a word.
+    /// Kills the process of the stack.
     ///
     /// # Errors
-    /// If it cannot, as Feroce, which is this process.
+    /// If this is impossible, as for Feroce, which runs in this process.
     fn kill(&mut self) -> Result<(), Failure>;
 }

@@ -1,4 +1,4 @@
-//! Feroce as an end of a case.
+//! Feroce as an end of a plan.
 
 use std::fs::File;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use super::end::{End, Pace, Posting, RealPace};
 use super::plan::{Family, Op, Place, Region, Settings};
 use super::{Failure, dpdk, failed, model};
 
-/// What the kernel has on the interface, and DPDK's port where it takes the kernel's place.
+/// The addresses of the interface, for DPDK's port, which replaces the kernel.
 const ADDRESSES: [&str; 2] = ["10.77.0.1/24", "fd77::1/64"];
 
-/// Opens `interface` by a port of kind `port`, whose frames, whole, go to `capture` if there is one. The only place where the
-/// suite opens a device.
+/// Opens `interface` on a port of kind `port`. If there is a `capture`, all frames are written to
+/// it in full.
 ///
 /// # Errors
 /// See [`OpenError`].
@@ -51,7 +51,7 @@ pub fn open(
     })
 }
 
-/// One case's objects on a device. They are destroyed when dropped.
+/// The objects of one plan on a device. They are destroyed when dropped.
 #[derive(Debug)]
 pub struct FeroceEnd {
     device: Device,
@@ -64,18 +64,18 @@ pub struct FeroceEnd {
 }
 
 impl FeroceEnd {
-    /// An end on `device`, without memory or QP yet.
+    /// Creates an end on `device`, without memory and QP.
     ///
     /// # Errors
-    /// The device's words.
+    /// The error of the device.
     pub fn new(device: &Device) -> Result<Self, Failure> {
         Self::paced(device, Box::new(RealPace::start()))
     }
 
-    /// The same on a device that lives in the time of `pace`.
+    /// Creates an end on a device that uses the clock `pace`.
     ///
     /// # Errors
-    /// The device's words.
+    /// The error of the device.
     pub fn paced(device: &Device, pace: Box<dyn Pace>) -> Result<Self, Failure> {
         let cq = device.create_cq(1024).map_err(failed("create a CQ"))?;
         Ok(Self {

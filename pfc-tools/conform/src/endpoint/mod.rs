@@ -1,5 +1,5 @@
-//! Endpoints that the tool drives: Feroce in this process ([`feroce`]), and Linux rxe through an agent
-//! in a guest ([`agent`]).
+//! Endpoints that the tool drives: Feroce in this process ([`feroce`]), and Linux rxe through an
+//! agent in a guest ([`agent`]).
 //!
 //! A [`plan::Plan`] is data: what a requester and a responder post, and how each request completes.
 //! [`setup`] connects two [`end::End`]s for a plan, and [`model`] computes what their memories hold

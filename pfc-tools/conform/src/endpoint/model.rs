@@ -1,11 +1,12 @@
-//! What the memories of both ends hold after the requests of a plan.
+//! The expected contents of both ends' memories after the requests of a plan.
 
 use std::ops::Range;
 
 use super::Failure;
 use super::plan::{Effect, Op, Place, Plan, REQUESTER, RESPONDER, Request};
 
-/// The bytes that a region of `len` bytes is filled with, as the agent computes them too: SplitMix64.
+/// Returns the initial contents of a region of `len` bytes (SplitMix64). The agent computes the
+/// same.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -20,19 +21,19 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Seed of the first region of an end; the others count on from it.
+/// Returns the seed of the first region of an end; the other regions use the next numbers.
 pub fn seed(end: usize) -> u64 {
     [0x1000, 0x2000][end]
 }
 
-/// A region as it must be, but for the ranges that may hold anything.
+/// The expected contents of a region, and the ranges with unknown contents.
 #[derive(Debug, Clone)]
 struct Memory {
     bytes: Vec<u8>,
     unknown: Vec<Range<usize>>,
 }
 
-/// The memories of both ends.
+/// The expected contents of both ends' memories.
 #[derive(Debug, Clone)]
 pub struct Model {
     memories: [Vec<Memory>; 2],
@@ -44,7 +45,7 @@ fn range(place: Place, len: u32) -> Range<usize> {
 }
 
 impl Model {
-    /// The memories before the first request.
+    /// Creates the memories before the first request.
     pub fn new(plan: &Plan) -> Self {
         let memories = [REQUESTER, RESPONDER].map(|end| {
             let regions = plan.regions[end].iter().zip(seed(end)..);
@@ -54,8 +55,8 @@ impl Model {
         Self { memories }
     }
 
-    /// Operand and swap value of the request number `index`, which is the next: immediate data, or what an
-    /// atomic adds, compares and stores.
+    /// Returns operand and swap value of the next request, which has number `index`: immediate
+    /// data, or what an atomic adds, compares and stores.
     pub fn operands(&self, index: usize, request: &Request) -> (u64, u64) {
         let distinct = 0x0102_0304_0506_0708u64.wrapping_mul(index as u64 + 1);
         match request.op {
@@ -67,7 +68,7 @@ impl Model {
         }
     }
 
-    /// Does what the request does.
+    /// Applies the request to the memories.
     pub fn apply(&mut self, request: &Request, operands: (u64, u64)) {
         match request.effect {
             Effect::Nothing => {}
@@ -111,10 +112,10 @@ impl Model {
         bytes.copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Compares what region `region` of `end` holds, byte by byte.
+    /// Compares the contents of region `region` of `end` byte by byte.
     ///
     /// # Errors
-    /// Says where the first difference is, and how many bytes differ.
+    /// The position of the first difference, and the number of differing bytes.
     pub fn check(&self, end: usize, region: usize, found: &[u8]) -> Result<(), Failure> {
         let memory = &self.memories[end][region];
         let who = ["requester", "responder"][end];
@@ -126,7 +127,8 @@ impl Model {
         let mut different = (0..found.len()).filter(differs);
         let Some(first) = different.next() else { return Ok(()) };
         Err(Failure(format!(
-            "{} bytes of region {region} of the {who} are wrong, from {first} on: {:02x}, not {:02x}",
+            "{} bytes of region {region} of the {who} are wrong, from {first} on: {:02x}, not \
+             {:02x}",
             1 + different.count(),
             found[first],
             memory.bytes[first]

@@ -9,12 +9,12 @@ use feroce_engine::qp::QpState;
 use feroce_engine::verbs::Status;
 use feroce_wire::Psn;
 
-/// Index of the requester's part in what exists for both.
+/// Index of the requester in arrays of both ends.
 pub const REQUESTER: usize = 0;
-/// Index of the responder's part.
+/// Index of the responder.
 pub const RESPONDER: usize = 1;
 
-/// The internet protocol that carries a case.
+/// The IP version of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// IPv4.
@@ -24,10 +24,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
+    /// Both versions.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    /// True if `address` is of the family, and not link-local.
+    /// Returns true if `address` is of this version and not link-local.
     pub fn covers(self, address: IpAddr) -> bool {
         match (self, address) {
             (Self::V4, IpAddr::V4(_)) => true,
@@ -54,9 +54,9 @@ pub enum Op {
     Read,
     /// FETCH AND ADD.
     FetchAdd,
-    /// COMPARE AND SWAP of a value that is there.
+    /// COMPARE AND SWAP whose compare operand matches.
     CmpSwap,
-    /// COMPARE AND SWAP of a value that is not there: nothing is stored.
+    /// COMPARE AND SWAP whose compare operand does not match: nothing is stored.
     CmpSwapMiss,
 }
 
@@ -78,22 +78,22 @@ impl Op {
         OPS.iter().find(|(op, ..)| *op == self).expect("every operation has a row")
     }
 
-    /// Value of `ibv_wr_opcode`.
+    /// Returns the value of `ibv_wr_opcode`.
     pub fn verbs_opcode(self) -> u32 {
         self.row().2
     }
 
-    /// True if it consumes a receive of the responder.
+    /// Returns true if it consumes a receive of the responder.
     pub fn consumes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::SendInv | Self::WriteImm)
     }
 
-    /// True if its bytes go to a receive, rather than to a remote address.
+    /// Returns true if its data goes to a receive and not to a remote address.
     pub fn is_send(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::SendInv)
     }
 
-    /// True for atomics.
+    /// Returns true for atomics.
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CmpSwap | Self::CmpSwapMiss)
     }
@@ -105,130 +105,131 @@ impl fmt::Display for Op {
     }
 }
 
-/// Memory that an end registers, filled with a pattern of its own.
+/// Memory that an end registers, filled with a pattern.
 #[derive(Debug, Clone, Copy)]
 pub struct Region {
-    /// Bytes.
+    /// Length, in bytes.
     pub len: u32,
-    /// Rights.
+    /// Access rights.
     pub access: Access,
-    /// Its key can be invalidated by the peer: a type 2 window of rxe, a right of Feroce's.
+    /// True if the peer can invalidate its key: a type 2 window of rxe, an access right of Feroce.
     pub window: bool,
 }
 
-/// Where bytes lie at an end.
+/// A position in the memory of an end.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
-    /// Which region.
+    /// Index of the region.
     pub region: usize,
-    /// Where in it.
+    /// Offset in the region, in bytes.
     pub offset: u32,
 }
 
-/// What a request leaves in the memories.
+/// The effect of a request on the memories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// What its operation says.
+    /// The full effect of its operation.
     Whole,
-    /// Nothing.
+    /// No effect.
     Nothing,
-    /// Any part of its bytes may have arrived.
+    /// Any part of its data may have arrived.
     Unknown,
 }
 
 /// A send request.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// What it does.
+    /// Operation.
     pub op: Op,
-    /// Bytes.
+    /// Length, in bytes.
     pub len: u32,
-    /// Its local bytes.
+    /// Local memory.
     pub local: Place,
-    /// The remote bytes: those of a receive, for a SEND. SEND with invalidate takes the responder's window.
+    /// Remote memory; for a SEND, that of the receive. SEND with invalidate invalidates the
+    /// responder's window.
     pub remote: Place,
-    /// The remote key is one that was never given.
+    /// True if the remote key is one that was never issued.
     pub wrong_key: bool,
-    /// Waits for the READs and atomics before it.
+    /// True if it waits for the preceding READs and atomics.
     pub fence: bool,
-    /// The bytes go into the work queue.
+    /// True if the data is inlined into the work queue.
     pub inline: bool,
-    /// How it must complete.
+    /// Expected completion status.
     pub status: Status,
-    /// What it must do.
+    /// Expected effect.
     pub effect: Effect,
 }
 
 /// A receive of the responder.
 #[derive(Debug, Clone, Copy)]
 pub struct Receive {
-    /// Its bytes.
+    /// Memory.
     pub place: Place,
-    /// How many.
+    /// Length, in bytes.
     pub len: u32,
-    /// How it must complete; `None` if it stays where it is.
+    /// Expected completion status; `None` if the receive stays posted.
     pub status: Option<Status>,
 }
 
-/// What happens beside requests and receives.
+/// A special event during the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Twist {
-    /// Nothing.
+    /// No special event.
     None,
     /// The receives are posted this long after the requests.
     LateReceives(Duration),
     /// The responder destroys its QP before the requests are posted.
     ResponderGone,
-    /// rxe's process is killed when Feroce sees its first completion, behind a cut network if it requests. What
-    /// completes before is chance.
+    /// rxe's process is killed after Feroce's first completion; if rxe requests, the network is cut
+    /// first. The number of earlier completions is random.
     PeerKilled,
 }
 
-/// How an end's QP is set up.
+/// The parameters of an end's QP.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// First PSN that it sends.
+    /// Starting PSN.
     pub psn: Psn,
     /// Local ACK timeout code.
     pub timeout: u8,
-    /// Retries.
+    /// Retry count.
     pub retry_cnt: u8,
-    /// RNR retries.
+    /// RNR retry count.
     pub rnr_retry: u8,
-    /// Code of the time that its RNR NAKs ask for.
+    /// Timer code in its RNR NAKs.
     pub min_rnr_timer: u8,
-    /// READs and atomics outstanding, either way.
+    /// The most READs and atomics outstanding, in either direction.
     pub depth: u8,
-    /// What its QP lets the peer do.
+    /// The access rights of the peer.
     pub access: Access,
 }
 
-/// What a requester and a responder do, and what comes of it.
+/// What a requester and a responder do, and the expected result.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// QPs, by end.
+    /// QP parameters, by end.
     pub settings: [Settings; 2],
-    /// Memory, by end.
+    /// Memory regions, by end.
     pub regions: [Vec<Region>; 2],
-    /// Posted at once, in order.
+    /// Requests, posted at once, in order.
     pub requests: Vec<Request>,
-    /// Posted before the requests, in order.
+    /// Receives, posted before the requests, in order.
     pub receives: Vec<Receive>,
-    /// See [`Twist`].
+    /// Special event.
     pub twist: Twist,
-    /// How far the responder's expected PSN is ahead of the requester's first.
+    /// Difference between the responder's expected PSN and the requester's starting PSN.
     pub psn_ahead: u32,
-    /// States of the QPs at the end, by end.
+    /// Expected final states of the QPs, by end.
     pub states: [QpState; 2],
 }
 
-/// What QPs and regions allow unless a plan says less: everything but invalidation.
+/// The default rights of QPs and regions: all but invalidation.
 pub const RIGHTS: Access = Access::from_bits(0xf).expect("known bits");
 
 const SETTINGS: Settings = Settings {
     psn: Psn::new(0x100),
-    // 2.1 s: nothing is lost unless a case loses it, and a busy machine takes its time. rxe 6.1 may go silent
-    // for ever when its timer goes off while a fenced request waits.
+    // 2.1 s: only deliberate losses cause timeouts, even on a busy machine. rxe 6.1 may stop for
+    // ever if its timer expires while a fenced request waits.
     timeout: 19,
     retry_cnt: 7,
     rnr_retry: 7,
@@ -237,11 +238,11 @@ const SETTINGS: Settings = Settings {
     access: RIGHTS,
 };
 
-/// Bytes between the places that a plan allots: what is written there by mistake is seen.
+/// Unused bytes between the allotted memory ranges, which reveal stray writes.
 const GAP: u32 = 64;
 
 impl Plan {
-    /// A plan without requests: one region with all rights at each end, all well.
+    /// Creates a plan without requests: one region with all rights at each end, no errors.
     pub fn new() -> Self {
         let region = Region { len: GAP, access: RIGHTS, window: false };
         Self {
@@ -255,13 +256,13 @@ impl Plan {
         }
     }
 
-    /// Adds a request of `len` bytes that succeeds, with places of its own at both ends, and a receive if it
-    /// consumes one. Returns it for what is to be different.
+    /// Adds a request of `len` bytes that succeeds, with memory of its own at both ends, and a
+    /// receive if it consumes one. Returns the request for further changes.
     pub fn request(&mut self, op: Op, len: u32) -> &mut Request {
         self.request_to(op, len, 0)
     }
 
-    /// The same, to the responder's region `region`.
+    /// Adds such a request to the responder's region `region`.
     pub fn request_to(&mut self, op: Op, len: u32, region: usize) -> &mut Request {
         let local = self.allot(REQUESTER, 0, len);
         let remote = self.allot(RESPONDER, region, len);
@@ -283,13 +284,14 @@ impl Plan {
         self.requests.last_mut().expect("just added")
     }
 
-    /// Adds an empty region to the responder; returns its index.
+    /// Adds an empty region to the responder and returns its index.
     pub fn region(&mut self, access: Access, window: bool) -> usize {
         self.regions[RESPONDER].push(Region { len: GAP, access, window });
         self.regions[RESPONDER].len() - 1
     }
 
-    /// A place for `len` bytes; a word's alignment is kept where a word fits, any other is not.
+    /// Allots memory for `len` bytes. Eight bytes are aligned to a word; any other length is
+    /// misaligned.
     fn allot(&mut self, end: usize, region: usize, len: u32) -> Place {
         let bytes = &mut self.regions[end][region].len;
         let offset = bytes.next_multiple_of(8) + if len == 8 { 0 } else { 3 };
@@ -297,19 +299,19 @@ impl Plan {
         Place { region, offset }
     }
 
-    /// Changes the settings of both ends.
+    /// Changes the QP parameters of both ends.
     pub fn set(&mut self, change: impl Fn(&mut Settings)) {
         self.settings.iter_mut().for_each(change);
     }
 
-    /// The last request fails with `status` and does nothing; both QPs end in ERR.
+    /// Makes the last request fail with `status` and without effect; both QPs end in ERR.
     pub fn refused(&mut self, status: Status) {
         let last = self.requests.last_mut().expect("a request");
         (last.status, last.effect) = (status, Effect::Nothing);
         self.states = [QpState::Err; 2];
     }
 
-    /// A WRITE behind what went wrong: flushed.
+    /// Adds a WRITE that is flushed after an earlier error.
     pub fn flushed(&mut self) {
         let request = self.request(Op::Write, 10);
         (request.status, request.effect) = (Status::WorkRequestFlushed, Effect::Nothing);

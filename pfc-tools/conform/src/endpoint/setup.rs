@@ -9,15 +9,15 @@ use super::end::{End, Posting};
 use super::model::{self, Model};
 use super::plan::{Family, Op, Plan, REQUESTER, RESPONDER};
 
-/// Numbers of receives count from here, those of requests from 0.
+/// The number of the first receive; requests are numbered from 0.
 pub const FIRST_RECEIVE: u64 = 1000;
-/// Makes a key one that was never given.
+/// Turns a key into one that was never issued.
 const WRONG: u32 = 0x55;
 
-/// Prepares both ends for `plan` and joins them; returns where each is reached.
+/// Prepares both ends for `plan` and connects them. Returns their addresses.
 ///
 /// # Errors
-/// The stacks' words.
+/// The error of a stack.
 pub fn connect(
     plan: &Plan,
     family: Family,
@@ -37,11 +37,11 @@ pub fn connect(
     Ok(addresses)
 }
 
-/// What the memories will hold, and the requests with all their numbers, for a responder whose regions are
-/// reached by `keys`.
+/// Returns the expected memory contents and the requests with all numbers, for a responder whose
+/// regions have the addresses and keys `keys`.
 ///
 /// # Panics
-/// If the plan sends with invalidate, and has no window.
+/// If the plan has a SEND with invalidate but no window.
 pub fn draw_up(plan: &Plan, keys: &[RemoteAddr]) -> (Model, Vec<Posting>) {
     let mut model = Model::new(plan);
     let window = plan.regions[RESPONDER].iter().position(|region| region.window);

@@ -1,4 +1,4 @@
-//! What is known of a flow.
+//! The state of a flow.
 
 use std::net::IpAddr;
 
@@ -12,185 +12,188 @@ use crate::rules::PacketRef;
 /// What connection management has agreed on for the requests of a flow.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Agreed {
-    /// Largest payload of a packet.
+    /// Path MTU, in bytes.
     pub path_mtu: Option<u32>,
-    /// PSN of the first request.
+    /// Starting PSN of the requests.
     pub first_psn: Option<Psn>,
-    /// How often a request may be repeated.
+    /// Retry count.
     pub retry_count: Option<u8>,
-    /// How often after RNR NAKs; 7 means for ever.
+    /// RNR retry count; 7 means without limit.
     pub rnr_retry_count: Option<u8>,
-    /// READs and atomics that are answered at a time.
+    /// READs and atomics that the responder accepts at a time.
     pub depth: Option<u8>,
-    /// Whether credits count.
+    /// True if end-to-end credits are in use.
     pub flow_control: bool,
 }
 
-/// The message in the middle of which a flow is.
+/// The position of the newest request within its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
-    /// None: the next packet begins one.
+    /// At the end of a message: the next packet begins a new one.
     Between,
-    /// Nobody knows: something was not seen.
+    /// Unknown, because a packet was not captured.
     Unknown,
-    /// So many bytes of this one were sent.
+    /// Inside a message.
     Within {
         /// SEND or WRITE.
         operation: Operation,
-        /// Until now.
+        /// Bytes sent so far.
         bytes: u64,
-        /// As a WRITE's RETH says.
+        /// DMA length in the RETH of a WRITE.
         total: Option<u32>,
     },
 }
 
-/// A NAK (PSN sequence) that the requester has not reacted to.
+/// A NAK (PSN sequence) to which the requester has not reacted yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nak {
-    /// What it names.
+    /// The PSN that the NAK names.
     pub psn: Psn,
-    /// Which packet.
+    /// The packet of the NAK.
     pub packet: PacketRef,
-    /// When.
+    /// Time of capture.
     pub at: u64,
 }
 
-/// A request that was sent again without a NAK.
+/// A retransmission without a NAK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pending {
-    /// Its PSN.
+    /// PSN of the request.
     pub psn: Psn,
-    /// The packet that repeats it.
+    /// The retransmitted packet.
     pub packet: PacketRef,
-    /// When.
+    /// Time of capture.
     pub at: u64,
-    /// How long after the last copy, in nanoseconds.
+    /// Time since the previous copy, in nanoseconds.
     pub since: u64,
-    /// The last copy.
+    /// The previous copy.
     pub before: PacketRef,
 }
 
 /// An RNR NAK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rnr {
-    /// What it names.
+    /// The PSN that the NAK names.
     pub psn: Psn,
-    /// Which packet.
+    /// The packet of the NAK.
     pub packet: PacketRef,
-    /// When.
+    /// Time of capture.
     pub at: u64,
-    /// For how long the requester must wait, in nanoseconds.
+    /// How long the requester must wait, in nanoseconds.
     pub wait: u64,
-    /// How many in a row there were for the PSN.
+    /// Number of consecutive RNR NAKs for the PSN.
     pub times: u16,
-    /// Whether the request has not been sent again since.
+    /// True if the request has not been retransmitted since.
     pub is_open: bool,
 }
 
-/// Packets that were marked, and CNPs against their sender.
+/// CE-marked packets of one sender, and the CNPs for the sender.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mark {
-    /// Packets with CE.
+    /// Number of packets marked CE.
     pub marked: u64,
-    /// The first of them.
+    /// The first marked packet and its time of capture.
     pub first: Option<(PacketRef, u64)>,
-    /// CNPs.
+    /// Number of CNPs.
     pub cnps: u64,
-    /// The last of them.
+    /// Time of the last CNP.
     pub last_cnp: Option<u64>,
 }
 
-/// How long an answer may lie in the requester's queue, in nanoseconds.
+/// How long a response may wait in the requester's receive queue, in nanoseconds.
 const QUEUED: u64 = 200_000_000;
 
-/// Requests from one QP to another, and their answers.
+/// A flow: requests from one QP to another, and their responses.
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
+#[allow(clippy::struct_excessive_bools)] // Independent facts.
 pub struct Channel {
-    /// Of the requests. Of a flow without any, the QP is not known and 0.
+    /// Key of the requests. The QP number is 0 if no request was captured.
     pub key: Key,
-    /// Where the answers go.
+    /// The QP that the responses go to.
     pub answers: Option<Qpn>,
-    /// Service, once a packet was seen.
+    /// Service, known from the first packet on.
     pub transport: Option<Transport>,
-    /// Path MTU, told or found out.
+    /// Path MTU, agreed on or learned from packets.
     pub path_mtu: Option<u32>,
-    /// What connection management has said.
+    /// Result of the connection setup.
     pub agreed: Agreed,
-    /// Requests.
+    /// Requests that may still matter.
     pub window: Window,
-    /// The PSN behind the newest request.
+    /// The PSN after the newest request.
     pub next: Option<Psn>,
-    /// The PSN behind the newest that is acknowledged.
+    /// The PSN after the newest acknowledged one.
     pub acked: Option<Psn>,
     /// The last acknowledgement.
     pub last_ack: Option<PacketRef>,
-    /// Where in a message the newest request is.
+    /// Position of the newest request within its message.
     pub message: Message,
-    /// Messages that the newest request and those before complete.
+    /// Number of messages completed by the newest request and those before.
     pub messages: u32,
-    /// From which point they are counted.
+    /// Number of the point from which messages are counted.
     pub epoch: u32,
-    /// The responder's MSN less that count.
+    /// The epoch, and in it the responder's MSN minus the number of messages.
     pub msn_base: Option<(u32, u32)>,
-    /// The requester repeats, and this is next.
+    /// The next PSN of a retransmission that has begun.
     pub repeats: Option<Psn>,
-    /// NAK that has not been reacted to.
+    /// The NAK without a reaction.
     pub nak: Option<Nak>,
-    /// A NAK after which the requester has begun again with a later PSN, as far as was seen: where, and with which.
+    /// A NAK after which the requester restarted, as far as captured, at a later PSN: the NAK, the
+    /// restarting packet, its time and its PSN.
     pub restarted: Option<(Nak, PacketRef, u64, Psn)>,
-    /// The last NAK's PSN, unless something was sent again since.
+    /// PSN of the last NAK, unless something was retransmitted since.
     pub nak_for: Option<Psn>,
     /// The last RNR NAK.
     pub rnr: Option<Rnr>,
-    /// Repetitions of one PSN without a NAK, of which it is not known yet whether they came too early.
+    /// Retransmissions of one PSN without a NAK that later responses will show to be needed or too
+    /// early.
     pub pending: Vec<Pending>,
-    /// How often the newest acknowledged PSN has been acknowledged again since.
+    /// Number of further acknowledgements of the newest acknowledged PSN.
     pub again: u32,
-    /// RNR NAKs that the requester may still have to read, though what they name is acknowledged since: PSN, and when.
+    /// RNR NAKs that the requester may not have read yet, although their PSN is acknowledged: PSN
+    /// and time.
     refused: Vec<(Psn, u64)>,
-    /// The PSN behind the last answer to a READ or atomic.
+    /// The PSN after the last response to a READ or atomic.
     pub answer_due: Option<Psn>,
-    /// When the last acknowledgement was captured.
+    /// Time of the last acknowledgement.
     pub acked_at: u64,
-    /// What has ended the connection.
+    /// The NAK that failed the connection: PSN, packet and time.
     pub failed: Option<(Psn, PacketRef, u64)>,
-    /// Newest IPv4 identification.
+    /// The newest IPv4 identification.
     pub newest_id: Option<u16>,
-    /// When the last packet arrived that was sent before others that had arrived.
+    /// When a packet last arrived after packets that were sent later.
     pub late_at: Option<u64>,
-    /// UDP source port of requests.
+    /// UDP source port of the requests.
     pub source_port: Option<u16>,
-    /// DSCP of requests.
+    /// DSCP of the requests.
     pub dscp: Option<u8>,
-    /// ECT of requests and of answers.
+    /// True if ECN-capable, for requests and for responses.
     pub ect: [Option<bool>; 2],
-    /// P_Key of both.
+    /// P_Key of requests and responses.
     pub pkey: Option<u16>,
     /// Q_Key of datagrams.
     pub qkey: Option<u32>,
-    /// SENDs that credits allow, by the last acknowledgement: the limit of messages.
+    /// Number of messages that the credits of the last acknowledgement allow.
     pub credit_limit: Option<u32>,
-    /// MigReq 0 was seen: the habits of rxe are to be expected.
+    /// True if MigReq 0 was seen, as Linux rxe sends it; other quirks of rxe are expected then.
     pub mig_req_0: bool,
-    /// Marks and CNPs of requests and of answers.
+    /// Marks and CNPs, for requests and for responses.
     pub marks: [Mark; 2],
-    /// Which quirks were told.
+    /// Bit set of reported quirks.
     pub quirks: u32,
-    /// Figures for people.
+    /// Measured figures.
     pub figures: Figures,
-    /// What a picture needs.
+    /// Packets for the pictures.
     pub recorder: Recorder,
-    /// Answers of no known requests.
+    /// True for responses without known requests.
     alone: bool,
-    /// Its answers have been found to belong to another flow.
+    /// True if the responses turned out to belong to another flow.
     pub is_merged: bool,
-    /// An answer has said that PSNs below the first request are taken.
+    /// The first response that treats PSNs below the first request as received.
     pub mismatch: Option<PacketRef>,
 }
 
 impl Channel {
-    /// Of requests with `key`.
+    /// Creates a flow of requests with `key`.
     pub fn new(key: Key) -> Self {
         Self {
             key,
@@ -236,41 +239,43 @@ impl Channel {
         }
     }
 
-    /// Of answers with `key` to requests that nobody saw.
+    /// Creates a flow of responses with `key` whose requests were not captured.
     pub fn alone(key: Key) -> Self {
         let Key { tap, src, dst, qpn } = key;
         let requests = Key { tap, src: dst, dst: src, qpn: Qpn::masked(0) };
         Self { answers: Some(qpn), alone: true, ..Self::new(requests) }
     }
 
-    /// Whether no request was seen.
+    /// Returns true if no request was captured.
     pub const fn is_alone(&self) -> bool {
         self.alone
     }
 
-    /// Whether its requests are answered.
+    /// Returns true if the service acknowledges requests.
     pub const fn is_reliable(&self) -> bool {
         !matches!(self.transport, Some(Transport::Uc | Transport::Ud | Transport::Cnp))
     }
 
-    /// Whether an answer with `psn` is waited for.
+    /// Returns true if `psn` belongs to a known request.
     pub fn waits_for(&self, psn: Psn) -> bool {
         self.window.find(psn).is_some()
     }
 
-    /// Whether `psn` could have been sent shortly before what was seen of this flow.
+    /// Returns true if `psn` could be that of a request sent shortly before the captured ones.
     pub fn may_have_sent(&self, psn: Psn) -> bool {
         const NEAR: u32 = 1 << 15;
         self.next.is_some_and(|next| psn.is_before(next) && psn.distance_to(next) < NEAR)
     }
 
-    /// Whether packets overtake each other: then one that is missing at `now` may still come.
+    /// Returns true if packets have overtaken each other recently: a missing packet may then still
+    /// arrive.
     pub fn is_disordered(&self, now: u64) -> bool {
         const LATELY: u64 = 100_000_000;
         self.late_at.is_some_and(|at| now.saturating_sub(at) < LATELY)
     }
 
-    /// What the last RNR NAK names is acknowledged at last. rxe reads its answers one by one, and comes to the NAK later.
+    /// Handles the acknowledgement of the PSN that the last RNR NAK names. rxe reads its responses
+    /// one by one and may process the NAK later.
     pub fn end_rnr(&mut self) {
         const MOST: usize = 64;
         let Some(rnr) = self.rnr.take() else { return };
@@ -280,12 +285,12 @@ impl Channel {
         }
     }
 
-    /// Whether the requester may read an RNR NAK for `psn` only at `now`.
+    /// Returns true if the requester may process an RNR NAK for `psn` only at `now`.
     pub fn was_refused(&self, psn: Psn, now: u64) -> bool {
         self.refused.iter().any(|&(named, at)| named == psn && now.saturating_sub(at) < QUEUED)
     }
 
-    /// The newest request, a READ, takes `span` PSNs.
+    /// Sets the number of PSNs of the newest request, which is a READ.
     pub fn widen_newest(&mut self, span: u32) {
         if let Some(newest) = self.window.newest_mut() {
             newest.span = span;
@@ -293,7 +298,7 @@ impl Channel {
         }
     }
 
-    /// For another connection: what was sent is forgotten, what was measured stays.
+    /// Resets the state for a new connection; figures and recorded packets stay.
     pub fn begin_anew(&mut self, agreed: Agreed) {
         let old = std::mem::replace(self, Self::new(self.key));
         self.agreed = agreed;
@@ -306,7 +311,7 @@ impl Channel {
         self.marks = old.marks;
     }
 
-    /// Who asks, and whom.
+    /// Returns the addresses of the requester and of the responder.
     pub const fn ends(&self) -> (IpAddr, IpAddr) {
         (self.key.src, self.key.dst)
     }

@@ -1,7 +1,8 @@
-//! Packets to flows: the requests from one QP to another, and the answers to them.
+//! Assigns packets to flows: the requests from one QP to another, and their responses.
 //!
-//! A packet of a connection names its destination QP only. Which answers belong to which requests is told by connection management, if its
-//! messages were captured, or found out: an answer belongs to the one flow between the two addresses that waits for its PSN.
+//! A packet of a connection names only its destination QP. Connection management messages, if
+//! captured, tell which responses belong to which requests. Otherwise a response belongs to the
+//! only flow between the two addresses that expects its PSN.
 
 mod channel;
 pub mod window;
@@ -13,10 +14,10 @@ use feroce_wire::{Psn, Qpn};
 
 pub use channel::{Agreed, Channel, Mark, Message, Nak, Pending, Rnr};
 
-/// Where packets go: what they have in common.
+/// The addresses that the packets of one direction have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// Place of capture.
+    /// Capture point.
     pub tap: u16,
     /// Source address.
     pub src: IpAddr,
@@ -26,51 +27,52 @@ pub struct Key {
     pub qpn: Qpn,
 }
 
-/// All flows.
+/// The flows of a check.
 #[derive(Debug, Default)]
 pub struct Flows {
     channels: Vec<Channel>,
     by_request: BTreeMap<Key, usize>,
     by_answer: BTreeMap<Key, usize>,
-    /// The last that were asked for, of two places of capture in both directions: most packets are of these.
+    /// The flows looked up last, for two capture points and two directions: most packets belong to
+    /// these.
     recent: [Option<(Key, bool, usize)>; 4],
-    /// Packets of flows that there were too many of.
+    /// Number of packets of flows beyond [`MOST`].
     pub left_out: u64,
 }
 
-/// How many flows are kept.
+/// The most flows kept.
 const MOST: usize = 1 << 16;
-/// How many flows between two addresses are looked at to find that of an answer.
+/// The most flows between two addresses searched for the one of a response.
 const CANDIDATES: usize = 256;
 
-/// To whom an answer belongs.
+/// The flow that a response belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answers {
     /// This flow.
     Flow(usize),
-    /// This flow, whose answers went to another QP until now.
+    /// This flow, but its previous responses went to another QP.
     OtherQp(usize),
-    /// A flow of which no request was captured.
+    /// A flow whose requests were not captured.
     Alone(usize),
 }
 
 impl Flows {
-    /// All of them, in the order in which they were first seen.
+    /// Returns all flows, in the order of their first packets.
     pub fn all(&self) -> &[Channel] {
         &self.channels
     }
 
-    /// The same, to be changed.
+    /// Returns all flows, to be changed.
     pub fn all_mut(&mut self) -> &mut [Channel] {
         &mut self.channels
     }
 
-    /// A flow by its place.
+    /// Returns a flow by its index.
     pub fn get(&mut self, place: usize) -> &mut Channel {
         &mut self.channels[place]
     }
 
-    #[inline(always)] // The key stays in registers: a look at it would stall on the stores before.
+    #[inline(always)] // Keeps the key in registers; reading it back would stall on recent stores.
     fn cached(&self, key: &Key, is_answer: bool) -> Option<usize> {
         let hit = |(known, answer, place): &(Key, bool, usize)| {
             (*answer == is_answer && known.qpn == key.qpn && known == key).then_some(*place)
@@ -83,7 +85,8 @@ impl Flows {
         self.recent[0] = Some((key, is_answer, place));
     }
 
-    /// The flow of requests with `key`, a new one if there is none yet; `None` if there are too many.
+    /// Returns the flow of requests with `key`, creating it if necessary; `None` if there are too
+    /// many flows.
     #[inline(always)] // As `cached`.
     pub fn of_request(&mut self, key: Key) -> Option<usize> {
         match self.cached(&key, false) {
@@ -114,17 +117,17 @@ impl Flows {
         Some(self.channels.len() - 1)
     }
 
-    /// The flow of requests with `key`, if there is one.
+    /// Returns the flow of requests with `key`, if it exists.
     pub fn known_request(&self, key: &Key) -> Option<usize> {
         self.cached(key, false).or_else(|| self.by_request.get(key).copied())
     }
 
-    /// The flow that has been found to have answers with `key`.
+    /// Returns the flow whose responses are known to have `key`.
     pub fn bound(&self, key: &Key) -> Option<usize> {
         self.cached(key, true).or_else(|| self.by_answer.get(key).copied())
     }
 
-    /// The flow whose requests are answered by a packet with `key` and `psn`.
+    /// Returns the flow that a response with `key` and `psn` belongs to.
     #[inline(always)] // As `cached`.
     pub fn of_answer(&mut self, key: Key, psn: Psn) -> Option<Answers> {
         match self.cached(&key, true) {
@@ -158,7 +161,7 @@ impl Flows {
         Some(Answers::Alone(place))
     }
 
-    /// The flow that waits for `psn`; else the only one that could.
+    /// Returns the flow that expects `psn`, or else the only flow that could.
     fn search(&self, key: &Key, psn: Psn) -> Option<Answers> {
         let Key { tap, src, dst, .. } = *key;
         let back = |qpn| Key { tap, src: dst, dst: src, qpn };
@@ -194,7 +197,7 @@ impl Flows {
         }
     }
 
-    /// The answers to the requests of `place` go to `qpn`.
+    /// Records that the responses to the requests of `place` go to `qpn`.
     pub fn bind(&mut self, place: usize, qpn: Qpn) {
         let channel = &mut self.channels[place];
         let Key { tap, src, dst, .. } = channel.key;
@@ -203,7 +206,7 @@ impl Flows {
         self.recent = [None; 4];
     }
 
-    /// Begins the flow with `key` anew, for another connection of the same QP.
+    /// Restarts the flow with `key` for a new connection of the same QP.
     pub fn begin_anew(&mut self, key: Key, answers: Qpn, agreed: Agreed) -> Option<usize> {
         let place = self.of_request(key)?;
         if let Some(old) = self.channels[place].answers {

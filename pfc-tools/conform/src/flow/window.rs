@@ -1,4 +1,4 @@
-//! The requests of a flow that may still matter: those without an answer, and the last of those that have one.
+//! The requests of a flow that may still matter: all unanswered ones and the newest answered ones.
 
 use std::collections::VecDeque;
 
@@ -10,58 +10,58 @@ use crate::rules::PacketRef;
 /// A request packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Sent {
-    /// Its PSN; of a READ, that of its first response.
+    /// PSN; for a READ, the PSN of its first response.
     pub psn: Psn,
-    /// How many PSNs it takes.
+    /// Number of PSNs.
     pub span: u32,
-    /// What it is; meaningless if it was not seen.
+    /// Opcode; meaningless for a gap.
     pub opcode: Opcode,
-    /// When it was first seen.
+    /// The first packet with it.
     pub first: PacketRef,
-    /// When it was last sent, in nanoseconds, and by which packet.
+    /// The last packet with it.
     pub last: PacketRef,
-    /// When it was last sent.
+    /// Time of the last packet, in nanoseconds.
     pub last_at: u64,
-    /// IPv4 identification of the last copy; 0 if that says nothing.
+    /// IPv4 identification of the last copy; 0 if it does not distinguish packets.
     pub id: u16,
-    /// How often it was seen; 0: these PSNs were passed over.
+    /// Number of captured copies; 0 for a gap.
     pub times: u16,
-    /// How often without an answer of any kind in between.
+    /// Number of consecutive copies without any response.
     pub unanswered: u16,
-    /// Bytes that fill its payload up to a word.
+    /// Pad count of the payload, in bytes.
     pub pad: u8,
-    /// Its CRCs, which tell whether another packet is a copy.
+    /// CRCs, to recognise copies.
     pub sums: Sums,
     /// Remote address.
     pub va: u64,
-    /// Key of the remote memory; 0 without any.
+    /// Remote key; 0 if the request has none.
     pub rkey: u32,
-    /// Bytes of the message, as its RETH says.
+    /// DMA length in the RETH, in bytes.
     pub len: u32,
-    /// READ and atomics: how many PSNs are answered; for others, nothing.
+    /// For READs and atomics: number of answered PSNs; 0 for other requests.
     pub answered: u32,
-    /// READ: the first of its PSNs that the requester has asked for last.
+    /// For READs: offset of the first PSN requested by the last copy.
     pub asked_from: u32,
-    /// READ and atomics: the first PSN whose answer was seen to be missing.
+    /// For READs and atomics: offset of the first missing response.
     pub lost_from: Option<u32>,
-    /// How often repetitions have passed over it since its last copy.
+    /// How often retransmissions skipped it since its last copy.
     pub passed: u16,
-    /// Its last copy was told to follow a loss.
+    /// True if the loss of the copy before the last one was reported.
     pub is_told: bool,
-    /// A copy of it has asked for an acknowledgement.
+    /// True if a copy requested an acknowledgement.
     pub asks: bool,
-    /// Atomics: the value that was answered.
+    /// For atomics: the value in the response.
     pub value: Option<u64>,
-    /// Messages completed ahead of it, counted from some point of the flow.
+    /// Number of messages completed before it, counted within the epoch.
     pub messages: u32,
-    /// Which point that is: counts of different points do not compare. 0: not known.
+    /// Number of the counting epoch; counts of different epochs do not compare. 0 means unknown.
     pub epoch: u32,
-    /// Whether it ends a message.
+    /// True if it completes a message.
     pub ends: bool,
 }
 
 impl Sent {
-    /// PSNs that were passed over.
+    /// Creates an entry for a gap: PSNs that were not captured.
     pub const fn missing(psn: Psn, span: u32, shown_by: PacketRef, at: u64) -> Self {
         Self {
             psn,
@@ -91,85 +91,85 @@ impl Sent {
         }
     }
 
-    /// The PSN behind it.
+    /// Returns the PSN after it.
     pub const fn end(&self) -> Psn {
         self.psn.add(self.span)
     }
 
-    /// Whether these PSNs were passed over.
+    /// Returns true for a gap.
     pub const fn is_missing(&self) -> bool {
         self.times == 0
     }
 
-    /// Whether it was seen, and a repetition has passed over it since.
+    /// Returns true if it was captured and a retransmission has skipped it since.
     pub const fn is_skipped(&self) -> bool {
         !self.is_missing() && self.passed > 0
     }
 
-    /// Messages completed with it.
+    /// Returns the number of messages completed with it.
     pub const fn messages_through(&self) -> u32 {
         self.messages + self.ends as u32
     }
 
-    /// Whether it is answered by more than an acknowledgement, and that has not come yet.
+    /// Returns true if it needs a response with data that has not arrived completely.
     pub fn lacks_answer(&self) -> bool {
         !self.is_missing() && needs_answer(self.opcode) && self.answered < self.span
     }
 }
 
-/// Whether a request is answered by more than an acknowledgement.
+/// Returns true if a request needs a response with data.
 pub fn needs_answer(opcode: Opcode) -> bool {
     is_read(opcode) || is_atomic(opcode)
 }
 
-/// Whether it is answered by READ responses.
+/// Returns true if a request is answered by READ responses.
 pub fn is_read(opcode: Opcode) -> bool {
     use feroce_wire::Operation::{AtomicWrite, Flush, ReadRequest};
     opcode.info().is_some_and(|info| matches!(info.operation, ReadRequest | Flush | AtomicWrite))
 }
 
-/// Whether it is answered by an atomic acknowledgement.
+/// Returns true if a request is answered by an atomic acknowledgement.
 pub fn is_atomic(opcode: Opcode) -> bool {
     use feroce_wire::Operation::{CompareSwap, FetchAdd};
     opcode.info().is_some_and(|info| matches!(info.operation, CompareSwap | FetchAdd))
 }
 
-/// Requests in the order of their PSNs, without holes.
+/// Requests in PSN order, without holes: gaps have entries of their own.
 #[derive(Debug, Default)]
 pub struct Window {
     entries: VecDeque<Sent>,
-    /// How many at the front are answered.
+    /// Number of answered entries at the front.
     acked: usize,
 }
 
-/// How many answered requests are kept, to know their copies.
+/// The number of answered requests that are kept, to recognise their copies.
 const HISTORY: usize = 1024;
-/// How many are kept in all.
+/// The most entries kept.
 const MOST: usize = 1 << 15;
 
 impl Window {
-    /// Whether nothing was sent.
+    /// Returns true if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Forgets everything.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.acked = 0;
     }
 
-    /// Behind the newest request.
+    /// Adds a request after the newest one.
     #[inline]
     pub fn push(&mut self, sent: Sent) {
-        // What came late may have made them more.
+        // Late packets may have split gaps and added entries.
         if self.entries.len() >= MOST {
             self.forget(self.entries.len() + 1 - MOST);
         }
         self.entries.push_back(sent);
     }
 
-    /// Ahead of the oldest request.
+    /// Adds a request before the oldest one.
     pub fn push_front(&mut self, sent: Sent) {
         self.entries.push_front(sent);
     }
@@ -179,12 +179,12 @@ impl Window {
         self.acked = self.acked.saturating_sub(count);
     }
 
-    /// The PSN of the oldest request that is known.
+    /// Returns the PSN of the oldest known request.
     pub fn oldest(&self) -> Option<Psn> {
         self.entries.front().map(|sent| sent.psn)
     }
 
-    /// The place of the request that has `psn`.
+    /// Returns the index of the request that contains `psn`.
     pub fn find(&self, psn: Psn) -> Option<usize> {
         let front = self.entries.front()?.psn;
         let back = self.entries.back()?;
@@ -192,7 +192,7 @@ impl Window {
         if offset >= front.distance_to(back.end()) {
             return None;
         }
-        // Most are found at the place that PSNs of one packet each would have, or near the end.
+        // Most requests are at the index that single-PSN requests would have, or near the end.
         let guess = offset as usize;
         if self.entries.get(guess).is_some_and(|sent| sent.psn == psn) {
             return Some(guess);
@@ -201,22 +201,22 @@ impl Window {
         behind.checked_sub(1)
     }
 
-    /// The request at a place that [`find`](Self::find) gave.
+    /// Returns the request at an index returned by [`find`](Self::find).
     pub fn get(&self, place: usize) -> Option<&Sent> {
         self.entries.get(place)
     }
 
-    /// The same, to be changed.
+    /// Returns the request at an index, to be changed.
     pub fn get_mut(&mut self, place: usize) -> Option<&mut Sent> {
         self.entries.get_mut(place)
     }
 
-    /// Puts `sent` into the place of PSNs that were passed over; what is left of these stays.
+    /// Replaces a part of the gap at `place` by `sent`; the rest of the gap stays.
     pub fn fill(&mut self, place: usize, sent: Sent) {
         let Some(hole) = self.entries.get(place).copied() else { return };
         let before = hole.psn.distance_to(sent.psn);
         let after = hole.span.saturating_sub(before + sent.span);
-        // A hole is divided as long as there is room: what is passed over stays bounded, whatever comes late.
+        // A gap is split only while there is room: the number of entries stays bounded.
         if self.entries.len() + 2 > MOST && (before > 0 || after > 0) {
             return;
         }
@@ -230,27 +230,27 @@ impl Window {
         }
     }
 
-    /// Whether the request at `place` is answered.
+    /// Returns true if the request at `place` is answered.
     pub fn is_acked(&self, place: usize) -> bool {
         place < self.acked
     }
 
-    /// Whether it is the oldest that is not answered.
+    /// Returns true if the request at `place` is the oldest unanswered one.
     pub fn is_oldest(&self, place: usize) -> bool {
         place == self.acked
     }
 
-    /// The requests that are not answered, from the front.
+    /// Returns the unanswered requests, oldest first.
     pub fn unacked(&self) -> impl DoubleEndedIterator<Item = &Sent> {
         self.entries.range(self.acked..)
     }
 
-    /// The same, to be changed.
+    /// Returns the unanswered requests, to be changed.
     pub fn unacked_mut(&mut self) -> impl Iterator<Item = &mut Sent> {
         self.entries.range_mut(self.acked..)
     }
 
-    /// Everything ahead of `psn` is answered. Older answered ones are forgotten.
+    /// Marks everything before `psn` as answered, and removes old answered requests.
     pub fn ack_before(&mut self, psn: Psn) {
         while let Some(sent) = self.entries.get(self.acked)
             && sent.end().at_or_before(psn)
@@ -262,12 +262,12 @@ impl Window {
         }
     }
 
-    /// The newest.
+    /// Returns the newest request.
     pub fn newest(&self) -> Option<&Sent> {
         self.entries.back()
     }
 
-    /// The same, to be changed.
+    /// Returns the newest request, to be changed.
     pub fn newest_mut(&mut self) -> Option<&mut Sent> {
         self.entries.back_mut()
     }
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_filled_in_any_order() {
+    fn gaps_are_filled_in_any_order() {
         let mut window = Window::default();
         window.push(sent(1, 1));
         window.push(Sent::missing(Psn::new(2), 4, AT, 0));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_number_of_entries_is_bounded() {
         let mut window = Window::default();
         for psn in 0..100_000 {
             window.push(sent(psn, 1));

@@ -1,21 +1,22 @@
-//! Changes to a frame, some with its lengths, checksums and ICRC made right again.
+//! Changes to a frame; after some changes, lengths, checksums and ICRC are corrected.
 
 use feroce_pfc_tools::frame;
 use feroce_wire::{IpHeader, Key, Opcode, Packet, Payload};
 
-/// Makes a key one that was never given.
+/// Turns a key into one that was never issued.
 const WRONG_KEY: u32 = 0x55;
-/// Beyond every region that a script registers.
+/// A distance beyond every region that a script registers.
 const FAR_AWAY: u64 = 1 << 30;
 
-/// Congestion experienced.
+/// Marks the packet as "congestion experienced" (CE).
 pub fn mark(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     frame::mark(&mut bytes);
     bytes
 }
 
-/// A bit is flipped in the last byte that the ICRC covers: of an acknowledgement, too, that is no byte which it leaves out.
+/// Flips a bit of the last byte that the ICRC covers. In an acknowledgement, too, this is not one
+/// of the bytes that the ICRC leaves out.
 pub fn corrupt(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let trailer = Packet::parse(&bytes, &[]).map_or(0, |packet| packet.trailer.len());
@@ -25,17 +26,17 @@ pub fn corrupt(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The last `count` bytes are missing.
+/// Removes the last `count` bytes.
 pub fn truncate(bytes: &[u8], count: u32) -> Vec<u8> {
     bytes[..bytes.len().saturating_sub(count as usize)].to_vec()
 }
 
-/// Another PSN.
+/// Adds `count` to the PSN.
 pub fn add_psn(bytes: &[u8], count: u32) -> Vec<u8> {
     repaired(bytes, |packet| packet.bth.psn = packet.bth.psn.add(count))
 }
 
-/// A remote key that was never given.
+/// Replaces the remote key by one that was never issued.
 pub fn wrong_key(bytes: &[u8]) -> Vec<u8> {
     let wrong = |key: Key| Key(key.value() ^ WRONG_KEY);
     repaired(bytes, |packet| {
@@ -50,7 +51,7 @@ pub fn wrong_key(bytes: &[u8]) -> Vec<u8> {
     })
 }
 
-/// A remote address beyond the region.
+/// Moves the remote address beyond the region.
 pub fn wrong_address(bytes: &[u8]) -> Vec<u8> {
     repaired(bytes, |packet| {
         packet.ext.reth = packet.ext.reth.map(|mut reth| {
@@ -64,17 +65,17 @@ pub fn wrong_address(bytes: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Another opcode with the same extended headers.
+/// Replaces the opcode by one with the same extended headers.
 pub fn opcode(bytes: &[u8], code: u8) -> Vec<u8> {
     repaired(bytes, |packet| packet.bth.opcode = Opcode(code))
 }
 
-/// Without the acknowledge request.
+/// Clears the acknowledge request.
 pub fn no_ack_request(bytes: &[u8]) -> Vec<u8> {
     repaired(bytes, |packet| packet.bth.ack_req = false)
 }
 
-/// The payload is `count` bytes shorter.
+/// Shortens the payload by `count` bytes.
 pub fn shorten(bytes: &[u8], count: u32) -> Vec<u8> {
     repaired(bytes, |packet| {
         let payload = packet.payload.first;
@@ -93,7 +94,8 @@ pub fn shorten(bytes: &[u8], count: u32) -> Vec<u8> {
     })
 }
 
-/// The frame with `change`, and with checksum and ICRC of what it then is. As it was if it cannot be written.
+/// Applies `change` and corrects checksum and ICRC. Returns the frame unchanged if the result
+/// cannot be written.
 fn repaired(bytes: &[u8], change: impl FnOnce(&mut Packet<'_>)) -> Vec<u8> {
     let Ok(mut packet) = Packet::parse(bytes, &[]) else { return bytes.to_vec() };
     change(&mut packet);

@@ -1,4 +1,4 @@
-//! `feroce conform inject` and `feroce conform scorecard`: their command lines.
+//! The command lines of `feroce conform inject` and `feroce conform scorecard`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,37 +21,47 @@ use crate::cli::{Failure, Outcome};
 /// Options of `inject`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Files of scripts, or names of the catalogue's
+    /// Files of scripts, or names of scripts in the catalogue
     #[arg(value_name = "SCRIPT")]
     scripts: Vec<String>,
-    /// Play the whole catalogue
+    /// Play all scripts of the catalogue
     #[arg(long)]
     catalogue: bool,
-    /// Name the scripts of the catalogue, and do nothing else
+    /// List the scripts of the catalogue and exit
     #[arg(long, exclusive = true)]
     list: bool,
-    /// Between two interfaces, in place of virtual time: the requester's side, then the responder's
+    /// Play between two interfaces instead of in virtual time: that on the requester's side, then
+    /// that on the responder's side
     #[arg(long, value_names = ["A", "B"], num_args = 2)]
     live: Vec<String>,
-    /// The network namespace that both interfaces are in
+    /// Network namespace of both interfaces
     #[arg(long, value_name = "NAME", requires = "live")]
     namespace: Option<String>,
-    /// What requests: feroce:NAMESPACE:INTERFACE:PORT or rxe:NAMESPACE, where the agent of scripts/rxe.sh is reached
+    /// The requester: feroce:NAMESPACE:INTERFACE:PORT, or rxe:NAMESPACE for the agent of
+    /// scripts/rxe.sh, reached from this namespace
     #[arg(long, value_name = "STACK", requires = "live", requires = "responder")]
     requester: Option<Stack>,
-    /// What answers
+    /// The responder, in the same form
     #[arg(long, value_name = "STACK", requires = "live", requires = "requester")]
     responder: Option<Stack>,
-    /// Without --requester and --responder: whoever they are, do it to the first QP pairs that go by in this time
-    #[arg(long = "for", value_name = "TIME", requires = "live", conflicts_with = "requester", value_parser = time)]
+    /// Without --requester and --responder: apply the script to the first QP pairs seen in this
+    /// time, whatever endpoints they belong to
+    #[arg(
+        long = "for",
+        value_name = "TIME",
+        requires = "live",
+        conflicts_with = "requester",
+        value_parser = time
+    )]
     duration: Option<Duration>,
-    /// Play a script that fails so many times more, and count the best: a busy machine is late by itself
+    /// Play a failing script up to this many more times and count the best result: a busy machine
+    /// can delay endpoints
     #[arg(long, value_name = "N", default_value_t = 0)]
     again: u32,
-    /// Write the scorecard into this file
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a capture of each item into this folder, as the endpoints sent the packets
+    /// Write a capture of each item to this folder, with the packets as sent
     #[arg(long, value_name = "FOLDER")]
     captures: Option<PathBuf>,
 }
@@ -59,23 +69,23 @@ pub struct Options {
 /// Options of `scorecard`.
 #[derive(Debug, clap::Args)]
 pub struct ScorecardOptions {
-    /// Files that `inject --json` has written
+    /// Files written by `inject --json`
     #[arg(value_name = "FILE", required = true)]
     cards: Vec<PathBuf>,
-    /// Write an HTML page into this file
+    /// Write an HTML page to this file
     #[arg(short = 'o', long = "out", value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Write the same as Markdown into this file
+    /// Write the table as Markdown to this file
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Failures that are known, and why
+    /// File of known failures and their reasons
     #[arg(long, value_name = "FILE")]
     known: Option<PathBuf>,
 }
 
 fn time(text: &str) -> Result<Duration, String> {
     let nanos = Kind::Time.parse(text).filter(|&nanos| nanos > 0);
-    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a time, as 10s".to_owned())
+    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a time, such as 10s".to_owned())
 }
 
 /// Plays scripts.
@@ -122,7 +132,7 @@ fn finish(card: &Scorecard, options: &Options) -> Result<Outcome, Failure> {
     Ok(Outcome::of(card.passed() < card.items.len()))
 }
 
-/// Does what the one script says to endpoints that are not ours to ask.
+/// Applies one script to endpoints that this program does not control.
 fn watch(options: &Options, scripts: &[Script], duration: Duration) -> Result<Outcome, Failure> {
     let [script] = scripts else { return Err(unusable("--for takes one script")) };
     let relay = Relay::open(&between(options)?).map_err(unusable)?;
@@ -164,7 +174,7 @@ fn scripts(options: &Options) -> Result<Vec<Script>, Failure> {
         scripts.extend(catalogue);
     }
     match scripts.is_empty() {
-        true => Err(unusable("no script is named: --catalogue plays all, --list names them")),
+        true => Err(unusable("no script given: --catalogue plays all, --list lists them")),
         false => Ok(scripts),
     }
 }
@@ -192,7 +202,7 @@ fn played(script: &Script, world: &mut dyn World, options: &Options) -> Result<I
     kept(script, play::play(script, world), options)
 }
 
-/// What came of a script, and its capture where it is to be.
+/// Creates the item of a script, and writes its capture if requested.
 fn kept(
     script: &Script,
     played: Result<Played, crate::endpoint::Failure>,
@@ -205,7 +215,8 @@ fn kept(
     Ok(Item::new(script, &played))
 }
 
-/// As they were sent: the number of a packet is its number here.
+/// Returns the packets in the order of sending: the number of a packet is its number in the
+/// capture.
 fn frames(trace: &Trace) -> Vec<Frame> {
     let frame = |sent: &super::trace::Sent| Frame {
         at: Duration::from_nanos(sent.at),
@@ -222,7 +233,7 @@ fn tell(item: &Item) {
     }
 }
 
-/// Puts scorecards side by side.
+/// Writes the table of several scorecards.
 ///
 /// # Errors
 /// See [`Failure`].

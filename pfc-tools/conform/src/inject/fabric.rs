@@ -1,4 +1,4 @@
-//! Two devices of ours in virtual time: the same script gives the same trace, to the nanosecond.
+//! Two Feroce devices in virtual time: the same script gives the same trace, to the nanosecond.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::endpoint::Failure;
 use crate::endpoint::end::{End, Pace};
 use crate::endpoint::feroce::FeroceEnd;
 
-/// How long a frame is on its way.
+/// Latency of the link.
 const WAY: Duration = Duration::from_micros(1);
 
 /// See the [module](self).
@@ -28,7 +28,7 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Two devices and a wire.
+    /// Creates two devices and the wire between them.
     pub fn new() -> Self {
         let config = feroce_engine::device::DeviceConfig {
             congestion: CongestionConfig { control: Control::DCQCN, ..CongestionConfig::default() },
@@ -100,7 +100,7 @@ impl World for Fabric {
     }
 }
 
-/// The time of a rig, which goes by when somebody waits.
+/// The virtual clock of the devices; it advances while a caller waits.
 #[derive(Debug)]
 struct RigPace(Rc<RefCell<DevicePair>>);
 

@@ -1,4 +1,4 @@
-//! Whose packet is it? QP pairs, told by those who made them or learned from what goes by.
+//! Assigns packets to QP pairs. The pairs are given, or learned from the packets.
 
 use std::net::IpAddr;
 
@@ -7,21 +7,21 @@ use feroce_wire::{Opcode, Packet, Psn};
 
 use super::trace::Side;
 
-/// A QP pair of which one side posts requests.
+/// A QP pair in which one side posts requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
     /// Addresses of requester and responder.
     pub addresses: [IpAddr; 2],
-    /// Their QPs; that of the requester is not known until an answer went by.
+    /// QP numbers. That of the requester is unknown until a response was seen.
     pub qpns: [Option<u32>; 2],
-    /// First PSN of the requester.
+    /// Starting PSN of the requester.
     pub first_psn: Psn,
-    /// PSNs from there on that it has used.
+    /// Number of PSNs that the requester has used.
     used: u32,
 }
 
 impl Flow {
-    /// Between two endpoints, of which the first posts the requests.
+    /// Creates the flow of two endpoints, of which the first posts the requests.
     pub fn between(ends: &[Endpoint; 2]) -> Self {
         Self {
             addresses: ends.each_ref().map(|end| end.gid.ip()),
@@ -32,31 +32,31 @@ impl Flow {
     }
 }
 
-/// All flows that count.
+/// The flows to which events apply.
 #[derive(Debug, Clone, Default)]
 pub struct Flows {
     known: Vec<Flow>,
-    /// So many may be learned.
+    /// Number of flows that may still be learned.
     room: usize,
 }
 
 impl Flows {
-    /// These and no others.
+    /// Exactly the given flows.
     pub fn told(flows: Vec<Flow>) -> Self {
         Self { known: flows, room: 0 }
     }
 
-    /// The first `count` whose requests go by.
+    /// The first `count` flows whose requests are seen.
     pub fn learned(count: usize) -> Self {
         Self { known: Vec::new(), room: count }
     }
 
-    /// Those that are known.
+    /// Returns the known flows.
     pub fn known(&self) -> &[Flow] {
         &self.known
     }
 
-    /// Which flow a packet belongs to, and who has sent it.
+    /// Returns the flow of a packet and the packet's sender.
     pub fn find(&mut self, packet: &Packet<'_>) -> Option<(usize, Side)> {
         let is_request = packet.info.is_request();
         let is_answer = packet.info.is_response();
@@ -97,7 +97,7 @@ impl Flows {
 }
 
 impl Flow {
-    /// Whether `from` sends `packet` in it.
+    /// Returns true if `packet` is a packet of this flow sent by `from`.
     fn carries(&self, packet: &Packet<'_>, from: Side) -> bool {
         let addresses = [packet.ip.src(), packet.ip.dst()];
         let (way, to) = (self.addresses, from.peer().index());
@@ -106,13 +106,13 @@ impl Flow {
         }
         match self.qpns[to] {
             Some(qpn) => qpn == packet.bth.dest_qp.value(),
-            // A CNP names no PSN: of several flows that are not known yet, the first has it.
+            // A CNP has no useful PSN: among flows with an unknown QP, the first one gets it.
             None if packet.bth.opcode == Opcode::CNP => true,
-            // READs use PSNs ahead of the newest request's: so the window is wide.
+            // A READ uses PSNs beyond that of its request packet, so the window is wide.
             None => self.first_psn.distance_to(packet.bth.psn) < self.used + ANSWERS_AHEAD,
         }
     }
 }
 
-/// PSNs that the answer to the newest request may take.
+/// The most PSNs that the response to the newest request may use.
 const ANSWERS_AHEAD: u32 = 1 << 13;

@@ -1,4 +1,5 @@
-//! Between two endpoints: does to packets what a script says, and writes down what went by. A value: time is an argument.
+//! Stands between two endpoints, applies the events of a script to their packets and records the
+//! packets. A value: time is an argument.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,16 +11,16 @@ use super::flows::Flows;
 use super::script::{Action, At, Event, Script};
 use super::trace::{self, Arrived, Sent, Side, Trace};
 
-/// A frame that goes on.
+/// A frame to forward.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Onward {
-    /// So much later than now.
+    /// Delay from now.
     pub after: Duration,
     /// The frame.
     pub bytes: Vec<u8>,
 }
 
-/// A frame that waits until others have gone by.
+/// A frame that is held until others have passed.
 #[derive(Debug, Clone)]
 struct Held {
     sent: usize,
@@ -31,21 +32,22 @@ struct Held {
 #[derive(Debug)]
 pub struct Injector {
     events: Vec<Event>,
-    /// How many packets each event has counted.
+    /// For each event, the number of packets counted.
     counted: Vec<u32>,
-    /// How often each event was met.
+    /// For each event, how often it applied.
     met: Vec<u32>,
     flows: Flows,
-    /// How often a PSN of an event's packets went by.
+    /// How often each PSN was seen, by event.
     iterations: BTreeMap<(usize, u32), u32>,
     held: BTreeMap<(usize, Side), Vec<Held>>,
-    /// How long what goes on is on its way.
+    /// Latency of the link.
     way: Duration,
     trace: Trace,
 }
 
 impl Injector {
-    /// Does what `script` says to the packets of `flows`, which arrive after `way` if they go on at once.
+    /// Creates an injector that applies `script` to the packets of `flows`. `way` is the latency of
+    /// the link.
     pub fn new(script: &Script, flows: Flows, way: Duration) -> Self {
         let count = script.events.len();
         Self {
@@ -60,7 +62,8 @@ impl Injector {
         }
     }
 
-    /// Takes a frame that was sent at `now` (nanoseconds), and says what goes on. What is of no flow goes on as it is.
+    /// Takes a frame sent at `now` (nanoseconds) and returns the frames to forward. Frames of no
+    /// flow are forwarded unchanged.
     pub fn take(&mut self, bytes: &[u8], now: u64) -> Vec<Onward> {
         let as_it_is = || vec![Onward { after: Duration::ZERO, bytes: bytes.to_vec() }];
         let Ok(packet) = Packet::parse(bytes, &[]) else { return as_it_is() };
@@ -83,7 +86,7 @@ impl Injector {
         onward.into_iter().map(|(_, onward)| onward).collect()
     }
 
-    /// What is to be done to a packet.
+    /// Returns the actions that apply to a packet.
     fn actions(&mut self, packet: &Packet<'_>, flow: usize, from: Side) -> Vec<Action> {
         let first = self.flows.known()[flow].first_psn;
         let psn = first.distance_to(packet.bth.psn);
@@ -110,7 +113,7 @@ impl Injector {
         actions
     }
 
-    /// What goes on of a packet to which `actions` happen.
+    /// Applies `actions` to a packet.
     fn act(&self, actions: &[Action], number: usize, bytes: &[u8]) -> Vec<(usize, Onward)> {
         let mut out = vec![Onward { after: Duration::ZERO, bytes: bytes.to_vec() }];
         for &action in actions {
@@ -150,7 +153,7 @@ impl Injector {
         places.map(|left| Held { sent, left, bytes: bytes.to_vec() })
     }
 
-    /// What waited for the packet that just went by.
+    /// Returns the held frames that the current packet releases.
     fn release(&mut self, way: (usize, Side)) -> Vec<(usize, Onward)> {
         let Some(waiting) = self.held.get_mut(&way) else { return Vec::new() };
         waiting.iter_mut().for_each(|held| held.left = held.left.saturating_sub(1));
@@ -160,12 +163,12 @@ impl Injector {
         released.into_iter().map(|held| (held.sent, onward(held))).collect()
     }
 
-    /// How often each event of the script was met.
+    /// Returns how often each event of the script applied.
     pub fn met(&self) -> &[u32] {
         &self.met
     }
 
-    /// What went by.
+    /// Returns the recording.
     pub fn into_trace(mut self) -> Trace {
         let firsts = self.flows.known().iter().map(|flow| flow.first_psn.value());
         self.trace.first_psns = (0..).zip(firsts).collect();

@@ -1,5 +1,5 @@
-//! Between two interfaces, in real time: a relay in user space that hands frames from one to the other, and the endpoints
-//! that are played over it.
+//! Two interfaces in real time: a relay in user space forwards frames between them, and endpoints
+//! exchange them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,37 +25,37 @@ use crate::endpoint::end::{End, Pace, RealPace};
 use crate::endpoint::feroce::{self, FeroceEnd};
 use crate::endpoint::{Failure, failed};
 
-/// Room for frames in the kernel, in bytes.
+/// Size of the kernel's receive buffer for frames, in bytes.
 const RX_BYTES: u32 = 8 << 20;
-/// How long the relay rests when nothing goes by.
+/// How long the relay sleeps when no frames arrive.
 const REST: Duration = Duration::from_micros(20);
-/// How late an endpoint may be: a guest without KVM on a busy machine.
+/// How late an endpoint may act: a guest without KVM on a busy machine is slow.
 pub const SLACK: Duration = Duration::from_millis(20);
 
-/// Two interfaces, and the namespace that they are in.
+/// Two interfaces and their network namespace.
 #[derive(Debug, Clone)]
 pub struct Between {
-    /// Names: that on the requester's side, then the other.
+    /// Names of the interfaces: that on the requester's side, then that on the responder's side.
     pub interfaces: [String; 2],
-    /// Name of the network namespace; the caller's if `None`.
+    /// Name of the network namespace; `None` for the caller's.
     pub namespace: Option<String>,
 }
 
-/// Which stack is at an end.
+/// The stack of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stack {
-    /// Feroce, in this process: a namespace, an interface and a kind of port.
+    /// Feroce, in this process.
     Feroce {
         /// The network namespace.
         namespace: String,
         /// The interface in it.
         interface: String,
-        /// How frames move.
+        /// The kind of port.
         port: PortKind,
     },
-    /// Linux rxe, by the agent of `tests/rxe`, which is reached from a network namespace.
+    /// Linux rxe, through the agent of `tests/rxe`.
     Rxe {
-        /// The network namespace.
+        /// The network namespace from which the agent is reached.
         namespace: String,
     },
 }
@@ -77,10 +77,10 @@ impl std::str::FromStr for Stack {
     }
 }
 
-/// Does something in another network namespace.
+/// Runs `act` in another network namespace.
 ///
 /// # Errors
-/// The deed's, or why the namespace cannot be entered.
+/// The error of `act`, or why the namespace cannot be entered.
 pub fn within<T>(
     namespace: Option<&str>,
     act: impl FnOnce() -> Result<T, Failure>,
@@ -95,10 +95,10 @@ pub fn within<T>(
     done
 }
 
-/// What stands between the interfaces, shared with the thread that moves frames.
+/// The injector between the interfaces, shared with the relay's thread.
 type Shared = Arc<Mutex<Option<Injector>>>;
 
-/// The relay: it runs until it is dropped.
+/// The relay. It runs until it is dropped.
 #[derive(Debug)]
 pub struct Relay {
     injector: Shared,
@@ -107,10 +107,10 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Opens both interfaces.
+    /// Opens both interfaces and starts the relay.
     ///
     /// # Errors
-    /// The kernel's words.
+    /// An error of the kernel.
     pub fn open(between: &Between) -> Result<Self, Failure> {
         let taps = within(between.namespace.as_deref(), || {
             let open = |name: &String| Tap::open(name, RX_BYTES).map_err(failed(name.clone()));
@@ -131,7 +131,7 @@ impl Relay {
                     Ok(0) => std::thread::sleep(REST),
                     Ok(_) => {}
                     Err(error) => {
-                        eprintln!("feroce-conform: an interface is gone: {error}");
+                        eprintln!("feroce: an interface is gone: {error}");
                         return;
                     }
                 }
@@ -140,10 +140,10 @@ impl Relay {
         Ok(Self { injector, stop, thread: Some(thread) })
     }
 
-    /// From now on `injector` stands between the interfaces; nothing does while it is `None`. What stood there.
+    /// Sets the injector between the interfaces, or removes it (`None`). Returns the previous one.
     ///
     /// # Panics
-    /// If the relay did.
+    /// If the relay's thread has panicked.
     pub fn put(&self, injector: Option<Injector>) -> Option<Injector> {
         let mut place = self.injector.lock().expect("the relay runs");
         std::mem::replace(&mut place, injector)
@@ -159,18 +159,18 @@ impl Drop for Relay {
     }
 }
 
-/// What the relay's thread has.
+/// The state of the relay's thread.
 struct Wire {
     taps: [Tap; 2],
     injector: Shared,
     clock: Clock,
-    /// By time and order: where to, and what.
+    /// Frames in flight, by time and order: the destination and the bytes.
     flying: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     sequence: u64,
 }
 
 impl Wire {
-    /// Moves what there is; how many frames.
+    /// Moves frames. Returns how many.
     fn turn(&mut self) -> std::io::Result<usize> {
         let mut moved = 0;
         for from in 0..2 {
@@ -192,7 +192,7 @@ impl Wire {
             }
             let (to, bytes) = entry.remove();
             moved += 1;
-            // A full interface loses a frame, as a wire may.
+            // A full interface loses the frame, as a real link may.
             let _ = self.taps[to].send(&bytes, Offload::default());
         }
         Ok(moved)
@@ -217,23 +217,23 @@ impl Wire {
     }
 }
 
-/// A stack that is there.
+/// An open stack.
 #[derive(Debug)]
 pub enum Open {
-    /// A device of ours.
+    /// A Feroce device.
     Feroce(Box<Device>),
-    /// Where the agent is reached.
+    /// The agent of Linux rxe.
     Rxe {
-        /// The network namespace.
+        /// The network namespace from which the agent is reached.
         namespace: String,
     },
 }
 
 impl Open {
-    /// Opens it; what crosses a device of ours goes to the file `capture`.
+    /// Opens the stack. The frames of a Feroce device are written to the file `capture`.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     pub fn new(stack: &Stack, capture: Option<&Path>) -> Result<Self, Failure> {
         match stack {
             Stack::Rxe { namespace } => Ok(Self::Rxe { namespace: namespace.clone() }),
@@ -248,10 +248,10 @@ impl Open {
         }
     }
 
-    /// A new end on it.
+    /// Creates an end on the stack.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     pub fn end(&self) -> Result<Box<dyn End>, Failure> {
         Ok(match self {
             Self::Feroce(device) => Box::new(FeroceEnd::new(device)?),
@@ -275,10 +275,10 @@ pub struct Live {
 }
 
 impl Live {
-    /// Stacks on either side of a relay; those of Feroce leave captures of their own in `folder`.
+    /// Opens the stacks on both sides of a relay. Feroce stacks write captures to `folder`.
     ///
     /// # Errors
-    /// The stacks' words, or the kernel's.
+    /// The error of a stack or of the kernel.
     pub fn open(between: &Between, stacks: &[Stack; 2], folder: &Path) -> Result<Self, Failure> {
         let relay = Relay::open(between)?;
         let open = |side: Side| {

@@ -1,8 +1,9 @@
-//! Faults at chosen packets, and what an endpoint makes of them.
+//! `feroce conform inject`: faults at chosen packets, and checks of how endpoints handle them.
 //!
-//! A [`script`] says what two endpoints exchange, what happens to which packet, and what must come of it. The
-//! [`injector`] stands between them and does it, in virtual time ([`fabric`]) or between two interfaces ([`live`]). What
-//! went by is a [`trace`], which the checkers ([`checker`]) read; their verdicts are an endpoint's [`scorecard`].
+//! A [`script`] says what two endpoints exchange, what happens to which packet, and what must
+//! follow. The [`injector`] stands between the endpoints and applies the script, in virtual time
+//! ([`fabric`]) or between two interfaces ([`live`]). It records a [`trace`]; the checkers
+//! ([`checker`]) read it, and their verdicts form an endpoint's [`scorecard`].
 
 pub mod catalogue;
 pub mod change;
@@ -16,5 +17,5 @@ pub mod outcome;
 pub mod play;
 pub mod scorecard;
 pub mod script;
-pub mod text;
+pub mod toml_value;
 pub mod trace;

@@ -1,4 +1,4 @@
-//! What the endpoints say of an item: completions, memories, states, counters.
+//! What the endpoints report after an item: completions, memories, states, counters.
 
 use std::collections::BTreeMap;
 
@@ -8,47 +8,47 @@ use feroce_engine::verbs::Status;
 use super::trace::Trace;
 use crate::endpoint::plan::Plan;
 
-/// What a QP pair's endpoints say.
+/// What the endpoints of a QP pair report.
 #[derive(Debug, Clone)]
 pub struct FlowOutcome {
-    /// What it was to do.
+    /// The plan of the pair.
     pub plan: Plan,
-    /// Numbers and statuses of completed requests, in order.
+    /// Request numbers and statuses of the send completions, in order.
     pub sends: Vec<(u64, Status)>,
-    /// The same of receives, which count from 0.
+    /// Receive numbers, from 0, and statuses of the receive completions, in order.
     pub receives: Vec<(u64, Status)>,
-    /// Where memories are not as they must be.
+    /// Descriptions of memory contents that differ from the expected contents.
     pub wrong_bytes: Vec<String>,
     /// States of the requester's and of the responder's QP.
     pub states: [QpState; 2],
 }
 
-/// How much a device has counted meanwhile.
+/// Increments of a device's counters.
 pub type Counted = BTreeMap<String, u64>;
 
-/// What was seen of an item.
+/// Everything observed of an item.
 #[derive(Debug, Clone)]
 pub struct Evidence {
-    /// On the wire.
+    /// The packets.
     pub trace: Trace,
-    /// How often each event was met.
+    /// How often each event applied.
     pub met: Vec<u32>,
-    /// By flow.
+    /// Reports of the endpoints, by flow.
     pub flows: Vec<FlowOutcome>,
-    /// Of the requester's and of the responder's device, if it says so.
+    /// Counters of the requester's and of the responder's device, if known.
     pub counted: [Option<Counted>; 2],
-    /// How late an endpoint may be, in nanoseconds, with what it does at a time.
+    /// How late an endpoint may act, in nanoseconds.
     pub slack: u64,
 }
 
 impl FlowOutcome {
-    /// True if the connection ends with an error.
+    /// Returns true if the connection must end with an error.
     pub fn is_doomed(&self) -> bool {
         self.plan.states[0] == QpState::Err
     }
 }
 
-/// What every counter of `now` has counted since `before`.
+/// Returns the increments of the counters from `before` to `now`.
 pub fn counted(before: &[(String, u64)], now: &[(String, u64)]) -> Counted {
     let more = before
         .iter()

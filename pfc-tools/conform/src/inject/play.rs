@@ -22,49 +22,49 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Both ends of a QP pair: requester, responder.
 pub type Ends = [Box<dyn End>; 2];
 
-/// Two endpoints, and what is between them.
+/// Two endpoints and the link between them.
 pub trait World {
-    /// What requests and what answers.
+    /// Returns the names of the requester and of the responder.
     fn roles(&self) -> [String; 2];
 
-    /// Ends for the QP pairs of `script`.
+    /// Creates the ends for the QP pairs of `script`.
     ///
     /// # Errors
-    /// The stacks' words.
+    /// The error of the stack.
     fn ends(&mut self, script: &Script) -> Result<Vec<Ends>, Failure>;
 
-    /// How long a frame is on its way if nothing happens to it.
+    /// Returns the latency of a frame without faults.
     fn way(&self) -> Duration;
 
-    /// From now on `injector` is between them.
+    /// Inserts `injector` between the endpoints.
     fn begin(&mut self, injector: Injector);
 
-    /// It is no longer, and has this to tell.
+    /// Removes the injector and returns it.
     fn finish(&mut self) -> Injector;
 
-    /// How time goes by.
+    /// Returns the clock of the endpoints.
     fn pace(&self) -> Box<dyn Pace>;
 
-    /// What the device of `side` has counted, by its own names.
+    /// Returns the counters of the device of `side`, by the device's own names.
     ///
     /// # Errors
-    /// If it does not say.
+    /// If the device does not report them.
     fn counters(&self, side: Side) -> Result<Vec<(String, u64)>, Failure>;
 
-    /// How late an endpoint may be with what it does at a time.
+    /// Returns how late an endpoint may act.
     fn slack(&self) -> Duration;
 }
 
-/// An item that was played.
+/// The result of a script.
 #[derive(Debug, Clone)]
 pub struct Played {
-    /// What was seen.
+    /// Everything observed.
     pub evidence: Evidence,
-    /// What the checkers say.
+    /// The verdicts of the checkers.
     pub verdicts: Vec<Verdict>,
 }
 
-/// A QP pair that was connected.
+/// A connected QP pair.
 struct Pair {
     ends: Ends,
     plan: Plan,
@@ -75,7 +75,7 @@ struct Pair {
 /// Plays `script` in `world`.
 ///
 /// # Errors
-/// If it could not be played.
+/// If the script cannot be played.
 pub fn play(script: &Script, world: &mut dyn World) -> Result<Played, Failure> {
     let mut flows = Vec::new();
     let mut pairs = Vec::new();
@@ -119,7 +119,7 @@ fn borrowed(ends: &mut Ends) -> [&mut dyn End; 2] {
     [&mut **requester, &mut **responder]
 }
 
-/// Posts everything, and waits for what comes of it.
+/// Posts all work requests and waits for their completions.
 fn exchange(
     script: &Script,
     pairs: &mut [Pair],
@@ -140,12 +140,12 @@ fn exchange(
         .iter_mut()
         .map(|pair| pair.ends[REQUESTER].completions(pair.plan.requests.len(), PATIENCE));
     let sends = sends.collect::<Result<Vec<_>, _>>()?;
-    // The last acknowledgements, and what comes late on purpose.
+    // The last acknowledgements and deliberately delayed packets.
     wait(pace, SETTLE);
     pairs.iter_mut().zip(sends).map(|(pair, sends)| pair.outcome(&sends)).collect()
 }
 
-/// What is on its way arrives in this time.
+/// Time for packets that are on their way after the last completion.
 const SETTLE: Duration = Duration::from_millis(30);
 
 fn wait(pace: &mut dyn Pace, time: Duration) {
@@ -202,5 +202,5 @@ impl Pair {
     }
 }
 
-/// Completions beyond those that are due.
+/// The most completions read beyond the expected ones.
 const MORE: usize = 128;

@@ -1,4 +1,5 @@
-//! What a catalogue's items came to for an endpoint: a file, and pages about one or several.
+//! The results of a catalogue for a pair of endpoints, as a file, and pages that compare several
+//! results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,41 +12,41 @@ use serde::{Deserialize, Serialize};
 use super::checker::{CHECKERS, Verdict, time};
 use super::play::Played;
 use super::script::Script;
-use super::text;
+use super::toml_value;
 use super::trace::Trace;
 use crate::endpoint::Failure;
 
 /// The results of a catalogue between two endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scorecard {
-    /// What requested.
+    /// Name of the requester.
     pub requester: String,
-    /// What answered.
+    /// Name of the responder.
     pub responder: String,
-    /// Where: `fabric` or `live`.
+    /// `fabric` or `live`.
     pub place: String,
-    /// In the order of the catalogue.
+    /// Items, in the order of the catalogue.
     pub items: Vec<Item>,
 }
 
 /// The result of a script.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// Its name.
+    /// Name of the script.
     pub script: String,
-    /// What it shows.
+    /// What the script shows.
     pub title: String,
-    /// Why it could not be played.
+    /// Why the script could not be played.
     pub not_played: Option<String>,
-    /// Packets that were sent.
+    /// Number of packets sent.
     pub packets: usize,
-    /// What happened to packets: number, and what.
+    /// Events: number of the packet, and the action.
     pub events: Vec<(usize, String)>,
-    /// What the checkers say: those that found, measured or counted something.
+    /// Verdicts of the checkers that found, measured or counted something.
     pub verdicts: Vec<Verdict>,
 }
 
-/// Why a failure is one that is known: by script (or `*`), check, and a part of the sentence.
+/// A known failure, matched by script (or `*`), check, and a part of the sentence.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
@@ -63,13 +64,13 @@ pub struct Known {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownFailures {
-    /// In any order.
+    /// The known failures, in any order.
     #[serde(default)]
     pub known: Vec<Known>,
 }
 
 impl Item {
-    /// What came of `script`.
+    /// Creates the item of `script` from its result.
     pub fn new(script: &Script, played: &Result<Played, Failure>) -> Self {
         let (script, title) = (script.name.clone(), script.title.clone());
         let empty = Self {
@@ -99,12 +100,12 @@ impl Item {
         }
     }
 
-    /// True if nothing is wrong.
+    /// Returns true if there are no findings.
     pub fn passed(&self) -> bool {
         self.not_played.is_none() && self.verdicts.iter().all(|verdict| verdict.findings.is_empty())
     }
 
-    /// What is wrong, a sentence each, behind the check's name.
+    /// Returns the findings as pairs of checker name and sentence.
     pub fn complaints(&self) -> Vec<(String, String)> {
         let not_played = self.not_played.iter().map(|told| ("played".to_owned(), told.clone()));
         let found = self.verdicts.iter().flat_map(|verdict| {
@@ -114,7 +115,7 @@ impl Item {
         not_played.chain(found).collect()
     }
 
-    /// The shortest time of a name that was measured.
+    /// Returns the shortest measured time called `name`.
     fn measured(&self, name: &str) -> Option<u64> {
         let measures = self.verdicts.iter().flat_map(|verdict| &verdict.measures);
         measures.filter(|measure| measure.name == name).map(|measure| measure.nanos).min()
@@ -131,25 +132,25 @@ impl Scorecard {
     /// Reads a file.
     ///
     /// # Errors
-    /// A line that says what is wrong with it.
+    /// One line that describes the error.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text =
             fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         serde_json::from_str(&text)
-            .map_err(|error| format!("{}: no scorecard: {error}", path.display()))
+            .map_err(|error| format!("{}: not a scorecard: {error}", path.display()))
     }
 
-    /// Writes it into a file.
+    /// Writes a file.
     ///
     /// # Errors
-    /// Of the file system.
+    /// An error of the file system.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
         fs::write(path, text)
     }
 
-    /// Its name in a table.
+    /// Returns the name in tables.
     pub fn name(&self) -> String {
         match self.place.as_str() {
             "fabric" => format!("{} in virtual time", self.requester),
@@ -157,21 +158,21 @@ impl Scorecard {
         }
     }
 
-    /// How many items passed.
+    /// Returns the number of items that passed.
     pub fn passed(&self) -> usize {
         self.items.iter().filter(|item| item.passed()).count()
     }
 }
 
 impl KnownFailures {
-    /// Those in a file.
+    /// Reads a file.
     ///
     /// # Errors
-    /// A line that says what is wrong with it.
+    /// One line that describes the error.
     pub fn read(path: &Path) -> Result<Self, String> {
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         let text = fs::read_to_string(path).map_err(|error| told(&error))?;
-        text::read(&text).map_err(|error| told(&error))
+        toml_value::read(&text).map_err(|error| told(&error))
     }
 
     fn why(&self, script: &str, check: &str, sentence: &str) -> Option<&str> {
@@ -184,13 +185,14 @@ impl KnownFailures {
     }
 }
 
-/// A page about scorecards, side by side.
+/// Creates a page that compares scorecards.
 pub fn page(cards: &[Scorecard], known: &KnownFailures) -> Page {
     let mut sections = vec![summary(cards), side_by_side(cards, known), latencies(cards)];
     sections.extend(cards.iter().enumerate().map(|(at, card)| failures(at, card, known)));
     sections.push(demands());
-    let intro = "Each item is an exchange of a few packets in which chosen packets meet a fault. The checkers read the trace, the \
-                 completions, the memories and the counters. Numbers of packets are those of the item's capture.";
+    let intro = "Each item is a short exchange in which chosen packets meet a fault. The checkers \
+                 examine the trace, the completions, the memories and the counters. Packet numbers \
+                 are those of the item's capture.";
     Page {
         title: "Scorecards".to_owned(),
         parts: vec![Part::Paragraph(intro.to_owned())],
@@ -225,7 +227,7 @@ fn summary(cards: &[Scorecard]) -> Section {
     section("summary", "Summary", vec![Part::Table(table)])
 }
 
-/// What came of an item: failures that are all known are explained.
+/// Returns the verdict on an item. Failures that are all known count as explained.
 fn verdict(item: &Item, known: &KnownFailures) -> plot::Verdict {
     let complaints = item.complaints();
     let explained =
@@ -259,7 +261,7 @@ fn side_by_side(cards: &[Scorecard], known: &KnownFailures) -> Section {
     section("items", "Items", vec![Part::Table(table)])
 }
 
-/// Names of times in the order of the table.
+/// Names of the measured times, in the order of the table.
 const LATENCIES: [&str; 7] = [
     "gap to NAK",
     "NAK to retransmission",
@@ -291,11 +293,12 @@ fn latencies(cards: &[Scorecard]) -> Section {
         });
         [cell(name)].into_iter().chain(cells).collect()
     };
-    let mut names = vec!["from what to what".to_owned()];
+    let mut names = vec!["time".to_owned()];
     names.extend(cards.iter().map(Scorecard::name));
     let table = Table { head: names, rows: LATENCIES.iter().map(|name| row(name)).collect() };
-    let words = "Median over the items of the shortest time in each, and the range: as the injector sees it, on its own clock, so \
-                 that of a live run it includes both ways to the endpoint.";
+    let words = "Median over the items of the shortest time in each item, and the range. The \
+                 injector measures with its own clock, so times of a live run include the latency \
+                 between the injector and the endpoint.";
     let parts = vec![Part::Paragraph(words.to_owned()), Part::Table(table)];
     section("latencies", "Latencies", parts)
 }
@@ -318,14 +321,14 @@ fn failures(at: usize, card: &Scorecard, known: &KnownFailures) -> Section {
     let part = match rows.is_empty() {
         true => Part::Paragraph("None.".to_owned()),
         false => Part::Table(Table {
-            head: head(&["script", "what happened", "check", "what is seen", "why"]),
+            head: head(&["script", "events", "check", "finding", "why"]),
             rows,
         }),
     };
     section(&format!("failures-{}", at + 1), &heading, vec![part])
 }
 
-/// The first events of an item, with the packets that they met.
+/// Returns the first events of an item and their packets.
 fn met(item: &Item) -> String {
     let events =
         item.events.iter().take(2).map(|(number, event)| format!("packet {number}: {event}"));
@@ -335,6 +338,6 @@ fn met(item: &Item) -> String {
 
 fn demands() -> Section {
     let rows = CHECKERS.iter().map(|checker| vec![cell(checker.name), cell(checker.demands)]);
-    let table = Table { head: head(&["check", "what it demands"]), rows: rows.collect() };
+    let table = Table { head: head(&["check", "requirement"]), rows: rows.collect() };
     section("checks", "Checks", vec![Part::Table(table)])
 }

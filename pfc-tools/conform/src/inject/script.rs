@@ -1,4 +1,5 @@
-//! An event script: traffic, what happens to which packet of it, and what must come of it. `docs/inject.md` has the keys.
+//! An event script: traffic, what happens to which of its packets, and what must follow.
+//! `docs/inject.md` lists the keys.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,45 +11,45 @@ use feroce_wire::{NakCode, PathMtu, Psn};
 use serde::{Deserialize, Deserializer, de};
 
 use super::catalogue::SCRIPTS;
-use super::text;
+use super::toml_value;
 use super::trace::Side;
 use crate::endpoint::plan::{Effect, Op, Plan};
 
 /// The largest PSN.
 const LAST_PSN: u32 = 0xff_ffff;
 
-/// A script.
+/// An event script.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// Its file's name without the extension.
+    /// File name without the extension.
     #[serde(skip)]
     pub name: String,
-    /// What it shows, in a sentence.
+    /// What the script shows, in one sentence.
     pub title: String,
     /// What the endpoints exchange.
     pub traffic: Traffic,
-    /// What happens to packets.
+    /// Events that apply to packets.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
-    /// What must come of it.
+    /// Expected behaviour.
     #[serde(default)]
     pub expect: Expect,
 }
 
-/// What the endpoints exchange: reliable connections, requests of one side.
+/// What the endpoints exchange: reliable connections, with requests of one side.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Traffic {
-    /// Operations, in turn.
+    /// Operations, in this order.
     pub verbs: Vec<Verb>,
-    /// Bytes of each; atomics have eight.
+    /// Length of each message, in bytes; atomics have eight bytes.
     #[serde(default)]
     pub size: u32,
-    /// How often the operations are posted.
+    /// How often the list of operations is posted.
     #[serde(default = "one")]
     pub count: u32,
-    /// QP pairs that do the same at the same time.
+    /// Number of QP pairs that do the same at the same time.
     #[serde(default = "one")]
     pub qps: u32,
     /// Path MTU.
@@ -57,28 +58,28 @@ pub struct Traffic {
     /// Local ACK timeout code of the requester: 4.096 us times two to its power.
     #[serde(default = "timeout")]
     pub timeout: u8,
-    /// Retries.
+    /// Retry count.
     #[serde(default = "seven")]
     pub retries: u8,
-    /// RNR retries; 7 is for ever.
+    /// RNR retry count; 7 means without limit.
     #[serde(default = "seven")]
     pub rnr_retries: u8,
-    /// Code of the time that RNR NAKs of the responder ask for.
+    /// Timer code in the responder's RNR NAKs.
     #[serde(default = "rnr_timer")]
     pub rnr_timer: u8,
-    /// READs and atomics outstanding.
+    /// The most READs and atomics outstanding.
     #[serde(default = "depth")]
     pub depth: u8,
-    /// First PSN of the requester.
+    /// Starting PSN of the requester.
     #[serde(default = "first_psn")]
     pub first_psn: u32,
-    /// Receives are posted so long after the requests.
+    /// Receives are posted this long after the requests.
     #[serde(default, deserialize_with = "optional_time")]
     pub receives_after: Option<Duration>,
-    /// How many bytes shorter than its message each receive is.
+    /// Number of bytes by which each receive is shorter than its message.
     #[serde(default)]
     pub receives_short_by: u32,
-    /// No receives at all.
+    /// True if no receives are posted.
     #[serde(default)]
     pub no_receives: bool,
 }
@@ -97,22 +98,22 @@ pub enum Verb {
     CompareSwap,
 }
 
-/// Which packets of a side are counted.
+/// The packets of a side that an event counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
-    /// Every one.
+    /// All packets.
     #[default]
     Any,
     /// Requests.
     Request,
-    /// Answers to READs.
+    /// READ responses.
     ReadResponse,
-    /// Answers to atomics.
+    /// Atomic acknowledgements.
     AtomicResponse,
-    /// Acknowledgements without data.
+    /// ACKs without data.
     Ack,
-    /// NAKs of any kind, RNR NAKs too.
+    /// NAKs of any kind, including RNR NAKs.
     Nak,
     /// Congestion notification packets.
     Cnp,
@@ -121,108 +122,108 @@ pub enum What {
 /// What happens to a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// It is lost.
+    /// The packet is lost.
     Drop,
-    /// A bit of it is flipped.
+    /// One bit is flipped.
     Corrupt,
-    /// Congestion experienced, whether it is ECN-capable or not.
+    /// The packet is marked CE, whether it is ECN-capable or not.
     Mark,
-    /// It comes so many times more, at once.
+    /// This many further copies follow at once.
     Duplicate(u32),
-    /// A copy comes so much later.
+    /// One copy follows this much later.
     Echo(Duration),
-    /// It comes later.
+    /// The packet is delayed.
     Delay(Duration),
-    /// It comes behind so many packets of its side that follow it.
+    /// The packet is held until this many later packets of its side have passed.
     Reorder(u32),
-    /// Its last bytes are missing.
+    /// The last bytes are removed.
     Truncate(u32),
-    /// Its payload is so many bytes shorter; lengths and ICRC are right.
+    /// The payload is shortened by this many bytes; lengths and ICRC are corrected.
     Shorten(u32),
-    /// Its PSN is so much higher; the ICRC is right.
+    /// The PSN is increased; the ICRC is corrected.
     AddPsn(u32),
-    /// Its remote key is one that was never given; the ICRC is right.
+    /// The remote key is replaced by one that was never issued; the ICRC is corrected.
     WrongKey,
-    /// Its remote address is beyond the region; the ICRC is right.
+    /// The remote address is moved beyond the region; the ICRC is corrected.
     WrongAddress,
-    /// Its opcode is another; the ICRC is right.
+    /// The opcode is replaced; the ICRC is corrected.
     Opcode(u8),
-    /// The acknowledge request is taken away; the ICRC is right.
+    /// The acknowledge request is cleared; the ICRC is corrected.
     NoAckRequest,
 }
 
-/// Something that happens to packets.
+/// An action and the packets that it applies to.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "RawEvent")]
 pub struct Event {
     /// QP pair, from 0.
     pub flow: u32,
-    /// Who sends the packets.
+    /// Sender of the packets.
     pub from: Side,
-    /// Which of its packets.
+    /// Kind of the packets.
     pub what: What,
-    /// Which of these.
+    /// Which packets of this kind.
     pub at: At,
-    /// What happens.
+    /// The action.
     pub action: Action,
 }
 
-/// Which packet.
+/// Selects packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
-    /// Those with a PSN, counted from the requester's first, in a range, at a turn; at each, if it is 0.
+    /// Packets with a PSN in a range, relative to the requester's starting PSN.
     Psn {
-        /// The first.
+        /// First PSN of the range.
         from: u32,
-        /// The last.
+        /// Last PSN of the range.
         to: u32,
-        /// How often the PSN went by, from 1.
+        /// Which occurrence of the PSN, from 1; 0 means each.
         iteration: u32,
     },
-    /// The nth that went by, from 1, and those behind it up to `to`.
+    /// Packets by number, from 1.
     Nth {
-        /// The first.
+        /// The first packet.
         from: u32,
-        /// The last.
+        /// The last packet.
         to: u32,
     },
 }
 
-/// What must come of it; the rest follows from the rules.
+/// Expected behaviour that does not follow from the rules of the protocol.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Expect {
-    /// How the request number `fails` completes; those behind it are flushed.
+    /// Completion status of the request number `fails`; later requests are flushed.
     #[serde(deserialize_with = "status")]
     pub status: Status,
-    /// See there.
+    /// Number of the request that fails.
     pub fails: u32,
-    /// PSNs of NAKs (PSN sequence error), in order.
+    /// PSNs of the NAKs (PSN sequence error), in order.
     pub naks: Option<Vec<u32>>,
-    /// Code of the NAK that ends the connection.
+    /// Code of the NAK that fails the connection.
     #[serde(deserialize_with = "nak_code")]
     pub refused: Option<NakCode>,
-    /// How many RNR NAKs at least.
+    /// The least number of RNR NAKs.
     pub rnr_naks: Option<u32>,
-    /// What makes the requester go back, each time.
+    /// Causes of the requester's retransmissions, in order.
     pub back_by: Option<Vec<Cause>>,
-    /// Where it goes back to, each time.
+    /// PSNs at which the retransmissions begin, in order.
     pub back_to: Option<Vec<u32>>,
-    /// How often the first packet that was never acknowledged is sent.
+    /// Number of transmissions of the first packet that is never acknowledged.
     pub tries: Option<u32>,
-    /// How many CNPs at least.
+    /// The least number of CNPs.
     pub cnps: Option<u32>,
 }
 
-/// Why a requester sends again.
+/// Why a requester retransmits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
     /// A NAK (PSN sequence error).
     Nak,
-    /// An RNR NAK, and its time went by.
+    /// An RNR NAK whose time has passed.
     Rnr,
-    /// An answer passed one that is missing.
+    /// A response that implies the loss of an earlier one.
     Implied,
     /// The local ACK timeout.
     Timeout,
@@ -242,28 +243,28 @@ impl std::fmt::Display for Cause {
 /// Why a script cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0}: {1}")]
     Read(String, std::io::Error),
-    /// It is no script.
+    /// The text is not a valid script.
     #[error("{0}: {1}")]
     Parse(String, String),
 }
 
 impl Script {
-    /// The script in `text`.
+    /// Parses a script.
     ///
     /// # Errors
-    /// [`ScriptError::Parse`] with the line.
+    /// [`ScriptError::Parse`], with the line.
     pub fn parse(name: &str, text: &str) -> Result<Self, ScriptError> {
         let refused = |error: String| ScriptError::Parse(name.to_owned(), error);
-        let mut script: Self = text::read(text).map_err(refused)?;
+        let mut script: Self = toml_value::read(text).map_err(refused)?;
         script.name = name.to_owned();
         script.check().map_err(refused)?;
         Ok(script)
     }
 
-    /// The script in a file.
+    /// Reads a script from a file.
     ///
     /// # Errors
     /// See [`ScriptError`].
@@ -274,16 +275,16 @@ impl Script {
         Self::parse(&name, &text)
     }
 
-    /// Those that come with the program.
+    /// Returns the scripts built into the program.
     ///
     /// # Panics
-    /// If one of them is wrong: a test parses them all.
+    /// If one of them is invalid; a test parses them all.
     pub fn catalogue() -> Vec<Self> {
         let parse = |(name, text): &(&str, &str)| Self::parse(name, text);
         SCRIPTS.iter().map(parse).collect::<Result<_, _>>().expect("scripts of this program")
     }
 
-    /// What cannot be.
+    /// Checks the values.
     fn check(&self) -> Result<(), String> {
         let traffic = &self.traffic;
         let requests = traffic.count as usize * traffic.verbs.len();
@@ -300,7 +301,7 @@ impl Script {
             (self.expect.fails as usize >= requests, "expect.fails names no request"),
             (
                 self.events.iter().any(|event| event.flow >= traffic.qps),
-                "an event names a flow that traffic.qps does not make",
+                "an event names a flow, but traffic.qps makes fewer flows",
             ),
         ];
         match rules.iter().find(|(broken, _)| *broken) {
@@ -309,7 +310,7 @@ impl Script {
         }
     }
 
-    /// What the QP pair number `flow` does, as the suite against rxe plays it.
+    /// Returns the plan of QP pair number `flow`.
     pub fn plan(&self, flow: u32) -> Plan {
         let traffic = &self.traffic;
         let mut plan = Plan::new();
@@ -335,7 +336,7 @@ impl Script {
         plan
     }
 
-    /// Writes into the plan what fails.
+    /// Marks the requests that must fail.
     fn spoil(&self, plan: &mut Plan) {
         let Expect { status, fails, .. } = self.expect;
         if status == Status::Success {
@@ -353,11 +354,11 @@ impl Script {
     }
 }
 
-/// So far apart are the first PSNs of QP pairs.
+/// Distance between the starting PSNs of QP pairs.
 const FLOW_PSNS: u32 = 0x1_0000;
 
 impl Verb {
-    /// As the suite against rxe has it.
+    /// Returns the operation of a plan.
     pub const fn op(self) -> Op {
         match self {
             Self::Send => Op::Send,
@@ -387,7 +388,7 @@ impl Default for Expect {
     }
 }
 
-/// An event as it is written.
+/// An event as written in TOML.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RawEvent {
@@ -417,7 +418,9 @@ impl TryFrom<RawEvent> for Event {
             }
             (None, Some(from), None) if from > 0 => At::Nth { from, to: raw.to.unwrap_or(from) },
             _ => {
-                return Err("an event has either psn, perhaps with iteration, or nth from 1".into());
+                return Err(
+                    "an event needs either psn (optionally with iteration) or nth, from 1".into()
+                );
             }
         };
         let (name, count, time) = (raw.action.as_str(), raw.count, raw.time);
@@ -439,9 +442,10 @@ impl TryFrom<RawEvent> for Event {
             ("no-ack-request", None, None) => Action::NoAckRequest,
             _ => {
                 return Err(format!(
-                    "no action `{name}` with these: drop, corrupt, mark, duplicate (count), echo (time), delay (time), \
-                     reorder (count), truncate (count), shorten (count), add-psn (count), wrong-key, wrong-address, \
-                     opcode (count), no-ack-request"
+                    "no action `{name}` with these keys; the actions are drop, corrupt, mark, \
+                     duplicate (count), echo (time), delay (time), reorder (count), truncate \
+                     (count), shorten (count), add-psn (count), wrong-key, wrong-address, opcode \
+                     (count), no-ack-request"
                 ));
             }
         };
@@ -457,7 +461,7 @@ const fn mtu() -> PathMtu {
     PathMtu::Mtu256
 }
 
-/// 1.07 s: on a busy machine nothing else runs out.
+/// The default timeout, 1.07 s: long enough that a busy machine causes no timeouts.
 const fn timeout() -> u8 {
     18
 }
@@ -489,10 +493,10 @@ fn optional_time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>,
     let nanos = Kind::Time.parse(&text);
     nanos
         .map(|nanos| Some(Duration::from_nanos(nanos)))
-        .ok_or_else(|| de::Error::custom("expected a time, as 100us"))
+        .ok_or_else(|| de::Error::custom("expected a time, such as 100us"))
 }
 
-/// Names of statuses, as `ibv_wc_status_str` has them in short.
+/// Names of statuses, shortened from `ibv_wc_status_str`.
 const STATUSES: [(&str, Status); 8] = [
     ("success", Status::Success),
     ("retry-exceeded", Status::RetryExceeded),
@@ -504,7 +508,7 @@ const STATUSES: [(&str, Status); 8] = [
     ("local-length", Status::LocalLength),
 ];
 
-/// The name of a status.
+/// Returns the name of a status.
 pub fn status_name(status: Status) -> String {
     let found = STATUSES.iter().find(|(_, known)| *known == status);
     found.map_or_else(|| format!("{status:?}"), |(name, _)| (*name).to_owned())

@@ -1,4 +1,4 @@
-//! What went by: every packet as its sender sent it, and what came of it.
+//! A recording of the packets: each as its sender sent it, and as it arrived.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use super::script::What;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
-    /// It posts the requests.
+    /// The side that posts the requests.
     Requester,
-    /// It answers.
+    /// The side that answers.
     Responder,
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const ALL: [Self; 2] = [Self::Requester, Self::Responder];
 
-    /// The other.
+    /// Returns the other side.
     pub const fn peer(self) -> Self {
         match self {
             Self::Requester => Self::Responder,
@@ -29,7 +29,7 @@ impl Side {
         }
     }
 
-    /// Index of what exists for both.
+    /// Returns the index of the side in arrays.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -47,68 +47,69 @@ impl std::fmt::Display for Side {
 /// A packet as it was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
-    /// When, in nanoseconds.
+    /// Time, in nanoseconds.
     pub at: u64,
     /// QP pair, from 0.
     pub flow: usize,
-    /// By whom.
+    /// Sender.
     pub from: Side,
     /// The frame.
     pub bytes: Vec<u8>,
-    /// Names of what was done to it.
+    /// Names of the actions applied to it.
     pub events: Vec<String>,
 }
 
 /// A packet as it arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrived {
-    /// When, in nanoseconds.
+    /// Time, in nanoseconds.
     pub at: u64,
-    /// Index of the sent one that it comes from.
+    /// Index of the sent packet.
     pub sent: usize,
-    /// The frame, as it is now.
+    /// The frame as it arrived.
     pub bytes: Vec<u8>,
 }
 
-/// A recording. The number of a packet is its place among those sent, from 1: that in the capture, too.
+/// A recording. Packets are numbered in the order of sending, from 1, as in the capture.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trace {
-    /// As they were sent.
+    /// Packets as sent.
     pub sent: Vec<Sent>,
-    /// As they arrived.
+    /// Packets as they arrived.
     pub arrived: Vec<Arrived>,
-    /// First PSN of the requester of each flow.
+    /// Starting PSN of the requester of each flow.
     pub first_psns: BTreeMap<usize, u32>,
 }
 
-/// What happens at an endpoint.
+/// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Move {
-    /// It sends.
+    /// An endpoint sends a packet.
     Sends,
-    /// Something arrives at it.
+    /// A packet arrives at an endpoint.
     Gets,
 }
 
-/// One thing that happened.
+/// A packet that is sent or arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
     /// Number of the packet.
     pub number: usize,
-    /// When, in nanoseconds.
+    /// Time, in nanoseconds.
     pub at: u64,
-    /// What.
+    /// Sent or arrived.
     pub what: Move,
-    /// Who sent the packet, now or before.
+    /// Sender of the packet.
     pub from: Side,
     /// The packet.
     pub packet: Packet<'a>,
-    /// Whether its ICRC is right.
+    /// True if the ICRC is right.
     pub intact: bool,
 }
 
 impl Trace {
-    /// What happened to a flow, in order. Frames that are no packets any more are left out, as a receiver leaves them out.
+    /// Returns the steps of a flow, in order. Frames that can no longer be parsed are left out, as
+    /// a receiver drops them.
     pub fn steps(&self, flow: usize) -> Vec<Step<'_>> {
         let step = |number, at, what, from, bytes| {
             let packet = Packet::parse(bytes, &[]).ok()?;
@@ -123,18 +124,19 @@ impl Trace {
             let from = self.sent[arrived.sent].from;
             step(arrived.sent + 1, arrived.at, Move::Gets, from, &arrived.bytes)
         });
-        // What is sent at a time at which something arrives may be an answer to it: arrivals go first.
+        // A packet sent at the time of an arrival may be the response to it, so arrivals come
+        // first.
         let mut steps: Vec<_> = arrived.chain(sent).collect();
         steps.sort_by_key(|step| step.at);
         steps
     }
 
-    /// How many flows there are.
+    /// Returns the number of flows.
     pub fn flows(&self) -> usize {
         self.first_psns.len()
     }
 
-    /// Frames that arrived at `side` and are no packets, or whose ICRC is wrong.
+    /// Returns the numbers of frames that arrived at `side` unparsable, and with a wrong ICRC.
     pub fn damaged_at(&self, side: Side) -> (u64, u64) {
         let mut counts = (0, 0);
         for arrived in &self.arrived {
@@ -152,22 +154,22 @@ impl Trace {
 }
 
 impl Step<'_> {
-    /// True if `side` sends a packet in it.
+    /// Returns true if `side` sends the packet in this step.
     pub fn is_sent_by(&self, side: Side) -> bool {
         self.what == Move::Sends && self.from == side
     }
 
-    /// True if a packet arrives at `side` in it, whole.
+    /// Returns true if the packet arrives undamaged at `side` in this step.
     pub fn reaches(&self, side: Side) -> bool {
         self.what == Move::Gets && self.from != side && self.intact
     }
 
-    /// Its PSN.
+    /// Returns the PSN.
     pub fn psn(&self) -> Psn {
         self.packet.bth.psn
     }
 
-    /// PSNs that it takes: those of a READ's answer.
+    /// Returns the number of PSNs that the packet uses; for a READ, that of its responses.
     pub fn span(&self, mtu: u32) -> u32 {
         match (self.packet.info.operation, self.packet.ext.reth) {
             (Operation::ReadRequest, Some(reth)) => reth.dma_len.div_ceil(mtu).max(1),
@@ -175,19 +177,19 @@ impl Step<'_> {
         }
     }
 
-    /// The PSN of a NAK (PSN sequence error).
+    /// Returns the PSN if the packet is a NAK (PSN sequence error).
     pub fn sequence_nak(&self) -> Option<Psn> {
         let syndrome = self.packet.ext.aeth?.syndrome;
         (syndrome == Syndrome::Nak(NakCode::PsnSequence)).then_some(self.psn())
     }
 
-    /// Whether it is what an event looks for.
+    /// Returns true if the packet is of the kind `what`.
     pub fn is(&self, what: What) -> bool {
         is(&self.packet, what)
     }
 }
 
-/// Whether a packet is what an event looks for.
+/// Returns true if `packet` is of the kind `what`.
 pub fn is(packet: &Packet<'_>, what: What) -> bool {
     let naks = packet.ext.aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack(_)));
     match what {

@@ -1,7 +1,9 @@
-//! InfiniBand's own routing headers, laid out as Ethernet, IPv6 and UDP, and the ICRC over them.
+//! Converts InfiniBand routing headers to Ethernet, IPv6 and UDP, and computes the ICRC over the
+//! original headers.
 //!
 //! ```text
-//! LRH  8 bytes: VL:4 version:4 | SL:4 reserved:2 next:2 | destination LID | reserved:5 length:11 (words, LRH to ICRC) | source LID
+//! LRH  8 bytes: VL:4 version:4 | SL:4 reserved:2 next:2 | destination LID |
+//!               reserved:5 length:11 (words, LRH to ICRC) | source LID
 //! GRH 40 bytes: as an IPv6 header; next header 0x1b
 //! ```
 
@@ -12,18 +14,19 @@ use feroce_wire::{Bth, ROCE_PORT};
 const LRH: usize = 8;
 const GRH: usize = 40;
 const UDP: usize = 8;
-/// Of the LRH: a BTH follows, or a GRH.
+/// LRH: next header is a BTH.
 const NEXT_BTH: u8 = 2;
 const NEXT_GRH: u8 = 3;
 const NEXT_HEADER_UDP: u8 = 17;
 const NEXT_HEADER_BTH: u8 = 0x1b;
 const BITS_OF_VL: u8 = 0xf0;
 
-/// Lays a packet that begins with an LRH into `out`; returns its ICRC as computed. `None` if it is none of InfiniBand's transport.
+/// Lays out a packet that begins with an LRH in `out`; returns the computed ICRC. `None` if it is
+/// not of the InfiniBand transport.
 pub(super) fn from_lrh(out: &mut Vec<u8>, bytes: &[u8]) -> Option<u32> {
     let lrh: [u8; LRH] = bytes.get(..LRH)?.try_into().ok()?;
     let words = u16::from_be_bytes([lrh[4], lrh[5]]) & 0x7ff;
-    // What follows the ICRC is the CRC of the link.
+    // The CRC of the link follows the ICRC.
     let bytes = bytes.get(..usize::from(words) * 4).unwrap_or(bytes);
     let rest = bytes.get(LRH..)?;
     match lrh[1] & 3 {
@@ -44,7 +47,8 @@ pub(super) fn from_lrh(out: &mut Vec<u8>, bytes: &[u8]) -> Option<u32> {
     }
 }
 
-/// The same of one that begins with a GRH, behind `lrh` if there is one.
+/// Lays out a packet that begins with a GRH in `out`; returns the computed ICRC. `lrh` is the
+/// preceding LRH, if any.
 pub(super) fn from_grh(out: &mut Vec<u8>, bytes: &[u8], lrh: Option<[u8; LRH]>) -> Option<u32> {
     let grh: [u8; GRH] = bytes.get(..GRH)?.try_into().ok()?;
     if grh[0] >> 4 != 6 || grh[6] != NEXT_HEADER_BTH {
@@ -58,7 +62,7 @@ pub(super) fn from_grh(out: &mut Vec<u8>, bytes: &[u8], lrh: Option<[u8; LRH]>) 
     Some(crc(lrh.unwrap_or([u8::MAX; LRH]), Some(grh), rest))
 }
 
-/// Ethernet, IPv6 and UDP around BTH, payload and ICRC.
+/// Writes Ethernet, IPv6 and UDP headers followed by BTH, payload and ICRC.
 fn lay(out: &mut Vec<u8>, mut ip: [u8; GRH], transport: &[u8]) -> Option<()> {
     let len = u16::try_from(transport.len() + UDP).ok()?;
     ip[4..6].copy_from_slice(&len.to_be_bytes());
@@ -72,7 +76,8 @@ fn lay(out: &mut Vec<u8>, mut ip: [u8; GRH], transport: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The ICRC of LRH, GRH and transport: what switches and routers may change counts as ones.
+/// Computes the ICRC of LRH, GRH and transport; fields that switches and routers change count as
+/// ones.
 fn crc(mut lrh: [u8; LRH], grh: Option<[u8; GRH]>, transport: &[u8]) -> u32 {
     let mut hasher = Hasher::new();
     lrh[0] |= BITS_OF_VL;

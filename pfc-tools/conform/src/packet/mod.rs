@@ -1,4 +1,4 @@
-//! A frame and what it says: the RoCE packet in it, whatever is around it.
+//! Finds the RoCE packet in a frame, whatever headers surround it.
 
 mod ib;
 
@@ -15,92 +15,94 @@ use super::trace::{Frame, Link};
 pub enum Carrier {
     /// UDP port 4791 of IP.
     RoceV2,
-    /// EtherType 0x8915: a global routing header in the place of IP and UDP.
+    /// EtherType 0x8915: a global routing header instead of IP and UDP.
     RoceV1,
     /// InfiniBand itself.
     InfiniBand,
 }
 
-/// What became of the ICRC.
+/// The result of the ICRC check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Icrc {
-    /// As the bytes give it.
+    /// The ICRC matches the bytes.
     Valid,
-    /// Something else.
+    /// The ICRC does not match.
     Wrong {
-        /// What the bytes give.
+        /// The value computed from the bytes.
         expected: u32,
-        /// What the packet says.
+        /// The value in the packet.
         found: u32,
     },
-    /// Not all bytes that it covers were captured.
+    /// Not all covered bytes were captured.
     Unknown,
 }
 
-/// A captured RoCE packet. With RoCE v1 and InfiniBand, the packet's Ethernet, IP and UDP headers are made up from the routing headers:
-/// a GID is an IPv6 address, a LID one below `fe80::`.
+/// A captured RoCE packet. For RoCE v1 and InfiniBand, the Ethernet, IP and UDP headers are made up
+/// from the routing headers: a GID becomes an IPv6 address, a LID an address below `fe80::`.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
-    /// Which file, from 0.
+    /// Number of the file, from 0.
     pub file: u16,
-    /// Which place of capture.
+    /// Number of the capture point.
     pub tap: u16,
     /// Number of the frame in its file, from 1.
     pub number: u64,
-    /// When it was captured, in nanoseconds since 1970.
+    /// Time of capture, in nanoseconds since 1970.
     pub at: u64,
-    /// Headers, payload and pad; of a frame that was not captured whole, what is missing is zeros. Borrowed: it is large.
+    /// Headers, payload and pad; missing bytes of a truncated frame are zeros. Borrowed because it
+    /// is large.
     pub packet: &'a Packet<'a>,
-    /// The ICRC's verdict.
+    /// Result of the ICRC check.
     pub icrc: Icrc,
-    /// The CRC of the packet and of its head, to tell a copy from another packet. Of what InfiniBand carries, over the headers made up.
+    /// CRCs of the packet and of its head, to distinguish copies from other packets. For
+    /// InfiniBand, computed over the made-up headers.
     pub sums: Sums,
-    /// What carries it.
+    /// The carrier.
     pub carrier: Carrier,
-    /// Whether less was captured than there was.
+    /// True if the frame was truncated by the capture.
     pub is_cut: bool,
 }
 
 impl Seen<'_> {
-    /// Where it comes from.
+    /// Returns the source address.
     pub const fn src(&self) -> IpAddr {
         self.packet.ip.src()
     }
 
-    /// Where it goes.
+    /// Returns the destination address.
     pub const fn dst(&self) -> IpAddr {
         self.packet.ip.dst()
     }
 }
 
-/// What a frame turned out to be.
+/// The contents of a frame.
 #[derive(Debug, Clone, Copy)]
 pub enum Look<'a> {
     /// A RoCE packet.
     Roce(Seen<'a>),
-    /// It says that it is one, and is not.
+    /// A malformed RoCE packet.
     Broken(ParseError),
-    /// Something else.
+    /// No RoCE packet.
     Other,
 }
 
-/// Reads frames. It keeps the bytes of those that are not as [`Packet`] wants them.
+/// Reads frames. Its buffer holds the bytes of frames that [`Packet`] cannot parse as they are.
 #[derive(Debug, Default)]
 pub struct Reader {
     scratch: Vec<u8>,
 }
 
-/// How many headers may lie around a packet: tags and tunnels.
+/// The most headers around a packet: VLAN tags and tunnels.
 const DEPTH: usize = 8;
 const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 const VXLAN_PORT: u16 = 4789;
 const VXLAN: usize = 8;
-/// Longest frame that is completed with zeros.
+/// The longest frame that is completed with zeros, in bytes.
 const LONGEST: usize = 1 << 16;
 
 impl Reader {
-    /// Hands `take` what `frame` is.
+    /// Parses `frame` and passes the result to `take`.
     pub fn look(&mut self, frame: &Frame<'_>, take: impl FnOnce(Look<'_>)) {
         if frame.link == Link::Ethernet && !frame.is_cut() {
             match &Packet::parse(frame.bytes, &[]) {
@@ -115,7 +117,7 @@ impl Reader {
         self.look_inside(frame, take);
     }
 
-    /// Takes off what is around the packet, and lays it in the scratch buffer as [`Packet`] wants it.
+    /// Removes the headers around the packet, and lays it out in the buffer as [`Packet`] expects.
     fn look_inside(&mut self, frame: &Frame<'_>, take: impl FnOnce(Look<'_>)) {
         let missing = (frame.original_len as usize).saturating_sub(frame.bytes.len());
         let (core, tag) = match frame.link {
@@ -193,11 +195,11 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// Where UDP begins in an IP packet, behind extension headers of none.
+/// Returns the offset of UDP in an IP packet without extension headers.
 fn udp_at(ip: &[u8]) -> Option<usize> {
     const UDP: u8 = 17;
     match ip.first()? >> 4 {
-        // Of a fragment, the first alone has ports.
+        // Only the first fragment has ports.
         4 if ip.get(9) == Some(&UDP) && word(ip, 6)? & 0x1fff == 0 => {
             Some(usize::from(ip[0] & 0xf) * 4)
         }
@@ -210,12 +212,13 @@ fn udp_port(ip: &[u8]) -> Option<u16> {
     word(ip, udp_at(ip)? + 2)
 }
 
-/// Whether an Ethernet frame, with one tag at most, goes to the port of RoCE.
+/// Returns true if an Ethernet frame with at most one VLAN tag is addressed to the RoCE port.
 fn says_roce(frame: &[u8]) -> bool {
     roce_ip_at(frame).is_some()
 }
 
-/// Where the IP header is of such a frame.
+/// Returns the offset of the IP header in an Ethernet frame with at most one VLAN tag that is
+/// addressed to the RoCE port.
 pub fn roce_ip_at(frame: &[u8]) -> Option<usize> {
     let ip_at = match word(frame, 12) {
         Some(ETHERTYPE_VLAN) => EthernetHeader::LEN + VlanTag::LEN,
@@ -226,14 +229,15 @@ pub fn roce_ip_at(frame: &[u8]) -> Option<usize> {
     goes_there.then_some(ip_at)
 }
 
-/// What is left when everything around it is taken off.
+/// The packet without its surrounding headers.
 enum Core<'a> {
     Ip(&'a [u8]),
     RoceV1(&'a [u8]),
     InfiniBand(&'a [u8]),
 }
 
-/// The IP packet or RoCE v1 packet in an Ethernet frame, inside of tunnels, and the innermost VLAN tag.
+/// Returns the IP packet or RoCE v1 packet in an Ethernet frame, also inside tunnels, and the
+/// innermost VLAN tag.
 fn unwrapped(frame: &[u8]) -> Option<(Core<'_>, Option<VlanTag>)> {
     let (mut bytes, mut tag) = (frame, None);
     let mut ethertype_at = 12;
@@ -257,7 +261,7 @@ fn unwrapped(frame: &[u8]) -> Option<(Core<'_>, Option<VlanTag>)> {
     None
 }
 
-/// An Ethernet header without addresses.
+/// Writes an Ethernet header with zero addresses.
 fn ethernet(out: &mut Vec<u8>, tag: Option<VlanTag>, is_v6: bool) {
     out.extend_from_slice(&[0; 12]);
     if let Some(tag) = tag {

@@ -1,42 +1,42 @@
-//! Which answer of ours stands for which captured one, where there may be more of the one or the other.
+//! Pairs the engine's responses with the captured ones, although either side may have more.
 
 use feroce_wire::{NakCode, Operation, Packet, Psn, Syndrome};
 
-use super::liberty::Liberty;
+use super::tolerance::Tolerance;
 
-/// How far ahead a counterpart is looked for.
+/// How many responses ahead a counterpart is searched.
 const REACH: usize = 64;
 
-/// What makes an answer the counterpart of another.
+/// What identifies a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
     /// PSN.
     pub psn: Psn,
-    /// What it says.
+    /// Kind.
     pub kind: Kind,
-    /// MSN 0 and the PSN -1: what rxe acknowledges before anything was received.
+    /// MSN 0 and PSN 0xffffff: what rxe sends before it has received anything.
     before_first: bool,
 }
 
-/// What an answer says.
+/// The kind of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// All up to the PSN has arrived.
+    /// ACK of everything up to the PSN.
     Ack,
-    /// The PSN is missing.
+    /// NAK: the PSN is missing.
     Sequence,
-    /// No receive.
+    /// RNR NAK.
     Rnr,
-    /// Refused.
+    /// NAK that refuses the request.
     Refusal,
-    /// Data of a READ.
+    /// READ response.
     Read,
-    /// Result of an atomic.
+    /// Atomic acknowledgement.
     Atomic,
 }
 
 impl Answer {
-    /// Of a response packet.
+    /// Reads a response packet.
     pub fn of(packet: &Packet<'_>) -> Self {
         let kind = match (packet.info.operation, packet.ext.aeth.map(|aeth| aeth.syndrome)) {
             (Operation::ReadResponse, _) => Kind::Read,
@@ -51,18 +51,18 @@ impl Answer {
         Self { psn, kind, before_first: msn == Some(0) && psn.value() == 0xff_ffff }
     }
 
-    /// Whether it is what rxe acknowledges before anything was received.
+    /// Returns true if it is what rxe sends before it has received anything.
     pub const fn is_before_first(&self) -> bool {
         self.before_first
     }
 
-    /// Whether who hears it knows that the request `psn` has arrived.
+    /// Returns true if the response shows that the request `psn` has arrived.
     pub fn acknowledges(&self, psn: Psn) -> bool {
         self.kind != Kind::Sequence && self.kind != Kind::Rnr && psn.at_or_before(self.psn)
             || matches!(self.kind, Kind::Sequence | Kind::Rnr) && psn.is_before(self.psn)
     }
 
-    /// Whether who hears `other` knows what this one says.
+    /// Returns true if `other` contains the information of this response.
     pub fn is_said_by(&self, other: &Self) -> bool {
         match self.kind {
             Kind::Ack if self.before_first => other.kind == Kind::Ack,
@@ -80,17 +80,17 @@ impl Answer {
 /// A step of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// These two are the same answer.
+    /// Both sides have the response.
     Both(usize, usize),
-    /// Ours alone, by a liberty, or as a difference.
-    Ours(usize, Option<Liberty>),
-    /// The captured one alone, by a liberty, or as a difference.
-    Theirs(usize, Option<Liberty>),
+    /// Only the engine has it: permitted, or a difference.
+    Ours(usize, Option<Tolerance>),
+    /// Only the capture has it: permitted, or a difference.
+    Theirs(usize, Option<Tolerance>),
 }
 
-/// Pairs `ours` with `theirs`. `lost` says whether an answer of ours may have been lost ahead of the capture; `open`, whether it
-/// may have come after the end of the capture; `said`, whether
-/// an answer of ours says what a captured one does.
+/// Pairs `ours` with `theirs`. `lost` returns true if an engine's response may have been lost
+/// before the capture point; `open` returns true if it may have followed the end of the capture;
+/// `said` returns true if an engine's response contains the information of a captured one.
 pub fn align(
     ours: &[Answer],
     theirs: &[Answer],
@@ -102,12 +102,12 @@ pub fn align(
     let (mut i, mut j) = (0, 0);
     let own_excuse = |i: usize, j: usize| {
         if coalesced(&ours[i], &theirs[j..]) {
-            return Some(Liberty::AckCoalescing);
+            return Some(Tolerance::AckCoalescing);
         }
         if lost(i) {
-            return Some(Liberty::NotCaptured);
+            return Some(Tolerance::NotCaptured);
         }
-        (j == theirs.len() && open(i)).then_some(Liberty::CaptureEnds)
+        (j == theirs.len() && open(i)).then_some(Tolerance::CaptureEnds)
     };
     let their_excuse = |i: usize, j: usize| {
         let refused = |answer: &&Answer| answer.kind != Kind::Sequence;
@@ -115,10 +115,10 @@ pub fn align(
         if theirs[j].kind == Kind::Sequence
             && before.is_some_and(|rnr| rnr.kind == Kind::Rnr && rnr.psn == theirs[j].psn)
         {
-            return Some(Liberty::NakBehindRnrNak);
+            return Some(Tolerance::NakBehindRnrNak);
         }
         let is_said = said(j) || coalesced(&theirs[j], &ours[i..]);
-        is_said.then_some(Liberty::AckCoalescing)
+        is_said.then_some(Tolerance::AckCoalescing)
     };
     while i < ours.len() || j < theirs.len() {
         if i < ours.len() && j < theirs.len() && ours[i].meets(&theirs[j]) {
@@ -126,7 +126,8 @@ pub fn align(
             (i, j) = (i + 1, j + 1);
             continue;
         }
-        // The nearest pair for which everything passed over has an excuse; else the nearest pair.
+        // Takes the nearest pair for which all skipped responses are permitted; else the nearest
+        // pair.
         let excused_theirs = run(j, theirs.len(), |at| their_excuse(i, at).is_some());
         let excused_ours = run(i, ours.len(), |at| own_excuse(at, j).is_some());
         let (to_i, to_j) = nearest(ours, theirs, (i, j), (excused_ours, excused_theirs))
@@ -142,18 +143,18 @@ pub fn align(
     steps
 }
 
-/// A plain acknowledgement that a later answer says, too.
+/// Returns true for an ACK whose information a later response contains.
 fn coalesced(answer: &Answer, others: &[Answer]) -> bool {
     answer.kind == Kind::Ack
         && others.iter().take(REACH).any(|other| other.acknowledges(answer.psn))
 }
 
-/// One past the last index from `from` on for which `excused` holds without a gap.
+/// Returns the end of the run of permitted indices that begins at `from`.
 fn run(from: usize, end: usize, excused: impl Fn(usize) -> bool) -> usize {
     (from..end.min(from + REACH)).find(|&at| !excused(at)).unwrap_or(end.min(from + REACH))
 }
 
-/// The pair with the fewest steps from `from` whose indices are at most `limits`.
+/// Returns the nearest pair from `from` within `limits`.
 fn nearest(
     ours: &[Answer],
     theirs: &[Answer],

@@ -1,11 +1,12 @@
-//! One packet of ours against one that was captured.
+//! Compares one packet of the engine or a live peer with a captured one.
 
 use feroce_wire::{Ecn, IpHeader, Ipv4Header, NakCode, Operation, Packet, Position, Syndrome};
 
-use super::liberty::{Liberty, Taken};
+use super::tolerance::{Taken, Tolerance};
 
-/// Compares `ours` with `theirs`, the packet `number` of the capture. Where a liberty is taken our value becomes theirs; then
-/// every byte must be the same; `is_peers` if it is the answer of another peer. Answers what differs.
+/// Compares `ours` with `theirs`, the packet `number` of the capture. Where a tolerance applies,
+/// our value is replaced by theirs; then all bytes must be equal. `is_peers` is true for a response
+/// of a live peer. Returns a description of the differences.
 pub fn compare(
     ours: &[u8],
     theirs: &[u8],
@@ -36,15 +37,16 @@ pub fn compare(
     if !differences.is_empty() {
         return Some(format!("{}: ours {mine}, captured {captured}", differences.join(", ")));
     }
-    liberties.into_iter().for_each(|liberty| taken.take(liberty, number));
+    liberties.into_iter().for_each(|tolerance| taken.take(tolerance, number));
     None
 }
 
-/// What another peer than the captured one has set otherwise, or does otherwise.
-fn excuse_peer(answer: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<Liberty>) {
+/// Applies the tolerances for a live peer, which has other settings and deviations than the
+/// captured one.
+fn excuse_peer(answer: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<Tolerance>) {
     let settings = |packet: &Packet<'_>| (packet.ip.hop_limit(), packet.ip.traffic_class() >> 2);
     if settings(answer) != settings(theirs) {
-        taken.push(Liberty::PathSettings);
+        taken.push(Tolerance::PathSettings);
         let ecn = answer.ip.traffic_class() & 3;
         let traffic_class = theirs.ip.traffic_class() & !3 | ecn;
         match &mut answer.ip {
@@ -55,28 +57,28 @@ fn excuse_peer(answer: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<Lib
         }
     }
     if !answer.bth.mig_req && theirs.bth.mig_req {
-        taken.push(Liberty::MigReq);
+        taken.push(Tolerance::MigReq);
         answer.bth.mig_req = true;
     }
     if let (Some(aeth), Some(their)) = (&mut answer.ext.aeth, theirs.ext.aeth) {
-        // Which ones it may have has been judged: see `peers`.
+        // The MSN itself is checked in `peer_rules`.
         if aeth.msn != their.msn {
-            taken.push(Liberty::MsnAhead);
+            taken.push(Tolerance::MsnAhead);
             aeth.msn = their.msn;
         }
     }
 }
 
-fn excuse_headers<'a>(ours: &mut Packet<'a>, theirs: &Packet<'a>, taken: &mut Vec<Liberty>) {
-    let mut excuse = |liberty, shows: bool| {
+fn excuse_headers<'a>(ours: &mut Packet<'a>, theirs: &Packet<'a>, taken: &mut Vec<Tolerance>) {
+    let mut excuse = |tolerance, shows: bool| {
         if shows {
-            taken.push(liberty);
+            taken.push(tolerance);
         }
         shows
     };
     let ecn = Ecn::from_traffic_class(theirs.ip.traffic_class());
     let same_dscp = ours.ip.traffic_class() >> 2 == theirs.ip.traffic_class() >> 2;
-    if excuse(Liberty::Ecn, same_dscp && ecn != ours.ip.ecn()) {
+    if excuse(Tolerance::Ecn, same_dscp && ecn != ours.ip.ecn()) {
         match (&mut ours.ip, &theirs.ip) {
             (IpHeader::V4(ip), IpHeader::V4(their)) => ip.tos = their.tos,
             (IpHeader::V6(ip), IpHeader::V6(their)) => ip.traffic_class = their.traffic_class,
@@ -85,46 +87,46 @@ fn excuse_headers<'a>(ours: &mut Packet<'a>, theirs: &Packet<'a>, taken: &mut Ve
     }
     match (&mut ours.ip, &theirs.ip) {
         (IpHeader::V4(ip), IpHeader::V4(their)) => {
-            if excuse(Liberty::Ipv4Id, ip.identification != their.identification) {
+            if excuse(Tolerance::Ipv4Id, ip.identification != their.identification) {
                 ip.identification = their.identification;
             }
             ip.checksum = Ipv4Header { checksum: 0, ..*ip }.computed_checksum();
         }
         (IpHeader::V6(ip), IpHeader::V6(their))
-            if excuse(Liberty::FlowLabel, ip.flow_label != their.flow_label) =>
+            if excuse(Tolerance::FlowLabel, ip.flow_label != their.flow_label) =>
         {
             ip.flow_label = their.flow_label;
         }
         _ => {}
     }
     let other_port = ours.udp.src_port != theirs.udp.src_port;
-    if excuse(Liberty::SourcePort, theirs.info.is_response() && other_port) {
+    if excuse(Tolerance::SourcePort, theirs.info.is_response() && other_port) {
         ours.udp.src_port = theirs.udp.src_port;
     }
-    ours.trailer = theirs.trailer; // Short frames are padded, or not.
+    ours.trailer = theirs.trailer; // Padding of short frames.
 }
 
-fn excuse_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<Liberty>) {
-    let mut excuse = |liberty, shows: bool| {
+fn excuse_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<Tolerance>) {
+    let mut excuse = |tolerance, shows: bool| {
         if shows {
-            taken.push(liberty);
+            taken.push(tolerance);
         }
         shows
     };
-    if excuse(Liberty::MigReq, ours.bth.mig_req && !theirs.bth.mig_req) {
+    if excuse(Tolerance::MigReq, ours.bth.mig_req && !theirs.bth.mig_req) {
         ours.bth.mig_req = false;
     }
     let reserved = |packet: &Packet<'_>| (packet.bth.reserved6, packet.bth.reserved7);
-    if excuse(Liberty::ReservedBits, reserved(ours) != reserved(theirs)) {
+    if excuse(Tolerance::ReservedBits, reserved(ours) != reserved(theirs)) {
         (ours.bth.reserved6, ours.bth.reserved7) = reserved(theirs);
     }
     let asks = theirs.info.is_request() && ours.bth.ack_req != theirs.bth.ack_req;
-    if excuse(Liberty::AckRequest, asks) {
+    if excuse(Tolerance::AckRequest, asks) {
         ours.bth.ack_req = theirs.bth.ack_req;
     }
     if let (Some(eth), Some(their)) = (&mut ours.ext.atomic_eth, theirs.ext.atomic_eth) {
         let unused = theirs.info.operation == Operation::FetchAdd && eth.compare != their.compare;
-        if excuse(Liberty::UnusedOperand, unused) {
+        if excuse(Tolerance::UnusedOperand, unused) {
             eth.compare = their.compare;
         }
     }
@@ -135,7 +137,7 @@ fn excuse_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<
         }
         _ => false,
     };
-    if excuse(Liberty::ReadResumed, resumed) {
+    if excuse(Tolerance::ReadResumed, resumed) {
         ours.bth.opcode = theirs.bth.opcode;
         ours.ext.aeth = ours.ext.aeth.filter(|_| theirs.ext.aeth.is_some());
         ours.udp.length = theirs.udp.length;
@@ -151,25 +153,25 @@ fn excuse_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<
     let (Some(aeth), Some(their)) = (&mut ours.ext.aeth, theirs.ext.aeth) else { return };
     match (aeth.syndrome, their.syndrome) {
         (Syndrome::Ack(own), Syndrome::Ack(other)) => {
-            if excuse(Liberty::Credits, own != other) {
+            if excuse(Tolerance::Credits, own != other) {
                 aeth.syndrome = their.syndrome;
             }
         }
         codes => {
             let length_error =
                 (Syndrome::Nak(NakCode::InvalidRequest), Syndrome::Nak(NakCode::RemoteOperational));
-            if excuse(Liberty::LengthErrorCode, codes == length_error) {
+            if excuse(Tolerance::LengthErrorCode, codes == length_error) {
                 aeth.syndrome = their.syndrome;
             }
         }
     }
     let before_first = their.msn.value() == 0 && theirs.bth.psn.value() == 0xff_ffff;
-    if excuse(Liberty::AckBeforeFirst, before_first && ours.bth.psn != theirs.bth.psn) {
+    if excuse(Tolerance::AckBeforeFirst, before_first && ours.bth.psn != theirs.bth.psn) {
         ours.bth.psn = theirs.bth.psn;
     }
 }
 
-/// The fields that differ, by name.
+/// Returns the names of the fields that differ.
 fn differences(ours: &Packet<'_>, theirs: &Packet<'_>) -> Vec<&'static str> {
     let (a, b) = (&ours.bth, &theirs.bth);
     let syndromes = [ours, theirs].map(|packet| packet.ext.aeth.map(|aeth| aeth.syndrome));
@@ -205,7 +207,7 @@ fn differences(ours: &Packet<'_>, theirs: &Packet<'_>) -> Vec<&'static str> {
     fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
 
-/// The bytes of `packet` with the ICRC that they give.
+/// Returns the bytes of `packet` with a recomputed ICRC.
 pub fn sealed_again(packet: &Packet<'_>) -> Vec<u8> {
     let mut bytes = vec![0; packet.frame_len()];
     if packet.emit(&mut bytes).is_err() {

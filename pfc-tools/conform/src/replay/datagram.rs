@@ -1,4 +1,5 @@
-//! Datagrams: what was captured is received as it was sent, and what our QP sends with the same parameters is the same packet.
+//! Datagrams: the engine must receive the captured datagrams as sent, and must send the same
+//! packets for the same parameters.
 
 use feroce_engine::device::Destination;
 use feroce_engine::memory::Access;
@@ -8,32 +9,33 @@ use feroce_engine::verbs::{Data, Extra, RecvRequest, SendFlags, SendOp, SendRequ
 use feroce_wire::{Packet, Qpn};
 
 use super::compare::compare;
-use super::judge::text;
+use super::compare_responses::text;
 use super::lanes::{Captured, Lane};
 use super::rig::{Rig, Unplayable, path, unplayable};
 use super::{Difference, Outcome};
 use crate::device_pair::drain;
 use crate::party::Party;
 
-/// Bytes of the GRH in front of a received datagram.
+/// Bytes of the GRH before a received datagram.
 const GRH: usize = 40;
-/// Longest datagram.
+/// The longest datagram, in bytes.
 const LONGEST: usize = 4096;
 
 fn deth(packet: &Packet<'_>) -> Result<feroce_wire::Deth, Unplayable> {
     packet.ext.deth.ok_or_else(|| Unplayable("a datagram without a DETH".to_owned()))
 }
 
-/// Plays the receiver. To a group, one of its members, with an address that stands for all.
+/// Plays the receiver. For a multicast group, plays one member with an arbitrary address.
 ///
 /// # Errors
-/// When the engine refuses.
+/// If the engine refuses.
 pub fn receive(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     let first = frames[lane.requests[0]].packet();
     let is_group = first.bth.dest_qp == Qpn::MULTICAST;
     let mut own = lane.responder;
     if is_group {
-        // Members have addresses of their own, which the capture does not show: any but the sender's.
+        // The capture does not show the members' own addresses: any address except the sender's
+        // will do.
         own = Party { ip: beside(lane.requester.ip), qpn: super::lanes::UNKNOWN_QPN, ..own };
     }
     let mut rig = Rig::new(lane, &own, &lane.requester, 2 * LONGEST)?;
@@ -61,11 +63,11 @@ pub fn receive(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> 
             outcome.differences.push(Difference { packet: Some(frame.number), sentence });
         };
         for answer in &answers {
-            differs(format!("a datagram is answered: {}", text(answer)));
+            differs(format!("the engine answers a datagram: {}", text(answer)));
         }
         let done = drain(&rig.cq);
         let [done] = done.as_slice() else {
-            differs("the datagram is not received".to_owned());
+            differs("the datagram was not received".to_owned());
             continue;
         };
         let payload = packet.payload.slices().concat();
@@ -79,7 +81,7 @@ pub fn receive(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> 
             || source != Some(deth(&packet)?.src_qp)
             || !length
         {
-            differs("what was received is not the datagram".to_owned());
+            differs("the received data is not that of the datagram".to_owned());
         }
         outcome.compared += 1;
         outcome.messages += 1;
@@ -88,7 +90,7 @@ pub fn receive(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> 
     Ok(outcome)
 }
 
-/// An address of the same family that is not `ip`.
+/// Returns an address of the same family other than `ip`.
 fn beside(ip: std::net::IpAddr) -> std::net::IpAddr {
     match ip {
         std::net::IpAddr::V4(ip) => std::net::Ipv4Addr::from(u32::from(ip) ^ 1).into(),
@@ -99,7 +101,7 @@ fn beside(ip: std::net::IpAddr) -> std::net::IpAddr {
 /// Plays the sender.
 ///
 /// # Errors
-/// When the engine refuses.
+/// If the engine refuses.
 pub fn send(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     let first = frames[lane.requests[0]].packet();
     let key = deth(&first)?.qkey;

@@ -1,4 +1,4 @@
-//! From a capture to lanes: one direction of requests between two QPs, and what the other end answers.
+//! Splits a capture into lanes: the requests from one QP to another, and their responses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::party::Party;
 /// A frame of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// Its number in the capture, as Wireshark counts: from 1.
+    /// Number in the capture, from 1, as Wireshark counts.
     pub number: u64,
     /// Time since the first frame.
     pub at: Duration,
@@ -21,16 +21,16 @@ pub struct Captured {
 }
 
 impl Captured {
-    /// The frame, parsed.
+    /// Parses the frame.
     ///
     /// # Panics
-    /// If it is none of those that [`roce_frames`] keeps.
+    /// If [`roce_frames`] did not keep it.
     pub fn packet(&self) -> Packet<'_> {
         Packet::parse(&self.bytes, &[]).expect("kept because it parses")
     }
 }
 
-/// The frames that are whole RoCEv2 packets with a right ICRC, and how many are not.
+/// Returns the complete RoCEv2 packets with a right ICRC, and the number of other frames.
 pub fn roce_frames(frames: Vec<Captured>) -> (Vec<Captured>, usize) {
     let all = frames.len();
     let is_good =
@@ -40,29 +40,29 @@ pub fn roce_frames(frames: Vec<Captured>) -> (Vec<Captured>, usize) {
     (kept, left)
 }
 
-/// One direction of requests, and their answers.
+/// Requests in one direction, and their responses.
 #[derive(Debug, Clone)]
 pub struct Lane {
     /// Service of the QPs.
     pub service: Service,
-    /// Who asks. Its QP number is [`UNKNOWN_QPN`] where no packet names it.
+    /// The requester. Its QP number is [`UNKNOWN_QPN`] if no packet shows it.
     pub requester: Party,
-    /// Who answers.
+    /// The responder.
     pub responder: Party,
-    /// Path MTU, as far as it shows.
+    /// Path MTU, as far as the packets show it.
     pub mtu: PathMtu,
     /// VLAN of the frames.
     pub vlan: Option<u16>,
     /// Indices of the requests.
     pub requests: Vec<usize>,
-    /// Indices of the answers.
+    /// Indices of the responses.
     pub responses: Vec<usize>,
 }
 
-/// Stands for a QP number that the capture does not show.
+/// Replaces a QP number that the capture does not show.
 pub const UNKNOWN_QPN: u32 = 0x12;
 
-/// Packets to one QP from one host: of a datagram, from one QP.
+/// Identifies the packets from one host to one QP; for datagrams, from one QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     src: IpAddr,
@@ -76,17 +76,17 @@ struct Key {
 struct Flow {
     requests: Vec<usize>,
     responses: Vec<usize>,
-    /// PSNs of requests, and of the responses that READs ask for.
+    /// PSNs of requests and of the responses to READs.
     psns: BTreeSet<u32>,
-    /// PSNs of answers.
+    /// PSNs of responses.
     answered: BTreeSet<u32>,
-    /// Longest payload of a packet that fills the path MTU, and of any.
+    /// Longest payload of a packet that fills the path MTU, and of any packet.
     filled: u32,
     longest: u32,
 }
 
-/// The lanes of a capture, in the order of their first requests, and how many packets belong to none: connection
-/// management, congestion notifications, answers without requests.
+/// Returns the lanes of a capture, in the order of their first requests, and the number of packets
+/// in no lane: connection management, CNPs, responses without requests.
 pub fn lanes(frames: &[Captured]) -> (Vec<Lane>, usize) {
     let flows = flows(frames);
     let mut lanes: Vec<Lane> = Vec::new();
@@ -131,7 +131,7 @@ fn flows(frames: &[Captured]) -> BTreeMap<Key, Flow> {
     }
     let mtus: BTreeMap<Key, u32> = flows.iter().map(|(key, flow)| (*key, flow.filled)).collect();
     for (key, flow) in &mut flows {
-        // READ responses come back: their size shows in the other direction.
+        // The size of READ responses shows in the other direction.
         let back = mtus.iter().filter(|(other, _)| (other.src, other.dst) == (key.dst, key.src));
         let mtu = back.map(|(_, &mtu)| mtu).chain([flow.filled]).max().unwrap_or(0);
         let mtu = if mtu == 0 { 1024 } else { mtu };
@@ -144,7 +144,7 @@ fn flows(frames: &[Captured]) -> BTreeMap<Key, Flow> {
     flows
 }
 
-/// PSNs that a request takes: of a READ, those of its responses.
+/// Returns the number of PSNs of a request; for a READ, that of its responses.
 pub fn read_span(packet: &Packet<'_>, mtu: u32) -> u32 {
     match (packet.info.operation, packet.ext.reth) {
         (Operation::ReadRequest, Some(reth)) => reth.dma_len.div_ceil(mtu).max(1),
@@ -152,7 +152,7 @@ pub fn read_span(packet: &Packet<'_>, mtu: u32) -> u32 {
     }
 }
 
-/// The flow back, by the PSNs that it answers; of several that answer nothing, the only one.
+/// Returns the reverse flow, chosen by the PSNs that it answers; if none answers any, the only one.
 fn answering<'a>(flows: &'a BTreeMap<Key, Flow>, key: &Key, flow: &Flow) -> Option<&'a Key> {
     if key.transport == 2 {
         return None;

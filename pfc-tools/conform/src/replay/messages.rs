@@ -1,4 +1,5 @@
-//! The messages of a lane, told from its request packets, however often and in which order they were sent.
+//! Derives the messages of a lane from its request packets, which may be retransmitted and
+//! reordered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +8,10 @@ use feroce_wire::{Operation, Packet, Position, Psn};
 
 use super::lanes::{Captured, Lane, read_span};
 
-/// A PSN counted on beyond 24 bits, from the first of its lane.
+/// A PSN extended beyond 24 bits, relative to the first PSN of its lane.
 pub type Place = i64;
 
-/// Counts PSNs on beyond 24 bits.
+/// Extends PSNs beyond 24 bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Unwrap {
     last: Place,
@@ -18,12 +19,12 @@ pub struct Unwrap {
 }
 
 impl Unwrap {
-    /// `first` is place 0.
+    /// Starts with `first` at place 0.
     pub const fn new(first: Psn) -> Self {
         Self { last: 0, psn: first }
     }
 
-    /// The place of `psn`, the nearest to the last one asked for.
+    /// Returns the place of `psn` nearest to the previous one.
     pub fn place(&mut self, psn: Psn) -> Place {
         self.last += Place::from(psn.offset_from(self.psn));
         self.psn = psn;
@@ -31,43 +32,43 @@ impl Unwrap {
     }
 }
 
-/// What was asked for: a work request.
+/// A message: the work request behind captured packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Place of its first PSN.
+    /// Place of the first PSN.
     pub start: Place,
-    /// PSNs that it takes.
+    /// Number of PSNs.
     pub psns: u32,
-    /// What it does.
+    /// Operation.
     pub op: SendOp,
-    /// Its bytes; of a READ, as many as it asks for, zeros.
+    /// Payload; for a READ, zeros of the requested length.
     pub bytes: Vec<u8>,
-    /// Asks for an event.
+    /// True if it requests a solicited event.
     pub solicited: bool,
-    /// Its last packet is in the capture.
+    /// True if its last packet was captured.
     pub whole: bool,
 }
 
 impl Message {
-    /// One past its last place.
+    /// Returns the place after its last one.
     pub fn end(&self) -> Place {
         self.start + Place::from(self.psns)
     }
 }
 
-/// The messages of a lane, by their places.
+/// The messages of a lane.
 #[derive(Debug, Clone)]
 pub struct Messages {
-    /// In the order of their PSNs.
+    /// Messages, in PSN order.
     pub list: Vec<Message>,
     /// PSN at place 0.
     pub first: Psn,
-    /// Place of each request of the lane, in the order of the capture.
+    /// Place of each request packet of the lane, in capture order.
     pub places: Vec<Place>,
 }
 
 impl Messages {
-    /// Of the requests of `lane`.
+    /// Derives the messages of `lane`.
     pub fn of(lane: &Lane, frames: &[Captured]) -> Self {
         let first = frames[lane.requests[0]].packet().bth.psn;
         let mut unwrap = Unwrap::new(first);
@@ -82,7 +83,7 @@ impl Messages {
         let mut pending: Option<(Place, Vec<Packet<'_>>)> = None;
         for (&place, &index) in &by_place {
             if list.last().is_some_and(|last| place < last.end()) {
-                continue; // Part of a READ, asked for again.
+                continue; // A part of a READ that was retransmitted.
             }
             let packet = frames[index].packet();
             if packet.info.position.starts_message() {
@@ -103,8 +104,8 @@ impl Messages {
         Self { list, first, places }
     }
 
-    /// Requests overtook each other on the way to the capture: one comes for the first time behind a later one, and it is not
-    /// that all from it on is sent again.
+    /// Returns true if requests overtook each other before the capture point: a request appears for
+    /// the first time after a later one, without a retransmission of everything from it on.
     pub fn are_reordered(&self) -> bool {
         let mut seen = BTreeSet::new();
         let mut highest = Place::MIN;
@@ -120,21 +121,21 @@ impl Messages {
         late > self.places.len() / 100
     }
 
-    /// The message that the place belongs to.
+    /// Returns the message that contains the place.
     pub fn at(&self, place: Place) -> Option<&Message> {
         let after = self.list.partition_point(|message| message.start <= place);
         let message = &self.list[after.checked_sub(1)?];
         (place < message.end()).then_some(message)
     }
 
-    /// The PSN at `place`.
+    /// Returns the PSN at `place`.
     pub fn psn(&self, place: Place) -> Psn {
         let steps = place.rem_euclid(1 << 24);
         self.first.add(u32::try_from(steps).expect("below 2^24"))
     }
 }
 
-/// Makes a message of its packets.
+/// Builds a message from its packets.
 fn close(list: &mut Vec<Message>, packets: Option<(Place, Vec<Packet<'_>>)>, mtu: u32) {
     let Some((start, packets)) = packets else { return };
     let (Some(first), Some(last)) = (packets.first(), packets.last()) else { return };
@@ -150,7 +151,7 @@ fn close(list: &mut Vec<Message>, packets: Option<(Place, Vec<Packet<'_>>)>, mtu
         }
         Operation::CompareSwap | Operation::FetchAdd => bytes = vec![0; 8],
         Operation::Write if !whole => bytes.resize(length, 0),
-        _ if !whole => bytes.push(0), // So that the last packet captured is not the last.
+        _ if !whole => bytes.push(0), // The last captured packet is then not the last one.
         _ => {}
     }
     if !whole {
@@ -161,7 +162,7 @@ fn close(list: &mut Vec<Message>, packets: Option<(Place, Vec<Packet<'_>>)>, mtu
     }
 }
 
-/// The work request that begins with `first` and ends with `last`.
+/// Returns the operation of the work request that begins with `first` and ends with `last`.
 fn operation(first: &Packet<'_>, last: &Packet<'_>) -> Option<SendOp> {
     let reth = first.ext.reth.map(|reth| RemoteAddr { addr: reth.va, rkey: reth.rkey });
     let immediate = last.ext.imm.map(|imm| imm.0);
@@ -190,7 +191,7 @@ fn operation(first: &Packet<'_>, last: &Packet<'_>) -> Option<SendOp> {
     })
 }
 
-/// True if the packet at hand, which begins or ends a message, uses up a receive.
+/// Returns true if the packet, which begins or ends a message, consumes a receive.
 pub fn takes_receive(packet: &Packet<'_>) -> bool {
     match packet.info.operation {
         Operation::Send => packet.info.position.starts_message(),
@@ -199,7 +200,7 @@ pub fn takes_receive(packet: &Packet<'_>) -> bool {
     }
 }
 
-/// True for the first packet of a message, or its only one.
+/// Returns true for the first or only packet of a message.
 pub fn starts(packet: &Packet<'_>) -> bool {
     matches!(packet.info.position, Position::First | Position::Only)
 }

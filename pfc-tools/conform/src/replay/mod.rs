@@ -1,95 +1,96 @@
-//! A capture, played again: the engine in the place of one end, in virtual time, hears what the captured end heard and has to
-//! say what it said.
+//! `feroce conform replay`: plays one end of a captured connection with the engine, in virtual
+//! time. The engine receives what the captured end received and must send what it sent.
 //!
-//! QPs, regions, receives and work requests are told from the packets ([`lanes`], [`messages`], [`regions`]). Either part can be
-//! played: the [`responder`]'s, the [`requester`]'s, and those of [`datagram`]s. What may differ has a name ([`liberty`]); anything
-//! else is a [`Difference`]. The requester's part can be played to a real endpoint, too: [`live`].
+//! QPs, regions, receives and work requests are derived from the packets ([`lanes`], [`messages`],
+//! [`regions`]). Either end can be played: the [`responder`], the [`requester`], and those of
+//! [`datagram`]s. Permitted differences have names ([`tolerance`]); any other difference is a
+//! [`Difference`]. The requester can also be played to a real endpoint: [`live`].
 
 pub mod align;
-pub mod asked;
+pub mod captured_responses;
 pub mod compare;
+pub mod compare_responses;
 pub mod datagram;
-pub mod judge;
 pub mod lanes;
-pub mod liberty;
 pub mod live;
 pub mod messages;
 pub mod options;
-pub mod peers;
+pub mod peer_rules;
 pub mod regions;
 pub mod report;
 pub mod requester;
 pub mod responder;
+pub mod response_cause;
 pub mod rewrite;
 pub mod rig;
-pub mod verdicts;
+pub mod tolerance;
 
 use feroce_engine::qp::Service;
 use serde::Serialize;
 
 use lanes::{Captured, Lane};
-use liberty::Taken;
+use tolerance::Taken;
 
-/// An end's part in a lane.
+/// The end of a lane that is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// It asks, or sends.
+    /// The end that sends requests or datagrams.
     Requester,
-    /// It answers, or receives.
+    /// The end that answers requests or receives datagrams.
     Responder,
 }
 
-/// Something that our engine does otherwise than the captured end, without an excuse.
+/// A difference between the engine and the captured end that is not permitted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// Number of the captured packet.
     pub packet: Option<u64>,
-    /// What differs.
+    /// The difference.
     pub sentence: String,
 }
 
-/// What came of a part.
+/// The result of playing one end of a lane.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Packets that the other end was given: our engine, or a live peer.
+    /// Packets given to the other end: the engine or a live peer.
     pub fed: u64,
-    /// Packets that were compared with captured ones.
+    /// Packets compared with captured ones.
     pub compared: u64,
-    /// Messages that completed.
+    /// Completed messages.
     pub messages: u64,
-    /// Bytes of data that were compared.
+    /// Bytes of payload compared.
     pub bytes_checked: u64,
-    /// Liberties taken.
+    /// Permitted differences that occurred.
     pub liberties: Taken,
-    /// Differences.
+    /// Differences that are not permitted.
     pub differences: Vec<Difference>,
 }
 
-/// A lane, one part of it played.
+/// One end of a lane, played.
 #[derive(Debug, Clone)]
 pub struct Played {
-    /// Which.
+    /// The lane.
     pub lane: Lane,
-    /// In whose part.
+    /// The end.
     pub role: Role,
-    /// What came of it, or why it cannot be played.
+    /// The result, or why the end cannot be played.
     pub result: Result<Outcome, String>,
 }
 
 /// A capture, played.
 #[derive(Debug, Clone)]
 pub struct Replay {
-    /// Each lane, each part.
+    /// The results by lane and end.
     pub played: Vec<Played>,
-    /// Frames that are no whole RoCEv2 packets, or whose ICRC is wrong.
+    /// Frames that are not complete RoCEv2 packets or have a wrong ICRC.
     pub not_roce: usize,
-    /// Packets that belong to no lane: connection management, congestion notifications.
+    /// Packets of no lane: connection management, CNPs.
     pub others: usize,
 }
 
 impl Replay {
-    /// True if something was compared and nothing differs.
+    /// Returns true if packets were compared and all agree.
     pub fn agrees(&self) -> bool {
         self.compared() > 0
             && self.played.iter().all(|played| match &played.result {
@@ -98,14 +99,14 @@ impl Replay {
             })
     }
 
-    /// Packets compared.
+    /// Returns the number of packets compared.
     pub fn compared(&self) -> u64 {
         let outcomes = self.played.iter().filter_map(|played| played.result.as_ref().ok());
         outcomes.map(|outcome| outcome.compared).sum()
     }
 }
 
-/// Plays the parts `roles` of every lane of a capture.
+/// Plays the ends `roles` of every lane of a capture.
 pub fn replay(frames: Vec<Captured>, roles: &[Role]) -> Replay {
     let (frames, not_roce) = lanes::roce_frames(frames);
     let (lanes, others) = lanes::lanes(&frames);

@@ -1,4 +1,4 @@
-//! `feroce conform replay`: its options, and what it prints.
+//! The command line of `feroce conform replay`.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,23 +13,23 @@ use super::{Role, live, replay};
 use crate::cli::{Failure, Outcome};
 use crate::trace::{Link, Trace};
 
-/// Which part to play.
+/// The end to play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Who asks
+    /// The end that sends requests
     Requester,
-    /// Who answers
+    /// The end that answers requests
     Responder,
-    /// One after the other
+    /// Both, one after the other
     Both,
 }
 
 /// Options of `replay`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// A capture: pcap or pcapng, also compressed with zstd or gzip; - is standard input
+    /// A capture (pcap, pcapng; also compressed with zstd or gzip); - reads standard input
     file: PathBuf,
-    /// The part to play
+    /// The end to play
     #[arg(long, value_enum, default_value_t = Part::Both)]
     role: Part,
     /// Print JSON
@@ -39,13 +39,13 @@ pub struct Options {
     live: live::cli::Options,
 }
 
-/// Most bytes of a capture that is played: its frames are held in memory.
+/// The largest capture that is played, in bytes: its frames are held in memory.
 const LARGEST: usize = 1 << 30;
 
-/// Every Ethernet frame of a capture.
+/// Reads all Ethernet frames of a capture.
 ///
 /// # Errors
-/// If it cannot be read to its end, or is too long to be held.
+/// If it cannot be read to its end, or is too large.
 pub fn read(file: PathBuf) -> Result<Vec<Captured>, Failure> {
     let mut trace = Trace::open(&[file])?;
     let (mut frames, mut start, mut bytes) = (Vec::new(), None, 0);
@@ -54,7 +54,7 @@ pub fn read(file: PathBuf) -> Result<Vec<Captured>, Failure> {
         bytes += frame.bytes.len();
         if bytes > LARGEST {
             let most = LARGEST >> 20;
-            return Err(Failure::Unusable(format!("the capture has more than {most} MiB")));
+            return Err(Failure::Unusable(format!("the capture is larger than {most} MiB")));
         }
         if frame.link == Link::Ethernet && !frame.is_cut() {
             let at = Duration::from_nanos(frame.at.saturating_sub(start));
@@ -69,7 +69,7 @@ fn write_json(mut out: impl Write, value: &impl Serialize) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Plays, and prints what came of it.
+/// Plays the capture and prints the result.
 ///
 /// # Errors
 /// If the capture cannot be used.
@@ -94,7 +94,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         false => replay(frames, roles),
     };
     if replay.compared() == 0 && replay.played.is_empty() {
-        let why = "no RC, UC or UD packets to play are in the capture";
+        let why = "the capture has no RC, UC or UD packets to play";
         return Err(Failure::Unusable(why.to_owned()));
     }
     match options.json {

@@ -1,4 +1,4 @@
-//! The responder's memory: which regions there are and what they hold, told from the packets.
+//! The responder's memory: its regions and their contents, derived from the packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,18 +6,18 @@ use feroce_engine::device::{Buffer, ProtectionDomain};
 use feroce_engine::memory::Access;
 use feroce_wire::{Key, NakCode, Operation, Packet, Syndrome};
 
+use super::captured_responses::CapturedResponses;
 use super::lanes::{Captured, Lane};
 use super::rewrite::Rewrite;
 use super::rig::{Unplayable, unplayable};
-use super::verdicts::Verdicts;
 
-/// Longest region that is made: what a packet says of a length is not to be believed.
+/// The longest region created: lengths in packets are not trusted.
 const LONGEST: u64 = 1 << 30;
 
-/// Highest index of a key that a region gets: the one above is for receives.
+/// The highest key index of a region; the index above is for receives.
 const HIGHEST_INDEX: u32 = 0xfffe;
 
-/// What is known of a region before it is made.
+/// A region before its creation.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     start: u64,
@@ -25,29 +25,29 @@ struct Shape {
     access: Access,
 }
 
-/// A region, and which of its bytes are known from packets.
+/// A region, and which of its bytes the packets show.
 #[derive(Debug)]
 struct Known {
     start: u64,
     access: Access,
     buffer: Buffer,
     shown: Vec<bool>,
-    /// What packets show of it before they change it, by offset.
+    /// The first contents that packets show, by offset, before requests change them.
     first: BTreeMap<usize, Vec<u8>>,
 }
 
-/// What a region is to a peer.
+/// A region, described for a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Its number, in the order of the keys.
+    /// Number, in the order of keys.
     pub number: usize,
     /// Captured key.
     pub key: Key,
     /// Captured address.
     pub start: u64,
-    /// Bytes.
+    /// Length, in bytes.
     pub len: usize,
-    /// Rights.
+    /// Access rights.
     pub access: Access,
 }
 
@@ -55,11 +55,11 @@ pub struct Region {
 #[derive(Debug, Default)]
 pub struct Regions {
     by_key: BTreeMap<u32, Known>,
-    /// Keys that our device cannot give, and those that stand for them.
+    /// Captured keys that our device cannot use, and their replacements.
     pub renamed: Rewrite,
 }
 
-/// A place that a request names: key, address, length, and the right that it needs.
+/// Returns the memory that a request accesses: key, address, length, and the required right.
 fn extent(packet: &Packet<'_>) -> Option<(Key, u64, u64, Access)> {
     if let Some(eth) = packet.ext.atomic_eth {
         return Some((eth.rkey, eth.va, 8, Access::REMOTE_ATOMIC));
@@ -73,11 +73,12 @@ fn extent(packet: &Packet<'_>) -> Option<(Key, u64, u64, Access)> {
     Some((reth.rkey, reth.va, u64::from(reth.dma_len), right))
 }
 
-/// The least memory that the granted requests need. A key that none was granted with is no region's.
+/// Returns the smallest regions that the granted requests need. Keys without granted accesses get
+/// no region.
 fn shapes(
     lane: &Lane,
     frames: &[Captured],
-    verdicts: &Verdicts<'_>,
+    verdicts: &CapturedResponses<'_>,
 ) -> Result<BTreeMap<u32, Shape>, Unplayable> {
     let mut shapes: BTreeMap<u32, Shape> = BTreeMap::new();
     let mut invalidated = BTreeSet::new();
@@ -87,7 +88,7 @@ fn shapes(
         let Some((key, va, length, right)) = extent(&packet) else { continue };
         let refused = verdicts.refusal(packet.bth.psn, index);
         if length == 0 || refused == Some(Syndrome::Nak(NakCode::RemoteAccess)) {
-            continue; // An empty access needs no key.
+            continue; // An empty access checks no key.
         }
         let end = va.checked_add(length).filter(|end| end - va <= LONGEST);
         let end = end.ok_or_else(|| Unplayable(format!("a granted access of {length} bytes")))?;
@@ -107,24 +108,24 @@ fn shapes(
     Ok(shapes)
 }
 
-/// The regions that a lane needs, not made yet.
+/// The regions that a lane needs, before their creation.
 #[derive(Debug)]
 pub struct Plan(BTreeMap<u32, Shape>);
 
 impl Plan {
-    /// Of the lane.
+    /// Derives the regions of the lane.
     ///
     /// # Errors
     /// If a region would be too large.
     pub fn of(
         lane: &Lane,
         frames: &[Captured],
-        verdicts: &Verdicts<'_>,
+        verdicts: &CapturedResponses<'_>,
     ) -> Result<Self, Unplayable> {
         shapes(lane, frames, verdicts).map(Self)
     }
 
-    /// Bytes of all regions.
+    /// Returns the total size, in bytes.
     pub fn bytes(&self) -> usize {
         self.0.values().map(|shape| length(shape).next_multiple_of(4096)).sum()
     }
@@ -135,10 +136,10 @@ fn length(shape: &Shape) -> usize {
 }
 
 impl Regions {
-    /// Registers what is planned.
+    /// Registers the planned regions.
     ///
     /// # Errors
-    /// When the engine refuses.
+    /// If the engine refuses.
     pub fn register(plan: &Plan, pd: &ProtectionDomain) -> Result<Self, Unplayable> {
         let mut by_key = BTreeMap::new();
         let mut renamed = Rewrite::default();
@@ -161,13 +162,13 @@ impl Regions {
         Ok(Self { by_key, renamed })
     }
 
-    /// Some keys have another name here.
+    /// Returns true if some keys are replaced.
     pub fn renames(&self) -> bool {
         !self.renamed.keys.is_empty()
     }
 
-    /// Puts `bytes` where a request will find them, if they are not there. True if other bytes were known there: the
-    /// responder's program has changed them meanwhile.
+    /// Writes `bytes` unless they are already there. Returns true if other contents were known
+    /// there: then the responder's application changed them.
     pub fn show(&mut self, key: Key, va: u64, bytes: &[u8]) -> bool {
         let Some((known, at)) = self.find(key, va, bytes.len()) else { return false };
         let mut held = vec![0; bytes.len()];
@@ -188,7 +189,7 @@ impl Regions {
         changed
     }
 
-    /// The regions.
+    /// Returns the regions.
     pub fn list(&self) -> impl Iterator<Item = Region> + '_ {
         self.by_key.iter().enumerate().map(|(number, (&key, known))| {
             let &Known { start, access, .. } = known;
@@ -196,7 +197,7 @@ impl Regions {
         })
     }
 
-    /// What every region holds from now on.
+    /// Sets the contents of every region.
     pub fn fill(&mut self, fill: impl Fn(&Region) -> Vec<u8>) {
         let regions: Vec<Region> = self.list().collect();
         for (region, known) in regions.iter().zip(self.by_key.values()) {
@@ -204,7 +205,8 @@ impl Regions {
         }
     }
 
-    /// What the region with that captured key has to hold before anything is done to it: captured addresses, and the bytes there.
+    /// Returns the initial contents of the region with the captured key: captured addresses and
+    /// bytes.
     pub fn at_first(&self, key: Key) -> Vec<(u64, Vec<u8>)> {
         let Some(known) = self.by_key.get(&key.value()) else { return Vec::new() };
         let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
@@ -220,7 +222,7 @@ impl Regions {
         all
     }
 
-    /// What the region with that captured key holds; empty if there is none.
+    /// Returns the contents of the region with the captured key; empty if there is none.
     pub fn image(&self, key: Key) -> Vec<u8> {
         let Some(known) = self.by_key.get(&key.value()) else { return Vec::new() };
         let mut bytes = vec![0; known.shown.len()];
@@ -228,7 +230,7 @@ impl Regions {
         bytes
     }
 
-    /// Whether `bytes` are at `va`; `None` if that is in no region.
+    /// Returns true if `bytes` are at `va`; `None` if no region contains this range.
     pub fn holds(&mut self, key: Key, va: u64, bytes: &[u8]) -> Option<bool> {
         let (known, at) = self.find(key, va, bytes.len())?;
         let mut held = vec![0; bytes.len()];
@@ -236,7 +238,7 @@ impl Regions {
         Some(held == bytes)
     }
 
-    /// Notes that `bytes` were written by a request; true if they are there.
+    /// Records that a request wrote `bytes`. Returns true if they are there.
     pub fn written(&mut self, key: Key, va: u64, bytes: &[u8]) -> bool {
         let Some((known, at)) = self.find(key, va, bytes.len()) else { return bytes.is_empty() };
         let mut held = vec![0; bytes.len()];

@@ -1,4 +1,4 @@
-//! What a replay came to, for people and as JSON.
+//! The report of a replay, as text and as JSON.
 
 use std::fmt::{self, Display};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Played, Replay, Role};
 
-/// Differences of a part that are written in full.
+/// The most differences printed per lane and end.
 const MOST: usize = 10;
 
 impl Display for Played {
@@ -32,8 +32,12 @@ impl Display for Played {
             "{verdict}; {} packets played, {} compared, {} bytes, {} messages",
             outcome.fed, outcome.compared, outcome.bytes_checked, outcome.messages
         )?;
-        for (liberty, count, first) in outcome.liberties.iter() {
-            write!(f, "\n    liberty, {count} times, first packet {first}: {}", liberty.text())?;
+        for (tolerance, count, first) in outcome.liberties.iter() {
+            write!(
+                f,
+                "\n    tolerance, {count} times, first packet {first}: {}",
+                tolerance.text()
+            )?;
         }
         for difference in outcome.differences.iter().take(MOST) {
             match difference.packet {
@@ -57,7 +61,7 @@ impl Display for Replay {
             writeln!(f, "{} packets of connection management and others: not played", self.others)?;
         }
         if self.not_roce > 0 {
-            writeln!(f, "{} frames are no whole RoCEv2 packets", self.not_roce)?;
+            writeln!(f, "{} frames are not complete RoCEv2 packets", self.not_roce)?;
         }
         match (self.compared(), self.agrees()) {
             (0, _) => write!(f, "nothing to play"),
@@ -67,10 +71,11 @@ impl Display for Replay {
     }
 }
 
-/// A liberty taken, as JSON has it.
+/// A permitted difference in JSON.
 #[derive(Debug, Serialize)]
-struct LibertyTaken {
-    liberty: super::liberty::Liberty,
+struct ToleranceUsed {
+    #[serde(rename = "liberty")]
+    tolerance: super::tolerance::Tolerance,
     is_deviation: bool,
     count: u64,
     first_packet: u64,
@@ -91,7 +96,7 @@ struct PartPlayed<'a> {
     compared: u64,
     bytes: u64,
     messages: u64,
-    liberties: Vec<LibertyTaken>,
+    liberties: Vec<ToleranceUsed>,
     differences: &'a [super::Difference],
 }
 
@@ -135,12 +140,12 @@ fn part(played: &Played) -> PartPlayed<'_> {
         bytes: outcome.map_or(0, |outcome| outcome.bytes_checked),
         messages: outcome.map_or(0, |outcome| outcome.messages),
         liberties: liberties
-            .map(|(liberty, count, first_packet)| LibertyTaken {
-                liberty,
-                is_deviation: liberty.is_deviation(),
+            .map(|(tolerance, count, first_packet)| ToleranceUsed {
+                tolerance,
+                is_deviation: tolerance.is_deviation(),
                 count,
                 first_packet,
-                text: liberty.text(),
+                text: tolerance.text(),
             })
             .collect(),
         differences: outcome.map_or(&[], |outcome| outcome.differences.as_slice()),

@@ -1,9 +1,11 @@
-//! The requester's part: a QP of ours gets the work requests that the captured packets come from, and hears the captured answers.
-//! It sends a packet whenever one was captured, and that packet must be the captured one, sent again or not.
+//! Plays the requester: a QP of the engine gets the work requests behind the captured packets and
+//! receives the captured responses. For each captured packet it sends one packet, which must equal
+//! the captured one, retransmitted or not.
 //!
-//! When it hears an answer is a liberty: between the place of the capture and the requester an answer takes its time. So an answer
-//! waits until the next captured packet cannot be explained without it. Time stands still, too, but where the captured requester
-//! sends again without having been told to: then our timer runs out.
+//! The time at which a response is received is free, since a response takes time from the capture
+//! point to the requester. So a response is held back until the next captured packet cannot be
+//! explained without it. Time stands still except where the captured requester retransmits without
+//! a NAK: there the engine's timer expires.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,17 +17,17 @@ use feroce_engine::verbs::{Data, SendFlags, SendOp, SendRequest, Status};
 use feroce_wire::{Packet, Psn, RnrTimer};
 
 use super::align::{Answer, Kind};
+use super::captured_responses::CapturedResponses;
 use super::compare::compare;
-use super::judge::text;
+use super::compare_responses::text;
 use super::lanes::{Captured, Lane};
-use super::liberty::Liberty;
 use super::messages::{Message, Messages, Place};
 use super::rig::{Begin, Rig, Unplayable, unplayable};
-use super::verdicts::Verdicts;
+use super::tolerance::Tolerance;
 use super::{Difference, Outcome};
 use crate::device_pair::drain;
 
-/// Longer than any timer of our QP: RNR NAKs ask to wait for 655.36 ms at most.
+/// Longer than any timer of the QP: the longest RNR NAK timer is 655.36 ms.
 const LONGEST_TIMER: Duration = Duration::from_secs(1);
 
 struct Requester<'a> {
@@ -34,42 +36,43 @@ struct Requester<'a> {
     rig: Rig,
     qp: QueuePair,
     data: Buffer,
-    /// Where in `data` each message begins.
+    /// Offset in `data` of each message.
     offsets: Vec<usize>,
-    /// Messages posted.
+    /// Number of messages posted.
     posted: usize,
-    /// Answers captured and not heard yet.
+    /// Captured responses that the engine has not received yet.
     waiting: VecDeque<usize>,
-    /// Which request of the lane is the last at each place.
+    /// The last request of the lane at each place.
     last_sent: BTreeMap<Place, usize>,
     outcome: Outcome,
 }
 
-/// What to do so that the next packet is the captured one.
+/// How to get the captured packet as the next packet.
 enum Way {
-    /// It is.
+    /// Send: the next packet is the captured one.
     Send,
-    /// Sends a packet that was lost ahead of the capture.
+    /// Send a packet that was lost before the capture point.
     SendLost,
-    /// Hears an answer.
+    /// Receive a response.
     Hear(usize),
-    /// The timer runs out.
+    /// Let the timer expire.
     Wait,
-    /// There is none.
+    /// Impossible.
     None,
 }
 
 /// Plays the lane's requester.
 ///
 /// # Errors
-/// If the capture does not say enough.
+/// If the capture does not contain enough information.
 pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     let messages = Messages::of(lane, frames);
     let Some(first) = messages.list.first() else {
         return Err(Unplayable("no message begins in the capture".to_owned()));
     };
     if messages.are_reordered() {
-        let why = "requests were reordered ahead of the capture: how they were sent does not show";
+        let why =
+            "requests were reordered before the capture point: their order of sending is unknown";
         return Err(Unplayable(why.to_owned()));
     }
     let mut offsets = Vec::new();
@@ -123,8 +126,8 @@ impl Requester<'_> {
             if self.messages.at(place).is_none() {
                 let number = self.frames[index].number;
                 if place < self.messages.list[0].start {
-                    // Of a message that began ahead of the capture.
-                    self.outcome.liberties.take(Liberty::CaptureEnds, number);
+                    // Belongs to a message that began before the capture.
+                    self.outcome.liberties.take(Tolerance::CaptureEnds, number);
                 } else {
                     let packet = text(&self.frames[index].bytes);
                     let sentence = format!("{packet} belongs to no message");
@@ -140,7 +143,7 @@ impl Requester<'_> {
         Ok(())
     }
 
-    /// Posts what begins at `place` or ahead of it.
+    /// Posts the messages that begin at or before `place`.
     fn post_until(&mut self, place: Place) -> Result<(), Unplayable> {
         while let Some(message) = self.messages.list.get(self.posted)
             && message.start <= place
@@ -165,11 +168,11 @@ impl Requester<'_> {
         Ok(())
     }
 
-    /// Has the packet sent that was captured as `index`; false if our requester has given up.
+    /// Sends the packet captured as `index`. Returns false if the engine's requester has given up.
     fn send_like(&mut self, index: usize, at: usize) -> bool {
         let place = self.messages.places[at];
         let number = self.frames[index].number;
-        // Every answer is heard once, and the timer runs out a few times.
+        // Each response is received once, and the timer expires a few times.
         for _ in 0..self.waiting.len() + self.messages.list.len() + 64 {
             let snapshot = self.qp.snapshot(self.rig.now);
             if snapshot.state == QpState::Err {
@@ -193,7 +196,7 @@ impl Requester<'_> {
                         break;
                     }
                     if !sent.is_empty() {
-                        self.outcome.liberties.take(Liberty::NotCaptured, number);
+                        self.outcome.liberties.take(Tolerance::NotCaptured, number);
                     }
                 }
                 Way::Hear(answer) => self.hear(answer),
@@ -207,7 +210,7 @@ impl Requester<'_> {
         }
         let next = self.qp.snapshot(self.rig.now).next;
         let captured = text(&self.frames[index].bytes);
-        let sentence = format!("captured {captured}; our next packet would have PSN {next}");
+        let sentence = format!("captured {captured}, but our next packet would have PSN {next}");
         self.outcome.differences.push(Difference { packet: Some(number), sentence });
         true
     }
@@ -216,7 +219,7 @@ impl Requester<'_> {
         if ahead == 0 {
             return Way::Send;
         }
-        // Our next packet may have been lost ahead of the capture, if it is captured later.
+        // Our next packet may have been lost before the capture point if a later copy was captured.
         let next = self.messages.places[at] + Place::from(ahead);
         if ahead < 0 && self.last_sent.get(&next).is_some_and(|&last| last > at) {
             return Way::SendLost;
@@ -228,16 +231,16 @@ impl Requester<'_> {
         }
     }
 
-    /// The next answer that the captured requester may have heard ahead of sending the packet at `place`: none that
-    /// acknowledges it.
+    /// Returns the next response that the captured requester may have received before it sent the
+    /// packet at `place`: one that does not acknowledge this packet.
     fn next_answer(&mut self, place: Place) -> Option<usize> {
         let next = *self.waiting.front()?;
         let answer = Answer::of(&self.frames[next].packet());
-        // Only an answer of its own acknowledges a READ or an atomic.
+        // READs and atomics are acknowledged only by their own responses.
         let needs_own =
             self.messages.at(place).is_some_and(|message| message.op.needs_responder_resource());
         let psn = self.messages.psn(place);
-        // One that comes behind a hole is heard, and is none.
+        // A response after a gap is received but has no effect.
         let in_order = self.qp.snapshot(self.rig.now).unacknowledged == psn;
         let is_data = matches!(answer.kind, Kind::Read | Kind::Atomic);
         let own = is_data && answer.psn == psn && in_order;
@@ -260,7 +263,8 @@ impl Requester<'_> {
         self.outcome.fed += 1;
     }
 
-    /// What has to happen before the packet may go out: an answer, or time.
+    /// Receives a response or advances time, so that the packet can be sent. Returns false if
+    /// nothing changes.
     fn hear_or_wait(&mut self, number: u64, at: usize) -> bool {
         match self.next_answer(self.messages.places[at]) {
             Some(answer) => {
@@ -271,14 +275,14 @@ impl Requester<'_> {
         }
     }
 
-    /// Goes to the time at which something happens by itself; false if nothing does.
+    /// Advances time to the next timer. Returns false if no timer changes the state.
     fn wait(&mut self, number: u64) -> bool {
         let before = self.qp.snapshot(self.rig.now);
-        let liberty = match before.waits_for_receive {
-            true => Liberty::RnrTimer,
-            false => Liberty::RetransmissionTimer,
+        let tolerance = match before.waits_for_receive {
+            true => Tolerance::RnrTimer,
+            false => Tolerance::RetransmissionTimer,
         };
-        // A QP that waits for its port wants to be turned at once: what its timers want is not told then.
+        // A QP that waits for room in its port wants a turn at once, which hides its timers.
         let deadline = self.rig.device.next_deadline(self.rig.now);
         let ahead = deadline.filter(|deadline| *deadline > self.rig.now);
         let told = |a: &QpSnapshot| (a.next, a.waits_for_receive, a.state);
@@ -286,22 +290,22 @@ impl Requester<'_> {
             self.rig.now = time;
             self.rig.turn();
             if told(&before) != told(&self.qp.snapshot(time)) {
-                self.outcome.liberties.take(liberty, number);
+                self.outcome.liberties.take(tolerance, number);
                 return true;
             }
         }
         false
     }
 
-    /// Our QP is in ERR, and the captured one goes on.
+    /// Handles the case that the engine's QP is in ERR while the captured one continues.
     fn gave_up(&mut self, number: u64) -> bool {
         let done = drain(&self.rig.cq);
         let failed = done.iter().find(|done| !done.is_success());
         let why = failed.map_or("an error".to_owned(), |done| done.status.to_string());
         if failed.is_some_and(|done| done.status == Status::RetryExceeded) {
-            self.outcome.liberties.take(Liberty::RetryForEver, number);
+            self.outcome.liberties.take(Tolerance::RetryForEver, number);
         } else {
-            let sentence = format!("the captured requester goes on, ours has ended with {why}");
+            let sentence = format!("the captured requester continues, ours has ended with {why}");
             self.outcome.differences.push(Difference { packet: Some(number), sentence });
         }
         false
@@ -319,13 +323,14 @@ impl Requester<'_> {
         }
     }
 
-    /// Hears what was captured behind the last request; what READs brought is what their answers held.
+    /// Receives the remaining responses, and compares the data of READs with the captured
+    /// responses.
     fn check_data(&mut self, lane: &Lane) {
         while let Some(answer) = self.waiting.pop_front() {
             self.hear(answer);
         }
         let done = drain(&self.rig.cq);
-        let verdicts = Verdicts::of(lane, self.frames);
+        let verdicts = CapturedResponses::of(lane, self.frames);
         for completion in done.iter().filter(|done| done.is_success()) {
             self.outcome.messages += 1;
             let Ok(at) = usize::try_from(completion.wr_id) else { continue };
@@ -339,7 +344,7 @@ impl Requester<'_> {
             let mut held = vec![0; message.bytes.len()];
             self.data.read(offset, &mut held);
             if held != answered(&verdicts, &self.messages, message) {
-                let sentence = "what was read is not what the answers held".to_owned();
+                let sentence = "the data read is not that of the responses".to_owned();
                 let first = self.messages.psn(message.start);
                 let sentence = format!("{sentence}: PSN {first}");
                 self.outcome.differences.push(Difference { packet: None, sentence });
@@ -349,8 +354,8 @@ impl Requester<'_> {
     }
 }
 
-/// The payloads of the answers to a READ, or the value that an atomic found.
-fn answered(verdicts: &Verdicts<'_>, messages: &Messages, message: &Message) -> Vec<u8> {
+/// Returns the payloads of the responses to a READ, or the value in the response to an atomic.
+fn answered(verdicts: &CapturedResponses<'_>, messages: &Messages, message: &Message) -> Vec<u8> {
     let mut bytes = Vec::new();
     let psn = messages.psn(message.start);
     if message.op.is_atomic() {

@@ -1,5 +1,5 @@
-//! The responder's part: the captured requests go to a QP of ours at their times, and what it answers is compared with what the
-//! captured responder answered.
+//! Plays the responder: a QP of the engine receives the captured requests at their times, and its
+//! responses are compared with the captured ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,60 +10,60 @@ use feroce_engine::time::Instant;
 use feroce_engine::verbs::{Extra, RecvRequest, SendOp};
 use feroce_wire::{Key, Operation, Packet, Psn, RnrTimer, Syndrome};
 
-use super::judge::{Answerer, Sent, judge};
+use super::captured_responses::CapturedResponses;
+use super::compare_responses::{Answerer, Sent, judge};
 use super::lanes::{Captured, Lane, read_span};
-use super::liberty::Liberty;
 use super::messages::{Message, Messages, Place, Unwrap, starts, takes_receive};
 use super::regions::{Plan, Region, Regions};
 use super::rig::{Begin, Rig, Unplayable, unplayable};
-use super::verdicts::Verdicts;
+use super::tolerance::Tolerance;
 use super::{Difference, Outcome};
 use crate::device_pair::drain;
 
-/// Key of the region for receives: no capture names it.
+/// Key of the region for receives; no capture contains it.
 const RECEIVE_KEY: Key = Key(0xff_ff00);
 
-/// What happens at the responder's end, in order: what a peer must be told, and what it hears.
+/// A step at the responder's end, in order: what a live peer must be told, and what it receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cue {
     /// A receive is posted.
     Receive {
-        /// First place of the message that takes it.
+        /// Place of the message that consumes it.
         message: Place,
-        /// Its bytes.
+        /// Length, in bytes.
         length: u32,
-        /// Requests were refused for want of it.
+        /// True if requests got RNR NAKs before it was posted.
         late: bool,
     },
-    /// The memory holds something else.
+    /// The contents of the memory change.
     Show {
         /// Captured key.
         key: Key,
         /// Captured address.
         va: u64,
-        /// What it holds from now on.
+        /// The new contents.
         bytes: Vec<u8>,
-        /// Other bytes were known there: the responder's program has changed them.
+        /// True if the responder's application changed known contents.
         is_change: bool,
     },
-    /// A request comes: its place among those of the lane.
+    /// A request arrives: its index among the requests of the lane.
     Hear(usize),
 }
 
-/// The responder's part, played by the engine in order to know what another responder needs.
+/// The steps of a responder that the engine has played, to find out what another responder needs.
 #[derive(Debug)]
 pub struct Rehearsal {
     /// The messages.
     pub messages: Messages,
-    /// How the QP begins.
+    /// Starting parameters of the QP.
     pub begin: Begin,
-    /// What happens.
+    /// The steps.
     pub cues: Vec<Cue>,
     /// The memory at the end.
     pub regions: Regions,
-    /// First places of the messages that were received whole.
+    /// Places of the completely received messages.
     pub received: BTreeSet<Place>,
-    /// A request was refused, and the QP is in error since.
+    /// True if a request was refused, which put the QP into the error state.
     pub is_refused: bool,
 }
 
@@ -71,19 +71,19 @@ struct Responder<'a> {
     lane: &'a Lane,
     frames: &'a [Captured],
     messages: Messages,
-    verdicts: Verdicts<'a>,
+    verdicts: CapturedResponses<'a>,
     rig: Rig,
     qp: QueuePair,
     regions: Regions,
     receive_into: Buffer,
-    /// RNR NAKs captured for each PSN and not given yet.
+    /// RNR NAKs in the capture that are still to be produced, by PSN.
     refused: BTreeMap<u32, u32>,
-    /// Place of the message that a receive was posted for last.
+    /// Place of the message for which a receive was posted last.
     posted_for: Option<Place>,
     outcome: Outcome,
     sent: Vec<Sent>,
     begin: Begin,
-    /// What happens, if somebody wants to know.
+    /// The steps, if they are recorded.
     cues: Option<Vec<Cue>>,
     received: BTreeSet<Place>,
 }
@@ -91,7 +91,7 @@ struct Responder<'a> {
 /// Plays the lane's responder.
 ///
 /// # Errors
-/// If the capture does not say enough.
+/// If the capture does not contain enough information.
 pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     let mut responder = responder(lane, frames)?;
     responder.feed()?;
@@ -100,10 +100,11 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     Ok(responder.outcome)
 }
 
-/// Plays the lane's responder, and says what happened. Its regions begin with what `fill` gives for each: by number and length.
+/// Plays the lane's responder and returns its steps. `fill` gives the initial contents of each
+/// region, by number and length.
 ///
 /// # Errors
-/// If the capture does not say enough.
+/// If the capture does not contain enough information.
 pub fn rehearse(
     lane: &Lane,
     frames: &[Captured],
@@ -119,16 +120,16 @@ pub fn rehearse(
     Ok(Rehearsal { messages, begin, cues, regions, received, is_refused })
 }
 
-/// Before anything is heard.
+/// Creates the responder before its first request.
 fn responder<'a>(lane: &'a Lane, frames: &'a [Captured]) -> Result<Responder<'a>, Unplayable> {
     let messages = Messages::of(lane, frames);
     let Some(first) = messages.list.first() else {
         return Err(Unplayable("no message begins in the capture".to_owned()));
     };
     if lane.service == Service::Rc && lane.responses.is_empty() {
-        return Err(Unplayable("no answer is in the capture".to_owned()));
+        return Err(Unplayable("the capture has no responses".to_owned()));
     }
-    let verdicts = Verdicts::of(lane, frames);
+    let verdicts = CapturedResponses::of(lane, frames);
     let plan = Plan::of(lane, frames, &verdicts)?;
     let longest = messages.list.iter().map(|message| message.bytes.len()).max().unwrap_or(0);
     let mut rig = Rig::new(lane, &lane.responder, &lane.requester, plan.bytes() + longest)?;
@@ -162,8 +163,8 @@ fn responder<'a>(lane: &'a Lane, frames: &'a [Captured]) -> Result<Responder<'a>
     })
 }
 
-/// The PSN that the captured responder expected when the first request came: the first message's, unless it took it
-/// for a duplicate: then the one behind all that it took for duplicates.
+/// Returns the PSN that the captured responder expected when the first request arrived: the PSN of
+/// the first message, or, if the responder treated requests as duplicates, the PSN after them.
 fn expected_at_first(
     lane: &Lane,
     frames: &[Captured],
@@ -185,7 +186,7 @@ fn expected_at_first(
     messages.psn(places.max().unwrap_or(first.start) + 1)
 }
 
-/// How often each PSN was refused because there was no receive.
+/// Returns the number of RNR NAKs by PSN.
 fn refused(lane: &Lane, frames: &[Captured]) -> BTreeMap<u32, u32> {
     let mut refused = BTreeMap::new();
     for &index in &lane.responses {
@@ -197,7 +198,7 @@ fn refused(lane: &Lane, frames: &[Captured]) -> BTreeMap<u32, u32> {
     refused
 }
 
-/// The code in the first RNR NAK.
+/// Returns the timer code of the first RNR NAK.
 fn rnr_timer(lane: &Lane, frames: &[Captured]) -> RnrTimer {
     let timers = lane.responses.iter().filter_map(|&index| {
         match frames[index].packet().ext.aeth.map(|aeth| aeth.syndrome) {
@@ -221,15 +222,15 @@ impl Responder<'_> {
             let (frame, place) = (&self.frames[index], self.messages.places[at]);
             let packet = frame.packet();
             if place < first && !starts(&packet) {
-                self.outcome.liberties.take(Liberty::CaptureEnds, frame.number);
-                continue; // The rest of a message that began ahead of the capture.
+                self.outcome.liberties.take(Tolerance::CaptureEnds, frame.number);
+                continue; // The rest of a message that began before the capture.
             }
             self.rig.now = Instant::ZERO + frame.at;
             let expected = self.qp.snapshot(self.rig.now).expected == packet.bth.psn;
-            // What comes behind a later one was on its way when that was reported.
+            // A packet behind a later one was on its way when the later one was reported.
             let in_order = at == 0 || self.messages.places[at - 1] < place;
             if expected && in_order && self.verdicts.is_missed(packet.bth.psn, index) {
-                self.outcome.liberties.take(Liberty::NotDelivered, frame.number);
+                self.outcome.liberties.take(Tolerance::NotDelivered, frame.number);
                 continue;
             }
             if expected && takes_receive(&packet) {
@@ -256,7 +257,7 @@ impl Responder<'_> {
         Ok(())
     }
 
-    /// Posts the receive that the captured responder had for the message, if it had one.
+    /// Posts the receive that the captured responder had for the message, if any.
     fn post_receive(
         &mut self,
         packet: &Packet<'_>,
@@ -267,7 +268,7 @@ impl Responder<'_> {
         if self.posted_for == Some(message.start) {
             return Ok(());
         }
-        // Each RNR NAK that was captured is for a time at which there was none.
+        // Each captured RNR NAK stands for a time without a receive.
         if let Some(left) = self.refused.get_mut(&packet.bth.psn.value()).filter(|left| **left > 0)
         {
             *left -= 1;
@@ -278,7 +279,7 @@ impl Responder<'_> {
             Operation::Write => 0,
             _ => message.bytes.len(),
         };
-        // What was refused did not fit: it was as long as what came before, at most.
+        // A refused packet did not fit: the receive was at most as long as the data before it.
         for step in 0..Place::from(message.psns) {
             let psn = self.messages.psn(message.start + step);
             if matches!(self.verdicts.refusal(psn, index), Some(Syndrome::Nak(_))) {
@@ -289,7 +290,7 @@ impl Responder<'_> {
         let message = message.start;
         self.posted_for = Some(message);
         let length = u32::try_from(length).expect("a message has at most 2^31 bytes");
-        // It may have been refused for want of one before.
+        // True if an earlier copy got an RNR NAK.
         let late = self.refused.contains_key(&packet.bth.psn.value());
         self.note(|| Cue::Receive { message, length, late });
         let sges = [self.receive_into.region().sge(0, length)];
@@ -297,7 +298,7 @@ impl Responder<'_> {
         self.qp.post_recv(&request).map_err(unplayable("post a receive"))
     }
 
-    /// Puts into memory what the captured answers to a READ or an atomic show of it.
+    /// Puts into memory what the captured responses to a READ or an atomic show of it.
     fn show_memory(&mut self, packet: &Packet<'_>, index: usize, expected: bool) {
         let psn = packet.bth.psn;
         let number = self.frames[index].number;
@@ -314,14 +315,14 @@ impl Responder<'_> {
             let shown = self.verdicts.atomic_value(psn, index);
             let bytes = shown.map(u64::to_ne_bytes);
             changed |= bytes.is_some_and(|bytes| self.show(eth.rkey, eth.va, bytes.to_vec()));
-            // What it holds from now on, it does by the atomic.
+            // From now on the atomic determines the contents.
         }
         if changed {
-            self.outcome.liberties.take(Liberty::LocalMemory, number);
+            self.outcome.liberties.take(Tolerance::LocalMemory, number);
         }
     }
 
-    /// Puts `bytes` into memory; true if others were known there.
+    /// Puts `bytes` into memory. Returns true if other contents were known there.
     fn show(&mut self, key: Key, va: u64, bytes: Vec<u8>) -> bool {
         let is_due = self.regions.holds(key, va, &bytes) == Some(false);
         let is_change = self.regions.show(key, va, &bytes);
@@ -331,7 +332,7 @@ impl Responder<'_> {
         is_change
     }
 
-    /// The bytes of a WRITE are where it asked for.
+    /// Checks that the bytes of a WRITE are at its address.
     fn check_write(&mut self, packet: &Packet<'_>, place: Place, number: u64) {
         if packet.info.operation != Operation::Write {
             return;
@@ -348,12 +349,12 @@ impl Responder<'_> {
         self.outcome.bytes_checked += bytes.len() as u64;
     }
 
-    /// What completes is what the message was.
+    /// Compares completed receives with their messages.
     fn check_received(&mut self, place: Place, number: u64) {
         for done in drain(&self.rig.cq) {
             let Some(message) = self.messages.at(place) else { continue };
             if !done.is_success() {
-                continue; // The answer tells.
+                continue; // The response shows the error.
             }
             let extra = match message.op {
                 SendOp::SendImm(immediate) | SendOp::WriteImm(_, immediate) => {
@@ -371,12 +372,12 @@ impl Responder<'_> {
             let same = is_write || held == message.bytes;
             let length = done.byte_len as usize == message.bytes.len();
             if !same || !length || done.extra != extra {
-                let sentence = "what was received is not the message".to_owned();
+                let sentence = "the received data is not that of the message".to_owned();
                 self.outcome.differences.push(Difference { packet: Some(number), sentence });
             }
             self.outcome.messages += 1;
             self.received.insert(message.start);
-            // Nobody answers: what was received is what there is to compare.
+            // Without responses, the received messages are what is compared.
             self.outcome.compared += u64::from(self.lane.service == Service::Uc);
             self.outcome.bytes_checked += if is_write { 0 } else { held.len() as u64 };
         }

@@ -1,4 +1,5 @@
-//! A capture with other addresses, QP numbers, PSNs and keys; checksums and ICRCs are right again.
+//! `feroce conform rewrite`: rewrites a capture with other addresses, QP numbers, PSNs and keys;
+//! checksums and ICRCs are corrected.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,25 +17,25 @@ use super::compare::sealed_again;
 use crate::cli::{Failure, Outcome};
 use crate::trace::{Link, Trace};
 
-/// What becomes of packets. What is not named stays.
+/// The changes to packets. Everything else stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rewrite {
     /// Ethernet addresses.
     pub macs: BTreeMap<[u8; 6], MacAddr>,
-    /// IP addresses, of one family.
+    /// IP addresses; the family stays.
     pub ips: BTreeMap<IpAddr, IpAddr>,
-    /// QP numbers: in the BTH, and of the sender in a DETH.
+    /// QP numbers in the BTH and in the DETH.
     pub qpns: BTreeMap<u32, u32>,
-    /// What is added to the PSNs of packets to a QP, by its captured number.
+    /// Offsets added to the PSNs of packets to a QP, by captured QP number.
     pub psns: BTreeMap<u32, i64>,
     /// Memory keys: in RETH, AtomicETH and IETH.
     pub keys: BTreeMap<u32, u32>,
-    /// What is added to the addresses used with a key, by its captured value.
+    /// Offsets added to the addresses used with a key, by captured key.
     pub addresses: BTreeMap<u32, i64>,
 }
 
 impl Rewrite {
-    /// The frame, rewritten; `None` if it is no RoCEv2 packet.
+    /// Rewrites a frame; `None` if it is not a RoCEv2 packet.
     pub fn apply(&self, frame: &[u8]) -> Option<Vec<u8>> {
         let mut packet = Packet::parse(frame, &[]).ok()?;
         // Damaged frames stay damaged.
@@ -45,7 +46,7 @@ impl Rewrite {
             *mac = self.macs.get(&mac.0).copied().unwrap_or(*mac);
         }
         self.map_ip(&mut packet.ip);
-        packet.udp.checksum = 0; // It says nothing that the ICRC does not say better.
+        packet.udp.checksum = 0; // The ICRC covers the same bytes.
         let dest = packet.bth.dest_qp.value();
         packet.bth.psn = shifted(packet.bth.psn, self.psns.get(&dest).copied().unwrap_or(0));
         packet.bth.dest_qp = self.qpn(packet.bth.dest_qp);
@@ -98,12 +99,12 @@ impl Rewrite {
     }
 }
 
-/// The PSN `shift` behind `psn`.
+/// Adds `shift` to a PSN.
 pub(super) fn shifted(psn: feroce_wire::Psn, shift: i64) -> feroce_wire::Psn {
     psn.add(u32::try_from(shift.rem_euclid(1 << 24)).expect("below 2^24"))
 }
 
-/// One thing that is changed, as the command line says it.
+/// One change, as given on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Map {
     /// `mac:OLD=NEW`
@@ -122,40 +123,40 @@ pub enum Map {
 
 const FORMS: &str = "mac:OLD=NEW, ip:OLD=NEW, qpn:OLD=NEW, psn:QPN=+N, rkey:OLD=NEW or va:RKEY=+N";
 
-/// Decimal, or hexadecimal behind 0x.
+/// Parses a number, decimal or hexadecimal with 0x.
 fn number(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    parsed.map_err(|_| format!("{text} is no number of 32 bits"))
+    parsed.map_err(|_| format!("{text} is not a 32-bit number"))
 }
 
 fn qpn(text: &str) -> Result<u32, String> {
     let value = number(text)?;
-    Qpn::new(value).map(|_| value).ok_or_else(|| format!("{text} is no QP number: 24 bits"))
+    Qpn::new(value).map(|_| value).ok_or_else(|| format!("{text} is not a QP number (24 bits)"))
 }
 
 fn shift(text: &str) -> Result<i64, String> {
     let (sign, digits) = match text.split_at_checked(1) {
         Some(("+", digits)) => (1, digits),
         Some(("-", digits)) => (-1, digits),
-        _ => return Err(format!("{text} is no shift: + or -, and a number")),
+        _ => return Err(format!("{text} is not a shift: expected + or -, and a number")),
     };
     let parsed = match digits.strip_prefix("0x") {
         Some(digits) => i64::from_str_radix(digits, 16),
         None => digits.parse::<i64>(),
     };
     let value = parsed.ok().filter(|value| *value >= 0);
-    value.map(|value| sign * value).ok_or_else(|| format!("{text} is no shift"))
+    value.map(|value| sign * value).ok_or_else(|| format!("{text} is not a shift"))
 }
 
 fn mac(text: &str) -> Result<MacAddr, String> {
-    text.parse().map_err(|_| format!("{text} is no Ethernet address"))
+    text.parse().map_err(|_| format!("{text} is not an Ethernet address"))
 }
 
 fn ip(text: &str) -> Result<IpAddr, String> {
-    text.parse().map_err(|_| format!("{text} is no IP address"))
+    text.parse().map_err(|_| format!("{text} is not an IP address"))
 }
 
 impl FromStr for Map {
@@ -170,7 +171,7 @@ impl FromStr for Map {
             "ip" => {
                 let (old, new) = (ip(old)?, ip(new)?);
                 if old.is_ipv4() != new.is_ipv4() {
-                    return Err("an IP address keeps its family".to_owned());
+                    return Err("the IP address family cannot change".to_owned());
                 }
                 Self::Ip(old, new)
             }
@@ -203,21 +204,23 @@ impl FromIterator<Map> for Rewrite {
 /// Options of `rewrite`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// A capture on Ethernet: pcap or pcapng, also compressed with zstd or gzip; - is standard input
+    /// A capture of an Ethernet link (pcap, pcapng; also compressed with zstd or gzip); - reads
+    /// standard input
     file: PathBuf,
-    /// The capture to write: pcap, with nanoseconds
+    /// The capture to write: pcap with nanosecond timestamps
     #[arg(short, long)]
     output: PathBuf,
-    /// What to change: mac:OLD=NEW, ip:OLD=NEW, qpn:OLD=NEW, psn:QPN=+N, rkey:OLD=NEW or va:RKEY=+N; QP numbers and keys are those of
-    /// the capture. What connection management says in its messages stays
+    /// A change: mac:OLD=NEW, ip:OLD=NEW, qpn:OLD=NEW, psn:QPN=+N, rkey:OLD=NEW or va:RKEY=+N. QP
+    /// numbers and keys are those of the capture. Values inside connection management messages stay
     #[arg(long = "map", value_name = "KIND:OLD=NEW")]
     maps: Vec<Map>,
 }
 
-/// Writes the capture anew. Frames that are no RoCEv2 packets, or whose ICRC is wrong, stay as they are.
+/// Rewrites the capture. Frames that are not RoCEv2 packets or have a wrong ICRC stay unchanged.
 ///
 /// # Errors
-/// If the capture cannot be read to its end, is none of Ethernet, or the new one cannot be written.
+/// If the capture cannot be read to its end, is not of an Ethernet link, or the new one cannot be
+/// written.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let rewrite: Rewrite = options.maps.iter().copied().collect();
     let mut trace = Trace::open(std::slice::from_ref(&options.file))?;
@@ -235,7 +238,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     while let Some(frame) = trace.next_frame()? {
         if frame.link != Link::Ethernet {
             let number = frame.number;
-            return Err(Failure::Unusable(format!("frame {number} is none of Ethernet")));
+            return Err(Failure::Unusable(format!("frame {number} is not an Ethernet frame")));
         }
         let new = if frame.is_cut() { None } else { rewrite.apply(frame.bytes) };
         let bytes = new.as_deref().unwrap_or(frame.bytes);

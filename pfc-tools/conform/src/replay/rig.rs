@@ -1,4 +1,4 @@
-//! A device of ours in the place of one end of a lane, on one end of an shm pair, turned by hand.
+//! A device of the engine that replaces one end of a lane, on shared-memory ports, turned by hand.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use crate::device_pair::manual_config;
 use crate::gated_port::GatedPort;
 use crate::party::Party;
 
-/// More packets than any capture has under way: how many a peer allows itself is its own choice.
+/// More packets than any capture has outstanding: the size of a peer's window is its own choice.
 const WINDOW: u32 = 1 << 20;
 
-/// READs and atomics at a time.
+/// The most READs and atomics outstanding.
 pub const DEPTH: u8 = 16;
 
-/// Why a lane cannot be replayed, for the reader.
+/// Why a lane cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Unplayable(pub String);
 
-/// Makes one of an error, behind what was under way.
+/// Creates the error from another one and the failed action.
 pub fn unplayable<E: std::fmt::Display>(doing: &str) -> impl FnOnce(E) -> Unplayable + '_ {
     move |error| Unplayable(format!("{doing}: {error}"))
 }
@@ -42,26 +42,26 @@ pub fn unplayable<E: std::fmt::Display>(doing: &str) -> impl FnOnce(E) -> Unplay
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Rig {
-    /// The device.
+    /// The device under test.
     pub device: Device,
-    /// Where its memory is registered.
+    /// Protection domain of its memory.
     pub pd: ProtectionDomain,
-    /// For everything.
+    /// The CQ for all completions.
     pub cq: CompletionQueue,
     port: ShmPort,
     open: Arc<AtomicUsize>,
-    /// The time.
+    /// The virtual time.
     pub now: Instant,
 }
 
-/// How to begin a connected QP.
+/// Starting parameters of a connected QP.
 #[derive(Debug, Clone, Copy)]
 pub struct Begin {
     /// First PSN sent.
     pub sq_psn: Psn,
     /// First PSN expected.
     pub rq_psn: Psn,
-    /// Code of the time that RNR NAKs ask to wait.
+    /// Timer code in RNR NAKs.
     pub min_rnr_timer: RnrTimer,
 }
 
@@ -73,11 +73,12 @@ fn gid(ip: std::net::IpAddr) -> Gid {
 }
 
 impl Rig {
-    /// A device with the address and the number of `own`, which knows `peer`; its memory holds `bytes` and what a device needs
-    /// besides. It sends nothing until [`Rig::allow`].
+    /// Creates a device with the address and the QP number of `own`, which knows the address of
+    /// `peer`. It has `bytes` of memory besides what a device needs itself. It sends nothing until
+    /// [`Rig::allow`].
     ///
     /// # Errors
-    /// When the engine refuses.
+    /// If the engine refuses.
     pub fn new(lane: &Lane, own: &Party, peer: &Party, bytes: usize) -> Result<Self, Unplayable> {
         let arena = Arena::new(16 << 20).map_err(unplayable("memory"))?;
         let shape = ShmConfig { name: "replay".to_owned(), slots: 1024, ..ShmConfig::default() };
@@ -105,7 +106,7 @@ impl Rig {
         Ok(Self { device, pd, cq, port, open, now: Instant::ZERO })
     }
 
-    /// What a QP of the lane is made for.
+    /// Returns the parameters of the lane's QP.
     pub fn init(&self, lane: &Lane, own: &Party) -> QpInit<'_> {
         QpInit {
             service: lane.service,

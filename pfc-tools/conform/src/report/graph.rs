@@ -1,4 +1,4 @@
-//! PSNs over time: requests go up, answers follow; what is sent again and what is found stands out.
+//! A graph of PSNs over time that highlights retransmissions and findings.
 
 use std::fmt::Write as _;
 
@@ -13,19 +13,19 @@ const LEFT: f64 = 90.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 40.0;
 
-/// How a kind of packet is drawn.
+/// Returns color, radius and legend of a kind of packet.
 const fn look(mark: Mark) -> (&'static str, f64, &'static str) {
     match mark {
         Mark::Request => ("#1f6fb4", 2.0, "request"),
-        Mark::Repeat => ("#e07b00", 3.0, "request, again"),
-        Mark::Answer => ("#3a9a5b", 2.0, "answer"),
+        Mark::Repeat => ("#e07b00", 3.0, "retransmission"),
+        Mark::Answer => ("#3a9a5b", 2.0, "response"),
         Mark::Nak => ("#b3261e", 4.5, "NAK"),
         Mark::Rnr => ("#8e24aa", 4.5, "RNR NAK"),
         Mark::Cnp => ("#444444", 4.5, "CNP"),
     }
 }
 
-/// The graph; nothing without packets.
+/// Returns the graph; empty if there are no packets.
 #[allow(clippy::cast_precision_loss)] // A picture.
 pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
     let points = channel.recorder.points();
@@ -42,10 +42,12 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
     let x = |at: u64| LEFT + at.saturating_sub(start) as f64 / span as f64 * (WIDTH - LEFT - 20.0);
     let y = |psn: f64| TOP + (high - psn) / (high - low) * (HEIGHT - TOP - BOTTOM);
     let mut svg = format!(
-        "<svg class=\"graph\" role=\"img\" aria-label=\"PSN over time\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" xmlns=\"http://www.w3.org/2000/svg\">\n\
+        "<svg class=\"graph\" role=\"img\" aria-label=\"PSN over time\" viewBox=\"0 0 {WIDTH} \
+         {HEIGHT}\" xmlns=\"http://www.w3.org/2000/svg\">\n\
          <path d=\"M{LEFT} {TOP}V{0}H{1}\" fill=\"none\" stroke=\"#888\"/>\n\
          <text x=\"4\" y=\"{2}\">PSN {3:#08x}</text><text x=\"4\" y=\"{0}\">PSN {4:#08x}</text>\n\
-         <text x=\"{LEFT}\" y=\"{5}\">0</text><text x=\"{1}\" y=\"{5}\" text-anchor=\"end\">{6}</text>\n",
+         <text x=\"{LEFT}\" y=\"{5}\">0</text><text x=\"{1}\" y=\"{5}\" \
+         text-anchor=\"end\">{6}</text>\n",
         HEIGHT - BOTTOM,
         WIDTH - 20.0,
         TOP + 10.0,
@@ -59,7 +61,8 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
         let at = x(found.at);
         let _ = writeln!(
             svg,
-            "<a href=\"#{}\"><path d=\"M{at:.1} {TOP}V{}\" stroke=\"#b3261e\" stroke-opacity=\".25\" stroke-width=\"3\"/><title>{}</title></a>",
+            "<a href=\"#{}\"><path d=\"M{at:.1} {TOP}V{}\" stroke=\"#b3261e\" \
+             stroke-opacity=\".25\" stroke-width=\"3\"/><title>{}</title></a>",
             anchor(found),
             HEIGHT - BOTTOM,
             escaped(&found.sentence)
@@ -70,7 +73,8 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
         let at = if point.mark == Mark::Cnp { TOP } else { y(height_of(point)) };
         let _ = writeln!(
             svg,
-            "<circle cx=\"{:.1}\" cy=\"{at:.1}\" r=\"{radius}\" fill=\"{color}\"><title>packet {}: {}, PSN {:#08x}</title></circle>",
+            "<circle cx=\"{:.1}\" cy=\"{at:.1}\" r=\"{radius}\" fill=\"{color}\"><title>packet \
+             {}: {}, PSN {:#08x}</title></circle>",
             x(point.at),
             point.packet.number,
             point.opcode,
@@ -84,7 +88,7 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
     svg
 }
 
-/// The PSN `offset` behind that of `first`.
+/// Returns the PSN of `first` plus `offset`.
 #[allow(clippy::cast_possible_truncation)] // It came from one.
 fn psn(first: &Point, offset: f64) -> u32 {
     first.psn.add((offset as i32).cast_unsigned()).value()
@@ -97,7 +101,8 @@ fn legend(svg: &mut String, points: &[Point]) {
         let (color, _, name) = look(mark);
         let _ = writeln!(
             svg,
-            "<circle cx=\"{at}\" cy=\"12\" r=\"5\" fill=\"{color}\"/><text x=\"{}\" y=\"16\">{name}</text>",
+            "<circle cx=\"{at}\" cy=\"12\" r=\"5\" fill=\"{color}\"/><text x=\"{}\" \
+             y=\"16\">{name}</text>",
             at + 9.0
         );
         at += 120.0;

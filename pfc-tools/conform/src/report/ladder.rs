@@ -1,4 +1,4 @@
-//! Who sends what to whom, line by line, around what was found.
+//! A ladder diagram of the packets around the findings.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,11 +16,11 @@ const FROM: f64 = 170.0;
 const TO: f64 = 640.0;
 const TOP: f64 = 40.0;
 
-/// Packets that are shown before and behind one with a finding, and at most.
+/// Number of packets shown before and after one with a finding, and the most packets in total.
 const AROUND: usize = 4;
 const MOST: usize = 60;
 
-/// The ladder; nothing without packets.
+/// Returns the diagram; empty if there are no packets.
 pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
     let points = channel.recorder.points();
     let rows = chosen(points, findings);
@@ -29,8 +29,10 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
     let height = TOP + ROW * (rows.len() as f64 + 1.0);
     let (src, dst) = channel.ends();
     let mut svg = format!(
-        "<svg class=\"ladder\" role=\"img\" aria-label=\"ladder\" viewBox=\"0 0 {WIDTH} {height}\" xmlns=\"http://www.w3.org/2000/svg\">\n\
-         <text x=\"{FROM}\" y=\"16\" text-anchor=\"middle\">{src}</text><text x=\"{TO}\" y=\"16\" text-anchor=\"middle\">{dst}</text>\n\
+        "<svg class=\"ladder\" role=\"img\" aria-label=\"ladder\" viewBox=\"0 0 {WIDTH} \
+         {height}\" xmlns=\"http://www.w3.org/2000/svg\">\n\
+         <text x=\"{FROM}\" y=\"16\" text-anchor=\"middle\">{src}</text><text x=\"{TO}\" y=\"16\" \
+         text-anchor=\"middle\">{dst}</text>\n\
          <path d=\"M{FROM} 24V{height}M{TO} 24V{height}\" stroke=\"#888\"/>\n"
     );
     let mut y = TOP;
@@ -48,7 +50,7 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
     svg
 }
 
-/// The packets next to findings; without any, the first ones.
+/// Returns the packets near findings; without findings, the first ones.
 fn chosen(points: &[Point], findings: &[&Finding]) -> Vec<usize> {
     let mut rows = BTreeSet::new();
     for found in findings {

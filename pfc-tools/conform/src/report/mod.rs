@@ -1,4 +1,5 @@
-//! A page about a check: what went wrong, as a graph of PSNs over time and as a ladder. It needs nothing but itself.
+//! The self-contained HTML page of a check: findings, a graph of PSNs over time and a ladder
+//! diagram.
 
 mod graph;
 mod ladder;
@@ -9,7 +10,8 @@ use super::check::Report;
 use super::rules::{Finding, Severity};
 
 const STYLE: &str = "\
-body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#111;background:#fff}
+body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;
+color:#111;background:#fff}
 h1{font-size:1.5em}h2{font-size:1.2em;border-top:1px solid #ccc;padding-top:1em;margin-top:2em}
 .failed{background:#fdecea;border-left:5px solid #b3261e;padding:.6em 1em;font-weight:bold}
 .clean{background:#e8f5ee;border-left:5px solid #00734d;padding:.6em 1em}
@@ -17,14 +19,15 @@ li.error b{color:#b3261e}li.warning b{color:#8a5a00}li.quirk{color:#666}
 svg{max-width:100%;height:auto;font:12px system-ui,sans-serif}
 ";
 
-/// How many findings of a flow are on the page.
+/// The most findings of a flow on the page.
 const SHOWN: usize = 200;
 
-/// The page.
+/// Returns the page.
 pub fn html(report: &Report) -> String {
     let title = format!("Conformance of {}", escaped(&report.files.join(", ")));
     let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n\
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta \
+         charset=\"utf-8\">\n<title>{title}</title>\n\
          <style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
     );
     let _ = match report.findings.total() {
@@ -59,7 +62,7 @@ pub fn html(report: &Report) -> String {
     page
 }
 
-/// The findings of a flow, each with an anchor that the pictures lead to.
+/// Writes the findings of a flow, each with an anchor for links from the pictures.
 fn list(page: &mut String, report: &Report, flow: Option<u32>) {
     let mut found = report.findings.told().iter().filter(|found| found.flow == flow).peekable();
     if found.peek().is_none() {
@@ -85,7 +88,7 @@ fn list(page: &mut String, report: &Report, flow: Option<u32>) {
     page.push_str("</ul>\n");
 }
 
-/// What the pictures link to.
+/// Returns the anchor of a finding.
 fn anchor(found: &Finding) -> String {
     format!("{}-{}-{}", found.rule.rule().name, found.packet.file, found.packet.number)
 }

@@ -1,4 +1,4 @@
-//! `feroce conform rules`: the registry, and what of it nothing proves.
+//! `feroce conform rules`: lists the rules, and those without a test.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use crate::cli::{Failure, Outcome};
 /// Options of `rules`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Only the rules that no test proves
+    /// List only the rules that no test covers
     #[arg(long)]
     uncovered: bool,
     /// Print JSON

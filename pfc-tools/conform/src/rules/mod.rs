@@ -1,4 +1,5 @@
-//! The rules, as data: what must hold, how bad it is if it does not, who implements it here and what proves it.
+//! The rules as data: what must hold, the severity of a violation, where the engine implements it,
+//! and which test covers it.
 
 mod list;
 mod table;
@@ -10,70 +11,71 @@ use serde::Serialize;
 pub use list::{Options, run};
 pub use table::{RULES, RuleId};
 
-/// How bad it is.
+/// Severity of a violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// A known habit of an endpoint, which nobody is hurt by. It is no finding.
+    /// A known harmless deviation of an endpoint. Not counted as a finding.
     Quirk,
-    /// It costs time: something was lost, late, sent again, or nobody was ready for it.
+    /// A loss of time: a packet was lost, late or retransmitted, or no receive was posted.
     Warning,
-    /// A rule is broken, or a connection has failed.
+    /// A violated rule, or a failed connection.
     Error,
 }
 
-/// Who has to keep it.
+/// The side that must obey a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// Whoever sends requests.
+    /// The sender of requests.
     Requester,
-    /// Whoever answers them.
+    /// The sender of responses.
     Responder,
-    /// Whoever sends anything.
+    /// The sender of any packet.
     Sender,
-    /// The network between, or the capture.
+    /// The network, or the capture.
     Fabric,
 }
 
-/// A place in the source: a file of the repository, and a word that stands there.
+/// A place in the source code: a file of the repository, and a word in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Place {
-    /// From the root of the repository.
+    /// Path from the root of the repository.
     pub file: &'static str,
-    /// A function, or another word of the file.
+    /// A function, or another word in the file.
     pub word: &'static str,
 }
 
 /// A rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Rule {
-    /// Which.
+    /// Identifier.
     #[serde(skip)]
     pub id: RuleId,
-    /// Its name, for people and programs.
+    /// Name in reports.
     pub name: &'static str,
-    /// How bad it is if it does not hold.
+    /// Severity of a violation.
     pub severity: Severity,
-    /// Who has to keep it.
+    /// The side that must obey it.
     pub side: Side,
-    /// The compliance statement of the InfiniBand Architecture Specification, volume 1, where that is certain.
+    /// The compliance statement of the InfiniBand Architecture Specification, volume 1, if it is
+    /// certain.
     pub statement: Option<&'static str>,
     /// What must hold.
     pub text: &'static str,
-    /// Where Feroce's engine keeps it, or refuses those who do not; `None` if the engine has nothing to do with it.
+    /// Where Feroce's engine obeys or enforces it; `None` if the engine is not concerned.
     pub engine: Option<Place>,
-    /// The test that proves it.
+    /// The test that covers it.
     pub proof: Option<Place>,
 }
 
 impl RuleId {
-    /// The rule.
+    /// Returns the rule.
     pub fn rule(self) -> &'static Rule {
         &RULES[self as usize]
     }
 
-    /// The rule of that name.
+    /// Returns the identifier of the rule called `name`.
     pub fn named(name: &str) -> Option<Self> {
         RULES.iter().find(|rule| rule.name == name).map(|rule| rule.id)
     }
@@ -98,23 +100,23 @@ impl fmt::Display for Severity {
 /// A packet of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct PacketRef {
-    /// Which file, from 0.
+    /// Number of the file, from 0.
     pub file: u16,
-    /// Its number there, from 1.
+    /// Number of the packet in its file, from 1.
     pub number: u64,
 }
 
-/// What was found.
+/// A violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Which rule does not hold.
+    /// The violated rule.
     pub rule: RuleId,
-    /// The packet that shows it.
+    /// The packet that shows the violation.
     pub packet: PacketRef,
-    /// When that was captured, in nanoseconds since 1970.
+    /// Time of capture, in nanoseconds since 1970.
     pub at: u64,
-    /// Its flow, by its place in the summary.
+    /// The flow of the packet, by its position in the summary.
     pub flow: Option<u32>,
-    /// What happened, for people.
+    /// What happened, as text.
     pub sentence: String,
 }

@@ -1,6 +1,6 @@
-//! What lies around a frame: the pseudo-headers of capture links.
+//! Removes the pseudo-headers of capture links.
 
-/// What the first header of a frame is.
+/// The type of the first header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// Ethernet.
@@ -9,7 +9,7 @@ pub enum Link {
     Ip,
     /// The local routing header of InfiniBand.
     InfiniBand,
-    /// Nothing that carries RoCE.
+    /// A type that carries no RoCE.
     Other,
 }
 
@@ -23,13 +23,13 @@ const ERF: u32 = 197;
 const INFINIBAND: u32 = 247;
 const SLL2: u32 = 276;
 
-/// Bytes of a record's header in the format of Endace.
+/// Length of an ERF record header, in bytes.
 const ERF_HEADER: usize = 16;
 const ERF_ETHERNET: u8 = 2;
 const ERF_INFINIBAND: u8 = 21;
 
-/// The frame inside of `bytes`, which were captured on a link of type `link`: what it begins with, its bytes, its length on the
-/// line. `None` for links that carry no RoCE.
+/// Returns the type of the first header, the bytes and the length on the wire of the frame inside
+/// `bytes`, which were captured on a link of type `link`. `None` for link types that carry no RoCE.
 #[inline(always)] // As `Trace::next_frame`.
 pub(super) fn unwrap(link: u32, bytes: &[u8], line_len: u32) -> Option<(Link, &[u8], u32)> {
     match link {
@@ -60,7 +60,8 @@ fn behind(bytes: &[u8], line_len: u32, header: u32, is_ip: bool) -> (Link, &[u8]
     (link, inner, line_len.saturating_sub(header))
 }
 
-/// A record that says its type itself, behind as many extension headers as have the top bit of the type set.
+/// Parses an ERF record, which states its own type. Extension headers follow while the top bit of
+/// the type is set.
 fn erf(bytes: &[u8]) -> (Link, &[u8], u32) {
     const NOTHING: (Link, &[u8], u32) = (Link::Other, &[], 0);
     let Some((header, mut rest)) = bytes.split_at_checked(ERF_HEADER) else { return NOTHING };
@@ -73,7 +74,8 @@ fn erf(bytes: &[u8]) -> (Link, &[u8], u32) {
     }
     match header[8] & 0x7f {
         ERF_INFINIBAND => (Link::InfiniBand, rest, line_len),
-        // Two bytes, offset and pad, lie ahead of the frame; its check sequence is counted.
+        // Two bytes, offset and pad, precede the frame; the length includes the frame check
+        // sequence.
         ERF_ETHERNET => {
             (Link::Ethernet, rest.get(2..).unwrap_or_default(), line_len.saturating_sub(4))
         }
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pseudo_headers_are_taken_off() {
+    fn pseudo_headers_are_removed() {
         let mut sll = [0; 20];
         sll[14..16].copy_from_slice(&[0x08, 0x00]);
         sll[16] = 0x45;

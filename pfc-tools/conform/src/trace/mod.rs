@@ -1,4 +1,4 @@
-//! Captures as one sequence of frames, in the order of time, whatever link they were taken on.
+//! Reads captures as one sequence of frames in time order, for any link type.
 
 mod link;
 
@@ -12,23 +12,23 @@ pub use link::Link;
 /// Why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// One of its files.
+    /// A file cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// None was given.
+    /// No file was given.
     #[error("no capture was given")]
     Nothing,
-    /// More than a frame can name.
+    /// There are more files than a frame can number.
     #[error("{0} captures are too many: at most 65535")]
     TooMany(usize),
-    /// Nothing of the kind that carries RoCE.
-    #[error("frame {number} of capture {} is of link type {found}, which is none that carries RoCE", file + 1)]
+    /// The link type does not carry RoCE.
+    #[error("frame {number} of capture {} has link type {found}, which carries no RoCE", file + 1)]
     LinkType {
-        /// Which file, from 0.
+        /// Number of the file, from 0.
         file: u16,
-        /// Which frame, from 1.
+        /// Number of the frame, from 1.
         number: u64,
-        /// Its number in the registry of link types.
+        /// Number in the registry of link types.
         found: u32,
     },
 }
@@ -36,34 +36,35 @@ pub enum TraceError {
 /// A captured frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
-    /// Which file, from 0.
+    /// Number of the file, from 0.
     pub file: u16,
-    /// Where it was captured: files that follow each other share a place, files of the same time do not.
+    /// Number of the capture point. Files that follow each other in time share a capture point,
+    /// files of the same time do not.
     pub tap: u16,
-    /// Its number in its file, from 1, as packet analysers count.
+    /// Number of the frame in its file, from 1, as packet analysers count.
     pub number: u64,
-    /// When it was captured, in nanoseconds since 1970.
+    /// Time of capture, in nanoseconds since 1970.
     pub at: u64,
-    /// What its first header is.
+    /// Type of the first header.
     pub link: Link,
-    /// As much as was captured, from that header on.
+    /// The captured bytes, from the first header on.
     pub bytes: &'a [u8],
-    /// Its length on the line.
+    /// Length on the wire, in bytes.
     pub original_len: u32,
 }
 
 impl Frame<'_> {
-    /// Whether less was captured than there was.
+    /// Returns true if the capture truncated the frame.
     pub const fn is_cut(&self) -> bool {
         self.bytes.len() < self.original_len as usize
     }
 }
 
-/// Files that are being read.
+/// The files of a trace.
 #[derive(Debug)]
 pub struct Trace {
     files: Vec<File>,
-    /// Whether a place is taken by a file that has frames to come.
+    /// For each capture point, true if it belongs to a file with frames to come.
     taps: Vec<bool>,
 }
 
@@ -71,7 +72,7 @@ pub struct Trace {
 struct File {
     capture: Capture,
     tap: Option<u16>,
-    /// When the next frame was captured, if several files wait for their turn.
+    /// Time of the next frame, if several files are merged.
     next: Option<u64>,
     is_read: bool,
 }
@@ -87,7 +88,7 @@ impl Trace {
         Self::of(captures?)
     }
 
-    /// The frames of `captures`.
+    /// Creates a trace of `captures`.
     ///
     /// # Errors
     /// If there are none, or too many.
@@ -101,16 +102,16 @@ impl Trace {
         Ok(Self { files: captures.into_iter().map(file).collect(), taps: Vec::new() })
     }
 
-    /// The files, as they were named.
+    /// Returns the names of the files, as given.
     pub fn names(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|file| file.capture.file())
     }
 
-    /// The next frame, `None` at the end.
+    /// Returns the next frame, or `None` at the end.
     ///
     /// # Errors
-    /// If its file cannot be read on. The frames ahead of the fault have been handed over then.
-    #[inline(always)] // What is said of a frame stays in registers: a copy would stall on the stores before it.
+    /// If a file cannot be read further. The frames before the error have been returned.
+    #[inline(always)] // Keeps the frame in registers; a copy would stall on the preceding stores.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, TraceError> {
         let (index, tap) = match &mut self.files[..] {
             [only] => {
@@ -125,7 +126,7 @@ impl Trace {
         frame_of(&self.files[index].capture, index, tap)
     }
 
-    /// Which file has the next frame, and its place of capture.
+    /// Returns the file with the next frame, and its capture point.
     fn next_of_several(&mut self) -> Result<Option<(usize, u16)>, TraceError> {
         for index in 0..self.files.len() {
             if !self.files[index].is_read && self.files[index].next.is_none() {
@@ -141,7 +142,7 @@ impl Trace {
         Ok(Some((index, self.tap_of(index))))
     }
 
-    /// A file that has ended leaves its place to one that begins later.
+    /// Frees the capture point of a file that has ended, for a file that begins later.
     fn release(&mut self, index: usize) {
         let File { is_read: true, tap: Some(tap), .. } = self.files[index] else { return };
         self.taps[usize::from(tap)] = false;
@@ -170,12 +171,12 @@ impl File {
     }
 }
 
-/// The frame that `capture` has come to.
+/// Returns the current frame of `capture`.
 #[inline(always)] // As `Trace::next_frame`.
 fn frame_of(capture: &Capture, file: usize, tap: u16) -> Result<Option<Frame<'_>>, TraceError> {
     let Some(frame) = capture.frame() else { return Ok(None) };
     let capture::Frame { at, link, bytes, line_len } = frame;
-    #[allow(clippy::cast_possible_truncation)] // `Trace::of` has counted them.
+    #[allow(clippy::cast_possible_truncation)] // `Trace::of` limits the number of files.
     let (file, number) = (file as u16, capture.frames());
     let Some((link, bytes, original_len)) = link::unwrap(u32::from(link), bytes, line_len) else {
         return Err(TraceError::LinkType { file, number, found: u32::from(link) });

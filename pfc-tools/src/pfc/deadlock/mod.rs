@@ -18,9 +18,6 @@ use graph::{Dependencies, Dependency, Pairs};
 
 /// Options of `feroce pfc deadlock`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Exit codes: 0 no cycle; 1 a cycle, so PFC can deadlock this network; 2 the scenario cannot be \
-used.")]
 pub struct Options {
     /// Scenario file, or the name of a built-in scenario (see `feroce fabric list`); topology,
     /// routing and PFC are used

@@ -18,10 +18,10 @@ use facts::Facts;
 /// Options of `feroce pfc doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 no warnings or errors; 1 warnings or errors; 2 no such interface. Only root can read \
-mlx5's parameters in /sys/kernel/debug.")]
+Only root can read mlx5's parameters in /sys/kernel/debug.")]
 pub struct Options {
     /// Interface to check
+    #[arg(value_name = "IFACE")]
     interface: String,
     /// Lossless priority of RoCE
     #[arg(long, value_name = "P", default_value = "3", value_parser = units::priority)]

@@ -33,11 +33,10 @@ const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 #[command(after_help = "\
 This watchdog only reports. The watchdog of a switch also acts on the stormed queue: it drops the \
 queue's packets (drop) or sends them in spite of pauses (forward) until the queue is restored. A \
-command of --on-storm can do something similar: `dcb pfc set dev eth0 prio-pfc 3:off`.\n\n\
-Exit codes: 0 stopped by a signal or --for, without a storm; 1 at least one storm, or a failure; \
-2 the input cannot be used.")]
+command of --on-storm can do something similar: `dcb pfc set dev eth0 prio-pfc 3:off`.")]
 pub struct Options {
     /// Interface to watch
+    #[arg(value_name = "IFACE")]
     interface: String,
     /// Lossless priorities
     #[arg(
@@ -260,7 +259,7 @@ fn report_event(
     match child {
         Ok(child) => Ok(Some(child)),
         Err(error) => {
-            eprintln!("feroce-pfc: cannot run `{command}`: {error}");
+            eprintln!("feroce: cannot run `{command}`: {error}");
             Ok(None)
         }
     }

@@ -1,14 +1,14 @@
-//! JUnit's XML: each rule is a test.
+//! The report as JUnit XML: each rule is a test case.
 
 use std::io::{self, Write};
 
 use super::Report;
 use crate::rules::{RULES, Severity};
 
-/// Prints the rules as tests, of which those with findings have failed.
+/// Writes the rules as test cases; a rule with findings has failed.
 ///
 /// # Errors
-/// If nothing can be written.
+/// If `out` cannot be written.
 pub fn junit(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let counts = report.findings.by_rule();
     let rules: Vec<_> = RULES.iter().filter(|rule| rule.severity != Severity::Quirk).collect();
@@ -32,7 +32,7 @@ pub fn junit(out: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(out, "</testsuite>")
 }
 
-/// Text as XML has it. What XML has no place for becomes a question mark.
+/// Escapes text for XML. Control characters, which XML cannot represent, become question marks.
 fn escaped(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     plain.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")

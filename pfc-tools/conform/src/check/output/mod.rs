@@ -1,4 +1,4 @@
-//! What a check has found, for people and for programs.
+//! The report of a check in all formats.
 
 mod junit;
 mod sarif;
@@ -19,21 +19,21 @@ use sarif::sarif;
 use text::text;
 use value::json;
 
-/// How a report is written.
+/// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
+    /// Text for a terminal.
     Text,
-    /// For programs.
+    /// JSON.
     Json,
-    /// The findings as SARIF 2.1.0.
+    /// SARIF 2.1.0, with the findings.
     Sarif,
-    /// The rules as a JUnit test suite.
+    /// A JUnit test suite, with the rules as test cases.
     Junit,
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 4] = [Self::Text, Self::Json, Self::Sarif, Self::Junit];
 
     /// Writes `report`.
@@ -50,28 +50,28 @@ impl Format {
     }
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Debug)]
 pub struct Report {
-    /// Files, as they were named.
+    /// Names of the files, as given.
     pub files: Vec<String>,
-    /// Flows.
+    /// The flows.
     pub flows: Flows,
-    /// Findings and quirks.
+    /// The findings and quirks.
     pub findings: Findings,
-    /// Frames that were looked at.
+    /// Number of frames checked.
     pub frames: u64,
-    /// RoCE packets among them.
+    /// Number of RoCE packets among them.
     pub packets: u64,
     /// Time of the first frame, in nanoseconds since 1970.
     pub first_at: u64,
-    /// Time of the last one.
+    /// Time of the last frame.
     pub last_at: u64,
 }
 
 impl Report {
-    /// Leaves only what is about the flows that `is_chosen` says, by their numbers from 0; and what is of no flow, as a damaged packet is,
-    /// if `others`.
+    /// Keeps only flows for which `is_chosen` returns true, by number from 0, and their findings.
+    /// If `others` is true, findings without a flow stay, too, such as damaged packets.
     pub fn choose(&mut self, others: bool, is_chosen: impl Fn(u32, &Channel) -> bool) {
         let mut chosen = BTreeSet::new();
         for (index, channel) in (0..).zip(self.flows.all_mut()) {
@@ -83,14 +83,14 @@ impl Report {
         self.findings.choose(&chosen, others);
     }
 
-    /// The flows that are shown, with their numbers from 0.
+    /// Returns the flows shown in reports, with their numbers from 0.
     pub fn shown(&self) -> impl Iterator<Item = (u32, &Channel)> {
         (0..).zip(self.flows.all()).filter(|(_, channel)| {
             !channel.is_merged && channel.figures.requests + channel.figures.answers > 0
         })
     }
 
-    /// The finding that says why a flow has failed.
+    /// Returns the finding that explains the failure of a flow.
     pub fn failure(&self, flow: u32) -> Option<&Finding> {
         let is_failure = |rule: RuleId| {
             (RuleId::RetryExceeded..=RuleId::PsnMismatch).contains(&rule)
@@ -100,7 +100,7 @@ impl Report {
         self.findings.told().iter().find(|found| found.flow == Some(flow) && is_failure(found.rule))
     }
 
-    /// How many findings of each rule a flow has; quirks, too.
+    /// Returns the number of findings of a flow by rule, including quirks.
     pub fn counts(&self, flow: Option<u32>) -> impl Iterator<Item = (RuleId, u64)> {
         self.findings
             .counts()
@@ -108,7 +108,7 @@ impl Report {
             .map(|(rule, _, count)| (rule, count))
     }
 
-    /// How a finding names its packet: by its file, too, if there are several.
+    /// Returns the packet of a finding as text, with the file name if there are several files.
     pub fn packet(&self, finding: &Finding) -> String {
         let number = finding.packet.number;
         match self.files.get(usize::from(finding.packet.file)) {
@@ -117,13 +117,13 @@ impl Report {
         }
     }
 
-    /// Findings that are no quirks, with those whose details are told.
+    /// Returns the findings with details, without quirks.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.findings.told().iter().filter(|found| found.rule.rule().severity != Severity::Quirk)
     }
 }
 
-/// What a flow is, in a line.
+/// Describes a flow in one line.
 pub fn title(channel: &Channel) -> String {
     let (src, dst) = channel.ends();
     let service = match channel.transport {
@@ -134,7 +134,7 @@ pub fn title(channel: &Channel) -> String {
         _ => "?",
     };
     let answers = match channel.answers {
-        Some(qpn) => format!(", answers to QP {qpn}"),
+        Some(qpn) => format!(", responses to QP {qpn}"),
         None => String::new(),
     };
     match channel.is_alone() {

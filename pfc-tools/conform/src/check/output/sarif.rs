@@ -1,16 +1,16 @@
-//! SARIF 2.1.0, the format in which CI systems take findings.
+//! The report as SARIF 2.1.0, a format of findings that CI systems read.
 
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
 use super::Report;
-use crate::rules::{RULES, Severity};
+use crate::rules::{Finding, RULES, Severity};
 
-/// Prints the findings. A packet's number is given as the line of its capture.
+/// Writes the findings. The line number of a finding is its packet number.
 ///
 /// # Errors
-/// If nothing can be written.
+/// If `out` cannot be written.
 pub fn sarif(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let level = |severity| match severity {
         Severity::Quirk => "note",
@@ -36,10 +36,10 @@ pub fn sarif(out: &mut impl Write, report: &Report) -> io::Result<()> {
                 "ruleId": found.rule.rule().name,
                 "ruleIndex": found.rule as usize,
                 "level": level(found.rule.rule().severity),
-                "message": { "text": format!("packet {}: {}", found.packet.number, found.sentence) },
+                "message": { "text": sentence(found) },
                 "locations": [{
                     "physicalLocation": {
-                        "artifactLocation": { "uri": report.files.get(usize::from(found.packet.file)).map(|name| uri(name)) },
+                        "artifactLocation": { "uri": file_uri(report, found) },
                         "region": { "startLine": found.packet.number },
                     },
                 }],
@@ -62,7 +62,15 @@ pub fn sarif(out: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(out)
 }
 
-/// A path as a URI reference (RFC 3986) has it.
+fn sentence(found: &Finding) -> String {
+    format!("packet {}: {}", found.packet.number, found.sentence)
+}
+
+fn file_uri(report: &Report, found: &Finding) -> Option<String> {
+    report.files.get(usize::from(found.packet.file)).map(|name| uri(name))
+}
+
+/// Converts a path to a URI reference (RFC 3986).
 fn uri(path: &str) -> String {
     let mut uri = String::with_capacity(path.len());
     for byte in path.bytes() {

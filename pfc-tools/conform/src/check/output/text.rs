@@ -1,4 +1,4 @@
-//! For people who read a terminal.
+//! The report as text for a terminal.
 
 use std::io::{self, Write};
 
@@ -7,13 +7,13 @@ use crate::check::figures::{Figures, Times, duration};
 use crate::check::findings::TOLD;
 use crate::rules::Severity;
 
-/// How many findings of a rule in a flow are printed.
+/// The most findings of a rule printed per flow.
 const SHOWN: usize = 5;
 
-/// Prints flows, findings and quirks.
+/// Writes flows, findings and quirks.
 ///
 /// # Errors
-/// If nothing can be written.
+/// If `out` cannot be written.
 pub fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let span = duration(report.last_at.saturating_sub(report.first_at));
     writeln!(out, "{} frames, {} RoCE packets, {span}", report.frames, report.packets)?;
@@ -26,13 +26,13 @@ pub fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
         of_flow(out, report, Some(flow))?;
     }
     if report.counts(None).next().is_some() {
-        writeln!(out, "\nof no flow:")?;
+        writeln!(out, "\nwithout a flow:")?;
         of_flow(out, report, None)?;
     }
     if report.flows.left_out > 0 {
         writeln!(
             out,
-            "\n{} packets belong to flows beyond the number that is kept",
+            "\n{} packets belong to flows beyond the number kept",
             report.flows.left_out
         )?;
     }
@@ -57,7 +57,7 @@ fn of_flow(out: &mut impl Write, report: &Report, flow: Option<u32>) -> io::Resu
             writeln!(out, "           {}: {}", report.packet(found), found.sentence)?;
         }
         if count > SHOWN as u64 {
-            let more = if count > TOLD { ", of which --json has the first 1000" } else { "" };
+            let more = if count > TOLD { " (--json lists the first 1000)" } else { "" };
             writeln!(out, "           and {} more{more}", count - SHOWN as u64)?;
         }
     }
@@ -69,7 +69,8 @@ fn figures(out: &mut impl Write, figures: &Figures) -> io::Result<()> {
         figures;
     write!(
         out,
-        "  {requests} requests ({repeated} repeated, {messages} messages, {request_bytes} bytes), {answers} answers ({answer_bytes} bytes)"
+        "  {requests} requests ({repeated} retransmitted, {messages} messages, {request_bytes} \
+         bytes), {answers} responses ({answer_bytes} bytes)"
     )?;
     if let Some(rate) = figures.rate() {
         write!(out, ", {:.3} Gb/s", rate / 1e9)?;
@@ -84,14 +85,14 @@ fn figures(out: &mut impl Write, figures: &Figures) -> io::Result<()> {
     Ok(())
 }
 
-/// The times of a flow, with their names.
+/// Returns the measured times of a flow and their names.
 pub(super) fn measured(figures: &Figures) -> [(&'static str, Times); 6] {
     [
-        ("request to answer", figures.answer_times),
+        ("request to response", figures.answer_times),
         ("gap to NAK", figures.nak_generation),
-        ("NAK to repetition", figures.nak_reaction),
-        ("repetition without a NAK after", figures.timeouts),
-        ("RNR NAK to next try", figures.rnr_waits),
+        ("NAK to retransmission", figures.nak_reaction),
+        ("retransmission timeout", figures.timeouts),
+        ("RNR NAK to next attempt", figures.rnr_waits),
         ("between CNPs", figures.cnp_intervals),
     ]
 }

@@ -1,4 +1,4 @@
-//! JSON.
+//! The report as JSON.
 
 use std::io::{self, Write};
 
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::{Report, title};
 
-/// Prints everything as one value.
+/// Writes the whole report as one value.
 ///
 /// # Errors
-/// If nothing can be written.
+/// If `out` cannot be written.
 pub fn json(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let flows: Vec<Value> = report
         .shown()

@@ -1,4 +1,4 @@
-//! What the endpoints say themselves.
+//! The endpoints' own reports.
 
 use feroce_engine::verbs::Status;
 
@@ -12,7 +12,7 @@ pub(super) fn events_met(view: &View<'_>, found: &mut Found) {
     for (index, met) in view.evidence.met.iter().enumerate() {
         if *met == 0 {
             let event = &view.script.events[index];
-            let sentence = format!("event {} ({:?}) met no packet", index + 1, event.action);
+            let sentence = format!("event {} ({:?}) applied to no packet", index + 1, event.action);
             found.wrong([], sentence);
         }
     }
@@ -27,7 +27,7 @@ pub(super) fn completions(view: &View<'_>, found: &mut Found) {
             Some(done) if *done == due => {}
             Some((id, status)) => {
                 let sentence = format!(
-                    "request {index} should complete with {}: {id} does with {}",
+                    "request {index} should complete with {}, but {id} completes with {}",
                     status_name(request.status),
                     status_name(*status)
                 );
@@ -40,18 +40,18 @@ pub(super) fn completions(view: &View<'_>, found: &mut Found) {
     let due = consume.filter(|request| request.status == Status::Success).count();
     let good = outcome.receives.iter().filter(|(_, status)| *status == Status::Success);
     let good: Vec<_> = good.map(|(id, _)| *id).collect();
-    // The responder may have executed what its requester never heard of.
+    // The responder may have executed requests whose requester gave up.
     let most = if outcome.is_doomed() { plan.receives.len() } else { due };
     if !(due..=most.max(due)).contains(&good.len())
         || !good.iter().copied().eq(0..good.len() as u64)
     {
-        found.wrong([], format!("the receives {good:?} complete, and should the first {due}"));
+        found.wrong([], format!("the receives {good:?} complete instead of the first {due}"));
     }
     for ((state, due), who) in
         outcome.states.iter().zip(plan.states).zip(["requester", "responder"])
     {
         if *state != due {
-            found.wrong([], format!("the {who}'s QP is in {state:?}, and should be in {due:?}"));
+            found.wrong([], format!("the {who}'s QP is in {state:?} instead of {due:?}"));
         }
     }
 }

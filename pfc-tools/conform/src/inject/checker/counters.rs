@@ -1,4 +1,4 @@
-//! A device's counters against the trace.
+//! The device's counters, compared with the trace.
 
 use feroce_engine::counters::Counter;
 use feroce_engine::verbs::Status;
@@ -8,7 +8,7 @@ use super::{Found, View};
 use crate::inject::script::Cause;
 use crate::inject::trace::Side;
 
-/// What the trace shows of `side` of one flow, by the names of Feroce.
+/// Returns the counters of `side` that the trace of one flow implies, by Feroce's names.
 fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
     let (asks, answers) = (&view.requester, &view.responder);
     let count = |n: usize| n as u64;
@@ -33,7 +33,7 @@ fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
     let sends = view.outcome.map(|outcome| &outcome.sends[..]).unwrap_or_default();
     let given_up = count(sends.iter().filter(|(_, s)| *s == Status::RetryExceeded).count());
     match side {
-        // The last timeout sends nothing any more.
+        // The last timeout causes no retransmission.
         Side::Requester => all.extend([
             (Counter::PacketSeqErr, count(asks.naks.len())),
             (Counter::RnrNakRetryErr, asks.rnr_naks),
@@ -48,8 +48,9 @@ fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
     all.into_iter().map(|(counter, due)| (counter.name(), due)).collect()
 }
 
-/// The same by the names, and in the ways, of Linux rxe: of what comes out of sequence it counts the NAKs that it sends, one for each gap, and
-/// of NAKs those that acknowledge something (`rxe_resp.c`, `rxe_comp.c`).
+/// Returns the same by the names and the rules of Linux rxe. For packets out of sequence it counts
+/// the NAKs that it sends, one per gap; of received NAKs it counts those that acknowledge something
+/// (`rxe_resp.c`, `rxe_comp.c`).
 fn shown_of_rxe(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
     let (asks, answers) = (&view.requester, &view.responder);
     match side {
@@ -67,19 +68,19 @@ fn shown_of_rxe(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
 pub(super) fn counters(view: &View<'_>, found: &mut Found) {
     let flows = view.evidence.trace.flows();
     if view.flow > 0 || flows > 1 {
-        return; // A device counts for all of its QPs.
+        return; // A device counts for all of its QPs together.
     }
     for side in Side::ALL {
         let Some(counted) = &view.evidence.counted[side.index()] else { continue };
-        // The name that no other device has.
+        // A counter name that only rxe has.
         let is_rxe = counted.contains_key("out_of_seq_request");
         for (name, due) in if is_rxe { shown_of_rxe(view, side) } else { shown(view, side) } {
             let sentence = match counted.get(name) {
                 Some(&has) if has == due => continue,
                 Some(has) => {
-                    format!("{name} of the {side} went up by {has}, and the trace shows {due}")
+                    format!("{name} of the {side} is {has}, but the trace shows {due}")
                 }
-                None => format!("the {side} has no {name}"),
+                None => format!("the {side} has no counter {name}"),
             };
             found.wrong([], sentence);
         }

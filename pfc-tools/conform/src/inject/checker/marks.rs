@@ -1,4 +1,4 @@
-//! Congestion: marks, and the CNPs that answer them.
+//! Congestion: CE marks, and the CNPs that answer them.
 
 use feroce_wire::{Ecn, Opcode};
 
@@ -24,7 +24,7 @@ pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
         for cnp in &cnps {
             if !cnp.packet.bth.becn || cnp.packet.payload.len() != 16 {
                 let sentence = format!(
-                    "packet {} is no CNP as it should be: BECN 1, 16 bytes of 0",
+                    "packet {} is a malformed CNP: BECN 1 and 16 bytes of 0 are required",
                     cnp.number
                 );
                 found.wrong([cnp.number], sentence);
@@ -37,7 +37,7 @@ pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
                 None => found.wrong(
                     [cnp.number],
                     format!(
-                        "packet {} is a CNP of the {side}, to which nothing marked came",
+                        "packet {} is a CNP of the {side}, but no marked packet arrived there",
                         cnp.number
                     ),
                 ),
@@ -47,10 +47,11 @@ pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
             found.measured("CNP to CNP", pair[1].at.saturating_sub(pair[0].at));
         }
         if cnps.len() > marks.len() {
-            let sentence = format!("{} CNPs of the {side} for {} marks", cnps.len(), marks.len());
+            let sentence =
+                format!("{} CNPs of the {side} for {} marked packets", cnps.len(), marks.len());
             found.wrong(cnps.iter().map(|cnp| cnp.number), sentence);
         }
-        // Acknowledgements without data may be marked and not answered.
+        // Marked acknowledgements without data need no CNP.
         let least = view.script.expect.cnps.unwrap_or_default() as usize;
         let with_data = marks.iter().filter(|mark| !mark.packet.payload.is_empty());
         let first = with_data.clone().map(|mark| mark.number).next();
@@ -58,7 +59,8 @@ pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
             && cnps.len() < least
         {
             let sentence = format!(
-                "{} CNPs of the {side}, at least {least} are due: packet {first} is marked, and {} more",
+                "{} CNPs of the {side} instead of at least {least}: packet {first} and {} more are \
+                 marked",
                 cnps.len(),
                 with_data.count() - 1
             );

@@ -1,6 +1,6 @@
-//! What the trace and the endpoints' words must be like, whatever happened to packets.
+//! Checks of the trace and of the endpoints' reports that hold for any faults.
 
-mod answers;
+mod acknowledgements;
 mod completions;
 mod counters;
 mod marks;
@@ -17,83 +17,83 @@ use super::outcome::{Evidence, FlowOutcome};
 use super::script::Script;
 use super::trace::{Side, Step};
 
-/// Something that is not as it must be.
+/// A violation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// Numbers of the packets that show it.
     pub packets: Vec<usize>,
-    /// What is wrong, in a sentence.
+    /// What is wrong, in one sentence.
     pub sentence: String,
 }
 
-/// A time that was measured.
+/// A measured time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measure {
-    /// Of what.
+    /// Name.
     pub name: String,
-    /// Nanoseconds.
+    /// Time, in nanoseconds.
     pub nanos: u64,
 }
 
-/// A number of things.
+/// A count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// Of what.
+    /// Name.
     pub name: String,
-    /// How many.
+    /// Number.
     pub count: u64,
 }
 
-/// What a checker says of an item.
+/// The result of a checker for an item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Name of the checker.
     pub check: String,
-    /// What is wrong.
+    /// Violations.
     pub findings: Vec<Finding>,
-    /// What was measured.
+    /// Measured times.
     pub measures: Vec<Measure>,
-    /// What was counted.
+    /// Counts.
     pub counts: Vec<Count>,
 }
 
-/// What a checker looks at: one flow.
+/// The input of a checker: one flow.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// What was played.
+    /// The script.
     pub script: &'a Script,
-    /// What was seen.
+    /// Everything observed.
     pub evidence: &'a Evidence,
     /// Index of the flow.
     pub flow: usize,
-    /// What its endpoints say; `None` if they are not ours to ask.
+    /// Reports of the endpoints; `None` if the endpoints are not under control.
     pub outcome: Option<&'a FlowOutcome>,
-    /// What went by, in order.
+    /// Sent and arrived packets, in order.
     pub steps: Vec<Step<'a>>,
-    /// First PSN of the requester.
+    /// Starting PSN of the requester.
     pub first_psn: u32,
-    /// Path MTU in bytes.
+    /// Path MTU, in bytes.
     pub mtu: u32,
-    /// The requester's part.
+    /// Behaviour of the requester.
     pub requester: RequesterStory,
-    /// The responder's.
+    /// Behaviour of the responder.
     pub responder: ResponderStory,
 }
 
 /// A checker.
 #[derive(Debug, Clone, Copy)]
 pub struct Checker {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// What it demands.
+    /// The requirement that it checks.
     pub demands: &'static str,
-    /// Whose fault it is if it finds something; `None` if either's, or the script's.
+    /// The side that violates the requirement; `None` if it can be either side or the script.
     pub side: Option<Side>,
-    /// Looks.
+    /// The check.
     look: fn(&View<'_>, &mut Found),
 }
 
-/// What a checker has found so far.
+/// The results of a checker so far.
 #[derive(Debug, Default)]
 pub struct Found {
     findings: Vec<Finding>,
@@ -128,32 +128,124 @@ const fn checker(
 const REQUESTER: Option<Side> = Some(Side::Requester);
 const RESPONDER: Option<Side> = Some(Side::Responder);
 
-/// All of them, in the order of reports.
-#[rustfmt::skip] // A table.
+/// All checkers, in the order of reports.
 pub const CHECKERS: &[Checker] = &[
-    checker("events-met", None, completions::events_met, "every event of the script met a packet"),
-    checker("completions", None, completions::completions, "requests and receives complete as they must, in order; the QPs end in the right states"),
-    checker("data-intact", None, completions::data, "the memories of both ends hold what the requests say, byte by byte"),
-    checker("go-back-n", REQUESTER, requester::go_back_n, "requests go out in PSN order; the requester goes back only for a NAK, an RNR NAK whose time is over, an implied NAK or a timeout, to the packet that is missing, and leaves no hole"),
-    checker("recovery", REQUESTER, requester::recovery, "what makes the requester go back, and where to, is what the script expects"),
-    checker("nak-reaction", REQUESTER, requester::nak_reaction, "behind each NAK (PSN sequence error) the packet that it names is sent again"),
-    checker("rnr-wait", REQUESTER, requester::rnr_wait, "nothing is sent before the time of an RNR NAK is over"),
-    checker("timeout", REQUESTER, requester::timeout, "the local ACK timeout runs out after one to four times its value"),
-    checker("tries", REQUESTER, requester::tries, "a packet is sent once, and then as often as the retries say"),
-    checker("nak-generation", RESPONDER, responder::nak_generation, "one NAK (PSN sequence error) for each gap, with the expected PSN, and none without a gap"),
-    checker("refusal", RESPONDER, responder::refusal, "what cannot be executed is refused with the right code, once, and nothing is answered behind it"),
-    checker("rnr-naks", RESPONDER, responder::rnr_naks, "a request without a receive is answered with an RNR NAK, with the time that the QP was given"),
-    checker("ack-order", RESPONDER, answers::ack_order, "an acknowledgement never falls below one that went before"),
-    checker("ack-justified", RESPONDER, answers::ack_justified, "nothing is acknowledged that has not arrived"),
-    checker("msn", RESPONDER, answers::msn, "the MSN counts the messages that are completed"),
-    checker("duplicates-answered", RESPONDER, answers::duplicates_answered, "a duplicate request is acknowledged again"),
-    checker("read-responses", RESPONDER, reads::responses, "each READ is answered once, in PSN order, with the right opcodes and lengths"),
-    checker("read-recovery", REQUESTER, reads::recovery, "a READ is asked for again from within what is missing, with address and length to match"),
-    checker("cnps", None, marks::cnps, "packets marked CE are answered with CNPs to the sender's QP, and nothing else is"),
-    checker("counters", None, counters::counters, "the device's counters are what the trace shows"),
+    checker(
+        "events-met",
+        None,
+        completions::events_met,
+        "every event of the script applied to a packet",
+    ),
+    checker(
+        "completions",
+        None,
+        completions::completions,
+        "requests and receives complete in order with the expected status; the QPs end in the \
+         expected states",
+    ),
+    checker(
+        "data-intact",
+        None,
+        completions::data,
+        "the memories of both ends hold the result of the requests, byte by byte",
+    ),
+    checker(
+        "go-back-n",
+        REQUESTER,
+        requester::go_back_n,
+        "requests are sent in PSN order without gaps; the requester goes back only for a NAK, an \
+         expired RNR NAK, an implied NAK or a timeout, and to the missing packet",
+    ),
+    checker(
+        "recovery",
+        REQUESTER,
+        requester::recovery,
+        "the requester goes back for the causes and to the PSNs that the script expects",
+    ),
+    checker(
+        "nak-reaction",
+        REQUESTER,
+        requester::nak_reaction,
+        "after each NAK (PSN sequence error) the packet that it names is retransmitted",
+    ),
+    checker(
+        "rnr-wait",
+        REQUESTER,
+        requester::rnr_wait,
+        "nothing is sent before the time of an RNR NAK has passed",
+    ),
+    checker(
+        "timeout",
+        REQUESTER,
+        requester::timeout,
+        "the local ACK timeout expires after one to four times its value",
+    ),
+    checker(
+        "tries",
+        REQUESTER,
+        requester::tries,
+        "a packet is sent once, and then as often as the retry count says",
+    ),
+    checker(
+        "nak-generation",
+        RESPONDER,
+        responder::nak_generation,
+        "one NAK (PSN sequence error) is sent per gap, with the expected PSN, and none without a \
+         gap",
+    ),
+    checker(
+        "refusal",
+        RESPONDER,
+        responder::refusal,
+        "an invalid request is refused once, with the right NAK code, and no response follows",
+    ),
+    checker(
+        "rnr-naks",
+        RESPONDER,
+        responder::rnr_naks,
+        "a request without a receive gets an RNR NAK with the timer of the QP",
+    ),
+    checker(
+        "ack-order",
+        RESPONDER,
+        acknowledgements::ack_order,
+        "an acknowledgement never names a lower PSN than an earlier one",
+    ),
+    checker(
+        "ack-justified",
+        RESPONDER,
+        acknowledgements::ack_justified,
+        "only packets that have arrived are acknowledged",
+    ),
+    checker("msn", RESPONDER, acknowledgements::msn, "the MSN counts the completed messages"),
+    checker(
+        "duplicates-answered",
+        RESPONDER,
+        acknowledgements::duplicates_answered,
+        "a duplicate request is acknowledged again",
+    ),
+    checker(
+        "read-responses",
+        RESPONDER,
+        reads::responses,
+        "each READ is answered once, in PSN order, with the right opcodes and lengths",
+    ),
+    checker(
+        "read-recovery",
+        REQUESTER,
+        reads::recovery,
+        "a retransmitted READ asks for missing data, with matching address and length",
+    ),
+    checker(
+        "cnps",
+        None,
+        marks::cnps,
+        "CNPs go to the sender's QP of packets marked CE, and to no other",
+    ),
+    checker("counters", None, counters::counters, "the device's counters match the trace"),
 ];
 
-/// Has every checker look at an item.
+/// Runs every checker on an item.
 pub fn check(script: &Script, evidence: &Evidence) -> Vec<Verdict> {
     let flows = evidence.trace.flows().max(evidence.flows.len());
     let views: Vec<_> = (0..flows).map(|flow| View::new(script, evidence, flow)).collect();
@@ -177,13 +269,13 @@ impl<'a> View<'a> {
         Self { script, evidence, flow, outcome, steps, first_psn, mtu, requester, responder }
     }
 
-    /// A PSN as scripts count it.
+    /// Returns the PSN relative to the starting PSN, as scripts count.
     fn relative(&self, psn: feroce_wire::Psn) -> u32 {
         feroce_wire::Psn::new(self.first_psn).distance_to(psn)
     }
 }
 
-/// `12.3 us`, as people read it.
+/// Formats a time for display: `12.3 us`.
 pub fn time(nanos: u64) -> String {
     match nanos {
         0..1_000_000 => format!("{}.{} us", nanos / 1000, nanos % 1000 / 100),

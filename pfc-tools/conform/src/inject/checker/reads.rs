@@ -1,11 +1,11 @@
-//! READs: what is answered, and what is asked for again.
+//! READs: their responses, and their retransmissions.
 
 use feroce_wire::{Operation, Position, Psn, Reth};
 
 use super::{Found, View};
 use crate::inject::trace::{Side, Step};
 
-/// A READ as it reached the responder.
+/// A READ as it arrived at the responder.
 #[derive(Debug, Clone, Copy)]
 struct Order {
     number: usize,
@@ -33,7 +33,8 @@ pub(super) fn responses(view: &View<'_>, found: &mut Found) {
     let sent = view.steps.iter().filter(|step| {
         step.is_sent_by(Side::Responder) && step.packet.info.operation == Operation::ReadResponse
     });
-    // The order that is being answered; those ahead of it are done, or were given up for one that came again.
+    // Index of the READ being answered; earlier ones are complete, or abandoned for a retransmitted
+    // one.
     let mut current = 0;
     for step in sent {
         let psn = step.psn();
@@ -43,7 +44,9 @@ pub(super) fn responses(view: &View<'_>, found: &mut Found) {
         let next = orders[current..].iter().position(|order| fits(order) && known(order));
         let Some(next) = next else {
             let sentence = format!(
-                "packet {} answers with PSN {:#x} what nobody asked for, or was answered before",
+                "packet {} is a READ response with PSN {:#x} that no READ asks for, or that was \
+                 sent \
+                 before",
                 step.number,
                 psn.value()
             );
@@ -59,7 +62,7 @@ pub(super) fn responses(view: &View<'_>, found: &mut Found) {
     }
 }
 
-/// In what an answer is not as its READ demands.
+/// Returns how a response differs from what its READ asks for.
 fn unlike(order: &Order, step: &Step<'_>, mtu: u32) -> Option<String> {
     let psn = step.psn();
     let place = order.from.distance_to(psn);
@@ -74,19 +77,19 @@ fn unlike(order: &Order, step: &Step<'_>, mtu: u32) -> Option<String> {
     let (position, found) = (step.packet.info.position, step.packet.payload.len());
     if position != due {
         return Some(format!(
-            "packet {} is {position:?} of the answer to packet {}, and should be {due:?}",
+            "packet {} is a {position:?} response to packet {} instead of {due:?}",
             step.number, order.number
         ));
     }
     (found != len).then(|| {
         format!(
-            "packet {} has {found} bytes of the answer to packet {}, and should have {len}",
+            "packet {} has {found} bytes of the response to packet {} instead of {len}",
             step.number, order.number
         )
     })
 }
 
-/// READs as they were first asked for, and each time again.
+/// Checks retransmitted READs against the original ones.
 pub(super) fn recovery(view: &View<'_>, found: &mut Found) {
     let mut reads: Vec<(Psn, Psn, Reth)> = Vec::new();
     let mut redundant = 0;
@@ -114,14 +117,14 @@ pub(super) fn recovery(view: &View<'_>, found: &mut Found) {
         };
         if (end, reth) != (until, due) {
             let sentence = format!(
-                "packet {} asks again for {} bytes at {:#x}, and should for {} at {:#x}",
+                "packet {} asks again for {} bytes at {:#x} instead of {} at {:#x}",
                 step.number, reth.dma_len, reth.va, due.dma_len, due.va
             );
             found.wrong([step.number], sentence);
         }
     }
-    // Counted, not refused: what was asked for again as a whole is legal.
+    // Counted, not reported: a READ may be retransmitted as a whole.
     if redundant > 0 {
-        found.counted("READ responses that had come before", u64::from(redundant));
+        found.counted("duplicate READ responses", u64::from(redundant));
     }
 }

@@ -1,4 +1,4 @@
-//! What a requester sends, and why: go-back-N, its reasons, its waits.
+//! The requester's behaviour: go-back-N, the causes of retransmissions, the waits.
 
 use feroce_wire::{NakCode, Operation, Psn, Syndrome};
 
@@ -6,18 +6,18 @@ use super::{Found, View, time};
 use crate::inject::script::{Cause, Script};
 use crate::inject::trace::{Side, Step};
 
-/// The requester went back.
+/// The begin of a retransmission: the requester goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restart {
-    /// The packet with which it does.
+    /// The first retransmitted packet.
     pub number: usize,
-    /// When.
+    /// Time, in nanoseconds.
     pub at: u64,
-    /// Its PSN.
+    /// PSN of the packet.
     pub psn: Psn,
-    /// Why, and the packet that asked for it; `None` for no reason that shows.
+    /// The cause and the packet that triggered it; `None` if no cause is visible.
     pub cause: Option<(Cause, Option<usize>)>,
-    /// How long after what asked for it, or after the packet was last sent.
+    /// Time since the trigger, or since the packet was last sent, in nanoseconds.
     pub after: u64,
 }
 
@@ -28,46 +28,46 @@ struct Asked {
     number: usize,
     at: u64,
     psn: Psn,
-    /// Not before so much later.
+    /// Time that the requester must wait first, in nanoseconds.
     wait: u64,
 }
 
-/// A READ or atomic whose answer is due.
+/// A READ or atomic with an outstanding response.
 #[derive(Debug, Clone, Copy)]
 struct Due {
     from: Psn,
     end: Psn,
 }
 
-/// What a requester did.
+/// The observed behaviour of a requester.
 #[derive(Debug, Default)]
 pub struct RequesterStory {
-    /// Each time it went back.
+    /// Retransmissions.
     pub restarts: Vec<Restart>,
-    /// What breaks the order: packets and a sentence.
+    /// Violations of the PSN order: packets and a sentence.
     pub disorder: Vec<(Vec<usize>, String)>,
-    /// What comes before the time of an RNR NAK is over.
+    /// Packets sent before the time of an RNR NAK has passed.
     pub hasty: Vec<(Vec<usize>, String)>,
     /// NAKs (PSN sequence error) that arrived: number, time, PSN.
     pub naks: Vec<(usize, u64, Psn)>,
-    /// How many of them acknowledged something.
+    /// Number of these NAKs that acknowledged something.
     pub acknowledging_naks: u64,
-    /// RNR NAKs that arrived.
+    /// Number of RNR NAKs that arrived.
     pub rnr_naks: u64,
-    /// Packets sent again.
+    /// Number of retransmitted packets.
     pub resent: u64,
     /// The oldest packet that is not acknowledged at the end.
     pub unacknowledged: Option<Psn>,
 }
 
-/// The requester as one follows it.
+/// The state while following a requester.
 struct Walk<'a> {
     story: RequesterStory,
-    /// What it would send next.
+    /// The PSN to be sent next.
     cursor: Psn,
-    /// The end of what it has sent.
+    /// The PSN after the newest one sent.
     high: Psn,
-    /// The oldest that is not answered, and when it came to be that.
+    /// The oldest unanswered PSN, and its history by time.
     una: Psn,
     since: Vec<(u64, Psn)>,
     asked: Vec<Asked>,
@@ -118,7 +118,7 @@ impl Walk<'_> {
             self.goes_back(step);
         } else if psn.is_after(self.cursor) && psn.is_after(self.una) {
             let sentence = format!(
-                "packet {} has PSN {:#x}, behind a hole: {:#x} is due",
+                "packet {} with PSN {:#x} leaves a gap: PSN {:#x} is next",
                 step.number,
                 psn.value(),
                 self.cursor.value()
@@ -142,7 +142,8 @@ impl Walk<'_> {
 
     fn goes_back(&mut self, step: &Step<'_>) {
         let psn = step.psn();
-        // What was missing may have come behind what passed it: then it goes on from there.
+        // The missing response may arrive after one that passed it; then the retransmission begins
+        // at the next missing one.
         let passed = |asked: &Asked| {
             asked.cause == Cause::Implied && asked.psn.is_before(psn) && psn == self.una
         };
@@ -151,7 +152,7 @@ impl Walk<'_> {
         let last = self.sent_at.get(&psn.value()).or_else(|| self.covering(psn)).copied();
         let quiet = step.at.saturating_sub(last.unwrap_or_default());
         let is_quiet = self.was_oldest(psn, step.at) && quiet + self.slack >= self.timeout;
-        // What asked long ago was not heeded, but for an RNR NAK, which asks to wait.
+        // A trigger from long ago was not obeyed, except for an RNR NAK, which asks to wait.
         let asked = asked.filter(|asked| !is_quiet || asked.cause == Cause::Rnr);
         let (cause, after) = match asked {
             Some(asked) => {
@@ -161,12 +162,12 @@ impl Walk<'_> {
             None => (None, quiet),
         };
         if let Some(asked) = asked {
-            // What asked well before it has been heard, too.
+            // Triggers well before this one have been obeyed, too.
             let heard = asked.at.saturating_sub(self.slack);
             self.asked.retain(|other| other.at > heard && other.number != asked.number);
             if step.at + self.slack < asked.at + asked.wait {
                 let sentence = format!(
-                    "packet {} comes {} behind the RNR NAK (packet {}), which asks for {}",
+                    "packet {} is sent {} after the RNR NAK in packet {}, which asks for {}",
                     step.number,
                     time(after),
                     asked.number,
@@ -179,18 +180,18 @@ impl Walk<'_> {
         self.story.restarts.push(restart);
     }
 
-    /// When the request was last sent that has `psn` in its answer.
+    /// Returns when the request whose responses include `psn` was last sent.
     fn covering(&self, psn: Psn) -> Option<&u64> {
         let due = self.due.iter().find(|due| in_range(psn, due.from, due.end))?;
         self.sent_at.get(&due.from.value())
     }
 
-    /// Whether `psn` is the oldest without an answer, or was a moment ago.
+    /// Returns true if `psn` is the oldest unanswered PSN, or was within the slack.
     fn was_oldest(&self, psn: Psn, at: u64) -> bool {
         let ago = at.saturating_sub(self.slack);
         let then = self.since.iter().rev().find(|(since, _)| *since <= ago);
         let then = then.map_or(self.una, |(_, psn)| *psn);
-        // A READ may be asked for as a whole, or from what is missing on.
+        // A READ may be retransmitted as a whole or from the first missing response on.
         let whole = self.due.iter().find(|due| in_range(self.una, due.from, due.end));
         let from = whole.map_or(then, |due| if due.from.is_before(then) { due.from } else { then });
         !psn.is_before(from) && !psn.is_after(self.una)
@@ -200,7 +201,7 @@ impl Walk<'_> {
         let psn = step.psn();
         let syndrome = step.packet.ext.aeth.map(|aeth| aeth.syndrome);
         let refuses = syndrome.is_some_and(|syndrome| !matches!(syndrome, Syndrome::Ack(_)));
-        // What was not sent, or asks for what is answered, is a ghost.
+        // Ignores responses to PSNs that were not sent, and NAKs for answered PSNs.
         if !psn.is_before(self.high) || refuses && psn.is_before(self.una) {
             return;
         }
@@ -233,7 +234,8 @@ impl Walk<'_> {
         }
     }
 
-    /// All before `up_to` is answered, but for READs and atomics: these are when their answer, with `data`, is here.
+    /// Marks everything before `up_to` as answered. READs and atomics are answered only by their
+    /// responses: `data` is the PSN of such a response.
     fn answered(&mut self, up_to: Psn, data: Option<Psn>, step: &Step<'_>) {
         while self.una.is_before(up_to) && self.una.is_before(self.high) {
             let open = self.due.iter().find(|due| in_range(self.una, due.from, due.end));
@@ -274,7 +276,9 @@ pub(super) fn go_back_n(view: &View<'_>, found: &mut Found) {
         found.wrong(
             [restart.number],
             format!(
-                "packet {} goes back to PSN {:#x} without a NAK, a timeout, or an answer that passed it ({} after it was last sent)",
+                "packet {} goes back to PSN {:#x} ({} after the last transmission) without a NAK, \
+                 a \
+                 timeout or an implied NAK",
                 restart.number,
                 restart.psn.value(),
                 time(restart.after)
@@ -291,7 +295,7 @@ pub(super) fn go_back_n(view: &View<'_>, found: &mut Found) {
 pub(super) fn recovery(view: &View<'_>, found: &mut Found) {
     let expect = &view.script.expect;
     if view.flow > 0 {
-        return; // Scripts speak of the first flow.
+        return; // A script describes the first flow.
     }
     let restarts = &view.requester.restarts;
     let packets = || restarts.iter().map(|restart| restart.number);
@@ -299,22 +303,28 @@ pub(super) fn recovery(view: &View<'_>, found: &mut Found) {
         let causes: Vec<_> =
             restarts.iter().filter_map(|restart| restart.cause.map(|(cause, _)| cause)).collect();
         if causes != *due {
-            let sentence =
-                format!("it goes back by {}, and should by {}", listed(&causes), listed(due));
+            let sentence = format!(
+                "the requester goes back by {} instead of {}",
+                listed(&causes),
+                listed(due)
+            );
             found.wrong(packets(), sentence);
         }
     }
     if let Some(due) = &expect.back_to {
         let to: Vec<_> = restarts.iter().map(|restart| view.relative(restart.psn)).collect();
         if to != *due {
-            let sentence =
-                format!("it goes back to PSN {}, and should to {}", listed(&to), listed(due));
+            let sentence = format!(
+                "the requester goes back to PSN {} instead of {}",
+                listed(&to),
+                listed(due)
+            );
             found.wrong(packets(), sentence);
         }
     }
 }
 
-/// `1, 2`, or `nothing`.
+/// Formats a list, such as `1, 2`, or `nothing`.
 fn listed<T: std::fmt::Display>(items: &[T]) -> String {
     match items {
         [] => "nothing".to_owned(),
@@ -337,7 +347,7 @@ pub(super) fn nak_reaction(view: &View<'_>, found: &mut Found) {
         let sent = view.steps.iter().filter(|step| {
             step.is_sent_by(Side::Requester) && step.packet.info.is_request() && step.psn() == psn
         });
-        // Not the first, which was lost.
+        // Skips the first transmission, which was lost.
         let again = sent.skip(1).find(|step| step.at + view.evidence.slack >= at);
         match again {
             Some(step) => {
@@ -347,7 +357,7 @@ pub(super) fn nak_reaction(view: &View<'_>, found: &mut Found) {
             None => found.wrong(
                 [number],
                 format!(
-                    "PSN {:#x} is not sent again behind its NAK (packet {number})",
+                    "PSN {:#x} is not retransmitted after its NAK (packet {number})",
                     psn.value()
                 ),
             ),
@@ -373,7 +383,7 @@ pub(super) fn timeout(view: &View<'_>, found: &mut Found) {
         found.measured("timeout", restart.after);
         if restart.after > 4 * value + view.evidence.slack {
             let sentence = format!(
-                "packet {} comes {} after it was last sent: more than four times the timeout of {}",
+                "packet {} is retransmitted after {}, more than four times the timeout of {}",
                 restart.number,
                 time(restart.after),
                 time(value)
@@ -392,7 +402,7 @@ pub(super) fn tries(view: &View<'_>, found: &mut Found) {
     let numbers: Vec<_> = sent.map(|step| step.number).collect();
     if numbers.len() != due as usize {
         let sentence =
-            format!("PSN {:#x} is sent {} times, and should be {due}", psn.value(), numbers.len());
+            format!("PSN {:#x} is sent {} times instead of {due}", psn.value(), numbers.len());
         found.wrong(numbers, sentence);
     }
 }

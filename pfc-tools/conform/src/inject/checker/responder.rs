@@ -1,4 +1,4 @@
-//! What a responder makes of what arrives: gaps, duplicates, refusals.
+//! The responder's behaviour: gaps, duplicates, refusals.
 
 use std::collections::BTreeMap;
 
@@ -7,49 +7,49 @@ use feroce_wire::{NakCode, Opcode, Operation, Psn, RnrTimer, Syndrome};
 use super::{Found, View, time};
 use crate::inject::trace::{Side, Step};
 
-/// A packet, when it came or went, and a PSN.
+/// A packet, its time, and a PSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// Number of the packet.
     pub number: usize,
-    /// When.
+    /// Time, in nanoseconds.
     pub at: u64,
-    /// The PSN that it is about.
+    /// The PSN in question.
     pub psn: Psn,
 }
 
-/// What a responder met and did.
+/// The observed behaviour of a responder.
 #[derive(Debug, Default)]
 pub struct ResponderStory {
-    /// Packets that opened a gap, each with the PSN that was expected.
+    /// Packets that revealed a gap, each with the expected PSN.
     pub gaps: Vec<Mark>,
     /// When each gap was closed, if it was.
     pub closed: Vec<Option<u64>>,
-    /// NAKs (PSN sequence error) that it sent.
+    /// NAKs (PSN sequence error) sent.
     pub naks: Vec<Mark>,
-    /// RNR NAKs that it sent.
+    /// RNR NAKs sent.
     pub rnr_naks: Vec<(Mark, RnrTimer)>,
-    /// Refusals that it sent.
+    /// Refusing NAKs sent.
     pub refusals: Vec<(Mark, NakCode)>,
-    /// What it sent behind the first refusal, CNPs apart.
+    /// Packets sent after the first refusal, except CNPs.
     pub behind_refusal: Vec<usize>,
-    /// Requests that arrived again.
+    /// Duplicate requests that arrived.
     pub duplicates: Vec<Mark>,
-    /// Requests that arrived ahead of the expected one.
+    /// Number of requests that arrived ahead of the expected PSN.
     pub ahead: u64,
-    /// What was expected at a time.
+    /// The expected PSN by time.
     pub expected: Vec<(u64, Psn)>,
-    /// The ends of messages that were executed: the PSN behind each.
+    /// The PSN after each executed message.
     pub messages: Vec<Psn>,
 }
 
-/// The responder as one follows it.
+/// The state while following a responder.
 struct Walk {
     story: ResponderStory,
     expected: Psn,
     in_gap: bool,
     dead: bool,
-    /// RNR NAKs that are to be sent for a PSN.
+    /// RNR NAKs still to be sent, by PSN.
     not_ready: BTreeMap<u32, usize>,
     refused: Option<Psn>,
     mtu: u32,
@@ -95,7 +95,7 @@ impl ResponderStory {
         }
     }
 
-    /// What was expected at `at`.
+    /// Returns the PSN expected at `at`.
     pub fn expected_at(&self, at: u64) -> Psn {
         let then = self.expected.partition_point(|(since, _)| *since <= at);
         self.expected[then.saturating_sub(1)].1
@@ -125,7 +125,7 @@ impl Walk {
         self.in_gap = false;
         if let Some(left) = self.not_ready.get_mut(&psn.value()).filter(|left| **left > 0) {
             *left -= 1;
-            // What follows is dropped without a word.
+            // Later packets are dropped silently.
             self.in_gap = true;
             return;
         }
@@ -145,7 +145,7 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
     let ResponderStory { gaps, closed, naks, .. } = &view.responder;
     let mut naks = naks.iter().peekable();
     for (gap, closed) in gaps.iter().zip(closed) {
-        // One for another PSN belongs to another gap, or to none.
+        // A NAK for another PSN belongs to another gap, or to none.
         let nak = naks.next_if(|nak| nak.psn == gap.psn && nak.at + view.evidence.slack >= gap.at);
         match nak {
             Some(nak) => {
@@ -154,7 +154,9 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
                     naks.next_if(|more| more.psn == gap.psn && !asked_again(view, nak, more))
                 {
                     let sentence = format!(
-                        "a second NAK for PSN {:#x} (packets {} and {}), which was not sent again meanwhile: one per gap is due",
+                        "a second NAK for PSN {:#x} (packets {} and {}) without a retransmission \
+                         in \
+                         between: one NAK per gap is allowed",
                         gap.psn.value(),
                         nak.number,
                         more.number
@@ -162,7 +164,7 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
                     found.wrong([nak.number, more.number], sentence);
                 }
             }
-            // What came before the NAK could go out needs none.
+            // A gap that was closed before the NAK could be sent needs none.
             None if closed.is_some_and(|at| at <= gap.at + view.evidence.slack) => {}
             None => found.wrong(
                 [gap.number],
@@ -176,7 +178,7 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
     }
     for nak in naks {
         let sentence = format!(
-            "a NAK for PSN {:#x} (packet {}) where no gap of its own is open",
+            "a NAK for PSN {:#x} (packet {}), but no such gap is open",
             nak.psn.value(),
             nak.number
         );
@@ -187,12 +189,12 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
     if sent != *due {
         found.wrong(
             view.responder.naks.iter().map(|nak| nak.number),
-            format!("NAKs for the PSNs {sent:?}, and should be for {due:?}"),
+            format!("NAKs for the PSNs {sent:?} instead of {due:?}"),
         );
     }
 }
 
-/// Whether the gap of two NAKs was closed between them: then they are of two.
+/// Returns true if the gap of two NAKs was closed between them: then they belong to two gaps.
 fn asked_again(view: &View<'_>, one: &Mark, other: &Mark) -> bool {
     view.responder.gaps.iter().filter(|gap| gap.psn == one.psn && gap.at <= other.at).count() > 1
 }
@@ -202,19 +204,19 @@ pub(super) fn refusal(view: &View<'_>, found: &mut Found) {
     let due = view.script.expect.refused.filter(|_| view.flow == 0);
     match (refusals.first(), due) {
         (None, None) => {}
-        (None, Some(code)) => found.wrong([], format!("no NAK ({code})")),
+        (None, Some(code)) => found.wrong([], format!("the NAK ({code}) is missing")),
         (Some((mark, code)), None) => {
             found.wrong([mark.number], format!("packet {} is a NAK ({code})", mark.number));
         }
         (Some((mark, code)), Some(due)) if *code != due => found.wrong(
             [mark.number],
-            format!("packet {} is a NAK ({code}), and should be ({due})", mark.number),
+            format!("packet {} is a NAK ({code}) instead of ({due})", mark.number),
         ),
         _ => {}
     }
     if let (Some((refused, _)), [first, ..]) = (refusals.first(), &behind_refusal[..]) {
         let sentence = format!(
-            "packet {first} goes out behind the refusal (packet {}), which ends the connection",
+            "packet {first} is sent after the refusal in packet {}, which fails the connection",
             refused.number
         );
         found.wrong(behind_refusal.iter().copied(), sentence);
@@ -226,9 +228,9 @@ pub(super) fn rnr_naks(view: &View<'_>, found: &mut Found) {
     let numbers = || sent.iter().map(|(mark, _)| mark.number);
     match view.script.expect.rnr_naks {
         None | Some(0) if sent.is_empty() => {}
-        None | Some(0) => found.wrong(numbers(), "an RNR NAK, and receives are posted"),
+        None | Some(0) => found.wrong(numbers(), "an RNR NAK, although receives are posted"),
         Some(least) if sent.len() < least as usize => {
-            found.wrong(numbers(), format!("{} RNR NAKs, at least {least} are due", sent.len()));
+            found.wrong(numbers(), format!("{} RNR NAKs instead of at least {least}", sent.len()));
         }
         Some(_) => {}
     }
@@ -245,7 +247,7 @@ pub(super) fn rnr_naks(view: &View<'_>, found: &mut Found) {
     }
 }
 
-/// Whether a request is answered with data of its own.
+/// Returns true if the response to a request carries data.
 pub(super) fn has_data(operation: Operation) -> bool {
     matches!(operation, Operation::ReadRequest | Operation::FetchAdd | Operation::CompareSwap)
 }

@@ -1,34 +1,36 @@
-//! Which answers a request waits for: all that were captured ahead of it, and those to READs whose memory it changes. Without a
-//! fence a responder may do that first: the captured one had read before.
+//! Which responses must arrive before a request is sent: all responses captured before it, and the
+//! responses to READs of memory that the request changes. Without a fence a responder may execute
+//! the change first; the captured responder executed the READ first.
 
 use std::ops::Range;
 
 use feroce_wire::{Key, Operation, Packet};
 
 use crate::replay::align::{Answer, Kind};
-use crate::replay::asked::Asked;
 use crate::replay::lanes::{Captured, Lane, read_span};
+use crate::replay::response_cause::SentRequests;
 
-/// A captured answer that is waited for.
+/// A captured response to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Awaited {
-    /// What is to be said.
+    /// The expected response.
     pub answer: Answer,
-    /// The request that it answers, by its place among those of the lane: only what comes after that was sent counts.
+    /// The request that caused it, by its index among those of the lane: only responses after this
+    /// request count.
     pub cause: usize,
     /// Number of the captured packet.
     pub number: u64,
 }
 
-/// What each request of the lane waits for, by its place, and last, what the end does. Requests for which `is_played` is
-/// false are not sent: nothing is said to them.
+/// Returns what each request of the lane waits for, by index, and last, what the end waits for.
+/// Requests for which `is_played` is false are not sent and get no responses.
 pub fn causes(
     lane: &Lane,
     frames: &[Captured],
     is_played: impl Fn(usize) -> bool,
 ) -> Vec<Vec<Awaited>> {
     let mut waits = Vec::new();
-    let mut asked = Asked::default();
+    let mut asked = SentRequests::default();
     let mut answers = lane.responses.iter().copied().peekable();
     let mut refused = None;
     let mut reads: Vec<(Memory, Last)> = Vec::new();
@@ -37,7 +39,7 @@ pub fn causes(
         let mut awaited = Vec::new();
         while let Some(index) = answers.next_if(|&index| index < request) {
             let answer = Answer::of(&frames[index].packet());
-            // A NAK behind an RNR NAK is a habit of one peer's.
+            // A NAK after an RNR NAK is a deviation of one peer.
             let is_habit = answer.kind == Kind::Sequence && refused == Some(answer.psn);
             if answer.kind != Kind::Sequence {
                 refused = (answer.kind == Kind::Rnr).then_some(answer.psn);
@@ -56,7 +58,7 @@ pub fn causes(
                     reads.extend(answered(lane, frames, at).map(|last| (read, last)));
                 }
                 (_, Some((key, range))) => {
-                    reads.retain(|(_, last)| last.index > request); // The others have been waited for.
+                    reads.retain(|(_, last)| last.index > request); // Others were waited for.
                     let touches = |((read, part), _): &(Memory, Last)| {
                         *read == key && part.start < range.end && range.start < part.end
                     };
@@ -71,10 +73,11 @@ pub fn causes(
     waits
 }
 
-/// A key, and the addresses used with it.
+/// A key and a range of addresses.
 type Memory = (Key, Range<u64>);
 
-/// What a request reads or changes; of a message, all when it begins.
+/// Returns the memory that a request reads or changes; for a message, all of it at its first
+/// packet.
 fn memory(packet: &Packet<'_>) -> Option<Memory> {
     let reth = packet.ext.reth.map(|reth| (reth.rkey, reth.va, u64::from(reth.dma_len)));
     let atomic = packet.ext.atomic_eth.map(|eth| (eth.rkey, eth.va, 8));
@@ -82,13 +85,13 @@ fn memory(packet: &Packet<'_>) -> Option<Memory> {
     Some((key, va..va.saturating_add(len)))
 }
 
-/// The last answer to a READ.
+/// The last response to a READ.
 struct Last {
     index: usize,
     awaited: Awaited,
 }
 
-/// The captured answer that is the last to the READ at the place `at`.
+/// Returns the captured response that is the last one to the READ at index `at`.
 fn answered(lane: &Lane, frames: &[Captured], at: usize) -> Option<Last> {
     let request = lane.requests[at];
     let packet = frames[request].packet();

@@ -1,4 +1,4 @@
-//! The options of `replay --live`, and what they make of a capture.
+//! The options of `replay --live`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,41 +20,42 @@ use feroce_congestion::params::Kind;
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub struct Options {
-    /// Play the requester's part over this interface to a real endpoint, and compare what that answers
+    /// Play the requester to a real endpoint over this interface, and compare the responses
     #[arg(long, value_name = "IFACE", requires = "peer", conflicts_with = "role")]
     live: Option<String>,
-    /// The endpoint's IP address
+    /// IP address of the endpoint
     #[arg(long, value_name = "ADDR", requires = "live")]
     peer: Option<IpAddr>,
-    /// The network namespace that the interface is in
+    /// Network namespace of the interface
     #[arg(long, value_name = "NAME", requires = "live")]
     namespace: Option<String>,
-    /// What the endpoint is, if it is to be prepared by us: feroce:NAMESPACE:INTERFACE:PORT, or rxe:NAMESPACE, where the agent of
-    /// scripts/rxe.sh is reached
+    /// The endpoint, if this program prepares it: feroce:NAMESPACE:INTERFACE:PORT, or rxe:NAMESPACE
+    /// for the agent of scripts/rxe.sh, reached from this namespace
     #[arg(long, value_name = "STACK", requires = "live")]
     responder: Option<Stack>,
-    /// How the endpoint names what the capture names: qpn:OLD=NEW, rkey:OLD=NEW, va:RKEY=+N, psn:QPN=+N. An endpoint that is
-    /// prepared by us needs none; psn holds for it, too
+    /// The endpoint's name for a captured one: qpn:OLD=NEW, rkey:OLD=NEW, va:RKEY=+N, psn:QPN=+N.
+    /// With --responder only psn is allowed
     #[arg(long = "map", value_name = "KIND:OLD=NEW", requires = "live")]
     maps: Vec<Map>,
-    /// How long an answer is waited for
+    /// How long to wait for a response
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
     patience: Duration,
-    /// Say what each endpoint that answers in the capture must have, and play nothing; with --json, every byte of its memory
+    /// Print what each responder in the capture needs, and play nothing; with --json, with all
+    /// bytes of its memory
     #[arg(long, conflicts_with_all = ["live", "role"])]
     needs: bool,
 }
 
 fn time(text: &str) -> Result<Duration, String> {
     let nanos = Kind::Time.parse(text).filter(|&nanos| nanos > 0);
-    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a time, as 1s".to_owned())
+    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a time, such as 1s".to_owned())
 }
 
 fn unusable(why: impl std::fmt::Display) -> Failure {
     Failure::Unusable(why.to_string())
 }
 
-/// What is played with.
+/// A live replay.
 struct Live<'a> {
     options: &'a Options,
     maps: Rewrite,
@@ -63,20 +64,20 @@ struct Live<'a> {
 }
 
 impl Options {
-    /// Whether the peer is a real one.
+    /// Returns true if a real endpoint is used.
     pub const fn is_live(&self) -> bool {
         self.live.is_some()
     }
 
-    /// Whether it is only asked what is needed.
+    /// Returns true if only the needs are printed.
     pub const fn asks_needs(&self) -> bool {
         self.needs
     }
 
-    /// What each responder of the capture needs.
+    /// Returns the needs of each responder of the capture.
     ///
     /// # Errors
-    /// If none can be played.
+    /// If none can be played to.
     pub fn needs(&self, frames: Vec<Captured>) -> Result<Vec<Endpoint>, Failure> {
         let (frames, _) = lanes::roce_frames(frames);
         let (lanes, _) = lanes::lanes(&frames);
@@ -90,10 +91,10 @@ impl Options {
         }
     }
 
-    /// Plays the requester's part of a capture.
+    /// Plays the requester of a capture.
     ///
     /// # Errors
-    /// If there is nothing to play, or no way to the peer.
+    /// If there is nothing to play, or the peer cannot be reached.
     pub fn play(&self, frames: Vec<Captured>) -> Result<Replay, Failure> {
         let (frames, not_roce) = lanes::roce_frames(frames);
         let (lanes, others) = lanes::lanes(&frames);
@@ -107,33 +108,37 @@ impl Options {
         Ok(Replay { played: live.play_all(lanes, &frames)?, not_roce, others })
     }
 
-    /// The way to the peer, and its stack.
+    /// Opens the interface to the peer, and the peer's stack.
     fn open(&self, lanes: &[Lane]) -> Result<Live<'_>, Failure> {
         let (Some(interface), Some(peer)) = (&self.live, self.peer) else {
-            return Err(unusable("--live and --peer belong together"));
+            return Err(unusable("--live needs --peer"));
         };
         let maps: Rewrite = self.maps.iter().copied().collect();
         if !maps.macs.is_empty() || !maps.ips.is_empty() {
-            return Err(unusable("addresses follow from --live and --peer: no --map mac: or ip:"));
+            return Err(unusable(
+                "--live and --peer determine the addresses: --map mac: and ip: are not allowed",
+            ));
         }
         let is_v4 = |lane: &Lane| lane.responder.ip.is_ipv4();
         if lanes.iter().all(|lane| is_v4(lane) != peer.is_ipv4()) {
             let family = if peer.is_ipv4() { "IPv6" } else { "IPv4" };
-            return Err(nothing_to_play(format!("it is {family}, and {peer} is not")));
+            let why = format!("the capture is {family}, but the peer's address is {peer}");
+            return Err(nothing_to_play(why));
         }
         let names_memory = !maps.keys.is_empty() || !maps.addresses.is_empty();
         let answers = |lane: &Lane| maps.qpns.contains_key(&lane.responder.qpn);
         match &self.responder {
             Some(_) if names_memory || lanes.iter().any(answers) => {
-                let why = "--responder tells its QPs, keys and addresses itself: no --map for them";
+                let why = "--responder determines QPs, keys and addresses: no --map for them";
                 return Err(unusable(why));
             }
             None if !lanes.iter().any(answers) => {
                 let qps: Vec<_> =
                     lanes.iter().map(|lane| format!("{:#x}", lane.responder.qpn)).collect();
                 return Err(unusable(format!(
-                    "which QP of {peer} answers? --map qpn:OLD=NEW says it of those captured ({}), and --needs what they \
-                     need; --responder prepares one",
+                    "which QP of {peer} responds? Map one of the captured QPs ({}) with --map \
+                     qpn:OLD=NEW (--needs prints what the QP needs), or prepare an endpoint with \
+                     --responder",
                     qps.join(", ")
                 )));
             }
@@ -151,10 +156,11 @@ impl Options {
 }
 
 fn nothing_to_play(why: impl std::fmt::Display) -> Failure {
-    Failure::Unusable(format!("nothing of the capture can be played: {why}"))
+    Failure::Unusable(format!("nothing in the capture can be played: {why}"))
 }
 
-/// What comes of playing each lane. Who keeps silent is told of; what the others say counts all the same.
+/// Plays the lanes and collects the results. A silent peer is a difference; the other lanes still
+/// count.
 fn told(
     lanes: Vec<Lane>,
     mut play: impl FnMut(&Lane) -> Result<Outcome, Trouble>,
@@ -173,7 +179,7 @@ fn told(
                 let differences = vec![Difference { packet: None, sentence: why }];
                 Ok(Outcome { fed, differences, ..Outcome::default() })
             }
-            // It is not the peer's answers that are wrong.
+            // Not a wrong response of the peer.
             Err(Trouble::Broken(why)) => return Err(unusable(why)),
         };
         played.push(Played { lane, role: Role::Requester, result });
@@ -186,7 +192,7 @@ fn told(
 }
 
 impl Live<'_> {
-    /// Plays what is asked for.
+    /// Plays the selected lanes.
     fn play_all(
         &mut self,
         mut lanes: Vec<Lane>,
@@ -218,7 +224,7 @@ impl Live<'_> {
         play(lane, frames, way, responder)
     }
 
-    /// What the command line says of keys and addresses.
+    /// Returns the keys and addresses given on the command line.
     fn given(&self, lane: &Lane, frames: &[Captured]) -> Names {
         let mut names = Names::default();
         for key in keys(lane, frames) {
@@ -236,7 +242,7 @@ mod tests {
     use crate::replay::options;
     use crate::replay::rig::Unplayable;
 
-    /// The lanes of a capture of several QPs.
+    /// Returns the lanes of a capture with several QPs.
     fn several() -> Vec<Lane> {
         let file = crate::test_captures::path("rxe/write_bw_qp4_bidir.pcap.zst");
         let (frames, _) = lanes::roce_frames(options::read(file).expect("a capture"));
@@ -245,7 +251,7 @@ mod tests {
         lanes
     }
 
-    /// What is told if the lanes, in turn, come to `results`.
+    /// Plays the lanes with the given `results` in turn.
     fn told_of(results: &[fn() -> Result<Outcome, Trouble>]) -> Result<Vec<Played>, Failure> {
         let mut results = results.iter().cycle();
         told(several(), |_| results.next().expect("they go round")())

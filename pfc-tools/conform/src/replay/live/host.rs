@@ -1,5 +1,5 @@
-//! The interface that the requests leave by. Its kernel hears the answers, too: the packet port holds UDP port 4791, or it would
-//! say that nobody is there.
+//! The interface that sends the requests. The kernel receives the responses, too: the packet port
+//! binds UDP port 4791, so that the kernel does not reply with "port unreachable".
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,15 +13,15 @@ use crate::party::Party;
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Host {
-    /// Where frames go in and out.
+    /// The port that sends and receives frames.
     pub port: PacketPort,
-    /// We, without a QP.
+    /// Our addresses, without a QP.
     pub own: Party,
-    /// The peer, without a QP.
+    /// The peer's addresses, without a QP.
     pub peer: Party,
 }
 
-/// An error, and the errors behind it.
+/// Formats an error and its sources.
 fn told(error: impl Error) -> Failure {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -33,10 +33,10 @@ fn told(error: impl Error) -> Failure {
 }
 
 impl Host {
-    /// Opens the interface `name` of this thread's network namespace and finds the way to `peer`.
+    /// Opens the interface `name` of this thread's network namespace and resolves `peer`.
     ///
     /// # Errors
-    /// What is missing: the interface, a right, an address of the peer's family, the peer.
+    /// If the interface, a permission, an address of the peer's family or the peer is missing.
     pub fn open(name: &str, peer: IpAddr) -> Result<Self, Failure> {
         let interface = Interface::read(name).map_err(told)?;
         let config = PacketConfig { super_frames: SuperFrames::Off, ..PacketConfig::new(name) };
@@ -50,7 +50,7 @@ impl Host {
                 && link_local(ip) == link_local(peer)
         };
         let own = addresses.iter().find(fits).map(|address| address.ip).ok_or_else(|| {
-            Failure(format!("{name} has no address to reach {peer} from (`ip address add`)"))
+            Failure(format!("{name} has no address to reach {peer} (`ip address add`)"))
         })?;
         let gid = Gid::from(own);
         port.address_filter().set(&[Ipv6Addr::from(gid.0)]).map_err(told)?;

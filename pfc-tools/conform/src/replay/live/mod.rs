@@ -1,9 +1,11 @@
-//! The requester's part of a capture, played to a real endpoint: its answers are held against the captured ones.
+//! Plays the requester of a capture to a real endpoint, and compares its responses with the
+//! captured ones.
 //!
-//! What the endpoint needs (memory, receives, when) is found by playing the responder's part with the engine first
-//! ([`rehearse`]). Then the captured requests go out, rewritten ([`translation`]), each when the answers that were
-//! captured ahead of it have come ([`causes`]): the order of cause and effect is the capture's, the time the endpoint's own.
-//! [`stage`] prepares an endpoint whose stack can be told to; [`host`] is the interface that the requests leave by.
+//! The engine first plays the responder to find out what the endpoint needs: memory, receives,
+//! times ([`rehearse`]). Then the captured requests are sent, rewritten by [`translation`], each
+//! after the responses that were captured before it have arrived ([`causes`]): cause and effect
+//! follow the capture, the timing is the endpoint's own. [`stage`] prepares an endpoint whose stack
+//! can be controlled; [`host`] is the sending interface.
 
 pub mod causes;
 pub mod cli;
@@ -34,26 +36,27 @@ use player::Player;
 use stage::Stage;
 use translation::{Ends, Names, Translation};
 
-/// Regions begin in a page where the captured ones do: atomics are aligned as they were.
+/// A peer's region starts at the captured offset in a page of this size, so that atomics keep their
+/// alignment.
 const PAGE: u64 = 4096;
-/// Seed of the pattern that the region for receives begins with; those of the others follow.
+/// Seed of the initial pattern of the region for receives; the other regions use the next numbers.
 const SEED: u64 = 0x5eed;
 
-/// Why nothing comes of a play.
+/// Why a lane or a whole replay failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
-    /// Of this lane; others may be played.
+    /// The lane cannot be played; other lanes may be.
     #[error(transparent)]
     Unplayable(#[from] Unplayable),
-    /// Of this lane: nothing was heard of the peer.
+    /// The peer sent nothing for this lane.
     #[error("{why}")]
     Silent {
-        /// What may be the reason.
+        /// The possible reason.
         why: String,
-        /// Requests that were sent.
+        /// Number of requests sent.
         fed: u64,
     },
-    /// Of any.
+    /// Nothing can be played.
     #[error("{0}")]
     Broken(String),
 }
@@ -64,60 +67,61 @@ impl From<crate::endpoint::Failure> for Trouble {
     }
 }
 
-/// Bytes of a peer's region ahead of the captured one.
+/// Returns the number of bytes in a peer's region before the captured part.
 fn ahead(region: &Region) -> usize {
     usize::try_from(region.start % PAGE).expect("less than a page")
 }
 
-/// What a peer's region begins with, the bytes ahead included.
+/// Returns the initial contents of a peer's region, including the bytes before the captured part.
 fn pattern(region: &Region) -> Vec<u8> {
     model::pattern(SEED + 1 + region.number as u64, ahead(region) + region.len)
 }
 
-/// Whether the region's key is to be a window's, which the peer can invalidate.
+/// Returns true if the region's key must belong to a memory window, which the peer can invalidate.
 fn is_window(region: &Region) -> bool {
     region.access.contains(Access::REMOTE_INVALIDATE)
 }
 
-/// What the lane's responder needs, where its memory begins as [`stage`] has it.
+/// Finds out what the lane's responder needs, for memory with the initial contents of [`stage`].
 ///
 /// # Errors
-/// If the capture does not say enough, or nobody answers.
+/// If the capture does not contain enough information, or the service has no responses.
 pub fn rehearse(lane: &Lane, frames: &[Captured]) -> Result<Rehearsal, Unplayable> {
     if lane.service != Service::Rc {
-        return Err(Unplayable(format!("nobody answers requests of {:?}", lane.service)));
+        return Err(Unplayable(format!("{:?} requests have no responses", lane.service)));
     }
     responder::rehearse(lane, frames, |region| pattern(region).split_off(ahead(region)))
 }
 
-/// The way to a peer.
+/// The connection to a peer.
 #[derive(Debug)]
 pub struct Way<'a> {
-    /// Where frames go in and out.
+    /// The port that sends and receives frames.
     pub port: &'a mut dyn Port,
-    /// How time goes by.
+    /// The clock.
     pub pace: &'a mut dyn Pace,
-    /// We, and the peer; its QP number counts if it is ready.
+    /// Our end and the peer; the peer's QP number counts only if the peer is ready.
     pub ends: Ends,
-    /// What is added to the captured PSNs.
+    /// Offset added to the captured PSNs.
     pub psn: i64,
-    /// How long an answer is waited for.
+    /// How long to wait for a response.
     pub patience: Duration,
 }
 
-/// How the peer comes by what it needs.
+/// How the peer is prepared.
 #[derive(Debug)]
 pub enum Responder {
-    /// It is told.
+    /// By this program.
     Told(Box<dyn End>),
-    /// It has it already, and names it so; the PSN of the names does not count.
+    /// Already prepared, with these names; the PSN offset in the names is ignored.
     Ready(Names),
 }
 
-/// Plays the requester's part of the lane.
+/// Plays the requester of the lane.
 ///
 /// # Errors
-/// If the capture does not say enough, the peer cannot be prepared or does not answer at all.
+/// If the capture does not contain enough information, or the peer cannot be prepared or does not
+/// respond.
 pub fn play(
     lane: &Lane,
     frames: &[Captured],
@@ -128,7 +132,8 @@ pub fn play(
     let Way { port, pace, mut ends, psn, patience } = way;
     if lane.responder.ip.is_ipv4() != ends.peer.ip.is_ipv4() {
         let family = if lane.responder.ip.is_ipv4() { "IPv4" } else { "IPv6" };
-        return Err(Unplayable(format!("it is {family}, and {} is not", ends.peer.ip)).into());
+        let why = format!("the capture is {family}, but the peer's address is {}", ends.peer.ip);
+        return Err(Unplayable(why).into());
     }
     let (mut stage, names) = match responder {
         Responder::Ready(names) => (None, Names { psn, ..names }),
@@ -136,7 +141,8 @@ pub fn play(
             let mut stage = Stage::prepare(end, lane, &rehearsal)?;
             let (found, asked) = (stage.endpoint.gid.ip(), ends.peer.ip);
             if found != asked {
-                return Err(Trouble::Broken(format!("the peer's address is {found}, not {asked}")));
+                let why = format!("the peer's address is {found} instead of {asked}");
+                return Err(Trouble::Broken(why));
             }
             ends.peer.qpn = stage.endpoint.qpn.value();
             let (qpn, gid) = (Qpn::masked(ends.own.qpn), Gid::from(ends.own.ip));

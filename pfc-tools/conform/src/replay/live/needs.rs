@@ -1,4 +1,5 @@
-//! What a lane's responder needs, for who prepares it: text, or JSON with every byte.
+//! What a lane's responder needs, for the person who prepares it: as text, or as JSON with all
+//! bytes.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -12,10 +13,10 @@ use crate::replay::lanes::{Captured, Lane};
 use crate::replay::responder::{Cue, Rehearsal};
 use crate::replay::rig::{DEPTH, Unplayable};
 
-/// Bytes of memory that the text shows of each place.
+/// Number of bytes shown in text per memory range.
 const SHOWN: usize = 32;
 
-/// Rights of memory, by their names.
+/// Names of memory access rights.
 const RIGHTS: [(Access, &str); 5] = [
     (Access::REMOTE_WRITE, "remote write"),
     (Access::REMOTE_READ, "remote read"),
@@ -41,7 +42,7 @@ pub struct Needs {
     changes: Vec<Change>,
 }
 
-/// Why an endpoint cannot be played to.
+/// An endpoint that cannot be played to.
 #[derive(Debug, Serialize)]
 pub struct NotPlayed {
     address: IpAddr,
@@ -50,13 +51,13 @@ pub struct NotPlayed {
     pub not_played: String,
 }
 
-/// What every responder of a capture needs.
+/// What one responder of a capture needs.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Endpoint {
-    /// It can be prepared.
+    /// The responder can be prepared.
     Playable(Needs),
-    /// It cannot.
+    /// The responder cannot be played to.
     Not(NotPlayed),
 }
 
@@ -79,11 +80,12 @@ struct Bytes {
 #[derive(Debug, Serialize)]
 struct Receive {
     length: u32,
-    /// It is posted when the packet of this number has been refused for want of one; at first, if `None`.
+    /// Number of the packet that must get an RNR NAK before the receive is posted; `None` if the
+    /// receive is posted at the start.
     after_packet: Option<u64>,
 }
 
-/// What the captured responder's program did to its memory meanwhile.
+/// A change of the memory by the captured responder's application.
 #[derive(Debug, Serialize)]
 struct Change {
     before_packet: u64,
@@ -102,7 +104,7 @@ fn digits(bytes: &[u8]) -> String {
 }
 
 impl Endpoint {
-    /// The responder of the lane.
+    /// Derives the needs of the lane's responder.
     pub fn of(lane: &Lane, frames: &[Captured]) -> Self {
         Needs::of(lane, frames).map_or_else(|why| Self::not(lane, &why), Self::Playable)
     }
@@ -114,10 +116,10 @@ impl Endpoint {
 }
 
 impl Needs {
-    /// Of the lane.
+    /// Derives the needs of the lane's responder.
     ///
     /// # Errors
-    /// If it cannot be played.
+    /// If the lane cannot be played.
     pub fn of(lane: &Lane, frames: &[Captured]) -> Result<Self, Unplayable> {
         let rehearsal = rehearse(lane, frames)?;
         let (receives, changes) = meanwhile(lane, frames, &rehearsal);
@@ -150,7 +152,7 @@ impl Needs {
     }
 }
 
-/// The receives, and what else happens at the responder's end while requests come.
+/// Returns the receives, and the changes that happen while requests arrive.
 fn meanwhile(
     lane: &Lane,
     frames: &[Captured],
@@ -187,7 +189,7 @@ impl Display for Endpoint {
         match self {
             Self::Playable(needs) => needs.fmt(f),
             Self::Not(NotPlayed { address, qp, not_played }) => {
-                writeln!(f, "QP {qp:#x} of {address}: cannot be played to: {not_played}")
+                writeln!(f, "QP {qp:#x} of {address} cannot be played to: {not_played}")
             }
         }
     }
@@ -196,19 +198,20 @@ impl Display for Endpoint {
 impl Display for Needs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, qp, peer_address, peer_qp, path_mtu, first_psn, .. } = self;
-        writeln!(f, "QP {qp:#x} of {address}, of RC and new:")?;
+        writeln!(f, "QP {qp:#x} of {address}, a new RC QP:")?;
         writeln!(f, "    connected to QP {peer_qp:#x} of {peer_address}")?;
-        writeln!(f, "    path MTU {path_mtu}, expects PSN {first_psn:#x} first")?;
+        writeln!(f, "    path MTU {path_mtu}, first expected PSN {first_psn:#x}")?;
         let Self { rnr_timer, rnr_timer_us, depth, .. } = self;
         writeln!(
             f,
-            "    RNR timer code {rnr_timer} ({rnr_timer_us} us), {depth} READs and atomics at a time"
+            "    RNR timer code {rnr_timer} ({rnr_timer_us} us), at most {depth} outstanding READs \
+             and atomics"
         )?;
         for Memory { rkey, address, length, rights, holds } in &self.regions {
             let rights = rights.join(", ");
             writeln!(f, "    key {rkey:#x}: {length} bytes from {address:#x}, {rights}")?;
             for Bytes { address, bytes } in holds {
-                writeln!(f, "        holds at {address:#x} {}", Shown(bytes))?;
+                writeln!(f, "        initially at {address:#x}: {}", Shown(bytes))?;
             }
         }
         let same = |a: &Receive, b: &Receive| a.length == b.length && b.after_packet.is_none();
@@ -231,7 +234,7 @@ impl Display for Needs {
     }
 }
 
-/// Some bytes, or how they begin.
+/// Formats bytes, or the first of them.
 struct Shown<'a>(&'a [u8]);
 
 impl Display for Shown<'_> {

@@ -1,4 +1,4 @@
-//! Sends the captured requests and hears the answers.
+//! Sends the captured requests and receives the responses.
 
 use std::time::Duration;
 
@@ -11,59 +11,59 @@ use super::stage::Stage;
 use super::translation::{Ends, Translation};
 use crate::endpoint::end::Pace;
 use crate::replay::align::Answer;
-use crate::replay::asked::Asked;
-use crate::replay::judge::{Answerer, Sent, judge};
+use crate::replay::compare_responses::{Answerer, Sent, judge};
 use crate::replay::lanes::{Captured, Lane};
 use crate::replay::responder::{Cue, Rehearsal};
+use crate::replay::response_cause::SentRequests;
 use crate::replay::rig::Unplayable;
 use crate::replay::{Difference, Outcome};
 
-/// What arrives later than this behind the last answer that was captured is not the capture's.
+/// How long after the last captured response further packets still belong to the capture.
 const SETTLE: Duration = Duration::from_millis(50);
-/// So many answers may stay out: a peer that keeps silent takes its time each time.
+/// The most missing responses: each costs the full waiting time.
 const MOST_SILENT: u32 = 3;
 
-/// What a play stands on.
+/// Everything needed to play a lane.
 #[derive(Debug)]
 pub struct Player<'a> {
-    /// What is played.
+    /// The lane.
     pub lane: &'a Lane,
     /// The frames of the capture.
     pub frames: &'a [Captured],
     /// What the peer needs.
     pub rehearsal: &'a Rehearsal,
-    /// Between the capture's names and the peer's.
+    /// Translation between captured names and the peer's names.
     pub translation: &'a Translation,
-    /// The way to the peer.
+    /// The port to the peer.
     pub port: &'a mut dyn Port,
-    /// How time goes by.
+    /// The clock.
     pub pace: &'a mut dyn Pace,
-    /// The peer, if it can be told what to do.
+    /// The peer, if this program controls it.
     pub stage: Option<&'a mut Stage>,
-    /// How long an answer is waited for.
+    /// How long to wait for a response.
     pub patience: Duration,
 }
 
-/// What was heard so far.
+/// What was received so far.
 #[derive(Debug, Default)]
 struct Heard {
     answers: Vec<Answer>,
     sent: Vec<Sent>,
-    asked: Asked,
-    /// How many answers there were when each request was sent.
+    asked: SentRequests,
+    /// For each request, the number of responses received when it was sent.
     marks: Vec<usize>,
     silent: u32,
-    /// Something came from the peer, be it damaged.
+    /// True if anything arrived from the peer, even if damaged.
     any: bool,
     differences: Vec<Difference>,
     fed: u64,
 }
 
 impl Player<'_> {
-    /// Plays.
+    /// Plays the lane.
     ///
     /// # Errors
-    /// If the peer does not answer at all, or cannot be told what to do.
+    /// If the peer does not respond at all, or cannot be controlled.
     pub fn play(mut self) -> Result<Outcome, Trouble> {
         let mut heard = Heard { marks: vec![0; self.lane.requests.len()], ..Heard::default() };
         let is_sent = self.are_sent();
@@ -90,7 +90,7 @@ impl Player<'_> {
         self.outcome(heard)
     }
 
-    /// Which requests are sent, by their places.
+    /// Returns which requests are sent, by index.
     fn are_sent(&self) -> Vec<bool> {
         let mut sent = vec![false; self.lane.requests.len()];
         for cue in &self.rehearsal.cues {
@@ -101,7 +101,7 @@ impl Player<'_> {
         sent
     }
 
-    /// Waits for answers; false if the peer has kept silent too often.
+    /// Waits for responses. Returns false if too many are missing.
     fn wait<'b>(
         &mut self,
         waits: impl Iterator<Item = &'b Awaited>,
@@ -119,7 +119,7 @@ impl Player<'_> {
                 if !self.pass(end, heard) {
                     heard.silent += 1;
                     let packet = Some(awaited.number);
-                    let sentence = format!("no such answer within {:?}", self.patience);
+                    let sentence = format!("no such response within {:?}", self.patience);
                     heard.differences.push(Difference { packet, sentence });
                     break;
                 }
@@ -127,7 +127,9 @@ impl Player<'_> {
             if heard.silent > 0 && !heard.any {
                 let (Ends { own, peer }, patience) = (self.translation.ends(), self.patience);
                 let why = format!(
-                    "no answer from {} within {patience:?}: it has no QP {:#x} that is connected to ours, {:#x}",
+                    "no answer from {} within {patience:?}: it has no QP {:#x} that is connected \
+                     to \
+                     our QP {:#x}",
                     peer.ip, peer.qpn, own.qpn
                 );
                 return Err(Trouble::Silent { why, fed: heard.fed });
@@ -135,7 +137,7 @@ impl Player<'_> {
             if heard.silent == MOST_SILENT {
                 let packet = Some(awaited.number);
                 let sentence = format!(
-                    "the peer keeps silent: no answer within {:?}, the rest is not played",
+                    "the peer keeps silent: no response within {:?}, the rest is not played",
                     self.patience
                 );
                 heard.differences.push(Difference { packet, sentence });
@@ -145,9 +147,9 @@ impl Player<'_> {
         Ok(true)
     }
 
-    /// Lets some time go by; false if it is over.
+    /// Lets time pass until something may have arrived. Returns false at `end`.
     fn pass(&mut self, end: Duration, heard: &mut Heard) -> bool {
-        // Whoever else sends does not keep it waiting.
+        // Frames of other senders do not extend the waiting time.
         let left = end.saturating_sub(self.pace.now());
         if self.hear(heard) == 0 && !left.is_zero() {
             self.pace.pass(left);
@@ -160,7 +162,7 @@ impl Player<'_> {
         let bytes = self
             .translation
             .request(&frame.bytes)
-            .ok_or_else(|| Unplayable(format!("packet {} cannot be written anew", frame.number)))?;
+            .ok_or_else(|| Unplayable(format!("packet {} cannot be rewritten", frame.number)))?;
         heard.asked.ask(self.lane, self.frames, at);
         heard.marks[at] = heard.answers.len();
         heard.fed += 1;
@@ -182,7 +184,7 @@ impl Player<'_> {
         }
     }
 
-    /// Takes what has arrived; how many frames.
+    /// Receives the frames that have arrived; returns their number.
     fn hear(&mut self, heard: &mut Heard) -> usize {
         let count = self.port.rx_burst();
         for index in 0..count {
@@ -193,7 +195,7 @@ impl Player<'_> {
         count
     }
 
-    /// A frame that has arrived: an answer to our QP, or nothing of ours.
+    /// Handles a received frame: a response to our QP, or something unrelated.
     fn take(&self, bytes: &[u8], heard: &mut Heard) {
         let packet = match Packet::parse(bytes, &[]) {
             Ok(packet) => packet,

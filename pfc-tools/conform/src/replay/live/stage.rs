@@ -1,4 +1,4 @@
-//! A peer that can be told what to prepare: its QP, its memory and its receives.
+//! Prepares a peer that this program controls: its QP, memory and receives.
 
 use std::time::Duration;
 
@@ -18,20 +18,20 @@ use crate::replay::messages::{Message, Place as At};
 use crate::replay::regions::Region;
 use crate::replay::responder::{Cue, Rehearsal};
 
-/// Index of the region for receives; the others follow.
+/// Index of the region for receives; the other regions follow.
 const RECEIVES: usize = 0;
-/// Receives lie at multiples of this.
+/// Alignment of receives, in bytes.
 const ALIGNMENT: u32 = 64;
-/// Completions that may wait: queues have room for a hundred at least.
+/// The most completions left in the queue: queues hold at least a hundred.
 const MOST_WAITING: usize = 64;
-/// How long completions may take that an answer has told of.
+/// How long a completion may take after its response.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// More completions than are due.
+/// The most unexpected completions read.
 const MORE: usize = 64;
-/// Makes a key one that was never given.
+/// Turns a key into one that was never issued.
 const WRONG: u32 = 0x55;
 
-/// A receive that was posted.
+/// A posted receive.
 #[derive(Debug, Clone, Copy)]
 struct Posted {
     message: At,
@@ -42,10 +42,10 @@ struct Posted {
 #[derive(Debug)]
 pub struct Stage {
     end: Box<dyn End>,
-    /// Where it is reached.
+    /// Address, QP number and PSN of the peer.
     pub endpoint: Endpoint,
     regions: Vec<Region>,
-    /// How the peer names its regions.
+    /// Addresses and keys of the peer's regions.
     names: Vec<RemoteAddr>,
     posted: Vec<Posted>,
     next: u32,
@@ -53,10 +53,10 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes memory and a QP at `end` for the lane.
+    /// Registers memory and creates a QP at `end` for the lane.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     pub fn prepare(
         mut end: Box<dyn End>,
         lane: &Lane,
@@ -77,10 +77,10 @@ impl Stage {
         Ok(Self { end, endpoint, regions, names, posted, next: 0, done })
     }
 
-    /// Connects the QP to ours.
+    /// Connects the peer's QP to ours.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     pub fn connect(
         &mut self,
         lane: &Lane,
@@ -93,7 +93,8 @@ impl Stage {
         Ok(())
     }
 
-    /// How the peer names what the capture names. A key that nothing was granted with becomes one that was never given.
+    /// Returns the peer's names for the captured ones. A key without granted accesses is replaced
+    /// by one that was never issued.
     pub fn names(&self, lane: &Lane, frames: &[Captured], psn: i64) -> Names {
         let wrong = self.names[RECEIVES].rkey.value() ^ WRONG;
         let mut names = Names { psn, ..Names::default() };
@@ -107,10 +108,10 @@ impl Stage {
         names
     }
 
-    /// Does what is due at the responder's end.
+    /// Performs a step at the responder's end.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     pub fn act(&mut self, cue: &Cue) -> Result<(), Failure> {
         match cue {
             Cue::Receive { message, length, .. } => self.receive(*message, *length),
@@ -142,10 +143,11 @@ impl Stage {
         self.end.write(Place { region: RECEIVES + 1 + at, offset }, bytes)
     }
 
-    /// What completed and what the memory holds, against the rehearsal: bytes compared, and what differs.
+    /// Compares completions and memory with the rehearsal. Returns the number of bytes compared and
+    /// the differences.
     ///
     /// # Errors
-    /// The stack's words.
+    /// The error of the stack.
     pub fn check(&mut self, rehearsal: &Rehearsal) -> Result<(u64, Vec<Difference>), Failure> {
         let due = self.posted.iter().filter(|one| rehearsal.received.contains(&one.message));
         let missing = due.count().saturating_sub(self.done.len());
@@ -164,7 +166,7 @@ impl Stage {
             if !self.is_received(number, message, &held) {
                 let psn = rehearsal.messages.psn(message.start).value();
                 differences.push(difference(format!(
-                    "the receive for the message with PSN {psn:#x} does not complete with it"
+                    "the receive for the message with PSN {psn:#x} does not complete as expected"
                 )));
             }
         }
@@ -172,13 +174,17 @@ impl Stage {
             let Some(posted) = self.posted.get(number) else {
                 return Some(difference("more receives complete than were posted".to_owned()));
             };
-            // After an error, what is posted completes, too: not with a message.
+            // After an error, posted receives complete, too, without a message.
             let is_due = rehearsal.received.contains(&posted.message)
                 || rehearsal.is_refused && !done.is_success();
             let psn = rehearsal.messages.psn(posted.message).value();
-            (!is_due).then(|| difference(format!(
-                "the receive for the message with PSN {psn:#x}, which was not received whole, completes ({:?})", done.status
-            )))
+            (!is_due).then(|| {
+                difference(format!(
+                    "the receive for the message with PSN {psn:#x}, which was not received \
+                     completely, completes ({:?})",
+                    done.status
+                ))
+            })
         }));
         for (at, region) in self.regions.iter().enumerate() {
             let mut expected = pattern(region);
@@ -190,7 +196,7 @@ impl Stage {
                 let va = region.start + at as u64 - ahead(region) as u64;
                 let key = region.key.value();
                 differences.push(difference(format!(
-                    "the peer's memory differs at {va:#x}, key {key:#x}, of the capture"
+                    "the peer's memory differs at captured address {va:#x}, key {key:#x}"
                 )));
             }
         }
@@ -224,7 +230,7 @@ fn difference(sentence: String) -> Difference {
     Difference { packet: None, sentence }
 }
 
-/// The region for all receives.
+/// Returns the region for all receives.
 fn receives(rehearsal: &Rehearsal) -> Result<plan::Region, Failure> {
     let length = |cue: &Cue| match cue {
         Cue::Receive { length, .. } => u64::from(length.next_multiple_of(ALIGNMENT)),
@@ -235,7 +241,7 @@ fn receives(rehearsal: &Rehearsal) -> Result<plan::Region, Failure> {
     Ok(plan::Region { len, access: Access::LOCAL_WRITE, window: false })
 }
 
-/// How the peer's QP is set up: as any responder's, but for its RNR timer.
+/// Returns the settings of the peer's QP: those of any responder, except the RNR timer.
 fn settings(rehearsal: &Rehearsal) -> Settings {
     let min_rnr_timer = rehearsal.begin.min_rnr_timer.code();
     Settings { min_rnr_timer, ..Plan::new().settings[RESPONDER] }

@@ -1,4 +1,4 @@
-//! From captured requests to those that a peer understands, and from its answers to what the captured requester would have heard.
+//! Translates captured requests for the peer, and the peer's responses for the captured requester.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,23 +11,23 @@ use crate::replay::compare::sealed_again;
 use crate::replay::lanes::{Captured, Lane};
 use crate::replay::rewrite::Rewrite;
 
-/// The two ends of the play.
+/// The two ends of a live replay.
 #[derive(Debug, Clone, Copy)]
 pub struct Ends {
-    /// We.
+    /// This program.
     pub own: Party,
-    /// Who answers.
+    /// The peer, which responds.
     pub peer: Party,
 }
 
-/// How the peer names what the capture names.
+/// The peer's names for the captured ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
-    /// What is added to the PSNs.
+    /// Offset added to the PSNs.
     pub psn: i64,
-    /// Keys.
+    /// Keys, by captured key.
     pub keys: BTreeMap<u32, u32>,
-    /// What is added to the addresses used with a key, by its captured value.
+    /// Offsets added to the addresses used with a key, by captured key.
     pub addresses: BTreeMap<u32, i64>,
 }
 
@@ -37,12 +37,12 @@ pub struct Translation {
     there: Rewrite,
     back: Rewrite,
     ends: Ends,
-    /// Tag of the captured answers: frames of the play have none, an interface of a VLAN adds it.
+    /// VLAN tag of the captured responses. Live frames have no tag; a VLAN interface adds it.
     tag: Option<VlanTag>,
 }
 
 impl Translation {
-    /// For the lane, between `ends`.
+    /// Creates the translation for the lane, between `ends`.
     pub fn new(lane: &Lane, frames: &[Captured], ends: &Ends, names: &Names) -> Self {
         let (asks, answers) = (lane.requester, lane.responder);
         let macs = |from: [MacAddr; 2], to: [MacAddr; 2]| {
@@ -58,7 +58,7 @@ impl Translation {
             keys: names.keys.clone(),
             addresses: names.addresses.clone(),
         };
-        // On its way back a captured answer may have passed other routers.
+        // A captured response may have passed other routers than the request.
         let first = lane.responses.first().map(|&index| frames[index].packet());
         let heard = first
             .map_or([answers.mac, asks.mac], |packet| [packet.ethernet.src, packet.ethernet.dst]);
@@ -72,47 +72,48 @@ impl Translation {
         Self { there, back, ends: *ends, tag: first.and_then(|packet| packet.vlan) }
     }
 
-    /// We, and who answers.
+    /// Returns both ends.
     pub const fn ends(&self) -> Ends {
         self.ends
     }
 
-    /// A captured request, as the peer understands it.
+    /// Translates a captured request for the peer.
     pub fn request(&self, frame: &[u8]) -> Option<Vec<u8>> {
         let Ends { own, peer } = self.ends;
         anew(&self.there.apply(frame)?, |packet| {
-            // Whoever had sent it, and over whichever router: it is we, and this is the way.
+            // Source and next hop are ours, whatever router the capture shows.
             (packet.ethernet.src, packet.ethernet.dst, packet.vlan) = (own.mac, peer.mac, None);
         })
     }
 
-    /// Whether the packet is an answer of the peer's to our QP.
+    /// Returns true if the packet is a response of the peer to our QP.
     pub fn is_answer(&self, packet: &Packet<'_>) -> bool {
         let Ends { own, peer } = self.ends;
         let is_ours = packet.bth.dest_qp.value() == own.qpn;
         is_ours && packet.ip.src() == peer.ip && packet.info.is_response()
     }
 
-    /// Whether the frame says that it is RoCE from the peer to us, be it what it may.
+    /// Returns true if the frame claims to be RoCE from the peer to us.
     pub fn is_of_peer(&self, frame: &[u8]) -> bool {
         let Ends { own, peer } = self.ends;
         claimed_ends(frame) == Some([peer.ip, own.ip])
     }
 
-    /// An answer of the peer's, as the captured requester would have heard it; `None` if its ICRC is wrong.
+    /// Translates a response of the peer for the captured requester; `None` if its ICRC is wrong.
     pub fn answer(&self, frame: &[u8]) -> Option<Vec<u8>> {
         anew(&self.back.apply(frame)?, |packet| packet.vlan = self.tag)
     }
 }
 
-/// The frame, changed.
+/// Applies `change` to a frame.
 fn anew(frame: &[u8], change: impl FnOnce(&mut Packet<'_>)) -> Option<Vec<u8>> {
     let mut packet = Packet::parse(frame, &[]).ok()?;
     change(&mut packet);
     Some(sealed_again(&packet))
 }
 
-/// Source and destination of a frame that goes to the port of RoCE, by those fields alone.
+/// Returns source and destination of a frame addressed to the RoCE port, without checking anything
+/// else.
 fn claimed_ends(frame: &[u8]) -> Option<[IpAddr; 2]> {
     let ip = frame.get(roce_ip_at(frame)?..)?;
     let v4 = |at: usize| Some(<[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?.into());
@@ -123,7 +124,7 @@ fn claimed_ends(frame: &[u8]) -> Option<[IpAddr; 2]> {
     })
 }
 
-/// The keys that requests of the lane name.
+/// Returns the keys in the requests of the lane.
 pub fn keys(lane: &Lane, frames: &[Captured]) -> BTreeSet<u32> {
     let named = |&index: &usize| {
         let ext = frames[index].packet().ext;

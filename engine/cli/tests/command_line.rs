@@ -1,0 +1,214 @@
+//! The command line as a whole: exit codes, completion scripts and manual pages.
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use common::text;
+
+fn feroce(arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
+    command.env("FEROCE_CONFIG", "");
+    command.args(arguments.split_whitespace()).stdin(Stdio::null()).output().expect("feroce")
+}
+
+/// A file that is removed with the test.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("fr-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).expect("a file");
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Exit codes that can be provoked without privileges, by command line. docs/exit-codes.md lists
+/// all codes; a unit test compares that page with the table in the program. fabric_scenarios.rs
+/// provokes 3 of `fabric`, run.rs 126 and 127, perf.rs 130.
+const EXITS: &[(&str, i32)] = &[
+    ("--version", 0),
+    ("config", 0),
+    ("fabric list", 0),
+    ("conform rules", 0),
+    ("man fabric-run", 0),
+    ("devinfo -i none0", 1),
+    ("perf -i none0", 1),
+    ("run -i none0 true", 1),
+    ("stat -i none0", 1),
+    ("set none0 ai_rate=8Mb/s", 1),
+    ("fabric run no-such-scenario", 1),
+    ("fabric live live --port h1=none0", 1),
+    ("conform check CAPTURES/rxe/ops_rnr_exhaust.pcap.zst", 1),
+    ("", 2),
+    ("no-such-subcommand", 2),
+    ("perf --op nonsense", 2),
+    ("perf", 2),
+    ("set none0 nonsense", 2),
+    ("man no-such-page", 2),
+    ("completions tcsh", 2),
+    ("fabric run", 2),
+    ("pfc", 2),
+    ("pfc decode no-such-file.pcap", 2),
+    ("pfc watch none0", 2),
+    ("conform", 2),
+    ("conform check no-such-file.pcap", 2),
+    ("pfc deadlock deadlock-ring", 3),
+    ("doctor -i none0", 4),
+];
+
+#[test]
+fn exit_codes_are_those_of_the_table() {
+    let captures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/captures");
+    for (arguments, code) in EXITS {
+        let output = feroce(&arguments.replace("CAPTURES", captures));
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(*code), "feroce {arguments}: {error}");
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let line = format!("{} man | true; exit ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_feroce"));
+    let status = Command::new("bash").args(["-c", &line]).status().expect("bash");
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn every_help_lists_its_exit_codes() {
+    let help = |command: &str| text(&feroce(&format!("{command} --help")).stdout);
+    for subcommand in ["", "perf", "fabric run", "pfc send storm", "conform check", "doctor"] {
+        assert!(help(subcommand).contains("Exit codes:"), "{subcommand}");
+    }
+    assert!(help("doctor").contains("  4  errors:") && !help("perf").contains("  4  errors:"));
+    assert!(help("pfc send storm").contains("  3  findings:"));
+}
+
+#[test]
+fn completions_are_scripts_of_their_shells() {
+    for (shell, checker) in [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")] {
+        let output = feroce(&format!("completions {shell}"));
+        assert!(output.status.success());
+        let script = File::new(shell, &text(&output.stdout));
+        for word in ["doctor", "source-port", "watchdog", "scorecard", "_feroce_interfaces"] {
+            assert!(text(&output.stdout).contains(word), "{shell}: {word}");
+        }
+        assert!(!text(&output.stdout).contains("@INTERFACES@"), "{shell}: a placeholder is left");
+        match Command::new(checker).args(["-n", script.path()]).output() {
+            Ok(checked) => assert!(checked.status.success(), "{shell}: {}", text(&checked.stderr)),
+            Err(_) => eprintln!("skipped: the script for {checker}, which is not installed"),
+        }
+    }
+    assert_eq!(feroce("completions tcsh").status.code(), Some(2));
+}
+
+/// What TAB offers at the end of a line.
+#[derive(Clone, Copy)]
+struct Line {
+    words: &'static str,
+    offers: &'static [&'static str],
+}
+
+const LINES: &[Line] = &[
+    Line { words: "feroce run -i ", offers: &["lo"] },
+    Line { words: "feroce perf --interface ", offers: &["lo"] },
+    Line { words: "feroce set l", offers: &["lo"] },
+    Line { words: "feroce pfc watch l", offers: &["lo"] },
+    Line { words: "feroce pfc send storm l", offers: &["lo"] },
+    Line { words: "feroce conform ", offers: &["check", "replay"] },
+    Line { words: "feroce fabric ", offers: &["run", "live"] },
+    Line { words: "feroce man fabric", offers: &["fabric-run"] },
+];
+
+#[test]
+fn bash_completes_subcommands_and_interfaces() {
+    let script = File::new("complete.bash", &text(&feroce("completions bash").stdout));
+    for Line { words, offers } in LINES {
+        let commands = format!(
+            "source {}; line='{words}'; read -ra COMP_WORDS <<< \"$line\"; \
+             case $line in *' ') COMP_WORDS+=('') ;; esac; \
+         COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _feroce feroce \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            script.path()
+        );
+        let output = Command::new("bash").args(["--norc", "-c", &commands]).output();
+        check_offers(words, offers, &output.expect("bash"));
+    }
+}
+
+#[test]
+fn fish_completes_subcommands_and_interfaces() {
+    let script = File::new("complete.fish", &text(&feroce("completions fish").stdout));
+    for Line { words, offers } in LINES {
+        let commands = format!("source {}; complete -C '{words}'", script.path());
+        match Command::new("fish").args(["--no-config", "-c", &commands]).output() {
+            Ok(output) => check_offers(words, offers, &output),
+            Err(_) => return eprintln!("skipped: fish is not installed"),
+        }
+    }
+}
+
+fn check_offers(words: &str, offers: &[&str], output: &Output) {
+    let offered = text(&output.stdout);
+    for offer in offers {
+        let is_offered = offered.lines().any(|line| line.split('\t').next() == Some(*offer));
+        assert!(is_offered, "`{words}`: {offer} is not in {offered} {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn there_is_a_man_page_for_each_command() {
+    let folder = std::env::temp_dir().join(format!("fr-{}-man", std::process::id()));
+    let output = feroce(&format!("man --out {}", folder.display()));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!folder.join("feroce-help.1").exists());
+    let source = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a page");
+    for command in ["", "-devinfo", "-perf", "-stat", "-doctor", "-config", "-completions", "-man"]
+    {
+        let source = source(&format!("feroce{command}.1"));
+        assert!(
+            source.contains("/etc/feroce.toml") && source.contains("FEROCE_WINDOW"),
+            "{source}"
+        );
+    }
+    for name in ["fabric-run", "fabric-live", "pfc-watchdog", "pfc-send-storm", "conform-check"] {
+        assert!(source(&format!("feroce-{name}.1")).contains(".SH \"EXIT STATUS\""), "{name}");
+    }
+    for page in std::fs::read_dir(&folder).expect("the folder") {
+        let page = page.expect("an entry").path();
+        let source = std::fs::read_to_string(&page).expect("a page");
+        assert!(source.contains(".SH NAME") && source.contains(".TH"), "{source}");
+        // Every message of groff is about a mistake in the page.
+        match Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(&page).output() {
+            Ok(checked) => assert_eq!(text(&checked.stderr), "", "{}", page.display()),
+            Err(_) => eprintln!("skipped: groff is not installed"),
+        }
+    }
+    std::fs::remove_dir_all(&folder).expect("our folder");
+    assert!(text(&feroce("man").stdout).contains(".TH feroce 1"));
+}
+
+#[test]
+fn a_man_page_has_several_names_and_unknown_names_are_refused() {
+    let page = |name: &str| text(&feroce(&format!("man {name}")).stdout);
+    assert!(page("fabric-run").contains(".TH feroce-fabric-run 1"));
+    for name in ["fabric run", "feroce-fabric-run"] {
+        assert_eq!(page(name), page("fabric-run"), "{name}");
+    }
+    let refused = feroce("man fabric-walk");
+    let error = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{error}");
+    assert!(error.contains("feroce-fabric-walk") && error.contains("fabric-run"), "{error}");
+}

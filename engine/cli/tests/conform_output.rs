@@ -1,0 +1,408 @@
+//! What `feroce conform check` prints for programs and CI, what its filters leave, and how it exits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use feroce_conform::check::{Checker, Filter, Format, Report};
+use feroce_conform::rules::{RULES, RuleId, Severity};
+use feroce_conform::trace::Trace;
+use serde_json::Value;
+
+/// Nobody answers.
+const RETRIES: &str = "rxe/ops_retry_exhaust.pcap.zst";
+/// Nothing is wrong.
+const CLEAN: &str = "rxe/ops_psn_wrap.pcap.zst";
+/// Losses all over.
+const LOSSES: &str = "rxe/loss_netemB_write.pcap.zst";
+/// Twenty connections that are refused.
+const REFUSED: &str = "rxe/cmtime_v4.pcap.zst";
+/// Four QPs at each end.
+const QPS: &str = "rxe/write_bw_qp4_bidir.pcap.zst";
+
+fn path(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures").join(file)
+}
+
+fn check(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
+    command.args(["conform", "check"]).args(arguments).output().expect("it runs")
+}
+
+/// What `check --json` says of a capture of the tree.
+fn json(file: &str, arguments: &[&str]) -> Value {
+    let path = path(file);
+    let all: Vec<_> =
+        ["--json", path.to_str().expect("a path")].iter().chain(arguments).copied().collect();
+    let output = check(&all);
+    let found = serde_json::from_slice(&output.stdout).expect("JSON");
+    let due = if number(&found, "total") == 0 { 0 } else { 1 };
+    assert_eq!(output.status.code(), Some(due), "{file} {arguments:?}");
+    found
+}
+
+fn report(file: &str) -> Report {
+    let mut trace = Trace::open(&[path(file)]).expect("a capture");
+    let (report, ended) = Checker::new(Filter::default(), false).check(&mut trace);
+    ended.expect("read to the end");
+    report
+}
+
+fn written(format: Format, report: &Report) -> String {
+    let mut out = Vec::new();
+    format.write(&mut out, report).expect("memory takes everything");
+    String::from_utf8(out).expect("UTF-8")
+}
+
+fn number(value: &Value, field: &str) -> u64 {
+    value[field].as_u64().unwrap_or_else(|| panic!("{field} of {value}"))
+}
+
+fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value[field].as_array().unwrap_or_else(|| panic!("{field} of {value}"))
+}
+
+fn keys(value: &Value) -> BTreeSet<String> {
+    value.as_object().expect("an object").keys().cloned().collect()
+}
+
+/// The fields that `docs/conform.md` names in the row of its table that begins with `of`.
+fn documented(of: &str) -> BTreeSet<String> {
+    let docs = include_str!("../../../docs/conform.md");
+    let start = format!("| {of} | ");
+    let row = docs.lines().find_map(|line| line.strip_prefix(&start)).expect(of);
+    row.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn json_has_the_fields_that_are_documented() {
+    for file in [RETRIES, LOSSES, CLEAN] {
+        let found = json(file, &[]);
+        assert_eq!(keys(&found), documented("all"), "{file}");
+        for flow in list(&found, "flows") {
+            assert_eq!(keys(flow), documented("a flow"), "{file}");
+            let times: Vec<_> = flow["figures"]
+                .as_object()
+                .expect("figures")
+                .values()
+                .filter(|value| value.is_object())
+                .collect();
+            assert_eq!(times.len(), 6, "{file}");
+            assert!(times.iter().all(|times| keys(times) == documented("times")), "{file}");
+            assert_eq!(keys(&flow["figures"]), documented("figures"), "{file}");
+        }
+        for finding in list(&found, "findings") {
+            assert_eq!(keys(finding), documented("a finding"), "{file}");
+        }
+    }
+}
+
+#[test]
+fn json_counts_what_it_tells() {
+    let found = json(LOSSES, &[]);
+    let mut told: BTreeMap<&str, u64> = BTreeMap::new();
+    for finding in list(&found, "findings") {
+        *told.entry(finding["rule"].as_str().expect("a name")).or_default() += 1;
+    }
+    let counts = found["counts"].as_object().expect("counts").iter();
+    let counts: BTreeMap<&str, u64> =
+        counts.map(|(rule, count)| (rule.as_str(), count.as_u64().expect("a count"))).collect();
+    assert_eq!(told, counts, "none has as many that they are not told");
+    let is_quirk = |name: &str| RuleId::named(name).expect(name).rule().severity == Severity::Quirk;
+    let total: u64 = counts.iter().filter(|row| !is_quirk(row.0)).map(|row| row.1).sum();
+    assert_eq!(total, number(&found, "total"));
+    assert!(json(RETRIES, &[])["flows"][0]["failure"].as_str().is_some_and(|why| !why.is_empty()));
+}
+
+/// Against the requirements of the standard (OASIS, SARIF 2.1.0): 3.13 log, 3.14 run, 3.19 driver, 3.27 results, 3.49 rules.
+#[test]
+fn sarif_is_what_the_standard_asks_for() {
+    for file in [RETRIES, LOSSES, REFUSED, CLEAN] {
+        let report = report(file);
+        let log: Value = serde_json::from_str(&written(Format::Sarif, &report)).expect("JSON");
+        assert_eq!(log["version"], "2.1.0");
+        assert!(log["$schema"].as_str().is_some_and(|schema| schema.ends_with("sarif-2.1.0.json")));
+        let [run] = list(&log, "runs") else { panic!("one run") };
+        let driver = &run["tool"]["driver"];
+        assert_eq!(driver["name"], "feroce-conform");
+        let rules = list(driver, "rules");
+        let names: BTreeSet<_> =
+            rules.iter().map(|rule| rule["id"].as_str().expect("a name")).collect();
+        assert_eq!((names.len(), rules.len()), (RULES.len(), RULES.len()), "each once");
+        let is_level = |value: &Value| matches!(value.as_str(), Some("note" | "warning" | "error"));
+        for rule in rules {
+            assert!(RuleId::named(rule["id"].as_str().expect("a name")).is_some(), "{rule}");
+            assert!(!rule["shortDescription"]["text"].as_str().expect("a text").is_empty());
+            assert!(is_level(&rule["defaultConfiguration"]["level"]), "{rule}");
+        }
+        let results = list(run, "results");
+        assert_eq!(results.len(), report.findings.told().len(), "{file}");
+        for result in results {
+            let index = usize::try_from(number(result, "ruleIndex")).expect("a place");
+            assert_eq!(rules[index]["id"], result["ruleId"]);
+            assert!(is_level(&result["level"]), "{result}");
+            assert!(!result["message"]["text"].as_str().expect("a text").is_empty());
+            let [location] = list(result, "locations") else { panic!("one place") };
+            let place = &location["physicalLocation"];
+            assert!(
+                place["artifactLocation"]["uri"].as_str().is_some_and(|uri| uri.ends_with(file))
+            );
+            assert!(number(&place["region"], "startLine") >= 1);
+        }
+    }
+}
+
+/// An artifact's location is a URI reference: not every name of a file is one.
+#[test]
+fn sarif_names_files_by_uris() {
+    let mut report = report(RETRIES);
+    report.files = vec!["of monday/50% loss#1.pcap".to_owned()];
+    let log: Value = serde_json::from_str(&written(Format::Sarif, &report)).expect("JSON");
+    let uri = &log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+        ["uri"];
+    assert_eq!(uri, "of%20monday/50%25%20loss%231.pcap");
+}
+
+/// An element of XML: its name and its attributes.
+struct Element {
+    name: String,
+    attributes: BTreeMap<String, String>,
+    text: String,
+}
+
+/// The elements of `xml` in the order in which they begin. It takes what JUnit's readers need: elements, attributes, text, entities.
+///
+/// # Panics
+/// If it is not well-formed.
+fn elements(xml: &str) -> Vec<Element> {
+    let body = xml.strip_prefix("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n").expect("a prolog");
+    assert!(!body.chars().any(|c| c.is_control() && c != '\n'), "a character that XML has not");
+    let (mut found, mut open): (Vec<Element>, Vec<usize>) = (Vec::new(), Vec::new());
+    for part in body.split('<').skip(1) {
+        let (tag, text) = part.split_once('>').expect("a tag ends");
+        assert!(!text.contains('>'), "{part}");
+        if let Some(name) = tag.strip_prefix('/') {
+            let ended = open.pop().expect("something is open");
+            assert_eq!(found[ended].name, name, "it is the innermost that ends");
+        } else {
+            assert!(found.is_empty() || !open.is_empty(), "one root");
+            let is_empty = tag.ends_with('/');
+            found.push(element(tag.trim_end_matches('/'), text));
+            if !is_empty {
+                open.push(found.len() - 1);
+            }
+        }
+        plain(text);
+    }
+    assert!(open.is_empty(), "all have ended");
+    found
+}
+
+fn element(tag: &str, text: &str) -> Element {
+    let (name, mut rest) = tag.split_once(' ').unwrap_or((tag, ""));
+    let mut attributes = BTreeMap::new();
+    while let Some((key, behind)) = rest.split_once("=\"") {
+        let (value, behind) = behind.split_once('"').expect("a value ends");
+        let is_new = attributes.insert(key.trim().to_owned(), plain(value)).is_none();
+        assert!(is_new, "{key} twice");
+        rest = behind;
+    }
+    assert!(rest.trim().is_empty(), "{tag}");
+    Element { name: name.to_owned(), attributes, text: plain(text) }
+}
+
+/// Text without entities, of which the standard knows five.
+fn plain(text: &str) -> String {
+    for (at, _) in text.match_indices('&') {
+        let known = ["&amp;", "&lt;", "&gt;", "&quot;", "&apos;"];
+        assert!(known.iter().any(|entity| text[at..].starts_with(entity)), "{text}");
+    }
+    let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"");
+    text.replace("&apos;", "'").replace("&amp;", "&")
+}
+
+#[test]
+fn junit_is_xml_and_its_counts_are_those_of_the_findings() {
+    for file in [RETRIES, LOSSES, REFUSED, CLEAN] {
+        let mut report = report(file);
+        report.files = vec!["a<b> & \"c\"\u{1}.pcap".to_owned()];
+        let found = elements(&written(Format::Junit, &report));
+        let suite = &found[0];
+        assert_eq!(
+            (suite.name.as_str(), suite.attributes["name"].as_str()),
+            ("testsuite", "a<b> & \"c\"?.pcap")
+        );
+        let is_no_quirk = |rule: &RuleId| rule.rule().severity != Severity::Quirk;
+        let tests = RULES.iter().filter(|rule| is_no_quirk(&rule.id)).count();
+        let due: BTreeMap<_, _> =
+            report.findings.by_rule().into_iter().filter(|(rule, _)| is_no_quirk(rule)).collect();
+        assert_eq!(suite.attributes["tests"], tests.to_string());
+        assert_eq!(suite.attributes["failures"], due.len().to_string());
+        let cases = found.iter().filter(|element| element.name == "testcase").count();
+        assert_eq!(cases, tests, "{file}");
+        let failures = found.windows(2).filter(|pair| pair[1].name == "failure");
+        let failed: BTreeMap<_, _> = failures
+            .map(|pair| {
+                let (count, _) = pair[1].attributes["message"].split_once("x: ").expect("a count");
+                let rule = RuleId::named(&pair[0].attributes["name"]).expect("a rule");
+                let lines = pair[1].text.trim().lines().count();
+                assert_eq!(lines.to_string(), count, "each is told");
+                (rule, count.parse().expect("a number"))
+            })
+            .collect();
+        assert_eq!(failed, due, "{file}");
+    }
+}
+
+#[test]
+fn qpn_leaves_the_flows_of_a_qp() {
+    let all = json(QPS, &[]);
+    let qpn = number(&list(&all, "flows")[0], "qpn");
+    let ends = |flow: &Value| flow["qpn"] == qpn || flow["answers_qpn"] == qpn;
+    let titles = |found: &Value, wanted: &dyn Fn(&Value) -> bool| {
+        let flows = list(found, "flows").iter().filter(|flow| wanted(flow));
+        flows.map(|flow| flow["title"].as_str().expect("a title").to_owned()).collect::<Vec<_>>()
+    };
+    let due = titles(&all, &ends);
+    assert!(due.len() < list(&all, "flows").len(), "there are others");
+    for word in [qpn.to_string(), format!("{qpn:#x}")] {
+        assert_eq!(titles(&json(QPS, &["--qpn", &word]), &|_| true), due, "{word}");
+    }
+    let none = json(LOSSES, &["--qpn", "0xfffffe"]);
+    assert!(list(&none, "flows").is_empty() && list(&none, "findings").is_empty());
+}
+
+#[test]
+fn flow_leaves_one_of_the_summary() {
+    let all = json(REFUSED, &[]);
+    let of = |found: &Value, flow: u64| {
+        let findings = list(found, "findings").iter();
+        findings.filter(|finding| finding["flow"] == flow).cloned().collect::<Vec<_>>()
+    };
+    let mut with = 0;
+    for flow in list(&all, "flows").iter().take(4) {
+        let number = number(flow, "flow");
+        let one = json(REFUSED, &["--flow", &number.to_string()]);
+        assert_eq!(list(&one, "flows"), std::slice::from_ref(flow));
+        assert_eq!(list(&one, "findings"), of(&all, number));
+        with += list(&one, "findings").len();
+    }
+    assert!(with > 0, "one of them has findings");
+    let path = path(REFUSED);
+    for flow in ["0", "100000"] {
+        let refused = check(&[path.to_str().expect("a path"), "--flow", flow]);
+        one_line(&refused, &format!("there is no flow {flow}"));
+    }
+}
+
+#[test]
+fn from_and_to_leave_a_part_of_the_time() {
+    let all = json(LOSSES, &[]);
+    let frames = |found: &Value| number(found, "frames");
+    let first = list(&all, "flows").iter().map(|flow| number(&flow["figures"], "first_at")).min();
+    let first = first.expect("flows");
+    let times = |found: &Value| {
+        let told = list(found, "findings").iter().filter(|finding| finding["severity"] != "quirk");
+        told.map(|finding| number(finding, "at") - first).collect::<Vec<_>>()
+    };
+    let told = times(&all);
+    // Between two findings, so that no frame is in both halves.
+    let middle = told[told.len() / 2] + 1;
+    let seconds = format!("{}.{:09}", middle / 1_000_000_000, middle % 1_000_000_000);
+    let (early, late) = (json(LOSSES, &["--to", &seconds]), json(LOSSES, &["--from", &seconds]));
+    assert_eq!(frames(&early) + frames(&late), frames(&all));
+    let (before, behind) = (times(&early), times(&late));
+    assert!(!before.is_empty() && before.iter().all(|&at| at <= middle), "{before:?}");
+    assert!(!behind.is_empty() && behind.iter().all(|&at| at >= middle), "{behind:?}");
+    let due: Vec<_> = told.iter().copied().filter(|&at| at <= middle).collect();
+    assert_eq!(before, due, "what was found up to then does not depend on what comes later");
+    let none = json(LOSSES, &["--from", "1000000"]);
+    assert_eq!((frames(&none), number(&none, "total")), (0, 0));
+}
+
+/// It says why in one line, and exits with 2.
+fn one_line(output: &Output, why: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.lines().count() == 1 && said.starts_with("feroce: "), "{said}");
+    assert!(said.contains(why), "{said}");
+}
+
+#[test]
+fn the_exit_code_says_how_it_went() {
+    let [clean, failed] = [CLEAN, RETRIES].map(path);
+    let [clean, failed] = [&clean, &failed].map(|path| path.to_str().expect("a path"));
+    for format in [&[][..], &["--json"], &["--sarif"], &["--junit"]] {
+        for (file, due) in [(clean, 0), (failed, 1)] {
+            let output = check(&[&[file], format].concat());
+            assert_eq!(output.status.code(), Some(due), "{file} {format:?}");
+            assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{file} {format:?}");
+        }
+    }
+    one_line(&check(&["nothing.pcap"]), "nothing.pcap");
+    one_line(
+        &check(&[concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]),
+        "is neither pcap nor pcapng",
+    );
+    for wrong in
+        [&["--json", "--sarif"][..], &["--qpn", "0x1000000"], &["--from", "-1"], &["--to", "x"]]
+    {
+        let output = check(&[&[clean], wrong].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert!(output.stdout.is_empty(), "{wrong:?}");
+    }
+    assert_eq!(check(&[]).status.code(), Some(2), "no file");
+}
+
+/// What lies ahead of the fault is told all the same.
+#[test]
+fn a_capture_that_is_cut_off_is_unusable_from_there_on() {
+    let whole =
+        fs::read(path("hardware/connectx_vlan_cmreq_rtu_send_ack.pcap")).expect("a capture");
+    let cut = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conform_output_cut.pcap");
+    fs::write(&cut, &whole[..whole.len() - 10]).expect("written");
+    let output = check(&["--json", cut.to_str().expect("a path")]);
+    one_line(&output, "is truncated after frame");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(number(&found, "frames") > 0);
+    fs::remove_file(&cut).expect("removed");
+}
+
+/// No flow is known of a damaged packet: it is told whichever QP is asked for.
+#[test]
+fn damage_is_told_with_qpn() {
+    let mut bytes =
+        fs::read(path("hardware/connectx_vlan_cmreq_rtu_send_ack.pcap")).expect("a capture");
+    let last = bytes.len() - 6;
+    bytes[last] ^= 1;
+    let damaged = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conform_output_damaged.pcap");
+    fs::write(&damaged, &bytes).expect("written");
+    let found = |arguments: &[&str]| {
+        let all = [&["--json", damaged.to_str().expect("a path")], arguments].concat();
+        let output = check(&all);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        list(&found, "findings").iter().filter(|found| found["rule"] == "PKT-ICRC").count()
+    };
+    assert_eq!((found(&[]), found(&["--qpn", "0xfffffe"])), (1, 1));
+    fs::remove_file(&damaged).expect("removed");
+}
+
+#[test]
+fn the_page_needs_nothing_else() {
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conform_output.html");
+    for file in [RETRIES, LOSSES] {
+        let capture = path(file);
+        let output =
+            check(&[capture.to_str().expect("a path"), "--html", page.to_str().expect("a path")]);
+        assert_eq!(output.status.code(), Some(1));
+        let html = fs::read_to_string(&page).expect("a page");
+        assert!(html.starts_with("<!doctype html>") && html.contains("</svg>"), "{file}");
+        let html = html.replace("http://www.w3.org/2000/svg", "").replace("href=\"#", "");
+        for outside in ["://", "src=", "href=", "url(", "@import", "<link", "<iframe", "fetch("] {
+            assert!(!html.contains(outside), "{file}: {outside}");
+        }
+    }
+    fs::remove_file(&page).expect("removed");
+}

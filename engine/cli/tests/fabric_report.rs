@@ -1,0 +1,279 @@
+//! From a scenario to a page: run, sweep, report, and the page in a browser.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const SCENARIO: &str = r#"
+title = "Two senders & <one> receiver"
+notes = """
+First.
+
+Second
+paragraph."""
+duration = "4ms"
+warmup = "2ms"
+
+[topology]
+kind = "single"
+hosts = 3
+rate = "40Gb/s"
+delay = "1us"
+
+[congestion]
+set = "paper"
+
+[[traffic]]
+name = "both"
+from = ["h1", "h2"]
+to = "h3"
+control = "dcqcn"
+
+[[traffic]]
+name = "loop"
+kind = "pairs"
+pairs = 1
+sizes = "hadoop"
+from = "h1"
+to = "h2"
+
+[[case]]
+name = "kmin = {}"
+values = ["5KB", "50KB"]
+set = { "congestion.kmin" = "{}" }
+
+[[case.gate]]
+name = "wire, Gb/s"
+measure = "wire"
+of = "s1->h3"
+published = 40
+within = "90%"
+
+[[case.gate]]
+name = "queue, KB"
+measure = "queue"
+of = "s1->h3"
+"#;
+
+const FIGURES: [&str; 8] =
+    ["goodput", "rate", "alpha", "queue", "queue-cdf", "goodput-cdf", "slowdown", "gates"];
+
+/// A folder that is removed at the end of the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// Writes the scenario with every kind of figure to a file.
+    fn scenario(&self) -> PathBuf {
+        let figure = |shows: &&str| {
+            format!("\n[[figure]]\ntitle = \"Figure of {shows}\"\nshows = \"{shows}\"\n")
+        };
+        let path = self.0.join("two.toml");
+        fs::write(&path, SCENARIO.to_owned() + &FIGURES.iter().map(figure).collect::<String>())
+            .unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn fabric(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_feroce")).arg("fabric").args(arguments).output().unwrap()
+}
+
+/// Runs the program, which must succeed. Returns its standard output.
+fn succeed(arguments: &[&str]) -> String {
+    let output = fabric(arguments);
+    let (out, err) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{arguments:?}: {:?}\n{out}{err}", output.status);
+    out
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A report of one run of the scenario. Returns the path of the page.
+fn reported(folder: &Folder) -> PathBuf {
+    let (scenario, data, out) = (folder.scenario(), folder.0.join("data"), folder.0.join("report"));
+    succeed(&["run", text(&scenario), "--out", text(&data)]);
+    succeed(&["report", text(&data), "--out", text(&out)]);
+    out.join("report.html")
+}
+
+#[test]
+fn a_report_has_every_figure_and_every_gate() {
+    let folder = Folder::new("report-figures");
+    let page = fs::read_to_string(reported(&folder)).unwrap();
+    assert!(page.contains("Two senders &amp; &lt;one&gt; receiver") && !page.contains("<one>"));
+    // Figures of flows over time have one chart for each case, all others one chart.
+    assert_eq!(page.matches("<svg role").count(), 3 * 2 + 5);
+    assert_eq!(page.matches(">holds<").count(), 2 * 2, "the wire, and that nothing was lost");
+    assert!(page.contains("<p>First.</p>\n<p>Second paragraph.</p>"));
+    let markdown = fs::read_to_string(folder.0.join("report/report.md")).unwrap();
+    for line in markdown.lines().filter(|line| line.starts_with("![")) {
+        let picture = line.split_once("](").unwrap().1.trim_end_matches(')');
+        assert!(folder.0.join("report").join(picture).exists(), "{line}");
+    }
+}
+
+#[test]
+fn runs_of_a_sweep_can_be_distributed_and_merged() {
+    let folder = Folder::new("report-sweep");
+    let (scenario, together, apart) =
+        (folder.scenario(), folder.0.join("together"), folder.0.join("apart"));
+    let sweep = |out: &Path, more: &[&str]| {
+        let over = ["--over", "congestion.kmax=200KB,400KB", "--seeds", "2"];
+        succeed(&[&["sweep", text(&scenario), "--out", text(out)], &over[..], more].concat())
+    };
+    sweep(&together, &[]);
+    let commands = sweep(&apart, &["--commands"]);
+    assert_eq!(commands.lines().count(), 2 * 2, "values, cases");
+    for command in commands.lines() {
+        let status = Command::new("sh").args(["-c", command]).output().unwrap().status;
+        assert!(status.success(), "{command}");
+    }
+    let report = |from: &Path, out: &str| {
+        let out = folder.0.join(out);
+        succeed(&["report", text(from), "--out", text(&out)]);
+        fs::read_to_string(out.join("report.html")).unwrap()
+    };
+    let page = report(&together, "a");
+    assert!(page.contains("kmin = 50KB [congestion.kmax=400KB]"));
+    assert_eq!(page.matches(">holds<").count(), 2 * 4, "gates of each combination, over its seeds");
+    assert!(page.contains("<td class=\"number\">8</td>"), "runs, of two seeds each");
+    assert!(page == report(&apart, "b"), "spread or not, the report is the same");
+}
+
+#[test]
+fn invalid_sweeps_and_reports_are_refused() {
+    let folder = Folder::new("report-errors");
+    let (scenario, out) = (folder.scenario(), folder.0.join("out"));
+    let (scenario, out) = (text(&scenario), text(&out));
+    let rows: [(&[&str], i32, &str); 6] = [
+        (&["sweep", scenario, "--out", out, "--over", "congestion.kmax"], 2, "KEY=VALUE,VALUE"),
+        (&["sweep", scenario, "--out", out, "--over", "congestion.kmix=1"], 1, "kmix"),
+        (
+            &["sweep", scenario, "--out", out, "--over", "seed=1,2", "--only", "4"],
+            1,
+            "the sweep has 4 runs",
+        ),
+        (&["report", out], 1, "cannot read"),
+        (&["report", text(&folder.0)], 1, "no results found"),
+        (&["run", scenario, "--out", "/proc/none"], 1, "cannot write results"),
+    ];
+    for (arguments, code, words) in rows {
+        let output = fabric(arguments);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+        assert!(error.contains(words), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn parquet_and_csv_have_the_same_values() {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let folder = Folder::new("report-parquet");
+    let scenario = folder.scenario();
+    for format in ["csv", "parquet"] {
+        succeed(&[
+            "run",
+            text(&scenario),
+            "--out",
+            text(&folder.0.join(format)),
+            "--format",
+            format,
+        ]);
+    }
+    for table in [
+        "gates",
+        "runs",
+        "flows",
+        "ports",
+        "queues",
+        "queue_lengths",
+        "flow_samples",
+        "queue_samples",
+    ] {
+        let mut csv = csv::Reader::from_path(folder.0.join(format!("csv/{table}.csv"))).unwrap();
+        let file = fs::File::open(folder.0.join(format!("parquet/{table}.parquet"))).unwrap();
+        let parquet = SerializedFileReader::new(file).unwrap();
+        let mut rows = parquet.get_row_iter(None).unwrap();
+        let names: Vec<String> = csv.headers().unwrap().iter().map(String::from).collect();
+        for record in csv.records() {
+            let (record, row) = (record.unwrap(), rows.next().expect("as many rows").unwrap());
+            for ((name, field), (column, value)) in
+                names.iter().zip(&record).zip(row.get_column_iter())
+            {
+                let value = match value {
+                    parquet::record::Field::Null => String::new(),
+                    parquet::record::Field::Str(text) => text.clone(),
+                    parquet::record::Field::Double(number) => number.to_string(),
+                    other => other.to_string(),
+                };
+                assert_eq!((name, field), (column, value.as_str()), "{table}");
+            }
+        }
+        assert!(rows.next().is_none(), "{table}");
+    }
+}
+
+/// A failure of `run` is also a failure of `report`; an unfinished run is left out.
+#[test]
+fn a_report_shows_losses_and_omits_unfinished_runs() {
+    let folder = Folder::new("report-losses");
+    let (scenario, data, out) = (folder.scenario(), folder.0.join("data"), folder.0.join("report"));
+    let lossy =
+        ["--set", "switch.headroom=0", "--set", "traffic.0.control=none", "--set", "lossless=true"];
+    let small = ["--set", "switch.buffer=200KB", "--set", "pfc.priorities=[]", "--set", "gate=[]"];
+    let run = ["run", text(&scenario), "--out", text(&data)];
+    assert_eq!(fabric(&[&run[..], &lossy, &small].concat()).status.code(), Some(3));
+    assert_eq!(fabric(&["report", text(&data), "--out", text(&out)]).status.code(), Some(3));
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("lost packets (lossless network)"), "{page}");
+    fs::remove_file(data.join("scenario.json")).unwrap();
+    let output = fabric(&["report", text(&data), "--out", text(&out)]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("did not end"));
+}
+
+/// The page is shown in a browser completely and without errors.
+#[test]
+#[ignore = "needs chromium; scripts/test.sh runs it"]
+fn a_browser_shows_the_report() {
+    let folder = Folder::new("report-browser");
+    let page = reported(&folder);
+    let picture = folder.0.join("page.png");
+    let chromium = |arguments: &[&str]| {
+        let profile = format!("--user-data-dir={}", text(&folder.0.join("profile")));
+        let common =
+            ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", &profile];
+        let output = Command::new("chromium")
+            .args(common)
+            .args(arguments)
+            .arg(format!("file://{}", text(&page)))
+            .output();
+        let output = output.expect("chromium is installed");
+        assert!(output.status.success(), "{output:?}");
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!log.contains("CONSOLE"), "{log}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = chromium(&["--dump-dom"]);
+    assert_eq!(shown.matches("<svg role").count(), 3 * 2 + 5);
+    assert_eq!(shown.matches("</svg>").count(), 3 * 2 + 5, "no chart was cut short");
+    chromium(&["--window-size=1400,3000", &format!("--screenshot={}", text(&picture))]);
+    let bytes = fs::metadata(&picture).unwrap().len();
+    assert!(bytes > 50_000, "the picture has {bytes} bytes: an empty page has fewer");
+}

@@ -1,0 +1,484 @@
+//! Scenario files: precise error messages, and reproducible output.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use feroce_pfc_tools::fabric::scenario::{Change, Scenario};
+use feroce_pfc_tools::scenarios;
+
+const SMALL: &str = "\
+title = \"two to one\"
+duration = \"2ms\"
+repeat = 2
+
+[topology]
+kind = \"single\"
+hosts = 3
+
+[switch]
+alpha = \"1/8\"
+
+[[traffic]]
+name = \"incast\"
+from = \"h1..h2\"
+to = \"h3\"
+control = \"dcqcn\"
+
+[[gate]]
+name = \"wire\"
+measure = \"wire\"
+of = \"s1->h3\"
+at_least = 5
+";
+
+fn message(text: &str) -> String {
+    Scenario::parse("x.toml", text, &[], None).expect_err("a wrong file").to_string()
+}
+
+#[test]
+fn errors_name_file_line_key_and_expected_value() {
+    let with = |from: &str, to: &str| message(&SMALL.replace(from, to));
+    assert_eq!(
+        with("\"1/8\"", "\"x\""),
+        "x.toml:10: `switch.alpha` is `x`, expected a ratio of integers, such as \"1/8\""
+    );
+    assert_eq!(
+        with("duration = \"2ms\"", "duration = 2"),
+        "x.toml:2: `duration` is `2`, expected a time up to 1000000s, such as \"55us\""
+    );
+    assert_eq!(
+        with("duration = \"2ms\"", ""),
+        "x.toml:1: `duration` is missing, expected a time such as \"100ms\""
+    );
+    assert!(
+        with("alpha =", "alfa =")
+            .starts_with("x.toml:10: unknown key `switch.alfa`; known keys: alpha, buffer, ")
+    );
+    assert_eq!(
+        with("h1..h2", "h1..h9"),
+        "x.toml:14: `traffic.0.from` is `h1..h9`, expected hosts such as \"h1\" or \
+         \"h1..h4\", or a list"
+    );
+    assert_eq!(
+        with("s1->h3", "s1->h4"),
+        "x.toml:21: `gate.0.of` is `s1->h4`, expected a link from one node to its neighbour, \
+         such as \"s1->h3\""
+    );
+    assert_eq!(
+        with("hosts = 3", "hosts = ").lines().next(),
+        Some("x.toml:7: string values must be quoted, expected literal string")
+    );
+    assert_eq!(
+        with("[switch]", "[congestion]\nkmin = \"many\"\n[switch]"),
+        "x.toml:10: `congestion.kmin` is `many`, expected 0 to 4294967295B (as `10MB`)"
+    );
+    assert!(
+        with("[switch]", "[congestion]\nkmini = 1\n[switch]")
+            .starts_with("x.toml:10: unknown key `congestion.kmini`; known keys: set, ")
+    );
+    // Errors about the whole network name the place where the network is defined.
+    assert_eq!(with("\"h3\"", "\"h1\""), "x.toml:12: `traffic.0`: h1 sends to itself");
+    assert!(
+        with("alpha =", "headroom = \"11MB\"\nalpha =")
+            .starts_with("x.toml:9: `switch.buffer`: s1: ")
+    );
+    assert_eq!(
+        with("repeat = 2", "warmup = \"2ms\""),
+        "x.toml:3: `warmup`: the warm-up is as long as the run, so nothing is measured"
+    );
+}
+
+/// A key without effect is an error.
+#[test]
+fn keys_without_effect_are_errors() {
+    let with = |from: &str, to: &str| message(&SMALL.replace(from, to));
+    assert_eq!(
+        with("hosts = 3", "hosts = 3\ntrunk_delay = \"1us\""),
+        "x.toml:8: `topology.trunk_delay` has no effect because all links are alike"
+    );
+    assert_eq!(
+        with("control = \"dcqcn\"", "initial_rate = \"1Gb/s\""),
+        "x.toml:16: `traffic.0.initial_rate` has no effect without control = \"dcqcn\""
+    );
+    assert_eq!(
+        with("[switch]", "[measure]\npriority = 2\n[switch]"),
+        "x.toml:10: `measure.priority` has no effect without queues to measure"
+    );
+    let poisson = "kind = \"poisson\"\nload = \"1%\"\nsizes = \"websearch\"\n";
+    for key in ["message = \"1KB\"", "messages = 2", "stagger = \"1us\""] {
+        let name = key.split(' ').next().expect("a key");
+        assert_eq!(
+            with("control = \"dcqcn\"", &format!("{poisson}{key}")),
+            format!(
+                "x.toml:19: `traffic.0.{name}` has no effect with kind = \"poisson\": \
+                 sizes and starts are random"
+            )
+        );
+    }
+    assert_eq!(
+        with("control = \"dcqcn\"", "message = 0"),
+        "x.toml:16: `traffic.0.message` is `0`, expected at least one byte"
+    );
+}
+
+/// A sweep continues if one of its values removes another key's effect; a key on the command line
+/// must have an effect.
+#[test]
+fn keys_made_ineffective_by_the_command_line_are_accepted() {
+    let text =
+        SMALL.replace("control = \"dcqcn\"", "control = \"dcqcn\"\ninitial_rate = \"1Gb/s\"");
+    let change = |key: &str, value: &str| Change { key: key.to_owned(), value: value.to_owned() };
+    let none = change("traffic.0.control", "none");
+    let parse = |text: &str, changes: &[Change]| Scenario::parse("x.toml", text, changes, None);
+    parse(&text, std::slice::from_ref(&none)).expect("a scenario");
+    let given = [none, change("traffic.0.initial_rate", "2Gb/s")];
+    let message = parse(&text, &given).expect_err("no effect").to_string();
+    assert!(
+        message.starts_with(
+            "--set traffic.0.initial_rate=2Gb/s: `traffic.0.initial_rate` has no effect"
+        ),
+        "{message}"
+    );
+}
+
+/// Packet numbers have 32 bits.
+#[test]
+fn flows_of_2_to_the_32_packets_are_refused() {
+    let folder = Folder::new("sizes");
+    let file = folder.path("huge.toml");
+    fs::write(folder.path("sizes.txt"), "0 0 5000000000000 100").expect("a file");
+    let poisson = "kind = \"poisson\"\nload = \"1%\"\nsizes = \"sizes.txt\"\nname = \"incast\"";
+    fs::write(&file, SMALL.replace("name = \"incast\"", poisson)).expect("a file");
+    let output = fabric(&["run", &file]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), message.lines().count()), (Some(1), 1), "{message}");
+    assert!(
+        message.contains("`traffic.0.sizes` is `sizes.txt`, expected flows of less than 2^32"),
+        "{message}"
+    );
+}
+
+/// The priority of a gate's queue comes from `[measure]`.
+#[test]
+fn gates_use_the_measured_priority() {
+    let queue = SMALL.replace("measure = \"wire\"", "measure = \"queue\"");
+    let longest = |text: &str| {
+        let text = text.replace("at_least = 5", "stat = \"max\"");
+        let scenario = Scenario::parse("x.toml", &text, &[], None).expect("a scenario");
+        let case_result =
+            feroce_pfc_tools::run::run(&scenario.cases[0], false, |_| {}).expect("a run");
+        case_result.gate_results[0].value.expect("a queue")
+    };
+    assert!(longest(&queue) > 10.0);
+    let other = queue.replace("[switch]", "[measure]\npriority = 5\n[switch]");
+    assert!(longest(&other) < 0.001, "nothing of that priority is sent");
+}
+
+/// Values that are too large are errors and cause no panic.
+#[test]
+fn huge_values_are_refused() {
+    let with = |from: &str, to: &str| message(&SMALL.replace(from, to));
+    let huge = "18446744073709551615";
+    for key in ["guaranteed", "headroom", "buffer", "threshold", "resume_offset"] {
+        let message = with("[switch]", &format!("[switch]\n{key} = \"{huge}B\""));
+        assert!(message.starts_with(&format!("x.toml:10: `switch.{key}` is")), "{message}");
+    }
+    for key in ["guaranteed", "headroom"] {
+        let message = with("[switch]", &format!("[switch]\n{key} = \"1099511627776B\""));
+        assert!(message.contains("3 ports need"), "{message}");
+    }
+    let message = |key: &str| with("control = \"dcqcn\"", key);
+    assert!(
+        message("message = \"1099511627776B\"\nmessages = 2000000000").contains("2^32 packets")
+    );
+    assert!(with("[switch]", "[packet]\npayload = 2000000000\n[switch]").contains("1048576"));
+    let slow = with("hosts = 3", "hosts = 3\ndelay = \"200000s\"\nrate = \"10000Gb/s\"");
+    assert!(slow.contains("bytes for headroom"), "{slow}");
+}
+
+#[test]
+fn command_line_values_override_and_are_named_in_errors() {
+    let change = |key: &str, value: &str| {
+        let changes = [Change { key: key.to_owned(), value: value.to_owned() }];
+        Scenario::parse("x.toml", SMALL, &changes, Some(7))
+    };
+    let scenario = change("traffic.0.from", "h1").expect("fine");
+    assert_eq!(scenario.cases[0].seeds, [7, 8]);
+    assert_eq!(scenario.cases[0].config(7, false).expect("fine").flows.len(), 1);
+    let error = change("switch.alpha", "much").expect_err("no ratio").to_string();
+    assert_eq!(
+        error,
+        "--set switch.alpha=much: `switch.alpha` is `much`, expected a ratio of integers, such as \
+         \"1/8\""
+    );
+    let error = change("traffic.3.from", "h1").expect_err("no such traffic").to_string();
+    assert_eq!(
+        error,
+        "--set traffic.3.from=h1: `traffic.3.from` is `h1`, expected an index below 1 instead \
+         of `3`"
+    );
+}
+
+#[test]
+fn one_case_for_each_value() {
+    let text = format!(
+        "{SMALL}\n[[case]]\nname = \"K = {{}}\"\nvalues = [1, 2]\n\
+         set = {{ \"traffic.0.senders\" = \"{{}}\" }}\n\
+         [[case.gate]]\nname = \"dropped\"\nmeasure = \"drops\"\npublished = [5, 6]\n"
+    );
+    let scenario = Scenario::parse("x.toml", &text, &[], None).expect("fine");
+    let names: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
+    assert_eq!(names, ["K = 1", "K = 2"]);
+    let flows = |case: usize| scenario.cases[case].config(1, false).expect("fine").flows.len();
+    assert_eq!((flows(0), flows(1)), (1, 2));
+    assert_eq!(scenario.cases[1].gates.len(), 2);
+    // The command line overrides a case.
+    let changes = [Change { key: "traffic.0.senders".to_owned(), value: "2".to_owned() }];
+    let scenario = Scenario::parse("x.toml", &text, &changes, None).expect("fine");
+    assert_eq!(scenario.cases[0].config(1, false).expect("fine").flows.len(), 2);
+}
+
+#[test]
+fn every_scenario_file_is_built_in_and_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../pfc-tools/scenarios");
+    let mut files: Vec<String> = fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "toml"))
+        .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    files.sort();
+    let mut known: Vec<&str> = scenarios::ALL.iter().map(|(name, _)| *name).collect();
+    known.sort_unstable();
+    assert_eq!(files, known);
+    for (name, text) in scenarios::ALL {
+        Scenario::parse(name, text, &[], None).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Reads each table's keys from the error message about an unknown key.
+#[test]
+fn every_key_is_documented() {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fabric.md");
+    let document = fs::read_to_string(document).expect("the document");
+    let mut keys = 0;
+    let mut check = |text: &str| {
+        let error = message(text);
+        let (place, known) =
+            error.split_once("; known keys: ").unwrap_or_else(|| panic!("{error}"));
+        for key in known.split(", ") {
+            keys += 1;
+            assert!(
+                document.contains(&format!("`{key}`")) || document.contains(&format!("[{key}]")),
+                "{place}: {key}"
+            );
+        }
+    };
+    for table in ["[packet]", "[pfc]", "[host]", "[measure]", "[[case]]\nname = \"a\""] {
+        check(&format!("{SMALL}{table}\nnonsense = 1\n"));
+    }
+    check(&format!("nonsense = 1\n{SMALL}"));
+    check(&SMALL.replace("[switch]", "[switch]\nnonsense = 1"));
+    check(&SMALL.replace("[[gate]]", "[[gate]]\nnonsense = 1"));
+    check(&format!("{SMALL}[[figure]]\ntitle = \"a\"\nshows = \"queue\"\nnonsense = 1\n"));
+    check(&SMALL.replace("[switch]", "[[link]]\nnonsense = 1\nbetween = \"h1 - *\"\n[switch]"));
+    for kind in [
+        "flows",
+        "incast\"\nsenders = 1 #",
+        "poisson\"\nload = 0.1\nsizes = \"hadoop\" #",
+        "pairs\"\npairs = 1\nsizes = \"hadoop\" #",
+    ] {
+        check(
+            &SMALL.replace("[[traffic]]", &format!("[[traffic]]\nnonsense = 1\nkind = \"{kind}\"")),
+        );
+    }
+    let kinds = ["single", "dumbbell", "two-tier", "clos", "fat-tree"];
+    for kind in kinds {
+        let text = SMALL.replace("kind = \"single\"", &format!("nonsense = 1\nkind = \"{kind}\""));
+        check(&text.replace("hosts = 3", if kind == "single" { "hosts = 3" } else { "" }));
+    }
+    assert!(keys > 100, "{keys}");
+}
+
+fn fabric(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_feroce"))
+        .arg("fabric")
+        .args(arguments)
+        .output()
+        .expect("it runs")
+}
+
+/// A folder that is removed at the end of the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path =
+            std::env::temp_dir().join(format!("feroce-fabric-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Concatenates all files of a folder.
+fn contents(folder: &str) -> Vec<u8> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    paths.sort();
+    assert_eq!(paths.len(), 9);
+    paths.iter().flat_map(|path| fs::read(path).expect("a file")).collect()
+}
+
+/// FNV-1a hash, to detect a change of any byte.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The scenario behind `OUTPUT`: packets are marked, paced, paused and hashed onto paths.
+const MIXED: &str = "\
+title = \"a little of everything\"
+duration = \"3ms\"
+lossless = false
+[topology]
+kind = \"clos\"
+hosts = 2
+[switch]
+buffer = \"1MB\"
+alpha = \"1/16\"
+strict = [6]
+weights = [1, 1, 1, 2, 1, 1, 1, 1]
+[pfc]
+priorities = [3, 4]
+[[link]]
+between = \"t1 - *\"
+loss = \"0.01%\"
+[[traffic]]
+name = \"incast\"
+kind = \"incast\"
+senders = 4
+from = \"h1..h8\"
+to = \"h8\"
+control = \"dcqcn\"
+[[traffic]]
+name = \"web\"
+kind = \"poisson\"
+load = \"20%\"
+sizes = \"websearch\"
+from = \"h1..h8\"
+to = \"h1..h8\"
+priority = 4
+control = \"timely\"
+[[gate]]
+name = \"queue\"
+measure = \"queue\"
+of = \"t4->h8\"
+";
+
+#[test]
+fn scenario_and_seed_determine_every_byte() {
+    let folder = Folder::new("same");
+    fs::write(folder.path("mixed.toml"), MIXED).expect("a file");
+    let run = |out: &str, seed: &str| {
+        let out = folder.path(out);
+        let output = fabric(&["run", &folder.path("mixed.toml"), "--out", &out, "--seed", seed]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        [output.stdout, contents(&out)].concat()
+    };
+    let (first, second, other) = (run("1", "5"), run("2", "5"), run("3", "6"));
+    assert!(first == second, "two runs differ");
+    assert_ne!(first, other, "a seed matters");
+    assert!(first.len() > 20_000);
+    // The hash is the same in every build profile. A change of the fabric's behaviour changes this
+    // number.
+    assert_eq!(hash(&first), OUTPUT, "{:#018x}", hash(&first));
+}
+
+const OUTPUT: u64 = 0xa751_4ed5_b0b0_e540;
+
+/// A miss that the scenario explains is reported and is not a failure.
+#[test]
+fn an_explained_miss_is_no_failure() {
+    let folder = Folder::new("explained");
+    let file = folder.path("small.toml");
+    let text =
+        SMALL.replace("at_least = 5", "at_least = 41\nns3 = 38.3\nexplained = \"a line has 40\"");
+    fs::write(&file, text).expect("a file");
+    let output = fabric(&["run", &file, "--out", &folder.path("data")]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains("not met: a line has 40") && shown.contains("ns-3 38.30"), "{shown}");
+    let report = ["report", &folder.path("data"), "--out", &folder.path("report")];
+    assert_eq!(fabric(&report).status.code(), Some(0));
+    let report = fs::read_to_string(folder.path("report/report.md")).expect("a report");
+    for due in [
+        "1 of 2, 1 explained",
+        "| 38.30 | at least 41 | explained |",
+        "2 runs of 2 ms",
+        "a line has 40",
+    ] {
+        assert!(report.contains(due), "{due}: {report}");
+    }
+}
+
+#[test]
+fn a_failed_gate_or_a_loss_sets_the_exit_code() {
+    let folder = Folder::new("codes");
+    let file = folder.path("small.toml");
+    fs::write(&file, SMALL).expect("a file");
+    let output = fabric(&["run", &file]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let output = fabric(&["run", &file, "--set", "gate.0.at_least=41"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("NOT MET"));
+    let output =
+        fabric(&["run", &file, "--set", "switch.headroom=0", "--set", "traffic.0.control=none"]);
+    assert_eq!(output.status.code(), Some(3));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("packets dropped at switches: NOT LOSSLESS"), "{text}");
+    let output = fabric(&["run", &file, "--case", "no"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(fabric(&["run"]).status.code(), Some(2));
+    assert_eq!(fabric(&["list"]).status.code(), Some(0));
+}
+
+/// A lossless network fails, whatever its gates, if a packet is lost or damaged, a NAK is sent, or
+/// a timer expires.
+#[test]
+fn each_kind_of_loss_fails_a_lossless_network() {
+    let folder = Folder::new("kinds");
+    let rows = [
+        ("[[link]]\nbetween = \"h1 - s1\"\nloss_every = 500\n", ["packets lost on links", "NAKs"]),
+        ("[[link]]\nbetween = \"h1 - s1\"\ncorruption_every = 500\n", ["wrong ICRC", "NAKs"]),
+        ("[host]\ntimeout = \"2us\"\n", ["time-outs"; 2]),
+        ("[pfc]\npriorities = []\n[packet]\npayload = 4096\n", ["dropped at switches", "NAKs"]),
+    ];
+    for (added, kinds) in rows {
+        let file = folder.path("small.toml");
+        let text = SMALL.replace("at_least = 5", "at_least = 0").replace("dcqcn", "none");
+        fs::write(&file, text.replace("[switch]", &format!("{added}[switch]"))).expect("a file");
+        let run = |lossless| fabric(&["run", &file, "--set", &format!("lossless={lossless}")]);
+        let (fails, holds) = (run(true), run(false));
+        let shown = String::from_utf8_lossy(&fails.stdout).into_owned();
+        assert_eq!(fails.status.code(), Some(3), "{added}: {shown}");
+        for kind in kinds {
+            let is_told = |line: &str| line.contains(kind) && line.contains("NOT LOSSLESS");
+            assert!(shown.lines().any(is_told), "{added}: {kind}: {shown}");
+        }
+        assert_eq!(holds.status.code(), Some(0), "{added}");
+    }
+}

@@ -1,0 +1,76 @@
+//! The reason why a connection failed, determined after the last packet.
+
+use super::figures::duration;
+use super::findings::{Findings, Place};
+use super::requester::hex;
+use crate::flow::Channel;
+use crate::flow::window::Sent;
+use crate::rules::RuleId;
+
+/// A connection counts as given up if the capture ends after more than this many transmissions of a
+/// request without a response.
+const REPEATED: u16 = 3;
+
+/// Reports why a flow failed, if it did.
+pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
+    super::requester::timed_out(&channel.pending, u32::try_from(flow).ok(), out);
+    if channel.failed.is_some() || !channel.is_reliable() {
+        return;
+    }
+    let Some(&oldest) = channel.window.unacked().find(|sent| !sent.is_missing()) else { return };
+    let place =
+        |sent: &Sent| Place { packet: sent.last, at: sent.last_at, flow: u32::try_from(flow).ok() };
+    if let Some(by) = channel.mismatch {
+        out.add(RuleId::PsnMismatch, place(&oldest), || {
+            format!(
+                "the responder treated all {} transmissions of PSN {} as duplicates (first \
+                 response \
+                 that shows this: packet {}): it expects a \
+                 later PSN than the requester starts with",
+                oldest.times,
+                hex(oldest.psn),
+                by.number
+            )
+        });
+        return;
+    }
+    if let Some(rnr) = channel.rnr
+        && rnr.psn == oldest.psn
+        && rnr.is_open
+    {
+        let allowed = channel.agreed.rnr_retry_count;
+        if rnr.times >= 3
+            && allowed.is_none_or(|allowed| allowed < 7)
+            && rnr.at == channel.figures.last_at
+        {
+            let at = Place { packet: rnr.packet, at: rnr.at, flow: u32::try_from(flow).ok() };
+            out.add(RuleId::RnrExceeded, at, || {
+                format!(
+                    "no receive was ever posted for PSN {} (first packet {}): this is RNR NAK {} \
+                     for it, and the requester does not try again",
+                    hex(oldest.psn),
+                    oldest.first.number,
+                    rnr.times
+                )
+            });
+        }
+        return;
+    }
+    if oldest.unanswered > REPEATED {
+        let silent = oldest.last_at;
+        let since = channel.figures.last_at.saturating_sub(silent);
+        let more =
+            if since > 0 { format!(" within another {}", duration(since)) } else { String::new() };
+        out.add(RuleId::RetryExceeded, place(&oldest), || {
+            format!(
+                "PSN {} was sent {} times (first in packet {}, last in packet {}) without any \
+                 response{more}: the responder's QP is gone or unreachable. The requester gives up \
+                 (retry exceeded)",
+                hex(oldest.psn),
+                oldest.times,
+                oldest.first.number,
+                oldest.last.number
+            )
+        });
+    }
+}

@@ -1,0 +1,273 @@
+//! The rules of retransmissions: their contents, their causes, their number.
+
+use feroce_wire::Psn;
+
+use super::figures::duration;
+use super::findings::Place;
+use super::requester::{Request, hex, id_of, timed_out};
+use crate::flow::Pending;
+use crate::flow::window::{Sent, is_read, needs_answer};
+use crate::rules::RuleId;
+
+/// The retry count if the capture does not show the one of the connection.
+const RETRIES: u8 = 7;
+
+impl Request<'_, '_> {
+    /// Returns true if a retransmission equals the packet sent before.
+    pub(super) fn is_same(&mut self, known: &Sent, psn: Psn, span: u32) -> bool {
+        let packet = &self.seen.packet;
+        let is_copy = known.opcode == packet.bth.opcode;
+        if is_read(known.opcode) && is_copy {
+            return self.asks_for_rest(known, psn);
+        }
+        let is_same = is_copy
+            && known.psn == psn
+            && known.span == span
+            && known.pad == packet.bth.pad
+            && (self.seen.is_cut || known.sums.is_equal_after_bth(&self.seen.sums));
+        if !is_same {
+            self.out.add(RuleId::Same, self.place, || {
+                format!(
+                    "PSN {} was {} in packet {}; it is now {}, or its contents differ",
+                    hex(psn),
+                    known.opcode,
+                    known.first.number,
+                    packet.bth.opcode
+                )
+            });
+        }
+        is_same
+    }
+
+    /// Returns true if a retransmitted READ asks for the remaining part of the original READ.
+    fn asks_for_rest(&mut self, known: &Sent, psn: Psn) -> bool {
+        let Some(reth) = self.seen.packet.ext.reth else { return true };
+        let offset = known.psn.distance_to(psn);
+        if offset > 0 && self.channel.path_mtu.is_none() {
+            return true;
+        }
+        let skipped = u64::from(offset) * u64::from(self.channel.path_mtu.unwrap_or(0));
+        let rest = u64::from(known.len).saturating_sub(skipped);
+        let va = known.va.wrapping_add(skipped);
+        let is_rest = reth.va == va && u64::from(reth.dma_len) == rest;
+        if !is_rest {
+            self.out.add(RuleId::ReadRange, self.place, || {
+                format!(
+                    "the retransmitted READ with PSN {} asks for {} bytes at {:#x}, but at this \
+                     PSN \
+                     {rest} bytes at {va:#x} remain of the READ in packet {}",
+                    hex(psn),
+                    reth.dma_len,
+                    reth.va,
+                    known.first.number
+                )
+            });
+        }
+        is_rest
+    }
+
+    /// Handles a retransmitted request.
+    pub(super) fn repeat(&mut self, place: usize, known: &Sent, psn: Psn) {
+        let retries = self.channel.agreed.retry_count.unwrap_or(RETRIES);
+        let is_oldest = self.channel.window.is_oldest(place);
+        self.channel.figures.repeated += 1;
+        let goes_on = self.goes_on(psn);
+        self.channel.repeats = Some(psn.add(self.span()));
+        self.remember_copy(place, known, psn, is_oldest);
+        if is_oldest && known.unanswered == u16::from(retries) + 1 {
+            self.too_often(known, psn, retries);
+        }
+        let is_for_other = self.channel.nak.is_some_and(|nak| nak.psn != psn);
+        // A packet that was on its way when a NAK arrived is not a reaction to the NAK.
+        let caused = match (goes_on || known.is_skipped()) && is_for_other {
+            true => true,
+            false => self.react(psn),
+        };
+        if known.is_skipped() {
+            return self.lost(known, psn);
+        }
+        if goes_on || caused || known.lost_from.is_some() {
+            return;
+        }
+        self.without_nak(place, known, psn);
+    }
+
+    /// Returns true if `psn` continues a retransmission that has begun.
+    pub(super) fn goes_on(&mut self, psn: Psn) -> bool {
+        let Some(due) = self.channel.repeats else { return false };
+        let is_asked = self.channel.nak.is_some_and(|nak| nak.psn == psn);
+        due == psn || (!is_asked && self.passed_over(due, psn))
+    }
+
+    fn remember_copy(&mut self, place: usize, known: &Sent, psn: Psn, is_oldest: bool) {
+        let Some(sent) = self.channel.window.get_mut(place) else { return };
+        sent.times = sent.times.saturating_add(1);
+        sent.unanswered = sent.unanswered.saturating_add(u16::from(is_oldest));
+        sent.last = self.place.packet;
+        sent.last_at = self.seen.at;
+        sent.id = id_of(self.seen).unwrap_or(0);
+        sent.asked_from = known.psn.distance_to(psn);
+        sent.lost_from = None;
+        sent.passed = 0;
+        sent.is_told = false;
+        sent.asks |= self.seen.packet.bth.ack_req;
+        if is_read(sent.opcode) {
+            sent.answered = sent.answered.min(sent.asked_from);
+        }
+    }
+
+    /// Handles a retransmission that continues with `psn` instead of `due`: the PSNs between are
+    /// lost or late. Returns true if an unacknowledged request was skipped.
+    pub(super) fn passed_over(&mut self, due: Psn, psn: Psn) -> bool {
+        const MOST: u32 = 256;
+        if !due.is_before(psn) || due.distance_to(psn) > MOST {
+            return false;
+        }
+        let (mut at, mut some) = (due, false);
+        // Bounded: a READ of 2^32 bytes ends at the PSN where it begins.
+        for _ in 0..MOST {
+            if !at.is_before(psn) {
+                break;
+            }
+            let Some(place) = self.channel.window.find(at) else { break };
+            let is_acked = self.channel.window.is_acked(place);
+            let Some(sent) = self.channel.window.get_mut(place) else { break };
+            sent.passed = if is_acked { 0 } else { sent.passed.saturating_add(1) };
+            some |= !is_acked;
+            at = sent.end();
+        }
+        some
+    }
+
+    fn lost(&mut self, known: &Sent, psn: Psn) {
+        if self.channel.is_disordered(self.seen.at) {
+            return;
+        }
+        self.tell_of(psn);
+        for _ in 0..known.passed {
+            self.out.add(RuleId::Loss, self.place, || {
+                format!(
+                    "the retransmission of PSN {} after packet {} was lost before this capture \
+                     point. This packet retransmits it again",
+                    hex(psn),
+                    known.last.number
+                )
+            });
+        }
+    }
+
+    fn too_often(&mut self, known: &Sent, psn: Psn, retries: u8) {
+        if self.channel.mismatch.is_some() && self.channel.mig_req_0 {
+            return super::vendor_quirks::tell(
+                self.channel,
+                RuleId::QuirkRetry,
+                self.place,
+                self.out,
+            );
+        }
+        self.out.add(RuleId::RetryCount, self.place, || {
+            format!(
+                "transmission {} of PSN {} without a response; only {retries} retries are \
+                     allowed",
+                known.unanswered + 1,
+                hex(psn)
+            )
+        });
+    }
+
+    /// Handles a retransmission that no NAK caused.
+    fn without_nak(&mut self, place: usize, known: &Sent, psn: Psn) {
+        /// An ACK younger than this was still on its way to the requester, in nanoseconds.
+        const ON_ITS_WAY: u64 = 20_000_000;
+        /// No retransmission timer is as short as this, in nanoseconds. The timer of rxe counts
+        /// from an earlier packet.
+        const TOO_SOON: u64 = 10_000_000;
+        let since = self.seen.at.saturating_sub(known.last_at);
+        let is_rxe = self.channel.mig_req_0;
+        if !self.channel.window.is_acked(place) {
+            if !is_rxe || since >= TOO_SOON {
+                self.channel.figures.timeouts.add(since);
+            }
+            return self.unanswered(known, psn, since);
+        }
+        if is_rxe && self.channel.was_refused(psn, self.seen.at) {
+            return;
+        }
+        // A response to a later READ or atomic tells the requester that this response was lost,
+        // without a timeout.
+        let is_passed = needs_answer(known.opcode)
+            && !known.lacks_answer()
+            && self.channel.acked.is_some_and(|acked| known.end().is_before(acked));
+        let waited = self.seen.at.saturating_sub(self.channel.acked_at);
+        if is_rxe && !is_passed && (since < TOO_SOON || waited < ON_ITS_WAY) {
+            return super::vendor_quirks::tell(
+                self.channel,
+                RuleId::QuirkEarly,
+                self.place,
+                self.out,
+            );
+        }
+        let ack = self.channel.last_ack.map_or(0, |ack| ack.number);
+        self.out.add(RuleId::AckLoss, self.place, || {
+            format!(
+                "PSN {} is retransmitted {} after packet {}, although packet {ack} acknowledged \
+                 it: \
+                 the ACK was lost or late",
+                hex(psn),
+                duration(since),
+                known.last.number
+            )
+        });
+    }
+
+    /// Records a retransmission of a request without a response. Later responses decide whether the
+    /// retransmission was too early.
+    fn unanswered(&mut self, known: &Sent, psn: Psn, since: u64) {
+        const MOST: usize = 64;
+        let Place { packet, at, flow } = self.place;
+        let pending = &mut self.channel.pending;
+        if pending.len() == MOST || pending.first().is_some_and(|first| first.psn != psn) {
+            timed_out(pending, flow, self.out);
+            pending.clear();
+        }
+        pending.push(Pending { psn, packet, at, since, before: known.last });
+        self.channel.again = 0;
+    }
+
+    /// Relates the retransmission of `psn` to the last NAK. Returns true if a NAK caused it.
+    pub(super) fn react(&mut self, psn: Psn) -> bool {
+        self.channel.nak_for = None;
+        if let Some(rnr) = &mut self.channel.rnr
+            && rnr.psn == psn
+            && rnr.is_open
+        {
+            rnr.is_open = false;
+            let rnr = *rnr;
+            let waited = self.seen.at.saturating_sub(rnr.at);
+            self.channel.figures.rnr_waits.add(waited);
+            if waited < rnr.wait {
+                self.out.add(RuleId::RnrWait, self.place, || {
+                    format!(
+                        "PSN {} is retransmitted {} after the RNR NAK in packet {}, but the NAK \
+                         asks \
+                         for {}",
+                        hex(psn),
+                        duration(waited),
+                        rnr.packet.number,
+                        duration(rnr.wait)
+                    )
+                });
+            }
+            self.channel.nak = None;
+            return true;
+        }
+        let Some(nak) = self.channel.nak else { return false };
+        self.channel.nak = None;
+        if nak.psn == psn {
+            self.channel.figures.nak_reaction.add(self.seen.at.saturating_sub(nak.at));
+        } else if self.passed_over(nak.psn, psn) {
+            self.channel.restarted = Some((nak, self.place.packet, self.seen.at, psn));
+        }
+        true
+    }
+}

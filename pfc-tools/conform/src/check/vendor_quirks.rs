@@ -1,0 +1,42 @@
+//! Known deviations of certain vendors' endpoints ("quirks"), each reported once per flow.
+
+use feroce_wire::IpHeader;
+
+use super::findings::{Findings, Place};
+use crate::flow::Channel;
+use crate::packet::{Carrier, Seen};
+use crate::rules::RuleId;
+
+/// Reports a quirk, unless it has already been reported for this flow.
+pub(super) fn tell(channel: &mut Channel, rule: RuleId, place: Place, out: &mut Findings) {
+    let bit = 1 << (rule as u32 - RuleId::QuirkMigReq as u32);
+    if channel.quirks & bit == 0 {
+        channel.quirks |= bit;
+        out.add(rule, place, || rule.rule().text.to_owned());
+    }
+}
+
+/// Returns true if the quirk has been reported for this flow.
+pub(super) fn has(channel: &Channel, rule: RuleId) -> bool {
+    channel.quirks & (1 << (rule as u32 - RuleId::QuirkMigReq as u32)) != 0
+}
+
+/// Checks a packet for the quirks that show in a single packet.
+pub(super) fn look(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &mut Findings) {
+    let packet = &seen.packet;
+    if !packet.bth.mig_req {
+        channel.mig_req_0 = true;
+        tell(channel, RuleId::QuirkMigReq, place, out);
+    }
+    if seen.carrier != Carrier::RoceV2 {
+        return;
+    }
+    if packet.udp.src_port < 0xc000 {
+        tell(channel, RuleId::QuirkPort, place, out);
+    }
+    if let IpHeader::V4(ip) = packet.ip
+        && ip.identification == 0
+    {
+        tell(channel, RuleId::QuirkId, place, out);
+    }
+}

@@ -1,0 +1,107 @@
+//! Acknowledgements: their order, their PSNs, their MSNs.
+
+use feroce_wire::{Opcode, Psn, Syndrome};
+
+use super::responder::has_data;
+use super::{Found, View};
+use crate::inject::trace::{Side, Step};
+
+/// The ACKs (positive, without data) in the order of sending.
+fn acks<'a>(view: &'a View<'_>) -> impl Iterator<Item = &'a Step<'a>> {
+    view.steps.iter().filter(|step| {
+        let says_yes =
+            step.packet.ext.aeth.is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack(_)));
+        let is_ack = step.packet.bth.opcode == Opcode::RC_ACKNOWLEDGE;
+        step.is_sent_by(Side::Responder) && is_ack && says_yes
+    })
+}
+
+pub(super) fn ack_order(view: &View<'_>, found: &mut Found) {
+    let mut newest: Option<(usize, Psn)> = None;
+    for step in acks(view) {
+        let psn = step.psn();
+        match newest {
+            Some((number, before)) if psn.is_before(before) => found.wrong(
+                [number, step.number],
+                format!(
+                    "packet {} acknowledges PSN {:#x}, but packet {number} already acknowledged \
+                     {:#x}",
+                    step.number,
+                    psn.value(),
+                    before.value()
+                ),
+            ),
+            _ => newest = Some((step.number, psn)),
+        }
+    }
+}
+
+pub(super) fn ack_justified(view: &View<'_>, found: &mut Found) {
+    for step in acks(view) {
+        let expected = view.responder.expected_at(step.at);
+        if !step.psn().is_before(expected) {
+            let sentence = format!(
+                "packet {} acknowledges PSN {:#x}, but {:#x} has not arrived",
+                step.number,
+                step.psn().value(),
+                expected.value()
+            );
+            found.wrong([step.number], sentence);
+        }
+    }
+}
+
+pub(super) fn msn(view: &View<'_>, found: &mut Found) {
+    for step in acks(view) {
+        let Some(aeth) = step.packet.ext.aeth else { continue };
+        let until =
+            |psn: Psn| view.responder.messages.iter().filter(|end| !end.is_after(psn)).count();
+        let least = until(step.psn().next());
+        let most = until(view.responder.expected_at(step.at));
+        let msn = aeth.msn.value() as usize;
+        if !(least..=most.max(least)).contains(&msn) {
+            let sentence = format!(
+                "packet {} has MSN {msn}, but {least} messages are complete up to its PSN",
+                step.number
+            );
+            found.wrong([step.number], sentence);
+        }
+    }
+}
+
+/// Checks that duplicates with an acknowledge request get an ACK. READs and atomics are checked
+/// elsewhere.
+pub(super) fn duplicates_answered(view: &View<'_>, found: &mut Found) {
+    let refused = view.responder.refusals.first().map(|(mark, _)| mark.at);
+    for duplicate in &view.responder.duplicates {
+        let request = view
+            .steps
+            .iter()
+            .find(|step| step.number == duplicate.number && step.reaches(Side::Responder));
+        let asks = request
+            .is_some_and(|step| step.packet.bth.ack_req && !has_data(step.packet.info.operation));
+        let is_alive = refused.is_none_or(|at| at > duplicate.at);
+        if !asks || !is_alive {
+            continue;
+        }
+        let answer = view.steps.iter().find(|step| {
+            step.is_sent_by(Side::Responder)
+                && step.packet.info.is_response()
+                && step.at + view.evidence.slack >= duplicate.at
+                && !step.psn().is_before(duplicate.psn)
+        });
+        match answer {
+            Some(step) => {
+                found.measured("duplicate to ACK", step.at.saturating_sub(duplicate.at));
+            }
+            None => found.wrong(
+                [duplicate.number],
+                format!(
+                    "packet {} (PSN {:#x}), a duplicate with an acknowledge request, gets no ACK",
+                    duplicate.number,
+                    duplicate.psn.value()
+                ),
+            ),
+        }
+    }
+}
