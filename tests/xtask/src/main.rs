@@ -5,6 +5,7 @@ mod bench;
 mod exit;
 mod frames;
 mod guest;
+mod interop_kit;
 mod mutants;
 mod net;
 mod process;
@@ -34,6 +35,9 @@ struct Arguments {
 enum Command {
     /// Run unmodified programs of the distribution on Feroce
     Programs(programs::Options),
+    /// Try Feroce against a host with a real RNIC, over ssh: the same programs in both roles,
+    /// captures of both sides, and one report. docs/interop.md says what the host needs
+    InteropKit(interop_kit::Options),
     /// Let tshark and scapy judge frames that Feroce sent
     Frames {
         /// How many frames
@@ -72,6 +76,7 @@ fn run(command: Command) -> Result<u8> {
     match command {
         Command::Programs(options) => programs::main(options),
         Command::Bench(options) => bench::main(options),
+        Command::InteropKit(options) => interop_kit::main(options),
         Command::Mutants(options) => mutants::main(options),
         Command::Frames { count } => frames::run(count),
     }
