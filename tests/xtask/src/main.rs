@@ -5,12 +5,15 @@ mod bench;
 mod exit;
 mod frames;
 mod guest;
+mod inject;
 mod interop_kit;
 mod mutants;
 mod net;
 mod process;
 mod programs;
+mod replay_live;
 mod rows;
+mod rxe;
 mod setup;
 mod tally;
 
@@ -38,6 +41,13 @@ enum Command {
     /// Try Feroce against a host with a real RNIC, over ssh: the same programs in both roles,
     /// captures of both sides, and one report. docs/interop.md says what the host needs
     InteropKit(interop_kit::Options),
+    /// Play 598 cases against Linux rxe in a guest, in both roles. tests/src/rxe/table.rs has the
+    /// cases
+    Rxe(rxe::Options),
+    /// Play the requests of captures to Feroce and to rxe, and compare the responses
+    ReplayLive(replay_live::Options),
+    /// Play the catalogue of event scripts between two Feroces, and between Feroce and rxe
+    Inject(inject::Options),
     /// Let tshark and scapy judge frames that Feroce sent
     Frames {
         /// How many frames
@@ -77,6 +87,9 @@ fn run(command: Command) -> Result<u8> {
         Command::Programs(options) => programs::main(options),
         Command::Bench(options) => bench::main(options),
         Command::InteropKit(options) => interop_kit::main(options),
+        Command::Rxe(options) => rxe::main(options),
+        Command::ReplayLive(options) => replay_live::main(options),
+        Command::Inject(options) => inject::main(options),
         Command::Mutants(options) => mutants::main(options),
         Command::Frames { count } => frames::run(count),
     }

@@ -71,8 +71,8 @@ pub fn build_release(what: &[&str]) -> Result {
 
 /// The folder with what [`build`] built.
 pub fn built() -> PathBuf {
-    let release = std::env::var("BUILD_PROFILE").is_ok_and(|profile| profile == "test");
-    target().join(if release { "debug" } else { "release" })
+    let is_test = std::env::var("BUILD_PROFILE").is_ok_and(|profile| profile == "test");
+    target().join(if is_test { "debug" } else { "release" })
 }
 
 /// The absolute path of the target folder.
