@@ -9,6 +9,7 @@ mod inject;
 mod interop_kit;
 mod mutants;
 mod net;
+mod pfc_endpoint;
 mod process;
 mod programs;
 mod replay_live;
@@ -48,6 +49,8 @@ enum Command {
     ReplayLive(replay_live::Options),
     /// Play the catalogue of event scripts between two Feroces, and between Feroce and rxe
     Inject(inject::Options),
+    /// Measure how well an endpoint obeys PFC pauses
+    PfcEndpoint(pfc_endpoint::Options),
     /// Let tshark and scapy judge frames that Feroce sent
     Frames {
         /// How many frames
@@ -90,6 +93,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Rxe(options) => rxe::main(options),
         Command::ReplayLive(options) => replay_live::main(options),
         Command::Inject(options) => inject::main(options),
+        Command::PfcEndpoint(options) => pfc_endpoint::main(options),
         Command::Mutants(options) => mutants::main(options),
         Command::Frames { count } => frames::run(count),
     }
