@@ -22,6 +22,17 @@ const SNAP: &str = "512";
 const PEER_PACKETS: &str = "20000";
 /// Packets of each side in the report.
 const SHOWN: usize = 60;
+/// Packages at this end.
+pub const PACKAGES: &[&str] = &[
+    "ibverbs-utils",
+    "perftest",
+    "rdmacm-utils",
+    "ucx-utils",
+    "libfabric-bin",
+    "iproute2",
+    "ethtool",
+    "tshark",
+];
 const SERVES: [&str; 2] = ["Feroce serves", "the peer serves"];
 
 /// Options of `xtask interop-kit`.
@@ -87,8 +98,7 @@ pub fn main(options: Options) -> Result<u8> {
         return Ok(0);
     }
     need_root()?;
-    need_packages(&["ibverbs-utils", "perftest", "rdmacm-utils", "ucx-utils", "libfabric-bin"])?;
-    need_packages(&["iproute2", "ethtool", "tshark"])?;
+    need_packages(PACKAGES)?;
     let transport = options.transport.clone();
     let peer = &options.peer;
     let transport = transport.unwrap_or_else(|| format!("ssh -n -o BatchMode=yes {peer}"));

@@ -264,6 +264,9 @@ impl Bench {
 
     fn with_rxe(&mut self, rows: Vec<Row>) -> Result<u8> {
         need_packages(&["tcpdump"])?;
+        if self.options.kit {
+            need_packages(crate::interop_kit::PACKAGES)?; // The engine's namespace has no network.
+        }
         let guest = Guest::new("programs", &self.work)?;
         if self.options.kit {
             return self.with_kit(&guest);
@@ -279,7 +282,9 @@ impl Bench {
         feroce.variables.push(("FEROCE_WINDOW", window));
         let rxe = RxeEnd { guest: &guest, seconds: self.seconds() };
         let rules = Rules::read()?;
-        for mut row in rows.into_iter().filter(|row| row.server.is_some()) {
+        let rows: Vec<Row> = rows.into_iter().filter(|row| row.server.is_some()).collect();
+        self.tally.set_total(2 * rows.len());
+        for mut row in rows {
             row.suit_other_peer();
             row.suit_slow_peer()?;
             let cases: [(&dyn End, &dyn End, &str, &str); 2] =

@@ -31,7 +31,8 @@ fn lib(script: &str, arguments: &[&str]) -> Command {
 fn run_lib(script: &str, arguments: &[&str]) -> Result<String> {
     let output = lib(script, arguments).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        return Err(format!("{script} {} failed", arguments.join(" ")).into());
+        let name = script.split(' ').find(|word| !word.ends_with(';')).unwrap_or(script);
+        return Err(format!("{name} of scripts/lib.sh failed: {}", arguments.join(" ")).into());
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }

@@ -74,6 +74,11 @@ impl Tally {
         Tally { bar, json, outcomes: Vec::new() }
     }
 
+    /// Changes the number of rows.
+    pub fn set_total(&self, total: usize) {
+        self.bar.set_length(total as u64);
+    }
+
     /// Shows what runs now.
     pub fn begin(&self, name: &str) {
         self.bar.set_message(name.to_owned());
