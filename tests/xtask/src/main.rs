@@ -12,6 +12,7 @@ mod net;
 mod pfc_endpoint;
 mod process;
 mod programs;
+mod pyverbs;
 mod replay_live;
 mod rows;
 mod rxe;
@@ -51,6 +52,8 @@ enum Command {
     Inject(inject::Options),
     /// Measure how well an endpoint obeys PFC pauses
     PfcEndpoint(pfc_endpoint::Options),
+    /// Run rdma-core's own Python suite on Feroce
+    Pyverbs(pyverbs::Options),
     /// Let tshark and scapy judge frames that Feroce sent
     Frames {
         /// How many frames
@@ -94,6 +97,7 @@ fn run(command: Command) -> Result<u8> {
         Command::ReplayLive(options) => replay_live::main(options),
         Command::Inject(options) => inject::main(options),
         Command::PfcEndpoint(options) => pfc_endpoint::main(options),
+        Command::Pyverbs(options) => pyverbs::main(options),
         Command::Mutants(options) => mutants::main(options),
         Command::Frames { count } => frames::run(count),
     }
