@@ -54,7 +54,7 @@ pub fn main(options: Options) -> Result<u8> {
     };
     let work = Work::new()?;
     copy_suite(&work)?;
-    let listed = output(Command::new(PYTHON).arg("pyverbs.py").current_dir(work.path()))?;
+    let listed = output(Command::new(PYTHON).arg("one_test.py").current_dir(work.path()))?;
     let names: Vec<&str> = listed
         .lines()
         .map(|name| name.strip_prefix("tests.").unwrap_or(name))
@@ -105,7 +105,7 @@ fn copy_suite(work: &Work) -> Result {
     // The tests of mlx5, efa and cuda are for devices of one vendor.
     let line = "gunzip --force *.gz; rm -f test_mlx5* test_efa* test_cuda*";
     run(Command::new("sh").args(["-c", line]).current_dir(&tests))?;
-    std::fs::copy("scripts/pyverbs.py", work.file("pyverbs.py"))?;
+    std::fs::copy("scripts/one_test.py", work.file("one_test.py"))?;
     Ok(())
 }
 
@@ -123,7 +123,7 @@ fn test(
     let limit = std::env::var("FEROCE_TEST_SECONDS").unwrap_or_else(|_| "60".to_owned());
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", &limit, "ip", "netns", "exec", namespace]).arg(feroce);
-    command.args(["run", "--quiet", "--interface", "v0", "--", PYTHON, "pyverbs.py"]);
+    command.args(["run", "--quiet", "--interface", "v0", "--", PYTHON, "one_test.py"]);
     command.arg(format!("tests.{name}")).current_dir(work.path());
     // Feroce would take them for settings.
     command.env_remove("FEROCE").env_remove("FEROCE_TEST_SECONDS");
