@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
-# Every check of this repository, on a fresh Debian 12 with Rust: installs what is missing, builds, runs,
-# and leaves nothing behind.
+# Runs every check of this repository on a fresh Debian 12 with Rust: installs missing packages,
+# builds, runs, and leaves nothing behind.
 #   scripts/test.sh               all steps
-#   scripts/test.sh --quick       without those that take minutes
-#   scripts/test.sh --within MIN  all, but those that would not end within so many minutes, which the summary names
-#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay install profiles mutants deny
-# The last line counts the steps; exit code 0 if none failed, 1 if one did or something is missing, 2 for wrong usage.
+#   scripts/test.sh --quick       the steps that take seconds
+#   scripts/test.sh --within MIN  all steps except those that would not end within MIN minutes; the
+#                                 summary names them
+#   scripts/test.sh STEP...       the named steps: fmt clippy doc purity test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay install profiles mutants deny
+# The last line counts the steps. Exit code: 0 if none failed, 1 if one failed or something is
+# missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
 readonly ALL="fmt clippy doc purity test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay install profiles mutants deny"
 readonly QUICK="fmt clippy doc purity test"
-# To build libxdp's binding and libdpdk's, to capture and decode, to make namespaces and look at them, to run scapy.
+# To build the bindings of libxdp and libdpdk, to capture and decode, to make and inspect namespaces,
+# to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
     iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev libibverbs-dev librdmacm-dev gcc)
-readonly HUGEPAGES=256 # of 2 MiB: a rig of two devices, several at a time
+readonly HUGEPAGES=256 # of 2 MiB: for several pairs of devices at a time
 readonly SCENARIOS=100000
-# Seconds that a step takes on two slow cores, with what it builds; the others take fewer than $BRIEF.
+# Seconds that a step takes on two slow cores, with its builds. Other steps take less than $BRIEF.
 declare -A TAKES=([test]=900 [fabric]=120 [ports]=200 [dpdk]=300 [mutants]=180 [install]=330 [profiles]=100 [programs]=300 [rxe]=560 [deny]=150)
 readonly TAKES BRIEF=120
 
@@ -25,18 +28,18 @@ main() {
     local steps=$ALL within=''
     case "${1-}" in
         --quick) steps=$QUICK ;;
-        --within) within=${2-} && [[ $within =~ ^[0-9]+$ ]] || usage 2 ;;
-        -h | --help) usage 0 ;;
-        -*) usage 2 ;;
+        --within) within=${2-} && [[ $within =~ ^[0-9]+$ ]] || wrong_usage ;;
+        -h | --help) usage && exit ;;
+        -*) wrong_usage ;;
         ?*) steps=$* ;;
     esac
     for step in $steps; do
-        [[ " $ALL " == *" $step "* ]] || usage 2
+        [[ " $ALL " == *" $step "* ]] || wrong_usage
     done
     need_root "$@"
     need_packages "${PACKAGES[@]}"
     need_rust
-    export BUILD_PROFILE=${BUILD_PROFILE:-test} # Scripts run what the tests have built.
+    export BUILD_PROFILE=${BUILD_PROFILE:-test} # Scripts then run what the tests have built.
     reserve_hugepages "$HUGEPAGES"
     local before after
     before=$(belongings)
@@ -52,13 +55,12 @@ main() {
     summary
 }
 
-usage() {
-    sed -n '2,8s/^# \?//p' "$0"
-    exit "$1"
-}
+
+wrong_usage() { usage >&2 && exit 2; }
 
 # ---- steps: exit code 0 is a pass, 77 a skip
-# All build the whole workspace: cargo builds every crate again for a selection whose dependencies have other features.
+# All build the whole workspace: for fewer packages, dependencies would have other features and cargo
+# would build every crate again.
 
 step_fmt() { cargo fmt --all --check; }
 
@@ -66,7 +68,8 @@ step_clippy() { without_libdpdk cargo clippy --workspace --all-targets -- -D war
 
 step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps; }
 
-# The packet crate needs no std, nor do the rate machines; what the core may not name is in clippy.toml and in tests/tests/tidy.rs.
+# The crates wire and congestion need no std. clippy.toml and tests/tests/tidy.rs list what the core
+# must not name.
 step_purity() { cargo check -p feroce-wire --no-default-features && cargo check -p feroce-congestion; }
 
 step_deny() {
@@ -81,23 +84,23 @@ step_deny() {
 
 step_test() { without_libdpdk cargo test --workspace --no-fail-fast && knows_no_dpdk "$target/debug/feroce"; }
 
-# Reports as a browser shows them.
+# Checks reports in a browser.
 step_fabric() {
     need_packages chromium
     cargo test --workspace --test fabric_report --test conform_report -- --ignored
 }
 
-# The bytes that tests have compared, by the other build profile.
+# Compares the same bytes in the release profile.
 step_profiles() { cargo test --release --workspace --test scenarios the_same_scenario; }
 
-# The tests that stand on a rig of ports, and a small swarm, on the kernel's ports too.
+# Runs the tests with replaceable ports, and a small swarm, on the kernel's ports.
 step_ports() {
     test_on af_xdp && test_on packet || return
     note "on packet, in super-frames"
     FEROCE_RIG=super-frames FEROCE_SWARM=1000 cargo test --workspace --test swarm --test progress
 }
 
-# test_on KIND: those tests, on ports of that kind.
+# test_on KIND: runs those tests on ports of that kind.
 test_on() {
     local kind=$1 test tests=()
     for test in tests/tests/rc_*.rs tests/tests/{progress,last_byte,no_alloc,swarm}.rs; do
@@ -107,13 +110,13 @@ test_on() {
     FEROCE_RIG=$kind FEROCE_SWARM=1000 cargo test --no-fail-fast --workspace "${tests[@]}"
 }
 
-# The workspace builds without libdpdk; the feature adds a port, with tests of its own and some of those of every port:
-# all of them take two minutes more.
+# The workspace builds without libdpdk. The feature adds a port. This step runs the port's tests and
+# some of those of every port; all of them would take two minutes more.
 step_dpdk() {
     local with=(--workspace --features "feroce/dpdk,feroce-tests/dpdk")
     cargo clippy "${with[@]}" --all-targets -- -D warnings &&
         RUSTDOCFLAGS="-D warnings" cargo doc -p feroce-engine --features dpdk --no-deps &&
-        cargo test "${with[@]}" --exclude feroce-librspreload --lib dpdk && # Its functions are another library's.
+        cargo test "${with[@]}" --exclude feroce-librspreload --lib dpdk && # It redefines the C library's functions.
         cargo test "${with[@]}" --test dpdk &&
         cargo test "${with[@]}" --test outage on_dpdk &&
         FEROCE_RIG=dpdk FEROCE_SWARM=1000 cargo test "${with[@]}" --test rc_basic --test rc_retry --test progress --test swarm
@@ -125,7 +128,7 @@ knows_no_dpdk() { # PROGRAM
     [[ "$libraries" != *librte_* ]] || { echo "$1 needs libdpdk, without the feature"; return 1; }
 }
 
-# without_libdpdk COMMAND...: runs it as on a machine that has no libdpdk: pkg-config does not find it.
+# without_libdpdk COMMAND...: runs COMMAND with a pkg-config that does not find libdpdk.
 without_libdpdk() {
     local folder status
     folder=$(mktemp -d) || return
@@ -142,42 +145,44 @@ step_swarm() {
     FEROCE_SWARM=$SCENARIOS cargo test --workspace --test swarm -- --nocapture
 }
 
-# One, to know that mutants can be made and are caught; scripts/mutants.sh without names tries all, half a minute each.
+# One mutant, to check that mutants are made and caught. scripts/mutants.sh without names tries all,
+# which takes half a minute each.
 step_mutants() { scripts/mutants.sh psn-wrap; }
 
 step_frames() { scripts/frames.sh && scripts/pfc-frames.sh; }
 
-# How well an endpoint obeys pauses, for two ports; scripts/pfc-endpoint.sh without --short has more rates and pauses.
+# Measures how well an endpoint obeys pauses, on two ports. scripts/pfc-endpoint.sh without --short
+# has more rates and pauses.
 step_pfc() { scripts/pfc-endpoint.sh --short; }
 
-# What users install, from there.
+# Checks what users install.
 step_install() { BUILD_PROFILE=release scripts/check-install.sh; }
 
-# The distribution's programs, Feroce at both ends; UC's, UD's and XRC's packets are looked at by tshark and scapy.
-# scripts/programs.sh --valgrind takes minutes more.
+# The distribution's programs, with Feroce at both ends; tshark and scapy judge packets of UC, UD and
+# XRC. Not here: scripts/programs.sh --valgrind, which takes minutes more.
 step_programs() { scripts/programs.sh && scripts/programs.sh --judge '^(uc|ud|xrc) [A-Z]+ bandwidth|^pingpong (UC|UD|XRC)'; }
 
-# rdma-core's own suite.
+# rdma-core's own Python suite.
 step_pyverbs() { scripts/pyverbs.sh; }
 
-# Linux rxe, live in a guest; what it needs besides PACKAGES it installs. Not here: the same on DPDK's port, three
-# minutes more, and unmodified programs, which scripts/programs.sh --peer rxe runs.
+# Linux rxe, live in a guest. Not here: the same on the DPDK port, which takes three minutes more, and
+# scripts/programs.sh --peer rxe, unmodified programs.
 step_rxe() { scripts/rxe.sh --port af_xdp --port packet; }
 
-# The requests of captures, to Feroce and to the same guest, whose answers must be the captured ones.
+# Plays the requests of captures to Feroce and to the guest: the responses must be the captured ones.
 step_replay() { scripts/replay-live.sh; }
 
 # ---- before and after
 
 need_rust() {
     find_cargo
-    export PATH="${cargo%/*}:$PATH" # sudo's lacks it.
+    export PATH="${cargo%/*}:$PATH" # sudo's PATH lacks it.
     if ! cargo clippy --version > /dev/null 2>&1 || ! cargo fmt --version > /dev/null 2>&1; then
         rustup component add clippy rustfmt || die "clippy and rustfmt are missing, and rustup cannot add them"
     fi
 }
 
-# What a test might leave behind, a line each.
+# Prints what a test might leave behind, one per line.
 belongings() {
     ip netns list 2> /dev/null | awk '/^fr-/ { print "namespace", $1 }'
     bpftool prog show 2> /dev/null | awk '$2 == "xdp" || $2 == "sched_cls" { print "program", $1, $4 }'
@@ -197,7 +202,7 @@ nothing_new() {
     return 1
 }
 
-# ---- running and telling
+# ---- running and reporting
 
 results=()
 passed=0 failed=0 skipped=0

@@ -102,10 +102,11 @@ pub const PURE: &[Pure] = &[
 pub const LAYERS: &[&[&str]] = &[
     &["feroce-wire", "feroce-congestion", "dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],
-    &["feroce-libibverbs", "feroce-librdmacm", "feroce-librspreload", "feroce-pfc-tools"],
-    &["feroce-conform"],
+    &["feroce-libibverbs", "feroce-pfc-tools"],
+    &["feroce-conform", "feroce-librdmacm", "feroce-librspreload"],
     &["feroce"],
     &["feroce-tests"],
+    &["feroce-xtask"],
 ];
 
 /// Environment variables of products that are not settings, and what they are for.

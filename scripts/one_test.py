@@ -1,0 +1,26 @@
+"""Runs the test of rdma-core's suite whose name is the argument; without one, prints all names.
+
+cargo xtask pyverbs runs it in a folder that has the suite as `tests`.
+"""
+import sys
+import unittest
+
+sys.path[:0] = ["tests", "."]
+name, sys.argv[1:] = sys.argv[1:], []
+from args_parser import parser  # noqa: E402
+
+parser.parse_args()
+
+
+def names(suite):
+    for test in suite:
+        yield from names(test) if isinstance(test, unittest.TestSuite) else [test.id()]
+
+
+if not name:
+    print("\n".join(names(unittest.defaultTestLoader.discover("tests", top_level_dir="."))))
+    sys.exit()
+result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromName(name[0]))
+for _, reason in result.skipped:
+    print("SKIPPED", " ".join(reason.split()))
+sys.exit(not result.wasSuccessful())

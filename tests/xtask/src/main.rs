@@ -1,0 +1,104 @@
+//! `cargo xtask`: the checks of this repository that need namespaces, a guest, another stack or
+//! minutes. `scripts/test.sh` runs them with the tests of `cargo test`.
+
+mod bench;
+mod exit;
+mod frames;
+mod guest;
+mod inject;
+mod interop_kit;
+mod mutants;
+mod net;
+mod pfc_endpoint;
+mod process;
+mod programs;
+mod pyverbs;
+mod replay_live;
+mod rows;
+mod rxe;
+mod setup;
+mod tally;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// Runs checks of Feroce that need namespaces, a guest with Linux rxe, another stack or minutes.
+///
+/// Exit code: 0 if everything passed, 1 if something failed or is missing, 2 for wrong usage.
+#[derive(Debug, Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run unmodified programs of the distribution on Feroce
+    Programs(programs::Options),
+    /// Try Feroce against a host with a real RNIC, over ssh: the same programs in both roles,
+    /// captures of both sides, and one report. docs/interop.md says what the host needs
+    InteropKit(interop_kit::Options),
+    /// Play 598 cases against Linux rxe in a guest, in both roles. tests/src/rxe/table.rs has the
+    /// cases
+    Rxe(rxe::Options),
+    /// Play the requests of captures to Feroce and to rxe, and compare the responses
+    ReplayLive(replay_live::Options),
+    /// Play the catalogue of event scripts between two Feroces, and between Feroce and rxe
+    Inject(inject::Options),
+    /// Measure how well an endpoint obeys PFC pauses
+    PfcEndpoint(pfc_endpoint::Options),
+    /// Run rdma-core's own Python suite on Feroce
+    Pyverbs(pyverbs::Options),
+    /// Let tshark and scapy judge frames that Feroce sent
+    Frames {
+        /// How many frames
+        #[arg(default_value_t = 10000)]
+        count: usize,
+    },
+    /// Measure the figures of performance: a line each with name, value, bar, and ok or short.
+    /// Exit code 2 if the filter matches none
+    Bench(bench::Options),
+    /// Check that the tests notice when the engine is wrong: each patch in tests/mutants breaks
+    /// one rule, and the test that it names must fail
+    ///
+    /// FEROCE_MUTANT_SCENARIOS sets how many scenarios the swarm may need.
+    Mutants(mutants::Options),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = prepare().and_then(|()| run(arguments.command));
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Makes the root of the repository the current folder, and watches for signals.
+fn prepare() -> Result {
+    std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))?;
+    Ok(exit::watch_signals()?)
+}
+
+fn run(command: Command) -> Result<u8> {
+    match command {
+        Command::Programs(options) => programs::main(options),
+        Command::Bench(options) => bench::main(options),
+        Command::InteropKit(options) => interop_kit::main(options),
+        Command::Rxe(options) => rxe::main(options),
+        Command::ReplayLive(options) => replay_live::main(options),
+        Command::Inject(options) => inject::main(options),
+        Command::PfcEndpoint(options) => pfc_endpoint::main(options),
+        Command::Pyverbs(options) => pyverbs::main(options),
+        Command::Mutants(options) => mutants::main(options),
+        Command::Frames { count } => frames::run(count),
+    }
+}

@@ -1,0 +1,444 @@
+//! Do the tests notice when the engine is wrong? Each patch in `tests/mutants` breaks one rule on
+//! purpose, and the test that the patch names must fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use regex::Regex;
+
+use crate::Result;
+use crate::process::{output, run_into};
+use crate::setup::target;
+use crate::tally::{Outcome, Tally, Verdict};
+
+const PATCHES: &str = "tests/mutants";
+/// Seconds that a test may take.
+const LIMIT: &str = "300";
+
+/// Options of `xtask mutants`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Write the results to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Mutants: file names in tests/mutants without .patch (default: all)
+    names: Vec<String>,
+}
+
+/// A patch, with the test that must fail.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mutant {
+    /// The file name without `.patch`.
+    pub name: String,
+    /// The test, a file of tests/tests.
+    pub test: String,
+    hunks: Vec<Hunk>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Hunk {
+    file: String,
+    lines: Vec<(Side, String)>,
+}
+
+/// Where a line of a hunk stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Both,
+    Old,
+    New,
+}
+
+impl Mutant {
+    /// Parses the patch in `text`.
+    fn parse(name: &str, text: &str) -> Result<Mutant> {
+        let test = text.lines().find_map(|line| line.strip_prefix("Caught by: "));
+        let test = test.ok_or_else(|| format!("{name}: no line begins with `Caught by: `"))?;
+        let (mut hunks, mut file): (Vec<Hunk>, Option<String>) = (Vec::new(), None);
+        for line in text.lines() {
+            if line.starts_with("--- a/") {
+                continue;
+            }
+            if let Some(path) = line.strip_prefix("+++ b/") {
+                file = Some(path.to_owned());
+            } else if let (true, Some(file)) = (line.starts_with("@@"), &file) {
+                hunks.push(Hunk { file: file.clone(), lines: Vec::new() });
+            } else if let (Some(hunk), Some(_)) = (hunks.last_mut(), &file) {
+                let side = match line.as_bytes().first() {
+                    Some(b'-') => Side::Old,
+                    Some(b'+') => Side::New,
+                    _ => Side::Both,
+                };
+                hunk.lines.push((side, line.get(1..).unwrap_or_default().to_owned()));
+            }
+        }
+        if hunks.is_empty() {
+            return Err(format!("{name}: the patch has no hunk").into());
+        }
+        Ok(Mutant { name: name.to_owned(), test: test.trim().to_owned(), hunks })
+    }
+
+    /// The files that the mutant changes, below `tree`, with their text before and after.
+    fn apply(&self, tree: &Path) -> Result<BTreeMap<PathBuf, (String, String)>> {
+        let mut files: BTreeMap<PathBuf, (String, String)> = BTreeMap::new();
+        for hunk in &self.hunks {
+            let path = tree.join(&hunk.file);
+            if !files.contains_key(&path) {
+                let text = std::fs::read_to_string(&path)
+                    .map_err(|error| format!("{}: {}: {error}", self.name, hunk.file))?;
+                files.insert(path.clone(), (text.clone(), text));
+            }
+            let (_, text) = files.get_mut(&path).expect("inserted above");
+            *text =
+                hunk.apply(text).map_err(|why| format!("{}: {}: {why}", self.name, hunk.file))?;
+        }
+        Ok(files)
+    }
+}
+
+/// A line without indentation and comment; `None` for a line without code.
+fn code(line: &str) -> Option<&str> {
+    let line = line.trim();
+    if line.starts_with("//") {
+        return None;
+    }
+    let line = line.split(" // ").next().unwrap_or_default().trim_end();
+    (!line.is_empty()).then_some(line)
+}
+
+impl Hunk {
+    /// `text` with the change. Only lines of code are compared, without their comments. The
+    /// lines that the hunk removes must be there; of the lines around them, as many are compared
+    /// as make the place unique.
+    fn apply(&self, text: &str) -> std::result::Result<String, String> {
+        let lines: Vec<&str> = text.lines().collect();
+        let is_code = |(_, line): &&(Side, String)| code(line).is_some();
+        let is_changed = |(side, _): &(Side, String)| *side != Side::Both;
+        let first = self.lines.iter().position(is_changed).ok_or("the hunk changes nothing")?;
+        let last = self.lines.iter().rposition(is_changed).ok_or("the hunk changes nothing")?;
+        let before: Vec<&str> =
+            self.lines[..first].iter().filter_map(|(_, line)| code(line)).collect();
+        let after: Vec<&str> =
+            self.lines[last + 1..].iter().filter_map(|(_, line)| code(line)).collect();
+        let core = &self.lines[first..=last];
+        let old: Vec<&str> = core
+            .iter()
+            .filter(is_code)
+            .filter(|(side, _)| *side != Side::New)
+            .filter_map(|(_, line)| code(line))
+            .collect();
+        let file: Vec<(usize, &str)> = lines
+            .iter()
+            .enumerate()
+            .filter_map(|(number, line)| Some((number, code(line)?)))
+            .collect();
+        let mut found = 0;
+        for (above, below) in contexts(before.len(), after.len()) {
+            if old.is_empty() && above + below == 0 {
+                continue;
+            }
+            let wanted: Vec<&str> = before[before.len() - above..]
+                .iter()
+                .chain(&old)
+                .chain(&after[..below])
+                .copied()
+                .collect();
+            let places: Vec<usize> = file
+                .windows(wanted.len())
+                .enumerate()
+                .filter(|(_, window)| window.iter().map(|(_, line)| line).eq(&wanted))
+                .map(|(place, _)| place)
+                .collect();
+            if let &[place] = places.as_slice() {
+                return Ok(replace(&lines, &file, place + above, above, core));
+            }
+            found = found.max(places.len());
+        }
+        Err(match found {
+            0 => "the lines that it changes are not there".to_owned(),
+            _ => format!("the lines that it changes are there {found} times"),
+        })
+    }
+}
+
+/// Numbers of lines of context above and below, the largest first.
+fn contexts(above: usize, below: usize) -> Vec<(usize, usize)> {
+    let mut all: Vec<(usize, usize)> =
+        (0..=above).flat_map(|a| (0..=below).map(move |b| (a, b))).collect();
+    all.sort_by_key(|(a, b)| std::cmp::Reverse(a + b));
+    all
+}
+
+/// The text with `core` applied from the line of code number `start` on. `above` says whether the
+/// line before was compared: lines are then added directly below it, otherwise directly above
+/// the next line.
+fn replace(
+    lines: &[&str],
+    file: &[(usize, &str)],
+    start: usize,
+    above: usize,
+    core: &[(Side, String)],
+) -> String {
+    let mut out: Vec<&str> = Vec::new();
+    let mut next = match above {
+        0 => file.get(start).map_or(lines.len(), |(number, _)| *number),
+        _ => file[start - 1].0 + 1,
+    };
+    out.extend(&lines[..next]);
+    let mut place = start;
+    for (side, line) in core {
+        match (side, code(line)) {
+            (Side::New, _) => out.push(line),
+            (_, None) => {} // Comments of the patch are not compared.
+            (side, Some(_)) => {
+                let number = file[place].0;
+                out.extend(&lines[next..number]);
+                if *side == Side::Both {
+                    out.push(lines[number]);
+                }
+                (next, place) = (number + 1, place + 1);
+            }
+        }
+    }
+    out.extend(&lines[next..]);
+    out.join("\n") + "\n"
+}
+
+/// All mutants below the folder `root`, by name.
+fn all(root: &Path) -> Result<Vec<Mutant>> {
+    let mut mutants = Vec::new();
+    for entry in std::fs::read_dir(root.join(PATCHES))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "patch") {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            mutants.push(Mutant::parse(&name, &std::fs::read_to_string(&path)?)?);
+        }
+    }
+    mutants.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(mutants)
+}
+
+/// The copy of the tree, and what is built of it. Both are kept between runs, so that only what a
+/// patch touches is built again.
+struct Copy {
+    base: PathBuf,
+    tree: PathBuf,
+}
+
+/// Runs the command.
+pub fn main(options: Options) -> Result<u8> {
+    let mut mutants = all(Path::new("."))?;
+    for name in &options.names {
+        if !mutants.iter().any(|mutant| mutant.name == *name) {
+            return Err(format!("no mutant is called {name}").into());
+        }
+    }
+    mutants.retain(|mutant| options.names.is_empty() || options.names.contains(&mutant.name));
+    let base = target().join("mutants");
+    let copy = Copy { tree: base.join("tree"), base };
+    copy.update()?;
+    copy.check_unharmed(&mutants)?;
+    println!("{:<28} {:<12} {:<28} seconds", "mutant", "test", "caught by");
+    let mut tally = Tally::new(mutants.len(), options.json);
+    for mutant in &mutants {
+        let started = Instant::now();
+        tally.begin(&mutant.name);
+        let (caught, by) = copy.check(mutant)?;
+        let seconds = started.elapsed().as_secs_f64();
+        let line = format!("{:<28} {:<12} {by:<28} {seconds:.0}", mutant.name, mutant.test);
+        let outcome = Outcome {
+            subject: mutant.name.clone(),
+            what: mutant.test.clone(),
+            case: String::new(),
+            verdict: Verdict::of(caught),
+            seconds,
+            note: by,
+        };
+        tally.end(outcome, &line);
+    }
+    tally.finish()?;
+    let (all, survivors) = (mutants.len(), tally.count(Verdict::Failed));
+    match survivors {
+        0 => println!("all {all} mutants were caught"),
+        _ => eprintln!("{survivors} of {all} mutants were not caught"),
+    }
+    Ok(u8::from(survivors > 0))
+}
+
+impl Copy {
+    /// Copies the files of the working tree that git does not ignore. Files that are the same
+    /// already stay untouched, so that cargo sees what has changed.
+    fn update(&self) -> Result {
+        let mut git = Command::new("git");
+        git.args(["ls-files", "--cached", "--others", "--exclude-standard"]);
+        let listed = output(&mut git)?;
+        let wanted: BTreeSet<&Path> =
+            listed.lines().map(Path::new).filter(|file| file.is_file()).collect();
+        std::fs::create_dir_all(&self.tree)?;
+        for file in files_below(&self.tree)? {
+            if !wanted.contains(file.strip_prefix(&self.tree)?) {
+                std::fs::remove_file(file)?;
+            }
+        }
+        for file in wanted {
+            let (copy, text) = (self.tree.join(file), std::fs::read(file)?);
+            if std::fs::read(&copy).is_ok_and(|old| old == text) {
+                continue;
+            }
+            std::fs::create_dir_all(copy.parent().unwrap_or(&self.tree))?;
+            std::fs::copy(file, &copy)?;
+        }
+        Ok(())
+    }
+
+    /// Builds a test of the copy. A smaller optimisation builds faster; the swarm is quick enough.
+    fn build(&self, test: &str) -> Result<Option<PathBuf>> {
+        let mut command = Command::new(crate::setup::cargo());
+        command.current_dir(&self.tree).env("CARGO_TARGET_DIR", self.base.join("build"));
+        command.env("CARGO_PROFILE_TEST_OPT_LEVEL", "1").env("CARGO_PROFILE_TEST_DEBUG", "0");
+        command.env("CARGO_INCREMENTAL", "1");
+        command.args(["test", "--quiet", "-p", "feroce-tests", "--test", test]);
+        command.args(["--no-run", "--message-format=json"]);
+        let built = command.output()?;
+        if !built.status.success() {
+            eprint!("{}", String::from_utf8_lossy(&built.stderr));
+            return Ok(None);
+        }
+        let messages = String::from_utf8_lossy(&built.stdout).into_owned();
+        let messages = messages
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .filter(|message| message["target"]["kind"][0] == "test")
+            .filter_map(|message| Some(PathBuf::from(message["executable"].as_str()?)));
+        Ok(messages.last())
+    }
+
+    /// Runs a test; its output is in `run.log`.
+    fn run(&self, binary: &Path) -> Result<i32> {
+        let scenarios = std::env::var("FEROCE_MUTANT_SCENARIOS");
+        let mut command = Command::new("timeout");
+        command.arg(LIMIT).arg(binary).current_dir(self.tree.join("tests"));
+        command.env("FEROCE_SWARM", scenarios.unwrap_or_else(|_| "20000".to_owned()));
+        command.env_remove("FEROCE_SEED").env_remove("FEROCE_SWARM_FROM");
+        run_into(&mut command, &self.log())
+    }
+
+    fn log(&self) -> PathBuf {
+        self.base.join("run.log")
+    }
+
+    /// Before anything is broken, the tests must pass.
+    fn check_unharmed(&self, mutants: &[Mutant]) -> Result {
+        let tests: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.test.as_str()).collect();
+        for test in tests {
+            let binary = self.build(test)?.ok_or_else(|| format!("{test} does not build"))?;
+            if self.run(&binary)? != 0 {
+                eprint!("{}", std::fs::read_to_string(self.log())?);
+                return Err(format!("{test} fails on the unharmed engine").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the mutant, runs its test and takes the mutant back. Returns true if the test
+    /// failed, and what caught the mutant or why nothing did.
+    fn check(&self, mutant: &Mutant) -> Result<(bool, String)> {
+        let files = match mutant.apply(&self.tree) {
+            Ok(files) => files,
+            Err(why) => return Ok((false, format!("DOES NOT APPLY: {why}"))),
+        };
+        for (path, (_, text)) in &files {
+            std::fs::write(path, text)?;
+        }
+        let result = self.build(&mutant.test).and_then(|binary| match binary {
+            Some(binary) => Ok(Some(self.run(&binary)?)),
+            None => Ok(None),
+        });
+        for (path, (text, _)) in &files {
+            std::fs::write(path, text)?;
+        }
+        Ok(match result? {
+            Some(101) => (true, self.caught_by()?), // A test failed.
+            Some(0) => (false, "NOTHING".to_owned()),
+            Some(124) => (false, "HANGS".to_owned()),
+            Some(code) => (false, format!("CRASH ({code})")),
+            None => (false, "DOES NOT BUILD".to_owned()),
+        })
+    }
+
+    /// The first seed that failed, or the test.
+    fn caught_by(&self) -> Result<String> {
+        let log = std::fs::read_to_string(self.log())?;
+        let seeds = Regex::new("(?m)^seed ([0-9]+): ")?;
+        let seed = seeds.captures_iter(&log).filter_map(|found| found[1].parse::<u64>().ok()).min();
+        if let Some(seed) = seed {
+            return Ok(format!("seed {seed}"));
+        }
+        let tests = Regex::new("(?m)^test ([a-z0-9_:]*) .*FAILED$")?;
+        Ok(tests.captures(&log).map_or(String::new(), |found| found[1].to_owned()))
+    }
+}
+
+/// All files below a folder.
+fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => files.extend(files_below(&entry.path())?),
+            false => files.push(entry.path()),
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hunk(text: &str) -> Hunk {
+        let text = format!("Caught by: swarm\n--- a/x\n+++ b/x\n@@ @@\n{text}");
+        Mutant::parse("x", &text).expect("a patch").hunks.remove(0)
+    }
+
+    #[test]
+    fn every_mutant_applies_to_this_tree() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let mut broken = Vec::new();
+        for mutant in all(root).expect("patches") {
+            let test = root.join(format!("tests/tests/{}.rs", mutant.test));
+            if !test.is_file() {
+                broken.push(format!("{}: there is no test {}", mutant.name, mutant.test));
+            }
+            broken.extend(mutant.apply(root).err().map(|why| why.to_string()));
+        }
+        assert!(broken.is_empty(), "{}", broken.join("\n"));
+    }
+
+    #[test]
+    fn comments_do_not_matter() {
+        let hunk = hunk(" // Old words.\n a();\n-b(); // old\n+c();\n // Old words.\n d();\n");
+        let text = "// New words.\na();\n// More.\n    b(); // new\nd();\n";
+        assert_eq!(
+            hunk.apply(text).expect("it applies"),
+            "// New words.\na();\n// More.\nc();\nd();\n"
+        );
+    }
+
+    #[test]
+    fn a_line_that_occurs_twice_needs_its_neighbours() {
+        let hunk = hunk(" a();\n-b();\n c();\n");
+        assert_eq!(hunk.apply("b();\na();\nb();\nx();\n").expect("applies"), "b();\na();\nx();\n");
+        assert!(hunk.apply("b();\nb();\n").expect_err("ambiguous").contains("2 times"));
+        assert!(hunk.apply("a();\nc();\n").expect_err("not there").contains("not there"));
+    }
+
+    #[test]
+    fn lines_are_added_next_to_their_neighbour() {
+        let hunk = hunk(" a();\n+b();\n c();\n");
+        assert_eq!(hunk.apply("a();\n// w\nx();\n").expect("applies"), "a();\nb();\n// w\nx();\n");
+        assert_eq!(hunk.apply("x();\n// w\nc();\n").expect("applies"), "x();\n// w\nb();\nc();\n");
+    }
+}

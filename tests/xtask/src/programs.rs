@@ -1,0 +1,468 @@
+//! Runs unmodified programs of the distribution with Feroce at both ends, or with Linux rxe at one
+//! end. The rows are in `tests/programs/table.txt`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use regex::Regex;
+
+use crate::Result;
+use crate::frames;
+use crate::guest::Guest;
+use crate::net::{FIRST, Pair, SECOND, command_in};
+use crate::process::{Process, output, run};
+use crate::rows::{End, Row, Run, feroce_listeners, number, rows, seconds_each};
+use crate::setup::{
+    BUILD_PACKAGES, Work, build, built, feroce_in, libraries, need_packages, need_root, need_scapy,
+    reserve_hugepages,
+};
+use crate::tally::{Outcome, Tally, Verdict, write_section};
+
+/// Where captures of failed rows are left.
+const CAPTURES: &str = "target/programs";
+/// Packets of a row that are judged. scapy takes a second for them.
+const JUDGED: usize = 2000;
+/// MTU of the pair, in bytes.
+const MTU: u32 = 4500;
+const BOTH: &str = "Feroce at both ends";
+
+/// Options of `xtask programs`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Feroce's port
+    #[arg(long, value_name = "KIND")]
+    port_kind: Option<String>,
+    /// Run each program between Feroce and this peer, in both roles. Rows that rxe cannot run are
+    /// in tests/programs/rxe.txt. Captures of failed rows are left in target/programs
+    #[arg(long, value_parser = ["rxe"])]
+    peer: Option<String>,
+    /// Let interop-kit run the rows with the guest as its peer; this tests interop-kit
+    #[arg(long, requires = "peer")]
+    kit: bool,
+    /// Let tshark and scapy judge the first packets of each row; the ends meet at a bridge then
+    #[arg(long)]
+    judge: bool,
+    /// Run both ends in Valgrind, which fails a row that misuses memory; the filter is ^pingpong
+    /// by default
+    #[arg(long)]
+    valgrind: bool,
+    /// Write the results into docs/programs.md, with --peer into docs/interop.md
+    #[arg(long)]
+    table: bool,
+    /// Print the rows
+    #[arg(long)]
+    list: bool,
+    /// Write the results to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// A regular expression over group, description and command
+    filter: Option<String>,
+}
+
+/// Runs the command.
+pub fn main(options: Options) -> Result<u8> {
+    let default = if options.valgrind { "^pingpong" } else { "." };
+    let rows = rows(options.filter.as_deref().unwrap_or(default))?;
+    if options.list {
+        for row in &rows {
+            println!("{:<9} {:<42} {}", row.group, row.what, row.command);
+        }
+        return Ok(0);
+    }
+    need_root()?;
+    need_packages(BUILD_PACKAGES)?;
+    need_packages(&["ibverbs-utils", "perftest", "rdmacm-utils", "fio", "qperf"])?;
+    if options.valgrind {
+        need_packages(&["valgrind"])?;
+    }
+    let mut python = None;
+    if options.judge {
+        need_packages(&["tshark", "tcpdump"])?;
+        python = Some(need_scapy()?);
+    }
+    println!("Building");
+    build(&["--bin", "feroce"])?;
+    let preload = libraries()?.join("rsocket/librspreload.so.1").display().to_string();
+    let work = Work::new()?;
+    let _hugepages = reserve_hugepages(128)?;
+    let mut bench = Bench {
+        tally: Tally::new(rows.len(), options.json.clone()),
+        options,
+        work,
+        preload,
+        python,
+        tap: None,
+        kept: 0,
+    };
+    let code = match bench.options.peer {
+        Some(_) => bench.with_rxe(rows)?,
+        None => bench.with_feroce(&rows)?,
+    };
+    Ok(code)
+}
+
+struct Bench {
+    options: Options,
+    work: Work,
+    preload: String,
+    python: Option<String>,
+    /// The namespace and the interface where packets are captured.
+    tap: Option<(String, &'static str)>,
+    /// Captures kept so far.
+    kept: usize,
+    tally: Tally,
+}
+
+/// An end on Feroce, in a namespace.
+struct FeroceEnd {
+    namespace: String,
+    interface: &'static str,
+    feroce: PathBuf,
+    wrap: Vec<String>,
+    seconds: u64,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl End for FeroceEnd {
+    fn command(&self, words: &str) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", &self.seconds.to_string()]);
+        command.args(["ip", "netns", "exec", &self.namespace]).arg(&self.feroce);
+        command.args(["run", "--quiet", "--interface", self.interface, "--"]);
+        command.args(&self.wrap).args(words.split_whitespace());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    fn listeners(&self, group: &str) -> usize {
+        let mut command = command_in(&self.namespace, "sh");
+        number(output(command.args(["-c", feroce_listeners(group)])))
+    }
+}
+
+/// The end in the guest.
+struct RxeEnd<'a> {
+    guest: &'a Guest,
+    seconds: u64,
+}
+
+impl End for RxeEnd<'_> {
+    fn command(&self, words: &str) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", &(self.seconds + 20).to_string()]);
+        command.args(["ip", "netns", "exec", self.guest.engine.name()]);
+        command.args(["ssh", "-n", "-F", &self.guest.ssh_config(), "guest"]);
+        // The process id is for `stop`.
+        let seconds = self.seconds;
+        command.arg(format!("echo $$ > /run/row; exec timeout --kill-after=5 {seconds} {words}"));
+        command
+    }
+
+    fn stop(&self) {
+        let _ = self.guest.shell("kill $(cat /run/row)");
+    }
+
+    /// A program that uses the RDMA CM has no TCP socket: the kernel knows its identifiers and its
+    /// groups.
+    fn listeners(&self, group: &str) -> usize {
+        number(self.guest.shell(match group {
+            "cm" => {
+                "{ rdma resource show cm_id | grep LISTEN; ss -lunH; \
+                 ip -4 maddress show dev data; } | wc -l"
+            }
+            "rsocket" => {
+                "{ rdma resource show cm_id | grep LISTEN; ss -lunH; \
+                 ip -4 maddress show dev data; } | wc -l"
+            }
+            _ => "ss -ltnH | wc -l",
+        }))
+    }
+}
+
+impl Bench {
+    fn seconds(&self) -> u64 {
+        if self.options.valgrind { seconds_each() * 3 } else { seconds_each() }
+    }
+
+    fn end(&self, namespace: &str, interface: &'static str) -> FeroceEnd {
+        let mut wrap = Vec::new();
+        if self.options.valgrind {
+            // Fair scheduling runs the thread that waits longest: otherwise the engine's thread
+            // would come too late.
+            wrap = ["valgrind", "--quiet", "--fair-sched=yes", "--error-exitcode=99"]
+                .map(str::to_owned)
+                .to_vec();
+            let file = std::path::absolute("tests/programs/valgrind.supp").expect("a path");
+            wrap.push(format!("--suppressions={}", file.display()));
+        }
+        let path = std::env::var("PATH").unwrap_or_default();
+        let work = self.work.path().display();
+        let mut variables = vec![
+            ("DAT_OVERRIDE", format!("{work}/dat.{interface}")),
+            ("PATH", format!("{work}:{path}")),
+        ];
+        variables.extend(self.options.port_kind.clone().map(|kind| ("FEROCE_PORT_KIND", kind)));
+        let (namespace, feroce) = (namespace.to_owned(), feroce_in(&built()));
+        FeroceEnd { namespace, interface, feroce, wrap, seconds: self.seconds(), variables }
+    }
+
+    // ---- Feroce at both ends
+
+    fn with_feroce(&mut self, rows: &[Row]) -> Result<u8> {
+        need_packages(&["libibverbs-dev", "librdmacm-dev", "gcc"])?;
+        let extra: Vec<&str> = rows.iter().filter_map(package).collect();
+        need_packages(&extra)?;
+        self.make_programs()?;
+        let pair = match self.options.judge {
+            true => Pair::bridged("programs", MTU)?,
+            false => Pair::new("programs", MTU)?,
+        };
+        pair.plain_frames();
+        self.tap = pair.switch.as_ref().map(|switch| (switch.name().to_owned(), "br0"));
+        for end in [&pair.a, &pair.b] {
+            end.ip("link set lo up")?; // Threads of libfabric talk to each other.
+        }
+        let (a, b) = (self.end(pair.a.name(), "v0"), self.end(pair.b.name(), "v1"));
+        for row in rows {
+            self.play(row, &b, &a, SECOND, BOTH)?;
+        }
+        self.finish(&[BOTH], "docs/programs.md", "programs")
+    }
+
+    /// Compiles our own programs against the distribution's headers and libraries, and writes the
+    /// names of the interfaces for uDAPL programs.
+    fn make_programs(&self) -> Result {
+        for entry in std::fs::read_dir("tests/programs")? {
+            let source = entry?.path();
+            let stem = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            match source.extension().map(|extension| extension == "c") {
+                Some(true) => {
+                    let mut cc = Command::new("cc");
+                    cc.args(["-D_GNU_SOURCE", "-Wall", "-O1", "-o"]).arg(self.work.file(&stem));
+                    cc.arg(&source).arg("-Wl,--as-needed");
+                    cc.args(["-lrdmacm", "-libverbs", "-lpthread", "-ldl"]);
+                    if run(&mut cc)? != 0 {
+                        return Err(format!("{} does not compile", source.display()).into());
+                    }
+                }
+                None => drop(std::fs::copy(&source, self.work.file(&stem))?),
+                Some(false) => {}
+            }
+        }
+        for interface in ["v0", "v1"] {
+            let line = format!(
+                "feroce u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"{interface} 0\" \
+                 \"\"\n"
+            );
+            std::fs::write(self.work.file(&format!("dat.{interface}")), line)?;
+        }
+        Ok(())
+    }
+
+    // ---- rxe at one end
+
+    fn with_rxe(&mut self, rows: Vec<Row>) -> Result<u8> {
+        need_packages(&["tcpdump"])?;
+        if self.options.kit {
+            need_packages(crate::interop_kit::PACKAGES)?; // The engine's namespace has no network.
+        }
+        let guest = Guest::new("programs", &self.work)?;
+        if self.options.kit {
+            return self.with_kit(&guest);
+        }
+        if guest.shell("echo here")?.trim() != "here" {
+            return Err("the guest's SSH server does not respond".into());
+        }
+        std::fs::create_dir_all(CAPTURES)?;
+        self.tap = Some((guest.switch.name().to_owned(), "br-data"));
+        let mut feroce = self.end(guest.engine.name(), "v0");
+        // Limits what is on its way to the slow peer to a quarter of a mebibyte.
+        let window = std::env::var("FEROCE_WINDOW").unwrap_or_else(|_| "64".to_owned());
+        feroce.variables.push(("FEROCE_WINDOW", window));
+        let rxe = RxeEnd { guest: &guest, seconds: self.seconds() };
+        let rules = Rules::read()?;
+        let rows: Vec<Row> = rows.into_iter().filter(|row| row.server.is_some()).collect();
+        self.tally.set_total(2 * rows.len());
+        for mut row in rows {
+            row.suit_other_peer();
+            row.suit_slow_peer()?;
+            let cases: [(&dyn End, &dyn End, &str, &str); 2] =
+                [(&feroce, &rxe, FIRST, "Feroce serves"), (&rxe, &feroce, SECOND, "rxe serves")];
+            for (server, client, address, case) in cases {
+                match rules.excluded(&row, case) {
+                    Some(reason) => self.skip(&row, case, reason),
+                    None => self.play(&row, server, client, address, case)?,
+                }
+            }
+        }
+        self.finish(&["Feroce serves", "rxe serves"], "docs/interop.md", "rxe")
+    }
+
+    fn skip(&mut self, row: &Row, case: &str, reason: &str) {
+        let line = format!(
+            "{:<7}         {:<9} {:<42} {} ({case}): {reason}",
+            "skipped", row.group, row.what, row.command
+        );
+        let outcome = outcome(row, case, Verdict::Skipped, 0.0, reason);
+        self.tally.end(outcome, &line);
+    }
+
+    /// interop-kit knows nothing of guests: the peer is a host that ssh reaches.
+    fn with_kit(&self, guest: &Guest) -> Result<u8> {
+        let config = guest.ssh_config();
+        let mut command = command_in(guest.engine.name(), "scripts/interop-kit.sh");
+        command.args(["--interface", "v0", "--transport", &format!("ssh -n -F {config} guest")]);
+        command.args(["--peer-address", SECOND, "--slow", "--report", "target/interop", "guest"]);
+        command.arg(self.options.filter.as_deref().unwrap_or("."));
+        Ok(u8::try_from(run(&mut command)?).unwrap_or(1))
+    }
+
+    // ---- a row
+
+    fn play(
+        &mut self,
+        row: &Row,
+        server: &dyn End,
+        client: &dyn End,
+        address: &str,
+        case: &str,
+    ) -> Result {
+        let started = Instant::now();
+        let (preload, path) = (self.preload.clone(), self.work.path().to_owned());
+        let run = Run { server, client, address, preload: &preload, work: &path };
+        self.tally.begin(&row.command);
+        let mut verdict = self.attempt(&run, row)?;
+        let mut again = String::new();
+        if let (Err(why), Some(_)) = (&verdict, &self.options.peer) {
+            // An emulated CPU on a busy machine stands still for longer than a QP retries, half a
+            // second: a row may fail once. The line says so.
+            let note = format!(": {why}; passed when tried again");
+            self.keep_capture(row)?;
+            verdict = self.attempt(&run, row)?;
+            if verdict.is_ok() {
+                again = note;
+            }
+        }
+        let word = Verdict::of(verdict.is_ok());
+        let seconds = started.elapsed().as_secs_f64();
+        let of = if self.options.peer.is_some() { format!(" ({case})") } else { String::new() };
+        let line = format!(
+            "{:<7} {seconds:4.0} s  {:<9} {:<42} {}{of}{again}",
+            word.word(),
+            row.group,
+            row.what,
+            row.command
+        );
+        let why = verdict.as_ref().err().map_or(again.as_str(), String::as_str);
+        self.tally.end(outcome(row, case, word, seconds, why), &line);
+        if let Err(why) = &verdict {
+            self.tally.print(&run.explain(why)?);
+            self.keep_capture(row)?;
+        }
+        Ok(())
+    }
+
+    fn attempt(&self, run: &Run<'_>, row: &Row) -> Result<std::result::Result<(), String>> {
+        let capture = self.capture()?;
+        let verdict = run.play(row)?;
+        if let Some(tcpdump) = capture {
+            tcpdump.stop()?;
+        }
+        match (&verdict, &self.python) {
+            (Ok(()), Some(python)) => self.judge_capture(python),
+            _ => Ok(verdict),
+        }
+    }
+
+    /// Captures the last packets of a row, and, where they are judged, the first.
+    fn capture(&self) -> Result<Option<Process>> {
+        let Some((namespace, interface)) = &self.tap else { return Ok(None) };
+        let mut command = command_in(namespace, "tcpdump");
+        command.args(["--immediate-mode", "-Z", "root", "-i", interface, "-s", "0"]);
+        command.args(["-B", "16384", "-C", "30", "-W", "2", "-w"]).arg(self.work.file("capture"));
+        command.arg("udp port 4791 or (vlan and udp port 4791)");
+        Ok(Some(Process::spawn_into(&mut command, &self.work.file("tcpdump"))?))
+    }
+
+    fn judge_capture(&self, python: &str) -> Result<std::result::Result<(), String>> {
+        let first = self.work.file("first");
+        let mut command = Command::new("tcpdump");
+        command.arg("-r").arg(self.work.file("capture0"));
+        command.args(["-c", &JUDGED.to_string(), "-w"]).arg(&first);
+        output(&mut command)?;
+        let (ok, told) = frames::judge(&first, 1, python)?;
+        Ok(if ok { Ok(()) } else { Err(told) })
+    }
+
+    fn keep_capture(&mut self, row: &Row) -> Result {
+        if self.tap.is_none() {
+            return Ok(());
+        }
+        std::fs::create_dir_all(CAPTURES)?;
+        self.kept += 1;
+        let name = row.command.split(' ').next().unwrap_or_default();
+        let path = format!("{CAPTURES}/{}-{name}.pcap", self.kept);
+        std::fs::copy(self.work.file("capture0"), &path)?;
+        self.tally.print(&format!("    packets: {path}"));
+        Ok(())
+    }
+
+    fn finish(&self, cases: &[&str], file: &str, section: &str) -> Result<u8> {
+        self.tally.finish()?;
+        if self.options.table {
+            write_section(file, section, &self.tally.table(cases))?;
+        }
+        let [passed, failed, skipped] = [Verdict::Passed, Verdict::Failed, Verdict::Skipped]
+            .map(|verdict| self.tally.count(verdict));
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
+        Ok(u8::from(!self.tally.has_passed()))
+    }
+}
+
+/// The outcome of a row.
+pub fn outcome(row: &Row, case: &str, verdict: Verdict, seconds: f64, note: &str) -> Outcome {
+    Outcome {
+        subject: row.program().to_owned(),
+        what: row.name(),
+        case: case.to_owned(),
+        verdict,
+        seconds,
+        note: note.to_owned(),
+    }
+}
+
+/// The package of the row's program, if other rows do not need it.
+fn package(row: &Row) -> Option<&'static str> {
+    match row.program() {
+        "iperf" => Some("iperf"),
+        "dtest" => Some("dapl2-utils"),
+        "migrate" => Some("qemu-system-x86"),
+        name if name.starts_with("ucx_") => Some("ucx-utils"),
+        name if name.starts_with("fi_") => Some("libfabric-bin"),
+        _ => None,
+    }
+}
+
+/// Rows that rxe, or the guest, cannot run.
+struct Rules(Vec<(Regex, String)>);
+
+impl Rules {
+    fn read() -> Result<Rules> {
+        let text = std::fs::read_to_string(Path::new("tests/programs/rxe.txt"))?;
+        let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+        let mut rules = Vec::new();
+        for line in lines {
+            let (rule, reason) = line.split_once('|').ok_or("tests/programs/rxe.txt: no reason")?;
+            rules.push((Regex::new(rule.trim())?, reason.trim().to_owned()));
+        }
+        Ok(Rules(rules))
+    }
+
+    /// Why the row cannot be run.
+    fn excluded(&self, row: &Row, case: &str) -> Option<&str> {
+        let title = format!("{} ({case})", row.title());
+        let found = self.0.iter().find(|(rule, _)| rule.is_match(&title));
+        found.map(|(_, reason)| reason.as_str())
+    }
+}

@@ -1,0 +1,286 @@
+//! Rows of `tests/programs/table.txt`: a server, a client, and what the client must print.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use regex::Regex;
+
+use crate::Result;
+use crate::process::{Process, code, run_into};
+
+/// The table.
+const TABLE: &str = "tests/programs/table.txt";
+
+/// Seconds after which a row is given up: `PROGRAM_SECONDS`, or 120.
+pub fn seconds_each() -> u64 {
+    std::env::var("PROGRAM_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(120)
+}
+
+/// A row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The kind of programs.
+    pub group: String,
+    /// What the row shows.
+    pub what: String,
+    /// The server's command line; `None` if the client runs alone.
+    pub server: Option<String>,
+    /// True if the server does not end by itself.
+    pub is_endless: bool,
+    /// The client's command line.
+    pub client: String,
+    /// What a line of the client's output must match.
+    pub pattern: String,
+    /// The client's command line without its server.
+    pub command: String,
+}
+
+/// The rows of the table whose group, description and command match `filter`.
+pub fn rows(filter: &str) -> Result<Vec<Row>> {
+    let filter = Regex::new(filter)?;
+    let table = std::fs::read_to_string(TABLE)?;
+    let rows = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let rows = rows.map(Row::parse).collect::<Result<Vec<Row>>>()?;
+    Ok(rows.into_iter().filter(|row| filter.is_match(&row.title())).collect())
+}
+
+impl Row {
+    fn parse(line: &str) -> Result<Row> {
+        let cells: Vec<&str> = line.splitn(5, '|').map(str::trim).collect();
+        let &[group, what, server, client, pattern] = cells.as_slice() else {
+            return Err(format!("{TABLE}: not five cells: {line}").into());
+        };
+        let is_endless = server.starts_with("! ");
+        let server = server.strip_prefix("! ").unwrap_or(server);
+        Ok(Row {
+            group: group.to_owned(),
+            what: what.to_owned(),
+            server: (server != "-").then(|| server.to_owned()),
+            is_endless,
+            client: client.to_owned(),
+            pattern: pattern.to_owned(),
+            command: client.replace(" SERVER", ""),
+        })
+    }
+
+    /// The words that a filter matches.
+    pub fn title(&self) -> String {
+        format!("{} {} {}", self.group, self.what, self.command)
+    }
+
+    /// The group and what the row shows, for tables.
+    pub fn name(&self) -> String {
+        format!("{}: {}", self.group, self.what)
+    }
+
+    /// The program, without `env` and its variables.
+    pub fn program(&self) -> &str {
+        let is_variable = |word: &&str| *word == "env" || *word == "PRELOAD" || word.contains('=');
+        let mut words = self.command.split(' ');
+        match self.command.starts_with("env ") {
+            true => words.find(|word| !is_variable(word)).unwrap_or_default(),
+            false => words.next().unwrap_or_default(),
+        }
+    }
+
+    fn insert_option(&mut self, option: &str) {
+        let insert = |words: &str| words.replacen(' ', &format!(" {option} "), 1);
+        self.server = self.server.as_deref().map(insert);
+        self.client = insert(&self.client);
+        self.command = insert(&self.command);
+    }
+
+    fn serves_with(&self, prefixes: &[&str]) -> bool {
+        let server = self.server.as_deref().unwrap_or_default();
+        prefixes.iter().any(|prefix| server.starts_with(prefix))
+    }
+
+    /// Changes the row for a peer that is not Feroce. perftest asks its own device for as many
+    /// READs and atomics at a time as the other end's device can do: rxe 128, Feroce 16.
+    pub fn suit_other_peer(&mut self) {
+        if self.serves_with(&["ib_read", "ib_atomic"]) {
+            self.insert_option("-o 16");
+        }
+    }
+
+    /// Changes the row for a peer that moves some 10 MB/s, as an emulated CPU does. perftest gets
+    /// an eighth of the iterations, and an ACK timeout of 1 s, so that packets that wait for the
+    /// peer are not sent again and again.
+    pub fn suit_slow_peer(&mut self) -> Result {
+        if !self.serves_with(&["ib_"]) {
+            return Ok(());
+        }
+        self.insert_option("-u 18");
+        let server = self.server.clone().unwrap_or_default();
+        let Some(found) = Regex::new(" -n ([0-9]+)")?.captures(&server) else { return Ok(()) };
+        let count: u64 = found[1].parse()?;
+        let fewer = (count / 8).max(5); // perftest takes no fewer.
+        let (old, new) = (format!(" -n {count}"), format!(" -n {fewer}"));
+        self.server = Some(server.replacen(&old, &new, 1));
+        self.client = self.client.replacen(&old, &new, 1);
+        self.command = self.client.replace(" SERVER", "");
+        if let Some(found) = Regex::new(r"^(.*\+)([0-9]+)$")?.captures(&self.pattern.clone()) {
+            self.pattern = format!("{}{}", &found[1], found[2].parse::<u64>()? * fewer / count);
+        }
+        Ok(())
+    }
+}
+
+/// Where one side of a row runs.
+pub trait End {
+    /// The command that runs `words` at this end, with a time limit.
+    fn command(&self, words: &str) -> Command;
+    /// Ends the program that the last command started, where ending the command is not enough.
+    fn stop(&self) {}
+    /// How many servers wait for clients.
+    fn listeners(&self, group: &str) -> usize;
+}
+
+/// The shell command that counts listeners at an end that runs on Feroce. A program that uses the
+/// RDMA CM has no TCP socket: it is known by its engine's socket.
+pub fn feroce_listeners(group: &str) -> &'static str {
+    match group {
+        "cm" | "rsocket" => "{ grep feroce/stat /proc/net/unix; ss -lunH; } | wc -l",
+        _ => "ss -ltnH | wc -l",
+    }
+}
+
+/// The number that a command printed; 0 if it printed none.
+pub fn number(output: Result<String>) -> usize {
+    output.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// The two ends of a run, and its files.
+#[derive(Clone, Copy)]
+#[allow(missing_debug_implementations)] // Ends are trait objects.
+pub struct Run<'a> {
+    /// Where the server runs.
+    pub server: &'a dyn End,
+    /// Where the client runs.
+    pub client: &'a dyn End,
+    /// The server's address.
+    pub address: &'a str,
+    /// `librspreload.so.1`, for TCP programs on rsockets.
+    pub preload: &'a str,
+    /// The folder for the files `server` and `client` with the outputs.
+    pub work: &'a Path,
+}
+
+impl Run<'_> {
+    fn filled_in(&self, words: &str) -> String {
+        let preload = format!("LD_PRELOAD={}", self.preload);
+        words.replace("SERVER", self.address).replace("PRELOAD", &preload)
+    }
+
+    /// Runs the row. The error says why it failed.
+    pub fn play(&self, row: &Row) -> Result<std::result::Result<(), String>> {
+        std::fs::write(self.work.join("server"), "")?;
+        let mut server = None;
+        if let Some(words) = &row.server {
+            server = Some(self.start_server(row, words)?);
+        }
+        let mut client = self.client.command(&self.filled_in(&row.client));
+        let client = run_into(&mut client, &self.work.join("client"))?;
+        let mut served = 0;
+        if let Some(server) = server {
+            if client != 0 || row.is_endless {
+                self.server.stop();
+                server.terminate();
+            }
+            let status = code(server.wait()?);
+            served = if row.is_endless { 0 } else { status };
+        }
+        let codes: Vec<String> = [("client", client), ("server", served)]
+            .into_iter()
+            .filter(|(_, code)| *code != 0)
+            .map(|(end, code)| format!("{end}: exit code {code}"))
+            .collect();
+        if !codes.is_empty() {
+            return Ok(Err(codes.join(", ")));
+        }
+        let output = self.output("client")?;
+        let pattern = Regex::new(&row.pattern)?;
+        Ok(match output.lines().any(|line| pattern.is_match(line)) {
+            true => Ok(()),
+            false => Err(format!("no line of the output matches: {}", row.pattern)),
+        })
+    }
+
+    /// Starts the server and waits up to 15 s until it listens.
+    fn start_server(&self, row: &Row, words: &str) -> Result<Process> {
+        let before = self.server.listeners(&row.group);
+        let mut command = self.server.command(&self.filled_in(words));
+        let mut server = Process::spawn_into(&mut command, &self.work.join("server"))?;
+        for _ in 0..300 {
+            if self.server.listeners(&row.group) > before || !server.is_running() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if matches!(row.group.as_str(), "cm" | "rsocket") {
+            // These programs open the device first and listen later.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        Ok(server)
+    }
+
+    /// The output of `end`, `server` or `client`.
+    pub fn output(&self, end: &str) -> Result<String> {
+        Ok(String::from_utf8_lossy(&std::fs::read(self.work.join(end))?).into_owned())
+    }
+
+    /// What both ends printed: the first 5 lines of each, since errors are not buffered and come
+    /// first, then the last 35 of the others.
+    pub fn explain(&self, why: &str) -> Result<String> {
+        let mut lines = vec![format!("    {why}")];
+        let outputs = [("client", self.output("client")?), ("server", self.output("server")?)];
+        for (end, text) in &outputs {
+            lines.extend(text.lines().take(5).map(|line| format!("    {end}: {line}")));
+        }
+        for (end, text) in &outputs {
+            let rest: Vec<&str> = text.lines().skip(5).collect();
+            let last = &rest[rest.len().saturating_sub(35)..];
+            lines.extend(last.iter().map(|line| format!("    {end}: {line}")));
+        }
+        Ok(lines.join("\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_parsed_and_suited_to_a_slow_peer() {
+        let line = "read | RC | ib_read_bw -F -q 16 -n 500 | ib_read_bw -F -q 16 -n 500 SERVER \
+                    | ^ *65536 +8000";
+        let mut row = Row::parse(line).expect("five cells");
+        row.suit_other_peer();
+        row.suit_slow_peer().expect("numbers");
+        assert_eq!(row.server.as_deref(), Some("ib_read_bw -u 18 -o 16 -F -q 16 -n 62"));
+        assert_eq!(row.client, "ib_read_bw -u 18 -o 16 -F -q 16 -n 62 SERVER");
+        assert_eq!(row.command, "ib_read_bw -u 18 -o 16 -F -q 16 -n 62");
+        assert_eq!(row.pattern, "^ *65536 +992");
+    }
+
+    #[test]
+    fn the_program_of_a_row_has_no_variables() {
+        let row = |client: &str| Row::parse(&format!("g | w | - | {client} | p")).expect("a row");
+        assert_eq!(row("env UCX_TLS=rc,self ucx_perftest SERVER -t x").program(), "ucx_perftest");
+        assert_eq!(row("env PRELOAD iperf -c SERVER").program(), "iperf");
+        assert_eq!(row("fio --name=client").program(), "fio");
+        let endless = Row::parse("g | w | ! qperf | qperf SERVER | p").expect("a row");
+        assert!(endless.is_endless && endless.server.as_deref() == Some("qperf"));
+    }
+
+    #[test]
+    fn patterns_of_the_table_are_regular_expressions() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let table = std::fs::read_to_string(format!("{folder}/{TABLE}")).expect("the table");
+        for line in table.lines().filter(|line| !line.starts_with('#')) {
+            let row = Row::parse(line).expect("five cells");
+            Regex::new(&row.pattern).expect("a regular expression");
+        }
+    }
+}
