@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the Debian package `feroce` with cargo-deb, from the files that scripts/install.sh installs.
+# Builds the Debian package `feroce` with cargo-deb, from the files that scripts/install.sh
+# installs.
 #   scripts/build-deb.sh
 # The last line of the output is the path of the package.
 set -euo pipefail

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Links the C libraries that programs written for verbs load: lib/libibverbs.so.1 and lib/librdmacm.so.1, and their
-# unversioned names beside them, in the folder of the build profile (target/release/lib), and lib/rsocket/librspreload.so.1, which
-# makes programs written for TCP use rsockets. `feroce run` looks for them beside itself.
+# Links the C libraries that programs written for verbs load: lib/libibverbs.so.1 and
+# lib/librdmacm.so.1, and their unversioned names beside them, in the folder of the build profile
+# (target/release/lib), and lib/rsocket/librspreload.so.1, which makes programs written for TCP use
+# rsockets. `feroce run` looks for them beside itself.
 #   scripts/build-libs.sh
 # The last line is the folder.
 set -euo pipefail
@@ -13,9 +14,10 @@ find_cargo
 build --lib
 out=$(built)
 
-# link CRATE LIBRARY WITH...: the crate's archive as LIBRARY.so.1 with the versions in its map. rustc would link a library with
-# a version script of its own, so the archive is linked here. The linker takes from it what the map exports, which must
-# be there, and what that needs. Programs close the library on failure and go on: nodelete keeps the threads' code.
+# link CRATE LIBRARY WITH...: the crate's archive as LIBRARY.so.1 with the versions in its map.
+# rustc would link a library with a version script of its own, so the archive is linked here. The
+# linker takes from it what the map exports, which must be there, and what that needs. Programs
+# close the library on failure and go on: nodelete keeps the threads' code.
 link() {
     local archive=$out/lib${1//-/_}.a map=engine/$2/$2.map so=$out/lib/${folder-}$2.so wanted=() name with=("${@:3}")
     if [ ! "$so.1" -nt "$archive" ] || [ ! "$so.1" -nt "$map" ]; then

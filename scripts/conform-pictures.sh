@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Draws docs/conform: the pages of three captures of failed connections, as pictures. Needs chromium.
+# Draws docs/conform: the pages of three captures of failed connections, as pictures. Needs
+# chromium.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 feroce=${1:-target/release/feroce}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Feroce at both ends of a veth pair, beside the kernel's TCP: bandwidth, latency, and packets as tshark decodes
-# them. As root on AF_XDP; installs what is missing (Debian), and leaves nothing else behind. Anybody else gets the
-# same inside a user namespace, where AF_XDP is forbidden, on the packet port. Under a minute once built.
+# Feroce at both ends of a veth pair, beside the kernel's TCP: bandwidth, latency, and packets as
+# tshark decodes them. As root on AF_XDP; installs what is missing (Debian), and leaves nothing else
+# behind. Anybody else gets the same inside a user namespace, where AF_XDP is forbidden, on the
+# packet port. Under a minute once built.
 #   scripts/demo.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."

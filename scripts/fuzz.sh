@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every fuzz target for a while, one after the other, from the inputs that are kept. A crash, 10 s or 1 GiB for one input stop it and name the input.
+# Every fuzz target for a while, one after the other, from the inputs that are kept. A crash, 10 s
+# or 1 GiB for one input stop it and name the input.
 #   scripts/fuzz.sh [SECONDS] [TARGET...]      60 seconds each, all targets; an hour of one: scripts/fuzz.sh 3600 check
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,7 +23,8 @@ for crate in wire engine; do
         for kept in seeds regressions; do
             [ ! -d "$crate/fuzz/$kept/$target" ] || corpora+=("fuzz/$kept/$target")
         done
-        # Without the sanitizer, which needs a nightly toolchain: there is little `unsafe` for it to watch.
+        # Without the sanitizer, which needs a nightly toolchain: there is little `unsafe` for it to
+        # watch.
         (cd "$crate" && cargo fuzz run --sanitizer none "$target" "${corpora[@]}" -- \
             -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 2>&1 \
             | grep --line-buffered -E "$told") \

@@ -30,8 +30,8 @@ trap 'exit 143' TERM HUP
 
 need_root() { [ "$(id -u)" = 0 ] || die "network namespaces and AF_XDP need root: sudo $0 $*"; }
 
-# in_user_namespace COMMAND...: replaces the shell by COMMAND, as root of a user namespace with its own
-# network namespaces and its own /run for their names. All of them end when COMMAND ends.
+# in_user_namespace COMMAND...: replaces the shell by COMMAND, as root of a user namespace with its
+# own network namespaces and its own /run for their names. All of them end when COMMAND ends.
 in_user_namespace() {
     local new=(unshare --user --map-root-user --net --mount)
     note "not root: running in a user namespace, without AF_XDP and reserved hugepages"
@@ -79,8 +79,8 @@ find_cargo() {
     [ -z "${SUDO_USER:-}" ] || export RUSTUP_HOME=${RUSTUP_HOME:-$home/.rustup} CARGO_HOME=${CARGO_HOME:-$home/.cargo}
 }
 
-# as_caller COMMAND...: runs COMMAND as the user who called sudo, so that no file in the clone and in
-# ~/.cargo belongs to root.
+# as_caller COMMAND...: runs COMMAND as the user who called sudo, so that no file in the clone and
+# in ~/.cargo belongs to root.
 as_caller() {
     if [ "$(id -u)" = 0 ] && [ -n "${SUDO_USER:-}" ] && [ "$SUDO_USER" != root ]; then
         setpriv --reuid="$(id -u "$SUDO_USER")" --regid="$(id -g "$SUDO_USER")" --init-groups --reset-env \
@@ -91,22 +91,23 @@ as_caller() {
     fi
 }
 
-# built: prints the folder with what `build` built: the release profile's or, with BUILD_PROFILE=test,
-# that of `cargo test`.
+# built: prints the folder with what `build` built: the release profile's or, with
+# BUILD_PROFILE=test, that of `cargo test`.
 built() {
     local folder=release
     [ "${BUILD_PROFILE:-release}" = release ] || folder=debug
     realpath -m "${CARGO_TARGET_DIR:-target}/$folder"
 }
 
-# build [--features LIST] WHAT...: builds WHAT of the workspace, in cargo's words (--bin NAME, --lib).
+# build [--features LIST] WHAT...: builds WHAT of the workspace, in cargo's words (--bin NAME,
+# --lib).
 build() {
     local features=()
     [ "$1" != --features ] || { features=("$1" "$2") && shift 2; }
     case ${BUILD_PROFILE:-release} in
         release) as_caller "$cargo" build --quiet --release --workspace "${features[@]}" "$@" ;;
-        # With tests: they need other features of some libraries. For fewer targets, cargo would build
-        # everything again.
+        # With tests: they need other features of some libraries. For fewer targets, cargo would
+        # build everything again.
         test) as_caller "$cargo" build --quiet --profile test --workspace "${features[@]}" --lib --bins --tests --examples ;;
         *) die "BUILD_PROFILE is release or test" ;;
     esac

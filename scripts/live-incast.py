@@ -48,7 +48,8 @@ def settings(congestion, burst):
     print("FEROCE_CONGESTION=dcqcn")
     print(f"FEROCE_CONGESTION_SET={chosen}")
     print(f"FEROCE_CONGESTION_KNOBS={knobs}")
-    # The scenario's packets: a sender that comes late does not make up for it with a burst that a NIC would not send.
+    # The scenario's packets: a sender that comes late does not make up for it with a burst that a
+    # NIC would not send.
     print(f"FEROCE_CONGESTION_BURST={burst * FRAME}")
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The incasts of the scenario live-incast, in virtual time and with real packets: `feroce fabric live` is the switch, and
-# ib_send_bw on Feroce, with DCQCN, sends and receives. Compares shares of the line and alphas; makes namespaces, which it
-# removes. Two CPUs that do nothing else are enough; it takes 4 minutes once built.
+# The incasts of the scenario live-incast, in virtual time and with real packets: `feroce fabric
+# live` is the switch, and ib_send_bw on Feroce, with DCQCN, sends and receives. Compares shares of
+# the line and alphas; makes namespaces, which it removes. Two CPUs that do nothing else are enough;
+# it takes 4 minutes once built.
 #   scripts/live-incast.sh [--port-kind KIND] [--seconds N] [--keep FOLDER] [--bin FOLDER] [K...]
 #     --port-kind KIND  Feroce's port (packet)
 #     --seconds N       the runs' length, in place of the scenario's; its warm-up stays
@@ -84,8 +85,9 @@ real() {
     python3 scripts/live-incast.py compare "$SCENARIO" "$work/virtual" "$folder" "$count" "$whole"
 }
 
-# make_star NAME COUNT: namespace NAME-s with p1, p2, ... and p9, which lead to v0 of NAME-h1, ..., and to as many receivers behind
-# one line: macvlans m0 of NAME-r1, .... A program has an interface for itself.
+# make_star NAME COUNT: namespace NAME-s with p1, p2, ... and p9, which lead to v0 of NAME-h1, ...,
+# and to as many receivers behind one line: macvlans m0 of NAME-r1, .... A program has an interface
+# for itself.
 make_star() {
     local name=$1 n
     add_namespace "$name-s"
@@ -120,7 +122,8 @@ clean_up_from() {
     cleanups=("${cleanups[@]:0:$1}")
 }
 
-# endpoint NAMESPACE INTERFACE LOG ARGUMENT...: an end with the scenario's congestion control, which sleeps for completions.
+# endpoint NAMESPACE INTERFACE LOG ARGUMENT...: an end with the scenario's congestion control, which
+# sleeps for completions.
 endpoint() {
     in_background env "${changes[@]}" FEROCE_PORT_KIND="$port_kind" "${ends_on[@]}" ip netns exec "$1" \
         "$bin/feroce" run --quiet --interface "$2" -- ib_send_bw -F -e -s 65536 -n 1000000 -m 1024 -u 18 --tclass 104 "${@:4}" \

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Frames of flow control, judged by decoders that nobody here wrote: what `feroce pfc send` makes and what scapy makes, a third of them with
-# something wrong. scapy, tshark and `feroce pfc decode` have to see the same in every field, and the same wrong.
+# Frames of flow control, judged by decoders that nobody here wrote: what `feroce pfc send` makes
+# and what scapy makes, a third of them with something wrong. scapy, tshark and `feroce pfc decode`
+# have to see the same in every field, and the same wrong.
 #   scripts/pfc-frames.sh [COUNT] [SEED]
 set -euo pipefail
 cd "$(dirname "$0")/.."

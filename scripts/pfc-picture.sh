@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Draws the dashboard of `feroce pfc watch` as it is in a real run: sweeps, storms and wrong frames of `feroce pfc send` through a veth pair
-# for 20 s. The picture of README.md and docs/pfc.md is made so. Needs root.
+# Draws the dashboard of `feroce pfc watch` as it is in a real run: sweeps, storms and wrong frames
+# of `feroce pfc send` through a veth pair for 20 s. The picture of README.md and docs/pfc.md is
+# made so. Needs root.
 #   scripts/pfc-picture.sh [FILE.svg]      in place of docs/pictures/pfc-watch.svg
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,7 +28,8 @@ send() { ip netns exec "$pair-a" "$feroce" pfc send "$1" v0 "${@:2}" > "$work/se
 in_background ip netns exec "$pair-b" "$feroce" pfc watch v1 --rate 10G --interval 250ms --for 20s --plain --snapshot "$work/picture.svg" > "$work/lines"
 watch=$!
 sleep 0.5
-# 1000 quanta are 51 us: priority 3 is paused for up to 10, 31, 61, 92 and 46 % of the time, less where a busy machine sends frames in bursts.
+# 1000 quanta are 51 us: priority 3 is paused for up to 10, 31, 61, 92 and 46 % of the time, less
+# where a busy machine sends frames in bursts.
 in_background ip netns exec "$pair-a" "$feroce" pfc send sweep v0 --priorities 3 --quanta 1000 \
     --per-second 2000,6000,12000,18000,9000 --each 4s > /dev/null
 sleep 3

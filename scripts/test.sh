@@ -14,8 +14,8 @@ cd "$(dirname "$0")/.." || exit 2
 
 readonly ALL="fmt clippy doc purity test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay install profiles mutants deny"
 readonly QUICK="fmt clippy doc purity test"
-# To build the bindings of libxdp and libdpdk, to capture and decode, to make and inspect namespaces,
-# to run scapy.
+# To build the bindings of libxdp and libdpdk, to capture and decode, to make and inspect
+# namespaces, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
     iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev libibverbs-dev librdmacm-dev gcc)
 readonly HUGEPAGES=256 # of 2 MiB: for several pairs of devices at a time
@@ -58,9 +58,8 @@ main() {
 
 wrong_usage() { usage >&2 && exit 2; }
 
-# ---- steps: exit code 0 is a pass, 77 a skip
-# All build the whole workspace: for fewer packages, dependencies would have other features and cargo
-# would build every crate again.
+# ---- steps: exit code 0 is a pass, 77 a skip All build the whole workspace: for fewer packages,
+# dependencies would have other features and cargo would build every crate again.
 
 step_fmt() { cargo fmt --all --check; }
 
@@ -158,18 +157,19 @@ step_pfc() { scripts/pfc-endpoint.sh --short; }
 # Checks what users install.
 step_install() { BUILD_PROFILE=release scripts/check-install.sh; }
 
-# The distribution's programs, with Feroce at both ends; tshark and scapy judge packets of UC, UD and
-# XRC. Not here: scripts/programs.sh --valgrind, which takes minutes more.
+# The distribution's programs, with Feroce at both ends; tshark and scapy judge packets of UC, UD
+# and XRC. Not here: scripts/programs.sh --valgrind, which takes minutes more.
 step_programs() { scripts/programs.sh && scripts/programs.sh --judge '^(uc|ud|xrc) [A-Z]+ bandwidth|^pingpong (UC|UD|XRC)'; }
 
 # rdma-core's own Python suite.
 step_pyverbs() { scripts/pyverbs.sh; }
 
-# Linux rxe, live in a guest. Not here: the same on the DPDK port, which takes three minutes more, and
-# scripts/programs.sh --peer rxe, unmodified programs.
+# Linux rxe, live in a guest. Not here: the same on the DPDK port, which takes three minutes more,
+# and scripts/programs.sh --peer rxe, unmodified programs.
 step_rxe() { scripts/rxe.sh --port af_xdp --port packet; }
 
-# Plays the requests of captures to Feroce and to the guest: the responses must be the captured ones.
+# Plays the requests of captures to Feroce and to the guest: the responses must be the captured
+# ones.
 step_replay() { scripts/replay-live.sh; }
 
 # ---- before and after

@@ -1,5 +1,5 @@
-//! Programs spin on the last byte of a WRITE: when this byte is visible, all bytes before it must be
-//! visible.
+//! Programs spin on the last byte of a WRITE: when this byte is visible, all bytes before it must
+//! be visible.
 //!
 //! One thread runs the devices, another spins. This property of the MR access check shows only
 //! between two processors; the other properties are tested in `engine/src/memory/access.rs`.

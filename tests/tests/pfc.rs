@@ -123,8 +123,8 @@ fn acknowledgements_wait_with_their_priority() {
 
 #[test]
 fn a_pause_of_other_priorities_stops_nothing() {
-    // All other priorities are paused; the QP's priority is paused, but the device obeys only pauses
-    // of other priorities; the pause frame is tagged, which no receiver obeys.
+    // All other priorities are paused; the QP's priority is paused, but the device obeys only
+    // pauses of other priorities; the pause frame is tagged, which no receiver obeys.
     let mut tagged = xoff(P3, u16::MAX).to_vec();
     tagged.splice(12..12, [0x81, 0, 0x60, 0]);
     for (obeyed, frame) in

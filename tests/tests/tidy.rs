@@ -1,6 +1,6 @@
-//! House rules that no compiler checks: lengths, rooms for `unsafe`, directions of dependency, counters
-//! that nobody counts, words that should not have stayed. What breaks a rule on purpose is in a list here, with the
-//! reason; an entry that is no longer needed fails too.
+//! House rules that no compiler checks: lengths, rooms for `unsafe`, directions of dependency,
+//! counters that nobody counts, words that should not have stayed. What breaks a rule on purpose is
+//! in a list here, with the reason; an entry that is no longer needed fails too.
 
 mod tidy {
     pub mod imports;
@@ -22,8 +22,8 @@ fn none(rule: &str, broken: &[String]) {
     assert!(broken.is_empty(), "{rule}:\n  {}\n", broken.join("\n  "));
 }
 
-/// Splits what was found by the written exceptions: what no exception covers, and exceptions that cover
-/// nothing.
+/// Splits what was found by the written exceptions: what no exception covers, and exceptions that
+/// cover nothing.
 #[track_caller]
 fn none_but(rule: &str, found: &BTreeMap<String, String>, exceptions: &[(&str, &str)]) {
     let written: BTreeSet<&str> = exceptions.iter().map(|(what, _)| *what).collect();
@@ -238,7 +238,8 @@ fn products_know_no_variables_of_tests() {
     none("products read settings and the variables of `VARIABLES` only", &broken);
 }
 
-/// What `docs/` says is still there: tests named as `file.rs::test`, fields of what a user configures.
+/// What `docs/` says is still there: tests named as `file.rs::test`, fields of what a user
+/// configures.
 #[test]
 fn documents_name_what_exists() {
     let mut known = BTreeSet::new();

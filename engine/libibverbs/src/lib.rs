@@ -12,9 +12,9 @@
 //! function and is not destroyed. A panic does not unwind into a C program: `extern "C"` functions
 //! abort.
 //!
-//! Imports point downwards: `convert`, `lock`, `errno`, `fork`, `log` and `device` import no object module;
-//! `engine` and `context` are below all objects; `ops`, on top, fills the function tables of a new
-//! context.
+//! Imports point downwards: `convert`, `lock`, `errno`, `fork`, `log` and `device` import no object
+//! module; `engine` and `context` are below all objects; `ops`, on top, fills the function tables
+//! of a new context.
 #![allow(clippy::missing_safety_doc)] // stated by the manual page of each function
 
 use feroce_verbs_abi::{self as abi, channel, object, process};

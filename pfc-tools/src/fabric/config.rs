@@ -37,9 +37,11 @@ impl ConfigError {
 pub struct PacketConfig {
     /// Payload of a full data packet in bytes.
     pub payload: u32,
-    /// Bytes that a data packet occupies in a buffer in addition to its payload: headers, ICRC and FCS.
+    /// Bytes that a data packet occupies in a buffer in addition to its payload: headers, ICRC and
+    /// FCS.
     pub headers: u32,
-    /// Bytes that a frame occupies on the link in addition to its own: preamble and inter-frame gap.
+    /// Bytes that a frame occupies on the link in addition to its own: preamble and inter-frame
+    /// gap.
     pub gap: u32,
     /// Buffer bytes of an acknowledgement, a NAK, a CNP or a PFC frame.
     pub control: u32,

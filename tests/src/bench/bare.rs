@@ -22,8 +22,9 @@ const BURST: usize = 64;
 /// A sender that hears nothing for so long gives up what is outstanding.
 const STALL: Duration = Duration::from_millis(2);
 
-/// Moves frames from `near` to `far` for a round; returns payload bytes received per second. The buffers,
-/// source and target, are of the memory that the engine has for its own: pages differ in speed.
+/// Moves frames from `near` to `far` for a round; returns payload bytes received per second. The
+/// buffers, source and target, are of the memory that the engine has for its own: pages differ in
+/// speed.
 pub fn write_rate(
     near: &mut dyn Port,
     far: &mut dyn Port,

@@ -1,4 +1,5 @@
-//! The engine under measurement: WRITE throughput and SEND latency between two devices, a thread each.
+//! The engine under measurement: WRITE throughput and SEND latency between two devices, a thread
+//! each.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,8 +99,8 @@ impl Mover {
     }
 }
 
-/// WRITEs `len` bytes after `len` bytes for a round, while the other end only turns its device; returns payload bytes
-/// per second.
+/// WRITEs `len` bytes after `len` bytes for a round, while the other end only turns its device;
+/// returns payload bytes per second.
 pub fn write_rate(ends: &mut [End; 2], len: usize) -> f64 {
     rate(ends, Mover::Write, len)
 }
@@ -157,7 +158,8 @@ fn move_for_a_round(near: &mut End, target: RemoteAddr, mover: Mover, len: usize
     }
 }
 
-/// SENDs of [`PING_LEN`] bytes to and fro for a round; returns half a round trip in seconds (median).
+/// SENDs of [`PING_LEN`] bytes to and fro for a round; returns half a round trip in seconds
+/// (median).
 pub fn ping_half_rtt(ends: &mut [End; 2]) -> f64 {
     let stop = AtomicBool::new(false);
     let ready = Barrier::new(2);

@@ -1,5 +1,5 @@
-//! Benchmarks: each figure is a ratio of medians within one run, against a loop that moves the same frames
-//! on the same port, or against spinning TCP on the same link.
+//! Benchmarks: each figure is a ratio of medians within one run, against a loop that moves the same
+//! frames on the same port, or against spinning TCP on the same link.
 
 pub mod bare;
 pub mod engine;
@@ -12,7 +12,8 @@ use feroce_engine::memory::buffer::SharedBytes;
 
 /// How long one measurement takes.
 pub const ROUND: Duration = Duration::from_millis(700);
-/// Measurements of each kind, taken in turn: on a machine with others, single ones are up to a fifth off.
+/// Measurements of each kind, taken in turn: on a machine with others, single ones are up to a
+/// fifth off.
 pub const ROUNDS: usize = 21;
 
 /// Bytes of one WRITE, and of the payload of a packet.
@@ -85,8 +86,8 @@ pub fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// Takes two measurements in turn and returns the medians of both and of their ratio, the first over the
-/// second.
+/// Takes two measurements in turn and returns the medians of both and of their ratio, the first
+/// over the second.
 pub fn paired(mut first: impl FnMut() -> f64, mut second: impl FnMut() -> f64) -> (f64, f64, f64) {
     let (mut firsts, mut seconds, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

@@ -52,8 +52,8 @@ pub fn ping_half_rtt(ends: &mut [TcpStream; 2]) -> f64 {
     })
 }
 
-/// Writes [`BULK_LEN`] bytes after [`BULK_LEN`] bytes for a round; returns bytes received per second. Source and
-/// target are as large as those of the engine, and neither end sleeps.
+/// Writes [`BULK_LEN`] bytes after [`BULK_LEN`] bytes for a round; returns bytes received per
+/// second. Source and target are as large as those of the engine, and neither end sleeps.
 pub fn stream_rate(ends: &mut [TcpStream; 2], buffers: &mut [Vec<u8>; 2]) -> f64 {
     let [near, far] = ends;
     let [source, target] = buffers;

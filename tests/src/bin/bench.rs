@@ -1,5 +1,5 @@
-//! `scripts/bench.sh`: prints a line per figure - name, value, bar, `ok` or `short` - and exits with 1 if
-//! one is short.
+//! `scripts/bench.sh`: prints a line per figure - name, value, bar, `ok` or `short` - and exits
+//! with 1 if one is short.
 
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -96,8 +96,8 @@ fn buffers() -> [SharedBytes; 2] {
     })
 }
 
-/// Rings and buffers are made anew for every measurement: some pages of a machine are twice as fast as
-/// others, and whoever goes second would otherwise keep the slow ones.
+/// Rings and buffers are made anew for every measurement: some pages of a machine are twice as fast
+/// as others, and whoever goes second would otherwise keep the slow ones.
 fn shm_write(name: &str) -> Figure {
     let make = || {
         let arena = Arena::new(256 << 20).expect("an arena");

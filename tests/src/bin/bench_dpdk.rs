@@ -1,7 +1,7 @@
-//! `scripts/bench.sh`, where there is libdpdk: 4 KiB WRITEs between two processes over DPDK's memif, against a
-//! bare loop over the same. DPDK's environment starts once per process and memif's driver does not come apart
-//! well, so each measurement has a sender and a receiver of its own: this program, twice more. The two talk in
-//! lines, over the receiver's standard input and output.
+//! `scripts/bench.sh`, where there is libdpdk: 4 KiB WRITEs between two processes over DPDK's
+//! memif, against a bare loop over the same. DPDK's environment starts once per process and memif's
+//! driver does not come apart well, so each measurement has a sender and a receiver of its own:
+//! this program, twice more. The two talk in lines, over the receiver's standard input and output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! Writes a capture of frames that Feroce sent - every opcode of RC, UC, UD and XRC, over IPv4, IPv6 and in a VLAN, at every
-//! path MTU, with losses - for other decoders to judge: `scripts/frames.sh`.
+//! Writes a capture of frames that Feroce sent - every opcode of RC, UC, UD and XRC, over IPv4,
+//! IPv6 and in a VLAN, at every path MTU, with losses - for other decoders to judge:
+//! `scripts/frames.sh`.
 //!
 //! `frames FILE COUNT`
 

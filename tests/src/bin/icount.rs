@@ -1,5 +1,5 @@
-//! The program that `scripts/bench.sh` counts instructions of: 64-byte SENDs between two devices on one
-//! thread. The two functions that never inline are the requester's and the responder's share.
+//! The program that `scripts/bench.sh` counts instructions of: 64-byte SENDs between two devices on
+//! one thread. The two functions that never inline are the requester's and the responder's share.
 
 use feroce_engine::device::{Buffer, CompletionQueue, ConnectOptions, Device, QpInit, QueuePair};
 use feroce_engine::memory::Access;

@@ -2,9 +2,9 @@
 //!
 //! A path is followed to the file that defines the item it names, through `use`, `pub use` and
 //! aliases of modules: a file that names `crate::qp::Qp` depends on the file of `Qp`, not on
-//! `qp/mod.rs` that re-exports it. `mod` declarations and method calls are not followed. Tests inside
-//! a file (`#[cfg(test)] mod tests`) do not count, nor does what a file takes from its own parent
-//! modules: a parent and its children are one unit.
+//! `qp/mod.rs` that re-exports it. `mod` declarations and method calls are not followed. Tests
+//! inside a file (`#[cfg(test)] mod tests`) do not count, nor does what a file takes from its own
+//! parent modules: a parent and its children are one unit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,8 @@ struct Module<'a> {
 /// The modules of a crate by their paths; the crate itself is the empty path.
 struct Crate<'a>(BTreeMap<Vec<String>, Module<'a>>);
 
-/// Circles of imports: sets of at least two files that depend on each other, in order of their names.
+/// Circles of imports: sets of at least two files that depend on each other, in order of their
+/// names.
 pub fn circles(sources: &[Source]) -> Vec<Vec<String>> {
     let mut crates: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
     for source in sources {

@@ -12,7 +12,8 @@ pub const FILE_LINES: usize = 600;
 /// Files that are longer.
 pub const LONG_FILES: &[(&str, &str)] = &[];
 
-/// Most columns of a line of code, comments and prose. Tables and code blocks of Markdown are apart.
+/// Most columns of a line of code, comments and prose. Tables and code blocks of Markdown are
+/// apart.
 pub const WIDTH: usize = 100;
 
 /// Files whose lines may be longer.
@@ -45,8 +46,8 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("tests/src/counting_alloc.rs", "a global allocator"),
 ];
 
-/// Circles of imports that stay, as the files in order of their names, and why (ARCHITECTURE.md says it
-/// at length).
+/// Circles of imports that stay, as the files in order of their names, and why (ARCHITECTURE.md
+/// says it at length).
 pub const CIRCLES: &[(&str, &str)] = &[];
 
 /// A place that knows nothing of some things.
@@ -97,8 +98,8 @@ pub const PURE: &[Pure] = &[
     Pure { place: "engine/src/timer_wheel.rs", without: WORLD, because: "time is an argument" },
 ];
 
-/// Packages from the bottom up: each depends on lower layers only. The test harness is at the top, so
-/// that no product depends on it.
+/// Packages from the bottom up: each depends on lower layers only. The test harness is at the top,
+/// so that no product depends on it.
 pub const LAYERS: &[&[&str]] = &[
     &["feroce-wire", "feroce-congestion", "dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],

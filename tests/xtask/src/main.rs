@@ -43,7 +43,7 @@ enum Command {
     /// Try Feroce against a host with a real RNIC, over ssh: the same programs in both roles,
     /// captures of both sides, and one report. docs/interop.md says what the host needs
     InteropKit(interop_kit::Options),
-    /// Play 598 cases against Linux rxe in a guest, in both roles. tests/src/rxe/table.rs has the
+    /// Play 598 cases against Linux rxe in a guest, in both roles. tests/src/rxe/cases.rs has the
     /// cases
     Rxe(rxe::Options),
     /// Play the requests of captures to Feroce and to rxe, and compare the responses

@@ -5,7 +5,8 @@
 //! `ready`; traffic; `done` from both; `verdict` from both; `row`.
 //!
 //! TCP keep-alive detects a host that is gone; a program that gets no CPU for a while is not an
-//! error. Each side sends `alive` every second. If the peer is silent for long, a message is printed.
+//! error. Each side sends `alive` every second. If the peer is silent for long, a message is
+//! printed.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
