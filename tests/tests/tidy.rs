@@ -69,9 +69,10 @@ fn lines_fit_the_width() {
         if rules::WIDE.iter().any(|(part, _)| path.contains(part)) {
             continue;
         }
-        let lines = match path.ends_with(".md") {
-            true => tidy::source::prose_lines(&text),
-            false => (1..).zip(text.lines()).collect(),
+        let lines = match path.rsplit('.').next() {
+            Some("md") => tidy::source::prose_lines(&text),
+            Some("toml") => tidy::source::comment_lines(&text),
+            _ => (1..).zip(text.lines()).collect(),
         };
         for (number, line) in lines {
             let width = line.chars().count();

@@ -57,6 +57,11 @@ pub fn text_files() -> Vec<(String, String)> {
         .collect()
 }
 
+/// The comments of a TOML file, with their numbers: its values are data.
+pub fn comment_lines(text: &str) -> Vec<(usize, &str)> {
+    (1..).zip(text.lines()).filter(|(_, line)| line.trim_start().starts_with('#')).collect()
+}
+
 /// The lines of a Markdown page that are neither tables nor code, with their numbers.
 pub fn prose_lines(text: &str) -> Vec<(usize, &str)> {
     let mut in_code = false;
@@ -64,7 +69,7 @@ pub fn prose_lines(text: &str) -> Vec<(usize, &str)> {
     for (number, line) in (1..).zip(text.lines()) {
         let is_fence = line.trim_start().starts_with("```");
         in_code ^= is_fence;
-        if !(is_fence || in_code || line.starts_with('|')) {
+        if !(is_fence || in_code || line.starts_with('|') || line.starts_with("    ")) {
             lines.push((number, line));
         }
     }

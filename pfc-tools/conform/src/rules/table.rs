@@ -97,7 +97,8 @@ rules! {
         at("engine/src/qp/responder.rs", "mtu"), mutation("an Only longer than the MTU");
     WriteLength "REQ-WRITE-LENGTH" Error Requester None,
         "The packets of a WRITE carry as many bytes as its RETH says.",
-        at("engine/src/qp/responder.rs", "dma_len"), mutation("a RETH with another length than the data");
+        at("engine/src/qp/responder.rs", "dma_len"),
+        mutation("a RETH with another length than the data");
     DmaLength "REQ-DMA-LENGTH" Error Requester None,
         "A message has at most 2^31 bytes.",
         at("engine/src/qp/responder.rs", "dma_len"), mutation("a READ of more than 2^31 bytes");
@@ -116,17 +117,20 @@ rules! {
     ReadRange "REQ-READ-RANGE" Error Requester None,
         "A retransmitted READ asks for the remaining part of the original READ, from the address \
          that belongs to its PSN.",
-        at("engine/src/qp/requester.rs", "Read"), mutation("a retransmitted READ of another address");
+        at("engine/src/qp/requester.rs", "Read"),
+        mutation("a retransmitted READ of another address");
     Restart "REQ-NAK-RESTART" Error Requester None,
         "After a NAK (PSN sequence) the requester restarts at the PSN that the NAK names.",
         at("engine/src/qp/completer.rs", "Nak"), mutation("an ignored NAK");
     RnrWait "REQ-RNR-WAIT" Error Requester None,
         "After an RNR NAK the requester waits as long as the NAK asks for.",
-        at("engine/src/qp/completer.rs", "rnr"), mutation("a request sent too early after an RNR NAK");
+        at("engine/src/qp/completer.rs", "rnr"),
+        mutation("a request sent too early after an RNR NAK");
     RetryCount "REQ-RETRY-COUNT" Error Requester None,
         "A request without a response is retransmitted at most seven times, or as often as the \
          connection setup says.",
-        at("engine/src/qp/completer.rs", "retry"), mutation("retransmissions beyond the retry count");
+        at("engine/src/qp/completer.rs", "retry"),
+        mutation("retransmissions beyond the retry count");
     AfterError "REQ-AFTER-ERROR" Error Requester None,
         "After a NAK that fails the connection no more requests are sent on it.",
         at("engine/src/qp/completer.rs", "Nak"), mutation("a request after a fatal NAK");
@@ -146,7 +150,8 @@ rules! {
         mutation("an acknowledgement of an unsent PSN");
     AckBack "RSP-ACK-BACKWARDS" Error Responder None,
         "An acknowledgement never names a PSN below one that is already acknowledged.",
-        at("engine/src/qp/responder.rs", "ack"), mutation("an acknowledgement with a lower PSN than the last");
+        at("engine/src/qp/responder.rs", "ack"),
+        mutation("an acknowledgement with a lower PSN than the last");
     Syndrome "RSP-SYNDROME" Error Responder None,
         "The syndrome of a response is defined for RoCE.",
         at("wire/src/aeth.rs", "Reserved"), mutation("an undefined syndrome");
@@ -223,7 +228,8 @@ rules! {
         at("wire/src/cnp.rs", "write"), mutation("a CNP whose reserved bytes are not 0");
     CnpInterval "CNP-INTERVAL" Error Responder None,
         "CNPs for a QP are at least 4 microseconds apart.",
-        at("engine/src/congestion/notification.rs", "interval"), mutation("CNPs a microsecond apart");
+        at("engine/src/congestion/notification.rs", "interval"),
+        mutation("CNPs a microsecond apart");
     CnpUnasked "CNP-UNASKED" Warning Responder None,
         "CNPs answer packets that are marked (CE).",
         at("engine/src/core/congestion.rs", "marked"), mutation("a CNP without a mark");
