@@ -20,6 +20,7 @@ pub mod check;
 pub mod cli;
 pub mod device_pair;
 pub mod endpoint;
+pub mod failure;
 pub mod flow;
 pub mod gated_port;
 pub mod inject;

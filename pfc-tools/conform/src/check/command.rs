@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use feroce_wire::Qpn;
 
 use super::{Checker, Filter, Format};
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::report;
 use crate::trace::Trace;
 

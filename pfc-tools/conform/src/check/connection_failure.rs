@@ -1,9 +1,9 @@
 //! The reason why a connection failed, determined after the last packet.
 
-use super::figures::duration;
 use super::findings::{Findings, Place};
 use super::requester::hex;
 use crate::flow::Channel;
+use crate::flow::figures::duration;
 use crate::flow::window::Sent;
 use crate::rules::RuleId;
 

@@ -6,12 +6,10 @@ mod connect;
 mod connection_failure;
 mod data_responses;
 mod datagram;
-mod figures;
 mod findings;
 mod message;
 mod output;
 mod packet;
-mod recorder;
 mod requester;
 mod responder;
 mod retransmission;
@@ -21,16 +19,15 @@ mod vendor_quirks;
 
 use feroce_wire::{Opcode, Psn, Qpn, Syndrome, Transport};
 
+use super::flow::recorder::{Mark, Point};
 use super::flow::{Answers, Channel, Flows, Key};
 use super::packet::{Look, Reader, Seen};
 use super::rules::RuleId;
 use super::trace::{Frame, Trace, TraceError};
 
 pub use command::{Options, run};
-pub use figures::{Figures, Times, duration};
 pub use findings::{Findings, Place, TOLD};
 pub use output::{Format, Report, title};
-pub use recorder::{Mark, Point, Recorder};
 
 /// Selects the packets to check.
 #[derive(Debug, Clone, Copy, Default)]

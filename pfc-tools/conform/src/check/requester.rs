@@ -2,8 +2,8 @@
 
 use feroce_wire::{Operation, Psn, Transport};
 
-use super::figures::duration;
 use super::findings::{Findings, Place};
+use crate::flow::figures::duration;
 use crate::flow::window::{Sent, is_atomic, is_read};
 use crate::flow::{Channel, Message, Pending};
 use crate::packet::Seen;

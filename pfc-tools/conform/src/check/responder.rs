@@ -2,9 +2,9 @@
 
 use feroce_wire::{Aeth, NakCode, Operation, Psn, Syndrome};
 
-use super::figures::duration;
 use super::findings::{Findings, Place};
 use super::requester::hex;
+use crate::flow::figures::duration;
 use crate::flow::window::Sent;
 use crate::flow::{Channel, Nak, Pending, Rnr};
 use crate::packet::Seen;

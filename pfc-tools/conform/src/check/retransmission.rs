@@ -2,10 +2,10 @@
 
 use feroce_wire::Psn;
 
-use super::figures::duration;
 use super::findings::Place;
 use super::requester::{Request, hex, id_of, timed_out};
 use crate::flow::Pending;
+use crate::flow::figures::duration;
 use crate::flow::window::{Sent, is_read, needs_answer};
 use crate::rules::RuleId;
 

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use feroce_wire::{Operation, Psn, Qpn, Transport};
 
 use super::Key;
+use super::figures::Figures;
+use super::recorder::Recorder;
 use super::window::Window;
-use crate::check::{Figures, Recorder};
 use crate::rules::PacketRef;
 
 /// What connection management has agreed on for the requests of a flow.

@@ -5,6 +5,8 @@
 //! only flow between the two addresses that expects its PSN.
 
 mod channel;
+pub mod figures;
+pub mod recorder;
 pub mod window;
 
 use std::collections::BTreeMap;

@@ -16,7 +16,7 @@ use super::scorecard::{self, Item, KnownFailures, Scorecard};
 use super::script::Script;
 use super::trace::Trace;
 use crate::capture_file::{self, Frame};
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 
 /// Options of `inject`.
 #[derive(Debug, clap::Args)]

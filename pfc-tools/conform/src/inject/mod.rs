@@ -14,6 +14,7 @@ pub mod flows;
 pub mod injector;
 pub mod live;
 pub mod outcome;
+pub mod packet_kind;
 pub mod play;
 pub mod scorecard;
 pub mod script;

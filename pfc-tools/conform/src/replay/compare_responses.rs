@@ -8,6 +8,7 @@ use super::compare::compare;
 use super::lanes::{Captured, Lane};
 use super::peer_rules::{PeerRules, PeerStatements};
 use super::response_cause::SentRequests;
+use super::sent_response::SentResponse;
 use super::{Difference, Outcome};
 
 /// The sender of the responses.
@@ -40,22 +41,11 @@ impl Answerer {
     }
 }
 
-/// A response, as the captured responder would have sent it.
-#[derive(Debug)]
-pub struct Sent {
-    /// Index of the request that caused it.
-    pub after: usize,
-    /// Index of the last request sent by then.
-    pub until: usize,
-    /// The frame, from the Ethernet header on.
-    pub bytes: Vec<u8>,
-}
-
 /// Compares the responses `sent` to the lane's requests with the captured ones.
 pub fn judge(
     lane: &Lane,
     frames: &[Captured],
-    sent: &[Sent],
+    sent: &[SentResponse],
     answerer: Answerer,
     outcome: &mut Outcome,
 ) {
@@ -122,7 +112,7 @@ pub fn judge(
 }
 
 /// Returns what is wrong with a peer's responses, whatever was captured.
-fn wrong(peers: &PeerRules<'_>, frames: &[Captured], sent: &[Sent]) -> Vec<Difference> {
+fn wrong(peers: &PeerRules<'_>, frames: &[Captured], sent: &[SentResponse]) -> Vec<Difference> {
     let difference = |(at, why): (usize, String)| {
         let sentence = format!("the peer answers {}: {why}", text(&sent[at].bytes));
         Difference { packet: Some(frames[sent[at].after].number), sentence }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::lanes::Captured;
 use super::report::Summary;
 use super::{Role, live, replay};
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::trace::{Link, Trace};
 
 /// The end to play.

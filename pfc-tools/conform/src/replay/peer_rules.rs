@@ -6,10 +6,10 @@ use feroce_engine::verbs::SendOp;
 use feroce_wire::{Packet, Psn};
 
 use super::align::{Answer, Kind};
-use super::compare_responses::Sent;
 use super::lanes::{Captured, Lane, read_span};
 use super::messages::{Messages, Place};
 use super::response_cause::SentRequests;
+use super::sent_response::SentResponse;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl<'a> PeerRules<'a> {
 
     /// Checks the peer's responses in the order of arrival, whatever was captured. Returns the
     /// wrong ones, each with a reason.
-    pub fn wrong(&self, sent: &[Sent]) -> Vec<(usize, String)> {
+    pub fn wrong(&self, sent: &[SentResponse]) -> Vec<(usize, String)> {
         let mut wrong = Vec::new();
         let (mut last_msn, mut last_ack) = (0, Place::MIN);
         for (at, sent) in sent.iter().enumerate() {
@@ -152,7 +152,7 @@ pub struct PeerStatements<'a> {
 
 impl<'a> PeerStatements<'a> {
     /// Indexes the responses `own`, which arrived as `sent`.
-    pub fn by(own: &[Answer], sent: &[Sent], peers: &'a PeerRules<'a>) -> Self {
+    pub fn by(own: &[Answer], sent: &[SentResponse], peers: &'a PeerRules<'a>) -> Self {
         let until: Vec<usize> = sent.iter().map(|sent| sent.until).collect();
         let mut acknowledged = vec![Place::MIN; own.len()];
         let mut last = BTreeMap::new();

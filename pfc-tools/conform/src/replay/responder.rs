@@ -11,11 +11,12 @@ use feroce_engine::verbs::{Extra, RecvRequest, SendOp};
 use feroce_wire::{Key, Operation, Packet, Psn, RnrTimer, Syndrome};
 
 use super::captured_responses::CapturedResponses;
-use super::compare_responses::{Answerer, Sent, judge};
+use super::compare_responses::{Answerer, judge};
 use super::lanes::{Captured, Lane, read_span};
 use super::messages::{Message, Messages, Place, Unwrap, starts, takes_receive};
 use super::regions::{Plan, Region, Regions};
 use super::rig::{Begin, Rig, Unplayable, unplayable};
+use super::sent_response::SentResponse;
 use super::tolerance::Tolerance;
 use super::{Difference, Outcome};
 use crate::device_pair::drain;
@@ -81,7 +82,7 @@ struct Responder<'a> {
     /// Place of the message for which a receive was posted last.
     posted_for: Option<Place>,
     outcome: Outcome,
-    sent: Vec<Sent>,
+    sent: Vec<SentResponse>,
     begin: Begin,
     /// The steps, if they are recorded.
     cues: Option<Vec<Cue>>,
@@ -242,7 +243,7 @@ impl Responder<'_> {
                 self.regions.renamed.apply(&frame.bytes).filter(|_| self.regions.renames());
             self.rig.give(renamed.as_deref().unwrap_or(&frame.bytes));
             let answers = self.rig.turn();
-            self.sent.extend(answers.into_iter().map(|bytes| Sent {
+            self.sent.extend(answers.into_iter().map(|bytes| SentResponse {
                 after: index,
                 until: index,
                 bytes,

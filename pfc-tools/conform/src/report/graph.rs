@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use super::{anchor, escaped};
-use crate::check::{Mark, Point, duration};
 use crate::flow::Channel;
+use crate::flow::figures::duration;
+use crate::flow::recorder::{Mark, Point};
 use crate::rules::Finding;
 
 const WIDTH: f64 = 1040.0;

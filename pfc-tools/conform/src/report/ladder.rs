@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use feroce_wire::Syndrome;
 
 use super::{anchor, escaped};
-use crate::check::{Mark, Point, duration};
 use crate::flow::Channel;
+use crate::flow::figures::duration;
+use crate::flow::recorder::{Mark, Point};
 use crate::rules::Finding;
 
 const ROW: f64 = 22.0;

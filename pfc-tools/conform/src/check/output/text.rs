@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use super::{Report, title};
-use crate::check::figures::{Figures, Times, duration};
 use crate::check::findings::TOLD;
+use crate::flow::figures::{Figures, Times, duration};
 use crate::rules::Severity;
 
 /// The most findings of a rule printed per flow.

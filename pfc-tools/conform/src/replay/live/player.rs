@@ -11,11 +11,12 @@ use super::stage::Stage;
 use super::translation::{Ends, Translation};
 use crate::endpoint::end::Pace;
 use crate::replay::align::Answer;
-use crate::replay::compare_responses::{Answerer, Sent, judge};
+use crate::replay::compare_responses::{Answerer, judge};
 use crate::replay::lanes::{Captured, Lane};
 use crate::replay::responder::{Cue, Rehearsal};
 use crate::replay::response_cause::SentRequests;
 use crate::replay::rig::Unplayable;
+use crate::replay::sent_response::SentResponse;
 use crate::replay::{Difference, Outcome};
 
 /// How long after the last captured response further packets still belong to the capture.
@@ -48,7 +49,7 @@ pub struct Player<'a> {
 #[derive(Debug, Default)]
 struct Heard {
     answers: Vec<Answer>,
-    sent: Vec<Sent>,
+    sent: Vec<SentResponse>,
     asked: SentRequests,
     /// For each request, the number of responses received when it was sent.
     marks: Vec<usize>,
@@ -223,7 +224,7 @@ impl Player<'_> {
         heard.answers.push(answer);
         let last = heard.asked.last().unwrap_or(0);
         let [after, until] = [cause, last].map(|at| self.lane.requests[at]);
-        heard.sent.push(Sent { after, until, bytes });
+        heard.sent.push(SentResponse { after, until, bytes });
     }
 
     fn outcome(self, heard: Heard) -> Result<Outcome, Trouble> {
