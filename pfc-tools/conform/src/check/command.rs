@@ -83,7 +83,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
                 "there is no flow {flow}: the captures have {known} flows"
             )));
         }
-        report.choose(false, |index, _| index == flow - 1);
+        report.retain_flows(false, |index, _| index == flow - 1);
     }
     let mut out = BufWriter::new(io::stdout().lock());
     let format = match (options.json, options.sarif, options.junit) {

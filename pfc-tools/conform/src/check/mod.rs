@@ -26,7 +26,7 @@ use super::rules::RuleId;
 use super::trace::{Frame, Trace, TraceError};
 
 pub use command::{Options, run};
-pub use findings::{Findings, Place, TOLD};
+pub use findings::{DETAILED, Findings, Place};
 pub use output::{Format, Report, title};
 
 /// Selects the packets to check.
@@ -230,8 +230,9 @@ impl Checker {
         };
         // Only now: responses reveal which QP the requests come from.
         if let Some(qpn) = self.filter.qpn {
-            report
-                .choose(true, |_, channel| channel.key.qpn == qpn || channel.answers == Some(qpn));
+            report.retain_flows(true, |_, channel| {
+                channel.key.qpn == qpn || channel.answers == Some(qpn)
+            });
         }
         report
     }

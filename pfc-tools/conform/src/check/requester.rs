@@ -160,7 +160,7 @@ impl Request<'_, '_> {
             }
             if known.is_told {
                 // Nothing was lost: this packet is the copy counted as lost.
-                self.out.take_back(RuleId::Loss, Place { packet: known.last, ..self.place });
+                self.out.remove(RuleId::Loss, Place { packet: known.last, ..self.place });
             }
             self.out.add(RuleId::Reorder, self.place, || {
                 format!(

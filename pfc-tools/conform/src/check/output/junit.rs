@@ -24,7 +24,7 @@ pub fn junit(out: &mut impl Write, report: &Report) -> io::Result<()> {
         };
         writeln!(out, "  <testcase classname=\"feroce-conform\" name=\"{name}\">")?;
         writeln!(out, "    <failure message=\"{count}x: {}\">", escaped(rule.text))?;
-        for found in report.findings.told().iter().filter(|found| found.rule == rule.id) {
+        for found in report.findings.detailed().iter().filter(|found| found.rule == rule.id) {
             writeln!(out, "{}: {}", escaped(&report.packet(found)), escaped(&found.sentence))?;
         }
         writeln!(out, "    </failure>\n  </testcase>")?;

@@ -31,7 +31,7 @@ pub fn json(out: &mut impl Write, report: &Report) -> io::Result<()> {
         .collect();
     let findings: Vec<Value> = report
         .findings
-        .told()
+        .detailed()
         .iter()
         .map(|found| {
             json!({
