@@ -18,10 +18,10 @@ use feroce_conform::party::Party;
 use feroce_conform::replay::compare::sealed_again;
 use feroce_conform::replay::lanes::{Captured, lanes, roce_frames};
 use feroce_conform::replay::live::causes::causes;
+use feroce_conform::replay::live::controlled_peer::ControlledPeer;
 use feroce_conform::replay::live::needs;
-use feroce_conform::replay::live::stage::Stage;
 use feroce_conform::replay::live::translation::{Ends, Names, Translation};
-use feroce_conform::replay::live::{Responder, Trouble, Way, play, rehearse};
+use feroce_conform::replay::live::{LiveError, PeerPath, Responder, dry_run, play};
 use feroce_conform::replay::{Difference, Outcome, options};
 use feroce_engine::device::{Addressing, Device, DeviceConfig, Endpoint, StaticAddresses};
 use feroce_engine::memory::Access;
@@ -154,7 +154,7 @@ fn read(file: &str) -> Vec<Captured> {
 }
 
 /// Plays the first lane of a capture to a device of ours.
-fn play_to_us(frames: &[Captured], tamper: Tamper) -> Result<Outcome, Trouble> {
+fn play_to_us(frames: &[Captured], tamper: Tamper) -> Result<Outcome, LiveError> {
     play_to(frames, |port| Tampered { tamper, ..port }, |end| Box::new(end))
 }
 
@@ -163,7 +163,7 @@ fn play_to(
     frames: &[Captured],
     ports: impl Fn(Tampered) -> Tampered,
     ends: impl Fn(FeroceEnd) -> Box<dyn End>,
-) -> Result<Outcome, Trouble> {
+) -> Result<Outcome, LiveError> {
     let lane = &lanes(frames).0[0];
     let arena = Arena::new(16 << 20).expect("memory");
     let shape = ShmConfig { name: "live".to_owned(), slots: 1024, ..ShmConfig::default() };
@@ -173,14 +173,14 @@ fn play_to(
     let is_v6 = lane.responder.ip.is_ipv6();
     let (besides, heard): (Besides, _) = (|_, _| None, Vec::new());
     let port = Tampered { inner: far, tamper: honest, besides, count: 0, heard };
-    let way = Way {
+    let way = PeerPath {
         port: &mut ports(port),
         pace: &mut pace.clone(),
         ends: Ends { own: party(OWN, is_v6, OWN_QPN), peer: party(PEER, is_v6, 0) },
         psn: SHIFT,
         patience: Duration::from_millis(100),
     };
-    play(lane, frames, way, Responder::Told(ends(end)))
+    play(lane, frames, way, Responder::Controlled(ends(end)))
 }
 
 fn honest(_: u64, _: &mut Packet<'_>) -> bool {
@@ -294,7 +294,7 @@ fn a_malformed_answer_is_a_difference() {
         let outcome = play_to(&frames, |port| Tampered { besides, ..port }, |end| Box::new(end));
         let found = outcome.unwrap_or_else(|why| panic!("{file}: {why}")).differences;
         let is_told = |one: &Difference| {
-            one.sentence.starts_with("the peer sends what is no RoCEv2 packet: ")
+            one.sentence.starts_with("the peer sends a malformed RoCEv2 packet: ")
         };
         assert!(found.iter().all(is_told), "{file}: {found:#?}");
         let due = if file.contains("_v6_") { 1 } else { 2 };
@@ -311,7 +311,11 @@ fn a_peer_that_sends_nothing_else_is_heard() {
     let damaged = |port| Tampered { tamper: none, besides: cut, ..port };
     let outcome = play_to(&frames, damaged, |end| Box::new(end)).expect("heard");
     let says = |words: &str| outcome.differences.iter().any(|one| one.sentence.contains(words));
-    assert!(says("no RoCEv2 packet") && says("keeps silent"), "{:#?}", outcome.differences);
+    assert!(
+        says("malformed RoCEv2 packet") && says("requests are not sent"),
+        "{:#?}",
+        outcome.differences
+    );
 }
 
 /// An end that reports what its stack did not.
@@ -423,9 +427,9 @@ fn completions_that_are_not_due_are_found() {
 fn who_does_not_answer_is_told() {
     let silent = play_to_us(&read("rxe/write_lat_v4.pcap.zst"), |_, _| false);
     let why = silent.expect_err("nothing was heard").to_string();
-    assert!(why.starts_with("no answer from 192.0.2.2 within 100ms"), "{why}");
+    assert!(why.starts_with("no response from 192.0.2.2 within 100ms"), "{why}");
     let unreliable = play_to_us(&read("rxe/uc_pingpong_v4_1024.pcap.zst"), honest);
-    assert!(matches!(unreliable, Err(Trouble::Unplayable(_))), "{unreliable:?}");
+    assert!(matches!(unreliable, Err(LiveError::Unplayable(_))), "{unreliable:?}");
 }
 
 /// A request waits for what was captured ahead of it: with one READ or atomic at a time, for the answer to the last one;
@@ -485,23 +489,29 @@ fn a_peer_that_is_ready_is_only_asked() {
     let mut ask = |qpn, names| {
         let ends = Ends { own: party(OWN, false, OWN_QPN), peer: party(PEER, false, qpn) };
         let (port, pace, patience) = (&mut far, &mut pace.clone(), Duration::from_millis(1));
-        play(lane, &frames, Way { port, pace, ends, psn: 0, patience }, Responder::Ready(names))
+        play(
+            lane,
+            &frames,
+            PeerPath { port, pace, ends, psn: 0, patience },
+            Responder::Ready(names),
+        )
     };
     // It has no such QP: it keeps silent.
     let why = ask(0x99, Names::default()).expect_err("nobody is there").to_string();
     assert!(why.contains("it has no QP 0x99"), "{why}");
 
     let end = FeroceEnd::paced(&pace.device, Box::new(pace.clone())).expect("an end");
-    let rehearsal = rehearse(lane, &frames).expect("enough is captured");
-    let mut stage = Stage::prepare(Box::new(end), lane, &rehearsal).expect("memory and a QP");
-    let first = rehearsal.begin.rq_psn;
+    let dry_run = dry_run(lane, &frames).expect("enough is captured");
+    let mut controlled =
+        ControlledPeer::prepare(Box::new(end), lane, &dry_run).expect("memory and a QP");
+    let first = dry_run.begin.rq_psn;
     let gid = OWN.1[0].parse().expect("an address");
     let own = Endpoint { qpn: Qpn::masked(OWN_QPN), psn: first, gid, super_frames: None };
-    stage.connect(lane, &rehearsal, &own, first).expect("a connection");
-    let qpn = stage.endpoint.qpn.value();
-    let outcome = ask(qpn, stage.names(lane, &frames, 0)).expect("answers");
+    controlled.connect(lane, &dry_run, &own, first).expect("a connection");
+    let qpn = controlled.endpoint.qpn.value();
+    let outcome = ask(qpn, controlled.names(lane, &frames, 0)).expect("answers");
     assert_eq!((outcome.fed, outcome.compared, outcome.differences), (200, 200, Vec::new()));
-    let (bytes, differences) = stage.check(&rehearsal).expect("memory");
+    let (bytes, differences) = controlled.check(&dry_run).expect("memory");
     assert!(bytes > 0 && differences.is_empty(), "{differences:?}");
 }
 
@@ -545,7 +555,7 @@ fn what_is_needed_is_enough() {
         let (qpn, names) = prepare(end, &needs);
         let ends = Ends { own: party(OWN, false, OWN_QPN), peer: party(PEER, false, qpn) };
         let (port, pace, patience) = (&mut far, &mut pace.clone(), Duration::from_millis(1));
-        let way = Way { port, pace, ends, psn: 0, patience };
+        let way = PeerPath { port, pace, ends, psn: 0, patience };
         let outcome = play(lane, &frames, way, Responder::Ready(names));
         let outcome = outcome.unwrap_or_else(|why| panic!("{file}: {why}"));
         assert_eq!(outcome.differences, [], "{file}: {needs:#}");

@@ -24,8 +24,7 @@ pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
         out.add(RuleId::PsnMismatch, place(&oldest), || {
             format!(
                 "the responder treated all {} transmissions of PSN {} as duplicates (first \
-                 response \
-                 that shows this: packet {}): it expects a \
+                 response that shows this: packet {}): it expects a \
                  later PSN than the requester starts with",
                 oldest.times,
                 hex(oldest.psn),

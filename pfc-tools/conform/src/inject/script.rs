@@ -285,7 +285,7 @@ impl Script {
             ),
         ];
         match rules.iter().find(|(broken, _)| *broken) {
-            Some((_, told)) => Err((*told).to_owned()),
+            Some((_, message)) => Err((*message).to_owned()),
             None => Ok(()),
         }
     }
@@ -549,10 +549,10 @@ mod tests {
             ("[expect]\nstatus = 'fine'", "one of success"),
             ("[expect]\ncolour = 1", "unknown field"),
         ];
-        for (text, told) in rows {
+        for (text, message) in rows {
             let error =
                 Script::parse("test", &format!("{HEAD}{text}")).expect_err(text).to_string();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(message), "{text}: {error}");
         }
         Script::parse("test", HEAD).expect("as it must be");
     }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 pub enum Side {
     /// The side that posts the requests.
     Requester,
-    /// The side that answers.
+    /// The side that responds.
     Responder,
 }
 

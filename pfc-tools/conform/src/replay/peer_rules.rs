@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use feroce_engine::verbs::SendOp;
 use feroce_wire::{Packet, Psn};
 
-use super::align::{Answer, Kind};
+use super::align::{Kind, ResponseId};
 use super::lanes::{Captured, Lane, read_span};
 use super::messages::{Messages, Place};
 use super::response_cause::SentRequests;
@@ -25,7 +25,7 @@ pub struct PeerRules<'a> {
     base: Place,
     least: Place,
     /// For each request of the lane, one past the highest place requested so far.
-    asked: Vec<Place>,
+    requested: Vec<Place>,
     /// Index of the request that caused each captured response.
     causes: Vec<usize>,
 }
@@ -36,12 +36,12 @@ impl<'a> PeerRules<'a> {
         let messages = Messages::of(lane, frames);
         let base = Place::from(expects.offset_from(messages.first));
         let mut first_at = BTreeMap::new();
-        let (mut asked, mut end) = (Vec::new(), Place::MIN);
+        let (mut requested, mut end) = (Vec::new(), Place::MIN);
         for (&place, &index) in messages.places.iter().zip(&lane.requests) {
             first_at.entry(place).or_insert(index);
             end =
                 end.max(place + Place::from(read_span(&frames[index].packet(), lane.mtu.bytes())));
-            asked.push(end);
+            requested.push(end);
         }
         let counted = messages.list.iter().filter_map(|message| {
             // A READ counts from its first response on.
@@ -53,7 +53,7 @@ impl<'a> PeerRules<'a> {
         whole.sort_unstable();
         let least = messages.places.iter().copied().min().unwrap_or(base);
         let causes = causes(lane, frames);
-        Self { lane, messages, counted, whole, base, least, asked, causes }
+        Self { lane, messages, counted, whole, base, least, requested, causes }
     }
 
     /// Returns the index of the request that caused the captured response number `at` of the lane.
@@ -80,14 +80,14 @@ impl<'a> PeerRules<'a> {
         let (mut last_msn, mut last_ack) = (0, Place::MIN);
         for (at, sent) in sent.iter().enumerate() {
             let Ok(packet) = Packet::parse(&sent.bytes, &[]) else { continue };
-            let answer = Answer::of(&packet);
+            let answer = ResponseId::of(&packet);
             if answer.is_before_first() && last_ack == Place::MIN && last_msn == 0 {
                 continue; // The peer has received nothing yet.
             }
             let place = self.place(answer.psn, sent.until);
-            let asked = self.least..self.asked[self.at(sent.until)];
+            let requested = self.least..self.requested[self.at(sent.until)];
             // The PSN before the expected one is that of the last packet received.
-            if !asked.contains(&place) && place != self.base - 1 {
+            if !requested.contains(&place) && place != self.base - 1 {
                 wrong.push((at, "no request has its PSN".to_owned()));
                 continue;
             }
@@ -114,7 +114,7 @@ impl<'a> PeerRules<'a> {
 
     /// Returns the lowest and the highest MSN of a response that arrives when the request `until`
     /// is the last one sent.
-    fn msns(&self, answer: &Answer, place: Place, until: usize) -> [usize; 2] {
+    fn msns(&self, answer: &ResponseId, place: Place, until: usize) -> [usize; 2] {
         let is_done = matches!(answer.kind, Kind::Ack | Kind::Read | Kind::Atomic);
         let done = |&counted: &Place| counted < place || is_done && counted == place;
         let least = self.counted.partition_point(done);
@@ -125,15 +125,15 @@ impl<'a> PeerRules<'a> {
 }
 
 fn causes(lane: &Lane, frames: &[Captured]) -> Vec<usize> {
-    let mut asked = SentRequests::default();
+    let mut requests = SentRequests::default();
     let mut next = 0;
     let cause = |&index: &usize| {
         while lane.requests.get(next).is_some_and(|&request| request < index) {
-            asked.ask(lane, frames, next);
+            requests.add(lane, frames, next);
             next += 1;
         }
-        let answer = Answer::of(&frames[index].packet());
-        asked.cause(answer.psn, answer.kind).map_or(0, |cause| lane.requests[cause])
+        let answer = ResponseId::of(&frames[index].packet());
+        requests.cause(answer.psn, answer.kind).map_or(0, |cause| lane.requests[cause])
     };
     lane.responses.iter().map(cause).collect()
 }
@@ -152,7 +152,7 @@ pub struct PeerStatements<'a> {
 
 impl<'a> PeerStatements<'a> {
     /// Indexes the responses `own`, which arrived as `sent`.
-    pub fn by(own: &[Answer], sent: &[SentResponse], peers: &'a PeerRules<'a>) -> Self {
+    pub fn by(own: &[ResponseId], sent: &[SentResponse], peers: &'a PeerRules<'a>) -> Self {
         let until: Vec<usize> = sent.iter().map(|sent| sent.until).collect();
         let mut acknowledged = vec![Place::MIN; own.len()];
         let mut last = BTreeMap::new();
@@ -172,7 +172,7 @@ impl<'a> PeerStatements<'a> {
 
     /// Returns true if the information of the captured response number `at` of the lane arrives
     /// after the request that caused it.
-    pub fn is_said(&self, answer: &Answer, at: usize) -> bool {
+    pub fn is_conveyed(&self, answer: &ResponseId, at: usize) -> bool {
         let cause = self.peers.cause(at);
         let since = self.until.partition_point(|&until| until < cause);
         let is_last = |psn| self.last.get(&(answer.kind, psn)).is_some_and(|&last| last >= since);

@@ -18,8 +18,8 @@ const BOTTOM: f64 = 40.0;
 const fn look(mark: Mark) -> (&'static str, f64, &'static str) {
     match mark {
         Mark::Request => ("#1f6fb4", 2.0, "request"),
-        Mark::Repeat => ("#e07b00", 3.0, "retransmission"),
-        Mark::Answer => ("#3a9a5b", 2.0, "response"),
+        Mark::Retransmission => ("#e07b00", 3.0, "retransmission"),
+        Mark::Response => ("#3a9a5b", 2.0, "response"),
         Mark::Nak => ("#b3261e", 4.5, "NAK"),
         Mark::Rnr => ("#8e24aa", 4.5, "RNR NAK"),
         Mark::Cnp => ("#444444", 4.5, "CNP"),
@@ -98,7 +98,8 @@ fn psn(first: &Point, offset: f64) -> u32 {
 
 /// Returns the legend: the kinds of packet that `points` contain.
 fn legend(points: &[Point]) -> Markup {
-    let all = [Mark::Request, Mark::Repeat, Mark::Answer, Mark::Nak, Mark::Rnr, Mark::Cnp];
+    let all =
+        [Mark::Request, Mark::Retransmission, Mark::Response, Mark::Nak, Mark::Rnr, Mark::Cnp];
     let shown = all.into_iter().filter(|mark| points.iter().any(|point| point.mark == *mark));
     let columns = std::iter::successors(Some(LEFT), |at| Some(at + 120.0));
     html! {

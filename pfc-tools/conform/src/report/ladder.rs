@@ -76,9 +76,9 @@ fn chosen(points: &[Point], findings: &[&Finding]) -> Vec<usize> {
 
 /// Returns the row of a packet at the height `y`. `start` is the time of the first packet.
 fn row(point: &Point, start: u64, y: f64) -> Markup {
-    let is_response = matches!(point.mark, Mark::Answer | Mark::Nak | Mark::Rnr | Mark::Cnp);
+    let is_response = matches!(point.mark, Mark::Response | Mark::Nak | Mark::Rnr | Mark::Cnp);
     let (color, tip, back) = match (point.mark, is_response) {
-        (Mark::Repeat, _) => ("#e07b00", TO, -8.0),
+        (Mark::Retransmission, _) => ("#e07b00", TO, -8.0),
         (Mark::Nak | Mark::Rnr, _) => ("#b3261e", FROM, 8.0),
         (_, true) => ("#3a9a5b", FROM, 8.0),
         (_, false) => ("#1f6fb4", TO, -8.0),

@@ -1,4 +1,7 @@
 //! The report as JUnit XML: each rule is a test case.
+//!
+//! The root of the document is `testsuite`. The crate quick-junit always wraps it in `testsuites`,
+//! which would break consumers that look for `/testsuite/testcase`; so the document is written here.
 
 use std::io::{self, Write};
 

@@ -139,11 +139,11 @@ pub fn title(channel: &Channel) -> String {
         Some(Transport::Xrc) => "XRC",
         _ => "?",
     };
-    let answers = match channel.answers {
+    let answers = match channel.response_qpn {
         Some(qpn) => format!(", responses to QP {qpn}"),
         None => String::new(),
     };
-    match channel.is_alone() {
+    match channel.has_only_responses() {
         true => format!("{service} {src} -> {dst}, requests not captured{answers}"),
         false => format!("{service} {src} -> {dst} QP {}{answers}", channel.key.qpn),
     }

@@ -41,7 +41,7 @@ struct Due {
 
 /// The observed behaviour of a requester.
 #[derive(Debug, Default)]
-pub struct RequesterStory {
+pub struct RequesterHistory {
     /// Retransmissions.
     pub restarts: Vec<Restart>,
     /// Violations of the PSN order: packets and a sentence.
@@ -62,7 +62,7 @@ pub struct RequesterStory {
 
 /// The state while following a requester.
 struct Walk<'a> {
-    story: RequesterStory,
+    story: RequesterHistory,
     /// The PSN to be sent next.
     cursor: Psn,
     /// The PSN after the newest one sent.
@@ -80,7 +80,7 @@ struct Walk<'a> {
     steps: &'a [Step<'a>],
 }
 
-impl RequesterStory {
+impl RequesterHistory {
     /// Follows the requester through `steps`.
     pub fn new(steps: &[Step<'_>], script: &Script, first_psn: u32, slack: u64) -> Self {
         let first = Psn::new(first_psn);
@@ -277,8 +277,7 @@ pub(super) fn go_back_n(view: &View<'_>, found: &mut Found) {
             [restart.number],
             format!(
                 "packet {} goes back to PSN {:#x} ({} after the last transmission) without a NAK, \
-                 a \
-                 timeout or an implied NAK",
+                 a timeout or an implied NAK",
                 restart.number,
                 restart.psn.value(),
                 time(restart.after)

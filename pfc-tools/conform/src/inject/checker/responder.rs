@@ -20,7 +20,7 @@ pub struct Mark {
 
 /// The observed behaviour of a responder.
 #[derive(Debug, Default)]
-pub struct ResponderStory {
+pub struct ResponderHistory {
     /// Packets that revealed a gap, each with the expected PSN.
     pub gaps: Vec<Mark>,
     /// When each gap was closed, if it was.
@@ -45,7 +45,7 @@ pub struct ResponderStory {
 
 /// The state while following a responder.
 struct Walk {
-    story: ResponderStory,
+    story: ResponderHistory,
     expected: Psn,
     in_gap: bool,
     dead: bool,
@@ -55,7 +55,7 @@ struct Walk {
     mtu: u32,
 }
 
-impl ResponderStory {
+impl ResponderHistory {
     /// Follows the responder through `steps`.
     pub fn new(steps: &[Step<'_>], first_psn: u32, mtu: u32) -> Self {
         let mut story = Self::default();
@@ -142,7 +142,7 @@ impl Walk {
 }
 
 pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
-    let ResponderStory { gaps, closed, naks, .. } = &view.responder;
+    let ResponderHistory { gaps, closed, naks, .. } = &view.responder;
     let mut naks = naks.iter().peekable();
     for (gap, closed) in gaps.iter().zip(closed) {
         // A NAK for another PSN belongs to another gap, or to none.
@@ -155,8 +155,7 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
                 {
                     let sentence = format!(
                         "a second NAK for PSN {:#x} (packets {} and {}) without a retransmission \
-                         in \
-                         between: one NAK per gap is allowed",
+                         in between: one NAK per gap is allowed",
                         gap.psn.value(),
                         nak.number,
                         more.number
@@ -200,7 +199,7 @@ fn asked_again(view: &View<'_>, one: &Mark, other: &Mark) -> bool {
 }
 
 pub(super) fn refusal(view: &View<'_>, found: &mut Found) {
-    let ResponderStory { refusals, behind_refusal, .. } = &view.responder;
+    let ResponderHistory { refusals, behind_refusal, .. } = &view.responder;
     let due = view.script.expect.refused.filter(|_| view.flow == 0);
     match (refusals.first(), due) {
         (None, None) => {}
