@@ -444,7 +444,7 @@ fn requests_wait_for_what_came_ahead_of_them() {
     for (at, waits) in waits.iter().enumerate().skip(1) {
         let psn = frames[lane.requests[at - 1]].packet().bth.psn;
         assert_eq!(
-            waits.iter().map(|wait| (wait.cause, wait.answer.psn)).collect::<Vec<_>>(),
+            waits.iter().map(|wait| (wait.cause, wait.response.psn)).collect::<Vec<_>>(),
             [(at - 1, psn)]
         );
     }
@@ -467,7 +467,7 @@ fn requests_wait_for_what_came_ahead_of_them() {
     let waits = causes(lost_lane, &lost, |_| true);
     let nak = waits.iter().flatten().find(|wait| wait.number == 111).expect("a NAK");
     let cause = lost[lost_lane.requests[nak.cause]].number;
-    assert_eq!((cause, nak.answer.psn.value()), (106, 16_191_069));
+    assert_eq!((cause, nak.response.psn.value()), (106, 16_191_069));
     // An atomic waits for the READ of its memory: packets 8 and 18 of the capture.
     let reads = read("rxe/ops_psn_wrap.pcap.zst");
     let waits = causes(&lanes(&reads).0[0], &reads, |_| true);

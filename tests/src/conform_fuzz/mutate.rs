@@ -18,8 +18,8 @@ struct Record {
     bytes: Vec<u8>,
 }
 
-/// Changes the input in the first `size` bytes of `data`. Returns the new length, at most `most`, or
-/// `None` if the input has no packets or the result is too long.
+/// Changes the input in the first `size` bytes of `data`. Returns the new length, at most `most`,
+/// or `None` if the input has no packets or the result is too long.
 pub fn mutate(data: &mut [u8], size: usize, most: usize, seed: u32) -> Option<usize> {
     let (head, capture) = data.get(..size)?.split_at_checked(Head::LEN + FILE)?;
     if !MAGICS.iter().any(|magic| head[Head::LEN..].starts_with(magic)) {

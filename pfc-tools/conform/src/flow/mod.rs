@@ -1,7 +1,7 @@
 //! Assigns packets to flows: the requests from one QP to another, and their responses.
 //!
 //! A packet of a connection names only its destination QP. Connection management messages, if
-//! captured, tell which responses belong to which requests. Otherwise a response belongs to the
+//! captured, show which responses belong to which requests. Otherwise a response belongs to the
 //! only flow between the two addresses that expects its PSN.
 
 mod channel;
@@ -76,8 +76,8 @@ impl Flows {
 
     #[inline(always)] // Keeps the key in registers; reading it back would stall on recent stores.
     fn cached(&self, key: &Key, is_response: bool) -> Option<usize> {
-        let hit = |(known, answer, place): &(Key, bool, usize)| {
-            (*answer == is_response && known.qpn == key.qpn && known == key).then_some(*place)
+        let hit = |(known, response, place): &(Key, bool, usize)| {
+            (*response == is_response && known.qpn == key.qpn && known == key).then_some(*place)
         };
         self.recent.iter().flatten().find_map(hit)
     }
@@ -209,13 +209,18 @@ impl Flows {
     }
 
     /// Restarts the flow with `key` for a new connection of the same QP.
-    pub fn start_connection(&mut self, key: Key, answers: Qpn, agreed: Agreed) -> Option<usize> {
+    pub fn start_connection(
+        &mut self,
+        key: Key,
+        response_qpn: Qpn,
+        agreed: Agreed,
+    ) -> Option<usize> {
         let place = self.of_request(key)?;
         if let Some(old) = self.channels[place].response_qpn {
             self.by_response.remove(&Key { src: key.dst, dst: key.src, qpn: old, ..key });
         }
         self.channels[place].start_connection(agreed);
-        self.bind(place, answers);
+        self.bind(place, response_qpn);
         Some(place)
     }
 }

@@ -1,8 +1,8 @@
 //! `feroce conform inject`: faults at chosen packets, and checks of how endpoints handle them.
 //!
-//! A [`script`] says what two endpoints exchange, what happens to which packet, and what must
-//! follow. The [`injector`] forwards the packets between the endpoints and applies the script, in virtual time
-//! ([`fabric`]) or between two interfaces ([`live`]). It records a [`trace`]; the checkers
+//! A [`script`] describes the traffic of two endpoints, the faults and their packets, and the
+//! expected behaviour. The [`injector`] forwards the packets between the endpoints and applies the
+//! script, in virtual time ([`fabric`]) or between two interfaces ([`live`]). It records a [`trace`]; the checkers
 //! ([`checker`]) read it, and their verdicts form an endpoint's [`scorecard`].
 
 pub mod catalogue;

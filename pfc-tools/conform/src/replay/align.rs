@@ -110,7 +110,7 @@ pub fn align(
         (j == theirs.len() && open(i)).then_some(Tolerance::CaptureEnds)
     };
     let their_excuse = |i: usize, j: usize| {
-        let refused = |answer: &&ResponseId| answer.kind != Kind::Sequence;
+        let refused = |response: &&ResponseId| response.kind != Kind::Sequence;
         let before = theirs[..j].iter().rev().find(refused);
         if theirs[j].kind == Kind::Sequence
             && before.is_some_and(|rnr| rnr.kind == Kind::Rnr && rnr.psn == theirs[j].psn)
@@ -144,9 +144,9 @@ pub fn align(
 }
 
 /// Returns true for an ACK whose information a later response contains.
-fn coalesced(answer: &ResponseId, others: &[ResponseId]) -> bool {
-    answer.kind == Kind::Ack
-        && others.iter().take(REACH).any(|other| other.acknowledges(answer.psn))
+fn coalesced(response: &ResponseId, others: &[ResponseId]) -> bool {
+    response.kind == Kind::Ack
+        && others.iter().take(REACH).any(|other| other.acknowledges(response.psn))
 }
 
 /// Returns the end of the run of permitted indices that begins at `from`.

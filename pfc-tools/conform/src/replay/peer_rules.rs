@@ -80,11 +80,11 @@ impl<'a> PeerRules<'a> {
         let (mut last_msn, mut last_ack) = (0, Place::MIN);
         for (at, sent) in sent.iter().enumerate() {
             let Ok(packet) = Packet::parse(&sent.bytes, &[]) else { continue };
-            let answer = ResponseId::of(&packet);
-            if answer.is_before_first() && last_ack == Place::MIN && last_msn == 0 {
+            let response = ResponseId::of(&packet);
+            if response.is_before_first() && last_ack == Place::MIN && last_msn == 0 {
                 continue; // The peer has received nothing yet.
             }
-            let place = self.place(answer.psn, sent.until);
+            let place = self.place(response.psn, sent.until);
             let requested = self.least..self.requested[self.at(sent.until)];
             // The PSN before the expected one is that of the last packet received.
             if !requested.contains(&place) && place != self.base - 1 {
@@ -93,7 +93,7 @@ impl<'a> PeerRules<'a> {
             }
             if let Some(aeth) = packet.ext.aeth {
                 let msn = aeth.msn.value() as usize;
-                let [least, most] = self.msns(&answer, place, sent.until);
+                let [least, most] = self.msns(&response, place, sent.until);
                 if msn < least || msn > most {
                     wrong.push((at, format!("{least} to {most} messages can be complete")));
                 } else if msn < last_msn {
@@ -102,10 +102,10 @@ impl<'a> PeerRules<'a> {
                     last_msn = msn;
                 }
             }
-            if answer.kind == Kind::Ack && place < last_ack {
+            if response.kind == Kind::Ack && place < last_ack {
                 let later = self.messages.psn(last_ack).value();
                 wrong.push((at, format!("{later:#x} is already acknowledged")));
-            } else if answer.kind == Kind::Ack {
+            } else if response.kind == Kind::Ack {
                 last_ack = place;
             }
         }
@@ -114,8 +114,8 @@ impl<'a> PeerRules<'a> {
 
     /// Returns the lowest and the highest MSN of a response that arrives when the request `until`
     /// is the last one sent.
-    fn msns(&self, answer: &ResponseId, place: Place, until: usize) -> [usize; 2] {
-        let is_done = matches!(answer.kind, Kind::Ack | Kind::Read | Kind::Atomic);
+    fn msns(&self, response: &ResponseId, place: Place, until: usize) -> [usize; 2] {
+        let is_done = matches!(response.kind, Kind::Ack | Kind::Read | Kind::Atomic);
         let done = |&counted: &Place| counted < place || is_done && counted == place;
         let least = self.counted.partition_point(done);
         // A NAK completes nothing beyond its PSN.
@@ -132,8 +132,8 @@ fn causes(lane: &Lane, frames: &[Captured]) -> Vec<usize> {
             requests.add(lane, frames, next);
             next += 1;
         }
-        let answer = ResponseId::of(&frames[index].packet());
-        requests.cause(answer.psn, answer.kind).map_or(0, |cause| lane.requests[cause])
+        let response = ResponseId::of(&frames[index].packet());
+        requests.cause(response.psn, response.kind).map_or(0, |cause| lane.requests[cause])
     };
     lane.responses.iter().map(cause).collect()
 }
@@ -157,13 +157,14 @@ impl<'a> PeerStatements<'a> {
         let mut acknowledged = vec![Place::MIN; own.len()];
         let mut last = BTreeMap::new();
         let mut most = Place::MIN;
-        for (at, answer) in own.iter().enumerate().rev() {
-            for psn in [Some(answer.psn.value()), None] {
-                last.entry((answer.kind, psn)).or_insert(at);
+        for (at, response) in own.iter().enumerate().rev() {
+            for psn in [Some(response.psn.value()), None] {
+                last.entry((response.kind, psn)).or_insert(at);
             }
-            let place = peers.place(answer.psn, until[at]);
-            if !answer.is_before_first() {
-                most = most.max(if answer.acknowledges(answer.psn) { place } else { place - 1 });
+            let place = peers.place(response.psn, until[at]);
+            if !response.is_before_first() {
+                most =
+                    most.max(if response.acknowledges(response.psn) { place } else { place - 1 });
             }
             acknowledged[at] = most;
         }
@@ -172,17 +173,17 @@ impl<'a> PeerStatements<'a> {
 
     /// Returns true if the information of the captured response number `at` of the lane arrives
     /// after the request that caused it.
-    pub fn is_conveyed(&self, answer: &ResponseId, at: usize) -> bool {
+    pub fn is_conveyed(&self, response: &ResponseId, at: usize) -> bool {
         let cause = self.peers.cause(at);
         let since = self.until.partition_point(|&until| until < cause);
-        let is_last = |psn| self.last.get(&(answer.kind, psn)).is_some_and(|&last| last >= since);
-        match answer.kind {
-            Kind::Ack if answer.is_before_first() => is_last(None),
+        let is_last = |psn| self.last.get(&(response.kind, psn)).is_some_and(|&last| last >= since);
+        match response.kind {
+            Kind::Ack if response.is_before_first() => is_last(None),
             Kind::Ack => {
-                let place = self.peers.place(answer.psn, cause);
+                let place = self.peers.place(response.psn, cause);
                 self.acknowledged.get(since).is_some_and(|&most| most >= place)
             }
-            _ => is_last(Some(answer.psn.value())),
+            _ => is_last(Some(response.psn.value())),
         }
     }
 }

@@ -235,16 +235,16 @@ impl Requester<'_> {
     /// packet at `place`: one that does not acknowledge this packet.
     fn next_response(&mut self, place: Place) -> Option<usize> {
         let next = *self.waiting.front()?;
-        let answer = ResponseId::of(&self.frames[next].packet());
+        let response = ResponseId::of(&self.frames[next].packet());
         // READs and atomics are acknowledged only by their own responses.
         let needs_own =
             self.messages.at(place).is_some_and(|message| message.op.needs_responder_resource());
         let psn = self.messages.psn(place);
         // A response after a gap is received but has no effect.
         let in_order = self.qp.snapshot(self.rig.now).unacknowledged == psn;
-        let is_data = matches!(answer.kind, Kind::Read | Kind::Atomic);
-        let own = is_data && answer.psn == psn && in_order;
-        if own || !needs_own && answer.acknowledges(psn) {
+        let is_data = matches!(response.kind, Kind::Read | Kind::Atomic);
+        let own = is_data && response.psn == psn && in_order;
+        if own || !needs_own && response.acknowledges(psn) {
             return None;
         }
         self.waiting.pop_front()
@@ -282,7 +282,7 @@ impl Requester<'_> {
             true => Tolerance::RnrTimer,
             false => Tolerance::RetransmissionTimer,
         };
-        // A QP that waits for room in its port wants a turn at once, which hides its timers.
+        // A QP that waits for room in its port must be scheduled at once, which hides its timers.
         let deadline = self.rig.device.next_deadline(self.rig.now);
         let ahead = deadline.filter(|deadline| *deadline > self.rig.now);
         let observed = |a: &QpSnapshot| (a.next, a.waits_for_receive, a.state);
@@ -343,7 +343,7 @@ impl Requester<'_> {
             }
             let mut held = vec![0; message.bytes.len()];
             self.data.read(offset, &mut held);
-            if held != answered(&verdicts, &self.messages, message) {
+            if held != captured_data(&verdicts, &self.messages, message) {
                 let sentence = "the data read is not that of the responses".to_owned();
                 let first = self.messages.psn(message.start);
                 let sentence = format!("{sentence}: PSN {first}");
@@ -355,7 +355,11 @@ impl Requester<'_> {
 }
 
 /// Returns the payloads of the responses to a READ, or the value in the response to an atomic.
-fn answered(verdicts: &CapturedResponses<'_>, messages: &Messages, message: &Message) -> Vec<u8> {
+fn captured_data(
+    verdicts: &CapturedResponses<'_>,
+    messages: &Messages,
+    message: &Message,
+) -> Vec<u8> {
     let mut bytes = Vec::new();
     let psn = messages.psn(message.start);
     if message.op.is_atomic() {

@@ -243,8 +243,8 @@ impl Responder<'_> {
             let renamed =
                 self.regions.renamed.apply(&frame.bytes).filter(|_| self.regions.renames());
             self.rig.give(renamed.as_deref().unwrap_or(&frame.bytes));
-            let answers = self.rig.turn();
-            self.sent.extend(answers.into_iter().map(|bytes| SentResponse {
+            let responses = self.rig.turn();
+            self.sent.extend(responses.into_iter().map(|bytes| SentResponse {
                 after: index,
                 until: index,
                 bytes,

@@ -1,4 +1,5 @@
-//! A device of the engine that replaces one end of a lane, on shared-memory ports, advanced step by step.
+//! A device of the engine that replaces one end of a lane, on shared-memory ports, advanced
+//! step by step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -223,7 +223,8 @@ rules! {
         at("wire/src/cnp.rs", "write"), mutation("a CNP whose reserved bytes are not 0");
     CnpInterval "CNP-INTERVAL" Error Responder None,
         "CNPs for a QP are at least 4 microseconds apart.",
-        at("engine/src/congestion/notification.rs", "interval"), mutation("CNPs a microsecond apart");
+        at("engine/src/congestion/notification.rs", "interval"),
+        mutation("CNPs a microsecond apart");
     CnpUnasked "CNP-UNASKED" Warning Responder None,
         "A CNP is sent only for packets that are marked (CE).",
         at("engine/src/core/congestion.rs", "marked"), mutation("a CNP without a mark");

@@ -1,7 +1,8 @@
 //! The report as JUnit XML: each rule is a test case.
 //!
 //! The root of the document is `testsuite`. The crate quick-junit always wraps it in `testsuites`,
-//! which would break consumers that look for `/testsuite/testcase`; so the document is written here.
+//! which would break consumers that look for `/testsuite/testcase`. Therefore this module writes
+//! the document itself.
 
 use std::io::{self, Write};
 

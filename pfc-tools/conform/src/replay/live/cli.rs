@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_silent_peer_is_a_difference_and_other_lanes_are_reported() {
-        let played = collect_results(&[silent, responds, unplayable]).expect("one is responds");
+        let played = collect_results(&[silent, responds, unplayable]).expect("one peer responds");
         let outcomes: Vec<_> = played.iter().map(|one| one.result.as_ref().ok()).collect();
         let silent = outcomes[0].expect("played");
         assert_eq!((silent.fed, &*silent.differences[0].sentence), (1, "nobody"));

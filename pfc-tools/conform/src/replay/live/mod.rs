@@ -4,8 +4,8 @@
 //! The engine first plays the responder to find out what the endpoint needs: memory, receives,
 //! times ([`dry_run`]). Then the captured requests are sent, rewritten by [`translation`], each
 //! after the responses that were captured before it have arrived ([`causes`]): cause and effect
-//! follow the capture, the timing is the endpoint's own. [`controlled_peer`] prepares an endpoint whose stack
-//! can be controlled; [`host`] is the sending interface.
+//! follow the capture, the timing is that of the endpoint. [`controlled_peer`] prepares an endpoint
+//! whose stack this program controls; [`host`] is the sending interface.
 
 pub mod causes;
 pub mod cli;
@@ -82,7 +82,8 @@ fn is_window(region: &Region) -> bool {
     region.access.contains(Access::REMOTE_INVALIDATE)
 }
 
-/// Finds out what the lane's responder needs, for memory with the initial contents of [`controlled_peer`].
+/// Finds out what the lane's responder needs, for memory with the initial contents of
+/// [`controlled_peer`].
 ///
 /// # Errors
 /// If the capture does not contain enough information, or the service has no responses.
