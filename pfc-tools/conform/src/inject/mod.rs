@@ -2,8 +2,9 @@
 //!
 //! A [`script`] describes the traffic of two endpoints, the faults and their packets, and the
 //! expected behaviour. The [`injector`] forwards the packets between the endpoints and applies the
-//! script, in virtual time ([`fabric`]) or between two interfaces ([`live`]). It records a [`trace`]; the checkers
-//! ([`checker`]) read it, and their verdicts form an endpoint's [`scorecard`].
+//! script, in virtual time ([`fabric`]) or between two interfaces ([`live`]). It records a
+//! [`trace`]; the checkers ([`checker`]) read the trace, and their verdicts form an endpoint's
+//! [`scorecard`].
 
 pub mod catalogue;
 pub mod change;
