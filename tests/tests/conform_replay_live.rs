@@ -20,10 +20,10 @@ use feroce_conform::party::Party;
 use feroce_conform::replay::compare::sealed_again;
 use feroce_conform::replay::lanes::{Captured, lanes, roce_frames};
 use feroce_conform::replay::live::causes::causes;
+use feroce_conform::replay::live::controlled_peer::ControlledPeer;
 use feroce_conform::replay::live::needs;
-use feroce_conform::replay::live::stage::Stage;
 use feroce_conform::replay::live::translation::{Ends, Names, Translation};
-use feroce_conform::replay::live::{Responder, Trouble, Way, play, rehearse};
+use feroce_conform::replay::live::{LiveError, PeerPath, Responder, dry_run, play};
 use feroce_conform::replay::{Difference, Outcome, options};
 use feroce_engine::device::{Addressing, Device, DeviceConfig, Endpoint, StaticAddresses};
 use feroce_engine::memory::Access;
@@ -159,7 +159,7 @@ fn read(file: &str) -> Vec<Captured> {
 }
 
 /// Replays the first connection of a capture to a device.
-fn play_to_device(frames: &[Captured], tamper: Tamper) -> Result<Outcome, Trouble> {
+fn play_to_device(frames: &[Captured], tamper: Tamper) -> Result<Outcome, LiveError> {
     play_with(frames, |port| Tampered { tamper, ..port }, |end| Box::new(end))
 }
 
@@ -168,7 +168,7 @@ fn play_with(
     frames: &[Captured],
     ports: impl Fn(Tampered) -> Tampered,
     ends: impl Fn(FeroceEnd) -> Box<dyn End>,
-) -> Result<Outcome, Trouble> {
+) -> Result<Outcome, LiveError> {
     let lane = &lanes(frames).0[0];
     let arena = Arena::new(16 << 20).expect("memory");
     let shape = ShmConfig { name: "live".to_owned(), slots: 1024, ..ShmConfig::default() };
@@ -178,14 +178,14 @@ fn play_with(
     let is_v6 = lane.responder.ip.is_ipv6();
     let (extra, received): (Extra, _) = (|_, _| None, Vec::new());
     let port = Tampered { inner: far, tamper: unchanged, extra, count: 0, received };
-    let way = Way {
+    let way = PeerPath {
         port: &mut ports(port),
         pace: &mut pace.clone(),
         ends: Ends { own: party(LOCAL, is_v6, LOCAL_QPN), peer: party(PEER, is_v6, 0) },
         psn: SHIFT,
         patience: Duration::from_millis(100),
     };
-    play(lane, frames, way, Responder::Told(ends(end)))
+    play(lane, frames, way, Responder::Controlled(ends(end)))
 }
 
 /// Changes nothing.
@@ -377,7 +377,7 @@ fn a_malformed_response_is_a_difference() {
         let outcome = play_with(&frames, |port| Tampered { extra, ..port }, |end| Box::new(end));
         let found = outcome.unwrap_or_else(|why| panic!("{file}: {why}")).differences;
         let is_reported = |one: &Difference| {
-            one.sentence.starts_with("the peer sends what is no RoCEv2 packet: ")
+            one.sentence.starts_with("the peer sends a malformed RoCEv2 packet: ")
         };
         assert!(found.iter().all(is_reported), "{file}: {found:#?}");
         let expected = if file.contains("_v6_") { 1 } else { 2 };
@@ -394,7 +394,11 @@ fn a_peer_that_sends_only_malformed_frames_is_reported() {
     let damaged = |port| Tampered { tamper: none, extra: cut, ..port };
     let outcome = play_with(&frames, damaged, |end| Box::new(end)).expect("an outcome");
     let says = |words: &str| outcome.differences.iter().any(|one| one.sentence.contains(words));
-    assert!(says("no RoCEv2 packet") && says("keeps silent"), "{:#?}", outcome.differences);
+    assert!(
+        says("malformed RoCEv2 packet") && says("requests are not sent"),
+        "{:#?}",
+        outcome.differences
+    );
 }
 
 /// An end that reports other completions than its stack.
@@ -508,9 +512,9 @@ fn wrong_receive_completions_are_found() {
 fn a_replay_without_responses_fails_with_a_reason() {
     let silent = play_to_device(&read("rxe/write_lat_v4.pcap.zst"), |_, _| false);
     let why = silent.expect_err("no response arrived").to_string();
-    assert!(why.starts_with("no answer from 192.0.2.2 within 100ms"), "{why}");
+    assert!(why.starts_with("no response from 192.0.2.2 within 100ms"), "{why}");
     let unreliable = play_to_device(&read("rxe/uc_pingpong_v4_1024.pcap.zst"), unchanged);
-    assert!(matches!(unreliable, Err(Trouble::Unplayable(_))), "{unreliable:?}");
+    assert!(matches!(unreliable, Err(LiveError::Unplayable(_))), "{unreliable:?}");
 }
 
 /// A request waits for the responses captured before it: with one READ or atomic at a time, for the
@@ -526,7 +530,7 @@ fn requests_wait_for_the_responses_captured_before_them() {
     for (at, waits) in waits.iter().enumerate().skip(1) {
         let psn = frames[lane.requests[at - 1]].packet().bth.psn;
         assert_eq!(
-            waits.iter().map(|wait| (wait.cause, wait.answer.psn)).collect::<Vec<_>>(),
+            waits.iter().map(|wait| (wait.cause, wait.response.psn)).collect::<Vec<_>>(),
             [(at - 1, psn)]
         );
     }
@@ -549,7 +553,7 @@ fn requests_wait_for_the_responses_captured_before_them() {
     let waits = causes(lost_lane, &lost, |_| true);
     let nak = waits.iter().flatten().find(|wait| wait.number == 111).expect("a NAK");
     let cause = lost[lost_lane.requests[nak.cause]].number;
-    assert_eq!((cause, nak.answer.psn.value()), (106, 16_191_069));
+    assert_eq!((cause, nak.response.psn.value()), (106, 16_191_069));
     // An atomic waits for the READ of its memory: packets 8 and 18 of the capture.
     let reads = read("rxe/ops_psn_wrap.pcap.zst");
     let waits = causes(&lanes(&reads).0[0], &reads, |_| true);
@@ -572,23 +576,29 @@ fn a_prepared_peer_only_receives_requests() {
     let mut replay = |qpn, names| {
         let ends = Ends { own: party(LOCAL, false, LOCAL_QPN), peer: party(PEER, false, qpn) };
         let (port, pace, patience) = (&mut far, &mut pace.clone(), Duration::from_millis(1));
-        play(lane, &frames, Way { port, pace, ends, psn: 0, patience }, Responder::Ready(names))
+        play(
+            lane,
+            &frames,
+            PeerPath { port, pace, ends, psn: 0, patience },
+            Responder::Ready(names),
+        )
     };
     // The peer has no such QP and does not respond.
     let why = replay(0x99, Names::default()).expect_err("no such QP").to_string();
     assert!(why.contains("it has no QP 0x99"), "{why}");
 
     let end = FeroceEnd::paced(&pace.device, Box::new(pace.clone())).expect("an end");
-    let rehearsal = rehearse(lane, &frames).expect("enough is captured");
-    let mut stage = Stage::prepare(Box::new(end), lane, &rehearsal).expect("memory and a QP");
-    let first = rehearsal.begin.rq_psn;
+    let dry_run = dry_run(lane, &frames).expect("enough is captured");
+    let mut controlled =
+        ControlledPeer::prepare(Box::new(end), lane, &dry_run).expect("memory and a QP");
+    let first = dry_run.begin.rq_psn;
     let gid = LOCAL.1[0].parse().expect("an address");
     let own = Endpoint { qpn: Qpn::masked(LOCAL_QPN), psn: first, gid, super_frames: None };
-    stage.connect(lane, &rehearsal, &own, first).expect("a connection");
-    let qpn = stage.endpoint.qpn.value();
-    let outcome = replay(qpn, stage.names(lane, &frames, 0)).expect("an outcome");
+    controlled.connect(lane, &dry_run, &own, first).expect("a connection");
+    let qpn = controlled.endpoint.qpn.value();
+    let outcome = replay(qpn, controlled.names(lane, &frames, 0)).expect("an outcome");
     assert_eq!((outcome.fed, outcome.compared, outcome.differences), (200, 200, Vec::new()));
-    let (bytes, differences) = stage.check(&rehearsal).expect("memory");
+    let (bytes, differences) = controlled.check(&dry_run).expect("memory");
     assert!(bytes > 0 && differences.is_empty(), "{differences:?}");
 }
 
@@ -637,7 +647,7 @@ fn the_listed_needs_are_sufficient() {
         let (qpn, names) = prepare(end, &needs);
         let ends = Ends { own: party(LOCAL, false, LOCAL_QPN), peer: party(PEER, false, qpn) };
         let (port, pace, patience) = (&mut far, &mut pace.clone(), Duration::from_millis(1));
-        let way = Way { port, pace, ends, psn: 0, patience };
+        let way = PeerPath { port, pace, ends, psn: 0, patience };
         let outcome = play(lane, &frames, way, Responder::Ready(names));
         let outcome = outcome.unwrap_or_else(|why| panic!("{file}: {why}"));
         assert_eq!(outcome.differences, [], "{file}: {needs:#}");

@@ -1,11 +1,8 @@
-//! `feroce conform`: its subcommands and the outcome of each.
-
-use std::io;
+//! `feroce conform`: its subcommands.
 
 use clap::Subcommand;
-pub use feroce_pfc_tools::pfc::cli::Outcome;
 
-use super::trace::TraceError;
+pub use super::failure::{Failure, Outcome};
 use super::{check, inject, replay, rules};
 
 /// The subcommands of `feroce conform`.
@@ -24,20 +21,6 @@ pub enum Command {
     Replay(Box<replay::options::Options>),
     /// Rewrite a capture with other addresses, QP numbers, PSNs or keys, and matching ICRCs
     Rewrite(Box<replay::rewrite::Options>),
-}
-
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// A capture cannot be read, or not to its end.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-    /// Other input is unusable.
-    #[error("{0}")]
-    Unusable(String),
-    /// The output cannot be written.
-    #[error("cannot write: {0}")]
-    Output(#[from] io::Error),
 }
 
 /// Runs `command`; its results go to standard output or to the files that it names.

@@ -8,6 +8,7 @@
 //! replay    plays captured connections with the engine, or to a real endpoint
 //! inject    applies faults to chosen packets and checks how endpoints handle them
 //! endpoint  the endpoints that replay and inject control: Feroce, and Linux rxe
+//! failure   the outcome of a command
 //! ```
 //!
 //! `device_pair`, `virtual_wire` and `gated_port` run devices of the engine in virtual time; the
@@ -20,6 +21,7 @@ pub mod check;
 pub mod cli;
 pub mod device_pair;
 pub mod endpoint;
+pub mod failure;
 pub mod flow;
 pub mod gated_port;
 pub mod inject;

@@ -95,7 +95,7 @@ pub fn feed(data: &[u8]) {
     let records = !head.has(QPN);
     let (mut report, _read_to_its_end) = Checker::new(head.filter(), records).check(&mut trace);
     if head.has(FLOW) && usize::from(head.qpn) < report.flows.all().len() {
-        report.choose(false, |index, _| index == u32::from(head.qpn));
+        report.retain_flows(false, |index, _| index == u32::from(head.qpn));
     }
     for format in Format::ALL {
         let mut out = Vec::new();

@@ -8,7 +8,7 @@ use feroce_conform::endpoint::end::{End, Posting};
 use feroce_conform::endpoint::feroce::FeroceEnd;
 use feroce_conform::endpoint::model::Model;
 use feroce_conform::endpoint::plan::{Op, Plan, REQUESTER, RESPONDER, Request, Twist};
-use feroce_conform::endpoint::setup::{FIRST_RECEIVE, connect, draw_up};
+use feroce_conform::endpoint::setup::{FIRST_RECEIVE, connect, requests_of};
 use feroce_engine::device::Device;
 use feroce_engine::qp::QpState;
 use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, Status};
@@ -31,7 +31,7 @@ pub fn run(case: &Case, device: &Device, network: &Network) -> Result<(), Failur
     };
     let plan = &case.plan;
     connect(plan, case.family, case.mtu, &mut ends)?;
-    let (model, postings) = draw_up(plan, &ends[RESPONDER].keys()?);
+    let (model, postings) = requests_of(plan, &ends[RESPONDER].keys()?);
     let receives: Vec<_> = (FIRST_RECEIVE..)
         .zip(&plan.receives)
         .map(|(wr_id, receive)| (wr_id, receive.place, receive.len))

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use feroce_wire::Qpn;
 
 use super::{Checker, Filter, Format};
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::report;
 use crate::trace::Trace;
 
@@ -83,7 +83,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
                 "there is no flow {flow}: the captures have {known} flows"
             )));
         }
-        report.choose(false, |index, _| index == flow - 1);
+        report.retain_flows(false, |index, _| index == flow - 1);
     }
     let mut out = BufWriter::new(io::stdout().lock());
     let format = match (options.json, options.sarif, options.junit) {

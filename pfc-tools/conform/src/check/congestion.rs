@@ -2,9 +2,9 @@
 
 use feroce_wire::{Ecn, cnp};
 
-use super::figures::duration;
 use super::findings::{Findings, Place};
 use crate::flow::Channel;
+use crate::flow::figures::duration;
 use crate::packet::Seen;
 use crate::rules::RuleId;
 

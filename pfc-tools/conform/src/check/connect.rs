@@ -22,8 +22,8 @@ const MOST: usize = 1 << 14;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
-    Asked,
-    Answered,
+    ReqSent,
+    RepSent,
     Ready,
     Ending,
     Ended,
@@ -113,7 +113,7 @@ impl Connections {
             ..Agreed::default()
         };
         let connection = Connection {
-            stage: Stage::Asked,
+            stage: Stage::ReqSent,
             active: said.src,
             passive: said.dst,
             local: req.local_comm_id,
@@ -149,10 +149,10 @@ impl Connections {
                 )
             });
         }
-        if known.stage != Stage::Asked {
+        if known.stage != Stage::ReqSent {
             return;
         }
-        known.stage = Stage::Answered;
+        known.stage = Stage::RepSent;
         known.remote = Some(rep.local_comm_id);
         known.passive_qpn = Some(rep.local_qpn);
         let flow_control = known.to_active.flow_control && rep.flow_control;
@@ -179,8 +179,8 @@ impl Connections {
                 });
             }
         }
-        flows.begin_anew(to, active_qpn, to_passive);
-        flows.begin_anew(key(passive, active, active_qpn), rep.local_qpn, to_active);
+        flows.start_connection(to, active_qpn, to_passive);
+        flows.start_connection(key(passive, active, active_qpn), rep.local_qpn, to_active);
     }
 
     /// Checks a message that no known connection fits.
@@ -263,7 +263,7 @@ impl Connections {
     /// Reports REQs without an answer. `last` is the time of the last packet of the capture.
     pub fn end(&self, last: u64, out: &mut Findings) {
         const PATIENCE: u64 = 1_000_000_000;
-        for known in self.known.values().filter(|known| known.stage == Stage::Asked) {
+        for known in self.known.values().filter(|known| known.stage == Stage::ReqSent) {
             if known.sent > 1 || last.saturating_sub(known.request.at) > PATIENCE {
                 out.add(RuleId::CmSilent, known.request, || {
                     format!(
@@ -281,9 +281,9 @@ impl Connection {
         let name = said.mad.message.name();
         let (stage, fits) = match said.mad.message {
             CmMessage::Rtu(_) => {
-                (Stage::Ready, self.stage >= Stage::Answered && said.src == self.active)
+                (Stage::Ready, self.stage >= Stage::RepSent && said.src == self.active)
             }
-            CmMessage::Dreq(_) => (Stage::Ending, self.stage >= Stage::Answered),
+            CmMessage::Dreq(_) => (Stage::Ending, self.stage >= Stage::RepSent),
             _ => (Stage::Ended, self.stage >= Stage::Ending),
         };
         if !fits {

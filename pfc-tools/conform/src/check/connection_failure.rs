@@ -1,9 +1,9 @@
 //! The reason why a connection failed, determined after the last packet.
 
-use super::figures::duration;
 use super::findings::{Findings, Place};
 use super::requester::hex;
 use crate::flow::Channel;
+use crate::flow::figures::duration;
 use crate::flow::window::Sent;
 use crate::rules::RuleId;
 
@@ -24,8 +24,7 @@ pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
         out.add(RuleId::PsnMismatch, place(&oldest), || {
             format!(
                 "the responder treated all {} transmissions of PSN {} as duplicates (first \
-                 response \
-                 that shows this: packet {}): it expects a \
+                 response that shows this: packet {}): it expects a \
                  later PSN than the requester starts with",
                 oldest.times,
                 hex(oldest.psn),

@@ -3,15 +3,17 @@
 use feroce_wire::{Operation, PathMtu, PayloadRule, Position, Psn, Syndrome};
 
 use super::requester::hex;
-use super::responder::Answer;
-use crate::flow::window::{Sent, is_atomic, is_read, needs_answer};
+use super::responder::Response;
+use crate::flow::window::{Sent, is_atomic, is_read, needs_data_response};
 use crate::rules::RuleId;
 
-impl Answer<'_, '_> {
+impl Response<'_, '_> {
     pub fn read_response(&mut self) {
         let packet = &self.seen.packet;
         let psn = packet.bth.psn;
-        let Some(place) = self.channel.window.find(psn) else { return self.unasked(psn) };
+        let Some(place) = self.channel.window.find(psn) else {
+            return self.no_request_has_psn(psn);
+        };
         let Some(&sent) = self.channel.window.get(place) else { return };
         if sent.is_missing() {
             return;
@@ -44,17 +46,17 @@ impl Answer<'_, '_> {
     fn follows(&mut self, sent: &Sent, offset: u32) {
         const NEAR: u32 = 1 << 12;
         let psn = self.seen.packet.bth.psn;
-        let mut due = self.channel.answer_due.unwrap_or_else(|| {
-            let oldest = self.channel.window.unacked().find(|sent| sent.lacks_answer());
+        let mut due = self.channel.next_response.unwrap_or_else(|| {
+            let oldest = self.channel.window.unacked().find(|sent| sent.lacks_response());
             oldest.map_or(psn, |sent| sent.psn.add(sent.answered))
         });
         if psn.is_before(due) {
             if sent.times == 1 {
                 return; // A late or a duplicate response.
             }
-            due = sent.psn.add(sent.asked_from.min(offset));
+            due = sent.psn.add(sent.requested_from.min(offset));
         }
-        self.channel.answer_due = Some(psn.next());
+        self.channel.next_response = Some(psn.next());
         if due.distance_to(psn) > NEAR {
             return;
         }
@@ -65,7 +67,7 @@ impl Answer<'_, '_> {
             if !due.is_before(end) {
                 break;
             }
-            if !known.is_missing() && needs_answer(known.opcode) {
+            if !known.is_missing() && needs_data_response(known.opcode) {
                 known.lost_from = Some(known.psn.distance_to(due));
                 let (opcode, asked) = (known.opcode, known.last.number);
                 self.out.add(RuleId::AnswerLoss, self.place, || {
@@ -88,7 +90,7 @@ impl Answer<'_, '_> {
         }
     }
 
-    fn unasked(&mut self, psn: Psn) {
+    fn no_request_has_psn(&mut self, psn: Psn) {
         if self.channel.acked.is_none()
             && self.channel.window.oldest().is_none_or(|oldest| psn.is_before(oldest))
         {
@@ -135,7 +137,7 @@ impl Answer<'_, '_> {
     fn position(&mut self, sent: &Sent, offset: u32) {
         let info = self.seen.packet.info;
         let ends = offset + 1 == sent.span;
-        let starts = offset == sent.asked_from;
+        let starts = offset == sent.requested_from;
         let fits = match info.position {
             Position::Only => ends && starts,
             Position::First => !ends && starts,
@@ -222,7 +224,9 @@ impl Answer<'_, '_> {
     pub fn atomic(&mut self) {
         let packet = &self.seen.packet;
         let psn = packet.bth.psn;
-        let Some(place) = self.channel.window.find(psn) else { return self.unasked(psn) };
+        let Some(place) = self.channel.window.find(psn) else {
+            return self.no_request_has_psn(psn);
+        };
         let Some(&sent) = self.channel.window.get(place) else { return };
         if sent.is_missing() {
             return;

@@ -8,12 +8,12 @@ use crate::rules::{Finding, PacketRef, RuleId, Severity};
 /// All findings of a check.
 #[derive(Debug, Default)]
 pub struct Findings {
-    told: Vec<Finding>,
+    detailed: Vec<Finding>,
     counts: BTreeMap<(RuleId, Option<u32>), u64>,
 }
 
 /// The most findings of a rule and flow that keep their details.
-pub const TOLD: u64 = 1000;
+pub const DETAILED: u64 = 1000;
 
 /// The packet that shows a finding.
 #[derive(Debug, Clone, Copy)]
@@ -39,19 +39,19 @@ impl Findings {
     pub fn add(&mut self, rule: RuleId, place: Place, sentence: impl FnOnce() -> String) {
         let count = self.counts.entry((rule, place.flow)).or_default();
         *count += 1;
-        if *count <= TOLD {
+        if *count <= DETAILED {
             let Place { packet, at, flow } = place;
-            self.told.push(Finding { rule, packet, at, flow, sentence: sentence() });
+            self.detailed.push(Finding { rule, packet, at, flow, sentence: sentence() });
         }
     }
 
     /// Removes a finding that turned out to be wrong.
-    pub fn take_back(&mut self, rule: RuleId, place: Place) {
+    pub fn remove(&mut self, rule: RuleId, place: Place) {
         let Place { packet, flow, .. } = place;
-        let is_it =
+        let is_same =
             |found: &Finding| (found.rule, found.packet, found.flow) == (rule, packet, flow);
-        let Some(index) = self.told.iter().rposition(is_it) else { return };
-        self.told.remove(index);
+        let Some(index) = self.detailed.iter().rposition(is_same) else { return };
+        self.detailed.remove(index);
         let count = self.counts.get(&(rule, flow)).copied().unwrap_or(0);
         if count > 1 {
             self.counts.insert((rule, flow), count - 1);
@@ -61,8 +61,8 @@ impl Findings {
     }
 
     /// Returns the findings with details, in packet order.
-    pub fn told(&self) -> &[Finding] {
-        &self.told
+    pub fn detailed(&self) -> &[Finding] {
+        &self.detailed
     }
 
     /// Returns the number of findings by rule and flow.
@@ -86,14 +86,14 @@ impl Findings {
     }
 
     /// Keeps only findings of the given flows, and, if `others` is true, findings without a flow.
-    pub fn choose(&mut self, flows: &BTreeSet<u32>, others: bool) {
+    pub fn retain_flows(&mut self, flows: &BTreeSet<u32>, others: bool) {
         let is_chosen = |flow: Option<u32>| flow.map_or(others, |flow| flows.contains(&flow));
-        self.told.retain(|found| is_chosen(found.flow));
+        self.detailed.retain(|found| is_chosen(found.flow));
         self.counts.retain(|(_, of), _| is_chosen(*of));
     }
 
     /// Sorts the findings by time: some are added only at the end.
     pub fn sort(&mut self) {
-        self.told.sort_by_key(|finding| (finding.at, finding.packet, finding.rule));
+        self.detailed.sort_by_key(|finding| (finding.at, finding.packet, finding.rule));
     }
 }

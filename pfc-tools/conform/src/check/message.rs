@@ -84,11 +84,11 @@ impl Request<'_, '_> {
         let packet = &self.seen.packet;
         let mtu = self.channel.path_mtu.map_or(4096, |mtu| mtu as usize);
         let rule = packet.info.payload;
-        let judged = matches!(
+        let is_limited = matches!(
             rule,
             PayloadRule::PathMtu | PayloadRule::OneToPathMtu | PayloadRule::UpToPathMtu
         );
-        if judged && !rule.allows(len, mtu) {
+        if is_limited && !rule.allows(len, mtu) {
             self.out.add(RuleId::Mtu, self.place, || {
                 format!(
                     "{} with {len} bytes of payload, but the path MTU is {mtu}",
@@ -106,9 +106,9 @@ impl Request<'_, '_> {
                 format!("an atomic at address {:#x}, which is not a multiple of 8", atomic.va)
             });
         }
-        let asks = matches!(packet.info.position, Position::Last | Position::Only)
+        let may_be_solicited = matches!(packet.info.position, Position::Last | Position::Only)
             && (packet.info.operation == Operation::Send || packet.ext.imm.is_some());
-        if packet.bth.solicited && !asks {
+        if packet.bth.solicited && !may_be_solicited {
             self.out.add(RuleId::Solicited, self.place, || {
                 format!("{} requests a solicited event", packet.info.name)
             });

@@ -6,12 +6,10 @@ mod connect;
 mod connection_failure;
 mod data_responses;
 mod datagram;
-mod figures;
 mod findings;
 mod message;
 mod output;
 mod packet;
-mod recorder;
 mod requester;
 mod responder;
 mod retransmission;
@@ -21,16 +19,15 @@ mod vendor_quirks;
 
 use feroce_wire::{Opcode, Psn, Qpn, Syndrome, Transport};
 
-use super::flow::{Answers, Channel, Flows, Key};
+use super::flow::recorder::{Mark, Point};
+use super::flow::{Channel, Flows, Key, ResponseFlow};
 use super::packet::{Look, Reader, Seen};
 use super::rules::RuleId;
 use super::trace::{Frame, Trace, TraceError};
 
 pub use command::{Options, run};
-pub use figures::{Figures, Times, duration};
-pub use findings::{Findings, Place, TOLD};
+pub use findings::{DETAILED, Findings, Place};
 pub use output::{Format, Report, title};
-pub use recorder::{Mark, Point, Recorder};
 
 /// Selects the packets to check.
 #[derive(Debug, Clone, Copy, Default)]
@@ -123,7 +120,7 @@ impl Checker {
         } else if info.transport == Transport::Ud {
             self.datagram(seen, key);
         } else if info.is_response() {
-            self.answer(seen, key);
+            self.response(seen, key);
         } else {
             self.request(seen, key);
         }
@@ -139,17 +136,17 @@ impl Checker {
         requester::Request { seen, channel, place, out }.take();
         if self.records {
             let is_repeat = channel.figures.repeated > repeated;
-            let mark = if is_repeat { Mark::Repeat } else { Mark::Request };
+            let mark = if is_repeat { Mark::Retransmission } else { Mark::Request };
             channel.recorder.add(point(seen, place, mark));
         }
     }
 
-    fn answer(&mut self, seen: &Seen<'_>, key: Key) {
+    fn response(&mut self, seen: &Seen<'_>, key: Key) {
         let psn = seen.packet.bth.psn;
-        let flow = match self.flows.of_answer(key, psn) {
-            Some(Answers::Flow(flow) | Answers::Alone(flow)) => flow,
-            Some(Answers::OtherQp(flow)) => {
-                let due = self.flows.get(flow).answers.unwrap_or_default();
+        let flow = match self.flows.of_response(key, psn) {
+            Some(ResponseFlow::Flow(flow) | ResponseFlow::OnlyResponses(flow)) => flow,
+            Some(ResponseFlow::OtherQp(flow)) => {
+                let due = self.flows.get(flow).response_qpn.unwrap_or_default();
                 self.findings.add(RuleId::AnswerQp, Place::of(seen, Some(flow)), || {
                     format!(
                         "{} with PSN {} goes to QP {}, but the request came from QP {due}",
@@ -166,12 +163,12 @@ impl Checker {
         let channel = self.flows.get(flow);
         let out = &mut self.findings;
         connected(channel, 1, seen, place, out);
-        responder::Answer { seen, channel, place, out }.take();
+        responder::Response { seen, channel, place, out }.take();
         if self.records {
             let mark = match seen.packet.ext.aeth.map(|aeth| aeth.syndrome) {
                 Some(Syndrome::Nak(_)) => Mark::Nak,
                 Some(Syndrome::RnrNak(_)) => Mark::Rnr,
-                _ => Mark::Answer,
+                _ => Mark::Response,
             };
             channel.recorder.add(point(seen, place, mark));
         }
@@ -233,8 +230,9 @@ impl Checker {
         };
         // Only now: responses reveal which QP the requests come from.
         if let Some(qpn) = self.filter.qpn {
-            report
-                .choose(true, |_, channel| channel.key.qpn == qpn || channel.answers == Some(qpn));
+            report.retain_flows(true, |_, channel| {
+                channel.key.qpn == qpn || channel.response_qpn == Some(qpn)
+            });
         }
         report
     }

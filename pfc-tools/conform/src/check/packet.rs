@@ -79,7 +79,7 @@ pub(super) fn reserved(channel: &mut Channel, seen: &Seen<'_>, place: Place, out
     let known = super::vendor_quirks::has(channel, RuleId::QuirkId)
         && super::vendor_quirks::has(channel, RuleId::QuirkPort);
     if known {
-        return super::vendor_quirks::tell(channel, RuleId::QuirkReserved, place, out);
+        return super::vendor_quirks::report(channel, RuleId::QuirkReserved, place, out);
     }
     out.add(RuleId::Reserved, place, || {
         format!("reserved bits of the BTH are {:#04x} and {:#04x}", bth.reserved6, bth.reserved7)

@@ -2,8 +2,8 @@
 
 use feroce_wire::{Operation, Psn, Transport};
 
-use super::figures::duration;
 use super::findings::{Findings, Place};
+use crate::flow::figures::duration;
 use crate::flow::window::{Sent, is_atomic, is_read};
 use crate::flow::{Channel, Message, Pending};
 use crate::packet::Seen;
@@ -32,7 +32,7 @@ impl Request<'_, '_> {
         channel.figures.requests += 1;
         self.after_error();
         let late = self.is_late();
-        self.settle_span(psn);
+        self.learn_read_span(psn);
         let Some(next) = self.channel.next else { return self.first(psn) };
         let ahead = next.distance_to(psn);
         if ahead == 0 {
@@ -116,9 +116,9 @@ impl Request<'_, '_> {
             });
         }
         let agreed = self.channel.agreed;
-        let answers = self.channel.answers;
-        self.channel.begin_anew(agreed);
-        self.channel.answers = answers;
+        let response_qpn = self.channel.response_qpn;
+        self.channel.start_connection(agreed);
+        self.channel.response_qpn = response_qpn;
         self.channel.agreed.first_psn = None;
         self.channel.next = Some(psn);
         self.newest(psn, 0);
@@ -144,8 +144,7 @@ impl Request<'_, '_> {
             self.out.add(RuleId::Duplicate, self.place, || {
                 format!(
                     "PSN {} again, equal to packet {} including its IPv4 identification: the \
-                     network \
-                     or the capture duplicated it",
+                     network or the capture duplicated it",
                     hex(psn),
                     known.last.number
                 )
@@ -156,11 +155,11 @@ impl Request<'_, '_> {
             self.channel.late_at = Some(self.seen.at);
             if let Some(sent) = self.channel.window.get_mut(place) {
                 sent.passed = 0;
-                sent.is_told = false;
+                sent.is_loss_reported = false;
             }
-            if known.is_told {
+            if known.is_loss_reported {
                 // Nothing was lost: this packet is the copy counted as lost.
-                self.out.take_back(RuleId::Loss, Place { packet: known.last, ..self.place });
+                self.out.remove(RuleId::Loss, Place { packet: known.last, ..self.place });
             }
             self.out.add(RuleId::Reorder, self.place, || {
                 format!(
@@ -207,24 +206,24 @@ impl Request<'_, '_> {
         self.channel.figures.request_bytes += self.seen.packet.payload.len() as u64;
         let since = self.seen.at.saturating_sub(hole.last_at);
         if late {
-            return self.came_late(hole, psn);
+            return self.arrived_late(hole, psn);
         }
-        let goes_on = self.goes_on(psn);
+        let continues = self.continues(psn);
         let is_for_other = self.channel.nak.is_some_and(|nak| nak.psn != psn);
         // A packet that was on its way when a NAK arrived is not a reaction to the NAK.
-        if !(goes_on && is_for_other) {
+        if !(continues && is_for_other) {
             self.react(psn);
         }
-        let says_nothing = self.channel.newest_id.is_none() && self.channel.nak_for.is_none();
-        if says_nothing && since < 1_000_000 && !goes_on {
-            return self.came_late(hole, psn);
+        let has_no_evidence = self.channel.newest_id.is_none() && self.channel.nak_for.is_none();
+        if has_no_evidence && since < 1_000_000 && !continues {
+            return self.arrived_late(hole, psn);
         }
         self.channel.figures.repeated += 1;
         self.channel.repeats = Some(sent.end());
         if self.channel.is_disordered(self.seen.at) {
             return;
         }
-        self.tell_of(psn);
+        self.mark_loss_reported(psn);
         for _ in 0..=hole.passed {
             self.out.add(RuleId::Loss, self.place, || {
                 format!(
@@ -238,7 +237,7 @@ impl Request<'_, '_> {
         }
     }
 
-    fn came_late(&mut self, hole: &Sent, psn: Psn) {
+    fn arrived_late(&mut self, hole: &Sent, psn: Psn) {
         self.channel.late_at = Some(self.seen.at);
         self.out.add(RuleId::Reorder, self.place, || {
             format!(
@@ -251,10 +250,10 @@ impl Request<'_, '_> {
     }
 
     /// Marks that the loss of the previous copy of `psn` is reported.
-    pub(super) fn tell_of(&mut self, psn: Psn) {
+    pub(super) fn mark_loss_reported(&mut self, psn: Psn) {
         let place = self.channel.window.find(psn);
         if let Some(sent) = place.and_then(|place| self.channel.window.get_mut(place)) {
-            sent.is_told = true;
+            sent.is_loss_reported = true;
         }
     }
 
@@ -265,11 +264,12 @@ impl Request<'_, '_> {
         if !is_read(opcode) && !is_atomic(opcode) {
             return;
         }
-        let under_way = self.channel.window.unacked().filter(|sent| sent.lacks_answer()).count();
-        if under_way >= usize::from(depth) {
+        let outstanding =
+            self.channel.window.unacked().filter(|sent| sent.lacks_response()).count();
+        if outstanding >= usize::from(depth) {
             self.out.add(RuleId::Outstanding, self.place, || {
                 format!(
-                    "{} while {under_way} READs and atomics are outstanding, but the responder \
+                    "{} while {outstanding} READs and atomics are outstanding, but the responder \
                      accepts {depth} at a time",
                     self.seen.packet.info.name
                 )
@@ -326,7 +326,7 @@ impl Request<'_, '_> {
     }
 
     /// Learns the path MTU from the PSN that follows a READ.
-    fn settle_span(&mut self, psn: Psn) {
+    fn learn_read_span(&mut self, psn: Psn) {
         if self.channel.path_mtu.is_some() {
             return;
         }
@@ -366,7 +366,7 @@ impl Request<'_, '_> {
             messages: if counts { self.channel.messages } else { 0 },
             epoch: if counts { self.channel.epoch } else { 0 },
             ends: packet.info.position.ends_message(),
-            asks: packet.bth.ack_req,
+            requests_ack: packet.bth.ack_req,
             ..Sent::missing(psn, 1, self.place.packet, self.seen.at)
         }
     }

@@ -2,23 +2,23 @@
 
 use feroce_wire::{Aeth, NakCode, Operation, Psn, Syndrome};
 
-use super::figures::duration;
 use super::findings::{Findings, Place};
 use super::requester::hex;
+use crate::flow::figures::duration;
 use crate::flow::window::Sent;
 use crate::flow::{Channel, Nak, Pending, Rnr};
 use crate::packet::Seen;
 use crate::rules::RuleId;
 
 /// A response at its place in a flow.
-pub(super) struct Answer<'s, 'a> {
+pub(super) struct Response<'s, 'a> {
     pub seen: &'s Seen<'a>,
     pub channel: &'s mut Channel,
     pub place: Place,
     pub out: &'s mut Findings,
 }
 
-impl Answer<'_, '_> {
+impl Response<'_, '_> {
     /// Checks the response against the rules, and updates the state of the flow.
     pub fn take(&mut self) {
         let packet = &self.seen.packet;
@@ -30,7 +30,7 @@ impl Answer<'_, '_> {
                 format!("{} has the acknowledge request bit set", packet.info.name)
             });
         }
-        if self.channel.is_alone() {
+        if self.channel.has_only_responses() {
             return;
         }
         match packet.info.operation {
@@ -114,7 +114,7 @@ impl Answer<'_, '_> {
             && let Some(&sent) = self.channel.window.get(place)
         {
             let offset = sent.psn.distance_to(psn);
-            if sent.lacks_answer() && sent.answered <= offset && sent.times == 1 {
+            if sent.lacks_response() && sent.answered <= offset && sent.times == 1 {
                 // Marks it as answered, so that it is reported once.
                 if let Some(sent) = self.channel.window.get_mut(place) {
                     sent.answered = sent.span;
@@ -131,7 +131,7 @@ impl Answer<'_, '_> {
                 self.channel.figures.answer_times.add(self.seen.at.saturating_sub(sent.last_at));
             }
         }
-        self.settle(psn);
+        self.resolve_pending(psn);
         self.through(psn);
         true
     }
@@ -140,7 +140,7 @@ impl Answer<'_, '_> {
     /// is acknowledged twice, if the acknowledged PSN was not retransmitted yet, or if its request
     /// asked for no acknowledgement: then the first copies had arrived. They were needed if a
     /// request sent after them is acknowledged.
-    fn settle(&mut self, psn: Psn) {
+    fn resolve_pending(&mut self, psn: Psn) {
         let first = self.channel.pending.first().copied();
         let Some(first) = first.filter(|first| first.psn.at_or_before(psn)) else { return };
         let acked = self.at(psn).filter(|sent| !sent.is_missing());
@@ -151,20 +151,20 @@ impl Answer<'_, '_> {
         if !self.channel.mig_req_0 {
             return;
         }
-        let count = self.copies(&first, psn, acked.is_some_and(|sent| !sent.asks));
+        let count = self.copies(&first, psn, acked.is_some_and(|sent| !sent.requests_ack));
         if count > 0 {
             self.channel.pending.drain(..count);
             let place = Place { packet: first.packet, at: first.at, ..self.place };
-            super::vendor_quirks::tell(self.channel, RuleId::QuirkEarly, place, self.out);
+            super::vendor_quirks::report(self.channel, RuleId::QuirkEarly, place, self.out);
         }
     }
 
     /// Returns how many pending retransmissions an ACK of `psn` shows to have been needless. rxe
     /// acknowledges each duplicate packet, so as many ACKs as the retransmission has packets belong
     /// to one copy.
-    fn copies(&mut self, first: &Pending, psn: Psn, is_unasked: bool) -> usize {
+    fn copies(&mut self, first: &Pending, psn: Psn, no_ack_requested: bool) -> usize {
         let repeats = self.channel.repeats;
-        if is_unasked || repeats.is_some_and(|repeats| !psn.is_before(repeats)) {
+        if no_ack_requested || repeats.is_some_and(|repeats| !psn.is_before(repeats)) {
             return self.channel.pending.len();
         }
         if self.channel.acked != Some(psn.next()) {
@@ -184,8 +184,7 @@ impl Answer<'_, '_> {
             self.out.add(RuleId::QuirkAckFirst, self.place, || {
                 format!(
                     "PSN {} is acknowledged, but the oldest PSN sent is {}: rxe has received \
-                     nothing \
-                     yet and treats the request as a duplicate",
+                     nothing yet and treats the request as a duplicate",
                     hex(psn),
                     hex(oldest)
                 )
@@ -216,14 +215,14 @@ impl Answer<'_, '_> {
                         hex(psn)
                     )
                 });
-            } else if sent.lacks_answer() && sent.end().at_or_before(end) {
+            } else if sent.lacks_response() && sent.end().at_or_before(end) {
                 lacking = Some(*sent);
                 limit = sent.psn.add(sent.answered);
                 break;
             }
         }
         if let Some(sent) = lacking {
-            self.missing_answers(&sent, limit);
+            self.missing_responses(&sent, limit);
         }
         self.channel.window.ack_before(limit);
         if self.channel.acked.is_none_or(|acked| acked.is_before(end)) {
@@ -259,7 +258,7 @@ impl Answer<'_, '_> {
     }
 
     /// Reports missing responses to a READ or atomic, which a later response reveals.
-    fn missing_answers(&mut self, sent: &Sent, from: Psn) {
+    fn missing_responses(&mut self, sent: &Sent, from: Psn) {
         let place = self.channel.window.find(sent.psn);
         let Some(known) = place.and_then(|place| self.channel.window.get_mut(place)) else {
             return;
@@ -271,7 +270,7 @@ impl Answer<'_, '_> {
         if self.seen.packet.info.operation != Operation::Acknowledge {
             return;
         }
-        self.channel.answer_due = Some(sent.end());
+        self.channel.next_response = Some(sent.end());
         let due = sent.end().prev();
         self.out.add(RuleId::AnswerLoss, self.place, || {
             format!(
@@ -354,9 +353,9 @@ impl Answer<'_, '_> {
         };
         let shown_at = if sent.is_missing() { sent.last_at } else { later.last_at };
         self.channel.figures.nak_generation.add(self.seen.at.saturating_sub(shown_at));
-        let came_late = later.last < sent.last && !later.is_missing();
+        let arrived_late = later.last < sent.last && !later.is_missing();
         let is_disordered = self.channel.is_disordered(self.seen.at);
-        if !sent.is_missing() && !sent.is_skipped() && !came_late && !is_disordered {
+        if !sent.is_missing() && !sent.is_skipped() && !arrived_late && !is_disordered {
             self.out.add(RuleId::LossBeyond, self.place, || {
                 format!(
                     "the responder did not get PSN {} (packet {}): it was lost, damaged or delayed \
@@ -470,7 +469,7 @@ impl Answer<'_, '_> {
             self.channel.credit_limit =
                 code.credits().map(|credits| sent.messages_through() + credits);
         } else if code.credits() == Some(0) {
-            super::vendor_quirks::tell(self.channel, RuleId::QuirkCredits, self.place, self.out);
+            super::vendor_quirks::report(self.channel, RuleId::QuirkCredits, self.place, self.out);
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use feroce_wire::Psn;
 
-use super::figures::duration;
 use super::findings::Place;
 use super::requester::{Request, hex, id_of, timed_out};
 use crate::flow::Pending;
-use crate::flow::window::{Sent, is_read, needs_answer};
+use crate::flow::figures::duration;
+use crate::flow::window::{Sent, is_read, needs_data_response};
 use crate::rules::RuleId;
 
 /// The retry count if the capture does not show the one of the connection.
@@ -18,7 +18,7 @@ impl Request<'_, '_> {
         let packet = &self.seen.packet;
         let is_copy = known.opcode == packet.bth.opcode;
         if is_read(known.opcode) && is_copy {
-            return self.asks_for_rest(known, psn);
+            return self.requests_rest(known, psn);
         }
         let is_same = is_copy
             && known.psn == psn
@@ -40,7 +40,7 @@ impl Request<'_, '_> {
     }
 
     /// Returns true if a retransmitted READ asks for the remaining part of the original READ.
-    fn asks_for_rest(&mut self, known: &Sent, psn: Psn) -> bool {
+    fn requests_rest(&mut self, known: &Sent, psn: Psn) -> bool {
         let Some(reth) = self.seen.packet.ext.reth else { return true };
         let offset = known.psn.distance_to(psn);
         if offset > 0 && self.channel.path_mtu.is_none() {
@@ -54,8 +54,7 @@ impl Request<'_, '_> {
             self.out.add(RuleId::ReadRange, self.place, || {
                 format!(
                     "the retransmitted READ with PSN {} asks for {} bytes at {:#x}, but at this \
-                     PSN \
-                     {rest} bytes at {va:#x} remain of the READ in packet {}",
+                     PSN {rest} bytes at {va:#x} remain of the READ in packet {}",
                     hex(psn),
                     reth.dma_len,
                     reth.va,
@@ -71,7 +70,7 @@ impl Request<'_, '_> {
         let retries = self.channel.agreed.retry_count.unwrap_or(RETRIES);
         let is_oldest = self.channel.window.is_oldest(place);
         self.channel.figures.repeated += 1;
-        let goes_on = self.goes_on(psn);
+        let continues = self.continues(psn);
         self.channel.repeats = Some(psn.add(self.span()));
         self.remember_copy(place, known, psn, is_oldest);
         if is_oldest && known.unanswered == u16::from(retries) + 1 {
@@ -79,24 +78,24 @@ impl Request<'_, '_> {
         }
         let is_for_other = self.channel.nak.is_some_and(|nak| nak.psn != psn);
         // A packet that was on its way when a NAK arrived is not a reaction to the NAK.
-        let caused = match (goes_on || known.is_skipped()) && is_for_other {
+        let caused = match (continues || known.is_skipped()) && is_for_other {
             true => true,
             false => self.react(psn),
         };
         if known.is_skipped() {
             return self.lost(known, psn);
         }
-        if goes_on || caused || known.lost_from.is_some() {
+        if continues || caused || known.lost_from.is_some() {
             return;
         }
         self.without_nak(place, known, psn);
     }
 
     /// Returns true if `psn` continues a retransmission that has begun.
-    pub(super) fn goes_on(&mut self, psn: Psn) -> bool {
+    pub(super) fn continues(&mut self, psn: Psn) -> bool {
         let Some(due) = self.channel.repeats else { return false };
-        let is_asked = self.channel.nak.is_some_and(|nak| nak.psn == psn);
-        due == psn || (!is_asked && self.passed_over(due, psn))
+        let is_named_by_nak = self.channel.nak.is_some_and(|nak| nak.psn == psn);
+        due == psn || (!is_named_by_nak && self.passed_over(due, psn))
     }
 
     fn remember_copy(&mut self, place: usize, known: &Sent, psn: Psn, is_oldest: bool) {
@@ -106,13 +105,13 @@ impl Request<'_, '_> {
         sent.last = self.place.packet;
         sent.last_at = self.seen.at;
         sent.id = id_of(self.seen).unwrap_or(0);
-        sent.asked_from = known.psn.distance_to(psn);
+        sent.requested_from = known.psn.distance_to(psn);
         sent.lost_from = None;
         sent.passed = 0;
-        sent.is_told = false;
-        sent.asks |= self.seen.packet.bth.ack_req;
+        sent.is_loss_reported = false;
+        sent.requests_ack |= self.seen.packet.bth.ack_req;
         if is_read(sent.opcode) {
-            sent.answered = sent.answered.min(sent.asked_from);
+            sent.answered = sent.answered.min(sent.requested_from);
         }
     }
 
@@ -143,7 +142,7 @@ impl Request<'_, '_> {
         if self.channel.is_disordered(self.seen.at) {
             return;
         }
-        self.tell_of(psn);
+        self.mark_loss_reported(psn);
         for _ in 0..known.passed {
             self.out.add(RuleId::Loss, self.place, || {
                 format!(
@@ -158,7 +157,7 @@ impl Request<'_, '_> {
 
     fn too_often(&mut self, known: &Sent, psn: Psn, retries: u8) {
         if self.channel.mismatch.is_some() && self.channel.mig_req_0 {
-            return super::vendor_quirks::tell(
+            return super::vendor_quirks::report(
                 self.channel,
                 RuleId::QuirkRetry,
                 self.place,
@@ -190,17 +189,17 @@ impl Request<'_, '_> {
             }
             return self.unanswered(known, psn, since);
         }
-        if is_rxe && self.channel.was_refused(psn, self.seen.at) {
+        if is_rxe && self.channel.had_rnr_nak(psn, self.seen.at) {
             return;
         }
         // A response to a later READ or atomic tells the requester that this response was lost,
         // without a timeout.
-        let is_passed = needs_answer(known.opcode)
-            && !known.lacks_answer()
+        let is_passed = needs_data_response(known.opcode)
+            && !known.lacks_response()
             && self.channel.acked.is_some_and(|acked| known.end().is_before(acked));
         let waited = self.seen.at.saturating_sub(self.channel.acked_at);
         if is_rxe && !is_passed && (since < TOO_SOON || waited < ON_ITS_WAY) {
-            return super::vendor_quirks::tell(
+            return super::vendor_quirks::report(
                 self.channel,
                 RuleId::QuirkEarly,
                 self.place,
@@ -211,8 +210,7 @@ impl Request<'_, '_> {
         self.out.add(RuleId::AckLoss, self.place, || {
             format!(
                 "PSN {} is retransmitted {} after packet {}, although packet {ack} acknowledged \
-                 it: \
-                 the ACK was lost or late",
+                 it: the ACK was lost or late",
                 hex(psn),
                 duration(since),
                 known.last.number
@@ -249,8 +247,7 @@ impl Request<'_, '_> {
                 self.out.add(RuleId::RnrWait, self.place, || {
                     format!(
                         "PSN {} is retransmitted {} after the RNR NAK in packet {}, but the NAK \
-                         asks \
-                         for {}",
+                         asks for {}",
                         hex(psn),
                         duration(waited),
                         rnr.packet.number,

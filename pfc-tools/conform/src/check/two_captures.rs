@@ -2,10 +2,10 @@
 
 use feroce_wire::{Opcode, Psn};
 
-use super::figures::duration;
 use super::findings::{Findings, Place};
 use super::requester::hex;
 use super::unmatched::{Identity, Queue, Unmatched};
+use crate::flow::figures::duration;
 use crate::packet::Seen;
 use crate::rules::RuleId;
 

@@ -131,9 +131,13 @@ impl Queue {
         self.leave(self.slots[oldest.place()].digest, |_, place| place == oldest)
     }
 
-    fn leave(&mut self, digest: u64, is_it: impl Fn(&[Slot], Link) -> bool) -> Option<Unmatched> {
+    fn leave(
+        &mut self,
+        digest: u64,
+        is_match: impl Fn(&[Slot], Link) -> bool,
+    ) -> Option<Unmatched> {
         let Self { slots, free, ends, known, .. } = self;
-        let mut entry = known.find_entry(digest, |&place| is_it(slots, place)).ok()?;
+        let mut entry = known.find_entry(digest, |&place| is_match(slots, place)).ok()?;
         let place = *entry.get();
         let Slot { packet, older, younger, next_equal, last_equal, .. } = slots[place.place()];
         match next_equal {

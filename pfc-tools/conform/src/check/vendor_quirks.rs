@@ -8,7 +8,7 @@ use crate::packet::{Carrier, Seen};
 use crate::rules::RuleId;
 
 /// Reports a quirk, unless it has already been reported for this flow.
-pub(super) fn tell(channel: &mut Channel, rule: RuleId, place: Place, out: &mut Findings) {
+pub(super) fn report(channel: &mut Channel, rule: RuleId, place: Place, out: &mut Findings) {
     let bit = 1 << (rule as u32 - RuleId::QuirkMigReq as u32);
     if channel.quirks & bit == 0 {
         channel.quirks |= bit;
@@ -26,17 +26,17 @@ pub(super) fn look(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &m
     let packet = &seen.packet;
     if !packet.bth.mig_req {
         channel.mig_req_0 = true;
-        tell(channel, RuleId::QuirkMigReq, place, out);
+        report(channel, RuleId::QuirkMigReq, place, out);
     }
     if seen.carrier != Carrier::RoceV2 {
         return;
     }
     if packet.udp.src_port < 0xc000 {
-        tell(channel, RuleId::QuirkPort, place, out);
+        report(channel, RuleId::QuirkPort, place, out);
     }
     if let IpHeader::V4(ip) = packet.ip
         && ip.identification == 0
     {
-        tell(channel, RuleId::QuirkId, place, out);
+        report(channel, RuleId::QuirkId, place, out);
     }
 }

@@ -39,7 +39,7 @@ pub trait Pace: std::fmt::Debug {
     /// Returns the time since some origin.
     fn now(&self) -> Duration;
 
-    /// Lets at most `most` pass.
+    /// Waits for at most `most`.
     fn pass(&mut self, most: Duration);
 }
 
@@ -65,7 +65,7 @@ impl Pace for RealPace {
     }
 }
 
-/// A stack with one QP and the memory of a plan. Each call does what it says or fails the plan.
+/// A stack with one QP and the memory of a plan. If a call fails, the plan fails.
 pub trait End: std::fmt::Debug {
     /// Returns the name of the stack.
     fn name(&self) -> &'static str;

@@ -15,7 +15,7 @@ pub mod setup;
 
 use std::fmt;
 
-/// Why a case failed, in words for the reader.
+/// Why a case failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure(pub String);
 
@@ -27,7 +27,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Makes a failure of an error, behind what was under way.
+/// Creates a failure from an error and the action that failed.
 pub fn failed<E: fmt::Display>(doing: impl fmt::Display) -> impl FnOnce(E) -> Failure {
     move |error| Failure(format!("{doing}: {error}"))
 }

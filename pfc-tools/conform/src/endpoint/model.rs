@@ -172,7 +172,7 @@ mod tests {
         bytes[plan.requests[1].remote.offset as usize] ^= 1;
         model.check(RESPONDER, 0, &bytes).expect("may be anything");
         bytes[plan.requests[0].remote.offset as usize + 9] ^= 1;
-        let told = model.check(RESPONDER, 0, &bytes).expect_err("a wrong byte").to_string();
-        assert!(told.starts_with("1 bytes of region 0 of the responder"), "{told}");
+        let error = model.check(RESPONDER, 0, &bytes).expect_err("a wrong byte").to_string();
+        assert!(error.starts_with("1 bytes of region 0 of the responder"), "{error}");
     }
 }

@@ -228,8 +228,8 @@ pub const RIGHTS: Access = Access::from_bits(0xf).expect("known bits");
 
 const SETTINGS: Settings = Settings {
     psn: Psn::new(0x100),
-    // 2.1 s: only deliberate losses cause timeouts, even on a busy machine. rxe 6.1 may stop for
-    // ever if its timer expires while a fenced request waits.
+    // 2.1 s: only deliberate losses cause timeouts, even on a busy machine. rxe 6.1 may stop
+    // forever if its timer expires while a fenced request waits.
     timeout: 19,
     retry_cnt: 7,
     rnr_retry: 7,

@@ -42,7 +42,7 @@ pub fn connect(
 ///
 /// # Panics
 /// If the plan has a SEND with invalidate but no window.
-pub fn draw_up(plan: &Plan, keys: &[RemoteAddr]) -> (Model, Vec<Posting>) {
+pub fn requests_of(plan: &Plan, keys: &[RemoteAddr]) -> (Model, Vec<Posting>) {
     let mut model = Model::new(plan);
     let window = plan.regions[RESPONDER].iter().position(|region| region.window);
     let postings = plan.requests.iter().enumerate().map(|(index, request)| {

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use feroce_wire::{Operation, Psn, Qpn, Transport};
 
 use super::Key;
+use super::figures::Figures;
+use super::recorder::Recorder;
 use super::window::Window;
-use crate::check::{Figures, Recorder};
 use crate::rules::PacketRef;
 
 /// What connection management has agreed on for the requests of a flow.
@@ -110,7 +111,7 @@ pub struct Channel {
     /// Key of the requests. The QP number is 0 if no request was captured.
     pub key: Key,
     /// The QP that the responses go to.
-    pub answers: Option<Qpn>,
+    pub response_qpn: Option<Qpn>,
     /// Service, known from the first packet on.
     pub transport: Option<Transport>,
     /// Path MTU, agreed on or learned from packets.
@@ -153,7 +154,7 @@ pub struct Channel {
     /// and time.
     refused: Vec<(Psn, u64)>,
     /// The PSN after the last response to a READ or atomic.
-    pub answer_due: Option<Psn>,
+    pub next_response: Option<Psn>,
     /// Time of the last acknowledgement.
     pub acked_at: u64,
     /// The NAK that failed the connection: PSN, packet and time.
@@ -185,7 +186,7 @@ pub struct Channel {
     /// Packets for the pictures.
     pub recorder: Recorder,
     /// True for responses without known requests.
-    alone: bool,
+    responses_only: bool,
     /// True if the responses turned out to belong to another flow.
     pub is_merged: bool,
     /// The first response that treats PSNs below the first request as received.
@@ -197,7 +198,7 @@ impl Channel {
     pub fn new(key: Key) -> Self {
         Self {
             key,
-            answers: None,
+            response_qpn: None,
             transport: None,
             path_mtu: None,
             agreed: Agreed::default(),
@@ -217,7 +218,7 @@ impl Channel {
             pending: Vec::new(),
             again: 0,
             refused: Vec::new(),
-            answer_due: None,
+            next_response: None,
             acked_at: 0,
             failed: None,
             newest_id: None,
@@ -233,22 +234,22 @@ impl Channel {
             quirks: 0,
             figures: Figures::default(),
             recorder: Recorder::default(),
-            alone: false,
+            responses_only: false,
             is_merged: false,
             mismatch: None,
         }
     }
 
     /// Creates a flow of responses with `key` whose requests were not captured.
-    pub fn alone(key: Key) -> Self {
+    pub fn responses_only(key: Key) -> Self {
         let Key { tap, src, dst, qpn } = key;
         let requests = Key { tap, src: dst, dst: src, qpn: Qpn::masked(0) };
-        Self { answers: Some(qpn), alone: true, ..Self::new(requests) }
+        Self { response_qpn: Some(qpn), responses_only: true, ..Self::new(requests) }
     }
 
     /// Returns true if no request was captured.
-    pub const fn is_alone(&self) -> bool {
-        self.alone
+    pub const fn has_only_responses(&self) -> bool {
+        self.responses_only
     }
 
     /// Returns true if the service acknowledges requests.
@@ -257,7 +258,7 @@ impl Channel {
     }
 
     /// Returns true if `psn` belongs to a known request.
-    pub fn waits_for(&self, psn: Psn) -> bool {
+    pub fn expects(&self, psn: Psn) -> bool {
         self.window.find(psn).is_some()
     }
 
@@ -286,7 +287,7 @@ impl Channel {
     }
 
     /// Returns true if the requester may process an RNR NAK for `psn` only at `now`.
-    pub fn was_refused(&self, psn: Psn, now: u64) -> bool {
+    pub fn had_rnr_nak(&self, psn: Psn, now: u64) -> bool {
         self.refused.iter().any(|&(named, at)| named == psn && now.saturating_sub(at) < QUEUED)
     }
 
@@ -299,7 +300,7 @@ impl Channel {
     }
 
     /// Resets the state for a new connection; figures and recorded packets stay.
-    pub fn begin_anew(&mut self, agreed: Agreed) {
+    pub fn start_connection(&mut self, agreed: Agreed) {
         let old = std::mem::replace(self, Self::new(self.key));
         self.agreed = agreed;
         self.path_mtu = agreed.path_mtu;

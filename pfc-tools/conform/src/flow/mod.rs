@@ -1,10 +1,12 @@
 //! Assigns packets to flows: the requests from one QP to another, and their responses.
 //!
 //! A packet of a connection names only its destination QP. Connection management messages, if
-//! captured, tell which responses belong to which requests. Otherwise a response belongs to the
+//! captured, show which responses belong to which requests. Otherwise a response belongs to the
 //! only flow between the two addresses that expects its PSN.
 
 mod channel;
+pub mod figures;
+pub mod recorder;
 pub mod window;
 
 use std::collections::BTreeMap;
@@ -32,7 +34,7 @@ pub struct Key {
 pub struct Flows {
     channels: Vec<Channel>,
     by_request: BTreeMap<Key, usize>,
-    by_answer: BTreeMap<Key, usize>,
+    by_response: BTreeMap<Key, usize>,
     /// The flows looked up last, for two capture points and two directions: most packets belong to
     /// these.
     recent: [Option<(Key, bool, usize)>; 4],
@@ -47,13 +49,13 @@ const CANDIDATES: usize = 256;
 
 /// The flow that a response belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answers {
+pub enum ResponseFlow {
     /// This flow.
     Flow(usize),
     /// This flow, but its previous responses went to another QP.
     OtherQp(usize),
     /// A flow whose requests were not captured.
-    Alone(usize),
+    OnlyResponses(usize),
 }
 
 impl Flows {
@@ -73,16 +75,16 @@ impl Flows {
     }
 
     #[inline(always)] // Keeps the key in registers; reading it back would stall on recent stores.
-    fn cached(&self, key: &Key, is_answer: bool) -> Option<usize> {
-        let hit = |(known, answer, place): &(Key, bool, usize)| {
-            (*answer == is_answer && known.qpn == key.qpn && known == key).then_some(*place)
+    fn cached(&self, key: &Key, is_response: bool) -> Option<usize> {
+        let hit = |(known, response, place): &(Key, bool, usize)| {
+            (*response == is_response && known.qpn == key.qpn && known == key).then_some(*place)
         };
         self.recent.iter().flatten().find_map(hit)
     }
 
-    fn remember(&mut self, key: Key, is_answer: bool, place: usize) {
+    fn remember(&mut self, key: Key, is_response: bool, place: usize) {
         self.recent.rotate_right(1);
-        self.recent[0] = Some((key, is_answer, place));
+        self.recent[0] = Some((key, is_response, place));
     }
 
     /// Returns the flow of requests with `key`, creating it if necessary; `None` if there are too
@@ -91,11 +93,11 @@ impl Flows {
     pub fn of_request(&mut self, key: Key) -> Option<usize> {
         match self.cached(&key, false) {
             Some(place) => Some(place),
-            None => self.found_or_new(key),
+            None => self.find_or_create(key),
         }
     }
 
-    fn found_or_new(&mut self, key: Key) -> Option<usize> {
+    fn find_or_create(&mut self, key: Key) -> Option<usize> {
         let place = match self.by_request.get(&key) {
             Some(&place) => place,
             None => {
@@ -124,28 +126,28 @@ impl Flows {
 
     /// Returns the flow whose responses are known to have `key`.
     pub fn bound(&self, key: &Key) -> Option<usize> {
-        self.cached(key, true).or_else(|| self.by_answer.get(key).copied())
+        self.cached(key, true).or_else(|| self.by_response.get(key).copied())
     }
 
     /// Returns the flow that a response with `key` and `psn` belongs to.
     #[inline(always)] // As `cached`.
-    pub fn of_answer(&mut self, key: Key, psn: Psn) -> Option<Answers> {
+    pub fn of_response(&mut self, key: Key, psn: Psn) -> Option<ResponseFlow> {
         match self.cached(&key, true) {
-            Some(place) => Some(Answers::Flow(place)),
-            None => self.found_out(key, psn),
+            Some(place) => Some(ResponseFlow::Flow(place)),
+            None => self.find_response_flow(key, psn),
         }
     }
 
-    fn found_out(&mut self, key: Key, psn: Psn) -> Option<Answers> {
-        let known = self.by_answer.get(&key).copied();
+    fn find_response_flow(&mut self, key: Key, psn: Psn) -> Option<ResponseFlow> {
+        let known = self.by_response.get(&key).copied();
         if let Some(place) = known
-            && !self.channels[place].is_alone()
+            && !self.channels[place].has_only_responses()
         {
             self.remember(key, true, place);
-            return Some(Answers::Flow(place));
+            return Some(ResponseFlow::Flow(place));
         }
         if let Some(found) = self.search(&key, psn) {
-            if let Answers::Flow(place) = found {
+            if let ResponseFlow::Flow(place) = found {
                 self.bind(place, key.qpn);
                 if let Some(alone) = known {
                     self.channels[alone].is_merged = true;
@@ -154,15 +156,15 @@ impl Flows {
             return Some(found);
         }
         if let Some(place) = known {
-            return Some(Answers::Alone(place));
+            return Some(ResponseFlow::OnlyResponses(place));
         }
-        let place = self.add(Channel::alone(key))?;
-        self.by_answer.insert(key, place);
-        Some(Answers::Alone(place))
+        let place = self.add(Channel::responses_only(key))?;
+        self.by_response.insert(key, place);
+        Some(ResponseFlow::OnlyResponses(place))
     }
 
     /// Returns the flow that expects `psn`, or else the only flow that could.
-    fn search(&self, key: &Key, psn: Psn) -> Option<Answers> {
+    fn search(&self, key: &Key, psn: Psn) -> Option<ResponseFlow> {
         let Key { tap, src, dst, .. } = *key;
         let back = |qpn| Key { tap, src: dst, dst: src, qpn };
         let between = self.by_request.range(back(Qpn::masked(0))..=back(Qpn::MULTICAST));
@@ -173,25 +175,25 @@ impl Flows {
             if !channel.is_reliable() {
                 continue;
             }
-            if channel.waits_for(psn) {
-                let slot = usize::from(channel.answers.is_some());
+            if channel.expects(psn) {
+                let slot = usize::from(channel.response_qpn.is_some());
                 waiting[slot] = match waiting[slot] {
                     None => Some((place, 1)),
                     Some((first, count)) => Some((first, count + 1)),
                 };
             }
             count += 1;
-            if channel.answers.is_none() {
+            if channel.response_qpn.is_none() {
                 unbound = Some(place);
             }
         }
         match (waiting, unbound) {
-            ([Some((place, 1)), _], _) => Some(Answers::Flow(place)),
-            ([None, Some((place, 1))], None) => Some(Answers::OtherQp(place)),
+            ([Some((place, 1)), _], _) => Some(ResponseFlow::Flow(place)),
+            ([None, Some((place, 1))], None) => Some(ResponseFlow::OtherQp(place)),
             ([None, None], Some(place))
                 if count == 1 && self.channels[place].may_have_sent(psn) =>
             {
-                Some(Answers::Flow(place))
+                Some(ResponseFlow::Flow(place))
             }
             _ => None,
         }
@@ -201,19 +203,24 @@ impl Flows {
     pub fn bind(&mut self, place: usize, qpn: Qpn) {
         let channel = &mut self.channels[place];
         let Key { tap, src, dst, .. } = channel.key;
-        channel.answers = Some(qpn);
-        self.by_answer.insert(Key { tap, src: dst, dst: src, qpn }, place);
+        channel.response_qpn = Some(qpn);
+        self.by_response.insert(Key { tap, src: dst, dst: src, qpn }, place);
         self.recent = [None; 4];
     }
 
     /// Restarts the flow with `key` for a new connection of the same QP.
-    pub fn begin_anew(&mut self, key: Key, answers: Qpn, agreed: Agreed) -> Option<usize> {
+    pub fn start_connection(
+        &mut self,
+        key: Key,
+        response_qpn: Qpn,
+        agreed: Agreed,
+    ) -> Option<usize> {
         let place = self.of_request(key)?;
-        if let Some(old) = self.channels[place].answers {
-            self.by_answer.remove(&Key { src: key.dst, dst: key.src, qpn: old, ..key });
+        if let Some(old) = self.channels[place].response_qpn {
+            self.by_response.remove(&Key { src: key.dst, dst: key.src, qpn: old, ..key });
         }
-        self.channels[place].begin_anew(agreed);
-        self.bind(place, answers);
+        self.channels[place].start_connection(agreed);
+        self.bind(place, response_qpn);
         Some(place)
     }
 }

@@ -41,15 +41,15 @@ pub struct Sent {
     /// For READs and atomics: number of answered PSNs; 0 for other requests.
     pub answered: u32,
     /// For READs: offset of the first PSN requested by the last copy.
-    pub asked_from: u32,
+    pub requested_from: u32,
     /// For READs and atomics: offset of the first missing response.
     pub lost_from: Option<u32>,
     /// How often retransmissions skipped it since its last copy.
     pub passed: u16,
     /// True if the loss of the copy before the last one was reported.
-    pub is_told: bool,
+    pub is_loss_reported: bool,
     /// True if a copy requested an acknowledgement.
-    pub asks: bool,
+    pub requests_ack: bool,
     /// For atomics: the value in the response.
     pub value: Option<u64>,
     /// Number of messages completed before it, counted within the epoch.
@@ -79,11 +79,11 @@ impl Sent {
             rkey: 0,
             len: 0,
             answered: 0,
-            asked_from: 0,
+            requested_from: 0,
             lost_from: None,
             passed: 0,
-            is_told: false,
-            asks: false,
+            is_loss_reported: false,
+            requests_ack: false,
             value: None,
             messages: 0,
             epoch: 0,
@@ -112,13 +112,13 @@ impl Sent {
     }
 
     /// Returns true if it needs a response with data that has not arrived completely.
-    pub fn lacks_answer(&self) -> bool {
-        !self.is_missing() && needs_answer(self.opcode) && self.answered < self.span
+    pub fn lacks_response(&self) -> bool {
+        !self.is_missing() && needs_data_response(self.opcode) && self.answered < self.span
     }
 }
 
 /// Returns true if a request needs a response with data.
-pub fn needs_answer(opcode: Opcode) -> bool {
+pub fn needs_data_response(opcode: Opcode) -> bool {
     is_read(opcode) || is_atomic(opcode)
 }
 

@@ -16,7 +16,7 @@ use super::scorecard::{self, Item, KnownFailures, Scorecard};
 use super::script::Script;
 use super::trace::Trace;
 use crate::capture_file::{self, Frame};
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 
 /// Options of `inject`.
 #[derive(Debug, clap::Args)]
@@ -118,7 +118,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
             }
             item = played(script, &mut *world, options)?;
         }
-        tell(&item);
+        print_item(&item);
         card.items.push(item);
     }
     finish(&card, options)
@@ -149,7 +149,7 @@ fn watch(options: &Options, scripts: &[Script], duration: Duration) -> Result<Ou
     };
     let verdicts = checker::check(script, &evidence);
     let item = kept(script, Ok(Played { evidence, verdicts }), options)?;
-    tell(&item);
+    print_item(&item);
     let [requester, responder] = ["requester", "responder"].map(str::to_owned);
     finish(
         &Scorecard { requester, responder, place: "live".to_owned(), items: vec![item] },
@@ -225,7 +225,7 @@ fn frames(trace: &Trace) -> Vec<Frame> {
     trace.sent.iter().map(frame).collect()
 }
 
-fn tell(item: &Item) {
+fn print_item(item: &Item) {
     let verdict = if item.passed() { "ok" } else { "FAILED" };
     println!("{verdict:6} {:32} {} packets", item.script, item.packets);
     for (check, sentence) in item.complaints() {

@@ -72,7 +72,7 @@ impl World for Fabric {
         (0..script.traffic.qps).map(|_| Ok([end(0)?, end(1)?])).collect()
     }
 
-    fn way(&self) -> Duration {
+    fn latency(&self) -> Duration {
         WAY
     }
 

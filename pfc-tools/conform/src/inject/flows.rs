@@ -42,7 +42,7 @@ pub struct Flows {
 
 impl Flows {
     /// Exactly the given flows.
-    pub fn told(flows: Vec<Flow>) -> Self {
+    pub fn fixed(flows: Vec<Flow>) -> Self {
         Self { known: flows, room: 0 }
     }
 
@@ -59,11 +59,11 @@ impl Flows {
     /// Returns the flow of a packet and the packet's sender.
     pub fn find(&mut self, packet: &Packet<'_>) -> Option<(usize, Side)> {
         let is_request = packet.info.is_request();
-        let is_answer = packet.info.is_response();
+        let is_response = packet.info.is_response();
         let found = Side::ALL.into_iter().find_map(|from| {
             // A CNP may come from either side.
             let possible = match from {
-                Side::Requester => !is_answer,
+                Side::Requester => !is_response,
                 Side::Responder => !is_request,
             };
             let fits = |flow: &Flow| possible && flow.carries(packet, from);
@@ -100,8 +100,8 @@ impl Flow {
     /// Returns true if `packet` is a packet of this flow sent by `from`.
     fn carries(&self, packet: &Packet<'_>, from: Side) -> bool {
         let addresses = [packet.ip.src(), packet.ip.dst()];
-        let (way, to) = (self.addresses, from.peer().index());
-        if addresses != [way[from.index()], way[to]] {
+        let (ends, to) = (self.addresses, from.peer().index());
+        if addresses != [ends[from.index()], ends[to]] {
             return false;
         }
         match self.qpns[to] {
@@ -109,10 +109,10 @@ impl Flow {
             // A CNP has no useful PSN: among flows with an unknown QP, the first one gets it.
             None if packet.bth.opcode == Opcode::CNP => true,
             // A READ uses PSNs beyond that of its request packet, so the window is wide.
-            None => self.first_psn.distance_to(packet.bth.psn) < self.used + ANSWERS_AHEAD,
+            None => self.first_psn.distance_to(packet.bth.psn) < self.used + RESPONSES_AHEAD,
         }
     }
 }
 
 /// The most PSNs that the response to the newest request may use.
-const ANSWERS_AHEAD: u32 = 1 << 13;
+const RESPONSES_AHEAD: u32 = 1 << 13;

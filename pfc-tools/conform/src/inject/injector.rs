@@ -9,7 +9,7 @@ use feroce_wire::Packet;
 use super::change;
 use super::flows::Flows;
 use super::script::{Action, At, Event, Script};
-use super::trace::{self, Arrived, Sent, Side, Trace};
+use super::trace::{Arrived, Sent, Side, Trace};
 
 /// A frame to forward.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Injector {
         let psn = first.distance_to(packet.bth.psn);
         let mut actions = Vec::new();
         for (index, event) in self.events.iter().enumerate() {
-            if event.flow as usize != flow || event.from != from || !trace::is(packet, event.what) {
+            if event.flow as usize != flow || event.from != from || !event.what.matches(packet) {
                 continue;
             }
             self.counted[index] += 1;

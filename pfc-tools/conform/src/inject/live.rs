@@ -299,7 +299,7 @@ impl World for Live {
         (0..script.traffic.qps).map(|_| Ok([requester.end()?, responder.end()?])).collect()
     }
 
-    fn way(&self) -> Duration {
+    fn latency(&self) -> Duration {
         Duration::ZERO
     }
 

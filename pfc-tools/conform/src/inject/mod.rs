@@ -1,9 +1,10 @@
 //! `feroce conform inject`: faults at chosen packets, and checks of how endpoints handle them.
 //!
-//! A [`script`] says what two endpoints exchange, what happens to which packet, and what must
-//! follow. The [`injector`] stands between the endpoints and applies the script, in virtual time
-//! ([`fabric`]) or between two interfaces ([`live`]). It records a [`trace`]; the checkers
-//! ([`checker`]) read it, and their verdicts form an endpoint's [`scorecard`].
+//! A [`script`] describes the traffic of two endpoints, the faults and their packets, and the
+//! expected behaviour. The [`injector`] forwards the packets between the endpoints and applies the
+//! script, in virtual time ([`fabric`]) or between two interfaces ([`live`]). It records a
+//! [`trace`]; the checkers ([`checker`]) read the trace, and their verdicts form an endpoint's
+//! [`scorecard`].
 
 pub mod catalogue;
 pub mod change;
@@ -14,6 +15,7 @@ pub mod flows;
 pub mod injector;
 pub mod live;
 pub mod outcome;
+pub mod packet_kind;
 pub mod play;
 pub mod scorecard;
 pub mod script;

@@ -34,7 +34,7 @@ pub trait World {
     fn ends(&mut self, script: &Script) -> Result<Vec<Ends>, Failure>;
 
     /// Returns the latency of a frame without faults.
-    fn way(&self) -> Duration;
+    fn latency(&self) -> Duration;
 
     /// Inserts `injector` between the endpoints.
     fn begin(&mut self, injector: Injector);
@@ -80,16 +80,16 @@ pub fn play(script: &Script, world: &mut dyn World) -> Result<Played, Failure> {
     let mut flows = Vec::new();
     let mut pairs = Vec::new();
     for (flow, ends) in (0..).zip(world.ends(script)?) {
-        let (pair, told) = connect(script, flow, ends)?;
+        let (pair, flow) = connect(script, flow, ends)?;
         pairs.push(pair);
-        flows.push(told);
+        flows.push(flow);
     }
     let counters = |world: &dyn World| {
         let [requester, responder] = Side::ALL.map(|side| world.counters(side));
         Ok::<_, Failure>([requester?, responder?])
     };
     let before = counters(world)?;
-    world.begin(Injector::new(script, Flows::told(flows), world.way()));
+    world.begin(Injector::new(script, Flows::fixed(flows), world.latency()));
     let outcomes = exchange(script, &mut pairs, &mut *world.pace());
     let injector = world.finish();
     let after = counters(world)?;
@@ -110,7 +110,7 @@ fn connect(script: &Script, flow: u32, mut ends: Ends) -> Result<(Pair, Flow), F
     let addresses =
         setup::connect(&plan, Family::V4, script.traffic.mtu, &mut borrowed(&mut ends))?;
     let keys: Vec<RemoteAddr> = ends[RESPONDER].keys()?;
-    let (model, postings) = setup::draw_up(&plan, &keys);
+    let (model, postings) = setup::requests_of(&plan, &keys);
     Ok((Pair { ends, plan, model, postings }, Flow::between(&addresses)))
 }
 
@@ -141,12 +141,12 @@ fn exchange(
         .map(|pair| pair.ends[REQUESTER].completions(pair.plan.requests.len(), PATIENCE));
     let sends = sends.collect::<Result<Vec<_>, _>>()?;
     // The last acknowledgements and deliberately delayed packets.
-    wait(pace, SETTLE);
+    wait(pace, DRAIN);
     pairs.iter_mut().zip(sends).map(|(pair, sends)| pair.outcome(&sends)).collect()
 }
 
 /// Time for packets that are on their way after the last completion.
-const SETTLE: Duration = Duration::from_millis(30);
+const DRAIN: Duration = Duration::from_millis(30);
 
 fn wait(pace: &mut dyn Pace, time: Duration) {
     let end = pace.now() + time;
@@ -185,7 +185,8 @@ impl Pair {
         for end in [REQUESTER, RESPONDER] {
             for region in 0..self.plan.regions[end].len() {
                 let found = self.ends[end].memory(region)?;
-                wrong_bytes.extend(self.model.check(end, region, &found).err().map(|told| told.0));
+                wrong_bytes
+                    .extend(self.model.check(end, region, &found).err().map(|failure| failure.0));
             }
             states[end] = self.ends[end].state()?;
         }

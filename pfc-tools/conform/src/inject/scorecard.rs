@@ -107,7 +107,7 @@ impl Item {
 
     /// Returns the findings as pairs of checker name and sentence.
     pub fn complaints(&self) -> Vec<(String, String)> {
-        let not_played = self.not_played.iter().map(|told| ("played".to_owned(), told.clone()));
+        let not_played = self.not_played.iter().map(|why| ("played".to_owned(), why.clone()));
         let found = self.verdicts.iter().flat_map(|verdict| {
             let findings = verdict.findings.iter();
             findings.map(|finding| (verdict.check.clone(), finding.sentence.clone()))
@@ -170,9 +170,9 @@ impl KnownFailures {
     /// # Errors
     /// One line that describes the error.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let text = fs::read_to_string(path).map_err(|error| told(&error))?;
-        toml_value::read(&text).map_err(|error| told(&error))
+        let failure = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let text = fs::read_to_string(path).map_err(|error| failure(&error))?;
+        toml_value::read(&text).map_err(|error| failure(&error))
     }
 
     fn why(&self, script: &str, check: &str, sentence: &str) -> Option<&str> {

@@ -11,6 +11,7 @@ use feroce_wire::{NakCode, PathMtu, Psn};
 use serde::{Deserialize, Deserializer, de};
 
 use super::catalogue::SCRIPTS;
+use super::packet_kind::PacketKind;
 use super::toml_value;
 use super::trace::Side;
 use crate::endpoint::plan::{Effect, Op, Plan};
@@ -98,27 +99,6 @@ pub enum Verb {
     CompareSwap,
 }
 
-/// The packets of a side that an event counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum What {
-    /// All packets.
-    #[default]
-    Any,
-    /// Requests.
-    Request,
-    /// READ responses.
-    ReadResponse,
-    /// Atomic acknowledgements.
-    AtomicResponse,
-    /// ACKs without data.
-    Ack,
-    /// NAKs of any kind, including RNR NAKs.
-    Nak,
-    /// Congestion notification packets.
-    Cnp,
-}
-
 /// What happens to a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
@@ -161,7 +141,7 @@ pub struct Event {
     /// Sender of the packets.
     pub from: Side,
     /// Kind of the packets.
-    pub what: What,
+    pub what: PacketKind,
     /// Which packets of this kind.
     pub at: At,
     /// The action.
@@ -305,7 +285,7 @@ impl Script {
             ),
         ];
         match rules.iter().find(|(broken, _)| *broken) {
-            Some((_, told)) => Err((*told).to_owned()),
+            Some((_, message)) => Err((*message).to_owned()),
             None => Ok(()),
         }
     }
@@ -396,7 +376,7 @@ struct RawEvent {
     flow: u32,
     from: Side,
     #[serde(default)]
-    what: What,
+    what: PacketKind,
     psn: Option<u32>,
     nth: Option<u32>,
     to: Option<u32>,
@@ -569,10 +549,10 @@ mod tests {
             ("[expect]\nstatus = 'fine'", "one of success"),
             ("[expect]\ncolour = 1", "unknown field"),
         ];
-        for (text, told) in rows {
+        for (text, message) in rows {
             let error =
                 Script::parse("test", &format!("{HEAD}{text}")).expect_err(text).to_string();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(message), "{text}: {error}");
         }
         Script::parse("test", HEAD).expect("as it must be");
     }

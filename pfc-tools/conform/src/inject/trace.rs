@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use feroce_wire::{NakCode, Opcode, Operation, Packet, Psn, Syndrome};
+use feroce_wire::{NakCode, Operation, Packet, Psn, Syndrome};
 use serde::Deserialize;
-
-use super::script::What;
 
 /// A side of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -13,7 +11,7 @@ use super::script::What;
 pub enum Side {
     /// The side that posts the requests.
     Requester,
-    /// The side that answers.
+    /// The side that responds.
     Responder,
 }
 
@@ -181,24 +179,5 @@ impl Step<'_> {
     pub fn sequence_nak(&self) -> Option<Psn> {
         let syndrome = self.packet.ext.aeth?.syndrome;
         (syndrome == Syndrome::Nak(NakCode::PsnSequence)).then_some(self.psn())
-    }
-
-    /// Returns true if the packet is of the kind `what`.
-    pub fn is(&self, what: What) -> bool {
-        is(&self.packet, what)
-    }
-}
-
-/// Returns true if `packet` is of the kind `what`.
-pub fn is(packet: &Packet<'_>, what: What) -> bool {
-    let naks = packet.ext.aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack(_)));
-    match what {
-        What::Any => true,
-        What::Request => packet.info.is_request(),
-        What::ReadResponse => packet.info.operation == Operation::ReadResponse,
-        What::AtomicResponse => packet.info.operation == Operation::AtomicAcknowledge,
-        What::Ack => packet.bth.opcode == Opcode::RC_ACKNOWLEDGE && !naks,
-        What::Nak => packet.bth.opcode == Opcode::RC_ACKNOWLEDGE && naks,
-        What::Cnp => packet.bth.opcode == Opcode::CNP,
     }
 }

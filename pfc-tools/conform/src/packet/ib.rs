@@ -21,7 +21,7 @@ const NEXT_HEADER_UDP: u8 = 17;
 const NEXT_HEADER_BTH: u8 = 0x1b;
 const BITS_OF_VL: u8 = 0xf0;
 
-/// Lays out a packet that begins with an LRH in `out`; returns the computed ICRC. `None` if it is
+/// Writes a packet that begins with an LRH in `out`; returns the computed ICRC. `None` if it is
 /// not of the InfiniBand transport.
 pub(super) fn from_lrh(out: &mut Vec<u8>, bytes: &[u8]) -> Option<u32> {
     let lrh: [u8; LRH] = bytes.get(..LRH)?.try_into().ok()?;
@@ -40,14 +40,14 @@ pub(super) fn from_lrh(out: &mut Vec<u8>, bytes: &[u8]) -> Option<u32> {
                 ip[at..at + 2].copy_from_slice(&[0xfe, 0x80]);
                 ip[at + 14..at + 16].copy_from_slice(&lid);
             }
-            lay(out, ip, rest)?;
+            write_packet(out, ip, rest)?;
             Some(crc(lrh, None, rest))
         }
         _ => None,
     }
 }
 
-/// Lays out a packet that begins with a GRH in `out`; returns the computed ICRC. `lrh` is the
+/// Writes a packet that begins with a GRH in `out`; returns the computed ICRC. `lrh` is the
 /// preceding LRH, if any.
 pub(super) fn from_grh(out: &mut Vec<u8>, bytes: &[u8], lrh: Option<[u8; LRH]>) -> Option<u32> {
     let grh: [u8; GRH] = bytes.get(..GRH)?.try_into().ok()?;
@@ -58,12 +58,12 @@ pub(super) fn from_grh(out: &mut Vec<u8>, bytes: &[u8], lrh: Option<[u8; LRH]>) 
     let rest = &bytes[GRH..];
     // Ethernet pads short frames.
     let rest = rest.get(..len).unwrap_or(rest);
-    lay(out, grh, rest)?;
+    write_packet(out, grh, rest)?;
     Some(crc(lrh.unwrap_or([u8::MAX; LRH]), Some(grh), rest))
 }
 
 /// Writes Ethernet, IPv6 and UDP headers followed by BTH, payload and ICRC.
-fn lay(out: &mut Vec<u8>, mut ip: [u8; GRH], transport: &[u8]) -> Option<()> {
+fn write_packet(out: &mut Vec<u8>, mut ip: [u8; GRH], transport: &[u8]) -> Option<()> {
     let len = u16::try_from(transport.len() + UDP).ok()?;
     ip[4..6].copy_from_slice(&len.to_be_bytes());
     ip[6] = NEXT_HEADER_UDP;

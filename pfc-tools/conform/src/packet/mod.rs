@@ -110,7 +110,7 @@ impl Reader {
                     let verdict = verdict(packet);
                     return take(Look::Roce(seen(frame, packet, verdict, Carrier::RoceV2)));
                 }
-                Err(error) if says_roce(frame.bytes) => return take(Look::Broken(*error)),
+                Err(error) if claims_roce(frame.bytes) => return take(Look::Broken(*error)),
                 Err(_) => {}
             }
         }
@@ -151,7 +151,7 @@ impl Reader {
             }
         };
         scratch.resize((scratch.len() + missing).min(LONGEST), 0);
-        let says = says_roce(scratch);
+        let claims_roce = claims_roce(scratch);
         let look = match &Packet::parse(scratch, &[]) {
             Ok(packet) => {
                 let verdict = match crc {
@@ -163,7 +163,7 @@ impl Reader {
                 let seen = seen(frame, packet, verdict, carrier);
                 return take(Look::Roce(Seen { is_cut: missing > 0, ..seen }));
             }
-            Err(error) if says => Look::Broken(*error),
+            Err(error) if claims_roce => Look::Broken(*error),
             Err(_) => Look::Other,
         };
         take(look);
@@ -213,7 +213,7 @@ fn udp_port(ip: &[u8]) -> Option<u16> {
 }
 
 /// Returns true if an Ethernet frame with at most one VLAN tag is addressed to the RoCE port.
-fn says_roce(frame: &[u8]) -> bool {
+fn claims_roce(frame: &[u8]) -> bool {
     roce_ip_at(frame).is_some()
 }
 

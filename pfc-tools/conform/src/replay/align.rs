@@ -9,7 +9,7 @@ const REACH: usize = 64;
 
 /// What identifies a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct ResponseId {
     /// PSN.
     pub psn: Psn,
     /// Kind.
@@ -35,7 +35,7 @@ pub enum Kind {
     Atomic,
 }
 
-impl Answer {
+impl ResponseId {
     /// Reads a response packet.
     pub fn of(packet: &Packet<'_>) -> Self {
         let kind = match (packet.info.operation, packet.ext.aeth.map(|aeth| aeth.syndrome)) {
@@ -63,7 +63,7 @@ impl Answer {
     }
 
     /// Returns true if `other` contains the information of this response.
-    pub fn is_said_by(&self, other: &Self) -> bool {
+    pub fn is_conveyed_by(&self, other: &Self) -> bool {
         match self.kind {
             Kind::Ack if self.before_first => other.kind == Kind::Ack,
             Kind::Ack => other.acknowledges(self.psn),
@@ -90,13 +90,13 @@ pub enum Step {
 
 /// Pairs `ours` with `theirs`. `lost` returns true if an engine's response may have been lost
 /// before the capture point; `open` returns true if it may have followed the end of the capture;
-/// `said` returns true if an engine's response contains the information of a captured one.
+/// `conveyed` returns true if an engine's response contains the information of a captured one.
 pub fn align(
-    ours: &[Answer],
-    theirs: &[Answer],
+    ours: &[ResponseId],
+    theirs: &[ResponseId],
     lost: impl Fn(usize) -> bool,
     open: impl Fn(usize) -> bool,
-    said: impl Fn(usize) -> bool,
+    conveyed: impl Fn(usize) -> bool,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     let (mut i, mut j) = (0, 0);
@@ -110,15 +110,15 @@ pub fn align(
         (j == theirs.len() && open(i)).then_some(Tolerance::CaptureEnds)
     };
     let their_excuse = |i: usize, j: usize| {
-        let refused = |answer: &&Answer| answer.kind != Kind::Sequence;
+        let refused = |response: &&ResponseId| response.kind != Kind::Sequence;
         let before = theirs[..j].iter().rev().find(refused);
         if theirs[j].kind == Kind::Sequence
             && before.is_some_and(|rnr| rnr.kind == Kind::Rnr && rnr.psn == theirs[j].psn)
         {
             return Some(Tolerance::NakBehindRnrNak);
         }
-        let is_said = said(j) || coalesced(&theirs[j], &ours[i..]);
-        is_said.then_some(Tolerance::AckCoalescing)
+        let is_conveyed = conveyed(j) || coalesced(&theirs[j], &ours[i..]);
+        is_conveyed.then_some(Tolerance::AckCoalescing)
     };
     while i < ours.len() || j < theirs.len() {
         if i < ours.len() && j < theirs.len() && ours[i].meets(&theirs[j]) {
@@ -144,9 +144,9 @@ pub fn align(
 }
 
 /// Returns true for an ACK whose information a later response contains.
-fn coalesced(answer: &Answer, others: &[Answer]) -> bool {
-    answer.kind == Kind::Ack
-        && others.iter().take(REACH).any(|other| other.acknowledges(answer.psn))
+fn coalesced(response: &ResponseId, others: &[ResponseId]) -> bool {
+    response.kind == Kind::Ack
+        && others.iter().take(REACH).any(|other| other.acknowledges(response.psn))
 }
 
 /// Returns the end of the run of permitted indices that begins at `from`.
@@ -156,8 +156,8 @@ fn run(from: usize, end: usize, excused: impl Fn(usize) -> bool) -> usize {
 
 /// Returns the nearest pair from `from` within `limits`.
 fn nearest(
-    ours: &[Answer],
-    theirs: &[Answer],
+    ours: &[ResponseId],
+    theirs: &[ResponseId],
     from: (usize, usize),
     limits: (usize, usize),
 ) -> Option<(usize, usize)> {

@@ -36,7 +36,7 @@ impl<'a> CapturedResponses<'a> {
 
     /// Returns the responses with the PSN `psn` after the frame `after` and before the next
     /// retransmission of the request.
-    fn answers(&self, psn: Psn, after: usize) -> impl Iterator<Item = Packet<'a>> + '_ {
+    fn responses(&self, psn: Psn, after: usize) -> impl Iterator<Item = Packet<'a>> + '_ {
         let until = self.sent_again(psn, after).unwrap_or(usize::MAX);
         let all = self.by_psn.get(&psn.value()).into_iter().flatten();
         let between = all.filter(move |&&index| index > after && index < until);
@@ -45,8 +45,8 @@ impl<'a> CapturedResponses<'a> {
 
     /// Returns the first NAK among these responses that refuses the request.
     pub fn refusal(&self, psn: Psn, after: usize) -> Option<Syndrome> {
-        let mut answers = self.answers(psn, after);
-        answers.find_map(|packet| match packet.ext.aeth.map(|aeth| aeth.syndrome) {
+        let mut responses = self.responses(psn, after);
+        responses.find_map(|packet| match packet.ext.aeth.map(|aeth| aeth.syndrome) {
             Some(Syndrome::Nak(NakCode::PsnSequence) | Syndrome::Ack(_)) | None => None,
             other => other,
         })
@@ -54,8 +54,8 @@ impl<'a> CapturedResponses<'a> {
 
     /// Returns true if the responder reported the request `psn` in frame `after` as missing.
     pub fn is_missed(&self, psn: Psn, after: usize) -> bool {
-        let mut answers = self.answers(psn, after);
-        let first = answers.find_map(|packet| packet.ext.aeth.map(|aeth| aeth.syndrome));
+        let mut responses = self.responses(psn, after);
+        let first = responses.find_map(|packet| packet.ext.aeth.map(|aeth| aeth.syndrome));
         first == Some(Syndrome::Nak(NakCode::PsnSequence))
     }
 
@@ -63,8 +63,9 @@ impl<'a> CapturedResponses<'a> {
     pub fn read_response(&self, psn: Psn, after: usize) -> Option<Vec<u8>> {
         let all = self.by_psn.get(&psn.value())?;
         let packets = all.iter().filter(|&&index| index > after).map(|&i| self.frames[i].packet());
-        let mut answers = packets.filter(|packet| packet.info.operation == Operation::ReadResponse);
-        answers.next().map(|packet| packet.payload.slices().concat())
+        let mut responses =
+            packets.filter(|packet| packet.info.operation == Operation::ReadResponse);
+        responses.next().map(|packet| packet.payload.slices().concat())
     }
 
     /// Returns the value in the response to an atomic with the PSN.

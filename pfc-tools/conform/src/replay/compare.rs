@@ -120,8 +120,8 @@ fn excuse_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<
     if excuse(Tolerance::ReservedBits, reserved(ours) != reserved(theirs)) {
         (ours.bth.reserved6, ours.bth.reserved7) = reserved(theirs);
     }
-    let asks = theirs.info.is_request() && ours.bth.ack_req != theirs.bth.ack_req;
-    if excuse(Tolerance::AckRequest, asks) {
+    let differs = theirs.info.is_request() && ours.bth.ack_req != theirs.bth.ack_req;
+    if excuse(Tolerance::AckRequest, differs) {
         ours.bth.ack_req = theirs.bth.ack_req;
     }
     if let (Some(eth), Some(their)) = (&mut ours.ext.atomic_eth, theirs.ext.atomic_eth) {

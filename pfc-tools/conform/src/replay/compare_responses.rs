@@ -3,16 +3,17 @@
 use feroce_engine::qp::Service;
 use feroce_wire::{Packet, Psn};
 
-use super::align::{Answer, Kind, Step, align};
+use super::align::{Kind, ResponseId, Step, align};
 use super::compare::compare;
 use super::lanes::{Captured, Lane};
 use super::peer_rules::{PeerRules, PeerStatements};
 use super::response_cause::SentRequests;
+use super::sent_response::SentResponse;
 use super::{Difference, Outcome};
 
 /// The sender of the responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answerer {
+pub enum Responding {
     /// The engine: deviations of peers are not permitted.
     Engine,
     /// A live peer with a new QP.
@@ -22,7 +23,7 @@ pub enum Answerer {
     },
 }
 
-impl Answerer {
+impl Responding {
     /// For sentences: "we answer", "the peer answers".
     const fn answers(self) -> &'static str {
         match self {
@@ -40,55 +41,44 @@ impl Answerer {
     }
 }
 
-/// A response, as the captured responder would have sent it.
-#[derive(Debug)]
-pub struct Sent {
-    /// Index of the request that caused it.
-    pub after: usize,
-    /// Index of the last request sent by then.
-    pub until: usize,
-    /// The frame, from the Ethernet header on.
-    pub bytes: Vec<u8>,
-}
-
 /// Compares the responses `sent` to the lane's requests with the captured ones.
-pub fn judge(
+pub fn compare_responses(
     lane: &Lane,
     frames: &[Captured],
-    sent: &[Sent],
-    answerer: Answerer,
+    sent: &[SentResponse],
+    responding: Responding,
     outcome: &mut Outcome,
 ) {
     let theirs = &lane.responses;
-    let parsed = |bytes: &[u8]| Packet::parse(bytes, &[]).map(|packet| Answer::of(&packet));
-    let ours: Vec<Answer> = sent.iter().filter_map(|sent| parsed(&sent.bytes).ok()).collect();
-    let answers: Vec<Answer> =
-        theirs.iter().map(|&index| Answer::of(&frames[index].packet())).collect();
+    let parsed = |bytes: &[u8]| Packet::parse(bytes, &[]).map(|packet| ResponseId::of(&packet));
+    let ours: Vec<ResponseId> = sent.iter().filter_map(|sent| parsed(&sent.bytes).ok()).collect();
+    let answers: Vec<ResponseId> =
+        theirs.iter().map(|&index| ResponseId::of(&frames[index].packet())).collect();
     // A response may have been lost before the capture if the requester retransmits its request.
-    let asked = SentRequests::of(lane, frames);
+    let requests = SentRequests::of(lane, frames);
     // What the capture point did not see excuses no extra NAK of a peer that received all requests.
     let may_be_extra = |at: usize| {
-        answerer == Answerer::Engine
+        responding == Responding::Engine
             || matches!(ours[at].kind, Kind::Ack | Kind::Read | Kind::Atomic)
     };
-    let is_asked_again = |at: usize| {
-        asked.last_for(ours[at].psn).is_some_and(|last| lane.requests[last] > sent[at].after)
+    let is_requested_again = |at: usize| {
+        requests.last_for(ours[at].psn).is_some_and(|last| lane.requests[last] > sent[at].after)
     };
-    let lost = |at: usize| may_be_extra(at) && is_asked_again(at);
+    let lost = |at: usize| may_be_extra(at) && is_requested_again(at);
     let last = theirs.last().copied().unwrap_or(0);
     let open = |at: usize| may_be_extra(at) && sent[at].after > last && lane.service == Service::Rc;
-    let peers = match answerer {
-        Answerer::Engine => None,
-        Answerer::Peer { expects } => Some(PeerRules::of(lane, frames, expects)),
+    let peers = match responding {
+        Responding::Engine => None,
+        Responding::Peer { expects } => Some(PeerRules::of(lane, frames, expects)),
     };
     outcome.differences.extend(peers.iter().flat_map(|peers| wrong(peers, frames, sent)));
-    let told = peers.as_ref().map(|peers| PeerStatements::by(&ours, sent, peers));
+    let statements = peers.as_ref().map(|peers| PeerStatements::by(&ours, sent, peers));
     // One response to consecutive duplicates stands for one to each.
-    let said = |at: usize| {
-        let told = told.as_ref().filter(|_| answers[at].kind != Kind::Sequence);
-        told.is_some_and(|told| told.is_said(&answers[at], at))
+    let conveyed = |at: usize| {
+        let statements = statements.as_ref().filter(|_| answers[at].kind != Kind::Sequence);
+        statements.is_some_and(|statements| statements.is_conveyed(&answers[at], at))
     };
-    for step in align(&ours, &answers, lost, open, said) {
+    for step in align(&ours, &answers, lost, open, conveyed) {
         let (number, sentence) = match step {
             Step::Both(own, other) => {
                 let frame = &frames[theirs[other]];
@@ -108,12 +98,12 @@ pub fn judge(
                 continue;
             }
             Step::Ours(own, None) => {
-                let (who, what) = (answerer.answers(), text(&sent[own].bytes));
+                let (who, what) = (responding.answers(), text(&sent[own].bytes));
                 (frames[sent[own].after].number, format!("{who} {what}, which the capture lacks"))
             }
             Step::Theirs(other, None) => {
                 let frame = &frames[theirs[other]];
-                let (what, who) = (text(&frame.bytes), answerer.does_not());
+                let (what, who) = (text(&frame.bytes), responding.does_not());
                 (frame.number, format!("the capture has {what}, which {who}"))
             }
         };
@@ -122,7 +112,7 @@ pub fn judge(
 }
 
 /// Returns what is wrong with a peer's responses, whatever was captured.
-fn wrong(peers: &PeerRules<'_>, frames: &[Captured], sent: &[Sent]) -> Vec<Difference> {
+fn wrong(peers: &PeerRules<'_>, frames: &[Captured], sent: &[SentResponse]) -> Vec<Difference> {
     let difference = |(at, why): (usize, String)| {
         let sentence = format!("the peer answers {}: {why}", text(&sent[at].bytes));
         Difference { packet: Some(frames[sent[at].after].number), sentence }

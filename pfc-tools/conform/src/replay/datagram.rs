@@ -57,13 +57,13 @@ pub fn receive(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> 
         posted.map_err(unplayable("post a receive"))?;
         rig.now = Instant::ZERO + frame.at;
         rig.give(&frame.bytes);
-        let answers = rig.turn();
+        let responses = rig.turn();
         outcome.fed += 1;
         let mut differs = |sentence: String| {
             outcome.differences.push(Difference { packet: Some(frame.number), sentence });
         };
-        for answer in &answers {
-            differs(format!("the engine answers a datagram: {}", text(answer)));
+        for response in &responses {
+            differs(format!("the engine answers a datagram: {}", text(response)));
         }
         let done = drain(&rig.cq);
         let [done] = done.as_slice() else {

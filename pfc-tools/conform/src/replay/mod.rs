@@ -23,6 +23,7 @@ pub mod responder;
 pub mod response_cause;
 pub mod rewrite;
 pub mod rig;
+pub mod sent_response;
 pub mod tolerance;
 
 use feroce_engine::qp::Service;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::lanes::Captured;
 use super::report::Summary;
 use super::{Role, live, replay};
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::trace::{Link, Trace};
 
 /// The end to play.
@@ -76,7 +76,7 @@ fn write_json(mut out: impl Write, value: &impl Serialize) -> io::Result<()> {
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let frames = read(options.file.clone())?;
     let mut out = io::stdout().lock();
-    if options.live.asks_needs() {
+    if options.live.prints_needs() {
         let needs = options.live.needs(frames)?;
         match options.json {
             true => write_json(&mut out, &needs)?,

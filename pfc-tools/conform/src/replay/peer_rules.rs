@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use feroce_engine::verbs::SendOp;
 use feroce_wire::{Packet, Psn};
 
-use super::align::{Answer, Kind};
-use super::compare_responses::Sent;
+use super::align::{Kind, ResponseId};
 use super::lanes::{Captured, Lane, read_span};
 use super::messages::{Messages, Place};
 use super::response_cause::SentRequests;
+use super::sent_response::SentResponse;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct PeerRules<'a> {
     base: Place,
     least: Place,
     /// For each request of the lane, one past the highest place requested so far.
-    asked: Vec<Place>,
+    requested: Vec<Place>,
     /// Index of the request that caused each captured response.
     causes: Vec<usize>,
 }
@@ -36,12 +36,12 @@ impl<'a> PeerRules<'a> {
         let messages = Messages::of(lane, frames);
         let base = Place::from(expects.offset_from(messages.first));
         let mut first_at = BTreeMap::new();
-        let (mut asked, mut end) = (Vec::new(), Place::MIN);
+        let (mut requested, mut end) = (Vec::new(), Place::MIN);
         for (&place, &index) in messages.places.iter().zip(&lane.requests) {
             first_at.entry(place).or_insert(index);
             end =
                 end.max(place + Place::from(read_span(&frames[index].packet(), lane.mtu.bytes())));
-            asked.push(end);
+            requested.push(end);
         }
         let counted = messages.list.iter().filter_map(|message| {
             // A READ counts from its first response on.
@@ -53,7 +53,7 @@ impl<'a> PeerRules<'a> {
         whole.sort_unstable();
         let least = messages.places.iter().copied().min().unwrap_or(base);
         let causes = causes(lane, frames);
-        Self { lane, messages, counted, whole, base, least, asked, causes }
+        Self { lane, messages, counted, whole, base, least, requested, causes }
     }
 
     /// Returns the index of the request that caused the captured response number `at` of the lane.
@@ -75,25 +75,25 @@ impl<'a> PeerRules<'a> {
 
     /// Checks the peer's responses in the order of arrival, whatever was captured. Returns the
     /// wrong ones, each with a reason.
-    pub fn wrong(&self, sent: &[Sent]) -> Vec<(usize, String)> {
+    pub fn wrong(&self, sent: &[SentResponse]) -> Vec<(usize, String)> {
         let mut wrong = Vec::new();
         let (mut last_msn, mut last_ack) = (0, Place::MIN);
         for (at, sent) in sent.iter().enumerate() {
             let Ok(packet) = Packet::parse(&sent.bytes, &[]) else { continue };
-            let answer = Answer::of(&packet);
-            if answer.is_before_first() && last_ack == Place::MIN && last_msn == 0 {
+            let response = ResponseId::of(&packet);
+            if response.is_before_first() && last_ack == Place::MIN && last_msn == 0 {
                 continue; // The peer has received nothing yet.
             }
-            let place = self.place(answer.psn, sent.until);
-            let asked = self.least..self.asked[self.at(sent.until)];
+            let place = self.place(response.psn, sent.until);
+            let requested = self.least..self.requested[self.at(sent.until)];
             // The PSN before the expected one is that of the last packet received.
-            if !asked.contains(&place) && place != self.base - 1 {
+            if !requested.contains(&place) && place != self.base - 1 {
                 wrong.push((at, "no request has its PSN".to_owned()));
                 continue;
             }
             if let Some(aeth) = packet.ext.aeth {
                 let msn = aeth.msn.value() as usize;
-                let [least, most] = self.msns(&answer, place, sent.until);
+                let [least, most] = self.msns(&response, place, sent.until);
                 if msn < least || msn > most {
                     wrong.push((at, format!("{least} to {most} messages can be complete")));
                 } else if msn < last_msn {
@@ -102,10 +102,10 @@ impl<'a> PeerRules<'a> {
                     last_msn = msn;
                 }
             }
-            if answer.kind == Kind::Ack && place < last_ack {
+            if response.kind == Kind::Ack && place < last_ack {
                 let later = self.messages.psn(last_ack).value();
                 wrong.push((at, format!("{later:#x} is already acknowledged")));
-            } else if answer.kind == Kind::Ack {
+            } else if response.kind == Kind::Ack {
                 last_ack = place;
             }
         }
@@ -114,8 +114,8 @@ impl<'a> PeerRules<'a> {
 
     /// Returns the lowest and the highest MSN of a response that arrives when the request `until`
     /// is the last one sent.
-    fn msns(&self, answer: &Answer, place: Place, until: usize) -> [usize; 2] {
-        let is_done = matches!(answer.kind, Kind::Ack | Kind::Read | Kind::Atomic);
+    fn msns(&self, response: &ResponseId, place: Place, until: usize) -> [usize; 2] {
+        let is_done = matches!(response.kind, Kind::Ack | Kind::Read | Kind::Atomic);
         let done = |&counted: &Place| counted < place || is_done && counted == place;
         let least = self.counted.partition_point(done);
         // A NAK completes nothing beyond its PSN.
@@ -125,15 +125,15 @@ impl<'a> PeerRules<'a> {
 }
 
 fn causes(lane: &Lane, frames: &[Captured]) -> Vec<usize> {
-    let mut asked = SentRequests::default();
+    let mut requests = SentRequests::default();
     let mut next = 0;
     let cause = |&index: &usize| {
         while lane.requests.get(next).is_some_and(|&request| request < index) {
-            asked.ask(lane, frames, next);
+            requests.add(lane, frames, next);
             next += 1;
         }
-        let answer = Answer::of(&frames[index].packet());
-        asked.cause(answer.psn, answer.kind).map_or(0, |cause| lane.requests[cause])
+        let response = ResponseId::of(&frames[index].packet());
+        requests.cause(response.psn, response.kind).map_or(0, |cause| lane.requests[cause])
     };
     lane.responses.iter().map(cause).collect()
 }
@@ -152,18 +152,19 @@ pub struct PeerStatements<'a> {
 
 impl<'a> PeerStatements<'a> {
     /// Indexes the responses `own`, which arrived as `sent`.
-    pub fn by(own: &[Answer], sent: &[Sent], peers: &'a PeerRules<'a>) -> Self {
+    pub fn by(own: &[ResponseId], sent: &[SentResponse], peers: &'a PeerRules<'a>) -> Self {
         let until: Vec<usize> = sent.iter().map(|sent| sent.until).collect();
         let mut acknowledged = vec![Place::MIN; own.len()];
         let mut last = BTreeMap::new();
         let mut most = Place::MIN;
-        for (at, answer) in own.iter().enumerate().rev() {
-            for psn in [Some(answer.psn.value()), None] {
-                last.entry((answer.kind, psn)).or_insert(at);
+        for (at, response) in own.iter().enumerate().rev() {
+            for psn in [Some(response.psn.value()), None] {
+                last.entry((response.kind, psn)).or_insert(at);
             }
-            let place = peers.place(answer.psn, until[at]);
-            if !answer.is_before_first() {
-                most = most.max(if answer.acknowledges(answer.psn) { place } else { place - 1 });
+            let place = peers.place(response.psn, until[at]);
+            if !response.is_before_first() {
+                most =
+                    most.max(if response.acknowledges(response.psn) { place } else { place - 1 });
             }
             acknowledged[at] = most;
         }
@@ -172,17 +173,17 @@ impl<'a> PeerStatements<'a> {
 
     /// Returns true if the information of the captured response number `at` of the lane arrives
     /// after the request that caused it.
-    pub fn is_said(&self, answer: &Answer, at: usize) -> bool {
+    pub fn is_conveyed(&self, response: &ResponseId, at: usize) -> bool {
         let cause = self.peers.cause(at);
         let since = self.until.partition_point(|&until| until < cause);
-        let is_last = |psn| self.last.get(&(answer.kind, psn)).is_some_and(|&last| last >= since);
-        match answer.kind {
-            Kind::Ack if answer.is_before_first() => is_last(None),
+        let is_last = |psn| self.last.get(&(response.kind, psn)).is_some_and(|&last| last >= since);
+        match response.kind {
+            Kind::Ack if response.is_before_first() => is_last(None),
             Kind::Ack => {
-                let place = self.peers.place(answer.psn, cause);
+                let place = self.peers.place(response.psn, cause);
                 self.acknowledged.get(since).is_some_and(|&most| most >= place)
             }
-            _ => is_last(Some(answer.psn.value())),
+            _ => is_last(Some(response.psn.value())),
         }
     }
 }

@@ -16,7 +16,7 @@ use feroce_engine::time::Duration;
 use feroce_engine::verbs::{Data, SendFlags, SendOp, SendRequest, Status};
 use feroce_wire::{Packet, Psn, RnrTimer};
 
-use super::align::{Answer, Kind};
+use super::align::{Kind, ResponseId};
 use super::captured_responses::CapturedResponses;
 use super::compare::compare;
 use super::compare_responses::text;
@@ -48,13 +48,13 @@ struct Requester<'a> {
 }
 
 /// How to get the captured packet as the next packet.
-enum Way {
+enum NextStep {
     /// Send: the next packet is the captured one.
     Send,
     /// Send a packet that was lost before the capture point.
     SendLost,
     /// Receive a response.
-    Hear(usize),
+    Receive(usize),
     /// Let the timer expire.
     Wait,
     /// Impossible.
@@ -179,33 +179,33 @@ impl Requester<'_> {
                 return self.gave_up(number);
             }
             let ahead = snapshot.next.offset_from(self.messages.psn(place));
-            match self.way(ahead, at) {
-                Way::Send => match self.send() {
+            match self.next_step(ahead, at) {
+                NextStep::Send => match self.send() {
                     Some(bytes) => {
-                        self.judge(&bytes, index);
+                        self.compare_responses(&bytes, index);
                         return true;
                     }
-                    None if !self.hear_or_wait(number, at) => break,
+                    None if !self.receive_or_wait(number, at) => break,
                     None => {}
                 },
-                Way::SendLost => {
+                NextStep::SendLost => {
                     self.rig.allow(1);
                     let sent = self.rig.turn();
                     self.rig.forbid();
-                    if sent.is_empty() && !self.hear_or_wait(number, at) {
+                    if sent.is_empty() && !self.receive_or_wait(number, at) {
                         break;
                     }
                     if !sent.is_empty() {
                         self.outcome.liberties.take(Tolerance::NotCaptured, number);
                     }
                 }
-                Way::Hear(answer) => self.hear(answer),
-                Way::Wait => {
+                NextStep::Receive(response) => self.receive(response),
+                NextStep::Wait => {
                     if !self.wait(number) {
                         break;
                     }
                 }
-                Way::None => break,
+                NextStep::None => break,
             }
         }
         let next = self.qp.snapshot(self.rig.now).next;
@@ -215,36 +215,36 @@ impl Requester<'_> {
         true
     }
 
-    fn way(&mut self, ahead: i32, at: usize) -> Way {
+    fn next_step(&mut self, ahead: i32, at: usize) -> NextStep {
         if ahead == 0 {
-            return Way::Send;
+            return NextStep::Send;
         }
         // Our next packet may have been lost before the capture point if a later copy was captured.
         let next = self.messages.places[at] + Place::from(ahead);
         if ahead < 0 && self.last_sent.get(&next).is_some_and(|&last| last > at) {
-            return Way::SendLost;
+            return NextStep::SendLost;
         }
-        match self.next_answer(self.messages.places[at]) {
-            Some(answer) => Way::Hear(answer),
-            None if ahead > 0 => Way::Wait,
-            None => Way::None,
+        match self.next_response(self.messages.places[at]) {
+            Some(response) => NextStep::Receive(response),
+            None if ahead > 0 => NextStep::Wait,
+            None => NextStep::None,
         }
     }
 
     /// Returns the next response that the captured requester may have received before it sent the
     /// packet at `place`: one that does not acknowledge this packet.
-    fn next_answer(&mut self, place: Place) -> Option<usize> {
+    fn next_response(&mut self, place: Place) -> Option<usize> {
         let next = *self.waiting.front()?;
-        let answer = Answer::of(&self.frames[next].packet());
+        let response = ResponseId::of(&self.frames[next].packet());
         // READs and atomics are acknowledged only by their own responses.
         let needs_own =
             self.messages.at(place).is_some_and(|message| message.op.needs_responder_resource());
         let psn = self.messages.psn(place);
         // A response after a gap is received but has no effect.
         let in_order = self.qp.snapshot(self.rig.now).unacknowledged == psn;
-        let is_data = matches!(answer.kind, Kind::Read | Kind::Atomic);
-        let own = is_data && answer.psn == psn && in_order;
-        if own || !needs_own && answer.acknowledges(psn) {
+        let is_data = matches!(response.kind, Kind::Read | Kind::Atomic);
+        let own = is_data && response.psn == psn && in_order;
+        if own || !needs_own && response.acknowledges(psn) {
             return None;
         }
         self.waiting.pop_front()
@@ -257,18 +257,18 @@ impl Requester<'_> {
         sent.pop()
     }
 
-    fn hear(&mut self, answer: usize) {
-        self.rig.give(&self.frames[answer].bytes);
+    fn receive(&mut self, response: usize) {
+        self.rig.give(&self.frames[response].bytes);
         self.rig.turn();
         self.outcome.fed += 1;
     }
 
     /// Receives a response or advances time, so that the packet can be sent. Returns false if
     /// nothing changes.
-    fn hear_or_wait(&mut self, number: u64, at: usize) -> bool {
-        match self.next_answer(self.messages.places[at]) {
-            Some(answer) => {
-                self.hear(answer);
+    fn receive_or_wait(&mut self, number: u64, at: usize) -> bool {
+        match self.next_response(self.messages.places[at]) {
+            Some(response) => {
+                self.receive(response);
                 true
             }
             None => self.wait(number),
@@ -282,14 +282,14 @@ impl Requester<'_> {
             true => Tolerance::RnrTimer,
             false => Tolerance::RetransmissionTimer,
         };
-        // A QP that waits for room in its port wants a turn at once, which hides its timers.
+        // A QP that waits for room in its port must be scheduled at once, which hides its timers.
         let deadline = self.rig.device.next_deadline(self.rig.now);
         let ahead = deadline.filter(|deadline| *deadline > self.rig.now);
-        let told = |a: &QpSnapshot| (a.next, a.waits_for_receive, a.state);
+        let observed = |a: &QpSnapshot| (a.next, a.waits_for_receive, a.state);
         for time in [ahead.unwrap_or(self.rig.now), self.rig.now + LONGEST_TIMER] {
             self.rig.now = time;
             self.rig.turn();
-            if told(&before) != told(&self.qp.snapshot(time)) {
+            if observed(&before) != observed(&self.qp.snapshot(time)) {
                 self.outcome.liberties.take(tolerance, number);
                 return true;
             }
@@ -311,7 +311,7 @@ impl Requester<'_> {
         false
     }
 
-    fn judge(&mut self, bytes: &[u8], index: usize) {
+    fn compare_responses(&mut self, bytes: &[u8], index: usize) {
         let frame = &self.frames[index];
         self.outcome.compared += 1;
         let liberties = &mut self.outcome.liberties;
@@ -326,8 +326,8 @@ impl Requester<'_> {
     /// Receives the remaining responses, and compares the data of READs with the captured
     /// responses.
     fn check_data(&mut self, lane: &Lane) {
-        while let Some(answer) = self.waiting.pop_front() {
-            self.hear(answer);
+        while let Some(response) = self.waiting.pop_front() {
+            self.receive(response);
         }
         let done = drain(&self.rig.cq);
         let verdicts = CapturedResponses::of(lane, self.frames);
@@ -343,7 +343,7 @@ impl Requester<'_> {
             }
             let mut held = vec![0; message.bytes.len()];
             self.data.read(offset, &mut held);
-            if held != answered(&verdicts, &self.messages, message) {
+            if held != captured_data(&verdicts, &self.messages, message) {
                 let sentence = "the data read is not that of the responses".to_owned();
                 let first = self.messages.psn(message.start);
                 let sentence = format!("{sentence}: PSN {first}");
@@ -355,7 +355,11 @@ impl Requester<'_> {
 }
 
 /// Returns the payloads of the responses to a READ, or the value in the response to an atomic.
-fn answered(verdicts: &CapturedResponses<'_>, messages: &Messages, message: &Message) -> Vec<u8> {
+fn captured_data(
+    verdicts: &CapturedResponses<'_>,
+    messages: &Messages,
+    message: &Message,
+) -> Vec<u8> {
     let mut bytes = Vec::new();
     let psn = messages.psn(message.start);
     if message.op.is_atomic() {

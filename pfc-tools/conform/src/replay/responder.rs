@@ -11,11 +11,12 @@ use feroce_engine::verbs::{Extra, RecvRequest, SendOp};
 use feroce_wire::{Key, Operation, Packet, Psn, RnrTimer, Syndrome};
 
 use super::captured_responses::CapturedResponses;
-use super::compare_responses::{Answerer, Sent, judge};
+use super::compare_responses::{Responding, compare_responses};
 use super::lanes::{Captured, Lane, read_span};
 use super::messages::{Message, Messages, Place, Unwrap, starts, takes_receive};
 use super::regions::{Plan, Region, Regions};
 use super::rig::{Begin, Rig, Unplayable, unplayable};
+use super::sent_response::SentResponse;
 use super::tolerance::Tolerance;
 use super::{Difference, Outcome};
 use crate::device_pair::drain;
@@ -23,11 +24,12 @@ use crate::device_pair::drain;
 /// Key of the region for receives; no capture contains it.
 const RECEIVE_KEY: Key = Key(0xff_ff00);
 
-/// A step at the responder's end, in order: what a live peer must be told, and what it receives.
+/// A step at the responder's end, in order: a preparation of a live peer, or a request that the
+/// peer receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cue {
+pub enum ResponderStep {
     /// A receive is posted.
-    Receive {
+    PostReceive {
         /// Place of the message that consumes it.
         message: Place,
         /// Length, in bytes.
@@ -36,7 +38,7 @@ pub enum Cue {
         late: bool,
     },
     /// The contents of the memory change.
-    Show {
+    SetMemory {
         /// Captured key.
         key: Key,
         /// Captured address.
@@ -47,18 +49,18 @@ pub enum Cue {
         is_change: bool,
     },
     /// A request arrives: its index among the requests of the lane.
-    Hear(usize),
+    Request(usize),
 }
 
 /// The steps of a responder that the engine has played, to find out what another responder needs.
 #[derive(Debug)]
-pub struct Rehearsal {
+pub struct DryRun {
     /// The messages.
     pub messages: Messages,
     /// Starting parameters of the QP.
     pub begin: Begin,
     /// The steps.
-    pub cues: Vec<Cue>,
+    pub steps: Vec<ResponderStep>,
     /// The memory at the end.
     pub regions: Regions,
     /// Places of the completely received messages.
@@ -81,10 +83,10 @@ struct Responder<'a> {
     /// Place of the message for which a receive was posted last.
     posted_for: Option<Place>,
     outcome: Outcome,
-    sent: Vec<Sent>,
+    sent: Vec<SentResponse>,
     begin: Begin,
     /// The steps, if they are recorded.
-    cues: Option<Vec<Cue>>,
+    steps: Option<Vec<ResponderStep>>,
     received: BTreeSet<Place>,
 }
 
@@ -96,7 +98,7 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     let mut responder = responder(lane, frames)?;
     responder.feed()?;
     let sent = std::mem::take(&mut responder.sent);
-    judge(lane, frames, &sent, Answerer::Engine, &mut responder.outcome);
+    compare_responses(lane, frames, &sent, Responding::Engine, &mut responder.outcome);
     Ok(responder.outcome)
 }
 
@@ -105,19 +107,19 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
 ///
 /// # Errors
 /// If the capture does not contain enough information.
-pub fn rehearse(
+pub fn dry_run(
     lane: &Lane,
     frames: &[Captured],
     fill: impl Fn(&Region) -> Vec<u8>,
-) -> Result<Rehearsal, Unplayable> {
+) -> Result<DryRun, Unplayable> {
     let mut responder = responder(lane, frames)?;
     responder.regions.fill(fill);
-    responder.cues = Some(Vec::new());
+    responder.steps = Some(Vec::new());
     responder.feed()?;
     let is_refused = responder.qp.snapshot(responder.rig.now).state == QpState::Err;
-    let Responder { messages, begin, cues, regions, received, .. } = responder;
-    let cues = cues.unwrap_or_default();
-    Ok(Rehearsal { messages, begin, cues, regions, received, is_refused })
+    let Responder { messages, begin, steps, regions, received, .. } = responder;
+    let steps = steps.unwrap_or_default();
+    Ok(DryRun { messages, begin, steps, regions, received, is_refused })
 }
 
 /// Creates the responder before its first request.
@@ -157,7 +159,7 @@ fn responder<'a>(lane: &'a Lane, frames: &'a [Captured]) -> Result<Responder<'a>
         outcome: Outcome::default(),
         sent: Vec::new(),
         begin,
-        cues: None,
+        steps: None,
         received: BTreeSet::new(),
         messages,
     })
@@ -210,9 +212,9 @@ fn rnr_timer(lane: &Lane, frames: &[Captured]) -> RnrTimer {
 }
 
 impl Responder<'_> {
-    fn note(&mut self, cue: impl FnOnce() -> Cue) {
-        if let Some(cues) = &mut self.cues {
-            cues.push(cue());
+    fn note(&mut self, step: impl FnOnce() -> ResponderStep) {
+        if let Some(steps) = &mut self.steps {
+            steps.push(step());
         }
     }
 
@@ -227,7 +229,7 @@ impl Responder<'_> {
             }
             self.rig.now = Instant::ZERO + frame.at;
             let expected = self.qp.snapshot(self.rig.now).expected == packet.bth.psn;
-            // A packet behind a later one was on its way when the later one was reported.
+            // A packet captured after a later one was on its way when the NAK for the gap was sent.
             let in_order = at == 0 || self.messages.places[at - 1] < place;
             if expected && in_order && self.verdicts.is_missed(packet.bth.psn, index) {
                 self.outcome.liberties.take(Tolerance::NotDelivered, frame.number);
@@ -237,12 +239,12 @@ impl Responder<'_> {
                 self.post_receive(&packet, place, index)?;
             }
             self.show_memory(&packet, index, expected);
-            self.note(|| Cue::Hear(at));
+            self.note(|| ResponderStep::Request(at));
             let renamed =
                 self.regions.renamed.apply(&frame.bytes).filter(|_| self.regions.renames());
             self.rig.give(renamed.as_deref().unwrap_or(&frame.bytes));
-            let answers = self.rig.turn();
-            self.sent.extend(answers.into_iter().map(|bytes| Sent {
+            let responses = self.rig.turn();
+            self.sent.extend(responses.into_iter().map(|bytes| SentResponse {
                 after: index,
                 until: index,
                 bytes,
@@ -292,7 +294,7 @@ impl Responder<'_> {
         let length = u32::try_from(length).expect("a message has at most 2^31 bytes");
         // True if an earlier copy got an RNR NAK.
         let late = self.refused.contains_key(&packet.bth.psn.value());
-        self.note(|| Cue::Receive { message, length, late });
+        self.note(|| ResponderStep::PostReceive { message, length, late });
         let sges = [self.receive_into.region().sge(0, length)];
         let request = RecvRequest { wr_id: 0, sges: &sges };
         self.qp.post_recv(&request).map_err(unplayable("post a receive"))
@@ -327,7 +329,7 @@ impl Responder<'_> {
         let is_due = self.regions.holds(key, va, &bytes) == Some(false);
         let is_change = self.regions.show(key, va, &bytes);
         if is_due {
-            self.note(|| Cue::Show { key, va, bytes, is_change });
+            self.note(|| ResponderStep::SetMemory { key, va, bytes, is_change });
         }
         is_change
     }

@@ -13,12 +13,12 @@ pub struct SentRequests {
     by_psn: BTreeMap<u32, usize>,
     sent: Vec<(Psn, usize)>,
     /// The last NAK (PSN sequence error).
-    told: Option<Told>,
+    last_nak: Option<LastNak>,
 }
 
 /// A missing PSN in a NAK, and where in `sent` the next search begins.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct LastNak {
     psn: Psn,
     /// Position of the request that revealed the gap.
     cause: usize,
@@ -29,9 +29,9 @@ struct Told {
 impl SentRequests {
     /// All requests of the lane, as sent.
     pub fn of(lane: &Lane, frames: &[Captured]) -> Self {
-        let mut asked = Self::default();
-        (0..lane.requests.len()).for_each(|at| asked.ask(lane, frames, at));
-        asked
+        let mut requests = Self::default();
+        (0..lane.requests.len()).for_each(|at| requests.add(lane, frames, at));
+        requests
     }
 
     /// Returns the last request for `psn`, by its index among those of the lane.
@@ -40,12 +40,12 @@ impl SentRequests {
     }
 
     /// Adds the request at index `at` among those of the lane.
-    pub fn ask(&mut self, lane: &Lane, frames: &[Captured], at: usize) {
+    pub fn add(&mut self, lane: &Lane, frames: &[Captured], at: usize) {
         let packet = frames[lane.requests[at]].packet();
-        self.ask_for(packet.bth.psn, read_span(&packet, lane.mtu.bytes()), at);
+        self.add_span(packet.bth.psn, read_span(&packet, lane.mtu.bytes()), at);
     }
 
-    fn ask_for(&mut self, psn: Psn, psns: u32, at: usize) {
+    fn add_span(&mut self, psn: Psn, psns: u32, at: usize) {
         self.by_psn.extend((0..psns).map(|step| (psn.add(step).value(), at)));
         self.sent.push((psn, at));
     }
@@ -59,32 +59,32 @@ impl SentRequests {
     /// after the gap, which may have been sent long before the NAK arrives: the NAK crosses later
     /// requests, even the retransmission of the missing one.
     pub fn cause(&mut self, psn: Psn, kind: Kind) -> Option<usize> {
-        let asked = match kind {
+        let requests = match kind {
             Kind::Sequence => self.missed(psn),
             _ => self.last_for(psn),
         };
-        asked.or(self.last())
+        requests.or(self.last())
     }
 
     /// Returns the first request after the gap at `psn`, or after its latest retransmission.
     fn missed(&mut self, psn: Psn) -> Option<usize> {
-        let since = match self.told {
-            Some(told) if told.psn == psn => told.until,
+        let since = match self.last_nak {
+            Some(nak) if nak.psn == psn => nak.until,
             // Nothing else was accepted until the missing request arrived.
-            Some(told) if told.psn.is_before(psn) => self.again(told).unwrap_or(told.cause),
+            Some(nak) if nak.psn.is_before(psn) => self.again(nak).unwrap_or(nak.cause),
             _ => 0,
         };
-        let mut behind = self.sent.iter().enumerate().skip(since);
+        let mut after = self.sent.iter().enumerate().skip(since);
         let (cause, at) =
-            behind.find_map(|(place, &(sent, at))| psn.is_before(sent).then_some((place, at)))?;
-        self.told = Some(Told { psn, cause, until: self.sent.len() });
+            after.find_map(|(place, &(sent, at))| psn.is_before(sent).then_some((place, at)))?;
+        self.last_nak = Some(LastNak { psn, cause, until: self.sent.len() });
         Some(at)
     }
 
     /// Returns the position at which the missing request was sent again.
-    fn again(&self, told: Told) -> Option<usize> {
-        let behind = self.sent[told.cause..].iter().position(|&(sent, _)| sent == told.psn);
-        behind.map(|steps| told.cause + steps)
+    fn again(&self, nak: LastNak) -> Option<usize> {
+        let after = self.sent[nak.cause..].iter().position(|&(sent, _)| sent == nak.psn);
+        after.map(|steps| nak.cause + steps)
     }
 }
 
@@ -93,72 +93,72 @@ mod tests {
     use super::*;
 
     /// Adds requests with these PSNs, each with its position as the index.
-    fn sent(asked: &mut SentRequests, psns: impl IntoIterator<Item = u32>) {
+    fn sent(requests: &mut SentRequests, psns: impl IntoIterator<Item = u32>) {
         for psn in psns {
-            let at = asked.sent.len();
-            asked.ask_for(Psn::new(psn), 1, at);
+            let at = requests.sent.len();
+            requests.add_span(Psn::new(psn), 1, at);
         }
     }
 
-    fn nak(asked: &mut SentRequests, psn: u32) -> Option<usize> {
-        asked.cause(Psn::new(psn), Kind::Sequence)
+    fn nak(requests: &mut SentRequests, psn: u32) -> Option<usize> {
+        requests.cause(Psn::new(psn), Kind::Sequence)
     }
 
     #[test]
-    fn what_is_missing_is_told_for_the_first_behind_it() {
-        let mut asked = SentRequests::default();
-        assert_eq!(nak(&mut asked, 3), None, "nothing was sent");
-        sent(&mut asked, [1, 2, 4, 5]);
-        assert_eq!(nak(&mut asked, 3), Some(2));
+    fn a_nak_is_caused_by_the_first_request_after_the_gap() {
+        let mut requests = SentRequests::default();
+        assert_eq!(nak(&mut requests, 3), None, "nothing was sent");
+        sent(&mut requests, [1, 2, 4, 5]);
+        assert_eq!(nak(&mut requests, 3), Some(2));
         // A NAK of a request that was not sent: takes the last request.
-        assert_eq!(nak(&mut asked, 9), Some(3));
+        assert_eq!(nak(&mut requests, 9), Some(3));
     }
 
     #[test]
-    fn a_nak_crosses_what_it_asks_for() {
-        let mut asked = SentRequests::default();
-        sent(&mut asked, [1, 2, 4, 5, 3, 4, 5]);
-        assert_eq!(nak(&mut asked, 3), Some(2), "the first 4, ahead of 3");
-        assert_eq!(asked.cause(Psn::new(4), Kind::Ack), Some(5), "the last 4");
+    fn a_nak_crosses_the_retransmission_of_the_missing_request() {
+        let mut requests = SentRequests::default();
+        sent(&mut requests, [1, 2, 4, 5, 3, 4, 5]);
+        assert_eq!(nak(&mut requests, 3), Some(2), "the first 4, before the retransmitted 3");
+        assert_eq!(requests.cause(Psn::new(4), Kind::Ack), Some(5), "the last 4");
     }
 
     #[test]
-    fn the_same_is_missed_twice() {
-        let mut asked = SentRequests::default();
-        sent(&mut asked, [1, 2, 3, 4, 5]);
-        assert_eq!(nak(&mut asked, 3), Some(3));
-        sent(&mut asked, [3, 4, 5]);
-        assert_eq!(nak(&mut asked, 3), Some(6), "4 of the second time");
-        sent(&mut asked, [3, 4]);
-        assert_eq!(nak(&mut asked, 3), Some(9), "4 of the third time");
-        assert_eq!(nak(&mut asked, 3), Some(9), "nothing was sent since: the last one");
+    fn the_same_psn_is_missing_twice() {
+        let mut requests = SentRequests::default();
+        sent(&mut requests, [1, 2, 3, 4, 5]);
+        assert_eq!(nak(&mut requests, 3), Some(3));
+        sent(&mut requests, [3, 4, 5]);
+        assert_eq!(nak(&mut requests, 3), Some(6), "4 of the second time");
+        sent(&mut requests, [3, 4]);
+        assert_eq!(nak(&mut requests, 3), Some(9), "4 of the third time");
+        assert_eq!(nak(&mut requests, 3), Some(9), "nothing was sent since: the last one");
     }
 
     #[test]
-    fn a_later_one_is_missed_then() {
-        let mut asked = SentRequests::default();
-        sent(&mut asked, [1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(nak(&mut asked, 3), Some(3));
-        sent(&mut asked, [3, 4, 5, 6]);
-        assert_eq!(nak(&mut asked, 5), Some(10), "6 behind what had been missing, not the first 6");
-        sent(&mut asked, [5, 6, 7]);
-        assert_eq!(nak(&mut asked, 6), Some(13), "7, behind 5 sent again");
-        // What had been missing never came, as far as was captured.
-        let mut asked = SentRequests::default();
-        sent(&mut asked, [1, 3, 5]);
-        assert_eq!((nak(&mut asked, 2), nak(&mut asked, 4)), (Some(1), Some(2)));
+    fn a_later_psn_is_missing_then() {
+        let mut requests = SentRequests::default();
+        sent(&mut requests, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(nak(&mut requests, 3), Some(3));
+        sent(&mut requests, [3, 4, 5, 6]);
+        assert_eq!(nak(&mut requests, 5), Some(10), "6 after the retransmitted 3, not the first 6");
+        sent(&mut requests, [5, 6, 7]);
+        assert_eq!(nak(&mut requests, 6), Some(13), "7, after the retransmitted 5");
+        // The capture does not show a retransmission of the first missing PSN.
+        let mut requests = SentRequests::default();
+        sent(&mut requests, [1, 3, 5]);
+        assert_eq!((nak(&mut requests, 2), nak(&mut requests, 4)), (Some(1), Some(2)));
     }
 
     #[test]
     fn psns_wrap() {
-        let mut asked = SentRequests::default();
-        sent(&mut asked, [0xff_fffd, 0xff_fffe, 0, 1]);
-        assert_eq!(nak(&mut asked, 0xff_ffff), Some(2));
-        sent(&mut asked, [0xff_ffff, 0, 1, 2]);
-        assert_eq!(nak(&mut asked, 0), Some(6), "1, behind what had been missing");
-        let at = asked.sent.len();
-        asked.ask_for(Psn::new(0xff_ffff), 3, at);
-        let last = |psn: u32| asked.last_for(Psn::new(psn));
+        let mut requests = SentRequests::default();
+        sent(&mut requests, [0xff_fffd, 0xff_fffe, 0, 1]);
+        assert_eq!(nak(&mut requests, 0xff_ffff), Some(2));
+        sent(&mut requests, [0xff_ffff, 0, 1, 2]);
+        assert_eq!(nak(&mut requests, 0), Some(6), "1, after the retransmitted 0xffffff");
+        let at = requests.sent.len();
+        requests.add_span(Psn::new(0xff_ffff), 3, at);
+        let last = |psn: u32| requests.last_for(Psn::new(psn));
         assert_eq!(
             [last(0xff_ffff), last(0), last(1), last(2)],
             [Some(at), Some(at), Some(at), Some(7)]

@@ -14,7 +14,7 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
 
 use super::compare::sealed_again;
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::trace::{Link, Trace};
 
 /// The changes to packets. Everything else stays.

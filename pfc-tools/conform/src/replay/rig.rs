@@ -1,4 +1,5 @@
-//! A device of the engine that replaces one end of a lane, on shared-memory ports, turned by hand.
+//! A device of the engine that replaces one end of a lane, on shared-memory ports, advanced
+//! step by step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use crate::device_pair::manual_config;
 use crate::gated_port::GatedPort;
 use crate::party::Party;
 
-/// More packets than any capture has outstanding: the size of a peer's window is its own choice.
+/// The most packets outstanding: more than in any capture, because each peer chooses the size of
+/// its window.
 const WINDOW: u32 = 1 << 20;
 
 /// The most READs and atomics outstanding.
@@ -117,10 +119,10 @@ impl Rig {
         }
     }
 
-    /// A connected QP in RTS; the headers of its packets are those of `like`.
+    /// Creates a connected QP in RTS, whose packets have the headers of `like`.
     ///
     /// # Errors
-    /// When the engine refuses.
+    /// If the engine refuses.
     pub fn connect(
         &self,
         lane: &Lane,
@@ -166,28 +168,29 @@ impl Rig {
         Ok(qp)
     }
 
-    /// Lets `frames` frames out, from now on and besides those allowed before.
+    /// Allows the device to send `frames` more frames.
     pub fn allow(&self, frames: usize) {
         self.open.fetch_add(frames, Ordering::Relaxed);
     }
 
-    /// Takes back what was allowed and not used.
+    /// Forbids all further frames: the unused allowance ends.
     pub fn forbid(&self) {
         self.open.store(0, Ordering::Relaxed);
     }
 
-    /// Gives the device a frame; it has not looked at it yet.
+    /// Puts a frame into the port of the device. The device handles the frame in the next
+    /// [`Rig::turn`].
     ///
     /// # Panics
-    /// If the port takes no frame.
+    /// If the port has no free slot.
     pub fn give(&mut self, frame: &[u8]) {
-        let slot = self.port.tx_slot().expect("the device takes each frame at once");
+        let slot = self.port.tx_slot().expect("the device empties its ring in each turn");
         slot[..frame.len()].copy_from_slice(frame);
         self.port.tx_commit(frame.len(), Priority::default());
         self.port.flush().expect("the device is open");
     }
 
-    /// Turns the device until it has nothing to do, and returns what it sent.
+    /// Runs the device until it has nothing to do. Returns the frames that it sent.
     pub fn turn(&mut self) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
         loop {
@@ -201,7 +204,7 @@ impl Rig {
     }
 }
 
-/// The way to `peer`, with the headers of `like`.
+/// Returns the path to `peer`, with the headers of `like`.
 pub fn path(peer: &Party, like: Option<&Packet<'_>>) -> Path {
     let path = Path::new(gid(peer.ip), 0);
     let Some(like) = like else { return path };

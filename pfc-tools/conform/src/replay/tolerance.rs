@@ -19,7 +19,7 @@ pub enum Tolerance {
     MigReq,
     /// UDP source port of a response.
     SourcePort,
-    /// Which packets ask for an acknowledgement.
+    /// Which packets request an acknowledgement.
     AckRequest,
     /// Several acknowledgements combined into one.
     AckCoalescing,
@@ -76,7 +76,7 @@ impl Tolerance {
                 "the retransmission timeout is not in the capture: it expires where the capture \
                  retransmits"
             }
-            Self::RnrTimer => "the wait after an RNR NAK may be longer than asked for",
+            Self::RnrTimer => "the wait after an RNR NAK may be longer than its timer",
             Self::LocalMemory => "the responder's application changed its own memory",
             Self::NotCaptured => "lost before the capture point, as later packets show",
             Self::CaptureEnds => "the capture starts or ends in the middle",
@@ -90,8 +90,7 @@ impl Tolerance {
             }
             Self::AckBeforeFirst => {
                 "peer's deviation: before anything is received, a duplicate is acknowledged with \
-                 PSN \
-                 -1"
+                 PSN -1"
             }
             Self::RetryForEver => {
                 "peer's deviation: it retries more than seven times without a response"

@@ -1,13 +1,13 @@
 //! A ladder diagram of the packets around the findings.
 
-use std::collections::BTreeSet;
-use std::fmt::Write as _;
-
 use feroce_wire::Syndrome;
+use maud::{Markup, html};
+use std::collections::BTreeSet;
 
-use super::{anchor, escaped};
-use crate::check::{Mark, Point, duration};
+use super::anchor;
 use crate::flow::Channel;
+use crate::flow::figures::duration;
+use crate::flow::recorder::{Mark, Point};
 use crate::rules::Finding;
 
 const ROW: f64 = 22.0;
@@ -21,33 +21,40 @@ const AROUND: usize = 4;
 const MOST: usize = 60;
 
 /// Returns the diagram; empty if there are no packets.
-pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
+pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> Markup {
     let points = channel.recorder.points();
     let rows = chosen(points, findings);
-    let Some(first) = points.first() else { return String::new() };
+    let Some(first) = points.first() else { return Markup::default() };
     #[allow(clippy::cast_precision_loss)] // A picture.
     let height = TOP + ROW * (rows.len() as f64 + 1.0);
     let (src, dst) = channel.ends();
-    let mut svg = format!(
-        "<svg class=\"ladder\" role=\"img\" aria-label=\"ladder\" viewBox=\"0 0 {WIDTH} \
-         {height}\" xmlns=\"http://www.w3.org/2000/svg\">\n\
-         <text x=\"{FROM}\" y=\"16\" text-anchor=\"middle\">{src}</text><text x=\"{TO}\" y=\"16\" \
-         text-anchor=\"middle\">{dst}</text>\n\
-         <path d=\"M{FROM} 24V{height}M{TO} 24V{height}\" stroke=\"#888\"/>\n"
-    );
-    let mut y = TOP;
-    let mut last = None;
-    for index in rows {
-        if last.is_some_and(|last| index > last + 1) {
-            let _ = writeln!(svg, "<text x=\"4\" y=\"{}\" fill=\"#888\">...</text>", y - 6.0);
-        }
-        last = Some(index);
-        let found = findings.iter().find(|found| found.packet == points[index].packet);
-        row(&mut svg, &points[index], first.at, y, found);
-        y += ROW;
+    let rows = rows.iter().scan(None, |previous, &index| {
+        let is_gap = previous.replace(index).is_some_and(|previous| index > previous + 1);
+        Some((index, is_gap))
+    });
+    let heights = std::iter::successors(Some(TOP), |y| Some(y + ROW));
+    html! {
+        svg.ladder role="img" aria-label="ladder" viewBox={ "0 0 " (WIDTH) " " (height) }
+            xmlns="http://www.w3.org/2000/svg"
+        {
+            "\n" text x=(FROM) y="16" text-anchor="middle" { (src) }
+            text x=(TO) y="16" text-anchor="middle" { (dst) }
+            "\n" path d={ "M" (FROM) " 24V" (height) "M" (TO) " 24V" (height) } stroke="#888" {}
+            "\n"
+            @for ((index, is_gap), y) in rows.zip(heights) {
+                @let point = &points[index];
+                @if is_gap {
+                    text x="4" y=(y - 6.0) fill="#888" { "..." } "\n"
+                }
+                (row(point, first.at, y))
+                @if let Some(found) = findings.iter().find(|found| found.packet == point.packet) {
+                    a href={ "#" (anchor(found)) } {
+                        text x=(TO + 12.0) y=(y + 4.0) fill="#b3261e" { (found.rule) }
+                    } "\n"
+                }
+            }
+        } "\n"
     }
-    svg.push_str("</svg>\n");
-    svg
 }
 
 /// Returns the packets near findings; without findings, the first ones.
@@ -67,42 +74,30 @@ fn chosen(points: &[Point], findings: &[&Finding]) -> Vec<usize> {
     rows.into_iter().take(MOST).collect()
 }
 
-fn row(svg: &mut String, point: &Point, start: u64, y: f64, found: Option<&&Finding>) {
-    let answers = matches!(point.mark, Mark::Answer | Mark::Nak | Mark::Rnr | Mark::Cnp);
-    let (color, tip, back) = match (point.mark, answers) {
-        (Mark::Repeat, _) => ("#e07b00", TO, -8.0),
+/// Returns the row of a packet at the height `y`. `start` is the time of the first packet.
+fn row(point: &Point, start: u64, y: f64) -> Markup {
+    let is_response = matches!(point.mark, Mark::Response | Mark::Nak | Mark::Rnr | Mark::Cnp);
+    let (color, tip, back) = match (point.mark, is_response) {
+        (Mark::Retransmission, _) => ("#e07b00", TO, -8.0),
         (Mark::Nak | Mark::Rnr, _) => ("#b3261e", FROM, 8.0),
         (_, true) => ("#3a9a5b", FROM, 8.0),
         (_, false) => ("#1f6fb4", TO, -8.0),
     };
-    let verdict = point.syndrome.map(|byte| format!(", {}", Syndrome::from_byte(byte)));
+    let syndrome = point.syndrome.map(|byte| format!(", {}", Syndrome::from_byte(byte)));
     let label = format!(
         "{} PSN {:#08x}, {} B{}",
         point.opcode,
         point.psn.value(),
         point.payload,
-        verdict.unwrap_or_default()
+        syndrome.unwrap_or_default()
     );
-    let _ = writeln!(
-        svg,
-        "<text x=\"4\" y=\"{text}\">{number}</text><text x=\"60\" y=\"{text}\">{at}</text>\
-         <path d=\"M{FROM} {y}H{TO}M{tip} {y}l{back} -4v8z\" stroke=\"{color}\" fill=\"{color}\"/>\
-         <text x=\"{middle}\" y=\"{above}\" text-anchor=\"middle\">{label}</text>",
-        text = y + 4.0,
-        number = point.packet.number,
-        at = duration(point.at.saturating_sub(start)),
-        middle = (FROM + TO) / 2.0,
-        above = y - 3.0,
-        label = escaped(&label),
-    );
-    if let Some(found) = found {
-        let _ = writeln!(
-            svg,
-            "<a href=\"#{}\"><text x=\"{}\" y=\"{}\" fill=\"#b3261e\">{}</text></a>",
-            anchor(found),
-            TO + 12.0,
-            y + 4.0,
-            found.rule
-        );
+    let text = y + 4.0;
+    html! {
+        text x="4" y=(text) { (point.packet.number) }
+        text x="60" y=(text) { (duration(point.at.saturating_sub(start))) }
+        path d={ "M" (FROM) " " (y) "H" (TO) "M" (tip) " " (y) "l" (back) " -4v8z" } stroke=(color)
+            fill=(color) {}
+        text x=((FROM + TO) / 2.0) y=(y - 3.0) text-anchor="middle" { (label) }
+        "\n"
     }
 }

@@ -4,9 +4,10 @@
 mod graph;
 mod ladder;
 
-use std::fmt::Write as _;
+use maud::{Markup, PreEscaped, html};
 
 use super::check::Report;
+use super::flow::Channel;
 use super::rules::{Finding, Severity};
 
 const STYLE: &str = "\
@@ -24,75 +25,81 @@ const SHOWN: usize = 200;
 
 /// Returns the page.
 pub fn html(report: &Report) -> String {
-    let title = format!("Conformance of {}", escaped(&report.files.join(", ")));
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta \
-         charset=\"utf-8\">\n<title>{title}</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
-    );
-    let _ = match report.findings.total() {
-        0 => writeln!(page, "<p class=\"clean\">No findings in {} packets.</p>", report.packets),
-        1 => writeln!(page, "<p>1 finding in {} packets.</p>", report.packets),
-        total => writeln!(page, "<p>{total} findings in {} packets.</p>", report.packets),
+    let title = format!("Conformance of {}", report.files.join(", "));
+    let total = report.findings.total();
+    let page = html! {
+        (PreEscaped("<!doctype html>")) "\n"
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                h1 { (title) } "\n"
+                @match total {
+                    0 => p.clean { "No findings in " (report.packets) " packets." },
+                    1 => p { "1 finding in " (report.packets) " packets." },
+                    _ => p { (total) " findings in " (report.packets) " packets." },
+                } "\n"
+                (list(report, None))
+                @for (flow, channel) in report.shown() {
+                    @if total == 0 || has_finding(report, flow) {
+                        (section(report, flow, channel))
+                    }
+                }
+            }
+        } "\n"
     };
-    list(&mut page, report, None);
-    for (flow, channel) in report.shown() {
-        let found =
-            report.counts(Some(flow)).any(|(rule, _)| rule.rule().severity != Severity::Quirk);
-        if !found && report.findings.total() > 0 {
-            continue;
-        }
-        let name = escaped(&super::check::title(channel));
-        let _ = writeln!(page, "<h2 id=\"flow-{0}\">Flow {0}: {name}</h2>", flow + 1);
-        if let Some(failure) = report.failure(flow) {
-            let _ = writeln!(
-                page,
-                "<p class=\"failed\">Why it failed: {} ({})</p>",
-                escaped(&failure.sentence),
-                escaped(&report.packet(failure))
-            );
-        }
-        let findings: Vec<&Finding> =
-            report.findings().filter(|found| found.flow == Some(flow)).collect();
-        page.push_str(&graph::svg(channel, &findings));
-        page.push_str(&ladder::svg(channel, &findings));
-        list(&mut page, report, Some(flow));
-    }
-    page.push_str("</body>\n</html>\n");
-    page
+    page.into_string()
 }
 
-/// Writes the findings of a flow, each with an anchor for links from the pictures.
-fn list(page: &mut String, report: &Report, flow: Option<u32>) {
-    let mut found = report.findings.told().iter().filter(|found| found.flow == flow).peekable();
-    if found.peek().is_none() {
-        return;
+/// Returns true if the flow has a finding that is not a quirk.
+fn has_finding(report: &Report, flow: u32) -> bool {
+    report.counts(Some(flow)).any(|(rule, _)| rule.rule().severity != Severity::Quirk)
+}
+
+/// Returns the section of a flow: why it failed, the pictures and the findings.
+fn section(report: &Report, flow: u32, channel: &Channel) -> Markup {
+    let findings: Vec<&Finding> =
+        report.findings().filter(|found| found.flow == Some(flow)).collect();
+    html! {
+        h2 id={ "flow-" (flow + 1) } {
+            "Flow " (flow + 1) ": " (super::check::title(channel))
+        } "\n"
+        @if let Some(failure) = report.failure(flow) {
+            p.failed {
+                "Why it failed: " (failure.sentence) " (" (report.packet(failure)) ")"
+            } "\n"
+        }
+        (graph::svg(channel, &findings))
+        (ladder::svg(channel, &findings))
+        (list(report, Some(flow)))
     }
-    page.push_str("<ul>\n");
-    for found in found.by_ref().take(SHOWN) {
-        let rule = found.rule.rule();
-        let _ = writeln!(
-            page,
-            "<li class=\"{}\" id=\"{}\"><b>{}</b> {}: {}</li>",
-            rule.severity,
-            anchor(found),
-            rule.name,
-            escaped(&report.packet(found)),
-            escaped(&found.sentence)
-        );
+}
+
+/// Returns the findings of a flow as a list, each with an anchor for links from the pictures.
+fn list(report: &Report, flow: Option<u32>) -> Markup {
+    let of_flow = report.findings.detailed().iter().filter(|found| found.flow == flow);
+    let findings: Vec<&Finding> = of_flow.collect();
+    html! {
+        @if !findings.is_empty() {
+            ul {
+                "\n"
+                @for found in findings.iter().take(SHOWN) {
+                    li class=(found.rule.rule().severity) id=(anchor(found)) {
+                        b { (found.rule) } " " (report.packet(found)) ": " (found.sentence)
+                    } "\n"
+                }
+                @if findings.len() > SHOWN {
+                    li { "and " (findings.len() - SHOWN) " more" } "\n"
+                }
+            } "\n"
+        }
     }
-    let more = found.count();
-    if more > 0 {
-        let _ = writeln!(page, "<li>and {more} more</li>");
-    }
-    page.push_str("</ul>\n");
 }
 
 /// Returns the anchor of a finding.
 fn anchor(found: &Finding) -> String {
     format!("{}-{}-{}", found.rule.rule().name, found.packet.file, found.packet.number)
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

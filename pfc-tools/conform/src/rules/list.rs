@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Place, RULES};
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 
 /// Options of `rules`.
 #[derive(Debug, clap::Args)]

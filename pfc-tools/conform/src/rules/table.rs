@@ -115,7 +115,7 @@ rules! {
         "A retransmitted request equals the original request: no PSN is used twice.",
         at("engine/src/qp/requester.rs", "psn"), mutation("a retransmission with other contents");
     ReadRange "REQ-READ-RANGE" Error Requester None,
-        "A retransmitted READ asks for the remaining part of the original READ, from the address \
+        "A retransmitted READ requests the remaining part of the original READ, from the address \
          that belongs to its PSN.",
         at("engine/src/qp/requester.rs", "Read"),
         mutation("a retransmitted READ of another address");
@@ -123,7 +123,7 @@ rules! {
         "After a NAK (PSN sequence) the requester restarts at the PSN that the NAK names.",
         at("engine/src/qp/completer.rs", "Nak"), mutation("an ignored NAK");
     RnrWait "REQ-RNR-WAIT" Error Requester None,
-        "After an RNR NAK the requester waits as long as the NAK asks for.",
+        "After an RNR NAK the requester waits for the time in the NAK.",
         at("engine/src/qp/completer.rs", "rnr"),
         mutation("a request sent too early after an RNR NAK");
     RetryCount "REQ-RETRY-COUNT" Error Requester None,
@@ -231,10 +231,10 @@ rules! {
         at("engine/src/congestion/notification.rs", "interval"),
         mutation("CNPs a microsecond apart");
     CnpUnasked "CNP-UNASKED" Warning Responder None,
-        "CNPs answer packets that are marked (CE).",
+        "A CNP is sent only for packets that are marked (CE).",
         at("engine/src/core/congestion.rs", "marked"), mutation("a CNP without a mark");
     CnpMissing "CNP-MISSING" Warning Responder None,
-        "Packets that are marked (CE) are answered by CNPs.",
+        "CNPs are sent for packets that are marked (CE).",
         at("engine/src/core/congestion.rs", "marked"), mutation("a mark without a CNP");
     Ect "ECN-ECT" Error Sender None,
         "A sender marks all packets of a flow as ECN-capable (ECT), or none.",
@@ -311,8 +311,8 @@ rules! {
          ConnectX-5 handles on a slow path.",
         None, capture("QuirkMigReq");
     QuirkCredits "QUIRK-CREDITS-0" Quirk Responder None,
-        "The syndrome says that credits are not in use (0x1f). ConnectX says \"0 credits\" \
-         although credits were not agreed on.",
+        "The syndrome says that credits are not in use (0x1f). ConnectX advertises \"0 credits\" \
+         although the connection does not use credits.",
         None, mutation("QUIRK-CREDITS-0");
     QuirkPort "QUIRK-PORT" Quirk Sender None,
         "The UDP source port is 0xc000 or above. Huawei uses the QP number, other vendors use a \
@@ -326,8 +326,8 @@ rules! {
          sequence) when the next packet of the message arrives.",
         None, capture("QUIRK-NAK-BEHIND-RNR");
     QuirkAckFirst "QUIRK-ACK-BEFORE-FIRST" Quirk Responder None,
-        "A duplicate is acknowledged with the newest PSN. Linux rxe sends 0xffffff if it has \
-         received nothing yet.",
+        "A duplicate is acknowledged with the newest PSN. Linux rxe sends 0xffffff before it \
+         has received the first request.",
         None, capture("QUIRK-ACK-BEFORE-FIRST");
     QuirkRetry "QUIRK-RETRY-FOREVER" Quirk Requester None,
         "A retry count of 7 means seven retries. Linux rxe restarts the count with each response \

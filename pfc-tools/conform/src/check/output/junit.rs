@@ -1,4 +1,8 @@
 //! The report as JUnit XML: each rule is a test case.
+//!
+//! The root of the document is `testsuite`. The crate quick-junit always wraps it in `testsuites`,
+//! which would break consumers that look for `/testsuite/testcase`. Therefore this module writes
+//! the document itself.
 
 use std::io::{self, Write};
 
@@ -24,7 +28,7 @@ pub fn junit(out: &mut impl Write, report: &Report) -> io::Result<()> {
         };
         writeln!(out, "  <testcase classname=\"feroce-conform\" name=\"{name}\">")?;
         writeln!(out, "    <failure message=\"{count}x: {}\">", escaped(rule.text))?;
-        for found in report.findings.told().iter().filter(|found| found.rule == rule.id) {
+        for found in report.findings.detailed().iter().filter(|found| found.rule == rule.id) {
             writeln!(out, "{}: {}", escaped(&report.packet(found)), escaped(&found.sentence))?;
         }
         writeln!(out, "    </failure>\n  </testcase>")?;

@@ -72,7 +72,7 @@ pub struct Report {
 impl Report {
     /// Keeps only flows for which `is_chosen` returns true, by number from 0, and their findings.
     /// If `others` is true, findings without a flow stay, too, such as damaged packets.
-    pub fn choose(&mut self, others: bool, is_chosen: impl Fn(u32, &Channel) -> bool) {
+    pub fn retain_flows(&mut self, others: bool, is_chosen: impl Fn(u32, &Channel) -> bool) {
         let mut chosen = BTreeSet::new();
         for (index, channel) in (0..).zip(self.flows.all_mut()) {
             match is_chosen(index, channel) {
@@ -80,7 +80,7 @@ impl Report {
                 false => channel.is_merged = true,
             }
         }
-        self.findings.choose(&chosen, others);
+        self.findings.retain_flows(&chosen, others);
     }
 
     /// Returns the flows shown in reports, with their numbers from 0.
@@ -97,7 +97,10 @@ impl Report {
                 || rule == RuleId::CmRejected
                 || rule == RuleId::CmSilent
         };
-        self.findings.told().iter().find(|found| found.flow == Some(flow) && is_failure(found.rule))
+        self.findings
+            .detailed()
+            .iter()
+            .find(|found| found.flow == Some(flow) && is_failure(found.rule))
     }
 
     /// Returns the number of findings of a flow by rule, including quirks.
@@ -119,7 +122,10 @@ impl Report {
 
     /// Returns the findings with details, without quirks.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.told().iter().filter(|found| found.rule.rule().severity != Severity::Quirk)
+        self.findings
+            .detailed()
+            .iter()
+            .filter(|found| found.rule.rule().severity != Severity::Quirk)
     }
 }
 
@@ -133,11 +139,11 @@ pub fn title(channel: &Channel) -> String {
         Some(Transport::Xrc) => "XRC",
         _ => "?",
     };
-    let answers = match channel.answers {
+    let answers = match channel.response_qpn {
         Some(qpn) => format!(", responses to QP {qpn}"),
         None => String::new(),
     };
-    match channel.is_alone() {
+    match channel.has_only_responses() {
         true => format!("{service} {src} -> {dst}, requests not captured{answers}"),
         false => format!("{service} {src} -> {dst} QP {}{answers}", channel.key.qpn),
     }

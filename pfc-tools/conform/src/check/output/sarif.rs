@@ -29,7 +29,7 @@ pub fn sarif(out: &mut impl Write, report: &Report) -> io::Result<()> {
         .collect();
     let results: Vec<Value> = report
         .findings
-        .told()
+        .detailed()
         .iter()
         .map(|found| {
             json!({

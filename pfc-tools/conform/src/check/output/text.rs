@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use super::{Report, title};
-use crate::check::figures::{Figures, Times, duration};
-use crate::check::findings::TOLD;
+use crate::check::findings::DETAILED;
+use crate::flow::figures::{Figures, Times, duration};
 use crate::rules::Severity;
 
 /// The most findings of a rule printed per flow.
@@ -51,13 +51,16 @@ fn of_flow(out: &mut impl Write, report: &Report, flow: Option<u32>) -> io::Resu
             continue;
         }
         writeln!(out, "  {severity:8} {rule:22} {count}x: {}", rule.rule().text)?;
-        let told =
-            report.findings.told().iter().filter(|found| found.rule == rule && found.flow == flow);
-        for found in told.take(SHOWN) {
+        let detailed = report
+            .findings
+            .detailed()
+            .iter()
+            .filter(|found| found.rule == rule && found.flow == flow);
+        for found in detailed.take(SHOWN) {
             writeln!(out, "           {}: {}", report.packet(found), found.sentence)?;
         }
         if count > SHOWN as u64 {
-            let more = if count > TOLD { " (--json lists the first 1000)" } else { "" };
+            let more = if count > DETAILED { " (--json lists the first 1000)" } else { "" };
             writeln!(out, "           and {} more{more}", count - SHOWN as u64)?;
         }
     }

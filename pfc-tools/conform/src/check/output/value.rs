@@ -20,8 +20,8 @@ pub fn json(out: &mut impl Write, report: &Report) -> io::Result<()> {
                 "source": channel.key.src.to_string(),
                 "destination": channel.key.dst.to_string(),
                 "tap": channel.key.tap,
-                "qpn": (!channel.is_alone()).then_some(channel.key.qpn.value()),
-                "answers_qpn": channel.answers.map(feroce_wire::Qpn::value),
+                "qpn": (!channel.has_only_responses()).then_some(channel.key.qpn.value()),
+                "answers_qpn": channel.response_qpn.map(feroce_wire::Qpn::value),
                 "path_mtu": channel.path_mtu,
                 "figures": channel.figures,
                 "bits_per_second": channel.figures.rate(),
@@ -31,7 +31,7 @@ pub fn json(out: &mut impl Write, report: &Report) -> io::Result<()> {
         .collect();
     let findings: Vec<Value> = report
         .findings
-        .told()
+        .detailed()
         .iter()
         .map(|found| {
             json!({

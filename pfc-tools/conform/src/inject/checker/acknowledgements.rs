@@ -9,10 +9,10 @@ use crate::inject::trace::{Side, Step};
 /// The ACKs (positive, without data) in the order of sending.
 fn acks<'a>(view: &'a View<'_>) -> impl Iterator<Item = &'a Step<'a>> {
     view.steps.iter().filter(|step| {
-        let says_yes =
+        let is_positive =
             step.packet.ext.aeth.is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack(_)));
         let is_ack = step.packet.bth.opcode == Opcode::RC_ACKNOWLEDGE;
-        step.is_sent_by(Side::Responder) && is_ack && says_yes
+        step.is_sent_by(Side::Responder) && is_ack && is_positive
     })
 }
 
@@ -78,10 +78,10 @@ pub(super) fn duplicates_answered(view: &View<'_>, found: &mut Found) {
             .steps
             .iter()
             .find(|step| step.number == duplicate.number && step.reaches(Side::Responder));
-        let asks = request
+        let requests_ack = request
             .is_some_and(|step| step.packet.bth.ack_req && !has_data(step.packet.info.operation));
         let is_alive = refused.is_none_or(|at| at > duplicate.at);
-        if !asks || !is_alive {
+        if !requests_ack || !is_alive {
             continue;
         }
         let answer = view.steps.iter().find(|step| {

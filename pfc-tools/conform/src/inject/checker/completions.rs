@@ -58,5 +58,5 @@ pub(super) fn completions(view: &View<'_>, found: &mut Found) {
 
 pub(super) fn data(view: &View<'_>, found: &mut Found) {
     let Some(outcome) = view.outcome else { return };
-    outcome.wrong_bytes.iter().for_each(|told| found.wrong([], told.clone()));
+    outcome.wrong_bytes.iter().for_each(|wrong| found.wrong([], wrong.clone()));
 }

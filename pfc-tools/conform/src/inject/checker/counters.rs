@@ -10,7 +10,7 @@ use crate::inject::trace::Side;
 
 /// Returns the counters of `side` that the trace of one flow implies, by Feroce's names.
 fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
-    let (asks, answers) = (&view.requester, &view.responder);
+    let (requester, responder) = (&view.requester, &view.responder);
     let count = |n: usize| n as u64;
     let cnps_sent = view
         .steps
@@ -28,21 +28,23 @@ fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
         (Counter::RxIcrcEncapsulated, wrong_icrc),
         (Counter::PortRcvErrors, malformed),
     ];
-    let timeouts =
-        asks.restarts.iter().filter(|restart| matches!(restart.cause, Some((Cause::Timeout, _))));
+    let timeouts = requester
+        .restarts
+        .iter()
+        .filter(|restart| matches!(restart.cause, Some((Cause::Timeout, _))));
     let sends = view.outcome.map(|outcome| &outcome.sends[..]).unwrap_or_default();
     let given_up = count(sends.iter().filter(|(_, s)| *s == Status::RetryExceeded).count());
     match side {
         // The last timeout causes no retransmission.
         Side::Requester => all.extend([
-            (Counter::PacketSeqErr, count(asks.naks.len())),
-            (Counter::RnrNakRetryErr, asks.rnr_naks),
+            (Counter::PacketSeqErr, count(requester.naks.len())),
+            (Counter::RnrNakRetryErr, requester.rnr_naks),
             (Counter::LocalAckTimeoutErr, count(timeouts.count()) + given_up),
         ]),
         Side::Responder => all.extend([
-            (Counter::OutOfSequence, answers.ahead),
-            (Counter::DuplicateRequest, count(answers.duplicates.len())),
-            (Counter::OutOfBuffer, count(answers.rnr_naks.len())),
+            (Counter::OutOfSequence, responder.ahead),
+            (Counter::DuplicateRequest, count(responder.duplicates.len())),
+            (Counter::OutOfBuffer, count(responder.rnr_naks.len())),
         ]),
     }
     all.into_iter().map(|(counter, due)| (counter.name(), due)).collect()
@@ -52,15 +54,18 @@ fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
 /// the NAKs that it sends, one per gap; of received NAKs it counts those that acknowledge something
 /// (`rxe_resp.c`, `rxe_comp.c`).
 fn shown_of_rxe(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
-    let (asks, answers) = (&view.requester, &view.responder);
+    let (requester, responder) = (&view.requester, &view.responder);
     match side {
         Side::Requester => {
-            vec![("rcvd_rnr_err", asks.rnr_naks), ("rcvd_seq_err", asks.acknowledging_naks)]
+            vec![
+                ("rcvd_rnr_err", requester.rnr_naks),
+                ("rcvd_seq_err", requester.acknowledging_naks),
+            ]
         }
         Side::Responder => vec![
-            ("duplicate_request", answers.duplicates.len() as u64),
-            ("out_of_seq_request", answers.naks.len() as u64),
-            ("send_rnr_err", answers.rnr_naks.len() as u64),
+            ("duplicate_request", responder.duplicates.len() as u64),
+            ("out_of_seq_request", responder.naks.len() as u64),
+            ("send_rnr_err", responder.rnr_naks.len() as u64),
         ],
     }
 }

@@ -1,4 +1,4 @@
-//! Congestion: CE marks, and the CNPs that answer them.
+//! Congestion: CE marks, and the CNPs for them.
 
 use feroce_wire::{Ecn, Opcode};
 

@@ -8,8 +8,8 @@ mod reads;
 mod requester;
 mod responder;
 
-pub use requester::{RequesterStory, Restart};
-pub use responder::ResponderStory;
+pub use requester::{RequesterHistory, Restart};
+pub use responder::ResponderHistory;
 
 use serde::{Deserialize, Serialize};
 
@@ -75,9 +75,9 @@ pub struct View<'a> {
     /// Path MTU, in bytes.
     pub mtu: u32,
     /// Behaviour of the requester.
-    pub requester: RequesterStory,
+    pub requester: RequesterHistory,
     /// Behaviour of the responder.
-    pub responder: ResponderStory,
+    pub responder: ResponderHistory,
 }
 
 /// A checker.
@@ -263,8 +263,8 @@ impl<'a> View<'a> {
         let steps = evidence.trace.steps(flow);
         let first_psn = evidence.trace.first_psns.get(&flow).copied().unwrap_or_default();
         let mtu = script.traffic.mtu.bytes();
-        let requester = RequesterStory::new(&steps, script, first_psn, evidence.slack);
-        let responder = ResponderStory::new(&steps, first_psn, mtu);
+        let requester = RequesterHistory::new(&steps, script, first_psn, evidence.slack);
+        let responder = ResponderHistory::new(&steps, first_psn, mtu);
         let outcome = evidence.flows.get(flow);
         Self { script, evidence, flow, outcome, steps, first_psn, mtu, requester, responder }
     }

@@ -45,8 +45,7 @@ pub(super) fn responses(view: &View<'_>, found: &mut Found) {
         let Some(next) = next else {
             let sentence = format!(
                 "packet {} is a READ response with PSN {:#x} that no READ asks for, or that was \
-                 sent \
-                 before",
+                 sent before",
                 step.number,
                 psn.value()
             );

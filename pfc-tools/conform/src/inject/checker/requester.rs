@@ -23,7 +23,7 @@ pub struct Restart {
 
 /// A packet that asks the requester to go back.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct GoBackRequest {
     cause: Cause,
     number: usize,
     at: u64,
@@ -41,7 +41,7 @@ struct Due {
 
 /// The observed behaviour of a requester.
 #[derive(Debug, Default)]
-pub struct RequesterStory {
+pub struct RequesterHistory {
     /// Retransmissions.
     pub restarts: Vec<Restart>,
     /// Violations of the PSN order: packets and a sentence.
@@ -62,7 +62,7 @@ pub struct RequesterStory {
 
 /// The state while following a requester.
 struct Walk<'a> {
-    story: RequesterStory,
+    history: RequesterHistory,
     /// The PSN to be sent next.
     cursor: Psn,
     /// The PSN after the newest one sent.
@@ -70,7 +70,7 @@ struct Walk<'a> {
     /// The oldest unanswered PSN, and its history by time.
     una: Psn,
     since: Vec<(u64, Psn)>,
-    asked: Vec<Asked>,
+    go_back: Vec<GoBackRequest>,
     due: Vec<Due>,
     /// When each PSN was last sent.
     sent_at: std::collections::BTreeMap<u32, u64>,
@@ -80,17 +80,17 @@ struct Walk<'a> {
     steps: &'a [Step<'a>],
 }
 
-impl RequesterStory {
+impl RequesterHistory {
     /// Follows the requester through `steps`.
     pub fn new(steps: &[Step<'_>], script: &Script, first_psn: u32, slack: u64) -> Self {
         let first = Psn::new(first_psn);
         let mut walk = Walk {
-            story: Self::default(),
+            history: Self::default(),
             cursor: first,
             high: first,
             una: first,
             since: vec![(0, first)],
-            asked: Vec::new(),
+            go_back: Vec::new(),
             due: Vec::new(),
             sent_at: std::collections::BTreeMap::new(),
             timeout: 4096 << script.traffic.timeout,
@@ -106,8 +106,8 @@ impl RequesterStory {
                 walk.gets(&step);
             }
         }
-        walk.story.unacknowledged = walk.una.is_before(walk.high).then_some(walk.una);
-        walk.story
+        walk.history.unacknowledged = walk.una.is_before(walk.high).then_some(walk.una);
+        walk.history
     }
 }
 
@@ -123,10 +123,10 @@ impl Walk<'_> {
                 psn.value(),
                 self.cursor.value()
             );
-            self.story.disorder.push((vec![step.number], sentence));
+            self.history.disorder.push((vec![step.number], sentence));
         }
         if psn.is_before(self.high) {
-            self.story.resent += 1;
+            self.history.resent += 1;
         }
         let waits = matches!(
             step.packet.info.operation,
@@ -144,40 +144,41 @@ impl Walk<'_> {
         let psn = step.psn();
         // The missing response may arrive after one that passed it; then the retransmission begins
         // at the next missing one.
-        let passed = |asked: &Asked| {
-            asked.cause == Cause::Implied && asked.psn.is_before(psn) && psn == self.una
+        let passed = |go_back: &GoBackRequest| {
+            go_back.cause == Cause::Implied && go_back.psn.is_before(psn) && psn == self.una
         };
-        let asked = self.asked.iter().rev().find(|asked| asked.psn == psn || passed(asked));
-        let asked = asked.copied();
+        let go_back =
+            self.go_back.iter().rev().find(|go_back| go_back.psn == psn || passed(go_back));
+        let go_back = go_back.copied();
         let last = self.sent_at.get(&psn.value()).or_else(|| self.covering(psn)).copied();
         let quiet = step.at.saturating_sub(last.unwrap_or_default());
         let is_quiet = self.was_oldest(psn, step.at) && quiet + self.slack >= self.timeout;
         // A trigger from long ago was not obeyed, except for an RNR NAK, which asks to wait.
-        let asked = asked.filter(|asked| !is_quiet || asked.cause == Cause::Rnr);
-        let (cause, after) = match asked {
-            Some(asked) => {
-                (Some((asked.cause, Some(asked.number))), step.at.saturating_sub(asked.at))
+        let go_back = go_back.filter(|go_back| !is_quiet || go_back.cause == Cause::Rnr);
+        let (cause, after) = match go_back {
+            Some(go_back) => {
+                (Some((go_back.cause, Some(go_back.number))), step.at.saturating_sub(go_back.at))
             }
             None if is_quiet => (Some((Cause::Timeout, None)), quiet),
             None => (None, quiet),
         };
-        if let Some(asked) = asked {
+        if let Some(go_back) = go_back {
             // Triggers well before this one have been obeyed, too.
-            let heard = asked.at.saturating_sub(self.slack);
-            self.asked.retain(|other| other.at > heard && other.number != asked.number);
-            if step.at + self.slack < asked.at + asked.wait {
+            let heard = go_back.at.saturating_sub(self.slack);
+            self.go_back.retain(|other| other.at > heard && other.number != go_back.number);
+            if step.at + self.slack < go_back.at + go_back.wait {
                 let sentence = format!(
                     "packet {} is sent {} after the RNR NAK in packet {}, which asks for {}",
                     step.number,
                     time(after),
-                    asked.number,
-                    time(asked.wait)
+                    go_back.number,
+                    time(go_back.wait)
                 );
-                self.story.hasty.push((vec![asked.number, step.number], sentence));
+                self.history.hasty.push((vec![go_back.number, step.number], sentence));
             }
         }
         let restart = Restart { number: step.number, at: step.at, psn, cause, after };
-        self.story.restarts.push(restart);
+        self.history.restarts.push(restart);
     }
 
     /// Returns when the request whose responses include `psn` was last sent.
@@ -206,19 +207,19 @@ impl Walk<'_> {
             return;
         }
         let mut ask = |cause, wait| {
-            let asked = Asked { cause, number: step.number, at: step.at, psn, wait };
-            self.asked.push(asked);
+            let go_back = GoBackRequest { cause, number: step.number, at: step.at, psn, wait };
+            self.go_back.push(go_back);
         };
         let up_to = match syndrome {
             Some(Syndrome::Nak(NakCode::PsnSequence)) => {
                 ask(Cause::Nak, 0);
-                self.story.naks.push((step.number, step.at, psn));
-                self.story.acknowledging_naks += u64::from(self.una.is_before(psn));
+                self.history.naks.push((step.number, step.at, psn));
+                self.history.acknowledging_naks += u64::from(self.una.is_before(psn));
                 psn
             }
             Some(Syndrome::RnrNak(timer)) => {
                 ask(Cause::Rnr, timer.nanos());
-                self.story.rnr_naks += 1;
+                self.history.rnr_naks += 1;
                 psn
             }
             Some(Syndrome::Nak(_)) => psn,
@@ -242,14 +243,14 @@ impl Walk<'_> {
             match open {
                 Some(_) if data == Some(self.una) => self.una = self.una.next(),
                 Some(_) => {
-                    let asked = Asked {
+                    let go_back = GoBackRequest {
                         cause: Cause::Implied,
                         number: step.number,
                         at: step.at,
                         psn: self.una,
                         wait: 0,
                     };
-                    self.asked.push(asked);
+                    self.go_back.push(go_back);
                     return;
                 }
                 None => {
@@ -268,24 +269,23 @@ fn in_range(psn: Psn, from: Psn, end: Psn) -> bool {
 }
 
 pub(super) fn go_back_n(view: &View<'_>, found: &mut Found) {
-    let story = &view.requester;
-    for (packets, sentence) in &story.disorder {
+    let history = &view.requester;
+    for (packets, sentence) in &history.disorder {
         found.wrong(packets.iter().copied(), sentence.clone());
     }
-    for restart in story.restarts.iter().filter(|restart| restart.cause.is_none()) {
+    for restart in history.restarts.iter().filter(|restart| restart.cause.is_none()) {
         found.wrong(
             [restart.number],
             format!(
                 "packet {} goes back to PSN {:#x} ({} after the last transmission) without a NAK, \
-                 a \
-                 timeout or an implied NAK",
+                 a timeout or an implied NAK",
                 restart.number,
                 restart.psn.value(),
                 time(restart.after)
             ),
         );
     }
-    for restart in &story.restarts {
+    for restart in &history.restarts {
         if let Some((cause, _)) = restart.cause {
             found.measured(&format!("goes back by {cause}"), restart.after);
         }

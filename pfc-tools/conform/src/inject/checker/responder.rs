@@ -20,7 +20,7 @@ pub struct Mark {
 
 /// The observed behaviour of a responder.
 #[derive(Debug, Default)]
-pub struct ResponderStory {
+pub struct ResponderHistory {
     /// Packets that revealed a gap, each with the expected PSN.
     pub gaps: Vec<Mark>,
     /// When each gap was closed, if it was.
@@ -45,7 +45,7 @@ pub struct ResponderStory {
 
 /// The state while following a responder.
 struct Walk {
-    story: ResponderStory,
+    history: ResponderHistory,
     expected: Psn,
     in_gap: bool,
     dead: bool,
@@ -55,31 +55,31 @@ struct Walk {
     mtu: u32,
 }
 
-impl ResponderStory {
+impl ResponderHistory {
     /// Follows the responder through `steps`.
     pub fn new(steps: &[Step<'_>], first_psn: u32, mtu: u32) -> Self {
-        let mut story = Self::default();
+        let mut history = Self::default();
         for step in steps.iter().filter(|step| step.is_sent_by(Side::Responder)) {
-            story.answers(step);
+            history.add_response(step);
         }
         let mut not_ready = BTreeMap::new();
-        for (mark, _) in &story.rnr_naks {
+        for (mark, _) in &history.rnr_naks {
             *not_ready.entry(mark.psn.value()).or_default() += 1;
         }
-        let refused = story.refusals.first().map(|(mark, _)| mark.psn);
+        let refused = history.refusals.first().map(|(mark, _)| mark.psn);
         let expected = Psn::new(first_psn);
-        story.expected.push((0, expected));
+        history.expected.push((0, expected));
         let mut walk =
-            Walk { story, expected, in_gap: false, dead: false, not_ready, refused, mtu };
+            Walk { history, expected, in_gap: false, dead: false, not_ready, refused, mtu };
         for step in steps {
             if step.reaches(Side::Responder) && step.packet.info.is_request() && !walk.dead {
                 walk.gets(step);
             }
         }
-        walk.story
+        walk.history
     }
 
-    fn answers(&mut self, step: &Step<'_>) {
+    fn add_response(&mut self, step: &Step<'_>) {
         let mark = Mark { number: step.number, at: step.at, psn: step.psn() };
         if step.packet.bth.opcode == Opcode::CNP {
             return;
@@ -107,19 +107,19 @@ impl Walk {
         let psn = step.psn();
         let mark = Mark { number: step.number, at: step.at, psn };
         if psn.is_before(self.expected) {
-            self.story.duplicates.push(mark);
+            self.history.duplicates.push(mark);
             return;
         }
         if psn.is_after(self.expected) {
-            self.story.ahead += 1;
+            self.history.ahead += 1;
             if !self.in_gap {
                 self.in_gap = true;
-                self.story.gaps.push(Mark { psn: self.expected, ..mark });
-                self.story.closed.push(None);
+                self.history.gaps.push(Mark { psn: self.expected, ..mark });
+                self.history.closed.push(None);
             }
             return;
         }
-        if let Some(closed) = self.story.closed.last_mut().filter(|_| self.in_gap) {
+        if let Some(closed) = self.history.closed.last_mut().filter(|_| self.in_gap) {
             closed.get_or_insert(step.at);
         }
         self.in_gap = false;
@@ -134,15 +134,15 @@ impl Walk {
             return;
         }
         self.expected = psn.add(step.span(self.mtu));
-        self.story.expected.push((step.at, self.expected));
+        self.history.expected.push((step.at, self.expected));
         if step.packet.info.position.ends_message() {
-            self.story.messages.push(self.expected);
+            self.history.messages.push(self.expected);
         }
     }
 }
 
 pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
-    let ResponderStory { gaps, closed, naks, .. } = &view.responder;
+    let ResponderHistory { gaps, closed, naks, .. } = &view.responder;
     let mut naks = naks.iter().peekable();
     for (gap, closed) in gaps.iter().zip(closed) {
         // A NAK for another PSN belongs to another gap, or to none.
@@ -155,8 +155,7 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
                 {
                     let sentence = format!(
                         "a second NAK for PSN {:#x} (packets {} and {}) without a retransmission \
-                         in \
-                         between: one NAK per gap is allowed",
+                         in between: one NAK per gap is allowed",
                         gap.psn.value(),
                         nak.number,
                         more.number
@@ -200,7 +199,7 @@ fn asked_again(view: &View<'_>, one: &Mark, other: &Mark) -> bool {
 }
 
 pub(super) fn refusal(view: &View<'_>, found: &mut Found) {
-    let ResponderStory { refusals, behind_refusal, .. } = &view.responder;
+    let ResponderHistory { refusals, behind_refusal, .. } = &view.responder;
     let due = view.script.expect.refused.filter(|_| view.flow == 0);
     match (refusals.first(), due) {
         (None, None) => {}

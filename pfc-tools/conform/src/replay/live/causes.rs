@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use feroce_wire::{Key, Operation, Packet};
 
-use crate::replay::align::{Answer, Kind};
+use crate::replay::align::{Kind, ResponseId};
 use crate::replay::lanes::{Captured, Lane, read_span};
 use crate::replay::response_cause::SentRequests;
 
@@ -14,7 +14,7 @@ use crate::replay::response_cause::SentRequests;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Awaited {
     /// The expected response.
-    pub answer: Answer,
+    pub response: ResponseId,
     /// The request that caused it, by its index among those of the lane: only responses after this
     /// request count.
     pub cause: usize,
@@ -30,32 +30,33 @@ pub fn causes(
     is_played: impl Fn(usize) -> bool,
 ) -> Vec<Vec<Awaited>> {
     let mut waits = Vec::new();
-    let mut asked = SentRequests::default();
-    let mut answers = lane.responses.iter().copied().peekable();
+    let mut requests = SentRequests::default();
+    let mut responses = lane.responses.iter().copied().peekable();
     let mut refused = None;
     let mut reads: Vec<(Memory, Last)> = Vec::new();
     let ends = lane.requests.iter().copied().chain([usize::MAX]);
     for (at, request) in ends.enumerate() {
         let mut awaited = Vec::new();
-        while let Some(index) = answers.next_if(|&index| index < request) {
-            let answer = Answer::of(&frames[index].packet());
+        while let Some(index) = responses.next_if(|&index| index < request) {
+            let response = ResponseId::of(&frames[index].packet());
             // A NAK after an RNR NAK is a deviation of one peer.
-            let is_habit = answer.kind == Kind::Sequence && refused == Some(answer.psn);
-            if answer.kind != Kind::Sequence {
-                refused = (answer.kind == Kind::Rnr).then_some(answer.psn);
+            let is_habit = response.kind == Kind::Sequence && refused == Some(response.psn);
+            if response.kind != Kind::Sequence {
+                refused = (response.kind == Kind::Rnr).then_some(response.psn);
             }
-            let cause =
-                asked.cause(answer.psn, answer.kind).filter(|&cause| !is_habit && is_played(cause));
+            let cause = requests
+                .cause(response.psn, response.kind)
+                .filter(|&cause| !is_habit && is_played(cause));
             let number = frames[index].number;
-            awaited.extend(cause.map(|cause| Awaited { answer, cause, number }));
+            awaited.extend(cause.map(|cause| Awaited { response, cause, number }));
         }
         if at < lane.requests.len() {
-            asked.ask(lane, frames, at);
+            requests.add(lane, frames, at);
             let packet = frames[request].packet();
             let changed = memory(&packet).filter(|_| is_played(at));
             match (packet.info.operation, changed) {
                 (Operation::ReadRequest, Some(read)) => {
-                    reads.extend(answered(lane, frames, at).map(|last| (read, last)));
+                    reads.extend(last_response(lane, frames, at).map(|last| (read, last)));
                 }
                 (_, Some((key, range))) => {
                     reads.retain(|(_, last)| last.index > request); // Others were waited for.
@@ -92,15 +93,15 @@ struct Last {
 }
 
 /// Returns the captured response that is the last one to the READ at index `at`.
-fn answered(lane: &Lane, frames: &[Captured], at: usize) -> Option<Last> {
+fn last_response(lane: &Lane, frames: &[Captured], at: usize) -> Option<Last> {
     let request = lane.requests[at];
     let packet = frames[request].packet();
     let last = packet.bth.psn.add(read_span(&packet, lane.mtu.bytes()) - 1);
     let behind = lane.responses.partition_point(|&index| index <= request);
     lane.responses[behind..].iter().find_map(|&index| {
-        let answer = Answer::of(&frames[index].packet());
-        let is_last = answer.kind == Kind::Read && answer.psn == last;
-        let awaited = Awaited { answer, cause: at, number: frames[index].number };
+        let response = ResponseId::of(&frames[index].packet());
+        let is_last = response.kind == Kind::Read && response.psn == last;
+        let awaited = Awaited { response, cause: at, number: frames[index].number };
         is_last.then_some(Last { index, awaited })
     })
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::host::Host;
 use super::needs::Endpoint;
 use super::translation::{Ends, Names, keys};
-use super::{Responder, Trouble, Way, play, rehearse};
-use crate::cli::Failure;
+use super::{LiveError, PeerPath, Responder, dry_run, play};
 use crate::endpoint::end::RealPace;
+use crate::failure::Failure;
 use crate::inject::live::{Open, Stack, within};
 use crate::party::Party;
 use crate::replay::lanes::{self, Captured, Lane};
@@ -70,7 +70,7 @@ impl Options {
     }
 
     /// Returns true if only the needs are printed.
-    pub const fn asks_needs(&self) -> bool {
+    pub const fn prints_needs(&self) -> bool {
         self.needs
     }
 
@@ -98,7 +98,7 @@ impl Options {
     pub fn play(&self, frames: Vec<Captured>) -> Result<Replay, Failure> {
         let (frames, not_roce) = lanes::roce_frames(frames);
         let (lanes, others) = lanes::lanes(&frames);
-        let rehearsed = |lane: &Lane| rehearse(lane, &frames).map(drop);
+        let rehearsed = |lane: &Lane| dry_run(lane, &frames).map(drop);
         if let Some(why) = lanes.iter().map(rehearsed).reduce(Result::or) {
             why.map_err(nothing_to_play)?;
         } else {
@@ -126,13 +126,13 @@ impl Options {
             return Err(nothing_to_play(why));
         }
         let names_memory = !maps.keys.is_empty() || !maps.addresses.is_empty();
-        let answers = |lane: &Lane| maps.qpns.contains_key(&lane.responder.qpn);
+        let is_mapped = |lane: &Lane| maps.qpns.contains_key(&lane.responder.qpn);
         match &self.responder {
-            Some(_) if names_memory || lanes.iter().any(answers) => {
+            Some(_) if names_memory || lanes.iter().any(is_mapped) => {
                 let why = "--responder determines QPs, keys and addresses: no --map for them";
                 return Err(unusable(why));
             }
-            None if !lanes.iter().any(answers) => {
+            None if !lanes.iter().any(is_mapped) => {
                 let qps: Vec<_> =
                     lanes.iter().map(|lane| format!("{:#x}", lane.responder.qpn)).collect();
                 return Err(unusable(format!(
@@ -161,30 +161,30 @@ fn nothing_to_play(why: impl std::fmt::Display) -> Failure {
 
 /// Plays the lanes and collects the results. A silent peer is a difference; the other lanes still
 /// count.
-fn told(
+fn collect(
     lanes: Vec<Lane>,
-    mut play: impl FnMut(&Lane) -> Result<Outcome, Trouble>,
+    mut play: impl FnMut(&Lane) -> Result<Outcome, LiveError>,
 ) -> Result<Vec<Played>, Failure> {
     let mut played = Vec::new();
-    let (mut is_heard, mut unplayable, mut silent) = (false, None, None);
+    let (mut has_response, mut unplayable, mut silent) = (false, None, None);
     for lane in lanes {
         let result = match play(&lane) {
             Ok(outcome) => {
-                is_heard = true;
+                has_response = true;
                 Ok(outcome)
             }
-            Err(Trouble::Unplayable(why)) => Err(unplayable.insert(why.to_string()).clone()),
-            Err(Trouble::Silent { why, fed }) => {
+            Err(LiveError::Unplayable(why)) => Err(unplayable.insert(why.to_string()).clone()),
+            Err(LiveError::Silent { why, fed }) => {
                 silent.get_or_insert_with(|| why.clone());
                 let differences = vec![Difference { packet: None, sentence: why }];
                 Ok(Outcome { fed, differences, ..Outcome::default() })
             }
             // Not a wrong response of the peer.
-            Err(Trouble::Broken(why)) => return Err(unusable(why)),
+            Err(LiveError::Broken(why)) => return Err(unusable(why)),
         };
         played.push(Played { lane, role: Role::Requester, result });
     }
-    match (is_heard, silent, unplayable) {
+    match (has_response, silent, unplayable) {
         (false, Some(why), _) => Err(unusable(why)),
         (false, None, Some(why)) => Err(nothing_to_play(why)),
         _ => Ok(played),
@@ -201,27 +201,27 @@ impl Live<'_> {
         if self.stack.is_none() {
             lanes.retain(|lane| self.maps.qpns.contains_key(&lane.responder.qpn));
         }
-        told(lanes, |lane| self.play(lane, frames))
+        collect(lanes, |lane| self.play(lane, frames))
     }
 
-    fn play(&mut self, lane: &Lane, frames: &[Captured]) -> Result<Outcome, Trouble> {
+    fn play(&mut self, lane: &Lane, frames: &[Captured]) -> Result<Outcome, LiveError> {
         let qpn = |captured: u32| self.maps.qpns.get(&captured).copied().unwrap_or(captured);
         let responder = match &self.stack {
-            Some(stack) => Responder::Told(stack.end()?),
+            Some(stack) => Responder::Controlled(stack.end()?),
             None => Responder::Ready(self.given(lane, frames)),
         };
         let ends = Ends {
             own: Party { qpn: qpn(lane.requester.qpn), ..self.host.own },
             peer: Party { qpn: qpn(lane.responder.qpn), ..self.host.peer },
         };
-        let way = Way {
+        let path = PeerPath {
             port: &mut self.host.port,
             pace: &mut RealPace::start(),
             ends,
             psn: self.maps.psns.get(&lane.responder.qpn).copied().unwrap_or(0),
             patience: self.options.patience,
         };
-        play(lane, frames, way, responder)
+        play(lane, frames, path, responder)
     }
 
     /// Returns the keys and addresses given on the command line.
@@ -252,45 +252,47 @@ mod tests {
     }
 
     /// Plays the lanes with the given `results` in turn.
-    fn told_of(results: &[fn() -> Result<Outcome, Trouble>]) -> Result<Vec<Played>, Failure> {
+    fn collect_results(
+        results: &[fn() -> Result<Outcome, LiveError>],
+    ) -> Result<Vec<Played>, Failure> {
         let mut results = results.iter().cycle();
-        told(several(), |_| results.next().expect("they go round")())
+        collect(several(), |_| results.next().expect("the iterator is endless")())
     }
 
-    fn heard() -> Result<Outcome, Trouble> {
+    fn responds() -> Result<Outcome, LiveError> {
         Ok(Outcome { fed: 3, ..Outcome::default() })
     }
 
-    fn silent() -> Result<Outcome, Trouble> {
-        Err(Trouble::Silent { why: "nobody".to_owned(), fed: 1 })
+    fn silent() -> Result<Outcome, LiveError> {
+        Err(LiveError::Silent { why: "nobody".to_owned(), fed: 1 })
     }
 
-    fn unplayable() -> Result<Outcome, Trouble> {
+    fn unplayable() -> Result<Outcome, LiveError> {
         Err(Unplayable("no receives".to_owned()).into())
     }
 
-    fn broken() -> Result<Outcome, Trouble> {
-        Err(Trouble::Broken("the cable".to_owned()))
+    fn broken() -> Result<Outcome, LiveError> {
+        Err(LiveError::Broken("the cable".to_owned()))
     }
 
     #[test]
-    fn one_that_keeps_silent_differs_and_the_others_are_told() {
-        let played = told_of(&[silent, heard, unplayable]).expect("one is heard");
+    fn a_silent_peer_is_a_difference_and_other_lanes_are_reported() {
+        let played = collect_results(&[silent, responds, unplayable]).expect("one peer responds");
         let outcomes: Vec<_> = played.iter().map(|one| one.result.as_ref().ok()).collect();
         let silent = outcomes[0].expect("played");
         assert_eq!((silent.fed, &*silent.differences[0].sentence), (1, "nobody"));
-        let heard = outcomes[1].expect("played");
-        assert_eq!((heard.fed, heard.differences.len()), (3, 0));
+        let responds = outcomes[1].expect("played");
+        assert_eq!((responds.fed, responds.differences.len()), (3, 0));
         assert!(outcomes[2].is_none());
     }
 
     #[test]
-    fn if_nobody_is_heard_or_the_way_breaks_nothing_was_compared() {
-        let says = |results: &[fn() -> Result<Outcome, Trouble>]| {
-            told_of(results).expect_err("nothing to tell").to_string()
+    fn without_any_response_or_with_a_broken_path_the_replay_fails() {
+        let message_of = |results: &[fn() -> Result<Outcome, LiveError>]| {
+            collect_results(results).expect_err("no result").to_string()
         };
-        assert_eq!(says(&[silent, unplayable]), "nobody");
-        assert!(says(&[unplayable]).ends_with("no receives"));
-        assert_eq!(says(&[heard, broken]), "the cable");
+        assert_eq!(message_of(&[silent, unplayable]), "nobody");
+        assert!(message_of(&[unplayable]).ends_with("no receives"));
+        assert_eq!(message_of(&[responds, broken]), "the cable");
     }
 }

@@ -22,7 +22,7 @@ pub struct Host {
 }
 
 /// Formats an error and its sources.
-fn told(error: impl Error) -> Failure {
+fn failure(error: impl Error) -> Failure {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(behind) = source {
@@ -38,10 +38,10 @@ impl Host {
     /// # Errors
     /// If the interface, a permission, an address of the peer's family or the peer is missing.
     pub fn open(name: &str, peer: IpAddr) -> Result<Self, Failure> {
-        let interface = Interface::read(name).map_err(told)?;
+        let interface = Interface::read(name).map_err(failure)?;
         let config = PacketConfig { super_frames: SuperFrames::Off, ..PacketConfig::new(name) };
-        let port = PacketPort::open(&config, 1).map_err(told)?.remove(0);
-        let addresses = InterfaceAddress::list().map_err(told)?;
+        let port = PacketPort::open(&config, 1).map_err(failure)?.remove(0);
+        let addresses = InterfaceAddress::list().map_err(failure)?;
         let link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         let fits = |address: &&InterfaceAddress| {
             let ip = address.ip;
@@ -53,15 +53,16 @@ impl Host {
             Failure(format!("{name} has no address to reach {peer} (`ip address add`)"))
         })?;
         let gid = Gid::from(own);
-        port.address_filter().set(&[Ipv6Addr::from(gid.0)]).map_err(told)?;
+        port.address_filter().set(&[Ipv6Addr::from(gid.0)]).map_err(failure)?;
         let source = GidEntry {
             gid,
             vlan: None,
             interface: interface.index,
             interface_name: interface.name.clone(),
         };
-        let mut resolver = Resolver::open().map_err(told)?;
-        let headers = resolver.resolve(Gid::from(peer), &source, RESOLVE_TIMEOUT).map_err(told)?;
+        let mut resolver = Resolver::open().map_err(failure)?;
+        let headers =
+            resolver.resolve(Gid::from(peer), &source, RESOLVE_TIMEOUT).map_err(failure)?;
         Ok(Self {
             port,
             own: Party { mac: headers.src_mac, ip: own, qpn: 0 },

@@ -2,17 +2,17 @@
 //! captured ones.
 //!
 //! The engine first plays the responder to find out what the endpoint needs: memory, receives,
-//! times ([`rehearse`]). Then the captured requests are sent, rewritten by [`translation`], each
+//! times ([`dry_run`]). Then the captured requests are sent, rewritten by [`translation`], each
 //! after the responses that were captured before it have arrived ([`causes`]): cause and effect
-//! follow the capture, the timing is the endpoint's own. [`stage`] prepares an endpoint whose stack
-//! can be controlled; [`host`] is the sending interface.
+//! follow the capture, the timing is that of the endpoint. [`controlled_peer`] prepares an endpoint
+//! whose stack this program controls; [`host`] is the sending interface.
 
 pub mod causes;
 pub mod cli;
+pub mod controlled_peer;
 pub mod host;
 pub mod needs;
 pub mod player;
-pub mod stage;
 pub mod translation;
 
 use std::time::Duration;
@@ -27,13 +27,13 @@ use feroce_wire::Qpn;
 use super::Outcome;
 use super::lanes::{Captured, Lane};
 use super::regions::Region;
-use super::responder::{self, Rehearsal};
+use super::responder::{self, DryRun};
 use super::rewrite::shifted;
 use super::rig::Unplayable;
 use crate::endpoint::end::{End, Pace};
 use crate::endpoint::model;
+use controlled_peer::ControlledPeer;
 use player::Player;
-use stage::Stage;
 use translation::{Ends, Names, Translation};
 
 /// A peer's region starts at the captured offset in a page of this size, so that atomics keep their
@@ -44,7 +44,7 @@ const SEED: u64 = 0x5eed;
 
 /// Why a lane or a whole replay failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum LiveError {
     /// The lane cannot be played; other lanes may be.
     #[error(transparent)]
     Unplayable(#[from] Unplayable),
@@ -61,7 +61,7 @@ pub enum Trouble {
     Broken(String),
 }
 
-impl From<crate::endpoint::Failure> for Trouble {
+impl From<crate::endpoint::Failure> for LiveError {
     fn from(failure: crate::endpoint::Failure) -> Self {
         Self::Broken(failure.0)
     }
@@ -82,20 +82,21 @@ fn is_window(region: &Region) -> bool {
     region.access.contains(Access::REMOTE_INVALIDATE)
 }
 
-/// Finds out what the lane's responder needs, for memory with the initial contents of [`stage`].
+/// Finds out what the lane's responder needs, for memory with the initial contents of
+/// [`controlled_peer`].
 ///
 /// # Errors
 /// If the capture does not contain enough information, or the service has no responses.
-pub fn rehearse(lane: &Lane, frames: &[Captured]) -> Result<Rehearsal, Unplayable> {
+pub fn dry_run(lane: &Lane, frames: &[Captured]) -> Result<DryRun, Unplayable> {
     if lane.service != Service::Rc {
         return Err(Unplayable(format!("{:?} requests have no responses", lane.service)));
     }
-    responder::rehearse(lane, frames, |region| pattern(region).split_off(ahead(region)))
+    responder::dry_run(lane, frames, |region| pattern(region).split_off(ahead(region)))
 }
 
 /// The connection to a peer.
 #[derive(Debug)]
-pub struct Way<'a> {
+pub struct PeerPath<'a> {
     /// The port that sends and receives frames.
     pub port: &'a mut dyn Port,
     /// The clock.
@@ -112,7 +113,7 @@ pub struct Way<'a> {
 #[derive(Debug)]
 pub enum Responder {
     /// By this program.
-    Told(Box<dyn End>),
+    Controlled(Box<dyn End>),
     /// Already prepared, with these names; the PSN offset in the names is ignored.
     Ready(Names),
 }
@@ -125,36 +126,36 @@ pub enum Responder {
 pub fn play(
     lane: &Lane,
     frames: &[Captured],
-    way: Way<'_>,
+    path: PeerPath<'_>,
     responder: Responder,
-) -> Result<Outcome, Trouble> {
-    let rehearsal = rehearse(lane, frames)?;
-    let Way { port, pace, mut ends, psn, patience } = way;
+) -> Result<Outcome, LiveError> {
+    let dry_run = dry_run(lane, frames)?;
+    let PeerPath { port, pace, mut ends, psn, patience } = path;
     if lane.responder.ip.is_ipv4() != ends.peer.ip.is_ipv4() {
         let family = if lane.responder.ip.is_ipv4() { "IPv4" } else { "IPv6" };
         let why = format!("the capture is {family}, but the peer's address is {}", ends.peer.ip);
         return Err(Unplayable(why).into());
     }
-    let (mut stage, names) = match responder {
+    let (mut controlled, names) = match responder {
         Responder::Ready(names) => (None, Names { psn, ..names }),
-        Responder::Told(end) => {
-            let mut stage = Stage::prepare(end, lane, &rehearsal)?;
-            let (found, asked) = (stage.endpoint.gid.ip(), ends.peer.ip);
-            if found != asked {
-                let why = format!("the peer's address is {found} instead of {asked}");
-                return Err(Trouble::Broken(why));
+        Responder::Controlled(end) => {
+            let mut controlled = ControlledPeer::prepare(end, lane, &dry_run)?;
+            let (found, expected) = (controlled.endpoint.gid.ip(), ends.peer.ip);
+            if found != expected {
+                let why = format!("the peer's address is {found} instead of {expected}");
+                return Err(LiveError::Broken(why));
             }
-            ends.peer.qpn = stage.endpoint.qpn.value();
+            ends.peer.qpn = controlled.endpoint.qpn.value();
             let (qpn, gid) = (Qpn::masked(ends.own.qpn), Gid::from(ends.own.ip));
-            let first = shifted(rehearsal.begin.rq_psn, psn);
+            let first = shifted(dry_run.begin.rq_psn, psn);
             let own = Endpoint { qpn, psn: first, gid, super_frames: None };
-            stage.connect(lane, &rehearsal, &own, first)?;
-            let names = stage.names(lane, frames, psn);
-            (Some(stage), names)
+            controlled.connect(lane, &dry_run, &own, first)?;
+            let names = controlled.names(lane, frames, psn);
+            (Some(controlled), names)
         }
     };
     let translation = Translation::new(lane, frames, &ends, &names);
-    let stage = stage.as_mut();
-    let (rehearsal, translation) = (&rehearsal, &translation);
-    Player { lane, frames, rehearsal, translation, port, pace, stage, patience }.play()
+    let controlled = controlled.as_mut();
+    let (dry_run, translation) = (&dry_run, &translation);
+    Player { lane, frames, dry_run, translation, port, pace, controlled, patience }.play()
 }

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use feroce_engine::memory::Access;
 use serde::{Serialize, Serializer};
 
-use super::rehearse;
+use super::dry_run;
 use crate::replay::lanes::{Captured, Lane};
-use crate::replay::responder::{Cue, Rehearsal};
+use crate::replay::responder::{DryRun, ResponderStep};
 use crate::replay::rig::{DEPTH, Unplayable};
 
 /// Number of bytes shown in text per memory range.
@@ -121,10 +121,10 @@ impl Needs {
     /// # Errors
     /// If the lane cannot be played.
     pub fn of(lane: &Lane, frames: &[Captured]) -> Result<Self, Unplayable> {
-        let rehearsal = rehearse(lane, frames)?;
-        let (receives, changes) = meanwhile(lane, frames, &rehearsal);
-        let regions = rehearsal.regions.list().map(|region| {
-            let holds = rehearsal.regions.at_first(region.key).into_iter();
+        let dry_run = dry_run(lane, frames)?;
+        let (receives, changes) = meanwhile(lane, frames, &dry_run);
+        let regions = dry_run.regions.list().map(|region| {
+            let holds = dry_run.regions.at_first(region.key).into_iter();
             let rights = RIGHTS.into_iter().filter(|(right, _)| region.access.contains(*right));
             Memory {
                 rkey: region.key.value(),
@@ -134,14 +134,14 @@ impl Needs {
                 holds: holds.map(|(address, bytes)| Bytes { address, bytes }).collect(),
             }
         });
-        let timer = rehearsal.begin.min_rnr_timer;
+        let timer = dry_run.begin.min_rnr_timer;
         Ok(Self {
             address: lane.responder.ip,
             qp: lane.responder.qpn,
             peer_address: lane.requester.ip,
             peer_qp: lane.requester.qpn,
             path_mtu: lane.mtu.bytes(),
-            first_psn: rehearsal.begin.rq_psn.value(),
+            first_psn: dry_run.begin.rq_psn.value(),
             rnr_timer: timer.code(),
             rnr_timer_us: timer.nanos() / 1000,
             depth: DEPTH,
@@ -153,26 +153,22 @@ impl Needs {
 }
 
 /// Returns the receives, and the changes that happen while requests arrive.
-fn meanwhile(
-    lane: &Lane,
-    frames: &[Captured],
-    rehearsal: &Rehearsal,
-) -> (Vec<Receive>, Vec<Change>) {
+fn meanwhile(lane: &Lane, frames: &[Captured], dry_run: &DryRun) -> (Vec<Receive>, Vec<Change>) {
     let (mut receives, mut changes) = (Vec::new(), Vec::new());
-    let (mut heard, mut awaiting) = (BTreeMap::new(), Vec::new());
-    for cue in &rehearsal.cues {
-        match cue {
-            Cue::Receive { length, late, .. } => awaiting.push((*length, *late)),
-            Cue::Show { key, va, bytes, is_change: true } => {
+    let (mut numbers, mut awaiting) = (BTreeMap::new(), Vec::new());
+    for step in &dry_run.steps {
+        match step {
+            ResponderStep::PostReceive { length, late, .. } => awaiting.push((*length, *late)),
+            ResponderStep::SetMemory { key, va, bytes, is_change: true } => {
                 let (rkey, address, bytes) = (key.value(), *va, bytes.clone());
                 changes.push(Change { before_packet: 0, rkey, address, bytes });
             }
-            Cue::Show { .. } => {}
-            Cue::Hear(at) => {
+            ResponderStep::SetMemory { .. } => {}
+            ResponderStep::Request(at) => {
                 let number = frames[lane.requests[*at]].number;
                 let new = changes.iter_mut().rev().take_while(|change| change.before_packet == 0);
                 new.for_each(|change| change.before_packet = number);
-                let before = heard.insert(rehearsal.messages.places[*at], number);
+                let before = numbers.insert(dry_run.messages.places[*at], number);
                 let posted = awaiting.drain(..).map(|(length, late)| Receive {
                     length,
                     after_packet: before.filter(|_| late),

@@ -5,23 +5,24 @@ use std::time::Duration;
 use feroce_engine::port::{Port, Priority};
 use feroce_wire::Packet;
 
-use super::Trouble;
+use super::LiveError;
 use super::causes::{Awaited, causes};
-use super::stage::Stage;
+use super::controlled_peer::ControlledPeer;
 use super::translation::{Ends, Translation};
 use crate::endpoint::end::Pace;
-use crate::replay::align::Answer;
-use crate::replay::compare_responses::{Answerer, Sent, judge};
+use crate::replay::align::ResponseId;
+use crate::replay::compare_responses::{Responding, compare_responses};
 use crate::replay::lanes::{Captured, Lane};
-use crate::replay::responder::{Cue, Rehearsal};
+use crate::replay::responder::{DryRun, ResponderStep};
 use crate::replay::response_cause::SentRequests;
 use crate::replay::rig::Unplayable;
+use crate::replay::sent_response::SentResponse;
 use crate::replay::{Difference, Outcome};
 
 /// How long after the last captured response further packets still belong to the capture.
-const SETTLE: Duration = Duration::from_millis(50);
+const DRAIN: Duration = Duration::from_millis(50);
 /// The most missing responses: each costs the full waiting time.
-const MOST_SILENT: u32 = 3;
+const MOST_MISSING: u32 = 3;
 
 /// Everything needed to play a lane.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub struct Player<'a> {
     /// The frames of the capture.
     pub frames: &'a [Captured],
     /// What the peer needs.
-    pub rehearsal: &'a Rehearsal,
+    pub dry_run: &'a DryRun,
     /// Translation between captured names and the peer's names.
     pub translation: &'a Translation,
     /// The port to the peer.
@@ -39,20 +40,21 @@ pub struct Player<'a> {
     /// The clock.
     pub pace: &'a mut dyn Pace,
     /// The peer, if this program controls it.
-    pub stage: Option<&'a mut Stage>,
+    pub controlled: Option<&'a mut ControlledPeer>,
     /// How long to wait for a response.
     pub patience: Duration,
 }
 
 /// What was received so far.
 #[derive(Debug, Default)]
-struct Heard {
-    answers: Vec<Answer>,
-    sent: Vec<Sent>,
-    asked: SentRequests,
+struct Received {
+    responses: Vec<ResponseId>,
+    sent: Vec<SentResponse>,
+    requests: SentRequests,
     /// For each request, the number of responses received when it was sent.
     marks: Vec<usize>,
-    silent: u32,
+    /// Number of responses that did not arrive in time.
+    missing: u32,
     /// True if anything arrived from the peer, even if damaged.
     any: bool,
     differences: Vec<Difference>,
@@ -64,37 +66,38 @@ impl Player<'_> {
     ///
     /// # Errors
     /// If the peer does not respond at all, or cannot be controlled.
-    pub fn play(mut self) -> Result<Outcome, Trouble> {
-        let mut heard = Heard { marks: vec![0; self.lane.requests.len()], ..Heard::default() };
+    pub fn play(mut self) -> Result<Outcome, LiveError> {
+        let mut received =
+            Received { marks: vec![0; self.lane.requests.len()], ..Received::default() };
         let is_sent = self.are_sent();
         let waits = causes(self.lane, self.frames, |at| is_sent[at]);
-        let hears = |cue: &Cue| matches!(cue, Cue::Hear(_));
+        let is_request = |step: &ResponderStep| matches!(step, ResponderStep::Request(_));
         let mut reached = 0;
-        for cues in self.rehearsal.cues.split_inclusive(hears) {
-            let Some(&Cue::Hear(at)) = cues.last() else { break };
-            if !self.wait(waits[reached..=at].iter().flatten(), &mut heard)? {
+        for steps in self.dry_run.steps.split_inclusive(is_request) {
+            let Some(&ResponderStep::Request(at)) = steps.last() else { break };
+            if !self.wait(waits[reached..=at].iter().flatten(), &mut received)? {
                 break;
             }
             reached = at + 1;
-            if let Some(stage) = &mut self.stage {
-                cues.iter().try_for_each(|cue| stage.act(cue))?;
+            if let Some(controlled) = &mut self.controlled {
+                steps.iter().try_for_each(|step| controlled.act(step))?;
             }
-            self.send(at, &mut heard)?;
-            self.hear(&mut heard);
+            self.send(at, &mut received)?;
+            self.receive(&mut received);
         }
-        if heard.silent < MOST_SILENT {
-            self.wait(waits[reached..].iter().flatten(), &mut heard)?;
-            let end = self.pace.now() + SETTLE;
-            while self.pass(end, &mut heard) {}
+        if received.missing < MOST_MISSING {
+            self.wait(waits[reached..].iter().flatten(), &mut received)?;
+            let end = self.pace.now() + DRAIN;
+            while self.pass(end, &mut received) {}
         }
-        self.outcome(heard)
+        self.outcome(received)
     }
 
     /// Returns which requests are sent, by index.
     fn are_sent(&self) -> Vec<bool> {
         let mut sent = vec![false; self.lane.requests.len()];
-        for cue in &self.rehearsal.cues {
-            if let Cue::Hear(at) = cue {
+        for step in &self.dry_run.steps {
+            if let ResponderStep::Request(at) = step {
                 sent[*at] = true;
             }
         }
@@ -105,42 +108,41 @@ impl Player<'_> {
     fn wait<'b>(
         &mut self,
         waits: impl Iterator<Item = &'b Awaited>,
-        heard: &mut Heard,
-    ) -> Result<bool, Trouble> {
+        received: &mut Received,
+    ) -> Result<bool, LiveError> {
         for awaited in waits {
-            let mut since = heard.marks[awaited.cause];
-            let mut said = |heard: &Heard| {
-                let new = &heard.answers[since..];
-                since = heard.answers.len();
-                new.iter().any(|answer| awaited.answer.is_said_by(answer))
+            let mut since = received.marks[awaited.cause];
+            let mut has_arrived = |received: &Received| {
+                let new = &received.responses[since..];
+                since = received.responses.len();
+                new.iter().any(|response| awaited.response.is_conveyed_by(response))
             };
             let end = self.pace.now() + self.patience;
-            while !said(heard) {
-                if !self.pass(end, heard) {
-                    heard.silent += 1;
+            while !has_arrived(received) {
+                if !self.pass(end, received) {
+                    received.missing += 1;
                     let packet = Some(awaited.number);
                     let sentence = format!("no such response within {:?}", self.patience);
-                    heard.differences.push(Difference { packet, sentence });
+                    received.differences.push(Difference { packet, sentence });
                     break;
                 }
             }
-            if heard.silent > 0 && !heard.any {
+            if received.missing > 0 && !received.any {
                 let (Ends { own, peer }, patience) = (self.translation.ends(), self.patience);
                 let why = format!(
-                    "no answer from {} within {patience:?}: it has no QP {:#x} that is connected \
-                     to \
-                     our QP {:#x}",
+                    "no response from {} within {patience:?}: it has no QP {:#x} that is connected \
+                     to our QP {:#x}",
                     peer.ip, peer.qpn, own.qpn
                 );
-                return Err(Trouble::Silent { why, fed: heard.fed });
+                return Err(LiveError::Silent { why, fed: received.fed });
             }
-            if heard.silent == MOST_SILENT {
+            if received.missing == MOST_MISSING {
                 let packet = Some(awaited.number);
                 let sentence = format!(
-                    "the peer keeps silent: no response within {:?}, the rest is not played",
+                    "no response within {:?}: the remaining requests are not sent",
                     self.patience
                 );
-                heard.differences.push(Difference { packet, sentence });
+                received.differences.push(Difference { packet, sentence });
                 return Ok(false);
             }
         }
@@ -148,24 +150,24 @@ impl Player<'_> {
     }
 
     /// Lets time pass until something may have arrived. Returns false at `end`.
-    fn pass(&mut self, end: Duration, heard: &mut Heard) -> bool {
+    fn pass(&mut self, end: Duration, received: &mut Received) -> bool {
         // Frames of other senders do not extend the waiting time.
         let left = end.saturating_sub(self.pace.now());
-        if self.hear(heard) == 0 && !left.is_zero() {
+        if self.receive(received) == 0 && !left.is_zero() {
             self.pace.pass(left);
         }
         !left.is_zero()
     }
 
-    fn send(&mut self, at: usize, heard: &mut Heard) -> Result<(), Trouble> {
+    fn send(&mut self, at: usize, received: &mut Received) -> Result<(), LiveError> {
         let frame = &self.frames[self.lane.requests[at]];
         let bytes = self
             .translation
             .request(&frame.bytes)
             .ok_or_else(|| Unplayable(format!("packet {} cannot be rewritten", frame.number)))?;
-        heard.asked.ask(self.lane, self.frames, at);
-        heard.marks[at] = heard.answers.len();
-        heard.fed += 1;
+        received.requests.add(self.lane, self.frames, at);
+        received.marks[at] = received.responses.len();
+        received.fed += 1;
         let end = self.pace.now() + self.patience;
         loop {
             if let Some(slot) = self.port.tx_slot() {
@@ -176,64 +178,64 @@ impl Player<'_> {
                 slot.copy_from_slice(&bytes);
                 self.port.tx_commit(bytes.len(), Priority::default());
                 let flushed = self.port.flush();
-                return flushed.map_err(|error| Trouble::Broken(format!("cannot send: {error}")));
+                return flushed.map_err(|error| LiveError::Broken(format!("cannot send: {error}")));
             }
-            if !self.pass(end, heard) {
-                return Err(Trouble::Broken("the interface takes no frames".to_owned()));
+            if !self.pass(end, received) {
+                return Err(LiveError::Broken("the interface takes no frames".to_owned()));
             }
         }
     }
 
     /// Receives the frames that have arrived; returns their number.
-    fn hear(&mut self, heard: &mut Heard) -> usize {
+    fn receive(&mut self, received: &mut Received) -> usize {
         let count = self.port.rx_burst();
         for index in 0..count {
             let frame = self.port.rx_frame(index);
             let bytes = [frame.first, frame.second].concat();
-            self.take(&bytes, heard);
+            self.take(&bytes, received);
         }
         count
     }
 
     /// Handles a received frame: a response to our QP, or something unrelated.
-    fn take(&self, bytes: &[u8], heard: &mut Heard) {
+    fn take(&self, bytes: &[u8], received: &mut Received) {
         let packet = match Packet::parse(bytes, &[]) {
             Ok(packet) => packet,
             Err(error) => {
-                if self.translation.is_of_peer(bytes) {
-                    heard.any = true;
-                    let sentence = format!("the peer sends what is no RoCEv2 packet: {error}");
-                    heard.differences.push(Difference { packet: None, sentence });
+                if self.translation.claims_to_be_from_peer(bytes) {
+                    received.any = true;
+                    let sentence = format!("the peer sends a malformed RoCEv2 packet: {error}");
+                    received.differences.push(Difference { packet: None, sentence });
                 }
                 return;
             }
         };
-        if !self.translation.is_answer(&packet) {
+        if !self.translation.is_response(&packet) {
             return;
         }
-        heard.any = true;
-        let Some(bytes) = self.translation.answer(bytes) else {
-            let sentence = format!("the peer answers {packet} with a wrong ICRC");
-            heard.differences.push(Difference { packet: None, sentence });
+        received.any = true;
+        let Some(bytes) = self.translation.response(bytes) else {
+            let sentence = format!("the peer responses {packet} with a wrong ICRC");
+            received.differences.push(Difference { packet: None, sentence });
             return;
         };
         let Ok(packet) = Packet::parse(&bytes, &[]) else { return };
-        let answer = Answer::of(&packet);
-        let cause = heard.asked.cause(answer.psn, answer.kind).unwrap_or(0);
-        heard.answers.push(answer);
-        let last = heard.asked.last().unwrap_or(0);
+        let response = ResponseId::of(&packet);
+        let cause = received.requests.cause(response.psn, response.kind).unwrap_or(0);
+        received.responses.push(response);
+        let last = received.requests.last().unwrap_or(0);
         let [after, until] = [cause, last].map(|at| self.lane.requests[at]);
-        heard.sent.push(Sent { after, until, bytes });
+        received.sent.push(SentResponse { after, until, bytes });
     }
 
-    fn outcome(self, heard: Heard) -> Result<Outcome, Trouble> {
-        let Heard { sent, fed, differences, .. } = heard;
+    fn outcome(self, received: Received) -> Result<Outcome, LiveError> {
+        let Received { sent, fed, differences, .. } = received;
         let mut outcome = Outcome { fed, differences, ..Outcome::default() };
-        let answerer = Answerer::Peer { expects: self.rehearsal.begin.rq_psn };
-        judge(self.lane, self.frames, &sent, answerer, &mut outcome);
-        outcome.messages = self.rehearsal.messages.list.len() as u64;
-        if let Some(stage) = self.stage {
-            let (bytes, differences) = stage.check(self.rehearsal)?;
+        let responding = Responding::Peer { expects: self.dry_run.begin.rq_psn };
+        compare_responses(self.lane, self.frames, &sent, responding, &mut outcome);
+        outcome.messages = self.dry_run.messages.list.len() as u64;
+        if let Some(controlled) = self.controlled {
+            let (bytes, differences) = controlled.check(self.dry_run)?;
             outcome.bytes_checked = bytes;
             outcome.differences.extend(differences);
         }

@@ -34,8 +34,8 @@ pub struct Names {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Translation {
-    there: Rewrite,
-    back: Rewrite,
+    to_peer: Rewrite,
+    from_peer: Rewrite,
     ends: Ends,
     /// VLAN tag of the captured responses. Live frames have no tag; a VLAN interface adds it.
     tag: Option<VlanTag>,
@@ -44,32 +44,33 @@ pub struct Translation {
 impl Translation {
     /// Creates the translation for the lane, between `ends`.
     pub fn new(lane: &Lane, frames: &[Captured], ends: &Ends, names: &Names) -> Self {
-        let (asks, answers) = (lane.requester, lane.responder);
+        let (requester, responder) = (lane.requester, lane.responder);
         let macs = |from: [MacAddr; 2], to: [MacAddr; 2]| {
             from.into_iter().map(|mac| mac.0).zip(to).collect::<BTreeMap<_, _>>()
         };
         let ips = |from: [IpAddr; 2], to: [IpAddr; 2]| from.into_iter().zip(to).collect();
         let &Ends { own, peer } = ends;
-        let there = Rewrite {
-            macs: macs([asks.mac, answers.mac], [own.mac, peer.mac]),
-            ips: ips([asks.ip, answers.ip], [own.ip, peer.ip]),
-            qpns: BTreeMap::from([(answers.qpn, peer.qpn)]),
-            psns: BTreeMap::from([(answers.qpn, names.psn)]),
+        let to_peer = Rewrite {
+            macs: macs([requester.mac, responder.mac], [own.mac, peer.mac]),
+            ips: ips([requester.ip, responder.ip], [own.ip, peer.ip]),
+            qpns: BTreeMap::from([(responder.qpn, peer.qpn)]),
+            psns: BTreeMap::from([(responder.qpn, names.psn)]),
             keys: names.keys.clone(),
             addresses: names.addresses.clone(),
         };
         // A captured response may have passed other routers than the request.
         let first = lane.responses.first().map(|&index| frames[index].packet());
-        let heard = first
-            .map_or([answers.mac, asks.mac], |packet| [packet.ethernet.src, packet.ethernet.dst]);
-        let back = Rewrite {
-            macs: macs([peer.mac, own.mac], heard),
-            ips: ips([peer.ip, own.ip], [answers.ip, asks.ip]),
-            qpns: BTreeMap::from([(own.qpn, asks.qpn)]),
+        let macs_seen = first.map_or([responder.mac, requester.mac], |packet| {
+            [packet.ethernet.src, packet.ethernet.dst]
+        });
+        let from_peer = Rewrite {
+            macs: macs([peer.mac, own.mac], macs_seen),
+            ips: ips([peer.ip, own.ip], [responder.ip, requester.ip]),
+            qpns: BTreeMap::from([(own.qpn, requester.qpn)]),
             psns: BTreeMap::from([(own.qpn, -names.psn)]),
             ..Rewrite::default()
         };
-        Self { there, back, ends: *ends, tag: first.and_then(|packet| packet.vlan) }
+        Self { to_peer, from_peer, ends: *ends, tag: first.and_then(|packet| packet.vlan) }
     }
 
     /// Returns both ends.
@@ -80,33 +81,33 @@ impl Translation {
     /// Translates a captured request for the peer.
     pub fn request(&self, frame: &[u8]) -> Option<Vec<u8>> {
         let Ends { own, peer } = self.ends;
-        anew(&self.there.apply(frame)?, |packet| {
+        rebuilt(&self.to_peer.apply(frame)?, |packet| {
             // Source and next hop are ours, whatever router the capture shows.
             (packet.ethernet.src, packet.ethernet.dst, packet.vlan) = (own.mac, peer.mac, None);
         })
     }
 
     /// Returns true if the packet is a response of the peer to our QP.
-    pub fn is_answer(&self, packet: &Packet<'_>) -> bool {
+    pub fn is_response(&self, packet: &Packet<'_>) -> bool {
         let Ends { own, peer } = self.ends;
         let is_ours = packet.bth.dest_qp.value() == own.qpn;
         is_ours && packet.ip.src() == peer.ip && packet.info.is_response()
     }
 
     /// Returns true if the frame claims to be RoCE from the peer to us.
-    pub fn is_of_peer(&self, frame: &[u8]) -> bool {
+    pub fn claims_to_be_from_peer(&self, frame: &[u8]) -> bool {
         let Ends { own, peer } = self.ends;
         claimed_ends(frame) == Some([peer.ip, own.ip])
     }
 
     /// Translates a response of the peer for the captured requester; `None` if its ICRC is wrong.
-    pub fn answer(&self, frame: &[u8]) -> Option<Vec<u8>> {
-        anew(&self.back.apply(frame)?, |packet| packet.vlan = self.tag)
+    pub fn response(&self, frame: &[u8]) -> Option<Vec<u8>> {
+        rebuilt(&self.from_peer.apply(frame)?, |packet| packet.vlan = self.tag)
     }
 }
 
 /// Applies `change` to a frame.
-fn anew(frame: &[u8], change: impl FnOnce(&mut Packet<'_>)) -> Option<Vec<u8>> {
+fn rebuilt(frame: &[u8], change: impl FnOnce(&mut Packet<'_>)) -> Option<Vec<u8>> {
     let mut packet = Packet::parse(frame, &[]).ok()?;
     change(&mut packet);
     Some(sealed_again(&packet))

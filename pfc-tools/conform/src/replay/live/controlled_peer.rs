@@ -16,7 +16,7 @@ use crate::replay::Difference;
 use crate::replay::lanes::{Captured, Lane};
 use crate::replay::messages::{Message, Place as At};
 use crate::replay::regions::Region;
-use crate::replay::responder::{Cue, Rehearsal};
+use crate::replay::responder::{DryRun, ResponderStep};
 
 /// Index of the region for receives; the other regions follow.
 const RECEIVES: usize = 0;
@@ -40,7 +40,7 @@ struct Posted {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub struct Stage {
+pub struct ControlledPeer {
     end: Box<dyn End>,
     /// Address, QP number and PSN of the peer.
     pub endpoint: Endpoint,
@@ -52,18 +52,14 @@ pub struct Stage {
     done: Vec<Completion>,
 }
 
-impl Stage {
+impl ControlledPeer {
     /// Registers memory and creates a QP at `end` for the lane.
     ///
     /// # Errors
     /// The error of the stack.
-    pub fn prepare(
-        mut end: Box<dyn End>,
-        lane: &Lane,
-        rehearsal: &Rehearsal,
-    ) -> Result<Self, Failure> {
-        let regions: Vec<Region> = rehearsal.regions.list().collect();
-        let wanted: Vec<plan::Region> = std::iter::once(receives(rehearsal))
+    pub fn prepare(mut end: Box<dyn End>, lane: &Lane, dry_run: &DryRun) -> Result<Self, Failure> {
+        let regions: Vec<Region> = dry_run.regions.list().collect();
+        let wanted: Vec<plan::Region> = std::iter::once(receives(dry_run))
             .chain(regions.iter().map(|region| {
                 let len = u32::try_from(ahead(region) + region.len).map_err(failed("a region"))?;
                 let access = Access::from_bits(region.access.bits() & RIGHTS.bits());
@@ -72,7 +68,7 @@ impl Stage {
             }))
             .collect::<Result<_, Failure>>()?;
         let family = if lane.responder.ip.is_ipv4() { Family::V4 } else { Family::V6 };
-        let endpoint = end.prepare(family, &wanted, SEED, &settings(rehearsal))?;
+        let endpoint = end.prepare(family, &wanted, SEED, &settings(dry_run))?;
         let (names, posted, done) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { end, endpoint, regions, names, posted, next: 0, done })
     }
@@ -84,11 +80,11 @@ impl Stage {
     pub fn connect(
         &mut self,
         lane: &Lane,
-        rehearsal: &Rehearsal,
+        dry_run: &DryRun,
         own: &Endpoint,
         first: Psn,
     ) -> Result<(), Failure> {
-        self.end.connect(own, first, lane.mtu, &settings(rehearsal))?;
+        self.end.connect(own, first, lane.mtu, &settings(dry_run))?;
         self.names = self.end.keys()?;
         Ok(())
     }
@@ -112,11 +108,11 @@ impl Stage {
     ///
     /// # Errors
     /// The error of the stack.
-    pub fn act(&mut self, cue: &Cue) -> Result<(), Failure> {
-        match cue {
-            Cue::Receive { message, length, .. } => self.receive(*message, *length),
-            Cue::Show { key, va, bytes, .. } => self.show(*key, *va, bytes),
-            Cue::Hear(_) => Ok(()),
+    pub fn act(&mut self, step: &ResponderStep) -> Result<(), Failure> {
+        match step {
+            ResponderStep::PostReceive { message, length, .. } => self.receive(*message, *length),
+            ResponderStep::SetMemory { key, va, bytes, .. } => self.show(*key, *va, bytes),
+            ResponderStep::Request(_) => Ok(()),
         }
     }
 
@@ -143,13 +139,13 @@ impl Stage {
         self.end.write(Place { region: RECEIVES + 1 + at, offset }, bytes)
     }
 
-    /// Compares completions and memory with the rehearsal. Returns the number of bytes compared and
+    /// Compares completions and memory with the dry_run. Returns the number of bytes compared and
     /// the differences.
     ///
     /// # Errors
     /// The error of the stack.
-    pub fn check(&mut self, rehearsal: &Rehearsal) -> Result<(u64, Vec<Difference>), Failure> {
-        let due = self.posted.iter().filter(|one| rehearsal.received.contains(&one.message));
+    pub fn check(&mut self, dry_run: &DryRun) -> Result<(u64, Vec<Difference>), Failure> {
+        let due = self.posted.iter().filter(|one| dry_run.received.contains(&one.message));
         let missing = due.count().saturating_sub(self.done.len());
         let late = self.end.completions(missing, PATIENCE)?;
         self.done.extend(late);
@@ -159,12 +155,12 @@ impl Stage {
         let mut bytes = 0;
         let held = self.end.memory(RECEIVES)?;
         for (number, posted) in self.posted.iter().enumerate() {
-            let message = rehearsal.messages.at(posted.message);
-            let message = message.filter(|one| rehearsal.received.contains(&one.start));
+            let message = dry_run.messages.at(posted.message);
+            let message = message.filter(|one| dry_run.received.contains(&one.start));
             let Some(message) = message else { continue };
             bytes += message.bytes.len() as u64;
             if !self.is_received(number, message, &held) {
-                let psn = rehearsal.messages.psn(message.start).value();
+                let psn = dry_run.messages.psn(message.start).value();
                 differences.push(difference(format!(
                     "the receive for the message with PSN {psn:#x} does not complete as expected"
                 )));
@@ -175,9 +171,9 @@ impl Stage {
                 return Some(difference("more receives complete than were posted".to_owned()));
             };
             // After an error, posted receives complete, too, without a message.
-            let is_due = rehearsal.received.contains(&posted.message)
-                || rehearsal.is_refused && !done.is_success();
-            let psn = rehearsal.messages.psn(posted.message).value();
+            let is_due = dry_run.received.contains(&posted.message)
+                || dry_run.is_refused && !done.is_success();
+            let psn = dry_run.messages.psn(posted.message).value();
             (!is_due).then(|| {
                 difference(format!(
                     "the receive for the message with PSN {psn:#x}, which was not received \
@@ -189,7 +185,7 @@ impl Stage {
         for (at, region) in self.regions.iter().enumerate() {
             let mut expected = pattern(region);
             expected.truncate(ahead(region));
-            expected.extend(rehearsal.regions.image(region.key));
+            expected.extend(dry_run.regions.image(region.key));
             let held = self.end.memory(RECEIVES + 1 + at)?;
             bytes += region.len as u64;
             if let Some(at) = expected.iter().zip(&held).position(|(a, b)| a != b) {
@@ -231,18 +227,18 @@ fn difference(sentence: String) -> Difference {
 }
 
 /// Returns the region for all receives.
-fn receives(rehearsal: &Rehearsal) -> Result<plan::Region, Failure> {
-    let length = |cue: &Cue| match cue {
-        Cue::Receive { length, .. } => u64::from(length.next_multiple_of(ALIGNMENT)),
+fn receives(dry_run: &DryRun) -> Result<plan::Region, Failure> {
+    let length = |step: &ResponderStep| match step {
+        ResponderStep::PostReceive { length, .. } => u64::from(length.next_multiple_of(ALIGNMENT)),
         _ => 0,
     };
-    let len: u64 = rehearsal.cues.iter().map(length).sum();
+    let len: u64 = dry_run.steps.iter().map(length).sum();
     let len = u32::try_from(len.max(u64::from(ALIGNMENT))).map_err(failed("all receives"))?;
     Ok(plan::Region { len, access: Access::LOCAL_WRITE, window: false })
 }
 
 /// Returns the settings of the peer's QP: those of any responder, except the RNR timer.
-fn settings(rehearsal: &Rehearsal) -> Settings {
-    let min_rnr_timer = rehearsal.begin.min_rnr_timer.code();
+fn settings(dry_run: &DryRun) -> Settings {
+    let min_rnr_timer = dry_run.begin.min_rnr_timer.code();
     Settings { min_rnr_timer, ..Plan::new().settings[RESPONDER] }
 }

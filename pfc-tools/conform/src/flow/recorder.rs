@@ -10,9 +10,9 @@ pub enum Mark {
     /// A request, sent for the first time.
     Request,
     /// A retransmitted request.
-    Repeat,
+    Retransmission,
     /// A response of none of the other kinds.
-    Answer,
+    Response,
     /// A NAK other than an RNR NAK.
     Nak,
     /// An RNR NAK.

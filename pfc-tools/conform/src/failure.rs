@@ -1,0 +1,21 @@
+//! The outcome of a subcommand of `feroce conform`: how it ended, or why it failed.
+
+use std::io;
+
+pub use feroce_pfc_tools::pfc::cli::Outcome;
+
+use super::trace::TraceError;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A capture cannot be read, or not to its end.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// Other input is unusable.
+    #[error("{0}")]
+    Unusable(String),
+    /// The output cannot be written.
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+}
