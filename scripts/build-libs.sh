@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Links the C libraries that programs written for verbs load: lib/libibverbs.so.1 and
-# lib/librdmacm.so.1, and their unversioned names beside them, in the folder of the build profile
-# (target/release/lib), and lib/rsocket/librspreload.so.1, which makes programs written for TCP use
-# rsockets. `feroce run` looks for them beside itself.
+# Links the C libraries that verbs applications load: lib/libibverbs.so.1, lib/librdmacm.so.1 and
+# their unversioned names, and lib/rsocket/librspreload.so.1, which makes TCP applications use
+# rsockets. The folder lib is in that of the build profile (target/release/lib), beside the program
+# `feroce`: there `feroce run` looks for it.
 #   scripts/build-libs.sh
-# The last line is the folder.
+# The last line of the output is the path of the folder lib.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -14,16 +14,22 @@ find_cargo
 build --lib
 out=$(built)
 
-# link CRATE LIBRARY WITH...: the crate's archive as LIBRARY.so.1 with the versions in its map.
-# rustc would link a library with a version script of its own, so the archive is linked here. The
-# linker takes from it what the map exports, which must be there, and what that needs. Programs
-# close the library on failure and go on: nodelete keeps the threads' code.
+# link CRATE LIBRARY WITH...: links the crate's archive as LIBRARY.so.1, with the symbol versions in
+# the library's map. rustc would add a version script of its own, so this script calls the linker.
+# The linker takes from the archive the symbols that the map exports, all of which must exist, and
+# what they need. Programs close the library after a failure and continue: with nodelete, the code
+# of the library's threads stays mapped.
 link() {
-    local archive=$out/lib${1//-/_}.a map=engine/$2/$2.map so=$out/lib/${folder-}$2.so wanted=() name with=("${@:3}")
+    local archive=$out/lib${1//-/_}.a map=engine/$2/$2.map so=$out/lib/${folder-}$2.so
+    local wanted=() name with=("${@:3}") options
     if [ ! "$so.1" -nt "$archive" ] || [ ! "$so.1" -nt "$map" ]; then
-        for name in $(sed -n 's/^ *\([_a-z0-9]*\);$/\1/p' "$map"); do wanted+=(-Wl,--require-defined="$name"); done
-        cc -shared -o "$so.1.new" -Wl,-soname,"$2.so.1" -Wl,--version-script="$map" -Wl,-z,defs -Wl,-z,relro,-z,now \
-            -Wl,-z,nodelete -Wl,--gc-sections "${wanted[@]}" "$archive" "${with[@]}" -lpthread -ldl -lm -lgcc_s -lc
+        for name in $(sed -n 's/^ *\([_a-z0-9]*\);$/\1/p' "$map"); do
+            wanted+=(-Wl,--require-defined="$name")
+        done
+        options=(-Wl,-soname,"$2.so.1" -Wl,--version-script="$map" -Wl,-z,defs
+            -Wl,-z,relro,-z,now -Wl,-z,nodelete -Wl,--gc-sections)
+        cc -shared -o "$so.1.new" "${options[@]}" "${wanted[@]}" "$archive" "${with[@]}" \
+            -lpthread -ldl -lm -lgcc_s -lc
         mv "$so.1.new" "$so.1"
     fi
     ln -sf "$2.so.1" "$so"
@@ -31,9 +37,11 @@ link() {
 
 mkdir -p "$out/lib/rsocket"
 exec 9> "$out/lib/.lock"
-flock 9 # Tests run it side by side.
-link feroce-libibverbs libibverbs -Wl,--undefined=feroce_old_ibv_open_device -lelf -lz # The file of the old versions, too.
+flock 9 # Tests run this script at the same time.
+# --undefined links the object file of the old symbol versions, too.
+link feroce-libibverbs libibverbs -Wl,--undefined=feroce_old_ibv_open_device -lelf -lz
 link feroce-librdmacm librdmacm "$out/lib/libibverbs.so.1"
-# In a folder of its own, as rdma-core has it: it is for LD_PRELOAD, not for programs to link.
-folder=rsocket/ link feroce-librspreload librspreload "$out/lib/librdmacm.so.1" "$out/lib/libibverbs.so.1"
+# In a folder of its own, as in rdma-core: this library is for LD_PRELOAD, not for linking.
+folder=rsocket/ link feroce-librspreload librspreload \
+    "$out/lib/librdmacm.so.1" "$out/lib/libibverbs.so.1"
 echo "$out/lib"

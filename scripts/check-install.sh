@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 [ $# = 0 ] || { usage >&2 && exit 2; }
 
 need_root "$@"
-need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool binutils ibverbs-utils
+need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool \
+    binutils ibverbs-utils
 work=$(mktemp -d)
 at_exit "rm -rf $work"
 pair=fr-install-$$
@@ -51,7 +52,8 @@ done
 "$work/prefix/bin/feroce" fabric list > /dev/null
 "$work/prefix/bin/feroce" conform rules > /dev/null
 bash -n "$work/prefix/share/bash-completion/completions/feroce"
-FEROCE_CONFIG=$work/prefix/share/doc/feroce/examples/feroce.toml "$work/prefix/bin/feroce" config > /dev/null
+FEROCE_CONFIG=$work/prefix/share/doc/feroce/examples/feroce.toml \
+    "$work/prefix/bin/feroce" config > /dev/null
 scripts/install.sh --prefix "$work/prefix" > /dev/null # Over the existing installation.
 scripts/install.sh --prefix "$work/prefix" --uninstall
 nothing_below "$work/prefix"
@@ -59,12 +61,14 @@ nothing_below "$work/prefix"
 say "scripts/build-deb.sh"
 package=$(scripts/build-deb.sh | tail -n 1)
 dpkg-deb --info "$package" | grep -E '^ (Package|Version|Depends|Suggests):'
+share='man/man1/feroce|doc/feroce/|bash-completion/|zsh/|fish/'
 strangers=$(dpkg-deb --contents "$package" | awk '$1 !~ /^d/ { print $6 }' |
-    grep -vE '^\./usr/(bin/feroce$|lib/feroce/|share/(man/man1/feroce|doc/feroce/|bash-completion/|zsh/|fish/))' || true)
+    grep -vE "^\\./usr/(bin/feroce\$|lib/feroce/|share/($share))" || true)
 [ -z "$strangers" ] || die "the package has files in other places: $strangers"
 mkdir -p "$work/root/var/lib/dpkg"/{info,updates}
 touch "$work/root/var/lib/dpkg"/{status,available}
-dpkg --root="$work/root" --force-depends --install "$package" > "$work/dpkg" 2>&1 || die "dpkg: $(cat "$work/dpkg")"
+dpkg --root="$work/root" --force-depends --install "$package" > "$work/dpkg" 2>&1 ||
+    die "dpkg: $(cat "$work/dpkg")"
 works "$work/root/usr/bin/feroce"
 dpkg --root="$work/root" --purge feroce > "$work/dpkg" 2>&1 || die "dpkg: $(cat "$work/dpkg")"
 nothing_below "$work/root/usr"

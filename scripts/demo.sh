@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Feroce at both ends of a veth pair, beside the kernel's TCP: bandwidth, latency, and packets as
-# tshark decodes them. As root on AF_XDP; installs what is missing (Debian), and leaves nothing else
-# behind. Anybody else gets the same inside a user namespace, where AF_XDP is forbidden, on the
-# packet port. Under a minute once built.
+# Runs Feroce at both ends of a veth pair, and the kernel's TCP for comparison: bandwidth, latency,
+# and packets as tshark decodes them. As root, Feroce uses AF_XDP. For other users, everything runs
+# in a user namespace, where AF_XDP is forbidden, and Feroce uses packet sockets. Installs missing
+# packages (Debian), and leaves nothing else behind. Takes less than a minute after the build.
 #   scripts/demo.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +17,8 @@ pair=fr-demo-$$
 seconds=0.5 # per bandwidth figure
 messages=10000 # per latency figure
 feroce=${CARGO_TARGET_DIR:-target}/release/feroce
-if [ "${1-}" != --inside ]; then # a user namespace, where there is no network to build from
+# Inside the user namespace, --inside, there is no network: the build runs before.
+if [ "${1-}" != --inside ]; then
     need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool tshark
     find_cargo
     say "Building"
@@ -32,21 +33,23 @@ reserve_hugepages 128
 mtu=4500 roce_mtu=4096
 if ! kernel_is_at_least 6.6; then
     mtu=2200 roce_mtu=2048
-    note "Linux $(uname -r): AF_XDP frames longer than a page take Linux 6.6"
+    note "Linux $(uname -r): AF_XDP frames longer than a page require Linux 6.6"
 fi
-say "Two namespaces, joined by a veth pair with an MTU of $mtu (so that a RoCE MTU of $roce_mtu fits)"
+say "Two namespaces, joined by a veth pair with an MTU of $mtu (for a RoCE MTU of $roce_mtu)"
 make_pair "$pair" "$mtu"
 
 client() { ip netns exec "$pair-a" "$feroce" "$@"; }
 
 # server ARGUMENT...: serves one client after the other.
 server() {
-    in_background ip netns exec "$pair-b" "$feroce" perf --persist "$@" > /dev/null 2> "$work/server.log"
+    in_background ip netns exec "$pair-b" "$feroce" perf --persist "$@" \
+        > /dev/null 2> "$work/server.log"
     server=$!
     wait_for_port "$pair-b" 18515
 }
 
-# figures ARGUMENT...: the row that a measurement prints; its words come to the reader if it fails.
+# figures ARGUMENT...: prints the row of a measurement. If the measurement fails, prints the last
+# messages of both ends.
 figures() {
     client perf "$@" 10.77.0.2 --report-gbits > "$work/out" 2> "$work/err" || {
         [ $? != 130 ] || exit 130 # Ctrl-C
@@ -64,7 +67,8 @@ bandwidth() { # NAME SIZE ARGUMENT...: adds a line to the table of bandwidths
     progress "$name, $size bytes, bandwidth"
     row=$(figures -D "$seconds" "$@")
     awk -v name="$name" -v size="$size" \
-        '{ printf "  %-22s %6s %12s %16.1f\n", name, size, ($3 > 0 ? $3 : "-"), $4 * 1000 }' <<< "$row" >> "$work/bandwidth"
+        '{ printf "  %-22s %6s %12s %16.1f\n", name, size, ($3 > 0 ? $3 : "-"), $4 * 1000 }' \
+        <<< "$row" >> "$work/bandwidth"
 }
 
 latency() { # NAME SIZE KIND ARGUMENT...: adds a line to the table of latencies
@@ -73,13 +77,16 @@ latency() { # NAME SIZE KIND ARGUMENT...: adds a line to the table of latencies
     progress "$name, $size bytes, latency"
     row=$(figures --latency -n "$messages" "$@")
     awk -v name="$name" -v size="$size" -v kind="$kind" \
-        '{ printf "  %-22s %6s %9.2f %9.2f %9.2f  %s\n", name, size, $3, $4, $8, kind }' <<< "$row" >> "$work/latency"
+        '{ printf "  %-22s %6s %9.2f %9.2f %9.2f  %s\n", name, size, $3, $4, $8, kind }' \
+        <<< "$row" >> "$work/latency"
 }
 
 say "Measuring kernel TCP, with its offloads on (TSO, GSO, GRO), before Feroce attaches"
 server --transport tcp
 for size in 4K 64K 1M; do bandwidth "kernel TCP" $size --transport tcp -s $size; done
-for size in 8 4K; do latency "kernel TCP, spinning" $size "half round trip" --transport tcp -s $size; done
+for size in 8 4K; do
+    latency "kernel TCP, spinning" $size "half round trip" --transport tcp -s $size
+done
 progress
 kill "$server"
 wait "$server" 2> /dev/null || true
@@ -93,19 +100,25 @@ for op in write read send; do
 done
 for op in atomic-fadd atomic-cas; do bandwidth "Feroce $op" 8 -i v0 --check --op $op; done
 for op in write send; do
-    for size in 8 4K; do latency "Feroce $op" $size "half round trip" -i v0 --check --op $op -s $size; done
+    for size in 8 4K; do
+        latency "Feroce $op" $size "half round trip" -i v0 --check --op $op -s $size
+    done
 done
-for size in 8 4K; do latency "Feroce read" $size "round trip" -i v0 --check --op read -s $size; done
-for op in atomic-fadd atomic-cas; do latency "Feroce $op" 8 "round trip" -i v0 --check --op $op; done
+for size in 8 4K; do
+    latency "Feroce read" $size "round trip" -i v0 --check --op read -s $size
+done
+for op in atomic-fadd atomic-cas; do
+    latency "Feroce $op" 8 "round trip" -i v0 --check --op $op
+done
 progress
 
-say "Packets, as tshark decodes what crossed v0 (--pcap): one WRITE, one READ, one SEND, one FETCH AND ADD"
+say "Packets on v0 (--pcap), decoded by tshark: one WRITE, one READ, one SEND, one FETCH AND ADD"
 for op in write read send atomic-fadd; do
     size=()
     [ $op = atomic-fadd ] || size=(-s 6000)
     figures -i v0 --op $op "${size[@]}" -n 1 --pcap "$work/$op.pcap" > /dev/null
-    tshark -r "$work/$op.pcap" -t r -T fields -e frame.number -e ip.src -e ip.dst -e frame.len -e _ws.col.Info \
-        2> /dev/null | sed 's/^/  /'
+    tshark -r "$work/$op.pcap" -t r -T fields -e frame.number -e ip.src -e ip.dst -e frame.len \
+        -e _ws.col.Info 2> /dev/null | sed 's/^/  /'
 done
 
 say "Bandwidth, one QP or one stream"
@@ -116,5 +129,6 @@ printf '  %-22s %6s %9s %9s %9s\n' "" bytes min median 99%
 cat "$work/latency"
 
 say "Done in $((SECONDS - started)) s"
-note "Both ends ran on this machine ($(nproc) CPUs, $(uname -r)); veth, so every frame is copied by the kernel."
-note "Try it yourself: 'feroce devinfo', 'feroce perf --help', and --drop 1% --pcap FILE on either end."
+note "Both ends ran on this machine ($(nproc) CPUs, $(uname -r)), and on veth:" \
+    "the kernel copies every frame."
+note "Try: 'feroce devinfo', 'feroce perf --help', and --drop 1% --pcap FILE on either end."

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Every fuzz target for a while, one after the other, from the inputs that are kept. A crash, 10 s
-# or 1 GiB for one input stop it and name the input.
-#   scripts/fuzz.sh [SECONDS] [TARGET...]      60 seconds each, all targets; an hour of one: scripts/fuzz.sh 3600 check
+# Runs the fuzz targets one after the other, from the seeds and regressions in the tree. Stops at a
+# crash, or if one input takes 10 s or 1 GiB, and names the input.
+#   scripts/fuzz.sh [SECONDS] [TARGET...]   each TARGET (default: all) for SECONDS (default: 60)
+#   scripts/fuzz.sh 3600 check              the target check for an hour
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
-[[ $seconds =~ ^[0-9]+$ ]] || { sed -n '2,3s/^# \?//p' "$0"; exit 2; }
+[[ $seconds =~ ^[0-9]+$ ]] || { sed -n '2,5s/^# \?//p' "$0"; exit 2; }
 shift || true
 
 command -v cargo-fuzz > /dev/null || cargo install --quiet --locked cargo-fuzz
 
-# What is told: new figures now and then, the last ones, and whatever stops it.
-told='^error|pulse|INITED|panicked|ERROR|SUMMARY|Test unit|number_of_executed_units|peak_rss_mb'
+# The lines of libFuzzer to show: occasional and final figures, and the reason for a stop.
+shown='^error|pulse|INITED|panicked|ERROR|SUMMARY|Test unit|number_of_executed_units|peak_rss_mb'
 ran=0
 for crate in wire engine; do
     [ -d "$crate/fuzz" ] || continue
@@ -23,14 +24,16 @@ for crate in wire engine; do
         for kept in seeds regressions; do
             [ ! -d "$crate/fuzz/$kept/$target" ] || corpora+=("fuzz/$kept/$target")
         done
-        # Without the sanitizer, which needs a nightly toolchain: there is little `unsafe` for it to
-        # watch.
+        # Without AddressSanitizer: it needs a nightly toolchain, and there is little `unsafe` to
+        # check.
         (cd "$crate" && cargo fuzz run --sanitizer none "$target" "${corpora[@]}" -- \
-            -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 2>&1 \
-            | grep --line-buffered -E "$told") \
-            || { echo "fuzz: $target has failed; the input is in $crate/fuzz/artifacts/$target" >&2; exit 1; }
+            -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 \
+            -print_final_stats=1 2>&1 | grep --line-buffered -E "$shown") || {
+            echo "fuzz: $target failed; the input is in $crate/fuzz/artifacts/$target" >&2
+            exit 1
+        }
         ran=$((ran + 1))
     done
 done
-[ "$ran" -gt 0 ] || { echo "fuzz: no target is named so" >&2; exit 2; }
+[ "$ran" -gt 0 ] || { echo "fuzz: no target has such a name" >&2; exit 2; }
 echo "$ran targets, $seconds s each, no crash"

@@ -5,7 +5,7 @@ import multiprocessing
 import struct
 import sys
 
-if len(sys.argv) < 2 or sys.argv[1].startswith("-"):  # Ahead of scapy, which takes a second.
+if len(sys.argv) < 2 or sys.argv[1].startswith("-"):  # Before the import of scapy, which takes 1 s.
     print(f"usage: {sys.argv[0]} CAPTURE.pcap...", file=sys.stderr)
     sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
 
@@ -21,11 +21,12 @@ def verdict(raw):
     if BTH not in frame:
         return None
     bth = frame[BTH]
-    return bth.compute_icrc(None) == struct.pack("!I", bth.icrc)  # It looks at the layers, not at bytes.
+    # compute_icrc reads the layers of the packet, not its argument.
+    return bth.compute_icrc(None) == struct.pack("!I", bth.icrc)
 
 
 def check(path, pool):
-    """The number of RoCEv2 frames, and the numbers, as the file counts, of those whose ICRC is not scapy's."""
+    """The number of RoCEv2 frames, and the frame numbers of those whose ICRC is not scapy's."""
     frames = (raw for raw, _ in RawPcapReader(path))
     verdicts = list(enumerate(pool.imap(verdict, frames, chunksize=256), 1))
     wrong = [number for number, right in verdicts if right is False]

@@ -36,7 +36,8 @@ main() {
     say "Building"
     as_caller "$cargo" build --quiet --release --workspace --bin feroce
     libraries=$(as_caller scripts/build-libs.sh | tail -n 1)
-    mkdir -p "$root" 2> /dev/null && [ -w "$root" ] || die "cannot write to $root (sudo, or another --prefix)"
+    mkdir -p "$root" 2> /dev/null && [ -w "$root" ] ||
+        die "cannot write to $root (sudo, or another --prefix)"
     [ ! -e "$list" ] || remove # An older version may have other files.
     stage
     note "installed below $root: $(wc -l < "$list") files"
@@ -59,13 +60,18 @@ stage() {
             put 644 "$libraries/$file" "lib/feroce/$file"
             strip --strip-debug "$root/lib/feroce/$file"
         fi
-    done < <(cd "$libraries" && find . \( -name '*.so' -o -name '*.so.[0-9]*' \) ! -name '*.new' -printf '%P\n' | sort)
+    done < <(cd "$libraries" &&
+        find . \( -name '*.so' -o -name '*.so.[0-9]*' \) ! -name '*.new' -printf '%P\n' | sort)
     "$feroce" man --out "$pages/man"
     for file in "$pages"/man/*; do put 644 "$file" "share/man/man1/${file##*/}"; done
-    "$feroce" completions bash > "$pages/bash" && put 644 "$pages/bash" share/bash-completion/completions/feroce
-    "$feroce" completions zsh > "$pages/zsh" && put 644 "$pages/zsh" share/zsh/site-functions/_feroce
-    "$feroce" completions fish > "$pages/fish" && put 644 "$pages/fish" share/fish/vendor_completions.d/feroce.fish
-    "$feroce" config --example > "$pages/toml" && put 644 "$pages/toml" share/doc/feroce/examples/feroce.toml
+    "$feroce" completions bash > "$pages/bash" &&
+        put 644 "$pages/bash" share/bash-completion/completions/feroce
+    "$feroce" completions zsh > "$pages/zsh" &&
+        put 644 "$pages/zsh" share/zsh/site-functions/_feroce
+    "$feroce" completions fish > "$pages/fish" &&
+        put 644 "$pages/fish" share/fish/vendor_completions.d/feroce.fish
+    "$feroce" config --example > "$pages/toml" &&
+        put 644 "$pages/toml" share/doc/feroce/examples/feroce.toml
     for file in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md; do
         put 644 "$file" "share/doc/feroce/$file"
     done

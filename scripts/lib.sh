@@ -3,7 +3,8 @@
 # cargo xtask (tests/xtask/src/setup.rs) calls need_packages, need_scapy and build as well.
 #   . "$(dirname "$0")/lib.sh"
 
-if [ -t 1 ]; then bold=$'\e[1m' dim=$'\e[2m' red=$'\e[31m' plain=$'\e[0m'; else bold='' dim='' red='' plain=''; fi
+bold='' dim='' red='' plain=''
+if [ -t 1 ]; then bold=$'\e[1m' dim=$'\e[2m' red=$'\e[31m' plain=$'\e[0m'; fi
 
 say() { printf '%s\n' "$bold== $*$plain"; }
 note() { printf '%s\n' "$dim$*$plain"; }
@@ -48,13 +49,16 @@ usage() { sed -n '2,/^[^#]/ { /^# \{0,1\}/ s///p }' "$0"; }
 need_packages() {
     local missing=() package
     for package in "$@"; do
-        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null)" = installed ] || missing+=("$package")
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null)" = installed ] ||
+            missing+=("$package")
     done
     [ ${#missing[@]} -gt 0 ] || return 0
-    [ "$(id -u)" = 0 ] || die "packages are missing; install them as root: apt-get install ${missing[*]}"
+    [ "$(id -u)" = 0 ] ||
+        die "packages are missing; install them as root: apt-get install ${missing[*]}"
     note "installing ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null ||
+    apt-get update -qq &&
+        apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null ||
         die "cannot install ${missing[*]} with apt-get"
 }
 
@@ -64,7 +68,8 @@ need_scapy() {
     python=${FEROCE_PYTHON:-target/venv/bin/python}
     ! "$python" -c 'import scapy.contrib.roce' 2> /dev/null || return 0
     python3 -m venv target/venv
-    target/venv/bin/pip install --quiet --disable-pip-version-check 'scapy==2.8.0' || die "cannot install scapy"
+    target/venv/bin/pip install --quiet --disable-pip-version-check 'scapy==2.8.0' ||
+        die "cannot install scapy"
     python=target/venv/bin/python
 }
 
@@ -76,15 +81,17 @@ find_cargo() {
     [ -n "$cargo" ] || cargo=$home/.cargo/bin/cargo
     [ -x "$cargo" ] || die "no cargo: install Rust from https://rustup.rs"
     # rustup finds its toolchains by these variables.
-    [ -z "${SUDO_USER:-}" ] || export RUSTUP_HOME=${RUSTUP_HOME:-$home/.rustup} CARGO_HOME=${CARGO_HOME:-$home/.cargo}
+    [ -z "${SUDO_USER:-}" ] ||
+        export RUSTUP_HOME=${RUSTUP_HOME:-$home/.rustup} CARGO_HOME=${CARGO_HOME:-$home/.cargo}
 }
 
 # as_caller COMMAND...: runs COMMAND as the user who called sudo, so that no file in the clone and
 # in ~/.cargo belongs to root.
 as_caller() {
     if [ "$(id -u)" = 0 ] && [ -n "${SUDO_USER:-}" ] && [ "$SUDO_USER" != root ]; then
-        setpriv --reuid="$(id -u "$SUDO_USER")" --regid="$(id -g "$SUDO_USER")" --init-groups --reset-env \
-            env "PATH=$PATH" ${RUSTUP_HOME:+"RUSTUP_HOME=$RUSTUP_HOME"} ${CARGO_HOME:+"CARGO_HOME=$CARGO_HOME"} \
+        setpriv --reuid="$(id -u "$SUDO_USER")" --regid="$(id -g "$SUDO_USER")" \
+            --init-groups --reset-env env "PATH=$PATH" \
+            ${RUSTUP_HOME:+"RUSTUP_HOME=$RUSTUP_HOME"} ${CARGO_HOME:+"CARGO_HOME=$CARGO_HOME"} \
             ${CARGO_TARGET_DIR:+"CARGO_TARGET_DIR=$CARGO_TARGET_DIR"} "$@"
     else
         "$@"
@@ -102,13 +109,13 @@ built() {
 # build [--features LIST] WHAT...: builds WHAT of the workspace, in cargo's words (--bin NAME,
 # --lib).
 build() {
-    local features=()
+    local features=() command=(as_caller "$cargo" build --quiet --workspace)
     [ "$1" != --features ] || { features=("$1" "$2") && shift 2; }
     case ${BUILD_PROFILE:-release} in
-        release) as_caller "$cargo" build --quiet --release --workspace "${features[@]}" "$@" ;;
+        release) "${command[@]}" --release "${features[@]}" "$@" ;;
         # With tests: they need other features of some libraries. For fewer targets, cargo would
         # build everything again.
-        test) as_caller "$cargo" build --quiet --profile test --workspace "${features[@]}" --lib --bins --tests --examples ;;
+        test) "${command[@]}" --profile test "${features[@]}" --lib --bins --tests --examples ;;
         *) die "BUILD_PROFILE is release or test" ;;
     esac
 }
@@ -126,7 +133,10 @@ reserve_hugepages() {
     local file=/proc/sys/vm/nr_hugepages before free
     [ -e $file ] || { note "no hugepages on this machine: ordinary pages are used"; return 0; }
     # Root of a user namespace may not write it.
-    [ -w $file ] || { note "only root can reserve hugepages: free ones and ordinary pages are used"; return 0; }
+    if [ ! -w $file ]; then
+        note "only root can reserve hugepages: free ones and ordinary pages are used"
+        return 0
+    fi
     before=$(cat $file)
     free=$(awk '/HugePages_Free/ { print $2 }' /proc/meminfo)
     [ "$free" -lt "$1" ] || return 0
@@ -156,11 +166,11 @@ make_pair() {
 
 # plain_frames NAME: turns off the offloads of NAME's pair: frames cross it as on a cable.
 plain_frames() {
-    local end
+    local end off=(tx off gso off gro off tso off rxvlan off txvlan off)
     for end in "a v0" "b v1"; do
         # shellcheck disable=SC2086 # Two words.
         set -- "$1" $end
-        ip netns exec "$1-$2" ethtool -K "$3" tx off gso off gro off tso off rxvlan off txvlan off > /dev/null 2>&1 ||
+        ip netns exec "$1-$2" ethtool -K "$3" "${off[@]}" > /dev/null 2>&1 ||
             note "ethtool cannot set all features of $3"
     done
 }

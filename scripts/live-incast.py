@@ -1,15 +1,20 @@
-"""What scripts/live-incast.sh reads and compares.
+"""Reads the scenario of scripts/live-incast.sh and compares its results.
 
-settings SCENARIO                      environment variables that give an endpoint the scenario's congestion control
-seconds SCENARIO [SECONDS]             how long a run is; exit code 2 if nothing is left of it after the warm-up
-cpus                                   the CPUs that this process may use, in ranges: the last of them; the others
-compare SCENARIO VIRTUAL REAL COUNT SECONDS    a table; exit code 1 if the two differ by more than 15 %
+settings SCENARIO
+    prints environment variables that give an endpoint the scenario's congestion control
+seconds SCENARIO [SECONDS]
+    prints the duration of a run; exit code 2 if less than 5 s of it follow the warm-up
+cpus
+    prints the last CPU that this process may use, then the others
+compare SCENARIO VIRTUAL REAL COUNT SECONDS
+    prints a table of both results; exit code 1 if they differ by more than 15 %, or if the run with
+    real packets was disturbed
 """
 import csv, json, os, sys, tomllib
 from pathlib import Path
 
 BAR = 0.15
-LEAST = 5  # Seconds that figures must count.
+LEAST = 5  # Least duration of the measurement after the warm-up, in seconds.
 FRAME = 1082  # Bytes of a full packet, from the Ethernet header to the ICRC.
 LOSSES = ("dropped", "overrun", "lost", "corrupted", "missed", "unroutable")
 MARKING = {"kmin", "kmax", "pmax", "beyond_kmax", "mark_at"}  # The switch's.
@@ -37,7 +42,8 @@ def length(scenario, asked):
     """Seconds of a run."""
     whole, warmup = seconds(asked or scenario["duration"]), seconds(scenario["warmup"])
     if whole < warmup + LEAST:
-        print(f"--seconds {asked}: figures count after {warmup:.0f} s, for {LEAST} s at least", file=sys.stderr)
+        print(f"--seconds {asked}: at least {warmup + LEAST:.0f} s are needed, "
+              f"{warmup:.0f} s of them for the warm-up", file=sys.stderr)
         sys.exit(2)
     return whole
 
@@ -48,8 +54,8 @@ def settings(congestion, burst):
     print("FEROCE_CONGESTION=dcqcn")
     print(f"FEROCE_CONGESTION_SET={chosen}")
     print(f"FEROCE_CONGESTION_KNOBS={knobs}")
-    # The scenario's packets: a sender that comes late does not make up for it with a burst that a
-    # NIC would not send.
+    # The scenario's burst, in packets: a sender that was delayed may not catch up with a burst that
+    # a NIC would not send.
     print(f"FEROCE_CONGESTION_BURST={burst * FRAME}")
 
 
@@ -59,12 +65,14 @@ def compare(scenario, virtual, real, count, whole):
     mine = lambda row: row["case"] == f"{count}:1"
     expected = list(filter(mine, rows(Path(virtual) / "flows.csv")))
     got = [sender(Path(real) / f"stat-{n}.json", warmup) for n in range(1, count + 1)]
-    goodputs, bits = [float(row["goodput_bps"]) for row in expected], [one["bits"] for one in got]
+    goodputs = [float(row["goodput_bps"]) for row in expected]
+    bits = [one["bits"] for one in got]
     alphas = [float(row["mean_alpha"]) for row in expected], [one["alpha"] for one in got]
     print(f"{count}:1{'virtual':>22}{'real':>10}{'apart':>10}")
     apart = []
-    # Which sender is ahead is chance: the largest is compared with the largest, and so on.
-    shares = [sorted((rate / sum(rates) * count for rate in rates), reverse=True) for rates in (goodputs, bits)]
+    # Which sender gets the largest share is random: the shares are compared in descending order.
+    shares = [sorted((rate / sum(rates) * count for rate in rates), reverse=True)
+              for rates in (goodputs, bits)]
     for n, both in enumerate(zip(*shares), 1):
         apart.append(line(f"share, {n}. of {count}", *both))
     # Endpoints count frames from the Ethernet header to the ICRC.
@@ -74,22 +82,26 @@ def compare(scenario, virtual, real, count, whole):
     line("alpha, least", *map(min, alphas))
     line("alpha, most", *map(max, alphas))
     (queue,) = filter(mine, rows(Path(virtual) / "queues.csv"))
-    line("queue, KB", float(queue["mean_bytes"]) / 1000, mean_queue(Path(real) / "live.csv", warmup) / 1000)
-    print(f"{max(apart) * 100:.1f} % apart at most, over {got[0]['seconds']:.0f} s; {sum(one['cnps'] for one in got)} CNPs")
+    real_queue = mean_queue(Path(real) / "live.csv", warmup)
+    line("queue, KB", float(queue["mean_bytes"]) / 1000, real_queue / 1000)
+    print(f"{max(apart) * 100:.1f} % apart at most, over {got[0]['seconds']:.0f} s; "
+          f"{sum(one['cnps'] for one in got)} CNPs")
     faults = switch_faults(Path(real) / "live.txt", scenario["congestion"]["cnp_interval"])
     for n, one in enumerate(got, 1):
-        # Samples are taken every half second, and nobody starts with the others.
+        # Samples are 0.5 s apart, and the senders do not start at the same time.
         if one["seconds"] < 0.9 * expected_span:
-            faults.append(f"h{n}: {one['seconds']:.0f} s were measured of {expected_span:.0f}")
-        faults += [f"h{n}: {one['again']} packets were sent again"] if one["again"] else []
-    faults += [f"{max(apart) * 100:.1f} % is more than {BAR * 100:.0f} %"] if max(apart) > BAR else []
+            faults.append(f"h{n}: {one['seconds']:.0f} s of {expected_span:.0f} s were measured")
+        if one["again"]:
+            faults.append(f"h{n}: {one['again']} packets were retransmitted")
+    if max(apart) > BAR:
+        faults.append(f"{max(apart) * 100:.1f} % is more than {BAR * 100:.0f} %")
     for fault in faults:
         print(f"FAILED: {fault}")
     return int(bool(faults))
 
 
 def switch_faults(path, interval):
-    """Why what the switch did is not what the scenario says."""
+    """Where the switch departed from the scenario: late forwarding, lost frames."""
     *table, late = path.read_text().splitlines()
     late = float(late.split("99 % ")[1].split(",")[0]) / 1000
     limit = float(interval.removesuffix("ms")) / 10
@@ -103,7 +115,7 @@ def switch_faults(path, interval):
 
 
 def mean_queue(path, warmup):
-    """Bytes that wait for the receiver, after the warm-up."""
+    """Mean length of the queue to the receiver after the warm-up, in bytes."""
     lines = [row for row in rows(path) if float(row["microseconds"]) > warmup * 1e6]
     queues = [int(row["queue"]) for row in lines if row["host"] == "h9"]
     return sum(queues) / len(queues)
@@ -121,14 +133,15 @@ def rows(path):
 
 
 def sender(path, warmup):
-    """A sender's mean rate and alpha after the warm-up, from what `feroce stat --watch` wrote."""
+    """A sender's mean rate and alpha after the warm-up, from the lines of `feroce stat --watch`."""
     figures = [json.loads(text)["figures"][0] for text in path.read_text().splitlines()]
     begin = figures[0]["nanos"] + warmup * 1e9
     figures = [figure for figure in figures if figure["nanos"] >= begin]
     rates = [next(qp["rate"] for qp in figure["queue_pairs"] if qp["rate"]) for figure in figures]
     first, last = figures[0], figures[-1]
     span = (last["nanos"] - first["nanos"]) / 1e9
-    sent = sum(core["tx_bytes"] for core in last["cores"]) - sum(core["tx_bytes"] for core in first["cores"])
+    before, after = (sum(core["tx_bytes"] for core in figure["cores"]) for figure in (first, last))
+    sent = after - before
     return {
         "bits": sent * 8 / span,
         "alpha": sum(rate["alpha_ppm"] for rate in rates) / len(rates) / 1e6,

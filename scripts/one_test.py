@@ -20,7 +20,8 @@ def names(suite):
 if not name:
     print("\n".join(names(unittest.defaultTestLoader.discover("tests", top_level_dir="."))))
     sys.exit()
-result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromName(name[0]))
+test = unittest.defaultTestLoader.loadTestsFromName(name[0])
+result = unittest.TextTestRunner(verbosity=2).run(test)
 for _, reason in result.skipped:
     print("SKIPPED", " ".join(reason.split()))
 sys.exit(not result.wasSuccessful())

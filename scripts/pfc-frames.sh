@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Frames of flow control, judged by decoders that nobody here wrote: what `feroce pfc send` makes
-# and what scapy makes, a third of them with something wrong. scapy, tshark and `feroce pfc decode`
-# have to see the same in every field, and the same wrong.
+# Compares scapy, tshark and `feroce pfc decode` on PFC and PAUSE frames that `feroce pfc send` and
+# scapy make, a third of them invalid. The three decoders must agree on every field and on every
+# violation.
 #   scripts/pfc-frames.sh [COUNT] [SEED]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,13 +18,17 @@ feroce=$(built)/feroce
 "$feroce" pfc send random --count "$count" --seed "$seed" --pcap "$work/ours.pcap"
 "$python" scripts/pfc_frames.py make "$work/scapy.pcap" "$count" "$seed"
 
-readonly FIELDS="frame.len eth.dst eth.src eth.type vlan.etype vlan.id vlan.priority macc.opcode macc.pause_time macc.cbfc.enbv
-    macc.cbfc.pause_time.c0 macc.cbfc.pause_time.c1 macc.cbfc.pause_time.c2 macc.cbfc.pause_time.c3
-    macc.cbfc.pause_time.c4 macc.cbfc.pause_time.c5 macc.cbfc.pause_time.c6 macc.cbfc.pause_time.c7"
+readonly FIELDS="frame.len eth.dst eth.src eth.type vlan.etype vlan.id vlan.priority macc.opcode
+    macc.pause_time macc.cbfc.enbv macc.cbfc.pause_time.c0 macc.cbfc.pause_time.c1
+    macc.cbfc.pause_time.c2 macc.cbfc.pause_time.c3 macc.cbfc.pause_time.c4
+    macc.cbfc.pause_time.c5 macc.cbfc.pause_time.c6 macc.cbfc.pause_time.c7"
 for name in ours scapy; do
-    # 3: findings, since a third of the frames is wrong.
-    "$feroce" pfc decode "$work/$name.pcap" --json > "$work/$name.json" || [ $? = 3 ] || die "decode failed on $name.pcap"
+    # 3: findings, since a third of the frames is invalid.
+    "$feroce" pfc decode "$work/$name.pcap" --json > "$work/$name.json" || [ $? = 3 ] ||
+        die "decode failed on $name.pcap"
     # shellcheck disable=SC2046 # a word for each field
-    tshark -r "$work/$name.pcap" -T fields -E occurrence=f $(printf -- '-e %s ' $FIELDS) > "$work/$name.fields" 2> /dev/null
-    "$python" scripts/pfc_frames.py judge "$work/$name.pcap" "$work/$name.json" "$work/$name.fields" "$count"
+    tshark -r "$work/$name.pcap" -T fields -E occurrence=f $(printf -- '-e %s ' $FIELDS) \
+        > "$work/$name.fields" 2> /dev/null
+    "$python" scripts/pfc_frames.py judge \
+        "$work/$name.pcap" "$work/$name.json" "$work/$name.fields" "$count"
 done

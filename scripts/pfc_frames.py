@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Makes frames of flow control with scapy, and compares what scapy, tshark and `feroce pfc decode` see in a capture.
+"""Makes PFC and PAUSE frames, and compares how scapy, tshark and `feroce pfc decode` read them.
 
-pfc_frames.py make FILE COUNT SEED: random frames, a third of them with something wrong
-pfc_frames.py judge CAPTURE DECODED FIELDS COUNT: DECODED is decode's JSON, FIELDS tshark's columns; what is wrong with each frame follows here
-    from scapy's fields and from tshark's, and is compared with what decode found
+pfc_frames.py make FILE COUNT SEED
+    writes a capture of COUNT random frames made by scapy, a third of them invalid
+pfc_frames.py judge CAPTURE DECODED FIELDS COUNT
+    compares the findings of decode (its JSON: DECODED) with the violations that follow from the
+    fields of scapy, which reads CAPTURE, and from those of tshark (its columns: FIELDS)
 """
 import json
 import logging
 import random
 import sys
 
-if len(sys.argv) < 2 or sys.argv[1].startswith("-"):  # Ahead of scapy, which takes a second.
+if len(sys.argv) < 2 or sys.argv[1].startswith("-"):  # Before the import of scapy, which takes 1 s.
     print(__doc__, file=sys.stderr)
     sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
 
@@ -84,7 +86,7 @@ class Seen:
         self.opcode, self.vector, self.times, self.length = opcode, vector, times, length
 
     def control(self):
-        """What the frame asks for, as decode's JSON has it."""
+        """Kind, enabled priorities and quanta of the frame, as in decode's JSON."""
         if self.ethertype != ETHERTYPE or self.opcode not in (PAUSE, PFC):
             return ("other", None, None)
         if self.opcode == PAUSE:
@@ -92,7 +94,7 @@ class Seen:
         return ("pfc", self.vector & 0xff, self.times)
 
     def wrong(self, padding):
-        """Names of what is wrong, as decode has them."""
+        """Names of the violations, as decode prints them, in alphabetical order."""
         is_control = self.ethertype == ETHERTYPE
         to_one = self.opcode == PAUSE and int(self.dst[:2], 16) & 1 == 0
         rules = {
@@ -106,7 +108,9 @@ class Seen:
         }
         if is_control and self.opcode == PFC:
             unused = [t for n, t in enumerate(self.times) if t and not self.vector >> n & 1]
-            rules.update({"vector": self.vector > 0xff, "no-priority": self.vector & 0xff == 0, "unused-quanta": bool(unused)})
+            rules["vector"] = self.vector > 0xff
+            rules["no-priority"] = self.vector & 0xff == 0
+            rules["unused-quanta"] = bool(unused)
         if is_control and self.opcode in (PAUSE, PFC):
             rules["padding"] = any(padding)
         return sorted(name for name, holds in rules.items() if holds)
@@ -121,7 +125,7 @@ def by_scapy(raw):
     control = packet.getlayer(MACControlClassBasedFlowControl) or packet.getlayer(MACControlPause)
     if control is not None:
         opcode = control._op_code
-        # Behind the layer is the padding; of a longer frame, the first 60 bytes count.
+        # The padding follows the layer, up to byte 60; later bytes do not count.
         head = len(raw) - len(control.payload.original if control.payload else b"")
         padding = raw[head:60]
     elif MACControl in packet:
@@ -142,7 +146,10 @@ def by_tshark(line):
     opcode, pause, vector, times = number[7], number[8], number[9], number[10:18]
     if opcode == PAUSE:
         times = [pause]
-    return Seen(columns[1], columns[2], behind_tag if tag is not None else ethertype, tag is not None, opcode, vector, times, length)
+    if tag is not None:
+        ethertype = behind_tag
+    dst, src = columns[1:3]
+    return Seen(dst, src, ethertype, tag is not None, opcode, vector, times, length)
 
 
 def judge(capture, decoded, fields, count):
@@ -150,7 +157,8 @@ def judge(capture, decoded, fields, count):
     ours = [line for line in map(json.loads, open(decoded)) if "summary" not in line]
     theirs = open(fields).readlines()
     if not len(frames) == len(ours) == len(theirs) == count:
-        sys.exit(f"{count} frames were made; the capture has {len(frames)}, decode {len(ours)}, tshark {len(theirs)}")
+        sys.exit(f"{count} frames were made; the capture has {len(frames)}, decode {len(ours)}, "
+                 f"tshark {len(theirs)}")
     differ, wrong = [], 0
     for n, (raw, line, columns) in enumerate(zip(frames, ours, theirs), 1):
         scapy, padding = by_scapy(raw)
@@ -159,8 +167,10 @@ def judge(capture, decoded, fields, count):
         wrong += bool(found)
         for name, seen in (("scapy", scapy), ("tshark", by_tshark(columns))):
             if seen.control() != own or seen.src != line["src"] or seen.wrong(padding) != found:
-                differ.append(f"frame {n}: {name} {seen.control()} {seen.wrong(padding)}, decode {own} {found}: {raw.hex()}")
-    print(f"{capture.rpartition('/')[2]}: {count} frames, {wrong} with something wrong: scapy and tshark differ from decode in {len(differ)}")
+                differ.append(f"frame {n}: {name} {seen.control()} {seen.wrong(padding)}, "
+                              f"decode {own} {found}: {raw.hex()}")
+    print(f"{capture.rpartition('/')[2]}: {count} frames, {wrong} of them invalid; "
+          f"scapy and tshark differ from decode in {len(differ)} cases")
     print("\n".join(differ[:10]), end="\n" if differ else "")
     sys.exit(bool(differ) or wrong < count // 4)
 

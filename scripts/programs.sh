@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs unmodified programs of the distribution on Feroce: `cargo xtask programs`, which --help
 # describes.
-#   scripts/programs.sh [--port-kind KIND] [--peer rxe [--kit]] [--judge] [--valgrind] [--table] [--list] [FILTER]
+#   scripts/programs.sh [--port-kind KIND] [--peer rxe [--kit]] [--judge] [--valgrind] [--table]
+#                       [--list] [FILTER]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh

@@ -5,23 +5,29 @@
 #   scripts/test.sh --quick       the steps that take seconds
 #   scripts/test.sh --within MIN  all steps except those that would not end within MIN minutes; the
 #                                 summary names them
-#   scripts/test.sh STEP...       the named steps: fmt clippy doc purity test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay install profiles mutants deny
+#   scripts/test.sh STEP...       the named steps: fmt clippy doc purity test rxe ports dpdk fabric
+#                                 swarm frames pfc programs pyverbs replay install profiles mutants
+#                                 deny
 # The last line counts the steps. Exit code: 0 if none failed, 1 if one failed or something is
 # missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-readonly ALL="fmt clippy doc purity test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay install profiles mutants deny"
+ALL="fmt clippy doc purity test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay"
+ALL+=" install profiles mutants deny"
+readonly ALL
 readonly QUICK="fmt clippy doc purity test"
 # To build the bindings of libxdp and libdpdk, to capture and decode, to make and inspect
 # namespaces, to run scapy.
-readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
-    iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev libibverbs-dev librdmacm-dev gcc)
+readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool
+    bpftool tshark iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev libibverbs-dev
+    librdmacm-dev gcc)
 readonly HUGEPAGES=256 # of 2 MiB: for several pairs of devices at a time
 readonly SCENARIOS=100000
 # Seconds that a step takes on two slow cores, with its builds. Other steps take less than $BRIEF.
-declare -A TAKES=([test]=900 [fabric]=120 [ports]=200 [dpdk]=300 [mutants]=180 [install]=330 [profiles]=100 [programs]=300 [rxe]=560 [deny]=150)
+declare -A TAKES=([test]=900 [fabric]=120 [ports]=200 [dpdk]=300 [mutants]=180 [install]=330
+    [profiles]=100 [programs]=300 [rxe]=560 [deny]=150)
 readonly TAKES BRIEF=120
 
 main() {
@@ -55,11 +61,12 @@ main() {
     summary
 }
 
-
 wrong_usage() { usage >&2 && exit 2; }
 
-# ---- steps: exit code 0 is a pass, 77 a skip All build the whole workspace: for fewer packages,
-# dependencies would have other features and cargo would build every crate again.
+# ---- steps: exit code 0 is a pass, 77 a skip
+#
+# All build the whole workspace: for fewer packages, dependencies would have other features and
+# cargo would build every crate again.
 
 step_fmt() { cargo fmt --all --check; }
 
@@ -69,7 +76,9 @@ step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps; }
 
 # The crates wire and congestion need no std. clippy.toml and tests/tests/tidy.rs list what the core
 # must not name.
-step_purity() { cargo check -p feroce-wire --no-default-features && cargo check -p feroce-congestion; }
+step_purity() {
+    cargo check -p feroce-wire --no-default-features && cargo check -p feroce-congestion
+}
 
 step_deny() {
     command -v cargo-deny > /dev/null || cargo install --quiet --locked --debug cargo-deny || return
@@ -81,7 +90,9 @@ step_deny() {
     fi
 }
 
-step_test() { without_libdpdk cargo test --workspace --no-fail-fast && knows_no_dpdk "$target/debug/feroce"; }
+step_test() {
+    without_libdpdk cargo test --workspace --no-fail-fast && knows_no_dpdk "$target/debug/feroce"
+}
 
 # Checks reports in a browser.
 step_fabric() {
@@ -113,12 +124,14 @@ test_on() {
 # some of those of every port; all of them would take two minutes more.
 step_dpdk() {
     local with=(--workspace --features "feroce/dpdk,feroce-tests/dpdk")
+    # Not the library tests of feroce-librspreload: it redefines functions of the C library.
     cargo clippy "${with[@]}" --all-targets -- -D warnings &&
         RUSTDOCFLAGS="-D warnings" cargo doc -p feroce-engine --features dpdk --no-deps &&
-        cargo test "${with[@]}" --exclude feroce-librspreload --lib dpdk && # It redefines the C library's functions.
+        cargo test "${with[@]}" --exclude feroce-librspreload --lib dpdk &&
         cargo test "${with[@]}" --test dpdk &&
         cargo test "${with[@]}" --test outage on_dpdk &&
-        FEROCE_RIG=dpdk FEROCE_SWARM=1000 cargo test "${with[@]}" --test rc_basic --test rc_retry --test progress --test swarm
+        FEROCE_RIG=dpdk FEROCE_SWARM=1000 cargo test "${with[@]}" \
+            --test rc_basic --test rc_retry --test progress --test swarm
 }
 
 knows_no_dpdk() { # PROGRAM
@@ -131,9 +144,13 @@ knows_no_dpdk() { # PROGRAM
 without_libdpdk() {
     local folder status
     folder=$(mktemp -d) || return
-    printf '#!/bin/sh\ncase " $* " in *libdpdk*) exit 1 ;; esac\nexec %s "$@"\n' "$(command -v pkg-config)" > "$folder/pkg-config"
+    printf '#!/bin/sh\ncase " $* " in *libdpdk*) exit 1 ;; esac\nexec %s "$@"\n' \
+        "$(command -v pkg-config)" > "$folder/pkg-config"
     chmod +x "$folder/pkg-config"
-    ! PATH="$folder:$PATH" pkg-config --exists libdpdk || { echo "libdpdk cannot be hidden"; return 1; }
+    if PATH="$folder:$PATH" pkg-config --exists libdpdk; then
+        echo "libdpdk cannot be hidden"
+        return 1
+    fi
     PATH="$folder:$PATH" "$@"
     status=$?
     rm -r "$folder"
@@ -159,7 +176,10 @@ step_install() { BUILD_PROFILE=release scripts/check-install.sh; }
 
 # The distribution's programs, with Feroce at both ends; tshark and scapy judge packets of UC, UD
 # and XRC. Not here: scripts/programs.sh --valgrind, which takes minutes more.
-step_programs() { scripts/programs.sh && scripts/programs.sh --judge '^(uc|ud|xrc) [A-Z]+ bandwidth|^pingpong (UC|UD|XRC)'; }
+step_programs() {
+    scripts/programs.sh &&
+        scripts/programs.sh --judge '^(uc|ud|xrc) [A-Z]+ bandwidth|^pingpong (UC|UD|XRC)'
+}
 
 # rdma-core's own Python suite.
 step_pyverbs() { scripts/pyverbs.sh; }
@@ -178,18 +198,21 @@ need_rust() {
     find_cargo
     export PATH="${cargo%/*}:$PATH" # sudo's PATH lacks it.
     if ! cargo clippy --version > /dev/null 2>&1 || ! cargo fmt --version > /dev/null 2>&1; then
-        rustup component add clippy rustfmt || die "clippy and rustfmt are missing, and rustup cannot add them"
+        rustup component add clippy rustfmt ||
+            die "clippy and rustfmt are missing, and rustup cannot add them"
     fi
 }
 
 # Prints what a test might leave behind, one per line.
 belongings() {
     ip netns list 2> /dev/null | awk '/^fr-/ { print "namespace", $1 }'
-    bpftool prog show 2> /dev/null | awk '$2 == "xdp" || $2 == "sched_cls" { print "program", $1, $4 }'
+    bpftool prog show 2> /dev/null |
+        awk '$2 == "xdp" || $2 == "sched_cls" { print "program", $1, $4 }'
     for exe in /proc/[0-9]*/exe; do
         [[ "$(readlink "$exe" 2> /dev/null)" == "$target"/* ]] && echo "process ${exe//[^0-9]/}"
     done
-    awk '/HugePages_Total/ { total = $2 } /HugePages_Free/ { for (n = 1; n <= total - $2; n++) print "hugepage in use, number", n }' \
+    awk '/HugePages_Total/ { total = $2 }
+        /HugePages_Free/ { for (n = 1; n <= total - $2; n++) print "hugepage in use, number", n }' \
         /proc/meminfo
 }
 
@@ -223,7 +246,8 @@ run() { # NAME COMMAND...
 
 leave_out() { # NAME
     skipped=$((skipped + 1))
-    results+=("$(printf '%-10s          not run: %d minutes are over in %d s' "$1" "$within" $((within * 60 - SECONDS)))")
+    results+=("$(printf '%-10s          not run: %d minutes are over in %d s' \
+        "$1" "$within" $((within * 60 - SECONDS)))")
 }
 
 summary() {

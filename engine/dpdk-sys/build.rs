@@ -110,9 +110,10 @@ mod link {
     fn fail(why: &str) -> ! {
         eprintln!("dpdk-sys: {why}\n");
         eprintln!(
-            "The feature `dpdk` needs DPDK {OLDEST} or newer with its headers, and libclang for the \
-             bindings. On Debian: apt-get install libdpdk-dev libclang-dev pkg-config. Elsewhere: \
-             PKG_CONFIG_PATH must lead to libdpdk.pc. Without the feature none of these is needed."
+            "The feature `dpdk` needs DPDK {OLDEST} or newer with its headers, and libclang for \
+             the bindings. On Debian: apt-get install libdpdk-dev libclang-dev pkg-config. \
+             Elsewhere: PKG_CONFIG_PATH must lead to libdpdk.pc. Without the feature none of \
+             these is needed."
         );
         exit(1);
     }

@@ -80,9 +80,10 @@ impl Figure {
 
     /// The figure in a line that another program printed.
     fn parse(line: &str) -> Option<Figure> {
-        let form = Regex::new(
-            r"^(?<name>.*?\S) +(?<value>[0-9.]+|-|NaN|inf) +(?<bar>[<>]= \S+) +(?<word>ok|short)\b *(?<note>.*)$",
-        );
+        let form = Regex::new(concat!(
+            r"^(?<name>.*?\S) +(?<value>[0-9.]+|-|NaN|inf) +",
+            r"(?<bar>[<>]= \S+) +(?<word>ok|short)\b *(?<note>.*)$",
+        ));
         let found = form.expect("a regular expression").captures(line)?;
         Some(Figure {
             name: found["name"].to_owned(),

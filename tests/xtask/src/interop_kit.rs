@@ -442,7 +442,8 @@ impl Kit {
         let server = row.server.as_deref().unwrap_or("-");
         let client = row.client.replace("SERVER", run.address);
         let mut text = format!(
-            "\n### {number}. {} ({case})\n\n{why}\n\n```\nserver: {server}\nclient: {client}\n```\n",
+            "\n### {number}. {} ({case})\n\n{why}\n\n\
+             ```\nserver: {server}\nclient: {client}\n```\n",
             row.name()
         );
         for side in ["server", "client"] {
