@@ -53,7 +53,7 @@ def settings(congestion, burst):
     knobs = ", ".join(f"{key}={value}" for key, value in congestion.items() if key not in MARKING)
     print("FEROCE_CONGESTION=dcqcn")
     print(f"FEROCE_CONGESTION_SET={chosen}")
-    print(f"FEROCE_CONGESTION_KNOBS={knobs}")
+    print(f"FEROCE_CONGESTION_PARAMETERS={knobs}")
     # The scenario's burst, in packets: a sender that was delayed may not catch up with a burst that
     # a NIC would not send.
     print(f"FEROCE_CONGESTION_BURST={burst * FRAME}")

@@ -101,7 +101,7 @@ step_fabric() {
 }
 
 # Compares the same bytes in the release profile.
-step_profiles() { cargo test --release --workspace --test scenarios the_same_scenario; }
+step_profiles() { cargo test --release --workspace --test fabric_scenarios scenario_and_seed; }
 
 # Runs the tests with replaceable ports, and a small swarm, on the kernel's ports.
 step_ports() {

@@ -295,6 +295,13 @@ fn the_rules_bite() {
     let hidden = Source::parse("x.rs", hidden.to_owned());
     assert_eq!(hidden.unsafe_lines(), [1]);
     assert!(hidden.paths_without_tests().contains(&("std::fs".to_owned(), 2)));
+    let upper = "use super::below::B;\npub struct A;\n".to_owned();
+    let below = "use super::above::A;\npub struct B;\n".to_owned();
+    let files = [("x/src/above.rs", upper), ("x/src/below.rs", below)];
+    let files: Vec<_> = files.into_iter().map(|(path, text)| Source::parse(path, text)).collect();
+    assert_eq!(tidy::imports::circles(&files), [["x/src/above.rs", "x/src/below.rs"]]);
+    let reads = Source::parse("x.rs", "fn f() { read(\"FEROCE_SEED\") }\n".to_owned());
+    assert_eq!(reads.strings_without_tests(), [("FEROCE_SEED".to_owned(), 1)]);
     let prose = "text\n| table |\n```sh\ncode\n```\nmore\n[link](x)\n";
     assert_eq!(tidy::source::prose_lines(prose), [(1, "text"), (6, "more"), (7, "[link](x)")]);
 }

@@ -102,8 +102,8 @@ pub struct SettingFlags {
     #[arg(long, value_name = "SET", value_parser = setting("congestion_set"))]
     pub congestion_set: Option<String>,
     /// Parameters that differ from the set, such as `ai_rate=40Mb/s,rpg_time_reset=300`
-    #[arg(long, value_name = "LIST", value_parser = setting("congestion_knobs"))]
-    pub congestion_knobs: Option<String>,
+    #[arg(long, value_name = "LIST", value_parser = setting("congestion_parameters"))]
+    pub congestion_parameters: Option<String>,
     /// With congestion control: bytes that a QP may send in one burst
     #[arg(long, value_name = "BYTES", value_parser = setting("congestion_burst"))]
     pub congestion_burst: Option<String>,
@@ -167,7 +167,7 @@ impl SettingFlags {
             ("ecn", "--ecn", &self.ecn),
             ("congestion", "--congestion", &self.congestion),
             ("congestion_set", "--congestion-set", &self.congestion_set),
-            ("congestion_knobs", "--congestion-knobs", &self.congestion_knobs),
+            ("congestion_parameters", "--congestion-parameters", &self.congestion_parameters),
             ("congestion_burst", "--congestion-burst", &self.congestion_burst),
             ("pfc", "--pfc", &self.pfc),
             ("pfc_send", "--pfc-send", &self.pfc_send),

@@ -299,10 +299,10 @@ fn unreadable_input_is_reported_in_one_line() {
     let packed = gzip(&plain);
     let ng = pcapng(&frames, Order::Big);
     let user = pcap(&frames, Order::Little, true, 147, 1 << 18);
-    let behind = format!("behind its frame {}", frames.len() - 1);
+    let truncated = format!("is truncated after frame {}", frames.len() - 1);
     let bad: [(&str, &[u8], &str); 9] = [
-        ("cut.pcap", &plain[..plain.len() - 5], &behind),
-        ("cut.pcapng", &ng[..ng.len() - 5], &behind),
+        ("cut.pcap", &plain[..plain.len() - 5], &truncated),
+        ("cut.pcapng", &ng[..ng.len() - 5], &truncated),
         ("cut.gz", &packed[..packed.len() / 3], "is truncated after frame"),
         ("link.pcap", &user, "link type 147"),
         ("empty", &[], "no capture"),

@@ -56,7 +56,7 @@ pub struct Settings {
     /// Name of the set of congestion control parameters.
     pub congestion_set: &'static str,
     /// Congestion control parameters that differ from the set, as names and valid values.
-    pub congestion_knobs: Vec<(String, String)>,
+    pub congestion_parameters: Vec<(String, String)>,
     /// Maximum burst of a QP in bytes.
     pub congestion_burst: u32,
     /// Priorities with flow control.
@@ -103,7 +103,7 @@ impl Default for Settings {
             ecn: device.ecn,
             congestion: device.congestion.control,
             congestion_set: feroce_congestion::params::SETS[0].name,
-            congestion_knobs: Vec::new(),
+            congestion_parameters: Vec::new(),
             congestion_burst: device.congestion.burst,
             pfc: device.pfc.priorities,
             pfc_send: device.pfc.thresholds,
@@ -316,7 +316,7 @@ impl Settings {
 
     fn congestion_config(&self) -> CongestionConfig {
         let mut params = Params::named(self.congestion_set).unwrap_or_default();
-        for (name, value) in &self.congestion_knobs {
+        for (name, value) in &self.congestion_parameters {
             // The value was valid when it was set, and validity does not depend on other
             // parameters.
             let applied = set_param(&mut params, name, value);
@@ -415,7 +415,7 @@ mod tests {
                     path_mtu = 1024\nsource_port = 50000\nack_timeout = 16\n\
                     retry_count = 3\nrnr_retry = 2\nmin_rnr_timer = 1\n\
                     window = 512\ncongestion = \"dcqcn\"\ncongestion_set = \"nvidia\"\n\
-                    congestion_knobs = \"rpg_ai_rate=7, cnp_scope=port\"\n\
+                    congestion_parameters = \"rpg_ai_rate=7, cnp_scope=port\"\n\
                     congestion_burst = 3000\npfc = 3\npfc_send = \"60/30\"\n\
                     pfc_rate = \"25Gb/s\"\npfc_dscp = \"26:5\"\nport_kind = \"af_xdp\"\n\
                     user = \"nobody\"\ninterfaces = \"eth0, eth1.5\"\n";
@@ -509,9 +509,9 @@ mod tests {
             ("ecn = 2", "expected true or false"),
             ("congestion = \"on\"", Control::EXPECTS),
             ("congestion_set = \"cisco\"", "expected paper, ns3-rdma"),
-            ("congestion_knobs = \"kmin=5KB\"", "`congestion_knobs` is `kmin=5KB`"),
+            ("congestion_parameters = \"kmin=5KB\"", "`congestion_parameters` is `kmin=5KB`"),
             (
-                "congestion_knobs = \"ai_rate=fast\"",
+                "congestion_parameters = \"ai_rate=fast\"",
                 "expected parameters by Feroce's or NVIDIA's names",
             ),
             ("congestion_burst = 0", "expected 1 to 268435456 bytes"),

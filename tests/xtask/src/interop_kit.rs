@@ -13,7 +13,7 @@ use crate::Result;
 use crate::process::{Process, output, words};
 use crate::programs::outcome;
 use crate::rows::{End, Row, Run, feroce_listeners, number, rows, seconds_each};
-use crate::setup::{Work, feroce_in, need_packages, need_root, target};
+use crate::setup::{PROGRAM_PACKAGES, Work, feroce_in, need_packages, need_root, target};
 use crate::tally::{Tally, Verdict};
 
 /// Bytes of a packet that are captured: all headers, and messages of connection management.
@@ -22,17 +22,6 @@ const SNAP: &str = "512";
 const PEER_PACKETS: &str = "20000";
 /// Packets of each side in the report.
 const SHOWN: usize = 60;
-/// Packages at this end.
-pub const PACKAGES: &[&str] = &[
-    "ibverbs-utils",
-    "perftest",
-    "rdmacm-utils",
-    "ucx-utils",
-    "libfabric-bin",
-    "iproute2",
-    "ethtool",
-    "tshark",
-];
 const SERVES: [&str; 2] = ["Feroce serves", "the peer serves"];
 
 /// Options of `xtask interop-kit`.
@@ -98,7 +87,7 @@ pub fn main(options: Options) -> Result<u8> {
         return Ok(0);
     }
     need_root()?;
-    need_packages(PACKAGES)?;
+    need_packages(PROGRAM_PACKAGES)?;
     let transport = options.transport.clone();
     let peer = &options.peer;
     let transport = transport.unwrap_or_else(|| format!("ssh -n -o BatchMode=yes {peer}"));

@@ -14,8 +14,8 @@ use crate::net::{FIRST, Pair, SECOND, command_in};
 use crate::process::{Process, output, run};
 use crate::rows::{End, Row, Run, feroce_listeners, number, rows, seconds_each};
 use crate::setup::{
-    BUILD_PACKAGES, Work, build, built, feroce_in, libraries, need_packages, need_root, need_scapy,
-    reserve_hugepages,
+    BUILD_PACKAGES, PROGRAM_PACKAGES, Work, build, built, feroce_in, libraries, need_packages,
+    need_root, need_scapy, reserve_hugepages,
 };
 use crate::tally::{Outcome, Tally, Verdict, write_section};
 
@@ -265,7 +265,7 @@ impl Bench {
     fn with_rxe(&mut self, rows: Vec<Row>) -> Result<u8> {
         need_packages(&["tcpdump"])?;
         if self.options.kit {
-            need_packages(crate::interop_kit::PACKAGES)?; // The engine's namespace has no network.
+            need_packages(PROGRAM_PACKAGES)?; // The engine's namespace has no network.
         }
         let guest = Guest::new("programs", &self.work)?;
         if self.options.kit {

@@ -7,6 +7,18 @@ use std::process::{Command, Stdio};
 use crate::Result;
 use crate::exit::{Guard, at_end};
 
+/// Packages at this end.
+pub const PROGRAM_PACKAGES: &[&str] = &[
+    "ibverbs-utils",
+    "perftest",
+    "rdmacm-utils",
+    "ucx-utils",
+    "libfabric-bin",
+    "iproute2",
+    "ethtool",
+    "tshark",
+];
+
 /// Packages to build the workspace and to make namespaces.
 pub const BUILD_PACKAGES: &[&str] = &[
     "libelf-dev",

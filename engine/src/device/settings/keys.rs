@@ -162,20 +162,22 @@ static ROWS: &[Row] = &[
     Row {
         name: "congestion_set",
         expects: || &SETS,
-        about: "set of congestion control parameters, which `congestion_knobs` changes",
+        about: "set of congestion control parameters, which `congestion_parameters` changes",
         set: |settings, text| congestion_set(text).map(|set| settings.congestion_set = set),
         show: |settings| settings.congestion_set.to_owned(),
     },
     Row {
-        name: "congestion_knobs",
+        name: "congestion_parameters",
         expects: || "parameters by Feroce's or NVIDIA's names: `ai_rate=40Mb/s, cnp_scope=port`",
         about: "congestion control parameters that differ from the set",
         set: |settings, text| {
-            parameters(text).map(|parameters| settings.congestion_knobs = parameters)
+            parameters(text).map(|parameters| settings.congestion_parameters = parameters)
         },
         show: |settings| {
-            let pairs =
-                settings.congestion_knobs.iter().map(|(name, value)| format!("{name}={value}"));
+            let pairs = settings
+                .congestion_parameters
+                .iter()
+                .map(|(name, value)| format!("{name}={value}"));
             pairs.collect::<Vec<_>>().join(", ")
         },
     },
