@@ -24,10 +24,10 @@ link() {
     local wanted=() name with=("${@:3}") options
     if [ ! "$so.1" -nt "$archive" ] || [ ! "$so.1" -nt "$map" ]; then
         for name in $(sed -n 's/^ *\([_a-z0-9]*\);$/\1/p' "$map"); do
-            wanted+=(-Wl,--require-defined="$name")
+            wanted+=("-Wl,--require-defined=$name")
         done
-        options=(-Wl,-soname,"$2.so.1" -Wl,--version-script="$map" -Wl,-z,defs
-            -Wl,-z,relro,-z,now -Wl,-z,nodelete -Wl,--gc-sections)
+        options=("-Wl,-soname,$2.so.1" "-Wl,--version-script=$map" "-Wl,-z,defs"
+            "-Wl,-z,relro,-z,now" "-Wl,-z,nodelete" "-Wl,--gc-sections")
         cc -shared -o "$so.1.new" "${options[@]}" "${wanted[@]}" "$archive" "${with[@]}" \
             -lpthread -ldl -lm -lgcc_s -lc
         mv "$so.1.new" "$so.1"
