@@ -181,7 +181,7 @@ impl Receives<'_> {
             let revoked = revocation.filter(|_| plain && !consumer.payload.is_empty());
             if let Some(area) = revoked {
                 revocation = None;
-                receives.push(self.into_revoked_region(at, area, consumer.payload.len()));
+                receives.push(self.draw_into_revoked_region(at, area, consumer.payload.len()));
                 continue;
             }
             receives.push(self.receive(at, allocator, consumer.payload.len()));
@@ -221,7 +221,7 @@ impl Receives<'_> {
         }
     }
 
-    fn into_revoked_region(&mut self, at: Duration, area: Area, payload: usize) -> Receive {
+    fn draw_into_revoked_region(&mut self, at: Duration, area: Area, payload: usize) -> Receive {
         let len = payload.min(area.len());
         let risk = Some(RevocationRisk { end: self.end, area, failures: &[BAD_RECEIVE] });
         let local = vec![Range { end: self.end, area, offset: 0, len }];

@@ -12,8 +12,8 @@ pub const FILE_LINES: usize = 600;
 /// Files that are longer.
 pub const LONG_FILES: &[(&str, &str)] = &[];
 
-/// Maximum columns of a line of code, comments and prose. Tables and code blocks of Markdown and the
-/// values of TOML files may be wider.
+/// Maximum columns of a line of code, comments and prose. Tables and code blocks of Markdown and
+/// the values of TOML files may be wider.
 pub const WIDTH: usize = 100;
 
 /// Files whose lines may be longer.
@@ -32,12 +32,12 @@ pub const SILENT: &[(&str, &str)] =
 
 /// Where `unsafe` may be written (a folder or a file), and what for.
 pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
-    ("engine/src/memory/", "the arena, the rings, and the door to registered memory"),
+    ("engine/src/memory/", "the arena, the rings, and the access to registered memory"),
     ("engine/src/port/af_xdp/", "the kernel's rings and the packet buffers behind them"),
     ("engine/src/port/packet/", "packet sockets and the memory that the kernel reads and writes"),
     ("engine/src/port/ethtool.rs", "the kernel's structures about drivers"),
     ("engine/src/port/dpdk/", "DPDK's functions and its packet buffers"),
-    ("engine/src/sys.rs", "system calls that std has no door for"),
+    ("engine/src/sys.rs", "system calls that std does not offer"),
     ("engine/src/device/registration.rs", "the contract of registering a program's memory"),
     ("engine/src/device/memory_region.rs", "the same, of registering it again"),
     (
