@@ -307,12 +307,12 @@ impl Copy {
             return Ok(None);
         }
         let messages = String::from_utf8_lossy(&built.stdout).into_owned();
-        let messages = messages
+        let mut messages = messages
             .lines()
             .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
             .filter(|message| message["target"]["kind"][0] == "test")
             .filter_map(|message| Some(PathBuf::from(message["executable"].as_str()?)));
-        Ok(messages.last())
+        Ok(messages.next_back())
     }
 
     /// Runs a test; its output is in `run.log`.

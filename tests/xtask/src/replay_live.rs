@@ -51,10 +51,10 @@ pub fn main(options: Options) -> Result<u8> {
     let mut player =
         Player { feroce, work, tally: Tally::new(total, options.json), told: Vec::new() };
     if plays[0] {
-        player.to_feroce(&options.port, &rows)?;
+        player.replay_to_feroce(&options.port, &rows)?;
     }
     if plays[1] {
-        player.to_rxe(&rows)?;
+        player.replay_to_rxe(&rows)?;
     }
     player.tally.finish()?;
     println!("{}", player.told.join(" "));
@@ -81,7 +81,7 @@ struct Player {
 
 impl Player {
     /// Plays to Feroce, in two namespaces with a cable between them.
-    fn to_feroce(&mut self, port: &str, rows: &[Row]) -> Result {
+    fn replay_to_feroce(&mut self, port: &str, rows: &[Row]) -> Result {
         let pair = Pair::new("replay", MTU)?;
         pair.plain_frames();
         for (end, interface, number) in [(&pair.a, "v0", 1), (&pair.b, "v1", 2)] {
@@ -94,7 +94,7 @@ impl Player {
         self.play_all(&format!("Feroce ({port})"), pair.a.name(), &stack, rows)
     }
 
-    fn to_rxe(&mut self, rows: &[Row]) -> Result {
+    fn replay_to_rxe(&mut self, rows: &[Row]) -> Result {
         let guest = Guest::new("replay", &self.work)?;
         let engine = guest.engine.name();
         self.play_all("rxe", engine, &format!("rxe:{engine}"), rows)
