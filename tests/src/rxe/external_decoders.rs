@@ -11,7 +11,7 @@ use feroce_conform::endpoint::{Failure, failed};
 const MALFORMED: &str = "!infiniband.bth || _ws.malformed || \
                           (_ws.expert.severity == error && !udp.checksum.zero)";
 
-/// Returns the numbers, from 1, of the frames that match [`MALFORMED`].
+/// Returns the numbers, from 1, of the frames that match `MALFORMED`.
 ///
 /// # Errors
 /// If the program does not run.

@@ -60,7 +60,7 @@ pub struct Limits {
     pub access: Access,
 }
 
-/// The options of a scenario. See the [module](self).
+/// The options of a scenario. See the head of this file.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Kind of rig that the scenario runs on.

@@ -11,7 +11,7 @@ use super::request::{Action, BAD_RECEIVE, Op, Receive, Remote, Request, Revocati
 use super::request_generator::{QpIndex, RequestGenerator};
 use super::side_workload::{RegionUse, Revocation, SideWorkload};
 
-/// The workload of one scenario. See the [module](self).
+/// The workload of one scenario. See the head of this file.
 #[derive(Debug)]
 pub struct Workload {
     /// Options of the scenario.
