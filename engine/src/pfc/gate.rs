@@ -126,7 +126,7 @@ impl CorePfc {
     }
 
     /// Time of the next pause end or XOFF refresh. A refresh that is already due is retried after
-    /// [`RETRY`], in case the port has no room.
+    /// `RETRY`, in case the port has no room.
     pub fn next_event(&self, now: Instant) -> Instant {
         let refresh = self.backpressure.as_ref().map_or(Instant::FAR, Backpressure::next_refresh);
         let refresh = if refresh <= now { now + RETRY } else { refresh };

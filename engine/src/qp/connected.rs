@@ -206,7 +206,7 @@ impl Qp {
     }
 
     /// Writes the next packet, from the BTH on, to the front of `out`, which must hold a path MTU
-    /// and 64 bytes of headers. The order of packets: [`transmit_order`].
+    /// and 64 bytes of headers. The order of packets: `transmit_order`.
     pub fn poll_transmit(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
         self.attributes.flow.as_ref()?;
         match self.order.next_source() {
@@ -224,7 +224,7 @@ impl Qp {
     }
 
     /// Returns true if the QP must send ahead of the other QPs of its core, after it handled
-    /// `packet`. See rule 4 of [`transmit_order`].
+    /// `packet`. See rule 4 of `transmit_order`.
     #[inline]
     pub fn moves_to_front_after(&self, packet: &Packet<'_>, env: &Env<'_>) -> bool {
         let only_responses = self.conn.service.is_reliable() && self.requester.is_at_end();

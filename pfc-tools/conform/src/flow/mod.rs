@@ -38,7 +38,7 @@ pub struct Flows {
     /// The flows looked up last, for two capture points and two directions: most packets belong to
     /// these.
     recent: [Option<(Key, bool, usize)>; 4],
-    /// Number of packets of flows beyond [`MOST`].
+    /// Number of packets of flows beyond `MOST`.
     pub left_out: u64,
 }
 
