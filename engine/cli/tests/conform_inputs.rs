@@ -305,9 +305,9 @@ fn unreadable_input_is_reported_in_one_line() {
         ("cut.pcapng", &ng[..ng.len() - 5], &truncated),
         ("cut.gz", &packed[..packed.len() / 3], "is truncated after frame"),
         ("link.pcap", &user, "link type 147"),
-        ("empty", &[], "no capture"),
-        ("short", &plain[..10], "no capture"),
-        ("text", b"these are words, and no frames\n", "no capture"),
+        ("empty", &[], "is neither pcap nor pcapng"),
+        ("short", &plain[..10], "is neither pcap nor pcapng"),
+        ("text", b"these are words, and no frames\n", "is neither pcap nor pcapng"),
         ("garbage.gz", &[&packed[..10], &[0xff; 64]].concat(), "cannot read"),
         ("garbage.zst", &[&[0x28, 0xb5, 0x2f, 0xfd][..], &[0xff; 64]].concat(), "cannot read"),
     ];
