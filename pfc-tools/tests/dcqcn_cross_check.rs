@@ -6,7 +6,7 @@
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-const LINE: f64 = 40e9;
+const LINK_RATE: f64 = 40e9;
 const PACKET: f64 = 1000.0;
 const STEP_PERIOD: f64 = 55e-6;
 const ALPHA_PERIOD: f64 = 55e-6;
@@ -51,7 +51,7 @@ impl Flow {
 
     fn step(&mut self) {
         if self.steps.max(self.byte_steps) >= THRESHOLD {
-            self.target = (self.target + INCREASE).min(LINE);
+            self.target = (self.target + INCREASE).min(LINK_RATE);
         }
         self.rate = f64::midpoint(self.rate, self.target);
     }
@@ -113,7 +113,7 @@ impl Flow {
 /// length.
 fn steady_state(count: usize, seconds: f64) -> (f64, f64) {
     let mut random = Xoshiro256StarStar::seed_from_u64(1);
-    let start = LINE * 1.1 / count as f64;
+    let start = LINK_RATE * 1.1 / count as f64;
     let mut flows: Vec<Flow> = (0..count).map(|number| Flow::new(number, start)).collect();
     let mut queue = std::collections::VecDeque::new();
     let (mut served, mut last, mut area, mut alphas) = (NEVER, 0.0, 0.0, 0.0);
@@ -130,13 +130,13 @@ fn steady_state(count: usize, seconds: f64) -> (f64, f64) {
             // Marked at dequeue: no step at Kmax.
             let probability = (queue.len() as f64 * PACKET - 5e3) / 195e3 * 0.01;
             let flow: usize = queue.pop_front().expect("one is served");
-            served = if queue.is_empty() { NEVER } else { now + PACKET * 8.0 / LINE };
+            served = if queue.is_empty() { NEVER } else { now + PACKET * 8.0 / LINK_RATE };
             if f64::from(random.next_u32()) / f64::from(u32::MAX) < probability {
                 flows[flow].marked(now);
             }
         } else if flows[who].act(now, clock) {
             queue.push_back(who);
-            served = served.min(now + PACKET * 8.0 / LINE);
+            served = served.min(now + PACKET * 8.0 / LINK_RATE);
         }
     }
     (area / seconds, alphas / count as f64 / seconds)

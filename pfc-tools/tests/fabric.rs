@@ -13,10 +13,10 @@ use feroce_pfc_tools::fabric::time::{LinkRate, Time};
 use feroce_pfc_tools::fabric::topology::{self, LinkSpec};
 
 /// 40 Gb/s: 200 ps per byte; 1 us of delay.
-const LINE: LinkSpec =
+const LINK: LinkSpec =
     LinkSpec { rate: LinkRate::new(40_000_000_000), delay: Time::from_micros(1) };
 /// 10 Gb/s.
-const SLOW: LinkSpec = LinkSpec { rate: LinkRate::new(10_000_000_000), ..LINE };
+const SLOW: LinkSpec = LinkSpec { rate: LinkRate::new(10_000_000_000), ..LINK };
 
 /// 1000 bytes in buffers and on the link.
 const PACKET: PacketConfig = PacketConfig { payload: 1000, headers: 0, gap: 0, control: 64 };
@@ -64,13 +64,13 @@ fn run(config: &FabricConfig) -> Results {
 fn port<'a>(results: &'a Results, config: &FabricConfig, from: &str, to: &str) -> &'a PortResult {
     let number = |name| config.network.node(name).expect("a node");
     let wanted = (number(from), number(to));
-    results.ports.iter().find(|port| (port.node, port.peer) == wanted).expect("a line")
+    results.ports.iter().find(|port| (port.node, port.peer) == wanted).expect("a link")
 }
 
 #[test]
 fn a_message_takes_its_transmission_times_and_delays() {
     let one = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
-    let config = config(topology::single(2, LINE), vec![one]);
+    let config = config(topology::single(2, LINK), vec![one]);
     let results = run(&config);
     // Ten packets of 200 ns on the first link, the last one again on the second link, and two
     // delays; an acknowledgement of 64 bytes back over two links.
@@ -87,7 +87,7 @@ fn a_message_takes_its_transmission_times_and_delays() {
 fn goodput_and_unfinished_flows() {
     let early = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
     let cut = FlowConfig { messages: Some(1000), group: 1, ..flow(0, 2) };
-    let config = config(topology::single(3, LINE), vec![early, cut]);
+    let config = config(topology::single(3, LINK), vec![early, cut]);
     let results = run(&FabricConfig { warmup: Time::from_millis(1), ..config });
     assert_eq!(results.flows[0].goodput, None);
     assert!(results.flows[1].goodput.expect("measured") > 39e9);
@@ -99,7 +99,7 @@ fn goodput_and_unfinished_flows() {
 #[test]
 fn a_flow_acknowledged_after_the_warm_up_has_no_goodput() {
     let early = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
-    let config = config(topology::single(2, LINE), vec![early]);
+    let config = config(topology::single(2, LINK), vec![early]);
     let ended = run(&config).flows[0].ended.expect("a message has an end");
     let warmup = Time(ended.0 - 1);
     let results = run(&FabricConfig { warmup, ..config });
@@ -112,7 +112,7 @@ fn a_flow_stopped_early_has_not_finished() {
     let stop = Time::from_micros(100);
     let cut = FlowConfig { messages: Some(1000), stop, ..flow(0, 1) };
     let all = FlowConfig { message: 10_000, messages: Some(1), stop, group: 1, ..flow(2, 3) };
-    let results = run(&config(topology::single(4, LINE), vec![cut, all]));
+    let results = run(&config(topology::single(4, LINK), vec![cut, all]));
     let [cut, all] = &results.flows[..] else { panic!("two flows") };
     assert!(cut.ended > Some(stop), "what it had sent was acknowledged");
     assert_eq!((cut.completion(), cut.slowdown()), (None, None));
@@ -124,7 +124,7 @@ fn a_flow_stopped_early_has_not_finished() {
 /// packet sizes.
 #[test]
 fn a_standalone_flow_has_slowdown_one() {
-    let dumbbells = [(LINE, SLOW), (SLOW, LINE), (LINE, LINE)];
+    let dumbbells = [(LINK, SLOW), (SLOW, LINK), (LINK, LINK)];
     for (outer, trunk) in dumbbells {
         for (message, messages) in
             [(1, 1), (999, 1), (1000, 1), (10_500, 1), (3_000_001, 1), (10_500, 3)]
@@ -152,7 +152,7 @@ fn a_closed_loop_runs_one_transfer_after_another() {
         ..flow(0, 1)
     };
     let flows = vec![link(5000, 0), link(700_000, 1), link(90_000, 0), link(1, 0)];
-    let results = run(&config(topology::single(2, LINE), flows));
+    let results = run(&config(topology::single(2, LINK), flows));
     let at = |flow: usize| (results.flows[flow].started, results.flows[flow].ended);
     assert_eq!(
         (at(0).0, at(1).0),
@@ -170,7 +170,7 @@ fn fixed_rates_are_exact() {
             control: Control::Fixed(Rate::from_bps(gigabits * 1_000_000_000)),
             ..flow(0, 1)
         };
-        let config = config(topology::single(2, LINE), vec![paced]);
+        let config = config(topology::single(2, LINK), vec![paced]);
         let goodput = run(&config).flows[0].goodput.expect("measured") / 1e9;
         // Of 10 ms the first two microseconds are without packets.
         #[allow(clippy::cast_precision_loss)]
@@ -186,7 +186,7 @@ fn no_timer_expires_without_a_loss() {
     let slow = FlowConfig { control: Control::Fixed(Rate::from_bps(10_000_000)), ..flow(0, 1) };
     let stopped = FlowConfig { stop: Time::from_micros(50), ..flow(0, 1) };
     for of in [slow, stopped] {
-        let mut config = config(topology::single(2, LINE), vec![of]);
+        let mut config = config(topology::single(2, LINK), vec![of]);
         config.duration = Time::from_millis(50);
         let results = run(&config);
         assert!(results.flows[0].sender.packets > 40, "{:?}", results.flows[0]);
@@ -200,12 +200,12 @@ fn no_timer_expires_without_a_loss() {
 fn inconsistent_times_are_refused() {
     let backwards =
         FlowConfig { start: Time::from_micros(2), stop: Time::from_micros(1), ..flow(0, 1) };
-    let error = Fabric::new(&config(topology::single(2, LINE), vec![backwards])).unwrap_err();
+    let error = Fabric::new(&config(topology::single(2, LINK), vec![backwards])).unwrap_err();
     assert!(
         error.message.contains("stops before it starts") && error.key == "traffic.0",
         "{error}"
     );
-    let mut unmeasured = config(topology::single(2, LINE), vec![flow(0, 1)]);
+    let mut unmeasured = config(topology::single(2, LINK), vec![flow(0, 1)]);
     unmeasured.warmup = unmeasured.duration;
     assert_eq!(Fabric::new(&unmeasured).unwrap_err().key, "warmup");
 }
@@ -213,7 +213,7 @@ fn inconsistent_times_are_refused() {
 /// Two senders at link rate to one receiver: PFC halves their rates and nothing is lost.
 #[test]
 fn pfc_keeps_an_incast_lossless() {
-    let mut config = config(topology::single(3, LINE), vec![flow(0, 2), flow(1, 2)]);
+    let mut config = config(topology::single(3, LINK), vec![flow(0, 2), flow(1, 2)]);
     config.switch.buffer = 1_000_000;
     config.switch.alpha = (1, 8);
     config.watch = vec![(3, 2, 3)];
@@ -238,7 +238,7 @@ fn pfc_keeps_an_incast_lossless() {
 
 #[test]
 fn without_headroom_pfc_drops_packets() {
-    let mut config = config(topology::single(3, LINE), vec![flow(0, 2), flow(1, 2)]);
+    let mut config = config(topology::single(3, LINK), vec![flow(0, 2), flow(1, 2)]);
     config.switch.buffer = 1_000_000;
     config.switch.headroom = Some(0);
     config.switch.threshold = Some(400_000);
@@ -256,7 +256,7 @@ fn without_headroom_pfc_drops_packets() {
 /// A sender resumes when the quanta expire, without an XON.
 #[test]
 fn a_pause_expires() {
-    let mut config = config(topology::single(3, LINE), vec![flow(0, 2), flow(1, 2)]);
+    let mut config = config(topology::single(3, LINK), vec![flow(0, 2), flow(1, 2)]);
     config.switch.buffer = 1_000_000;
     // Much too short and not repeated: 100 quanta are 1.28 us.
     config.switch.pfc = PfcConfig { quanta: 100, repeat: false, response: Time::ZERO };
@@ -270,7 +270,7 @@ fn a_pause_expires() {
 #[test]
 fn without_pfc_packets_are_dropped_and_retransmitted() {
     let one = |from| FlowConfig { message: 10_000_000, messages: Some(1), ..flow(from, 2) };
-    let mut config = config(topology::single(3, LINE), vec![one(0), one(1)]);
+    let mut config = config(topology::single(3, LINK), vec![one(0), one(1)]);
     config.switch.lossless = 0;
     config.switch.buffer = 100_000;
     config.duration = Time::from_millis(500);
@@ -284,7 +284,7 @@ fn without_pfc_packets_are_dropped_and_retransmitted() {
 #[test]
 fn weights_share_a_link() {
     let of = |from, priority| FlowConfig { priority, ..flow(from, 3) };
-    let mut config = config(topology::single(4, LINE), vec![of(0, 1), of(1, 3), of(2, 4)]);
+    let mut config = config(topology::single(4, LINK), vec![of(0, 1), of(1, 3), of(2, 4)]);
     let mut scheduling = SchedulerConfig { strict: 1 << 6, quantum: [1000; 8] };
     (scheduling.quantum[1], scheduling.quantum[3], scheduling.quantum[4]) = (1000, 2000, 5000);
     config.switch.scheduling = scheduling;
@@ -302,7 +302,7 @@ fn weights_share_a_link() {
 #[test]
 fn a_pause_affects_only_its_priority() {
     // h1 sends to a slow receiver on priority 3 and to a fast one on priority 4.
-    let mut network = topology::single(3, LINE);
+    let mut network = topology::single(3, LINK);
     network.links[1].rate = SLOW.rate;
     let slow = FlowConfig { priority: 3, ..flow(0, 1) };
     let fast = FlowConfig { priority: 4, ..flow(0, 2) };
@@ -318,7 +318,7 @@ fn a_pause_affects_only_its_priority() {
 
 #[test]
 fn one_loss_in_256_livelocks_only_go_back_0() {
-    let mut network = topology::single(2, LINE);
+    let mut network = topology::single(2, LINK);
     network.links[0].loss = ErrorModel::Every(256);
     let endless = FlowConfig { message: 4_194_304, ..flow(0, 1) };
     let mut config = config(network, vec![endless]);
@@ -328,12 +328,12 @@ fn one_loss_in_256_livelocks_only_go_back_0() {
     config.host.recovery = Recovery::GoBack0;
     let results = run(&config);
     assert_eq!(results.flows[0].delivered, 0);
-    assert!(port(&results, &config, "h1", "s1").wire > 38e9, "the line is busy all the time");
+    assert!(port(&results, &config, "h1", "s1").wire > 38e9, "the link is busy all the time");
 }
 
 #[test]
 fn a_corrupted_packet_reaches_the_receiver() {
-    let mut network = topology::single(2, LINE);
+    let mut network = topology::single(2, LINK);
     network.links[0].corruption = ErrorModel::Every(1000);
     let one = FlowConfig { message: 5_000_000, messages: Some(1), ..flow(0, 1) };
     let results = run(&config(network, vec![one]));
@@ -345,7 +345,7 @@ fn a_corrupted_packet_reaches_the_receiver() {
 /// The last packet of a message is lost: there is no NAK, and the timer recovers.
 #[test]
 fn the_timer_recovers_a_lost_last_packet() {
-    let mut network = topology::single(2, LINE);
+    let mut network = topology::single(2, LINK);
     network.links[0].loss = ErrorModel::Every(10);
     let one = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
     let mut config = config(network, vec![one]);
@@ -362,7 +362,7 @@ fn the_timer_recovers_a_lost_last_packet() {
 /// The first mark, its path and its CNP, to the nanosecond.
 #[test]
 fn a_cnp_halves_the_rate_when_it_arrives() {
-    let mut network = topology::single(2, LINE);
+    let mut network = topology::single(2, LINK);
     network.links[1].rate = SLOW.rate;
     let mut config = config(network, vec![FlowConfig { control: Control::DCQCN, ..flow(0, 1) }]);
     config.switch.ecn = true;
@@ -387,7 +387,7 @@ fn a_cnp_halves_the_rate_when_it_arrives() {
 #[test]
 fn inconsistent_configurations_are_refused() {
     let message = |config: &FabricConfig| Fabric::new(config).expect_err("a misfit").to_string();
-    let mut config = config(topology::single(3, LINE), vec![flow(0, 0)]);
+    let mut config = config(topology::single(3, LINK), vec![flow(0, 0)]);
     assert_eq!(message(&config), "h1 sends to itself");
     config.flows = vec![flow(0, 1)];
     config.watch = vec![(0, 1, 3)];
@@ -395,7 +395,7 @@ fn inconsistent_configurations_are_refused() {
     config.watch.clear();
     config.network.links.pop();
     assert_eq!(message(&config), "h3 has 0 links; a host has one");
-    config = FabricConfig { network: topology::single(3, LINE), ..config };
+    config = FabricConfig { network: topology::single(3, LINK), ..config };
     (config.switch.buffer, config.switch.lossless) = (999, 0);
     assert_eq!(
         message(&config),

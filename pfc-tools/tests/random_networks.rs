@@ -28,7 +28,7 @@ impl Draw {
         of[self.0.next_u32() as usize % of.len()]
     }
 
-    fn line(&mut self) -> LinkSpec {
+    fn link(&mut self) -> LinkSpec {
         let gigabits = self.one(&[10, 25, 40, 100]);
         LinkSpec {
             rate: LinkRate::new(gigabits * 1_000_000_000),
@@ -37,7 +37,7 @@ impl Draw {
     }
 
     fn network(&mut self) -> Network {
-        let (host, trunk) = (self.line(), self.line());
+        let (host, trunk) = (self.link(), self.link());
         let some = |draw: &mut Self| draw.number(1, 4) as usize;
         match self.number(0, 3) {
             0 => topology::single(some(self) + 1, host),

@@ -37,13 +37,13 @@ pub struct Deadlock {
 impl Deadlock {
     /// A description in words.
     pub fn describe(&self, network: &Network) -> String {
-        let line =
+        let link =
             |queue: &Stuck| format!("{}->{}", network.name(queue.from), network.name(queue.node));
-        let lines: Vec<String> = self.cycle.iter().map(line).collect();
+        let links: Vec<String> = self.cycle.iter().map(link).collect();
         format!(
             "deadlock since {:.1} us: {} wait for each other, {} links in all",
             self.since.seconds() * 1e6,
-            lines.join(", "),
+            links.join(", "),
             self.stuck
         )
     }

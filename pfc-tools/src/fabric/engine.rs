@@ -332,7 +332,7 @@ impl Fabric {
     fn take_frames(&mut self, host: u32) -> usize {
         let mut taken = 0;
         while self.hosts[host as usize].waiting < NIC_FRAMES {
-            let count = self.engines.host(host).line.rx_burst();
+            let count = self.engines.host(host).nic_port.rx_burst();
             if count == 0 {
                 break;
             }
@@ -346,7 +346,7 @@ impl Fabric {
 
     fn take_frame(&mut self, host: u32, index: usize) {
         let engine = self.engines.hosts[host as usize].as_ref().expect("an engine's port");
-        let bytes = engine.line.rx_frame(index).first;
+        let bytes = engine.nic_port.rx_frame(index).first;
         let Ok(seen) = WirePacket::parse(bytes, &[]) else { return };
         let Some(to) = host_of(seen.ip.dst()) else { return };
         let peer = self.engines.hosts.get(to as usize).and_then(Option::as_ref);

@@ -279,7 +279,7 @@ impl Fabric {
 
     /// Starts a flow.
     pub(super) fn start(&mut self, number: u32) {
-        let line = {
+        let link_rate = {
             let host = &self.hosts[self.flows[number as usize].config.from as usize];
             self.ports[host.port as usize].rate
         };
@@ -287,7 +287,7 @@ impl Fabric {
         let previous = self.flows[number as usize].predecessor;
         let previous = previous.map(|previous| self.flows[previous as usize].sender.clone());
         let flow = &mut self.flows[number as usize];
-        flow.sender.start(line, &self.congestion, now);
+        flow.sender.start(link_rate, &self.congestion, now);
         if let Some(previous) = previous {
             flow.sender.continue_from(&previous);
         }

@@ -279,7 +279,7 @@ impl Fabric {
             node,
             peer: owners[port.peer as usize],
             counts: port.counts,
-            wire: per_second(port.counts.line_bytes - port.counts_before.line_bytes, now - warmup),
+            wire: per_second(port.counts.wire_bytes - port.counts_before.wire_bytes, now - warmup),
             paused: port.pauses.total(now),
         });
         Results {

@@ -227,7 +227,7 @@ impl Fabric {
         let out = &mut self.ports[port as usize];
         out.free_at = self.now + out.rate.time_of(bytes);
         out.counts.frames += 1;
-        out.counts.line_bytes += u64::from(bytes);
+        out.counts.wire_bytes += u64::from(bytes);
         let mut arrives = out.free_at + out.delay;
         match packet.kind {
             Kind::Pfc { .. } => arrives = arrives + self.pause_response,

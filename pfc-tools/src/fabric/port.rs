@@ -25,7 +25,7 @@ pub struct PortCounts {
     /// Frames sent, of all kinds.
     pub frames: u64,
     /// Bytes sent as they occupy the link, including preamble and inter-frame gap.
-    pub line_bytes: u64,
+    pub wire_bytes: u64,
     /// PFC frames sent that pause at least one priority.
     pub pauses_sent: u64,
     /// PFC frames sent that only resume.

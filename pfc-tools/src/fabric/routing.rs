@@ -263,7 +263,7 @@ mod tests {
         let rules = Routing { forbidden: [(5, 6, 7)].into(), ..Routing::default() };
         assert_eq!(path(&Routing::default(), 0, 2), [5, 6, 7]);
         assert_eq!(path(&rules, 0, 2), [5, 9, 8, 7]);
-        assert_eq!(path(&rules, 1, 2), [6, 7], "the turn alone is forbidden, not the line");
+        assert_eq!(path(&rules, 1, 2), [6, 7], "the turn alone is forbidden, not the link");
         let fixed = Routing { fixed: [((5, 1), vec![9])].into(), ..Routing::default() };
         assert_eq!(
             routes(&wiring, 5, 1, &fixed)[0].choices(0, 1),

@@ -32,16 +32,16 @@ impl Builder {
         self.network.hosts.len() + self.network.switches.len() - 1
     }
 
-    fn link(&mut self, a: usize, b: usize, line: LinkSpec) {
-        let LinkSpec { rate, delay } = line;
+    fn link(&mut self, a: usize, b: usize, link: LinkSpec) {
+        let LinkSpec { rate, delay } = link;
         let (loss, corruption) = (ErrorModel::None, ErrorModel::None);
         self.network.links.push(Link { a, b, rate, delay, loss, corruption });
     }
 }
 
 /// One switch, `s1`.
-pub fn single(hosts: usize, line: LinkSpec) -> Network {
-    chain(&[hosts], line, line)
+pub fn single(hosts: usize, link: LinkSpec) -> Network {
+    chain(&[hosts], link, link)
 }
 
 /// Two switches, `s1` and `s2`, with `left` and `right` hosts.
@@ -183,15 +183,15 @@ pub fn fat_tree(k: usize, host: LinkSpec, trunk: LinkSpec) -> Result<Network, St
 pub fn explicit(
     hosts: Vec<String>,
     switches: Vec<String>,
-    lines: &[(String, String, LinkSpec)],
+    links: &[(String, String, LinkSpec)],
 ) -> Result<Network, String> {
     let mut builder = Builder { network: Network { hosts, switches, ..Network::default() } };
-    for (a, b, line) in lines {
+    for (a, b, link) in links {
         let find = |name: &String| {
             builder.network.node(name).ok_or_else(|| format!("there is no node `{name}`"))
         };
         let (a, b) = (find(a)?, find(b)?);
-        builder.link(a, b, *line);
+        builder.link(a, b, *link);
     }
     Ok(builder.network)
 }
@@ -200,7 +200,7 @@ pub fn explicit(
 mod tests {
     use super::*;
 
-    const LINE: LinkSpec = LinkSpec { rate: LinkRate::new(40_000_000_000), delay: Time(1_000_000) };
+    const LINK: LinkSpec = LinkSpec { rate: LinkRate::new(40_000_000_000), delay: Time(1_000_000) };
 
     fn measures(network: &Network) -> (usize, usize, usize) {
         (network.hosts.len(), network.switches.len(), network.links.len())
@@ -208,22 +208,22 @@ mod tests {
 
     #[test]
     fn topologies_have_their_dimensions() {
-        assert_eq!(measures(&single(5, LINE)), (5, 1, 5));
-        assert_eq!(measures(&dumbbell(3, 2, LINE, LINE)), (5, 2, 6));
-        assert_eq!(measures(&chain(&[2, 1, 1], LINE, LINE)), (4, 3, 6));
-        assert_eq!(measures(&two_tier(4, 8, 2, LINE, LINE)), (32, 6, 40));
-        assert_eq!(measures(&fat_tree(4, LINE, LINE).unwrap()), (16, 20, 48));
+        assert_eq!(measures(&single(5, LINK)), (5, 1, 5));
+        assert_eq!(measures(&dumbbell(3, 2, LINK, LINK)), (5, 2, 6));
+        assert_eq!(measures(&chain(&[2, 1, 1], LINK, LINK)), (4, 3, 6));
+        assert_eq!(measures(&two_tier(4, 8, 2, LINK, LINK)), (32, 6, 40));
+        assert_eq!(measures(&fat_tree(4, LINK, LINK).unwrap()), (16, 20, 48));
         let hpcc = Clos { pods: 5, tors: 4, leaves: 4, spines: 16, hosts: 16, planes: true };
-        assert_eq!(measures(&clos(hpcc, LINE, LINE).unwrap()), (320, 56, 320 + 80 + 80));
+        assert_eq!(measures(&clos(hpcc, LINK, LINK).unwrap()), (320, 56, 320 + 80 + 80));
         let testbed = Clos { pods: 2, tors: 2, leaves: 2, spines: 2, hosts: 5, planes: false };
-        assert_eq!(measures(&clos(testbed, LINE, LINE).unwrap()), (20, 10, 20 + 8 + 8));
+        assert_eq!(measures(&clos(testbed, LINK, LINK).unwrap()), (20, 10, 20 + 8 + 8));
     }
 
     #[test]
     fn impossible_topologies_are_refused() {
-        assert!(fat_tree(3, LINE, LINE).is_err());
-        let lines = [("a".to_owned(), "x".to_owned(), LINE)];
-        let error = explicit(vec!["a".to_owned()], vec!["b".to_owned()], &lines).expect_err("no x");
+        assert!(fat_tree(3, LINK, LINK).is_err());
+        let links = [("a".to_owned(), "x".to_owned(), LINK)];
+        let error = explicit(vec!["a".to_owned()], vec!["b".to_owned()], &links).expect_err("no x");
         assert_eq!(error, "there is no node `x`");
     }
 }

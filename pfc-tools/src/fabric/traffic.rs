@@ -174,8 +174,8 @@ impl Traffic {
         random: &mut impl Rng,
         flows: &mut Vec<FlowConfig>,
     ) -> Result<(), String> {
-        let line = LinkRate::new(rate_of(network, pair.0));
-        let mut rest = line.bytes_in(self.stop.min(self.end) - self.start);
+        let link_rate = LinkRate::new(rate_of(network, pair.0));
+        let mut rest = link_rate.bytes_in(self.stop.min(self.end) - self.start);
         while rest > 0 {
             let message = sizes.draw(random.next_u32());
             rest = rest.saturating_sub(message);
@@ -214,8 +214,8 @@ impl Traffic {
 
 fn rate_of(network: &Network, host: u32) -> u64 {
     let host = host as usize;
-    let line = network.links.iter().find(|link| link.a == host || link.b == host);
-    line.map_or(0, |link| link.rate.bits_per_second())
+    let link = network.links.iter().find(|link| link.a == host || link.b == host);
+    link.map_or(0, |link| link.rate.bits_per_second())
 }
 
 /// A random number below `limit`, which is not 0.

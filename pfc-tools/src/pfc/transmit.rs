@@ -44,17 +44,17 @@ pub struct Playback {
 }
 
 /// Plays the schedule. If the schedule has a final XON, the XON is sent even after an error.
-pub fn transmit(line: &mut impl Transmitter, schedule: &Schedule) -> Playback {
+pub fn transmit(port: &mut impl Transmitter, schedule: &Schedule) -> Playback {
     let mut sent = 0;
-    let ended = steps(line, schedule, &mut sent);
+    let ended = steps(port, schedule, &mut sent);
     let final_xon = schedule.final_xon == FinalXon::Always || !matches!(ended, Ok(End::Done));
-    let xon = schedule.xon.as_ref().filter(|_| final_xon).map(|xon| send_xon(line, xon));
+    let xon = schedule.xon.as_ref().filter(|_| final_xon).map(|xon| send_xon(port, xon));
     Playback { sent, ended, xon }
 }
 
 /// Sends the steps. A late frame is sent at once, so that the average rate is kept. No frame is
 /// sent after the end of the schedule.
-fn steps(line: &mut impl Transmitter, schedule: &Schedule, sent: &mut u64) -> io::Result<End> {
+fn steps(port: &mut impl Transmitter, schedule: &Schedule, sent: &mut u64) -> io::Result<End> {
     let end = schedule.end();
     let mut start = Time::ZERO;
     for step in &schedule.steps {
@@ -64,16 +64,16 @@ fn steps(line: &mut impl Transmitter, schedule: &Schedule, sent: &mut u64) -> io
             // Check for a signal every 64 frames, even without time to wait.
             let mut looks = n.is_multiple_of(64);
             loop {
-                if (looks || line.now() < due) && line.wait(due.min(end)) {
+                if (looks || port.now() < due) && port.wait(due.min(end)) {
                     return Ok(End::Signal);
                 }
-                if line.now() >= end {
+                if port.now() >= end {
                     return Ok(End::Done);
                 }
-                match line.send(&bytes) {
+                match port.send(&bytes) {
                     Ok(()) => break,
                     Err(error) if is_full(&error) => {
-                        due = due.max(line.now() + RETRY);
+                        due = due.max(port.now() + RETRY);
                         looks = true;
                     }
                     Err(error) => return Err(error),
@@ -85,17 +85,17 @@ fn steps(line: &mut impl Transmitter, schedule: &Schedule, sent: &mut u64) -> io
         start = start + step.span;
     }
     // Wait for the requested pause time, including that of the last frame.
-    let is_stopped = schedule.final_xon == FinalXon::Always && line.wait(start);
+    let is_stopped = schedule.final_xon == FinalXon::Always && port.wait(start);
     Ok(if is_stopped { End::Signal } else { End::Done })
 }
 
-fn send_xon(line: &mut impl Transmitter, xon: &[u8]) -> io::Result<()> {
-    let until = line.now() + XON_TRIES;
+fn send_xon(port: &mut impl Transmitter, xon: &[u8]) -> io::Result<()> {
+    let until = port.now() + XON_TRIES;
     loop {
-        match line.send(xon) {
-            Err(error) if is_full(&error) && line.now() < until => {
+        match port.send(xon) {
+            Err(error) if is_full(&error) && port.now() < until => {
                 // A signal does not interrupt the XON: the XON ends the pause.
-                let _signal = line.wait(line.now() + RETRY);
+                let _signal = port.wait(port.now() + RETRY);
             }
             done => return done,
         }
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn xon_is_sent_at_the_end() {
-        let (schedule, mut line) = (storm(MS(25), MS(10)), Model::default());
-        let playback = transmit(&mut line, &schedule);
+        let (schedule, mut port) = (storm(MS(25), MS(10)), Model::default());
+        let playback = transmit(&mut port, &schedule);
         assert!(matches!(playback, Playback { sent: 2, ended: Ok(End::Done), xon: Some(Ok(())) }));
-        let times: Vec<_> = line.frames.iter().map(|(at, _)| *at).collect();
+        let times: Vec<_> = port.frames.iter().map(|(at, _)| *at).collect();
         assert_eq!(times, [MS(0), MS(10), MS(25)]);
-        assert_eq!(line.frames.last().map(|(_, bytes)| bytes), schedule.xon.as_ref());
+        assert_eq!(port.frames.last().map(|(_, bytes)| bytes), schedule.xon.as_ref());
     }
 
     #[test]
@@ -187,11 +187,11 @@ mod tests {
     fn a_signal_interrupts_waiting_and_retrying() {
         for full in [(Time::ZERO, Time::ZERO), (MS(15), MS(45))] {
             for at in [MS(20), MS(95)] {
-                let mut line = Model { full, signal: Some(at), ..Model::default() };
-                let playback = transmit(&mut line, &storm(MS(100), MS(10)));
+                let mut port = Model { full, signal: Some(at), ..Model::default() };
+                let playback = transmit(&mut port, &storm(MS(100), MS(10)));
                 assert!(matches!(playback.ended, Ok(End::Signal)), "{playback:?}");
                 assert!(matches!(playback.xon, Some(Ok(()))), "{playback:?}");
-                assert!(line.now >= at && line.now <= at.max(full.1) + MS(1), "{:?}", line.now);
+                assert!(port.now >= at && port.now <= at.max(full.1) + MS(1), "{:?}", port.now);
             }
         }
     }
@@ -204,17 +204,17 @@ mod tests {
             xon: Some(vec![1; 60]),
             final_xon: FinalXon::WhenStopped,
         };
-        let mut line = Model::default();
-        let playback = transmit(&mut line, &schedule);
+        let mut port = Model::default();
+        let playback = transmit(&mut port, &schedule);
         assert!(
-            playback.sent == 10 && playback.xon.is_none() && line.now == MS(90),
+            playback.sent == 10 && playback.xon.is_none() && port.now == MS(90),
             "{playback:?}"
         );
-        let mut line = Model { signal: Some(MS(35)), ..Model::default() };
-        let playback = transmit(&mut line, &schedule);
+        let mut port = Model { signal: Some(MS(35)), ..Model::default() };
+        let playback = transmit(&mut port, &schedule);
         assert!(playback.sent == 4 && matches!(playback.xon, Some(Ok(()))), "{playback:?}");
         // A slow port gets all frames, late.
-        let mut line = Model { slow: MS(20), ..Model::default() };
-        assert_eq!(transmit(&mut line, &schedule).sent, 10);
+        let mut port = Model { slow: MS(20), ..Model::default() };
+        assert_eq!(transmit(&mut port, &schedule).sent, 10);
     }
 }

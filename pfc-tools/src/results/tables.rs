@@ -318,7 +318,7 @@ impl Run<'_> {
                 self.name(port.node),
                 self.name(port.peer),
                 Value::Count(counts.frames),
-                Value::Count(counts.line_bytes),
+                Value::Count(counts.wire_bytes),
                 Value::Real(port.wire),
                 Value::Count(counts.marked),
                 Value::Count(counts.dropped),

@@ -118,8 +118,8 @@ pub(super) struct RxCounters {
 #[derive(Debug)]
 pub(super) struct EngineHost {
     pub device: Device,
-    /// The NIC's end of the ring.
-    pub line: ShmPort,
+    /// The simulated NIC's end of the ring between NIC and device.
+    pub nic_port: ShmPort,
     cq: CompletionQueue,
     memory: Buffer,
     pub ends: Vec<End>,
@@ -131,7 +131,7 @@ pub(super) struct EngineHost {
 }
 
 impl EngineHost {
-    /// Opens host number `host` on a link of rate `line`, with a QP for each of `flows`, the flows
+    /// Opens host number `host` on a link of `link_rate`, with a QP for each of `flows`, the flows
     /// that start or end at this host.
     ///
     /// # Errors
@@ -139,18 +139,18 @@ impl EngineHost {
     pub fn new(
         config: &FabricConfig,
         host: u32,
-        line: LinkRate,
+        link_rate: LinkRate,
         flows: &[(u32, FlowConfig)],
         arena: &Arc<Arena>,
     ) -> Result<Self, String> {
         let name = config.network.name(host as usize);
         let refused = |error: &dyn std::fmt::Display| format!("{name}: {error}");
         let macs = [mac(host), SWITCH];
-        let link_rate = Some(line.bits_per_second());
+        let link_rate = Some(link_rate.bits_per_second());
         let shm =
             ShmConfig { name: name.to_owned(), slots: RING, macs, link_rate, ..Default::default() };
         let mtu = shm.mtu;
-        let (port, far) = shm_pair(arena, shm).map_err(|error| refused(&error))?;
+        let (port, nic_port) = shm_pair(arena, shm).map_err(|error| refused(&error))?;
         let peers = (0..config.network.hosts.len()).filter_map(|peer| u32::try_from(peer).ok());
         let addressing = Addressing::Static(StaticAddresses {
             mac: mac(host),
@@ -184,7 +184,7 @@ impl EngineHost {
         }
         Ok(Self {
             device,
-            line: far,
+            nic_port,
             cq,
             memory,
             ends,
@@ -291,12 +291,12 @@ impl EngineHost {
 
     /// Delivers a frame to the host.
     pub fn deliver(&mut self, frame: &[u8]) {
-        let Some(slot) = self.line.tx_slot() else {
+        let Some(slot) = self.nic_port.tx_slot() else {
             unreachable!("each frame is taken in the turn that follows it")
         };
         slot[..frame.len()].copy_from_slice(frame);
-        self.line.tx_commit(frame.len(), feroce_engine::port::Priority::default());
-        self.line.flush().expect("the device lives");
+        self.nic_port.tx_commit(frame.len(), feroce_engine::port::Priority::default());
+        self.nic_port.flush().expect("the device lives");
     }
 
     /// Reads the device's receive counters.

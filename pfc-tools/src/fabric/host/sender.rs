@@ -114,9 +114,9 @@ impl Sender {
         }
     }
 
-    /// Starts sending on a link of rate `line`.
-    pub fn start(&mut self, line: LinkRate, params: &Params, now: Time) {
-        let (rate, at) = (Rate::from_bps(line.bits_per_second()), now.instant());
+    /// Starts sending on a link of `link_rate`.
+    pub fn start(&mut self, link_rate: LinkRate, params: &Params, now: Time) {
+        let (rate, at) = (Rate::from_bps(link_rate.bits_per_second()), now.instant());
         self.controller = match self.control {
             Control::Fixed(fixed) => Controller::Fixed(fixed.min(rate)),
             control if control == Control::DCQCN => {
@@ -336,15 +336,15 @@ impl Sender {
 fn reaction_point(
     params: &Params,
     initial: Option<u64>,
-    line: Rate,
+    link_rate: Rate,
     now: Instant,
 ) -> ReactionPoint {
-    let Some(bits) = initial else { return ReactionPoint::new(params, line, now) };
+    let Some(bits) = initial else { return ReactionPoint::new(params, link_rate, now) };
     let mut first = *params;
     first.reaction.first_rate = Rate::from_bps(bits);
-    let mut point = ReactionPoint::new(&first, line, now);
+    let mut point = ReactionPoint::new(&first, link_rate, now);
     point.on_cnp(now);
-    point.set_params(params, line, now);
+    point.set_params(params, link_rate, now);
     point
 }
 

@@ -193,17 +193,17 @@ fn measure(
             None => Err(wrong(&format!("the name of a traffic: {}", groups.join(", ")))),
         },
     };
-    let line = || {
-        let line = of.as_ref().and_then(|text| direction(text, network));
-        line.ok_or_else(|| wrong("a link from one node to its neighbour, such as \"s1->h3\""))
+    let link = || {
+        let link = of.as_ref().and_then(|text| direction(text, network));
+        link.ok_or_else(|| wrong("a link from one node to its neighbour, such as \"s1->h3\""))
     };
     Ok(match MEASURES[which] {
         "goodput" => Measure::Goodput(group()?),
         "alpha" => Measure::Alpha(group()?),
         "completion" => Measure::Completion(group()?),
         "slowdown" => Measure::Slowdown(group()?),
-        "wire" => line().map(|(node, next)| Measure::Wire { node, next })?,
-        "queue" => line().map(|(node, next)| Measure::Queue { node, next })?,
+        "wire" => link().map(|(node, next)| Measure::Wire { node, next })?,
+        "queue" => link().map(|(node, next)| Measure::Queue { node, next })?,
         "pauses" => Measure::Pauses(of.unwrap_or_default()),
         "drops" => Measure::Drops,
         "deadlocks" => Measure::Deadlocks,

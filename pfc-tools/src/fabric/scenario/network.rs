@@ -46,9 +46,9 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
         delay: section.time("trunk_delay")?.unwrap_or(delay),
     };
     let inconsistent = |message| ScenarioError::Inconsistent { place: section.place(), message };
-    let fit = |lines: usize| match lines {
+    let fit = |count: usize| match count {
         0..=MAX_LINKS => Ok(()),
-        _ => Err(inconsistent(format!("{lines} links or switches; the limit is {MAX_LINKS}"))),
+        _ => Err(inconsistent(format!("{count} links or switches; the limit is {MAX_LINKS}"))),
     };
     let network = match KINDS[kind] {
         "single" => {
@@ -109,7 +109,7 @@ fn chain_hosts(section: &Section<'_>) -> Result<Vec<usize>, ScenarioError> {
 
 fn explicit(
     section: &Section<'_>,
-    line: LinkSpec,
+    link: LinkSpec,
     fit: impl Fn(usize) -> Result<(), ScenarioError>,
 ) -> Result<Network, ScenarioError> {
     let known = RefCell::new(BTreeSet::new());
@@ -127,7 +127,7 @@ fn explicit(
     let expected = "a list of links such as \"h1 - s1\"";
     let texts = section.texts("lines")?.ok_or_else(|| section.missing("lines", expected))?;
     fit(texts.len())?;
-    let mut lines = Vec::new();
+    let mut links = Vec::new();
     for (text, node) in texts {
         let Some((a, b)) = text.split_once('-') else {
             return Err(section.wrong("lines", node, "a link such as \"h1 - s1\""));
@@ -142,10 +142,10 @@ fn explicit(
                 ));
             }
         }
-        lines.push((a, b, line));
+        links.push((a, b, link));
     }
     let inconsistent = |message| ScenarioError::Inconsistent { place: section.place(), message };
-    topology::explicit(hosts, switches, &lines).map_err(inconsistent)
+    topology::explicit(hosts, switches, &links).map_err(inconsistent)
 }
 
 /// `[[link]]`: overrides for the links between the nodes of `between`; `"s1 - *"` stands for all

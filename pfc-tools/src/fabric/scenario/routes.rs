@@ -61,8 +61,8 @@ fn named_nodes(
 fn turn(text: &str, network: &Network) -> Option<Turn> {
     let mut nodes = text.split('>').map(|name| network.node(name.trim()));
     let (from, at, to) = (nodes.next()??, nodes.next()??, nodes.next()??);
-    let is_line = |a, b| network.joins(a, b);
-    (nodes.next().is_none() && is_line(from, at) && is_line(at, to)).then_some((from, at, to))
+    let is_link = |a, b| network.joins(a, b);
+    (nodes.next().is_none() && is_link(from, at) && is_link(at, to)).then_some((from, at, to))
 }
 
 /// Reads a `[[route]]`: the next hops from some switches to some hosts.

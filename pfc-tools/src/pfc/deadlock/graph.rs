@@ -25,7 +25,7 @@ pub struct DirectedLink {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dependency {
     /// Index of the link that may have to wait.
-    pub line: usize,
+    pub link: usize,
     /// Index of the link it waits for.
     pub next: usize,
     /// Two hosts whose packets take both links.
@@ -56,7 +56,7 @@ impl Pairs {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependencies {
     /// All links, each direction.
-    pub lines: Vec<DirectedLink>,
+    pub links: Vec<DirectedLink>,
     /// The dependencies between them.
     pub all: Vec<Dependency>,
     /// Two hosts without a route.
@@ -69,19 +69,19 @@ impl Dependencies {
         let (wiring, hosts) = (wiring(network), network.hosts.len());
         // All ECMP choices count, so the seed does not matter.
         let routes = routes(&wiring, hosts, 0, &network.routing);
-        let (lines, numbers) = lines(&wiring);
+        let (links, numbers) = links(&wiring);
         let count = u32::try_from(hosts).unwrap_or(u32::MAX);
         let (mut found, mut no_route) = (BTreeMap::new(), None);
         for to in 0..count {
-            let mut visited = vec![false; lines.len()];
+            let mut visited = vec![false; links.len()];
             let sources = pairs.to(to, count).into_iter();
             let first = |from: u32| {
                 wiring[from as usize].first().map(|_| (numbers[from as usize][0], from))
             };
             let mut ahead: Vec<(usize, u32)> = sources.filter_map(first).collect();
-            while let Some((line, source)) = ahead.pop() {
-                let (node, ingress) = wiring[lines[line].from][lines[line].port - 1];
-                if node < hosts || std::mem::replace(&mut visited[line], true) {
+            while let Some((link, source)) = ahead.pop() {
+                let (node, ingress) = wiring[links[link].from][links[link].port - 1];
+                if node < hosts || std::mem::replace(&mut visited[link], true) {
                     continue;
                 }
                 let ingress = u16::try_from(ingress).unwrap_or(u16::MAX);
@@ -92,44 +92,44 @@ impl Dependencies {
                 for &port in choices {
                     let next = numbers[node][usize::from(port)];
                     ahead.push((next, source));
-                    if lines[line].from >= hosts && lines[next].to >= hosts {
-                        found.entry((line, next)).or_insert((source, to));
+                    if links[link].from >= hosts && links[next].to >= hosts {
+                        found.entry((link, next)).or_insert((source, to));
                     }
                 }
             }
         }
         let all = found.into_iter();
-        let all = all.map(|((line, next), between)| Dependency { line, next, between }).collect();
-        Self { lines, all, no_route }
+        let all = all.map(|((link, next), between)| Dependency { link, next, between }).collect();
+        Self { links, all, no_route }
     }
 
     /// The turn of packets that causes a dependency.
     pub fn turn(&self, dependency: &Dependency) -> Turn {
-        let (first, next) = (&self.lines[dependency.line], &self.lines[dependency.next]);
+        let (first, next) = (&self.links[dependency.link], &self.links[dependency.next]);
         (first.from, first.to, next.to)
     }
 
     /// Number of links that are part of a dependency.
-    pub fn lines_used(&self) -> usize {
-        let mut used = vec![false; self.lines.len()];
+    pub fn links_used(&self) -> usize {
+        let mut used = vec![false; self.links.len()];
         for dependency in &self.all {
-            (used[dependency.line], used[dependency.next]) = (true, true);
+            (used[dependency.link], used[dependency.next]) = (true, true);
         }
         used.iter().filter(|&&used| used).count()
     }
 }
 
 /// Every direction of every link, and its index by node and port.
-fn lines(wiring: &Wiring) -> (Vec<DirectedLink>, Vec<Vec<usize>>) {
-    let mut lines = Vec::new();
+fn links(wiring: &Wiring) -> (Vec<DirectedLink>, Vec<Vec<usize>>) {
+    let mut links = Vec::new();
     let mut numbers = Vec::new();
     for (from, ports) in wiring.iter().enumerate() {
         let mut own = Vec::new();
         for (port, &(to, _)) in (1..).zip(ports) {
-            own.push(lines.len());
-            lines.push(DirectedLink { from, port, to });
+            own.push(links.len());
+            links.push(DirectedLink { from, port, to });
         }
         numbers.push(own);
     }
-    (lines, numbers)
+    (links, numbers)
 }

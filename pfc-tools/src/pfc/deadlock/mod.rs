@@ -89,12 +89,14 @@ struct Report {
     /// Lossless priorities; all have the same dependencies.
     priorities: Vec<u8>,
     /// Number of link directions that are part of a dependency.
-    lines: usize,
+    #[serde(rename = "lines")]
+    links: usize,
     dependencies: usize,
     /// Each link waits for the next.
     cycle: Vec<Step>,
     turns: Option<Set>,
-    lines_to_change: Option<Set>,
+    #[serde(rename = "lines_to_change")]
+    links_to_change: Option<Set>,
     rerouted: Option<Rerouted>,
     runs: Vec<simulate::RunResult>,
 }
@@ -141,11 +143,11 @@ fn analyse(title: &str, case: &Case, options: &Options) -> Result<Report, Failur
         case: case.name.clone(),
         pairs: if options.traffic { "the pairs of the traffic" } else { "all hosts" },
         priorities,
-        lines: 0,
+        links: 0,
         dependencies: 0,
         cycle: Vec::new(),
         turns: None,
-        lines_to_change: None,
+        links_to_change: None,
         rerouted: None,
         runs: Vec::new(),
     };
@@ -153,18 +155,18 @@ fn analyse(title: &str, case: &Case, options: &Options) -> Result<Report, Failur
         return Ok(report);
     }
     let dependencies = Dependencies::of(network, &pairs);
-    (report.lines, report.dependencies) = (dependencies.lines_used(), dependencies.all.len());
+    (report.links, report.dependencies) = (dependencies.links_used(), dependencies.all.len());
     let turns = by_turns(&dependencies);
     let Some(cycle) = turns.cycle() else { return Ok(report) };
     let cycle: Vec<&Dependency> = cycle.iter().map(|&arc| &dependencies.all[arc]).collect();
     report.cycle = cycle.iter().map(|one| step(network, &dependencies, one)).collect();
     let fewest = turns.feedback_set();
-    let lines = by_lines(&dependencies).feedback_set();
-    let line = |&line: &usize| {
-        let line = &dependencies.lines[line];
-        format!("{}->{}", network.name(line.from), network.name(line.to))
+    let links = by_links(&dependencies).feedback_set();
+    let link = |&link: &usize| {
+        let link = &dependencies.links[link];
+        format!("{}->{}", network.name(link.from), network.name(link.to))
     };
-    report.lines_to_change = Some(set(&lines, lines.removals.iter().map(line).collect()));
+    report.links_to_change = Some(set(&links, links.removals.iter().map(link).collect()));
     let first: Vec<Turn> = fewest
         .removals
         .iter()
@@ -193,12 +195,12 @@ fn turn_name(network: &Network, (from, at, to): Turn) -> String {
 }
 
 fn step(network: &Network, of: &Dependencies, one: &Dependency) -> Step {
-    let (line, next) = (&of.lines[one.line], &of.lines[one.next]);
+    let (link, next) = (&of.links[one.link], &of.links[one.next]);
     let name = |node: usize| network.name(node).to_owned();
     Step {
-        switch: name(line.to),
-        paused: name(line.from),
-        port: line.port,
+        switch: name(link.to),
+        paused: name(link.from),
+        port: link.port,
         waits_for: name(next.to),
         between: [name(one.between.0 as usize), name(one.between.1 as usize)],
     }
@@ -207,21 +209,21 @@ fn step(network: &Network, of: &Dependencies, one: &Dependency) -> Step {
 /// The dependencies as a graph with turns as removals.
 fn by_turns(of: &Dependencies) -> Graph {
     let arc = |(number, one): (usize, &Dependency)| Arc {
-        from: one.line,
+        from: one.link,
         to: one.next,
         removal: Some(number),
     };
     let arcs = of.all.iter().enumerate().map(arc).collect();
-    Graph::new(of.lines.len(), of.all.len(), arcs)
+    Graph::new(of.links.len(), of.all.len(), arcs)
 }
 
 /// The dependencies as a graph with links as removals: each link is two vertices with an arc
 /// between them.
-fn by_lines(of: &Dependencies) -> Graph {
-    let count = of.lines.len();
-    let line = |line: usize| Arc { from: 2 * line, to: 2 * line + 1, removal: Some(line) };
-    let turn = |one: &Dependency| Arc { from: 2 * one.line + 1, to: 2 * one.next, removal: None };
-    let arcs = (0..count).map(line).chain(of.all.iter().map(turn)).collect();
+fn by_links(of: &Dependencies) -> Graph {
+    let count = of.links.len();
+    let link = |link: usize| Arc { from: 2 * link, to: 2 * link + 1, removal: Some(link) };
+    let turn = |one: &Dependency| Arc { from: 2 * one.link + 1, to: 2 * one.next, removal: None };
+    let arcs = (0..count).map(link).chain(of.all.iter().map(turn)).collect();
     Graph::new(2 * count, count, arcs)
 }
 
@@ -263,7 +265,7 @@ fn show(out: &mut impl Write, report: &Report) -> io::Result<()> {
         "priority {}: {} dependencies between {} links, from packets between {}",
         priorities.join(", "),
         report.dependencies,
-        report.lines,
+        report.links,
         report.pairs
     )?;
     if report.cycle.is_empty() {
@@ -277,9 +279,9 @@ fn show(out: &mut impl Write, report: &Report) -> io::Result<()> {
              (packets from {from} to {to})"
         )?;
     }
-    if let (Some(turns), Some(lines)) = (&report.turns, &report.lines_to_change) {
+    if let (Some(turns), Some(links)) = (&report.turns, &report.links_to_change) {
         show_set(out, "turn", turns)?;
-        show_set(out, "link", lines)?;
+        show_set(out, "link", links)?;
         writeln!(
             out,
             "Route around them, or move their packets to another lossless priority or a lossy one."
