@@ -55,15 +55,15 @@ impl Fraction {
         Self::from_wide(self.0 as u64 + other.0 as u64)
     }
 
-    /// This fraction divided by 2^`shift`.
-    pub const fn shifted(self, shift: u32) -> Self {
-        if shift > UNIT_BITS { Self::ZERO } else { Self(self.0 >> shift) }
+    /// This fraction shifted right by `bits`: divided by 2^`bits`, rounded down.
+    pub const fn shift_right(self, bits: u32) -> Self {
+        if bits > UNIT_BITS { Self::ZERO } else { Self(self.0 >> bits) }
     }
 
-    /// This fraction times 2^`times`, at most 1.
-    pub const fn doubled(self, times: u32) -> Self {
-        let times = if times > UNIT_BITS { UNIT_BITS } else { times };
-        Self::from_wide((self.0 as u64) << times)
+    /// This fraction shifted left by `bits`: multiplied by 2^`bits`, at most 1.
+    pub const fn saturating_shift_left(self, bits: u32) -> Self {
+        let bits = if bits > UNIT_BITS { UNIT_BITS } else { bits };
+        Self::from_wide((self.0 as u64) << bits)
     }
 
     /// Returns true with this probability, for a `random` that is uniform over all `u32`.

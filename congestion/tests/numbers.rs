@@ -15,7 +15,7 @@ fn fractions_round_down_and_stop_at_one() {
     assert_eq!(Fraction::ratio(1, 2).of_u64(u64::MAX), u64::MAX / 2);
     assert_eq!(Fraction::ONE.of_u64(u64::MAX), u64::MAX);
     assert_eq!(
-        (Fraction::ONE.shifted(1), Fraction::ONE.shifted(32)),
+        (Fraction::ONE.shift_right(1), Fraction::ONE.shift_right(32)),
         (Fraction::ratio(1, 2), Fraction::ZERO)
     );
 }

@@ -445,8 +445,8 @@ impl Rules {
     /// The part of the rate that a cut removes: alpha / 2^(gd - 10).
     fn cut_fraction(&self, alpha: Fraction) -> Fraction {
         match self.gd.checked_sub(GD_OF_ALPHA) {
-            Some(shift) => alpha.shifted(shift),
-            None => alpha.doubled(GD_OF_ALPHA - self.gd),
+            Some(bits) => alpha.shift_right(bits),
+            None => alpha.saturating_shift_left(GD_OF_ALPHA - self.gd),
         }
     }
 

@@ -126,14 +126,14 @@ impl Swift {
         let step = packets * u128::from(self.params.ai) / 10;
         let step =
             if self.cwnd >= UNIT { step * u128::from(UNIT) / u128::from(self.cwnd) } else { step };
-        let most = u64::from(self.params.max_cwnd) * UNIT;
-        self.cwnd = self.cwnd.saturating_add(u64::try_from(step).unwrap_or(u64::MAX)).min(most);
+        let max_cwnd = u64::from(self.params.max_cwnd) * UNIT;
+        self.cwnd = self.cwnd.saturating_add(u64::try_from(step).unwrap_or(u64::MAX)).min(max_cwnd);
     }
 
     fn decrease(&mut self, by: Fraction, now: Instant) {
-        let least = u64::from(self.params.min_cwnd) * UNIT / 1000;
+        let min_cwnd = u64::from(self.params.min_cwnd) * UNIT / 1000;
         let before = self.cwnd;
-        self.cwnd = by.complement().of_u64(before).max(least);
+        self.cwnd = by.complement().of_u64(before).max(min_cwnd);
         if self.cwnd < before {
             self.decreased = Some(now);
         }
@@ -144,11 +144,10 @@ impl Swift {
         let SwiftParams { fs_range, fs_min_cwnd, fs_max_cwnd, .. } = self.params;
         // The argument is in tenths of packets * 2^20, like the window times ten.
         let inverse_root = |tenths: u64| (1u64 << 40) / tenths.isqrt().max(1);
-        let least = inverse_root(u64::from(fs_max_cwnd) << 20);
-        let most = inverse_root(u64::from(fs_min_cwnd) << 20).max(least);
-        let here = inverse_root(self.cwnd * 10).clamp(least, most);
-        let nanos =
-            fs_range.as_nanos() * u128::from(here - least) / u128::from((most - least).max(1));
+        let min = inverse_root(u64::from(fs_max_cwnd) << 20);
+        let max = inverse_root(u64::from(fs_min_cwnd) << 20).max(min);
+        let current = inverse_root(self.cwnd * 10).clamp(min, max);
+        let nanos = fs_range.as_nanos() * u128::from(current - min) / u128::from((max - min).max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }

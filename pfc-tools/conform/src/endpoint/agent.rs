@@ -21,8 +21,8 @@ use super::{Failure, failed};
 
 /// Address on which the agent listens.
 pub const ADDRESS: ([u8; 4], u16) = ([10, 78, 0, 2], 18600);
-/// How long a reply may take, in addition to the time that the request itself waits.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit for a reply, in addition to the time that the request itself waits.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bits of `ibv_access_flags` and `ibv_send_flags` that the engine's types do not have.
 const ACCESS_MW_BIND: u32 = 1 << 4;
 const SEND_FENCE: u32 = 1;
@@ -42,7 +42,7 @@ struct Registered {
 #[derive(Debug)]
 pub struct RxeEnd {
     requests: BufWriter<TcpStream>,
-    answers: BufReader<TcpStream>,
+    replies: BufReader<TcpStream>,
     regions: Vec<Registered>,
     gid_index: u32,
 }
@@ -54,15 +54,15 @@ impl RxeEnd {
     /// If the guest does not reply.
     pub fn new() -> Result<Self, Failure> {
         let connect = || {
-            let stream = TcpStream::connect_timeout(&SocketAddr::from(ADDRESS), PATIENCE)?;
+            let stream = TcpStream::connect_timeout(&SocketAddr::from(ADDRESS), REPLY_TIMEOUT)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
             let requests = BufWriter::new(stream.try_clone()?);
             Ok((requests, BufReader::new(stream)))
         };
         let connected: std::io::Result<_> = connect();
-        let (requests, answers) = connected.map_err(failed("connect to the agent"))?;
-        Ok(Self { requests, answers, regions: Vec::new(), gid_index: 0 })
+        let (requests, replies) = connected.map_err(failed("connect to the agent"))?;
+        Ok(Self { requests, replies, regions: Vec::new(), gid_index: 0 })
     }
 
     /// Runs a command in the guest's shell.
@@ -70,7 +70,7 @@ impl RxeEnd {
     /// # Errors
     /// If its exit status is not 0.
     pub fn shell(&mut self, command: &str) -> Result<(), Failure> {
-        self.ask(format!("shell {command}")).map(drop)
+        self.request(format!("shell {command}")).map(drop)
     }
 
     /// Returns the counters of rxe's port, by rxe's own names.
@@ -78,58 +78,58 @@ impl RxeEnd {
     /// # Errors
     /// If the guest does not report them.
     pub fn counters(&mut self) -> Result<Vec<(String, u64)>, Failure> {
-        let count: usize = self.ask("counters")?.next()?;
+        let count: usize = self.request("counters")?.next()?;
         (0..count)
             .map(|_| {
-                let mut words = self.line()?;
+                let mut words = self.read_line()?;
                 Ok((words.word()?.to_owned(), words.next()?))
             })
             .collect()
     }
 
-    fn tell(&mut self, request: impl Display) -> Result<(), Failure> {
-        writeln!(self.requests, "{request}").map_err(failed("ask the agent"))
+    fn write_request(&mut self, request: impl Display) -> Result<(), Failure> {
+        writeln!(self.requests, "{request}").map_err(failed("send a request to the agent"))
     }
 
     fn flush(&mut self) -> Result<(), Failure> {
-        self.requests.flush().map_err(failed("ask the agent"))
+        self.requests.flush().map_err(failed("send a request to the agent"))
     }
 
-    fn line(&mut self) -> Result<Words, Failure> {
+    fn read_line(&mut self) -> Result<Words, Failure> {
         let mut line = String::new();
-        let read = self.answers.read_line(&mut line);
-        match read.map_err(failed("the agent does not answer"))? {
-            0 => Err(Failure("the agent ended the connection".into())),
+        let read = self.replies.read_line(&mut line);
+        match read.map_err(failed("read the reply of the agent"))? {
+            0 => Err(Failure("the agent closed the connection".into())),
             _ => Ok(Words { line: line.trim_end().to_owned(), at: 0 }),
         }
     }
 
-    fn answer(&mut self) -> Result<Words, Failure> {
-        let mut words = self.line()?;
+    fn read_status(&mut self) -> Result<Words, Failure> {
+        let mut words = self.read_line()?;
         match words.word()? {
             "ok" => Ok(words),
             _ => Err(Failure(format!("rxe: {}", words.line))),
         }
     }
 
-    fn ask(&mut self, request: impl Display) -> Result<Words, Failure> {
-        self.tell(request)?;
+    fn request(&mut self, request: impl Display) -> Result<Words, Failure> {
+        self.write_request(request)?;
         self.flush()?;
-        self.answer()
+        self.read_status()
     }
 
-    /// Sends all lines, then reads as many replies.
-    fn ask_all(&mut self, requests: &[String]) -> Result<(), Failure> {
-        requests.iter().try_for_each(|request| self.tell(request))?;
+    /// Sends all requests, then reads their replies.
+    fn request_all(&mut self, requests: &[String]) -> Result<(), Failure> {
+        requests.iter().try_for_each(|request| self.write_request(request))?;
         self.flush()?;
-        requests.iter().try_for_each(|_| self.answer().map(drop))
+        requests.iter().try_for_each(|_| self.read_status().map(drop))
     }
 
     fn find_gid(&mut self, family: Family) -> Result<Gid, Failure> {
-        let count: usize = self.ask("gids")?.next()?;
+        let count: usize = self.request("gids")?.next()?;
         let mut found = None;
         for _ in 0..count {
-            let mut words = self.line()?;
+            let mut words = self.read_line()?;
             let (index, gid) = (words.next()?, words.next::<Gid>()?);
             if family.covers(gid.ip()) {
                 found = Some((index, gid));
@@ -151,12 +151,12 @@ impl Words {
     fn word(&mut self) -> Result<&str, Failure> {
         let word = self.line.split(' ').nth(self.at);
         self.at += 1;
-        word.ok_or_else(|| Failure(format!("the agent's answer is short: {}", self.line)))
+        word.ok_or_else(|| Failure(format!("the reply of the agent is too short: {}", self.line)))
     }
 
     fn next<T: FromStr>(&mut self) -> Result<T, Failure> {
         let parsed = self.word()?.parse();
-        parsed.map_err(|_| Failure(format!("the agent's answer makes no sense: {}", self.line)))
+        parsed.map_err(|_| Failure(format!("the reply of the agent is invalid: {}", self.line)))
     }
 }
 
@@ -176,13 +176,13 @@ impl End for RxeEnd {
         for (region, seed) in regions.iter().zip(seed..) {
             let &Region { len, access, window } = region;
             let bits = access.bits() | if window { ACCESS_MW_BIND } else { 0 };
-            let mut words = self.ask(format!("mr {len} {seed} {bits}"))?;
+            let mut words = self.request(format!("mr {len} {seed} {bits}"))?;
             let (_index, addr): (usize, u64) = (words.next()?, words.next()?);
             let (_lkey, rkey): (u32, u32) = (words.next()?, words.next()?);
             self.regions.push(Registered { addr, rkey: Key(rkey), window, access });
         }
         let access = settings.access.bits();
-        let qpn = self.ask(format!("qp {access} 128 128 64"))?.next()?;
+        let qpn = self.request(format!("qp {access} 128 128 64"))?.next()?;
         Ok(Endpoint { qpn: Qpn::masked(qpn), psn: settings.psn, gid, super_frames: None })
     }
 
@@ -198,7 +198,7 @@ impl End for RxeEnd {
             std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             std::net::IpAddr::V6(ip) => ip,
         };
-        self.ask_all(&[
+        self.request_all(&[
             format!(
                 "rtr {} {} {} {} {gid} {depth} {min_rnr_timer}",
                 self.gid_index,
@@ -214,7 +214,7 @@ impl End for RxeEnd {
         for index in 0..self.regions.len() {
             if self.regions[index].window {
                 let remote = self.regions[index].access.bits() & !Access::LOCAL_WRITE.bits();
-                let rkey = self.ask(format!("window {index} {remote}"))?.next()?;
+                let rkey = self.request(format!("window {index} {remote}"))?.next()?;
                 self.regions[index].rkey = Key(rkey);
             }
         }
@@ -226,7 +226,7 @@ impl End for RxeEnd {
         let line = |&(wr_id, place, len): &(u64, Place, u32)| {
             format!("recv {wr_id} {} {} {len}", place.region, place.offset)
         };
-        self.ask_all(&receives.iter().map(line).collect::<Vec<_>>())
+        self.request_all(&receives.iter().map(line).collect::<Vec<_>>())
     }
 
     fn post_sends(&mut self, requests: &[Posting]) -> Result<(), Failure> {
@@ -245,7 +245,7 @@ impl End for RxeEnd {
                 remote.rkey.value()
             )
         };
-        self.ask_all(&requests.iter().map(line).collect::<Vec<_>>())
+        self.request_all(&requests.iter().map(line).collect::<Vec<_>>())
     }
 
     fn completions(
@@ -253,49 +253,49 @@ impl End for RxeEnd {
         count: usize,
         patience: Duration,
     ) -> Result<Vec<Completion>, Failure> {
-        let stream = self.answers.get_ref();
-        let set = |time| stream.set_read_timeout(Some(time)).map_err(failed("a timeout"));
-        set(patience + PATIENCE)?;
-        let count: usize = self.ask(format!("poll {count} {}", patience.as_millis()))?.next()?;
-        let completions = (0..count).map(|_| completion(&mut self.line()?)).collect();
-        self.answers.get_ref().set_read_timeout(Some(PATIENCE)).map_err(failed("a timeout"))?;
+        let stream = self.replies.get_ref();
+        let set = |time| stream.set_read_timeout(Some(time)).map_err(failed("set the reply timeout"));
+        set(patience + REPLY_TIMEOUT)?;
+        let count: usize = self.request(format!("poll {count} {}", patience.as_millis()))?.next()?;
+        let completions = (0..count).map(|_| completion(&mut self.read_line()?)).collect();
+        self.replies.get_ref().set_read_timeout(Some(REPLY_TIMEOUT)).map_err(failed("set the reply timeout"))?;
         completions
     }
 
     fn memory(&mut self, region: usize) -> Result<Vec<u8>, Failure> {
-        let len = self.ask(format!("read {region}"))?.next()?;
+        let len = self.request(format!("read {region}"))?.next()?;
         let mut bytes = vec![0; len];
-        let read = self.answers.read_exact(&mut bytes);
+        let read = self.replies.read_exact(&mut bytes);
         read.map_err(failed("read the guest's memory"))?;
         Ok(bytes)
     }
 
     fn write(&mut self, place: Place, bytes: &[u8]) -> Result<(), Failure> {
-        self.tell(format!("write {} {} {}", place.region, place.offset, bytes.len()))?;
+        self.write_request(format!("write {} {} {}", place.region, place.offset, bytes.len()))?;
         self.requests.write_all(bytes).map_err(failed("write the guest's memory"))?;
         self.flush()?;
-        self.answer().map(drop)
+        self.read_status().map(drop)
     }
 
     fn state(&mut self) -> Result<QpState, Failure> {
-        let state: u8 = self.ask("state")?.next()?;
+        let state: u8 = self.request("state")?.next()?;
         let known = QpState::ALL.into_iter().find(|&known| known as u8 == state);
         known.ok_or_else(|| Failure(format!("rxe's QP is in state {state}")))
     }
 
     fn destroy_qp(&mut self) -> Result<(), Failure> {
-        self.ask("destroy").map(drop)
+        self.request("destroy").map(drop)
     }
 
     fn kill(&mut self) -> Result<(), Failure> {
-        self.tell("die")?;
+        self.write_request("die")?;
         self.flush()?;
         let mut line = String::new();
-        match self.answers.read_line(&mut line) {
+        match self.replies.read_line(&mut line) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(Failure(format!("the agent was to die, and says {}", line.trim_end()))),
+            Ok(_) => Err(Failure(format!("the agent must exit without a reply; its reply: {}", line.trim_end()))),
             Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => Ok(()),
-            Err(e) => Err(failed("wait for the agent's end")(e)),
+            Err(e) => Err(failed("wait for the exit of the agent")(e)),
         }
     }
 }
@@ -330,7 +330,7 @@ fn completion(words: &mut Words) -> Result<Completion, Failure> {
     let (wr_id, status, opcode): (u64, u8, u8) = (words.next()?, words.next()?, words.next()?);
     let byte_len = words.next()?;
     let (kind, value): (String, u32) = (words.next()?, words.next()?);
-    let unknown = || Failure(format!("rxe completes with {}", words.line));
+    let unknown = || Failure(format!("rxe reports an unknown completion: {}", words.line));
     Ok(Completion {
         wr_id,
         status: STATUSES.into_iter().find(|&s| s as u8 == status).ok_or_else(unknown)?,
@@ -341,9 +341,9 @@ fn completion(words: &mut Words) -> Result<Completion, Failure> {
             "invalidated" => Extra::Invalidated(Key(value)),
             _ => Extra::None,
         },
-        solicited: false, // The agent does not see it.
+        solicited: false, // The agent does not report it.
         qp: Qpn::masked(0),
-        at: Instant::ZERO, // Another clock than ours.
+        at: Instant::ZERO, // The agent's clock is not ours.
         datagram: None,
     })
 }

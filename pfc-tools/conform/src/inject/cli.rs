@@ -11,7 +11,7 @@ use super::flows::Flows;
 use super::injector::Injector;
 use super::live::{Between, Live, Relay, SLACK, Stack};
 use super::outcome::Evidence;
-use super::play::{self, Played, World};
+use super::play::{self, Played, Testbed};
 use super::scorecard::{self, Item, KnownFailures, Scorecard};
 use super::script::Script;
 use super::trace::Trace;
@@ -106,17 +106,17 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     if let Some(duration) = options.duration {
         return watch(options, &scripts, duration);
     }
-    let mut world = world(options)?;
-    let [requester, responder] = world.roles();
+    let mut testbed = testbed(options)?;
+    let [requester, responder] = testbed.roles();
     let place = if options.live.is_empty() { "fabric" } else { "live" }.to_owned();
     let mut card = Scorecard { requester, responder, place, items: Vec::new() };
     for script in &scripts {
-        let mut item = played(script, &mut *world, options)?;
+        let mut item = played(script, &mut *testbed, options)?;
         for _ in 0..options.again {
             if item.passed() {
                 break;
             }
-            item = played(script, &mut *world, options)?;
+            item = played(script, &mut *testbed, options)?;
         }
         print_item(&item);
         card.items.push(item);
@@ -141,7 +141,7 @@ fn watch(options: &Options, scripts: &[Script], duration: Duration) -> Result<Ou
     std::thread::sleep(duration);
     let injector = relay.put(None).ok_or_else(|| unusable("the relay has ended"))?;
     let evidence = Evidence {
-        met: injector.met().to_vec(),
+        times_applied: injector.times_applied().to_vec(),
         trace: injector.into_trace(),
         flows: Vec::new(),
         counted: [None, None],
@@ -185,7 +185,7 @@ fn between(options: &Options) -> Result<Between, Failure> {
     Ok(Between { interfaces, namespace: options.namespace.clone() })
 }
 
-fn world(options: &Options) -> Result<Box<dyn World>, Failure> {
+fn testbed(options: &Options) -> Result<Box<dyn Testbed>, Failure> {
     if options.live.is_empty() {
         return Ok(Box::new(Fabric::new()));
     }
@@ -198,8 +198,8 @@ fn world(options: &Options) -> Result<Box<dyn World>, Failure> {
     Ok(Box::new(Live::open(&between, &stacks, &folder).map_err(unusable)?))
 }
 
-fn played(script: &Script, world: &mut dyn World, options: &Options) -> Result<Item, Failure> {
-    kept(script, play::play(script, world), options)
+fn played(script: &Script, testbed: &mut dyn Testbed, options: &Options) -> Result<Item, Failure> {
+    kept(script, play::play(script, testbed), options)
 }
 
 /// Creates the item of a script, and writes its capture if requested.

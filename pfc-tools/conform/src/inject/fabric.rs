@@ -9,7 +9,7 @@ use feroce_engine::congestion::{CongestionConfig, Control};
 use feroce_engine::counters::Counter;
 
 use super::injector::{Injector, Onward};
-use super::play::{Ends, World};
+use super::play::{Ends, Testbed};
 use super::script::Script;
 use super::trace::Side;
 use crate::device_pair::{DevicePair, manual_config};
@@ -59,7 +59,7 @@ impl Default for Fabric {
     }
 }
 
-impl World for Fabric {
+impl Testbed for Fabric {
     fn roles(&self) -> [String; 2] {
         ["Feroce", "Feroce"].map(str::to_owned)
     }
@@ -67,7 +67,7 @@ impl World for Fabric {
     fn ends(&mut self, script: &Script) -> Result<Vec<Ends>, Failure> {
         let end = |index: usize| -> Result<Box<dyn End>, Failure> {
             let device = self.rig.borrow().devices[index].clone();
-            Ok(Box::new(FeroceEnd::paced(&device, self.pace())?))
+            Ok(Box::new(FeroceEnd::paced(&device, self.clock())?))
         };
         (0..script.traffic.qps).map(|_| Ok([end(0)?, end(1)?])).collect()
     }
@@ -84,7 +84,7 @@ impl World for Fabric {
         self.injector.lock().expect("nobody panics with it").take().expect("it has begun")
     }
 
-    fn pace(&self) -> Box<dyn Pace> {
+    fn clock(&self) -> Box<dyn Pace> {
         Box::new(RigPace(Rc::clone(&self.rig)))
     }
 

@@ -32,32 +32,32 @@ struct Held {
 #[derive(Debug)]
 pub struct Injector {
     events: Vec<Event>,
-    /// For each event, the number of packets counted.
+    /// For each event, the number of packets that matched its filter.
     counted: Vec<u32>,
-    /// For each event, how often it applied.
-    met: Vec<u32>,
+    /// For each event, the number of packets it was applied to.
+    times_applied: Vec<u32>,
     flows: Flows,
     /// How often each PSN was seen, by event.
     iterations: BTreeMap<(usize, u32), u32>,
     held: BTreeMap<(usize, Side), Vec<Held>>,
     /// Latency of the link.
-    way: Duration,
+    latency: Duration,
     trace: Trace,
 }
 
 impl Injector {
-    /// Creates an injector that applies `script` to the packets of `flows`. `way` is the latency of
-    /// the link.
-    pub fn new(script: &Script, flows: Flows, way: Duration) -> Self {
+    /// Creates an injector that applies `script` to the packets of `flows`. `latency` is that
+    /// of the link.
+    pub fn new(script: &Script, flows: Flows, latency: Duration) -> Self {
         let count = script.events.len();
         Self {
             events: script.events.clone(),
             counted: vec![0; count],
-            met: vec![0; count],
+            times_applied: vec![0; count],
             flows,
             iterations: BTreeMap::new(),
             held: BTreeMap::new(),
-            way,
+            latency,
             trace: Trace::default(),
         }
     }
@@ -65,9 +65,9 @@ impl Injector {
     /// Takes a frame sent at `now` (nanoseconds) and returns the frames to forward. Frames of no
     /// flow are forwarded unchanged.
     pub fn take(&mut self, bytes: &[u8], now: u64) -> Vec<Onward> {
-        let as_it_is = || vec![Onward { after: Duration::ZERO, bytes: bytes.to_vec() }];
-        let Ok(packet) = Packet::parse(bytes, &[]) else { return as_it_is() };
-        let Some((flow, from)) = self.flows.find(&packet) else { return as_it_is() };
+        let unchanged = || vec![Onward { after: Duration::ZERO, bytes: bytes.to_vec() }];
+        let Ok(packet) = Packet::parse(bytes, &[]) else { return unchanged() };
+        let Some((flow, from)) = self.flows.find(&packet) else { return unchanged() };
         let actions = self.actions(&packet, flow, from);
         let number = self.trace.sent.len();
         let events = actions.iter().map(|action| format!("{action:?}")).collect();
@@ -75,7 +75,7 @@ impl Injector {
         let mut onward = self.act(&actions, number, bytes);
         let behind = self.release((flow, from));
         for (sent, Onward { after, bytes }) in onward.iter().chain(&behind) {
-            let after = (self.way + *after).as_nanos();
+            let after = (self.latency + *after).as_nanos();
             let at = now + u64::try_from(after).unwrap_or(u64::MAX);
             self.trace.arrived.push(Arrived { at, sent: *sent, bytes: bytes.clone() });
         }
@@ -106,7 +106,7 @@ impl Injector {
                 At::Psn { .. } => false,
             };
             if is_due {
-                self.met[index] += 1;
+                self.times_applied[index] += 1;
                 actions.push(event.action);
             }
         }
@@ -154,8 +154,8 @@ impl Injector {
     }
 
     /// Returns the held frames that the current packet releases.
-    fn release(&mut self, way: (usize, Side)) -> Vec<(usize, Onward)> {
-        let Some(waiting) = self.held.get_mut(&way) else { return Vec::new() };
+    fn release(&mut self, direction: (usize, Side)) -> Vec<(usize, Onward)> {
+        let Some(waiting) = self.held.get_mut(&direction) else { return Vec::new() };
         waiting.iter_mut().for_each(|held| held.left = held.left.saturating_sub(1));
         let (released, left): (Vec<_>, _) = waiting.drain(..).partition(|held| held.left == 0);
         *waiting = left;
@@ -163,9 +163,9 @@ impl Injector {
         released.into_iter().map(|held| (held.sent, onward(held))).collect()
     }
 
-    /// Returns how often each event of the script applied.
-    pub fn met(&self) -> &[u32] {
-        &self.met
+    /// For each event of the script, returns the number of packets it was applied to.
+    pub fn times_applied(&self) -> &[u32] {
+        &self.times_applied
     }
 
     /// Returns the recording.

@@ -17,7 +17,7 @@ use feroce_engine::time::Clock;
 use nix::sched::{CloneFlags, setns};
 
 use super::injector::Injector;
-use super::play::{Ends, World};
+use super::play::{Ends, Testbed};
 use super::script::Script;
 use super::trace::Side;
 use crate::endpoint::agent::RxeEnd;
@@ -289,7 +289,7 @@ impl Live {
     }
 }
 
-impl World for Live {
+impl Testbed for Live {
     fn roles(&self) -> [String; 2] {
         self.stacks.each_ref().map(Open::name)
     }
@@ -311,7 +311,7 @@ impl World for Live {
         self.relay.put(None).expect("it has begun")
     }
 
-    fn pace(&self) -> Box<dyn Pace> {
+    fn clock(&self) -> Box<dyn Pace> {
         Box::new(RealPace::start())
     }
 

@@ -31,8 +31,8 @@ pub type Counted = BTreeMap<String, u64>;
 pub struct Evidence {
     /// The packets.
     pub trace: Trace,
-    /// How often each event applied.
-    pub met: Vec<u32>,
+    /// For each event of the script, the number of packets it was applied to.
+    pub times_applied: Vec<u32>,
     /// Reports of the endpoints, by flow.
     pub flows: Vec<FlowOutcome>,
     /// Counters of the requester's and of the responder's device, if known.
@@ -50,9 +50,9 @@ impl FlowOutcome {
 
 /// Returns the increments of the counters from `before` to `now`.
 pub fn counted(before: &[(String, u64)], now: &[(String, u64)]) -> Counted {
-    let more = before
+    let increments = before
         .iter()
         .zip(now)
         .map(|((name, before), (_, now))| (name.clone(), now.saturating_sub(*before)));
-    more.collect()
+    increments.collect()
 }

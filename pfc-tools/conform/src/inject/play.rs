@@ -16,14 +16,14 @@ use crate::endpoint::model::Model;
 use crate::endpoint::plan::{Family, Plan, REQUESTER, RESPONDER};
 use crate::endpoint::setup::{self, FIRST_RECEIVE};
 
-/// How long the completions of an item may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit for the completions of an item.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Both ends of a QP pair: requester, responder.
 pub type Ends = [Box<dyn End>; 2];
 
 /// Two endpoints and the link between them.
-pub trait World {
+pub trait Testbed {
     /// Returns the names of the requester and of the responder.
     fn roles(&self) -> [String; 2];
 
@@ -43,7 +43,7 @@ pub trait World {
     fn finish(&mut self) -> Injector;
 
     /// Returns the clock of the endpoints.
-    fn pace(&self) -> Box<dyn Pace>;
+    fn clock(&self) -> Box<dyn Pace>;
 
     /// Returns the counters of the device of `side`, by the device's own names.
     ///
@@ -51,7 +51,7 @@ pub trait World {
     /// If the device does not report them.
     fn counters(&self, side: Side) -> Result<Vec<(String, u64)>, Failure>;
 
-    /// Returns how late an endpoint may act.
+    /// Returns the time by which an endpoint may act later than its timers say.
     fn slack(&self) -> Duration;
 }
 
@@ -72,34 +72,34 @@ struct Pair {
     postings: Vec<Posting>,
 }
 
-/// Plays `script` in `world`.
+/// Plays `script` on `testbed`.
 ///
 /// # Errors
 /// If the script cannot be played.
-pub fn play(script: &Script, world: &mut dyn World) -> Result<Played, Failure> {
+pub fn play(script: &Script, testbed: &mut dyn Testbed) -> Result<Played, Failure> {
     let mut flows = Vec::new();
     let mut pairs = Vec::new();
-    for (flow, ends) in (0..).zip(world.ends(script)?) {
+    for (flow, ends) in (0..).zip(testbed.ends(script)?) {
         let (pair, flow) = connect(script, flow, ends)?;
         pairs.push(pair);
         flows.push(flow);
     }
-    let counters = |world: &dyn World| {
-        let [requester, responder] = Side::ALL.map(|side| world.counters(side));
+    let counters = |testbed: &dyn Testbed| {
+        let [requester, responder] = Side::ALL.map(|side| testbed.counters(side));
         Ok::<_, Failure>([requester?, responder?])
     };
-    let before = counters(world)?;
-    world.begin(Injector::new(script, Flows::fixed(flows), world.latency()));
-    let outcomes = exchange(script, &mut pairs, &mut *world.pace());
-    let injector = world.finish();
-    let after = counters(world)?;
+    let before = counters(testbed)?;
+    testbed.begin(Injector::new(script, Flows::fixed(flows), testbed.latency()));
+    let outcomes = exchange(script, &mut pairs, &mut *testbed.clock());
+    let injector = testbed.finish();
+    let after = counters(testbed)?;
     let of = |side: usize| Some(counted(&before[side], &after[side]));
     let evidence = Evidence {
-        met: injector.met().to_vec(),
+        times_applied: injector.times_applied().to_vec(),
         trace: injector.into_trace(),
         flows: outcomes?,
         counted: [of(0), of(1)],
-        slack: u64::try_from(world.slack().as_nanos()).unwrap_or(u64::MAX),
+        slack: u64::try_from(testbed.slack().as_nanos()).unwrap_or(u64::MAX),
     };
     let verdicts = checker::check(script, &evidence);
     Ok(Played { evidence, verdicts })
@@ -123,7 +123,7 @@ fn borrowed(ends: &mut Ends) -> [&mut dyn End; 2] {
 fn exchange(
     script: &Script,
     pairs: &mut [Pair],
-    pace: &mut dyn Pace,
+    clock: &mut dyn Pace,
 ) -> Result<Vec<FlowOutcome>, Failure> {
     let late = script.traffic.receives_after;
     if late.is_none() {
@@ -133,29 +133,29 @@ fn exchange(
         pair.ends[REQUESTER].post_sends(&pair.postings)?;
     }
     if let Some(time) = late {
-        wait(pace, time);
+        wait(clock, time);
         pairs.iter_mut().try_for_each(Pair::post_receives)?;
     }
     let sends = pairs
         .iter_mut()
-        .map(|pair| pair.ends[REQUESTER].completions(pair.plan.requests.len(), PATIENCE));
+        .map(|pair| pair.ends[REQUESTER].completions(pair.plan.requests.len(), TIMEOUT));
     let sends = sends.collect::<Result<Vec<_>, _>>()?;
     // The last acknowledgements and deliberately delayed packets.
-    wait(pace, DRAIN);
+    wait(clock, DRAIN);
     pairs.iter_mut().zip(sends).map(|(pair, sends)| pair.outcome(&sends)).collect()
 }
 
 /// Time for packets that are on their way after the last completion.
 const DRAIN: Duration = Duration::from_millis(30);
 
-fn wait(pace: &mut dyn Pace, time: Duration) {
-    let end = pace.now() + time;
+fn wait(clock: &mut dyn Pace, time: Duration) {
+    let end = clock.now() + time;
     loop {
-        let left = end.saturating_sub(pace.now());
+        let left = end.saturating_sub(clock.now());
         if left.is_zero() {
             return;
         }
-        pace.pass(left);
+        clock.pass(left);
     }
 }
 
@@ -178,8 +178,8 @@ impl Pair {
                 request.op.consumes_receive() && request.status == Status::Success
             });
         let due = succeed.count();
-        let mut receives = self.ends[RESPONDER].completions(due, PATIENCE)?;
-        receives.extend(self.ends[RESPONDER].completions(MORE, Duration::ZERO)?);
+        let mut receives = self.ends[RESPONDER].completions(due, TIMEOUT)?;
+        receives.extend(self.ends[RESPONDER].completions(MAX_UNEXPECTED, Duration::ZERO)?);
         let mut wrong_bytes = Vec::new();
         let mut states = [feroce_engine::qp::QpState::Reset; 2];
         for end in [REQUESTER, RESPONDER] {
@@ -203,5 +203,5 @@ impl Pair {
     }
 }
 
-/// The most completions read beyond the expected ones.
-const MORE: usize = 128;
+/// Maximum number of unexpected receive completions that are read.
+const MAX_UNEXPECTED: usize = 128;
