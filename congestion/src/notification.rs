@@ -3,7 +3,8 @@
 use crate::params::{CnpTiming, NotificationParams};
 use crate::time::{Duration, Instant};
 
-/// The receiver side of DCQCN for one CNP interval, which a QP, a pair of addresses or a port has.
+/// The receiver side of DCQCN: the state of one CNP interval. A QP, a pair of IP addresses or a
+/// port has such an interval.
 #[derive(Clone, Copy, Debug)]
 pub struct NotificationPoint {
     timing: CnpTiming,

@@ -81,8 +81,8 @@ impl core::fmt::Display for Expects {
         match self {
             Self::Kind(param) => param.expects(f),
             Self::Number(known) => {
-                let least = u64::from(known.applied(&Params::default(), 0).is_none());
-                write!(f, "{least} to {} ({})", known.max, known.unit)
+                let min = u64::from(known.applied(&Params::default(), 0).is_none());
+                write!(f, "{min} to {} ({})", known.max, known.unit)
             }
         }
     }

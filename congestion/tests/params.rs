@@ -174,11 +174,11 @@ proptest! {
         place in 0..TABLE.len(), which in 0..3u8,
     ) {
         let param = &TABLE[place];
-        let (least, most) = (*param.range.start(), *param.range.end());
+        let (min, max) = (*param.range.start(), *param.range.end());
         let value = match which {
-            0 => least + raw % (most - least + 1),
-            1 => least + raw % (most - least + 1) % 100_000,
-            _ => most - raw % (most - least + 1) % 1000,
+            0 => min + raw % (max - min + 1),
+            1 => min + raw % (max - min + 1) % 100_000,
+            _ => max - raw % (max - min + 1) % 1000,
         };
         let text = param.kind.show(value).to_string();
         prop_assert_eq!(param.kind.parse(&text), Some(value), "{}: {}", param.name, text);

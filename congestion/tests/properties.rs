@@ -60,21 +60,23 @@ proptest! {
 
     #[test]
     fn advancing_often_changes_nothing(
-        params in params(), events in events(), looks in prop::collection::vec(1..40_000u64, 1..50),
+        params in params(),
+        events in events(),
+        poll_intervals in prop::collection::vec(1..40_000u64, 1..50),
     ) {
         let mut seldom = ReactionPoint::new(&params, Rate::from_gbps(40), Instant::ZERO);
         let mut often = seldom;
-        let (mut now, mut look) = (0, 0);
+        let (mut now, mut poll) = (0, 0);
         for (wait, event) in events {
             let next = now + wait;
             for index in 0..200 {
-                look += looks[index % looks.len()];
-                if look > next {
+                poll += poll_intervals[index % poll_intervals.len()];
+                if poll > next {
                     break;
                 }
-                often.advance(ns(look));
+                often.advance(ns(poll));
             }
-            look = next;
+            poll = next;
             now = next;
             apply(&mut often, event, ns(now));
             apply(&mut seldom, event, ns(now));
@@ -86,13 +88,13 @@ proptest! {
     fn values_stay_in_their_ranges(params in params(), events in events()) {
         let link_rate = Rate::from_gbps(40);
         let mut point = ReactionPoint::new(&params, link_rate, Instant::ZERO);
-        let least = params.reaction.min_rate.min(link_rate);
+        let min_rate = params.reaction.min_rate.min(link_rate);
         let mut now = 0;
         for (wait, event) in events {
             now += wait;
             apply(&mut point, event, ns(now));
-            prop_assert!((least..=link_rate).contains(&point.rate()), "{:?}", point);
-            prop_assert!(point.target() >= least, "{:?}", point);
+            prop_assert!((min_rate..=link_rate).contains(&point.rate()), "{:?}", point);
+            prop_assert!(point.target() >= min_rate, "{:?}", point);
             prop_assert!(point.alpha() <= Fraction::ONE);
             prop_assert!(point.next_event() > ns(now));
         }

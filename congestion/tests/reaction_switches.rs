@@ -1,4 +1,4 @@
-//! The points in which the sources differ: for each switch of the reaction point, a trace that
+//! The choices of the reaction point in which the sources differ: for each choice, a trace that
 //! distinguishes its values.
 
 mod common;
@@ -316,10 +316,10 @@ fn below_10_gd_multiplies_alpha() {
 
 #[test]
 fn gd_and_min_dec_fac() {
-    let cut = |gd, least| {
+    let cut = |gd, min| {
         let mut point = with(|params| {
             params.gd = gd;
-            params.min_dec_fac = least;
+            params.min_dec_fac = min;
         });
         point.on_cnp(us(0));
         point.rate()

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     let filter = std::env::args().nth(1).unwrap_or_default();
     let mut all_ok = true;
     for name in NAMES.into_iter().filter(|name| name.contains(&filter)) {
-        let (value, least, note) = if name == NAMES[0] {
+        let (value, min, note) = if name == NAMES[0] {
             absolute(run(LEAVES, 0, &[]), 5.0)
         } else if name == NAMES[1] {
             absolute(run(&known("web-search"), 0, &[("duration", "3ms")]), 2.0)
@@ -60,15 +60,15 @@ fn main() -> ExitCode {
             let [light, engine] = [0, 1].map(|case| run(&text, case, &[]).rate());
             (engine / light, 0.15, format!("{engine:.2} of {light:.2} M hops/s"))
         };
-        let word = if value >= least { "ok" } else { "short" };
-        all_ok &= value >= least;
-        println!("{name:<44} {value:>9.2}  {:>8}  {word:<5}  {note}", format!(">= {least}"));
+        let word = if value >= min { "ok" } else { "short" };
+        all_ok &= value >= min;
+        println!("{name:<44} {value:>9.2}  {:>8}  {word:<5}  {note}", format!(">= {min}"));
     }
     if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn absolute(speed: Speed, least: f64) -> (f64, f64, String) {
-    (speed.rate(), least, format!("{:.1} M hops in {:.2} s", speed.hops, speed.seconds))
+fn absolute(speed: Speed, min: f64) -> (f64, f64, String) {
+    (speed.rate(), min, format!("{:.1} M hops in {:.2} s", speed.hops, speed.seconds))
 }
 
 fn known(name: &str) -> String {

@@ -162,9 +162,9 @@ fn run_live(options: &LiveOptions) -> Result<(), Failure> {
     choose(&mut scenario, options.case.as_ref())?;
     let case = &scenario.cases[0];
     if case.has_engines() {
-        let told =
+        let message =
             "`host.engine` replaces hosts by the engine; `live` puts interfaces in their places";
-        return Err(case.inconsistent(told.to_owned()).into());
+        return Err(case.inconsistent(message.to_owned()).into());
     }
     Ok(command::run(options, case, case.seeds[0])?)
 }

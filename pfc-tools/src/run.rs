@@ -37,8 +37,8 @@ impl GateResult {
             (Some(value), Bound::Within { published, part }) => {
                 (value - published).abs() <= part * published.abs()
             }
-            (Some(value), Bound::AtLeast(least)) => value >= least,
-            (Some(value), Bound::AtMost(most)) => value <= most,
+            (Some(value), Bound::AtLeast(min)) => value >= min,
+            (Some(value), Bound::AtMost(max)) => value <= max,
         };
         self.gate.bounds.iter().all(is_fine)
     }

@@ -232,8 +232,8 @@ fn pfc_keeps_an_incast_lossless() {
     // The threshold is T = (pool - 2 T) / 8, where the pool is 1 MB less the headroom of 3 x 13064
     // bytes: 96.1 KB for each sender. The bytes that arrive before a pause takes effect are added:
     // 2 us of link delay and three packets.
-    let most = results.queues[0].lengths.max();
-    assert!((192_000..2 * (96_100 + 13_064)).contains(&most), "{most}");
+    let longest = results.queues[0].lengths.max();
+    assert!((192_000..2 * (96_100 + 13_064)).contains(&longest), "{longest}");
 }
 
 #[test]

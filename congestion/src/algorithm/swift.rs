@@ -147,7 +147,8 @@ impl Swift {
         let min = inverse_root(u64::from(fs_max_cwnd) << 20);
         let max = inverse_root(u64::from(fs_min_cwnd) << 20).max(min);
         let current = inverse_root(self.cwnd * 10).clamp(min, max);
-        let nanos = fs_range.as_nanos() * u128::from(current - min) / u128::from((max - min).max(1));
+        let nanos =
+            fs_range.as_nanos() * u128::from(current - min) / u128::from((max - min).max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }

@@ -111,15 +111,14 @@ impl Param {
             let zero = if *self.range.start() == 0 { "0 to 1" } else { "more than 0, at most 1" };
             return write!(f, "{zero} (as `1/256`, `0.01` or `1%`)");
         }
-        let (least, most) =
-            (self.kind.show(*self.range.start()), self.kind.show(*self.range.end()));
+        let (min, max) = (self.kind.show(*self.range.start()), self.kind.show(*self.range.end()));
         let form = match self.kind {
             Kind::Time => " (as `55us`)",
             Kind::Rate => " (as `40Mb/s`)",
             Kind::Bytes => " (as `10MB`)",
             Kind::Fraction | Kind::Count | Kind::Choice(_) => "",
         };
-        write!(f, "{least} to {most}{form}")
+        write!(f, "{min} to {max}{form}")
     }
 }
 

@@ -253,15 +253,15 @@ impl Play {
     fn measured(&self, end: Instant) -> Measured {
         let nanos = (end.as_nanos() - self.sums.since) as f64;
         let sent = self.senders.iter().map(|sender| sender.sent);
-        let least = sent.clone().min().unwrap_or(0) as f64;
-        let most = sent.max().unwrap_or(0) as f64;
+        let slowest = sent.clone().min().unwrap_or(0) as f64;
+        let fastest = sent.max().unwrap_or(0) as f64;
         Measured {
             queue: self.sums.queue / nanos,
             alpha: self.sums.alpha / self.sums.samples as f64,
             utilisation: self.sums.bytes as f64 * 8.0
                 / nanos
                 / (self.setup.link_rate.as_bps() as f64 / 1e9),
-            fairness: least / most,
+            fairness: slowest / fastest,
             cnps: self.sums.cnps,
         }
     }

@@ -44,7 +44,7 @@ impl Port for GatedPort {
         self.inner.tx_room().min(self.open.load(Ordering::Relaxed))
     }
 
-    /// Always true: a closed gate is slow, not stuck.
+    /// Always true: a closed gate delays frames and is no failure.
     fn tx_moved(&mut self) -> bool {
         true
     }

@@ -28,7 +28,7 @@ pub struct WireFaults {
 
 /// A frame in flight.
 #[derive(Debug, Clone)]
-struct Flying {
+struct InFlight {
     to: usize,
     bytes: Vec<u8>,
 }
@@ -61,7 +61,7 @@ pub struct Fate {
 
 impl Fate {
     /// Returns true if it arrives once, in time and undamaged.
-    pub fn is_good(self) -> bool {
+    pub fn is_unaffected(self) -> bool {
         self == Self::default()
     }
 }
@@ -100,7 +100,7 @@ pub struct Wire {
     /// Separate generator for marks: other faults are the same with and without marks.
     mark_random: Xoshiro256StarStar,
     /// Frames in flight, by arrival and then by order of sending, which makes ties deterministic.
-    flying: BTreeMap<(Instant, u64), Flying>,
+    flying: BTreeMap<(Instant, u64), InFlight>,
     sequence: u64,
     counts: [u64; 2],
     hurt: u64,
@@ -256,7 +256,7 @@ impl Wire {
         }
         fate.late &= !fate.lost;
         fate.damaged &= !fate.lost;
-        self.hurt += u64::from(!fate.is_good());
+        self.hurt += u64::from(!fate.is_unaffected());
         if let Some(record) = &mut self.record {
             record.push(Seen { at: now, from, bytes: bytes.clone(), fate });
         }
@@ -292,7 +292,7 @@ impl Wire {
     }
 
     fn launch(&mut self, to: usize, bytes: Vec<u8>, arrival: Instant) {
-        self.flying.insert((arrival, self.sequence), Flying { to, bytes });
+        self.flying.insert((arrival, self.sequence), InFlight { to, bytes });
         self.sequence += 1;
     }
 
@@ -308,7 +308,7 @@ impl Wire {
                 break;
             }
             delivered[to] += 1;
-            let Flying { bytes, .. } = entry.remove();
+            let InFlight { bytes, .. } = entry.remove();
             let slot = end.tx_slot().expect("there is room");
             slot[..bytes.len()].copy_from_slice(&bytes);
             end.tx_commit(bytes.len(), Priority::default());
@@ -325,7 +325,7 @@ impl Wire {
     }
 
     fn jitter(&mut self) -> Duration {
-        let most = u64::try_from(self.faults.jitter.as_nanos()).expect("short").max(1);
-        Duration::from_nanos(1 + self.draw(most))
+        let max = u64::try_from(self.faults.jitter.as_nanos()).expect("short").max(1);
+        Duration::from_nanos(1 + self.draw(max))
     }
 }

@@ -160,7 +160,7 @@ impl Capture {
         Self::of_source_within(name, source, u64::MAX)
     }
 
-    /// Like [`of_source`](Self::of_source), but reads at most `most` bytes after decompression,
+    /// Like [`of_source`](Self::of_source), but reads at most `limit` bytes after decompression,
     /// since the size after decompression is not known in advance.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Capture {
     pub fn of_source_within(
         name: &Path,
         source: Box<dyn Read>,
-        most: u64,
+        limit: u64,
     ) -> Result<Self, CaptureError> {
         let failed = |source: io::Error| match source.kind() {
             ErrorKind::UnexpectedEof => {
@@ -179,10 +179,10 @@ impl Capture {
         let mut records = Records::new(source);
         let mut magic = records.magic().map_err(failed)?;
         if let Some(unpack) = decompressor(magic) {
-            records = Records::new(Box::new(unpack(records.into_source()).take(most)));
+            records = Records::new(Box::new(unpack(records.into_source()).take(limit)));
             magic = records.magic().map_err(failed)?;
-        } else if most < u64::MAX {
-            records = Records::new(Box::new(records.into_source().take(most)));
+        } else if limit < u64::MAX {
+            records = Records::new(Box::new(records.into_source().take(limit)));
         }
         let format =
             if magic == PCAPNG { Format::pcapng(&mut records) } else { Format::pcap(&mut records) };
@@ -319,10 +319,10 @@ fn next_of_pcap(
 ) -> Result<Option<Current>, Fault> {
     let taken = records.take(|bytes| {
         // The raw form, since the checked form rejects frames longer than the snapshot length.
-        let (behind, packet) = parser.next_raw_packet(bytes)?;
+        let (next, packet) = parser.next_raw_packet(bytes)?;
         let at =
             u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * nanos_per_tick;
-        Ok((behind, (at, packet.orig_len, packet.data.len())))
+        Ok((next, (at, packet.orig_len, packet.data.len())))
     })?;
     let Some(((at, line_len, len), record)) = taken else { return Ok(None) };
     Ok(Some(Current { at, link, line_len, bytes: record.end - len..record.end }))
@@ -383,8 +383,8 @@ fn next_of_pcapng(
 ) -> Result<Option<Current>, Fault> {
     loop {
         let taken = records.take(|bytes| {
-            let (behind, block) = parser.next_block(bytes)?;
-            Ok((behind, Part::from(block)))
+            let (next, block) = parser.next_block(bytes)?;
+            Ok((next, Part::from(block)))
         })?;
         let Some((part, record)) = taken else { return Ok(None) };
         match part {

@@ -16,7 +16,7 @@ pub(super) struct Records {
     left: Range<usize>,
 }
 
-/// Most bytes read at a time.
+/// Maximum number of bytes read at a time.
 const BLOCK: usize = 256 << 10;
 /// Longest record.
 const LONGEST: usize = 8_000_000;
@@ -56,9 +56,9 @@ impl Records {
         }
         loop {
             match parse(&self.bytes[self.left.clone()]) {
-                Ok((behind, parsed)) => {
+                Ok((next, parsed)) => {
                     let at = self.left.start;
-                    self.left.start = self.left.end - behind.len();
+                    self.left.start = self.left.end - next.len();
                     return Ok(Some((parsed, at..self.left.start)));
                 }
                 Err(PcapError::IncompleteBuffer) => {
@@ -84,11 +84,11 @@ impl Records {
         }
         self.bytes.copy_within(self.left.clone(), 0);
         self.left = 0..self.left.len();
-        let most = (self.left.end + BLOCK).min(LONGEST);
-        if self.bytes.len() < most {
-            self.bytes.resize(most, 0);
+        let end = (self.left.end + BLOCK).min(LONGEST);
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
         }
-        let count = self.source.read(&mut self.bytes[self.left.end..most])?;
+        let count = self.source.read(&mut self.bytes[self.left.end..end])?;
         self.left.end += count;
         Ok(count)
     }
@@ -103,8 +103,8 @@ mod tests {
 
     impl Read for Drips {
         fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-            let most = out.len().min(self.1);
-            self.0.read(&mut out[..most])
+            let len = out.len().min(self.1);
+            self.0.read(&mut out[..len])
         }
     }
 
@@ -121,19 +121,19 @@ mod tests {
     fn parse(bytes: &[u8]) -> Result<(&[u8], usize), PcapError> {
         let (head, rest) = bytes.split_first_chunk().ok_or(PcapError::IncompleteBuffer)?;
         let len = u32::from_le_bytes(*head) as usize;
-        let (_, behind) = rest.split_at_checked(len).ok_or(PcapError::IncompleteBuffer)?;
-        Ok((behind, len))
+        let (_, next) = rest.split_at_checked(len).ok_or(PcapError::IncompleteBuffer)?;
+        Ok((next, len))
     }
 
-    fn records(bytes: Vec<u8>, most: usize) -> Records {
-        Records::new(Box::new(Drips(Cursor::new(bytes), most)))
+    fn records(bytes: Vec<u8>, per_call: usize) -> Records {
+        Records::new(Box::new(Drips(Cursor::new(bytes), per_call)))
     }
 
     #[test]
     fn records_are_found_for_any_read_size() {
         let lengths = [0, 1, 70_000, 3, BLOCK - 12, BLOCK, 5, 3 * BLOCK + 1, 9];
-        for most in [1000, BLOCK - 1, usize::MAX] {
-            let mut records = records(written(&lengths), most);
+        for per_call in [1000, BLOCK - 1, usize::MAX] {
+            let mut records = records(written(&lengths), per_call);
             assert_eq!(records.magic().unwrap(), [0; 4]);
             for due in lengths {
                 let (len, place) = records.take(parse).unwrap().expect("one more");

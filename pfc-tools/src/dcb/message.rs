@@ -251,7 +251,7 @@ mod tests {
         DefaultNla::new(kind | NLA_F_NESTED, bytes(within))
     }
 
-    fn answer(within: &[DefaultNla]) -> DcbMessage {
+    fn response(within: &[DefaultNla]) -> DcbMessage {
         let more = nested(ATTR_IEEE, within);
         DcbMessage::new(RTM_GETDCB, IEEE_GET, "eth0", Some(more))
     }
@@ -296,7 +296,7 @@ mod tests {
         }
         let dscp = [&[5, 3][..], &26_u16.to_ne_bytes()].concat();
         let ethertype = [&[1, 1][..], &0x8915_u16.to_ne_bytes()].concat();
-        let ieee = ieee(&answer(&[
+        let ieee = ieee(&response(&[
             DefaultNla::new(within::ETS, shares),
             DefaultNla::new(within::PFC, value.clone()),
             nested(
@@ -310,7 +310,7 @@ mod tests {
             ),
             DefaultNla::new(8, vec![1, 2, 3]),
         ]))
-        .expect("an answer");
+        .expect("a response");
         let pfc = ieee.pfc.expect("PFC");
         assert_eq!((pfc.capable, pfc.delay, pfc.requests[3], pfc.indications[3]), (8, 7, 1, 2));
         assert_eq!(pfc.priorities().collect::<Vec<_>>(), [3]);
@@ -346,9 +346,9 @@ mod tests {
     #[test]
     fn truncated_messages_are_refused() {
         let pfc = DefaultNla::new(within::PFC, pfc_bytes(&Pfc::default())[..100].to_vec());
-        assert!(matches!(ieee(&answer(&[pfc])), Err(DcbError::Malformed(_))));
+        assert!(matches!(ieee(&response(&[pfc])), Err(DcbError::Malformed(_))));
         assert!(matches!(ieee(&DcbMessage::get_ieee("x")), Err(DcbError::Malformed(_))));
-        let whole = answer(&[DefaultNla::new(within::PFC, pfc_bytes(&Pfc::default()))]);
+        let whole = response(&[DefaultNla::new(within::PFC, pfc_bytes(&Pfc::default()))]);
         for length in 0..whole.attributes.len() {
             let attributes = whole.attributes[..length].to_vec();
             assert!(ieee(&DcbMessage { attributes, ..whole.clone() }).is_err(), "{length} bytes");
@@ -359,7 +359,7 @@ mod tests {
     fn dcbx_modes_are_bits() {
         let value = DefaultNla::new(ATTR_DCBX, vec![0x09]);
         let message = DcbMessage::new(RTM_GETDCB, GDCBX, "eth0", Some(value));
-        let dcbx = dcbx(&message).expect("an answer");
+        let dcbx = dcbx(&message).expect("a response");
         assert!(dcbx.host && dcbx.ieee && !dcbx.cee && !dcbx.firmware && !dcbx.is_static);
     }
 }

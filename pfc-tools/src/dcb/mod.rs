@@ -83,8 +83,8 @@ impl Dcb {
     /// # Errors
     /// [`DcbError::Permission`] without CAP_NET_ADMIN; see [`Dcb::ieee`].
     pub fn set(&mut self, interface: &str, setting: &Setting) -> Result<(), DcbError> {
-        let answer = self.exchange(interface, DcbMessage::set(interface, setting))?;
-        outcome(interface, message::set_outcome(&answer)?)
+        let response = self.exchange(interface, DcbMessage::set(interface, setting))?;
+        outcome(interface, message::set_outcome(&response)?)
     }
 
     /// Sends a request and returns its response.
@@ -117,7 +117,7 @@ impl Dcb {
                 continue;
             }
             match payload {
-                NetlinkPayload::InnerMessage(answer) => return Ok(answer),
+                NetlinkPayload::InnerMessage(response) => return Ok(response),
                 NetlinkPayload::Error(error) => outcome(interface, error.raw_code())?,
                 _ => return Err(DcbError::Malformed("neither a response nor an error")),
             }

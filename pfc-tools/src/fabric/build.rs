@@ -309,11 +309,11 @@ fn switches(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Switch>, 
 /// Returns an error if a lossy queue can never accept a full packet.
 fn fits(config: &FabricConfig, buffer: &SharedBuffer) -> Result<(), String> {
     let frame = u64::from(config.packet.payload + config.packet.headers);
-    let most = buffer.threshold() + config.switch.guaranteed;
+    let capacity = buffer.threshold() + config.switch.guaranteed;
     let lossy = |flow: &FlowConfig| config.switch.lossless >> flow.priority & 1 == 0;
-    if most < frame && config.flows.iter().any(lossy) {
+    if capacity < frame && config.flows.iter().any(lossy) {
         return Err(format!(
-            "a lossy queue holds at most {most} bytes, less than a packet of {frame}"
+            "a lossy queue holds at most {capacity} bytes, less than a packet of {frame}"
         ));
     }
     Ok(())

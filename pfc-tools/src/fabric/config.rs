@@ -128,8 +128,8 @@ pub enum Recovery {
 /// A host's NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostConfig {
-    /// Most data packets that one acknowledgement covers. The end of a message is always
-    /// acknowledged, and so is the packet that fills a window; with Swift, every packet.
+    /// Maximum number of data packets that one acknowledgement covers. The end of a message is
+    /// always acknowledged, and so is the packet that fills a window; with Swift, every packet.
     pub ack_every: u32,
     /// Priority of acknowledgements; `None` is the priority of the flow.
     pub ack_priority: Option<u8>,
@@ -141,9 +141,9 @@ pub struct HostConfig {
     pub recovery: Recovery,
     /// Retransmission timeout; zero disables it.
     pub timeout: Time,
-    /// Most unacknowledged bytes of a flow; `None` for no limit.
+    /// Maximum number of unacknowledged bytes of a flow; `None` for no limit.
     pub window: Option<u64>,
-    /// Most packets that a flow may send back to back after the pacer held it back.
+    /// Maximum number of packets that a flow may send back to back after the pacer held it back.
     pub burst: u32,
 }
 

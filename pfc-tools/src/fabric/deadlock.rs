@@ -1,7 +1,7 @@
 //! Deadlock detection: finds ingress queues that have paused their senders and whose packets all
 //! wait for links that another such queue has paused.
 //!
-//! The detector sees the whole network, so its answer is exact. A queue is *stuck* if it has paused
+//! The detector sees the whole network, so its result is exact. A queue is *stuck* if it has paused
 //! its link and every packet in it waits in a queue that a stuck queue has paused. The stuck queues
 //! are the largest set with this property. They form a deadlock if none of them has been resumed
 //! for as long as a PFC frame can be in flight.

@@ -259,7 +259,7 @@ impl Fabric {
         self.poll_engine(host);
         let port = self.hosts[host as usize].port;
         if self.ports[port as usize].backlog() != 0 {
-            self.kick(port);
+            self.try_transmit(port);
         }
     }
 

@@ -57,7 +57,7 @@ pub struct ExternalFrame {
 /// Settings of external hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExternalConfig {
-    /// Most bytes that may queue for a host's link.
+    /// Maximum number of bytes that may queue for a host's link.
     pub nic_buffer: u64,
     /// Whether the NIC model obeys the switch's pauses, whatever the host does.
     pub nics_obey: bool,
@@ -115,7 +115,7 @@ impl Fabric {
         (packet.entropy, packet.ecn_capable, packet.marked) = (entropy, ecn_capable, marked);
         let id = self.packets.add(packet);
         self.ports[port as usize].enqueue(priority, id, &mut self.packets, self.now);
-        self.kick(port);
+        self.try_transmit(port);
         Some(id.index())
     }
 
@@ -125,7 +125,7 @@ impl Fabric {
         let kind = Kind::Pfc { enabled, paused: paused & enabled, quanta };
         let id = self.packets.add(Packet::new(kind, u32::MAX, u32::MAX, self.packet.control, 7));
         self.ports[port as usize].control.push(id, &mut self.packets);
-        self.kick(port);
+        self.try_transmit(port);
     }
 
     /// Statistics of an external host's link.

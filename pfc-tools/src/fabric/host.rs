@@ -251,7 +251,7 @@ impl Fabric {
         let port = self.hosts[host as usize].port;
         let priority = self.packets.get(id).priority;
         self.ports[port as usize].enqueue(priority, id, &mut self.packets, self.now);
-        self.kick(port);
+        self.try_transmit(port);
     }
 
     fn arm_notifier(&mut self, point: u32) {
@@ -302,7 +302,7 @@ impl Fabric {
         flow.place = Some(host.active.len());
         host.active.push(Active { flow: number, check_at: now, priority: flow.config.priority });
         let port = host.port;
-        self.kick(port);
+        self.try_transmit(port);
     }
 
     /// Stops a flow: it sends no new packets.
@@ -347,7 +347,7 @@ impl Fabric {
         let before = std::mem::replace(&mut host.active[place].check_at, check_at);
         if check_at < before {
             let port = host.port;
-            self.kick(port);
+            self.try_transmit(port);
         }
     }
 }

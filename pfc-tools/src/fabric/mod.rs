@@ -100,10 +100,10 @@ impl Fabric {
         self.hops
     }
 
-    /// Processes up to `most` events. Returns true if the run is over: the configured time is
+    /// Processes up to `max_events` events. Returns true if the run is over: the configured time is
     /// reached, or all flows have finished.
-    pub fn run(&mut self, most: u64) -> bool {
-        for _ in 0..most {
+    pub fn run(&mut self, max_events: u64) -> bool {
+        for _ in 0..max_events {
             if self.finished == self.flows.len() && self.packets.live() == 0 {
                 return true;
             }
@@ -131,7 +131,7 @@ impl Fabric {
                 let wakes = &mut self.ports[port as usize].wake_at;
                 if *wakes == self.now {
                     *wakes = Time::FAR;
-                    self.kick(port);
+                    self.try_transmit(port);
                 }
             }
             Event::Refresh { port, priority } => {
@@ -165,7 +165,7 @@ impl Fabric {
             }
             to.counts.pauses_received += u64::from(paused != 0);
             to.pauses.take(enabled, paused, quanta, to.rate, self.now);
-            self.kick(at);
+            self.try_transmit(at);
             return;
         }
         match self.ports[at as usize].node {
@@ -177,7 +177,7 @@ impl Fabric {
     }
 
     /// Transmits the next frame of `port` if its link is free, and schedules the next attempt.
-    fn kick(&mut self, port: u32) {
+    fn try_transmit(&mut self, port: u32) {
         let out = &mut self.ports[port as usize];
         if self.now < out.free_at {
             let at = out.free_at;

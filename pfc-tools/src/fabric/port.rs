@@ -178,7 +178,7 @@ impl Port {
         let id = queue.pop(packets)?;
         if queue.is_empty() {
             self.backlog &= !(1 << priority);
-            self.scheduler.emptied(priority);
+            self.scheduler.reset_deficit(priority);
         }
         self.record_length(priority, now);
         Some(id)

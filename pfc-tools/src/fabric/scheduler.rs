@@ -63,7 +63,7 @@ impl Scheduler {
 
     /// Resets the deficit of a queue that has become empty.
     #[inline]
-    pub fn emptied(&mut self, priority: u8) {
+    pub fn reset_deficit(&mut self, priority: u8) {
         self.deficit[usize::from(priority)] = 0;
     }
 }
@@ -110,7 +110,7 @@ mod tests {
         let mut scheduler = Scheduler::default();
         assert_eq!(scheduler.pick(1, &config, |_| 100), Some(0));
         assert_eq!(scheduler.deficit[0], 9900);
-        scheduler.emptied(0);
+        scheduler.reset_deficit(0);
         assert_eq!(scheduler.deficit[0], 0);
     }
 }

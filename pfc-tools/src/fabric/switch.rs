@@ -78,7 +78,7 @@ impl Fabric {
         if switch.buffer.pauses(usize::from(local), priority) {
             self.send_pause(number, port, priority, true);
         }
-        self.kick(egress);
+        self.try_transmit(egress);
     }
 
     /// Transmits the next packet of `port` when its link is free. Returns true if a packet was
@@ -126,7 +126,7 @@ impl Fabric {
             self.switches[number as usize].refresh_at[local][usize::from(priority)] = at;
             self.events.push(at, Event::Refresh { port, priority });
         }
-        self.kick(port);
+        self.try_transmit(port);
     }
 
     /// Repeats a pause after half its time, if it is still needed.

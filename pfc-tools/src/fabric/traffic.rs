@@ -74,7 +74,7 @@ pub struct Traffic {
     pub end: Time,
 }
 
-/// Most flows of a run: each takes about 1 KB of memory.
+/// Maximum number of flows of a run: each takes about 1 KB of memory.
 const MAX_FLOWS: usize = 1 << 20;
 
 impl Traffic {

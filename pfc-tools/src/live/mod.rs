@@ -27,8 +27,8 @@ use table::MacTable;
 /// Receive buffer of each interface in the kernel, in bytes.
 const RX_BYTES: u32 = 8 << 20;
 
-/// From this gap on, a warning about a late iteration is printed.
-const TOO_LATE: Time = Time::from_millis(10);
+/// An iteration that starts this much late causes a warning.
+const LATE_WARNING: Time = Time::from_millis(10);
 
 /// Settings in addition to the scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,7 +223,7 @@ impl Live {
         self.gaps.add(gap.0 / 1000, gap);
         self.last_turn = now;
         self.fabric.run_until(now, &mut self.departures);
-        self.hand_out();
+        self.send_departures();
         for place in 0..self.edges.len() {
             self.receive_frames(place)?;
         }
@@ -231,7 +231,7 @@ impl Live {
     }
 
     /// Sends the frames that have left the fabric to their interfaces.
-    fn hand_out(&mut self) {
+    fn send_departures(&mut self) {
         for departure in self.departures.drain(..) {
             let (Departure::Frame { host, .. } | Departure::Pause { host, .. }) = departure;
             let Some(place) = self.places[host as usize] else { continue };
@@ -357,7 +357,7 @@ impl Live {
     /// New warnings, each reported once.
     pub fn warnings(&mut self) -> Vec<String> {
         let mut message = Vec::new();
-        if !self.has_warned_late && self.gaps.max() > TOO_LATE.0 / 1000 {
+        if !self.has_warned_late && self.gaps.max() > LATE_WARNING.0 / 1000 {
             self.has_warned_late = true;
             message.push(format!(
                 "{} ms late at {:.1} s: frames leave in bursts caused by this machine. The \

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use feroce_wire::MacAddr;
 
-/// Most addresses; frames to further addresses are flooded.
-const MOST: usize = 4096;
+/// Maximum number of addresses; frames to further addresses are flooded.
+const MAX_ADDRESSES: usize = 4096;
 
 /// The learned addresses.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ impl MacTable {
         if address.is_multicast() {
             return;
         }
-        if self.0.len() < MOST || self.0.contains_key(&address.0) {
+        if self.0.len() < MAX_ADDRESSES || self.0.contains_key(&address.0) {
             self.0.insert(address.0, host);
         }
     }

@@ -22,9 +22,9 @@ pub struct Options {
     /// Link rate, such as 100G; without it, pause times are unknown
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     rate: Option<LinkRate>,
-    /// Which frames to print
+    /// FrameSelection frames to print
     #[arg(long, value_enum, default_value = "all")]
-    frames: Which,
+    frames: FrameSelection,
     /// Print JSON: a line for each frame, and a summary at the end
     #[arg(long)]
     json: bool,
@@ -33,9 +33,9 @@ pub struct Options {
     html: Option<PathBuf>,
 }
 
-/// Which frames are printed.
+/// FrameSelection frames are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Which {
+enum FrameSelection {
     /// Every flow control frame
     All,
     /// Malformed frames
@@ -143,7 +143,7 @@ fn line(
     seen: &Inspection,
 ) -> io::Result<()> {
     match (options.frames, seen.findings.is_empty()) {
-        (Which::None, _) | (Which::Wrong, true) => Ok(()),
+        (FrameSelection::None, _) | (FrameSelection::Wrong, true) => Ok(()),
         _ if options.json => {
             serde_json::to_writer(&mut *out, &FrameLine::new(frame.at, seen))?;
             out.write_all(b"\n")

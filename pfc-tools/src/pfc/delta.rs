@@ -117,7 +117,7 @@ impl Delta {
         self.counters.clone_from(counters);
         for row in self.counted.iter().filter(|row| row.is_received()) {
             let blocked_time = &mut self.blocked_time[row.priority.map_or(PAUSE, usize::from)];
-            *blocked_time = most(*blocked_time, row.share);
+            *blocked_time = larger(*blocked_time, row.share);
         }
     }
 
@@ -132,7 +132,7 @@ impl Delta {
             for (timer, before) in before.iter_mut().enumerate() {
                 let total = blocked_time(sender, timer, meter.now());
                 let share = share(total - *before, self.span);
-                self.blocked_time[timer] = most(self.blocked_time[timer], Some(share));
+                self.blocked_time[timer] = larger(self.blocked_time[timer], Some(share));
                 *before = total;
             }
         }
@@ -205,8 +205,8 @@ impl Delta {
     }
 }
 
-/// The larger of two values, of which any may be unknown.
-fn most(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+/// The larger of two values, each of which may be unknown.
+fn larger(one: Option<f64>, other: Option<f64>) -> Option<f64> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.max(other)),
         (one, other) => one.or(other),

@@ -25,7 +25,8 @@ pub(super) struct Listener {
     tap: Tap,
     meter: Meter,
     clock: Clock,
-    behind: Time,
+    /// Longest processing delay of a frame since the last [`take_lag`](Self::take_lag).
+    lag: Time,
 }
 
 impl Listener {
@@ -34,7 +35,7 @@ impl Listener {
         let tap = Tap::open_flow_control(interface, RX_BYTES)?;
         let known = || Ethtool::open(interface).ok()?.rate().map(LinkRate::new);
         let meter = Meter::new(rate.or_else(known));
-        Ok(Self { tap, meter, clock: Clock::start(), behind: Time::ZERO })
+        Ok(Self { tap, meter, clock: Clock::start(), lag: Time::ZERO })
     }
 
     /// Time since the interface was opened.
@@ -54,9 +55,7 @@ impl Listener {
 
     /// The longest time since the last call that a frame waited to be processed.
     pub const fn take_lag(&mut self) -> Time {
-        let behind = self.behind;
-        self.behind = Time::ZERO;
-        behind
+        std::mem::replace(&mut self.lag, Time::ZERO)
     }
 
     /// Receives frames that have arrived, up to a limit. Returns true if none is left.
@@ -73,7 +72,7 @@ impl Listener {
                 // is set.
                 let waited = frame.arrived.and_then(|at| wall.checked_sub(at)).unwrap_or_default();
                 let at = (now - span(waited)).max(self.meter.now());
-                self.behind = self.behind.max(now - at);
+                self.lag = self.lag.max(now - at);
                 if let Some(seen) = inspect(frame.bytes, frame.bytes.len()) {
                     self.meter.take(&seen, at);
                 }

@@ -17,7 +17,8 @@ use super::timer::{PAUSE, TIMERS};
 use crate::fabric::pause::Pauses;
 use crate::fabric::time::{LinkRate, Time};
 
-/// Most senders with statistics of their own; frames of further senders are only counted.
+/// Maximum number of senders with statistics of their own. Frames of further senders are only
+/// counted.
 const SENDERS_MAX: usize = 1024;
 /// Bins of the histogram of pause durations: from 1 ns on, each twice as wide as the previous one.
 pub const DURATIONS: usize = 40;
@@ -151,7 +152,7 @@ impl Meter {
         // Only senders of valid frames get an entry.
         match frame.obeyed() {
             Some(control) => match self.sender(frame.src) {
-                Some(sender) => self.senders[sender].obey(control, self.rate, self.now),
+                Some(sender) => self.senders[sender].apply(control, self.rate, self.now),
                 None => self.untracked += 1,
             },
             None => self.frames.ignored += u64::from(frame.is_refused()),
@@ -212,7 +213,7 @@ impl Meter {
         self.untracked
     }
 
-    /// Most frames within one second.
+    /// Maximum number of frames within one second.
     pub const fn peak(&self) -> u64 {
         self.peak
     }
@@ -237,7 +238,7 @@ impl Sender {
         }
     }
 
-    fn obey(&mut self, control: FlowControl, rate: Option<LinkRate>, now: Time) {
+    fn apply(&mut self, control: FlowControl, rate: Option<LinkRate>, now: Time) {
         self.expire(now);
         let Self { stats, pauses, pause, overlap, durations, timeline, .. } = self;
         let (first, pauses, others, enabled, quanta) = match control {

@@ -7,7 +7,7 @@ use feroce_engine::port::packet::PacketError;
 use crate::capture::CaptureError;
 use crate::fabric::scenario::ScenarioError;
 
-/// Result of a command that could do its work.
+/// Result of a command that completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// No findings.
@@ -60,7 +60,7 @@ fn with_source(error: &PacketError) -> String {
 }
 
 impl Failure {
-    /// Returns true if the input is to blame: the command line, a file, an interface or the
+    /// Returns true if the cause is the input: the command line, a file, an interface or the
     /// privileges.
     pub const fn is_unusable_input(&self) -> bool {
         match self {

@@ -9,7 +9,7 @@ use super::timer::{PAUSE, TIMERS, timer_name};
 use crate::fabric::time::Time;
 use crate::plot::{Axis, Cell, Chart, Kind, Page, Part, Series, Table};
 
-/// Most senders with a timeline, those with the longest pause time first.
+/// Maximum number of senders with a timeline, those with the longest pause time first.
 const TIMELINES: usize = 8;
 
 /// Writes the page to a file.

@@ -290,8 +290,8 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         }
     };
     if schedule.span() > LONGEST {
-        let (span, most) = (shown(schedule.span()), shown(LONGEST));
-        return Err(Failure::Unusable(format!("the frames take {span}; the limit is {most}")));
+        let (span, limit) = (shown(schedule.span()), shown(LONGEST));
+        return Err(Failure::Unusable(format!("the frames take {span}; the limit is {limit}")));
     }
     match (&to.pcap, &to.interface) {
         (Some(file), _) => {

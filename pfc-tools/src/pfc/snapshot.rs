@@ -13,7 +13,7 @@ use super::timer::timer_name;
 use crate::fabric::time::Time;
 
 /// A processing delay of this length is reported.
-const BEHIND: Time = Time::from_millis(100);
+const REPORTED_LAG: Time = Time::from_millis(100);
 
 /// The current state.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Snapshot<'a> {
     /// Frames dropped by the kernel because they arrived too fast.
     pub lost: u64,
     /// Longest processing delay of a frame: since the previous update, and overall.
-    pub behind: [Time; 2],
+    pub lag: [Time; 2],
 }
 
 impl Snapshot<'_> {
@@ -50,13 +50,13 @@ impl Snapshot<'_> {
     }
 
     /// Returns true if processing was delayed noticeably.
-    pub fn is_behind(&self) -> bool {
-        self.behind[1] >= BEHIND
+    pub fn is_lagging(&self) -> bool {
+        self.lag[1] >= REPORTED_LAG
     }
 
     /// Notes on the accuracy of the statistics.
     pub fn notes(&self) -> Vec<String> {
-        let swallowed = self
+        let consumed = self
             .nic_consumes_frames()
             .then(|| "the NIC consumes PFC frames itself: see its counters".to_owned());
         let lost = (self.lost > 0).then(|| {
@@ -65,20 +65,20 @@ impl Snapshot<'_> {
                 self.lost
             )
         });
-        let behind = self.is_behind().then(|| {
-            let [recent, most] = self.behind;
-            let recent = if recent >= BEHIND { shown(recent) } else { "not".to_owned() };
+        let lag = self.is_lagging().then(|| {
+            let [recent, longest] = self.lag;
+            let recent = if recent >= REPORTED_LAG { shown(recent) } else { "not".to_owned() };
             format!(
                 "processing is late, because of too many frames or a busy machine: {recent} now, \
                  at most {}",
-                shown(most)
+                shown(longest)
             )
         });
         let rate =
             self.meter.rate().is_none().then(|| {
                 "the link rate is unknown: set it with --rate to get pause times".to_owned()
             });
-        swallowed.into_iter().chain(lost).chain(behind).chain(rate).collect()
+        consumed.into_iter().chain(lost).chain(lag).chain(rate).collect()
     }
 
     /// The state as JSON.
@@ -89,8 +89,8 @@ impl Snapshot<'_> {
         figures["counters"] = json!(self.counters);
         figures["swallowed"] = self.nic_consumes_frames().into();
         figures["lost"] = self.lost.into();
-        figures["behind_ns"] = (self.behind[0].0 / 1000).into();
-        figures["most_behind_ns"] = (self.behind[1].0 / 1000).into();
+        figures["behind_ns"] = (self.lag[0].0 / 1000).into();
+        figures["most_behind_ns"] = (self.lag[1].0 / 1000).into();
         figures
     }
 
@@ -101,14 +101,14 @@ impl Snapshot<'_> {
     pub fn lines(&self, out: &mut impl Write) -> io::Result<()> {
         let delta = self.delta;
         let frames = self.meter.frames();
-        let [behind, _] = self.behind;
-        let behind = match self.is_behind() {
-            true => format!(", {} behind", shown(behind)),
+        let [recent, _] = self.lag;
+        let lag = match self.is_lagging() {
+            true => format!(", {} behind", shown(recent)),
             false => String::new(),
         };
         writeln!(
             out,
-            "{:>9}  {} frames, {} wrong, {} dropped by the kernel{behind}",
+            "{:>9}  {} frames, {} wrong, {} dropped by the kernel{lag}",
             shown(delta.at()),
             delta.frames(),
             frames.wrong,
@@ -166,7 +166,7 @@ mod tests {
                 delta: &delta,
                 counters: &counters,
                 lost,
-                behind: [Time::ZERO; 2],
+                lag: [Time::ZERO; 2],
             }
             .nic_consumes_frames()
         };

@@ -4,8 +4,8 @@
 use super::timer::TIMERS;
 use crate::fabric::time::Time;
 
-/// Most intervals; when they are used up, pairs are merged.
-const PARTS: usize = 512;
+/// Maximum number of intervals; when they are used up, pairs are merged.
+const MAX_INTERVALS: usize = 512;
 
 /// Intervals of equal length.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl Timeline {
     /// Adds intervals up to `until`, and merges pairs if there are too many.
     fn reach(&mut self, until: Time) {
         let parts = |width: Time| usize::try_from(until.0.div_ceil(width.0)).unwrap_or(usize::MAX);
-        while parts(self.width) > PARTS {
+        while parts(self.width) > MAX_INTERVALS {
             self.width = self.width + self.width;
             self.parts = self.parts.chunks(2).map(merged).collect();
         }
@@ -87,7 +87,7 @@ mod tests {
         let sum: u64 = timeline.parts.iter().map(|part| part[3]).sum();
         assert_eq!(sum, due);
         let shares = |timer| timeline.shares(timer, Time::from_nanos(12_000_000)).into_iter();
-        assert!(timeline.parts.len() <= PARTS && shares(3).all(|(_, share)| share <= 1.0));
+        assert!(timeline.parts.len() <= MAX_INTERVALS && shares(3).all(|(_, share)| share <= 1.0));
         assert!(shares(2).all(|(_, share)| share == 0.0));
     }
 
@@ -105,6 +105,6 @@ mod tests {
         let mut timeline = Timeline::new();
         timeline.add(0, Time(u64::MAX - 10), Time::FAR);
         let sum: f64 = timeline.shares(0, Time::FAR).iter().map(|(_, share)| share).sum();
-        assert!(sum > 0.0 && timeline.parts.len() <= PARTS);
+        assert!(sum > 0.0 && timeline.parts.len() <= MAX_INTERVALS);
     }
 }

@@ -62,9 +62,9 @@ fn steps(port: &mut impl Transmitter, schedule: &Schedule, sent: &mut u64) -> io
         for n in 0..step.count {
             let bytes = step.bytes(n);
             // Check for a signal every 64 frames, even without time to wait.
-            let mut looks = n.is_multiple_of(64);
+            let mut check_signal = n.is_multiple_of(64);
             loop {
-                if (looks || port.now() < due) && port.wait(due.min(end)) {
+                if (check_signal || port.now() < due) && port.wait(due.min(end)) {
                     return Ok(End::Signal);
                 }
                 if port.now() >= end {
@@ -74,7 +74,7 @@ fn steps(port: &mut impl Transmitter, schedule: &Schedule, sent: &mut u64) -> io
                     Ok(()) => break,
                     Err(error) if is_full(&error) => {
                         due = due.max(port.now() + RETRY);
-                        looks = true;
+                        check_signal = true;
                     }
                     Err(error) => return Err(error),
                 }

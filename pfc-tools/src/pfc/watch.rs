@@ -82,7 +82,7 @@ struct Watch<'a> {
     /// Increases of the NIC's counters since the start.
     moved: BTreeMap<String, u64>,
     lost: u64,
-    behind: [Time; 2],
+    lag: [Time; 2],
 }
 
 impl<'a> Watch<'a> {
@@ -96,7 +96,7 @@ impl<'a> Watch<'a> {
             history: History::default(),
             moved: BTreeMap::new(),
             lost: 0,
-            behind: [Time::ZERO; 2],
+            lag: [Time::ZERO; 2],
         })
     }
 
@@ -148,15 +148,15 @@ impl<'a> Watch<'a> {
     /// Updates the statistics and the changes since the previous update.
     fn update(&mut self) -> Result<(), Failure> {
         self.read_counters()?;
-        let behind = self.listener.take_lag();
-        self.behind = [behind, behind.max(self.behind[1])];
+        let lag = self.listener.take_lag();
+        self.lag = [lag, lag.max(self.lag[1])];
         self.delta.update(self.listener.meter(), &self.moved);
         self.history.add(&self.delta);
         Ok(())
     }
 
     const fn snapshot(&self) -> Snapshot<'_> {
-        let Self { options, listener, delta, moved, lost, behind, .. } = self;
+        let Self { options, listener, delta, moved, lost, lag, .. } = self;
         let meter = listener.meter();
         Snapshot {
             interface: options.interface.as_str(),
@@ -164,7 +164,7 @@ impl<'a> Watch<'a> {
             delta,
             counters: moved,
             lost: *lost,
-            behind: *behind,
+            lag: *lag,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::published;
 
 type Points = Vec<(f64, f64)>;
 
-/// Most series of one chart that a reader can distinguish.
+/// Maximum number of series of one chart that a reader can distinguish.
 const MAX_SERIES: usize = 7;
 
 /// The charts of a figure.

@@ -177,12 +177,12 @@ fn gates(measured: &Measured) -> Result<Vec<Part>, ReportError> {
             let value = number(row, column);
             if value.is_finite() { format_number(value) } else { String::new() }
         };
-        let (least, most) = (value("least"), value("most"));
-        let expected = match (least.as_str(), most.as_str()) {
+        let (min, max) = (value("least"), value("most"));
+        let expected = match (min.as_str(), max.as_str()) {
             ("", "") => String::new(),
-            (least, "") => format!("at least {least}"),
-            ("", most) => format!("at most {most}"),
-            (least, most) => format!("{least} to {most}"),
+            (min, "") => format!("at least {min}"),
+            ("", max) => format!("at most {max}"),
+            (min, max) => format!("{min} to {max}"),
         };
         vec![
             Cell::Text(text(row, "case").to_owned()),

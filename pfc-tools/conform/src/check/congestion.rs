@@ -1,4 +1,4 @@
-//! The rules of congestion notification: CE marks, and the CNPs that answer them.
+//! The rules of congestion notification: CE marks, and the CNPs for them.
 
 use feroce_wire::{Ecn, cnp};
 
@@ -10,8 +10,8 @@ use crate::rules::RuleId;
 
 /// The shortest usual interval between CNPs for a QP, in nanoseconds: the default of a ConnectX.
 const INTERVAL: u64 = 4_000;
-/// How long a mark may remain without a CNP before it is reported, in nanoseconds.
-const PATIENCE: u64 = 10_000_000;
+/// A CE mark without a CNP is reported after this time, in nanoseconds.
+const CNP_TIMEOUT: u64 = 10_000_000;
 
 /// Counts CE marks of a packet of the requests (`side` 0) or of the responses (`side` 1) of a flow.
 pub(super) fn data(channel: &mut Channel, side: usize, seen: &Seen<'_>, place: Place) {
@@ -59,7 +59,7 @@ pub(super) fn notified(
             });
         }
     }
-    let sent = channel.figures.requests + channel.figures.answers;
+    let sent = channel.figures.requests + channel.figures.responses;
     if mark.marked == 0 && sent > 0 {
         out.add(RuleId::CnpUnasked, place, || {
             "a CNP, but no packet of the flow was marked (CE) at this capture point: a later hop \
@@ -69,14 +69,15 @@ pub(super) fn notified(
     }
 }
 
-/// Reports marks that no CNP answers.
+/// Reports CE marks without a CNP.
 pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
-    let hears = [channel.figures.answers > 0, channel.figures.requests > 0];
+    let is_reverse_captured = [channel.figures.responses > 0, channel.figures.requests > 0];
     for (side, mark) in channel.marks.iter().enumerate() {
-        let Some((packet, at)) = mark.first.filter(|_| mark.cnps == 0 && hears[side]) else {
+        let Some((packet, at)) = mark.first.filter(|_| mark.cnps == 0 && is_reverse_captured[side])
+        else {
             continue;
         };
-        if channel.figures.last_at.saturating_sub(at) < PATIENCE {
+        if channel.figures.last_at.saturating_sub(at) < CNP_TIMEOUT {
             continue;
         }
         let place = Place { packet, at, flow: u32::try_from(flow).ok() };

@@ -1,4 +1,4 @@
-//! The rules of connection management, and what its messages tell about flows.
+//! The rules of connection management, and what its messages show about flows.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,8 +17,8 @@ pub(super) struct Connections {
     known: BTreeMap<(u16, IpAddr, u32), Connection>,
 }
 
-/// The most connections kept.
-const MOST: usize = 1 << 14;
+/// Maximum number of connections kept.
+const MAX_CONNECTIONS: usize = 1 << 14;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
@@ -38,7 +38,7 @@ struct Connection {
     remote: Option<u32>,
     transaction: u64,
     /// Transaction ID of the DREQ.
-    ending: u64,
+    disconnect_transaction: u64,
     active_qpn: Qpn,
     passive_qpn: Option<Qpn>,
     request: Place,
@@ -48,8 +48,8 @@ struct Connection {
     to_passive: Agreed,
 }
 
-/// A message with its sender, receiver and place.
-struct Said<'a> {
+/// A connection management message with its sender, receiver and place.
+struct CmPacket<'a> {
     tap: u16,
     src: IpAddr,
     dst: IpAddr,
@@ -67,34 +67,34 @@ impl Connections {
             Err(_) if seen.is_cut => return,
             Err(error) => return out.add(RuleId::Mad, place, || error.to_string()),
         };
-        let said = Said { tap: seen.tap, src: seen.src(), dst: seen.dst(), mad: &mad, place };
+        let packet = CmPacket { tap: seen.tap, src: seen.src(), dst: seen.dst(), mad: &mad, place };
         match &mad.message {
-            CmMessage::Req(_) => self.request(&said, out),
-            CmMessage::Rep(_) => self.reply(&said, flows, out),
+            CmMessage::Req(_) => self.request(&packet, out),
+            CmMessage::Rep(_) => self.reply(&packet, flows, out),
             CmMessage::Rtu(rtu) => {
-                self.follow(&said, (rtu.local_comm_id, rtu.remote_comm_id), flows, out);
+                self.later_message(&packet, (rtu.local_comm_id, rtu.remote_comm_id), flows, out);
             }
-            CmMessage::Rej(_) => self.reject(&said, out),
+            CmMessage::Rej(_) => self.reject(&packet, out),
             CmMessage::Dreq(dreq) => {
-                self.follow(&said, (dreq.local_comm_id, dreq.remote_comm_id), flows, out);
+                self.later_message(&packet, (dreq.local_comm_id, dreq.remote_comm_id), flows, out);
             }
             CmMessage::Drep(drep) => {
-                self.follow(&said, (drep.local_comm_id, drep.remote_comm_id), flows, out);
+                self.later_message(&packet, (drep.local_comm_id, drep.remote_comm_id), flows, out);
             }
             CmMessage::Mra(_) | CmMessage::SidrReq(_) | CmMessage::SidrRep(_) => {}
         }
     }
 
-    fn request(&mut self, said: &Said<'_>, out: &mut Findings) {
-        let CmMessage::Req(req) = &said.mad.message else { return };
-        let key = (said.tap, said.src, req.local_comm_id);
+    fn request(&mut self, packet: &CmPacket<'_>, out: &mut Findings) {
+        let CmMessage::Req(req) = &packet.mad.message else { return };
+        let key = (packet.tap, packet.src, req.local_comm_id);
         if let Some(known) = self.known.get_mut(&key)
-            && known.transaction == said.mad.transaction
+            && known.transaction == packet.mad.transaction
         {
             known.sent = known.sent.saturating_add(1);
             let (sent, retries) = (known.sent, known.retries);
             if sent == u16::from(retries) + 2 {
-                out.add(RuleId::CmRetries, said.place, || {
+                out.add(RuleId::CmRetries, packet.place, || {
                     format!(
                         "the REQ is sent for the {sent}th time, but it allows only {retries} \
                          retransmissions"
@@ -103,7 +103,7 @@ impl Connections {
             }
             return;
         }
-        if self.known.len() == MOST {
+        if self.known.len() == MAX_CONNECTIONS {
             self.known.pop_first();
         }
         let agreed = Agreed {
@@ -114,15 +114,15 @@ impl Connections {
         };
         let connection = Connection {
             stage: Stage::ReqSent,
-            active: said.src,
-            passive: said.dst,
+            active: packet.src,
+            passive: packet.dst,
             local: req.local_comm_id,
             remote: None,
-            transaction: said.mad.transaction,
-            ending: 0,
+            transaction: packet.mad.transaction,
+            disconnect_transaction: 0,
             active_qpn: req.local_qpn,
             passive_qpn: None,
-            request: said.place,
+            request: packet.place,
             sent: 1,
             retries: req.max_cm_retries,
             to_active: Agreed {
@@ -136,16 +136,16 @@ impl Connections {
         self.known.insert(key, connection);
     }
 
-    fn reply(&mut self, said: &Said<'_>, flows: &mut Flows, out: &mut Findings) {
-        let CmMessage::Rep(rep) = &said.mad.message else { return };
-        let Some(known) = self.known.get_mut(&(said.tap, said.dst, rep.remote_comm_id)) else {
-            return self.stranger(said, out);
+    fn reply(&mut self, packet: &CmPacket<'_>, flows: &mut Flows, out: &mut Findings) {
+        let CmMessage::Rep(rep) = &packet.mad.message else { return };
+        let Some(known) = self.known.get_mut(&(packet.tap, packet.dst, rep.remote_comm_id)) else {
+            return self.unknown_connection(packet, out);
         };
-        if known.transaction != said.mad.transaction {
-            out.add(RuleId::CmTransaction, said.place, || {
+        if known.transaction != packet.mad.transaction {
+            out.add(RuleId::CmTransaction, packet.place, || {
                 format!(
                     "a REP with transaction ID {:#x}, but its REQ (packet {}) has {:#x}",
-                    said.mad.transaction, known.request.packet.number, known.transaction
+                    packet.mad.transaction, known.request.packet.number, known.transaction
                 )
             });
         }
@@ -166,12 +166,12 @@ impl Connections {
         };
         let (active, passive, request) = (known.active, known.passive, known.request);
         let (active_qpn, to_active) = (known.active_qpn, known.to_active);
-        let key = |src, dst, qpn| Key { tap: said.tap, src, dst, qpn };
+        let key = |src, dst, qpn| Key { tap: packet.tap, src, dst, qpn };
         let to = key(active, passive, rep.local_qpn);
         if let Some(flow) = flows.of_request(to) {
             let figures = flows.get(flow).figures;
             if figures.requests > 0 && figures.last_at >= request.at {
-                out.add(RuleId::CmEarly, said.place, || {
+                out.add(RuleId::CmEarly, packet.place, || {
                     format!(
                         "{active} sent requests to QP {} before this REP announced that QP",
                         rep.local_qpn
@@ -184,65 +184,73 @@ impl Connections {
     }
 
     /// Checks a message that no known connection fits.
-    fn stranger(&self, said: &Said<'_>, out: &mut Findings) {
-        let transaction = said.mad.transaction;
-        let asked = self.known.values().find(|known| {
+    fn unknown_connection(&self, packet: &CmPacket<'_>, out: &mut Findings) {
+        let transaction = packet.mad.transaction;
+        let request = self.known.values().find(|known| {
             known.transaction == transaction
-                && known.active == said.dst
-                && known.passive == said.src
+                && known.active == packet.dst
+                && known.passive == packet.src
         });
-        if let Some(asked) = asked {
-            out.add(RuleId::CmId, said.place, || {
+        if let Some(known) = request {
+            out.add(RuleId::CmId, packet.place, || {
                 format!(
                     "a REP with an unknown communication ID: the REQ in packet {} has {:#x}",
-                    asked.request.packet.number, asked.local
+                    known.request.packet.number, known.local
                 )
             });
         }
     }
 
-    fn reject(&mut self, said: &Said<'_>, out: &mut Findings) {
-        let CmMessage::Rej(rej) = &said.mad.message else { return };
-        let request = self.known.get_mut(&(said.tap, said.dst, rej.remote_comm_id)).map(|known| {
-            known.stage = Stage::Ended;
-            format!(" (REQ: packet {})", known.request.packet.number)
-        });
+    fn reject(&mut self, packet: &CmPacket<'_>, out: &mut Findings) {
+        let CmMessage::Rej(rej) = &packet.mad.message else { return };
+        let request =
+            self.known.get_mut(&(packet.tap, packet.dst, rej.remote_comm_id)).map(|known| {
+                known.stage = Stage::Ended;
+                format!(" (REQ: packet {})", known.request.packet.number)
+            });
         let why = match rej.reason {
             RejectReason::INVALID_SERVICE_ID => {
                 "no listener for this service ID (that is, for this port)".to_owned()
             }
             reason => reason.to_string(),
         };
-        out.add(RuleId::CmRejected, said.place, || {
+        out.add(RuleId::CmRejected, packet.place, || {
             format!(
                 "{} rejects the connection request of {}{}: {why}",
-                said.src,
-                said.dst,
+                packet.src,
+                packet.dst,
                 request.unwrap_or_default()
             )
         });
     }
 
     /// Checks an RTU, DREQ or DREP.
-    fn follow(&mut self, said: &Said<'_>, ids: (u32, u32), flows: &Flows, out: &mut Findings) {
+    fn later_message(
+        &mut self,
+        packet: &CmPacket<'_>,
+        ids: (u32, u32),
+        flows: &Flows,
+        out: &mut Findings,
+    ) {
         let (local, remote) = ids;
-        let name = said.mad.message.name();
+        let name = packet.mad.message.name();
         let is_of = |known: &Connection| {
-            let from_active = known.active == said.src && known.passive == said.dst;
-            let from_passive = known.passive == said.src && known.active == said.dst;
+            let from_active = known.active == packet.src && known.passive == packet.dst;
+            let from_passive = known.passive == packet.src && known.active == packet.dst;
             (from_active && (known.local == local || known.remote == Some(remote)))
                 || (from_passive && (known.local == remote || known.remote == Some(local)))
         };
-        let is_exact = |known: &Connection| match known.active == said.src {
+        let is_exact = |known: &Connection| match known.active == packet.src {
             true => (known.local, known.remote) == (local, Some(remote)),
             false => (known.remote, known.local) == (Some(local), remote),
         };
-        let here = self.known.iter().filter(|((tap, ..), known)| *tap == said.tap && is_of(known));
+        let here =
+            self.known.iter().filter(|((tap, ..), known)| *tap == packet.tap && is_of(known));
         let place = here.max_by_key(|(_, known)| (is_exact(known), known.request.at));
         let place = place.map(|(&key, _)| key);
         let Some(known) = place.and_then(|key| self.known.get_mut(&key)) else { return };
         if known.remote.is_some() && !is_exact(known) {
-            out.add(RuleId::CmId, said.place, || {
+            out.add(RuleId::CmId, packet.place, || {
                 format!(
                     "{name} with the communication IDs {local:#x} and {remote:#x}, but the \
                      connection of the REQ in packet {} has others",
@@ -252,19 +260,19 @@ impl Connections {
             return;
         }
         // A capture of one direction has only half of the messages.
-        let back = Key { tap: said.tap, src: said.dst, dst: said.src, qpn: Qpn::GSI };
+        let back = Key { tap: packet.tap, src: packet.dst, dst: packet.src, qpn: Qpn::GSI };
         if flows.known_request(&back).is_none() {
             known.stage = Stage::Ended;
             return;
         }
-        known.advance(said, out);
+        known.advance(packet, out);
     }
 
-    /// Reports REQs without an answer. `last` is the time of the last packet of the capture.
+    /// Reports REQs without a reply. `last` is the time of the last packet of the capture.
     pub fn end(&self, last: u64, out: &mut Findings) {
-        const PATIENCE: u64 = 1_000_000_000;
+        const REPLY_TIMEOUT: u64 = 1_000_000_000;
         for known in self.known.values().filter(|known| known.stage == Stage::ReqSent) {
-            if known.sent > 1 || last.saturating_sub(known.request.at) > PATIENCE {
+            if known.sent > 1 || last.saturating_sub(known.request.at) > REPLY_TIMEOUT {
                 out.add(RuleId::CmSilent, known.request, || {
                     format!(
                         "{} sent {} a REQ {} times and got no answer",
@@ -277,32 +285,32 @@ impl Connections {
 }
 
 impl Connection {
-    fn advance(&mut self, said: &Said<'_>, out: &mut Findings) {
-        let name = said.mad.message.name();
-        let (stage, fits) = match said.mad.message {
+    fn advance(&mut self, packet: &CmPacket<'_>, out: &mut Findings) {
+        let name = packet.mad.message.name();
+        let (stage, fits) = match packet.mad.message {
             CmMessage::Rtu(_) => {
-                (Stage::Ready, self.stage >= Stage::RepSent && said.src == self.active)
+                (Stage::Ready, self.stage >= Stage::RepSent && packet.src == self.active)
             }
             CmMessage::Dreq(_) => (Stage::Ending, self.stage >= Stage::RepSent),
             _ => (Stage::Ended, self.stage >= Stage::Ending),
         };
         if !fits {
-            out.add(RuleId::CmOrder, said.place, || {
+            out.add(RuleId::CmOrder, packet.place, || {
                 format!(
                     "{name} from {} out of order: an earlier message of the connection is missing \
                      (the REQ is packet {})",
-                    said.src, self.request.packet.number
+                    packet.src, self.request.packet.number
                 )
             });
             return;
         }
-        self.transactions(said, out);
-        if let CmMessage::Dreq(dreq) = &said.mad.message {
-            self.ending = said.mad.transaction;
+        self.transactions(packet, out);
+        if let CmMessage::Dreq(dreq) = &packet.mad.message {
+            self.disconnect_transaction = packet.mad.transaction;
             let due =
-                if said.src == self.active { self.passive_qpn } else { Some(self.active_qpn) };
+                if packet.src == self.active { self.passive_qpn } else { Some(self.active_qpn) };
             if let Some(due) = due.filter(|&due| due != dreq.remote_qpn) {
-                out.add(RuleId::CmQpn, said.place, || {
+                out.add(RuleId::CmQpn, packet.place, || {
                     format!(
                         "a DREQ for QP {}, but the QP of its receiver in the connection is {due}",
                         dreq.remote_qpn
@@ -313,18 +321,18 @@ impl Connection {
         self.stage = self.stage.max(stage);
     }
 
-    fn transactions(&self, said: &Said<'_>, out: &mut Findings) {
-        let due = match said.mad.message {
+    fn transactions(&self, packet: &CmPacket<'_>, out: &mut Findings) {
+        let due = match packet.mad.message {
             CmMessage::Rtu(_) => self.transaction,
-            CmMessage::Drep(_) => self.ending,
+            CmMessage::Drep(_) => self.disconnect_transaction,
             _ => return,
         };
-        if due != said.mad.transaction {
-            out.add(RuleId::CmTransaction, said.place, || {
+        if due != packet.mad.transaction {
+            out.add(RuleId::CmTransaction, packet.place, || {
                 format!(
                     "{} with transaction ID {:#x}, but it answers transaction {due:#x}",
-                    said.mad.message.name(),
-                    said.mad.transaction
+                    packet.mad.message.name(),
+                    packet.mad.transaction
                 )
             });
         }

@@ -189,10 +189,10 @@ impl Response<'_, '_> {
                 known.lost_from = Some(sent.answered);
             }
         } else if offset < sent.answered && sent.times == 1 {
-            self.again(sent, offset);
+            self.repeated_response(sent, offset);
         }
         if offset == 0 && sent.times == 1 && sent.answered == 0 {
-            self.channel.figures.answer_times.add(self.seen.at.saturating_sub(sent.last_at));
+            self.channel.figures.response_times.add(self.seen.at.saturating_sub(sent.last_at));
         }
         let Some(known) = self.channel.window.get_mut(place) else { return };
         known.answered = known.answered.max(offset + 1);
@@ -205,7 +205,7 @@ impl Response<'_, '_> {
         }
     }
 
-    fn again(&mut self, sent: &Sent, offset: u32) {
+    fn repeated_response(&mut self, sent: &Sent, offset: u32) {
         let psn = sent.psn.add(offset);
         if sent.lost_from == Some(offset) {
             self.out.add(RuleId::Reorder, self.place, || {
@@ -252,7 +252,7 @@ impl Response<'_, '_> {
             });
         }
         if sent.times == 1 {
-            self.channel.figures.answer_times.add(self.seen.at.saturating_sub(sent.last_at));
+            self.channel.figures.response_times.add(self.seen.at.saturating_sub(sent.last_at));
         }
         let Some(known) = self.channel.window.get_mut(place) else { return };
         known.value = known.value.or(value);

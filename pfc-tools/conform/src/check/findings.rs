@@ -12,7 +12,7 @@ pub struct Findings {
     counts: BTreeMap<(RuleId, Option<u32>), u64>,
 }
 
-/// The most findings of a rule and flow that keep their details.
+/// Maximum number of findings of a rule and flow that keep their details.
 pub const DETAILED: u64 = 1000;
 
 /// The packet that shows a finding.

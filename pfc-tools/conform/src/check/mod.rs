@@ -180,7 +180,7 @@ impl Checker {
         let channel = self.flows.get(flow);
         let out = &mut self.findings;
         packet::fields(seen, place, out);
-        vendor_quirks::look(channel, seen, place, out);
+        vendor_quirks::check_packet(channel, seen, place, out);
         packet::reserved(channel, seen, place, out);
         datagram::take(channel, seen, place, out);
         if self.records {
@@ -249,7 +249,7 @@ fn connected(
 ) {
     packet::fields(seen, place, out);
     packet::constants(channel, seen, place, out);
-    vendor_quirks::look(channel, seen, place, out);
+    vendor_quirks::check_packet(channel, seen, place, out);
     packet::reserved(channel, seen, place, out);
     congestion::data(channel, side, seen, place);
 }

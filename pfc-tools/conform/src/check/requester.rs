@@ -9,10 +9,10 @@ use crate::flow::{Channel, Message, Pending};
 use crate::packet::Seen;
 use crate::rules::RuleId;
 
-/// A distance of PSNs from which on a jump does not count as a loss.
-const JUMP: u32 = 1 << 15;
-/// How long after a connection has failed requests may still be on their way, in nanoseconds.
-const GRACE: u64 = 100_000_000;
+/// A PSN jump of at least this distance does not count as a loss.
+const MIN_JUMP: u32 = 1 << 15;
+/// Requests may still be on their way for this time after the connection failed, in nanoseconds.
+const IN_FLIGHT_TIME: u64 = 100_000_000;
 
 /// A request packet at its place in a flow.
 pub(super) struct Request<'s, 'a> {
@@ -38,7 +38,7 @@ impl Request<'_, '_> {
         if ahead == 0 {
             self.newest(psn, 0);
         } else if psn.is_after(next) {
-            match ahead < JUMP {
+            match ahead < MIN_JUMP {
                 true => self.newest(psn, ahead),
                 false => self.jump(next, psn),
             }
@@ -71,9 +71,9 @@ impl Request<'_, '_> {
 
     /// Handles a request newer than all before; `gap` PSNs were skipped.
     fn newest(&mut self, psn: Psn, gap: u32) {
-        let behind = psn.add(0_u32.wrapping_sub(gap));
+        let first_missing = psn.add(0_u32.wrapping_sub(gap));
         if gap > 0 {
-            let hole = Sent::missing(behind, gap, self.place.packet, self.seen.at);
+            let hole = Sent::missing(first_missing, gap, self.place.packet, self.seen.at);
             self.channel.window.push(hole);
             self.channel.message = Message::Unknown;
             self.channel.epoch += 1;
@@ -87,7 +87,7 @@ impl Request<'_, '_> {
             }
         }
         if let Some(due) = self.channel.repeats {
-            self.passed_over(due, behind);
+            self.retransmission_skips(due, first_missing);
         }
         self.sequence();
         self.depth();
@@ -128,7 +128,7 @@ impl Request<'_, '_> {
     /// not begin a new connection.
     fn is_midway(&self) -> bool {
         matches!(self.channel.message, Message::Within { .. })
-            || self.seen.at.saturating_sub(self.channel.figures.last_at) < GRACE
+            || self.seen.at.saturating_sub(self.channel.figures.last_at) < IN_FLIGHT_TIME
                 && self.channel.window.unacked().next().is_some()
     }
 
@@ -182,7 +182,7 @@ impl Request<'_, '_> {
     fn unknown(&mut self, psn: Psn, late: bool) {
         let oldest = self.channel.window.oldest().unwrap_or(psn);
         let back = psn.distance_to(oldest);
-        if back >= JUMP {
+        if back >= MIN_JUMP {
             let next = self.channel.next.unwrap_or(psn);
             return self.jump(next, psn);
         }
@@ -196,7 +196,7 @@ impl Request<'_, '_> {
         self.channel.repeats = Some(psn.add(self.span()));
     }
 
-    /// Handles a PSN of a gap that now arrives.
+    /// Handles a late request: its PSN belongs to a gap.
     fn fill(&mut self, place: usize, hole: &Sent, psn: Psn, late: bool) {
         let sent = Sent {
             span: self.span().min(hole.end().value().wrapping_sub(psn.value()) & 0xff_ffff),
@@ -212,7 +212,7 @@ impl Request<'_, '_> {
         let is_for_other = self.channel.nak.is_some_and(|nak| nak.psn != psn);
         // A packet that was on its way when a NAK arrived is not a reaction to the NAK.
         if !(continues && is_for_other) {
-            self.react(psn);
+            self.caused_by_nak(psn);
         }
         let has_no_evidence = self.channel.newest_id.is_none() && self.channel.nak_for.is_none();
         if has_no_evidence && since < 1_000_000 && !continues {
@@ -303,7 +303,7 @@ impl Request<'_, '_> {
     fn after_error(&mut self) {
         let Some((psn, by, at)) = self.channel.failed else { return };
         let since = self.seen.at.saturating_sub(at);
-        if since > GRACE {
+        if since > IN_FLIGHT_TIME {
             self.out.add(RuleId::AfterError, self.place, || {
                 format!(
                     "a request {} after packet {} refused PSN {} and failed the connection",

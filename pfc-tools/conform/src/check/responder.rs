@@ -23,8 +23,8 @@ impl Response<'_, '_> {
     pub fn take(&mut self) {
         let packet = &self.seen.packet;
         self.channel.figures.seen(self.seen.at);
-        self.channel.figures.answers += 1;
-        self.channel.figures.answer_bytes += packet.payload.len() as u64;
+        self.channel.figures.responses += 1;
+        self.channel.figures.response_bytes += packet.payload.len() as u64;
         if packet.bth.ack_req {
             self.out.add(RuleId::AckFlag, self.place, || {
                 format!("{} has the acknowledge request bit set", packet.info.name)
@@ -128,7 +128,7 @@ impl Response<'_, '_> {
                     )
                 });
             } else if sent.times == 1 && !self.channel.window.is_acked(place) {
-                self.channel.figures.answer_times.add(self.seen.at.saturating_sub(sent.last_at));
+                self.channel.figures.response_times.add(self.seen.at.saturating_sub(sent.last_at));
             }
         }
         self.resolve_pending(psn);
@@ -449,13 +449,13 @@ impl Response<'_, '_> {
             return;
         }
         let above = msn.wrapping_sub(base.wrapping_add(sent.messages_through())) & 0xff_ffff;
-        let most = self.channel.messages.wrapping_sub(sent.messages_through());
-        if above > most {
+        let max = self.channel.messages.wrapping_sub(sent.messages_through());
+        if above > max {
             let due = base.wrapping_add(sent.messages_through()) & 0xff_ffff;
             self.out.add(RuleId::Msn, self.place, || {
                 format!(
                     "the MSN is {msn}, but at least {due} and at most {} messages are complete",
-                    due + most
+                    due + max
                 )
             });
         }

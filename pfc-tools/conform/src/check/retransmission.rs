@@ -80,7 +80,7 @@ impl Request<'_, '_> {
         // A packet that was on its way when a NAK arrived is not a reaction to the NAK.
         let caused = match (continues || known.is_skipped()) && is_for_other {
             true => true,
-            false => self.react(psn),
+            false => self.caused_by_nak(psn),
         };
         if known.is_skipped() {
             return self.lost(known, psn);
@@ -95,7 +95,7 @@ impl Request<'_, '_> {
     pub(super) fn continues(&mut self, psn: Psn) -> bool {
         let Some(due) = self.channel.repeats else { return false };
         let is_named_by_nak = self.channel.nak.is_some_and(|nak| nak.psn == psn);
-        due == psn || (!is_named_by_nak && self.passed_over(due, psn))
+        due == psn || (!is_named_by_nak && self.retransmission_skips(due, psn))
     }
 
     fn remember_copy(&mut self, place: usize, known: &Sent, psn: Psn, is_oldest: bool) {
@@ -117,14 +117,14 @@ impl Request<'_, '_> {
 
     /// Handles a retransmission that continues with `psn` instead of `due`: the PSNs between are
     /// lost or late. Returns true if an unacknowledged request was skipped.
-    pub(super) fn passed_over(&mut self, due: Psn, psn: Psn) -> bool {
-        const MOST: u32 = 256;
-        if !due.is_before(psn) || due.distance_to(psn) > MOST {
+    pub(super) fn retransmission_skips(&mut self, due: Psn, psn: Psn) -> bool {
+        const MAX_SKIPPED: u32 = 256;
+        if !due.is_before(psn) || due.distance_to(psn) > MAX_SKIPPED {
             return false;
         }
         let (mut at, mut some) = (due, false);
         // Bounded: a READ of 2^32 bytes ends at the PSN where it begins.
-        for _ in 0..MOST {
+        for _ in 0..MAX_SKIPPED {
             if !at.is_before(psn) {
                 break;
             }
@@ -176,15 +176,15 @@ impl Request<'_, '_> {
 
     /// Handles a retransmission that no NAK caused.
     fn without_nak(&mut self, place: usize, known: &Sent, psn: Psn) {
-        /// An ACK younger than this was still on its way to the requester, in nanoseconds.
-        const ON_ITS_WAY: u64 = 20_000_000;
-        /// No retransmission timer is as short as this, in nanoseconds. The timer of rxe counts
+        /// Longest time after which an ACK may still be on its way to the requester, in nanoseconds.
+        const ACK_DELAY: u64 = 20_000_000;
+        /// Every retransmission timer is longer than this, in nanoseconds. The timer of rxe counts
         /// from an earlier packet.
-        const TOO_SOON: u64 = 10_000_000;
+        const MIN_TIMEOUT: u64 = 10_000_000;
         let since = self.seen.at.saturating_sub(known.last_at);
         let is_rxe = self.channel.mig_req_0;
         if !self.channel.window.is_acked(place) {
-            if !is_rxe || since >= TOO_SOON {
+            if !is_rxe || since >= MIN_TIMEOUT {
                 self.channel.figures.timeouts.add(since);
             }
             return self.unanswered(known, psn, since);
@@ -198,7 +198,7 @@ impl Request<'_, '_> {
             && !known.lacks_response()
             && self.channel.acked.is_some_and(|acked| known.end().is_before(acked));
         let waited = self.seen.at.saturating_sub(self.channel.acked_at);
-        if is_rxe && !is_passed && (since < TOO_SOON || waited < ON_ITS_WAY) {
+        if is_rxe && !is_passed && (since < MIN_TIMEOUT || waited < ACK_DELAY) {
             return super::vendor_quirks::report(
                 self.channel,
                 RuleId::QuirkEarly,
@@ -221,10 +221,10 @@ impl Request<'_, '_> {
     /// Records a retransmission of a request without a response. Later responses decide whether the
     /// retransmission was too early.
     fn unanswered(&mut self, known: &Sent, psn: Psn, since: u64) {
-        const MOST: usize = 64;
+        const MAX_PENDING: usize = 64;
         let Place { packet, at, flow } = self.place;
         let pending = &mut self.channel.pending;
-        if pending.len() == MOST || pending.first().is_some_and(|first| first.psn != psn) {
+        if pending.len() == MAX_PENDING || pending.first().is_some_and(|first| first.psn != psn) {
             timed_out(pending, flow, self.out);
             pending.clear();
         }
@@ -233,7 +233,7 @@ impl Request<'_, '_> {
     }
 
     /// Relates the retransmission of `psn` to the last NAK. Returns true if a NAK caused it.
-    pub(super) fn react(&mut self, psn: Psn) -> bool {
+    pub(super) fn caused_by_nak(&mut self, psn: Psn) -> bool {
         self.channel.nak_for = None;
         if let Some(rnr) = &mut self.channel.rnr
             && rnr.psn == psn
@@ -262,7 +262,7 @@ impl Request<'_, '_> {
         self.channel.nak = None;
         if nak.psn == psn {
             self.channel.figures.nak_reaction.add(self.seen.at.saturating_sub(nak.at));
-        } else if self.passed_over(nak.psn, psn) {
+        } else if self.retransmission_skips(nak.psn, psn) {
             self.channel.restarted = Some((nak, self.place.packet, self.seen.at, psn));
         }
         true

@@ -19,12 +19,13 @@ pub(super) struct TwoCaptures {
     lost: Vec<Unmatched>,
 }
 
-/// How long a packet may be missing at the other capture point, in nanoseconds.
-const PATIENCE: u64 = 1_000_000_000;
-/// The most unmatched packets kept.
-const MOST: usize = 1 << 16;
-/// The most lost packets kept until it is certain that both captures show the same exchange.
-const LOST: usize = 1 << 14;
+/// A packet that the other capture point has not captured after this time is lost, in nanoseconds.
+const MATCH_TIMEOUT: u64 = 1_000_000_000;
+/// Maximum number of unmatched packets kept.
+const MAX_UNMATCHED: usize = 1 << 16;
+/// Maximum number of lost packets kept until it is certain that both captures show the same
+/// exchange.
+const MAX_LOST: usize = 1 << 14;
 
 impl TwoCaptures {
     /// Adds a packet of one of two capture points.
@@ -40,27 +41,27 @@ impl TwoCaptures {
             src: seen.src(),
             dst: seen.dst(),
         };
-        self.meet(Unmatched { identity, place, tap: seen.tap });
+        self.match_packet(Unmatched { identity, place, tap: seen.tap });
     }
 
     /// Matches `new` with the oldest equal packet of the other capture point, or keeps it as
     /// unmatched.
-    fn meet(&mut self, new: Unmatched) {
+    fn match_packet(&mut self, new: Unmatched) {
         let Unmatched { identity, place, tap } = new;
         let digest = self.waiting.digest(&identity);
         match self.waiting.take(digest, &identity, 1 - tap) {
             Some(_) => self.matched += 1,
             None => self.waiting.push(digest, new),
         }
-        let is_old = |oldest: &Unmatched| place.at.saturating_sub(oldest.place.at) > PATIENCE;
-        while self.waiting.len() > MOST || self.waiting.oldest().is_some_and(is_old) {
+        let is_old = |oldest: &Unmatched| place.at.saturating_sub(oldest.place.at) > MATCH_TIMEOUT;
+        while self.waiting.len() > MAX_UNMATCHED || self.waiting.oldest().is_some_and(is_old) {
             self.give_up();
         }
     }
 
     fn give_up(&mut self) {
         let Some(first) = self.waiting.pop_oldest() else { return };
-        if self.lost.len() < LOST {
+        if self.lost.len() < MAX_LOST {
             self.lost.push(first);
         }
     }
@@ -89,7 +90,7 @@ impl TwoCaptures {
                     hex(Psn::new(identity.psn)),
                     identity.src,
                     2 - tap,
-                    duration(PATIENCE)
+                    duration(MATCH_TIMEOUT)
                 )
             });
         }
@@ -123,7 +124,7 @@ mod tests {
         for at in 0..20_000 {
             let (icrc, tap) = (random.next_u32() % 300, u16::from(random.next_u32() % 2 == 1));
             let new = packet(icrc, tap, at);
-            sides.meet(new);
+            sides.match_packet(new);
             let is_other = |other: &Unmatched| other.tap != tap && other.identity == new.identity;
             match list.iter().position(is_other) {
                 Some(place) => {
@@ -144,17 +145,17 @@ mod tests {
     #[test]
     fn unmatched_packets_are_bounded_and_found_without_a_search() {
         let mut sides = TwoCaptures::default();
-        let most = u32::try_from(MOST).expect("fits");
-        for icrc in 0..2 * most {
-            sides.meet(packet(icrc, 0, u64::from(icrc)));
+        let limit = u32::try_from(MAX_UNMATCHED).expect("fits");
+        for icrc in 0..2 * limit {
+            sides.match_packet(packet(icrc, 0, u64::from(icrc)));
         }
-        for icrc in (most..2 * most).rev() {
-            assert_eq!(sides.waiting.len(), (icrc + 1 - most) as usize);
-            sides.meet(packet(icrc, 1, u64::from(2 * most)));
+        for icrc in (limit..2 * limit).rev() {
+            assert_eq!(sides.waiting.len(), (icrc + 1 - limit) as usize);
+            sides.match_packet(packet(icrc, 1, u64::from(2 * limit)));
         }
-        assert_eq!((sides.matched, sides.lost.len()), (u64::from(most), LOST));
-        sides.meet(packet(0, 0, 0));
-        sides.meet(packet(1, 0, PATIENCE + 1));
+        assert_eq!((sides.matched, sides.lost.len()), (u64::from(limit), MAX_LOST));
+        sides.match_packet(packet(0, 0, 0));
+        sides.match_packet(packet(1, 0, MATCH_TIMEOUT + 1));
         assert_eq!(sides.waiting.len(), 1, "one packet has been unmatched for too long");
     }
 }

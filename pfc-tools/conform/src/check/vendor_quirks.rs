@@ -22,7 +22,12 @@ pub(super) fn has(channel: &Channel, rule: RuleId) -> bool {
 }
 
 /// Checks a packet for the quirks that show in a single packet.
-pub(super) fn look(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &mut Findings) {
+pub(super) fn check_packet(
+    channel: &mut Channel,
+    seen: &Seen<'_>,
+    place: Place,
+    out: &mut Findings,
+) {
     let packet = &seen.packet;
     if !packet.bth.mig_req {
         channel.mig_req_0 = true;

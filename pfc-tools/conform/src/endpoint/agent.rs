@@ -248,17 +248,17 @@ impl End for RxeEnd {
         self.request_all(&requests.iter().map(line).collect::<Vec<_>>())
     }
 
-    fn completions(
-        &mut self,
-        count: usize,
-        patience: Duration,
-    ) -> Result<Vec<Completion>, Failure> {
+    fn completions(&mut self, count: usize, timeout: Duration) -> Result<Vec<Completion>, Failure> {
         let stream = self.replies.get_ref();
-        let set = |time| stream.set_read_timeout(Some(time)).map_err(failed("set the reply timeout"));
-        set(patience + REPLY_TIMEOUT)?;
-        let count: usize = self.request(format!("poll {count} {}", patience.as_millis()))?.next()?;
+        let set =
+            |time| stream.set_read_timeout(Some(time)).map_err(failed("set the reply timeout"));
+        set(timeout + REPLY_TIMEOUT)?;
+        let count: usize = self.request(format!("poll {count} {}", timeout.as_millis()))?.next()?;
         let completions = (0..count).map(|_| completion(&mut self.read_line()?)).collect();
-        self.replies.get_ref().set_read_timeout(Some(REPLY_TIMEOUT)).map_err(failed("set the reply timeout"))?;
+        self.replies
+            .get_ref()
+            .set_read_timeout(Some(REPLY_TIMEOUT))
+            .map_err(failed("set the reply timeout"))?;
         completions
     }
 
@@ -293,7 +293,10 @@ impl End for RxeEnd {
         let mut line = String::new();
         match self.replies.read_line(&mut line) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(Failure(format!("the agent must exit without a reply; its reply: {}", line.trim_end()))),
+            Ok(_) => Err(Failure(format!(
+                "the agent must exit without a reply; its reply: {}",
+                line.trim_end()
+            ))),
             Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => Ok(()),
             Err(e) => Err(failed("wait for the exit of the agent")(e)),
         }

@@ -39,8 +39,8 @@ pub trait Pace: std::fmt::Debug {
     /// Returns the time since some origin.
     fn now(&self) -> Duration;
 
-    /// Waits for at most `most`.
-    fn pass(&mut self, most: Duration);
+    /// Waits for at most `limit`.
+    fn pass(&mut self, limit: Duration);
 }
 
 /// The machine's clock.
@@ -59,9 +59,9 @@ impl Pace for RealPace {
         Duration::from_nanos(self.0.now().as_nanos())
     }
 
-    fn pass(&mut self, most: Duration) {
-        // A helper thread turns the device; the guest needs this CPU more than this loop does.
-        std::thread::sleep(most.min(Duration::from_micros(50)));
+    fn pass(&mut self, limit: Duration) {
+        // A helper thread drives the device. Sleeping leaves this CPU to the guest.
+        std::thread::sleep(limit.min(Duration::from_micros(50)));
     }
 }
 
@@ -113,12 +113,11 @@ pub trait End: std::fmt::Debug {
     /// The error of the stack.
     fn post_sends(&mut self, requests: &[Posting]) -> Result<(), Failure>;
 
-    /// Returns completions, until there are `count` of them or `patience` has passed.
+    /// Returns completions, until there are `count` of them or `timeout` has passed.
     ///
     /// # Errors
     /// The error of the stack.
-    fn completions(&mut self, count: usize, patience: Duration)
-    -> Result<Vec<Completion>, Failure>;
+    fn completions(&mut self, count: usize, timeout: Duration) -> Result<Vec<Completion>, Failure>;
 
     /// Returns the contents of a region.
     ///

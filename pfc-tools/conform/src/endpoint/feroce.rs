@@ -194,12 +194,8 @@ impl End for FeroceEnd {
         requests.iter().try_for_each(|request| self.post_send(request))
     }
 
-    fn completions(
-        &mut self,
-        count: usize,
-        patience: Duration,
-    ) -> Result<Vec<Completion>, Failure> {
-        let end = self.pace.now() + patience;
+    fn completions(&mut self, count: usize, timeout: Duration) -> Result<Vec<Completion>, Failure> {
+        let end = self.pace.now() + timeout;
         let mut completions = Vec::new();
         loop {
             let missing = count - completions.len();

@@ -198,7 +198,7 @@ pub struct Settings {
     pub rnr_retry: u8,
     /// Timer code in its RNR NAKs.
     pub min_rnr_timer: u8,
-    /// The most READs and atomics outstanding, in either direction.
+    /// Maximum number of READs and atomics outstanding, in either direction.
     pub depth: u8,
     /// The access rights of the peer.
     pub access: Access,

@@ -11,7 +11,7 @@ use super::plan::{Family, Op, Plan, REQUESTER, RESPONDER};
 
 /// The number of the first receive; requests are numbered from 0.
 pub const FIRST_RECEIVE: u64 = 1000;
-/// Turns a key into one that was never issued.
+/// A key XORed with this value is a key that was never issued.
 const WRONG: u32 = 0x55;
 
 /// Prepares both ends for `plan` and connects them. Returns their addresses.

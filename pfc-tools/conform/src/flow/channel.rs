@@ -10,7 +10,7 @@ use super::recorder::Recorder;
 use super::window::Window;
 use crate::rules::PacketRef;
 
-/// What connection management has agreed on for the requests of a flow.
+/// Parameters of the requests of a flow, as agreed by connection management.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Agreed {
     /// Path MTU, in bytes.
@@ -118,7 +118,7 @@ pub struct Channel {
     pub path_mtu: Option<u32>,
     /// Result of the connection setup.
     pub agreed: Agreed,
-    /// Requests that may still matter.
+    /// All unanswered requests and the newest answered ones.
     pub window: Window,
     /// The PSN after the newest request.
     pub next: Option<Psn>,
@@ -130,7 +130,7 @@ pub struct Channel {
     pub message: Message,
     /// Number of messages completed by the newest request and those before.
     pub messages: u32,
-    /// Number of the point from which messages are counted.
+    /// Number of the counting epoch: the count of messages starts again after a gap.
     pub epoch: u32,
     /// The epoch, and in it the responder's MSN minus the number of messages.
     pub msn_base: Option<(u32, u32)>,
@@ -145,8 +145,8 @@ pub struct Channel {
     pub nak_for: Option<Psn>,
     /// The last RNR NAK.
     pub rnr: Option<Rnr>,
-    /// Retransmissions of one PSN without a NAK that later responses will show to be needed or too
-    /// early.
+    /// Retransmissions of one PSN without a NAK. Later responses show whether they were needed or
+    /// too early.
     pub pending: Vec<Pending>,
     /// Number of further acknowledgements of the newest acknowledged PSN.
     pub again: u32,
@@ -183,7 +183,7 @@ pub struct Channel {
     pub quirks: u32,
     /// Measured figures.
     pub figures: Figures,
-    /// Packets for the pictures.
+    /// Packets for the graph and the ladder diagram.
     pub recorder: Recorder,
     /// True for responses without known requests.
     responses_only: bool,
@@ -271,17 +271,17 @@ impl Channel {
     /// Returns true if packets have overtaken each other recently: a missing packet may then still
     /// arrive.
     pub fn is_disordered(&self, now: u64) -> bool {
-        const LATELY: u64 = 100_000_000;
-        self.late_at.is_some_and(|at| now.saturating_sub(at) < LATELY)
+        const RECENT: u64 = 100_000_000;
+        self.late_at.is_some_and(|at| now.saturating_sub(at) < RECENT)
     }
 
     /// Handles the acknowledgement of the PSN that the last RNR NAK names. rxe reads its responses
     /// one by one and may process the NAK later.
     pub fn end_rnr(&mut self) {
-        const MOST: usize = 64;
+        const MAX_PENDING: usize = 64;
         let Some(rnr) = self.rnr.take() else { return };
         self.refused.retain(|&(_, at)| rnr.at.saturating_sub(at) < QUEUED);
-        if self.refused.len() < MOST {
+        if self.refused.len() < MAX_PENDING {
             self.refused.push((rnr.psn, rnr.at));
         }
     }

@@ -39,7 +39,8 @@ pub struct Figures {
     /// Request packets, retransmissions included.
     pub requests: u64,
     /// Response packets.
-    pub answers: u64,
+    #[serde(rename = "answers")]
+    pub responses: u64,
     /// Retransmitted request packets.
     pub repeated: u64,
     /// Completed messages of requests.
@@ -47,7 +48,8 @@ pub struct Figures {
     /// Payload of requests without retransmissions, in bytes.
     pub request_bytes: u64,
     /// Payload of responses, in bytes.
-    pub answer_bytes: u64,
+    #[serde(rename = "answer_bytes")]
+    pub response_bytes: u64,
     /// NAKs (PSN sequence).
     pub naks: u64,
     /// RNR NAKs.
@@ -57,7 +59,8 @@ pub struct Figures {
     /// Time of the last packet.
     pub last_at: u64,
     /// From a request to the response that covers it.
-    pub answer_times: Times,
+    #[serde(rename = "answer_times")]
+    pub response_times: Times,
     /// From the packet that reveals a gap to the NAK.
     pub nak_generation: Times,
     /// From a NAK to the retransmission of the packet that it names.
@@ -73,7 +76,7 @@ pub struct Figures {
 impl Figures {
     /// Counts a packet of the flow that was captured at `at`.
     pub fn seen(&mut self, at: u64) {
-        if self.requests + self.answers == 0 {
+        if self.requests + self.responses == 0 {
             self.first_at = at;
         }
         self.last_at = self.last_at.max(at);
@@ -84,7 +87,7 @@ impl Figures {
     #[allow(clippy::cast_precision_loss)] // A figure for display.
     pub fn rate(&self) -> Option<f64> {
         let nanos = self.last_at.checked_sub(self.first_at).filter(|&nanos| nanos > 0)?;
-        Some((self.request_bytes + self.answer_bytes) as f64 * 8e9 / nanos as f64)
+        Some((self.request_bytes + self.response_bytes) as f64 * 8e9 / nanos as f64)
     }
 }
 

@@ -38,13 +38,13 @@ pub struct Flows {
     /// The flows looked up last, for two capture points and two directions: most packets belong to
     /// these.
     recent: [Option<(Key, bool, usize)>; 4],
-    /// Number of packets of flows beyond `MOST`.
+    /// Number of packets of flows beyond `MAX_FLOWS`.
     pub left_out: u64,
 }
 
-/// The most flows kept.
-const MOST: usize = 1 << 16;
-/// The most flows between two addresses searched for the one of a response.
+/// Maximum number of flows kept.
+const MAX_FLOWS: usize = 1 << 16;
+/// Maximum number of flows between two addresses searched for the one of a response.
 const CANDIDATES: usize = 256;
 
 /// The flow that a response belongs to.
@@ -111,7 +111,7 @@ impl Flows {
     }
 
     fn add(&mut self, channel: Channel) -> Option<usize> {
-        if self.channels.len() == MOST {
+        if self.channels.len() == MAX_FLOWS {
             self.left_out += 1;
             return None;
         }

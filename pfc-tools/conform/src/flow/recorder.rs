@@ -1,4 +1,4 @@
-//! Records the packets that the pictures of a flow show: an even sample, and all NAKs and CNPs.
+//! Records the packets that the diagrams of a flow show: an even sample, and all NAKs and CNPs.
 
 use feroce_wire::{Opcode, Psn};
 
@@ -49,9 +49,9 @@ pub struct Recorder {
     skipped: u32,
 }
 
-/// The most packets recorded of a flow. At this number every other one is dropped, and half as many
-/// are recorded from then on.
-const MOST: usize = 8192;
+/// Maximum number of packets recorded of a flow. When this number is reached, every second packet is
+/// dropped, and the sampling rate is halved.
+const MAX_PACKETS: usize = 8192;
 
 impl Recorder {
     /// Records `point` if it is due by the sampling rate or of a rare kind.
@@ -63,7 +63,7 @@ impl Recorder {
         }
         self.skipped = 0;
         self.points.push(point);
-        if self.points.len() == MOST {
+        if self.points.len() == MAX_PACKETS {
             let mut index = 0_usize;
             self.points.retain(|_| {
                 index += 1;

@@ -144,8 +144,8 @@ pub struct Window {
 
 /// The number of answered requests that are kept, to recognise their copies.
 const HISTORY: usize = 1024;
-/// The most entries kept.
-const MOST: usize = 1 << 15;
+/// Maximum number of entries kept.
+const MAX_ENTRIES: usize = 1 << 15;
 
 impl Window {
     /// Returns true if there are no entries.
@@ -163,8 +163,8 @@ impl Window {
     #[inline]
     pub fn push(&mut self, sent: Sent) {
         // Late packets may have split gaps and added entries.
-        if self.entries.len() >= MOST {
-            self.forget(self.entries.len() + 1 - MOST);
+        if self.entries.len() >= MAX_ENTRIES {
+            self.forget(self.entries.len() + 1 - MAX_ENTRIES);
         }
         self.entries.push_back(sent);
     }
@@ -193,12 +193,12 @@ impl Window {
             return None;
         }
         // Most requests are at the index that single-PSN requests would have, or near the end.
-        let guess = offset as usize;
-        if self.entries.get(guess).is_some_and(|sent| sent.psn == psn) {
-            return Some(guess);
+        let expected = offset as usize;
+        if self.entries.get(expected).is_some_and(|sent| sent.psn == psn) {
+            return Some(expected);
         }
-        let behind = self.entries.partition_point(|sent| front.distance_to(sent.psn) <= offset);
-        behind.checked_sub(1)
+        let next = self.entries.partition_point(|sent| front.distance_to(sent.psn) <= offset);
+        next.checked_sub(1)
     }
 
     /// Returns the request at an index returned by [`find`](Self::find).
@@ -217,7 +217,7 @@ impl Window {
         let before = hole.psn.distance_to(sent.psn);
         let after = hole.span.saturating_sub(before + sent.span);
         // A gap is split only while there is room: the number of entries stays bounded.
-        if self.entries.len() + 2 > MOST && (before > 0 || after > 0) {
+        if self.entries.len() + 2 > MAX_ENTRIES && (before > 0 || after > 0) {
             return;
         }
         self.entries[place] = sent;
@@ -325,7 +325,7 @@ mod tests {
         for psn in 0..100_000 {
             window.push(sent(psn, 1));
         }
-        assert_eq!(window.entries.len(), MOST);
+        assert_eq!(window.entries.len(), MAX_ENTRIES);
         window.ack_before(Psn::new(99_999));
         assert_eq!((window.entries.len(), window.unacked().count()), (HISTORY + 1, 1));
     }

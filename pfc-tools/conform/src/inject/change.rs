@@ -3,10 +3,10 @@
 use feroce_pfc_tools::frame;
 use feroce_wire::{IpHeader, Key, Opcode, Packet, Payload};
 
-/// Turns a key into one that was never issued.
+/// A key XORed with this value is a key that was never issued.
 const WRONG_KEY: u32 = 0x55;
 /// A distance beyond every region that a script registers.
-const FAR_AWAY: u64 = 1 << 30;
+const BEYOND_REGIONS: u64 = 1 << 30;
 
 /// Marks the packet as "congestion experienced" (CE).
 pub fn mark(bytes: &[u8]) -> Vec<u8> {
@@ -33,13 +33,13 @@ pub fn truncate(bytes: &[u8], count: u32) -> Vec<u8> {
 
 /// Adds `count` to the PSN.
 pub fn add_psn(bytes: &[u8], count: u32) -> Vec<u8> {
-    repaired(bytes, |packet| packet.bth.psn = packet.bth.psn.add(count))
+    with_checksums(bytes, |packet| packet.bth.psn = packet.bth.psn.add(count))
 }
 
 /// Replaces the remote key by one that was never issued.
 pub fn wrong_key(bytes: &[u8]) -> Vec<u8> {
     let wrong = |key: Key| Key(key.value() ^ WRONG_KEY);
-    repaired(bytes, |packet| {
+    with_checksums(bytes, |packet| {
         packet.ext.reth = packet.ext.reth.map(|mut reth| {
             reth.rkey = wrong(reth.rkey);
             reth
@@ -53,13 +53,13 @@ pub fn wrong_key(bytes: &[u8]) -> Vec<u8> {
 
 /// Moves the remote address beyond the region.
 pub fn wrong_address(bytes: &[u8]) -> Vec<u8> {
-    repaired(bytes, |packet| {
+    with_checksums(bytes, |packet| {
         packet.ext.reth = packet.ext.reth.map(|mut reth| {
-            reth.va = reth.va.wrapping_add(FAR_AWAY);
+            reth.va = reth.va.wrapping_add(BEYOND_REGIONS);
             reth
         });
         packet.ext.atomic_eth = packet.ext.atomic_eth.map(|mut eth| {
-            eth.va = eth.va.wrapping_add(FAR_AWAY);
+            eth.va = eth.va.wrapping_add(BEYOND_REGIONS);
             eth
         });
     })
@@ -67,17 +67,17 @@ pub fn wrong_address(bytes: &[u8]) -> Vec<u8> {
 
 /// Replaces the opcode by one with the same extended headers.
 pub fn opcode(bytes: &[u8], code: u8) -> Vec<u8> {
-    repaired(bytes, |packet| packet.bth.opcode = Opcode(code))
+    with_checksums(bytes, |packet| packet.bth.opcode = Opcode(code))
 }
 
 /// Clears the acknowledge request.
 pub fn no_ack_request(bytes: &[u8]) -> Vec<u8> {
-    repaired(bytes, |packet| packet.bth.ack_req = false)
+    with_checksums(bytes, |packet| packet.bth.ack_req = false)
 }
 
 /// Shortens the payload by `count` bytes.
 pub fn shorten(bytes: &[u8], count: u32) -> Vec<u8> {
-    repaired(bytes, |packet| {
+    with_checksums(bytes, |packet| {
         let payload = packet.payload.first;
         let left = payload.len().saturating_sub(count as usize);
         let padded = |len: usize| len.next_multiple_of(4);
@@ -96,7 +96,7 @@ pub fn shorten(bytes: &[u8], count: u32) -> Vec<u8> {
 
 /// Applies `change` and corrects checksum and ICRC. Returns the frame unchanged if the result
 /// cannot be written.
-fn repaired(bytes: &[u8], change: impl FnOnce(&mut Packet<'_>)) -> Vec<u8> {
+fn with_checksums(bytes: &[u8], change: impl FnOnce(&mut Packet<'_>)) -> Vec<u8> {
     let Ok(mut packet) = Packet::parse(bytes, &[]) else { return bytes.to_vec() };
     change(&mut packet);
     if let IpHeader::V4(ip) = &mut packet.ip {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_changed_is_right_again_but_for_what_is_meant() {
+    fn only_the_intended_field_changes_and_the_icrc_is_right() {
         let frame = write_first();
         let packet = Packet::parse(&frame, &[]).expect("a packet");
         let reth = packet.ext.reth.expect("a RETH");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_shows() {
+    fn damage_is_detected() {
         let frame = write_first();
         let bad = |bytes: &[u8]| Packet::parse(bytes, &[]).is_ok_and(|packet| !packet.icrc_valid());
         assert!(bad(&corrupt(&frame)));

@@ -148,7 +148,7 @@ fn watch(options: &Options, scripts: &[Script], duration: Duration) -> Result<Ou
         slack: u64::try_from(SLACK.as_nanos()).unwrap_or(u64::MAX),
     };
     let verdicts = checker::check(script, &evidence);
-    let item = kept(script, Ok(Played { evidence, verdicts }), options)?;
+    let item = save_item(script, Ok(Played { evidence, verdicts }), options)?;
     print_item(&item);
     let [requester, responder] = ["requester", "responder"].map(str::to_owned);
     finish(
@@ -199,11 +199,11 @@ fn testbed(options: &Options) -> Result<Box<dyn Testbed>, Failure> {
 }
 
 fn played(script: &Script, testbed: &mut dyn Testbed, options: &Options) -> Result<Item, Failure> {
-    kept(script, play::play(script, testbed), options)
+    save_item(script, play::play(script, testbed), options)
 }
 
 /// Creates the item of a script, and writes its capture if requested.
-fn kept(
+fn save_item(
     script: &Script,
     played: Result<Played, crate::endpoint::Failure>,
     options: &Options,

@@ -18,7 +18,7 @@ use crate::endpoint::end::{End, Pace};
 use crate::endpoint::feroce::FeroceEnd;
 
 /// Latency of the link.
-const WAY: Duration = Duration::from_micros(1);
+const LATENCY: Duration = Duration::from_micros(1);
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -35,12 +35,12 @@ impl Fabric {
             arena_bytes: 32 << 20,
             ..manual_config(1)
         };
-        let mut rig = DevicePair::on_shm(&config, WAY);
+        let mut rig = DevicePair::on_shm(&config, LATENCY);
         let injector = Arc::new(Mutex::new(None));
-        let between = Arc::clone(&injector);
+        let current = Arc::clone(&injector);
         rig.wire.set_tamper(Some(Box::new(move |_, now, bytes| {
-            let mut between = between.lock().expect("nobody panics with it");
-            match between.as_mut() {
+            let mut current = current.lock().expect("no thread panics while it holds the lock");
+            match current.as_mut() {
                 None => vec![(Duration::ZERO, bytes.to_vec())],
                 Some(injector) => {
                     let injector: &mut Injector = injector;
@@ -73,15 +73,19 @@ impl Testbed for Fabric {
     }
 
     fn latency(&self) -> Duration {
-        WAY
+        LATENCY
     }
 
     fn begin(&mut self, injector: Injector) {
-        *self.injector.lock().expect("nobody panics with it") = Some(injector);
+        *self.injector.lock().expect("no thread panics while it holds the lock") = Some(injector);
     }
 
     fn finish(&mut self) -> Injector {
-        self.injector.lock().expect("nobody panics with it").take().expect("it has begun")
+        self.injector
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .take()
+            .expect("an injector is inserted")
     }
 
     fn clock(&self) -> Box<dyn Pace> {
@@ -109,9 +113,9 @@ impl Pace for RigPace {
         Duration::from_nanos(self.0.borrow().now.as_nanos())
     }
 
-    fn pass(&mut self, most: Duration) {
+    fn pass(&mut self, limit: Duration) {
         let mut rig = self.0.borrow_mut();
-        let until = rig.now + most;
+        let until = rig.now + limit;
         if !rig.step(until) {
             rig.now = until;
             rig.settle();

@@ -114,5 +114,5 @@ impl Flow {
     }
 }
 
-/// The most PSNs that the response to the newest request may use.
+/// Maximum number of PSNs that the response to the newest request may use.
 const RESPONSES_AHEAD: u32 = 1 << 13;

@@ -1,5 +1,5 @@
-//! Stands between two endpoints, applies the events of a script to their packets and records the
-//! packets. A value: time is an argument.
+//! Applies the events of a script to the packets between two endpoints and records the packets. The
+//! injector does no I/O; time is an argument.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,8 +46,8 @@ pub struct Injector {
 }
 
 impl Injector {
-    /// Creates an injector that applies `script` to the packets of `flows`. `latency` is that
-    /// of the link.
+    /// Creates an injector that applies `script` to the packets of `flows`. `latency` is the
+    /// latency of the link.
     pub fn new(script: &Script, flows: Flows, latency: Duration) -> Self {
         let count = script.events.len();
         Self {
@@ -73,8 +73,8 @@ impl Injector {
         let events = actions.iter().map(|action| format!("{action:?}")).collect();
         self.trace.sent.push(Sent { at: now, flow, from, bytes: bytes.to_vec(), events });
         let mut onward = self.act(&actions, number, bytes);
-        let behind = self.release((flow, from));
-        for (sent, Onward { after, bytes }) in onward.iter().chain(&behind) {
+        let released = self.release((flow, from));
+        for (sent, Onward { after, bytes }) in onward.iter().chain(&released) {
             let after = (self.latency + *after).as_nanos();
             let at = now + u64::try_from(after).unwrap_or(u64::MAX);
             self.trace.arrived.push(Arrived { at, sent: *sent, bytes: bytes.clone() });
@@ -82,7 +82,7 @@ impl Injector {
         if let Some(held) = self.held_now(&actions, number, bytes) {
             self.held.entry((flow, from)).or_default().push(held);
         }
-        onward.extend(behind);
+        onward.extend(released);
         onward.into_iter().map(|(_, onward)| onward).collect()
     }
 

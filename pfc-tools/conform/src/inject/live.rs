@@ -29,7 +29,7 @@ use crate::endpoint::{Failure, failed};
 const RX_BYTES: u32 = 8 << 20;
 /// How long the relay sleeps when no frames arrive.
 const REST: Duration = Duration::from_micros(20);
-/// How late an endpoint may act: a guest without KVM on a busy machine is slow.
+/// How much later than required an endpoint may act: a guest without KVM on a busy machine is slow.
 pub const SLACK: Duration = Duration::from_millis(20);
 
 /// Two interfaces and their network namespace.
@@ -308,7 +308,7 @@ impl Testbed for Live {
     }
 
     fn finish(&mut self) -> Injector {
-        self.relay.put(None).expect("it has begun")
+        self.relay.put(None).expect("an injector is inserted")
     }
 
     fn clock(&self) -> Box<dyn Pace> {

@@ -37,13 +37,13 @@ pub struct Evidence {
     pub flows: Vec<FlowOutcome>,
     /// Counters of the requester's and of the responder's device, if known.
     pub counted: [Option<Counted>; 2],
-    /// How late an endpoint may act, in nanoseconds.
+    /// How much later than required an endpoint may act, in nanoseconds.
     pub slack: u64,
 }
 
 impl FlowOutcome {
     /// Returns true if the connection must end with an error.
-    pub fn is_doomed(&self) -> bool {
+    pub fn must_fail(&self) -> bool {
         self.plan.states[0] == QpState::Err
     }
 }

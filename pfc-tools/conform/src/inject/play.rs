@@ -51,7 +51,7 @@ pub trait Testbed {
     /// If the device does not report them.
     fn counters(&self, side: Side) -> Result<Vec<(String, u64)>, Failure>;
 
-    /// Returns the time by which an endpoint may act later than its timers say.
+    /// Returns how much later than required an endpoint may act.
     fn slack(&self) -> Duration;
 }
 

@@ -54,7 +54,7 @@ pub struct Known {
     pub script: String,
     /// Name of the checker.
     pub check: String,
-    /// Found in the sentence.
+    /// Text that the sentence of the finding contains.
     pub sentence: String,
     /// What is wrong, and what the specification says.
     pub why: String,
@@ -310,7 +310,7 @@ fn failures(at: usize, card: &Scorecard, known: &KnownFailures) -> Section {
             let why = known.why(&item.script, &check, &sentence).unwrap_or("not explained");
             rows.push(vec![
                 cell(&item.script),
-                cell(met(item)),
+                cell(applied_events(item)),
                 cell(check),
                 cell(sentence),
                 cell(why),
@@ -329,7 +329,7 @@ fn failures(at: usize, card: &Scorecard, known: &KnownFailures) -> Section {
 }
 
 /// Returns the first events of an item and their packets.
-fn met(item: &Item) -> String {
+fn applied_events(item: &Item) -> String {
     let events =
         item.events.iter().take(2).map(|(number, event)| format!("packet {number}: {event}"));
     let more = if item.events.len() > 2 { ", ..." } else { "" };

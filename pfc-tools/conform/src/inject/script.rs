@@ -1,4 +1,4 @@
-//! An event script: traffic, what happens to which of its packets, and what must follow.
+//! An event script: the traffic, the faults and their packets, and the expected behaviour.
 //! `docs/inject.md` lists the keys.
 
 use std::path::Path;
@@ -68,7 +68,7 @@ pub struct Traffic {
     /// Timer code in the responder's RNR NAKs.
     #[serde(default = "rnr_timer")]
     pub rnr_timer: u8,
-    /// The most READs and atomics outstanding.
+    /// Maximum number of READs and atomics outstanding.
     #[serde(default = "depth")]
     pub depth: u8,
     /// Starting PSN of the requester.
@@ -183,7 +183,7 @@ pub struct Expect {
     /// Code of the NAK that fails the connection.
     #[serde(deserialize_with = "nak_code")]
     pub refused: Option<NakCode>,
-    /// The least number of RNR NAKs.
+    /// Minimum number of RNR NAKs.
     pub rnr_naks: Option<u32>,
     /// Causes of the requester's retransmissions, in order.
     pub back_by: Option<Vec<Cause>>,
@@ -191,7 +191,7 @@ pub struct Expect {
     pub back_to: Option<Vec<u32>>,
     /// Number of transmissions of the first packet that is never acknowledged.
     pub tries: Option<u32>,
-    /// The least number of CNPs.
+    /// Minimum number of CNPs.
     pub cnps: Option<u32>,
 }
 
@@ -312,12 +312,12 @@ impl Script {
         if traffic.no_receives {
             plan.receives.clear();
         }
-        self.spoil(&mut plan);
+        self.mark_failures(&mut plan);
         plan
     }
 
     /// Marks the requests that must fail.
-    fn spoil(&self, plan: &mut Plan) {
+    fn mark_failures(&self, plan: &mut Plan) {
         let Expect { status, fails, .. } = self.expect;
         if status == Status::Success {
             return;
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told_in_a_line() {
+    fn invalid_scripts_are_described() {
         let rows = [
             ("[[event]]\nfrom = 'requester'\ndo = 'drop'", "either psn"),
             ("[[event]]\nfrom = 'requester'\npsn = 1\ndo = 'explode'", "no action `explode`"),
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_says_what_fails() {
+    fn a_plan_contains_the_expected_failure() {
         let text = format!("{HEAD}count = 3\n[expect]\nstatus = 'retry-exceeded'\nfails = 1");
         let plan = Script::parse("test", &text).expect("a script").plan(0);
         let statuses: Vec<_> = plan.requests.iter().map(|request| request.status).collect();

@@ -92,7 +92,7 @@ pub struct Reader {
     scratch: Vec<u8>,
 }
 
-/// The most headers around a packet: VLAN tags and tunnels.
+/// Maximum number of headers around a packet: VLAN tags and tunnels.
 const DEPTH: usize = 8;
 const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 const ETHERTYPE_ROCE_V1: u16 = 0x8915;
@@ -243,18 +243,18 @@ fn unwrapped(frame: &[u8]) -> Option<(Core<'_>, Option<VlanTag>)> {
     let mut ethertype_at = 12;
     for _ in 0..DEPTH {
         let ethertype = word(bytes, ethertype_at)?;
-        let behind = bytes.get(ethertype_at + 2..)?;
+        let payload = bytes.get(ethertype_at + 2..)?;
         match ethertype {
             ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN => {
-                tag = Some(VlanTag::from_tci(word(behind, 0)?));
+                tag = Some(VlanTag::from_tci(word(payload, 0)?));
                 ethertype_at += VlanTag::LEN;
             }
-            ETHERTYPE_ROCE_V1 => return Some((Core::RoceV1(behind), tag)),
-            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 if udp_port(behind) == Some(VXLAN_PORT) => {
-                bytes = behind.get(udp_at(behind)? + 8 + VXLAN..)?;
+            ETHERTYPE_ROCE_V1 => return Some((Core::RoceV1(payload), tag)),
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 if udp_port(payload) == Some(VXLAN_PORT) => {
+                bytes = payload.get(udp_at(payload)? + 8 + VXLAN..)?;
                 (tag, ethertype_at) = (None, 12);
             }
-            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => return Some((Core::Ip(behind), tag)),
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => return Some((Core::Ip(payload), tag)),
             _ => return None,
         }
     }

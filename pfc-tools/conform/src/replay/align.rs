@@ -4,8 +4,8 @@ use feroce_wire::{NakCode, Operation, Packet, Psn, Syndrome};
 
 use super::tolerance::Tolerance;
 
-/// How many responses ahead a counterpart is searched.
-const REACH: usize = 64;
+/// Number of responses among which a counterpart is searched.
+const MAX_DISTANCE: usize = 64;
 
 /// What identifies a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,7 +132,8 @@ pub fn align(
         let excused_ours = run(i, ours.len(), |at| own_excuse(at, j).is_some());
         let (to_i, to_j) = nearest(ours, theirs, (i, j), (excused_ours, excused_theirs))
             .or_else(|| {
-                let limits = ((i + REACH).min(ours.len()), (j + REACH).min(theirs.len()));
+                let limits =
+                    ((i + MAX_DISTANCE).min(ours.len()), (j + MAX_DISTANCE).min(theirs.len()));
                 nearest(ours, theirs, (i, j), limits)
             })
             .unwrap_or(((i + 1).min(ours.len()), (j + 1).min(theirs.len())));
@@ -146,12 +147,14 @@ pub fn align(
 /// Returns true for an ACK whose information a later response contains.
 fn coalesced(response: &ResponseId, others: &[ResponseId]) -> bool {
     response.kind == Kind::Ack
-        && others.iter().take(REACH).any(|other| other.acknowledges(response.psn))
+        && others.iter().take(MAX_DISTANCE).any(|other| other.acknowledges(response.psn))
 }
 
 /// Returns the end of the run of permitted indices that begins at `from`.
 fn run(from: usize, end: usize, excused: impl Fn(usize) -> bool) -> usize {
-    (from..end.min(from + REACH)).find(|&at| !excused(at)).unwrap_or(end.min(from + REACH))
+    (from..end.min(from + MAX_DISTANCE))
+        .find(|&at| !excused(at))
+        .unwrap_or(end.min(from + MAX_DISTANCE))
 }
 
 /// Returns the nearest pair from `from` within `limits`.

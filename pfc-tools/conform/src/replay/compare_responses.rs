@@ -24,7 +24,7 @@ pub enum Responding {
 }
 
 impl Responding {
-    /// For sentences: "we answer", "the peer answers".
+    /// Subject and verb of a sentence: "we answer", "the peer answers".
     const fn answers(self) -> &'static str {
         match self {
             Self::Engine => "we answer",
@@ -32,7 +32,7 @@ impl Responding {
         }
     }
 
-    /// For sentences: who did not.
+    /// The same in the negative.
     const fn does_not(self) -> &'static str {
         match self {
             Self::Engine => "we do not answer",
@@ -52,11 +52,12 @@ pub fn compare_responses(
     let theirs = &lane.responses;
     let parsed = |bytes: &[u8]| Packet::parse(bytes, &[]).map(|packet| ResponseId::of(&packet));
     let ours: Vec<ResponseId> = sent.iter().filter_map(|sent| parsed(&sent.bytes).ok()).collect();
-    let answers: Vec<ResponseId> =
+    let captured: Vec<ResponseId> =
         theirs.iter().map(|&index| ResponseId::of(&frames[index].packet())).collect();
     // A response may have been lost before the capture if the requester retransmits its request.
     let requests = SentRequests::of(lane, frames);
-    // What the capture point did not see excuses no extra NAK of a peer that received all requests.
+    // A live peer receives all requests, so a loss before the capture point cannot explain an extra
+    // NAK of the peer.
     let may_be_extra = |at: usize| {
         responding == Responding::Engine
             || matches!(ours[at].kind, Kind::Ack | Kind::Read | Kind::Atomic)
@@ -73,12 +74,12 @@ pub fn compare_responses(
     };
     outcome.differences.extend(peers.iter().flat_map(|peers| wrong(peers, frames, sent)));
     let statements = peers.as_ref().map(|peers| PeerStatements::by(&ours, sent, peers));
-    // One response to consecutive duplicates stands for one to each.
+    // One response to consecutive duplicates replaces a response to each of them.
     let conveyed = |at: usize| {
-        let statements = statements.as_ref().filter(|_| answers[at].kind != Kind::Sequence);
-        statements.is_some_and(|statements| statements.is_conveyed(&answers[at], at))
+        let statements = statements.as_ref().filter(|_| captured[at].kind != Kind::Sequence);
+        statements.is_some_and(|statements| statements.is_conveyed(&captured[at], at))
     };
-    for step in align(&ours, &answers, lost, open, conveyed) {
+    for step in align(&ours, &captured, lost, open, conveyed) {
         let (number, sentence) = match step {
             Step::Both(own, other) => {
                 let frame = &frames[theirs[other]];

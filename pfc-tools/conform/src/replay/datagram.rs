@@ -36,7 +36,7 @@ pub fn receive(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> 
     if is_group {
         // The capture does not show the members' own addresses: any address except the sender's
         // will do.
-        own = Party { ip: beside(lane.requester.ip), qpn: super::lanes::UNKNOWN_QPN, ..own };
+        own = Party { ip: other_address(lane.requester.ip), qpn: super::lanes::UNKNOWN_QPN, ..own };
     }
     let mut rig = Rig::new(lane, &own, &lane.requester, 2 * LONGEST)?;
     rig.allow(usize::MAX >> 1);
@@ -91,7 +91,7 @@ pub fn receive(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> 
 }
 
 /// Returns an address of the same family other than `ip`.
-fn beside(ip: std::net::IpAddr) -> std::net::IpAddr {
+fn other_address(ip: std::net::IpAddr) -> std::net::IpAddr {
     match ip {
         std::net::IpAddr::V4(ip) => std::net::Ipv4Addr::from(u32::from(ip) ^ 1).into(),
         std::net::IpAddr::V6(ip) => std::net::Ipv6Addr::from(u128::from(ip) ^ 1).into(),

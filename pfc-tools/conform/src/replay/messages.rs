@@ -32,7 +32,7 @@ impl Unwrap {
     }
 }
 
-/// A message: the work request behind captured packets.
+/// A message: the work request that captured packets result from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     /// Place of the first PSN.

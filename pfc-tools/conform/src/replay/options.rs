@@ -53,8 +53,8 @@ pub fn read(file: PathBuf) -> Result<Vec<Captured>, Failure> {
         let start = *start.get_or_insert(frame.at);
         bytes += frame.bytes.len();
         if bytes > LARGEST {
-            let most = LARGEST >> 20;
-            return Err(Failure::Unusable(format!("the capture is larger than {most} MiB")));
+            let limit = LARGEST >> 20;
+            return Err(Failure::Unusable(format!("the capture is larger than {limit} MiB")));
         }
         if frame.link == Link::Ethernet && !frame.is_cut() {
             let at = Duration::from_nanos(frame.at.saturating_sub(start));

@@ -1,4 +1,5 @@
-//! Which responses a live peer may send. The requests sent to the peer decide, not the capture.
+//! The responses that a live peer may send, derived from the requests sent to the peer and not from
+//! the capture.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,7 @@ pub struct PeerRules<'a> {
     whole: Vec<usize>,
     /// The place that the peer expects first, and the lowest place requested.
     base: Place,
-    least: Place,
+    lowest: Place,
     /// For each request of the lane, one past the highest place requested so far.
     requested: Vec<Place>,
     /// Index of the request that caused each captured response.
@@ -51,9 +52,9 @@ impl<'a> PeerRules<'a> {
         });
         let (counted, mut whole): (Vec<_>, Vec<_>) = counted.unzip();
         whole.sort_unstable();
-        let least = messages.places.iter().copied().min().unwrap_or(base);
+        let lowest = messages.places.iter().copied().min().unwrap_or(base);
         let causes = causes(lane, frames);
-        Self { lane, messages, counted, whole, base, least, requested, causes }
+        Self { lane, messages, counted, whole, base, lowest, requested, causes }
     }
 
     /// Returns the index of the request that caused the captured response number `at` of the lane.
@@ -85,7 +86,7 @@ impl<'a> PeerRules<'a> {
                 continue; // The peer has received nothing yet.
             }
             let place = self.place(response.psn, sent.until);
-            let requested = self.least..self.requested[self.at(sent.until)];
+            let requested = self.lowest..self.requested[self.at(sent.until)];
             // The PSN before the expected one is that of the last packet received.
             if !requested.contains(&place) && place != self.base - 1 {
                 wrong.push((at, "no request has its PSN".to_owned()));
@@ -93,9 +94,9 @@ impl<'a> PeerRules<'a> {
             }
             if let Some(aeth) = packet.ext.aeth {
                 let msn = aeth.msn.value() as usize;
-                let [least, most] = self.msns(&response, place, sent.until);
-                if msn < least || msn > most {
-                    wrong.push((at, format!("{least} to {most} messages can be complete")));
+                let [min, max] = self.msns(&response, place, sent.until);
+                if msn < min || msn > max {
+                    wrong.push((at, format!("{min} to {max} messages can be complete")));
                 } else if msn < last_msn {
                     wrong.push((at, format!("its MSN goes back from {last_msn}")));
                 } else {
@@ -117,10 +118,10 @@ impl<'a> PeerRules<'a> {
     fn msns(&self, response: &ResponseId, place: Place, until: usize) -> [usize; 2] {
         let is_done = matches!(response.kind, Kind::Ack | Kind::Read | Kind::Atomic);
         let done = |&counted: &Place| counted < place || is_done && counted == place;
-        let least = self.counted.partition_point(done);
+        let min = self.counted.partition_point(done);
         // A NAK completes nothing beyond its PSN.
-        let most = self.whole.partition_point(|&index| index <= until);
-        [least, if is_done { most } else { least }]
+        let max = self.whole.partition_point(|&index| index <= until);
+        [min, if is_done { max } else { min }]
     }
 }
 
@@ -156,17 +157,20 @@ impl<'a> PeerStatements<'a> {
         let until: Vec<usize> = sent.iter().map(|sent| sent.until).collect();
         let mut acknowledged = vec![Place::MIN; own.len()];
         let mut last = BTreeMap::new();
-        let mut most = Place::MIN;
+        let mut highest = Place::MIN;
         for (at, response) in own.iter().enumerate().rev() {
             for psn in [Some(response.psn.value()), None] {
                 last.entry((response.kind, psn)).or_insert(at);
             }
             let place = peers.place(response.psn, until[at]);
             if !response.is_before_first() {
-                most =
-                    most.max(if response.acknowledges(response.psn) { place } else { place - 1 });
+                highest = highest.max(if response.acknowledges(response.psn) {
+                    place
+                } else {
+                    place - 1
+                });
             }
-            acknowledged[at] = most;
+            acknowledged[at] = highest;
         }
         Self { peers, until, acknowledged, last }
     }
@@ -181,7 +185,7 @@ impl<'a> PeerStatements<'a> {
             Kind::Ack if response.is_before_first() => is_last(None),
             Kind::Ack => {
                 let place = self.peers.place(response.psn, cause);
-                self.acknowledged.get(since).is_some_and(|&most| most >= place)
+                self.acknowledged.get(since).is_some_and(|&highest| highest >= place)
             }
             _ => is_last(Some(response.psn.value())),
         }

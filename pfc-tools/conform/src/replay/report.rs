@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::{Played, Replay, Role};
 
-/// The most differences printed per lane and end.
-const MOST: usize = 10;
+/// Maximum number of differences printed per lane and end.
+const MAX_DIFFERENCES: usize = 10;
 
 impl Display for Played {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -39,14 +39,14 @@ impl Display for Played {
                 tolerance.text()
             )?;
         }
-        for difference in outcome.differences.iter().take(MOST) {
+        for difference in outcome.differences.iter().take(MAX_DIFFERENCES) {
             match difference.packet {
                 Some(number) => write!(f, "\n    packet {number}: {}", difference.sentence)?,
                 None => write!(f, "\n    {}", difference.sentence)?,
             }
         }
-        if outcome.differences.len() > MOST {
-            write!(f, "\n    and {} more", outcome.differences.len() - MOST)?;
+        if outcome.differences.len() > MAX_DIFFERENCES {
+            write!(f, "\n    and {} more", outcome.differences.len() - MAX_DIFFERENCES)?;
         }
         Ok(())
     }

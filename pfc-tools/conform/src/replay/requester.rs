@@ -1,11 +1,11 @@
-//! Plays the requester: a QP of the engine gets the work requests behind the captured packets and
-//! receives the captured responses. For each captured packet it sends one packet, which must equal
-//! the captured one, retransmitted or not.
+//! Plays the requester: a QP of the engine gets the work requests that the captured packets result
+//! from, and receives the captured responses. For each captured packet the QP sends one packet,
+//! which must equal the captured one, retransmitted or not.
 //!
-//! The time at which a response is received is free, since a response takes time from the capture
-//! point to the requester. So a response is held back until the next captured packet cannot be
-//! explained without it. Time stands still except where the captured requester retransmits without
-//! a NAK: there the engine's timer expires.
+//! The capture does not show when the requester received a response. Therefore the engine receives
+//! a response only when it cannot send the next captured packet without the response. Virtual time
+//! advances only where the captured requester retransmits without a NAK: there the engine's timer
+//! expires.
 
 use std::collections::{BTreeMap, VecDeque};
 

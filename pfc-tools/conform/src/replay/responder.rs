@@ -96,7 +96,7 @@ struct Responder<'a> {
 /// If the capture does not contain enough information.
 pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     let mut responder = responder(lane, frames)?;
-    responder.feed()?;
+    responder.receive_requests()?;
     let sent = std::mem::take(&mut responder.sent);
     compare_responses(lane, frames, &sent, Responding::Engine, &mut responder.outcome);
     Ok(responder.outcome)
@@ -115,7 +115,7 @@ pub fn dry_run(
     let mut responder = responder(lane, frames)?;
     responder.regions.fill(fill);
     responder.steps = Some(Vec::new());
-    responder.feed()?;
+    responder.receive_requests()?;
     let is_refused = responder.qp.snapshot(responder.rig.now).state == QpState::Err;
     let Responder { messages, begin, steps, regions, received, .. } = responder;
     let steps = steps.unwrap_or_default();
@@ -212,13 +212,13 @@ fn rnr_timer(lane: &Lane, frames: &[Captured]) -> RnrTimer {
 }
 
 impl Responder<'_> {
-    fn note(&mut self, step: impl FnOnce() -> ResponderStep) {
+    fn record(&mut self, step: impl FnOnce() -> ResponderStep) {
         if let Some(steps) = &mut self.steps {
             steps.push(step());
         }
     }
 
-    fn feed(&mut self) -> Result<(), Unplayable> {
+    fn receive_requests(&mut self) -> Result<(), Unplayable> {
         let first = self.messages.list[0].start;
         for (at, &index) in self.lane.requests.iter().enumerate() {
             let (frame, place) = (&self.frames[index], self.messages.places[at]);
@@ -239,7 +239,7 @@ impl Responder<'_> {
                 self.post_receive(&packet, place, index)?;
             }
             self.show_memory(&packet, index, expected);
-            self.note(|| ResponderStep::Request(at));
+            self.record(|| ResponderStep::Request(at));
             let renamed =
                 self.regions.renamed.apply(&frame.bytes).filter(|_| self.regions.renames());
             self.rig.give(renamed.as_deref().unwrap_or(&frame.bytes));
@@ -294,13 +294,13 @@ impl Responder<'_> {
         let length = u32::try_from(length).expect("a message has at most 2^31 bytes");
         // True if an earlier copy got an RNR NAK.
         let late = self.refused.contains_key(&packet.bth.psn.value());
-        self.note(|| ResponderStep::PostReceive { message, length, late });
+        self.record(|| ResponderStep::PostReceive { message, length, late });
         let sges = [self.receive_into.region().sge(0, length)];
         let request = RecvRequest { wr_id: 0, sges: &sges };
         self.qp.post_recv(&request).map_err(unplayable("post a receive"))
     }
 
-    /// Puts into memory what the captured responses to a READ or an atomic show of it.
+    /// Writes the memory contents that the captured responses to a READ or an atomic show.
     fn show_memory(&mut self, packet: &Packet<'_>, index: usize, expected: bool) {
         let psn = packet.bth.psn;
         let number = self.frames[index].number;
@@ -329,7 +329,7 @@ impl Responder<'_> {
         let is_due = self.regions.holds(key, va, &bytes) == Some(false);
         let is_change = self.regions.show(key, va, &bytes);
         if is_due {
-            self.note(|| ResponderStep::SetMemory { key, va, bytes, is_change });
+            self.record(|| ResponderStep::SetMemory { key, va, bytes, is_change });
         }
         is_change
     }

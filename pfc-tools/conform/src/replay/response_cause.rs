@@ -60,18 +60,18 @@ impl SentRequests {
     /// requests, even the retransmission of the missing one.
     pub fn cause(&mut self, psn: Psn, kind: Kind) -> Option<usize> {
         let requests = match kind {
-            Kind::Sequence => self.missed(psn),
+            Kind::Sequence => self.first_after_gap(psn),
             _ => self.last_for(psn),
         };
         requests.or(self.last())
     }
 
     /// Returns the first request after the gap at `psn`, or after its latest retransmission.
-    fn missed(&mut self, psn: Psn) -> Option<usize> {
+    fn first_after_gap(&mut self, psn: Psn) -> Option<usize> {
         let since = match self.last_nak {
             Some(nak) if nak.psn == psn => nak.until,
             // Nothing else was accepted until the missing request arrived.
-            Some(nak) if nak.psn.is_before(psn) => self.again(nak).unwrap_or(nak.cause),
+            Some(nak) if nak.psn.is_before(psn) => self.retransmitted_at(nak).unwrap_or(nak.cause),
             _ => 0,
         };
         let mut after = self.sent.iter().enumerate().skip(since);
@@ -82,7 +82,7 @@ impl SentRequests {
     }
 
     /// Returns the position at which the missing request was sent again.
-    fn again(&self, nak: LastNak) -> Option<usize> {
+    fn retransmitted_at(&self, nak: LastNak) -> Option<usize> {
         let after = self.sent[nak.cause..].iter().position(|&(sent, _)| sent == nak.psn);
         after.map(|steps| nak.cause + steps)
     }

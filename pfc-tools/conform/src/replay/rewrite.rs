@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_command_line_says() {
+    fn changes_are_parsed() {
         assert_eq!("qpn:0x17=99".parse(), Ok(Map::Qpn(0x17, 99)));
         assert_eq!("psn:23=-0x10".parse(), Ok(Map::Psn(23, -16)));
         for wrong in ["qpn:1", "qpn:0x1000000=1", "psn:1=5", "ip:1.2.3.4=::1", "x:1=2", "mac:1=2"] {

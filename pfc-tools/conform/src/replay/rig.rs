@@ -24,11 +24,11 @@ use crate::device_pair::manual_config;
 use crate::gated_port::GatedPort;
 use crate::party::Party;
 
-/// The most packets outstanding: more than in any capture, because each peer chooses the size of
-/// its window.
+/// Maximum number of packets outstanding: more than in any capture, because each peer chooses the
+/// size of its window.
 const WINDOW: u32 = 1 << 20;
 
-/// The most READs and atomics outstanding.
+/// Maximum number of READs and atomics outstanding.
 pub const DEPTH: u8 = 16;
 
 /// Why a lane cannot be replayed.

@@ -15,7 +15,7 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = 40.0;
 
 /// Returns color, radius and legend of a kind of packet.
-const fn look(mark: Mark) -> (&'static str, f64, &'static str) {
+const fn style(mark: Mark) -> (&'static str, f64, &'static str) {
     match mark {
         Mark::Request => ("#1f6fb4", 2.0, "request"),
         Mark::Retransmission => ("#e07b00", 3.0, "retransmission"),
@@ -64,7 +64,7 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> Markup {
             }
             @for point in points.iter().filter(|point| is_placed(point) || point.mark == Mark::Cnp)
             {
-                @let (color, radius, _) = look(point.mark);
+                @let (color, radius, _) = style(point.mark);
                 @let height = if point.mark == Mark::Cnp { TOP } else { y(height_of(point)) };
                 circle cx=(tenths(x(point.at))) cy=(tenths(height)) r=(radius) fill=(color) {
                     title {
@@ -104,7 +104,7 @@ fn legend(points: &[Point]) -> Markup {
     let columns = std::iter::successors(Some(LEFT), |at| Some(at + 120.0));
     html! {
         @for (mark, at) in shown.zip(columns) {
-            @let (color, _, name) = look(mark);
+            @let (color, _, name) = style(mark);
             circle cx=(at) cy="12" r="5" fill=(color) {}
             text x=(at + 9.0) y="16" { (name) } "\n"
         }

@@ -16,9 +16,9 @@ const FROM: f64 = 170.0;
 const TO: f64 = 640.0;
 const TOP: f64 = 40.0;
 
-/// Number of packets shown before and after one with a finding, and the most packets in total.
-const AROUND: usize = 4;
-const MOST: usize = 60;
+/// Number of packets shown before and after one with a finding, and the maximum number of packets.
+const CONTEXT: usize = 4;
+const MAX_ROWS: usize = 60;
 
 /// Returns the diagram; empty if there are no packets.
 pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> Markup {
@@ -63,15 +63,15 @@ fn chosen(points: &[Point], findings: &[&Finding]) -> Vec<usize> {
     for found in findings {
         let at =
             points.partition_point(|point| (point.at, point.packet) < (found.at, found.packet));
-        rows.extend(at.saturating_sub(AROUND)..(at + AROUND).min(points.len()));
-        if rows.len() >= MOST {
+        rows.extend(at.saturating_sub(CONTEXT)..(at + CONTEXT).min(points.len()));
+        if rows.len() >= MAX_ROWS {
             break;
         }
     }
     if findings.is_empty() {
-        rows.extend(0..points.len().min(MOST));
+        rows.extend(0..points.len().min(MAX_ROWS));
     }
-    rows.into_iter().take(MOST).collect()
+    rows.into_iter().take(MAX_ROWS).collect()
 }
 
 /// Returns the row of a packet at the height `y`. `start` is the time of the first packet.

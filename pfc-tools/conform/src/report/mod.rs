@@ -20,7 +20,7 @@ li.error b{color:#b3261e}li.warning b{color:#8a5a00}li.quirk{color:#666}
 svg{max-width:100%;height:auto;font:12px system-ui,sans-serif}
 ";
 
-/// The most findings of a flow on the page.
+/// Maximum number of findings of a flow on the page.
 const SHOWN: usize = 200;
 
 /// Returns the page.

@@ -42,9 +42,9 @@ fn unwrap_other(link: u32, bytes: &[u8], line_len: u32) -> Option<(Link, &[u8], 
     match link {
         INFINIBAND => Some((Link::InfiniBand, bytes, line_len)),
         link if RAW.contains(&link) => Some((Link::Ip, bytes, line_len)),
-        NULL | LOOP => Some(behind(bytes, line_len, 4, true)),
-        SLL => Some(behind(bytes, line_len, 16, is_ip(bytes, 14))),
-        SLL2 => Some(behind(bytes, line_len, 20, is_ip(bytes, 0))),
+        NULL | LOOP => Some(without_header(bytes, line_len, 4, true)),
+        SLL => Some(without_header(bytes, line_len, 16, is_ip(bytes, 14))),
+        SLL2 => Some(without_header(bytes, line_len, 20, is_ip(bytes, 0))),
         ERF => Some(erf(bytes)),
         _ => None,
     }
@@ -54,7 +54,7 @@ fn is_ip(bytes: &[u8], at: usize) -> bool {
     matches!(bytes.get(at..at + 2), Some([0x08, 0x00] | [0x86, 0xdd]))
 }
 
-fn behind(bytes: &[u8], line_len: u32, header: u32, is_ip: bool) -> (Link, &[u8], u32) {
+fn without_header(bytes: &[u8], line_len: u32, header: u32, is_ip: bool) -> (Link, &[u8], u32) {
     let inner = bytes.get(header as usize..).unwrap_or_default();
     let link = if is_ip { Link::Ip } else { Link::Other };
     (link, inner, line_len.saturating_sub(header))
@@ -68,9 +68,9 @@ fn erf(bytes: &[u8]) -> (Link, &[u8], u32) {
     let line_len = u32::from(u16::from_be_bytes([header[14], header[15]]));
     let mut more = header[8] & 0x80 != 0;
     while more {
-        let Some((extension, behind)) = rest.split_at_checked(8) else { return NOTHING };
+        let Some((extension, next)) = rest.split_at_checked(8) else { return NOTHING };
         more = extension[0] & 0x80 != 0;
-        rest = behind;
+        rest = next;
     }
     match header[8] & 0x7f {
         ERF_INFINIBAND => (Link::InfiniBand, rest, line_len),

@@ -264,8 +264,8 @@ impl EngineHost {
     /// The flow with the most retries since its last progress, among the flows that start here.
     pub fn most_retried(&self, now: Instant) -> Option<u32> {
         let senders = self.ends.iter().filter(|end| end.sends);
-        let most = senders.max_by_key(|end| (end.qp.snapshot(now).retries, end.sending.is_some()));
-        most.map(|end| end.flow)
+        let flow = senders.max_by_key(|end| (end.qp.snapshot(now).retries, end.sending.is_some()));
+        flow.map(|end| end.flow)
     }
 
     /// Polls completions and posts the next WRITEs. Returns true if there was a completion; events
@@ -296,7 +296,7 @@ impl EngineHost {
         };
         slot[..frame.len()].copy_from_slice(frame);
         self.nic_port.tx_commit(frame.len(), feroce_engine::port::Priority::default());
-        self.nic_port.flush().expect("the device lives");
+        self.nic_port.flush().expect("the device exists");
     }
 
     /// Reads the device's receive counters.

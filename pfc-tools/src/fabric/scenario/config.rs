@@ -19,7 +19,7 @@ pub(super) const DEFAULT_PRIORITY: u8 = 3;
 /// Shortest sampling interval: with zero the run would not end.
 const SHORTEST: Time = Time::from_nanos(1);
 
-/// Most samples of a run.
+/// Maximum number of samples of a run.
 const MAX_SAMPLES: u64 = 1_000_000;
 
 /// Reads everything but network and traffic.

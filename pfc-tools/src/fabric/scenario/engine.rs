@@ -9,7 +9,7 @@ use crate::fabric::config::{FabricConfig, PacketConfig};
 use crate::fabric::traffic::{Pattern, Traffic};
 
 /// Smallest window in packets: the engine requests an acknowledgement every 16 packets.
-const LEAST_WINDOW: u64 = 32;
+const MIN_WINDOW: u64 = 32;
 
 /// Returns an error about the first setting that engine hosts do not support, if there are engine
 /// hosts.
@@ -48,9 +48,9 @@ pub(super) fn check(
         "go-back-n: engine hosts have no other",
     )?;
     let full = u64::from(config.packet.payload + config.packet.headers);
-    let is_small = config.host.window.is_some_and(|bytes| bytes / full < LEAST_WINDOW);
-    let least = LEAST_WINDOW * full;
-    refuse(&host, "window", is_small, &format!("{least}B or more: {LEAST_WINDOW} packets"))?;
+    let is_small = config.host.window.is_some_and(|bytes| bytes / full < MIN_WINDOW);
+    let min = MIN_WINDOW * full;
+    refuse(&host, "window", is_small, &format!("{min}B or more: {MIN_WINDOW} packets"))?;
     let notification = &config.congestion.notification;
     let is_other = notification.cnp_dscp >> 3 != notification.cnp_priority;
     let expected = "the upper three bits of cnp_dscp, the priority of engine hosts' CNPs";

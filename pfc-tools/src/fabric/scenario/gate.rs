@@ -83,7 +83,7 @@ impl Bound {
     pub fn lower(&self) -> Option<f64> {
         match *self {
             Self::Within { published, part } => Some(published - part * published.abs()),
-            Self::AtLeast(least) => Some(least),
+            Self::AtLeast(min) => Some(min),
             Self::AtMost(_) | Self::Shown { .. } => None,
         }
     }
@@ -92,7 +92,7 @@ impl Bound {
     pub fn upper(&self) -> Option<f64> {
         match *self {
             Self::Within { published, part } => Some(published + part * published.abs()),
-            Self::AtMost(most) => Some(most),
+            Self::AtMost(max) => Some(max),
             Self::AtLeast(_) | Self::Shown { .. } => None,
         }
     }

@@ -15,7 +15,7 @@ use crate::fabric::topology::{self, Clos, LinkSpec};
 const KINDS: [&str; 7] =
     ["single", "dumbbell", "parking-lot", "two-tier", "clos", "fat-tree", "explicit"];
 
-/// Most links. Building the network takes links times hosts steps.
+/// Maximum number of links. Building the network takes links times hosts steps.
 const MAX_LINKS: usize = 20_000;
 
 /// Reads topology, links and routing.

@@ -121,9 +121,9 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// Reads a length of at least `least` bytes that is part of a packet.
-    pub fn length(&self, key: &'static str, least: u64) -> Result<Option<u32>> {
-        let number = self.count(key, least..=1 << 20)?;
+    /// Reads a length of at least `min` bytes that is part of a packet.
+    pub fn length(&self, key: &'static str, min: u64) -> Result<Option<u32>> {
+        let number = self.count(key, min..=1 << 20)?;
         Ok(number.and_then(|n| u32::try_from(n).ok()))
     }
 
@@ -161,8 +161,8 @@ impl<'a> Section<'a> {
     }
 
     /// Reads an integer that fits a `u32`.
-    pub fn small(&self, key: &'static str, least: u32) -> Result<Option<u32>> {
-        let number = self.count(key, u64::from(least)..=u64::from(u32::MAX / 2))?;
+    pub fn small(&self, key: &'static str, min: u32) -> Result<Option<u32>> {
+        let number = self.count(key, u64::from(min)..=u64::from(u32::MAX / 2))?;
         Ok(number.and_then(|n| u32::try_from(n).ok()))
     }
 

@@ -39,7 +39,7 @@ pub(super) enum Value {
     Table(BTreeMap<String, Node>),
 }
 
-/// Most levels of a key.
+/// Maximum number of levels of a key.
 const DEEPEST: usize = 16;
 
 /// A value and its origin.
@@ -116,9 +116,9 @@ impl Node {
         let mut place = self;
         let mut rest = Some(key);
         while let Some(key) = rest {
-            let (part, behind) =
+            let (part, remaining) =
                 key.split_once('.').map_or((key, None), |(part, rest)| (part, Some(rest)));
-            rest = behind;
+            rest = remaining;
             place = match &mut place.value {
                 Value::Table(table) => table.entry(part.to_owned()).or_insert_with(|| Self {
                     value: Value::Table(BTreeMap::new()),

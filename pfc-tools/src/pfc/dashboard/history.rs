@@ -8,7 +8,7 @@ use super::super::timer::TIMERS;
 /// A share of 100 %, in thousandths.
 pub const FULL: u64 = 1000;
 /// Updates kept: more than a terminal has columns.
-const LOOKS: usize = 512;
+const MAX_UPDATES: usize = 512;
 
 /// The last updates.
 #[derive(Debug, Clone, Default)]
@@ -30,7 +30,7 @@ impl History {
             )] // 0 to 1000.
             let thousandths = |share: f64| (FULL as f64 * share.clamp(0.0, 1.0)).round() as u64;
             shares.push_front(delta.blocked_time(timer).map(thousandths));
-            shares.truncate(LOOKS);
+            shares.truncate(MAX_UPDATES);
         }
     }
 

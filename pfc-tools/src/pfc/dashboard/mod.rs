@@ -366,7 +366,7 @@ mod tests {
             delta: &delta,
             counters,
             lost: 5,
-            behind: [Time::ZERO; 2],
+            lag: [Time::ZERO; 2],
         };
         then(&watched, &history)
     }

@@ -86,10 +86,10 @@ impl Graph {
         FeedbackSet { removals, at_least }
     }
 
-    /// Returns true if `most` more removals suffice; they are then marked as removed.
-    fn is_enough(&self, search: &mut Search, most: usize) -> bool {
+    /// Returns true if at most `count` further removals suffice; they are then marked as removed.
+    fn is_enough(&self, search: &mut Search, count: usize) -> bool {
         let Some(cycle) = self.shortest(search) else { return search.budget > 0 };
-        if most == 0 || self.disjoint(search) > most {
+        if count == 0 || self.disjoint(search) > count {
             return false;
         }
         let removals: Vec<usize> = cycle.iter().filter_map(|&arc| self.arcs[arc].removal).collect();
@@ -98,7 +98,7 @@ impl Graph {
         let mut is_enough = false;
         for &removal in &removals {
             search.removed[removal] = true;
-            is_enough = self.is_enough(search, most - 1);
+            is_enough = self.is_enough(search, count - 1);
             if is_enough || search.budget == 0 {
                 break;
             }

@@ -39,7 +39,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Most rounds of forbidding turns: rerouted packets may close another cycle.
+/// Maximum number of rounds of forbidding turns: rerouted packets may close another cycle.
 const ROUNDS: usize = 16;
 
 /// A step of a cycle, by names.

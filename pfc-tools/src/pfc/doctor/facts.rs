@@ -73,21 +73,21 @@ impl Facts {
         })?;
         let ethtool = Ethtool::open(name).ok();
         let mut dcb = Dcb::open();
-        let asked = match &mut dcb {
+        let (ieee, dcbx) = match &mut dcb {
             Ok(dcb) => (dcb.ieee(name), dcb.dcbx(name).ok()),
             Err(_) => (Err(DcbError::NotSupported(name.to_owned())), None),
         };
         let counters = ethtool.as_ref().and_then(|nic| nic.statistics().ok()).unwrap_or_default();
-        let moved = |(name, value): &(String, u64)| *value > 0 && parse_name(name).is_some();
+        let is_nonzero = |(name, value): &(String, u64)| *value > 0 && parse_name(name).is_some();
         Ok(Self {
             name: name.to_owned(),
             mtu: interface.mtu,
             is_usable: interface.is_usable(),
             driver: ethtool.as_ref().and_then(Ethtool::driver),
             pauses: ethtool.as_ref().and_then(Ethtool::pauses),
-            counters: counters.into_iter().filter(moved).collect(),
-            dcb: asked.0,
-            dcbx: asked.1,
+            counters: counters.into_iter().filter(is_nonzero).collect(),
+            dcb: ieee,
+            dcbx,
             files: Files::read(Path::new("/"), name),
         })
     }

@@ -201,9 +201,9 @@ fn cisco(link: &Link) -> Result<Headroom, String> {
 /// least 40 Gb/s.
 fn mlx5(link: &Link) -> Headroom {
     let speed = megabits(link.rate).max(40_000);
-    let way = (301 + 216 * u64::from(link.cable) / 100) * speed / 1000;
+    let delay = (301 + 216 * u64::from(link.cable) / 100) * speed / 1000;
     let frames = 272 * link.mtu / 100;
-    Headroom { bytes: way + frames, parts: vec![("speed and cable", way), ("frames", frames)] }
+    Headroom { bytes: delay + frames, parts: vec![("speed and cable", delay), ("frames", frames)] }
 }
 
 /// Linux, `mlxsw/spectrum_buffers.c`: twice the delay configured in DCB, since in the worst case

@@ -161,9 +161,9 @@ fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
     let is_mlxsw = options.headroom.is_none() && options.by == Formula::Mlxsw;
     if let Some(delay) = is_mlxsw.then(|| mlxsw_delay(&options.link()).ok()).flatten() {
         // The delay has 16 bits in DCB.
-        let (bits, most) = (8 * delay, u64::from(u16::MAX));
+        let (bits, max) = (8 * delay, u64::from(u16::MAX));
         writeln!(out, "# The delay is {bits} bits; DCB accepts at most {most}.")?;
-        writeln!(out, "dcb pfc set dev {name} delay {}", bits.min(most))?;
+        writeln!(out, "dcb pfc set dev {name} delay {}", bits.min(max))?;
     }
     writeln!(
         out,
@@ -201,8 +201,8 @@ fn sonic(options: &Options, plan: &Plan) -> Value {
     });
     match options.is_static {
         true => {
-            let most = plan.columns[plan.chosen].thresholds.map_or(0, |t| t.xoff_static);
-            buffer["static_th"] = most.to_string().into();
+            let xoff = plan.columns[plan.chosen].thresholds.map_or(0, |t| t.xoff_static);
+            buffer["static_th"] = xoff.to_string().into();
         }
         // SAI expects the exponent of a power of two.
         false => buffer["dynamic_th"] = options.exponent().map(|power| power.to_string()).into(),

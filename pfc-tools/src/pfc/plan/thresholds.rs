@@ -24,7 +24,7 @@ pub struct Thresholds {
     pub headroom: u64,
     /// Rest of the buffer; negative if it does not suffice.
     pub shared: i64,
-    /// Most lossless classes for which the buffer suffices, with one frame for each.
+    /// Maximum number of lossless classes for which the buffer suffices, with one frame for each.
     pub classes_max: u64,
     /// Highest static XOFF threshold, the same for every class of every port.
     pub xoff_static: u64,
@@ -94,15 +94,15 @@ mod tests {
 
     #[test]
     fn the_buffer_limits_the_number_of_classes() {
-        let most = TRIDENT_II.thresholds(22_400, 1500).classes_max;
-        assert_eq!(most, 8);
-        let most = TRIDENT_II.thresholds(101_616, 4200).classes_max;
-        assert_eq!(most, 3);
+        let max = TRIDENT_II.thresholds(22_400, 1500).classes_max;
+        assert_eq!(max, 8);
+        let max = TRIDENT_II.thresholds(101_616, 4200).classes_max;
+        assert_eq!(max, 3);
         for classes in 1..=8 {
             let switch = Switch { classes, ..TRIDENT_II };
             let thresholds = switch.thresholds(101_616, 4200);
             let room = thresholds.shared >= i64::try_from(4200 * 32 * classes).unwrap();
-            assert_eq!(room, classes <= most, "{classes}");
+            assert_eq!(room, classes <= max, "{classes}");
         }
     }
 

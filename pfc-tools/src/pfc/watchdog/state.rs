@@ -15,7 +15,7 @@ pub struct Config {
     pub detection: Time,
     /// Restoration time.
     pub restoration: Time,
-    /// Least share of a poll's time that the priority must be paused, in percent.
+    /// Minimum share of a poll's time that the priority must be paused, in percent.
     pub paused: u64,
 }
 

@@ -86,7 +86,7 @@ impl Report {
     /// Returns the flows shown in reports, with their numbers from 0.
     pub fn shown(&self) -> impl Iterator<Item = (u32, &Channel)> {
         (0..).zip(self.flows.all()).filter(|(_, channel)| {
-            !channel.is_merged && channel.figures.requests + channel.figures.answers > 0
+            !channel.is_merged && channel.figures.requests + channel.figures.responses > 0
         })
     }
 

@@ -7,7 +7,7 @@ use crate::check::findings::DETAILED;
 use crate::flow::figures::{Figures, Times, duration};
 use crate::rules::Severity;
 
-/// The most findings of a rule printed per flow.
+/// Maximum number of findings of a rule printed per flow.
 const SHOWN: usize = 5;
 
 /// Writes flows, findings and quirks.
@@ -68,12 +68,12 @@ fn of_flow(out: &mut impl Write, report: &Report, flow: Option<u32>) -> io::Resu
 }
 
 fn figures(out: &mut impl Write, figures: &Figures) -> io::Result<()> {
-    let Figures { requests, answers, repeated, messages, request_bytes, answer_bytes, .. } =
+    let Figures { requests, responses, repeated, messages, request_bytes, response_bytes, .. } =
         figures;
     write!(
         out,
         "  {requests} requests ({repeated} retransmitted, {messages} messages, {request_bytes} \
-         bytes), {answers} responses ({answer_bytes} bytes)"
+         bytes), {responses} responses ({response_bytes} bytes)"
     )?;
     if let Some(rate) = figures.rate() {
         write!(out, ", {:.3} Gb/s", rate / 1e9)?;
@@ -91,7 +91,7 @@ fn figures(out: &mut impl Write, figures: &Figures) -> io::Result<()> {
 /// Returns the measured times of a flow and their names.
 pub(super) fn measured(figures: &Figures) -> [(&'static str, Times); 6] {
     [
-        ("request to response", figures.answer_times),
+        ("request to response", figures.response_times),
         ("gap to NAK", figures.nak_generation),
         ("NAK to retransmission", figures.nak_reaction),
         ("retransmission timeout", figures.timeouts),

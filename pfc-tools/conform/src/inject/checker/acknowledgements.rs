@@ -56,12 +56,12 @@ pub(super) fn msn(view: &View<'_>, found: &mut Found) {
         let Some(aeth) = step.packet.ext.aeth else { continue };
         let until =
             |psn: Psn| view.responder.messages.iter().filter(|end| !end.is_after(psn)).count();
-        let least = until(step.psn().next());
-        let most = until(view.responder.expected_at(step.at));
+        let min = until(step.psn().next());
+        let max = until(view.responder.expected_at(step.at));
         let msn = aeth.msn.value() as usize;
-        if !(least..=most.max(least)).contains(&msn) {
+        if !(min..=max.max(min)).contains(&msn) {
             let sentence = format!(
-                "packet {} has MSN {msn}, but {least} messages are complete up to its PSN",
+                "packet {} has MSN {msn}, but {min} messages are complete up to its PSN",
                 step.number
             );
             found.wrong([step.number], sentence);
@@ -84,13 +84,13 @@ pub(super) fn duplicates_answered(view: &View<'_>, found: &mut Found) {
         if !requests_ack || !is_alive {
             continue;
         }
-        let answer = view.steps.iter().find(|step| {
+        let response = view.steps.iter().find(|step| {
             step.is_sent_by(Side::Responder)
                 && step.packet.info.is_response()
                 && step.at + view.evidence.slack >= duplicate.at
                 && !step.psn().is_before(duplicate.psn)
         });
-        match answer {
+        match response {
             Some(step) => {
                 found.measured("duplicate to ACK", step.at.saturating_sub(duplicate.at));
             }

@@ -5,12 +5,12 @@ use feroce_engine::verbs::Status;
 use super::{Found, View};
 use crate::inject::script::status_name;
 
-pub(super) fn events_met(view: &View<'_>, found: &mut Found) {
+pub(super) fn events_applied(view: &View<'_>, found: &mut Found) {
     if view.flow > 0 {
         return;
     }
-    for (index, met) in view.evidence.met.iter().enumerate() {
-        if *met == 0 {
+    for (index, times) in view.evidence.times_applied.iter().enumerate() {
+        if *times == 0 {
             let event = &view.script.events[index];
             let sentence = format!("event {} ({:?}) applied to no packet", index + 1, event.action);
             found.wrong([], sentence);
@@ -41,9 +41,8 @@ pub(super) fn completions(view: &View<'_>, found: &mut Found) {
     let good = outcome.receives.iter().filter(|(_, status)| *status == Status::Success);
     let good: Vec<_> = good.map(|(id, _)| *id).collect();
     // The responder may have executed requests whose requester gave up.
-    let most = if outcome.is_doomed() { plan.receives.len() } else { due };
-    if !(due..=most.max(due)).contains(&good.len())
-        || !good.iter().copied().eq(0..good.len() as u64)
+    let max = if outcome.must_fail() { plan.receives.len() } else { due };
+    if !(due..=max.max(due)).contains(&good.len()) || !good.iter().copied().eq(0..good.len() as u64)
     {
         found.wrong([], format!("the receives {good:?} complete instead of the first {due}"));
     }

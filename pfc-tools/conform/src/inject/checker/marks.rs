@@ -52,14 +52,14 @@ pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
             found.wrong(cnps.iter().map(|cnp| cnp.number), sentence);
         }
         // Marked acknowledgements without data need no CNP.
-        let least = view.script.expect.cnps.unwrap_or_default() as usize;
+        let min = view.script.expect.cnps.unwrap_or_default() as usize;
         let with_data = marks.iter().filter(|mark| !mark.packet.payload.is_empty());
         let first = with_data.clone().map(|mark| mark.number).next();
         if let Some(first) = first
-            && cnps.len() < least
+            && cnps.len() < min
         {
             let sentence = format!(
-                "{} CNPs of the {side} instead of at least {least}: packet {first} and {} more are \
+                "{} CNPs of the {side} instead of at least {min}: packet {first} and {} more are \
                  marked",
                 cnps.len(),
                 with_data.count() - 1

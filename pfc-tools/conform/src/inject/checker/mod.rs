@@ -133,7 +133,7 @@ pub const CHECKERS: &[Checker] = &[
     checker(
         "events-met",
         None,
-        completions::events_met,
+        completions::events_applied,
         "every event of the script applied to a packet",
     ),
     checker(
@@ -172,7 +172,7 @@ pub const CHECKERS: &[Checker] = &[
         "rnr-wait",
         REQUESTER,
         requester::rnr_wait,
-        "nothing is sent before the time of an RNR NAK has passed",
+        "nothing is sent before the timer of an RNR NAK expires",
     ),
     checker(
         "timeout",

@@ -7,7 +7,7 @@ use crate::inject::trace::{Side, Step};
 
 /// A READ as it arrived at the responder.
 #[derive(Debug, Clone, Copy)]
-struct Order {
+struct ReadRequest {
     number: usize,
     at: u64,
     next: Psn,
@@ -22,12 +22,12 @@ fn read_of(step: &Step<'_>) -> Option<Reth> {
 }
 
 pub(super) fn responses(view: &View<'_>, found: &mut Found) {
-    let orders = view.steps.iter().filter(|step| step.reaches(Side::Responder));
-    let mut orders: Vec<_> = orders
+    let reads = view.steps.iter().filter(|step| step.reaches(Side::Responder));
+    let mut reads: Vec<_> = reads
         .filter_map(|step| {
             let (from, len) = (step.psn(), read_of(step)?.dma_len);
             let end = from.add(step.span(view.mtu));
-            Some(Order { number: step.number, at: step.at, next: from, from, end, len })
+            Some(ReadRequest { number: step.number, at: step.at, next: from, from, end, len })
         })
         .collect();
     let sent = view.steps.iter().filter(|step| {
@@ -38,13 +38,13 @@ pub(super) fn responses(view: &View<'_>, found: &mut Found) {
     let mut current = 0;
     for step in sent {
         let psn = step.psn();
-        let fits = |order: &Order| order.next == psn && psn.is_before(order.end);
+        let fits = |read: &ReadRequest| read.next == psn && psn.is_before(read.end);
         let slack = view.evidence.slack;
-        let known = |order: &Order| order.at <= step.at + slack;
-        let next = orders[current..].iter().position(|order| fits(order) && known(order));
+        let known = |read: &ReadRequest| read.at <= step.at + slack;
+        let next = reads[current..].iter().position(|read| fits(read) && known(read));
         let Some(next) = next else {
             let sentence = format!(
-                "packet {} is a READ response with PSN {:#x} that no READ asks for, or that was \
+                "packet {} is a READ response with PSN {:#x} that no READ requested, or that was \
                  sent before",
                 step.number,
                 psn.value()
@@ -53,37 +53,37 @@ pub(super) fn responses(view: &View<'_>, found: &mut Found) {
             continue;
         };
         current += next;
-        let order = &mut orders[current];
-        order.next = psn.next();
-        if let Some(wrong) = unlike(order, step, view.mtu) {
-            found.wrong([order.number, step.number], wrong);
+        let read = &mut reads[current];
+        read.next = psn.next();
+        if let Some(wrong) = mismatch(read, step, view.mtu) {
+            found.wrong([read.number, step.number], wrong);
         }
     }
 }
 
-/// Returns how a response differs from what its READ asks for.
-fn unlike(order: &Order, step: &Step<'_>, mtu: u32) -> Option<String> {
+/// Returns how a response differs from what its READ requested.
+fn mismatch(read: &ReadRequest, step: &Step<'_>, mtu: u32) -> Option<String> {
     let psn = step.psn();
-    let place = order.from.distance_to(psn);
-    let is_last = psn.next() == order.end;
+    let place = read.from.distance_to(psn);
+    let is_last = psn.next() == read.end;
     let due = match (place == 0, is_last) {
         (true, true) => Position::Only,
         (true, false) => Position::First,
         (false, true) => Position::Last,
         (false, false) => Position::Middle,
     };
-    let len = if is_last { order.len - place * mtu } else { mtu } as usize;
+    let len = if is_last { read.len - place * mtu } else { mtu } as usize;
     let (position, found) = (step.packet.info.position, step.packet.payload.len());
     if position != due {
         return Some(format!(
             "packet {} is a {position:?} response to packet {} instead of {due:?}",
-            step.number, order.number
+            step.number, read.number
         ));
     }
     (found != len).then(|| {
         format!(
             "packet {} has {found} bytes of the response to packet {} instead of {len}",
-            step.number, order.number
+            step.number, read.number
         )
     })
 }

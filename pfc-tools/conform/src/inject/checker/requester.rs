@@ -1,4 +1,4 @@
-//! The requester's behaviour: go-back-N, the causes of retransmissions, the waits.
+//! The requester's behaviour: go-back-N, the causes of retransmissions, RNR and timeout waits.
 
 use feroce_wire::{NakCode, Operation, Psn, Syndrome};
 
@@ -6,7 +6,7 @@ use super::{Found, View, time};
 use crate::inject::script::{Cause, Script};
 use crate::inject::trace::{Side, Step};
 
-/// The begin of a retransmission: the requester goes back.
+/// The start of a retransmission: the requester goes back to an earlier PSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restart {
     /// The first retransmitted packet.
@@ -21,9 +21,9 @@ pub struct Restart {
     pub after: u64,
 }
 
-/// A packet that asks the requester to go back.
+/// A received packet that makes the requester go back.
 #[derive(Debug, Clone, Copy)]
-struct GoBackRequest {
+struct GoBackTrigger {
     cause: Cause,
     number: usize,
     at: u64,
@@ -46,8 +46,8 @@ pub struct RequesterHistory {
     pub restarts: Vec<Restart>,
     /// Violations of the PSN order: packets and a sentence.
     pub disorder: Vec<(Vec<usize>, String)>,
-    /// Packets sent before the time of an RNR NAK has passed.
-    pub hasty: Vec<(Vec<usize>, String)>,
+    /// Packets sent before the RNR timer expired.
+    pub too_early: Vec<(Vec<usize>, String)>,
     /// NAKs (PSN sequence error) that arrived: number, time, PSN.
     pub naks: Vec<(usize, u64, Psn)>,
     /// Number of these NAKs that acknowledged something.
@@ -70,7 +70,7 @@ struct Walk<'a> {
     /// The oldest unanswered PSN, and its history by time.
     una: Psn,
     since: Vec<(u64, Psn)>,
-    go_back: Vec<GoBackRequest>,
+    go_back: Vec<GoBackTrigger>,
     due: Vec<Due>,
     /// When each PSN was last sent.
     sent_at: std::collections::BTreeMap<u32, u64>,
@@ -101,9 +101,9 @@ impl RequesterHistory {
         for index in 0..walk.steps.len() {
             let step = walk.steps[index];
             if step.is_sent_by(Side::Requester) && step.packet.info.is_request() {
-                walk.sends(&step);
+                walk.on_sent(&step);
             } else if step.reaches(Side::Requester) && step.packet.info.is_response() {
-                walk.gets(&step);
+                walk.on_received(&step);
             }
         }
         walk.history.unacknowledged = walk.una.is_before(walk.high).then_some(walk.una);
@@ -112,10 +112,10 @@ impl RequesterHistory {
 }
 
 impl Walk<'_> {
-    fn sends(&mut self, step: &Step<'_>) {
+    fn on_sent(&mut self, step: &Step<'_>) {
         let (psn, end) = (step.psn(), step.psn().add(step.span(self.mtu)));
         if psn.is_before(self.cursor) {
-            self.goes_back(step);
+            self.on_restart(step);
         } else if psn.is_after(self.cursor) && psn.is_after(self.una) {
             let sentence = format!(
                 "packet {} with PSN {:#x} leaves a gap: PSN {:#x} is next",
@@ -128,11 +128,11 @@ impl Walk<'_> {
         if psn.is_before(self.high) {
             self.history.resent += 1;
         }
-        let waits = matches!(
+        let has_response_data = matches!(
             step.packet.info.operation,
             Operation::ReadRequest | Operation::FetchAdd | Operation::CompareSwap
         );
-        if waits && !psn.is_before(self.high) {
+        if has_response_data && !psn.is_before(self.high) {
             self.due.push(Due { from: psn, end });
         }
         self.cursor = end;
@@ -140,11 +140,11 @@ impl Walk<'_> {
         self.sent_at.insert(psn.value(), step.at);
     }
 
-    fn goes_back(&mut self, step: &Step<'_>) {
+    fn on_restart(&mut self, step: &Step<'_>) {
         let psn = step.psn();
-        // The missing response may arrive after one that passed it; then the retransmission begins
-        // at the next missing one.
-        let passed = |go_back: &GoBackRequest| {
+        // A missing response may still arrive after the response that implied its loss. Then the
+        // retransmission begins at the next missing response.
+        let passed = |go_back: &GoBackTrigger| {
             go_back.cause == Cause::Implied && go_back.psn.is_before(psn) && psn == self.una
         };
         let go_back =
@@ -153,7 +153,8 @@ impl Walk<'_> {
         let last = self.sent_at.get(&psn.value()).or_else(|| self.covering(psn)).copied();
         let quiet = step.at.saturating_sub(last.unwrap_or_default());
         let is_quiet = self.was_oldest(psn, step.at) && quiet + self.slack >= self.timeout;
-        // A trigger from long ago was not obeyed, except for an RNR NAK, which asks to wait.
+        // After a full timeout the timer is the cause, not an old trigger. An RNR NAK remains the
+        // cause, since it delays the retransmission.
         let go_back = go_back.filter(|go_back| !is_quiet || go_back.cause == Cause::Rnr);
         let (cause, after) = match go_back {
             Some(go_back) => {
@@ -163,18 +164,18 @@ impl Walk<'_> {
             None => (None, quiet),
         };
         if let Some(go_back) = go_back {
-            // Triggers well before this one have been obeyed, too.
-            let heard = go_back.at.saturating_sub(self.slack);
-            self.go_back.retain(|other| other.at > heard && other.number != go_back.number);
+            // This retransmission also satisfies the triggers that arrived well before this one.
+            let satisfied = go_back.at.saturating_sub(self.slack);
+            self.go_back.retain(|other| other.at > satisfied && other.number != go_back.number);
             if step.at + self.slack < go_back.at + go_back.wait {
                 let sentence = format!(
-                    "packet {} is sent {} after the RNR NAK in packet {}, which asks for {}",
+                    "packet {} is sent {} after the RNR NAK in packet {}, whose timer is {}",
                     step.number,
                     time(after),
                     go_back.number,
                     time(go_back.wait)
                 );
-                self.history.hasty.push((vec![go_back.number, step.number], sentence));
+                self.history.too_early.push((vec![go_back.number, step.number], sentence));
             }
         }
         let restart = Restart { number: step.number, at: step.at, psn, cause, after };
@@ -187,7 +188,7 @@ impl Walk<'_> {
         self.sent_at.get(&due.from.value())
     }
 
-    /// Returns true if `psn` is the oldest unanswered PSN, or was within the slack.
+    /// Returns true if `psn` is the oldest unanswered PSN at `at`, or was at most the slack before.
     fn was_oldest(&self, psn: Psn, at: u64) -> bool {
         let ago = at.saturating_sub(self.slack);
         let then = self.since.iter().rev().find(|(since, _)| *since <= ago);
@@ -198,38 +199,38 @@ impl Walk<'_> {
         !psn.is_before(from) && !psn.is_after(self.una)
     }
 
-    fn gets(&mut self, step: &Step<'_>) {
+    fn on_received(&mut self, step: &Step<'_>) {
         let psn = step.psn();
         let syndrome = step.packet.ext.aeth.map(|aeth| aeth.syndrome);
-        let refuses = syndrome.is_some_and(|syndrome| !matches!(syndrome, Syndrome::Ack(_)));
+        let is_nak = syndrome.is_some_and(|syndrome| !matches!(syndrome, Syndrome::Ack(_)));
         // Ignores responses to PSNs that were not sent, and NAKs for answered PSNs.
-        if !psn.is_before(self.high) || refuses && psn.is_before(self.una) {
+        if !psn.is_before(self.high) || is_nak && psn.is_before(self.una) {
             return;
         }
-        let mut ask = |cause, wait| {
-            let go_back = GoBackRequest { cause, number: step.number, at: step.at, psn, wait };
+        let mut trigger = |cause, wait| {
+            let go_back = GoBackTrigger { cause, number: step.number, at: step.at, psn, wait };
             self.go_back.push(go_back);
         };
         let up_to = match syndrome {
             Some(Syndrome::Nak(NakCode::PsnSequence)) => {
-                ask(Cause::Nak, 0);
+                trigger(Cause::Nak, 0);
                 self.history.naks.push((step.number, step.at, psn));
                 self.history.acknowledging_naks += u64::from(self.una.is_before(psn));
                 psn
             }
             Some(Syndrome::RnrNak(timer)) => {
-                ask(Cause::Rnr, timer.nanos());
+                trigger(Cause::Rnr, timer.nanos());
                 self.history.rnr_naks += 1;
                 psn
             }
             Some(Syndrome::Nak(_)) => psn,
             _ => psn.next(),
         };
-        let carries = matches!(
+        let has_data = matches!(
             step.packet.info.operation,
             Operation::ReadResponse | Operation::AtomicAcknowledge
         );
-        self.answered(up_to, carries.then_some(psn), step);
+        self.answered(up_to, has_data.then_some(psn), step);
         if self.since.last().is_none_or(|(_, psn)| *psn != self.una) {
             self.since.push((step.at, self.una));
         }
@@ -243,7 +244,7 @@ impl Walk<'_> {
             match open {
                 Some(_) if data == Some(self.una) => self.una = self.una.next(),
                 Some(_) => {
-                    let go_back = GoBackRequest {
+                    let go_back = GoBackTrigger {
                         cause: Cause::Implied,
                         number: step.number,
                         at: step.at,
@@ -333,15 +334,15 @@ fn listed<T: std::fmt::Display>(items: &[T]) -> String {
 }
 
 pub(super) fn nak_reaction(view: &View<'_>, found: &mut Found) {
-    let dies = |at| {
-        let refused = |step: &&Step<'_>| {
+    let is_refused_after = |at| {
+        let is_refusal = |step: &&Step<'_>| {
             step.at >= at
                 && step.reaches(Side::Requester)
                 && step.packet.ext.aeth.is_some_and(|aeth| {
                     matches!(aeth.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence)
                 })
         };
-        view.steps.iter().any(|step| refused(&step))
+        view.steps.iter().any(|step| is_refusal(&step))
     };
     for &(number, at, psn) in &view.requester.naks {
         let sent = view.steps.iter().filter(|step| {
@@ -353,7 +354,7 @@ pub(super) fn nak_reaction(view: &View<'_>, found: &mut Found) {
             Some(step) => {
                 found.measured("NAK to retransmission", step.at.saturating_sub(at));
             }
-            None if dies(at) => {}
+            None if is_refused_after(at) => {}
             None => found.wrong(
                 [number],
                 format!(
@@ -371,7 +372,7 @@ pub(super) fn rnr_wait(view: &View<'_>, found: &mut Found) {
             found.measured("RNR NAK to retransmission", restart.after);
         }
     }
-    for (packets, sentence) in &view.requester.hasty {
+    for (packets, sentence) in &view.requester.too_early {
         found.wrong(packets.iter().copied(), sentence.clone());
     }
 }

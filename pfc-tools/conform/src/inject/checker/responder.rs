@@ -32,7 +32,7 @@ pub struct ResponderHistory {
     /// Refusing NAKs sent.
     pub refusals: Vec<(Mark, NakCode)>,
     /// Packets sent after the first refusal, except CNPs.
-    pub behind_refusal: Vec<usize>,
+    pub sent_after_refusal: Vec<usize>,
     /// Duplicate requests that arrived.
     pub duplicates: Vec<Mark>,
     /// Number of requests that arrived ahead of the expected PSN.
@@ -85,7 +85,7 @@ impl ResponderHistory {
             return;
         }
         if !self.refusals.is_empty() {
-            self.behind_refusal.push(step.number);
+            self.sent_after_refusal.push(step.number);
         }
         match step.packet.ext.aeth.map(|aeth| aeth.syndrome) {
             Some(Syndrome::Nak(NakCode::PsnSequence)) => self.naks.push(mark),
@@ -151,7 +151,7 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
             Some(nak) => {
                 found.measured("gap to NAK", nak.at.saturating_sub(gap.at));
                 while let Some(more) =
-                    naks.next_if(|more| more.psn == gap.psn && !asked_again(view, nak, more))
+                    naks.next_if(|more| more.psn == gap.psn && !belong_to_two_gaps(view, nak, more))
                 {
                     let sentence = format!(
                         "a second NAK for PSN {:#x} (packets {} and {}) without a retransmission \
@@ -194,12 +194,12 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
 }
 
 /// Returns true if the gap of two NAKs was closed between them: then they belong to two gaps.
-fn asked_again(view: &View<'_>, one: &Mark, other: &Mark) -> bool {
+fn belong_to_two_gaps(view: &View<'_>, one: &Mark, other: &Mark) -> bool {
     view.responder.gaps.iter().filter(|gap| gap.psn == one.psn && gap.at <= other.at).count() > 1
 }
 
 pub(super) fn refusal(view: &View<'_>, found: &mut Found) {
-    let ResponderHistory { refusals, behind_refusal, .. } = &view.responder;
+    let ResponderHistory { refusals, sent_after_refusal, .. } = &view.responder;
     let due = view.script.expect.refused.filter(|_| view.flow == 0);
     match (refusals.first(), due) {
         (None, None) => {}
@@ -213,12 +213,12 @@ pub(super) fn refusal(view: &View<'_>, found: &mut Found) {
         ),
         _ => {}
     }
-    if let (Some((refused, _)), [first, ..]) = (refusals.first(), &behind_refusal[..]) {
+    if let (Some((refused, _)), [first, ..]) = (refusals.first(), &sent_after_refusal[..]) {
         let sentence = format!(
             "packet {first} is sent after the refusal in packet {}, which fails the connection",
             refused.number
         );
-        found.wrong(behind_refusal.iter().copied(), sentence);
+        found.wrong(sent_after_refusal.iter().copied(), sentence);
     }
 }
 
@@ -228,15 +228,15 @@ pub(super) fn rnr_naks(view: &View<'_>, found: &mut Found) {
     match view.script.expect.rnr_naks {
         None | Some(0) if sent.is_empty() => {}
         None | Some(0) => found.wrong(numbers(), "an RNR NAK, although receives are posted"),
-        Some(least) if sent.len() < least as usize => {
-            found.wrong(numbers(), format!("{} RNR NAKs instead of at least {least}", sent.len()));
+        Some(min) if sent.len() < min as usize => {
+            found.wrong(numbers(), format!("{} RNR NAKs instead of at least {min}", sent.len()));
         }
         Some(_) => {}
     }
     for (mark, timer) in sent {
         if timer.code() != view.script.traffic.rnr_timer {
             let sentence = format!(
-                "packet {} asks to wait {}, and the QP's timer has code {}",
+                "packet {} has an RNR timer of {}, but the timer code of the QP is {}",
                 mark.number,
                 time(timer.nanos()),
                 view.script.traffic.rnr_timer

@@ -22,8 +22,9 @@ pub struct Awaited {
     pub number: u64,
 }
 
-/// Returns what each request of the lane waits for, by index, and last, what the end waits for.
-/// Requests for which `is_played` is false are not sent and get no responses.
+/// For each request of the lane, returns the responses to wait for before the request is sent. The
+/// last entry holds the responses to wait for at the end. Requests for which `is_played` is false
+/// are not sent and get no responses.
 pub fn causes(
     lane: &Lane,
     frames: &[Captured],
@@ -40,13 +41,13 @@ pub fn causes(
         while let Some(index) = responses.next_if(|&index| index < request) {
             let response = ResponseId::of(&frames[index].packet());
             // A NAK after an RNR NAK is a deviation of one peer.
-            let is_habit = response.kind == Kind::Sequence && refused == Some(response.psn);
+            let is_deviation = response.kind == Kind::Sequence && refused == Some(response.psn);
             if response.kind != Kind::Sequence {
                 refused = (response.kind == Kind::Rnr).then_some(response.psn);
             }
             let cause = requests
                 .cause(response.psn, response.kind)
-                .filter(|&cause| !is_habit && is_played(cause));
+                .filter(|&cause| !is_deviation && is_played(cause));
             let number = frames[index].number;
             awaited.extend(cause.map(|cause| Awaited { response, cause, number }));
         }

@@ -208,7 +208,7 @@ impl Live<'_> {
         let qpn = |captured: u32| self.maps.qpns.get(&captured).copied().unwrap_or(captured);
         let responder = match &self.stack {
             Some(stack) => Responder::Controlled(stack.end()?),
-            None => Responder::Ready(self.given(lane, frames)),
+            None => Responder::Ready(self.mapped_names(lane, frames)),
         };
         let ends = Ends {
             own: Party { qpn: qpn(lane.requester.qpn), ..self.host.own },
@@ -225,7 +225,7 @@ impl Live<'_> {
     }
 
     /// Returns the keys and addresses given on the command line.
-    fn given(&self, lane: &Lane, frames: &[Captured]) -> Names {
+    fn mapped_names(&self, lane: &Lane, frames: &[Captured]) -> Names {
         let mut names = Names::default();
         for key in keys(lane, frames) {
             names.keys.extend(self.maps.keys.get(&key).map(|&new| (key, new)));

@@ -8,7 +8,7 @@ use feroce_engine::verbs::{Completion, Extra, RemoteAddr, SendOp};
 use feroce_wire::{Key, Psn};
 
 use super::translation::{Names, keys};
-use super::{SEED, ahead, is_window, pattern};
+use super::{SEED, is_window, offset_in_page, pattern};
 use crate::endpoint::end::End;
 use crate::endpoint::plan::{self, Family, Place, Plan, RESPONDER, RIGHTS, Settings};
 use crate::endpoint::{Failure, failed};
@@ -22,13 +22,13 @@ use crate::replay::responder::{DryRun, ResponderStep};
 const RECEIVES: usize = 0;
 /// Alignment of receives, in bytes.
 const ALIGNMENT: u32 = 64;
-/// The most completions left in the queue: queues hold at least a hundred.
-const MOST_WAITING: usize = 64;
-/// How long a completion may take after its response.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The most unexpected completions read.
-const MORE: usize = 64;
-/// Turns a key into one that was never issued.
+/// Maximum number of completions left in the queue: queues hold at least a hundred.
+const MAX_WAITING: usize = 64;
+/// Time limit for a completion after its response.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of unexpected completions that are read.
+const MAX_UNEXPECTED: usize = 64;
+/// A key XORed with this value is a key that was never issued.
 const WRONG: u32 = 0x55;
 
 /// A posted receive.
@@ -61,7 +61,8 @@ impl ControlledPeer {
         let regions: Vec<Region> = dry_run.regions.list().collect();
         let wanted: Vec<plan::Region> = std::iter::once(receives(dry_run))
             .chain(regions.iter().map(|region| {
-                let len = u32::try_from(ahead(region) + region.len).map_err(failed("a region"))?;
+                let len = u32::try_from(offset_in_page(region) + region.len)
+                    .map_err(failed("a region"))?;
                 let access = Access::from_bits(region.access.bits() & RIGHTS.bits());
                 let access = access.ok_or_else(|| Failure("a region's rights".to_owned()))?;
                 Ok(plan::Region { len, access, window: is_window(region) })
@@ -89,14 +90,14 @@ impl ControlledPeer {
         Ok(())
     }
 
-    /// Returns the peer's names for the captured ones. A key without granted accesses is replaced
-    /// by one that was never issued.
+    /// Returns the mapping of captured PSNs, keys and addresses to those of the peer. A key without
+    /// granted accesses is mapped to one that was never issued.
     pub fn names(&self, lane: &Lane, frames: &[Captured], psn: i64) -> Names {
         let wrong = self.names[RECEIVES].rkey.value() ^ WRONG;
         let mut names = Names { psn, ..Names::default() };
         names.keys.extend(keys(lane, frames).into_iter().map(|key| (key, wrong)));
         for (region, name) in self.regions.iter().zip(&self.names[RECEIVES + 1..]) {
-            let start = name.addr.wrapping_add(ahead(region) as u64);
+            let start = name.addr.wrapping_add(offset_in_page(region) as u64);
             names.keys.insert(region.key.value(), name.rkey.value());
             let shift = start.wrapping_sub(region.start).cast_signed();
             names.addresses.insert(region.key.value(), shift);
@@ -118,7 +119,7 @@ impl ControlledPeer {
 
     fn receive(&mut self, message: At, length: u32) -> Result<(), Failure> {
         let waiting = self.posted.len() - self.done.len();
-        if waiting >= MOST_WAITING {
+        if waiting >= MAX_WAITING {
             let done = self.end.completions(waiting, Duration::ZERO)?;
             self.done.extend(done);
         }
@@ -134,12 +135,12 @@ impl ControlledPeer {
         let at = self.regions.iter().position(|region| region.key == key);
         let Some(at) = at else { return Ok(()) };
         let region = &self.regions[at];
-        let offset = (va - region.start) + ahead(region) as u64;
+        let offset = (va - region.start) + offset_in_page(region) as u64;
         let offset = u32::try_from(offset).map_err(failed("a region"))?;
         self.end.write(Place { region: RECEIVES + 1 + at, offset }, bytes)
     }
 
-    /// Compares completions and memory with the dry_run. Returns the number of bytes compared and
+    /// Compares completions and memory with the dry run. Returns the number of bytes compared and
     /// the differences.
     ///
     /// # Errors
@@ -147,10 +148,10 @@ impl ControlledPeer {
     pub fn check(&mut self, dry_run: &DryRun) -> Result<(u64, Vec<Difference>), Failure> {
         let due = self.posted.iter().filter(|one| dry_run.received.contains(&one.message));
         let missing = due.count().saturating_sub(self.done.len());
-        let late = self.end.completions(missing, PATIENCE)?;
+        let late = self.end.completions(missing, COMPLETION_TIMEOUT)?;
         self.done.extend(late);
-        let more = self.end.completions(MORE, Duration::ZERO)?;
-        self.done.extend(more);
+        let unexpected = self.end.completions(MAX_UNEXPECTED, Duration::ZERO)?;
+        self.done.extend(unexpected);
         let mut differences = Vec::new();
         let mut bytes = 0;
         let held = self.end.memory(RECEIVES)?;
@@ -184,12 +185,12 @@ impl ControlledPeer {
         }));
         for (at, region) in self.regions.iter().enumerate() {
             let mut expected = pattern(region);
-            expected.truncate(ahead(region));
+            expected.truncate(offset_in_page(region));
             expected.extend(dry_run.regions.image(region.key));
             let held = self.end.memory(RECEIVES + 1 + at)?;
             bytes += region.len as u64;
             if let Some(at) = expected.iter().zip(&held).position(|(a, b)| a != b) {
-                let va = region.start + at as u64 - ahead(region) as u64;
+                let va = region.start + at as u64 - offset_in_page(region) as u64;
                 let key = region.key.value();
                 differences.push(difference(format!(
                     "the peer's memory differs at captured address {va:#x}, key {key:#x}"

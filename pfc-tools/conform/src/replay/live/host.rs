@@ -25,9 +25,9 @@ pub struct Host {
 fn failure(error: impl Error) -> Failure {
     let mut text = error.to_string();
     let mut source = error.source();
-    while let Some(behind) = source {
-        text.push_str(&format!(": {behind}"));
-        source = behind.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
     }
     Failure(text)
 }

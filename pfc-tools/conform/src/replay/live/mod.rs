@@ -68,13 +68,13 @@ impl From<crate::endpoint::Failure> for LiveError {
 }
 
 /// Returns the number of bytes in a peer's region before the captured part.
-fn ahead(region: &Region) -> usize {
+fn offset_in_page(region: &Region) -> usize {
     usize::try_from(region.start % PAGE).expect("less than a page")
 }
 
 /// Returns the initial contents of a peer's region, including the bytes before the captured part.
 fn pattern(region: &Region) -> Vec<u8> {
-    model::pattern(SEED + 1 + region.number as u64, ahead(region) + region.len)
+    model::pattern(SEED + 1 + region.number as u64, offset_in_page(region) + region.len)
 }
 
 /// Returns true if the region's key must belong to a memory window, which the peer can invalidate.
@@ -91,7 +91,7 @@ pub fn dry_run(lane: &Lane, frames: &[Captured]) -> Result<DryRun, Unplayable> {
     if lane.service != Service::Rc {
         return Err(Unplayable(format!("{:?} requests have no responses", lane.service)));
     }
-    responder::dry_run(lane, frames, |region| pattern(region).split_off(ahead(region)))
+    responder::dry_run(lane, frames, |region| pattern(region).split_off(offset_in_page(region)))
 }
 
 /// The connection to a peer.

@@ -122,7 +122,7 @@ impl Needs {
     /// If the lane cannot be played.
     pub fn of(lane: &Lane, frames: &[Captured]) -> Result<Self, Unplayable> {
         let dry_run = dry_run(lane, frames)?;
-        let (receives, changes) = meanwhile(lane, frames, &dry_run);
+        let (receives, changes) = receives_and_changes(lane, frames, &dry_run);
         let regions = dry_run.regions.list().map(|region| {
             let holds = dry_run.regions.at_first(region.key).into_iter();
             let rights = RIGHTS.into_iter().filter(|(right, _)| region.access.contains(*right));
@@ -153,7 +153,11 @@ impl Needs {
 }
 
 /// Returns the receives, and the changes that happen while requests arrive.
-fn meanwhile(lane: &Lane, frames: &[Captured], dry_run: &DryRun) -> (Vec<Receive>, Vec<Change>) {
+fn receives_and_changes(
+    lane: &Lane,
+    frames: &[Captured],
+    dry_run: &DryRun,
+) -> (Vec<Receive>, Vec<Change>) {
     let (mut receives, mut changes) = (Vec::new(), Vec::new());
     let (mut numbers, mut awaiting) = (BTreeMap::new(), Vec::new());
     for step in &dry_run.steps {

@@ -19,10 +19,10 @@ use crate::replay::rig::Unplayable;
 use crate::replay::sent_response::SentResponse;
 use crate::replay::{Difference, Outcome};
 
-/// How long after the last captured response further packets still belong to the capture.
+/// Time after the last captured response in which further responses are still compared.
 const DRAIN: Duration = Duration::from_millis(50);
-/// The most missing responses: each costs the full waiting time.
-const MOST_MISSING: u32 = 3;
+/// Number of missing responses that ends the replay: each takes the full waiting time.
+const MAX_MISSING: u32 = 3;
 
 /// Everything needed to play a lane.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl Player<'_> {
             self.send(at, &mut received)?;
             self.receive(&mut received);
         }
-        if received.missing < MOST_MISSING {
+        if received.missing < MAX_MISSING {
             self.wait(waits[reached..].iter().flatten(), &mut received)?;
             let end = self.pace.now() + DRAIN;
             while self.pass(end, &mut received) {}
@@ -136,7 +136,7 @@ impl Player<'_> {
                 );
                 return Err(LiveError::Silent { why, fed: received.fed });
             }
-            if received.missing == MOST_MISSING {
+            if received.missing == MAX_MISSING {
                 let packet = Some(awaited.number);
                 let sentence = format!(
                     "no response within {:?}: the remaining requests are not sent",
@@ -149,7 +149,7 @@ impl Player<'_> {
         Ok(true)
     }
 
-    /// Lets time pass until something may have arrived. Returns false at `end`.
+    /// Waits until a frame may have arrived. Returns false at `end`.
     fn pass(&mut self, end: Duration, received: &mut Received) -> bool {
         // Frames of other senders do not extend the waiting time.
         let left = end.saturating_sub(self.pace.now());
@@ -215,7 +215,7 @@ impl Player<'_> {
         }
         received.any = true;
         let Some(bytes) = self.translation.response(bytes) else {
-            let sentence = format!("the peer responses {packet} with a wrong ICRC");
+            let sentence = format!("the peer sends a response with a wrong ICRC: {packet}");
             received.differences.push(Difference { packet: None, sentence });
             return;
         };

@@ -20,7 +20,7 @@ pub struct Ends {
     pub peer: Party,
 }
 
-/// The peer's names for the captured ones.
+/// Maps captured PSNs, keys and addresses to those of the peer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
     /// Offset added to the PSNs.
