@@ -1,4 +1,4 @@
-//! The checks of `doctor`: what lossless RoCE needs on an interface.
+//! The checks of `doctor`: the requirements of lossless RoCE on an interface.
 
 use super::facts::{Facts, RdmaPort};
 use super::{Severity, Verdict, Wanted};
@@ -63,10 +63,13 @@ fn mtu(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     let (mtu, path) = (facts.mtu, wanted.path_mtu);
     let largest = [4096, 2048, 1024, 512, 256].into_iter().find(|size| size + HEADERS <= mtu);
     match largest {
-        Some(size) if size >= path => ok(format!("{mtu} bytes fit a path MTU of {path}")),
+        Some(size) if size >= path => ok(format!("{mtu} bytes: enough for path MTU {path}")),
         other => bad(
             Severity::Warning,
-            format!("{mtu} bytes fit a path MTU of {}, not {path}", other.unwrap_or(0)),
+            match other {
+                Some(size) => format!("{mtu} bytes: enough for path MTU {size}, not for {path}"),
+                None => format!("{mtu} bytes: too small for any path MTU"),
+            },
             &[format!("ip link set dev {} mtu {}", facts.name, path + HEADERS)],
         ),
     }
@@ -109,7 +112,7 @@ fn pfc(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     let found = list(pfc.priorities());
     match pfc.enabled {
         enabled if enabled == 1 << priority => {
-            ok(format!("{priority}; at most {} possible", pfc.capable))
+            ok(format!("{priority}; the device supports up to {}", pfc.capable))
         }
         enabled if enabled >> priority & 1 == 0 => bad(
             Severity::Error,
@@ -118,7 +121,7 @@ fn pfc(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
         ),
         _ => bad(
             Severity::Warning,
-            format!("{found}; each one takes headroom, and one is enough"),
+            format!("{found}; RoCE needs one, and each lossless priority reserves headroom"),
             &remedies,
         ),
     }
@@ -135,13 +138,13 @@ fn pause(facts: &Facts, _: &Wanted) -> Option<Verdict> {
         (true, true) => bad(
             Severity::Error,
             format!(
-                "{found}, while PFC is on: a link can use only one, and PAUSE stops every priority"
+                "{found}, but PFC is on: a link uses either PFC or PAUSE, and PAUSE stops all priorities"
             ),
             &off,
         ),
         (true, false) => bad(
             Severity::Warning,
-            format!("{found}: PAUSE stops every priority, including CNPs"),
+            format!("{found}: PAUSE stops all priorities, including that of CNPs"),
             &off,
         ),
     }
@@ -179,7 +182,7 @@ fn cnp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
         Some(found) if found == wanted.priority => bad(
             Severity::Warning,
             format!(
-                "DSCP {dscp} is priority {found}: CNPs queue behind the data they should slow down"
+                "DSCP {dscp} is priority {found}: CNPs wait in the same queue as RoCE data"
             ),
             &dscp_commands(name, dscp, 6),
         ),
@@ -189,7 +192,7 @@ fn cnp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
             {
                 bad(
                     Severity::Warning,
-                    format!("DSCP {dscp} is priority {found}, which is not strict"),
+                    format!("DSCP {dscp} is priority {found}, but its traffic class is not strict priority"),
                     &[format!(
                         "dcb ets set dev {name} tc-tsa {found}:strict prio-tc {found}:{found}"
                     )],
@@ -208,10 +211,10 @@ fn cnp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
 fn trust(facts: &Facts, _: &Wanted) -> Option<Verdict> {
     let trust = ieee(facts)?.trust.as_ref()?;
     match trust.first() {
-        Some(Selector::Dscp) => ok("the DSCP"),
+        Some(Selector::Dscp) => ok("DSCP"),
         _ => bad(
             Severity::Warning,
-            "not DSCP first: routed packets carry no other priority",
+            "DSCP is not evaluated first, but only the DSCP sets the priority of routed packets",
             &[
                 format!("dcb apptrust set dev {} order dscp pcp", facts.name),
                 format!("mlnx_qos -i {} --trust dscp", facts.name),
@@ -232,7 +235,7 @@ fn buffer(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
         (false, 1..) => ok(found),
         _ => bad(
             Severity::Warning,
-            format!("{found}, shared with other priorities or empty"),
+            format!("{found}: shared with other priorities, or of size 0"),
             &[format!("dcb buffer set dev {} prio-buffer {priority}:{free}", facts.name)],
         ),
     }
@@ -259,7 +262,7 @@ fn dcbx(facts: &Facts, _: &Wanted) -> Option<Verdict> {
                 format!("lldptool -T -i {name} -V ETS-CFG willing=no"),
             ],
         ),
-        Some(_) => ok("the host, without negotiation"),
+        Some(_) => ok("set by the host, without negotiation"),
         None if daemons.is_empty() => None,
         None => info(format!("{daemons} is running")),
     }
@@ -290,7 +293,7 @@ fn tos(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     let tos = wanted.dscp << 2 | 2;
     let remedy = [format!("cma_roce_tos -d {device} -p {port} -t {tos}")];
     match facts.files.roce_tos {
-        Some(found) if found == tos => ok(format!("{}, with ECN", wanted.dscp)),
+        Some(found) if found == tos => ok(format!("DSCP {}, ECT(0)", wanted.dscp)),
         Some(found) => bad(
             Severity::Warning,
             format!("type of service {found}: DSCP {}, ECN bits {}", found >> 2, found & 3),
