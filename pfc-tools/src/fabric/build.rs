@@ -44,7 +44,7 @@ fn seed_of(seed: u64, part: Part, number: u64) -> u64 {
 
 /// Checks that the run measures something, that every packet takes time, and that each flow starts
 /// before it stops.
-fn times_fit(config: &FabricConfig) -> Result<(), ConfigError> {
+fn check_times(config: &FabricConfig) -> Result<(), ConfigError> {
     if config.warmup >= config.duration {
         let message = "the warm-up is as long as the run, so nothing is measured";
         return Err(ConfigError::about("warmup")(message));
@@ -91,7 +91,7 @@ impl Fabric {
     }
 
     fn without_engines(config: &FabricConfig) -> Result<Self, ConfigError> {
-        times_fit(config)?;
+        check_times(config)?;
         let (ports, numbers) = ports(config).map_err(ConfigError::about("topology"))?;
         let mut fabric = Self {
             now: Time::ZERO,
@@ -153,12 +153,12 @@ impl Fabric {
             }
             let nth = per_pair.entry((flow.from, flow.to)).or_default();
             let chain = flow.chain.map(|chain| (flow.group, chain));
-            let ahead = chain.and_then(|chain| chains.insert(chain, number));
+            let previous = chain.and_then(|chain| chains.insert(chain, number));
             // The transfers of a closed loop share one QP, so they take the same path.
-            *nth += u32::from(ahead.is_none());
-            let entropy = match ahead {
+            *nth += u32::from(previous.is_none());
+            let entropy = match previous {
                 None => mix(mix(flow.from ^ mix(flow.to ^ mix(*nth)))),
-                Some(ahead) => self.flows[ahead as usize].sender.entropy,
+                Some(previous) => self.flows[previous as usize].sender.entropy,
             };
             let sender = Sender::new(flow, &config.host, &config.packet, entropy);
             let receiver = Receiver::new(flow, &config.host, &config.packet);
@@ -174,10 +174,10 @@ impl Fabric {
                 u32::try_from(notifiers.len() - 1).unwrap_or(u32::MAX)
             });
             self.flows.push(Flow::new(*flow, sender, receiver, notifier));
-            match ahead {
-                Some(ahead) => {
-                    self.flows[ahead as usize].successor = Some(number);
-                    self.flows[number as usize].predecessor = Some(ahead);
+            match previous {
+                Some(previous) => {
+                    self.flows[previous as usize].successor = Some(number);
+                    self.flows[number as usize].predecessor = Some(previous);
                 }
                 None => self.events.push(flow.start, Event::Start { flow: number }),
             }
@@ -287,7 +287,7 @@ fn switches(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Switch>, 
         .map(|(((number, switch), routes), own)| {
             let name = |e| format!("{switch}: {e}");
             let buffer = SharedBuffer::new(buffer(config), own.len()).map_err(name)?;
-            fits(config, &buffer).map_err(name)?;
+            check_lossy_queues(config, &buffer).map_err(name)?;
             Ok(Switch {
                 ports: own.clone(),
                 buffer,
@@ -307,7 +307,7 @@ fn switches(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Switch>, 
 }
 
 /// Returns an error if a lossy queue can never accept a full packet.
-fn fits(config: &FabricConfig, buffer: &SharedBuffer) -> Result<(), String> {
+fn check_lossy_queues(config: &FabricConfig, buffer: &SharedBuffer) -> Result<(), String> {
     let frame = u64::from(config.packet.payload + config.packet.headers);
     let capacity = buffer.threshold() + config.switch.guaranteed;
     let lossy = |flow: &FlowConfig| config.switch.lossless >> flow.priority & 1 == 0;

@@ -23,14 +23,14 @@ pub struct Stuck {
     pub priority: u8,
 }
 
-/// Queues that wait for each other without end.
+/// Queues that wait for each other forever.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deadlock {
     /// Time at which the last link of the cycle was paused.
     pub since: Time,
     /// The cycle: each queue waits for the next, the last for the first.
     pub cycle: Vec<Stuck>,
-    /// Number of stuck queues, in the cycle and behind it.
+    /// Number of stuck queues: those of the cycle, and those that wait for the cycle.
     pub stuck: usize,
 }
 

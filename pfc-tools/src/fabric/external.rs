@@ -59,7 +59,7 @@ pub struct ExternalFrame {
 pub struct ExternalConfig {
     /// Maximum number of bytes that may queue for a host's link.
     pub nic_buffer: u64,
-    /// Whether the NIC model obeys the switch's pauses, whatever the host does.
+    /// True if the NIC model obeys the switch's pauses, even if the host does not.
     pub nics_obey: bool,
 }
 
@@ -101,7 +101,7 @@ impl Fabric {
         departures.append(&mut self.departures);
     }
 
-    /// A frame enters from external host `from` now. Returns a small number that identifies the
+    /// Sends a frame from external host `from` at the current time. Returns a small number that identifies the
     /// frame until it leaves the fabric or the number is used again; `None` if the host's NIC has
     /// no room.
     pub fn inject(&mut self, from: u32, frame: ExternalFrame) -> Option<usize> {
@@ -119,7 +119,7 @@ impl Fabric {
         Some(id.index())
     }
 
-    /// A PFC frame enters from external host `from` now.
+    /// Sends a PFC frame from external host `from` at the current time.
     pub fn inject_pause(&mut self, from: u32, enabled: u8, paused: u8, quanta: u16) {
         let port = self.hosts[from as usize].port;
         let kind = Kind::Pfc { enabled, paused: paused & enabled, quanta };
@@ -157,7 +157,7 @@ impl Fabric {
         true
     }
 
-    /// A frame has reached an external host.
+    /// Delivers a frame to an external host.
     pub(super) fn external_receives(&mut self, host: u32, id: PacketId) {
         let Packet { marked, corrupted, .. } = *self.packets.get(id);
         self.packets.remove(id);

@@ -125,7 +125,7 @@ impl Traffic {
                 let mean_gap = arrivals::mean_gap(sizes.mean(), rates.sum(), *load);
                 if mean_gap == Time::ZERO {
                     return Err(format!(
-                        "{}: flows are shorter than a byte, so there would be no end of them",
+                        "{}: the mean time between flows is 0, so the number of flows would be unlimited",
                         self.name
                     ));
                 }

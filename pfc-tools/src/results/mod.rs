@@ -118,8 +118,10 @@ impl Files {
     /// Errors of the file system.
     pub fn add(&mut self, case: &Case, case_result: &CaseResult) -> io::Result<()> {
         tables::rows(case, case_result, &mut |table, values| {
-            let number =
-                TABLES.iter().position(|(other, ..)| *other == table).expect("all are there");
+            let number = TABLES
+                .iter()
+                .position(|(other, ..)| *other == table)
+                .expect("every table has a writer");
             self.writers[number].row(values)
         })
     }

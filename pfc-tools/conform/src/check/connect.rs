@@ -307,12 +307,12 @@ impl Connection {
         self.transactions(packet, out);
         if let CmMessage::Dreq(dreq) = &packet.mad.message {
             self.disconnect_transaction = packet.mad.transaction;
-            let due =
+            let expected =
                 if packet.src == self.active { self.passive_qpn } else { Some(self.active_qpn) };
-            if let Some(due) = due.filter(|&due| due != dreq.remote_qpn) {
+            if let Some(expected) = expected.filter(|&expected| expected != dreq.remote_qpn) {
                 out.add(RuleId::CmQpn, packet.place, || {
                     format!(
-                        "a DREQ for QP {}, but the QP of its receiver in the connection is {due}",
+                        "a DREQ for QP {}, but the QP of its receiver in the connection is {expected}",
                         dreq.remote_qpn
                     )
                 });
@@ -322,15 +322,15 @@ impl Connection {
     }
 
     fn transactions(&self, packet: &CmPacket<'_>, out: &mut Findings) {
-        let due = match packet.mad.message {
+        let expected = match packet.mad.message {
             CmMessage::Rtu(_) => self.transaction,
             CmMessage::Drep(_) => self.disconnect_transaction,
             _ => return,
         };
-        if due != packet.mad.transaction {
+        if expected != packet.mad.transaction {
             out.add(RuleId::CmTransaction, packet.place, || {
                 format!(
-                    "{} with transaction ID {:#x}, but it answers transaction {due:#x}",
+                    "{} with transaction ID {:#x}, but it answers transaction {expected:#x}",
                     packet.mad.message.name(),
                     packet.mad.transaction
                 )

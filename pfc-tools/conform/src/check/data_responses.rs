@@ -46,40 +46,40 @@ impl Response<'_, '_> {
     fn follows(&mut self, sent: &Sent, offset: u32) {
         const NEAR: u32 = 1 << 12;
         let psn = self.seen.packet.bth.psn;
-        let mut due = self.channel.next_response.unwrap_or_else(|| {
+        let mut expected = self.channel.next_response.unwrap_or_else(|| {
             let oldest = self.channel.window.unacked().find(|sent| sent.lacks_response());
             oldest.map_or(psn, |sent| sent.psn.add(sent.answered))
         });
-        if psn.is_before(due) {
+        if psn.is_before(expected) {
             if sent.times == 1 {
                 return; // A late or a duplicate response.
             }
-            due = sent.psn.add(sent.requested_from.min(offset));
+            expected = sent.psn.add(sent.requested_from.min(offset));
         }
         self.channel.next_response = Some(psn.next());
-        if due.distance_to(psn) > NEAR {
+        if expected.distance_to(psn) > NEAR {
             return;
         }
-        while due.is_before(psn) {
-            let Some(place) = self.channel.window.find(due) else { break };
+        while expected.is_before(psn) {
+            let Some(place) = self.channel.window.find(expected) else { break };
             let Some(known) = self.channel.window.get_mut(place) else { break };
             let end = if known.end().is_before(psn) { known.end() } else { psn };
-            if !due.is_before(end) {
+            if !expected.is_before(end) {
                 break;
             }
             if !known.is_missing() && needs_data_response(known.opcode) {
-                known.lost_from = Some(known.psn.distance_to(due));
+                known.lost_from = Some(known.psn.distance_to(expected));
                 let (opcode, asked) = (known.opcode, known.last.number);
                 self.out.add(RuleId::AnswerLoss, self.place, || {
                     format!(
                         "the responses with PSN {} to {} to {opcode} in packet {asked} were lost \
                          before this capture point",
-                        hex(due),
+                        hex(expected),
                         hex(end.prev())
                     )
                 });
             }
-            due = end;
+            expected = end;
         }
     }
 
@@ -164,16 +164,16 @@ impl Response<'_, '_> {
         let Some(mtu) = self.channel.path_mtu.or((sent.len <= 256).then_some(256)) else { return };
         let is_read =
             sent.opcode.info().is_some_and(|info| info.operation == Operation::ReadRequest);
-        let due = if offset + 1 == sent.span {
+        let expected = if offset + 1 == sent.span {
             sent.len.wrapping_sub(offset.wrapping_mul(mtu))
         } else {
             mtu
         };
         let len = self.seen.packet.payload.len();
-        if is_read && len as u64 != u64::from(due) {
+        if is_read && len as u64 != u64::from(expected) {
             self.out.add(RuleId::ReadLength, self.place, || {
                 format!(
-                    "response {} of {} to the READ in packet {} has {len} bytes instead of {due}",
+                    "response {} of {} to the READ in packet {} has {len} bytes instead of {expected}",
                     offset + 1,
                     sent.span,
                     sent.last.number

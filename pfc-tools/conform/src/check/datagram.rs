@@ -40,11 +40,11 @@ pub(super) fn take(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &m
         return;
     }
     let first = if qpn == Qpn::GSI { Qkey::GSI.0 } else { deth.qkey.0 };
-    let due = *channel.qkey.get_or_insert(first);
-    if due != deth.qkey.0 {
+    let expected = *channel.qkey.get_or_insert(first);
+    if expected != deth.qkey.0 {
         out.add(RuleId::Qkey, place, || {
             format!(
-                "Q_Key {:#010x} in a datagram to QP {qpn}, whose Q_Key is {due:#010x}",
+                "Q_Key {:#010x} in a datagram to QP {qpn}, whose Q_Key is {expected:#010x}",
                 deth.qkey.0
             )
         });

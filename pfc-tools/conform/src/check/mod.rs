@@ -146,10 +146,10 @@ impl Checker {
         let flow = match self.flows.of_response(key, psn) {
             Some(ResponseFlow::Flow(flow) | ResponseFlow::OnlyResponses(flow)) => flow,
             Some(ResponseFlow::OtherQp(flow)) => {
-                let due = self.flows.get(flow).response_qpn.unwrap_or_default();
+                let expected = self.flows.get(flow).response_qpn.unwrap_or_default();
                 self.findings.add(RuleId::AnswerQp, Place::of(seen, Some(flow)), || {
                     format!(
-                        "{} with PSN {} goes to QP {}, but the request came from QP {due}",
+                        "{} with PSN {} goes to QP {}, but the request came from QP {expected}",
                         seen.packet.info.name,
                         requester::hex(psn),
                         key.qpn

@@ -49,15 +49,15 @@ impl Request<'_, '_> {
 
     /// Handles the first captured request of the flow.
     fn first(&mut self, psn: Psn) {
-        if let Some(due) = self.channel.agreed.first_psn
-            && due != psn
+        if let Some(expected) = self.channel.agreed.first_psn
+            && expected != psn
         {
             self.out.add(RuleId::CmPsn, self.place, || {
                 format!(
                     "the first request has PSN {}, but the connection was set up with starting PSN \
                      {}",
                     hex(psn),
-                    hex(due)
+                    hex(expected)
                 )
             });
         }
@@ -86,8 +86,8 @@ impl Request<'_, '_> {
                 });
             }
         }
-        if let Some(due) = self.channel.repeats {
-            self.retransmission_skips(due, first_missing);
+        if let Some(expected) = self.channel.repeats {
+            self.retransmission_skips(expected, first_missing);
         }
         self.sequence();
         self.depth();

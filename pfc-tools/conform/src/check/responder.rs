@@ -271,13 +271,13 @@ impl Response<'_, '_> {
             return;
         }
         self.channel.next_response = Some(sent.end());
-        let due = sent.end().prev();
+        let expected = sent.end().prev();
         self.out.add(RuleId::AnswerLoss, self.place, || {
             format!(
                 "the responses with PSN {} to {} to the request in packet {} were lost before this \
                  capture point: this packet answers a later request",
                 hex(from),
-                hex(due),
+                hex(expected),
                 sent.last.number
             )
         });
@@ -430,10 +430,10 @@ impl Response<'_, '_> {
         let count = if through { sent.messages_through() } else { sent.messages };
         match self.channel.msn_base {
             Some((epoch, base)) if epoch == sent.epoch => {
-                let due = base.wrapping_add(count) & 0xff_ffff;
-                if due != msn {
+                let expected = base.wrapping_add(count) & 0xff_ffff;
+                if expected != msn {
                     self.out.add(RuleId::Msn, self.place, || {
-                        format!("the MSN is {msn}, but {due} messages are complete")
+                        format!("the MSN is {msn}, but {expected} messages are complete")
                     });
                 }
             }
@@ -451,11 +451,11 @@ impl Response<'_, '_> {
         let above = msn.wrapping_sub(base.wrapping_add(sent.messages_through())) & 0xff_ffff;
         let max = self.channel.messages.wrapping_sub(sent.messages_through());
         if above > max {
-            let due = base.wrapping_add(sent.messages_through()) & 0xff_ffff;
+            let expected = base.wrapping_add(sent.messages_through()) & 0xff_ffff;
             self.out.add(RuleId::Msn, self.place, || {
                 format!(
-                    "the MSN is {msn}, but at least {due} and at most {} messages are complete",
-                    due + max
+                    "the MSN is {msn}, but at least {expected} and at most {} messages are complete",
+                    expected + max
                 )
             });
         }

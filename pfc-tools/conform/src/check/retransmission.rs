@@ -93,9 +93,9 @@ impl Request<'_, '_> {
 
     /// Returns true if `psn` continues a retransmission that has begun.
     pub(super) fn continues(&mut self, psn: Psn) -> bool {
-        let Some(due) = self.channel.repeats else { return false };
+        let Some(expected) = self.channel.repeats else { return false };
         let is_named_by_nak = self.channel.nak.is_some_and(|nak| nak.psn == psn);
-        due == psn || (!is_named_by_nak && self.retransmission_skips(due, psn))
+        expected == psn || (!is_named_by_nak && self.retransmission_skips(expected, psn))
     }
 
     fn remember_copy(&mut self, place: usize, known: &Sent, psn: Psn, is_oldest: bool) {
@@ -115,14 +115,14 @@ impl Request<'_, '_> {
         }
     }
 
-    /// Handles a retransmission that continues with `psn` instead of `due`: the PSNs between are
+    /// Handles a retransmission that continues with `psn` instead of `expected`: the PSNs between are
     /// lost or late. Returns true if an unacknowledged request was skipped.
-    pub(super) fn retransmission_skips(&mut self, due: Psn, psn: Psn) -> bool {
+    pub(super) fn retransmission_skips(&mut self, expected: Psn, psn: Psn) -> bool {
         const MAX_SKIPPED: u32 = 256;
-        if !due.is_before(psn) || due.distance_to(psn) > MAX_SKIPPED {
+        if !expected.is_before(psn) || expected.distance_to(psn) > MAX_SKIPPED {
             return false;
         }
-        let (mut at, mut some) = (due, false);
+        let (mut at, mut some) = (expected, false);
         // Bounded: a READ of 2^32 bytes ends at the PSN where it begins.
         for _ in 0..MAX_SKIPPED {
             if !at.is_before(psn) {

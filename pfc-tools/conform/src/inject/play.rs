@@ -177,8 +177,8 @@ impl Pair {
             self.plan.requests.iter().filter(|request| {
                 request.op.consumes_receive() && request.status == Status::Success
             });
-        let due = succeed.count();
-        let mut receives = self.ends[RESPONDER].completions(due, TIMEOUT)?;
+        let expected = succeed.count();
+        let mut receives = self.ends[RESPONDER].completions(expected, TIMEOUT)?;
         receives.extend(self.ends[RESPONDER].completions(MAX_UNEXPECTED, Duration::ZERO)?);
         let mut wrong_bytes = Vec::new();
         let mut states = [feroce_engine::qp::QpState::Reset; 2];

@@ -562,7 +562,7 @@ mod tests {
         let text = format!("{HEAD}count = 3\n[expect]\nstatus = 'retry-exceeded'\nfails = 1");
         let plan = Script::parse("test", &text).expect("a script").plan(0);
         let statuses: Vec<_> = plan.requests.iter().map(|request| request.status).collect();
-        let due = [Status::Success, Status::RetryExceeded, Status::WorkRequestFlushed];
-        assert_eq!(statuses, due);
+        let expected = [Status::Success, Status::RetryExceeded, Status::WorkRequestFlushed];
+        assert_eq!(statuses, expected);
     }
 }

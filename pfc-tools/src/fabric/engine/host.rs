@@ -46,7 +46,7 @@ struct Sending {
     message: u32,
     remote: RemoteAddr,
     /// Messages not posted yet; `None` for an endless flow.
-    rest: Option<u32>,
+    unposted: Option<u32>,
     posted: u32,
     depth: u32,
 }
@@ -68,7 +68,7 @@ impl End {
     /// Posts as many WRITEs as fit. Returns false if no WRITE is posted or left to post.
     fn post(&mut self, memory: &Buffer) -> bool {
         let Some(sending) = &mut self.sending else { return false };
-        while sending.posted < sending.depth && sending.rest != Some(0) {
+        while sending.posted < sending.depth && sending.unposted != Some(0) {
             let sge = memory.region().sge(0, sending.message);
             let write = SendRequest {
                 wr_id: 0,
@@ -80,7 +80,7 @@ impl End {
                 break; // The send queue is full, or the QP is in error.
             }
             sending.posted += 1;
-            sending.rest = sending.rest.map(|rest| rest - 1);
+            sending.unposted = sending.unposted.map(|count| count - 1);
         }
         sending.posted > 0
     }

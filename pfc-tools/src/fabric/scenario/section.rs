@@ -102,7 +102,7 @@ impl<'a> Section<'a> {
     }
 
     pub fn time(&self, key: &'static str) -> Result<Option<Time>> {
-        // Keeps sums of a few times within 64 bits.
+        // A sum of several such times fits in 64 bits.
         let is_time = |nanos: &u64| *nanos <= 1_000_000_000_000_000;
         let parse = |text: &str| Kind::Time.parse(text).filter(is_time).map(Time::from_nanos);
         self.parsed(key, "a time up to 1000000s, such as \"55us\"", parse)
@@ -179,10 +179,10 @@ impl<'a> Section<'a> {
     /// Reads a ratio such as `1/8`, or an integer.
     pub fn ratio(&self, key: &'static str) -> Result<Option<(u64, u64)>> {
         let parse = |text: &str| {
-            let (over, under) = text.split_once('/').unwrap_or((text, "1"));
+            let (numerator, denominator) = text.split_once('/').unwrap_or((text, "1"));
             let small =
                 |text: &str| text.trim().parse().ok().filter(|n| (1..=1_000_000).contains(n));
-            Some((small(over)?, small(under)?))
+            Some((small(numerator)?, small(denominator)?))
         };
         self.parsed(key, "a ratio of integers, such as \"1/8\"", parse)
     }
@@ -190,13 +190,12 @@ impl<'a> Section<'a> {
     /// Reads an error model: a probability, or every n-th frame.
     pub fn error_model(
         &self,
-        chance: &'static str,
+        probability: &'static str,
         every: &'static str,
     ) -> Result<Option<ErrorModel>> {
         let every = self.small(every, 1)?.map(ErrorModel::Every);
-        let chance = self.fraction(chance)?;
-        Ok(every
-            .or_else(|| chance.map(|chance| ErrorModel::Rate(chance.units().saturating_mul(2)))))
+        let probability = self.fraction(probability)?;
+        Ok(every.or_else(|| probability.map(|p| ErrorModel::Rate(p.units().saturating_mul(2)))))
     }
 
     /// Reads one of several names and returns its index.

@@ -40,7 +40,7 @@ pub(super) enum Value {
 }
 
 /// Maximum number of levels of a key.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// A value and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,8 +110,8 @@ impl Node {
             value: value.to_text(),
             expected,
         };
-        if key.split('.').count() > DEEPEST {
-            return Err(wrong(format!("at most {DEEPEST} names separated by dots")));
+        if key.split('.').count() > MAX_DEPTH {
+            return Err(wrong(format!("at most {MAX_DEPTH} names separated by dots")));
         }
         let mut place = self;
         let mut rest = Some(key);

@@ -181,9 +181,7 @@ fn cnp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     match ieee.priority_of_dscp(dscp) {
         Some(found) if found == wanted.priority => bad(
             Severity::Warning,
-            format!(
-                "DSCP {dscp} is priority {found}: CNPs wait in the same queue as RoCE data"
-            ),
+            format!("DSCP {dscp} is priority {found}: CNPs wait in the same queue as RoCE data"),
             &dscp_commands(name, dscp, 6),
         ),
         Some(found) => match ieee.ets {
@@ -192,7 +190,9 @@ fn cnp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
             {
                 bad(
                     Severity::Warning,
-                    format!("DSCP {dscp} is priority {found}, but its traffic class is not strict priority"),
+                    format!(
+                        "DSCP {dscp} is priority {found}, but its traffic class is not strict priority"
+                    ),
                     &[format!(
                         "dcb ets set dev {name} tc-tsa {found}:strict prio-tc {found}:{found}"
                     )],

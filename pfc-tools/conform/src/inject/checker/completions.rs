@@ -22,9 +22,9 @@ pub(super) fn completions(view: &View<'_>, found: &mut Found) {
     let Some(outcome) = view.outcome else { return };
     let plan = &outcome.plan;
     for (index, request) in plan.requests.iter().enumerate() {
-        let due = (index as u64, request.status);
+        let expected = (index as u64, request.status);
         match outcome.sends.get(index) {
-            Some(done) if *done == due => {}
+            Some(done) if *done == expected => {}
             Some((id, status)) => {
                 let sentence = format!(
                     "request {index} should complete with {}, but {id} completes with {}",
@@ -37,20 +37,21 @@ pub(super) fn completions(view: &View<'_>, found: &mut Found) {
         }
     }
     let consume = plan.requests.iter().filter(|request| request.op.consumes_receive());
-    let due = consume.filter(|request| request.status == Status::Success).count();
+    let expected = consume.filter(|request| request.status == Status::Success).count();
     let good = outcome.receives.iter().filter(|(_, status)| *status == Status::Success);
     let good: Vec<_> = good.map(|(id, _)| *id).collect();
     // The responder may have executed requests whose requester gave up.
-    let max = if outcome.must_fail() { plan.receives.len() } else { due };
-    if !(due..=max.max(due)).contains(&good.len()) || !good.iter().copied().eq(0..good.len() as u64)
+    let max = if outcome.must_fail() { plan.receives.len() } else { expected };
+    if !(expected..=max.max(expected)).contains(&good.len())
+        || !good.iter().copied().eq(0..good.len() as u64)
     {
-        found.wrong([], format!("the receives {good:?} complete instead of the first {due}"));
+        found.wrong([], format!("the receives {good:?} complete instead of the first {expected}"));
     }
-    for ((state, due), who) in
+    for ((state, expected), who) in
         outcome.states.iter().zip(plan.states).zip(["requester", "responder"])
     {
-        if *state != due {
-            found.wrong([], format!("the {who}'s QP is in {state:?} instead of {due:?}"));
+        if *state != expected {
+            found.wrong([], format!("the {who}'s QP is in {state:?} instead of {expected:?}"));
         }
     }
 }

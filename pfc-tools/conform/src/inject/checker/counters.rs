@@ -47,7 +47,7 @@ fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
             (Counter::OutOfBuffer, count(responder.rnr_naks.len())),
         ]),
     }
-    all.into_iter().map(|(counter, due)| (counter.name(), due)).collect()
+    all.into_iter().map(|(counter, expected)| (counter.name(), expected)).collect()
 }
 
 /// Returns the same by the names and the rules of Linux rxe. For packets out of sequence it counts
@@ -79,11 +79,11 @@ pub(super) fn counters(view: &View<'_>, found: &mut Found) {
         let Some(counted) = &view.evidence.counted[side.index()] else { continue };
         // A counter name that only rxe has.
         let is_rxe = counted.contains_key("out_of_seq_request");
-        for (name, due) in if is_rxe { shown_of_rxe(view, side) } else { shown(view, side) } {
+        for (name, expected) in if is_rxe { shown_of_rxe(view, side) } else { shown(view, side) } {
             let sentence = match counted.get(name) {
-                Some(&has) if has == due => continue,
+                Some(&has) if has == expected => continue,
                 Some(has) => {
-                    format!("{name} of the {side} is {has}, but the trace shows {due}")
+                    format!("{name} of the {side} is {has}, but the trace shows {expected}")
                 }
                 None => format!("the {side} has no counter {name}"),
             };

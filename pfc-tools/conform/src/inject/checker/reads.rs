@@ -66,7 +66,7 @@ fn mismatch(read: &ReadRequest, step: &Step<'_>, mtu: u32) -> Option<String> {
     let psn = step.psn();
     let place = read.from.distance_to(psn);
     let is_last = psn.next() == read.end;
-    let due = match (place == 0, is_last) {
+    let expected = match (place == 0, is_last) {
         (true, true) => Position::Only,
         (true, false) => Position::First,
         (false, true) => Position::Last,
@@ -74,9 +74,9 @@ fn mismatch(read: &ReadRequest, step: &Step<'_>, mtu: u32) -> Option<String> {
     };
     let len = if is_last { read.len - place * mtu } else { mtu } as usize;
     let (position, found) = (step.packet.info.position, step.packet.payload.len());
-    if position != due {
+    if position != expected {
         return Some(format!(
-            "packet {} is a {position:?} response to packet {} instead of {due:?}",
+            "packet {} is a {position:?} response to packet {} instead of {expected:?}",
             step.number, read.number
         ));
     }
@@ -109,15 +109,15 @@ pub(super) fn recovery(view: &View<'_>, found: &mut Found) {
             continue;
         };
         let skipped = from.distance_to(psn) * view.mtu;
-        let due = Reth {
+        let expected = Reth {
             va: whole.va.wrapping_add(u64::from(skipped)),
             dma_len: whole.dma_len - skipped,
             ..whole
         };
-        if (end, reth) != (until, due) {
+        if (end, reth) != (until, expected) {
             let sentence = format!(
                 "packet {} asks again for {} bytes at {:#x} instead of {} at {:#x}",
-                step.number, reth.dma_len, reth.va, due.dma_len, due.va
+                step.number, reth.dma_len, reth.va, expected.dma_len, expected.va
             );
             found.wrong([step.number], sentence);
         }

@@ -34,7 +34,7 @@ struct GoBackTrigger {
 
 /// A READ or atomic with an outstanding response.
 #[derive(Debug, Clone, Copy)]
-struct Due {
+struct Outstanding {
     from: Psn,
     end: Psn,
 }
@@ -71,7 +71,7 @@ struct Walk<'a> {
     una: Psn,
     since: Vec<(u64, Psn)>,
     go_back: Vec<GoBackTrigger>,
-    due: Vec<Due>,
+    outstanding: Vec<Outstanding>,
     /// When each PSN was last sent.
     sent_at: std::collections::BTreeMap<u32, u64>,
     timeout: u64,
@@ -91,7 +91,7 @@ impl RequesterHistory {
             una: first,
             since: vec![(0, first)],
             go_back: Vec::new(),
-            due: Vec::new(),
+            outstanding: Vec::new(),
             sent_at: std::collections::BTreeMap::new(),
             timeout: 4096 << script.traffic.timeout,
             slack,
@@ -133,7 +133,7 @@ impl Walk<'_> {
             Operation::ReadRequest | Operation::FetchAdd | Operation::CompareSwap
         );
         if has_response_data && !psn.is_before(self.high) {
-            self.due.push(Due { from: psn, end });
+            self.outstanding.push(Outstanding { from: psn, end });
         }
         self.cursor = end;
         self.high = if end.is_after(self.high) { end } else { self.high };
@@ -184,8 +184,8 @@ impl Walk<'_> {
 
     /// Returns when the request whose responses include `psn` was last sent.
     fn covering(&self, psn: Psn) -> Option<&u64> {
-        let due = self.due.iter().find(|due| in_range(psn, due.from, due.end))?;
-        self.sent_at.get(&due.from.value())
+        let open = self.outstanding.iter().find(|open| in_range(psn, open.from, open.end))?;
+        self.sent_at.get(&open.from.value())
     }
 
     /// Returns true if `psn` is the oldest unanswered PSN at `at`, or was at most the slack before.
@@ -194,8 +194,9 @@ impl Walk<'_> {
         let then = self.since.iter().rev().find(|(since, _)| *since <= ago);
         let then = then.map_or(self.una, |(_, psn)| *psn);
         // A READ may be retransmitted as a whole or from the first missing response on.
-        let whole = self.due.iter().find(|due| in_range(self.una, due.from, due.end));
-        let from = whole.map_or(then, |due| if due.from.is_before(then) { due.from } else { then });
+        let whole = self.outstanding.iter().find(|open| in_range(self.una, open.from, open.end));
+        let from =
+            whole.map_or(then, |open| if open.from.is_before(then) { open.from } else { then });
         !psn.is_before(from) && !psn.is_after(self.una)
     }
 
@@ -240,7 +241,7 @@ impl Walk<'_> {
     /// responses: `data` is the PSN of such a response.
     fn answered(&mut self, up_to: Psn, data: Option<Psn>, step: &Step<'_>) {
         while self.una.is_before(up_to) && self.una.is_before(self.high) {
-            let open = self.due.iter().find(|due| in_range(self.una, due.from, due.end));
+            let open = self.outstanding.iter().find(|open| in_range(self.una, open.from, open.end));
             match open {
                 Some(_) if data == Some(self.una) => self.una = self.una.next(),
                 Some(_) => {
@@ -256,7 +257,7 @@ impl Walk<'_> {
                 }
                 None => {
                     let una = self.una;
-                    let next = self.due.iter().map(|due| due.from);
+                    let next = self.outstanding.iter().map(|open| open.from);
                     let next = next.filter(|from| from.is_after(una) && from.is_before(up_to));
                     self.una = next.min_by_key(|from| una.distance_to(*from)).unwrap_or(up_to);
                 }
@@ -300,25 +301,25 @@ pub(super) fn recovery(view: &View<'_>, found: &mut Found) {
     }
     let restarts = &view.requester.restarts;
     let packets = || restarts.iter().map(|restart| restart.number);
-    if let Some(due) = &expect.back_by {
+    if let Some(expected) = &expect.back_by {
         let causes: Vec<_> =
             restarts.iter().filter_map(|restart| restart.cause.map(|(cause, _)| cause)).collect();
-        if causes != *due {
+        if causes != *expected {
             let sentence = format!(
                 "the requester goes back by {} instead of {}",
                 listed(&causes),
-                listed(due)
+                listed(expected)
             );
             found.wrong(packets(), sentence);
         }
     }
-    if let Some(due) = &expect.back_to {
+    if let Some(expected) = &expect.back_to {
         let to: Vec<_> = restarts.iter().map(|restart| view.relative(restart.psn)).collect();
-        if to != *due {
+        if to != *expected {
             let sentence = format!(
                 "the requester goes back to PSN {} instead of {}",
                 listed(&to),
-                listed(due)
+                listed(expected)
             );
             found.wrong(packets(), sentence);
         }
@@ -395,15 +396,15 @@ pub(super) fn timeout(view: &View<'_>, found: &mut Found) {
 }
 
 pub(super) fn tries(view: &View<'_>, found: &mut Found) {
-    let Some(due) = view.script.expect.tries else { return };
+    let Some(expected) = view.script.expect.tries else { return };
     let Some(psn) = view.requester.unacknowledged.filter(|_| view.flow == 0) else { return };
     let sent = view.steps.iter().filter(|step| {
         step.is_sent_by(Side::Requester) && step.packet.info.is_request() && step.psn() == psn
     });
     let numbers: Vec<_> = sent.map(|step| step.number).collect();
-    if numbers.len() != due as usize {
+    if numbers.len() != expected as usize {
         let sentence =
-            format!("PSN {:#x} is sent {} times instead of {due}", psn.value(), numbers.len());
+            format!("PSN {:#x} is sent {} times instead of {expected}", psn.value(), numbers.len());
         found.wrong(numbers, sentence);
     }
 }

@@ -183,12 +183,14 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
         );
         found.wrong([nak.number], sentence);
     }
-    let Some(due) = view.script.expect.naks.as_ref().filter(|_| view.flow == 0) else { return };
+    let Some(expected) = view.script.expect.naks.as_ref().filter(|_| view.flow == 0) else {
+        return;
+    };
     let sent: Vec<_> = view.responder.naks.iter().map(|nak| view.relative(nak.psn)).collect();
-    if sent != *due {
+    if sent != *expected {
         found.wrong(
             view.responder.naks.iter().map(|nak| nak.number),
-            format!("NAKs for the PSNs {sent:?} instead of {due:?}"),
+            format!("NAKs for the PSNs {sent:?} instead of {expected:?}"),
         );
     }
 }
@@ -200,16 +202,16 @@ fn belong_to_two_gaps(view: &View<'_>, one: &Mark, other: &Mark) -> bool {
 
 pub(super) fn refusal(view: &View<'_>, found: &mut Found) {
     let ResponderHistory { refusals, sent_after_refusal, .. } = &view.responder;
-    let due = view.script.expect.refused.filter(|_| view.flow == 0);
-    match (refusals.first(), due) {
+    let expected = view.script.expect.refused.filter(|_| view.flow == 0);
+    match (refusals.first(), expected) {
         (None, None) => {}
         (None, Some(code)) => found.wrong([], format!("the NAK ({code}) is missing")),
         (Some((mark, code)), None) => {
             found.wrong([mark.number], format!("packet {} is a NAK ({code})", mark.number));
         }
-        (Some((mark, code)), Some(due)) if *code != due => found.wrong(
+        (Some((mark, code)), Some(expected)) if *code != expected => found.wrong(
             [mark.number],
-            format!("packet {} is a NAK ({code}) instead of ({due})", mark.number),
+            format!("packet {} is a NAK ({code}) instead of ({expected})", mark.number),
         ),
         _ => {}
     }

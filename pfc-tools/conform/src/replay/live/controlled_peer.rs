@@ -146,8 +146,8 @@ impl ControlledPeer {
     /// # Errors
     /// The error of the stack.
     pub fn check(&mut self, dry_run: &DryRun) -> Result<(u64, Vec<Difference>), Failure> {
-        let due = self.posted.iter().filter(|one| dry_run.received.contains(&one.message));
-        let missing = due.count().saturating_sub(self.done.len());
+        let expected = self.posted.iter().filter(|one| dry_run.received.contains(&one.message));
+        let missing = expected.count().saturating_sub(self.done.len());
         let late = self.end.completions(missing, COMPLETION_TIMEOUT)?;
         self.done.extend(late);
         let unexpected = self.end.completions(MAX_UNEXPECTED, Duration::ZERO)?;
