@@ -200,7 +200,7 @@ impl Wire {
 
     fn take(&mut self, to: usize, bytes: Vec<u8>) {
         let now = self.clock.now().as_nanos();
-        let mut injector = self.injector.lock().expect("nobody panics with it");
+        let mut injector = self.injector.lock().expect("no thread panics while it holds the lock");
         let onward = match injector.as_mut() {
             None => vec![(0, bytes)],
             Some(injector) => {

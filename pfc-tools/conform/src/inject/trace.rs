@@ -83,9 +83,9 @@ pub struct Trace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Move {
     /// An endpoint sends a packet.
-    Sends,
+    Sent,
     /// A packet arrives at an endpoint.
-    Gets,
+    Arrived,
 }
 
 /// A packet that is sent or arrives.
@@ -115,12 +115,12 @@ impl Trace {
         };
         let of_flow = |sent: &&Sent| sent.flow == flow;
         let sent = self.sent.iter().enumerate().filter(|(_, sent)| of_flow(sent));
-        let sent = sent
-            .filter_map(|(at, sent)| step(at + 1, sent.at, Move::Sends, sent.from, &sent.bytes));
+        let sent =
+            sent.filter_map(|(at, sent)| step(at + 1, sent.at, Move::Sent, sent.from, &sent.bytes));
         let arrived = self.arrived.iter().filter(|arrived| of_flow(&&self.sent[arrived.sent]));
         let arrived = arrived.filter_map(|arrived| {
             let from = self.sent[arrived.sent].from;
-            step(arrived.sent + 1, arrived.at, Move::Gets, from, &arrived.bytes)
+            step(arrived.sent + 1, arrived.at, Move::Arrived, from, &arrived.bytes)
         });
         // A packet sent at the time of an arrival may be the response to it, so arrivals come
         // first.
@@ -154,12 +154,12 @@ impl Trace {
 impl Step<'_> {
     /// Returns true if `side` sends the packet in this step.
     pub fn is_sent_by(&self, side: Side) -> bool {
-        self.what == Move::Sends && self.from == side
+        self.what == Move::Sent && self.from == side
     }
 
     /// Returns true if the packet arrives undamaged at `side` in this step.
     pub fn reaches(&self, side: Side) -> bool {
-        self.what == Move::Gets && self.from != side && self.intact
+        self.what == Move::Arrived && self.from != side && self.intact
     }
 
     /// Returns the PSN.

@@ -69,7 +69,7 @@ pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
     }
     let expected = view.script.expect.cnps.is_some() && view.flow == 0;
     let marked =
-        view.steps.iter().any(|step| step.what == Move::Gets && step.packet.ip.ecn() == Ecn::Ce);
+        view.steps.iter().any(|step| step.what == Move::Arrived && step.packet.ip.ecn() == Ecn::Ce);
     if expected && !marked {
         found.wrong([], "no packet was marked");
     }

@@ -172,7 +172,7 @@ pub const CHECKERS: &[Checker] = &[
         "rnr-wait",
         REQUESTER,
         requester::rnr_wait,
-        "nothing is sent before the timer of an RNR NAK expires",
+        "nothing is sent before the time of an RNR NAK has passed",
     ),
     checker(
         "timeout",

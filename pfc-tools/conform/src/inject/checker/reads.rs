@@ -116,7 +116,7 @@ pub(super) fn recovery(view: &View<'_>, found: &mut Found) {
         };
         if (end, reth) != (until, expected) {
             let sentence = format!(
-                "packet {} asks again for {} bytes at {:#x} instead of {} at {:#x}",
+                "packet {} requests {} bytes at {:#x} again, instead of {} bytes at {:#x}",
                 step.number, reth.dma_len, reth.va, expected.dma_len, expected.va
             );
             found.wrong([step.number], sentence);

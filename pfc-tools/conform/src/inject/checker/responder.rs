@@ -48,7 +48,7 @@ struct Walk {
     history: ResponderHistory,
     expected: Psn,
     in_gap: bool,
-    dead: bool,
+    has_failed: bool,
     /// RNR NAKs still to be sent, by PSN.
     not_ready: BTreeMap<u32, usize>,
     refused: Option<Psn>,
@@ -70,10 +70,10 @@ impl ResponderHistory {
         let expected = Psn::new(first_psn);
         history.expected.push((0, expected));
         let mut walk =
-            Walk { history, expected, in_gap: false, dead: false, not_ready, refused, mtu };
+            Walk { history, expected, in_gap: false, has_failed: false, not_ready, refused, mtu };
         for step in steps {
-            if step.reaches(Side::Responder) && step.packet.info.is_request() && !walk.dead {
-                walk.gets(step);
+            if step.reaches(Side::Responder) && step.packet.info.is_request() && !walk.has_failed {
+                walk.on_received(step);
             }
         }
         walk.history
@@ -103,7 +103,7 @@ impl ResponderHistory {
 }
 
 impl Walk {
-    fn gets(&mut self, step: &Step<'_>) {
+    fn on_received(&mut self, step: &Step<'_>) {
         let psn = step.psn();
         let mark = Mark { number: step.number, at: step.at, psn };
         if psn.is_before(self.expected) {
@@ -130,7 +130,7 @@ impl Walk {
             return;
         }
         if self.refused == Some(psn) {
-            self.dead = true;
+            self.has_failed = true;
             return;
         }
         self.expected = psn.add(step.span(self.mtu));

@@ -181,7 +181,7 @@ impl Player<'_> {
                 return flushed.map_err(|error| LiveError::Broken(format!("cannot send: {error}")));
             }
             if !self.pass(end, received) {
-                return Err(LiveError::Broken("the interface takes no frames".to_owned()));
+                return Err(LiveError::Broken("the interface accepts no frames".to_owned()));
             }
         }
     }
