@@ -101,9 +101,9 @@ impl Fabric {
         departures.append(&mut self.departures);
     }
 
-    /// Sends a frame from external host `from` at the current time. Returns a small number that identifies the
-    /// frame until it leaves the fabric or the number is used again; `None` if the host's NIC has
-    /// no room.
+    /// Sends a frame from external host `from` at the current time. Returns a small number that
+    /// identifies the frame until it leaves the fabric or the number is used again; `None` if the
+    /// host's NIC has no room.
     pub fn inject(&mut self, from: u32, frame: ExternalFrame) -> Option<usize> {
         let port = self.hosts[from as usize].port;
         let nic = &self.ports[port as usize];

@@ -125,7 +125,8 @@ impl Traffic {
                 let mean_gap = arrivals::mean_gap(sizes.mean(), rates.sum(), *load);
                 if mean_gap == Time::ZERO {
                     return Err(format!(
-                        "{}: the mean time between flows is 0, so the number of flows would be unlimited",
+                        "{}: the mean time between flows is 0, so there would be infinitely \
+                         many flows",
                         self.name
                     ));
                 }

@@ -312,7 +312,8 @@ impl Connection {
             if let Some(expected) = expected.filter(|&expected| expected != dreq.remote_qpn) {
                 out.add(RuleId::CmQpn, packet.place, || {
                     format!(
-                        "a DREQ for QP {}, but the QP of its receiver in the connection is {expected}",
+                        "a DREQ for QP {}, but the QP of its receiver in the connection is \
+                         {expected}",
                         dreq.remote_qpn
                     )
                 });

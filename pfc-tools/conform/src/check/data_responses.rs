@@ -42,7 +42,7 @@ impl Response<'_, '_> {
     }
 
     /// Checks that responses arrive in PSN order, or restart at a PSN that was requested again.
-    /// PSNs between are lost responses.
+    /// Skipped PSNs are lost responses.
     fn follows(&mut self, sent: &Sent, offset: u32) {
         const NEAR: u32 = 1 << 12;
         let psn = self.seen.packet.bth.psn;
@@ -173,7 +173,8 @@ impl Response<'_, '_> {
         if is_read && len as u64 != u64::from(expected) {
             self.out.add(RuleId::ReadLength, self.place, || {
                 format!(
-                    "response {} of {} to the READ in packet {} has {len} bytes instead of {expected}",
+                    "response {} of {} to the READ in packet {} has {len} bytes instead of \
+                     {expected}",
                     offset + 1,
                     sent.span,
                     sent.last.number

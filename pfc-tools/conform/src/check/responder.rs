@@ -454,7 +454,8 @@ impl Response<'_, '_> {
             let expected = base.wrapping_add(sent.messages_through()) & 0xff_ffff;
             self.out.add(RuleId::Msn, self.place, || {
                 format!(
-                    "the MSN is {msn}, but at least {expected} and at most {} messages are complete",
+                    "the MSN is {msn}, but at least {expected} and at most {} messages are \
+                     complete",
                     expected + max
                 )
             });

@@ -115,8 +115,8 @@ impl Request<'_, '_> {
         }
     }
 
-    /// Handles a retransmission that continues with `psn` instead of `expected`: the PSNs between are
-    /// lost or late. Returns true if an unacknowledged request was skipped.
+    /// Handles a retransmission that continues with `psn` instead of `expected`: the skipped PSNs
+    /// are lost or late. Returns true if an unacknowledged request was skipped.
     pub(super) fn retransmission_skips(&mut self, expected: Psn, psn: Psn) -> bool {
         const MAX_SKIPPED: u32 = 256;
         if !expected.is_before(psn) || expected.distance_to(psn) > MAX_SKIPPED {
@@ -176,7 +176,7 @@ impl Request<'_, '_> {
 
     /// Handles a retransmission that no NAK caused.
     fn without_nak(&mut self, place: usize, known: &Sent, psn: Psn) {
-        /// Longest time after which an ACK may still be on its way to the requester, in nanoseconds.
+        /// An ACK may still be on its way to the requester for this time, in nanoseconds.
         const ACK_DELAY: u64 = 20_000_000;
         /// Every retransmission timer is longer than this, in nanoseconds. The timer of rxe counts
         /// from an earlier packet.

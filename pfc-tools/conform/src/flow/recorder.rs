@@ -49,8 +49,8 @@ pub struct Recorder {
     skipped: u32,
 }
 
-/// Maximum number of packets recorded of a flow. When this number is reached, every second packet is
-/// dropped, and the sampling rate is halved.
+/// Maximum number of packets recorded of a flow. When this number is reached, every second packet
+/// is dropped, and the sampling rate is halved.
 const MAX_PACKETS: usize = 8192;
 
 impl Recorder {

@@ -82,7 +82,7 @@ struct ToleranceUsed {
     text: &'static str,
 }
 
-/// A part played, as JSON has it.
+/// A played part in the JSON report.
 #[derive(Debug, Serialize)]
 struct PartPlayed<'a> {
     service: String,
@@ -100,7 +100,7 @@ struct PartPlayed<'a> {
     differences: &'a [super::Difference],
 }
 
-/// A replay, as JSON has it.
+/// A replay in the JSON report.
 #[derive(Debug, Serialize)]
 pub struct Summary<'a> {
     agrees: bool,

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// Arcs visited before the search gives up.
 const SEARCH_BUDGET: u64 = 20_000_000;
 
-/// An arc, and the removal that takes it away, if any. Several arcs may share one.
+/// An arc, and the removal that deletes it, if any. Several arcs may share one removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arc {
     /// Start vertex.

@@ -138,7 +138,7 @@ fn pause(facts: &Facts, _: &Wanted) -> Option<Verdict> {
         (true, true) => bad(
             Severity::Error,
             format!(
-                "{found}, but PFC is on: a link uses either PFC or PAUSE, and PAUSE stops all priorities"
+                "{found}, but PFC is on: a link uses PFC or PAUSE, and PAUSE stops all priorities"
             ),
             &off,
         ),
@@ -190,9 +190,7 @@ fn cnp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
             {
                 bad(
                     Severity::Warning,
-                    format!(
-                        "DSCP {dscp} is priority {found}, but its traffic class is not strict priority"
-                    ),
+                    format!("DSCP {dscp} is priority {found}, but its traffic class is not strict"),
                     &[format!(
                         "dcb ets set dev {name} tc-tsa {found}:strict prio-tc {found}:{found}"
                     )],

@@ -19,7 +19,7 @@ pub struct Config {
     pub paused: u64,
 }
 
-/// Counters of a priority at some time, counted from any start.
+/// Counters of a priority at some time, counted from an arbitrary start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Pause frames received.

@@ -50,8 +50,8 @@ fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
     all.into_iter().map(|(counter, expected)| (counter.name(), expected)).collect()
 }
 
-/// Returns the same by the names and the rules of Linux rxe. For packets out of sequence it counts
-/// the NAKs that it sends, one per gap; of received NAKs it counts those that acknowledge something
+/// Returns the same counters by the names and rules of Linux rxe. rxe counts the NAKs that it sends
+/// for packets out of sequence, one per gap, and the received NAKs that acknowledge something
 /// (`rxe_resp.c`, `rxe_comp.c`).
 fn shown_of_rxe(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
     let (requester, responder) = (&view.requester, &view.responder);

@@ -159,8 +159,8 @@ fn nothing_to_play(why: impl std::fmt::Display) -> Failure {
     Failure::Unusable(format!("nothing in the capture can be played: {why}"))
 }
 
-/// Plays the lanes and collects the results. A silent peer is a difference; the other lanes still
-/// count.
+/// Plays the lanes and collects the results. A peer without responses is a difference; the other
+/// lanes are still reported.
 fn collect(
     lanes: Vec<Lane>,
     mut play: impl FnMut(&Lane) -> Result<Outcome, LiveError>,
