@@ -242,7 +242,7 @@ impl EngineHost {
         end.sending = Some(Sending {
             message: u32::try_from(flow.message).unwrap_or(u32::MAX),
             remote,
-            rest: flow.messages,
+            unposted: flow.messages,
             posted: 0,
             depth: u32::try_from(depth(flow)).unwrap_or(u32::MAX),
         });

@@ -162,7 +162,7 @@ fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
     if let Some(delay) = is_mlxsw.then(|| mlxsw_delay(&options.link()).ok()).flatten() {
         // The delay has 16 bits in DCB.
         let (bits, max) = (8 * delay, u64::from(u16::MAX));
-        writeln!(out, "# The delay is {bits} bits; DCB accepts at most {most}.")?;
+        writeln!(out, "# The delay is {bits} bits; DCB accepts at most {max}.")?;
         writeln!(out, "dcb pfc set dev {name} delay {}", bits.min(max))?;
     }
     writeln!(
