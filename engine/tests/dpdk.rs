@@ -168,7 +168,7 @@ impl Talk {
 
     fn over(stream: UnixStream) -> Self {
         stream.set_nonblocking(false).expect("a mode");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         Self { lines: BufReader::new(stream) }
     }
 
@@ -217,12 +217,7 @@ impl End {
         let words: Vec<&str> = answer.split(' ').collect();
         let number = |at: usize| words[at].parse::<u32>().expect("a number");
         let gid: Gid = words[2].parse().expect("a GID");
-        let peer = Endpoint {
-            qpn: Qpn::masked(number(0)),
-            psn: Psn::new(number(1)),
-            gid,
-            super_frames: None,
-        };
+        let peer = Endpoint::new(Qpn::masked(number(0)), Psn::new(number(1)), gid);
         let addr = words[3].parse().expect("an address");
         let peer_memory = RemoteAddr { addr, rkey: Key(number(4)) };
         let path_mtu = Some(PathMtu::Mtu4096);
@@ -379,7 +374,7 @@ fn lone_memif(meeting: &Path) {
     let (cq, pd) = (device.create_cq(16).expect("a CQ"), device.alloc_pd());
     let mut qp = pd.create_qp(&QpInit::new(&cq)).expect("a QP");
     let gid = Gid::from("10.8.0.2".parse::<IpAddr>().expect("an address"));
-    let peer = Endpoint { qpn: Qpn::masked(17), psn: Psn::new(0), gid, super_frames: None };
+    let peer = Endpoint::new(Qpn::masked(17), Psn::new(0), gid);
     let start = Instant::now();
     let error = qp.connect(Psn::new(0), &peer, &ConnectOptions::default()).unwrap_err();
     assert!(error.to_string().contains("10.8.0.2 did not answer"), "{error}");
@@ -644,7 +639,7 @@ fn downed(meeting: &Path) {
     let (cq, pd) = (device.create_cq(256).expect("a CQ"), device.alloc_pd());
     let connect = |qp: &mut QueuePair, to: &str| {
         let gid = Gid::from(to.parse::<IpAddr>().expect("an address"));
-        let peer = Endpoint { qpn: Qpn::masked(17), psn: Psn::new(0), gid, super_frames: None };
+        let peer = Endpoint::new(Qpn::masked(17), Psn::new(0), gid);
         qp.connect(Psn::new(0), &peer, &ConnectOptions::default())
     };
     let mut qp = pd.create_qp(&QpInit::new(&cq)).expect("a QP");

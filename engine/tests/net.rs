@@ -408,7 +408,7 @@ fn neighbours_are_probed_again_on_request() {
 
     pair.a("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:99 dev eth0 nud permanent");
     let entered = MacAddr([2, 0, 0, 0, 0, 0x99]);
-    assert_eq!(confirm(), Ok(Confirmation::Entered(entered)));
+    assert_eq!(confirm(), Ok(Confirmation::Permanent(entered)));
     assert!(pair.a("neigh show 10.0.0.2").contains("PERMANENT"), "the entry is unchanged");
 }
 

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use feroce_engine::device::stat::{Request, StatError, ask, endpoints};
+use feroce_engine::device::stat::{Request, StatError, endpoints, query};
 use feroce_engine::device::{Device, DeviceConfig, Driver, QpInit};
 use nix::sched::{CloneFlags, unshare};
 
@@ -30,7 +30,7 @@ fn in_own_namespace(test: fn()) {
 }
 
 fn figures() -> Result<feroce_engine::device::stat::Snapshot, StatError> {
-    ask("v0", &Request { queue_pairs: true, ..Request::default() })
+    query("v0", &Request { queue_pairs: true, ..Request::default() })
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn statistics_are_served_while_the_device_is_open() {
         expected.sort_unstable();
         assert_eq!(numbers, expected, "more QPs than one round covers, each once");
         assert!(shown.iter().all(|qp| qp.state == "RESET" && qp.peer.is_none()));
-        assert_eq!(ask("v0", &Request::default()).expect("figures").queue_pairs, None);
+        assert_eq!(query("v0", &Request::default()).expect("figures").queue_pairs, None);
         drop(qps);
         assert_eq!(figures().expect("figures").qps, 0);
         drop((device, cq, pd));
@@ -68,7 +68,9 @@ fn statistics_can_be_turned_off() {
         for config in [quiet, manual] {
             let device = Device::open("v0", config).expect("a device");
             let own = i32::try_from(std::process::id()).expect("a pid");
-            assert!(matches!(figures(), Err(StatError::Silent { owner, .. }) if owner.pid == own));
+            assert!(
+                matches!(figures(), Err(StatError::NotServed { owner, .. }) if owner.pid == own)
+            );
             drop(device);
         }
     });

@@ -280,17 +280,8 @@ mod tests {
             [v4, v6].into_iter().flat_map(|a| Opcode::all().map(move |i| (a, i)))
         {
             for (payload, trailer) in [(0, 0), (0, 6), (1, 0), (64, 0), (1024, 0)] {
-                let flow = FlowHeader::new(&FlowSpec {
-                    dst_mac: MacAddr([2; 6]),
-                    src_mac: MacAddr([4; 6]),
-                    vlan: None,
-                    addresses,
-                    traffic_class: 0,
-                    hop_limit: 64,
-                    flow_label: 0,
-                    udp_source_port: 0xc000,
-                    super_frames: false,
-                });
+                let flow =
+                    FlowHeader::new(&FlowSpec::new(MacAddr([2; 6]), MacAddr([4; 6]), addresses));
                 let bth =
                     Bth { opcode: info.opcode, pad: u8::from(payload == 1) * 3, ..Bth::default() };
                 let ext = ExtHeaders::parse(info.headers, &[0; 64]).unwrap();

@@ -87,7 +87,7 @@ impl Target {
         let mut qp = pd.create_qp(&init).expect("a QP");
         let [before, buffer, after] =
             [0; 3].map(|_| pd.alloc_buffer(BUFFER, Access::ALL).expect("a buffer"));
-        let peer = Endpoint { qpn: PEER, psn: START, gid: gid(1), super_frames: None };
+        let peer = Endpoint::new(PEER, START, gid(1));
         let options = ConnectOptions {
             path_mtu: Some(PathMtu::Mtu256),
             timeout: 8,
@@ -99,17 +99,11 @@ impl Target {
             std::net::IpAddr::V4(ip) => ip,
             std::net::IpAddr::V6(_) => unreachable!("GID 0 is IPv4"),
         };
-        let flow = FlowHeader::new(&FlowSpec {
-            dst_mac: MACS[0],
-            src_mac: MACS[1],
-            vlan: None,
-            addresses: IpAddresses::V4 { src: ip(1), dst: ip(0) },
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-            udp_source_port: 0xc000,
-            super_frames: false,
-        });
+        let flow = FlowHeader::new(&FlowSpec::new(
+            MACS[0],
+            MACS[1],
+            IpAddresses::V4 { src: ip(1), dst: ip(0) },
+        ));
         Self { device, far, cq, qp, buffer, guards: [before, after], flow, now: Instant::ZERO }
     }
 

@@ -359,17 +359,11 @@ impl<'a> Crafted<'a> {
     fn frame_between(&self, from: usize, dest_qp: Qpn) -> Vec<u8> {
         let (end_0, end_1) = (self.source, Ipv4Addr::new(10, 0, 0, 2));
         let (src, dst) = if from == 0 { (end_0, end_1) } else { (end_1, end_0) };
-        let flow = FlowHeader::new(&FlowSpec {
-            dst_mac: MACS[1 - from],
-            src_mac: MACS[from],
-            vlan: None,
-            addresses: IpAddresses::V4 { src, dst },
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-            udp_source_port: 0xc000,
-            super_frames: false,
-        });
+        let flow = FlowHeader::new(&FlowSpec::new(
+            MACS[1 - from],
+            MACS[from],
+            IpAddresses::V4 { src, dst },
+        ));
         let mut frame = vec![0; flow.len() + 64 + self.payload.len()];
         let bth = Bth { dest_qp: self.dest_qp.unwrap_or(dest_qp), ..self.bth };
         let at = flow.len() + write_transport(&mut frame[flow.len()..], &bth, &self.ext);

@@ -90,12 +90,8 @@ fn ends() -> ([End; 2], Keeper) {
 }
 
 fn connect(end: &End, qp: &mut QueuePair, parameters: &QpParameters) {
-    let peer = Endpoint {
-        qpn: parameters.agreed.qpn,
-        psn: parameters.rq_psn,
-        gid: Gid::from(parameters.path.remote),
-        super_frames: None,
-    };
+    let peer =
+        Endpoint::new(parameters.agreed.qpn, parameters.rq_psn, Gid::from(parameters.path.remote));
     let options = ConnectOptions {
         path_mtu: Some(parameters.path.mtu),
         sgid_index: end.device.default_gid_index(),

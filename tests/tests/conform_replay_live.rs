@@ -593,7 +593,7 @@ fn a_prepared_peer_only_receives_requests() {
         ControlledPeer::prepare(Box::new(end), lane, &dry_run).expect("memory and a QP");
     let first = dry_run.begin.rq_psn;
     let gid = LOCAL.1[0].parse().expect("an address");
-    let own = Endpoint { qpn: Qpn::masked(LOCAL_QPN), psn: first, gid, super_frames: None };
+    let own = Endpoint::new(Qpn::masked(LOCAL_QPN), first, gid);
     controlled.connect(lane, &dry_run, &own, first).expect("a connection");
     let qpn = controlled.endpoint.qpn.value();
     let outcome = replay(qpn, controlled.names(lane, &frames, 0)).expect("an outcome");
@@ -685,7 +685,7 @@ fn prepare(mut end: FeroceEnd, needs: &Value) -> (u32, Names) {
     let endpoint = end.prepare(Family::V4, &regions, 1, &settings).expect("memory and a QP");
     let first = Psn::new(word(needs, "first_psn"));
     let gid = LOCAL.1[0].parse().expect("an address");
-    let own = Endpoint { qpn: Qpn::masked(LOCAL_QPN), psn: first, gid, super_frames: None };
+    let own = Endpoint::new(Qpn::masked(LOCAL_QPN), first, gid);
     let mtu = PathMtu::from_bytes(word(needs, "path_mtu")).expect("a path MTU");
     end.connect(&own, first, mtu, &settings).expect("a connection");
     let mut names = Names::default();

@@ -159,7 +159,7 @@ impl Transfer {
     fn expect_nothing_left(self) {
         let Self { name, device, pd, cq, buffer, qp, arena_used, .. } = self;
         drop((qp, buffer, cq, pd));
-        let left = stat::ask(&name, &Request::default()).expect("figures of our own device");
+        let left = stat::query(&name, &Request::default()).expect("figures of our own device");
         assert_eq!((left.qps, left.arena_used), (0, arena_used), "QPs, bytes of the arena");
         drop(device);
     }

@@ -546,12 +546,11 @@ fn a_pause_received_by_one_core_stops_all_cores() {
     let buffer = pd.alloc_buffer(1000, Access::ALL).unwrap();
     let options = ConnectOptions { traffic_class: CLASS_3, ..ConnectOptions::default() };
     let mut qps: Vec<_> = (0..2).map(|_| pd.create_qp(&QpInit::new(&cq)).unwrap()).collect();
-    let peer = feroce_engine::device::Endpoint {
-        qpn: feroce_wire::Qpn::masked(0x99),
-        psn: Psn::new(1),
-        gid: feroce_tests::gid(1),
-        super_frames: None,
-    };
+    let peer = feroce_engine::device::Endpoint::new(
+        feroce_wire::Qpn::masked(0x99),
+        Psn::new(1),
+        feroce_tests::gid(1),
+    );
     for qp in &mut qps {
         qp.connect(Psn::new(1), &peer, &options).unwrap();
     }

@@ -43,10 +43,10 @@ pub enum ParseError {
         found: u16,
     },
     /// The IP length is smaller than the headers or larger than the frame.
-    #[error("IP length field gives {says} bytes, the frame has {have}")]
+    #[error("IP length field gives {stated} bytes, the frame has {have}")]
     IpLength {
         /// Bytes of the IP packet according to its header, header included.
-        says: usize,
+        stated: usize,
         /// Bytes of the frame from the IP header on.
         have: usize,
     },
@@ -60,10 +60,10 @@ pub enum ParseError {
     #[error("UDP port {0} is not RoCEv2")]
     NotRoce(u16),
     /// The UDP length differs from the length of the IP payload.
-    #[error("UDP length {says}, IP leaves {have}")]
+    #[error("UDP length {stated}, IP leaves {have}")]
     UdpLength {
         /// The UDP length field.
-        says: usize,
+        stated: usize,
         /// Bytes of the IP payload.
         have: usize,
     },

@@ -71,6 +71,23 @@ pub enum Audience {
 }
 
 impl FlowSpec {
+    /// An untagged flow of best effort with hop limit 64 and UDP source port 0xc000, without
+    /// super-frames.
+    #[must_use]
+    pub const fn new(dst_mac: MacAddr, src_mac: MacAddr, addresses: IpAddresses) -> Self {
+        Self {
+            dst_mac,
+            src_mac,
+            vlan: None,
+            addresses,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            udp_source_port: 0xc000,
+            super_frames: false,
+        }
+    }
+
     /// Destination kind of the flow.
     #[must_use]
     pub fn audience(&self) -> Audience {
@@ -277,17 +294,8 @@ mod tests {
     use crate::{Bth, Packet};
 
     fn spec() -> FlowSpec {
-        FlowSpec {
-            dst_mac: MacAddr([1; 6]),
-            src_mac: MacAddr([2; 6]),
-            vlan: None,
-            addresses: IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() },
-            traffic_class: 2,
-            hop_limit: 64,
-            flow_label: 0,
-            udp_source_port: 49152,
-            super_frames: false,
-        }
+        let addresses = IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
+        FlowSpec { traffic_class: 2, ..FlowSpec::new(MacAddr([1; 6]), MacAddr([2; 6]), addresses) }
     }
 
     #[test]

@@ -342,15 +342,15 @@ impl Lower {
         if udp.dst_port != ROCE_PORT {
             return Err(ParseError::NotRoce(udp.dst_port));
         }
-        let says = ip.packet_len();
+        let stated = ip.packet_len();
         let have = frame.len() - ip_at;
-        if says > have || says < ip.header_len() + UdpHeader::LEN {
-            return Err(ParseError::IpLength { says, have });
+        if stated > have || stated < ip.header_len() + UdpHeader::LEN {
+            return Err(ParseError::IpLength { stated, have });
         }
-        let end = ip_at + says;
-        let (says, have) = (usize::from(udp.length), end - udp_at);
-        if says != have {
-            return Err(ParseError::UdpLength { says, have });
+        let end = ip_at + stated;
+        let (stated, have) = (usize::from(udp.length), end - udp_at);
+        if stated != have {
+            return Err(ParseError::UdpLength { stated, have });
         }
         Ok(Self { ethernet, vlan, ip, udp, ip_at, transport_at: udp_at + UdpHeader::LEN, end })
     }

@@ -94,16 +94,10 @@ mod tests {
 
     #[test]
     fn one_line() {
+        let addresses = IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
         let mut spec = FlowSpec {
-            dst_mac: MacAddr([1; 6]),
-            src_mac: MacAddr([2; 6]),
-            vlan: None,
-            addresses: IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() },
             traffic_class: 2,
-            hop_limit: 64,
-            flow_label: 0,
-            udp_source_port: 49152,
-            super_frames: false,
+            ..FlowSpec::new(MacAddr([1; 6]), MacAddr([2; 6]), addresses)
         };
         let mut bth = Bth {
             opcode: Opcode::RC_WRITE_ONLY,

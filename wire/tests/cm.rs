@@ -62,7 +62,7 @@ fn starting_psns() {
     assert_eq!(first(packets[1].ip.src()), req.starting_psn, "the passive side");
 }
 
-/// The conversation of `rping`, field by field.
+/// The messages of `rping`, field by field.
 #[test]
 fn rping() {
     let messages = messages("rping_v4.pcap.zst");
@@ -134,14 +134,14 @@ fn a_port_that_nobody_listens_to() {
 #[test]
 fn datagrams() {
     let messages = messages("udaddy_v4.pcap.zst");
-    let [CmMessage::SidrReq(ask), _, CmMessage::SidrRep(answer), _] = messages[..] else {
+    let [CmMessage::SidrReq(req), _, CmMessage::SidrRep(rep), _] = messages[..] else {
         panic!("{messages:?}");
     };
-    assert_eq!(ask.service_id, ServiceId::new(PortSpace::Udp, 7174));
-    assert_eq!(IpCmHeader::parse(&ask.private_data).unwrap().source.port(), 36724);
-    assert_eq!((answer.request_id, answer.status), (ask.request_id, SidrStatus::SUCCESS));
-    assert_eq!((answer.qpn, answer.qkey), (Qpn::masked(0x65), Qkey(0x0123_4567)));
-    assert_eq!(answer.service_id, ask.service_id);
+    assert_eq!(req.service_id, ServiceId::new(PortSpace::Udp, 7174));
+    assert_eq!(IpCmHeader::parse(&req.private_data).unwrap().source.port(), 36724);
+    assert_eq!((rep.request_id, rep.status), (req.request_id, SidrStatus::SUCCESS));
+    assert_eq!((rep.qpn, rep.qkey), (Qpn::masked(0x65), Qkey(0x0123_4567)));
+    assert_eq!(rep.service_id, req.service_id);
 }
 
 /// A ConnectX connects to an FPGA, without addresses in front of the private data.
@@ -157,7 +157,7 @@ fn connectx() {
 
 /// An error in each checked byte of the header is reported by name, in the order of the header.
 #[test]
-fn what_is_not_understood_is_named() {
+fn errors_name_the_wrong_header_field() {
     let (_, good) = mads("rxe", "rping_v4.pcap.zst").swap_remove(0);
     let with = |at: usize, value: u8| {
         let mut bytes = good.clone();

@@ -129,7 +129,7 @@ fn a_cnp_is_what_a_connectx_sends() {
     let captured = Packet::parse(&frames[0], &[]).unwrap();
     let IpHeader::V4(ip) = captured.ip else { panic!("not IPv4") };
     // The data flow of the QP uses the same path, with other ECN bits and UDP ports.
-    let way = FlowSpec {
+    let path = FlowSpec {
         dst_mac: captured.ethernet.dst,
         src_mac: captured.ethernet.src,
         vlan: None,
@@ -140,7 +140,7 @@ fn a_cnp_is_what_a_connectx_sends() {
         udp_source_port: 0xc123,
         super_frames: true,
     };
-    let flow = cnp::flow(&way, cnp::DSCP, cnp::PRIORITY);
+    let flow = cnp::flow(&path, cnp::DSCP, cnp::PRIORITY);
     let mut frame = vec![0xa5; 128];
     let (dest_qp, pkey) = (captured.bth.dest_qp, captured.bth.pkey);
     let len = cnp::seal(&flow, &mut frame, dest_qp, pkey, ip.identification);
@@ -156,7 +156,7 @@ fn a_cnp_without_becn_or_with_other_lengths_is_none() {
         change(&mut packet);
         feroce_wire::cnp::is_valid(&packet)
     };
-    assert!(with(&|packet| packet.payload.first = &[1; 16]), "reserved bytes are not looked at");
+    assert!(with(&|packet| packet.payload.first = &[1; 16]), "reserved bytes are ignored");
     assert!(!with(&|packet| packet.bth.becn = false));
     assert!(!with(&|packet| packet.bth.pad = 1));
     assert!(!with(&|packet| packet.payload.first = &[0; 12]));
@@ -184,7 +184,7 @@ fn connectx_in_a_vlan() {
 }
 
 #[test]
-fn what_is_not_rocev2_is_named() {
+fn errors_name_the_protocol_that_is_not_rocev2() {
     for frame in hardware("connectx4_rocev1_write_ack.pcap") {
         let error = Packet::parse(&frame, &[]).unwrap_err();
         assert_eq!(error, ParseError::EtherType(0x8915));

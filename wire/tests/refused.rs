@@ -89,17 +89,17 @@ fn not_roce() {
 #[test]
 fn lengths_that_disagree() {
     let have = good().len() - IP;
-    for (total, says) in [(have + 1, have + 1), (27, 27), (0, 0), (0xffff, 0xffff)] {
+    for (total, stated) in [(have + 1, have + 1), (27, 27), (0, 0), (0xffff, 0xffff)] {
         let change = |frame: &mut Vec<u8>| {
             put(frame, IP + 2, u16::try_from(total).unwrap());
             mend_checksum(frame);
         };
-        refused(change, ParseError::IpLength { says, have });
+        refused(change, ParseError::IpLength { stated, have });
     }
     let udp = have - 20;
-    for says in [udp + 1, udp - 1, 8, 0] {
-        let change = |frame: &mut Vec<u8>| put(frame, UDP + 4, u16::try_from(says).unwrap());
-        refused(change, ParseError::UdpLength { says, have: udp });
+    for stated in [udp + 1, udp - 1, 8, 0] {
+        let change = |frame: &mut Vec<u8>| put(frame, UDP + 4, u16::try_from(stated).unwrap());
+        refused(change, ParseError::UdpLength { stated, have: udp });
     }
 }
 

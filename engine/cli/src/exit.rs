@@ -92,7 +92,7 @@ const TABLE: &[Row] = &[
         exit: Exit::Findings,
         code: 3,
         name: "gate",
-        meaning: "a gate does not hold, or a lossless network lost packets",
+        meaning: "a gate of the scenario fails, or a lossless network lost packets",
         scope: Scope::Only(&["fabric"]),
     },
     Row {

@@ -25,8 +25,8 @@ const ARENA_BYTES: usize = 4 << 30;
 /// How to open the device.
 #[derive(Debug, Args)]
 pub struct OpenOptions {
-    /// Interface, or device of a kind of port without kernel interfaces [default then: its setting,
-    /// such as `dpdk_device`]
+    /// Interface, or device of a kind of port without kernel interfaces [default for such a
+    /// kind: the setting `KIND_device`]
     #[arg(short, long, value_name = "IFACE", value_hint = ValueHint::Other)]
     pub interface: Option<String>,
     /// Settings
@@ -80,7 +80,8 @@ pub struct OpenOptions {
         help_heading = "Faults"
     )]
     pub mark: u32,
-    /// Seed of the faults: the n-th frame has the same fate in every run [default: random, printed]
+    /// Seed of the faults: the n-th frame has the same faults in every run [default: random,
+    /// printed]
     #[arg(long, value_name = "N", help_heading = "Faults")]
     pub seed: Option<u64>,
     /// Capture frames between the faults and the wire; core N > 0 writes FILE.N

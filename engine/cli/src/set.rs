@@ -32,7 +32,7 @@ fn parse_pair(text: &str) -> Result<(String, String), String> {
 /// Sets the parameters and prints all parameters in effect.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let request = Request { queue_pairs: false, set: options.set.clone() };
-    let snapshot = stat::ask(&options.interface, &request)?;
+    let snapshot = stat::query(&options.interface, &request)?;
     output::line(&format!("{:<24}{}", "congestion", snapshot.congestion))?;
     for (name, value) in &snapshot.congestion_params {
         output::line(&format!("{name:<24}{value}"))?;

@@ -71,7 +71,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         id: "user",
         severity: "error",
-        found: "does not let a process switch to nobody",
+        found: "cannot switch to nobody",
         around: "FEROCE_USER=nobody unshare --user --map-root-user",
         ..NONE
     },
@@ -152,7 +152,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         id: "helper-cpus",
         severity: "warning",
-        found: "no CPU 4095",
+        found: "CPU 4095 does not exist",
         around: "FEROCE_HELPER=spin:4095",
         ..NONE
     },
@@ -235,7 +235,8 @@ const FAULTS: &[Fault] = &[
     Fault {
         id: "xdp-program",
         severity: "warning",
-        found: "someone_else, and an interface has one at a time: the packet port will be used",
+        found: "someone_else; an interface has only one XDP program at a time: the packet port will \
+                be used",
         inject: "ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp",
         undo: "ip link set dev v0 xdpgeneric off",
         ..NONE

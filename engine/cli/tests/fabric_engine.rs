@@ -115,7 +115,7 @@ fn lost_and_corrupted_frames_are_retransmitted() {
     assert_eq!(flow.sender.packets, 490 + flow.sender.retransmitted);
 }
 
-/// A time-out is counted when it happens: while the link is paused, no retransmitted packet reports
+/// A timeout is counted when it happens: while the link is paused, no retransmitted packet reports
 /// it.
 #[test]
 fn timeouts_of_paused_hosts_are_counted() {
@@ -124,7 +124,7 @@ fn timeouts_of_paused_hosts_are_counted() {
         .replace("[host]", "[host]\ntimeout = \"100us\"");
     let results = run(&scenario(&text, &[]), 0);
     assert!(results.flows.iter().all(|flow| flow.sender.timeouts > 0), "{:?}", results.flows);
-    assert!(results.violations()[0].ends_with(" time-outs"), "{:?}", results.violations());
+    assert!(results.violations()[0].ends_with(" timeouts"), "{:?}", results.violations());
 }
 
 /// All packets to the receiver are lost: the QPs fail and stop sending.
@@ -135,7 +135,7 @@ fn qps_in_error_are_losses() {
         .replace("[host]", "[host]\ntimeout = \"20us\"");
     let results = run(&scenario(&text, &[("pfc.priorities", "[]")]), 0);
     assert!(results.flows.iter().all(|flow| flow.sender.failed == 1), "{:?}", results.flows);
-    // The first time-out and seven retries.
+    // The first timeout and seven retries.
     assert!(results.flows.iter().all(|flow| flow.sender.timeouts == 8), "{:?}", results.flows);
     assert!(
         results.violations().contains(&"2 QPs in error".to_owned()),

@@ -95,7 +95,7 @@ impl Net {
     /// A UDP socket with a short receive timeout in a host's namespace.
     fn udp(&self, end: &str, port: u16) -> UdpSocket {
         let socket = self.within(end, move || UdpSocket::bind(("0.0.0.0", port)).expect("a port"));
-        socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a time-out");
+        socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
         socket
     }
 
@@ -601,7 +601,7 @@ fn pfc(thresholds: Option<Thresholds>) -> PfcConfig {
 struct Transfer {
     /// Bytes acknowledged.
     done: u64,
-    /// Packets retransmitted, NAKs received, and time-outs.
+    /// Packets retransmitted, NAKs received, and timeouts.
     again: u64,
     /// Frames dropped by the receiver's port.
     dropped: u64,

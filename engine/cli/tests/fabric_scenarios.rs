@@ -464,7 +464,7 @@ fn each_kind_of_loss_fails_a_lossless_network() {
     let rows = [
         ("[[link]]\nbetween = \"h1 - s1\"\nloss_every = 500\n", ["packets lost on links", "NAKs"]),
         ("[[link]]\nbetween = \"h1 - s1\"\ncorruption_every = 500\n", ["wrong ICRC", "NAKs"]),
-        ("[host]\ntimeout = \"2us\"\n", ["time-outs"; 2]),
+        ("[host]\ntimeout = \"2us\"\n", ["timeouts"; 2]),
         ("[pfc]\npriorities = []\n[packet]\npayload = 4096\n", ["dropped at switches", "NAKs"]),
     ];
     for (added, kinds) in rows {

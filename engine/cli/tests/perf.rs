@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::{DEVICES, PATIENCE, Pair, Server, ip, text};
+use common::{DEVICES, Pair, Server, TIMEOUT, ip, text};
 use serde_json::Value;
 
 /// Tests share two cores, so they run one at a time.
@@ -47,7 +47,7 @@ impl Pair {
 fn wait(child: &mut Child) {
     let started = Instant::now();
     while child.try_wait().expect("a child of ours").is_none() {
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > TIMEOUT {
             let _ = child.kill(); // The test fails anyway.
             panic!("process {} does not end", child.id());
         }
@@ -147,7 +147,7 @@ fn a_killed_peer_is_noticed_and_leaves_nothing() {
                 client.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a client");
             let started = Instant::now();
             while !(pair.has_xdp(0) && pair.has_xdp(1)) {
-                assert!(started.elapsed() < PATIENCE, "{mode}: no XDP program");
+                assert!(started.elapsed() < TIMEOUT, "{mode}: no XDP program");
             }
             std::thread::sleep(Duration::from_millis(300));
             let killed = Instant::now();
@@ -277,7 +277,7 @@ fn an_interrupted_client_reports_and_ends() {
     let started = Instant::now();
     // In the middle of the test, even on a slow machine.
     while pair.sent(0) < 2000.0 {
-        assert!(started.elapsed() < PATIENCE);
+        assert!(started.elapsed() < TIMEOUT);
         std::thread::sleep(Duration::from_millis(50));
     }
     let pid = client.id().to_string();

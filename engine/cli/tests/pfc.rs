@@ -341,7 +341,7 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        let _told = Command::new("ip").args(["netns", "delete", &self.0]).status();
+        let _status = Command::new("ip").args(["netns", "delete", &self.0]).status();
     }
 }
 
@@ -469,10 +469,11 @@ fn a_watchdog_reports_a_storm_runs_commands_and_writes_metrics() {
     signal(&dog, Signal::SIGTERM);
     let output = dog.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3), "there was a storm: {output:?}");
-    let said = text(&output.stdout);
+    let output_text = text(&output.stdout);
     assert!(
-        said.contains("v1: priority 3: storm") && said.contains("v1: priority 3: restored"),
-        "{said}"
+        output_text.contains("v1: priority 3: storm")
+            && output_text.contains("v1: priority 3: restored"),
+        "{output_text}"
     );
     assert_eq!(figure("storms_total"), figure("restored_total"));
     let frames: u64 = figure("pause_frames_total").unwrap().parse().unwrap();
@@ -503,12 +504,12 @@ fn link_flaps_and_short_pauses_are_no_storm() {
             thread::sleep(Duration::from_millis(20));
         }
         let output = dog.wait_with_output().unwrap();
-        let said = text(&output.stdout);
-        assert_eq!(output.status.code(), Some(0), "{said}");
-        let frames = said.lines().find_map(|line| {
+        let output_text = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{output_text}");
+        let frames = output_text.lines().find_map(|line| {
             line.split_once("pause_frames_total{")?.1.split(' ').nth(1)?.parse().ok()
         });
-        assert!(frames.is_some_and(|frames: u64| frames >= 5), "{said}");
+        assert!(frames.is_some_and(|frames: u64| frames >= 5), "{output_text}");
     }
 }
 
@@ -519,10 +520,11 @@ fn doctor_reports_missing_dcb_and_changes_nothing() {
     let before = link();
     let output = pair.command(&["doctor", "v0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
-    let said = text(&output.stdout);
+    let output_text = text(&output.stdout);
     assert!(
-        said.contains("EOPNOTSUPP: driver veth") && said.contains("ip link set dev v0 mtu"),
-        "{said}"
+        output_text.contains("EOPNOTSUPP: driver veth")
+            && output_text.contains("ip link set dev v0 mtu"),
+        "{output_text}"
     );
     assert_eq!(text(&before), text(&link()));
 }

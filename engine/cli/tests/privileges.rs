@@ -6,7 +6,7 @@ mod common;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Pair, Server, ip, json, text};
+use common::{Pair, Server, TIMEOUT, ip, json, text};
 
 /// CAP_NET_ADMIN as a capability set in `/proc/PID/status`.
 const NET_ADMIN: &str = "0000000000001000";
@@ -65,7 +65,7 @@ fn the_kept_privilege_suffices_to_follow_the_host() {
     let server = Server::start(&mut pair.feroce(1, "perf -i v1 --user nobody --persist"));
     // The packet filter in the kernel must be updated for this address.
     ip(&format!("-n {} address add 10.9.0.22/24 dev v1", pair.names[1]));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let connect = || {
         let mut client = pair.feroce(0, "perf -i v0 --user nobody -n 300 --check --json 10.9.0.22");
         client.output().expect("a client")

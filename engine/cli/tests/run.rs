@@ -100,7 +100,11 @@ fn a_second_program_gets_the_name_of_the_owner() {
     let server = Server::start(&mut pair.feroce(0, "perf -i v0"));
     let owner = format!("process {}", server.child.id());
     let output = installed.run(&pair, "env", "-i v0 true");
-    assert_message(&output, 0, &[&owner, "a second one will be refused", "docs/programs.md"]);
+    assert_message(
+        &output,
+        0,
+        &[&owner, "a second program cannot open the interface", "docs/programs.md"],
+    );
     assert!(server.stop().status.code().is_some());
 }
 

@@ -55,8 +55,8 @@ fn parameters_change_while_a_program_runs() {
         assert_eq!(figures["congestion"], "dcqcn");
         assert_eq!(figures["congestion_params"]["ai_rate"], "7Mb/s");
         assert_eq!(set("ai_rate").status.code(), Some(2), "wrong usage");
-        let nobody = pair.feroce(0, "set v0 ai_rate=8Mb/s").output().expect("feroce");
-        assert_eq!(nobody.status.code(), Some(1));
+        let no_server = pair.feroce(0, "set v0 ai_rate=8Mb/s").output().expect("feroce");
+        assert_eq!(no_server.status.code(), Some(1));
     });
 }
 

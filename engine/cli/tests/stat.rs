@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Instant;
 
-use common::{PATIENCE, Pair, Server, json, text};
+use common::{Pair, Server, TIMEOUT, json, text};
 use serde_json::Value;
 
 fn number(value: &Value) -> u64 {
@@ -25,7 +25,7 @@ fn until(pair: &Pair, enough: impl Fn(&Value) -> bool) -> Value {
                 return figures;
             }
         }
-        assert!(started.elapsed() < PATIENCE, "{output:?}");
+        assert!(started.elapsed() < TIMEOUT, "{output:?}");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
@@ -93,8 +93,8 @@ fn a_running_program_is_shown() {
     let gone = pair.feroce(0, "stat -i v0").output().expect("feroce");
     assert_eq!(gone.status.code(), Some(1));
     assert!(text(&gone.stderr).contains("feroce perf -i v0"), "{}", text(&gone.stderr));
-    let nobody = pair.feroce(0, "stat").output().expect("feroce");
-    assert!(text(&nobody.stderr).contains("ip netns exec"), "{}", text(&nobody.stderr));
+    let no_server = pair.feroce(0, "stat").output().expect("feroce");
+    assert!(text(&no_server.stderr).contains("ip netns exec"), "{}", text(&no_server.stderr));
 }
 
 /// A process without privileges owns the name under which `v0` serves its figures, and sends
@@ -154,6 +154,9 @@ fn only_root_and_the_same_user_get_figures() {
     std::fs::remove_dir_all(&folder).expect("our folder");
     assert_eq!(other.status.code(), Some(1), "{other:?}");
     let output_text = text(&other.stderr);
-    assert!(output_text.contains("only root and user 0 may look, not user 65534"), "{output_text}");
+    assert!(
+        output_text.contains("only root and user 0 may read statistics, not user 65534"),
+        "{output_text}"
+    );
     assert!(server.stop().status.success());
 }

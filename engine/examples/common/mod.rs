@@ -165,12 +165,7 @@ impl End {
         let mut words = line.split_whitespace();
         let mut word = || words.next().ok_or("a short line");
         let qpn = Qpn::masked(word()?.parse()?);
-        let peer = Endpoint {
-            qpn,
-            psn: Psn::new(word()?.parse()?),
-            gid: word()?.parse()?,
-            super_frames: None,
-        };
+        let peer = Endpoint::new(qpn, Psn::new(word()?.parse()?), word()?.parse()?);
         let remote = RemoteAddr { addr: word()?.parse()?, rkey: Key(word()?.parse()?) };
 
         let options = ConnectOptions { sgid_index: self.gid_index, ..ConnectOptions::default() };

@@ -35,8 +35,8 @@ impl Endpoint {
             ..*own
         };
         let conn = self.conn(id)?;
-        let is_asked = conn.kind == QpKind::XrcTgt;
-        if is_asked || conn.phase != Phase::RouteResolved || conn.state != State::Idle {
+        let is_target = conn.kind == QpKind::XrcTgt;
+        if is_target || conn.phase != Phase::RouteResolved || conn.state != State::Idle {
             return Err(CmError::State);
         }
         if conn.kind == QpKind::Ud {
@@ -134,7 +134,7 @@ impl Endpoint {
         }
         let request = (rep.local_ca_guid, rep.local_comm_id);
         if self.remote_ids.contains_key(&request) {
-            return; // This communication ID belongs to another conversation.
+            return; // This communication ID belongs to another connection.
         }
         // An XRC target's QP number is in the EECN field.
         let is_target = conn.kind == QpKind::XrcIni;

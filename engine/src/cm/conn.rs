@@ -16,7 +16,7 @@ pub(super) struct Conn {
     pub kind: QpKind,
     pub phase: Phase,
     pub state: State,
-    /// The program has destroyed the identifier. It ends its conversation and is removed; no events
+    /// The program has destroyed the identifier. It ends its connection and is removed; no events
     /// are queued.
     pub is_destroyed: bool,
 

@@ -1,4 +1,4 @@
-//! The end of a conversation: REJ, DREQ, DREP, destruction, and timewait.
+//! The end of a connection: REJ, DREQ, DREP, destruction, and timewait.
 
 use feroce_wire::cm::{CmMad, Drep, Dreq, Rej, RejectReason};
 
@@ -29,7 +29,7 @@ impl Endpoint {
     }
 
     /// Sends `rej` with the communication IDs and the rejected message filled in, and ends the
-    /// conversation.
+    /// connection.
     fn send_rej(&mut self, id: CmId, rej: Rej, now: Instant) -> Result<(), CmError> {
         let conn = self.ids.get(&id).ok_or(CmError::Unknown)?;
         let (message, is_late) = match conn.state {
@@ -49,10 +49,10 @@ impl Endpoint {
         if was_accepted {
             self.enter_timewait(id, now);
         } else {
-            let answer = self.ids.get(&id).and_then(|conn| conn.outgoing(bytes));
+            let response = self.ids.get(&id).and_then(|conn| conn.outgoing(bytes));
             let until = now + self.copy_window(id);
             if let Some((guid, comm_id)) = request.filter(|_| is_passive && is_late) {
-                self.cache_response(CompletedRequest::Req(guid, comm_id), answer, until);
+                self.cache_response(CompletedRequest::Req(guid, comm_id), response, until);
             }
             self.reset(id);
         }
@@ -127,7 +127,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The peer uses the QP of this conversation for another one, so it has forgotten this one:
+    /// The peer uses the QP of this connection for another one, so this one is stale:
     /// disconnects.
     pub(super) fn end_stale(&mut self, id: CmId, now: Instant) {
         if self.ids.get(&id).is_some_and(|conn| conn.state == State::Established) {
@@ -141,7 +141,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns a DREQ; the conversation waits for the DREP from now on.
+    /// Returns a DREQ; the connection waits for the DREP from now on.
     fn dreq(&mut self, id: CmId) -> Option<CmMad> {
         let transaction = self.new_transaction(id);
         let local_comm_id = self.comm_id(id);
@@ -197,12 +197,12 @@ impl Endpoint {
     pub(super) fn on_dreq(&mut self, mad: &CmMad, dreq: &Dreq, from: &Source, now: Instant) {
         let named = self.by_comm_id(dreq.remote_comm_id);
         if named.is_some_and(|id| self.ids[&id].state.awaits_rep()) {
-            return; // The peer has accepted and changed its mind; its REP is still under way.
+            return; // The peer sent a REP and then a DREQ; the REP has not arrived yet.
         }
         let id = self.by_comm_ids(dreq.remote_comm_id, dreq.local_comm_id);
         let is_over = |id: &CmId| matches!(self.ids[id].state, State::Timewait | State::Idle);
         let Some(id) = id.filter(|id| !is_over(id)) else {
-            // The conversation has already ended here; the DREP ends it at the peer.
+            // The connection has already ended here; the DREP ends it at the peer.
             let drep = Drep {
                 local_comm_id: dreq.remote_comm_id,
                 remote_comm_id: dreq.local_comm_id,
@@ -278,8 +278,8 @@ impl Endpoint {
             ..Rej::default()
         };
         let mad = CmMad { transaction: conn.transaction, modifier: 0, message: rej.into() };
-        let answer = conn.outgoing(mad.to_bytes());
-        self.cache_response(CompletedRequest::Req(guid, comm_id), answer, until);
+        let response = conn.outgoing(mad.to_bytes());
+        self.cache_response(CompletedRequest::Req(guid, comm_id), response, until);
     }
 
     /// Destroys every identifier, for the end of the program.
@@ -291,7 +291,7 @@ impl Endpoint {
         }
     }
 
-    /// Destroys an identifier. Its conversation is ended towards the peer, its port is free at
+    /// Destroys an identifier. Its connection is ended towards the peer, its port is free at
     /// once, and its queued and future events are dropped.
     ///
     /// # Errors

@@ -107,9 +107,9 @@ pub struct Endpoint {
     devices: BTreeMap<DeviceKey, u64>,
     ids: BTreeMap<CmId, Conn>,
     ports: Ports,
-    /// Conversations by the peer's node GUID and communication ID.
+    /// Connections by the peer's node GUID and communication ID.
     remote_ids: BTreeMap<(u64, u32), CmId>,
-    /// Conversations by the peer's node GUID and QP number. A QP is in at most one conversation.
+    /// Connections by the peer's node GUID and QP number. A QP is in at most one connection.
     remote_qps: BTreeMap<(u64, Qpn), CmId>,
     /// SIDR REQs without a response so far, by address and request ID.
     sidr_requests: BTreeMap<(IpAddr, u32), CmId>,
@@ -134,7 +134,7 @@ impl fmt::Debug for Endpoint {
 /// Number of objects an endpoint holds, for tests that nothing leaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectCounts {
-    /// Identifiers, including those that the program destroyed and whose conversation has not
+    /// Identifiers, including those that the program destroyed and whose connection has not
     /// ended.
     pub ids: usize,
     /// Ports in use.
@@ -219,7 +219,7 @@ impl Endpoint {
         self.ids.contains_key(&id).then_some(id)
     }
 
-    /// Returns the conversation between these communication IDs.
+    /// Returns the connection between these communication IDs.
     fn by_comm_ids(&self, local: u32, remote: u32) -> Option<CmId> {
         let id = self.by_comm_id(local)?;
         (self.ids[&id].peer.comm_id == Some(remote)).then_some(id)
@@ -264,7 +264,7 @@ impl Endpoint {
         Ok(self.conn(id)?.path)
     }
 
-    /// Returns the state of the conversation.
+    /// Returns the state of the connection.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
@@ -275,7 +275,7 @@ impl Endpoint {
     /// Returns the parameters for connecting the identifier's QP.
     ///
     /// # Errors
-    /// [`CmError::State`] before the peer's parameters have arrived, and after the conversation.
+    /// [`CmError::State`] before the peer's parameters have arrived, and after the connection.
     pub fn qp_parameters(&self, id: CmId) -> Result<QpParameters, CmError> {
         let conn = self.conn(id)?;
         let path = conn.path.filter(|_| conn.state.has_peer()).ok_or(CmError::State)?;
@@ -293,7 +293,7 @@ impl Endpoint {
     /// peer's parameters have arrived. `None` before the REQ is sent.
     ///
     /// # Errors
-    /// [`CmError::State`] after the conversation, and for a listener.
+    /// [`CmError::State`] after the connection, and for a listener.
     pub fn wanted_resources(&self, id: CmId) -> Result<Option<u8>, CmError> {
         let conn = self.conn(id)?;
         match (conn.phase, conn.state) {
@@ -353,9 +353,9 @@ impl Endpoint {
 
     /// Returns when [`Endpoint::expire`] is to be called.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let answers = self.response_expiry.first().map(|(until, _)| *until);
+        let expiry = self.response_expiry.first().map(|(until, _)| *until);
         let timers = self.timers.first().map(|(due, _)| *due);
-        [answers, timers, self.pending.due].into_iter().flatten().min()
+        [expiry, timers, self.pending.due].into_iter().flatten().min()
     }
 
     /// Runs the work that is due at `now`: held requests, expired responses, timers.
@@ -488,7 +488,7 @@ impl Endpoint {
         self.set_timer(id);
     }
 
-    /// Ends the conversation without timewait.
+    /// Ends the connection without timewait.
     fn reset(&mut self, id: CmId) {
         self.forget_peer(id);
         if let Some(conn) = self.ids.get_mut(&id) {
@@ -498,7 +498,7 @@ impl Endpoint {
         self.set_timer(id);
     }
 
-    /// Removes an identifier that the program has destroyed, once its conversation has ended.
+    /// Removes an identifier that the program has destroyed, once its connection has ended.
     fn remove_if_over(&mut self, id: CmId) {
         let over = |conn: &Conn| conn.is_destroyed && matches!(conn.state, State::Idle);
         if self.ids.get(&id).is_some_and(over) {
@@ -509,7 +509,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns how long copies of this conversation's request may still arrive. A peer that
+    /// Returns how long copies of this connection's request may still arrive. A peer that
     /// received an MRA retransmits rarely, and some of its copies may be lost.
     fn copy_window(&self, id: CmId) -> Duration {
         match self.ids.get(&id) {

@@ -18,9 +18,9 @@ use crate::time::Instant;
 
 /// Addresses `message` as the response to `mad`, received from `from`.
 pub(super) fn reply(mad: &CmMad, message: CmMessage, from: &Source) -> Outgoing {
-    let answer = CmMad { transaction: mad.transaction, modifier: 0, message };
+    let response = CmMad { transaction: mad.transaction, modifier: 0, message };
     let Source { device, local, remote } = *from;
-    Outgoing { device, local, remote, traffic_class: 0, mad: answer.to_bytes() }
+    Outgoing { device, local, remote, traffic_class: 0, mad: response.to_bytes() }
 }
 
 /// Service, QP kind and addresses of a REQ or SIDR REQ.

@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn two_at_a_port() {
         use CmError::{AddressInUse, AddressNotAvailable};
-        for (first, second, told) in [
+        for (first, second, expected) in [
             (("10.0.0.1", false, false), ("10.0.0.1", false, false), Err(AddressInUse)),
             (("10.0.0.1", false, false), ("10.0.0.2", false, false), Ok(())),
             (("10.0.0.1", false, false), ("0.0.0.0", false, false), Err(AddressNotAvailable)),
@@ -161,7 +161,7 @@ mod tests {
             let mut ports = Ports::default();
             ports.bind(TCP, 7, owner(1, first.0, first.1, first.2)).unwrap();
             let second = owner(2, second.0, second.1, second.2);
-            assert_eq!(ports.bind(TCP, 7, second), told, "{first:?} {second:?}");
+            assert_eq!(ports.bind(TCP, 7, second), expected, "{first:?} {second:?}");
             assert_eq!(ports.bind(PortSpace::Udp, 7, second), Ok(()), "another space");
         }
     }

@@ -1,4 +1,4 @@
-//! Before a conversation: options, local address and port, address and route resolution.
+//! Before a connection: options, local address and port, address and route resolution.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

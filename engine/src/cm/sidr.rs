@@ -67,13 +67,13 @@ impl Endpoint {
             (Err(NoListener::UnknownService), _) => SidrStatus::UNSUPPORTED,
             _ => SidrStatus::REJECT,
         };
-        let answer = SidrRep {
+        let rep = SidrRep {
             request_id: req.request_id,
             status,
             service_id: req.service_id,
             ..SidrRep::default()
         };
-        let outgoing = reply(mad, answer.into(), from);
+        let outgoing = reply(mad, rep.into(), from);
         self.outbox.push_back(outgoing);
     }
 
@@ -112,7 +112,7 @@ impl Endpoint {
         data: &[u8],
         now: Instant,
     ) -> Result<(), CmError> {
-        let answer = SidrRep {
+        let rep = SidrRep {
             status: SidrStatus::SUCCESS,
             qpn: own.qpn,
             qkey: own.qkey,
@@ -120,7 +120,7 @@ impl Endpoint {
             ..SidrRep::default()
         };
         self.take_request(id)?;
-        self.send_sidr_rep(id, answer, now);
+        self.send_sidr_rep(id, rep, now);
         Ok(())
     }
 
@@ -142,23 +142,23 @@ impl Endpoint {
         data: &[u8],
         now: Instant,
     ) -> Result<(), CmError> {
-        let answer = SidrRep {
+        let rep = SidrRep {
             status: SidrStatus::REJECT,
             private_data: private_data(0, data)?,
             ..SidrRep::default()
         };
-        self.send_sidr_rep(id, answer, now);
+        self.send_sidr_rep(id, rep, now);
         Ok(())
     }
 
-    fn send_sidr_rep(&mut self, id: CmId, answer: SidrRep, now: Instant) {
+    fn send_sidr_rep(&mut self, id: CmId, rep: SidrRep, now: Instant) {
         let Some(conn) = self.ids.get(&id) else { return };
-        let answer = SidrRep {
+        let rep = SidrRep {
             request_id: conn.peer.comm_id.unwrap_or(0),
             service_id: conn.peer.service,
-            ..answer
+            ..rep
         };
-        let mad = CmMad { transaction: conn.transaction, modifier: 0, message: answer.into() };
+        let mad = CmMad { transaction: conn.transaction, modifier: 0, message: rep.into() };
         let key = conn.sidr_key();
         let bytes = self.send(id, &mad);
         let kept = self.ids.get(&id).and_then(|conn| conn.outgoing(bytes));
@@ -169,16 +169,16 @@ impl Endpoint {
         self.reset(id);
     }
 
-    pub(super) fn on_sidr_rep(&mut self, answer: &SidrRep) {
-        let id = self.by_comm_id(answer.request_id);
+    pub(super) fn on_sidr_rep(&mut self, rep: &SidrRep) {
+        let id = self.by_comm_id(rep.request_id);
         let Some(id) = id.filter(|id| self.ids[id].state == State::SidrReqSent) else { return };
         if let Some(conn) = self.ids.get_mut(&id) {
-            let (qpn, qkey) = (answer.qpn, answer.qkey);
+            let (qpn, qkey) = (rep.qpn, rep.qkey);
             conn.agreed = Parameters { qpn, qkey, ..Parameters::default() };
         }
         self.reset(id);
-        let data = answer.private_data.to_vec();
-        let (kind, status) = match answer.status {
+        let data = rep.private_data.to_vec();
+        let (kind, status) = match rep.status {
             SidrStatus::SUCCESS => (EventKind::Established, Status::Success),
             status => (EventKind::Unreachable, Status::Sidr(status)),
         };

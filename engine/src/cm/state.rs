@@ -23,7 +23,7 @@ pub(super) enum Phase {
     Disconnect,
 }
 
-/// Progress of the conversation. In the `Mra` states the peer has sent an MRA, because
+/// Progress of the connection. In the `Mra` states the peer has sent an MRA, because
 /// its response takes longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
@@ -66,12 +66,12 @@ impl State {
         matches!(self, Self::RepSent | Self::MraRepReceived)
     }
 
-    /// Returns true if a DREQ ends this conversation.
+    /// Returns true if a DREQ ends this connection.
     pub(super) const fn takes_dreq(self) -> bool {
         self.awaits_rtu() || matches!(self, Self::Established | Self::DreqSent)
     }
 
-    /// Returns true if a DREP ends this conversation.
+    /// Returns true if a DREP ends this connection.
     pub(super) const fn takes_drep(self) -> bool {
         matches!(self, Self::DreqSent | Self::DreqReceived)
     }
@@ -99,9 +99,9 @@ impl State {
 /// The effect of a REJ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterRej {
-    /// The conversation ends. With the reason "stale connection" it enters timewait, because
+    /// The connection ends. With the reason "stale connection" it enters timewait, because
     /// packets of the stale connection may be under way.
     IdleUnlessStale,
-    /// The conversation ends and enters timewait.
+    /// The connection ends and enters timewait.
     Timewait,
 }

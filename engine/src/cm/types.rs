@@ -307,8 +307,8 @@ pub(super) fn code_duration(code: u8) -> Duration {
 /// logarithmic, so the result is the larger of the two codes, plus one if the smaller is within one
 /// of it.
 pub(super) fn ack_timeout(ack_delay: u8, packet_lifetime: u8) -> u8 {
-    let way = packet_lifetime + 1;
-    let (larger, smaller) = (way.max(ack_delay), way.min(ack_delay));
+    let round_trip = packet_lifetime + 1;
+    let (larger, smaller) = (round_trip.max(ack_delay), round_trip.min(ack_delay));
     (larger + u8::from(smaller + 1 >= larger)).min(31)
 }
 

@@ -5,7 +5,7 @@ use feroce_wire::Psn;
 use super::facts::SentRequest;
 use crate::time::{Duration, Instant};
 
-/// Measures round trips, one after the other, and never that of a packet that was sent twice.
+/// Measures one round trip at a time. A packet that was sent twice is not measured.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RoundTrips {
     /// The packet being measured.

@@ -65,15 +65,10 @@ impl Cnp {
             _ => return None,
         };
         let path = FlowSpec {
-            dst_mac: packet.ethernet.src,
-            src_mac: packet.ethernet.dst,
             vlan: packet.vlan,
-            addresses,
-            traffic_class: 0,
             hop_limit: HOP_LIMIT,
-            flow_label: 0,
             udp_source_port: 0,
-            super_frames: false,
+            ..FlowSpec::new(packet.ethernet.src, packet.ethernet.dst, addresses)
         };
         Some(Self::new(&path, dest_qp, packet.bth.pkey, params))
     }
@@ -360,15 +355,8 @@ mod tests {
 
     fn datagram_with(src_mac: u8, addresses: IpAddresses) -> Vec<u8> {
         let flow = FlowHeader::new(&FlowSpec {
-            dst_mac: MacAddr([2; 6]),
-            src_mac: MacAddr([src_mac; 6]),
-            vlan: None,
-            addresses,
             traffic_class: 2,
-            hop_limit: 64,
-            flow_label: 0,
-            udp_source_port: 0xc000,
-            super_frames: false,
+            ..FlowSpec::new(MacAddr([2; 6]), MacAddr([src_mac; 6]), addresses)
         });
         let mut frame = vec![0; 128];
         let deth = Some(Deth { qkey: Qkey(1), reserved: 0, src_qp: Qpn::masked(0x20) });

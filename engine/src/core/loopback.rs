@@ -6,14 +6,10 @@
 
 use std::sync::Arc;
 
+use super::super_frame::TRANSMIT_BURST;
 use crate::memory::arena::Arena;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer, FrameRingError, frame_ring};
 use crate::port::{Priority, RX_BURST};
-
-/// Packets that a core sends in one turn at most, so that receiving is never delayed for long. The
-/// number lets the last super-frame of a turn be a full one: a super-frame has 15 packets at a path
-/// MTU of 4096, 31 at 2048, and about as many as this number below.
-pub(super) const TRANSMIT_BURST: usize = 60;
 
 /// Frames in the ring: those of a turn, and those of the turn before, whose slots are returned with
 /// the next burst.

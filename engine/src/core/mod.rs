@@ -167,7 +167,7 @@ impl Core {
         self.drain(slot, now);
         self.schedule.remove(slot);
         if let Some(pfc) = &mut self.pfc {
-            pfc.forget(slot);
+            pfc.remove(slot);
         }
         self.slots[slot as usize].take().map(|slot| slot.qp)
     }

@@ -5,6 +5,11 @@
 
 use feroce_wire::FlowSpec;
 
+/// Maximum number of packets that a core sends in one turn, so that receiving is never delayed for
+/// long. The number lets the last super-frame of a turn be a full one: a super-frame has 15 packets
+/// at a path MTU of 4096, 31 at 2048, and about as many as this number below.
+pub(super) const TRANSMIT_BURST: usize = 60;
+
 /// Packets that one QP may send before the turn of the next QP.
 const TRANSMIT_QUANTUM: usize = 16;
 

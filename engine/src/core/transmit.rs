@@ -5,14 +5,14 @@ use feroce_wire::{Audience, FlowHeader, IpAddresses, icrc};
 
 use super::Core;
 use super::congestion::{hold_back, on_sent};
-use super::loopback::{Loopback, TRANSMIT_BURST};
+use super::loopback::Loopback;
 use super::multicast::Groups;
 use super::shared::CoreShared;
-use super::super_frame::Quantum;
+use super::super_frame::{Quantum, TRANSMIT_BURST};
 use crate::congestion::Sent;
 use crate::counters::Counter;
 use crate::pfc::PauseGate;
-use crate::port::contract::{PATIENCE, Port, Priority};
+use crate::port::contract::{Port, Priority, STUCK_AFTER};
 use crate::qp::Transmit;
 use crate::time::Instant;
 use crate::verbs::AsyncEvent;
@@ -62,14 +62,14 @@ impl Core {
         sent + cnps
     }
 
-    /// Returns true if packets have waited longer than [`PATIENCE`] for the port, which has `room`
-    /// now, and the port has sent nothing in that time.
+    /// Returns true if packets have waited longer than [`STUCK_AFTER`] for the port, which has
+    /// `room` now, and the port has sent nothing in that time.
     fn is_port_stuck(&mut self, room: usize, now: Instant) -> bool {
         if room > 0 || self.schedule.active.is_empty() || self.port.tx_moved() {
             self.full_since = None;
             return false;
         }
-        now.saturating_since(*self.full_since.get_or_insert(now)) >= PATIENCE
+        now.saturating_since(*self.full_since.get_or_insert(now)) >= STUCK_AFTER
     }
 
     /// Sends a quantum of the QP in `slot` at once, before the QP stops. A program that was

@@ -83,7 +83,7 @@ pub enum Addressing {
     Kernel(KernelAddresses),
     /// The caller.
     Static(StaticAddresses),
-    /// The port, which answers for its addresses and resolves its neighbours itself.
+    /// The port, which answers requests for its addresses and resolves its neighbours itself.
     Port(Arc<dyn LinkAddresses>),
 }
 

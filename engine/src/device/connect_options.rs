@@ -115,13 +115,18 @@ pub struct Endpoint {
     pub super_frames: Option<HostId>,
 }
 
+impl Endpoint {
+    /// The end of a peer that does not announce super-frames, such as another RNIC.
+    pub const fn new(qpn: Qpn, psn: Psn, gid: Gid) -> Self {
+        Self { qpn, psn, gid, super_frames: None }
+    }
+}
+
 /// What resolving the path to the peer adds to the options.
 pub(super) struct ResolvedPath {
     /// Headers of packets to the peer.
     pub(super) flow: FlowHeader,
     pub(super) path_mtu: Option<PathMtu>,
-    /// Both ends carry super-frames within the same host.
-    pub(super) super_frames: bool,
 }
 
 impl ConnectOptions {
@@ -134,12 +139,13 @@ impl ConnectOptions {
         peer: &Endpoint,
         path: &ResolvedPath,
     ) -> [QpAttributes; 3] {
-        let split = self.split.applies(path.super_frames);
-        let splits_reads = split && path.super_frames && path.path_mtu == Some(PathMtu::Mtu4096);
+        let super_frames = path.flow.spec().super_frames;
+        let split = self.split.applies(super_frames);
+        let splits_reads = split && super_frames && path.path_mtu == Some(PathMtu::Mtu4096);
         let default_depth = if splits_reads { MAX_RD_ATOMIC } else { RD_ATOMIC };
         let depth = self.max_rd_atomic.unwrap_or(default_depth);
         // A peer with super-frames may split its READs; other peers get the number in the options.
-        let responder_depth = if path.super_frames { MAX_RD_ATOMIC } else { depth };
+        let responder_depth = if super_frames { MAX_RD_ATOMIC } else { depth };
         let is_reliable = service.is_reliable();
         let responds = is_reliable && service.has_responder();
         let requests = is_reliable && service.has_requester();

@@ -286,11 +286,10 @@ impl QueuePair {
         path.hop_limit = options.hop_limit;
         path.source_port = options.source_port;
         path.service_level = options.service_level;
-        let super_frames = peer.super_frames.is_some() && peer.super_frames == self.super_frames();
-        path.super_frames = super_frames;
+        path.super_frames = peer.super_frames.is_some() && peer.super_frames == self.super_frames();
         let flow = self.resolve(&path, peer.qpn)?;
         let path_mtu = options.path_mtu.or_else(|| self.largest_mtu());
-        let path = ResolvedPath { flow, path_mtu, super_frames };
+        let path = ResolvedPath { flow, path_mtu };
         let [init, rtr, rts] = options.attributes(self.service, psn, peer, &path);
         self.modify(&init)?;
         self.modify(&rtr)?;

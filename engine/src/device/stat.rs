@@ -7,9 +7,9 @@
 //! token only briefly.
 //!
 //! Any user can bind such a name, and any user can connect, so neither side trusts the other. A
-//! device whose name is taken opens without statistics, because opening must not depend on them. A
-//! conversation has a time limit, a response has a maximum length, and the kernel reports which
-//! process is at the other end.
+//! device whose name is taken opens without statistics, because opening must not depend on them. An
+//! exchange has a time limit, a response has a maximum length, and the kernel reports which process
+//! is at the other end.
 
 mod figures;
 
@@ -39,7 +39,7 @@ use crate::wake::EventFd;
 
 /// Prefix of the sockets' names.
 const PREFIX: &str = "feroce/stat/";
-/// Time limit for a client's whole conversation, on the server's side.
+/// Time limit for an exchange, on the server's side.
 const CLIENT_TIME: Duration = Duration::from_secs(2);
 /// Time limit for the whole response, on the client's side; other clients may be served first.
 const RESPONSE_TIME: Duration = Duration::from_secs(5);
@@ -71,7 +71,7 @@ enum Response {
 /// Why no statistics were obtained.
 #[derive(Debug, thiserror::Error)]
 pub enum StatError {
-    /// No program serves them.
+    /// No program serves statistics of the interface.
     #[error(
         "no program in this network namespace serves statistics of {interface}. A program that \
          opens the interface with Feroce does, such as `feroce perf -i {interface}`. For another \
@@ -87,10 +87,10 @@ pub enum StatError {
          with Feroce does, such as `feroce perf -i IFACE`. For another namespace use \
          `ip netns exec NAME feroce stat`."
     )]
-    Nobody,
+    NoServer,
     /// A program has the interface open and serves no statistics.
     #[error("{owner} has {interface} open, and serves no statistics")]
-    Silent {
+    NotServed {
         /// The interface.
         interface: String,
         /// The program.
@@ -104,9 +104,9 @@ pub enum StatError {
         /// Its reason.
         reason: String,
     },
-    /// The response is not trustworthy.
+    /// The response cannot come from a device on the interface, or its sender is another user.
     #[error("the statistics of {interface} from {server} are not trustworthy: {reason}")]
-    Untrue {
+    Implausible {
         /// The interface.
         interface: String,
         /// The program that sent it.
@@ -114,7 +114,7 @@ pub enum StatError {
         /// The reason.
         reason: &'static str,
     },
-    /// The conversation failed.
+    /// The exchange failed.
     #[error("no response from the program that has {interface} open: {source}")]
     Io {
         /// The interface.
@@ -132,8 +132,8 @@ pub fn endpoints() -> Vec<String> {
     let prefix = format!("@{PREFIX}");
     let names = sockets.lines().filter_map(|line| line.split_whitespace().last());
     // A name with other characters is not an interface's.
-    let sane = |name: &&str| name.chars().all(|c| c.is_ascii_graphic());
-    let names = names.filter_map(|name| name.strip_prefix(&prefix)).filter(sane);
+    let is_printable = |name: &&str| name.chars().all(|c| c.is_ascii_graphic());
+    let names = names.filter_map(|name| name.strip_prefix(&prefix)).filter(is_printable);
     let mut names: Vec<_> = names.map(str::to_owned).collect();
     names.sort_unstable();
     names.dedup(); // An open connection has the name of its listener.
@@ -145,46 +145,46 @@ pub fn endpoints() -> Vec<String> {
 ///
 /// # Errors
 /// See [`StatError`].
-pub fn ask(interface: &str, request: &Request) -> Result<Snapshot, StatError> {
-    ask_within(interface, request, RESPONSE_TIME)
+pub fn query(interface: &str, request: &Request) -> Result<Snapshot, StatError> {
+    query_within(interface, request, RESPONSE_TIME)
 }
 
-fn ask_within(
+fn query_within(
     interface: &str,
     request: &Request,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Snapshot, StatError> {
     let failed = |source| StatError::Io { interface: interface.to_owned(), source };
-    let stream = call(interface, patience).map_err(|error| match error.kind() {
+    let stream = connect_to(interface, timeout).map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => no_server(interface),
         _ => failed(error),
     })?;
     let server = getsockopt(&stream, PeerCredentials).map_err(|error| failed(error.into()))?;
-    let untrue = |reason| StatError::Untrue {
+    let implausible = |reason| StatError::Implausible {
         interface: interface.to_owned(),
         server: Owner::of_socket(&server),
         reason,
     };
     let own = geteuid().as_raw();
     if own != 0 && ![0, own].contains(&server.uid()) {
-        return Err(untrue("the program runs neither as root nor as this user"));
+        return Err(implausible("the program runs neither as root nor as this user"));
     }
-    let mut conversation = Conversation::new(&stream, patience);
+    let mut exchange = Exchange::new(&stream, timeout);
     let mut line = serde_json::to_vec(request).expect("plain data");
     line.push(b'\n');
-    match conversation.send(&line) {
+    match exchange.send(&line) {
         // The server may have refused before it read the request.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(failed(error)),
         _ => {}
     }
-    let answer = conversation.receive_line(RESPONSE_MAX).map_err(failed)?;
-    match serde_json::from_slice(&answer).map_err(|error| failed(error.into()))? {
+    let response = exchange.receive_line(RESPONSE_MAX).map_err(failed)?;
+    match serde_json::from_slice(&response).map_err(|error| failed(error.into()))? {
         Response::Refused(reason) => {
             let reason = reason.escape_debug().to_string();
             Err(StatError::Refused { interface: interface.to_owned(), reason })
         }
         Response::Snapshot(snapshot) => match snapshot.implausibility(interface) {
-            Some(reason) => Err(untrue(reason)),
+            Some(reason) => Err(implausible(reason)),
             None => Ok(snapshot.of(&server)),
         },
     }
@@ -221,30 +221,30 @@ impl Snapshot {
 }
 
 /// Connects to the server of the statistics of `interface`.
-fn call(interface: &str, patience: Duration) -> io::Result<UnixStream> {
+fn connect_to(interface: &str, timeout: Duration) -> io::Result<UnixStream> {
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     // Without a timeout, `connect` would block while the server's backlog is full.
-    let patience = TimeVal::milliseconds(i64::try_from(patience.as_millis()).unwrap_or(i64::MAX));
-    setsockopt(&fd, SendTimeout, &patience)?;
+    let timeout = TimeVal::milliseconds(i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX));
+    setsockopt(&fd, SendTimeout, &timeout)?;
     let name = UnixAddr::new_abstract(format!("{PREFIX}{interface}").as_bytes())?;
     connect(fd.as_raw_fd(), &name)?;
     Ok(fd.into())
 }
 
-/// A conversation with a time limit.
-struct Conversation<'a> {
+/// A request and its response over one connection, with a time limit for both.
+struct Exchange<'a> {
     stream: &'a UnixStream,
     clock: Clock,
     end: Instant,
 }
 
-impl<'a> Conversation<'a> {
-    fn new(stream: &'a UnixStream, patience: Duration) -> Self {
+impl<'a> Exchange<'a> {
+    fn new(stream: &'a UnixStream, timeout: Duration) -> Self {
         let clock = Clock::start();
-        Self { stream, clock, end: clock.now() + patience }
+        Self { stream, clock, end: clock.now() + timeout }
     }
 
-    fn left(&self) -> io::Result<Option<Duration>> {
+    fn time_left(&self) -> io::Result<Option<Duration>> {
         match self.end.saturating_since(self.clock.now()) {
             Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
             left => Ok(Some(left)),
@@ -253,7 +253,7 @@ impl<'a> Conversation<'a> {
 
     fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            self.stream.set_write_timeout(self.left()?)?;
+            self.stream.set_write_timeout(self.time_left()?)?;
             match self.stream.write(bytes) {
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -268,7 +268,7 @@ impl<'a> Conversation<'a> {
         let mut line = Vec::new();
         let mut buffer = [0; 16 << 10];
         while line.last() != Some(&b'\n') {
-            self.stream.set_read_timeout(self.left()?)?;
+            self.stream.set_read_timeout(self.time_left()?)?;
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => line.extend_from_slice(&buffer[..count]),
@@ -286,7 +286,7 @@ impl<'a> Conversation<'a> {
 fn no_server(interface: &str) -> StatError {
     let interface = interface.to_owned();
     match owner_of(&interface) {
-        Some(owner) => StatError::Silent { interface, owner },
+        Some(owner) => StatError::NotServed { interface, owner },
         None => StatError::NoEndpoint { interface },
     }
 }
@@ -299,8 +299,8 @@ fn address(interface: &str) -> io::Result<SocketAddr> {
 #[derive(Debug)]
 pub(super) struct Server {
     stop: Arc<EventFd>,
-    /// The stream of the current conversation.
-    talking: Arc<Mutex<Option<UnixStream>>>,
+    /// The connection of the client that is being served.
+    client: Arc<Mutex<Option<UnixStream>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -333,24 +333,24 @@ pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
     };
     listener.set_nonblocking(true).map_err(failed)?;
     let stop = Arc::new(EventFd::new().map_err(failed)?);
-    let talking = Arc::new(Mutex::new(None));
-    let served = ServerThread {
+    let client = Arc::new(Mutex::new(None));
+    let server_thread = ServerThread {
         device: Arc::downgrade(&device.0),
         interface,
         listener,
         stop: Arc::clone(&stop),
-        talking: Arc::clone(&talking),
+        client: Arc::clone(&client),
     };
     let thread = std::thread::Builder::new().name("feroce-stat".to_owned());
-    let thread = thread.spawn(move || served.run()).map_err(failed)?;
-    let server = Server { stop, talking, thread: Some(thread) };
+    let thread = thread.spawn(move || server_thread.run()).map_err(failed)?;
+    let server = Server { stop, client, thread: Some(thread) };
     *device.stat.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
     Ok(())
 }
 
 /// Returns the process that has taken the name of `interface`.
 fn holder(interface: &str) -> Owner {
-    let credentials = call(interface, Duration::from_millis(100))
+    let credentials = connect_to(interface, Duration::from_millis(100))
         .and_then(|stream| getsockopt(&stream, PeerCredentials).map_err(io::Error::from));
     credentials.map_or_else(|_| Owner::unknown(), |credentials| Owner::of_socket(&credentials))
 }
@@ -358,8 +358,8 @@ fn holder(interface: &str) -> Owner {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.signal();
-        let talking = self.talking.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(stream) = talking {
+        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(stream) = client {
             let _ = stream.shutdown(std::net::Shutdown::Both); // Otherwise closed already.
         }
         if let Some(thread) = self.thread.take() {
@@ -373,7 +373,7 @@ struct ServerThread {
     interface: String,
     listener: UnixListener,
     stop: Arc<EventFd>,
-    talking: Arc<Mutex<Option<UnixStream>>>,
+    client: Arc<Mutex<Option<UnixStream>>>,
 }
 
 impl ServerThread {
@@ -397,8 +397,8 @@ impl ServerThread {
                     continue;
                 }
             };
-            let talking = || self.talking.lock().unwrap_or_else(PoisonError::into_inner);
-            *talking() = stream.try_clone().ok();
+            let client = || self.client.lock().unwrap_or_else(PoisonError::into_inner);
+            *client() = stream.try_clone().ok();
             // The thread that drops the server either finds the stream, or has signalled `stop`
             // before.
             sys::poll_readable(&fds[1..], &mut scratch, Some(Duration::ZERO));
@@ -406,30 +406,32 @@ impl ServerThread {
                 return;
             }
             // An error towards a client has no consequence for the device.
-            let _ = self.answer(&stream);
-            *talking() = None;
+            let _ = self.serve_client(&stream);
+            *client() = None;
         }
     }
 
-    fn answer(&self, stream: &UnixStream) -> io::Result<()> {
+    fn serve_client(&self, stream: &UnixStream) -> io::Result<()> {
         stream.set_nonblocking(false)?;
-        let mut conversation = Conversation::new(stream, CLIENT_TIME);
-        let asker = getsockopt(stream, PeerCredentials)?.uid();
+        let mut exchange = Exchange::new(stream, CLIENT_TIME);
+        let client_uid = getsockopt(stream, PeerCredentials)?.uid();
         let own = geteuid().as_raw();
-        let answer = if asker != 0 && asker != own {
+        let response = if client_uid != 0 && client_uid != own {
             // The request is not read.
-            Response::Refused(format!("only root and user {own} may look, not user {asker}"))
+            Response::Refused(format!(
+                "only root and user {own} may read statistics, not user {client_uid}"
+            ))
         } else {
-            let line = conversation.receive_line(REQUEST_MAX)?;
+            let line = exchange.receive_line(REQUEST_MAX)?;
             let Some(device) = self.device.upgrade() else { return Ok(()) };
             match serde_json::from_slice(&line) {
                 Ok(request) => respond_to(&device, &self.interface, &request),
                 Err(error) => Response::Refused(format!("this is no request: {error}")),
             }
         };
-        let mut answer = serde_json::to_vec(&answer).map_err(io::Error::from)?;
-        answer.push(b'\n');
-        conversation.send(&answer)
+        let mut line = serde_json::to_vec(&response).map_err(io::Error::from)?;
+        line.push(b'\n');
+        exchange.send(&line)
     }
 }
 
@@ -457,11 +459,11 @@ mod tests {
     }
 
     /// Makes a device that serves statistics under `name`.
-    fn served(name: &str) -> Device {
-        served_with(name, DeviceConfig::default())
+    fn serve(name: &str) -> Device {
+        serve_with(name, DeviceConfig::default())
     }
 
-    fn served_with(name: &str, config: DeviceConfig) -> Device {
+    fn serve_with(name: &str, config: DeviceConfig) -> Device {
         let shm = ShmConfig::default();
         let (mac, mtu) = (shm.macs[0], shm.mtu);
         let (port, _) = shm_pair(&Arena::new(16 << 20).unwrap(), shm).unwrap();
@@ -474,8 +476,8 @@ mod tests {
         device
     }
 
-    /// Takes the name of `interface`, and treats the first client as `behave` determines.
-    fn impostor(
+    /// Takes the name of `interface`, and treats the first client as `behave` does.
+    fn serve_instead(
         interface: &str,
         behave: impl FnOnce(UnixStream) + Send + 'static,
     ) -> JoinHandle<()> {
@@ -486,25 +488,25 @@ mod tests {
     #[test]
     fn a_device_opens_although_its_name_is_taken() {
         let name = name("taken");
-        let _squatter = UnixListener::bind_addr(&address(&name).unwrap()).unwrap();
-        let device = served(&name);
+        let _other_listener = UnixListener::bind_addr(&address(&name).unwrap()).unwrap();
+        let device = serve(&name);
         assert_eq!(u32::try_from(holder(&name).pid), Ok(std::process::id()));
         let other = format!("{name}.{}", std::process::id());
-        assert_eq!(ask(&other, &Request::default()).unwrap().interface, other);
-        let _third = served(&name);
+        assert_eq!(query(&other, &Request::default()).unwrap().interface, other);
+        let _third = serve(&name);
         drop(device);
     }
 
     #[test]
     fn parameters_are_set_all_or_none() {
-        let name = name("knobs");
-        let mut device = served(&name);
+        let name = name("parameters");
+        let mut device = serve(&name);
         let set = |pairs: &[(&str, &str)]| {
             let set = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-            ask(&name, &Request { queue_pairs: true, set: set.collect() })
+            query(&name, &Request { queue_pairs: true, set: set.collect() })
         };
-        let told = set(&[("ai_rate", "1Mb/s")]).unwrap_err().to_string();
-        assert!(told.contains("congestion control is off"), "{told}");
+        let error = set(&[("ai_rate", "1Mb/s")]).unwrap_err().to_string();
+        assert!(error.contains("congestion control is off"), "{error}");
         drop(device);
 
         let config = DeviceConfig {
@@ -514,7 +516,7 @@ mod tests {
             },
             ..DeviceConfig::default()
         };
-        device = served_with(&name, config);
+        device = serve_with(&name, config);
         let cq = device.create_cq(16).unwrap();
         let pd = device.alloc_pd();
         let _qp = pd.create_qp(&crate::device::QpInit::new(&cq)).unwrap();
@@ -524,8 +526,8 @@ mod tests {
             ("dcqcn", "40Mb/s")
         );
         assert_eq!(before.queue_pairs.unwrap()[0].rate.as_ref().unwrap().rate, 100_000_000_000);
-        let told = set(&[("ai_rate", "1Mb/s"), ("g", "2")]).unwrap_err().to_string();
-        assert!(told.contains("g takes"), "{told}");
+        let error = set(&[("ai_rate", "1Mb/s"), ("g", "2")]).unwrap_err().to_string();
+        assert!(error.contains("g takes"), "{error}");
         assert_eq!(set(&[]).unwrap().congestion_params["ai_rate"], "40Mb/s");
         let after = set(&[("rp_ai_rate", "5"), ("congestion", "3Gb/s")]).unwrap();
         assert_eq!((&*after.congestion, &*after.congestion_params["ai_rate"]), ("3Gb/s", "5Mb/s"));
@@ -534,72 +536,72 @@ mod tests {
 
     #[test]
     fn a_slow_client_delays_others_for_a_limited_time() {
-        let name = name("dawdle");
-        let device = served(&name);
-        let dawdle = |for_ever: bool| {
-            let mut stream = call(&name, SOON).unwrap();
+        let name = name("slow-client");
+        let device = serve(&name);
+        let send_slowly = |endless: bool| {
+            let mut stream = connect_to(&name, SOON).unwrap();
             let clock = Clock::start();
             std::thread::spawn(move || {
                 let end = clock.now() + 3 * CLIENT_TIME;
-                while (for_ever || clock.now() < end) && stream.write_all(b" ").is_ok() {
+                while (endless || clock.now() < end) && stream.write_all(b" ").is_ok() {
                     std::thread::sleep(CLIENT_TIME / 20);
                 }
                 clock.now().saturating_since(Instant::ZERO)
             })
         };
-        let lasted = dawdle(false).join().unwrap();
+        let lasted = send_slowly(false).join().unwrap();
         assert!(lasted < 2 * CLIENT_TIME, "{lasted:?}");
-        assert_eq!(ask(&name, &Request::default()).unwrap().interface, name);
+        assert_eq!(query(&name, &Request::default()).unwrap().interface, name);
 
-        let dawdler = dawdle(true);
+        let slow_client = send_slowly(true);
         std::thread::sleep(CLIENT_TIME / 4); // The server is reading from it.
         let clock = Clock::start();
         drop(device);
         assert!(clock.now() < Instant::ZERO + SOON, "{:?}", clock.now());
-        dawdler.join().unwrap();
+        slow_client.join().unwrap();
     }
 
     #[test]
     fn a_response_is_limited_in_length_and_time() {
         let endless = name("endless");
-        let server = impostor(&endless, |mut stream| {
+        let server = serve_instead(&endless, |mut stream| {
             let junk = vec![b'"'; 1 << 20];
             while stream.write_all(&junk).is_ok() {}
         });
-        let told = ask(&endless, &Request::default()).unwrap_err().to_string();
-        assert!(told.contains("more than"), "{told}");
+        let error = query(&endless, &Request::default()).unwrap_err().to_string();
+        assert!(error.contains("more than"), "{error}");
         server.join().unwrap();
 
         let slow = name("slow");
-        let server = impostor(&slow, |mut stream| {
+        let server = serve_instead(&slow, |mut stream| {
             while stream.write_all(b" ").is_ok() {
                 std::thread::sleep(Duration::from_millis(50));
             }
         });
         let clock = Clock::start();
-        let told = ask_within(&slow, &Request::default(), Duration::from_millis(300));
-        assert!(matches!(told, Err(StatError::Io { .. })), "{told:?}");
+        let result = query_within(&slow, &Request::default(), Duration::from_millis(300));
+        assert!(matches!(result, Err(StatError::Io { .. })), "{result:?}");
         assert!(clock.now() < Instant::ZERO + SOON, "{:?}", clock.now());
         server.join().unwrap();
     }
 
     #[test]
     fn the_process_id_comes_from_the_kernel_not_from_the_server() {
-        for (port, believed) in [("af_xdp", true), ("\u{1b}[2J", false)] {
-            let name = name("liar");
-            let device = served(&name);
-            let mut snapshot = ask(&name, &Request::default()).unwrap();
+        for (port, is_plausible) in [("af_xdp", true), ("\u{1b}[2J", false)] {
+            let name = name("wrong-pid");
+            let device = serve(&name);
+            let mut snapshot = query(&name, &Request::default()).unwrap();
             drop(device);
             (snapshot.pid, snapshot.port) = (1, port.to_owned());
-            let server = impostor(&name, move |mut stream| {
+            let server = serve_instead(&name, move |mut stream| {
                 let mut line = serde_json::to_vec(&Response::Snapshot(Box::new(snapshot))).unwrap();
                 line.push(b'\n');
                 stream.write_all(&line).unwrap();
             });
-            match ask(&name, &Request::default()) {
-                Ok(snapshot) => assert!(believed && snapshot.pid == std::process::id()),
+            match query(&name, &Request::default()) {
+                Ok(snapshot) => assert!(is_plausible && snapshot.pid == std::process::id()),
                 Err(error) => {
-                    assert!(!believed && error.to_string().contains("control"), "{error}")
+                    assert!(!is_plausible && error.to_string().contains("control"), "{error}")
                 }
             }
             server.join().unwrap();

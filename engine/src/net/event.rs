@@ -111,35 +111,35 @@ pub(super) struct PublishedState {
 }
 
 impl PublishedState {
-    /// Appends the changes of one kernel message to `news`.
-    pub(super) fn apply(&mut self, message: &RouteNetlinkMessage, news: &mut Vec<NetEvent>) {
+    /// Appends the changes of one kernel message to `events`.
+    pub(super) fn apply(&mut self, message: &RouteNetlinkMessage, events: &mut Vec<NetEvent>) {
         use RouteNetlinkMessage as Message;
         match message {
             // Bridges report their ports in link messages of another family.
             Message::NewLink(link) if link.header.interface_family == AddressFamily::Unspec => {
                 if let Some(interface) = Interface::from_message(link) {
-                    self.link(interface, news);
+                    self.update_link(interface, events);
                 }
             }
             Message::DelLink(link) if link.header.interface_family == AddressFamily::Unspec => {
-                self.forget_link(link.header.index, news);
+                self.remove_link(link.header.index, events);
             }
             Message::NewAddress(address) => {
                 // The address was valid until another host was found to have it too.
                 let change =
-                    if is_duplicate(address) { Self::forget_address } else { Self::address };
+                    if is_duplicate(address) { Self::remove_address } else { Self::add_address };
                 if let Some(address) = InterfaceAddress::from_message(address) {
-                    change(self, address, news);
+                    change(self, address, events);
                 }
             }
             Message::DelAddress(address) => {
                 if let Some(address) = InterfaceAddress::from_message(address) {
-                    self.forget_address(address, news);
+                    self.remove_address(address, events);
                 }
             }
             Message::NewNeighbour(neighbour) => {
                 if let Some(neighbour) = Neighbour::from_message(neighbour) {
-                    self.neighbour(neighbour, news);
+                    self.update_neighbour(neighbour, events);
                 }
             }
             Message::DelNeighbour(neighbour) => {
@@ -150,22 +150,22 @@ impl PublishedState {
             Message::NewRoute(route) | Message::DelRoute(route)
                 if route.header.table != TABLE_LOCAL =>
             {
-                news.push(NetEvent::RouteChanged);
+                events.push(NetEvent::RouteChanged);
             }
             _ => {}
         }
     }
 
-    /// Appends the differences to a full reading of the host to `news`.
-    pub(super) fn replace(&mut self, snapshot: Snapshot, news: &mut Vec<NetEvent>) {
+    /// Replaces the state by `snapshot`. Appends the differences to `events`.
+    pub(super) fn replace(&mut self, snapshot: Snapshot, events: &mut Vec<NetEvent>) {
         let addresses: BTreeSet<_> = snapshot.addresses.iter().copied().collect();
         for gone in self.addresses.difference(&addresses).copied().collect::<Vec<_>>() {
-            self.forget_address(gone, news);
+            self.remove_address(gone, events);
         }
         let present: BTreeSet<_> = snapshot.interfaces.iter().map(|link| link.index).collect();
         let known: Vec<_> = self.interfaces.keys().copied().collect();
         for gone in known.into_iter().filter(|index| !present.contains(index)) {
-            self.forget_link(gone, news);
+            self.remove_link(gone, events);
         }
         let listed: BTreeSet<_> = snapshot
             .neighbours
@@ -175,74 +175,74 @@ impl PublishedState {
         self.neighbours.retain(|key, _| listed.contains(key));
 
         for interface in snapshot.interfaces {
-            self.link(interface, news);
+            self.update_link(interface, events);
         }
         for address in snapshot.addresses {
-            self.address(address, news);
+            self.add_address(address, events);
         }
         for neighbour in snapshot.neighbours {
-            self.neighbour(neighbour, news);
+            self.update_neighbour(neighbour, events);
         }
     }
 
-    fn link(&mut self, new: Interface, news: &mut Vec<NetEvent>) {
+    fn update_link(&mut self, new: Interface, events: &mut Vec<NetEvent>) {
         let interface = new.index;
         let Some(old) = self.interfaces.insert(interface, new.clone()) else {
-            return news.push(NetEvent::LinkAdded(new));
+            return events.push(NetEvent::LinkAdded(new));
         };
         if old.name != new.name {
-            news.push(NetEvent::LinkRenamed { interface, name: new.name.clone() });
+            events.push(NetEvent::LinkRenamed { interface, name: new.name.clone() });
         }
         if old.mac != new.mac {
-            news.push(NetEvent::MacChanged { interface, mac: new.mac });
+            events.push(NetEvent::MacChanged { interface, mac: new.mac });
         }
         if old.mtu != new.mtu {
-            news.push(NetEvent::MtuChanged { interface, mtu: new.mtu });
+            events.push(NetEvent::MtuChanged { interface, mtu: new.mtu });
         }
         match (old.is_usable(), new.is_usable()) {
-            (false, true) => news.push(NetEvent::LinkUp { interface }),
-            (true, false) => news.push(NetEvent::LinkDown { interface }),
+            (false, true) => events.push(NetEvent::LinkUp { interface }),
+            (true, false) => events.push(NetEvent::LinkDown { interface }),
             _ => {}
         }
     }
 
-    fn forget_link(&mut self, interface: u32, news: &mut Vec<NetEvent>) {
+    fn remove_link(&mut self, interface: u32, events: &mut Vec<NetEvent>) {
         let of_link = |address: &InterfaceAddress| address.interface == interface;
         for address in self.addresses.iter().copied().filter(of_link).collect::<Vec<_>>() {
-            self.forget_address(address, news);
+            self.remove_address(address, events);
         }
         self.neighbours.retain(|(index, _), _| *index != interface);
         if self.interfaces.remove(&interface).is_some() {
-            news.push(NetEvent::LinkRemoved { interface });
+            events.push(NetEvent::LinkRemoved { interface });
         }
     }
 
-    fn address(&mut self, address: InterfaceAddress, news: &mut Vec<NetEvent>) {
+    fn add_address(&mut self, address: InterfaceAddress, events: &mut Vec<NetEvent>) {
         if self.addresses.insert(address) {
-            news.push(NetEvent::AddressAdded(address));
+            events.push(NetEvent::AddressAdded(address));
         }
     }
 
-    fn forget_address(&mut self, address: InterfaceAddress, news: &mut Vec<NetEvent>) {
+    fn remove_address(&mut self, address: InterfaceAddress, events: &mut Vec<NetEvent>) {
         if self.addresses.remove(&address) {
-            news.push(NetEvent::AddressRemoved(address));
+            events.push(NetEvent::AddressRemoved(address));
         }
     }
 
-    fn neighbour(&mut self, neighbour: Neighbour, news: &mut Vec<NetEvent>) {
+    fn update_neighbour(&mut self, neighbour: Neighbour, events: &mut Vec<NetEvent>) {
         let Neighbour { interface, ip, status } = neighbour;
         let mac = match status {
             Status::Known(mac)
             | Status::Confirming(mac)
-            | Status::Entered(mac)
+            | Status::Permanent(mac)
             | Status::Stale(mac) => Some(mac),
             Status::Failed => None,
-            Status::Pending | Status::Fixed(_) => return,
+            Status::Pending | Status::NoArp(_) => return,
         };
         if self.neighbours.insert((interface, ip), mac) == Some(mac) {
             return;
         }
-        news.push(match mac {
+        events.push(match mac {
             Some(mac) => NetEvent::NeighbourChanged { interface, ip, mac },
             None => NetEvent::NeighbourFailed { interface, ip },
         });
@@ -274,25 +274,25 @@ mod tests {
     }
 
     fn replace(
-        known: &mut PublishedState,
+        published: &mut PublishedState,
         interfaces: &[Interface],
         addresses: &[InterfaceAddress],
     ) -> Vec<NetEvent> {
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         let snapshot = Snapshot {
             interfaces: interfaces.to_vec(),
             addresses: addresses.to_vec(),
             neighbours: Vec::new(),
         };
-        known.replace(snapshot, &mut news);
-        news
+        published.replace(snapshot, &mut events);
+        events
     }
 
     #[test]
     fn a_second_reading_publishes_only_differences() {
-        let mut known = PublishedState::default();
+        let mut published = PublishedState::default();
         let (one, two) = (address(1, "10.0.0.1"), address(2, "10.0.0.2"));
-        let first = replace(&mut known, &[interface(1), interface(2)], &[one, two]);
+        let first = replace(&mut published, &[interface(1), interface(2)], &[one, two]);
         assert_eq!(
             first,
             [
@@ -302,11 +302,11 @@ mod tests {
                 NetEvent::AddressAdded(two),
             ]
         );
-        assert_eq!(replace(&mut known, &[interface(1), interface(2)], &[one, two]), []);
+        assert_eq!(replace(&mut published, &[interface(1), interface(2)], &[one, two]), []);
         let down = Interface { carrier: false, mtu: 4400, ..interface(1) };
         let three = address(1, "10.0.0.3");
         assert_eq!(
-            replace(&mut known, &[down], &[one, three]),
+            replace(&mut published, &[down], &[one, three]),
             [
                 NetEvent::AddressRemoved(two),
                 NetEvent::LinkRemoved { interface: 2 },
@@ -319,41 +319,41 @@ mod tests {
 
     #[test]
     fn a_removed_link_takes_its_addresses_along() {
-        let mut known = PublishedState::default();
+        let mut published = PublishedState::default();
         let one = address(1, "10.0.0.1");
-        replace(&mut known, &[interface(1)], &[one]);
+        replace(&mut published, &[interface(1)], &[one]);
         let mut link = LinkMessage::default();
         link.header.index = 1;
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         // A bridge that lets go of its port does not remove the link.
         link.header.interface_family = AddressFamily::Bridge;
-        known.apply(&RouteNetlinkMessage::DelLink(link.clone()), &mut news);
-        assert_eq!(news, []);
+        published.apply(&RouteNetlinkMessage::DelLink(link.clone()), &mut events);
+        assert_eq!(events, []);
         link.header.interface_family = AddressFamily::Unspec;
-        known.apply(&RouteNetlinkMessage::DelLink(link), &mut news);
-        assert_eq!(news, [NetEvent::AddressRemoved(one), NetEvent::LinkRemoved { interface: 1 }]);
+        published.apply(&RouteNetlinkMessage::DelLink(link), &mut events);
+        assert_eq!(events, [NetEvent::AddressRemoved(one), NetEvent::LinkRemoved { interface: 1 }]);
     }
 
     #[test]
     fn an_address_that_another_host_has_is_removed() {
-        let mut known = PublishedState::default();
+        let mut published = PublishedState::default();
         let own = InterfaceAddress { prefix_len: 64, ..address(1, "fd00::1") };
-        replace(&mut known, &[interface(1)], &[own]);
+        replace(&mut published, &[interface(1)], &[own]);
         let mut message = AddressMessage::default();
         (message.header.index, message.header.prefix_len) = (1, 64);
         message.header.flags = AddressHeaderFlags::Dadfailed;
         message.attributes = vec![AddressAttribute::Address(own.ip)];
-        let mut news = Vec::new();
-        known.apply(&RouteNetlinkMessage::NewAddress(message), &mut news);
-        assert_eq!(news, [NetEvent::AddressRemoved(own)]);
+        let mut events = Vec::new();
+        published.apply(&RouteNetlinkMessage::NewAddress(message), &mut events);
+        assert_eq!(events, [NetEvent::AddressRemoved(own)]);
     }
 
     #[test]
     fn an_event_is_published_when_a_neighbours_mac_changes() {
-        let mut known = PublishedState::default();
+        let mut published = PublishedState::default();
         let ip: IpAddr = "10.0.0.2".parse().unwrap();
         let (a, b) = (MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 3]));
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         let statuses = [
             Status::Pending,
             Status::Known(a),
@@ -361,14 +361,14 @@ mod tests {
             Status::Known(b),
             Status::Failed,
             Status::Failed,
-            Status::Fixed(a),
+            Status::NoArp(a),
             Status::Known(b),
         ];
         for status in statuses {
-            known.neighbour(Neighbour { interface: 1, ip, status }, &mut news);
+            published.update_neighbour(Neighbour { interface: 1, ip, status }, &mut events);
         }
         assert_eq!(
-            news,
+            events,
             [
                 NetEvent::NeighbourChanged { interface: 1, ip, mac: a },
                 NetEvent::NeighbourChanged { interface: 1, ip, mac: b },

@@ -105,10 +105,10 @@ impl Interface {
 
     pub(super) fn dump(connection: &mut Connection) -> Result<Vec<Self>, NetError> {
         let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
-        let answers = connection.dump("list interfaces", &request)?;
-        let mut interfaces: Vec<_> = answers
+        let replies = connection.dump("list interfaces", &request)?;
+        let mut interfaces: Vec<_> = replies
             .iter()
-            .filter_map(|answer| match answer {
+            .filter_map(|reply| match reply {
                 RouteNetlinkMessage::NewLink(message) => Self::from_message(message),
                 _ => None,
             })
@@ -123,14 +123,14 @@ impl Interface {
         name: &str,
     ) -> Result<Self, NetError> {
         let request = RouteNetlinkMessage::GetLink(request);
-        let answers = match connection.request("read an interface", request, 0) {
-            Ok(answers) => answers,
+        let replies = match connection.request("read an interface", request, 0) {
+            Ok(replies) => replies,
             Err(NetError::System { errno: libc::ENODEV, .. }) => {
                 return Err(NetError::NoSuchInterface { name: name.to_owned() });
             }
             Err(error) => return Err(error),
         };
-        let interface = answers.iter().find_map(|answer| match answer {
+        let interface = replies.iter().find_map(|reply| match reply {
             RouteNetlinkMessage::NewLink(message) => Self::from_message(message),
             _ => None,
         });
@@ -204,10 +204,10 @@ impl InterfaceAddress {
         wanted: fn(&AddressMessage) -> bool,
     ) -> Result<Vec<Self>, NetError> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-        let answers = connection.dump("list addresses", &request)?;
-        let mut addresses: Vec<_> = answers
+        let replies = connection.dump("list addresses", &request)?;
+        let mut addresses: Vec<_> = replies
             .iter()
-            .filter_map(|answer| match answer {
+            .filter_map(|reply| match reply {
                 RouteNetlinkMessage::NewAddress(message) if wanted(message) => {
                     Self::from_message(message)
                 }

@@ -31,12 +31,12 @@ pub(super) enum Status {
     Known(MacAddr),
     /// Known, and being confirmed.
     Confirming(MacAddr),
-    /// Entered by the administrator or by a program; the kernel does not verify it.
-    Entered(MacAddr),
+    /// Set by the administrator or by a program (`permanent`); the kernel does not verify it.
+    Permanent(MacAddr),
     /// Known, but not confirmed for some time.
     Stale(MacAddr),
-    /// Derived by a rule, never resolved (multicast, loopback).
-    Fixed(MacAddr),
+    /// Derived from the IP address, never resolved (`noarp`: multicast, loopback).
+    NoArp(MacAddr),
     /// Being resolved.
     Pending,
     /// Resolution failed.
@@ -52,7 +52,7 @@ impl Neighbour {
     ) -> Result<Option<Self>, NetError> {
         let request = RouteNetlinkMessage::GetNeighbour(message(interface, ip));
         match connection.request("read a neighbour", request, 0) {
-            Ok(answers) => Ok(answers.iter().find_map(|answer| match answer {
+            Ok(replies) => Ok(replies.iter().find_map(|reply| match reply {
                 RouteNetlinkMessage::NewNeighbour(message) => Self::from_message(message),
                 _ => None,
             })),
@@ -92,8 +92,8 @@ impl Neighbour {
     /// Returns the entries of all interfaces.
     pub(super) fn dump(connection: &mut Connection) -> Result<Vec<Self>, NetError> {
         let request = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
-        let answers = connection.dump("list neighbours", &request)?;
-        let neighbours = answers.iter().filter_map(|answer| match answer {
+        let replies = connection.dump("list neighbours", &request)?;
+        let neighbours = replies.iter().filter_map(|reply| match reply {
             RouteNetlinkMessage::NewNeighbour(message) => Self::from_message(message),
             _ => None,
         });
@@ -117,13 +117,15 @@ impl Neighbour {
             }
         }
         let status = match message.header.state {
-            NeighbourState::Permanent => Status::Entered(mac?),
-            _ if message.header.flags.contains(NeighbourFlags::ExtLearned) => Status::Entered(mac?),
+            NeighbourState::Permanent => Status::Permanent(mac?),
+            _ if message.header.flags.contains(NeighbourFlags::ExtLearned) => {
+                Status::Permanent(mac?)
+            }
             NeighbourState::Reachable => Status::Known(mac?),
             NeighbourState::Probe => Status::Confirming(mac?),
             // In state Delay the kernel confirms the neighbour in a few seconds.
             NeighbourState::Stale | NeighbourState::Delay => Status::Stale(mac?),
-            NeighbourState::Noarp => Status::Fixed(mac?),
+            NeighbourState::Noarp => Status::NoArp(mac?),
             NeighbourState::Incomplete => Status::Pending,
             NeighbourState::Failed => Status::Failed,
             _ => return None,

@@ -104,8 +104,8 @@ impl Connection {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> Result<Vec<RouteNetlinkMessage>, NetError> {
-        let (answers, _) = self.exchange(action, message, flags | NLM_F_ACK)?;
-        Ok(answers)
+        let (replies, _) = self.exchange(action, message, flags | NLM_F_ACK)?;
+        Ok(replies)
     }
 
     /// Reads a whole table, and again if it changed meanwhile.
@@ -115,9 +115,9 @@ impl Connection {
         message: &RouteNetlinkMessage,
     ) -> Result<Vec<RouteNetlinkMessage>, NetError> {
         for _ in 0..DUMP_TRIES {
-            let (answers, interrupted) = self.exchange(action, message.clone(), NLM_F_DUMP)?;
+            let (replies, interrupted) = self.exchange(action, message.clone(), NLM_F_DUMP)?;
             if !interrupted {
-                return Ok(answers);
+                return Ok(replies);
             }
         }
         Err(NetError::Unsteady { action })
@@ -137,7 +137,7 @@ impl Connection {
         send(&self.socket, message).map_err(|error| failed(action, &error))?;
         self.set_timeout(Some(ANSWER_TIMEOUT))?;
 
-        let mut answers = Vec::new();
+        let mut replies = Vec::new();
         let mut interrupted = false;
         loop {
             let length = self.receive_bytes(0).map_err(|error| failed(action, &error))?;
@@ -155,14 +155,14 @@ impl Connection {
                 }
                 interrupted |= header.flags & NLM_F_DUMP_INTR != 0;
                 match payload {
-                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                    NetlinkPayload::InnerMessage(reply) => replies.push(reply),
                     NetlinkPayload::Error(error) => {
                         outcome(action, error.raw_code())?;
-                        return Ok((answers, interrupted));
+                        return Ok((replies, interrupted));
                     }
                     NetlinkPayload::Done(done) => {
                         outcome(action, done.code)?;
-                        return Ok((answers, interrupted));
+                        return Ok((replies, interrupted));
                     }
                     _ => {}
                 }

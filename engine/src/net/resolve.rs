@@ -155,9 +155,9 @@ pub enum Confirmation {
     /// It has answered with this address.
     Answered(MacAddr),
     /// No request was sent: the address was entered by hand (`ip neighbour ... nud permanent`).
-    Entered(MacAddr),
+    Permanent(MacAddr),
     /// No request was sent: a rule gives the address, as for multicast groups.
-    Fixed(MacAddr),
+    NoArp(MacAddr),
 }
 
 /// Requests that [`Resolver::confirm`] has sent.
@@ -182,7 +182,7 @@ pub(crate) enum Look {
     /// The path.
     Found(PathHeaders),
     /// A request to the next hop is pending.
-    Asked(IpAddr),
+    Requested(IpAddr),
     /// The kernel has given up on the next hop.
     GivenUp(IpAddr),
 }
@@ -190,7 +190,7 @@ pub(crate) enum Look {
 /// State of a next hop.
 enum NextHop {
     At(MacAddr),
-    Asked,
+    Requested,
     GivenUp,
 }
 
@@ -213,7 +213,7 @@ pub(crate) fn wait(
         let left = timeout.saturating_sub(after);
         let (next_hop, is_over) = match found {
             Look::Found(headers) => return Ok(headers),
-            Look::Asked(next_hop) => (next_hop, left.is_zero()),
+            Look::Requested(next_hop) => (next_hop, left.is_zero()),
             Look::GivenUp(next_hop) => (next_hop, true),
         };
         if is_over {
@@ -295,7 +295,7 @@ impl Resolver {
                 let next_hop = gateway.unwrap_or(dst_ip);
                 match self.neighbour_mac(link.index, next_hop, has_asked)? {
                     NextHop::At(mac) => headers.dst_mac = mac,
-                    NextHop::Asked => return Ok(Look::Asked(next_hop)),
+                    NextHop::Requested => return Ok(Look::Requested(next_hop)),
                     NextHop::GivenUp => return Ok(Look::GivenUp(next_hop)),
                 }
                 headers.next_hop = Some(next_hop);
@@ -352,8 +352,8 @@ impl Resolver {
             Some(
                 Status::Known(mac)
                 | Status::Confirming(mac)
-                | Status::Entered(mac)
-                | Status::Fixed(mac),
+                | Status::Permanent(mac)
+                | Status::NoArp(mac),
             ) => Ok(NextHop::At(mac)),
             Some(Status::Stale(mac)) => {
                 if let Err(error) = Neighbour::trigger(&mut self.requests, interface, next_hop) {
@@ -362,11 +362,11 @@ impl Resolver {
                 Ok(NextHop::At(mac))
             }
             Some(Status::Failed) if has_asked => Ok(NextHop::GivenUp),
-            Some(Status::Pending) if has_asked => Ok(NextHop::Asked),
+            Some(Status::Pending) if has_asked => Ok(NextHop::Requested),
             // Not requested yet, or flushed meanwhile.
             Some(Status::Pending | Status::Failed) | None => {
                 self.trigger(interface, next_hop)?;
-                Ok(NextHop::Asked)
+                Ok(NextHop::Requested)
             }
         }
     }
@@ -384,34 +384,34 @@ impl Resolver {
         timeout: Duration,
     ) -> Result<Confirmation, ResolveError> {
         let Some(next_hop) = headers.next_hop else {
-            return Ok(Confirmation::Fixed(headers.dst_mac));
+            return Ok(Confirmation::NoArp(headers.dst_mac));
         };
-        let (mut confirmed, mut asked) = (Confirmation::Fixed(headers.dst_mac), Request::None);
+        let (mut confirmed, mut sent) = (Confirmation::NoArp(headers.dst_mac), Request::None);
         let interface = headers.interface;
         wait(timeout, |_| {
             let found = Neighbour::find(&mut self.requests, interface, next_hop)?;
             let status = found.map(|found| found.status);
-            match (status, asked) {
-                (Some(Status::Entered(mac)), _) => confirmed = Confirmation::Entered(mac),
-                (Some(Status::Fixed(mac)), _) => confirmed = Confirmation::Fixed(mac),
+            match (status, sent) {
+                (Some(Status::Permanent(mac)), _) => confirmed = Confirmation::Permanent(mac),
+                (Some(Status::NoArp(mac)), _) => confirmed = Confirmation::NoArp(mac),
                 (Some(Status::Known(mac)), Request::Unicast | Request::Broadcast) => {
                     confirmed = Confirmation::Answered(mac);
                 }
                 (Some(Status::Failed), Request::Broadcast) => return Ok(Look::GivenUp(next_hop)),
                 // The kernel is resolving it, for this request or another one.
                 (Some(Status::Confirming(_) | Status::Pending), _) => {
-                    return Ok(Look::Asked(next_hop));
+                    return Ok(Look::Requested(next_hop));
                 }
                 (Some(Status::Known(_) | Status::Stale(_)), _) => {
                     self.probe(interface, next_hop)?;
-                    asked = Request::Unicast;
-                    return Ok(Look::Asked(next_hop));
+                    sent = Request::Unicast;
+                    return Ok(Look::Requested(next_hop));
                 }
                 // The neighbour may have moved.
                 (Some(Status::Failed) | None, _) => {
                     self.trigger(interface, next_hop)?;
-                    asked = Request::Broadcast;
-                    return Ok(Look::Asked(next_hop));
+                    sent = Request::Broadcast;
+                    return Ok(Look::Requested(next_hop));
                 }
             }
             Ok(Look::Found(*headers))

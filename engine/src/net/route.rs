@@ -70,9 +70,9 @@ impl Route {
     fn get(connection: &mut Connection, request: RouteMessage) -> Result<Self, NetError> {
         let request = RouteNetlinkMessage::GetRoute(request);
         match connection.request("look up a route", request, 0) {
-            Ok(answers) => Ok(answers
+            Ok(replies) => Ok(replies
                 .iter()
-                .find_map(|answer| match answer {
+                .find_map(|reply| match reply {
                     RouteNetlinkMessage::NewRoute(message) => Some(Self::from_message(message)),
                     _ => None,
                 })

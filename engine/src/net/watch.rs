@@ -57,7 +57,7 @@ impl Watcher {
         let task = Task {
             events,
             requests,
-            known: PublishedState::default(),
+            published: PublishedState::default(),
             callback,
             stop: Arc::clone(&stop),
         };
@@ -91,28 +91,28 @@ impl Drop for Watcher {
 struct Task {
     /// Subscribed to [`GROUPS`].
     events: Connection,
-    /// Socket for readings, so that responses and events do not mix.
+    /// Socket for requests, so that their responses and events do not mix.
     requests: Connection,
-    known: PublishedState,
+    published: PublishedState,
     callback: Box<dyn FnMut(NetEvent) + Send>,
     stop: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task").field("known", &self.known).finish_non_exhaustive()
+        f.debug_struct("Task").field("published", &self.published).finish_non_exhaustive()
     }
 }
 
 impl Task {
     fn run(mut self, first: Snapshot) {
-        let mut news = Vec::new();
-        self.known.replace(first, &mut news);
-        news.push(NetEvent::Synchronised);
+        let mut changes = Vec::new();
+        self.published.replace(first, &mut changes);
+        changes.push(NetEvent::Synchronised);
         let mut messages = Vec::new();
         // The order of these steps matters: `stop` is set before the wake-up is sent.
         loop {
-            for event in news.drain(..) {
+            for event in changes.drain(..) {
                 (self.callback)(event);
             }
             if self.stopping() {
@@ -121,22 +121,22 @@ impl Task {
             match self.events.receive(Wait::Forever, &mut messages) {
                 Ok(Received::Messages) => {
                     for message in messages.drain(..) {
-                        self.known.apply(&message, &mut news);
+                        self.published.apply(&message, &mut changes);
                     }
                 }
-                Ok(Received::Overrun) => self.synchronise(&mut news),
+                Ok(Received::Overrun) => self.synchronise(&mut changes),
                 Ok(Received::Nothing) => {}
                 Err(error) => {
                     tracing::error!(%error, "address watcher: reading everything anew");
                     thread::sleep(RETRY_PAUSE);
-                    self.synchronise(&mut news);
+                    self.synchronise(&mut changes);
                 }
             }
         }
     }
 
     /// Reads everything again after events were lost.
-    fn synchronise(&mut self, news: &mut Vec<NetEvent>) {
+    fn synchronise(&mut self, changes: &mut Vec<NetEvent>) {
         // The kernel drops further events until the queue is empty. Empty it first, because changes
         // between a reading and that moment would be lost otherwise.
         let mut older = Vec::new();
@@ -149,9 +149,9 @@ impl Task {
         while !self.stopping() {
             match Snapshot::read(&mut self.requests) {
                 Ok(snapshot) => {
-                    self.known.replace(snapshot, news);
+                    self.published.replace(snapshot, changes);
                     // Routes are not stored, so any of them may have changed.
-                    news.extend([NetEvent::RouteChanged, NetEvent::Synchronised]);
+                    changes.extend([NetEvent::RouteChanged, NetEvent::Synchronised]);
                     return;
                 }
                 Err(error) => {

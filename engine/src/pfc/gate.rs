@@ -120,8 +120,8 @@ impl CorePfc {
         self.held.drain(..)
     }
 
-    /// The QP in `slot` was removed.
-    pub fn forget(&mut self, slot: u32) {
+    /// Removes the QP in `slot` from the held QPs.
+    pub fn remove(&mut self, slot: u32) {
         self.held.retain(|&held| held != slot);
     }
 

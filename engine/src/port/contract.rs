@@ -23,9 +23,9 @@ use crate::time::Duration;
 /// Maximum number of frames that one [`Port::rx_burst`] delivers.
 pub const RX_BURST: usize = 64;
 
-/// Time after which frames that wait for a stuck link count as lost. It is longer than a pause of
-/// the link, and longer than a slow memif peer delays a working link.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
+/// Time without progress after which a link counts as stuck, and frames that wait for it as lost.
+/// It is longer than a pause of the link, and longer than a slow memif peer delays a working link.
+pub(crate) const STUCK_AFTER: Duration = Duration::from_millis(20);
 
 /// Properties of a port. All but `mtu` are fixed while the port is open.
 #[derive(Debug, Clone, PartialEq, Eq)]

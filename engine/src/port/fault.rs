@@ -8,7 +8,7 @@
 //! A capture port ([`super::pcap::PcapPort`]) inside a `FaultPort` shows the frames that really
 //! left, after the faults. A capture port around a `FaultPort` shows the frames before the faults.
 //!
-//! The wrapped port sends no [super-frames](super::super_frame).
+//! Every packet is a frame of its own, because links lose and reorder single packets.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -175,7 +175,7 @@ struct Held {
 
 /// The faults of one frame.
 #[derive(Debug)]
-struct Fate {
+struct FrameFaults {
     lost: bool,
     duplicate: bool,
     reorder: bool,
@@ -195,7 +195,6 @@ impl FaultPort {
         faults.check()?;
         let mut attributes = inner.attributes().clone();
         attributes.kind.push_str(" with faults");
-        // A fault would hit a whole super-frame, but links lose and reorder single packets.
         attributes.segments_max = 1;
         let buffer = vec![0; attributes.frame_max].into_boxed_slice();
         let places = if faults.reorder > 0 { usize::from(faults.reorder_depth) } else { 0 };
@@ -226,9 +225,9 @@ impl FaultPort {
 
     /// Draws the faults of a frame. Draws the same number of values for every frame, so that one
     /// probability does not affect the other faults.
-    fn draw(&mut self) -> Fate {
+    fn draw(&mut self) -> FrameFaults {
         let mut draw = || self.rng.next_u64();
-        Fate {
+        FrameFaults {
             lost: hits(draw(), self.faults.loss),
             duplicate: hits(draw(), self.faults.duplicate),
             reorder: hits(draw(), self.faults.reorder),
@@ -357,22 +356,22 @@ impl Port for FaultPort {
         self.taken = false;
         self.idle_bursts = 0;
         count(&self.counters.frames);
-        let fate = self.draw();
+        let drawn = self.draw();
         if hits(self.mark_rng.next_u64(), self.faults.mark) && mark_ce(&mut self.stage[..len]) {
             count(&self.counters.marked);
         }
-        if fate.lost {
+        if drawn.lost {
             count(&self.counters.lost);
             return;
         }
-        if fate.corrupt && flip_bit(&mut self.stage[..len], fate.bit) {
+        if drawn.corrupt && flip_bit(&mut self.stage[..len], drawn.bit) {
             count(&self.counters.corrupted);
         }
-        if fate.duplicate {
+        if drawn.duplicate {
             count(&self.counters.duplicated);
             self.send(len, priority);
         }
-        if fate.reorder && self.hold(len, priority, fate.overtakers) {
+        if drawn.reorder && self.hold(len, priority, drawn.overtakers) {
             count(&self.counters.reordered);
         } else {
             self.send(len, priority);
@@ -398,6 +397,7 @@ impl Port for FaultPort {
 mod tests {
     use std::collections::BTreeSet;
 
+    use feroce_wire::{FlowSpec, IpAddresses, MacAddr};
     use proptest::prelude::*;
 
     use super::*;
@@ -585,20 +585,14 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_for_ecn_capable_packets_and_stir_nothing_else() {
-        let spec = |traffic_class| feroce_wire::FlowSpec {
-            dst_mac: feroce_wire::MacAddr([2; 6]),
-            src_mac: feroce_wire::MacAddr([4; 6]),
-            vlan: None,
-            addresses: feroce_wire::IpAddresses::V4 {
-                src: [10, 0, 0, 1].into(),
-                dst: [10, 0, 0, 2].into(),
-            },
+    fn marks_are_for_ecn_capable_packets_and_change_no_other_fault() {
+        let spec = |traffic_class| FlowSpec {
             traffic_class,
-            hop_limit: 64,
-            flow_label: 0,
-            udp_source_port: 49_152,
-            super_frames: false,
+            ..FlowSpec::new(
+                MacAddr([2; 6]),
+                MacAddr([4; 6]),
+                IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() },
+            )
         };
         for (traffic_class, expected) in [(0, 0), (106, 107)] {
             let (mut port, mut peer) = faulty(Faults { mark: MILLION, ..NONE }, 1, 8);

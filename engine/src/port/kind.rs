@@ -36,10 +36,28 @@ pub struct PortEntry {
     pub settings: &'static [PortSetting],
     /// Opens the ports of a device; `None` if this build lacks the kind.
     pub open: Option<OpenPorts>,
+    /// How a device of this kind uses an interface of the kernel, where `on_kernel` is false;
+    /// `None` if the name of the interface is the name of the device.
+    pub over_interface: Option<OverInterface>,
     /// Packet buffers that the port allocates from hugepages when it opens, for a device with the
     /// given number of cores; `None` if the port can always use ordinary pages instead.
     pub buffers: Option<fn(&PortConfigs, usize) -> BufferMemory>,
 }
+
+impl PortEntry {
+    /// Returns the setting `<name>_<suffix>` of the kind, if it has one.
+    pub fn setting(&self, suffix: &str) -> Option<&'static PortSetting> {
+        self.settings.iter().find(|setting| {
+            let rest = setting.name.strip_prefix(self.name).and_then(|rest| rest.strip_prefix('_'));
+            rest == Some(suffix)
+        })
+    }
+}
+
+/// Returns the name and the configurations of a device that sends and receives through an
+/// interface of the kernel. Arguments: a number that is unique in the process, the interface, the
+/// local addresses with their prefix lengths, and the configurations to change.
+pub type OverInterface = fn(u32, &str, &[(IpAddr, u8)], &PortConfigs) -> (String, PortConfigs);
 
 /// Opens one port per core.
 pub type OpenPorts = fn(&OpenRequest<'_>) -> Result<OpenedPorts, PortError>;

@@ -6,7 +6,7 @@
 //! is the only exception to the rule that time is an argument. The core itself writes the file, so
 //! a slow disk makes a slow port.
 //!
-//! Packets of [super-frames](super::super_frame) are captured as if they were sent one by one.
+//! The capture contains packets, even if the link carries several of them in one frame.
 //!
 //! The file is flushed when the core goes to sleep or is idle, and on drop. If writing fails (disk
 //! full), the capture ends with one error in the log and traffic continues.

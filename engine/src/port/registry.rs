@@ -131,10 +131,12 @@ mod tests {
         for (kind, entry) in PortKind::rows() {
             assert!(kind.config(&defaults).is_some(), "{kind}");
             assert!(entry.open.is_some() || entry.feature.is_some(), "{kind}: never built");
+            assert!(!entry.on_kernel || entry.over_interface.is_none(), "{kind}: opens interfaces");
             assert!(entry.on_kernel || !entry.in_auto, "{kind}: auto opens kernel interfaces");
             for setting in entry.settings {
                 let prefix = format!("{kind}_");
-                assert!(setting.name.starts_with(&prefix), "{}", setting.name);
+                let suffix = setting.name.strip_prefix(&prefix).expect("begins with the kind");
+                assert_eq!(entry.setting(suffix).map(|found| found.name), Some(setting.name));
                 if let Some(option) = setting.option {
                     assert_eq!(option.flag, format!("--{}", setting.name.replace('_', "-")));
                 }

@@ -229,7 +229,7 @@ mod tests {
         let (mut left, mut right) = pair(2);
         let mut fds = Vec::new();
         assert!(left.arm_wakeup(&mut fds));
-        assert_eq!(fds.len(), 1, "nothing to send, so room is no news");
+        assert_eq!(fds.len(), 1, "nothing to send, so free slots wake nobody");
         left.disarm_wakeup();
         send(&mut left, b"a");
         send(&mut left, b"b");

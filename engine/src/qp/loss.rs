@@ -67,13 +67,23 @@ impl LossDetector {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::congestion::{RoundTrip, RoundTrips, SentRequest};
-    use crate::time::{Duration, Instant};
+    use std::sync::Arc;
+
     use feroce_wire::{
-        Aeth, Bth, CreditCode, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, MacAddr, Msn, Opcode,
-        write_transport,
+        Aeth, Bth, CreditCode, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, Key, MacAddr, Msn,
+        Opcode, PathMtu, Pkey, Qpn, RnrTimer, write_transport,
     };
+
+    use super::*;
+    use crate::congestion::{RoundTrip, RoundTrips, Sent, SentRequest};
+    use crate::counters::Counters;
+    use crate::memory::arena::Arena;
+    use crate::memory::work_ring::{WorkProducer, work_ring};
+    use crate::memory::{Access, KeySpace, MrTable, PdId};
+    use crate::qp::attributes::QpAttributes;
+    use crate::qp::{Env, Qp, QpParts, QpState, ReceiveQueue, SrqTable};
+    use crate::time::{Duration, Instant};
+    use crate::verbs::{CqId, CqRing, EventQueue, RemoteAddr, SendFlags, SendOp, SendWqe, Service};
 
     /// The parts of a requester that report facts to congestion control, with the round trips that
     /// follow from these facts.
@@ -141,17 +151,8 @@ mod tests {
         syndrome: Syndrome,
         now: Instant,
     ) -> Option<RoundTrip> {
-        let flow = FlowHeader::new(&FlowSpec {
-            dst_mac: MacAddr([2; 6]),
-            src_mac: MacAddr([4; 6]),
-            vlan: None,
-            addresses: IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() },
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-            udp_source_port: 49_152,
-            super_frames: false,
-        });
+        let addresses = IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
+        let flow = FlowHeader::new(&FlowSpec::new(MacAddr([2; 6]), MacAddr([4; 6]), addresses));
         let mut frame = [0; 128];
         let aeth = Some(Aeth { syndrome, msn: Msn::new(1) });
         let ext = ExtHeaders { aeth, ..ExtHeaders::default() };
@@ -288,5 +289,191 @@ mod tests {
         // An idle time is not part of a round trip.
         assert!(!facts.on_sent(&bth(SEND, 2, true), 100, at(1_000_000)));
         assert_eq!(respond(&mut facts, 2, ACK, at(1_000_002)), trip(2, 100));
+    }
+
+    /// A real QP in RTS. The facts under test are those that its requester fills.
+    struct Sender {
+        qp: Qp,
+        posts: WorkProducer<SendWqe>,
+        memory: MrTable,
+        counters: Counters,
+        events: EventQueue,
+        srqs: SrqTable,
+        now: Instant,
+    }
+
+    const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+
+    /// Headers of packets from end `from`: 0 is the QP under test.
+    fn headers(from: usize) -> FlowHeader {
+        let ends = [ADDRESSES[from], ADDRESSES[1 - from]];
+        let addresses = IpAddresses::V4 { src: ends[0].into(), dst: ends[1].into() };
+        FlowHeader::new(&FlowSpec::new(MacAddr([2; 6]), MacAddr([4; 6]), addresses))
+    }
+
+    impl Sender {
+        fn new() -> Self {
+            let arena = Arena::new(1 << 20).unwrap();
+            let (posts, sq) = work_ring(&arena, 16, 256).unwrap();
+            let cq = Arc::new(CqRing::new(CqId(1), 16).unwrap());
+            let parts = QpParts {
+                service: Service::Rc,
+                qpn: Qpn::masked(0x11),
+                pd: PdId(1),
+                send_cq: Arc::clone(&cq),
+                recv_cq: cq,
+                sq,
+                rq: ReceiveQueue::none(),
+                all_signaled: false,
+            };
+            let mut sender = Self {
+                qp: Qp::new(parts),
+                posts,
+                memory: MrTable::new(1, KeySpace::identity()),
+                counters: Counters::default(),
+                events: EventQueue::new(4).unwrap(),
+                srqs: SrqTable::new(),
+                now: at(1),
+            };
+            let none = QpAttributes::default();
+            let psn = Some(Psn::new(0));
+            let init = QpAttributes {
+                state: Some(QpState::Init),
+                pkey: Some(Pkey::DEFAULT),
+                port: Some(1),
+                access: Some(Access::NONE),
+                ..none
+            };
+            let rtr = QpAttributes {
+                state: Some(QpState::Rtr),
+                flow: Some(headers(0)),
+                path_mtu: PathMtu::from_bytes(256),
+                dest_qp: Some(Qpn::masked(0x22)),
+                rq_psn: psn,
+                max_dest_rd_atomic: Some(1),
+                min_rnr_timer: RnrTimer::new(1),
+                ..none
+            };
+            let rts = QpAttributes {
+                state: Some(QpState::Rts),
+                timeout: Some(14),
+                retry_cnt: Some(7),
+                rnr_retry: Some(7),
+                sq_psn: psn,
+                max_rd_atomic: Some(1),
+                ..none
+            };
+            for attributes in [init, rtr, rts] {
+                sender.call(|qp, env| qp.modify(&attributes, env).unwrap());
+            }
+            sender
+        }
+
+        fn call<T>(&mut self, call: impl FnOnce(&mut Qp, &mut Env<'_>) -> T) -> T {
+            let Self { qp, memory, counters, events, srqs, now, .. } = self;
+            call(qp, &mut Env::new(*now, memory, counters, events, 64, srqs))
+        }
+
+        fn post(&mut self, op: SendOp) {
+            let wqe = SendWqe {
+                wr_id: 0,
+                op,
+                length: 0,
+                flags: SendFlags::NONE,
+                num_sge: 0,
+                inline: false,
+                first_psn: Psn::new(0),
+                psn_count: 0,
+                split: false,
+                srqn: 0,
+                ssn: 0,
+            };
+            assert!(self.posts.push(&wqe, &[]));
+        }
+
+        /// Sends what may be sent: PSN, whether the packet is a retransmission, and whether it is
+        /// the first one after a loss.
+        fn send(&mut self) -> Vec<(u32, bool, bool)> {
+            let mut out = [0; 512];
+            std::iter::from_fn(|| {
+                let sent = self.call(|qp, env| qp.poll_transmit(env, &mut out))?.sent;
+                let Sent::Request(sent) = sent else { panic!("{sent:?}") };
+                Some((sent.psn.value(), sent.is_retransmit, sent.follows_loss))
+            })
+            .collect()
+        }
+
+        /// Receives an acknowledgement of `psn`.
+        fn respond(&mut self, psn: u32, syndrome: Syndrome) {
+            let flow = headers(1);
+            let mut frame = [0; 128];
+            let ext = ExtHeaders {
+                aeth: Some(Aeth { syndrome, msn: Msn::new(0) }),
+                ..ExtHeaders::default()
+            };
+            let dest_qp = Qpn::masked(0x11);
+            let bth = Bth { dest_qp, ..bth(Opcode::RC_ACKNOWLEDGE, psn, false) };
+            let len = write_transport(&mut frame[flow.len()..], &bth, &ext);
+            let len = flow.seal(&mut frame, len, 1);
+            let packet = Packet::parse(&frame[..len], &[]).unwrap();
+            self.call(|qp, env| qp.handle_packet(&packet, env));
+        }
+
+        /// Waits for the next timer of the QP.
+        fn time_out(&mut self) {
+            self.now = self.qp.poll_timeout().expect("a timer runs");
+            self.call(|qp, env| qp.handle_timeout(env));
+        }
+    }
+
+    const WRITE: SendOp = SendOp::Write(RemoteAddr { addr: 0, rkey: Key(0) });
+    const FIRST: bool = false;
+    const AGAIN: bool = true;
+
+    #[test]
+    fn a_requester_reports_a_packet_that_the_peer_misses_as_lost() {
+        let mut sender = Sender::new();
+        (0..3).for_each(|_| sender.post(WRITE));
+        assert_eq!(sender.send(), [(0, FIRST, false), (1, FIRST, false), (2, FIRST, false)]);
+        sender.respond(1, Syndrome::Nak(NakCode::PsnSequence));
+        assert_eq!(sender.send(), [(1, AGAIN, true), (2, AGAIN, false)]);
+    }
+
+    #[test]
+    fn a_requester_reports_one_loss_per_timeout_and_none_per_rnr_nak() {
+        let mut sender = Sender::new();
+        (0..2).for_each(|_| sender.post(SendOp::Send));
+        assert_eq!(sender.send(), [(0, FIRST, false), (1, FIRST, false)]);
+        sender.respond(0, Syndrome::RnrNak(RnrTimer::new(1).unwrap()));
+        assert_eq!(sender.send(), []);
+        sender.time_out();
+        assert_eq!(sender.send(), [(0, AGAIN, false), (1, AGAIN, false)]);
+        sender.time_out();
+        assert_eq!(sender.send(), [(0, AGAIN, true), (1, AGAIN, false)]);
+    }
+
+    #[test]
+    fn a_requester_reports_no_loss_for_a_read_without_a_response() {
+        let mut sender = Sender::new();
+        sender.post(SendOp::Read(RemoteAddr { addr: 0, rkey: Key(0) }));
+        assert_eq!(sender.send(), [(0, FIRST, false)]);
+        sender.time_out();
+        assert_eq!(sender.send(), [(0, AGAIN, false)]);
+    }
+
+    /// The last packet before SQD requested no acknowledgement, because a third packet was to
+    /// follow.
+    #[test]
+    fn a_requester_reports_no_loss_for_a_packet_repeated_for_its_acknowledgement() {
+        let mut sender = Sender::new();
+        (0..2).for_each(|_| sender.post(WRITE));
+        let mut out = [0; 512];
+        let sent = sender.call(|qp, env| qp.poll_transmit(env, &mut out)).unwrap().sent;
+        assert!(matches!(sent, Sent::Request(SentRequest { ack_requested: false, .. })));
+        let sqd = QpAttributes { state: Some(QpState::Sqd), ..QpAttributes::default() };
+        sender.call(|qp, env| qp.modify(&sqd, env).unwrap());
+        assert_eq!(sender.send(), [(0, AGAIN, false)]);
+        sender.time_out();
+        assert_eq!(sender.send(), [(0, AGAIN, true)]);
     }
 }

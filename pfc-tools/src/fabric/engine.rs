@@ -305,7 +305,7 @@ impl Fabric {
         self.count_timeouts(host);
     }
 
-    /// Counts time-outs of an engine host that no retransmitted packet has accounted for.
+    /// Counts timeouts of an engine host that no retransmitted packet has accounted for.
     fn count_timeouts(&mut self, host: u32) {
         let engine = self.engines.host(host);
         let timeouts = engine.new_timeouts();

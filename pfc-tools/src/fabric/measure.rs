@@ -193,7 +193,7 @@ impl Results {
             (ports(|c| c.lost), "packets lost on links"),
             (self.corrupted, "packets with a wrong ICRC"),
             (flows(|c| c.naks), "NAKs"),
-            (flows(|c| c.timeouts), "time-outs"),
+            (flows(|c| c.timeouts), "timeouts"),
             (flows(|c| c.failed), "QPs in error"),
         ];
         kinds.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect()

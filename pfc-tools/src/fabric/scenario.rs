@@ -85,7 +85,7 @@ pub struct Case {
     pub name: String,
     /// Seeds of the runs.
     pub seeds: Vec<u64>,
-    /// No drop, NAK or time-out may happen.
+    /// No drop, NAK or timeout may happen.
     pub lossless: bool,
     /// Expected results.
     pub gates: Vec<Gate>,

@@ -232,7 +232,7 @@ fn gate(case: &Case, gate_result: &GateResult) -> Vec<Value> {
 }
 
 /// Losslessness as a gate like the others. The value is the number of lost packets; without lost
-/// packets, the number of other violations (NAKs, time-outs, failed QPs, a deadlock).
+/// packets, the number of other violations (NAKs, timeouts, failed QPs, a deadlock).
 #[allow(clippy::cast_precision_loss)] // Counts below 2^53.
 fn lossless(case: &Case, case_result: &CaseResult) -> Vec<Value> {
     let violations = case_result.violations.len() as u64;

@@ -63,16 +63,10 @@ fn config() -> DeviceConfig {
 
 fn flow(end: usize, macs: [MacAddr; 2]) -> FlowHeader {
     let ip = |end: usize| ADDRESSES[end].parse().expect("an address");
+    let addresses = IpAddresses::V4 { src: ip(end), dst: ip(1 - end) };
     FlowHeader::new(&FlowSpec {
-        dst_mac: macs[1 - end],
-        src_mac: macs[end],
-        vlan: None,
-        addresses: IpAddresses::V4 { src: ip(end), dst: ip(1 - end) },
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
         udp_source_port: 0xc001,
-        super_frames: false,
+        ..FlowSpec::new(macs[1 - end], macs[end], addresses)
     })
 }
 

@@ -205,16 +205,10 @@ fn device(port: DpdkPort) -> Device {
 
 fn flow(end: usize, macs: [MacAddr; 2]) -> FlowHeader {
     let ip = |end: usize| ADDRESSES[end].parse().expect("an address");
+    let addresses = IpAddresses::V4 { src: ip(end), dst: ip(1 - end) };
     FlowHeader::new(&FlowSpec {
-        dst_mac: macs[1 - end],
-        src_mac: macs[end],
-        vlan: None,
-        addresses: IpAddresses::V4 { src: ip(end), dst: ip(1 - end) },
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
         udp_source_port: 0xc001,
-        super_frames: false,
+        ..FlowSpec::new(macs[1 - end], macs[end], addresses)
     })
 }
 
@@ -235,7 +229,7 @@ fn read_end(line: &str) -> (Endpoint, RemoteAddr) {
     let number = |at: usize| words[at].parse::<u32>().expect("a number");
     let gid = words[2].parse().expect("a GID");
     let (qpn, psn) = (Qpn::masked(number(0)), Psn::new(number(1)));
-    let endpoint = Endpoint { qpn, psn, gid, super_frames: None };
+    let endpoint = Endpoint::new(qpn, psn, gid);
     let addr = words[3].parse().expect("an address");
     (endpoint, RemoteAddr { addr, rkey: Key(number(4)) })
 }

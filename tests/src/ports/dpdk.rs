@@ -3,13 +3,13 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-#[cfg(feature = "dpdk")]
-use feroce_conform::endpoint::dpdk::MEMORY;
-use feroce_conform::endpoint::dpdk::{config, device};
-use feroce_engine::device::PortKind;
+use feroce_engine::device::{DeviceConfig, PortKind};
 use feroce_engine::port::RX_BURST;
 #[cfg(feature = "dpdk")]
 use feroce_engine::port::dpdk::DpdkConfig;
+#[cfg(feature = "dpdk")]
+use feroce_engine::port::dpdk::af_packet::MEMORY;
+use feroce_engine::port::dpdk::af_packet::{config, device};
 
 use super::Rig;
 
@@ -23,7 +23,13 @@ pub(super) const RIG: Rig = Rig {
     rigs_max: MOST_RIGS,
     burst: RX_BURST,
     device: |number, interface, base, addresses| {
-        (device(number, interface, 1024), config(base, addresses))
+        let parse = |text: &&str| {
+            let (ip, prefix) = text.split_once('/').expect("an address with its prefix length");
+            (ip.parse().expect("an address"), prefix.parse().expect("a number"))
+        };
+        let addresses: Vec<_> = addresses.iter().map(parse).collect();
+        let ports = config(&base.ports, &addresses);
+        (device(number, interface, 1024), DeviceConfig { ports, ..base })
     },
     ..Rig::new(PortKind::Dpdk, open)
 };

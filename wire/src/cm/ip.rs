@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_named() {
+    fn errors_name_the_wrong_field() {
         let v4 = IpCmHeader {
             source: "10.77.0.3:53915".parse().unwrap(),
             destination: "10.77.0.2".parse().unwrap(),

@@ -211,7 +211,7 @@ message! {
 }
 
 message! {
-    /// SIDR REQ: asks for the QP that receives datagrams for a service.
+    /// SIDR REQ: requests the QP that receives datagrams for a service.
     SidrReq = 0x17 {
         /// Request ID, chosen by the requester.
         request_id: u32 = bits(0, 32),

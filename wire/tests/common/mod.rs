@@ -77,15 +77,10 @@ pub fn flow_spec(v6: bool, vlan: Option<VlanTag>) -> FlowSpec {
         IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() }
     };
     FlowSpec {
-        dst_mac: MacAddr([2, 0, 0, 0, 0, 2]),
-        src_mac: MacAddr([2, 0, 0, 0, 0, 1]),
         vlan,
-        addresses,
         traffic_class: 0x6a,
-        hop_limit: 64,
         flow_label: 0xabcde,
-        udp_source_port: 49152,
-        super_frames: false,
+        ..FlowSpec::new(MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 1]), addresses)
     }
 }
 

@@ -20,9 +20,9 @@ fn owner(state: &InterfaceState) -> Option<Verdict> {
     match owner_of(&state.name) {
         None => Verdict::ok("none"),
         Some(owner) => Verdict::warning(
-            format!("{owner}: a second one will be refused"),
+            format!("{owner}: a second program cannot open the interface"),
             format!(
-                "`feroce stat -i {}` shows its figures; `kill {}` ends it; several programs on \
+                "`feroce stat -i {}` shows its statistics; `kill {}` ends it; several programs on \
                  one host: docs/programs.md",
                 state.name, owner.pid
             ),
@@ -47,7 +47,7 @@ fn xdp_program(state: &InterfaceState) -> Option<Verdict> {
             let name =
                 name.unwrap_or_else(|| "a program whose name this user may not read".to_owned());
             state.no_af_xdp(
-                format!("{name}, and an interface has one at a time"),
+                format!("{name}; an interface has only one XDP program at a time"),
                 format!(
                     "`bpftool net` shows the program; stop its owner, or `ip link set dev {} xdp \
                      off`",
@@ -80,16 +80,16 @@ fn rxe(state: &InterfaceState) -> Option<Verdict> {
 /// With AF_XDP such a socket receives nothing. The packet port cannot be opened beside it.
 fn udp_4791(state: &InterfaceState) -> Option<Verdict> {
     state.found()?;
-    let Some(who) = &state.roce_socket else { return Verdict::ok("none") };
+    let Some(owner) = &state.roce_socket else { return Verdict::ok("none") };
     let remedy = "stop the process, or use another interface in a network namespace of its own";
     match state.host.could_open("af_xdp") {
         true => Verdict::warning(
             format!(
-                "{who}: with AF_XDP the socket receives nothing; the packet port cannot open \
+                "{owner}: with AF_XDP the socket receives nothing; the packet port cannot open \
                  beside it"
             ),
             remedy,
         ),
-        false => Verdict::error(format!("{who}: the packet port cannot open beside it"), remedy),
+        false => Verdict::error(format!("{owner}: the packet port cannot open beside it"), remedy),
     }
 }

@@ -11,7 +11,7 @@ use super::check::{Check, Verdict};
 use crate::failure::{self, Failure};
 use crate::privileges;
 
-/// With fewer free hugepages, a device of ordinary size uses ordinary pages.
+/// With fewer free hugepages, a device with default limits needs ordinary pages, too.
 const HUGEPAGES_WANTED: u64 = 32;
 /// Recommended number of free hugepages.
 const AMPLE_HUGEPAGES: u64 = 256;
@@ -144,14 +144,14 @@ fn settings(host: &Host) -> Option<Verdict> {
     let unknown = &host.unknown_variables;
     match &host.settings {
         Ok(_) if !unknown.is_empty() => Verdict::warning(
-            format!("no setting has the variable {}", unknown.join(", ")),
-            "`feroce config --help` lists them; a variable is FEROCE_ and the \
-             setting in capitals",
+            format!("the environment has variables of no setting: {}", unknown.join(", ")),
+            "`feroce config --help` lists the settings; the variable of a setting is FEROCE_ and \
+             its name in capitals",
         ),
         Ok(_) => Verdict::ok("valid (`feroce config` shows the result)"),
         Err(message) => Verdict::error(
             message.clone(),
-            "correct the value there; `feroce config --help` lists the settings",
+            "correct the value; `feroce config --help` lists the settings",
         ),
     }
 }
@@ -160,9 +160,9 @@ fn port(host: &Host) -> Option<Verdict> {
     let kind = host.settings().port_kind;
     match kind.missing_feature() {
         Some(feature) => Verdict::error(
-            format!("{kind}, but this program was built without it"),
+            format!("{kind}, which this program was built without"),
             format!(
-                "`cargo build --release -p feroce --features {feature}`, or another `port_kind`"
+                "`cargo build --release -p feroce --features {feature}`, or set another `port_kind`"
             ),
         ),
         None => Verdict::ok(kind.to_string()),
@@ -170,7 +170,7 @@ fn port(host: &Host) -> Option<Verdict> {
 }
 
 fn user(host: &Host) -> Option<Verdict> {
-    let remedy = "setting `user`: empty to keep the user";
+    let remedy = "leave the setting `user` empty to keep the present user";
     let user = match privileges::find_of(host.settings()).transpose()? {
         Ok(user) => user,
         Err(failure) => return Verdict::error(failure.to_string(), remedy),
@@ -184,11 +184,11 @@ fn user(host: &Host) -> Option<Verdict> {
         (true, true) => Verdict::ok(user.name),
         (false, _) => Verdict::error(
             format!("switching to {} requires CAP_SETUID and CAP_SETGID", user.name),
-            format!("run as root or as {}; or {remedy}", user.name),
+            format!("run as root or as {}, or {remedy}", user.name),
         ),
         (true, false) => Verdict::error(
-            format!("this user namespace does not let a process switch to {}", user.name),
-            format!("run outside of the namespace, or {remedy}"),
+            format!("a process in this user namespace cannot switch to {}", user.name),
+            format!("run outside this user namespace, or {remedy}"),
         ),
     }
 }
@@ -225,10 +225,12 @@ fn privilege(host: &Host) -> Option<Verdict> {
     let has = |capability| host.capabilities.contains(&capability);
     let kind = host.settings().port_kind;
     if !kind.is_on_kernel() {
-        return Verdict::ok(format!("required privileges depend on the {kind} device"));
+        return Verdict::ok(format!(
+            "not checked: the driver of the {kind} device decides which are needed"
+        ));
     }
     if host.may_use("af_xdp") && host.may_af_xdp() {
-        return Verdict::ok("enough for AF_XDP");
+        return Verdict::ok("sufficient for AF_XDP");
     }
     let place = if host.initial_user_namespace { "" } else { " in the initial user namespace" };
     if !host.may_use("packet") {
@@ -238,16 +240,16 @@ fn privilege(host: &Host) -> Option<Verdict> {
         );
     }
     match (has(Capability::CAP_NET_RAW), has(Capability::CAP_NET_ADMIN)) {
-        (false, _) => {
-            Verdict::error("not even the packet port can open: it requires CAP_NET_RAW", REMEDY)
-        }
+        (false, _) => Verdict::error(
+            "not enough for any kind of port: the packet port requires CAP_NET_RAW",
+            REMEDY,
+        ),
         (true, false) => Verdict::warning(
-            "only the packet port can open, and neighbours cannot be resolved: that requires \
-             CAP_NET_ADMIN",
+            "only the packet port can open; resolving neighbours requires CAP_NET_ADMIN",
             REMEDY,
         ),
         (true, true) => Verdict::info(format!(
-            "enough for the packet port; AF_XDP also requires CAP_BPF{place}"
+            "sufficient for the packet port; AF_XDP also requires CAP_BPF{place}"
         )),
     }
 }
@@ -258,11 +260,13 @@ fn kernel(host: &Host) -> Option<Verdict> {
     }
     let (major, minor) = host.kernel;
     match (host.kernel_has_af_xdp, host.may_use("packet")) {
-        (true, _) => Verdict::ok(format!("Linux {major}.{minor} has it")),
-        (false, true) => Verdict::info("missing: the packet port will be used"),
+        (true, _) => Verdict::ok(format!("supported by this kernel (Linux {major}.{minor})")),
+        (false, true) => {
+            Verdict::info("not supported by this kernel: the packet port will be used")
+        }
         (false, false) => Verdict::error(
-            "missing",
-            "a kernel with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or another kind of port",
+            "not supported by this kernel",
+            "use a kernel with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or set `port_kind`",
         ),
     }
 }
@@ -275,11 +279,11 @@ fn hugepages(host: &Host) -> Option<Verdict> {
     let remedy = host.free_hugepages(AMPLE_HUGEPAGES);
     match host.hugepages {
         None => Verdict::info(
-            "this kernel has no hugepages of this size: ordinary pages are used, which is slower",
+            "this kernel has no hugepages of 2 MiB: Feroce uses ordinary pages, which is slower",
         ),
-        Some(0) => Verdict::warning("none: memory uses ordinary pages, which is slower", remedy),
+        Some(0) => Verdict::warning("none: Feroce uses ordinary pages, which is slower", remedy),
         Some(free) if free < HUGEPAGES_WANTED => Verdict::warning(
-            format!("{free}: some memory uses ordinary pages, which is slower"),
+            format!("{free}: Feroce uses ordinary pages for a part of its memory, which is slower"),
             remedy,
         ),
         Some(free) => Verdict::ok(free.to_string()),
@@ -295,16 +299,18 @@ fn packet_buffers(host: &Host, memory: &BufferMemory, cores: usize) -> Option<Ve
         cores => format!("the packet buffers of {cores} cores take {needed} MiB"),
     };
     let setting = memory.setting;
-    let ordinary = format!("setting `{setting}`, a number of MiB of ordinary memory");
+    let ordinary = format!("set `{setting}` to a number of MiB of ordinary memory");
     match memory.ordinary_mib {
         Some(mib) if u64::from(mib) < needed => Verdict::error(
-            format!("not used, but {mib} MiB of ordinary memory: {buffers}"),
+            format!("not used; setting `{setting}` gives {mib} MiB of ordinary memory: {buffers}"),
             ordinary,
         ),
-        Some(mib) => Verdict::ok(format!("not used: {mib} MiB of ordinary memory (`{setting}`)")),
+        Some(mib) => {
+            Verdict::ok(format!("not used; setting `{setting}` gives {mib} MiB of ordinary memory"))
+        }
         None => {
             let (free, larger) = (host.hugepages.unwrap_or(0), host.gigantic_pages);
-            let found = format!("{free}, and {larger} larger ones");
+            let found = format!("{free}, and {larger} of 1 GiB");
             let remedy = host.free_hugepages(needed.div_ceil(2).max(AMPLE_HUGEPAGES));
             let remedy = format!("{remedy}; or {ordinary}");
             match 2 * free + 1024 * larger {
@@ -325,10 +331,10 @@ fn cpus(host: &Host) -> Option<Verdict> {
     match host.cpus {
         cpus if spins && cpus <= cores => Verdict::warning(
             format!("{cpus}, for {cores} helpers that spin and the program itself"),
-            "setting `helper = \"adaptive\"`, fewer `cores`, or more CPUs (`taskset -p PID`)",
+            "set `helper = \"adaptive\"` or fewer `cores`, or allow more CPUs (`taskset -p PID`)",
         ),
         1 => Verdict::info(
-            "one: the program and the helper thread share it; scheduling adds latency",
+            "1: the program and the helper thread share the CPU, so scheduling adds latency",
         ),
         cpus => Verdict::ok(cpus.to_string()),
     }
@@ -342,8 +348,12 @@ fn helper_cpus(host: &Host) -> Option<Verdict> {
     let settings = host.settings();
     if cpus.len() != settings.cores {
         return Verdict::error(
-            format!("{} for {} cores", cpus.len(), settings.cores),
-            "setting `helper`: a CPU for each of the `cores`",
+            format!(
+                "setting `helper` names {}, but there are {} cores",
+                cpus.len(),
+                settings.cores
+            ),
+            "name one CPU per core in the setting `helper`",
         );
     }
     let absent = |cpu: &&usize| {
@@ -351,10 +361,10 @@ fn helper_cpus(host: &Host) -> Option<Verdict> {
     };
     match cpus.iter().find(absent) {
         Some(cpu) => Verdict::warning(
-            format!("there is no CPU {cpu}: its helper runs on any CPU"),
-            "setting `helper`: CPUs that exist (`lscpu -e`)",
+            format!("CPU {cpu} does not exist: its helper thread is not pinned"),
+            "name existing CPUs in the setting `helper` (`lscpu -e` lists them)",
         ),
-        None => Verdict::ok("exist"),
+        None => Verdict::ok("all exist"),
     }
 }
 
@@ -363,7 +373,7 @@ fn clock(host: &Host) -> Option<Verdict> {
     match FAST_CLOCKS.contains(&clock) {
         true => Verdict::ok(clock),
         false => Verdict::warning(
-            format!("{clock}: reading the clock is a system call, once per turn of a core"),
+            format!("{clock}: each turn of a core needs a system call to read the clock"),
             "`cat /sys/devices/system/clocksource/clocksource0/available_clocksource`; boot with \
              clocksource=tsc tsc=reliable if the hardware's TSC is reliable",
         ),

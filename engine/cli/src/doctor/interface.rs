@@ -99,12 +99,12 @@ fn mtu(state: &InterfaceState) -> Option<Verdict> {
     let Some(largest) = PathMtu::largest_for(mtu) else {
         return Verdict::error(format!("{mtu} carries no RoCE path MTU"), raise(1500));
     };
-    if let Some(asked) = state.host.settings().path_mtu
-        && asked.bytes() > largest.bytes()
+    if let Some(requested) = state.host.settings().path_mtu
+        && requested.bytes() > largest.bytes()
     {
         let found =
-            format!("{mtu} carries path MTU {largest}, but the setting `path_mtu` is {asked}");
-        return Verdict::error(found, raise(needed(asked)));
+            format!("{mtu} carries path MTU {largest}, but the setting `path_mtu` is {requested}");
+        return Verdict::error(found, raise(needed(requested)));
     }
     let could = state.host.could_open("af_xdp");
     if mtu > ONE_BUFFER && could && state.host.kernel < SEVERAL_BUFFERS {

@@ -62,9 +62,9 @@ impl PathState {
             reach: None,
         };
         for source in sources {
-            let resolved = Resolver::open()
-                .map_err(ResolveError::from)
-                .and_then(|mut it| it.resolve(Gid::from(peer), source, RESOLVE_TIMEOUT));
+            let resolved = Resolver::open().map_err(ResolveError::from).and_then(|mut resolver| {
+                resolver.resolve(Gid::from(peer), source, RESOLVE_TIMEOUT)
+            });
             match resolved {
                 Ok(headers) => {
                     path.headers = Some(Ok(headers));
@@ -84,14 +84,14 @@ impl PathState {
 
     /// Confirms the next hop and pings the peer, through the interface `name`.
     fn probe(&mut self, headers: &PathHeaders, name: &str) {
-        let asked = Resolver::open()
+        let confirmed = Resolver::open()
             .map_err(ResolveError::from)
-            .and_then(|mut it| it.confirm(headers, CONFIRM_TIMEOUT));
-        let is_there = !matches!(asked, Err(ResolveError::Unresolved { .. }));
-        self.next_hop = Some(asked);
+            .and_then(|mut resolver| resolver.confirm(headers, CONFIRM_TIMEOUT));
+        let answers = !matches!(confirmed, Err(ResolveError::Unresolved { .. }));
+        self.next_hop = Some(confirmed);
         self.link_mtu = Interface::read(name).map_or(headers.mtu, |link| link.mtu);
         let carried = PathMtu::largest_for(headers.mtu).min(self.wanted());
-        if let Some(largest) = carried.filter(|_| is_there) {
+        if let Some(largest) = carried.filter(|_| answers) {
             self.reach = ping::probe(headers, name, largest).ok();
         }
     }
@@ -99,7 +99,9 @@ impl PathState {
     /// The path MTU that a program would use, from the interface MTU and the settings.
     fn wanted(&self) -> Option<PathMtu> {
         let carries = PathMtu::largest_for(self.link_mtu)?;
-        Some(self.state.host.settings().path_mtu.map_or(carries, |asked| asked.min(carries)))
+        Some(
+            self.state.host.settings().path_mtu.map_or(carries, |requested| requested.min(carries)),
+        )
     }
 }
 
@@ -130,12 +132,12 @@ fn route(path: &PathState) -> Option<Verdict> {
 fn neighbour(path: &PathState) -> Option<Verdict> {
     let error = match (path.headers.as_ref()?, &path.next_hop) {
         (Ok(_), Some(Ok(Confirmation::Answered(mac)))) => return Verdict::ok(format!("at {mac}")),
-        (Ok(_), Some(Ok(Confirmation::Fixed(mac)))) => {
+        (Ok(_), Some(Ok(Confirmation::NoArp(mac)))) => {
             return Verdict::ok(format!("at {mac}, derived from the address"));
         }
-        (Ok(headers), Some(Ok(Confirmation::Entered(mac)))) => {
+        (Ok(headers), Some(Ok(Confirmation::Permanent(mac)))) => {
             let next_hop = headers.next_hop.unwrap_or(path.peer);
-            return entered(path, next_hop, &mac.to_string());
+            return static_entry(path, next_hop, &mac.to_string());
         }
         (Ok(headers), Some(Err(ResolveError::Permission { .. })) | None) => {
             let mac = headers.dst_mac;
@@ -168,7 +170,7 @@ fn neighbour(path: &PathState) -> Option<Verdict> {
 }
 
 /// The next hop has a static neighbour entry: the kernel does not resolve it.
-fn entered(path: &PathState, next_hop: IpAddr, mac: &str) -> Option<Verdict> {
+fn static_entry(path: &PathState, next_hop: IpAddr, mac: &str) -> Option<Verdict> {
     let found = format!("at {mac}, a static neighbour entry");
     match path.reach {
         Some(Reach::Silent) => Verdict::warning(

@@ -19,7 +19,7 @@ use nix::sys::time::TimeVal;
 /// Attempts per packet size.
 const TRIES: usize = 2;
 /// Time to wait for a reply.
-const PATIENCE: Duration = Duration::from_millis(500);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 /// Bytes of the echo header: type, code, checksum, identifier, sequence number.
 const HEADER: usize = 8;
 /// Length of an IP packet that every path carries.
@@ -120,14 +120,14 @@ impl Pinger {
         message
     }
 
-    /// Returns true if the reply to `message` arrives within [`PATIENCE`]. Other packets are
+    /// Returns true if the reply to `message` arrives within [`REPLY_TIMEOUT`]. Other packets are
     /// ignored.
     fn receives_reply(&self, message: &[u8]) -> bool {
         let clock = Clock::start();
         let start = clock.now();
         let mut buffer = [0; BUFFER];
         loop {
-            let left = PATIENCE.saturating_sub(clock.now() - start);
+            let left = REPLY_TIMEOUT.saturating_sub(clock.now() - start);
             let wait = TimeVal::new(0, left.subsec_micros().into());
             if left.as_micros() == 0
                 || setsockopt(&self.socket, sockopt::ReceiveTimeout, &wait).is_err()
@@ -152,10 +152,8 @@ impl Pinger {
             Some(first) if !self.v6 => usize::from(first & 0xf) * 4,
             _ => 0,
         };
-        let answer = packet.get(header..).unwrap_or_default();
-        answer.len() == message.len()
-            && answer[0] == self.kind().reply
-            && answer[4..] == message[4..]
+        let reply = packet.get(header..).unwrap_or_default();
+        reply.len() == message.len() && reply[0] == self.kind().reply && reply[4..] == message[4..]
     }
 }
 

@@ -51,8 +51,9 @@ impl InterfaceState {
         let gids =
             GidTable::read(name).map(|table| table.iter().map(|(_, gid)| gid.clone()).collect());
         let all = Interface::list().unwrap_or_default();
-        let vlans =
-            interface.as_ref().map(|it| it.vlan_children(&all).map(|v| v.name.clone()).collect());
+        let vlans = interface
+            .as_ref()
+            .map(|interface| interface.vlan_children(&all).map(|v| v.name.clone()).collect());
         let members: Vec<_> = match &interface {
             Ok(it) => it.vlan_children(&all).map(|v| v.index).chain([it.index]).collect(),
             Err(_) => Vec::new(),
@@ -70,7 +71,7 @@ impl InterfaceState {
             name: name.to_owned(),
             addresses: of_interface(InterfaceAddress::list()).map(|address| address.ip).collect(),
             duplicates: of_interface(InterfaceAddress::duplicates()).filter_map(as_text).collect(),
-            xdp: interface.as_ref().ok().and_then(|it| XdpFeatures::of(it.index)),
+            xdp: interface.as_ref().ok().and_then(|interface| XdpFeatures::of(interface.index)),
             gids: gids.unwrap_or_default(),
             queues: nic.map_or((1, 1), Ethtool::queues),
             features: nic.and_then(|nic| nic.features().ok()).unwrap_or_default(),
@@ -78,7 +79,7 @@ impl InterfaceState {
             veth: nic.and_then(Ethtool::driver).as_deref() == Some("veth"),
             vlans: vlans.unwrap_or_default(),
             roce_socket: roce_socket(&all),
-            running: stat::ask(name, &Request::default()).ok(),
+            running: stat::query(name, &Request::default()).ok(),
             interface,
         }
     }

@@ -41,7 +41,7 @@ pub enum PerfError {
     Interrupted,
 }
 
-/// What can go wrong with the conversation.
+/// Errors of the control connection between the two ends of a test.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
     /// No server listens.
@@ -55,7 +55,7 @@ pub enum ExchangeError {
         source: std::io::Error,
     },
     /// The port cannot be bound.
-    #[error("cannot listen on TCP port {port}: {source} (another one: -p, at both ends)")]
+    #[error("cannot listen on TCP port {port}: {source} (use another port: -p at both ends)")]
     Listen {
         /// The port.
         port: u16,
@@ -63,7 +63,7 @@ pub enum ExchangeError {
         source: std::io::Error,
     },
     /// The peer closed the connection.
-    #[error("{peer} closed the connection: its program ended (see what it printed)")]
+    #[error("{peer} closed the connection: its program ended (see its output)")]
     Gone {
         /// The peer.
         peer: SocketAddr,
@@ -138,8 +138,8 @@ fn remedy(status: Status) -> &'static str {
             " (the peer stopped answering: its program ended, the path is down or drops large \
              packets, or too many packets are lost for --timeout and --retry)"
         }
-        Status::RnrRetryExceeded => " (the peer posts no receives: see what it printed)",
-        Status::RemoteAccess => " (the peer withdrew its memory: see what it printed)",
+        Status::RnrRetryExceeded => " (the peer posts no receives: see its output)",
+        Status::RemoteAccess => " (the peer withdrew its memory: see its output)",
         _ => "",
     }
 }

@@ -59,13 +59,13 @@ pub struct Control {
 
 impl Control {
     /// Connects to a server.
-    pub fn call(server: &str, port: u16) -> Result<Self, PerfError> {
+    pub fn connect(server: &str, port: u16) -> Result<Self, PerfError> {
         let failed =
             |source| ExchangeError::NoServer { peer: format!("{server} port {port}"), source };
         let mut last = std::io::Error::from(ErrorKind::NotFound);
         for address in (server, port).to_socket_addrs().map_err(failed)? {
             match TcpStream::connect_timeout(&address, Duration::from_secs(5)) {
-                Ok(stream) => return Self::greet(stream, address),
+                Ok(stream) => return Self::handshake(stream, address),
                 Err(error) => last = error,
             }
         }
@@ -73,7 +73,7 @@ impl Control {
     }
 
     /// Starts the protocol on a connection: exchanges versions.
-    pub fn greet(stream: TcpStream, peer: SocketAddr) -> Result<Self, PerfError> {
+    pub fn handshake(stream: TcpStream, peer: SocketAddr) -> Result<Self, PerfError> {
         // A dual-stack listener sees IPv4 clients as mapped addresses.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let now = Instant::now();
@@ -147,7 +147,7 @@ impl Control {
                 return Err(PerfError::Interrupted);
             }
             self.send_alive()?;
-            self.listen(Some(READ_TIMEOUT))?;
+            self.receive_available(Some(READ_TIMEOUT))?;
         }
     }
 
@@ -155,7 +155,7 @@ impl Control {
     /// regularly.
     pub fn poll(&mut self) -> Result<Option<Message>, ExchangeError> {
         self.send_alive()?;
-        self.listen(None)?;
+        self.receive_available(None)?;
         Ok(self.messages.pop_front())
     }
 
@@ -186,7 +186,7 @@ impl Control {
     }
 
     /// Reads what has arrived, or waits for up to `wait`, and queues the messages except `Alive`.
-    fn listen(&mut self, wait: Option<Duration>) -> Result<(), ExchangeError> {
+    fn receive_available(&mut self, wait: Option<Duration>) -> Result<(), ExchangeError> {
         let over = match self.gave_up.take() {
             Some(reason) => return Err(ExchangeError::Peer { peer: self.peer, reason }),
             None => self.read(wait),
@@ -289,18 +289,18 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let other = thread::spawn(move || other(listener.accept().unwrap().0));
-        (Control::call("127.0.0.1", port), other)
+        (Control::connect("127.0.0.1", port), other)
     }
 
-    fn greeted(stream: TcpStream) -> Control {
+    fn accepted(stream: TcpStream) -> Control {
         let peer = stream.peer_addr().unwrap();
-        Control::greet(stream, peer).unwrap()
+        Control::handshake(stream, peer).unwrap()
     }
 
     #[test]
     fn messages_arrive_in_order_without_alive() {
         let (control, other) = connect(|stream| {
-            let mut control = greeted(stream);
+            let mut control = accepted(stream);
             for message in [Message::Alive, Message::Connected, Message::Alive, Message::Bye] {
                 control.send(&message).unwrap();
             }
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn a_peer_that_gives_up_reports_the_reason() {
         let (control, _other) = connect(|stream| {
-            let mut control = greeted(stream);
+            let mut control = accepted(stream);
             control.give_up("no more QPs");
             control
         });
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn messages_before_giving_up_are_delivered() {
         let (control, other) = connect(|stream| {
-            let mut control = greeted(stream);
+            let mut control = accepted(stream);
             control.send(&Message::Bye).unwrap();
             control.give_up("interrupted");
             control

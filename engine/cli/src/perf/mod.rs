@@ -53,7 +53,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     };
     let run = match (&options.server, &listener) {
         (Some(server), _) => {
-            Control::call(server, options.port).map_err(Failure::from).and_then(|mut control| {
+            Control::connect(server, options.port).map_err(Failure::from).and_then(|mut control| {
                 let run = run_client(options, &plan, device.as_ref(), &mut control);
                 report_failure(&mut control, run)
             })
@@ -98,10 +98,11 @@ fn serve(
         let Some((stream, peer)) = wait_for_client(listener).map_err(failed)? else {
             return Ok(()); // Ctrl-C while no test was running.
         };
-        let served = Control::greet(stream, peer).map_err(Failure::from).and_then(|mut control| {
-            let run = run_server(options, device, &mut control);
-            report_failure(&mut control, run)
-        });
+        let served =
+            Control::handshake(stream, peer).map_err(Failure::from).and_then(|mut control| {
+                let run = run_server(options, device, &mut control);
+                report_failure(&mut control, run)
+            });
         match served {
             Err(Failure::Perf(PerfError::Interrupted)) => {
                 return Err(PerfError::Interrupted.into());

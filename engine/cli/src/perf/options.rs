@@ -287,8 +287,8 @@ fn mtu_of(settings: &Settings) -> RequestedMtu {
     settings.path_mtu.map(PathMtu::bytes)
 }
 
-fn show_mtu(asked: RequestedMtu) -> String {
-    asked.map_or_else(|| "auto".to_owned(), |bytes| bytes.to_string())
+fn show_mtu(requested: RequestedMtu) -> String {
+    requested.map_or_else(|| "auto".to_owned(), |bytes| bytes.to_string())
 }
 
 #[cfg(test)]
@@ -371,9 +371,9 @@ mod tests {
     fn a_too_large_path_mtu_is_refused_with_the_remedy() {
         let mut settings = Settings::default();
         settings.set("path_mtu", "4096", Origin::Flag("--mtu")).unwrap();
-        let asked = TestOptions::default().plan(&settings).unwrap();
-        let detail = asked.path_mtu(PathMtu::Mtu1024).unwrap_err().to_string();
+        let requested = TestOptions::default().plan(&settings).unwrap();
+        let detail = requested.path_mtu(PathMtu::Mtu1024).unwrap_err().to_string();
         assert!(detail.contains("4184"), "{detail}");
-        assert_eq!(asked.path_mtu(PathMtu::Mtu4096).unwrap(), PathMtu::Mtu4096);
+        assert_eq!(requested.path_mtu(PathMtu::Mtu4096).unwrap(), PathMtu::Mtu4096);
     }
 }

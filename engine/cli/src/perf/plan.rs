@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use feroce_engine::device::Split;
+use feroce_engine::device::{PortKind, Split};
 use feroce_wire::PathMtu;
 use serde::{Deserialize, Serialize};
 
@@ -193,14 +193,24 @@ impl Plan {
     /// [`PerfError::Plan`] if the plan requires more.
     pub fn path_mtu(&self, active: PathMtu) -> Result<PathMtu, PerfError> {
         match self.mtu.and_then(PathMtu::from_bytes) {
-            Some(asked) if asked.bytes() > active.bytes() => Err(PerfError::Plan(format!(
-                "path MTU {asked} is required, but the ports carry {active}: raise the interfaces' \
-                 MTU to {needed} (`ip link set IFACE mtu {needed}`; on DPDK `--dpdk-mtu {needed}`, \
-                 at both ends) or use a smaller path MTU",
-                needed = asked.bytes() + PathMtu::OVERHEAD
+            Some(requested) if requested.bytes() > active.bytes() => Err(PerfError::Plan(format!(
+                "path MTU {requested} is required, but the ports carry {active}: raise the ports' \
+                 MTU at both ends ({}) or use a smaller path MTU",
+                mtu_commands(requested.bytes() + PathMtu::OVERHEAD)
             ))),
-            Some(asked) => Ok(asked),
+            Some(requested) => Ok(requested),
             None => Ok(active),
         }
     }
+}
+
+/// The commands that raise the MTU of a port to `mtu`: for an interface of the kernel, and for each
+/// kind of port with a setting for its MTU.
+fn mtu_commands(mtu: u32) -> String {
+    let interface = format!("`ip link set IFACE mtu {mtu}`");
+    let options = PortKind::rows().filter_map(|(kind, entry)| {
+        let flag = entry.setting("mtu")?.option?.flag;
+        Some(format!("port {kind}: `{flag} {mtu}`"))
+    });
+    std::iter::once(interface).chain(options).collect::<Vec<_>>().join("; ")
 }

@@ -462,10 +462,10 @@ fn invalid_counts(counts: &[u64], qps: usize, goal: Goal) -> Option<String> {
         Goal::Time(_) => u64::MAX >> QP_BITS,
     };
     if counts.len() != qps {
-        return Some(format!("{PEER}: it reports messages on {} QPs of {qps}", counts.len()));
+        return Some(format!("{PEER}: its report covers {} QPs of {qps}", counts.len()));
     }
     let beyond = counts.iter().find(|&&count| count > most)?;
-    Some(format!("{PEER}: it reports {beyond} messages on a QP; the maximum is {most}"))
+    Some(format!("{PEER}: its report has {beyond} messages on a QP; the maximum is {most}"))
 }
 
 /// A count modulo 256.

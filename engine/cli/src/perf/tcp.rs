@@ -19,7 +19,7 @@ use super::watch::Watch;
 use crate::signal;
 
 /// Time limit for connecting, and for a blocked write to make progress.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of one blocking write or read, so that the watch runs often enough to send `Alive` in
 /// time.
 const BLOCKED: Duration = Duration::from_millis(10);
@@ -44,7 +44,10 @@ pub fn accept(listener: &TcpListener) -> Result<TcpStream, PerfError> {
     while !signal::interrupted() {
         match listener.accept() {
             Ok((stream, _)) => return set_up(stream),
-            Err(error) if error.kind() == ErrorKind::WouldBlock && started.elapsed() < PATIENCE => {
+            Err(error)
+                if error.kind() == ErrorKind::WouldBlock
+                    && started.elapsed() < PROGRESS_TIMEOUT =>
+            {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Err(error) => return Err(failed("accept")(error)),
@@ -56,7 +59,7 @@ pub fn accept(listener: &TcpListener) -> Result<TcpStream, PerfError> {
 /// Connects to the server.
 pub fn connect(server: IpAddr, port: u16) -> Result<TcpStream, PerfError> {
     let address = SocketAddr::new(server, port);
-    set_up(TcpStream::connect_timeout(&address, PATIENCE).map_err(failed("connect"))?)
+    set_up(TcpStream::connect_timeout(&address, PROGRESS_TIMEOUT).map_err(failed("connect"))?)
 }
 
 fn set_up(stream: TcpStream) -> Result<TcpStream, PerfError> {
@@ -182,7 +185,7 @@ fn send_blocking(
                 blocked = None;
             }
             Err(error) if would_block(&error) => {
-                if blocked.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
+                if blocked.get_or_insert_with(Instant::now).elapsed() >= PROGRESS_TIMEOUT {
                     return Err(failed("send")(ErrorKind::TimedOut.into()));
                 }
             }
@@ -290,7 +293,7 @@ mod tests {
         let [own, other] = pair();
         let thread = thread::spawn(move || {
             let peer = own.peer_addr().unwrap();
-            run(set_up(ours)?, &mut Control::greet(own, peer)?)
+            run(set_up(ours)?, &mut Control::handshake(own, peer)?)
         });
         let mut other = Peer { control: BufReader::new(other), stream: theirs };
         let greeting = other.line(); // Both sides use the same version.

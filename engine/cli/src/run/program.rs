@@ -56,7 +56,9 @@ pub fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path).map(|folder| folder.join(name));
     let is_program = |place: &PathBuf| {
-        place.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+        place
+            .metadata()
+            .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
     };
     places.find(is_program).ok_or_else(|| Failure::Program {
         program: given.to_owned(),
@@ -97,7 +99,8 @@ pub fn obstacles(program: &Path, library_path: &OsStr) -> Vec<String> {
         Some(Kind::Loaded) => found.extend(not_found(program, library_path)),
         Some(Kind::Other) | None => {}
     }
-    let changes_user = file.metadata().is_ok_and(|it| it.permissions().mode() & 0o6000 != 0);
+    let changes_user =
+        file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o6000 != 0);
     if changes_user && !Uid::effective().is_root() {
         found.push(
             "the program is setuid or setgid, so the loader ignores the caller's libraries: run it \

@@ -69,25 +69,25 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 /// Takes a snapshot of every requested interface.
 fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
     let request = Request { queue_pairs: options.qps, ..Request::default() };
-    let query = |interface: &str| stat::ask(interface, &request);
+    let query = |interface: &str| stat::query(interface, &request);
     if let Some(interface) = &options.interface {
         return Ok(vec![query(interface)?]);
     }
     let interfaces = stat::endpoints();
     if interfaces.is_empty() {
-        return Err(StatError::Nobody.into());
+        return Err(StatError::NoServer.into());
     }
     // Any user can create another endpoint: an endpoint that fails must not hide the others.
     let mut snapshots = Vec::new();
     let mut errors = Vec::new();
     // In parallel: a stopped program does not answer, and must not delay the others.
     for some in interfaces.chunks(AT_ONCE) {
-        let answers: Vec<_> = thread::scope(|scope| {
+        let responses: Vec<_> = thread::scope(|scope| {
             let queries: Vec<_> = some.iter().map(|name| scope.spawn(|| query(name))).collect();
-            queries.into_iter().map(|answer| answer.join().expect("no panic")).collect()
+            queries.into_iter().map(|response| response.join().expect("no panic")).collect()
         });
-        for answer in answers {
-            match answer {
+        for response in responses {
+            match response {
                 Ok(snapshot) => snapshots.push(snapshot),
                 Err(error) => errors.push(error),
             }
@@ -121,7 +121,7 @@ fn watch(options: &Options, interval: Duration, first: Vec<Snapshot>) -> Result<
             return Ok(());
         }
         let now = match take(options) {
-            Err(Failure::Stat(StatError::NoEndpoint { .. } | StatError::Nobody)) => {
+            Err(Failure::Stat(StatError::NoEndpoint { .. } | StatError::NoServer)) => {
                 return Err(Failure::Plan(ended(&before)));
             }
             other => other?,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Time limit on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn ip(arguments: &str) -> String {
     let output =
@@ -125,7 +125,7 @@ impl Server {
             if let Some(status) = self.child.try_wait().expect("a child of ours") {
                 break status;
             }
-            assert!(started.elapsed() < PATIENCE, "process {} does not end", self.child.id());
+            assert!(started.elapsed() < TIMEOUT, "process {} does not end", self.child.id());
             std::thread::sleep(Duration::from_millis(10));
         };
         let read = |from: &mut dyn std::io::Read| {

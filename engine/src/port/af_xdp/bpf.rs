@@ -390,12 +390,12 @@ pub(in crate::port) struct Link {
 pub(super) fn program_name(id: u32) -> Option<String> {
     let program = open(Command::ProgramFdById, &mut ObjectId { id }).ok()?;
     let mut info = ProgramInfo::default();
-    let mut ask = ObjectInfo {
+    let mut query = ObjectInfo {
         object: unsigned(program.as_raw_fd()),
         size: u32::try_from(size_of::<ProgramInfo>()).expect("a few words"),
         info: from_mut(&mut info).expose_provenance() as u64,
     };
-    bpf(Command::ObjectInfo, &mut ask).ok()?;
+    bpf(Command::ObjectInfo, &mut query).ok()?;
     let name = CStr::from_bytes_until_nul(&info.name).ok()?;
     Some(name.to_string_lossy().into_owned())
 }

@@ -43,9 +43,9 @@ impl Interface {
         if index == 0 {
             return Err(absent());
         }
-        let ask = Ethtool::open(name);
-        let ask = ask.map_err(|e| AfXdpError::system("open a control socket", e))?;
-        read(&ask, name, index)
+        let ethtool = Ethtool::open(name);
+        let ethtool = ethtool.map_err(|e| AfXdpError::system("open a control socket", e))?;
+        read(&ethtool, name, index)
     }
 }
 
@@ -106,9 +106,9 @@ impl XdpFeatures {
         found.sz = size_of::<bpf_xdp_query_opts>();
         let index = i32::try_from(index).ok()?;
         // SAFETY: the call fills `found`, which states its size and outlives the call.
-        let asked = unsafe { bpf_xdp_query(index, 0, &raw mut found) };
+        let status = unsafe { bpf_xdp_query(index, 0, &raw mut found) };
         let has = |bits: u64| found.feature_flags & bits == bits;
-        (asked == 0).then(|| Self {
+        (status == 0).then(|| Self {
             programs: has(PROGRAMS),
             redirects: has(REDIRECTS),
             zero_copy: has(ZERO_COPY),
@@ -123,8 +123,8 @@ impl XdpFeatures {
 }
 
 /// Reads the properties of the interface `name`, whose index is `index`.
-fn read(ask: &Ethtool, name: &str, index: u32) -> Result<Interface, AfXdpError> {
-    let get = |request, action| ask.ioctl(request).map_err(|e| AfXdpError::system(action, e));
+fn read(ethtool: &Ethtool, name: &str, index: u32) -> Result<Interface, AfXdpError> {
+    let get = |request, action| ethtool.ioctl(request).map_err(|e| AfXdpError::system(action, e));
     let flags = get(libc::SIOCGIFFLAGS, "read the interface's flags")?;
     let hardware = get(libc::SIOCGIFHWADDR, "read the interface's address")?;
     let mtu = get(libc::SIOCGIFMTU, "read the interface's MTU")?;
@@ -142,7 +142,7 @@ fn read(ask: &Ethtool, name: &str, index: u32) -> Result<Interface, AfXdpError> 
     for (to, from) in mac.iter_mut().zip(hardware.sa_data) {
         *to = from.cast_unsigned();
     }
-    let (rx_queues, tx_queues) = ask.queues();
+    let (rx_queues, tx_queues) = ethtool.queues();
     Ok(Interface {
         name: name.to_owned(),
         index,
@@ -150,9 +150,9 @@ fn read(ask: &Ethtool, name: &str, index: u32) -> Result<Interface, AfXdpError> 
         mtu: mtu.cast_unsigned(),
         rx_queues,
         tx_queues,
-        rate: ask.rate(),
-        strips_vlan: ask.strips_vlan(),
-        veth: ask.driver().as_deref() == Some("veth"),
+        rate: ethtool.rate(),
+        strips_vlan: ethtool.strips_vlan(),
+        veth: ethtool.driver().as_deref() == Some("veth"),
     })
 }
 
@@ -189,8 +189,8 @@ mod tests {
         in_own_namespace(|veth| {
             assert_eq!((veth.name.as_str(), veth.mtu), ("v0", 1500));
             assert_eq!((veth.rx_queues, veth.tx_queues), (1, 1));
-            assert_eq!(veth.rate, Some(10_000_000_000), "what every veth says");
-            assert!(veth.veth && !veth.strips_vlan, "though it says so");
+            assert_eq!(veth.rate, Some(10_000_000_000), "the rate that every veth reports");
+            assert!(veth.veth && !veth.strips_vlan, "it reports stripping but does not strip");
             assert_ne!(veth.mac, MacAddr([0; 6]));
             assert_eq!(attached_program(veth.index), None);
             let features = XdpFeatures::of(veth.index).expect("it is there");

@@ -59,6 +59,7 @@ pub(super) const ENTRY: PortEntry = PortEntry {
     config: || Box::new(AfXdpConfig::new("")),
     settings: &[],
     open: Some(open),
+    over_interface: None,
     buffers: None,
 };
 

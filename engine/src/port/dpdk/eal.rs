@@ -32,16 +32,16 @@ impl Eal {
     /// Starts the EAL for `config`, or locks the running EAL if its arguments are compatible.
     pub fn start(config: &DpdkConfig) -> Result<Self, DpdkError> {
         let mut eal = Self::running();
-        let asked = arguments(config);
+        let requested = arguments(config);
         let (running, result) = match &mut eal.0.started {
-            Some((running, _)) if *running != asked && !config.eal.is_empty() => {
-                let (running, asked) = (running.join(" "), asked.join(" "));
-                return Err(DpdkError::EalRuns { running, asked });
+            Some((running, _)) if *running != requested && !config.eal.is_empty() => {
+                let (running, requested) = (running.join(" "), requested.join(" "));
+                return Err(DpdkError::EalRuns { running, requested });
             }
             Some((running, result)) => (running, result),
             started => {
-                let result = init(&asked);
-                let (running, result) = started.insert((asked, result));
+                let result = init(&requested);
+                let (running, result) = started.insert((requested, result));
                 (running, result)
             }
         };

@@ -27,14 +27,14 @@ pub enum DpdkError {
 
     /// The EAL already runs with other arguments.
     #[error(
-        "DPDK's EAL already runs in this process with `{running}` instead of `{asked}`; \
+        "DPDK's EAL already runs in this process with `{running}` instead of `{requested}`; \
          it starts once per process"
     )]
     EalRuns {
         /// The arguments of the start.
         running: String,
         /// The arguments requested now.
-        asked: String,
+        requested: String,
     },
 
     /// DPDK has no such device, or its driver refused it.

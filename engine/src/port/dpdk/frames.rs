@@ -412,13 +412,17 @@ mod tests {
             let (mut request, mut answer) = ([0; 128], [0; 128]);
             let len = own.request(ours, theirs.ip, &mut request).unwrap();
             let handled = peer.handle(&request[..len], &mut answer).unwrap();
-            let seen = |who: &Own, address: &Address| Sighting {
+            let seen = |sender: &Own, address: &Address| Sighting {
                 vlan: address.vlan,
                 ip: address.ip,
-                mac: who.mac,
+                mac: sender.mac,
                 overrides: true,
             };
-            assert_eq!(handled.sighting, Some(seen(&own, ours)), "who asks is seen");
+            assert_eq!(
+                handled.sighting,
+                Some(seen(&own, ours)),
+                "the sender of the request is seen"
+            );
             let outcome = own.handle(&answer[..handled.response.unwrap()], &mut request).unwrap();
             assert_eq!(outcome, Handled { response: None, sighting: Some(seen(&peer, theirs)) });
         }

@@ -20,6 +20,7 @@
 //! `unsafe` is allowed in this directory: for the functions and the packet buffers of DPDK.
 #![allow(unsafe_code)] // See above.
 
+pub mod af_packet;
 mod config;
 #[cfg(feature = "dpdk")]
 mod device;
@@ -55,6 +56,7 @@ pub(super) const ENTRY: PortEntry = PortEntry {
     config: || Box::new(DpdkConfig::new("", Vec::new())),
     settings: settings::SETTINGS,
     open: OPEN,
+    over_interface: Some(af_packet::OVER_INTERFACE),
     buffers: Some(buffers),
 };
 

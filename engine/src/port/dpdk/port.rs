@@ -12,7 +12,7 @@ use super::idle_timer::IdleTimer;
 use super::mbuf::{BURST, Frames, Pool};
 use super::neighbours::PortAddresses;
 use crate::port::contract::{
-    PATIENCE, Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame,
+    Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame, STUCK_AFTER,
 };
 use crate::port::kind::{OpenRequest, OpenedPorts, PortAddressing, PortError};
 use crate::time::{Clock, Instant};
@@ -202,10 +202,10 @@ impl DpdkPort {
     }
 
     /// Returns true if the interface below is down; the device still takes frames until its ring is
-    /// full. Queries the kernel at most once per [`PATIENCE`].
+    /// full. Queries the kernel at most once per [`STUCK_AFTER`].
     fn is_interface_lost(&mut self) -> bool {
         let now = self.clock.now();
-        if now.saturating_since(self.interface_checked.0) >= PATIENCE {
+        if now.saturating_since(self.interface_checked.0) >= STUCK_AFTER {
             self.interface_checked = (now, self.device.lost_interface());
         }
         self.interface_checked.1
@@ -228,7 +228,7 @@ impl DpdkPort {
         let now = self.clock.now();
         // The link state is not checked here: the AF_PACKET driver always reports a link.
         let since = *self.stuck_since.get_or_insert(now);
-        if now.saturating_since(since) < PATIENCE {
+        if now.saturating_since(since) < STUCK_AFTER {
             return Ok(());
         }
         Err(self.give_up())

@@ -20,7 +20,7 @@ use super::classic_bpf::{
 use super::config::ADDRESSES;
 use super::error::PacketError;
 use super::ingress::Ingress;
-use super::ring::{MARK, SHORT};
+use super::ring::{PLACEHOLDER, SHORT};
 use super::socket::Sockets;
 
 /// The destination addresses whose RoCE frames the port receives.
@@ -82,7 +82,7 @@ impl Filter {
         let [queue, ring] =
             [Share::Queue, Share::Ring].map(|share| program(wanted, share, self.flow_control));
         for sockets in &self.sockets {
-            // A mark without its frame is less harmful than a frame without its mark.
+            // A placeholder without its frame is less harmful than a frame without its placeholder.
             sockets.ring.filter(&ring)?;
             sockets.queue.filter(&queue)?;
         }
@@ -135,7 +135,7 @@ fn demand(k: u32) -> [Instruction; 2] {
 /// The socket of a core that a program is for; see [`super::ring`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Share {
-    /// Short frames and marks of long frames.
+    /// Short frames and placeholders of long frames.
     Ring,
     /// Long frames.
     Queue,
@@ -149,9 +149,12 @@ impl Share {
         let longer = plain(JUMP_IF_GREATER, size(SHORT));
         let note = plain(STORE_NOTE, 0);
         match self {
-            Self::Ring => {
-                [length, Instruction { jf: 1, ..longer }, plain(LOAD_CONSTANT, size(MARK)), note]
-            }
+            Self::Ring => [
+                length,
+                Instruction { jf: 1, ..longer },
+                plain(LOAD_CONSTANT, size(PLACEHOLDER)),
+                note,
+            ],
             Self::Queue => [length, Instruction { jt: 1, ..longer }, plain(RETURN, 0), note],
         }
     }
@@ -355,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn long_frames_go_to_the_queue_and_leave_a_mark_in_the_ring() {
+    fn long_frames_go_to_the_queue_and_leave_a_placeholder_in_the_ring() {
         for to in ["::ffff:10.0.0.1", "fd00::1"] {
             let to: Ipv6Addr = to.parse().expect("an address");
             let [ring, queue] = [Share::Ring, Share::Queue]

@@ -73,6 +73,7 @@ pub(super) const ENTRY: PortEntry = PortEntry {
     config: || Box::new(PacketConfig::new("")),
     settings: &[],
     open: Some(open),
+    over_interface: None,
     buffers: None,
 };
 
@@ -207,15 +208,15 @@ fn open_sockets(
     if let [first, others @ ..] = &sockets[..]
         && !others.is_empty()
     {
-        let refused = |source| PacketError::system("spread flows over several cores")(source);
-        // Both groups have the same members in the same order, so a frame and its mark reach the
-        // same core.
-        let [ring, queue] = [&first.ring, &first.queue].map(Socket::found_group);
+        let failed = |source| PacketError::system("spread flows over several cores")(source);
+        // Both groups have the same members in the same order, so a frame and its placeholder reach
+        // the same core.
+        let [ring, queue] = [&first.ring, &first.queue].map(Socket::create_fanout_group);
         let (ring, queue) =
-            ring.and_then(|ring| queue.map(|queue| (ring, queue))).map_err(refused)?;
+            ring.and_then(|ring| queue.map(|queue| (ring, queue))).map_err(failed)?;
         for Sockets { ring: others_ring, queue: others_queue } in others.iter().map(|s| &**s) {
-            let joined = others_ring.join_group(ring);
-            joined.and_then(|()| others_queue.join_group(queue)).map_err(refused)?;
+            let joined = others_ring.join_fanout_group(ring);
+            joined.and_then(|()| others_queue.join_fanout_group(queue)).map_err(failed)?;
         }
     }
     Ok(sockets)
@@ -285,9 +286,9 @@ impl Port for PacketPort {
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         fds.push(self.sockets.ring.fd());
         // A pending error, left by a link that went down, would wake the sleeper repeatedly.
-        self.sockets.ring.forget_error();
+        self.sockets.ring.clear_error();
         // Sleeping would delay frames that still wait to be sent.
-        !self.transmitter.has_backlog() && !self.receiver.look_again()
+        !self.transmitter.has_backlog() && !self.receiver.recheck_queue()
     }
 
     /// Does nothing: `poll` on the socket is level-triggered.

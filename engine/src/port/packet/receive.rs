@@ -37,12 +37,12 @@ const FRAME: usize = VNET + VNET_LEN;
 /// Maximum bytes of the buffers of one receiver, so that they stay in the cache.
 const BUFFERS: usize = 256 << 10;
 
-/// Bursts for which a mark waits for its frame, or a frame for its mark. After that the other one
-/// counts as lost: ring and queue overflow independently.
-const PATIENCE: u32 = 64;
-/// Bursts without a frame after which the queue is read without a mark: it may hold only frames
-/// whose marks were lost.
-const LOOK_AGAIN: u32 = 1024;
+/// Bursts for which a placeholder waits for its frame, or a frame for its placeholder, before the
+/// missing one counts as lost. Ring and queue overflow independently.
+const PAIR_WAIT_MAX: u32 = 64;
+/// Empty bursts after which the queue is read without a placeholder. The queue may hold only frames
+/// whose placeholders were lost.
+const EMPTY_BURSTS_MAX: u32 = 1024;
 
 /// The memory that holds a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,14 +92,14 @@ unsafe impl Send for Vectors {}
 pub(super) struct Receiver {
     sockets: Arc<Sockets>,
     ring: Ring,
-    /// Bursts for which a mark has waited for its frame, or a frame for its mark, modulo
-    /// [`PATIENCE`].
+    /// Bursts for which a placeholder has waited for its frame, or a frame for its placeholder,
+    /// modulo [`PAIR_WAIT_MAX`].
     waited: u32,
     /// Consecutive bursts without a frame.
     empty: u32,
-    /// Marks were lost, so the queue holds frames without a mark. Stays true until the queue was
-    /// found empty.
-    unmarked: bool,
+    /// True if placeholders were lost, so that the queue may hold frames without one. Becomes false
+    /// when the queue is empty.
+    reads_unannounced: bool,
     /// One scratch buffer for each frame of a burst, then the receive buffers.
     pages: Pages,
     stride: usize,
@@ -107,7 +107,7 @@ pub(super) struct Receiver {
     /// Messages received from the queue, and how many of them were processed.
     received: usize,
     processed: usize,
-    /// Messages before this index are shown without waiting for marks.
+    /// Messages before this index are shown although their placeholders have not been read.
     due: usize,
     rest: Option<Rest>,
     shown: Vec<Shown>,
@@ -145,7 +145,7 @@ impl Receiver {
             sockets,
             waited: 0,
             empty: 0,
-            unmarked: false,
+            reads_unannounced: false,
             due: 0,
             bytes: 0,
             vectors: Vectors { _parts: parts, messages },
@@ -172,14 +172,14 @@ impl Receiver {
             true => self.empty += 1,
             false => self.empty = 0,
         }
-        if self.empty >= LOOK_AGAIN {
-            (self.empty, self.unmarked) = (0, true);
+        if self.empty >= EMPTY_BURSTS_MAX {
+            (self.empty, self.reads_unannounced) = (0, true);
         }
         (self.shown.len(), self.bytes)
     }
 
-    /// Processes the next frame or mark. Returns false if nothing more can be processed in this
-    /// burst.
+    /// Processes the next frame or placeholder. Returns false if nothing more can be processed in
+    /// this burst.
     fn show_one(&mut self, may_receive: &mut bool) -> bool {
         if self.rest.is_some() {
             self.show_rest();
@@ -194,54 +194,54 @@ impl Receiver {
                 self.process_short(place);
                 true
             }
-            Some(Entry::Mark(mark)) if self.has_messages() => {
+            Some(Entry::Placeholder(placeholder)) if self.has_messages() => {
                 self.ring.advance();
                 self.waited = 0;
-                match self.find(mark) {
-                    // Messages before this one lost their marks, or their marks come in another
-                    // order.
+                match self.find(placeholder) {
+                    // Messages before this one lost their placeholders, or their placeholders come
+                    // in another order.
                     Some(index) => self.due = index + 1,
-                    // The frame of this mark was lost, or was shown before its mark.
-                    None => self.unmarked = true,
+                    // The frame of this placeholder was lost, or was shown before its placeholder.
+                    None => self.reads_unannounced = true,
                 }
                 true
             }
-            Some(Entry::Mark(_)) => {
+            Some(Entry::Placeholder(_)) => {
                 if std::mem::take(may_receive) && self.receive() {
                     return true;
                 }
-                let lost = self.is_out_of_patience();
+                let lost = self.has_waited_enough();
                 if lost {
                     self.ring.advance();
                 }
                 lost
             }
             None if self.has_messages() => {
-                // The kernel will write the mark soon, or had no room for it.
-                if self.unmarked || self.is_out_of_patience() {
-                    (self.due, self.unmarked) = (self.received, true);
+                // The kernel will write the placeholder soon, or had no room for it.
+                if self.reads_unannounced || self.has_waited_enough() {
+                    (self.due, self.reads_unannounced) = (self.received, true);
                 }
                 self.processed < self.due
             }
-            None if self.unmarked && std::mem::take(may_receive) => {
-                self.unmarked = self.receive();
-                self.unmarked
+            None if self.reads_unannounced && std::mem::take(may_receive) => {
+                self.reads_unannounced = self.receive();
+                self.reads_unannounced
             }
             None => false,
         }
     }
 
-    /// Counts a burst of waiting. Returns true if the wait has lasted [`PATIENCE`] bursts.
-    fn is_out_of_patience(&mut self) -> bool {
-        self.waited = (self.waited + 1) % PATIENCE;
+    /// Counts a burst of waiting. Returns true if the wait has lasted [`PAIR_WAIT_MAX`] bursts.
+    fn has_waited_enough(&mut self) -> bool {
+        self.waited = (self.waited + 1) % PAIR_WAIT_MAX;
         self.waited == 0
     }
 
-    /// Looks for frames without a mark before the core sleeps. Returns true if a burst would have
-    /// frames.
-    pub fn look_again(&mut self) -> bool {
+    /// Reads the queue for frames without a placeholder before the core sleeps. Returns true if the
+    /// next burst has frames.
+    pub fn recheck_queue(&mut self) -> bool {
         if !self.is_readable() && self.receive() {
-            self.unmarked = true;
+            self.reads_unannounced = true;
         }
         self.is_readable()
     }
@@ -264,7 +264,7 @@ impl Receiver {
         }
     }
 
-    /// Percentage of the ring's slots that hold waiting frames or their marks.
+    /// Percentage of the ring's slots that hold waiting frames or their placeholders.
     pub fn rx_fill(&self) -> u8 {
         self.ring.fill()
     }
@@ -318,11 +318,11 @@ impl Receiver {
         self.bytes += (first.len + second.len) as u64;
     }
 
-    /// The first unprocessed message that begins with the bytes of `mark`.
-    fn find(&self, mark: Place) -> Option<usize> {
-        let beginning = self.ring.get(mark.at, mark.len);
+    /// The first unprocessed message that begins with the bytes of `placeholder`.
+    fn find(&self, placeholder: Place) -> Option<usize> {
+        let beginning = self.ring.get(placeholder.at, placeholder.len);
         (self.processed..self.received)
-            .find(|&index| self.pages.get(self.buffer(index) + FRAME, mark.len) == beginning)
+            .find(|&index| self.pages.get(self.buffer(index) + FRAME, placeholder.len) == beginning)
     }
 
     fn buffer(&self, index: usize) -> usize {

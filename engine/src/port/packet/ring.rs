@@ -1,9 +1,9 @@
 //! The receive ring: the kernel fills it in order of arrival, and it is read without a system call.
 //!
-//! The ring holds short frames completely. Of a long frame it holds only the beginning, a *mark* of
-//! its place in the order; the complete frame waits in the queue of the other socket. So a polling
-//! core makes no system call until a long frame has arrived, and the kernel copies long frames on
-//! the receiving core instead of the sender's core.
+//! The ring holds short frames completely. Of a long frame it holds only the beginning, as a
+//! *placeholder* in the order of arrival; the complete frame waits in the queue of the other
+//! socket. So a polling core makes no system call until a long frame has arrived, and the kernel
+//! copies long frames on the receiving core instead of the sender's core.
 
 use std::io;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ pub(super) const SHORT: usize = 944;
 /// Bytes that the kernel writes before a frame in its slot.
 const IN_FRONT: usize = 76;
 const _: () = assert!(IN_FRONT + SHORT <= SLOT);
-/// Bytes of a mark: Ethernet, IPv6, UDP and BTH, enough to distinguish frames.
-pub(super) const MARK: usize = 80;
+/// Bytes of a placeholder: Ethernet, IPv6, UDP and BTH, enough to distinguish frames.
+pub(super) const PLACEHOLDER: usize = 80;
 
 /// The next entry of the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) enum Entry {
     /// A complete frame or super-frame.
     Short(Place),
     /// The beginning of a frame whose complete form is in the queue.
-    Mark(Place),
+    Placeholder(Place),
 }
 
 /// Position and properties of a frame in the ring's pages.
@@ -92,7 +92,7 @@ impl Ring {
         let at = start + usize::from(ethernet);
         let kind = vnet::kind(self.pages.get(at - VNET_LEN, VNET_LEN));
         let place = Place { at, len: size(len), tag, kind };
-        Some(if len == whole { Entry::Short(place) } else { Entry::Mark(place) })
+        Some(if len == whole { Entry::Short(place) } else { Entry::Placeholder(place) })
     }
 
     /// Percentage of the slots not held by the reader that the kernel has filled.

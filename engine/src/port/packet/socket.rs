@@ -21,25 +21,25 @@ pub(super) const SLOT: usize = 1024;
 /// The two sockets of one core, with `PACKET_VNET_HDR`.
 #[derive(Debug)]
 pub(super) struct Sockets {
-    /// The ring of short frames and marks; see [`super::ring`].
+    /// The ring of short frames and placeholders; see [`super::ring`].
     pub ring: Socket,
     /// The queue of long frames. All frames are sent through this socket.
     pub queue: Socket,
 }
 
-/// The action that failed, and the kernel's error.
-pub(super) type Refused = (&'static str, io::Error);
+/// The failed action, as in "cannot ACTION", and the kernel's error.
+pub(super) type SocketError = (&'static str, io::Error);
 
 impl Sockets {
     /// Opens sockets on the interface with index `interface`. They receive nothing until they have
     /// other filters.
-    pub fn open(interface: u32, config: &PacketConfig) -> Result<Self, Refused> {
+    pub fn open(interface: u32, config: &PacketConfig) -> Result<Self, SocketError> {
         let ring = Socket::open()?;
         ring.make_ring(config.rx_slots).map_err(|error| ("make a receive ring", error))?;
         let queue = Socket::open()?;
         queue.make_queue(config)?;
-        // The kernel serves the socket that was bound last first. So once the ring has a mark, the
-        // queue has the frame.
+        // The kernel delivers a frame first to the socket that was bound last, the queue. When the
+        // ring has a placeholder, the queue therefore has the frame.
         for socket in [&ring, &queue] {
             socket.bind(interface).map_err(|error| ("bind a packet socket", error))?;
         }
@@ -69,7 +69,7 @@ const BLOCK: u32 = 16 << 10;
 
 impl Socket {
     /// Opens a socket that receives nothing until it has another filter.
-    fn open() -> Result<Self, Refused> {
+    fn open() -> Result<Self, SocketError> {
         // With protocol 0 nothing arrives before the socket is bound, and then it already has a
         // filter.
         let socket = open(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK)
@@ -88,17 +88,17 @@ impl Socket {
         interface: u32,
         rx_bytes: u32,
         filter: &[Instruction],
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, SocketError> {
         let socket = Self::open()?;
         let options = [
-            (libc::PACKET_VNET_HDR, "see offloads of senders"),
+            (libc::PACKET_VNET_HDR, "receive offload headers of senders"),
             (libc::PACKET_AUXDATA, "see VLAN tags"),
             (libc::PACKET_QDISC_BYPASS, "bypass the queueing discipline"),
         ];
         for (option, action) in options {
             socket.set(libc::SOL_PACKET, option, &1).map_err(|error| (action, error))?;
         }
-        socket.make_room(rx_bytes)?;
+        socket.set_buffer_sizes(rx_bytes)?;
         let index = libc::c_int::try_from(interface).expect("indices are small");
         let kind = u16::try_from(libc::PACKET_MR_PROMISC).expect("a small number");
         let all =
@@ -112,7 +112,7 @@ impl Socket {
     }
 
     /// Turns on timestamps of received frames.
-    pub fn stamp(&self) -> io::Result<()> {
+    pub fn enable_timestamps(&self) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1)
     }
 
@@ -126,7 +126,7 @@ impl Socket {
         self.set(libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
     }
 
-    fn make_queue(&self, config: &PacketConfig) -> Result<(), Refused> {
+    fn make_queue(&self, config: &PacketConfig) -> Result<(), SocketError> {
         let bypass = libc::c_int::from(config.qdisc_bypass);
         let options = [
             (libc::PACKET_VNET_HDR, 1, "take headers of super-frames"),
@@ -136,11 +136,11 @@ impl Socket {
         for (option, value, action) in options {
             self.set(libc::SOL_PACKET, option, &value).map_err(|error| (action, error))?;
         }
-        self.make_room(config.rx_bytes)
+        self.set_buffer_sizes(config.rx_bytes)
     }
 
     /// Sets the sizes of the socket buffers.
-    fn make_room(&self, rx_bytes: u32) -> Result<(), Refused> {
+    fn set_buffer_sizes(&self, rx_bytes: u32) -> Result<(), SocketError> {
         let bytes = libc::c_int::try_from(rx_bytes).unwrap_or(libc::c_int::MAX);
         // SO_RCVBUFFORCE has no limit but needs CAP_NET_ADMIN.
         self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes)
@@ -167,7 +167,7 @@ impl Socket {
     }
 
     /// Makes this socket the first one of a new fanout group. Returns the number of the group.
-    pub fn found_group(&self) -> io::Result<libc::c_int> {
+    pub fn create_fanout_group(&self) -> io::Result<libc::c_int> {
         self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &(FANOUT | FANOUT_NEW))?;
         let mut group = 0;
         self.get(libc::SOL_PACKET, libc::PACKET_FANOUT, &mut group)?;
@@ -175,7 +175,7 @@ impl Socket {
     }
 
     /// Joins a fanout group.
-    pub fn join_group(&self, group: libc::c_int) -> io::Result<()> {
+    pub fn join_fanout_group(&self, group: libc::c_int) -> io::Result<()> {
         self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &(FANOUT | group))
     }
 
@@ -211,7 +211,7 @@ impl Socket {
     }
 
     /// Clears the pending error of the socket, if there is one.
-    pub fn forget_error(&self) {
+    pub fn clear_error(&self) {
         let mut error: libc::c_int = 0;
         let _reported_when_sending = self.get(libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
     }

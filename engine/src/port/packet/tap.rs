@@ -119,13 +119,15 @@ impl Tap {
     }
 
     /// Opens a tap that receives only flow-control frames: PFC, PAUSE, and malformed ones. The
-    /// kernel stamps each frame with its arrival time.
+    /// kernel reports the arrival time of each frame.
     ///
     /// # Errors
     /// See [`open`](Self::open).
     pub fn open_flow_control(interface: &str, rx_bytes: u32) -> Result<Self, PacketError> {
         let tap = Self::open_filtered(interface, rx_bytes, &flow_control())?;
-        tap.socket.stamp().map_err(PacketError::system("turn on receive timestamps"))?;
+        tap.socket
+            .enable_timestamps()
+            .map_err(PacketError::system("turn on receive timestamps"))?;
         Ok(tap)
     }
 

@@ -183,7 +183,7 @@ impl End for RxeEnd {
         }
         let access = settings.access.bits();
         let qpn = self.request(format!("qp {access} 128 128 64"))?.next()?;
-        Ok(Endpoint { qpn: Qpn::masked(qpn), psn: settings.psn, gid, super_frames: None })
+        Ok(Endpoint::new(Qpn::masked(qpn), settings.psn, gid))
     }
 
     fn connect(

@@ -1,6 +1,7 @@
 //! Feroce as an end of a plan.
 
 use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use feroce_engine::congestion::{CongestionConfig, Control};
@@ -18,10 +19,13 @@ use feroce_wire::{PathMtu, Psn};
 
 use super::end::{End, Pace, Posting, RealPace};
 use super::plan::{Family, Op, Place, Region, Settings};
-use super::{Failure, dpdk, failed, model};
+use super::{Failure, failed, model};
 
-/// The addresses of the interface, for DPDK's port, which replaces the kernel.
-const ADDRESSES: [&str; 2] = ["10.77.0.1/24", "fd77::1/64"];
+/// Addresses and prefix lengths of the interface, for a port that does not use the kernel's.
+const ADDRESSES: [(IpAddr, u8); 2] = [
+    (IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)), 24),
+    (IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1)), 64),
+];
 
 /// Opens `interface` on a port of kind `port`. If there is a `capture`, all frames are written to
 /// it in full.
@@ -36,13 +40,13 @@ pub fn open(
 ) -> Result<Device, OpenError> {
     let congestion = CongestionConfig { control, ..CongestionConfig::default() };
     let (arena_bytes, max_qp) = (256 << 20, 1024);
-    let config = DeviceConfig { port, arena_bytes, max_qp, congestion, ..Default::default() };
-    let (interface, config) = match port {
-        PortKind::Dpdk => (dpdk::device(0, interface, 2048), dpdk::config(config, &ADDRESSES)),
-        _ => (interface.to_owned(), config),
-    };
+    let mut config = DeviceConfig { port, arena_bytes, max_qp, congestion, ..Default::default() };
+    let mut name = interface.to_owned();
+    if let Some(over_interface) = port.entry().and_then(|entry| entry.over_interface) {
+        (name, config.ports) = over_interface(0, interface, &ADDRESSES, &config.ports);
+    }
 
-    Device::open_wrapped(&interface, config, &mut |port| {
+    Device::open_wrapped(&name, config, &mut |port| {
         let Some(capture) = capture.take() else { return Ok(port) };
         let captured = PcapPort::new(port, capture, u32::MAX);
         let captured =

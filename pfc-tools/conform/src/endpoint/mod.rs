@@ -6,7 +6,6 @@
 //! afterwards.
 
 pub mod agent;
-pub mod dpdk;
 pub mod end;
 pub mod feroce;
 pub mod model;

@@ -312,7 +312,7 @@ impl EngineHost {
         }
     }
 
-    /// Time-outs since the last call.
+    /// Timeouts since the last call.
     pub fn new_timeouts(&mut self) -> u64 {
         let all = self.device.counter(Counter::LocalAckTimeoutErr);
         all - std::mem::replace(&mut self.timeouts, all)

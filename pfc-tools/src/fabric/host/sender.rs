@@ -27,7 +27,7 @@ pub struct SenderCounts {
     pub cnps: u64,
     /// NAKs received.
     pub naks: u64,
-    /// Time-outs.
+    /// Timeouts.
     pub timeouts: u64,
     /// 1 if the QP of an engine host has failed.
     pub failed: u64,

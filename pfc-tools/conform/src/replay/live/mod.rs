@@ -148,7 +148,7 @@ pub fn play(
             ends.peer.qpn = controlled.endpoint.qpn.value();
             let (qpn, gid) = (Qpn::masked(ends.own.qpn), Gid::from(ends.own.ip));
             let first = shifted(dry_run.begin.rq_psn, psn);
-            let own = Endpoint { qpn, psn: first, gid, super_frames: None };
+            let own = Endpoint::new(qpn, first, gid);
             controlled.connect(lane, &dry_run, &own, first)?;
             let names = controlled.names(lane, frames, psn);
             (Some(controlled), names)
