@@ -1,6 +1,7 @@
-//! House rules that no compiler checks: lengths, rooms for `unsafe`, directions of dependency,
-//! counters that nobody counts, words that should not have stayed. What breaks a rule on purpose is
-//! in a list here, with the reason; an entry that is no longer needed fails too.
+//! Rules of this repository that the compiler does not check: lengths, places of `unsafe`,
+//! directions of dependencies, unused counters and rules, documents that name what does not exist.
+//! `tidy/rules.rs` lists the exceptions with their reasons. An exception that is no longer needed
+//! fails, too.
 
 mod tidy {
     pub mod imports;
@@ -16,14 +17,14 @@ use feroce_engine::device::settings::KEYS;
 use tidy::rules;
 use tidy::source::{Source, rust_sources, text_files};
 
-/// Fails with all of `broken`, a line each.
+/// Fails if `broken` is not empty, and prints a line per entry.
 #[track_caller]
 fn none(rule: &str, broken: &[String]) {
     assert!(broken.is_empty(), "{rule}:\n  {}\n", broken.join("\n  "));
 }
 
-/// Splits what was found by the written exceptions: what no exception covers, and exceptions that
-/// cover nothing.
+/// Fails for each entry of `found` that is not in `exceptions`, and for each exception that is not
+/// in `found`.
 #[track_caller]
 fn none_but(rule: &str, found: &BTreeMap<String, String>, exceptions: &[(&str, &str)]) {
     let written: BTreeSet<&str> = exceptions.iter().map(|(what, _)| *what).collect();
@@ -86,18 +87,20 @@ fn lines_fit_the_width() {
 
 #[test]
 fn files_say_what_they_are() {
-    let is_silent = |source: &&Source| !source.text.trim_start().starts_with("//!");
-    let may = |source: &&Source| rules::SILENT.iter().any(|(part, _)| source.path.contains(part));
-    let sources = rust_sources();
-    let silent: Vec<_> = sources.iter().filter(is_silent).collect();
-    let broken = silent.iter().filter(|source| !may(source)).map(|source| source.path.clone());
-    let broken: Vec<_> = broken.collect();
-    assert!(silent.iter().any(may), "the exception is still needed");
-    none("a file begins with `//!` and what it is", &broken);
+    let mut found = BTreeMap::new();
+    for source in rust_sources() {
+        if !source.text.trim_start().starts_with("//!") {
+            let exception =
+                rules::WITHOUT_HEAD.iter().find(|(part, _)| source.path.contains(part));
+            let what = exception.map_or(source.path, |(part, _)| (*part).to_owned());
+            found.insert(what, "no head".to_owned());
+        }
+    }
+    none_but("a file begins with `//!` and what it is", &found, rules::WITHOUT_HEAD);
 }
 
 #[test]
-fn unsafe_stays_in_its_rooms() {
+fn unsafe_is_only_in_listed_places() {
     let room_of = |path: &str| rules::UNSAFE_ROOMS.iter().find(|(room, _)| path.starts_with(room));
     let mut used = BTreeSet::new();
     let mut broken = Vec::new();
@@ -110,28 +113,27 @@ fn unsafe_stays_in_its_rooms() {
         }
     }
     let empty = rules::UNSAFE_ROOMS.iter().filter(|(room, _)| !used.contains(room));
-    broken.extend(empty.map(|(room, _)| format!("{room}: a room without `unsafe` needs no entry")));
-    none("`unsafe` is written in its rooms only", &broken);
+    broken.extend(empty.map(|(room, _)| format!("{room}: without `unsafe`, no entry is needed")));
+    none("`unsafe` is only in the places of `UNSAFE_ROOMS`", &broken);
 }
 
 #[test]
 fn the_protocol_core_does_no_io() {
     let mut broken = Vec::new();
     for source in rust_sources() {
-        let Some(pure) = rules::PURE.iter().find(|pure| source.path.starts_with(pure.place)) else {
-            continue;
-        };
+        let is_here = |rule: &&rules::Restricted| source.path.starts_with(rule.place);
+        let Some(rule) = rules::RESTRICTED.iter().find(is_here) else { continue };
         for (path, line) in source.paths_without_tests() {
             let starts = |prefix: &&&str| {
                 path.strip_prefix(**prefix)
                     .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
             };
-            if pure.without.iter().any(|prefix| starts(&prefix)) {
-                broken.push(format!("{}:{line}: {path} ({})", source.path, pure.because));
+            if rule.forbidden.iter().any(|prefix| starts(&prefix)) {
+                broken.push(format!("{}:{line}: {path} ({})", source.path, rule.because));
             }
         }
     }
-    none("these places know nothing of these", &broken);
+    none("`RESTRICTED` lists what these places must not name", &broken);
 }
 
 #[test]
@@ -158,7 +160,7 @@ fn every_counter_is_counted_somewhere() {
 }
 
 #[test]
-fn words_that_should_not_have_stayed() {
+fn nothing_is_marked_as_unfinished() {
     let mut broken = Vec::new();
     for (path, text) in text_files() {
         for (number, line) in (1..).zip(text.lines()) {
@@ -178,7 +180,7 @@ fn words_that_should_not_have_stayed() {
             }
         }
     }
-    none("nothing was left for later", &broken);
+    none("no word marks unfinished work", &broken);
 }
 
 #[test]
@@ -212,7 +214,7 @@ fn dependencies_point_one_way() {
     none("dependencies point downwards", &broken);
 }
 
-/// A variable that only tests, scripts or the build read has no place in a product.
+/// Products do not read variables of tests, scripts or the build.
 #[test]
 fn products_know_no_variables_of_tests() {
     let settings = KEYS.iter().map(|key| key.variable().to_string());
@@ -272,7 +274,7 @@ fn documents_name_what_exists() {
     none("documents and code agree", &broken);
 }
 
-/// The rules see what they are meant to see: each is shown a file that breaks it.
+/// Each rule detects a file that breaks it.
 #[test]
 fn the_rules_bite() {
     let long = format!("fn long() {{\n{}}}\n", "    act();\n".repeat(80));

@@ -50,7 +50,7 @@ pub enum ReceiveTiming {
 pub struct Limits {
     /// Code of the local ACK timeout; 0 means no timeout.
     pub timeout: u8,
-    /// Retries after time-outs and sequence errors.
+    /// Retries after timeouts and sequence errors.
     pub retry_cnt: u8,
     /// Retries after RNR NAKs; 7 means unlimited.
     pub rnr_retry: u8,
