@@ -12,6 +12,7 @@ mod tidy {
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
+use feroce_conform::rules::RULES;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::settings::KEYS;
 use tidy::rules;
@@ -160,6 +161,32 @@ fn every_counter_is_counted_somewhere() {
 }
 
 #[test]
+fn every_conformance_rule_is_reported_somewhere() {
+    let mut reported = BTreeSet::new();
+    for source in rust_sources() {
+        // The output names ranges of rules; it reports none itself.
+        let is_check = source.path.starts_with("pfc-tools/conform/src/check/");
+        if is_check && !source.path.contains("/output/") {
+            reported.extend(source.paths_without_tests().into_iter().map(|(path, _)| path));
+        }
+    }
+    let names = RULES.iter().map(|rule| format!("RuleId::{:?}", rule.id));
+    let broken: Vec<_> = names.filter(|name| !reported.contains(name)).collect();
+    none("a rule in the table is also checked", &broken);
+}
+
+#[test]
+fn the_page_of_settings_names_every_setting() {
+    const PAGE: &str = "docs/configuration.md";
+    let text = std::fs::read_to_string(tidy::source::root().join(PAGE)).expect(PAGE);
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| `")).collect();
+    let has_row = |name: &str| rows.iter().any(|row| row.starts_with(&format!("| `{name}` |")));
+    let names = KEYS.iter().map(|key| key.name);
+    let broken: Vec<_> = names.filter(|name| !has_row(name)).map(str::to_owned).collect();
+    none(&format!("{PAGE} has a row for every setting"), &broken);
+}
+
+#[test]
 fn nothing_is_marked_as_unfinished() {
     let mut broken = Vec::new();
     for (path, text) in text_files() {
@@ -241,8 +268,8 @@ fn products_know_no_variables_of_tests() {
     none("products read settings and the variables of `VARIABLES` only", &broken);
 }
 
-/// What `docs/` says is still there: tests named as `file.rs::test`, fields of what a user
-/// configures.
+/// Tests that the documents name as `file.rs::test` exist, and documents name the fields of what
+/// users configure.
 #[test]
 fn documents_name_what_exists() {
     let mut known = BTreeSet::new();
@@ -256,8 +283,9 @@ fn documents_name_what_exists() {
     }
     let mut broken = Vec::new();
     let mut named = 0;
-    for (path, text) in text_files().iter().filter(|(path, _)| path.starts_with("docs/")) {
-        for test in text.split('`').skip(1).step_by(2).filter(|code| code.contains(".rs::")) {
+    let is_document = |path: &str| path.starts_with("docs/") || rules::GUIDES.contains(&path);
+    for (path, text) in text_files().iter().filter(|(path, _)| is_document(path)) {
+        for test in tidy::source::code_spans(text).filter(|code| code.contains(".rs::")) {
             named += 1;
             if !known.contains(test) {
                 broken.push(format!("{path}: {test}"));
@@ -272,6 +300,41 @@ fn documents_name_what_exists() {
         broken.extend(missing.map(|field| format!("{file} lacks {name}::{field}")));
     }
     none("documents and code agree", &broken);
+}
+
+/// Files that the guides for contributors name exist, and names in snake case are in the code:
+/// functions, tests, fields, settings.
+#[test]
+fn guides_name_what_exists() {
+    let files = text_files();
+    let mut names = BTreeSet::new();
+    for (_, text) in files.iter().filter(|(path, _)| !path.ends_with(".md")) {
+        names.extend(text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')));
+    }
+    let exists = |word: &str| {
+        let is_below = |path: &str| path == word || path.ends_with(&format!("/{word}"));
+        tidy::source::root().join(word).exists() || files.iter().any(|(path, _)| is_below(path))
+    };
+    let mut broken = Vec::new();
+    let (mut paths, mut words) = (0, 0);
+    for guide in rules::GUIDES {
+        let text = std::fs::read_to_string(tidy::source::root().join(guide)).expect(guide);
+        for word in tidy::source::code_spans(&text).flat_map(str::split_whitespace) {
+            if tidy::source::is_file_name(word) {
+                paths += 1;
+                if !exists(word) {
+                    broken.push(format!("{guide}: no file {word}"));
+                }
+            } else if tidy::source::is_snake_case(word) {
+                words += 1;
+                if !names.contains(word) {
+                    broken.push(format!("{guide}: {word} is not in the code"));
+                }
+            }
+        }
+    }
+    assert!(paths > 100 && words > 30, "{paths} files and {words} names are named");
+    none("guides and code agree", &broken);
 }
 
 /// Each rule detects a file that breaks it.
@@ -304,6 +367,13 @@ fn the_rules_bite() {
     assert_eq!(tidy::imports::circles(&files), [["x/src/above.rs", "x/src/below.rs"]]);
     let reads = Source::parse("x.rs", "fn f() { read(\"FEROCE_SEED\") }\n".to_owned());
     assert_eq!(reads.strings_without_tests(), [("FEROCE_SEED".to_owned(), 1)]);
+    let named: Vec<_> = tidy::source::code_spans("a `b/c.rs` d ```\nx_y\n``` `e`").collect();
+    assert_eq!(named, ["b/c.rs", "", "\nx_y\n", "", "e"]);
+    assert!(tidy::source::is_file_name("qp/ud.rs") && tidy::source::is_file_name("ARCHITECTURE.md"));
+    for word in ["rc_*.rs", "<header>.rs", "NAME.rs", ".rs", "x.rs::test", "--test"] {
+        assert!(!tidy::source::is_file_name(word), "{word}");
+    }
+    assert!(tidy::source::is_snake_case("post_send2") && !tidy::source::is_snake_case("Post_send"));
     let prose = "text\n| table |\n```sh\ncode\n```\nmore\n[link](x)\n";
     assert_eq!(tidy::source::prose_lines(prose), [(1, "text"), (6, "more"), (7, "[link](x)")]);
 }

@@ -124,6 +124,9 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("FEROCE_PCAP_SNAP", "set by `feroce run --pcap-snap` for the program that it starts"),
 ];
 
+/// Guides for contributors, which name files and functions.
+pub const GUIDES: [&str; 2] = ["ARCHITECTURE.md", "CONTRIBUTING.md"];
+
 /// Structs that users configure, and the document that explains the default of each field.
 pub const CONFIGURATION: &[(&str, &str)] = &[
     ("docs/defaults.md", "AfXdpConfig"),
