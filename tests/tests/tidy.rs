@@ -91,8 +91,7 @@ fn files_say_what_they_are() {
     let mut found = BTreeMap::new();
     for source in rust_sources() {
         if !source.text.trim_start().starts_with("//!") {
-            let exception =
-                rules::WITHOUT_HEAD.iter().find(|(part, _)| source.path.contains(part));
+            let exception = rules::WITHOUT_HEAD.iter().find(|(part, _)| source.path.contains(part));
             let what = exception.map_or(source.path, |(part, _)| (*part).to_owned());
             found.insert(what, "no head".to_owned());
         }
@@ -369,7 +368,9 @@ fn the_rules_bite() {
     assert_eq!(reads.strings_without_tests(), [("FEROCE_SEED".to_owned(), 1)]);
     let named: Vec<_> = tidy::source::code_spans("a `b/c.rs` d ```\nx_y\n``` `e`").collect();
     assert_eq!(named, ["b/c.rs", "", "\nx_y\n", "", "e"]);
-    assert!(tidy::source::is_file_name("qp/ud.rs") && tidy::source::is_file_name("ARCHITECTURE.md"));
+    assert!(
+        tidy::source::is_file_name("qp/ud.rs") && tidy::source::is_file_name("ARCHITECTURE.md")
+    );
     for word in ["rc_*.rs", "<header>.rs", "NAME.rs", ".rs", "x.rs::test", "--test"] {
         assert!(!tidy::source::is_file_name(word), "{word}");
     }

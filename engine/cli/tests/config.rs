@@ -93,7 +93,8 @@ fn every_setting_has_an_option() {
 #[test]
 fn settings_reach_the_packets() {
     let Some(pair) = Pair::new() else { return };
-    let file = TempFile::new("packets.toml", "hop_limit = 7\ntraffic_class = 104\nuser = \"root\"\n");
+    let file =
+        TempFile::new("packets.toml", "hop_limit = 7\ntraffic_class = 104\nuser = \"root\"\n");
     let capture = TempFile::new("packets.pcap", "");
     let server = Server::start(&mut pair.feroce(1, "perf -i v1"));
     let arguments =

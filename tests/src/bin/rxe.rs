@@ -195,7 +195,9 @@ impl Suite {
         self.network.begin(case, operator)?;
         let result = self.play_until_fault(case, device);
         match self.network.end(case, operator)? {
-            Some(0) => result.and(Err(Failure("the bridge neither dropped nor marked a frame".into()))),
+            Some(0) => {
+                result.and(Err(Failure("the bridge neither dropped nor marked a frame".into())))
+            }
             _ => result,
         }
     }

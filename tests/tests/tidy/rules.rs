@@ -45,8 +45,14 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
         "functions that C programs call with pointers: `object.rs` of verbs-abi has the contract",
     ),
     ("engine/librdmacm/src/", "functions that C programs call with pointers"),
-    ("engine/verbs-abi/src/", "C structures that programs hold, and functions between the two libraries"),
-    ("engine/librspreload/src/", "replaces functions of the C library, which C programs call with pointers"),
+    (
+        "engine/verbs-abi/src/",
+        "C structures that programs hold, and functions between the two libraries",
+    ),
+    (
+        "engine/librspreload/src/",
+        "replaces functions of the C library, which C programs call with pointers",
+    ),
     ("engine/cli/src/signal.rs", "a signal handler"),
     ("engine/tests/", "system calls for namespaces and raw sockets"),
     ("tests/tests/regions.rs", "memory that the test registers and unmaps"),
@@ -92,17 +98,37 @@ const IO_AND_TIME: &[&str] = &[
 
 /// Code without I/O, threads, locks and clocks.
 pub const RESTRICTED: &[Restricted] = &[
-    Restricted { place: "wire/src/", forbidden: IO_AND_TIME, because: "parsing and building packets needs no state" },
-    Restricted { place: "congestion/src/", forbidden: IO_AND_TIME, because: "congestion control is a value" },
+    Restricted {
+        place: "wire/src/",
+        forbidden: IO_AND_TIME,
+        because: "parsing and building packets needs no state",
+    },
+    Restricted {
+        place: "congestion/src/",
+        forbidden: IO_AND_TIME,
+        because: "congestion control is a value",
+    },
     Restricted { place: "engine/src/qp/", forbidden: IO_AND_TIME, because: "a QP is a value" },
-    Restricted { place: "engine/src/cm/", forbidden: IO_AND_TIME, because: "an endpoint is a value" },
+    Restricted {
+        place: "engine/src/cm/",
+        forbidden: IO_AND_TIME,
+        because: "an endpoint is a value",
+    },
     Restricted {
         place: "engine/librdmacm/src/rsocket/stream.rs",
         forbidden: IO_AND_TIME,
         because: "a stream is a value: tests play two streams against each other",
     },
-    Restricted { place: "engine/src/pfc/", forbidden: IO_AND_TIME, because: "flow control is a value" },
-    Restricted { place: "engine/src/timer_wheel.rs", forbidden: IO_AND_TIME, because: "time is an argument" },
+    Restricted {
+        place: "engine/src/pfc/",
+        forbidden: IO_AND_TIME,
+        because: "flow control is a value",
+    },
+    Restricted {
+        place: "engine/src/timer_wheel.rs",
+        forbidden: IO_AND_TIME,
+        because: "time is an argument",
+    },
 ];
 
 /// Packages from the bottom up. Each depends on lower layers only. The tests are at the top, so that

@@ -50,7 +50,8 @@ type Row = BTreeMap<String, String>;
 
 impl Report {
     fn new(count: u32) -> Report {
-        let head = format!("{:17}{:>8}{:>10}{:>12}", format!("{count}:1"), "virtual", "real", "off");
+        let head =
+            format!("{:17}{:>8}{:>10}{:>12}", format!("{count}:1"), "virtual", "real", "off");
         Report { table: head, largest: 0.0, faults: Vec::new() }
     }
 
@@ -109,7 +110,8 @@ impl Run<'_> {
         );
         let text = std::fs::read_to_string(self.folder.join("live.txt"))?;
         let (late, faults) = switch_faults(&text, self.scenario.cnp_interval_ms)?;
-        let _ = write!(report.table, "\n99 % of the time, the switch was at most {late:.3} ms late");
+        let _ =
+            write!(report.table, "\n99 % of the time, the switch was at most {late:.3} ms late");
         report.faults.extend(faults);
         self.add_faults(&mut report, &senders);
         Ok(report)
@@ -143,7 +145,9 @@ impl Run<'_> {
         for (n, sender) in (1..).zip(senders) {
             // Samples are 0.5 s apart, and the senders do not start at the same time.
             if sender.seconds < 0.9 * span {
-                report.faults.push(format!("h{n}: {:.0} of {span} s were measured", sender.seconds));
+                report
+                    .faults
+                    .push(format!("h{n}: {:.0} of {span} s were measured", sender.seconds));
             }
             if sender.retransmitted > 0 {
                 report.faults.push(format!("h{n}: {} packets retransmitted", sender.retransmitted));
@@ -280,9 +284,11 @@ mod tests {
     fn a_late_or_lossy_switch_is_a_fault() {
         let head = "host dropped overrun lost corrupted missed unroutable\n";
         let late = "late by (us): 50 % 1.0, 99 % 30.5, 99.9 % 50, max 900";
-        let (ms, faults) = switch_faults(&format!("{head}h1 0 0 0 0 0 0\n{late}"), 20.0).expect("a table");
+        let (ms, faults) =
+            switch_faults(&format!("{head}h1 0 0 0 0 0 0\n{late}"), 20.0).expect("a table");
         assert!((ms - 0.0305).abs() < 1e-9 && faults.is_empty());
-        let (_, faults) = switch_faults(&format!("{head}h1 0 0 3 0 0 1\n{late}"), 0.1).expect("a table");
+        let (_, faults) =
+            switch_faults(&format!("{head}h1 0 0 3 0 0 1\n{late}"), 0.1).expect("a table");
         assert_eq!(faults.len(), 3, "{faults:?}");
         assert!(faults[0].contains("late") && faults[1] == "h1: 3 lost", "{faults:?}");
     }
