@@ -291,9 +291,9 @@ impl Bench {
 
     // ---- `feroce conform check`
 
-    /// Checks a capture of 1 GB with `feroce conform check` in a bounded address space, compared with
-    /// tshark. Then checks two captures of 0.5 GB each, one of them 5 ms behind, so that tens of
-    /// thousands of packets wait for the other side.
+    /// Checks a capture of 1 GB with `feroce conform check` in a bounded address space, compared
+    /// with tshark. Then checks two captures of 0.5 GB each, one of them 5 ms behind, so that tens
+    /// of thousands of packets wait for the other side.
     fn check(&mut self, release: &Path) -> Result {
         let (with_tshark, with_both) = (self.chooses(CHECK), self.chooses(BOTH));
         if !with_tshark && !with_both {

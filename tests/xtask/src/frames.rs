@@ -7,9 +7,9 @@ use crate::Result;
 use crate::process::output;
 use crate::setup::{Work, build, built, need_packages, need_scapy};
 
-/// Display filter for frames that tshark must not find. tshark parses beyond the end of UD datagrams
-/// without payload: datagrams of up to 36 bytes of UDP are left to scapy. RoCEv2 requires a UDP
-/// checksum of 0 over IPv6.
+/// Display filter for frames that tshark must not find. tshark parses beyond the end of UD
+/// datagrams without payload: datagrams of up to 36 bytes of UDP are left to scapy. RoCEv2 requires
+/// a UDP checksum of 0 over IPv6.
 const BAD: &str = "(_ws.malformed || (_ws.expert.severity == error && !udp.checksum.zero)) \
                    && !(infiniband.deth && udp.length <= 36)";
 

@@ -114,8 +114,9 @@ impl Guest {
         Ok(())
     }
 
-    /// The command that starts QEMU. The kernel gets the clock rate and does not check the timer: on a
-    /// busy machine the emulated timer loses ticks, and the kernel would wait for them forever.
+    /// The command that starts QEMU. The kernel gets the clock rate and does not check the timer:
+    /// on a busy machine the emulated timer loses ticks, and the kernel would wait for them
+    /// forever.
     fn qemu(&self) -> Result<Command> {
         const NO_OFFLOADS: &str = "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,\
             guest_ufo=off,host_tso4=off,host_tso6=off,host_ufo=off,mrg_rxbuf=on";

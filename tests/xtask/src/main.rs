@@ -53,8 +53,8 @@ enum Command {
     Inject(inject::Options),
     /// Measure how well an endpoint obeys PFC pauses
     PfcEndpoint(pfc_endpoint::Options),
-    /// Run the incasts of the scenario live-incast in virtual time and with real packets, and compare
-    /// the results. Takes 4 minutes and two idle CPUs
+    /// Run the incasts of the scenario live-incast in virtual time and with real packets, and
+    /// compare the results. Takes 4 minutes and two idle CPUs
     LiveIncast(live_incast::Options),
     /// Run rdma-core's own Python suite on Feroce
     Pyverbs(pyverbs::Options),

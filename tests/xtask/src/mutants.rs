@@ -1,5 +1,5 @@
-//! Checks that the tests detect defects of the engine: each patch in `tests/mutants` breaks one rule,
-//! and the test that the patch names must fail.
+//! Checks that the tests detect defects of the engine: each patch in `tests/mutants` breaks one
+//! rule, and the test that the patch names must fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
-//! Measures PFC in the endpoint, between two namespaces joined by a veth pair. The endpoint is paced
-//! to half of its link rate, and its peer pauses it repeatedly. Expected throughput: the throughput
-//! without pauses, times the share of the time without a pause. The throughput of another priority
-//! must not change. `feroce pfc decode` computes the share from the frames that were sent.
+//! Measures PFC in the endpoint, between two namespaces joined by a veth pair. The endpoint is
+//! paced to half of its link rate, and its peer pauses it repeatedly. Expected throughput: the
+//! throughput without pauses, times the share of the time without a pause. The throughput of
+//! another priority must not change. `feroce pfc decode` computes the share from the frames that
+//! were sent.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -266,9 +266,10 @@ mod tests {
     #[test]
     fn a_sender_is_measured_after_its_warm_up() {
         let line = |seconds: u64, bytes: u64, alpha: u64| {
+            let rate = serde_json::json!({"alpha_ppm": alpha, "cnps_handled": seconds});
             serde_json::json!({"figures": [{
                 "nanos": seconds * 1_000_000_000, "cores": [{"tx_bytes": bytes}],
-                "queue_pairs": [{"rate": null}, {"rate": {"alpha_ppm": alpha, "cnps_handled": seconds}}],
+                "queue_pairs": [{"rate": null}, {"rate": rate}],
                 "counters": {"retransmitted_packets": 2},
             }]})
             .to_string()

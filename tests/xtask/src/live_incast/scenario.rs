@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn endpoints_get_the_scenarios_parameters_without_those_of_the_switch() {
-        let text = "duration = \"100s\"\nwarmup = \"20s\"\n[host]\nburst = 7\n[congestion]\n\
-                    set = \"paper\"\nkmin = \"5KB\"\ncnp_interval = \"20ms\"\nai_rate = \"1kb/s\"\n";
+        let text = "duration = '100s'\nwarmup = '20s'\n[host]\nburst = 7\n[congestion]\n\
+                    set = 'paper'\nkmin = '5KB'\ncnp_interval = '20ms'\nai_rate = '1kb/s'\n";
         let scenario = parse(text).expect("a scenario");
         assert_eq!((scenario.duration, scenario.warmup), (100, 20));
         assert_eq!(scenario.cnp_interval_ms, 20.0);
