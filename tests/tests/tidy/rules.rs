@@ -131,8 +131,8 @@ pub const RESTRICTED: &[Restricted] = &[
     },
 ];
 
-/// Packages from the bottom up. Each depends on lower layers only. The tests are at the top, so that
-/// no product depends on test code.
+/// Packages from the bottom up. Each depends on lower layers only. The tests are at the top, so
+/// that no product depends on test code.
 pub const LAYERS: &[&[&str]] = &[
     &["feroce-wire", "feroce-congestion", "dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],
