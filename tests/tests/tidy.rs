@@ -101,20 +101,21 @@ fn files_say_what_they_are() {
 
 #[test]
 fn unsafe_is_only_in_listed_places() {
-    let room_of = |path: &str| rules::UNSAFE_ROOMS.iter().find(|(room, _)| path.starts_with(room));
+    let place_of =
+        |path: &str| rules::UNSAFE_PLACES.iter().find(|(place, _)| path.starts_with(place));
     let mut used = BTreeSet::new();
     let mut broken = Vec::new();
     for source in rust_sources() {
         let lines = source.unsafe_lines();
-        match (lines.first(), room_of(&source.path)) {
-            (Some(_), Some((room, _))) => drop(used.insert(*room)),
+        match (lines.first(), place_of(&source.path)) {
+            (Some(_), Some((place, _))) => drop(used.insert(*place)),
             (Some(line), None) => broken.push(format!("{}:{line}", source.path)),
             (None, _) => {}
         }
     }
-    let empty = rules::UNSAFE_ROOMS.iter().filter(|(room, _)| !used.contains(room));
-    broken.extend(empty.map(|(room, _)| format!("{room}: without `unsafe`, no entry is needed")));
-    none("`unsafe` is only in the places of `UNSAFE_ROOMS`", &broken);
+    let unused = rules::UNSAFE_PLACES.iter().filter(|(place, _)| !used.contains(place));
+    broken.extend(unused.map(|(place, _)| format!("{place}: the entry is no longer needed")));
+    none("`unsafe` is only in the places of `UNSAFE_PLACES`", &broken);
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub const WITHOUT_HEAD: &[(&str, &str)] =
     &[("fuzz_targets/", "one call each; the crate's `entries.rs` describes the function called")];
 
 /// Folders and files that may contain `unsafe`, and what they need it for.
-pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
+pub const UNSAFE_PLACES: &[(&str, &str)] = &[
     ("engine/src/memory/", "the arena, the rings, and the access to registered memory"),
     ("engine/src/port/af_xdp/", "the kernel's rings and the packet buffers behind them"),
     ("engine/src/port/packet/", "packet sockets and the memory that the kernel reads and writes"),

@@ -104,7 +104,7 @@ impl Guest {
             let console = self.console_tail();
             return Err(format!("the guest does not come up; its console says:\n{console}").into());
         }
-        // After this, neighbours know each other when the first case begins.
+        // This also resolves the neighbours before the first case.
         for address in ["10.77.0.2", "fd77::2"] {
             if !self.is_reachable(address)? {
                 return Err(format!("the guest does not respond at {address}").into());
