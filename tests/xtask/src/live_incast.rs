@@ -8,7 +8,7 @@ mod scenario;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::Result;
@@ -269,7 +269,8 @@ impl<'a> Incast<'a> {
     /// Starts `command`, with its output in NAME.txt and its messages in NAME.log.
     fn start(&self, command: &mut Command, name: &str) -> Result<Process> {
         let file = |extension: &str| File::create(self.folder.join(format!("{name}.{extension}")));
-        Process::spawn(command.stdout(file("txt")?).stderr(file("log")?))
+        command.stdin(Stdio::null()).stdout(file("txt")?).stderr(file("log")?);
+        Process::spawn(command)
     }
 }
 
