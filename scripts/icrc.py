@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Recomputes the ICRC of every RoCEv2 frame of the captures given, with scapy, and compares."""
+"""Compares the ICRC of every RoCEv2 frame of the given captures with the one that scapy computes.
+
+It is Python with scapy on purpose: it shares no code with the engine that it judges.
+"""
 import logging
 import multiprocessing
 import struct

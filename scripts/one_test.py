@@ -1,6 +1,7 @@
-"""Runs the test of rdma-core's suite whose name is the argument; without one, prints all names.
+"""Runs one test of rdma-core's suite, by its name. Without a name, prints the names of all tests.
 
-cargo xtask pyverbs runs it in a folder that has the suite as `tests`.
+`cargo xtask pyverbs` runs this program in a folder that contains the suite as `tests`, and judges
+the results. It is Python because the suite consists of Python's unittest classes.
 """
 import sys
 import unittest

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compares scapy, tshark and `feroce pfc decode` on PFC and PAUSE frames that `feroce pfc send` and
 # scapy make, a third of them invalid. The three decoders must agree on every field and on every
-# violation.
+# violation. The judge is scripts/pfc_frames.py, which shares no code with Feroce.
 #   scripts/pfc-frames.sh [COUNT] [SEED]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Draws the picture of README.md and docs/pfc.md: the dashboard of `feroce pfc watch` during a real
-# run of 20 s, in which `feroce pfc send` sends sweeps, storms and invalid frames through a veth
-# pair. Needs root.
+# Draws the picture of docs/pfc.md: the dashboard of `feroce pfc watch` during a real run of 20 s.
+# `feroce pfc send` sends sweeps, storms and invalid frames through a veth pair. Needs root.
 #   scripts/pfc-picture.sh [FILE.svg]      default: docs/pictures/pfc-watch.svg
 set -euo pipefail
 cd "$(dirname "$0")/.."

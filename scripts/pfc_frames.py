@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Makes PFC and PAUSE frames, and compares how scapy, tshark and `feroce pfc decode` read them.
 
+scripts/pfc-frames.sh runs this program. It is Python with scapy on purpose: it shares no code with
+the decoder that it judges.
+
 pfc_frames.py make FILE COUNT SEED
     writes a capture of COUNT random frames made by scapy, a third of them invalid
 pfc_frames.py judge CAPTURE DECODED FIELDS COUNT

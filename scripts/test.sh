@@ -2,7 +2,7 @@
 # Runs every check of this repository on a fresh Debian 12 with Rust: installs missing packages,
 # builds, runs, and leaves nothing behind.
 #   scripts/test.sh               all steps
-#   scripts/test.sh --quick       the steps that take seconds
+#   scripts/test.sh --quick       the steps that run cargo only: fmt clippy doc purity test
 #   scripts/test.sh --within MIN  all steps except those that would not end within MIN minutes; the
 #                                 summary names them
 #   scripts/test.sh STEP...       the named steps: fmt clippy doc purity test rxe ports dpdk fabric

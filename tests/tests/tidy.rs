@@ -1,6 +1,7 @@
-//! House rules that no compiler checks: lengths, rooms for `unsafe`, directions of dependency,
-//! counters that nobody counts, words that should not have stayed. What breaks a rule on purpose is
-//! in a list here, with the reason; an entry that is no longer needed fails too.
+//! Rules of this repository that the compiler does not check: lengths, places of `unsafe`,
+//! directions of dependencies, unused counters and rules, documents that name what does not exist.
+//! `tidy/rules.rs` lists the exceptions with their reasons. An exception that is no longer needed
+//! fails, too.
 
 mod tidy {
     pub mod imports;
@@ -11,19 +12,20 @@ mod tidy {
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
+use feroce_conform::rules::RULES;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::settings::KEYS;
 use tidy::rules;
 use tidy::source::{Source, rust_sources, text_files};
 
-/// Fails with all of `broken`, a line each.
+/// Fails if `broken` is not empty, and prints a line per entry.
 #[track_caller]
 fn none(rule: &str, broken: &[String]) {
     assert!(broken.is_empty(), "{rule}:\n  {}\n", broken.join("\n  "));
 }
 
-/// Splits what was found by the written exceptions: what no exception covers, and exceptions that
-/// cover nothing.
+/// Fails for each entry of `found` that is not in `exceptions`, and for each exception that is not
+/// in `found`.
 #[track_caller]
 fn none_but(rule: &str, found: &BTreeMap<String, String>, exceptions: &[(&str, &str)]) {
     let written: BTreeSet<&str> = exceptions.iter().map(|(what, _)| *what).collect();
@@ -86,52 +88,53 @@ fn lines_fit_the_width() {
 
 #[test]
 fn files_say_what_they_are() {
-    let is_silent = |source: &&Source| !source.text.trim_start().starts_with("//!");
-    let may = |source: &&Source| rules::SILENT.iter().any(|(part, _)| source.path.contains(part));
-    let sources = rust_sources();
-    let silent: Vec<_> = sources.iter().filter(is_silent).collect();
-    let broken = silent.iter().filter(|source| !may(source)).map(|source| source.path.clone());
-    let broken: Vec<_> = broken.collect();
-    assert!(silent.iter().any(may), "the exception is still needed");
-    none("a file begins with `//!` and what it is", &broken);
+    let mut found = BTreeMap::new();
+    for source in rust_sources() {
+        if !source.text.trim_start().starts_with("//!") {
+            let exception = rules::WITHOUT_HEAD.iter().find(|(part, _)| source.path.contains(part));
+            let what = exception.map_or(source.path, |(part, _)| (*part).to_owned());
+            found.insert(what, "no head".to_owned());
+        }
+    }
+    none_but("a file begins with `//!` and what it is", &found, rules::WITHOUT_HEAD);
 }
 
 #[test]
-fn unsafe_stays_in_its_rooms() {
-    let room_of = |path: &str| rules::UNSAFE_ROOMS.iter().find(|(room, _)| path.starts_with(room));
+fn unsafe_is_only_in_listed_places() {
+    let place_of =
+        |path: &str| rules::UNSAFE_PLACES.iter().find(|(place, _)| path.starts_with(place));
     let mut used = BTreeSet::new();
     let mut broken = Vec::new();
     for source in rust_sources() {
         let lines = source.unsafe_lines();
-        match (lines.first(), room_of(&source.path)) {
-            (Some(_), Some((room, _))) => drop(used.insert(*room)),
+        match (lines.first(), place_of(&source.path)) {
+            (Some(_), Some((place, _))) => drop(used.insert(*place)),
             (Some(line), None) => broken.push(format!("{}:{line}", source.path)),
             (None, _) => {}
         }
     }
-    let empty = rules::UNSAFE_ROOMS.iter().filter(|(room, _)| !used.contains(room));
-    broken.extend(empty.map(|(room, _)| format!("{room}: a room without `unsafe` needs no entry")));
-    none("`unsafe` is written in its rooms only", &broken);
+    let unused = rules::UNSAFE_PLACES.iter().filter(|(place, _)| !used.contains(place));
+    broken.extend(unused.map(|(place, _)| format!("{place}: the entry is no longer needed")));
+    none("`unsafe` is only in the places of `UNSAFE_PLACES`", &broken);
 }
 
 #[test]
 fn the_protocol_core_does_no_io() {
     let mut broken = Vec::new();
     for source in rust_sources() {
-        let Some(pure) = rules::PURE.iter().find(|pure| source.path.starts_with(pure.place)) else {
-            continue;
-        };
+        let is_here = |rule: &&rules::Restricted| source.path.starts_with(rule.place);
+        let Some(rule) = rules::RESTRICTED.iter().find(is_here) else { continue };
         for (path, line) in source.paths_without_tests() {
             let starts = |prefix: &&&str| {
                 path.strip_prefix(**prefix)
                     .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
             };
-            if pure.without.iter().any(|prefix| starts(&prefix)) {
-                broken.push(format!("{}:{line}: {path} ({})", source.path, pure.because));
+            if rule.forbidden.iter().any(|prefix| starts(&prefix)) {
+                broken.push(format!("{}:{line}: {path} ({})", source.path, rule.because));
             }
         }
     }
-    none("these places know nothing of these", &broken);
+    none("`RESTRICTED` lists what these places must not name", &broken);
 }
 
 #[test]
@@ -158,7 +161,33 @@ fn every_counter_is_counted_somewhere() {
 }
 
 #[test]
-fn words_that_should_not_have_stayed() {
+fn every_conformance_rule_is_reported_somewhere() {
+    let mut reported = BTreeSet::new();
+    for source in rust_sources() {
+        // The output names ranges of rules; it reports none itself.
+        let is_check = source.path.starts_with("pfc-tools/conform/src/check/");
+        if is_check && !source.path.contains("/output/") {
+            reported.extend(source.paths_without_tests().into_iter().map(|(path, _)| path));
+        }
+    }
+    let names = RULES.iter().map(|rule| format!("RuleId::{:?}", rule.id));
+    let broken: Vec<_> = names.filter(|name| !reported.contains(name)).collect();
+    none("a rule in the table is also checked", &broken);
+}
+
+#[test]
+fn the_page_of_settings_names_every_setting() {
+    const PAGE: &str = "docs/configuration.md";
+    let text = std::fs::read_to_string(tidy::source::root().join(PAGE)).expect(PAGE);
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| `")).collect();
+    let has_row = |name: &str| rows.iter().any(|row| row.starts_with(&format!("| `{name}` |")));
+    let names = KEYS.iter().map(|key| key.name);
+    let broken: Vec<_> = names.filter(|name| !has_row(name)).map(str::to_owned).collect();
+    none(&format!("{PAGE} has a row for every setting"), &broken);
+}
+
+#[test]
+fn nothing_is_marked_as_unfinished() {
     let mut broken = Vec::new();
     for (path, text) in text_files() {
         for (number, line) in (1..).zip(text.lines()) {
@@ -178,7 +207,7 @@ fn words_that_should_not_have_stayed() {
             }
         }
     }
-    none("nothing was left for later", &broken);
+    none("no word marks unfinished work", &broken);
 }
 
 #[test]
@@ -212,7 +241,7 @@ fn dependencies_point_one_way() {
     none("dependencies point downwards", &broken);
 }
 
-/// A variable that only tests, scripts or the build read has no place in a product.
+/// Products do not read variables of tests, scripts or the build.
 #[test]
 fn products_know_no_variables_of_tests() {
     let settings = KEYS.iter().map(|key| key.variable().to_string());
@@ -239,8 +268,8 @@ fn products_know_no_variables_of_tests() {
     none("products read settings and the variables of `VARIABLES` only", &broken);
 }
 
-/// What `docs/` says is still there: tests named as `file.rs::test`, fields of what a user
-/// configures.
+/// Tests that the documents name as `file.rs::test` exist, and documents name the fields of what
+/// users configure.
 #[test]
 fn documents_name_what_exists() {
     let mut known = BTreeSet::new();
@@ -254,8 +283,9 @@ fn documents_name_what_exists() {
     }
     let mut broken = Vec::new();
     let mut named = 0;
-    for (path, text) in text_files().iter().filter(|(path, _)| path.starts_with("docs/")) {
-        for test in text.split('`').skip(1).step_by(2).filter(|code| code.contains(".rs::")) {
+    let is_document = |path: &str| path.starts_with("docs/") || rules::GUIDES.contains(&path);
+    for (path, text) in text_files().iter().filter(|(path, _)| is_document(path)) {
+        for test in tidy::source::code_spans(text).filter(|code| code.contains(".rs::")) {
             named += 1;
             if !known.contains(test) {
                 broken.push(format!("{path}: {test}"));
@@ -272,7 +302,42 @@ fn documents_name_what_exists() {
     none("documents and code agree", &broken);
 }
 
-/// The rules see what they are meant to see: each is shown a file that breaks it.
+/// Files that the guides for contributors name exist, and names in snake case are in the code:
+/// functions, tests, fields, settings.
+#[test]
+fn guides_name_what_exists() {
+    let files = text_files();
+    let mut names = BTreeSet::new();
+    for (_, text) in files.iter().filter(|(path, _)| !path.ends_with(".md")) {
+        names.extend(text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')));
+    }
+    let exists = |word: &str| {
+        let is_below = |path: &str| path == word || path.ends_with(&format!("/{word}"));
+        tidy::source::root().join(word).exists() || files.iter().any(|(path, _)| is_below(path))
+    };
+    let mut broken = Vec::new();
+    let (mut paths, mut words) = (0, 0);
+    for guide in rules::GUIDES {
+        let text = std::fs::read_to_string(tidy::source::root().join(guide)).expect(guide);
+        for word in tidy::source::code_spans(&text).flat_map(str::split_whitespace) {
+            if tidy::source::is_file_name(word) {
+                paths += 1;
+                if !exists(word) {
+                    broken.push(format!("{guide}: no file {word}"));
+                }
+            } else if tidy::source::is_snake_case(word) {
+                words += 1;
+                if !names.contains(word) {
+                    broken.push(format!("{guide}: {word} is not in the code"));
+                }
+            }
+        }
+    }
+    assert!(paths > 100 && words > 30, "{paths} files and {words} names are named");
+    none("guides and code agree", &broken);
+}
+
+/// Each rule detects a file that breaks it.
 #[test]
 fn the_rules_bite() {
     let long = format!("fn long() {{\n{}}}\n", "    act();\n".repeat(80));
@@ -302,6 +367,15 @@ fn the_rules_bite() {
     assert_eq!(tidy::imports::circles(&files), [["x/src/above.rs", "x/src/below.rs"]]);
     let reads = Source::parse("x.rs", "fn f() { read(\"FEROCE_SEED\") }\n".to_owned());
     assert_eq!(reads.strings_without_tests(), [("FEROCE_SEED".to_owned(), 1)]);
+    let named: Vec<_> = tidy::source::code_spans("a `b/c.rs` d ```\nx_y\n``` `e`").collect();
+    assert_eq!(named, ["b/c.rs", "", "\nx_y\n", "", "e"]);
+    assert!(
+        tidy::source::is_file_name("qp/ud.rs") && tidy::source::is_file_name("ARCHITECTURE.md")
+    );
+    for word in ["rc_*.rs", "<header>.rs", "NAME.rs", ".rs", "x.rs::test", "--test"] {
+        assert!(!tidy::source::is_file_name(word), "{word}");
+    }
+    assert!(tidy::source::is_snake_case("post_send2") && !tidy::source::is_snake_case("Post_send"));
     let prose = "text\n| table |\n```sh\ncode\n```\nmore\n[link](x)\n";
     assert_eq!(tidy::source::prose_lines(prose), [(1, "text"), (6, "more"), (7, "[link](x)")]);
 }

@@ -2,36 +2,12 @@
 
 mod common;
 
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
-use common::text;
+use common::{TempFile, text};
 
 fn feroce(arguments: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
-    command.env("FEROCE_CONFIG", "");
-    command.args(arguments.split_whitespace()).stdin(Stdio::null()).output().expect("feroce")
-}
-
-/// A file that is removed with the test.
-struct File(PathBuf);
-
-impl File {
-    fn new(name: &str, text: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("fr-{}-{name}", std::process::id()));
-        std::fs::write(&path, text).expect("a file");
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().expect("text")
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+    common::feroce(arguments, &[])
 }
 
 /// Exit codes that can be provoked without privileges, by command line. docs/exit-codes.md lists
@@ -100,7 +76,7 @@ fn completions_are_scripts_of_their_shells() {
     for (shell, checker) in [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")] {
         let output = feroce(&format!("completions {shell}"));
         assert!(output.status.success());
-        let script = File::new(shell, &text(&output.stdout));
+        let script = TempFile::new(shell, &text(&output.stdout));
         for word in ["doctor", "source-port", "watchdog", "scorecard", "_feroce_interfaces"] {
             assert!(text(&output.stdout).contains(word), "{shell}: {word}");
         }
@@ -133,7 +109,7 @@ const LINES: &[Line] = &[
 
 #[test]
 fn bash_completes_subcommands_and_interfaces() {
-    let script = File::new("complete.bash", &text(&feroce("completions bash").stdout));
+    let script = TempFile::new("complete.bash", &text(&feroce("completions bash").stdout));
     for Line { words, offers } in LINES {
         let commands = format!(
             "source {}; line='{words}'; read -ra COMP_WORDS <<< \"$line\"; \
@@ -150,7 +126,7 @@ fn bash_completes_subcommands_and_interfaces() {
 
 #[test]
 fn fish_completes_subcommands_and_interfaces() {
-    let script = File::new("complete.fish", &text(&feroce("completions fish").stdout));
+    let script = TempFile::new("complete.fish", &text(&feroce("completions fish").stdout));
     for Line { words, offers } in LINES {
         let commands = format!("source {}; complete -C '{words}'", script.path());
         match Command::new("fish").args(["--no-config", "-c", &commands]).output() {

@@ -3,44 +3,14 @@
 
 mod common;
 
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
-
-use common::{Pair, Server, json, text};
-
-fn feroce(arguments: &str, variables: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
-    command.env("FEROCE_CONFIG", "").envs(variables.iter().copied());
-    command.args(arguments.split_whitespace()).stdin(Stdio::null()).output().expect("feroce")
-}
-
-/// A file that is removed with the test.
-struct File(PathBuf);
-
-impl File {
-    fn new(name: &str, text: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("fr-{}-{name}", std::process::id()));
-        std::fs::write(&path, text).expect("a file");
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().expect("text")
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
+use common::{Pair, Server, TempFile, feroce, json, text};
 
 #[test]
 fn the_example_is_a_file_of_the_defaults() {
     let example = text(&feroce("config --example", &[]).stdout);
     let settings: Vec<_> = example.lines().filter_map(|line| line.strip_prefix('#')).collect();
     let settings = settings.iter().filter(|line| !line.is_empty() && !line.starts_with(' '));
-    let file = File::new("example.toml", &settings.copied().collect::<Vec<_>>().join("\n"));
+    let file = TempFile::new("example.toml", &settings.copied().collect::<Vec<_>>().join("\n"));
     let values = |variables: &[(&str, &str)]| {
         let output = feroce("config --json", variables);
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -53,7 +23,7 @@ fn the_example_is_a_file_of_the_defaults() {
 
 #[test]
 fn each_value_shows_its_source() {
-    let file = File::new("order.toml", "hop_limit = 9\ncores = 2\nwindow = 64\n");
+    let file = TempFile::new("order.toml", "hop_limit = 9\ncores = 2\nwindow = 64\n");
     let variables = [("FEROCE_CONFIG", file.path()), ("FEROCE_CORES", "3")];
     let output = feroce("config --json --window 128", &variables);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -77,7 +47,7 @@ fn each_value_shows_its_source() {
 
 #[test]
 fn invalid_settings_are_reported_by_every_command_that_reads_them() {
-    let file = File::new("bad.toml", "# ours\nack_timeout = 40\n");
+    let file = TempFile::new("bad.toml", "# ours\nack_timeout = 40\n");
     for arguments in ["config", "perf -i none0"] {
         let output = feroce(arguments, &[("FEROCE_CONFIG", file.path())]);
         assert_eq!(output.status.code(), Some(1), "{arguments}");
@@ -123,8 +93,9 @@ fn every_setting_has_an_option() {
 #[test]
 fn settings_reach_the_packets() {
     let Some(pair) = Pair::new() else { return };
-    let file = File::new("packets.toml", "hop_limit = 7\ntraffic_class = 104\nuser = \"root\"\n");
-    let capture = File::new("packets.pcap", "");
+    let file =
+        TempFile::new("packets.toml", "hop_limit = 7\ntraffic_class = 104\nuser = \"root\"\n");
+    let capture = TempFile::new("packets.pcap", "");
     let server = Server::start(&mut pair.feroce(1, "perf -i v1"));
     let arguments =
         format!("perf -i v0 -n 50 -s 4096 --pcap {} --source-port 50001 10.9.0.2", capture.path());
@@ -137,7 +108,7 @@ fn settings_reach_the_packets() {
     assert!(client.status.success(), "{}", text(&client.stderr));
     assert!(server.end().status.success());
 
-    let captured = std::fs::read(&capture.0).expect("a capture");
+    let captured = std::fs::read(capture.path()).expect("a capture");
     let sent = sent_by(&captured, [10, 9, 0, 1]);
     assert!(sent.len() > 150, "{} packets", sent.len());
     let mut data = 0;

@@ -1,5 +1,5 @@
-//! The bare loop: the same frames on the same port with the same copy, the same CRC and one ack per
-//! sixteen packets, but no protocol. What an engine could reach at best.
+//! The bare loop: the same frames as the engine's on the same port, with the same copy, the same
+//! CRC and one ACK per 16 packets, but without a protocol. It is the upper bound for an engine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,21 +10,21 @@ use feroce_wire::{Bth, FlowHeader, Payload, icrc};
 
 use super::{BUFFER_LEN, ROUND, WRITE_LEN};
 
-/// Packets that may be unacknowledged.
+/// Maximum number of unacknowledged packets.
 const WINDOW: u64 = 256;
-/// Packets per acknowledgement.
+/// Number of packets per acknowledgement.
 const ACK_EVERY: u64 = 16;
-/// Bytes of BTH and RETH.
+/// Length of BTH and RETH in bytes.
 const TRANSPORT: usize = Bth::LEN + 16;
-/// Frames per burst.
+/// Maximum number of frames per burst.
 const BURST: usize = 64;
 
-/// A sender that hears nothing for so long gives up what is outstanding.
+/// Time without an acknowledgement after which the sender considers outstanding packets lost.
 const STALL: Duration = Duration::from_millis(2);
 
-/// Moves frames from `near` to `far` for a round; returns payload bytes received per second. The
-/// buffers, source and target, are of the memory that the engine has for its own: pages differ in
-/// speed.
+/// Sends frames from `near` to `far` for [`ROUND`]. Returns the received payload in bytes per
+/// second. The buffers (source, target) come from the same kind of memory as the engine's buffers,
+/// because pages differ in speed.
 pub fn write_rate(
     near: &mut dyn Port,
     far: &mut dyn Port,
@@ -44,17 +44,17 @@ pub fn write_rate(
     })
 }
 
-/// The number that a frame carries in place of its BTH.
+/// Returns the number that a frame carries in place of its BTH.
 fn number(frame: RxFrame<'_>, flow: &FlowHeader) -> u64 {
     let bytes = &frame.first[flow.len()..flow.len() + 8];
     u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// The sender's end of it, for a round.
+/// Runs the sender for [`ROUND`].
 pub fn send(port: &mut dyn Port, flow: &FlowHeader, source: &SharedBytes) {
     let start = Instant::now();
     let (mut sent, mut acked, mut offset, mut id) = (0u64, 0u64, 0, 1u16);
-    let mut heard = start;
+    let mut last_ack = start;
     let head = flow.len() + TRANSPORT;
     loop {
         let now = Instant::now(); // Once per turn, as the engine.
@@ -63,10 +63,10 @@ pub fn send(port: &mut dyn Port, flow: &FlowHeader, source: &SharedBytes) {
         }
         for index in 0..port.rx_burst() {
             acked = acked.max(number(port.rx_frame(index), flow));
-            heard = now;
+            last_ack = now;
         }
-        if now - heard > STALL {
-            (acked, heard) = (sent, now); // Frames were lost.
+        if now - last_ack > STALL {
+            (acked, last_ack) = (sent, now); // Frames were lost.
         }
         let room = port.tx_room().min(BURST);
         for _ in 0..room {
@@ -87,7 +87,7 @@ pub fn send(port: &mut dyn Port, flow: &FlowHeader, source: &SharedBytes) {
     }
 }
 
-/// The receiver's end of it, until told to stop; returns how many packets came.
+/// Runs the receiver until `stop` is set. Returns the number of received packets.
 pub fn receive(
     port: &mut dyn Port,
     flow: &FlowHeader,
@@ -105,7 +105,7 @@ pub fn receive(
                 continue;
             }
             check(frame, flow);
-            take(frame, head, target, offset);
+            copy_payload(frame, head, target, offset);
             offset = (offset + WRITE_LEN) % BUFFER_LEN;
             received += 1;
             if received.is_multiple_of(ACK_EVERY) {
@@ -124,7 +124,7 @@ pub fn receive(
     received
 }
 
-/// The CRC over the frame from the IP header to the payload.
+/// Computes the CRC of the frame from the IP header to the end of the payload.
 fn check(frame: RxFrame<'_>, flow: &FlowHeader) {
     let ip_at = flow.len() - 28;
     let covered = Payload { first: &frame.first[ip_at..], second: frame.second };
@@ -132,8 +132,8 @@ fn check(frame: RxFrame<'_>, flow: &FlowHeader) {
     assert_ne!(icrc::icrc(covered), 0, "one CRC in 2^32 is zero");
 }
 
-/// The payload, copied out.
-fn take(frame: RxFrame<'_>, head: usize, target: &SharedBytes, offset: usize) {
+/// Copies the payload to `target`.
+fn copy_payload(frame: RxFrame<'_>, head: usize, target: &SharedBytes, offset: usize) {
     let all = Payload { first: frame.first, second: frame.second };
     let payload = all.split_at(head).1.split_at(WRITE_LEN).0;
     target.write(offset, payload.first);

@@ -1,5 +1,5 @@
-//! The engine under measurement: WRITE throughput and SEND latency between two devices, a thread
-//! each.
+//! Measurements of the engine: throughput of WRITEs and READs, and SEND latency, between two
+//! devices. Each device has a thread.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,16 +16,16 @@ use feroce_wire::{PathMtu, Psn};
 
 use super::{BUFFER_LEN, ROUND};
 
-/// Requests outstanding.
+/// Maximum number of outstanding requests.
 const DEPTH: u64 = 256;
-/// Bytes outstanding, but for two requests at least.
+/// Maximum number of outstanding bytes; two requests may exceed it.
 const OUTSTANDING: u64 = 16 << 20;
-/// At least one request in so many asks for a completion.
+/// Every 16th request is signaled; more if fewer than 32 requests are outstanding.
 const SIGNAL_EVERY: u64 = 16;
-/// Bytes of a ping.
+/// Length of a ping in bytes.
 pub const PING_LEN: usize = 64;
 
-/// One end of a connection.
+/// An end of a connection.
 #[derive(Debug)]
 pub struct End {
     device: Device,
@@ -35,7 +35,7 @@ pub struct End {
 }
 
 impl End {
-    /// An end on `device` with a buffer of `len` bytes, not connected yet.
+    /// Creates an unconnected end on `device` with a buffer of `len` bytes.
     pub fn new(device: &Device, len: usize) -> Self {
         let cq = device.create_cq(2048).expect("a CQ");
         let pd = device.alloc_pd();
@@ -46,24 +46,24 @@ impl End {
         Self { device: device.clone(), cq, qp, buffer }
     }
 
-    /// What the other end must know of this one.
+    /// Returns the data that the other end needs to connect.
     pub fn endpoint(&self, sgid_index: u32) -> Endpoint {
         self.qp.endpoint(Psn::new(1), sgid_index).expect("a GID")
     }
 
-    /// Its buffer, for the other end.
+    /// Returns address and key of the buffer, for the other end.
     pub fn target(&self) -> RemoteAddr {
         RemoteAddr { addr: self.buffer.region().addr(), rkey: self.buffer.region().rkey() }
     }
 
-    /// Connects it to `peer`.
-    pub fn join(&mut self, peer: &Endpoint, sgid_index: u32) {
+    /// Connects the end to `peer`.
+    pub fn connect(&mut self, peer: &Endpoint, sgid_index: u32) {
         let path_mtu = Some(PathMtu::Mtu4096);
         let options = ConnectOptions { path_mtu, sgid_index, ..ConnectOptions::default() };
         self.qp.connect(Psn::new(1), peer, &options).expect("connected");
     }
 
-    /// Turns its device until told to stop.
+    /// Drives the device until `stop` is set.
     pub fn drive(&self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             self.device.drive();
@@ -71,17 +71,17 @@ impl End {
     }
 }
 
-/// Two connected ends with buffers of `len` bytes.
+/// Creates two connected ends with buffers of `len` bytes.
 pub fn connect(devices: [&Device; 2], len: usize, sgid_index: [u32; 2]) -> [End; 2] {
     let mut ends = devices.map(|device| End::new(device, len));
-    let names = [0, 1].map(|n| ends[n].endpoint(sgid_index[n]));
+    let endpoints = [0, 1].map(|n| ends[n].endpoint(sgid_index[n]));
     for n in 0..2 {
-        ends[n].join(&names[1 - n], sgid_index[n]);
+        ends[n].connect(&endpoints[1 - n], sgid_index[n]);
     }
     ends
 }
 
-/// What moves the bytes.
+/// The operation that moves data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mover {
     /// RDMA WRITE.
@@ -99,13 +99,13 @@ impl Mover {
     }
 }
 
-/// WRITEs `len` bytes after `len` bytes for a round, while the other end only turns its device;
-/// returns payload bytes per second.
+/// Posts WRITEs of `len` bytes for [`ROUND`] while the other end only drives its device. Returns
+/// payload bytes per second.
 pub fn write_rate(ends: &mut [End; 2], len: usize) -> f64 {
     rate(ends, Mover::Write, len)
 }
 
-/// The same, by WRITE or by READ.
+/// Like [`write_rate`], with WRITEs or READs.
 pub fn rate(ends: &mut [End; 2], mover: Mover, len: usize) -> f64 {
     let stop = AtomicBool::new(false);
     let [near, far] = ends;
@@ -120,7 +120,7 @@ pub fn rate(ends: &mut [End; 2], mover: Mover, len: usize) -> f64 {
     })
 }
 
-/// WRITEs `len` bytes after `len` bytes to `target` for a round; returns how many WRITEs were done.
+/// Posts WRITEs of `len` bytes to `target` for [`ROUND`]. Returns the number of completed WRITEs.
 pub fn write_for_a_round(near: &mut End, target: RemoteAddr, len: usize) -> u64 {
     move_for_a_round(near, target, Mover::Write, len)
 }
@@ -158,8 +158,8 @@ fn move_for_a_round(near: &mut End, target: RemoteAddr, mover: Mover, len: usize
     }
 }
 
-/// SENDs of [`PING_LEN`] bytes to and fro for a round; returns half a round trip in seconds
-/// (median).
+/// Exchanges SENDs of [`PING_LEN`] bytes for [`ROUND`]. Returns the median of half the round-trip
+/// time in seconds.
 pub fn ping_half_rtt(ends: &mut [End; 2]) -> f64 {
     let stop = AtomicBool::new(false);
     let ready = Barrier::new(2);
@@ -189,11 +189,11 @@ pub fn ping_half_rtt(ends: &mut [End; 2]) -> f64 {
     })
 }
 
-/// Receives that are posted at a time.
+/// Number of posted receives.
 const RECEIVES: u64 = 64;
 
 fn post_receives(end: &mut End) {
-    // What an earlier round left posted is still there.
+    // Receives of an earlier round are still posted.
     while end.qp.receives_posted() < u32::try_from(RECEIVES).expect("small") {
         post_receive(end);
     }
@@ -212,7 +212,7 @@ fn ping(end: &mut End) {
     end.qp.post_send(&request).expect("room for a ping");
 }
 
-/// True when a ping has come, false when stopped.
+/// Waits for a ping. Returns false if `stop` is set first.
 fn wait_for_ping(end: &mut End, stop: &AtomicBool) -> bool {
     loop {
         if let Some(completion) = end.cq.poll_one() {

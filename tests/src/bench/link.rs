@@ -1,4 +1,4 @@
-//! A link for benchmarks: two network namespaces joined by a veth, removed when dropped.
+//! A link for benchmarks: two network namespaces joined by a veth.
 
 use std::fs::File;
 use std::process::Command;
@@ -6,17 +6,17 @@ use std::process::Command;
 /// IPv4 addresses of the two ends.
 pub const ADDRESSES: [&str; 2] = ["10.99.0.1", "10.99.0.2"];
 
-/// See the [module](self).
+/// The namespaces. Dropping this value removes them.
 #[derive(Debug)]
 pub struct Link {
     names: [String; 2],
 }
 
 impl Link {
-    /// Makes the link, with an MTU that carries a RoCE path MTU of 4096.
+    /// Creates the link with an interface MTU of 4500 bytes, enough for path MTU 4096.
     ///
     /// # Panics
-    /// Without root, or if `ip` or `ethtool` fails: there is nothing to measure then.
+    /// Without root, or if `ip` fails.
     pub fn new() -> Self {
         let id = std::process::id();
         let names = [format!("fr-bench-{id}-a"), format!("fr-bench-{id}-b")];
@@ -34,14 +34,21 @@ impl Link {
         link
     }
 
-    /// Turns the offloads off that would hand incomplete frames to AF_XDP.
+    /// Turns off the offloads with which AF_XDP would receive frames without checksums, or several
+    /// packets as one frame.
+    ///
+    /// # Panics
+    /// If `ethtool` fails.
     pub fn offloads_off(&self) {
         for name in &self.names {
             run(&format!("ip netns exec {name} ethtool -K v0 tx off gso off gro off tso off"));
         }
     }
 
-    /// Moves the calling thread into the namespace of end `end`.
+    /// Moves the calling thread into the namespace of `end`.
+    ///
+    /// # Panics
+    /// Without root.
     pub fn enter(&self, end: usize) {
         let file = File::open(format!("/run/netns/{}", self.names[end])).expect("the namespace");
         nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).expect("setns, as root");

@@ -1,5 +1,5 @@
-//! Benchmarks: each figure is a ratio of medians within one run, against a loop that moves the same
-//! frames on the same port, or against spinning TCP on the same link.
+//! Benchmarks. Each figure is a ratio of medians of one run: the engine against a loop that moves
+//! the same frames on the same port, or against TCP on the same link with both ends spinning.
 
 pub mod bare;
 pub mod engine;
@@ -10,34 +10,34 @@ use std::time::Duration;
 
 use feroce_engine::memory::buffer::SharedBytes;
 
-/// How long one measurement takes.
+/// Duration of one measurement.
 pub const ROUND: Duration = Duration::from_millis(700);
-/// Measurements of each kind, taken in turn: on a machine with others, single ones are up to a
-/// fifth off.
+/// Measurements of each kind, alternating. On a shared machine, a single measurement is up to 20 %
+/// off.
 pub const ROUNDS: usize = 21;
 
-/// Bytes of one WRITE, and of the payload of a packet.
+/// Length of a WRITE, and payload of a packet, in bytes.
 pub const WRITE_LEN: usize = 4096;
-/// Bytes of a WRITE that is worth a super-frame.
+/// Length of a WRITE that fills a super-frame, in bytes.
 pub const BULK_LEN: usize = 64 << 10;
-/// Bytes of source and destination buffers: larger than the caches.
+/// Length of the source and destination buffers in bytes. Larger than the caches.
 pub const BUFFER_LEN: usize = 128 << 20;
 
-/// Touches every page of `buffer`, so that no measurement has the kernel's page faults in it.
+/// Touches every page of `buffer`, so that measurements include no page faults.
 pub fn touch(buffer: &SharedBytes) {
     for offset in (0..buffer.len()).step_by(4096) {
         buffer.write(offset, &[1]);
     }
 }
 
-/// Which way "better" is.
+/// The bound of a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bar {
     /// The figure must be at least this.
     AtLeast(f64),
     /// The figure must be at most this.
     AtMost(f64),
-    /// Shown only.
+    /// No bound: the figure is only shown.
     None,
 }
 
@@ -46,16 +46,16 @@ pub enum Bar {
 pub struct Figure {
     /// What was measured.
     pub name: String,
-    /// The figure.
+    /// Value of the figure.
     pub value: f64,
-    /// What it must reach.
+    /// The bound that the figure must meet.
     pub bar: Bar,
-    /// The measured values behind it, for people.
+    /// The measured values from which the figure is computed, as text.
     pub note: String,
 }
 
 impl Figure {
-    /// True if the figure reaches its bar.
+    /// Returns true if the figure meets its bar.
     pub fn is_ok(&self) -> bool {
         match self.bar {
             Bar::AtLeast(bar) => self.value >= bar,
@@ -64,7 +64,7 @@ impl Figure {
         }
     }
 
-    /// `name value bar ok|short (note)`
+    /// Formats the figure as `name value bar ok|short note`.
     pub fn line(&self) -> String {
         let bar = match self.bar {
             Bar::AtLeast(bar) => format!(">= {bar:.2}"),
@@ -76,18 +76,18 @@ impl Figure {
     }
 }
 
-/// The median of `values`.
+/// Returns the median of `values`.
 ///
 /// # Panics
-/// If there are none.
+/// If `values` is empty.
 pub fn median(values: &mut [f64]) -> f64 {
-    assert!(!values.is_empty(), "a median of nothing");
+    assert!(!values.is_empty(), "no values");
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// Takes two measurements in turn and returns the medians of both and of their ratio, the first
-/// over the second.
+/// Takes both measurements alternately, [`ROUNDS`] times. Returns the median of the first, of the
+/// second, and of the ratio of first to second.
 pub fn paired(mut first: impl FnMut() -> f64, mut second: impl FnMut() -> f64) -> (f64, f64, f64) {
     let (mut firsts, mut seconds, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

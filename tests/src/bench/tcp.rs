@@ -1,4 +1,4 @@
-//! Kernel TCP over the same link: a spinning ping-pong, and one stream.
+//! The kernel's TCP over the same link: a ping-pong with both ends spinning, and one stream.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use super::engine::PING_LEN;
 use super::{BUFFER_LEN, BULK_LEN, ROUND};
 
-/// Silence after which a stream that ended is known to be empty.
+/// Time without data after which a stopped stream counts as empty.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// Two ends of a TCP connection, non-blocking and without Nagle.
+/// Creates both ends of a TCP connection, non-blocking and without Nagle's algorithm. The near end
+/// connects after `enter` has run.
 pub fn connect(
     listener: &TcpListener,
     address: SocketAddr,
@@ -27,7 +28,8 @@ pub fn connect(
     [near, far]
 }
 
-/// Messages of 64 bytes to and fro for a round; returns half a round trip in seconds (median).
+/// Exchanges messages of [`PING_LEN`] bytes for [`ROUND`]. Returns the median of half the
+/// round-trip time in seconds.
 pub fn ping_half_rtt(ends: &mut [TcpStream; 2]) -> f64 {
     let stop = AtomicBool::new(false);
     let [near, far] = ends;
@@ -52,15 +54,15 @@ pub fn ping_half_rtt(ends: &mut [TcpStream; 2]) -> f64 {
     })
 }
 
-/// Writes [`BULK_LEN`] bytes after [`BULK_LEN`] bytes for a round; returns bytes received per
-/// second. Source and target are as large as those of the engine, and neither end sleeps.
+/// Writes pieces of [`BULK_LEN`] bytes for [`ROUND`]. Returns the received bytes per second. The
+/// buffers (source, target) are as large as those of the engine, and neither end sleeps.
 pub fn stream_rate(ends: &mut [TcpStream; 2], buffers: &mut [Vec<u8>; 2]) -> f64 {
     let [near, far] = ends;
     let [source, target] = buffers;
     assert!(source.len() == BUFFER_LEN && target.len() == BUFFER_LEN, "buffers as the engine's");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let receiver = scope.spawn(|| take(far, target, &stop));
+        let receiver = scope.spawn(|| read_stream(far, target, &stop));
         let start = Instant::now();
         let (mut sent, mut offset) = (0, 0);
         while start.elapsed() < ROUND {
@@ -76,8 +78,8 @@ pub fn stream_rate(ends: &mut [TcpStream; 2], buffers: &mut [Vec<u8>; 2]) -> f64
     })
 }
 
-/// Reads until it is told to stop and nothing comes any more.
-fn take(stream: &mut TcpStream, target: &mut [u8], stop: &AtomicBool) -> u64 {
+/// Reads until `stop` is set and no data has arrived for [`LINGER`]. Returns the number of bytes.
+fn read_stream(stream: &mut TcpStream, target: &mut [u8], stop: &AtomicBool) -> u64 {
     let (mut received, mut offset) = (0, 0);
     let mut last = Instant::now();
     loop {

@@ -1,5 +1,5 @@
-//! `scripts/bench.sh`: prints a line per figure - name, value, bar, `ok` or `short` - and exits
-//! with 1 if one is short.
+//! Measures the engine on shm, AF_XDP and packet ports: `cargo xtask bench` runs this program.
+//! Prints a line per figure (name, value, bar, `ok` or `short`). Exit code 1 if a figure is short.
 
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -79,7 +79,7 @@ fn write_figure(name: &str, bar: Bar, (rate, bare, ratio): (f64, f64, f64)) -> F
     Figure { name: name.to_owned(), value: ratio, bar, note }
 }
 
-/// Two buffers as the engine's own are.
+/// Creates two buffers in the same kind of memory as the engine's buffers.
 fn buffers() -> [SharedBytes; 2] {
     let arena = Arena::new(2 * BUFFER_LEN + (2 << 20)).expect("an arena");
     [(); 2].map(|()| {
@@ -90,8 +90,8 @@ fn buffers() -> [SharedBytes; 2] {
     })
 }
 
-/// Rings and buffers are made anew for every measurement: some pages of a machine are twice as fast
-/// as others, and whoever goes second would otherwise keep the slow ones.
+/// Every measurement has new rings and buffers. Some pages of a machine are twice as fast as
+/// others; with kept buffers, the pages would decide the ratio.
 fn shm_write(name: &str) -> Figure {
     let make = || {
         let arena = Arena::new(256 << 20).expect("an arena");
@@ -115,7 +115,7 @@ fn shm_write(name: &str) -> Figure {
     write_figure(name, Bar::AtLeast(0.6), result)
 }
 
-/// The devices at both ends of the link.
+/// Opens a device at each end of the link.
 fn open_devices(link: &Link, config: &DeviceConfig) -> [Device; 2] {
     [0, 1].map(|end| {
         link.enter(end);
@@ -135,7 +135,7 @@ fn packet(super_frames: SuperFrames) -> DeviceConfig {
     DeviceConfig { port: PortKind::Packet, ports: config.ports.with(packet), ..config }
 }
 
-/// Index of the IPv4 GID: link-local comes first.
+/// Returns the index of the IPv4 GID. It is not 0: the link-local GID comes first.
 fn ipv4_gid(device: &Device) -> u32 {
     let gids = device.gids();
     gids.iter().find(|(_, entry)| entry.gid.ip().is_ipv4()).expect("an IPv4 address").0
@@ -173,7 +173,8 @@ fn af_xdp_write(name: &str, mode: XdpMode) -> Figure {
     write_figure(name, Bar::AtLeast(0.85), result)
 }
 
-/// READs move as fast as WRITEs: what one end spends on requests, the other spends on responses.
+/// READs must be about as fast as WRITEs: the work of requests and responses is the same, at
+/// opposite ends.
 fn read_write(name: &str, config: &DeviceConfig, len: usize) -> Figure {
     let link = Link::new();
     if config.port == PortKind::AfXdp {
@@ -200,7 +201,7 @@ impl TcpStreams {
 
 fn af_xdp_latency(name: &str, mode: XdpMode) -> Figure {
     let link = Link::new();
-    let mut tcp = TcpStreams::new(&link); // Connected with every offload that the kernel likes.
+    let mut tcp = TcpStreams::new(&link); // TCP runs with the default offloads.
     link.offloads_off();
     latency_figure(name, &open_devices(&link, &af_xdp(mode)), &mut tcp)
 }
@@ -217,7 +218,7 @@ fn latency_figure(name: &str, devices: &[Device; 2], tcp: &mut TcpStreams) -> Fi
     }
 }
 
-/// The kernel's offloads are on, for both: TCP segments in the device, and so do we.
+/// Offloads are on for both: TCP uses segmentation offload, Feroce super-frames.
 fn packet_bulk(name: &str) -> Figure {
     let link = Link::new();
     let mut tcp = TcpStreams::new(&link);

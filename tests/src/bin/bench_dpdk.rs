@@ -1,7 +1,9 @@
-//! `scripts/bench.sh`, where there is libdpdk: 4 KiB WRITEs between two processes over DPDK's
-//! memif, against a bare loop over the same. DPDK's environment starts once per process and memif's
-//! driver does not come apart well, so each measurement has a sender and a receiver of its own:
-//! this program, twice more. The two talk in lines, over the receiver's standard input and output.
+//! Measures the DPDK port: 4 KiB WRITEs between two processes over DPDK's memif, against a bare
+//! loop over memif. `cargo xtask bench` runs this program if libdpdk is installed.
+//!
+//! A process can start DPDK's environment only once, and memif's driver does not close cleanly.
+//! Therefore each measurement has new processes, a sender and a receiver, which run this program.
+//! They exchange lines over the receiver's standard input and output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -18,7 +20,7 @@ use feroce_engine::verbs::RemoteAddr;
 use feroce_tests::bench::{BUFFER_LEN, Bar, Figure, WRITE_LEN, bare, engine, paired};
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, Key, MacAddr, Psn, Qpn};
 
-/// What is measured.
+/// Name of the figure.
 const NAME: &str = "dpdk memif: 4 KiB WRITE / bare loop";
 const ADDRESSES: [&str; 2] = ["10.99.0.1", "10.99.0.2"];
 const ROLES: [&str; 2] = ["client", "server"];
@@ -43,13 +45,13 @@ fn main() -> ExitCode {
     if figure.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn itself() -> Command {
+fn this_program() -> Command {
     Command::new(std::env::current_exe().expect("this program"))
 }
 
-/// Payload bytes per second, measured by two new processes.
+/// Measures payload bytes per second with two new processes.
 fn measure(what: &str) -> f64 {
-    let output = itself().args(["--sender", what]).stderr(Stdio::inherit()).output();
+    let output = this_program().args(["--sender", what]).stderr(Stdio::inherit()).output();
     let output = output.expect("a process");
     let rate = String::from_utf8(output.stdout).expect("text");
     rate.trim_end().parse().unwrap_or_else(|_| panic!("the sender failed: {}", output.status))
@@ -68,7 +70,7 @@ fn send(what: &str) -> ! {
     };
     println!("{rate}");
     let _ = std::fs::remove_file(&socket);
-    exit(0) // Its end is the end of the receiver's input, and so of the receiver.
+    exit(0) // This closes the receiver's input, which ends the receiver.
 }
 
 /// The receiver's process.
@@ -78,9 +80,9 @@ struct Peer {
 }
 
 impl Peer {
-    #[allow(clippy::zombie_processes)] // It ends when we do, which nobody is there to wait for.
+    #[allow(clippy::zombie_processes)] // The receiver ends after this process, which cannot wait.
     fn start(what: &str, socket: &Path) -> Self {
-        let mut child = itself()
+        let mut child = this_program()
             .args(["--receiver", what])
             .arg(socket)
             .stdin(Stdio::piped())
@@ -92,11 +94,11 @@ impl Peer {
         Self { to, from }
     }
 
-    fn say(&mut self, line: &str) {
+    fn write_line(&mut self, line: &str) {
         writeln!(self.to, "{line}").expect("the receiver lives");
     }
 
-    fn hear(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         let mut line = String::new();
         self.from.read_line(&mut line).expect("the receiver lives");
         assert!(line.ends_with('\n'), "the receiver is gone");
@@ -107,45 +109,45 @@ impl Peer {
 fn write_rate(peer: &mut Peer, socket: &Path) -> f64 {
     let device = device(open(NEAR, socket));
     let mut end = engine::End::new(&device, BUFFER_LEN);
-    let (far, target) = read_end(&peer.hear());
-    peer.say(&write_end(&end));
-    end.join(&far, 0);
-    assert_eq!(peer.hear(), "connected");
+    let (far, target) = line_to_end(&peer.read_line());
+    peer.write_line(&end_to_line(&end));
+    end.connect(&far, 0);
+    assert_eq!(peer.read_line(), "connected");
     let start = Instant::now();
     let done = engine::write_for_a_round(&mut end, target, WRITE_LEN);
     let rate = (done * WRITE_LEN as u64) as f64 / start.elapsed().as_secs_f64();
-    std::mem::forget((end, device)); // The process ends now, with both ends connected.
+    std::mem::forget((end, device)); // The process ends with both ends connected.
     rate
 }
 
 fn bare_rate(peer: &mut Peer, socket: &Path) -> f64 {
     let mut port = open(NEAR, socket);
-    let far: MacAddr = peer.hear().parse().expect("an Ethernet address");
-    peer.say(&port.attributes().mac.to_string());
+    let far: MacAddr = peer.read_line().parse().expect("an Ethernet address");
+    peer.write_line(&port.attributes().mac.to_string());
     let flow = flow(NEAR, [port.attributes().mac, far]);
     let source = buffer();
-    assert_eq!(peer.hear(), "ready");
+    assert_eq!(peer.read_line(), "ready");
     let start = Instant::now();
     bare::send(&mut port, &flow, &source);
     let elapsed = start.elapsed().as_secs_f64();
-    peer.say("stop");
-    let received: u64 = peer.hear().parse().expect("a number");
+    peer.write_line("stop");
+    let received: u64 = peer.read_line().parse().expect("a number");
     std::mem::forget(port);
     (received * WRITE_LEN as u64) as f64 / elapsed
 }
 
 // ---- the receiver
 
-/// Receives until its input ends.
+/// Receives until standard input ends.
 fn receive(what: &str, socket: &Path) -> ! {
     let mut lines = BufReader::new(std::io::stdin()).lines().map(|line| line.expect("text"));
     match what {
         ENGINE => {
             let device = device(open(FAR, socket));
             let mut end = engine::End::new(&device, BUFFER_LEN);
-            println!("{}", write_end(&end));
-            let (near, _) = read_end(&lines.next().expect("the sender lives"));
-            end.join(&near, 0);
+            println!("{}", end_to_line(&end));
+            let (near, _) = line_to_end(&lines.next().expect("the sender lives"));
+            end.connect(&near, 0);
             std::thread::spawn(move || {
                 lines.next();
                 exit(0)
@@ -212,19 +214,20 @@ fn flow(end: usize, macs: [MacAddr; 2]) -> FlowHeader {
     })
 }
 
-/// A buffer as the engine's own are.
+/// Creates a buffer in the same kind of memory as the engine's buffers.
 fn buffer() -> SharedBytes {
     let arena = Arena::new(BUFFER_LEN + (2 << 20)).expect("an arena");
     SharedBytes::new(arena.alloc(BUFFER_LEN, 4096).expect("room for a buffer"), BUFFER_LEN)
 }
 
-/// An end as a line.
-fn write_end(end: &engine::End) -> String {
+/// Formats an end as a line.
+fn end_to_line(end: &engine::End) -> String {
     let (own, target) = (end.endpoint(0), end.target());
     format!("{} {} {} {} {}", own.qpn.value(), own.psn.value(), own.gid, target.addr, target.rkey.0)
 }
 
-fn read_end(line: &str) -> (Endpoint, RemoteAddr) {
+/// Parses a line of [`end_to_line`].
+fn line_to_end(line: &str) -> (Endpoint, RemoteAddr) {
     let words: Vec<&str> = line.split(' ').collect();
     let number = |at: usize| words[at].parse::<u32>().expect("a number");
     let gid = words[2].parse().expect("a GID");

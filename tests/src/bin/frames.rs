@@ -1,6 +1,6 @@
-//! Writes a capture of frames that Feroce sent - every opcode of RC, UC, UD and XRC, over IPv4,
-//! IPv6 and in a VLAN, at every path MTU, with losses - for other decoders to judge:
-//! `scripts/frames.sh`.
+//! Writes a capture of frames that Feroce sent, for other decoders: every opcode of RC, UC, UD and
+//! XRC, over IPv4, IPv6 and in a VLAN, at every path MTU, with losses. `cargo xtask frames` runs
+//! this program and the decoders.
 //!
 //! `frames FILE COUNT`
 
@@ -22,7 +22,7 @@ use feroce_wire::{Opcode, Packet, PathMtu, PlacementType, Psn, Qpn, Selectivity,
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 
-/// Opcodes that an endpoint sends: all of RC, UC, UD and XRC.
+/// Returns the opcodes that an endpoint sends: all of RC, UC, UD and XRC.
 fn opcodes() -> BTreeSet<u8> {
     let services = [Transport::Rc, Transport::Uc, Transport::Ud, Transport::Xrc];
     let ours = Opcode::all().filter(|info| services.contains(&info.transport));
@@ -75,7 +75,7 @@ fn write(file: &str, frames: &[Seen]) -> Result<(), Box<dyn std::error::Error>> 
     Ok(())
 }
 
-/// Every operation in several sizes between two ends, with some frames lost.
+/// Sends every operation in several sizes between two ends, with some frames lost.
 fn exchange(service: Service, sgid_index: u32, path_mtu: PathMtu, seed: u64) -> Vec<Seen> {
     let mut rig = recorded(seed);
     let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
@@ -97,7 +97,8 @@ fn exchange(service: Service, sgid_index: u32, path_mtu: PathMtu, seed: u64) -> 
     rig.wire.take_record()
 }
 
-/// Every operation of XRC in several sizes for one shared receive queue, with some frames lost.
+/// Sends every operation of XRC in several sizes to one shared receive queue, with some frames
+/// lost.
 fn xrc(sgid_index: u32, path_mtu: PathMtu, seed: u64) -> Vec<Seen> {
     let mut rig = recorded(seed);
     let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
@@ -137,7 +138,7 @@ fn xrc(sgid_index: u32, path_mtu: PathMtu, seed: u64) -> Vec<Seen> {
     rig.wire.take_record()
 }
 
-/// Two ends whose frames are recorded, and sometimes lost.
+/// Creates two ends. Their frames are recorded, and 2 % of the frames are lost.
 fn recorded(seed: u64) -> Rig {
     let mut rig = new_rig(&manual_config(seed), Duration::from_micros(2));
     rig.wire.set_record(true);
@@ -146,7 +147,8 @@ fn recorded(seed: u64) -> Rig {
     rig
 }
 
-/// Decoders guess at payloads; plain text is mistaken for no other protocol.
+/// Creates a buffer with plain text. Decoders guess the protocol of payloads; they take plain text
+/// for no other protocol.
 fn text_buffer(pd: &ProtectionDomain) -> Buffer {
     let buffer = pd.alloc_buffer(1 << 16, Access::ALL).expect("a buffer");
     let text: Vec<u8> = b"frames that feroce sent ".iter().copied().cycle().take(1 << 16).collect();
@@ -191,7 +193,7 @@ fn datagrams(sgid_index: u32) -> Vec<Seen> {
     net.frames()
 }
 
-/// One request of every kind that the service has, from end `end`.
+/// Posts one request of each operation that the service supports, at `end`.
 fn post_all(
     qps: &mut [QueuePair; 2],
     buffers: &[Buffer; 2],
@@ -216,12 +218,12 @@ fn post_all(
     }
 }
 
-/// One of each kind, for the peer's `region`.
+/// Returns one request of each operation, for the peer's `region`.
 fn operations(region: &MemoryRegion, peer: &ProtectionDomain) -> [SendOp; 10] {
     let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
     let window = peer.alloc_buffer(64, Access::REMOTE_INVALIDATE).expect("a buffer");
     let rkey = window.region().rkey();
-    // The region to be invalidated lives until the process ends; nothing refers to its bytes.
+    // The region to be invalidated stays registered until the process ends. Nothing accesses it.
     std::mem::forget(window);
     let selectivity = Selectivity::Range;
     [
@@ -238,7 +240,7 @@ fn operations(region: &MemoryRegion, peer: &ProtectionDomain) -> [SendOp; 10] {
     ]
 }
 
-/// Local bytes of a request that moves `length` if it can choose.
+/// Returns the local length of a request: `length`, unless the operation has a fixed one.
 fn bytes_of(op: &SendOp, length: u32) -> u32 {
     match op {
         SendOp::Flush { .. } => 0,

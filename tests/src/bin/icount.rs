@@ -1,5 +1,6 @@
-//! The program that `scripts/bench.sh` counts instructions of: 64-byte SENDs between two devices on
-//! one thread. The two functions that never inline are the requester's and the responder's share.
+//! 64-byte SENDs between two devices on one thread. `cargo xtask bench icount` counts the
+//! instructions of this program. The functions `requester` and `responder` are never inlined, so
+//! that their instructions can be counted separately.
 
 use feroce_engine::device::{Buffer, CompletionQueue, ConnectOptions, Device, QpInit, QueuePair};
 use feroce_engine::memory::Access;
@@ -11,7 +12,7 @@ use feroce_tests::{addresses, manual_config};
 use feroce_wire::Psn;
 
 const LEN: u32 = 64;
-/// SENDs per turn: a batch, as a busy program posts them.
+/// SENDs per turn, in one batch, as a busy program posts them.
 const BATCH: u64 = 16;
 
 struct End {
@@ -28,9 +29,9 @@ fn main() {
     let mut near = end(0, a);
     let mut far = end(1, b);
     let psn = Psn::new(0);
-    let names = [&near, &far].map(|end| end.qp.endpoint(psn, 0).expect("a GID"));
-    near.qp.connect(psn, &names[1], &ConnectOptions::default()).expect("connected");
-    far.qp.connect(psn, &names[0], &ConnectOptions::default()).expect("connected");
+    let endpoints = [&near, &far].map(|end| end.qp.endpoint(psn, 0).expect("a GID"));
+    near.qp.connect(psn, &endpoints[1], &ConnectOptions::default()).expect("connected");
+    far.qp.connect(psn, &endpoints[0], &ConnectOptions::default()).expect("connected");
     let mut now = Instant::ZERO;
     for _ in 0..batches {
         now += std::time::Duration::from_micros(1);
@@ -61,7 +62,7 @@ fn receives(end: &mut End) {
     }
 }
 
-/// Posts, sends, takes the acknowledgement of the batch before, and polls its completion.
+/// Posts and sends a batch, receives the ACK of the batch before, and polls its completion.
 #[inline(never)]
 fn requester(end: &mut End, now: Instant) {
     for wr_id in 0..BATCH {

@@ -20,10 +20,10 @@ use feroce_tests::rxe::{cases, external_decoders, run_case};
 const USAGE: &str = "usage: rxe --list [FILTER]
        rxe --port KIND --switch NAMESPACE --captures FOLDER --python PROGRAM [--keep] [--repeat N]
            [--skip-mtu] [FILTER]";
-/// Where Feroce is.
+/// Feroce's interface.
 const INTERFACE: &str = "v0";
 
-/// A case that hangs takes its time: after so many failures the others are not played.
+/// Number of failures after which the other cases are not played: a case that hangs takes minutes.
 const MOST_FAILURES: usize = 20;
 
 /// The command line.
@@ -91,13 +91,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where things are.
+/// The set-up of a run.
 struct Suite {
     network: Network,
     captures: PathBuf,
     python: String,
     keep: bool,
-    /// Cases for which the interface is too small may be left out.
+    /// Leave out cases whose path MTU is too large for the interface.
     skip_mtu: bool,
 }
 
@@ -107,18 +107,18 @@ struct Played<'a> {
     began: Duration,
     took: Duration,
     result: Result<(), Failure>,
-    /// Of the frames between its beginning and the next one's.
+    /// Frames between the beginning of this case and that of the next one.
     frames: Vec<Frame>,
     findings: CaptureFindings,
 }
 
 impl Suite {
-    /// Plays `cases`; true if all passed.
+    /// Plays `cases`. Returns true if all passed.
     fn run(&self, cases: &[&Case], port: PortKind) -> Result<bool, Failure> {
         let start = Instant::now();
         let _ = std::fs::remove_dir_all(&self.captures);
         std::fs::create_dir_all(&self.captures).map_err(failed("make a folder"))?;
-        // Congestion control is off unless frames are marked, as it is where nobody chooses.
+        // Congestion control is off, as by default, except where frames are marked.
         let is_marked = |case: &&&Case| case.fault == Some(Fault::Marked);
         let (marked, others): (Vec<&Case>, Vec<_>) = cases.iter().partition(is_marked);
         let mut played = Vec::new();
@@ -128,10 +128,10 @@ impl Suite {
             }
         }
         self.judge(&mut played)?;
-        Ok(self.tell(&played, cases.len(), start.elapsed()))
+        Ok(self.report(&played, cases.len(), start.elapsed()))
     }
 
-    /// Plays `cases` on a device of their own.
+    /// Plays `cases` on a new device.
     fn play_on_a_device<'a>(
         &self,
         cases: &[&'a Case],
@@ -144,14 +144,13 @@ impl Suite {
             feroce::open(INTERFACE, port, control, Some(file)).map_err(failed("open Feroce"))?;
         let attributes = device.attributes();
         println!("{} cases on {}", cases.len(), attributes.port);
-        // What the interface does not carry cannot be played.
         let fits = |case: &&&'a Case| attributes.active_mtu.is_some_and(|mtu| case.mtu <= mtu);
         let too_large = cases.iter().filter(|case| !fits(case)).count();
         if too_large > 0 && !self.skip_mtu {
             let mtu = attributes.active_mtu.map_or(0, |mtu| mtu.bytes());
             let reason = format!("{too_large} cases need a path MTU of more than {mtu} bytes");
             return Err(Failure(format!(
-                "{reason}: a larger interface plays them all, --skip-mtu the others"
+                "{reason}: enlarge the MTU of the interface, or skip these cases with --skip-mtu"
             )));
         }
         let mut operator = RxeEnd::new()?;
@@ -194,34 +193,36 @@ impl Suite {
         operator: &mut RxeEnd,
     ) -> Result<(), Failure> {
         self.network.begin(case, operator)?;
-        let result = self.play_until_met(case, device);
+        let result = self.play_until_fault(case, device);
         match self.network.end(case, operator)? {
-            Some(0) => result.and(Err(Failure("the bridge did nothing to the frames".into()))),
+            Some(0) => {
+                result.and(Err(Failure("the bridge neither dropped nor marked a frame".into())))
+            }
             _ => result,
         }
     }
 
-    /// Plays `case` so often that its fault is met.
-    fn play_until_met(&self, case: &Case, device: &Device) -> Result<(), Failure> {
-        let refused = || device.counter(Counter::RxIcrcEncapsulated);
-        let before = refused();
+    /// Plays `case` until its fault has occurred, at most [`faults::MAX_ROUNDS`] times.
+    fn play_until_fault(&self, case: &Case, device: &Device) -> Result<(), Failure> {
+        let icrc_errors = || device.counter(Counter::RxIcrcEncapsulated);
+        let before = icrc_errors();
         for round in 1..=faults::MAX_ROUNDS {
             self.play_or_panic(case, device)?;
-            let is_met = case.fault != Some(Fault::Corrupted) || refused() > before;
-            if round >= faults::rounds(case) && is_met {
+            let occurred = case.fault != Some(Fault::Corrupted) || icrc_errors() > before;
+            if round >= faults::rounds(case) && occurred {
                 break;
             }
         }
-        Ok(()) // The capture tells whether the fault was met after all.
+        Ok(()) // The checks of the capture report a fault that did not occur.
     }
 
-    /// A panic fails its case, and the suite goes on.
+    /// Plays `case` once. A panic fails the case, and the suite continues.
     fn play_or_panic(&self, case: &Case, device: &Device) -> Result<(), Failure> {
         let play = std::panic::AssertUnwindSafe(|| run_case::run(case, device, &self.network));
         std::panic::catch_unwind(play).unwrap_or_else(|_| Err(Failure("a panic, see above".into())))
     }
 
-    /// Gives each case its frames, by time.
+    /// Assigns each frame to its case, by time, and checks the frames.
     fn sort_frames(
         &self,
         whole: &Path,
@@ -240,7 +241,7 @@ impl Suite {
         Ok(())
     }
 
-    /// Has scapy and tshark read every frame.
+    /// Lets scapy and tshark check every frame.
     fn judge(&self, played: &mut [Played<'_>]) -> Result<(), Failure> {
         let (right, suspect) =
             (self.captures.join("right.pcap"), self.captures.join("suspect.pcap"));
@@ -295,7 +296,7 @@ impl Suite {
         Ok(())
     }
 
-    /// Has scapy and tshark find every CNP that Feroce sent.
+    /// Checks that scapy and tshark recognize every CNP that Feroce sent.
     fn judge_cnps(&self, played: &[Played<'_>], file: &Path) -> Result<(), Failure> {
         let cnps = |played: &'_ Played<'_>| {
             let frames = played.findings.cnps.iter().map(|&index| played.frames[index].clone());
@@ -307,15 +308,19 @@ impl Suite {
         }
         capture_file::write(file, &sent)?;
         let [tshark, scapy] = external_decoders::cnps(&self.python, file)?;
-        println!("{} CNPs, each as a ConnectX's; tshark finds {tshark}, scapy {scapy}", sent.len());
+        println!(
+            "{} CNPs, all in the form of a ConnectX; tshark finds {tshark}, scapy {scapy}",
+            sent.len()
+        );
         match [tshark, scapy] == [sent.len(); 2] {
             true => Ok(()),
-            false => Err(Failure("a decoder takes a CNP for something else".into())),
+            false => Err(Failure("a decoder does not recognize every CNP".into())),
         }
     }
 
-    /// Says what came of it, and keeps the captures that show something.
-    fn tell(&self, played: &[Played<'_>], asked: usize, took: Duration) -> bool {
+    /// Prints the results and saves the captures of failures and deviations. Returns true if all
+    /// played cases passed.
+    fn report(&self, played: &[Played<'_>], asked: usize, took: Duration) -> bool {
         let mut failed = 0;
         for played in played {
             let complaints = &played.findings.errors;
@@ -328,7 +333,7 @@ impl Suite {
                 self.save(played);
             }
         }
-        self.tell_deviations(played);
+        self.report_deviations(played);
         let frames: usize = played.iter().map(|played| played.frames.len()).sum();
         let slowest = played.iter().max_by_key(|played| played.took);
         if let Some(slowest) = slowest {
@@ -343,17 +348,17 @@ impl Suite {
         failed == 0 && !played.is_empty()
     }
 
-    fn tell_deviations(&self, played: &[Played<'_>]) {
-        let mut met: BTreeMap<Deviation, (&Played<'_>, usize, &String, usize)> = BTreeMap::new();
+    fn report_deviations(&self, played: &[Played<'_>]) {
+        let mut found: BTreeMap<Deviation, (&Played<'_>, usize, &String, usize)> = BTreeMap::new();
         for played in played {
             for (&deviation, (number, text)) in &played.findings.deviations {
-                met.entry(deviation).or_insert((played, *number, text, 0)).3 += 1;
+                found.entry(deviation).or_insert((played, *number, text, 0)).3 += 1;
             }
         }
-        if !met.is_empty() {
+        if !found.is_empty() {
             println!("deviations of rxe, each with the first packet that shows it:");
         }
-        for (deviation, (played, number, text, count)) in met {
+        for (deviation, (played, number, text, count)) in found {
             println!("  {deviation}");
             println!(
                 "    {} frame {number} (of {count} cases that show it): {text}",

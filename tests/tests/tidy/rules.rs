@@ -1,22 +1,22 @@
-//! The rules as data, and what is allowed to break them, each with its reason.
+//! The rules as data. Each exception has its reason.
 
-/// Most lines of a function, from its signature to its closing brace.
+/// Maximum lines of a function, from its signature to its closing brace.
 pub const FUNCTION_LINES: usize = 70;
 
-/// Functions that are longer, as `file: name`.
+/// Longer functions, as `file: name`.
 pub const LONG_FUNCTIONS: &[(&str, &str)] = &[];
 
-/// Most lines of a file, without its tests.
+/// Maximum lines of a file, without its tests.
 pub const FILE_LINES: usize = 600;
 
-/// Files that are longer.
+/// Longer files.
 pub const LONG_FILES: &[(&str, &str)] = &[];
 
 /// Maximum columns of a line of code, comments and prose. Tables and code blocks of Markdown and
 /// the values of TOML files may be wider.
 pub const WIDTH: usize = 100;
 
-/// Files whose lines may be longer.
+/// Files with longer lines: a part of the path, and the reason.
 pub const WIDE: &[(&str, &str)] = &[
     ("wire/src/opcode.rs", "the table of opcodes, one row each"),
     ("tests/programs/table.txt", "a table, one row per program"),
@@ -26,50 +26,56 @@ pub const WIDE: &[(&str, &str)] = &[
     ("docs/scorecards/README.md", "`feroce conform scorecard` writes it"),
 ];
 
-/// Where files need not say what they are.
-pub const SILENT: &[(&str, &str)] =
-    &[("fuzz_targets/", "one call each; what it does is said in the crate's `entries.rs`")];
+/// Files that need no head: a part of the path, and the reason.
+pub const WITHOUT_HEAD: &[(&str, &str)] =
+    &[("fuzz_targets/", "one call each; the crate's `entries.rs` describes the function called")];
 
-/// Where `unsafe` may be written (a folder or a file), and what for.
-pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
+/// Folders and files that may contain `unsafe`, and what they need it for.
+pub const UNSAFE_PLACES: &[(&str, &str)] = &[
     ("engine/src/memory/", "the arena, the rings, and the access to registered memory"),
     ("engine/src/port/af_xdp/", "the kernel's rings and the packet buffers behind them"),
     ("engine/src/port/packet/", "packet sockets and the memory that the kernel reads and writes"),
     ("engine/src/port/ethtool.rs", "the kernel's structures about drivers"),
     ("engine/src/port/dpdk/", "DPDK's functions and its packet buffers"),
     ("engine/src/sys.rs", "system calls that std does not offer"),
-    ("engine/src/device/registration.rs", "the contract of registering a program's memory"),
-    ("engine/src/device/memory_region.rs", "the same, of registering it again"),
+    ("engine/src/device/registration.rs", "the safety contract of registering a program's memory"),
+    ("engine/src/device/memory_region.rs", "the safety contract of registering memory again"),
     (
         "engine/libibverbs/src/",
-        "C programs call it and answer for their pointers: `object.rs` of verbs-abi says how",
+        "functions that C programs call with pointers: `object.rs` of verbs-abi has the contract",
     ),
-    ("engine/librdmacm/src/", "the same"),
-    ("engine/verbs-abi/src/", "objects that programs hold, and what the two libraries share"),
-    ("engine/librspreload/src/", "it stands between C programs and the C library"),
-    ("engine/cli/src/signal.rs", "one signal handler"),
-    ("engine/tests/", "namespaces and raw sockets, to test against the kernel"),
-    ("tests/tests/regions.rs", "memory that the test registers, and takes away"),
+    ("engine/librdmacm/src/", "functions that C programs call with pointers"),
+    (
+        "engine/verbs-abi/src/",
+        "C structures that programs hold, and functions between the two libraries",
+    ),
+    (
+        "engine/librspreload/src/",
+        "replaces functions of the C library, which C programs call with pointers",
+    ),
+    ("engine/cli/src/signal.rs", "a signal handler"),
+    ("engine/tests/", "system calls for namespaces and raw sockets"),
+    ("tests/tests/regions.rs", "memory that the test registers and unmaps"),
     ("tests/src/counting_alloc.rs", "a global allocator"),
 ];
 
-/// Circles of imports that stay, as the files in order of their names, and why (ARCHITECTURE.md
-/// says it at length).
+/// Permitted circles of imports: the files in order of their names, separated by spaces, and the
+/// reason, which ARCHITECTURE.md gives in full.
 pub const CIRCLES: &[(&str, &str)] = &[];
 
-/// A place that knows nothing of some things.
+/// A folder or file whose code must not name certain items.
 #[derive(Debug)]
-pub struct Pure {
-    /// Folder or file.
+pub struct Restricted {
+    /// Beginning of the path.
     pub place: &'static str,
-    /// Paths that it does not name.
-    pub without: &'static [&'static str],
-    /// Why.
+    /// Rust paths that the code must not name.
+    pub forbidden: &'static [&'static str],
+    /// The reason.
     pub because: &'static str,
 }
 
-/// Everything that touches the world outside of a value.
-const WORLD: &[&str] = &[
+/// I/O, threads, locks, clocks, and the parts of the engine that use them.
+const IO_AND_TIME: &[&str] = &[
     "std::fs",
     "std::io",
     "std::net::TcpStream",
@@ -90,23 +96,43 @@ const WORLD: &[&str] = &[
     "crate::wake",
 ];
 
-/// The pure places.
-pub const PURE: &[Pure] = &[
-    Pure { place: "wire/src/", without: WORLD, because: "bytes and meaning, nothing else" },
-    Pure { place: "congestion/src/", without: WORLD, because: "a rate machine is a value" },
-    Pure { place: "engine/src/qp/", without: WORLD, because: "a QP is a value" },
-    Pure { place: "engine/src/cm/", without: WORLD, because: "an endpoint is a value" },
-    Pure {
-        place: "engine/librdmacm/src/rsocket/stream.rs",
-        without: WORLD,
-        because: "two ends are played against each other",
+/// Code without I/O, threads, locks and clocks.
+pub const RESTRICTED: &[Restricted] = &[
+    Restricted {
+        place: "wire/src/",
+        forbidden: IO_AND_TIME,
+        because: "parsing and building packets needs no state",
     },
-    Pure { place: "engine/src/pfc/", without: WORLD, because: "flow control is a value" },
-    Pure { place: "engine/src/timer_wheel.rs", without: WORLD, because: "time is an argument" },
+    Restricted {
+        place: "congestion/src/",
+        forbidden: IO_AND_TIME,
+        because: "congestion control is a value",
+    },
+    Restricted { place: "engine/src/qp/", forbidden: IO_AND_TIME, because: "a QP is a value" },
+    Restricted {
+        place: "engine/src/cm/",
+        forbidden: IO_AND_TIME,
+        because: "an endpoint is a value",
+    },
+    Restricted {
+        place: "engine/librdmacm/src/rsocket/stream.rs",
+        forbidden: IO_AND_TIME,
+        because: "a stream is a value: tests play two streams against each other",
+    },
+    Restricted {
+        place: "engine/src/pfc/",
+        forbidden: IO_AND_TIME,
+        because: "flow control is a value",
+    },
+    Restricted {
+        place: "engine/src/timer_wheel.rs",
+        forbidden: IO_AND_TIME,
+        because: "time is an argument",
+    },
 ];
 
-/// Packages from the bottom up: each depends on lower layers only. The test harness is at the top,
-/// so that no product depends on it.
+/// Packages from the bottom up. Each depends on lower layers only. The tests are at the top, so
+/// that no product depends on test code.
 pub const LAYERS: &[&[&str]] = &[
     &["feroce-wire", "feroce-congestion", "dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],
@@ -117,14 +143,17 @@ pub const LAYERS: &[&[&str]] = &[
     &["feroce-xtask"],
 ];
 
-/// Environment variables of products that are not settings, and what they are for.
+/// Environment variables that products read although they are not settings, and their purpose.
 pub const VARIABLES: &[(&str, &str)] = &[
     ("FEROCE_CONFIG", "names the configuration file"),
     ("FEROCE_PCAP", "set by `feroce run --pcap` for the program that it starts"),
     ("FEROCE_PCAP_SNAP", "set by `feroce run --pcap-snap` for the program that it starts"),
 ];
 
-/// What a user configures, and the document that gives the reason for each field's default.
+/// Guides for contributors, which name files and functions.
+pub const GUIDES: [&str; 2] = ["ARCHITECTURE.md", "CONTRIBUTING.md"];
+
+/// Structs that users configure, and the document that explains the default of each field.
 pub const CONFIGURATION: &[(&str, &str)] = &[
     ("docs/defaults.md", "AfXdpConfig"),
     ("docs/defaults.md", "CmConfig"),
@@ -136,7 +165,8 @@ pub const CONFIGURATION: &[(&str, &str)] = &[
     ("docs/configuration.md", "Settings"),
 ];
 
-/// Words that should not have stayed. Put together here, or this file would have them.
+/// Returns words that mark unfinished work. They are assembled here, so that this file does not
+/// contain them.
 pub fn leftover_words() -> Vec<String> {
     let pairs = [
         ("TO", "DO"),

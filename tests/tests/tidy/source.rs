@@ -1,4 +1,4 @@
-//! The workspace's files, and what the rules ask about a Rust file.
+//! The text files of the workspace, and what the rules need to know about them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,10 +8,10 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// Folders that are not ours to judge: build outputs, and what a version control system keeps.
+/// Folders that are not checked: build outputs and those of version control.
 const SKIPPED: [&str; 4] = ["target", ".git", "corpus", "artifacts"];
 
-/// What people write and read.
+/// Extensions of text files.
 const TEXT: [&str; 6] = ["rs", "toml", "md", "sh", "py", "txt"];
 
 /// The workspace's root.
@@ -23,7 +23,7 @@ pub fn root() -> &'static Path {
 pub struct Source {
     /// Path below the root.
     pub path: String,
-    /// What is in it.
+    /// The contents.
     pub text: String,
     syntax: syn::File,
 }
@@ -31,7 +31,7 @@ pub struct Source {
 /// A function and its length.
 #[derive(Debug)]
 pub struct Function {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Lines from the signature to the closing brace.
     pub lines: usize,
@@ -57,12 +57,12 @@ pub fn text_files() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The comments of a TOML file, with their numbers: its values are data.
+/// The comments of a TOML file, with their line numbers. Its values are data.
 pub fn comment_lines(text: &str) -> Vec<(usize, &str)> {
     (1..).zip(text.lines()).filter(|(_, line)| line.trim_start().starts_with('#')).collect()
 }
 
-/// The lines of a Markdown page that are neither tables nor code, with their numbers.
+/// The lines of a Markdown page that are neither tables nor code, with their line numbers.
 pub fn prose_lines(text: &str) -> Vec<(usize, &str)> {
     let mut in_code = false;
     let mut lines = Vec::new();
@@ -74,6 +74,29 @@ pub fn prose_lines(text: &str) -> Vec<(usize, &str)> {
         }
     }
     lines
+}
+
+/// The code in a Markdown page: inline code and code blocks.
+pub fn code_spans(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Returns true for the name or path of a text file, without placeholders such as `*` or `NAME`.
+pub fn is_file_name(word: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let Some((stem, extension)) = word.rsplit_once('.') else { return false };
+    TEXT.contains(&extension)
+        && !stem.is_empty()
+        && !word.contains("NAME")
+        && word.chars().all(is_plain)
+}
+
+/// Returns true for a name of two or more lower-case words.
+pub fn is_snake_case(word: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    word.contains('_')
+        && word.starts_with(|c: char| c.is_ascii_lowercase())
+        && word.chars().all(is_part)
 }
 
 fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
@@ -102,7 +125,7 @@ impl Source {
         Self { path: path.to_owned(), text, syntax }
     }
 
-    /// The whole file is a test.
+    /// Returns true if the whole file is a test.
     pub fn is_test(&self) -> bool {
         self.path.starts_with("tests/") || self.path.contains("/tests/")
     }
@@ -135,7 +158,7 @@ impl Source {
         items.filter_map(name_of).collect()
     }
 
-    /// Every `use` outside of tests: the path, and the name it gets here; `None` for `use path::*`.
+    /// Every `use` outside of tests: the path and its name in this file; `None` for `use path::*`.
     pub fn uses(&self) -> Vec<(String, Option<String>)> {
         let mut uses = Vec::new();
         for item in &self.syntax.items {
@@ -153,7 +176,7 @@ impl Source {
         self.text.lines().count() - tests.map(lines).sum::<usize>()
     }
 
-    /// Lines with `unsafe`, in macro calls too.
+    /// Lines with `unsafe`, also those in macro calls.
     pub fn unsafe_lines(&self) -> Vec<usize> {
         let tokens: TokenStream = self.text.parse().expect("it was parsed before");
         let mut lines = Vec::new();
@@ -193,7 +216,7 @@ fn name_of(item: &syn::Item) -> Option<String> {
         syn::Item::TraitAlias(item) => &item.ident,
         syn::Item::Type(item) => &item.ident,
         syn::Item::Union(item) => &item.ident,
-        // A module of one's own file; those of other files are modules by their paths.
+        // A module inside this file. A module with a file of its own is known by its path.
         syn::Item::Mod(item) if item.content.is_some() => &item.ident,
         _ => return None,
     };
@@ -278,7 +301,7 @@ fn flatten(tree: &syn::UseTree, before: &str, paths: &mut Vec<(String, usize)>) 
     }
 }
 
-/// As [`flatten`], with the name that each path gets.
+/// Like [`flatten`], with the name that each path gets in the file.
 fn flatten_names(tree: &syn::UseTree, before: &str, uses: &mut Vec<(String, Option<String>)>) {
     let module = || before.trim_end_matches("::").to_owned();
     match tree {
@@ -303,7 +326,7 @@ fn flatten_names(tree: &syn::UseTree, before: &str, uses: &mut Vec<(String, Opti
     }
 }
 
-/// Looks at tokens, not syntax: the inside of a macro call has no syntax tree.
+/// Searches tokens, because the inside of a macro call has no syntax tree.
 fn find_unsafe(tokens: TokenStream, lines: &mut Vec<usize>) {
     for token in tokens {
         match token {

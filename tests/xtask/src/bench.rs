@@ -19,11 +19,11 @@ use crate::setup::{
     reserve_hugepages, target,
 };
 
-/// Runs of each program whose median counts, of perftest and `feroce perf` by turns.
+/// Number of runs of perftest and of `feroce perf`, alternating. The medians are compared.
 const VERBS_ROUNDS: usize = 7;
 const SEND_LAT: &str = "verbs: 64 B SEND half-RTT, perftest / Rust";
 const WRITE_BW: &str = "verbs: 64 KiB WRITE, perftest / Rust";
-/// Runs of each check of a capture whose median counts.
+/// Number of runs of each check of a capture. The medians are compared.
 const CHECK_ROUNDS: usize = 5;
 const CHECK: &str = "conform: check of 1 GB / tshark";
 const BOTH: &str = "conform: check of 2 x 0.5 GB / of 1 GB";
@@ -47,13 +47,13 @@ struct Figure {
     name: String,
     /// `None` if nothing was measured.
     value: Option<f64>,
-    /// The bar: `<= 1.5` or `>= 0.9`.
+    /// The bound: `<= 1.5` or `>= 0.9`.
     bar: String,
     is_ok: bool,
     note: String,
 }
 
-/// Where the bar is.
+/// The bound of a figure.
 #[derive(Debug, Clone, Copy)]
 enum Bar {
     AtMost(f64),
@@ -78,7 +78,7 @@ impl Figure {
         format!("{:<44} {value:>9}  {:>8}  {word:<5}  {}", self.name, self.bar, self.note)
     }
 
-    /// The figure in a line that another program printed.
+    /// Parses a line that another program printed.
     fn parse(line: &str) -> Option<Figure> {
         let form = Regex::new(concat!(
             r"^(?<name>.*?\S) +(?<value>[0-9.]+|-|NaN|inf) +",
@@ -230,7 +230,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The medians of what stands in a column of the two programs' results, perftest first.
+    /// The medians of a column of both programs' results, perftest first.
     fn by_turns(
         &self,
         pair: &Pair,
@@ -291,9 +291,9 @@ impl Bench {
 
     // ---- `feroce conform check`
 
-    /// A capture of a gigabyte: `feroce conform check` in a bounded address space, and tshark,
-    /// which looks at each packet as well. The same of two captures of half of it, one of them
-    /// 5 ms behind, so that tens of thousands of packets wait for the other side.
+    /// Checks a capture of 1 GB with `feroce conform check` in a bounded address space, compared
+    /// with tshark. Then checks two captures of 0.5 GB each, one of them 5 ms behind, so that tens
+    /// of thousands of packets wait for the other side.
     fn check(&mut self, release: &Path) -> Result {
         let (with_tshark, with_both) = (self.chooses(CHECK), self.chooses(BOTH));
         if !with_tshark && !with_both {

@@ -104,7 +104,7 @@ impl Guest {
             let console = self.console_tail();
             return Err(format!("the guest does not come up; its console says:\n{console}").into());
         }
-        // After this, neighbours know each other when the first case begins.
+        // This also resolves the neighbours before the first case.
         for address in ["10.77.0.2", "fd77::2"] {
             if !self.is_reachable(address)? {
                 return Err(format!("the guest does not respond at {address}").into());
@@ -114,8 +114,9 @@ impl Guest {
         Ok(())
     }
 
-    /// The clock's rate is given and the timer is not checked: on a busy machine the emulated
-    /// timer loses ticks, and the kernel would wait for them forever.
+    /// The command that starts QEMU. The kernel gets the clock rate and does not check the timer:
+    /// on a busy machine the emulated timer loses ticks, and the kernel would wait for them
+    /// forever.
     fn qemu(&self) -> Result<Command> {
         const NO_OFFLOADS: &str = "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,\
             guest_ufo=off,host_tso4=off,host_tso6=off,host_ufo=off,mrg_rxbuf=on";
@@ -213,11 +214,11 @@ fn tsc_khz() -> Result<u64> {
 }
 
 /// Two namespaces: the bridges on which the guest's TAPs and the engine's veths meet, and the
-/// engine's. The control interface carries the agent's commands: the data interface carries RoCE
-/// only, and faults.
+/// engine's. The control interface carries the agent's commands, so that the data interface carries
+/// RoCE only and may have faults.
 fn network(purpose: &str) -> Result<(Namespace, Namespace)> {
     let (switch, engine) = (Namespace::new(purpose, "switch")?, Namespace::new(purpose, "engine")?);
-    // Nobody but the guest and the engine has an address or sends.
+    // Only the guest and the engine have addresses and send.
     switch.sysctl(&["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"])?;
     engine.sysctl(&["net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.default.accept_dad=0"])?;
     join(&switch, &engine, "data", "v0", MTU)?;
@@ -244,7 +245,7 @@ fn join(switch: &Namespace, engine: &Namespace, name: &str, interface: &str, mtu
          mtu {mtu}",
         engine.name()
     ))?;
-    // QEMU may lag by as much as a READ of 1 MiB.
+    // QEMU may fall behind by the responses to a READ of 1 MiB.
     switch.ip(&format!("link set tap-{name} mtu {mtu} txqueuelen 5000 master br-{name} up"))?;
     switch.ip(&format!("link set {far} master br-{name} up"))?;
     switch.ip(&format!("link set br-{name} mtu {mtu} up"))?;

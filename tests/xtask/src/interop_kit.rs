@@ -55,7 +55,7 @@ pub struct Options {
     filter: String,
 }
 
-/// What a shell printed, by words.
+/// The output of a shell, by words.
 fn shell(line: &str) -> Result<String> {
     output(Command::new("sh").args(["-c", line]))
 }

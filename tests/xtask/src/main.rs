@@ -7,6 +7,7 @@ mod frames;
 mod guest;
 mod inject;
 mod interop_kit;
+mod live_incast;
 mod mutants;
 mod net;
 mod pfc_endpoint;
@@ -52,6 +53,9 @@ enum Command {
     Inject(inject::Options),
     /// Measure how well an endpoint obeys PFC pauses
     PfcEndpoint(pfc_endpoint::Options),
+    /// Run the incasts of the scenario live-incast in virtual time and with real packets, and
+    /// compare the results. Takes 4 minutes and two idle CPUs
+    LiveIncast(live_incast::Options),
     /// Run rdma-core's own Python suite on Feroce
     Pyverbs(pyverbs::Options),
     /// Let tshark and scapy judge frames that Feroce sent
@@ -97,6 +101,7 @@ fn run(command: Command) -> Result<u8> {
         Command::ReplayLive(options) => replay_live::main(options),
         Command::Inject(options) => inject::main(options),
         Command::PfcEndpoint(options) => pfc_endpoint::main(options),
+        Command::LiveIncast(options) => live_incast::main(options),
         Command::Pyverbs(options) => pyverbs::main(options),
         Command::Mutants(options) => mutants::main(options),
         Command::Frames { count } => frames::run(count),

@@ -1,5 +1,5 @@
-//! Do the tests notice when the engine is wrong? Each patch in `tests/mutants` breaks one rule on
-//! purpose, and the test that the patch names must fail.
+//! Checks that the tests detect defects of the engine: each patch in `tests/mutants` breaks one
+//! rule, and the test that the patch names must fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -220,8 +220,8 @@ fn all(root: &Path) -> Result<Vec<Mutant>> {
     Ok(mutants)
 }
 
-/// The copy of the tree, and what is built of it. Both are kept between runs, so that only what a
-/// patch touches is built again.
+/// The copy of the tree and its build. Both are kept between runs, so that only the crates that a
+/// patch changes are built again.
 struct Copy {
     base: PathBuf,
     tree: PathBuf,
@@ -269,7 +269,7 @@ pub fn main(options: Options) -> Result<u8> {
 
 impl Copy {
     /// Copies the files of the working tree that git does not ignore. Files that are the same
-    /// already stay untouched, so that cargo sees what has changed.
+    /// already stay untouched, so that cargo builds only changed files.
     fn update(&self) -> Result {
         let mut git = Command::new("git");
         git.args(["ls-files", "--cached", "--others", "--exclude-standard"]);

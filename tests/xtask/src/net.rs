@@ -63,6 +63,16 @@ impl Namespace {
         }
     }
 
+    /// Turns off the offloads of an interface that join or split packets.
+    pub fn plain_segments(&self, interface: &str) -> Result {
+        let (sh, name) = (Shell::new()?, &self.name);
+        let off = ["gro", "off", "gso", "off", "tso", "off"];
+        Ok(cmd!(sh, "ip netns exec {name} ethtool -K {interface} {off...}")
+            .quiet()
+            .ignore_stdout()
+            .run()?)
+    }
+
     /// The MAC address of an interface.
     pub fn mac(&self, interface: &str) -> Result<String> {
         let mut command = self.command("cat");

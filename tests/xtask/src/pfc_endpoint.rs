@@ -1,7 +1,7 @@
-//! PFC in the endpoint, between two namespaces joined by a veth pair. An endpoint that is paced to
-//! half of its link rate is paused again and again. Its throughput must be the share of the time
-//! that the pauses leave, of its throughput without pauses; that of another priority must not
-//! change. `feroce pfc decode` computes how long the endpoint was paused from the frames as they
+//! Measures PFC in the endpoint, between two namespaces joined by a veth pair. The endpoint is
+//! paced to half of its link rate, and its peer pauses it repeatedly. Expected throughput: the
+//! throughput without pauses, times the share of the time without a pause. The throughput of
+//! another priority must not change. `feroce pfc decode` computes the share from the frames that
 //! were sent.
 
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::process::{Process, output};
 use crate::setup::{Work, build, built, feroce_in, need_packages, need_root};
 use crate::tally::{Outcome, Tally, Verdict};
 
-/// Runs of each row, whose median counts.
+/// Number of runs of each row. The median run is judged.
 const RUNS: usize = 3;
 /// Bytes that the endpoint may send at once.
 const BURST: f64 = 4096.0;
@@ -28,7 +28,7 @@ const OTHER: u8 = 0;
 const BAR: f64 = 0.05;
 /// Least part of the rate that the endpoint must reach without pauses.
 const LEAST: f64 = 0.85;
-/// Exit code where the machine is too busy to measure.
+/// Exit code if the machine is too busy to measure.
 const SKIPPED: u8 = 77;
 
 /// Options of `xtask pfc-endpoint`.
@@ -152,7 +152,7 @@ impl Bench {
         let is_enough = whole > LEAST * f64::from(rate);
         self.end(kind, &format!("{rate} Mb/s, no pauses"), is_enough, &line);
         if !is_enough {
-            // A pacer and a machine without time look alike, except for this figure.
+            // Only this figure distinguishes a wrong pacer from a busy machine.
             self.tally.print(&format!(
                 "{kind}: not even {rate} Mb/s without pauses: this machine is too busy to measure"
             ));
@@ -166,7 +166,7 @@ impl Bench {
             .chain([(OTHER, Pause { quanta: 20_000, per_second: 10 })]);
         for (traffic_class, pause) in all {
             let Pause { quanta, per_second } = pause;
-            // Pauses that are longer than their period leave no time: they are for other rates.
+            // Pauses that fill 90 % of their period are for other rates.
             let paused_bits = f64::from(quanta) * 512.0 * f64::from(per_second);
             if traffic_class == PAUSED && paused_bits >= 0.9 * 2e6 * f64::from(rate) {
                 continue;
@@ -177,8 +177,8 @@ impl Bench {
         Ok(is_enough)
     }
 
-    /// Measures a row; a second time, with a new baseline, if it is off: what kept a busy machine
-    /// may be over by then.
+    /// Measures a row. A row that fails is measured once more, with a new baseline, because the
+    /// machine may have been busy.
     fn row(&mut self, row: &Row<'_>, whole: &mut f64) -> Result {
         let mut judged = judge(row, *whole, &self.measure(row)?);
         if judged.off.abs() > BAR {
@@ -264,7 +264,7 @@ impl Bench {
         Ok(Sample { share, got: bits / 1e6 })
     }
 
-    /// A command in the namespace of v1 (`b`) or v0, ahead of what else the machine does.
+    /// A command in the namespace of v1 (`b`) or v0, with a higher priority than other processes.
     fn at(&self, b: bool, variables: &[(&str, String)]) -> Command {
         let namespace = if b { &self.pair.b } else { &self.pair.a };
         let mut command = namespace.command("nice");
@@ -343,8 +343,8 @@ impl Bench {
     }
 }
 
-/// The run in the middle, by its difference from the expected throughput. What the pacer saved up
-/// during a pause is sent after it.
+/// Returns the median run by difference from the expected throughput. After each pause, the pacer
+/// sends a burst that it saved up.
 fn judge(row: &Row<'_>, whole: f64, samples: &[Sample]) -> Judged {
     let per_second = row.pause.map_or(0, |pause| pause.per_second);
     let burst = f64::from(per_second) * BURST * 8.0 / 1e6;

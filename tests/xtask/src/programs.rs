@@ -277,7 +277,7 @@ impl Bench {
         std::fs::create_dir_all(CAPTURES)?;
         self.tap = Some((guest.switch.name().to_owned(), "br-data"));
         let mut feroce = self.end(guest.engine.name(), "v0");
-        // Limits what is on its way to the slow peer to a quarter of a mebibyte.
+        // Limits the data in flight to the slow peer to 256 KiB.
         let window = std::env::var("FEROCE_WINDOW").unwrap_or_else(|_| "64".to_owned());
         feroce.variables.push(("FEROCE_WINDOW", window));
         let rxe = RxeEnd { guest: &guest, seconds: self.seconds() };
@@ -308,7 +308,7 @@ impl Bench {
         self.tally.end(outcome, &line);
     }
 
-    /// interop-kit knows nothing of guests: the peer is a host that ssh reaches.
+    /// Runs interop-kit with the guest as an ordinary host that ssh reaches.
     fn with_kit(&self, guest: &Guest) -> Result<u8> {
         let config = guest.ssh_config();
         let mut command = command_in(guest.engine.name(), "scripts/interop-kit.sh");

@@ -49,7 +49,7 @@ pub fn main(options: Options) -> Result<u8> {
     let plays = [Some("rxe"), Some("feroce")].map(|other| options.only.as_deref() != other);
     let total = rows.len() * plays.iter().filter(|plays| **plays).count();
     let mut player =
-        Player { feroce, work, tally: Tally::new(total, options.json), told: Vec::new() };
+        Player { feroce, work, tally: Tally::new(total, options.json), sentences: Vec::new() };
     if plays[0] {
         player.replay_to_feroce(&options.port, &rows)?;
     }
@@ -57,7 +57,7 @@ pub fn main(options: Options) -> Result<u8> {
         player.replay_to_rxe(&rows)?;
     }
     player.tally.finish()?;
-    println!("{}", player.told.join(" "));
+    println!("{}", player.sentences.join(" "));
     Ok(u8::from(!player.tally.has_passed()))
 }
 
@@ -76,7 +76,7 @@ struct Player {
     work: Work,
     tally: Tally,
     /// A sentence per endpoint.
-    told: Vec<String>,
+    sentences: Vec<String>,
 }
 
 impl Player {
@@ -115,7 +115,7 @@ impl Player {
             passed += usize::from(self.play(name, file, *expected, &mut command)?);
         }
         let all = rows.len();
-        self.told.push(format!("{name} responds to {passed} of {all} captures as captured."));
+        self.sentences.push(format!("{name} responds to {passed} of {all} captures as captured."));
         Ok(())
     }
 

@@ -21,13 +21,13 @@ pub struct Options {
     /// other, each with a filter of its own, if it has one
     #[arg(long = "port", value_name = "KIND[:FILTER]", default_value = "af_xdp")]
     ports: Vec<String>,
-    /// Play the cases N times over
+    /// Play the cases N times
     #[arg(long, value_name = "N", default_value_t = 1)]
     repeat: u32,
     /// Leave the guest and its network until Enter is pressed, and the captures in target/rxe
     #[arg(long)]
     keep: bool,
-    /// Leave out what needs a larger path MTU than the interface has, which otherwise fails a run
+    /// Leave out cases whose path MTU is too large for the interface; otherwise they fail the run
     #[arg(long)]
     skip_mtu: bool,
     /// Print the names of the cases

@@ -52,7 +52,7 @@ fn run_lib(script: &str, arguments: &[&str]) -> Result<String> {
 /// Fails without root.
 pub fn need_root() -> Result {
     use std::os::unix::fs::MetadataExt;
-    // The owner of the files there is the effective user.
+    // The files of /proc/self belong to the effective user.
     match std::fs::metadata("/proc/self")?.uid() == 0 {
         true => Ok(()),
         false => Err("network namespaces and AF_XDP need root: run it with sudo".into()),

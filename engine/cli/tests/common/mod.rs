@@ -1,8 +1,9 @@
-//! Shared by the tests of the program: two network namespaces joined by a veth pair, and `feroce`
-//! run in them.
+//! Shared by the tests of the program: calls of `feroce`, temporary files, and two network
+//! namespaces joined by a veth pair in which `feroce` runs.
 #![allow(dead_code)] // Each test uses a part of this module.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -27,6 +28,34 @@ pub fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         panic!("{error}: {} {}", text(&output.stdout), text(&output.stderr))
     })
+}
+
+/// Runs `feroce` without a configuration file and with the environment variables `variables`.
+pub fn feroce(arguments: &str, variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
+    command.env("FEROCE_CONFIG", "").envs(variables.iter().copied());
+    command.args(arguments.split_whitespace()).stdin(Stdio::null()).output().expect("feroce")
+}
+
+/// A temporary file. Dropping this value removes the file.
+pub struct TempFile(PathBuf);
+
+impl TempFile {
+    pub fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("fr-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).expect("a file");
+        Self(path)
+    }
+
+    pub fn path(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// Two namespaces: 10.9.0.1 on `v0` and 10.9.0.2 on `v1`. Each interface has two queues, one of
