@@ -235,8 +235,8 @@ const FAULTS: &[Fault] = &[
     Fault {
         id: "xdp-program",
         severity: "warning",
-        found: "someone_else; an interface has only one XDP program at a time: the packet port will \
-                be used",
+        found: "someone_else; an interface has one XDP program at a time: the packet port will be \
+                used",
         inject: "ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp",
         undo: "ip link set dev v0 xdpgeneric off",
         ..NONE

@@ -47,7 +47,7 @@ fn xdp_program(state: &InterfaceState) -> Option<Verdict> {
             let name =
                 name.unwrap_or_else(|| "a program whose name this user may not read".to_owned());
             state.no_af_xdp(
-                format!("{name}; an interface has only one XDP program at a time"),
+                format!("{name}; an interface has one XDP program at a time"),
                 format!(
                     "`bpftool net` shows the program; stop its owner, or `ip link set dev {} xdp \
                      off`",
