@@ -338,7 +338,9 @@ impl CqRing {
         self.in_front.store(front.len(), Ordering::Release);
     }
 
-    /// Arms the CQ: requests one wake-up at the next completion of the kind `notify`. If the queue
+    /// Arms the CQ: requests one wake-up at the next completion of the kind `notify`. A request for
+    /// any completion stays until its wake-up: a later request for solicited ones does not narrow
+    /// it. If the queue
     /// holds a completion of this kind that arrived after the last wake-up, the waiter is woken at
     /// once, moderated or not.
     ///
@@ -356,7 +358,8 @@ impl CqRing {
         if self.state.load(Ordering::Relaxed) & ARMED == UNARMED {
             self.moderation.restart();
         }
-        let keep = |state: u8| Some(state & !ARMED | armed);
+        // The wider request has the higher number.
+        let keep = |state: u8| Some(state & !ARMED | armed.max(state & ARMED));
         let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
         let before = self.state.fetch_update(set, failed, keep).unwrap_or(UNARMED);
         fence(Ordering::SeqCst);
@@ -525,6 +528,26 @@ mod tests {
         assert!(!readable(&cq), "arming clears");
         cq.push(Completion { status: Status::Fatal, ..completion(4, false) }).unwrap();
         assert!(readable(&cq));
+    }
+
+    /// A request for any completion is not narrowed by a request for solicited ones; the other way
+    /// round it is widened.
+    #[test]
+    fn the_wider_of_two_requests_counts() {
+        use Notify::{Any, Solicited};
+        for (first, second, wakes) in
+            [(Any, Solicited, true), (Solicited, Any, true), (Solicited, Solicited, false)]
+        {
+            let cq = CqRing::new(CqId(1), 8).unwrap();
+            cq.arm(first);
+            cq.arm(second);
+            assert!(!readable(&cq));
+            assert_eq!(cq.push(completion(1, false)), Ok(wakes), "{first:?}, {second:?}");
+            // The wake-up ends both requests.
+            cq.arm(Solicited);
+            assert_eq!(cq.push(completion(2, false)), Ok(false));
+            assert_eq!(cq.push(completion(3, true)), Ok(true));
+        }
     }
 
     /// Completions that arrived between the last poll and arming are reported at once; completions
