@@ -320,7 +320,7 @@ impl QueuePair {
     /// [`DeviceError::GidIndex`], [`DeviceError::Path`].
     pub fn resolve(&self, path: &Path, remote: Qpn) -> Result<FlowHeader, DeviceError> {
         let device = self.device();
-        let headers = follow::begin(device, PathUser::Qp(self.qpn), path, PATH_TIMEOUT, |_| None)?;
+        let headers = follow::begin(device, self.qpn, path, PATH_TIMEOUT)?;
         let ecn = device.config.marks_data();
         Ok(flow_header(path, &headers, self.qpn, remote, ecn))
     }

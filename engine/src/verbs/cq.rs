@@ -93,6 +93,14 @@ impl Moderation {
     }
 }
 
+/// How the waiter is woken.
+#[derive(Debug)]
+enum Notice {
+    /// The descriptor becomes readable.
+    Descriptor(EventFd),
+    Waker(Waker),
+}
+
 /// A completion queue, as the cores and the application share it.
 #[derive(Debug)]
 pub struct CqRing {
@@ -109,9 +117,7 @@ pub struct CqRing {
     /// `ARMED_*` and `UNREPORTED_*` bits.
     state: AtomicU8,
     moderation: Moderation,
-    fd: EventFd,
-    /// Woken instead of signalling `fd`, if set.
-    waker: Option<Waker>,
+    notice: Notice,
     /// Cores that may complete to this queue, one bit each. Polling the queue turns these cores.
     cores: AtomicU64,
 }
@@ -122,16 +128,16 @@ impl CqRing {
     /// # Errors
     /// When the system has no descriptor left.
     pub fn new(id: CqId, depth: u32) -> std::io::Result<Self> {
-        Self::with_waker(id, depth, None)
+        Ok(Self::with_notice(id, depth, Notice::Descriptor(EventFd::new()?)))
     }
 
-    /// Makes a queue for `depth` completions that notifies `waker` instead of making its descriptor
-    /// readable.
-    ///
-    /// # Errors
-    /// When the system has no descriptor left.
-    pub fn with_waker(id: CqId, depth: u32, waker: Option<Waker>) -> std::io::Result<Self> {
-        Ok(Self {
+    /// Makes a queue for `depth` completions that wakes `waker` and has no descriptor.
+    pub fn with_waker(id: CqId, depth: u32, waker: Waker) -> Self {
+        Self::with_notice(id, depth, Notice::Waker(waker))
+    }
+
+    fn with_notice(id: CqId, depth: u32, notice: Notice) -> Self {
+        Self {
             id,
             first: Ring::new(depth),
             depth: AtomicU32::new(depth.max(1)),
@@ -140,10 +146,9 @@ impl CqRing {
             in_front: AtomicUsize::new(0),
             state: AtomicU8::new(UNARMED),
             moderation: Moderation::default(),
-            fd: EventFd::new()?,
-            waker,
+            notice,
             cores: AtomicU64::new(0),
-        })
+        }
     }
 
     /// Number of the queue.
@@ -273,9 +278,9 @@ impl CqRing {
         if self.state.fetch_update(set, failed, disarm).is_err() {
             return false;
         }
-        match &self.waker {
-            Some(waker) => waker.wake_by_ref(),
-            None => self.fd.signal(),
+        match &self.notice {
+            Notice::Waker(waker) => waker.wake_by_ref(),
+            Notice::Descriptor(fd) => fd.signal(),
         }
         true
     }
@@ -350,7 +355,9 @@ impl CqRing {
     /// two steps. Applications that arm before they poll are not woken twice for the same
     /// completion.
     pub fn arm(&self, notify: Notify) {
-        self.fd.clear();
+        if let Notice::Descriptor(fd) = &self.notice {
+            fd.clear();
+        }
         let (armed, unreported) = match notify {
             Notify::Any => (ARMED_ANY, UNREPORTED),
             Notify::Solicited => (ARMED_SOLICITED, UNREPORTED_SOLICITED),
@@ -373,8 +380,14 @@ impl CqRing {
 
     /// A descriptor that becomes readable with a completion that [`CqRing::arm`] requested, and
     /// stays readable until the CQ is armed again.
+    ///
+    /// # Panics
+    /// If the queue wakes a waker.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        match &self.notice {
+            Notice::Descriptor(fd) => fd.as_fd(),
+            Notice::Waker(_) => panic!("a completion queue with a waker has no descriptor"),
+        }
     }
 
     /// Returns true once a completion was lost because the queue was full.
