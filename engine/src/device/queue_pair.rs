@@ -374,7 +374,8 @@ impl QueuePair {
     }
 
     /// Posts a send request. It is sent in the next turn of the QP's core, at the latest in the
-    /// helper's.
+    /// helper's. An operation that the transport service lacks completes with
+    /// [`Status::LocalQpOperation`](crate::verbs::Status::LocalQpOperation).
     ///
     /// # Errors
     /// [`PostError`]; nothing is posted then.
@@ -404,7 +405,7 @@ impl QueuePair {
         request: &SendRequest<'_>,
         srqn: Option<u32>,
     ) -> Result<(), PostError> {
-        self.check_post(request)?;
+        self.check_post()?;
         // Local operations address no queue of the peer.
         let is_local = matches!(request.op, SendOp::Local(_));
         let is_xrc = self.service == Service::XrcIni;
@@ -428,13 +429,13 @@ impl QueuePair {
         self.send_limits().check(request).map(drop)
     }
 
-    /// Checks a request, except for its data.
+    /// Checks that the QP takes send requests.
     #[inline]
-    pub(super) fn check_post(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
+    pub(super) fn check_post(&self) -> Result<(), PostError> {
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::State);
         }
-        if self.service.supports(&request.op) { Ok(()) } else { Err(PostError::Operation) }
+        if self.service.has_requester() { Ok(()) } else { Err(PostError::Operation) }
     }
 
     #[inline]
