@@ -32,8 +32,9 @@ pub struct Engine {
     pub xrc_files: XrcFiles,
     /// Number of protection domains. The engine's own are only numbers, without a limit.
     pub pds: AtomicU32,
-    /// Wall-clock time at the zero of the device's clock, in nanoseconds since 1970. It is fixed, so
-    /// that wall-clock times of completions have the order and the distances of their timestamps.
+    /// Wall-clock time at the zero of the device's clock, in nanoseconds since 1970. It is fixed,
+    /// so that wall-clock times of completions have the order and the distances of their
+    /// timestamps.
     wall_clock_origin: u64,
     interface: String,
     /// Also held by the device's event sink. The sink must not hold the device itself: otherwise

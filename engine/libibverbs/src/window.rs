@@ -97,8 +97,8 @@ pub unsafe fn window_bind(info: &ibv_mw_bind_info, rkey: Key) -> Result<WindowBi
     Ok(WindowBind { rkey, lkey, addr: info.addr, length: info.length, access })
 }
 
-/// Returns the engine's bind request for a type 2 window. The program chooses the last eight bits of
-/// the key; the other bits of `rkey` do not count, as with every provider.
+/// Returns the engine's bind request for a type 2 window. The program chooses the last eight bits
+/// of the key; the other bits of `rkey` do not count, as with every provider.
 ///
 /// # Safety
 /// The window and the region are null or live.

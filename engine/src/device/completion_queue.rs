@@ -22,8 +22,8 @@ impl Device {
     /// to ERR, so choose a depth of at least the number of outstanding requests.
     ///
     /// # Errors
-    /// [`DeviceError::Limit`]; [`DeviceError::Exhausted`]; [`DeviceError::System`] when no descriptor
-    /// is left.
+    /// [`DeviceError::Limit`]; [`DeviceError::Exhausted`]; [`DeviceError::System`] when no
+    /// descriptor is left.
     pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, DeviceError> {
         self.create_cq_with(depth, None)
     }
