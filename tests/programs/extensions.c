@@ -95,22 +95,35 @@ static void windows(void)
     CHECK(ibv_dereg_mr(mr) == EBUSY);
     bind.bind_info.length = 0;
     CHECK(ibv_bind_mw(to, one, &bind) == 0 && completion().status == IBV_WC_SUCCESS);
-    /* The key of a type 2 window is the program's choice, but for its index. */
+    /* Of the key of a type 2 window, the last eight bits are the program's choice, and no others count. */
     struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW, .bind_mw = { two, ibv_inc_rkey(two->rkey),
         { mr, (uintptr_t)target, 64, IBV_ACCESS_REMOTE_WRITE } } }, *bad;
     uint32_t key = wr.bind_mw.rkey;
-    wr.bind_mw.rkey += 256;
+    wr.bind_mw.mw = one;
     CHECK(ibv_post_send(to, &wr, &bad) == EINVAL && bad == &wr);
-    wr.bind_mw.rkey = key, wr.bind_mw.mw = one;
-    CHECK(ibv_post_send(to, &wr, &bad) == EINVAL);
-    wr.bind_mw.mw = two;
+    wr.bind_mw.mw = two, wr.bind_mw.rkey = key & 0xff;
     CHECK(ibv_post_send(to, &wr, &bad) == 0 && completion().status == IBV_WC_SUCCESS);
+    CHECK(two->rkey == key);
     CHECK(write_to((uintptr_t)target, key, 'b') == IBV_WC_SUCCESS && target[7] == 'b');
     struct ibv_send_wr invalidate = { .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = key };
     CHECK(ibv_post_send(to, &invalidate, &bad) == 0);
     wc = completion();
     CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_LOCAL_INV);
     CHECK(write_to((uintptr_t)target, key, 'c') == IBV_WC_REM_ACCESS_ERR && target[7] == 'b');
+    /* Errors of a bind, also of one that asks for no completion: outside its region, in another domain. */
+    struct ibv_pd *other = ibv_alloc_pd(context);
+    struct ibv_mr *foreign = ibv_reg_mr(other, target, PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+    struct { struct ibv_mr *mr; uintptr_t addr; } wrong[] = {
+        { mr, (uintptr_t)target - 1 }, { mr, (uintptr_t)target + PAGE - 63 }, { foreign, (uintptr_t)target } };
+    for (int i = 0; i < 6; i++) {
+        new_pair();
+        struct ibv_mw_bind_info info = { wrong[i / 2].mr, wrong[i / 2].addr, 64, IBV_ACCESS_REMOTE_READ };
+        wr.bind_mw.bind_info = bind.bind_info = info;
+        int posted = i % 2 ? ibv_post_send(to, &wr, &bad) : ibv_bind_mw(to, one, &bind);
+        if (i == 4) CHECK(posted == EPERM); /* by verbs.h, without the library */
+        else CHECK(posted == 0 && completion().status == IBV_WC_MW_BIND_ERR);
+    }
+    CHECK(ibv_dereg_mr(foreign) == 0 && ibv_dealloc_pd(other) == 0);
     CHECK(ibv_dealloc_mw(one) == 0 && ibv_dealloc_mw(two) == 0 && ibv_dereg_mr(mr) == 0);
     new_pair();
 }
@@ -178,7 +191,11 @@ static void domains(void)
     FAILS(ibv_alloc_parent_domain(context, &attr), EINVAL);
     attr.pd = own, attr.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
     FAILS(ibv_alloc_parent_domain(context, &attr), EOPNOTSUPP);
-    attr.comp_mask = 0;
+    for (int bit = 2; bit < 32; bit++) {
+        attr.comp_mask = 1u << bit;
+        FAILS(ibv_alloc_parent_domain(context, &attr), EOPNOTSUPP);
+    }
+    attr.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
     struct ibv_pd *parent = ibv_alloc_parent_domain(context, &attr);
     CHECK(parent && ibv_dealloc_pd(own) == EBUSY && ibv_dealloc_td(td) == EBUSY);
     struct ibv_mr *mr = ibv_reg_mr(parent, bytes, PAGE, 0);
@@ -223,7 +240,24 @@ static void regions(void)
     struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1, .wr.rdma = { 0x10008, mr->rkey } }, *bad;
     CHECK(ibv_post_send(from, &wr, &bad) == 0 && completion().status == IBV_WC_SUCCESS);
     CHECK(bytes[PAGE + 7] == 1 && bytes[PAGE + 8] == 0 && bytes[PAGE + 15] == 0);
+    /* Peers write to it by its L_Key, as perftest does. It has no R_Key of its own. */
+    CHECK(null->length == SIZE_MAX && null->rkey == 0 && write_to(0x5000, null->lkey, 'n') == IBV_WC_SUCCESS);
     CHECK(ibv_dereg_mr(null) == 0 && ibv_dereg_mr(mr) == 0);
+    /* Zero-based, by the function of that name and by the macro with flags that are no constant. */
+    volatile int flags = ALL | IBV_ACCESS_ZERO_BASED;
+    struct ibv_mr *based[] = { (ibv_reg_mr)(pd, bytes + PAGE, PAGE, flags), ibv_reg_mr(pd, bytes + PAGE, PAGE, flags),
+        ibv_reg_mr_iova(pd, bytes + PAGE, PAGE, 0x10000, flags) };
+    for (int i = 0; i < 3; i++) {
+        CHECK(based[i] && write_to(16, based[i]->rkey, 'x' + i) == IBV_WC_SUCCESS && bytes[PAGE + 16] == 'x' + i);
+        CHECK(based[i]->addr == bytes + PAGE);
+        CHECK(ibv_rereg_mr(based[i], IBV_REREG_MR_CHANGE_TRANSLATION, NULL, bytes + PAGE + 64, 64, 0) == 0);
+        CHECK(write_to(0, based[i]->rkey, 'r' + i) == IBV_WC_SUCCESS && bytes[PAGE + 64] == 'r' + i);
+        CHECK(ibv_dereg_mr(based[i]) == 0);
+    }
+    struct ibv_mr *empty = ibv_reg_mr(pd, bytes + PAGE, 0, ALL);
+    CHECK(empty && empty->length == 0 && ibv_rereg_mr(empty, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, bytes, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+    wr = (struct ibv_send_wr){ .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { (uintptr_t)bytes + PAGE, empty->rkey } };
+    CHECK(ibv_post_send(from, &wr, &bad) == 0 && completion().status == IBV_WC_SUCCESS && ibv_dereg_mr(empty) == 0);
     FAILS(ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, -1, ALL), EBADF);
     struct ibv_device_attr_ex attr;
     CHECK(ibv_query_device_ex(context, NULL, &attr) == 0);
@@ -272,7 +306,7 @@ static void xrc(void)
     struct ibv_srq *basic = ibv_create_srq(pd, &plain);
     CHECK(ibv_get_srq_num(basic, &other) == EINVAL && ibv_destroy_srq(basic) == 0);
     struct ibv_srq_attr size = { .max_wr = 64 };
-    CHECK(ibv_modify_srq(srq, &size, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
+    CHECK(ibv_modify_srq(srq, &size, IBV_SRQ_MAX_WR) == EINVAL);
     struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd };
     FAILS(ibv_create_qp_ex(context, &init), EINVAL);
     init.comp_mask = IBV_QP_INIT_ATTR_XRCD, init.xrcd = xrcd;
@@ -337,6 +371,8 @@ static void clocks(void)
     if (begun == 0) {
         long age = time(NULL) - (long)(ibv_wc_read_completion_wallclock_ns(timed) / 1000000000);
         CHECK(age >= -1 && age < 10);
+        uint64_t first = ibv_wc_read_completion_wallclock_ns(timed);
+        for (int i = 0; i < 1000; i++) CHECK(ibv_wc_read_completion_wallclock_ns(timed) == first);
         ibv_end_poll(timed);
     }
     struct ibv_modify_cq_attr moderate = { .attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { 4, 100 } };
@@ -392,6 +428,74 @@ static void resets(void)
     while (ibv_poll_cq(cq, 1, &wc) > 0) {}
 }
 
+static struct ibv_qp *new_datagram_qp(void)
+{
+    struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD,
+        .cap = { .max_send_wr = 4, .max_recv_wr = 1, .max_send_sge = 1 } };
+    struct ibv_qp *qp = ibv_create_qp(pd, &init);
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 7 };
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY) == 0);
+    attr.qp_state = IBV_QPS_RTR;
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
+    attr.qp_state = IBV_QPS_RTS;
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+    return qp;
+}
+
+/* Datagrams that cannot be sent are posted, and complete in error, as with mlx5. */
+static void wrong_datagrams(struct ibv_ah *ah)
+{
+    struct ibv_port_attr port;
+    CHECK(ibv_query_port(context, 1, &port) == 0);
+    static const enum ibv_wr_opcode opcodes[] = { IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ,
+        IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_SEND_WITH_INV, IBV_WR_LOCAL_INV, IBV_WR_SEND };
+    for (int i = 0; i < 8; i++) {
+        struct ibv_qp *qp = new_datagram_qp();
+        uint32_t length = opcodes[i] == IBV_WR_SEND ? (128u << port.active_mtu) + 10 : 8;
+        struct ibv_sge sge = { .addr = (uintptr_t)bytes, .length = length, .lkey = local->lkey };
+        struct ibv_send_wr wr = { .wr_id = i, .opcode = opcodes[i], .sg_list = &sge, .num_sge = 1, .wr.ud = { ah, qp->qp_num, 7 } }, *bad;
+        CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+        struct ibv_wc wc = completion();
+        CHECK(wc.wr_id == (uint64_t)i && wc.qp_num == qp->qp_num);
+        CHECK(wc.status == (opcodes[i] == IBV_WR_SEND ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_QP_OP_ERR));
+        CHECK(ibv_destroy_qp(qp) == 0);
+    }
+}
+
+/* What the device reports is what it can make. */
+static void limits(void)
+{
+    struct ibv_device_attr attr;
+    CHECK(ibv_query_device(context, &attr) == 0);
+    const int reported[] = { attr.max_cq, attr.max_pd, attr.max_ah, attr.max_srq, attr.max_mr, attr.max_mw, attr.max_qp, attr.max_mcast_grp };
+    for (int i = 0; i < 8; i++) CHECK(reported[i] >= 1024 && reported[i] < 1 << 24);
+    CHECK(!(attr.device_cap_flags & IBV_DEVICE_SRQ_RESIZE));
+    void **made = calloc(attr.max_pd + 1, sizeof *made);
+    int count = 0;
+    while (count <= attr.max_pd && (made[count] = ibv_alloc_pd(context))) count++;
+    CHECK(count == attr.max_pd - 1 && errno == ENOMEM); /* The one of this program is another. */
+    while (count > 0) CHECK(ibv_dealloc_pd(made[--count]) == 0);
+    while (count <= attr.max_cq && (made[count] = ibv_create_cq(context, 1, NULL, NULL, 0))) count++;
+    CHECK(count == attr.max_cq - 1 && errno == ENOMEM);
+    while (count > 0) CHECK(ibv_destroy_cq(made[--count]) == 0);
+    struct ibv_srq_init_attr init = { .attr = { .max_wr = 1, .max_sge = 1 } };
+    while (count <= attr.max_srq && (made[count] = ibv_create_srq(pd, &init))) count++;
+    CHECK(count == attr.max_srq && errno == ENOMEM);
+    init.attr.max_wr = 2;
+    CHECK(ibv_modify_srq(made[0], &init.attr, IBV_SRQ_MAX_WR) == EINVAL);
+    while (count > 0) CHECK(ibv_destroy_srq(made[--count]) == 0);
+    struct ibv_ah_attr way = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = GID_INDEX, .hop_limit = 1 } };
+    CHECK(ibv_query_gid(context, 1, GID_INDEX, &way.grh.dgid) == 0);
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    while (count <= attr.max_ah && (made[count] = ibv_create_ah(pd, &way))) count++;
+    CHECK(count == attr.max_ah && errno == ENOMEM);
+    for (int i = 0; i < count; i++) CHECK(ibv_destroy_ah(made[i]) == 0);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    printf("an address handle: %.2f us\n", ((end.tv_sec - begin.tv_sec) * 1e9 + end.tv_nsec - begin.tv_nsec) / 1e3 / count);
+    free(made);
+}
+
 /* Requests that are put together are posted all or none, whichever of them is wrong. */
 static void batches(void)
 {
@@ -416,14 +520,18 @@ static void batches(void)
             qp->wr_id = i;
             ibv_wr_send(qp);
             ibv_wr_set_ud_addr(qp, wrong == 1 && i == 2 ? NULL : ah, made->qp_num, 7);
-            ibv_wr_set_sge(qp, local->lkey, (uintptr_t)bytes, wrong == 2 && i == 2 ? 1 << 20 : 8);
+            struct ibv_sge two[] = { { (uintptr_t)bytes, 4, local->lkey }, { (uintptr_t)bytes, 4, local->lkey } };
+            if (wrong == 2 && i == 2) ibv_wr_set_sge_list(qp, 2, two); /* more than max_send_sge */
+            else ibv_wr_set_sge(qp, local->lkey, (uintptr_t)bytes, 8);
         }
         CHECK((ibv_wr_complete(qp) == 0) == (wrong == 0));
         struct ibv_wc wc;
         for (int i = 0; wrong == 0 && i < 3; i++) CHECK(completion().status == IBV_WC_SUCCESS);
         CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
     }
-    CHECK(ibv_destroy_ah(ah) == 0 && ibv_destroy_qp(made) == 0);
+    CHECK(ibv_destroy_qp(made) == 0);
+    wrong_datagrams(ah);
+    CHECK(ibv_destroy_ah(ah) == 0);
 }
 
 int main(void)
@@ -446,6 +554,7 @@ int main(void)
     clocks();
     addresses();
     resets();
+    limits();
     batches();
     CHECK(ibv_destroy_qp(from) == 0 && ibv_destroy_qp(to) == 0 && ibv_dereg_mr(local) == 0);
     CHECK(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);

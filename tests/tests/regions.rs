@@ -45,6 +45,14 @@ fn a_region_may_have_a_chosen_address_or_be_zero_based() {
     // SAFETY: leaked pages.
     let zero = unsafe { pair.pds[1].reg_mr(start, len, RW | Access::ZERO_BASED) }.unwrap();
     assert_eq!((zero.addr(), zero.len()), (0, 4096));
+    // `verbs.h` makes of `ibv_reg_mr` a registration at the memory's own address.
+    let iova = start.addr() as u64;
+    // SAFETY: leaked pages.
+    let by_macro =
+        unsafe { pair.pds[1].reg_mr_iova(start, len, iova, RW | Access::ZERO_BASED) }.unwrap();
+    assert_eq!(by_macro.addr(), 0);
+    assert_eq!(write(&mut pair, 8, by_macro.rkey(), 5), OK);
+    assert_eq!(byte_at(start, 8), 5);
     assert_eq!(write(&mut pair, 4088, zero.rkey(), 2), OK);
     assert_eq!((byte_at(start, 4087), byte_at(start, 4095)), (0, 2));
     assert_eq!(write(&mut pair, 4089, zero.rkey(), 3), Status::RemoteAccess);
@@ -139,11 +147,72 @@ fn a_null_region_discards_writes_and_reads_as_zeros() {
     pair.buffers[1].read(0, &mut bytes);
     assert!(bytes.iter().all(|&byte| byte == 0), "zeros were written");
     assert_eq!(pair.done(0), [(3, OK)]);
-    assert_eq!(
-        write(&mut pair, 0, null[1].rkey(), 1),
-        Status::RemoteAccess,
-        "peers have no access"
-    );
+}
+
+/// Peers use the key of a null region as they use any other, as perftest does with mlx5's.
+#[test]
+fn peers_use_a_null_region() {
+    let mut pair = Pair::default();
+    let null = pair.pds[1].alloc_null_mr().unwrap();
+    for addr in [0, 0x1234_5678_9abc, u64::MAX - 8] {
+        assert_eq!(write(&mut pair, addr, null.lkey(), 1), OK, "{addr:#x}");
+    }
+    assert_eq!(write(&mut pair, u64::MAX - 6, null.lkey(), 1), Status::RemoteAccess, "its end");
+    let mut pair = Pair::default();
+    let null = pair.pds[1].alloc_null_mr().unwrap();
+    let remote = |addr| RemoteAddr { addr, rkey: null.lkey() };
+    for op in [
+        SendOp::Read(remote(0x5001)),
+        SendOp::FetchAdd { remote: remote(0x5000), add: 7 },
+        SendOp::CompareSwap { remote: remote(0), compare: 0, swap: 9 },
+        SendOp::FetchAdd { remote: remote(0), add: 7 },
+    ] {
+        pair.buffers[0].write(0, &[3; 8]);
+        pair.post(1, op, 8);
+        pair.run(20);
+        let mut bytes = [1; 8];
+        pair.buffers[0].read(0, &mut bytes);
+        assert_eq!((pair.done(0), bytes), (vec![(1, OK)], [0; 8]), "{op:?}");
+    }
+    pair.post(2, SendOp::AtomicWrite(remote(8)), 8);
+    pair.run(20);
+    assert_eq!(pair.done(0), [(2, OK)]);
+    let other = pair.rig.devices[1].alloc_pd().alloc_null_mr().unwrap();
+    assert_eq!(write(&mut pair, 0, other.lkey(), 1), Status::RemoteAccess, "another domain");
+}
+
+/// A region without bytes has a key that serves messages without bytes.
+#[test]
+fn a_region_may_be_empty() {
+    let mut pair = Pair::default();
+    let (start, _) = pages(1);
+    // SAFETY: leaked pages.
+    let empty = unsafe { pair.pds[1].reg_mr(start, 0, RW) }.unwrap();
+    assert_eq!((empty.len(), empty.is_empty()), (0, true));
+    let remote = RemoteAddr { addr: empty.addr(), rkey: empty.rkey() };
+    for op in [SendOp::Write(remote), SendOp::Read(remote)] {
+        pair.post(1, op, 0);
+        pair.run(20);
+        assert_eq!(pair.done(0), [(1, OK)], "{op:?}");
+    }
+    assert_eq!(write(&mut pair, empty.addr(), empty.rkey(), 1), Status::RemoteAccess);
+}
+
+/// A region that is zero-based stays so when it is registered again.
+#[test]
+fn a_zero_based_region_stays_zero_based() {
+    let mut pair = Pair::default();
+    let (first, len) = pages(1);
+    let (second, _) = pages(1);
+    // SAFETY: leaked pages.
+    let mut region = unsafe { pair.pds[1].reg_mr(first, len, RW | Access::ZERO_BASED) }.unwrap();
+    let translation = Some((second, len, second.addr() as u64));
+    let change = Reregistration { translation, ..Default::default() };
+    // SAFETY: leaked pages.
+    unsafe { region.reregister(&change) }.unwrap();
+    assert_eq!(region.addr(), 0);
+    assert_eq!(write(&mut pair, 16, region.rkey(), 4), OK);
+    assert_eq!((byte_at(first, 16), byte_at(second, 16)), (0, 4));
 }
 
 /// Access to unmapped pages fails without a crash; after they are mapped it works.

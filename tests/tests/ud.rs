@@ -6,7 +6,7 @@ use feroce_engine::net::Gid;
 use feroce_engine::qp::QpState;
 use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::verbs::{
-    CompletionOpcode, Data, DatagramSource, Extra, NetworkHeader, RecvRequest, RemoteAddr,
+    CompletionOpcode, Data, DatagramSource, Extra, LocalOp, NetworkHeader, RecvRequest, RemoteAddr,
     SendFlags, SendOp, SendRequest, Sge, Status,
 };
 use feroce_tests::datagram::{DatagramQp, Datagrams, QKEY, RECEIVE};
@@ -100,15 +100,18 @@ fn a_datagram_with_a_wrong_qkey_is_dropped() {
 }
 
 #[test]
-fn a_datagram_longer_than_one_packet_is_refused() {
+fn a_datagram_longer_than_one_packet_completes_in_error() {
     let mut net = Datagrams::default();
     let (mut a, mut b) = (net.qp(0), net.qp(1));
     let ah = net.ah(0, gid(1), 0);
     assert_eq!(ah.max_datagram(), 4096);
     b.receive(1);
     let long: Vec<u8> = (0..4097u32).map(|n| (n % 251).to_le_bytes()[0]).collect();
-    let refused = a.send(SendOp::Send, &long, &ah, b.qp.qpn());
-    assert_eq!(refused, Err(PostError::TooLong));
+    a.send(SendOp::Send, &long, &ah, b.qp.qpn()).unwrap();
+    net.run();
+    assert_eq!(statuses(&mut a), [Status::LocalLength]);
+    assert_eq!((a.qp.query().state, net.frames().len()), (Some(QpState::Sqe), 0));
+    to_rts(&mut a);
     a.send(SendOp::Send, &long[..4096], &ah, b.qp.qpn()).unwrap();
     net.run();
     let done = b.done();
@@ -152,23 +155,60 @@ fn a_receive_may_have_two_entries() {
     assert_eq!(bytes[0], 0x45, "an IPv4 header");
 }
 
+fn statuses(qp: &mut DatagramQp) -> Vec<Status> {
+    qp.done().iter().map(|done| done.status).collect()
+}
+
+/// Takes a QP out of SQE.
+fn to_rts(qp: &mut DatagramQp) {
+    qp.qp.modify(&QpAttributes { state: Some(QpState::Rts), ..Default::default() }).unwrap();
+}
+
+/// As with mlx5, posting succeeds, and the request completes in error.
 #[test]
-fn requests_that_ud_does_not_support_are_refused() {
-    let net = Datagrams::default();
-    let mut a = net.qp(0);
+fn requests_that_ud_does_not_support_complete_in_error() {
+    let mut net = Datagrams::default();
+    let (mut a, mut b) = (net.qp(0), net.qp(1));
     let ah = net.ah(0, gid(1), 0);
     let remote = RemoteAddr { addr: 0, rkey: Key(0) };
-    for op in [SendOp::Write(remote), SendOp::Read(remote), SendOp::SendInvalidate(Key(0))] {
-        let refused = a.send(op, b"", &ah, Qpn::masked(5));
-        assert_eq!(refused, Err(PostError::Operation), "{op:?}");
+    for op in [
+        SendOp::Write(remote),
+        SendOp::WriteImm(remote, 1),
+        SendOp::Read(remote),
+        SendOp::FetchAdd { remote, add: 1 },
+        SendOp::CompareSwap { remote, compare: 0, swap: 1 },
+        SendOp::SendInvalidate(Key(0)),
+        SendOp::Local(LocalOp::Invalidate(Key(0))),
+    ] {
+        a.send(op, b"", &ah, b.qp.qpn()).unwrap();
+        net.run();
+        assert_eq!(statuses(&mut a), [Status::LocalQpOperation], "{op:?}");
+        assert_eq!((a.qp.query().state, net.frames().len()), (Some(QpState::Sqe), 0), "{op:?}");
+        to_rts(&mut a);
     }
+    let other_pd = net.rig.devices[0].alloc_pd();
+    let other = other_pd.create_ah(&Path::new(gid(1), 0)).unwrap();
+    a.send(SendOp::Send, b"", &other, b.qp.qpn()).unwrap();
+    net.run();
+    assert_eq!((statuses(&mut a), net.frames().len()), (vec![Status::LocalQpOperation], 0));
+    to_rts(&mut a);
+    b.receive(1);
+    a.send(SendOp::Send, b"sound", &ah, b.qp.qpn()).unwrap();
+    net.run();
+    assert_eq!((statuses(&mut a), b.done().len()), (vec![Status::Success], 1));
+}
+
+#[test]
+fn datagrams_need_a_destination() {
+    let net = Datagrams::default();
+    let mut a = net.qp(0);
     let (data, flags) = (Data::Inline(&[b"x"]), SendFlags::NONE);
     let request = SendRequest { wr_id: 1, op: SendOp::Send, data, flags };
     assert_eq!(a.qp.post_send(&request), Err(PostError::Destination));
 
-    let other_pd = net.rig.devices[0].alloc_pd();
-    let other = other_pd.create_ah(&Path::new(gid(1), 0)).unwrap();
-    assert_eq!(a.send(SendOp::Send, b"", &other, Qpn::masked(5)), Err(PostError::Foreign));
+    let foreign = net.ah(1, gid(0), 0);
+    let refused = a.send(SendOp::Send, b"", &foreign, Qpn::masked(5));
+    assert_eq!(refused, Err(PostError::Destination), "of another device");
 
     let mut pair = Pair::default();
     let ah = pair.pds[0].create_ah(&Path::new(gid(1), 0)).unwrap();

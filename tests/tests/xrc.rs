@@ -250,8 +250,6 @@ fn initiator_and_target_refuse_operations_of_the_other() {
     let request =
         |op| SendRequest { wr_id: 1, op, data: Data::Sges(&sges), flags: SendFlags::NONE };
     assert_eq!(xrc.ini.post_send(&request(SendOp::Send)), Err(PostError::Destination));
-    let write = request(SendOp::AtomicWrite(xrc.remote(0)));
-    assert_eq!(xrc.ini.post_send_xrc(&write, 1), Err(PostError::Operation));
     assert_eq!(xrc.tgt.post_send_xrc(&request(SendOp::Send), 1), Err(PostError::Operation));
     let receive = RecvRequest { wr_id: 1, sges: &[] };
     assert_eq!(xrc.ini.post_recv(&receive), Err(PostError::SharedReceives));
@@ -268,4 +266,12 @@ fn initiator_and_target_refuse_operations_of_the_other() {
     xrc.post(1, SendOp::Send, 4, number);
     xrc.run(20);
     assert_eq!(done(&xrc.cq), [(1, Status::RemoteInvalidRequest)]);
+}
+
+#[test]
+fn an_operation_that_xrc_lacks_completes_in_error() {
+    let mut xrc = Xrc::new();
+    xrc.post(1, SendOp::AtomicWrite(xrc.remote(0)), 8, xrc.srqn(0));
+    xrc.run(20);
+    assert_eq!(done(&xrc.cq), [(1, Status::LocalQpOperation)]);
 }

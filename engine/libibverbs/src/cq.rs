@@ -115,7 +115,8 @@ impl CqConfig {
         let (device, entries) = (&shared.engine.device, round_up_entries(self.entries));
         let made = match &waker {
             Some(waker) => device.create_cq_waking(entries, Waker::from(Arc::clone(waker))),
-            None => device.create_cq(entries),
+            // Without a channel nobody sleeps on the queue: it needs no descriptor.
+            None => device.create_cq_waking(entries, Waker::noop().clone()),
         };
         let queue = made.map_err(|error| errno::of_device(&error))?;
         // SAFETY: all-zero bytes are a valid value of this C structure.

@@ -2,7 +2,6 @@
 //! function.
 
 use std::ffi::{c_int, c_uint};
-use std::time::SystemTime;
 
 use feroce_engine::verbs::{Completion, Status};
 
@@ -198,18 +197,10 @@ unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
 
 /// Completion time in ns since 1970.
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the program passes a live CQ.
-    let live = unsafe { cq_of(cq) };
-    let ago = |at| live.shared.engine.device.clock().saturating_since(at);
-    #[allow(clippy::disallowed_methods)] // the completion field is wall-clock time
-    let now = SystemTime::now();
     // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe {
-        field(cq, |completion| {
-            let then = now.checked_sub(ago(completion.at)).unwrap_or(SystemTime::UNIX_EPOCH);
-            let since = then.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-        })
+        let engine = &cq_of(cq).shared.engine;
+        field(cq, |completion| engine.wall_clock_at(completion.at))
     }
 }
 

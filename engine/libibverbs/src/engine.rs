@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::time::SystemTime;
 
 use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Device, DeviceAttributes};
+use feroce_engine::time::Instant;
 use feroce_engine::verbs::{AsyncEvent, EventSink};
 use feroce_wire::Qpn;
 
@@ -27,6 +30,12 @@ pub struct Engine {
     pub settings: Settings,
     /// XRC domains opened by file, for sharing between contexts.
     pub xrc_files: XrcFiles,
+    /// Number of protection domains. The engine's own are only numbers, without a limit.
+    pub pds: AtomicU32,
+    /// Wall-clock time at the zero of the device's clock, in nanoseconds since 1970. It is fixed,
+    /// so that wall-clock times of completions have the order and the distances of their
+    /// timestamps.
+    wall_clock_origin: u64,
     interface: String,
     /// Also held by the device's event sink. The sink must not hold the device itself: otherwise
     /// one of the device's threads could drop the last reference and wait for itself.
@@ -98,12 +107,26 @@ impl Engine {
         device.set_event_sink(EventSink(Box::new(deliver)));
         let interface = entry.interface.clone();
         let (limits, xrc_files) = (device.attributes(), XrcFiles::default());
-        let engine = Self { device, limits, settings, xrc_files, interface, listeners };
+        let engine = Self {
+            wall_clock_origin: wall_clock().saturating_sub(device.clock().as_nanos()),
+            pds: AtomicU32::new(0),
+            device,
+            limits,
+            settings,
+            xrc_files,
+            interface,
+            listeners,
+        };
         let engine = Arc::new(engine);
         engines.push(Arc::downgrade(&engine));
         drop(engines);
         at_exit();
         Ok(engine)
+    }
+
+    /// Returns the wall-clock time of `at`, in nanoseconds since 1970.
+    pub fn wall_clock_at(&self, at: Instant) -> u64 {
+        self.wall_clock_origin.saturating_add(at.as_nanos())
     }
 
     fn listeners(&self) -> MutexGuard<'_, Listeners> {
@@ -168,6 +191,13 @@ impl Engine {
             listener.retire();
         }
     }
+}
+
+/// Returns the wall-clock time in nanoseconds since 1970.
+#[allow(clippy::disallowed_methods)] // read once, when an engine opens
+fn wall_clock() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Runs a last engine turn at exit: a program may end without destroying anything, and peers still

@@ -89,13 +89,6 @@ impl Mr {
         unsafe { Self::new(pd, region, (std::ptr::null_mut(), length), access, Some(users)) }
     }
 
-    /// Returns the protection domain.
-    pub fn pd(&self) -> *mut ibv_pd {
-        // SAFETY: the program does not use a region while it re-registers it, so nothing writes the
-        // field now.
-        unsafe { (*self.abi.get()).pd }
-    }
-
     /// Returns true if the region covers memory that the program named: no DMA buffer, device
     /// memory or null region.
     fn is_program_memory(&self) -> bool {
@@ -149,10 +142,11 @@ impl MrConfig {
     /// Checks the flags and that the memory is mapped. Returns the engine's access rights.
     fn check(&self) -> Result<Access, c_int> {
         let access = rights(self.access)?;
-        if self.length == 0 || self.addr.addr().checked_add(self.length).is_none() {
+        if self.addr.addr().checked_add(self.length).is_none() {
             return Err(libc::EINVAL);
         }
-        if !access.contains(Access::ON_DEMAND) {
+        // A region without bytes pins no page.
+        if self.length > 0 && !access.contains(Access::ON_DEMAND) {
             fault_in(self.addr, self.length, self.access & WRITES != 0)?;
         }
         Ok(access)
@@ -211,10 +205,8 @@ unsafe extern "C" fn ibv_reg_mr(
     length: size_t,
     access: c_int,
 ) -> *mut ibv_mr {
-    let access = access.cast_unsigned();
-    let iova = if access & IBV_ACCESS_ZERO_BASED == 0 { addr.addr() as u64 } else { 0 };
     // SAFETY: the program passes the arguments that `ibv_reg_mr_iova2` requires.
-    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access) }
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) }
 }
 
 #[unsafe(no_mangle)]
@@ -280,9 +272,12 @@ pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     let live = unsafe { object::borrow::<Pd>(pd) };
     let made = live.shared.check().and_then(|()| {
         let region = live.pd.alloc_null_mr().map_err(|error| errno::of_device(&error))?;
-        let nowhere = (std::ptr::null_mut(), 0);
+        let everywhere = (std::ptr::null_mut(), usize::MAX);
         // SAFETY: the program passes a live PD.
-        Ok(unsafe { Mr::new(pd, region, nowhere, IBV_ACCESS_LOCAL_WRITE, None) })
+        let mut made = unsafe { Mr::new(pd, region, everywhere, IBV_ACCESS_LOCAL_WRITE, None) };
+        // As with mlx5: not exposed as an rkey. Programs such as perftest give the lkey to peers.
+        made.abi.get_mut().rkey = 0;
+        Ok(made)
     });
     object::give_or_fail(made)
 }

@@ -153,7 +153,13 @@ unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
     };
     // SAFETY: the program passes a live address handle with a datagram.
     let posted = unsafe { submit(qp, &SendRequest { wr_id, op, data, flags }, to) };
-    posted.map_err(errno::of_post)
+    posted.map_err(errno::of_post)?;
+    if let SendOp::Local(LocalOp::Bind(bind)) = op {
+        // As irdma does. With mlx5 and rxe, the program writes the key that it chose.
+        // SAFETY: the window of a bind request is live, and the program does not use it meanwhile.
+        unsafe { (*wr.bind_mw.mw).rkey = bind.rkey.value() };
+    }
+    Ok(())
 }
 
 /// Returns the address of an entry, which programs write as 64 bits.

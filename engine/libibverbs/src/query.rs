@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use feroce_engine::device::MAX_DEVICE_MEMORY;
+use feroce_engine::device::{MAX_DEVICE_MEMORY, MAX_GROUPS};
 use feroce_engine::memory::on_demand_is_supported;
 use feroce_engine::net::{GID_TABLE_LEN, GidEntry, Interface};
 use feroce_wire::{PathMtu, Pkey};
@@ -23,6 +23,7 @@ use crate::abi::{
 use crate::context::{self, Shared};
 use crate::convert::gid_to_halves;
 use crate::device::text;
+use crate::domain::MAX_PD;
 use crate::{errno, object};
 
 /// The only port.
@@ -62,10 +63,10 @@ fn device(shared: &Shared) -> ibv_device_attr {
         | IBV_DEVICE_XRC;
     attr.max_sge = number(limits.max_sge);
     attr.max_sge_rd = number(limits.max_sge);
-    attr.max_cq = c_int::MAX;
+    attr.max_cq = number(limits.max_cq);
     attr.max_cqe = number(limits.max_cqe);
     attr.max_mr = number(limits.max_mr);
-    attr.max_pd = c_int::MAX;
+    attr.max_pd = number(MAX_PD);
     attr.max_qp_rd_atom = reads;
     attr.max_res_rd_atom = max_qp.saturating_mul(reads);
     attr.max_qp_init_rd_atom = reads;
@@ -73,11 +74,11 @@ fn device(shared: &Shared) -> ibv_device_attr {
     // RNIC's.
     attr.atomic_cap = IBV_ATOMIC_HCA;
     attr.max_mw = number(limits.max_mr);
-    attr.max_mcast_grp = c_int::MAX;
+    attr.max_mcast_grp = number(MAX_GROUPS);
     attr.max_mcast_qp_attach = max_qp;
-    attr.max_total_mcast_qp_attach = c_int::MAX;
-    attr.max_ah = c_int::MAX;
-    attr.max_srq = c_int::MAX;
+    attr.max_total_mcast_qp_attach = attr.max_mcast_grp.saturating_mul(max_qp);
+    attr.max_ah = number(limits.max_ah);
+    attr.max_srq = number(limits.max_srq);
     attr.max_srq_wr = number(limits.max_srq_wr);
     attr.max_srq_sge = number(limits.max_sge);
     attr.max_pkeys = 1;

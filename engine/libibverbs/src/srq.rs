@@ -166,7 +166,7 @@ unsafe extern "C" fn ibv_modify_srq(
     let mask: c_uint = mask.cast_unsigned();
     object::code(live.shared.check().and_then(|()| {
         if mask & !IBV_SRQ_LIMIT != 0 {
-            return Err(libc::EOPNOTSUPP); // resizing is not supported
+            return Err(libc::EINVAL); // as mlx5: the size is fixed
         }
         if mask & IBV_SRQ_LIMIT == 0 {
             return Ok(());

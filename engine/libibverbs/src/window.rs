@@ -97,7 +97,8 @@ pub unsafe fn window_bind(info: &ibv_mw_bind_info, rkey: Key) -> Result<WindowBi
     Ok(WindowBind { rkey, lkey, addr: info.addr, length: info.length, access })
 }
 
-/// Returns the engine's bind request for a type 2 window, for which the program chooses the key.
+/// Returns the engine's bind request for a type 2 window. The program chooses the last eight bits
+/// of the key; the other bits of `rkey` do not count, as with every provider.
 ///
 /// # Safety
 /// The window and the region are null or live.
@@ -108,17 +109,13 @@ pub unsafe fn bind_type_2(
 ) -> Result<WindowBind, c_int> {
     // SAFETY: `mw` is null or live.
     let window = unsafe { mw.as_ref() }.ok_or(libc::EINVAL)?;
-    // The program may change only the last eight bits of the key.
-    let is_its = Key(rkey).index() == Key(window.rkey).index();
-    if window.r#type != IBV_MW_TYPE_2 || !is_its || info.mr.is_null() {
+    if window.r#type != IBV_MW_TYPE_2 || info.mr.is_null() {
         return Err(libc::EINVAL);
     }
+    let key = Key::from_parts(Key(window.rkey).index(), Key(rkey).variant());
+    // A region of another protection domain fails the completion, not the call.
     // SAFETY: the region is not null, so it is live.
-    if unsafe { object::borrow::<Mr>(info.mr) }.pd() != window.pd {
-        return Err(libc::EPERM);
-    }
-    // SAFETY: the region is not null, so it is live.
-    unsafe { window_bind(info, Key(rkey)) }
+    unsafe { window_bind(info, key) }
 }
 
 /// `ibv_bind_mw`

@@ -1,31 +1,33 @@
 //! The handle to an address: the destination of datagrams.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use feroce_wire::{FlowHeader, MacAddr, PathMtu, Qpn};
 
 use super::addressing::{PATH_TIMEOUT, Path, flow_header};
-use super::follow::{self, EthernetAddresses, PathUser};
+use super::follow::{self, EthernetAddresses};
+use super::quota::Place;
 use super::{DeviceError, ProtectionDomain};
 use crate::net::PathHeaders;
 use crate::time::Duration;
 
 /// The path to a host or to a multicast group, for datagrams: `ibv_ah`. The engine follows changes:
 /// when the Ethernet address of the next hop or of the interface changes, datagrams posted later
-/// use the new one.
+/// use the new one. Handles to one peer share the path, which stays known for 30 seconds or until
+/// the host's addresses, routes or links change: making a handle for a known path makes no system
+/// call.
 ///
 /// Posted requests hold a copy of the headers, so a handle may be dropped at once.
 #[derive(Debug)]
 pub struct AddressHandle {
     path: Path,
-    /// Headers as first resolved; the current Ethernet addresses are in `ethernet`.
+    /// Headers at creation; the current Ethernet addresses are in `ethernet`.
     flow: FlowHeader,
     /// Maximum payload in bytes.
     mtu: u32,
     ethernet: Arc<EthernetAddresses>,
-    user: PathUser,
     pub(super) pd: ProtectionDomain,
+    _place: Place,
 }
 
 impl ProtectionDomain {
@@ -33,7 +35,7 @@ impl ProtectionDomain {
     /// the kernel does not know it. The QPs that use the handle must be in this protection domain.
     ///
     /// # Errors
-    /// [`DeviceError::GidIndex`], [`DeviceError::Path`].
+    /// [`DeviceError::GidIndex`], [`DeviceError::Path`], [`DeviceError::Exhausted`].
     pub fn create_ah(&self, path: &Path) -> Result<AddressHandle, DeviceError> {
         self.create_ah_within(path, PATH_TIMEOUT)
     }
@@ -47,21 +49,15 @@ impl ProtectionDomain {
         let device = &self.device;
         // Consecutive datagrams may have different destinations, so they never share a super-frame.
         let path = Path { super_frames: false, ..*path };
-        let user = PathUser::Handle(device.next_ah.fetch_add(1, Ordering::Relaxed));
-        let mut made = None;
-        let headers = follow::begin(device, user, &path, timeout, |headers| {
-            let ethernet = Arc::new(EthernetAddresses::new(headers));
-            made = Some(Arc::clone(&ethernet));
-            Some(ethernet)
-        })?;
-        let ethernet = made.expect("the path was found");
+        let _place = device.ah_quota.take()?;
+        let (headers, ethernet) = follow::begin_handle(device, &path, timeout)?;
         let (local, remote) = endpoints(&path, &headers);
         // Not ECN-capable to a group: no receiver reports marks, and the sender would not slow
         // down.
         let ecn = device.config.marks_data() && path.dgid.multicast_group().is_none();
         let flow = flow_header(&path, &headers, local, remote, ecn);
         let mtu = PathMtu::largest_for(headers.mtu).map_or(0, PathMtu::bytes);
-        Ok(AddressHandle { path, flow, mtu, ethernet, user, pd: self.clone() })
+        Ok(AddressHandle { path, flow, mtu, ethernet, pd: self.clone(), _place })
     }
 }
 
@@ -97,12 +93,5 @@ impl AddressHandle {
     pub(super) fn flow(&self) -> FlowHeader {
         let (dst, src) = self.ethernet.get();
         self.flow.between(dst, src)
-    }
-}
-
-impl Drop for AddressHandle {
-    fn drop(&mut self) {
-        let paths = &self.pd.device.paths;
-        paths.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.user);
     }
 }

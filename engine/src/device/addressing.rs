@@ -135,6 +135,10 @@ impl Addressing {
 
     /// The GID with index `index`.
     pub fn gid(&self, index: u32) -> Option<GidEntry> {
+        if let Self::Kernel(kernel) = self {
+            let table = kernel.table.read().unwrap_or_else(PoisonError::into_inner);
+            return table.get(usize::try_from(index).ok()?).cloned();
+        }
         self.gids().into_iter().find(|(at, _)| *at == index).map(|(_, entry)| entry)
     }
 

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::quota::Place;
 use super::{Device, DeviceError, Driver, MAX_CQE, Opened};
 use crate::time::Duration;
 use crate::verbs::{Completion, CqId, CqRing, Notify};
@@ -13,6 +14,7 @@ use crate::verbs::{Completion, CqId, CqRing, Notify};
 pub struct CompletionQueue {
     pub(super) ring: Arc<CqRing>,
     pub(super) device: Arc<Opened>,
+    _place: Arc<Place>,
 }
 
 impl Device {
@@ -20,13 +22,14 @@ impl Device {
     /// to ERR, so choose a depth of at least the number of outstanding requests.
     ///
     /// # Errors
-    /// [`DeviceError::Limit`]; [`DeviceError::System`] when no descriptor is left.
+    /// [`DeviceError::Limit`]; [`DeviceError::Exhausted`]; [`DeviceError::System`] when no
+    /// descriptor is left.
     pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, DeviceError> {
         self.create_cq_with(depth, None)
     }
 
-    /// As [`Device::create_cq`], but a requested notification wakes `waker` instead of making
-    /// [`CompletionQueue::fd`] readable. The waker is called in the middle of a core's turn, by the
+    /// As [`Device::create_cq`], but a requested notification wakes `waker`: the queue has no
+    /// descriptor. The waker is called in the middle of a core's turn, by the
     /// thread that runs the turn: it must neither block nor call the device.
     ///
     /// # Errors
@@ -45,9 +48,14 @@ impl Device {
         waker: Option<Waker>,
     ) -> Result<CompletionQueue, DeviceError> {
         check_depth(depth)?;
+        let _place = Arc::new(self.inner.cq_quota.take()?);
         let id = self.inner.next_cq.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let ring = Arc::new(CqRing::with_waker(CqId(id), depth, waker)?);
-        Ok(CompletionQueue { ring, device: Arc::clone(&self.inner) })
+        let ring = match waker {
+            Some(waker) => CqRing::with_waker(CqId(id), depth, waker),
+            None => CqRing::new(CqId(id), depth)?,
+        };
+        let ring = Arc::new(ring);
+        Ok(CompletionQueue { ring, device: Arc::clone(&self.inner), _place })
     }
 }
 
@@ -136,6 +144,9 @@ impl CompletionQueue {
     }
 
     /// Returns the descriptor that is readable after a requested notification.
+    ///
+    /// # Panics
+    /// If the queue was made with [`Device::create_cq_waking`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.ring.fd()
     }

@@ -36,6 +36,12 @@ pub struct DeviceConfig {
     pub max_qp: u32,
     /// Maximum number of memory regions.
     pub max_mr: u32,
+    /// Maximum number of completion queues.
+    pub max_cq: u32,
+    /// Maximum number of shared receive queues.
+    pub max_srq: u32,
+    /// Maximum number of address handles.
+    pub max_ah: u32,
     /// First QP number. 0 and 1 are reserved by the specification.
     pub first_qpn: u32,
     /// Maximum bytes of the arena, which holds work queues and buffers. Memory is mapped as needed.
@@ -78,6 +84,9 @@ impl Default for DeviceConfig {
             driver: Driver::Helper,
             max_qp: 16_384,
             max_mr: 65_536,
+            max_cq: 32_768,
+            max_srq: 16_384,
+            max_ah: 65_536,
             first_qpn: 0x10,
             arena_bytes: 1 << 30,
             window: 256,
@@ -118,6 +127,12 @@ pub struct DeviceAttributes {
     pub max_cqe: u32,
     /// Maximum number of memory regions and windows together.
     pub max_mr: u32,
+    /// Maximum number of completion queues.
+    pub max_cq: u32,
+    /// Maximum number of shared receive queues.
+    pub max_srq: u32,
+    /// Maximum number of address handles.
+    pub max_ah: u32,
     /// Maximum number of receives of a shared receive queue.
     pub max_srq_wr: u32,
     /// Maximum bytes of one allocation of device memory.
@@ -149,6 +164,8 @@ pub const MAX_WR: u32 = 32_768;
 pub const MAX_INLINE: u32 = 1024;
 /// Maximum number of entries of a completion queue.
 pub const MAX_CQE: u32 = 1 << 22;
+/// Maximum number of multicast groups to which QPs of a device are attached.
+pub const MAX_GROUPS: usize = 8192;
 
 /// Maximum size of one allocation of device memory, in bytes. The arena limits the sum of all.
 pub const MAX_DEVICE_MEMORY: usize = 1 << 20;
@@ -162,6 +179,9 @@ pub(super) fn fixed_attributes(config: &DeviceConfig) -> DeviceAttributes {
         max_inline: MAX_INLINE,
         max_cqe: MAX_CQE,
         max_mr: config.max_mr,
+        max_cq: config.max_cq,
+        max_srq: config.max_srq,
+        max_ah: config.max_ah,
         max_srq_wr: MAX_WR,
         max_device_memory: MAX_DEVICE_MEMORY,
         max_qp_rd_atom: RD_ATOMIC,

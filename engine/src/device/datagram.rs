@@ -1,5 +1,6 @@
 //! Datagrams from the program's side: UD QPs, QP 1, and posting to a given destination.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use feroce_wire::{Pkey, Psn, Qkey, Qpn};
@@ -9,7 +10,7 @@ use super::queue_pair::{QpInit, QueuePair, SendQueue};
 use super::{DeviceError, PostError, ProtectionDomain};
 use crate::qp::attributes::QpAttributes;
 use crate::qp::{QpState, Service};
-use crate::verbs::{DatagramWqe, SendRequest};
+use crate::verbs::{DatagramWqe, SendRequest, Status};
 
 /// The destination of a datagram.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +66,10 @@ impl QueuePair {
     }
 
     /// Posts a datagram of a UD QP: a SEND with or without immediate data. It is sent in the next
-    /// turn of the QP's core, and completes when the port has taken it.
+    /// turn of the QP's core, and completes when the port has taken it. A datagram that is longer
+    /// than one packet of the path completes with [`Status::LocalLength`]; one with another
+    /// operation, or with an address handle of another protection domain (C10-10), with
+    /// [`Status::LocalQpOperation`].
     ///
     /// # Errors
     /// [`PostError`]; nothing is posted then.
@@ -76,11 +80,16 @@ impl QueuePair {
         to: &Destination<'_>,
     ) -> Result<(), PostError> {
         self.check_send_to(request, to)?;
-        let limits = self.send_limits();
+        let (limits, fits) = (self.send_limits(), self.pd.is_same(&to.ah.pd));
         let SendQueue::Datagram(sq) = &mut self.sq else { return Err(PostError::Destination) };
         let pushed = limits.push(sq, request, |send| {
             let (remote_qpn, qkey) = (to.remote_qpn, to.qkey);
-            Ok(DatagramWqe { send, flow: to.ah.flow(), remote_qpn, qkey })
+            let error = match send.length > u64::from(to.ah.max_datagram()) {
+                _ if !fits => Some(Status::LocalQpOperation),
+                true => Some(Status::LocalLength),
+                false => None,
+            };
+            Ok(DatagramWqe { send, flow: to.ah.flow(), remote_qpn, qkey, error })
         })?;
         self.after_post(pushed)
     }
@@ -95,14 +104,10 @@ impl QueuePair {
         request: &SendRequest<'_>,
         to: &Destination<'_>,
     ) -> Result<(), PostError> {
-        self.check_post(request)?;
-        if !self.pd.is_same(&to.ah.pd) {
-            return Err(PostError::Foreign);
-        }
-        if self.service() != Service::Ud {
+        self.check_post()?;
+        if self.service() != Service::Ud || !Arc::ptr_eq(&self.pd.device, &to.ah.pd.device) {
             return Err(PostError::Destination);
         }
-        let length = self.send_limits().check(request)?;
-        if length > u64::from(to.ah.max_datagram()) { Err(PostError::TooLong) } else { Ok(()) }
+        self.send_limits().check(request).map(drop)
     }
 }

@@ -188,16 +188,10 @@ pub enum PostError {
     /// A request that returns data has inline data.
     #[error("READs and atomics cannot have inline data")]
     InlineNotAllowed,
-    /// The transport service of the QP lacks this operation.
-    #[error("the transport service of the QP lacks this operation")]
+    /// The QP is an XRC target: it sends nothing.
+    #[error("an XRC target QP has no send queue")]
     Operation,
-    /// A datagram has no destination, or a request of a connected QP has one.
+    /// A datagram has no destination on this device, or a request of a connected QP has one.
     #[error("requests of UD QPs need a destination; those of connected QPs must not have one")]
     Destination,
-    /// A datagram is longer than the path MTU.
-    #[error("a datagram must fit one packet of the path MTU")]
-    TooLong,
-    /// The address handle belongs to another device or protection domain.
-    #[error("the address handle belongs to another protection domain")]
-    Foreign,
 }

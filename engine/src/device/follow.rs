@@ -11,10 +11,10 @@ use super::addressing::{Addressing, Path};
 use super::multicast;
 use super::{DeviceError, DeviceInner, OpenError};
 use crate::net::{Gid, GidEntry, GidTable, NetEvent, PathHeaders, Resolver, Watcher};
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 use crate::verbs::AsyncEvent;
 
-/// Paths in use, by user.
+/// Paths, by user.
 pub(super) type Paths = BTreeMap<PathUser, PathInUse>;
 
 /// User of a path.
@@ -22,9 +22,26 @@ pub(super) type Paths = BTreeMap<PathUser, PathInUse>;
 pub(super) enum PathUser {
     /// A connected QP.
     Qp(Qpn),
-    /// An address handle, by its number.
-    Handle(u64),
+    /// All address handles between two addresses. The path stays known for handles to come when
+    /// the last one is dropped.
+    Handles(Ends),
 }
+
+/// The two ends of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ends {
+    dgid: Gid,
+    source: Gid,
+    vlan: Option<u16>,
+    interface: u32,
+}
+
+/// How long a resolved path serves new address handles without another look at the host's tables.
+/// Linux trusts a neighbour that has answered for the same time.
+const TRUST: Duration = Duration::from_secs(30);
+
+/// About the number of paths without a handle that a device keeps.
+const UNUSED_PATHS: usize = 256;
 
 /// The part of a handle's headers that changes. Each address is one atomic word, so posting takes
 /// no lock.
@@ -70,11 +87,18 @@ pub(super) struct PathInUse {
     pub(super) headers: PathHeaders,
     /// The route changed, and the Ethernet address of its new next hop is not known yet.
     pub(super) is_unresolved: bool,
-    /// Ethernet addresses to update, if the user is an address handle.
+    /// Until this time, new address handles use the path as it is.
+    trusted_until: Instant,
+    /// Ethernet addresses that the address handles share, if the users are address handles.
     pub(super) handle: Option<Arc<EthernetAddresses>>,
 }
 
 impl PathInUse {
+    /// Returns true for a path of address handles if none is left.
+    fn is_unused(&self) -> bool {
+        self.handle.as_ref().is_some_and(|handle| Arc::strong_count(handle) == 1)
+    }
+
     /// Returns true if `flow` is between the addresses of this path.
     pub(super) fn leads_to(&self, flow: &FlowHeader) -> bool {
         let (src, dst): (IpAddr, IpAddr) = match flow.spec().addresses {
@@ -91,34 +115,101 @@ impl PathInUse {
     }
 }
 
-/// Resolves `path` and follows it from then on, for `user`. Waits up to `timeout` for the next
-/// hop's Ethernet address if it is not known.
+/// Resolves `path` and follows it from then on, for the QP `qpn`. Waits up to `timeout` for the
+/// next hop's Ethernet address if it is not known.
 pub(super) fn begin(
     device: &DeviceInner,
-    user: PathUser,
+    qpn: Qpn,
     path: &Path,
     timeout: Duration,
-    handle: impl FnOnce(&PathHeaders) -> Option<Arc<EthernetAddresses>>,
 ) -> Result<PathHeaders, DeviceError> {
-    let index = path.sgid_index;
-    let source = device.addressing.gid(index).ok_or(DeviceError::GidIndex(index))?;
-    let resolve = |timeout| {
-        let headers = device.addressing.resolve(path.dgid, &source, timeout);
-        headers.map_err(|source| DeviceError::Path { gid: path.dgid, source })
+    let source = source_of(device, path)?;
+    let resolved = resolve(device, PathUser::Qp(qpn), path.dgid, &source, timeout);
+    resolved.map(|(headers, _)| headers)
+}
+
+/// Returns the headers of `path` for an address handle, and the Ethernet addresses that the handle
+/// shares and that are followed. Makes no system call if the path is known; otherwise waits as
+/// [`begin`] does.
+pub(super) fn begin_handle(
+    device: &DeviceInner,
+    path: &Path,
+    timeout: Duration,
+) -> Result<(PathHeaders, Arc<EthernetAddresses>), DeviceError> {
+    let source = source_of(device, path)?;
+    let ends = Ends {
+        dgid: path.dgid,
+        source: source.gid,
+        vlan: source.vlan,
+        interface: source.interface,
     };
-    let headers = resolve(timeout)?;
-    let (dgid, source, handle) = (path.dgid, source.clone(), handle(&headers));
-    let in_use = PathInUse { dgid, source, headers, is_unresolved: false, handle };
-    lock(device).insert(user, in_use);
-    // The path may have changed after it was resolved and before it was in the table of paths.
-    let headers = resolve(Duration::ZERO).unwrap_or(headers);
-    if let Some(in_use) = lock(device).get_mut(&user) {
-        in_use.headers = headers;
-        if let Some(handle) = &in_use.handle {
-            handle.set(&headers);
-        }
+    let user = PathUser::Handles(ends);
+    let now = device.now();
+    if let Some(known) = lock(device).get(&user)
+        && now < known.trusted_until
+        && !known.is_unresolved
+        && let Some(handle) = &known.handle
+    {
+        return Ok((known.headers, Arc::clone(handle)));
     }
-    Ok(headers)
+    let (headers, handle) = resolve(device, user, path.dgid, &source, timeout)?;
+    Ok((headers, handle.expect("the user is an address handle")))
+}
+
+fn source_of(device: &DeviceInner, path: &Path) -> Result<GidEntry, DeviceError> {
+    let index = path.sgid_index;
+    device.addressing.gid(index).ok_or(DeviceError::GidIndex(index))
+}
+
+/// Looks the path up in the host's tables and stores it for `user`. Returns its headers and the
+/// Ethernet addresses of its handles.
+fn resolve(
+    device: &DeviceInner,
+    user: PathUser,
+    dgid: Gid,
+    source: &GidEntry,
+    timeout: Duration,
+) -> Result<(PathHeaders, Option<Arc<EthernetAddresses>>), DeviceError> {
+    let look = |timeout| device.addressing.resolve(dgid, source, timeout);
+    let failed = |source| DeviceError::Path { gid: dgid, source };
+    let headers = look(timeout).map_err(failed)?;
+    let handle = put(device, user, dgid, source, headers);
+    // The path may have changed after it was resolved and before it was in the table of paths.
+    match look(Duration::ZERO) {
+        Ok(headers) => Ok((headers, put(device, user, dgid, source, headers))),
+        Err(_) => Ok((headers, handle)),
+    }
+}
+
+/// Stores the headers of a path. Returns the Ethernet addresses of its handles, which stay in the
+/// table at least as long as the caller keeps them.
+fn put(
+    device: &DeviceInner,
+    user: PathUser,
+    dgid: Gid,
+    source: &GidEntry,
+    headers: PathHeaders,
+) -> Option<Arc<EthernetAddresses>> {
+    let trusted_until = device.now() + TRUST;
+    let mut paths = lock(device);
+    let handle = match paths.get(&user) {
+        Some(known) => known.handle.clone(),
+        None => {
+            if (paths.len() + 1).is_multiple_of(UNUSED_PATHS) {
+                paths.retain(|_, path| !path.is_unused());
+            }
+            let shares = matches!(user, PathUser::Handles(_));
+            shares.then(|| Arc::new(EthernetAddresses::new(&headers)))
+        }
+    };
+    if let Some(handle) = &handle {
+        handle.set(&headers);
+    }
+    let (source, is_unresolved) = (source.clone(), false);
+    let path =
+        PathInUse { dgid, source, headers, is_unresolved, trusted_until, handle: handle.clone() };
+    paths.insert(user, path);
+    handle
 }
 
 /// Starts the thread that follows the host.
@@ -154,6 +245,7 @@ impl Follower {
             self.index = Some(link.index);
             follow_mtu(&device, link.mtu);
         }
+        expire(&device, event);
         match event {
             NetEvent::NeighbourChanged { interface, ip, mac } => {
                 self.follow_neighbour(&device, *interface, *ip, *mac);
@@ -255,6 +347,21 @@ impl Follower {
 
 pub(super) fn lock(device: &DeviceInner) -> std::sync::MutexGuard<'_, Paths> {
     device.paths.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes new address handles look paths up again that `event` may concern. Paths in use stay as
+/// they are.
+fn expire(device: &DeviceInner, event: &NetEvent) {
+    let concerns = |headers: &PathHeaders| match event {
+        NetEvent::NeighbourChanged { .. } => false, // The follower updates its paths.
+        NetEvent::NeighbourFailed { interface, ip } => {
+            (headers.interface, headers.next_hop) == (*interface, Some(*ip))
+        }
+        _ => true,
+    };
+    for path in lock(device).values_mut().filter(|path| concerns(&path.headers)) {
+        path.trusted_until = Instant::ZERO;
+    }
 }
 
 /// Updates the MTU. The port's buffers are made for the MTU at opening, so the device's MTU can

@@ -33,6 +33,13 @@ pub(super) fn check_region(region: &Region) -> Result<(), DeviceError> {
     }
 }
 
+/// Returns the address of a region's first byte in requests: 0 with [`Access::ZERO_BASED`],
+/// whatever `iova` is. `verbs.h` turns `ibv_reg_mr` into `ibv_reg_mr_iova2` with the memory's own
+/// address as `iova`.
+pub(super) fn first_address(iova: u64, access: Access) -> u64 {
+    if access.contains(Access::ZERO_BASED) { 0 } else { iova }
+}
+
 /// A registration; dropping it deregisters.
 #[derive(Debug)]
 pub(super) struct Registered {
@@ -76,7 +83,8 @@ impl fmt::Debug for MemoryRegion {
 /// is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reregistration<'a> {
-    /// New memory: first byte, length in bytes, and its address in requests.
+    /// New memory: first byte, length in bytes, and its address in requests, which is 0 with
+    /// [`Access::ZERO_BASED`].
     pub translation: Option<(*mut u8, usize, u64)>,
     /// New protection domain, of the same device.
     pub pd: Option<&'a ProtectionDomain>,
@@ -164,11 +172,12 @@ impl MemoryRegion {
     pub unsafe fn reregister(&mut self, change: &Reregistration<'_>) -> Result<(), DeviceError> {
         let registered = &mut self.registered;
         let mut region = registered.region;
+        region.access = change.access.unwrap_or(region.access);
         if let Some((addr, len, iova)) = change.translation {
-            (region.host, region.iova) = (addr.expose_provenance() as u64, iova);
+            region.host = addr.expose_provenance() as u64;
+            region.iova = first_address(iova, region.access);
             region.len = len as u64;
         }
-        region.access = change.access.unwrap_or(region.access);
         let pd = change.pd.unwrap_or(&registered.pd).clone();
         if !std::sync::Arc::ptr_eq(&pd.device, &registered.pd.device) {
             return Err(DeviceError::Foreign("the protection domain"));

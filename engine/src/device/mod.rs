@@ -16,8 +16,9 @@
 //! | [`ConnectionManager`] | `connect.rs`; QP 1 and its thread: `gsi.rs`, `cm_channel.rs` |
 //!
 //! The other files do background work: `helper.rs` turns the cores, `follow.rs` follows the
-//! host's addresses, neighbours and routes, `stat.rs` serves counters. The registered memory
-//! itself, the queues and the protocol are in `memory`, `verbs`, `core` and `qp`.
+//! host's addresses, neighbours and routes, `stat.rs` serves counters. `quota.rs` limits the number
+//! of objects. The registered memory itself, the queues and the protocol are in `memory`, `verbs`,
+//! `core` and `qp`.
 //!
 //! Control calls take a core's token briefly; posting and polling do not.
 
@@ -45,6 +46,7 @@ mod pool;
 mod ports;
 mod protection_domain;
 mod queue_pair;
+mod quota;
 mod registration;
 mod send_limits;
 pub mod settings;
@@ -66,8 +68,8 @@ pub use addressing::{Addressing, KernelAddresses, Path, SourcePort, StaticAddres
 pub use cm_channel::CmEventSink;
 pub use completion_queue::CompletionQueue;
 pub use config::{
-    DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_DEVICE_MEMORY, MAX_INLINE,
-    MAX_WR,
+    DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_DEVICE_MEMORY, MAX_GROUPS,
+    MAX_INLINE, MAX_WR,
 };
 pub use connect::{AttachError, ConnectionManager};
 pub use connect_options::{ConnectOptions, Endpoint, Split};
@@ -198,7 +200,10 @@ struct DeviceInner {
     next_cq: AtomicU32,
     next_srq: AtomicU32,
     next_xrcd: AtomicU32,
-    next_ah: AtomicU64,
+    /// Limits of completion queues, shared receive queues and address handles.
+    cq_quota: Arc<quota::Quota>,
+    srq_quota: Arc<quota::Quota>,
+    ah_quota: Arc<quota::Quota>,
     /// QP 1 exists.
     gsi_taken: AtomicBool,
     addressing: Addressing,

@@ -9,7 +9,7 @@ use std::sync::{MutexGuard, PoisonError};
 use feroce_wire::Qpn;
 
 use super::addressing::Addressing;
-use super::{DeviceError, DeviceInner, OpenError};
+use super::{DeviceError, DeviceInner, MAX_GROUPS, OpenError};
 use crate::core::Member;
 use crate::net::{Gid, GidEntry};
 
@@ -29,7 +29,11 @@ pub(super) struct Group {
 pub(super) fn attach(device: &DeviceInner, group: Gid, member: Member) -> Result<(), DeviceError> {
     let ip = group.multicast_group().ok_or(DeviceError::NotMulticast(group))?;
     let mut groups = lock(device);
+    let is_full = groups.len() >= MAX_GROUPS;
     if let Entry::Vacant(place) = groups.entry(ip) {
+        if is_full {
+            return Err(DeviceError::Exhausted("multicast groups"));
+        }
         let failed = |source| DeviceError::Membership { group, source };
         let _membership = join(&device.addressing, ip).map_err(failed)?;
         place.insert(Group { members: BTreeSet::new(), _membership });

@@ -8,6 +8,7 @@ use feroce_wire::PathMtu;
 use super::addressing::Addressing;
 use super::config::{CORES, WINDOWS, fixed_attributes};
 use super::host::HostId;
+use super::quota::Quota;
 use super::{
     CoreCell, Device, DeviceConfig, DeviceInner, Driver, OpenError, Opened, Random, follow, helper,
     multicast, owner, ports, stat,
@@ -111,7 +112,9 @@ impl Device {
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
             next_xrcd: AtomicU32::new(1),
-            next_ah: AtomicU64::new(1),
+            cq_quota: Quota::new("completion queues", config.max_cq),
+            srq_quota: Quota::new("shared receive queues", config.max_srq),
+            ah_quota: Quota::new("address handles", config.max_ah),
             gsi_taken: AtomicBool::new(false),
             addressing,
             paths: Mutex::default(),

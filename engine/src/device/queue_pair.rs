@@ -319,7 +319,7 @@ impl QueuePair {
     /// [`DeviceError::GidIndex`], [`DeviceError::Path`].
     pub fn resolve(&self, path: &Path, remote: Qpn) -> Result<FlowHeader, DeviceError> {
         let device = self.device();
-        let headers = follow::begin(device, PathUser::Qp(self.qpn), path, PATH_TIMEOUT, |_| None)?;
+        let headers = follow::begin(device, self.qpn, path, PATH_TIMEOUT)?;
         let ecn = device.config.marks_data();
         Ok(flow_header(path, &headers, self.qpn, remote, ecn))
     }
@@ -373,7 +373,8 @@ impl QueuePair {
     }
 
     /// Posts a send request. It is sent in the next turn of the QP's core, at the latest in the
-    /// helper's.
+    /// helper's. An operation that the transport service lacks completes with
+    /// [`Status::LocalQpOperation`](crate::verbs::Status::LocalQpOperation).
     ///
     /// # Errors
     /// [`PostError`]; nothing is posted then.
@@ -403,7 +404,7 @@ impl QueuePair {
         request: &SendRequest<'_>,
         srqn: Option<u32>,
     ) -> Result<(), PostError> {
-        self.check_post(request)?;
+        self.check_post()?;
         // Local operations address no queue of the peer.
         let is_local = matches!(request.op, SendOp::Local(_));
         let is_xrc = self.service == Service::XrcIni;
@@ -427,13 +428,13 @@ impl QueuePair {
         self.send_limits().check(request).map(drop)
     }
 
-    /// Checks a request, except for its data.
+    /// Checks that the QP takes send requests.
     #[inline]
-    pub(super) fn check_post(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
+    pub(super) fn check_post(&self) -> Result<(), PostError> {
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::State);
         }
-        if self.service.supports(&request.op) { Ok(()) } else { Err(PostError::Operation) }
+        if self.service.has_requester() { Ok(()) } else { Err(PostError::Operation) }
     }
 
     #[inline]

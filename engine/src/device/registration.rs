@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use feroce_wire::Key;
 
-use super::memory_region::{MemoryRegion, Registered, check_region};
+use super::memory_region::{MemoryRegion, Registered, check_region, first_address};
 use super::{DeviceError, ProtectionDomain};
 use crate::memory::buffer::SharedBytes;
 use crate::memory::dma_buf::DmaBuf;
@@ -62,13 +62,12 @@ impl ProtectionDomain {
         access: Access,
     ) -> Result<MemoryRegion, DeviceError> {
         let host = addr.expose_provenance() as u64;
-        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { host };
         // SAFETY: this function has the same contract.
-        unsafe { self.reg_mr_iova(addr, len, iova, access) }
+        unsafe { self.reg_mr_iova(addr, len, host, access) }
     }
 
     /// As [`Self::reg_mr`], with `iova` as the address of the first byte in requests, as
-    /// `ibv_reg_mr_iova`.
+    /// `ibv_reg_mr_iova`. With [`Access::ZERO_BASED`] that address is 0, whatever `iova` is.
     ///
     /// # Safety
     /// As for [`ProtectionDomain::reg_mr`].
@@ -108,7 +107,7 @@ impl ProtectionDomain {
     }
 
     /// Registers a null region: writes to any of its addresses are discarded, reads return zeros.
-    /// Only local requests can use it. As `ibv_alloc_null_mr`.
+    /// Its key serves local requests and peers, as mlx5's does. As `ibv_alloc_null_mr`.
     ///
     /// # Errors
     /// [`DeviceError::Exhausted`]; [`DeviceError::System`] without randomness.
@@ -116,8 +115,7 @@ impl ProtectionDomain {
         let [variant, ..] = self.device.random()?.to_le_bytes();
         let key = self.device.memory.insert_null(self.id, variant);
         let key = key.map_err(|_| DeviceError::Exhausted("memory regions"))?;
-        let (access, len) = (Access::LOCAL_WRITE, u64::MAX);
-        let region = Region { iova: 0, host: 0, len, pd: self.id, access };
+        let region = Region::null(self.id);
         Ok(MemoryRegion::new(Registered { key, region, pd: self.clone() }))
     }
 
@@ -134,6 +132,7 @@ impl ProtectionDomain {
         access: Access,
         key: Option<Key>,
     ) -> Result<Registered, DeviceError> {
+        let iova = first_address(iova, access);
         let region = Region { iova, host, len: len as u64, pd: self.id, access };
         check_region(&region)?;
         let device = &self.device;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::config::MAX_WR;
+use super::quota::Place;
 use super::{DeviceError, Opened, PostError, ProtectionDomain};
 use crate::memory::shared_ring::SharedRing;
 use crate::qp::sg;
@@ -39,6 +40,7 @@ struct Inner {
     ring: Arc<SrqRing>,
     max_sge: usize,
     pd: ProtectionDomain,
+    _place: Place,
 }
 
 impl Drop for Inner {
@@ -56,7 +58,7 @@ impl ProtectionDomain {
     /// domain is.
     ///
     /// # Errors
-    /// [`DeviceError::Limit`], [`DeviceError::Arena`].
+    /// [`DeviceError::Limit`], [`DeviceError::Exhausted`], [`DeviceError::Arena`].
     pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue, DeviceError> {
         self.make_srq(init, |ring| ring)
     }
@@ -75,11 +77,13 @@ impl ProtectionDomain {
             }
         }
         let device = &self.device;
+        let _place = device.srq_quota.take()?;
         let max_sge = init.max_sge as usize;
         let ring = SharedRing::new(&device.arena, init.max_wr, max_sge)?;
         let id = SrqId(device.next_srq.fetch_add(1, Ordering::Relaxed));
         let ring = Arc::new(of(SrqRing::new(id, self.id, ring)));
-        Ok(SharedReceiveQueue { inner: Arc::new(Inner { ring, max_sge, pd: self.clone() }) })
+        let inner = Inner { ring, max_sge, pd: self.clone(), _place };
+        Ok(SharedReceiveQueue { inner: Arc::new(inner) })
     }
 }
 

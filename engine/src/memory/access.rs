@@ -134,7 +134,9 @@ impl MrTable {
         va: u64,
         op: AtomicOp,
     ) -> Result<u64, AccessError> {
-        let word = self.word(key, scope.into(), Access::REMOTE_ATOMIC, va)?;
+        let Some(word) = self.word(key, scope.into(), Access::REMOTE_ATOMIC, va)? else {
+            return Ok(0);
+        };
         Ok(match op {
             AtomicOp::CompareSwap { compare, swap } => {
                 match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
@@ -156,8 +158,9 @@ impl MrTable {
         va: u64,
         bytes: [u8; 8],
     ) -> Result<(), AccessError> {
-        let word = self.word(key, scope.into(), Access::REMOTE_WRITE, va)?;
-        word.store(u64::from_ne_bytes(bytes), Ordering::Release);
+        if let Some(word) = self.word(key, scope.into(), Access::REMOTE_WRITE, va)? {
+            word.store(u64::from_ne_bytes(bytes), Ordering::Release);
+        }
         Ok(())
     }
 
@@ -196,18 +199,21 @@ impl MrTable {
         }
     }
 
-    /// Returns the aligned word at `va`.
+    /// Returns the aligned word at `va`; `None` in a null region.
     fn word(
         &self,
         key: Key,
         scope: Scope,
         need: Access,
         va: u64,
-    ) -> Result<&AtomicU64, AccessError> {
+    ) -> Result<Option<&AtomicU64>, AccessError> {
         if !va.is_multiple_of(8) {
             return Err(AccessError::Misaligned);
         }
         let target = self.locate(key, scope, need, Some((va, 8)))?;
+        if target.kind == Kind::Null {
+            return Ok(None);
+        }
         if !target.host.is_multiple_of(8) {
             return Err(AccessError::Misaligned); // The iova and the host address differ modulo 8.
         }
@@ -218,7 +224,7 @@ impl MrTable {
         // SAFETY: `locate` found 8 writable bytes at `host`, `host` is a multiple of 8, and the
         // memory stays mapped until the turn ends (see `store`). Other accesses of the engine to
         // these bytes are atomic, or their result is unspecified as described in the module's head.
-        Ok(unsafe { AtomicU64::from_ptr(word) })
+        Ok(Some(unsafe { AtomicU64::from_ptr(word) }))
     }
 }
 

@@ -164,6 +164,17 @@ pub struct Region {
     pub access: Access,
 }
 
+impl Region {
+    /// The null region: all addresses, to be read and written by everybody in the domain.
+    pub(crate) fn null(pd: PdId) -> Self {
+        let access = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        Self { iova: 0, host: 0, len: u64::MAX, pd, access }
+    }
+}
+
 /// Kind of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -484,13 +495,11 @@ impl MrTable {
             return Err(AccessError::Rights);
         }
         match (kind, scope.peer_of) {
-            (Kind::Plain | Kind::OnDemand, _) | (Kind::Window1, Some(_)) | (Kind::Null, None) => {}
+            (Kind::Plain | Kind::OnDemand | Kind::Null, _) | (Kind::Window1, Some(_)) => {}
             (Kind::Window2, Some(through)) if through.value() == qp => {}
             (Kind::Window2, Some(_)) => return Err(AccessError::OtherQp),
-            // Local requests cannot use windows, and peers cannot use the null region.
-            (Kind::Window1 | Kind::Window2, None) | (Kind::Null, Some(_)) => {
-                return Err(AccessError::Key);
-            }
+            // Local requests cannot use windows.
+            (Kind::Window1 | Kind::Window2, None) => return Err(AccessError::Key),
         }
         let (va, len) = range.unwrap_or((region.iova, 0));
         // Only subtractions: the sum of numbers from a peer may wrap at the end of the address
@@ -526,9 +535,7 @@ impl MrTable {
     pub fn insert_null(&self, pd: PdId, variant: u8) -> Result<Key, TableFull> {
         let index = self.lock_free().pop_front().ok_or(TableFull)?;
         let key = Key::from_parts(self.space.index_of(index), variant);
-        let access = Access::LOCAL_WRITE;
-        let region = Region { iova: 0, host: 0, len: u64::MAX, pd, access };
-        self.publish_as(index, key, &region, Kind::Null);
+        self.publish_as(index, key, &Region::null(pd), Kind::Null);
         Ok(key)
     }
 

@@ -9,7 +9,6 @@ use super::connected::Qp;
 use super::connection::Connection;
 use super::env::Env;
 use super::requester::{Next, Requester};
-use crate::memory::BindError;
 use crate::verbs::{LocalOp, SendWqe, Status};
 
 impl Requester {
@@ -64,16 +63,14 @@ impl Qp {
     }
 }
 
+/// Executes `op`. Every error is a memory management operation error, as with mlx5.
 fn execute(op: &LocalOp, conn: &Connection, env: &Env<'_>) -> Result<(), Status> {
     match op {
         LocalOp::Bind(bind) => {
-            env.memory.bind(bind, conn.pd, conn.qpn).map_err(|error| match error {
-                BindError::Region(_) => Status::LocalProtection,
-                BindError::Window(_) => Status::WindowBind,
-            })
+            env.memory.bind(bind, conn.pd, conn.qpn).map_err(|_| Status::WindowBind)
         }
         LocalOp::Invalidate(key) => {
-            env.memory.invalidate(*key, conn.pd, conn.qpn).map_err(|_| Status::LocalQpOperation)
+            env.memory.invalidate(*key, conn.pd, conn.qpn).map_err(|_| Status::WindowBind)
         }
     }
 }

@@ -352,7 +352,7 @@ impl Requester {
             return Err(Status::LocalLength);
         }
         let lacks_depth = operation.needs_responder_resource() && self.max_rd_atomic == 0;
-        if lacks_depth || !operation.services.contains(conn.service) {
+        if lacks_depth || !conn.service.supports(&wqe.op) {
             return Err(Status::LocalQpOperation);
         }
         let sges = self.sq.sges(index, usize::from(wqe.num_sge));

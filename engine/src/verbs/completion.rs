@@ -18,7 +18,7 @@ pub enum Status {
     LocalProtection = 4,
     /// The QP was in ERR, or went there, before the request completed.
     WorkRequestFlushed = 5,
-    /// A memory window cannot be bound with these parameters.
+    /// A memory window cannot be bound with these parameters, or a key cannot be invalidated.
     WindowBind = 6,
     /// The response does not match the request.
     BadResponse = 7,

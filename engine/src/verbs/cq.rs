@@ -93,6 +93,14 @@ impl Moderation {
     }
 }
 
+/// How the waiter is woken.
+#[derive(Debug)]
+enum Notice {
+    /// The descriptor becomes readable.
+    Descriptor(EventFd),
+    Waker(Waker),
+}
+
 /// A completion queue, as the cores and the application share it.
 #[derive(Debug)]
 pub struct CqRing {
@@ -109,9 +117,7 @@ pub struct CqRing {
     /// `ARMED_*` and `UNREPORTED_*` bits.
     state: AtomicU8,
     moderation: Moderation,
-    fd: EventFd,
-    /// Woken instead of signalling `fd`, if set.
-    waker: Option<Waker>,
+    notice: Notice,
     /// Cores that may complete to this queue, one bit each. Polling the queue turns these cores.
     cores: AtomicU64,
 }
@@ -122,16 +128,16 @@ impl CqRing {
     /// # Errors
     /// When the system has no descriptor left.
     pub fn new(id: CqId, depth: u32) -> std::io::Result<Self> {
-        Self::with_waker(id, depth, None)
+        Ok(Self::with_notice(id, depth, Notice::Descriptor(EventFd::new()?)))
     }
 
-    /// Makes a queue for `depth` completions that notifies `waker` instead of making its descriptor
-    /// readable.
-    ///
-    /// # Errors
-    /// When the system has no descriptor left.
-    pub fn with_waker(id: CqId, depth: u32, waker: Option<Waker>) -> std::io::Result<Self> {
-        Ok(Self {
+    /// Makes a queue for `depth` completions that wakes `waker` and has no descriptor.
+    pub fn with_waker(id: CqId, depth: u32, waker: Waker) -> Self {
+        Self::with_notice(id, depth, Notice::Waker(waker))
+    }
+
+    fn with_notice(id: CqId, depth: u32, notice: Notice) -> Self {
+        Self {
             id,
             first: Ring::new(depth),
             depth: AtomicU32::new(depth.max(1)),
@@ -140,10 +146,9 @@ impl CqRing {
             in_front: AtomicUsize::new(0),
             state: AtomicU8::new(UNARMED),
             moderation: Moderation::default(),
-            fd: EventFd::new()?,
-            waker,
+            notice,
             cores: AtomicU64::new(0),
-        })
+        }
     }
 
     /// Number of the queue.
@@ -273,9 +278,9 @@ impl CqRing {
         if self.state.fetch_update(set, failed, disarm).is_err() {
             return false;
         }
-        match &self.waker {
-            Some(waker) => waker.wake_by_ref(),
-            None => self.fd.signal(),
+        match &self.notice {
+            Notice::Waker(waker) => waker.wake_by_ref(),
+            Notice::Descriptor(fd) => fd.signal(),
         }
         true
     }
@@ -338,7 +343,9 @@ impl CqRing {
         self.in_front.store(front.len(), Ordering::Release);
     }
 
-    /// Arms the CQ: requests one wake-up at the next completion of the kind `notify`. If the queue
+    /// Arms the CQ: requests one wake-up at the next completion of the kind `notify`. A request for
+    /// any completion stays until its wake-up: a later request for solicited ones does not narrow
+    /// it. If the queue
     /// holds a completion of this kind that arrived after the last wake-up, the waiter is woken at
     /// once, moderated or not.
     ///
@@ -348,7 +355,9 @@ impl CqRing {
     /// two steps. Applications that arm before they poll are not woken twice for the same
     /// completion.
     pub fn arm(&self, notify: Notify) {
-        self.fd.clear();
+        if let Notice::Descriptor(fd) = &self.notice {
+            fd.clear();
+        }
         let (armed, unreported) = match notify {
             Notify::Any => (ARMED_ANY, UNREPORTED),
             Notify::Solicited => (ARMED_SOLICITED, UNREPORTED_SOLICITED),
@@ -356,7 +365,8 @@ impl CqRing {
         if self.state.load(Ordering::Relaxed) & ARMED == UNARMED {
             self.moderation.restart();
         }
-        let keep = |state: u8| Some(state & !ARMED | armed);
+        // The wider request has the higher number.
+        let keep = |state: u8| Some(state & !ARMED | armed.max(state & ARMED));
         let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
         let before = self.state.fetch_update(set, failed, keep).unwrap_or(UNARMED);
         fence(Ordering::SeqCst);
@@ -370,8 +380,14 @@ impl CqRing {
 
     /// A descriptor that becomes readable with a completion that [`CqRing::arm`] requested, and
     /// stays readable until the CQ is armed again.
+    ///
+    /// # Panics
+    /// If the queue wakes a waker.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        match &self.notice {
+            Notice::Descriptor(fd) => fd.as_fd(),
+            Notice::Waker(_) => panic!("a completion queue with a waker has no descriptor"),
+        }
     }
 
     /// Returns true once a completion was lost because the queue was full.
@@ -525,6 +541,26 @@ mod tests {
         assert!(!readable(&cq), "arming clears");
         cq.push(Completion { status: Status::Fatal, ..completion(4, false) }).unwrap();
         assert!(readable(&cq));
+    }
+
+    /// A request for any completion is not narrowed by a request for solicited ones; the other way
+    /// round it is widened.
+    #[test]
+    fn the_wider_of_two_requests_counts() {
+        use Notify::{Any, Solicited};
+        for (first, second, wakes) in
+            [(Any, Solicited, true), (Solicited, Any, true), (Solicited, Solicited, false)]
+        {
+            let cq = CqRing::new(CqId(1), 8).unwrap();
+            cq.arm(first);
+            cq.arm(second);
+            assert!(!readable(&cq));
+            assert_eq!(cq.push(completion(1, false)), Ok(wakes), "{first:?}, {second:?}");
+            // The wake-up ends both requests.
+            cq.arm(Solicited);
+            assert_eq!(cq.push(completion(2, false)), Ok(false));
+            assert_eq!(cq.push(completion(3, true)), Ok(true));
+        }
     }
 
     /// Completions that arrived between the last poll and arming are reported at once; completions

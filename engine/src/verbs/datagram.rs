@@ -2,6 +2,7 @@
 
 use feroce_wire::{FlowHeader, Ipv6Header, Qkey, Qpn};
 
+use super::completion::Status;
 use super::work_request::SendWqe;
 
 /// Length in bytes of the global routing header (GRH) in front of a received datagram. A receive
@@ -20,4 +21,6 @@ pub struct DatagramWqe {
     pub remote_qpn: Qpn,
     /// The Q_Key to send. A controlled Q_Key (top bit set) means the Q_Key of the sending QP.
     pub qkey: Qkey,
+    /// The error that the request completes with, because its address handle does not fit it.
+    pub error: Option<Status>,
 }

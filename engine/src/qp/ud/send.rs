@@ -65,8 +65,11 @@ impl UdQp {
         let RequestPackets::Message(opcodes) = &operation.packets else {
             return Err(Status::LocalQpOperation);
         };
-        if !operation.services.contains(Service::Ud) {
+        if !Service::Ud.supports(&send.op) {
             return Err(Status::LocalQpOperation);
+        }
+        if let Some(error) = wqe.error {
+            return Err(error);
         }
         let len = usize::try_from(send.length.min(MAX_DATAGRAM + 1)).expect("a few thousand");
         let pad = len.wrapping_neg() % 4;
