@@ -127,6 +127,20 @@ fn err_flushes_both_queues_in_order_and_later_posts() {
     assert_eq!(pair.packets().len(), 3, "nothing is sent in ERR");
 }
 
+/// A program posts a request and moves its QP to ERR at once, as `rdma_disconnect` does. The core
+/// knows of the request only by the doorbell; the request is sent nevertheless.
+#[test]
+fn a_request_posted_just_before_err_is_sent() {
+    let mut pair = Pair::default();
+    pair.post_recv(7, 100);
+    pair.run(10); // The QP has nothing to send.
+    pair.post(1, SendOp::Send, 4);
+    pair.qps[0].modify(&to(QpState::Err)).unwrap();
+    pair.run(10);
+    assert_eq!(pair.done(0), [(1, FLUSHED)]);
+    assert_eq!(pair.done(1), [(7, Status::Success)]);
+}
+
 #[test]
 fn reset_clears_the_qp_and_it_can_connect_again() {
     let mut pair = Pair::default();
