@@ -9,10 +9,12 @@
 use super::connection::Connection;
 use super::env::Env;
 use super::requester::{Next, PSN_SPAN, Requester};
-use super::segment::{self, Segment};
+use super::segment::Segment;
 use super::state::QpState;
-use super::timer::TimerTable;
 use crate::verbs::{SendFlags, SendWqe};
+
+/// Value of `since_ack_request` that makes the next packet request an acknowledgement.
+pub const REQUEST_ACK: u32 = u32::MAX / 2;
 
 impl Requester {
     /// Returns true if the packet must request an acknowledgement. This is the case once per
@@ -66,44 +68,26 @@ impl Requester {
     #[inline]
     pub(super) fn lacks_ack_request(&self, next: Next, conn: &Connection, env: &Env<'_>) -> bool {
         let lacks = match next {
-            Next::Blocked => self.since_ack_request > 0 && self.has_unacknowledged(),
+            Next::Blocked => self.since_ack_request > 0,
             // An earlier packet may have requested the acknowledgement that ends the wait.
             Next::Limited => self.outstanding() <= self.since_ack_request,
             Next::Packet(..) | Next::Local | Next::Failed(_) => false,
         };
-        lacks && conn.service.is_reliable() && !env.waits.requests
+        lacks && self.has_unacknowledged() && conn.service.is_reliable() && !env.waits.requests
     }
 
-    /// Sends the last packet again and requests an acknowledgement with it. The first time it
-    /// requested none, because another packet was to follow at once, and this packet cannot be
-    /// sent now: its region was deregistered, the QP is in SQD, or the window has shrunk. Without
-    /// the acknowledgement and without a local ACK timeout, the outstanding requests would never
-    /// complete.
+    /// Goes back to the packet before the cursor, which is then sent again and requests an
+    /// acknowledgement. The first time it requested none, because another packet was to follow at
+    /// once, and this packet cannot be sent now: its region was deregistered, the QP is in SQD, or
+    /// the window has shrunk. Without the acknowledgement and without a local ACK timeout, the
+    /// outstanding requests would never complete.
     ///
-    /// If the region of the last packet was deregistered, too, an earlier packet serves as well:
-    /// the ACK of a duplicate acknowledges everything that the peer has received. If no outstanding
-    /// packet can be written, the oldest request fails.
+    /// If the region of the packet was deregistered, too, the next call goes back further: the ACK
+    /// of a duplicate acknowledges everything that the peer has received. If the oldest request
+    /// cannot be sent again, it fails.
     #[cold]
-    pub(super) fn request_ack_again(
-        &mut self,
-        conn: &Connection,
-        timers: &mut TimerTable,
-        env: &mut Env<'_>,
-        out: &mut [u8],
-    ) -> Next {
-        let mut failure = Next::Blocked;
-        while self.has_unacknowledged() {
-            self.rewind(self.cursor_psn.prev());
-            let Some(&wqe) = self.sq.get(self.cursor_wqe) else { break };
-            let segment = segment::segment(&wqe, self.cursor_psn, conn.mtu);
-            match self.write_packet(&wqe, segment, true, conn, env, out) {
-                Ok(len) => {
-                    let sent = self.advance(&wqe, segment, true, timers, env);
-                    return Next::Packet(len, sent);
-                }
-                Err(status) => failure = self.fail_in_order(status),
-            }
-        }
-        failure
+    pub(super) fn go_back_for_ack(&mut self) {
+        self.rewind(self.cursor_psn.prev());
+        self.since_ack_request = REQUEST_ACK;
     }
 }

@@ -53,7 +53,7 @@ pub struct Requester {
     /// READ and atomic requests in flight: those whose responses end between `una` and the cursor.
     pub(super) reads_in_flight: u8,
     /// Packets sent since the last one that requested an acknowledgement. After a go-back: packets
-    /// that are still outstanding.
+    /// that are still outstanding, or [`REQUEST_ACK`](super::ack_request::REQUEST_ACK).
     pub(super) since_ack_request: u32,
     /// Decides which retransmissions follow a loss.
     pub(super) losses: LossDetector,
@@ -262,11 +262,12 @@ impl Requester {
         env: &mut Env<'_>,
         out: &mut [u8],
     ) -> Next {
-        match self.next_in_order(conn, timers, env, out) {
-            next if self.lacks_ack_request(next, conn, env) => {
-                self.request_ack_again(conn, timers, env, out)
+        loop {
+            let next = self.next_in_order(conn, timers, env, out);
+            if !self.lacks_ack_request(next, conn, env) {
+                return next;
             }
-            next => next,
+            self.go_back_for_ack();
         }
     }
 
@@ -404,7 +405,7 @@ impl Requester {
     }
 
     /// Writes BTH, extended headers, payload and pad. Returns their length.
-    pub(super) fn write_packet(
+    fn write_packet(
         &self,
         wqe: &SendWqe,
         segment: Segment,
@@ -443,7 +444,7 @@ impl Requester {
 
     /// Moves the cursor past a packet that was written. Returns the facts about the packet that
     /// congestion control needs.
-    pub(super) fn advance(
+    fn advance(
         &mut self,
         wqe: &SendWqe,
         segment: Segment,
