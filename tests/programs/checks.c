@@ -94,6 +94,14 @@ static void queue_pairs(void)
     struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RAW_PACKET };
     FAILS(ibv_create_qp(pd, &init), EOPNOTSUPP);
     init.qp_type = IBV_QPT_RC;
+    /* As with other providers, a queue takes more than was asked for; some programs post one more. */
+    init.cap.max_send_wr = init.cap.max_recv_wr = 256;
+    struct ibv_qp *larger = ibv_create_qp(pd, &init);
+    CHECK(larger && init.cap.max_send_wr > 256 && init.cap.max_recv_wr > 256);
+    to_init(larger);
+    struct ibv_recv_wr empty = { 0 }, *refused;
+    for (int i = 0; i < 257; i++) CHECK(ibv_post_recv(larger, &empty, &refused) == 0);
+    CHECK(ibv_destroy_qp(larger) == 0);
     init.cap.max_send_wr = 1 << 24;
     FAILS(ibv_create_qp(pd, &init), EINVAL);
     struct ibv_qp *qp = new_qp(cq);

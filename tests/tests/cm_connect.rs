@@ -430,6 +430,72 @@ fn a_req_for_a_connected_qp_ends_the_stale_connection() {
     pair.expect(0, ConnectRequest);
 }
 
+/// The DREQ of a stale connection is lost, because no program runs at the peer at this moment. The
+/// peer's next attempt succeeds nevertheless.
+#[test]
+fn the_attempt_after_a_stale_connection_succeeds() {
+    let mut pair = Pair::new(1);
+    let _ = connected(&mut pair);
+    let [_, fresh] = Pair::new(9).ends;
+    pair.ends[1] = fresh;
+    pair.delivery = Box::new(|_, message| match message {
+        CmMessage::Dreq(_) => vec![],
+        _ => vec![DELAY],
+    });
+    pair.dial(1, TCP, 0x50, b"");
+    pair.run_until(10);
+    let rejected = pair.expect(1, Rejected);
+    assert_eq!(rejected.status, Status::Rejected(RejectReason::STALE_CONNECTION));
+    // The program is started once more, with the same QP number.
+    let [_, fresh] = Pair::new(10).ends;
+    pair.ends[1] = fresh;
+    pair.dial(1, TCP, 0x50, b"");
+    pair.run_until(11);
+    pair.expect(0, ConnectRequest);
+}
+
+/// Lets `millis` milliseconds pass.
+fn wait(pair: &mut Pair, millis: u64) {
+    let now = u64::try_from(pair.at().as_millis()).unwrap();
+    pair.run_until(now + millis);
+}
+
+/// A server is killed and restarted twenty times, with the same QP number each time. The client,
+/// which keeps running, is connected again within a second each time. The first attempt meets the
+/// stale connection.
+#[test]
+fn a_client_reconnects_to_a_restarted_server_at_once() {
+    let mut pair = Pair::new(1);
+    for restart in 0..20 {
+        let [fresh, _] = Pair::new(100 + restart).ends;
+        pair.ends[0] = fresh;
+        pair.listen(0, TCP, "0.0.0.0", 0);
+        let before = pair.at();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            assert!(attempts <= 2, "restart {restart}");
+            let active = pair.dial(1, TCP, 0x1000, b"");
+            wait(&mut pair, 1);
+            let request = pair.expect(0, ConnectRequest).id;
+            pair.accept(0, request, 0x10, b"");
+            wait(&mut pair, 1);
+            let (_, _, event) = pair.delivered.remove(0);
+            if event.kind == ConnectResponse {
+                pair.ends[1].establish(active, b"").unwrap();
+                pair.flush();
+                break;
+            }
+            assert_eq!(event.status, Status::Rejected(RejectReason::STALE_CONNECTION));
+            wait(&mut pair, 10);
+            pair.delivered.clear();
+        }
+        assert!(pair.at() - before < Duration::from_secs(1), "restart {restart}");
+        wait(&mut pair, 10);
+        pair.delivered.clear();
+    }
+}
+
 /// A request beyond the backlog is dropped and delivered when the peer retransmits it.
 #[test]
 fn a_request_beyond_the_backlog_is_delivered_later() {

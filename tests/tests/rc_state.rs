@@ -127,6 +127,20 @@ fn err_flushes_both_queues_in_order_and_later_posts() {
     assert_eq!(pair.packets().len(), 3, "nothing is sent in ERR");
 }
 
+/// A program posts a request and moves its QP to ERR at once, as `rdma_disconnect` does. The core
+/// knows of the request only by the doorbell; the request is sent nevertheless.
+#[test]
+fn a_request_posted_just_before_err_is_sent() {
+    let mut pair = Pair::default();
+    pair.post_recv(7, 100);
+    pair.run(10); // The QP has nothing to send.
+    pair.post(1, SendOp::Send, 4);
+    pair.qps[0].modify(&to(QpState::Err)).unwrap();
+    pair.run(10);
+    assert_eq!(pair.done(0), [(1, FLUSHED)]);
+    assert_eq!(pair.done(1), [(7, Status::Success)]);
+}
+
 #[test]
 fn reset_clears_the_qp_and_it_can_connect_again() {
     let mut pair = Pair::default();
@@ -240,21 +254,45 @@ fn send_with_invalidate_makes_a_key_invalid() {
     assert_eq!(pair.packets().last().unwrap(), "< Acknowledge 102 nak remote-access msn 2");
 }
 
+/// A SEND WITH INVALIDATE of a key that may not be invalidated is an error of class J: the receive
+/// fails and the connection ends, without a NAK. The requests before it are acknowledged.
 #[test]
-fn a_key_that_may_not_be_invalidated_is_refused() {
-    let mut pair = Pair::default();
+fn a_key_that_may_not_be_invalidated_ends_the_connection_without_a_nak() {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    let region = pair.pds[1].alloc_buffer(4096, access).unwrap();
-    pair.post_recv(7, 100);
-    pair.post(1, SendOp::SendInvalidate(region.region().rkey()), 4);
-    pair.run(10);
-    assert_eq!(pair.done(0), [(1, Status::RemoteAccess)]);
+    for is_unknown in [false, true] {
+        let mut pair = Pair::default();
+        let region = pair.pds[1].alloc_buffer(4096, access).unwrap();
+        let rkey = if is_unknown { feroce_wire::Key(0xffff_ff01) } else { region.region().rkey() };
+        pair.post_recv(7, 100);
+        pair.post_recv(8, 100);
+        pair.post(1, SendOp::Write(pair.remote(0)), 4);
+        pair.post(2, SendOp::SendInvalidate(rkey), 4);
+        pair.run(10);
+        assert_eq!(pair.done(0), [(1, Status::Success)]);
+        assert_eq!(pair.done(1), [(7, Status::RemoteInvalidRequest), (8, FLUSHED)]);
+        assert_eq!((pair.state(1), pair.events(1)), (QpState::Err, vec![]));
+        let expected = [
+            "> Write Only 100 at 0 len 4",
+            "> Send Only Invalidate 101 A",
+            "< Acknowledge 100 ack msn 1",
+        ];
+        assert_eq!(pair.packets(), expected);
+        pair.run(1_000_000);
+        assert_eq!(pair.done(0), [(2, Status::RetryExceeded)]);
+        assert!(pair.packets().iter().all(|packet| packet.starts_with('>')));
+    }
+}
+
+/// Without an earlier request, the peer of such a request gets no packet at all.
+#[test]
+fn a_first_request_with_a_wrong_key_to_invalidate_gets_no_response() {
     let mut pair = Pair::default();
     pair.post_recv(7, 100);
     let mut crafted = Crafted::new(Opcode::RC_SEND_ONLY_INV, 100, &[1; 4]);
+    crafted.bth.ack_req = true;
     crafted.ext.ieth = Some(Ieth { rkey: feroce_wire::Key(0xffff_ff01) });
     pair.inject(&crafted);
     pair.run(10);
-    assert_eq!(pair.packets(), ["< Acknowledge 100 nak remote-access msn 0"]);
-    assert_eq!(pair.done(1), [(7, FLUSHED)]);
+    assert_eq!(pair.packets(), Vec::<String>::new());
+    assert_eq!(pair.done(1), [(7, Status::RemoteInvalidRequest)]);
 }

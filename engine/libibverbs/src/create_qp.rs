@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use feroce_engine::device::{QpInit, QueuePair};
+use feroce_engine::device::{MAX_WR, QpInit, QueuePair};
 use feroce_engine::qp::Service;
 
 use crate::abi::{
@@ -43,6 +43,14 @@ struct QpConfig {
 
 /// Bytes of a scatter/gather entry in a send WQE.
 const LIST_ENTRY: u32 = 16;
+
+/// The depth of a work queue for which a program asks `requests`: at least one more, as a power of
+/// two, and no more than the device has. Other providers have headroom as well, and report it: mlx5
+/// rounds the bytes of a send queue up, and rxe makes 511 of 256. Programs rely on it; SPDK 23.05
+/// posts 257 requests to a queue of 256.
+fn with_headroom(requests: u32) -> u32 {
+    if requests < MAX_WR { (requests + 1).next_power_of_two() } else { requests }
+}
 
 /// Returns the engine's service for an `ibv_qp_type`.
 fn service(kind: c_uint) -> Result<Service, c_int> {
@@ -111,6 +119,8 @@ impl QpConfig {
         // it so, and programs rely on it. An ATOMIC WRITE also stores its eight bytes inline.
         let list = init.cap.max_send_sge.max(1).saturating_mul(LIST_ENTRY);
         let max_inline = init.cap.max_inline_data.max(list);
+        let (max_send_wr, max_recv_wr) =
+            (with_headroom(init.cap.max_send_wr), with_headroom(init.cap.max_recv_wr));
         let qp = pd.pd.create_qp(&QpInit {
             service,
             srq: srq.map(|srq| &srq.queue),
@@ -118,8 +128,8 @@ impl QpConfig {
             xrc_domain: None,
             send_cq: &send_cq.queue,
             recv_cq: &recv_cq.queue,
-            max_send_wr: init.cap.max_send_wr,
-            max_recv_wr: init.cap.max_recv_wr,
+            max_send_wr,
+            max_recv_wr,
             max_send_sge: init.cap.max_send_sge,
             max_recv_sge: init.cap.max_recv_sge,
             max_inline,
@@ -129,9 +139,9 @@ impl QpConfig {
         let qp = qp.map_err(|error| errno::of_device(&error))?;
         let cap = &mut self.init.cap;
         cap.max_inline_data = max_inline;
-        cap.max_send_wr = cap.max_send_wr.max(1).next_power_of_two();
+        cap.max_send_wr = max_send_wr;
         let has_receives = srq.is_none() && service != Service::XrcIni;
-        cap.max_recv_wr = if has_receives { cap.max_recv_wr.max(1).next_power_of_two() } else { 0 };
+        cap.max_recv_wr = if has_receives { max_recv_wr } else { 0 };
         Ok(qp)
     }
 
@@ -381,4 +391,21 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         users.remove();
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_queues_have_headroom_up_to_the_limit_of_the_device() {
+        let depths = [(0, 1), (1, 2), (3, 4), (4, 8), (128, 256), (256, 512), (257, 512)];
+        for (asked, depth) in depths {
+            assert_eq!(with_headroom(asked), depth);
+        }
+        for asked in [MAX_WR / 2, MAX_WR - 1, MAX_WR] {
+            assert_eq!(with_headroom(asked), MAX_WR);
+        }
+        assert_eq!(with_headroom(MAX_WR + 1), MAX_WR + 1, "refused by the engine");
+    }
 }

@@ -140,8 +140,13 @@ impl Endpoint {
         let is_target = conn.kind == QpKind::XrcIni;
         let qpn = if is_target { rep.local_eecn } else { rep.local_qpn };
         if let Some(&stale) = self.remote_qps.get(&(rep.local_ca_guid, qpn)) {
+            let reason = RejectReason::STALE_CONNECTION;
             self.reject_stale(mad, (rep.local_comm_id, rep.remote_comm_id), 1, from);
             self.end_stale(stale, now);
+            // The program learns of the failure now, and not when its REQ is repeated.
+            self.enter_timewait(id, now);
+            self.push_event(id, EventKind::Rejected, Status::Rejected(reason), Vec::new());
+            self.remove_if_over(id);
             return;
         }
         self.remote_ids.insert(request, id);

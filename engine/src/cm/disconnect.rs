@@ -128,8 +128,11 @@ impl Endpoint {
     }
 
     /// The peer uses the QP of this connection for another one, so this one is stale:
-    /// disconnects.
+    /// disconnects. The QP is free for the peer's next attempt at once. The DREQ may find no
+    /// program there, for example between the end of a program and its restart, and is then
+    /// repeated for 25 s.
     pub(super) fn end_stale(&mut self, id: CmId, now: Instant) {
+        self.forget_remote_qp(id);
         if self.ids.get(&id).is_some_and(|conn| conn.state == State::Established) {
             self.send_dreq(id, now);
         }

@@ -35,6 +35,9 @@
 //!   connection appears. Linux keeps no responses.
 //! * If the peer never confirms an accepted connection, it receives a REJ (timeout). Otherwise it
 //!   would regard itself as connected.
+//! * A REQ or REP that names a QP of another connection is rejected once (stale connection), and the
+//!   old connection is disconnected. The rejection of a REP ends the attempt at both ends. The next
+//!   attempt succeeds; in Linux it succeeds after the DREP, or after the last retry of the DREQ.
 //! * A DREQ for a connection that has ended gets a DREP. Linux responds while the connection is in
 //!   timewait and after it is destroyed.
 //! * When both sides end the connection at the same time, both respond at once. Linux responds when
@@ -475,17 +478,23 @@ impl Endpoint {
         let Some(conn) = self.ids.get_mut(&id) else { return };
         conn.resend = None;
         let (request, sidr) = (conn.request_key(), conn.sidr_key());
-        let qp = (conn.peer.guid, conn.peer.qpn);
         if let Some(key) = request.filter(|key| self.remote_ids.get(key) == Some(&id)) {
             self.remote_ids.remove(&key);
         }
-        if self.remote_qps.get(&qp) == Some(&id) {
-            self.remote_qps.remove(&qp);
-        }
+        self.forget_remote_qp(id);
         if let Some(key) = sidr.filter(|key| self.sidr_requests.get(key) == Some(&id)) {
             self.sidr_requests.remove(&key);
         }
         self.set_timer(id);
+    }
+
+    /// Removes the QP of the peer from the connection `id`.
+    fn forget_remote_qp(&mut self, id: CmId) {
+        let Some(conn) = self.ids.get(&id) else { return };
+        let qp = (conn.peer.guid, conn.peer.qpn);
+        if self.remote_qps.get(&qp) == Some(&id) {
+            self.remote_qps.remove(&qp);
+        }
     }
 
     /// Ends the connection without timewait.

@@ -163,8 +163,7 @@ impl Core {
 
     /// Takes the QP out of slot `slot`. From now on the core does not use it.
     pub fn remove(&mut self, slot: u32, now: Instant) -> Option<AnyQp> {
-        self.handle_doorbells(now); // So that no entry of this QP stays in the queue.
-        self.drain(slot, now);
+        self.drain(slot, now); // Leaves no entry of this QP in the doorbell's queue.
         self.schedule.remove(slot);
         if let Some(pfc) = &mut self.pfc {
             pfc.remove(slot);

@@ -278,7 +278,7 @@ impl Qp {
                     }
                     return Some(Transmit { len, sent: Sent::Request(sent) });
                 }
-                Next::Blocked => return None,
+                Next::Blocked | Next::Limited => return None,
                 Next::Local => {
                     self.complete_local_requests(env);
                     self.finish_call(env);

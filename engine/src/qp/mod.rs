@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `connected` | [`Qp`]: state, inputs and outputs; joins the modules below |
 //! | `requester` | which request packet is sent next |
+//! | `ack_request` | which request packets request an acknowledgement |
 //! | `completer` | the effect of acknowledgements and responses on the send queue |
 //! | `responder` | checks and executes requests of the peer |
 //! | `responder_resources` | responses to send, and results kept for duplicate requests |
@@ -24,6 +25,7 @@
 //!
 //! The send operations themselves are a table: [`operation`](crate::verbs::operation).
 
+mod ack_request;
 mod any;
 pub mod attributes;
 mod completer;

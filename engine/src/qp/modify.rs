@@ -38,10 +38,8 @@ impl Qp {
         self.set_connection(new);
         self.set_limits(new);
         self.conn.state = to;
-        match (from, to) {
-            (QpState::Rtr | QpState::Sqd, QpState::Rts) => self.completer.reset(),
-            (QpState::Rts, QpState::Sqd) => self.requester.request_last_ack(),
-            _ => {}
+        if matches!((from, to), (QpState::Rtr | QpState::Sqd, QpState::Rts)) {
+            self.completer.reset();
         }
         if to == QpState::Err && from != QpState::Err {
             self.enter_error(env);

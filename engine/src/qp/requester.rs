@@ -28,7 +28,7 @@ use crate::verbs::{MAX_MESSAGE, RemoteAddr, SendFlags, SendOp, SendWqe, Service,
 
 /// PSNs that may be outstanding: half the PSN space, because a responder takes the other half for
 /// duplicates.
-const PSN_SPAN: u32 = 1 << 23;
+pub(super) const PSN_SPAN: u32 = 1 << 23;
 
 /// Mask of the 24-bit send sequence number.
 const SSN_MASK: u32 = 0xff_ffff;
@@ -52,13 +52,14 @@ pub struct Requester {
     window_base: Psn,
     /// READ and atomic requests in flight: those whose responses end between `una` and the cursor.
     pub(super) reads_in_flight: u8,
-    /// Packets sent since the last one that requested an acknowledgement.
-    since_ack_request: u32,
+    /// Packets sent since the last one that requested an acknowledgement. After a go-back: packets
+    /// that are still outstanding, or [`REQUEST_ACK`](super::ack_request::REQUEST_ACK).
+    pub(super) since_ack_request: u32,
     /// Decides which retransmissions follow a loss.
     pub(super) losses: LossDetector,
     /// The request after the cursor, if it is validated. The last packet before this request did
     /// not request an acknowledgement, because this request follows at once.
-    validated: Option<u32>,
+    pub(super) validated: Option<u32>,
     pub(super) ssn: u32,
     credits: Credits,
     pub(super) splitter: Splitter,
@@ -69,7 +70,7 @@ pub struct Requester {
     /// Local ACK timeout; `None`: wait without limit.
     pub(super) timeout: Option<Duration>,
     /// Send window after a timeout; `u32::MAX` while the peer acknowledges.
-    window_after_timeout: u32,
+    pub(super) window_after_timeout: u32,
     /// READs and atomics that may be outstanding after a timeout; `None` while the peer
     /// acknowledges.
     reads_after_timeout: Option<u8>,
@@ -95,6 +96,8 @@ pub enum Next {
     Local,
     /// Nothing can be sent now.
     Blocked,
+    /// The send window or the depth of READs and atomics is used up.
+    Limited,
     /// The oldest request cannot be sent and must complete with this status.
     Failed(Status),
 }
@@ -232,7 +235,8 @@ impl Requester {
         (self.cursor_wqe, self.cursor_psn) = (index, psn);
         self.reads_in_flight = self.responses_ended(self.una, psn);
         self.window_base = psn;
-        self.since_ack_request = 0;
+        // Packets before `psn` that are outstanding may have requested no acknowledgement.
+        self.since_ack_request = self.outstanding();
     }
 
     /// Responses to READs and atomics whose last PSN lies in the range `from .. to`. `from` must
@@ -250,18 +254,30 @@ impl Requester {
         u8::try_from(ended).expect("at most the initiator depth")
     }
 
-    /// Makes sure that a drain ends: the last packets may have requested no
-    /// acknowledgement, because more packets were to follow. Sends the last packet again in this
-    /// case.
-    pub(super) fn request_last_ack(&mut self) {
-        let at_end = self.cursor_wqe == self.fresh_wqe;
-        if self.since_ack_request > 0 && at_end && self.has_unacknowledged() {
-            self.rewind(self.cursor_psn.prev());
+    /// Writes the next packet, if one may be sent now, to the front of `out`.
+    pub(super) fn next_packet(
+        &mut self,
+        conn: &Connection,
+        timers: &mut TimerTable,
+        env: &mut Env<'_>,
+        out: &mut [u8],
+    ) -> Next {
+        loop {
+            let next = self.next_in_order(conn, timers, env, out);
+            if !self.lacks_ack_request(next, conn, env) {
+                return next;
+            }
+            self.go_back_for_ack();
         }
     }
 
-    /// Writes the next packet, if one may be sent now, to the front of `out`.
-    pub(super) fn next_packet(
+    /// PSNs that are sent and unacknowledged.
+    pub(super) fn outstanding(&self) -> u32 {
+        self.una.distance_to(self.cursor_psn)
+    }
+
+    /// The next packet or local request in the order of the send queue.
+    fn next_in_order(
         &mut self,
         conn: &Connection,
         timers: &mut TimerTable,
@@ -280,13 +296,12 @@ impl Requester {
             self.start(&mut wqe, conn);
         }
         if !self.is_within_limits(&wqe, env.window) {
-            return Next::Blocked;
+            return Next::Limited;
         }
         let segment = segment::segment(&wqe, self.cursor_psn, conn.mtu);
         let ack_req = self.must_request_ack(&wqe, segment, conn, env);
         match self.write_packet(&wqe, segment, ack_req, conn, env, out) {
             Ok(len) => {
-                self.since_ack_request = if ack_req { 0 } else { self.since_ack_request + 1 };
                 let sent = self.advance(&wqe, segment, ack_req, timers, env);
                 Next::Packet(len, sent)
             }
@@ -317,7 +332,7 @@ impl Requester {
     }
 
     /// PSNs outstanding once `wqe` is started.
-    fn span_with(&self, wqe: &SendWqe, mtu: usize) -> u32 {
+    pub(super) fn span_with(&self, wqe: &SendWqe, mtu: usize) -> u32 {
         let length = wqe.length.min(MAX_MESSAGE); // A longer request fails before it takes a PSN.
         self.una.distance_to(self.fresh_psn) + segment::psn_count(length, mtu)
     }
@@ -340,7 +355,7 @@ impl Requester {
     }
 
     /// Checks the request `wqe` at `index` of the queue for errors of this side.
-    fn validate(
+    pub(super) fn validate(
         &self,
         index: u32,
         wqe: &SendWqe,
@@ -427,52 +442,6 @@ impl Requester {
         Ok(headers + segment.len + pad)
     }
 
-    /// Returns true if the packet must request an acknowledgement. This is the case once per
-    /// acknowledgement interval, and at the end of a request unless the next request follows at
-    /// once: every request that waits for an acknowledgement must get one.
-    fn must_request_ack(
-        &mut self,
-        wqe: &SendWqe,
-        segment: Segment,
-        conn: &Connection,
-        env: &Env<'_>,
-    ) -> bool {
-        if !conn.service.is_reliable() {
-            return false;
-        }
-        if self.since_ack_request + 1 >= self.ack_interval(env) {
-            return true;
-        }
-        let is_retransmit = self.cursor_psn.is_before(self.sent_end);
-        segment.last
-            && (is_retransmit
-                || wqe.op.needs_responder_resource()
-                || !self.next_request_follows(conn, env))
-    }
-
-    /// Maximum number of packets from one acknowledgement request to the next.
-    fn ack_interval(&self, env: &Env<'_>) -> u32 {
-        let outstanding = env.window.min(self.window_after_timeout).min(self.sq.capacity());
-        self.splitter.ack_interval(outstanding).min(env.ack_interval)
-    }
-
-    /// Returns true if the request after the cursor's will be sent without waiting for anything. A
-    /// request with a local error does not follow: its error is reported in order.
-    fn next_request_follows(&mut self, conn: &Connection, env: &Env<'_>) -> bool {
-        let index = self.cursor_wqe.wrapping_add(1);
-        let Some(next) = self.sq.get(index) else { return false };
-        let operation = next.op.info();
-        let follows = conn.state == QpState::Rts
-            && !conn.flow_control
-            && !operation.needs_responder_resource()
-            && !operation.is_local()
-            && !next.flags.contains(SendFlags::FENCE)
-            && self.span_with(next, conn.mtu) <= PSN_SPAN
-            && self.validate(index, next, conn, env).is_ok();
-        self.validated = follows.then_some(index);
-        follows
-    }
-
     /// Moves the cursor past a packet that was written. Returns the facts about the packet that
     /// congestion control needs.
     fn advance(
@@ -487,6 +456,8 @@ impl Requester {
         let starts_timer = !self.has_unacknowledged() || !timers.is_running(Timer::Ack);
         let (psn, carries_data) = (self.cursor_psn, !wqe.op.needs_responder_resource());
         let is_retransmit = psn.is_before(self.sent_end);
+        self.since_ack_request =
+            if ack_requested { 0 } else { self.since_ack_request.saturating_add(1) };
         let mut follows_loss = false;
         if is_retransmit {
             env.counters.count(Counter::RetransmittedPackets);

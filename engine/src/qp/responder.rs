@@ -13,7 +13,7 @@ mod transmit;
 mod unreliable;
 
 use feroce_wire::{Key, Msn, NakCode, Operation, Packet, Position, Psn, Reth, RnrTimer};
-use nak_reason::NakReason;
+use nak_reason::{NakReason, not_invalidated};
 
 use super::connection::Connection;
 use super::env::Env;
@@ -75,6 +75,9 @@ pub struct Responder {
     /// packet arrives.
     gap_reported: bool,
     pending_ack: Option<PendingAck>,
+    /// True if pending packets are sent although the QP is in ERR: the connection ended without a
+    /// NAK that would acknowledge the earlier requests.
+    keeps_responses: bool,
     resources: ResponderResources,
     replay: AtomicReplay,
     /// Responder depth: READs and atomics that the peer may have outstanding.
@@ -96,6 +99,7 @@ impl Responder {
             reads_are_sequential: false,
             gap_reported: false,
             pending_ack: None,
+            keeps_responses: false,
             resources: ResponderResources::default(),
             replay: AtomicReplay::default(),
             max_dest_rd_atomic: 0,
@@ -117,7 +121,7 @@ impl Responder {
         self.msn = Msn::new(0);
         self.resources.clear();
         self.replay.clear();
-        self.pending_ack = None;
+        (self.pending_ack, self.keeps_responses) = (None, false);
     }
 
     /// Sets the first expected PSN.
@@ -131,9 +135,11 @@ impl Responder {
     }
 
     /// Drops all pending packets. A NAK and the responses before it are still sent, so
-    /// that the peer learns of the error.
+    /// that the peer learns of the error; so are the responses to the requests before one that gets
+    /// no NAK.
     pub(super) fn stop(&mut self) {
-        if !matches!(self.pending_ack, Some(PendingAck::Nak(..))) {
+        let is_rejected = matches!(self.pending_ack, Some(PendingAck::Nak(..)));
+        if !is_rejected && !self.keeps_responses {
             self.resources.clear();
             self.pending_ack = None;
         }
@@ -238,7 +244,7 @@ impl Responder {
         }
         if let Some(ieth) = packet.ext.ieth {
             // Checked before anything is changed, executed after the data are stored.
-            env.memory.may_invalidate(ieth.rkey, conn.pd, conn.qpn)?;
+            env.memory.may_invalidate(ieth.rkey, conn.pd, conn.qpn).map_err(not_invalidated)?;
         }
         sg::scatter(env.memory, receive.pd, receive.sges, offset, packet.payload).map_err(
             |_| {
@@ -252,7 +258,7 @@ impl Responder {
             let extra = match (packet.ext.imm, packet.ext.ieth) {
                 (Some(imm), _) => Extra::Immediate(imm.0),
                 (_, Some(ieth)) => {
-                    env.memory.invalidate(ieth.rkey, conn.pd, conn.qpn)?;
+                    env.memory.invalidate(ieth.rkey, conn.pd, conn.qpn).map_err(not_invalidated)?;
                     Extra::Invalidated(ieth.rkey)
                 }
                 _ => Extra::None,
@@ -445,6 +451,17 @@ impl Responder {
                 return Verdict::Continue;
             }
             NakReason::Fatal { code, receive } => (code, receive),
+            NakReason::Unreported(status) => {
+                env.counters.count(Counter::RespRemoteAccessErrors);
+                self.fail_receive(status, packet, conn, env);
+                if self.msn != Msn::new(0) {
+                    // The requester learns which request was not executed.
+                    self.pending_ack = Some(PendingAck::Ack);
+                }
+                self.keeps_responses = true;
+                let code = NakCode::RemoteAccess;
+                return Verdict::EnterError { code, receive_failed: true };
+            }
         };
         env.counters.count(match code {
             NakCode::RemoteAccess => Counter::RespRemoteAccessErrors,

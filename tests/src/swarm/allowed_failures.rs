@@ -5,7 +5,7 @@ use feroce_engine::verbs::Status;
 
 use super::check::Check;
 use super::model::{Model, Refused};
-use super::request::{Failure, PeerReport};
+use super::request::{Failure, NOT_INVALIDATED, PeerReport};
 
 impl Model {
     /// Checks that request `index` may complete with `status`, which is neither success nor flush.
@@ -52,8 +52,14 @@ impl Model {
             return Ok(());
         }
         if self.sides[pair][1 - end].is_dead() {
-            // Without faults, a peer that refused a request has reported the refusal.
-            return match side.refused.is_some() && self.faults_over_time.is_empty() {
+            // Without faults, a peer that refused a request has reported the refusal. Only a key
+            // that cannot be invalidated is not reported.
+            let is_reported = |refused: Refused| {
+                let is_silent = refused.report == NOT_INVALIDATED.peer;
+                !(is_silent && refused.index.is_none_or(|refused| refused == index))
+            };
+            let is_reported = side.refused.is_some_and(is_reported);
+            return match is_reported && self.faults_over_time.is_empty() {
                 true => Err("the peer refused a request, and no frame was lost".to_owned()),
                 false => Ok(()),
             };

@@ -147,6 +147,11 @@ pub const TOO_LONG: Failure = Failure {
     requester: Status::RemoteInvalidRequest,
     peer: PeerReport::Receive(Status::LocalLength),
 };
+/// The key to invalidate is wrong: the peer ends the connection without a NAK.
+pub const NOT_INVALIDATED: Failure = Failure {
+    requester: Status::RetryExceeded,
+    peer: PeerReport::Receive(Status::RemoteInvalidRequest),
+};
 /// The receive uses memory that is not registered for it.
 pub const BAD_RECEIVE: Failure = Failure {
     requester: Status::RemoteOperational,
@@ -192,6 +197,7 @@ impl Flaw {
             Self::AtomicLength => local(Status::LocalLength),
             Self::NoDepth => local(Status::LocalQpOperation),
             Self::Misaligned | Self::QpRights => INVALID,
+            Self::NotInvalidatable => NOT_INVALIDATED,
             Self::RemoteKey
             | Self::RemoteBounds
             | Self::RemoteWrap

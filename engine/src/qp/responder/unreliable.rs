@@ -60,6 +60,7 @@ impl Responder {
                 self.fail_receive(status, packet, conn, env);
                 return Verdict::EnterError { code, receive_failed: true };
             }
+            NakReason::Unreported(_) => env.counters.count(Counter::RespRemoteAccessErrors),
             // The rest of a message that was dropped.
             NakReason::Fatal { .. } if !in_message => env.counters.count(Counter::RxDiscards),
             NakReason::Fatal { code: NakCode::RemoteAccess, .. } => {
