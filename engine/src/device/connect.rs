@@ -100,8 +100,7 @@ impl ConnectionManager {
             endpoint.hold_early_requests(shared.clock.now() + EARLY_REQUEST_TIME);
         }
         lock(&shared.channels).insert(key, channel);
-        let thread = std::thread::Builder::new().name("feroce-cm".to_owned());
-        let thread = thread.spawn(move || gsi.serve(&shared))?;
+        let thread = feroce_threads::spawn("feroce-cm", move || gsi.serve(&shared))?;
         lock(&self.threads).push(thread);
         Ok(())
     }

@@ -341,8 +341,7 @@ pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
         stop: Arc::clone(&stop),
         talking: Arc::clone(&talking),
     };
-    let thread = std::thread::Builder::new().name("feroce-stat".to_owned());
-    let thread = thread.spawn(move || served.run()).map_err(failed)?;
+    let thread = feroce_threads::spawn("feroce-stat", move || served.run()).map_err(failed)?;
     let server = Server { stop, talking, thread: Some(thread) };
     *device.stat.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
     Ok(())

@@ -37,6 +37,7 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("engine/src/port/packet/", "packet sockets and the memory that the kernel reads and writes"),
     ("engine/src/port/ethtool.rs", "the kernel's structures about drivers"),
     ("engine/src/port/dpdk/", "DPDK's functions and its packet buffers"),
+    ("engine/threads/src/", "signal masks and CPU affinity"),
     ("engine/src/sys.rs", "system calls that std does not offer"),
     ("engine/src/device/registration.rs", "the contract of registering a program's memory"),
     ("engine/src/device/memory_region.rs", "the same, of registering it again"),
@@ -51,6 +52,13 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("engine/tests/", "namespaces and raw sockets, to test against the kernel"),
     ("tests/tests/regions.rs", "memory that the test registers, and takes away"),
     ("tests/src/counting_alloc.rs", "a global allocator"),
+];
+
+/// Where a thread is started or a scope for threads is opened without `feroce_threads`, and why.
+pub const THREADS: &[(&str, &str)] = &[
+    ("engine/threads/src/lib.rs: thread::Builder", "the one place"),
+    ("engine/cli/src/stat/mod.rs: thread::scope", "for `feroce_threads::spawn_scoped`"),
+    ("engine/src/port/af_xdp/interface.rs: thread::scope", "a namespace of a test"),
 ];
 
 /// Circles of imports that stay, as the files in order of their names, and why (ARCHITECTURE.md
@@ -108,7 +116,7 @@ pub const PURE: &[Pure] = &[
 /// Packages from the bottom up: each depends on lower layers only. The test harness is at the top,
 /// so that no product depends on it.
 pub const LAYERS: &[&[&str]] = &[
-    &["feroce-wire", "feroce-congestion", "dpdk-sys"],
+    &["feroce-wire", "feroce-congestion", "feroce-threads", "dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],
     &["feroce-libibverbs", "feroce-pfc-tools"],
     &["feroce-conform", "feroce-librdmacm", "feroce-librspreload"],
