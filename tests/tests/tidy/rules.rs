@@ -47,6 +47,7 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ),
     ("engine/librdmacm/src/", "the same"),
     ("engine/verbs-abi/src/", "objects that programs hold, and what the two libraries share"),
+    ("engine/librdmacm/tests/host.rs", "the user id"),
     ("engine/librspreload/src/", "it stands between C programs and the C library"),
     ("engine/cli/src/signal.rs", "one signal handler"),
     ("engine/tests/", "namespaces and raw sockets, to test against the kernel"),
