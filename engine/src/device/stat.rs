@@ -149,7 +149,11 @@ pub fn ask(interface: &str, request: &Request) -> Result<Snapshot, StatError> {
     ask_within(interface, request, RESPONSE_TIME)
 }
 
-fn ask_within(
+/// As [`ask`], for at most `patience`.
+///
+/// # Errors
+/// See [`StatError`].
+pub fn ask_within(
     interface: &str,
     request: &Request,
     patience: Duration,
