@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MsFlags, mount, umount};
 use nix::sched::{CloneFlags, unshare};
 
 use super::sysfs::{Device, Entry};
@@ -95,6 +95,12 @@ fn pci(device: &Device, copied: &mut BTreeSet<PathBuf>) -> Result<(), MountError
             }
         }
         None => mirror(folder)?,
+    }
+    if let Some(node) = device.pci.numa_node {
+        // Below the kernel's file, the copy has an empty one.
+        let place = folder.join("numa_node");
+        umount(&place).map_err(|source| MountError::Mount { place: place.clone(), source })?;
+        write(&place, format!("{node}\n"))?;
     }
     for name in ["infiniband", "infiniband_verbs"] {
         let place = folder.join(name);

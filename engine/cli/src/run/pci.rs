@@ -26,13 +26,20 @@ pub struct PciDevice {
     pub folder: PathBuf,
     /// The files of a stand-in; `None` if the device exists.
     pub stand_in: Option<Vec<(String, Entry)>>,
+    /// The NUMA node of a device that exists, if firmware does not say it (-1) and the host has
+    /// only one.
+    pub numa_node: Option<usize>,
 }
 
 impl PciDevice {
     /// Returns the device of `interface`, or stand-in number `index`. `sys` is the root of sysfs.
     pub fn of(sys: &Path, interface: &str, index: usize) -> Self {
         match real(sys, interface, LEVELS) {
-            Some(folder) => Self { folder, stand_in: None },
+            Some(folder) => {
+                let is_unknown = read(&folder.join("numa_node")) == "-1";
+                let numa_node = only_node(sys).filter(|_| is_unknown);
+                Self { folder, stand_in: None, numa_node }
+            }
             None => stand_in(sys, index),
         }
     }
@@ -82,8 +89,7 @@ fn stand_in(sys: &Path, index: usize) -> PciDevice {
     let bus = index % 0x100;
     let address = format!("{DOMAIN:04x}:{bus:02x}:00.0");
     let folder = sys.join(format!("devices/pci{DOMAIN:04x}:{bus:02x}")).join(&address);
-    let nodes = read(&sys.join("devices/system/node/online"));
-    let node: usize = numbers(&nodes).into_iter().next().unwrap_or(0);
+    let node = nodes(sys).into_iter().next().unwrap_or(0);
     let mut cpus = read(&sys.join(format!("devices/system/node/node{node}/cpulist")));
     if cpus.is_empty() {
         cpus = read(&sys.join("devices/system/cpu/online"));
@@ -115,7 +121,20 @@ fn stand_in(sys: &Path, index: usize) -> PciDevice {
     let file = |(name, text): (&str, String)| (name.to_owned(), Entry::from_text(&text));
     let mut entries: Vec<_> = texts.into_iter().map(file).collect();
     entries.push(("config".to_owned(), Entry::File(config())));
-    PciDevice { folder, stand_in: Some(entries) }
+    PciDevice { folder, stand_in: Some(entries), numa_node: None }
+}
+
+/// The NUMA nodes of the host.
+fn nodes(sys: &Path) -> Vec<usize> {
+    numbers(&read(&sys.join("devices/system/node/online")))
+}
+
+/// The NUMA node of a host that has one.
+fn only_node(sys: &Path) -> Option<usize> {
+    match nodes(sys).as_slice() {
+        &[node] => Some(node),
+        _ => None,
+    }
 }
 
 /// The header of the configuration space: ids, class; no register does anything.
@@ -203,6 +222,15 @@ mod tests {
         assert_eq!(of("eth0"), ("0000:3b:00.1".to_owned(), "0000:3b".to_owned()));
         assert_eq!(of("eth1").0, "0000:00:03.0");
         assert_eq!(of("vlan0").0, "0000:3b:00.1");
+
+        let node = |text: &str| {
+            let folder = sys.0.join("devices/pci0000:00/0000:00:03.0");
+            fs::write(folder.join("numa_node"), text).unwrap();
+            PciDevice::of(&sys.0, "eth1", 0).numa_node
+        };
+        assert_eq!((node("-1\n"), node("0\n")), (Some(1), None));
+        fs::write(sys.0.join("devices/system/node/online"), "0-1\n").unwrap();
+        assert_eq!(node("-1\n"), None, "either node");
     }
 
     #[test]

@@ -123,7 +123,7 @@ mod tests {
             vlan: None,
         };
         let folder = "/sys/devices/pci0000:00/0000:00:03.0".into();
-        let pci = PciDevice { folder, stand_in: None };
+        let pci = PciDevice { folder, stand_in: None, numa_node: None };
         let device = super::device(1, &interface, &GidTable::new(&interface), pci);
         assert_eq!((device.name.as_str(), device.node.as_str()), ("feroce1", "uverbs1"));
         let entry = |path: &str| {
