@@ -189,3 +189,47 @@ fn a_foreign_source_address_has_no_device() {
         ends[0].manager.resolve("192.0.2.1".parse().unwrap(), "192.0.2.2:7".parse().unwrap());
     assert_eq!(resolved, Err(Unresolved::NoDevice));
 }
+
+/// A loopback address means the device itself: the request arrives at the device's own listener,
+/// from the device's own address, as `cma_resolve_loopback` of the kernel intends.
+#[test]
+fn a_loopback_address_leads_to_the_device_itself() {
+    let (ends, _keeper) = ends();
+    let end = &ends[0];
+    let own = end.address();
+    let loopback: IpAddr = match own {
+        IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+    };
+    let to = std::net::SocketAddr::new(loopback, 7176);
+    let any: IpAddr = if own.is_ipv4() { [0; 4].into() } else { [0u8; 16].into() };
+    let path = end.manager.resolve(any, to).expect("a path");
+    assert_eq!((path.local, path.remote), (own, own));
+    assert_eq!(end.manager.resolve(own, to), Ok(path), "bound to the device's address");
+    let foreign = ends[1].address();
+    assert_eq!(end.manager.resolve(foreign, to), Err(Unresolved::NoDevice));
+
+    end.listen(PortSpace::Tcp, 7176);
+    let id = end.manager.with(|endpoint, now| {
+        let id = endpoint.create(PortSpace::Tcp, QpKind::Rc);
+        endpoint.resolve_address(id, None, to).unwrap();
+        endpoint.address_resolved(id, Ok(path)).unwrap();
+        let source = endpoint.source(id).unwrap().expect("bound");
+        assert_eq!((source.ip(), endpoint.destination(id)), (loopback, Ok(Some(to))));
+        endpoint.resolve_route(id).unwrap();
+        endpoint.route_resolved(id, Ok(())).unwrap();
+        let local = Parameters { qpn: Qpn::masked(0x77), ..Parameters::default() };
+        endpoint.connect(id, &local, b"self", now).unwrap();
+        id
+    });
+    end.expect(EventKind::AddrResolved);
+    end.expect(EventKind::RouteResolved);
+    let request = end.expect(EventKind::ConnectRequest);
+    assert_eq!(&request.private_data[..4], b"self");
+    end.manager.with(|endpoint, _| {
+        let (source, peer) = (endpoint.source(request.id), endpoint.destination(request.id));
+        assert_eq!(source, Ok(Some(std::net::SocketAddr::new(own, 7176))));
+        let port = endpoint.source(id).unwrap().expect("bound").port();
+        assert_eq!(peer, Ok(Some(std::net::SocketAddr::new(own, port))));
+    });
+}

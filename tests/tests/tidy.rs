@@ -137,6 +137,26 @@ fn the_protocol_core_does_no_io() {
     none("`RESTRICTED` lists what these places must not name", &broken);
 }
 
+/// A thread of a product blocks signals and keeps off the CPUs of the program's threads.
+#[test]
+fn product_threads_are_started_in_one_way() {
+    let mut found = BTreeMap::new();
+    for source in rust_sources() {
+        if source.is_test() || !source.path.contains("/src/") {
+            continue;
+        }
+        for (path, line) in source.paths_without_tests() {
+            for how in ["thread::spawn", "thread::Builder", "thread::scope"] {
+                let full = format!("::{path}::");
+                if full.contains(&format!("::{how}::")) {
+                    found.insert(format!("{}: {how}", source.path), format!("line {line}"));
+                }
+            }
+        }
+    }
+    none_but("products start threads with `feroce_threads::spawn`", &found, rules::THREADS);
+}
+
 #[test]
 fn imports_form_no_circles() {
     let mut found = BTreeMap::new();

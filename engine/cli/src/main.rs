@@ -111,6 +111,9 @@ fn without_help_subcommands(command: clap::Command) -> clap::Command {
 }
 
 fn main() -> ExitCode {
+    if run::counters::run_if_called() {
+        return Exit::Ok.into();
+    }
     let command = match parse() {
         Ok(command) => command,
         Err(exit) => return exit.into(),

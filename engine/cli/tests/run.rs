@@ -5,9 +5,11 @@ mod common;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
-use common::{Pair, Server, ip, text};
+use common::{PATIENCE, Pair, Server, ip, json, text};
+use serde_json::Value;
 
 /// `feroce` installed below a folder of the test.
 struct Installed(PathBuf);
@@ -134,4 +136,102 @@ fn the_libraries_are_found_relative_to_the_program() {
         "{folder}"
     );
     assert_eq!(run(&link), folder);
+}
+
+impl Installed {
+    /// Runs a shell script under `feroce run` at end 0. Returns its output.
+    fn script(&self, pair: &Pair, interfaces: &str, script: &str) -> String {
+        let file = self.0.join("script");
+        std::fs::write(&file, script).expect("a file");
+        let arguments = format!("-i {interfaces} sh -e {}", file.display());
+        let output = self.run(pair, "env", &arguments);
+        let (out, errors) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && !errors.contains("counters in"), "{out}{errors}");
+        out
+    }
+}
+
+/// As UCX and NCCL look for it: the real path of the device, its PCI address on its bus, and the
+/// NUMA node.
+#[test]
+fn an_interface_without_a_pci_device_has_a_stand_in() {
+    let Some(pair) = Pair::new() else { return };
+    let installed = Installed::new("pci").with_library();
+    ip(&format!("-n {} link add d0 type veth peer name d1", pair.names[0]));
+    for end in ["d0", "d1"] {
+        ip(&format!("-n {} link set {end} up", pair.names[0]));
+    }
+    let folder = |bus: &str| format!("/sys/devices/pcif0ce:{bus}/f0ce:{bus}:00.0");
+    let script = "
+        for n in 0 1; do
+            cd -P /sys/class/infiniband/feroce$n; pwd
+            readlink -f device
+            readlink -f /sys/class/infiniband_verbs/uverbs$n/device
+            readlink -f /sys/class/pci_bus/f0ce:0$n/../../f0ce:0$n:00.0
+            readlink -f /sys/bus/pci/devices/f0ce:0$n:00.0
+            ls device/net
+            cat device/class
+            test $(cat device/numa_node) -ge 0
+            grep -q '[1-9a-f]' device/local_cpus
+            test -s device/vendor && test -s device/local_cpulist && test -s device/config
+        done
+        # The rest of sysfs is there.
+        test -d /sys/devices/system/cpu/cpu0 && test -e /sys/class/net/v0/address
+        cat /sys/class/infiniband/feroce0/ports/1/link_layer";
+    let mut expected = String::new();
+    for (bus, name, interface) in [("00", "feroce0", "v0"), ("01", "feroce1", "d0")] {
+        let folder = folder(bus);
+        expected += &format!("{folder}/infiniband/{name}\n");
+        expected += &format!("{folder}\n").repeat(4);
+        expected += &format!("{interface}\n0x020000\n");
+    }
+    assert_eq!(installed.script(&pair, "v0,d0", script), expected + "Ethernet\n");
+}
+
+/// The files have the values of `feroce stat` at the time of each read.
+#[test]
+fn counters_are_live() {
+    const NAMES: [(&str, &str); 6] = [
+        ("counters/port_rcv_data", "port_rcv_data"),
+        ("counters/port_rcv_packets", "port_rcv_packets"),
+        ("hw_counters/rcvd_pkts", "port_rcv_packets"),
+        ("hw_counters/rx_write_requests", "rx_write_requests"),
+        ("hw_counters/duplicate_request", "duplicate_request"),
+        ("hw_counters/np_cnp_sent", "np_cnp_sent"),
+    ];
+    let Some(pair) = Pair::new() else { return };
+    let installed = Installed::new("counters").with_library();
+    let server = Server::start(&mut pair.feroce(0, "perf -i v0"));
+    let mut client = pair.feroce(1, "perf -i v1 --op write -s 4096 -D 60 10.9.0.1");
+    let mut client = client.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a client");
+    let stat = || {
+        let output = pair.feroce(0, "stat -i v0 --json").output().expect("feroce");
+        json(&output)[0]["counters"].clone()
+    };
+    let value = |counters: &Value, name: &str| counters[name].as_u64().expect("a count");
+    let start = Instant::now();
+    while value(&stat(), "rx_write_requests") < 100 {
+        assert!(start.elapsed() < PATIENCE, "the client writes");
+    }
+    let files: Vec<_> = NAMES.iter().map(|(file, _)| *file).collect();
+    let script = format!(
+        "cd /sys/class/infiniband/feroce0/ports/1
+         for n in 1 2 3; do sleep 0.02; cat {0}; done",
+        files.join(" ")
+    );
+    let before = stat();
+    let read = installed.script(&pair, "v0", &script);
+    let after = stat();
+    client.kill().and_then(|()| client.wait()).expect("a client");
+    let numbers: Vec<u64> = read.lines().map(|line| line.parse().expect("a number")).collect();
+    assert_eq!(numbers.len(), 3 * NAMES.len(), "{read}");
+    for (at, (_, name)) in NAMES.iter().enumerate() {
+        let steps = [0, 1, 2].map(|round| numbers[round * NAMES.len() + at]);
+        let [first, last] = [value(&before, name), value(&after, name)];
+        assert!(first <= steps[0] && steps[2] <= last, "{name}: {first} {steps:?} {last}");
+        let is_moving = name.starts_with("port_rcv") || *name == "rx_write_requests";
+        let moves = steps[0] < steps[1] && steps[1] < steps[2];
+        assert!(moves || !is_moving, "{name}: {steps:?}");
+    }
+    drop(server);
 }

@@ -21,7 +21,7 @@ use crate::abi::connections::{
     CmView, option, stage,
 };
 use crate::abi::{self, ibv_context};
-use crate::engine::Engine;
+use crate::engine::{Engine, refusal_of};
 use crate::process::PerProcess;
 use crate::{context, errno, fork, log};
 
@@ -380,7 +380,7 @@ fn check_address(connections: &Connections, address: SocketAddr) -> Result<(), c
             Err(libc::EINVAL)
         }
         address if connections.device_of(address.ip()).is_some() => Ok(()),
-        address if is_local(address.ip()) => Err(libc::ENODEV),
+        address if is_local(address.ip()) => Err(refusal_of(address.ip()).unwrap_or(libc::ENODEV)),
         _ => Err(libc::EADDRNOTAVAIL),
     }
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
+use std::net::IpAddr;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::SystemTime;
 
 use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Device, DeviceAttributes};
+use feroce_engine::net::{Gid, GidTable};
 use feroce_engine::time::Instant;
 use feroce_engine::verbs::{AsyncEvent, EventSink};
 use feroce_wire::Qpn;
@@ -76,6 +78,24 @@ pub struct Event {
 /// Open engines of this process.
 static ENGINES: PerProcess<Mutex<Vec<Weak<Engine>>>> = PerProcess::new(Mutex::default);
 
+/// Error numbers of the interfaces that this process could not open.
+static REFUSALS: PerProcess<Mutex<BTreeMap<String, c_int>>> = PerProcess::new(Mutex::default);
+
+fn lock_refusals() -> MutexGuard<'static, BTreeMap<String, c_int>> {
+    REFUSALS.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns why the interface with the address `ip` could not be opened, such as EBUSY; `None` if no
+/// interface with this address was refused.
+pub fn refusal_of(ip: IpAddr) -> Option<c_int> {
+    let has_address = |interface: &&String| {
+        let gids = GidTable::read(interface.as_str());
+        gids.is_ok_and(|gids| gids.iter().any(|(_, entry)| entry.gid == Gid::from(ip)))
+    };
+    let refusals = lock_refusals();
+    refusals.iter().find(|(interface, _)| has_address(interface)).map(|(_, code)| *code)
+}
+
 /// Turns without work after which a core flushes its capture file.
 const IDLE_TURNS: u32 = 2_048;
 
@@ -96,6 +116,7 @@ impl Engine {
         }
         let refused = |what: &dyn std::error::Error, code| {
             log::print(&format!("cannot open {}: {what}", entry.interface));
+            lock_refusals().insert(entry.interface.clone(), code);
             code
         };
         let settings = Settings::load().map_err(|error| refused(&error, libc::EINVAL))?;
@@ -119,6 +140,7 @@ impl Engine {
         };
         let engine = Arc::new(engine);
         engines.push(Arc::downgrade(&engine));
+        lock_refusals().remove(&entry.interface);
         drop(engines);
         at_exit();
         Ok(engine)

@@ -77,6 +77,8 @@ pub unsafe fn init(id: *mut rdma_cm_id, state: c_uint) -> Result<(ibv_qp_attr, c
         (RTR, stage::KNOWN) => {
             attr.ah_attr = ah_attr(&live.view()?.path);
             attr.path_mtu = u32::from(live.view()?.path.mtu);
+            let asked = live.private().rnr_retries_asked;
+            attr.min_rnr_timer = min_rnr_timer(asked.unwrap_or(known.rnr_retry_count));
             let more = receiving(&mut attr, &known, qp_type);
             Ok((attr, IBV_QP_STATE | more))
         }
@@ -95,15 +97,30 @@ fn access(known: &CmQp) -> c_uint {
     }
 }
 
+/// Returns the code of the time that a peer waits after an RNR NAK. `retries`: how often the peer
+/// then repeats its message; 7 means without limit.
+///
+/// The kernel's CM sets code 0 (`cm_init_qp_rtr_attr`), which is the longest time, 655.36 ms: one
+/// message that arrives before its receive stops the connection for so long. Feroce sets code 12
+/// where the peer repeats without limit, so that a shorter time cannot make a message fail. With
+/// another count, the peer gives up after that many times, and the time stays the kernel's.
+fn min_rnr_timer(retries: u8) -> u8 {
+    /// 0.64 ms, as the examples of rdma-core set.
+    const SHORT: u8 = 12;
+    const LONGEST: u8 = 0;
+    const UNLIMITED: u8 = 7;
+    if retries >= UNLIMITED { SHORT } else { LONGEST }
+}
+
 fn receiving(attr: &mut ibv_qp_attr, known: &CmQp, qp_type: c_uint) -> c_uint {
     attr.dest_qp_num = known.remote_qpn;
     attr.rq_psn = known.rq_psn;
     let mask = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     if matches!(qp_type, IBV_QPT_UC | IBV_QPT_XRC_SEND) {
+        attr.min_rnr_timer = 0;
         return mask;
     }
     attr.max_dest_rd_atomic = known.responder_resources;
-    attr.min_rnr_timer = 0;
     mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER
 }
 
@@ -136,4 +153,16 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
             mask.write(known.cast_signed());
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shorter time must not let a peer give up earlier than behind the kernel's CM.
+    #[test]
+    fn the_rnr_timer_is_short_for_peers_that_repeat_without_limit() {
+        assert_eq!((min_rnr_timer(7), min_rnr_timer(255)), (12, 12));
+        assert!((0..7).all(|retries| min_rnr_timer(retries) == 0));
+    }
 }

@@ -45,22 +45,36 @@ unsafe impl Send for XrcDomain {}
 /// left out; libibverbs prints the reason on standard error. If there is none, the next call tries
 /// again.
 pub fn all() -> &'static [Device] {
+    open().unwrap_or_default()
+}
+
+/// As [`all`].
+///
+/// # Errors
+/// Why the first device could not be opened, such as EBUSY if another process has its interface;
+/// ENODEV if there is no device.
+fn open() -> Result<&'static [Device], c_int> {
     static DEVICES: PerProcess<Mutex<&[Device]>> = PerProcess::new(Mutex::default);
     let mut devices = DEVICES.get().lock().unwrap_or_else(PoisonError::into_inner);
     if devices.is_empty() {
+        let mut why = None;
         let opened: Vec<_> = map_devices(|device| {
             // SAFETY: the device is an element of the list.
-            let context = unsafe { verbs::ibv_open_device(device) };
+            let context = non_null(unsafe { verbs::ibv_open_device(device) });
             // SAFETY: the context was opened above.
-            (!context.is_null()).then(|| unsafe { Device::new(context) }.ok()).flatten()
+            let opened = context.and_then(|context| unsafe { Device::new(context) });
+            opened.map_err(|code| *why.get_or_insert(code)).ok()
         });
+        if opened.is_empty() {
+            return Err(why.unwrap_or(libc::ENODEV));
+        }
         *devices = opened.leak();
     }
-    *devices
+    Ok(*devices)
 }
 
 /// Collects what `make` returns for each device present.
-fn map_devices<T>(make: impl Fn(*mut ibv_device) -> Option<T>) -> Vec<T> {
+fn map_devices<T>(make: impl FnMut(*mut ibv_device) -> Option<T>) -> Vec<T> {
     let mut count = 0;
     // SAFETY: the list has `count` devices, and is freed once.
     unsafe {
@@ -87,9 +101,9 @@ pub fn check_present() -> Result<(), c_int> {
 /// Opens all devices.
 ///
 /// # Errors
-/// ENODEV if none can be opened.
+/// None can be opened: ENODEV if there is none, otherwise why, such as EBUSY.
 pub fn open_all() -> Result<(), c_int> {
-    if all().is_empty() { Err(libc::ENODEV) } else { Ok(()) }
+    open().map(drop)
 }
 
 /// Returns the device with this index.

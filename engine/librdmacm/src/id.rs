@@ -40,6 +40,8 @@ pub struct Private {
     pub responder_resources: u8,
     /// RDMA READs and atomics that the QP may have outstanding as requester.
     pub initiator_depth: u8,
+    /// RNR retries that the peer is asked for, once known: the peer's reaction to RNR NAKs.
+    pub rnr_retries_asked: Option<u8>,
     /// Connecting the QP failed: the peer's reaction to that is not reported to the program.
     pub connect_failed: bool,
     /// ECE of the local QP.

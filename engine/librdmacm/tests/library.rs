@@ -1,20 +1,14 @@
 //! The shared library as programs see it: soname, symbols and versions, and its dependencies.
 
+mod common;
+
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::process::Command;
+
+use common::library;
 
 /// Symbols of the distribution's library.
 const DISTRIBUTION: &str = include_str!("../symbols-44.txt");
-
-/// Links the library and returns its path.
-fn library() -> PathBuf {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/build-libs.sh");
-    let built = Command::new(script).env("BUILD_PROFILE", "test").output().expect("a shell");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let output = String::from_utf8(built.stdout).expect("text");
-    PathBuf::from(output.lines().last().expect("the folder")).join("librdmacm.so.1")
-}
 
 fn readelf(what: &str, path: &str) -> String {
     let output = Command::new("readelf").args(["--wide", what, path]).output();

@@ -1,5 +1,7 @@
 //! The active side: requests a connection.
 
+use std::net::SocketAddr;
+
 use feroce_wire::cm::{
     CmMad, IpCmHeader, Mra, Rej, RejectReason, Rep, Req, Rtu, ServiceId, Transport,
 };
@@ -276,5 +278,12 @@ pub(super) fn service_and_addresses(conn: &Conn) -> Result<(ServiceId, IpCmHeade
     let destination = conn.destination.ok_or(CmError::State)?;
     let source = conn.source.ok_or(CmError::State)?;
     let service = ServiceId::new(conn.space, destination.port());
-    Ok((service, IpCmHeader { source, destination: destination.ip() }))
+    // The passive side takes no loopback address from the link: it knows its device's addresses.
+    let (source, destination) = match &conn.path {
+        Some(path) if destination.ip().is_loopback() => {
+            (SocketAddr::new(path.local, source.port()), path.remote)
+        }
+        _ => (source, destination.ip()),
+    };
+    Ok((service, IpCmHeader { source, destination }))
 }

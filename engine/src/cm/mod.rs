@@ -45,7 +45,9 @@
 //! * After [`Endpoint::hold_early_requests`], a request for a port without a listener is held for a
 //!   moment before it is rejected.
 //! * For binding, the host's loopback address means any address ([`is_any`]), as in Linux. As a
-//!   destination it does not: Linux resolves it to the host itself.
+//!   destination it means the device itself, as in Linux: the path leads from an address of the
+//!   device to the same address. The request carries that address; Linux sends the loopback address
+//!   and refuses such requests on RoCE.
 //! * Among several listeners at a port, one bound to the exact address takes precedence over one
 //!   bound to any address.
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::Endpoint;
-use super::ports::Owner;
+use super::ports::{Owner, is_any};
 use super::state::Phase;
 use super::types::{CmError, CmId, Ece, EventKind, Path, QpKind, Status, Unresolved};
 
@@ -161,7 +161,19 @@ impl Endpoint {
             Ok(path) => {
                 conn.phase = Phase::AddrResolved;
                 let port = conn.source.map_or(0, |source| source.port());
-                conn.source = Some(SocketAddr::new(path.local, port));
+                let is_bound = conn.source.is_some_and(|source| !is_any(source.ip()));
+                let ip = match conn.destination {
+                    // As `cma_bind_loopback` of the kernel: the device is chosen, the address stays
+                    // that of the loopback.
+                    Some(SocketAddr::V4(v4)) if v4.ip().is_loopback() && !is_bound => {
+                        Ipv4Addr::LOCALHOST.into()
+                    }
+                    Some(SocketAddr::V6(v6)) if v6.ip().is_loopback() && !is_bound => {
+                        Ipv6Addr::LOCALHOST.into()
+                    }
+                    _ => path.local,
+                };
+                conn.source = Some(SocketAddr::new(ip, port));
                 let class = conn.traffic_class | path.traffic_class;
                 conn.path = Some(Path { traffic_class: class, ..path });
                 (EventKind::AddrResolved, Status::Success)

@@ -100,8 +100,7 @@ impl ConnectionManager {
             endpoint.hold_early_requests(shared.clock.now() + EARLY_REQUEST_TIME);
         }
         lock(&shared.channels).insert(key, channel);
-        let thread = std::thread::Builder::new().name("feroce-cm".to_owned());
-        let thread = thread.spawn(move || gsi.serve(&shared))?;
+        let thread = feroce_threads::spawn("feroce-cm", move || gsi.serve(&shared))?;
         lock(&self.threads).push(thread);
         Ok(())
     }
@@ -171,9 +170,16 @@ struct LocalAddress {
     local: IpAddr,
     /// GID index of the address.
     index: u32,
+    /// Name of its interface; empty for a port without one.
+    interface: String,
 }
 
 impl LocalAddress {
+    fn is_up(&self) -> bool {
+        self.interface.is_empty()
+            || net::Interface::read(&self.interface).is_ok_and(|interface| interface.is_usable())
+    }
+
     fn resolve(&self, destination: IpAddr, timeout: Duration) -> Result<cm::Path, Unresolved> {
         let path = Path::new(Gid::from(destination), self.index);
         let ah = self.channel.device.alloc_pd().create_ah_within(&path, timeout);
@@ -220,7 +226,8 @@ impl Shared {
         end: Instant,
     ) -> Result<cm::Path, Unresolved> {
         if destination.ip().is_loopback() {
-            return Err(Unresolved::NoDevice);
+            let timeout = end.saturating_since(self.clock.now());
+            return self.resolve_loopback(source, destination.ip(), timeout);
         }
         let bound = if cm::is_any(source) { net::chosen_source(destination) } else { Some(source) };
         let sources = self.sources(destination.ip());
@@ -241,6 +248,29 @@ impl Shared {
         Err(why)
     }
 
+    /// Resolves the path of a device to itself, as `cma_resolve_loopback` of the kernel: the device
+    /// with the address `source`, or the first one with an active port. Its address is of the
+    /// family of `destination`, a routable one if it has such.
+    fn resolve_loopback(
+        &self,
+        source: IpAddr,
+        destination: IpAddr,
+        timeout: Duration,
+    ) -> Result<cm::Path, Unresolved> {
+        let is_local = |ip: IpAddr| match ip {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        };
+        let mut own = self.sources(destination);
+        if !cm::is_any(source) {
+            own.retain(|own| own.local == source);
+        }
+        own.sort_by_key(|own| (own.device, is_local(own.local)));
+        let active = own.iter().find(|own| own.is_up());
+        let own = active.or(own.first()).ok_or(Unresolved::NoDevice)?;
+        own.resolve(own.local, timeout)
+    }
+
     /// Returns the local addresses of the family of `destination`.
     fn sources(&self, destination: IpAddr) -> Vec<LocalAddress> {
         let channels = lock(&self.channels);
@@ -250,6 +280,7 @@ impl Shared {
                 channel: Arc::clone(channel),
                 local: entry.gid.ip(),
                 index,
+                interface: entry.interface_name,
             })
         });
         sources.filter(|source| source.local.is_ipv4() == destination.is_ipv4()).collect()

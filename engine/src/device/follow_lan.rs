@@ -26,13 +26,12 @@ impl LanFollower {
         addresses: &Arc<dyn LinkAddresses>,
     ) -> Result<Self, OpenError> {
         let (device, port) = (Arc::downgrade(&device.0), Arc::clone(addresses));
-        let thread = std::thread::Builder::new()
-            .name("feroce-lan".to_owned())
-            .spawn(move || run(&device, &*port))
-            .map_err(|source| OpenError::System {
+        let thread = feroce_threads::spawn("feroce-lan", move || run(&device, &*port)).map_err(
+            |source| OpenError::System {
                 action: "start the thread that follows neighbours",
                 source,
-            })?;
+            },
+        )?;
         Ok(Self { addresses: Arc::clone(addresses), thread: Some(thread) })
     }
 }

@@ -8,6 +8,9 @@
 //! helper leaves the core to that thread for a while ([`Backoff`]), because two threads that share
 //! the work only compete for the token. If frames arrive while no thread polls, the helper sleeps
 //! on the port instead of backing off ([`PortSleep`]).
+//!
+//! The helper keeps off the CPUs that threads of the program are bound to, also if the program
+//! binds them later ([`PLACEMENT_INTERVAL`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,6 +44,8 @@ const MAX_BULK_BACKOFF: Duration = Duration::from_millis(5);
 const STILL_POLLING: Duration = Duration::from_micros(100);
 /// If work has waited for this time, the thread that polled does something else now.
 const UNATTENDED: Duration = Duration::from_micros(20);
+/// Interval at which an idle helper looks for threads of the program that were bound to its CPU.
+const PLACEMENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum sleep; bounds the cost of a lost wake-up.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
 
@@ -55,13 +60,13 @@ pub(super) fn start(
         Driver::SpinningHelper(cpus) => Some(cpus.get(core).copied()),
         _ => None,
     };
-    let name = format!("feroce-{core}");
-    std::thread::Builder::new().name(name).spawn(move || {
-        if let Some(Some(id)) = pin {
-            let pinned = core_affinity::set_for_current(core_affinity::CoreId { id });
-            if !pinned {
-                tracing::warn!(core, cpu = id, "cannot pin the helper");
-            }
+    // Another helper keeps off the CPU of one that polls.
+    let name = if pin.is_some() { "feroce-poll" } else { "feroce" };
+    feroce_threads::spawn(&format!("{name}-{core}"), move || {
+        if let Some(Some(cpu)) = pin
+            && let Err(error) = feroce_threads::pin(cpu)
+        {
+            tracing::warn!(core, cpu, %error, "cannot pin the helper");
         }
         run(&device, core, clock, pin.is_some());
     })
@@ -144,7 +149,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
     let mut idle = 0;
     let mut driven = 0;
     let mut backoff = Backoff::new(&device.config.pfc);
-    let mut sleeper = Sleeper::default();
+    let mut sleeper = Sleeper::new(clock);
     let (mut port_sleep, mut action) = (PortSleep::default(), IdleAction::None);
     // Failed attempts in a row to take the token: another thread is in a long turn, of about 100 us
     // for bulk data. Taking the next turn would make the program spin, or the peer wait for a CPU.
@@ -186,6 +191,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
             if done > 0 {
                 continue; // There may be more.
             }
+            sleeper.place(clock);
             action = IdleAction::SleptOnPort;
             match std::mem::replace(&mut driven, now_driven) == now_driven {
                 true => sleeper.sleep(cell, clock),
@@ -195,6 +201,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
             // Back off even if this turn had work: two threads that share the work compete for the
             // token.
             driven = now_driven;
+            sleeper.place(clock);
             let polls = locked_out > 0 || cell.driven_within(STILL_POLLING, clock.now());
             let time = backoff.next(polls, long_turns);
             woken = sleeper.back_off(cell, time);
@@ -205,20 +212,39 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
             std::thread::yield_now();
         } else {
             backoff.reset(long_turns);
+            sleeper.place(clock);
             sleeper.sleep(cell, clock);
             idle = 0;
         }
     }
 }
 
-/// Buffers of the sleeping functions, reused.
-#[derive(Debug, Default)]
+/// State of the sleeping functions, and their buffers, reused.
+#[derive(Debug)]
 struct Sleeper {
     fds: Vec<std::os::fd::RawFd>,
     scratch: Vec<libc::pollfd>,
+    placement: feroce_threads::Placement,
+    /// Time of the next look at the program's threads.
+    place_at: Instant,
 }
 
 impl Sleeper {
+    /// The thread has just been placed.
+    fn new(clock: Clock) -> Self {
+        let place_at = clock.now() + PLACEMENT_INTERVAL;
+        Self { fds: Vec::new(), scratch: Vec::new(), placement: Default::default(), place_at }
+    }
+
+    /// Moves the helper off CPUs that threads of the program were bound to.
+    fn place(&mut self, clock: Clock) {
+        let now = clock.now();
+        if now >= self.place_at {
+            self.placement.update();
+            self.place_at = now + PLACEMENT_INTERVAL;
+        }
+    }
+
     /// Leaves the core to the polling thread for `time`. Returns true if a doorbell rang for the
     /// helper meanwhile.
     fn back_off(&mut self, cell: &super::CoreCell, time: Duration) -> bool {

@@ -57,8 +57,7 @@ impl Pool {
         let mut state = self.shared.lock();
         if state.idle <= state.jobs.len() && state.threads < self.shared.max_threads {
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name(self.shared.name.to_owned());
-            match thread.spawn(move || shared.serve()) {
+            match feroce_threads::spawn(self.shared.name, move || shared.serve()) {
                 Ok(_) => state.threads += 1,
                 Err(error) if state.threads == 0 => return Err(error),
                 Err(error) => tracing::debug!("one thread less of {}: {error}", self.shared.name),
@@ -114,7 +113,7 @@ mod tests {
     #[test]
     fn jobs_do_not_wait_for_each_other() {
         const MOST: usize = 4;
-        let pool = Pool::new("test", MOST);
+        let pool = Pool::new("feroce-test", MOST);
         let (meet, done) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(MOST + 5)));
         for number in 0..MOST + 4 {
             let (meet, done) = (Arc::clone(&meet), Arc::clone(&done));

@@ -149,7 +149,11 @@ pub fn query(interface: &str, request: &Request) -> Result<Snapshot, StatError> 
     query_within(interface, request, RESPONSE_TIME)
 }
 
-fn query_within(
+/// Like [`query`], with a timeout for each operation on the socket.
+///
+/// # Errors
+/// See [`StatError`].
+pub fn query_within(
     interface: &str,
     request: &Request,
     timeout: Duration,
@@ -341,8 +345,7 @@ pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
         stop: Arc::clone(&stop),
         client: Arc::clone(&client),
     };
-    let thread = std::thread::Builder::new().name("feroce-stat".to_owned());
-    let thread = thread.spawn(move || server_thread.run()).map_err(failed)?;
+    let thread = feroce_threads::spawn("feroce-stat", move || server_thread.run()).map_err(failed)?;
     let server = Server { stop, client, thread: Some(thread) };
     *device.stat.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
     Ok(())

@@ -61,11 +61,9 @@ impl Watcher {
             callback,
             stop: Arc::clone(&stop),
         };
-        let thread = thread::Builder::new()
-            .name("feroce-net".to_owned())
-            .spawn(move || task.run(first))
-            .map_err(|error| NetError::Thread {
-                errno: error.raw_os_error().unwrap_or(libc::EAGAIN),
+        let thread =
+            feroce_threads::spawn("feroce-net", move || task.run(first)).map_err(|error| {
+                NetError::Thread { errno: error.raw_os_error().unwrap_or(libc::EAGAIN) }
             })?;
         Ok(Self { stop, waker, thread: Some(thread) })
     }

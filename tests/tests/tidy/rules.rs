@@ -37,6 +37,7 @@ pub const UNSAFE_PLACES: &[(&str, &str)] = &[
     ("engine/src/port/packet/", "packet sockets and the memory that the kernel reads and writes"),
     ("engine/src/port/ethtool.rs", "the kernel's structures about drivers"),
     ("engine/src/port/dpdk/", "DPDK's functions and its packet buffers"),
+    ("engine/threads/src/", "signal masks and CPU affinity"),
     ("engine/src/sys.rs", "system calls that std does not offer"),
     ("engine/src/device/registration.rs", "the safety contract of registering a program's memory"),
     ("engine/src/device/memory_region.rs", "the safety contract of registering memory again"),
@@ -53,10 +54,18 @@ pub const UNSAFE_PLACES: &[(&str, &str)] = &[
         "engine/librspreload/src/",
         "replaces functions of the C library, which C programs call with pointers",
     ),
+    ("engine/librdmacm/tests/host.rs", "the user id"),
     ("engine/cli/src/signal.rs", "a signal handler"),
     ("engine/tests/", "system calls for namespaces and raw sockets"),
     ("tests/tests/regions.rs", "memory that the test registers and unmaps"),
     ("tests/src/counting_alloc.rs", "a global allocator"),
+];
+
+/// Where a thread is started or a scope for threads is opened without `feroce_threads`, and why.
+pub const THREADS: &[(&str, &str)] = &[
+    ("engine/threads/src/lib.rs: thread::Builder", "the one place"),
+    ("engine/cli/src/stat/mod.rs: thread::scope", "for `feroce_threads::spawn_scoped`"),
+    ("engine/src/port/af_xdp/interface.rs: thread::scope", "a namespace of a test"),
 ];
 
 /// Permitted circles of imports: the files in order of their names, separated by spaces, and the
@@ -134,7 +143,7 @@ pub const RESTRICTED: &[Restricted] = &[
 /// Packages from the bottom up. Each depends on lower layers only. The tests are at the top, so
 /// that no product depends on test code.
 pub const LAYERS: &[&[&str]] = &[
-    &["feroce-wire", "feroce-congestion", "dpdk-sys"],
+    &["feroce-wire", "feroce-congestion", "feroce-threads", "dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],
     &["feroce-libibverbs", "feroce-pfc-tools"],
     &["feroce-conform", "feroce-librdmacm", "feroce-librspreload"],

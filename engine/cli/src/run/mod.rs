@@ -9,8 +9,10 @@
 //! opens no device and drops no privileges; the host's files, interfaces and other processes stay
 //! as they are.
 
+pub mod counters;
 mod interface;
 mod mounts;
+mod pci;
 mod program;
 mod sysfs;
 
@@ -81,11 +83,13 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     for obstacle in doctor::obstacles(&settings, &interfaces) {
         eprintln!("feroce: {obstacle}");
     }
-    if let Err(why) = mounts::create(&sysfs::devices(&interfaces)?) {
-        eprintln!(
+    let devices = sysfs::devices(&interfaces)?;
+    match mounts::create(&devices) {
+        Err(why) => eprintln!(
             "feroce: programs that look for devices in /dev/infiniband and \
              /sys/class/infiniband will find none: {why}"
-        );
+        ),
+        Ok(()) => show_counters(&devices),
     }
     let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
     let mut command = Command::new(&program);
@@ -102,6 +106,16 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         .env("LD_LIBRARY_PATH", libraries)
         .exec();
     Err(Failure::Program { program, source: error })
+}
+
+/// Makes the counters of the devices live.
+fn show_counters(devices: &[sysfs::Device]) {
+    let folders: Vec<_> = devices.iter().map(sysfs::Device::folder).collect();
+    let interfaces = devices.iter().map(|device| device.interface.as_str());
+    let pairs: Vec<_> = interfaces.zip(folders.iter().map(PathBuf::as_path)).collect();
+    if let Err(why) = counters::start(&pairs) {
+        eprintln!("feroce: counters in /sys/class/infiniband will stay 0: {why}");
+    }
 }
 
 /// The library that verbs applications load.

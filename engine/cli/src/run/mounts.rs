@@ -1,13 +1,18 @@
 //! A private mount namespace in which `/dev/infiniband` and `/sys/class/infiniband` show Feroce's
 //! devices. The host's own folders stay unchanged, and the mounts end with the program.
+//!
+//! As for a kernel driver, the files of an RNIC are below its PCI device, in `infiniband`, and
+//! `/sys/class/infiniband` has a link to them. A PCI device is shown as a copy of its folder, with
+//! everything in it bound to its own place, so that a folder can be added.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MsFlags, mount, umount};
 use nix::sched::{CloneFlags, unshare};
 
 use super::sysfs::{Device, Entry};
@@ -48,12 +53,77 @@ pub fn create(devices: &[Device]) -> Result<(), MountError> {
     }
     write(&verbs.join("abi_version"), "6\n")?;
     node(&nodes.join("rdma_cm"))?;
+    let (mut copied, mut prepared) = (BTreeSet::new(), BTreeSet::new());
     for device in devices {
         node(&nodes.join(&device.node))?;
-        fill(&class.join(&device.name), &device.entries)?;
-        fill(&verbs.join(&device.node), &device.verbs)?;
+        if prepared.insert(&device.pci.folder) {
+            pci(device, &mut copied)?;
+        }
+        for (kind, name, entries) in
+            [(class, &device.name, &device.entries), (verbs, &device.node, &device.verbs)]
+        {
+            let kind_name = kind.file_name().expect("a name");
+            let place = device.pci.folder.join(kind_name).join(name);
+            fill(&place, entries)?;
+            link_class(&place, &kind.join(name))?;
+        }
     }
     Ok(())
+}
+
+/// Makes the PCI device's folder one to which folders can be added: `infiniband` and
+/// `infiniband_verbs`, each with a file system of its own, and `net` if it is missing.
+fn pci(device: &Device, copied: &mut BTreeSet<PathBuf>) -> Result<(), MountError> {
+    let folder = &device.pci.folder;
+    match &device.pci.stand_in {
+        Some(files) => {
+            mirror_once(Path::new("/sys/devices"), copied)?;
+            fill(folder, files)?;
+            let (bus, address) = (device.pci.bus(), device.pci.address());
+            let parent = folder.parent().expect("below /sys/devices");
+            let buses = parent.join("pci_bus").join(&bus);
+            fs::create_dir_all(&buses).map_err(failed(&buses))?;
+            for (class, name, to) in [
+                ("/sys/class/pci_bus", &bus, buses.as_path()),
+                ("/sys/bus/pci/devices", &address, folder.as_path()),
+            ] {
+                let class = Path::new(class);
+                if class.is_dir() {
+                    mirror_once(class, copied)?;
+                    link_class(to, &class.join(name))?;
+                }
+            }
+        }
+        None => mirror(folder)?,
+    }
+    if let Some(node) = device.pci.numa_node {
+        // Below the kernel's file, the copy has an empty one.
+        let place = folder.join("numa_node");
+        umount(&place).map_err(|source| MountError::Mount { place: place.clone(), source })?;
+        write(&place, format!("{node}\n"))?;
+    }
+    for name in ["infiniband", "infiniband_verbs"] {
+        let place = folder.join(name);
+        fs::create_dir_all(&place).map_err(failed(&place))?;
+        mount_empty(&place)?;
+    }
+    let net = folder.join("net");
+    if !net.exists() {
+        let interface = Path::new("/sys/class/net").join(&device.interface);
+        fs::create_dir(&net).map_err(failed(&net))?;
+        let place = net.join(&device.interface);
+        symlink(interface, &place).map_err(failed(&place))?;
+    }
+    Ok(())
+}
+
+/// Creates the link `at`, in a folder of `/sys/class` or such, that leads to `folder`: like those of
+/// the kernel, relative to the place of the link.
+fn link_class(folder: &Path, at: &Path) -> Result<(), MountError> {
+    let below = folder.strip_prefix("/sys").unwrap_or(folder);
+    let depth = at.parent().map_or(0, |parent| parent.components().count() - 2);
+    let up: PathBuf = std::iter::repeat_n("..", depth).collect();
+    symlink(up.join(below), at).map_err(failed(at))
 }
 
 /// Creates a character device at `place`. Programs check that the file is a character device that
@@ -68,7 +138,7 @@ fn fill(folder: &Path, entries: &[(String, Entry)]) -> Result<(), MountError> {
     for (path, entry) in entries {
         let place = folder.join(path);
         match entry {
-            Entry::File(text) => write(&place, text)?,
+            Entry::File(bytes) => write(&place, bytes)?,
             Entry::Link(to) => {
                 create_parent(&place)?;
                 symlink(to, &place).map_err(failed(&place))?;
@@ -91,6 +161,11 @@ fn cover(place: &Path) -> Result<(), MountError> {
 
 fn mount_empty(place: &Path) -> Result<(), MountError> {
     mount_at("tmpfs", place, Some("tmpfs"), MsFlags::MS_NOSUID)
+}
+
+/// As [`mirror`], if `copied` does not say that it is done.
+fn mirror_once(folder: &Path, copied: &mut BTreeSet<PathBuf>) -> Result<(), MountError> {
+    if copied.insert(folder.to_owned()) { mirror(folder) } else { Ok(()) }
 }
 
 /// Mounts a new folder over `folder`, with all its entries bound into it.
@@ -137,9 +212,9 @@ fn create_parent(place: &Path) -> Result<(), MountError> {
     fs::create_dir_all(parent).map_err(failed(parent))
 }
 
-fn write(place: &Path, text: &str) -> Result<(), MountError> {
+fn write(place: &Path, bytes: impl AsRef<[u8]>) -> Result<(), MountError> {
     create_parent(place)?;
-    fs::write(place, text).map_err(failed(place))
+    fs::write(place, bytes).map_err(failed(place))
 }
 
 fn failed(place: &Path) -> impl Fn(std::io::Error) -> MountError {

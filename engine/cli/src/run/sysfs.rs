@@ -1,21 +1,30 @@
 //! The entries of a device below `/sys/class/infiniband`: the files that a kernel driver would
 //! show.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use feroce_engine::net::{GidTable, Interface};
 use feroce_wire::PathMtu;
 
+use super::counters;
+use super::pci::PciDevice;
 use crate::devinfo;
 use crate::failure::Failure;
 
 /// A file or a link.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// A file with this content.
-    File(String),
+    File(Vec<u8>),
     /// A symbolic link to this path.
     Link(PathBuf),
+}
+
+impl Entry {
+    /// A file with a line of text.
+    pub fn from_text(text: &str) -> Self {
+        Self::File(format!("{text}\n").into_bytes())
+    }
 }
 
 /// The entries of a device.
@@ -25,22 +34,34 @@ pub struct Device {
     pub name: String,
     /// Name of the device node, such as `uverbs0`.
     pub node: String,
+    /// Name of the interface.
+    pub interface: String,
+    /// The PCI device.
+    pub pci: PciDevice,
     /// Entries below `/sys/class/infiniband/NAME`.
     pub entries: Vec<(String, Entry)>,
     /// Entries below `/sys/class/infiniband_verbs/NODE`.
     pub verbs: Vec<(String, Entry)>,
 }
 
+impl Device {
+    /// Returns the folder of the device's files.
+    pub fn folder(&self) -> PathBuf {
+        self.pci.folder.join("infiniband").join(&self.name)
+    }
+}
+
 /// The devices of `interfaces`, in this order.
 pub fn devices(interfaces: &[Interface]) -> Result<Vec<Device>, Failure> {
     let described = interfaces.iter().enumerate().map(|(index, interface)| {
         let gids = GidTable::read(&interface.name)?;
-        Ok(device(index, interface, &gids))
+        let pci = PciDevice::of(Path::new("/sys"), &interface.name, index);
+        Ok(device(index, interface, &gids, pci))
     });
     described.collect()
 }
 
-fn device(index: usize, interface: &Interface, gids: &GidTable) -> Device {
+fn device(index: usize, interface: &Interface, gids: &GidTable, pci: PciDevice) -> Device {
     let (name, node) = (format!("feroce{index}"), format!("uverbs{index}"));
     let is_up = interface.is_usable();
     let rate = devinfo::rate_in_sysfs(interface).map_or(0, |bits| bits / 1_000_000_000);
@@ -63,7 +84,7 @@ fn device(index: usize, interface: &Interface, gids: &GidTable) -> Device {
         ("ports/1/lid_mask_count", "0".to_owned()),
         ("ports/1/pkeys/0", "0xffff".to_owned()),
     ];
-    let file = |path: &str, text: String| (path.to_owned(), Entry::File(text + "\n"));
+    let file = |path: &str, text: String| (path.to_owned(), Entry::from_text(&text));
     let mut entries: Vec<_> = texts.into_iter().map(|(path, text)| file(path, text)).collect();
     for (at, entry) in gids.iter() {
         entries.push(file(&format!("ports/1/gids/{at}"), entry.gid.to_string()));
@@ -71,10 +92,11 @@ fn device(index: usize, interface: &Interface, gids: &GidTable) -> Device {
         let interface = entry.interface_name.clone();
         entries.push(file(&format!("ports/1/gid_attrs/ndevs/{at}"), interface));
     }
-    let place = PathBuf::from("/sys/class/net").join(&interface.name);
-    entries.push((format!("device/net/{}", interface.name), Entry::Link(place)));
-    let verbs = vec![file("ibdev", name.clone()), file("abi_version", "1".to_owned())];
-    Device { name, node, entries, verbs }
+    entries.extend(counters::files().map(|(path, _)| file(&path, "0".to_owned())));
+    let up = || ("device".to_owned(), Entry::Link(Path::new("../../..").join(pci.address())));
+    entries.push(up());
+    let verbs = vec![file("ibdev", name.clone()), file("abi_version", "1".to_owned()), up()];
+    Device { name, node, interface: interface.name.clone(), pci, entries, verbs }
 }
 
 /// The path MTU in bytes; 0 if the interface's MTU is too small for any.
@@ -100,17 +122,20 @@ mod tests {
             loopback: false,
             vlan: None,
         };
-        let device = super::device(1, &interface, &GidTable::new(&interface));
+        let folder = "/sys/devices/pci0000:00/0000:00:03.0".into();
+        let pci = PciDevice { folder, stand_in: None, numa_node: None };
+        let device = super::device(1, &interface, &GidTable::new(&interface), pci);
         assert_eq!((device.name.as_str(), device.node.as_str()), ("feroce1", "uverbs1"));
         let entry = |path: &str| {
             let found = device.entries.iter().find(|(at, _)| at == path);
             found.map(|(_, entry)| entry).unwrap_or_else(|| panic!("{path}"))
         };
-        let text = |text: &str| Entry::File(format!("{text}\n"));
+        let text = Entry::from_text;
         assert_eq!(*entry("ports/1/gids/0"), text("fe80:0000:0000:0000:0000:00ff:fe00:0001"));
         assert_eq!(*entry("ports/1/gid_attrs/types/0"), text("RoCE v2"));
         assert_eq!(*entry("ports/1/gid_attrs/ndevs/0"), text("eth5"));
         assert_eq!(*entry("ports/1/active_mtu"), text("1024"));
-        assert_eq!(*entry("device/net/eth5"), Entry::Link("/sys/class/net/eth5".into()));
+        assert_eq!(*entry("device"), Entry::Link("../../../0000:00:03.0".into()));
+        assert_eq!(*entry("ports/1/counters/port_xmit_data"), text("0"));
     }
 }

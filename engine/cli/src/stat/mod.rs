@@ -83,8 +83,14 @@ fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
     // In parallel: a stopped program does not answer, and must not delay the others.
     for some in interfaces.chunks(AT_ONCE) {
         let responses: Vec<_> = thread::scope(|scope| {
-            let queries: Vec<_> = some.iter().map(|name| scope.spawn(|| query(name))).collect();
-            queries.into_iter().map(|response| response.join().expect("no panic")).collect()
+            let queries: Vec<_> = some
+                .iter()
+                .map(|name| feroce_threads::spawn_scoped(scope, "feroce-query", || query(name)))
+                .collect();
+            queries
+                .into_iter()
+                .map(|response| response.expect("a thread").join().expect("no panic"))
+                .collect()
         });
         for response in responses {
             match response {

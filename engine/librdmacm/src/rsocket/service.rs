@@ -47,8 +47,7 @@ fn epoll() -> Result<RawFd, c_int> {
     }
     // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
     let owned = unsafe { OwnedFd::from_raw_fd(fd) };
-    let thread = std::thread::Builder::new().name("feroce-rsocket".to_owned());
-    thread.spawn(move || run(fd)).map_err(|_| libc::EAGAIN)?;
+    feroce_threads::spawn("feroce-rsocket", move || run(fd)).map_err(|_| libc::EAGAIN)?;
     *service = Some((std::process::id(), owned));
     Ok(fd)
 }
@@ -90,5 +89,35 @@ fn run(epoll: RawFd) {
             }
         }
         (handlers.on_tick)();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Signals of the process are for the program's threads.
+    #[test]
+    fn the_thread_blocks_signals() {
+        let fd = epoll().expect("a thread");
+        assert!(fd >= 0);
+        let status = |id: &str| {
+            std::fs::read_to_string(format!("/proc/self/task/{id}/status")).unwrap_or_default()
+        };
+        let find = || {
+            let tasks = std::fs::read_dir("/proc/self/task").expect("the kernel shows it");
+            let ids = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
+            ids.map(|id| status(&id)).find(|text| text.starts_with("Name:\tferoce-rsocket"))
+        };
+        let text = (0..500).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            find()
+        });
+        let text = text.expect("the thread has its name");
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigBlk:")).expect("a mask");
+        let mask = u64::from_str_radix(mask.trim(), 16).expect("a number");
+        for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGTERM, libc::SIGALRM, libc::SIGCHLD] {
+            assert_ne!(mask & 1 << (signal - 1), 0, "signal {signal}: {mask:x}");
+        }
     }
 }

@@ -87,11 +87,7 @@ fn arguments(config: &DpdkConfig) -> Vec<String> {
     if !config.eal.iter().any(places) {
         // One main thread without a CPU of its own, and no worker threads: Feroce has helper
         // threads.
-        let cpus: Vec<String> = core_affinity::get_core_ids()
-            .unwrap_or_default()
-            .iter()
-            .map(|core| core.id.to_string())
-            .collect();
+        let cpus: Vec<String> = feroce_threads::cpus().iter().map(|cpu| cpu.to_string()).collect();
         if !cpus.is_empty() {
             arguments.push(format!("--lcores=0@({})", cpus.join(",")));
         }
@@ -128,7 +124,7 @@ fn init(arguments: &[String]) -> Result<(), String> {
         // SAFETY: the call reads a number of this thread.
         (status < 0).then(|| message(unsafe { dpdk_sys::dpdk_errno() }))
     };
-    let thread = std::thread::Builder::new().name("feroce-eal".to_owned()).spawn(start);
+    let thread = feroce_threads::spawn("feroce-eal", start);
     let ended = thread.map_err(|error| error.to_string())?.join();
     match ended {
         Ok(None) => Ok(()),

@@ -125,7 +125,7 @@ impl Relay {
             sequence: 0,
         };
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
+        let thread = feroce_threads::spawn("feroce-relay", move || {
             while !stopped.load(Ordering::Relaxed) {
                 match wire.turn() {
                     Ok(0) => std::thread::sleep(REST),
@@ -136,7 +136,8 @@ impl Relay {
                     }
                 }
             }
-        });
+        })
+        .map_err(failed("a thread".to_owned()))?;
         Ok(Self { injector, stop, thread: Some(thread) })
     }
 
