@@ -90,9 +90,10 @@ unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: the program passes an open context, and a writable structure.
-    unsafe { attr.write(device(context::shared_in_any_process(context))) };
-    0
+    object::code(context::shared_in_any_process(context).map(|shared| {
+        // SAFETY: the program passes a writable structure.
+        unsafe { attr.write(device(&shared)) };
+    }))
 }
 
 /// `ibv_query_device_ex`
@@ -104,13 +105,20 @@ pub unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     // SAFETY: the program passes null or a structure that begins with a `comp_mask` of requested
     // extensions.
-    if unsafe { input.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0) {
-        return libc::EINVAL;
-    }
-    // SAFETY: the program passes an open context; all-zero bytes are a valid value of this C
-    // structure.
-    let (shared, mut full): (_, ibv_device_attr_ex) =
-        unsafe { (context::shared_in_any_process(context), std::mem::zeroed()) };
+    let asked = unsafe { input.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0);
+    object::code(match asked {
+        true => Err(libc::EINVAL),
+        false => context::shared_in_any_process(context).map(|shared| {
+            let full = device_ex(&shared);
+            // SAFETY: the program passes a structure of `size` bytes.
+            unsafe { fill(attr, &full, size) };
+        }),
+    })
+}
+
+fn device_ex(shared: &Shared) -> ibv_device_attr_ex {
+    // SAFETY: all-zero bytes are a valid value of this C structure.
+    let mut full: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
     full.orig_attr = device(shared);
     full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags)
         | IBV_DEVICE_ATOMIC_WRITE
@@ -123,9 +131,7 @@ pub unsafe extern "C" fn query_device_ex(
     full.hca_core_clock = KILOHERTZ;
     full.cq_mod_caps = [u16::MAX; 2];
     full.phys_port_cnt_ex = u32::from(PORT);
-    // SAFETY: the program passes a structure of `size` bytes.
-    unsafe { fill(attr, &full, size) };
-    0
+    full
 }
 
 /// Returns the operations that on-demand regions support: by service, and for XRC.
@@ -142,9 +148,9 @@ pub unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    // SAFETY: the program passes an open context and a structure whose mask selects values.
-    let (shared, values) = unsafe { (context::shared(context), &mut *values) };
-    object::code(shared.and_then(|shared| {
+    // SAFETY: the program passes a structure whose mask selects values.
+    let values = unsafe { &mut *values };
+    object::code(context::shared(context).and_then(|shared| {
         if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
             return Err(libc::EOPNOTSUPP);
         }
@@ -220,11 +226,10 @@ pub unsafe extern "C" fn query_port(
     attr: *mut ibv_port_attr,
     size: size_t,
 ) -> c_int {
-    if number != PORT {
-        return libc::EINVAL;
-    }
-    // SAFETY: the program passes an open context.
-    let result = unsafe { context::shared(context) }.and_then(|shared| port(shared));
+    let result = context::shared(context).and_then(|shared| match number {
+        PORT => port(&shared),
+        _ => Err(libc::EINVAL),
+    });
     // SAFETY: the program passes a structure of `size` bytes.
     object::code(result.map(|result| unsafe { fill(attr, &result, size) }))
 }
@@ -261,10 +266,9 @@ unsafe extern "C" fn ibv_query_gid(
     gid: *mut [u64; 2],
 ) -> c_int {
     let index = u32::try_from(index).unwrap_or(u32::MAX);
-    // SAFETY: the program passes an open context.
-    let result = unsafe { context::shared(context) }.and_then(|shared| {
+    let result = context::shared(context).and_then(|shared| {
         within_table(u32::from(port), index)?;
-        Ok(gid_at(shared, index).map_or([0; 2], |entry| gid_to_halves(entry.gid.0)))
+        Ok(gid_at(&shared, index).map_or([0; 2], |entry| gid_to_halves(entry.gid.0)))
     });
     match result {
         Ok(result) => {
@@ -298,13 +302,12 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     flags: u32,
     size: size_t,
 ) -> c_int {
-    // SAFETY: the program passes an open context.
-    let result = unsafe { context::shared(context) }.and_then(|shared| {
+    let result = context::shared(context).and_then(|shared| {
         within_table(port, index)?;
         if flags != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        gid_at(shared, index).ok_or(libc::ENODATA)
+        gid_at(&shared, index).ok_or(libc::ENODATA)
     });
     // SAFETY: the program passes a structure of `size` bytes.
     object::code(result.map(|result| unsafe { fill(entry, &gid_entry(index, &result), size) }))
@@ -319,8 +322,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
     size: size_t,
 ) -> ssize_t {
     let refused = |code: c_int| -ssize_t::try_from(code).unwrap_or(1);
-    // SAFETY: the program passes an open context.
-    let shared = match unsafe { context::shared(context) } {
+    let shared = match context::shared(context) {
         Ok(shared) => shared,
         Err(code) => return refused(code),
     };
@@ -349,9 +351,7 @@ unsafe extern "C" fn ibv_query_gid_type(
     index: c_uint,
     kind: *mut c_uint,
 ) -> c_int {
-    // SAFETY: the program passes an open context.
-    let result = unsafe { context::shared(context) };
-    match result.and_then(|_| within_table(u32::from(port), index)) {
+    match context::shared(context).and_then(|_| within_table(u32::from(port), index)) {
         Ok(()) => {
             // SAFETY: the program passes a writable pointer.
             unsafe { kind.write(SYSFS_ROCE_V2) };
@@ -366,23 +366,28 @@ unsafe extern "C" fn ibv_query_gid_type(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_pkey(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     port: u8,
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
-    if port != PORT || index != 0 {
-        errno::set(libc::EINVAL);
-        return -1;
+    match context::shared_in_any_process(context) {
+        Ok(_) if port == PORT && index == 0 => {
+            // SAFETY: the program passes a writable pointer.
+            unsafe { pkey.write(Pkey::DEFAULT.0.to_be()) };
+            0
+        }
+        _ => {
+            errno::set(libc::EINVAL);
+            -1
+        }
     }
-    // SAFETY: the program passes a writable pointer.
-    unsafe { pkey.write(Pkey::DEFAULT.0.to_be()) };
-    0
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
-    if port == PORT && u16::from_be(pkey) == Pkey::DEFAULT.0 {
+extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+    let is_open = context::shared_in_any_process(context).is_ok();
+    if is_open && port == PORT && u16::from_be(pkey) == Pkey::DEFAULT.0 {
         return 0;
     }
     errno::set(libc::EINVAL);

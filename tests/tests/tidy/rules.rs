@@ -48,6 +48,8 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("engine/verbs-abi/src/", "objects that programs hold, and what the two libraries share"),
     ("engine/librspreload/src/", "it stands between C programs and the C library"),
     ("engine/cli/src/signal.rs", "one signal handler"),
+    ("engine/libibverbs/tests/", "a C program's calls, with wrong pointers too"),
+    ("engine/librdmacm/tests/", "the same"),
     ("engine/tests/", "namespaces and raw sockets, to test against the kernel"),
     ("tests/tests/regions.rs", "memory that the test registers, and takes away"),
     ("tests/src/counting_alloc.rs", "a global allocator"),
