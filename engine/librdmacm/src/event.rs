@@ -94,7 +94,7 @@ unsafe fn process(pending: PendingEvent) -> Option<Arc<DeliveredEvent>> {
             _ => {}
         }
     }
-    let PendingEvent { state, membership, parameters, data, .. } = pending;
+    let PendingEvent { state, membership, parameters, data, arg, .. } = pending;
     let at = if data.is_empty() { std::ptr::null() } else { data.as_ptr().cast::<c_void>() };
     let length = u8::try_from(data.len()).unwrap_or(u8::MAX);
     // SAFETY: the identifier of the event is live, or it was created above.
@@ -106,6 +106,7 @@ unsafe fn process(pending: PendingEvent) -> Option<Arc<DeliveredEvent>> {
             (kind, status, param) = unsafe { membership.joined(id) };
             param
         }
+        (None, _) if arg.is_some() => cm_event_param { arg: arg.unwrap_or(0) },
         (None, IBV_QPT_UD) => cm_event_param { ud: ud_param(live, kind, &parameters, at, length) },
         (None, _) => cm_event_param { conn: conn_param(&parameters, at, length) },
     };

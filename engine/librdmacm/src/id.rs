@@ -12,6 +12,7 @@ use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UD, RDMA_PS_IPOIB, RDMA_PS_UDP, ibv_qp_init_attr, rdma_cm_id,
     rdma_event_channel,
 };
+use crate::addrinfo::AddrInfoList;
 use crate::channel::Unacknowledged;
 use crate::device::{self, Device};
 use crate::event_channel::{EventChannel, acknowledge_last, rdma_ack_cm_event};
@@ -51,6 +52,8 @@ pub struct Private {
     pub qp_init: Option<ibv_qp_init_attr>,
     /// Sent ahead of the program's private data.
     pub connect_data: Vec<u8>,
+    /// Result of `rdma_resolve_addrinfo` that the program has not taken.
+    pub resolved: Option<AddrInfoList>,
     /// Multicast groups that the identifier has joined.
     pub memberships: Vec<Arc<Membership>>,
 }
