@@ -170,6 +170,7 @@ impl QpConfig {
             sq_sig_all: self.init.sq_sig_all,
             ah_attr,
             batch: Batch::default(),
+            counters: Vec::new(),
         };
         let inner = SharedQp { lock: HeldLock::new(), state: UnsafeCell::new(state) };
         self.handle(Arc::new(inner), shared, parts)

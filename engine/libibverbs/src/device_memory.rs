@@ -188,8 +188,15 @@ pub extern "C" fn reg_dm_mr(
         let region = region.map_err(|error| errno::of_device(&error))?;
         let length = usize::try_from(region.len()).unwrap_or(usize::MAX);
         let made = Mr::new(domain, pd, region, (std::ptr::null_mut(), length), access);
-        Ok(made.with_source(Use::new(live)))
+        Ok(made.keeping(Use::new(live)))
     }))
+}
+
+/// Fails: device memory is part of the engine's arena, which has no DMA buffer.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_int {
+    errno::set(object::live::<Dm>(dm).err().unwrap_or(libc::EOPNOTSUPP));
+    -1
 }
 
 #[unsafe(no_mangle)]

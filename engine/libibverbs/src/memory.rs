@@ -1,5 +1,6 @@
 //! Memory regions.
 
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
@@ -15,10 +16,14 @@ use crate::abi::{
     IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_ATOMIC,
     IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED,
     IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
-    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, ibv_mr, ibv_pd, ibv_sge,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, IBV_REG_MR_MASK_ADDR,
+    IBV_REG_MR_MASK_BUF, IBV_REG_MR_MASK_DMAH, IBV_REG_MR_MASK_FD, IBV_REG_MR_MASK_FD_OFFSET,
+    IBV_REG_MR_MASK_IOVA, ibv_buf, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_sge,
 };
+use crate::buffer::Buf;
 use crate::context::{self, implement_object};
 use crate::convert::sge_of;
+use crate::dma_handle::Dmah;
 use crate::domain::{self, Pd};
 use crate::errno;
 use crate::object::{self, Base, Use};
@@ -29,18 +34,13 @@ pub struct Mr {
     abi: UnsafeCell<ibv_mr>,
     base: Base,
     registration: Mutex<Registration>,
-    /// Keeps what the region was made from: device memory, or a buffer of the library.
-    _source: Option<Box<dyn Source>>,
+    /// What the region refers to beside its PD: device memory, a buffer, a DMA handle.
+    kept: Vec<Box<dyn Any + Send + Sync>>,
     /// Registered from a DMA buffer: its address is an offset in the buffer.
     is_dma_buf: bool,
 }
 
 implement_object!(Mr: ibv_mr, handle);
-
-/// What a region belongs to beside its PD.
-pub trait Source: Send + Sync {}
-
-impl<T: object::Object> Source for Use<T> {}
 
 /// The part of a region that `ibv_rereg_mr` changes.
 struct Registration {
@@ -73,14 +73,15 @@ impl Mr {
             base: Base::new(abi.context.addr(), abi.handle),
             abi: UnsafeCell::new(abi),
             registration: Mutex::new(registration),
-            _source: None,
+            kept: Vec::new(),
             is_dma_buf: false,
         }
     }
 
-    /// Keeps `source` as long as the region lives.
-    pub fn with_source(self, source: impl Source + 'static) -> Self {
-        Self { _source: Some(Box::new(source)), ..self }
+    /// Keeps `reference` as long as the region lives.
+    pub fn keeping(mut self, reference: impl Any + Send + Sync) -> Self {
+        self.kept.push(Box::new(reference));
+        self
     }
 
     fn registration(&self) -> MutexGuard<'_, Registration> {
@@ -274,6 +275,77 @@ fn dma_buf(
     let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
     let range = (std::ptr::without_provenance_mut(offset), length);
     Ok(Mr { is_dma_buf: true, ..Mr::new(live, pd, region, range, access) })
+}
+
+/// What `ibv_reg_mr_ex` registers.
+enum Wanted {
+    Memory(*mut c_void),
+    DmaBuf { fd: c_int, offset: u64 },
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
+    const KNOWN: u64 = (IBV_REG_MR_MASK_BUF << 1) - 1;
+    // SAFETY: the program passes valid attributes. Fields are read one by one, and `buf` only if it
+    // is there: the structure of release 59 ends before it.
+    let (mask, length, access) = unsafe { ((*attr).comp_mask, (*attr).length, (*attr).access) };
+    let given = |bit: u64| mask & bit != 0;
+    let wanted = || match (given(IBV_REG_MR_MASK_FD), given(IBV_REG_MR_MASK_ADDR)) {
+        _ if mask & !KNOWN != 0 => Err(libc::EOPNOTSUPP),
+        (true, true) => Err(libc::EINVAL),
+        // SAFETY: the program passes valid attributes.
+        (true, false) if given(IBV_REG_MR_MASK_FD_OFFSET) && given(IBV_REG_MR_MASK_IOVA) => unsafe {
+            Ok(Wanted::DmaBuf { fd: (*attr).fd, offset: (*attr).fd_offset })
+        },
+        // SAFETY: the program passes valid attributes.
+        (false, true) if !given(IBV_REG_MR_MASK_FD_OFFSET) => unsafe {
+            Ok(Wanted::Memory((*attr).addr))
+        },
+        _ => Err(libc::EINVAL),
+    };
+    give_or_fail(wanted().and_then(|wanted| {
+        let live = domain::live(pd)?;
+        // SAFETY: the program passes valid attributes.
+        let (iova, dmah) = unsafe { ((*attr).iova, (*attr).dmah) };
+        let dmah = match given(IBV_REG_MR_MASK_DMAH) {
+            true => Some(context::live_in::<Dmah>(live.context().addr(), dmah)?),
+            false => None,
+        };
+        let mut buffer = None;
+        let access = access.cast_unsigned();
+        let made = match wanted {
+            Wanted::Memory(addr) => {
+                if given(IBV_REG_MR_MASK_BUF) {
+                    // SAFETY: the program passes valid attributes of release 64 or later.
+                    let live = object::live::<Buf>(unsafe { (*attr).buf })?;
+                    live.check(pd, addr, length)?;
+                    buffer = Some(live);
+                }
+                let iova = if given(IBV_REG_MR_MASK_IOVA) { iova } else { addr.addr() as u64 };
+                // SAFETY: the program keeps the memory valid until `ibv_dereg_mr`.
+                unsafe { MrConfig { pd, addr, length, iova, access }.make()? }
+            }
+            Wanted::DmaBuf { .. } if given(IBV_REG_MR_MASK_BUF) => return Err(libc::EINVAL),
+            Wanted::DmaBuf { fd, offset } => dma_buf(pd, (offset, length), iova, fd, access)?,
+        };
+        Ok(made.keeping(buffer).keeping(dmah.map(Use::new)))
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_buf_mr(
+    pd: *mut ibv_pd,
+    buf: *mut ibv_buf,
+    addr: *mut c_void,
+    length: size_t,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: all-zero bytes are a valid value of this C structure.
+    let mut attr: ibv_mr_init_attr = unsafe { std::mem::zeroed() };
+    attr.comp_mask = IBV_REG_MR_MASK_BUF | IBV_REG_MR_MASK_ADDR;
+    (attr.length, attr.access, attr.addr, attr.buf) = (length, access, addr, buf);
+    // SAFETY: the attributes are complete.
+    unsafe { ibv_reg_mr_ex(pd, &raw mut attr) }
 }
 
 /// `ibv_alloc_null_mr`

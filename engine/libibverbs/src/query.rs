@@ -21,7 +21,7 @@ use crate::abi::{
     ibv_values_ex,
 };
 use crate::context::{self, Shared};
-use crate::convert::gid_to_halves;
+use crate::convert::{fill, gid_to_halves};
 use crate::device::text;
 use crate::{errno, object};
 
@@ -165,19 +165,6 @@ pub unsafe extern "C" fn query_rt_values(
     }))
 }
 
-/// Copies as much of `from` as fits in the program's structure and zeros the rest.
-///
-/// # Safety
-/// `to` points to `size` writable bytes.
-unsafe fn fill<T>(to: *mut T, from: &T, size: usize) {
-    let known = size.min(size_of::<T>());
-    // SAFETY: `to` has `size` writable bytes, and `from` has at least `known` bytes.
-    unsafe {
-        to.cast::<u8>().write_bytes(0, size);
-        to.cast::<u8>().copy_from_nonoverlapping(std::ptr::from_ref(from).cast(), known);
-    }
-}
-
 /// Returns the codes of link width and speed, as the kernel reports them for Ethernet.
 pub fn width_and_speed(bits_per_second: Option<u64>) -> (u8, u8) {
     /// Minimum Gb/s, width code (1, 2, 4 or 8 lanes), speed code.
@@ -246,6 +233,29 @@ unsafe extern "C" fn ibv_query_port(
 ) -> c_int {
     // SAFETY: the program passes an open context and a structure of at least `OLD_PORT_ATTR` bytes.
     unsafe { query_port(context, number, attr, OLD_PORT_ATTR) }
+}
+
+/// Unit of `ibv_query_port_speed` in bits per second.
+const SPEED_UNIT: u64 = 100_000_000;
+
+/// Speed of a link that reports none: that of the width and speed codes in `ibv_port_attr`.
+const UNKNOWN_SPEED: u64 = 25;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    number: u32,
+    speed: *mut u64,
+) -> c_int {
+    object::code(context::shared(context).and_then(|shared| {
+        if number != u32::from(PORT) {
+            return Err(libc::EINVAL);
+        }
+        let rate = shared.engine.device.attributes().link_rate;
+        // SAFETY: the program passes a writable number.
+        unsafe { speed.write(rate.map_or(UNKNOWN_SPEED, |rate| rate / SPEED_UNIT)) };
+        Ok(())
+    }))
 }
 
 fn gid_at(shared: &Shared, index: u32) -> Option<GidEntry> {
