@@ -17,6 +17,7 @@ mod replay_live;
 mod rows;
 mod rxe;
 mod setup;
+mod symbols;
 mod tally;
 
 use std::error::Error;
@@ -54,6 +55,9 @@ enum Command {
     PfcEndpoint(pfc_endpoint::Options),
     /// Run rdma-core's own Python suite on Feroce
     Pyverbs(pyverbs::Options),
+    /// Say which symbols a release of rdma-core exports that the lists of this project lack. Prints
+    /// the missing lines; exit code 1 if there are any
+    Symbols(symbols::Options),
     /// Let tshark and scapy judge frames that Feroce sent
     Frames {
         /// How many frames
@@ -98,6 +102,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Inject(options) => inject::main(options),
         Command::PfcEndpoint(options) => pfc_endpoint::main(options),
         Command::Pyverbs(options) => pyverbs::main(options),
+        Command::Symbols(options) => symbols::main(options),
         Command::Mutants(options) => mutants::main(options),
         Command::Frames { count } => frames::run(count),
     }
