@@ -1,5 +1,5 @@
-//! Symbols with a version that the linker's script cannot give them: a name of which several versions
-//! exist. Each is a jump to its target under a private name, which the linker exports as
+//! Symbols with a version that the linker's script cannot give them, because several versions of
+//! the name exist. Each is a jump to its target under a private name, which the linker exports as
 //! `name@version`. `scripts/build-libs.sh` makes the linker take them from the archive.
 
 /// Exports names in a version: `TARGET "VERSION": NAME ...;`.

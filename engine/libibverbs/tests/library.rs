@@ -90,7 +90,8 @@ assert number(of(b"ibv_cmd_create_cq_ex2"))() == 95
 assert number(of(b"verbs_register_driver_{node}"))() is not None
 allow = ctypes.c_bool.from_address(of(b"verbs_allow_disassociate_destroy"))
 assert not allow.value
-real = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint8, ctypes.c_uint, ctypes.c_void_p)
+at, byte, number = ctypes.c_void_p, ctypes.c_uint8, ctypes.c_uint
+real = ctypes.CFUNCTYPE(ctypes.c_int, at, byte, number, at)
 assert real(of(b"ibv_query_gid_type"))(None, 9, 0, None) == -1
 "#,
             library.display()

@@ -7,8 +7,8 @@
 //! [`destroy`] look up the address in the table and return a counted reference to the object, so
 //! that everything behind them is safe. Only calls of the control path look up addresses.
 //!
-//! Calls of the data path (posting, polling, the `ibv_wr_*` and `ibv_wc_*` functions) use [`borrow`]
-//! without a look-up. They rely on what the manual pages require of programs:
+//! Calls of the data path (posting, polling, the `ibv_wr_*` and `ibv_wc_*` functions) use
+//! [`borrow`], without a look-up. They rely on what the manual pages require of programs:
 //!
 //! * A pointer to an object is live: a create function of this library returned it, and its destroy
 //!   function has not been called.
