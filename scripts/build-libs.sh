@@ -38,8 +38,9 @@ link() {
 mkdir -p "$out/lib/rsocket"
 exec 9> "$out/lib/.lock"
 flock 9 # Tests run this script at the same time.
-# --undefined links the object file of the old symbol versions, too.
-link feroce-libibverbs libibverbs -Wl,--undefined=feroce_old_ibv_open_device -lelf -lz
+# --undefined links the object files of names with several versions, too: src/symver.rs.
+link feroce-libibverbs libibverbs -Wl,--undefined=feroce_IBVERBS_1.0_ibv_open_device \
+    -Wl,--undefined=feroce_IBVERBS_PRIVATE_65_execute_ioctl -lelf -lz
 link feroce-librdmacm librdmacm "$out/lib/libibverbs.so.1"
 # In a folder of its own, as in rdma-core: this library is for LD_PRELOAD, not for linking.
 folder=rsocket/ link feroce-librspreload librspreload \

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-use common::{PATIENCE, Pair, Server, ip, json, text};
+use common::{TIMEOUT, Pair, Server, ip, json, text};
 use serde_json::Value;
 
 /// `feroce` installed below a folder of the test.
@@ -211,7 +211,7 @@ fn counters_are_live() {
     let value = |counters: &Value, name: &str| counters[name].as_u64().expect("a count");
     let start = Instant::now();
     while value(&stat(), "rx_write_requests") < 100 {
-        assert!(start.elapsed() < PATIENCE, "the client writes");
+        assert!(start.elapsed() < TIMEOUT, "the client writes");
     }
     let files: Vec<_> = NAMES.iter().map(|(file, _)| *file).collect();
     let script = format!(

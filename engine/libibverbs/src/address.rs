@@ -4,63 +4,65 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use feroce_engine::device::AddressHandle;
 use feroce_engine::net::Gid;
 use feroce_wire::Ipv4Header;
 
 use crate::abi::{IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_pd, ibv_wc};
-use crate::context::Shared;
+use crate::context::{Shared, implement_object};
 use crate::convert::{gid_from_halves, gid_to_halves, path_of};
-use crate::domain::Pd;
-use crate::object::{self, Object};
+use crate::domain::{self, Pd};
+use crate::object::{self, Base, Use};
 use crate::{context, cq, errno};
 
 /// An address handle.
 #[repr(C)]
 pub struct Ah {
     abi: UnsafeCell<ibv_ah>,
+    base: Base,
     shared: Arc<Shared>,
     /// The engine's address handle.
     pub handle: AddressHandle,
+    _pd: Use<Pd>,
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is the C structure.
-unsafe impl Object for Ah {
-    type Abi = ibv_ah;
-}
+implement_object!(Ah: ibv_ah, handle);
+
+/// Number of the next address handle. The engine has no numbers for them.
+static NEXT: AtomicU32 = AtomicU32::new(0);
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: the program passes a live PD and attributes; nothing writes the PD's `context` field.
-    let (live, context, attr) = unsafe { (object::borrow::<Pd>(pd), (*pd).context, &*attr) };
-    let made = live.shared.check().and_then(|()| {
-        let path = path_of(attr, &live.shared.engine.settings)?;
-        let handle = live.pd.create_ah(&path).map_err(|error| {
-            crate::log::print(&error.to_string());
-            errno::of_device(&error)
-        })?;
-        live.users.fetch_add(1, Ordering::AcqRel);
-        let abi = UnsafeCell::new(ibv_ah { context, pd, handle: 0 });
-        Ok(Box::new(Ah { abi, shared: Arc::clone(&live.shared), handle }))
-    });
-    object::give_or_fail(made)
+    // SAFETY: the program passes valid attributes.
+    let attr = unsafe { &*attr };
+    object::give_or_fail(domain::live(pd).and_then(|live| create(live, pd, attr)))
+}
+
+fn create(live: Arc<Pd>, pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<Arc<Ah>, c_int> {
+    let path = path_of(attr, &live.shared.engine.settings)?;
+    let engine = live.pd.create_ah(&path).map_err(|error| {
+        crate::log::print(&error.to_string());
+        errno::of_device(&error)
+    })?;
+    let (context, handle) = (live.context(), NEXT.fetch_add(1, Ordering::Relaxed));
+    Ok(Arc::new(Ah {
+        abi: UnsafeCell::new(ibv_ah { context, pd, handle }),
+        base: Base::new(context.addr(), handle),
+        shared: Arc::clone(&live.shared),
+        handle: engine,
+        _pd: Use::new(live),
+    }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: the program passes a live address handle, and its PD lives as long as the handle.
-    unsafe {
-        let live = object::borrow::<Ah>(ah);
-        if let Err(code) = live.shared.check() {
-            return code;
-        }
-        let pd = (*live.abi.get()).pd;
-        drop(object::take::<Ah>(ah));
-        object::borrow::<Pd>(pd).users.fetch_sub(1, Ordering::AcqRel);
-    }
-    0
+extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    object::code(object::destroy::<Ah>(ah).and_then(|going| {
+        going.shared.check()?;
+        drop(going.finish());
+        Ok(())
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -70,15 +72,11 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port: u8,
 ) -> *mut ibv_ah {
-    // SAFETY: all-zero bytes are a valid value of this C structure.
-    let mut attr: ibv_ah_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: the program passes a live PD, a completion and the GRH that the completion announces.
-    let code = unsafe { ibv_init_ah_from_wc((*pd).context, port, wc, grh, &raw mut attr) };
-    if code != 0 {
-        return std::ptr::null_mut();
-    }
-    // SAFETY: the program passes a live PD, and `attr` was filled in above.
-    unsafe { ibv_create_ah(pd, &raw mut attr) }
+    object::give_or_fail(domain::live(pd).and_then(|live| {
+        // SAFETY: the program passes a completion and the GRH that the completion announces.
+        let attr = unsafe { attr_from_wc(&live.shared, port, wc, grh)? };
+        create(live, pd, &attr)
+    }))
 }
 
 /// Mask of the flow label in the first word of a GRH.
@@ -114,38 +112,30 @@ fn header(grh: &ibv_grh) -> Option<Header> {
     Some(Header { source, destination, label: 0, class: ip.tos })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_init_ah_from_wc(
-    context: *mut ibv_context,
+/// Returns the address of the sender of a datagram.
+///
+/// # Safety
+/// `wc` is a completion, and `grh` the GRH that the completion announces, which may be unaligned:
+/// it is in a receive buffer.
+unsafe fn attr_from_wc(
+    shared: &Shared,
     port: u8,
-    wc: *mut ibv_wc,
-    grh: *mut ibv_grh,
-    attr: *mut ibv_ah_attr,
-) -> c_int {
-    let failed = |code| {
-        errno::set(code);
-        -1
-    };
-    // SAFETY: the program passes an open context, a completion and the GRH that the completion
-    // announces. The GRH is in a receive buffer and may be unaligned.
-    let (shared, wc, grh) = unsafe {
-        let shared = match context::shared(context) {
-            Ok(shared) => shared,
-            Err(code) => return failed(code),
-        };
-        if (*wc).wc_flags & IBV_WC_GRH == 0 {
-            return failed(libc::EINVAL); // RoCE has no address without a GRH.
-        }
-        (shared, *wc, grh.read_unaligned())
-    };
+    wc: *const ibv_wc,
+    grh: *const ibv_grh,
+) -> Result<ibv_ah_attr, c_int> {
+    // SAFETY: `wc` is a completion.
+    let wc = unsafe { *wc };
+    if wc.wc_flags & IBV_WC_GRH == 0 {
+        return Err(libc::EINVAL); // RoCE has no address without a GRH.
+    }
+    // SAFETY: `grh` is the GRH that the completion announces.
+    let grh = unsafe { grh.read_unaligned() };
     let Some(Header { source, destination: local, label, class }) = header(&grh) else {
-        return failed(libc::EPROTONOSUPPORT);
+        return Err(libc::EPROTONOSUPPORT);
     };
     // The datagram was sent to a local address: the response has that address as its source.
     let gids = shared.engine.device.gids();
-    let Some((index, _)) = gids.iter().find(|(_, entry)| entry.gid == local) else {
-        return failed(libc::ENOENT);
-    };
+    let (index, _) = gids.iter().find(|(_, entry)| entry.gid == local).ok_or(libc::ENOENT)?;
     // SAFETY: all-zero bytes are a valid value of this C structure.
     let mut result: ibv_ah_attr = unsafe { std::mem::zeroed() };
     result.grh.dgid = gid_to_halves(source.0);
@@ -158,9 +148,31 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     result.src_path_bits = wc.dlid_path_bits;
     result.is_global = 1;
     result.port_num = port;
-    // SAFETY: the program passes a writable `ibv_ah_attr`.
-    unsafe { attr.write(result) };
-    0
+    Ok(result)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_init_ah_from_wc(
+    context: *mut ibv_context,
+    port: u8,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    attr: *mut ibv_ah_attr,
+) -> c_int {
+    // SAFETY: the program passes a completion and the GRH that the completion announces.
+    let made =
+        context::shared(context).and_then(|shared| unsafe { attr_from_wc(&shared, port, wc, grh) });
+    match made {
+        Ok(made) => {
+            // SAFETY: the program passes a writable `ibv_ah_attr`.
+            unsafe { attr.write(made) };
+            0
+        }
+        Err(code) => {
+            errno::set(code);
+            -1
+        }
+    }
 }
 
 /// VLAN id that stands for "no VLAN tag".
@@ -173,9 +185,9 @@ unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     mac: *mut [u8; 6],
     vlan: *mut u16,
 ) -> c_int {
-    // SAFETY: the program passes an open context and attributes.
-    let (shared, attr) = unsafe { (context::shared(context), &*attr) };
-    let found = shared.and_then(|shared| {
+    // SAFETY: the program passes valid attributes.
+    let attr = unsafe { &*attr };
+    let found = context::shared(context).and_then(|shared| {
         let path = path_of(attr, &shared.engine.settings)?;
         let handle = shared.engine.device.alloc_pd().create_ah(&path);
         Ok(handle.map_err(|error| errno::of_device(&error))?.ethernet())

@@ -8,25 +8,21 @@ use std::task::Wake;
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
 use crate::channel::{Channel, Unacknowledged};
-use crate::context::{self, Shared};
+use crate::context::{self, Shared, implement_object};
 use crate::errno;
-use crate::object::{self, Object};
+use crate::object::{self, Base};
 
 /// A completion channel.
 #[repr(C)]
 pub struct CompChannel {
     abi: UnsafeCell<ibv_comp_channel>,
+    base: Base,
     shared: Arc<Shared>,
     /// Events of CQs that have completions.
     pub channel: Arc<Channel<CqEvent>>,
-    /// Number of CQs attached to this channel.
-    pub users: AtomicUsize,
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is the C structure.
-unsafe impl Object for CompChannel {
-    type Abi = ibv_comp_channel;
-}
+implement_object!(CompChannel: ibv_comp_channel);
 
 /// Event: a completion arrived on a CQ that had requested a notification.
 #[derive(Debug, Clone)]
@@ -81,31 +77,22 @@ impl Wake for CqWaker {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    // SAFETY: the program passes an open context.
-    let made = unsafe { context::shared(context) }.and_then(|shared| {
+extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    object::give_or_fail(context::shared(context).and_then(|shared| {
         let channel = Arc::new(Channel::new()?);
         let abi = ibv_comp_channel { context, fd: channel.fd(), refcnt: 0 };
-        Ok(Box::new(CompChannel {
-            abi: UnsafeCell::new(abi),
-            shared: Arc::clone(shared),
-            channel,
-            users: AtomicUsize::new(0),
-        }))
-    });
-    object::give_or_fail(made)
+        let base = Base::new(context.addr(), 0);
+        Ok(Arc::new(CompChannel { abi: UnsafeCell::new(abi), base, shared, channel }))
+    }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: the program passes a live channel.
-    let live = unsafe { object::borrow::<CompChannel>(channel) };
-    if live.users.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
-    }
-    // SAFETY: the program passes a live channel and does not use it again; no CQ is attached to it.
-    drop(unsafe { object::take::<CompChannel>(channel) });
-    0
+extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    object::code(object::destroy::<CompChannel>(channel).and_then(|going| {
+        going.check_unused()?;
+        drop(going.finish());
+        Ok(())
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -114,15 +101,15 @@ unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the program passes a live channel.
-    let live = unsafe { object::borrow::<CompChannel>(channel) };
-    let got = live.shared.check();
-    let got = got.and_then(|()| live.channel.get(|event| event.unacknowledged.add()));
+    let got = object::live::<CompChannel>(channel).and_then(|live| {
+        live.shared.check()?;
+        live.channel.get(|event| event.unacknowledged.add())
+    });
     match got {
         Ok(event) => {
             let event = std::ptr::with_exposed_provenance_mut::<ibv_cq>(event.cq);
-            // SAFETY: the CQ is live, because `ibv_destroy_cq` waits for the acknowledgement of
-            // this event; the program passes two writable pointers.
+            // SAFETY: the CQ exists, because `ibv_destroy_cq` waits for the acknowledgement of this
+            // event; the program passes two writable pointers.
             unsafe {
                 *cq = event;
                 *cq_context = (*event).cq_context;

@@ -292,8 +292,7 @@ unsafe extern "C" fn feroce_cm_attach(
     sink: CmSink,
     index: *mut u32,
 ) -> c_int {
-    // SAFETY: librdmacm passes an open context.
-    code(unsafe { context::shared(context) }.and_then(|shared| {
+    code(context::shared(context).and_then(|shared| {
         let number = shared.entry.number();
         Connections::get_or_start(sink)?.attach(number, &shared.engine, shared.entry.guid())?;
         // SAFETY: librdmacm passes a writable pointer.

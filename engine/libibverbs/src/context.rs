@@ -1,5 +1,6 @@
 //! The context of an open device and the state that it shares with the objects created from it.
 
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use crate::channel::Channel;
 use crate::device::DeviceEntry;
 use crate::engine::{Engine, Event};
 use crate::fork;
+use crate::object::{self, Base, Object};
 
 /// State shared by a context and all objects created from it.
 #[derive(Debug)]
@@ -44,31 +46,45 @@ impl Shared {
 #[repr(C)]
 pub struct Context {
     /// The C structure.
-    pub abi: verbs_context,
+    pub abi: UnsafeCell<verbs_context>,
+    base: Base,
     /// State shared with the objects created from the context.
     pub shared: Arc<Shared>,
 }
 
-/// Returns the context that contains `abi`.
-///
-/// # Safety
-/// `abi` was returned by `ibv_open_device` and is not closed.
-pub unsafe fn of_abi(abi: *mut ibv_context) -> *mut Context {
-    // SAFETY: `abi` points to the `context` field of the `verbs_context` at the start of a
-    // `Context`.
-    unsafe { abi.byte_sub(offset_of!(verbs_context, context)).cast() }
+// SAFETY: the C structure is in a cell, and its pointers are the program's, which may use them from
+// every thread.
+unsafe impl Send for Context {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Context {}
+
+// SAFETY: `abi` is implemented, and contexts are not passed to `borrow`.
+unsafe impl Object for Context {
+    type Abi = ibv_context;
+
+    fn base(&self) -> &Base {
+        &self.base
+    }
+
+    fn abi(&self) -> *mut ibv_context {
+        self.abi.get().wrapping_byte_add(offset_of!(verbs_context, context)).cast()
+    }
+}
+
+impl Context {
+    /// Creates a context from its C structure.
+    pub fn new(abi: verbs_context, shared: Shared) -> Arc<Self> {
+        let base = Base::new(0, 0);
+        Arc::new(Self { abi: UnsafeCell::new(abi), base, shared: Arc::new(shared) })
+    }
 }
 
 /// Returns the shared state of the program's context, if this process opened it.
 ///
-/// # Safety
-/// `abi` was returned by `ibv_open_device` and is not closed.
-///
 /// # Errors
-/// EIO in a forked child.
-pub unsafe fn shared<'a>(abi: *mut ibv_context) -> Result<&'a Arc<Shared>, c_int> {
-    // SAFETY: `abi` is an open context.
-    let shared = unsafe { shared_in_any_process(abi) };
+/// EINVAL if it is no open context, EIO in a forked child.
+pub fn shared(abi: *mut ibv_context) -> Result<Arc<Shared>, c_int> {
+    let shared = shared_in_any_process(abi)?;
     shared.check()?;
     Ok(shared)
 }
@@ -76,9 +92,57 @@ pub unsafe fn shared<'a>(abi: *mut ibv_context) -> Result<&'a Arc<Shared>, c_int
 /// Returns the shared state of the program's context, also in a forked child. For calls that do not
 /// use the engine.
 ///
-/// # Safety
-/// `abi` was returned by `ibv_open_device` and is not closed.
-pub unsafe fn shared_in_any_process<'a>(abi: *mut ibv_context) -> &'a Arc<Shared> {
-    // SAFETY: `abi` is an open context.
-    unsafe { &(*of_abi(abi)).shared }
+/// # Errors
+/// EINVAL if it is no open context.
+pub fn shared_in_any_process(abi: *mut ibv_context) -> Result<Arc<Shared>, c_int> {
+    object::live::<Context>(abi).map(|context| Arc::clone(&context.shared))
 }
+
+/// Returns the live object at `abi` if it belongs to `context`, an address.
+///
+/// # Errors
+/// EINVAL otherwise.
+pub fn live_in<T: Object>(context: usize, abi: *mut T::Abi) -> Result<Arc<T>, c_int> {
+    let live = object::live::<T>(abi)?;
+    if live.base().context() == context { Ok(live) } else { Err(libc::EINVAL) }
+}
+
+/// Returns the live object at `abi` if it belongs to `context`, an address; `None` for null.
+///
+/// # Errors
+/// EINVAL otherwise.
+pub fn live_in_or_null<T: Object>(
+    context: usize,
+    abi: *mut T::Abi,
+) -> Result<Option<Arc<T>>, c_int> {
+    if abi.is_null() { Ok(None) } else { live_in(context, abi).map(Some) }
+}
+
+/// Implements [`Object`] for a type with the fields `abi`, a cell with a C structure that begins
+/// with the named one, and `base`. The C structure has a field `context`, and may have one with the
+/// object's number.
+macro_rules! implement_object {
+    ($type:ident: $abi:ident $(, $handle:ident)?) => {
+        // SAFETY: `#[repr(C)]`, and the first field is a cell that begins with the C structure.
+        unsafe impl crate::object::Object for $type {
+            type Abi = crate::abi::$abi;
+
+            fn base(&self) -> &crate::object::Base {
+                &self.base
+            }
+
+            fn shown(&self) -> (usize, u32) {
+                let abi = self.abi.get().cast::<crate::abi::$abi>();
+                // SAFETY: the structure is part of this object.
+                unsafe { ((*abi).context.addr(), 0 $( + (*abi).$handle )?) }
+            }
+        }
+
+        // SAFETY: other fields than the C structure may be used from every thread. The pointers in
+        // the C structure are the program's, which may use them from every thread.
+        unsafe impl Send for $type {}
+        // SAFETY: as for `Send`; the C structure is in a cell.
+        unsafe impl Sync for $type {}
+    };
+}
+pub(crate) use implement_object;

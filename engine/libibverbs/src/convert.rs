@@ -82,6 +82,19 @@ pub unsafe fn bytes_at<'a>(from: *const u8, len: usize) -> &'a [u8] {
     }
 }
 
+/// Copies as much of `from` as fits in the program's structure and zeros the rest.
+///
+/// # Safety
+/// `to` points to `size` writable bytes.
+pub unsafe fn fill<T>(to: *mut T, from: &T, size: usize) {
+    let known = size.min(size_of::<T>());
+    // SAFETY: `to` has `size` writable bytes, and `from` has at least `known` bytes.
+    unsafe {
+        to.cast::<u8>().write_bytes(0, size);
+        to.cast::<u8>().copy_from_nonoverlapping(std::ptr::from_ref(from).cast(), known);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use feroce_engine::device::{CompletionQueue, DeviceError, MAX_CQE};
@@ -12,16 +12,16 @@ use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, NetworkHeader, N
 
 use crate::abi::{
     IBV_CQ_ATTR_MODERATE, IBV_WC_GRH, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel,
-    ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_pd, ibv_wc,
+    ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_wc,
 };
 use crate::channel::Unacknowledged;
 use crate::completion::{CompChannel, CqWaker};
-use crate::context::{self, Shared};
+use crate::context::{self, Shared, implement_object};
 use crate::domain::Pd;
 use crate::engine::Listener;
 use crate::errno;
 use crate::lock::HeldLock;
-use crate::object::{self, Object};
+use crate::object::{self, Base, Object, Use};
 
 /// Position of an `ibv_start_poll` iteration.
 #[derive(Debug)]
@@ -44,6 +44,7 @@ impl Cursor {
 pub struct Cq {
     /// The C structure. Only [`cq_ex`](crate::cq_ex) writes the fields of the extended form.
     pub abi: UnsafeCell<ibv_cq_ex>,
+    base: Base,
     /// Shared state of the context that the CQ was created from.
     pub shared: Arc<Shared>,
     /// The engine's CQ.
@@ -52,19 +53,15 @@ pub struct Cq {
     pub waker: Option<Arc<CqWaker>>,
     /// Asynchronous events that the program has read and not acknowledged.
     pub async_events: Arc<Unacknowledged>,
-    /// Number of QPs and SRQs that complete to this CQ.
-    pub users: AtomicUsize,
-    /// The parent domain passed at creation, or null.
-    parent: *mut ibv_pd,
+    /// The parent domain passed at creation. Its promise of a single thread is not used.
+    _parent: Option<Use<Pd>>,
+    _channel: Option<Use<CompChannel>>,
     /// Cursor of the `ibv_start_poll` interface.
     pub cursor: Cursor,
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is `ibv_cq_ex`, which begins with the fields of
-// `ibv_cq`.
-unsafe impl Object for Cq {
-    type Abi = ibv_cq;
-}
+// The first field is `ibv_cq_ex`, which begins with the fields of `ibv_cq`.
+implement_object!(Cq: ibv_cq, handle);
 
 /// Parameters of a CQ to create.
 pub struct CqConfig {
@@ -78,6 +75,8 @@ pub struct CqConfig {
     pub channel: *mut ibv_comp_channel,
     /// Completion vector.
     pub vector: u32,
+    /// The parent domain, if the program passes one.
+    pub parent: Option<Arc<Pd>>,
 }
 
 /// Rounds the number of entries up, as hardware drivers do. Programs rely on it: perftest's latency
@@ -89,29 +88,26 @@ fn round_up_entries(entries: u32) -> u32 {
     }
 }
 
+/// Number of completion vectors: a single helper thread delivers notifications.
+pub const VECTORS: u32 = 1;
+
 /// Smallest number of entries of a CQ.
 const MIN_ENTRIES: u32 = 16;
 
 impl CqConfig {
-    /// Creates the CQ.
-    ///
-    /// # Safety
-    /// The context is open, and the channel is null or live.
+    /// Creates the CQ. `extend` sets the fields of the extended form.
     ///
     /// # Errors
-    /// EINVAL for numbers out of range; the error number of the engine's error otherwise.
-    pub unsafe fn create(&self) -> Result<Box<Cq>, c_int> {
-        // SAFETY: `self.context` is an open context.
-        let shared = unsafe { context::shared(self.context) }?;
-        // SAFETY: `self.context` is an open context.
-        let vectors = unsafe { (*self.context).num_comp_vectors };
-        if i64::from(self.vector) >= i64::from(vectors) {
+    /// EINVAL for numbers out of range, or a channel that is not one of this context; the error
+    /// number of the engine's error otherwise.
+    pub fn create(self, extend: impl FnOnce(&mut ibv_cq_ex)) -> Result<Arc<Cq>, c_int> {
+        let shared = context::shared(self.context)?;
+        if self.vector >= VECTORS {
             return Err(libc::EINVAL);
         }
-        let channel = (!self.channel.is_null())
-            // SAFETY: `self.channel` is live if it is not null.
-            .then(|| unsafe { object::borrow::<CompChannel>(self.channel) });
-        let waker = channel.map(CqWaker::new);
+        let context = self.context.addr();
+        let channel = context::live_in_or_null::<CompChannel>(context, self.channel)?;
+        let waker = channel.as_deref().map(CqWaker::new);
         let (device, entries) = (&shared.engine.device, round_up_entries(self.entries));
         let made = match &waker {
             Some(waker) => device.create_cq_waking(entries, Waker::from(Arc::clone(waker))),
@@ -124,20 +120,20 @@ impl CqConfig {
         abi.context = self.context;
         abi.channel = self.channel;
         abi.cq_context = self.cq_context;
+        abi.handle = queue.id().0;
         abi.cqe = c_int::try_from(queue.depth()).unwrap_or(c_int::MAX);
         abi.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         abi.cond = libc::PTHREAD_COND_INITIALIZER;
-        if let Some(channel) = channel {
-            channel.users.fetch_add(1, Ordering::AcqRel);
-        }
-        let cq = Box::new(Cq {
+        extend(&mut abi);
+        let cq = Arc::new(Cq {
+            base: Base::new(context, abi.handle),
             abi: UnsafeCell::new(abi),
-            shared: Arc::clone(shared),
+            shared,
             queue,
             waker,
             async_events: Arc::default(),
-            users: AtomicUsize::new(0),
-            parent: std::ptr::null_mut(),
+            _parent: self.parent.map(Use::new),
+            _channel: channel.map(Use::new),
             cursor: Cursor::new(),
         });
         cq.register_listener();
@@ -146,16 +142,6 @@ impl CqConfig {
 }
 
 impl Cq {
-    /// Makes the CQ a user of the parent domain.
-    ///
-    /// # Safety
-    /// `parent` is a live parent domain.
-    pub unsafe fn set_parent(&mut self, parent: *mut ibv_pd) {
-        // SAFETY: `parent` is live.
-        unsafe { object::borrow::<Pd>(parent) }.users.fetch_add(1, Ordering::AcqRel);
-        self.parent = parent;
-    }
-
     /// Registers the CQ for asynchronous events and completion events.
     fn register_listener(&self) {
         let object = self.abi.get().expose_provenance();
@@ -172,7 +158,7 @@ impl Cq {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_cq(
+extern "C" fn ibv_create_cq(
     context: *mut ibv_context,
     entries: c_int,
     cq_context: *mut c_void,
@@ -182,45 +168,34 @@ unsafe extern "C" fn ibv_create_cq(
     let (Ok(entries), Ok(vector)) = (u32::try_from(entries), u32::try_from(vector)) else {
         return errno::fail(libc::EINVAL);
     };
-    // SAFETY: the program passes an open context; the channel is null or live.
-    object::give_or_fail(unsafe {
-        CqConfig { context, entries, cq_context, channel, vector }.create()
-    })
+    let config = CqConfig { context, entries, cq_context, channel, vector, parent: None };
+    object::give_or_fail(config.create(|_| ()))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: the program passes a live CQ.
-    let live = unsafe { object::borrow::<Cq>(cq) };
-    if let Err(code) = live.shared.check() {
-        return code;
-    }
-    if live.users.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
-    }
-    live.shared.engine.remove_cq(live.queue.id().0);
-    if let Some(waker) = &live.waker {
-        waker.retire();
-        // SAFETY: the channel is live: `ibv_destroy_comp_channel` fails while CQs use it.
-        let channel = unsafe { object::borrow::<CompChannel>((*live.abi.get()).channel) };
-        channel.users.fetch_sub(1, Ordering::AcqRel);
-    }
-    // SAFETY: the program passes a live CQ and does not use it again; no QP uses it and no event of
-    // it is left. Its parent domain is live, because it counts the CQ as a user.
-    unsafe {
-        let gone = object::take::<Cq>(cq);
-        if !gone.parent.is_null() {
-            object::borrow::<Pd>(gone.parent).users.fetch_sub(1, Ordering::AcqRel);
+extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    object::code(object::destroy::<Cq>(cq).and_then(|going| {
+        going.shared.check()?;
+        going.check_unused()?;
+        going.shared.engine.remove_cq(going.queue.id().0);
+        if let Some(waker) = &going.waker {
+            waker.retire();
         }
-    }
-    0
+        drop(going.finish());
+        Ok(())
+    }))
+}
+
+/// Returns the program's live CQ, if this process made it.
+fn live(cq: *mut ibv_cq) -> Result<Arc<Cq>, c_int> {
+    let live = object::live::<Cq>(cq)?;
+    live.shared.check()?;
+    Ok(live)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
-    // SAFETY: the program passes a live CQ.
-    let live = unsafe { object::borrow::<Cq>(cq) };
-    object::code(live.shared.check().and_then(|()| {
+extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
+    object::code(live(cq).and_then(|live| {
         let entries = u32::try_from(entries).map_err(|_| libc::EINVAL)?;
         // The CQ may have more entries than requested, but the new size must hold the completions
         // it contains.
@@ -242,9 +217,9 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
 
 /// `ibv_modify_cq`
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
-    // SAFETY: the program passes a live CQ and attributes.
-    let (live, attr) = unsafe { (object::borrow::<Cq>(cq), *attr) };
-    object::code(live.shared.check().and_then(|()| {
+    // SAFETY: the program passes valid attributes.
+    let attr = unsafe { *attr };
+    object::code(live(cq).and_then(|live| {
         if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
             return Err(libc::EINVAL);
         }
@@ -258,14 +233,15 @@ pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_att
 
 /// `ibv_req_notify_cq`
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the program passes a live CQ.
+    // SAFETY: the program passes a live CQ. Programs call this once per event, so that the CQ is
+    // not looked up.
     let live = unsafe { object::borrow::<Cq>(cq) };
-    if let Err(code) = live.shared.check() {
-        return code;
-    }
-    let notify = if solicited_only == 0 { Notify::Any } else { Notify::Solicited };
-    live.queue.request_notify(notify);
-    0
+    object::code(live.check_shown(libc::EINVAL).and_then(|()| {
+        live.shared.check()?;
+        let notify = if solicited_only == 0 { Notify::Any } else { Notify::Solicited };
+        live.queue.request_notify(notify);
+        Ok(())
+    }))
 }
 
 /// `ibv_poll_cq`
@@ -288,10 +264,9 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, out: *mut ibv_wc)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
-    // SAFETY: the program passes a live CQ.
-    let live = unsafe { object::borrow::<Cq>(cq) };
-    if let Some(waker) = &live.waker {
+extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    let known = object::known::<Cq>(cq);
+    if let Some(waker) = known.as_ref().and_then(|cq| cq.waker.as_ref()) {
         waker.acknowledge(events);
     }
 }

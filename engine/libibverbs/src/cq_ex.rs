@@ -14,7 +14,7 @@ use crate::abi::{
 };
 use crate::cq::{self, Cq, CqConfig};
 use crate::domain::Pd;
-use crate::{errno, object};
+use crate::{context, errno, object};
 
 /// Fields that every CQ offers.
 const FIELDS: u64 = IBV_WC_EX_WITH_BYTE_LEN
@@ -39,17 +39,13 @@ pub unsafe extern "C" fn create_cq_ex(
         return errno::fail(libc::EOPNOTSUPP);
     }
     let flags = if given(IBV_CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
-    if given(IBV_CQ_INIT_ATTR_MASK_PD) {
-        // SAFETY: the parent domain is null or live.
-        let is_parent = !attr.parent_domain.is_null()
-            && unsafe {
-                let domain = object::borrow::<Pd>(attr.parent_domain);
-                domain.is_parent() && domain.context() == context
-            };
-        if !is_parent {
-            return errno::fail(libc::EINVAL);
-        }
-    }
+    let parent = match given(IBV_CQ_INIT_ATTR_MASK_PD) {
+        true => match context::live_in::<Pd>(context.addr(), attr.parent_domain) {
+            Ok(domain) if domain.is_parent() => Some(domain),
+            _ => return errno::fail(libc::EINVAL),
+        },
+        false => None,
+    };
     // `verbs.h` calls the read functions without a check for null, so flags without a read function
     // are refused here.
     if attr.wc_flags & !FIELDS != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
@@ -57,33 +53,27 @@ pub unsafe extern "C" fn create_cq_ex(
     }
     let (entries, cq_context) = (attr.cqe, attr.cq_context);
     let (channel, vector) = (attr.channel, attr.comp_vector);
-    // SAFETY: the program passes an open context; the channel is null or live.
-    let made = unsafe { CqConfig { context, entries, cq_context, channel, vector }.create() };
-    let made = made.map(|mut cq| {
-        if given(IBV_CQ_INIT_ATTR_MASK_PD) {
-            // The parent domain's single-thread promise is not used, but the domain must outlive
-            // the CQ. SAFETY: the parent domain was checked above: it is live and not null.
-            unsafe { cq.set_parent(attr.parent_domain) };
-        }
-        let abi = cq.abi.get_mut();
-        abi.start_poll = Some(start_poll);
-        abi.next_poll = Some(next_poll);
-        abi.end_poll = Some(end_poll);
-        abi.read_opcode = Some(read_opcode);
-        abi.read_vendor_err = Some(read_vendor_err);
-        abi.read_wc_flags = Some(read_wc_flags);
-        abi.read_byte_len = Some(read_byte_len);
-        abi.read_imm_data = Some(read_imm_data);
-        abi.read_qp_num = Some(read_qp_num);
-        abi.read_src_qp = Some(read_src_qp);
-        abi.read_slid = Some(read_slid);
-        abi.read_sl = Some(read_sl);
-        abi.read_dlid_path_bits = Some(read_dlid_path_bits);
-        abi.read_completion_ts = Some(read_completion_ts);
-        abi.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
-        cq
-    });
-    object::give_or_fail(made).cast()
+    let config = CqConfig { context, entries, cq_context, channel, vector, parent };
+    object::give_or_fail(config.create(install)).cast()
+}
+
+/// Sets the functions of the extended form.
+fn install(abi: &mut ibv_cq_ex) {
+    abi.start_poll = Some(start_poll);
+    abi.next_poll = Some(next_poll);
+    abi.end_poll = Some(end_poll);
+    abi.read_opcode = Some(read_opcode);
+    abi.read_vendor_err = Some(read_vendor_err);
+    abi.read_wc_flags = Some(read_wc_flags);
+    abi.read_byte_len = Some(read_byte_len);
+    abi.read_imm_data = Some(read_imm_data);
+    abi.read_qp_num = Some(read_qp_num);
+    abi.read_src_qp = Some(read_src_qp);
+    abi.read_slid = Some(read_slid);
+    abi.read_sl = Some(read_sl);
+    abi.read_dlid_path_bits = Some(read_dlid_path_bits);
+    abi.read_completion_ts = Some(read_completion_ts);
+    abi.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
 /// # Safety
@@ -113,10 +103,10 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     // SAFETY: the program passes a live CQ; `attr` is null or valid.
     let (cq, comp_mask) = unsafe { (cq_of(cq), attr.as_ref().map_or(0, |attr| attr.comp_mask)) };
     if comp_mask != 0 {
-        return libc::EINVAL;
+        return object::code(Err(libc::EINVAL));
     }
     if let Err(code) = cq.shared.check() {
-        return code;
+        return object::code(Err(code));
     }
     cq.cursor.lock.lock();
     // SAFETY: the lock was taken on the line above.

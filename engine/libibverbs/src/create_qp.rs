@@ -3,7 +3,6 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use feroce_engine::device::{MAX_WR, QpInit, QueuePair};
 use feroce_engine::qp::Service;
@@ -14,19 +13,18 @@ use crate::abi::{
     IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RC, IBV_QPT_UC,
     IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_ah_attr, ibv_context, ibv_cq, ibv_pd,
     ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
-    ibv_srq, ibv_xrcd,
+    ibv_xrcd,
 };
 use crate::batch::Batch;
-use crate::context::Shared;
+use crate::context::{self, Shared};
 use crate::cq::Cq;
 use crate::domain::Pd;
 use crate::lock::HeldLock;
-use crate::object::{self, Object};
-use crate::qp::Qp;
+use crate::object::{self, Base, Use};
+use crate::qp::{Parts, Qp};
 use crate::qp_state::{SharedQp, State};
-use crate::srq::Srq;
 use crate::xrc::Xrcd;
-use crate::{context, errno, wr};
+use crate::{errno, wr};
 
 /// Parameters of a QP to create.
 struct QpConfig {
@@ -65,53 +63,68 @@ fn service(kind: c_uint) -> Result<Service, c_int> {
 }
 
 impl QpConfig {
-    /// Creates the QP and writes its capabilities to `init`.
+    /// Looks up the objects that the QP uses.
     ///
-    /// # Safety
-    /// The context is open; PD, XRC domain, CQs and SRQ are live or null.
-    unsafe fn create(&mut self) -> Result<Box<Qp>, c_int> {
+    /// # Errors
+    /// EINVAL for an object that is not live or belongs to another context.
+    fn parts(&self) -> Result<Parts, c_int> {
+        let context = self.context.addr();
+        let cq = |cq: *mut ibv_cq| context::live_in_or_null::<Cq>(context, cq);
+        Ok(Parts {
+            pd: context::live_in_or_null(context, self.pd)?.map(Use::new),
+            send_cq: cq(self.init.send_cq)?.map(Use::new),
+            recv_cq: cq(self.init.recv_cq)?.map(Use::new),
+            srq: context::live_in_or_null(context, self.init.srq)?.map(Use::new),
+            xrcd: context::live_in_or_null(context, self.xrcd)?.map(Use::new),
+        })
+    }
+
+    /// Creates the QP and writes its capabilities to `init`.
+    fn create(&mut self) -> Result<Arc<Qp>, c_int> {
         let service = service(self.init.qp_type)?;
         if self.operations.is_some_and(|wanted| wanted & !wr::operations(service) != 0) {
             return Err(libc::EOPNOTSUPP);
         }
-        // SAFETY: the context is open.
-        let shared = unsafe { context::shared(self.context) }?;
-        // An XRC initiator has no receive side.
-        if service == Service::XrcIni {
-            (self.init.recv_cq, self.init.srq) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let shared = context::shared(self.context)?;
+        match service {
+            // An XRC initiator has no receive side.
+            Service::XrcIni => {
+                (self.init.recv_cq, self.init.srq) = (std::ptr::null_mut(), std::ptr::null_mut());
+            }
+            // An XRC target has no queues; the SRQs of its XRC domain have them.
+            Service::XrcTgt => {
+                // SAFETY: all-zero bytes are a valid value of this C structure.
+                let nothing: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+                let (qp_context, qp_type) = (self.init.qp_context, self.init.qp_type);
+                self.init = ibv_qp_init_attr { qp_context, qp_type, ..nothing };
+                self.pd = std::ptr::null_mut();
+            }
+            Service::Rc | Service::Uc | Service::Ud => {}
         }
-        let qp = if service == Service::XrcTgt {
-            // SAFETY: PD, XRC domain, CQs and SRQ are live or null.
-            unsafe { self.create_xrc_target()? }
-        } else {
-            // SAFETY: PD, XRC domain, CQs and SRQ are live or null.
-            unsafe { self.create_other(service)? }
+        let parts = self.parts()?;
+        let qp = match service {
+            Service::XrcTgt => Self::create_xrc_target(&parts)?,
+            _ => self.create_other(service, &parts)?,
         };
-        // SAFETY: PD, XRC domain, CQs and SRQ are live or null.
-        unsafe { Users::from_config(self).add() };
-        let made = self.wrap(qp, shared);
-        // SAFETY: PD, XRC domain, CQs and SRQ are live or null.
-        if let Some(xrcd) = unsafe { live_or_none::<Xrcd>(self.xrcd) } {
-            xrcd.domain.add(made.number(), &made.inner);
+        let domain = parts.xrcd.as_ref().map(|xrcd| Arc::clone(&xrcd.domain));
+        let made = self.wrap(qp, shared, parts);
+        if let Some(domain) = domain {
+            domain.add(made.number(), &made.inner);
         }
         made.register_listener();
         Ok(made)
     }
 
     /// Creates a QP other than an XRC target.
-    ///
-    /// # Safety
-    /// PD, CQs and SRQ are live or null.
-    unsafe fn create_other(&mut self, service: Service) -> Result<QueuePair, c_int> {
+    fn create_other(&mut self, service: Service, parts: &Parts) -> Result<QueuePair, c_int> {
         let init = &self.init;
-        // SAFETY: PD, CQs and SRQ are live or null.
-        let (pd, send_cq, recv_cq, srq) = unsafe {
-            let cq = |cq: *mut ibv_cq| live_or_none::<Cq>(cq).ok_or(libc::EINVAL);
-            let pd = live_or_none::<Pd>(self.pd).ok_or(libc::EINVAL)?;
-            let send_cq = cq(init.send_cq)?;
-            let recv_cq = if service == Service::XrcIni { send_cq } else { cq(init.recv_cq)? };
-            (pd, send_cq, recv_cq, live_or_none::<Srq>(init.srq))
+        let pd = parts.pd.as_ref().ok_or(libc::EINVAL)?;
+        let send_cq = parts.send_cq.as_ref().ok_or(libc::EINVAL)?;
+        let recv_cq = match service {
+            Service::XrcIni => send_cq,
+            _ => parts.recv_cq.as_ref().ok_or(libc::EINVAL)?,
         };
+        let srq = parts.srq.as_ref();
         if srq.is_some_and(|srq| srq.queue.is_xrc()) {
             return Err(libc::EINVAL);
         }
@@ -145,13 +158,9 @@ impl QpConfig {
         Ok(qp)
     }
 
-    /// Creates an XRC target QP. It has no PD, CQs or queues; the SRQs of its XRC domain have them.
-    ///
-    /// # Safety
-    /// The XRC domain is live or null.
-    unsafe fn create_xrc_target(&mut self) -> Result<QueuePair, c_int> {
-        // SAFETY: the XRC domain is live or null.
-        let domain = &unsafe { live_or_none::<Xrcd>(self.xrcd) }.ok_or(libc::EINVAL)?.domain;
+    /// Creates an XRC target QP.
+    fn create_xrc_target(parts: &Parts) -> Result<QueuePair, c_int> {
+        let domain = &parts.xrcd.as_ref().ok_or(libc::EINVAL)?.domain;
         let qp = domain.pd.create_qp(&QpInit {
             service: Service::XrcTgt,
             xrc_domain: Some(&domain.xrc),
@@ -159,15 +168,10 @@ impl QpConfig {
             max_recv_wr: 0,
             ..QpInit::new(&domain.cq)
         });
-        // SAFETY: all-zero bytes are a valid value of this C structure.
-        let nothing: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
-        let (qp_context, qp_type) = (self.init.qp_context, self.init.qp_type);
-        self.init = ibv_qp_init_attr { qp_context, qp_type, ..nothing };
-        self.pd = std::ptr::null_mut();
         qp.map_err(|error| errno::of_device(&error))
     }
 
-    fn wrap(&self, qp: QueuePair, shared: &Arc<Shared>) -> Box<Qp> {
+    fn wrap(&self, qp: QueuePair, shared: Arc<Shared>, parts: Parts) -> Arc<Qp> {
         // SAFETY: all-zero bytes are a valid value of this C structure.
         let ah_attr: ibv_ah_attr = unsafe { std::mem::zeroed() };
         let state = State {
@@ -176,13 +180,22 @@ impl QpConfig {
             sq_sig_all: self.init.sq_sig_all,
             ah_attr,
             batch: Batch::default(),
+            counters: Vec::new(),
         };
         let inner = SharedQp { lock: HeldLock::new(), state: UnsafeCell::new(state) };
-        self.handle(Arc::new(inner), shared)
+        self.handle(Arc::new(inner), shared, parts)
     }
 
     /// Creates a handle to the QP.
-    fn handle(&self, inner: Arc<SharedQp>, shared: &Arc<Shared>) -> Box<Qp> {
+    fn handle(&self, inner: Arc<SharedQp>, shared: Arc<Shared>, parts: Parts) -> Arc<Qp> {
+        let (number, state) = {
+            inner.lock.lock();
+            // SAFETY: the lock is held, and nothing else refers to the state.
+            let held = unsafe { &*inner.state.get() };
+            let now = (held.qp.qpn().value(), held.qp.query().state);
+            inner.lock.unlock();
+            now
+        };
         // SAFETY: all-zero bytes are a valid value of this C structure.
         let mut abi: ibv_qp_ex = unsafe { std::mem::zeroed() };
         let base = &mut abi.qp_base;
@@ -193,115 +206,46 @@ impl QpConfig {
         base.recv_cq = self.init.recv_cq;
         base.srq = self.init.srq;
         base.qp_type = self.init.qp_type;
+        base.qp_num = number;
+        base.handle = number;
+        base.state = state.map_or(0, |state| state as c_uint);
         base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         base.cond = libc::PTHREAD_COND_INITIALIZER;
         if self.operations.is_some() {
             wr::install(&mut abi);
         }
-        let made = Box::new(Qp {
+        Arc::new(Qp {
             abi: UnsafeCell::new(abi),
-            shared: Arc::clone(shared),
+            base: Base::new(self.context.addr(), number),
+            shared,
             inner,
             async_events: Arc::default(),
             is_extended: self.operations.is_some(),
-            xrcd: self.xrcd,
-        });
-        let (number, state) = made.with(|held| (held.qp.qpn().value(), held.qp.query().state));
-        // SAFETY: the handle was created above, and nothing else refers to it yet.
-        let base = unsafe { &mut (*made.abi.get()).qp_base };
-        base.qp_num = number;
-        base.handle = number;
-        base.state = state.map_or(0, |state| state as c_uint);
-        made
-    }
-}
-
-/// Returns the object at `abi`, unless it is null.
-///
-/// # Safety
-/// `abi` is live or null.
-unsafe fn live_or_none<'a, T: Object>(abi: *mut T::Abi) -> Option<&'a T> {
-    // SAFETY: `abi` is not null, so it is live.
-    (!abi.is_null()).then(|| unsafe { object::borrow::<T>(abi) })
-}
-
-/// The objects that a QP uses and that must not be destroyed before it; null where it uses none.
-struct Users {
-    pd: *mut ibv_pd,
-    cqs: [*mut ibv_cq; 2],
-    srq: *mut ibv_srq,
-    xrcd: *mut ibv_xrcd,
-}
-
-impl Users {
-    fn from_config(config: &QpConfig) -> Self {
-        let QpConfig { pd, xrcd, ref init, .. } = *config;
-        Self { pd, cqs: [init.send_cq, init.recv_cq], srq: init.srq, xrcd }
-    }
-
-    /// Returns the user counters of the objects.
-    ///
-    /// # Safety
-    /// The objects are live or null.
-    unsafe fn counts<'a>(&self) -> impl Iterator<Item = &'a AtomicUsize> + use<'a> {
-        // SAFETY: the objects are live or null.
-        let counts = unsafe {
-            [
-                live_or_none::<Pd>(self.pd).map(|pd| &pd.users),
-                live_or_none::<Cq>(self.cqs[0]).map(|cq| &cq.users),
-                live_or_none::<Cq>(self.cqs[1]).map(|cq| &cq.users),
-                live_or_none::<Srq>(self.srq).map(|srq| &srq.users),
-                live_or_none::<Xrcd>(self.xrcd).map(|xrcd| &xrcd.users),
-            ]
-        };
-        counts.into_iter().flatten()
-    }
-
-    /// Counts one more user of each object.
-    ///
-    /// # Safety
-    /// The objects are live or null.
-    unsafe fn add(&self) {
-        // SAFETY: the objects are live or null.
-        unsafe { self.counts() }.for_each(|users| _ = users.fetch_add(1, Ordering::AcqRel));
-    }
-
-    /// Counts one user less of each object.
-    ///
-    /// # Safety
-    /// The objects are live or null.
-    unsafe fn remove(&self) {
-        // SAFETY: the objects are live or null.
-        unsafe { self.counts() }.for_each(|users| _ = users.fetch_sub(1, Ordering::AcqRel));
+            parts,
+        })
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    if pd.is_null() {
-        return errno::fail(libc::EINVAL);
-    }
     let (xrcd, operations, flags) = (std::ptr::null_mut(), None, 0);
-    // SAFETY: the program passes a live PD and attributes with live objects; nothing writes the
-    // PD's `context` field.
-    object::give_or_fail(unsafe {
-        let context = (*pd).context;
-        create_and_report(
-            QpConfig { context, pd, xrcd, init: *init, operations, flags },
-            &raw mut (*init).cap,
-        )
-    })
+    object::give_or_fail(object::live::<Pd>(pd).and_then(|live| {
+        let context = live.context();
+        // SAFETY: the program passes valid attributes.
+        let (init, cap) = unsafe { (*init, &raw mut (*init).cap) };
+        let config = QpConfig { context, pd, xrcd, init, operations, flags };
+        // SAFETY: the program passes writable attributes.
+        unsafe { create_and_report(config, cap) }
+    }))
 }
 
 /// # Safety
-/// As for [`QpConfig::create`]; `cap` is writable.
-unsafe fn create_and_report(mut config: QpConfig, cap: *mut ibv_qp_cap) -> Result<Box<Qp>, c_int> {
-    // SAFETY: the contract of `QpConfig::create` holds, and `cap` is writable.
-    unsafe {
-        let made = config.create()?;
-        cap.write(config.init.cap);
-        Ok(made)
-    }
+/// `cap` is writable.
+unsafe fn create_and_report(mut config: QpConfig, cap: *mut ibv_qp_cap) -> Result<Arc<Qp>, c_int> {
+    let made = config.create()?;
+    // SAFETY: `cap` is writable.
+    unsafe { cap.write(config.init.cap) };
+    Ok(made)
 }
 
 /// `ibv_create_qp_ex`
@@ -328,7 +272,7 @@ pub unsafe extern "C" fn create_qp_ex(
     let operations = given(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(extended.send_ops_flags);
     let xrcd = if receives { extended.xrcd } else { std::ptr::null_mut() };
     let pd = extended.pd;
-    // SAFETY: the program passes an open context and live objects.
+    // SAFETY: the program passes valid, writable attributes.
     object::give_or_fail(unsafe {
         create_and_report(
             QpConfig { context, pd, xrcd, init: *init, operations, flags },
@@ -343,18 +287,16 @@ pub unsafe extern "C" fn open_qp(
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
-    // SAFETY: the program passes an open context and attributes with a live XRC domain.
-    let (shared, attr) = unsafe { (context::shared(context), *attr) };
-    let made = shared.and_then(|shared| {
+    // SAFETY: the program passes valid attributes.
+    let attr = unsafe { *attr };
+    object::give_or_fail(context::shared(context).and_then(|shared| {
         if attr.comp_mask & !(NEEDED | IBV_QP_OPEN_ATTR_CONTEXT) != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        let lacks = attr.comp_mask & NEEDED != NEEDED || attr.xrcd.is_null();
-        if lacks || attr.qp_type != IBV_QPT_XRC_RECV {
+        if attr.comp_mask & NEEDED != NEEDED || attr.qp_type != IBV_QPT_XRC_RECV {
             return Err(libc::EINVAL);
         }
-        // SAFETY: the XRC domain is live: it is not null.
-        let xrcd = unsafe { object::borrow::<Xrcd>(attr.xrcd) };
+        let xrcd = context::live_in::<Xrcd>(context.addr(), attr.xrcd)?;
         let inner = xrcd.domain.find(attr.qp_num).ok_or(libc::EINVAL)?;
         // SAFETY: all-zero bytes are a valid value of this C structure.
         let mut init: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
@@ -364,33 +306,21 @@ pub unsafe extern "C" fn open_qp(
         }
         let (pd, operations, flags) = (std::ptr::null_mut(), None, 0);
         let config = QpConfig { context, pd, xrcd: attr.xrcd, init, operations, flags };
-        // SAFETY: the XRC domain is live, the other objects are null.
-        unsafe { Users::from_config(&config).add() };
-        let made = config.handle(inner, shared);
+        let parts = Parts { xrcd: Some(Use::new(xrcd)), ..Parts::default() };
+        let made = config.handle(inner, shared, parts);
         made.register_listener();
         Ok(made)
-    });
-    object::give_or_fail(made)
+    }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: the program passes a live QP.
-    let live = unsafe { object::borrow::<Qp>(qp) };
-    if let Err(code) = live.shared.check() {
-        return code;
-    }
-    live.shared.engine.remove_qp(live.number(), &live.async_events);
-    // SAFETY: the program passes a live QP and does not use it again. The objects that it uses are
-    // live: destroying them fails while a QP uses them.
-    unsafe {
-        let gone = object::take::<Qp>(qp);
-        let ibv_qp { pd, send_cq, recv_cq, srq, .. } = (*gone.abi.get()).qp_base;
-        let users = Users { pd, cqs: [send_cq, recv_cq], srq, xrcd: gone.xrcd };
-        drop(gone);
-        users.remove();
-    }
-    0
+extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    object::code(object::destroy::<Qp>(qp).and_then(|going| {
+        going.shared.check()?;
+        going.shared.engine.remove_qp(going.number(), &going.async_events);
+        drop(going.finish());
+        Ok(())
+    }))
 }
 
 #[cfg(test)]

@@ -116,13 +116,9 @@ fn interfaces() -> Result<Vec<Interface>, String> {
     Ok(all.into_iter().filter(is_device).collect())
 }
 
-/// Returns the entry of a device that the program passed.
-///
-/// # Safety
-/// `abi` was returned by `ibv_get_device_list`.
-pub unsafe fn entry(abi: *mut ibv_device) -> &'static DeviceEntry {
-    // SAFETY: `abi` is the first field of a `DeviceEntry`, and entries are never freed.
-    unsafe { &*abi.cast::<DeviceEntry>() }
+/// Returns the entry of a device that the program passed, if `ibv_get_device_list` returned it.
+pub fn entry(abi: *mut ibv_device) -> Option<&'static DeviceEntry> {
+    devices().iter().find(|entry| entry.abi() == abi)
 }
 
 #[unsafe(no_mangle)]
@@ -155,19 +151,19 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: the program passes a device from `ibv_get_device_list`.
-    unsafe { entry(device) }.abi.name.as_ptr()
+extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    match entry(device) {
+        Some(entry) => entry.abi.name.as_ptr(),
+        None => errno::fail::<c_char>(libc::EINVAL),
+    }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    // SAFETY: the program passes a device from `ibv_get_device_list`.
-    unsafe { entry(device) }.index
+extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    entry(device).map_or(-1, |entry| entry.index)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    // SAFETY: the program passes a device from `ibv_get_device_list`.
-    unsafe { entry(device) }.guid
+extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    entry(device).map_or(0, |entry| entry.guid)
 }

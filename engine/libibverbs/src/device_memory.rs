@@ -3,29 +3,30 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce_engine::device::{DeviceMemory, MAX_DEVICE_MEMORY};
 use libc::size_t;
 
 use crate::abi::{IBV_ACCESS_ZERO_BASED, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
-use crate::context::{self, Shared};
+use crate::context::{self, Shared, implement_object};
 use crate::convert::bytes_at;
-use crate::domain::Pd;
+use crate::domain;
 use crate::errno;
-use crate::memory::{Mr, rights};
-use crate::object::{self, Object};
+use crate::memory::{self, Mr, rights};
+use crate::object::{self, Base, Use};
 
 /// An allocation of device memory.
 #[repr(C)]
 pub struct Dm {
     abi: UnsafeCell<ibv_dm>,
+    base: Base,
     shared: Arc<Shared>,
     memory: Memory,
-    /// Number of memory regions of this allocation.
-    users: Arc<AtomicUsize>,
 }
+
+implement_object!(Dm: ibv_dm, handle);
 
 /// Where the bytes are stored.
 enum Memory {
@@ -63,11 +64,6 @@ fn lock(bytes: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is the C structure.
-unsafe impl Object for Dm {
-    type Abi = ibv_dm;
-}
-
 /// Offsets and lengths of copies must be multiples of this many bytes, as on mlx5.
 const UNIT: usize = 4;
 
@@ -79,9 +75,9 @@ pub unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
-    // SAFETY: the program passes an open context and valid attributes.
-    let (shared, attr) = unsafe { (context::shared_in_any_process(context), *attr) };
-    let make = || {
+    // SAFETY: the program passes valid attributes.
+    let attr = unsafe { *attr };
+    object::give_or_fail(context::shared_in_any_process(context).and_then(|shared| {
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > MOST_ALIGNED {
             return Err(libc::EINVAL);
         }
@@ -95,37 +91,30 @@ pub unsafe extern "C" fn alloc_dm(
         } else {
             Memory::Own(Mutex::new(vec![0; attr.length]))
         };
+        let handle = NEXT.fetch_add(1, Ordering::Relaxed);
         let abi = ibv_dm {
             context,
             memcpy_to_dm: Some(copy_to),
             memcpy_from_dm: Some(copy_from),
             comp_mask: 0,
-            handle: 0,
+            handle,
         };
-        Ok(Box::new(Dm {
-            abi: UnsafeCell::new(abi),
-            shared: Arc::clone(shared),
-            memory,
-            users: Arc::default(),
-        }))
-    };
-    object::give_or_fail(make())
+        let base = Base::new(context.addr(), handle);
+        Ok(Arc::new(Dm { abi: UnsafeCell::new(abi), base, shared, memory }))
+    }))
 }
 
+/// Number of the next allocation. The engine has no numbers for them.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
 /// `ibv_free_dm`
-pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: the program passes live device memory.
-    let live = unsafe { object::borrow::<Dm>(dm) };
-    if let Err(code) = live.check() {
-        return code;
-    }
-    if live.users.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
-    }
-    // SAFETY: the program passes live device memory and does not use it again; no region of it
-    // exists.
-    drop(unsafe { object::take::<Dm>(dm) });
-    0
+pub extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    object::code(object::destroy::<Dm>(dm).and_then(|going| {
+        going.check()?;
+        going.check_unused()?;
+        drop(going.finish());
+        Ok(())
+    }))
 }
 
 impl Dm {
@@ -153,11 +142,11 @@ unsafe extern "C" fn copy_to(
     from: *const c_void,
     length: size_t,
 ) -> c_int {
-    // SAFETY: the program passes live device memory.
-    let live = unsafe { object::borrow::<Dm>(dm) };
-    object::code(live.place(offset, length).map(|offset| {
+    object::code(object::live::<Dm>(dm).and_then(|live| {
+        let offset = live.place(offset, length)?;
         // SAFETY: the program passes `length` readable bytes.
         live.memory.write(offset, unsafe { bytes_at(from.cast(), length) });
+        Ok(())
     }))
 }
 
@@ -167,28 +156,27 @@ unsafe extern "C" fn copy_from(
     offset: u64,
     length: size_t,
 ) -> c_int {
-    // SAFETY: the program passes live device memory.
-    let live = unsafe { object::borrow::<Dm>(dm) };
-    object::code(live.place(offset, length).map(|offset| {
+    object::code(object::live::<Dm>(dm).and_then(|live| {
+        let offset = live.place(offset, length)?;
         if length > 0 {
             // SAFETY: the program passes `length` writable bytes.
             let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length) };
             live.memory.read(offset, to);
         }
+        Ok(())
     }))
 }
 
 /// `ibv_reg_dm_mr`
-pub unsafe extern "C" fn reg_dm_mr(
+pub extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
     offset: u64,
     length: size_t,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the program passes a live PD and live device memory.
-    let (domain, live) = unsafe { (object::borrow::<Pd>(pd), object::borrow::<Dm>(dm)) };
-    let made = domain.shared.check().and_then(|()| {
+    memory::give_or_fail(domain::live(pd).and_then(|domain| {
+        let live = context::live_in::<Dm>(domain.context().addr(), dm)?;
         // Device memory has no address that the program could name, so only zero-based access is
         // possible.
         if access & IBV_ACCESS_ZERO_BASED == 0 {
@@ -198,11 +186,17 @@ pub unsafe extern "C" fn reg_dm_mr(
         let Memory::Engine(memory) = &live.memory else { return Err(libc::EIO) };
         let region = domain.pd.reg_dm_mr(memory, offset, length, rights(access)?);
         let region = region.map_err(|error| errno::of_device(&error))?;
-        live.users.fetch_add(1, Ordering::AcqRel);
-        // SAFETY: the program passes a live PD.
-        Ok(unsafe { Mr::of_device_memory(pd, region, access, Arc::clone(&live.users)) })
-    });
-    object::give_or_fail(made)
+        let length = usize::try_from(region.len()).unwrap_or(usize::MAX);
+        let made = Mr::new(domain, pd, region, (std::ptr::null_mut(), length), access);
+        Ok(made.keeping(Use::new(live)))
+    }))
+}
+
+/// Fails: device memory is part of the engine's arena, which has no DMA buffer.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_int {
+    errno::set(object::live::<Dm>(dm).err().unwrap_or(libc::EOPNOTSUPP));
+    -1
 }
 
 #[unsafe(no_mangle)]

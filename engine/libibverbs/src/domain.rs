@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use feroce_engine::device::ProtectionDomain;
 
@@ -11,9 +11,9 @@ use crate::abi::{
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,
     ibv_td, ibv_td_init_attr,
 };
-use crate::context::{self, Shared};
+use crate::context::{self, Shared, implement_object};
 use crate::errno;
-use crate::object::{self, Object};
+use crate::object::{self, Base, Use};
 
 /// Maximum number of protection domains of a device.
 pub const MAX_PD: u32 = 65_536;
@@ -22,33 +22,30 @@ pub const MAX_PD: u32 = 65_536;
 #[repr(C)]
 pub struct Pd {
     abi: UnsafeCell<ibv_pd>,
+    base: Base,
     /// Shared state of the context that the PD was created from.
     pub shared: Arc<Shared>,
     /// The engine's PD.
     pub pd: ProtectionDomain,
-    /// Number of live objects created from this PD.
-    pub users: AtomicUsize,
-    /// The PD and the thread domain (or null) of a parent domain.
-    parts: Option<(*mut ibv_pd, *mut ibv_td)>,
+    /// The PD and the thread domain, if any, of a parent domain.
+    parts: Option<(Use<Pd>, Option<Use<Td>>)>,
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is the C structure.
-unsafe impl Object for Pd {
-    type Abi = ibv_pd;
-}
+implement_object!(Pd: ibv_pd, handle);
 
 impl Pd {
     fn new(
         context: *mut ibv_context,
-        shared: &Arc<Shared>,
+        shared: Arc<Shared>,
         pd: ProtectionDomain,
-        parts: Option<(*mut ibv_pd, *mut ibv_td)>,
-    ) -> Box<Self> {
-        Box::new(Self {
-            abi: UnsafeCell::new(ibv_pd { context, handle: pd.number() }),
-            shared: Arc::clone(shared),
+        parts: Option<(Use<Pd>, Option<Use<Td>>)>,
+    ) -> Arc<Self> {
+        let handle = pd.number();
+        Arc::new(Self {
+            abi: UnsafeCell::new(ibv_pd { context, handle }),
+            base: Base::new(context.addr(), handle),
+            shared,
             pd,
-            users: AtomicUsize::new(0),
             parts,
         })
     }
@@ -60,7 +57,7 @@ impl Pd {
 
     /// Returns the program's context.
     pub fn context(&self) -> *mut ibv_context {
-        // SAFETY: the field does not change after construction.
+        // SAFETY: the structure is part of this object.
         unsafe { (*self.abi.get()).context }
     }
 }
@@ -73,41 +70,35 @@ impl Drop for Pd {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the program passes an open context.
-    let made = unsafe { context::shared(context) }.and_then(|shared| {
-        let more = |count| (count < MAX_PD).then_some(count + 1);
-        let counted = shared.engine.pds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        counted.map_err(|_| libc::ENOMEM)?;
-        Ok(Pd::new(context, shared, shared.engine.device.alloc_pd(), None))
-    });
-    object::give_or_fail(made)
+/// Returns the program's live PD, if this process made it.
+///
+/// # Errors
+/// EINVAL if it is no live PD, EIO in a forked child.
+pub fn live(pd: *mut ibv_pd) -> Result<Arc<Pd>, c_int> {
+    let live = object::live::<Pd>(pd)?;
+    live.shared.check()?;
+    Ok(live)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: the program passes a live PD.
-    let live = unsafe { object::borrow::<Pd>(pd) };
-    if let Err(code) = live.shared.check() {
-        return code;
-    }
-    if live.users.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
-    }
-    // SAFETY: the program passes a live PD and does not use it again; no object was created from
-    // it.
-    let gone = unsafe { object::take::<Pd>(pd) };
-    if let Some((pd, td)) = gone.parts {
-        // SAFETY: both are live: deallocating them fails while a parent domain uses them.
-        unsafe {
-            object::borrow::<Pd>(pd).users.fetch_sub(1, Ordering::AcqRel);
-            if !td.is_null() {
-                object::borrow::<Td>(td).users.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
-    }
-    0
+extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    object::give_or_fail(context::shared(context).and_then(|shared| {
+        let more = |count| (count < MAX_PD).then_some(count + 1);
+        let counted = shared.engine.pds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.map_err(|_| libc::ENOMEM)?;
+        let pd = shared.engine.device.alloc_pd();
+        Ok(Pd::new(context, shared, pd, None))
+    }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    object::code(object::destroy::<Pd>(pd).and_then(|going| {
+        going.shared.check()?;
+        going.check_unused()?;
+        drop(going.finish());
+        Ok(())
+    }))
 }
 
 /// A thread domain: the program promises that one thread at a time uses the objects in it. The
@@ -115,42 +106,34 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 #[repr(C)]
 pub struct Td {
     abi: UnsafeCell<ibv_td>,
-    /// Number of parent domains that use it.
-    users: AtomicUsize,
+    base: Base,
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is the C structure.
-unsafe impl Object for Td {
-    type Abi = ibv_td;
-}
+implement_object!(Td: ibv_td);
 
 /// `ibv_alloc_td`
 pub unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
-    // SAFETY: the program passes an open context and attributes.
-    let made = unsafe { context::shared(context).map(|_| (*attr).comp_mask) };
-    let made = made.and_then(|mask| match mask {
-        0 => Ok(Box::new(Td {
+    // SAFETY: the program passes valid attributes.
+    let mask = unsafe { (*attr).comp_mask };
+    object::give_or_fail(context::shared(context).and_then(|_| match mask {
+        0 => Ok(Arc::new(Td {
             abi: UnsafeCell::new(ibv_td { context }),
-            users: AtomicUsize::new(0),
+            base: Base::new(context.addr(), 0),
         })),
         _ => Err(libc::EINVAL),
-    });
-    object::give_or_fail(made)
+    }))
 }
 
 /// `ibv_dealloc_td`
-pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    // SAFETY: the program passes a live thread domain.
-    if unsafe { object::borrow::<Td>(td) }.users.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
-    }
-    // SAFETY: the program passes a live thread domain and does not use it again; no parent domain
-    // uses it.
-    drop(unsafe { object::take::<Td>(td) });
-    0
+pub extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    object::code(object::destroy::<Td>(td).and_then(|going| {
+        going.check_unused()?;
+        drop(going.finish());
+        Ok(())
+    }))
 }
 
 /// `ibv_alloc_parent_domain`
@@ -168,16 +151,12 @@ pub unsafe extern "C" fn alloc_parent_domain(
     if attr.comp_mask & !IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT != 0 {
         return errno::fail(libc::EOPNOTSUPP);
     }
-    // SAFETY: the program passes an open context and a live PD; the thread domain is null or live.
-    let made = unsafe { context::shared(context) }.map(|shared| unsafe {
-        let pd = object::borrow::<Pd>(attr.pd);
-        pd.users.fetch_add(1, Ordering::AcqRel);
-        if !attr.td.is_null() {
-            object::borrow::<Td>(attr.td).users.fetch_add(1, Ordering::AcqRel);
-        }
-        Pd::new(context, shared, pd.pd.clone(), Some((attr.pd, attr.td)))
-    });
-    object::give_or_fail(made)
+    object::give_or_fail(context::shared(context).and_then(|shared| {
+        let pd = context::live_in::<Pd>(context.addr(), attr.pd)?;
+        let td = context::live_in_or_null::<Td>(context.addr(), attr.td)?;
+        let inner = pd.pd.clone();
+        Ok(Pd::new(context, shared, inner, Some((Use::new(pd), td.map(Use::new)))))
+    }))
 }
 
 #[unsafe(no_mangle)]

@@ -1,8 +1,9 @@
 //! Asynchronous events: `ibv_get_async_event` and `ibv_ack_async_event`.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
-use crate::abi::{self, ibv_async_event, ibv_context, ibv_cq, ibv_qp, ibv_srq};
+use crate::abi::{self, ibv_async_event, ibv_context};
 use crate::cq::Cq;
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -13,8 +14,7 @@ unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: the program passes an open context.
-    let got = unsafe { context::shared(context) }.and_then(|shared| {
+    let got = context::shared(context).and_then(|shared| {
         shared.events.get(|event| {
             if let Some(account) = &event.unacknowledged {
                 account.add();
@@ -37,29 +37,27 @@ unsafe extern "C" fn ibv_get_async_event(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the program passes an event that `ibv_get_async_event` returned. The object is live,
-    // because destroying it waits for this acknowledgement.
-    unsafe {
-        let ibv_async_event { element, event_type } = *event;
-        match event_type {
-            abi::IBV_EVENT_CQ_ERR => {
-                let cq = object::borrow::<Cq>(element.cast::<ibv_cq>());
-                cq.async_events.acknowledge(1);
-            }
-            abi::IBV_EVENT_QP_FATAL
-            | abi::IBV_EVENT_QP_REQ_ERR
-            | abi::IBV_EVENT_QP_ACCESS_ERR
-            | abi::IBV_EVENT_COMM_EST
-            | abi::IBV_EVENT_SQ_DRAINED
-            | abi::IBV_EVENT_QP_LAST_WQE_REACHED => {
-                let qp = object::borrow::<Qp>(element.cast::<ibv_qp>());
-                qp.async_events.acknowledge(1);
-            }
-            abi::IBV_EVENT_SRQ_LIMIT_REACHED | abi::IBV_EVENT_SRQ_ERR => {
-                let srq = object::borrow::<Srq>(element.cast::<ibv_srq>());
-                srq.async_events.acknowledge(1);
-            }
-            _ => {} // port events have no counter
+    // SAFETY: the program passes an event that `ibv_get_async_event` returned.
+    let ibv_async_event { element, event_type } = unsafe { *event };
+    // The object exists: destroying it waits for this acknowledgement.
+    let account = match event_type {
+        abi::IBV_EVENT_CQ_ERR => {
+            object::known::<Cq>(element.cast()).map(|cq| Arc::clone(&cq.async_events))
         }
+        abi::IBV_EVENT_QP_FATAL
+        | abi::IBV_EVENT_QP_REQ_ERR
+        | abi::IBV_EVENT_QP_ACCESS_ERR
+        | abi::IBV_EVENT_COMM_EST
+        | abi::IBV_EVENT_SQ_DRAINED
+        | abi::IBV_EVENT_QP_LAST_WQE_REACHED => {
+            object::known::<Qp>(element.cast()).map(|qp| Arc::clone(&qp.async_events))
+        }
+        abi::IBV_EVENT_SRQ_LIMIT_REACHED | abi::IBV_EVENT_SRQ_ERR => {
+            object::known::<Srq>(element.cast()).map(|srq| Arc::clone(&srq.async_events))
+        }
+        _ => None, // port events have no counter
+    };
+    if let Some(account) = account {
+        account.acknowledge(1);
     }
 }

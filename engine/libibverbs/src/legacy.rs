@@ -5,6 +5,8 @@
 use std::ffi::c_void;
 use std::sync::Once;
 
+use crate::symver::versioned;
+
 fn warn_once() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
@@ -26,63 +28,17 @@ extern "C" fn feroce_ibverbs_1_0_null() -> *mut c_void {
     crate::errno::fail(libc::ENOSYS)
 }
 
-/// Defines an old symbol: a jump to the failing function, under a private name that the linker
-/// exports as `name@version`.
-macro_rules! legacy_symbols {
-    ($( $to:ident $name:ident $version:literal )*) => { $(
-        #[cfg(target_arch = "x86_64")]
-        std::arch::global_asm!(concat!(
-            ".text\n.globl feroce_old_", stringify!($name), "\n",
-            ".type feroce_old_", stringify!($name), ", @function\n",
-            "feroce_old_", stringify!($name),
-            ": jmp feroce_ibverbs_1_0_", stringify!($to), "@PLT\n",
-            ".symver feroce_old_", stringify!($name), ", ", stringify!($name), "@", $version, "\n",
-        ));
-        #[cfg(target_arch = "aarch64")]
-        std::arch::global_asm!(concat!(
-            ".text\n.globl feroce_old_", stringify!($name), "\n",
-            ".type feroce_old_", stringify!($name), ", %function\n",
-            "feroce_old_", stringify!($name), ": b feroce_ibverbs_1_0_", stringify!($to), "\n",
-            ".symver feroce_old_", stringify!($name), ", ", stringify!($name), "@", $version, "\n",
-        ));
-    )* };
-}
-
-// First column: the failing function, which returns an error number (`error`) or a null pointer
-// (`null`).
-legacy_symbols! {
-    error ibv_ack_async_event "IBVERBS_1.0"
-    error ibv_ack_cq_events "IBVERBS_1.0"
-    null ibv_alloc_pd "IBVERBS_1.0"
-    error ibv_attach_mcast "IBVERBS_1.0"
-    error ibv_close_device "IBVERBS_1.0"
-    null ibv_create_ah "IBVERBS_1.0"
-    null ibv_create_cq "IBVERBS_1.0"
-    null ibv_create_qp "IBVERBS_1.0"
-    null ibv_create_srq "IBVERBS_1.0"
-    error ibv_dealloc_pd "IBVERBS_1.0"
-    error ibv_dereg_mr "IBVERBS_1.0"
-    error ibv_destroy_ah "IBVERBS_1.0"
-    error ibv_destroy_cq "IBVERBS_1.0"
-    error ibv_destroy_qp "IBVERBS_1.0"
-    error ibv_destroy_srq "IBVERBS_1.0"
-    error ibv_detach_mcast "IBVERBS_1.0"
-    error ibv_free_device_list "IBVERBS_1.0"
-    error ibv_get_async_event "IBVERBS_1.0"
-    error ibv_get_cq_event "IBVERBS_1.0"
-    null ibv_get_device_guid "IBVERBS_1.0"
-    null ibv_get_device_list "IBVERBS_1.0"
-    null ibv_get_device_name "IBVERBS_1.0"
-    error ibv_modify_qp "IBVERBS_1.0"
-    error ibv_modify_srq "IBVERBS_1.0"
-    null ibv_open_device "IBVERBS_1.0"
-    error ibv_query_device "IBVERBS_1.0"
-    error ibv_query_gid "IBVERBS_1.0"
-    error ibv_query_pkey "IBVERBS_1.0"
-    error ibv_query_port "IBVERBS_1.0"
-    error ibv_query_qp "IBVERBS_1.0"
-    error ibv_query_srq "IBVERBS_1.0"
-    null ibv_reg_mr "IBVERBS_1.0"
-    error ibv_register_driver "IBVERBS_1.1"
-    error ibv_resize_cq "IBVERBS_1.0"
+versioned! {
+    feroce_ibverbs_1_0_error "IBVERBS_1.0":
+        ibv_ack_async_event ibv_ack_cq_events ibv_attach_mcast ibv_close_device
+        ibv_dealloc_pd ibv_dereg_mr ibv_destroy_ah ibv_destroy_cq ibv_destroy_qp
+        ibv_destroy_srq ibv_detach_mcast ibv_free_device_list ibv_get_async_event
+        ibv_get_cq_event ibv_modify_qp ibv_modify_srq ibv_query_device ibv_query_gid
+        ibv_query_pkey ibv_query_port ibv_query_qp ibv_query_srq ibv_resize_cq;
+    feroce_ibverbs_1_0_error "IBVERBS_1.1":
+        ibv_register_driver;
+    feroce_ibverbs_1_0_null "IBVERBS_1.0":
+        ibv_alloc_pd ibv_create_ah ibv_create_cq ibv_create_qp ibv_create_srq
+        ibv_get_device_guid ibv_get_device_list ibv_get_device_name ibv_open_device
+        ibv_reg_mr;
 }

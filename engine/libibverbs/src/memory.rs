@@ -1,10 +1,10 @@
 //! Memory regions.
 
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce_engine::device::{Advice, DeviceError, MemoryRegion, Reregistration};
 use feroce_engine::memory::{Access, AccessError, on_demand_is_supported};
@@ -16,48 +16,51 @@ use crate::abi::{
     IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_ATOMIC,
     IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED,
     IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
-    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, ibv_mr, ibv_pd, ibv_sge,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, IBV_REG_MR_MASK_ADDR,
+    IBV_REG_MR_MASK_BUF, IBV_REG_MR_MASK_DMAH, IBV_REG_MR_MASK_FD, IBV_REG_MR_MASK_FD_OFFSET,
+    IBV_REG_MR_MASK_IOVA, ibv_buf, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_sge,
 };
+use crate::buffer::Buf;
+use crate::context::{self, implement_object};
 use crate::convert::sge_of;
-use crate::domain::Pd;
+use crate::dma_handle::Dmah;
+use crate::domain::{self, Pd};
 use crate::errno;
-use crate::object::{self, Object};
+use crate::object::{self, Base, Use};
 
 /// A memory region.
 #[repr(C)]
 pub struct Mr {
     abi: UnsafeCell<ibv_mr>,
-    /// `None` while the region is being deregistered.
-    region: UnsafeCell<Option<MemoryRegion>>,
-    access: UnsafeCell<c_uint>,
-    /// Counter of regions of the device memory that this region belongs to, if any.
-    dm_users: Option<Arc<AtomicUsize>>,
+    base: Base,
+    registration: Mutex<Registration>,
+    /// What the region refers to beside its PD: device memory, a buffer, a DMA handle.
+    kept: Vec<Box<dyn Any + Send + Sync>>,
     /// Registered from a DMA buffer: its address is an offset in the buffer.
     is_dma_buf: bool,
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is the C structure.
-unsafe impl Object for Mr {
-    type Abi = ibv_mr;
+implement_object!(Mr: ibv_mr, handle);
+
+/// The part of a region that `ibv_rereg_mr` changes.
+struct Registration {
+    /// `None` while the region is being deregistered.
+    region: Option<MemoryRegion>,
+    access: c_uint,
+    pd: Use<Pd>,
 }
 
 impl Mr {
-    /// Creates the object for a region and makes it a user of `pd`.
-    ///
-    /// # Safety
-    /// `pd` is a live PD.
-    unsafe fn new(
+    /// Creates the object for a region of the PD at `pd`.
+    pub fn new(
+        live: Arc<Pd>,
         pd: *mut ibv_pd,
         region: MemoryRegion,
         (addr, length): (*mut c_void, size_t),
         access: c_uint,
-        dm_users: Option<Arc<AtomicUsize>>,
-    ) -> Box<Self> {
-        // SAFETY: `pd` is a live PD.
-        let domain = unsafe { object::borrow::<Pd>(pd) };
-        domain.users.fetch_add(1, Ordering::AcqRel);
+    ) -> Self {
         let abi = ibv_mr {
-            context: domain.context(),
+            context: live.context(),
             pd,
             addr,
             length,
@@ -65,35 +68,31 @@ impl Mr {
             lkey: region.lkey().value(),
             rkey: region.rkey().value(),
         };
-        Box::new(Self {
+        let registration = Registration { region: Some(region), access, pd: Use::new(live) };
+        Self {
+            base: Base::new(abi.context.addr(), abi.handle),
             abi: UnsafeCell::new(abi),
-            region: UnsafeCell::new(Some(region)),
-            access: UnsafeCell::new(access),
-            dm_users,
+            registration: Mutex::new(registration),
+            kept: Vec::new(),
             is_dma_buf: false,
-        })
+        }
     }
 
-    /// Creates the object for registered device memory.
-    ///
-    /// # Safety
-    /// `pd` is a live PD.
-    pub unsafe fn of_device_memory(
-        pd: *mut ibv_pd,
-        region: MemoryRegion,
-        access: c_uint,
-        users: Arc<AtomicUsize>,
-    ) -> Box<Self> {
-        let length = usize::try_from(region.len()).unwrap_or(usize::MAX);
-        // SAFETY: `pd` is a live PD.
-        unsafe { Self::new(pd, region, (std::ptr::null_mut(), length), access, Some(users)) }
+    /// Keeps `reference` as long as the region lives.
+    pub fn keeping(mut self, reference: impl Any + Send + Sync) -> Self {
+        self.kept.push(Box::new(reference));
+        self
+    }
+
+    fn registration(&self) -> MutexGuard<'_, Registration> {
+        self.registration.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if the region covers memory that the program named: no DMA buffer, device
     /// memory or null region.
     fn is_program_memory(&self) -> bool {
         // SAFETY: the program does not use a region while it re-registers it.
-        let (abi, access) = unsafe { (*self.abi.get(), *self.access.get()) };
+        let (abi, access) = unsafe { (*self.abi.get(), self.registration().access) };
         let is_implicit = abi.length == usize::MAX && access & IBV_ACCESS_ON_DEMAND != 0;
         !self.is_dma_buf && (!abi.addr.is_null() || is_implicit)
     }
@@ -155,19 +154,20 @@ impl MrConfig {
     /// Registers the memory and creates the object.
     ///
     /// # Safety
-    /// `pd` is a live PD, and the program may register the memory: see `ProtectionDomain::reg_mr`.
-    unsafe fn make(&self) -> Result<Box<Mr>, c_int> {
-        // SAFETY: `self.pd` is a live PD.
-        let pd = unsafe { object::borrow::<Pd>(self.pd) };
-        pd.shared.check()?;
+    /// The program may register the memory: see `ProtectionDomain::reg_mr`.
+    unsafe fn make(&self) -> Result<Mr, c_int> {
+        let live = domain::live(self.pd)?;
         let access = self.check()?;
         // SAFETY: the memory fulfils the contract of `ProtectionDomain::reg_mr`.
-        let made = unsafe { pd.pd.reg_mr_iova(self.addr.cast(), self.length, self.iova, access) };
+        let made = unsafe { live.pd.reg_mr_iova(self.addr.cast(), self.length, self.iova, access) };
         let region = made.map_err(|error| errno::of_device(&error))?;
-        let range = (self.addr, self.length);
-        // SAFETY: `self.pd` is a live PD.
-        Ok(unsafe { Mr::new(self.pd, region, range, self.access, None) })
+        Ok(Mr::new(live, self.pd, region, (self.addr, self.length), self.access))
     }
+}
+
+/// Hands a region to the program; for an error sets `errno` and returns null.
+pub fn give_or_fail(made: Result<Mr, c_int>) -> *mut ibv_mr {
+    object::give_or_fail(made.map(Arc::new))
 }
 
 /// Faults the pages in. Fails as the kernel does when it cannot pin pages: without this check,
@@ -229,8 +229,8 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the program passes a live PD and keeps the memory valid until `ibv_dereg_mr`.
-    object::give_or_fail(unsafe { MrConfig { pd, addr, length, iova, access }.make() })
+    // SAFETY: the program keeps the memory valid until `ibv_dereg_mr`.
+    give_or_fail(unsafe { MrConfig { pd, addr, length, iova, access }.make() })
 }
 
 #[unsafe(no_mangle)]
@@ -242,68 +242,129 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
-    let access = access.cast_unsigned();
-    // SAFETY: the program passes a live PD.
-    let live = unsafe { object::borrow::<Pd>(pd) };
-    let made = live.shared.check().and_then(|()| {
-        if fd < 0 {
-            return Err(libc::EBADF);
-        }
-        if length == 0 || access & IBV_ACCESS_ON_DEMAND != 0 {
-            return Err(libc::EINVAL);
-        }
-        // SAFETY: the program passes an open descriptor and does not close it during the call.
-        let buffer = unsafe { BorrowedFd::borrow_raw(fd) };
-        let region = live.pd.reg_dmabuf_mr(buffer, offset, length, iova, rights(access)?);
-        let region = region.map_err(|error| errno::of_device(&error))?;
-        let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
-        let range = (std::ptr::without_provenance_mut(offset), length);
-        // SAFETY: the program passes a live PD.
-        let mut made = unsafe { Mr::new(pd, region, range, access, None) };
-        made.is_dma_buf = true;
-        Ok(made)
-    });
-    object::give_or_fail(made)
+    give_or_fail(dma_buf(pd, (offset, length), iova, fd, access.cast_unsigned()))
 }
 
-/// `ibv_alloc_null_mr`
-pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
-    // SAFETY: the program passes a live PD.
-    let live = unsafe { object::borrow::<Pd>(pd) };
-    let made = live.shared.check().and_then(|()| {
-        let region = live.pd.alloc_null_mr().map_err(|error| errno::of_device(&error))?;
-        let everywhere = (std::ptr::null_mut(), usize::MAX);
-        // SAFETY: the program passes a live PD.
-        let mut made = unsafe { Mr::new(pd, region, everywhere, IBV_ACCESS_LOCAL_WRITE, None) };
-        // As with mlx5: not exposed as an rkey. Programs such as perftest give the lkey to peers.
-        made.abi.get_mut().rkey = 0;
-        Ok(made)
-    });
-    object::give_or_fail(made)
+/// Registers `length` bytes of a DMA buffer from `offset` on.
+fn dma_buf(
+    pd: *mut ibv_pd,
+    (offset, length): (u64, size_t),
+    iova: u64,
+    fd: c_int,
+    access: c_uint,
+) -> Result<Mr, c_int> {
+    let live = domain::live(pd)?;
+    if fd < 0 {
+        return Err(libc::EBADF);
+    }
+    if length == 0 || access & IBV_ACCESS_ON_DEMAND != 0 {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the program passes an open descriptor and does not close it during the call.
+    let buffer = unsafe { BorrowedFd::borrow_raw(fd) };
+    let region = live.pd.reg_dmabuf_mr(buffer, offset, length, iova, rights(access)?);
+    let region = region.map_err(|error| errno::of_device(&error))?;
+    let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
+    let range = (std::ptr::without_provenance_mut(offset), length);
+    Ok(Mr { is_dma_buf: true, ..Mr::new(live, pd, region, range, access) })
+}
+
+/// What `ibv_reg_mr_ex` registers.
+enum Wanted {
+    Memory(*mut c_void),
+    DmaBuf { fd: c_int, offset: u64 },
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: the program passes a live MR of a live PD.
-    let (live, pd) = unsafe { (object::borrow::<Mr>(mr), object::borrow::<Pd>((*mr).pd)) };
-    if let Err(code) = pd.shared.check() {
-        return code;
-    }
-    // SAFETY: the program passes a live MR and no other thread uses it during the call.
-    let region = unsafe { &mut *live.region.get() };
-    if let Some(Err(bound)) = region.take().map(MemoryRegion::deregister) {
-        *region = Some(bound); // memory windows are bound to it
-        return libc::EBUSY;
-    }
-    // SAFETY: the program passes a live MR and does not use it again.
-    let gone = unsafe { object::take::<Mr>(mr) };
-    let dm_users = gone.dm_users.clone();
-    drop(gone);
-    pd.users.fetch_sub(1, Ordering::AcqRel);
-    if let Some(users) = dm_users {
-        users.fetch_sub(1, Ordering::AcqRel);
-    }
-    0
+unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
+    const KNOWN: u64 = (IBV_REG_MR_MASK_BUF << 1) - 1;
+    // SAFETY: the program passes valid attributes. Fields are read one by one, and `buf` only if it
+    // is there: the structure of release 59 ends before it.
+    let (mask, length, access) = unsafe { ((*attr).comp_mask, (*attr).length, (*attr).access) };
+    let given = |bit: u64| mask & bit != 0;
+    let wanted = || match (given(IBV_REG_MR_MASK_FD), given(IBV_REG_MR_MASK_ADDR)) {
+        _ if mask & !KNOWN != 0 => Err(libc::EOPNOTSUPP),
+        (true, true) => Err(libc::EINVAL),
+        // SAFETY: the program passes valid attributes.
+        (true, false) if given(IBV_REG_MR_MASK_FD_OFFSET) && given(IBV_REG_MR_MASK_IOVA) => unsafe {
+            Ok(Wanted::DmaBuf { fd: (*attr).fd, offset: (*attr).fd_offset })
+        },
+        // SAFETY: the program passes valid attributes.
+        (false, true) if !given(IBV_REG_MR_MASK_FD_OFFSET) => unsafe {
+            Ok(Wanted::Memory((*attr).addr))
+        },
+        _ => Err(libc::EINVAL),
+    };
+    give_or_fail(wanted().and_then(|wanted| {
+        let live = domain::live(pd)?;
+        // SAFETY: the program passes valid attributes.
+        let (iova, dmah) = unsafe { ((*attr).iova, (*attr).dmah) };
+        let dmah = match given(IBV_REG_MR_MASK_DMAH) {
+            true => Some(context::live_in::<Dmah>(live.context().addr(), dmah)?),
+            false => None,
+        };
+        let mut buffer = None;
+        let access = access.cast_unsigned();
+        let made = match wanted {
+            Wanted::Memory(addr) => {
+                if given(IBV_REG_MR_MASK_BUF) {
+                    // SAFETY: the program passes valid attributes of release 64 or later.
+                    let live = object::live::<Buf>(unsafe { (*attr).buf })?;
+                    live.check(pd, addr, length)?;
+                    buffer = Some(live);
+                }
+                let iova = if given(IBV_REG_MR_MASK_IOVA) { iova } else { addr.addr() as u64 };
+                // SAFETY: the program keeps the memory valid until `ibv_dereg_mr`.
+                unsafe { MrConfig { pd, addr, length, iova, access }.make()? }
+            }
+            Wanted::DmaBuf { .. } if given(IBV_REG_MR_MASK_BUF) => return Err(libc::EINVAL),
+            Wanted::DmaBuf { fd, offset } => dma_buf(pd, (offset, length), iova, fd, access)?,
+        };
+        Ok(made.keeping(buffer).keeping(dmah.map(Use::new)))
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_buf_mr(
+    pd: *mut ibv_pd,
+    buf: *mut ibv_buf,
+    addr: *mut c_void,
+    length: size_t,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: all-zero bytes are a valid value of this C structure.
+    let mut attr: ibv_mr_init_attr = unsafe { std::mem::zeroed() };
+    attr.comp_mask = IBV_REG_MR_MASK_BUF | IBV_REG_MR_MASK_ADDR;
+    (attr.length, attr.access, attr.addr, attr.buf) = (length, access, addr, buf);
+    // SAFETY: the attributes are complete.
+    unsafe { ibv_reg_mr_ex(pd, &raw mut attr) }
+}
+
+/// `ibv_alloc_null_mr`
+pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    give_or_fail(domain::live(pd).and_then(|live| {
+        let region = live.pd.alloc_null_mr().map_err(|error| errno::of_device(&error))?;
+        let everywhere = (std::ptr::null_mut(), usize::MAX);
+        let mut made = Mr::new(live, pd, region, everywhere, IBV_ACCESS_LOCAL_WRITE);
+        // As with mlx5: not exposed as an rkey. Programs such as perftest give the lkey to peers.
+        made.abi.get_mut().rkey = 0;
+        Ok(made)
+    }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    object::code(object::destroy::<Mr>(mr).and_then(|going| {
+        let mut registration = going.registration();
+        registration.pd.shared.check()?;
+        if let Some(Err(bound)) = registration.region.take().map(MemoryRegion::deregister) {
+            registration.region = Some(bound); // memory windows are bound to it
+            return Err(libc::EBUSY);
+        }
+        drop(registration);
+        drop(going.finish());
+        Ok(())
+    }))
 }
 
 const CHANGE_TRANSLATION: c_int = 1;
@@ -328,27 +389,32 @@ unsafe extern "C" fn ibv_rereg_mr(
     let nowhere = given(CHANGE_TRANSLATION) && (addr.is_null() || length == 0);
     let domainless = given(CHANGE_PD) && pd.is_null();
     let mistaken = access != 0 && !given(CHANGE_ACCESS);
-    // SAFETY: the program passes a live MR.
-    let is_program_memory = unsafe { object::borrow::<Mr>(mr).is_program_memory() };
-    if flags == 0 || unknown || nowhere || domainless || mistaken || !is_program_memory {
+    let live = match object::live::<Mr>(mr) {
+        Ok(live) => live,
+        Err(code) => {
+            errno::set(code);
+            return INPUT;
+        }
+    };
+    let refused = flags == 0 || unknown || nowhere || domainless || mistaken;
+    if refused || !live.is_program_memory() {
         errno::set(libc::EINVAL);
         return INPUT;
     }
-    // SAFETY: the program passes a live MR that no other thread uses during the call, a live PD if
-    // it changes the PD, and valid memory.
-    let done = unsafe {
-        let live = object::borrow::<Mr>(mr);
-        let old = *live.abi.get();
-        let wanted = MrConfig {
-            pd: if given(CHANGE_PD) { pd } else { old.pd },
-            addr: if given(CHANGE_TRANSLATION) { addr } else { old.addr },
-            length: if given(CHANGE_TRANSLATION) { length } else { old.length },
-            iova: addr.addr() as u64,
-            access: if given(CHANGE_ACCESS) { access.cast_unsigned() } else { *live.access.get() },
-        };
-        reregister(live, &wanted, given(CHANGE_TRANSLATION))
+    // SAFETY: the program does not use the region during the call.
+    let old = unsafe { *live.abi.get() };
+    let wanted = MrConfig {
+        pd: if given(CHANGE_PD) { pd } else { old.pd },
+        addr: if given(CHANGE_TRANSLATION) { addr } else { old.addr },
+        length: if given(CHANGE_TRANSLATION) { length } else { old.length },
+        iova: addr.addr() as u64,
+        access: match given(CHANGE_ACCESS) {
+            true => access.cast_unsigned(),
+            false => live.registration().access,
+        },
     };
-    match done {
+    // SAFETY: no other thread uses the MR during the call, and the memory is valid.
+    match unsafe { reregister(&live, &wanted, given(CHANGE_TRANSLATION)) } {
         Ok(()) => 0,
         Err(code) => {
             errno::set(code);
@@ -358,34 +424,28 @@ unsafe extern "C" fn ibv_rereg_mr(
 }
 
 /// # Safety
-/// `live` and the PD of `wanted` are live, no other thread uses the MR during the call, and the
-/// memory of `wanted` is valid.
+/// No other thread uses the MR during the call, and the memory of `wanted` is valid.
 unsafe fn reregister(live: &Mr, wanted: &MrConfig, moves: bool) -> Result<(), c_int> {
-    // SAFETY: both PDs are live and this thread alone uses the MR.
+    let after = context::live_in::<Pd>(live.base.context(), wanted.pd)?;
+    after.shared.check()?;
+    let access = wanted.check()?;
+    let mut registration = live.registration();
+    let region = registration.region.as_mut().ok_or(libc::EINVAL)?;
+    let change = Reregistration {
+        translation: moves.then_some((wanted.addr.cast(), wanted.length, wanted.iova)),
+        pd: Some(&after.pd),
+        access: Some(access),
+    };
+    // SAFETY: the memory of `wanted` is valid.
+    unsafe { region.reregister(&change) }.map_err(|error| errno::of_device(&error))?;
+    let (lkey, rkey) = (region.lkey().value(), region.rkey().value());
+    registration.pd = Use::new(after);
+    registration.access = wanted.access;
+    // SAFETY: no other thread uses the MR.
     unsafe {
         let old = *live.abi.get();
-        let (before, after) = (object::borrow::<Pd>(old.pd), object::borrow::<Pd>(wanted.pd));
-        after.shared.check()?;
-        let access = wanted.check()?;
-        let region = (*live.region.get()).as_mut().ok_or(libc::EINVAL)?;
-        let change = Reregistration {
-            translation: moves.then_some((wanted.addr.cast(), wanted.length, wanted.iova)),
-            pd: Some(&after.pd),
-            access: Some(access),
-        };
-        region.reregister(&change).map_err(|error| errno::of_device(&error))?;
-        after.users.fetch_add(1, Ordering::AcqRel);
-        before.users.fetch_sub(1, Ordering::AcqRel);
-        *live.abi.get() = ibv_mr {
-            context: after.context(),
-            pd: wanted.pd,
-            addr: wanted.addr,
-            length: wanted.length,
-            lkey: region.lkey().value(),
-            rkey: region.rkey().value(),
-            ..old
-        };
-        *live.access.get() = wanted.access;
+        let (pd, addr, length) = (wanted.pd, wanted.addr, wanted.length);
+        *live.abi.get() = ibv_mr { pd, addr, length, lkey, rkey, ..old };
     }
     Ok(())
 }
@@ -402,17 +462,16 @@ pub unsafe extern "C" fn advise_mr(
         IBV_ADVISE_MR_ADVICE_PREFETCH => Advice::Prefetch,
         IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => Advice::PrefetchWrite,
         IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => Advice::PrefetchNoFault,
-        _ => return libc::EOPNOTSUPP,
+        _ => return object::code(Err(libc::EOPNOTSUPP)),
     };
     // Prefetch completes before the call returns, with or without IBV_ADVISE_MR_FLAG_FLUSH.
     if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || count == 0 {
-        return libc::EINVAL;
+        return object::code(Err(libc::EINVAL));
     }
-    // SAFETY: the program passes a live PD and a list of `count` entries.
-    let (live, list) =
-        unsafe { (object::borrow::<Pd>(pd), std::slice::from_raw_parts(list, count as usize)) };
+    // SAFETY: the program passes a list of `count` entries.
+    let list = unsafe { std::slice::from_raw_parts(list, count as usize) };
     let list: Vec<_> = list.iter().map(sge_of).collect();
-    object::code(live.shared.check().and_then(|()| {
+    object::code(domain::live(pd).and_then(|live| {
         live.pd.advise(advice, &list).map_err(|error| match error {
             DeviceError::Access(AccessError::Key) => libc::ENOENT,
             DeviceError::Access(AccessError::ProtectionDomain | AccessError::Rights) => libc::EPERM,

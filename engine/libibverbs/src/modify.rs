@@ -17,9 +17,8 @@ use crate::abi::{
 };
 use crate::convert::path_of;
 use crate::engine::Engine;
-use crate::qp::Qp;
 use crate::qp_state::State;
-use crate::{errno, object};
+use crate::{errno, object, qp};
 
 /// Attributes that this kind of QP supports.
 const KNOWN: c_uint = IBV_QP_STATE
@@ -137,15 +136,16 @@ fn modify(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: the program passes a live QP and attributes.
-    let (live, attr) = unsafe { (object::borrow::<Qp>(qp), &*attr) };
-    let done = live.shared.check().and_then(|()| {
-        live.with(|held| modify(&live.shared.engine, held, attr, mask.cast_unsigned()))
-    });
-    object::code(done.map(|state| {
+    // SAFETY: the program passes valid attributes.
+    let attr = unsafe { &*attr };
+    object::code(qp::live(qp).and_then(|live| {
+        let modify =
+            |held: &mut State| modify(&live.shared.engine, held, attr, mask.cast_unsigned());
+        let state = live.with(modify)?;
         // SAFETY: the QP is live. If two threads change its state at once, the field is one of the
         // two states.
         unsafe { (*live.abi.get()).qp_base.state = state as c_uint };
+        Ok(())
     }))
 }
 
@@ -156,11 +156,10 @@ unsafe extern "C" fn ibv_query_qp(
     _mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the program passes a live QP.
-    let live = unsafe { object::borrow::<Qp>(qp) };
-    if let Err(code) = live.shared.check() {
-        return code;
-    }
+    let live = match qp::live(qp) {
+        Ok(live) => live,
+        Err(code) => return object::code(Err(code)),
+    };
     // SAFETY: the fields read below do not change after creation.
     let base = unsafe { (*live.abi.get()).qp_base };
     let (now, made) = live.with(|held| {

@@ -87,6 +87,29 @@ extern "C" fn ibv_node_type_str(kind: c_int) -> *const c_char {
     name(&NAMES, number, c"unknown")
 }
 
+#[unsafe(no_mangle)]
+extern "C" fn ibv_wr_opcode_str(opcode: c_uint) -> *const c_char {
+    const NAMES: [&CStr; 16] = [
+        c"rdma-write",
+        c"rdma-write-with-imm",
+        c"send",
+        c"send-with-imm",
+        c"rdma-read",
+        c"atomic-cmp-and-swp",
+        c"atomic-fetch-and-add",
+        c"local-inv",
+        c"bind-mw",
+        c"send-with-inv",
+        c"tso",
+        c"driver1",
+        c"unknown",
+        c"unknown",
+        c"flush",
+        c"atomic-write",
+    ];
+    name(&NAMES, opcode, c"unknown")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,18 +6,16 @@ use std::sync::Arc;
 
 use crate::abi::{EXTENDED, ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::channel::Channel;
-use crate::context::{self, Context, Shared};
+use crate::context::{Context, Shared};
 use crate::device::{self, DeviceEntry};
 use crate::engine::Engine;
 use crate::{
-    cq, cq_ex, create_qp, device_memory, domain, errno, fork, memory, post, query, srq, window, xrc,
+    cq, cq_ex, create_qp, device_memory, domain, errno, fork, memory, object, post, query, srq,
+    window, xrc,
 };
 
-/// Number of completion vectors: a single helper thread delivers notifications.
-const VECTORS: c_int = 1;
-
 /// Opens `entry` and creates a context with all its functions.
-fn open(entry: &'static DeviceEntry) -> Result<Box<Context>, c_int> {
+fn open(entry: &'static DeviceEntry) -> Result<Arc<Context>, c_int> {
     let engine = Engine::open(entry)?;
     let events = Arc::new(Channel::new()?);
     engine.add_context(&events);
@@ -30,10 +28,10 @@ fn open(entry: &'static DeviceEntry) -> Result<Box<Context>, c_int> {
     abi.context.device = entry.abi();
     abi.context.cmd_fd = command_fd()?;
     abi.context.async_fd = shared.events.fd();
-    abi.context.num_comp_vectors = VECTORS;
+    abi.context.num_comp_vectors = cq::VECTORS.cast_signed();
     abi.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     abi.context.abi_compat = std::ptr::without_provenance_mut(EXTENDED);
-    Ok(Box::new(Context { abi, shared: Arc::new(shared) }))
+    Ok(Context::new(abi, shared))
 }
 
 /// Sets the functions of the extended context.
@@ -81,21 +79,19 @@ fn command_fd() -> Result<c_int, c_int> {
 const _: () = assert!(size_of::<ibv_context_ops>() == 32 * size_of::<usize>());
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: the program passes a device from `ibv_get_device_list`.
-    match open(unsafe { device::entry(device) }) {
-        // SAFETY: the field lies within the allocation.
-        Ok(context) => unsafe { &raw mut (*Box::into_raw(context)).abi.context },
-        Err(code) => errno::fail(code),
-    }
+extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    object::give_or_fail(device::entry(device).ok_or(libc::EINVAL).and_then(open))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: the program passes an open context and does not use it again.
-    let context = unsafe { Box::from_raw(context::of_abi(context)) };
+extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    let going = match object::destroy::<Context>(context) {
+        Ok(going) => going,
+        Err(code) => return object::code(Err(code)),
+    };
+    let context = going.finish();
     // SAFETY: the descriptor was opened with the context, and only the context owns it.
-    unsafe { libc::close(context.abi.context.cmd_fd) };
+    unsafe { libc::close((*context.abi.get()).context.cmd_fd) };
     if context.shared.check().is_err() {
         // The engine belongs to the parent process. Its threads do not exist here, so dropping it
         // would wait for them forever.

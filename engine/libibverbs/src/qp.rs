@@ -7,19 +7,25 @@ use std::sync::Arc;
 use feroce_engine::device::{DeviceError, QueuePair};
 use feroce_engine::net::Gid;
 
-use crate::abi::{ibv_ece, ibv_qp, ibv_qp_ex, ibv_xrcd};
+use crate::abi::{ibv_ece, ibv_qp, ibv_qp_ex};
 use crate::channel::Unacknowledged;
-use crate::context::Shared;
+use crate::context::{Shared, implement_object};
+use crate::cq::Cq;
+use crate::domain::Pd;
 use crate::engine::Listener;
 use crate::errno;
-use crate::object::{self, Object};
+use crate::object::{self, Base, Use};
 use crate::qp_state::{SharedQp, State};
+use crate::srq::Srq;
+use crate::xrc::Xrcd;
 
 /// A queue pair.
 #[repr(C)]
 pub struct Qp {
     /// The C structure.
     pub abi: UnsafeCell<ibv_qp_ex>,
+    /// What every object has.
+    pub base: Base,
     /// Shared state of the context that the QP was created from.
     pub shared: Arc<Shared>,
     /// The QP. The handles of an XRC target QP share one.
@@ -28,13 +34,26 @@ pub struct Qp {
     pub async_events: Arc<Unacknowledged>,
     /// Created with `ibv_wr_*` functions.
     pub is_extended: bool,
-    /// XRC domain of an XRC target QP, else null.
-    pub xrcd: *mut ibv_xrcd,
+    /// The objects that the QP uses.
+    pub parts: Parts,
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is `ibv_qp_ex`, which begins with `ibv_qp`.
-unsafe impl Object for Qp {
-    type Abi = ibv_qp;
+// The first field is `ibv_qp_ex`, which begins with `ibv_qp`.
+implement_object!(Qp: ibv_qp, handle);
+
+/// The objects that a QP uses and that must not be destroyed before it.
+#[derive(Default)]
+pub struct Parts {
+    /// Protection domain; `None` for an XRC target QP.
+    pub pd: Option<Use<Pd>>,
+    /// CQ of send requests.
+    pub send_cq: Option<Use<Cq>>,
+    /// CQ of receives.
+    pub recv_cq: Option<Use<Cq>>,
+    /// Shared receive queue, if any.
+    pub srq: Option<Use<Srq>>,
+    /// XRC domain of an XRC target QP.
+    pub xrcd: Option<Use<Xrcd>>,
 }
 
 impl Qp {
@@ -89,28 +108,42 @@ impl Qp {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: the program passes a live QP.
-    let live = unsafe { object::borrow::<Qp>(qp) };
-    if live.is_extended { live.abi.get() } else { std::ptr::null_mut() }
+extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    match object::live::<Qp>(qp) {
+        Ok(live) if live.is_extended => live.abi.get(),
+        _ => std::ptr::null_mut(),
+    }
+}
+
+/// Returns the program's live QP, if this process made it.
+///
+/// # Errors
+/// EINVAL if it is no live QP, EIO in a forked child.
+pub fn live(qp: *mut ibv_qp) -> Result<Arc<Qp>, c_int> {
+    let live = object::live::<Qp>(qp)?;
+    live.shared.check()?;
+    Ok(live)
 }
 
 /// Reports no ECE: vendor 0 means that there are no enhancements to negotiate.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the program passes a writable structure.
-    unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
-    0
+unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    object::code(object::live::<Qp>(qp).map(|_| {
+        // SAFETY: the program passes a writable structure.
+        unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
+    }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: the program passes a valid structure.
     let ece = unsafe { *ece };
-    if ece.comp_mask != 0 {
-        return libc::EINVAL;
-    }
-    if ece.vendor_id == 0 { 0 } else { libc::EOPNOTSUPP }
+    let supported = match (ece.comp_mask, ece.vendor_id) {
+        (0, 0) => Ok(()),
+        (0, _) => Err(libc::EOPNOTSUPP),
+        _ => Err(libc::EINVAL),
+    };
+    object::code(object::live::<Qp>(qp).and(supported))
 }
 
 /// Returns 0: the engine only guarantees that the last bytes of a packet become visible last, not
@@ -127,27 +160,27 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
 /// Joins or leaves a multicast group.
 ///
 /// # Safety
-/// `qp` is a live QP; `group` points to 16 readable bytes, which need not be aligned.
+/// `group` points to 16 readable bytes, which need not be aligned.
 unsafe fn membership(
     qp: *mut ibv_qp,
     group: *const [u8; 16],
     change: impl Fn(&QueuePair, Gid) -> Result<(), DeviceError>,
 ) -> c_int {
-    // SAFETY: `qp` is a live QP and `group` points to 16 bytes.
-    let (live, group) = unsafe { (object::borrow::<Qp>(qp), Gid(*group)) };
-    object::code(live.shared.check().and_then(|()| {
+    // SAFETY: `group` points to 16 bytes.
+    let group = Gid(unsafe { *group });
+    object::code(live(qp).and_then(|live| {
         live.with(|held| change(&held.qp, group)).map_err(|error| errno::of_device(&error))
     }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, group: *const [u8; 16], _lid: u16) -> c_int {
-    // SAFETY: the program passes a live QP and a GID.
+    // SAFETY: the program passes a GID.
     unsafe { membership(qp, group, QueuePair::attach_multicast) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, group: *const [u8; 16], _lid: u16) -> c_int {
-    // SAFETY: the program passes a live QP and a GID.
+    // SAFETY: the program passes a GID.
     unsafe { membership(qp, group, QueuePair::detach_multicast) }
 }

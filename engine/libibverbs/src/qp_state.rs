@@ -1,5 +1,6 @@
 //! The state of a QP, which all handles to an XRC target QP share.
 
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
@@ -41,4 +42,6 @@ pub struct State {
     pub ah_attr: ibv_ah_attr,
     /// Requests posted between `ibv_wr_start` and `ibv_wr_complete`.
     pub batch: Batch,
+    /// References to the completion counters of the QP, which must not be destroyed before it.
+    pub counters: Vec<Box<dyn Any + Send + Sync>>,
 }

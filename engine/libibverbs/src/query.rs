@@ -21,7 +21,7 @@ use crate::abi::{
     ibv_values_ex,
 };
 use crate::context::{self, Shared};
-use crate::convert::gid_to_halves;
+use crate::convert::{fill, gid_to_halves};
 use crate::device::text;
 use crate::domain::MAX_PD;
 use crate::{errno, object};
@@ -91,9 +91,10 @@ unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: the program passes an open context, and a writable structure.
-    unsafe { attr.write(device(context::shared_in_any_process(context))) };
-    0
+    object::code(context::shared_in_any_process(context).map(|shared| {
+        // SAFETY: the program passes a writable structure.
+        unsafe { attr.write(device(&shared)) };
+    }))
 }
 
 /// `ibv_query_device_ex`
@@ -105,13 +106,20 @@ pub unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     // SAFETY: the program passes null or a structure that begins with a `comp_mask` of requested
     // extensions.
-    if unsafe { input.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0) {
-        return libc::EINVAL;
-    }
-    // SAFETY: the program passes an open context; all-zero bytes are a valid value of this C
-    // structure.
-    let (shared, mut full): (_, ibv_device_attr_ex) =
-        unsafe { (context::shared_in_any_process(context), std::mem::zeroed()) };
+    let asked = unsafe { input.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0);
+    object::code(match asked {
+        true => Err(libc::EINVAL),
+        false => context::shared_in_any_process(context).map(|shared| {
+            let full = device_ex(&shared);
+            // SAFETY: the program passes a structure of `size` bytes.
+            unsafe { fill(attr, &full, size) };
+        }),
+    })
+}
+
+fn device_ex(shared: &Shared) -> ibv_device_attr_ex {
+    // SAFETY: all-zero bytes are a valid value of this C structure.
+    let mut full: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
     full.orig_attr = device(shared);
     full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags)
         | IBV_DEVICE_ATOMIC_WRITE
@@ -124,9 +132,7 @@ pub unsafe extern "C" fn query_device_ex(
     full.hca_core_clock = KILOHERTZ;
     full.cq_mod_caps = [u16::MAX; 2];
     full.phys_port_cnt_ex = u32::from(PORT);
-    // SAFETY: the program passes a structure of `size` bytes.
-    unsafe { fill(attr, &full, size) };
-    0
+    full
 }
 
 /// Returns the operations that on-demand regions support: by service, and for XRC.
@@ -143,9 +149,9 @@ pub unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    // SAFETY: the program passes an open context and a structure whose mask selects values.
-    let (shared, values) = unsafe { (context::shared(context), &mut *values) };
-    object::code(shared.and_then(|shared| {
+    // SAFETY: the program passes a structure whose mask selects values.
+    let values = unsafe { &mut *values };
+    object::code(context::shared(context).and_then(|shared| {
         if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
             return Err(libc::EOPNOTSUPP);
         }
@@ -158,19 +164,6 @@ pub unsafe extern "C" fn query_rt_values(
         }
         Ok(())
     }))
-}
-
-/// Copies as much of `from` as fits in the program's structure and zeros the rest.
-///
-/// # Safety
-/// `to` points to `size` writable bytes.
-unsafe fn fill<T>(to: *mut T, from: &T, size: usize) {
-    let known = size.min(size_of::<T>());
-    // SAFETY: `to` has `size` writable bytes, and `from` has at least `known` bytes.
-    unsafe {
-        to.cast::<u8>().write_bytes(0, size);
-        to.cast::<u8>().copy_from_nonoverlapping(std::ptr::from_ref(from).cast(), known);
-    }
 }
 
 /// Returns the codes of link width and speed, as the kernel reports them for Ethernet.
@@ -221,11 +214,10 @@ pub unsafe extern "C" fn query_port(
     attr: *mut ibv_port_attr,
     size: size_t,
 ) -> c_int {
-    if number != PORT {
-        return libc::EINVAL;
-    }
-    // SAFETY: the program passes an open context.
-    let result = unsafe { context::shared(context) }.and_then(|shared| port(shared));
+    let result = context::shared(context).and_then(|shared| match number {
+        PORT => port(&shared),
+        _ => Err(libc::EINVAL),
+    });
     // SAFETY: the program passes a structure of `size` bytes.
     object::code(result.map(|result| unsafe { fill(attr, &result, size) }))
 }
@@ -242,6 +234,29 @@ unsafe extern "C" fn ibv_query_port(
 ) -> c_int {
     // SAFETY: the program passes an open context and a structure of at least `OLD_PORT_ATTR` bytes.
     unsafe { query_port(context, number, attr, OLD_PORT_ATTR) }
+}
+
+/// Unit of `ibv_query_port_speed` in bits per second.
+const SPEED_UNIT: u64 = 100_000_000;
+
+/// Speed of a link that reports none: that of the width and speed codes in `ibv_port_attr`.
+const UNKNOWN_SPEED: u64 = 25;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    number: u32,
+    speed: *mut u64,
+) -> c_int {
+    object::code(context::shared(context).and_then(|shared| {
+        if number != u32::from(PORT) {
+            return Err(libc::EINVAL);
+        }
+        let rate = shared.engine.device.attributes().link_rate;
+        // SAFETY: the program passes a writable number.
+        unsafe { speed.write(rate.map_or(UNKNOWN_SPEED, |rate| rate / SPEED_UNIT)) };
+        Ok(())
+    }))
 }
 
 fn gid_at(shared: &Shared, index: u32) -> Option<GidEntry> {
@@ -262,10 +277,9 @@ unsafe extern "C" fn ibv_query_gid(
     gid: *mut [u64; 2],
 ) -> c_int {
     let index = u32::try_from(index).unwrap_or(u32::MAX);
-    // SAFETY: the program passes an open context.
-    let result = unsafe { context::shared(context) }.and_then(|shared| {
+    let result = context::shared(context).and_then(|shared| {
         within_table(u32::from(port), index)?;
-        Ok(gid_at(shared, index).map_or([0; 2], |entry| gid_to_halves(entry.gid.0)))
+        Ok(gid_at(&shared, index).map_or([0; 2], |entry| gid_to_halves(entry.gid.0)))
     });
     match result {
         Ok(result) => {
@@ -299,13 +313,12 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     flags: u32,
     size: size_t,
 ) -> c_int {
-    // SAFETY: the program passes an open context.
-    let result = unsafe { context::shared(context) }.and_then(|shared| {
+    let result = context::shared(context).and_then(|shared| {
         within_table(port, index)?;
         if flags != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        gid_at(shared, index).ok_or(libc::ENODATA)
+        gid_at(&shared, index).ok_or(libc::ENODATA)
     });
     // SAFETY: the program passes a structure of `size` bytes.
     object::code(result.map(|result| unsafe { fill(entry, &gid_entry(index, &result), size) }))
@@ -320,8 +333,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
     size: size_t,
 ) -> ssize_t {
     let refused = |code: c_int| -ssize_t::try_from(code).unwrap_or(1);
-    // SAFETY: the program passes an open context.
-    let shared = match unsafe { context::shared(context) } {
+    let shared = match context::shared(context) {
         Ok(shared) => shared,
         Err(code) => return refused(code),
     };
@@ -350,9 +362,7 @@ unsafe extern "C" fn ibv_query_gid_type(
     index: c_uint,
     kind: *mut c_uint,
 ) -> c_int {
-    // SAFETY: the program passes an open context.
-    let result = unsafe { context::shared(context) };
-    match result.and_then(|_| within_table(u32::from(port), index)) {
+    match context::shared(context).and_then(|_| within_table(u32::from(port), index)) {
         Ok(()) => {
             // SAFETY: the program passes a writable pointer.
             unsafe { kind.write(SYSFS_ROCE_V2) };
@@ -367,23 +377,28 @@ unsafe extern "C" fn ibv_query_gid_type(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_pkey(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     port: u8,
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
-    if port != PORT || index != 0 {
-        errno::set(libc::EINVAL);
-        return -1;
+    match context::shared_in_any_process(context) {
+        Ok(_) if port == PORT && index == 0 => {
+            // SAFETY: the program passes a writable pointer.
+            unsafe { pkey.write(Pkey::DEFAULT.0.to_be()) };
+            0
+        }
+        _ => {
+            errno::set(libc::EINVAL);
+            -1
+        }
     }
-    // SAFETY: the program passes a writable pointer.
-    unsafe { pkey.write(Pkey::DEFAULT.0.to_be()) };
-    0
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
-    if port == PORT && u16::from_be(pkey) == Pkey::DEFAULT.0 {
+extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+    let is_open = context::shared_in_any_process(context).is_ok();
+    if is_open && port == PORT && u16::from_be(pkey) == Pkey::DEFAULT.0 {
         return 0;
     }
     errno::set(libc::EINVAL);

@@ -3,7 +3,6 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use feroce_engine::device::{SharedReceiveQueue, SrqInit};
 use feroce_engine::verbs::RecvRequest;
@@ -14,11 +13,11 @@ use crate::abi::{
     ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_xrcd,
 };
 use crate::channel::Unacknowledged;
-use crate::context::Shared;
+use crate::context::{self, Shared, implement_object};
 use crate::cq::Cq;
-use crate::domain::Pd;
+use crate::domain::{self, Pd};
 use crate::engine::Listener;
-use crate::object::{self, Object};
+use crate::object::{self, Base, Use};
 use crate::xrc::Xrcd;
 use crate::{errno, post};
 
@@ -26,66 +25,48 @@ use crate::{errno, post};
 #[repr(C)]
 pub struct Srq {
     abi: UnsafeCell<ibv_srq>,
+    base: Base,
     shared: Arc<Shared>,
     /// The engine's SRQ.
     pub queue: SharedReceiveQueue,
     /// Asynchronous events that the program has read and not acknowledged.
     pub async_events: Arc<Unacknowledged>,
-    /// Number of QPs that take receives from it.
-    pub users: AtomicUsize,
-    /// XRC only, else null: the XRC domain, and the CQ to which receives complete.
-    xrcd: *mut ibv_xrcd,
-    cq: *mut ibv_cq,
+    _pd: Use<Pd>,
+    _xrc: Option<XrcPart>,
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is the C structure.
-unsafe impl Object for Srq {
-    type Abi = ibv_srq;
-}
+implement_object!(Srq: ibv_srq, handle);
 
-/// XRC domain and CQ of an XRC SRQ.
+/// XRC domain of an XRC SRQ, and the CQ to which its receives complete.
 struct XrcPart {
-    xrcd: *mut ibv_xrcd,
-    cq: *mut ibv_cq,
+    xrcd: Use<Xrcd>,
+    cq: Use<Cq>,
 }
 
-/// Creates the SRQ.
-///
-/// # Safety
-/// The PD, and the XRC domain and CQ in `xrc`, are live or null.
-unsafe fn create(
+/// Creates the SRQ; for XRC, with an XRC domain and a CQ of the program.
+fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_srq_init_attr,
-    xrc: Option<XrcPart>,
-) -> Result<Box<Srq>, c_int> {
-    let none = XrcPart { xrcd: std::ptr::null_mut(), cq: std::ptr::null_mut() };
-    let lacks = xrc.as_ref().is_some_and(|xrc| xrc.xrcd.is_null() || xrc.cq.is_null());
-    if pd.is_null() || lacks || init.attr.max_wr == 0 {
+    xrc: Option<(*mut ibv_xrcd, *mut ibv_cq)>,
+) -> Result<Arc<Srq>, c_int> {
+    let live = domain::live(pd)?;
+    let context = live.context().addr();
+    let xrc = xrc.map(|(xrcd, cq)| -> Result<XrcPart, c_int> {
+        let xrcd = Use::new(context::live_in::<Xrcd>(context, xrcd)?);
+        Ok(XrcPart { xrcd, cq: Use::new(context::live_in::<Cq>(context, cq)?) })
+    });
+    let xrc = xrc.transpose()?;
+    if init.attr.max_wr == 0 {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the PD is not null, so it is live.
-    let live = unsafe { object::borrow::<Pd>(pd) };
-    live.shared.check()?;
     let wanted = SrqInit { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge };
     let queue = match &xrc {
         None => live.pd.create_srq(&wanted),
-        Some(xrc) => {
-            // SAFETY: XRC domain and CQ are not null, so they are live.
-            let (xrcd, cq) =
-                unsafe { (object::borrow::<Xrcd>(xrc.xrcd), object::borrow::<Cq>(xrc.cq)) };
-            let made = live.pd.create_xrc_srq(&wanted, &xrcd.domain.xrc, &cq.queue);
-            if made.is_ok() {
-                xrcd.users.fetch_add(1, Ordering::AcqRel);
-                cq.users.fetch_add(1, Ordering::AcqRel);
-            }
-            made
-        }
+        Some(xrc) => live.pd.create_xrc_srq(&wanted, &xrc.xrcd.domain.xrc, &xrc.cq.queue),
     };
     let queue = queue.map_err(|error| errno::of_device(&error))?;
-    let XrcPart { xrcd, cq } = xrc.unwrap_or(none);
     init.attr.max_wr = queue.capacity();
     init.attr.max_sge = u32::try_from(queue.max_sge()).unwrap_or(u32::MAX);
-    live.users.fetch_add(1, Ordering::AcqRel);
     // SAFETY: all-zero bytes are a valid value of this C structure.
     let mut abi: ibv_srq = unsafe { std::mem::zeroed() };
     abi.context = live.context();
@@ -94,14 +75,14 @@ unsafe fn create(
     abi.handle = queue.id().0;
     abi.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     abi.cond = libc::PTHREAD_COND_INITIALIZER;
-    let made = Box::new(Srq {
+    let made = Arc::new(Srq {
+        base: Base::new(context, abi.handle),
         abi: UnsafeCell::new(abi),
         shared: Arc::clone(&live.shared),
         queue,
         async_events: Arc::default(),
-        users: AtomicUsize::new(0),
-        xrcd,
-        cq,
+        _pd: Use::new(live),
+        _xrc: xrc,
     });
     let listener = Listener {
         object: made.abi.get().expose_provenance(),
@@ -114,7 +95,7 @@ unsafe fn create(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    // SAFETY: the program passes valid attributes; the PD is live or null.
+    // SAFETY: the program passes valid attributes.
     object::give_or_fail(unsafe { create(pd, &mut *init, None) })
 }
 
@@ -137,22 +118,27 @@ pub unsafe extern "C" fn create_srq_ex(
     if !given(IBV_SRQ_INIT_ATTR_PD) || is_xrc && !given(XRC_ATTRIBUTES) {
         return errno::fail(libc::EINVAL);
     }
-    let xrc = is_xrc.then_some(XrcPart { xrcd: extended.xrcd, cq: extended.cq });
-    // SAFETY: the program passes live objects.
-    object::give_or_fail(unsafe { create(extended.pd, init, xrc) })
+    let xrc = is_xrc.then_some((extended.xrcd, extended.cq));
+    object::give_or_fail(create(extended.pd, init, xrc))
+}
+
+/// Returns the program's live SRQ, if this process made it.
+fn live(srq: *mut ibv_srq) -> Result<Arc<Srq>, c_int> {
+    let live = object::live::<Srq>(srq)?;
+    live.shared.check()?;
+    Ok(live)
 }
 
 /// `ibv_get_srq_num`
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: the program passes a live SRQ and a writable number.
-    unsafe {
-        let live = object::borrow::<Srq>(srq);
+    object::code(object::live::<Srq>(srq).and_then(|live| {
         if !live.queue.is_xrc() {
-            return libc::EINVAL; // only XRC SRQs have a number that peers use
+            return Err(libc::EINVAL); // only XRC SRQs have a number that peers use
         }
-        number.write(live.queue.id().0);
-    }
-    0
+        // SAFETY: the program passes a writable number.
+        unsafe { number.write(live.queue.id().0) };
+        Ok(())
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -161,10 +147,10 @@ unsafe extern "C" fn ibv_modify_srq(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: the program passes a live SRQ and valid attributes.
-    let (live, attr) = unsafe { (object::borrow::<Srq>(srq), *attr) };
+    // SAFETY: the program passes valid attributes.
+    let attr = unsafe { *attr };
     let mask: c_uint = mask.cast_unsigned();
-    object::code(live.shared.check().and_then(|()| {
+    object::code(live(srq).and_then(|live| {
         if mask & !IBV_SRQ_LIMIT != 0 {
             return Err(libc::EINVAL); // as mlx5: the size is fixed
         }
@@ -177,42 +163,26 @@ unsafe extern "C" fn ibv_modify_srq(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: the program passes a live SRQ and a writable structure.
-    unsafe {
-        let live = object::borrow::<Srq>(srq);
-        object::code(live.shared.check().map(|()| {
-            attr.write(ibv_srq_attr {
-                max_wr: live.queue.capacity(),
-                max_sge: u32::try_from(live.queue.max_sge()).unwrap_or(u32::MAX),
-                srq_limit: live.queue.limit(),
-            });
-        }))
-    }
+    object::code(live(srq).map(|live| {
+        let now = ibv_srq_attr {
+            max_wr: live.queue.capacity(),
+            max_sge: u32::try_from(live.queue.max_sge()).unwrap_or(u32::MAX),
+            srq_limit: live.queue.limit(),
+        };
+        // SAFETY: the program passes a writable structure.
+        unsafe { attr.write(now) };
+    }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: the program passes a live SRQ.
-    let live = unsafe { object::borrow::<Srq>(srq) };
-    if let Err(code) = live.shared.check() {
-        return code;
-    }
-    if live.users.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
-    }
-    live.shared.engine.remove_srq(live.queue.id().0);
-    // SAFETY: the program passes a live SRQ and does not use it again. PD, XRC domain and CQ are
-    // live: destroying them fails while the SRQ uses them.
-    unsafe {
-        let (pd, xrcd, cq) = ((*live.abi.get()).pd, live.xrcd, live.cq);
-        drop(object::take::<Srq>(srq));
-        object::borrow::<Pd>(pd).users.fetch_sub(1, Ordering::AcqRel);
-        if !xrcd.is_null() {
-            object::borrow::<Xrcd>(xrcd).users.fetch_sub(1, Ordering::AcqRel);
-            object::borrow::<Cq>(cq).users.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-    0
+extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    object::code(object::destroy::<Srq>(srq).and_then(|going| {
+        going.shared.check()?;
+        going.check_unused()?;
+        going.shared.engine.remove_srq(going.queue.id().0);
+        drop(going.finish());
+        Ok(())
+    }))
 }
 
 /// `ibv_post_srq_recv`

@@ -3,7 +3,6 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use feroce_engine::device::MemoryWindow;
 use feroce_engine::memory::{Access, WindowBind, WindowType};
@@ -13,68 +12,59 @@ use crate::abi::{
     IBV_ACCESS_LOCAL_WRITE, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info,
     ibv_pd, ibv_qp,
 };
-use crate::context::Shared;
+use crate::context::{Shared, implement_object};
 use crate::convert::send_flags;
-use crate::domain::Pd;
+use crate::domain::{self, Pd};
 use crate::errno;
 use crate::lock::HeldLock;
 use crate::memory::{Mr, rights};
-use crate::object::{self, Object};
+use crate::object::{self, Base, Use};
 use crate::qp::Qp;
 
 /// A memory window.
 #[repr(C)]
 pub struct Mw {
     abi: UnsafeCell<ibv_mw>,
+    base: Base,
     shared: Arc<Shared>,
     /// Guards the window below while it is bound.
     lock: HeldLock,
     window: UnsafeCell<MemoryWindow>,
+    _pd: Use<Pd>,
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is the C structure.
-unsafe impl Object for Mw {
-    type Abi = ibv_mw;
-}
+implement_object!(Mw: ibv_mw, handle);
 
 /// `ibv_alloc_mw`
-pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
-    // SAFETY: the program passes a live PD.
-    let live = unsafe { object::borrow::<Pd>(pd) };
-    let made = live.shared.check().and_then(|()| {
+pub extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
+    object::give_or_fail(domain::live(pd).and_then(|live| {
         let window = match kind {
             IBV_MW_TYPE_1 => WindowType::One,
             IBV_MW_TYPE_2 => WindowType::Two,
             _ => return Err(libc::EINVAL),
         };
         let window = live.pd.alloc_mw(window).map_err(|error| errno::of_device(&error))?;
-        live.users.fetch_add(1, Ordering::AcqRel);
         let rkey = window.rkey();
         let (context, handle) = (live.context(), rkey.index());
         let abi = ibv_mw { context, pd, rkey: rkey.value(), handle, r#type: kind };
-        Ok(Box::new(Mw {
+        Ok(Arc::new(Mw {
             abi: UnsafeCell::new(abi),
+            base: Base::new(context.addr(), handle),
             shared: Arc::clone(&live.shared),
             lock: HeldLock::new(),
             window: UnsafeCell::new(window),
+            _pd: Use::new(live),
         }))
-    });
-    object::give_or_fail(made)
+    }))
 }
 
 /// `ibv_dealloc_mw`
-pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: the program passes a live window and does not use it again; its PD is live.
-    unsafe {
-        let live = object::borrow::<Mw>(mw);
-        if let Err(code) = live.shared.check() {
-            return code;
-        }
-        let pd = (*live.abi.get()).pd;
-        drop(object::take::<Mw>(mw));
-        object::borrow::<Pd>(pd).users.fetch_sub(1, Ordering::AcqRel);
-    }
-    0
+pub extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    object::code(object::destroy::<Mw>(mw).and_then(|going| {
+        going.shared.check()?;
+        drop(going.finish());
+        Ok(())
+    }))
 }
 
 /// Returns the engine's bind request for `rkey`.

@@ -61,9 +61,9 @@ fn complete(held: &mut State) -> c_int {
         // SAFETY: the program passed live address handles.
         batch.error = batch.each(|request, to| unsafe { post::submit(qp, request, to) });
     }
-    let code = batch.error.unwrap_or(0);
+    let done = batch.error.map_or(Ok(()), Err);
     batch.clear();
-    code
+    object::code(done)
 }
 
 /// Installs the `ibv_wr_*` functions in a QP.

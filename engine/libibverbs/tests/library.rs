@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Symbols of the distribution's library.
-const DISTRIBUTION: &str = include_str!("../symbols-44.txt");
+/// Symbols of release 44, from the distribution's library.
+const RELEASE_44: &str = include_str!("../symbols-44.txt");
+/// Symbols that later releases added, from their .map files.
+const LATER: &str = include_str!("../symbols-after-44.txt");
 
 /// Links the library and returns its path.
 fn library() -> PathBuf {
@@ -30,19 +32,73 @@ fn exported(path: &str) -> BTreeSet<String> {
     symbols.collect()
 }
 
+/// Returns the lines of a list of symbols.
+fn lines(list: &str) -> impl Iterator<Item = &str> {
+    list.lines().filter(|line| !line.starts_with('#'))
+}
+
+/// Returns the `name@version` of each symbol that a release up to the newest in the lists exports.
+fn wanted() -> BTreeSet<String> {
+    let of_44 = lines(RELEASE_44).map(|line| {
+        let name = line.split(' ').nth(1).expect("a name");
+        name.replace("@@", "@")
+    });
+    let later = lines(LATER).map(|line| {
+        let [_, node, name] = line.split(' ').collect::<Vec<_>>().try_into().expect("three words");
+        format!("{name}@{node}")
+    });
+    of_44.chain(later).collect()
+}
+
 #[test]
-fn the_library_exports_every_symbol_of_the_distribution() {
-    let wanted: BTreeSet<_> =
-        DISTRIBUTION.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
-    assert!(wanted.len() > 170, "{}", wanted.len());
+fn the_library_exports_the_symbols_of_every_release() {
+    let wanted = wanted();
+    assert!(wanted.len() > 500, "{}", wanted.len());
     let library = library();
-    let ours = exported(library.to_str().expect("text"));
+    let exported = exported(library.to_str().expect("text"));
+    let missing: Vec<_> = lines(RELEASE_44).filter(|line| !exported.contains(*line)).collect();
+    assert_eq!(missing, Vec::<&str>::new(), "of release 44, with their type and default version");
+    let named = |line: &String| line.split(' ').nth(1).unwrap_or("").replace("@@", "@");
+    let ours: BTreeSet<_> = exported.iter().map(named).collect();
     let missing: Vec<_> = wanted.difference(&ours).collect();
     assert_eq!(missing, Vec::<&String>::new());
     // No other symbols, except librdmacm's: a stray symbol could replace one of the program's.
-    let extra = ours.difference(&wanted).filter(|name| !name.ends_with("@@FEROCE_PRIVATE"));
+    let extra = ours.difference(&wanted).filter(|name| !name.ends_with("@FEROCE_PRIVATE"));
     let extra: Vec<_> = extra.collect();
     assert_eq!(extra, Vec::<&String>::new());
+}
+
+/// Calls a function of every private node, by the names that libmlx5 of that release uses.
+#[test]
+fn programs_that_name_a_private_node_get_real_functions() {
+    let library = library();
+    for node in ["34", "57", "59", "64", "65"] {
+        let program = format!(
+            r#"
+import ctypes
+library = ctypes.CDLL("{}")
+find = ctypes.CDLL(None).dlvsym
+find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+def of(name):
+    at = find(library._handle, name, b"IBVERBS_PRIVATE_{node}")
+    assert at, name
+    return at
+text = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_int)(of(b"ibv_wr_opcode_str"))
+assert text(15) == b"atomic-write" and text(12) == b"unknown" and text(99) == b"unknown"
+number = ctypes.CFUNCTYPE(ctypes.c_int)
+assert number(of(b"ibv_cmd_create_cq_ex2"))() == 95
+assert number(of(b"verbs_register_driver_{node}"))() is not None
+allow = ctypes.c_bool.from_address(of(b"verbs_allow_disassociate_destroy"))
+assert not allow.value
+at, byte, number = ctypes.c_void_p, ctypes.c_uint8, ctypes.c_uint
+real = ctypes.CFUNCTYPE(ctypes.c_int, at, byte, number, at)
+assert real(of(b"ibv_query_gid_type"))(None, 9, 0, None) == -1
+"#,
+            library.display()
+        );
+        let done = Command::new("python3").args(["-c", &program]).output().expect("python3");
+        assert!(done.status.success(), "{node}: {}", String::from_utf8_lossy(&done.stderr));
+    }
 }
 
 #[test]
@@ -52,8 +108,7 @@ fn the_list_is_what_the_installed_library_exports() {
     if !version.to_string_lossy().ends_with(".44.0") {
         return; // another release exports more
     }
-    let wanted: BTreeSet<_> =
-        DISTRIBUTION.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
+    let wanted: BTreeSet<_> = lines(RELEASE_44).map(str::to_owned).collect();
     assert_eq!(exported(installed), wanted);
 }
 

@@ -10,7 +10,7 @@ use crate::abi::connections::{
 };
 use crate::abi::{ibv_sa_path_rec, rdma_cm_id};
 use crate::device;
-use crate::id::{self, Id};
+use crate::id;
 use crate::outcome::{check_code, return_code};
 
 /// Number of a device's only port.
@@ -227,15 +227,12 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut socka
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    // SAFETY: the program passes a live identifier.
-    let live: &Id = unsafe { id::borrow(id) };
     // A negative backlog becomes 0, which means the maximum.
     let backlog = u32::try_from(backlog).unwrap_or(0);
-    // SAFETY: `id` is live.
-    return_code(unsafe { id::check(id) }.and_then(|()| device::open_all()).and_then(|()| {
+    return_code(id::check(id).and_then(|()| device::open_all()).and_then(|()| {
         // SAFETY: `id` is live.
         unsafe {
-            check_code(feroce_cm_listen(live.number(), backlog))?;
+            check_code(feroce_cm_listen(id::borrow(id).number(), backlog))?;
             refresh(id)
         }
     }))
@@ -253,12 +250,12 @@ unsafe fn port(storage: &sockaddr_storage) -> u16 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: the program passes a live identifier.
-    unsafe { port(&(*id).route.addr.src_storage) }
+    // SAFETY: the identifier is live.
+    id::live(id).map_or(0, |_| unsafe { port(&(*id).route.addr.src_storage) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: the program passes a live identifier.
-    unsafe { port(&(*id).route.addr.dst_storage) }
+    // SAFETY: the identifier is live.
+    id::live(id).map_or(0, |_| unsafe { port(&(*id).route.addr.dst_storage) })
 }

@@ -236,6 +236,50 @@ unsafe fn look_up(
     }
 }
 
+/// A list from `rdma_getaddrinfo`.
+#[derive(Debug)]
+pub struct AddrInfoList(*mut rdma_addrinfo);
+
+// SAFETY: the list belongs to this value alone.
+unsafe impl Send for AddrInfoList {}
+
+impl AddrInfoList {
+    /// Resolves a name, as `rdma_getaddrinfo`.
+    ///
+    /// # Safety
+    /// `node` and `service` are C strings or null; `hints` is valid or null.
+    ///
+    /// # Errors
+    /// ENOENT for a name that has no address.
+    pub unsafe fn resolve(
+        node: *const c_char,
+        service: *const c_char,
+        hints: *const rdma_addrinfo,
+    ) -> Result<Self, c_int> {
+        let mut list = std::ptr::null_mut();
+        // SAFETY: the arguments are valid; the list is writable.
+        match unsafe { rdma_getaddrinfo(node, service, hints, &raw mut list) } {
+            0 => Ok(Self(list)),
+            -1 => Err(errno::last()),
+            libc::EAI_SYSTEM => Err(errno::last()),
+            libc::EAI_MEMORY => Err(libc::ENOMEM),
+            _ => Err(libc::ENOENT),
+        }
+    }
+
+    /// Hands the list to the program.
+    pub fn into_raw(self) -> *mut rdma_addrinfo {
+        std::mem::ManuallyDrop::new(self).0
+    }
+}
+
+impl Drop for AddrInfoList {
+    fn drop(&mut self) {
+        // SAFETY: the list is from `rdma_getaddrinfo`, and nothing else refers to it.
+        unsafe { rdma_freeaddrinfo(self.0) };
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_freeaddrinfo(list: *mut rdma_addrinfo) {
     let mut rest = list;

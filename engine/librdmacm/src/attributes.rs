@@ -145,14 +145,14 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     attr: *mut ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier, attributes with `qp_state` set, and a writable
-    // mask.
-    return_code(unsafe {
+    // SAFETY: the identifier is live; the program passes attributes with `qp_state` set, and a
+    // writable mask.
+    return_code(id::live(id).and_then(|_| unsafe {
         init(id, (*attr).qp_state).map(|(attributes, known)| {
             attr.write(attributes);
             mask.write(known.cast_signed());
         })
-    })
+    }))
 }
 
 #[cfg(test)]

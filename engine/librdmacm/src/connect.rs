@@ -106,8 +106,8 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
 unsafe fn connect(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result<(), c_int> {
     // SAFETY: `id` is live.
     unsafe {
+        let live = id::live(id)?;
         check(id, param)?;
-        let live = id::borrow(id);
         let device = live.device()?;
         {
             let mut private = live.private();
@@ -121,7 +121,7 @@ unsafe fn connect(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Resul
         }
         let (local, data) = parameters(id, param);
         let ece = live.private().local_ece;
-        set_local_ece(live, ece)?;
+        set_local_ece(&live, ece)?;
         let data_at = data.as_ptr().cast::<c_void>();
         check_code(feroce_cm_connect(live.number(), &raw const local, data_at, data.len()))?;
         live.private().connect_data.clear();
@@ -142,8 +142,8 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
 unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result<(), c_int> {
     // SAFETY: `id` is live.
     unsafe {
+        let live = id::live(id)?;
         check(id, param)?;
-        let live = id::borrow(id);
         let device = live.device()?;
         let (responds, initiates) = {
             let mut private = live.private();
@@ -165,7 +165,7 @@ unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result
         let options = live.private().local_ece.options;
         let data_at = data.as_ptr().cast::<c_void>();
         live.state.delivers_events.store(true, Ordering::Release);
-        let accepted = set_local_ece(live, CmEce { vendor_id, options }).and_then(|()| {
+        let accepted = set_local_ece(&live, CmEce { vendor_id, options }).and_then(|()| {
             check_code(feroce_cm_accept(live.number(), &raw const local, data_at, data.len()))
         });
         if let Err(code) = accepted {
@@ -185,25 +185,23 @@ unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the program passes a live identifier.
-    unsafe {
-        if !(*id).qp.is_null() {
-            // `rdma_get_cm_event` establishes identifiers with a QP
-            return return_code(Err(libc::EINVAL));
-        }
-        return_code(check_code(feroce_cm_establish(id::borrow(id).number())))
-    }
+    // SAFETY: the identifier is live where its fields are read.
+    return_code(id::live(id).and_then(|live| match unsafe { (*id).qp.is_null() } {
+        // SAFETY: the function takes no pointers.
+        true => check_code(unsafe { feroce_cm_establish(live.number()) }),
+        false => Err(libc::EINVAL), // `rdma_get_cm_event` establishes identifiers with a QP
+    }))
 }
 
 /// Rejects a connection request.
 ///
 /// # Safety
-/// `id` is live; `data` is null or points to `length` readable bytes.
+/// `data` is null or points to `length` readable bytes.
 unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8, reason: u16) -> c_int {
-    // SAFETY: `id` is live; `data` is null or points to `length` readable bytes.
-    return_code(unsafe {
-        check_code(feroce_cm_reject(id::borrow(id).number(), reason, data, usize::from(length)))
-    })
+    // SAFETY: `data` is null or points to `length` readable bytes.
+    return_code(id::live(id).and_then(|live| unsafe {
+        check_code(feroce_cm_reject(live.number(), reason, data, usize::from(length)))
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -212,7 +210,7 @@ pub unsafe extern "C" fn rdma_reject(
     data: *const c_void,
     length: u8,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier and private data of `length` bytes.
+    // SAFETY: the program passes private data of `length` bytes.
     unsafe { reject(id, data, length, CONSUMER) }
 }
 
@@ -222,7 +220,7 @@ pub unsafe extern "C" fn rdma_reject_ece(
     data: *const c_void,
     length: u8,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier and private data of `length` bytes.
+    // SAFETY: the program passes private data of `length` bytes.
     unsafe { reject(id, data, length, VENDOR_OPTION) }
 }
 
@@ -231,28 +229,30 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_in
     if event != IBV_EVENT_COMM_EST {
         return return_code(Err(libc::EINVAL));
     }
-    // SAFETY: the program passes a live identifier.
-    return_code(check_code(unsafe { feroce_cm_notify_established(id::borrow(id).number()) }))
+    // SAFETY: the function takes no pointers.
+    let notify = |number| check_code(unsafe { feroce_cm_notify_established(number) });
+    return_code(id::live(id).and_then(|live| notify(live.number())))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the program passes a live identifier.
-    return_code(unsafe {
-        id::borrow(id).device().and_then(|_| {
+    return_code(id::live(id).and_then(|live| {
+        live.device()?;
+        // SAFETY: the identifier is live.
+        unsafe {
             qp::modify_to_error(id)?;
-            check_code(feroce_cm_disconnect(id::borrow(id).number()))?;
+            check_code(feroce_cm_disconnect(live.number()))?;
             complete(id)
-        })
-    })
+        }
+    }))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    if id.is_null() || ece.is_null() {
+    if id::live(id).is_err() || ece.is_null() {
         return return_code(Err(libc::EINVAL));
     }
-    // SAFETY: the program passes a live identifier and valid ECE options.
+    // SAFETY: the identifier is live; the program passes valid ECE options.
     unsafe {
         let ibv_ece { vendor_id, options, comp_mask } = *ece;
         if !(*id).qp.is_null() || vendor_id == 0 || comp_mask != 0 {
@@ -265,10 +265,10 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    if id.is_null() || ece.is_null() {
+    if id::live(id).is_err() || ece.is_null() {
         return return_code(Err(libc::EINVAL));
     }
-    // SAFETY: the program passes a live identifier and a writable `ibv_ece`.
+    // SAFETY: the identifier is live; the program passes a writable `ibv_ece`.
     unsafe {
         if !(*id).qp.is_null() {
             return return_code(Err(libc::EINVAL));

@@ -114,7 +114,10 @@ unsafe fn connect_endpoint(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: the program passes a live identifier and does not use it again.
+    if id::live(id).is_err() {
+        return;
+    }
+    // SAFETY: the identifier is live.
     unsafe {
         if !(*id).qp.is_null() {
             rdma_destroy_qp(id);
@@ -131,12 +134,12 @@ pub unsafe extern "C" fn rdma_get_request(
     listener: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
-    // SAFETY: the program passes a live listener and a writable pointer; events are live until they
-    // are acknowledged.
+    if !id::live(listener).is_ok_and(|live| live.is_sync()) {
+        return return_code(Err(libc::EINVAL));
+    }
+    // SAFETY: the listener is live; the program passes a writable pointer; events are live until
+    // they are acknowledged.
     unsafe {
-        if !id::borrow(listener).is_sync() {
-            return return_code(Err(libc::EINVAL));
-        }
         acknowledge_last(listener);
         let mut event = std::ptr::null_mut();
         if rdma_get_cm_event((*listener).channel, &raw mut event) != 0 {

@@ -22,15 +22,14 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    if channel.is_null() || event.is_null() {
-        return return_code(Err(libc::EINVAL));
-    }
-    // SAFETY: the program passes a live channel.
-    let live = unsafe { object::borrow::<EventChannel>(channel) };
-    if let Err(code) = live.check() {
-        return return_code(Err(code));
-    }
-    let queue = live.queue();
+    let queue = match object::live::<EventChannel>(channel) {
+        Ok(live) if !event.is_null() => live.check().map(|()| live.queue()),
+        _ => Err(libc::EINVAL),
+    };
+    let queue = match queue {
+        Ok(queue) => queue,
+        Err(code) => return return_code(Err(code)),
+    };
     return_code(loop {
         let pending = match queue.get(PendingEvent::count_as_read) {
             Ok(pending) => pending,
@@ -54,7 +53,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
 ///
 /// # Safety
 /// The identifier of the event is live.
-unsafe fn process(pending: PendingEvent) -> Option<Box<DeliveredEvent>> {
+unsafe fn process(pending: PendingEvent) -> Option<Arc<DeliveredEvent>> {
     let mut id = pending.state.id();
     let mut listen_id = std::ptr::null_mut();
     let (mut kind, mut status) = (pending.kind, pending.status);
@@ -95,7 +94,7 @@ unsafe fn process(pending: PendingEvent) -> Option<Box<DeliveredEvent>> {
             _ => {}
         }
     }
-    let PendingEvent { state, membership, parameters, data, .. } = pending;
+    let PendingEvent { state, membership, parameters, data, arg, .. } = pending;
     let at = if data.is_empty() { std::ptr::null() } else { data.as_ptr().cast::<c_void>() };
     let length = u8::try_from(data.len()).unwrap_or(u8::MAX);
     // SAFETY: the identifier of the event is live, or it was created above.
@@ -107,11 +106,12 @@ unsafe fn process(pending: PendingEvent) -> Option<Box<DeliveredEvent>> {
             (kind, status, param) = unsafe { membership.joined(id) };
             param
         }
+        (None, _) if arg.is_some() => cm_event_param { arg: arg.unwrap_or(0) },
         (None, IBV_QPT_UD) => cm_event_param { ud: ud_param(live, kind, &parameters, at, length) },
         (None, _) => cm_event_param { conn: conn_param(&parameters, at, length) },
     };
     let abi = rdma_cm_event { id, listen_id, event: kind, status, param };
-    Some(Box::new(DeliveredEvent { abi, state, membership, data }))
+    Some(DeliveredEvent::new(abi, state, membership, data))
 }
 
 fn conn_param(

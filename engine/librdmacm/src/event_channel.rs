@@ -1,28 +1,37 @@
 //! Event channels, and events that the program has read.
 
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
 
 use crate::abi::connections::feroce_cm_destroy;
 use crate::abi::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
 use crate::device;
+use crate::errno;
 use crate::id_state::{IdState, Queue, with_queue};
 use crate::membership::Membership;
-use crate::object::{self, Object};
+use crate::object::{self, Base, Object};
 use crate::outcome::return_code;
 
 /// An event channel.
 #[repr(C)]
 pub struct EventChannel {
-    abi: rdma_event_channel,
+    _abi: UnsafeCell<rdma_event_channel>,
+    base: Base,
     queue: Arc<Queue>,
     /// Process that created the channel: a forked child shares the descriptor, but not the events.
     process: u32,
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is the C structure.
+// SAFETY: the C structure is a number that nothing but the program reads.
+unsafe impl Sync for EventChannel {}
+
+// SAFETY: `#[repr(C)]`, and the first field is a cell with the C structure.
 unsafe impl Object for EventChannel {
     type Abi = rdma_event_channel;
+    fn base(&self) -> &Base {
+        &self.base
+    }
 }
 
 impl EventChannel {
@@ -30,10 +39,11 @@ impl EventChannel {
     ///
     /// # Errors
     /// The error number if no descriptor is left.
-    pub fn new() -> Result<Box<Self>, c_int> {
+    pub fn new() -> Result<Arc<Self>, c_int> {
         let queue = Arc::new(Queue::new()?);
-        let abi = rdma_event_channel { fd: queue.fd() };
-        Ok(Box::new(Self { abi, queue, process: std::process::id() }))
+        let abi = UnsafeCell::new(rdma_event_channel { fd: queue.fd() });
+        let (base, process) = (Base::new(0, 0), std::process::id());
+        Ok(Arc::new(Self { _abi: abi, base, queue, process }))
     }
 
     /// Returns the queue of events.
@@ -53,19 +63,39 @@ impl EventChannel {
 /// An event that the program has read and not acknowledged.
 #[repr(C)]
 pub struct DeliveredEvent {
-    /// The C structure.
-    pub abi: rdma_cm_event,
+    abi: UnsafeCell<rdma_cm_event>,
+    base: Base,
     /// The identifier that counts the event.
     pub state: Arc<IdState>,
     /// The multicast group of a join event, which counts it, too.
     pub membership: Option<Arc<Membership>>,
-    /// Private data that `abi` points to.
-    pub data: Vec<u8>,
+    _data: Vec<u8>,
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is the C structure.
+// SAFETY: the pointers in the C structure are the program's, which may use them from every thread.
+unsafe impl Send for DeliveredEvent {}
+// SAFETY: as for `Send`; the C structure is in a cell.
+unsafe impl Sync for DeliveredEvent {}
+
+// SAFETY: `#[repr(C)]`, and the first field is a cell with the C structure.
 unsafe impl Object for DeliveredEvent {
     type Abi = rdma_cm_event;
+    fn base(&self) -> &Base {
+        &self.base
+    }
+}
+
+impl DeliveredEvent {
+    /// Creates an event for the program. `data` is the private data that `abi` points to.
+    pub fn new(
+        abi: rdma_cm_event,
+        state: Arc<IdState>,
+        membership: Option<Arc<Membership>>,
+        data: Vec<u8>,
+    ) -> Arc<Self> {
+        let base = Base::new(0, 0);
+        Arc::new(Self { abi: UnsafeCell::new(abi), base, state, membership, _data: data })
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -74,9 +104,12 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: the program passes a live channel and does not use it again.
-    let gone = unsafe { object::take::<EventChannel>(channel) };
+pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    let Ok(going) = object::destroy::<EventChannel>(channel) else {
+        errno::set(libc::EINVAL); // all that a function without a result can do
+        return;
+    };
+    let gone = going.finish();
     // Like the kernel, where identifiers end with the descriptor they were created through: peers
     // see a disconnect.
     for number in with_queue(&gone.queue) {
@@ -86,12 +119,11 @@ pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_cha
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    if event.is_null() {
+pub extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    let Ok(going) = object::destroy::<DeliveredEvent>(event) else {
         return return_code(Err(libc::EINVAL));
-    }
-    // SAFETY: the program passes an event from `rdma_get_cm_event` and does not use it again.
-    let delivered = unsafe { object::take::<DeliveredEvent>(event) };
+    };
+    let delivered = going.finish();
     if let Some(membership) = &delivered.membership {
         membership.unacknowledged.acknowledge(1);
     }

@@ -12,18 +12,20 @@ use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UD, RDMA_PS_IPOIB, RDMA_PS_UDP, ibv_qp_init_attr, rdma_cm_id,
     rdma_event_channel,
 };
+use crate::addrinfo::AddrInfoList;
 use crate::channel::Unacknowledged;
 use crate::device::{self, Device};
 use crate::event_channel::{EventChannel, acknowledge_last, rdma_ack_cm_event};
 use crate::id_state::{self, IdState, ids, queue_event};
 use crate::membership::Membership;
-use crate::object::{self, Object};
+use crate::object::{self, Base, Object};
 use crate::outcome::{check_code, return_code};
 
 /// An identifier.
 #[repr(C)]
 pub struct Id {
     abi: UnsafeCell<rdma_cm_id>,
+    base: Base,
     /// The part that the delivery of events uses.
     pub state: Arc<IdState>,
     private: Mutex<Private>,
@@ -52,13 +54,23 @@ pub struct Private {
     pub qp_init: Option<ibv_qp_init_attr>,
     /// Sent ahead of the program's private data.
     pub connect_data: Vec<u8>,
+    /// Result of `rdma_resolve_addrinfo` that the program has not taken.
+    pub resolved: Option<AddrInfoList>,
     /// Multicast groups that the identifier has joined.
     pub memberships: Vec<Arc<Membership>>,
 }
 
-// SAFETY: `#[repr(C)]`, and the first field is the C structure.
+// SAFETY: the pointers in the C structure are the program's, which may use them from every thread.
+unsafe impl Send for Id {}
+// SAFETY: as for `Send`; the C structure is in a cell.
+unsafe impl Sync for Id {}
+
+// SAFETY: `#[repr(C)]`, and the first field is a cell with the C structure.
 unsafe impl Object for Id {
     type Abi = rdma_cm_id;
+    fn base(&self) -> &Base {
+        &self.base
+    }
 }
 
 /// Parameters of a new identifier.
@@ -84,6 +96,7 @@ impl NewId {
     pub unsafe fn create(self) -> Result<*mut rdma_cm_id, c_int> {
         let is_sync = self.channel.is_null();
         let channel = if is_sync { object::give(EventChannel::new()?) } else { self.channel };
+        let queue = object::live::<EventChannel>(channel)?.queue();
         let number = match self.number {
             Some(number) => Ok(number),
             None => {
@@ -99,8 +112,7 @@ impl NewId {
             Ok(number) => number,
             Err(code) => {
                 if is_sync {
-                    // SAFETY: the channel was created above and nothing else uses it.
-                    drop(unsafe { object::take::<EventChannel>(channel) });
+                    destroy_own(channel);
                 }
                 return Err(code);
             }
@@ -111,8 +123,6 @@ impl NewId {
         abi.context = self.context;
         abi.ps = self.space;
         abi.qp_type = self.qp_type;
-        // SAFETY: the channel is live, or it was created above.
-        let queue = unsafe { object::borrow::<EventChannel>(channel) }.queue();
         let state = Arc::new(IdState {
             number,
             address: AtomicUsize::new(0),
@@ -121,8 +131,8 @@ impl NewId {
             delivers_events: AtomicBool::new(self.number.is_none()),
         });
         let private = Mutex::new(Private { is_sync, ..Private::default() });
-        let made = Id { abi: UnsafeCell::new(abi), state: Arc::clone(&state), private };
-        let id = object::give(Box::new(made));
+        let (abi, base) = (UnsafeCell::new(abi), Base::new(0, 0));
+        let id = object::give(Arc::new(Id { abi, base, state: Arc::clone(&state), private }));
         state.address.store(id.expose_provenance(), Ordering::Release);
         ids().insert(number, state);
         Ok(id)
@@ -165,16 +175,30 @@ impl Id {
     }
 }
 
-/// Fails in a forked child, which must not use the parent's identifiers.
-///
-/// # Safety
-/// `id` is live.
+/// Destroys the channel of a synchronous identifier.
+fn destroy_own(channel: *mut rdma_event_channel) {
+    drop(object::destroy::<EventChannel>(channel).map(object::Destroying::finish));
+}
+
+/// Returns the program's live identifier. Every function that takes an identifier begins with this
+/// check or with [`check`].
 ///
 /// # Errors
-/// EIO
-pub unsafe fn check(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: `id` is live, and its channel lives as long.
-    unsafe { object::borrow::<EventChannel>((*id).channel) }.check()
+/// EINVAL if it is no live identifier.
+pub fn live(id: *mut rdma_cm_id) -> Result<Arc<Id>, c_int> {
+    object::live::<Id>(id)
+}
+
+/// Fails in a forked child, which must not use the parent's identifiers.
+///
+/// # Errors
+/// EINVAL if it is no live identifier, or if the program has destroyed its channel; EIO in a forked
+/// child.
+pub fn check(id: *mut rdma_cm_id) -> Result<(), c_int> {
+    let live = live(id)?;
+    // SAFETY: the structure is part of the object.
+    let channel = unsafe { (*live.abi.get()).channel };
+    object::live::<EventChannel>(channel)?.check()
 }
 
 /// Returns the object behind the program's pointer.
@@ -208,8 +232,10 @@ pub unsafe extern "C" fn rdma_create_id(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the program passes a live identifier.
-    let live = unsafe { borrow(id) };
+    let live = match object::destroy::<Id>(id) {
+        Ok(going) => going,
+        Err(code) => return return_code(Err(code)),
+    };
     // SAFETY: the function takes no pointers.
     if let Err(code) = check_code(unsafe { feroce_cm_destroy(live.number()) }) {
         return return_code(Err(code));
@@ -224,11 +250,11 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         }
         live.state.unacknowledged.wait();
         if live.is_sync() {
-            drop(object::take::<EventChannel>((*id).channel));
+            destroy_own((*id).channel);
         }
         libc::free((*id).route.path_rec.cast());
-        drop(object::take::<Id>(id));
     }
+    drop(live.finish());
     0
 }
 
@@ -237,15 +263,13 @@ pub unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier.
-    let live = unsafe { borrow(id) };
+    let live = match check(id).and_then(|()| live(id)) {
+        Ok(live) => live,
+        Err(code) => return return_code(Err(code)),
+    };
     let was_sync = live.is_sync();
     if was_sync && channel.is_null() {
         return return_code(Err(libc::EINVAL));
-    }
-    // SAFETY: `id` is live.
-    if let Err(code) = unsafe { check(id) } {
-        return return_code(Err(code));
     }
     let is_sync = channel.is_null();
     let channel = match is_sync {
@@ -255,21 +279,20 @@ pub unsafe extern "C" fn rdma_migrate_id(
         },
         false => channel,
     };
-    // SAFETY: the channel is live, or it was created above; the identifier is live.
-    let (queue, old) = unsafe {
-        let queue = object::borrow::<EventChannel>(channel).queue();
-        (queue, std::mem::replace(&mut (*id).channel, channel))
+    let queue = match object::live::<EventChannel>(channel) {
+        Ok(live) => live.queue(),
+        Err(code) => return return_code(Err(code)),
     };
+    // SAFETY: the identifier is live.
+    let old = unsafe { std::mem::replace(&mut (*id).channel, channel) };
     live.private().is_sync = is_sync;
     // From here on, a thread that waits on the new channel may get the identifier's events.
     id_state::redirect(&live.state, queue);
     if was_sync {
         // SAFETY: the identifier owned its last event and its channel; the program no longer refers
         // to them.
-        unsafe {
-            acknowledge_last(id);
-            drop(object::take::<EventChannel>(old));
-        }
+        unsafe { acknowledge_last(id) };
+        destroy_own(old);
     }
     live.state.unacknowledged.wait();
     0

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::connections::{CmEvent, CmNumber, CmParameters};
-use crate::abi::{RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_MULTICAST_JOIN, rdma_cm_id};
+use crate::abi::{
+    RDMA_CM_EVENT_ADDRINFO_RESOLVED, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_MULTICAST_JOIN,
+    RDMA_CM_EVENT_USER, rdma_cm_id,
+};
 use crate::channel::{Channel, Unacknowledged};
 use crate::membership::Membership;
 use crate::process::PerProcess;
@@ -31,6 +34,8 @@ pub struct PendingEvent {
     pub parameters: CmParameters,
     /// Private data of the peer.
     pub data: Vec<u8>,
+    /// The program's number, of an event that the program wrote.
+    pub arg: Option<u64>,
 }
 
 impl PendingEvent {
@@ -113,23 +118,41 @@ pub unsafe extern "C" fn queue_event(event: *const CmEvent) {
         status: event.status,
         parameters: event.parameters,
         data,
+        arg: None,
     };
     state.queue().push(pending);
 }
 
 impl IdState {
-    /// Queues the event that the identifier has joined a group.
-    pub fn queue_join_event(self: &Arc<Self>, membership: Arc<Membership>) {
-        let pending = PendingEvent {
+    /// An event of this library, not of the connection manager.
+    fn own_event(self: &Arc<Self>, kind: c_uint) -> PendingEvent {
+        PendingEvent {
             state: Arc::clone(self),
             child: None,
-            membership: Some(membership),
-            kind: RDMA_CM_EVENT_MULTICAST_JOIN,
+            membership: None,
+            kind,
             status: 0,
             parameters: CmParameters::default(),
             data: Vec::new(),
-        };
-        self.queue().push(pending);
+            arg: None,
+        }
+    }
+
+    /// Queues the event that the identifier has joined a group.
+    pub fn queue_join_event(self: &Arc<Self>, membership: Arc<Membership>) {
+        let event = self.own_event(RDMA_CM_EVENT_MULTICAST_JOIN);
+        self.queue().push(PendingEvent { membership: Some(membership), ..event });
+    }
+
+    /// Queues the event that a name was resolved.
+    pub fn queue_resolved_event(self: &Arc<Self>) {
+        self.queue().push(self.own_event(RDMA_CM_EVENT_ADDRINFO_RESOLVED));
+    }
+
+    /// Queues an event that the program writes.
+    pub fn queue_user_event(self: &Arc<Self>, status: c_int, arg: u64) {
+        let event = self.own_event(RDMA_CM_EVENT_USER);
+        self.queue().push(PendingEvent { status, arg: Some(arg), ..event });
     }
 
     /// Removes unread events of a group that the identifier has left.

@@ -49,17 +49,17 @@ fn path_to_group(live: &Id, group: SocketAddr) -> Result<ibv_ah_attr, c_int> {
 /// Joins a group.
 ///
 /// # Safety
-/// `id` is live, and `address` is null or points to an address of its family.
+/// `address` is null or points to an address of its family.
 unsafe fn join(
     id: *mut rdma_cm_id,
     address: *const sockaddr,
     flag: u32,
     context: *mut c_void,
 ) -> Result<(), c_int> {
+    let live = id::live(id)?;
     // SAFETY: `id` is live, and `address` is null or points to an address of its family.
     unsafe {
         let address = read(address).ok_or(libc::EINVAL)?;
-        let live = id::borrow(id);
         live.device()?;
         let is_group = match address.ip() {
             IpAddr::V4(ip) => ip.is_multicast(),
@@ -72,7 +72,7 @@ unsafe fn join(
             address,
             context: context.expose_provenance(),
             is_send_only: flag == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
-            ah_attr: path_to_group(live, address)?,
+            ah_attr: path_to_group(&live, address)?,
             has_left: Mutex::new(false),
             unacknowledged: Unacknowledged::default(),
         });
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn rdma_leave_multicast(
     // SAFETY: the program passes a live identifier and a valid address.
     return_code(unsafe {
         read(address).ok_or(libc::EINVAL).and_then(|address| {
-            let live = id::borrow(id);
+            let live = id::live(id)?;
             let left = {
                 let groups = &mut live.private().memberships;
                 let at = groups.iter().rposition(|group| group.address == address);

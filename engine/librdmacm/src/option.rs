@@ -37,7 +37,7 @@ pub unsafe extern "C" fn rdma_set_option(
             // Paths come from the host's routes. The kernel accepts other paths on InfiniBand only.
             _ => return Err(libc::ENOSYS),
         };
-        // SAFETY: the program passes a live identifier.
-        check_code(unsafe { feroce_cm_set_option(id::borrow(id).number(), which, value) })
+        // SAFETY: the function takes no pointers.
+        check_code(unsafe { feroce_cm_set_option(id::live(id)?.number(), which, value) })
     })())
 }

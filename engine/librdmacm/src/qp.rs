@@ -200,8 +200,6 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<
         if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || init.pd.is_null() {
             init.comp_mask |= IBV_QP_INIT_ATTR_PD;
             init.pd = (*id).pd;
-        } else if (*init.pd).context != (*id).verbs {
-            return Err(libc::EINVAL);
         }
         let is_target = (*id).qp_type == IBV_QPT_XRC_RECV;
         if is_target && (init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || init.xrcd.is_null()) {
@@ -229,12 +227,8 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<
         if init.srq.is_null() {
             init.srq = (*id).srq;
         }
-        let qp = match init.comp_mask {
-            IBV_QP_INIT_ATTR_PD => {
-                verbs::ibv_create_qp(init.pd, std::ptr::from_mut(init).cast::<ibv_qp_init_attr>())
-            }
-            _ => verbs::create_qp_ex((*id).verbs, init),
-        };
+        // Fails with EINVAL for a PD of another context.
+        let qp = verbs::create_qp_ex((*id).verbs, init);
         let done = non_null(qp).and_then(|qp| {
             prepare(id, qp).inspect_err(|_| _ = verbs::ibv_destroy_qp(qp)).map(|()| qp)
         });
@@ -299,8 +293,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     init: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier and attributes with live objects.
-    return_code(unsafe { create(id, &mut *init) })
+    // SAFETY: the identifier is live; the program passes valid attributes.
+    return_code(id::live(id).and_then(|_| unsafe { create(id, &mut *init) }))
 }
 
 #[unsafe(no_mangle)]
@@ -309,6 +303,9 @@ pub unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
+    if let Err(code) = id::live(id) {
+        return return_code(Err(code));
+    }
     // SAFETY: all-zero bytes are a valid `ibv_qp_init_attr_ex`, which begins with the fields of
     // `ibv_qp_init_attr`; the program passes a live identifier and attributes with live objects.
     unsafe {
@@ -325,7 +322,10 @@ pub unsafe extern "C" fn rdma_create_qp(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
-    // SAFETY: the program passes a live identifier whose QP it no longer uses.
+    if id::live(id).is_err() {
+        return;
+    }
+    // SAFETY: the identifier is live.
     unsafe {
         let qp = std::mem::replace(&mut (*id).qp, std::ptr::null_mut());
         if !qp.is_null() {

@@ -40,8 +40,8 @@ pub unsafe extern "C" fn rdma_resolve_addr(
 /// The route is known as soon as the address is resolved, so this call completes at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    // SAFETY: the program passes a live identifier.
-    return_code(unsafe {
-        check_code(feroce_cm_resolve_route(id::borrow(id).number())).and_then(|()| complete(id))
-    })
+    // SAFETY: the identifier is live.
+    return_code(id::live(id).and_then(|live| unsafe {
+        check_code(feroce_cm_resolve_route(live.number())).and_then(|()| complete(id))
+    }))
 }

@@ -55,8 +55,8 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut rdma_cm_id,
     init: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier and attributes with live objects.
-    return_code(unsafe { create(id, &mut *init) })
+    // SAFETY: the identifier is live; the program passes valid attributes.
+    return_code(id::live(id).and_then(|_| unsafe { create(id, &mut *init) }))
 }
 
 #[unsafe(no_mangle)]
@@ -65,6 +65,9 @@ pub unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> c_int {
+    if let Err(code) = id::live(id) {
+        return return_code(Err(code));
+    }
     // SAFETY: all-zero bytes are a valid `ibv_srq_init_attr_ex`, which begins with the fields of
     // `ibv_srq_init_attr`; the program passes a live identifier and valid attributes.
     unsafe {
@@ -83,7 +86,10 @@ pub unsafe extern "C" fn rdma_create_srq(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
-    // SAFETY: the program passes a live identifier whose SRQ it no longer uses.
+    if id::live(id).is_err() {
+        return;
+    }
+    // SAFETY: the identifier is live.
     unsafe {
         let srq = std::mem::replace(&mut (*id).srq, std::ptr::null_mut());
         if !srq.is_null() {

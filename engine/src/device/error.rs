@@ -106,6 +106,9 @@ pub enum DeviceError {
     /// Another object still needs this one.
     #[error("{0}")]
     Busy(&'static str),
+    /// The QP is in a state that does not allow the change.
+    #[error("{0}")]
+    State(&'static str),
     /// Objects of different devices or protection domains were combined.
     #[error("{0} belongs to another device or protection domain")]
     Foreign(&'static str),

@@ -22,7 +22,10 @@ use crate::qp::attributes::QpAttributes;
 use crate::qp::ud::{UdQp, UdQpParts};
 use crate::qp::{AnyQp, Qp, QpParts, QpSnapshot, QpState, ReceiveQueue, Service, sg};
 use crate::time::Instant;
-use crate::verbs::{DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendOp, SendRequest, SendWqe, Sge};
+use crate::verbs::{
+    CompletionCounter, CountedOp, DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendOp, SendRequest,
+    SendWqe, Sge,
+};
 
 /// Creation attributes of a QP, as `ibv_qp_init_attr`.
 #[derive(Debug, Clone, Copy)]
@@ -357,6 +360,28 @@ impl QueuePair {
         drop((token, paths));
         self.state = state;
         Ok(())
+    }
+
+    /// Counts the completions of `ops` in `counter` from now on, as `ibv_qp_attach_comp_cntr`.
+    ///
+    /// # Errors
+    /// [`DeviceError::State`] in another state than RESET and INIT; [`DeviceError::Busy`] if one of
+    /// the operations has a counter.
+    pub fn attach_counter(
+        &self,
+        counter: &Arc<CompletionCounter>,
+        ops: &[CountedOp],
+    ) -> Result<(), DeviceError> {
+        let device = self.device();
+        let attach = |qp: &mut AnyQp, _: &mut crate::qp::Env<'_>| {
+            if !matches!(qp.state(), QpState::Reset | QpState::Init) {
+                return Err(DeviceError::State("the QP is beyond INIT"));
+            }
+            let attached = qp.counters_mut().attach(counter, ops);
+            if attached { Ok(()) } else { Err(DeviceError::Busy("an operation has a counter")) }
+        };
+        let mut token = device.cores[self.core].lock();
+        token.with_qp(self.slot, device.now(), attach).expect("the QP lives")
     }
 
     /// Returns the current state and attributes, as `ibv_query_qp`.

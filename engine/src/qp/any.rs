@@ -9,6 +9,7 @@ use super::snapshot::QpSnapshot;
 use super::state::QpState;
 use super::ud::UdQp;
 use crate::time::{Duration, Instant};
+use crate::verbs::AttachedCounters;
 
 /// A queue pair of any service. The methods are those of [`Qp`].
 #[derive(Debug)]
@@ -62,6 +63,14 @@ impl AnyQp {
     pub fn set_flow(&mut self, flow: FlowHeader) {
         if let Self::Connected(qp) = self {
             qp.set_flow(flow);
+        }
+    }
+
+    /// The completion counters.
+    pub fn counters_mut(&mut self) -> &mut AttachedCounters {
+        match self {
+            Self::Connected(qp) => qp.counters_mut(),
+            Self::Datagram(qp) => qp.counters_mut(),
         }
     }
 

@@ -331,6 +331,8 @@ pub(super) fn complete(
     if requester.fresh_wqe == index {
         requester.fresh_wqe = requester.sq.head();
     }
+    let opcode = wqe.op.completion_opcode();
+    conn.counters.count(opcode, status == Status::Success, wqe.length);
     if conn.all_signaled || wqe.flags.contains(SendFlags::SIGNALED) || status != Status::Success {
         let returns_data = wqe.op.returns_data() && status == Status::Success;
         let byte_len = if returns_data { u32::try_from(wqe.length).unwrap_or(u32::MAX) } else { 0 };
@@ -344,7 +346,7 @@ pub(super) fn complete(
             Completion {
                 wr_id: wqe.wr_id,
                 status,
-                opcode: wqe.op.completion_opcode(),
+                opcode,
                 byte_len,
                 extra: Extra::None,
                 solicited: false,

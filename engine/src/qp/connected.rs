@@ -21,7 +21,7 @@ use crate::counters::Counter;
 use crate::memory::work_ring::WorkConsumer;
 use crate::memory::{Access, PdId};
 use crate::time::{Duration, Instant};
-use crate::verbs::{AsyncEvent, CqRing, SendWqe, Service, Status};
+use crate::verbs::{AsyncEvent, AttachedCounters, CqRing, SendWqe, Service, Status};
 
 /// The parts that a QP is made from.
 #[derive(Debug)]
@@ -91,6 +91,7 @@ impl Qp {
                 all_signaled,
                 send_cq,
                 recv_cq,
+                counters: AttachedCounters::default(),
             },
             requester: Requester::new(sq),
             completer: Completer::default(),
@@ -101,6 +102,11 @@ impl Qp {
             established: false,
             notify_drained: false,
         }
+    }
+
+    /// The completion counters.
+    pub fn counters_mut(&mut self) -> &mut AttachedCounters {
+        &mut self.conn.counters
     }
 
     /// State of the QP.

@@ -6,7 +6,7 @@ use feroce_wire::{Bth, Opcode, Pkey, Psn, Qpn};
 
 use super::state::QpState;
 use crate::memory::{Access, PdId, Scope};
-use crate::verbs::{CqRing, Service};
+use crate::verbs::{AttachedCounters, CqRing, Service};
 
 /// What requester, completer and responder of a QP share.
 #[derive(Debug)]
@@ -35,6 +35,8 @@ pub struct Connection {
     pub send_cq: Arc<CqRing>,
     /// Completion queue of receives.
     pub recv_cq: Arc<CqRing>,
+    /// Completion counters.
+    pub counters: AttachedCounters,
 }
 
 impl Connection {

@@ -7,6 +7,7 @@
 //! [`qp`](crate::qp). Nothing here depends on either of them.
 
 mod completion;
+mod counter;
 pub mod cq;
 mod datagram;
 mod event;
@@ -17,6 +18,7 @@ mod srq;
 mod work_request;
 
 pub use completion::{Completion, CompletionOpcode, DatagramSource, Extra, NetworkHeader, Status};
+pub use counter::{AttachedCounters, CompletionCounter, CountedOp, CounterUnit};
 pub use cq::{CqRing, Notify};
 pub use datagram::{DatagramWqe, GRH_LEN};
 pub use event::{AsyncEvent, EventQueue, EventSink};

@@ -121,6 +121,8 @@ abi_structs! {
 pub union cm_event_param {
     pub conn: rdma_conn_param,
     pub ud: rdma_ud_param,
+    /// The number of an event that the program wrote.
+    pub arg: u64,
 }
 
 /// Members of unions that C names by a path: structure, path, offset.
@@ -156,6 +158,8 @@ constants! { c_uint:
     RDMA_CM_EVENT_MULTICAST_ERROR = 13,
     RDMA_CM_EVENT_ADDR_CHANGE = 14,
     RDMA_CM_EVENT_TIMEWAIT_EXIT = 15,
+    RDMA_CM_EVENT_ADDRINFO_RESOLVED = 16,
+    RDMA_CM_EVENT_USER = 18,
 
     RDMA_PS_IPOIB = 0x0002,
     RDMA_PS_TCP = 0x0106,
@@ -175,6 +179,7 @@ constants! { c_int:
     RAI_NUMERICHOST = 2,
     RAI_NOROUTE = 4,
     RAI_FAMILY = 8,
+    RAI_SA = 16,
 
     RDMA_OPTION_ID = 0,
     RDMA_OPTION_IB = 1,

@@ -14,6 +14,7 @@ mod cma;
 pub mod connections;
 mod context;
 pub mod errno;
+mod later;
 pub mod object;
 mod objects;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod work;
 pub use attributes::*;
 pub use cma::*;
 pub use context::*;
+pub use later::*;
 pub use objects::*;
 pub use work::*;
 

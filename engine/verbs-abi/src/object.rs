@@ -1,11 +1,21 @@
-//! Objects that programs hold by the address of the C structure at their beginning.
+//! Objects that programs hold by the address of the C structure at their beginning, and the table
+//! of live ones.
 //!
-//! Every `extern "C"` function of the libraries relies on the following, which the manual pages
-//! require of programs:
+//! A program passes raw pointers, and some programs pass wrong ones: to a destroyed object, to an
+//! object of another kind, or to an object whose `handle` or `context` they have overwritten. The
+//! kernel, which finds objects by number, refuses such calls. So do the libraries: [`live`] and
+//! [`destroy`] look up the address in the table and return a counted reference to the object, so
+//! that everything behind them is safe. Only calls of the control path look up addresses.
+//!
+//! Calls of the data path (posting, polling, the `ibv_wr_*` and `ibv_wc_*` functions) use
+//! [`borrow`], without a look-up. They rely on what the manual pages require of programs:
 //!
 //! * A pointer to an object is live: a create function of this library returned it, and its destroy
 //!   function has not been called.
 //! * No thread uses an object while another thread destroys it.
+//!
+//! All functions rely on the following:
+//!
 //! * A pointer to attributes, work requests or completions is valid for reads, or for writes where
 //!   the function fills it in. An array has as many elements as the call says.
 //! * A string ends with a zero byte.
@@ -13,52 +23,425 @@
 //! Objects are shared between threads, so the libraries only borrow them immutably. Fields that
 //! change while programs may read them are in cells.
 
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
 use std::ffi::c_int;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Once};
 
 use crate::errno;
+
+/// What each object has behind its C structure.
+#[derive(Debug)]
+pub struct Base {
+    /// Number of objects that use this one: see [`Use`].
+    users: AtomicUsize,
+    /// Address of the program's context, and the object's number.
+    named: (usize, u32),
+}
+
+impl Base {
+    /// Returns the base of an object of a context: `context` is its address, `handle` the number
+    /// that the C structure shows. Where a C structure has neither, both are 0.
+    pub fn new(context: usize, handle: u32) -> Self {
+        Self { users: AtomicUsize::new(0), named: (context, handle) }
+    }
+
+    /// Returns the address of the program's context.
+    pub fn context(&self) -> usize {
+        self.named.0
+    }
+
+    /// Returns context and handle as they were at creation.
+    pub fn named(&self) -> (usize, u32) {
+        self.named
+    }
+}
 
 /// An object with a C structure `Abi` at its beginning.
 ///
 /// # Safety
-/// The type is `repr(C)`, and its first field is an `UnsafeCell<Abi>` or begins with an `Abi`.
-pub unsafe trait Object {
+/// The type is `repr(C)`, and its first field is an `UnsafeCell` that begins with an `Abi`; or
+/// `abi` is implemented, and the object is never passed to [`borrow`].
+pub unsafe trait Object: Any + Send + Sync + Sized {
     /// The C structure.
     type Abi;
+
+    /// Returns the base.
+    fn base(&self) -> &Base;
+
+    /// Returns the program's pointer.
+    fn abi(&self) -> *mut Self::Abi {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Returns the address of the context and the handle that the C structure shows now: the
+    /// program may have overwritten them.
+    fn shown(&self) -> (usize, u32) {
+        self.base().named()
+    }
+
+    /// Checks that the C structure shows the object's own context and handle.
+    ///
+    /// # Errors
+    /// EINVAL for another context, `code` for another handle.
+    fn check_shown(&self, code: c_int) -> Result<(), c_int> {
+        let ((context, handle), own) = (self.shown(), self.base().named());
+        match (context == own.0, handle == own.1) {
+            (true, true) => Ok(()),
+            (true, false) => Err(code),
+            (false, _) => Err(libc::EINVAL),
+        }
+    }
+}
+
+/// A live object.
+struct Entry {
+    object: Arc<dyn Any + Send + Sync>,
+    /// A destroy call waits for the program to acknowledge events of the object.
+    is_going: bool,
+}
+
+/// The live objects by the program's pointer.
+struct Table {
+    /// A pthread mutex, because the guard of std's mutex cannot be kept across a fork.
+    lock: UnsafeCell<libc::pthread_mutex_t>,
+    entries: UnsafeCell<BTreeMap<usize, Entry>>,
+}
+
+// SAFETY: the lock guards the entries, which may be used from every thread.
+unsafe impl Sync for Table {}
+
+static TABLE: Table = Table {
+    lock: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+    entries: UnsafeCell::new(BTreeMap::new()),
+};
+
+extern "C" fn lock_table() {
+    // SAFETY: the mutex is initialised and does not move.
+    unsafe { libc::pthread_mutex_lock(TABLE.lock.get()) };
+}
+
+extern "C" fn unlock_table() {
+    // SAFETY: the mutex is initialised and does not move.
+    unsafe { libc::pthread_mutex_unlock(TABLE.lock.get()) };
+}
+
+/// Runs `act` on the table with the lock held. `act` must drop no object: its drop may take the
+/// lock.
+fn with_table<R>(act: impl FnOnce(&mut BTreeMap<usize, Entry>) -> R) -> R {
+    static WATCH: Once = Once::new();
+    // A forked child inherits the table; it must not inherit the lock of another thread.
+    WATCH.call_once(|| {
+        // SAFETY: the handlers only lock and unlock a mutex.
+        unsafe { libc::pthread_atfork(Some(lock_table), Some(unlock_table), Some(unlock_table)) };
+    });
+    lock_table();
+    // SAFETY: the lock is held, and `act` cannot reach the entries by another reference.
+    let done = act(unsafe { &mut *TABLE.entries.get() });
+    unlock_table();
+    done
 }
 
 /// Hands an object to the program.
-pub fn give<T: Object>(object: Box<T>) -> *mut T::Abi {
-    Box::into_raw(object).cast()
+pub fn give<T: Object>(object: Arc<T>) -> *mut T::Abi {
+    let abi = object.abi();
+    let replaced = with_table(|table| table.insert(abi.addr(), Entry { object, is_going: false }));
+    debug_assert!(replaced.is_none(), "an address of a live object");
+    abi
 }
 
-/// Returns the object behind the program's pointer.
+/// Why an address is no live object.
+enum Unknown {
+    Address,
+    Kind,
+}
+
+/// Returns the object at the program's pointer, and whether it is being destroyed.
+fn look_up<T: Object>(abi: *mut T::Abi) -> Result<(Arc<T>, bool), Unknown> {
+    let found = with_table(|table| {
+        table.get(&abi.addr()).map(|entry| (Arc::clone(&entry.object), entry.is_going))
+    });
+    let (object, is_going) = found.ok_or(Unknown::Address)?;
+    object.downcast::<T>().map(|object| (object, is_going)).map_err(|_| Unknown::Kind)
+}
+
+/// Returns the live object at the program's pointer.
+///
+/// # Errors
+/// EINVAL, as the kernel for a number that names no object: null, a destroyed object, an object of
+/// another kind, or a C structure with another `context` or `handle` than at creation.
+pub fn live<T: Object>(abi: *mut T::Abi) -> Result<Arc<T>, c_int> {
+    match look_up::<T>(abi) {
+        Ok((object, false)) => object.check_shown(libc::EINVAL).map(|()| object),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// Returns the live object at the program's pointer; `None` for null.
+///
+/// # Errors
+/// As for [`live`].
+pub fn live_or_null<T: Object>(abi: *mut T::Abi) -> Result<Option<Arc<T>>, c_int> {
+    if abi.is_null() { Ok(None) } else { live(abi).map(Some) }
+}
+
+/// Returns the object at the program's pointer, also while it is being destroyed: its events are
+/// acknowledged then.
+pub fn known<T: Object>(abi: *mut T::Abi) -> Option<Arc<T>> {
+    look_up(abi).ok().map(|(object, _)| object)
+}
+
+/// Begins to destroy the object at the program's pointer. From here on, other calls refuse it.
+///
+/// # Errors
+/// ENOENT, as the kernel for a number that names no object: null, an object that is destroyed or
+/// being destroyed, another `handle` than at creation. EINVAL for an object of another kind, or
+/// with another `context` than at creation.
+pub fn destroy<T: Object>(abi: *mut T::Abi) -> Result<Destroying<T>, c_int> {
+    let (object, _) = look_up::<T>(abi).map_err(|unknown| match unknown {
+        Unknown::Address => libc::ENOENT,
+        Unknown::Kind => libc::EINVAL,
+    })?;
+    object.check_shown(libc::ENOENT)?;
+    let was_going = set_going(abi.addr(), true);
+    if was_going { Err(libc::ENOENT) } else { Ok(Destroying { object: Some(object) }) }
+}
+
+/// Returns true if the object was being destroyed already, or is destroyed.
+fn set_going(address: usize, is_going: bool) -> bool {
+    with_table(|table| {
+        let entry = table.get_mut(&address);
+        entry.is_none_or(|entry| std::mem::replace(&mut entry.is_going, is_going))
+    })
+}
+
+/// An object that is being destroyed. Dropping this without [`Destroying::finish`] keeps the
+/// object.
+pub struct Destroying<T: Object> {
+    object: Option<Arc<T>>,
+}
+
+impl<T: Object> Destroying<T> {
+    /// Checks that no other object uses this one.
+    ///
+    /// # Errors
+    /// EBUSY.
+    pub fn check_unused(&self) -> Result<(), c_int> {
+        let users = self.base().users.load(Ordering::Acquire);
+        if users == 0 { Ok(()) } else { Err(libc::EBUSY) }
+    }
+
+    /// Removes the object from the table. It is destroyed when the result is dropped, unless
+    /// another thread is within a call with it.
+    pub fn finish(mut self) -> Arc<T> {
+        let object = self.object.take().expect("taken only here");
+        let entry = with_table(|table| table.remove(&object.abi().addr()));
+        drop(entry); // `object` refers to it still
+        object
+    }
+}
+
+impl<T: Object> Deref for Destroying<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.object.as_ref().expect("taken only by `finish`")
+    }
+}
+
+impl<T: Object> Drop for Destroying<T> {
+    fn drop(&mut self) {
+        if let Some(object) = &self.object {
+            set_going(object.abi().addr(), false);
+        }
+    }
+}
+
+/// A reference from one object to another that must not be destroyed before it.
+pub struct Use<T: Object>(Arc<T>);
+
+impl<T: Object> Use<T> {
+    /// Makes `object` used.
+    pub fn new(object: Arc<T>) -> Self {
+        object.base().users.fetch_add(1, Ordering::AcqRel);
+        Self(object)
+    }
+}
+
+impl<T: Object> Clone for Use<T> {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.0))
+    }
+}
+
+impl<T: Object> Deref for Use<T> {
+    type Target = Arc<T>;
+    fn deref(&self) -> &Arc<T> {
+        &self.0
+    }
+}
+
+impl<T: Object> Drop for Use<T> {
+    fn drop(&mut self) {
+        self.0.base().users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Returns the object behind the program's pointer without looking it up, for the data path.
 ///
 /// # Safety
-/// `abi` was returned by [`give`] for the same type and was not passed to [`take`].
+/// `abi` was returned by [`give`] for the same type, and the object is not destroyed.
+#[inline]
 pub unsafe fn borrow<'a, T: Object>(abi: *mut T::Abi) -> &'a T {
     // SAFETY: `abi` points to a live `T`, which begins with its `Abi`.
     unsafe { &*abi.cast::<T>() }
 }
 
-/// Takes an object back from the program.
-///
-/// # Safety
-/// `abi` was returned by [`give`] for the same type and was not passed to [`take`]; nothing else
-/// uses the object.
-pub unsafe fn take<T: Object>(abi: *mut T::Abi) -> Box<T> {
-    // SAFETY: `abi` points to a live `T` that was allocated as a `Box`.
-    unsafe { Box::from_raw(abi.cast::<T>()) }
-}
-
 /// Returns the object to the program; for an error sets `errno` and returns null.
-pub fn give_or_fail<T: Object>(made: Result<Box<T>, c_int>) -> *mut T::Abi {
+pub fn give_or_fail<T: Object>(made: Result<Arc<T>, c_int>) -> *mut T::Abi {
     match made {
         Ok(object) => give(object),
         Err(code) => errno::fail(code),
     }
 }
 
-/// Returns 0 or the error number.
+/// Returns 0, or the error number, which `errno` has then, too.
 pub fn code(done: Result<(), c_int>) -> c_int {
-    done.err().unwrap_or(0)
+    match done {
+        Ok(()) => 0,
+        Err(code) => {
+            errno::set(code);
+            code
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ibv_pd;
+
+    #[repr(C)]
+    struct Pd {
+        abi: UnsafeCell<ibv_pd>,
+        base: Base,
+    }
+
+    // SAFETY: the tests use one thread each.
+    unsafe impl Send for Pd {}
+    // SAFETY: the tests use one thread each.
+    unsafe impl Sync for Pd {}
+
+    // SAFETY: `#[repr(C)]`, and the first field is the C structure.
+    unsafe impl Object for Pd {
+        type Abi = ibv_pd;
+        fn base(&self) -> &Base {
+            &self.base
+        }
+        fn shown(&self) -> (usize, u32) {
+            // SAFETY: nothing writes the structure meanwhile.
+            let abi = unsafe { *self.abi.get() };
+            (abi.context.addr(), abi.handle)
+        }
+    }
+
+    #[repr(C)]
+    struct Other(UnsafeCell<ibv_pd>, Base);
+
+    // SAFETY: the tests use one thread each.
+    unsafe impl Send for Other {}
+    // SAFETY: the tests use one thread each.
+    unsafe impl Sync for Other {}
+
+    // SAFETY: `#[repr(C)]`, and the first field is the C structure.
+    unsafe impl Object for Other {
+        type Abi = ibv_pd;
+        fn base(&self) -> &Base {
+            &self.1
+        }
+    }
+
+    fn pd() -> *mut ibv_pd {
+        let abi = ibv_pd { context: std::ptr::without_provenance_mut(64), handle: 7 };
+        give(Arc::new(Pd { abi: UnsafeCell::new(abi), base: Base::new(64, 7) }))
+    }
+
+    fn error<T>(done: Result<T, c_int>) -> c_int {
+        done.err().unwrap_or(0)
+    }
+
+    #[test]
+    fn only_live_objects_of_the_kind_are_found() {
+        let abi = pd();
+        assert_eq!(live::<Pd>(abi).map(|pd| pd.base().named()), Ok((64, 7)));
+        assert_eq!(error(live::<Other>(abi)), libc::EINVAL);
+        assert_eq!(error(destroy::<Other>(abi)), libc::EINVAL);
+        assert_eq!(error(live::<Pd>(std::ptr::null_mut())), libc::EINVAL);
+        drop(destroy::<Pd>(abi).unwrap().finish());
+        assert_eq!(error(live::<Pd>(abi)), libc::EINVAL);
+        assert_eq!(error(destroy::<Pd>(abi)), libc::ENOENT, "destroyed twice");
+    }
+
+    #[test]
+    fn an_overwritten_structure_is_refused_until_it_is_restored() {
+        let abi = pd();
+        // SAFETY: the object is live and nothing else uses it.
+        let set = |handle, context| unsafe {
+            (*abi).handle = handle;
+            (*abi).context = std::ptr::without_provenance_mut(context);
+        };
+        set(8, 64);
+        assert_eq!(error(live::<Pd>(abi)), libc::EINVAL);
+        assert_eq!(error(destroy::<Pd>(abi)), libc::ENOENT);
+        set(7, 65);
+        assert_eq!(error(live::<Pd>(abi)), libc::EINVAL);
+        assert_eq!(error(destroy::<Pd>(abi)), libc::EINVAL);
+        set(7, 64);
+        drop(destroy::<Pd>(abi).unwrap().finish());
+    }
+
+    #[test]
+    fn an_object_in_use_is_busy() {
+        let abi = pd();
+        let first = Use::new(live::<Pd>(abi).unwrap());
+        let second = first.clone();
+        drop(first);
+        assert_eq!(destroy::<Pd>(abi).unwrap().check_unused(), Err(libc::EBUSY));
+        assert!(live::<Pd>(abi).is_ok(), "it was kept");
+        drop(second);
+        assert_eq!(destroy::<Pd>(abi).unwrap().check_unused(), Ok(()));
+        drop(destroy::<Pd>(abi).unwrap().finish());
+    }
+
+    #[test]
+    fn an_object_that_is_being_destroyed_is_only_known() {
+        let abi = pd();
+        let going = destroy::<Pd>(abi).unwrap();
+        assert_eq!(error(destroy::<Pd>(abi)), libc::ENOENT);
+        assert_eq!(error(live::<Pd>(abi)), libc::EINVAL);
+        assert!(known::<Pd>(abi).is_some());
+        drop(going);
+        assert!(live::<Pd>(abi).is_ok(), "it was kept");
+        drop(destroy::<Pd>(abi).unwrap().finish());
+        assert!(known::<Pd>(abi).is_none());
+    }
+
+    #[test]
+    fn a_forked_child_finds_the_objects_of_its_parent() {
+        let abi = pd();
+        // SAFETY: the child only looks up an address and exits.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let is_known = known::<Pd>(abi).is_some();
+            // SAFETY: the function takes no pointers.
+            unsafe { libc::_exit(is_known.into()) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(libc::WEXITSTATUS(status), 1);
+        drop(destroy::<Pd>(abi).unwrap().finish());
+    }
 }

@@ -18,6 +18,7 @@ mod replay_live;
 mod rows;
 mod rxe;
 mod setup;
+mod symbols;
 mod tally;
 
 use std::error::Error;
@@ -58,6 +59,9 @@ enum Command {
     LiveIncast(live_incast::Options),
     /// Run rdma-core's own Python suite on Feroce
     Pyverbs(pyverbs::Options),
+    /// Say which symbols a release of rdma-core exports that the lists of this project lack. Prints
+    /// the missing lines; exit code 1 if there are any
+    Symbols(symbols::Options),
     /// Let tshark and scapy judge frames that Feroce sent
     Frames {
         /// How many frames
@@ -103,6 +107,7 @@ fn run(command: Command) -> Result<u8> {
         Command::PfcEndpoint(options) => pfc_endpoint::main(options),
         Command::LiveIncast(options) => live_incast::main(options),
         Command::Pyverbs(options) => pyverbs::main(options),
+        Command::Symbols(options) => symbols::main(options),
         Command::Mutants(options) => mutants::main(options),
         Command::Frames { count } => frames::run(count),
     }

@@ -17,7 +17,7 @@ use super::identifier::Identifier;
 use super::options::{Options, SOL_RDMA};
 use super::poll;
 use super::socket::StreamSocket;
-use super::{dispatch, table};
+use super::{dispatch, epoll, table};
 use crate::abi::RDMA_PS_TCP;
 use crate::abi::select::{Sets, milliseconds};
 use crate::outcome::return_code;
@@ -111,6 +111,9 @@ extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn rclose(fd: c_int) -> c_int {
+    if epoll::close(fd) {
+        return 0;
+    }
     return_code(table::get(fd).map(|socket| dispatch::close(&socket)))
 }
 

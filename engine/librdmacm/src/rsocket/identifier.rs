@@ -103,8 +103,7 @@ impl Identifier {
         // SAFETY: rsockets connect RC identifiers only, whose events carry connection parameters.
         let parameters = unsafe { read.param.conn };
         let data = private_data(&parameters);
-        // SAFETY: the event is acknowledged once; only copies of its contents are used below.
-        unsafe { rdma_ack_cm_event(event) };
+        rdma_ack_cm_event(event);
         let request = match kind {
             RDMA_CM_EVENT_CONNECT_REQUEST => Some((Self::adopt(id)?, parameters)),
             _ => None,

@@ -44,7 +44,7 @@
 //! | what does a call do? | `calls.rs` |
 //! | when does a stream call wait? | `socket.rs`, `transfer.rs`, `mapping.rs` |
 //! | how do datagrams work? | `datagram.rs`, `port.rs`, `udp.rs` |
-//! | how does a program learn that a socket is ready? | `poll.rs`, `wait.rs` |
+//! | how does a program learn that a socket is ready? | `poll.rs`, `epoll.rs`, `wait.rs` |
 //! | which options are there? | `options.rs`, `socket_options.rs` |
 //! | which defaults may the administrator set? | `configuration.rs` |
 
@@ -56,6 +56,7 @@ mod configuration;
 mod connecting;
 mod datagram;
 mod dispatch;
+mod epoll;
 mod gather;
 mod identifier;
 mod link;

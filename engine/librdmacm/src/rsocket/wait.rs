@@ -159,7 +159,7 @@ impl Until {
     }
 
     /// Returns the remaining milliseconds for `poll`, rounded up; -1 for no limit.
-    fn left(self) -> c_int {
+    pub fn left(self) -> c_int {
         match self {
             Self::Forever => -1,
             Self::At(time) => {

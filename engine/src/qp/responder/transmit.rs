@@ -155,6 +155,7 @@ impl Responder {
             _ => env.counters.count(Counter::RespCqeError),
         }
         let Received { status, opcode, byte_len, extra, solicited } = done;
+        conn.counters.count(opcode, status == Status::Success, u64::from(byte_len));
         let (qp, at, datagram) = (conn.qpn, env.now, None);
         let completion =
             Completion { wr_id, status, opcode, byte_len, extra, solicited, qp, at, datagram };

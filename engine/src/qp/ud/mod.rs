@@ -17,7 +17,7 @@ use super::state::QpState;
 use super::transitions;
 use crate::memory::PdId;
 use crate::memory::work_ring::WorkConsumer;
-use crate::verbs::{AsyncEvent, CqRing, DatagramWqe, Service};
+use crate::verbs::{AsyncEvent, AttachedCounters, CqRing, DatagramWqe, Service};
 
 /// The parts that a UD QP is made from.
 #[derive(Debug)]
@@ -58,6 +58,7 @@ pub struct UdQp {
     /// The attributes as given.
     attributes: QpAttributes,
     notify_drained: bool,
+    counters: AttachedCounters,
 }
 
 impl UdQp {
@@ -79,7 +80,13 @@ impl UdQp {
             flow: None,
             attributes: QpAttributes::default(),
             notify_drained: false,
+            counters: AttachedCounters::default(),
         }
+    }
+
+    /// The completion counters.
+    pub fn counters_mut(&mut self) -> &mut AttachedCounters {
+        &mut self.counters
     }
 
     /// State of the QP.

@@ -100,6 +100,8 @@ impl UdQp {
             _ => env.counters.count(Counter::RespCqeError),
         }
         let packet = datagram.map(|(packet, _)| packet);
+        let bytes = packet.map_or(0, |packet| packet.payload.len() as u64);
+        self.counters.count(CompletionOpcode::Receive, status == Status::Success, bytes);
         let len = packet.map_or(0, |packet| GRH_LEN + packet.payload.len());
         let imm = packet.and_then(|packet| packet.ext.imm);
         let completion = Completion {

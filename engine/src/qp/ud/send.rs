@@ -122,8 +122,10 @@ impl UdQp {
     fn complete_send(&mut self, status: Status, env: &mut Env<'_>) {
         let Some(wqe) = self.sq.get(self.sq.head()) else { return };
         let (wr_id, op, flags) = (wqe.send.wr_id, wqe.send.op, wqe.send.flags);
+        let (opcode, length) = (op.completion_opcode(), wqe.send.length);
         // The slot is freed before the completion appears: a poller may post again at once.
         self.sq.retire();
+        self.counters.count(opcode, status == Status::Success, length);
         if status == Status::Success && !self.all_signaled && !flags.contains(SendFlags::SIGNALED) {
             return;
         }
@@ -135,7 +137,7 @@ impl UdQp {
         let completion = Completion {
             wr_id,
             status,
-            opcode: op.completion_opcode(),
+            opcode,
             byte_len: 0,
             extra: Extra::None,
             solicited: false,
