@@ -108,7 +108,7 @@ pub const PURE: &[Pure] = &[
 /// Packages from the bottom up: each depends on lower layers only. The test harness is at the top,
 /// so that no product depends on it.
 pub const LAYERS: &[&[&str]] = &[
-    &["feroce-wire", "feroce-congestion", "dpdk-sys"],
+    &["feroce-wire", "feroce-congestion", "feroce-dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],
     &["feroce-libibverbs", "feroce-pfc-tools"],
     &["feroce-conform", "feroce-librdmacm", "feroce-librspreload"],
