@@ -121,6 +121,7 @@ impl CqRing {
     ///
     /// # Errors
     /// When the system has no descriptor left.
+    #[cfg(test)]
     pub fn new(id: CqId, depth: u32) -> std::io::Result<Self> {
         Self::with_waker(id, depth, None)
     }
@@ -372,6 +373,12 @@ impl CqRing {
     /// stays readable until the CQ is armed again.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// Returns true if a waker is notified in place of the descriptor.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_waker(&self) -> bool {
+        self.waker.is_some()
     }
 
     /// Returns true once a completion was lost because the queue was full.
