@@ -22,6 +22,7 @@ pub const WIDE: &[(&str, &str)] = &[
     ("tests/programs/table.txt", "a table, one row per program"),
     ("tests/programs/rxe.txt", "a table, one row per program"),
     ("/symbols-", "a list of symbols"),
+    ("tests/public-api.txt", "a list, one signature per line"),
     ("docs/reproduction/report.md", "`feroce fabric report` writes it"),
     ("docs/scorecards/README.md", "`feroce conform scorecard` writes it"),
 ];
