@@ -108,7 +108,7 @@ mod link {
 
     /// Ends the build with a message that says what helps.
     fn fail(why: &str) -> ! {
-        eprintln!("dpdk-sys: {why}\n");
+        eprintln!("feroce-dpdk-sys: {why}\n");
         eprintln!(
             "The feature `dpdk` needs DPDK {OLDEST} or newer with its headers, and libclang for \
              the bindings. On Debian: apt-get install libdpdk-dev libclang-dev pkg-config. \

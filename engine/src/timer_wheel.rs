@@ -113,6 +113,7 @@ impl TimerWheel {
     ///
     /// # Panics
     /// If `index` is not below the capacity.
+    #[cfg(test)]
     pub fn deadline(&self, index: u32) -> Option<Instant> {
         let timer = &self.timers[index as usize];
         (timer.list != NONE).then_some(timer.deadline)
@@ -146,19 +147,12 @@ impl TimerWheel {
         None
     }
 
-    /// Cancels every timer whose deadline is not after `now` and calls `expired` with its index.
-    pub fn expire(&mut self, now: Instant, expired: &mut impl FnMut(u32)) {
-        while let Some(index) = self.pop_expired(now) {
-            expired(index);
-        }
-    }
-
     /// Returns the time for the next call: not later than the earliest deadline; `None` if no timer
     /// is set.
     ///
     /// The result is the earliest deadline, or an earlier multiple of ticks at which timers move to
-    /// a lower level; at most eight of these precede a deadline. After [`TimerWheel::expire`] at
-    /// `now` the result is later than `now`.
+    /// a lower level; at most eight of these precede a deadline. Once
+    /// [`TimerWheel::pop_expired`] has returned `None` at `now`, the result is later than `now`.
     pub fn next_deadline_hint(&self) -> Option<Instant> {
         let (level, digit) = self.lowest()?;
         if level == 0 {
@@ -285,9 +279,7 @@ mod tests {
     }
 
     fn expire(wheel: &mut TimerWheel, now: u64) -> Vec<u32> {
-        let mut expired = Vec::new();
-        wheel.expire(at(now), &mut |index| expired.push(index));
-        expired
+        std::iter::from_fn(|| wheel.pop_expired(at(now))).collect()
     }
 
     #[test]

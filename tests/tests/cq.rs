@@ -9,8 +9,8 @@ use feroce_tests::drain;
 use feroce_tests::pair::Pair;
 
 fn readable(pair: &Pair) -> bool {
-    let fd = pair.cqs[0].fd();
-    let mut polled = [nix::poll::PollFd::new(fd.as_fd(), nix::poll::PollFlags::POLLIN)];
+    let fd = pair.cqs[0].as_fd();
+    let mut polled = [nix::poll::PollFd::new(fd, nix::poll::PollFlags::POLLIN)];
     nix::poll::poll(&mut polled, nix::poll::PollTimeout::ZERO).unwrap() == 1
 }
 

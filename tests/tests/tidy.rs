@@ -251,7 +251,8 @@ fn dependencies_point_one_way() {
         };
         for dependency in package["dependencies"].as_array().expect("a list") {
             let on = dependency["name"].as_str().expect("a name");
-            if layer_of(on).is_some_and(|layer| layer >= own) {
+            // A package that names itself turns on features for its tests.
+            if on != name && layer_of(on).is_some_and(|layer| layer >= own) {
                 broken.push(format!("{name} depends on {on}"));
             }
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-use common::{TIMEOUT, Pair, Server, ip, json, text};
+use common::{Pair, Server, TIMEOUT, ip, json, text};
 use serde_json::Value;
 
 /// `feroce` installed below a folder of the test.

@@ -1,6 +1,6 @@
 //! Congestion control of a device: its configuration ([`CongestionConfig`]), the sender state of a
-//! QP ([`Sender`]) and the CNPs for received packets ([`CnpGenerator`]). The algorithms are those
-//! of the crate `feroce-congestion`. QPs report to them what they sent ([`Sent`]) and what was
+//! QP (`Sender`) and the CNPs for received packets (`CnpGenerator`). The algorithms are those
+//! of the crate `feroce-congestion`. QPs report to them what they sent (`Sent`) and what was
 //! acknowledged; no packet header is parsed here for that.
 //!
 //! Scope of a rate:
@@ -25,10 +25,14 @@ mod facts;
 mod notification;
 mod sender;
 
-pub use self::core::CoreCongestion;
-pub use config::{ChangeError, CongestionConfig, set_param, shown};
-pub use delay::{RoundTrip, RoundTrips};
-pub use facts::{Sent, SentRequest};
-pub use feroce_congestion::{Control, UnknownControl};
-pub use notification::{Cnp, CnpGenerator, NotificationPoints, Receiver};
-pub use sender::{Limits, RateSnapshot, Ready, Sender};
+pub(crate) use self::core::CoreCongestion;
+pub use config::{ChangeError, CongestionConfig};
+pub(crate) use config::{set_param, shown};
+#[cfg(test)]
+pub(crate) use delay::{RoundTrip, RoundTrips};
+pub(crate) use facts::{Sent, SentRequest};
+pub use feroce_congestion::params::ParamError;
+pub use feroce_congestion::{Control, Params, Rate, UnknownControl};
+pub(crate) use notification::Receiver;
+pub use sender::RateSnapshot;
+pub(crate) use sender::Sender;

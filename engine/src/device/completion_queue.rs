@@ -1,6 +1,6 @@
 //! The handle to a completion queue.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -10,6 +10,45 @@ use crate::time::Duration;
 use crate::verbs::{Completion, CqId, CqRing, Notify};
 
 /// A completion queue. Threads may share it; clones are handles to the same queue.
+///
+/// Its descriptor ([`AsFd`]) becomes readable after [`CompletionQueue::request_notify`], as that of
+/// a completion channel does: it fits `poll`, `epoll` and `AsyncFd`. With the feature `tokio`,
+/// `stream::CompletionStream` does that.
+///
+/// ```
+/// use feroce_engine::verbs::{Completion, Notify};
+/// # use std::os::fd::AsFd;
+/// # use feroce_engine::device::{CompletionQueue, Device, DeviceConfig};
+///
+/// /// Spins: the lowest latency.
+/// fn spin(cq: &CompletionQueue) -> Completion {
+///     loop {
+///         if let Some(completion) = cq.poll_one() {
+///             return completion;
+///         }
+///     }
+/// }
+///
+/// /// Sleeps on the descriptor. `wait` returns when it is readable.
+/// fn sleep(cq: &CompletionQueue, wait: impl Fn(std::os::fd::BorrowedFd<'_>)) -> Completion {
+///     loop {
+///         if let Some(completion) = cq.poll_one() {
+///             return completion;
+///         }
+///         cq.request_notify(Notify::Any);
+///         if let Some(completion) = cq.pop() {
+///             return completion; // Came before the request.
+///         }
+///         wait(cq.as_fd());
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let [device, _] = Device::open_pair(&DeviceConfig::default())?;
+/// let cq = device.create_cq(256)?;
+/// assert!(cq.poll_one().is_none());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct CompletionQueue {
     pub(super) ring: Arc<CqRing>,
@@ -28,7 +67,7 @@ impl Device {
         self.create_cq_with(depth, None)
     }
 
-    /// As [`Device::create_cq`], but a requested notification wakes `waker`: the queue has no
+    /// Like [`Device::create_cq`], but a requested notification wakes `waker`: the queue has no
     /// descriptor. The waker is called in the middle of a core's turn, by the
     /// thread that runs the turn: it must neither block nor call the device.
     ///
@@ -98,10 +137,10 @@ impl CompletionQueue {
         self.ring.pop()
     }
 
-    /// Requests a notification: [`CompletionQueue::fd`] becomes readable at the next completion of
-    /// the kind, or at once if such a completion has come since the descriptor last became
-    /// readable. Poll once more after this call and before sleeping, unless the descriptor was
-    /// readable after the last call; this call clears the descriptor.
+    /// Requests a notification: the descriptor becomes readable at the next completion of the kind,
+    /// or at once if such a completion has come since the descriptor last became readable. Poll
+    /// once more after this call and before sleeping, unless the descriptor was readable after the
+    /// last call; this call clears the descriptor.
     pub fn request_notify(&self, notify: Notify) {
         self.ring.arm(notify);
         for cell in &self.device.cores {
@@ -143,12 +182,10 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns the descriptor that is readable after a requested notification.
-    ///
-    /// # Panics
-    /// If the queue was made with [`Device::create_cq_waking`].
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.ring.fd()
+    /// Returns true if notifications wake a waker in place of the descriptor.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_waker(&self) -> bool {
+        self.ring.has_waker()
     }
 
     /// Returns the number that [`AsyncEvent::CqError`](crate::verbs::AsyncEvent::CqError) carries.
@@ -164,5 +201,18 @@ impl CompletionQueue {
     /// Returns true once a request has completed to the full queue.
     pub fn overflowed(&self) -> bool {
         self.ring.overflowed()
+    }
+}
+
+/// The descriptor that is readable after a requested notification.
+impl AsFd for CompletionQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.fd()
+    }
+}
+
+impl AsRawFd for CompletionQueue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }

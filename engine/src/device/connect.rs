@@ -33,7 +33,78 @@ const RESOLVERS: usize = 16;
 /// How long requests wait for a listener after a device is attached.
 const EARLY_REQUEST_TIME: Duration = Duration::from_millis(500);
 
-/// Connection management of a process.
+/// Connection management of a process: RDMA CM over QP 1 of its devices.
+///
+/// An identifier ([`CmId`]) is a listener, a connection or a SIDR exchange. Commands take the
+/// [`Endpoint`] in [`ConnectionManager::with`]; results arrive as [events](cm::Event).
+///
+/// ```
+/// use std::net::{IpAddr, SocketAddr};
+///
+/// use feroce_engine::cm::{CmConfig, DeviceKey, Event, EventKind, Parameters, QpKind};
+/// use feroce_engine::device::{CmEventQueue, ConnectionManager, Device, DeviceConfig, QpInit};
+/// use feroce_engine::wire::cm::PortSpace;
+///
+/// /// A manager with one device, and its events.
+/// fn manager(device: &Device, guid: u64) -> (ConnectionManager, CmEventQueue) {
+///     let events = CmEventQueue::new().expect("a descriptor");
+///     let manager = ConnectionManager::new(CmConfig::default(), events.sink()).expect("random");
+///     manager.attach(DeviceKey(0), device, guid).expect("QP 1 is free");
+///     (manager, events)
+/// }
+///
+/// /// Waits for an event of `kind`. Asynchronous programs use `stream::CmEventStream`.
+/// fn wait(events: &CmEventQueue, kind: EventKind) -> Event {
+///     loop {
+///         match events.poll_event() {
+///             Some(event) if event.kind == kind => return event,
+///             Some(event) => println!("{event:?}"), // addresses and routes are resolved
+///             None => std::thread::yield_now(),
+///         }
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let [near, far] = Device::open_pair(&DeviceConfig::default())?; // two ends in one process
+/// let (near_cq, far_cq) = (near.create_cq(16)?, far.create_cq(16)?);
+/// let mut active_qp = near.alloc_pd().create_qp(&QpInit::new(&near_cq))?;
+/// let mut passive_qp = far.alloc_pd().create_qp(&QpInit::new(&far_cq))?;
+/// let (active, active_events) = manager(&near, 1);
+/// let (passive, passive_events) = manager(&far, 2);
+/// let server = SocketAddr::from(([10, 0, 0, 2], 7471));
+///
+/// // The passive side listens.
+/// passive.with(|cm, now| {
+///     let listener = cm.create(PortSpace::Tcp, QpKind::Rc);
+///     cm.bind(listener, server)?;
+///     cm.listen(listener, 0, now)
+/// })?;
+///
+/// // The active side resolves the address, then connects.
+/// let path = active.resolve(IpAddr::from([0; 4]), server);
+/// let local = Parameters { qpn: active_qp.qpn(), retry_count: 7, ..Parameters::default() };
+/// let connection = active.with(|cm, now| {
+///     let id = cm.create(PortSpace::Tcp, QpKind::Rc);
+///     cm.resolve_address(id, None, server)?;
+///     cm.address_resolved(id, path)?;
+///     cm.resolve_route(id)?;
+///     cm.route_resolved(id, Ok(()))?;
+///     cm.connect(id, &local, b"private data", now)?;
+///     Ok::<_, feroce_engine::cm::CmError>(id)
+/// })?;
+///
+/// // The passive side connects its QP and accepts; the active side does the same and confirms.
+/// let request = wait(&passive_events, EventKind::ConnectRequest);
+/// passive_qp.connect_cm(&passive.with(|cm, _| cm.qp_parameters(request.id))?)?;
+/// let own = Parameters { qpn: passive_qp.qpn(), ..request.parameters };
+/// passive.with(|cm, now| cm.accept(request.id, &own, b"", now))?;
+/// wait(&active_events, EventKind::ConnectResponse);
+/// active_qp.connect_cm(&active.with(|cm, _| cm.qp_parameters(connection))?)?;
+/// active.with(|cm, _| cm.establish(connection, b""))?;
+/// wait(&passive_events, EventKind::Established);
+/// # Ok(())
+/// # }
+/// ```
 pub struct ConnectionManager {
     shared: Arc<Shared>,
     resolvers: Pool,

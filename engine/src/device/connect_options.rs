@@ -13,12 +13,10 @@
 //!   [`cm::Parameters`](crate::cm::Parameters) with the path, the PSNs and the ACK timeout. A
 //!   program sets the QP's attributes from it, as `librdmacm` does.
 
-use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qpn, RnrTimer};
+use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, RnrTimer};
 
-use super::SourcePort;
-use super::host::HostId;
+use super::{Endpoint, SourcePort};
 use crate::memory::Access;
-use crate::net::Gid;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::{MAX_RD_ATOMIC, QpState, RD_ATOMIC, Service};
 
@@ -98,27 +96,6 @@ impl Split {
             Self::Always => true,
             Self::Never => false,
         }
-    }
-}
-
-/// What each side sends to the other before connecting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Endpoint {
-    /// QP number.
-    pub qpn: Qpn,
-    /// First PSN that this side sends.
-    pub psn: Psn,
-    /// GID.
-    pub gid: Gid,
-    /// The host within which the port carries super-frames. The connection uses super-frames if
-    /// both ends name the same host. `None` for peers that do not announce it, such as other RNICs.
-    pub super_frames: Option<HostId>,
-}
-
-impl Endpoint {
-    /// The end of a peer that does not announce super-frames, such as another RNIC.
-    pub const fn new(qpn: Qpn, psn: Psn, gid: Gid) -> Self {
-        Self { qpn, psn, gid, super_frames: None }
     }
 }
 

@@ -118,7 +118,7 @@ impl Gsi {
 
     /// Runs the thread until the connection manager is dropped.
     pub(super) fn serve(mut self, shared: &Shared) {
-        let fds = [self.cq.fd().as_raw_fd(), self.channel.wake.as_fd().as_raw_fd()];
+        let fds = [self.cq.as_raw_fd(), self.channel.wake.as_fd().as_raw_fd()];
         let mut scratch = Vec::new();
         while !shared.stop.load(Ordering::Acquire) {
             self.channel.wake.clear();

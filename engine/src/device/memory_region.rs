@@ -7,7 +7,7 @@ use feroce_wire::Key;
 
 use super::{DeviceError, DeviceInner, ProtectionDomain};
 use crate::memory::{Access, Region, on_demand_is_supported};
-use crate::verbs::Sge;
+use crate::verbs::{RemoteAddr, Sge};
 
 /// Checks the attributes of a new region.
 pub(super) fn check_region(region: &Region) -> Result<(), DeviceError> {
@@ -66,6 +66,27 @@ impl Drop for Registered {
 
 /// Registered memory. Dropping it deregisters: the drop returns when the engine no longer accesses
 /// the bytes. Later requests that name them fail, and windows bound to the region are unbound.
+///
+/// A [`Buffer`](super::Buffer) allocates and registers memory safely. Memory of the program's own
+/// is registered by contract:
+///
+/// ```
+/// use feroce_engine::memory::Access;
+/// # use feroce_engine::device::{Device, DeviceConfig};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let [device, _] = Device::open_pair(&DeviceConfig::default())?;
+/// # let pd = device.alloc_pd();
+/// let mut bytes = vec![0; 4096];
+/// let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+/// // SAFETY: `region` is dropped before `bytes`, and no reference to `bytes` is used meanwhile.
+/// let region = unsafe { pd.reg_mr(bytes.as_mut_ptr(), bytes.len(), access) }?;
+/// println!("the peer may write to {:?}", region.remote_addr(0));
+/// drop(region); // Returns when the peer can no longer write.
+/// assert_eq!(bytes[0], 0);
+/// # Ok(())
+/// # }
+/// ```
 pub struct MemoryRegion {
     // Declared first, so dropped first: the engine stops accessing the bytes before they are freed.
     registered: Registered,
@@ -147,6 +168,12 @@ impl MemoryRegion {
     /// here but when the engine accesses it.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.addr().wrapping_add(offset), length, lkey: self.lkey() }
+    }
+
+    /// Returns the address of the byte at `offset` for a peer's requests. The range is not checked
+    /// here but when the peer accesses it.
+    pub fn remote_addr(&self, offset: u64) -> RemoteAddr {
+        RemoteAddr { addr: self.addr().wrapping_add(offset), rkey: self.rkey() }
     }
 
     /// Deregisters, unless memory windows are bound to the region.

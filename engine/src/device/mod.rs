@@ -2,18 +2,19 @@
 //!
 //! | handle | file |
 //! |---|---|
-//! | [`Device`] | this file; opening it: `open.rs`, its configuration: `config.rs`, `settings.rs` |
+//! | [`Device`] | this file; opening it: `open.rs`, `pair.rs`; configuration: `config.rs`, `settings.rs` |
 //! | [`ProtectionDomain`] | `protection_domain.rs` |
 //! | [`MemoryRegion`], [`Buffer`] | `memory_region.rs`, `registration.rs` |
 //! | [`MemoryWindow`] | `memory_window.rs` |
 //! | [`DeviceMemory`] | `device_memory.rs` |
 //! | [`CompletionQueue`] | `completion_queue.rs` |
-//! | [`QueuePair`] | `queue_pair.rs`, `datagram.rs`; connecting without CM: `connect_options.rs` |
+//! | [`QueuePair`] | `queue_pair.rs`, `datagram.rs`; connecting: `connect_options.rs`, `connect_cm.rs` |
+//! | [`Endpoint`] | `endpoint.rs` |
 //! | [`SharedReceiveQueue`] | `shared_receive_queue.rs` |
 //! | [`XrcDomain`] | `xrc.rs` |
 //! | [`AddressHandle`] | `address_handle.rs` |
 //! | multicast membership | `multicast.rs` |
-//! | [`ConnectionManager`] | `connect.rs`; QP 1 and its thread: `gsi.rs`, `cm_channel.rs` |
+//! | [`ConnectionManager`] | `connect.rs`, `cm_event_queue.rs`; QP 1: `gsi.rs`, `cm_channel.rs` |
 //!
 //! The other files do background work: `helper.rs` turns the cores, `follow.rs` follows the
 //! host's addresses, neighbours and routes, `stat.rs` serves counters. `quota.rs` limits the number
@@ -25,12 +26,15 @@
 mod address_handle;
 mod addressing;
 mod cm_channel;
+mod cm_event_queue;
 mod completion_queue;
 mod config;
 mod connect;
+mod connect_cm;
 mod connect_options;
 mod datagram;
 mod device_memory;
+mod endpoint;
 mod error;
 mod follow;
 mod follow_lan;
@@ -42,6 +46,7 @@ mod memory_window;
 mod multicast;
 mod open;
 mod owner;
+mod pair;
 mod pool;
 mod ports;
 mod protection_domain;
@@ -55,7 +60,7 @@ mod shared_receive_queue;
 pub mod stat;
 mod xrc;
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::thread::JoinHandle;
@@ -67,15 +72,17 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 pub use address_handle::AddressHandle;
 pub use addressing::{Addressing, KernelAddresses, Path, SourcePort, StaticAddresses};
 pub use cm_channel::CmEventSink;
+pub use cm_event_queue::CmEventQueue;
 pub use completion_queue::CompletionQueue;
 pub use config::{
     DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_DEVICE_MEMORY, MAX_GROUPS,
     MAX_INLINE, MAX_WR,
 };
 pub use connect::{AttachError, ConnectionManager};
-pub use connect_options::{ConnectOptions, Endpoint, Split};
+pub use connect_options::{ConnectOptions, Split};
 pub use datagram::Destination;
 pub use device_memory::DeviceMemory;
+pub use endpoint::{Endpoint, EndpointError};
 pub use error::{DeviceError, OpenError, PostError};
 pub use host::HostId;
 pub use memory_region::{Advice, MemoryRegion, Reregistration};
@@ -101,6 +108,25 @@ use feroce_wire::Psn;
 
 /// An open device. Clones are handles to the same device. It closes when the last handle and the
 /// last object made from it are dropped.
+///
+/// Its descriptor ([`AsFd`]) is that of its asynchronous events, as `ibv_context::async_fd`.
+///
+/// ```no_run
+/// use feroce_engine::device::{Device, DeviceConfig};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open("eth0", DeviceConfig::default())?;
+/// let attributes = device.attributes();
+/// println!("{} (because {})", attributes.port, attributes.port_reason);
+/// for (index, entry) in device.gids() {
+///     println!("GID {index}: {}", entry.gid.ip());
+/// }
+/// while let Some(event) = device.poll_event() {
+///     println!("{event:?}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Device {
     inner: Arc<Opened>,
@@ -396,11 +422,6 @@ impl Device {
         self.inner.events.set_sink(sink)
     }
 
-    /// Returns a descriptor that is readable while events are queued.
-    pub fn event_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.inner.events.fd()
-    }
-
     /// Returns a random starting PSN.
     ///
     /// # Errors
@@ -425,5 +446,18 @@ impl Device {
     /// Turns all cores whose tokens are free once, as polling an empty completion queue does.
     pub fn drive(&self) {
         self.inner.drive(u64::MAX);
+    }
+}
+
+/// The descriptor that is readable while asynchronous events are queued.
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.events.fd()
+    }
+}
+
+impl AsRawFd for Device {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }

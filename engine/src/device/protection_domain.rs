@@ -7,6 +7,27 @@ use super::{Device, Opened};
 use crate::memory::PdId;
 
 /// A protection domain: QPs access only memory regions of their own domain.
+///
+/// ```
+/// use feroce_engine::device::QpInit;
+/// use feroce_engine::memory::Access;
+/// # use feroce_engine::device::{Device, DeviceConfig};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let [device, _] = Device::open_pair(&DeviceConfig::default())?;
+/// let pd = device.alloc_pd();
+/// let buffer = pd.alloc_buffer(4096, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+/// buffer.write(0, b"for the peer");
+/// let sge = buffer.region().sge(0, 12); // 12 bytes from offset 0, for own requests
+/// let exposed = buffer.region().remote_addr(0); // the same bytes, for requests of the peer
+/// # let _ = (sge, exposed);
+///
+/// let cq = device.create_cq(64)?;
+/// let qp = pd.create_qp(&QpInit { max_send_sge: 4, ..QpInit::new(&cq) })?;
+/// # drop(qp);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct ProtectionDomain {
     pub(super) id: PdId,

@@ -83,6 +83,42 @@ impl<'a> QpInit<'a> {
 
 /// A queue pair. Dropping it destroys it; the drop returns when the engine no longer accesses its
 /// memory.
+///
+/// Two ends connect by exchanging their [`Endpoint`]s:
+///
+/// ```
+/// use feroce_engine::device::{ConnectOptions, QpInit};
+/// use feroce_engine::verbs::{Data, RecvRequest, SendFlags, SendOp, SendRequest};
+/// # use feroce_engine::device::{CompletionQueue, Device, DeviceConfig};
+/// # use feroce_engine::memory::Access;
+/// # fn wait(cq: &CompletionQueue) {
+/// #     while !cq.poll_one().inspect(|done| assert!(done.is_success(), "{done:?}")).is_some() {}
+/// # }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let [near, far] = Device::open_pair(&DeviceConfig::default())?; // two ends in one process
+/// let cqs = [near.create_cq(16)?, far.create_cq(16)?];
+/// let pds = [near.alloc_pd(), far.alloc_pd()];
+/// let [mut sender, mut receiver] =
+///     [pds[0].create_qp(&QpInit::new(&cqs[0]))?, pds[1].create_qp(&QpInit::new(&cqs[1]))?];
+/// let buffer = pds[1].alloc_buffer(64, Access::LOCAL_WRITE)?;
+///
+/// let (psn_a, psn_b) = (near.random_psn()?, far.random_psn()?);
+/// let (a, b) = (sender.endpoint(psn_a, 0)?, receiver.endpoint(psn_b, 0)?);
+/// sender.connect(psn_a, &b, &ConnectOptions::default())?;
+/// receiver.connect(psn_b, &a, &ConnectOptions::default())?;
+///
+/// receiver.post_recv(&RecvRequest { wr_id: 1, sges: &[buffer.region().sge(0, 64)] })?;
+/// let (op, data) = (SendOp::Send, Data::Inline(&[b"hello"]));
+/// sender.post_send(&SendRequest { wr_id: 2, op, data, flags: SendFlags::SIGNALED })?;
+/// wait(&cqs[0]);
+/// wait(&cqs[1]);
+/// let mut received = [0; 5];
+/// buffer.read(0, &mut received);
+/// assert_eq!(&received, b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct QueuePair {
     qpn: Qpn,

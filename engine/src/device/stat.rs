@@ -345,7 +345,8 @@ pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
         stop: Arc::clone(&stop),
         client: Arc::clone(&client),
     };
-    let thread = feroce_threads::spawn("feroce-stat", move || server_thread.run()).map_err(failed)?;
+    let thread =
+        feroce_threads::spawn("feroce-stat", move || server_thread.run()).map_err(failed)?;
     let server = Server { stop, client, thread: Some(thread) };
     *device.stat.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
     Ok(())

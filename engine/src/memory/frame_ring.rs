@@ -138,11 +138,6 @@ impl FrameProducer {
         u8::try_from(used * 100 / u64::from(self.ring.slots)).expect("at most 100")
     }
 
-    /// Returns the size of a slot in bytes.
-    pub fn slot_bytes(&self) -> usize {
-        self.ring.slot_bytes
-    }
-
     /// Returns the next slot, to be filled and committed; `None` without room. Its content is
     /// arbitrary. Repeated calls without a commit return the same slot.
     pub fn slot(&mut self) -> Option<&mut [u8]> {
@@ -319,6 +314,7 @@ impl FrameConsumer {
 
     /// Returns true if the producer is gone: published frames can still be read, and no more
     /// follow.
+    #[cfg(test)]
     pub fn producer_gone(&self) -> bool {
         self.ring.control().flags.producer_gone.load(Ordering::Acquire) != 0
     }

@@ -1,29 +1,34 @@
-//! Memory: the arena of the engine's own structures, and checked access to the program's buffers.
+//! Memory: access rights ([`Access`]), memory windows ([`WindowBind`]), buffers
+//! ([`buffer::SharedBytes`]), the [arena] of the engine's own structures, and checked access to the
+//! program's buffers.
 //!
 //! `unsafe` is allowed here. The safe interfaces that the rest of the engine uses guarantee:
 //! * [`Arena`](arena::Arena) hands out zeroed [`Block`](arena::Block)s, each with one owner;
-//! * rings ([`work_ring`], [`shared_ring`], [`frame_ring`]) give each side `&mut` only to slots
+//! * rings (`work_ring`, `shared_ring`, `frame_ring`) give each side `&mut` only to slots
 //!   that this side owns;
-//! * every access to registered memory goes through [`MrTable`], which checks key, protection
+//! * every access to registered memory goes through `MrTable`, which checks key, protection
 //!   domain, rights and bounds before a byte is read or written, and keeps the order described in
-//!   [`access`].
+//!   `access`.
 
-pub mod access;
+pub(crate) mod access;
 pub mod arena;
 pub mod buffer;
-pub mod dma_buf;
-pub mod frame_ring;
+pub(crate) mod dma_buf;
+pub(crate) mod frame_ring;
 mod key;
 mod on_demand;
 mod region;
-pub mod shared_ring;
+pub(crate) mod shared_ring;
 mod tail;
 mod window;
+#[doc(hidden)] // For a benchmark of Feroce.
 pub mod work_ring;
 
-pub use key::KeySpace;
+pub use frame_ring::FrameRingError;
+pub(crate) use key::KeySpace;
 pub use on_demand::is_supported as on_demand_is_supported;
 #[cfg(test)]
 pub(crate) use region::leaked_table;
-pub use region::{Access, AccessError, MrTable, PdId, Region, Scope, TableFull};
+pub use region::{Access, AccessError};
+pub(crate) use region::{MrTable, PdId, Region, Scope};
 pub use window::{BindError, WindowBind, WindowType};

@@ -60,12 +60,6 @@ impl<T: Copy + Send> SharedRing<T> {
         u32::try_from(self.posted.len()).expect("at most the capacity")
     }
 
-    /// Returns true if no posted request is left.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.posted.is_empty()
-    }
-
     /// Appends `request` with its scatter/gather entries. Returns false if every slot is posted or
     /// taken.
     ///

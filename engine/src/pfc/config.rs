@@ -57,7 +57,7 @@ impl PfcConfig {
 
     /// The priority of the packets of `flow`.
     #[inline]
-    pub fn priority(&self, flow: &FlowSpec) -> u8 {
+    pub(crate) fn priority(&self, flow: &FlowSpec) -> u8 {
         match flow.vlan {
             Some(tag) => tag.pcp & 7,
             None => self.dscp.0[usize::from(flow.traffic_class >> 2)],

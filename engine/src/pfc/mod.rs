@@ -1,7 +1,7 @@
 //! Priority flow control (PFC, IEEE 802.1Qbb) of an endpoint, in software: which priorities are
-//! paused because the neighbour requested it ([`Pauses`]), and when the neighbour is requested to
-//! pause ([`Backpressure`]). Both are values: the input is frames, fill levels and time.
-//! [`CorePfc`] combines them for a core.
+//! paused because the neighbour requested it (`Pauses`), and when the neighbour is requested to
+//! pause (`Backpressure`). Both are values: the input is frames, fill levels and time.
+//! `CorePfc` combines them for a core.
 //!
 //! The priority of a packet is the PCP of its VLAN tag; without a tag, the DSCP is mapped to a
 //! priority ([`DscpMap`]).
@@ -11,9 +11,6 @@ mod config;
 mod gate;
 mod pauses;
 
-pub use backpressure::{Backpressure, PauseRequest};
-pub use config::{
-    DscpMap, Malformed, PfcConfig, Priorities, RATE_EXPECTS, Thresholds, parse_rate, show_rate,
-};
-pub use gate::{CorePfc, PauseGate, XoffRequesters};
-pub use pauses::Pauses;
+pub use config::{DscpMap, Malformed, PfcConfig, Priorities, Thresholds};
+pub(crate) use config::{RATE_EXPECTS, parse_rate, show_rate};
+pub(crate) use gate::{CorePfc, PauseGate, XoffRequesters};

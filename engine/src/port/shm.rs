@@ -1,6 +1,6 @@
 //! Two ports connected by rings in shared memory: a lossless cable between two cores.
 //!
-//! Each direction is one [`frame_ring`]. A full ring gives no slot, so no frame is lost while both
+//! Each direction is one `frame_ring`. A full ring gives no slot, so no frame is lost while both
 //! ends exist. A sleeping sender that waits for room is woken when there is some. After one end was
 //! dropped, frames to it are lost, as on an unplugged cable, and [`Port::flush`] returns an error.
 

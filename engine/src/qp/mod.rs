@@ -1,12 +1,16 @@
-//! Queue pairs: values that take packets, the time and work requests, and return packets, the time
-//! of the next wake-up and completions.
+//! Queue pairs: their states ([`QpState`]), services ([`Service`]) and attributes
+//! ([`attributes::QpAttributes`]); and the protocol, as values that take packets, the time and work
+//! requests, and return packets, the time of the next wake-up and completions.
 //!
-//! A QP does no I/O, reads no clock and allocates nothing. [`Qp`] is a QP of a connected service
-//! (RC, UC, XRC), [`ud::UdQp`] one of the datagram service, [`AnyQp`] either of them.
+//! Programs hold a [`QueuePair`](crate::device::QueuePair). The rest of this page is about the
+//! protocol.
+//!
+//! A QP does no I/O, reads no clock and allocates nothing. `Qp` is a QP of a connected service
+//! (RC, UC, XRC), `ud::UdQp` one of the datagram service, `AnyQp` either of them.
 //!
 //! | module | content |
 //! |---|---|
-//! | `connected` | [`Qp`]: state, inputs and outputs; joins the modules below |
+//! | `connected` | `Qp`: state, inputs and outputs; joins the modules below |
 //! | `requester` | which request packet is sent next |
 //! | `ack_request` | which request packets request an acknowledgement |
 //! | `completer` | the effect of acknowledgements and responses on the send queue |
@@ -23,7 +27,7 @@
 //! | `env` | data that a QP needs from its core for one call |
 //! | `connection` | data that requester, completer and responder share |
 //!
-//! The send operations themselves are a table: [`operation`](crate::verbs::operation).
+//! The send operations themselves are a table: `verbs/operation.rs`.
 
 mod ack_request;
 mod any;
@@ -40,26 +44,25 @@ mod requester;
 mod responder;
 mod responder_resources;
 mod segment;
-pub mod sg;
+pub(crate) mod sg;
 mod snapshot;
 mod split;
 mod state;
 mod timer;
 mod transitions;
 mod transmit_order;
-pub mod ud;
+pub(crate) mod ud;
 mod xrc;
 
-pub use any::AnyQp;
+pub(crate) use any::AnyQp;
 pub use attributes::{MAX_RD_ATOMIC, RD_ATOMIC};
-pub use connected::{Qp, QpParts};
-pub use env::{ACK_INTERVAL, Env, SrqTable, Transmit, Waits};
-pub use receive::ReceiveQueue;
+pub(crate) use connected::{Qp, QpParts};
+pub(crate) use env::{ACK_INTERVAL, Env, SrqTable, Transmit, Waits};
+pub(crate) use receive::ReceiveQueue;
 pub use snapshot::QpSnapshot;
 pub use state::{QpAttrMask, QpState};
-pub use transitions::{
-    TRANSITIONS, Transition, TransitionError, UC_TRANSITIONS, UD_TRANSITIONS,
-    check as check_transition,
-};
+pub use transitions::TransitionError;
+#[doc(hidden)] // For the drop-in libibverbs.
+pub use transitions::check as check_transition;
 
 pub use crate::verbs::Service;

@@ -390,6 +390,12 @@ impl CqRing {
         }
     }
 
+    /// Returns true if a waker is notified in place of the descriptor.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_waker(&self) -> bool {
+        matches!(self.notice, Notice::Waker(_))
+    }
+
     /// Returns true once a completion was lost because the queue was full.
     pub fn overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)

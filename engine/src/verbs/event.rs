@@ -37,7 +37,7 @@ pub enum AsyncEvent {
     GidChange,
 }
 
-/// A function that receives events in place of an [`EventQueue`]. It is called by the thread that
+/// A function that receives events in place of the device's queue. It is called by the thread that
 /// raises the event, possibly in the middle of a turn: it must not block and must not call the
 /// device.
 pub struct EventSink(pub Box<dyn Fn(AsyncEvent) + Send + Sync>);

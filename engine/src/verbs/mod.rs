@@ -8,24 +8,30 @@
 
 mod completion;
 mod counter;
-pub mod cq;
+pub(crate) mod cq;
 mod datagram;
 mod event;
 mod ids;
-pub mod operation;
+pub(crate) mod operation;
 mod service;
 mod srq;
 mod work_request;
 
 pub use completion::{Completion, CompletionOpcode, DatagramSource, Extra, NetworkHeader, Status};
 pub use counter::{AttachedCounters, CompletionCounter, CountedOp, CounterUnit};
-pub use cq::{CqRing, Notify};
-pub use datagram::{DatagramWqe, GRH_LEN};
-pub use event::{AsyncEvent, EventQueue, EventSink};
+pub(crate) use cq::CqRing;
+pub use cq::Notify;
+pub(crate) use datagram::DatagramWqe;
+pub use datagram::GRH_LEN;
+pub(crate) use event::EventQueue;
+pub use event::{AsyncEvent, EventSink};
 pub use ids::{CqId, SrqId, XrcDomainId};
 pub use service::Service;
-pub use srq::SrqRing;
+pub(crate) use srq::SrqRing;
+pub(crate) use work_request::RecvWqe;
+#[doc(hidden)] // For a benchmark of Feroce.
+pub use work_request::SendWqe;
 pub use work_request::{
-    Data, LocalOp, MAX_MESSAGE, MAX_SGE, RecvRequest, RecvWqe, RemoteAddr, SendFlags, SendOp,
-    SendRequest, SendWqe, Sge,
+    Data, LocalOp, MAX_MESSAGE, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
+    Sge,
 };

@@ -377,7 +377,7 @@ impl OperationInfo {
 impl SendOp {
     /// The row of this operation.
     #[inline]
-    pub const fn info(&self) -> &'static OperationInfo {
+    pub(crate) const fn info(&self) -> &'static OperationInfo {
         match self {
             Self::Send => &SEND,
             Self::SendImm(_) => &SEND_IMM,
@@ -409,7 +409,7 @@ impl SendOp {
         matches!(self.info().response, ResponseKind::ReadResponse | ResponseKind::AtomicAck)
     }
 
-    /// See [`OperationInfo::needs_responder_resource`]: READ, atomics, ATOMIC WRITE and FLUSH.
+    /// See `OperationInfo::needs_responder_resource`: READ, atomics, ATOMIC WRITE and FLUSH.
     pub const fn needs_responder_resource(&self) -> bool {
         self.info().needs_responder_resource()
     }

@@ -22,7 +22,7 @@ pub enum Service {
 
 impl Service {
     /// The transport service that the opcodes of its packets belong to.
-    pub const fn transport(self) -> Transport {
+    pub(crate) const fn transport(self) -> Transport {
         match self {
             Self::Rc => Transport::Rc,
             Self::Uc => Transport::Uc,

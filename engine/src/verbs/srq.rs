@@ -62,11 +62,6 @@ impl SrqRing {
         self.ring.len()
     }
 
-    /// Returns true if no posted receive is left.
-    pub fn is_empty(&self) -> bool {
-        self.ring.is_empty()
-    }
-
     /// The armed limit; 0 if none is armed.
     pub fn limit(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)

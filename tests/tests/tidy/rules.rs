@@ -22,6 +22,7 @@ pub const WIDE: &[(&str, &str)] = &[
     ("tests/programs/table.txt", "a table, one row per program"),
     ("tests/programs/rxe.txt", "a table, one row per program"),
     ("/symbols-", "a list of symbols"),
+    ("tests/public-api.txt", "a list, one signature per line"),
     ("docs/reproduction/report.md", "`feroce fabric report` writes it"),
     ("docs/scorecards/README.md", "`feroce conform scorecard` writes it"),
 ];
@@ -144,7 +145,7 @@ pub const RESTRICTED: &[Restricted] = &[
 /// Packages from the bottom up. Each depends on lower layers only. The tests are at the top, so
 /// that no product depends on test code.
 pub const LAYERS: &[&[&str]] = &[
-    &["feroce-wire", "feroce-congestion", "feroce-threads", "dpdk-sys"],
+    &["feroce-wire", "feroce-congestion", "feroce-threads", "feroce-dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],
     &["feroce-libibverbs", "feroce-pfc-tools"],
     &["feroce-conform", "feroce-librdmacm", "feroce-librspreload"],
