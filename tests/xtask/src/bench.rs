@@ -15,7 +15,7 @@ use crate::exit::{Guard, at_end};
 use crate::net::{Namespace, Pair};
 use crate::process::{Process, output, words};
 use crate::setup::{
-    BUILD_PACKAGES, Work, build_release, feroce_in, libraries, need_packages, need_root,
+    BUILD_PACKAGES, Work, build_release, feroce_in, libraries_release, need_packages, need_root,
     reserve_hugepages, target,
 };
 
@@ -209,7 +209,7 @@ impl Bench {
             return Ok(());
         }
         build_release(&["--bin", "feroce"])?;
-        libraries()?;
+        libraries_release()?;
         let pair = Pair::new("bench", 4500)?;
         pair.plain_frames();
         let feroce = feroce_in(release).display().to_string();

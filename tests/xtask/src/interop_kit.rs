@@ -13,7 +13,7 @@ use crate::Result;
 use crate::process::{Process, output, words};
 use crate::programs::outcome;
 use crate::rows::{End, Row, Run, feroce_listeners, number, rows, seconds_each};
-use crate::setup::{PROGRAM_PACKAGES, Work, feroce_in, need_packages, need_root, target};
+use crate::setup::{PROGRAM_PACKAGES, Work, built, feroce_in, need_packages, need_root};
 use crate::tally::{Tally, Verdict};
 
 /// Bytes of a packet that are captured: all headers, and messages of connection management.
@@ -132,12 +132,13 @@ fn suited_rows(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The program of this clone if it and its libraries are built, otherwise the installed one.
+/// The program of this clone if it and its libraries are built in the profile `BUILD_PROFILE`,
+/// otherwise the installed one.
 fn find_feroce() -> Result<PathBuf> {
-    let release = target().join("release");
-    let built = feroce_in(&release);
-    if built.is_file() && release.join("lib").is_dir() {
-        return Ok(built);
+    let folder = built();
+    let feroce = feroce_in(&folder);
+    if feroce.is_file() && folder.join("lib").is_dir() {
+        return Ok(feroce);
     }
     match first(&shell("command -v feroce")?) {
         Some(path) => Ok(path.into()),

@@ -15,7 +15,7 @@ use crate::Result;
 use crate::net::{Namespace, ip};
 use crate::process::{Process, run};
 use crate::setup::{
-    BUILD_PACKAGES, Work, build_release, feroce_in, libraries, need_packages, need_root, target,
+    BUILD_PACKAGES, Work, build, built, feroce_in, libraries, need_packages, need_root,
 };
 use crate::tally::{Outcome, Tally, Verdict};
 use scenario::Scenario;
@@ -74,9 +74,9 @@ pub fn main(options: Options) -> Result<u8> {
         Some(folder) => std::path::absolute(folder)?,
         None => {
             println!("Building");
-            build_release(&["--bin", "feroce"])?;
+            build(&["--bin", "feroce"])?;
             libraries()?;
-            target().join("release")
+            built()
         }
     };
     let feroce = feroce_in(&folder);

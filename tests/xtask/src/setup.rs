@@ -109,9 +109,18 @@ pub fn feroce() -> Result<PathBuf> {
     Ok(feroce_in(&built()))
 }
 
-/// Builds the C libraries; returns their folder.
+/// Builds the C libraries; returns their folder. The profile is `BUILD_PROFILE`.
 pub fn libraries() -> Result<PathBuf> {
-    let output = Command::new("scripts/build-libs.sh").stderr(Stdio::inherit()).output()?;
+    link_libraries(&mut Command::new("scripts/build-libs.sh"))
+}
+
+/// Builds the C libraries in the release profile, whatever `BUILD_PROFILE` says.
+pub fn libraries_release() -> Result<PathBuf> {
+    link_libraries(Command::new("scripts/build-libs.sh").env("BUILD_PROFILE", "release"))
+}
+
+fn link_libraries(command: &mut Command) -> Result<PathBuf> {
+    let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     match text.lines().last() {
         Some(folder) if output.status.success() => Ok(folder.into()),
