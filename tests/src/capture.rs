@@ -139,7 +139,7 @@ impl Responder {
         let shape = ShmConfig { name: "replay".to_owned(), ..ShmConfig::default() };
         let (near, port) = shm_pair(&arena, shape).expect("a pair of ports");
         let config = DeviceConfig {
-            first_qpn: setup.local.qpn,
+            first_qpn: Some(setup.local.qpn),
             max_mr: 1 << 16,
             plain_keys: true,
             ..manual_config(1)

@@ -29,7 +29,7 @@ use feroce_wire::{
 fn device(qpn: Qpn, local: (MacAddr, Gid), peer: (MacAddr, Gid)) -> (Device, ShmPort) {
     let arena = Arena::new(16 << 20).unwrap();
     let (near, far) = shm_pair(&arena, ShmConfig::default()).unwrap();
-    let config = DeviceConfig { first_qpn: qpn.value().max(2), ..manual_config(1) };
+    let config = DeviceConfig { first_qpn: Some(qpn.value().max(2)), ..manual_config(1) };
     let addresses = Addressing::Static(StaticAddresses {
         mac: local.0,
         gids: vec![(local.1, None)],

@@ -1,6 +1,8 @@
 //! Many QPs and several cores: the memory of a QP, ten thousand QPs on one core, and frames that
 //! arrive at a core that does not own their QP.
 
+use std::collections::BTreeSet;
+
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
     Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, Driver, QpInit, QueuePair,
@@ -16,7 +18,7 @@ use feroce_engine::verbs::{
 };
 use feroce_tests::counting_alloc::{CountingAlloc, heap_use_of};
 use feroce_tests::{addresses, manual_config};
-use feroce_wire::Psn;
+use feroce_wire::{Psn, Qpn};
 
 #[global_allocator]
 static ALLOCATOR: CountingAlloc = CountingAlloc;
@@ -147,6 +149,25 @@ fn check_all(ends: &[End; 2], to: &impl Fn(usize) -> usize) {
             }
         }
     }
+}
+
+/// A restarted program gets other QP numbers than its predecessor, and a number is not used again
+/// soon: peers that still know the old QP do not mistake the new one for it.
+#[test]
+fn qp_numbers_differ_from_those_of_the_past() {
+    let first_number = |config: DeviceConfig| {
+        let [device, _] = devices(&config);
+        let cq = device.create_cq(1).unwrap();
+        device.alloc_pd().create_qp(&QpInit::new(&cq)).unwrap().qpn()
+    };
+    let unseeded = || DeviceConfig { seed: None, ..config(1, Driver::Manual, 64) };
+    let runs: BTreeSet<Qpn> = (0..8).map(|_| first_number(unseeded())).collect();
+    assert!(runs.len() > 6, "{runs:?}");
+    let [device, _] = devices(&config(1, Driver::Manual, 2));
+    let (pd, cq) = (device.alloc_pd(), device.create_cq(1).unwrap());
+    let numbers: BTreeSet<Qpn> =
+        (0..1000).map(|_| pd.create_qp(&QpInit::new(&cq)).unwrap().qpn()).collect();
+    assert_eq!(numbers.len(), 1000);
 }
 
 #[test]

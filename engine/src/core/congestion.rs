@@ -160,6 +160,7 @@ impl Core {
         congestion.cnps.expire(now, |local_qp| {
             let slot = shared.qpns.locate(local_qp).map(|(_, slot)| slot as usize);
             if let Some(Some(place)) = slot.and_then(|slot| slots.get_mut(slot))
+                && place.qp.qpn() == local_qp
                 && let Some(sender) = &mut place.sender
             {
                 sender.count_cnp();

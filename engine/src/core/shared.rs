@@ -13,23 +13,59 @@ use crate::qp::{Env, SrqTable};
 use crate::time::Instant;
 use crate::verbs::EventQueue;
 
-/// How QP numbers map to cores and slots: the numbers from `base` on are assigned to the cores
-/// round robin. QP 1, the general services QP, has a slot of its own on the first core.
+/// How QP numbers map to cores and slots. The low bits of a number are `base` plus an index; the
+/// indices are assigned to the cores round robin. The high bits are a generation: the QPs that use a
+/// slot one after the other have different numbers. QP 1, the general services QP, has a slot of its
+/// own on the first core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpnMap {
-    /// First number of the slice.
+    /// The low bits of the first number.
     pub base: u32,
-    /// Number of QP numbers in the slice.
+    /// Number of indices: QPs that can exist at the same time.
     pub count: u32,
     /// Number of cores of the device.
     pub cores: u32,
+    /// Number of low bits.
+    bits: u32,
 }
 
+/// Number of bits of a QP number.
+const QPN_BITS: u32 = 24;
+
 impl QpnMap {
-    /// Core and slot of `qpn`; `None` if it is neither in the slice nor QP 1.
+    /// The numbers from `base` on: one generation.
+    pub fn fixed(base: u32, count: u32, cores: u32) -> Self {
+        Self { base, count, cores, bits: QPN_BITS }
+    }
+
+    /// As many generations as fit. `base + count` must be below 2^24. Low bits that are all ones are
+    /// not used, so that no number is the one of multicast.
+    pub fn drawn(base: u32, count: u32, cores: u32) -> Self {
+        let bits = u32::BITS - (base + count).leading_zeros();
+        Self { base, count, cores, bits: bits.min(QPN_BITS) }
+    }
+
+    /// Number of generations.
+    pub fn generations(&self) -> u32 {
+        1 << (QPN_BITS - self.bits)
+    }
+
+    /// The number of the QP with this index and generation.
+    pub fn number(&self, index: u32, generation: u32) -> Qpn {
+        Qpn::masked(generation << self.bits | (self.base + index))
+    }
+
+    /// The number of the same index in the next generation.
+    pub fn next_generation(&self, qpn: Qpn) -> Qpn {
+        Qpn::masked(qpn.value() + (1 << self.bits))
+    }
+
+    /// Core and slot of `qpn`; `None` if it has none. The QP in the slot may be of another
+    /// generation.
     #[inline]
     pub fn locate(&self, qpn: Qpn) -> Option<(usize, u32)> {
-        match qpn.value().checked_sub(self.base) {
+        let low = qpn.value() & ((1 << self.bits) - 1);
+        match low.checked_sub(self.base) {
             Some(index) if index < self.count => {
                 Some(((index % self.cores) as usize, index / self.cores))
             }

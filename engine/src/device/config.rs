@@ -36,8 +36,10 @@ pub struct DeviceConfig {
     pub max_qp: u32,
     /// Maximum number of memory regions.
     pub max_mr: u32,
-    /// First QP number. 0 and 1 are reserved by the specification.
-    pub first_qpn: u32,
+    /// First QP number; further QPs get the numbers after it. 0 and 1 are reserved by the
+    /// specification. `None`: drawn at random, so that a restarted program does not get the numbers
+    /// of its predecessor, which its peers may still know. For tests and replays only.
+    pub first_qpn: Option<u32>,
     /// Maximum bytes of the arena, which holds work queues and buffers. Memory is mapped as needed.
     pub arena_bytes: usize,
     /// Maximum number of outstanding SEND and WRITE packets of a QP.
@@ -49,7 +51,7 @@ pub struct DeviceConfig {
     pub congestion: CongestionConfig,
     /// Priority flow control in software.
     pub pfc: PfcConfig,
-    /// Seed for keys and starting PSNs; `None` takes them from the kernel. For tests and replays
+    /// Seed for keys, QP numbers and starting PSNs; `None` takes them from the kernel. For tests and replays
     /// only.
     pub seed: Option<u64>,
     /// Memory keys count up from 0 instead of coming from a keyed permutation. For replays only.
@@ -78,7 +80,7 @@ impl Default for DeviceConfig {
             driver: Driver::Helper,
             max_qp: 16_384,
             max_mr: 65_536,
-            first_qpn: 0x10,
+            first_qpn: None,
             arena_bytes: 1 << 30,
             window: 256,
             ecn: false,

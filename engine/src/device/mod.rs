@@ -44,6 +44,7 @@ mod owner;
 mod pool;
 mod ports;
 mod protection_domain;
+mod qpns;
 mod queue_pair;
 mod registration;
 mod send_limits;
@@ -52,12 +53,12 @@ mod shared_receive_queue;
 pub mod stat;
 mod xrc;
 
-use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::thread::JoinHandle;
 
+use qpns::FreeQpns;
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -191,9 +192,7 @@ struct DeviceInner {
     counters: Vec<Arc<Counters>>,
     cores: Vec<CoreCell>,
     qpns: QpnMap,
-    /// Free indices into the device's range of QP numbers, oldest first, so that a number is not
-    /// reused soon.
-    free_qpns: Mutex<VecDeque<u32>>,
+    free_qpns: Mutex<FreeQpns>,
     next_pd: AtomicU32,
     next_cq: AtomicU32,
     next_srq: AtomicU32,

@@ -8,6 +8,7 @@ use feroce_wire::PathMtu;
 use super::addressing::Addressing;
 use super::config::{CORES, WINDOWS, fixed_attributes};
 use super::host::HostId;
+use super::qpns::FreeQpns;
 use super::{
     CoreCell, Device, DeviceConfig, DeviceInner, Driver, OpenError, Opened, Random, follow, helper,
     multicast, owner, ports, stat,
@@ -23,6 +24,8 @@ use crate::verbs::EventQueue;
 
 /// Maximum number of unread asynchronous events.
 const EVENTS: usize = 1024;
+/// The low bits of the first QP number, if the numbers are drawn. The specification reserves 0 and 1.
+const FIRST_QPN: u32 = 0x10;
 /// Maximum number of frames in transit from one core to another.
 const HANDOVER_SLOTS: usize = 512;
 
@@ -95,7 +98,11 @@ impl Device {
         let port_mtu = ports[0].attributes().mtu;
         let attributes = RwLock::new(attributes(&config, &*ports[0]));
         let cores = u32::try_from(config.cores).expect("at most 64");
-        let qpns = QpnMap { base: config.first_qpn, count: config.max_qp, cores };
+        let qpns = match config.first_qpn {
+            Some(first) => QpnMap::fixed(first, config.max_qp, cores),
+            None => QpnMap::drawn(FIRST_QPN, config.max_qp, cores),
+        };
+        let drawn = random.next().map_err(system("get random numbers"))?;
         let clock = Clock::start();
         let mut inner = DeviceInner {
             attributes,
@@ -106,7 +113,7 @@ impl Device {
             counters: (0..config.cores).map(|_| Arc::new(Counters::default())).collect(),
             cores: Vec::new(),
             qpns,
-            free_qpns: Mutex::new((0..config.max_qp).collect()),
+            free_qpns: Mutex::new(FreeQpns::new(qpns, drawn)),
             next_pd: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
@@ -141,7 +148,8 @@ impl Device {
 }
 
 fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
-    let qpn_end = u64::from(config.first_qpn) + u64::from(config.max_qp);
+    let first_qpn = config.first_qpn.unwrap_or(FIRST_QPN);
+    let qpn_end = u64::from(first_qpn) + u64::from(config.max_qp);
     let spins_without_cpu = match &config.driver {
         Driver::SpinningHelper(cpus) => !cpus.is_empty() && cpus.len() != config.cores,
         _ => false,
@@ -151,7 +159,7 @@ fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
         (ports != config.cores, "each core needs a port"),
         (spins_without_cpu, "spinning helpers need one CPU per core, or no CPU list"),
         (config.max_qp == 0, "max_qp must be at least 1"),
-        (config.first_qpn < 2, "QP numbers 0 and 1 are reserved"),
+        (first_qpn < 2, "QP numbers 0 and 1 are reserved"),
         (qpn_end > 0xff_ffff, "QP numbers end at 0xfffffe"),
         (config.max_mr > 1 << 24, "max_mr must be at most 2^24"),
         (!WINDOWS.contains(&config.window), "window must be 32 to 1048576 packets"),

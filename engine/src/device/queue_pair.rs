@@ -220,26 +220,20 @@ fn check_init(init: &QpInit<'_>) -> Result<(), DeviceError> {
 
 fn take_qpn(device: &Opened, requested: Option<Qpn>) -> Result<Qpn, DeviceError> {
     let mut free = device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner);
-    let index = match requested {
-        None => free.pop_front().ok_or(DeviceError::Exhausted("QPs"))?,
-        Some(qpn) => {
-            let index = qpn.value().checked_sub(device.qpns.base);
-            let at = free.iter().position(|&free| Some(free) == index);
-            at.and_then(|at| free.remove(at)).ok_or(DeviceError::Qpn(qpn.value()))?
-        }
-    };
-    Ok(Qpn::masked(device.qpns.base + index))
+    match requested {
+        None => free.take().ok_or(DeviceError::Exhausted("QPs")),
+        Some(qpn) if free.take_number(qpn) => Ok(qpn),
+        Some(qpn) => Err(DeviceError::Qpn(qpn.value())),
+    }
 }
 
-/// Returns a QP number to the free list, at its end.
+/// Gives a QP number back.
 fn give_qpn(device: &Opened, qpn: Qpn) {
-    match qpn.value().checked_sub(device.qpns.base) {
-        Some(index) => {
-            let mut free = device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner);
-            free.push_back(index);
-        }
-        None => device.gsi_taken.store(false, Ordering::Release),
+    if qpn == Qpn::GSI {
+        device.gsi_taken.store(false, Ordering::Release);
+        return;
     }
+    device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner).give(qpn);
 }
 
 impl QueuePair {

@@ -88,7 +88,7 @@ impl Rig {
         let open = Arc::new(AtomicUsize::new(0));
         let near = GatedPort::new(near, Arc::clone(&open));
         let config = DeviceConfig {
-            first_qpn: own.qpn.max(2),
+            first_qpn: Some(own.qpn.max(2)),
             max_mr: 1 << 16,
             plain_keys: true,
             window: WINDOW,

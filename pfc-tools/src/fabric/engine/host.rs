@@ -346,7 +346,7 @@ fn device_config(
         driver: Driver::Manual,
         max_qp: u32::try_from(flows.len()).unwrap_or(u32::MAX),
         max_mr: 1,
-        first_qpn: FIRST_QPN,
+        first_qpn: Some(FIRST_QPN),
         arena_bytes,
         window: u32::try_from(window.min(MAX_WINDOW)).unwrap_or(u32::MAX),
         congestion: CongestionConfig {
