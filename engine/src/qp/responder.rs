@@ -75,9 +75,6 @@ pub struct Responder {
     /// packet arrives.
     gap_reported: bool,
     pending_ack: Option<PendingAck>,
-    /// True if pending packets are sent although the QP is in ERR: the connection ended without a
-    /// NAK that would acknowledge the earlier requests.
-    keeps_responses: bool,
     resources: ResponderResources,
     replay: AtomicReplay,
     /// Responder depth: READs and atomics that the peer may have outstanding.
@@ -99,7 +96,6 @@ impl Responder {
             reads_are_sequential: false,
             gap_reported: false,
             pending_ack: None,
-            keeps_responses: false,
             resources: ResponderResources::default(),
             replay: AtomicReplay::default(),
             max_dest_rd_atomic: 0,
@@ -121,7 +117,7 @@ impl Responder {
         self.msn = Msn::new(0);
         self.resources.clear();
         self.replay.clear();
-        (self.pending_ack, self.keeps_responses) = (None, false);
+        self.pending_ack = None;
     }
 
     /// Sets the first expected PSN.
@@ -138,8 +134,7 @@ impl Responder {
     /// that the peer learns of the error; so are the responses to the requests before one that gets
     /// no NAK.
     pub(super) fn stop(&mut self) {
-        let is_rejected = matches!(self.pending_ack, Some(PendingAck::Nak(..)));
-        if !is_rejected && !self.keeps_responses {
+        if !matches!(self.pending_ack, Some(PendingAck::Nak(..) | PendingAck::LastAck)) {
             self.resources.clear();
             self.pending_ack = None;
         }
@@ -456,9 +451,8 @@ impl Responder {
                 self.fail_receive(status, packet, conn, env);
                 if self.msn != Msn::new(0) {
                     // The requester learns which request was not executed.
-                    self.pending_ack = Some(PendingAck::Ack);
+                    self.pending_ack = Some(PendingAck::LastAck);
                 }
-                self.keeps_responses = true;
                 let code = NakCode::RemoteAccess;
                 return Verdict::EnterError { code, receive_failed: true };
             }

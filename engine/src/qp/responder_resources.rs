@@ -215,6 +215,9 @@ impl AtomicReplay {
 pub enum PendingAck {
     /// ACK: every packet before the expected PSN has arrived.
     Ack,
+    /// The same, sent although the QP is in ERR: the connection ended without a NAK that would
+    /// acknowledge the earlier requests.
+    LastAck,
     /// NAK, PSN sequence error: the expected packet is missing.
     SequenceNak,
     /// RNR NAK: no receive is posted for the expected packet.

@@ -28,12 +28,14 @@ impl Responder {
         }
         let pending = self.pending_ack.take()?;
         let (psn, syndrome) = match pending {
-            PendingAck::Ack => (self.last_send_or_write, Syndrome::Ack(self.credits(conn))),
+            PendingAck::Ack | PendingAck::LastAck => {
+                (self.last_send_or_write, Syndrome::Ack(self.credits(conn)))
+            }
             PendingAck::SequenceNak => (self.epsn, Syndrome::Nak(NakCode::PsnSequence)),
             PendingAck::RnrNak(timer) => (self.epsn, Syndrome::RnrNak(timer)),
             PendingAck::Nak(code, psn) => (psn, Syndrome::Nak(code)),
         };
-        if pending == PendingAck::Ack {
+        if matches!(pending, PendingAck::Ack | PendingAck::LastAck) {
             env.counters.count(Counter::AcksSent);
         }
         let bth = conn.bth(Opcode::RC_ACKNOWLEDGE, psn);
@@ -45,7 +47,7 @@ impl Responder {
     pub(in crate::qp) fn response_goes_first(&mut self) -> bool {
         let ack = match self.pending_ack {
             None => None,
-            Some(PendingAck::Ack) => Some(self.last_send_or_write),
+            Some(PendingAck::Ack | PendingAck::LastAck) => Some(self.last_send_or_write),
             Some(PendingAck::Nak(_, psn)) => Some(psn),
             Some(PendingAck::SequenceNak | PendingAck::RnrNak(_)) => Some(self.epsn),
         };
