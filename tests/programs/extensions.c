@@ -383,6 +383,34 @@ static void clocks(void)
     CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(ibv_cq_ex_to_cq(timed)) == 0);
 }
 
+/* A request for any completion stays until its event, also if one for solicited completions follows. */
+static void notifications(void)
+{
+    for (int wide = 0; wide < 2; wide++) {
+        struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+        struct ibv_cq *told = ibv_create_cq(context, 4, NULL, channel, 0);
+        CHECK(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
+        struct ibv_qp_init_attr init = { .send_cq = told, .recv_cq = told, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+            .cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1 } };
+        struct ibv_qp *qp = ibv_create_qp(pd, &init);
+        connect_to(qp, qp->qp_num);
+        if (wide) CHECK(ibv_req_notify_cq(told, 0) == 0);
+        CHECK(ibv_req_notify_cq(told, 1) == 0);
+        struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE }, *bad;
+        struct ibv_wc wc;
+        CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+        int polled = 0;
+        for (int i = 0; i < 5000000 && polled == 0; i++) polled = ibv_poll_cq(told, 1, &wc);
+        CHECK(polled == 1 && wc.status == IBV_WC_SUCCESS);
+        struct ibv_cq *which;
+        void *data;
+        int events = ibv_get_cq_event(channel, &which, &data) == 0;
+        CHECK(events == wide);
+        if (events) ibv_ack_cq_events(told, 1);
+        CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(told) == 0 && ibv_destroy_comp_channel(channel) == 0);
+    }
+}
+
 static void addresses(void)
 {
     struct ibv_ah_attr attr = { .port_num = 1, .grh.sgid_index = GID_INDEX };
@@ -552,6 +580,7 @@ int main(void)
     dma_buffers();
     xrc();
     clocks();
+    notifications();
     addresses();
     resets();
     limits();
