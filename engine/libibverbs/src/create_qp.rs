@@ -21,8 +21,9 @@ use crate::cq::Cq;
 use crate::domain::Pd;
 use crate::lock::HeldLock;
 use crate::object::{self, Base, Use};
-use crate::qp::{Parts, Qp};
+use crate::qp::Qp;
 use crate::qp_state::{SharedQp, State};
+use crate::srq::Srq;
 use crate::xrc::Xrcd;
 use crate::{errno, wr};
 
@@ -60,6 +61,21 @@ fn service(kind: c_uint) -> Result<Service, c_int> {
         IBV_QPT_XRC_RECV => Service::XrcTgt,
         _ => return Err(libc::EOPNOTSUPP),
     })
+}
+
+/// The objects that a QP uses and that must not be destroyed before it.
+#[derive(Default)]
+struct Parts {
+    /// Protection domain; `None` for an XRC target QP.
+    pd: Option<Use<Pd>>,
+    /// CQ of send requests.
+    send_cq: Option<Use<Cq>>,
+    /// CQ of receives.
+    recv_cq: Option<Use<Cq>>,
+    /// Shared receive queue, if any.
+    srq: Option<Use<Srq>>,
+    /// XRC domain of an XRC target QP.
+    xrcd: Option<Use<Xrcd>>,
 }
 
 impl QpConfig {
@@ -221,7 +237,7 @@ impl QpConfig {
             inner,
             async_events: Arc::default(),
             is_extended: self.operations.is_some(),
-            parts,
+            parts: Box::new(parts),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Queue pairs: the object, and the calls that do not change its state.
 
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
@@ -10,14 +11,10 @@ use feroce_engine::net::Gid;
 use crate::abi::{ibv_ece, ibv_qp, ibv_qp_ex};
 use crate::channel::Unacknowledged;
 use crate::context::{Shared, implement_object};
-use crate::cq::Cq;
-use crate::domain::Pd;
 use crate::engine::Listener;
 use crate::errno;
-use crate::object::{self, Base, Use};
+use crate::object::{self, Base};
 use crate::qp_state::{SharedQp, State};
-use crate::srq::Srq;
-use crate::xrc::Xrcd;
 
 /// A queue pair.
 #[repr(C)]
@@ -34,27 +31,12 @@ pub struct Qp {
     pub async_events: Arc<Unacknowledged>,
     /// Created with `ibv_wr_*` functions.
     pub is_extended: bool,
-    /// The objects that the QP uses.
-    pub parts: Parts,
+    /// References to the objects that the QP uses and that must not be destroyed before it.
+    pub parts: Box<dyn Any + Send + Sync>,
 }
 
 // The first field is `ibv_qp_ex`, which begins with `ibv_qp`.
 implement_object!(Qp: ibv_qp, handle);
-
-/// The objects that a QP uses and that must not be destroyed before it.
-#[derive(Default)]
-pub struct Parts {
-    /// Protection domain; `None` for an XRC target QP.
-    pub pd: Option<Use<Pd>>,
-    /// CQ of send requests.
-    pub send_cq: Option<Use<Cq>>,
-    /// CQ of receives.
-    pub recv_cq: Option<Use<Cq>>,
-    /// Shared receive queue, if any.
-    pub srq: Option<Use<Srq>>,
-    /// XRC domain of an XRC target QP.
-    pub xrcd: Option<Use<Xrcd>>,
-}
 
 impl Qp {
     /// Runs `act` on the state with the lock held.

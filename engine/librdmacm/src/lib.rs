@@ -11,7 +11,8 @@
 //! |---|---|
 //! | what is behind an identifier? | `id.rs`; its part in event delivery: `id_state.rs` |
 //! | what is an event channel? | `event_channel.rs`; how events reach the program: `event.rs` |
-//! | on which device is it, and what is its path? | `device.rs`, `address.rs`, `resolve.rs`; names: `addrinfo.rs`, `resolve_name.rs` |
+//! | on which device is it, and what is its path? | `device.rs`, `address.rs`, `resolve.rs` |
+//! | how are names resolved? | `addrinfo.rs`, `resolve_name.rs` |
 //! | how is a QP set up? | `qp.rs`, `attributes.rs` |
 //! | how is it connected and disconnected? | `connect.rs` |
 //! | how is all of that done in one call? | `endpoint.rs`, `addrinfo.rs` |
