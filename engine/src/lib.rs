@@ -73,7 +73,10 @@
 //!     /// "transport retry counter exceeded" if the peer is gone.
 //!     async fn completion(&mut self) -> Result<Completion> {
 //!         let completion = self.completions.next().await?;
-//!         if completion.is_success() { Ok(completion) } else { Err(completion.status.text().into()) }
+//!         match completion.is_success() {
+//!             true => Ok(completion),
+//!             false => Err(completion.status.text().into()),
+//!         }
 //!     }
 //!
 //!     /// Executes `op` with `length` bytes from `offset` of the buffer.
@@ -152,7 +155,7 @@
 //! | open a device, choose port, cores and limits | [`device::Device`], [`device::DeviceConfig`] |
 //! | read settings as Feroce's programs do | [`device::settings`] |
 //! | register memory | [`device::ProtectionDomain`], [`device::Buffer`], [`device::MemoryRegion`] |
-//! | connect queue pairs by an exchange of one's own | [`device::Endpoint`], [`device::QueuePair`] |
+//! | connect queue pairs by an own exchange | [`device::Endpoint`], [`device::QueuePair`] |
 //! | connect by address and port (RDMA CM) | [`device::ConnectionManager`], [`cm`] |
 //! | post requests | [`verbs::SendRequest`], [`verbs::SendOp`], [`verbs::RecvRequest`] |
 //! | send datagrams (UD), also to groups | [`device::AddressHandle`], [`device::Destination`] |

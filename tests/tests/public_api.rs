@@ -56,51 +56,50 @@ fn types_in_signatures_can_be_named() {
     assert!(hidden.is_empty(), "not public, but in public signatures:\n{}", hidden.join("\n"));
 }
 
-/// The list sees what a user sees.
-#[test]
-fn a_small_crate_is_listed() {
-    let source = "
-        pub mod shown {
-            pub use super::inner::{Thing as Renamed, helper};
-            pub use wire::Key;
-            #[doc(hidden)]
-            pub use super::inner::Secret;
+/// A small crate.
+const SOURCE: &str = "
+    pub mod shown {
+        pub use super::inner::{Thing as Renamed, helper};
+        pub use wire::Key;
+        #[doc(hidden)]
+        pub use super::inner::Secret;
+    }
+    mod inner {
+        use std::fmt;
+        use wire::Psn;
+        /// Words.
+        #[derive(Debug, Clone)]
+        pub struct Thing<T> {
+            /// A field.
+            pub field: u8,
+            other: T,
         }
-        mod inner {
-            use std::fmt;
-            use wire::Psn;
+        impl<T> Thing<T> {
             /// Words.
-            #[derive(Debug, Clone)]
-            pub struct Thing<T> {
-                /// A field.
-                pub field: u8,
+            pub fn new(
                 other: T,
-            }
-            impl<T> Thing<T> {
-                /// Words.
-                pub fn new(
-                    other: T,
-                ) -> Self { Self { field: 0, other } }
-                pub(crate) fn unseen(&self) {}
-                #[doc(hidden)]
-                pub fn hidden(&self) {}
-                pub fn secret(&self, psn: Psn, key: wire::Key) -> Secret { Secret }
-            }
-            impl<T> fmt::Display for Thing<T> {}
-            pub struct Secret;
-            #[cfg(feature = \"extra\")]
-            pub async fn helper() {}
-            #[cfg(test)]
-            pub fn test() {}
+            ) -> Self { Self { field: 0, other } }
+            pub(crate) fn unseen(&self) {}
+            #[doc(hidden)]
+            pub fn hidden(&self) {}
+            pub fn secret(&self, psn: Psn, key: wire::Key) -> Secret { Secret }
         }
-        pub enum Choice { One, Two { many: u8 }, Three(u8) }
-        pub trait Act { const N: u8; type Out; fn act(&self) {} }
-        struct Private;
-        table! { /// Words.
-            Row = 1; }
-    ";
-    let listing = Listing::of(&Crate::parse(source));
-    let expected = "\
+        impl<T> fmt::Display for Thing<T> {}
+        pub struct Secret;
+        #[cfg(feature = \"extra\")]
+        pub async fn helper() {}
+        #[cfg(test)]
+        pub fn test() {}
+    }
+    pub enum Choice { One, Two { many: u8 }, Three(u8) }
+    pub trait Act { const N: u8; type Out; fn act(&self) {} }
+    struct Private;
+    table! { /// Words.
+        Row = 1; }
+";
+
+/// Its list.
+const LISTED: &str = "\
 enum Choice
     One
     Three(u8)
@@ -124,7 +123,12 @@ trait Act
     type Out
 use shown::Key = wire::Key
 ";
-    assert_eq!(listing.text, expected);
+
+/// The list sees what a user sees.
+#[test]
+fn a_small_crate_is_listed() {
+    let listing = Listing::of(&Crate::parse(SOURCE));
+    assert_eq!(listing.text, LISTED);
     assert_eq!(
         listing.unnameable,
         ["shown::Renamed: crate::inner::Secret", "shown::Renamed: wire::Psn"]

@@ -263,7 +263,10 @@ mod tests {
     #[cfg(feature = "serde")]
     #[test]
     fn the_fields_as_json() {
-        let text = r#"{"qpn":1193046,"psn":11259375,"gid":"0000:0000:0000:0000:0000:ffff:0a00:0001","super_frames":"000000000000000b"}"#;
+        let text = concat!(
+            r#"{"qpn":1193046,"psn":11259375,"gid":"0000:0000:0000:0000:0000:ffff:0a00:0001","#,
+            r#""super_frames":"000000000000000b"}"#
+        );
         assert_eq!(serde_json::to_string(&endpoint(11)).unwrap(), text);
         assert_eq!(serde_json::from_str::<Endpoint>(text).unwrap(), endpoint(11));
         let short = r#"{"qpn":1193046,"psn":11259375,"gid":"10.0.0.1"}"#;

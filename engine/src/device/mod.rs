@@ -2,13 +2,13 @@
 //!
 //! | handle | file |
 //! |---|---|
-//! | [`Device`] | this file; opening it: `open.rs`, `pair.rs`; configuration: `config.rs`, `settings.rs` |
+//! | [`Device`] | this file; `open.rs`, `pair.rs`; configuration: `config.rs`, `settings.rs` |
 //! | [`ProtectionDomain`] | `protection_domain.rs` |
 //! | [`MemoryRegion`], [`Buffer`] | `memory_region.rs`, `registration.rs` |
 //! | [`MemoryWindow`] | `memory_window.rs` |
 //! | [`DeviceMemory`] | `device_memory.rs` |
 //! | [`CompletionQueue`] | `completion_queue.rs` |
-//! | [`QueuePair`] | `queue_pair.rs`, `datagram.rs`; connecting: `connect_options.rs`, `connect_cm.rs` |
+//! | [`QueuePair`] | `queue_pair.rs`, `datagram.rs`, `connect_options.rs`, `connect_cm.rs` |
 //! | [`Endpoint`] | `endpoint.rs` |
 //! | [`SharedReceiveQueue`] | `shared_receive_queue.rs` |
 //! | [`XrcDomain`] | `xrc.rs` |

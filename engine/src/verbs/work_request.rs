@@ -22,8 +22,8 @@ pub struct RemoteAddr {
     pub rkey: Key,
 }
 
-/// The operation of a send request, with its operands. `verbs/operation.rs` has a table of what each
-/// operation needs.
+/// The operation of a send request, with its operands. `verbs/operation.rs` has a table of what
+/// each operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOp {
     /// Sends a message to a receive of the peer.
