@@ -116,7 +116,7 @@ fn first(text: &str) -> Option<String> {
 
 /// The rows with two ends that need nothing at the peer but the distribution's packages.
 fn suited_rows(options: &Options) -> Result<Vec<Row>> {
-    let excluded = Regex::new("rcopy-and-compare|^migrate|^rsockets|PRELOAD")?;
+    let excluded = Regex::new("rcopy-and-compare|^migrate|^restarts|^rsockets|PRELOAD")?;
     let mut rows = rows(&options.filter)?;
     rows.retain(|row| {
         row.server.is_some()
