@@ -115,7 +115,7 @@ static void late_child(const char *own, struct rdma_cm_id *parents) {
     struct rdma_cm_id *id;
     CHECK(refused(rdma_listen(parents, 1), EIO));
     CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
-    CHECK(refused(rdma_bind_addr(id, (struct sockaddr *)&address), ENODEV));
+    CHECK(refused(rdma_bind_addr(id, (struct sockaddr *)&address), EBUSY));
     CHECK(rdma_destroy_id(id) == 0);
 }
 
