@@ -115,7 +115,7 @@ static void late_child(const char *own, struct rdma_cm_id *parents) {
     struct rdma_cm_id *id;
     CHECK(refused(rdma_listen(parents, 1), EIO));
     CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
-    CHECK(refused(rdma_bind_addr(id, (struct sockaddr *)&address), ENODEV));
+    CHECK(refused(rdma_bind_addr(id, (struct sockaddr *)&address), EBUSY));
     CHECK(rdma_destroy_id(id) == 0);
 }
 
@@ -161,7 +161,7 @@ static void patience(const char *own) {
         CHECK(rdma_create_id(NULL, &other, NULL, RDMA_PS_TCP) == 0);
         // No address in particular, as in the kernel's manager.
         CHECK(rdma_bind_addr(other, (struct sockaddr *)&loopback) == 0 && other->verbs == NULL);
-        CHECK(refused(rdma_resolve_addr(other, NULL, (struct sockaddr *)&loopback, 100), ENODEV));
+        CHECK(rdma_resolve_addr(other, NULL, (struct sockaddr *)&loopback, 100) == 0 && other->verbs);
         CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(other) == 0);
     }
     // Nobody waits for another's neighbour.

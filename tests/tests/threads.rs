@@ -165,7 +165,7 @@ fn signals_stay_with_the_program() {
     }
     // A new thread gets its name when it runs.
     let is_named = |name: &&str| other_threads().iter().any(|thread| thread.name == **name);
-    within(Duration::from_secs(10), || names.iter().all(|name| is_named(&name)));
+    within(Duration::from_secs(10), || names.iter().all(is_named));
     assert_all_blocked(&names);
     for _ in 0..20 {
         kill(Pid::this(), Signal::SIGUSR2).expect("this process");

@@ -191,7 +191,6 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
             if done > 0 {
                 continue; // There may be more.
             }
-            sleeper.place(clock);
             action = IdleAction::SleptOnPort;
             match std::mem::replace(&mut driven, now_driven) == now_driven {
                 true => sleeper.sleep(cell, clock),
@@ -201,10 +200,9 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
             // Back off even if this turn had work: two threads that share the work compete for the
             // token.
             driven = now_driven;
-            sleeper.place(clock);
             let polls = locked_out > 0 || cell.driven_within(STILL_POLLING, clock.now());
             let time = backoff.next(polls, long_turns);
-            woken = sleeper.back_off(cell, time);
+            woken = sleeper.back_off(cell, time, clock);
             action = IdleAction::BackedOff;
         } else if spins || idle < SPINS {
             std::hint::spin_loop();
@@ -212,7 +210,6 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
             std::thread::yield_now();
         } else {
             backoff.reset(long_turns);
-            sleeper.place(clock);
             sleeper.sleep(cell, clock);
             idle = 0;
         }
@@ -247,7 +244,8 @@ impl Sleeper {
 
     /// Leaves the core to the polling thread for `time`. Returns true if a doorbell rang for the
     /// helper meanwhile.
-    fn back_off(&mut self, cell: &super::CoreCell, time: Duration) -> bool {
+    fn back_off(&mut self, cell: &super::CoreCell, time: Duration, clock: Clock) -> bool {
+        self.place(clock);
         self.fds.clear();
         self.fds.push(cell.wake_fd());
         sys::poll_readable(&self.fds, &mut self.scratch, Some(time));
@@ -270,6 +268,7 @@ impl Sleeper {
 
     /// Sleeps until a frame, a doorbell or a deadline.
     fn sleep(&mut self, cell: &super::CoreCell, clock: Clock) {
+        self.place(clock);
         self.fds.clear();
         let Some(mut token) = cell.try_lock() else { return };
         let quiet = token.arm_wakeup(&mut self.fds);

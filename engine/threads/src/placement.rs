@@ -60,8 +60,8 @@ struct Choice {
 }
 
 impl Placement {
-    /// Moves the calling thread to the CPUs that are right now. Does nothing if somebody else has
-    /// moved the thread since the last call, or if the kernel refuses.
+    /// Moves the calling thread to the CPUs that it should have now. Does nothing if somebody else
+    /// has moved the thread since the last call, or if the kernel refuses.
     pub fn update(&mut self) {
         let Ok(now) = CpuSet::of(0) else { return };
         if self.given.is_some_and(|given| given != now) {
@@ -141,8 +141,8 @@ fn is_own(name: &str) -> bool {
     name.starts_with(OWN) && !name.starts_with(POLLING)
 }
 
-/// Sets the policy of the calling thread to `SCHED_BATCH`, or back to `SCHED_OTHER`. Returns true if
-/// it was changed; a real-time policy stays.
+/// Sets the policy of the calling thread to `SCHED_BATCH`, or back to `SCHED_OTHER`. Returns true
+/// if it was changed; a real-time policy stays.
 fn set_batch(is_batch: bool) -> bool {
     let (from, to) = match is_batch {
         true => (libc::SCHED_OTHER, libc::SCHED_BATCH),

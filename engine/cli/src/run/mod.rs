@@ -10,6 +10,7 @@
 //! as they are.
 
 pub mod counters;
+mod entry;
 mod interface;
 mod mounts;
 mod pci;

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MsFlags, mount, umount};
 use nix::sched::{CloneFlags, unshare};
 
-use super::sysfs::{Device, Entry};
+use super::entry::Entry;
+use super::sysfs::Device;
 
 /// Why the mounts could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -117,8 +118,8 @@ fn pci(device: &Device, copied: &mut BTreeSet<PathBuf>) -> Result<(), MountError
     Ok(())
 }
 
-/// Creates the link `at`, in a folder of `/sys/class` or such, that leads to `folder`: like those of
-/// the kernel, relative to the place of the link.
+/// Creates the link `at`, in a folder of `/sys/class` or such, that leads to `folder`. Like those
+/// of the kernel, it is relative to its place.
 fn link_class(folder: &Path, at: &Path) -> Result<(), MountError> {
     let below = folder.strip_prefix("/sys").unwrap_or(folder);
     let depth = at.parent().map_or(0, |parent| parent.components().count() - 2);

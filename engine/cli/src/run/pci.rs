@@ -9,7 +9,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::sysfs::Entry;
+use super::entry::Entry;
 
 /// PCI domain of stand-ins. Firmware numbers domains from 0 up, and Linux those of VMD and Hyper-V
 /// elsewhere.

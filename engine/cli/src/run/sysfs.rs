@@ -7,25 +7,10 @@ use feroce_engine::net::{GidTable, Interface};
 use feroce_wire::PathMtu;
 
 use super::counters;
+use super::entry::Entry;
 use super::pci::PciDevice;
 use crate::devinfo;
 use crate::failure::Failure;
-
-/// A file or a link.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entry {
-    /// A file with this content.
-    File(Vec<u8>),
-    /// A symbolic link to this path.
-    Link(PathBuf),
-}
-
-impl Entry {
-    /// A file with a line of text.
-    pub fn from_text(text: &str) -> Self {
-        Self::File(format!("{text}\n").into_bytes())
-    }
-}
 
 /// The entries of a device.
 #[derive(Debug)]
