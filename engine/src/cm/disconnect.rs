@@ -128,9 +128,9 @@ impl Endpoint {
     }
 
     /// The peer uses the QP of this conversation for another one, so it has forgotten this one:
-    /// disconnects. The QP is free for the peer's next attempt at once. The DREQ may find no program
-    /// there, for example between the end of a program and its restart, and is then repeated for
-    /// 25 s.
+    /// disconnects. The QP is free for the peer's next attempt at once. The DREQ may find no
+    /// program there, for example between the end of a program and its restart, and is then
+    /// repeated for 25 s.
     pub(super) fn end_stale(&mut self, id: CmId, now: Instant) {
         self.forget_remote_qp(id);
         if self.ids.get(&id).is_some_and(|conn| conn.state == State::Established) {
