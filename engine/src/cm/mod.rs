@@ -35,9 +35,10 @@
 //!   connection appears. Linux keeps no responses.
 //! * If the peer never confirms an accepted connection, it receives a REJ (timeout). Otherwise it
 //!   would regard itself as connected.
-//! * A REQ or REP that names a QP of another connection is rejected once (stale connection), and the
-//!   old connection is disconnected. The rejection of a REP ends the attempt at both ends. The next
-//!   attempt succeeds; in Linux it succeeds after the DREP, or after the last retry of the DREQ.
+//! * A REQ or REP that names a QP of another connection is rejected once (stale connection), and
+//!   the old connection is disconnected. The rejection of a REP ends the attempt at both ends. The
+//!   next attempt succeeds; in Linux it succeeds after the DREP, or after the last retry of the
+//!   DREQ.
 //! * A DREQ for a connection that has ended gets a DREP. Linux responds while the connection is in
 //!   timewait and after it is destroyed.
 //! * When both sides end the connection at the same time, both respond at once. Linux responds when

@@ -14,9 +14,9 @@ use crate::time::Instant;
 use crate::verbs::EventQueue;
 
 /// How QP numbers map to cores and slots. The low bits of a number are `base` plus an index; the
-/// indices are assigned to the cores round robin. The high bits are a generation: the QPs that use a
-/// slot one after the other have different numbers. QP 1, the general services QP, has a slot of its
-/// own on the first core.
+/// indices are assigned to the cores round robin. The high bits are a generation: the QPs that use
+/// a slot one after the other have different numbers. QP 1, the general services QP, has a slot of
+/// its own on the first core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpnMap {
     /// The low bits of the first number.
@@ -38,8 +38,8 @@ impl QpnMap {
         Self { base, count, cores, bits: QPN_BITS }
     }
 
-    /// As many generations as fit. `base + count` must be below 2^24. Low bits that are all ones are
-    /// not used, so that no number is the one of multicast.
+    /// As many generations as fit. `base + count` must be below 2^24. Low bits that are all ones
+    /// are not used, so that no number is the one of multicast.
     pub fn drawn(base: u32, count: u32, cores: u32) -> Self {
         let bits = u32::BITS - (base + count).leading_zeros();
         Self { base, count, cores, bits: bits.min(QPN_BITS) }

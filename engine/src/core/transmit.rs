@@ -75,8 +75,8 @@ impl Core {
     /// Sends a quantum of the QP in `slot` at once, before the QP stops. A program that was
     /// notified of a message may end the connection in the same turn; without this, the peer would
     /// never get the acknowledgement of that message. Datagrams that a program posts just before it
-    /// destroys their QP, as mckey does, are not lost either, nor is the last message that a program
-    /// posts before it disconnects: the core may know of that request only by its doorbell.
+    /// destroys their QP, as mckey does, are not lost either, nor is the last message that a
+    /// program posts before it disconnects: the core may know of that request only by its doorbell.
     pub fn drain(&mut self, slot: u32, now: Instant) {
         self.handle_doorbells(now);
         let place = self.slots[slot as usize].as_deref();

@@ -57,8 +57,8 @@ pub struct DeviceConfig {
     pub congestion: CongestionConfig,
     /// Priority flow control in software.
     pub pfc: PfcConfig,
-    /// Seed for keys, QP numbers and starting PSNs; `None` takes them from the kernel. For tests and replays
-    /// only.
+    /// Seed for keys, QP numbers and starting PSNs; `None` takes them from the kernel. For tests
+    /// and replays only.
     pub seed: Option<u64>,
     /// Memory keys count up from 0 instead of coming from a keyed permutation. For replays only.
     pub plain_keys: bool,

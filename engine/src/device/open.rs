@@ -25,7 +25,7 @@ use crate::verbs::EventQueue;
 
 /// Maximum number of unread asynchronous events.
 const EVENTS: usize = 1024;
-/// The low bits of the first QP number, if the numbers are drawn. The specification reserves 0 and 1.
+/// The low bits of the first QP number, if the numbers are drawn. 0 and 1 are reserved.
 const FIRST_QPN: u32 = 0x10;
 /// Maximum number of frames in transit from one core to another.
 const HANDOVER_SLOTS: usize = 512;

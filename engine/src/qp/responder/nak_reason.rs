@@ -13,11 +13,11 @@ pub enum NakReason {
     /// An error that ends the connection. `code`: the NAK code; `receive`: the status that the
     /// receive of the message completes with, if it has one.
     Fatal { code: NakCode, receive: Option<Status> },
-    /// SEND WITH INVALIDATE of a key that it may not invalidate: an error of class J (IBTA volume 1,
-    /// 9.9.6.3). The receive of the message completes with this status and the connection ends, but
-    /// the peer gets no NAK: an RNIC may invalidate the key after it has acknowledged the message.
-    /// The peer's retries end in an error. ConnectX RNICs do the same. Others deviate: irdma sends a
-    /// NAK (remote access error), and Linux rxe even an ACK.
+    /// SEND WITH INVALIDATE of a key that it may not invalidate: an error of class J (IBTA volume
+    /// 1, 9.9.6.3). The receive of the message completes with this status and the connection ends,
+    /// but the peer gets no NAK, and its retries end in an error. google/rdma-unit-test cites the
+    /// clause and expects this of all RNICs, ConnectX among them, except irdma, which sends a NAK
+    /// (remote access error). Linux rxe sends an ACK.
     Unreported(Status),
 }
 
@@ -28,8 +28,8 @@ impl NakReason {
     pub const ACCESS: Self = Self::Fatal { code: NakCode::RemoteAccess, receive: None };
 }
 
-/// Why a SEND WITH INVALIDATE may not invalidate its key does not matter. The status is that of Linux
-/// rxe: verbs have none for this error.
+/// Why a SEND WITH INVALIDATE may not invalidate its key does not matter. The status is that of
+/// Linux rxe: verbs have none for this error.
 pub fn not_invalidated(_: AccessError) -> NakReason {
     NakReason::Unreported(Status::RemoteInvalidRequest)
 }
