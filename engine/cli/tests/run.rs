@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-use common::{Pair, Server, TIMEOUT, ip, json, text};
+use common::{Pair, Server, TIMEOUT, copy_feroce, ip, json, text};
 use serde_json::Value;
 
 /// `feroce` installed below a folder of the test.
@@ -19,7 +19,7 @@ impl Installed {
         let root = std::env::temp_dir().join(format!("fr-run-{}-{name}", std::process::id()));
         let bin = root.join("bin");
         std::fs::create_dir_all(&bin).expect("a folder");
-        std::fs::copy(env!("CARGO_BIN_EXE_feroce"), bin.join("feroce")).expect("a copy");
+        copy_feroce(&bin.join("feroce"));
         std::fs::set_permissions(&root, PermissionsExt::from_mode(0o755)).expect("mine");
         Self(root)
     }

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Instant;
 
-use common::{Pair, Server, TIMEOUT, json, text};
+use common::{Pair, Server, TIMEOUT, copy_feroce, json, text};
 use serde_json::Value;
 
 fn number(value: &Value) -> u64 {
@@ -147,7 +147,7 @@ fn only_root_and_the_same_user_get_figures() {
     let folder = std::env::temp_dir().join(format!("{}-stat", pair.names[0]));
     std::fs::create_dir_all(&folder).expect("a folder");
     let program = folder.join("feroce"); // Where others may run it.
-    std::fs::copy(env!("CARGO_BIN_EXE_feroce"), &program).expect("a copy");
+    copy_feroce(&program);
     let mut other = pair.run(1, "setpriv");
     other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
     let other = other.args(["stat", "-i", "v1"]).env("FEROCE_CONFIG", "").output().expect("feroce");

@@ -18,13 +18,13 @@ use crate::verbs::AsyncEvent;
 pub(super) type Paths = BTreeMap<PathUser, PathInUse>;
 
 /// User of a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PathUser {
     /// A connected QP.
     Qp(Qpn),
     /// All address handles between two addresses. The path stays known for handles to come when
-    /// the last one is dropped.
-    Handles(Ends),
+    /// the last one is dropped. Boxed, because most entries of the table are those of QPs.
+    Handles(Box<Ends>),
 }
 
 /// The two ends of a path.
@@ -49,12 +49,23 @@ const UNUSED_PATHS: usize = 256;
 pub(super) struct EthernetAddresses {
     dst: AtomicU64,
     src: AtomicU64,
+    /// Until this time, in nanoseconds of the device's clock, new address handles use the path as
+    /// it is. Read and written under the lock of the paths.
+    trusted_until: AtomicU64,
 }
 
 impl EthernetAddresses {
     pub(super) fn new(headers: &PathHeaders) -> Self {
         let [dst, src] = [headers.dst_mac, headers.src_mac].map(|mac| AtomicU64::new(word(mac)));
-        Self { dst, src }
+        Self { dst, src, trusted_until: AtomicU64::new(0) }
+    }
+
+    fn trust_until(&self, end: Instant) {
+        self.trusted_until.store(end.as_nanos(), Ordering::Relaxed);
+    }
+
+    fn is_trusted(&self, now: Instant) -> bool {
+        now.as_nanos() < self.trusted_until.load(Ordering::Relaxed)
     }
 
     /// Sets the addresses of datagrams posted from now on.
@@ -87,8 +98,6 @@ pub(super) struct PathInUse {
     pub(super) headers: PathHeaders,
     /// The route changed, and the Ethernet address of its new next hop is not known yet.
     pub(super) is_unresolved: bool,
-    /// Until this time, new address handles use the path as it is.
-    trusted_until: Instant,
     /// Ethernet addresses that the address handles share, if the users are address handles.
     pub(super) handle: Option<Arc<EthernetAddresses>>,
 }
@@ -143,12 +152,12 @@ pub(super) fn begin_handle(
         vlan: source.vlan,
         interface: source.interface,
     };
-    let user = PathUser::Handles(ends);
+    let user = PathUser::Handles(Box::new(ends));
     let now = device.now();
     if let Some(known) = lock(device).get(&user)
-        && now < known.trusted_until
         && !known.is_unresolved
         && let Some(handle) = &known.handle
+        && handle.is_trusted(now)
     {
         return Ok((known.headers, Arc::clone(handle)));
     }
@@ -173,11 +182,18 @@ fn resolve(
     let look = |timeout| device.addressing.resolve(dgid, source, timeout);
     let failed = |source| DeviceError::Path { gid: dgid, source };
     let headers = look(timeout).map_err(failed)?;
-    let handle = put(device, user, dgid, source, headers);
+    let handle = put(device, user.clone(), dgid, source, headers);
     // The path may have changed after it was resolved and before it was in the table of paths.
     match look(Duration::ZERO) {
         Ok(headers) => Ok((headers, put(device, user, dgid, source, headers))),
-        Err(_) => Ok((headers, handle)),
+        Err(_) => {
+            // The next event about a neighbour resolves the path again, and so does the next
+            // address handle.
+            if let Some(path) = lock(device).get_mut(&user) {
+                path.is_unresolved = true;
+            }
+            Ok((headers, handle))
+        }
     }
 }
 
@@ -190,7 +206,6 @@ fn put(
     source: &GidEntry,
     headers: PathHeaders,
 ) -> Option<Arc<EthernetAddresses>> {
-    let trusted_until = device.now() + TRUST;
     let mut paths = lock(device);
     let handle = match paths.get(&user) {
         Some(known) => known.handle.clone(),
@@ -204,11 +219,10 @@ fn put(
     };
     if let Some(handle) = &handle {
         handle.set(&headers);
+        handle.trust_until(device.now() + TRUST);
     }
     let (source, is_unresolved) = (source.clone(), false);
-    let path =
-        PathInUse { dgid, source, headers, is_unresolved, trusted_until, handle: handle.clone() };
-    paths.insert(user, path);
+    paths.insert(user, PathInUse { dgid, source, headers, is_unresolved, handle: handle.clone() });
     handle
 }
 
@@ -316,7 +330,7 @@ impl Follower {
             let hop = (path.headers.interface, path.headers.next_hop);
             if hop == (interface, Some(ip)) && path.headers.dst_mac != mac {
                 path.headers.dst_mac = mac;
-                refresh(device, *user, path);
+                refresh(device, user, path);
             }
         }
         self.follow_routes(device, |path| path.is_unresolved);
@@ -324,9 +338,11 @@ impl Follower {
 
     /// Resolves again the paths that `concerns` selects: their next hop may have changed. Does not
     /// wait for a next hop whose Ethernet address is unknown; the event with that address resolves
-    /// the path.
+    /// the path. Forgets paths of address handles that no longer exist.
     fn follow_routes(&mut self, device: &DeviceInner, concerns: impl Fn(&PathInUse) -> bool) {
-        for (user, path) in lock(device).iter_mut().filter(|(_, path)| concerns(path)) {
+        let mut paths = lock(device);
+        paths.retain(|_, path| !concerns(path) || !path.is_unused());
+        for (user, path) in paths.iter_mut().filter(|(_, path)| concerns(path)) {
             let resolved = match device.addressing.is_own(path.dgid) {
                 true => self.resolver.resolve_own(path.dgid, &path.source),
                 false => self.resolver.resolve(path.dgid, &path.source, Duration::ZERO),
@@ -336,7 +352,7 @@ impl Follower {
                     let moved = headers != path.headers;
                     (path.headers, path.is_unresolved) = (headers, false);
                     if moved {
-                        refresh(device, *user, path);
+                        refresh(device, user, path);
                     }
                 }
                 Err(_) => path.is_unresolved = true,
@@ -360,7 +376,9 @@ fn expire(device: &DeviceInner, event: &NetEvent) {
         _ => true,
     };
     for path in lock(device).values_mut().filter(|path| concerns(&path.headers)) {
-        path.trusted_until = Instant::ZERO;
+        if let Some(handle) = &path.handle {
+            handle.trust_until(Instant::ZERO);
+        }
     }
 }
 
@@ -377,19 +395,19 @@ fn follow_own_mac(device: &DeviceInner, interface: u32, mac: MacAddr) {
     for (user, path) in lock(device).iter_mut() {
         if path.headers.interface == interface {
             path.headers.move_own(mac);
-            refresh(device, *user, path);
+            refresh(device, user, path);
         }
     }
 }
 
 /// Updates the headers of the path's user: an address handle, or a connected QP. A QP that is not
 /// connected yet gets them in `QueuePair::modify`.
-pub(super) fn refresh(device: &DeviceInner, user: PathUser, path: &PathInUse) {
+pub(super) fn refresh(device: &DeviceInner, user: &PathUser, path: &PathInUse) {
     if let Some(handle) = &path.handle {
         handle.set(&path.headers);
     }
     let PathUser::Qp(qpn) = user else { return };
-    let Some((core, slot)) = device.qpns.locate(qpn) else { return };
+    let Some((core, slot)) = device.qpns.locate(*qpn) else { return };
     let mut token = device.cores[core].lock();
     token.with_qp(slot, device.now(), |qp, _| {
         if let Some(flow) = qp.flow() {

@@ -77,7 +77,7 @@ fn follow(device: &DeviceInner, addresses: &dyn LinkAddresses) {
         let mac = addresses.neighbour(path.source.vlan, hop);
         if let Some(mac) = mac.filter(|mac| *mac != path.headers.dst_mac) {
             path.headers.dst_mac = mac;
-            refresh(device, *user, path);
+            refresh(device, user, path);
         }
     }
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each test uses a part of this module.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -35,6 +35,15 @@ pub fn feroce(arguments: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
     command.env("FEROCE_CONFIG", "").envs(variables.iter().copied());
     command.args(arguments.split_whitespace()).stdin(Stdio::null()).output().expect("feroce")
+}
+
+/// Copies the program `feroce` to `target`.
+///
+/// `cp` copies it, because a child that another thread of this process starts meanwhile would
+/// inherit a descriptor open for writing, and executing the copy would then fail with ETXTBSY.
+pub fn copy_feroce(target: &Path) {
+    let status = Command::new("cp").arg(env!("CARGO_BIN_EXE_feroce")).arg(target).status();
+    assert!(status.is_ok_and(|status| status.success()), "{}", target.display());
 }
 
 /// A temporary file. Dropping this value removes the file.
