@@ -454,6 +454,57 @@ fn the_attempt_after_a_stale_connection_succeeds() {
     pair.expect(0, ConnectRequest);
 }
 
+/// The REQ that meets the stale connection arrives twice. The copy gets the same REJ and makes no
+/// connection, and the next attempt succeeds.
+#[test]
+fn a_copy_of_a_req_that_was_stale_makes_no_connection() {
+    let mut pair = Pair::new(1);
+    let _ = connected(&mut pair);
+    let [_, fresh] = Pair::new(9).ends;
+    pair.ends[1] = fresh;
+    pair.delivery = Box::new(|_, message| match message {
+        CmMessage::Dreq(_) => vec![],
+        CmMessage::Req(_) => vec![DELAY, 3 * DELAY],
+        _ => vec![DELAY],
+    });
+    pair.dial(1, TCP, 0x50, b"");
+    pair.run_until(10);
+    let rejected = pair.expect(1, Rejected);
+    assert_eq!(rejected.status, Status::Rejected(RejectReason::STALE_CONNECTION));
+    assert!(pair.delivered.iter().all(|(_, _, event)| event.kind != ConnectRequest));
+    pair.delivered.clear();
+    pair.dial(1, TCP, 0x50, b"");
+    pair.run_until(20);
+    pair.expect(0, ConnectRequest);
+}
+
+/// A REQ with the node GUID and QP number of a connected peer, from another address, does not end
+/// the peer's connection.
+#[test]
+fn a_forged_stale_req_ends_no_connection() {
+    use feroce_engine::cm::Source;
+    use feroce_tests::cm::DEVICE;
+    use feroce_wire::cm::CmMad;
+    let mut pair = Pair::new(1);
+    let _ = connected(&mut pair);
+    let mut twin = Pair::new(1); // With the same seed.
+    requested(&mut twin);
+    let CmMessage::Req(mut req) = twin.sent_messages[0].message else { panic!("a REQ") };
+    req.local_comm_id = 1;
+    for (forger, messages) in [("10.77.0.66", vec!["Rej"]), ("10.77.0.3", vec!["Rej", "Dreq"])] {
+        req.local_comm_id += 1;
+        let mad = CmMad { transaction: 5, modifier: 0, message: req.into() }.to_bytes();
+        let remote = forger.parse().unwrap();
+        let from = Source { device: DEVICE, local: address(0, false), remote };
+        pair.ends[0].receive(&mad, &from, pair.now).unwrap();
+        let mut sent = Vec::new();
+        while let Some(outgoing) = pair.ends[0].transmit() {
+            sent.push(CmMad::parse(&outgoing.mad).unwrap().message.name());
+        }
+        assert_eq!(sent, messages, "{forger}");
+    }
+}
+
 /// Lets `millis` milliseconds pass.
 fn wait(pair: &mut Pair, millis: u64) {
     let now = u64::try_from(pair.at().as_millis()).unwrap();

@@ -141,6 +141,19 @@ fn a_request_posted_just_before_err_is_sent() {
     assert_eq!(pair.done(1), [(7, Status::Success)]);
 }
 
+/// The last message is sent whole, although it has more packets than a QP sends per turn.
+#[test]
+fn a_long_request_posted_just_before_err_is_sent_whole() {
+    let mut pair = Pair::default();
+    let len = 40 * 256;
+    pair.post_recv(7, len);
+    pair.run(10);
+    pair.post(1, SendOp::Send, len);
+    pair.qps[0].modify(&to(QpState::Err)).unwrap();
+    pair.run(10);
+    assert_eq!(pair.done(1), [(7, Status::Success)]);
+}
+
 #[test]
 fn reset_clears_the_qp_and_it_can_connect_again() {
     let mut pair = Pair::default();

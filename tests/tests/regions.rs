@@ -213,6 +213,14 @@ fn a_zero_based_region_stays_zero_based() {
     assert_eq!(region.addr(), 0);
     assert_eq!(write(&mut pair, 16, region.rkey(), 4), OK);
     assert_eq!((byte_at(first, 16), byte_at(second, 16)), (0, 4));
+    // The right can be removed and added without a change of the memory.
+    for (access, addr) in [(RW, second.addr() as u64), (RW | Access::ZERO_BASED, 0)] {
+        let change = Reregistration { access: Some(access), ..Default::default() };
+        // SAFETY: leaked pages.
+        unsafe { region.reregister(&change) }.unwrap();
+        assert_eq!(region.addr(), addr);
+        assert_eq!(write(&mut pair, addr + 16, region.rkey(), 5), OK);
+    }
 }
 
 /// Access to unmapped pages fails without a crash; after they are mapped it works.

@@ -12,7 +12,7 @@ use super::state::{Phase, State};
 use super::types::{
     CmError, CmId, Ece, EventKind, Parameters, QpKind, Source, Status, ack_timeout, code_duration,
 };
-use super::{Endpoint, gid, private_data};
+use super::{Endpoint, Outgoing, gid, private_data};
 use crate::time::Instant;
 
 impl Endpoint {
@@ -144,7 +144,7 @@ impl Endpoint {
         if let Some(&stale) = self.remote_qps.get(&(rep.local_ca_guid, qpn)) {
             let reason = RejectReason::STALE_CONNECTION;
             self.reject_stale(mad, (rep.local_comm_id, rep.remote_comm_id), 1, from);
-            self.end_stale(stale, now);
+            self.end_stale(stale, from, now);
             // The program learns of the failure now, and not when its REQ is repeated.
             self.enter_timewait(id, now);
             self.push_event(id, EventKind::Rejected, Status::Rejected(reason), Vec::new());
@@ -252,15 +252,15 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Rejects a message from `from`, whose QP is already in a connection. `names`: the sender's
-    /// communication ID and the local one.
+    /// Rejects a message from `from`, whose QP is already in a connection. Returns the REJ.
+    /// `names`: the sender's communication ID and the local one.
     pub(super) fn reject_stale(
         &mut self,
         mad: &CmMad,
         names: (u32, u32),
         message: u8,
         from: &Source,
-    ) {
+    ) -> Outgoing {
         let rej = Rej {
             local_comm_id: names.1,
             remote_comm_id: names.0,
@@ -270,6 +270,7 @@ impl Endpoint {
         };
         let outgoing = super::passive::reply(mad, rej.into(), from);
         self.outbox.push_back(outgoing);
+        outgoing
     }
 }
 

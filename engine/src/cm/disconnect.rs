@@ -131,7 +131,14 @@ impl Endpoint {
     /// disconnects. The QP is free for the peer's next attempt at once. The DREQ may find no
     /// program there, for example between the end of a program and its restart, and is then
     /// repeated for 25 s.
-    pub(super) fn end_stale(&mut self, id: CmId, now: Instant) {
+    ///
+    /// Does nothing if `from` is not the connection's peer: otherwise any host that knows the
+    /// peer's node GUID and QP number could end the connection.
+    pub(super) fn end_stale(&mut self, id: CmId, from: &Source, now: Instant) {
+        let peer = self.ids.get(&id).and_then(|conn| conn.path).map(|path| path.remote);
+        if peer != Some(from.remote) {
+            return;
+        }
         self.forget_remote_qp(id);
         if self.ids.get(&id).is_some_and(|conn| conn.state == State::Established) {
             self.send_dreq(id, now);

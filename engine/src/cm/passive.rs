@@ -131,8 +131,11 @@ impl Endpoint {
             return;
         }
         if let Some(&stale) = self.remote_qps.get(&(req.local_ca_guid, req.local_qpn)) {
-            self.reject_stale(mad, (req.local_comm_id, 0), 0, from);
-            self.end_stale(stale, now);
+            let rej = self.reject_stale(mad, (req.local_comm_id, 0), 0, from);
+            // A copy of this REQ must not make a connection that the peer has given up.
+            let until = now + self.config.response_cache_time;
+            self.cache_response(CompletedRequest::Req(request.0, request.1), Some(rej), until);
+            self.end_stale(stale, from, now);
             return;
         }
         match self.check_req(req, from) {

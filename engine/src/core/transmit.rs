@@ -20,6 +20,9 @@ use crate::verbs::AsyncEvent;
 /// Priority of acknowledgements, which are sent ahead of data where the port has priorities.
 const ACKNOWLEDGEMENT_PRIORITY: Priority = Priority::new(6);
 
+/// Packets that a QP may send when it stops: four windows of the default size.
+const DRAIN_MAX: usize = 1024;
+
 impl Core {
     /// Sends until nothing is left, the port is full or the burst is long enough.
     pub(super) fn transmit(&mut self, now: Instant) -> usize {
@@ -72,30 +75,39 @@ impl Core {
         now.saturating_since(*self.full_since.get_or_insert(now)) >= STUCK_AFTER
     }
 
-    /// Sends a quantum of the QP in `slot` at once, before the QP stops. A program that was
-    /// notified of a message may end the connection in the same turn; without this, the peer would
-    /// never get the acknowledgement of that message. Datagrams that a program posts just before it
-    /// destroys their QP, as mckey does, are not lost either, nor is the last message that a
-    /// program posts before it disconnects: the core may know of that request only by its doorbell.
+    /// Sends what the QP in `slot` may send now, at most [`DRAIN_MAX`] packets, before the QP
+    /// stops. A program that was notified of a message may end the connection in the same turn;
+    /// without this, the peer would never get the acknowledgement of that message. Datagrams that a
+    /// program posts just before it destroys their QP, as mckey does, are not lost either, nor is
+    /// the last message that a program posts before it disconnects: the core may know of that
+    /// request only by its doorbell. Packets for which the port, the peer or the send window has no
+    /// room are lost with the QP.
     pub fn drain(&mut self, slot: u32, now: Instant) {
         self.handle_doorbells(now);
         let place = self.slots[slot as usize].as_deref();
         if !place.is_some_and(|place| place.is_active || place.is_held) {
             return;
         }
-        let room_before = self.port.tx_room().min(TRANSMIT_BURST);
-        let mut room = room_before;
         let unpaced = self.stop_pacing(slot);
         if let Some(pfc) = &mut self.pfc {
             pfc.set_draining(true);
         }
-        self.transmit_from(slot, TRANSMIT_BURST, &mut room, now);
+        let mut drained = 0;
+        while drained < DRAIN_MAX {
+            let room_before = self.port.tx_room().min(TRANSMIT_BURST);
+            let mut room = room_before;
+            let (sent, more) = self.transmit_from(slot, TRANSMIT_BURST, &mut room, now);
+            self.flush(room_before - room);
+            self.loopback.publish();
+            drained += sent;
+            if sent == 0 || !more {
+                break;
+            }
+        }
         if let Some(pfc) = &mut self.pfc {
             pfc.set_draining(false);
         }
         self.resume_pacing(slot, unpaced);
-        self.flush(room_before - room);
-        self.loopback.publish();
     }
 
     /// Sends a quantum of packets of the QP in `slot`: at most `most` packets, and to the link at

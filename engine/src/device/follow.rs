@@ -93,7 +93,6 @@ fn mac(word: u64) -> MacAddr {
 /// A path, and the headers made from it.
 #[derive(Debug, Clone)]
 pub(super) struct PathInUse {
-    pub(super) dgid: Gid,
     pub(super) source: GidEntry,
     pub(super) headers: PathHeaders,
     /// The route changed, and the Ethernet address of its new next hop is not known yet.
@@ -103,6 +102,11 @@ pub(super) struct PathInUse {
 }
 
 impl PathInUse {
+    /// GID of the destination.
+    fn dgid(&self) -> Gid {
+        Gid::from(self.headers.dst_ip)
+    }
+
     /// Returns true for a path of address handles if none is left.
     fn is_unused(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| Arc::strong_count(handle) == 1)
@@ -182,10 +186,10 @@ fn resolve(
     let look = |timeout| device.addressing.resolve(dgid, source, timeout);
     let failed = |source| DeviceError::Path { gid: dgid, source };
     let headers = look(timeout).map_err(failed)?;
-    let handle = put(device, user.clone(), dgid, source, headers);
+    let handle = put(device, user.clone(), source, headers);
     // The path may have changed after it was resolved and before it was in the table of paths.
     match look(Duration::ZERO) {
-        Ok(headers) => Ok((headers, put(device, user, dgid, source, headers))),
+        Ok(headers) => Ok((headers, put(device, user, source, headers))),
         Err(_) => {
             // The next event about a neighbour resolves the path again, and so does the next
             // address handle.
@@ -202,7 +206,6 @@ fn resolve(
 fn put(
     device: &DeviceInner,
     user: PathUser,
-    dgid: Gid,
     source: &GidEntry,
     headers: PathHeaders,
 ) -> Option<Arc<EthernetAddresses>> {
@@ -222,7 +225,7 @@ fn put(
         handle.trust_until(device.now() + TRUST);
     }
     let (source, is_unresolved) = (source.clone(), false);
-    paths.insert(user, PathInUse { dgid, source, headers, is_unresolved, handle: handle.clone() });
+    paths.insert(user, PathInUse { source, headers, is_unresolved, handle: handle.clone() });
     handle
 }
 
@@ -343,9 +346,10 @@ impl Follower {
         let mut paths = lock(device);
         paths.retain(|_, path| !concerns(path) || !path.is_unused());
         for (user, path) in paths.iter_mut().filter(|(_, path)| concerns(path)) {
-            let resolved = match device.addressing.is_own(path.dgid) {
-                true => self.resolver.resolve_own(path.dgid, &path.source),
-                false => self.resolver.resolve(path.dgid, &path.source, Duration::ZERO),
+            let dgid = path.dgid();
+            let resolved = match device.addressing.is_own(dgid) {
+                true => self.resolver.resolve_own(dgid, &path.source),
+                false => self.resolver.resolve(dgid, &path.source, Duration::ZERO),
             };
             match resolved {
                 Ok(headers) => {

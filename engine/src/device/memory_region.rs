@@ -200,6 +200,10 @@ impl MemoryRegion {
         let registered = &mut self.registered;
         let mut region = registered.region;
         region.access = change.access.unwrap_or(region.access);
+        let zero_based = |access: Access| access.contains(Access::ZERO_BASED);
+        if zero_based(region.access) != zero_based(registered.region.access) {
+            region.iova = first_address(region.host, region.access);
+        }
         if let Some((addr, len, iova)) = change.translation {
             region.host = addr.expose_provenance() as u64;
             region.iova = first_address(iova, region.access);
