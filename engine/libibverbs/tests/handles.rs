@@ -350,7 +350,7 @@ fn an_overwritten_context_is_refused_until_it_is_restored() {
         for other in [world.other, null_mut()] {
             unsafe { *context = other };
             let what = format!("destroying a {} with another context", kind.name);
-            refused(&what, libc::EINVAL, || (kind.destroy)(world, object));
+            refused(&what, libc::ENOENT, || (kind.destroy)(world, object));
             uses_are_refused(kind, world, object, "shown with another context");
             unsafe { *context = world.context };
         }

@@ -86,14 +86,10 @@ pub unsafe trait Object: Any + Send + Sync + Sized {
     /// Checks that the C structure shows the object's own context and handle.
     ///
     /// # Errors
-    /// EINVAL for another context, `code` for another handle.
+    /// `code` for another context or handle: the kernel numbers the objects of each context
+    /// separately, so both name no object.
     fn check_shown(&self, code: c_int) -> Result<(), c_int> {
-        let ((context, handle), own) = (self.shown(), self.base().named());
-        match (context == own.0, handle == own.1) {
-            (true, true) => Ok(()),
-            (true, false) => Err(code),
-            (false, _) => Err(libc::EINVAL),
-        }
+        if self.shown() == self.base().named() { Ok(()) } else { Err(code) }
     }
 }
 
@@ -198,8 +194,8 @@ pub fn known<T: Object>(abi: *mut T::Abi) -> Option<Arc<T>> {
 ///
 /// # Errors
 /// ENOENT, as the kernel for a number that names no object: null, an object that is destroyed or
-/// being destroyed, another `handle` than at creation. EINVAL for an object of another kind, or
-/// with another `context` than at creation.
+/// being destroyed, another `handle` or `context` than at creation. EINVAL for an object of another
+/// kind.
 pub fn destroy<T: Object>(abi: *mut T::Abi) -> Result<Destroying<T>, c_int> {
     let (object, _) = look_up::<T>(abi).map_err(|unknown| match unknown {
         Unknown::Address => libc::ENOENT,
