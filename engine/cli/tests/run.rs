@@ -235,3 +235,21 @@ fn counters_are_live() {
     }
     drop(server);
 }
+
+/// A chroot whose root is a mount point has the devices and their live counters.
+#[test]
+fn a_chroot_has_the_devices() {
+    let Some(pair) = Pair::new() else { return };
+    let installed = Installed::new("chroot").with_library();
+    let (root, enter) = (installed.0.join("root"), installed.0.join("enter"));
+    std::fs::create_dir(&root).expect("a folder");
+    let script = format!("mount --rbind / {0}\nexec chroot {0} \"$@\"", root.display());
+    std::fs::write(&enter, script).expect("a file");
+    let around = format!("unshare --mount sh -e {}", enter.display());
+    let output =
+        installed.run(&pair, &around, "-i v0 ls /sys/class/infiniband /dev/infiniband/rdma_cm");
+    assert_message(&output, 0, &[]);
+    assert_eq!(text(&output.stderr), "");
+    let listed = text(&output.stdout);
+    assert!(listed.contains("feroce0") && listed.contains("rdma_cm"), "{listed}");
+}

@@ -303,8 +303,12 @@ unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr)
             true => Some(context::live_in::<Dmah>(live.context().addr(), dmah)?),
             false => None,
         };
-        let mut buffer = None;
         let access = access.cast_unsigned();
+        // As mlx5: a handle's hints are for pinned memory.
+        if dmah.is_some() && access & IBV_ACCESS_ON_DEMAND != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let mut buffer = None;
         let made = match wanted {
             Wanted::Memory(addr) => {
                 if given(IBV_REG_MR_MASK_BUF) {

@@ -162,6 +162,10 @@ fn dma_handles_are_hints() {
         let mut attr = mr_attr(world);
         attr.comp_mask |= abi::IBV_REG_MR_MASK_DMAH;
         attr.dmah = dmah;
+        let access = attr.access;
+        attr.access |= abi::IBV_ACCESS_ON_DEMAND.cast_signed();
+        fails(libc::EOPNOTSUPP, || ibv_reg_mr_ex(world.pd, &mut attr));
+        attr.access = access;
         let mr = ibv_reg_mr_ex(world.pd, &mut attr);
         assert!(!mr.is_null());
         assert_eq!((ibv_dealloc_dmah(dmah), errno()), (libc::EBUSY, libc::EBUSY));

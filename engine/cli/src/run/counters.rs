@@ -9,9 +9,11 @@
 //! a process that ends at once. It ends when no other process uses the mount namespace.
 
 use std::collections::BTreeMap;
+use std::ffi::{CStr, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -25,8 +27,8 @@ use nix::sys::fanotify::{
     EventFFlags, Fanotify, FanotifyResponse, InitFlags, MarkFlags, MaskFlags, Response,
 };
 
-/// Name by which this program is started as the process.
-const NAME: &str = "feroce-counters";
+/// Name by which this program is started as the process: its first argument, and its name in lists.
+const NAME: &CStr = c"feroce-counters";
 /// Values that are younger are not asked for again.
 const FRESH: Duration = Duration::from_millis(1);
 /// Interval of writing the values if reads are not seen; and of looking for other processes after
@@ -72,7 +74,7 @@ pub fn files() -> impl Iterator<Item = (String, &'static str)> {
 /// # Errors
 /// The process cannot be started.
 pub fn start(devices: &[(&str, &Path)]) -> io::Result<()> {
-    let mut command = process()?;
+    let mut command = process();
     command.arg("start").arg(std::process::id().to_string());
     for (interface, folder) in devices {
         command.arg(interface).arg(folder);
@@ -88,18 +90,21 @@ pub fn start(devices: &[(&str, &Path)]) -> io::Result<()> {
 }
 
 /// This program as the process, without standard input and error.
-fn process() -> io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg0(NAME).stdin(Stdio::null()).stderr(Stdio::null());
-    Ok(command)
+fn process() -> Command {
+    // `current_exe` is wrong in a chroot after `mounts::create`: this program's file belongs to the
+    // mounts from before, so the kernel gives its path in the host's root.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(OsStr::from_bytes(NAME.to_bytes())).stdin(Stdio::null()).stderr(Stdio::null());
+    command
 }
 
 /// Runs the process if this program was started as it. Returns false otherwise.
 pub fn run_if_called() -> bool {
     let mut arguments = std::env::args();
-    if arguments.next().is_none_or(|name| name != NAME) {
+    if arguments.next().is_none_or(|name| name.as_bytes() != NAME.to_bytes()) {
         return false;
     }
+    let _ = nix::sys::prctl::set_name(NAME); // The kernel's name is that of the file, `exe`.
     let arguments: Vec<String> = arguments.collect();
     let done = match arguments.split_first() {
         Some((stage, rest)) if stage == "start" => detach(rest),
@@ -114,7 +119,7 @@ pub fn run_if_called() -> bool {
 
 /// Starts the process that stays. It becomes a child of `init` when this one ends.
 fn detach(arguments: &[String]) -> io::Result<()> {
-    process()?.arg("serve").args(arguments).current_dir("/").spawn().map(drop)
+    process().arg("serve").args(arguments).current_dir("/").spawn().map(drop)
 }
 
 fn serve(arguments: &[String]) -> io::Result<()> {
