@@ -191,6 +191,12 @@ pub fn live(id: *mut rdma_cm_id) -> Result<Arc<Id>, c_int> {
     object::live::<Id>(id)
 }
 
+/// Returns the program's identifier, also while another thread waits in [`rdma_destroy_id`] for
+/// the acknowledgement of events: its QP and its SRQ can be destroyed until that thread returns.
+pub fn known(id: *mut rdma_cm_id) -> Option<Arc<Id>> {
+    object::known::<Id>(id)
+}
+
 /// Fails in a forked child, which must not use the parent's identifiers.
 ///
 /// # Errors
