@@ -28,7 +28,7 @@ pub struct Ah {
     _pd: Use<Pd>,
 }
 
-implement_object!(Ah: ibv_ah, handle);
+implement_object!(Ah: ibv_ah, handle; uses _pd);
 
 /// Number of the next address handle. The engine has no numbers for them.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -52,17 +52,15 @@ fn create(live: Arc<Pd>, pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<Arc<Ah>,
         base: Base::new(context.addr(), handle),
         shared: Arc::clone(&live.shared),
         handle: engine,
-        _pd: Use::new(live),
+        _pd: Use::new(live)?,
     }))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    object::code(object::destroy::<Ah>(ah).and_then(|going| {
-        going.shared.check()?;
-        drop(going.finish());
-        Ok(())
-    }))
+    object::code(
+        object::destroy::<Ah>(ah, |ah| ah.shared.check()).map(|going| drop(going.finish())),
+    )
 }
 
 #[unsafe(no_mangle)]

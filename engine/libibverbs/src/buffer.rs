@@ -9,7 +9,7 @@ use libc::size_t;
 use crate::abi::{ibv_buf, ibv_pd};
 use crate::domain::{self, Pd};
 use crate::errno;
-use crate::object::{self, Base, Object, Use};
+use crate::object::{self, Base, Object, Release, Use};
 
 /// A buffer. Programs know only its address.
 #[repr(C)]
@@ -34,6 +34,10 @@ unsafe impl Object for Buf {
         &self.base
     }
 
+    fn release_uses(&self) {
+        self.pd.release();
+    }
+
     fn abi(&self) -> *mut ibv_buf {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -44,6 +48,7 @@ impl Buf {
         if len == 0 {
             return Err(libc::EINVAL);
         }
+        let pd = Use::new(live)?;
         let (rights, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: the kernel chooses the address of the new mapping, so it replaces no other.
@@ -52,7 +57,7 @@ impl Buf {
             return Err(errno::last());
         }
         let start = NonNull::new(start).ok_or(libc::ENOMEM)?;
-        Ok(Arc::new(Self { base: Base::new(0, 0), pd: Use::new(live), start, len }))
+        Ok(Arc::new(Self { base: Base::new(0, 0), pd, start, len }))
     }
 
     /// Checks that `len` bytes from `addr` on are in the buffer, and that `pd` allocated it.
@@ -95,7 +100,7 @@ unsafe extern "C" fn ibv_alloc_buf(
 /// The memory stays until the last region of the buffer is deregistered.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
-    match object::destroy::<Buf>(buf) {
+    match object::destroy::<Buf>(buf, |_| Ok(())) {
         Ok(going) => drop(going.finish()),
         Err(code) => errno::set(code),
     }

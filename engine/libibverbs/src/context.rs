@@ -66,6 +66,8 @@ unsafe impl Object for Context {
         &self.base
     }
 
+    fn release_uses(&self) {}
+
     fn abi(&self) -> *mut ibv_context {
         self.abi.get().wrapping_byte_add(offset_of!(verbs_context, context)).cast()
     }
@@ -120,15 +122,19 @@ pub fn live_in_or_null<T: Object>(
 
 /// Implements [`Object`] for a type with the fields `abi`, a cell with a C structure that begins
 /// with the named one, and `base`. The C structure has a field `context`, and may have one with the
-/// object's number.
+/// object's number. `uses` lists the fields with the objects that must not be destroyed before it.
 macro_rules! implement_object {
-    ($type:ident: $abi:ident $(, $handle:ident)?) => {
+    ($type:ident: $abi:ident $(, $handle:ident)? $(; uses $($uses:ident),+)?) => {
         // SAFETY: `#[repr(C)]`, and the first field is a cell that begins with the C structure.
         unsafe impl crate::object::Object for $type {
             type Abi = crate::abi::$abi;
 
             fn base(&self) -> &crate::object::Base {
                 &self.base
+            }
+
+            fn release_uses(&self) {
+                $($(crate::object::Release::release(&self.$uses);)+)?
             }
 
             fn shown(&self) -> (usize, u32) {

@@ -103,12 +103,10 @@ unsafe extern "C" fn ibv_create_comp_cntr(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {
-    object::code(object::destroy::<CompCntr>(counter).and_then(|going| {
-        going.shared.check()?;
-        going.check_unused()?;
-        drop(going.finish());
-        Ok(())
-    }))
+    object::code(
+        object::destroy::<CompCntr>(counter, |counter| counter.shared.check())
+            .map(|going| drop(going.finish())),
+    )
 }
 
 /// Runs `act` with one of the counter's values.
@@ -182,11 +180,10 @@ unsafe extern "C" fn ibv_qp_attach_comp_cntr(
         }
         let ops = OPS.iter().filter(|(bit, _)| attr.op_mask & bit != 0);
         let ops: Vec<_> = ops.map(|(_, op)| *op).collect();
-        live.with(|held| {
-            held.qp.attach_counter(&counter.counter, &ops)?;
-            held.counters.push(Box::new(Use::new(counter)));
-            Ok(())
-        })
-        .map_err(|error| errno::of_device(&error))
+        let used = Use::new(counter)?;
+        live.with(|held| held.qp.attach_counter(&used.counter, &ops))
+            .map_err(|error| errno::of_device(&error))?;
+        live.inner.keep(used);
+        Ok(())
     }))
 }

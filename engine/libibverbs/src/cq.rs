@@ -61,7 +61,7 @@ pub struct Cq {
 }
 
 // The first field is `ibv_cq_ex`, which begins with the fields of `ibv_cq`.
-implement_object!(Cq: ibv_cq, handle);
+implement_object!(Cq: ibv_cq, handle; uses _parent, _channel);
 
 /// Parameters of a CQ to create.
 pub struct CqConfig {
@@ -107,7 +107,9 @@ impl CqConfig {
         }
         let context = self.context.addr();
         let channel = context::live_in_or_null::<CompChannel>(context, self.channel)?;
-        let waker = channel.as_deref().map(CqWaker::new);
+        let channel = channel.map(Use::new).transpose()?;
+        let parent = self.parent.map(Use::new).transpose()?;
+        let waker = channel.as_ref().map(|channel| CqWaker::new(channel));
         let (device, entries) = (&shared.engine.device, round_up_entries(self.entries));
         let made = match &waker {
             Some(waker) => device.create_cq_waking(entries, Waker::from(Arc::clone(waker))),
@@ -132,8 +134,8 @@ impl CqConfig {
             queue,
             waker,
             async_events: Arc::default(),
-            _parent: self.parent.map(Use::new),
-            _channel: channel.map(Use::new),
+            _parent: parent,
+            _channel: channel,
             cursor: Cursor::new(),
         });
         cq.register_listener();
@@ -174,9 +176,7 @@ extern "C" fn ibv_create_cq(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    object::code(object::destroy::<Cq>(cq).and_then(|going| {
-        going.shared.check()?;
-        going.check_unused()?;
+    object::code(object::destroy::<Cq>(cq, |cq| cq.shared.check()).and_then(|going| {
         going.shared.engine.remove_cq(going.queue.id().0);
         if let Some(waker) = &going.waker {
             waker.retire();
@@ -265,8 +265,9 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, out: *mut ibv_wc)
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
-    let known = object::known::<Cq>(cq);
-    if let Some(waker) = known.as_ref().and_then(|cq| cq.waker.as_ref()) {
+    // The CQ is dropped before the acknowledgement, which lets another thread destroy it.
+    let waker = object::known::<Cq>(cq).and_then(|cq| cq.waker.clone());
+    if let Some(waker) = waker {
         waker.acknowledge(events);
     }
 }

@@ -2,7 +2,8 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
-use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
 
 use feroce_engine::device::{MAX_WR, QpInit, QueuePair};
 use feroce_engine::qp::Service;
@@ -20,9 +21,9 @@ use crate::context::{self, Shared};
 use crate::cq::Cq;
 use crate::domain::Pd;
 use crate::lock::HeldLock;
-use crate::object::{self, Base, Use};
+use crate::object::{self, Base, Release, Use};
 use crate::qp::Qp;
-use crate::qp_state::{SharedQp, State};
+use crate::qp_state::{Share, SharedQp, State};
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
 use crate::{errno, wr};
@@ -78,6 +79,17 @@ struct Parts {
     xrcd: Option<Use<Xrcd>>,
 }
 
+impl Release for Parts {
+    fn release(&self) {
+        let Self { pd, send_cq, recv_cq, srq, xrcd } = self;
+        pd.release();
+        send_cq.release();
+        recv_cq.release();
+        srq.release();
+        xrcd.release();
+    }
+}
+
 impl QpConfig {
     /// Looks up the objects that the QP uses.
     ///
@@ -85,13 +97,15 @@ impl QpConfig {
     /// EINVAL for an object that is not live or belongs to another context.
     fn parts(&self) -> Result<Parts, c_int> {
         let context = self.context.addr();
-        let cq = |cq: *mut ibv_cq| context::live_in_or_null::<Cq>(context, cq);
+        let cq = |cq: *mut ibv_cq| {
+            context::live_in_or_null::<Cq>(context, cq)?.map(Use::new).transpose()
+        };
         Ok(Parts {
-            pd: context::live_in_or_null(context, self.pd)?.map(Use::new),
-            send_cq: cq(self.init.send_cq)?.map(Use::new),
-            recv_cq: cq(self.init.recv_cq)?.map(Use::new),
-            srq: context::live_in_or_null(context, self.init.srq)?.map(Use::new),
-            xrcd: context::live_in_or_null(context, self.xrcd)?.map(Use::new),
+            pd: context::live_in_or_null(context, self.pd)?.map(Use::new).transpose()?,
+            send_cq: cq(self.init.send_cq)?,
+            recv_cq: cq(self.init.recv_cq)?,
+            srq: context::live_in_or_null(context, self.init.srq)?.map(Use::new).transpose()?,
+            xrcd: context::live_in_or_null(context, self.xrcd)?.map(Use::new).transpose()?,
         })
     }
 
@@ -196,9 +210,13 @@ impl QpConfig {
             sq_sig_all: self.init.sq_sig_all,
             ah_attr,
             batch: Batch::default(),
-            counters: Vec::new(),
         };
-        let inner = SharedQp { lock: HeldLock::new(), state: UnsafeCell::new(state) };
+        let inner = SharedQp {
+            lock: HeldLock::new(),
+            state: UnsafeCell::new(state),
+            counters: Mutex::default(),
+            handles: AtomicUsize::new(0),
+        };
         self.handle(Arc::new(inner), shared, parts)
     }
 
@@ -234,10 +252,10 @@ impl QpConfig {
             abi: UnsafeCell::new(abi),
             base: Base::new(self.context.addr(), number),
             shared,
-            inner,
             async_events: Arc::default(),
             is_extended: self.operations.is_some(),
-            parts: Box::new(parts),
+            parts: Box::new((parts, Share::new(&inner))),
+            inner,
         })
     }
 }
@@ -322,7 +340,7 @@ pub unsafe extern "C" fn open_qp(
         }
         let (pd, operations, flags) = (std::ptr::null_mut(), None, 0);
         let config = QpConfig { context, pd, xrcd: attr.xrcd, init, operations, flags };
-        let parts = Parts { xrcd: Some(Use::new(xrcd)), ..Parts::default() };
+        let parts = Parts { xrcd: Some(Use::new(xrcd)?), ..Parts::default() };
         let made = config.handle(inner, shared, parts);
         made.register_listener();
         Ok(made)
@@ -331,8 +349,7 @@ pub unsafe extern "C" fn open_qp(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    object::code(object::destroy::<Qp>(qp).and_then(|going| {
-        going.shared.check()?;
+    object::code(object::destroy::<Qp>(qp, |qp| qp.shared.check()).and_then(|going| {
         going.shared.engine.remove_qp(going.number(), &going.async_events);
         drop(going.finish());
         Ok(())

@@ -109,12 +109,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// `ibv_free_dm`
 pub extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    object::code(object::destroy::<Dm>(dm).and_then(|going| {
-        going.check()?;
-        going.check_unused()?;
-        drop(going.finish());
-        Ok(())
-    }))
+    object::code(object::destroy::<Dm>(dm, Dm::check).map(|going| drop(going.finish())))
 }
 
 impl Dm {
@@ -187,8 +182,8 @@ pub extern "C" fn reg_dm_mr(
         let region = domain.pd.reg_dm_mr(memory, offset, length, rights(access)?);
         let region = region.map_err(|error| errno::of_device(&error))?;
         let length = usize::try_from(region.len()).unwrap_or(usize::MAX);
-        let made = Mr::new(domain, pd, region, (std::ptr::null_mut(), length), access);
-        Ok(made.keeping(Use::new(live)))
+        let made = Mr::new(domain, pd, region, (std::ptr::null_mut(), length), access)?;
+        Ok(made.keeping(Use::new(live)?))
     }))
 }
 

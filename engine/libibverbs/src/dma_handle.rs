@@ -76,10 +76,7 @@ unsafe extern "C" fn ibv_alloc_dmah(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dealloc_dmah(dmah: *mut ibv_dmah) -> c_int {
-    object::code(object::destroy::<Dmah>(dmah).and_then(|going| {
-        going.shared.check()?;
-        going.check_unused()?;
-        drop(going.finish());
-        Ok(())
-    }))
+    object::code(
+        object::destroy::<Dmah>(dmah, |dmah| dmah.shared.check()).map(|going| drop(going.finish())),
+    )
 }

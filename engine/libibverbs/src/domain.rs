@@ -31,7 +31,7 @@ pub struct Pd {
     parts: Option<(Use<Pd>, Option<Use<Td>>)>,
 }
 
-implement_object!(Pd: ibv_pd, handle);
+implement_object!(Pd: ibv_pd, handle; uses parts);
 
 impl Pd {
     fn new(
@@ -93,12 +93,9 @@ extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    object::code(object::destroy::<Pd>(pd).and_then(|going| {
-        going.shared.check()?;
-        going.check_unused()?;
-        drop(going.finish());
-        Ok(())
-    }))
+    object::code(
+        object::destroy::<Pd>(pd, |pd| pd.shared.check()).map(|going| drop(going.finish())),
+    )
 }
 
 /// A thread domain: the program promises that one thread at a time uses the objects in it. The
@@ -129,11 +126,7 @@ pub unsafe extern "C" fn alloc_td(
 
 /// `ibv_dealloc_td`
 pub extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    object::code(object::destroy::<Td>(td).and_then(|going| {
-        going.check_unused()?;
-        drop(going.finish());
-        Ok(())
-    }))
+    object::code(object::destroy::<Td>(td, |_| Ok(())).map(|going| drop(going.finish())))
 }
 
 /// `ibv_alloc_parent_domain`
@@ -155,7 +148,8 @@ pub unsafe extern "C" fn alloc_parent_domain(
         let pd = context::live_in::<Pd>(context.addr(), attr.pd)?;
         let td = context::live_in_or_null::<Td>(context.addr(), attr.td)?;
         let inner = pd.pd.clone();
-        Ok(Pd::new(context, shared, inner, Some((Use::new(pd), td.map(Use::new)))))
+        let parts = (Use::new(pd)?, td.map(Use::new).transpose()?);
+        Ok(Pd::new(context, shared, inner, Some(parts)))
     }))
 }
 

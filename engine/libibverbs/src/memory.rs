@@ -1,6 +1,5 @@
 //! Memory regions.
 
-use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
@@ -26,7 +25,7 @@ use crate::convert::sge_of;
 use crate::dma_handle::Dmah;
 use crate::domain::{self, Pd};
 use crate::errno;
-use crate::object::{self, Base, Use};
+use crate::object::{self, Base, Release, Use};
 
 /// A memory region.
 #[repr(C)]
@@ -35,30 +34,39 @@ pub struct Mr {
     base: Base,
     registration: Mutex<Registration>,
     /// What the region refers to beside its PD: device memory, a buffer, a DMA handle.
-    kept: Vec<Box<dyn Any + Send + Sync>>,
+    kept: Vec<Box<dyn Release + Send + Sync>>,
     /// Registered from a DMA buffer: its address is an offset in the buffer.
     is_dma_buf: bool,
 }
 
-implement_object!(Mr: ibv_mr, handle);
+implement_object!(Mr: ibv_mr, handle; uses registration, kept);
 
 /// The part of a region that `ibv_rereg_mr` changes.
 struct Registration {
-    /// `None` while the region is being deregistered.
+    /// `None` once the region is deregistered.
     region: Option<MemoryRegion>,
     access: c_uint,
     pd: Use<Pd>,
 }
 
+impl Release for Registration {
+    fn release(&self) {
+        self.pd.release();
+    }
+}
+
 impl Mr {
     /// Creates the object for a region of the PD at `pd`.
+    ///
+    /// # Errors
+    /// EINVAL if the PD is being deallocated.
     pub fn new(
         live: Arc<Pd>,
         pd: *mut ibv_pd,
         region: MemoryRegion,
         (addr, length): (*mut c_void, size_t),
         access: c_uint,
-    ) -> Self {
+    ) -> Result<Self, c_int> {
         let abi = ibv_mr {
             context: live.context(),
             pd,
@@ -68,20 +76,37 @@ impl Mr {
             lkey: region.lkey().value(),
             rkey: region.rkey().value(),
         };
-        let registration = Registration { region: Some(region), access, pd: Use::new(live) };
-        Self {
+        let registration = Registration { region: Some(region), access, pd: Use::new(live)? };
+        Ok(Self {
             base: Base::new(abi.context.addr(), abi.handle),
             abi: UnsafeCell::new(abi),
             registration: Mutex::new(registration),
             kept: Vec::new(),
             is_dma_buf: false,
-        }
+        })
     }
 
     /// Keeps `reference` as long as the region lives.
-    pub fn keeping(mut self, reference: impl Any + Send + Sync) -> Self {
+    pub fn keeping(mut self, reference: impl Release + Send + Sync + 'static) -> Self {
         self.kept.push(Box::new(reference));
         self
+    }
+
+    /// Deregisters the region. No object uses a region, so that nothing else can refuse to destroy
+    /// it.
+    ///
+    /// # Errors
+    /// EIO in a forked child, EBUSY while memory windows are bound to the region, ENOENT if another
+    /// thread has deregistered it.
+    fn deregister(&self) -> Result<(), c_int> {
+        let mut registration = self.registration();
+        registration.pd.shared.check()?;
+        let region = registration.region.take().ok_or(libc::ENOENT)?;
+        if let Err(bound) = region.deregister() {
+            registration.region = Some(bound);
+            return Err(libc::EBUSY);
+        }
+        Ok(())
     }
 
     fn registration(&self) -> MutexGuard<'_, Registration> {
@@ -161,7 +186,7 @@ impl MrConfig {
         // SAFETY: the memory fulfils the contract of `ProtectionDomain::reg_mr`.
         let made = unsafe { live.pd.reg_mr_iova(self.addr.cast(), self.length, self.iova, access) };
         let region = made.map_err(|error| errno::of_device(&error))?;
-        Ok(Mr::new(live, self.pd, region, (self.addr, self.length), self.access))
+        Mr::new(live, self.pd, region, (self.addr, self.length), self.access)
     }
 }
 
@@ -266,7 +291,7 @@ fn dma_buf(
     let region = region.map_err(|error| errno::of_device(&error))?;
     let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
     let range = (std::ptr::without_provenance_mut(offset), length);
-    Ok(Mr { is_dma_buf: true, ..Mr::new(live, pd, region, range, access) })
+    Ok(Mr { is_dma_buf: true, ..Mr::new(live, pd, region, range, access)? })
 }
 
 /// What `ibv_reg_mr_ex` registers.
@@ -300,7 +325,7 @@ unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr)
         // SAFETY: the program passes valid attributes.
         let (iova, dmah) = unsafe { ((*attr).iova, (*attr).dmah) };
         let dmah = match given(IBV_REG_MR_MASK_DMAH) {
-            true => Some(context::live_in::<Dmah>(live.context().addr(), dmah)?),
+            true => Some(Use::new(context::live_in::<Dmah>(live.context().addr(), dmah)?)?),
             false => None,
         };
         let access = access.cast_unsigned();
@@ -324,7 +349,7 @@ unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr)
             Wanted::DmaBuf { .. } if given(IBV_REG_MR_MASK_BUF) => return Err(libc::EINVAL),
             Wanted::DmaBuf { fd, offset } => dma_buf(pd, (offset, length), iova, fd, access)?,
         };
-        Ok(made.keeping(buffer).keeping(dmah.map(Use::new)))
+        Ok(made.keeping(buffer).keeping(dmah))
     }))
 }
 
@@ -349,7 +374,7 @@ pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     give_or_fail(domain::live(pd).and_then(|live| {
         let region = live.pd.alloc_null_mr().map_err(|error| errno::of_device(&error))?;
         let everywhere = (std::ptr::null_mut(), usize::MAX);
-        let mut made = Mr::new(live, pd, region, everywhere, IBV_ACCESS_LOCAL_WRITE);
+        let mut made = Mr::new(live, pd, region, everywhere, IBV_ACCESS_LOCAL_WRITE)?;
         // As with mlx5: not exposed as an rkey. Programs such as perftest give the lkey to peers.
         made.abi.get_mut().rkey = 0;
         Ok(made)
@@ -358,17 +383,7 @@ pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    object::code(object::destroy::<Mr>(mr).and_then(|going| {
-        let mut registration = going.registration();
-        registration.pd.shared.check()?;
-        if let Some(Err(bound)) = registration.region.take().map(MemoryRegion::deregister) {
-            registration.region = Some(bound); // memory windows are bound to it
-            return Err(libc::EBUSY);
-        }
-        drop(registration);
-        drop(going.finish());
-        Ok(())
-    }))
+    object::code(object::destroy(mr, Mr::deregister).map(|going| drop(going.finish())))
 }
 
 const CHANGE_TRANSLATION: c_int = 1;
@@ -433,6 +448,7 @@ unsafe fn reregister(live: &Mr, wanted: &MrConfig, moves: bool) -> Result<(), c_
     let after = context::live_in::<Pd>(live.base.context(), wanted.pd)?;
     after.shared.check()?;
     let access = wanted.check()?;
+    let used = Use::new(Arc::clone(&after))?;
     let mut registration = live.registration();
     let region = registration.region.as_mut().ok_or(libc::EINVAL)?;
     let change = Reregistration {
@@ -443,7 +459,7 @@ unsafe fn reregister(live: &Mr, wanted: &MrConfig, moves: bool) -> Result<(), c_
     // SAFETY: the memory of `wanted` is valid.
     unsafe { region.reregister(&change) }.map_err(|error| errno::of_device(&error))?;
     let (lkey, rkey) = (region.lkey().value(), region.rkey().value());
-    registration.pd = Use::new(after);
+    registration.pd = used;
     registration.access = wanted.access;
     // SAFETY: no other thread uses the MR.
     unsafe {

@@ -85,7 +85,7 @@ extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    let going = match object::destroy::<Context>(context) {
+    let going = match object::destroy::<Context>(context, |_| Ok(())) {
         Ok(going) => going,
         Err(code) => return object::code(Err(code)),
     };

@@ -1,6 +1,5 @@
 //! Queue pairs: the object, and the calls that do not change its state.
 
-use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use crate::channel::Unacknowledged;
 use crate::context::{Shared, implement_object};
 use crate::engine::Listener;
 use crate::errno;
-use crate::object::{self, Base};
+use crate::object::{self, Base, Release};
 use crate::qp_state::{SharedQp, State};
 
 /// A queue pair.
@@ -32,11 +31,11 @@ pub struct Qp {
     /// Created with `ibv_wr_*` functions.
     pub is_extended: bool,
     /// References to the objects that the QP uses and that must not be destroyed before it.
-    pub parts: Box<dyn Any + Send + Sync>,
+    pub parts: Box<dyn Release + Send + Sync>,
 }
 
 // The first field is `ibv_qp_ex`, which begins with `ibv_qp`.
-implement_object!(Qp: ibv_qp, handle);
+implement_object!(Qp: ibv_qp, handle; uses parts);
 
 impl Qp {
     /// Runs `act` on the state with the lock held.

@@ -1,14 +1,16 @@
 //! The state of a QP, which all handles to an XRC target QP share.
 
-use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use feroce_engine::device::QueuePair;
 
 use crate::abi::{ibv_ah_attr, ibv_qp_cap};
 use crate::batch::Batch;
 use crate::lock::HeldLock;
+use crate::object::Release;
 
 /// The QP that several handles may share.
 pub struct SharedQp {
@@ -16,6 +18,37 @@ pub struct SharedQp {
     pub lock: HeldLock,
     /// Accessed only while the lock is held.
     pub state: UnsafeCell<State>,
+    /// The completion counters of the QP, which must not be destroyed before it.
+    pub counters: Mutex<Vec<Box<dyn Release + Send + Sync>>>,
+    /// Number of handles that the program has not destroyed.
+    pub handles: AtomicUsize,
+}
+
+impl SharedQp {
+    /// Keeps a completion counter as long as the QP lives.
+    pub fn keep(&self, counter: impl Release + Send + Sync + 'static) {
+        let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.push(Box::new(counter));
+    }
+}
+
+/// A handle's share in the QP. The last handle to be destroyed releases the counters.
+pub struct Share(Arc<SharedQp>);
+
+impl Share {
+    /// Counts one more handle.
+    pub fn new(qp: &Arc<SharedQp>) -> Self {
+        qp.handles.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(qp))
+    }
+}
+
+impl Release for Share {
+    fn release(&self) {
+        if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.counters.release();
+        }
+    }
 }
 
 // SAFETY: the state is accessed only while the lock is held.
@@ -42,6 +75,4 @@ pub struct State {
     pub ah_attr: ibv_ah_attr,
     /// Requests posted between `ibv_wr_start` and `ibv_wr_complete`.
     pub batch: Batch,
-    /// References to the completion counters of the QP, which must not be destroyed before it.
-    pub counters: Vec<Box<dyn Any + Send + Sync>>,
 }

@@ -17,7 +17,7 @@ use crate::context::{self, Shared, implement_object};
 use crate::cq::Cq;
 use crate::domain::{self, Pd};
 use crate::engine::Listener;
-use crate::object::{self, Base, Use};
+use crate::object::{self, Base, Release, Use};
 use crate::xrc::Xrcd;
 use crate::{errno, post};
 
@@ -35,12 +35,19 @@ pub struct Srq {
     _xrc: Option<XrcPart>,
 }
 
-implement_object!(Srq: ibv_srq, handle);
+implement_object!(Srq: ibv_srq, handle; uses _pd, _xrc);
 
 /// XRC domain of an XRC SRQ, and the CQ to which its receives complete.
 struct XrcPart {
     xrcd: Use<Xrcd>,
     cq: Use<Cq>,
+}
+
+impl Release for XrcPart {
+    fn release(&self) {
+        self.xrcd.release();
+        self.cq.release();
+    }
 }
 
 /// Creates the SRQ; for XRC, with an XRC domain and a CQ of the program.
@@ -52,8 +59,8 @@ fn create(
     let live = domain::live(pd)?;
     let context = live.context().addr();
     let xrc = xrc.map(|(xrcd, cq)| -> Result<XrcPart, c_int> {
-        let xrcd = Use::new(context::live_in::<Xrcd>(context, xrcd)?);
-        Ok(XrcPart { xrcd, cq: Use::new(context::live_in::<Cq>(context, cq)?) })
+        let xrcd = Use::new(context::live_in::<Xrcd>(context, xrcd)?)?;
+        Ok(XrcPart { xrcd, cq: Use::new(context::live_in::<Cq>(context, cq)?)? })
     });
     let xrc = xrc.transpose()?;
     if init.attr.max_wr == 0 {
@@ -81,7 +88,7 @@ fn create(
         shared: Arc::clone(&live.shared),
         queue,
         async_events: Arc::default(),
-        _pd: Use::new(live),
+        _pd: Use::new(live)?,
         _xrc: xrc,
     });
     let listener = Listener {
@@ -176,9 +183,7 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    object::code(object::destroy::<Srq>(srq).and_then(|going| {
-        going.shared.check()?;
-        going.check_unused()?;
+    object::code(object::destroy::<Srq>(srq, |srq| srq.shared.check()).and_then(|going| {
         going.shared.engine.remove_srq(going.queue.id().0);
         drop(going.finish());
         Ok(())

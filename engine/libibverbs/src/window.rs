@@ -33,7 +33,7 @@ pub struct Mw {
     _pd: Use<Pd>,
 }
 
-implement_object!(Mw: ibv_mw, handle);
+implement_object!(Mw: ibv_mw, handle; uses _pd);
 
 /// `ibv_alloc_mw`
 pub extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
@@ -53,18 +53,16 @@ pub extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
             shared: Arc::clone(&live.shared),
             lock: HeldLock::new(),
             window: UnsafeCell::new(window),
-            _pd: Use::new(live),
+            _pd: Use::new(live)?,
         }))
     }))
 }
 
 /// `ibv_dealloc_mw`
 pub extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    object::code(object::destroy::<Mw>(mw).and_then(|going| {
-        going.shared.check()?;
-        drop(going.finish());
-        Ok(())
-    }))
+    object::code(
+        object::destroy::<Mw>(mw, |mw| mw.shared.check()).map(|going| drop(going.finish())),
+    )
 }
 
 /// Returns the engine's bind request for `rkey`.

@@ -50,10 +50,7 @@ pub unsafe extern "C" fn open_xrcd(
 
 /// `ibv_close_xrcd`
 pub extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    object::code(object::destroy::<Xrcd>(xrcd).and_then(|going| {
-        going.shared.check()?;
-        going.check_unused()?;
-        drop(going.finish());
-        Ok(())
-    }))
+    object::code(
+        object::destroy::<Xrcd>(xrcd, |xrcd| xrcd.shared.check()).map(|going| drop(going.finish())),
+    )
 }

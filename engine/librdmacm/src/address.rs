@@ -250,12 +250,12 @@ unsafe fn port(storage: &sockaddr_storage) -> u16 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: the identifier is live.
-    id::live(id).map_or(0, |_| unsafe { port(&(*id).route.addr.src_storage) })
+    // SAFETY: the identifier is referenced.
+    id::known(id).map_or(0, |_known| unsafe { port(&(*id).route.addr.src_storage) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: the identifier is live.
-    id::live(id).map_or(0, |_| unsafe { port(&(*id).route.addr.dst_storage) })
+    // SAFETY: the identifier is referenced.
+    id::known(id).map_or(0, |_known| unsafe { port(&(*id).route.addr.dst_storage) })
 }

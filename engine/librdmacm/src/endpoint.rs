@@ -114,10 +114,11 @@ unsafe fn connect_endpoint(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    if id::live(id).is_err() {
+    let Some(_known) = id::known(id) else {
+        errno::set(libc::EINVAL);
         return;
-    }
-    // SAFETY: the identifier is live.
+    };
+    // SAFETY: the identifier is referenced.
     unsafe {
         if !(*id).qp.is_null() {
             rdma_destroy_qp(id);

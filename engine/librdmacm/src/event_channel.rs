@@ -32,6 +32,8 @@ unsafe impl Object for EventChannel {
     fn base(&self) -> &Base {
         &self.base
     }
+
+    fn release_uses(&self) {}
 }
 
 impl EventChannel {
@@ -83,6 +85,8 @@ unsafe impl Object for DeliveredEvent {
     fn base(&self) -> &Base {
         &self.base
     }
+
+    fn release_uses(&self) {}
 }
 
 impl DeliveredEvent {
@@ -105,7 +109,7 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    let Ok(going) = object::destroy::<EventChannel>(channel) else {
+    let Ok(going) = object::destroy::<EventChannel>(channel, |_| Ok(())) else {
         errno::set(libc::EINVAL); // all that a function without a result can do
         return;
     };
@@ -120,7 +124,7 @@ pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    let Ok(going) = object::destroy::<DeliveredEvent>(event) else {
+    let Ok(going) = object::destroy::<DeliveredEvent>(event, |_| Ok(())) else {
         return return_code(Err(libc::EINVAL));
     };
     let delivered = going.finish();

@@ -71,6 +71,8 @@ unsafe impl Object for Id {
     fn base(&self) -> &Base {
         &self.base
     }
+
+    fn release_uses(&self) {}
 }
 
 /// Parameters of a new identifier.
@@ -177,7 +179,7 @@ impl Id {
 
 /// Destroys the channel of a synchronous identifier.
 fn destroy_own(channel: *mut rdma_event_channel) {
-    drop(object::destroy::<EventChannel>(channel).map(object::Destroying::finish));
+    drop(object::destroy::<EventChannel>(channel, |_| Ok(())).map(object::Destroying::finish));
 }
 
 /// Returns the program's live identifier. Every function that takes an identifier begins with this
@@ -187,6 +189,12 @@ fn destroy_own(channel: *mut rdma_event_channel) {
 /// EINVAL if it is no live identifier.
 pub fn live(id: *mut rdma_cm_id) -> Result<Arc<Id>, c_int> {
     object::live::<Id>(id)
+}
+
+/// Returns the program's identifier, also while another thread waits in [`rdma_destroy_id`] for
+/// the acknowledgement of events: its QP and its SRQ can be destroyed until that thread returns.
+pub fn known(id: *mut rdma_cm_id) -> Option<Arc<Id>> {
+    object::known::<Id>(id)
 }
 
 /// Fails in a forked child, which must not use the parent's identifiers.
@@ -232,14 +240,12 @@ pub unsafe extern "C" fn rdma_create_id(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    let live = match object::destroy::<Id>(id) {
+    // SAFETY: the function takes no pointers.
+    let end = |live: &Id| check_code(unsafe { feroce_cm_destroy(live.number()) });
+    let live = match object::destroy::<Id>(id, end) {
         Ok(going) => going,
         Err(code) => return return_code(Err(code)),
     };
-    // SAFETY: the function takes no pointers.
-    if let Err(code) = check_code(unsafe { feroce_cm_destroy(live.number()) }) {
-        return return_code(Err(code));
-    }
     ids().remove(&live.number());
     id_state::remove_pending(&live.state);
     // SAFETY: the program does not use the identifier again. Its own channel and its last event end

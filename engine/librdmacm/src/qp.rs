@@ -10,6 +10,7 @@ use crate::abi::{
     ibv_qp_init_attr, ibv_qp_init_attr_ex, rdma_cm_id,
 };
 use crate::attributes::{self, ERR, INIT, RTR, RTS};
+use crate::errno;
 use crate::id;
 use crate::outcome::{check_code, non_null, return_code};
 use crate::verbs;
@@ -322,10 +323,11 @@ pub unsafe extern "C" fn rdma_create_qp(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
-    if id::live(id).is_err() {
+    let Some(_known) = id::known(id) else {
+        errno::set(libc::EINVAL);
         return;
-    }
-    // SAFETY: the identifier is live.
+    };
+    // SAFETY: the identifier is referenced.
     unsafe {
         let qp = std::mem::replace(&mut (*id).qp, std::ptr::null_mut());
         if !qp.is_null() {

@@ -7,6 +7,7 @@ use crate::abi::{
     IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_pd, ibv_srq_init_attr,
     ibv_srq_init_attr_ex, rdma_cm_id,
 };
+use crate::errno;
 use crate::id;
 use crate::outcome::{non_null, return_code};
 use crate::qp::{create_cqs, destroy_cqs};
@@ -86,10 +87,11 @@ pub unsafe extern "C" fn rdma_create_srq(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
-    if id::live(id).is_err() {
+    let Some(_known) = id::known(id) else {
+        errno::set(libc::EINVAL);
         return;
-    }
-    // SAFETY: the identifier is live.
+    };
+    // SAFETY: the identifier is referenced.
     unsafe {
         let srq = std::mem::replace(&mut (*id).srq, std::ptr::null_mut());
         if !srq.is_null() {

@@ -10,9 +10,10 @@ use std::ptr::null_mut;
 
 use feroce_librdmacm as _; // links the functions declared below
 use feroce_verbs_abi::{
-    RDMA_PS_TCP, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+    IBV_QPT_RC, RDMA_CM_EVENT_USER, RDMA_PS_TCP, ibv_pd, ibv_qp_init_attr, rdma_addrinfo,
+    rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
 };
-use interface::{errno, set_errno, world};
+use interface::{errno, set_errno, verbs, world, zeroed};
 
 unsafe extern "C" {
     fn rdma_create_event_channel() -> *mut rdma_event_channel;
@@ -36,6 +37,10 @@ unsafe extern "C" {
     -> c_int;
     fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
     fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16;
+    fn rdma_create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> c_int;
+    fn rdma_destroy_qp(id: *mut rdma_cm_id);
+    fn rdma_write_cm_event(id: *mut rdma_cm_id, event: c_uint, status: c_int, arg: u64) -> c_int;
+    fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int;
 }
 
 /// Checks that the call returns -1 and sets `errno` to `code`.
@@ -103,5 +108,47 @@ fn wrong_identifiers_channels_and_events_are_refused() {
         refused("a destroyed channel", libc::EINVAL, || {
             rdma_create_id(channel, &raw mut id, null_mut(), RDMA_PS_TCP)
         });
+    }
+}
+
+/// `rdma_destroy_id` waits for the acknowledgement of events. The thread that handles the event
+/// destroys the QP before it acknowledges.
+#[test]
+fn a_qp_is_destroyed_while_another_thread_destroys_the_identifier() {
+    if world().is_none() {
+        return;
+    }
+    // SAFETY: the arguments are valid; the identifier exists until its event is acknowledged.
+    unsafe {
+        let channel = rdma_create_event_channel();
+        let (mut id, mut event) = (null_mut(), null_mut());
+        assert_eq!(rdma_create_id(channel, &raw mut id, null_mut(), RDMA_PS_TCP), 0);
+        let mut address: libc::sockaddr_in = zeroed();
+        address.sin_family = 2; // AF_INET
+        address.sin_addr.s_addr = u32::from_ne_bytes([10, 91, 0, 1]);
+        assert_eq!(rdma_bind_addr(id, (&raw mut address).cast()), 0, "errno {}", errno());
+        let mut init: ibv_qp_init_attr = zeroed();
+        (init.qp_type, init.cap.max_send_wr, init.cap.max_recv_wr) = (IBV_QPT_RC, 1, 1);
+        assert_eq!(rdma_create_qp(id, null_mut(), &raw mut init), 0, "errno {}", errno());
+        let (qp, cq) = ((*id).qp, (*id).send_cq);
+        assert_eq!(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 0, 1), 0);
+        assert_eq!(rdma_get_cm_event(channel, &raw mut event), 0);
+        let address = id.expose_provenance();
+        let destroying = std::thread::spawn(move || {
+            rdma_destroy_id(std::ptr::with_exposed_provenance_mut(address))
+        });
+        // ENOENT (nothing was resolved) until the other thread has begun
+        let mut list = null_mut();
+        while rdma_query_addrinfo(id, &raw mut list) == -1 && errno() == libc::ENOENT {
+            std::thread::yield_now();
+        }
+        rdma_destroy_qp(id);
+        let (mut attr, mut init) = (zeroed(), zeroed());
+        assert_eq!(verbs::ibv_query_qp(qp, &raw mut attr, 1, &raw mut init), libc::EINVAL);
+        assert_eq!(verbs::ibv_destroy_cq(cq), libc::ENOENT, "destroyed with the QP");
+        assert!(!destroying.is_finished());
+        assert_eq!(rdma_ack_cm_event(event), 0);
+        assert_eq!(destroying.join().expect("no panic"), 0);
+        rdma_destroy_event_channel(channel);
     }
 }

@@ -28,15 +28,15 @@ use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use crate::errno;
 
 /// What each object has behind its C structure.
 #[derive(Debug)]
 pub struct Base {
-    /// Number of objects that use this one: see [`Use`].
+    /// Number of objects that use this one: see [`Use`]. Raised only with the table locked.
     users: AtomicUsize,
     /// Address of the program's context, and the object's number.
     named: (usize, u32),
@@ -76,6 +76,9 @@ pub unsafe trait Object: Any + Send + Sync + Sized {
     fn abi(&self) -> *mut Self::Abi {
         std::ptr::from_ref(self).cast_mut().cast()
     }
+
+    /// Makes the objects that this one uses unused. Called once, when the program destroys it.
+    fn release_uses(&self);
 
     /// Returns the address of the context and the handle that the C structure shows now: the
     /// program may have overwritten them.
@@ -190,98 +193,148 @@ pub fn known<T: Object>(abi: *mut T::Abi) -> Option<Arc<T>> {
     look_up(abi).ok().map(|(object, _)| object)
 }
 
-/// Begins to destroy the object at the program's pointer. From here on, other calls refuse it.
+/// Begins to destroy the object at the program's pointer, after `check`. From here on, other calls
+/// refuse it. A refused call changes nothing for other threads.
 ///
 /// # Errors
 /// ENOENT, as the kernel for a number that names no object: null, an object that is destroyed or
 /// being destroyed, another `handle` or `context` than at creation. EINVAL for an object of another
-/// kind.
-pub fn destroy<T: Object>(abi: *mut T::Abi) -> Result<Destroying<T>, c_int> {
-    let (object, _) = look_up::<T>(abi).map_err(|unknown| match unknown {
+/// kind. The error of `check`. EBUSY if another object uses this one.
+pub fn destroy<T: Object>(
+    abi: *mut T::Abi,
+    check: impl FnOnce(&T) -> Result<(), c_int>,
+) -> Result<Destroying<T>, c_int> {
+    let (object, is_going) = look_up::<T>(abi).map_err(|unknown| match unknown {
         Unknown::Address => libc::ENOENT,
         Unknown::Kind => libc::EINVAL,
     })?;
     object.check_shown(libc::ENOENT)?;
-    let was_going = set_going(abi.addr(), true);
-    if was_going { Err(libc::ENOENT) } else { Ok(Destroying { object: Some(object) }) }
+    if is_going {
+        return Err(libc::ENOENT);
+    }
+    check(&object)?;
+    with_table(|table| match table.get_mut(&abi.addr()) {
+        Some(entry) if !entry.is_going => {
+            if object.base().users.load(Ordering::Acquire) > 0 {
+                return Err(libc::EBUSY);
+            }
+            entry.is_going = true;
+            Ok(())
+        }
+        _ => Err(libc::ENOENT),
+    })?;
+    Ok(Destroying(object))
 }
 
-/// Returns true if the object was being destroyed already, or is destroyed.
-fn set_going(address: usize, is_going: bool) -> bool {
-    with_table(|table| {
-        let entry = table.get_mut(&address);
-        entry.is_none_or(|entry| std::mem::replace(&mut entry.is_going, is_going))
-    })
-}
-
-/// An object that is being destroyed. Dropping this without [`Destroying::finish`] keeps the
-/// object.
-pub struct Destroying<T: Object> {
-    object: Option<Arc<T>>,
-}
+/// An object that is being destroyed.
+#[must_use]
+pub struct Destroying<T: Object>(Arc<T>);
 
 impl<T: Object> Destroying<T> {
-    /// Checks that no other object uses this one.
-    ///
-    /// # Errors
-    /// EBUSY.
-    pub fn check_unused(&self) -> Result<(), c_int> {
-        let users = self.base().users.load(Ordering::Acquire);
-        if users == 0 { Ok(()) } else { Err(libc::EBUSY) }
-    }
-
-    /// Removes the object from the table. It is destroyed when the result is dropped, unless
-    /// another thread is within a call with it.
-    pub fn finish(mut self) -> Arc<T> {
-        let object = self.object.take().expect("taken only here");
-        let entry = with_table(|table| table.remove(&object.abi().addr()));
-        drop(entry); // `object` refers to it still
-        object
+    /// Removes the object from the table, and makes the objects that it uses unused. Its memory is
+    /// freed when the result is dropped, unless another thread is within a call with it.
+    pub fn finish(self) -> Arc<T> {
+        let entry = with_table(|table| table.remove(&self.0.abi().addr()));
+        drop(entry); // `self` refers to the object still
+        self.0.release_uses();
+        self.0
     }
 }
 
 impl<T: Object> Deref for Destroying<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        self.object.as_ref().expect("taken only by `finish`")
-    }
-}
-
-impl<T: Object> Drop for Destroying<T> {
-    fn drop(&mut self) {
-        if let Some(object) = &self.object {
-            set_going(object.abi().addr(), false);
-        }
+        &self.0
     }
 }
 
 /// A reference from one object to another that must not be destroyed before it.
-pub struct Use<T: Object>(Arc<T>);
+///
+/// The object is in use until the first call of [`Release::release`], or until this is dropped.
+pub struct Use<T: Object> {
+    object: Arc<T>,
+    is_released: AtomicBool,
+}
 
 impl<T: Object> Use<T> {
     /// Makes `object` used.
-    pub fn new(object: Arc<T>) -> Self {
-        object.base().users.fetch_add(1, Ordering::AcqRel);
-        Self(object)
-    }
-}
-
-impl<T: Object> Clone for Use<T> {
-    fn clone(&self) -> Self {
-        Self::new(Arc::clone(&self.0))
+    ///
+    /// # Errors
+    /// EINVAL if the object is destroyed or being destroyed.
+    pub fn new(object: Arc<T>) -> Result<Self, c_int> {
+        // While `object` is held, no other object has its address.
+        with_table(|table| match table.get(&object.abi().addr()) {
+            Some(entry) if !entry.is_going => {
+                object.base().users.fetch_add(1, Ordering::AcqRel);
+                Ok(())
+            }
+            _ => Err(libc::EINVAL),
+        })?;
+        Ok(Self { object, is_released: AtomicBool::new(false) })
     }
 }
 
 impl<T: Object> Deref for Use<T> {
     type Target = Arc<T>;
     fn deref(&self) -> &Arc<T> {
-        &self.0
+        &self.object
     }
 }
 
 impl<T: Object> Drop for Use<T> {
     fn drop(&mut self) {
-        self.0.base().users.fetch_sub(1, Ordering::AcqRel);
+        self.release();
+    }
+}
+
+/// References of an object to others. They are released when the program destroys the object: a
+/// thread that is still within a call with it then keeps the memory, but nothing in use.
+pub trait Release {
+    /// Makes the objects unused.
+    fn release(&self);
+}
+
+impl<T: Object> Release for Use<T> {
+    fn release(&self) {
+        if !self.is_released.swap(true, Ordering::AcqRel) {
+            self.object.base().users.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Keeps the memory of an object that may be destroyed.
+impl<T: Object> Release for Arc<T> {
+    fn release(&self) {}
+}
+
+impl<R: Release + ?Sized> Release for Box<R> {
+    fn release(&self) {
+        (**self).release();
+    }
+}
+
+impl<R: Release> Release for Option<R> {
+    fn release(&self) {
+        self.iter().for_each(R::release);
+    }
+}
+
+impl<R: Release> Release for Vec<R> {
+    fn release(&self) {
+        self.iter().for_each(R::release);
+    }
+}
+
+impl<A: Release, B: Release> Release for (A, B) {
+    fn release(&self) {
+        self.0.release();
+        self.1.release();
+    }
+}
+
+impl<R: Release> Release for Mutex<R> {
+    fn release(&self) {
+        self.lock().unwrap_or_else(PoisonError::into_inner).release();
     }
 }
 
@@ -323,6 +376,7 @@ mod tests {
     struct Pd {
         abi: UnsafeCell<ibv_pd>,
         base: Base,
+        uses: Option<Use<Pd>>,
     }
 
     // SAFETY: the tests use one thread each.
@@ -335,6 +389,9 @@ mod tests {
         type Abi = ibv_pd;
         fn base(&self) -> &Base {
             &self.base
+        }
+        fn release_uses(&self) {
+            self.uses.release();
         }
         fn shown(&self) -> (usize, u32) {
             // SAFETY: nothing writes the structure meanwhile.
@@ -357,11 +414,20 @@ mod tests {
         fn base(&self) -> &Base {
             &self.1
         }
+        fn release_uses(&self) {}
     }
 
     fn pd() -> *mut ibv_pd {
+        pd_with(None)
+    }
+
+    fn pd_with(uses: Option<Use<Pd>>) -> *mut ibv_pd {
         let abi = ibv_pd { context: std::ptr::without_provenance_mut(64), handle: 7 };
-        give(Arc::new(Pd { abi: UnsafeCell::new(abi), base: Base::new(64, 7) }))
+        give(Arc::new(Pd { abi: UnsafeCell::new(abi), base: Base::new(64, 7), uses }))
+    }
+
+    fn begin<T: Object>(abi: *mut T::Abi) -> Result<Destroying<T>, c_int> {
+        destroy::<T>(abi, |_| Ok(()))
     }
 
     fn error<T>(done: Result<T, c_int>) -> c_int {
@@ -373,11 +439,11 @@ mod tests {
         let abi = pd();
         assert_eq!(live::<Pd>(abi).map(|pd| pd.base().named()), Ok((64, 7)));
         assert_eq!(error(live::<Other>(abi)), libc::EINVAL);
-        assert_eq!(error(destroy::<Other>(abi)), libc::EINVAL);
+        assert_eq!(error(begin::<Other>(abi)), libc::EINVAL);
         assert_eq!(error(live::<Pd>(std::ptr::null_mut())), libc::EINVAL);
-        drop(destroy::<Pd>(abi).unwrap().finish());
+        drop(begin::<Pd>(abi).unwrap().finish());
         assert_eq!(error(live::<Pd>(abi)), libc::EINVAL);
-        assert_eq!(error(destroy::<Pd>(abi)), libc::ENOENT, "destroyed twice");
+        assert_eq!(error(begin::<Pd>(abi)), libc::ENOENT, "destroyed twice");
     }
 
     #[test]
@@ -390,38 +456,69 @@ mod tests {
         };
         set(8, 64);
         assert_eq!(error(live::<Pd>(abi)), libc::EINVAL);
-        assert_eq!(error(destroy::<Pd>(abi)), libc::ENOENT);
+        assert_eq!(error(begin::<Pd>(abi)), libc::ENOENT);
         set(7, 65);
         assert_eq!(error(live::<Pd>(abi)), libc::EINVAL);
-        assert_eq!(error(destroy::<Pd>(abi)), libc::EINVAL);
+        assert_eq!(error(begin::<Pd>(abi)), libc::EINVAL);
         set(7, 64);
-        drop(destroy::<Pd>(abi).unwrap().finish());
+        drop(begin::<Pd>(abi).unwrap().finish());
     }
 
     #[test]
-    fn an_object_in_use_is_busy() {
+    fn an_object_in_use_is_busy_and_stays_valid() {
         let abi = pd();
-        let first = Use::new(live::<Pd>(abi).unwrap());
-        let second = first.clone();
-        drop(first);
-        assert_eq!(destroy::<Pd>(abi).unwrap().check_unused(), Err(libc::EBUSY));
-        assert!(live::<Pd>(abi).is_ok(), "it was kept");
-        drop(second);
-        assert_eq!(destroy::<Pd>(abi).unwrap().check_unused(), Ok(()));
-        drop(destroy::<Pd>(abi).unwrap().finish());
+        let used = Use::new(live::<Pd>(abi).unwrap()).unwrap();
+        std::thread::scope(|scope| {
+            let abi = abi.addr();
+            let place = move || std::ptr::without_provenance_mut(abi);
+            scope.spawn(move || {
+                for _ in 0..10_000 {
+                    assert_eq!(error(begin::<Pd>(place())), libc::EBUSY);
+                }
+            });
+            for _ in 0..10_000 {
+                assert!(live::<Pd>(place()).is_ok(), "valid for other threads");
+            }
+        });
+        drop(used);
+        drop(begin::<Pd>(abi).unwrap().finish());
+    }
+
+    #[test]
+    fn a_refused_check_changes_nothing() {
+        let abi = pd();
+        let refused = destroy::<Pd>(abi, |_| {
+            assert!(live::<Pd>(abi).is_ok());
+            Err(libc::EIO)
+        });
+        assert_eq!(error(refused), libc::EIO);
+        assert!(live::<Pd>(abi).is_ok());
+        drop(begin::<Pd>(abi).unwrap().finish());
+    }
+
+    #[test]
+    fn a_destroyed_object_uses_nothing_while_a_call_still_holds_it() {
+        let used = pd();
+        let user = pd_with(Some(Use::new(live::<Pd>(used).unwrap()).unwrap()));
+        let within_a_call = live::<Pd>(user).unwrap();
+        assert_eq!(error(begin::<Pd>(used)), libc::EBUSY);
+        drop(begin::<Pd>(user).unwrap().finish());
+        drop(begin::<Pd>(used).expect("unused").finish());
+        drop(within_a_call); // releases nothing twice
     }
 
     #[test]
     fn an_object_that_is_being_destroyed_is_only_known() {
         let abi = pd();
-        let going = destroy::<Pd>(abi).unwrap();
-        assert_eq!(error(destroy::<Pd>(abi)), libc::ENOENT);
+        let held = live::<Pd>(abi).unwrap();
+        let going = begin::<Pd>(abi).unwrap();
+        assert_eq!(error(begin::<Pd>(abi)), libc::ENOENT);
         assert_eq!(error(live::<Pd>(abi)), libc::EINVAL);
+        assert_eq!(error(Use::new(Arc::clone(&held))), libc::EINVAL);
         assert!(known::<Pd>(abi).is_some());
-        drop(going);
-        assert!(live::<Pd>(abi).is_ok(), "it was kept");
-        drop(destroy::<Pd>(abi).unwrap().finish());
+        drop(going.finish());
         assert!(known::<Pd>(abi).is_none());
+        assert_eq!(error(Use::new(held)), libc::EINVAL);
     }
 
     #[test]
@@ -438,6 +535,6 @@ mod tests {
         // SAFETY: `status` is writable.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(libc::WEXITSTATUS(status), 1);
-        drop(destroy::<Pd>(abi).unwrap().finish());
+        drop(begin::<Pd>(abi).unwrap().finish());
     }
 }
