@@ -233,11 +233,11 @@ static bool poll_for(struct ibv_cq *cq, double seconds, struct ibv_wc *wc)
     return false;
 }
 
-struct ibv_wc next_wc(struct ibv_cq *cq)
+struct ibv_wc next_wc_at(const char *file, int line, struct ibv_cq *cq)
 {
     struct ibv_wc wc = { .status = IBV_WC_GENERAL_ERR };
     if (!poll_for(cq, 20, &wc)) {
-        fail(__FILE__, __LINE__, "no completion within 20 s");
+        fail(file, line, "no completion within 20 s");
         give_up();
     }
     return wc;
@@ -262,7 +262,7 @@ bool is_ready(int fd, int ms)
     return poll(&ready, 1, ms) == 1;
 }
 
-struct ibv_async_event next_event(enum ibv_event_type type)
+struct ibv_async_event next_event_at(const char *file, int line, enum ibv_event_type type)
 {
     struct ibv_async_event event;
     for (int i = 0; i < 100; i++) {
@@ -270,7 +270,7 @@ struct ibv_async_event next_event(enum ibv_event_type type)
         if (event.event_type == type) return event;
         ibv_ack_async_event(&event);
     }
-    fail(__FILE__, __LINE__, "no event \"%s\" within 10 s", ibv_event_type_str(type));
+    fail(file, line, "no event \"%s\" within 10 s", ibv_event_type_str(type));
     give_up();
 }
 

@@ -7,7 +7,7 @@ enum wrong {
 };
 enum { NOTHING = -1 };
 
-/* `target` is the status of the target's receive, NOTHING if none completes; -2: not decided. */
+/* `target` is the status of the target's receive, NOTHING if none completes. */
 static const struct error {
     const char *name;
     enum ibv_wr_opcode opcode;
@@ -30,7 +30,7 @@ static const struct error {
     { "WRITE, a wrong R_Key", IBV_WR_RDMA_WRITE, RKEY, IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR,
       IBV_QPS_ERR, "IBTA 9.9.3" },
     { "WRITE with immediate, a wrong R_Key", IBV_WR_RDMA_WRITE_WITH_IMM, RKEY, IBV_WC_REM_ACCESS_ERR,
-      IBV_WC_WR_FLUSH_ERR, IBV_QPS_ERR, "IBTA 9.9.3" },
+      IBV_WC_LOC_ACCESS_ERR, IBV_QPS_ERR, "IBTA 9.9.3, 11.6.2" },
     { "READ, a wrong R_Key", IBV_WR_RDMA_READ, RKEY, IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR,
       IBV_QPS_ERR, "IBTA 9.9.3" },
     { "compare and swap, a wrong R_Key", IBV_WR_ATOMIC_CMP_AND_SWP, RKEY, IBV_WC_REM_ACCESS_ERR,

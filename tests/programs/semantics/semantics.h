@@ -168,7 +168,8 @@ int post(struct end *end, struct ibv_send_wr *wr);
 /* Posts a request of `length` bytes at both ends' offset 0: SENDs, RDMA and atomics. */
 int post_op(struct pair *pair, enum ibv_wr_opcode opcode, uint32_t length);
 /* The next completion; the case ends if there is none within 20 s. */
-struct ibv_wc next_wc(struct ibv_cq *cq);
+#define next_wc(cq) next_wc_at(__FILE__, __LINE__, cq)
+struct ibv_wc next_wc_at(const char *file, int line, struct ibv_cq *cq);
 /* Expects no completion for a tenth of a second. */
 #define EXPECT_NO_WC(cq) expect_no_wc(__FILE__, __LINE__, cq)
 void expect_no_wc(const char *file, int line, struct ibv_cq *cq);
@@ -176,7 +177,8 @@ void fill(char *bytes, size_t length, unsigned seed);
 /* The asynchronous event of `type`; the case ends if there is none within 10 s. It is not yet
  * acknowledged.
  */
-struct ibv_async_event next_event(enum ibv_event_type type);
+#define next_event(type) next_event_at(__FILE__, __LINE__, type)
+struct ibv_async_event next_event_at(const char *file, int line, enum ibv_event_type type);
 /* Takes and acknowledges the events that are there. */
 void drain_events(void);
 /* Returns true if the channel gets an event within `ms`. */
