@@ -155,14 +155,18 @@ fn a_message_longer_than_its_receive_is_refused() {
 }
 
 #[test]
-fn data_with_a_wrong_local_key_are_a_protection_error_and_are_not_sent() {
-    for number in 0..2 {
+fn local_keys_without_the_right_are_a_protection_error() {
+    for number in 0..4 {
         let mut pair = Pair::default();
         pair.post_recv(7, 100);
-        let region = pair.buffers[0].region();
+        let read_only = pair.pds[0].alloc_buffer(4096, Access::REMOTE_READ).unwrap();
         let (op, sge) = match number {
-            0 => (SendOp::Send, Sge { lkey: Key(3), ..region.sge(0, 4) }),
-            _ => (SendOp::Write(pair.remote(0)), region.sge((1 << 16) - 3, 4)),
+            0 => (SendOp::Send, Sge { lkey: Key(3), ..pair.buffers[0].region().sge(0, 4) }),
+            1 => (SendOp::Write(pair.remote(0)), pair.buffers[0].region().sge((1 << 16) - 3, 4)),
+            2 => (SendOp::Read(pair.remote(0)), read_only.region().sge(0, 4)),
+            _ => {
+                (SendOp::FetchAdd { remote: pair.remote(0), add: 1 }, read_only.region().sge(0, 8))
+            }
         };
         pair.post_sges(1, op, &[sge], SIGNALED);
         pair.run(10);
@@ -170,45 +174,6 @@ fn data_with_a_wrong_local_key_are_a_protection_error_and_are_not_sent() {
         assert_eq!(pair.trace().len(), 0);
         assert_eq!(pair.events(0), [], "the completion reports the error");
         assert_eq!((pair.state(0), pair.state(1)), (QpState::Err, QpState::Rts));
-    }
-}
-
-/// The operations that return data, with a local buffer that may not be written.
-fn into_read_only(pair: &mut Pair, remote: RemoteAddr, number: usize) -> SendOp {
-    let read_only = pair.pds[0].alloc_buffer(4096, Access::REMOTE_READ).unwrap();
-    let ops = [
-        SendOp::Read(remote),
-        SendOp::FetchAdd { remote, add: 1 },
-        SendOp::CompareSwap { remote, compare: 0, swap: 1 },
-    ];
-    pair.post_sges(1, ops[number], &[read_only.region().sge(0, 8)], SIGNALED);
-    pair.run(10);
-    ops[number]
-}
-
-/// The buffer is checked when the response arrives: the peer has executed the request.
-#[test]
-fn a_response_that_cannot_be_stored_is_a_protection_error() {
-    for number in 0..3 {
-        let mut pair = Pair::default();
-        let remote = pair.remote(0);
-        let op = into_read_only(&mut pair, remote, number);
-        assert_eq!(pair.done(0), [(1, Status::LocalProtection)], "{op:?}");
-        assert_eq!(pair.events(0), [], "the completion reports the error");
-        assert_eq!((pair.state(0), pair.state(1)), (QpState::Err, QpState::Rts));
-        let mut after = [0; 8];
-        pair.buffers[1].read(0, &mut after);
-        assert_eq!(u64::from_ne_bytes(after), u64::from(op.is_atomic()), "{op:?}");
-    }
-}
-
-#[test]
-fn an_error_of_the_responder_comes_before_one_of_the_buffer_for_its_response() {
-    for number in 0..3 {
-        let mut pair = Pair::default();
-        let remote = RemoteAddr { rkey: Key(3), ..pair.remote(0) };
-        let op = into_read_only(&mut pair, remote, number);
-        assert_eq!(pair.done(0), [(1, Status::RemoteAccess)], "{op:?}");
     }
 }
 

@@ -370,11 +370,6 @@ impl Requester {
         if lacks_depth || !conn.service.supports(&wqe.op) {
             return Err(Status::LocalQpOperation);
         }
-        // Buffers of a READ or an atomic are checked when the response arrives, as mlx5 and rxe do:
-        // an error of the responder is the one reported, and the peer's memory changes.
-        if wqe.op.returns_data() {
-            return Ok(());
-        }
         let sges = self.sq.sges(index, usize::from(wqe.num_sge));
         sg::check(env.memory, conn.pd, sges, operation.local_access)
             .map_err(|_| Status::LocalProtection)
