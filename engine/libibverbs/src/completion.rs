@@ -99,11 +99,12 @@ unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    let got = object::live::<CompChannel>(channel).and_then(|live| {
+    let events = object::live::<CompChannel>(channel).and_then(|live| {
         live.shared.check()?;
-        live.channel.get(|event| event.unacknowledged.add())
+        Ok(Arc::clone(&live.channel))
     });
-    match got {
+    // A thread that sleeps here holds the queue alone, so that the engine can close meanwhile.
+    match events.and_then(|events| events.get(|event| event.unacknowledged.add())) {
         Ok(event) => {
             let event = std::ptr::with_exposed_provenance_mut::<ibv_cq>(event.cq);
             // SAFETY: the CQ exists, because `ibv_destroy_cq` waits for the acknowledgement of this
