@@ -131,6 +131,7 @@ impl NewId {
             queue: Mutex::new(queue),
             unacknowledged: Unacknowledged::default(),
             delivers_events: AtomicBool::new(self.number.is_none()),
+            is_retired: AtomicBool::new(false),
         });
         let private = Mutex::new(Private { is_sync, ..Private::default() });
         let (abi, base) = (UnsafeCell::new(abi), Base::new(0, 0));
@@ -247,7 +248,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         Err(code) => return return_code(Err(code)),
     };
     ids().remove(&live.number());
-    id_state::remove_pending(&live.state);
+    id_state::retire(&live.state);
     // SAFETY: the program does not use the identifier again. Its own channel and its last event end
     // with it.
     unsafe {
