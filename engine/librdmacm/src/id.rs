@@ -31,6 +31,18 @@ pub struct Id {
     private: Mutex<Private>,
 }
 
+/// A name that is resolved with an event.
+#[derive(Default)]
+pub enum Resolution {
+    /// None was requested, the last one failed, or the program has taken the result.
+    #[default]
+    Idle,
+    /// A thread is within `rdma_resolve_addrinfo`.
+    Resolving,
+    /// The result, which the program has not taken.
+    Done(AddrInfoList),
+}
+
 /// State that programs do not see.
 #[derive(Default)]
 pub struct Private {
@@ -54,8 +66,8 @@ pub struct Private {
     pub qp_init: Option<ibv_qp_init_attr>,
     /// Sent ahead of the program's private data.
     pub connect_data: Vec<u8>,
-    /// Result of `rdma_resolve_addrinfo` that the program has not taken.
-    pub resolved: Option<AddrInfoList>,
+    /// State of `rdma_resolve_addrinfo`.
+    pub resolution: Resolution,
     /// Multicast groups that the identifier has joined.
     pub memberships: Vec<Arc<Membership>>,
 }
