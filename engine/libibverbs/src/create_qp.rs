@@ -353,10 +353,9 @@ pub unsafe extern "C" fn open_qp(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    object::code(object::destroy::<Qp>(qp, |qp| qp.shared.check()).and_then(|going| {
+    object::code(object::destroy::<Qp>(qp, |qp| qp.shared.check()).map(|going| {
         going.shared.engine.remove_qp(going.number(), &going.async_events);
         drop(going.finish());
-        Ok(())
     }))
 }
 
