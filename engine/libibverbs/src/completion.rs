@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Wake;
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
@@ -39,6 +39,8 @@ pub struct CqWaker {
     /// Address of the program's `ibv_cq`. Set once the CQ exists, before the first notification can
     /// be requested.
     pub cq: AtomicUsize,
+    /// The program has destroyed the CQ. A core may still wake this waker.
+    is_retired: AtomicBool,
     unacknowledged: Arc<Unacknowledged>,
 }
 
@@ -48,6 +50,7 @@ impl CqWaker {
         Arc::new(Self {
             channel: Arc::clone(&channel.channel),
             cq: AtomicUsize::new(0),
+            is_retired: AtomicBool::new(false),
             unacknowledged: Arc::default(),
         })
     }
@@ -57,9 +60,10 @@ impl CqWaker {
         self.unacknowledged.acknowledge(u64::from(events));
     }
 
-    /// Removes events that the program has not read, then waits until it has acknowledged all
-    /// events that it has read.
+    /// Ends events of the CQ: removes those that the program has not read, then waits until it has
+    /// acknowledged all that it has read.
     pub fn retire(&self) {
+        self.is_retired.store(true, Ordering::Release);
         self.channel.remove(|event| Arc::ptr_eq(&event.unacknowledged, &self.unacknowledged));
         self.unacknowledged.wait();
     }
@@ -72,7 +76,8 @@ impl Wake for CqWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let cq = self.cq.load(Ordering::Acquire);
-        self.channel.push(CqEvent { cq, unacknowledged: Arc::clone(&self.unacknowledged) });
+        let event = CqEvent { cq, unacknowledged: Arc::clone(&self.unacknowledged) };
+        self.channel.push_unless(&self.is_retired, event);
     }
 }
 
@@ -99,11 +104,12 @@ unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    let got = object::live::<CompChannel>(channel).and_then(|live| {
+    let events = object::live::<CompChannel>(channel).and_then(|live| {
         live.shared.check()?;
-        live.channel.get(|event| event.unacknowledged.add())
+        Ok(Arc::clone(&live.channel))
     });
-    match got {
+    // A thread that sleeps here holds the queue alone, so that the engine can close meanwhile.
+    match events.and_then(|events| events.get(|event| event.unacknowledged.add())) {
         Ok(event) => {
             let event = std::ptr::with_exposed_provenance_mut::<ibv_cq>(event.cq);
             // SAFETY: the CQ exists, because `ibv_destroy_cq` waits for the acknowledgement of this

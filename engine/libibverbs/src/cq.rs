@@ -176,13 +176,12 @@ extern "C" fn ibv_create_cq(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    object::code(object::destroy::<Cq>(cq, |cq| cq.shared.check()).and_then(|going| {
+    object::code(object::destroy::<Cq>(cq, |cq| cq.shared.check()).map(|going| {
         going.shared.engine.remove_cq(going.queue.id().0);
         if let Some(waker) = &going.waker {
             waker.retire();
         }
         drop(going.finish());
-        Ok(())
     }))
 }
 

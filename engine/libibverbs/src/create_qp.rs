@@ -45,11 +45,15 @@ struct QpConfig {
 const LIST_ENTRY: u32 = 16;
 
 /// The depth of a work queue for which a program asks `requests`: at least one more, as a power of
-/// two, and no more than the device has. Other providers have headroom as well, and report it: mlx5
-/// rounds the bytes of a send queue up, and rxe makes 511 of 256. Programs rely on it; SPDK 23.05
-/// posts 257 requests to a queue of 256.
+/// two. A queue for 0 requests stays without room. A queue for `MAX_WR` requests, the limit of the
+/// device, has no headroom; the engine refuses more (`ibv_create_qp` fails). Other providers have
+/// headroom as well, and report it: mlx5 rounds the bytes of a send queue up, and rxe makes 511 of
+/// 256. Programs rely on it; SPDK 23.05 posts 257 requests to a queue of 256.
 fn with_headroom(requests: u32) -> u32 {
-    if requests < MAX_WR { (requests + 1).next_power_of_two() } else { requests }
+    match requests {
+        1..MAX_WR => (requests + 1).next_power_of_two(),
+        _ => requests,
+    }
 }
 
 /// Returns the engine's service for an `ibv_qp_type`.
@@ -349,10 +353,9 @@ pub unsafe extern "C" fn open_qp(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    object::code(object::destroy::<Qp>(qp, |qp| qp.shared.check()).and_then(|going| {
+    object::code(object::destroy::<Qp>(qp, |qp| qp.shared.check()).map(|going| {
         going.shared.engine.remove_qp(going.number(), &going.async_events);
         drop(going.finish());
-        Ok(())
     }))
 }
 
@@ -362,7 +365,7 @@ mod tests {
 
     #[test]
     fn work_queues_have_headroom_up_to_the_limit_of_the_device() {
-        let depths = [(0, 1), (1, 2), (3, 4), (4, 8), (128, 256), (256, 512), (257, 512)];
+        let depths = [(0, 0), (1, 2), (3, 4), (4, 8), (128, 256), (256, 512), (257, 512)];
         for (asked, depth) in depths {
             assert_eq!(with_headroom(asked), depth);
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::abi::{self, ibv_async_event, ibv_context};
 use crate::cq::Cq;
+use crate::engine::Event;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::{context, errno, object};
@@ -14,14 +15,14 @@ unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    let got = context::shared(context).and_then(|shared| {
-        shared.events.get(|event| {
-            if let Some(account) = &event.unacknowledged {
-                account.add();
-            }
-        })
-    });
-    match got {
+    let count = |event: &Event| {
+        if let Some(account) = &event.unacknowledged {
+            account.add();
+        }
+    };
+    // A thread that sleeps here holds the queue alone, so that the engine can close meanwhile.
+    let events = context::shared(context).map(|shared| Arc::clone(&shared.events));
+    match events.and_then(|events| events.get(count)) {
         Ok(got) => {
             let element = std::ptr::with_exposed_provenance_mut::<c_void>(got.element);
             // SAFETY: the program passes a writable `ibv_async_event`.

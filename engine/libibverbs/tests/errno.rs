@@ -116,9 +116,13 @@ const INLINE: &[Row] = unsafe {
             ops(world.context).query_rt_values.unwrap()(world.context, &mut values)
         }),
         ("ibv_req_notify_cq", |world| {
-            (*world.cq).handle ^= 1;
-            let code = (*world.context).ops.req_notify_cq.unwrap()(world.cq, 0);
-            (*world.cq).handle ^= 1;
+            let cq = world.create_cq();
+            (*cq).handle ^= 1;
+            let code = (*world.context).ops.req_notify_cq.unwrap()(cq, 0);
+            let error = errno();
+            (*cq).handle ^= 1;
+            verbs::ibv_destroy_cq(cq);
+            set_errno(error);
             code
         }),
     ]

@@ -441,18 +441,38 @@ fn a_closed_context_is_refused() {
 fn a_notification_for_an_overwritten_handle_is_refused() {
     let Some(world) = world() else { return };
     let request = unsafe { (*world.context).ops.req_notify_cq.unwrap() };
-    unsafe { (*world.cq).handle ^= 1 };
-    refused("ibv_req_notify_cq", libc::EINVAL, || unsafe { request(world.cq, 0) });
-    unsafe { (*world.cq).handle ^= 1 };
-    assert_eq!(unsafe { request(world.cq, 0) }, 0);
+    let cq = world.create_cq();
+    unsafe { (*cq).handle ^= 1 };
+    refused("ibv_req_notify_cq", libc::EINVAL, || unsafe { request(cq, 0) });
+    unsafe { (*cq).handle ^= 1 };
+    assert_eq!(unsafe { request(cq, 0) }, 0);
+    assert_eq!(unsafe { verbs::ibv_destroy_cq(cq) }, 0);
+}
+
+/// A queue is deeper than asked for, unless the program asks for none.
+#[test]
+fn the_depth_of_a_queue_is_reported_and_0_stays_0() {
+    let Some(world) = world() else { return };
+    for (asked, depth) in [(0, 0), (1, 2), (256, 512)] {
+        let mut init: ibv_qp_init_attr = zeroed();
+        (init.send_cq, init.recv_cq, init.qp_type) = (world.cq, world.cq, abi::IBV_QPT_RC);
+        (init.cap.max_send_wr, init.cap.max_recv_wr) = (asked, 3);
+        let qp = unsafe { verbs::ibv_create_qp(world.pd, &mut init) };
+        assert!(!qp.is_null(), "{asked} requests: errno {}", errno());
+        assert_eq!((init.cap.max_send_wr, init.cap.max_recv_wr), (depth, 4));
+        assert_eq!(unsafe { verbs::ibv_destroy_qp(qp) }, 0);
+    }
 }
 
 #[test]
 fn an_object_in_use_is_busy() {
     let Some(world) = world() else { return };
-    let qp = create_qp(world, |_| (), world.pd.cast());
-    refused("the PD", libc::EBUSY, || unsafe { verbs::ibv_dealloc_pd(world.pd) });
-    refused("the CQ", libc::EBUSY, || unsafe { verbs::ibv_destroy_cq(world.cq) });
+    let (pd, cq) = (unsafe { verbs::ibv_alloc_pd(world.context) }, world.create_cq());
+    let with_cq = |init: &mut ibv_qp_init_attr| (init.send_cq, init.recv_cq) = (cq, cq);
+    let qp = create_qp(world, with_cq, pd.cast());
+    refused("the PD", libc::EBUSY, || unsafe { verbs::ibv_dealloc_pd(pd) });
+    refused("the CQ", libc::EBUSY, || unsafe { verbs::ibv_destroy_cq(cq) });
     assert_eq!(query_qp(qp), 0);
     assert_eq!(unsafe { verbs::ibv_destroy_qp(qp.cast()) }, 0);
+    assert_eq!(unsafe { (verbs::ibv_destroy_cq(cq), verbs::ibv_dealloc_pd(pd)) }, (0, 0));
 }

@@ -31,6 +31,18 @@ pub struct Id {
     private: Mutex<Private>,
 }
 
+/// A name that is resolved with an event.
+#[derive(Default)]
+pub enum Resolution {
+    /// None was requested, the last one failed, or the program has taken the result.
+    #[default]
+    Idle,
+    /// A thread is within `rdma_resolve_addrinfo`.
+    Resolving,
+    /// The result, which the program has not taken.
+    Done(AddrInfoList),
+}
+
 /// State that programs do not see.
 #[derive(Default)]
 pub struct Private {
@@ -54,8 +66,8 @@ pub struct Private {
     pub qp_init: Option<ibv_qp_init_attr>,
     /// Sent ahead of the program's private data.
     pub connect_data: Vec<u8>,
-    /// Result of `rdma_resolve_addrinfo` that the program has not taken.
-    pub resolved: Option<AddrInfoList>,
+    /// State of `rdma_resolve_addrinfo`.
+    pub resolution: Resolution,
     /// Multicast groups that the identifier has joined.
     pub memberships: Vec<Arc<Membership>>,
 }
@@ -131,6 +143,7 @@ impl NewId {
             queue: Mutex::new(queue),
             unacknowledged: Unacknowledged::default(),
             delivers_events: AtomicBool::new(self.number.is_none()),
+            is_retired: AtomicBool::new(false),
         });
         let private = Mutex::new(Private { is_sync, ..Private::default() });
         let (abi, base) = (UnsafeCell::new(abi), Base::new(0, 0));
@@ -247,7 +260,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         Err(code) => return return_code(Err(code)),
     };
     ids().remove(&live.number());
-    id_state::remove_pending(&live.state);
+    id_state::retire(&live.state);
     // SAFETY: the program does not use the identifier again. Its own channel and its last event end
     // with it.
     unsafe {

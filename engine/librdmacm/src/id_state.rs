@@ -60,6 +60,8 @@ pub struct IdState {
     pub unacknowledged: Unacknowledged,
     /// Events are delivered. False for a connection request that the program has not accepted.
     pub delivers_events: AtomicBool,
+    /// The program has destroyed the identifier. Its events are no longer queued.
+    pub is_retired: AtomicBool,
 }
 
 impl IdState {
@@ -120,10 +122,15 @@ pub unsafe extern "C" fn queue_event(event: *const CmEvent) {
         data,
         arg: None,
     };
-    state.queue().push(pending);
+    state.push(pending);
 }
 
 impl IdState {
+    /// Queues an event, unless the identifier is destroyed.
+    fn push(&self, event: PendingEvent) {
+        self.queue().push_unless(&self.is_retired, event);
+    }
+
     /// An event of this library, not of the connection manager.
     fn own_event(self: &Arc<Self>, kind: c_uint) -> PendingEvent {
         PendingEvent {
@@ -141,18 +148,18 @@ impl IdState {
     /// Queues the event that the identifier has joined a group.
     pub fn queue_join_event(self: &Arc<Self>, membership: Arc<Membership>) {
         let event = self.own_event(RDMA_CM_EVENT_MULTICAST_JOIN);
-        self.queue().push(PendingEvent { membership: Some(membership), ..event });
+        self.push(PendingEvent { membership: Some(membership), ..event });
     }
 
     /// Queues the event that a name was resolved.
     pub fn queue_resolved_event(self: &Arc<Self>) {
-        self.queue().push(self.own_event(RDMA_CM_EVENT_ADDRINFO_RESOLVED));
+        self.push(self.own_event(RDMA_CM_EVENT_ADDRINFO_RESOLVED));
     }
 
     /// Queues an event that the program writes.
     pub fn queue_user_event(self: &Arc<Self>, status: c_int, arg: u64) {
         let event = self.own_event(RDMA_CM_EVENT_USER);
-        self.queue().push(PendingEvent { status, arg: Some(arg), ..event });
+        self.push(PendingEvent { status, arg: Some(arg), ..event });
     }
 
     /// Removes unread events of a group that the identifier has left.
@@ -162,8 +169,9 @@ impl IdState {
     }
 }
 
-/// Removes all unread events of an identifier.
-pub fn remove_pending(state: &Arc<IdState>) {
+/// Ends events of an identifier that is destroyed, and removes all that the program has not read.
+pub fn retire(state: &Arc<IdState>) {
+    state.is_retired.store(true, Ordering::Release);
     state.queue().remove(|pending| Arc::ptr_eq(&pending.state, state));
 }
 

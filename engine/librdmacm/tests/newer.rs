@@ -91,3 +91,42 @@ fn names_are_resolved_with_an_event_and_programs_write_events() {
         rdma_destroy_event_channel(channel);
     }
 }
+
+/// Of several threads that resolve a name for one identifier, one does.
+#[test]
+fn a_second_name_is_refused_while_the_first_is_being_resolved() {
+    const THREADS: usize = 4;
+    if world().is_none() {
+        return;
+    }
+    // SAFETY: the arguments are valid; the identifier outlives the threads.
+    unsafe {
+        let channel = rdma_create_event_channel();
+        let mut id = null_mut();
+        assert_eq!(rdma_create_id(channel, &raw mut id, null_mut(), RDMA_PS_TCP), 0);
+        let address = id.expose_provenance();
+        for _ in 0..50 {
+            let start = std::sync::Barrier::new(THREADS);
+            let resolve = || {
+                world().expect("root");
+                let id = std::ptr::with_exposed_provenance_mut(address);
+                start.wait();
+                let name = c"10.91.0.1".as_ptr();
+                if rdma_resolve_addrinfo(id, name, null(), null()) == 0 { 0 } else { errno() }
+            };
+            let mut codes: Vec<c_int> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(resolve)).collect();
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+            });
+            codes.sort_unstable();
+            assert_eq!(codes, [0, libc::EBUSY, libc::EBUSY, libc::EBUSY]);
+            let (mut event, mut list) = (null_mut(), null_mut());
+            assert_eq!(rdma_get_cm_event(channel, &raw mut event), 0);
+            assert_eq!(rdma_ack_cm_event(event), 0);
+            assert_eq!(rdma_query_addrinfo(id, &raw mut list), 0);
+            rdma_freeaddrinfo(list);
+        }
+        assert_eq!(rdma_destroy_id(id), 0);
+        rdma_destroy_event_channel(channel);
+    }
+}

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::errno;
@@ -44,7 +45,22 @@ impl<T> Channel<T> {
 
     /// Adds an event.
     pub fn push(&self, event: T) {
-        self.events().push_back(event);
+        self.push_into(&mut self.events(), event);
+    }
+
+    /// Adds an event of a source, unless the source is retired. A source that sets the flag and
+    /// then calls [`Channel::remove`] has no events in the queue afterwards.
+    pub fn push_unless(&self, is_retired: &AtomicBool, event: T) {
+        let mut events = self.events();
+        // read while locked: either `remove` finds the event, or this line finds the flag
+        if !is_retired.load(Ordering::Acquire) {
+            self.push_into(&mut events, event);
+        }
+    }
+
+    /// Adds an event with the queue locked, so that `remove` finds the count of each event.
+    fn push_into(&self, events: &mut VecDeque<T>, event: T) {
+        events.push_back(event);
         let one = 1u64.to_ne_bytes();
         // SAFETY: the kernel reads the eight bytes. The call blocks only at 2^64 events.
         unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
@@ -156,6 +172,22 @@ mod tests {
         }
         channel.remove(|&event| event == 1);
         assert_eq!((channel.get(|_| ()), readable(channel.fd())), (Ok(2), false));
+    }
+
+    #[test]
+    fn a_retired_source_leaves_no_event() {
+        let channel = Channel::new().unwrap();
+        for _ in 0..200 {
+            let is_retired = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let pusher = || (0..100).for_each(|_| channel.push_unless(&is_retired, 1));
+                let pushing = scope.spawn(pusher);
+                is_retired.store(true, Ordering::Release);
+                channel.remove(|_| true);
+                pushing.join().unwrap();
+            });
+            assert!(!readable(channel.fd()) && channel.events().is_empty());
+        }
     }
 
     #[test]

@@ -5,7 +5,11 @@
 //! object of another kind, or to an object whose `handle` or `context` they have overwritten. The
 //! kernel, which finds objects by number, refuses such calls. So do the libraries: [`live`] and
 //! [`destroy`] look up the address in the table and return a counted reference to the object, so
-//! that everything behind them is safe. Only calls of the control path look up addresses.
+//! that its memory stays valid during the call. Calls of the control path look up addresses, and so
+//! do the calls that read and acknowledge events.
+//!
+//! A look-up has limits. An address that a new object of the same kind has taken is not recognised
+//! as stale: the call uses the new object. Pointers to anything but objects are trusted.
 //!
 //! Calls of the data path (posting, polling, the `ibv_wr_*` and `ibv_wc_*` functions) use
 //! [`borrow`], without a look-up. They rely on what the manual pages require of programs:

@@ -195,6 +195,12 @@ impl World {
         unsafe { verbs::ibv_open_device(self.device) }
     }
 
+    /// Creates a CQ, for a test that changes it or counts its users.
+    pub fn create_cq(&self) -> *mut ibv_cq {
+        // SAFETY: the context is open.
+        unsafe { verbs::ibv_create_cq(self.context, 16, null_mut(), null_mut(), 0) }
+    }
+
     /// Creates an address handle to the device's own address.
     pub fn create_ah(&self, pd: *mut ibv_pd) -> *mut ibv_ah {
         let mut attr = self.ah_attr();

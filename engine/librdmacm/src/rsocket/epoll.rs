@@ -18,6 +18,9 @@ use crate::outcome::return_code;
 /// Events that `poll` has with the same numbers: all but the flags.
 const EVENTS: u32 = 0x3fff;
 
+/// Events that are reported whether the program wants them or not.
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP).cast_unsigned();
+
 /// A set of descriptors.
 #[derive(Debug)]
 struct Set {
@@ -25,10 +28,21 @@ struct Set {
     state: Mutex<Members>,
 }
 
+/// What the program waits for on a descriptor.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    /// Wanted events and flags.
+    events: u32,
+    /// The program's data.
+    data: u64,
+    /// Reported once with EPOLLONESHOT. As in the kernel, nothing is reported until the program
+    /// changes the member, not even an error.
+    has_fired: bool,
+}
+
 #[derive(Debug, Default)]
 struct Members {
-    /// Events and the program's data by descriptor.
-    entries: BTreeMap<RawFd, (u32, u64)>,
+    entries: BTreeMap<RawFd, Member>,
     /// Threads in `repoll_wait`, woken when the entries change.
     waiters: Waiters,
     is_closed: bool,
@@ -94,7 +108,12 @@ unsafe extern "C" fn repoll_ctl(
         let wanted = || {
             // SAFETY: the program passes null or a valid event, which may be unaligned.
             let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
-            event.map(|event| (event.events, event.u64)).ok_or(libc::EFAULT)
+            let member = |event: epoll_event| Member {
+                events: event.events,
+                data: event.u64,
+                has_fired: false,
+            };
+            event.map(member).ok_or(libc::EFAULT)
         };
         let mut members = wait::lock(&set.state);
         let is_member = members.entries.contains_key(&fd);
@@ -157,12 +176,13 @@ fn wait_for(set: &Set, most: usize, timeout: c_int) -> Result<Vec<epoll_event>, 
             if members.is_closed {
                 return Err(libc::EBADF);
             }
-            let polled = |(fd, (events, _)): (&RawFd, &(u32, u64))| {
-                let events = i16::try_from(events & EVENTS).expect("14 bits");
-                // Without events - a member that was reported once - it is left out.
-                pollfd { fd: if events == 0 { -1 } else { *fd }, events, revents: 0 }
+            // A member without events is polled: errors and hang-ups are always reported.
+            let polled = |(fd, member): (&RawFd, &Member)| {
+                let events = i16::try_from(member.events & EVENTS).expect("14 bits");
+                pollfd { fd: *fd, events, revents: 0 }
             };
-            members.entries.iter().map(polled).collect::<Vec<_>>()
+            let waiting = members.entries.iter().filter(|(_, member)| !member.has_fired);
+            waiting.map(polled).collect::<Vec<_>>()
         };
         polled.push(wait::readable(changed.as_raw_fd()));
         poll::poll(&mut polled, until.left())?;
@@ -177,17 +197,24 @@ fn wait_for(set: &Set, most: usize, timeout: c_int) -> Result<Vec<epoll_event>, 
     }
 }
 
-/// Returns the events of members that are ready.
+/// Returns the events of members that are ready. Another thread may have reported or changed a
+/// member since it was polled. Descriptors that are closed leave the set, as in the kernel.
 fn report(set: &Set, polled: &[pollfd], most: usize) -> Vec<epoll_event> {
     let mut members = wait::lock(&set.state);
     let mut ready = Vec::new();
-    for polled in polled.iter().filter(|polled| polled.fd >= 0 && polled.revents != 0) {
-        let Some((events, data)) = members.entries.get_mut(&polled.fd) else { continue };
-        let revents = u32::from(polled.revents.cast_unsigned());
-        ready.push(epoll_event { events: revents, u64: *data });
-        if *events & libc::EPOLLONESHOT.cast_unsigned() != 0 {
-            *events &= !EVENTS;
+    for polled in polled.iter().filter(|polled| polled.revents != 0) {
+        if polled.revents & libc::POLLNVAL != 0 && !is_open(polled.fd) {
+            members.entries.remove(&polled.fd);
+            continue;
         }
+        let Some(member) = members.entries.get_mut(&polled.fd) else { continue };
+        let revents = u32::from(polled.revents.cast_unsigned());
+        let events = revents & (member.events & EVENTS | ALWAYS);
+        if member.has_fired || events == 0 {
+            continue;
+        }
+        ready.push(epoll_event { events, u64: member.data });
+        member.has_fired = member.events & libc::EPOLLONESHOT.cast_unsigned() != 0;
         if ready.len() == most {
             break;
         }
@@ -240,6 +267,48 @@ mod tests {
         assert_eq!(ctl(set, libc::EPOLL_CTL_DEL, fd, 0), 0);
         assert_eq!(wait(set, 0), []);
         assert!(close(set) && !close(set));
+    }
+
+    #[test]
+    fn a_member_reported_or_changed_since_it_was_polled_is_not_reported() {
+        let set = repoll_create(0);
+        let (_here, there) = UnixStream::pair().unwrap();
+        let fd = there.as_raw_fd();
+        let once = libc::EPOLLIN | libc::EPOLLONESHOT;
+        assert_eq!(ctl(set, libc::EPOLL_CTL_ADD, fd, once), 0);
+        // Two threads have polled the member and found it readable.
+        let polled = [pollfd { fd, events: libc::POLLIN, revents: libc::POLLIN }];
+        let report = || report(&find(set).unwrap(), &polled, 4).len();
+        assert_eq!((report(), report()), (1, 0));
+        assert_eq!(ctl(set, libc::EPOLL_CTL_MOD, fd, libc::EPOLLOUT), 0);
+        assert_eq!(report(), 0, "changed to wait for something else");
+        assert_eq!(ctl(set, libc::EPOLL_CTL_MOD, fd, once), 0);
+        assert_eq!(report(), 1, "armed again");
+        assert!(close(set));
+    }
+
+    #[test]
+    fn a_member_without_events_reports_a_hang_up_and_a_closed_one_leaves_the_set() {
+        let set = repoll_create(0);
+        let (here, there) = UnixStream::pair().unwrap();
+        let fd = there.as_raw_fd();
+        assert_eq!(ctl(set, libc::EPOLL_CTL_ADD, fd, 0), 0);
+        assert_eq!(wait(set, 0), []);
+        drop(here);
+        let hang_up = (libc::EPOLLHUP.cast_unsigned(), DATA);
+        assert_eq!(wait(set, -1), [hang_up]);
+        assert_eq!(ctl(set, libc::EPOLL_CTL_MOD, fd, libc::EPOLLONESHOT), 0);
+        assert_eq!((wait(set, -1), wait(set, 0)), (vec![hang_up], vec![]));
+        let members = || wait::lock(&find(set).unwrap().state).entries.len();
+        assert_eq!(ctl(set, libc::EPOLL_CTL_MOD, fd, libc::EPOLLIN), 0);
+        // A number that no descriptor has: another test could open the closed one again.
+        wait::lock(&find(set).unwrap().state)
+            .entries
+            .insert(1 << 20, Member { events: 1, data: 0, has_fired: false });
+        assert_eq!(members(), 2);
+        assert_eq!(wait(set, 0).len(), 1);
+        assert_eq!(members(), 1);
+        assert!(close(set));
     }
 
     #[test]
