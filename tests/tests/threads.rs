@@ -27,6 +27,7 @@ const CHECKS: &[(&str, fn())] = &[
     ("the_mask_of_the_caller_is_restored", the_mask_of_the_caller_is_restored),
     ("threads_keep_off_the_cpu_of_a_bound_thread", threads_keep_off_the_cpu_of_a_bound_thread),
     ("a_thread_that_is_bound_later_is_seen", a_thread_that_is_bound_later_is_seen),
+    ("cpus_given_in_the_first_second_stay", cpus_given_in_the_first_second_stay),
     ("a_confined_process_stays_inside", a_confined_process_stays_inside),
     ("no_helper_runs_on_the_cpu_of_a_poller", no_helper_runs_on_the_cpu_of_a_poller),
 ];
@@ -239,6 +240,24 @@ fn a_thread_that_is_bound_later_is_seen() {
     bind(cpus[0]);
     let all_moved = || all_on(&cpus[1..]);
     assert!(within(Duration::from_secs(20), all_moved), "{:?}", helpers());
+}
+
+/// `taskset -p` for a helper, before the helper looks at the program's threads again.
+fn cpus_given_in_the_first_second_stay() {
+    let Some(cpus) = several_cpus() else { return };
+    let _rig = Rig::new();
+    assert!(within(Duration::from_secs(10), || helpers().len() >= 2), "{:?}", helpers());
+    std::thread::sleep(Duration::from_millis(200)); // A thread has its name before its CPUs.
+    let mut set = CpuSet::new();
+    set.set(cpus[1]).expect("a small number");
+    let threads = helpers();
+    for thread in &threads {
+        sched_setaffinity(thread.id, &set).expect("a thread of this process");
+    }
+    std::thread::sleep(Duration::from_millis(2500));
+    for thread in &threads {
+        assert_eq!(cpus_of(thread.id), [cpus[1]], "{thread:?}");
+    }
 }
 
 /// `taskset` confines the whole process: its threads have one CPU, but none has bound itself.
