@@ -17,11 +17,12 @@ pub struct Blocked {
     _not_send: std::marker::PhantomData<*const ()>,
 }
 
-/// Blocks all signals but [`FAULTS`] in this thread. A thread that is started meanwhile inherits this.
+/// Blocks all signals but [`FAULTS`] in this thread. A thread that is started meanwhile inherits
+/// this.
 pub fn block_all() -> Blocked {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: `sigfillset` initialises `all`, which `sigdelset` changes. The third argument has room for a mask, and
-    // `pthread_sigmask` initialises it if it returns 0.
+    // SAFETY: `sigfillset` initialises `all`, which `sigdelset` changes. The third argument has room
+    // for a mask, and `pthread_sigmask` initialises it if it returns 0.
     let before = unsafe {
         libc::sigfillset(all.as_mut_ptr());
         FAULTS.iter().for_each(|signal| _ = libc::sigdelset(all.as_mut_ptr(), *signal));
