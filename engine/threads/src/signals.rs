@@ -21,8 +21,8 @@ pub struct Blocked {
 /// this.
 pub fn block_all() -> Blocked {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: `sigfillset` initialises `all`, which `sigdelset` changes. The third argument has room
-    // for a mask, and `pthread_sigmask` initialises it if it returns 0.
+    // SAFETY: `sigfillset` initialises `all`, which `sigdelset` changes. The third argument has
+    // room for a mask, and `pthread_sigmask` initialises it if it returns 0.
     let before = unsafe {
         libc::sigfillset(all.as_mut_ptr());
         FAULTS.iter().for_each(|signal| _ = libc::sigdelset(all.as_mut_ptr(), *signal));
