@@ -27,6 +27,7 @@ const CHECKS: &[(&str, fn())] = &[
     ("the_mask_of_the_caller_is_restored", the_mask_of_the_caller_is_restored),
     ("threads_keep_off_the_cpu_of_a_bound_thread", threads_keep_off_the_cpu_of_a_bound_thread),
     ("a_thread_that_is_bound_later_is_seen", a_thread_that_is_bound_later_is_seen),
+    ("cpus_given_in_the_first_second_stay", cpus_given_in_the_first_second_stay),
     ("a_confined_process_stays_inside", a_confined_process_stays_inside),
     ("no_helper_runs_on_the_cpu_of_a_poller", no_helper_runs_on_the_cpu_of_a_poller),
 ];
@@ -127,15 +128,19 @@ fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     is_so()
 }
 
+/// All signals are blocked but those of faults.
 fn assert_all_blocked(names: &[&str]) {
     let threads = other_threads();
     for name in names {
         assert!(threads.iter().any(|thread| thread.name == *name), "no {name}: {threads:?}");
     }
     // glibc keeps signals 32 and 33 for itself; SIGKILL and SIGSTOP cannot be blocked.
-    let never = [9, 19, 32, 33].iter().fold(0, |mask, signal| mask | 1 << (signal - 1));
+    let mask = |signals: &[i32]| signals.iter().fold(0, |mask, signal| mask | 1 << (signal - 1));
+    let never = mask(&[9, 19, 32, 33]);
+    use Signal::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+    let faults = [SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS].map(|signal| signal as i32);
     for thread in &threads {
-        assert_eq!(thread.blocked | never, u64::MAX, "{thread:x?}");
+        assert_eq!(thread.blocked | never, !mask(&faults), "{thread:x?}");
     }
 }
 
@@ -227,9 +232,32 @@ fn threads_keep_off_the_cpu_of_a_bound_thread() {
 fn a_thread_that_is_bound_later_is_seen() {
     let Some(cpus) = several_cpus() else { return };
     let _rig = Rig::new();
+    let all_on = |cpus: &[usize]| {
+        let threads = helpers();
+        threads.len() >= 2 && threads.iter().all(|thread| cpus_of(thread.id) == cpus)
+    };
+    assert!(within(Duration::from_secs(10), || all_on(&cpus)), "{:?}", helpers());
     bind(cpus[0]);
-    let all_moved = || helpers().iter().all(|thread| cpus_of(thread.id) == cpus[1..]);
+    let all_moved = || all_on(&cpus[1..]);
     assert!(within(Duration::from_secs(20), all_moved), "{:?}", helpers());
+}
+
+/// `taskset -p` for a helper, before the helper looks at the program's threads again.
+fn cpus_given_in_the_first_second_stay() {
+    let Some(cpus) = several_cpus() else { return };
+    let _rig = Rig::new();
+    assert!(within(Duration::from_secs(10), || helpers().len() >= 2), "{:?}", helpers());
+    std::thread::sleep(Duration::from_millis(200)); // A thread has its name before its CPUs.
+    let mut set = CpuSet::new();
+    set.set(cpus[1]).expect("a small number");
+    let threads = helpers();
+    for thread in &threads {
+        sched_setaffinity(thread.id, &set).expect("a thread of this process");
+    }
+    std::thread::sleep(Duration::from_millis(2500));
+    for thread in &threads {
+        assert_eq!(cpus_of(thread.id), [cpus[1]], "{thread:?}");
+    }
 }
 
 /// `taskset` confines the whole process: its threads have one CPU, but none has bound itself.

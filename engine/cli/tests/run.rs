@@ -253,3 +253,30 @@ fn a_chroot_has_the_devices() {
     let listed = text(&output.stdout);
     assert!(listed.contains("feroce0") && listed.contains("rdma_cm"), "{listed}");
 }
+
+/// A lock of the caller, as of `flock`, is the program's, and ends with it.
+#[test]
+fn the_process_of_the_counters_inherits_no_descriptor() {
+    let Some(pair) = Pair::new() else { return };
+    let installed = Installed::new("descriptors").with_library();
+    let lock = installed.0.join("lock");
+    // The process is in the mount namespace of the program.
+    let inside = "ls -l /proc/self/fd; echo --
+        own=$(readlink /proc/self/ns/mnt)
+        for process in /proc/[0-9]*; do
+            if [ \"$(readlink $process/ns/mnt)\" = \"$own\" ] &&
+                grep -q ^feroce-counters $process/cmdline; then ls -l $process/fd; fi
+        done";
+    let script = format!(
+        "exec 9>{}; {} run -q -i v0 -- sh -c '{inside}'",
+        lock.display(),
+        installed.feroce().display()
+    );
+    let mut command = pair.run(0, "sh");
+    let output = command.args(["-c", &script]).env("FEROCE_CONFIG", "").output().expect("feroce");
+    let out = text(&output.stdout);
+    let (of_program, of_process) = out.split_once("--\n").expect("two lists");
+    let lock = lock.to_str().expect("a name");
+    assert!(of_program.contains(lock), "{out}{}", text(&output.stderr));
+    assert!(of_process.contains("/dev/null") && !of_process.contains(lock), "{out}");
+}

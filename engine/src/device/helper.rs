@@ -10,7 +10,7 @@
 //! on the port instead of backing off ([`PortSleep`]).
 //!
 //! The helper keeps off the CPUs that threads of the program are bound to, also if the program
-//! binds them later ([`PLACEMENT_INTERVAL`]).
+//! binds them later ([`PLACEMENT_INTERVAL`]). A helper with a CPU of its own stays there.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,8 +44,10 @@ const MAX_BULK_BACKOFF: Duration = Duration::from_millis(5);
 const STILL_POLLING: Duration = Duration::from_micros(100);
 /// If work has waited for this time, the thread that polled does something else now.
 const UNATTENDED: Duration = Duration::from_micros(20);
-/// Interval at which an idle helper looks for threads of the program that were bound to its CPU.
+/// Interval at which a helper looks for threads of the program that were bound to its CPU.
 const PLACEMENT_INTERVAL: Duration = Duration::from_secs(1);
+/// Turns between looks at the clock for [`PLACEMENT_INTERVAL`], while the helper does not sleep.
+const PLACEMENT_TURNS: u32 = 1024;
 /// Maximum sleep; bounds the cost of a lost wake-up.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
 
@@ -62,13 +64,15 @@ pub(super) fn start(
     };
     // Another helper keeps off the CPU of one that polls.
     let name = if pin.is_some() { "feroce-poll" } else { "feroce" };
-    feroce_threads::spawn(&format!("{name}-{core}"), move || {
-        if let Some(Some(cpu)) = pin
-            && let Err(error) = feroce_threads::pin(cpu)
-        {
-            tracing::warn!(core, cpu, %error, "cannot pin the helper");
+    feroce_threads::spawn_placed(&format!("{name}-{core}"), move |placement| {
+        let mut sleeper = Sleeper::new(placement, clock);
+        if let Some(Some(cpu)) = pin {
+            match feroce_threads::pin(cpu) {
+                Ok(()) => sleeper.place_at = Instant::FAR,
+                Err(error) => tracing::warn!(core, cpu, %error, "cannot pin the helper"),
+            }
         }
-        run(&device, core, clock, pin.is_some());
+        run(&device, core, clock, pin.is_some(), sleeper);
     })
 }
 
@@ -145,11 +149,9 @@ enum IdleAction {
     SleptOnPort,
 }
 
-fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
-    let mut idle = 0;
-    let mut driven = 0;
+fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool, mut sleeper: Sleeper) {
+    let (mut idle, mut driven) = (0, 0);
     let mut backoff = Backoff::new(&device.config.pfc);
-    let mut sleeper = Sleeper::new(clock);
     let (mut port_sleep, mut action) = (PortSleep::default(), IdleAction::None);
     // Failed attempts in a row to take the token: another thread is in a long turn, of about 100 us
     // for bulk data. Taking the next turn would make the program spin, or the peer wait for a CPU.
@@ -157,6 +159,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
     let mut woken = false;
     let cell = &device.cores[core];
     while !device.stop.load(Ordering::Relaxed) {
+        sleeper.place_in_turn(clock);
         if cell.waiters.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now(); // Control calls go first.
         }
@@ -224,13 +227,24 @@ struct Sleeper {
     placement: feroce_threads::Placement,
     /// Time of the next look at the program's threads.
     place_at: Instant,
+    /// Turns since the last look at the clock.
+    turns: u32,
 }
 
 impl Sleeper {
-    /// The thread has just been placed.
-    fn new(clock: Clock) -> Self {
+    /// The thread has just been placed by `placement`.
+    fn new(placement: feroce_threads::Placement, clock: Clock) -> Self {
         let place_at = clock.now() + PLACEMENT_INTERVAL;
-        Self { fds: Vec::new(), scratch: Vec::new(), placement: Default::default(), place_at }
+        Self { fds: Vec::new(), scratch: Vec::new(), placement, place_at, turns: 0 }
+    }
+
+    /// As `place`, for a helper that may never sleep.
+    fn place_in_turn(&mut self, clock: Clock) {
+        self.turns += 1;
+        if self.turns >= PLACEMENT_TURNS {
+            self.turns = 0;
+            self.place(clock);
+        }
     }
 
     /// Moves the helper off CPUs that threads of the program were bound to.

@@ -146,10 +146,15 @@ pub fn endpoints() -> Vec<String> {
 /// # Errors
 /// See [`StatError`].
 pub fn query(interface: &str, request: &Request) -> Result<Snapshot, StatError> {
-    query_within(interface, request, RESPONSE_TIME)
+    match query_within(interface, request, RESPONSE_TIME) {
+        Err(StatError::NoEndpoint { interface }) => Err(no_server(&interface)),
+        result => result,
+    }
 }
 
-/// Like [`query`], with a timeout for each operation on the socket.
+/// Like [`query`], with a timeout for each operation on the socket. Does not look for the owner of
+/// an interface without statistics, which takes a walk through all processes: the error is
+/// [`StatError::NoEndpoint`], never [`StatError::NotServed`].
 ///
 /// # Errors
 /// See [`StatError`].
@@ -160,7 +165,9 @@ pub fn query_within(
 ) -> Result<Snapshot, StatError> {
     let failed = |source| StatError::Io { interface: interface.to_owned(), source };
     let stream = connect_to(interface, timeout).map_err(|error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => no_server(interface),
+        io::ErrorKind::ConnectionRefused => {
+            StatError::NoEndpoint { interface: interface.to_owned() }
+        }
         _ => failed(error),
     })?;
     let server = getsockopt(&stream, PeerCredentials).map_err(|error| failed(error.into()))?;

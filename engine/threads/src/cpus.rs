@@ -42,6 +42,14 @@ impl CpuSet {
         if code < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// Returns the CPUs that the cgroup of the process allows, found by asking for all CPUs. The
+    /// calling thread may run on any of them meanwhile, and is back on `now` afterwards.
+    pub(crate) fn allowed(now: &Self) -> Self {
+        let allowed = Self([u64::MAX; WORDS]).apply().and_then(|()| Self::of(0));
+        let _ = now.apply(); // Fails if the cgroup changes meanwhile: the kernel has moved it.
+        allowed.unwrap_or(*now)
+    }
+
     /// Adds `cpu`. CPUs beyond the kernel's maximum are ignored.
     pub fn add(&mut self, cpu: usize) {
         if let Some(word) = self.0.get_mut(cpu / 64) {
@@ -68,6 +76,12 @@ impl CpuSet {
     #[must_use]
     pub fn with(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|at| self.0[at] | other.0[at]))
+    }
+
+    /// Returns the CPUs that are in both sets.
+    #[must_use]
+    pub fn within(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|at| self.0[at] & other.0[at]))
     }
 
     /// Returns the CPUs that are not in `other`.

@@ -15,9 +15,13 @@ pub use placement::{Placement, cpus, pin};
 
 /// Starts a thread called `name`, at most 15 bytes that begin with `feroce-`.
 ///
-/// All signals are blocked in the thread: the kernel delivers signals of the process to threads of
-/// the program, and a signal that the program has blocked stays pending for its signalfd. The
-/// thread runs on the CPUs that [`Placement`] chooses, whatever the caller is bound to.
+/// All signals but those of faults are blocked in the thread: the kernel delivers signals of the
+/// process to threads of the program, and a signal that the program has blocked stays pending for
+/// its signalfd. `SIGSEGV`, `SIGBUS`, `SIGFPE`, `SIGILL`, `SIGTRAP` and `SIGSYS` are not blocked,
+/// so that a fault of this thread reaches the program's handler.
+///
+/// The thread starts on the CPUs that [`Placement`] chooses, whatever the caller is bound to. It
+/// stays there if the program binds threads later: see [`spawn_placed`].
 ///
 /// # Errors
 /// The system's error if it starts no thread.
@@ -25,11 +29,23 @@ pub fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
+    spawn_placed(name, |_| run())
+}
+
+/// As [`spawn`], for a thread that updates its placement as the program binds its threads.
+///
+/// # Errors
+/// The system's error if it starts no thread.
+pub fn spawn_placed<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce(Placement) -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
     debug_assert!(is_own_name(name), "{name}");
     let _blocked = signals::block_all();
     Builder::new().name(name.to_owned()).spawn(move || {
-        Placement::default().update();
-        run()
+        let mut placement = Placement::default();
+        placement.update();
+        run(placement)
     })
 }
 

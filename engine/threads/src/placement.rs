@@ -4,16 +4,23 @@
 //! thread to a CPU and opens a device there, Feroce's threads would run on that CPU only, and take
 //! it from the program between two of its calls.
 //!
-//! * The CPUs of the process are those at its start, which `taskset`, a container or a service
-//!   manager has chosen, and those of its threads now. A process that was confined as a whole stays
-//!   inside.
+//! * The CPUs of the process are those of the program's threads that have several. If all of its
+//!   threads have exactly one CPU, they are those at the start of the process, which `taskset`, a
+//!   container or a service manager has chosen. A process that is confined as a whole, at its start
+//!   or later to several CPUs, stays inside.
 //! * A thread of the program that has exactly one of several CPUs of the process is taken for one
 //!   that polls: Feroce's threads keep off its CPU.
 //! * If such threads have every CPU of the process, Feroce's threads share the CPUs, with the
 //!   policy `SCHED_BATCH`: when they wake up, they wait for the running thread to sleep or to use
 //!   up its time slice.
 //!
-//! CPUs that an administrator has given to a thread of Feroce stay (`taskset -p`).
+//! CPUs that an administrator has given to a thread of Feroce stay (`taskset -p`), unless they are
+//! all that the cgroup of the process allows. When the cgroup changes, Feroce chooses again.
+//!
+//! Limit: the CPUs at the start are read when the library is loaded, as those of the loading thread
+//! and of the main thread. A program whose threads all have one and the same CPU at that time, and
+//! which loads the library by `dlopen`, looks like one that `taskset` has confined to this CPU:
+//! Feroce's threads run there, with the policy `SCHED_OTHER`.
 
 use std::fs;
 use std::io;
@@ -25,7 +32,7 @@ use crate::cpus::CpuSet;
 const OWN: &str = "feroce-";
 const POLLING: &str = "feroce-poll-";
 
-/// CPUs of the process at its start.
+/// CPUs of the process at its start, or when the program loaded the library by `dlopen`.
 static AT_START: OnceLock<CpuSet> = OnceLock::new();
 
 /// Runs when the program or the library is loaded, before the program can bind a thread.
@@ -36,7 +43,9 @@ static AT_START: OnceLock<CpuSet> = OnceLock::new();
 static REMEMBER: extern "C" fn() = {
     extern "C" fn remember() {
         if let Ok(cpus) = CpuSet::of(0) {
-            let _ = AT_START.set(cpus); // Set only here.
+            // SAFETY: the function takes no argument. The process's id is the main thread's.
+            let main = CpuSet::of(unsafe { libc::getpid() }).unwrap_or(cpus);
+            let _ = AT_START.set(cpus.with(&main)); // Set only here.
         }
     }
     remember
@@ -45,10 +54,28 @@ static REMEMBER: extern "C" fn() = {
 /// Chooses the CPUs of the calling thread, again and again as the program's threads change.
 #[derive(Debug, Default)]
 pub struct Placement {
-    /// CPUs given last.
-    given: Option<CpuSet>,
+    /// The last choice.
+    placed: Option<Placed>,
+    /// CPUs that an administrator has given.
+    left: Option<CpuSet>,
     /// The policy is `SCHED_BATCH`.
     is_batch: bool,
+}
+
+/// CPUs that a thread was moved to.
+#[derive(Debug, Clone, Copy)]
+struct Placed {
+    wanted: CpuSet,
+    /// Those of them that the kernel gave: the cgroup may forbid some.
+    given: CpuSet,
+}
+
+impl Placed {
+    /// Returns true if the kernel, not an administrator, has moved the thread to `now`, because the
+    /// cgroup allows `allowed` now. Linux before 6.2 gives all of them.
+    fn is_narrowed(&self, now: CpuSet, allowed: CpuSet) -> bool {
+        now == allowed || now == self.wanted.within(&allowed)
+    }
 }
 
 /// Where Feroce's threads belong.
@@ -60,22 +87,32 @@ struct Choice {
 }
 
 impl Placement {
-    /// Moves the calling thread to the CPUs that it should have now. Does nothing if somebody else
-    /// has moved the thread since the last call, or if the kernel refuses.
+    /// Moves the calling thread to the CPUs that it should have now. Does nothing if an
+    /// administrator has moved the thread since the last call, or if the kernel refuses.
     pub fn update(&mut self) {
         let Ok(now) = CpuSet::of(0) else { return };
-        if self.given.is_some_and(|given| given != now) {
+        if self.left == Some(now) {
             return;
         }
+        let moved = self.placed.filter(|placed| placed.given != now);
+        if moved.is_some_and(|placed| !placed.is_narrowed(now, CpuSet::allowed(&now))) {
+            self.left = Some(now);
+            return;
+        }
+        self.left = None;
         // Keeps the object file with the static when the library is linked from an archive.
         std::hint::black_box(&REMEMBER);
-        let Choice { cpus, shares } =
-            choose(AT_START.get().copied().unwrap_or(now), &threads(false));
+        let (at_start, threads) = (AT_START.get().copied().unwrap_or(now), threads(false));
+        let Choice { mut cpus, mut shares } = choose(at_start, &threads);
         if cpus != now && cpus.apply().is_err() {
-            return;
+            // The cgroup forbids all of them, since the start of the process.
+            let allowed = at_start.within(&CpuSet::allowed(&now));
+            Choice { cpus, shares } = choose(allowed, &threads);
+            if cpus.apply().is_err() {
+                return;
+            }
         }
-        // The kernel leaves out CPUs that the cgroup forbids.
-        self.given = CpuSet::of(0).ok();
+        self.placed = CpuSet::of(0).ok().map(|given| Placed { wanted: cpus, given });
         if shares != self.is_batch && set_batch(shares) {
             self.is_batch = shares;
         }
@@ -101,16 +138,19 @@ pub fn pin(cpu: usize) -> io::Result<()> {
 #[derive(Debug, Clone, Copy)]
 struct Thread {
     cpus: CpuSet,
-    /// A thread of Feroce that keeps off the CPUs of others.
+    /// A thread of Feroce: if it has one CPU, one that does not poll there; if it has several, one
+    /// whose CPUs may be others than those of the program's threads.
     is_own: bool,
 }
 
 /// Chooses from the CPUs `at_start` and the threads of the process.
 fn choose(at_start: CpuSet, threads: &[Thread]) -> Choice {
-    let all = threads.iter().fold(at_start, |all, thread| all.with(&thread.cpus));
-    let is_bound = |thread: &&Thread| !thread.is_own && thread.cpus.count() == 1;
-    let bound = threads.iter().filter(is_bound);
-    let bound = bound.fold(CpuSet::default(), |bound, thread| bound.with(&thread.cpus));
+    let (mut bound, mut several) = (CpuSet::default(), CpuSet::default());
+    for Thread { cpus, .. } in threads.iter().filter(|thread| !thread.is_own) {
+        let set = if cpus.count() == 1 { &mut bound } else { &mut several };
+        *set = set.with(cpus);
+    }
+    let all = if several.is_empty() { at_start } else { several }.with(&bound);
     let free = all.without(&bound);
     match free.is_empty() {
         false => Choice { cpus: free, shares: false },
@@ -127,10 +167,19 @@ fn threads(with_caller: bool) -> Vec<Thread> {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return Vec::new() };
     let ids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<i32>().ok());
     let others = ids.filter(|id| with_caller || *id != own);
+    let mut several = CpuSet::default();
     let found = others.filter_map(|id| {
         let cpus = CpuSet::of(id).ok()?; // Otherwise the thread has just ended.
         let name = || fs::read_to_string(format!("/proc/self/task/{id}/comm")).unwrap_or_default();
-        let is_own = cpus.count() == 1 && is_own(&name());
+        let is_own = match cpus.count() {
+            1 => is_own(&name()),
+            // It adds nothing: a name is not worth reading.
+            _ if cpus.without(&several).is_empty() => false,
+            _ => name().starts_with(OWN),
+        };
+        if !is_own && cpus.count() > 1 {
+            several = several.with(&cpus);
+        }
         Some(Thread { cpus, is_own })
     });
     found.collect()
@@ -184,6 +233,40 @@ mod tests {
         assert_eq!(choose(cpus([5]), &[thread([5])]), Choice { cpus: cpus([5]), shares: false });
         let choice = choose(cpus([5, 6]), &[thread([5, 6]), thread([6])]);
         assert_eq!(choice, Choice { cpus: cpus([5]), shares: false });
+    }
+
+    #[test]
+    fn a_process_that_confines_itself_later_stays_inside() {
+        let choice = choose(cpus(0..8), &[thread(0..2)]);
+        assert_eq!(choice, Choice { cpus: cpus(0..2), shares: false });
+        let own = Thread { is_own: true, ..thread(0..8) };
+        let choice = choose(cpus(0..8), &[thread(0..3), own, thread([2])]);
+        assert_eq!(choice, Choice { cpus: cpus(0..2), shares: false });
+        let choice = choose(cpus(0..8), &[thread(0..2), thread([0]), thread([1])]);
+        assert_eq!(choice, Choice { cpus: cpus(0..2), shares: true });
+    }
+
+    #[test]
+    fn a_change_of_the_cgroup_is_the_kernels() {
+        let placed = Placed { wanted: cpus(1..4), given: cpus(1..4) };
+        assert!(placed.is_narrowed(cpus(1..3), cpus(0..3)));
+        assert!(placed.is_narrowed(cpus([0]), cpus([0])), "it allows none of the wanted ones");
+        assert!(!placed.is_narrowed(cpus([1]), cpus(0..4)), "`taskset -p`");
+        let placed = Placed { given: cpus(1..3), ..placed };
+        assert!(placed.is_narrowed(cpus(1..4), cpus(0..8)), "it is wide again");
+    }
+
+    #[test]
+    fn asking_for_the_allowed_cpus_moves_nothing() {
+        let run = || {
+            let before = CpuSet::of(0).unwrap();
+            let cpu = before.iter().next().unwrap();
+            pin(cpu).unwrap();
+            let allowed = CpuSet::allowed(&cpus([cpu]));
+            assert_eq!(CpuSet::of(0).unwrap(), cpus([cpu]));
+            assert!(before.without(&allowed).is_empty());
+        };
+        std::thread::spawn(run).join().unwrap();
     }
 
     #[test]

@@ -1,12 +1,22 @@
 //! Live counters below `/sys/class/infiniband`: a process of its own, which ends with the program.
 //!
-//! The files of sysfs are made when they are read. Here they are files of a tmpfs, and a process
-//! that sees each read before it happens (fanotify's `FAN_ACCESS_PERM`) writes the present values
-//! first: those that `feroce stat` shows. Values are at most [`FRESH`] old. Where the kernel
-//! refuses this, as in a user namespace, the process writes them every [`INTERVAL_MILLIS`].
+//! The kernel makes the content of a sysfs file for each reader. Here the files are those of a
+//! tmpfs. The process sees each opening before it happens (fanotify's `FAN_OPEN_PERM`) and writes
+//! the present value first: the one that `feroce stat` shows, at most [`FRESH`] old. It then puts a
+//! new file in the place of the opened one, so that a reader keeps the value of its opening,
+//! however many reads it needs. A reader that wants a newer value opens the file again; in sysfs
+//! a read at offset 0 is enough.
+//!
+//! Where the kernel refuses to report openings, as in a user namespace, the process replaces the
+//! files every [`INTERVAL`] instead.
+//!
+//! An opening waits for the process: at most [`TIMEOUT`] for a program that does not answer, but
+//! without limit while the process itself is stopped (`SIGSTOP`). If the process is killed, the
+//! files keep their last values.
 //!
 //! The process is no child of the program, which may wait for all of its children: it is started by
-//! a process that ends at once. It ends when no other process uses the mount namespace.
+//! a process that ends at once. It ends when no other process uses the mount namespace. It closes
+//! all descriptors that it inherits, such as the lock of `flock`.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
@@ -14,13 +24,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use feroce_engine::counters::Counter;
-use feroce_engine::device::stat::{self, Request, Snapshot};
+use feroce_engine::device::stat::{self, Request, StatError};
 use feroce_engine::time::{Clock, Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::fanotify::{
@@ -31,10 +41,14 @@ use nix::sys::fanotify::{
 const NAME: &CStr = c"feroce-counters";
 /// Values that are younger are not asked for again.
 const FRESH: Duration = Duration::from_millis(1);
-/// Interval of writing the values if reads are not seen; and of looking for other processes after
-/// the program's end.
-const INTERVAL_MILLIS: u8 = 100;
-/// Maximum time that a read waits for a program that does not answer.
+/// Interval of writing the values if openings are not seen.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// A program that did not answer is not asked again for this time. If openings are not seen, this
+/// also holds if no program serves the counters.
+const RETRY: Duration = Duration::from_secs(1);
+/// Interval of looking for other processes after the program's end.
+const OTHERS: Duration = Duration::from_secs(1);
+/// Maximum time that an opening waits for a program that does not answer.
 const TIMEOUT: Duration = Duration::from_millis(200);
 /// What the process writes when it is ready.
 const READY: &[u8] = b"ready\n";
@@ -48,6 +62,12 @@ const PORT_COUNTERS: [Counter; 5] = [
     Counter::PortRcvErrors,
 ];
 
+/// The folder of the port, below the device's, and those of its counters.
+const PORT: &str = "ports/1";
+const FOLDERS: [&str; 2] = ["counters", "hw_counters"];
+/// Name of a new file in the port's folder.
+const NEW: &str = ".new";
+
 /// Names of rxe for counters with the same meaning.
 const NAMES_OF_RXE: [(&str, Counter); 4] = [
     ("sent_pkts", Counter::PortXmitPackets),
@@ -59,12 +79,12 @@ const NAMES_OF_RXE: [(&str, Counter); 4] = [
 /// Returns the counters as paths below the device's folder, each with its name in a snapshot.
 pub fn files() -> impl Iterator<Item = (String, &'static str)> {
     let own = Counter::ALL.iter().map(|counter| {
-        let kind = if PORT_COUNTERS.contains(counter) { "counters" } else { "hw_counters" };
-        (format!("ports/1/{kind}/{}", counter.name()), counter.name())
+        let folder = FOLDERS[usize::from(!PORT_COUNTERS.contains(counter))];
+        (format!("{PORT}/{folder}/{}", counter.name()), counter.name())
     });
     let of_rxe = NAMES_OF_RXE
         .iter()
-        .map(|(name, counter)| (format!("ports/1/hw_counters/{name}"), counter.name()));
+        .map(|(name, counter)| (format!("{PORT}/{}/{name}", FOLDERS[1]), counter.name()));
     own.chain(of_rxe)
 }
 
@@ -105,6 +125,7 @@ pub fn run_if_called() -> bool {
         return false;
     }
     let _ = nix::sys::prctl::set_name(NAME); // The kernel's name is that of the file, `exe`.
+    close_inherited();
     let arguments: Vec<String> = arguments.collect();
     let done = match arguments.split_first() {
         Some((stage, rest)) if stage == "start" => detach(rest),
@@ -115,6 +136,17 @@ pub fn run_if_called() -> bool {
         println!("{error}");
     }
     true
+}
+
+/// Closes all descriptors but the standard ones. This process may outlive the program, and a lock
+/// or a pipe that its caller passed on would live as long.
+fn close_inherited() {
+    let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
+    let open = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let open: Vec<i32> = open.collect(); // Closes the folder, which is one of them.
+    for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
+        let _ = nix::unistd::close(descriptor); // An error: the folder's.
+    }
 }
 
 /// Starts the process that stays. It becomes a child of `init` when this one ends.
@@ -131,62 +163,70 @@ fn serve(arguments: &[String]) -> io::Result<()> {
     let devices = devices.chunks_exact(2);
     let devices = devices.map(|pair| Device::open(&pair[0], Path::new(&pair[1])));
     let mut devices = devices.collect::<io::Result<Vec<_>>>()?;
-    let reads = see_reads(&devices).ok();
+    let openings = see_openings(&devices).ok();
     let program = Program::open(program)?;
     io::stdout().write_all(READY)?;
     // The starter waits for the end of this file.
     rustix::stdio::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
     while program.runs_or_left_others() {
-        let timeout = match (&reads, program.runs()) {
-            (Some(_), true) => PollTimeout::NONE,
-            _ => PollTimeout::from(INTERVAL_MILLIS),
-        };
-        wait(reads.as_ref(), &program, timeout);
-        match &reads {
-            Some(reads) => answer(reads, &mut devices, clock)?,
-            None => devices.iter_mut().for_each(|device| device.refresh(clock)),
+        let now = clock.now();
+        let others = (!program.runs()).then_some(now + OTHERS);
+        let asks = openings.is_none().then(|| devices.iter().map(|device| device.ask_at));
+        let until = asks.into_iter().flatten().chain(others).min();
+        wait(openings.as_ref(), &program, timeout(until, now));
+        match &openings {
+            Some(openings) => answer(openings, &mut devices, clock)?,
+            None => devices.iter_mut().for_each(|device| device.update(clock)),
         }
     }
     Ok(())
 }
 
-/// Asks the kernel to report reads of the devices' files before they happen.
-fn see_reads(devices: &[Device]) -> nix::Result<Fanotify> {
+/// Asks the kernel to report openings of the devices' counters before they happen.
+fn see_openings(devices: &[Device]) -> nix::Result<Fanotify> {
     let flags = InitFlags::FAN_CLASS_CONTENT | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK;
-    let reads = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC)?;
+    let openings = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC)?;
+    let events = MaskFlags::FAN_OPEN_PERM | MaskFlags::FAN_EVENT_ON_CHILD;
     for device in devices {
-        let mark = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM;
-        let here = File::open(&device.folder).map_err(|_| nix::Error::ENOENT)?;
-        reads.mark(mark, MaskFlags::FAN_ACCESS_PERM, here.as_fd(), Some("."))?;
+        let port = File::open(device.folder.join(PORT)).map_err(|_| nix::Error::ENOENT)?;
+        for folder in FOLDERS {
+            openings.mark(MarkFlags::FAN_MARK_ADD, events, port.as_fd(), Some(folder))?;
+        }
     }
-    Ok(reads)
+    Ok(openings)
 }
 
-/// Sleeps until a file is read, the program ends, or `timeout`.
-fn wait(reads: Option<&Fanotify>, program: &Program, timeout: PollTimeout) {
-    let mut files: Vec<_> =
-        reads.map(|reads| PollFd::new(reads.as_fd(), PollFlags::POLLIN)).into_iter().collect();
+/// Returns the time from `now` to `until` for `poll`, rounded up.
+fn timeout(until: Option<Instant>, now: Instant) -> PollTimeout {
+    let Some(until) = until else { return PollTimeout::NONE };
+    let millis = until.saturating_since(now).as_nanos().div_ceil(1_000_000);
+    PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+}
+
+/// Sleeps until a file is opened, the program ends, or `timeout`.
+fn wait(openings: Option<&Fanotify>, program: &Program, timeout: PollTimeout) {
+    let openings = openings.map(|openings| PollFd::new(openings.as_fd(), PollFlags::POLLIN));
+    let mut files: Vec<_> = openings.into_iter().collect();
     if program.runs() {
         files.push(PollFd::new(program.file.as_fd(), PollFlags::POLLIN));
     }
     let _ = poll(&mut files, timeout); // After a signal, the loop looks around as well.
 }
 
-/// Writes the values of the devices whose files are about to be read, and lets the reads go on.
-fn answer(reads: &Fanotify, devices: &mut [Device], clock: Clock) -> io::Result<()> {
-    let events = match reads.read_events() {
+/// Writes the values of the files that are about to be opened, and lets the openings go on.
+fn answer(openings: &Fanotify, devices: &mut [Device], clock: Clock) -> io::Result<()> {
+    let events = match openings.read_events() {
         Err(nix::Error::EAGAIN | nix::Error::EINTR) => return Ok(()),
         events => events?,
     };
     for event in &events {
         let Some(file) = event.fd() else { continue };
-        let path =
-            fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
-        let path = path.unwrap_or_default();
-        if let Some(device) = devices.iter_mut().find(|device| device.has_counter(&path)) {
-            device.refresh(clock);
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        if let Ok(metadata) = fs::metadata(path) {
+            let opened = FileId::of(&metadata);
+            devices.iter_mut().for_each(|device| device.prepare(opened, clock));
         }
-        reads.write_response(FanotifyResponse::new(file, Response::FAN_ALLOW))?;
+        openings.write_response(FanotifyResponse::new(file, Response::FAN_ALLOW))?;
     }
     Ok(())
 }
@@ -195,53 +235,128 @@ fn answer(reads: &Fanotify, devices: &mut [Device], clock: Clock) -> io::Result<
 struct Device {
     interface: String,
     folder: PathBuf,
-    /// The files, each with the name of its counter and the text in it.
-    files: Vec<(File, &'static str, String)>,
-    asked_at: Option<Instant>,
+    files: Vec<CounterFile>,
+    /// The values of the last answer.
+    counters: BTreeMap<String, u64>,
+    /// The program is not asked for values before this.
+    ask_at: Instant,
 }
 
 impl Device {
     fn open(interface: &str, folder: &Path) -> io::Result<Self> {
         let folder = fs::canonicalize(folder)?;
-        let open = |(path, name): (String, &'static str)| {
-            let file = OpenOptions::new().write(true).open(folder.join(path))?;
-            Ok((file, name, String::new()))
-        };
-        let files = files().map(open).collect::<io::Result<_>>()?;
-        Ok(Self { interface: interface.to_owned(), folder, files, asked_at: None })
+        let files = files().map(|(path, name)| {
+            CounterFile::replace(folder.join(path), folder.join(PORT).join(NEW), name, zero())
+        });
+        let files = files.collect::<io::Result<_>>()?;
+        let (counters, ask_at) = (BTreeMap::new(), Instant::default());
+        Ok(Self { interface: interface.to_owned(), folder, files, counters, ask_at })
     }
 
-    fn has_counter(&self, path: &Path) -> bool {
-        let below = path.strip_prefix(&self.folder).unwrap_or(Path::new(""));
-        let kind = below.parent().and_then(Path::file_name).unwrap_or_default();
-        kind == "counters" || kind == "hw_counters"
+    /// Writes the present value to the file `opened`, if it is one of this device. Its reader has
+    /// this file alone: the next one finds a new file.
+    ///
+    /// A second reader may have looked up the file before it was replaced. The file is then none of
+    /// the device's any more, and stays as the first reader has it.
+    fn prepare(&mut self, opened: FileId, clock: Clock) {
+        let Some(at) = self.files.iter().position(|file| file.id == opened) else { return };
+        self.ask(FRESH, FRESH, clock);
+        let text = self.text(self.files[at].name);
+        // Without memory for files, the values stay.
+        let _ = self.files[at].write(text).and_then(|()| self.files[at].renew());
     }
 
-    /// Writes the present values. Without a program that has the device open, the last ones stay.
-    fn refresh(&mut self, clock: Clock) {
-        let now = clock.now();
-        if self.asked_at.is_some_and(|at| now.saturating_since(at) < FRESH) {
+    /// Replaces the files whose values have changed, if it is time to ask for them.
+    fn update(&mut self, clock: Clock) {
+        if !self.ask(INTERVAL, RETRY, clock) {
             return;
         }
-        if let Ok(snapshot) = stat::query_within(&self.interface, &Request::default(), TIMEOUT) {
-            self.write(&snapshot);
+        for at in 0..self.files.len() {
+            let text = self.text(self.files[at].name);
+            if text != self.files[at].text {
+                self.files[at].text = text;
+                let _ = self.files[at].renew(); // As above.
+            }
         }
-        self.asked_at = Some(clock.now());
     }
 
-    fn write(&mut self, snapshot: &Snapshot) {
-        let values: &BTreeMap<String, u64> = &snapshot.counters;
-        for (file, name, written) in &mut self.files {
-            let text = format!("{}\n", values.get(*name).copied().unwrap_or(0));
-            if text == *written {
-                continue;
-            }
-            let length = u64::try_from(text.len()).expect("a short text");
-            let done = file.write_all_at(text.as_bytes(), 0).and_then(|()| file.set_len(length));
-            if done.is_ok() {
-                *written = text;
-            }
+    /// Asks for the present values, if it is time to. Without an answer, the last values stay.
+    /// Returns true if there is one. Values are young for `fresh`; `absent` is the time until the
+    /// next question if no program has the device open.
+    fn ask(&mut self, fresh: Duration, absent: Duration, clock: Clock) -> bool {
+        if clock.now() < self.ask_at {
+            return false;
         }
+        let answer = stat::query_within(&self.interface, &Request::default(), TIMEOUT);
+        let pause = match &answer {
+            Ok(_) => fresh,
+            Err(StatError::NoEndpoint { .. }) => absent,
+            Err(_) => RETRY,
+        };
+        self.ask_at = clock.now() + pause;
+        answer.map(|snapshot| self.counters = snapshot.counters).is_ok()
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.counters.get(name).map_or_else(zero, |value| format!("{value}\n"))
+    }
+}
+
+/// The text of a counter before anything was counted.
+fn zero() -> String {
+    "0\n".to_owned()
+}
+
+/// Identifies a file, whatever its name is now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+/// The file of a counter, which no reader has opened yet.
+struct CounterFile {
+    path: PathBuf,
+    /// Name of the next file until it is complete. It is in no folder whose openings are reported,
+    /// because this process would wait for its own response.
+    new: PathBuf,
+    /// Name of the counter.
+    name: &'static str,
+    file: File,
+    id: FileId,
+    text: String,
+}
+
+impl CounterFile {
+    /// Puts a file with `text` in the place of `path`.
+    fn replace(path: PathBuf, new: PathBuf, name: &'static str, text: String) -> io::Result<Self> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        let id = FileId::of(&file.metadata()?);
+        fs::rename(&new, &path)?;
+        Ok(Self { path, new, name, file, id, text })
+    }
+
+    /// Leaves the present file to its readers and puts another one in its place.
+    fn renew(&mut self) -> io::Result<()> {
+        let (path, new) = (self.path.clone(), self.new.clone());
+        *self = Self::replace(path, new, self.name, self.text.clone())?;
+        Ok(())
+    }
+
+    fn write(&mut self, text: String) -> io::Result<()> {
+        if text != self.text {
+            self.file.write_all_at(text.as_bytes(), 0)?;
+            self.file.set_len(u64::try_from(text.len()).expect("a short text"))?;
+            self.text = text;
+        }
+        Ok(())
     }
 }
 
@@ -302,5 +417,68 @@ mod tests {
         unique.sort_unstable();
         unique.dedup();
         assert_eq!(unique.len(), paths.len());
+    }
+    /// A device in a temporary folder, which the tests remove.
+    fn device(name: &str) -> Device {
+        let folder = std::env::temp_dir().join(format!("fr-{name}-{}", std::process::id()));
+        for kind in FOLDERS {
+            fs::create_dir_all(folder.join(PORT).join(kind)).expect("a folder");
+        }
+        Device::open("fr-none", &folder).expect("a device")
+    }
+
+    /// Reads `count` bytes.
+    fn bytes(file: &mut File, count: usize) -> String {
+        let mut read = vec![0; count];
+        file.read_exact(&mut read).expect("a long enough text");
+        String::from_utf8(read).expect("digits")
+    }
+
+    #[test]
+    fn a_reader_sees_one_value() {
+        let mut device = device("one-value");
+        let clock = Clock::start();
+        let path = device.files[0].path.clone();
+        let opened = || {
+            let file = File::open(&path).expect("a file");
+            let id = FileId::of(&file.metadata().expect("a file"));
+            (file, id)
+        };
+        let name = device.files[0].name.to_owned();
+        let mut rest = String::new();
+        // The process sees openings. No program answers, so that values stay as they are set here.
+        device.counters.insert(name.clone(), 1234);
+        let (mut first, id) = opened();
+        device.prepare(id, clock);
+        assert_eq!(bytes(&mut first, 2), "12");
+        device.counters.insert(name.clone(), 99);
+        // It had looked up the file before the first one was prepared.
+        device.prepare(id, clock);
+        let (mut second, id) = opened();
+        device.prepare(id, clock);
+        first.read_to_string(&mut rest).expect("text");
+        assert_eq!(std::mem::take(&mut rest), "34\n");
+        assert_eq!(bytes(&mut second, 3), "99\n");
+        // At its end, a longer value must not show.
+        device.counters.insert(name, 45_678);
+        let (mut third, id) = opened();
+        device.prepare(id, clock);
+        second.read_to_string(&mut rest).expect("text");
+        assert_eq!(rest, "");
+        assert_eq!(bytes(&mut third, 6), "45678\n");
+        let left: Vec<_> = fs::read_dir(device.folder.join(PORT)).expect("a folder").collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+        fs::remove_dir_all(&device.folder).expect("the folder");
+    }
+
+    #[test]
+    fn an_absent_program_is_asked_again_after_a_second() {
+        let mut device = device("absent");
+        let clock = Clock::start();
+        assert!(!device.ask(INTERVAL, RETRY, clock));
+        let now = clock.now();
+        assert!(device.ask_at > now + RETRY / 2 && device.ask_at <= now + RETRY);
+        assert!(timeout(Some(device.ask_at), now).as_millis().is_some_and(|ms| ms > 500));
+        fs::remove_dir_all(&device.folder).expect("the folder");
     }
 }
