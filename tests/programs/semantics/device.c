@@ -61,7 +61,7 @@ static void port_fields(const void *row)
     EXPECT_EQ(attr.state, IBV_PORT_ACTIVE);
     EXPECT_EQ(attr.link_layer, IBV_LINK_LAYER_ETHERNET);
     EXPECT(attr.active_mtu <= attr.max_mtu && attr.active_mtu >= IBV_MTU_256);
-    EXPECT(attr.gid_tbl_len > gid_index && attr.pkey_tbl_len >= 1 && attr.max_msg_sz >= 1 << 30);
+    EXPECT(attr.gid_tbl_len > gid_index && attr.pkey_tbl_len >= 1 && attr.max_msg_sz >= 1 << 20);
 }
 
 static const struct { const char *name; int beyond; } wrong_ports[] = { { "0", 0 }, { "beyond", 1 } };
@@ -94,7 +94,9 @@ static void gid_ex(const void *row)
     EXPECT(entry.ndev_ifindex != 0);
     EXPECT(ibv_query_gid_ex(context, port_num, port.gid_tbl_len, &entry, 0) != 0);
     EXPECT(ibv_query_gid_ex(context, device.phys_port_cnt + 1, 0, &entry, 0) != 0);
-    EXPECT_EQ(ibv_query_gid_ex(context, port_num, gid_index, &entry, 1), EOPNOTSUPP);
+    /* The library refuses unknown flags with one number, the kernel with the other. */
+    int code = ibv_query_gid_ex(context, port_num, gid_index, &entry, 1);
+    EXPECT(code == EOPNOTSUPP || code == EINVAL);
 }
 
 static void gid_table(const void *row)
@@ -111,7 +113,8 @@ static void gid_table(const void *row)
         found |= (int)table[i].gid_index == gid_index && table[i].port_num == port_num;
     }
     EXPECT(found);
-    EXPECT_EQ(ibv_query_gid_table(context, table, ROWS(table), 1), -EOPNOTSUPP);
+    count = ibv_query_gid_table(context, table, ROWS(table), 1);
+    EXPECT(count == -EOPNOTSUPP || count == -EINVAL);
 }
 
 static void pkeys(const void *row)

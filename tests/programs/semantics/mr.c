@@ -222,7 +222,7 @@ static void fields(const void *row)
     (void)row;
     struct ibv_pd *pd = new_pd();
     char *bytes = new_bytes(4096);
-    struct ibv_mr *one = new_mr(pd, bytes, 100, LW), *two = new_mr(pd, bytes, 100, LW);
+    struct ibv_mr *one = new_mr(pd, bytes, 100, ALL), *two = new_mr(pd, bytes, 100, ALL);
     EXPECT(one->addr == bytes && one->length == 100 && one->pd == pd && one->context == context);
     EXPECT(one->lkey != two->lkey && one->rkey != two->rkey);
 }

@@ -77,6 +77,7 @@ static const struct posting { int type, state; bool send, ok; } postings[] = {
 static struct ibv_qp *qp_in(int state, const struct options *options)
 {
     struct ibv_qp *qp = new_qp(options);
+    /* By INIT: Linux does not let a QP go from RESET to ERR. */
     if (state != RESET) EXPECT_EQ(to_init(qp, options), 0);
     if (state == RTR || state == RTS) EXPECT_EQ(to_rtr(qp, qp->qp_num, options), 0);
     if (state == RTS) EXPECT_EQ(to_rts(qp, options), 0);
@@ -252,8 +253,7 @@ static void query(const void *row)
     EXPECT_EQ(attr.rnr_retry, 3);
     EXPECT_EQ(attr.min_rnr_timer, 9);
     EXPECT_EQ(attr.path_mtu, IBV_MTU_512);
-    EXPECT_EQ(attr.max_rd_atomic, 3);
-    EXPECT_EQ(attr.max_dest_rd_atomic, 3);
+    EXPECT(attr.max_rd_atomic >= 3 && attr.max_dest_rd_atomic >= 3); /* may be rounded up */
     EXPECT_EQ(attr.qp_access_flags & ALL, RW);
     EXPECT_EQ(attr.dest_qp_num, 0x234567);
     EXPECT_EQ(attr.port_num, port_num);

@@ -126,7 +126,10 @@ static void error(const void *row)
     char *before = memcpy(new_bytes(SIZE), pair->b.bytes, SIZE);
     struct ibv_sge sge;
     struct ibv_send_wr wr = request(pair, error, &sge);
-    EXPECT_EQ(post(&pair->a, &wr), 0);
+    int code = post(&pair->a, &wr);
+    /* A provider may see a misaligned address when the request is posted. */
+    if (code == EINVAL && error->wrong == MISALIGNED) return;
+    EXPECT_EQ(code, 0);
     struct ibv_wc wc = next_wc(pair->a.cq);
     EXPECT_STATUS(wc.status, error->initiator);
     EXPECT_EQ(wc.wr_id, 7);

@@ -69,8 +69,8 @@ static struct ibv_qp *qp_in(enum ibv_qp_type type, int state)
     struct options options = { .type = type };
     struct ibv_qp *qp = new_qp(&options);
     if (state == RESET) return qp;
-    if (state == ERR) return EXPECT_EQ(to_state(qp, ERR), 0), qp;
     NEED((errno = to_init(qp, &options)) == 0);
+    if (state == ERR) return EXPECT_EQ(to_state(qp, ERR), 0), qp;
     if (state == INIT) return qp;
     NEED((errno = to_rtr(qp, 0x123456, &options)) == 0);
     if (state == RTR) return qp;
@@ -161,8 +161,10 @@ static void always(const void *row)
 {
     const struct corner *corner = row;
     struct ibv_qp *qp = qp_in(corner->type, corner->from);
-    EXPECT_EQ(to_state(qp, ERR), 0);
-    EXPECT_EQ(state_of(qp), ERR);
+    /* The specification leads from every state to ERR; the table of Linux not from RESET. */
+    int code = to_state(qp, ERR);
+    EXPECT(code == 0 || (code == EINVAL && corner->from == RESET));
+    EXPECT_EQ(state_of(qp), code == 0 ? ERR : RESET);
     qp = qp_in(corner->type, corner->from);
     EXPECT_EQ(to_state(qp, RESET), 0);
     EXPECT_EQ(state_of(qp), RESET);
@@ -193,7 +195,9 @@ static void wrong(const void *row)
     struct ibv_qp *qp = qp_in(IBV_QPT_RC, wrong->from);
     struct ibv_qp_attr attr = values(wrong->from, wrong->to);
     memcpy((char *)&attr + wrong->offset, &wrong->value, wrong->size);
-    EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE | wrong->mask), EINVAL);
+    int code = ibv_modify_qp(qp, &attr, IBV_QP_STATE | wrong->mask);
+    bool of_gid = wrong->offset == offsetof(struct ibv_qp_attr, ah_attr.grh.sgid_index);
+    EXPECT(code == EINVAL || (code == ENODATA && of_gid));
     EXPECT_EQ(state_of(qp), wrong->from);
 }
 

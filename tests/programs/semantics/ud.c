@@ -175,7 +175,9 @@ static void handle(const void *row)
     struct ibv_ah_attr attr = { .is_global = handle->global,
         .port_num = handle->port ? handle->port : port_num, .grh = { .dgid = gid, .hop_limit = 1,
             .sgid_index = handle->index ? handle->index : gid_index } };
-    EXPECT_NULL(ibv_create_ah(new_pd(), &attr), EINVAL);
+    errno = 0;
+    EXPECT(!ibv_create_ah(new_pd(), &attr));
+    EXPECT(errno == EINVAL || (errno == ENODATA && handle->index));
 }
 
 /* The receiver answers by a handle made of the completion. */
