@@ -8,7 +8,8 @@ static void list(const void *row)
     struct ibv_device **devices = ibv_get_device_list(&count);
     NEED(devices);
     EXPECT(count > 0 && devices[count] == NULL);
-    for (int i = 0; i < count; i++) EXPECT(devices[i] && strlen(ibv_get_device_name(devices[i])) > 0);
+    for (int i = 0; i < count; i++)
+        EXPECT(devices[i] && strlen(ibv_get_device_name(devices[i])) > 0);
     ibv_free_device_list(devices);
 }
 
@@ -64,7 +65,10 @@ static void port_fields(const void *row)
     EXPECT(attr.gid_tbl_len > gid_index && attr.pkey_tbl_len >= 1 && attr.max_msg_sz >= 1 << 20);
 }
 
-static const struct { const char *name; int beyond; } wrong_ports[] = { { "0", 0 }, { "beyond", 1 } };
+static const struct {
+    const char *name;
+    int beyond;
+} wrong_ports[] = { { "0", 0 }, { "beyond", 1 } };
 
 static void wrong_port(const void *row)
 {
@@ -129,9 +133,10 @@ static void pkeys(const void *row)
 }
 
 static const struct rate { enum ibv_rate rate; int mult, mbps; } rates[] = {
-    { IBV_RATE_2_5_GBPS, 1, 2500 }, { IBV_RATE_5_GBPS, 2, 5000 }, { IBV_RATE_10_GBPS, 4, 10000 },
-    { IBV_RATE_20_GBPS, 8, 20000 }, { IBV_RATE_30_GBPS, 12, 30000 }, { IBV_RATE_40_GBPS, 16, 40000 },
-    { IBV_RATE_60_GBPS, 24, 60000 }, { IBV_RATE_80_GBPS, 32, 80000 },
+    { IBV_RATE_2_5_GBPS, 1, 2500 },    { IBV_RATE_5_GBPS, 2, 5000 },
+    { IBV_RATE_10_GBPS, 4, 10000 },    { IBV_RATE_20_GBPS, 8, 20000 },
+    { IBV_RATE_30_GBPS, 12, 30000 },   { IBV_RATE_40_GBPS, 16, 40000 },
+    { IBV_RATE_60_GBPS, 24, 60000 },   { IBV_RATE_80_GBPS, 32, 80000 },
     { IBV_RATE_120_GBPS, 48, 120000 },
 };
 

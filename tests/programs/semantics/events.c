@@ -85,8 +85,10 @@ static void empty(const void *row)
 void event_cases(void)
 {
     for (unsigned i = 0; i < ROWS(rows); i++)
-        test("ibv_get_async_event(3), C9-222.1", violation, &rows[i], "event/target: %s", rows[i].name);
-    test("ibv_get_async_event(3), IBTA 11.6.3", established, NULL, "event/target: communication established");
+        test("ibv_get_async_event(3), C9-222.1", violation, &rows[i], "event/target: %s",
+             rows[i].name);
+    test("ibv_get_async_event(3), IBTA 11.6.3", established, NULL,
+         "event/target: communication established");
     test("ibv_ack_async_event(3)", waits_for_acks, NULL,
          "event/ack: destroying a QP waits for acknowledgements");
     test("ibv_get_async_event(3)", empty, NULL, "event/none: not blocking");

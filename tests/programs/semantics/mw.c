@@ -27,7 +27,9 @@ static enum ibv_wc_status bind(struct window *window, size_t offset, size_t leng
     struct end *b = &window->pair->b;
     struct ibv_wc wc;
     if (window->mw->type == IBV_MW_TYPE_1) {
-        struct ibv_mw_bind request = { .wr_id = 5, .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
+        struct ibv_mw_bind request = { .wr_id = 5,
+                                       .send_flags = IBV_SEND_SIGNALED,
+                                       .bind_info = info };
         NEED((errno = ibv_bind_mw(b->qp, window->mw, &request)) == 0);
         window->rkey = window->mw->rkey;
         wc = next_wc(b->cq);
@@ -59,7 +61,8 @@ static enum ibv_wc_status reach(struct pair *pair, enum ibv_wr_opcode opcode, ui
 
 static enum ibv_wc_status write_at(struct window *window, size_t offset, uint32_t rkey)
 {
-    return reach(window->pair, IBV_WR_RDMA_WRITE, (uintptr_t)window->pair->b.bytes + offset, rkey, 8);
+    return reach(window->pair, IBV_WR_RDMA_WRITE, (uintptr_t)window->pair->b.bytes + offset, rkey,
+                 8);
 }
 
 /* ---- Rights. */
@@ -111,8 +114,13 @@ static void range_2(const void *row) { range(row, IBV_MW_TYPE_2); }
 
 /* ---- Binds that are wrong. */
 
-static const struct wrong_bind { const char *name; int mr_access, access; long offset; } wrong_binds[] = {
-    { "a region without MW_BIND", LW, RW, 0 }, { "write, region without local-write", BIND, RW, 0 },
+static const struct wrong_bind {
+    const char *name;
+    int mr_access, access;
+    long offset;
+} wrong_binds[] = {
+    { "a region without MW_BIND", LW, RW, 0 },
+    { "write, region without local-write", BIND, RW, 0 },
     { "atomic, region without local-write", BIND, RA, 0 },
     { "beyond the region's end", LW | BIND, RW, SIZE - 63 },
     { "ahead of the region", LW | BIND, RW, -1 },
@@ -146,12 +154,14 @@ static void wrong_bind_2(const void *row) { wrong_bind(row, IBV_MW_TYPE_2); }
 static void wrong_function(const void *row)
 {
     (void)row;
-    struct window one = new_window(IBV_MW_TYPE_1, LW | BIND), two = new_window(IBV_MW_TYPE_2, LW | BIND);
+    struct window one = new_window(IBV_MW_TYPE_1, LW | BIND),
+                  two = new_window(IBV_MW_TYPE_2, LW | BIND);
     struct ibv_mw_bind_info info = { two.mr, (uintptr_t)two.pair->b.bytes, 64, RW };
     struct ibv_mw_bind request = { 5, IBV_SEND_SIGNALED, info };
     EXPECT_EQ(ibv_bind_mw(two.pair->b.qp, two.mw, &request), EINVAL);
     info.mr = one.mr;
-    struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW, .bind_mw = { one.mw, one.mw->rkey + 1, info } };
+    struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW,
+                              .bind_mw = { one.mw, one.mw->rkey + 1, info } };
     EXPECT_EQ(post(&one.pair->b, &wr), EINVAL);
 }
 
@@ -329,14 +339,18 @@ void mw_cases(void)
     }
     for (unsigned i = 0; i < ROWS(wrong_binds); i++) {
         const char *name = wrong_binds[i].name;
-        test("ibv_bind_mw(3), IBTA 10.6.7", wrong_bind_1, &wrong_binds[i], "mw/wrong: type 1, %s", name);
-        test("ibv_post_send(3), IBTA 10.6.7", wrong_bind_2, &wrong_binds[i], "mw/wrong: type 2, %s", name);
+        test("ibv_bind_mw(3), IBTA 10.6.7", wrong_bind_1, &wrong_binds[i], "mw/wrong: type 1, %s",
+             name);
+        test("ibv_post_send(3), IBTA 10.6.7", wrong_bind_2, &wrong_binds[i], "mw/wrong: type 2, %s",
+             name);
     }
-    test("ibv_bind_mw(3), ibv_post_send(3)", wrong_function, NULL, "mw/wrong: bound as the other type");
+    test("ibv_bind_mw(3), ibv_post_send(3)", wrong_function, NULL,
+         "mw/wrong: bound as the other type");
     test("ibv_bind_mw(3)", other_domain, NULL, "mw/wrong: a region of another PD");
     for (unsigned i = 0; i < 2; i++) {
         test("IBTA 10.6.7", unbound, &types[i], "mw/life: type %u, never bound", i + 1);
-        test("ibv_dereg_mr(3)", holds_region, &types[i], "mw/life: type %u keeps its region", i + 1);
+        test("ibv_dereg_mr(3)", holds_region, &types[i], "mw/life: type %u keeps its region",
+             i + 1);
         test("ibv_dealloc_mw(3)", dealloc_ends, &types[i], "mw/life: type %u, deallocated", i + 1);
     }
     test("ibv_bind_mw(3)", rebind, NULL, "mw/life: type 1, bound again");
@@ -345,7 +359,8 @@ void mw_cases(void)
     test("IBTA 10.6.7", other_qp, NULL, "mw/life: type 2B, reached by another QP");
     test("IBTA 10.6.7", bind_twice, NULL, "mw/life: type 2, bound while bound");
     test("ibv_post_send(3)", local_invalidate, NULL, "mw/invalidate: LOCAL_INV");
-    test("ibv_post_send(3), ibv_poll_cq(3)", remote_invalidate, NULL, "mw/invalidate: SEND_WITH_INV");
+    test("ibv_post_send(3), ibv_poll_cq(3)", remote_invalidate, NULL,
+         "mw/invalidate: SEND_WITH_INV");
     test("ibv_inc_rkey(3)", low_bits, NULL, "mw/key: type 2, the program's");
     test("ibv_bind_mw(3)", zero_based, NULL, "mw/zero-based: type 2");
 }
