@@ -44,8 +44,12 @@ static void wait_for(struct ibv_cq *cq, struct pair *pair, int count)
     (void)cq;
     for (int i = 0; i < count; i++) {
         struct ibv_sge sge = sge_of(pair->a.mr, pair->a.bytes, 8);
-        struct ibv_send_wr wr = { .wr_id = i, .opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1,
-            .wr.rdma = { (uintptr_t)pair->b.bytes + 8 * i, pair->b.mr->rkey } };
+        struct ibv_send_wr wr = { .wr_id = i,
+                                  .opcode = IBV_WR_RDMA_WRITE,
+                                  .sg_list = &sge,
+                                  .num_sge = 1,
+                                  .wr.rdma = { (uintptr_t)pair->b.bytes + 8 * i,
+                                               pair->b.mr->rkey } };
         EXPECT_EQ(post(&pair->a, &wr), 0);
     }
 }
@@ -138,7 +142,8 @@ static void overflow(const void *row)
 {
     (void)row;
     struct ibv_cq *cq = new_cq(1);
-    struct ibv_qp *qp = new_qp(&(struct options){ .cq = cq, .cap = { .max_recv_wr = cq->cqe + 1 } });
+    struct ibv_qp *qp =
+        new_qp(&(struct options){ .cq = cq, .cap = { .max_recv_wr = cq->cqe + 1 } });
     EXPECT_EQ(to_init(qp, &(struct options){ 0 }), 0);
     struct ibv_recv_wr wr = { 0 }, *bad;
     for (int i = 0; i <= cq->cqe; i++) EXPECT_EQ(ibv_post_recv(qp, &wr, &bad), 0);
@@ -186,7 +191,8 @@ static void cause(struct pair *pair, enum source source)
 static void notify(const void *row)
 {
     const struct notify *notify = row;
-    struct ibv_comp_channel *channel = KEEP(ibv_create_comp_channel(context), ibv_destroy_comp_channel);
+    struct ibv_comp_channel *channel =
+        KEEP(ibv_create_comp_channel(context), ibv_destroy_comp_channel);
     int own;
     struct ibv_cq *cq = KEEP(ibv_create_cq(context, 64, &own, channel, 0), ibv_destroy_cq);
     struct pair *pair = new_pair(&(struct options){ .cq = cq });
@@ -209,7 +215,8 @@ static void notify(const void *row)
 static void one_shot(const void *row)
 {
     (void)row;
-    struct ibv_comp_channel *channel = KEEP(ibv_create_comp_channel(context), ibv_destroy_comp_channel);
+    struct ibv_comp_channel *channel =
+        KEEP(ibv_create_comp_channel(context), ibv_destroy_comp_channel);
     struct ibv_cq *cq = KEEP(ibv_create_cq(context, 64, NULL, channel, 0), ibv_destroy_cq), *which;
     void *data;
     struct pair *pair = new_pair(&(struct options){ .cq = cq });
@@ -229,7 +236,8 @@ static void one_shot(const void *row)
 static void channel_busy(const void *row)
 {
     (void)row;
-    struct ibv_comp_channel *channel = KEEP(ibv_create_comp_channel(context), ibv_destroy_comp_channel);
+    struct ibv_comp_channel *channel =
+        KEEP(ibv_create_comp_channel(context), ibv_destroy_comp_channel);
     struct ibv_cq *cq = KEEP(ibv_create_cq(context, 4, NULL, channel, 0), ibv_destroy_cq);
     EXPECT(cq->channel == channel);
     EXPECT_EQ(ibv_destroy_comp_channel(channel), EBUSY);
@@ -244,7 +252,8 @@ static void channel_busy(const void *row)
 static void two_on_a_channel(const void *row)
 {
     (void)row;
-    struct ibv_comp_channel *channel = KEEP(ibv_create_comp_channel(context), ibv_destroy_comp_channel);
+    struct ibv_comp_channel *channel =
+        KEEP(ibv_create_comp_channel(context), ibv_destroy_comp_channel);
     struct ibv_cq *cqs[2], *which;
     void *data;
     int own[2];
@@ -266,7 +275,8 @@ static void *destroy(void *cq) { return (void *)(intptr_t)drop(cq); }
 static void waits_for_acks(const void *row)
 {
     (void)row;
-    struct ibv_comp_channel *channel = KEEP(ibv_create_comp_channel(context), ibv_destroy_comp_channel);
+    struct ibv_comp_channel *channel =
+        KEEP(ibv_create_comp_channel(context), ibv_destroy_comp_channel);
     struct ibv_cq *cq = KEEP(ibv_create_cq(context, 64, NULL, channel, 0), ibv_destroy_cq), *which;
     struct ibv_qp *qp = new_qp(&(struct options){ .cq = cq });
     EXPECT_EQ(ibv_req_notify_cq(cq, 0), 0);
@@ -303,7 +313,8 @@ void cq_cases(void)
         test("ibv_req_notify_cq(3), IBTA 11.4.2.2", notify, &notifies[i], "cq/notify: %s",
              notifies[i].name);
     test("ibv_req_notify_cq(3)", one_shot, NULL, "cq/notify: one event for each arming");
-    test("ibv_create_comp_channel(3)", channel_busy, NULL, "cq/channel: busy; no event, not blocking");
+    test("ibv_create_comp_channel(3)", channel_busy, NULL,
+         "cq/channel: busy; no event, not blocking");
     test("ibv_get_cq_event(3)", two_on_a_channel, NULL, "cq/channel: two CQs");
     test("ibv_get_cq_event(3), ibv_destroy_cq(3)", waits_for_acks, NULL,
          "cq/events: destroying waits for acknowledgements");

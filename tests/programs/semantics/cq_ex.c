@@ -78,7 +78,8 @@ static void timestamp(struct ibv_cq_ex *cq, struct pair *pair)
 static void wallclock(struct ibv_cq_ex *cq, struct pair *pair)
 {
     (void)pair;
-    long long age = (long long)time(NULL) - (long long)(ibv_wc_read_completion_wallclock_ns(cq) / 1000000000);
+    long long age =
+        (long long)time(NULL) - (long long)(ibv_wc_read_completion_wallclock_ns(cq) / 1000000000);
     EXPECT(age >= -2 && age < 30);
 }
 
@@ -129,10 +130,15 @@ static void narrow(const void *row)
     EXPECT_STATUS(next_wc(ibv_cq_ex_to_cq(cq)).status, IBV_WC_SUCCESS);
 }
 
-static const struct creation { const char *name; struct ibv_cq_init_attr_ex init; int error; } creations[] = {
+static const struct creation {
+    const char *name;
+    struct ibv_cq_init_attr_ex init;
+    int error;
+} creations[] = {
     { "unknown wc_flags", { .cqe = 4, .wc_flags = 1ull << 40 }, EOPNOTSUPP },
     { "unknown comp_mask", { .cqe = 4, .comp_mask = 1 << 20 }, EOPNOTSUPP },
-    { "unknown flags", { .cqe = 4, .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS, .flags = 1 << 20 },
+    { "unknown flags",
+      { .cqe = 4, .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS, .flags = 1 << 20 },
       EOPNOTSUPP },
     { "no entries", { .cqe = 0 }, EINVAL },
 };

@@ -8,7 +8,8 @@ static void list(const void *row)
     struct ibv_device **devices = ibv_get_device_list(&count);
     NEED(devices);
     EXPECT(count > 0 && devices[count] == NULL);
-    for (int i = 0; i < count; i++) EXPECT(devices[i] && strlen(ibv_get_device_name(devices[i])) > 0);
+    for (int i = 0; i < count; i++)
+        EXPECT(devices[i] && strlen(ibv_get_device_name(devices[i])) > 0);
     ibv_free_device_list(devices);
 }
 
@@ -61,10 +62,13 @@ static void port_fields(const void *row)
     EXPECT_EQ(attr.state, IBV_PORT_ACTIVE);
     EXPECT_EQ(attr.link_layer, IBV_LINK_LAYER_ETHERNET);
     EXPECT(attr.active_mtu <= attr.max_mtu && attr.active_mtu >= IBV_MTU_256);
-    EXPECT(attr.gid_tbl_len > gid_index && attr.pkey_tbl_len >= 1 && attr.max_msg_sz >= 1 << 30);
+    EXPECT(attr.gid_tbl_len > gid_index && attr.pkey_tbl_len >= 1 && attr.max_msg_sz >= 1 << 20);
 }
 
-static const struct { const char *name; int beyond; } wrong_ports[] = { { "0", 0 }, { "beyond", 1 } };
+static const struct {
+    const char *name;
+    int beyond;
+} wrong_ports[] = { { "0", 0 }, { "beyond", 1 } };
 
 static void wrong_port(const void *row)
 {
@@ -94,7 +98,9 @@ static void gid_ex(const void *row)
     EXPECT(entry.ndev_ifindex != 0);
     EXPECT(ibv_query_gid_ex(context, port_num, port.gid_tbl_len, &entry, 0) != 0);
     EXPECT(ibv_query_gid_ex(context, device.phys_port_cnt + 1, 0, &entry, 0) != 0);
-    EXPECT_EQ(ibv_query_gid_ex(context, port_num, gid_index, &entry, 1), EOPNOTSUPP);
+    /* The library refuses unknown flags with one number, the kernel with the other. */
+    int code = ibv_query_gid_ex(context, port_num, gid_index, &entry, 1);
+    EXPECT(code == EOPNOTSUPP || code == EINVAL);
 }
 
 static void gid_table(const void *row)
@@ -111,7 +117,8 @@ static void gid_table(const void *row)
         found |= (int)table[i].gid_index == gid_index && table[i].port_num == port_num;
     }
     EXPECT(found);
-    EXPECT_EQ(ibv_query_gid_table(context, table, ROWS(table), 1), -EOPNOTSUPP);
+    count = ibv_query_gid_table(context, table, ROWS(table), 1);
+    EXPECT(count == -EOPNOTSUPP || count == -EINVAL);
 }
 
 static void pkeys(const void *row)
@@ -126,9 +133,10 @@ static void pkeys(const void *row)
 }
 
 static const struct rate { enum ibv_rate rate; int mult, mbps; } rates[] = {
-    { IBV_RATE_2_5_GBPS, 1, 2500 }, { IBV_RATE_5_GBPS, 2, 5000 }, { IBV_RATE_10_GBPS, 4, 10000 },
-    { IBV_RATE_20_GBPS, 8, 20000 }, { IBV_RATE_30_GBPS, 12, 30000 }, { IBV_RATE_40_GBPS, 16, 40000 },
-    { IBV_RATE_60_GBPS, 24, 60000 }, { IBV_RATE_80_GBPS, 32, 80000 },
+    { IBV_RATE_2_5_GBPS, 1, 2500 },    { IBV_RATE_5_GBPS, 2, 5000 },
+    { IBV_RATE_10_GBPS, 4, 10000 },    { IBV_RATE_20_GBPS, 8, 20000 },
+    { IBV_RATE_30_GBPS, 12, 30000 },   { IBV_RATE_40_GBPS, 16, 40000 },
+    { IBV_RATE_60_GBPS, 24, 60000 },   { IBV_RATE_80_GBPS, 32, 80000 },
     { IBV_RATE_120_GBPS, 48, 120000 },
 };
 

@@ -22,7 +22,9 @@ static void violation(const void *of)
     if (row->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
         wr.wr.atomic.remote_addr = addr, wr.wr.atomic.rkey = pair->b.mr->rkey;
     else wr.wr.rdma.remote_addr = addr, wr.wr.rdma.rkey = 0xfffffff0;
-    EXPECT_EQ(post(&pair->a, &wr), 0);
+    int code = post(&pair->a, &wr);
+    if (code == EINVAL && row->misaligned) return; /* refused when posted */
+    EXPECT_EQ(code, 0);
     next_wc(pair->a.cq);
     struct ibv_async_event event = next_event(row->event);
     EXPECT(event.element.qp == pair->b.qp);
@@ -83,8 +85,10 @@ static void empty(const void *row)
 void event_cases(void)
 {
     for (unsigned i = 0; i < ROWS(rows); i++)
-        test("ibv_get_async_event(3), C9-222.1", violation, &rows[i], "event/target: %s", rows[i].name);
-    test("ibv_get_async_event(3), IBTA 11.6.3", established, NULL, "event/target: communication established");
+        test("ibv_get_async_event(3), C9-222.1", violation, &rows[i], "event/target: %s",
+             rows[i].name);
+    test("ibv_get_async_event(3), IBTA 11.6.3", established, NULL,
+         "event/target: communication established");
     test("ibv_ack_async_event(3)", waits_for_acks, NULL,
          "event/ack: destroying a QP waits for acknowledgements");
     test("ibv_get_async_event(3)", empty, NULL, "event/none: not blocking");

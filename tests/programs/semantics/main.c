@@ -40,7 +40,8 @@ static void destroy_kept(void)
     while (kept_count > 0) {
         kept_count--;
         int code = kept[kept_count].destroy(kept[kept_count].object);
-        if (code != 0) fail(__FILE__, __LINE__, "%s: destroyed with %d", kept[kept_count].what, code);
+        if (code != 0)
+            fail(__FILE__, __LINE__, "%s: destroyed with %d", kept[kept_count].what, code);
     }
 }
 
@@ -138,7 +139,8 @@ static bool open_device(void)
         if (!device_name || !strcmp(device_name, ibv_get_device_name(list[i])))
             context = ibv_open_device(list[i]);
     if (list) ibv_free_device_list(list);
-    if (!context) return fprintf(stderr, "no such device: %s\n", device_name ? device_name : "any"), false;
+    if (!context)
+        return fprintf(stderr, "no such device: %s\n", device_name ? device_name : "any"), false;
     fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
     if (ibv_query_device(context, &device) || ibv_query_port(context, port_num, &port)
         || ibv_query_gid(context, port_num, gid_index, &gid))
@@ -168,8 +170,9 @@ static bool read_options(char **argv)
 int main(int argc, char **argv)
 {
     if (argc < 1 || !read_options(argv + 1)) {
-        fputs("usage: semantics [--list] [--filter TEXT] [--device NAME] [--port N] [--gid INDEX]\n",
-              stderr);
+        fputs(
+            "usage: semantics [--list] [--filter TEXT] [--device NAME] [--port N] [--gid INDEX]\n",
+            stderr);
         return 2;
     }
     if (!listing && !open_device()) return 2;

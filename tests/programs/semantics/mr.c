@@ -222,7 +222,7 @@ static void fields(const void *row)
     (void)row;
     struct ibv_pd *pd = new_pd();
     char *bytes = new_bytes(4096);
-    struct ibv_mr *one = new_mr(pd, bytes, 100, LW), *two = new_mr(pd, bytes, 100, LW);
+    struct ibv_mr *one = new_mr(pd, bytes, 100, ALL), *two = new_mr(pd, bytes, 100, ALL);
     EXPECT(one->addr == bytes && one->length == 100 && one->pd == pd && one->context == context);
     EXPECT(one->lkey != two->lkey && one->rkey != two->rkey);
 }
@@ -273,16 +273,27 @@ static void relaxed(const void *row)
 
 /* ---- ibv_rereg_mr. */
 
-enum { T = IBV_REREG_MR_CHANGE_TRANSLATION, P = IBV_REREG_MR_CHANGE_PD, A = IBV_REREG_MR_CHANGE_ACCESS };
+enum {
+    T = IBV_REREG_MR_CHANGE_TRANSLATION,
+    P = IBV_REREG_MR_CHANGE_PD,
+    A = IBV_REREG_MR_CHANGE_ACCESS
+};
 static const struct rereg { const char *name; int flags, access, error; } reregs[] = {
-    { "translation", T, 0, 0 }, { "domain", P, 0, 0 }, { "access", A, LW | RW, 0 },
-    { "translation and domain", T | P, 0, 0 }, { "translation and access", T | A, LW | RW, 0 },
-    { "domain and access", P | A, LW | RW, 0 }, { "everything", T | P | A, LW | RW, 0 },
-    { "nothing", 0, 0, IBV_REREG_MR_ERR_INPUT }, { "an unknown flag", 8, 0, IBV_REREG_MR_ERR_INPUT },
+    { "translation", T, 0, 0 },
+    { "domain", P, 0, 0 },
+    { "access", A, LW | RW, 0 },
+    { "translation and domain", T | P, 0, 0 },
+    { "translation and access", T | A, LW | RW, 0 },
+    { "domain and access", P | A, LW | RW, 0 },
+    { "everything", T | P | A, LW | RW, 0 },
+    { "nothing", 0, 0, IBV_REREG_MR_ERR_INPUT },
+    { "an unknown flag", 8, 0, IBV_REREG_MR_ERR_INPUT },
     { "remote write without local", A, RW, IBV_REREG_MR_ERR_CMD },
 };
 
-/* The region of one pair changes to the memory, the domain or the rights that the other pair needs. */
+/* The region of one pair changes to the memory, the domain or the rights that the other pair
+ * needs.
+ */
 static void rereg(const void *row)
 {
     const struct rereg *change = row;
@@ -290,8 +301,8 @@ static void rereg(const void *row)
     struct ibv_mr *mr = new_mr(first->pd, first->b.bytes, SIZE, change->flags & A ? LW : ALL);
     errno = 0;
     int code = ibv_rereg_mr(mr, change->flags, change->flags & P ? second->pd : NULL,
-                            change->flags & T ? second->b.bytes : NULL, change->flags & T ? SIZE : 0,
-                            change->access);
+                            change->flags & T ? second->b.bytes : NULL,
+                            change->flags & T ? SIZE : 0, change->access);
     if (code == IBV_REREG_MR_ERR_CMD && (errno == EOPNOTSUPP || errno == ENOSYS)) skip("no rereg");
     EXPECT_EQ(code, change->error);
     if (change->error) return;
@@ -341,7 +352,8 @@ void mr_cases(void)
              "mr/access: %s%s", names(combinations[i]), refused ? ": refused" : "");
     }
     for (unsigned i = 0; i < ROWS(bounds); i++) {
-        test("IBTA 10.6.3, C9-88", write_bounds, &bounds[i], "mr/bounds: WRITE, %s", bounds[i].name);
+        test("IBTA 10.6.3, C9-88", write_bounds, &bounds[i], "mr/bounds: WRITE, %s",
+             bounds[i].name);
         test("IBTA 10.6.3, C9-88", read_bounds, &bounds[i], "mr/bounds: READ, %s", bounds[i].name);
         if (bounds[i].length > 0)
             test("IBTA 10.6.3", local_bounds, &bounds[i], "mr/bounds: local, %s", bounds[i].name);

@@ -6,13 +6,15 @@ struct window {
     struct pair *pair;
     struct ibv_mr *mr;
     struct ibv_mw *mw;
+    uint32_t rkey;
 };
 
 static struct window new_window(enum ibv_mw_type type, int access)
 {
-    struct window window = { new_pair(NULL), NULL, NULL };
+    struct window window = { .pair = new_pair(NULL) };
     window.mr = new_mr(window.pair->pd, window.pair->b.bytes, SIZE, access);
     window.mw = KEEP(ibv_alloc_mw(window.pair->pd, type), ibv_dealloc_mw);
+    window.rkey = window.mw->rkey;
     return window;
 }
 
@@ -25,14 +27,20 @@ static enum ibv_wc_status bind(struct window *window, size_t offset, size_t leng
     struct end *b = &window->pair->b;
     struct ibv_wc wc;
     if (window->mw->type == IBV_MW_TYPE_1) {
-        struct ibv_mw_bind request = { .wr_id = 5, .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
+        struct ibv_mw_bind request = { .wr_id = 5,
+                                       .send_flags = IBV_SEND_SIGNALED,
+                                       .bind_info = info };
         NEED((errno = ibv_bind_mw(b->qp, window->mw, &request)) == 0);
+        window->rkey = window->mw->rkey;
         wc = next_wc(b->cq);
     } else {
+        window->rkey = ibv_inc_rkey(window->rkey);
         struct ibv_send_wr wr = { .wr_id = 5, .opcode = IBV_WR_BIND_MW,
-            .bind_mw = { window->mw, ibv_inc_rkey(window->mw->rkey), info } };
+            .bind_mw = { window->mw, window->rkey, info } };
         NEED((errno = post(b, &wr)) == 0);
         wc = next_wc(b->cq);
+        /* Some providers leave this to the program, and the next bind needs it. */
+        if (wc.status == IBV_WC_SUCCESS) window->mw->rkey = window->rkey;
     }
     EXPECT_EQ(wc.wr_id, 5);
     if (wc.status == IBV_WC_SUCCESS) EXPECT_EQ(wc.opcode, IBV_WC_BIND_MW);
@@ -53,7 +61,8 @@ static enum ibv_wc_status reach(struct pair *pair, enum ibv_wr_opcode opcode, ui
 
 static enum ibv_wc_status write_at(struct window *window, size_t offset, uint32_t rkey)
 {
-    return reach(window->pair, IBV_WR_RDMA_WRITE, (uintptr_t)window->pair->b.bytes + offset, rkey, 8);
+    return reach(window->pair, IBV_WR_RDMA_WRITE, (uintptr_t)window->pair->b.bytes + offset, rkey,
+                 8);
 }
 
 /* ---- Rights. */
@@ -78,7 +87,7 @@ static void right(const void *row)
         struct window window = new_window(right->type, LW | BIND);
         EXPECT_STATUS(bind(&window, 64, 64, right->access), IBV_WC_SUCCESS);
         uint64_t addr = (uintptr_t)window.pair->b.bytes + 64;
-        EXPECT_STATUS(reach(window.pair, ops[i].opcode, addr, window.mw->rkey, 8),
+        EXPECT_STATUS(reach(window.pair, ops[i].opcode, addr, window.rkey, 8),
                       right->access & ops[i].needs ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR);
     }
 }
@@ -96,7 +105,7 @@ static void range(const void *row, enum ibv_mw_type type)
     struct window window = new_window(type, LW | BIND);
     EXPECT_STATUS(bind(&window, 4096, 64, RW), IBV_WC_SUCCESS);
     uint64_t addr = (uintptr_t)window.pair->b.bytes + 4096 + range->offset;
-    EXPECT_STATUS(reach(window.pair, IBV_WR_RDMA_WRITE, addr, window.mw->rkey, range->length),
+    EXPECT_STATUS(reach(window.pair, IBV_WR_RDMA_WRITE, addr, window.rkey, range->length),
                   range->ok ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR);
 }
 
@@ -105,8 +114,13 @@ static void range_2(const void *row) { range(row, IBV_MW_TYPE_2); }
 
 /* ---- Binds that are wrong. */
 
-static const struct wrong_bind { const char *name; int mr_access, access; long offset; } wrong_binds[] = {
-    { "a region without MW_BIND", LW, RW, 0 }, { "write, region without local-write", BIND, RW, 0 },
+static const struct wrong_bind {
+    const char *name;
+    int mr_access, access;
+    long offset;
+} wrong_binds[] = {
+    { "a region without MW_BIND", LW, RW, 0 },
+    { "write, region without local-write", BIND, RW, 0 },
     { "atomic, region without local-write", BIND, RA, 0 },
     { "beyond the region's end", LW | BIND, RW, SIZE - 63 },
     { "ahead of the region", LW | BIND, RW, -1 },
@@ -125,7 +139,7 @@ static void wrong_bind(const void *row, enum ibv_mw_type type)
         code = ibv_bind_mw(b->qp, window.mw, &request);
     } else {
         struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW,
-            .bind_mw = { window.mw, ibv_inc_rkey(window.mw->rkey), info } };
+            .bind_mw = { window.mw, ibv_inc_rkey(window.rkey), info } };
         code = post(b, &wr);
     }
     /* A provider may find out when the bind is posted. */
@@ -140,12 +154,14 @@ static void wrong_bind_2(const void *row) { wrong_bind(row, IBV_MW_TYPE_2); }
 static void wrong_function(const void *row)
 {
     (void)row;
-    struct window one = new_window(IBV_MW_TYPE_1, LW | BIND), two = new_window(IBV_MW_TYPE_2, LW | BIND);
+    struct window one = new_window(IBV_MW_TYPE_1, LW | BIND),
+                  two = new_window(IBV_MW_TYPE_2, LW | BIND);
     struct ibv_mw_bind_info info = { two.mr, (uintptr_t)two.pair->b.bytes, 64, RW };
     struct ibv_mw_bind request = { 5, IBV_SEND_SIGNALED, info };
     EXPECT_EQ(ibv_bind_mw(two.pair->b.qp, two.mw, &request), EINVAL);
     info.mr = one.mr;
-    struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW, .bind_mw = { one.mw, one.mw->rkey + 1, info } };
+    struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW,
+                              .bind_mw = { one.mw, one.mw->rkey + 1, info } };
     EXPECT_EQ(post(&one.pair->b, &wr), EINVAL);
 }
 
@@ -164,19 +180,19 @@ static void unbound(const void *row)
 {
     const enum ibv_mw_type *type = row;
     struct window window = new_window(*type, LW | BIND);
-    EXPECT_STATUS(write_at(&window, 0, window.mw->rkey), IBV_WC_REM_ACCESS_ERR);
+    EXPECT_STATUS(write_at(&window, 0, window.rkey), IBV_WC_REM_ACCESS_ERR);
 }
 
 static void rebind(const void *row)
 {
     (void)row;
     struct window window = new_window(IBV_MW_TYPE_1, LW | BIND);
-    uint32_t first = window.mw->rkey;
+    uint32_t first = window.rkey;
     EXPECT_STATUS(bind(&window, 0, 64, RW), IBV_WC_SUCCESS);
-    uint32_t second = window.mw->rkey;
+    uint32_t second = window.rkey;
     EXPECT_STATUS(bind(&window, 4096, 64, RW), IBV_WC_SUCCESS);
-    EXPECT(first != second && second != window.mw->rkey);
-    EXPECT_STATUS(write_at(&window, 4096, window.mw->rkey), IBV_WC_SUCCESS);
+    EXPECT(first != second && second != window.rkey);
+    EXPECT_STATUS(write_at(&window, 4096, window.rkey), IBV_WC_SUCCESS);
     EXPECT_STATUS(write_at(&window, 0, second), IBV_WC_REM_ACCESS_ERR);
 }
 
@@ -185,7 +201,7 @@ static void unbind(const void *row)
     (void)row;
     struct window window = new_window(IBV_MW_TYPE_1, LW | BIND);
     EXPECT_STATUS(bind(&window, 0, 64, RW), IBV_WC_SUCCESS);
-    uint32_t bound = window.mw->rkey;
+    uint32_t bound = window.rkey;
     EXPECT_STATUS(bind(&window, 0, 0, 0), IBV_WC_SUCCESS);
     EXPECT_EQ(drop(window.mr), 0);
     EXPECT_STATUS(write_at(&window, 0, bound), IBV_WC_REM_ACCESS_ERR);
@@ -196,7 +212,8 @@ static void holds_region(const void *row)
     const enum ibv_mw_type *type = row;
     struct window window = new_window(*type, LW | BIND);
     EXPECT_STATUS(bind(&window, 0, 64, RW), IBV_WC_SUCCESS);
-    EXPECT_EQ(ibv_dereg_mr(window.mr), EBUSY);
+    int code = ibv_dereg_mr(window.mr);
+    EXPECT(code == EBUSY || code == EINVAL); /* The man page names no number. */
     EXPECT_EQ(drop(window.mw), 0);
     EXPECT_EQ(drop(window.mr), 0);
 }
@@ -206,7 +223,7 @@ static void dealloc_ends(const void *row)
     const enum ibv_mw_type *type = row;
     struct window window = new_window(*type, LW | BIND);
     EXPECT_STATUS(bind(&window, 0, 64, RW), IBV_WC_SUCCESS);
-    uint32_t rkey = window.mw->rkey;
+    uint32_t rkey = window.rkey;
     EXPECT_EQ(drop(window.mw), 0);
     EXPECT_STATUS(write_at(&window, 0, rkey), IBV_WC_REM_ACCESS_ERR);
 }
@@ -224,7 +241,7 @@ static void local_invalidate(const void *row)
     (void)row;
     struct window window = new_window(IBV_MW_TYPE_2, LW | BIND);
     EXPECT_STATUS(bind(&window, 0, 64, RW), IBV_WC_SUCCESS);
-    uint32_t bound = window.mw->rkey;
+    uint32_t bound = window.rkey;
     EXPECT_STATUS(write_at(&window, 0, bound), IBV_WC_SUCCESS);
     struct ibv_send_wr wr = { .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = bound };
     EXPECT_EQ(post(&window.pair->b, &wr), 0);
@@ -232,7 +249,7 @@ static void local_invalidate(const void *row)
     EXPECT_STATUS(wc.status, IBV_WC_SUCCESS);
     EXPECT_EQ(wc.opcode, IBV_WC_LOCAL_INV);
     EXPECT_STATUS(bind(&window, 4096, 64, RW), IBV_WC_SUCCESS);
-    EXPECT_STATUS(write_at(&window, 4096, window.mw->rkey), IBV_WC_SUCCESS);
+    EXPECT_STATUS(write_at(&window, 4096, window.rkey), IBV_WC_SUCCESS);
     EXPECT_STATUS(write_at(&window, 0, bound), IBV_WC_REM_ACCESS_ERR);
 }
 
@@ -245,15 +262,15 @@ static void remote_invalidate(const void *row)
     EXPECT_EQ(post_recv(&pair->b, 9, 8192, 100), 0);
     struct ibv_sge sge = sge_of(pair->a.mr, pair->a.bytes, 10);
     struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_INV, .sg_list = &sge, .num_sge = 1,
-        .invalidate_rkey = window.mw->rkey };
+        .invalidate_rkey = window.rkey };
     EXPECT_EQ(post(&pair->a, &wr), 0);
     EXPECT_STATUS(next_wc(pair->a.cq).status, IBV_WC_SUCCESS);
     struct ibv_wc wc = next_wc(pair->b.cq);
     EXPECT_STATUS(wc.status, IBV_WC_SUCCESS);
     EXPECT_EQ(wc.wc_flags & IBV_WC_WITH_INV, IBV_WC_WITH_INV);
-    EXPECT_EQ(wc.invalidated_rkey, window.mw->rkey);
+    EXPECT_EQ(wc.invalidated_rkey, window.rkey);
     EXPECT_EQ(wc.byte_len, 10);
-    EXPECT_STATUS(write_at(&window, 0, window.mw->rkey), IBV_WC_REM_ACCESS_ERR);
+    EXPECT_STATUS(write_at(&window, 0, window.rkey), IBV_WC_REM_ACCESS_ERR);
 }
 
 /* A type 2B window belongs to the QP that bound it. */
@@ -265,7 +282,7 @@ static void other_qp(const void *row)
     EXPECT_STATUS(bind(&window, 0, 64, RW), IBV_WC_SUCCESS);
     struct pair *other = new_pair(&(struct options){ .pd = window.pair->pd });
     uint64_t addr = (uintptr_t)window.pair->b.bytes;
-    EXPECT_STATUS(reach(other, IBV_WR_RDMA_WRITE, addr, window.mw->rkey, 8), IBV_WC_REM_ACCESS_ERR);
+    EXPECT_STATUS(reach(other, IBV_WR_RDMA_WRITE, addr, window.rkey, 8), IBV_WC_REM_ACCESS_ERR);
 }
 
 static void any_qp(const void *row)
@@ -275,19 +292,18 @@ static void any_qp(const void *row)
     EXPECT_STATUS(bind(&window, 0, 64, RW), IBV_WC_SUCCESS);
     struct pair *other = new_pair(&(struct options){ .pd = window.pair->pd });
     uint64_t addr = (uintptr_t)window.pair->b.bytes;
-    EXPECT_STATUS(reach(other, IBV_WR_RDMA_WRITE, addr, window.mw->rkey, 8), IBV_WC_SUCCESS);
+    EXPECT_STATUS(reach(other, IBV_WR_RDMA_WRITE, addr, window.rkey, 8), IBV_WC_SUCCESS);
 }
 
 static void low_bits(const void *row)
 {
     (void)row;
     struct window window = new_window(IBV_MW_TYPE_2, LW | BIND);
-    uint32_t old = window.mw->rkey;
+    uint32_t old = window.rkey;
     struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW, .bind_mw = { window.mw, ibv_inc_rkey(old),
         { window.mr, (uintptr_t)window.pair->b.bytes, 64, RW } } };
     EXPECT_EQ(post(&window.pair->b, &wr), 0);
     EXPECT_STATUS(next_wc(window.pair->b.cq).status, IBV_WC_SUCCESS);
-    EXPECT_EQ(window.mw->rkey, ibv_inc_rkey(old));
     EXPECT_STATUS(write_at(&window, 0, ibv_inc_rkey(old)), IBV_WC_SUCCESS);
 }
 
@@ -297,9 +313,9 @@ static void zero_based(const void *row)
     struct window window = new_window(IBV_MW_TYPE_2, LW | BIND);
     EXPECT_STATUS(bind(&window, 128, 64, RW | IBV_ACCESS_ZERO_BASED), IBV_WC_SUCCESS);
     fill(window.pair->a.bytes, 8, 1);
-    EXPECT_STATUS(reach(window.pair, IBV_WR_RDMA_WRITE, 56, window.mw->rkey, 8), IBV_WC_SUCCESS);
+    EXPECT_STATUS(reach(window.pair, IBV_WR_RDMA_WRITE, 56, window.rkey, 8), IBV_WC_SUCCESS);
     EXPECT(memcmp(window.pair->b.bytes + 128 + 56, window.pair->a.bytes, 8) == 0);
-    EXPECT_STATUS(reach(window.pair, IBV_WR_RDMA_WRITE, 57, window.mw->rkey, 8), IBV_WC_REM_ACCESS_ERR);
+    EXPECT_STATUS(reach(window.pair, IBV_WR_RDMA_WRITE, 57, window.rkey, 8), IBV_WC_REM_ACCESS_ERR);
 }
 
 static void alloc(const void *row)
@@ -323,14 +339,18 @@ void mw_cases(void)
     }
     for (unsigned i = 0; i < ROWS(wrong_binds); i++) {
         const char *name = wrong_binds[i].name;
-        test("ibv_bind_mw(3), IBTA 10.6.7", wrong_bind_1, &wrong_binds[i], "mw/wrong: type 1, %s", name);
-        test("ibv_post_send(3), IBTA 10.6.7", wrong_bind_2, &wrong_binds[i], "mw/wrong: type 2, %s", name);
+        test("ibv_bind_mw(3), IBTA 10.6.7", wrong_bind_1, &wrong_binds[i], "mw/wrong: type 1, %s",
+             name);
+        test("ibv_post_send(3), IBTA 10.6.7", wrong_bind_2, &wrong_binds[i], "mw/wrong: type 2, %s",
+             name);
     }
-    test("ibv_bind_mw(3), ibv_post_send(3)", wrong_function, NULL, "mw/wrong: bound as the other type");
+    test("ibv_bind_mw(3), ibv_post_send(3)", wrong_function, NULL,
+         "mw/wrong: bound as the other type");
     test("ibv_bind_mw(3)", other_domain, NULL, "mw/wrong: a region of another PD");
     for (unsigned i = 0; i < 2; i++) {
         test("IBTA 10.6.7", unbound, &types[i], "mw/life: type %u, never bound", i + 1);
-        test("ibv_dereg_mr(3)", holds_region, &types[i], "mw/life: type %u keeps its region", i + 1);
+        test("ibv_dereg_mr(3)", holds_region, &types[i], "mw/life: type %u keeps its region",
+             i + 1);
         test("ibv_dealloc_mw(3)", dealloc_ends, &types[i], "mw/life: type %u, deallocated", i + 1);
     }
     test("ibv_bind_mw(3)", rebind, NULL, "mw/life: type 1, bound again");
@@ -339,7 +359,8 @@ void mw_cases(void)
     test("IBTA 10.6.7", other_qp, NULL, "mw/life: type 2B, reached by another QP");
     test("IBTA 10.6.7", bind_twice, NULL, "mw/life: type 2, bound while bound");
     test("ibv_post_send(3)", local_invalidate, NULL, "mw/invalidate: LOCAL_INV");
-    test("ibv_post_send(3), ibv_poll_cq(3)", remote_invalidate, NULL, "mw/invalidate: SEND_WITH_INV");
+    test("ibv_post_send(3), ibv_poll_cq(3)", remote_invalidate, NULL,
+         "mw/invalidate: SEND_WITH_INV");
     test("ibv_inc_rkey(3)", low_bits, NULL, "mw/key: type 2, the program's");
     test("ibv_bind_mw(3)", zero_based, NULL, "mw/zero-based: type 2");
 }

@@ -43,7 +43,12 @@ static void separate(const void *row)
     EXPECT(one != two && one->context == context && two->context == context);
 }
 
-static const struct parent { const char *name; uint32_t comp_mask; bool no_pd; int error; } parents[] = {
+static const struct parent {
+    const char *name;
+    uint32_t comp_mask;
+    bool no_pd;
+    int error;
+} parents[] = {
     { "no protection domain", 0, true, EINVAL },
     { "comp_mask bit 2", 1 << 2, false, EOPNOTSUPP },
     { "comp_mask bit 31", 1u << 31, false, EOPNOTSUPP },

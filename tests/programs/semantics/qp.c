@@ -25,10 +25,14 @@ static void create(const void *row)
 }
 
 static const struct limit { const char *name; size_t offset; int more; } limits[] = {
-    { "max_send_wr", offsetof(struct ibv_qp_cap, max_send_wr), offsetof(struct ibv_device_attr, max_qp_wr) },
-    { "max_recv_wr", offsetof(struct ibv_qp_cap, max_recv_wr), offsetof(struct ibv_device_attr, max_qp_wr) },
-    { "max_send_sge", offsetof(struct ibv_qp_cap, max_send_sge), offsetof(struct ibv_device_attr, max_sge) },
-    { "max_recv_sge", offsetof(struct ibv_qp_cap, max_recv_sge), offsetof(struct ibv_device_attr, max_sge) },
+    { "max_send_wr", offsetof(struct ibv_qp_cap, max_send_wr),
+      offsetof(struct ibv_device_attr, max_qp_wr) },
+    { "max_recv_wr", offsetof(struct ibv_qp_cap, max_recv_wr),
+      offsetof(struct ibv_device_attr, max_qp_wr) },
+    { "max_send_sge", offsetof(struct ibv_qp_cap, max_send_sge),
+      offsetof(struct ibv_device_attr, max_sge) },
+    { "max_recv_sge", offsetof(struct ibv_qp_cap, max_recv_sge),
+      offsetof(struct ibv_device_attr, max_sge) },
 };
 
 static void above(const void *row)
@@ -55,7 +59,9 @@ static void unknown_type(const void *row)
 {
     (void)row;
     struct ibv_cq *cq = new_cq(4);
-    struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = 77, .cap = { 1, 1, 1, 1, 0 } };
+    struct ibv_qp_init_attr init = {
+        .send_cq = cq, .recv_cq = cq, .qp_type = 77, .cap = { 1, 1, 1, 1, 0 }
+    };
     errno = 0;
     EXPECT(!ibv_create_qp(new_pd(), &init));
     EXPECT(errno == EINVAL || errno == EOPNOTSUPP);
@@ -77,6 +83,7 @@ static const struct posting { int type, state; bool send, ok; } postings[] = {
 static struct ibv_qp *qp_in(int state, const struct options *options)
 {
     struct ibv_qp *qp = new_qp(options);
+    /* By INIT: Linux does not let a QP go from RESET to ERR. */
     if (state != RESET) EXPECT_EQ(to_init(qp, options), 0);
     if (state == RTR || state == RTS) EXPECT_EQ(to_rtr(qp, qp->qp_num, options), 0);
     if (state == RTS) EXPECT_EQ(to_rts(qp, options), 0);
@@ -93,7 +100,8 @@ static void posting(const void *row)
         .wr.ud = { new_ah(options.pd), qp->qp_num, QKEY } }, *bad_send = NULL;
     if (options.type != IBV_QPT_UD) memset(&send.wr, 0, sizeof send.wr);
     struct ibv_recv_wr recv = { .wr_id = 3 }, *bad_recv = NULL;
-    int code = posting->send ? ibv_post_send(qp, &send, &bad_send) : ibv_post_recv(qp, &recv, &bad_recv);
+    int code =
+        posting->send ? ibv_post_send(qp, &send, &bad_send) : ibv_post_recv(qp, &recv, &bad_recv);
     EXPECT_EQ(code, posting->ok ? 0 : EINVAL);
     if (!posting->ok) EXPECT(bad_send == &send || bad_recv == &recv);
     if (code == 0 && posting->state == ERR) {
@@ -134,8 +142,14 @@ static void recv_full(const void *row)
     EXPECT(bad == &wr && posted >= 4);
 }
 
-static const struct list { const char *name; enum ibv_wr_opcode opcode; int sges; int flags; } lists[] = {
-    { "too many SGEs", IBV_WR_SEND, 100, 0 }, { "an unknown opcode", 99, 0, 0 },
+static const struct list {
+    const char *name;
+    enum ibv_wr_opcode opcode;
+    int sges;
+    int flags;
+} lists[] = {
+    { "too many SGEs", IBV_WR_SEND, 100, 0 },
+    { "an unknown opcode", 99, 0, 0 },
     { "an opcode that RC does not have", IBV_WR_TSO, 0, 0 },
     { "inline data that is too long", IBV_WR_SEND, 1, IBV_SEND_INLINE },
 };
@@ -147,9 +161,14 @@ static void send_list(const void *row)
     struct pair *pair = new_pair(NULL);
     struct ibv_sge sges[100] = { sge_of(pair->a.mr, pair->a.bytes, 60000) };
     struct ibv_send_wr third = { .wr_id = 3, .opcode = IBV_WR_RDMA_WRITE };
-    struct ibv_send_wr second = { .wr_id = 2, .opcode = list->opcode, .next = &third, .sg_list = sges,
-        .num_sge = list->sges, .send_flags = list->flags };
-    struct ibv_send_wr first = { .wr_id = 1, .opcode = IBV_WR_RDMA_WRITE, .next = &second }, *bad = NULL;
+    struct ibv_send_wr second = { .wr_id = 2,
+                                  .opcode = list->opcode,
+                                  .next = &third,
+                                  .sg_list = sges,
+                                  .num_sge = list->sges,
+                                  .send_flags = list->flags };
+    struct ibv_send_wr first = { .wr_id = 1, .opcode = IBV_WR_RDMA_WRITE, .next = &second },
+                       *bad = NULL;
     int code = ibv_post_send(pair->a.qp, &first, &bad);
     EXPECT(code == EINVAL || code == ENOMEM);
     EXPECT(bad == &second);
@@ -252,8 +271,7 @@ static void query(const void *row)
     EXPECT_EQ(attr.rnr_retry, 3);
     EXPECT_EQ(attr.min_rnr_timer, 9);
     EXPECT_EQ(attr.path_mtu, IBV_MTU_512);
-    EXPECT_EQ(attr.max_rd_atomic, 3);
-    EXPECT_EQ(attr.max_dest_rd_atomic, 3);
+    EXPECT(attr.max_rd_atomic >= 3 && attr.max_dest_rd_atomic >= 3); /* may be rounded up */
     EXPECT_EQ(attr.qp_access_flags & ALL, RW);
     EXPECT_EQ(attr.dest_qp_num, 0x234567);
     EXPECT_EQ(attr.port_num, port_num);
@@ -295,7 +313,8 @@ void qp_cases(void)
     for (unsigned i = 0; i < ROWS(types); i++)
         test("ibv_create_qp(3)", create, &types[i], "qp/create: %s, fields", type_names[i]);
     for (unsigned i = 0; i < ROWS(limits); i++)
-        test("ibv_create_qp(3)", above, &limits[i], "qp/create: %s above the device's", limits[i].name);
+        test("ibv_create_qp(3)", above, &limits[i], "qp/create: %s above the device's",
+             limits[i].name);
     test("ibv_create_qp(3)", inline_above, NULL, "qp/create: 1 MiB of inline data");
     test("ibv_create_qp(3)", unknown_type, NULL, "qp/create: an unknown type");
     test("ibv_create_qp(3)", numbers, NULL, "qp/create: each has its number");

@@ -4,7 +4,12 @@
 enum { MTU = 1024 };
 static const uint32_t lengths[] = { 0, 1, MTU - 1, MTU, MTU + 1, 2 * MTU, 64 * MTU + 3 };
 
-static const struct op { const char *name; enum ibv_wr_opcode opcode; bool receives, imm; enum ibv_wc_opcode wc; } ops[] = {
+static const struct op {
+    const char *name;
+    enum ibv_wr_opcode opcode;
+    bool receives, imm;
+    enum ibv_wc_opcode wc;
+} ops[] = {
     { "SEND", IBV_WR_SEND, true, false, IBV_WC_SEND },
     { "SEND with immediate", IBV_WR_SEND_WITH_IMM, true, true, IBV_WC_SEND },
     { "WRITE", IBV_WR_RDMA_WRITE, false, false, IBV_WC_RDMA_WRITE },
@@ -104,7 +109,8 @@ static void scatter_receive(const void *row)
     EXPECT_EQ(post_op(pair, IBV_WR_SEND, 5000), 0);
     EXPECT_EQ(next_wc(pair->b.cq).byte_len, 5000);
     for (int i = 0; i < 4; i++)
-        EXPECT(memcmp(pair->b.bytes + 10000 * i, pair->a.bytes + 1300 * i, i < 3 ? 1300 : 1100) == 0);
+        EXPECT(memcmp(pair->b.bytes + 10000 * i, pair->a.bytes + 1300 * i, i < 3 ? 1300 : 1100) ==
+               0);
     EXPECT(pair->b.bytes[31100] == 0);
 }
 
@@ -133,7 +139,11 @@ static void inlined(const void *row)
 
 /* ---- Atomics. */
 
-static const struct atomic { const char *name; bool swap; uint64_t before, first, second, after; } atomics[] = {
+static const struct atomic {
+    const char *name;
+    bool swap;
+    uint64_t before, first, second, after;
+} atomics[] = {
     { "compare and swap, equal", true, 5, 5, 9, 9 },
     { "compare and swap, not equal", true, 5, 6, 9, 5 },
     { "compare and swap, 64 bits", true, 1ull << 63 | 1, 1ull << 63 | 1, ~0ull, ~0ull },
@@ -186,8 +196,12 @@ static void unsignaled(const void *row)
     struct pair *pair = new_pair(&(struct options){ .unsignaled = true });
     for (int i = 0; i < 100; i++) {
         struct ibv_sge sge = sge_of(pair->a.mr, pair->a.bytes, 8);
-        struct ibv_send_wr wr = { .wr_id = i, .opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1,
-            .wr.rdma = { (uintptr_t)pair->b.bytes, pair->b.mr->rkey } }, *bad;
+        struct ibv_send_wr wr = { .wr_id = i,
+                                  .opcode = IBV_WR_RDMA_WRITE,
+                                  .sg_list = &sge,
+                                  .num_sge = 1,
+                                  .wr.rdma = { (uintptr_t)pair->b.bytes, pair->b.mr->rkey } },
+                           *bad;
         if (i % 8 == 7) wr.send_flags = IBV_SEND_SIGNALED;
         EXPECT_EQ(ibv_post_send(pair->a.qp, &wr, &bad), 0);
         if (i % 8 == 7) EXPECT_EQ(next_wc(pair->a.cq).wr_id, i);
@@ -226,8 +240,12 @@ static void many_reads(const void *row)
     fill(pair->b.bytes, SIZE, 7);
     for (int i = 0; i < 16; i++) {
         struct ibv_sge sge = sge_of(pair->a.mr, pair->a.bytes + 5000 * i, 5000);
-        struct ibv_send_wr wr = { .wr_id = i, .opcode = IBV_WR_RDMA_READ, .sg_list = &sge, .num_sge = 1,
-            .wr.rdma = { (uintptr_t)pair->b.bytes + 5000 * i, pair->b.mr->rkey } };
+        struct ibv_send_wr wr = { .wr_id = i,
+                                  .opcode = IBV_WR_RDMA_READ,
+                                  .sg_list = &sge,
+                                  .num_sge = 1,
+                                  .wr.rdma = { (uintptr_t)pair->b.bytes + 5000 * i,
+                                               pair->b.mr->rkey } };
         EXPECT_EQ(post(&pair->a, &wr), 0);
     }
     for (int i = 0; i < 16; i++) EXPECT_EQ(next_wc(pair->a.cq).wr_id, i);
@@ -279,7 +297,8 @@ static void itself(const void *row)
     EXPECT(memcmp(bytes, bytes + 4096, 4096) == 0);
 }
 
-static const enum ibv_mtu mtus[] = { IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096 };
+static const enum ibv_mtu mtus[] = { IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048,
+                                     IBV_MTU_4096 };
 
 static void mtu(const void *row)
 {
@@ -322,7 +341,8 @@ void rc_cases(void)
     test("ibv_create_qp(3)", sig_all, NULL, "rc/signal: sq_sig_all");
     test("IBTA 9.5", order, NULL, "rc/order: READ, WRITE, atomic, SEND");
     test("ibv_modify_qp(3)", many_reads, NULL, "rc/reads: more than max_rd_atomic");
-    test("ibv_modify_qp(3), IBTA 9.7.5", rnr_then_receive, NULL, "rc/rnr: a receive that comes late");
+    test("ibv_modify_qp(3), IBTA 9.7.5", rnr_then_receive, NULL,
+         "rc/rnr: a receive that comes late");
     test("IBTA 10.3.1", in_rtr, NULL, "rc/rtr: a QP in RTR receives");
     test("ibv_modify_qp(3)", itself, NULL, "rc/self: a QP connected with itself");
 }

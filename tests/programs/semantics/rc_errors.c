@@ -29,8 +29,8 @@ static const struct error {
       IBV_WC_RNR_RETRY_EXC_ERR, NOTHING, IBV_QPS_RTS, "IBTA 9.7.5" },
     { "WRITE, a wrong R_Key", IBV_WR_RDMA_WRITE, RKEY, IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR,
       IBV_QPS_ERR, "IBTA 9.9.3" },
-    { "WRITE with immediate, a wrong R_Key", IBV_WR_RDMA_WRITE_WITH_IMM, RKEY, IBV_WC_REM_ACCESS_ERR,
-      IBV_WC_LOC_ACCESS_ERR, IBV_QPS_ERR, "IBTA 9.9.3, 11.6.2" },
+    { "WRITE with immediate, a wrong R_Key", IBV_WR_RDMA_WRITE_WITH_IMM, RKEY,
+      IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_ACCESS_ERR, IBV_QPS_ERR, "IBTA 9.9.3, 11.6.2" },
     { "READ, a wrong R_Key", IBV_WR_RDMA_READ, RKEY, IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR,
       IBV_QPS_ERR, "IBTA 9.9.3" },
     { "compare and swap, a wrong R_Key", IBV_WR_ATOMIC_CMP_AND_SWP, RKEY, IBV_WC_REM_ACCESS_ERR,
@@ -53,20 +53,22 @@ static const struct error {
       IBV_WC_WR_FLUSH_ERR, IBV_QPS_ERR, "ibv_modify_qp(3)" },
     { "fetch and add, a QP without remote-atomic", IBV_WR_ATOMIC_FETCH_AND_ADD, QP_ACCESS,
       IBV_WC_REM_INV_REQ_ERR, IBV_WC_WR_FLUSH_ERR, IBV_QPS_ERR, "ibv_modify_qp(3)" },
-    { "SEND, a wrong L_Key", IBV_WR_SEND, LKEY, IBV_WC_LOC_PROT_ERR, NOTHING, IBV_QPS_RTS, "IBTA 9.9.2" },
+    { "SEND, a wrong L_Key", IBV_WR_SEND, LKEY, IBV_WC_LOC_PROT_ERR, NOTHING, IBV_QPS_RTS,
+      "IBTA 9.9.2" },
     { "WRITE, a wrong L_Key", IBV_WR_RDMA_WRITE, LKEY, IBV_WC_LOC_PROT_ERR, NOTHING, IBV_QPS_RTS,
       "IBTA 9.9.2" },
     { "READ, a wrong L_Key", IBV_WR_RDMA_READ, LKEY, IBV_WC_LOC_PROT_ERR, NOTHING, IBV_QPS_RTS,
       "IBTA 9.9.2" },
-    { "fetch and add, a wrong L_Key", IBV_WR_ATOMIC_FETCH_AND_ADD, LKEY, IBV_WC_LOC_PROT_ERR, NOTHING,
-      IBV_QPS_RTS, "IBTA 9.9.2" },
+    { "fetch and add, a wrong L_Key", IBV_WR_ATOMIC_FETCH_AND_ADD, LKEY, IBV_WC_LOC_PROT_ERR,
+      NOTHING, IBV_QPS_RTS, "IBTA 9.9.2" },
     { "SEND from beyond the region", IBV_WR_SEND, LOCAL_BEYOND, IBV_WC_LOC_PROT_ERR, NOTHING,
       IBV_QPS_RTS, "IBTA 9.9.2" },
-    { "SEND to no QP", IBV_WR_SEND, NO_PEER, IBV_WC_RETRY_EXC_ERR, NOTHING, IBV_QPS_RTS, "IBTA 9.9.2" },
+    { "SEND to no QP", IBV_WR_SEND, NO_PEER, IBV_WC_RETRY_EXC_ERR, NOTHING, IBV_QPS_RTS,
+      "IBTA 9.9.2" },
     { "READ from no QP", IBV_WR_RDMA_READ, NO_PEER, IBV_WC_RETRY_EXC_ERR, NOTHING, IBV_QPS_RTS,
       "IBTA 9.9.2" },
-    { "SEND to a QP in RESET", IBV_WR_SEND, PEER_RESET, IBV_WC_RETRY_EXC_ERR, NOTHING, IBV_QPS_RESET,
-      "IBTA 10.3.1" },
+    { "SEND to a QP in RESET", IBV_WR_SEND, PEER_RESET, IBV_WC_RETRY_EXC_ERR, NOTHING,
+      IBV_QPS_RESET, "IBTA 10.3.1" },
     { "SEND to a QP in INIT", IBV_WR_SEND, PEER_INIT, IBV_WC_RETRY_EXC_ERR, NOTHING, IBV_QPS_INIT,
       "IBTA 10.3.1" },
     { "SEND to a QP in ERR", IBV_WR_SEND, PEER_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_WR_FLUSH_ERR,
@@ -126,7 +128,10 @@ static void error(const void *row)
     char *before = memcpy(new_bytes(SIZE), pair->b.bytes, SIZE);
     struct ibv_sge sge;
     struct ibv_send_wr wr = request(pair, error, &sge);
-    EXPECT_EQ(post(&pair->a, &wr), 0);
+    int code = post(&pair->a, &wr);
+    /* A provider may see a misaligned address when the request is posted. */
+    if (code == EINVAL && error->wrong == MISALIGNED) return;
+    EXPECT_EQ(code, 0);
     struct ibv_wc wc = next_wc(pair->a.cq);
     EXPECT_STATUS(wc.status, error->initiator);
     EXPECT_EQ(wc.wr_id, 7);
@@ -153,8 +158,12 @@ static void among_others(const void *row)
     struct pair *pair = new_pair(NULL);
     for (int i = 0; i < 5; i++) {
         struct ibv_sge sge = sge_of(pair->a.mr, pair->a.bytes, 8);
-        struct ibv_send_wr wr = { .wr_id = i, .opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1,
-            .wr.rdma = { (uintptr_t)pair->b.bytes, i == 2 ? 0xfffffff0 : pair->b.mr->rkey } };
+        struct ibv_send_wr wr = { .wr_id = i,
+                                  .opcode = IBV_WR_RDMA_WRITE,
+                                  .sg_list = &sge,
+                                  .num_sge = 1,
+                                  .wr.rdma = { (uintptr_t)pair->b.bytes,
+                                               i == 2 ? 0xfffffff0 : pair->b.mr->rkey } };
         EXPECT_EQ(post(&pair->a, &wr), 0);
     }
     for (int i = 0; i < 5; i++) {
@@ -173,8 +182,11 @@ static void local_among_others(const void *row)
     for (int i = 0; i < 5; i++) {
         struct ibv_sge sge = sge_of(pair->a.mr, pair->a.bytes, 8);
         if (i == 2) sge.lkey = 0xfffffff0;
-        struct ibv_send_wr wr = { .wr_id = i, .opcode = IBV_WR_RDMA_READ, .sg_list = &sge, .num_sge = 1,
-            .wr.rdma = { (uintptr_t)pair->b.bytes, pair->b.mr->rkey } };
+        struct ibv_send_wr wr = { .wr_id = i,
+                                  .opcode = IBV_WR_RDMA_READ,
+                                  .sg_list = &sge,
+                                  .num_sge = 1,
+                                  .wr.rdma = { (uintptr_t)pair->b.bytes, pair->b.mr->rkey } };
         EXPECT_EQ(post(&pair->a, &wr), 0);
     }
     for (int i = 0; i < 5; i++) {
@@ -190,8 +202,12 @@ static void unsignaled_error(const void *row)
     (void)row;
     struct pair *pair = new_pair(&(struct options){ .unsignaled = true });
     struct ibv_sge sge = sge_of(pair->a.mr, pair->a.bytes, 8);
-    struct ibv_send_wr wr = { .wr_id = 9, .opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1,
-        .wr.rdma = { (uintptr_t)pair->b.bytes, 0xfffffff0 } }, *bad;
+    struct ibv_send_wr wr = { .wr_id = 9,
+                              .opcode = IBV_WR_RDMA_WRITE,
+                              .sg_list = &sge,
+                              .num_sge = 1,
+                              .wr.rdma = { (uintptr_t)pair->b.bytes, 0xfffffff0 } },
+                       *bad;
     EXPECT_EQ(ibv_post_send(pair->a.qp, &wr, &bad), 0);
     struct ibv_wc wc = next_wc(pair->a.cq);
     EXPECT_STATUS(wc.status, IBV_WC_REM_ACCESS_ERR);

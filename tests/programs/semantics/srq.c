@@ -88,7 +88,8 @@ static void empty(const void *row)
 {
     (void)row;
     struct ibv_pd *pd = new_pd();
-    struct pair *pair = new_pair(&(struct options){ .pd = pd, .srq = new_srq(pd, 4, 1), .rnr_retry = 255 });
+    struct pair *pair =
+        new_pair(&(struct options){ .pd = pd, .srq = new_srq(pd, 4, 1), .rnr_retry = 255 });
     EXPECT_EQ(post_op(pair, IBV_WR_SEND, 8), 0);
     EXPECT_STATUS(next_wc(pair->a.cq).status, IBV_WC_RNR_RETRY_EXC_ERR);
     EXPECT_STATE(pair->a.qp, IBV_QPS_ERR);
@@ -101,7 +102,8 @@ static void full(const void *row)
     struct pair *pair = new_srq_pair(4);
     struct ibv_srq_attr attr;
     EXPECT_EQ(ibv_query_srq(pair->b.qp->srq, &attr), 0);
-    for (unsigned i = 0; i < attr.max_wr; i++) EXPECT_EQ(post_srq(pair->b.qp->srq, &pair->b, i, 8), 0);
+    for (unsigned i = 0; i < attr.max_wr; i++)
+        EXPECT_EQ(post_srq(pair->b.qp->srq, &pair->b, i, 8), 0);
     EXPECT_EQ(post_srq(pair->b.qp->srq, &pair->b, 0, 8), ENOMEM);
 }
 
@@ -235,7 +237,8 @@ void srq_cases(void)
     for (unsigned i = 0; i < ROWS(modifies); i++)
         test("ibv_modify_srq(3)", modify, &modifies[i], "srq/modify: %s", modifies[i].name);
     test("ibv_modify_srq(3)", resize, NULL, "srq/modify: max_wr");
-    test("ibv_modify_qp(3), IBTA 10.2.9", not_flushed, NULL, "srq/error: receives stay for other QPs");
+    test("ibv_modify_qp(3), IBTA 10.2.9", not_flushed, NULL,
+         "srq/error: receives stay for other QPs");
     test("ibv_get_async_event(3), o11-5.2.5", last_wqe, NULL, "srq/error: last WQE reached");
     test("IBTA 9.9.3", too_short, NULL, "srq/error: a receive that is too short");
     test("ibv_create_qp(3)", no_caps, NULL, "srq/qp: no receive queue of its own");

@@ -56,11 +56,25 @@ static const char *type_name(enum ibv_qp_type type)
 /* Valid values for all attributes. */
 static struct ibv_qp_attr values(int from, int to)
 {
-    return (struct ibv_qp_attr){ .qp_state = to, .cur_qp_state = from, .port_num = port_num,
-        .qkey = QKEY, .path_mtu = IBV_MTU_1024, .dest_qp_num = 0x123456, .rq_psn = PSN, .sq_psn = PSN,
-        .max_dest_rd_atomic = 1, .max_rd_atomic = 1, .min_rnr_timer = 12, .timeout = 14,
-        .retry_cnt = 7, .rnr_retry = 7, .ah_attr = { .is_global = 1, .port_num = port_num,
-            .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 1 } } };
+    return (struct ibv_qp_attr){
+        .qp_state = to,
+        .cur_qp_state = from,
+        .port_num = port_num,
+        .qkey = QKEY,
+        .path_mtu = IBV_MTU_1024,
+        .dest_qp_num = 0x123456,
+        .rq_psn = PSN,
+        .sq_psn = PSN,
+        .max_dest_rd_atomic = 1,
+        .max_rd_atomic = 1,
+        .min_rnr_timer = 12,
+        .timeout = 14,
+        .retry_cnt = 7,
+        .rnr_retry = 7,
+        .ah_attr = { .is_global = 1,
+                     .port_num = port_num,
+                     .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 1 } }
+    };
 }
 
 /* Takes a new QP to `state`. */
@@ -69,8 +83,8 @@ static struct ibv_qp *qp_in(enum ibv_qp_type type, int state)
     struct options options = { .type = type };
     struct ibv_qp *qp = new_qp(&options);
     if (state == RESET) return qp;
-    if (state == ERR) return EXPECT_EQ(to_state(qp, ERR), 0), qp;
     NEED((errno = to_init(qp, &options)) == 0);
+    if (state == ERR) return EXPECT_EQ(to_state(qp, ERR), 0), qp;
     if (state == INIT) return qp;
     NEED((errno = to_rtr(qp, 0x123456, &options)) == 0);
     if (state == RTR) return qp;
@@ -147,8 +161,11 @@ static void illegal(const void *row)
                 && transitions[i].to == to;
         if (legal) continue;
         struct transition wrong = { corner->type, corner->from, to, 0, 0 };
-        int needs[] = { 0, ADDRESS | (corner->type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS),
-            RTR_UC, RTR_RC, RTS_RC, IBV_QP_SQ_PSN };
+        int needs[] = {
+            0,      ADDRESS | (corner->type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS),
+            RTR_UC, RTR_RC,
+            RTS_RC, IBV_QP_SQ_PSN
+        };
         for (unsigned i = 0; i < ROWS(needs); i++) {
             int code = modify(qp, &wrong, needs[i]);
             if (code != EINVAL) fail(__FILE__, __LINE__, "to %s: %d, not EINVAL", names[to], code);
@@ -161,8 +178,10 @@ static void always(const void *row)
 {
     const struct corner *corner = row;
     struct ibv_qp *qp = qp_in(corner->type, corner->from);
-    EXPECT_EQ(to_state(qp, ERR), 0);
-    EXPECT_EQ(state_of(qp), ERR);
+    /* The specification leads from every state to ERR; the table of Linux not from RESET. */
+    int code = to_state(qp, ERR);
+    EXPECT(code == 0 || (code == EINVAL && corner->from == RESET));
+    EXPECT_EQ(state_of(qp), code == 0 ? ERR : RESET);
     qp = qp_in(corner->type, corner->from);
     EXPECT_EQ(to_state(qp, RESET), 0);
     EXPECT_EQ(state_of(qp), RESET);
@@ -170,7 +189,10 @@ static void always(const void *row)
 
 /* ---- Values. */
 
-static const struct wrong { const char *name; int from, to, mask, offset, value, size; } wrongs[] = {
+static const struct wrong {
+    const char *name;
+    int from, to, mask, offset, value, size;
+} wrongs[] = {
 #define WRONG(name, from, to, mask, field, value)                                                 \
     { name, from, to, mask, offsetof(struct ibv_qp_attr, field), value,                           \
       sizeof(((struct ibv_qp_attr *)NULL)->field) }
@@ -193,7 +215,9 @@ static void wrong(const void *row)
     struct ibv_qp *qp = qp_in(IBV_QPT_RC, wrong->from);
     struct ibv_qp_attr attr = values(wrong->from, wrong->to);
     memcpy((char *)&attr + wrong->offset, &wrong->value, wrong->size);
-    EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE | wrong->mask), EINVAL);
+    int code = ibv_modify_qp(qp, &attr, IBV_QP_STATE | wrong->mask);
+    bool of_gid = wrong->offset == offsetof(struct ibv_qp_attr, ah_attr.grh.sgid_index);
+    EXPECT(code == EINVAL || (code == ENODATA && of_gid));
     EXPECT_EQ(state_of(qp), wrong->from);
 }
 
@@ -205,7 +229,8 @@ static void drained(const void *row)
     /* A request that has not begun may stay where it is; so wait for this one. */
     EXPECT_EQ(post_op(pair, IBV_WR_RDMA_WRITE, 10000), 0);
     EXPECT_STATUS(next_wc(pair->a.cq).status, IBV_WC_SUCCESS);
-    NEED((errno = ibv_modify_qp(pair->a.qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY)) == 0);
+    NEED((errno = ibv_modify_qp(pair->a.qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY)) ==
+         0);
     struct ibv_async_event event = next_event(IBV_EVENT_SQ_DRAINED);
     EXPECT(event.element.qp == pair->a.qp);
     ibv_ack_async_event(&event);
@@ -224,7 +249,8 @@ void transition_cases(void)
         const char *type = type_name(row->type), *from = names[row->from], *to = names[row->to];
         test(reference, required, row, "state/%s: %s to %s, required attributes", type, from, to);
         if (row->optional)
-            test(reference, optional, row, "state/%s: %s to %s, optional attributes", type, from, to);
+            test(reference, optional, row, "state/%s: %s to %s, optional attributes", type, from,
+                 to);
         test(reference, others, row, "state/%s: %s to %s, other attributes", type, from, to);
     }
     static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD };
@@ -233,7 +259,8 @@ void transition_cases(void)
     for (unsigned i = 0; i < ROWS(corners); i++) {
         corners[i] = (struct corner){ types[i / ROWS(states)], states[i % ROWS(states)] };
         const char *type = type_name(corners[i].type), *from = names[corners[i].from];
-        test(reference, illegal, &corners[i], "state/%s: from %s to states out of reach", type, from);
+        test(reference, illegal, &corners[i], "state/%s: from %s to states out of reach", type,
+             from);
         test(reference, always, &corners[i], "state/%s: from %s to ERR and RESET", type, from);
     }
     for (unsigned i = 0; i < ROWS(wrongs); i++)

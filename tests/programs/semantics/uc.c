@@ -2,8 +2,10 @@
 #include "semantics.h"
 
 static const struct op { const char *name; enum ibv_wr_opcode opcode; bool receives; } ops[] = {
-    { "SEND", IBV_WR_SEND, true }, { "SEND with immediate", IBV_WR_SEND_WITH_IMM, true },
-    { "WRITE", IBV_WR_RDMA_WRITE, false }, { "WRITE with immediate", IBV_WR_RDMA_WRITE_WITH_IMM, true },
+    { "SEND", IBV_WR_SEND, true },
+    { "SEND with immediate", IBV_WR_SEND_WITH_IMM, true },
+    { "WRITE", IBV_WR_RDMA_WRITE, false },
+    { "WRITE with immediate", IBV_WR_RDMA_WRITE_WITH_IMM, true },
 };
 static const uint32_t lengths[] = { 0, 1, 1023, 1024, 1025, 10000 };
 struct row { const struct op *op; uint32_t length; };
@@ -129,7 +131,8 @@ void uc_cases(void)
     test("IBTA 9.8.2", no_receive, &write, "uc/drop: WRITE with immediate, no receive");
     test("IBTA 9.8.2", wrong_rkey, NULL, "uc/drop: WRITE, a wrong R_Key");
     test("IBTA 9.8.2", no_peer, NULL, "uc/drop: a peer in RESET");
-    test("ibv_modify_qp(3), IBTA 10.3.1", wrong_lkey, NULL, "uc/error: a wrong L_Key, SQE, back to RTS");
+    test("ibv_modify_qp(3), IBTA 10.3.1", wrong_lkey, NULL,
+         "uc/error: a wrong L_Key, SQE, back to RTS");
     for (unsigned i = 0; i < ROWS(missing); i++)
         test("ibv_post_send(3)", unsupported, &missing[i], "uc/error: %s", missing[i].name);
     test("IBTA 9.5", order, NULL, "uc/order: ten messages");

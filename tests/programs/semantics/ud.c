@@ -151,8 +151,10 @@ static void wrong_lkey(const void *row)
 }
 
 static const struct op { const char *name; enum ibv_wr_opcode opcode; } missing[] = {
-    { "WRITE", IBV_WR_RDMA_WRITE }, { "READ", IBV_WR_RDMA_READ },
-    { "compare and swap", IBV_WR_ATOMIC_CMP_AND_SWP }, { "SEND with invalidate", IBV_WR_SEND_WITH_INV },
+    { "WRITE", IBV_WR_RDMA_WRITE },
+    { "READ", IBV_WR_RDMA_READ },
+    { "compare and swap", IBV_WR_ATOMIC_CMP_AND_SWP },
+    { "SEND with invalidate", IBV_WR_SEND_WITH_INV },
 };
 
 static void unsupported(const void *row)
@@ -166,7 +168,9 @@ static void unsupported(const void *row)
 /* ---- Address handles. */
 
 static const struct handle { const char *name; bool global; int port, index; } handles[] = {
-    { "no GRH", false, 0, 0 }, { "a wrong port", true, 200, 0 }, { "a wrong GID index", true, 0, 250 },
+    { "no GRH", false, 0, 0 },
+    { "a wrong port", true, 200, 0 },
+    { "a wrong GID index", true, 0, 250 },
 };
 
 static void handle(const void *row)
@@ -175,7 +179,9 @@ static void handle(const void *row)
     struct ibv_ah_attr attr = { .is_global = handle->global,
         .port_num = handle->port ? handle->port : port_num, .grh = { .dgid = gid, .hop_limit = 1,
             .sgid_index = handle->index ? handle->index : gid_index } };
-    EXPECT_NULL(ibv_create_ah(new_pd(), &attr), EINVAL);
+    errno = 0;
+    EXPECT(!ibv_create_ah(new_pd(), &attr));
+    EXPECT(errno == EINVAL || (errno == ENODATA && handle->index));
 }
 
 /* The receiver answers by a handle made of the completion. */
@@ -189,10 +195,12 @@ static void answer(const void *row)
     EXPECT_STATUS(next_wc(ud.pair->a.cq).status, IBV_WC_SUCCESS);
     struct ibv_wc wc = next_wc(ud.pair->b.cq);
     struct ibv_ah_attr attr;
-    EXPECT_EQ(ibv_init_ah_from_wc(context, port_num, &wc, (struct ibv_grh *)ud.pair->b.bytes, &attr), 0);
+    EXPECT_EQ(
+        ibv_init_ah_from_wc(context, port_num, &wc, (struct ibv_grh *)ud.pair->b.bytes, &attr), 0);
     EXPECT(attr.is_global && memcmp(&attr.grh.dgid, &gid, sizeof gid) == 0);
-    struct ibv_ah *ah = KEEP(ibv_create_ah_from_wc(ud.pair->pd, &wc, (struct ibv_grh *)ud.pair->b.bytes,
-                                                   port_num), ibv_destroy_ah);
+    struct ibv_ah *ah =
+        KEEP(ibv_create_ah_from_wc(ud.pair->pd, &wc, (struct ibv_grh *)ud.pair->b.bytes, port_num),
+             ibv_destroy_ah);
     struct ibv_sge sge = sge_of(ud.pair->b.mr, ud.pair->b.bytes, 20);
     struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1,
         .wr.ud = { ah, wc.src_qp, QKEY } };
@@ -214,7 +222,8 @@ static void grh(const void *row)
     const uint8_t *bytes = (const uint8_t *)ud.pair->b.bytes;
     if (memcmp(gid.raw, mapped, sizeof mapped) == 0) {
         EXPECT_EQ(bytes[20] >> 4, 4);
-        EXPECT(memcmp(bytes + 32, gid.raw + 12, 4) == 0 && memcmp(bytes + 36, gid.raw + 12, 4) == 0);
+        EXPECT(memcmp(bytes + 32, gid.raw + 12, 4) == 0 &&
+               memcmp(bytes + 36, gid.raw + 12, 4) == 0);
     } else {
         EXPECT_EQ(bytes[0] >> 4, 6);
         EXPECT(memcmp(bytes + 8, gid.raw, 16) == 0 && memcmp(bytes + 24, gid.raw, 16) == 0);
@@ -278,7 +287,8 @@ void ud_cases(void)
         test("IBTA 9.8.3", dropped, &drops[i], "ud/drop: %s", drops[i].name);
     test("IBTA 10.3.1", not_ready, NULL, "ud/drop: a QP in INIT");
     test("IBTA 10.2.5", privileged_qkey, NULL, "ud/qkey: the highest bit");
-    test("ibv_modify_qp(3), IBTA 10.3.1", wrong_lkey, NULL, "ud/error: a wrong L_Key, SQE, back to RTS");
+    test("ibv_modify_qp(3), IBTA 10.3.1", wrong_lkey, NULL,
+         "ud/error: a wrong L_Key, SQE, back to RTS");
     for (unsigned i = 0; i < ROWS(missing); i++)
         test("ibv_post_send(3)", unsupported, &missing[i], "ud/error: %s", missing[i].name);
     for (unsigned i = 0; i < ROWS(handles); i++)

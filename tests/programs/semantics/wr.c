@@ -28,7 +28,8 @@ static void begin_op(struct ibv_qp_ex *qp, const struct op *op, struct pair *pai
     case IBV_QP_EX_WITH_SEND: return ibv_wr_send(qp);
     case IBV_QP_EX_WITH_SEND_WITH_IMM: return ibv_wr_send_imm(qp, htobe32(99));
     case IBV_QP_EX_WITH_RDMA_WRITE: return ibv_wr_rdma_write(qp, rkey, addr);
-    case IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: return ibv_wr_rdma_write_imm(qp, rkey, addr, htobe32(99));
+    case IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM:
+        return ibv_wr_rdma_write_imm(qp, rkey, addr, htobe32(99));
     case IBV_QP_EX_WITH_RDMA_READ: return ibv_wr_rdma_read(qp, rkey, addr);
     case IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: return ibv_wr_atomic_cmp_swp(qp, rkey, addr, 5, 6);
     default: return ibv_wr_atomic_fetch_add(qp, rkey, addr, 7);
@@ -155,7 +156,8 @@ static void wrong(const void *row)
 static void unsignaled(const void *row)
 {
     (void)row;
-    struct pair *pair = new_pair(&(struct options){ .ops = IBV_QP_EX_WITH_RDMA_WRITE, .unsignaled = true });
+    struct pair *pair =
+        new_pair(&(struct options){ .ops = IBV_QP_EX_WITH_RDMA_WRITE, .unsignaled = true });
     struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(pair->a.qp);
     ibv_wr_start(qp);
     for (int i = 0; i < 4; i++) {
@@ -169,7 +171,11 @@ static void unsignaled(const void *row)
     EXPECT_NO_WC(pair->a.cq);
 }
 
-static const struct creation { const char *name; enum ibv_qp_type type; uint64_t ops; } creations[] = {
+static const struct creation {
+    const char *name;
+    enum ibv_qp_type type;
+    uint64_t ops;
+} creations[] = {
     { "unknown operation", IBV_QPT_RC, 1ull << 40 },
     { "UD, WRITE", IBV_QPT_UD, IBV_QP_EX_WITH_RDMA_WRITE },
     { "UD, READ", IBV_QPT_UD, IBV_QP_EX_WITH_RDMA_READ },
@@ -213,7 +219,8 @@ static void mixed(const void *row)
 static void datagram(const void *row)
 {
     (void)row;
-    struct pair *pair = new_pair(&(struct options){ .type = IBV_QPT_UD, .ops = IBV_QP_EX_WITH_SEND });
+    struct pair *pair =
+        new_pair(&(struct options){ .type = IBV_QPT_UD, .ops = IBV_QP_EX_WITH_SEND });
     struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(pair->a.qp);
     EXPECT_EQ(post_recv(&pair->b, 42, 0, 100), 0);
     ibv_wr_start(qp);

@@ -14,7 +14,8 @@ struct xrc {
 
 static struct ibv_xrcd *new_xrcd(void)
 {
-    struct ibv_xrcd_init_attr attr = { IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, -1, O_CREAT };
+    struct ibv_xrcd_init_attr attr = { IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, -1,
+                                       O_CREAT };
     if (!(device.device_cap_flags & IBV_DEVICE_XRC)) skip("no XRC");
     return KEEP(ibv_open_xrcd(context, &attr), ibv_close_xrcd);
 }
@@ -39,8 +40,12 @@ static struct xrc new_xrc(void)
     struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV, .xrcd = xrc.xrcd,
         .comp_mask = IBV_QP_INIT_ATTR_XRCD };
     xrc.receiver = KEEP(ibv_create_qp_ex(context, &init), ibv_destroy_qp);
-    init = (struct ibv_qp_init_attr_ex){ .qp_type = IBV_QPT_XRC_SEND, .send_cq = xrc.cq, .pd = xrc.pd,
-        .comp_mask = IBV_QP_INIT_ATTR_PD, .cap = { .max_send_wr = 8, .max_send_sge = 1 }, .sq_sig_all = 1 };
+    init = (struct ibv_qp_init_attr_ex){ .qp_type = IBV_QPT_XRC_SEND,
+                                         .send_cq = xrc.cq,
+                                         .pd = xrc.pd,
+                                         .comp_mask = IBV_QP_INIT_ATTR_PD,
+                                         .cap = { .max_send_wr = 8, .max_send_sge = 1 },
+                                         .sq_sig_all = 1 };
     xrc.sender = KEEP(ibv_create_qp_ex(context, &init), ibv_destroy_qp);
     struct options options = { 0 };
     connect_qp(xrc.receiver, xrc.sender->qp_num, &options);
@@ -65,8 +70,10 @@ static int request(struct xrc *xrc, enum ibv_wr_opcode opcode, uint32_t number)
 }
 
 static const struct op { const char *name; enum ibv_wr_opcode opcode; bool receives; } ops[] = {
-    { "SEND", IBV_WR_SEND, true }, { "WRITE", IBV_WR_RDMA_WRITE, false },
-    { "WRITE with immediate", IBV_WR_RDMA_WRITE_WITH_IMM, true }, { "READ", IBV_WR_RDMA_READ, false },
+    { "SEND", IBV_WR_SEND, true },
+    { "WRITE", IBV_WR_RDMA_WRITE, false },
+    { "WRITE with immediate", IBV_WR_RDMA_WRITE_WITH_IMM, true },
+    { "READ", IBV_WR_RDMA_READ, false },
 };
 
 static void op(const void *row)
@@ -166,8 +173,10 @@ void xrc_cases(void)
         test("IBTA annex A14", op, &ops[i], "xrc/op: %s", ops[i].name);
     test("ibv_get_srq_num(3)", two_queues, NULL, "xrc/srq: the one that is named");
     test("IBTA annex A14", wrong_number, NULL, "xrc/srq: a wrong number");
-    test("ibv_get_srq_num(3)", number_of_plain, NULL, "xrc/srq: an SRQ that is not XRC has no number");
+    test("ibv_get_srq_num(3)", number_of_plain, NULL,
+         "xrc/srq: an SRQ that is not XRC has no number");
     test("ibv_close_xrcd(3)", busy, NULL, "xrc/domain: busy");
-    test("ibv_create_qp_ex(3)", posts, NULL, "xrc/post: receives to the sender, sends to the receiver");
+    test("ibv_create_qp_ex(3)", posts, NULL,
+         "xrc/post: receives to the sender, sends to the receiver");
     test("ibv_open_qp(3)", open_qp, NULL, "xrc/open: a QP stays with who has it open");
 }

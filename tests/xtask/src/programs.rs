@@ -231,23 +231,21 @@ impl Bench {
     }
 
     /// Compiles our own programs against the distribution's headers and libraries, and writes the
-    /// names of the interfaces for uDAPL programs.
+    /// names of the interfaces for uDAPL programs. A folder is a program of several files.
     fn make_programs(&self) -> Result {
         for entry in std::fs::read_dir("tests/programs")? {
             let source = entry?.path();
             let stem = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            match source.extension().map(|extension| extension == "c") {
-                Some(true) => {
-                    let mut cc = Command::new("cc");
-                    cc.args(["-D_GNU_SOURCE", "-Wall", "-O1", "-o"]).arg(self.work.file(&stem));
-                    cc.arg(&source).arg("-Wl,--as-needed");
-                    cc.args(["-lrdmacm", "-libverbs", "-lpthread", "-ldl"]);
-                    if run(&mut cc)? != 0 {
-                        return Err(format!("{} does not compile", source.display()).into());
-                    }
-                }
-                None => drop(std::fs::copy(&source, self.work.file(&stem))?),
-                Some(false) => {}
+            let is_c = |path: &Path| path.extension().is_some_and(|extension| extension == "c");
+            if source.is_dir() {
+                let files = std::fs::read_dir(&source)?.map(|entry| Ok(entry?.path()));
+                let files = files.collect::<Result<Vec<PathBuf>>>()?;
+                let files: Vec<PathBuf> = files.into_iter().filter(|file| is_c(file)).collect();
+                self.compile(&stem, &files)?;
+            } else if is_c(&source) {
+                self.compile(&stem, &[source])?;
+            } else if source.extension().is_none() {
+                std::fs::copy(&source, self.work.file(&stem))?;
             }
         }
         for interface in ["v0", "v1"] {
@@ -258,6 +256,17 @@ impl Bench {
             std::fs::write(self.work.file(&format!("dat.{interface}")), line)?;
         }
         Ok(())
+    }
+
+    fn compile(&self, program: &str, sources: &[PathBuf]) -> Result {
+        let mut cc = Command::new("cc");
+        cc.args(["-D_GNU_SOURCE", "-Wall", "-O1", "-o"]).arg(self.work.file(program));
+        cc.args(sources).arg("-Wl,--as-needed");
+        cc.args(["-lrdmacm", "-libverbs", "-lpthread", "-ldl"]);
+        match run(&mut cc)? {
+            0 => Ok(()),
+            _ => Err(format!("tests/programs: {program} does not compile").into()),
+        }
     }
 
     // ---- rxe at one end
