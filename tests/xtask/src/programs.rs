@@ -104,9 +104,7 @@ pub fn main(options: Options) -> Result<u8> {
     };
     let preload = libraries.join("rsocket/librspreload.so.1").display().to_string();
     let source = Source::of(&options)?;
-    if let Source::RdmaCore(_) = source {
-        rows.iter_mut().for_each(|row| row.suit_new_rdma_core(FIRST));
-    }
+    rows.iter_mut().for_each(|row| source.suit(row));
     let work = Work::new()?;
     let _hugepages = reserve_hugepages(128)?;
     let mut bench = Bench {
@@ -144,6 +142,18 @@ impl Source {
         match programs.join("ibv_devices").exists() {
             true => Ok(Source::RdmaCore(programs)),
             false => Err(format!("rdma-core is not built: no {}", programs.display()).into()),
+        }
+    }
+
+    /// Changes a row whose program has other options in this release.
+    fn suit(&self, row: &mut Row) {
+        match self {
+            Source::Distribution => {}
+            Source::Root(root) if root.needs("ucx_perftest", "libmpi.so") => {
+                row.suit_ucx_with_mpi();
+            }
+            Source::Root(_) => {}
+            Source::RdmaCore(_) => row.suit_new_rdma_core(FIRST),
         }
     }
 
@@ -274,6 +284,7 @@ impl Bench {
         let mut variables = vec![
             ("DAT_OVERRIDE", format!("{work}/dat.{interface}")),
             ("PATH", format!("{work}:{path}")),
+            ("TMPDIR", work.to_string()), // Both ends see it, also in a chroot.
         ];
         let root = match &self.source {
             Source::Root(root) => Some((root.clone(), [self.work.path().to_owned(), built()])),

@@ -154,7 +154,8 @@ fn copy_suite(suite: &Path, work: &Work) -> Result {
     let tests = work.file("tests");
     run(Command::new("cp").arg("-r").arg(suite).arg(&tests))?;
     // The tests of mlx5, efa and cuda are for devices of one vendor.
-    let line = "find . -name '*.gz' -exec gunzip --force {} +; rm -f test_mlx5* test_efa* test_cuda*";
+    let line =
+        "find . -name '*.gz' -exec gunzip --force {} +; rm -f test_mlx5* test_efa* test_cuda*";
     run(Command::new("sh").args(["-c", line]).current_dir(&tests))?;
     std::fs::copy("scripts/one_test.py", work.file("one_test.py"))?;
     let rdma = work.file("rdma");

@@ -50,6 +50,12 @@ impl Root {
         ["usr/bin", "usr/sbin"].iter().any(|folder| self.0.join(folder).join(program).exists())
     }
 
+    /// Returns true if the program of the release loads a library whose name begins with `library`.
+    pub fn needs(&self, program: &str, library: &str) -> bool {
+        let file = std::fs::read(self.0.join("usr/bin").join(program)).unwrap_or_default();
+        file.windows(library.len()).any(|bytes| bytes == library.as_bytes())
+    }
+
     /// A command that runs in the network namespace `namespace` and in the chroot; the caller adds
     /// its words. The current folder is the first of `folders`, which are those of the host that the
     /// command needs.

@@ -105,6 +105,17 @@ impl Row {
         }
     }
 
+    /// Changes the row for a `ucx_perftest` that was built with MPI: without a terminal, it expects
+    /// that mpirun has started it.
+    pub fn suit_ucx_with_mpi(&mut self) {
+        if self.program() == "ucx_perftest" {
+            let with = |words: &str| words.replacen("ucx_perftest", "ucx_perftest -P 0", 1);
+            self.server = self.server.as_deref().map(with);
+            self.client = with(&self.client);
+            self.command = with(&self.command);
+        }
+    }
+
     /// Changes the row for rdma-core after release 56, where cmtime has other options. `own` is the
     /// client's address.
     pub fn suit_new_rdma_core(&mut self, own: &str) {
@@ -279,6 +290,22 @@ mod tests {
         assert_eq!(row.client, "ib_read_bw -u 18 -o 16 -F -q 16 -n 62 SERVER");
         assert_eq!(row.command, "ib_read_bw -u 18 -o 16 -F -q 16 -n 62");
         assert_eq!(row.pattern, "^ *65536 +992");
+    }
+
+    #[test]
+    fn rows_suit_other_releases() {
+        let line = "ucx | put | env A=b ucx_perftest | env A=b ucx_perftest SERVER -t x | p";
+        let mut row = Row::parse(line).expect("a row");
+        row.suit_new_rdma_core("10.0.0.1");
+        assert_eq!(row, Row::parse(line).expect("a row"));
+        row.suit_ucx_with_mpi();
+        assert_eq!(row.server.as_deref(), Some("env A=b ucx_perftest -P 0"));
+        assert_eq!(row.client, "env A=b ucx_perftest -P 0 SERVER -t x");
+        let mut row =
+            Row::parse("cm | c | ! cmtime -c 9 | cmtime -c 9 -s SERVER | p").expect("row");
+        row.suit_ucx_with_mpi();
+        row.suit_new_rdma_core("10.0.0.1");
+        assert_eq!(row.client, "cmtime -c 100 -b 10.0.0.1 -C SERVER");
     }
 
     #[test]
