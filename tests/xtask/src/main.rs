@@ -15,6 +15,7 @@ mod process;
 mod programs;
 mod pyverbs;
 mod replay_live;
+mod root;
 mod rows;
 mod rxe;
 mod setup;

@@ -1,5 +1,6 @@
-//! Runs unmodified programs of the distribution with Feroce at both ends, or with Linux rxe at one
-//! end. The rows are in `tests/programs/table.txt`.
+//! Runs unmodified programs of the distribution, of another release in a chroot, or of rdma-core's
+//! sources, with Feroce at both ends, or with Linux rxe at one end. The rows are in
+//! `tests/programs/table.txt`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +13,7 @@ use crate::frames;
 use crate::guest::Guest;
 use crate::net::{FIRST, Pair, SECOND, command_in};
 use crate::process::{Process, output, run};
+use crate::root::Root;
 use crate::rows::{End, Row, Run, feroce_listeners, number, rows, seconds_each};
 use crate::setup::{
     BUILD_PACKAGES, PROGRAM_PACKAGES, Work, build, built, feroce_in, libraries, need_packages,
@@ -47,8 +49,19 @@ pub struct Options {
     /// by default
     #[arg(long)]
     valgrind: bool,
-    /// Write the results into docs/programs.md, with --peer into docs/interop.md
+    /// Run the programs of the release in this folder, such as the chroot of scripts/debian13.sh.
+    /// Rows whose programs it lacks are skipped
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["peer", "valgrind"])]
+    root: Option<PathBuf>,
+    /// Run the programs of rdma-core's sources in this folder, which build.sh has built. Rows of
+    /// other programs are skipped
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["peer", "root"])]
+    rdma_core: Option<PathBuf>,
+    /// Use the program and the libraries that are built already
     #[arg(long)]
+    built: bool,
+    /// Write the results into docs/programs.md, with --peer into docs/interop.md
+    #[arg(long, conflicts_with_all = ["root", "rdma_core"])]
     table: bool,
     /// Print the rows
     #[arg(long)]
@@ -63,7 +76,7 @@ pub struct Options {
 /// Runs the command.
 pub fn main(options: Options) -> Result<u8> {
     let default = if options.valgrind { "^pingpong" } else { "." };
-    let rows = rows(options.filter.as_deref().unwrap_or(default))?;
+    let mut rows = rows(options.filter.as_deref().unwrap_or(default))?;
     if options.list {
         for row in &rows {
             println!("{:<9} {:<42} {}", row.group, row.what, row.command);
@@ -81,14 +94,23 @@ pub fn main(options: Options) -> Result<u8> {
         need_packages(&["tshark", "tcpdump"])?;
         python = Some(need_scapy()?);
     }
-    println!("Building");
-    build(&["--bin", "feroce"])?;
-    let preload = libraries()?.join("rsocket/librspreload.so.1").display().to_string();
+    let libraries = match options.built {
+        true => built().join("lib"),
+        false => {
+            println!("Building");
+            build(&["--bin", "feroce"])?;
+            libraries()?
+        }
+    };
+    let preload = libraries.join("rsocket/librspreload.so.1").display().to_string();
+    let source = Source::of(&options)?;
+    rows.iter_mut().for_each(|row| source.suit(row));
     let work = Work::new()?;
     let _hugepages = reserve_hugepages(128)?;
     let mut bench = Bench {
         tally: Tally::new(rows.len(), options.json.clone()),
         options,
+        source,
         work,
         preload,
         python,
@@ -102,8 +124,58 @@ pub fn main(options: Options) -> Result<u8> {
     Ok(code)
 }
 
+/// Where the programs come from.
+enum Source {
+    Distribution,
+    Root(Root),
+    /// A folder with rdma-core's programs.
+    RdmaCore(PathBuf),
+}
+
+impl Source {
+    fn of(options: &Options) -> Result<Source> {
+        if let Some(folder) = &options.root {
+            return Ok(Source::Root(Root::new(folder)?));
+        }
+        let Some(sources) = &options.rdma_core else { return Ok(Source::Distribution) };
+        let programs = std::path::absolute(sources)?.join("build/bin");
+        match programs.join("ibv_devices").exists() {
+            true => Ok(Source::RdmaCore(programs)),
+            false => Err(format!("rdma-core is not built: no {}", programs.display()).into()),
+        }
+    }
+
+    /// Changes a row whose program has other options in this release.
+    fn suit(&self, row: &mut Row) {
+        match self {
+            Source::Distribution => {}
+            Source::Root(root) if root.needs("ucx_perftest", "libmpi.so") => {
+                row.suit_ucx_with_mpi();
+            }
+            Source::Root(_) => {}
+            Source::RdmaCore(_) => row.suit_new_rdma_core(FIRST),
+        }
+    }
+
+    /// Why the row cannot be run. `own` is the folder of our own programs.
+    fn lacks(&self, row: &Row, own: &Path) -> Option<String> {
+        match self {
+            Source::Distribution => None,
+            Source::Root(root) => row
+                .programs()
+                .find(|name| !root.has(name) && !own.join(name).exists())
+                .map(|name| format!("the release has no {name}")),
+            Source::RdmaCore(folder) => row
+                .programs()
+                .find(|name| !folder.join(name).exists() && !own.join(name).exists())
+                .map(|name| format!("{name} is not a program of rdma-core")),
+        }
+    }
+}
+
 struct Bench {
     options: Options,
+    source: Source,
     work: Work,
     preload: String,
     python: Option<String>,
@@ -119,6 +191,8 @@ struct FeroceEnd {
     namespace: String,
     interface: &'static str,
     feroce: PathBuf,
+    /// The chroot, and the folders of the host that are needed in it.
+    root: Option<(Root, [PathBuf; 2])>,
     wrap: Vec<String>,
     seconds: u64,
     variables: Vec<(&'static str, String)>,
@@ -128,8 +202,14 @@ impl End for FeroceEnd {
     fn command(&self, words: &str) -> Command {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", &self.seconds.to_string()]);
-        command.args(["ip", "netns", "exec", &self.namespace]).arg(&self.feroce);
-        command.args(["run", "--quiet", "--interface", self.interface, "--"]);
+        match &self.root {
+            None => command.args(["ip", "netns", "exec", &self.namespace]),
+            Some((root, [work, built])) => {
+                let inner = root.command_in(&self.namespace, &[work, built]);
+                command.arg(inner.get_program()).args(inner.get_args())
+            }
+        };
+        command.arg(&self.feroce).args(["run", "--quiet", "--interface", self.interface, "--"]);
         command.args(&self.wrap).args(words.split_whitespace());
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
@@ -196,23 +276,33 @@ impl Bench {
             let file = std::path::absolute("tests/programs/valgrind.supp").expect("a path");
             wrap.push(format!("--suppressions={}", file.display()));
         }
-        let path = std::env::var("PATH").unwrap_or_default();
+        let mut path = std::env::var("PATH").unwrap_or_default();
+        if let Source::RdmaCore(folder) = &self.source {
+            path = format!("{}:{path}", folder.display());
+        }
         let work = self.work.path().display();
         let mut variables = vec![
             ("DAT_OVERRIDE", format!("{work}/dat.{interface}")),
             ("PATH", format!("{work}:{path}")),
+            ("TMPDIR", work.to_string()), // Both ends see it, also in a chroot.
         ];
+        let root = match &self.source {
+            Source::Root(root) => Some((root.clone(), [self.work.path().to_owned(), built()])),
+            Source::Distribution | Source::RdmaCore(_) => None,
+        };
         variables.extend(self.options.port_kind.clone().map(|kind| ("FEROCE_PORT_KIND", kind)));
         let (namespace, feroce) = (namespace.to_owned(), feroce_in(&built()));
-        FeroceEnd { namespace, interface, feroce, wrap, seconds: self.seconds(), variables }
+        FeroceEnd { namespace, interface, feroce, root, wrap, seconds: self.seconds(), variables }
     }
 
     // ---- Feroce at both ends
 
     fn with_feroce(&mut self, rows: &[Row]) -> Result<u8> {
         need_packages(&["libibverbs-dev", "librdmacm-dev", "gcc"])?;
-        let extra: Vec<&str> = rows.iter().filter_map(package).collect();
-        need_packages(&extra)?;
+        if matches!(self.source, Source::Distribution) {
+            let extra: Vec<&str> = rows.iter().filter_map(package).collect();
+            need_packages(&extra)?;
+        }
         self.make_programs()?;
         let pair = match self.options.judge {
             true => Pair::bridged("programs", MTU)?,
@@ -225,7 +315,10 @@ impl Bench {
         }
         let (a, b) = (self.end(pair.a.name(), "v0"), self.end(pair.b.name(), "v1"));
         for row in rows {
-            self.play(row, &b, &a, SECOND, BOTH)?;
+            match self.source.lacks(row, self.work.path()) {
+                Some(reason) => self.skip(row, BOTH, &reason),
+                None => self.play(row, &b, &a, SECOND, BOTH)?,
+            }
         }
         self.finish(&[BOTH], "docs/programs.md", "programs")
     }
@@ -473,5 +566,32 @@ impl Rules {
         let title = format!("{} ({case})", row.title());
         let found = self.0.iter().find(|(rule, _)| rule.is_match(&title));
         found.map(|(_, reason)| reason.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_whose_programs_are_missing_are_skipped() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (programs, own) = (folder.path().join("usr/bin"), folder.path().join("own"));
+        std::fs::create_dir_all(&programs).expect("a folder");
+        std::fs::create_dir(&own).expect("a folder");
+        for file in [programs.join("env"), programs.join("rcopy"), own.join("compare")] {
+            std::fs::write(file, "").expect("a file");
+        }
+        let row = |line: &str| Row::parse(line).expect("a row");
+        let (copy, fio) = (row("g | w | rcopy | compare | p"), row("g | w | fio | rcopy | p"));
+        let lacks = |source: &Source, row: &Row| source.lacks(row, &own);
+        let root = Source::Root(Root::new(folder.path()).expect("a release"));
+        assert_eq!(lacks(&root, &copy), None);
+        assert_eq!(lacks(&root, &fio).as_deref(), Some("the release has no fio"));
+        let sources = Source::RdmaCore(programs);
+        assert_eq!(lacks(&sources, &copy), None);
+        assert_eq!(lacks(&sources, &fio).as_deref(), Some("fio is not a program of rdma-core"));
+        assert_eq!(lacks(&Source::Distribution, &fio), None);
+        assert!(Root::new(&own).is_err());
     }
 }

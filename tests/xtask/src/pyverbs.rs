@@ -1,6 +1,8 @@
 //! Runs rdma-core's own Python suite on Feroce: the tests that need no particular RNIC, each in a
-//! process of its own, in a network namespace.
+//! process of its own, in a network namespace. The suite and pyverbs are those of the distribution,
+//! of another release in a chroot, or of rdma-core's sources.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -8,19 +10,24 @@ use std::time::Instant;
 use regex::Regex;
 
 use crate::Result;
-use crate::net::Pair;
+use crate::net::{Pair, command_in};
 use crate::process::{output, run, run_into};
+use crate::root::Root;
 use crate::setup::{
     BUILD_PACKAGES, Work, build, built, feroce_in, libraries, need_packages, need_root,
     reserve_hugepages,
 };
 use crate::tally::{Outcome, Tally, Verdict};
 
-const SUITE: &str = "/usr/share/doc/rdma-core/tests";
+/// The suite's place in a distribution.
+const SUITE: &str = "usr/share/doc/rdma-core/tests";
 /// The interpreter that python3-pyverbs is built for.
 const PYTHON: &str = "/usr/bin/python3";
 /// The exit code of `timeout` at the limit.
 const TIMED_OUT: i32 = 124;
+/// The program `rdma` of the suite. It asks the kernel for RDMA devices, and newer suites look into
+/// sysfs for those that the kernel does not know. Kernels without RDMA make iproute2's program fail.
+const RDMA: &str = "#!/bin/sh\necho '[]'\n";
 
 /// Options of `xtask pyverbs`.
 #[derive(Debug, clap::Args)]
@@ -28,6 +35,14 @@ pub struct Options {
     /// Use the libraries that are built already
     #[arg(long)]
     built: bool,
+    /// Use pyverbs and the suite of the release in this folder, such as the chroot of
+    /// scripts/debian13.sh
+    #[arg(long, value_name = "FOLDER")]
+    root: Option<PathBuf>,
+    /// Use pyverbs and the suite of rdma-core's sources in this folder, which build.sh has built.
+    /// docs/programs.md says how
+    #[arg(long, value_name = "FOLDER", conflicts_with = "root")]
+    rdma_core: Option<PathBuf>,
     /// Write the results to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -42,7 +57,8 @@ pub fn main(options: Options) -> Result<u8> {
     let filter = Regex::new(&options.filter)?;
     need_root()?;
     need_packages(BUILD_PACKAGES)?;
-    need_packages(&["rdma-core", "python3-pyverbs", "gcc"])?;
+    need_packages(&["gcc"])?;
+    let source = Source::of(&options)?;
     if !options.built {
         println!("Building");
         build(&["--bin", "feroce"])?;
@@ -53,8 +69,11 @@ pub fn main(options: Options) -> Result<u8> {
         None => feroce_in(&built()),
     };
     let work = Work::new()?;
-    copy_suite(&work)?;
-    let listed = output(Command::new(PYTHON).arg("one_test.py").current_dir(work.path()))?;
+    copy_suite(&source.suite(), &work)?;
+    let _hugepages = reserve_hugepages(128)?;
+    let pair = Pair::new("pyverbs", 4500)?;
+    let runner = Runner { source, feroce, namespace: pair.a.name().to_owned(), work };
+    let listed = output(runner.command("60").args([PYTHON, "one_test.py"]))?;
     let names: Vec<&str> = listed
         .lines()
         .map(|name| name.strip_prefix("tests.").unwrap_or(name))
@@ -63,13 +82,11 @@ pub fn main(options: Options) -> Result<u8> {
     if names.is_empty() {
         return Err(format!("no test has a name that matches {filter}").into());
     }
-    let _hugepages = reserve_hugepages(128)?;
-    let pair = Pair::new("pyverbs", 4500)?;
     let mut tally = Tally::new(names.len(), options.json);
     for name in &names {
         tally.begin(name);
         let started = Instant::now();
-        let (verdict, reason, log) = test(name, &feroce, pair.a.name(), &work)?;
+        let (verdict, reason, log) = runner.test(name)?;
         let seconds = started.elapsed().as_secs_f64();
         let note = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         let line = format!("{:<7} {seconds:3.0} s  {name}{note}{log}", verdict.word());
@@ -91,56 +108,119 @@ pub fn main(options: Options) -> Result<u8> {
     Ok(u8::from(failed > 0))
 }
 
-/// Copies the suite and the program that runs a test of it.
-fn copy_suite(work: &Work) -> Result {
-    if !Path::new(SUITE).is_dir() {
+/// Where the suite and pyverbs come from.
+enum Source {
+    Distribution,
+    Root(Root),
+    /// The folder of rdma-core's sources.
+    RdmaCore(PathBuf),
+}
+
+impl Source {
+    fn of(options: &Options) -> Result<Source> {
+        if let Some(folder) = &options.root {
+            return Ok(Source::Root(Root::new(folder)?));
+        }
+        let Some(folder) = &options.rdma_core else {
+            need_packages(&["rdma-core", "python3-pyverbs"])?;
+            return Ok(Source::Distribution);
+        };
+        let folder = std::path::absolute(folder)?;
+        let pyverbs = folder.join("build/python/pyverbs");
+        match pyverbs.is_dir() {
+            true => Ok(Source::RdmaCore(folder)),
+            false => Err(format!("pyverbs is not built: no {}", pyverbs.display()).into()),
+        }
+    }
+
+    fn suite(&self) -> PathBuf {
+        match self {
+            Source::Distribution => Path::new("/").join(SUITE),
+            Source::Root(root) => root.file(SUITE),
+            Source::RdmaCore(folder) => folder.join("tests"),
+        }
+    }
+}
+
+/// Copies the suite, the program that runs a test of it, and the program `rdma`.
+fn copy_suite(suite: &Path, work: &Work) -> Result {
+    if !suite.is_dir() {
         return Err(format!(
-            "there is no {SUITE}: dpkg leaves documentation out (path-exclude in \
-             /etc/dpkg/dpkg.cfg.d)"
+            "there is no {}: dpkg leaves documentation out (path-exclude in /etc/dpkg/dpkg.cfg.d)",
+            suite.display()
         )
         .into());
     }
     let tests = work.file("tests");
-    run(Command::new("cp").args(["-r", SUITE]).arg(&tests))?;
+    run(Command::new("cp").arg("-r").arg(suite).arg(&tests))?;
     // The tests of mlx5, efa and cuda are for devices of one vendor.
-    let line = "gunzip --force *.gz; rm -f test_mlx5* test_efa* test_cuda*";
+    let line =
+        "find . -name '*.gz' -exec gunzip --force {} +; rm -f test_mlx5* test_efa* test_cuda*";
     run(Command::new("sh").args(["-c", line]).current_dir(&tests))?;
     std::fs::copy("scripts/one_test.py", work.file("one_test.py"))?;
-    Ok(())
+    let rdma = work.file("rdma");
+    std::fs::write(&rdma, RDMA)?;
+    Ok(std::fs::set_permissions(&rdma, std::fs::Permissions::from_mode(0o755))?)
 }
 
-/// Runs a test. Returns the verdict, the reason of a skip, and the end of the log of a failure.
-fn test(
-    name: &str,
-    feroce: &Path,
-    namespace: &str,
-    work: &Work,
-) -> Result<(Verdict, String, String)> {
-    if name.starts_with("test_rdmacm.") {
-        let reason = "two processes would use one interface, whose RoCE traffic is one program's";
-        return Ok((Verdict::Skipped, reason.to_owned(), String::new()));
-    }
-    let limit = std::env::var("FEROCE_TEST_SECONDS").unwrap_or_else(|_| "60".to_owned());
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", &limit, "ip", "netns", "exec", namespace]).arg(feroce);
-    command.args(["run", "--quiet", "--interface", "v0", "--", PYTHON, "one_test.py"]);
-    command.arg(format!("tests.{name}")).current_dir(work.path());
-    // Feroce would take them for settings.
-    command.env_remove("FEROCE").env_remove("FEROCE_TEST_SECONDS");
-    let log = work.file("log");
-    let code = run_into(&mut command, &log)?;
-    let text = String::from_utf8_lossy(&std::fs::read(&log)?).into_owned();
-    if code != 0 {
-        let lines: Vec<&str> = text.lines().collect();
-        let last = &lines[lines.len().saturating_sub(12)..];
-        let mut end: String = last.iter().map(|line| format!("\n    {line}")).collect();
-        if code == TIMED_OUT {
-            end.insert_str(0, &format!("\n    gave no result within {limit} s"));
+/// Runs tests.
+struct Runner {
+    source: Source,
+    feroce: PathBuf,
+    namespace: String,
+    work: Work,
+}
+
+impl Runner {
+    /// A command in the namespace and, if there is one, in the chroot, with a limit in seconds.
+    fn command(&self, limit: &str) -> Command {
+        let work = self.work.path();
+        let inner = match &self.source {
+            Source::Root(root) => {
+                let built = self.feroce.parent().unwrap_or(work);
+                root.command_in(&self.namespace, &[work, built])
+            }
+            Source::Distribution | Source::RdmaCore(_) => command_in(&self.namespace, "env"),
+        };
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", limit]).current_dir(work);
+        command.arg(inner.get_program()).args(inner.get_args());
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", work.display()));
+        if let Source::RdmaCore(folder) = &self.source {
+            command.env("PYTHONPATH", folder.join("build/python"));
         }
-        return Ok((Verdict::Failed, String::new(), end));
+        // Feroce would take them for settings.
+        command.env_remove("FEROCE").env_remove("FEROCE_TEST_SECONDS");
+        command
     }
-    let reasons: Vec<&str> =
-        text.lines().filter_map(|line| line.strip_prefix("SKIPPED ")).collect();
-    let verdict = if reasons.is_empty() { Verdict::Passed } else { Verdict::Skipped };
-    Ok((verdict, reasons.join(" "), String::new()))
+
+    /// Runs a test. Returns the verdict, the reason of a skip, and the end of the log of a failure.
+    fn test(&self, name: &str) -> Result<(Verdict, String, String)> {
+        if name.starts_with("test_rdmacm.") {
+            let reason =
+                "two processes would use one interface, whose RoCE traffic is one program's";
+            return Ok((Verdict::Skipped, reason.to_owned(), String::new()));
+        }
+        let limit = std::env::var("FEROCE_TEST_SECONDS").unwrap_or_else(|_| "60".to_owned());
+        let mut command = self.command(&limit);
+        command.arg(&self.feroce).args(["run", "--quiet", "--interface", "v0", "--"]);
+        command.args([PYTHON, "one_test.py", &format!("tests.{name}")]);
+        let log = self.work.file("log");
+        let code = run_into(&mut command, &log)?;
+        let text = String::from_utf8_lossy(&std::fs::read(&log)?).into_owned();
+        if code != 0 {
+            let lines: Vec<&str> = text.lines().collect();
+            let last = &lines[lines.len().saturating_sub(12)..];
+            let mut end: String = last.iter().map(|line| format!("\n    {line}")).collect();
+            if code == TIMED_OUT {
+                end.insert_str(0, &format!("\n    gave no result within {limit} s"));
+            }
+            return Ok((Verdict::Failed, String::new(), end));
+        }
+        let reasons: Vec<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("SKIPPED ")).collect();
+        let verdict = if reasons.is_empty() { Verdict::Passed } else { Verdict::Skipped };
+        Ok((verdict, reasons.join(" "), String::new()))
+    }
 }

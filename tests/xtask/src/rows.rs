@@ -46,7 +46,8 @@ pub fn rows(filter: &str) -> Result<Vec<Row>> {
 }
 
 impl Row {
-    fn parse(line: &str) -> Result<Row> {
+    /// Parses a line of the table.
+    pub fn parse(line: &str) -> Result<Row> {
         let cells: Vec<&str> = line.splitn(5, '|').map(str::trim).collect();
         let &[group, what, server, client, pattern] = cells.as_slice() else {
             return Err(format!("{TABLE}: not five cells: {line}").into());
@@ -74,14 +75,14 @@ impl Row {
         format!("{}: {}", self.group, self.what)
     }
 
-    /// The program, without `env` and its variables.
+    /// The client's program, without `env` and its variables.
     pub fn program(&self) -> &str {
-        let is_variable = |word: &&str| *word == "env" || *word == "PRELOAD" || word.contains('=');
-        let mut words = self.command.split(' ');
-        match self.command.starts_with("env ") {
-            true => words.find(|word| !is_variable(word)).unwrap_or_default(),
-            false => words.next().unwrap_or_default(),
-        }
+        program(&self.command)
+    }
+
+    /// The programs of both ends.
+    pub fn programs(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.program()).chain(self.server.as_deref().map(program))
     }
 
     fn insert_option(&mut self, option: &str) {
@@ -101,6 +102,27 @@ impl Row {
     pub fn suit_other_peer(&mut self) {
         if self.serves_with(&["ib_read", "ib_atomic"]) {
             self.insert_option("-o 16");
+        }
+    }
+
+    /// Changes the row for a `ucx_perftest` that was built with MPI: without a terminal, it expects
+    /// that mpirun has started it.
+    pub fn suit_ucx_with_mpi(&mut self) {
+        if self.program() == "ucx_perftest" {
+            let with = |words: &str| words.replacen("ucx_perftest", "ucx_perftest -P 0", 1);
+            self.server = self.server.as_deref().map(with);
+            self.client = with(&self.client);
+            self.command = with(&self.command);
+        }
+    }
+
+    /// Changes the row for rdma-core after release 56, where cmtime has other options. `own` is the
+    /// client's address.
+    pub fn suit_new_rdma_core(&mut self, own: &str) {
+        if self.program() == "cmtime" {
+            self.server = Some("cmtime -c 100 -b SERVER -C SERVER -L".to_owned());
+            self.client = format!("cmtime -c 100 -b {own} -C SERVER");
+            self.command.clone_from(&self.client);
         }
     }
 
@@ -125,6 +147,12 @@ impl Row {
         }
         Ok(())
     }
+}
+
+fn program(words: &str) -> &str {
+    let is_variable = |word: &&str| *word == "env" || *word == "PRELOAD" || word.contains('=');
+    let is_env = words.starts_with("env ");
+    words.split(' ').find(|word| !(is_env && is_variable(word))).unwrap_or_default()
 }
 
 /// Where one side of a row runs.
@@ -265,11 +293,29 @@ mod tests {
     }
 
     #[test]
+    fn rows_suit_other_releases() {
+        let line = "ucx | put | env A=b ucx_perftest | env A=b ucx_perftest SERVER -t x | p";
+        let mut row = Row::parse(line).expect("a row");
+        row.suit_new_rdma_core("10.0.0.1");
+        assert_eq!(row, Row::parse(line).expect("a row"));
+        row.suit_ucx_with_mpi();
+        assert_eq!(row.server.as_deref(), Some("env A=b ucx_perftest -P 0"));
+        assert_eq!(row.client, "env A=b ucx_perftest -P 0 SERVER -t x");
+        let mut row =
+            Row::parse("cm | c | ! cmtime -c 9 | cmtime -c 9 -s SERVER | p").expect("row");
+        row.suit_ucx_with_mpi();
+        row.suit_new_rdma_core("10.0.0.1");
+        assert_eq!(row.client, "cmtime -c 100 -b 10.0.0.1 -C SERVER");
+    }
+
+    #[test]
     fn the_program_of_a_row_has_no_variables() {
         let row = |client: &str| Row::parse(&format!("g | w | - | {client} | p")).expect("a row");
         assert_eq!(row("env UCX_TLS=rc,self ucx_perftest SERVER -t x").program(), "ucx_perftest");
         assert_eq!(row("env PRELOAD iperf -c SERVER").program(), "iperf");
         assert_eq!(row("fio --name=client").program(), "fio");
+        let two = Row::parse("g | w | env A=b rcopy | compare SERVER | p").expect("a row");
+        assert_eq!(two.programs().collect::<Vec<_>>(), ["compare", "rcopy"]);
         let endless = Row::parse("g | w | ! qperf | qperf SERVER | p").expect("a row");
         assert!(endless.is_endless && endless.server.as_deref() == Some("qperf"));
     }
