@@ -463,7 +463,7 @@ mod tests {
         assert_eq!(error(begin::<Pd>(abi)), libc::ENOENT);
         set(7, 65);
         assert_eq!(error(live::<Pd>(abi)), libc::EINVAL);
-        assert_eq!(error(begin::<Pd>(abi)), libc::EINVAL);
+        assert_eq!(error(begin::<Pd>(abi)), libc::ENOENT);
         set(7, 64);
         drop(begin::<Pd>(abi).unwrap().finish());
     }

@@ -26,7 +26,8 @@ const PYTHON: &str = "/usr/bin/python3";
 /// The exit code of `timeout` at the limit.
 const TIMED_OUT: i32 = 124;
 /// The program `rdma` of the suite. It asks the kernel for RDMA devices, and newer suites look into
-/// sysfs for those that the kernel does not know. Kernels without RDMA make iproute2's program fail.
+/// sysfs for those that the kernel does not know. Kernels without RDMA make iproute2's program
+/// fail.
 const RDMA: &str = "#!/bin/sh\necho '[]'\n";
 
 /// Options of `xtask pyverbs`.
