@@ -236,14 +236,19 @@ fn counters_are_live() {
     drop(server);
 }
 
-/// A chroot whose root is a mount point has the devices and their live counters.
+/// A chroot whose root is a mount point has the devices and their live counters, also if Feroce's
+/// folder is a mount of its own there.
 #[test]
 fn a_chroot_has_the_devices() {
     let Some(pair) = Pair::new() else { return };
     let installed = Installed::new("chroot").with_library();
     let (root, enter) = (installed.0.join("root"), installed.0.join("enter"));
     std::fs::create_dir(&root).expect("a folder");
-    let script = format!("mount --rbind / {0}\nexec chroot {0} \"$@\"", root.display());
+    let script = format!(
+        "mount --rbind / {0}\nmount --bind {1} {0}{1}\nexec chroot {0} \"$@\"",
+        root.display(),
+        installed.0.display()
+    );
     std::fs::write(&enter, script).expect("a file");
     let around = format!("unshare --mount sh -e {}", enter.display());
     let output =

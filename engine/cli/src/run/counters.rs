@@ -111,8 +111,9 @@ pub fn start(devices: &[(&str, &Path)]) -> io::Result<()> {
 
 /// This program as the process, without standard input and error.
 fn process() -> Command {
-    // `current_exe` is wrong in a chroot after `mounts::create`: this program's file belongs to the
-    // mounts from before, so the kernel gives its path in the host's root.
+    // `current_exe` may be wrong after `mounts::create`: this program's file belongs to the mounts
+    // from before, and the kernel's path leads through them, or begins at a mount of the file's
+    // folder.
     let mut command = Command::new("/proc/self/exe");
     command.arg0(OsStr::from_bytes(NAME.to_bytes())).stdin(Stdio::null()).stderr(Stdio::null());
     command
