@@ -36,7 +36,8 @@ pub const TRANSITIONS: &[Transition] = {
     const RTS_NEEDS: A =
         A::TIMEOUT.or(A::RETRY_CNT).or(A::RNR_RETRY).or(A::SQ_PSN).or(A::MAX_QP_RD_ATOMIC);
     const LIVE: A = A::CUR_STATE.or(A::ACCESS_FLAGS).or(A::MIN_RNR_TIMER);
-    const DRAINED: A = LIVE
+    const DRAINED: A = A::ACCESS_FLAGS
+        .or(A::MIN_RNR_TIMER)
         .or(A::PORT)
         .or(A::AV)
         .or(A::TIMEOUT)
@@ -99,6 +100,7 @@ pub const XRC_INI_TRANSITIONS: &[Transition] = {
     const RTR_NEEDS: A = A::AV.or(A::PATH_MTU).or(A::DEST_QPN).or(A::RQ_PSN);
     const RETRIES: A = A::TIMEOUT.or(A::RETRY_CNT).or(A::RNR_RETRY).or(A::MAX_QP_RD_ATOMIC);
     const LIVE: A = A::CUR_STATE.or(A::ACCESS_FLAGS);
+    const DRAINED: A = RETRIES.or(A::ACCESS_FLAGS).or(A::PORT).or(A::AV).or(A::PKEY_INDEX);
     &[
         row(Reset, Init, ADDRESSING, A::NONE),
         row(Init, Init, A::NONE, ADDRESSING),
@@ -107,7 +109,7 @@ pub const XRC_INI_TRANSITIONS: &[Transition] = {
         row(Rts, Rts, A::NONE, LIVE),
         row(Rts, Sqd, A::NONE, A::EN_SQD_ASYNC_NOTIFY),
         row(Sqd, Rts, A::NONE, LIVE),
-        row(Sqd, Sqd, A::NONE, RETRIES.or(LIVE).or(A::PORT).or(A::AV).or(A::PKEY_INDEX)),
+        row(Sqd, Sqd, A::NONE, DRAINED),
     ]
 };
 
@@ -117,7 +119,8 @@ pub const XRC_TGT_TRANSITIONS: &[Transition] = {
     const RESPONDER: A = A::MAX_DEST_RD_ATOMIC.or(A::MIN_RNR_TIMER);
     const RTR_NEEDS: A = A::AV.or(A::PATH_MTU).or(A::DEST_QPN).or(A::RQ_PSN).or(RESPONDER);
     const LIVE: A = A::CUR_STATE.or(A::ACCESS_FLAGS).or(A::MIN_RNR_TIMER);
-    const DRAINED: A = RESPONDER.or(LIVE).or(A::PORT).or(A::AV).or(A::TIMEOUT).or(A::PKEY_INDEX);
+    const DRAINED: A =
+        RESPONDER.or(A::ACCESS_FLAGS).or(A::PORT).or(A::AV).or(A::TIMEOUT).or(A::PKEY_INDEX);
     &[
         row(Reset, Init, ADDRESSING, A::NONE),
         row(Init, Init, A::NONE, ADDRESSING),

@@ -13,7 +13,7 @@
 #define LIVE_RC (IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER)
 #define LIVE_UC (IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS)
 #define LIVE_UD (IBV_QP_CUR_STATE | IBV_QP_QKEY)
-enum { RESET = IBV_QPS_RESET, INIT, RTR, RTS, SQD, SQE, ERR, STATES };
+enum { RESET = IBV_QPS_RESET, INIT, RTR, RTS, SQD, SQE, ERR };
 
 static const struct transition {
     enum ibv_qp_type type;
