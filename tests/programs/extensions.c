@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <linux/udmabuf.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -404,6 +405,9 @@ static void notifications(void)
         CHECK(polled == 1 && wc.status == IBV_WC_SUCCESS);
         struct ibv_cq *which;
         void *data;
+        /* The event may come after the completion that it reports. */
+        struct pollfd readable = { .fd = channel->fd, .events = POLLIN };
+        CHECK(poll(&readable, 1, wide ? 5000 : 100) == wide);
         int events = ibv_get_cq_event(channel, &which, &data) == 0;
         CHECK(events == wide);
         if (events) ibv_ack_cq_events(told, 1);
