@@ -22,10 +22,14 @@ pub enum Deviation {
     LengthErrorCode,
     /// rxe acknowledges a duplicate that arrives before any request with the PSN 0xffffff.
     AckBeforeFirst,
+    /// rxe never sends a fenced request although the READ or atomic before it was answered. In
+    /// Linux 6.1, `req_next_wqe` compares the queue's indices before it sets `wait_fence`; a
+    /// completion between the two wakes nobody.
+    FenceStall,
 }
 
 /// Description of each deviation, and what the specification requires.
-const DEVIATIONS: [(Deviation, &str); 4] = [
+const DEVIATIONS: [(Deviation, &str); 5] = [
     (Deviation::MigReq, "MigReq is 0 in every packet; it must be 1 for a path that never migrates"),
     (
         Deviation::NakBehindRnrNak,
@@ -38,6 +42,10 @@ const DEVIATIONS: [(Deviation, &str); 4] = [
     (
         Deviation::AckBeforeFirst,
         "duplicates before the first packet acknowledged with PSN 0xffffff; newest PSN required",
+    ),
+    (
+        Deviation::FenceStall,
+        "no fenced request after the response it waits for; the case is played once more",
     ),
 ];
 
@@ -116,6 +124,22 @@ pub fn check_frames(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> CaptureF
     }
     findings.require_visible_fault(case);
     findings
+}
+
+/// Returns the number, from 1, and the text of the last of `frames` if rxe is silent at a fence
+/// ([`Deviation::FenceStall`]): Feroce, at `own_mac`, completed the response to a READ or atomic,
+/// and no frame follows.
+pub fn fence_stall(frames: &[Frame], own_mac: [u8; 6]) -> Option<(usize, String)> {
+    let last = frames.iter().rposition(is_roce)?;
+    let packet = Packet::parse(&frames[last].bytes, &[]).ok()?;
+    let answered = matches!(
+        packet.bth.opcode,
+        Opcode::RC_READ_RESPONSE_LAST
+            | Opcode::RC_READ_RESPONSE_ONLY
+            | Opcode::RC_ATOMIC_ACKNOWLEDGE
+    );
+    let from_feroce = packet.ethernet.src.0 == own_mac;
+    (from_feroce && answered).then(|| (last + 1, packet.to_string()))
 }
 
 /// Compares a CNP with one of a ConnectX, apart from addresses, QP, IPv4 ID and checksums. Returns
@@ -236,6 +260,28 @@ mod tests {
             expected.insert(0, Deviation::MigReq);
             assert_eq!(findings.deviations.into_keys().collect::<Vec<_>>(), expected, "{file}");
             assert_eq!(findings.errors, Vec::<String>::new(), "{file}");
+        }
+    }
+
+    /// Here the responder of the captures takes the place of Feroce.
+    #[test]
+    fn a_capture_that_ends_with_an_answered_read_or_atomic_shows_a_stall_at_a_fence() {
+        let rows = [
+            ("rxe/ops_read_big.pcap.zst", Opcode::RC_READ_RESPONSE_LAST),
+            ("rxe/atomic_fa_v4.pcap.zst", Opcode::RC_ATOMIC_ACKNOWLEDGE),
+        ];
+        for (file, opcode) in rows {
+            let mut frames = frames(file);
+            let is_response = |frame: &Frame| {
+                Packet::parse(&frame.bytes, &[]).is_ok_and(|packet| packet.bth.opcode == opcode)
+            };
+            let end = frames.iter().position(is_response).expect("a response") + 1;
+            frames.truncate(end);
+            let feroce = Packet::parse(&frames[end - 1].bytes, &[]).expect("RoCE").ethernet.src.0;
+            let (number, _) = fence_stall(&frames, feroce).expect("a stall");
+            assert_eq!(number, end, "{file}");
+            assert_eq!(fence_stall(&frames[..end - 1], feroce), None, "{file}: not answered");
+            assert_eq!(fence_stall(&frames, [0; 6]), None, "{file}: rxe is the responder");
         }
     }
 

@@ -59,3 +59,10 @@ pub struct Case {
     /// Requests, receives and expected results.
     pub plan: Plan,
 }
+
+impl Case {
+    /// Returns true if rxe posts fenced requests: it may then stop for ever.
+    pub fn may_stall_at_fence(&self) -> bool {
+        self.role == Role::Responder && self.plan.requests.iter().any(|request| request.fence)
+    }
+}
