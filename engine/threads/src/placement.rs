@@ -206,7 +206,16 @@ fn set_batch(is_batch: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use super::*;
+
+    /// Held by tests that bind a thread of this process: the choice for another thread depends on
+    /// it.
+    fn binding_threads() -> MutexGuard<'static, ()> {
+        static BINDING: Mutex<()> = Mutex::new(());
+        BINDING.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     fn thread(cpus: impl IntoIterator<Item = usize>) -> Thread {
         Thread { cpus: cpus.into_iter().collect(), is_own: false }
@@ -258,6 +267,7 @@ mod tests {
 
     #[test]
     fn asking_for_the_allowed_cpus_moves_nothing() {
+        let _alone = binding_threads();
         let run = || {
             let before = CpuSet::of(0).unwrap();
             let cpu = before.iter().next().unwrap();
@@ -286,6 +296,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_an_administrator_moved_stays() {
+        let _alone = binding_threads();
         let run = || {
             let mut placement = Placement::default();
             placement.update();
