@@ -1,5 +1,5 @@
-/* What verbs answer when they are asked for the wrong thing, and how objects hold on to each other: error numbers as
- * rdma-core and the kernel give them. Runs alone.
+/* The error numbers of verbs for wrong arguments and for objects that are in use: those of rdma-core and the
+ * kernel. Runs alone.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -37,7 +37,7 @@ static void memory(void)
     uint32_t old = mr->lkey;
     mprotect(page, 4096, PROT_READ | PROT_WRITE);
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) == 0);
-    CHECK(mr->lkey == mr->rkey && mr->lkey == old); /* The memory is the same. */
+    CHECK(mr->lkey == mr->rkey && mr->lkey == old); /* The memory has not changed, so the keys stay. */
     CHECK(ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, page, 0, 0) == IBV_REREG_MR_ERR_INPUT);
@@ -95,7 +95,7 @@ static void queue_pairs(void)
     struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RAW_PACKET };
     FAILS(ibv_create_qp(pd, &init), EOPNOTSUPP);
     init.qp_type = IBV_QPT_RC;
-    /* As with other providers, a queue takes more than was asked for; some programs post one more. */
+    /* As with other providers, a queue is deeper than requested; some programs post one more. */
     init.cap.max_send_wr = init.cap.max_recv_wr = 256;
     struct ibv_qp *larger = ibv_create_qp(pd, &init);
     CHECK(larger && init.cap.max_send_wr > 256 && init.cap.max_recv_wr > 256);
@@ -147,13 +147,13 @@ static void channels(void)
 {
     struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
     int own;
-    struct ibv_cq *cq = ibv_create_cq(context, 16, &own, channel, 0), *told;
+    struct ibv_cq *cq = ibv_create_cq(context, 16, &own, channel, 0), *reported;
     struct ibv_qp *qp = new_qp(cq);
-    void *told_own;
+    void *reported_context;
     CHECK(ibv_destroy_comp_channel(channel) == EBUSY);
     fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
     errno = 0;
-    CHECK(ibv_get_cq_event(channel, &told, &told_own) == -1 && errno == EAGAIN);
+    CHECK(ibv_get_cq_event(channel, &reported, &reported_context) == -1 && errno == EAGAIN);
     CHECK(ibv_req_notify_cq(cq, 0) == 0);
     to_init(qp);
     struct ibv_recv_wr recv = { .wr_id = 9 }, *bad;
@@ -162,7 +162,7 @@ static void channels(void)
     CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
     struct pollfd ready = { .fd = channel->fd, .events = POLLIN };
     CHECK(poll(&ready, 1, 5000) == 1);
-    CHECK(ibv_get_cq_event(channel, &told, &told_own) == 0 && told == cq && told_own == &own);
+    CHECK(ibv_get_cq_event(channel, &reported, &reported_context) == 0 && reported == cq && reported_context == &own);
     CHECK(poll(&ready, 1, 0) == 0);
     CHECK(ibv_destroy_qp(qp) == 0);
     /* Destroying waits for the acknowledgement. */
@@ -205,7 +205,7 @@ static void queries(void)
     CHECK(ibv_rate_to_mult(IBV_RATE_40_GBPS) == 16 && mult_to_ibv_rate(16) == IBV_RATE_40_GBPS);
 }
 
-/* What UCX wants of a device's node. */
+/* The device nodes that UCX requires. */
 static void nodes(void)
 {
     const char *const paths[] = {"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"};
@@ -221,7 +221,7 @@ static void events(void)
     fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
     errno = 0;
     CHECK(ibv_get_async_event(context, &event) == -1 && errno == EAGAIN);
-    /* A queue that is too short: its error comes as an event, which the queue waits for. */
+    /* A completion queue that overflows: an event reports it, and destroying the queue waits for its acknowledgement. */
     struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0);
     struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
         .cap = { .max_send_wr = 1, .max_recv_wr = cq->cqe + 1 } };

@@ -1,4 +1,5 @@
-// Both ends of a connection in one process, to the device's own address, and the error numbers of `rdma_*`. Prints what is wrong.
+// Connections of a process with itself, at the device's own address, and the error numbers of `rdma_*`. Prints the
+// checks that fail.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -56,7 +57,7 @@ static void *serve(void *listener) {
     return NULL;
 }
 
-// A connection of a process with itself, in calls that wait.
+// A connection of the process with itself, by synchronous calls.
 static void with_itself(const char *own) {
     struct rdma_cm_id *listener, *id;
     struct sockaddr_in address = at(own, 7411);
@@ -87,7 +88,7 @@ static void with_itself(const char *own) {
     CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(listener) == 0);
 }
 
-// What a child does, and whether it succeeds.
+// Runs `act` in a child process. Returns true if all checks of the child hold.
 static int in_child(void (*act)(const char *, struct rdma_cm_id *), const char *own, struct rdma_cm_id *id) {
     fflush(stdout);
     pid_t child = fork();
@@ -101,7 +102,7 @@ static int in_child(void (*act)(const char *, struct rdma_cm_id *), const char *
     return waitpid(child, &status, 0) == child && status == 0;
 }
 
-// Nobody has opened the device: the child does. What the parent has begun stays the parent's.
+// The parent has not opened the device, so the child can open it. The child cannot use the parent's identifier.
 static void early_child(const char *own, struct rdma_cm_id *parents) {
     struct sockaddr_in address = at(own, 7410);
     CHECK(refused(rdma_bind_addr(parents, (struct sockaddr *)&address), EIO));
@@ -109,7 +110,7 @@ static void early_child(const char *own, struct rdma_cm_id *parents) {
     CHECK(refused(rdma_destroy_id(parents), EIO));
 }
 
-// The parent has it.
+// The parent has opened the device: the child can neither open it nor use the parent's identifier.
 static void late_child(const char *own, struct rdma_cm_id *parents) {
     struct sockaddr_in address = at(own, 7410);
     struct rdma_cm_id *id;
@@ -119,8 +120,8 @@ static void late_child(const char *own, struct rdma_cm_id *parents) {
     CHECK(rdma_destroy_id(id) == 0);
 }
 
-// QP attributes of an identifier without a conversation: as the kernel, the same for each state.
-static void attributes_ahead(const char *own) {
+// QP attributes of an identifier without a connection attempt: as in the kernel, the same for each state.
+static void attributes_before_connecting(const char *own) {
     struct sockaddr_in address = at(own, 0);
     struct rdma_cm_id *id;
     struct ibv_qp_attr attr;
@@ -148,29 +149,29 @@ static double seconds(void) {
     return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
-// A neighbour that is not there: the program's patience counts, in either direction.
-static void patience(const char *own) {
-    struct sockaddr_in nobody = at("10.77.0.99", 1), loopback = at("127.0.0.1", 0), self = at(own, 1);
+// An absent neighbour: resolution ends after the time limit that the program gives, short or long.
+static void time_limits(const char *own) {
+    struct sockaddr_in absent = at("10.77.0.99", 1), loopback = at("127.0.0.1", 0), self = at(own, 1);
     for (int wait = 300; wait <= 4000; wait += 3700) {
         struct rdma_cm_id *id, *other;
         CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
         double start = seconds();
-        CHECK(refused(rdma_resolve_addr(id, NULL, (struct sockaddr *)&nobody, wait), ETIMEDOUT));
+        CHECK(refused(rdma_resolve_addr(id, NULL, (struct sockaddr *)&absent, wait), ETIMEDOUT));
         CHECK(id->event && id->event->event == RDMA_CM_EVENT_ADDR_ERROR && id->event->status == -ETIMEDOUT);
         CHECK(seconds() - start >= wait * 1e-3 && seconds() - start < wait * 1e-3 + 2);
         CHECK(rdma_create_id(NULL, &other, NULL, RDMA_PS_TCP) == 0);
-        // No address in particular, as in the kernel's manager.
+        // A loopback address selects no device before the destination is resolved, as in the kernel's CM.
         CHECK(rdma_bind_addr(other, (struct sockaddr *)&loopback) == 0 && other->verbs == NULL);
         CHECK(rdma_resolve_addr(other, NULL, (struct sockaddr *)&loopback, 100) == 0 && other->verbs);
         CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(other) == 0);
     }
-    // Nobody waits for another's neighbour.
+    // The resolution of one identifier does not wait for the neighbour of another.
     struct rdma_event_channel *channel = rdma_create_event_channel();
     struct rdma_cm_id *slow, *quick;
     struct rdma_cm_event *event;
     CHECK(rdma_create_id(channel, &slow, NULL, RDMA_PS_TCP) == 0);
     CHECK(rdma_create_id(channel, &quick, NULL, RDMA_PS_TCP) == 0);
-    CHECK(rdma_resolve_addr(slow, NULL, (struct sockaddr *)&nobody, 1000) == 0);
+    CHECK(rdma_resolve_addr(slow, NULL, (struct sockaddr *)&absent, 1000) == 0);
     CHECK(rdma_resolve_addr(quick, NULL, (struct sockaddr *)&self, 1000) == 0);
     CHECK(rdma_get_cm_event(channel, &event) == 0 && event->id == quick);
     CHECK(event->event == RDMA_CM_EVENT_ADDR_RESOLVED && rdma_ack_cm_event(event) == 0);
@@ -180,7 +181,7 @@ static void patience(const char *own) {
     rdma_destroy_event_channel(channel);
 }
 
-// Options: who may set which, and when.
+// Options: for which identifiers and in which states they may be set.
 static void options(const char *own) {
     struct sockaddr_in address = at(own, 7413);
     struct rdma_cm_id *one, *two, *datagrams;
@@ -237,10 +238,10 @@ int main(int count, char **words) {
     CHECK(in_child(early_child, words[1], unbound));
     CHECK(rdma_destroy_id(unbound) == 0);
     with_itself(words[1]);
-    attributes_ahead(words[1]);
+    attributes_before_connecting(words[1]);
     options(words[1]);
     errors(words[1]);
-    patience(words[1]);
+    time_limits(words[1]);
     printf("%d checks failed\n", failed);
     return failed != 0;
 }

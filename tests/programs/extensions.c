@@ -1,4 +1,4 @@
-/* What came to verbs after their first version, between two QPs of this process: windows, XRC, device memory, thread
+/* Additions to verbs after their first version, between two QPs of this process: windows, XRC, device memory, thread
  * domains, on-demand and empty regions, ATOMIC WRITE and FLUSH, clocks, and the error numbers of each. Runs alone.
  */
 #include <errno.h>
@@ -22,7 +22,7 @@ static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_qp *from, *to;
-static char *bytes; /* Two pages: what is sent from, what is written to. */
+static char *bytes; /* Two pages: the source of requests, then their target. */
 static struct ibv_mr *local;
 enum { PAGE = 4096, GID_INDEX = 1 };
 #define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
@@ -52,7 +52,7 @@ static struct ibv_qp *new_qp(void)
     return qp;
 }
 
-/* Two new QPs, connected to each other: an error has ended the old ones. */
+/* Replaces the QPs, which are in ERR after an error, by two new ones that are connected to each other. */
 static void new_pair(void)
 {
     if (from) CHECK(ibv_destroy_qp(from) == 0 && ibv_destroy_qp(to) == 0);
@@ -70,7 +70,7 @@ static struct ibv_wc completion(void)
     return wc;
 }
 
-/* Writes eight times `value` to `addr`. */
+/* Writes eight bytes of `value` to `addr`. */
 static enum ibv_wc_status write_to(uint64_t addr, uint32_t rkey, char value)
 {
     memset(bytes, value, 8);
@@ -96,7 +96,7 @@ static void windows(void)
     CHECK(ibv_dereg_mr(mr) == EBUSY);
     bind.bind_info.length = 0;
     CHECK(ibv_bind_mw(to, one, &bind) == 0 && completion().status == IBV_WC_SUCCESS);
-    /* Of the key of a type 2 window, the last eight bits are the program's choice, and no others count. */
+    /* The program chooses the last eight bits of a type 2 window's key; the other bits that it passes do not count. */
     struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW, .bind_mw = { two, ibv_inc_rkey(two->rkey),
         { mr, (uintptr_t)target, 64, IBV_ACCESS_REMOTE_WRITE } } }, *bad;
     uint32_t key = wr.bind_mw.rkey;
@@ -111,7 +111,7 @@ static void windows(void)
     wc = completion();
     CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_LOCAL_INV);
     CHECK(write_to((uintptr_t)target, key, 'c') == IBV_WC_REM_ACCESS_ERR && target[7] == 'b');
-    /* Errors of a bind, also of one that asks for no completion: outside its region, in another domain. */
+    /* Binds that fail, with and without IBV_SEND_SIGNALED: outside of the region, and with a region of another domain. */
     struct ibv_pd *other = ibv_alloc_pd(context);
     struct ibv_mr *foreign = ibv_reg_mr(other, target, PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
     struct { struct ibv_mr *mr; uintptr_t addr; } wrong[] = {
@@ -121,7 +121,7 @@ static void windows(void)
         struct ibv_mw_bind_info info = { wrong[i / 2].mr, wrong[i / 2].addr, 64, IBV_ACCESS_REMOTE_READ };
         wr.bind_mw.bind_info = bind.bind_info = info;
         int posted = i % 2 ? ibv_post_send(to, &wr, &bad) : ibv_bind_mw(to, one, &bind);
-        if (i == 4) CHECK(posted == EPERM); /* by verbs.h, without the library */
+        if (i == 4) CHECK(posted == EPERM); /* verbs.h checks this before it calls the library. */
         else CHECK(posted == 0 && completion().status == IBV_WC_MW_BIND_ERR);
     }
     CHECK(ibv_dereg_mr(foreign) == 0 && ibv_dealloc_pd(other) == 0);
@@ -129,7 +129,7 @@ static void windows(void)
     new_pair();
 }
 
-/* Eight bytes at once, and the order to make them visible, which headers of this release do not know yet. */
+/* ATOMIC WRITE, and FLUSH, whose function and flags are not in the headers of this release. */
 static void placement(void)
 {
     typedef void flush_function(struct ibv_qp_ex *, uint32_t, uint64_t, size_t, uint8_t, uint8_t);
@@ -209,7 +209,7 @@ static void domains(void)
     CHECK(ibv_dealloc_pd(parent) == 0 && ibv_dealloc_pd(own) == 0 && ibv_dealloc_td(td) == 0);
 }
 
-/* A buffer of two pages, where the kernel has udmabuf; -1 elsewhere. */
+/* Returns a DMA buffer of two pages, or -1 if the kernel has no udmabuf. */
 static int dma_buffer(void)
 {
     int device = open("/dev/udmabuf", O_RDWR), memory = memfd_create("buffer", MFD_ALLOW_SEALING);
@@ -233,7 +233,7 @@ static void dma_buffers(void)
 
 static void regions(void)
 {
-    /* Nothing: it reads as zeros. */
+    /* A null region reads as zeros. */
     struct ibv_mr *null = ibv_alloc_null_mr(pd), *mr = ibv_reg_mr_iova(pd, bytes + PAGE, PAGE, 0x10000, ALL);
     CHECK(null && mr && mr->addr == bytes + PAGE);
     memset(bytes + PAGE, 1, 16);
@@ -244,7 +244,7 @@ static void regions(void)
     /* Peers write to it by its L_Key, as perftest does. It has no R_Key of its own. */
     CHECK(null->length == SIZE_MAX && null->rkey == 0 && write_to(0x5000, null->lkey, 'n') == IBV_WC_SUCCESS);
     CHECK(ibv_dereg_mr(null) == 0 && ibv_dereg_mr(mr) == 0);
-    /* Zero-based, by the function of that name and by the macro with flags that are no constant. */
+    /* Zero-based regions: by the function ibv_reg_mr, and by the macro ibv_reg_mr with flags that are not constant. */
     volatile int flags = ALL | IBV_ACCESS_ZERO_BASED;
     struct ibv_mr *based[] = { (ibv_reg_mr)(pd, bytes + PAGE, PAGE, flags), ibv_reg_mr(pd, bytes + PAGE, PAGE, flags),
         ibv_reg_mr_iova(pd, bytes + PAGE, PAGE, 0x10000, flags) };
@@ -268,8 +268,8 @@ static void regions(void)
     CHECK(ibv_advise_mr(pd, 9, 0, &sge, 1) == EOPNOTSUPP);
     sge.lkey ^= 0x55;
     CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1) == ENOENT);
-    if (attr.odp_caps.general_caps == 0) return; /* Where process_vm_readv is forbidden. */
-    /* Whatever the process has mapped, and no more. */
+    if (attr.odp_caps.general_caps == 0) return; /* process_vm_readv is forbidden. */
+    /* An on-demand region over the whole address space gives access to mapped pages only. */
     struct ibv_mr *all = ibv_reg_mr(pd, NULL, SIZE_MAX, ALL | IBV_ACCESS_ON_DEMAND);
     sge.lkey = all->lkey;
     CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1) == 0);
@@ -324,7 +324,7 @@ static void xrc(void)
     FAILS(ibv_open_qp(context, &open), EINVAL);
     connect_to(receiver, sender->qp_num);
     connect_to(sender, receiver->qp_num);
-    /* The QP stays with whoever has it open. */
+    /* The QP exists as long as one of its handles. */
     CHECK(ibv_destroy_qp(receiver) == 0);
     struct ibv_sge sge = { .addr = (uintptr_t)bytes, .length = 8, .lkey = local->lkey };
     struct ibv_recv_wr recv = { .wr_id = 5, .sg_list = &sge, .num_sge = 1 }, *bad_recv;
@@ -334,7 +334,7 @@ static void xrc(void)
     struct ibv_wc one = completion(), two = completion();
     CHECK(one.status == IBV_WC_SUCCESS && two.status == IBV_WC_SUCCESS && one.wr_id + two.wr_id == 11);
     CHECK(ibv_destroy_qp(opened) == 0 && ibv_destroy_qp(sender) == 0 && ibv_destroy_srq(srq) == 0);
-    /* The domains hold their file: another one is never taken for it. */
+    /* The domains keep their file open, so that no other file gets the same inode. */
     close(file);
     strcpy(name + strlen(name) - 6, "XXXXXX");
     file = mkstemp(name);
@@ -384,34 +384,35 @@ static void clocks(void)
     CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(ibv_cq_ex_to_cq(timed)) == 0);
 }
 
-/* A request for any completion stays until its event, also if one for solicited completions follows. */
+/* A notification request for any completion stays armed until its event, even if a request for solicited completions
+ * follows. */
 static void notifications(void)
 {
-    for (int wide = 0; wide < 2; wide++) {
+    for (int any = 0; any < 2; any++) {
         struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
-        struct ibv_cq *told = ibv_create_cq(context, 4, NULL, channel, 0);
+        struct ibv_cq *queue = ibv_create_cq(context, 4, NULL, channel, 0);
         CHECK(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
-        struct ibv_qp_init_attr init = { .send_cq = told, .recv_cq = told, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+        struct ibv_qp_init_attr init = { .send_cq = queue, .recv_cq = queue, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
             .cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1 } };
         struct ibv_qp *qp = ibv_create_qp(pd, &init);
         connect_to(qp, qp->qp_num);
-        if (wide) CHECK(ibv_req_notify_cq(told, 0) == 0);
-        CHECK(ibv_req_notify_cq(told, 1) == 0);
+        if (any) CHECK(ibv_req_notify_cq(queue, 0) == 0);
+        CHECK(ibv_req_notify_cq(queue, 1) == 0);
         struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE }, *bad;
         struct ibv_wc wc;
         CHECK(ibv_post_send(qp, &wr, &bad) == 0);
         int polled = 0;
-        for (int i = 0; i < 5000000 && polled == 0; i++) polled = ibv_poll_cq(told, 1, &wc);
+        for (int i = 0; i < 5000000 && polled == 0; i++) polled = ibv_poll_cq(queue, 1, &wc);
         CHECK(polled == 1 && wc.status == IBV_WC_SUCCESS);
         struct ibv_cq *which;
         void *data;
         /* The event may come after the completion that it reports. */
         struct pollfd readable = { .fd = channel->fd, .events = POLLIN };
-        CHECK(poll(&readable, 1, wide ? 5000 : 100) == wide);
+        CHECK(poll(&readable, 1, any ? 5000 : 100) == any);
         int events = ibv_get_cq_event(channel, &which, &data) == 0;
-        CHECK(events == wide);
-        if (events) ibv_ack_cq_events(told, 1);
-        CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(told) == 0 && ibv_destroy_comp_channel(channel) == 0);
+        CHECK(events == any);
+        if (events) ibv_ack_cq_events(queue, 1);
+        CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(queue) == 0 && ibv_destroy_comp_channel(channel) == 0);
     }
 }
 
@@ -433,7 +434,7 @@ static void addresses(void)
     CHECK(ibv_destroy_qp(qp) == 0);
 }
 
-/* A QP that is reset takes its completions with it. */
+/* RESET removes the completions of the QP from the CQ. */
 static void resets(void)
 {
     struct ibv_recv_wr recv = { .wr_id = 1 }, *bad;
@@ -443,7 +444,7 @@ static void resets(void)
     CHECK(ibv_modify_qp(to, &attr, IBV_QP_STATE) == 0);
     struct ibv_wc wc;
     CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
-    /* And frees their places: the queue is not full, though nobody looks at it. */
+    /* Their entries are free again: the CQ does not overflow although the program does not poll it. */
     const int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
     for (int i = 0; i < 100; i++) {
         struct ibv_qp_attr begin = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
@@ -455,7 +456,7 @@ static void resets(void)
     }
     CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
     new_pair();
-    CHECK(write_to((uintptr_t)bytes, 0, 'x') != IBV_WC_SUCCESS); /* Completions come. */
+    CHECK(write_to((uintptr_t)bytes, 0, 'x') != IBV_WC_SUCCESS); /* Later completions arrive. */
     new_pair();
     while (ibv_poll_cq(cq, 1, &wc) > 0) {}
 }
@@ -494,7 +495,7 @@ static void wrong_datagrams(struct ibv_ah *ah)
     }
 }
 
-/* What the device reports is what it can make. */
+/* The device creates as many objects as it reports, and no more. */
 static void limits(void)
 {
     struct ibv_device_attr attr;
@@ -505,7 +506,7 @@ static void limits(void)
     void **made = calloc(attr.max_pd + 1, sizeof *made);
     int count = 0;
     while (count <= attr.max_pd && (made[count] = ibv_alloc_pd(context))) count++;
-    CHECK(count == attr.max_pd - 1 && errno == ENOMEM); /* The one of this program is another. */
+    CHECK(count == attr.max_pd - 1 && errno == ENOMEM); /* `pd` is one more. */
     while (count > 0) CHECK(ibv_dealloc_pd(made[--count]) == 0);
     while (count <= attr.max_cq && (made[count] = ibv_create_cq(context, 1, NULL, NULL, 0))) count++;
     CHECK(count == attr.max_cq - 1 && errno == ENOMEM);
@@ -516,11 +517,11 @@ static void limits(void)
     init.attr.max_wr = 2;
     CHECK(ibv_modify_srq(made[0], &init.attr, IBV_SRQ_MAX_WR) == EINVAL);
     while (count > 0) CHECK(ibv_destroy_srq(made[--count]) == 0);
-    struct ibv_ah_attr way = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = GID_INDEX, .hop_limit = 1 } };
-    CHECK(ibv_query_gid(context, 1, GID_INDEX, &way.grh.dgid) == 0);
+    struct ibv_ah_attr path = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = GID_INDEX, .hop_limit = 1 } };
+    CHECK(ibv_query_gid(context, 1, GID_INDEX, &path.grh.dgid) == 0);
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
-    while (count <= attr.max_ah && (made[count] = ibv_create_ah(pd, &way))) count++;
+    while (count <= attr.max_ah && (made[count] = ibv_create_ah(pd, &path))) count++;
     CHECK(count == attr.max_ah && errno == ENOMEM);
     for (int i = 0; i < count; i++) CHECK(ibv_destroy_ah(made[i]) == 0);
     clock_gettime(CLOCK_MONOTONIC, &end);
@@ -528,7 +529,7 @@ static void limits(void)
     free(made);
 }
 
-/* Requests that are put together are posted all or none, whichever of them is wrong. */
+/* The requests between ibv_wr_start and ibv_wr_complete are posted all or none, whichever of them is wrong. */
 static void batches(void)
 {
     struct ibv_qp_init_attr_ex init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .sq_sig_all = 1, .pd = pd,
@@ -542,9 +543,9 @@ static void batches(void)
     CHECK(ibv_modify_qp(made, &attr, IBV_QP_STATE) == 0);
     attr.qp_state = IBV_QPS_RTS;
     CHECK(ibv_modify_qp(made, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
-    struct ibv_ah_attr way = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = GID_INDEX, .hop_limit = 1 } };
-    CHECK(ibv_query_gid(context, 1, GID_INDEX, &way.grh.dgid) == 0);
-    struct ibv_ah *ah = ibv_create_ah(pd, &way);
+    struct ibv_ah_attr path = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = GID_INDEX, .hop_limit = 1 } };
+    CHECK(ibv_query_gid(context, 1, GID_INDEX, &path.grh.dgid) == 0);
+    struct ibv_ah *ah = ibv_create_ah(pd, &path);
     CHECK(ah != NULL);
     for (int wrong = 0; wrong < 3; wrong++) {
         ibv_wr_start(qp);

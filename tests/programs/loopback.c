@@ -1,5 +1,6 @@
-// Connections of a process with itself at 127.0.0.1 and ::1, as the kernel's CM resolves them; the RNR timer that RDMA CM sets; the error
-// number for an interface that another process has. Prints what is wrong. The argument is the interface's own address.
+// Connections of a process with itself at 127.0.0.1 and ::1, as the kernel's CM resolves them; the RNR timer that RDMA
+// CM sets; the error number for an interface that another process owns. Prints the checks that fail. The argument is
+// the interface's own address.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
@@ -81,7 +82,7 @@ static void *serve(void *argument) {
     return NULL;
 }
 
-// Listens at `bound` and connects to `ip`. Both ends pass `param`; `timer` is the code of their RNR timers then.
+// Listens at `bound` and connects to `ip`. Both ends pass `param`; `timer` is the expected code of their RNR timers.
 static void connect_to(const char *bound, const char *ip, int port, struct rdma_conn_param *param, int timer) {
     struct server server = {.param = param, .timer = timer};
     struct sockaddr_storage own = at(bound, port), to = at(ip, port);
@@ -130,7 +131,7 @@ static int binds(const char *ip, int *code) {
     return returned;
 }
 
-// Another process has the interface.
+// While another process owns the interface, binding fails with EBUSY.
 static void in_use(const char *own) {
     int pipes[2], code = 0;
     char ready = 0;

@@ -1,5 +1,5 @@
-/* What the manual pages say of sockets, asked of rsockets: `rsockets OWN-ADDRESS` serves, `rsockets SERVER client` asks.
- * The server sends back what it gets over the first connection, and ends without a word while the second is open. */
+/* Checks rsockets against the manual pages of sockets: `rsockets OWN-ADDRESS` is the server, `rsockets SERVER client` the
+ * client. The server echoes the data of the first connection, and exits while the second is open, without closing it. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -87,19 +87,19 @@ static void serve(const char *own) {
 }
 
 static void refused(const char *server) {
-    struct sockaddr_in nobody = address(server, PORT + 1);
+    struct sockaddr_in unused = address(server, PORT + 1);
     int fd = rsocket(AF_INET, SOCK_STREAM, 0);
     char byte;
     fails(rsend(fd, "x", 1, 0), ENOTCONN);
     fails(rrecv(fd, &byte, 1, 0), ENOTCONN);
-    fails(rconnect(fd, (struct sockaddr *)&nobody, sizeof nobody), ECONNREFUSED);
+    fails(rconnect(fd, (struct sockaddr *)&unused, sizeof unused), ECONNREFUSED);
     check(rclose(fd) == 0);
     fails(rclose(fd), EBADF);
     fails(rsocket(AF_UNIX, SOCK_STREAM, 0), ENOTSUP);
     fails(rsocket(AF_INET, SOCK_RAW, 0), ENOTSUP);
 }
 
-/* Connects without waiting, with a pipe beside it. */
+/* Connects a nonblocking socket, and polls it together with a pipe. */
 static int connecting(const char *server) {
     struct sockaddr_in there = address(server, PORT), name;
     socklen_t length = sizeof name, size = sizeof(int);
@@ -157,7 +157,7 @@ static void mapped_and_killed(const char *server) {
     int fd = rsocket(AF_INET, SOCK_STREAM, 0);
     options(fd);
     check(rconnect(fd, (struct sockaddr *)&there, sizeof there) == 0);
-    check(rconnect(fd, (struct sockaddr *)&there, sizeof there) == 0); /* It is. */
+    check(rconnect(fd, (struct sockaddr *)&there, sizeof there) == 0); /* already connected */
     check(rrecv(fd, &byte, 1, 0) == 1 && byte == 'm');
     memset(bytes, 'x', sizeof bytes);
     check(riowrite(fd, bytes, sizeof bytes, 1005, 0) == sizeof bytes);
@@ -167,7 +167,7 @@ static void mapped_and_killed(const char *server) {
     ssize_t got = rrecv(fd, &byte, 1, 0);
     check(got == 0 || (got == -1 && errno == ECONNRESET));
     clock_gettime(CLOCK_MONOTONIC, &end);
-    printf("a peer that is gone is noticed after %ld s\n", (long)(end.tv_sec - begin.tv_sec));
+    printf("the exit of the peer is detected after %ld s\n", (long)(end.tv_sec - begin.tv_sec));
     fails(rsend(fd, "x", 1, 0), ECONNRESET);
     check(rclose(fd) == 0);
 }

@@ -1,6 +1,5 @@
-/* The program that tutorials of verbs build: a client writes a message to a server and is answered by one, over a
- * reliable connection that both set up with what they told each other over TCP. Compiled against the distribution's
- * headers and library.
+/* The program that verbs tutorials build: a client writes a message to a server, and the server sends one back, over a
+ * reliable connection whose parameters both exchange over TCP. Compiled against the distribution's headers and library.
  *   tutorial           a server for one client
  *   tutorial HOST      a client
  */
@@ -102,7 +101,7 @@ int main(int argc, char **argv)
     struct ibv_send_wr send = { .wr_id = 2, .sg_list = &out_sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED }, *bad;
     NEED(ibv_post_recv(qp, &recv, &bad_recv) == 0);
     NEED(write(tcp, "", 1) == 1 && read(tcp, &(char){ 0 }, 1) == 1); /* Both are ready. */
-    if (host) { /* Writes, and says so with a message; both ends then read what the other wrote. */
+    if (host) { /* The client writes with immediate data, which informs the server; then the server sends. */
         for (int i = 0; i < SIZE; i++) out[i] = (char)(i * 7);
         send.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
         send.imm_data = htonl(0x1234);

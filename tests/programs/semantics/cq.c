@@ -121,7 +121,7 @@ static void resize_refused(const void *row)
     EXPECT(cq->cqe >= 20);
 }
 
-/* More entries than the new size: those must not be lost. */
+/* A size below the number of entries: no entry may be lost. */
 static void resize_full(const void *row)
 {
     (void)row;
@@ -300,12 +300,12 @@ void cq_cases(void)
 {
     for (unsigned i = 0; i < ROWS(sizes); i++)
         test("ibv_create_cq(3)", size, &sizes[i], "cq/depth: %s", sizes[i].name);
-    test("ibv_create_cq(3)", vector, NULL, "cq/vector: wrong ones, all that there are");
+    test("ibv_create_cq(3)", vector, NULL, "cq/vector: invalid ones, every valid one");
     test("ibv_destroy_cq(3)", busy, NULL, "cq/busy: with a QP");
-    test("ibv_poll_cq(3)", polls, NULL, "cq/poll: order, some at a time");
-    test("ibv_create_qp(3)", two_queues, NULL, "cq/poll: one for each queue");
-    test("ibv_resize_cq(3)", resize_keeps, NULL, "cq/resize: entries stay");
-    test("ibv_resize_cq(3)", resize_full, NULL, "cq/resize: smaller than what is in it");
+    test("ibv_poll_cq(3)", polls, NULL, "cq/poll: order, in several calls");
+    test("ibv_create_qp(3)", two_queues, NULL, "cq/poll: a CQ for sends, another for receives");
+    test("ibv_resize_cq(3)", resize_keeps, NULL, "cq/resize: entries are kept");
+    test("ibv_resize_cq(3)", resize_full, NULL, "cq/resize: smaller than its number of entries");
     for (unsigned i = 0; i < ROWS(resizes); i++)
         test("ibv_resize_cq(3)", resize_refused, &resizes[i], "cq/resize: to %s", resizes[i].name);
     test("ibv_get_async_event(3), IBTA 11.6.3", overflow, NULL, "cq/overflow: an event");

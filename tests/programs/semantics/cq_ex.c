@@ -116,8 +116,8 @@ static void empty(const void *row)
     EXPECT_EQ(ibv_start_poll(cq, &attr), EINVAL);
 }
 
-/* The narrow functions see the same queue. */
-static void narrow(const void *row)
+/* ibv_poll_cq and ibv_start_poll take completions of the same queue. */
+static void both_interfaces(const void *row)
 {
     (void)row;
     struct ibv_cq_ex *cq = new_cq_ex(IBV_WC_STANDARD_FLAGS);
@@ -151,7 +151,7 @@ static void creation(const void *row)
     struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &init);
     if (cq) ibv_destroy_cq(ibv_cq_ex_to_cq(cq));
     EXPECT(!cq);
-    /* Providers differ between the two for what they do not know. */
+    /* For unknown flags, providers return one or the other. */
     EXPECT(errno == creation->error || errno == EINVAL);
 }
 
@@ -183,7 +183,7 @@ void cq_ex_cases(void)
     for (unsigned i = 0; i < ROWS(fields); i++)
         test("ibv_create_cq_ex(3)", field, &fields[i], "cq_ex/field: %s", fields[i].name);
     test("ibv_create_cq_ex(3)", empty, NULL, "cq_ex/poll: an empty queue, unknown comp_mask");
-    test("ibv_create_cq_ex(3)", narrow, NULL, "cq_ex/poll: ibv_poll_cq of the same queue");
+    test("ibv_create_cq_ex(3)", both_interfaces, NULL, "cq_ex/poll: ibv_poll_cq of the same queue");
     for (unsigned i = 0; i < ROWS(creations); i++)
         test("ibv_create_cq_ex(3)", creation, &creations[i], "cq_ex/create: %s", creations[i].name);
     test("ibv_create_cq_ex(3)", single_threaded, NULL, "cq_ex/create: single-threaded");

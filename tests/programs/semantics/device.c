@@ -215,6 +215,6 @@ void device_cases(void)
     test("ibv_rate_to_mult(3)", mults, NULL, "rate/mult: both ways");
     test("ibv_rate_to_mbps(3)", megabits, NULL, "rate/mbps: both ways");
     test("ibv_event_type_str(3)", strings, NULL, "strings: each value has its own");
-    test("ibv_query_rt_values_ex(3)", raw_clock, NULL, "device/clock: goes on");
+    test("ibv_query_rt_values_ex(3)", raw_clock, NULL, "device/clock: advances");
     test("ibv_inc_rkey(3)", increments, NULL, "mw/inc_rkey: the low eight bits");
 }

@@ -31,7 +31,7 @@ static void violation(const void *of)
     ibv_ack_async_event(&event);
 }
 
-/* The first message makes a connection whose QP is still in RTR. */
+/* The first message establishes the connection of a QP that is still in RTR. */
 static void established(const void *row)
 {
     (void)row;
@@ -91,5 +91,5 @@ void event_cases(void)
          "event/target: communication established");
     test("ibv_ack_async_event(3)", waits_for_acks, NULL,
          "event/ack: destroying a QP waits for acknowledgements");
-    test("ibv_get_async_event(3)", empty, NULL, "event/none: not blocking");
+    test("ibv_get_async_event(3)", empty, NULL, "event/none: a nonblocking descriptor");
 }

@@ -1,5 +1,5 @@
-/* The table of verbs semantics: cases that say what verbs do, by man page and clause of the
- * specification, on any RNIC. Both QPs of a case are on one device. docs/semantics.md describes it.
+/* The table of verbs semantics: cases that compare verbs of any RNIC with man pages and clauses of
+ * the specification. Both QPs of a case are on one device. docs/semantics.md describes the table.
  *   semantics [--list] [--filter TEXT] [--device NAME] [--port N] [--gid INDEX]
  * The output is that of TAP. The exit code is 1 if a case fails, and 2 if the program cannot start.
  */
@@ -99,7 +99,7 @@ void give_up(void)
 void need_failed(const char *file, int line, const char *what)
 {
     if (errno == EOPNOTSUPP || errno == ENOSYS) skip(strerror(errno));
-    fail(file, line, "needed, but not so: %s (errno %d)", what, errno);
+    fail(file, line, "required, but does not hold: %s (errno %d)", what, errno);
     give_up();
 }
 

@@ -53,7 +53,7 @@ static const struct bounds { const char *name; long offset; uint32_t length; boo
     { "all", 0, 4096, true }, { "the byte ahead", -1, 1, false },
     { "the byte behind", 4096, 1, false }, { "one byte too long", 0, 4097, false },
     { "across the end", 4090, 8, false }, { "across the start", -4, 8, false },
-    { "nothing, behind the end", 4097, 0, true },
+    { "no bytes, behind the end", 4097, 0, true },
 };
 
 static void remote_bounds(const struct bounds *bounds, enum ibv_wr_opcode opcode)
@@ -126,7 +126,7 @@ static void local_key(const void *row)
     EXPECT_STATUS(next_wc(pair->a.cq).status, IBV_WC_LOC_PROT_ERR);
 }
 
-/* Without LOCAL_WRITE, what the device writes to the region by itself fails. */
+/* Without LOCAL_WRITE, the device may not store the response to a READ in the region. */
 static void read_only(const void *row)
 {
     (void)row;
@@ -336,7 +336,7 @@ static void rereg_takes_away(const void *row)
 
 void mr_cases(void)
 {
-    test("ibv_reg_mr(3)", fields, NULL, "mr/reg: fields; two are two");
+    test("ibv_reg_mr(3)", fields, NULL, "mr/reg: fields; two registrations differ");
     test("ibv_reg_mr(3)", unmapped, NULL, "mr/reg: memory that is not mapped");
     test("ibv_reg_mr(3)", read_only_pages, NULL, "mr/reg: read-only pages");
     test("ibv_reg_mr(3)", wraps, NULL, "mr/reg: across the end of the address space");

@@ -39,7 +39,7 @@ static enum ibv_wc_status bind(struct window *window, size_t offset, size_t leng
             .bind_mw = { window->mw, window->rkey, info } };
         NEED((errno = post(b, &wr)) == 0);
         wc = next_wc(b->cq);
-        /* Some providers leave this to the program, and the next bind needs it. */
+        /* With some providers the program has to store the new key, which the next bind needs. */
         if (wc.status == IBV_WC_SUCCESS) window->mw->rkey = window->rkey;
     }
     EXPECT_EQ(wc.wr_id, 5);
@@ -349,7 +349,7 @@ void mw_cases(void)
     test("ibv_bind_mw(3)", other_domain, NULL, "mw/wrong: a region of another PD");
     for (unsigned i = 0; i < 2; i++) {
         test("IBTA 10.6.7", unbound, &types[i], "mw/life: type %u, never bound", i + 1);
-        test("ibv_dereg_mr(3)", holds_region, &types[i], "mw/life: type %u keeps its region",
+        test("ibv_dereg_mr(3)", holds_region, &types[i], "mw/life: type %u, holds its region",
              i + 1);
         test("ibv_dealloc_mw(3)", dealloc_ends, &types[i], "mw/life: type %u, deallocated", i + 1);
     }
@@ -361,6 +361,6 @@ void mw_cases(void)
     test("ibv_post_send(3)", local_invalidate, NULL, "mw/invalidate: LOCAL_INV");
     test("ibv_post_send(3), ibv_poll_cq(3)", remote_invalidate, NULL,
          "mw/invalidate: SEND_WITH_INV");
-    test("ibv_inc_rkey(3)", low_bits, NULL, "mw/key: type 2, the program's");
+    test("ibv_inc_rkey(3)", low_bits, NULL, "mw/key: type 2, low bits of the program");
     test("ibv_bind_mw(3)", zero_based, NULL, "mw/zero-based: type 2");
 }

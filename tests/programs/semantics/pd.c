@@ -106,13 +106,13 @@ static void td_refused(const void *row)
 
 void pd_cases(void)
 {
-    test("ibv_alloc_pd(3)", separate, NULL, "pd/alloc: two are two");
+    test("ibv_alloc_pd(3)", separate, NULL, "pd/alloc: two PDs are separate");
     for (unsigned i = 0; i < ROWS(users); i++)
         test("ibv_dealloc_pd(3)", busy, &users[i], "pd/busy: with %s", users[i].name);
     for (unsigned i = 0; i < ROWS(parents); i++)
         test("ibv_alloc_parent_domain(3)", parent_refused, &parents[i], "pd/parent: %s",
              parents[i].name);
     test("ibv_alloc_parent_domain(3)", parent_traffic, NULL, "pd/parent: with a thread domain");
-    test("ibv_alloc_parent_domain(3)", parent_shares, NULL, "pd/parent: MRs of its PD serve");
+    test("ibv_alloc_parent_domain(3)", parent_shares, NULL, "pd/parent: MRs of its PD are usable");
     test("ibv_alloc_td(3)", td_refused, NULL, "td/alloc: unknown comp_mask");
 }

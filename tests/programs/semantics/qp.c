@@ -123,7 +123,7 @@ static void send_full(const void *row)
     struct ibv_qp_init_attr init;
     EXPECT_EQ(ibv_query_qp(qp, &attr, IBV_QP_CAP, &init), 0);
     struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad = NULL;
-    /* There is no receive, so that the first one stays. */
+    /* Without a receive at the target, the first request stays outstanding. */
     int posted = 0, code = 0;
     while (posted < 1000 && (code = ibv_post_send(qp, &wr, &bad)) == 0) posted++;
     EXPECT_EQ(code, ENOMEM);
@@ -205,7 +205,7 @@ static void flush_order(const void *row)
     struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
     struct ibv_recv_wr recv_wr = { 0 }, *bad_recv;
     for (int i = 0; i < 5; i++) {
-        wr.wr_id = recv_wr.wr_id = i; /* unsignaled: errors complete all the same */
+        wr.wr_id = recv_wr.wr_id = i; /* unsignaled: errors complete nevertheless */
         EXPECT_EQ(ibv_post_send(qp, &wr, &bad), 0);
         EXPECT_EQ(ibv_post_recv(qp, &recv_wr, &bad_recv), 0);
     }
@@ -235,7 +235,7 @@ static void destroy_busy(const void *row)
     EXPECT_EQ(drop(options.cq), 0);
 }
 
-static void reset_forgets(const void *row)
+static void reset_discards(const void *row)
 {
     (void)row;
     struct options options = { .cq = new_cq(64), .pd = new_pd() };
@@ -317,7 +317,7 @@ void qp_cases(void)
              limits[i].name);
     test("ibv_create_qp(3)", inline_above, NULL, "qp/create: 1 MiB of inline data");
     test("ibv_create_qp(3)", unknown_type, NULL, "qp/create: an unknown type");
-    test("ibv_create_qp(3)", numbers, NULL, "qp/create: each has its number");
+    test("ibv_create_qp(3)", numbers, NULL, "qp/create: unique numbers");
     for (unsigned i = 0; i < ROWS(postings); i++)
         test("IBTA 10.3.1, 11.4.1", posting, &postings[i], "qp/post: %s, %s in %s",
              type_names[postings[i].type], postings[i].send ? "send" : "receive",
@@ -329,7 +329,7 @@ void qp_cases(void)
     test("ibv_post_recv(3)", recv_list, NULL, "qp/list: receives, too many SGEs");
     test("ibv_modify_qp(3), C10-42", flush_order, NULL, "qp/flush: all, in order");
     test("ibv_destroy_qp(3)", destroy_busy, NULL, "qp/destroy: with requests");
-    test("ibv_modify_qp(3), IBTA 10.3.1", reset_forgets, NULL, "qp/reset: forgets its requests");
-    test("ibv_query_qp(3)", query, NULL, "qp/query: RC, what was set");
+    test("ibv_modify_qp(3), IBTA 10.3.1", reset_discards, NULL, "qp/reset: discards its requests");
+    test("ibv_query_qp(3)", query, NULL, "qp/query: RC, the attributes set");
     test("ibv_query_qp(3)", query_ud, NULL, "qp/query: UD, Q_Key");
 }

@@ -336,7 +336,7 @@ void rc_cases(void)
         test("ibv_post_send(3), IBTA 9.4.5", atomic, &atomics[i], "rc/atomic: %s", atomics[i].name);
     for (unsigned i = 0; i < ROWS(mtus); i++)
         test("ibv_modify_qp(3)", mtu, &mtus[i], "rc/mtu: %d bytes", 128 << mtus[i]);
-    test("ibv_post_send(3)", fence, NULL, "rc/fence: a WRITE of what a READ brings");
+    test("ibv_post_send(3)", fence, NULL, "rc/fence: a WRITE of data that a READ returns");
     test("ibv_post_send(3)", unsignaled, NULL, "rc/signal: unsignaled requests");
     test("ibv_create_qp(3)", sig_all, NULL, "rc/signal: sq_sig_all");
     test("IBTA 9.5", order, NULL, "rc/order: READ, WRITE, atomic, SEND");

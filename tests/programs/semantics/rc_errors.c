@@ -1,4 +1,4 @@
-/* RC operations that fail: the status at both ends, and what becomes of the QPs. */
+/* RC operations that fail: the status at both ends, and the states of both QPs. */
 #include "semantics.h"
 
 enum wrong {
@@ -75,7 +75,7 @@ static const struct error {
       IBV_QPS_ERR, "IBTA 10.3.1" },
 };
 
-/* The pair, with what is wrong about the target. */
+/* Creates a pair whose target, or whose connection to the target, has the error of the row. */
 static struct pair *wrong_pair(const struct error *error)
 {
     struct options options = { .rnr_retry = error->wrong == NO_RECV ? 255 : 7 };
@@ -129,7 +129,7 @@ static void error(const void *row)
     struct ibv_sge sge;
     struct ibv_send_wr wr = request(pair, error, &sge);
     int code = post(&pair->a, &wr);
-    /* A provider may see a misaligned address when the request is posted. */
+    /* A provider may refuse a misaligned address when the request is posted. */
     if (code == EINVAL && error->wrong == MISALIGNED) return;
     EXPECT_EQ(code, 0);
     struct ibv_wc wc = next_wc(pair->a.cq);
@@ -137,7 +137,7 @@ static void error(const void *row)
     EXPECT_EQ(wc.wr_id, 7);
     EXPECT_EQ(wc.qp_num, pair->a.qp->qp_num);
     EXPECT_STATE(pair->a.qp, IBV_QPS_ERR);
-    /* What follows is flushed. */
+    /* A later request is flushed. */
     EXPECT_EQ(post_op(pair, IBV_WR_RDMA_WRITE, 8), 0);
     EXPECT_STATUS(next_wc(pair->a.cq).status, IBV_WC_WR_FLUSH_ERR);
     EXPECT_STATE(pair->b.qp, error->target_state);
@@ -214,7 +214,7 @@ static void unsignaled_error(const void *row)
     EXPECT_EQ(wc.wr_id, 9);
 }
 
-/* Both ends start again after an error. */
+/* Both ends can be connected again after an error. */
 static void again(const void *row)
 {
     (void)row;

@@ -42,22 +42,22 @@ extern union ibv_gid gid;
 
 typedef void body(const void *row);
 
-/* Runs a case: `run` with `row`. `reference` is the man page or the clause that says what has to
- * come out. Lists the case instead if the program was started with --list.
+/* Runs a case: `run` with `row`. `reference` is the man page or the clause that states the expected
+ * result. Lists the case instead if the program was started with --list.
  */
 __attribute__((format(printf, 4, 5)))
 void test(const char *reference, body *run, const void *row, const char *name, ...);
-/* Notes a failed expectation of the case. */
+/* Records a failed expectation of the case. */
 __attribute__((format(printf, 3, 4)))
 void fail(const char *file, int line, const char *format, ...);
-/* Ends the case: the device does not have what it needs, and says so. */
+/* Ends the case as skipped: the device reports that it lacks a feature that the case needs. */
 __attribute__((noreturn)) void skip(const char *reason);
 /* Ends the case after a failure that leaves nothing to test. */
 __attribute__((noreturn)) void give_up(void);
 
 #define EXPECT(is_so)                                                                             \
     ({                                                                                           \
-        if (!(is_so)) fail(__FILE__, __LINE__, "not so: %s (errno %d)", #is_so, errno);           \
+        if (!(is_so)) fail(__FILE__, __LINE__, "does not hold: %s (errno %d)", #is_so, errno);    \
     })
 #define EXPECT_EQ(got, wanted)                                                                    \
     ({                                                                                           \
@@ -79,7 +79,7 @@ __attribute__((noreturn)) void give_up(void);
         if (call) fail(__FILE__, __LINE__, "%s succeeds", #call);                                 \
         else EXPECT_EQ(errno, number);                                                            \
     })
-/* Without this the rest of the case makes no sense. */
+/* A condition that the rest of the case requires. */
 #define NEED(is_so)                                                                               \
     ({                                                                                           \
         errno = 0;                                                                                \
@@ -109,7 +109,7 @@ char *new_bytes(size_t length);
 
 /* ---- QPs. */
 
-/* How a QP is made and connected; what is 0 or NULL takes the default. */
+/* How a QP is made and connected. Fields that are 0 or NULL stand for their defaults. */
 struct options {
     enum ibv_qp_type type; /* RC */
     struct ibv_pd *pd;
@@ -131,7 +131,7 @@ int to_init(struct ibv_qp *qp, const struct options *options);
 int to_rtr(struct ibv_qp *qp, uint32_t dest, const struct options *options);
 int to_rts(struct ibv_qp *qp, const struct options *options);
 int to_state(struct ibv_qp *qp, enum ibv_qp_state state); /* without other attributes */
-/* All of the way to RTS. */
+/* Moves the QP from RESET to RTS. */
 void connect_qp(struct ibv_qp *qp, uint32_t dest, const struct options *options);
 enum ibv_qp_state state_of(struct ibv_qp *qp);
 /* Expects the QP to get to `state` within 5 s: the device may take the QP there by itself. */
@@ -179,7 +179,7 @@ void fill(char *bytes, size_t length, unsigned seed);
  */
 #define next_event(type) next_event_at(__FILE__, __LINE__, type)
 struct ibv_async_event next_event_at(const char *file, int line, enum ibv_event_type type);
-/* Takes and acknowledges the events that are there. */
+/* Takes and acknowledges the queued events. */
 void drain_events(void);
 /* Returns true if the channel gets an event within `ms`. */
 bool is_ready(int fd, int ms);

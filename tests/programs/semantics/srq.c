@@ -145,7 +145,7 @@ static void limit(const void *row)
     struct ibv_async_event event = next_event(IBV_EVENT_SRQ_LIMIT_REACHED);
     EXPECT(event.element.srq == srq);
     ibv_ack_async_event(&event);
-    /* Once: the limit has to be set again. */
+    /* One event per limit: the limit has to be set again. */
     EXPECT_EQ(post_op(pair, IBV_WR_SEND, 8), 0);
     EXPECT_STATUS(next_wc(pair->b.cq).status, IBV_WC_SUCCESS);
     EXPECT(!is_ready(context->async_fd, 100));

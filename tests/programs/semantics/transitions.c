@@ -77,7 +77,7 @@ static struct ibv_qp_attr values(int from, int to)
     };
 }
 
-/* Takes a new QP to `state`. */
+/* Moves a new QP to `state`. */
 static struct ibv_qp *qp_in(enum ibv_qp_type type, int state)
 {
     struct options options = { .type = type };
@@ -101,7 +101,7 @@ static int modify(struct ibv_qp *qp, const struct transition *transition, int ma
     return ibv_modify_qp(qp, &attr, IBV_QP_STATE | mask);
 }
 
-/* Each attribute that is required is missing once. */
+/* Leaves out each required attribute once. */
 static void required(const void *row)
 {
     const struct transition *transition = row;
@@ -116,7 +116,7 @@ static void required(const void *row)
     EXPECT_EQ(qp->state, transition->to);
 }
 
-/* Each attribute that is optional comes once, and then all of them. */
+/* Passes each optional attribute once, and then all of them. */
 static void optional(const void *row)
 {
     const struct transition *transition = row;
@@ -132,7 +132,7 @@ static void optional(const void *row)
     EXPECT_STATE(qp, (enum ibv_qp_state)transition->to);
 }
 
-/* Each other attribute is refused. Alternate paths are no part of RoCE and are left out. */
+/* Passes each other attribute once, which is refused. RoCE has no alternate paths: not tested. */
 static void others(const void *row)
 {
     const struct transition *transition = row;
@@ -149,7 +149,7 @@ static void others(const void *row)
 
 struct corner { enum ibv_qp_type type; int from; };
 
-/* All states that the QP cannot get to. */
+/* Tries all states that are not reachable from this one. */
 static void illegal(const void *row)
 {
     const struct corner *corner = row;
@@ -178,7 +178,7 @@ static void always(const void *row)
 {
     const struct corner *corner = row;
     struct ibv_qp *qp = qp_in(corner->type, corner->from);
-    /* The specification leads from every state to ERR; the table of Linux not from RESET. */
+    /* The specification allows every state to ERR; the table of Linux not RESET to ERR. */
     int code = to_state(qp, ERR);
     EXPECT(code == 0 || (code == EINVAL && corner->from == RESET));
     EXPECT_EQ(state_of(qp), code == 0 ? ERR : RESET);
@@ -226,7 +226,7 @@ static void drained(const void *row)
     (void)row;
     struct pair *pair = new_pair(NULL);
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1 };
-    /* A request that has not begun may stay where it is; so wait for this one. */
+    /* A request that was not started before SQD may wait for RTS, so wait for this one. */
     EXPECT_EQ(post_op(pair, IBV_WR_RDMA_WRITE, 10000), 0);
     EXPECT_STATUS(next_wc(pair->a.cq).status, IBV_WC_SUCCESS);
     NEED((errno = ibv_modify_qp(pair->a.qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY)) ==
@@ -234,7 +234,7 @@ static void drained(const void *row)
     struct ibv_async_event event = next_event(IBV_EVENT_SQ_DRAINED);
     EXPECT(event.element.qp == pair->a.qp);
     ibv_ack_async_event(&event);
-    /* What is posted in SQD waits for RTS. */
+    /* A request that is posted in SQD waits for RTS. */
     EXPECT_EQ(post_op(pair, IBV_WR_RDMA_WRITE, 10), 0);
     EXPECT_NO_WC(pair->a.cq);
     EXPECT_EQ(to_state(pair->a.qp, IBV_QPS_RTS), 0);

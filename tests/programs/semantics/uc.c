@@ -1,4 +1,4 @@
-/* UC operations: what arrives, and what is dropped silently. */
+/* UC operations: messages that arrive, and messages that are dropped silently. */
 #include "semantics.h"
 
 static const struct op { const char *name; enum ibv_wr_opcode opcode; bool receives; } ops[] = {
@@ -30,7 +30,7 @@ static void length(const void *row)
     EXPECT(memcmp(pair->a.bytes, pair->b.bytes, length) == 0 && pair->b.bytes[length] == 0);
 }
 
-/* Expects that a later SEND arrives: the connection goes on. */
+/* Expects that a later SEND arrives: the connection still works. */
 static void expect_alive(struct pair *pair)
 {
     EXPECT_STATE(pair->a.qp, IBV_QPS_RTS);

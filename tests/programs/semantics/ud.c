@@ -1,4 +1,4 @@
-/* UD: lengths, the GRH, address handles, Q_Keys, multicast, what is dropped. */
+/* UD: lengths, the GRH, address handles, Q_Keys, multicast, dropped datagrams. */
 #include "semantics.h"
 
 enum { GRH = 40 };
@@ -80,7 +80,7 @@ static void too_long(const void *row)
     EXPECT_NO_WC(ud.pair->b.cq);
 }
 
-/* ---- What is dropped. */
+/* ---- Dropped datagrams. */
 
 static void expect_alive(struct datagrams *ud)
 {
@@ -111,7 +111,7 @@ static void dropped(const void *row)
     expect_alive(&ud);
 }
 
-/* A Q_Key with its highest bit set stands for that of the QP. */
+/* A Q_Key with its highest bit set is replaced by the Q_Key of the QP. */
 static void privileged_qkey(const void *row)
 {
     (void)row;
@@ -184,8 +184,8 @@ static void handle(const void *row)
     EXPECT(errno == EINVAL || (errno == ENODATA && handle->index));
 }
 
-/* The receiver answers by a handle made of the completion. */
-static void answer(const void *row)
+/* The receiver replies with an address handle that is made from the completion. */
+static void reply(const void *row)
 {
     (void)row;
     struct datagrams ud = new_datagrams();
@@ -293,7 +293,7 @@ void ud_cases(void)
         test("ibv_post_send(3)", unsupported, &missing[i], "ud/error: %s", missing[i].name);
     for (unsigned i = 0; i < ROWS(handles); i++)
         test("ibv_create_ah(3)", handle, &handles[i], "ah/create: %s", handles[i].name);
-    test("ibv_create_ah_from_wc(3)", answer, NULL, "ah/answer: a handle of a completion");
+    test("ibv_create_ah_from_wc(3)", reply, NULL, "ah/reply: a handle made from a completion");
     test("ibv_attach_mcast(3)", attach, NULL, "ud/multicast: attach, detach, wrong arguments");
     test("ibv_post_send(3)", several, NULL, "ud/order: ten datagrams");
     test("ibv_create_srq(3)", shared_queue, NULL, "ud/srq: a shared receive queue");

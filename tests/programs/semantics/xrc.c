@@ -171,12 +171,12 @@ void xrc_cases(void)
 {
     for (unsigned i = 0; i < ROWS(ops); i++)
         test("IBTA annex A14", op, &ops[i], "xrc/op: %s", ops[i].name);
-    test("ibv_get_srq_num(3)", two_queues, NULL, "xrc/srq: the one that is named");
+    test("ibv_get_srq_num(3)", two_queues, NULL, "xrc/srq: the SRQ that the request names");
     test("IBTA annex A14", wrong_number, NULL, "xrc/srq: a wrong number");
     test("ibv_get_srq_num(3)", number_of_plain, NULL,
          "xrc/srq: an SRQ that is not XRC has no number");
     test("ibv_close_xrcd(3)", busy, NULL, "xrc/domain: busy");
     test("ibv_create_qp_ex(3)", posts, NULL,
          "xrc/post: receives to the sender, sends to the receiver");
-    test("ibv_open_qp(3)", open_qp, NULL, "xrc/open: a QP stays with who has it open");
+    test("ibv_open_qp(3)", open_qp, NULL, "xrc/open: a QP exists as long as a handle");
 }
