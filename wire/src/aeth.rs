@@ -234,7 +234,7 @@ mod tests {
 
     /// A captured acknowledgement of rdma_rxe.
     #[test]
-    fn captured() {
+    fn captured_bytes() {
         let bytes = [0x1f, 0x00, 0x00, 0x01];
         let aeth = Aeth { syndrome: Syndrome::Ack(CreditCode::UNLIMITED), msn: Msn::new(1) };
         assert_eq!(Aeth::parse(&bytes), Ok(aeth));
@@ -242,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn every_syndrome_survives() {
+    fn every_syndrome_converts_back_to_its_byte() {
         for byte in 0..=u8::MAX {
             assert_eq!(Syndrome::from_byte(byte).to_byte(), byte);
         }
     }
 
     #[test]
-    fn syndromes_by_value() {
+    fn each_byte_has_its_syndrome() {
         let nak = |byte| match Syndrome::from_byte(byte) {
             Syndrome::Nak(code) => Some(code),
             _ => None,
@@ -267,7 +267,7 @@ mod tests {
 
     /// The timers in milliseconds, as they are usually printed.
     #[test]
-    fn rnr_timers() {
+    fn each_rnr_timer_code_has_its_time() {
         let printed = "655.36 .01 .02 .03 .04 .06 .08 .12 .16 .24 .32 .48 .64 .96 \
                        1.28 1.92 2.56 3.84 5.12 7.68 10.24 15.36 20.48 30.72 \
                        40.96 61.44 81.92 122.88 163.84 245.76 327.68 491.52";
@@ -286,7 +286,7 @@ mod tests {
 
     /// The credit table by its rule: from code 3 on, powers of two alternate with 1.5 times these.
     #[test]
-    fn credits_by_rule() {
+    fn credit_codes_follow_their_rule() {
         for code in 0..31u8 {
             let by_rule = match code {
                 0..=2 => u32::from(code),
@@ -303,8 +303,8 @@ mod tests {
     fn credits_round_down() {
         for credits in (0..70_000).chain([u32::MAX]) {
             let code = CreditCode::for_credits(credits);
-            let promised = code.credits().unwrap();
-            assert!(promised <= credits);
+            let granted = code.credits().unwrap();
+            assert!(granted <= credits);
             let above = CreditCode::new(code.code() + 1).unwrap();
             assert!(above.credits().is_none_or(|more| more > credits));
         }

@@ -104,7 +104,7 @@ mod tests {
 
     /// A Fetch Add of rdma_rxe, as captured.
     #[test]
-    fn captured_request() {
+    fn captured_bytes_of_a_request() {
         let bytes = [
             0x00, 0x00, 0x55, 0x84, 0xef, 0x50, 0x50, 0x00, 0x00, 0x00, 0x3c, 0xf6, 0x00, 0x00,
             0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
@@ -117,7 +117,7 @@ mod tests {
 
     /// The captured acknowledgement of that request.
     #[test]
-    fn captured_answer() {
+    fn captured_bytes_of_its_response() {
         let bytes = [0x2c, 0xe7, 0x6d, 0x18, 0xba, 0x97, 0x8a, 0xb1];
         let answer = AtomicAckEth { original: 0x2ce7_6d18_ba97_8ab1 };
         assert_eq!(AtomicAckEth::parse(&bytes), Ok(answer));

@@ -115,7 +115,7 @@ mod tests {
 
     /// An RDMA WRITE of rdma_rxe, as captured.
     #[test]
-    fn captured() {
+    fn captured_bytes() {
         let bytes = [0x0a, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x45, 0x80, 0x59, 0x07, 0x1d];
         let bth = Bth {
             opcode: Opcode::RC_WRITE_ONLY,

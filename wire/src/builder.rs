@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "RC Send Only: the extended headers are not those of the opcode")]
-    fn a_header_too_many() {
+    fn a_header_that_the_opcode_excludes_panics() {
         let (_, ext) = acknowledge();
         let bth = Bth { opcode: Opcode::RC_SEND_ONLY, ..Bth::default() };
         write_transport(&mut [0; 64], &bth, &ext);
@@ -56,14 +56,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "RC Acknowledge: the extended headers are not those of the opcode")]
-    fn a_header_missing() {
+    fn a_missing_header_panics() {
         let (bth, _) = acknowledge();
         write_transport(&mut [0; 64], &bth, &ExtHeaders::default());
     }
 
     #[test]
     #[should_panic(expected = "opcode 0xff cannot be built")]
-    fn an_unknown_opcode() {
+    fn an_unknown_opcode_panics() {
         let bth = Bth { opcode: Opcode(0xff), ..Bth::default() };
         write_transport(&mut [0; 64], &bth, &ExtHeaders::default());
     }

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literal() {
+    fn captured_bytes() {
         let mut out = [0xa5; LEN + 1];
         assert_eq!(write(&mut out, Qpn::masked(0x118), Pkey::DEFAULT), LEN);
         // A CNP of a ConnectX-4 Lx, as captured.

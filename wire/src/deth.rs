@@ -64,7 +64,7 @@ mod tests {
 
     /// A datagram of rdma_rxe, as captured, with a reserved byte added.
     #[test]
-    fn captured() {
+    fn captured_bytes() {
         let bytes = [0x11, 0x11, 0x11, 0x11, 0x5a, 0x00, 0x00, 0x37];
         let deth = Deth { qkey: Qkey(0x1111_1111), reserved: 0x5a, src_qp: Qpn::masked(0x37) };
         assert_eq!(Deth::parse(&bytes), Ok(deth));

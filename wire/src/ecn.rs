@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codepoints() {
+    fn codepoints_are_the_low_two_bits() {
         for (bits, ecn) in [(0, Ecn::NotEct), (1, Ecn::Ect1), (2, Ecn::Ect0), (3, Ecn::Ce)] {
             assert_eq!(ecn.bits(), bits);
             assert_eq!(Ecn::from_traffic_class(0xb8 | bits), ecn);

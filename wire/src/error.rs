@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Why bytes are not a RoCEv2 packet. The culprit is the sender or the network, never the caller.
+/// Why bytes are not a RoCEv2 packet. The sender or the network is at fault, never the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ParseError {

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literal() {
+    fn literal_bytes() {
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x86, 0xdd];
         let ethernet = EthernetHeader {
             dst: MacAddr([1, 2, 3, 4, 5, 6]),

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn other_ethernet_addresses_give_what_a_new_flow_has() {
+    fn a_flow_between_other_ethernet_addresses_equals_a_new_one() {
         let flow = FlowHeader::new(&spec());
         assert_eq!(flow.audience(), Audience::Host);
         let own = spec().src_mac;
@@ -316,24 +316,24 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "mid > len")]
-    fn a_frame_without_room_for_the_headers() {
+    fn a_frame_without_room_for_the_headers_panics() {
         FlowHeader::new(&spec()).seal(&mut [0; 50], Bth::LEN, 0);
     }
 
     #[test]
     #[should_panic(expected = "out of range")]
-    fn a_frame_without_room_for_the_icrc() {
+    fn a_frame_without_room_for_the_icrc_panics() {
         FlowHeader::new(&spec()).seal(&mut [0; 42 + 12 + 3], Bth::LEN, 0);
     }
 
     #[test]
     #[should_panic(expected = "at most 65535")]
-    fn a_packet_too_long_for_ip() {
+    fn a_packet_too_long_for_ip_panics() {
         FlowHeader::new(&spec()).seal(&mut [0; 70_000], 65_504, 0);
     }
 
     #[test]
-    fn the_longest_packet() {
+    fn the_longest_packet_is_valid() {
         let flow = FlowHeader::new(&spec());
         let mut frame = std::vec![0; 70_000];
         frame[flow.len()] = crate::Opcode::RC_SEND_ONLY.0;

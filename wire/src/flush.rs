@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literal() {
+    fn literal_bytes() {
         let bytes = [0x00, 0x00, 0x00, 0x12];
         let feth = Feth {
             reserved: 0,

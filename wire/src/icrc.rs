@@ -199,7 +199,7 @@ mod tests {
 
     /// The CRC itself, without masks: the check value that every CRC-32 table gives.
     #[test]
-    fn check_value() {
+    fn the_crc_has_the_usual_check_value() {
         let crc = b"123456789".iter().fold(u32::MAX, |crc, &byte| crc_byte(crc, byte));
         assert_eq!(!crc, 0xcbf4_3926);
     }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn captured() {
+    fn captured_bytes() {
         let (covered, found) = CAPTURED.split_at(44);
         assert_eq!(icrc(whole(covered)).to_le_bytes(), found);
         assert_eq!(icrc_reference(whole(covered)).to_le_bytes(), found);
@@ -226,7 +226,7 @@ mod tests {
     /// A flipped bit changes the ICRC unless a router may flip it: each bit, both IP versions, both
     /// implementations.
     #[test]
-    fn exactly_the_changing_bits_are_masked() {
+    fn exactly_the_bits_that_routers_change_are_masked() {
         for first in [0x45, 0x60] {
             let mut bytes: Vec<u8> = (0..80).collect();
             bytes[0] = first;

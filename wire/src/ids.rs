@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions() {
+    fn partitions_match_with_a_full_member() {
         let (full, limited) = (Pkey(0x8012), Pkey(0x0012));
         assert!(full.matches(limited) && limited.matches(full) && full.matches(full));
         assert!(!limited.matches(limited), "two limited members");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn path_mtus() {
+    fn path_mtus_convert_to_bytes_and_codes() {
         for (mtu, bytes, code) in [
             (PathMtu::Mtu256, 256, 1),
             (PathMtu::Mtu512, 512, 2),
@@ -282,7 +282,7 @@ mod tests {
 
     /// The choices of rdma_rxe and RNICs for common interface MTUs.
     #[test]
-    fn path_mtu_of_an_interface() {
+    fn the_path_mtu_follows_from_the_interface() {
         for (netdev, bytes) in [
             (576, Some(256)),
             (1280, Some(1024)),

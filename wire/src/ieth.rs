@@ -47,7 +47,7 @@ mod tests {
 
     /// A SEND with invalidate of rdma_rxe, as captured.
     #[test]
-    fn captured() {
+    fn captured_bytes() {
         let bytes = [0x08, 0x00, 0x01, 0x2a];
         let ieth = Ieth { rkey: Key::from_parts(0x08_0001, 0x2a) };
         assert_eq!(Ieth::parse(&bytes), Ok(ieth));

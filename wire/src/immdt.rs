@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literal() {
+    fn literal_bytes() {
         let bytes = [0x12, 0x34, 0x56, 0x78];
         assert_eq!(ImmDt::parse(&bytes), Ok(ImmDt(0x1234_5678)));
         assert_eq!(ImmDt(0x1234_5678).to_bytes(), bytes);

@@ -208,7 +208,7 @@ mod tests {
     ];
 
     #[test]
-    fn captured() {
+    fn captured_bytes() {
         let ip = Ipv4Header {
             tos: 2,
             total_length: 48,
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments() {
+    fn fragments_are_recognised() {
         let whole = Ipv4Header::parse(&CAPTURED).unwrap();
         let first = Ipv4Header { more_fragments: true, ..whole };
         let last = Ipv4Header { fragment_offset: 185, ..whole };

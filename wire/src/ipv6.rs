@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literal() {
+    fn literal_bytes() {
         let mut bytes = [0; 40];
         bytes[..8].copy_from_slice(&[0x6a, 0xb1, 0x23, 0x45, 0x01, 0x20, 17, 64]);
         bytes[8] = 0xfd;

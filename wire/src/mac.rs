@@ -59,7 +59,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn text() {
+    fn text_is_formatted_and_parsed() {
         let mac = MacAddr([0x02, 0x77, 0, 0, 1, 0xfe]);
         assert_eq!(mac.to_string(), "02:77:00:00:01:fe");
         assert_eq!("02:77:00:00:01:fe".parse(), Ok(mac));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn groups() {
+    fn group_addresses_are_recognised() {
         assert!(MacAddr::BROADCAST.is_multicast());
         assert!(MacAddr([0x01, 0, 0x5e, 0, 0, 1]).is_multicast());
         assert!(!MacAddr([0x02, 0, 0, 0, 0, 1]).is_multicast());

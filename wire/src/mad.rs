@@ -106,7 +106,7 @@ impl From<&MadHeader> for View {
 
 fixed_header!(MadHeader, View, "MAD header");
 
-/// Why the payload of a packet to QP 1 is not a supported message. The culprit is the sender.
+/// Why the payload of a packet to QP 1 is not a supported message. The sender is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MadError {
@@ -136,7 +136,7 @@ mod tests {
 
     /// Header of a captured REQ of rdma_rxe, with the unused fields filled.
     #[test]
-    fn captured() {
+    fn captured_bytes() {
         let bytes = [
             1, 7, 2, 3, 0x12, 0x34, 0x56, 0x78, 0, 0, 0, 2, 0xdc, 0xdb, 0x3a, 0x7a, 0, 0x10, 0xab,
             0xcd, 0x9a, 0xbc, 0xde, 0xf0,

@@ -342,7 +342,7 @@ mod tests {
 
     /// The known opcodes in a second form: transport bits, and the operations of each.
     #[test]
-    fn exactly_these() {
+    fn the_table_has_exactly_the_known_opcodes() {
         let rc: Vec<u8> = (0x00..=0x14).chain([0x16, 0x17]).collect();
         let expected: BTreeSet<u8> = rc
             .iter()
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_knows_its_opcode_and_length() {
+    fn a_row_is_found_by_its_opcode_and_has_the_length_of_its_headers() {
         for info in Opcode::all() {
             assert_eq!(info.opcode.info(), Some(info));
             assert_eq!(info.headers_len, ExtHeaders::len(info.headers));
@@ -367,7 +367,7 @@ mod tests {
     /// UC and XRC rows are the RC rows of the same low bits, but for the name, the transport and
     /// the XRCETH of XRC requests.
     #[test]
-    fn services_agree_with_rc() {
+    fn rows_of_uc_and_xrc_follow_those_of_rc() {
         for info in Opcode::all() {
             let prefix = match info.transport {
                 Transport::Uc => "UC",
@@ -387,7 +387,7 @@ mod tests {
 
     /// Rules of the specification about headers, checked against the table.
     #[test]
-    fn headers_follow_rules() {
+    fn headers_follow_the_rules_of_the_specification() {
         for info in Opcode::all() {
             let name = info.name;
             let has = |header| info.headers.contains(header);
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_responses() {
+    fn opcodes_are_requests_or_responses() {
         assert!(Opcode::RC_FLUSH.is_request() && !Opcode::RC_FLUSH.is_response());
         assert!(Opcode::XRC_ACKNOWLEDGE.is_response() && !Opcode::XRC_ACKNOWLEDGE.is_request());
         for neither in [Opcode::CNP, Opcode(0xff), Opcode(0x40)] {

@@ -127,7 +127,7 @@ pub enum Finding {
     /// Longer than a flow-control frame.
     #[error("{0} bytes long, expected {FRAME_LEN}")]
     Long(u32),
-    /// The capture contains too little of the frame to tell more.
+    /// The capture contains too little of the frame for the other checks.
     #[error("only {0} bytes were captured")]
     Cut(u32),
 }
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn literal() {
+    fn literal_bytes() {
         let mut expected = [0; FRAME_LEN];
         let head =
             [0x01, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 0x2a, 0x88, 0x08, 0x01, 0x01, 0, 9, 0, 7];
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_sequence_is_no_excess() {
+    fn a_check_sequence_does_not_make_a_frame_too_long() {
         let frame = frame();
         let with = [&frame[..], &crc32fast::hash(&frame).to_le_bytes()].concat();
         assert_eq!(kinds(&with), [""; 0]);
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_that_keeps_little_says_so() {
+    fn a_truncated_frame_is_reported_as_truncated() {
         let seen = inspect(&frame()[..32], 60).unwrap();
         assert_eq!(seen.findings.iter().collect::<Vec<_>>(), [Finding::Cut(32)]);
         assert!(seen.obeyed().is_some(), "the last priority is not there, and not enabled");
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn other_frames_are_left_alone() {
+    fn other_frames_are_not_inspected() {
         let mut bytes = frame();
         bytes[5] = 0x0e; // the address of LLDP
         bytes[12..14].copy_from_slice(&[0x88, 0xcc]);

@@ -66,7 +66,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn split_anywhere() {
+    fn a_payload_may_be_split_anywhere() {
         let bytes: Vec<u8> = (0..10).collect();
         for cut in 0..=10 {
             let payload = Payload { first: &bytes[..cut], second: &bytes[cut..] };

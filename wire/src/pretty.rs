@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line() {
+    fn a_packet_is_one_line() {
         let addresses = IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
         let mut spec = FlowSpec {
             traffic_class: 2,

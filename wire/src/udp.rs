@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literal() {
+    fn literal_bytes() {
         let bytes = [0xfa, 0x4f, 0x12, 0xb7, 0x00, 0x1c, 0xbe, 0xef];
         let udp = UdpHeader { src_port: 64079, dst_port: ROCE_PORT, length: 28, checksum: 0xbeef };
         assert_eq!(UdpHeader::parse(&bytes), Ok(udp));

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literal() {
+    fn literal_bytes() {
         let tag = VlanTag { id: 0xabc, pcp: 5, dei: true };
         assert_eq!(tag.tci(), 0xbabc);
         assert_eq!(VlanTag::from_tci(0xbabc), tag);

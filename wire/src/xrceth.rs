@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literal() {
+    fn literal_bytes() {
         let bytes = [0x7e, 0x12, 0x34, 0x56];
         let xrceth = XrcEth { reserved: 0x7e, srqn: 0x12_3456 };
         assert_eq!(XrcEth::parse(&bytes), Ok(xrceth));

@@ -37,12 +37,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn random_bytes(first in vec(any::<u8>(), 0..160), second in vec(any::<u8>(), 0..40)) {
+    fn random_bytes_do_not_panic(
+        first in vec(any::<u8>(), 0..160), second in vec(any::<u8>(), 0..40),
+    ) {
         let _ = exercise(&first, &second);
     }
 
     #[test]
-    fn mutated_frames(
+    fn mutated_frames_do_not_panic(
         mut frame in valid_frame(),
         changes in vec((any::<Index>(), any::<u8>()), 0..6),
         cut in any::<Index>(),
@@ -58,7 +60,7 @@ proptest! {
 
     /// A split after the headers changes nothing; a split within them is an error that names it.
     #[test]
-    fn every_split(frame in valid_frame()) {
+    fn a_split_changes_nothing_or_is_an_error(frame in valid_frame()) {
         let whole = Packet::parse(&frame, &[]).unwrap();
         prop_assert!(whole.icrc_valid());
         let headers = frame.len() - 4 - usize::from(whole.bth.pad) - whole.payload.len();
@@ -85,7 +87,7 @@ proptest! {
 
     /// A frame truncated to any length is an error.
     #[test]
-    fn every_truncation(frame in valid_frame()) {
+    fn every_truncation_is_an_error(frame in valid_frame()) {
         for len in 0..frame.len() {
             prop_assert!(Packet::parse(&frame[..len], &[]).is_err());
         }
@@ -93,7 +95,7 @@ proptest! {
 
     /// Ethernet padding becomes the trailer, wherever the frame is split.
     #[test]
-    fn trailers(
+    fn padding_becomes_the_trailer(
         frame in valid_frame(), trailer in vec(any::<u8>(), 1..20), split in any::<Index>(),
     ) {
         let padded = [frame.clone(), trailer.clone()].concat();

@@ -27,7 +27,7 @@ fn messages(name: &str) -> Vec<CmMessage> {
 }
 
 #[test]
-fn every_captured_mad_byte_for_byte() {
+fn every_captured_mad_is_written_back_byte_for_byte() {
     let mut seen = BTreeMap::new();
     for directory in ["hardware", "rxe", "softroce-public"] {
         for entry in std::fs::read_dir(common::captures().join(directory)).unwrap() {
@@ -48,7 +48,7 @@ fn every_captured_mad_byte_for_byte() {
 /// A message gives the starting PSN of its receiver: the first packet of each end has the PSN of
 /// the other end's message.
 #[test]
-fn starting_psns() {
+fn a_message_has_the_starting_psn_of_its_receiver() {
     let path = common::captures().join("rxe/rping_v4.pcap.zst");
     let (_, frames) = common::frames(&path);
     let packets: Vec<_> = frames.iter().map(|frame| Packet::parse(frame, &[]).unwrap()).collect();
@@ -64,7 +64,7 @@ fn starting_psns() {
 
 /// The messages of `rping`, field by field.
 #[test]
-fn rping() {
+fn messages_of_rping() {
     let messages = messages("rping_v4.pcap.zst");
     let [
         CmMessage::Req(req),
@@ -111,7 +111,7 @@ fn rping() {
 }
 
 #[test]
-fn rping_over_ipv6() {
+fn messages_of_rping_over_ipv6() {
     let messages = messages("rping_v6.pcap.zst");
     let Some(CmMessage::Req(req)) = messages.first() else { panic!("{messages:?}") };
     let addresses = IpCmHeader::parse(&req.private_data).unwrap();
@@ -123,7 +123,7 @@ fn rping_over_ipv6() {
 }
 
 #[test]
-fn a_port_that_nobody_listens_to() {
+fn a_port_without_a_listener_is_rejected() {
     let messages = messages("rping_reject.pcap.zst");
     let [CmMessage::Req(req), CmMessage::Rej(rej)] = messages[..] else { panic!("{messages:?}") };
     assert_eq!((rej.local_comm_id, rej.remote_comm_id), (0, req.local_comm_id));
@@ -132,7 +132,7 @@ fn a_port_that_nobody_listens_to() {
 }
 
 #[test]
-fn datagrams() {
+fn messages_of_service_id_resolution() {
     let messages = messages("udaddy_v4.pcap.zst");
     let [CmMessage::SidrReq(req), _, CmMessage::SidrRep(rep), _] = messages[..] else {
         panic!("{messages:?}");
@@ -146,7 +146,7 @@ fn datagrams() {
 
 /// A ConnectX connects to an FPGA, without addresses in front of the private data.
 #[test]
-fn connectx() {
+fn messages_of_a_connectx() {
     let mads = mads("hardware", "connectx_vlan_cmreq_rtu_send_ack.pcap");
     let messages: Vec<_> = mads.iter().map(|(_, mad)| CmMad::parse(mad).unwrap().message).collect();
     let [CmMessage::Req(req), CmMessage::Rtu(rtu)] = messages[..] else { panic!("{messages:?}") };
@@ -179,7 +179,7 @@ fn errors_name_the_wrong_header_field() {
 /// Options of enhanced connection establishment: three bytes in three places, and the attribute
 /// modifier.
 #[test]
-fn vendor_id_of_a_rep() {
+fn the_vendor_id_of_a_rep_is_in_three_places() {
     let (_, bytes) = mads("rxe", "rping_v4.pcap.zst").swap_remove(1);
     let mut mad = CmMad::parse(&bytes).unwrap();
     let CmMessage::Rep(rep) = &mut mad.message else { panic!("a REP") };

@@ -109,7 +109,7 @@ fn mutate(random: &mut Random, input: &mut Vec<u8>) {
 }
 
 /// Repairs the header checksum of an untagged IPv4 frame, so that more mutants get past it.
-fn mend_checksum(input: &mut [u8]) {
+fn repair_checksum(input: &mut [u8]) {
     let ip_at = 1 + 14;
     let Some(Ok(mut ip)) = input.get(ip_at..).map(Ipv4Header::parse) else {
         return;
@@ -119,7 +119,7 @@ fn mend_checksum(input: &mut [u8]) {
 }
 
 #[test]
-fn every_entry_on_a_seeded_corpus() {
+fn entries_accept_a_mutated_seeded_corpus() {
     for (index, (name, entry)) in (1..).zip(entries::ENTRIES) {
         let corpus = corpus(name);
         corpus.iter().for_each(|input| entry(input));
@@ -128,7 +128,7 @@ fn every_entry_on_a_seeded_corpus() {
             let mut input = corpus[random.below(corpus.len())].clone();
             mutate(&mut random, &mut input);
             if *name == "packet" {
-                mend_checksum(&mut input);
+                repair_checksum(&mut input);
             }
             entry(&input);
         }

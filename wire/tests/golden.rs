@@ -62,7 +62,7 @@ fn check_roce(frame: &[u8], packet: &Packet<'_>) {
 }
 
 #[test]
-fn every_captured_frame() {
+fn every_captured_frame_agrees_with_an_independent_decoder() {
     let listed = common::listed();
     assert!(listed.len() >= 65, "the README lists the captures");
     let mut opcodes = BTreeSet::new();
@@ -107,7 +107,7 @@ fn hardware(name: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn connectx_cnp() {
+fn a_captured_cnp_is_parsed() {
     let frames = hardware("connectx4lx_cnp.pcap");
     let cnp = Packet::parse(&frames[0], &[]).unwrap();
     assert_eq!(cnp.bth.opcode, Opcode::CNP);
@@ -164,7 +164,7 @@ fn a_cnp_without_becn_or_with_other_lengths_is_none() {
 }
 
 #[test]
-fn connectx_in_a_vlan() {
+fn a_captured_frame_in_a_vlan_is_parsed() {
     let frames = hardware("connectx_vlan_cmreq_rtu_send_ack.pcap");
     let packets: Vec<_> = frames.iter().map(|frame| Packet::parse(frame, &[]).unwrap()).collect();
     let request = packets[0];
@@ -216,9 +216,9 @@ fn an_altered_byte_breaks_the_icrc_unless_it_may_change() {
         altered[at] ^= 0x10;
         let mut packet_bytes = altered.clone();
         let header: [u8; 20] = altered[ip..ip + 20].try_into().unwrap();
-        let mut mended = feroce_wire::Ipv4Header::parse(&header).unwrap();
-        mended.checksum = mended.computed_checksum();
-        mended.write(&mut packet_bytes[ip..]);
+        let mut repaired = feroce_wire::Ipv4Header::parse(&header).unwrap();
+        repaired.checksum = repaired.computed_checksum();
+        repaired.write(&mut packet_bytes[ip..]);
         let packet = Packet::parse(&packet_bytes, &[]).unwrap();
         assert_eq!(packet.icrc_valid(), may_change, "byte {at}");
     }

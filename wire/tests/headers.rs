@@ -15,7 +15,7 @@ macro_rules! round_trips {
 
             const LEN: usize = <$header>::LEN;
 
-            fn there_and_back(mut bytes: [u8; LEN]) {
+            fn parse_and_write(mut bytes: [u8; LEN]) {
                 let front: Option<u8> = $front;
                 bytes[0] = front.unwrap_or(bytes[0]);
                 let value = <$header>::parse(&bytes).unwrap();
@@ -28,19 +28,19 @@ macro_rules! round_trips {
             }
 
             #[test]
-            fn all_bits_survive() {
-                there_and_back(std::array::from_fn(|at| u8::try_from(at).unwrap()));
-                there_and_back([0xff; LEN]);
-                there_and_back([0; LEN]);
+            fn all_bits_are_written_back() {
+                parse_and_write(std::array::from_fn(|at| u8::try_from(at).unwrap()));
+                parse_and_write([0xff; LEN]);
+                parse_and_write([0; LEN]);
                 for bit in 0..LEN * 8 {
                     let mut bytes = [0; LEN];
                     bytes[bit / 8] = 1 << (bit % 8);
-                    there_and_back(bytes);
+                    parse_and_write(bytes);
                 }
             }
 
             #[test]
-            fn short_input_is_named() {
+            fn short_input_is_an_error_that_names_the_header() {
                 for have in 0..LEN {
                     let error = <$header>::parse(&[0; LEN][..have]).unwrap_err();
                     assert!(
@@ -53,8 +53,8 @@ macro_rules! round_trips {
 
             proptest! {
                 #[test]
-                fn any_bytes_survive(bytes: [u8; LEN]) {
-                    there_and_back(bytes);
+                fn any_bytes_are_written_back(bytes: [u8; LEN]) {
+                    parse_and_write(bytes);
                 }
             }
         }
@@ -79,7 +79,7 @@ round_trips! {
 }
 
 #[test]
-fn all_vlan_tags_survive() {
+fn all_vlan_tags_are_written_back() {
     for tci in 0..=u16::MAX {
         assert_eq!(VlanTag::from_tci(tci).tci(), tci);
     }

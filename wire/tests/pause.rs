@@ -18,7 +18,7 @@ fn frames() -> impl Strategy<Value = FlowControlFrame> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(frame in frames()) {
+    fn a_written_frame_is_read_back(frame in frames()) {
         let seen = inspect(&frame.to_bytes(), FRAME_LEN).unwrap();
         prop_assert!(seen.findings.is_empty(), "{:?}", seen);
         prop_assert_eq!((seen.src, seen.control), (frame.src, Some(frame.control)));
@@ -27,7 +27,7 @@ proptest! {
 
     /// A changed byte gives another valid frame, a fault, or a frame that is not flow control.
     #[test]
-    fn no_changed_byte_goes_unseen(frame in frames(), at in any::<Index>(), by in 1_u8..) {
+    fn every_changed_byte_is_detected(frame in frames(), at in any::<Index>(), by in 1_u8..) {
         let mut bytes = frame.to_bytes();
         *at.get_mut(&mut bytes) ^= by;
         let Some(seen) = inspect(&bytes, FRAME_LEN) else { return Ok(()) };
@@ -48,7 +48,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes(bytes in vec(any::<u8>(), 0..100), more in 0_usize..100) {
+    fn any_bytes_are_inspected(bytes in vec(any::<u8>(), 0..100), more in 0_usize..100) {
         if let Some(seen) = inspect(&bytes, bytes.len() + more) {
             seen.findings.iter().for_each(|finding| assert!(!finding.to_string().is_empty()));
         }

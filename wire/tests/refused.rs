@@ -12,13 +12,13 @@ const UDP: usize = IP + 20;
 const BTH: usize = UDP + 8;
 
 /// An IPv4 frame: a 64-byte RDMA WRITE.
-fn good() -> Vec<u8> {
+fn valid() -> Vec<u8> {
     let flow = FlowHeader::new(&common::flow_spec(false, None));
     common::sealed(Opcode::RC_WRITE_ONLY.info().unwrap(), &flow, 64, 7)
 }
 
 /// Repairs the IPv4 header checksum.
-fn mend_checksum(frame: &mut [u8]) {
+fn repair_checksum(frame: &mut [u8]) {
     let mut ip = Ipv4Header::parse(&frame[IP..]).unwrap();
     ip.checksum = ip.computed_checksum();
     ip.write(&mut frame[IP..]);
@@ -31,19 +31,19 @@ fn put(frame: &mut [u8], at: usize, value: u16) {
 
 #[track_caller]
 fn refused(change: impl FnOnce(&mut Vec<u8>), expected: ParseError) {
-    let mut frame = good();
+    let mut frame = valid();
     change(&mut frame);
     assert_eq!(Packet::parse(&frame, &[]).unwrap_err(), expected);
 }
 
 #[test]
-fn the_starting_point_is_good() {
-    let frame = good();
+fn the_unchanged_frame_is_valid() {
+    let frame = valid();
     assert!(Packet::parse(&frame, &[]).unwrap().icrc_valid());
 }
 
 #[test]
-fn not_ip() {
+fn other_ethertypes_are_refused() {
     refused(|frame| put(frame, 12, 0x8915), ParseError::EtherType(0x8915));
     // Two tags: the inner tag is where IP should be.
     let tag = VlanTag::from_tci(5);
@@ -54,45 +54,45 @@ fn not_ip() {
 }
 
 #[test]
-fn wrong_ip() {
+fn invalid_ip_headers_are_refused() {
     refused(|frame| frame[IP] = 0x65, ParseError::IpVersion(6));
     refused(|frame| frame[IP] = 0x46, ParseError::IpHeaderLength(6));
     refused(|frame| frame[IP] = 0x44, ParseError::IpHeaderLength(4));
     refused(|frame| put(frame, 12, 0x86dd), ParseError::IpVersion(4));
-    let mut frame = good();
+    let mut frame = valid();
     frame[IP + 8] -= 1;
     let error = Packet::parse(&frame, &[]).unwrap_err();
     assert!(matches!(error, ParseError::IpChecksum { expected, found } if expected != found));
 }
 
 #[test]
-fn fragments() {
+fn fragments_are_refused() {
     for (at, bits) in [(IP + 6, 0x20), (IP + 6, 0x01), (IP + 7, 0x01)] {
         let change = |frame: &mut Vec<u8>| {
             frame[at] |= bits;
-            mend_checksum(frame);
+            repair_checksum(frame);
         };
         refused(change, ParseError::Fragment);
     }
 }
 
 #[test]
-fn not_roce() {
+fn other_protocols_and_ports_are_refused() {
     let tcp = |frame: &mut Vec<u8>| {
         frame[IP + 9] = 6;
-        mend_checksum(frame);
+        repair_checksum(frame);
     };
     refused(tcp, ParseError::NotUdp(6));
     refused(|frame| put(frame, UDP + 2, 53), ParseError::NotRoce(53));
 }
 
 #[test]
-fn lengths_that_disagree() {
-    let have = good().len() - IP;
+fn contradicting_lengths_are_refused() {
+    let have = valid().len() - IP;
     for (total, stated) in [(have + 1, have + 1), (27, 27), (0, 0), (0xffff, 0xffff)] {
         let change = |frame: &mut Vec<u8>| {
             put(frame, IP + 2, u16::try_from(total).unwrap());
-            mend_checksum(frame);
+            repair_checksum(frame);
         };
         refused(change, ParseError::IpLength { stated, have });
     }
@@ -104,7 +104,7 @@ fn lengths_that_disagree() {
 }
 
 #[test]
-fn wrong_transport() {
+fn unknown_versions_and_opcodes_are_refused() {
     refused(|frame| frame[BTH + 1] |= 0x01, ParseError::BthVersion(1));
     refused(|frame| frame[BTH + 1] |= 0x0f, ParseError::BthVersion(15));
     for code in 0..=u8::MAX {
@@ -117,26 +117,26 @@ fn wrong_transport() {
 /// A frame of `opcode` with `transport_len` bytes from the BTH to the end of the ICRC. Only the
 /// lengths are computed.
 fn bare(opcode: u8, pad: u8, transport_len: usize) -> Vec<u8> {
-    let mut frame = good();
+    let mut frame = valid();
     frame[BTH] = opcode;
     frame[BTH + 1] |= pad << 4;
     frame.truncate(BTH + transport_len);
     put(&mut frame, IP + 2, u16::try_from(28 + transport_len).unwrap());
     put(&mut frame, UDP + 4, u16::try_from(8 + transport_len).unwrap());
-    mend_checksum(&mut frame);
+    repair_checksum(&mut frame);
     frame
 }
 
 /// Opcode 0xff in the smallest packet made a kernel jump through an empty table entry.
 #[test]
-fn the_smallest_packet_with_an_unknown_opcode() {
+fn the_smallest_packet_with_an_unknown_opcode_is_refused() {
     let frame = bare(0xff, 0, 16);
     assert_eq!(Packet::parse(&frame, &[]).unwrap_err(), ParseError::Opcode(0xff));
 }
 
 /// A pad count above the remaining bytes made another receiver compute a negative length.
 #[test]
-fn pad_beyond_the_payload() {
+fn a_pad_longer_than_the_payload_is_refused() {
     for have in 0..3usize {
         for pad in 0..=3u8 {
             let frame = bare(0x04, pad, 12 + have + 4);
@@ -151,7 +151,7 @@ fn pad_beyond_the_payload() {
 }
 
 #[test]
-fn too_short_for_the_headers_of_its_opcode() {
+fn a_packet_too_short_for_its_headers_is_refused() {
     for info in Opcode::all() {
         let need = 12 + info.headers_len + icrc::LEN;
         for have in 0..need {
@@ -177,8 +177,8 @@ fn headers_do_not_run_into_the_trailer() {
 }
 
 #[test]
-fn a_wrong_icrc_is_told_apart_from_a_wrong_packet() {
-    let mut frame = good();
+fn a_wrong_icrc_is_distinguished_from_a_malformed_packet() {
+    let mut frame = valid();
     *frame.last_mut().unwrap() ^= 0x80;
     let packet = Packet::parse(&frame, &[]).unwrap();
     let error = packet.verify_icrc().unwrap_err();
@@ -187,8 +187,8 @@ fn a_wrong_icrc_is_told_apart_from_a_wrong_packet() {
 }
 
 #[test]
-fn what_cannot_be_written() {
-    let frame = good();
+fn impossible_packets_are_not_written() {
+    let frame = valid();
     let good = Packet::parse(&frame, &[]).unwrap();
     let mut out = [0; 256];
     assert_eq!(good.frame_len(), frame.len());
@@ -213,7 +213,7 @@ fn what_cannot_be_written() {
 /// `emit` writes the fields unchanged, so that a test can make any packet from a valid one.
 #[test]
 fn changed_fields_are_written() {
-    let frame = good();
+    let frame = valid();
     let mut packet = Packet::parse(&frame, &[]).unwrap();
     let reth = Reth { va: 1, ..packet.ext.reth.unwrap() };
     packet.ext.reth = Some(reth);

@@ -11,7 +11,7 @@ use feroce_wire::{
 use proptest::{collection::vec, prelude::*};
 
 #[test]
-fn every_opcode_on_every_kind_of_flow() {
+fn every_opcode_is_sealed_on_every_kind_of_flow() {
     let tag = VlanTag { id: 7, pcp: 3, dei: false };
     for info in Opcode::all() {
         for (v6, vlan) in [(false, None), (false, Some(tag)), (true, None), (true, Some(tag))] {
@@ -44,7 +44,7 @@ fn every_opcode_on_every_kind_of_flow() {
 }
 
 #[test]
-fn congestion_notification() {
+fn a_cnp_is_sealed() {
     let mut spec = common::flow_spec(false, None);
     spec.traffic_class = Ecn::Ect0.set_in(48 << 2);
     let flow = FlowHeader::new(&spec);
@@ -63,7 +63,7 @@ proptest! {
     /// `FlowHeader` updates the header checksum from a precomputed sum; the independent decoder
     /// computes the checksum from all bytes.
     #[test]
-    fn ipv4_checksum(
+    fn the_ipv4_checksum_is_correct(
         src: [u8; 4], dst: [u8; 4], traffic_class: u8, hop_limit: u8, ip_id: u16,
         payload_len in 0usize..1500,
     ) {
@@ -82,7 +82,7 @@ proptest! {
 
     /// Marking changes only the ECN bits and the checksum; the frame stays valid.
     #[test]
-    fn marked_on_the_way(v6: bool, tagged: bool, traffic_class: u8, ip_id: u16) {
+    fn a_marked_frame_stays_valid(v6: bool, tagged: bool, traffic_class: u8, ip_id: u16) {
         let tag = tagged.then_some(VlanTag { id: 7, pcp: 3, dei: false });
         let spec = feroce_wire::FlowSpec { traffic_class, ..common::flow_spec(v6, tag) };
         let info = Opcode::RC_SEND_ONLY.info().unwrap();
@@ -100,7 +100,7 @@ proptest! {
 
     /// A frame without an IP packet is not changed, however short it is.
     #[test]
-    fn what_cannot_be_marked(bytes in vec(any::<u8>(), 0..60)) {
+    fn a_frame_without_an_ip_packet_is_not_marked(bytes in vec(any::<u8>(), 0..60)) {
         let mut frame = bytes.clone();
         if !mark_ce(&mut frame) {
             prop_assert_eq!(frame, bytes);
@@ -109,7 +109,7 @@ proptest! {
 
     /// The fast ICRC equals the reference for any bytes, split anywhere after the headers.
     #[test]
-    fn fast_icrc_is_the_reference(
+    fn the_fast_icrc_equals_the_reference(
         mut bytes in vec(any::<u8>(), 60..400), v6: bool, split in 0usize..400,
     ) {
         bytes[0] = if v6 { 0x60 | bytes[0] & 0xf } else { 0x45 };

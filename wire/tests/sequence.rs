@@ -29,7 +29,7 @@ fn agrees(a: u32, b: u32) {
 
 proptest! {
     #[test]
-    fn like_integers(a in psn(), b in psn(), count: u32) {
+    fn psns_agree_with_integers(a in psn(), b in psn(), count: u32) {
         agrees(a, b);
         let sum = (i64::from(a) + i64::from(count)).rem_euclid(MODULUS);
         prop_assert_eq!(i64::from(Psn::new(a).add(count).value()), sum);
@@ -39,7 +39,7 @@ proptest! {
 }
 
 #[test]
-fn edges() {
+fn psns_near_a_wrap_agree_with_integers() {
     let edges = [0, 1, 2, 0x7f_fffe, 0x7f_ffff, 0x80_0000, 0x80_0001, 0xff_fffe, 0xff_ffff];
     for a in edges {
         for b in edges {
@@ -54,7 +54,7 @@ fn edges() {
 
 /// Opposite numbers are each before the other, and neither after.
 #[test]
-fn opposite() {
+fn opposite_psns_are_before_each_other() {
     let (a, b) = (Psn::new(3), Psn::new(3 + (1 << 23)));
     assert!(a.is_before(b) && b.is_before(a));
     assert!(!a.is_after(b) && !b.is_after(a));

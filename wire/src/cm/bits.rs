@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_at_any_place() {
+    fn fields_may_begin_at_any_bit() {
         let mut body = [0; BODY_LEN];
         set(&mut body, 4, 12, 0xabc);
         set(&mut body, 16, 24, 0x12_3456);

@@ -153,7 +153,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn service_ids() {
+    fn a_service_id_contains_port_space_and_port() {
         let rping = ServiceId::new(PortSpace::Tcp, 7174);
         assert_eq!(rping.0, 0x0106_1c06);
         assert_eq!(rping.port(), Some((PortSpace::Tcp, 7174)));
