@@ -34,7 +34,8 @@ impl Sender {
         Self { controller, pacer: Pacer::new(4096, Instant::ZERO), now: Instant::ZERO }
     }
 
-    /// Sends one packet as a core does: runs timers, asks the pacer, sends, computes the next time.
+    /// Sends one packet as a core does: runs timers, checks the pacer, sends, computes the next
+    /// time.
     #[inline(always)]
     fn packet(&mut self) {
         self.controller.advance(self.now);

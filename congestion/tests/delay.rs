@@ -249,9 +249,9 @@ fn controllers_take_the_same_events() {
 
 #[test]
 fn the_registry_is_consistent() {
-    for (place, algorithm) in ALGORITHMS.iter().enumerate() {
+    for (index, algorithm) in ALGORITHMS.iter().enumerate() {
         let Algorithm { name, part, .. } = algorithm;
-        assert!(ALGORITHMS[..place].iter().all(|other| other.name != *name), "{name}: twice");
+        assert!(ALGORITHMS[..index].iter().all(|other| other.name != *name), "{name}: twice");
         assert!(TABLE.iter().any(|param| param.part == *part), "{name}: no row in TABLE");
         assert_eq!(name.parse(), Ok(Control::Algorithm(algorithm)));
         assert_eq!(Control::Algorithm(algorithm).to_string(), *name);

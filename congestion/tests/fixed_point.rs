@@ -1,4 +1,4 @@
-//! The closed loop settles at the fixed point of the fluid model of DCQCN (Zhu et al., ECN or
+//! The closed loop converges to the fixed point of the fluid model of DCQCN (Zhu et al., ECN or
 //! Delay, CoNEXT 2016): the mean queue and alpha of N senders at one bottleneck against the exact
 //! solution of the model's equations.
 
@@ -53,7 +53,8 @@ fn solve(params: &Params, senders: usize) -> (f64, f64) {
     (low / pmax * (kmax - kmin) + kmin, alpha)
 }
 
-fn paper_without_a_cliff() -> Params {
+/// The paper's parameters, with a marking slope that continues above Kmax.
+fn paper_with_endless_slope() -> Params {
     let mut params = Params::default();
     params.marking.beyond_kmax = BeyondKmax::Slope;
     params
@@ -94,7 +95,7 @@ fn the_solver_gives_the_published_queues() {
 /// Marking at dequeue: with marking at enqueue, a queue of 500 KB delays the marks by 100 us, and
 /// 32 senders oscillate.
 fn at_dequeue() -> Params {
-    let mut params = paper_without_a_cliff();
+    let mut params = paper_with_endless_slope();
     params.marking.mark_at = MarkAt::Dequeue;
     params
 }
@@ -174,7 +175,7 @@ fn other_parameter_values_move_the_fixed_point() {
 /// Prints the table of `docs/congestion.md`. Takes a minute.
 #[test]
 #[ignore = "prints a table for docs/congestion.md"]
-fn which_details_matter() {
+fn print_the_deviations_from_the_fixed_point() {
     for (name, change) in OTHERS {
         let mut params = at_dequeue();
         change(&mut params);

@@ -7,7 +7,7 @@ use feroce_congestion::{Duration, Instant, Pacer, Rate};
 use proptest::prelude::*;
 
 /// Sends packets of `packet` bytes as soon as each is ready, until `end`. Returns the bytes sent.
-fn greedy(pacer: &mut Pacer, packet: u64, rate: Rate, end: Instant) -> u64 {
+fn send_when_ready(pacer: &mut Pacer, packet: u64, rate: Rate, end: Instant) -> u64 {
     let mut sent = 0;
     loop {
         let ready = pacer.ready_at(packet, rate);
@@ -79,7 +79,7 @@ fn an_hour_is_exact_to_the_bit() {
         let packet = (bps / 8 / 500).clamp(1, 200_000_000);
         let burst = u32::try_from(packet).expect("a burst");
         let mut pacer = Pacer::new(burst, Instant::ZERO);
-        let sent = greedy(&mut pacer, packet, rate, hour);
+        let sent = send_when_ready(&mut pacer, packet, rate, hour);
         let due = u128::from(bps) * 3600 / 8 + u128::from(packet);
         let short = due - u128::from(sent);
         assert!(short < u128::from(packet), "{bps}: {short} bytes behind");
@@ -94,7 +94,7 @@ fn small_packets_are_exact() {
     let rate = Rate::from_gbps(30);
     let mut pacer = Pacer::new(2000, Instant::ZERO);
     let second = Instant::ZERO + Duration::from_secs(1);
-    let sent = greedy(&mut pacer, 2000, rate, second);
+    let sent = send_when_ready(&mut pacer, 2000, rate, second);
     assert_eq!(sent, 3_750_000_000 + 2000);
 }
 
@@ -112,10 +112,10 @@ proptest! {
         let (mut now, mut rate) = (Instant::ZERO, Rate::from_gbps(1));
         // Each entry: 10^-9 bits that arrived before it, and 10^-9 bits sent with it.
         let mut log: Vec<(u128, u128)> = Vec::new();
-        let mut came = 0u128;
+        let mut arrived = 0u128;
         for (wait, bps, packet) in steps {
             now += Duration::from_nanos(wait);
-            came += u128::from(wait) * u128::from(rate.as_bps());
+            arrived += u128::from(wait) * u128::from(rate.as_bps());
             pacer.advance(rate, now);
             rate = Rate::from_bps(bps);
             for ahead in [0, 1, wait, packet] {
@@ -125,7 +125,7 @@ proptest! {
             }
             while pacer.ready_at(packet, rate) <= now {
                 pacer.spend(packet, rate, now);
-                log.push((came, u128::from(packet) * 8_000_000_000));
+                log.push((arrived, u128::from(packet) * 8_000_000_000));
             }
             prop_assert!(pacer.available(rate, now) <= u64::from(burst));
         }

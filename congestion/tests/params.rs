@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_is_a_panic(text in ".{0,30}") {
+    fn any_text_is_parsed_without_a_panic(text in ".{0,30}") {
         for param in TABLE {
             let _ = param.kind.parse(&text);
         }
@@ -193,7 +193,7 @@ proptest! {
 }
 
 #[test]
-fn choices_have_a_name_each() {
+fn each_choice_has_a_name() {
     for param in TABLE {
         if let Kind::Choice(names) = param.kind {
             assert_eq!(*param.range.end() + 1, names.len() as u64, "{}", param.name);

@@ -219,7 +219,7 @@ pub const TABLE: &[Param] = &[
     "paper: F = 5. ns3-rdma: FAST_RECOVERY_TIMES 5. hpcc: 1. nvidia: rpg_threshold 1" },
     row! { Reaction, "step_count", StepCount, reaction.step_count,
     "whether a step is counted before the comparison with the threshold",
-    "paper and ns3-rdma: T and BC count the event that they decide about. hpcc: m_rpTimeStage is \
+    "paper and ns3-rdma: T and BC include the step that they decide about. hpcc: m_rpTimeStage is \
     raised after the step" },
     row! { Reaction, "hyper_increase", HyperIncrease, reaction.hyper_increase,
     "when a step is hyper increase",

@@ -57,8 +57,8 @@ impl Kind {
             Self::Fraction => fraction(text).map(|fraction| u64::from(fraction.units())),
             Self::Count => text.parse().ok(),
             Self::Choice(names) => {
-                let place = names.iter().position(|name| *name == text)?;
-                u64::try_from(place).ok()
+                let index = names.iter().position(|name| *name == text)?;
+                u64::try_from(index).ok()
             }
         }
     }
@@ -78,29 +78,29 @@ fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (text.get(..digits)?, text.get(digits..)?.trim_start());
     let scale = units.iter().find(|(name, _)| *name == unit)?.1;
-    let (units, tens) = decimal(number)?;
-    let scaled = units.checked_mul(u128::from(scale))?;
-    (scaled % tens == 0).then(|| u64::try_from(scaled / tens).ok())?
+    let (numerator, denominator) = decimal(number)?;
+    let scaled = numerator.checked_mul(u128::from(scale))?;
+    (scaled % denominator == 0).then(|| u64::try_from(scaled / denominator).ok())?
 }
 
-/// Parses a decimal number as a quotient.
+/// Parses a decimal number. Returns numerator and denominator, a power of ten.
 fn decimal(number: &str) -> Option<(u128, u128)> {
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || whole.len() + part.len() > 20 || !is_digits(whole) || !is_digits(part) {
         return None;
     }
-    let tens = 10u128.pow(u32::try_from(part.len()).ok()?);
+    let denominator = 10u128.pow(u32::try_from(part.len()).ok()?);
     let part = if part.is_empty() { 0 } else { part.parse().ok()? };
-    Some((whole.parse::<u128>().ok()? * tens + part, tens))
+    Some((whole.parse::<u128>().ok()? * denominator + part, denominator))
 }
 
 fn fraction(text: &str) -> Option<Fraction> {
     let (numerator, denominator) = if let Some((above, below)) = text.split_once('/') {
         (above.trim().parse::<u32>().ok()?.into(), below.trim().parse::<u32>().ok()?.into())
     } else if let Some(percent) = text.strip_suffix('%') {
-        let (units, tens) = decimal(percent.trim_end())?;
-        (units, tens * 100)
+        let (numerator, denominator) = decimal(percent.trim_end())?;
+        (numerator, denominator * 100)
     } else {
         decimal(text)?
     };
@@ -135,7 +135,7 @@ impl fmt::Display for Shown {
             }
             Kind::Count => write!(f, "{value}"),
             Kind::Choice(names) => {
-                let name = usize::try_from(value).ok().and_then(|place| names.get(place));
+                let name = usize::try_from(value).ok().and_then(|index| names.get(index));
                 f.write_str(name.unwrap_or(&"?"))
             }
         }
@@ -164,21 +164,22 @@ fn show_fraction(f: &mut fmt::Formatter<'_>, fraction: Fraction) -> fmt::Result 
         (Some((above, below)), None) => write!(f, "{above}/{below}"),
         _ => {
             // Ten digits distinguish all fractions.
-            let (digits, tens) = (1..=10)
+            let (digits, decimals) = (1..=10)
                 .find_map(|digits| decimals(fraction, digits))
                 .unwrap_or((10, u64::from(units)));
-            write!(f, "0.{tens:0width$}", width = usize::try_from(digits).unwrap_or(10))
+            write!(f, "0.{decimals:0width$}", width = usize::try_from(digits).unwrap_or(10))
         }
     }
 }
 
-/// The decimal number with `digits` digits that parses as `fraction`, if there is one.
+/// The decimal number with `digits` digits that parses as `fraction`, if there is one: `digits`,
+/// and the digits after the point as an integer.
 fn decimals(fraction: Fraction, digits: u32) -> Option<(u32, u64)> {
     let scale = 10u64.pow(digits);
     let units = u128::from(fraction.units());
-    let tens = u64::try_from((units * u128::from(scale)).div_ceil(1 << 31)).ok()?;
-    let reads = (u128::from(tens) << 31) / u128::from(scale);
-    (reads == units).then_some((digits, tens))
+    let decimals = u64::try_from((units * u128::from(scale)).div_ceil(1 << 31)).ok()?;
+    let parsed = (u128::from(decimals) << 31) / u128::from(scale);
+    (parsed == units).then_some((digits, decimals))
 }
 
 /// Conversion of a field to and from the number of [`Kind`].
