@@ -54,10 +54,10 @@ fn verdict(report: &Report, is_wanted: impl Fn(Severity) -> bool) -> String {
 ///   name, although A has acknowledged it since (packets 1460 to 3645). Nothing was lost.
 const FINDINGS: &[(&str, &str)] = &[
     ("rxe/cmtime_v4.pcap.zst", "CM-REJECTED 20"),
-    ("rxe/loss_netemA_readresp.pcap.zst", "FAB-ANSWER-LOSS 91"),
+    ("rxe/loss_netemA_readresp.pcap.zst", "FAB-RESPONSE-LOSS 91"),
     ("rxe/loss_netemB_write.pcap.zst", "FAB-LOSS 97"),
     ("rxe/loss_nft_atomic.tapA.pcap.zst", "FAB-LOSS 6, FAB-ACK-LOSS 4"),
-    ("rxe/loss_nft_atomic.tapB.pcap.zst", "REQ-TIMEOUT 1, FAB-LOSS-BEYOND 6, FAB-ANSWER-LOSS 3"),
+    ("rxe/loss_nft_atomic.tapB.pcap.zst", "REQ-TIMEOUT 1, FAB-LOSS-BEYOND 6, FAB-RESPONSE-LOSS 3"),
     ("rxe/loss_nft_send_1024.tapA.pcap.zst", "FAB-LOSS 76"),
     ("rxe/loss_nft_send_1024.tapB.pcap.zst", "FAB-LOSS-BEYOND 29"),
     ("rxe/loss_nft_write_1024.tapA.pcap.zst", "FAB-LOSS 64"),

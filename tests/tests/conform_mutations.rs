@@ -411,7 +411,7 @@ const ROWS: &[Row] = &[
         mark(&mut f[0]);
         vec![0, append_cnp(f, 5, 1000), append_cnp(f, 5, 1000)]
     }),
-    row("a CNP without a mark", ZERO, "CNP-UNASKED", |f| vec![append_cnp(f, 5, 1000)]),
+    row("a CNP without a mark", ZERO, "CNP-WITHOUT-MARK", |f| vec![append_cnp(f, 5, 1000)]),
     row("a mark without a CNP", ZERO, "CNP-MISSING", |f| {
         mark(&mut f[0]);
         f[9].at += 20_000_000;
@@ -498,7 +498,7 @@ const ROWS: &[Row] = &[
         }
         vec![]
     }),
-    row("a REQ without a response", CM, "CM-NO-ANSWER", |f| {
+    row("a REQ without a response", CM, "CM-NO-RESPONSE", |f| {
         f.truncate(1);
         let at = append_copy(f, 0, 5_000_000_000);
         vec![at]

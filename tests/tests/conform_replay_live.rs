@@ -40,7 +40,7 @@ use serde_json::Value;
 
 /// Changes a response on its way to the replay; the first response is number 0. Returns false if
 /// the response is lost.
-type Tamper = fn(u64, &mut Packet<'_>) -> bool;
+type Change = fn(u64, &mut Packet<'_>) -> bool;
 
 /// Makes an additional frame from a response, if any. The additional frame arrives after the
 /// response.
@@ -48,15 +48,15 @@ type Extra = fn(u64, &[u8]) -> Option<Vec<u8>>;
 
 /// A port that changes, drops and adds received responses.
 #[derive(Debug)]
-struct Tampered {
+struct ChangingPort {
     inner: ShmPort,
-    tamper: Tamper,
+    change: Change,
     extra: Extra,
     count: u64,
     received: Vec<Vec<u8>>,
 }
 
-impl Port for Tampered {
+impl Port for ChangingPort {
     fn attributes(&self) -> &PortAttributes {
         self.inner.attributes()
     }
@@ -70,7 +70,7 @@ impl Port for Tampered {
         for index in 0..self.inner.rx_burst() {
             let bytes = self.inner.rx_frame(index).first.to_vec();
             let mut packet = Packet::parse(&bytes, &[]).expect("RoCEv2");
-            let changed = (self.tamper)(self.count, &mut packet).then(|| sealed_again(&packet));
+            let changed = (self.change)(self.count, &mut packet).then(|| sealed_again(&packet));
             self.received.extend(changed);
             self.received.extend((self.extra)(self.count, &bytes));
             self.count += 1;
@@ -159,14 +159,14 @@ fn read(file: &str) -> Vec<Captured> {
 }
 
 /// Replays the first connection of a capture to a device.
-fn play_to_device(frames: &[Captured], tamper: Tamper) -> Result<Outcome, LiveError> {
-    play_with(frames, |port| Tampered { tamper, ..port }, |end| Box::new(end))
+fn play_to_device(frames: &[Captured], change: Change) -> Result<Outcome, LiveError> {
+    play_with(frames, |port| ChangingPort { change, ..port }, |end| Box::new(end))
 }
 
 /// The same, with a port changed by `ports` and a device end wrapped by `ends`.
 fn play_with(
     frames: &[Captured],
-    ports: impl Fn(Tampered) -> Tampered,
+    ports: impl Fn(ChangingPort) -> ChangingPort,
     ends: impl Fn(FeroceEnd) -> Box<dyn End>,
 ) -> Result<Outcome, LiveError> {
     let lane = &lanes(frames).0[0];
@@ -177,15 +177,15 @@ fn play_with(
     let end = FeroceEnd::paced(&pace.device, Box::new(pace.clone())).expect("an end");
     let is_v6 = lane.responder.ip.is_ipv6();
     let (extra, received): (Extra, _) = (|_, _| None, Vec::new());
-    let port = Tampered { inner: far, tamper: unchanged, extra, count: 0, received };
-    let way = PeerPath {
+    let port = ChangingPort { inner: far, change: unchanged, extra, count: 0, received };
+    let path = PeerPath {
         port: &mut ports(port),
         pace: &mut pace.clone(),
         ends: Ends { own: party(LOCAL, is_v6, LOCAL_QPN), peer: party(PEER, is_v6, 0) },
         psn: SHIFT,
-        patience: Duration::from_millis(100),
+        response_timeout: Duration::from_millis(100),
     };
-    play(lane, frames, way, Responder::Controlled(ends(end)))
+    play(lane, frames, path, Responder::Controlled(ends(end)))
 }
 
 /// Changes nothing.
@@ -239,7 +239,7 @@ fn psn(packet: &mut Packet<'_>, more: u32) -> bool {
 
 /// The error in a response, the capture, the change that makes the error, and the reported
 /// sentence.
-const WRONG: [(&str, &str, Tamper, &str); 13] = [
+const WRONG: [(&str, &str, Change, &str); 13] = [
     (
         "a wrong MSN",
         "rxe/write_lat_v4.pcap.zst",
@@ -291,7 +291,7 @@ const WRONG: [(&str, &str, Tamper, &str); 13] = [
         "an atomic without a response",
         "rxe/atomic_fa_v4.pcap.zst",
         |_, packet| packet.bth.psn.value() % 128 != 0,
-        "which the peer does not answer",
+        "which the peer does not send",
     ),
     (
         "a wrong PSN in a READ response",
@@ -326,7 +326,7 @@ const WRONG: [(&str, &str, Tamper, &str); 13] = [
                 .aeth
                 .is_none_or(|aeth| matches!(aeth.syndrome, feroce_wire::Syndrome::Ack(_)))
         },
-        "which the peer does not answer",
+        "which the peer does not send",
     ),
     (
         "a wrong payload in a READ response",
@@ -343,12 +343,12 @@ const WRONG: [(&str, &str, Tamper, &str); 13] = [
 
 #[test]
 fn wrong_responses_are_found() {
-    for (what, file, tamper, sentence) in WRONG {
+    for (what, file, change, sentence) in WRONG {
         let frames = read(file);
         let right =
             play_to_device(&frames, unchanged).unwrap_or_else(|why| panic!("{file}: {why}"));
         assert_eq!(right.differences, [], "{file}, unchanged");
-        let outcome = play_to_device(&frames, tamper).unwrap_or_else(|why| panic!("{file}: {why}"));
+        let outcome = play_to_device(&frames, change).unwrap_or_else(|why| panic!("{file}: {why}"));
         let found = outcome.differences.iter().any(|one| one.sentence.contains(sentence));
         assert!(found, "{file}: the error is not found: {what}: {:#?}", outcome.differences);
     }
@@ -374,7 +374,8 @@ fn a_malformed_response_is_a_difference() {
             _ => None,
         };
         let frames = read(file);
-        let outcome = play_with(&frames, |port| Tampered { extra, ..port }, |end| Box::new(end));
+        let outcome =
+            play_with(&frames, |port| ChangingPort { extra, ..port }, |end| Box::new(end));
         let found = outcome.unwrap_or_else(|why| panic!("{file}: {why}")).differences;
         let is_reported = |one: &Difference| {
             one.sentence.starts_with("the peer sends a malformed RoCEv2 packet: ")
@@ -390,8 +391,8 @@ fn a_malformed_response_is_a_difference() {
 fn a_peer_that_sends_only_malformed_frames_is_reported() {
     let frames = read("rxe/write_lat_v4.pcap.zst");
     let cut = |_, bytes: &[u8]| Some(bytes[..bytes.len() - 6].to_vec());
-    let none: Tamper = |_, _| false;
-    let damaged = |port| Tampered { tamper: none, extra: cut, ..port };
+    let none: Change = |_, _| false;
+    let damaged = |port| ChangingPort { change: none, extra: cut, ..port };
     let outcome = play_with(&frames, damaged, |end| Box::new(end)).expect("an outcome");
     let says = |words: &str| outcome.differences.iter().any(|one| one.sentence.contains(words));
     assert!(
@@ -446,12 +447,8 @@ impl End for WrongCompletions {
         self.inner.post_sends(requests)
     }
 
-    fn completions(
-        &mut self,
-        count: usize,
-        patience: Duration,
-    ) -> Result<Vec<Completion>, Failure> {
-        let mut done = self.inner.completions(count, patience)?;
+    fn completions(&mut self, count: usize, timeout: Duration) -> Result<Vec<Completion>, Failure> {
+        let mut done = self.inner.completions(count, timeout)?;
         (self.change)(&mut done);
         Ok(done)
     }
@@ -575,11 +572,12 @@ fn a_prepared_peer_only_receives_requests() {
     let pace = DevicePace { device: device(near), now: Rc::new(RefCell::new(Instant::ZERO)) };
     let mut replay = |qpn, names| {
         let ends = Ends { own: party(LOCAL, false, LOCAL_QPN), peer: party(PEER, false, qpn) };
-        let (port, pace, patience) = (&mut far, &mut pace.clone(), Duration::from_millis(1));
+        let (port, pace, response_timeout) =
+            (&mut far, &mut pace.clone(), Duration::from_millis(1));
         play(
             lane,
             &frames,
-            PeerPath { port, pace, ends, psn: 0, patience },
+            PeerPath { port, pace, ends, psn: 0, response_timeout },
             Responder::Ready(names),
         )
     };
@@ -646,9 +644,10 @@ fn the_listed_needs_are_sufficient() {
         let end = FeroceEnd::paced(&pace.device, Box::new(pace.clone())).expect("an end");
         let (qpn, names) = prepare(end, &needs);
         let ends = Ends { own: party(LOCAL, false, LOCAL_QPN), peer: party(PEER, false, qpn) };
-        let (port, pace, patience) = (&mut far, &mut pace.clone(), Duration::from_millis(1));
-        let way = PeerPath { port, pace, ends, psn: 0, patience };
-        let outcome = play(lane, &frames, way, Responder::Ready(names));
+        let (port, pace, response_timeout) =
+            (&mut far, &mut pace.clone(), Duration::from_millis(1));
+        let path = PeerPath { port, pace, ends, psn: 0, response_timeout };
+        let outcome = play(lane, &frames, path, Responder::Ready(names));
         let outcome = outcome.unwrap_or_else(|why| panic!("{file}: {why}"));
         assert_eq!(outcome.differences, [], "{file}: {needs:#}");
         assert!(outcome.compared > 0, "{file}");

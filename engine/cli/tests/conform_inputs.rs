@@ -197,7 +197,7 @@ fn verdict(report: &Report) -> String {
     let rules: Vec<_> = report.findings.by_rule().into_iter().collect();
     let flow = |channel: &feroce_conform::flow::Channel| {
         let figures = channel.figures;
-        (figures.requests, figures.request_bytes, figures.responses, figures.repeated)
+        (figures.requests, figures.request_bytes, figures.responses, figures.retransmitted)
     };
     let flows: Vec<_> = report.flows.all().iter().map(flow).collect();
     format!("{} of {} frames: {rules:?} {flows:?}", report.packets, report.frames)

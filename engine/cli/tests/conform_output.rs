@@ -264,7 +264,7 @@ fn junit_is_well_formed_and_counts_the_findings() {
 fn the_qpn_filter_keeps_the_flows_of_a_qp() {
     let all = json(QPS, &[]);
     let qpn = number(&list(&all, "flows")[0], "qpn");
-    let ends = |flow: &Value| flow["qpn"] == qpn || flow["answers_qpn"] == qpn;
+    let ends = |flow: &Value| flow["qpn"] == qpn || flow["response_qpn"] == qpn;
     let titles = |found: &Value, wanted: &dyn Fn(&Value) -> bool| {
         let flows = list(found, "flows").iter().filter(|flow| wanted(flow));
         flows.map(|flow| flow["title"].as_str().expect("a title").to_owned()).collect::<Vec<_>>()

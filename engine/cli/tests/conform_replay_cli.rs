@@ -39,7 +39,7 @@ fn wrong_usage_is_refused() {
         &["--live", "v0", "--peer", "nobody"],
         &["--live", "v0", "--peer", "192.0.2.9", "--role", "requester"],
         &["--live", "v0", "--peer", "192.0.2.9", "--needs"],
-        &["--live", "v0", "--peer", "192.0.2.9", "--patience", "0s"],
+        &["--live", "v0", "--peer", "192.0.2.9", "--response-timeout", "0s"],
         &["--live", "v0", "--peer", "192.0.2.9", "--responder", "rxe"],
         &["--live", "v0", "--peer", "192.0.2.9", "--map", "qpn:1"],
         &["--map", "qpn:1=2"],

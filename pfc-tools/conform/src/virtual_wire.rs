@@ -43,34 +43,34 @@ pub struct Seen {
     /// The frame as sent.
     pub bytes: Vec<u8>,
     /// Faults applied to it.
-    pub fate: Fate,
+    pub faults: FrameFaults,
 }
 
 /// The faults applied to a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Fate {
+pub struct FrameFaults {
     /// True if it is lost.
     pub lost: bool,
     /// True if it arrives twice.
-    pub doubled: bool,
+    pub duplicated: bool,
     /// True if it arrives late.
     pub late: bool,
     /// True if it is damaged.
     pub damaged: bool,
 }
 
-impl Fate {
+impl FrameFaults {
     /// Returns true if it arrives once, in time and undamaged.
     pub fn is_unaffected(self) -> bool {
         self == Self::default()
     }
 }
 
-impl std::fmt::Display for Fate {
+impl std::fmt::Display for FrameFaults {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names = [
             (self.lost, "lost"),
-            (self.doubled, "doubled"),
+            (self.duplicated, "duplicated"),
             (self.late, "late"),
             (self.damaged, "damaged"),
         ];
@@ -87,7 +87,7 @@ pub type Filter = Box<dyn FnMut(usize, u64, &[u8]) -> bool + Send>;
 
 /// Returns what arrives instead of a frame, each with an additional delay. Arguments: the sending
 /// end, the time, the frame.
-pub type Tamper = Box<dyn FnMut(usize, Instant, &[u8]) -> Vec<(Duration, Vec<u8>)> + Send>;
+pub type Replacement = Box<dyn FnMut(usize, Instant, &[u8]) -> Vec<(Duration, Vec<u8>)> + Send>;
 
 /// See the [module](self).
 pub struct Wire {
@@ -100,18 +100,18 @@ pub struct Wire {
     /// Separate generator for marks: other faults are the same with and without marks.
     mark_random: Xoshiro256StarStar,
     /// Frames in flight, by arrival and then by order of sending, which makes ties deterministic.
-    flying: BTreeMap<(Instant, u64), InFlight>,
+    in_flight: BTreeMap<(Instant, u64), InFlight>,
     sequence: u64,
     counts: [u64; 2],
-    hurt: u64,
+    faulted: u64,
     filter: Option<Filter>,
-    tamper: Option<Tamper>,
+    replacement: Option<Replacement>,
     record: Option<Vec<Seen>>,
 }
 
 impl std::fmt::Debug for Wire {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wire").field("flying", &self.flying.len()).finish_non_exhaustive()
+        f.debug_struct("Wire").field("in_flight", &self.in_flight.len()).finish_non_exhaustive()
     }
 }
 
@@ -126,12 +126,12 @@ impl Wire {
             faults: WireFaults::default(),
             random: Xoshiro256StarStar::seed_from_u64(0),
             mark_random: Xoshiro256StarStar::seed_from_u64(!0),
-            flying: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             sequence: 0,
             counts: [0; 2],
-            hurt: 0,
+            faulted: 0,
             filter: None,
-            tamper: None,
+            replacement: None,
             record: None,
         }
     }
@@ -164,9 +164,9 @@ impl Wire {
         self.filter = filter;
     }
 
-    /// Passes every frame to `tamper`, bypassing filter and faults.
-    pub fn set_tamper(&mut self, tamper: Option<Tamper>) {
-        self.tamper = tamper;
+    /// Passes every frame to `replacement`, bypassing filter and faults.
+    pub fn set_replacement(&mut self, replacement: Option<Replacement>) {
+        self.replacement = replacement;
     }
 
     /// Starts or stops recording frames.
@@ -181,12 +181,12 @@ impl Wire {
 
     /// Drops all frames in flight.
     pub fn clear(&mut self) {
-        self.flying.clear();
+        self.in_flight.clear();
     }
 
     /// Sends a frame towards end `to`, as if the other end had sent it.
     pub fn inject(&mut self, to: usize, bytes: &[u8], now: Instant) {
-        self.launch(to, bytes.to_vec(), now + self.delay);
+        self.schedule(to, bytes.to_vec(), now + self.delay);
     }
 
     /// Returns the number of frames sent.
@@ -195,13 +195,13 @@ impl Wire {
     }
 
     /// Returns the number of frames that were lost, duplicated, delayed or damaged.
-    pub fn hurt(&self) -> u64 {
-        self.hurt
+    pub fn faulted(&self) -> u64 {
+        self.faulted
     }
 
     /// Returns the number of frames in flight.
     pub fn in_flight(&self) -> usize {
-        self.flying.len()
+        self.in_flight.len()
     }
 
     /// Returns the statistics of its ports.
@@ -211,7 +211,7 @@ impl Wire {
 
     /// Returns the time of the next arrival.
     pub fn next_arrival(&self) -> Option<Instant> {
-        self.flying.keys().next().map(|(at, _)| *at)
+        self.in_flight.keys().next().map(|(at, _)| *at)
     }
 
     /// Takes frames from the ends and delivers those that have arrived. Returns the number of
@@ -238,67 +238,67 @@ impl Wire {
     fn take(&mut self, from: usize, bytes: Vec<u8>, now: Instant) {
         let number = self.counts[from];
         self.counts[from] += 1;
-        if let Some(tamper) = &mut self.tamper {
-            for (later, bytes) in tamper(from, now, &bytes) {
-                self.launch(1 - from, bytes, now + self.delay + later);
+        if let Some(replacement) = &mut self.replacement {
+            for (later, bytes) in replacement(from, now, &bytes) {
+                self.schedule(1 - from, bytes, now + self.delay + later);
             }
             return;
         }
         let filtered = self.filter.as_mut().is_some_and(|drops| drops(from, number, &bytes));
         // The number of draws per frame is constant, so that changing one probability does not
         // affect others.
-        let mut fate = self.draw_fate();
+        let mut faults = self.draw_faults();
         let late = self.jitter();
         let late_copy = self.jitter();
         let bit = self.draw(u64::MAX);
         if filtered {
-            fate = Fate { lost: true, ..Fate::default() };
+            faults = FrameFaults { lost: true, ..FrameFaults::default() };
         }
-        fate.late &= !fate.lost;
-        fate.damaged &= !fate.lost;
-        self.hurt += u64::from(!fate.is_unaffected());
+        faults.late &= !faults.lost;
+        faults.damaged &= !faults.lost;
+        self.faulted += u64::from(!faults.is_unaffected());
         if let Some(record) = &mut self.record {
-            record.push(Seen { at: now, from, bytes: bytes.clone(), fate });
+            record.push(Seen { at: now, from, bytes: bytes.clone(), faults });
         }
         let to = 1 - from;
         let mut bytes = bytes;
         if self.mark_random.next_u64() % 1_000_000 < u64::from(self.faults.mark) {
             mark_ce(&mut bytes);
         }
-        if fate.doubled {
-            self.launch(to, bytes.clone(), now + self.delay + late_copy);
+        if faults.duplicated {
+            self.schedule(to, bytes.clone(), now + self.delay + late_copy);
         }
-        if fate.lost {
+        if faults.lost {
             return;
         }
-        if fate.damaged {
+        if faults.damaged {
             let bits = bytes.len() as u64 * 8;
             let at = usize::try_from(bit % bits).expect("a frame is short");
             bytes[at / 8] ^= 1 << (at % 8);
         }
         let arrival = now + self.delay;
-        self.launch(to, bytes, if fate.late { arrival + late } else { arrival });
+        self.schedule(to, bytes, if faults.late { arrival + late } else { arrival });
     }
 
-    fn draw_fate(&mut self) -> Fate {
+    fn draw_faults(&mut self) -> FrameFaults {
         let draws = [0; 4].map(|_: u32| self.draw(1_000_000));
-        let falls = |draw: u64, rate: u32| draw < u64::from(rate);
-        Fate {
-            lost: falls(draws[0], self.faults.loss),
-            doubled: falls(draws[1], self.faults.duplicate),
-            late: falls(draws[2], self.faults.reorder),
-            damaged: falls(draws[3], self.faults.corrupt),
+        let hits = |draw: u64, rate: u32| draw < u64::from(rate);
+        FrameFaults {
+            lost: hits(draws[0], self.faults.loss),
+            duplicated: hits(draws[1], self.faults.duplicate),
+            late: hits(draws[2], self.faults.reorder),
+            damaged: hits(draws[3], self.faults.corrupt),
         }
     }
 
-    fn launch(&mut self, to: usize, bytes: Vec<u8>, arrival: Instant) {
-        self.flying.insert((arrival, self.sequence), InFlight { to, bytes });
+    fn schedule(&mut self, to: usize, bytes: Vec<u8>, arrival: Instant) {
+        self.in_flight.insert((arrival, self.sequence), InFlight { to, bytes });
         self.sequence += 1;
     }
 
     fn deliver(&mut self, now: Instant) -> usize {
         let (mut moved, mut delivered) = (0, [0; 2]);
-        while let Some(entry) = self.flying.first_entry() {
+        while let Some(entry) = self.in_flight.first_entry() {
             let to = entry.get().to;
             if entry.key().0 > now || delivered[to] == self.burst {
                 break;

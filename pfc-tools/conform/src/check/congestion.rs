@@ -61,7 +61,7 @@ pub(super) fn notified(
     }
     let sent = channel.figures.requests + channel.figures.responses;
     if mark.marked == 0 && sent > 0 {
-        out.add(RuleId::CnpUnasked, place, || {
+        out.add(RuleId::CnpWithoutMark, place, || {
             "a CNP, but no packet of the flow was marked (CE) at this capture point: a later hop \
              marked it, or none did"
                 .to_owned()

@@ -275,7 +275,7 @@ impl Connections {
             if known.sent > 1 || last.saturating_sub(known.request.at) > REPLY_TIMEOUT {
                 out.add(RuleId::CmSilent, known.request, || {
                     format!(
-                        "{} sent {} a REQ {} times and got no answer",
+                        "{} sent {} a REQ {} times and got no reply",
                         known.active, known.passive, known.sent
                     )
                 });

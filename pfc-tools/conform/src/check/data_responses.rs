@@ -69,10 +69,10 @@ impl Response<'_, '_> {
             }
             if !known.is_missing() && needs_data_response(known.opcode) {
                 known.lost_from = Some(known.psn.distance_to(expected));
-                let (opcode, asked) = (known.opcode, known.last.number);
-                self.out.add(RuleId::AnswerLoss, self.place, || {
+                let (opcode, request) = (known.opcode, known.last.number);
+                self.out.add(RuleId::ResponseLoss, self.place, || {
                     format!(
-                        "the responses with PSN {} to {} to {opcode} in packet {asked} were lost \
+                        "the responses with PSN {} to {} to {opcode} in packet {request} were lost \
                          before this capture point",
                         hex(expected),
                         hex(end.prev())

@@ -132,11 +132,11 @@ impl Checker {
         let channel = self.flows.get(flow);
         let out = &mut self.findings;
         connected(channel, 0, seen, place, out);
-        let repeated = channel.figures.repeated;
+        let before = channel.figures.retransmitted;
         requester::Request { seen, channel, place, out }.take();
         if self.records {
-            let is_repeat = channel.figures.repeated > repeated;
-            let mark = if is_repeat { Mark::Retransmission } else { Mark::Request };
+            let is_retransmission = channel.figures.retransmitted > before;
+            let mark = if is_retransmission { Mark::Retransmission } else { Mark::Request };
             channel.recorder.add(point(seen, place, mark));
         }
     }

@@ -192,7 +192,7 @@ impl Request<'_, '_> {
             self.channel.window.push_front(hole);
             return self.older(psn, late);
         }
-        self.channel.figures.repeated += 1;
+        self.channel.figures.retransmitted += 1;
         self.channel.repeats = Some(psn.add(self.span()));
     }
 
@@ -218,7 +218,7 @@ impl Request<'_, '_> {
         if has_no_evidence && since < 1_000_000 && !continues {
             return self.arrived_late(hole, psn);
         }
-        self.channel.figures.repeated += 1;
+        self.channel.figures.retransmitted += 1;
         self.channel.repeats = Some(sent.end());
         if self.channel.is_disordered(self.seen.at) {
             return;

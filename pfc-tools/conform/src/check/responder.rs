@@ -138,7 +138,7 @@ impl Response<'_, '_> {
 
     /// Decides about pending retransmissions that no NAK caused. They were needless if the same PSN
     /// is acknowledged twice, if the acknowledged PSN was not retransmitted yet, or if its request
-    /// asked for no acknowledgement: then the first copies had arrived. They were needed if a
+    /// requested no acknowledgement: then the first copies had arrived. They were needed if a
     /// request sent after them is acknowledged.
     fn resolve_pending(&mut self, psn: Psn) {
         let first = self.channel.pending.first().copied();
@@ -272,7 +272,7 @@ impl Response<'_, '_> {
         }
         self.channel.next_response = Some(sent.end());
         let expected = sent.end().prev();
-        self.out.add(RuleId::AnswerLoss, self.place, || {
+        self.out.add(RuleId::ResponseLoss, self.place, || {
             format!(
                 "the responses with PSN {} to {} to the request in packet {} were lost before this \
                  capture point: this packet answers a later request",
@@ -388,8 +388,8 @@ impl Response<'_, '_> {
         self.channel.rnr = Some(Rnr { psn, packet, at: self.seen.at, wait, times, is_open: true });
         self.out.add(RuleId::Rnr, self.place, || {
             format!(
-                "no receive is posted for PSN {} (packet {}): RNR NAK {times} for it asks the \
-                 requester to wait {}",
+                "no receive is posted for PSN {} (packet {}): RNR NAK {times} for it makes the \
+                 requester wait {}",
                 hex(psn),
                 sent.last.number,
                 duration(wait)

@@ -39,7 +39,7 @@ impl Request<'_, '_> {
         is_same
     }
 
-    /// Returns true if a retransmitted READ asks for the remaining part of the original READ.
+    /// Returns true if a retransmitted READ requests the remaining part of the original READ.
     fn requests_rest(&mut self, known: &Sent, psn: Psn) -> bool {
         let Some(reth) = self.seen.packet.ext.reth else { return true };
         let offset = known.psn.distance_to(psn);
@@ -53,7 +53,7 @@ impl Request<'_, '_> {
         if !is_rest {
             self.out.add(RuleId::ReadRange, self.place, || {
                 format!(
-                    "the retransmitted READ with PSN {} asks for {} bytes at {:#x}, but at this \
+                    "the retransmitted READ with PSN {} requests {} bytes at {:#x}, but at this \
                      PSN {rest} bytes at {va:#x} remain of the READ in packet {}",
                     hex(psn),
                     reth.dma_len,
@@ -69,7 +69,7 @@ impl Request<'_, '_> {
     pub(super) fn repeat(&mut self, place: usize, known: &Sent, psn: Psn) {
         let retries = self.channel.agreed.retry_count.unwrap_or(RETRIES);
         let is_oldest = self.channel.window.is_oldest(place);
-        self.channel.figures.repeated += 1;
+        self.channel.figures.retransmitted += 1;
         let continues = self.continues(psn);
         self.channel.repeats = Some(psn.add(self.span()));
         self.remember_copy(place, known, psn, is_oldest);
@@ -192,7 +192,7 @@ impl Request<'_, '_> {
         if is_rxe && self.channel.had_rnr_nak(psn, self.seen.at) {
             return;
         }
-        // A response to a later READ or atomic tells the requester that this response was lost,
+        // A response to a later READ or atomic shows the requester that this response was lost,
         // without a timeout.
         let is_passed = needs_data_response(known.opcode)
             && !known.lacks_response()
@@ -247,7 +247,7 @@ impl Request<'_, '_> {
                 self.out.add(RuleId::RnrWait, self.place, || {
                     format!(
                         "PSN {} is retransmitted {} after the RNR NAK in packet {}, but the NAK \
-                         asks for {}",
+                         requests {}",
                         hex(psn),
                         duration(waited),
                         rnr.packet.number,

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_atomic_changes_both_ends_and_a_miss_only_one() {
+    fn an_atomic_changes_both_ends_and_a_failed_comparison_only_one() {
         let mut plan = Plan::new();
         plan.request(Op::FetchAdd, 8);
         plan.request(Op::CmpSwapMiss, 8);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_byte_is_found_unless_it_may_be_anything() {
+    fn a_wrong_byte_is_found_unless_its_value_is_unknown() {
         let mut plan = Plan::new();
         plan.request(Op::Send, 10);
         plan.request(Op::Send, 10).effect = Effect::Unknown;

@@ -39,16 +39,14 @@ pub struct Figures {
     /// Request packets, retransmissions included.
     pub requests: u64,
     /// Response packets.
-    #[serde(rename = "answers")]
     pub responses: u64,
     /// Retransmitted request packets.
-    pub repeated: u64,
+    pub retransmitted: u64,
     /// Completed messages of requests.
     pub messages: u64,
     /// Payload of requests without retransmissions, in bytes.
     pub request_bytes: u64,
     /// Payload of responses, in bytes.
-    #[serde(rename = "answer_bytes")]
     pub response_bytes: u64,
     /// NAKs (PSN sequence).
     pub naks: u64,
@@ -59,7 +57,6 @@ pub struct Figures {
     /// Time of the last packet.
     pub last_at: u64,
     /// From a request to the response that covers it.
-    #[serde(rename = "answer_times")]
     pub response_times: Times,
     /// From the packet that reveals a gap to the NAK.
     pub nak_generation: Times,

@@ -38,7 +38,7 @@ impl Fabric {
         let mut rig = DevicePair::on_shm(&config, LATENCY);
         let injector = Arc::new(Mutex::new(None));
         let current = Arc::clone(&injector);
-        rig.wire.set_tamper(Some(Box::new(move |_, now, bytes| {
+        rig.wire.set_replacement(Some(Box::new(move |_, now, bytes| {
             let mut current = current.lock().expect("no thread panics while it holds the lock");
             match current.as_mut() {
                 None => vec![(Duration::ZERO, bytes.to_vec())],

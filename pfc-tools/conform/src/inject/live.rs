@@ -121,7 +121,7 @@ impl Relay {
             taps,
             injector: Arc::clone(&injector),
             clock: Clock::start(),
-            flying: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             sequence: 0,
         };
         let stopped = Arc::clone(&stop);
@@ -166,7 +166,7 @@ struct Wire {
     injector: Shared,
     clock: Clock,
     /// Frames in flight, by time and order: the destination and the bytes.
-    flying: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
+    in_flight: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     sequence: u64,
 }
 
@@ -187,7 +187,7 @@ impl Wire {
             }
         }
         let now = self.clock.now().as_nanos();
-        while let Some(entry) = self.flying.first_entry() {
+        while let Some(entry) = self.in_flight.first_entry() {
             if entry.key().0 > now {
                 break;
             }
@@ -212,7 +212,7 @@ impl Wire {
         };
         drop(injector);
         for (later, bytes) in onward {
-            self.flying.insert((now.saturating_add(later), self.sequence), (to, bytes));
+            self.in_flight.insert((now.saturating_add(later), self.sequence), (to, bytes));
             self.sequence += 1;
         }
     }

@@ -100,7 +100,7 @@ pub fn align(
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     let (mut i, mut j) = (0, 0);
-    let own_excuse = |i: usize, j: usize| {
+    let own_tolerance = |i: usize, j: usize| {
         if coalesced(&ours[i], &theirs[j..]) {
             return Some(Tolerance::AckCoalescing);
         }
@@ -109,7 +109,7 @@ pub fn align(
         }
         (j == theirs.len() && open(i)).then_some(Tolerance::CaptureEnds)
     };
-    let their_excuse = |i: usize, j: usize| {
+    let their_tolerance = |i: usize, j: usize| {
         let refused = |response: &&ResponseId| response.kind != Kind::Sequence;
         let before = theirs[..j].iter().rev().find(refused);
         if theirs[j].kind == Kind::Sequence
@@ -128,17 +128,17 @@ pub fn align(
         }
         // Takes the nearest pair for which all skipped responses are permitted; else the nearest
         // pair.
-        let excused_theirs = run(j, theirs.len(), |at| their_excuse(i, at).is_some());
-        let excused_ours = run(i, ours.len(), |at| own_excuse(at, j).is_some());
-        let (to_i, to_j) = nearest(ours, theirs, (i, j), (excused_ours, excused_theirs))
+        let tolerated_theirs = run(j, theirs.len(), |at| their_tolerance(i, at).is_some());
+        let tolerated_ours = run(i, ours.len(), |at| own_tolerance(at, j).is_some());
+        let (to_i, to_j) = nearest(ours, theirs, (i, j), (tolerated_ours, tolerated_theirs))
             .or_else(|| {
                 let limits =
                     ((i + MAX_DISTANCE).min(ours.len()), (j + MAX_DISTANCE).min(theirs.len()));
                 nearest(ours, theirs, (i, j), limits)
             })
             .unwrap_or(((i + 1).min(ours.len()), (j + 1).min(theirs.len())));
-        steps.extend((j..to_j).map(|at| Step::Theirs(at, their_excuse(i, at))));
-        steps.extend((i..to_i).map(|at| Step::Ours(at, own_excuse(at, to_j))));
+        steps.extend((j..to_j).map(|at| Step::Theirs(at, their_tolerance(i, at))));
+        steps.extend((i..to_i).map(|at| Step::Ours(at, own_tolerance(at, to_j))));
         (i, j) = (to_i, to_j);
     }
     steps
@@ -151,9 +151,9 @@ fn coalesced(response: &ResponseId, others: &[ResponseId]) -> bool {
 }
 
 /// Returns the end of the run of permitted indices that begins at `from`.
-fn run(from: usize, end: usize, excused: impl Fn(usize) -> bool) -> usize {
+fn run(from: usize, end: usize, tolerated: impl Fn(usize) -> bool) -> usize {
     (from..end.min(from + MAX_DISTANCE))
-        .find(|&at| !excused(at))
+        .find(|&at| !tolerated(at))
         .unwrap_or(end.min(from + MAX_DISTANCE))
 }
 

@@ -2,7 +2,7 @@
 
 use feroce_wire::{Ecn, IpHeader, Ipv4Header, NakCode, Operation, Packet, Position, Syndrome};
 
-use super::tolerance::{Taken, Tolerance};
+use super::tolerance::{Tolerance, UsedTolerances};
 
 /// Compares `ours` with `theirs`, the packet `number` of the capture. Where a tolerance applies,
 /// our value is replaced by theirs; then all bytes must be equal. `is_peers` is true for a response
@@ -12,7 +12,7 @@ pub fn compare(
     theirs: &[u8],
     number: u64,
     is_peers: bool,
-    taken: &mut Taken,
+    used: &mut UsedTolerances,
 ) -> Option<String> {
     let (mine, captured) = match (Packet::parse(ours, &[]), Packet::parse(theirs, &[])) {
         (Ok(ours), Ok(theirs)) => (ours, theirs),
@@ -21,15 +21,15 @@ pub fn compare(
     if !mine.icrc_valid() {
         return Some("the ICRC is wrong".to_owned());
     }
-    let mut excused = mine;
-    let mut liberties = Vec::new();
+    let mut tolerated = mine;
+    let mut tolerances = Vec::new();
     if is_peers {
-        excuse_peer(&mut excused, &captured, &mut liberties);
+        tolerate_peer(&mut tolerated, &captured, &mut tolerances);
     }
-    excuse_headers(&mut excused, &captured, &mut liberties);
-    excuse_transport(&mut excused, &captured, &mut liberties);
-    let differences = differences(&excused, &captured);
-    let [own, other] = [&excused, &captured].map(sealed_again);
+    tolerate_headers(&mut tolerated, &captured, &mut tolerances);
+    tolerate_transport(&mut tolerated, &captured, &mut tolerances);
+    let differences = differences(&tolerated, &captured);
+    let [own, other] = [&tolerated, &captured].map(sealed_again);
     if differences.is_empty() && own != other {
         let at = own.iter().zip(&other).position(|(a, b)| a != b).unwrap_or(own.len());
         return Some(format!("bytes differ from {at} on: ours {mine}, captured {captured}"));
@@ -37,48 +37,48 @@ pub fn compare(
     if !differences.is_empty() {
         return Some(format!("{}: ours {mine}, captured {captured}", differences.join(", ")));
     }
-    liberties.into_iter().for_each(|tolerance| taken.take(tolerance, number));
+    tolerances.into_iter().for_each(|tolerance| used.count_use(tolerance, number));
     None
 }
 
 /// Applies the tolerances for a live peer, which has other settings and deviations than the
 /// captured one.
-fn excuse_peer(answer: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<Tolerance>) {
+fn tolerate_peer(response: &mut Packet<'_>, theirs: &Packet<'_>, used: &mut Vec<Tolerance>) {
     let settings = |packet: &Packet<'_>| (packet.ip.hop_limit(), packet.ip.traffic_class() >> 2);
-    if settings(answer) != settings(theirs) {
-        taken.push(Tolerance::PathSettings);
-        let ecn = answer.ip.traffic_class() & 3;
+    if settings(response) != settings(theirs) {
+        used.push(Tolerance::PathSettings);
+        let ecn = response.ip.traffic_class() & 3;
         let traffic_class = theirs.ip.traffic_class() & !3 | ecn;
-        match &mut answer.ip {
+        match &mut response.ip {
             IpHeader::V4(ip) => (ip.tos, ip.ttl) = (traffic_class, theirs.ip.hop_limit()),
             IpHeader::V6(ip) => {
                 (ip.traffic_class, ip.hop_limit) = (traffic_class, theirs.ip.hop_limit());
             }
         }
     }
-    if !answer.bth.mig_req && theirs.bth.mig_req {
-        taken.push(Tolerance::MigReq);
-        answer.bth.mig_req = true;
+    if !response.bth.mig_req && theirs.bth.mig_req {
+        used.push(Tolerance::MigReq);
+        response.bth.mig_req = true;
     }
-    if let (Some(aeth), Some(their)) = (&mut answer.ext.aeth, theirs.ext.aeth) {
+    if let (Some(aeth), Some(their)) = (&mut response.ext.aeth, theirs.ext.aeth) {
         // The MSN itself is checked in `peer_rules`.
         if aeth.msn != their.msn {
-            taken.push(Tolerance::MsnAhead);
+            used.push(Tolerance::MsnAhead);
             aeth.msn = their.msn;
         }
     }
 }
 
-fn excuse_headers<'a>(ours: &mut Packet<'a>, theirs: &Packet<'a>, taken: &mut Vec<Tolerance>) {
-    let mut excuse = |tolerance, shows: bool| {
-        if shows {
-            taken.push(tolerance);
+fn tolerate_headers<'a>(ours: &mut Packet<'a>, theirs: &Packet<'a>, used: &mut Vec<Tolerance>) {
+    let mut tolerate = |tolerance, occurs: bool| {
+        if occurs {
+            used.push(tolerance);
         }
-        shows
+        occurs
     };
     let ecn = Ecn::from_traffic_class(theirs.ip.traffic_class());
     let same_dscp = ours.ip.traffic_class() >> 2 == theirs.ip.traffic_class() >> 2;
-    if excuse(Tolerance::Ecn, same_dscp && ecn != ours.ip.ecn()) {
+    if tolerate(Tolerance::Ecn, same_dscp && ecn != ours.ip.ecn()) {
         match (&mut ours.ip, &theirs.ip) {
             (IpHeader::V4(ip), IpHeader::V4(their)) => ip.tos = their.tos,
             (IpHeader::V6(ip), IpHeader::V6(their)) => ip.traffic_class = their.traffic_class,
@@ -87,46 +87,46 @@ fn excuse_headers<'a>(ours: &mut Packet<'a>, theirs: &Packet<'a>, taken: &mut Ve
     }
     match (&mut ours.ip, &theirs.ip) {
         (IpHeader::V4(ip), IpHeader::V4(their)) => {
-            if excuse(Tolerance::Ipv4Id, ip.identification != their.identification) {
+            if tolerate(Tolerance::Ipv4Id, ip.identification != their.identification) {
                 ip.identification = their.identification;
             }
             ip.checksum = Ipv4Header { checksum: 0, ..*ip }.computed_checksum();
         }
         (IpHeader::V6(ip), IpHeader::V6(their))
-            if excuse(Tolerance::FlowLabel, ip.flow_label != their.flow_label) =>
+            if tolerate(Tolerance::FlowLabel, ip.flow_label != their.flow_label) =>
         {
             ip.flow_label = their.flow_label;
         }
         _ => {}
     }
     let other_port = ours.udp.src_port != theirs.udp.src_port;
-    if excuse(Tolerance::SourcePort, theirs.info.is_response() && other_port) {
+    if tolerate(Tolerance::SourcePort, theirs.info.is_response() && other_port) {
         ours.udp.src_port = theirs.udp.src_port;
     }
     ours.trailer = theirs.trailer; // Padding of short frames.
 }
 
-fn excuse_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<Tolerance>) {
-    let mut excuse = |tolerance, shows: bool| {
-        if shows {
-            taken.push(tolerance);
+fn tolerate_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, used: &mut Vec<Tolerance>) {
+    let mut tolerate = |tolerance, occurs: bool| {
+        if occurs {
+            used.push(tolerance);
         }
-        shows
+        occurs
     };
-    if excuse(Tolerance::MigReq, ours.bth.mig_req && !theirs.bth.mig_req) {
+    if tolerate(Tolerance::MigReq, ours.bth.mig_req && !theirs.bth.mig_req) {
         ours.bth.mig_req = false;
     }
     let reserved = |packet: &Packet<'_>| (packet.bth.reserved6, packet.bth.reserved7);
-    if excuse(Tolerance::ReservedBits, reserved(ours) != reserved(theirs)) {
+    if tolerate(Tolerance::ReservedBits, reserved(ours) != reserved(theirs)) {
         (ours.bth.reserved6, ours.bth.reserved7) = reserved(theirs);
     }
     let differs = theirs.info.is_request() && ours.bth.ack_req != theirs.bth.ack_req;
-    if excuse(Tolerance::AckRequest, differs) {
+    if tolerate(Tolerance::AckRequest, differs) {
         ours.bth.ack_req = theirs.bth.ack_req;
     }
     if let (Some(eth), Some(their)) = (&mut ours.ext.atomic_eth, theirs.ext.atomic_eth) {
         let unused = theirs.info.operation == Operation::FetchAdd && eth.compare != their.compare;
-        if excuse(Tolerance::UnusedOperand, unused) {
+        if tolerate(Tolerance::UnusedOperand, unused) {
             eth.compare = their.compare;
         }
     }
@@ -137,7 +137,7 @@ fn excuse_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<
         }
         _ => false,
     };
-    if excuse(Tolerance::ReadResumed, resumed) {
+    if tolerate(Tolerance::ReadResumed, resumed) {
         ours.bth.opcode = theirs.bth.opcode;
         ours.ext.aeth = ours.ext.aeth.filter(|_| theirs.ext.aeth.is_some());
         ours.udp.length = theirs.udp.length;
@@ -153,20 +153,20 @@ fn excuse_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<
     let (Some(aeth), Some(their)) = (&mut ours.ext.aeth, theirs.ext.aeth) else { return };
     match (aeth.syndrome, their.syndrome) {
         (Syndrome::Ack(own), Syndrome::Ack(other)) => {
-            if excuse(Tolerance::Credits, own != other) {
+            if tolerate(Tolerance::Credits, own != other) {
                 aeth.syndrome = their.syndrome;
             }
         }
         codes => {
             let length_error =
                 (Syndrome::Nak(NakCode::InvalidRequest), Syndrome::Nak(NakCode::RemoteOperational));
-            if excuse(Tolerance::LengthErrorCode, codes == length_error) {
+            if tolerate(Tolerance::LengthErrorCode, codes == length_error) {
                 aeth.syndrome = their.syndrome;
             }
         }
     }
     let before_first = their.msn.value() == 0 && theirs.bth.psn.value() == 0xff_ffff;
-    if excuse(Tolerance::AckBeforeFirst, before_first && ours.bth.psn != theirs.bth.psn) {
+    if tolerate(Tolerance::AckBeforeFirst, before_first && ours.bth.psn != theirs.bth.psn) {
         ours.bth.psn = theirs.bth.psn;
     }
 }

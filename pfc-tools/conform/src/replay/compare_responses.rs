@@ -24,19 +24,11 @@ pub enum Responding {
 }
 
 impl Responding {
-    /// Subject and verb of a sentence: "we answer", "the peer answers".
-    const fn answers(self) -> &'static str {
+    /// Name of the sender in sentences.
+    const fn name(self) -> &'static str {
         match self {
-            Self::Engine => "we answer",
-            Self::Peer { .. } => "the peer answers",
-        }
-    }
-
-    /// The same in the negative.
-    const fn does_not(self) -> &'static str {
-        match self {
-            Self::Engine => "we do not answer",
-            Self::Peer { .. } => "the peer does not answer",
+            Self::Engine => "the engine",
+            Self::Peer { .. } => "the peer",
         }
     }
 }
@@ -84,28 +76,30 @@ pub fn compare_responses(
             Step::Both(own, other) => {
                 let frame = &frames[theirs[other]];
                 outcome.compared += 1;
-                let (bytes, liberties) = (&sent[own].bytes, &mut outcome.liberties);
-                match compare(bytes, &frame.bytes, frame.number, peers.is_some(), liberties) {
+                let (bytes, tolerances) = (&sent[own].bytes, &mut outcome.tolerances);
+                match compare(bytes, &frame.bytes, frame.number, peers.is_some(), tolerances) {
                     None => continue,
                     Some(sentence) => (frame.number, sentence),
                 }
             }
             Step::Ours(own, Some(tolerance)) => {
-                outcome.liberties.take(tolerance, frames[sent[own].after].number);
+                outcome.tolerances.count_use(tolerance, frames[sent[own].after].number);
                 continue;
             }
             Step::Theirs(other, Some(tolerance)) => {
-                outcome.liberties.take(tolerance, frames[theirs[other]].number);
+                outcome.tolerances.count_use(tolerance, frames[theirs[other]].number);
                 continue;
             }
             Step::Ours(own, None) => {
-                let (who, what) = (responding.answers(), text(&sent[own].bytes));
-                (frames[sent[own].after].number, format!("{who} {what}, which the capture lacks"))
+                let (sender, response) = (responding.name(), text(&sent[own].bytes));
+                let sentence = format!("{sender} sends {response}, which the capture lacks");
+                (frames[sent[own].after].number, sentence)
             }
             Step::Theirs(other, None) => {
                 let frame = &frames[theirs[other]];
-                let (what, who) = (text(&frame.bytes), responding.does_not());
-                (frame.number, format!("the capture has {what}, which {who}"))
+                let (response, sender) = (text(&frame.bytes), responding.name());
+                let sentence = format!("the capture has {response}, which {sender} does not send");
+                (frame.number, sentence)
             }
         };
         outcome.differences.push(Difference { packet: Some(number), sentence });
@@ -115,7 +109,7 @@ pub fn compare_responses(
 /// Returns what is wrong with a peer's responses, whatever was captured.
 fn wrong(peers: &PeerRules<'_>, frames: &[Captured], sent: &[SentResponse]) -> Vec<Difference> {
     let difference = |(at, why): (usize, String)| {
-        let sentence = format!("the peer answers {}: {why}", text(&sent[at].bytes));
+        let sentence = format!("the peer sends {}: {why}", text(&sent[at].bytes));
         Difference { packet: Some(frames[sent[at].after].number), sentence }
     };
     peers.wrong(sent).into_iter().map(difference).collect()

@@ -63,7 +63,7 @@ pub fn receive(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> 
             outcome.differences.push(Difference { packet: Some(frame.number), sentence });
         };
         for response in &responses {
-            differs(format!("the engine answers a datagram: {}", text(response)));
+            differs(format!("the engine responds to a datagram: {}", text(response)));
         }
         let done = drain(&rig.cq);
         let [done] = done.as_slice() else {
@@ -130,7 +130,7 @@ pub fn send(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
         qp.post_send_to(&request, &to).map_err(unplayable("post a datagram"))?;
         let number = frame.number;
         let sentence = match rig.turn().as_slice() {
-            [ours] => compare(ours, &frame.bytes, number, false, &mut outcome.liberties),
+            [ours] => compare(ours, &frame.bytes, number, false, &mut outcome.tolerances),
             sent => Some(format!("{} packets instead of one", sent.len())),
         };
         let packet = Some(number);

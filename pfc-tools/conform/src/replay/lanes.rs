@@ -160,9 +160,9 @@ fn answering<'a>(flows: &'a BTreeMap<Key, Flow>, key: &Key, flow: &Flow) -> Opti
     let reverse =
         |other: &&Key| (other.src, other.dst, other.transport) == (key.dst, key.src, key.transport);
     let candidates: Vec<&Key> = flows.keys().filter(reverse).collect();
-    let votes = |other: &&&Key| flows[**other].answered.intersection(&flow.psns).count();
-    match (candidates.iter().max_by_key(votes), candidates.as_slice()) {
-        (Some(best), _) if votes(&best) > 0 => Some(best),
+    let answered_psns = |other: &&&Key| flows[**other].answered.intersection(&flow.psns).count();
+    match (candidates.iter().max_by_key(answered_psns), candidates.as_slice()) {
+        (Some(best), _) if answered_psns(&best) > 0 => Some(best),
         (_, [only]) => Some(only),
         _ => None,
     }

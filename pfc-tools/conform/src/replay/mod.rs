@@ -30,7 +30,7 @@ use feroce_engine::qp::Service;
 use serde::Serialize;
 
 use lanes::{Captured, Lane};
-use tolerance::Taken;
+use tolerance::UsedTolerances;
 
 /// The end of a lane that is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -63,7 +63,7 @@ pub struct Outcome {
     /// Bytes of payload compared.
     pub bytes_checked: u64,
     /// Permitted differences that occurred.
-    pub liberties: Taken,
+    pub tolerances: UsedTolerances,
     /// Differences that are not permitted.
     pub differences: Vec<Difference>,
 }

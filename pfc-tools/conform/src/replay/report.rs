@@ -32,7 +32,7 @@ impl Display for Played {
             "{verdict}; {} packets played, {} compared, {} bytes, {} messages",
             outcome.fed, outcome.compared, outcome.bytes_checked, outcome.messages
         )?;
-        for (tolerance, count, first) in outcome.liberties.iter() {
+        for (tolerance, count, first) in outcome.tolerances.iter() {
             write!(
                 f,
                 "\n    tolerance, {count} times, first packet {first}: {}",
@@ -73,8 +73,7 @@ impl Display for Replay {
 
 /// A permitted difference in JSON.
 #[derive(Debug, Serialize)]
-struct ToleranceUsed {
-    #[serde(rename = "liberty")]
+struct ToleranceRow {
     tolerance: super::tolerance::Tolerance,
     is_deviation: bool,
     count: u64,
@@ -96,7 +95,7 @@ struct PartPlayed<'a> {
     compared: u64,
     bytes: u64,
     messages: u64,
-    liberties: Vec<ToleranceUsed>,
+    tolerances: Vec<ToleranceRow>,
     differences: &'a [super::Difference],
 }
 
@@ -126,7 +125,7 @@ impl<'a> Summary<'a> {
 fn part(played: &Played) -> PartPlayed<'_> {
     let lane = &played.lane;
     let outcome = played.result.as_ref().ok();
-    let liberties = outcome.into_iter().flat_map(|outcome| outcome.liberties.iter());
+    let tolerances = outcome.into_iter().flat_map(|outcome| outcome.tolerances.iter());
     PartPlayed {
         service: format!("{:?}", lane.service).to_uppercase(),
         requester: lane.requester.ip.to_string(),
@@ -139,8 +138,8 @@ fn part(played: &Played) -> PartPlayed<'_> {
         compared: outcome.map_or(0, |outcome| outcome.compared),
         bytes: outcome.map_or(0, |outcome| outcome.bytes_checked),
         messages: outcome.map_or(0, |outcome| outcome.messages),
-        liberties: liberties
-            .map(|(tolerance, count, first_packet)| ToleranceUsed {
+        tolerances: tolerances
+            .map(|(tolerance, count, first_packet)| ToleranceRow {
                 tolerance,
                 is_deviation: tolerance.is_deviation(),
                 count,

@@ -127,7 +127,7 @@ impl Requester<'_> {
                 let number = self.frames[index].number;
                 if place < self.messages.list[0].start {
                     // Belongs to a message that began before the capture.
-                    self.outcome.liberties.take(Tolerance::CaptureEnds, number);
+                    self.outcome.tolerances.count_use(Tolerance::CaptureEnds, number);
                 } else {
                     let packet = text(&self.frames[index].bytes);
                     let sentence = format!("{packet} belongs to no message");
@@ -196,7 +196,7 @@ impl Requester<'_> {
                         break;
                     }
                     if !sent.is_empty() {
-                        self.outcome.liberties.take(Tolerance::NotCaptured, number);
+                        self.outcome.tolerances.count_use(Tolerance::NotCaptured, number);
                     }
                 }
                 NextStep::Receive(response) => self.receive(response),
@@ -290,7 +290,7 @@ impl Requester<'_> {
             self.rig.now = time;
             self.rig.turn();
             if observed(&before) != observed(&self.qp.snapshot(time)) {
-                self.outcome.liberties.take(tolerance, number);
+                self.outcome.tolerances.count_use(tolerance, number);
                 return true;
             }
         }
@@ -303,7 +303,7 @@ impl Requester<'_> {
         let failed = done.iter().find(|done| !done.is_success());
         let why = failed.map_or("an error".to_owned(), |done| done.status.to_string());
         if failed.is_some_and(|done| done.status == Status::RetryExceeded) {
-            self.outcome.liberties.take(Tolerance::RetryForEver, number);
+            self.outcome.tolerances.count_use(Tolerance::UnlimitedRetries, number);
         } else {
             let sentence = format!("the captured requester continues, ours has ended with {why}");
             self.outcome.differences.push(Difference { packet: Some(number), sentence });
@@ -314,8 +314,8 @@ impl Requester<'_> {
     fn compare_responses(&mut self, bytes: &[u8], index: usize) {
         let frame = &self.frames[index];
         self.outcome.compared += 1;
-        let liberties = &mut self.outcome.liberties;
-        let differs = compare(bytes, &frame.bytes, frame.number, false, liberties);
+        let tolerances = &mut self.outcome.tolerances;
+        let differs = compare(bytes, &frame.bytes, frame.number, false, tolerances);
         let packet = Some(frame.number);
         self.outcome.differences.extend(differs.map(|sentence| Difference { packet, sentence }));
         if let Ok(packet) = Packet::parse(bytes, &[]) {

@@ -224,7 +224,7 @@ impl Responder<'_> {
             let (frame, place) = (&self.frames[index], self.messages.places[at]);
             let packet = frame.packet();
             if place < first && !starts(&packet) {
-                self.outcome.liberties.take(Tolerance::CaptureEnds, frame.number);
+                self.outcome.tolerances.count_use(Tolerance::CaptureEnds, frame.number);
                 continue; // The rest of a message that began before the capture.
             }
             self.rig.now = Instant::ZERO + frame.at;
@@ -232,7 +232,7 @@ impl Responder<'_> {
             // A packet captured after a later one was on its way when the NAK for the gap was sent.
             let in_order = at == 0 || self.messages.places[at - 1] < place;
             if expected && in_order && self.verdicts.is_missed(packet.bth.psn, index) {
-                self.outcome.liberties.take(Tolerance::NotDelivered, frame.number);
+                self.outcome.tolerances.count_use(Tolerance::NotDelivered, frame.number);
                 continue;
             }
             if expected && takes_receive(&packet) {
@@ -320,7 +320,7 @@ impl Responder<'_> {
             // From now on the atomic determines the contents.
         }
         if changed {
-            self.outcome.liberties.take(Tolerance::LocalMemory, number);
+            self.outcome.tolerances.count_use(Tolerance::LocalMemory, number);
         }
     }
 

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_psn_is_missing_twice() {
+    fn a_psn_may_be_missing_more_than_once() {
         let mut requests = SentRequests::default();
         sent(&mut requests, [1, 2, 3, 4, 5]);
         assert_eq!(nak(&mut requests, 3), Some(3));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_psn_is_missing_then() {
+    fn a_later_psn_may_be_missing_after_a_retransmission() {
         let mut requests = SentRequests::default();
         sent(&mut requests, [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(nak(&mut requests, 3), Some(3));

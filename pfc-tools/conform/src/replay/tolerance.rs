@@ -44,7 +44,7 @@ pub enum Tolerance {
     /// PSN of an acknowledgement before anything was received.
     AckBeforeFirst,
     /// Unlimited retries.
-    RetryForEver,
+    UnlimitedRetries,
     /// Compare operand of a fetch and add.
     UnusedOperand,
     /// Opcode of the first response to a retransmitted READ.
@@ -92,7 +92,7 @@ impl Tolerance {
                 "peer's deviation: before anything is received, a duplicate is acknowledged with \
                  PSN -1"
             }
-            Self::RetryForEver => {
+            Self::UnlimitedRetries => {
                 "peer's deviation: it retries more than seven times without a response"
             }
             Self::UnusedOperand => "the compare operand of a fetch-and-add has no meaning",
@@ -116,7 +116,7 @@ impl Tolerance {
                 | Self::NakBehindRnrNak
                 | Self::LengthErrorCode
                 | Self::AckBeforeFirst
-                | Self::RetryForEver
+                | Self::UnlimitedRetries
                 | Self::ReadResumed
                 | Self::ReservedBits
         )
@@ -125,17 +125,17 @@ impl Tolerance {
 
 /// The permitted differences that occurred, each with its count and its first packet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Taken(BTreeMap<Tolerance, (u64, u64)>);
+pub struct UsedTolerances(BTreeMap<Tolerance, (u64, u64)>);
 
-impl Taken {
+impl UsedTolerances {
     /// Counts `tolerance` for the packet `number`.
-    pub fn take(&mut self, tolerance: Tolerance, number: u64) {
+    pub fn count_use(&mut self, tolerance: Tolerance, number: u64) {
         self.0.entry(tolerance).or_insert((0, number)).0 += 1;
     }
 
     /// Returns how often `tolerance` occurred.
     pub fn count(&self, tolerance: Tolerance) -> u64 {
-        self.0.get(&tolerance).map_or(0, |taken| taken.0)
+        self.0.get(&tolerance).map_or(0, |used| used.0)
     }
 
     /// Returns every permitted difference that occurred, its count, and the number of the first

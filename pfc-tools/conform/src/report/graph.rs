@@ -27,7 +27,7 @@ const fn style(mark: Mark) -> (&'static str, f64, &'static str) {
 }
 
 /// Returns the graph; empty if there are no packets.
-#[allow(clippy::cast_precision_loss)] // A picture.
+#[allow(clippy::cast_precision_loss)] // Times become pixels.
 pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> Markup {
     let points = channel.recorder.points();
     let Some(first) = points.first() else { return Markup::default() };
@@ -91,7 +91,7 @@ fn hex(psn: u32) -> String {
 }
 
 /// Returns the PSN of `first` plus `offset`.
-#[allow(clippy::cast_possible_truncation)] // It came from one.
+#[allow(clippy::cast_possible_truncation)] // `offset` is a difference of PSNs.
 fn psn(first: &Point, offset: f64) -> u32 {
     first.psn.add((offset as i32).cast_unsigned()).value()
 }

@@ -199,9 +199,9 @@ rules! {
     LossBeyond "FAB-LOSS-BEYOND" Warning Fabric None,
         "No packet is lost between the capture point and its receiver.",
         None, capture("FAB-LOSS-BEYOND");
-    AnswerLoss "FAB-ANSWER-LOSS" Warning Fabric None,
+    ResponseLoss "FAB-RESPONSE-LOSS" Warning Fabric None,
         "No response to a READ or atomic is lost before the capture point.",
-        None, capture("FAB-ANSWER-LOSS");
+        None, capture("FAB-RESPONSE-LOSS");
     AckLoss "FAB-ACK-LOSS" Warning Fabric None,
         "No acknowledgement is lost between the capture point and the requester: an acknowledged \
          request is not retransmitted.",
@@ -230,7 +230,7 @@ rules! {
         "CNPs for a QP are at least 4 microseconds apart.",
         at("engine/src/congestion/notification.rs", "interval"),
         mutation("CNPs a microsecond apart");
-    CnpUnasked "CNP-UNASKED" Warning Responder None,
+    CnpWithoutMark "CNP-WITHOUT-MARK" Warning Responder None,
         "A CNP is sent only for packets that are marked (CE).",
         at("engine/src/core/congestion.rs", "marked"), mutation("a CNP without a mark");
     CnpMissing "CNP-MISSING" Warning Responder None,
@@ -282,7 +282,7 @@ rules! {
     CmRejected "CM-REJECTED" Error Responder None,
         "A connection request is accepted.",
         at("engine/src/cm/active.rs", "Rej"), capture("CM-REJECTED");
-    CmSilent "CM-NO-ANSWER" Error Responder None,
+    CmSilent "CM-NO-RESPONSE" Error Responder None,
         "A REQ gets a reply.",
         at("engine/src/cm/passive.rs", "Req"), mutation("a REQ without a response");
     RetryExceeded "FAIL-RETRY" Error Responder None,

@@ -68,11 +68,12 @@ fn of_flow(out: &mut impl Write, report: &Report, flow: Option<u32>) -> io::Resu
 }
 
 fn figures(out: &mut impl Write, figures: &Figures) -> io::Result<()> {
-    let Figures { requests, responses, repeated, messages, request_bytes, response_bytes, .. } =
-        figures;
+    let Figures {
+        requests, responses, retransmitted, messages, request_bytes, response_bytes, ..
+    } = figures;
     write!(
         out,
-        "  {requests} requests ({repeated} retransmitted, {messages} messages, {request_bytes} \
+        "  {requests} requests ({retransmitted} retransmitted, {messages} messages, {request_bytes} \
          bytes), {responses} responses ({response_bytes} bytes)"
     )?;
     if let Some(rate) = figures.rate() {

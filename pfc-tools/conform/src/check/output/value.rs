@@ -21,7 +21,7 @@ pub fn json(out: &mut impl Write, report: &Report) -> io::Result<()> {
                 "destination": channel.key.dst.to_string(),
                 "tap": channel.key.tap,
                 "qpn": (!channel.has_only_responses()).then_some(channel.key.qpn.value()),
-                "answers_qpn": channel.response_qpn.map(feroce_wire::Qpn::value),
+                "response_qpn": channel.response_qpn.map(feroce_wire::Qpn::value),
                 "path_mtu": channel.path_mtu,
                 "figures": channel.figures,
                 "bits_per_second": channel.figures.rate(),

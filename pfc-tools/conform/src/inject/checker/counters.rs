@@ -9,7 +9,7 @@ use crate::inject::script::Cause;
 use crate::inject::trace::Side;
 
 /// Returns the counters of `side` that the trace of one flow implies, by Feroce's names.
-fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
+fn implied(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
     let (requester, responder) = (&view.requester, &view.responder);
     let count = |n: usize| n as u64;
     let cnps_sent = view
@@ -53,7 +53,7 @@ fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
 /// Returns the same counters by the names and rules of Linux rxe. rxe counts the NAKs that it sends
 /// for packets out of sequence, one per gap, and the received NAKs that acknowledge something
 /// (`rxe_resp.c`, `rxe_comp.c`).
-fn shown_of_rxe(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
+fn implied_of_rxe(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
     let (requester, responder) = (&view.requester, &view.responder);
     match side {
         Side::Requester => {
@@ -79,7 +79,9 @@ pub(super) fn counters(view: &View<'_>, found: &mut Found) {
         let Some(counted) = &view.evidence.counted[side.index()] else { continue };
         // A counter name that only rxe has.
         let is_rxe = counted.contains_key("out_of_seq_request");
-        for (name, expected) in if is_rxe { shown_of_rxe(view, side) } else { shown(view, side) } {
+        for (name, expected) in
+            if is_rxe { implied_of_rxe(view, side) } else { implied(view, side) }
+        {
             let sentence = match counted.get(name) {
                 Some(&has) if has == expected => continue,
                 Some(has) => {

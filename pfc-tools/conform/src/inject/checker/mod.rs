@@ -234,7 +234,7 @@ pub const CHECKERS: &[Checker] = &[
         "read-recovery",
         REQUESTER,
         reads::recovery,
-        "a retransmitted READ asks for missing data, with matching address and length",
+        "a retransmitted READ requests missing data, with matching address and length",
     ),
     checker(
         "cnps",

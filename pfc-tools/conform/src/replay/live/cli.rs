@@ -39,7 +39,7 @@ pub struct Options {
     maps: Vec<Map>,
     /// How long to wait for a response
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
-    patience: Duration,
+    response_timeout: Duration,
     /// Print what each responder in the capture needs, and play nothing; with --json, with all
     /// bytes of its memory
     #[arg(long, conflicts_with_all = ["live", "role"])]
@@ -98,8 +98,8 @@ impl Options {
     pub fn play(&self, frames: Vec<Captured>) -> Result<Replay, Failure> {
         let (frames, not_roce) = lanes::roce_frames(frames);
         let (lanes, others) = lanes::lanes(&frames);
-        let rehearsed = |lane: &Lane| dry_run(lane, &frames).map(drop);
-        if let Some(why) = lanes.iter().map(rehearsed).reduce(Result::or) {
+        let run_dry = |lane: &Lane| dry_run(lane, &frames).map(drop);
+        if let Some(why) = lanes.iter().map(run_dry).reduce(Result::or) {
             why.map_err(nothing_to_play)?;
         } else {
             return Err(nothing_to_play("it has no RC packets"));
@@ -219,7 +219,7 @@ impl Live<'_> {
             pace: &mut RealPace::start(),
             ends,
             psn: self.maps.psns.get(&lane.responder.qpn).copied().unwrap_or(0),
-            patience: self.options.patience,
+            response_timeout: self.options.response_timeout,
         };
         play(lane, frames, path, responder)
     }
@@ -264,7 +264,7 @@ mod tests {
     }
 
     fn silent() -> Result<Outcome, LiveError> {
-        Err(LiveError::Silent { why: "nobody".to_owned(), fed: 1 })
+        Err(LiveError::Silent { why: "no response".to_owned(), fed: 1 })
     }
 
     fn unplayable() -> Result<Outcome, LiveError> {
@@ -280,7 +280,7 @@ mod tests {
         let played = collect_results(&[silent, responds, unplayable]).expect("one peer responds");
         let outcomes: Vec<_> = played.iter().map(|one| one.result.as_ref().ok()).collect();
         let silent = outcomes[0].expect("played");
-        assert_eq!((silent.fed, &*silent.differences[0].sentence), (1, "nobody"));
+        assert_eq!((silent.fed, &*silent.differences[0].sentence), (1, "no response"));
         let responds = outcomes[1].expect("played");
         assert_eq!((responds.fed, responds.differences.len()), (3, 0));
         assert!(outcomes[2].is_none());
@@ -291,7 +291,7 @@ mod tests {
         let message_of = |results: &[fn() -> Result<Outcome, LiveError>]| {
             collect_results(results).expect_err("no result").to_string()
         };
-        assert_eq!(message_of(&[silent, unplayable]), "nobody");
+        assert_eq!(message_of(&[silent, unplayable]), "no response");
         assert!(message_of(&[unplayable]).ends_with("no receives"));
         assert_eq!(message_of(&[responds, broken]), "the cable");
     }

@@ -106,7 +106,7 @@ pub struct PeerPath<'a> {
     /// Offset added to the captured PSNs.
     pub psn: i64,
     /// How long to wait for a response.
-    pub patience: Duration,
+    pub response_timeout: Duration,
 }
 
 /// How the peer is prepared.
@@ -130,7 +130,7 @@ pub fn play(
     responder: Responder,
 ) -> Result<Outcome, LiveError> {
     let dry_run = dry_run(lane, frames)?;
-    let PeerPath { port, pace, mut ends, psn, patience } = path;
+    let PeerPath { port, pace, mut ends, psn, response_timeout } = path;
     if lane.responder.ip.is_ipv4() != ends.peer.ip.is_ipv4() {
         let family = if lane.responder.ip.is_ipv4() { "IPv4" } else { "IPv6" };
         let why = format!("the capture is {family}, but the peer's address is {}", ends.peer.ip);
@@ -157,5 +157,5 @@ pub fn play(
     let translation = Translation::new(lane, frames, &ends, &names);
     let controlled = controlled.as_mut();
     let (dry_run, translation) = (&dry_run, &translation);
-    Player { lane, frames, dry_run, translation, port, pace, controlled, patience }.play()
+    Player { lane, frames, dry_run, translation, port, pace, controlled, response_timeout }.play()
 }

@@ -42,7 +42,7 @@ pub struct Player<'a> {
     /// The peer, if this program controls it.
     pub controlled: Option<&'a mut ControlledPeer>,
     /// How long to wait for a response.
-    pub patience: Duration,
+    pub response_timeout: Duration,
 }
 
 /// What was received so far.
@@ -117,22 +117,22 @@ impl Player<'_> {
                 since = received.responses.len();
                 new.iter().any(|response| awaited.response.is_conveyed_by(response))
             };
-            let end = self.pace.now() + self.patience;
+            let end = self.pace.now() + self.response_timeout;
             while !has_arrived(received) {
                 if !self.pass(end, received) {
                     received.missing += 1;
                     let packet = Some(awaited.number);
-                    let sentence = format!("no such response within {:?}", self.patience);
+                    let sentence = format!("no such response within {:?}", self.response_timeout);
                     received.differences.push(Difference { packet, sentence });
                     break;
                 }
             }
             if received.missing > 0 && !received.any {
-                let (Ends { own, peer }, patience) = (self.translation.ends(), self.patience);
+                let Ends { own, peer } = self.translation.ends();
                 let why = format!(
-                    "no response from {} within {patience:?}: it has no QP {:#x} that is connected \
-                     to our QP {:#x}",
-                    peer.ip, peer.qpn, own.qpn
+                    "no response from {} within {:?}: it has no QP {:#x} that is connected to our \
+                     QP {:#x}",
+                    peer.ip, self.response_timeout, peer.qpn, own.qpn
                 );
                 return Err(LiveError::Silent { why, fed: received.fed });
             }
@@ -140,7 +140,7 @@ impl Player<'_> {
                 let packet = Some(awaited.number);
                 let sentence = format!(
                     "no response within {:?}: the remaining requests are not sent",
-                    self.patience
+                    self.response_timeout
                 );
                 received.differences.push(Difference { packet, sentence });
                 return Ok(false);
@@ -168,7 +168,7 @@ impl Player<'_> {
         received.requests.add(self.lane, self.frames, at);
         received.marks[at] = received.responses.len();
         received.fed += 1;
-        let end = self.pace.now() + self.patience;
+        let end = self.pace.now() + self.response_timeout;
         loop {
             if let Some(slot) = self.port.tx_slot() {
                 let slot = slot.get_mut(..bytes.len()).ok_or_else(|| {
