@@ -113,7 +113,7 @@ fn oversized_networks_are_refused_quickly() {
     }
     let message = message(
         "kind = \"single\"\nhosts = 3",
-        "kind = \"explicit\"\nhosts = [\"h1\", \"h2\", \"h1\"]\nswitches = [\"s1\"]\nlines = []",
+        "kind = \"explicit\"\nhosts = [\"h1\", \"h2\", \"h1\"]\nswitches = [\"s1\"]\nlinks = []",
     );
     assert!(message.contains("expected unique names; `h1` occurs twice"), "{message}");
 }

@@ -68,7 +68,7 @@ fn light_and_engine_hosts_agree_on_rates_within_3_percent() {
         let near = |(one, other): (&f64, &f64)| (one - other).abs() <= 0.03 * one;
         assert!(light.iter().zip(&engine).all(near), "{light:?} and {engine:?}");
     }
-    assert!(goodputs(&light).iter().sum::<f64>() > 8.0, "the line is used: {light:?}");
+    assert!(goodputs(&light).iter().sum::<f64>() > 8.0, "the link is used: {light:?}");
     for flow in &engine.flows {
         assert!(flow.cnps > 50 && flow.marked > flow.cnps, "{flow:?}");
         assert!(flow.sender.cnps + 1 >= flow.cnps, "one may be on its way: {flow:?}");

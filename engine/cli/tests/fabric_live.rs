@@ -120,7 +120,7 @@ impl Net {
 impl Drop for Net {
     fn drop(&mut self) {
         for end in ["s", "h1", "h2", "h3"] {
-            let _told = Command::new("ip").args(["netns", "delete", &self.name(end)]).status();
+            let _status = Command::new("ip").args(["netns", "delete", &self.name(end)]).status();
         }
     }
 }
@@ -296,7 +296,7 @@ fn a_port_keeps_its_rate_and_a_queue_marks_and_pauses() {
     assert!(marked * 2 > counted.len(), "{marked} of {} marked", counted.len());
     assert!(figure("h1", "pauses_out") > 0 && figure("h2", "pauses_out") > 0);
     assert_eq!(figure("h1", "dropped") + figure("h2", "dropped"), 0, "lossless");
-    assert!(figure("h1", "overrun") > 0, "what came faster than the line");
+    assert!(figure("h1", "overrun") > 0, "frames above the link rate are lost");
     assert!(figure("h3", "queue_max") > 100_000);
 }
 
@@ -557,7 +557,7 @@ fn real_senders_get_cnps_and_share_the_link() {
     let line = RATE / 8.0 * span.as_secs_f64();
     let used = bytes.iter().sum::<u64>() as f64 / line;
     let cnps = [0, 1].map(|n| devices[n].counter(Counter::RpCnpHandled));
-    eprintln!("{bytes:?} bytes, {used:.2} of the line, {cnps:?} CNPs");
+    eprintln!("{bytes:?} bytes, {used:.2} of the link rate, {cnps:?} CNPs");
     drop(devices);
     let figure = live.end();
     // A machine busy with other tests does not fill the link.

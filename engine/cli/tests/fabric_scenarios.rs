@@ -416,12 +416,12 @@ fn an_explained_miss_is_no_failure() {
     let folder = Folder::new("explained");
     let file = folder.path("small.toml");
     let text =
-        SMALL.replace("at_least = 5", "at_least = 41\nns3 = 38.3\nexplained = \"a line has 40\"");
+        SMALL.replace("at_least = 5", "at_least = 41\nns3 = 38.3\nexplained = \"a link has 40\"");
     fs::write(&file, text).expect("a file");
     let output = fabric(&["run", &file, "--out", &folder.path("data")]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(shown.contains("not met: a line has 40") && shown.contains("ns-3 38.30"), "{shown}");
+    assert!(shown.contains("not met: a link has 40") && shown.contains("ns-3 38.30"), "{shown}");
     let report = ["report", &folder.path("data"), "--out", &folder.path("report")];
     assert_eq!(fabric(&report).status.code(), Some(0));
     let report = fs::read_to_string(folder.path("report/report.md")).expect("a report");
@@ -429,7 +429,7 @@ fn an_explained_miss_is_no_failure() {
         "1 of 2, 1 explained",
         "| 38.30 | at least 41 | explained |",
         "2 runs of 2 ms",
-        "a line has 40",
+        "a link has 40",
     ] {
         assert!(report.contains(due), "{due}: {report}");
     }
@@ -476,8 +476,8 @@ fn each_kind_of_loss_fails_a_lossless_network() {
         let shown = String::from_utf8_lossy(&fails.stdout).into_owned();
         assert_eq!(fails.status.code(), Some(3), "{added}: {shown}");
         for kind in kinds {
-            let is_told = |line: &str| line.contains(kind) && line.contains("NOT LOSSLESS");
-            assert!(shown.lines().any(is_told), "{added}: {kind}: {shown}");
+            let is_reported = |line: &str| line.contains(kind) && line.contains("NOT LOSSLESS");
+            assert!(shown.lines().any(is_reported), "{added}: {kind}: {shown}");
         }
         assert_eq!(holds.status.code(), Some(0), "{added}");
     }

@@ -207,7 +207,7 @@ fn other_invalid_input_gets_one_line_and_exit_code_2() {
     let topology = |text: &str| format!("title = \"x\"\nduration = \"1ms\"\n[topology]\n{text}\n");
     let kind = scenario("kind", &topology("kind = \"moebius\""));
     let key = scenario("key", &topology("kind = \"single\"\ncolour = 3"));
-    let nodes = "kind = \"explicit\"\nhosts = [\"h1\"]\nswitches = [\"s1\"]\nlines = [\"h1 - s2\"]";
+    let nodes = "kind = \"explicit\"\nhosts = [\"h1\"]\nswitches = [\"s1\"]\nlinks = [\"h1 - s2\"]";
     let line = scenario("line", &topology(nodes));
     let (empty, junk) = (scenario("empty", ""), folder.file("junk", &[0x55; 4000]));
     refused(&[

@@ -112,7 +112,7 @@ fn the_command_prints_the_cycle_and_the_changes() {
     ] {
         assert!(text.lines().any(|other| other == line), "{line}\n{text}");
     }
-    let (text, code) = message(&["deadlock-fat-tree", "--case", "two lines down", "--json"]);
+    let (text, code) = message(&["deadlock-fat-tree", "--case", "two links down", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(code, Some(3));
     assert_eq!(report["cycle"].as_array().map(Vec::len), Some(8));

@@ -109,7 +109,7 @@ impl Engines {
     }
 
     fn host(&mut self, host: u32) -> &mut EngineHost {
-        self.hosts[host as usize].as_mut().expect("an engine host's port is one's only")
+        self.hosts[host as usize].as_mut().expect("only engine hosts have ports of engines")
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Options {
     /// Link rate, such as 100G; without it, pause times are unknown
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     rate: Option<LinkRate>,
-    /// FrameSelection frames to print
+    /// Which flow control frames to print
     #[arg(long, value_enum, default_value = "all")]
     frames: FrameSelection,
     /// Print JSON: a line for each frame, and a summary at the end
@@ -33,7 +33,7 @@ pub struct Options {
     html: Option<PathBuf>,
 }
 
-/// FrameSelection frames are printed.
+/// The flow control frames that are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum FrameSelection {
     /// Every flow control frame

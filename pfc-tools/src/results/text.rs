@@ -43,7 +43,7 @@ pub fn print(
             let cut: usize =
                 case_result.results.iter().map(|result| result.unfinished(group)).sum();
             if cut > 0 {
-                writeln!(out, "  {:40} {cut:>10}  flows, which it leaves out", "  not finished")?;
+                writeln!(out, "  {:40} {cut:>10}  flows, not included", "  not finished")?;
             }
         }
     }

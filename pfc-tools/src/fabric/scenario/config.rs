@@ -205,7 +205,7 @@ pub(super) fn traffic(
     Ok(traffic)
 }
 
-/// Reads how the flows of a traffic group begin and between whom.
+/// Reads how the flows of a traffic group begin and between which hosts.
 fn pattern(
     section: &Section<'_>,
     config: &FabricConfig,

@@ -125,18 +125,18 @@ fn explicit(
     };
     let (hosts, switches) = (names("hosts")?, names("switches")?);
     let expected = "a list of links such as \"h1 - s1\"";
-    let texts = section.texts("lines")?.ok_or_else(|| section.missing("lines", expected))?;
+    let texts = section.texts("links")?.ok_or_else(|| section.missing("links", expected))?;
     fit(texts.len())?;
     let mut links = Vec::new();
     for (text, node) in texts {
         let Some((a, b)) = text.split_once('-') else {
-            return Err(section.wrong("lines", node, "a link such as \"h1 - s1\""));
+            return Err(section.wrong("links", node, "a link such as \"h1 - s1\""));
         };
         let (a, b) = (a.trim().to_owned(), b.trim().to_owned());
         for name in [&a, &b] {
             if !hosts.contains(name) && !switches.contains(name) {
                 return Err(section.wrong(
-                    "lines",
+                    "links",
                     node,
                     format!("known nodes; `{name}` is unknown"),
                 ));

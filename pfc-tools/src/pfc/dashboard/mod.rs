@@ -1,4 +1,4 @@
-//! The dashboard of `watch`: who pauses whom, and the share of time for which each priority was
+//! The dashboard of `watch`: pauses by sender, and the share of time for which each priority was
 //! blocked, now and before.
 
 pub mod history;
@@ -187,13 +187,14 @@ fn heading(frame: &mut Frame<'_>, place: Rect, watched: &Snapshot<'_>) {
     frame.render_widget(Paragraph::new(quits), place);
 }
 
-/// A table row: who pauses whom, and whether the pause is active.
+/// A table row: the pauses of a sender and priority, and whether the pause is active.
 struct Pair {
     cells: [String; 10],
     is_paused: bool,
 }
 
-/// Who pauses whom: from the frames seen, longest share first; then from the NIC's counters.
+/// Pauses by sender and priority: from the frames seen, longest share first; then from the NIC's
+/// counters.
 fn pairs(watched: &Snapshot<'_>) -> Vec<Pair> {
     let (delta, here) = (watched.delta, watched.interface);
     let percent =
@@ -238,11 +239,11 @@ fn table(frame: &mut Frame<'_>, place: Rect, pairs: &[Pair]) {
     let room = usize::from(place.height.saturating_sub(2));
     let hidden = pairs.len().saturating_sub(room);
     let title = match hidden {
-        0 => "Who pauses whom, since the last update".to_owned(),
-        hidden => format!("Who pauses whom, since the last update ({hidden} rows hidden)"),
+        0 => "Pauses by sender, since the last update".to_owned(),
+        hidden => format!("Pauses by sender, since the last update ({hidden} rows hidden)"),
     };
     let head = [
-        "sender", "pauses", "priority", "now", "paused", "overall", "XOFF", "XON", "pauses",
+        "sender", "receiver", "priority", "now", "paused", "overall", "XOFF", "XON", "pauses",
         "longest",
     ];
     let rows = pairs.iter().take(room).map(|pair| {
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_shows_who_pauses_whom_and_for_how_long() {
+    fn a_terminal_shows_senders_and_paused_times() {
         let lines = watched(Some(RATE), &BTreeMap::new(), |watched, history| {
             text(&buffer(watched, history, 110, 16))
         });

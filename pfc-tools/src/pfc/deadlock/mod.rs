@@ -89,13 +89,11 @@ struct Report {
     /// Lossless priorities; all have the same dependencies.
     priorities: Vec<u8>,
     /// Number of link directions that are part of a dependency.
-    #[serde(rename = "lines")]
     links: usize,
     dependencies: usize,
     /// Each link waits for the next.
     cycle: Vec<Step>,
     turns: Option<Set>,
-    #[serde(rename = "lines_to_change")]
     links_to_change: Option<Set>,
     rerouted: Option<Rerouted>,
     runs: Vec<simulate::RunResult>,

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up() {
+    fn the_parts_of_a_headroom_add_up() {
         for formula in
             [Formula::Ieee, Formula::Cisco, Formula::Mlx5, Formula::Mlxsw, Formula::Sonic]
         {
