@@ -94,7 +94,7 @@ fn with_interfaces(shell: Shell, script: &str) -> String {
         }
         Shell::Zsh => {
             let script = script.replace(&format!("({INTERFACES})"), "_feroce_interfaces");
-            // The first line must stay the first.
+            // `#compdef` must stay the first line.
             script.replacen('\n', &format!("\n{ZSH_FUNCTION}"), 1)
         }
         Shell::Fish => {

@@ -310,11 +310,11 @@ impl SetUp {
         let pair = Pair::new()?;
         let fakes = std::env::temp_dir().join(&pair.names[0]);
         std::fs::create_dir_all(&fakes).expect("a folder");
-        let patient = Self { pair, fakes };
-        patient.write("hugepages", "256\n");
-        patient.write("clock", "tsc\n");
-        patient.write("doctor", &script(&patient.fakes));
-        Some(patient)
+        let set_up = Self { pair, fakes };
+        set_up.write("hugepages", "256\n");
+        set_up.write("clock", "tsc\n");
+        set_up.write("doctor", &script(&set_up.fakes));
+        Some(set_up)
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -408,15 +408,15 @@ fn foreign_program(fakes: &Path) {
 
 #[test]
 fn injected_faults_are_found_and_none_on_a_healthy_set_up() {
-    let Some(patient) = SetUp::new() else { return };
-    foreign_program(&patient.fakes);
-    patient.is_healthy("nothing");
+    let Some(set_up) = SetUp::new() else { return };
+    foreign_program(&set_up.fakes);
+    set_up.is_healthy("nothing");
     for fault in FAULTS {
-        patient.shell(fault.inject);
-        patient.must_find(fault);
-        patient.shell(fault.undo);
+        set_up.shell(fault.inject);
+        set_up.must_find(fault);
+        set_up.shell(fault.undo);
         if !fault.inject.is_empty() {
-            patient.is_healthy(fault.inject);
+            set_up.is_healthy(fault.inject);
         }
     }
     let mut ids: Vec<_> = FAULTS.iter().map(|fault| fault.id).collect();
@@ -426,50 +426,50 @@ fn injected_faults_are_found_and_none_on_a_healthy_set_up() {
 
 #[test]
 fn the_path_to_the_peer_is_checked() {
-    let Some(patient) = SetUp::new() else { return };
-    patient.is_healthy("nothing");
+    let Some(set_up) = SetUp::new() else { return };
+    set_up.is_healthy("nothing");
 
     // An address listed before the one that the peer has a route back to.
-    patient.shell(
+    set_up.shell(
         "ip address delete 10.9.0.1/24 dev v0; ip address add 192.168.5.1/24 dev v0; \
          ip address add 10.9.0.1/24 dev v0",
     );
-    patient.pair.shell(1, "ip link set v1 mtu 2500");
+    set_up.pair.shell(1, "ip link set v1 mtu 2500");
     let found = "2048: packets for 4096, which the interface carries, are lost";
-    patient.must_find(&Fault { id: "path-mtu", severity: "warning", found, ..NONE });
-    let (code, report) = patient.examine("FEROCE_PATH_MTU=2048", NONE.arguments);
+    set_up.must_find(&Fault { id: "path-mtu", severity: "warning", found, ..NONE });
+    let (code, report) = set_up.examine("FEROCE_PATH_MTU=2048", NONE.arguments);
     assert_eq!((code, bad(&report).as_str()), (Some(0), ""), "smaller packets pass");
-    patient.pair.shell(1, "ip link set v1 mtu 4500");
-    patient.is_healthy("a small MTU");
+    set_up.pair.shell(1, "ip link set v1 mtu 4500");
+    set_up.is_healthy("a small MTU");
 
     // The entry of the neighbour table is outdated.
-    patient.pair.shell(1, "ip address delete 10.9.0.2/24 dev v1");
+    set_up.pair.shell(1, "ip address delete 10.9.0.2/24 dev v1");
     let found = "10.9.0.2 did not answer";
-    patient.must_find(&Fault { id: "peer-neighbour", severity: "error", found, ..NONE });
-    patient.pair.shell(1, "ip address add 10.9.0.2/24 dev v1");
-    patient.is_healthy("a lost address");
+    set_up.must_find(&Fault { id: "peer-neighbour", severity: "error", found, ..NONE });
+    set_up.pair.shell(1, "ip address add 10.9.0.2/24 dev v1");
+    set_up.is_healthy("a lost address");
 
     // A neighbour entry that has not been confirmed for a while, of a host that has moved since.
-    patient.pair.shell(
+    set_up.pair.shell(
         0,
         "mac=$(ip -o neighbour show 10.9.0.2 | sed 's/.*lladdr \\([^ ]*\\).*/\\1/'); \
                            ip neighbour replace 10.9.0.2 lladdr $mac dev v0 nud stale",
     );
-    patient.is_healthy("a stale neighbour");
-    patient
+    set_up.is_healthy("a stale neighbour");
+    set_up
         .pair
         .shell(0, "ip neighbour replace 10.9.0.2 lladdr 02:00:00:00:00:99 dev v0 nud reachable");
-    patient.is_healthy("a neighbour that has moved");
+    set_up.is_healthy("a neighbour that has moved");
 
-    patient.pair.shell(1, "sysctl -qw net.ipv4.icmp_echo_ignore_all=1");
-    let (code, report) = patient.examine("", NONE.arguments);
+    set_up.pair.shell(1, "sysctl -qw net.ipv4.icmp_echo_ignore_all=1");
+    let (code, report) = set_up.examine("", NONE.arguments);
     assert_eq!(
         (code, bad(&report).as_str()),
         (Some(0), ""),
         "a peer that does not answer pings is no error"
     );
     assert!(report.to_string().contains("does not answer pings"), "{report:#}");
-    patient.pair.shell(1, "sysctl -qw net.ipv4.icmp_echo_ignore_all=0");
+    set_up.pair.shell(1, "sysctl -qw net.ipv4.icmp_echo_ignore_all=0");
 }
 
 /// A router whose other link has a smaller MTU, and a host behind it. Removed when dropped.
@@ -508,47 +508,47 @@ impl Drop for Router {
 
 #[test]
 fn a_router_on_the_path_with_a_smaller_mtu_is_found() {
-    let Some(patient) = SetUp::new() else { return };
-    let _router = Router::new(&patient.pair);
-    patient.pair.shell(
+    let Some(set_up) = SetUp::new() else { return };
+    let _router = Router::new(&set_up.pair);
+    set_up.pair.shell(
         0,
         "ip address add fd09::1/64 dev v0 nodad; ip route add 10.9.8.0/24 via 10.9.0.2; \
                            ip route add fd09:8::/64 via fd09::2",
     );
-    let (code, report) = patient.examine("", "-i v0 --peer fd09::2");
+    let (code, report) = set_up.examine("", "-i v0 --peer fd09::2");
     assert_eq!((code, bad(&report).as_str()), (Some(0), ""), "{report:#}");
     for peer in ["10.9.8.2", "fd09:8::2"] {
         let arguments: &'static str = format!("-i v0 --peer {peer}").leak();
         let found = "1024: packets for 4096, which the interface carries, are lost";
-        patient.must_find(&Fault { id: "path-mtu", severity: "warning", found, arguments, ..NONE });
-        let (code, report) = patient.examine("FEROCE_PATH_MTU=1024", arguments);
+        set_up.must_find(&Fault { id: "path-mtu", severity: "warning", found, arguments, ..NONE });
+        let (code, report) = set_up.examine("FEROCE_PATH_MTU=1024", arguments);
         assert_eq!((code, bad(&report).as_str()), (Some(0), ""), "{report:#}");
     }
 }
 
 #[test]
 fn the_peer_and_other_programs_are_checked() {
-    let Some(patient) = SetUp::new() else { return };
-    patient.is_healthy("nothing");
+    let Some(set_up) = SetUp::new() else { return };
+    set_up.is_healthy("nothing");
 
-    patient.pair.shell(1, "ip link set v1 down");
-    patient.must_find(&Fault { id: "link", severity: "error", found: "no carrier", ..NONE });
-    patient.pair.shell(1, "ip link set v1 up");
-    patient.is_healthy("a lost carrier");
+    set_up.pair.shell(1, "ip link set v1 down");
+    set_up.must_find(&Fault { id: "link", severity: "error", found: "no carrier", ..NONE });
+    set_up.pair.shell(1, "ip link set v1 up");
+    set_up.is_healthy("a lost carrier");
 
-    patient.pair.shell(1, "ip address add fd09:1::7/64 dev v1 nodad");
-    patient.shell(
+    set_up.pair.shell(1, "ip address add fd09:1::7/64 dev v1 nodad");
+    set_up.shell(
         "ip address add fd09:1::7/64 dev v0; \
          for i in $(seq 200); do ip a show v0 | grep -q dadfailed && break; sleep 0.1; done",
     );
     let found = "another host uses fd09:1::7/64 dev v0, too";
-    patient.must_find(&Fault { id: "duplicates", severity: "warning", found, ..NONE });
-    let gids = patient.pair.feroce(0, "devinfo -v -i v0").output().expect("feroce");
+    set_up.must_find(&Fault { id: "duplicates", severity: "warning", found, ..NONE });
+    let gids = set_up.pair.feroce(0, "devinfo -v -i v0").output().expect("feroce");
     assert!(!text(&gids.stdout).contains("fd09:1::7"), "{}", text(&gids.stdout));
-    patient.shell("ip address delete fd09:1::7/64 dev v0");
-    patient.is_healthy("an address of two hosts");
+    set_up.shell("ip address delete fd09:1::7/64 dev v0");
+    set_up.is_healthy("an address of two hosts");
 
-    let namespace = std::fs::File::open(format!("/var/run/netns/{}", patient.pair.names[0]));
+    let namespace = std::fs::File::open(format!("/var/run/netns/{}", set_up.pair.names[0]));
     let namespace = namespace.expect("our namespace");
     let bind = move || {
         nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).expect("root");
@@ -557,51 +557,51 @@ fn the_peer_and_other_programs_are_checked() {
     let socket = std::thread::spawn(bind).join().expect("a socket");
     let found = format!("process {}", std::process::id());
     let found: &'static str = found.leak();
-    patient.must_find(&Fault { id: "udp-4791", severity: "warning", found, ..NONE });
+    set_up.must_find(&Fault { id: "udp-4791", severity: "warning", found, ..NONE });
     let around = "FEROCE_PORT_KIND=packet";
-    patient.must_find(&Fault { id: "udp-4791", severity: "error", found, around, ..NONE });
+    set_up.must_find(&Fault { id: "udp-4791", severity: "error", found, around, ..NONE });
     drop(socket);
-    patient.is_healthy("a socket");
+    set_up.is_healthy("a socket");
 
     // For example a port of a bridge, and an interface whose peer is down: not requested, so not
     // checked.
-    patient.pair.shell(
+    set_up.pair.shell(
         0,
         "ip link add w0 type veth peer w1; ip link set w0 up; ip link add x0 type veth peer x1; \
                            ip link set x0 up; ip link set x1 up",
     );
-    let (code, report) = patient.examine("", "");
+    let (code, report) = set_up.examine("", "");
     assert_eq!((code, bad(&report).as_str()), (Some(0), ""), "{report:#}");
     for left in ["w0 (no carrier)", "x0 (no routable address)"] {
         assert!(report.to_string().contains(left), "{report:#}");
     }
-    patient.pair.shell(0, "ip link delete w0; ip link delete x0");
+    set_up.pair.shell(0, "ip link delete w0; ip link delete x0");
 
-    patient.pair.shell(
+    set_up.pair.shell(
         0,
         "ip link add w0 type veth peer w1; ip address add 10.9.1.1/24 dev w0; \
          ip link set w1 up; ip link set w0 up",
     );
-    let other = Server::start(&mut patient.pair.feroce(0, "perf -i w0 --port-kind packet"));
-    patient.is_healthy("a program on another interface");
+    let other = Server::start(&mut set_up.pair.feroce(0, "perf -i w0 --port-kind packet"));
+    set_up.is_healthy("a program on another interface");
     assert!(other.stop().status.success());
-    patient.pair.shell(0, "ip link delete w0");
+    set_up.pair.shell(0, "ip link delete w0");
 
-    let running = Server::start(&mut patient.pair.feroce(0, "perf -i v0 --port-kind af_xdp"));
+    let running = Server::start(&mut set_up.pair.feroce(0, "perf -i v0 --port-kind af_xdp"));
     let found = format!("process {} (feroce)", running.child.id()).leak();
-    patient.must_find(&Fault { id: "owner", severity: "warning", found, ..NONE });
-    patient.pair.shell(0, "ethtool -L v0 rx 2 tx 2");
-    patient.must_find(&Fault { id: "unserved-queues", severity: "error", found: "1 of 2", ..NONE });
+    set_up.must_find(&Fault { id: "owner", severity: "warning", found, ..NONE });
+    set_up.pair.shell(0, "ethtool -L v0 rx 2 tx 2");
+    set_up.must_find(&Fault { id: "unserved-queues", severity: "error", found: "1 of 2", ..NONE });
     let output = running.stop();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    patient.pair.shell(0, "ethtool -L v0 rx 1 tx 1");
-    patient.is_healthy("a program");
+    set_up.pair.shell(0, "ethtool -L v0 rx 1 tx 1");
+    set_up.is_healthy("a program");
 }
 
 #[test]
 fn without_an_interface_all_that_are_up_are_checked_and_open_is_optional() {
-    let Some(patient) = SetUp::new() else { return };
-    let (code, report) = patient.examine("", "");
+    let Some(set_up) = SetUp::new() else { return };
+    let (code, report) = set_up.examine("", "");
     assert_eq!(code, Some(0), "{report:#}");
     let interfaces = report["findings"].as_array().expect("findings").iter();
     let mut interfaces: Vec<_> =
@@ -609,14 +609,14 @@ fn without_an_interface_all_that_are_up_are_checked_and_open_is_optional() {
     interfaces.dedup();
     assert_eq!(interfaces, ["v0"]);
 
-    let (code, report) = patient.examine("FEROCE_PORT_KIND=af_xdp", "-i v0 --open");
+    let (code, report) = set_up.examine("FEROCE_PORT_KIND=af_xdp", "-i v0 --open");
     let opened = report["findings"].as_array().expect("findings").last().expect("one");
     assert_eq!((code, &opened["id"]), (Some(0), &"open".into()), "{report:#}");
     assert!(opened["found"].as_str().is_some_and(|text| text.contains("af_xdp")), "{opened}");
 
-    foreign_program(&patient.fakes);
-    patient.shell("ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp");
-    let (_, report) = patient.examine("", "-i v0 --open");
+    foreign_program(&set_up.fakes);
+    set_up.shell("ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp");
+    let (_, report) = set_up.examine("", "-i v0 --open");
     let opened = report["findings"].as_array().expect("findings").last().expect("one");
     let message = opened["found"].as_str().expect("words");
     assert!(
@@ -624,11 +624,11 @@ fn without_an_interface_all_that_are_up_are_checked_and_open_is_optional() {
         "{message}"
     );
     assert!(message.contains("someone_else"), "{message}");
-    patient.shell("ip link set dev v0 xdpgeneric off");
+    set_up.shell("ip link set dev v0 xdpgeneric off");
 
-    let output = patient.pair.feroce(0, "doctor --peer 10.9.0.2").output().expect("feroce");
+    let output = set_up.pair.feroce(0, "doctor --peer 10.9.0.2").output().expect("feroce");
     assert_eq!(output.status.code(), Some(2), "--peer needs -i");
-    let shown = patient.pair.feroce(0, "doctor -i none0").output().expect("feroce");
+    let shown = set_up.pair.feroce(0, "doctor -i none0").output().expect("feroce");
     assert_eq!(shown.status.code(), Some(4));
     assert!(text(&shown.stdout).contains("-> `ip link`"), "{}", text(&shown.stdout));
 }

@@ -99,7 +99,7 @@ fn a_running_program_is_shown() {
 
 /// A process without privileges owns the name under which `v0` serves its figures, and sends
 /// garbage.
-const SQUATTER: &str = "
+const FOREIGN_ENDPOINT: &str = "
 import socket
 s = socket.socket(socket.AF_UNIX)
 s.bind('\\0feroce/stat/v0')
@@ -115,11 +115,11 @@ while True:
 #[test]
 fn a_foreign_endpoint_does_not_hide_programs() {
     let Some(pair) = Pair::new() else { return };
-    let mut squatter = pair.run(0, "setpriv");
-    squatter.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c"]);
-    let mut squatter = squatter.arg(SQUATTER).stdout(Stdio::piped()).spawn().expect("python");
+    let mut foreign = pair.run(0, "setpriv");
+    foreign.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c"]);
+    let mut foreign = foreign.arg(FOREIGN_ENDPOINT).stdout(Stdio::piped()).spawn().expect("python");
     let mut line = String::new();
-    BufReader::new(squatter.stdout.take().expect("piped")).read_line(&mut line).expect("text");
+    BufReader::new(foreign.stdout.take().expect("piped")).read_line(&mut line).expect("text");
     assert_eq!(line, "there\n");
 
     pair.shell(
@@ -136,8 +136,8 @@ fn a_foreign_endpoint_does_not_hide_programs() {
     let server = Server::start(&mut pair.feroce(0, "perf -i v0"));
     let stopped = server.stop();
     assert!(stopped.status.success(), "{}", text(&stopped.stderr));
-    squatter.kill().expect("a running squatter");
-    squatter.wait().expect("its end");
+    foreign.kill().expect("a running foreign");
+    foreign.wait().expect("its end");
 }
 
 #[test]

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_counts() {
+    fn a_report_has_the_worst_severity() {
         let mut report = Report { worst: Severity::Ok, findings: Vec::new() };
         for verdict in [Verdict::warning("w", "r"), Verdict::error("e", "r"), Verdict::info("i")] {
             report.add(None, ("id", "what"), verdict.unwrap());

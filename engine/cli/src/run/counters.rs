@@ -39,11 +39,11 @@ use nix::sys::fanotify::{
 
 /// Name by which this program is started as the process: its first argument, and its name in lists.
 const NAME: &CStr = c"feroce-counters";
-/// Values that are younger are not asked for again.
+/// Values that are younger are not queried again.
 const FRESH: Duration = Duration::from_millis(1);
 /// Interval of writing the values if openings are not seen.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// A program that did not answer is not asked again for this time. If openings are not seen, this
+/// A program that did not answer is not queried again for this time. If openings are not seen, this
 /// also holds if no program serves the counters.
 const RETRY: Duration = Duration::from_secs(1);
 /// Interval of looking for other processes after the program's end.
@@ -172,8 +172,8 @@ fn serve(arguments: &[String]) -> io::Result<()> {
     while program.runs_or_left_others() {
         let now = clock.now();
         let others = (!program.runs()).then_some(now + OTHERS);
-        let asks = openings.is_none().then(|| devices.iter().map(|device| device.ask_at));
-        let until = asks.into_iter().flatten().chain(others).min();
+        let queries = openings.is_none().then(|| devices.iter().map(|device| device.query_at));
+        let until = queries.into_iter().flatten().chain(others).min();
         wait(openings.as_ref(), &program, timeout(until, now));
         match &openings {
             Some(openings) => answer(openings, &mut devices, clock)?,
@@ -239,8 +239,8 @@ struct Device {
     files: Vec<CounterFile>,
     /// The values of the last answer.
     counters: BTreeMap<String, u64>,
-    /// The program is not asked for values before this.
-    ask_at: Instant,
+    /// The program is not queried before this time.
+    query_at: Instant,
 }
 
 impl Device {
@@ -250,8 +250,8 @@ impl Device {
             CounterFile::replace(folder.join(path), folder.join(PORT).join(NEW), name, zero())
         });
         let files = files.collect::<io::Result<_>>()?;
-        let (counters, ask_at) = (BTreeMap::new(), Instant::default());
-        Ok(Self { interface: interface.to_owned(), folder, files, counters, ask_at })
+        let (counters, query_at) = (BTreeMap::new(), Instant::default());
+        Ok(Self { interface: interface.to_owned(), folder, files, counters, query_at })
     }
 
     /// Writes the present value to the file `opened`, if it is one of this device. Its reader has
@@ -261,15 +261,15 @@ impl Device {
     /// the device's any more, and stays as the first reader has it.
     fn prepare(&mut self, opened: FileId, clock: Clock) {
         let Some(at) = self.files.iter().position(|file| file.id == opened) else { return };
-        self.ask(FRESH, FRESH, clock);
+        self.query(FRESH, FRESH, clock);
         let text = self.text(self.files[at].name);
         // Without memory for files, the values stay.
         let _ = self.files[at].write(text).and_then(|()| self.files[at].renew());
     }
 
-    /// Replaces the files whose values have changed, if it is time to ask for them.
+    /// Replaces the files whose values have changed, if a query is due.
     fn update(&mut self, clock: Clock) {
-        if !self.ask(INTERVAL, RETRY, clock) {
+        if !self.query(INTERVAL, RETRY, clock) {
             return;
         }
         for at in 0..self.files.len() {
@@ -281,11 +281,11 @@ impl Device {
         }
     }
 
-    /// Asks for the present values, if it is time to. Without an answer, the last values stay.
-    /// Returns true if there is one. Values are young for `fresh`; `absent` is the time until the
-    /// next question if no program has the device open.
-    fn ask(&mut self, fresh: Duration, absent: Duration, clock: Clock) -> bool {
-        if clock.now() < self.ask_at {
+    /// Queries the present values, if a query is due. Returns true if the program answered;
+    /// otherwise the last values stay. The next query is due after `fresh`, or after `absent` if no
+    /// program has the device open.
+    fn query(&mut self, fresh: Duration, absent: Duration, clock: Clock) -> bool {
+        if clock.now() < self.query_at {
             return false;
         }
         let answer = stat::query_within(&self.interface, &Request::default(), TIMEOUT);
@@ -294,7 +294,7 @@ impl Device {
             Err(StatError::NoEndpoint { .. }) => absent,
             Err(_) => RETRY,
         };
-        self.ask_at = clock.now() + pause;
+        self.query_at = clock.now() + pause;
         answer.map(|snapshot| self.counters = snapshot.counters).is_ok()
     }
 
@@ -473,13 +473,13 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_program_is_asked_again_after_a_second() {
+    fn an_absent_program_is_queried_again_after_a_second() {
         let mut device = device("absent");
         let clock = Clock::start();
-        assert!(!device.ask(INTERVAL, RETRY, clock));
+        assert!(!device.query(INTERVAL, RETRY, clock));
         let now = clock.now();
-        assert!(device.ask_at > now + RETRY / 2 && device.ask_at <= now + RETRY);
-        assert!(timeout(Some(device.ask_at), now).as_millis().is_some_and(|ms| ms > 500));
+        assert!(device.query_at > now + RETRY / 2 && device.query_at <= now + RETRY);
+        assert!(timeout(Some(device.query_at), now).as_millis().is_some_and(|ms| ms > 500));
         fs::remove_dir_all(&device.folder).expect("the folder");
     }
 }

@@ -132,7 +132,7 @@ fn watch(options: &Options, interval: Duration, first: Vec<Snapshot>) -> Result<
             }
             other => other?,
         };
-        // Asking a stopped program takes seconds.
+        // Querying a stopped program takes seconds.
         if signal::interrupted() {
             return Ok(());
         }
