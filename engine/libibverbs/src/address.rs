@@ -59,7 +59,7 @@ fn create(live: Arc<Pd>, pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<Arc<Ah>,
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     object::code(
-        object::destroy::<Ah>(ah, |ah| ah.shared.check()).map(|going| drop(going.finish())),
+        object::destroy::<Ah>(ah, |ah| ah.shared.check()).map(|destroyed| drop(destroyed.finish())),
     )
 }
 

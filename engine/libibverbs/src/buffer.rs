@@ -25,8 +25,8 @@ unsafe impl Send for Buf {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Buf {}
 
-// SAFETY: the program's pointer is only an address: nobody reads what it points to, and buffers are
-// not passed to `borrow`.
+// SAFETY: the program's pointer is only an address: the memory behind it is not read, and buffers
+// are not passed to `borrow`.
 unsafe impl Object for Buf {
     type Abi = ibv_buf;
 
@@ -101,7 +101,7 @@ unsafe extern "C" fn ibv_alloc_buf(
 #[unsafe(no_mangle)]
 extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     match object::destroy::<Buf>(buf, |_| Ok(())) {
-        Ok(going) => drop(going.finish()),
+        Ok(destroyed) => drop(destroyed.finish()),
         Err(code) => errno::set(code),
     }
 }

@@ -94,7 +94,8 @@ extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_com
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     object::code(
-        object::destroy::<CompChannel>(channel, |_| Ok(())).map(|going| drop(going.finish())),
+        object::destroy::<CompChannel>(channel, |_| Ok(()))
+            .map(|destroyed| drop(destroyed.finish())),
     )
 }
 

@@ -550,9 +550,9 @@ unsafe extern "C" fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_i
         let result = match endpoint.qp_parameters(id) {
             Ok(known) => qp_view(&known),
             Err(_) => match endpoint.wanted_resources(id)? {
-                None => CmQp { stage: stage::NOT_ASKED, ..CmQp::default() },
+                None => CmQp { stage: stage::NOT_REQUESTED, ..CmQp::default() },
                 Some(responder_resources) => {
-                    CmQp { stage: stage::ASKED, responder_resources, ..CmQp::default() }
+                    CmQp { stage: stage::REQUESTED, responder_resources, ..CmQp::default() }
                 }
             },
         };

@@ -105,7 +105,7 @@ unsafe extern "C" fn ibv_create_comp_cntr(
 extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {
     object::code(
         object::destroy::<CompCntr>(counter, |counter| counter.shared.check())
-            .map(|going| drop(going.finish())),
+            .map(|destroyed| drop(destroyed.finish())),
     )
 }
 

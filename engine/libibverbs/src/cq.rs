@@ -113,7 +113,7 @@ impl CqConfig {
         let (device, entries) = (&shared.engine.device, round_up_entries(self.entries));
         let made = match &waker {
             Some(waker) => device.create_cq_waking(entries, Waker::from(Arc::clone(waker))),
-            // Without a channel nobody sleeps on the queue: it needs no descriptor.
+            // Without a channel no thread sleeps on the queue: it needs no descriptor.
             None => device.create_cq_waking(entries, Waker::noop().clone()),
         };
         let queue = made.map_err(|error| errno::of_device(&error))?;
@@ -176,12 +176,12 @@ extern "C" fn ibv_create_cq(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    object::code(object::destroy::<Cq>(cq, |cq| cq.shared.check()).map(|going| {
-        going.shared.engine.remove_cq(going.queue.id().0);
-        if let Some(waker) = &going.waker {
+    object::code(object::destroy::<Cq>(cq, |cq| cq.shared.check()).map(|destroyed| {
+        destroyed.shared.engine.remove_cq(destroyed.queue.id().0);
+        if let Some(waker) = &destroyed.waker {
             waker.retire();
         }
-        drop(going.finish());
+        drop(destroyed.finish());
     }))
 }
 

@@ -44,8 +44,8 @@ struct QpConfig {
 /// Bytes of a scatter/gather entry in a send WQE.
 const LIST_ENTRY: u32 = 16;
 
-/// The depth of a work queue for which a program asks `requests`: at least one more, as a power of
-/// two. A queue for 0 requests stays without room. A queue for `MAX_WR` requests, the limit of the
+/// The depth of a work queue for which a program requests `requests` entries: at least one more, as
+/// a power of two. A queue of 0 entries stays without room. A queue of `MAX_WR`, the limit of the
 /// device, has no headroom; the engine refuses more (`ibv_create_qp` fails). Other providers have
 /// headroom as well, and report it: mlx5 rounds the bytes of a send queue up, and rxe makes 511 of
 /// 256. Programs rely on it; SPDK 23.05 posts 257 requests to a queue of 256.
@@ -353,9 +353,9 @@ pub unsafe extern "C" fn open_qp(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    object::code(object::destroy::<Qp>(qp, |qp| qp.shared.check()).map(|going| {
-        going.shared.engine.remove_qp(going.number(), &going.async_events);
-        drop(going.finish());
+    object::code(object::destroy::<Qp>(qp, |qp| qp.shared.check()).map(|destroyed| {
+        destroyed.shared.engine.remove_qp(destroyed.number(), &destroyed.async_events);
+        drop(destroyed.finish());
     }))
 }
 
@@ -366,11 +366,11 @@ mod tests {
     #[test]
     fn work_queues_have_headroom_up_to_the_limit_of_the_device() {
         let depths = [(0, 0), (1, 2), (3, 4), (4, 8), (128, 256), (256, 512), (257, 512)];
-        for (asked, depth) in depths {
-            assert_eq!(with_headroom(asked), depth);
+        for (requested, depth) in depths {
+            assert_eq!(with_headroom(requested), depth);
         }
-        for asked in [MAX_WR / 2, MAX_WR - 1, MAX_WR] {
-            assert_eq!(with_headroom(asked), MAX_WR);
+        for requested in [MAX_WR / 2, MAX_WR - 1, MAX_WR] {
+            assert_eq!(with_headroom(requested), MAX_WR);
         }
         assert_eq!(with_headroom(MAX_WR + 1), MAX_WR + 1, "refused by the engine");
     }

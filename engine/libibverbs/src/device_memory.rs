@@ -109,7 +109,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// `ibv_free_dm`
 pub extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    object::code(object::destroy::<Dm>(dm, Dm::check).map(|going| drop(going.finish())))
+    object::code(object::destroy::<Dm>(dm, Dm::check).map(|destroyed| drop(destroyed.finish())))
 }
 
 impl Dm {

@@ -77,6 +77,7 @@ unsafe extern "C" fn ibv_alloc_dmah(
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dealloc_dmah(dmah: *mut ibv_dmah) -> c_int {
     object::code(
-        object::destroy::<Dmah>(dmah, |dmah| dmah.shared.check()).map(|going| drop(going.finish())),
+        object::destroy::<Dmah>(dmah, |dmah| dmah.shared.check())
+            .map(|destroyed| drop(destroyed.finish())),
     )
 }

@@ -94,7 +94,7 @@ extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     object::code(
-        object::destroy::<Pd>(pd, |pd| pd.shared.check()).map(|going| drop(going.finish())),
+        object::destroy::<Pd>(pd, |pd| pd.shared.check()).map(|destroyed| drop(destroyed.finish())),
     )
 }
 
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn alloc_td(
 
 /// `ibv_dealloc_td`
 pub extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    object::code(object::destroy::<Td>(td, |_| Ok(())).map(|going| drop(going.finish())))
+    object::code(object::destroy::<Td>(td, |_| Ok(())).map(|destroyed| drop(destroyed.finish())))
 }
 
 /// `ibv_alloc_parent_domain`

@@ -383,7 +383,7 @@ pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    object::code(object::destroy(mr, Mr::deregister).map(|going| drop(going.finish())))
+    object::code(object::destroy(mr, Mr::deregister).map(|destroyed| drop(destroyed.finish())))
 }
 
 const CHANGE_TRANSLATION: c_int = 1;

@@ -85,11 +85,11 @@ extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    let going = match object::destroy::<Context>(context, |_| Ok(())) {
-        Ok(going) => going,
+    let destroyed = match object::destroy::<Context>(context, |_| Ok(())) {
+        Ok(destroyed) => destroyed,
         Err(code) => return object::code(Err(code)),
     };
-    let context = going.finish();
+    let context = destroyed.finish();
     // SAFETY: the descriptor was opened with the context, and only the context owns it.
     unsafe { libc::close((*context.abi.get()).context.cmd_fd) };
     if context.shared.check().is_err() {

@@ -106,8 +106,8 @@ pub unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     // SAFETY: the program passes null or a structure that begins with a `comp_mask` of requested
     // extensions.
-    let asked = unsafe { input.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0);
-    object::code(match asked {
+    let has_extensions = unsafe { input.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0);
+    object::code(match has_extensions {
         true => Err(libc::EINVAL),
         false => context::shared_in_any_process(context).map(|shared| {
             let full = device_ex(&shared);

@@ -183,9 +183,9 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    object::code(object::destroy::<Srq>(srq, |srq| srq.shared.check()).map(|going| {
-        going.shared.engine.remove_srq(going.queue.id().0);
-        drop(going.finish());
+    object::code(object::destroy::<Srq>(srq, |srq| srq.shared.check()).map(|destroyed| {
+        destroyed.shared.engine.remove_srq(destroyed.queue.id().0);
+        drop(destroyed.finish());
     }))
 }
 

@@ -61,7 +61,7 @@ pub extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
 /// `ibv_dealloc_mw`
 pub extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     object::code(
-        object::destroy::<Mw>(mw, |mw| mw.shared.check()).map(|going| drop(going.finish())),
+        object::destroy::<Mw>(mw, |mw| mw.shared.check()).map(|destroyed| drop(destroyed.finish())),
     )
 }
 

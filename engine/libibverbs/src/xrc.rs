@@ -51,6 +51,7 @@ pub unsafe extern "C" fn open_xrcd(
 /// `ibv_close_xrcd`
 pub extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     object::code(
-        object::destroy::<Xrcd>(xrcd, |xrcd| xrcd.shared.check()).map(|going| drop(going.finish())),
+        object::destroy::<Xrcd>(xrcd, |xrcd| xrcd.shared.check())
+            .map(|destroyed| drop(destroyed.finish())),
     )
 }

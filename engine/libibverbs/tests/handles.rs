@@ -449,16 +449,16 @@ fn a_notification_for_an_overwritten_handle_is_refused() {
     assert_eq!(unsafe { verbs::ibv_destroy_cq(cq) }, 0);
 }
 
-/// A queue is deeper than asked for, unless the program asks for none.
+/// A queue is deeper than requested, unless the program requests none.
 #[test]
 fn the_depth_of_a_queue_is_reported_and_0_stays_0() {
     let Some(world) = world() else { return };
-    for (asked, depth) in [(0, 0), (1, 2), (256, 512)] {
+    for (requested, depth) in [(0, 0), (1, 2), (256, 512)] {
         let mut init: ibv_qp_init_attr = zeroed();
         (init.send_cq, init.recv_cq, init.qp_type) = (world.cq, world.cq, abi::IBV_QPT_RC);
-        (init.cap.max_send_wr, init.cap.max_recv_wr) = (asked, 3);
+        (init.cap.max_send_wr, init.cap.max_recv_wr) = (requested, 3);
         let qp = unsafe { verbs::ibv_create_qp(world.pd, &mut init) };
-        assert!(!qp.is_null(), "{asked} requests: errno {}", errno());
+        assert!(!qp.is_null(), "{requested} requests: errno {}", errno());
         assert_eq!((init.cap.max_send_wr, init.cap.max_recv_wr), (depth, 4));
         assert_eq!(unsafe { verbs::ibv_destroy_qp(qp) }, 0);
     }

@@ -69,7 +69,7 @@ pub unsafe fn init(id: *mut rdma_cm_id, state: c_uint) -> Result<(ibv_qp_attr, c
     match (state, known.stage) {
         // Like the kernel: the same attributes for every state while there is no connection
         // attempt.
-        (_, stage::NOT_ASKED) => Ok((attr, begin | IBV_QP_ACCESS_FLAGS)),
+        (_, stage::NOT_REQUESTED) => Ok((attr, begin | IBV_QP_ACCESS_FLAGS)),
         (INIT, _) => {
             attr.qp_access_flags = access(&known);
             Ok((attr, begin | IBV_QP_ACCESS_FLAGS))
@@ -77,8 +77,8 @@ pub unsafe fn init(id: *mut rdma_cm_id, state: c_uint) -> Result<(ibv_qp_attr, c
         (RTR, stage::KNOWN) => {
             attr.ah_attr = ah_attr(&live.view()?.path);
             attr.path_mtu = u32::from(live.view()?.path.mtu);
-            let asked = live.private().rnr_retries_asked;
-            attr.min_rnr_timer = min_rnr_timer(asked.unwrap_or(known.rnr_retry_count));
+            let requested = live.private().rnr_retries_requested;
+            attr.min_rnr_timer = min_rnr_timer(requested.unwrap_or(known.rnr_retry_count));
             let more = receiving(&mut attr, &known, qp_type);
             Ok((attr, IBV_QP_STATE | more))
         }

@@ -24,7 +24,7 @@ const VENDOR_OPTION: u16 = 35;
 /// Retry counts if the program passes no parameters.
 const RETRIES: u8 = 7;
 
-/// Returns how often the peer shall repeat a message that finds no receive.
+/// Returns how often the peer repeats a message that finds no receive.
 fn rnr_retries(wanted: Option<&rdma_conn_param>) -> u8 {
     wanted.map_or(RETRIES, |wanted| wanted.rnr_retry_count)
 }
@@ -117,7 +117,7 @@ unsafe fn connect(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Resul
             let responds = param.map(|param| param.responder_resources);
             let most = device.max_responder_resources;
             private.responder_resources = value_or_max(responds, RDMA_MAX_RESP_RES, most);
-            private.rnr_retries_asked = Some(rnr_retries(param));
+            private.rnr_retries_requested = Some(rnr_retries(param));
         }
         let (local, data) = parameters(id, param);
         let ece = live.private().local_ece;
@@ -153,7 +153,7 @@ unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result
             let responds = param.map(|param| param.responder_resources);
             let most = private.responder_resources.min(device.max_responder_resources);
             private.responder_resources = value_or_max(responds, RDMA_MAX_RESP_RES, most);
-            private.rnr_retries_asked = Some(rnr_retries(param));
+            private.rnr_retries_requested = Some(rnr_retries(param));
             (private.responder_resources, private.initiator_depth)
         };
         let is_datagram = (*id).qp_type == IBV_QPT_UD;

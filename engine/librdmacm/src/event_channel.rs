@@ -109,14 +109,14 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    let Ok(going) = object::destroy::<EventChannel>(channel, |_| Ok(())) else {
+    let Ok(destroyed) = object::destroy::<EventChannel>(channel, |_| Ok(())) else {
         errno::set(libc::EINVAL); // all that a function without a result can do
         return;
     };
-    let gone = going.finish();
+    let channel = destroyed.finish();
     // Like the kernel, where identifiers end with the descriptor they were created through: peers
     // see a disconnect.
-    for number in with_queue(&gone.queue) {
+    for number in with_queue(&channel.queue) {
         // SAFETY: the function takes no pointers.
         unsafe { feroce_cm_destroy(number) };
     }
@@ -124,10 +124,10 @@ pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    let Ok(going) = object::destroy::<DeliveredEvent>(event, |_| Ok(())) else {
+    let Ok(destroyed) = object::destroy::<DeliveredEvent>(event, |_| Ok(())) else {
         return return_code(Err(libc::EINVAL));
     };
-    let delivered = going.finish();
+    let delivered = destroyed.finish();
     if let Some(membership) = &delivered.membership {
         membership.unacknowledged.acknowledge(1);
     }

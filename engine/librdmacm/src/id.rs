@@ -54,8 +54,8 @@ pub struct Private {
     pub responder_resources: u8,
     /// RDMA READs and atomics that the QP may have outstanding as requester.
     pub initiator_depth: u8,
-    /// RNR retries that the peer is asked for, once known: the peer's reaction to RNR NAKs.
-    pub rnr_retries_asked: Option<u8>,
+    /// RNR retries that the peer is requested to make, once known: its reaction to RNR NAKs.
+    pub rnr_retries_requested: Option<u8>,
     /// Connecting the QP failed: the peer's reaction to that is not reported to the program.
     pub connect_failed: bool,
     /// ECE of the local QP.
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the function takes no pointers.
     let end = |live: &Id| check_code(unsafe { feroce_cm_destroy(live.number()) });
     let live = match object::destroy::<Id>(id, end) {
-        Ok(going) => going,
+        Ok(destroyed) => destroyed,
         Err(code) => return return_code(Err(code)),
     };
     ids().remove(&live.number());

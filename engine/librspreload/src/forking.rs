@@ -2,7 +2,7 @@
 //!
 //! An RDMA connection cannot leave its process. Therefore a socket starts as a kernel socket, which
 //! a child process can inherit, and becomes an rsocket in the process that first reads or writes
-//! it: the server then listens for a second connection on the same port and tells the client so by
+//! it: the server then listens for a second connection on the same port and signals this by
 //! four zero bytes on the first connection.
 
 use std::ffi::{c_int, c_void};

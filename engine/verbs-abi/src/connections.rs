@@ -188,9 +188,9 @@ pub struct CmQp {
 /// How much is known of a QP's parameters.
 pub mod stage {
     /// No connection attempt: nothing is valid.
-    pub const NOT_ASKED: u8 = 0;
+    pub const NOT_REQUESTED: u8 = 0;
     /// Connection requested: only `responder_resources` is valid.
-    pub const ASKED: u8 = 1;
+    pub const REQUESTED: u8 = 1;
     /// All fields are valid.
     pub const KNOWN: u8 = 2;
 }

@@ -104,7 +104,7 @@ pub unsafe trait Object: Any + Send + Sync + Sized {
 struct Entry {
     object: Arc<dyn Any + Send + Sync>,
     /// A destroy call waits for the program to acknowledge events of the object.
-    is_going: bool,
+    is_being_destroyed: bool,
 }
 
 /// The live objects by the program's pointer.
@@ -151,7 +151,8 @@ fn with_table<R>(act: impl FnOnce(&mut BTreeMap<usize, Entry>) -> R) -> R {
 /// Hands an object to the program.
 pub fn give<T: Object>(object: Arc<T>) -> *mut T::Abi {
     let abi = object.abi();
-    let replaced = with_table(|table| table.insert(abi.addr(), Entry { object, is_going: false }));
+    let replaced =
+        with_table(|table| table.insert(abi.addr(), Entry { object, is_being_destroyed: false }));
     debug_assert!(replaced.is_none(), "an address of a live object");
     abi
 }
@@ -165,10 +166,10 @@ enum Unknown {
 /// Returns the object at the program's pointer, and whether it is being destroyed.
 fn look_up<T: Object>(abi: *mut T::Abi) -> Result<(Arc<T>, bool), Unknown> {
     let found = with_table(|table| {
-        table.get(&abi.addr()).map(|entry| (Arc::clone(&entry.object), entry.is_going))
+        table.get(&abi.addr()).map(|entry| (Arc::clone(&entry.object), entry.is_being_destroyed))
     });
-    let (object, is_going) = found.ok_or(Unknown::Address)?;
-    object.downcast::<T>().map(|object| (object, is_going)).map_err(|_| Unknown::Kind)
+    let (object, is_being_destroyed) = found.ok_or(Unknown::Address)?;
+    object.downcast::<T>().map(|object| (object, is_being_destroyed)).map_err(|_| Unknown::Kind)
 }
 
 /// Returns the live object at the program's pointer.
@@ -208,21 +209,21 @@ pub fn destroy<T: Object>(
     abi: *mut T::Abi,
     check: impl FnOnce(&T) -> Result<(), c_int>,
 ) -> Result<Destroying<T>, c_int> {
-    let (object, is_going) = look_up::<T>(abi).map_err(|unknown| match unknown {
+    let (object, is_being_destroyed) = look_up::<T>(abi).map_err(|unknown| match unknown {
         Unknown::Address => libc::ENOENT,
         Unknown::Kind => libc::EINVAL,
     })?;
     object.check_shown(libc::ENOENT)?;
-    if is_going {
+    if is_being_destroyed {
         return Err(libc::ENOENT);
     }
     check(&object)?;
     with_table(|table| match table.get_mut(&abi.addr()) {
-        Some(entry) if !entry.is_going => {
+        Some(entry) if !entry.is_being_destroyed => {
             if object.base().users.load(Ordering::Acquire) > 0 {
                 return Err(libc::EBUSY);
             }
-            entry.is_going = true;
+            entry.is_being_destroyed = true;
             Ok(())
         }
         _ => Err(libc::ENOENT),
@@ -268,7 +269,7 @@ impl<T: Object> Use<T> {
     pub fn new(object: Arc<T>) -> Result<Self, c_int> {
         // While `object` is held, no other object has its address.
         with_table(|table| match table.get(&object.abi().addr()) {
-            Some(entry) if !entry.is_going => {
+            Some(entry) if !entry.is_being_destroyed => {
                 object.base().users.fetch_add(1, Ordering::AcqRel);
                 Ok(())
             }
@@ -512,15 +513,15 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_being_destroyed_is_only_known() {
+    fn an_object_being_destroyed_is_found_but_not_used() {
         let abi = pd();
         let held = live::<Pd>(abi).unwrap();
-        let going = begin::<Pd>(abi).unwrap();
+        let destroyed = begin::<Pd>(abi).unwrap();
         assert_eq!(error(begin::<Pd>(abi)), libc::ENOENT);
         assert_eq!(error(live::<Pd>(abi)), libc::EINVAL);
         assert_eq!(error(Use::new(Arc::clone(&held))), libc::EINVAL);
         assert!(known::<Pd>(abi).is_some());
-        drop(going.finish());
+        drop(destroyed.finish());
         assert!(known::<Pd>(abi).is_none());
         assert_eq!(error(Use::new(held)), libc::EINVAL);
     }

@@ -1,6 +1,6 @@
 //! `repoll_create`, `repoll_ctl` and `repoll_wait`: epoll for rsockets together with other
 //! descriptors. The functions return what epoll's return: -1 and `errno` for an error, where
-//! rdma-core returns the error number, which a caller of `repoll_wait` cannot tell from a count.
+//! rdma-core returns the error number, which looks like a count to a caller of `repoll_wait`.
 //! Reports are level-triggered, as rdma-core's; EPOLLONESHOT is obeyed.
 
 use std::collections::BTreeMap;
