@@ -42,7 +42,7 @@ impl CpuSet {
         if code < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Returns the CPUs that the cgroup of the process allows, found by asking for all CPUs. The
+    /// Returns the CPUs that the cgroup of the process allows, found by requesting all CPUs. The
     /// calling thread may run on any of them meanwhile, and is back on `now` afterwards.
     pub(crate) fn allowed(now: &Self) -> Self {
         let allowed = Self([u64::MAX; WORDS]).apply().and_then(|()| Self::of(0));

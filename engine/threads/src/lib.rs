@@ -1,5 +1,5 @@
 //! Starts Feroce's threads. They run in processes of other programs, so they handle no signals of
-//! the program and keep off the CPUs that the program's threads are bound to.
+//! the program and do not run on the CPUs that the program's threads are bound to.
 //!
 //! Product code starts no thread in another way; `tests/tests/tidy.rs` checks this.
 

@@ -9,7 +9,7 @@
 //!   container or a service manager has chosen. A process that is confined as a whole, at its start
 //!   or later to several CPUs, stays inside.
 //! * A thread of the program that has exactly one of several CPUs of the process is taken for one
-//!   that polls: Feroce's threads keep off its CPU.
+//!   that polls: Feroce's threads do not run on its CPU.
 //! * If such threads have every CPU of the process, Feroce's threads share the CPUs, with the
 //!   policy `SCHED_BATCH`: when they wake up, they wait for the running thread to sleep or to use
 //!   up its time slice.
@@ -154,7 +154,7 @@ fn choose(at_start: CpuSet, threads: &[Thread]) -> Choice {
     let free = all.without(&bound);
     match free.is_empty() {
         false => Choice { cpus: free, shares: false },
-        // One CPU for the whole process: a thread that has it may as well sleep.
+        // The process has one CPU: its threads need not be polling threads.
         true => Choice { cpus: all, shares: all.count() > 1 },
     }
 }
@@ -173,7 +173,7 @@ fn threads(with_caller: bool) -> Vec<Thread> {
         let name = || fs::read_to_string(format!("/proc/self/task/{id}/comm")).unwrap_or_default();
         let is_own = match cpus.count() {
             1 => is_own(&name()),
-            // It adds nothing: a name is not worth reading.
+            // These CPUs are known already, so the name need not be read.
             _ if cpus.without(&several).is_empty() => false,
             _ => name().starts_with(OWN),
         };
@@ -226,13 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_keep_off_the_cpus_of_bound_threads() {
+    fn threads_do_not_run_on_cpus_of_bound_threads() {
         let choice = choose(cpus(0..4), &[thread([2]), thread(0..4)]);
         assert_eq!(choice, Choice { cpus: cpus([0, 1, 3]), shares: false });
         // A single-threaded program that has bound itself.
         let choice = choose(cpus(0..4), &[thread([3])]);
         assert_eq!(choice, Choice { cpus: cpus(0..3), shares: false });
-        // Groups of CPUs, as of a NUMA node, are nobody's own.
+        // A thread that is bound to a group of CPUs, such as a NUMA node, is not taken for one that
+        // polls.
         let choice = choose(cpus(0..4), &[thread(0..2), thread(2..4)]);
         assert_eq!(choice, Choice { cpus: cpus(0..4), shares: false });
     }
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_for_the_allowed_cpus_moves_nothing() {
+    fn reading_the_allowed_cpus_moves_no_thread() {
         let _alone = binding_threads();
         let run = || {
             let before = CpuSet::of(0).unwrap();

@@ -35,7 +35,7 @@ pub fn block_all() -> Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         let Some(before) = &self.before else { return };
-        // SAFETY: `before` is the mask that `pthread_sigmask` returned; a null pointer asks for no
+        // SAFETY: `before` is the mask that `pthread_sigmask` returned; a null pointer requests no
         // mask.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
     }
