@@ -62,7 +62,7 @@
 //!         qp.connect(psn, &Endpoint::from_bytes(&peer)?, &options)?;
 //!         qp.post_recv(&RecvRequest { wr_id: 1, sges: &[buffer.region().sge(0, MESSAGE)] })?;
 //!
-//!         // Nobody sends before both ends are connected and have posted a receive.
+//!         // Neither end sends before both are connected and have posted a receive.
 //!         tcp.write_all(b"!").await?;
 //!         tcp.read_exact(&mut [0]).await?;
 //!         let completions = CompletionStream::new(cq)?;

@@ -20,7 +20,7 @@ use feroce_engine::port::{Port, Priority};
 /// The UDP port of RoCEv2, and another one.
 const ROCE: u16 = 4791;
 const OTHER: u16 = 53;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait for a frame that must arrive, sufficient on a busy machine.
 const SILENCE: Duration = Duration::from_millis(100);
 const MODES: [XdpMode; 2] = [XdpMode::Native, XdpMode::Generic];
@@ -197,10 +197,10 @@ fn send(port: &mut AfXdp, frame: &[u8]) {
     port.flush().expect("the link is up");
 }
 
-/// Receives `count` frames, or those that arrive within `patience`.
-fn receive(port: &mut AfXdp, count: usize, patience: Duration) -> Vec<Vec<u8>> {
+/// Receives `count` frames, or those that arrive within `timeout`.
+fn receive(port: &mut AfXdp, count: usize, timeout: Duration) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    let end = Instant::now() + patience;
+    let end = Instant::now() + timeout;
     while frames.len() < count && Instant::now() < end {
         for index in 0..port.rx_burst() {
             let frame = port.rx_frame(index);
@@ -214,7 +214,7 @@ fn receive(port: &mut AfXdp, count: usize, patience: Duration) -> Vec<Vec<u8>> {
 
 /// Checks that the next frame is `frame`.
 fn expect(port: &mut AfXdp, frame: &[u8], what: &str) {
-    let received = receive(port, 1, PATIENCE);
+    let received = receive(port, 1, TEST_TIMEOUT);
     let lengths: Vec<_> = received.iter().map(Vec::len).collect();
     // `assert_eq` would print thousands of numbers.
     assert!(
@@ -334,8 +334,8 @@ fn a_slot_that_was_not_committed_is_reused() {
 
 /// Returns true if a frame that the port sends reaches this socket at the other end.
 fn reaches(socket: &UdpSocket, sender: &mut AfXdp, frame: &[u8]) -> bool {
-    let patience = Some(Duration::from_secs(1));
-    socket.set_read_timeout(patience).expect("a timeout");
+    let timeout = Some(Duration::from_secs(1));
+    socket.set_read_timeout(timeout).expect("a timeout");
     send(sender, frame);
     loop {
         match socket.recv(&mut [0; 4096]) {
@@ -383,7 +383,7 @@ fn other_traffic_stays_with_the_kernel() {
         // ARP and TCP, both through interfaces with an attached program.
         let listener = pair.within(1, || TcpListener::bind("10.7.0.2:4791").expect("a listener"));
         let server = listener.local_addr().expect("an address");
-        pair.within(0, || TcpStream::connect_timeout(&server, PATIENCE)).expect("TCP passes");
+        pair.within(0, || TcpStream::connect_timeout(&server, TEST_TIMEOUT)).expect("TCP passes");
         let neighbours = ip(&format!("-n {} neighbour show 10.7.0.2", pair.names[0]));
         assert!(neighbours.contains("lladdr"), "{mode:?}: ARP passes: {neighbours}");
 
@@ -474,7 +474,7 @@ fn several_cores_share_the_queues() {
 }
 
 /// Waits on the port's descriptors like a sleeping core. Returns true if one became readable.
-fn sleep(port: &mut AfXdp, patience: Duration) -> bool {
+fn sleep(port: &mut AfXdp, timeout: Duration) -> bool {
     let mut fds = Vec::new();
     if !port.arm_wakeup(&mut fds) {
         return true;
@@ -482,9 +482,9 @@ fn sleep(port: &mut AfXdp, patience: Duration) -> bool {
     let mut polled: Vec<_> =
         fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let count = libc::nfds_t::try_from(polled.len()).expect("few");
-    let patience = i32::try_from(patience.as_millis()).expect("short");
+    let timeout = i32::try_from(timeout.as_millis()).expect("short");
     // SAFETY: `polled` holds `count` entries.
-    let ready = unsafe { libc::poll(polled.as_mut_ptr(), count, patience) };
+    let ready = unsafe { libc::poll(polled.as_mut_ptr(), count, timeout) };
     port.disarm_wakeup();
     ready > 0
 }
@@ -504,7 +504,7 @@ fn a_sleeping_core_is_woken_by_a_frame() {
                 thread::sleep(SILENCE);
                 send(&mut sender, &roce);
             });
-            assert!(sleep(&mut receiver, PATIENCE), "{mode:?}: woken");
+            assert!(sleep(&mut receiver, TEST_TIMEOUT), "{mode:?}: woken");
         });
         assert!(!receiver.arm_wakeup(&mut Vec::new()), "{mode:?}: a frame is waiting");
         expect(&mut receiver, &roce, "delivered");
@@ -546,7 +546,7 @@ fn a_link_down_is_an_error_until_the_link_is_up_again() {
     assert!(sender.stats().tx_dropped >= u64::from(slots));
     switch(0, "up");
     switch(1, "up");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     while receive(&mut receiver, 1, SILENCE).is_empty() {
         assert!(Instant::now() < end, "the link came back");
         send(&mut sender, &roce);
@@ -567,7 +567,7 @@ fn frames_longer_than_two_buffers_are_counted_as_dropped() {
         for size in [7700, 5000] {
             kernel.send_to(&vec![7; size], target).expect("sent");
         }
-        let received = receive(&mut receiver, 1, PATIENCE);
+        let received = receive(&mut receiver, 1, TEST_TIMEOUT);
         assert_eq!(received.iter().map(Vec::len).collect::<Vec<_>>(), [5042], "{mode:?}");
         assert_eq!(receiver.stats().rx_dropped, 1, "{mode:?}");
     }

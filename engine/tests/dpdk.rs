@@ -31,18 +31,18 @@ use feroce_engine::verbs::{
 };
 use feroce_wire::{Key, PathMtu, Psn, Qpn};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Environment variables with the role of a child process and the directory shared with the other
 /// end.
 const ROLE: &str = "FEROCE_DPDK_ROLE";
-const MEETING: &str = "FEROCE_DPDK_MEETING";
+const DIRECTORY: &str = "FEROCE_DPDK_DIRECTORY";
 
 /// The directory shared by the ends of one test. Removed with its content when dropped.
-struct Meeting {
+struct SharedDirectory {
     path: PathBuf,
 }
 
-impl Meeting {
+impl SharedDirectory {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("fr-dpdk-{}-{name}", std::process::id()));
         fs::create_dir(&path).expect("a directory");
@@ -54,13 +54,13 @@ impl Meeting {
         let child = Command::new(std::env::current_exe().expect("this program"))
             .args(["role", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
-            .env(MEETING, &self.path)
+            .env(DIRECTORY, &self.path)
             .spawn();
         Role { name: role.to_owned(), child: child.expect("a process") }
     }
 }
 
-impl Drop for Meeting {
+impl Drop for SharedDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
     }
@@ -73,7 +73,7 @@ struct Role {
 
 impl Role {
     fn finish(mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 assert!(status.success(), "{}: {status}", self.name);
@@ -96,18 +96,18 @@ impl Drop for Role {
 #[ignore = "one end of the other tests, which start it in a process of its own"]
 fn role() {
     let role = std::env::var(ROLE).expect("started by another test");
-    let meeting = PathBuf::from(std::env::var_os(MEETING).expect("started by another test"));
+    let shared = PathBuf::from(std::env::var_os(DIRECTORY).expect("started by another test"));
     match role.as_str() {
-        "memif server" => memif_end(&meeting, 0),
-        "memif client" => memif_end(&meeting, 1),
-        "af_packet" => af_packet_end(&meeting),
-        "pcap" => pcap_end(&meeting),
-        "refusals" => refusals(&meeting),
-        "lone memif" => lone_memif(&meeting),
-        "survivor" => survivor(&meeting),
-        "victim" => victim(&meeting),
-        "downed" => downed(&meeting),
-        "no_room" => no_room(&meeting),
+        "memif server" => memif_end(&shared, 0),
+        "memif client" => memif_end(&shared, 1),
+        "af_packet" => af_packet_end(&shared),
+        "pcap" => pcap_end(&shared),
+        "refusals" => refusals(&shared),
+        "lone memif" => lone_memif(&shared),
+        "survivor" => survivor(&shared),
+        "victim" => victim(&shared),
+        "downed" => downed(&shared),
+        "no_room" => no_room(&shared),
         other => panic!("no role {other}"),
     }
 }
@@ -137,15 +137,15 @@ fn open(config: &DpdkConfig) -> Device {
 }
 
 /// A connection to the other end that exchanges lines.
-struct Talk {
+struct Control {
     lines: BufReader<UnixStream>,
 }
 
-impl Talk {
-    fn listen(meeting: &Path) -> Self {
-        let listener = UnixListener::bind(meeting.join("talk")).expect("a socket");
+impl Control {
+    fn accept(shared: &Path) -> Self {
+        let listener = UnixListener::bind(shared.join("control")).expect("a socket");
         listener.set_nonblocking(true).expect("a mode");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             match listener.accept() {
                 Ok((stream, _)) => return Self::over(stream),
@@ -155,10 +155,10 @@ impl Talk {
         }
     }
 
-    fn call(meeting: &Path) -> Self {
-        let deadline = Instant::now() + PATIENCE;
+    fn connect(shared: &Path) -> Self {
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
-            match UnixStream::connect(meeting.join("talk")) {
+            match UnixStream::connect(shared.join("control")) {
                 Ok(stream) => return Self::over(stream),
                 Err(error) => assert!(Instant::now() < deadline, "{error}"),
             }
@@ -168,16 +168,16 @@ impl Talk {
 
     fn over(stream: UnixStream) -> Self {
         stream.set_nonblocking(false).expect("a mode");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
         Self { lines: BufReader::new(stream) }
     }
 
-    fn swap(&mut self, line: &str) -> String {
+    fn exchange(&mut self, line: &str) -> String {
         writeln!(self.lines.get_mut(), "{line}").expect("a peer that listens");
-        let mut answer = String::new();
-        self.lines.read_line(&mut answer).expect("an answer");
-        assert!(answer.ends_with('\n'), "the peer is gone");
-        answer.trim_end().to_owned()
+        let mut line = String::new();
+        self.lines.read_line(&mut line).expect("a line");
+        assert!(line.ends_with('\n'), "the peer is gone");
+        line.trim_end().to_owned()
     }
 }
 
@@ -205,7 +205,7 @@ struct End {
 }
 
 impl End {
-    fn connect(device: &Device, sgid_index: u32, talk: &mut Talk) -> Self {
+    fn connect(device: &Device, sgid_index: u32, control: &mut Control) -> Self {
         let (cq, pd) = (device.create_cq(256).expect("a CQ"), device.alloc_pd());
         let mut qp = pd.create_qp(&QpInit::new(&cq)).expect("a QP");
         let buffer = pd.alloc_buffer(BUFFER, Access::ALL).expect("a buffer");
@@ -213,7 +213,7 @@ impl End {
         let own = qp.endpoint(psn, sgid_index).expect("an endpoint");
         let (addr, rkey) = (buffer.region().addr(), buffer.region().rkey());
         let line = format!("{} {} {} {addr} {}", own.qpn.value(), own.psn.value(), own.gid, rkey.0);
-        let answer = talk.swap(&line);
+        let answer = control.exchange(&line);
         let words: Vec<&str> = answer.split(' ').collect();
         let number = |at: usize| words[at].parse::<u32>().expect("a number");
         let gid: Gid = words[2].parse().expect("a GID");
@@ -223,13 +223,13 @@ impl End {
         let path_mtu = Some(PathMtu::Mtu4096);
         let options = ConnectOptions { sgid_index, path_mtu, ..ConnectOptions::default() };
         qp.connect(psn, &peer, &options).expect("connected");
-        talk.swap("connected");
+        control.exchange("connected");
         Self { cq, qp, buffer, peer: peer_memory, kept: Vec::new() }
     }
 
     /// Waits for the completion of request `wr_id`. Other completions are kept for later calls.
     fn wait(&mut self, wr_id: u64) -> Completion {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             if let Some(at) = self.kept.iter().position(|done| done.wr_id == wr_id) {
                 let done = self.kept.remove(at);
@@ -254,7 +254,7 @@ impl End {
     }
 
     /// Runs WRITEs, READs, SENDs and atomics while the peer does the same, and compares all data.
-    fn exercise(&mut self, side: u8, talk: &mut Talk) {
+    fn exercise(&mut self, side: u8, control: &mut Control) {
         for (slot, _) in MESSAGES.iter().enumerate() {
             let at = (RECEIVES + slot * RECEIVE) as u64;
             let sge = self.buffer.region().sge(at, u32::try_from(RECEIVE).expect("small"));
@@ -262,7 +262,7 @@ impl End {
             self.qp.post_recv(&RecvRequest { wr_id: 1000 + slot as u64, sges }).expect("room");
         }
         self.buffer.store_word(WORD, 0);
-        talk.swap("ready");
+        control.exchange("ready");
         for (round, &len) in LENGTHS.iter().enumerate() {
             let data = pattern(side, round, len);
             self.buffer.write(OWN, &data);
@@ -287,12 +287,12 @@ impl End {
             let got = self.read(RECEIVES + slot * RECEIVE, len);
             assert_eq!(got, pattern(1 - side, slot + 50, len), "message {slot}");
         }
-        talk.swap("done");
+        control.exchange("done");
         assert_eq!(self.buffer.load_word(WORD), ADDS, "what the peer added");
         let last = LENGTHS.len() - 1;
         let got = self.read(THEIRS, LENGTHS[last]);
         assert_eq!(got, pattern(1 - side, last, LENGTHS[last]), "what the peer wrote");
-        talk.swap("seen");
+        control.exchange("seen");
     }
 
     fn read(&self, offset: usize, len: usize) -> Vec<u8> {
@@ -328,9 +328,9 @@ fn hugepages_are_free(count: u32) -> bool {
 }
 
 /// End `end` of a memif. The server uses hugepages, the client ordinary memory.
-fn memif_end(meeting: &Path, end: usize) {
+fn memif_end(shared: &Path, end: usize) {
     let role = ["server", "client"][end];
-    let socket = meeting.join("memif").display().to_string();
+    let socket = shared.join("memif").display().to_string();
     let port =
         format!("net_memif0,role={role},socket={socket},socket-abstract=no,bsize=8192,rsize=10");
     let own = [
@@ -341,32 +341,32 @@ fn memif_end(meeting: &Path, end: usize) {
     if end == 0 && hugepages_are_free(64) {
         config.memory = DpdkMemory::Hugepages;
     }
-    let mut talk = if end == 0 { Talk::listen(meeting) } else { Talk::call(meeting) };
+    let mut control = if end == 0 { Control::accept(shared) } else { Control::connect(shared) };
     let device = open(&config);
     let attributes = device.attributes();
     assert_eq!(attributes.port, "dpdk (net_memif)");
     assert_eq!(attributes.active_mtu, Some(PathMtu::Mtu4096));
-    talk.swap("open");
+    control.exchange("open");
     // IPv4, IPv6, and an address in a VLAN.
     for sgid_index in 0..3 {
         let side = u8::try_from(end).expect("two ends");
-        End::connect(&device, sgid_index, &mut talk).exercise(side, &mut talk);
+        End::connect(&device, sgid_index, &mut control).exercise(side, &mut control);
     }
     assert_nothing_lost(&device);
 }
 
 #[test]
 fn two_processes_talk_over_memif() {
-    let meeting = Meeting::new("memif");
-    let ends = ["memif server", "memif client"].map(|role| meeting.start(role));
+    let shared = SharedDirectory::new("memif");
+    let ends = ["memif server", "memif client"].map(|role| shared.start(role));
     ends.into_iter().for_each(Role::finish);
-    assert!(!meeting.path.join("memif").exists(), "the socket is left behind");
+    assert!(!shared.path.join("memif").exists(), "the socket is left behind");
 }
 
 /// A memif without a peer: frames that cannot be sent are dropped, the neighbour does not answer,
 /// and an idle helper uses little CPU time.
-fn lone_memif(meeting: &Path) {
-    let socket = meeting.join("memif").display().to_string();
+fn lone_memif(shared: &Path) {
+    let socket = shared.join("memif").display().to_string();
     let port = format!("net_memif0,role=server,socket={socket},socket-abstract=no");
     let mut config = config(port, &["10.8.0.1/24"]);
     config.link_wait = Duration::from_millis(100);
@@ -380,7 +380,7 @@ fn lone_memif(meeting: &Path) {
     assert!(error.to_string().contains("10.8.0.2 did not answer"), "{error}");
     assert!((2..5).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
     assert_eq!(device.port_stats()[0].tx_frames, device.port_stats()[0].tx_dropped);
-    assert_eq!(device.port_stats()[0].tx_frames, 3, "asked once per second");
+    assert_eq!(device.port_stats()[0].tx_frames, 3, "one request per second");
     let (start, cpu) = (Instant::now(), cpu_time());
     thread::sleep(Duration::from_secs(1));
     let share = (cpu_time() - cpu).as_secs_f64() / start.elapsed().as_secs_f64();
@@ -399,8 +399,8 @@ fn cpu_time() -> Duration {
 
 #[test]
 fn an_absent_peer_is_an_error() {
-    let meeting = Meeting::new("lone");
-    meeting.start("lone memif").finish();
+    let shared = SharedDirectory::new("lone");
+    shared.start("lone memif").finish();
 }
 
 // ---- AF_PACKET against the kernel and AF_XDP
@@ -481,12 +481,12 @@ fn af_packet(end: usize) -> String {
 const DPDK_MAC: &str = "02:00:00:00:09:01";
 const NEW_MAC: &str = "02:00:00:00:09:77";
 
-fn af_packet_end(meeting: &Path) {
-    enter(&fs::read_to_string(meeting.join("namespace")).expect("its name"));
+fn af_packet_end(shared: &Path) {
+    enter(&fs::read_to_string(shared.join("namespace")).expect("its name"));
     let config = config(af_packet(0), &["10.9.0.1/24", "fd09::1/64"]);
     let ports = DpdkPort::open(&config, 1).expect("a port");
     let addresses = ports[0].addresses();
-    let file = File::create(meeting.join("capture")).expect("a file");
+    let file = File::create(shared.join("capture")).expect("a file");
     let ports = ports.into_iter().map(|port| {
         Box::new(
             PcapPort::new(Box::new(port), file.try_clone().expect("a file"), 64)
@@ -499,17 +499,17 @@ fn af_packet_end(meeting: &Path) {
         device_config(),
     );
     let device = device.expect("a device");
-    let mut talk = Talk::call(meeting);
-    talk.swap("open");
-    talk.swap("pinged");
-    let mut ends = [0, 1].map(|sgid_index| End::connect(&device, sgid_index, &mut talk));
+    let mut control = Control::connect(shared);
+    control.exchange("open");
+    control.exchange("pinged");
+    let mut ends = [0, 1].map(|sgid_index| End::connect(&device, sgid_index, &mut control));
     for end in &mut ends {
-        end.exercise(0, &mut talk);
+        end.exercise(0, &mut control);
     }
     let old = addresses.neighbour(None, "10.9.0.2".parse().expect("an address"));
-    talk.swap("moved");
+    control.exchange("moved");
     for end in &mut ends {
-        end.exercise(0, &mut talk);
+        end.exercise(0, &mut control);
     }
     let new = addresses.neighbour(None, "10.9.0.2".parse().expect("an address"));
     assert_ne!(old, new);
@@ -522,11 +522,11 @@ fn the_kernel_and_af_xdp_talk_to_a_device_on_af_packet() {
     if !root() {
         return;
     }
-    let (meeting, pair) = (Meeting::new("af_packet"), Pair::new("kernel"));
+    let (shared, pair) = (SharedDirectory::new("af_packet"), Pair::new("kernel"));
     run(&format!("ip -n {} link set v0 address {DPDK_MAC}", pair.names[0]));
-    fs::write(meeting.path.join("namespace"), &pair.names[0]).expect("a file");
-    let other = meeting.start("af_packet");
-    let mut talk = Talk::listen(&meeting.path);
+    fs::write(shared.path.join("namespace"), &pair.names[0]).expect("a file");
+    let other = shared.start("af_packet");
+    let mut control = Control::accept(&shared.path);
     let device = thread::scope(|scope| {
         let opened = scope.spawn(|| {
             enter(&pair.names[1]);
@@ -534,7 +534,7 @@ fn the_kernel_and_af_xdp_talk_to_a_device_on_af_packet() {
         });
         opened.join().expect("a device")
     });
-    talk.swap("open");
+    control.exchange("open");
     // The kernel resolves the port, and the port answers pings of all sizes.
     for target in ["10.9.0.1", "fd09::1"] {
         pair.run(1, &format!("ping -n -c 3 -i 0.2 -W 2 {target}"));
@@ -542,16 +542,16 @@ fn the_kernel_and_af_xdp_talk_to_a_device_on_af_packet() {
         let known = pair.run(1, &format!("ip neigh show {target} dev v1"));
         assert!(known.contains(DPDK_MAC), "{target}: {known}");
     }
-    talk.swap("pinged");
+    control.exchange("pinged");
     let index = |ip: &str| {
         let gid = Gid::from(ip.parse::<IpAddr>().expect("an address"));
         let gids = device.gids();
         gids.iter().find(|(_, entry)| entry.gid == gid).expect("an own address").0
     };
     let gids = ["10.9.0.2", "fd09::2"].map(index);
-    let mut ends = gids.map(|sgid_index| End::connect(&device, sgid_index, &mut talk));
+    let mut ends = gids.map(|sgid_index| End::connect(&device, sgid_index, &mut control));
     for end in &mut ends {
-        end.exercise(1, &mut talk);
+        end.exercise(1, &mut control);
     }
     // The kernel's end gets another Ethernet address; the port learns it from the next request.
     pair.run(1, &format!("ip link set v1 address {NEW_MAC}"));
@@ -559,13 +559,13 @@ fn the_kernel_and_af_xdp_talk_to_a_device_on_af_packet() {
         pair.run(1, "ip neigh flush dev v1");
         pair.run(1, &format!("ping -n -c 1 -W 2 {target}"));
     }
-    talk.swap("moved");
+    control.exchange("moved");
     for end in &mut ends {
-        end.exercise(1, &mut talk);
+        end.exercise(1, &mut control);
     }
     drop(ends);
     other.finish();
-    let capture = fs::read(meeting.path.join("capture")).expect("a capture");
+    let capture = fs::read(shared.path.join("capture")).expect("a capture");
     let last = frames(&capture).into_iter().rfind(|frame| frame[6..12] == mac(DPDK_MAC));
     assert_eq!(last.expect("a frame")[..6], mac(NEW_MAC), "the flows followed");
 }
@@ -575,19 +575,19 @@ fn mac(text: &str) -> [u8; 6] {
 }
 
 /// Opens a DPDK device on an end of the veth of [`Pair`].
-fn open_af_packet(meeting: &Path, end: usize, address: &str) -> Device {
-    let names = fs::read_to_string(meeting.join("namespaces")).expect("their names");
+fn open_af_packet(shared: &Path, end: usize, address: &str) -> Device {
+    let names = fs::read_to_string(shared.join("namespaces")).expect("their names");
     enter(names.lines().nth(end).expect("two names"));
     open(&config(af_packet(end), &[address]))
 }
 
 /// Writes to a peer until the peer is killed during the transfer. The only effect is an error
 /// completion.
-fn survivor(meeting: &Path) {
-    let mut talk = Talk::listen(meeting);
-    let device = open_af_packet(meeting, 0, "10.9.0.1/24");
-    let mut end = End::connect(&device, 0, &mut talk);
-    let deadline = Instant::now() + PATIENCE;
+fn survivor(shared: &Path) {
+    let mut control = Control::accept(shared);
+    let device = open_af_packet(shared, 0, "10.9.0.1/24");
+    let mut end = End::connect(&device, 0, &mut control);
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let mut outstanding = 0;
     let failed = loop {
         if outstanding < 16 {
@@ -600,17 +600,17 @@ fn survivor(meeting: &Path) {
                 break done;
             }
         }
-        assert!(Instant::now() < deadline, "no error tells that the peer is gone");
+        assert!(Instant::now() < deadline, "no error reports that the peer was killed");
     };
     assert_eq!(failed.status, Status::RetryExceeded);
     drop(end);
     drop(device);
 }
 
-fn victim(meeting: &Path) {
-    let mut talk = Talk::call(meeting);
-    let device = open_af_packet(meeting, 1, "10.9.0.12/24");
-    let _end = End::connect(&device, 0, &mut talk);
+fn victim(shared: &Path) {
+    let mut control = Control::connect(shared);
+    let device = open_af_packet(shared, 1, "10.9.0.12/24");
+    let _end = End::connect(&device, 0, &mut control);
     thread::sleep(Duration::from_millis(300));
     // SAFETY: ends this process at once.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
@@ -621,9 +621,9 @@ fn a_killed_peer_is_an_error() {
     if !root() {
         return;
     }
-    let (meeting, pair) = (Meeting::new("killed"), Pair::new("killed"));
-    fs::write(meeting.path.join("namespaces"), pair.names.join("\n")).expect("a file");
-    let [survivor, mut victim] = ["survivor", "victim"].map(|role| meeting.start(role));
+    let (shared, pair) = (SharedDirectory::new("killed"), Pair::new("killed"));
+    fs::write(shared.path.join("namespaces"), pair.names.join("\n")).expect("a file");
+    let [survivor, mut victim] = ["survivor", "victim"].map(|role| shared.start(role));
     survivor.finish();
     let status = victim.child.wait().expect("a child");
     assert!(!status.success(), "{status}");
@@ -631,8 +631,8 @@ fn a_killed_peer_is_an_error() {
 
 /// The interface below the device goes down and up again while the driver reports a link all the
 /// time.
-fn downed(meeting: &Path) {
-    let namespace = fs::read_to_string(meeting.join("namespace")).expect("its name");
+fn downed(shared: &Path) {
+    let namespace = fs::read_to_string(shared.join("namespace")).expect("its name");
     enter(&namespace);
     let few = "net_af_packet0,iface=v0,blocksz=65536,framesz=8192,framecnt=64,qdisc_bypass=0";
     let device = open(&config(few.to_owned(), &["10.9.0.1/24"]));
@@ -653,7 +653,7 @@ fn downed(meeting: &Path) {
     for _ in 0..4 {
         qp.post_send(&request).expect("room for a request");
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let done = loop {
         if let Some(done) = cq.poll_one() {
             break done;
@@ -663,10 +663,10 @@ fn downed(meeting: &Path) {
     };
     assert_eq!(done.status, Status::RetryExceeded);
     assert!(device.port_stats()[0].tx_dropped > 0, "{:?}", device.port_stats());
-    assert!(device.counter(Counter::PortErrors) > 0, "the port tells");
+    assert!(device.counter(Counter::PortErrors) > 0, "the port reports it");
     run(&format!("ip -n {namespace} link set v0 up"));
     let mut next = pd.create_qp(&QpInit::new(&cq)).expect("a QP");
-    connect(&mut next, "10.9.0.3").expect("frames go out again");
+    connect(&mut next, "10.9.0.3").expect("frames are sent again");
 }
 
 #[test]
@@ -674,10 +674,10 @@ fn an_interface_down_is_an_error() {
     if !root() {
         return;
     }
-    let (meeting, pair) = (Meeting::new("downed"), Pair::new("downed"));
+    let (shared, pair) = (SharedDirectory::new("downed"), Pair::new("downed"));
     run(&format!("ip -n {} address add 10.9.0.3/24 dev v1", pair.names[1]));
-    fs::write(meeting.path.join("namespace"), &pair.names[0]).expect("a file");
-    meeting.start("downed").finish();
+    fs::write(shared.path.join("namespace"), &pair.names[0]).expect("a file");
+    shared.start("downed").finish();
 }
 
 // ---- captures
@@ -692,16 +692,22 @@ fn frames(capture: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-const ASKER: [u8; 6] = [2, 0, 0, 0, 7, 7];
+const REQUESTER_MAC: [u8; 6] = [2, 0, 0, 0, 7, 7];
 
 /// An ARP request of 10.7.0.7 for `target`.
 fn arp(target: [u8; 4]) -> Vec<u8> {
-    let head = [&[0xff; 6][..], &ASKER, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &ASKER, &[10, 7, 0, 7]];
+    let head = [
+        &[0xff; 6][..],
+        &REQUESTER_MAC,
+        &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1],
+        &REQUESTER_MAC,
+        &[10, 7, 0, 7],
+    ];
     [&head.concat()[..], &[0; 6], &target].concat()
 }
 
 fn request_of_peer(to: [u8; 6]) -> etherparse::PacketBuilderStep<etherparse::Ethernet2Header> {
-    etherparse::PacketBuilder::ethernet2(ASKER, to)
+    etherparse::PacketBuilder::ethernet2(REQUESTER_MAC, to)
 }
 
 /// A neighbour solicitation for `target` from `source`, with the option of its Ethernet address.
@@ -710,7 +716,7 @@ fn solicitation(source: &str, target: &str, hop_limit: u8) -> Vec<u8> {
     let mut message = ip(target).to_vec();
     if source != "::" {
         message.extend([1, 1]);
-        message.extend(ASKER);
+        message.extend(REQUESTER_MAC);
     }
     let mut frame = Vec::new();
     request_of_peer([0x33, 0x33, 0xff, 0, 0, 1])
@@ -741,17 +747,17 @@ fn requests() -> Vec<Vec<u8>> {
         .expect("a frame");
     let mut bad_ping = ping.clone();
     *bad_ping.last_mut().expect("a byte") ^= 1;
-    let mut strange = Vec::new();
+    let mut to_other_port = Vec::new();
     request_of_peer(own)
         .ipv4([10, 7, 0, 7], [10, 7, 0, 1], 64)
         .udp(4791, 53)
-        .write(&mut strange, b"?")
+        .write(&mut to_other_port, b"?")
         .expect("a frame");
-    let mut stranger = Vec::new();
+    let mut to_other_address = Vec::new();
     request_of_peer(own)
         .ipv4([10, 7, 0, 7], [10, 7, 0, 99], 64)
         .udp(9, 4791)
-        .write(&mut stranger, b"?")
+        .write(&mut to_other_address, b"?")
         .expect("a frame");
     let mut roce = Vec::new();
     request_of_peer(own)
@@ -767,16 +773,16 @@ fn requests() -> Vec<Vec<u8>> {
         solicitation("fd07::7", "fd07::1", 255),
         solicitation("::", "fd07::1", 255),
         solicitation("fd07::7", "fd07::1", 64),
-        strange,
-        stranger,
+        to_other_port,
+        to_other_address,
         roce,
         vec![0xff; 3],
         Vec::from([0; 60]),
     ]
 }
 
-fn open_pcap(meeting: &Path) -> DpdkPort {
-    let path = |name: &str| meeting.join(name).display().to_string();
+fn open_pcap(shared: &Path) -> DpdkPort {
+    let path = |name: &str| shared.join(name).display().to_string();
     let device = format!("net_pcap0,rx_pcap={},tx_pcap={}", path("in"), path("out"));
     let config = config(device, &["10.7.0.1/24", "fd07::1/64"]);
     DpdkPort::open(&config, 1).expect("a port").remove(0)
@@ -785,9 +791,9 @@ fn open_pcap(meeting: &Path) -> DpdkPort {
 /// Length of the shortest RoCE frame, an empty SEND over IPv4.
 const SHORTEST_ROCE: usize = 58;
 
-fn pcap_end(meeting: &Path) {
-    let mut port = open_pcap(meeting);
-    fs::write(meeting.join("mac"), port.attributes().mac.to_string()).expect("a file");
+fn pcap_end(shared: &Path) {
+    let mut port = open_pcap(shared);
+    fs::write(shared.join("mac"), port.attributes().mac.to_string()).expect("a file");
     port.flush().expect("a device that sends"); // The announcements are sent before the responses.
     let mut shown = Vec::new();
     for _ in 0..100 {
@@ -810,8 +816,8 @@ fn pcap_end(meeting: &Path) {
 }
 
 /// Without room for responses, the port still learns from requests.
-fn no_room(meeting: &Path) {
-    let mut port = open_pcap(meeting);
+fn no_room(shared: &Path) {
+    let mut port = open_pcap(shared);
     while port.tx_slot().is_some() {
         port.tx_commit(64, Priority::default());
     }
@@ -819,26 +825,26 @@ fn no_room(meeting: &Path) {
     let source = addresses.gids()[0].clone();
     let request_of_peer = Gid::from("10.7.0.7".parse::<IpAddr>().expect("an address"));
     let path = thread::scope(|scope| {
-        let waits = scope.spawn(|| addresses.resolve(request_of_peer, &source, PATIENCE));
+        let waits = scope.spawn(|| addresses.resolve(request_of_peer, &source, TEST_TIMEOUT));
         thread::sleep(Duration::from_millis(300)); // Only requested neighbours are stored.
         let shown: usize = (0..100).map(|_| port.rx_burst()).sum();
         assert_eq!(shown, 1, "RoCE");
         waits.join().expect("no panic")
     });
-    assert_eq!(path.expect("it was there").dst_mac.0, ASKER);
+    assert_eq!(path.expect("it was there").dst_mac.0, REQUESTER_MAC);
     assert_eq!(port.stats().rx_foreign, 6, "neither RoCE nor requests");
     assert_eq!(port.stats().tx_frames, sent, "no answer without a slot");
 }
 
 #[test]
 fn neighbours_are_learnt_without_room_for_responses() {
-    let meeting = Meeting::new("no_room");
-    write_requests(&meeting);
-    meeting.start("no_room").finish();
+    let shared = SharedDirectory::new("no_room");
+    write_requests(&shared);
+    shared.start("no_room").finish();
 }
 
-fn write_requests(meeting: &Meeting) {
-    let file = File::create(meeting.path.join("in")).expect("a file");
+fn write_requests(shared: &SharedDirectory) {
+    let file = File::create(shared.path.join("in")).expect("a file");
     let mut writer = pcap_file::pcap::PcapWriter::new(file).expect("a capture");
     for (at, data) in (0..).zip(requests()) {
         let len = u32::try_from(data.len()).expect("short");
@@ -849,11 +855,11 @@ fn write_requests(meeting: &Meeting) {
 
 #[test]
 fn requests_of_other_hosts_are_answered() {
-    let meeting = Meeting::new("pcap");
-    write_requests(&meeting);
-    meeting.start("pcap").finish();
-    let own = mac(&fs::read_to_string(meeting.path.join("mac")).expect("a file"));
-    let sent = frames(&fs::read(meeting.path.join("out")).expect("a capture"));
+    let shared = SharedDirectory::new("pcap");
+    write_requests(&shared);
+    shared.start("pcap").finish();
+    let own = mac(&fs::read_to_string(shared.path.join("mac")).expect("a file"));
+    let sent = frames(&fs::read(shared.path.join("out")).expect("a capture"));
     assert!(sent.iter().all(|frame| frame.len() >= 60 && frame[6..12] == own));
     // Two announcements, then the responses to an ARP request, a ping and two solicitations.
     let [arp_here, nd_here, arp_answer, pong, advert, defence, short] = &sent[..] else {
@@ -862,8 +868,9 @@ fn requests_of_other_hosts_are_answered() {
     assert_eq!(short[SHORTEST_ROCE - 1..], [0xff, 0, 0], "a short frame is padded to 60 bytes");
     assert_eq!(arp_here[..6], [0xff; 6]);
     assert_eq!((&arp_here[28..32], &arp_here[38..42]), (&[10, 7, 0, 1][..], &[10, 7, 0, 1][..]));
-    let answer = [&[0, 1, 8, 0, 6, 4, 0, 2][..], &own, &[10, 7, 0, 1], &ASKER, &[10, 7, 0, 7]];
-    assert_eq!((&arp_answer[..6], &arp_answer[14..42]), (&ASKER[..], &answer.concat()[..]));
+    let answer =
+        [&[0, 1, 8, 0, 6, 4, 0, 2][..], &own, &[10, 7, 0, 1], &REQUESTER_MAC, &[10, 7, 0, 7]];
+    assert_eq!((&arp_answer[..6], &arp_answer[14..42]), (&REQUESTER_MAC[..], &answer.concat()[..]));
     // Ethernet padding is not part of the payload.
     let pong = etherparse::SlicedPacket::from_ethernet(pong).expect("a packet");
     let Some(etherparse::TransportSlice::Icmpv4(pong)) = pong.transport else { panic!("no ICMP") };
@@ -871,7 +878,7 @@ fn requests_of_other_hosts_are_answered() {
     assert_eq!(internet_checksum(pong.slice()), 0);
     let adverts = [
         (nd_here, "ff02::1", [0x33, 0x33, 0, 0, 0, 1], 0x20),
-        (advert, "fd07::7", ASKER, 0x60),
+        (advert, "fd07::7", REQUESTER_MAC, 0x60),
         (defence, "ff02::1", [0x33, 0x33, 0, 0, 0, 1], 0x20),
     ];
     for (frame, to, to_mac, flags) in adverts {
@@ -893,7 +900,7 @@ fn requests_of_other_hosts_are_answered() {
 
 // ---- errors
 
-fn refusals(meeting: &Path) {
+fn refusals(shared: &Path) {
     let null = |name: &str| config(format!("{name},size=64"), &["10.6.0.1/24"]);
     let refused = |config: &DpdkConfig, cores| DpdkPort::open(config, cores).expect_err("refused");
     let first = DpdkPort::open(&null("net_null0"), 1).expect("a port");
@@ -930,15 +937,15 @@ fn refusals(meeting: &Path) {
             });
         }
     });
-    let socket = meeting.join("nobody").display().to_string();
-    let nobody = format!("net_memif0,role=client,socket={socket},socket-abstract=no");
-    let nobody = config(nobody, &["10.6.0.1/24"]);
-    let error = refused(&DpdkConfig { link_wait: Duration::from_millis(300), ..nobody }, 1);
+    let socket = shared.join("absent").display().to_string();
+    let absent = format!("net_memif0,role=client,socket={socket},socket-abstract=no");
+    let absent = config(absent, &["10.6.0.1/24"]);
+    let error = refused(&DpdkConfig { link_wait: Duration::from_millis(300), ..absent }, 1);
     assert!(matches!(error, DpdkError::NoServer(_)), "{error}");
 }
 
 #[test]
 fn errors_name_the_cause_and_leave_nothing_open() {
-    let meeting = Meeting::new("refusals");
-    meeting.start("refusals").finish();
+    let shared = SharedDirectory::new("refusals");
+    shared.start("refusals").finish();
 }

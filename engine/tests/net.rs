@@ -22,7 +22,7 @@ use feroce_engine::net::{
 use feroce_wire::MacAddr;
 
 /// Maximum time until the kernel reports a change.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 const MAC_A: MacAddr = MacAddr([0x02, 0xfe, 0, 0, 0, 0x0a]);
 const MAC_B: MacAddr = MacAddr([0x02, 0xfe, 0, 0, 0, 0x0b]);
@@ -178,7 +178,7 @@ fn listing(table: &GidTable) -> Vec<(usize, String)> {
 
 /// The events up to and including the first one for which `matches` is true.
 fn wait_for(events: &Receiver<NetEvent>, matches: impl Fn(&NetEvent) -> bool) -> Vec<NetEvent> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let mut seen = Vec::new();
     loop {
         match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -327,9 +327,9 @@ fn unreachable_neighbours_fail_after_the_timeout() {
     }
     // If the kernel gives up earlier, resolving fails then.
     pair.tune_arp("retrans_time_ms", "50");
-    let error = pair.resolve_within("10.0.0.98", "10.0.0.1", PATIENCE).unwrap_err();
+    let error = pair.resolve_within("10.0.0.98", "10.0.0.1", TEST_TIMEOUT).unwrap_err();
     let ResolveError::Unresolved { after, .. } = error else { panic!("{error}") };
-    assert!(after < PATIENCE / 2, "{after:?}");
+    assert!(after < TEST_TIMEOUT / 2, "{after:?}");
     // A failed neighbour is requested again, since it may be reachable now.
     pair.b("addr add 10.0.0.98/24 dev eth0");
     assert_eq!(pair.resolve("10.0.0.98", "10.0.0.1").map(|headers| headers.dst_mac), Ok(MAC_B));
@@ -347,10 +347,10 @@ fn threads_do_not_wait_for_each_others_neighbours() {
     let resolve = |ip: &str, timeout| addresses.resolve(gid(ip), &source, timeout);
     std::thread::scope(|scope| {
         let start = Instant::now();
-        let absent = scope.spawn(move || (resolve("10.0.0.99", PATIENCE), start.elapsed()));
+        let absent = scope.spawn(move || (resolve("10.0.0.99", TEST_TIMEOUT), start.elapsed()));
         std::thread::sleep(Duration::from_millis(100));
         let start = Instant::now();
-        let found = resolve("10.0.0.2", PATIENCE).map(|headers| headers.dst_mac);
+        let found = resolve("10.0.0.2", TEST_TIMEOUT).map(|headers| headers.dst_mac);
         assert_eq!(found, Ok(MAC_B));
         assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
         let (absent, took) = absent.join().unwrap();
@@ -385,8 +385,8 @@ fn stale_neighbours_are_used_and_confirmed() {
 fn neighbours_are_probed_again_on_request() {
     let Some(pair) = Pair::with_addresses() else { return };
     let headers = pair.resolve("10.0.0.2", "10.0.0.1").unwrap();
-    let patience = Duration::from_secs(5);
-    let confirm = || within(&pair.a, || Resolver::open()?.confirm(&headers, patience));
+    let timeout = Duration::from_secs(5);
+    let confirm = || within(&pair.a, || Resolver::open()?.confirm(&headers, timeout));
     assert_eq!(confirm(), Ok(Confirmation::Answered(MAC_B)));
 
     // The neighbour stays reachable for at least half a minute.
@@ -394,7 +394,7 @@ fn neighbours_are_probed_again_on_request() {
     pair.b("addr del 10.0.0.2/24 dev eth0");
     let error = confirm().unwrap_err();
     assert!(matches!(error, ResolveError::Unresolved { .. }), "{error}");
-    assert!(matches!(confirm(), Err(ResolveError::Unresolved { .. })), "asked anew");
+    assert!(matches!(confirm(), Err(ResolveError::Unresolved { .. })), "probed again");
 
     // The entry is stale, then in the state delay because of the resolved packet.
     pair.b("addr add 10.0.0.2/24 dev eth0");
@@ -634,7 +634,7 @@ fn lost_events_lead_to_a_new_reading() {
             };
             let _ = sender.send(event); // Fails if the test is over.
             if hold {
-                held.recv_timeout(PATIENCE * 3).expect("release");
+                held.recv_timeout(TEST_TIMEOUT * 3).expect("release");
             }
         }))
     })
@@ -695,7 +695,7 @@ fn a_watcher_stops_when_dropped() {
                 drop(watcher);
                 stopped.send(()).expect("the test waits");
             });
-            has_stopped.recv_timeout(PATIENCE).expect("stopped");
+            has_stopped.recv_timeout(TEST_TIMEOUT).expect("stopped");
             // The thread has ended, and its callback was dropped.
             while events.try_recv().is_ok() {}
             assert_eq!(events.try_recv(), Err(TryRecvError::Disconnected));

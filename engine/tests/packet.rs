@@ -28,7 +28,7 @@ use feroce_wire::{
     VlanTag,
 };
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait for a frame that must arrive, sufficient on a busy machine.
 const SILENCE: Duration = Duration::from_millis(100);
 
@@ -241,10 +241,10 @@ fn send_train(port: &mut dyn Port, frames: &[Vec<u8>]) {
     port.flush().expect("the link is up");
 }
 
-/// Receives `count` frames, or those that arrive within `patience`.
-fn receive(port: &mut dyn Port, count: usize, patience: Duration) -> Vec<Vec<u8>> {
+/// Receives `count` frames, or those that arrive within `timeout`.
+fn receive(port: &mut dyn Port, count: usize, timeout: Duration) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    let end = Instant::now() + patience;
+    let end = Instant::now() + timeout;
     while frames.len() < count && Instant::now() < end {
         for index in 0..port.rx_burst() {
             let frame = port.rx_frame(index);
@@ -258,7 +258,7 @@ fn receive(port: &mut dyn Port, count: usize, patience: Duration) -> Vec<Vec<u8>
 
 /// Checks that the next frames are `frames`.
 fn expect(port: &mut dyn Port, frames: &[Vec<u8>], what: &str) {
-    let received = receive(port, frames.len(), PATIENCE);
+    let received = receive(port, frames.len(), TEST_TIMEOUT);
     let lengths = |frames: &[Vec<u8>]| frames.iter().map(Vec::len).collect::<Vec<_>>();
     // `assert_eq` would print thousands of numbers.
     let (sent, came) = (lengths(frames), lengths(&received));
@@ -370,7 +370,7 @@ fn an_af_xdp_receiver_gets_a_super_frame_cut_by_the_kernel() {
         let flow = flow(&receiver, 1, kind);
         let sent = train(&flow, sizes, 0xfffc);
         send_train(&mut sender, &sent);
-        let mut received = receive(&mut receiver, sent.len(), PATIENCE);
+        let mut received = receive(&mut receiver, sent.len(), TEST_TIMEOUT);
         for (number, frame) in (0..).zip(&mut received) {
             assert_eq!(psn(frame), number, "{kind:?}");
             // The kernel has written a UDP checksum, which the ICRC does not cover.
@@ -512,7 +512,7 @@ fn the_kernel_does_not_respond_to_frames_of_the_port() {
             socket.connect(to).expect("an address");
             socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
             socket.send(&vec![0; size]).expect("sent");
-            match socket.recv(&mut [0; 64]).expect_err("nobody answers with data").kind() {
+            match socket.recv(&mut [0; 64]).expect_err("no peer answers with data").kind() {
                 ErrorKind::ConnectionRefused => true,
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => false,
                 other => panic!("{other}"),
@@ -649,11 +649,11 @@ fn several_cores_share_the_flows() {
         used[core] = true;
     }
     assert_eq!(used, [true; 2], "16 flows use both cores");
-    assert!(receive(&mut sender, 1, SILENCE).is_empty(), "nobody hears himself");
+    assert!(receive(&mut sender, 1, SILENCE).is_empty(), "a port does not receive its own frames");
 }
 
 /// Waits on the port's descriptors like an idle core. Returns true if one became readable.
-fn sleep(port: &mut dyn Port, patience: Duration) -> bool {
+fn sleep(port: &mut dyn Port, timeout: Duration) -> bool {
     assert_eq!(port.rx_burst(), 0, "nothing to do");
     let mut fds = Vec::new();
     if !port.arm_wakeup(&mut fds) {
@@ -662,16 +662,16 @@ fn sleep(port: &mut dyn Port, patience: Duration) -> bool {
     let mut polled: Vec<_> =
         fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let count = libc::nfds_t::try_from(polled.len()).expect("few");
-    let patience = i32::try_from(patience.as_millis()).expect("short");
+    let timeout = i32::try_from(timeout.as_millis()).expect("short");
     // SAFETY: `polled` holds `count` entries.
-    let ready = unsafe { libc::poll(polled.as_mut_ptr(), count, patience) };
+    let ready = unsafe { libc::poll(polled.as_mut_ptr(), count, timeout) };
     port.disarm_wakeup();
     ready > 0
 }
 
 /// Ring and queue overflow independently. The port shows the frames that either of them kept.
 #[test]
-fn frames_whose_marks_were_lost_are_shown() {
+fn frames_whose_placeholders_were_lost_are_shown() {
     if !root() {
         return;
     }
@@ -683,10 +683,10 @@ fn frames_whose_marks_were_lost_are_shown() {
         let flow = flow(&receiver, 1, PLAIN);
         let frames: Vec<_> = (0..100).map(|n| sealed(&flow, 4096, n, 1)).collect();
         frames.iter().for_each(|frame| send(&mut sender, frame));
-        expect(&mut receiver, &frames, "64 with marks and 36 without");
+        expect(&mut receiver, &frames, "64 with placeholders and 36 without");
         assert!(!sleep(&mut receiver, SILENCE), "nothing is left");
         frames.iter().take(40).for_each(|frame| send(&mut sender, frame));
-        expect(&mut receiver, &frames[..40], "with marks again");
+        expect(&mut receiver, &frames[..40], "with placeholders again");
     }
 }
 
@@ -729,7 +729,7 @@ fn two_senders_at_once_lose_nothing() {
                 got[usize::from(frame.first[35] & 1)].fetch_add(1, Ordering::Relaxed);
                 last = Instant::now();
             }
-            if last.elapsed() > PATIENCE {
+            if last.elapsed() > TEST_TIMEOUT {
                 stalled.store(true, Ordering::Relaxed);
                 break;
             }
@@ -785,7 +785,7 @@ fn a_sleeping_core_is_woken_by_a_frame() {
                 thread::sleep(SILENCE);
                 send(&mut sender, &frame);
             });
-            assert!(sleep(&mut receiver, PATIENCE), "woken");
+            assert!(sleep(&mut receiver, TEST_TIMEOUT), "woken");
         });
         assert!(!receiver.arm_wakeup(&mut Vec::new()), "a frame is waiting");
         expect(&mut receiver, &[frame], "delivered");
@@ -815,7 +815,7 @@ fn a_link_down_is_an_error_until_the_link_is_up_again() {
     assert!(receive(&mut receiver, 1, SILENCE).is_empty());
     pair.switch(0, "up");
     pair.switch(1, "up");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     while receive(&mut receiver, 1, SILENCE).is_empty() {
         assert!(Instant::now() < end, "the link came back");
         queue(&mut sender, &frame, false);
@@ -830,7 +830,7 @@ fn a_link_down_is_an_error_until_the_link_is_up_again() {
     expect(&mut receiver, &sent, "and the order holds");
     // The sockets have a pending error since the link went down.
     for port in [&mut sender, &mut receiver] {
-        assert!(!sleep(port, SILENCE), "nothing wakes who has nothing to do");
+        assert!(!sleep(port, SILENCE), "nothing wakes an idle core");
     }
 }
 
@@ -915,7 +915,7 @@ fn request(ends: &mut [End; 2], read: bool, local: usize, remote: usize, len: us
     let data = Data::Sges(std::slice::from_ref(&sge));
     let flags = SendFlags::SIGNALED;
     near.qp.post_send(&SendRequest { wr_id: 1, op, data, flags }).expect("room");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     let completion = loop {
         assert!(Instant::now() < end, "a completion");
         if let Some(completion) = near.cq.poll_one() {
@@ -957,9 +957,9 @@ fn devices_use_super_frames_if_both_ends_support_them() {
             let before = ends[1].device.counter(Counter::RxReadRequests);
             request(&mut ends, true, 0, MESSAGE, 64 << 10);
             let parts = (64 << 10) / u64::from(2 * path_mtu.bytes());
-            let asked = ends[1].device.counter(Counter::RxReadRequests) - before;
+            let requests = ends[1].device.counter(Counter::RxReadRequests) - before;
             let split = bulk && path_mtu == PathMtu::Mtu4096;
-            assert_eq!(asked, if split { parts } else { 1 }, "{kinds:?}, {path_mtu:?}");
+            assert_eq!(requests, if split { parts } else { 1 }, "{kinds:?}, {path_mtu:?}");
         }
     }
 }

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Far more than a wake-up takes: a lost one fails the test instead of stopping it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 struct End {
     device: Device,
@@ -42,7 +42,7 @@ impl End {
     }
 
     async fn completion(&mut self) -> Outcome<Completion> {
-        Ok(timeout(PATIENCE, self.completions.next()).await??)
+        Ok(timeout(TEST_TIMEOUT, self.completions.next()).await??)
     }
 
     fn post(&mut self, wr_id: u64, op: SendOp) -> Outcome {
@@ -156,7 +156,7 @@ async fn asynchronous_events_arrive() -> Outcome {
     let wrong = RemoteAddr { rkey, ..far.buffer.region().remote_addr(0) };
     near.post(1, SendOp::Write(wrong))?;
     assert_eq!(near.completion().await?.status, Status::RemoteAccess);
-    let event = timeout(PATIENCE, events.next()).await??;
+    let event = timeout(TEST_TIMEOUT, events.next()).await??;
     assert_eq!(event, AsyncEvent::QpAccessError(far.qp.qpn()));
     Ok(())
 }
@@ -185,7 +185,7 @@ impl Manager {
     }
 
     async fn expect(&mut self, kind: EventKind) -> Outcome<Event> {
-        let event = timeout(PATIENCE, self.events.next()).await??;
+        let event = timeout(TEST_TIMEOUT, self.events.next()).await??;
         if event.kind == kind { Ok(event) } else { Err(format!("{event:?}").into()) }
     }
 

@@ -257,7 +257,7 @@ impl Endpoint {
         self.push_event(id, EventKind::Disconnected, status, Vec::new());
     }
 
-    /// Ends the connection; its packets may be under way for a while. The peer's QP may be used for
+    /// Ends the connection; its packets may be in flight for a while. The peer's QP may be used for
     /// another connection at once, as in Linux. A late copy of the peer's REQ gets a REJ (stale
     /// connection).
     pub(super) fn enter_timewait(&mut self, id: CmId, now: Instant) {

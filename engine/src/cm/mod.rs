@@ -295,7 +295,7 @@ impl Endpoint {
         })
     }
 
-    /// Returns how many READs and atomics the QP shall have responder resources for, before the
+    /// Returns for how many READs and atomics the QP must have responder resources before the
     /// peer's parameters have arrived. `None` before the REQ is sent.
     ///
     /// # Errors

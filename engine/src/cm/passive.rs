@@ -36,7 +36,7 @@ pub(super) enum NoListener {
     UnknownService,
     /// Listeners exist, but for another address or another QP kind.
     NoMatch,
-    /// The backlog is full: the peer shall retransmit.
+    /// The backlog is full: the request is dropped, and the peer retransmits it.
     BacklogFull,
 }
 

@@ -24,8 +24,8 @@ pub(super) struct PendingRequests {
 }
 
 impl Endpoint {
-    /// ObjectCounts requests for ports without a listener until `until`; then rejects them. Without
-    /// this call such requests are rejected at once.
+    /// Holds requests for ports without a listener until `until`; then rejects them. Without this
+    /// call such requests are rejected at once.
     pub fn hold_early_requests(&mut self, until: Instant) {
         self.pending.until = until;
     }
@@ -38,8 +38,8 @@ impl Endpoint {
         })
     }
 
-    /// ObjectCounts the request `mad` for `service` if its listener may still come. Returns true if
-    /// the request is held.
+    /// Holds the request `mad` for `service` if its listener may still come. Returns true if the
+    /// request is held.
     pub(super) fn hold_if_early(
         &mut self,
         service: ServiceId,

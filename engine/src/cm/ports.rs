@@ -144,7 +144,7 @@ mod tests {
 
     /// First owner, second owner, and the result for the second: the kernel's errors.
     #[test]
-    fn two_at_a_port() {
+    fn which_addresses_can_share_a_port() {
         use CmError::{AddressInUse, AddressNotAvailable};
         for (first, second, expected) in [
             (("10.0.0.1", false, false), ("10.0.0.1", false, false), Err(AddressInUse)),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_listener() {
+    fn listeners_at_the_destination_address_come_first() {
         let mut ports = Ports::default();
         ports.bind(TCP, 7, owner(1, "0.0.0.0", true, false)).unwrap();
         ports.bind(TCP, 7, owner(2, "10.0.0.1", true, false)).unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn any_port_is_one_that_nobody_has() {
+    fn any_port_is_a_free_port() {
         let mut ports = Ports::default();
         for random in [1, 1, 5] {
             let port = ports.bind_any(TCP, (100, 102), random, owner(random, "::", false, false));

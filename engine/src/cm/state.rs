@@ -47,7 +47,7 @@ pub enum State {
     DreqSent,
     /// DREQ received.
     DreqReceived,
-    /// Ended; packets may still be under way.
+    /// Ended; packets may still be in flight.
     Timewait,
     /// SIDR REQ sent.
     SidrReqSent,
@@ -100,7 +100,7 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterRej {
     /// The connection ends. With the reason "stale connection" it enters timewait, because
-    /// packets of the stale connection may be under way.
+    /// packets of the stale connection may be in flight.
     IdleUnlessStale,
     /// The connection ends and enters timewait.
     Timewait,

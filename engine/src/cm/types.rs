@@ -213,7 +213,7 @@ pub enum EventKind {
     Disconnected,
     /// The device was removed.
     DeviceRemoval,
-    /// Timewait is over: no packet of the connection is under way, and its QP may be reused.
+    /// Timewait is over: no packet of the connection is in flight, and its QP may be reused.
     TimewaitExit,
 }
 

@@ -9,7 +9,7 @@
 //! the work only compete for the token. If frames arrive while no thread polls, the helper sleeps
 //! on the port instead of backing off ([`PortSleep`]).
 //!
-//! The helper keeps off the CPUs that threads of the program are bound to, also if the program
+//! The helper does not run on CPUs that threads of the program are bound to, also if the program
 //! binds them later ([`PLACEMENT_INTERVAL`]). A helper with a CPU of its own stays there.
 
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(super) fn start(
         Driver::SpinningHelper(cpus) => Some(cpus.get(core).copied()),
         _ => None,
     };
-    // Another helper keeps off the CPU of one that polls.
+    // Other helpers do not run on the CPU of a helper that polls.
     let name = if pin.is_some() { "feroce-poll" } else { "feroce" };
     feroce_threads::spawn_placed(&format!("{name}-{core}"), move |placement| {
         let mut sleeper = Sleeper::new(placement, clock);

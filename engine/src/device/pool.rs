@@ -60,7 +60,9 @@ impl Pool {
             match feroce_threads::spawn(self.shared.name, move || shared.serve()) {
                 Ok(_) => state.threads += 1,
                 Err(error) if state.threads == 0 => return Err(error),
-                Err(error) => tracing::debug!("one thread less of {}: {error}", self.shared.name),
+                Err(error) => {
+                    tracing::debug!("cannot start another thread of {}: {error}", self.shared.name)
+                }
             }
         }
         state.jobs.push_back(job);

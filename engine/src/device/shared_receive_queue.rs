@@ -13,7 +13,7 @@ use crate::verbs::{MAX_SGE, RecvRequest, RecvWqe, SrqId, SrqRing};
 /// Creation attributes of a shared receive queue, as `ibv_srq_init_attr`.
 #[derive(Debug, Clone, Copy)]
 pub struct SrqInit {
-    /// Outstanding receives: posted ones, and those of messages under way.
+    /// Outstanding receives: posted ones, and those of incomplete messages.
     pub max_wr: u32,
     /// Scatter/gather entries per receive.
     pub max_sge: u32,
@@ -54,8 +54,8 @@ impl Drop for Inner {
 }
 
 impl ProtectionDomain {
-    /// Makes a shared receive queue. Its receives use memory of this domain, regardless of the QP's
-    /// domain is.
+    /// Makes a shared receive queue. Its receives use memory of this domain, whatever the domain of
+    /// the QP is.
     ///
     /// # Errors
     /// [`DeviceError::Limit`], [`DeviceError::Exhausted`], [`DeviceError::Arena`].

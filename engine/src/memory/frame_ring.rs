@@ -550,7 +550,7 @@ mod tests {
         consumer.disarm();
         send(&mut producer, b"b", 0);
         producer.publish();
-        assert!(!readable(consumer.fd(), AT_ONCE), "nobody sleeps");
+        assert!(!readable(consumer.fd(), AT_ONCE), "no thread sleeps");
     }
 
     #[test]

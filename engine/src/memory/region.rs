@@ -165,7 +165,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// The null region: all addresses, to be read and written by everybody in the domain.
+    /// The null region: all addresses, for reads and writes of every QP in the domain.
     pub(crate) fn null(pd: PdId) -> Self {
         let access = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE

@@ -325,7 +325,7 @@ mod tests {
         let mut link = LinkMessage::default();
         link.header.index = 1;
         let mut events = Vec::new();
-        // A bridge that lets go of its port does not remove the link.
+        // A bridge that releases its port does not remove the link.
         link.header.interface_family = AddressFamily::Bridge;
         published.apply(&RouteNetlinkMessage::DelLink(link.clone()), &mut events);
         assert_eq!(events, []);

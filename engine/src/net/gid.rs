@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_goes_leaves_a_hole_for_the_next() {
+    fn the_index_of_a_removed_address_is_free_for_the_next() {
         let mut table = GidTable::new(&eth(2, "eth0", None));
         let default = Gid::link_local_from_mac(MAC).ip().to_string();
         for ip in ["10.0.0.1", "10.0.0.2", "fd00::1"] {
@@ -370,9 +370,9 @@ mod tests {
     fn vlan_children_contribute_tagged_entries() {
         let mut table = GidTable::new(&eth(2, "eth0", None));
         let child = eth(7, "eth0.5", Some(VlanLink { parent: 2, id: 5 }));
-        let stranger = eth(8, "eth1.6", Some(VlanLink { parent: 3, id: 6 }));
+        let other_child = eth(8, "eth1.6", Some(VlanLink { parent: 3, id: 6 }));
         table.apply(&NetEvent::LinkAdded(child));
-        table.apply(&NetEvent::LinkAdded(stranger));
+        table.apply(&NetEvent::LinkAdded(other_child));
         let default = Gid::link_local_from_mac(MAC);
         assert!(table.apply(&NetEvent::AddressAdded(address(7, "10.5.0.1"))));
         assert!(!table.apply(&NetEvent::AddressAdded(address(8, "10.6.0.1"))));

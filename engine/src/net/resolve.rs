@@ -206,9 +206,9 @@ pub(crate) fn wait(
     let clock = Clock::start();
     let start = clock.now();
     let mut pause = FIRST_PAUSE;
-    let mut has_asked = false;
+    let mut is_requested = false;
     loop {
-        let found = look(has_asked)?;
+        let found = look(is_requested)?;
         let after = clock.now() - start;
         let left = timeout.saturating_sub(after);
         let (next_hop, is_over) = match found {
@@ -220,7 +220,7 @@ pub(crate) fn wait(
             return Err(ResolveError::Unresolved { next_hop, after });
         }
         std::thread::sleep(pause.min(left));
-        (pause, has_asked) = ((pause * 2).min(MAX_PAUSE), true);
+        (pause, is_requested) = ((pause * 2).min(MAX_PAUSE), true);
     }
 }
 
@@ -247,11 +247,11 @@ impl Resolver {
         source: &GidEntry,
         timeout: Duration,
     ) -> Result<PathHeaders, ResolveError> {
-        wait(timeout, |has_asked| self.look(destination, source, has_asked))
+        wait(timeout, |is_requested| self.look(destination, source, is_requested))
     }
 
     /// Reads the tables once, and triggers resolution of the next hop if its address is unknown.
-    /// `has_asked`: the resolution may have been triggered before.
+    /// `is_requested`: the resolution may have been triggered before.
     ///
     /// # Errors
     /// See [`ResolveError`].
@@ -259,7 +259,7 @@ impl Resolver {
         &mut self,
         destination: Gid,
         source: &GidEntry,
-        has_asked: bool,
+        is_requested: bool,
     ) -> Result<Look, ResolveError> {
         let group = destination.multicast_group();
         let (dst_ip, src_ip) = (group.unwrap_or(destination.ip()), source.gid.ip());
@@ -293,7 +293,7 @@ impl Resolver {
         match Route::find(&mut self.requests, dst_ip, src_ip, link.index)? {
             Route::Unicast { gateway, mtu, hop_limit } => {
                 let next_hop = gateway.unwrap_or(dst_ip);
-                match self.neighbour_mac(link.index, next_hop, has_asked)? {
+                match self.neighbour_mac(link.index, next_hop, is_requested)? {
                     NextHop::At(mac) => headers.dst_mac = mac,
                     NextHop::Requested => return Ok(Look::Requested(next_hop)),
                     NextHop::GivenUp => return Ok(Look::GivenUp(next_hop)),
@@ -346,7 +346,7 @@ impl Resolver {
         &mut self,
         interface: u32,
         next_hop: IpAddr,
-        has_asked: bool,
+        is_requested: bool,
     ) -> Result<NextHop, ResolveError> {
         match Neighbour::find(&mut self.requests, interface, next_hop)?.map(|found| found.status) {
             Some(
@@ -361,8 +361,8 @@ impl Resolver {
                 }
                 Ok(NextHop::At(mac))
             }
-            Some(Status::Failed) if has_asked => Ok(NextHop::GivenUp),
-            Some(Status::Pending) if has_asked => Ok(NextHop::Requested),
+            Some(Status::Failed) if is_requested => Ok(NextHop::GivenUp),
+            Some(Status::Pending) if is_requested => Ok(NextHop::Requested),
             // Not requested yet, or flushed meanwhile.
             Some(Status::Pending | Status::Failed) | None => {
                 self.trigger(interface, next_hop)?;

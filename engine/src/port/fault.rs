@@ -264,7 +264,7 @@ impl FaultPort {
         }
     }
 
-    /// Sends all held frames because no later frame may follow; holding them for ever would be
+    /// Sends all held frames because no later frame may follow; holding them forever would be
     /// loss.
     fn release_idle(&mut self) {
         if !self.held.is_empty() {
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn one_fault_does_not_stir_another() {
+    fn the_probability_of_a_fault_does_not_affect_other_faults() {
         let loss = Faults { loss: 100_000, ..NONE };
         let both = Faults { corrupt: 500_000, ..loss };
         assert_eq!(run(loss, 7, 1_000).1.lost, run(both, 7, 1_000).1.lost);
@@ -483,7 +483,7 @@ mod tests {
 
     /// 1 % of 100,000 frames is 1,000, give or take 150 (over 4.7 sigma).
     #[test]
-    fn parts_per_million_are_what_they_say() {
+    fn faults_have_their_probabilities() {
         let faults =
             Faults { loss: 10_000, duplicate: 10_000, reorder: 10_000, corrupt: 10_000, ..NONE };
         let (arrived, stats) = run(faults, 2026, 100_000);
@@ -536,7 +536,7 @@ mod tests {
             assert!(by <= 3, "{serial} overtaken by {by}");
         }
         assert!(stats.reordered > 1_500, "{stats:?}");
-        // The last ones may go out at the end, overtaken by none.
+        // Held frames that are sent at the end were overtaken by none.
         assert!(
             (stats.reordered - 3..=stats.reordered).contains(&overtaken),
             "{overtaken} {stats:?}"
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn corruption_flips_one_bit_and_spares_the_ethernet_header() {
+    fn corruption_flips_one_bit_after_the_ethernet_header() {
         let (arrived, stats) = run(Faults { corrupt: MILLION, ..NONE }, 3, 20_000);
         let mut bits = BTreeSet::new();
         for (serial, got) in (0..).zip(&arrived) {
@@ -554,11 +554,15 @@ mod tests {
             assert!(at >= HEADER);
             bits.insert((at, flipped[at]));
         }
-        assert_eq!((stats.corrupted, bits.len()), (20_000, 36 * 8), "every bit had its turn");
+        assert_eq!(
+            (stats.corrupted, bits.len()),
+            (20_000, 36 * 8),
+            "every bit was flipped at least once"
+        );
     }
 
     #[test]
-    fn a_frame_of_a_header_only_has_nothing_to_corrupt() {
+    fn a_frame_of_only_an_ethernet_header_is_not_corrupted() {
         let (mut port, mut peer) = faulty(Faults { corrupt: MILLION, ..NONE }, 1, 4);
         port.tx_slot().unwrap()[..HEADER].fill(5);
         port.tx_commit(HEADER, Priority::default());
@@ -568,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_frame_goes_out_when_nothing_follows() {
+    fn a_held_frame_is_sent_if_no_frame_follows() {
         let (mut port, mut peer) = faulty(Faults { reorder: MILLION, ..NONE }, 1, 16);
         send(&mut port, 0);
         port.flush().unwrap();
@@ -585,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_for_ecn_capable_packets_and_change_no_other_fault() {
+    fn only_ecn_capable_packets_are_marked_and_marks_affect_no_other_fault() {
         let spec = |traffic_class| FlowSpec {
             traffic_class,
             ..FlowSpec::new(
@@ -615,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_faults_are_refused() {
         let arena = Arena::new(1 << 23).unwrap();
         let new = |faults| {
             let (left, _) = shm_pair(&arena, ShmConfig::default()).unwrap();
@@ -636,7 +640,7 @@ mod tests {
         /// Whatever the faults and however full the ring, a slot that was given can be committed,
         /// and every frame that was not lost arrives as often as it should.
         #[test]
-        fn room_is_always_kept(
+        fn every_slot_can_be_committed(
             seed: u64,
             (duplicate, reorder) in (0..=MILLION, 0..=MILLION),
             reorder_depth in 1..20_u16,

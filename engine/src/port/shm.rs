@@ -229,7 +229,7 @@ mod tests {
         let (mut left, mut right) = pair(2);
         let mut fds = Vec::new();
         assert!(left.arm_wakeup(&mut fds));
-        assert_eq!(fds.len(), 1, "nothing to send, so free slots wake nobody");
+        assert_eq!(fds.len(), 1, "nothing to send, so free slots wake no thread");
         left.disarm_wakeup();
         send(&mut left, b"a");
         send(&mut left, b"b");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_peer_is_a_pulled_cable() {
+    fn frames_to_a_dropped_end_are_lost() {
         let (mut left, right) = pair(2);
         drop(right);
         for _ in 0..10 {

@@ -410,9 +410,9 @@ impl Responder {
             return; // Invalid, or the response is about to be sent anyway.
         }
         if check_read(&reth, conn, env).is_err() {
-            // The region was deregistered since. The NAK tells the peer, if it still waits for the
-            // response. The connection is kept: the request may be a late copy of one that was
-            // answered.
+            // The region was deregistered since. The NAK ends the request, if the peer still waits
+            // for the response. The connection is kept: the request may be a late copy of one that
+            // was answered.
             let nak = PendingAck::Nak(NakCode::RemoteAccess, psn);
             self.pending_ack = self.pending_ack.or(Some(nak));
             return;

@@ -628,8 +628,8 @@ mod tests {
                     break;
                 }
                 cq.arm(Notify::Any);
-                let patience = Some(std::time::Duration::from_secs(20));
-                crate::sys::poll_readable(&[cq.fd().as_raw_fd()], &mut scratch, patience);
+                let timeout = Some(std::time::Duration::from_secs(20));
+                crate::sys::poll_readable(&[cq.fd().as_raw_fd()], &mut scratch, timeout);
                 assert_ne!(scratch[0].revents, 0, "{taken} taken, {} in the queue", cq.held());
             }
         });

@@ -218,7 +218,7 @@ impl DpdkConfig {
 
     #[cfg(feature = "dpdk")]
     pub(super) fn check(&self) -> Result<(), DpdkError> {
-        let strange = self.addresses.iter().find_map(Address::rule);
+        let invalid = self.addresses.iter().find_map(Address::rule);
         let descriptors = |count: u16| !(64..=16_384).contains(&count);
         let ordinary = matches!(self.memory, DpdkMemory::Ordinary { mib } if mib < MEMORY_MIN);
         let lost = |gateway: &IpAddr| !self.addresses.iter().any(|own| own.reaches(*gateway));
@@ -229,7 +229,7 @@ impl DpdkConfig {
                 self.addresses.is_empty(),
                 "addresses must hold at least one (setting `dpdk_addresses`)",
             ),
-            (strange.is_some(), strange.unwrap_or_default()),
+            (invalid.is_some(), invalid.unwrap_or_default()),
             (self.gateways.iter().any(lost), "gateways must be on the link of a local address"),
             (!MTUS.contains(&self.mtu), "mtu must be 576 to 9600 bytes"),
             (descriptors(self.rx_descriptors), "rx_descriptors must be 64 to 16384"),

@@ -460,10 +460,10 @@ mod tests {
             proptest::collection::vec((0..120usize, any::<u8>()), 0..6),
             0..130usize,
         );
-        let spoilt = real.prop_map(|(at, asks, changes, len)| {
+        let damaged = real.prop_map(|(at, is_request, changes, len)| {
             let (own, peer) = (own(), peer());
             let mut frame = vec![0; 128];
-            let written = match asks {
+            let written = match is_request {
                 true => peer.request(&peer.addresses[at], own.addresses[at].ip, &mut frame),
                 false => peer.announce(&peer.addresses[at], &mut frame),
             };
@@ -476,7 +476,7 @@ mod tests {
             frame.truncate(len);
             frame
         });
-        prop_oneof![bytes, spoilt]
+        prop_oneof![bytes, damaged]
     }
 
     proptest! {
