@@ -64,15 +64,15 @@ impl Figure {
         }
     }
 
-    /// Formats the figure as `name value bar ok|short note`.
+    /// Formats the figure as `name value bar ok|missed note`.
     pub fn line(&self) -> String {
         let bar = match self.bar {
             Bar::AtLeast(bar) => format!(">= {bar:.2}"),
             Bar::AtMost(bar) => format!("<= {bar:.2}"),
             Bar::None => "-".to_owned(),
         };
-        let verdict = if self.is_ok() { "ok" } else { "short" };
-        format!("{:<44} {:>9.3}  {bar:>8}  {verdict:<5}  {}", self.name, self.value, self.note)
+        let verdict = if self.is_ok() { "ok" } else { "missed" };
+        format!("{:<44} {:>9.3}  {bar:>8}  {verdict:<6}  {}", self.name, self.value, self.note)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Measures the engine on shm, AF_XDP and packet ports: `cargo xtask bench` runs this program.
-//! Prints a line per figure (name, value, bar, `ok` or `short`). Exit code 1 if a figure is short.
+//! Prints a line per figure (name, value, bar, `ok` or `missed`). Exit code 1 if a figure misses
+//! its bar.
 
 use std::net::TcpListener;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Figures of performance: a line each with name, value, bar, and `ok` or `short`.
+//! Figures of performance: a line each with name, value, bar, and `ok` or `missed`.
 //!
 //! Figures are ratios within this run, except instructions, which are counts, and the speeds of
 //! the fabric and of reading captures, which are per second of CPU time.
@@ -74,15 +74,15 @@ impl Figure {
 
     fn line(&self, decimals: usize) -> String {
         let value = self.value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"));
-        let word = if self.is_ok { "ok" } else { "short" };
-        format!("{:<44} {value:>9}  {:>8}  {word:<5}  {}", self.name, self.bar, self.note)
+        let word = if self.is_ok { "ok" } else { "missed" };
+        format!("{:<44} {value:>9}  {:>8}  {word:<6}  {}", self.name, self.bar, self.note)
     }
 
     /// Parses a line that another program printed.
     fn parse(line: &str) -> Option<Figure> {
         let form = Regex::new(concat!(
             r"^(?<name>.*?\S) +(?<value>[0-9.]+|-|NaN|inf) +",
-            r"(?<bar>[<>]= \S+) +(?<word>ok|short)\b *(?<note>.*)$",
+            r"(?<bar>[<>]= \S+) +(?<word>ok|missed)\b *(?<note>.*)$",
         ));
         let found = form.expect("a regular expression").captures(line)?;
         Some(Figure {
@@ -460,13 +460,13 @@ mod tests {
         let figure = Figure::new("a: b / c", Some(0.5), Bar::AtMost(1.5), "1 of 2".into());
         assert_eq!(
             figure.line(3),
-            format!("{:<44} {:>9}  {:>8}  ok     1 of 2", "a: b / c", "0.500", "<= 1.5")
+            format!("{:<44} {:>9}  {:>8}  ok      1 of 2", "a: b / c", "0.500", "<= 1.5")
         );
         assert_eq!(Figure::parse(&figure.line(3)), Some(figure));
     }
 
     #[test]
-    fn a_figure_that_was_not_measured_is_short() {
+    fn a_figure_that_was_not_measured_misses_its_bar() {
         for value in [None, Some(0.0), Some(f64::NAN), Some(f64::INFINITY)] {
             assert!(!Figure::new("x", value, Bar::AtMost(9.0), String::new()).is_ok);
             assert!(!Figure::new("x", value, Bar::AtLeast(0.1), String::new()).is_ok);
