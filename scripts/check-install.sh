@@ -62,9 +62,9 @@ say "scripts/build-deb.sh"
 package=$(scripts/build-deb.sh | tail -n 1)
 dpkg-deb --info "$package" | grep -E '^ (Package|Version|Depends|Suggests):'
 share='man/man1/feroce|doc/feroce/|bash-completion/|zsh/|fish/'
-strangers=$(dpkg-deb --contents "$package" | awk '$1 !~ /^d/ { print $6 }' |
+misplaced=$(dpkg-deb --contents "$package" | awk '$1 !~ /^d/ { print $6 }' |
     grep -vE "^\\./usr/(bin/feroce\$|lib/feroce/|share/($share))" || true)
-[ -z "$strangers" ] || die "the package has files in other places: $strangers"
+[ -z "$misplaced" ] || die "the package has files in other places: $misplaced"
 mkdir -p "$work/root/var/lib/dpkg"/{info,updates}
 touch "$work/root/var/lib/dpkg"/{status,available}
 dpkg --root="$work/root" --force-depends --install "$package" > "$work/dpkg" 2>&1 ||

@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
-# What the rows run, and the libraries that Feroce's libraries need.
+# The programs that the rows run, and the libraries that Feroce's libraries need.
 packages=(perftest ibverbs-utils rdmacm-utils ibverbs-providers ucx-utils libfabric-bin
     python3-pyverbs rdma-core iproute2 fio qperf iperf libelf1t64 zlib1g libgcc-s1)
 

@@ -128,7 +128,7 @@ xtask() {
 }
 
 # reserve_hugepages COUNT: reserves hugepages of 2 MiB until the script ends, so that at least COUNT
-# are free. Prints a note and goes on where that is not possible.
+# are free. Prints a note and continues where that is not possible.
 reserve_hugepages() {
     local file=/proc/sys/vm/nr_hugepages before free
     [ -e $file ] || { note "no hugepages on this machine: ordinary pages are used"; return 0; }
@@ -188,5 +188,5 @@ wait_for_port() {
         [ -z "$(ip netns exec "$1" ss -ltnH "sport = :$2")" ] || return 0
         sleep 0.05
     done
-    die "nobody listens on port $2 in $1"
+    die "no process listens on port $2 in $1"
 }

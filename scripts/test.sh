@@ -18,8 +18,8 @@ ALL="fmt clippy doc purity test rxe ports dpdk fabric swarm frames pfc programs 
 ALL+=" install profiles mutants deny"
 readonly ALL
 readonly QUICK="fmt clippy doc purity test"
-# To build the bindings of libxdp and libdpdk, to capture and decode, to make and inspect
-# namespaces, to run scapy.
+# Packages that build the bindings of libxdp and libdpdk, capture and decode packets, make and
+# inspect namespaces, and run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool
     bpftool tshark iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev libibverbs-dev
     librdmacm-dev gcc)

@@ -150,8 +150,8 @@ impl Injector {
         let engine = guest.engine.name();
         let (feroce, rxe) =
             (format!("feroce:{engine}:v0:{}", self.options.port), format!("rxe:{engine}"));
-        // Failures of rxe do not fail this command. What Feroce does wrong in the same items is
-        // found by the checkers of its side.
+        // Failures of rxe do not fail this command. Feroce's own errors in the same items are found
+        // by the checkers of its side.
         let switch = &guest.switch;
         self.play("rxe-responds", switch, ("v0-far", "tap-data"), (&feroce, &rxe))?;
         self.play("rxe-requests", switch, ("tap-data", "v0-far"), (&rxe, &feroce))?;

@@ -48,7 +48,7 @@ pub struct Options {
     /// Write the results to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where ssh goes, such as root@connectx
+    /// Destination of ssh, such as root@connectx
     peer: String,
     /// A regular expression that picks rows
     #[arg(default_value = ".")]

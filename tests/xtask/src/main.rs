@@ -69,11 +69,11 @@ enum Command {
         #[arg(default_value_t = 10000)]
         count: usize,
     },
-    /// Measure the figures of performance: a line each with name, value, bar, and ok or short.
-    /// Exit code 2 if the filter matches none
+    /// Measure performance: one line per figure with name, value, bar, and ok or missed. Exit code
+    /// 2 if the filter matches none
     Bench(bench::Options),
-    /// Check that the tests notice when the engine is wrong: each patch in tests/mutants breaks
-    /// one rule, and the test that it names must fail
+    /// Check that the tests detect defects of the engine: each patch in tests/mutants breaks one
+    /// rule, and the test that it names must fail
     ///
     /// FEROCE_MUTANT_SCENARIOS sets how many scenarios the swarm may need.
     Mutants(mutants::Options),

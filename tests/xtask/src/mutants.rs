@@ -239,7 +239,7 @@ pub fn main(options: Options) -> Result<u8> {
     let base = target().join("mutants");
     let copy = Copy { tree: base.join("tree"), base };
     copy.update()?;
-    copy.check_unharmed(&mutants)?;
+    copy.check_unchanged(&mutants)?;
     println!("{:<28} {:<12} {:<28} seconds", "mutant", "test", "caught by");
     let mut tally = Tally::new(mutants.len(), options.json);
     for mutant in &mutants {
@@ -330,19 +330,19 @@ impl Copy {
     }
 
     /// Before anything is broken, the tests must pass.
-    fn check_unharmed(&self, mutants: &[Mutant]) -> Result {
+    fn check_unchanged(&self, mutants: &[Mutant]) -> Result {
         let tests: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.test.as_str()).collect();
         for test in tests {
             let binary = self.build(test)?.ok_or_else(|| format!("{test} does not build"))?;
             if self.run(&binary)? != 0 {
                 eprint!("{}", std::fs::read_to_string(self.log())?);
-                return Err(format!("{test} fails on the unharmed engine").into());
+                return Err(format!("{test} fails on the unchanged engine").into());
             }
         }
         Ok(())
     }
 
-    /// Applies the mutant, runs its test and takes the mutant back. Returns true if the test
+    /// Applies the mutant, runs its test and reverts the mutant. Returns true if the test
     /// failed, and what caught the mutant or why nothing did.
     fn check(&self, mutant: &Mutant) -> Result<(bool, String)> {
         let files = match mutant.apply(&self.tree) {

@@ -90,7 +90,7 @@ impl Namespace {
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
-        Err(format!("nobody listens on port {port} in {}", self.name).into())
+        Err(format!("no process listens on port {port} in {}", self.name).into())
     }
 }
 

@@ -493,8 +493,8 @@ impl Bench {
         command.arg("-r").arg(self.work.file("capture0"));
         command.args(["-c", &JUDGED.to_string(), "-w"]).arg(&first);
         output(&mut command)?;
-        let (ok, told) = frames::judge(&first, 1, python)?;
-        Ok(if ok { Ok(()) } else { Err(told) })
+        let (ok, report) = frames::judge(&first, 1, python)?;
+        Ok(if ok { Ok(()) } else { Err(report) })
     }
 
     fn keep_capture(&mut self, row: &Row) -> Result {

@@ -25,9 +25,8 @@ const SUITE: &str = "usr/share/doc/rdma-core/tests";
 const PYTHON: &str = "/usr/bin/python3";
 /// The exit code of `timeout` at the limit.
 const TIMED_OUT: i32 = 124;
-/// The program `rdma` of the suite. It asks the kernel for RDMA devices, and newer suites look into
-/// sysfs for those that the kernel does not know. Kernels without RDMA make iproute2's program
-/// fail.
+/// The program `rdma` of the suite. It lists the kernel's RDMA devices, and newer suites look into
+/// sysfs for those that it does not list. Kernels without RDMA make iproute2's program fail.
 const RDMA: &str = "#!/bin/sh\necho '[]'\n";
 
 /// Options of `xtask pyverbs`.

@@ -97,7 +97,7 @@ impl Row {
         prefixes.iter().any(|prefix| server.starts_with(prefix))
     }
 
-    /// Changes the row for a peer that is not Feroce. perftest asks its own device for as many
+    /// Changes the row for a peer that is not Feroce. perftest requests from its own device as many
     /// READs and atomics at a time as the other end's device can do: rxe 128, Feroce 16.
     pub fn suit_other_peer(&mut self) {
         if self.serves_with(&["ib_read", "ib_atomic"]) {

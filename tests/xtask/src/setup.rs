@@ -129,7 +129,7 @@ fn link_libraries(command: &mut Command) -> Result<PathBuf> {
 }
 
 /// Reserves hugepages of 2 MiB, so that at least `count` are free, until the guard is dropped.
-/// Prints a note and goes on where the machine has too few.
+/// Prints a note and continues where the machine has too few.
 pub fn reserve_hugepages(count: u64) -> Result<Option<Guard>> {
     const FILE: &str = "/proc/sys/vm/nr_hugepages";
     let Ok(before) = std::fs::read_to_string(FILE) else {

@@ -13,9 +13,9 @@ use crate::Result;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should.
+    /// With the expected result.
     Passed,
-    /// Not as it should.
+    /// With another result, or an error.
     Failed,
     /// It was not run.
     Skipped,
