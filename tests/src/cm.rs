@@ -179,7 +179,7 @@ impl Pair {
     ///
     /// # Panics
     /// If the endpoint refuses.
-    pub fn dial(&mut self, end: usize, space: PortSpace, qpn: u32, data: &[u8]) -> CmId {
+    pub fn connect(&mut self, end: usize, space: PortSpace, qpn: u32, data: &[u8]) -> CmId {
         let id = self.route(end, space, false, PORT);
         let now = self.now;
         self.ends[end].connect(id, &parameters(qpn), data, now).expect("a route");

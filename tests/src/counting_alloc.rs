@@ -61,7 +61,7 @@ pub fn heap_peak_of<R>(act: impl FnOnce() -> R) -> (R, i64) {
 }
 
 fn note(allocations: u64, frees: u64, bytes: i64) {
-    // The thread locals of an exiting thread are gone; nobody reads its counts.
+    // An exiting thread has no thread locals any more; its counts are not read.
     let _ = HEAP_USE.try_with(|cell| {
         let mut used = cell.get();
         used.allocations += allocations;

@@ -26,7 +26,7 @@ use crate::{gid, gid_v6, gid_vlan};
 const SUPER_FRAMES: &str = "super-frames";
 
 /// Maximum time that a frame takes through the kernel.
-const PATIENCE: Duration = Duration::from_millis(2);
+const MAX_TRANSIT: Duration = Duration::from_millis(2);
 
 /// How tests use one kind of port. A kind that needs nothing special has [`Rig::new`].
 #[derive(Debug)]
@@ -225,7 +225,7 @@ impl FramesInFlight for Keeper {
             if missing == self.lost {
                 return waited;
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > MAX_TRANSIT {
                 self.lost = missing;
                 return true;
             }

@@ -396,12 +396,12 @@ impl Allowed {
     }
 
     /// Returns true if the deviation `occurs` and is allowed, and then records it.
-    fn excuse(&mut self, deviation: Deviation, occurs: bool) -> bool {
-        let excused = occurs && self.listed.contains(&deviation);
-        if excused {
+    fn allows(&mut self, deviation: Deviation, occurs: bool) -> bool {
+        let allowed = occurs && self.listed.contains(&deviation);
+        if allowed {
             self.seen.insert(deviation);
         }
-        excused
+        allowed
     }
 }
 
@@ -421,7 +421,7 @@ fn replay(row: &Row) {
     }
     assert_eq!(theirs.len(), row.responses, "{}: the capture has changed", row.file);
     let mut allowed = Allowed::of(row);
-    let theirs = without_excused_naks(&theirs, &mut allowed);
+    let theirs = without_allowed_naks(&theirs, &mut allowed);
     for (number, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
         compare(ours, theirs, &mut allowed, &format!("{} response {number}", row.file));
     }
@@ -429,8 +429,8 @@ fn replay(row: &Row) {
     assert_eq!(allowed.seen, allowed.listed, "{}: every listed deviation occurs", row.file);
 }
 
-/// The captured responses without those that [`Deviation::NakBehindRnrNak`] excuses.
-fn without_excused_naks<'a>(
+/// The captured responses without those that [`Deviation::NakBehindRnrNak`] allows.
+fn without_allowed_naks<'a>(
     responses: &[&'a CapturedFrame],
     allowed: &mut Allowed,
 ) -> Vec<&'a CapturedFrame> {
@@ -442,7 +442,7 @@ fn without_excused_naks<'a>(
         match packet.ext.aeth.map(|aeth| aeth.syndrome) {
             Some(Syndrome::RnrNak(_)) => not_ready = Some(psn),
             Some(Syndrome::Nak(NakCode::PsnSequence))
-                if allowed.excuse(Deviation::NakBehindRnrNak, not_ready == Some(psn)) =>
+                if allowed.allows(Deviation::NakBehindRnrNak, not_ready == Some(psn)) =>
             {
                 continue;
             }
@@ -453,35 +453,35 @@ fn without_excused_naks<'a>(
     kept
 }
 
-/// Compares one response. Where a deviation is excused, Feroce's value is replaced by that of rxe
+/// Compares one response. Where a deviation is allowed, Feroce's value is replaced by that of rxe
 /// and the ICRC is recomputed. Then every byte must be equal.
 fn compare(ours: &[u8], theirs: &CapturedFrame, allowed: &mut Allowed, what: &str) {
     let mut packet = Packet::parse(ours, &[]).expect("our own frame");
     assert!(packet.icrc_valid(), "{what}: our ICRC");
     let captured = theirs.packet();
     let text = format!("{what}\n  ours   {packet}\n  theirs {captured}");
-    excuse_headers(&mut packet, &captured, allowed);
+    allow_headers(&mut packet, &captured, allowed);
     if let (Some(aeth), Some(their)) = (&mut packet.ext.aeth, captured.ext.aeth) {
         let codes = (aeth.syndrome, their.syndrome);
         let expected =
             (Syndrome::Nak(NakCode::InvalidRequest), Syndrome::Nak(NakCode::RemoteOperational));
-        if allowed.excuse(Deviation::LengthErrorCode, codes == expected) {
+        if allowed.allows(Deviation::LengthErrorCode, codes == expected) {
             aeth.syndrome = their.syndrome;
         }
         let before_first = their.msn.value() == 0 && captured.bth.psn.value() == 0xff_ffff;
-        if allowed.excuse(Deviation::AckBeforeFirst, before_first) {
+        if allowed.allows(Deviation::AckBeforeFirst, before_first) {
             packet.bth.psn = captured.bth.psn;
         }
     }
     assert_eq!(sealed_again(&packet), theirs.bytes, "{text}");
 }
 
-fn excuse_headers(packet: &mut Packet<'_>, captured: &Packet<'_>, allowed: &mut Allowed) {
-    if allowed.excuse(Deviation::MigReq, packet.bth.mig_req && !captured.bth.mig_req) {
+fn allow_headers(packet: &mut Packet<'_>, captured: &Packet<'_>, allowed: &mut Allowed) {
+    if allowed.allows(Deviation::MigReq, packet.bth.mig_req && !captured.bth.mig_req) {
         packet.bth.mig_req = false;
     }
     if let (IpHeader::V4(ip), IpHeader::V4(their)) = (&mut packet.ip, &captured.ip)
-        && allowed.excuse(Deviation::Ipv4Id, ip.identification != their.identification)
+        && allowed.allows(Deviation::Ipv4Id, ip.identification != their.identification)
     {
         ip.identification = their.identification;
         ip.checksum = Ipv4Header { checksum: 0, ..*ip }.computed_checksum();

@@ -20,7 +20,7 @@ const TCP: PortSpace = PortSpace::Tcp;
 /// identifier.
 fn requested(pair: &mut Pair) -> (CmId, CmId, CmId) {
     let listener = pair.listen(0, TCP, "0.0.0.0", 0);
-    let active = pair.dial(1, TCP, 0x50, b"hello");
+    let active = pair.connect(1, TCP, 0x50, b"hello");
     pair.run_until(1);
     let event = pair.expect(0, ConnectRequest);
     assert_eq!(event.listener, Some(listener));
@@ -208,7 +208,7 @@ fn a_listener_on_the_any_address_accepts_ipv4() {
             .bind(id, format!("[{ip}]:{PORT}").parse().or(format!("{ip}:{PORT}").parse()).unwrap())
             .unwrap();
         pair.ends[0].listen(id, 0, pair.now).unwrap();
-        pair.dial(1, TCP, 1, b"");
+        pair.connect(1, TCP, 1, b"");
         pair.run_until(5);
         let event = pair.delivered.remove(0).2;
         let expected = if accepts { ConnectRequest } else { Rejected };
@@ -226,7 +226,7 @@ fn a_listener_on_the_any_address_accepts_ipv4() {
 #[test]
 fn a_req_without_a_listener_is_rejected() {
     let mut pair = Pair::new(1);
-    let active = pair.dial(1, TCP, 1, b"");
+    let active = pair.connect(1, TCP, 1, b"");
     pair.run_until(10);
     let event = pair.expect(1, Rejected);
     assert_eq!(event.status, Status::Rejected(RejectReason::INVALID_SERVICE_ID));
@@ -241,7 +241,7 @@ fn a_req_without_a_listener_is_rejected() {
 fn an_early_request_waits_for_its_listener() {
     let mut pair = Pair::new(1);
     pair.ends[0].hold_early_requests(pair.now + Duration::from_millis(500));
-    pair.dial(1, TCP, 0x50, b"hello");
+    pair.connect(1, TCP, 0x50, b"hello");
     pair.run_until(20);
     let listener = pair.listen(0, TCP, "0.0.0.0", 0);
     pair.flush();
@@ -253,12 +253,12 @@ fn an_early_request_waits_for_its_listener() {
 fn an_early_request_without_a_listener_is_rejected_in_time() {
     let mut pair = Pair::new(1);
     pair.ends[0].hold_early_requests(pair.now + Duration::from_millis(500));
-    pair.dial(1, TCP, 0x50, b"hello");
+    pair.connect(1, TCP, 0x50, b"hello");
     pair.run_until(501);
     let event = pair.expect(1, Rejected);
     assert_eq!(event.status, Status::Rejected(RejectReason::INVALID_SERVICE_ID));
     assert_eq!(pair.trace(), [(0, 1, "Req"), (500, 0, "Rej")]);
-    pair.dial(1, TCP, 0x51, b"hello");
+    pair.connect(1, TCP, 0x51, b"hello");
     pair.run_until(503);
     pair.expect(1, Rejected);
 }
@@ -268,7 +268,7 @@ fn an_early_request_without_a_listener_is_rejected_in_time() {
 fn a_req_without_a_response_times_out() {
     let mut pair = Pair::new(1);
     pair.lose("Req", u32::MAX);
-    pair.dial(1, TCP, 1, b"");
+    pair.connect(1, TCP, 1, b"");
     pair.run_until(60_000);
     let expected: Vec<_> = (0..16).map(|count| (count * 1536, 1, "Req")).collect();
     assert_eq!(pair.trace(), expected);
@@ -379,7 +379,7 @@ fn a_rep_without_an_rtu_times_out_with_a_rej() {
 
 /// A lost REJ is sent again for each retransmitted REQ. The program gets one request event.
 #[test]
-fn a_lost_rej() {
+fn a_lost_rej_is_sent_again_for_the_repeated_req() {
     let mut pair = Pair::new(1);
     let (_, _, passive) = requested(&mut pair);
     pair.lose("Rej", 2);
@@ -411,7 +411,7 @@ fn a_req_for_a_connected_qp_ends_the_stale_connection() {
     // The active end loses its state, as in a crash, and uses the same QP number again.
     let mut fresh = Pair::new(9);
     std::mem::swap(&mut pair.ends[1], &mut fresh.ends[1]);
-    let again = pair.dial(1, TCP, 0x50, b"");
+    let again = pair.connect(1, TCP, 0x50, b"");
     pair.run_until(10);
     assert_eq!(
         pair.trace(),
@@ -425,7 +425,7 @@ fn a_req_for_a_connected_qp_ends_the_stale_connection() {
     pair.run_until(1000);
     assert_eq!(pair.events(), [(517, 1, TimewaitExit), (518, 0, TimewaitExit)]);
     // After timewait the same QP can be connected.
-    pair.dial(1, TCP, 0x50, b"");
+    pair.connect(1, TCP, 0x50, b"");
     pair.run_until(1001);
     pair.expect(0, ConnectRequest);
 }
@@ -442,14 +442,14 @@ fn the_attempt_after_a_stale_connection_succeeds() {
         CmMessage::Dreq(_) => vec![],
         _ => vec![DELAY],
     });
-    pair.dial(1, TCP, 0x50, b"");
+    pair.connect(1, TCP, 0x50, b"");
     pair.run_until(10);
     let rejected = pair.expect(1, Rejected);
     assert_eq!(rejected.status, Status::Rejected(RejectReason::STALE_CONNECTION));
     // The program is started once more, with the same QP number.
     let [_, fresh] = Pair::new(10).ends;
     pair.ends[1] = fresh;
-    pair.dial(1, TCP, 0x50, b"");
+    pair.connect(1, TCP, 0x50, b"");
     pair.run_until(11);
     pair.expect(0, ConnectRequest);
 }
@@ -467,13 +467,13 @@ fn a_copy_of_a_req_that_was_stale_makes_no_connection() {
         CmMessage::Req(_) => vec![DELAY, 3 * DELAY],
         _ => vec![DELAY],
     });
-    pair.dial(1, TCP, 0x50, b"");
+    pair.connect(1, TCP, 0x50, b"");
     pair.run_until(10);
     let rejected = pair.expect(1, Rejected);
     assert_eq!(rejected.status, Status::Rejected(RejectReason::STALE_CONNECTION));
     assert!(pair.delivered.iter().all(|(_, _, event)| event.kind != ConnectRequest));
     pair.delivered.clear();
-    pair.dial(1, TCP, 0x50, b"");
+    pair.connect(1, TCP, 0x50, b"");
     pair.run_until(20);
     pair.expect(0, ConnectRequest);
 }
@@ -487,9 +487,9 @@ fn a_forged_stale_req_ends_no_connection() {
     use feroce_wire::cm::CmMad;
     let mut pair = Pair::new(1);
     let _ = connected(&mut pair);
-    let mut twin = Pair::new(1); // With the same seed.
-    requested(&mut twin);
-    let CmMessage::Req(mut req) = twin.sent_messages[0].message else { panic!("a REQ") };
+    let mut copy = Pair::new(1); // With the same seed.
+    requested(&mut copy);
+    let CmMessage::Req(mut req) = copy.sent_messages[0].message else { panic!("a REQ") };
     req.local_comm_id = 1;
     for (forger, messages) in [("10.77.0.66", vec!["Rej"]), ("10.77.0.3", vec!["Rej", "Dreq"])] {
         req.local_comm_id += 1;
@@ -526,7 +526,7 @@ fn a_client_reconnects_to_a_restarted_server_at_once() {
         loop {
             attempts += 1;
             assert!(attempts <= 2, "restart {restart}");
-            let active = pair.dial(1, TCP, 0x1000, b"");
+            let active = pair.connect(1, TCP, 0x1000, b"");
             wait(&mut pair, 1);
             let request = pair.expect(0, ConnectRequest).id;
             pair.accept(0, request, 0x10, b"");
@@ -552,8 +552,8 @@ fn a_client_reconnects_to_a_restarted_server_at_once() {
 fn a_request_beyond_the_backlog_is_delivered_later() {
     let mut pair = Pair::new(1);
     pair.listen(0, TCP, "0.0.0.0", 1);
-    pair.dial(1, TCP, 1, b"1");
-    pair.dial(1, TCP, 2, b"2");
+    pair.connect(1, TCP, 1, b"1");
+    pair.connect(1, TCP, 2, b"2");
     pair.run_until(1535);
     assert_eq!(pair.trace(), [(0, 1, "Req"), (0, 1, "Req")]);
     assert_eq!(pair.delivered.len(), 1);
@@ -571,7 +571,7 @@ fn simultaneous_requests_make_two_connections() {
         pair.listen(end, TCP, "0.0.0.0", 0);
     }
     for end in 0..2 {
-        active.push(pair.dial(end, TCP, 0x10, b""));
+        active.push(pair.connect(end, TCP, 0x10, b""));
     }
     pair.run_until(1);
     for _ in 0..2 {
@@ -706,7 +706,7 @@ fn an_identifier_can_be_destroyed_in_any_state() {
             .delivered
             .iter()
             .filter(|(_, end, _)| *end == 1 - by)
-            .map(|told| told.2.kind)
+            .map(|event| event.2.kind)
             .collect();
         let others: Vec<_> = kinds.into_iter().filter(|kind| *kind != TimewaitExit).collect();
         assert_eq!(others, *expected, "{name}, destroyed by {by}");
@@ -722,8 +722,8 @@ fn an_identifier_can_be_destroyed_in_any_state() {
 fn destroying_a_listener_rejects_untaken_requests() {
     let mut pair = Pair::new(1);
     let listener = pair.listen(0, TCP, "0.0.0.0", 0);
-    pair.dial(1, TCP, 1, b"1");
-    pair.dial(1, TCP, 2, b"2");
+    pair.connect(1, TCP, 1, b"1");
+    pair.connect(1, TCP, 2, b"2");
     pair.run_until(1);
     let taken = pair.expect(0, ConnectRequest);
     pair.ends[0].destroy(listener, pair.now).unwrap();

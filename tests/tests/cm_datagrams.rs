@@ -15,7 +15,7 @@ const UDP: PortSpace = PortSpace::Udp;
 /// Sends a SIDR_REQ that end 0 receives. Returns the requesting and the requested identifier.
 fn requested(pair: &mut Pair) -> (CmId, CmId) {
     pair.listen(0, UDP, "10.77.0.2", 0);
-    let active = pair.dial(1, UDP, 0x50, b"who?");
+    let active = pair.connect(1, UDP, 0x50, b"who?");
     pair.run_until(1);
     let request = pair.expect(0, ConnectRequest);
     assert_eq!((request.private_data.len(), &request.private_data[..4]), (180, &b"who?"[..]));
@@ -57,7 +57,7 @@ fn a_lost_sidr_req_or_rep_is_repeated() {
         let mut pair = Pair::new(1);
         pair.lose(lost, 1);
         pair.listen(0, UDP, "0.0.0.0", 0);
-        pair.dial(1, UDP, 1, b"");
+        pair.connect(1, UDP, 1, b"");
         for millis in [1, 1025] {
             pair.run_until(millis);
             if !pair.delivered.is_empty() {
@@ -75,7 +75,7 @@ fn a_lost_sidr_req_or_rep_is_repeated() {
 fn a_sidr_req_without_a_reply_times_out() {
     let mut pair = Pair::new(1);
     pair.lose("SidrReq", u32::MAX);
-    let active = pair.dial(1, UDP, 1, b"");
+    let active = pair.connect(1, UDP, 1, b"");
     pair.run_until(60_000);
     let expected: Vec<_> = (0..16).map(|count| (count * 1024, 1, "SidrReq")).collect();
     assert_eq!(pair.trace(), expected);
@@ -88,7 +88,7 @@ fn a_sidr_req_without_a_reply_times_out() {
 #[test]
 fn a_sidr_request_can_be_rejected() {
     let mut pair = Pair::new(1);
-    let unanswered = pair.dial(1, UDP, 1, b"");
+    let unanswered = pair.connect(1, UDP, 1, b"");
     pair.run_until(5);
     assert_eq!(pair.expect(1, Unreachable).status, Status::Sidr(SidrStatus::UNSUPPORTED));
     let (active, passive) = requested_from_any_address(&mut pair);
@@ -107,7 +107,7 @@ fn a_sidr_request_can_be_rejected() {
 /// The same at 6 ms with a listener on the any address.
 fn requested_from_any_address(pair: &mut Pair) -> (CmId, CmId) {
     pair.listen(0, UDP, "0.0.0.0", 0);
-    let active = pair.dial(1, UDP, 0x50, b"");
+    let active = pair.connect(1, UDP, 0x50, b"");
     pair.run_until(6);
     let id = pair.expect(0, ConnectRequest).id;
     (active, id)
@@ -134,14 +134,14 @@ fn a_request_of_the_wrong_kind_is_rejected() {
     let id = pair.ends[0].create(UDP, QpKind::Rc);
     pair.ends[0].bind(id, format!("0.0.0.0:{PORT}").parse().unwrap()).unwrap();
     pair.ends[0].listen(id, 0, pair.now).unwrap();
-    pair.dial(1, UDP, 1, b"");
+    pair.connect(1, UDP, 1, b"");
     pair.run_until(5);
     assert_eq!(pair.expect(1, Unreachable).status, Status::Sidr(SidrStatus::REJECT));
     pair.ends[0].destroy(id, pair.now).unwrap();
     let id = pair.ends[0].create(PortSpace::Tcp, QpKind::Ud);
     pair.ends[0].bind(id, format!("0.0.0.0:{PORT}").parse().unwrap()).unwrap();
     pair.ends[0].listen(id, 0, pair.now).unwrap();
-    pair.dial(1, PortSpace::Tcp, 1, b"");
+    pair.connect(1, PortSpace::Tcp, 1, b"");
     pair.run_until(10);
     assert_eq!(pair.expect(1, Rejected).status, Status::Rejected(RejectReason::CONSUMER));
 }
@@ -151,7 +151,7 @@ fn a_request_of_the_wrong_kind_is_rejected() {
 fn port_spaces_are_separate() {
     let mut pair = Pair::new(1);
     pair.listen(0, UDP, "0.0.0.0", 0);
-    pair.dial(1, PortSpace::Tcp, 1, b"");
+    pair.connect(1, PortSpace::Tcp, 1, b"");
     pair.run_until(5);
     assert_eq!(pair.expect(1, Rejected).status, Status::Rejected(RejectReason::INVALID_SERVICE_ID));
     let CmMessage::Req(req) = pair.sent_messages[0].message else { panic!("a REQ") };

@@ -21,7 +21,7 @@ fn busy_pair(seed: u64) -> (Pair, Vec<CmMessage>) {
     pair.listen(0, PortSpace::Udp, "::", 0);
     for count in 0..6 {
         let space = if count == 5 { PortSpace::Udp } else { PortSpace::Tcp };
-        pair.dial(1, space, 0x50 + count, b"");
+        pair.connect(1, space, 0x50 + count, b"");
         pair.run_until(u64::from(count) * 4 + 1);
         pair.delivered.retain(|(_, _, event)| event.kind == EventKind::ConnectRequest);
         let id = pair.expect(0, EventKind::ConnectRequest).id;

@@ -82,10 +82,10 @@ impl World {
         (self.random)() % limit
     }
 
-    fn dial(&mut self, end: usize) {
+    fn connect(&mut self, end: usize) {
         self.next_tag += 1;
         let space = if self.below(4) == 0 { PortSpace::Udp } else { PortSpace::Tcp };
-        let id = self.pair.dial(end, space, 0x100 + self.next_tag, &self.next_tag.to_be_bytes());
+        let id = self.pair.connect(end, space, 0x100 + self.next_tag, &self.next_tag.to_be_bytes());
         self.programs[end].tags.insert(id, self.next_tag);
     }
 
@@ -208,7 +208,7 @@ fn scenario(seed: u64) -> (usize, usize) {
     let mut world = World::new(seed);
     for _ in 0..DIALS {
         let end = world.below(2) as usize;
-        world.dial(end);
+        world.connect(end);
         let pause = u64::from(world.below(2000));
         world.run(pause);
         if world.below(6) == 0
@@ -256,6 +256,6 @@ fn both_ends_agree() {
 
 /// The same seed gives the same scenario.
 #[test]
-fn a_seed_repeats() {
+fn a_scenario_depends_only_on_its_seed() {
     assert_eq!(scenario(7), scenario(7));
 }

@@ -137,9 +137,9 @@ fn invalid_cnps_are_only_counted() {
     check(&mut pair, &|cnp| cnp.source = [10, 0, 0, 9].into(), 0, 1, 0); // Sent to another address.
     check(&mut pair, &|cnp| cnp.dest_qp = Some(Qpn::masked(0x15)), 0, 0, 1);
     // From an address that is not the peer.
-    let mut stranger = Crafted::new(Opcode::CNP, 0, &[0; 16]);
-    (stranger.bth.becn, stranger.source) = (true, [10, 0, 0, 9].into());
-    pair.inject(&stranger);
+    let mut foreign = Crafted::new(Opcode::CNP, 0, &[0; 16]);
+    (foreign.bth.becn, foreign.source) = (true, [10, 0, 0, 9].into());
+    pair.inject(&foreign);
     pair.run(10);
     assert_eq!(count(&pair, 1, Counter::RpCnpIgnored), 1);
     assert_eq!(count(&pair, 1, Counter::RpCnpHandled), 0);
@@ -302,20 +302,20 @@ fn the_setting_ecn_makes_datagrams_ecn_capable() {
         (Control::Off, gid(1), 0x69, 0x69), // ECT(1)
         (Control::Off, group, 0x68, 0x68),
     ];
-    for (ecn, (control, to, asked, marked)) in
+    for (ecn, (control, to, given, marked)) in
         [false, true].into_iter().flat_map(|ecn| rows.map(|row| (ecn, row)))
     {
         let mut config = manual_config(1);
         (config.ecn, config.congestion) = (ecn, congestion(control, 64 << 10));
         let mut net = Datagrams::with(&config);
         let (mut from, dest) = (net.qp(0), net.qp(1).qp.qpn());
-        let path = Path { traffic_class: asked, ..Path::new(to, 0) };
+        let path = Path { traffic_class: given, ..Path::new(to, 0) };
         let handle = net.pds[0].create_ah(&path).expect("a path");
         from.send(SendOp::Send, b"x", &handle, dest).unwrap();
         net.run();
         let classes: Vec<u8> = net.frames().iter().map(|seen| seen.bytes[15]).collect();
-        let expected = if ecn { marked } else { asked };
-        assert_eq!(classes, [expected], "{control}, ecn {ecn}, {asked:#x} to {to}");
+        let expected = if ecn { marked } else { given };
+        assert_eq!(classes, [expected], "{control}, ecn {ecn}, {given:#x} to {to}");
     }
 }
 
@@ -407,8 +407,8 @@ fn a_request_without_packets_does_not_wait_for_the_rate() {
     let mut window = pair.pds[0].alloc_mw(WindowType::One).unwrap();
     let region = pair.buffers[0].region();
     let (addr, lkey, access) = (region.addr(), region.lkey(), Access::REMOTE_READ);
-    let ask = WindowBind { rkey: window.rkey(), lkey, addr, length: 64, access };
-    pair.qps[0].bind_mw(2, &mut window, &ask, SendFlags::SIGNALED).unwrap();
+    let bind = WindowBind { rkey: window.rkey(), lkey, addr, length: 64, access };
+    pair.qps[0].bind_mw(2, &mut window, &bind, SendFlags::SIGNALED).unwrap();
     pair.post(3, SendOp::Write(pair.remote(0)), 1000);
     pair.run(20);
     assert_eq!(pair.done(0), [(2, Status::Success)], "and the WRITE behind it waits");

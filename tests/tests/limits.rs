@@ -51,7 +51,7 @@ fn a_device_has_no_more_objects_than_it_reports() {
     assert!(is_exhausted(pd.create_srq(&SrqInit::default())));
     drop(xrc);
     srqs.push(pd.create_srq(&SrqInit::default()).unwrap());
-    // An object that cannot be made takes no place.
+    // An object that cannot be made does not count.
     srqs.pop();
     assert!(pd.create_srq(&SrqInit { max_wr: 0, max_sge: 1 }).is_err());
     srqs.push(pd.create_srq(&SrqInit::default()).unwrap());

@@ -37,7 +37,7 @@ const FAILS_AFTER: Duration = Duration::from_nanos((4096 << TIMEOUT) * (RETRIES 
 /// Bytes captured of each frame: the Ethernet and IPv4 headers.
 const SNAPLEN: u32 = 34;
 /// Additional time allowed on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TEST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs in the peer's process: see `Net::peer`.
 #[test]
@@ -146,7 +146,7 @@ impl Transfer {
         assert_eq!(failed.status, Status::RetryExceeded);
         // No request was outstanding before `start`.
         assert!(after >= FAILS_AFTER, "failed already after {after:?}");
-        assert!(after < 4 * FAILS_AFTER + PATIENCE, "failed only after {after:?}");
+        assert!(after < 4 * FAILS_AFTER + TEST_TIMEOUT, "failed only after {after:?}");
         let mut flushed = 0;
         while let Some(completion) = self.cq.poll_one() {
             assert_eq!(completion.status, Status::WorkRequestFlushed);
@@ -179,7 +179,7 @@ impl Transfer {
                 Some(_) => {}
                 None => std::thread::sleep(Duration::from_millis(1)),
             }
-            assert!(start.elapsed() < PATIENCE, "no {wanted:?}");
+            assert!(start.elapsed() < TEST_TIMEOUT, "no {wanted:?}");
         }
     }
 }

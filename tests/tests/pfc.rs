@@ -420,7 +420,7 @@ impl SlowReceiver {
         self.device.turn(self.now);
         let taken = (0..self.far.len()).map(|core| (core, self.take(core)));
         taken
-            .flat_map(|(core, asked)| asked.into_iter().map(move |quanta| (core, quanta)))
+            .flat_map(|(core, requested)| requested.into_iter().map(move |quanta| (core, quanta)))
             .collect()
     }
 

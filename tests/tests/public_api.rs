@@ -1,5 +1,5 @@
-//! The public interface of `feroce-engine`, compared with the list in `tests/public-api.txt`: a
-//! change of the interface is a change of the list, seen in review and in the version number.
+//! The public interface of `feroce-engine`, compared with the list in `tests/public-api.txt`: every
+//! change of the interface changes the list, so that reviewers see it and the version follows.
 //!
 //! The list is read from the sources (`public_api/modules.rs` finds modules, items and names;
 //! `public_api/listing.rs` writes them), so that it needs no compiler and no particular release of
@@ -41,8 +41,8 @@ fn the_interface_of_the_engine_is_the_list() {
     let added: Vec<_> = new.difference(&old).map(|line| format!("+ {line}")).collect();
     panic!(
         "the public interface of feroce-engine has changed:\n{}\n{}\nif this is intended: cp \
-         target/{LIST} tests/{LIST}, and a line in CHANGELOG.md. What is gone or different needs \
-         a new minor version before 1.0, a new major version afterwards",
+         target/{LIST} tests/{LIST}, and a line in CHANGELOG.md. Removed and changed \
+         items need a new minor version before 1.0, a new major version afterwards",
         gone.join("\n"),
         added.join("\n"),
     );

@@ -1,5 +1,5 @@
-//! Local regions that are deregistered, and other obstacles, while a list of requests is sent:
-//! every request completes, also without a local ACK timeout.
+//! Local regions that are deregistered while a list of requests is sent: every request completes,
+//! also without a local ACK timeout.
 
 use feroce_engine::device::Buffer;
 use feroce_engine::memory::Access;
@@ -29,10 +29,10 @@ fn send_quantum_before(pair: &mut Pair, region: &Buffer) {
     pair.rig.devices[0].turn(pair.rig.now);
 }
 
-/// The region of the next request goes after the packet before it was sent without AckReq. The
-/// packet is sent again and requests the acknowledgement.
+/// The region of the next request is deregistered after the packet before it was sent without
+/// AckReq. The packet is sent again and requests the acknowledgement.
 #[test]
-fn a_region_that_goes_between_two_requests_ends_the_list() {
+fn a_region_deregistered_between_two_requests_ends_the_list() {
     let mut pair = without_timeout();
     let region = pair.pds[0].alloc_buffer(4096, Access::ALL).unwrap();
     send_quantum_before(&mut pair, &region);
@@ -46,10 +46,10 @@ fn a_region_that_goes_between_two_requests_ends_the_list() {
     assert_eq!(pair.state(0), QpState::Err);
 }
 
-/// The region of a whole list goes. Nothing can be sent again: the oldest incomplete request fails,
-/// the others are flushed.
+/// The region of a whole list is deregistered. Nothing can be sent again: the oldest incomplete
+/// request fails, the others are flushed.
 #[test]
-fn a_region_that_goes_under_a_list_fails_the_oldest_request() {
+fn a_region_deregistered_under_a_list_fails_the_oldest_request() {
     let mut pair = without_timeout();
     let region = pair.pds[0].alloc_buffer(4096, Access::ALL).unwrap();
     let sges = [region.region().sge(0, 8)];
@@ -68,7 +68,7 @@ fn a_region_that_goes_under_a_list_fails_the_oldest_request() {
     assert_eq!(pair.done(0), expected);
 }
 
-/// The packet before the obstacle cannot be sent again either, but an earlier one can: its
+/// The packet before the failing request cannot be sent again either, but an earlier one can: its
 /// acknowledgement covers both.
 #[test]
 fn an_earlier_packet_requests_the_acknowledgement_if_the_last_cannot() {
@@ -90,12 +90,12 @@ fn an_earlier_packet_requests_the_acknowledgement_if_the_last_cannot() {
 
 /// A request fails in its middle, behind a request without AckReq.
 #[test]
-fn a_region_that_goes_in_the_middle_of_a_request_ends_the_list() {
+fn a_region_deregistered_in_the_middle_of_a_request_ends_the_list() {
     let mut pair = without_timeout();
     let region = pair.pds[0].alloc_buffer(4096, Access::ALL).unwrap();
     pair.post(1, SendOp::Read(pair.remote(0)), 4);
     pair.post(2, SendOp::Write(pair.remote(0)), 12 * 256);
-    // Sent from two regions, of which the second goes.
+    // Sent from two regions, of which the second is deregistered.
     let sges: [Sge; 2] = [pair.buffers[0].region().sge(0, 3 * 256), region.region().sge(0, 512)];
     pair.post_sges(3, SendOp::Write(pair.remote(0)), &sges, SIGNALED);
     pair.rig.devices[0].turn(pair.rig.now);

@@ -20,11 +20,11 @@ fn an_ack_is_requested_at_least_every_sixteen_packets() {
     pair.post(1, SendOp::Write(pair.remote(0)), 40 * 256);
     pair.run(100);
     let packets = pair.packets();
-    let asking: Vec<&str> =
+    let requesting: Vec<&str> =
         packets.iter().filter(|line| line.ends_with(" A")).map(String::as_str).collect();
     // One burst carries all requests, so one ACK acknowledges them: the newest.
     let expected = ["> Write Middle 115 A", "> Write Middle 131 A", "> Write Last 139 A"];
-    assert_eq!(asking, expected);
+    assert_eq!(requesting, expected);
     let acks: Vec<&String> = packets.iter().filter(|line| line.starts_with('<')).collect();
     assert_eq!(acks, ["< Acknowledge 139 ack msn 1"]);
 }
@@ -37,8 +37,8 @@ fn messages_posted_together_share_ack_requests() {
     }
     pair.run(100);
     let packets = pair.packets();
-    let asking = packets.iter().filter(|line| line.contains(" A ")).count();
-    assert_eq!(asking, 2, "the sixteenth and the last");
+    let requesting = packets.iter().filter(|line| line.contains(" A ")).count();
+    assert_eq!(requesting, 2, "the sixteenth and the last");
     assert_eq!(packets.last().unwrap(), "< Acknowledge 119 ack msn 20");
     assert_eq!(pair.done(0).len(), 20);
 }

@@ -199,11 +199,11 @@ fn psns_with_ack_request(window: u32, packets: u32) -> Vec<String> {
     pair.post(1, SendOp::Write(pair.remote(0)), packets * 256);
     pair.run(1000);
     assert_eq!(pair.done(0), [(1, Status::Success)]);
-    let asking = |line: &String| {
+    let psn_with_ack_request = |line: &String| {
         let words: Vec<_> = line.split(' ').collect();
         (words[0] == ">" && words.contains(&"A")).then(|| words[3].to_owned())
     };
-    pair.packets().iter().filter_map(asking).collect()
+    pair.packets().iter().filter_map(psn_with_ack_request).collect()
 }
 
 #[test]
@@ -235,8 +235,8 @@ fn a_read_that_the_peer_may_refuse_is_not_split() {
     let end = pair.buffers[1].region().len();
     pair.post(1, SendOp::Read(pair.remote(end - 1000)), 1100);
     pair.run(100);
-    let asked = format!("> Read Request 102 A at {} len 1100", end - 1000);
-    assert_eq!(pair.packets(), [&asked, "< Acknowledge 102 nak remote-access msn 2"]);
+    let request = format!("> Read Request 102 A at {} len 1100", end - 1000);
+    assert_eq!(pair.packets(), [&request, "< Acknowledge 102 nak remote-access msn 2"]);
     assert_eq!(pair.done(0), [(1, Status::RemoteAccess)]);
 }
 
@@ -276,8 +276,8 @@ fn parts_count_against_the_depth_and_a_small_depth_prevents_splitting() {
     assert_eq!(pair.done(0), [(1, Status::Success)]);
     let packets = pair.packets();
     let ahead = packets.iter().take_while(|line| line.starts_with('>')).count();
-    let asked = packets.iter().filter(|line| line.starts_with('>')).count();
-    assert_eq!((ahead, asked), (32, 40));
+    let requests = packets.iter().filter(|line| line.starts_with('>')).count();
+    assert_eq!((ahead, requests), (32, 40));
 
     let shallow = |options: &mut ConnectOptions| {
         (options.split, options.max_rd_atomic) = (Split::Always, Some(31));

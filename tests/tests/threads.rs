@@ -1,4 +1,4 @@
-//! Feroce's threads in a program: they take none of its signals, and keep off the CPUs that its
+//! Feroce's threads in a program: they take none of its signals, and do not run on CPUs that its
 //! threads are bound to. Every check is a process of its own, because it changes the signal mask
 //! and the CPUs of the main thread.
 
@@ -25,7 +25,7 @@ use nix::unistd::Pid;
 const CHECKS: &[(&str, fn())] = &[
     ("signals_stay_with_the_program", signals_stay_with_the_program),
     ("the_mask_of_the_caller_is_restored", the_mask_of_the_caller_is_restored),
-    ("threads_keep_off_the_cpu_of_a_bound_thread", threads_keep_off_the_cpu_of_a_bound_thread),
+    ("no_thread_runs_on_the_cpu_of_a_bound_thread", no_thread_runs_on_the_cpu_of_a_bound_thread),
     ("a_thread_that_is_bound_later_is_seen", a_thread_that_is_bound_later_is_seen),
     ("cpus_given_in_the_first_second_stay", cpus_given_in_the_first_second_stay),
     ("a_confined_process_stays_inside", a_confined_process_stays_inside),
@@ -217,7 +217,7 @@ fn helpers() -> Vec<Thread> {
     other_threads().into_iter().filter(|thread| thread.name.starts_with("feroce-")).collect()
 }
 
-fn threads_keep_off_the_cpu_of_a_bound_thread() {
+fn no_thread_runs_on_the_cpu_of_a_bound_thread() {
     let Some(cpus) = several_cpus() else { return };
     bind(cpus[0]);
     let _rig = Rig::new();

@@ -137,7 +137,7 @@ fn the_protocol_core_does_no_io() {
     none("`RESTRICTED` lists what these places must not name", &broken);
 }
 
-/// A thread of a product blocks signals and keeps off the CPUs of the program's threads.
+/// A thread of a product blocks signals and does not run on CPUs of the program's threads.
 #[test]
 fn product_threads_are_started_in_one_way() {
     let mut found = BTreeMap::new();
@@ -360,7 +360,7 @@ fn guides_name_what_exists() {
 
 /// Each rule detects a file that breaks it.
 #[test]
-fn the_rules_bite() {
+fn the_rules_detect_violations() {
     let long = format!("fn long() {{\n{}}}\n", "    act();\n".repeat(80));
     let text = format!(
         "{long}fn deep() {{ unsafe {{ act() }}; std::fs::read(p); count(Counter::One); }}\n\

@@ -67,7 +67,7 @@ fn messages_arrive_and_nothing_is_acknowledged() {
 }
 
 /// Whichever packet is lost, the message is dropped, its receive is used by the next message, and
-/// nobody is notified.
+/// neither program is notified.
 #[test]
 fn a_lost_packet_drops_its_message() {
     let rows: [(u32, &[(Counter, u64)]); 3] = [

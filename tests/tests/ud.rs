@@ -123,7 +123,7 @@ fn datagrams_without_a_large_enough_receive_are_dropped() {
     let mut net = Datagrams::default();
     let (mut a, mut b) = (net.qp(0), net.qp(1));
     let ah = net.ah(0, gid(1), 0);
-    a.send(SendOp::Send, b"nobody waits", &ah, b.qp.qpn()).unwrap();
+    a.send(SendOp::Send, b"no receive", &ah, b.qp.qpn()).unwrap();
     net.run();
     assert_eq!((b.done(), net.count(1, Counter::OutOfBuffer)), (vec![], 1));
     let sges = [b.buffer.region().sge(0, 44)];

@@ -15,7 +15,7 @@ use feroce_tests::live::{ADDRESSES, INTERFACES, Net, small_config};
 use feroce_wire::{Psn, Qpn};
 
 const PORTS: [PortKind; 2] = [PortKind::AfXdp, PortKind::Packet];
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A device on end `end` with a UD QP. Calls that use the host's network run on the test's thread,
 /// in the namespace of `end`.
@@ -54,7 +54,11 @@ impl Host {
         let start = Instant::now();
         let mut payloads = Vec::new();
         while payloads.len() < count {
-            assert!(start.elapsed() < PATIENCE, "{} of {count} datagrams arrived", payloads.len());
+            assert!(
+                start.elapsed() < TEST_TIMEOUT,
+                "{} of {count} datagrams arrived",
+                payloads.len()
+            );
             for done in self.datagrams.done() {
                 assert_eq!(done.status, Status::Success);
                 if done.datagram.is_some() {
@@ -137,7 +141,7 @@ fn loopback_traffic_stays_off_the_link() {
             if let Some(done) = cqs[0].poll_one() {
                 break done;
             }
-            assert!(start.elapsed() < PATIENCE, "{port}: the WRITE does not complete");
+            assert!(start.elapsed() < TEST_TIMEOUT, "{port}: the WRITE does not complete");
         };
         assert_eq!(done.status, Status::Success, "{port}");
         let mut last = [0];

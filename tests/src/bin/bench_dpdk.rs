@@ -66,7 +66,7 @@ fn send(what: &str) -> ! {
     let rate = match what {
         ENGINE => write_rate(&mut peer, &socket),
         BARE => bare_rate(&mut peer, &socket),
-        other => panic!("what is {other}?"),
+        other => panic!("unknown argument {other}"),
     };
     println!("{rate}");
     let _ = std::fs::remove_file(&socket);
@@ -171,7 +171,7 @@ fn receive(what: &str, socket: &Path) -> ! {
             lines.next();
             std::mem::forget(port);
         }
-        other => panic!("what is {other}?"),
+        other => panic!("unknown argument {other}"),
     }
     exit(0)
 }

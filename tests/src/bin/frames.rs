@@ -178,9 +178,9 @@ fn datagrams(sgid_index: u32) -> Vec<Seen> {
     let (mut from, to) = (net.qp(0), net.qp(1));
     let peer = [gid(1), gid_v6(1), gid_vlan(1)][sgid_index as usize];
     let group = ["239.77.0.1", "ff0e::77:1", "239.77.0.1"][sgid_index as usize];
-    let ways = [(peer, to.qp.qpn()), (group.parse().expect("a group"), Qpn::MULTICAST)];
+    let destinations = [(peer, to.qp.qpn()), (group.parse().expect("a group"), Qpn::MULTICAST)];
     let text: Vec<u8> = b"datagrams of feroce ".iter().copied().cycle().take(4096).collect();
-    for (gid, qpn) in ways {
+    for (gid, qpn) in destinations {
         let ah = net.ah(0, gid, sgid_index);
         for length in [0, 1, 3, 256, 1023, 4096] {
             for op in [SendOp::Send, SendOp::SendImm(0x0102_0304)] {

@@ -336,7 +336,7 @@ impl Suite {
 
     /// Prints the results and saves the captures of failures and deviations. Returns true if all
     /// played cases passed.
-    fn report(&self, played: &[Played<'_>], asked: usize, took: Duration) -> bool {
+    fn report(&self, played: &[Played<'_>], requested: usize, took: Duration) -> bool {
         let mut failed = 0;
         for played in played {
             let complaints = &played.findings.errors;
@@ -358,7 +358,7 @@ impl Suite {
         println!(
             "{} cases passed, {failed} failed, {} not played, {frames} frames, {:.0} s",
             played.len() - failed,
-            asked.saturating_sub(played.len()),
+            requested.saturating_sub(played.len()),
             took.as_secs_f64()
         );
         failed == 0 && !played.is_empty()

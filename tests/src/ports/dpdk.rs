@@ -72,8 +72,8 @@ pub fn start() {
 
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        let nobody = Address { ip: [10, 0, 0, 1].into(), prefix: 24, vlan: None };
-        let config = DpdkConfig::new("net_null_start", vec![nobody]);
+        let unused = Address { ip: [10, 0, 0, 1].into(), prefix: 24, vlan: None };
+        let config = DpdkConfig::new("net_null_start", vec![unused]);
         let config = DpdkConfig { memory: MEMORY, ..config };
         drop(DpdkPort::open(&config, 1).expect("a port"));
     });

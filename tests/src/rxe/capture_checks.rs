@@ -24,7 +24,7 @@ pub enum Deviation {
     AckBeforeFirst,
     /// rxe never sends a fenced request although the READ or atomic before it was answered. In
     /// Linux 6.1, `req_next_wqe` compares the queue's indices before it sets `wait_fence`; a
-    /// completion between the two wakes nobody.
+    /// completion between the two does not wake the requester.
     FenceStall,
 }
 
@@ -83,8 +83,9 @@ pub struct CaptureFindings {
     pub errors: Vec<String>,
     /// Number of frames that the network corrupted.
     corrupted: usize,
-    /// Number of duplicated and of reordered frames from rxe, recognized by their IPv4 IDs.
+    /// Number of duplicated frames from rxe, recognized by their IPv4 IDs.
     duplicated: usize,
+    /// Number of frames from rxe that arrived after a later one, recognized by their IPv4 IDs.
     overtaken: usize,
 }
 
@@ -186,35 +187,37 @@ impl CaptureFindings {
 /// State of the search for deviations in the packets of rxe.
 #[derive(Debug, Default)]
 struct DeviationSearch {
+    /// IPv4 ID of the newest frame.
     newest_id: Option<u16>,
-    refused: Option<Psn>,
+    /// PSN of the last RNR NAK, until an ACK follows.
+    rnr_nak: Option<Psn>,
 }
 
 impl DeviationSearch {
     fn inspect(&mut self, number: usize, packet: &Packet<'_>, findings: &mut CaptureFindings) {
         self.count_by_ipv4_id(packet, findings);
-        let mut met = |deviation: Deviation, shows: bool| {
-            if shows {
+        let mut record_if = |deviation: Deviation, is_shown: bool| {
+            if is_shown {
                 let text = || (number, packet.to_string());
                 findings.deviations.entry(deviation).or_insert_with(text);
             }
         };
-        met(Deviation::MigReq, !packet.bth.mig_req);
+        record_if(Deviation::MigReq, !packet.bth.mig_req);
         let Some(aeth) = packet.ext.aeth else { return };
         let psn = packet.bth.psn;
         match aeth.syndrome {
-            Syndrome::RnrNak(_) => self.refused = Some(psn),
+            Syndrome::RnrNak(_) => self.rnr_nak = Some(psn),
             Syndrome::Nak(NakCode::PsnSequence) => {
-                met(Deviation::NakBehindRnrNak, self.refused == Some(psn));
+                record_if(Deviation::NakBehindRnrNak, self.rnr_nak == Some(psn));
             }
             Syndrome::Nak(code) => {
-                met(Deviation::LengthErrorCode, code == NakCode::RemoteOperational);
+                record_if(Deviation::LengthErrorCode, code == NakCode::RemoteOperational);
             }
             _ => {
-                self.refused = None;
+                self.rnr_nak = None;
                 let nothing_received = aeth.msn.value() == 0 && psn == Psn::new(0).prev();
                 let ack = packet.bth.opcode == Opcode::RC_ACKNOWLEDGE;
-                met(Deviation::AckBeforeFirst, ack && nothing_received);
+                record_if(Deviation::AckBeforeFirst, ack && nothing_received);
             }
         }
     }
@@ -300,9 +303,9 @@ mod tests {
         let cases = cases::cases();
         let mut frames = frames("rxe/ops_zero_len.pcap.zst");
         let find = |from_feroce| {
-            let of =
+            let is_wanted =
                 |frame: &Frame| (frame.bytes[6..12] == REQUESTER) == from_feroce && is_roce(frame);
-            frames.iter().position(of).expect("both sides sent something")
+            frames.iter().position(is_wanted).expect("both sides sent something")
         };
         let (request, response) = (find(true), find(false));
         *frames[response].bytes.last_mut().expect("not empty") ^= 1;

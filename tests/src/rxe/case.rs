@@ -61,7 +61,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns true if rxe posts fenced requests: it may then stop for ever.
+    /// Returns true if rxe posts fenced requests: it may then stop forever.
     pub fn may_stall_at_fence(&self) -> bool {
         self.role == Role::Responder && self.plan.requests.iter().any(|request| request.fence)
     }

@@ -213,10 +213,10 @@ impl Options {
 
 impl Limits {
     fn generate(random: &mut Random, safe: u8) -> Self {
-        let patient = safe + random.weighted(&[(60, 0), (30, 1), (10, 4)]);
+        let long = safe + random.weighted(&[(60, 0), (30, 1), (10, 4)]);
         let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         Self {
-            timeout: random.weighted(&[(90, patient), (7, safe.saturating_sub(3).max(1)), (3, 0)]),
+            timeout: random.weighted(&[(90, long), (7, safe.saturating_sub(3).max(1)), (3, 0)]),
             retry_cnt: random.weighted(&[(70, 7), (10, 3), (10, 1), (10, 0)]),
             rnr_retry: random.weighted(&[(70, 7), (10, 6), (10, 1), (10, 0)]),
             min_rnr_timer: random.weighted(&[(50, 1), (30, 5), (18, 12), (1, 0), (1, 31)]),

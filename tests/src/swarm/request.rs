@@ -162,8 +162,8 @@ pub const BAD_RECEIVE: Failure = Failure {
 const ACCESS_WITH_IMMEDIATE: Failure =
     Failure { requester: Status::RemoteAccess, peer: PeerReport::Receive(Status::LocalAccess) };
 
-/// The region of a READ is gone, but the peer's program gets no event. Either the READ was a
-/// duplicate, so the responder's QP stays in RTS, or the responder's QP was already in ERR.
+/// The region of a READ is deregistered, but the peer's program gets no event. Either the READ was
+/// a duplicate, so the responder's QP stays in RTS, or the responder's QP was already in ERR.
 pub const READ_GONE: Failure = local(Status::RemoteAccess);
 
 const fn local(requester: Status) -> Failure {

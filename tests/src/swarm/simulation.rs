@@ -94,7 +94,7 @@ impl<'a> Simulation<'a> {
             coverage: Coverage { scenarios: 1, ..Coverage::default() },
             options,
         };
-        let (start, faulted_before) = (rig.now, rig.wire.hurt());
+        let (start, faulted_before) = (rig.now, rig.wire.faulted());
         let actions = actions.into();
         Self {
             rig,
@@ -121,7 +121,7 @@ impl<'a> Simulation<'a> {
         self.model.coverage.time = self.rig.now.saturating_since(self.start);
         self.rig.wire.set_faults(WireFaults::default(), 0);
         self.model.coverage.frames = self.rig.wire.frames() - frames_before;
-        self.model.coverage.faulted = self.rig.wire.hurt() - self.faulted_before;
+        self.model.coverage.faulted = self.rig.wire.faulted() - self.faulted_before;
         result.map(|()| self.model.coverage)
     }
 
@@ -186,7 +186,7 @@ impl<'a> Simulation<'a> {
                 self.trace.frame(&seen);
                 self.wire_rules.check(&seen)?;
             }
-            self.model.advance(self.rig.now, self.rig.wire.hurt() - self.faulted_before);
+            self.model.advance(self.rig.now, self.rig.wire.faulted() - self.faulted_before);
             if self.observe_completions()? {
                 continue; // Completions made room in the queues.
             }
@@ -553,9 +553,9 @@ fn liveness_bound(options: &Options, model: &Model) -> Duration {
         limits.ack_timeout().unwrap_or(Duration::ZERO) * (u32::from(limits.retry_cnt) + 2)
     });
     let wait = of(|limits| limits.rnr_time());
-    let way = options.max_one_way_delay();
+    let delay = options.max_one_way_delay();
     4 * timeout
         + wait * number(count + 4)
-        + 4 * way * number(packets + 4)
+        + 4 * delay * number(packets + 4)
         + Duration::from_millis(1)
 }

@@ -31,10 +31,10 @@ impl Trace {
 
     /// Prints a frame that was sent.
     pub fn frame(&mut self, seen: &Seen) {
-        let Seen { at, from, bytes, fate } = seen;
+        let Seen { at, from, bytes, faults } = seen;
         self.note(*at, || match Packet::parse(bytes, &[]) {
-            Ok(packet) => format!("end {from} > {packet} {fate}"),
-            Err(error) => format!("end {from} > {error} {fate}"),
+            Ok(packet) => format!("end {from} > {packet} {faults}"),
+            Err(error) => format!("end {from} > {error} {faults}"),
         });
     }
 }
