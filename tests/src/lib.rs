@@ -38,9 +38,9 @@ pub type Rig = DevicePair;
 /// Creates two devices with `config` on the [ports](RigPorts) that `FEROCE_RIG` selects, and a wire
 /// without faults that delays frames by `delay`.
 pub fn new_rig(config: &DeviceConfig, delay: Duration) -> Rig {
-    let RigPorts { near, far, keeper } = RigPorts::new();
-    let burst = keeper.burst();
-    let mut rig = DevicePair::on_ports(near, far, Some(Box::new(keeper)), config, delay);
+    let RigPorts { near, far, resources } = RigPorts::new();
+    let burst = resources.burst();
+    let mut rig = DevicePair::on_ports(near, far, Some(Box::new(resources)), config, delay);
     rig.wire.set_burst(burst);
     rig
 }

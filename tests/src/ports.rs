@@ -98,12 +98,12 @@ pub struct RigPorts {
     /// The ports of the wire.
     pub far: [Box<dyn Port>; 2],
     /// Namespace and reservations of the ports.
-    pub keeper: Keeper,
+    pub resources: PortResources,
 }
 
 /// Keeps alive what the ports of a rig depend on, and waits until every frame has arrived.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct PortResources {
     namespace: Option<Namespace>,
     _reservation: Option<Box<dyn Debug + Send>>,
     /// Maximum number of frames that an end may get before it is turned.
@@ -129,15 +129,16 @@ impl RigPorts {
         let rig = Rig::of(kind.parse().expect("FEROCE_RIG"));
         let reservation = rig.reserve.map(|reserve| reserve());
         let mut ports = Self::kernel(rig.open);
-        ports.keeper._reservation = reservation;
-        ports.keeper.burst = rig.burst;
+        ports.resources._reservation = reservation;
+        ports.resources.burst = rig.burst;
         ports
     }
 
-    /// Two connected ports of the kind that `FEROCE_RIG` chooses. The keeper must be dropped last.
-    pub fn cable() -> ([Box<dyn Port>; 2], Keeper) {
-        let Self { near: [near, _], far: [far, _], keeper } = Self::new();
-        ([near, far], keeper)
+    /// Two connected ports of the kind that `FEROCE_RIG` chooses. The resources must be dropped
+    /// last.
+    pub fn cable() -> ([Box<dyn Port>; 2], PortResources) {
+        let Self { near: [near, _], far: [far, _], resources } = Self::new();
+        ([near, far], resources)
     }
 
     /// Returns true if the kernel is between the ports. The kernel keeps damaged frames for its own
@@ -161,7 +162,7 @@ impl RigPorts {
 
     fn shm() -> Self {
         let [near, far] = shm_ports();
-        Self { near, far, keeper: Keeper::new(None) }
+        Self { near, far, resources: PortResources::new(None) }
     }
 
     fn kernel(open: fn(&str) -> Box<dyn Port>) -> Self {
@@ -170,7 +171,7 @@ impl RigPorts {
         namespace.enter();
         let [near, far] = ["n", "f"].map(|side| [0, 1].map(|end| open(&format!("{side}{end}"))));
         enter(back);
-        Self { near, far, keeper: Keeper::new(Some(namespace)) }
+        Self { near, far, resources: PortResources::new(Some(namespace)) }
     }
 }
 
@@ -199,7 +200,7 @@ fn own_addresses() -> [[Ipv6Addr; 3]; 2] {
     [0, 1].map(|end| [gid(end), gid_v6(end), gid_vlan(end)].map(|gid| gid.0.into()))
 }
 
-impl Keeper {
+impl PortResources {
     fn new(namespace: Option<Namespace>) -> Self {
         Self { namespace, _reservation: None, burst: usize::MAX, lost: [0; 4] }
     }
@@ -210,7 +211,7 @@ impl Keeper {
     }
 }
 
-impl FramesInFlight for Keeper {
+impl FramesInFlight for PortResources {
     fn wait(&mut self, count: &mut dyn FnMut() -> ([PortStats; 2], [PortStats; 2])) -> bool {
         if self.namespace.is_none() {
             return false;
@@ -236,7 +237,7 @@ impl FramesInFlight for Keeper {
 }
 
 /// Frames that left one end and did not arrive at the other. Frames that a port dropped itself may
-/// be counted as sent or not; [`Keeper::lost`] absorbs the difference.
+/// be counted as sent or not; [`PortResources::lost`] absorbs the difference.
 fn missing(from: &PortStats, to: &PortStats) -> u64 {
     (from.tx_frames).saturating_sub(to.rx_frames + to.rx_dropped)
 }

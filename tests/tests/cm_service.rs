@@ -16,7 +16,7 @@ use feroce_engine::device::{
 use feroce_engine::memory::Access;
 use feroce_engine::net::Gid;
 use feroce_engine::verbs::{Data, RecvRequest, SendFlags, SendOp, SendRequest};
-use feroce_tests::ports::{Keeper, RigPorts};
+use feroce_tests::ports::{PortResources, RigPorts};
 use feroce_tests::{addresses, manual_config};
 use feroce_wire::cm::{PortSpace, RejectReason};
 use feroce_wire::{Qkey, Qpn};
@@ -72,9 +72,9 @@ impl End {
     }
 }
 
-fn ends() -> ([End; 2], Keeper) {
+fn ends() -> ([End; 2], PortResources) {
     let config = DeviceConfig { driver: Driver::Helper, seed: None, ..manual_config(0) };
-    let (ports, keeper) = RigPorts::cable();
+    let (ports, resources) = RigPorts::cable();
     let mut end = 0..2;
     let ends = ports.map(|port| {
         let end = end.next().unwrap();
@@ -86,7 +86,7 @@ fn ends() -> ([End; 2], Keeper) {
         assert!(manager.attach(KEY, &device, 1).is_err(), "QP 1 is already in use");
         End { manager, events, device }
     });
-    (ends, keeper)
+    (ends, resources)
 }
 
 fn connect(end: &End, qp: &mut QueuePair, parameters: &QpParameters) {
@@ -113,7 +113,7 @@ fn wait(cq: &CompletionQueue) {
 
 #[test]
 fn a_connection_carries_a_message() {
-    let (ends, _keeper) = ends();
+    let (ends, _resources) = ends();
     let [passive, active] = &ends;
     let pds = [passive, active].map(|end| end.device.alloc_pd());
     let cqs = [passive, active].map(|end| end.device.create_cq(16).unwrap());
@@ -161,7 +161,7 @@ fn a_connection_carries_a_message() {
 
 #[test]
 fn a_service_id_is_resolved_and_a_connection_rejected() {
-    let (ends, _keeper) = ends();
+    let (ends, _resources) = ends();
     let [passive, active] = &ends;
     passive.listen(PortSpace::Udp, 7175);
     active.connect_to(passive, PortSpace::Udp, 7175, &Parameters::default());
@@ -184,7 +184,7 @@ fn a_service_id_is_resolved_and_a_connection_rejected() {
 /// Resolution fails if no device has the source address.
 #[test]
 fn a_foreign_source_address_has_no_device() {
-    let (ends, _keeper) = ends();
+    let (ends, _resources) = ends();
     let resolved =
         ends[0].manager.resolve("192.0.2.1".parse().unwrap(), "192.0.2.2:7".parse().unwrap());
     assert_eq!(resolved, Err(Unresolved::NoDevice));
@@ -194,7 +194,7 @@ fn a_foreign_source_address_has_no_device() {
 /// from the device's own address, as `cma_resolve_loopback` of the kernel intends.
 #[test]
 fn a_loopback_address_leads_to_the_device_itself() {
-    let (ends, _keeper) = ends();
+    let (ends, _resources) = ends();
     let end = &ends[0];
     let own = end.address();
     let loopback: IpAddr = match own {

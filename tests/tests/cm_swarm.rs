@@ -37,7 +37,7 @@ struct Program {
 }
 
 /// Two endpoints, their programs and the random choices of a scenario.
-struct World {
+struct Simulation {
     pair: Pair,
     programs: [Program; 2],
     random: Box<dyn FnMut() -> u32>,
@@ -45,7 +45,7 @@ struct World {
     requests: BTreeSet<u32>,
 }
 
-impl World {
+impl Simulation {
     fn new(seed: u64) -> Self {
         let mut pair = Pair::new(seed);
         for end in 0..2 {
@@ -205,35 +205,40 @@ impl World {
 /// Runs one scenario. Returns how many ends were established before everything was destroyed, and
 /// how many identifiers had events.
 fn scenario(seed: u64) -> (usize, usize) {
-    let mut world = World::new(seed);
+    let mut simulation = Simulation::new(seed);
     for _ in 0..DIALS {
-        let end = world.below(2) as usize;
-        world.connect(end);
-        let pause = u64::from(world.below(2000));
-        world.run(pause);
-        if world.below(6) == 0
-            && let end = world.below(2) as usize
-            && let Some((id, _)) = world.live(end).into_values().next()
+        let end = simulation.below(2) as usize;
+        simulation.connect(end);
+        let pause = u64::from(simulation.below(2000));
+        simulation.run(pause);
+        if simulation.below(6) == 0
+            && let end = simulation.below(2) as usize
+            && let Some((id, _)) = simulation.live(end).into_values().next()
         {
-            world.destroy(end, id);
+            simulation.destroy(end, id);
         }
     }
     // From here on no message is lost. Only requests that a program ignores stay open.
-    world.pair.delivery = Box::new(|_, _| vec![DELAY]);
-    world.run(200_000);
-    let established = world.agree();
+    simulation.pair.delivery = Box::new(|_, _| vec![DELAY]);
+    simulation.run(200_000);
+    let established = simulation.agree();
     for end in 0..2 {
-        for (id, _) in world.live(end).into_values() {
-            world.destroy(end, id);
+        for (id, _) in simulation.live(end).into_values() {
+            simulation.destroy(end, id);
         }
     }
-    world.run(500_000);
+    simulation.run(500_000);
     for end in 0..2 {
-        let holds = world.pair.ends[end].object_counts();
-        assert_eq!((holds.ids, holds.ports), (2, 2), "the listeners: {:?}", world.pair.ends[end]);
+        let holds = simulation.pair.ends[end].object_counts();
+        assert_eq!(
+            (holds.ids, holds.ports),
+            (2, 2),
+            "the listeners: {:?}",
+            simulation.pair.ends[end]
+        );
         assert_eq!((holds.peers, holds.cached_responses, holds.timers), (0, 0, 0));
     }
-    (established, world.programs.iter().map(|program| program.events.len()).sum())
+    (established, simulation.programs.iter().map(|program| program.events.len()).sum())
 }
 
 #[test]

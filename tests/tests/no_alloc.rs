@@ -17,7 +17,7 @@ use feroce_engine::verbs::{
     Completion, Data, LocalOp, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
 };
 use feroce_tests::counting_alloc::{CountingAlloc, HeapUse, heap_use_of};
-use feroce_tests::ports::{Keeper, RigPorts};
+use feroce_tests::ports::{PortResources, RigPorts};
 use feroce_tests::{MACS, addresses, gid, manual_config};
 use feroce_wire::{FlowControl, FlowControlFrame, PlacementType, Psn, Qkey, Qpn, Selectivity};
 
@@ -41,7 +41,7 @@ struct Cable {
     now: Instant,
     /// Forwards frames between the devices, for tests that add frames of their own.
     relay: Option<[Box<dyn Port>; 2]>,
-    _keeper: Keeper,
+    _resources: PortResources,
 }
 
 fn cable(faults: Faults) -> Cable {
@@ -53,13 +53,13 @@ fn cable_of(service: Service, faults: Faults) -> Cable {
 }
 
 fn cable_with(service: Service, faults: Faults, shared: bool) -> Cable {
-    let (ports, keeper) = RigPorts::cable();
-    cable_on(ports, keeper, service, faults, shared, manual_config(7))
+    let (ports, resources) = RigPorts::cable();
+    cable_on(ports, resources, service, faults, shared, manual_config(7))
 }
 
 fn cable_on(
     ports: [Box<dyn Port>; 2],
-    keeper: Keeper,
+    resources: PortResources,
     service: Service,
     faults: Faults,
     shared: bool,
@@ -92,8 +92,8 @@ fn cable_on(
     }
     let completions = Vec::with_capacity(64);
     let now = Instant::ZERO;
-    let (relay, _keeper) = (None, keeper);
-    Cable { devices, cqs, qps, buffers, srq, window, completions, now, relay, _keeper }
+    let (relay, _resources) = (None, resources);
+    Cable { devices, cqs, qps, buffers, srq, window, completions, now, relay, _resources }
 }
 
 impl Cable {
@@ -278,9 +278,9 @@ fn pauses_allocate_nothing() {
         rate: Some(Rate::from_gbps(10)),
         ..PfcConfig::default()
     };
-    let RigPorts { near, far, keeper } = RigPorts::new();
+    let RigPorts { near, far, resources } = RigPorts::new();
     let config = DeviceConfig { pfc, ..manual_config(7) };
-    let mut cable = cable_on(near, keeper, Service::Rc, Faults::default(), false, config);
+    let mut cable = cable_on(near, resources, Service::Rc, Faults::default(), false, config);
     cable.relay = Some(far);
     let pause_frames = [1000, 300, 0].map(|quanta| {
         let control = FlowControl::Pfc { enabled: 1, quanta: [quanta; 8] };

@@ -9,7 +9,7 @@ use feroce_engine::device::{
 };
 use feroce_engine::memory::Access;
 use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Status};
-use feroce_tests::ports::{Keeper, RigPorts};
+use feroce_tests::ports::{PortResources, RigPorts};
 use feroce_tests::{addresses, manual_config};
 use feroce_wire::{PathMtu, Psn};
 
@@ -22,12 +22,12 @@ struct Rig {
     near: Buffer,
     far: Buffer,
     // Unused, but dropping them would close the connection.
-    _peer: (QueuePair, CompletionQueue, [Device; 2], Keeper),
+    _peer: (QueuePair, CompletionQueue, [Device; 2], PortResources),
 }
 
 fn rig() -> Rig {
     let config = DeviceConfig { driver: Driver::Helper, seed: None, ..manual_config(0) };
-    let (ports, keeper) = RigPorts::cable();
+    let (ports, resources) = RigPorts::cable();
     let mut end = 0..2;
     let devices = ports.map(|port| {
         let addresses = addresses(end.next().unwrap());
@@ -46,7 +46,7 @@ fn rig() -> Rig {
         qps[end].connect(psns[end], &ends[1 - end], &options).unwrap();
     }
     let ([qp, peer_qp], [cq, peer_cq]) = (qps, cqs);
-    Rig { cq, qp, near, far, _peer: (peer_qp, peer_cq, devices, keeper) }
+    Rig { cq, qp, near, far, _peer: (peer_qp, peer_cq, devices, resources) }
 }
 
 /// Posts one request and polls until it completes.

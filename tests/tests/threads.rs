@@ -14,7 +14,7 @@ use feroce_engine::device::{
 use feroce_engine::memory::Access;
 use feroce_engine::verbs::{Data, RecvRequest, SendFlags, SendOp, SendRequest};
 use feroce_tests::live::Net;
-use feroce_tests::ports::{Keeper, RigPorts};
+use feroce_tests::ports::{PortResources, RigPorts};
 use feroce_tests::{addresses, manual_config};
 use feroce_wire::{PathMtu, Psn};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -56,19 +56,19 @@ fn main() {
 /// Two devices on one cable, driven by helpers.
 struct Rig {
     devices: [Device; 2],
-    _keeper: Keeper,
+    _resources: PortResources,
 }
 
 impl Rig {
     fn new() -> Self {
         let config = DeviceConfig { driver: Driver::Helper, seed: None, ..manual_config(0) };
-        let (ports, keeper) = RigPorts::cable();
+        let (ports, resources) = RigPorts::cable();
         let mut end = 0..2;
         let devices = ports.map(|port| {
             let addresses = addresses(end.next().unwrap());
             Device::with_ports(vec![port], addresses, config.clone()).unwrap()
         });
-        Self { devices, _keeper: keeper }
+        Self { devices, _resources: resources }
     }
 
     /// Connects a QP of each device.

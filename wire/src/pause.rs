@@ -292,7 +292,12 @@ pub fn inspect(bytes: &[u8], wire_len: usize) -> Option<Inspection> {
     let wire_len = if ends_in_fcs(bytes, wire_len) { FRAME_LEN } else { wire_len };
     if is_control {
         let used = bytes.len() - body.len() + used;
-        look_behind(&bytes[..bytes.len().min(wire_len)], used, wire_len, &mut findings);
+        check_padding_and_length(
+            &bytes[..bytes.len().min(wire_len)],
+            used,
+            wire_len,
+            &mut findings,
+        );
     }
     Some(Inspection { src: ethernet.src, control, findings })
 }
@@ -339,7 +344,7 @@ fn pfc(body: &[u8], findings: &mut Findings) -> Option<FlowControl> {
 }
 
 /// Checks the padding from offset `used` on, and the length.
-fn look_behind(bytes: &[u8], used: usize, wire_len: usize, findings: &mut Findings) {
+fn check_padding_and_length(bytes: &[u8], used: usize, wire_len: usize, findings: &mut Findings) {
     let padding = bytes.get(used..bytes.len().min(FRAME_LEN)).unwrap_or_default();
     if let Some(at) = padding.iter().position(|&byte| byte != 0) {
         let value = padding[at];

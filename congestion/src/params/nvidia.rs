@@ -85,7 +85,7 @@ pub const NVIDIA: &[NvidiaParam] = &[
         unit: "steps",
         max: 1000,
         get: |params| params.reaction.threshold.into(),
-        set: |params, steps| params.reaction.threshold = small(steps),
+        set: |params, steps| params.reaction.threshold = saturating_u32(steps),
     },
     megabits!("rpg_ai_rate" | "rp_ai_rate", "ai_rate", reaction.ai_rate),
     megabits!("rpg_hai_rate" | "rp_hai_rate", "hai_rate", reaction.hai_rate),
@@ -97,7 +97,7 @@ pub const NVIDIA: &[NvidiaParam] = &[
         unit: "logarithm",
         max: 31,
         get: |params| params.reaction.gd.into(),
-        set: |params, gd| params.reaction.gd = small(gd),
+        set: |params, gd| params.reaction.gd = saturating_u32(gd),
     },
     NvidiaParam {
         names: &["rpg_min_dec_fac", "rp_min_dec_fac"],
@@ -105,7 +105,9 @@ pub const NVIDIA: &[NvidiaParam] = &[
         unit: "%",
         max: 100,
         get: |params| params.reaction.min_dec_fac.of_u64(1000).div_ceil(10),
-        set: |params, percent| params.reaction.min_dec_fac = Fraction::ratio(small(percent), 100),
+        set: |params, percent| {
+            params.reaction.min_dec_fac = Fraction::ratio(saturating_u32(percent), 100)
+        },
     },
     megabits!(
         "rate_to_set_on_first_cnp" | "rp_rate_to_set_on_first_cnp",
@@ -118,7 +120,7 @@ pub const NVIDIA: &[NvidiaParam] = &[
         unit: "1/1024 of 1 - g",
         max: 1023,
         get: |params| 1024 - params.reaction.g.of_u64(1024),
-        set: |params, kept| params.reaction.g = Fraction::ratio(1024 - small(kept), 1024),
+        set: |params, kept| params.reaction.g = Fraction::ratio(1024 - saturating_u32(kept), 1024),
     },
     micros!("dce_tcp_rtt" | "rp_dce_tcp_rtt", "alpha_interval", reaction.alpha_interval),
     micros!(
@@ -132,7 +134,9 @@ pub const NVIDIA: &[NvidiaParam] = &[
         unit: "1/1024",
         max: 1024,
         get: |params| params.reaction.initial_alpha.of_u64(1024),
-        set: |params, units| params.reaction.initial_alpha = Fraction::ratio(small(units), 1024),
+        set: |params, units| {
+            params.reaction.initial_alpha = Fraction::ratio(saturating_u32(units), 1024)
+        },
     },
     NvidiaParam {
         names: &["clamp_tgt_rate", "rp_clamp_tgt_rate"],
@@ -177,7 +181,7 @@ pub const NVIDIA: &[NvidiaParam] = &[
         unit: "DSCP",
         max: 63,
         get: |params| params.notification.cnp_dscp.into(),
-        set: |params, dscp| params.notification.cnp_dscp = tiny(dscp),
+        set: |params, dscp| params.notification.cnp_dscp = saturating_u8(dscp),
     },
     NvidiaParam {
         names: &["cnp_802p_prio", "np_cnp_prio"],
@@ -185,7 +189,7 @@ pub const NVIDIA: &[NvidiaParam] = &[
         unit: "priority",
         max: 7,
         get: |params| params.notification.cnp_priority.into(),
-        set: |params, priority| params.notification.cnp_priority = tiny(priority),
+        set: |params, priority| params.notification.cnp_priority = saturating_u8(priority),
     },
 ];
 
@@ -202,10 +206,10 @@ fn to_micros(time: Duration) -> u64 {
 }
 
 /// Narrows a value that is at most `max` of its row.
-fn small(value: u64) -> u32 {
+fn saturating_u32(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
-fn tiny(value: u64) -> u8 {
+fn saturating_u8(value: u64) -> u8 {
     u8::try_from(value).unwrap_or(u8::MAX)
 }

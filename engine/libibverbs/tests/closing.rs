@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use feroce_verbs_abi::{ibv_async_event, ibv_comp_channel, ibv_context};
-use interface::{verbs, world};
+use interface::{fixture, verbs};
 
 unsafe extern "C" {
     fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> i32;
@@ -40,10 +40,11 @@ fn wait_for_two_sleepers(named: &[&str]) {
 #[test]
 fn the_engine_closes_while_threads_wait_for_events() {
     let before = sockets();
-    let Some(world) = world() else { return };
+    let Some(fixture) = fixture() else { return };
     assert!(sockets() > before, "the engine has sockets");
-    let channel = unsafe { verbs::ibv_create_comp_channel(world.context) };
-    let (channel_at, context_at) = (channel.expose_provenance(), world.context.expose_provenance());
+    let channel = unsafe { verbs::ibv_create_comp_channel(fixture.context) };
+    let (channel_at, context_at) =
+        (channel.expose_provenance(), fixture.context.expose_provenance());
     let start = |name: &str, wait: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new().name(name.into()).spawn(wait).expect("a thread");
     };
@@ -69,12 +70,12 @@ fn the_engine_closes_while_threads_wait_for_events() {
     wait_for_two_sleepers(&["of a CQ", "of the context"]);
     unsafe {
         assert_eq!(verbs::ibv_destroy_comp_channel(channel), 0);
-        assert_eq!(verbs::ibv_destroy_cq(world.cq), 0);
-        assert_eq!(verbs::ibv_destroy_cq(world.other_cq), 0);
-        assert_eq!(verbs::ibv_dealloc_pd(world.pd), 0);
-        assert_eq!(verbs::ibv_dealloc_pd(world.other_pd), 0);
-        assert_eq!(verbs::ibv_close_device(world.context), 0);
-        assert_eq!(verbs::ibv_close_device(world.other), 0);
+        assert_eq!(verbs::ibv_destroy_cq(fixture.cq), 0);
+        assert_eq!(verbs::ibv_destroy_cq(fixture.other_cq), 0);
+        assert_eq!(verbs::ibv_dealloc_pd(fixture.pd), 0);
+        assert_eq!(verbs::ibv_dealloc_pd(fixture.other_pd), 0);
+        assert_eq!(verbs::ibv_close_device(fixture.context), 0);
+        assert_eq!(verbs::ibv_close_device(fixture.other), 0);
     }
     assert_eq!(sockets(), before, "the engine is closed");
 }

@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use feroce_verbs_abi as abi;
-use interface::{World, errno, ops, set_errno, verbs, world, zeroed};
+use interface::{Fixture, errno, fixture, ops, set_errno, verbs, zeroed};
 
 unsafe extern "C" {
     fn ibv_dealloc_dmah(dmah: *mut abi::ibv_dmah) -> c_int;
@@ -36,7 +36,7 @@ unsafe extern "C" {
 }
 
 /// A function that returns an error number, and a call that fails.
-type Row = (&'static str, fn(&World) -> c_int);
+type Row = (&'static str, fn(&Fixture) -> c_int);
 
 /// An address that is no object.
 fn no<T>() -> *mut T {
@@ -46,13 +46,13 @@ fn no<T>() -> *mut T {
 const EXPORTED: &[Row] = unsafe {
     &[
         ("_ibv_query_comp_cntr_caps", |_| _ibv_query_comp_cntr_caps(no(), &mut zeroed(), 16)),
-        ("_ibv_query_gid_ex", |world| {
-            verbs::_ibv_query_gid_ex(world.context, 9, 0, &mut zeroed(), 0, 32)
+        ("_ibv_query_gid_ex", |fixture| {
+            verbs::_ibv_query_gid_ex(fixture.context, 9, 0, &mut zeroed(), 0, 32)
         }),
         ("ibv_attach_mcast", |_| verbs::ibv_attach_mcast(no(), &[255; 16], 0)),
         ("ibv_close_device", |_| verbs::ibv_close_device(no())),
         ("ibv_dealloc_dmah", |_| ibv_dealloc_dmah(no())),
-        ("ibv_dealloc_pd", |world| verbs::ibv_dealloc_pd(world.cq.cast())),
+        ("ibv_dealloc_pd", |fixture| verbs::ibv_dealloc_pd(fixture.cq.cast())),
         ("ibv_dereg_mr", |_| verbs::ibv_dereg_mr(no())),
         ("ibv_destroy_ah", |_| verbs::ibv_destroy_ah(no())),
         ("ibv_destroy_comp_channel", |_| verbs::ibv_destroy_comp_channel(no())),
@@ -68,17 +68,17 @@ const EXPORTED: &[Row] = unsafe {
         ("ibv_qp_attach_comp_cntr", |_| ibv_qp_attach_comp_cntr(no(), no(), &mut zeroed())),
         ("ibv_query_device", |_| verbs::ibv_query_device(no(), &mut zeroed())),
         ("ibv_query_ece", |_| verbs::ibv_query_ece(no(), &mut zeroed())),
-        ("ibv_query_port", |world| verbs::ibv_query_port(world.context, 9, &mut zeroed())),
-        ("ibv_query_port_speed", |world| ibv_query_port_speed(world.context, 9, &mut 0)),
+        ("ibv_query_port", |fixture| verbs::ibv_query_port(fixture.context, 9, &mut zeroed())),
+        ("ibv_query_port_speed", |fixture| ibv_query_port_speed(fixture.context, 9, &mut 0)),
         ("ibv_query_qp", |_| verbs::ibv_query_qp(no(), &mut zeroed(), 1, &mut zeroed())),
         ("ibv_query_srq", |_| verbs::ibv_query_srq(no(), &mut zeroed())),
         ("ibv_read_comp_cntr", |_| ibv_read_comp_cntr(no(), &mut 0)),
         ("ibv_read_err_comp_cntr", |_| ibv_read_err_comp_cntr(no(), &mut 0)),
-        ("ibv_resize_cq", |world| verbs::ibv_resize_cq(world.cq, -1)),
-        ("ibv_resolve_eth_l2_from_gid", |world| {
+        ("ibv_resize_cq", |fixture| verbs::ibv_resize_cq(fixture.cq, -1)),
+        ("ibv_resolve_eth_l2_from_gid", |fixture| {
             let (mut mac, mut vlan) = ([0; 6], 0);
             let attr = &mut zeroed();
-            verbs::ibv_resolve_eth_l2_from_gid(world.context, attr, &mut mac, &mut vlan)
+            verbs::ibv_resolve_eth_l2_from_gid(fixture.context, attr, &mut mac, &mut vlan)
         }),
         ("ibv_set_comp_cntr", |_| ibv_set_comp_cntr(no(), 1)),
         ("ibv_set_ece", |_| verbs::ibv_set_ece(no(), &mut zeroed())),
@@ -89,36 +89,36 @@ const EXPORTED: &[Row] = unsafe {
 /// Functions behind the inline functions of `verbs.h`.
 const INLINE: &[Row] = unsafe {
     &[
-        ("ibv_advise_mr", |world| {
-            ops(world.context).advise_mr.unwrap()(world.pd, 99, 0, null_mut(), 0)
+        ("ibv_advise_mr", |fixture| {
+            ops(fixture.context).advise_mr.unwrap()(fixture.pd, 99, 0, null_mut(), 0)
         }),
-        ("ibv_close_xrcd", |world| ops(world.context).close_xrcd.unwrap()(no())),
-        ("ibv_dealloc_mw", |world| (*world.context).ops.dealloc_mw.unwrap()(no())),
-        ("ibv_dealloc_td", |world| ops(world.context).dealloc_td.unwrap()(no())),
-        ("ibv_free_dm", |world| ops(world.context).free_dm.unwrap()(no())),
-        ("ibv_get_srq_num", |world| ops(world.context).get_srq_num.unwrap()(no(), &mut 0)),
+        ("ibv_close_xrcd", |fixture| ops(fixture.context).close_xrcd.unwrap()(no())),
+        ("ibv_dealloc_mw", |fixture| (*fixture.context).ops.dealloc_mw.unwrap()(no())),
+        ("ibv_dealloc_td", |fixture| ops(fixture.context).dealloc_td.unwrap()(no())),
+        ("ibv_free_dm", |fixture| ops(fixture.context).free_dm.unwrap()(no())),
+        ("ibv_get_srq_num", |fixture| ops(fixture.context).get_srq_num.unwrap()(no(), &mut 0)),
         ("ibv_memcpy_to_dm", |_| interface::memcpy_to_dm()(no(), 0, null_mut::<c_void>(), 0)),
-        ("ibv_modify_cq", |world| {
+        ("ibv_modify_cq", |fixture| {
             let mut attr: abi::ibv_modify_cq_attr = zeroed();
             attr.attr_mask = 1 << 9;
-            ops(world.context).modify_cq.unwrap()(world.cq, &mut attr)
+            ops(fixture.context).modify_cq.unwrap()(fixture.cq, &mut attr)
         }),
-        ("ibv_query_device_ex", |world| {
-            let query = ops(world.context).query_device_ex.unwrap();
-            query(world.context, (&raw const ONE).cast(), &mut zeroed(), 400)
+        ("ibv_query_device_ex", |fixture| {
+            let query = ops(fixture.context).query_device_ex.unwrap();
+            query(fixture.context, (&raw const ONE).cast(), &mut zeroed(), 400)
         }),
-        ("ibv_query_port", |world| {
-            ops(world.context).query_port.unwrap()(world.context, 9, &mut zeroed(), 48)
+        ("ibv_query_port", |fixture| {
+            ops(fixture.context).query_port.unwrap()(fixture.context, 9, &mut zeroed(), 48)
         }),
-        ("ibv_query_rt_values_ex", |world| {
+        ("ibv_query_rt_values_ex", |fixture| {
             let mut values: abi::ibv_values_ex = zeroed();
             values.comp_mask = 1 << 9;
-            ops(world.context).query_rt_values.unwrap()(world.context, &mut values)
+            ops(fixture.context).query_rt_values.unwrap()(fixture.context, &mut values)
         }),
-        ("ibv_req_notify_cq", |world| {
-            let cq = world.create_cq();
+        ("ibv_req_notify_cq", |fixture| {
+            let cq = fixture.create_cq();
             (*cq).handle ^= 1;
-            let code = (*world.context).ops.req_notify_cq.unwrap()(cq, 0);
+            let code = (*fixture.context).ops.req_notify_cq.unwrap()(cq, 0);
             let error = errno();
             (*cq).handle ^= 1;
             verbs::ibv_destroy_cq(cq);
@@ -152,10 +152,10 @@ const OTHERS: &str = "
 
 #[test]
 fn every_function_that_returns_an_error_number_sets_errno() {
-    let Some(world) = world() else { return };
+    let Some(fixture) = fixture() else { return };
     for (name, call) in EXPORTED.iter().chain(INLINE) {
         set_errno(0);
-        let code = call(world);
+        let code = call(fixture);
         assert!(code > 0 && code == errno(), "{name}: {code}, errno {}", errno());
     }
 }

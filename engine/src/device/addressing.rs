@@ -169,7 +169,7 @@ impl Addressing {
             // The resolver is locked for one lookup only, so threads do not wait for each
             // other's neighbours.
             Self::Kernel(kernel) => {
-                wait(timeout, |is_requested| kernel.resolver().look(dgid, source, is_requested))
+                wait(timeout, |is_requested| kernel.resolver().look_up(dgid, source, is_requested))
             }
             Self::Static(given) => given.resolve(dgid, source),
             Self::Port(port) => port.resolve(dgid, source, timeout),

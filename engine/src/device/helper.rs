@@ -46,7 +46,7 @@ const STILL_POLLING: Duration = Duration::from_micros(100);
 const UNATTENDED: Duration = Duration::from_micros(20);
 /// Interval at which a helper looks for threads of the program that were bound to its CPU.
 const PLACEMENT_INTERVAL: Duration = Duration::from_secs(1);
-/// Turns between looks at the clock for [`PLACEMENT_INTERVAL`], while the helper does not sleep.
+/// Turns after which a helper that never sleeps reads the clock for [`PLACEMENT_INTERVAL`].
 const PLACEMENT_TURNS: u32 = 1024;
 /// Maximum sleep; bounds the cost of a lost wake-up.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
@@ -159,7 +159,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool, mut sleeper
     let mut woken = false;
     let cell = &device.cores[core];
     while !device.stop.load(Ordering::Relaxed) {
-        sleeper.place_in_turn(clock);
+        sleeper.place_by_turns(clock);
         if cell.waiters.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now(); // Control calls go first.
         }
@@ -225,9 +225,9 @@ struct Sleeper {
     fds: Vec<std::os::fd::RawFd>,
     scratch: Vec<libc::pollfd>,
     placement: feroce_threads::Placement,
-    /// Time of the next look at the program's threads.
+    /// Time of the next search for threads that were bound to the helper's CPU.
     place_at: Instant,
-    /// Turns since the last look at the clock.
+    /// Turns since the clock was read last.
     turns: u32,
 }
 
@@ -238,8 +238,9 @@ impl Sleeper {
         Self { fds: Vec::new(), scratch: Vec::new(), placement, place_at, turns: 0 }
     }
 
-    /// As `place`, for a helper that may never sleep.
-    fn place_in_turn(&mut self, clock: Clock) {
+    /// As `place`, but reads the clock only once in [`PLACEMENT_TURNS`] calls. For a helper that
+    /// never sleeps.
+    fn place_by_turns(&mut self, clock: Clock) {
         self.turns += 1;
         if self.turns >= PLACEMENT_TURNS {
             self.turns = 0;

@@ -178,7 +178,7 @@ pub struct Resolver {
 
 /// Result of one reading of the kernel's tables.
 #[derive(Debug)]
-pub(crate) enum Look {
+pub(crate) enum Lookup {
     /// The path.
     Found(PathHeaders),
     /// A request to the next hop is pending.
@@ -194,27 +194,27 @@ enum NextHop {
     GivenUp,
 }
 
-/// Calls `look` until the path is found, or the next hop has not answered for `timeout`. `look`
-/// receives whether it was called before.
+/// Calls `look_up` until the path is found, or the next hop has not answered for `timeout`. The
+/// argument of `look_up` is true if it was called before.
 ///
-/// The kernel's tables are read repeatedly, at growing intervals; `look` need not hold any lock in
-/// between.
+/// The kernel's tables are read repeatedly, at growing intervals; `look_up` need not hold any lock
+/// in between.
 pub(crate) fn wait(
     timeout: Duration,
-    mut look: impl FnMut(bool) -> Result<Look, ResolveError>,
+    mut look_up: impl FnMut(bool) -> Result<Lookup, ResolveError>,
 ) -> Result<PathHeaders, ResolveError> {
     let clock = Clock::start();
     let start = clock.now();
     let mut pause = FIRST_PAUSE;
     let mut is_requested = false;
     loop {
-        let found = look(is_requested)?;
+        let found = look_up(is_requested)?;
         let after = clock.now() - start;
         let left = timeout.saturating_sub(after);
         let (next_hop, is_over) = match found {
-            Look::Found(headers) => return Ok(headers),
-            Look::Requested(next_hop) => (next_hop, left.is_zero()),
-            Look::GivenUp(next_hop) => (next_hop, true),
+            Lookup::Found(headers) => return Ok(headers),
+            Lookup::Requested(next_hop) => (next_hop, left.is_zero()),
+            Lookup::GivenUp(next_hop) => (next_hop, true),
         };
         if is_over {
             return Err(ResolveError::Unresolved { next_hop, after });
@@ -247,7 +247,7 @@ impl Resolver {
         source: &GidEntry,
         timeout: Duration,
     ) -> Result<PathHeaders, ResolveError> {
-        wait(timeout, |is_requested| self.look(destination, source, is_requested))
+        wait(timeout, |is_requested| self.look_up(destination, source, is_requested))
     }
 
     /// Reads the tables once, and triggers resolution of the next hop if its address is unknown.
@@ -255,12 +255,12 @@ impl Resolver {
     ///
     /// # Errors
     /// See [`ResolveError`].
-    pub(crate) fn look(
+    pub(crate) fn look_up(
         &mut self,
         destination: Gid,
         source: &GidEntry,
         is_requested: bool,
-    ) -> Result<Look, ResolveError> {
+    ) -> Result<Lookup, ResolveError> {
         let group = destination.multicast_group();
         let (dst_ip, src_ip) = (group.unwrap_or(destination.ip()), source.gid.ip());
         if dst_ip.is_ipv4() != src_ip.is_ipv4() {
@@ -287,7 +287,7 @@ impl Resolver {
         };
         if dst_ip.is_multicast() {
             headers.dst_mac = multicast_mac(dst_ip);
-            return Ok(Look::Found(headers));
+            return Ok(Lookup::Found(headers));
         }
         self.check_addresses(src_ip, dst_ip)?;
         match Route::find(&mut self.requests, dst_ip, src_ip, link.index)? {
@@ -295,13 +295,13 @@ impl Resolver {
                 let next_hop = gateway.unwrap_or(dst_ip);
                 match self.neighbour_mac(link.index, next_hop, is_requested)? {
                     NextHop::At(mac) => headers.dst_mac = mac,
-                    NextHop::Requested => return Ok(Look::Requested(next_hop)),
-                    NextHop::GivenUp => return Ok(Look::GivenUp(next_hop)),
+                    NextHop::Requested => return Ok(Lookup::Requested(next_hop)),
+                    NextHop::GivenUp => return Ok(Lookup::GivenUp(next_hop)),
                 }
                 headers.next_hop = Some(next_hop);
                 headers.hop_limit = hop_limit.unwrap_or(HOP_LIMIT);
                 headers.mtu = mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
-                Ok(Look::Found(headers))
+                Ok(Lookup::Found(headers))
             }
             Route::Local => Err(ResolveError::LocalDestination { destination: dst_ip }),
             Route::Broadcast => Err(ResolveError::NotAHost { destination: dst_ip }),
@@ -397,24 +397,24 @@ impl Resolver {
                 (Some(Status::Known(mac)), Request::Unicast | Request::Broadcast) => {
                     confirmed = Confirmation::Answered(mac);
                 }
-                (Some(Status::Failed), Request::Broadcast) => return Ok(Look::GivenUp(next_hop)),
+                (Some(Status::Failed), Request::Broadcast) => return Ok(Lookup::GivenUp(next_hop)),
                 // The kernel is resolving it, for this request or another one.
                 (Some(Status::Confirming(_) | Status::Pending), _) => {
-                    return Ok(Look::Requested(next_hop));
+                    return Ok(Lookup::Requested(next_hop));
                 }
                 (Some(Status::Known(_) | Status::Stale(_)), _) => {
                     self.probe(interface, next_hop)?;
                     sent = Request::Unicast;
-                    return Ok(Look::Requested(next_hop));
+                    return Ok(Lookup::Requested(next_hop));
                 }
                 // The neighbour may have moved.
                 (Some(Status::Failed) | None, _) => {
                     self.trigger(interface, next_hop)?;
                     sent = Request::Broadcast;
-                    return Ok(Look::Requested(next_hop));
+                    return Ok(Lookup::Requested(next_hop));
                 }
             }
-            Ok(Look::Found(*headers))
+            Ok(Lookup::Found(*headers))
         })?;
         Ok(confirmed)
     }

@@ -99,9 +99,9 @@ mod tests {
     use super::*;
 
     /// A reader that returns at most this many bytes per call.
-    struct Drips(Cursor<Vec<u8>>, usize);
+    struct ShortReads(Cursor<Vec<u8>>, usize);
 
-    impl Read for Drips {
+    impl Read for ShortReads {
         fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
             let len = out.len().min(self.1);
             self.0.read(&mut out[..len])
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn records(bytes: Vec<u8>, per_call: usize) -> Records {
-        Records::new(Box::new(Drips(Cursor::new(bytes), per_call)))
+        Records::new(Box::new(ShortReads(Cursor::new(bytes), per_call)))
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Fabric {
             return;
         }
         let waits = self.waits(&paused);
-        largest_stuck(&mut paused, &waits);
+        retain_stuck(&mut paused, &waits);
         let before = std::mem::take(&mut self.detector.suspects);
         let suspect = |(queue, since): (Queue, Time)| {
             let known = before.get(&queue).filter(|known| known.paused == since);
@@ -98,7 +98,7 @@ impl Fabric {
         let suspects: BTreeMap<Queue, Suspect> = paused.into_iter().map(suspect).collect();
         let confirmed = suspects.iter().filter(|(_, one)| now - one.seen >= self.max_in_flight());
         let mut stuck: BTreeMap<Queue, Time> = confirmed.map(|(&q, one)| (q, one.paused)).collect();
-        largest_stuck(&mut stuck, &waits);
+        retain_stuck(&mut stuck, &waits);
         self.detector.suspects = suspects;
         self.detector.found = self.deadlock(&stuck, &waits);
     }
@@ -172,7 +172,7 @@ impl Fabric {
 
 /// Reduces `queues` to the stuck ones: repeatedly removes each queue with a packet that waits for
 /// none of the others.
-fn largest_stuck(queues: &mut BTreeMap<Queue, Time>, waits: &Waits) {
+fn retain_stuck(queues: &mut BTreeMap<Queue, Time>, waits: &Waits) {
     loop {
         let is_stuck = |queue: &Queue| {
             let of = waits.get(queue);

@@ -230,7 +230,7 @@ fn storm_gap(per_second: Option<u64>, quanta: u16, rate: Option<LinkRate>) -> Ti
 }
 
 /// A note if each pause ends before the next frame.
-fn gap_note(gap: Time, quanta: u16, rate: LinkRate) -> Option<String> {
+fn short_pause_note(gap: Time, quanta: u16, rate: LinkRate) -> Option<String> {
     let pause = rate.quanta(quanta);
     (gap > pause).then(|| {
         let percent = 100.0 * share(pause, gap);
@@ -326,7 +326,7 @@ fn storm(options: &StormOptions) -> Result<Schedule, Failure> {
     let StormOptions { to, quanta, duration, .. } = options;
     let (src, rate) = (to.source()?, to.rate());
     let gap = storm_gap(options.per_second, *quanta, rate);
-    if let Some(note) = rate.and_then(|rate| gap_note(gap, *quanta, rate)) {
+    if let Some(note) = rate.and_then(|rate| short_pause_note(gap, *quanta, rate)) {
         eprintln!("feroce: {note}");
     }
     let control = control(&options.priorities, *quanta, options.pause);
@@ -460,11 +460,11 @@ mod tests {
         let rate = |gigabits: u64| LinkRate::new(gigabits * 1_000_000_000);
         for (gigabits, quanta) in [(1, 65_535), (100, 65_535), (400, 65_535), (100, 1000)] {
             let gap = storm_gap(None, quanta, Some(rate(gigabits)));
-            assert_eq!(gap_note(gap, quanta, rate(gigabits)), None, "{gigabits} {quanta}");
+            assert_eq!(short_pause_note(gap, quanta, rate(gigabits)), None, "{gigabits} {quanta}");
         }
         // 65535 quanta are 335.5 us at 100 Gb/s.
         let gap = storm_gap(Some(2000), 65_535, Some(rate(100)));
-        let message = gap_note(gap, 65_535, rate(100)).unwrap();
+        let message = short_pause_note(gap, 65_535, rate(100)).unwrap();
         assert!(message.contains("67.1 %") && message.contains("336 us"), "{message}");
         assert_eq!(storm_gap(None, 65_535, None), Time::from_micros(500));
     }

@@ -83,14 +83,14 @@ pub fn connect(devices: [&Device; 2], len: usize, sgid_index: [u32; 2]) -> [End;
 
 /// The operation that moves data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mover {
+pub enum BulkOperation {
     /// RDMA WRITE.
     Write,
     /// RDMA READ.
     Read,
 }
 
-impl Mover {
+impl BulkOperation {
     fn op(self, remote: RemoteAddr) -> SendOp {
         match self {
             Self::Write => SendOp::Write(remote),
@@ -102,18 +102,18 @@ impl Mover {
 /// Posts WRITEs of `len` bytes for [`ROUND`] while the other end only drives its device. Returns
 /// payload bytes per second.
 pub fn write_rate(ends: &mut [End; 2], len: usize) -> f64 {
-    rate(ends, Mover::Write, len)
+    rate(ends, BulkOperation::Write, len)
 }
 
 /// Like [`write_rate`], with WRITEs or READs.
-pub fn rate(ends: &mut [End; 2], mover: Mover, len: usize) -> f64 {
+pub fn rate(ends: &mut [End; 2], operation: BulkOperation, len: usize) -> f64 {
     let stop = AtomicBool::new(false);
     let [near, far] = ends;
     std::thread::scope(|scope| {
         scope.spawn(|| far.drive(&stop));
         let target = far.target();
         let start = Instant::now();
-        let done = move_for_a_round(near, target, mover, len);
+        let done = transfer_for_a_round(near, target, operation, len);
         let rate = (done * len as u64) as f64 / start.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);
         rate
@@ -122,10 +122,15 @@ pub fn rate(ends: &mut [End; 2], mover: Mover, len: usize) -> f64 {
 
 /// Posts WRITEs of `len` bytes to `target` for [`ROUND`]. Returns the number of completed WRITEs.
 pub fn write_for_a_round(near: &mut End, target: RemoteAddr, len: usize) -> u64 {
-    move_for_a_round(near, target, Mover::Write, len)
+    transfer_for_a_round(near, target, BulkOperation::Write, len)
 }
 
-fn move_for_a_round(near: &mut End, target: RemoteAddr, mover: Mover, len: usize) -> u64 {
+fn transfer_for_a_round(
+    near: &mut End,
+    target: RemoteAddr,
+    operation: BulkOperation,
+    len: usize,
+) -> u64 {
     let depth = DEPTH.min((OUTSTANDING / len as u64).max(2));
     let batch = SIGNAL_EVERY.min(depth / 2);
     let start = Instant::now();
@@ -142,7 +147,7 @@ fn move_for_a_round(near: &mut End, target: RemoteAddr, mover: Mover, len: usize
                 let flags = if n == batch { SendFlags::SIGNALED } else { SendFlags::NONE };
                 let sge = near.buffer.region().sge(offset, len);
                 let remote = RemoteAddr { addr: target.addr + offset, ..target };
-                let (op, data) = (mover.op(remote), Data::Sges(std::slice::from_ref(&sge)));
+                let (op, data) = (operation.op(remote), Data::Sges(std::slice::from_ref(&sge)));
                 let request = SendRequest { wr_id: posted, op, data, flags };
                 near.qp.post_send(&request).expect("room for a batch");
                 posted += 1;

@@ -181,9 +181,11 @@ fn read_write(name: &str, config: &DeviceConfig, len: usize) -> Figure {
     if config.port == PortKind::AfXdp {
         link.offloads_off();
     }
-    let measure =
-        |mover| engine::rate(&mut connect(&open_devices(&link, config), BUFFER_LEN), mover, len);
-    let result = paired(|| measure(engine::Mover::Read), || measure(engine::Mover::Write));
+    let measure = |operation| {
+        engine::rate(&mut connect(&open_devices(&link, config), BUFFER_LEN), operation, len)
+    };
+    let result =
+        paired(|| measure(engine::BulkOperation::Read), || measure(engine::BulkOperation::Write));
     write_figure(name, Bar::AtLeast(0.9), result)
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use feroce_conform::endpoint::plan::{
-    Effect, Family, Op, Plan, REQUESTER, RESPONDER, RIGHTS, Twist,
+    Effect, Family, Op, Plan, REQUESTER, RESPONDER, RIGHTS, SpecialEvent,
 };
 use feroce_engine::memory::Access;
 use feroce_engine::qp::QpState;
@@ -392,7 +392,7 @@ fn receive_late(op: Op, _: Role) -> Plan {
     add(&mut plan, op, 3000);
     plan.request(Op::Write, 100);
     plan.request(Op::Send, 2000);
-    plan.twist = Twist::LateReceives(Duration::from_millis(60));
+    plan.special_event = SpecialEvent::LateReceives(Duration::from_millis(60));
     plan
 }
 
@@ -419,7 +419,7 @@ fn peer_qp_gone(op: Op, _: Role) -> Plan {
         receive.status = None;
     }
     plan.flushed();
-    plan.twist = Twist::ResponderGone;
+    plan.special_event = SpecialEvent::ResponderGone;
     plan
 }
 
@@ -434,7 +434,7 @@ fn peer_killed(op: Op, role: Role) -> Plan {
     if role == Role::Responder {
         plan.receives.truncate(48);
     }
-    plan.twist = Twist::PeerKilled;
+    plan.special_event = SpecialEvent::PeerKilled;
     plan
 }
 

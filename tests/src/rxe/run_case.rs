@@ -7,7 +7,7 @@ use feroce_conform::endpoint::agent::RxeEnd;
 use feroce_conform::endpoint::end::{End, Posting};
 use feroce_conform::endpoint::feroce::FeroceEnd;
 use feroce_conform::endpoint::model::Model;
-use feroce_conform::endpoint::plan::{Op, Plan, REQUESTER, RESPONDER, Request, Twist};
+use feroce_conform::endpoint::plan::{Op, Plan, REQUESTER, RESPONDER, Request, SpecialEvent};
 use feroce_conform::endpoint::setup::{FIRST_RECEIVE, connect, requests_of};
 use feroce_engine::device::Device;
 use feroce_engine::qp::QpState;
@@ -36,18 +36,18 @@ pub fn run(case: &Case, device: &Device, network: &Network) -> Result<(), Failur
         .zip(&plan.receives)
         .map(|(wr_id, receive)| (wr_id, receive.place, receive.len))
         .collect();
-    if !matches!(plan.twist, Twist::LateReceives(_)) {
+    if !matches!(plan.special_event, SpecialEvent::LateReceives(_)) {
         ends[RESPONDER].post_receives(&receives)?;
     }
-    if plan.twist == Twist::ResponderGone {
+    if plan.special_event == SpecialEvent::ResponderGone {
         ends[RESPONDER].destroy_qp()?;
     }
     ends[REQUESTER].post_sends(&postings)?;
-    if let Twist::LateReceives(time) = plan.twist {
+    if let SpecialEvent::LateReceives(time) = plan.special_event {
         std::thread::sleep(time);
         ends[RESPONDER].post_receives(&receives)?;
     }
-    if plan.twist == Twist::PeerKilled {
+    if plan.special_event == SpecialEvent::PeerKilled {
         run_with_killed_peer(case, &mut ends, network)?;
         return run(&follow_up_case(case), device, network);
     }
@@ -65,7 +65,7 @@ fn check_completions(
     for (index, request) in plan.requests.iter().enumerate() {
         check_request(index, request, sent.get(index))?;
     }
-    if plan.twist != Twist::ResponderGone {
+    if plan.special_event != SpecialEvent::ResponderGone {
         check_receives(plan, postings, ends[RESPONDER])?;
     }
     for end in ends {
@@ -155,7 +155,7 @@ fn check_rest(plan: &Plan, ends: &mut [&mut dyn End; 2], model: &Model) -> Resul
         for region in 0..plan.regions[index].len() {
             model.check(index, region, &end.memory(region)?)?;
         }
-        if index == RESPONDER && plan.twist == Twist::ResponderGone {
+        if index == RESPONDER && plan.special_event == SpecialEvent::ResponderGone {
             continue;
         }
         let (state, due) = (end.state()?, plan.states[index]);

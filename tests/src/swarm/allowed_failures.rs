@@ -78,8 +78,8 @@ impl Model {
         }
         let Some(timeout) = limits.ack_timeout() else { return Ok(()) };
         let wait = timeout + 2 * self.options.max_one_way_delay();
-        match self.healed_at {
-            Some(healed_at) if self.now > healed_at + wait => {
+        match self.faults_ended {
+            Some(faults_ended) if self.now > faults_ended + wait => {
                 Err("the faults ended longer than a timeout ago".to_owned())
             }
             _ => Ok(()),

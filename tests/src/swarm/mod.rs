@@ -94,11 +94,11 @@ impl Rigs {
         }
         // The rig is removed from the map: after a failure it is not used again.
         let mut rig = self.0.remove(&options.rig).unwrap_or_else(|| make_rig(options.rig));
-        let (heal_at, wire_seed) = (workload.heal_at, workload.runtime_random.bits());
+        let (faults_end, wire_seed) = (workload.faults_end, workload.runtime_random.bits());
         rig.wire.set_delay(options.delay);
         rig.wire.set_record(true);
         let mut trace = if traced { Trace::on(rig.now) } else { Trace::off() };
-        let run = || Simulation::new(workload, &mut rig, &mut trace).run(heal_at, wire_seed);
+        let run = || Simulation::new(workload, &mut rig, &mut trace).run(faults_end, wire_seed);
         let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or(panic.downcast_ref::<&str>().copied());

@@ -96,7 +96,7 @@ pub(super) struct Model {
     /// Cumulative number of frames that the wire lost, duplicated, delayed or corrupted, over time.
     pub faults_over_time: Vec<(Instant, u64)>,
     /// Time at which the wire faults ended.
-    pub healed_at: Option<Instant>,
+    pub faults_ended: Option<Instant>,
     /// By end, the word that several QPs add to.
     pub shared_words: [Option<Range>; 2],
     /// By end of the shared word: value before each completed addition, and the value added.

@@ -81,7 +81,7 @@ pub struct Options {
     pub limits: [Limits; 2],
     /// One-way delay of the wire.
     pub delay: Duration,
-    /// Faults of the wire until `heal_at`.
+    /// Faults of the wire until `faults_end`.
     pub faults: WireFaults,
     /// Depth of each send queue and receive queue.
     pub queue: u32,

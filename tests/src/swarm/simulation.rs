@@ -88,7 +88,7 @@ impl<'a> Simulation<'a> {
             random: runtime_random,
             now: rig.now,
             faults_over_time: Vec::new(),
-            healed_at: None,
+            faults_ended: None,
             shared_words,
             shared_adds: [Vec::new(), Vec::new()],
             coverage: Coverage { scenarios: 1, ..Coverage::default() },
@@ -114,10 +114,10 @@ impl<'a> Simulation<'a> {
 
     /// Runs the whole scenario: first with faults, then without. In the second part everything must
     /// complete.
-    pub fn run(mut self, heal_at: Duration, wire_seed: u64) -> Result<Coverage, String> {
+    pub fn run(mut self, faults_end: Duration, wire_seed: u64) -> Result<Coverage, String> {
         self.rig.wire.set_faults(self.model.options.faults, wire_seed);
         let frames_before = self.rig.wire.frames();
-        let result = self.run_phases(heal_at);
+        let result = self.run_phases(faults_end);
         self.model.coverage.time = self.rig.now.saturating_since(self.start);
         self.rig.wire.set_faults(WireFaults::default(), 0);
         self.model.coverage.frames = self.rig.wire.frames() - frames_before;
@@ -125,15 +125,15 @@ impl<'a> Simulation<'a> {
         result.map(|()| self.model.coverage)
     }
 
-    fn run_phases(&mut self, heal_at: Duration) -> Check {
-        let heal_at = self.start + heal_at;
+    fn run_phases(&mut self, faults_end: Duration) -> Check {
+        let faults_end = self.start + faults_end;
         let counters_before = self.recoveries();
-        self.run_until(heal_at)?;
-        self.rig.now = heal_at;
-        self.trace.note(heal_at, || "the wire faults end".to_owned());
+        self.run_until(faults_end)?;
+        self.rig.now = faults_end;
+        self.trace.note(faults_end, || "the wire faults end".to_owned());
         self.rig.wire.set_faults(WireFaults::default(), 0);
         self.rig.wire.set_filter(None);
-        self.model.healed_at = Some(heal_at);
+        self.model.faults_ended = Some(faults_end);
         self.run_until_quiet()?;
         self.stage = Stage::Final;
         self.trace.note(self.rig.now, || "the final requests".to_owned());
@@ -253,7 +253,7 @@ impl<'a> Simulation<'a> {
             }
             let sent = self.rig.wire.frames();
             let after = *self.action_after_frames.get_or_insert(sent + frames);
-            if sent < after && self.model.healed_at.is_none() {
+            if sent < after && self.model.faults_ended.is_none() {
                 break;
             }
             self.actions.pop_front();

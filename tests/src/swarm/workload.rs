@@ -23,7 +23,7 @@ pub struct Workload {
     /// Other actions, in the order of time.
     pub actions: Vec<TimedAction>,
     /// Time at which the wire faults end. From then on all receives are posted.
-    pub heal_at: Duration,
+    pub faults_end: Duration,
     /// By end, the word to which all QPs of the other end add, if the scenario has one.
     pub shared_words: [Option<Range>; 2],
     /// Generator for random values that are needed while the scenario runs.
@@ -55,7 +55,7 @@ impl Workload {
         let mut random = Random::new(seed);
         let mut options = Options::generate(&mut random);
         options.add_congestion(&mut Random::new(!seed));
-        let heal_at = options.span + Duration::from_micros(random.pick(&[0, 50, 500, 5000]));
+        let faults_end = options.span + Duration::from_micros(random.pick(&[0, 50, 500, 5000]));
         let mut contents = [0, 1].map(|_| Area::ALL.map(|area| random.bytes(area.len())).to_vec());
         let mut allocators = [PoolAllocator::new(0), PoolAllocator::new(1)];
         let shared_words = [0, 1].map(|end| {
@@ -65,12 +65,12 @@ impl Workload {
             Some(word)
         });
         let revocations = random_revocations(&mut random, &options);
-        let mut actions = random_actions(&mut random, &options, heal_at);
+        let mut actions = random_actions(&mut random, &options, faults_end);
         for revocation in
             revocations.iter().filter(|revocation| revocation.region_use != RegionUse::Invalidated)
         {
             let action = Action::Deregister { end: revocation.end, area: revocation.area };
-            actions.push(TimedAction::generate(&mut random, heal_at, action));
+            actions.push(TimedAction::generate(&mut random, faults_end, action));
         }
         actions.sort_by_key(|action| action.at);
         let mut generator = RequestGenerator {
@@ -96,7 +96,7 @@ impl Workload {
                 let revocation =
                     revocations.iter().find(revocation).map(|revocation| revocation.area);
                 let mut receives =
-                    Receives { random: &mut random, options: &options, heal_at, end };
+                    Receives { random: &mut random, options: &options, faults_end, end };
                 let receives = receives.generate(&consumers, &mut allocators[end], revocation);
                 ends[end].final_from.1 = receives.len();
                 ends[end].receives = receives;
@@ -105,7 +105,7 @@ impl Workload {
         for pair in &mut sides {
             add_final(pair, &options, &mut random, &mut allocators, &contents);
         }
-        Self { options, contents, sides, actions, heal_at, shared_words, runtime_random: random }
+        Self { options, contents, sides, actions, faults_end, shared_words, runtime_random: random }
     }
 }
 
@@ -131,25 +131,32 @@ fn random_revocations(random: &mut Random, options: &Options) -> Vec<Revocation>
     revocations
 }
 
-fn random_actions(random: &mut Random, options: &Options, heal_at: Duration) -> Vec<TimedAction> {
+fn random_actions(
+    random: &mut Random,
+    options: &Options,
+    faults_end: Duration,
+) -> Vec<TimedAction> {
     let mut actions = Vec::new();
     let qp = |random: &mut Random| (random.between(0, options.pairs - 1), random.between(0, 1));
     if options.kill {
         let (pair, end) = qp(random);
-        actions.push(TimedAction::generate(random, heal_at, Action::Kill { pair, end }));
+        actions.push(TimedAction::generate(random, faults_end, Action::Kill { pair, end }));
     }
     if options.drain {
         let (pair, end) = qp(random);
-        let drain = TimedAction::generate(random, heal_at, Action::Drain { pair, end });
-        let until =
-            if random.percent(50) { heal_at } else { drain.at + random.time(heal_at - drain.at) };
+        let drain = TimedAction::generate(random, faults_end, Action::Drain { pair, end });
+        let until = if random.percent(50) {
+            faults_end
+        } else {
+            drain.at + random.time(faults_end - drain.at)
+        };
         actions.push(drain);
         actions.push(TimedAction { at: until, frames: 0, action: Action::Resume { pair, end } });
     }
     if options.cut {
         let from = random.pick(&[None, Some(0), Some(1)]);
-        let cut = TimedAction::generate(random, heal_at, Action::Cut { from });
-        let until = cut.at + random.time(heal_at - cut.at);
+        let cut = TimedAction::generate(random, faults_end, Action::Cut { from });
+        let until = cut.at + random.time(faults_end - cut.at);
         actions.push(cut);
         actions.push(TimedAction { at: until, frames: 0, action: Action::Restore });
     }
@@ -160,7 +167,7 @@ fn random_actions(random: &mut Random, options: &Options, heal_at: Duration) -> 
 struct Receives<'a> {
     random: &'a mut Random,
     options: &'a Options,
-    heal_at: Duration,
+    faults_end: Duration,
     end: usize,
 }
 
@@ -175,7 +182,7 @@ impl Receives<'_> {
         for (index, consumer) in consumers.iter().enumerate() {
             let scarce = self.options.receive_timing == ReceiveTiming::Scarce
                 && index >= consumers.len() / 2;
-            let at = if scarce { self.heal_at } else { self.time(consumer.at) };
+            let at = if scarce { self.faults_end } else { self.time(consumer.at) };
             let at = at.max(receives.last().map_or(Duration::ZERO, |before| before.at));
             let plain = consumer.flaw.is_none() && consumer.op.is_send();
             let revoked = revocation.filter(|_| plain && !consumer.payload.is_empty());
@@ -187,7 +194,7 @@ impl Receives<'_> {
             receives.push(self.receive(at, allocator, consumer.payload.len()));
         }
         for _ in 0..self.random.between(0, 2) {
-            receives.push(self.receive(self.heal_at, allocator, 16));
+            receives.push(self.receive(self.faults_end, allocator, 16));
         }
         receives
     }
@@ -203,7 +210,7 @@ impl Receives<'_> {
                 request_at + self.random.time(span * 2 + Duration::from_micros(200))
             }
         };
-        at.min(self.heal_at)
+        at.min(self.faults_end)
     }
 
     fn receive(&mut self, at: Duration, allocator: &mut PoolAllocator, payload: usize) -> Receive {

@@ -102,7 +102,7 @@ pub mod verbs {
 
 /// An open device on a veth interface in a network namespace of its own.
 #[derive(Clone, Copy)]
-pub struct World {
+pub struct Fixture {
     pub device: *mut ibv_device,
     pub context: *mut ibv_context,
     /// Another context of the device, and a PD and a CQ of it.
@@ -116,9 +116,9 @@ pub struct World {
 }
 
 // SAFETY: verbs objects may be used from every thread.
-unsafe impl Send for World {}
+unsafe impl Send for Fixture {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for World {}
+unsafe impl Sync for Fixture {}
 
 const ADDRESS: &str = "10.91.0.1";
 
@@ -147,8 +147,8 @@ fn namespaces() -> [File; 2] {
 
 /// Moves this thread into the namespace and returns the device there. `None`, after a message,
 /// without root.
-pub fn world() -> Option<&'static World> {
-    static WORLD: OnceLock<([File; 2], World)> = OnceLock::new();
+pub fn fixture() -> Option<&'static Fixture> {
+    static FIXTURE: OnceLock<([File; 2], Fixture)> = OnceLock::new();
     // SAFETY: the call has no arguments and no effects.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("skipped: network namespaces need root");
@@ -159,16 +159,16 @@ pub fn world() -> Option<&'static World> {
         let moved = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
         assert_eq!(moved, 0, "setns");
     };
-    let (namespaces, world) = WORLD.get_or_init(|| {
+    let (namespaces, fixture) = FIXTURE.get_or_init(|| {
         let namespaces = namespaces();
         enter(&namespaces[0]);
-        (namespaces, World::new())
+        (namespaces, Fixture::new())
     });
     enter(&namespaces[0]);
-    Some(world)
+    Some(fixture)
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         // SAFETY: the arguments are valid, and every result is checked.
         unsafe {
@@ -244,7 +244,7 @@ type CopyToDm = unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, usize) -> 
 pub fn memcpy_to_dm() -> CopyToDm {
     static FUNCTION: OnceLock<CopyToDm> = OnceLock::new();
     *FUNCTION.get_or_init(|| {
-        let context = world().expect("root").context;
+        let context = fixture().expect("root").context;
         let mut init: ibv_alloc_dm_attr = zeroed();
         init.length = 64;
         // SAFETY: the attributes are valid, and the result is live until it is freed.

@@ -21,7 +21,7 @@ use feroce_wire::{Opcode, Psn, Qpn, Syndrome, Transport};
 
 use super::flow::recorder::{Mark, Point};
 use super::flow::{Channel, Flows, Key, ResponseFlow};
-use super::packet::{Look, Reader, Seen};
+use super::packet::{Contents, Reader, Seen};
 use super::rules::RuleId;
 use super::trace::{Frame, Trace, TraceError};
 
@@ -90,15 +90,15 @@ impl Checker {
         }
         self.frames += 1;
         self.last_at = self.last_at.max(frame.at);
-        reader.look(frame, |look| match look {
-            Look::Roce(seen) => self.packet(&seen),
-            Look::Broken(error) => {
+        reader.read(frame, |contents| match contents {
+            Contents::Roce(seen) => self.packet(&seen),
+            Contents::Broken(error) => {
                 self.packets += 1;
                 let packet = super::rules::PacketRef { file: frame.file, number: frame.number };
                 let place = Place { packet, at: frame.at, flow: None };
                 packet::broken(error, place, &mut self.findings);
             }
-            Look::Other => {}
+            Contents::Other => {}
         });
     }
 

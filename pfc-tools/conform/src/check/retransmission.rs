@@ -189,7 +189,7 @@ impl Request<'_, '_> {
             }
             return self.unanswered(known, psn, since);
         }
-        if is_rxe && self.channel.had_rnr_nak(psn, self.seen.at) {
+        if is_rxe && self.channel.may_still_process_rnr_nak(psn, self.seen.at) {
             return;
         }
         // A response to a later READ or atomic shows the requester that this response was lost,

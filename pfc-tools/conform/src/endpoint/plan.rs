@@ -173,7 +173,7 @@ pub struct Receive {
 
 /// A special event during the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Twist {
+pub enum SpecialEvent {
     /// No special event.
     None,
     /// The receives are posted this long after the requests.
@@ -216,7 +216,7 @@ pub struct Plan {
     /// Receives, posted before the requests, in order.
     pub receives: Vec<Receive>,
     /// Special event.
-    pub twist: Twist,
+    pub special_event: SpecialEvent,
     /// Difference between the responder's expected PSN and the requester's starting PSN.
     pub psn_ahead: u32,
     /// Expected final states of the QPs, by end.
@@ -250,7 +250,7 @@ impl Plan {
             regions: [vec![region], vec![region]],
             requests: Vec::new(),
             receives: Vec::new(),
-            twist: Twist::None,
+            special_event: SpecialEvent::None,
             psn_ahead: 0,
             states: [QpState::Rts; 2],
         }

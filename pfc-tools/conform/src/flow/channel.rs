@@ -287,7 +287,7 @@ impl Channel {
     }
 
     /// Returns true if the requester may process an RNR NAK for `psn` only at `now`.
-    pub fn had_rnr_nak(&self, psn: Psn, now: u64) -> bool {
+    pub fn may_still_process_rnr_nak(&self, psn: Psn, now: u64) -> bool {
         self.refused.iter().any(|&(named, at)| named == psn && now.saturating_sub(at) < QUEUED)
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use feroce_engine::congestion::{CongestionConfig, Control};
 use feroce_engine::counters::Counter;
 
-use super::injector::{Injector, Onward};
+use super::injector::{Forwarded, Injector};
 use super::play::{Ends, Testbed};
 use super::script::Script;
 use super::trace::Side;
@@ -44,8 +44,8 @@ impl Fabric {
                 None => vec![(Duration::ZERO, bytes.to_vec())],
                 Some(injector) => {
                     let injector: &mut Injector = injector;
-                    let onward = injector.take(bytes, now.as_nanos());
-                    onward.into_iter().map(|Onward { after, bytes }| (after, bytes)).collect()
+                    let forwarded = injector.take(bytes, now.as_nanos());
+                    forwarded.into_iter().map(|Forwarded { after, bytes }| (after, bytes)).collect()
                 }
             }
         })));

@@ -13,7 +13,7 @@ use super::trace::{Arrived, Sent, Side, Trace};
 
 /// A frame to forward.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Onward {
+pub struct Forwarded {
     /// Delay from now.
     pub after: Duration,
     /// The frame.
@@ -64,17 +64,17 @@ impl Injector {
 
     /// Takes a frame sent at `now` (nanoseconds) and returns the frames to forward. Frames of no
     /// flow are forwarded unchanged.
-    pub fn take(&mut self, bytes: &[u8], now: u64) -> Vec<Onward> {
-        let unchanged = || vec![Onward { after: Duration::ZERO, bytes: bytes.to_vec() }];
+    pub fn take(&mut self, bytes: &[u8], now: u64) -> Vec<Forwarded> {
+        let unchanged = || vec![Forwarded { after: Duration::ZERO, bytes: bytes.to_vec() }];
         let Ok(packet) = Packet::parse(bytes, &[]) else { return unchanged() };
         let Some((flow, from)) = self.flows.find(&packet) else { return unchanged() };
         let actions = self.actions(&packet, flow, from);
         let number = self.trace.sent.len();
         let events = actions.iter().map(|action| format!("{action:?}")).collect();
         self.trace.sent.push(Sent { at: now, flow, from, bytes: bytes.to_vec(), events });
-        let mut onward = self.act(&actions, number, bytes);
+        let mut forwarded = self.act(&actions, number, bytes);
         let released = self.release((flow, from));
-        for (sent, Onward { after, bytes }) in onward.iter().chain(&released) {
+        for (sent, Forwarded { after, bytes }) in forwarded.iter().chain(&released) {
             let after = (self.latency + *after).as_nanos();
             let at = now + u64::try_from(after).unwrap_or(u64::MAX);
             self.trace.arrived.push(Arrived { at, sent: *sent, bytes: bytes.clone() });
@@ -82,8 +82,8 @@ impl Injector {
         if let Some(held) = self.held_now(&actions, number, bytes) {
             self.held.entry((flow, from)).or_default().push(held);
         }
-        onward.extend(released);
-        onward.into_iter().map(|(_, onward)| onward).collect()
+        forwarded.extend(released);
+        forwarded.into_iter().map(|(_, forwarded)| forwarded).collect()
     }
 
     /// Returns the actions that apply to a packet.
@@ -114,11 +114,11 @@ impl Injector {
     }
 
     /// Applies `actions` to a packet.
-    fn act(&self, actions: &[Action], number: usize, bytes: &[u8]) -> Vec<(usize, Onward)> {
-        let mut out = vec![Onward { after: Duration::ZERO, bytes: bytes.to_vec() }];
+    fn act(&self, actions: &[Action], number: usize, bytes: &[u8]) -> Vec<(usize, Forwarded)> {
+        let mut out = vec![Forwarded { after: Duration::ZERO, bytes: bytes.to_vec() }];
         for &action in actions {
-            let each = |out: &mut Vec<Onward>, change: &dyn Fn(&[u8]) -> Vec<u8>| {
-                out.iter_mut().for_each(|onward| onward.bytes = change(&onward.bytes));
+            let each = |out: &mut Vec<Forwarded>, change: &dyn Fn(&[u8]) -> Vec<u8>| {
+                out.iter_mut().for_each(|forwarded| forwarded.bytes = change(&forwarded.bytes));
             };
             match action {
                 Action::Drop | Action::Reorder(_) => out.clear(),
@@ -130,9 +130,9 @@ impl Injector {
                 }
                 Action::Echo(after) => {
                     let copy = out.first().cloned();
-                    out.extend(copy.map(|copy| Onward { after, ..copy }));
+                    out.extend(copy.map(|copy| Forwarded { after, ..copy }));
                 }
-                Action::Delay(time) => out.iter_mut().for_each(|onward| onward.after += time),
+                Action::Delay(time) => out.iter_mut().for_each(|forwarded| forwarded.after += time),
                 Action::Truncate(count) => each(&mut out, &|bytes| change::truncate(bytes, count)),
                 Action::Shorten(count) => each(&mut out, &|bytes| change::shorten(bytes, count)),
                 Action::AddPsn(count) => each(&mut out, &|bytes| change::add_psn(bytes, count)),
@@ -142,7 +142,7 @@ impl Injector {
                 Action::NoAckRequest => each(&mut out, &change::no_ack_request),
             }
         }
-        out.into_iter().map(|onward| (number, onward)).collect()
+        out.into_iter().map(|forwarded| (number, forwarded)).collect()
     }
 
     fn held_now(&self, actions: &[Action], sent: usize, bytes: &[u8]) -> Option<Held> {
@@ -154,13 +154,13 @@ impl Injector {
     }
 
     /// Returns the held frames that the current packet releases.
-    fn release(&mut self, direction: (usize, Side)) -> Vec<(usize, Onward)> {
+    fn release(&mut self, direction: (usize, Side)) -> Vec<(usize, Forwarded)> {
         let Some(waiting) = self.held.get_mut(&direction) else { return Vec::new() };
         waiting.iter_mut().for_each(|held| held.left = held.left.saturating_sub(1));
         let (released, left): (Vec<_>, _) = waiting.drain(..).partition(|held| held.left == 0);
         *waiting = left;
-        let onward = |held: Held| Onward { after: Duration::ZERO, bytes: held.bytes };
-        released.into_iter().map(|held| (held.sent, onward(held))).collect()
+        let forwarded = |held: Held| Forwarded { after: Duration::ZERO, bytes: held.bytes };
+        released.into_iter().map(|held| (held.sent, forwarded(held))).collect()
     }
 
     /// For each event of the script, returns the number of packets it was applied to.

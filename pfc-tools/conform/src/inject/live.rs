@@ -202,16 +202,16 @@ impl Wire {
     fn take(&mut self, to: usize, bytes: Vec<u8>) {
         let now = self.clock.now().as_nanos();
         let mut injector = self.injector.lock().expect("no thread panics while it holds the lock");
-        let onward = match injector.as_mut() {
+        let forwarded = match injector.as_mut() {
             None => vec![(0, bytes)],
             Some(injector) => {
-                let onward = injector.take(&bytes, now).into_iter();
+                let forwarded = injector.take(&bytes, now).into_iter();
                 let later = |after: Duration| u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
-                onward.map(|onward| (later(onward.after), onward.bytes)).collect()
+                forwarded.map(|forwarded| (later(forwarded.after), forwarded.bytes)).collect()
             }
         };
         drop(injector);
-        for (later, bytes) in onward {
+        for (later, bytes) in forwarded {
             self.in_flight.insert((now.saturating_add(later), self.sequence), (to, bytes));
             self.sequence += 1;
         }

@@ -77,7 +77,7 @@ impl Seen<'_> {
 
 /// The contents of a frame.
 #[derive(Debug, Clone, Copy)]
-pub enum Look<'a> {
+pub enum Contents<'a> {
     /// A RoCE packet.
     Roce(Seen<'a>),
     /// A malformed RoCE packet.
@@ -103,31 +103,33 @@ const LONGEST: usize = 1 << 16;
 
 impl Reader {
     /// Parses `frame` and passes the result to `take`.
-    pub fn look(&mut self, frame: &Frame<'_>, take: impl FnOnce(Look<'_>)) {
+    pub fn read(&mut self, frame: &Frame<'_>, take: impl FnOnce(Contents<'_>)) {
         if frame.link == Link::Ethernet && !frame.is_cut() {
             match &Packet::parse(frame.bytes, &[]) {
                 Ok(packet) => {
                     let verdict = verdict(packet);
-                    return take(Look::Roce(seen(frame, packet, verdict, Carrier::RoceV2)));
+                    return take(Contents::Roce(seen(frame, packet, verdict, Carrier::RoceV2)));
                 }
-                Err(error) if claims_roce(frame.bytes) => return take(Look::Broken(*error)),
+                Err(error) if is_to_roce_port(frame.bytes) => {
+                    return take(Contents::Broken(*error));
+                }
                 Err(_) => {}
             }
         }
-        self.look_inside(frame, take);
+        self.read_inside(frame, take);
     }
 
     /// Removes the headers around the packet, and lays it out in the buffer as [`Packet`] expects.
-    fn look_inside(&mut self, frame: &Frame<'_>, take: impl FnOnce(Look<'_>)) {
+    fn read_inside(&mut self, frame: &Frame<'_>, take: impl FnOnce(Contents<'_>)) {
         let missing = (frame.original_len as usize).saturating_sub(frame.bytes.len());
         let (core, tag) = match frame.link {
             Link::Ethernet => match unwrapped(frame.bytes) {
                 Some(found) => found,
-                None => return take(Look::Other),
+                None => return take(Contents::Other),
             },
             Link::Ip => (Core::Ip(frame.bytes), None),
             Link::InfiniBand => (Core::InfiniBand(frame.bytes), None),
-            Link::Other => return take(Look::Other),
+            Link::Other => return take(Contents::Other),
         };
         let scratch = &mut self.scratch;
         scratch.clear();
@@ -139,20 +141,20 @@ impl Reader {
             }
             Core::RoceV1(bytes) => {
                 let Some(crc) = ib::from_grh(scratch, bytes, None) else {
-                    return take(Look::Other);
+                    return take(Contents::Other);
                 };
                 (Carrier::RoceV1, Some(crc))
             }
             Core::InfiniBand(bytes) => {
                 let Some(crc) = ib::from_lrh(scratch, bytes) else {
-                    return take(Look::Other);
+                    return take(Contents::Other);
                 };
                 (Carrier::InfiniBand, Some(crc))
             }
         };
         scratch.resize((scratch.len() + missing).min(LONGEST), 0);
-        let claims_roce = claims_roce(scratch);
-        let look = match &Packet::parse(scratch, &[]) {
+        let is_to_roce_port = is_to_roce_port(scratch);
+        let contents = match &Packet::parse(scratch, &[]) {
             Ok(packet) => {
                 let verdict = match crc {
                     _ if missing > 0 => (Icrc::Unknown, packet.sums()),
@@ -161,12 +163,12 @@ impl Reader {
                     Some(expected) => (Icrc::Wrong { expected, found: packet.icrc }, packet.sums()),
                 };
                 let seen = seen(frame, packet, verdict, carrier);
-                return take(Look::Roce(Seen { is_cut: missing > 0, ..seen }));
+                return take(Contents::Roce(Seen { is_cut: missing > 0, ..seen }));
             }
-            Err(error) if claims_roce => Look::Broken(*error),
-            Err(_) => Look::Other,
+            Err(error) if is_to_roce_port => Contents::Broken(*error),
+            Err(_) => Contents::Other,
         };
-        take(look);
+        take(contents);
     }
 }
 
@@ -213,7 +215,7 @@ fn udp_port(ip: &[u8]) -> Option<u16> {
 }
 
 /// Returns true if an Ethernet frame with at most one VLAN tag is addressed to the RoCE port.
-fn claims_roce(frame: &[u8]) -> bool {
+fn is_to_roce_port(frame: &[u8]) -> bool {
     roce_ip_at(frame).is_some()
 }
 

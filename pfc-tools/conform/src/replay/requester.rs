@@ -136,7 +136,7 @@ impl Requester<'_> {
                 continue;
             }
             self.post_until(place)?;
-            if !self.send_like(index, at) {
+            if !self.send_captured(index, at) {
                 break;
             }
         }
@@ -169,7 +169,7 @@ impl Requester<'_> {
     }
 
     /// Sends the packet captured as `index`. Returns false if the engine's requester has given up.
-    fn send_like(&mut self, index: usize, at: usize) -> bool {
+    fn send_captured(&mut self, index: usize, at: usize) -> bool {
         let place = self.messages.places[at];
         let number = self.frames[index].number;
         // Each response is received once, and the timer expires a few times.

@@ -202,9 +202,9 @@ fn pairs(watched: &Snapshot<'_>) -> Vec<Pair> {
     let mut rows: Vec<_> = delta.rows().iter().collect();
     let share = |share: Option<f64>| share.unwrap_or(0.0);
     rows.sort_by(|a, b| {
-        let ours =
+        let order =
             (share(b.share), share(b.of_all)).partial_cmp(&(share(a.share), share(a.of_all)));
-        ours.unwrap_or(std::cmp::Ordering::Equal)
+        order.unwrap_or(std::cmp::Ordering::Equal)
     });
     let seen = rows.into_iter().map(|row| Pair {
         cells: [
@@ -273,7 +273,7 @@ fn shares(frame: &mut Frame<'_>, place: Rect, lines: &[usize], history: &History
     frame.render_widget(block, place);
     let rows = Layout::vertical(lines.iter().map(|_| Constraint::Fill(1))).split(inside);
     for (&timer, &row) in lines.iter().zip(rows.iter()) {
-        let [name, now, line] = Layout::horizontal([
+        let [name, now, graph] = Layout::horizontal([
             Constraint::Length(NAME),
             Constraint::Length(SHARE),
             Constraint::Min(10),
@@ -291,7 +291,7 @@ fn shares(frame: &mut Frame<'_>, place: Rect, lines: &[usize], history: &History
             .max(FULL)
             .direction(RenderDirection::RightToLeft)
             .style(Style::new().fg(Color::Cyan));
-        frame.render_widget(sparkline, line);
+        frame.render_widget(sparkline, graph);
     }
 }
 

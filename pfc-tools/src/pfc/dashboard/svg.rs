@@ -30,7 +30,7 @@ pub fn svg(buffer: &Buffer) -> String {
         let top = MARGIN + f64::from(row) * HEIGHT;
         let mut column = 0;
         while column < cells.len() {
-            let len = alike(&cells[column..]);
+            let len = run_length(&cells[column..]);
             draw(&mut text, &cells[column..column + len], column, top);
             column += len;
         }
@@ -40,7 +40,7 @@ pub fn svg(buffer: &Buffer) -> String {
 }
 
 /// Number of leading cells that form one word, one line or one piece of a bar.
-fn alike(cells: &[Cell]) -> usize {
+fn run_length(cells: &[Cell]) -> usize {
     let kind = |cell: &Cell| match cell.symbol() {
         " " => 0,
         "─" => 1,

@@ -90,7 +90,7 @@ pub struct Checker {
     /// The side that violates the requirement; `None` if it can be either side or the script.
     pub side: Option<Side>,
     /// The check.
-    look: fn(&View<'_>, &mut Found),
+    check: fn(&View<'_>, &mut Found),
 }
 
 /// The results of a checker so far.
@@ -119,10 +119,10 @@ impl Found {
 const fn checker(
     name: &'static str,
     side: Option<Side>,
-    look: fn(&View<'_>, &mut Found),
+    check: fn(&View<'_>, &mut Found),
     demands: &'static str,
 ) -> Checker {
-    Checker { name, demands, side, look }
+    Checker { name, demands, side, check }
 }
 
 const REQUESTER: Option<Side> = Some(Side::Requester);
@@ -251,7 +251,7 @@ pub fn check(script: &Script, evidence: &Evidence) -> Vec<Verdict> {
     let views: Vec<_> = (0..flows).map(|flow| View::new(script, evidence, flow)).collect();
     let verdict = |checker: &Checker| {
         let mut found = Found::default();
-        views.iter().for_each(|view| (checker.look)(view, &mut found));
+        views.iter().for_each(|view| (checker.check)(view, &mut found));
         let Found { findings, measures, counts } = found;
         Verdict { check: checker.name.to_owned(), findings, measures, counts }
     };
