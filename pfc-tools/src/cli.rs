@@ -14,7 +14,7 @@ use crate::report::{self, Measured, ReportError};
 use crate::results::{self, Files, Format};
 use crate::run::{self, Progress};
 use crate::scenarios::{self, load};
-use crate::sweep::{self, Over};
+use crate::sweep::{self, SweptKey};
 
 /// The subcommands of `feroce fabric`.
 #[derive(Debug, Subcommand)]
@@ -60,7 +60,7 @@ pub struct SweepOptions {
     scenario: String,
     /// Values of a key; repeat the option to run every combination
     #[arg(long, value_name = "KEY=VALUE,VALUE", required = true)]
-    over: Vec<Over>,
+    over: Vec<SweptKey>,
     /// Override a key of the scenario in all runs
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<Change>,

@@ -5,14 +5,14 @@ use crate::fabric::scenario::Change;
 
 /// A key and the values to sweep over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Over {
+pub struct SweptKey {
     /// The key, written as in [`Change`].
     pub key: String,
     /// The values, in the order given.
     pub values: Vec<String>,
 }
 
-impl std::str::FromStr for Over {
+impl std::str::FromStr for SweptKey {
     type Err = String;
 
     /// Parses `KEY=VALUE,VALUE`.
@@ -27,9 +27,9 @@ impl std::str::FromStr for Over {
 }
 
 /// Returns every combination; the last key changes fastest.
-pub fn points(over: &[Over]) -> Vec<Vec<Change>> {
+pub fn points(over: &[SweptKey]) -> Vec<Vec<Change>> {
     let mut points = vec![Vec::new()];
-    for Over { key, values } in over {
+    for SweptKey { key, values } in over {
         let with = |point: &Vec<Change>| {
             let change = |value: &String| Change { key: key.clone(), value: value.clone() };
             let extended = |value| [point.as_slice(), &[change(value)]].concat();
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn a_key_needs_values() {
         for text in ["", "a", "a=", "a=1,", "=1"] {
-            assert!(text.parse::<Over>().is_err(), "{text}");
+            assert!(text.parse::<SweptKey>().is_err(), "{text}");
         }
     }
 }

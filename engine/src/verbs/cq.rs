@@ -95,7 +95,7 @@ impl Moderation {
 
 /// How the waiter is woken.
 #[derive(Debug)]
-enum Notice {
+enum WakeMethod {
     /// The descriptor becomes readable.
     Descriptor(EventFd),
     Waker(Waker),
@@ -117,7 +117,7 @@ pub struct CqRing {
     /// `ARMED_*` and `UNREPORTED_*` bits.
     state: AtomicU8,
     moderation: Moderation,
-    notice: Notice,
+    wake_method: WakeMethod,
     /// Cores that may complete to this queue, one bit each. Polling the queue turns these cores.
     cores: AtomicU64,
 }
@@ -128,15 +128,15 @@ impl CqRing {
     /// # Errors
     /// When the system has no descriptor left.
     pub fn new(id: CqId, depth: u32) -> std::io::Result<Self> {
-        Ok(Self::with_notice(id, depth, Notice::Descriptor(EventFd::new()?)))
+        Ok(Self::with_wake_method(id, depth, WakeMethod::Descriptor(EventFd::new()?)))
     }
 
     /// Makes a queue for `depth` completions that wakes `waker` and has no descriptor.
     pub fn with_waker(id: CqId, depth: u32, waker: Waker) -> Self {
-        Self::with_notice(id, depth, Notice::Waker(waker))
+        Self::with_wake_method(id, depth, WakeMethod::Waker(waker))
     }
 
-    fn with_notice(id: CqId, depth: u32, notice: Notice) -> Self {
+    fn with_wake_method(id: CqId, depth: u32, wake_method: WakeMethod) -> Self {
         Self {
             id,
             first: Ring::new(depth),
@@ -146,7 +146,7 @@ impl CqRing {
             in_front: AtomicUsize::new(0),
             state: AtomicU8::new(UNARMED),
             moderation: Moderation::default(),
-            notice,
+            wake_method,
             cores: AtomicU64::new(0),
         }
     }
@@ -278,9 +278,9 @@ impl CqRing {
         if self.state.fetch_update(set, failed, disarm).is_err() {
             return false;
         }
-        match &self.notice {
-            Notice::Waker(waker) => waker.wake_by_ref(),
-            Notice::Descriptor(fd) => fd.signal(),
+        match &self.wake_method {
+            WakeMethod::Waker(waker) => waker.wake_by_ref(),
+            WakeMethod::Descriptor(fd) => fd.signal(),
         }
         true
     }
@@ -355,7 +355,7 @@ impl CqRing {
     /// two steps. Applications that arm before they poll are not woken twice for the same
     /// completion.
     pub fn arm(&self, notify: Notify) {
-        if let Notice::Descriptor(fd) = &self.notice {
+        if let WakeMethod::Descriptor(fd) = &self.wake_method {
             fd.clear();
         }
         let (armed, unreported) = match notify {
@@ -384,16 +384,16 @@ impl CqRing {
     /// # Panics
     /// If the queue wakes a waker.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        match &self.notice {
-            Notice::Descriptor(fd) => fd.as_fd(),
-            Notice::Waker(_) => panic!("a completion queue with a waker has no descriptor"),
+        match &self.wake_method {
+            WakeMethod::Descriptor(fd) => fd.as_fd(),
+            WakeMethod::Waker(_) => panic!("a completion queue with a waker has no descriptor"),
         }
     }
 
     /// Returns true if a waker is notified in place of the descriptor.
     #[cfg(feature = "tokio")]
     pub(crate) fn has_waker(&self) -> bool {
-        matches!(self.notice, Notice::Waker(_))
+        matches!(self.wake_method, WakeMethod::Waker(_))
     }
 
     /// Returns true once a completion was lost because the queue was full.

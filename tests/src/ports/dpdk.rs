@@ -19,7 +19,7 @@ const MOST_RIGS: usize = 8;
 /// How tests use DPDK ports.
 pub(super) const RIG: Rig = Rig {
     start,
-    reserve: Some(|| Box::new(Place::take())),
+    reserve: Some(|| Box::new(RigPermit::take())),
     rigs_max: MOST_RIGS,
     burst: RX_BURST,
     device: |number, interface, base, addresses| {
@@ -39,9 +39,9 @@ static GONE: Condvar = Condvar::new();
 
 /// The right to have a rig, released when dropped.
 #[derive(Debug)]
-struct Place(());
+struct RigPermit(());
 
-impl Place {
+impl RigPermit {
     /// Waits until there is room for one more rig.
     fn take() -> Self {
         start();
@@ -52,7 +52,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for RigPermit {
     fn drop(&mut self) {
         *RIGS.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         GONE.notify_one();

@@ -178,7 +178,7 @@ pub struct TestOptions {
     /// auto]
     #[arg(long, value_name = "WHEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub split: Option<When>,
+    pub split: Option<SplitMode>,
     /// Compare the data byte by byte after each size, and the return value of each atomic
     #[arg(long)]
     #[serde(skip_serializing_if = "is_false")]
@@ -218,7 +218,7 @@ impl TestOptions {
             tclass: settings.traffic_class,
             timeout: settings.ack_timeout,
             retry: settings.retry_count,
-            split: self.split.unwrap_or(When::Auto),
+            split: self.split.unwrap_or(SplitMode::Auto),
             check: self.check,
         };
         match self.tcp_contradiction(&plan).or_else(|| plan.contradiction()) {

@@ -35,7 +35,7 @@ pub enum Transport {
 /// When messages are split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum When {
+pub enum SplitMode {
     /// If both ends support super-frames
     Auto,
     /// To every peer
@@ -44,12 +44,12 @@ pub enum When {
     Never,
 }
 
-impl From<When> for Split {
+impl From<SplitMode> for Split {
     fn from(when: When) -> Self {
         match when {
-            When::Auto => Self::Auto,
-            When::Always => Self::Always,
-            When::Never => Self::Never,
+            SplitMode::Auto => Self::Auto,
+            SplitMode::Always => Self::Always,
+            SplitMode::Never => Self::Never,
         }
     }
 }
@@ -123,7 +123,7 @@ pub struct Plan {
     pub tclass: u8,
     pub timeout: u8,
     pub retry: u8,
-    pub split: When,
+    pub split: SplitMode,
     pub check: bool,
 }
 

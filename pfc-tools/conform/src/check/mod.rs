@@ -19,7 +19,7 @@ mod vendor_quirks;
 
 use feroce_wire::{Opcode, Psn, Qpn, Syndrome, Transport};
 
-use super::flow::recorder::{Mark, Point};
+use super::flow::recorder::{Point, PointKind};
 use super::flow::{Channel, Flows, Key, ResponseFlow};
 use super::packet::{Contents, Reader, Seen};
 use super::rules::RuleId;
@@ -136,8 +136,9 @@ impl Checker {
         requester::Request { seen, channel, place, out }.take();
         if self.records {
             let is_retransmission = channel.figures.retransmitted > before;
-            let mark = if is_retransmission { Mark::Retransmission } else { Mark::Request };
-            channel.recorder.add(point(seen, place, mark));
+            let kind =
+                if is_retransmission { PointKind::Retransmission } else { PointKind::Request };
+            channel.recorder.add(point(seen, place, kind));
         }
     }
 
@@ -165,12 +166,12 @@ impl Checker {
         connected(channel, 1, seen, place, out);
         responder::Response { seen, channel, place, out }.take();
         if self.records {
-            let mark = match seen.packet.ext.aeth.map(|aeth| aeth.syndrome) {
-                Some(Syndrome::Nak(_)) => Mark::Nak,
-                Some(Syndrome::RnrNak(_)) => Mark::Rnr,
-                _ => Mark::Response,
+            let kind = match seen.packet.ext.aeth.map(|aeth| aeth.syndrome) {
+                Some(Syndrome::Nak(_)) => PointKind::Nak,
+                Some(Syndrome::RnrNak(_)) => PointKind::Rnr,
+                _ => PointKind::Response,
             };
-            channel.recorder.add(point(seen, place, mark));
+            channel.recorder.add(point(seen, place, kind));
         }
     }
 
@@ -184,7 +185,7 @@ impl Checker {
         packet::reserved(channel, seen, place, out);
         datagram::take(channel, seen, place, out);
         if self.records {
-            channel.recorder.add(point(seen, place, Mark::Request));
+            channel.recorder.add(point(seen, place, PointKind::Request));
         }
         if key.qpn == Qpn::GSI {
             self.connections.take(seen, place, &mut self.flows, out);
@@ -204,7 +205,7 @@ impl Checker {
         let channel = self.flows.get(flow);
         congestion::notified(channel, side, seen, place, &mut self.findings);
         if self.records {
-            channel.recorder.add(point(seen, place, Mark::Cnp));
+            channel.recorder.add(point(seen, place, PointKind::Cnp));
         }
     }
 
@@ -254,7 +255,7 @@ fn connected(
     congestion::data(channel, side, seen, place);
 }
 
-fn point(seen: &Seen<'_>, place: Place, mark: Mark) -> Point {
+fn point(seen: &Seen<'_>, place: Place, kind: PointKind) -> Point {
     let packet = &seen.packet;
     let psn: Psn = packet.bth.psn;
     let opcode: Opcode = packet.bth.opcode;
@@ -263,7 +264,7 @@ fn point(seen: &Seen<'_>, place: Place, mark: Mark) -> Point {
         at: seen.at,
         psn,
         opcode,
-        mark,
+        kind,
         syndrome: packet.ext.aeth.map(|aeth| aeth.syndrome.to_byte()),
         payload: u32::try_from(packet.payload.len()).unwrap_or(u32::MAX),
     }

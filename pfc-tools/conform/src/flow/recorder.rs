@@ -6,7 +6,7 @@ use crate::rules::PacketRef;
 
 /// The kind of a recorded packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
+pub enum PointKind {
     /// A request, sent for the first time.
     Request,
     /// A retransmitted request.
@@ -33,7 +33,7 @@ pub struct Point {
     /// Opcode.
     pub opcode: Opcode,
     /// Kind.
-    pub mark: Mark,
+    pub kind: PointKind,
     /// AETH syndrome, for a response that has an AETH.
     pub syndrome: Option<u8>,
     /// Payload length, in bytes.
@@ -57,7 +57,7 @@ impl Recorder {
     /// Records `point` if it is due by the sampling rate or of a rare kind.
     pub fn add(&mut self, point: Point) {
         self.skipped += 1;
-        let is_rare = matches!(point.mark, Mark::Nak | Mark::Rnr | Mark::Cnp);
+        let is_rare = matches!(point.kind, PointKind::Nak | PointKind::Rnr | PointKind::Cnp);
         if self.skipped < self.every && !is_rare {
             return;
         }

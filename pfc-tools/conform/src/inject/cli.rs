@@ -9,7 +9,7 @@ use super::checker;
 use super::fabric::Fabric;
 use super::flows::Flows;
 use super::injector::Injector;
-use super::live::{Between, Live, Relay, SLACK, Stack};
+use super::live::{Live, Relay, RelayInterfaces, SLACK, Stack};
 use super::outcome::Evidence;
 use super::play::{self, Played, Testbed};
 use super::scorecard::{self, Item, KnownFailures, Scorecard};
@@ -179,10 +179,10 @@ fn scripts(options: &Options) -> Result<Vec<Script>, Failure> {
     }
 }
 
-fn between(options: &Options) -> Result<Between, Failure> {
+fn between(options: &Options) -> Result<RelayInterfaces, Failure> {
     let interfaces = options.live.clone().try_into();
     let interfaces = interfaces.map_err(|_| unusable("--live takes two interfaces"))?;
-    Ok(Between { interfaces, namespace: options.namespace.clone() })
+    Ok(RelayInterfaces { interfaces, namespace: options.namespace.clone() })
 }
 
 fn testbed(options: &Options) -> Result<Box<dyn Testbed>, Failure> {

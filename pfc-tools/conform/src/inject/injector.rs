@@ -8,7 +8,7 @@ use feroce_wire::Packet;
 
 use super::change;
 use super::flows::Flows;
-use super::script::{Action, At, Event, Script};
+use super::script::{Action, Event, PacketSelector, Script};
 use super::trace::{Arrived, Sent, Side, Trace};
 
 /// A frame to forward.
@@ -97,13 +97,13 @@ impl Injector {
             }
             self.counted[index] += 1;
             let is_due = match event.at {
-                At::Nth { from, to } => (from..=to).contains(&self.counted[index]),
-                At::Psn { from, to, iteration } if (from..=to).contains(&psn) => {
+                PacketSelector::Nth { from, to } => (from..=to).contains(&self.counted[index]),
+                PacketSelector::Psn { from, to, iteration } if (from..=to).contains(&psn) => {
                     let turn = self.iterations.entry((index, psn)).or_default();
                     *turn += 1;
                     iteration == 0 || iteration == *turn
                 }
-                At::Psn { .. } => false,
+                PacketSelector::Psn { .. } => false,
             };
             if is_due {
                 self.times_applied[index] += 1;

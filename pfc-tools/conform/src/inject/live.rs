@@ -34,7 +34,7 @@ pub const SLACK: Duration = Duration::from_millis(20);
 
 /// Two interfaces and their network namespace.
 #[derive(Debug, Clone)]
-pub struct Between {
+pub struct RelayInterfaces {
     /// Names of the interfaces: that on the requester's side, then that on the responder's side.
     pub interfaces: [String; 2],
     /// Name of the network namespace; `None` for the caller's.
@@ -111,7 +111,7 @@ impl Relay {
     ///
     /// # Errors
     /// An error of the kernel.
-    pub fn open(between: &Between) -> Result<Self, Failure> {
+    pub fn open(between: &RelayInterfaces) -> Result<Self, Failure> {
         let taps = within(between.namespace.as_deref(), || {
             let open = |name: &String| Tap::open(name, RX_BYTES).map_err(failed(name.clone()));
             Ok([open(&between.interfaces[0])?, open(&between.interfaces[1])?])
@@ -280,7 +280,11 @@ impl Live {
     ///
     /// # Errors
     /// The error of a stack or of the kernel.
-    pub fn open(between: &Between, stacks: &[Stack; 2], folder: &Path) -> Result<Self, Failure> {
+    pub fn open(
+        between: &RelayInterfaces,
+        stacks: &[Stack; 2],
+        folder: &Path,
+    ) -> Result<Self, Failure> {
         let relay = Relay::open(between)?;
         let open = |side: Side| {
             let capture = folder.join(format!("{side}.pcap"));

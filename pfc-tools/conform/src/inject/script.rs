@@ -143,14 +143,14 @@ pub struct Event {
     /// Kind of the packets.
     pub what: PacketKind,
     /// Which packets of this kind.
-    pub at: At,
+    pub at: PacketSelector,
     /// The action.
     pub action: Action,
 }
 
 /// Selects packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
+pub enum PacketSelector {
     /// Packets with a PSN in a range, relative to the requester's starting PSN.
     Psn {
         /// First PSN of the range.
@@ -393,10 +393,14 @@ impl TryFrom<RawEvent> for Event {
 
     fn try_from(raw: RawEvent) -> Result<Self, String> {
         let at = match (raw.psn, raw.nth, raw.iteration) {
-            (Some(from), None, iteration) => {
-                At::Psn { from, to: raw.to.unwrap_or(from), iteration: iteration.unwrap_or(1) }
+            (Some(from), None, iteration) => PacketSelector::Psn {
+                from,
+                to: raw.to.unwrap_or(from),
+                iteration: iteration.unwrap_or(1),
+            },
+            (None, Some(from), None) if from > 0 => {
+                PacketSelector::Nth { from, to: raw.to.unwrap_or(from) }
             }
-            (None, Some(from), None) if from > 0 => At::Nth { from, to: raw.to.unwrap_or(from) },
             _ => {
                 return Err(
                     "an event needs either psn (optionally with iteration) or nth, from 1".into()

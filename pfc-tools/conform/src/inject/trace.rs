@@ -81,7 +81,7 @@ pub struct Trace {
 
 /// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Move {
+pub enum StepKind {
     /// An endpoint sends a packet.
     Sent,
     /// A packet arrives at an endpoint.
@@ -96,7 +96,7 @@ pub struct Step<'a> {
     /// Time, in nanoseconds.
     pub at: u64,
     /// Sent or arrived.
-    pub what: Move,
+    pub kind: StepKind,
     /// Sender of the packet.
     pub from: Side,
     /// The packet.
@@ -109,18 +109,18 @@ impl Trace {
     /// Returns the steps of a flow, in order. Frames that can no longer be parsed are left out, as
     /// a receiver drops them.
     pub fn steps(&self, flow: usize) -> Vec<Step<'_>> {
-        let step = |number, at, what, from, bytes| {
+        let step = |number, at, kind, from, bytes| {
             let packet = Packet::parse(bytes, &[]).ok()?;
-            Some(Step { number, at, what, from, packet, intact: packet.icrc_valid() })
+            Some(Step { number, at, kind, from, packet, intact: packet.icrc_valid() })
         };
         let of_flow = |sent: &&Sent| sent.flow == flow;
         let sent = self.sent.iter().enumerate().filter(|(_, sent)| of_flow(sent));
-        let sent =
-            sent.filter_map(|(at, sent)| step(at + 1, sent.at, Move::Sent, sent.from, &sent.bytes));
+        let sent = sent
+            .filter_map(|(at, sent)| step(at + 1, sent.at, StepKind::Sent, sent.from, &sent.bytes));
         let arrived = self.arrived.iter().filter(|arrived| of_flow(&&self.sent[arrived.sent]));
         let arrived = arrived.filter_map(|arrived| {
             let from = self.sent[arrived.sent].from;
-            step(arrived.sent + 1, arrived.at, Move::Arrived, from, &arrived.bytes)
+            step(arrived.sent + 1, arrived.at, StepKind::Arrived, from, &arrived.bytes)
         });
         // A packet sent at the time of an arrival may be the response to it, so arrivals come
         // first.
@@ -154,12 +154,12 @@ impl Trace {
 impl Step<'_> {
     /// Returns true if `side` sends the packet in this step.
     pub fn is_sent_by(&self, side: Side) -> bool {
-        self.what == Move::Sent && self.from == side
+        self.kind == StepKind::Sent && self.from == side
     }
 
     /// Returns true if the packet arrives undamaged at `side` in this step.
     pub fn reaches(&self, side: Side) -> bool {
-        self.what == Move::Arrived && self.from != side && self.intact
+        self.kind == StepKind::Arrived && self.from != side && self.intact
     }
 
     /// Returns the PSN.

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::anchor;
 use crate::flow::Channel;
 use crate::flow::figures::duration;
-use crate::flow::recorder::{Mark, Point};
+use crate::flow::recorder::{Point, PointKind};
 use crate::rules::Finding;
 
 const WIDTH: f64 = 1040.0;
@@ -15,14 +15,14 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = 40.0;
 
 /// Returns color, radius and legend of a kind of packet.
-const fn style(mark: Mark) -> (&'static str, f64, &'static str) {
-    match mark {
-        Mark::Request => ("#1f6fb4", 2.0, "request"),
-        Mark::Retransmission => ("#e07b00", 3.0, "retransmission"),
-        Mark::Response => ("#3a9a5b", 2.0, "response"),
-        Mark::Nak => ("#b3261e", 4.5, "NAK"),
-        Mark::Rnr => ("#8e24aa", 4.5, "RNR NAK"),
-        Mark::Cnp => ("#444444", 4.5, "CNP"),
+const fn style(kind: PointKind) -> (&'static str, f64, &'static str) {
+    match kind {
+        PointKind::Request => ("#1f6fb4", 2.0, "request"),
+        PointKind::Retransmission => ("#e07b00", 3.0, "retransmission"),
+        PointKind::Response => ("#3a9a5b", 2.0, "response"),
+        PointKind::Nak => ("#b3261e", 4.5, "NAK"),
+        PointKind::Rnr => ("#8e24aa", 4.5, "RNR NAK"),
+        PointKind::Cnp => ("#444444", 4.5, "CNP"),
     }
 }
 
@@ -32,7 +32,7 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> Markup {
     let points = channel.recorder.points();
     let Some(first) = points.first() else { return Markup::default() };
     let height_of = |point: &Point| f64::from(point.psn.offset_from(first.psn));
-    let is_placed = |point: &&Point| point.mark != Mark::Cnp && height_of(point).abs() < 4e6;
+    let is_placed = |point: &&Point| point.kind != PointKind::Cnp && height_of(point).abs() < 4e6;
     let (mut low, mut high) = (0.0_f64, 1.0_f64);
     for point in points.iter().filter(is_placed) {
         low = low.min(height_of(point));
@@ -62,10 +62,10 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> Markup {
                     title { (found.sentence) }
                 } "\n"
             }
-            @for point in points.iter().filter(|point| is_placed(point) || point.mark == Mark::Cnp)
+            @for point in points.iter().filter(|point| is_placed(point) || point.kind == PointKind::Cnp)
             {
-                @let (color, radius, _) = style(point.mark);
-                @let height = if point.mark == Mark::Cnp { TOP } else { y(height_of(point)) };
+                @let (color, radius, _) = style(point.kind);
+                @let height = if point.kind == PointKind::Cnp { TOP } else { y(height_of(point)) };
                 circle cx=(tenths(x(point.at))) cy=(tenths(height)) r=(radius) fill=(color) {
                     title {
                         "packet " (point.packet.number) ": " (point.opcode) ", PSN "
@@ -98,13 +98,19 @@ fn psn(first: &Point, offset: f64) -> u32 {
 
 /// Returns the legend: the kinds of packet that `points` contain.
 fn legend(points: &[Point]) -> Markup {
-    let all =
-        [Mark::Request, Mark::Retransmission, Mark::Response, Mark::Nak, Mark::Rnr, Mark::Cnp];
-    let shown = all.into_iter().filter(|mark| points.iter().any(|point| point.mark == *mark));
+    let all = [
+        PointKind::Request,
+        PointKind::Retransmission,
+        PointKind::Response,
+        PointKind::Nak,
+        PointKind::Rnr,
+        PointKind::Cnp,
+    ];
+    let shown = all.into_iter().filter(|kind| points.iter().any(|point| point.kind == *kind));
     let columns = std::iter::successors(Some(LEFT), |at| Some(at + 120.0));
     html! {
-        @for (mark, at) in shown.zip(columns) {
-            @let (color, _, name) = style(mark);
+        @for (kind, at) in shown.zip(columns) {
+            @let (color, _, name) = style(kind);
             circle cx=(at) cy="12" r="5" fill=(color) {}
             text x=(at + 9.0) y="16" { (name) } "\n"
         }

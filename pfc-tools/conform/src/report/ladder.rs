@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::anchor;
 use crate::flow::Channel;
 use crate::flow::figures::duration;
-use crate::flow::recorder::{Mark, Point};
+use crate::flow::recorder::{Point, PointKind};
 use crate::rules::Finding;
 
 const ROW: f64 = 22.0;
@@ -76,10 +76,13 @@ fn chosen(points: &[Point], findings: &[&Finding]) -> Vec<usize> {
 
 /// Returns the row of a packet at the height `y`. `start` is the time of the first packet.
 fn row(point: &Point, start: u64, y: f64) -> Markup {
-    let is_response = matches!(point.mark, Mark::Response | Mark::Nak | Mark::Rnr | Mark::Cnp);
-    let (color, tip, back) = match (point.mark, is_response) {
-        (Mark::Retransmission, _) => ("#e07b00", TO, -8.0),
-        (Mark::Nak | Mark::Rnr, _) => ("#b3261e", FROM, 8.0),
+    let is_response = matches!(
+        point.kind,
+        PointKind::Response | PointKind::Nak | PointKind::Rnr | PointKind::Cnp
+    );
+    let (color, tip, back) = match (point.kind, is_response) {
+        (PointKind::Retransmission, _) => ("#e07b00", TO, -8.0),
+        (PointKind::Nak | PointKind::Rnr, _) => ("#b3261e", FROM, 8.0),
         (_, true) => ("#3a9a5b", FROM, 8.0),
         (_, false) => ("#1f6fb4", TO, -8.0),
     };

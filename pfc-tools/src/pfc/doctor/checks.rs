@@ -1,7 +1,7 @@
 //! The checks of `doctor`: the requirements of lossless RoCE on an interface.
 
 use super::facts::{Facts, RdmaPort};
-use super::{Severity, Verdict, Wanted};
+use super::{Intended, Severity, Verdict};
 use crate::dcb::{DcbError, Ieee, Selector, Tsa};
 
 /// A check.
@@ -11,7 +11,7 @@ pub(super) struct Check {
     /// What is checked.
     pub what: &'static str,
     /// Runs the check; `None` if it does not apply.
-    pub run: fn(&Facts, &Wanted) -> Option<Verdict>,
+    pub run: fn(&Facts, &Intended) -> Option<Verdict>,
 }
 
 /// The checks.
@@ -48,7 +48,7 @@ fn ieee(facts: &Facts) -> Option<&Ieee> {
     facts.dcb.as_ref().ok()
 }
 
-fn link(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+fn link(facts: &Facts, _: &Intended) -> Option<Verdict> {
     match facts.is_usable {
         true => ok("up"),
         false => bad(Severity::Error, "down", &[format!("ip link set dev {} up", facts.name)]),
@@ -59,8 +59,8 @@ fn link(facts: &Facts, _: &Wanted) -> Option<Verdict> {
 /// ICRC 4.
 const HEADERS: u32 = 84;
 
-fn mtu(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
-    let (mtu, path) = (facts.mtu, wanted.path_mtu);
+fn mtu(facts: &Facts, intended: &Intended) -> Option<Verdict> {
+    let (mtu, path) = (facts.mtu, intended.path_mtu);
     let largest = [4096, 2048, 1024, 512, 256].into_iter().find(|size| size + HEADERS <= mtu);
     match largest {
         Some(size) if size >= path => ok(format!("{mtu} bytes: enough for path MTU {path}")),
@@ -75,7 +75,7 @@ fn mtu(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     }
 }
 
-fn dcb(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+fn dcb(facts: &Facts, _: &Intended) -> Option<Verdict> {
     match &facts.dcb {
         Ok(_) => ok("supported by the driver"),
         Err(DcbError::NotSupported(_)) => {
@@ -98,8 +98,8 @@ fn list(priorities: impl Iterator<Item = u8>) -> String {
     if all.is_empty() { "none".to_owned() } else { all.join(", ") }
 }
 
-fn pfc(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
-    let (name, priority) = (&facts.name, wanted.priority);
+fn pfc(facts: &Facts, intended: &Intended) -> Option<Verdict> {
+    let (name, priority) = (&facts.name, intended.priority);
     let pfc = ieee(facts)?.pfc;
     let flags: Vec<&str> = (0..8).map(|p| if p == priority { "1" } else { "0" }).collect();
     let remedies = [
@@ -127,7 +127,7 @@ fn pfc(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     }
 }
 
-fn pause(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+fn pause(facts: &Facts, _: &Intended) -> Option<Verdict> {
     let (rx, tx) = facts.pauses?;
     let has_pfc = ieee(facts).and_then(|ieee| ieee.pfc).is_some_and(|pfc| pfc.enabled != 0);
     let off = [format!("ethtool -A {} autoneg off rx off tx off", facts.name)];
@@ -157,8 +157,8 @@ fn dscp_commands(name: &str, dscp: u8, priority: u8) -> [String; 2] {
     ]
 }
 
-fn dscp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
-    let Wanted { dscp, priority, .. } = *wanted;
+fn dscp(facts: &Facts, intended: &Intended) -> Option<Verdict> {
+    let Intended { dscp, priority, .. } = *intended;
     let remedies = dscp_commands(&facts.name, dscp, priority);
     match ieee(facts)?.priority_of_dscp(dscp) {
         Some(found) if found == priority => ok(format!("DSCP {dscp} is priority {found}")),
@@ -175,11 +175,11 @@ fn dscp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     }
 }
 
-fn cnp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
-    let (name, dscp) = (&facts.name, wanted.cnp_dscp);
+fn cnp(facts: &Facts, intended: &Intended) -> Option<Verdict> {
+    let (name, dscp) = (&facts.name, intended.cnp_dscp);
     let ieee = ieee(facts)?;
     match ieee.priority_of_dscp(dscp) {
-        Some(found) if found == wanted.priority => bad(
+        Some(found) if found == intended.priority => bad(
             Severity::Warning,
             format!("DSCP {dscp} is priority {found}: CNPs wait in the same queue as RoCE data"),
             &dscp_commands(name, dscp, 6),
@@ -206,7 +206,7 @@ fn cnp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     }
 }
 
-fn trust(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+fn trust(facts: &Facts, _: &Intended) -> Option<Verdict> {
     let trust = ieee(facts)?.trust.as_ref()?;
     match trust.first() {
         Some(Selector::Dscp) => ok("DSCP"),
@@ -221,9 +221,9 @@ fn trust(facts: &Facts, _: &Wanted) -> Option<Verdict> {
     }
 }
 
-fn buffer(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
+fn buffer(facts: &Facts, intended: &Intended) -> Option<Verdict> {
     let buffers = ieee(facts)?.buffers?;
-    let priority = usize::from(wanted.priority);
+    let priority = usize::from(intended.priority);
     let own = buffers.buffer_of[priority];
     let size = buffers.sizes.get(usize::from(own)).copied().unwrap_or(0);
     let is_shared = (0..8).any(|p| p != priority && buffers.buffer_of[p] == own);
@@ -239,7 +239,7 @@ fn buffer(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     }
 }
 
-fn dcbx(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+fn dcbx(facts: &Facts, _: &Intended) -> Option<Verdict> {
     let name = &facts.name;
     let is_willing = ieee(facts).and_then(|ieee| ieee.ets).is_some_and(|ets| ets.willing);
     let daemons = facts.files.daemons.join(", ");
@@ -266,8 +266,8 @@ fn dcbx(facts: &Facts, _: &Wanted) -> Option<Verdict> {
     }
 }
 
-fn ecn(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
-    let Wanted { priority, .. } = *wanted;
+fn ecn(facts: &Facts, intended: &Intended) -> Option<Verdict> {
+    let Intended { priority, .. } = *intended;
     let state = |side: &str| facts.files.ecn.get(&(side.to_owned(), priority)).copied();
     let off: Vec<&str> =
         ["rp", "np"].into_iter().filter(|side| state(side) == Some(false)).collect();
@@ -281,17 +281,17 @@ fn ecn(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     state("rp").and(state("np")).and_then(|_| ok(format!("on for priority {priority}")))
 }
 
-fn cc_params(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+fn cc_params(facts: &Facts, _: &Intended) -> Option<Verdict> {
     info(format!("in {}", facts.files.cc_params.as_ref()?.display()))
 }
 
-fn tos(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
+fn tos(facts: &Facts, intended: &Intended) -> Option<Verdict> {
     let RdmaPort { device, port } = facts.files.rdma.as_ref()?;
     // ECT(0) in the lower two bits: switches drop packets without ECT instead of marking them.
-    let tos = wanted.dscp << 2 | 2;
+    let tos = intended.dscp << 2 | 2;
     let remedy = [format!("cma_roce_tos -d {device} -p {port} -t {tos}")];
     match facts.files.roce_tos {
-        Some(found) if found == tos => ok(format!("DSCP {}, ECT(0)", wanted.dscp)),
+        Some(found) if found == tos => ok(format!("DSCP {}, ECT(0)", intended.dscp)),
         Some(found) => bad(
             Severity::Warning,
             format!("type of service {found}: DSCP {}, ECN bits {}", found >> 2, found & 3),
@@ -301,7 +301,7 @@ fn tos(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     }
 }
 
-fn counters(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+fn counters(facts: &Facts, _: &Intended) -> Option<Verdict> {
     if facts.counters.is_empty() {
         return None;
     }

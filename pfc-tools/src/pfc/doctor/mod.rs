@@ -57,7 +57,7 @@ pub struct Options {
 
 /// The intended RoCE configuration.
 #[derive(Debug, Clone, Copy)]
-struct Wanted {
+struct Intended {
     priority: u8,
     dscp: u8,
     cnp_dscp: u8,
@@ -113,7 +113,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let Options { priority, dscp, cnp_dscp, ref path_mtu, .. } = *options;
     let path_mtu = path_mtu.parse().expect("a value that the parser accepts");
     let facts = Facts::collect(&options.interface)?;
-    let report = examine(&facts, &Wanted { priority, dscp, cnp_dscp, path_mtu });
+    let report = examine(&facts, &Intended { priority, dscp, cnp_dscp, path_mtu });
     let mut out = io::stdout().lock();
     match options.json {
         true => print_json(&mut out, &report)?,
@@ -122,9 +122,9 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     Ok(Outcome::of(report.worst >= Severity::Warning))
 }
 
-fn examine(facts: &Facts, wanted: &Wanted) -> Report {
+fn examine(facts: &Facts, intended: &Intended) -> Report {
     let finding = |check: &checks::Check| {
-        let Verdict { severity, found, remedies } = (check.run)(facts, wanted)?;
+        let Verdict { severity, found, remedies } = (check.run)(facts, intended)?;
         Some(Finding { id: check.id, what: check.what, severity, found, remedies })
     };
     let findings: Vec<Finding> = checks::CHECKS.iter().filter_map(finding).collect();
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::dcb::{App, Buffers, DcbError, Dcbx, Ets, Ieee, Pfc, Selector};
 
-    const WANTED: Wanted = Wanted { priority: 3, dscp: 26, cnp_dscp: 48, path_mtu: 4096 };
+    const INTENDED: Intended = Intended { priority: 3, dscp: 26, cnp_dscp: 48, path_mtu: 4096 };
 
     fn dscp(protocol: u16, priority: u8) -> App {
         App { selector: Selector::Dscp, protocol, priority }
@@ -193,7 +193,7 @@ mod tests {
 
     /// Warnings and errors, each with its first command.
     fn complaints(facts: &Facts) -> Vec<(&'static str, Severity, String)> {
-        let found = examine(facts, &WANTED).findings.into_iter();
+        let found = examine(facts, &INTENDED).findings.into_iter();
         found
             .filter(|one| one.severity >= Severity::Warning)
             .map(|one| (one.id, one.severity, one.remedies.into_iter().next().unwrap_or_default()))
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_correct_host_has_no_warnings() {
         assert_eq!(complaints(&right()), []);
-        assert_eq!(examine(&right(), &WANTED).worst, Severity::Info);
+        assert_eq!(examine(&right(), &INTENDED).worst, Severity::Info);
     }
 
     /// A fault of a correct host, the expected finding, and its command.
@@ -303,7 +303,7 @@ mod tests {
         let found = complaints(&facts);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].0, "dcb");
-        let report = examine(&facts, &WANTED);
+        let report = examine(&facts, &INTENDED);
         let dcb = report.findings.iter().find(|one| one.id == "dcb").expect("the DCB check");
         assert!(dcb.found.contains("EOPNOTSUPP") && dcb.found.contains("mlx5_core"));
     }

@@ -3,7 +3,7 @@
 use feroce_wire::{Ecn, Opcode};
 
 use super::{Found, View};
-use crate::inject::trace::{Move, Side};
+use crate::inject::trace::{Side, StepKind};
 
 pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
     for side in Side::ALL {
@@ -68,8 +68,10 @@ pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
         }
     }
     let expected = view.script.expect.cnps.is_some() && view.flow == 0;
-    let marked =
-        view.steps.iter().any(|step| step.what == Move::Arrived && step.packet.ip.ecn() == Ecn::Ce);
+    let marked = view
+        .steps
+        .iter()
+        .any(|step| step.kind == StepKind::Arrived && step.packet.ip.ecn() == Ecn::Ce);
     if expected && !marked {
         found.wrong([], "no packet was marked");
     }

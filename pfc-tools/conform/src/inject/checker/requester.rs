@@ -61,7 +61,7 @@ pub struct RequesterHistory {
 }
 
 /// The state while following a requester.
-struct Walk<'a> {
+struct TraceState<'a> {
     history: RequesterHistory,
     /// The PSN to be sent next.
     cursor: Psn,
@@ -84,7 +84,7 @@ impl RequesterHistory {
     /// Follows the requester through `steps`.
     pub fn new(steps: &[Step<'_>], script: &Script, first_psn: u32, slack: u64) -> Self {
         let first = Psn::new(first_psn);
-        let mut walk = Walk {
+        let mut state = TraceState {
             history: Self::default(),
             cursor: first,
             high: first,
@@ -98,20 +98,20 @@ impl RequesterHistory {
             mtu: script.traffic.mtu.bytes(),
             steps,
         };
-        for index in 0..walk.steps.len() {
-            let step = walk.steps[index];
+        for index in 0..state.steps.len() {
+            let step = state.steps[index];
             if step.is_sent_by(Side::Requester) && step.packet.info.is_request() {
-                walk.on_sent(&step);
+                state.on_sent(&step);
             } else if step.reaches(Side::Requester) && step.packet.info.is_response() {
-                walk.on_received(&step);
+                state.on_received(&step);
             }
         }
-        walk.history.unacknowledged = walk.una.is_before(walk.high).then_some(walk.una);
-        walk.history
+        state.history.unacknowledged = state.una.is_before(state.high).then_some(state.una);
+        state.history
     }
 }
 
-impl Walk<'_> {
+impl TraceState<'_> {
     fn on_sent(&mut self, step: &Step<'_>) {
         let (psn, end) = (step.psn(), step.psn().add(step.span(self.mtu)));
         if psn.is_before(self.cursor) {

@@ -9,7 +9,7 @@ use crate::inject::trace::{Side, Step};
 
 /// A packet, its time, and a PSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
+pub struct PsnEvent {
     /// Number of the packet.
     pub number: usize,
     /// Time, in nanoseconds.
@@ -22,19 +22,19 @@ pub struct Mark {
 #[derive(Debug, Default)]
 pub struct ResponderHistory {
     /// Packets that revealed a gap, each with the expected PSN.
-    pub gaps: Vec<Mark>,
+    pub gaps: Vec<PsnEvent>,
     /// When each gap was closed, if it was.
     pub closed: Vec<Option<u64>>,
     /// NAKs (PSN sequence error) sent.
-    pub naks: Vec<Mark>,
+    pub naks: Vec<PsnEvent>,
     /// RNR NAKs sent.
-    pub rnr_naks: Vec<(Mark, RnrTimer)>,
+    pub rnr_naks: Vec<(PsnEvent, RnrTimer)>,
     /// Refusing NAKs sent.
-    pub refusals: Vec<(Mark, NakCode)>,
+    pub refusals: Vec<(PsnEvent, NakCode)>,
     /// Packets sent after the first refusal, except CNPs.
     pub sent_after_refusal: Vec<usize>,
     /// Duplicate requests that arrived.
-    pub duplicates: Vec<Mark>,
+    pub duplicates: Vec<PsnEvent>,
     /// Number of requests that arrived ahead of the expected PSN.
     pub ahead: u64,
     /// The expected PSN by time.
@@ -44,7 +44,7 @@ pub struct ResponderHistory {
 }
 
 /// The state while following a responder.
-struct Walk {
+struct TraceState {
     history: ResponderHistory,
     expected: Psn,
     in_gap: bool,
@@ -63,24 +63,31 @@ impl ResponderHistory {
             history.add_response(step);
         }
         let mut not_ready = BTreeMap::new();
-        for (mark, _) in &history.rnr_naks {
-            *not_ready.entry(mark.psn.value()).or_default() += 1;
+        for (event, _) in &history.rnr_naks {
+            *not_ready.entry(event.psn.value()).or_default() += 1;
         }
-        let refused = history.refusals.first().map(|(mark, _)| mark.psn);
+        let refused = history.refusals.first().map(|(event, _)| event.psn);
         let expected = Psn::new(first_psn);
         history.expected.push((0, expected));
-        let mut walk =
-            Walk { history, expected, in_gap: false, has_failed: false, not_ready, refused, mtu };
+        let mut state = TraceState {
+            history,
+            expected,
+            in_gap: false,
+            has_failed: false,
+            not_ready,
+            refused,
+            mtu,
+        };
         for step in steps {
-            if step.reaches(Side::Responder) && step.packet.info.is_request() && !walk.has_failed {
-                walk.on_received(step);
+            if step.reaches(Side::Responder) && step.packet.info.is_request() && !state.has_failed {
+                state.on_received(step);
             }
         }
-        walk.history
+        state.history
     }
 
     fn add_response(&mut self, step: &Step<'_>) {
-        let mark = Mark { number: step.number, at: step.at, psn: step.psn() };
+        let event = PsnEvent { number: step.number, at: step.at, psn: step.psn() };
         if step.packet.bth.opcode == Opcode::CNP {
             return;
         }
@@ -88,9 +95,9 @@ impl ResponderHistory {
             self.sent_after_refusal.push(step.number);
         }
         match step.packet.ext.aeth.map(|aeth| aeth.syndrome) {
-            Some(Syndrome::Nak(NakCode::PsnSequence)) => self.naks.push(mark),
-            Some(Syndrome::RnrNak(timer)) => self.rnr_naks.push((mark, timer)),
-            Some(Syndrome::Nak(code)) => self.refusals.push((mark, code)),
+            Some(Syndrome::Nak(NakCode::PsnSequence)) => self.naks.push(event),
+            Some(Syndrome::RnrNak(timer)) => self.rnr_naks.push((event, timer)),
+            Some(Syndrome::Nak(code)) => self.refusals.push((event, code)),
             _ => {}
         }
     }
@@ -102,19 +109,19 @@ impl ResponderHistory {
     }
 }
 
-impl Walk {
+impl TraceState {
     fn on_received(&mut self, step: &Step<'_>) {
         let psn = step.psn();
-        let mark = Mark { number: step.number, at: step.at, psn };
+        let event = PsnEvent { number: step.number, at: step.at, psn };
         if psn.is_before(self.expected) {
-            self.history.duplicates.push(mark);
+            self.history.duplicates.push(event);
             return;
         }
         if psn.is_after(self.expected) {
             self.history.ahead += 1;
             if !self.in_gap {
                 self.in_gap = true;
-                self.history.gaps.push(Mark { psn: self.expected, ..mark });
+                self.history.gaps.push(PsnEvent { psn: self.expected, ..event });
                 self.history.closed.push(None);
             }
             return;
@@ -196,7 +203,7 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
 }
 
 /// Returns true if the gap of two NAKs was closed between them: then they belong to two gaps.
-fn belong_to_two_gaps(view: &View<'_>, one: &Mark, other: &Mark) -> bool {
+fn belong_to_two_gaps(view: &View<'_>, one: &PsnEvent, other: &PsnEvent) -> bool {
     view.responder.gaps.iter().filter(|gap| gap.psn == one.psn && gap.at <= other.at).count() > 1
 }
 
@@ -206,12 +213,12 @@ pub(super) fn refusal(view: &View<'_>, found: &mut Found) {
     match (refusals.first(), expected) {
         (None, None) => {}
         (None, Some(code)) => found.wrong([], format!("the NAK ({code}) is missing")),
-        (Some((mark, code)), None) => {
-            found.wrong([mark.number], format!("packet {} is a NAK ({code})", mark.number));
+        (Some((event, code)), None) => {
+            found.wrong([event.number], format!("packet {} is a NAK ({code})", event.number));
         }
-        (Some((mark, code)), Some(expected)) if *code != expected => found.wrong(
-            [mark.number],
-            format!("packet {} is a NAK ({code}) instead of ({expected})", mark.number),
+        (Some((event, code)), Some(expected)) if *code != expected => found.wrong(
+            [event.number],
+            format!("packet {} is a NAK ({code}) instead of ({expected})", event.number),
         ),
         _ => {}
     }
@@ -226,7 +233,7 @@ pub(super) fn refusal(view: &View<'_>, found: &mut Found) {
 
 pub(super) fn rnr_naks(view: &View<'_>, found: &mut Found) {
     let sent = &view.responder.rnr_naks;
-    let numbers = || sent.iter().map(|(mark, _)| mark.number);
+    let numbers = || sent.iter().map(|(event, _)| event.number);
     match view.script.expect.rnr_naks {
         None | Some(0) if sent.is_empty() => {}
         None | Some(0) => found.wrong(numbers(), "an RNR NAK, although receives are posted"),
@@ -235,15 +242,15 @@ pub(super) fn rnr_naks(view: &View<'_>, found: &mut Found) {
         }
         Some(_) => {}
     }
-    for (mark, timer) in sent {
+    for (event, timer) in sent {
         if timer.code() != view.script.traffic.rnr_timer {
             let sentence = format!(
                 "packet {} has an RNR timer of {}, but the timer code of the QP is {}",
-                mark.number,
+                event.number,
                 time(timer.nanos()),
                 view.script.traffic.rnr_timer
             );
-            found.wrong([mark.number], sentence);
+            found.wrong([event.number], sentence);
         }
     }
 }
