@@ -32,7 +32,8 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> Markup {
     let points = channel.recorder.points();
     let Some(first) = points.first() else { return Markup::default() };
     let height_of = |point: &Point| f64::from(point.psn.offset_from(first.psn));
-    let is_placed = |point: &&Point| point.kind != PointKind::Cnp && height_of(point).abs() < 4e6;
+    let is_cnp = |point: &&Point| point.kind == PointKind::Cnp;
+    let is_placed = |point: &&Point| !is_cnp(point) && height_of(point).abs() < 4e6;
     let (mut low, mut high) = (0.0_f64, 1.0_f64);
     for point in points.iter().filter(is_placed) {
         low = low.min(height_of(point));
@@ -62,8 +63,7 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> Markup {
                     title { (found.sentence) }
                 } "\n"
             }
-            @for point in points.iter().filter(|point| is_placed(point) || point.kind == PointKind::Cnp)
-            {
+            @for point in points.iter().filter(|point| is_placed(point) || is_cnp(point)) {
                 @let (color, radius, _) = style(point.kind);
                 @let height = if point.kind == PointKind::Cnp { TOP } else { y(height_of(point)) };
                 circle cx=(tenths(x(point.at))) cy=(tenths(height)) r=(radius) fill=(color) {
