@@ -219,7 +219,7 @@ fn expect(port: &mut AfXdp, frame: &[u8], what: &str) {
     // `assert_eq` would print thousands of numbers.
     assert!(
         received == [frame],
-        "{what}, {}: one frame of {} bytes came as {lengths:?}",
+        "{what}, {}: one frame of {} bytes arrived as {lengths:?}",
         port.attributes().kind,
         frame.len()
     );
@@ -269,7 +269,7 @@ fn frames_of_every_size_cross_both_ways() {
             assert_eq!(stats[end].rx_bytes, stats[1 - end].tx_bytes);
             assert_eq!((stats[end].rx_dropped, stats[end].tx_dropped), (0, 0));
         }
-        assert_eq!(ports[0].tx_room(), room, "every slot came back");
+        assert_eq!(ports[0].tx_room(), room, "every slot was returned");
     }
 }
 
@@ -498,7 +498,7 @@ fn a_sleeping_core_is_woken_by_a_frame() {
         let pair = Pair::new(1500, 2);
         let [mut sender, mut receiver] = pair.ports(mode);
         let roce = frame(headers(&receiver, 1, 6, None), 100, 0);
-        assert!(!sleep(&mut receiver, SILENCE), "{mode:?}: nothing came");
+        assert!(!sleep(&mut receiver, SILENCE), "{mode:?}: nothing arrived");
         thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(SILENCE);
@@ -548,7 +548,7 @@ fn a_link_down_is_an_error_until_the_link_is_up_again() {
     switch(1, "up");
     let end = Instant::now() + TEST_TIMEOUT;
     while receive(&mut receiver, 1, SILENCE).is_empty() {
-        assert!(Instant::now() < end, "the link came back");
+        assert!(Instant::now() < end, "the link is up again");
         send(&mut sender, &roce);
     }
 }

@@ -261,8 +261,8 @@ fn expect(port: &mut dyn Port, frames: &[Vec<u8>], what: &str) {
     let received = receive(port, frames.len(), TEST_TIMEOUT);
     let lengths = |frames: &[Vec<u8>]| frames.iter().map(Vec::len).collect::<Vec<_>>();
     // `assert_eq` would print thousands of numbers.
-    let (sent, came) = (lengths(frames), lengths(&received));
-    assert!(received == frames, "{what}: frames of {sent:?} bytes came as {came:?}");
+    let (sent, arrived) = (lengths(frames), lengths(&received));
+    assert!(received == frames, "{what}: frames of {sent:?} bytes arrived as {arrived:?}");
 }
 
 fn kinds() -> impl Iterator<Item = Kind> {
@@ -299,7 +299,7 @@ fn frames_of_every_size_cross_both_ways() {
             assert_eq!(stats[end].rx_bytes, stats[1 - end].tx_bytes);
             assert_eq!((stats[end].rx_dropped, stats[end].tx_dropped), (0, 0));
         }
-        assert_eq!(ports[0].tx_room(), room, "every slot came back");
+        assert_eq!(ports[0].tx_room(), room, "every slot was returned");
     }
 }
 
@@ -611,8 +611,8 @@ fn dropped_frames_are_counted_and_later_frames_arrive() {
         for number in 0..count {
             send(&mut sender, &sealed(&flow, size, number, 1));
         }
-        let came = receive(&mut receiver, count as usize, SILENCE);
-        let numbers: Vec<_> = came.iter().map(|frame| psn(frame)).collect();
+        let arrived = receive(&mut receiver, count as usize, SILENCE);
+        let numbers: Vec<_> = arrived.iter().map(|frame| psn(frame)).collect();
         assert!(numbers.is_sorted() && !numbers.is_empty() && numbers.len() < count as usize);
         let dropped = receiver.stats().rx_dropped - before;
         assert_eq!(dropped + numbers.len() as u64, u64::from(count), "{size} bytes: each counted");
@@ -641,11 +641,11 @@ fn several_cores_share_the_flows() {
         for frame in &sent {
             send(&mut sender, frame);
         }
-        let came: Vec<_> =
+        let arrived: Vec<_> =
             cores.iter_mut().map(|port| receive(port, usize::MAX, SILENCE / 4)).collect();
-        let core = usize::from(came[0].is_empty());
-        assert!(came[core] == sent, "flow {source_port:#x} came to one core, in order");
-        assert!(came[1 - core].is_empty());
+        let core = usize::from(arrived[0].is_empty());
+        assert!(arrived[core] == sent, "flow {source_port:#x} arrived at one core, in order");
+        assert!(arrived[1 - core].is_empty());
         used[core] = true;
     }
     assert_eq!(used, [true; 2], "16 flows use both cores");
@@ -779,7 +779,7 @@ fn a_sleeping_core_is_woken_by_a_frame() {
     let [mut sender, mut receiver] = pair.ports(SuperFrames::Auto);
     for size in [64, 4096] {
         let frame = sealed(&flow(&receiver, 1, PLAIN), size, 1, 1);
-        assert!(!sleep(&mut receiver, SILENCE), "nothing came");
+        assert!(!sleep(&mut receiver, SILENCE), "nothing arrived");
         thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(SILENCE);
@@ -817,7 +817,7 @@ fn a_link_down_is_an_error_until_the_link_is_up_again() {
     pair.switch(1, "up");
     let end = Instant::now() + TEST_TIMEOUT;
     while receive(&mut receiver, 1, SILENCE).is_empty() {
-        assert!(Instant::now() < end, "the link came back");
+        assert!(Instant::now() < end, "the link is up again");
         queue(&mut sender, &frame, false);
         let _not_yet = sender.flush();
     }
@@ -942,10 +942,10 @@ fn devices_use_super_frames_if_both_ends_support_them() {
             let before = [0, 1].map(|end| pair.kernel_frames(end));
             request(&mut ends, false, 0, MESSAGE, MESSAGE);
             request(&mut ends, true, MESSAGE, MESSAGE, MESSAGE);
-            let mut came = vec![0; MESSAGE];
+            let mut arrived = vec![0; MESSAGE];
             for (end, what) in [(1, "written"), (0, "read back")] {
-                ends[end].buffer.read(MESSAGE, &mut came);
-                assert!(came == pattern, "{what}, {kinds:?}, {path_mtu:?}");
+                ends[end].buffer.read(MESSAGE, &mut arrived);
+                assert!(arrived == pattern, "{what}, {kinds:?}, {path_mtu:?}");
             }
             let packets = u64::try_from(MESSAGE / path_mtu.bytes() as usize).expect("few");
             for end in [0, 1] {

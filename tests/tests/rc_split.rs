@@ -58,9 +58,9 @@ fn expect_moved(
     pair.run(100);
     assert_eq!(pair.packets(), expected);
     assert_eq!(pair.done(0), [(1, Status::Success)]);
-    let mut came = vec![0; size];
-    pair.buffers[1 - from].read(at(1 - from), &mut came);
-    assert!(came == pattern(size), "the data arrived");
+    let mut arrived = vec![0; size];
+    pair.buffers[1 - from].read(at(1 - from), &mut arrived);
+    assert!(arrived == pattern(size), "the data arrived");
 }
 
 /// Expects `expected` for a WRITE of 600 bytes.
@@ -113,9 +113,9 @@ fn a_write_that_the_peer_may_refuse_is_not_split() {
     assert_eq!(packets[0], format!("> Write First 102 at {} len 600", end - 300));
     assert_eq!(packets.last().unwrap(), "< Acknowledge 102 nak remote-access msn 2");
     assert_eq!(pair.done(0), [(1, Status::RemoteAccess)]);
-    let mut came = vec![0; 299];
-    pair.buffers[1].read(usize::try_from(end).expect("small") - 300, &mut came);
-    assert!(came == [0; 299], "nothing of it was written");
+    let mut arrived = vec![0; 299];
+    pair.buffers[1].read(usize::try_from(end).expect("small") - 300, &mut arrived);
+    assert!(arrived == [0; 299], "nothing of it was written");
 }
 
 /// The first WRITE to a range is sent whole; after the peer accepted it, the next one is split.

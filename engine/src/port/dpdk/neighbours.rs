@@ -259,7 +259,7 @@ impl Lan {
     ) -> Result<MacAddr, ResolveError> {
         let key = (own.vlan, next_hop);
         let start = self.clock.now();
-        let mut ask_at = Duration::ZERO;
+        let mut request_at = Duration::ZERO;
         let mut table = self.lock();
         loop {
             let now = self.clock.now();
@@ -269,9 +269,9 @@ impl Lan {
             }
             let after = now - start;
             let is_over = after >= timeout;
-            if after >= ask_at && !is_over || ask_at.is_zero() {
+            if after >= request_at && !is_over || request_at.is_zero() {
                 self.send(&mut table, Message::Request(*own, next_hop));
-                ask_at = after + REQUEST_AGAIN;
+                request_at = after + REQUEST_AGAIN;
             }
             if is_over {
                 if known.is_none() {
@@ -283,7 +283,7 @@ impl Lan {
                 let known = table.neighbours.get(&key).copied().flatten();
                 known.is_none_or(|known| self.clock.now() >= known.reachable_until)
             };
-            let wait = timeout.min(ask_at).saturating_sub(after);
+            let wait = timeout.min(request_at).saturating_sub(after);
             let waited = self.changed.wait_timeout_while(table, wait, unknown);
             (table, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }

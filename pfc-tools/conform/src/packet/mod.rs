@@ -227,8 +227,8 @@ pub fn roce_ip_at(frame: &[u8]) -> Option<usize> {
         _ => EthernetHeader::LEN,
     };
     let is_ip = matches!(word(frame, ip_at - 2), Some(ETHERTYPE_IPV4 | ETHERTYPE_IPV6));
-    let goes_there = is_ip && frame.get(ip_at..).and_then(udp_port) == Some(ROCE_PORT);
-    goes_there.then_some(ip_at)
+    let is_to_port = is_ip && frame.get(ip_at..).and_then(udp_port) == Some(ROCE_PORT);
+    is_to_port.then_some(ip_at)
 }
 
 /// The packet without its surrounding headers.

@@ -135,7 +135,7 @@ impl SharedBuffer {
         let fits =
             queue.headroom == 0 && rest <= free && self.is_within_threshold(queue.shared + rest);
         let queue = &mut self.queues[port][usize::from(priority)];
-        let went = if rest == 0 || fits {
+        let admission = if rest == 0 || fits {
             queue.guaranteed += guaranteed;
             queue.shared += rest;
             self.pool_used += rest;
@@ -148,7 +148,7 @@ impl SharedBuffer {
         };
         self.used += size;
         self.peak_used = self.peak_used.max(self.used);
-        went
+        admission
     }
 
     /// Frees the memory of a packet that has left.

@@ -185,7 +185,7 @@ impl Graph {
         vertices: &[bool],
         search: &mut Search,
     ) -> Option<Vec<usize>> {
-        let mut came: Vec<Option<usize>> = vec![None; self.out.len()];
+        let mut arrived_by: Vec<Option<usize>> = vec![None; self.out.len()];
         let mut queue = VecDeque::from([(start, 1)]);
         while let Some((vertex, length)) = queue.pop_front() {
             if length >= shorter {
@@ -201,15 +201,15 @@ impl Graph {
                     let mut cycle = vec![number];
                     let mut at = vertex;
                     while at != start {
-                        let before = came[at].expect("it was reached");
+                        let before = arrived_by[at].expect("it was reached");
                         cycle.push(before);
                         at = self.arcs[before].from;
                     }
                     cycle.reverse();
                     return Some(cycle);
                 }
-                if came[arc.to].is_none() {
-                    came[arc.to] = Some(number);
+                if arrived_by[arc.to].is_none() {
+                    arrived_by[arc.to] = Some(number);
                     queue.push_back((arc.to, length + 1));
                 }
             }
