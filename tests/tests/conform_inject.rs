@@ -70,7 +70,7 @@ fn a_wrong_expectation_fails() {
         ("drop-write-middle", |s| s.expect.back_to = Some(vec![5]), "recovery"),
         ("drop-write-middle", |s| s.expect.back_by = Some(vec![Cause::Timeout]), "recovery"),
         ("drop-write-middle", |s| s.events.clear(), "recovery"),
-        ("drop-every-answer", |s| s.expect.tries = Some(9), "tries"),
+        ("drop-every-response", |s| s.expect.tries = Some(9), "tries"),
         ("mark-write", |s| s.expect.cnps = Some(2), "cnps"),
         ("rnr-late-receive", |s| s.expect.rnr_naks = Some(99), "rnr-naks"),
         ("wrong-key-write", |s| s.expect.refused = None, "refusal"),
@@ -91,7 +91,7 @@ fn an_event_that_no_packet_matches_fails() {
                 [traffic]\nverbs = ['write']\nsize = 10\n\
                 [[event]]\nfrom = 'requester'\npsn = 5\ndo = 'drop'";
     let script = Script::parse("test", text).expect("a script");
-    assert_eq!(failed_checks(&script, &played(&script).evidence), ["events-met"]);
+    assert_eq!(failed_checks(&script, &played(&script).evidence), ["events-applied"]);
 }
 
 /// An injector that does not know the QP pairs learns them from the packets.
@@ -211,7 +211,7 @@ fn errors_of_a_responder_are_found() {
                 }
             });
         }),
-        ("duplicates-answered", "duplicate-write-last", |t| {
+        ("duplicates-acknowledged", "duplicate-write-last", |t| {
             while t.sent.iter().any(|sent| sent.from == RESPONDER) {
                 erase(t, find(t, RESPONDER, 0, |_| true));
             }

@@ -11,7 +11,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    "ack-of-the-future"
+    "ack-of-unsent-psn"
     "ack-request-lost"
     "corrupt-ack"
     "corrupt-nak"
@@ -27,8 +27,8 @@ scripts! {
     "drop-atomic-response"
     "drop-atomic-response-last"
     "drop-before-psn-wrap"
-    "drop-every-answer"
     "drop-every-request"
+    "drop-every-response"
     "drop-in-long-train"
     "drop-in-mixed-operations"
     "drop-inside-retransmission"

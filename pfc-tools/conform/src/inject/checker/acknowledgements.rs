@@ -71,7 +71,7 @@ pub(super) fn msn(view: &View<'_>, found: &mut Found) {
 
 /// Checks that duplicates with an acknowledge request get an ACK. READs and atomics are checked
 /// elsewhere.
-pub(super) fn duplicates_answered(view: &View<'_>, found: &mut Found) {
+pub(super) fn duplicates_acknowledged(view: &View<'_>, found: &mut Found) {
     let refused = view.responder.refusals.first().map(|(mark, _)| mark.at);
     for duplicate in &view.responder.duplicates {
         let request = view

@@ -131,7 +131,7 @@ const RESPONDER: Option<Side> = Some(Side::Responder);
 /// All checkers, in the order of reports.
 pub const CHECKERS: &[Checker] = &[
     checker(
-        "events-met",
+        "events-applied",
         None,
         completions::events_applied,
         "every event of the script applied to a packet",
@@ -219,9 +219,9 @@ pub const CHECKERS: &[Checker] = &[
     ),
     checker("msn", RESPONDER, acknowledgements::msn, "the MSN counts the completed messages"),
     checker(
-        "duplicates-answered",
+        "duplicates-acknowledged",
         RESPONDER,
-        acknowledgements::duplicates_answered,
+        acknowledgements::duplicates_acknowledged,
         "a duplicate request is acknowledged again",
     ),
     checker(
