@@ -33,10 +33,10 @@ fn failed_checks(script: &Script, evidence: &Evidence) -> Vec<String> {
 
 #[test]
 fn every_script_of_the_catalogue_passes() {
-    let mut world = Fabric::new();
+    let mut fabric = Fabric::new();
     let mut failed = Vec::new();
     for script in Script::catalogue() {
-        let item = Item::new(&script, &play(&script, &mut world));
+        let item = Item::new(&script, &play(&script, &mut fabric));
         failed.extend(
             item.complaints()
                 .into_iter()

@@ -13,7 +13,7 @@ use feroce_verbs_abi::{
     IBV_QPT_RC, RDMA_CM_EVENT_USER, RDMA_PS_TCP, ibv_pd, ibv_qp_init_attr, rdma_addrinfo,
     rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
 };
-use interface::{errno, set_errno, verbs, world, zeroed};
+use interface::{errno, fixture, set_errno, verbs, zeroed};
 
 unsafe extern "C" {
     fn rdma_create_event_channel() -> *mut rdma_event_channel;
@@ -80,7 +80,7 @@ fn uses_are_refused(id: *mut rdma_cm_id, why: &str) {
 
 #[test]
 fn wrong_identifiers_channels_and_events_are_refused() {
-    if world().is_none() {
+    if fixture().is_none() {
         return;
     }
     // SAFETY: the arguments are valid, or wrong in the way that the test is about.
@@ -115,7 +115,7 @@ fn wrong_identifiers_channels_and_events_are_refused() {
 /// destroys the QP before it acknowledges.
 #[test]
 fn a_qp_is_destroyed_while_another_thread_destroys_the_identifier() {
-    if world().is_none() {
+    if fixture().is_none() {
         return;
     }
     // SAFETY: the arguments are valid; the identifier exists until its event is acknowledged.

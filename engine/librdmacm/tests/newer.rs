@@ -12,7 +12,7 @@ use feroce_verbs_abi::{
     RAI_SA, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDRINFO_RESOLVED, RDMA_CM_EVENT_USER,
     RDMA_PS_TCP, rdma_addrinfo, rdma_cm_event, rdma_cm_id, rdma_event_channel,
 };
-use interface::{errno, world, zeroed};
+use interface::{errno, fixture, zeroed};
 
 unsafe extern "C" {
     fn rdma_create_event_channel() -> *mut rdma_event_channel;
@@ -40,7 +40,7 @@ unsafe extern "C" {
 
 #[test]
 fn names_are_resolved_with_an_event_and_programs_write_events() {
-    if world().is_none() {
+    if fixture().is_none() {
         return;
     }
     // SAFETY: the arguments are valid; events are read before they are acknowledged.
@@ -96,7 +96,7 @@ fn names_are_resolved_with_an_event_and_programs_write_events() {
 #[test]
 fn a_second_name_is_refused_while_the_first_is_being_resolved() {
     const THREADS: usize = 4;
-    if world().is_none() {
+    if fixture().is_none() {
         return;
     }
     // SAFETY: the arguments are valid; the identifier outlives the threads.
@@ -108,7 +108,7 @@ fn a_second_name_is_refused_while_the_first_is_being_resolved() {
         for _ in 0..50 {
             let start = std::sync::Barrier::new(THREADS);
             let resolve = || {
-                world().expect("root");
+                fixture().expect("root");
                 let id = std::ptr::with_exposed_provenance_mut(address);
                 start.wait();
                 let name = c"10.91.0.1".as_ptr();

@@ -5,7 +5,7 @@ use feroce_engine::device::settings::{Origin, Settings};
 use feroce_wire::PathMtu;
 use serde::Serialize;
 
-use super::plan::{DURATIONS, MAX_SIZE, Op, Plan, RequestedMtu, Transport, When};
+use super::plan::{DURATIONS, MAX_SIZE, Op, Plan, RequestedMtu, SplitMode, Transport};
 use crate::failure::Failure;
 use crate::open::OpenOptions;
 use crate::setting_flag;

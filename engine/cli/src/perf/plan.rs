@@ -45,7 +45,7 @@ pub enum SplitMode {
 }
 
 impl From<SplitMode> for Split {
-    fn from(when: When) -> Self {
+    fn from(when: SplitMode) -> Self {
         match when {
             SplitMode::Auto => Self::Auto,
             SplitMode::Always => Self::Always,
