@@ -1,6 +1,7 @@
-//! `feroce run` with programs that the loader does not start: symbol versions that Feroce lacks, and
-//! libraries that cannot be loaded. The programs and all libraries are C of a few lines, compiled
-//! here. Needs root; skipped with a message without root.
+//! `feroce run` with programs that have their own copies of Feroce's libraries, or that the loader
+//! does not start: symbol versions that Feroce lacks, and libraries that cannot be loaded. The
+//! programs and all libraries are C of a few lines, compiled here. Needs root; skipped with a
+//! message without root.
 
 mod common;
 
@@ -17,6 +18,9 @@ const LIBRARY: &str =
 const PROGRAM: &str = "#include <stdio.h>\nint ibv_number(void), ibv_newer(void);\n\
      int main(void) { printf(\"%d %d\\n\", ibv_number(), NEWER); return 0; }\n";
 
+/// The file name of a bundled copy, which is also its SONAME.
+const BUNDLED: &str = "libibverbs-1a2b3c4d.so.1.14.44.0";
+
 /// Feroce with a stand-in for its libraries, and a network for it.
 struct Scene {
     pair: Pair,
@@ -30,6 +34,8 @@ impl Scene {
         let scene = Self { pair, installed: Installed::new(name).with_library() };
         let feroce = scene.path("lib/feroce");
         scene.library(&feroce.join("libibverbs.so.1"), "libibverbs.so.1", 1, "IBVERBS_1.1");
+        let cm = feroce.join("librdmacm.so.1");
+        scene.compile(&cm, "", "-shared -fPIC -Wl,-soname,librdmacm.so.1");
         Some(scene)
     }
 
@@ -69,7 +75,7 @@ impl Scene {
         self.compile(output, LIBRARY, &options);
     }
 
-    /// A program that is linked to `library`, which is found below `folder` by RUNPATH or, with
+    /// A program that is linked to `library` and finds it by RUNPATH or, with
     /// "--disable-new-dtags", by RPATH.
     fn program(&self, name: &str, library: &Path, newer: &str, tags: &str) -> PathBuf {
         let program = self.path(name);
@@ -91,6 +97,56 @@ fn assert_clean(output: &Output, printed: &str) {
     assert_eq!((text(&output.stderr).as_str(), text(&output.stdout).trim()), ("", printed));
 }
 
+/// The program asks for the symbol versions of the copy, by the copy's name. The loader checks them
+/// in the copy, and takes the functions from the first library that has the version.
+#[test]
+fn a_bundled_copy_is_named_and_preload_takes_its_place() {
+    let Some(scene) = Scene::new("bundled") else { return };
+    let copy = scene.path("nixl.libs").join(BUNDLED);
+    scene.library(&copy, BUNDLED, 2, "IBVERBS_1.1");
+    let program = scene.program("program", &copy, "ibv_newer()", "--enable-new-dtags");
+    let output = scene.run("", &program);
+    let path = copy.display().to_string();
+    assert_message(&output, 0, &["its own libibverbs", &path, "`feroce run --preload`"]);
+    assert_eq!(text(&output.stdout), "2 20\n");
+    assert_clean(&scene.run("--preload", &program), "1 10");
+
+    // A library that the program opens later gets Feroce's functions, too.
+    let plugin = scene.path("plugin.so");
+    let options = format!("-shared -fPIC {path} -Wl,-rpath,{}", scene.path("nixl.libs").display());
+    scene.compile(
+        &plugin,
+        "int ibv_number(void);\nint f(void) { return ibv_number(); }\n",
+        &options,
+    );
+    let opens = format!(
+        "#include <dlfcn.h>\nint main(void) {{\n\
+         int (*f)(void) = dlsym(dlopen(\"{}\", RTLD_NOW | RTLD_LOCAL), \"f\"); return f(); }}\n",
+        plugin.display()
+    );
+    let opener = scene.path("opener");
+    scene.compile(&opener, &opens, "-ldl");
+    assert_message(&scene.run("", &opener), 2, &[]);
+    assert_message(&scene.run("--preload", &opener), 1, &[]);
+}
+
+/// RPATH precedes LD_LIBRARY_PATH.
+#[test]
+fn a_copy_that_the_program_finds_first_is_named() {
+    let Some(scene) = Scene::new("rpath") else { return };
+    let copy = scene.path("own/libibverbs.so.1");
+    scene.library(&copy, "libibverbs.so.1", 2, "IBVERBS_1.1");
+    let program = scene.program("rpath", &copy, "ibv_newer()", "--disable-new-dtags");
+    let path = copy.display().to_string();
+    let output = scene.run("", &program);
+    assert_message(&output, 0, &["its own libibverbs", &path, "--preload"]);
+    assert_eq!(text(&output.stdout), "2 20\n");
+    assert_clean(&scene.run("--preload", &program), "1 10");
+    // RUNPATH does not.
+    let program = scene.program("runpath", &copy, "ibv_newer()", "--enable-new-dtags");
+    assert_clean(&scene.run("", &program), "1 10");
+}
+
 #[test]
 fn missing_symbol_versions_are_explained() {
     let Some(scene) = Scene::new("versions") else { return };
@@ -102,6 +158,15 @@ fn missing_symbol_versions_are_explained() {
     // A program that does not use the newer function runs.
     let older = scene.program("older", &newer, "0", "--enable-new-dtags");
     assert_clean(&scene.run("", &older), "1 0");
+
+    // The functions of a bundled copy that Feroce lacks stay those of the copy.
+    let copy = scene.path("nixl.libs").join(BUNDLED);
+    scene.library(&copy, BUNDLED, 2, "IBVERBS_1.99");
+    let program = scene.program("bundled", &copy, "ibv_newer()", "--enable-new-dtags");
+    let output = scene.run("--preload", &program);
+    let named = [program.to_str().expect("text"), "needs version IBVERBS_1.99 of", BUNDLED];
+    assert_message(&output, 0, &named);
+    assert_eq!(text(&output.stdout), "1 20\n");
 }
 
 #[test]
@@ -113,4 +178,61 @@ fn libraries_of_feroce_that_cannot_be_loaded_are_named() {
     std::fs::write(&feroce, "").expect("a file");
     let named = ["cannot load Feroce's", "libibverbs.so.1 (file too short)", "install Feroce"];
     assert_message(&scene.run("", &program), 127, &named);
+    assert_message(&scene.run("--preload", Path::new("true")), 0, &["--preload has no effect"]);
+    std::fs::remove_file(scene.path("lib/feroce/librdmacm.so.1")).expect("a file");
+    let output = scene.run("--preload", Path::new("true"));
+    assert_message(&output, 1, &["there is no librdmacm.so.1 in", "build-libs"]);
+}
+
+/// Python opens the libraries when the program imports the package.
+#[test]
+fn copies_in_python_packages_are_named() {
+    let Some(scene) = Scene::new("python") else { return };
+    let packages = scene.path("venv/lib/python3.12/site-packages");
+    let copy = packages.join("nixl.libs").join(BUNDLED);
+    std::fs::create_dir_all(packages.join("nixl.libs")).expect("a folder");
+    std::fs::create_dir_all(scene.path("venv/bin")).expect("a folder");
+    let python = scene.path("venv/bin/python3");
+    std::os::unix::fs::symlink("/bin/true", &python).expect("a link");
+    std::fs::write(scene.path("venv/pyvenv.cfg"), "home = /usr/bin\n").expect("a file");
+    assert_clean(&scene.run("", &python), "");
+    std::fs::write(&copy, "").expect("a file");
+    let script = scene.path("script");
+    std::fs::write(&script, format!("#!{}\n", python.display())).expect("a file");
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("mine");
+    let path = copy.display().to_string();
+    for program in [&python, &script] {
+        let named = ["a Python package has its own libibverbs", path.as_str(), "--preload"];
+        assert_message(&scene.run("", program), 0, &named);
+        assert_clean(&scene.run("--preload", program), "");
+    }
+}
+
+#[test]
+fn preloaded_libraries_precede_those_of_the_caller() {
+    let Some(scene) = Scene::new("order") else { return };
+    let mine = scene.path("mine.so");
+    scene.compile(&mine, "", "-shared -fPIC");
+    let around = format!("env LD_PRELOAD={}", mine.display());
+    let run = |options: &str| {
+        let arguments = format!("-q -i v0 {options} printenv LD_PRELOAD");
+        text(&scene.installed.run(&scene.pair, &around, &arguments).stdout).trim().to_owned()
+    };
+    assert_eq!(run(""), mine.display().to_string());
+    let folder = scene.path("bin/../lib/feroce").display().to_string();
+    let expected = format!("{folder}/libibverbs.so.1:{folder}/librdmacm.so.1:{}", mine.display());
+    assert_eq!(run("--preload"), expected);
+
+    // The loader separates the entries by spaces, too.
+    let spaced = scene.path("a folder");
+    for folder in ["bin", "lib"] {
+        std::fs::create_dir_all(&spaced).expect("a folder");
+        let copied = Command::new("cp").arg("-r").arg(scene.path(folder)).arg(&spaced).status();
+        assert!(copied.is_ok_and(|status| status.success()));
+    }
+    let feroce = spaced.join("bin/feroce");
+    let mut command = scene.pair.run(0, feroce.to_str().expect("text"));
+    command.args(["run", "-i", "v0", "--preload", "true"]).env("FEROCE_CONFIG", "");
+    assert_message(&command.output().expect("feroce"), 1, &["a space or a colon", "elsewhere"]);
 }

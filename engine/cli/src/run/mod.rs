@@ -17,6 +17,7 @@ mod loader;
 mod mounts;
 mod pci;
 mod program;
+mod python;
 mod sysfs;
 
 use std::ffi::OsString;
@@ -53,6 +54,10 @@ pub struct Options {
         value_parser = clap::value_parser!(u32).range(64..)
     )]
     pcap_snap: Option<u32>,
+    /// Put Feroce's libraries into LD_PRELOAD, too: for a program that has its own copies of
+    /// libibverbs and librdmacm, such as a Python wheel
+    #[arg(long)]
+    preload: bool,
     /// Program and its arguments
     #[arg(
         required = true,
@@ -77,10 +82,11 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     } else {
         named.iter().map(|name| interface::named(name)).collect::<Result<_, _>>()?
     };
-    let libraries = Libraries::find()?;
+    let libraries = Libraries::find(options.preload)?;
     let (program, arguments) = options.program.split_first().expect("clap demands one");
     let program = program::find(program)?;
-    for obstacle in program::obstacles(&program, &libraries) {
+    let obstacles = program::obstacles(&program, &libraries);
+    for obstacle in obstacles.into_iter().chain(python::obstacles(&program, &libraries)) {
         eprintln!("feroce: {}: {obstacle}", program.display());
     }
     // Some programs need no open device, for example to list devices.

@@ -148,7 +148,7 @@ mod tests {
         let mut header = [0_u8; 64];
         header[..5].copy_from_slice(b"\x7fELF\x02");
         std::fs::write(&path, header).expect("a file");
-        let found = obstacles(&path, &Libraries::at(Path::new("/")));
+        let found = obstacles(&path, &Libraries::at(Path::new("/"), false));
         std::fs::remove_file(&path).expect("a file");
         assert!(
             matches!(found.as_slice(), [one] if one.contains("statically linked")),
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn installed_programs_are_found() {
         let shell = find(OsStr::new("sh")).expect("a shell");
-        assert_eq!(obstacles(&shell, &Libraries::at(Path::new("/"))), Vec::<String>::new());
+        assert_eq!(obstacles(&shell, &Libraries::at(Path::new("/"), false)), Vec::<String>::new());
         let found = find(OsStr::new("ib_no_such_program")).expect_err("none").to_string();
         assert!(found.contains("perftest"), "{found}");
     }
