@@ -223,12 +223,43 @@ static int dma_buffer(void)
 
 static void dma_buffers(void)
 {
+    /* Linux checks these ahead of the descriptor. */
+    FAILS(ibv_reg_dmabuf_mr(pd, PAGE, PAGE, 0x10040, -1, ALL), EINVAL);
+    FAILS(ibv_reg_dmabuf_mr(pd, PAGE, PAGE, 0x10000, -1, ALL | IBV_ACCESS_MW_BIND), EINVAL);
+    FAILS(ibv_reg_dmabuf_mr(pd, PAGE, PAGE, 0x10000, -1, IBV_ACCESS_REMOTE_WRITE), EINVAL);
+    FAILS(ibv_reg_dmabuf_mr(pd, PAGE, PAGE, 0x10000, -1, ALL), EBADF);
     int buffer = dma_buffer();
-    if (buffer < 0) return;
+    if (buffer < 0) {
+        puts("no DMA buffers: the kernel has no /dev/udmabuf");
+        return;
+    }
+    char *seen = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, buffer, 0);
+    CHECK(seen != MAP_FAILED);
+    FAILS(ibv_reg_dmabuf_mr(pd, PAGE, PAGE + 1, 0x10000, buffer, ALL), EINVAL);
+    FAILS(ibv_reg_dmabuf_mr(pd, UINT64_MAX - PAGE + 1, PAGE, 0x10000, buffer, ALL), EINVAL);
+    FAILS(ibv_reg_dmabuf_mr(pd, 2 * PAGE, 1, 0x10000, buffer, ALL), EINVAL);
+    FAILS(ibv_reg_dmabuf_mr(pd, 0, 0, 0x10000, buffer, ALL), EINVAL);
+    FAILS(ibv_reg_dmabuf_mr(pd, PAGE, PAGE, 0x10040, buffer, ALL), EINVAL);
+    FAILS(ibv_reg_dmabuf_mr(pd, PAGE, PAGE, 0x10000, buffer, ALL | IBV_ACCESS_ZERO_BASED), EINVAL);
     struct ibv_mr *mr = ibv_reg_dmabuf_mr(pd, PAGE, PAGE, 0x10000, buffer, ALL);
     CHECK(mr && mr->addr == (void *)PAGE && mr->length == PAGE && write_to(0x10000, mr->rkey, 'd') == IBV_WC_SUCCESS);
+    CHECK(seen[PAGE - 1] == 0 && seen[PAGE] == 'd' && seen[PAGE + 7] == 'd' && seen[PAGE + 8] == 0);
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL) == IBV_REREG_MR_ERR_INPUT);
-    CHECK(ibv_dereg_mr(mr) == 0 && close(buffer) == 0);
+    CHECK(ibv_dereg_mr(mr) == 0);
+    /* Within a page; the region keeps the buffer, and is a source, too. */
+    mr = ibv_reg_dmabuf_mr(pd, PAGE + 64, 16, 0x10040, buffer, ALL | IBV_ACCESS_RELAXED_ORDERING);
+    struct ibv_mr *readable = ibv_reg_dmabuf_mr(pd, 0, PAGE, 0x20000, buffer, IBV_ACCESS_REMOTE_READ);
+    CHECK(mr && readable && close(buffer) == 0 && write_to(0x10048, mr->rkey, 'e') == IBV_WC_SUCCESS);
+    CHECK(seen[PAGE + 71] == 0 && seen[PAGE + 72] == 'e' && seen[PAGE + 79] == 'e' && seen[PAGE + 80] == 0);
+    memset(seen, 'f', 8);
+    struct ibv_sge sge = { .addr = 0x10048, .length = 8, .lkey = mr->lkey };
+    struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_READ, .sg_list = &sge, .num_sge = 1, .wr.rdma = { 0x20000, readable->rkey } }, *bad;
+    CHECK(ibv_post_send(from, &wr, &bad) == 0 && completion().status == IBV_WC_SUCCESS && seen[PAGE + 72] == 'f');
+    CHECK(write_to(0x20000, readable->rkey, 'g') == IBV_WC_REM_ACCESS_ERR && seen[0] == 'f');
+    new_pair();
+    CHECK(write_to(0x10049, mr->rkey, 'g') == IBV_WC_REM_ACCESS_ERR && seen[PAGE + 79] == 'f');
+    new_pair();
+    CHECK(ibv_dereg_mr(mr) == 0 && ibv_dereg_mr(readable) == 0 && munmap(seen, 2 * PAGE) == 0);
 }
 
 static void regions(void)
@@ -259,7 +290,6 @@ static void regions(void)
     CHECK(empty && empty->length == 0 && ibv_rereg_mr(empty, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, bytes, 0, 0) == IBV_REREG_MR_ERR_INPUT);
     wr = (struct ibv_send_wr){ .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { (uintptr_t)bytes + PAGE, empty->rkey } };
     CHECK(ibv_post_send(from, &wr, &bad) == 0 && completion().status == IBV_WC_SUCCESS && ibv_dereg_mr(empty) == 0);
-    FAILS(ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, -1, ALL), EBADF);
     struct ibv_device_attr_ex attr;
     CHECK(ibv_query_device_ex(context, NULL, &attr) == 0);
     sge = (struct ibv_sge){ .addr = (uintptr_t)bytes, .length = PAGE, .lkey = local->lkey };

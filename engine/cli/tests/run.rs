@@ -3,62 +3,13 @@
 
 mod common;
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use common::{Pair, Server, TIMEOUT, copy_feroce, ip, json, text};
+use common::installed::{Installed, assert_message};
+use common::{Pair, Server, TIMEOUT, ip, json, text};
 use serde_json::Value;
-
-/// `feroce` installed below a folder of the test.
-struct Installed(PathBuf);
-
-impl Installed {
-    fn new(name: &str) -> Self {
-        let root = std::env::temp_dir().join(format!("fr-run-{}-{name}", std::process::id()));
-        let bin = root.join("bin");
-        std::fs::create_dir_all(&bin).expect("a folder");
-        copy_feroce(&bin.join("feroce"));
-        std::fs::set_permissions(&root, PermissionsExt::from_mode(0o755)).expect("mine");
-        Self(root)
-    }
-
-    /// An empty library: these tests never load it.
-    fn with_library(self) -> Self {
-        let folder = self.0.join("lib/feroce");
-        std::fs::create_dir_all(&folder).expect("a folder");
-        std::fs::write(folder.join("libibverbs.so.1"), "").expect("a file");
-        self
-    }
-
-    fn feroce(&self) -> PathBuf {
-        self.0.join("bin/feroce")
-    }
-
-    /// Runs `around feroce run ARGUMENTS` at end 0 of the pair.
-    fn run(&self, pair: &Pair, around: &str, arguments: &str) -> Output {
-        let words = format!("{around} {} run {arguments}", self.feroce().display());
-        let mut words = words.split_whitespace();
-        let mut command = pair.run(0, words.next().expect("a word"));
-        command.args(words).env("FEROCE_CONFIG", "").output().expect("feroce")
-    }
-}
-
-impl Drop for Installed {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-#[track_caller]
-fn assert_message(output: &Output, code: i32, words: &[&str]) {
-    let output_text = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{output_text}");
-    for word in words {
-        assert!(output_text.contains(word), "`{word}` is not in: {output_text}");
-    }
-}
 
 #[test]
 fn messages_name_what_is_missing() {

@@ -270,7 +270,12 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     give_or_fail(dma_buf(pd, (offset, length), iova, fd, access.cast_unsigned()))
 }
 
-/// Registers `length` bytes of a DMA buffer from `offset` on.
+/// The access flags that a region of a DMA buffer may have: those of ibv_reg_mr(3), which has only
+/// IBV_ACCESS_RELAXED_ORDERING of the optional ones.
+const DMA_BUF_FLAGS: c_uint = IBV_ACCESS_LOCAL_WRITE | REMOTE | IBV_ACCESS_OPTIONAL_RANGE;
+
+/// Registers `length` bytes of a DMA buffer from `offset` on. As in Linux, the descriptor is
+/// checked last.
 fn dma_buf(
     pd: *mut ibv_pd,
     (offset, length): (u64, size_t),
@@ -278,12 +283,15 @@ fn dma_buf(
     fd: c_int,
     access: c_uint,
 ) -> Result<Mr, c_int> {
+    const PAGE: u64 = 4096;
     let live = domain::live(pd)?;
+    let is_aligned = offset % PAGE == iova % PAGE;
+    let lacks_local_write = access & WRITES != 0 && access & IBV_ACCESS_LOCAL_WRITE == 0;
+    if length == 0 || !is_aligned || access & !DMA_BUF_FLAGS != 0 || lacks_local_write {
+        return Err(libc::EINVAL);
+    }
     if fd < 0 {
         return Err(libc::EBADF);
-    }
-    if length == 0 || access & IBV_ACCESS_ON_DEMAND != 0 {
-        return Err(libc::EINVAL);
     }
     // SAFETY: the program passes an open descriptor and does not close it during the call.
     let buffer = unsafe { BorrowedFd::borrow_raw(fd) };

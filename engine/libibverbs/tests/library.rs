@@ -101,6 +101,43 @@ assert real(of(b"ibv_query_gid_type"))(None, 9, 0, None) == -1
     }
 }
 
+/// A Python wheel has a copy of libibverbs with a hash in file name and SONAME, and programs that
+/// name the copy for their symbol versions. Preloaded, Feroce's functions take the place of the
+/// copy's: with `feroce run --preload`.
+#[test]
+fn a_preloaded_library_takes_the_place_of_a_bundled_copy() {
+    let library = library();
+    let folder = std::env::temp_dir().join(format!("fr-bundled-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = |name: &str| folder.join(name);
+    let name = "libibverbs-1a2b3c4d.so.1.14.44.0";
+    let (copy, program) = (file(name), file("program"));
+    let source = "int ibv_rate_to_mult(int rate) { return 100 + rate; }\n\
+                  int ibv_fork_init(void) { return 101; }\n";
+    let versions = "IBVERBS_1.0 { global: ibv_rate_to_mult; local: *; };\n\
+                    IBVERBS_1.1 { global: ibv_fork_init; } IBVERBS_1.0;\n";
+    let main = "#include <stdio.h>\nint ibv_rate_to_mult(int), ibv_fork_init(void);\n\
+                int main(void) { printf(\"%d %d\", ibv_rate_to_mult(3), ibv_fork_init()); }\n";
+    for (name, text) in [("copy.c", source), ("versions.map", versions), ("main.c", main)] {
+        std::fs::write(file(name), text).expect("a file");
+    }
+    let build = |words: &[&str]| {
+        let built = Command::new("cc").current_dir(&folder).args(words).output().expect("cc");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    };
+    let soname = format!("-Wl,-soname,{name}");
+    let map = "-Wl,--version-script=versions.map";
+    build(&["-shared", "-fPIC", "-o", name, "copy.c", &soname, map]);
+    build(&["-o", "program", "main.c", copy.to_str().expect("text"), "-Wl,-rpath,$ORIGIN"]);
+    let run = |preloaded: &str| {
+        let output = Command::new(&program).env("LD_PRELOAD", preloaded).output();
+        String::from_utf8(output.expect("the program").stdout).expect("text")
+    };
+    let (before, after) = (run(""), run(library.to_str().expect("text")));
+    std::fs::remove_dir_all(&folder).expect("just made");
+    assert_eq!((before.as_str(), after.as_str()), ("103 101", "4 0"));
+}
+
 #[test]
 fn the_list_is_what_the_installed_library_exports() {
     let installed = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1";

@@ -271,6 +271,41 @@ static void relaxed(const void *row)
     EXPECT_STATUS(next_wc(pair->a.cq).status, IBV_WC_SUCCESS);
 }
 
+/* ---- DMA buffers: what is refused before the descriptor is looked at, and wrong descriptors. Few
+ * kernels let a program make a buffer, so that tests/programs/extensions.c has what needs one.
+ */
+
+static const struct dmabuf {
+    const char *name;
+    uint64_t offset, iova;
+    int access;
+    bool is_memfd;
+    int error;
+} dmabufs[] = {
+    { "a descriptor that is not open", 4096, 0x10000, ALL, false, EBADF },
+    { "a descriptor of other memory", 4096, 0x10000, ALL, true, EINVAL },
+    { "an IOVA with another page offset", 4096, 0x10040, ALL, false, EINVAL },
+    { "memory windows", 4096, 0x10000, LW | BIND, false, EINVAL },
+    { "zero-based", 4096, 0x10000, LW | IBV_ACCESS_ZERO_BASED, false, EINVAL },
+    { "on-demand", 4096, 0x10000, LW | IBV_ACCESS_ON_DEMAND, false, EINVAL },
+    { "remote write without local", 4096, 0x10000, RW, false, EINVAL },
+};
+
+static void dmabuf_refused(const void *row)
+{
+    const struct dmabuf *wrong = row;
+    struct ibv_pd *pd = new_pd();
+    int memory = memfd_create("memory", 0), fd = wrong->is_memfd ? memory : -1;
+    EXPECT(memory >= 0 && ftruncate(memory, 8192) == 0);
+    errno = 0;
+    struct ibv_mr *mr = ibv_reg_dmabuf_mr(pd, wrong->offset, 4096, wrong->iova, fd, wrong->access);
+    int error = errno;
+    close(memory);
+    EXPECT(!mr);
+    if (error == EOPNOTSUPP || error == ENOSYS) skip("no regions of DMA buffers");
+    EXPECT_EQ(error, wrong->error);
+}
+
 /* ---- ibv_rereg_mr. */
 
 enum {
@@ -367,6 +402,8 @@ void mr_cases(void)
     test("ibv_reg_mr(3)", zero_based, NULL, "mr/zero-based: remote address, bounds");
     test("ibv_alloc_null_mr(3)", null_region, NULL, "mr/null: reads as zeros, discards writes");
     test("ibv_reg_mr(3)", implicit, NULL, "mr/implicit: memory mapped later");
+    for (unsigned i = 0; i < ROWS(dmabufs); i++)
+        test("ibv_reg_mr(3)", dmabuf_refused, &dmabufs[i], "mr/dmabuf: %s", dmabufs[i].name);
     for (unsigned i = 0; i < ROWS(reregs); i++)
         test("ibv_rereg_mr(3)", rereg, &reregs[i], "mr/rereg: %s", reregs[i].name);
     test("ibv_rereg_mr(3)", rereg_takes_away, NULL, "mr/rereg: rights taken away");

@@ -12,14 +12,17 @@
 pub mod counters;
 mod entry;
 mod interface;
+mod libraries;
+mod loader;
 mod mounts;
 mod pci;
 mod program;
+mod python;
 mod sysfs;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use clap::{Args, ValueHint};
@@ -27,6 +30,7 @@ use feroce_engine::device::settings::Settings;
 
 use crate::doctor;
 use crate::failure::Failure;
+use libraries::Libraries;
 
 /// Options of `feroce run`.
 #[derive(Debug, Args)]
@@ -50,6 +54,10 @@ pub struct Options {
         value_parser = clap::value_parser!(u32).range(64..)
     )]
     pcap_snap: Option<u32>,
+    /// Put Feroce's libraries into LD_PRELOAD, too: for a program that has its own copies of
+    /// libibverbs and librdmacm, such as a Python wheel
+    #[arg(long)]
+    preload: bool,
     /// Program and its arguments
     #[arg(
         required = true,
@@ -74,10 +82,11 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     } else {
         named.iter().map(|name| interface::named(name)).collect::<Result<_, _>>()?
     };
-    let libraries = library_path(&libraries()?);
+    let libraries = Libraries::find(options.preload)?;
     let (program, arguments) = options.program.split_first().expect("clap demands one");
     let program = program::find(program)?;
-    for obstacle in program::obstacles(&program, &libraries) {
+    let obstacles = program::obstacles(&program, &libraries);
+    for obstacle in obstacles.into_iter().chain(python::obstacles(&program, &libraries)) {
         eprintln!("feroce: {}: {obstacle}", program.display());
     }
     // Some programs need no open device, for example to list devices.
@@ -101,11 +110,8 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     if let Some(bytes) = options.pcap_snap {
         command.env("FEROCE_PCAP_SNAP", bytes.to_string());
     }
-    let error = command
-        .args(arguments)
-        .env("FEROCE_INTERFACES", names.join(","))
-        .env("LD_LIBRARY_PATH", libraries)
-        .exec();
+    libraries.apply(&mut command);
+    let error = command.args(arguments).env("FEROCE_INTERFACES", names.join(",")).exec();
     Err(Failure::Program { program, source: error })
 }
 
@@ -117,34 +123,4 @@ fn show_counters(devices: &[sysfs::Device]) {
     if let Err(why) = counters::start(&pairs) {
         eprintln!("feroce: counters in /sys/class/infiniband will stay 0: {why}");
     }
-}
-
-/// The library that verbs applications load.
-const LIBRARY: &str = "libibverbs.so.1";
-
-/// The folder of the libraries: beside this program in a build folder, or in the installed place.
-fn libraries() -> Result<PathBuf, Failure> {
-    let failed = |source| Failure::Plan(format!("cannot find the path of this program: {source}"));
-    let own = std::env::current_exe().map_err(failed)?;
-    let folder = own.parent().unwrap_or(Path::new("/"));
-    let places = [folder.join("lib"), folder.join("../lib/feroce")];
-    let found = places.iter().find(|place| place.join(LIBRARY).exists());
-    found.cloned().ok_or_else(|| {
-        let [built, installed] = &places;
-        Failure::Plan(format!(
-            "there is no {LIBRARY} in {} or {}: scripts/build-libs.sh builds it",
-            built.display(),
-            installed.display()
-        ))
-    })
-}
-
-/// The value of LD_LIBRARY_PATH with `folder` first.
-fn library_path(folder: &Path) -> OsString {
-    let mut path = folder.as_os_str().to_owned();
-    if let Some(others) = std::env::var_os("LD_LIBRARY_PATH").filter(|others| !others.is_empty()) {
-        path.push(":");
-        path.push(others);
-    }
-    path
 }

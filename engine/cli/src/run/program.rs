@@ -5,10 +5,11 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use nix::unistd::Uid;
 
+use super::libraries::Libraries;
+use super::loader;
 use crate::failure::Failure;
 
 /// Debian packages of verbs applications: prefix of the program's name, and package.
@@ -35,15 +36,6 @@ const PACKAGES: &[(&str, &str)] = &[
     ("qemu-system-", "qemu-system-x86"),
 ];
 
-/// Debian packages of libraries that such programs load: prefix of the library's name, and package.
-const LIBRARIES: &[(&str, &str)] = &[
-    ("libmlx", "ibverbs-providers"),
-    ("libefa", "ibverbs-providers"),
-    ("libmana", "ibverbs-providers"),
-    ("libibumad", "libibumad3"),
-    ("libibmad", "libibmad5"),
-];
-
 /// Finds `name` in PATH, as a shell does.
 ///
 /// # Errors
@@ -68,14 +60,10 @@ pub fn find(name: &OsStr) -> Result<PathBuf, Failure> {
 
 /// The message for a program that was not found.
 fn missing(name: &str) -> String {
-    match package(PACKAGES, name) {
+    match PACKAGES.iter().find(|(start, _)| name.starts_with(start)).map(|(_, package)| package) {
         Some(package) => format!("not found (on Debian: package {package})"),
         None => "not found in PATH (sudo uses its own PATH)".to_owned(),
     }
-}
-
-fn package(packages: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
-    packages.iter().find(|(start, _)| name.starts_with(start)).map(|(_, package)| *package)
 }
 
 /// How a program is linked.
@@ -89,14 +77,14 @@ enum Kind {
     Static,
 }
 
-/// Reasons why Feroce's libraries cannot be used in `program`, or why it will not start.
-pub fn obstacles(program: &Path, library_path: &OsStr) -> Vec<String> {
+/// Reasons why `program` will not use Feroce's libraries, or why it will not start.
+pub fn obstacles(program: &Path, libraries: &Libraries) -> Vec<String> {
     let Ok(file) = File::open(program) else { return Vec::new() };
     let mut found = Vec::new();
     match kind(&file) {
         Some(Kind::Static) => found
             .push("the program is statically linked: its libraries cannot be replaced".to_owned()),
-        Some(Kind::Loaded) => found.extend(not_found(program, library_path)),
+        Some(Kind::Loaded) => found.extend(loader::obstacles(program, libraries)),
         Some(Kind::Other) | None => {}
     }
     let changes_user =
@@ -137,21 +125,6 @@ fn kind(file: &File) -> Option<Kind> {
     Some(Kind::Static)
 }
 
-/// The libraries that are missing. glibc's loader lists the libraries of a program instead of
-/// starting it.
-fn not_found(program: &Path, library_path: &OsStr) -> Vec<String> {
-    let mut loader = Command::new(program);
-    loader.env("LD_TRACE_LOADED_OBJECTS", "1").env("LD_LIBRARY_PATH", library_path);
-    let Ok(listed) = loader.stdin(Stdio::null()).output() else { return Vec::new() };
-    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let missing = listed.lines().filter_map(|line| line.strip_suffix(" => not found"));
-    let explain = |name: &str| match package(LIBRARIES, name) {
-        Some(package) => format!("{name} is missing (on Debian: package {package})"),
-        None => format!("{name} is not installed"),
-    };
-    missing.map(|name| explain(name.trim())).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,7 +148,7 @@ mod tests {
         let mut header = [0_u8; 64];
         header[..5].copy_from_slice(b"\x7fELF\x02");
         std::fs::write(&path, header).expect("a file");
-        let found = obstacles(&path, OsStr::new(""));
+        let found = obstacles(&path, &Libraries::at(Path::new("/"), false));
         std::fs::remove_file(&path).expect("a file");
         assert!(
             matches!(found.as_slice(), [one] if one.contains("statically linked")),
@@ -186,7 +159,7 @@ mod tests {
     #[test]
     fn installed_programs_are_found() {
         let shell = find(OsStr::new("sh")).expect("a shell");
-        assert_eq!(obstacles(&shell, OsStr::new("")), Vec::<String>::new());
+        assert_eq!(obstacles(&shell, &Libraries::at(Path::new("/"), false)), Vec::<String>::new());
         let found = find(OsStr::new("ib_no_such_program")).expect_err("none").to_string();
         assert!(found.contains("perftest"), "{found}");
     }

@@ -2,6 +2,8 @@
 //! namespaces joined by a veth pair in which `feroce` runs.
 #![allow(dead_code)] // Each test uses a part of this module.
 
+pub mod installed;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
