@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Wake;
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
-use crate::channel::{Channel, Unacknowledged};
+use crate::channel::{self, Channel, Unacknowledged};
 use crate::context::{self, Shared, implement_object};
 use crate::errno;
 use crate::object::{self, Base};
@@ -100,30 +100,53 @@ extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_cq_event(
+unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
+    loop {
+        let fd = await_cq_event(channel);
+        if fd < 0 || !channel::wait(fd) {
+            return -1;
+        }
+        // SAFETY: the program passes two writable pointers.
+        if unsafe { take_cq_event(cq, cq_context) } {
+            return 0;
+        }
+    }
+}
+
+/// Begins to wait. Returns -1 with `errno` set if the channel is not usable.
+extern "C" fn await_cq_event(channel: *mut ibv_comp_channel) -> c_int {
     let events = object::live::<CompChannel>(channel).and_then(|live| {
         live.shared.check()?;
         Ok(Arc::clone(&live.channel))
     });
-    // A thread that sleeps here holds the queue alone, so that the engine can close meanwhile.
-    match events.and_then(|events| events.get(|event| event.unacknowledged.add())) {
-        Ok(event) => {
-            let event = std::ptr::with_exposed_provenance_mut::<ibv_cq>(event.cq);
-            // SAFETY: the CQ exists, because `ibv_destroy_cq` waits for the acknowledgement of this
-            // event; the program passes two writable pointers.
-            unsafe {
-                *cq = event;
-                *cq_context = (*event).cq_context;
-            }
-            0
-        }
+    // A thread that sleeps holds the queue alone, so that the engine can close meanwhile.
+    match events {
+        Ok(events) => channel::begin(events),
         Err(code) => {
             errno::set(code);
             -1
         }
     }
+}
+
+/// Writes the CQ of the event for the program. Returns false if the event was removed.
+///
+/// # Safety
+/// `cq` and `cq_context` are writable.
+unsafe extern "C" fn take_cq_event(cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> bool {
+    let Some(event) = channel::end::<CqEvent>(|event| event.unacknowledged.add()) else {
+        return false;
+    };
+    let event = std::ptr::with_exposed_provenance_mut::<ibv_cq>(event.cq);
+    // SAFETY: the CQ exists, because `ibv_destroy_cq` waits for the acknowledgement of this event;
+    // the pointers are writable.
+    unsafe {
+        *cq = event;
+        *cq_context = (*event).cq_context;
+    }
+    true
 }

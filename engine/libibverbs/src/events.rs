@@ -8,32 +8,52 @@ use crate::cq::Cq;
 use crate::engine::Event;
 use crate::qp::Qp;
 use crate::srq::Srq;
-use crate::{context, errno, object};
+use crate::{channel, context, errno, object};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_async_event(
+unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    let count = |event: &Event| {
-        if let Some(account) = &event.unacknowledged {
-            account.add();
+    loop {
+        let fd = await_event(context);
+        if fd < 0 || !channel::wait(fd) {
+            return -1;
         }
-    };
-    // A thread that sleeps here holds the queue alone, so that the engine can close meanwhile.
-    let events = context::shared(context).map(|shared| Arc::clone(&shared.events));
-    match events.and_then(|events| events.get(count)) {
-        Ok(got) => {
-            let element = std::ptr::with_exposed_provenance_mut::<c_void>(got.element);
-            // SAFETY: the program passes a writable `ibv_async_event`.
-            unsafe { event.write(ibv_async_event { element, event_type: got.kind }) };
-            0
+        // SAFETY: the program passes a writable `ibv_async_event`.
+        if unsafe { take_event(event) } {
+            return 0;
         }
+    }
+}
+
+/// Begins to wait. Returns -1 with `errno` set if the context is not usable.
+extern "C" fn await_event(context: *mut ibv_context) -> c_int {
+    // A thread that sleeps holds the queue alone, so that the engine can close meanwhile.
+    match context::shared(context).map(|shared| Arc::clone(&shared.events)) {
+        Ok(events) => channel::begin(events),
         Err(code) => {
             errno::set(code);
             -1
         }
     }
+}
+
+/// Writes the event for the program. Returns false if the event was removed.
+///
+/// # Safety
+/// `event` is writable.
+unsafe extern "C" fn take_event(event: *mut ibv_async_event) -> bool {
+    let count = |event: &Event| {
+        if let Some(account) = &event.unacknowledged {
+            account.add();
+        }
+    };
+    let Some(got) = channel::end::<Event>(count) else { return false };
+    let element = std::ptr::with_exposed_provenance_mut::<c_void>(got.element);
+    // SAFETY: the pointer is writable.
+    unsafe { event.write(ibv_async_event { element, event_type: got.kind }) };
+    true
 }
 
 #[unsafe(no_mangle)]

@@ -5,9 +5,10 @@ use std::ffi::c_int;
 
 use crate::abi::{
     RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED, ibv_pd, ibv_qp_init_attr,
-    rdma_addrinfo, rdma_cm_id,
+    rdma_addrinfo, rdma_cm_event, rdma_cm_id, rdma_event_channel,
 };
 use crate::address::rdma_bind_addr;
+use crate::channel::Uncancellable;
 use crate::device;
 use crate::errno;
 use crate::event::rdma_get_cm_event;
@@ -131,21 +132,46 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_get_request(
+pub unsafe extern "C-unwind" fn rdma_get_request(
     listener: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
-    if !id::live(listener).is_ok_and(|live| live.is_sync()) {
-        return return_code(Err(libc::EINVAL));
+    let channel = await_request(listener);
+    let mut event = std::ptr::null_mut();
+    // The thread may be cancelled here, so that this function has no value to drop.
+    // SAFETY: the listener is live, and so is its channel.
+    if channel.is_null() || unsafe { rdma_get_cm_event(channel, &raw mut event) } != 0 {
+        return -1;
     }
-    // SAFETY: the listener is live; the program passes a writable pointer; events are live until
-    // they are acknowledged.
+    // SAFETY: the listener and the event are live; the program passes a writable pointer.
+    unsafe { take_request(listener, event, id) }
+}
+
+/// Returns the listener's channel, or null with `errno` set if the listener is not usable.
+extern "C" fn await_request(listener: *mut rdma_cm_id) -> *mut rdma_event_channel {
+    if !id::live(listener).is_ok_and(|live| live.is_sync()) {
+        return errno::fail(libc::EINVAL);
+    }
+    // SAFETY: the listener is live.
     unsafe {
         acknowledge_last(listener);
-        let mut event = std::ptr::null_mut();
-        if rdma_get_cm_event((*listener).channel, &raw mut event) != 0 {
-            return -1;
-        }
+        (*listener).channel
+    }
+}
+
+/// Gives the program the identifier of a request.
+///
+/// # Safety
+/// `listener` and `event` are live, `id` is writable.
+unsafe extern "C" fn take_request(
+    listener: *mut rdma_cm_id,
+    event: *mut rdma_cm_event,
+    id: *mut *mut rdma_cm_id,
+) -> c_int {
+    let _uncancellable = Uncancellable::new(); // creating a QP makes system calls
+    // SAFETY: the listener is live; the pointer is writable; events are live until they are
+    // acknowledged.
+    unsafe {
         let read = &*event;
         let ready = match (read.event, read.status) {
             (RDMA_CM_EVENT_REJECTED, _) => Err(libc::ECONNREFUSED),

@@ -10,6 +10,7 @@ use crate::abi::{
     RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_RESOLVED,
     cm_event_param, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
+use crate::channel::{self, Uncancellable};
 use crate::event_channel::{DeliveredEvent, EventChannel, acknowledge_last};
 use crate::id::{self, Id, NewId};
 use crate::id_state::PendingEvent;
@@ -18,7 +19,24 @@ use crate::outcome::{check_code, return_code};
 use crate::{address, attributes, qp};
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_get_cm_event(
+pub unsafe extern "C-unwind" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    loop {
+        let fd = await_event(channel, event);
+        if fd < 0 || !channel::wait(fd) {
+            return -1;
+        }
+        // SAFETY: the program passes a writable pointer.
+        if unsafe { take_event(event) } {
+            return 0;
+        }
+    }
+}
+
+/// Begins to wait. Returns -1 with `errno` set if an argument is not usable.
+extern "C" fn await_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
@@ -26,26 +44,30 @@ pub unsafe extern "C" fn rdma_get_cm_event(
         Ok(live) if !event.is_null() => live.check().map(|()| live.queue()),
         _ => Err(libc::EINVAL),
     };
-    let queue = match queue {
-        Ok(queue) => queue,
-        Err(code) => return return_code(Err(code)),
+    match queue {
+        Ok(queue) => channel::begin(queue),
+        Err(code) => return_code(Err(code)),
+    }
+}
+
+/// Writes the event for the program. Returns false if the program gets no event.
+///
+/// # Safety
+/// `event` is writable.
+unsafe extern "C" fn take_event(event: *mut *mut rdma_cm_event) -> bool {
+    let _uncancellable = Uncancellable::new(); // `process` makes system calls
+    let Some(pending) = channel::end::<PendingEvent>(PendingEvent::count_as_read) else {
+        return false;
     };
-    return_code(loop {
-        let pending = match queue.get(PendingEvent::count_as_read) {
-            Ok(pending) => pending,
-            Err(code) => break Err(code),
-        };
-        let state = Arc::clone(&pending.state);
-        // SAFETY: the identifier is live: destroying it waits until the event is acknowledged.
-        match unsafe { process(pending) } {
-            Some(delivered) => {
-                // SAFETY: the program passes a writable pointer.
-                unsafe { event.write(object::give(delivered)) };
-                break Ok(());
-            }
-            None => state.unacknowledged.acknowledge(1),
-        }
-    })
+    let state = Arc::clone(&pending.state);
+    // SAFETY: the identifier is live: destroying it waits until the event is acknowledged.
+    let Some(delivered) = (unsafe { process(pending) }) else {
+        state.unacknowledged.acknowledge(1);
+        return false;
+    };
+    // SAFETY: the pointer is writable.
+    unsafe { event.write(object::give(delivered)) };
+    true
 }
 
 /// Does the work that belongs to an event and builds the event for the program. Returns `None` if

@@ -3,11 +3,13 @@
 //! The descriptor is an eventfd in semaphore mode: it is readable once per event, and reading it
 //! blocks or not, as the program has set it. The kernel's descriptors behave the same.
 
+use std::any::Any;
+use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::errno;
 
@@ -66,29 +68,6 @@ impl<T> Channel<T> {
         unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Returns the oldest event, after calling `take` on it. Waits for one, unless the program made
-    /// the descriptor nonblocking.
-    ///
-    /// # Errors
-    /// EAGAIN or EINTR, from `read`.
-    pub fn get(&self, take: impl Fn(&T)) -> Result<T, c_int> {
-        loop {
-            let mut count = [0u8; 8];
-            // SAFETY: the kernel writes eight bytes to `count`.
-            let got = unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
-            if got < 0 {
-                return Err(errno::last());
-            }
-            // The queue is empty if `remove` took the event between the read and this line.
-            // locked while `take` runs, so that `remove` sees the event either queued or counted
-            let mut events = self.events();
-            if let Some(event) = events.pop_front() {
-                take(&event);
-                return Ok(event);
-            }
-        }
-    }
-
     /// Removes and returns the events for which `which` returns true.
     pub fn remove(&self, which: impl Fn(&T) -> bool) -> Vec<T> {
         let mut events = self.events();
@@ -105,6 +84,82 @@ impl<T> Channel<T> {
         }
         removed.into()
     }
+}
+
+thread_local! {
+    /// The queue at which this thread waits. If the thread ends there, the queue is dropped with
+    /// the other values of the thread.
+    static AWAITED: RefCell<Option<Arc<dyn Any + Send + Sync>>> = const { RefCell::new(None) };
+}
+
+unsafe extern "C-unwind" {
+    /// `libc::read`, declared as a function that may unwind.
+    fn read(fd: c_int, buffer: *mut c_void, size: usize) -> isize;
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// Begins to wait for an event of `queue`; returns the descriptor for [`wait`]. The thread keeps
+/// the queue until it calls [`end`] or ends.
+pub fn begin<T: Send + 'static>(queue: Arc<Channel<T>>) -> RawFd {
+    let fd = queue.fd();
+    AWAITED.set(Some(queue));
+    fd
+}
+
+/// Waits for an event, unless the program made the descriptor nonblocking. Returns false with
+/// `errno` set, EAGAIN or EINTR, if there is none.
+///
+/// Here the program may cancel the thread (`pthread_cancel`), as in rdma-core's functions: the C
+/// library unwinds the stack. Rust allows that in functions whose ABI unwinds and which have no
+/// values to drop. So a function that the program calls is `extern "C-unwind"` and calls [`begin`],
+/// `wait` and [`end`], and the first and the last in functions of their own.
+pub fn wait(fd: RawFd) -> bool {
+    let mut count = [0u8; 8];
+    // SAFETY: the kernel writes eight bytes to `count`.
+    unsafe { read(fd, count.as_mut_ptr().cast(), count.len()) >= 0 }
+}
+
+/// Returns the oldest event after [`wait`] has returned true, after calling `take` on it. Returns
+/// `None` if the event was removed meanwhile: then the caller waits again.
+pub fn end<T: Send + 'static>(take: impl FnOnce(&T)) -> Option<T> {
+    let queue = AWAITED.take()?.downcast::<Channel<T>>().ok()?;
+    // locked while `take` runs, so that `remove` sees the event either queued or counted
+    let mut events = queue.events();
+    let event = events.pop_front()?;
+    take(&event);
+    Some(event)
+}
+
+/// While it exists, the program cannot cancel the thread.
+#[derive(Debug)]
+pub struct Uncancellable(c_int);
+
+impl Uncancellable {
+    /// Disables cancellation.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(set_cancel_state(1)) // PTHREAD_CANCEL_DISABLE
+    }
+}
+
+impl Default for Uncancellable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Uncancellable {
+    fn drop(&mut self) {
+        set_cancel_state(self.0);
+    }
+}
+
+/// Sets whether the thread can be cancelled; returns whether it could be.
+fn set_cancel_state(state: c_int) -> c_int {
+    let mut before = 0;
+    // SAFETY: the function writes an integer, and with deferred cancellation it does not unwind.
+    unsafe { pthread_setcancelstate(state, &raw mut before) };
+    before
 }
 
 /// Number of an object's events that the program has read and not acknowledged.
@@ -151,27 +206,34 @@ mod tests {
         polled.revents != 0
     }
 
+    fn get<T: Send + 'static>(channel: &Arc<Channel<T>>) -> Result<Option<T>, c_int> {
+        match wait(begin(Arc::clone(channel))) {
+            true => Ok(end(|_| ())),
+            false => Err(errno::last()),
+        }
+    }
+
     #[test]
     fn the_descriptor_is_readable_once_per_event_and_may_be_nonblocking() {
-        let channel = Channel::new().unwrap();
+        let channel = Arc::new(Channel::new().unwrap());
         channel.push(1);
         channel.push(2);
         assert!(readable(channel.fd()));
-        assert_eq!((channel.get(|_| ()), readable(channel.fd())), (Ok(1), true));
-        assert_eq!((channel.get(|_| ()), readable(channel.fd())), (Ok(2), false));
+        assert_eq!((get(&channel), readable(channel.fd())), (Ok(Some(1)), true));
+        assert_eq!((get(&channel), readable(channel.fd())), (Ok(Some(2)), false));
         // SAFETY: the function takes no pointers.
         unsafe { libc::fcntl(channel.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-        assert_eq!(channel.get(|_| ()), Err(libc::EAGAIN));
+        assert_eq!(get(&channel), Err(libc::EAGAIN));
     }
 
     #[test]
     fn removed_events_do_not_make_it_readable() {
-        let channel = Channel::new().unwrap();
+        let channel = Arc::new(Channel::new().unwrap());
         for event in [1, 2, 1] {
             channel.push(event);
         }
         channel.remove(|&event| event == 1);
-        assert_eq!((channel.get(|_| ()), readable(channel.fd())), (Ok(2), false));
+        assert_eq!((get(&channel), readable(channel.fd())), (Ok(Some(2)), false));
     }
 
     #[test]
@@ -187,6 +249,40 @@ mod tests {
                 pushing.join().unwrap();
             });
             assert!(!readable(channel.fd()) && channel.events().is_empty());
+        }
+    }
+
+    /// Begins to wait with the reference `queue`.
+    extern "C" fn begin_with(queue: *mut c_void) -> RawFd {
+        // SAFETY: the test passes a reference that it has turned into a pointer.
+        begin(unsafe { Arc::from_raw(queue.cast::<Channel<u32>>()) })
+    }
+
+    extern "C-unwind" fn sleep(queue: *mut c_void) -> *mut c_void {
+        wait(begin_with(queue));
+        std::ptr::null_mut()
+    }
+
+    #[test]
+    fn a_waiting_thread_can_be_cancelled_and_leaves_the_queue() {
+        type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+        // SAFETY: the C library unwinds threads that it has started; it does not know Rust's ABIs.
+        let start: Start = unsafe {
+            std::mem::transmute::<extern "C-unwind" fn(*mut c_void) -> *mut c_void, Start>(sleep)
+        };
+        for _ in 0..20 {
+            let queue = Arc::new(Channel::<u32>::new().unwrap());
+            let argument = Arc::into_raw(Arc::clone(&queue)).cast_mut().cast();
+            let (mut thread, mut result) = (0, std::ptr::null_mut());
+            // SAFETY: the thread gets a reference of its own, and it is joined.
+            unsafe {
+                let made = libc::pthread_create(&raw mut thread, std::ptr::null(), start, argument);
+                assert_eq!(made, 0);
+                assert_eq!(libc::pthread_cancel(thread), 0);
+                assert_eq!(libc::pthread_join(thread, &raw mut result), 0);
+            }
+            assert_eq!(result.addr().cast_signed(), -1, "PTHREAD_CANCELED");
+            assert_eq!(Arc::strong_count(&queue), 1);
         }
     }
 

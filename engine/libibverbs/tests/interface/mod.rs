@@ -15,6 +15,14 @@ use feroce_verbs_abi::*;
 pub mod verbs {
     use super::*;
 
+    unsafe extern "C-unwind" {
+        pub fn ibv_get_cq_event(
+            channel: *mut ibv_comp_channel,
+            cq: *mut *mut ibv_cq,
+            context: *mut *mut c_void,
+        ) -> c_int;
+    }
+
     unsafe extern "C" {
         pub fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
         pub fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
@@ -50,11 +58,6 @@ pub mod verbs {
         pub fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
         pub fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
         pub fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
-        pub fn ibv_get_cq_event(
-            channel: *mut ibv_comp_channel,
-            cq: *mut *mut ibv_cq,
-            context: *mut *mut c_void,
-        ) -> c_int;
         pub fn ibv_create_cq(
             context: *mut ibv_context,
             entries: c_int,
