@@ -2,96 +2,31 @@
 //! message and passes.
 #![allow(clippy::disallowed_methods)] // Tests against the kernel use real time.
 
+mod pair;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::net::{Ipv6Addr, UdpSocket};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use feroce_engine::counters::Counter;
-use feroce_engine::device::{
-    Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, PortKind, QpInit, QueuePair,
-};
-use feroce_engine::memory::Access;
+use feroce_engine::device::PortKind;
+use feroce_engine::port::Port;
 use feroce_engine::port::af_xdp::{AfXdp, AfXdpConfig, AfXdpError, XdpMode};
 use feroce_engine::port::fault::{FaultPort, Faults};
 use feroce_engine::port::packet::{PacketConfig, PacketError, PacketPort, SuperFrames};
 use feroce_engine::port::pcap::PcapPort;
-use feroce_engine::port::{Port, Priority};
-use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Status};
-use feroce_wire::{
-    Bth, FlowHeader, FlowSpec, IpAddresses, MacAddr, Opcode, Packet, PathMtu, Pkey, Psn, Qpn,
-    VlanTag,
+use feroce_wire::{FlowHeader, PathMtu};
+use pair::{
+    Kind, MESSAGE, PLAIN, Pair, SILENCE, TEST_TIMEOUT, addresses, connect, expect, flow, ip, psn,
+    queue, receive, request, root, sealed, send, send_train,
 };
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time to wait for a frame that must arrive, sufficient on a busy machine.
-const SILENCE: Duration = Duration::from_millis(100);
-
-/// Returns true if the tests can run. Otherwise prints why not.
-fn root() -> bool {
-    // SAFETY: the call has no arguments and no effects.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        eprintln!("skipped: network namespaces need root");
-    }
-    root
-}
-
-fn ip(arguments: &str) -> String {
-    let output =
-        Command::new("ip").args(arguments.split_whitespace()).output().expect("the `ip` program");
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
-}
-
-/// Two namespaces with a veth pair: 10.8.0.1 and fd08::1 on `v0`, 10.8.0.2 and fd08::2 on `v1`.
-struct Pair {
-    names: [String; 2],
-}
-
 impl Pair {
-    fn new(mtu: u32) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let pair = Self {
-            names: ["a", "b"].map(|end| format!("fr-pkt-{}-{count}{end}", std::process::id())),
-        };
-        let [a, b] = &pair.names;
-        ip(&format!("netns add {a}"));
-        ip(&format!("netns add {b}"));
-        ip(&format!("link add v0 netns {a} mtu {mtu} type veth peer name v1 netns {b} mtu {mtu}"));
-        for (end, name) in [(1, a), (2, b)] {
-            let device = Self::device(end - 1);
-            ip(&format!("-n {name} address add 10.8.0.{end}/24 dev {device}"));
-            ip(&format!("-n {name} address add fd08::{end}/64 dev {device} nodad"));
-            ip(&format!("-n {name} link set {device} up"));
-        }
-        pair
-    }
-
-    fn device(end: usize) -> &'static str {
-        ["v0", "v1"][end]
-    }
-
-    /// Runs `work` in the namespace of `end`.
-    fn within<T: Send>(&self, end: usize, work: impl FnOnce() -> T + Send) -> T {
-        let name = &self.names[end];
-        thread::scope(|scope| {
-            scope
-                .spawn(|| {
-                    enter(name);
-                    work()
-                })
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
-
     fn try_open(
         &self,
         end: usize,
@@ -115,154 +50,6 @@ impl Pair {
     fn ports(&self, super_frames: SuperFrames) -> [PacketPort; 2] {
         [0, 1].map(|end| self.port(end, super_frames))
     }
-
-    fn switch(&self, end: usize, state: &str) {
-        ip(&format!("-n {} link set {} {state}", self.names[end], Self::device(end)));
-    }
-
-    /// Frames that the interface of `end` received, according to the kernel.
-    fn kernel_frames(&self, end: usize) -> u64 {
-        let text = ip(&format!("-n {} -s -j link show {}", self.names[end], Self::device(end)));
-        let received = text.split("\"rx\":").nth(1).expect("receive counters");
-        let packets = received.split("\"packets\":").nth(1).expect("packets");
-        let digits: String = packets.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse().expect("a number")
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let removed = Command::new("ip").args(["netns", "delete", name]).status();
-            if !removed.is_ok_and(|status| status.success()) {
-                eprintln!("could not remove namespace {name}");
-            }
-        }
-    }
-}
-
-fn enter(namespace: &str) {
-    let file = File::open(format!("/run/netns/{namespace}")).expect("a namespace");
-    // SAFETY: the descriptor is open; the call moves only this thread.
-    let moved = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
-    assert_eq!(moved, 0, "setns");
-}
-
-fn addresses(end: usize) -> [Ipv6Addr; 2] {
-    [["::ffff:10.8.0.1", "fd08::1"], ["::ffff:10.8.0.2", "fd08::2"]][end]
-        .map(|text| text.parse().expect("an address"))
-}
-
-/// Properties of a flow.
-#[derive(Debug, Clone, Copy)]
-struct Kind {
-    v6: bool,
-    tagged: bool,
-    source_port: u16,
-}
-
-const PLAIN: Kind = Kind { v6: false, tagged: false, source_port: 0xc000 };
-
-/// A flow to the port `to` at end `end`.
-fn flow(to: &dyn Port, end: usize, kind: Kind) -> FlowHeader {
-    let address = |end: usize| addresses(end)[1];
-    let four = |end: usize| Ipv4Addr::new(10, 8, 0, if end == 0 { 1 } else { 2 });
-    let addresses = match kind.v6 {
-        true => IpAddresses::V6 { src: address(1 - end), dst: address(end) },
-        false => IpAddresses::V4 { src: four(1 - end), dst: four(end) },
-    };
-    FlowHeader::new(&FlowSpec {
-        dst_mac: to.attributes().mac,
-        src_mac: MacAddr([2, 0, 0, 0, 0, 0x77]),
-        vlan: kind.tagged.then_some(VlanTag { id: 100, pcp: 3, dei: false }),
-        addresses,
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
-        udp_source_port: kind.source_port,
-        super_frames: true,
-    })
-}
-
-/// A sealed packet with `payload` bytes.
-fn sealed(flow: &FlowHeader, payload: usize, psn: u32, id: u16) -> Vec<u8> {
-    let mut frame = vec![0; flow.frame_len(Bth::LEN + payload)];
-    let bth = Bth {
-        opcode: Opcode::RC_WRITE_MIDDLE,
-        solicited: false,
-        mig_req: true,
-        pad: 0,
-        version: 0,
-        pkey: Pkey::DEFAULT,
-        fecn: false,
-        becn: false,
-        reserved6: 0,
-        dest_qp: Qpn::masked(0x11),
-        ack_req: false,
-        reserved7: 0,
-        psn: Psn::new(psn),
-    };
-    let body = flow.len() + Bth::LEN;
-    bth.write(&mut frame[flow.len()..]);
-    let mut byte = psn.to_le_bytes()[0];
-    frame[body..body + payload].fill_with(|| {
-        byte = byte.wrapping_mul(5).wrapping_add(113);
-        byte
-    });
-    flow.seal(&mut frame, Bth::LEN + payload, id);
-    frame
-}
-
-fn psn(frame: &[u8]) -> u32 {
-    let packet = Packet::parse(frame, &[]).expect("a packet");
-    assert!(packet.icrc_valid(), "the ICRC of PSN {}", packet.bth.psn.value());
-    packet.bth.psn.value()
-}
-
-fn queue(port: &mut dyn Port, frame: &[u8], next: bool) {
-    let slot = port.tx_slot().expect("a slot");
-    slot[..frame.len()].copy_from_slice(frame);
-    match next {
-        true => port.tx_commit_next(frame.len(), Priority::default()),
-        false => port.tx_commit(frame.len(), Priority::default()),
-    }
-}
-
-fn send(port: &mut dyn Port, frame: &[u8]) {
-    queue(port, frame, false);
-    port.flush().expect("the link is up");
-}
-
-/// Sends `frames` as one burst whose packets may share super-frames, as the core does.
-fn send_train(port: &mut dyn Port, frames: &[Vec<u8>]) {
-    for (index, frame) in frames.iter().enumerate() {
-        queue(port, frame, index > 0);
-    }
-    port.flush().expect("the link is up");
-}
-
-/// Receives `count` frames, or those that arrive within `timeout`.
-fn receive(port: &mut dyn Port, count: usize, timeout: Duration) -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
-    let end = Instant::now() + timeout;
-    while frames.len() < count && Instant::now() < end {
-        for index in 0..port.rx_burst() {
-            let frame = port.rx_frame(index);
-            assert!(frame.first.len() >= 60, "the headers are in the first part");
-            frames.push([frame.first, frame.second].concat());
-        }
-        thread::yield_now();
-    }
-    frames
-}
-
-/// Checks that the next frames are `frames`.
-fn expect(port: &mut dyn Port, frames: &[Vec<u8>], what: &str) {
-    let received = receive(port, frames.len(), TEST_TIMEOUT);
-    let lengths = |frames: &[Vec<u8>]| frames.iter().map(Vec::len).collect::<Vec<_>>();
-    // `assert_eq` would print thousands of numbers.
-    let (sent, arrived) = (lengths(frames), lengths(&received));
-    assert!(received == frames, "{what}: frames of {sent:?} bytes arrived as {arrived:?}");
 }
 
 fn kinds() -> impl Iterator<Item = Kind> {
@@ -864,65 +651,6 @@ fn errors_name_the_cause() {
     });
     assert!(matches!(error, PacketError::NotPermitted { .. }), "{error}");
     assert!(error.to_string().contains("CAP_NET_RAW"), "{error}");
-}
-
-/// One end of a connection between devices.
-struct End {
-    device: Device,
-    cq: CompletionQueue,
-    qp: QueuePair,
-    buffer: Buffer,
-}
-
-const MESSAGE: usize = 1 << 20;
-
-/// Opens devices at both ends and connects them.
-fn connect(pair: &Pair, kinds: [PortKind; 2], path_mtu: PathMtu) -> [End; 2] {
-    let mut ends = [0, 1].map(|end| {
-        let config = DeviceConfig { max_qp: 16, port: kinds[end], ..DeviceConfig::default() };
-        let open = || Device::open(Pair::device(end), config).expect("a device");
-        let device = pair.within(end, open);
-        let cq = device.create_cq(64).expect("a CQ");
-        let pd = device.alloc_pd();
-        let qp = pd.create_qp(&QpInit::new(&cq)).expect("a QP");
-        let buffer = pd.alloc_buffer(2 * MESSAGE, Access::ALL).expect("a buffer");
-        End { device, cq, qp, buffer }
-    });
-    let gid = |end: &End| {
-        let gids = end.device.gids();
-        gids.iter().find(|(_, entry)| entry.gid.ip().is_ipv4()).expect("an IPv4 address").0
-    };
-    let start = Psn::new(0xff_fff0);
-    let names = ends.each_ref().map(|end| end.qp.endpoint(start, gid(end)).expect("a GID"));
-    for n in 0..2 {
-        let sgid_index = gid(&ends[n]);
-        let options =
-            ConnectOptions { sgid_index, path_mtu: Some(path_mtu), ..ConnectOptions::default() };
-        let peer = names[1 - n];
-        pair.within(n, || ends[n].qp.connect(start, &peer, &options).expect("connected"));
-    }
-    ends
-}
-
-/// Posts a request of the first end on `len` bytes at offset `remote` of the second end's buffer,
-/// and waits for success.
-fn request(ends: &mut [End; 2], read: bool, local: usize, remote: usize, len: usize) {
-    let [near, far] = ends;
-    let region = far.buffer.region();
-    let remote = RemoteAddr { addr: region.addr() + remote as u64, rkey: region.rkey() };
-    let sge = near.buffer.region().sge(local as u64, u32::try_from(len).expect("small"));
-    let op = if read { SendOp::Read(remote) } else { SendOp::Write(remote) };
-    let data = Data::Sges(std::slice::from_ref(&sge));
-    let flags = SendFlags::SIGNALED;
-    near.qp.post_send(&SendRequest { wr_id: 1, op, data, flags }).expect("room");
-    let end = Instant::now() + TEST_TIMEOUT;
-    let completion = loop {
-        assert!(Instant::now() < end, "a completion");
-        if let Some(completion) = near.cq.poll_one() {
-            break completion;
-        }
-    };
-    assert_eq!(completion.status, Status::Success);
 }
 
 #[test]

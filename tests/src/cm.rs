@@ -84,10 +84,17 @@ pub fn parameters(qpn: u32) -> Parameters {
 }
 
 impl Pair {
-    /// Creates two ends with the default configuration; no message is lost.
+    /// Creates two ends with the default configuration, but without early copies of REQs; no
+    /// message is lost.
     pub fn new(seed: u64) -> Self {
+        let early_copies = [Duration::ZERO; 2];
+        Self::with_config(seed, CmConfig { early_copies, ..CmConfig::default() })
+    }
+
+    /// Creates two ends with this configuration; no message is lost.
+    pub fn with_config(seed: u64, config: CmConfig) -> Self {
         let end = |end: u64| {
-            let mut endpoint = Endpoint::new(CmConfig::default(), random(seed * 2 + end));
+            let mut endpoint = Endpoint::new(config, random(seed * 2 + end));
             endpoint.add_device(DEVICE, 0x0200_00ff_fe00_0000 + end);
             endpoint
         };

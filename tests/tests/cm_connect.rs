@@ -4,7 +4,9 @@
 //! a REQ is retransmitted after 2 * 256 + 1024 = 1536 ms, a REP after 1024 ms, and timewait takes
 //! 512 ms at either end.
 
-use feroce_engine::cm::{CmError, CmId, Ece, EventKind, Parameters, QpKind, State, Status};
+use feroce_engine::cm::{
+    CmConfig, CmError, CmId, Ece, EventKind, Parameters, QpKind, State, Status,
+};
 use feroce_engine::time::{Duration, Instant};
 use feroce_tests::cm::{DELAY, PORT, Pair, address, parameters};
 use feroce_wire::cm::{CmMessage, PortSpace, RejectReason, Transport};
@@ -271,6 +273,38 @@ fn a_req_without_a_response_times_out() {
     pair.connect(1, TCP, 1, b"");
     pair.run_until(60_000);
     let expected: Vec<_> = (0..16).map(|count| (count * 1536, 1, "Req")).collect();
+    assert_eq!(pair.trace(), expected);
+    assert_eq!(pair.events(), [(24_576, 1, Unreachable)]);
+}
+
+/// A program that starts 100 ms after the first REQ gets the copy of 128 ms.
+#[test]
+fn an_early_copy_reaches_a_program_that_has_just_started() {
+    let mut pair = Pair::with_config(1, CmConfig::default());
+    pair.lose("Req", 1);
+    pair.dial(1, TCP, 1, b"");
+    pair.run_until(100);
+    pair.listen(0, TCP, "0.0.0.0", 0);
+    pair.run_until(130);
+    pair.expect(0, ConnectRequest);
+    assert_eq!(pair.trace(), [(0, 1, "Req"), (128, 1, "Req")]);
+}
+
+/// Early copies change neither the number nor the times of the retransmissions, and a slow program
+/// does not answer them with an MRA.
+#[test]
+fn early_copies_come_in_addition_to_retransmissions() {
+    let mut pair = Pair::with_config(1, CmConfig::default());
+    requested(&mut pair);
+    pair.run_until(2000);
+    let copies = [(0, 1, "Req"), (128, 1, "Req"), (512, 1, "Req"), (1536, 1, "Req")];
+    assert_eq!(pair.trace(), [&copies[..], &[(1537, 0, "Mra")]].concat());
+    let mut pair = Pair::with_config(2, CmConfig::default());
+    pair.lose("Req", u32::MAX);
+    pair.dial(1, TCP, 1, b"");
+    pair.run_until(60_000);
+    let mut expected: Vec<_> = (0..16).map(|count| (count * 1536, 1, "Req")).collect();
+    expected.splice(1..1, [(128, 1, "Req"), (512, 1, "Req")]);
     assert_eq!(pair.trace(), expected);
     assert_eq!(pair.events(), [(24_576, 1, Unreachable)]);
 }

@@ -205,7 +205,9 @@ fn connect(
 }
 
 /// The kinds of ports that use an interface of the kernel.
-const ON_KERNEL: &[PortKind] = &[PortKind::AfXdp, PortKind::Packet];
+const ON_KERNEL: &[PortKind] = &[PortKind::AfXdp, PortKind::Packet, PortKind::Udp];
+/// Those of them whose frames have the Ethernet address of the next hop.
+const WITH_NEXT_HOP: &[PortKind] = &[PortKind::AfXdp, PortKind::Packet];
 
 /// Runs `disturb` half way through a transfer, over each kind of port in `ports`. Then checks that
 /// no resource is left.
@@ -316,7 +318,7 @@ fn the_route_changes_to_a_gateway() {
         net.ip(1, "link set v1 promisc on");
         transfer.expect_to_finish(peer);
     };
-    half_way_captured(ON_KERNEL, change, |bytes| {
+    half_way_captured(WITH_NEXT_HOP, change, |bytes| {
         let mut reader = PcapReader::new(&bytes[..]).unwrap();
         let (mut before, mut after) = (0, 0);
         while let Some(packet) = reader.next_packet() {

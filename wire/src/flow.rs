@@ -171,6 +171,15 @@ impl FlowHeader {
         self
     }
 
+    /// Returns the same flow from another UDP source port.
+    #[must_use]
+    pub fn with_source_port(mut self, port: u16) -> Self {
+        let udp = self.len - UdpHeader::LEN;
+        self.spec.udp_source_port = port;
+        self.template[udp..udp + 2].copy_from_slice(&port.to_be_bytes());
+        self
+    }
+
     /// Length of the headers in front of the BTH, in bytes.
     #[inline]
     #[must_use]

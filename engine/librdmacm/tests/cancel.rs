@@ -13,7 +13,7 @@ use feroce_librdmacm as _; // links the functions declared below
 use feroce_verbs_abi::{
     RDMA_PS_TCP, ibv_async_event, ibv_context, rdma_cm_event, rdma_cm_id, rdma_event_channel,
 };
-use interface::{verbs, world, zeroed};
+use interface::{fixture, verbs, zeroed};
 
 unsafe extern "C-unwind" {
     fn rdma_create_event_channel() -> *mut rdma_event_channel;
@@ -82,16 +82,16 @@ fn cancel(thread: Thread, argument: *mut c_void) {
 
 #[test]
 fn waiting_threads_can_be_cancelled() {
-    let world = world(); // first, because the library looks for devices once
+    let fixture = fixture(); // first, because the library looks for devices once
     let before = descriptors();
     let channel = unsafe { rdma_create_event_channel() };
     cancel(wait_for_cm, channel.cast());
     unsafe { rdma_destroy_event_channel(channel) };
     assert_eq!(descriptors(), before, "nothing is left of the channel");
-    let Some(world) = world else { return };
-    let channel = unsafe { verbs::ibv_create_comp_channel(world.context) };
+    let Some(fixture) = fixture else { return };
+    let channel = unsafe { verbs::ibv_create_comp_channel(fixture.context) };
     cancel(wait_for_cq, channel.cast());
-    cancel(wait_for_async, world.context.cast());
+    cancel(wait_for_async, fixture.context.cast());
     assert_eq!(unsafe { verbs::ibv_destroy_comp_channel(channel) }, 0);
     let mut listener = null_mut();
     let mut any: libc::sockaddr_in = zeroed();

@@ -64,7 +64,22 @@ impl Endpoint {
         conn.retry = RetryPolicy { interval, retries };
         conn.peer = Peer::default();
         self.send_with_retries(id, &mad, now);
+        self.add_early_copies(id, now);
         Ok(())
+    }
+
+    /// Has the REQ that was just sent repeated early.
+    fn add_early_copies(&mut self, id: CmId, now: Instant) {
+        let after = self.config.early_copies;
+        let Some(resend) = self.ids.get_mut(&id).and_then(|conn| conn.resend.as_mut()) else {
+            return;
+        };
+        let interval = resend.interval;
+        resend.early = after.map(|after| match after.is_zero() || after >= interval {
+            true => Instant::FAR,
+            false => now + after,
+        });
+        self.set_timer(id);
     }
 
     fn req(
@@ -225,6 +240,7 @@ impl Endpoint {
         let interval = code_duration(mra.service_timeout) + code_duration(conn.ack_timeout);
         if let Some(resend) = &mut conn.resend {
             (resend.interval, resend.due) = (interval, now + interval);
+            resend.early = [Instant::FAR; 2];
         }
         self.set_timer(id);
     }

@@ -55,6 +55,8 @@ pub(super) struct Conn {
     pub was_established: bool,
 
     pub resend: Option<Resend>,
+    /// Time at which the REQ arrived.
+    pub requested_at: Instant,
     /// The RTU, to repeat it if the peer repeats its REP.
     pub rtu: Option<[u8; MAD_LEN]>,
     pub timewait: Option<Instant>,
@@ -112,6 +114,7 @@ impl Conn {
             mra_sent: false,
             was_established: false,
             resend: None,
+            requested_at: Instant::ZERO,
             rtu: None,
             timewait: None,
             armed: None,
@@ -120,7 +123,7 @@ impl Conn {
 
     /// Returns the earliest deadline: retransmission or end of timewait.
     pub fn deadline(&self) -> Option<Instant> {
-        let resend = self.resend.as_ref().map(|resend| resend.due);
+        let resend = self.resend.as_ref().map(Resend::next);
         [resend, self.timewait].into_iter().flatten().min()
     }
 

@@ -174,7 +174,7 @@ impl Endpoint {
         let Some(mad) = self.dreq(id).map(|mad| mad.to_bytes()) else { return };
         if let Some(conn) = self.ids.get_mut(&id) {
             let (interval, left) = (conn.retry.interval, conn.retry.retries);
-            conn.resend = Some(Resend { mad, interval, left, due: now + interval });
+            conn.resend = Some(Resend::new(mad, interval, left, now));
         }
         self.set_timer(id);
     }

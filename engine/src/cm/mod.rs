@@ -395,13 +395,19 @@ impl Endpoint {
             self.remove_if_over(id);
             return;
         }
-        let Some(resend) = conn.resend.as_mut().filter(|resend| resend.due <= now) else { return };
-        if resend.left == 0 {
+        let Some(resend) = conn.resend.as_mut().filter(|resend| resend.next() <= now) else {
+            return;
+        };
+        if resend.due > now {
+            let past = resend.early.iter_mut().filter(|copy| **copy <= now);
+            past.for_each(|copy| *copy = Instant::FAR);
+        } else if resend.left == 0 {
             self.on_retries_exhausted(id, now);
             return;
+        } else {
+            resend.left -= 1;
+            resend.due = now + resend.interval;
         }
-        resend.left -= 1;
-        resend.due = now + resend.interval;
         let mad = resend.mad;
         let outgoing = conn.outgoing(mad);
         self.outbox.extend(outgoing);
@@ -455,7 +461,7 @@ impl Endpoint {
         let mad = self.send(id, mad);
         if let Some(conn) = self.ids.get_mut(&id) {
             let (interval, left) = (conn.retry.interval, conn.retry.retries);
-            conn.resend = Some(Resend { mad, interval, left, due: now + interval });
+            conn.resend = Some(Resend::new(mad, interval, left, now));
         }
         self.set_timer(id);
     }

@@ -122,7 +122,10 @@ impl Endpoint {
     pub(super) fn on_req(&mut self, mad: &CmMad, req: &Req, from: &Source, now: Instant) {
         let request = (req.local_ca_guid, req.local_comm_id);
         if let Some(&id) = self.remote_ids.get(&request) {
-            if self.ids[&id].state == State::ReqReceived {
+            let conn = &self.ids[&id];
+            // An early copy is no sign that the peer's patience ends.
+            let is_early = now < conn.requested_at + conn.retry.interval;
+            if conn.state == State::ReqReceived && !is_early {
                 self.send_mra(id, 0);
             }
             return;
@@ -140,7 +143,7 @@ impl Endpoint {
         }
         match self.check_req(req, from) {
             Ok(Some((listener, requested, mtu))) => {
-                self.queue_req(mad, req, from, (listener, requested, mtu))
+                self.queue_req(mad, req, from, (listener, requested, mtu), now);
             }
             Ok(None) => {}
             Err(reason) => {
@@ -187,6 +190,7 @@ impl Endpoint {
         req: &Req,
         from: &Source,
         (listener, requested, mtu): (CmId, Requested, PathMtu),
+        now: Instant,
     ) {
         let path = Path {
             device: from.device,
@@ -209,6 +213,7 @@ impl Endpoint {
         self.remote_qps.insert((req.local_ca_guid, req.local_qpn), id);
         let Some(conn) = self.ids.get_mut(&id) else { return };
         conn.state = State::ReqReceived;
+        conn.requested_at = now;
         conn.transaction = mad.transaction;
         conn.ack_timeout = req.primary_ack_timeout.max(1);
         let interval = code_duration(req.local_response_timeout);

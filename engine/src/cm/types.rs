@@ -51,6 +51,10 @@ pub struct CmConfig {
     pub response_cache_time: Duration,
     /// How long copies of a REQ may arrive after its connection.
     pub copy_time: Duration,
+    /// Times after which a REQ without response is sent again before its first retransmission is
+    /// due, in ascending order; zero means never. A peer whose program is just starting has no
+    /// RNIC yet and loses the REQ, where another host would reject it.
+    pub early_copies: [Duration; 2],
 }
 
 impl Default for CmConfig {
@@ -64,6 +68,7 @@ impl Default for CmConfig {
             ephemeral: (32768, 60999),
             response_cache_time: Duration::from_secs(100), // 16 retransmissions, 6.1 s apart
             copy_time: Duration::from_secs(10),
+            early_copies: [Duration::from_millis(128), Duration::from_millis(512)],
         }
     }
 }
@@ -319,6 +324,20 @@ pub(super) struct Resend {
     pub interval: Duration,
     pub left: u8,
     pub due: Instant,
+    /// Times of copies to send before `due`; [`Instant::FAR`] if there is none.
+    pub early: [Instant; 2],
+}
+
+impl Resend {
+    /// A message sent at `now`, without early copies.
+    pub fn new(mad: [u8; MAD_LEN], interval: Duration, left: u8, now: Instant) -> Self {
+        Self { mad, interval, left, due: now + interval, early: [Instant::FAR; 2] }
+    }
+
+    /// Time of the next copy.
+    pub fn next(&self) -> Instant {
+        self.early.into_iter().fold(self.due, Instant::min)
+    }
 }
 
 #[cfg(test)]

@@ -137,9 +137,17 @@ impl Core {
                 cnps.set_aside();
                 continue;
             }
-            let frame = if port.tx_room() > 0 { port.tx_slot() } else { None };
-            let Some(frame) = frame else { break };
-            let frame_len = cnp::seal(&cnp.flow, frame, cnp.dest_qp, cnp.pkey, *ip_id);
+            if port.tx_room() == 0 {
+                break;
+            }
+            // The source port of a CNP is 0, where the port can send from it.
+            let flow = match port.attributes().source_ports.first() {
+                Some(&source_port) => cnp.flow.with_source_port(source_port),
+                None => cnp.flow,
+            };
+            let id = port.tx_identification(cnp::LEN + icrc::LEN, false).unwrap_or(*ip_id);
+            let Some(frame) = port.tx_slot() else { break };
+            let frame_len = cnp::seal(&flow, frame, cnp.dest_qp, cnp.pkey, id);
             *ip_id = ip_id.checked_add(1).unwrap_or(1);
             port.tx_commit(frame_len, priority);
             shared.count_sent(cnp::LEN + icrc::LEN);

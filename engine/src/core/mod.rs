@@ -59,6 +59,8 @@ pub struct Core {
     /// While the port has no room for packets that wait: since when.
     full_since: Option<Instant>,
     port_failed: bool,
+    /// The link numbers IPv4 packets itself: [`Port::tx_identification`].
+    link_numbers: bool,
 }
 
 impl Core {
@@ -76,6 +78,7 @@ impl Core {
         let mut slots = Vec::new();
         slots.resize_with(count, || None);
         let link_rate = port.attributes().link_rate;
+        let link_numbers = port.tx_identification(0, false).is_some();
         let pfc = CorePfc::new(id, shared.pfc, &shared.xoff_requesters, link_rate, count);
         Self {
             id,
@@ -91,6 +94,7 @@ impl Core {
             loopback,
             groups: multicast::Groups::default(),
             ip_id: 1,
+            link_numbers,
             full_since: None,
             port_failed: false,
         }

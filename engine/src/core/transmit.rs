@@ -119,7 +119,9 @@ impl Core {
         room: &mut usize,
         now: Instant,
     ) -> (usize, bool) {
-        let Self { port, slots, shared, schedule, ip_id, loopback, groups, pfc, .. } = self;
+        let Self {
+            port, slots, shared, schedule, ip_id, loopback, groups, pfc, link_numbers, ..
+        } = self;
         let Some(place) = slots[slot as usize].as_deref_mut() else { return (0, false) };
         let mut env = shared.env(now);
         let largest = place.set_limits(&mut env, &**port);
@@ -143,27 +145,32 @@ impl Core {
                 break true;
             }
             let free = if is_loopback { loopback.slot() } else { port.tx_slot() };
-            let Some(frame) = free else { break is_loopback };
+            let Some(mut frame) = free else { break is_loopback };
             // A QP that waits for its pacer leaves the list of active QPs; its timer reactivates
             // it.
             hold_back(&mut place.sender, is_loopback, gate, largest, &mut env);
             let transport = &mut frame[start..];
             let Some(packet) = place.qp.poll_transmit(&mut env, transport) else { break false };
             let Some(flow) = place.qp.flow() else { break false };
-            let len = flow.seal(frame, packet.len, *ip_id);
+            let joins_previous = quantum.joins_previous(flow.spec(), *ip_id);
+            let mut id = *ip_id;
+            if *link_numbers && !is_loopback {
+                let len = packet.len + icrc::LEN;
+                id = port.tx_identification(len, joins_previous).unwrap_or(id);
+                frame = port.tx_slot().expect("the slot that was not committed");
+            }
+            let len = flow.seal(frame, packet.len, id);
             if !is_loopback {
                 on_sent(&mut place.sender, &packet.sent, len, now);
             }
-            let joins_previous = quantum.joins_previous(flow.spec(), *ip_id);
             *ip_id = ip_id.checked_add(1).unwrap_or(1);
-            let priority = priority_of(&packet);
             if audience == Audience::Group {
                 copy_to_members(&mut **port, len, flow, groups, loopback, shared);
             }
-            match (is_loopback, joins_previous) {
-                (true, _) => loopback.commit(len, priority),
-                (false, true) => port.tx_commit_next(len, priority),
-                (false, false) => port.tx_commit(len, priority),
+            let priority = priority_of(&packet);
+            match is_loopback {
+                true => loopback.commit(len, priority),
+                false => commit(&mut **port, len, priority, joins_previous),
             }
             *room -= usize::from(!is_loopback);
             shared.counters.add(Counter::TxLoopback, is_loopback.into());
@@ -193,6 +200,14 @@ impl Core {
                 }
             }
         }
+    }
+}
+
+#[inline]
+fn commit(port: &mut dyn Port, len: usize, priority: Priority, joins_previous: bool) {
+    match joins_previous {
+        true => port.tx_commit_next(len, priority),
+        false => port.tx_commit(len, priority),
     }
 }
 

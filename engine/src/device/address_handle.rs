@@ -55,7 +55,7 @@ impl ProtectionDomain {
         // Not ECN-capable to a group: no receiver reports marks, and the sender would not slow
         // down.
         let ecn = device.config.marks_data() && path.dgid.multicast_group().is_none();
-        let flow = flow_header(&path, &headers, local, remote, ecn);
+        let flow = flow_header(&path, &headers, local, remote, ecn, &device.source_ports)?;
         let mtu = PathMtu::largest_for(headers.mtu).map_or(0, PathMtu::bytes);
         Ok(AddressHandle { path, flow, mtu, ethernet, pd: self.clone(), _place })
     }

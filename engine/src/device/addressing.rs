@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, Qpn, VlanTag};
 
+use super::error::DeviceError;
 use crate::net::{
     Gid, GidEntry, GidTable, NetError, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
     multicast_mac, wait,
@@ -102,6 +103,21 @@ impl KernelAddresses {
     pub fn open(interface: &str) -> Result<Self, NetError> {
         let table = RwLock::new(GidTable::read(interface)?);
         Ok(Self { table, resolver: Mutex::new(Resolver::open()?) })
+    }
+
+    /// The same for ports whose packets the kernel routes: paths need no neighbour.
+    #[must_use]
+    pub(super) fn routed(mut self) -> Self {
+        self.resolver.get_mut().unwrap_or_else(PoisonError::into_inner).set_routed();
+        self
+    }
+
+    /// Opens another resolver of the same kind, for a thread of its own.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(super) fn open_resolver(&self) -> Result<Resolver, NetError> {
+        self.resolver().open_alike()
     }
 
     fn resolver(&self) -> MutexGuard<'_, Resolver> {
@@ -206,14 +222,19 @@ impl StaticAddresses {
 /// Maximum time that a path waits for a neighbour.
 pub(super) const PATH_TIMEOUT: Duration = RESOLVE_TIMEOUT;
 
-/// The frame headers of `path` between the QPs `local` and `remote`.
+/// The frame headers of `path` between the QPs `local` and `remote`, for a port that can send from
+/// `source_ports` (empty: from any port).
+///
+/// # Errors
+/// [`DeviceError::SourcePort`] if the port cannot send from the port that `path` demands.
 pub(super) fn flow_header(
     path: &Path,
     headers: &PathHeaders,
     local: Qpn,
     remote: Qpn,
     ecn: bool,
-) -> FlowHeader {
+    source_ports: &[u16],
+) -> Result<FlowHeader, DeviceError> {
     use std::net::IpAddr;
     let addresses = match (headers.src_ip, headers.dst_ip) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddresses::V4 { src, dst },
@@ -226,7 +247,14 @@ pub(super) fn flow_header(
     };
     let requested_ecn = path.traffic_class & 0b11;
     let ect = if ecn && requested_ecn == 0 { ECT_0 } else { requested_ecn };
-    FlowHeader::new(&FlowSpec {
+    let udp_source_port = match path.source_port {
+        SourcePort::PerQp => source_port(label, source_ports),
+        SourcePort::Fixed(port) => port.get(),
+    };
+    if !source_ports.is_empty() && !source_ports.contains(&udp_source_port) {
+        return Err(DeviceError::SourcePort(udp_source_port));
+    }
+    Ok(FlowHeader::new(&FlowSpec {
         dst_mac: headers.dst_mac,
         src_mac: headers.src_mac,
         vlan: headers.vlan.map(|id| VlanTag { id, pcp: path.service_level & 7, dei: false }),
@@ -234,12 +262,9 @@ pub(super) fn flow_header(
         traffic_class: path.traffic_class & !0b11 | ect,
         hop_limit: if path.hop_limit == 0 { headers.hop_limit } else { path.hop_limit },
         flow_label: label,
-        udp_source_port: match path.source_port {
-            SourcePort::PerQp => source_port(label),
-            SourcePort::Fixed(port) => port.get(),
-        },
+        udp_source_port,
         super_frames: path.super_frames,
-    })
+    }))
 }
 
 const ECT_0: u8 = 0b10;
@@ -253,11 +278,15 @@ fn flow_label(a: Qpn, b: Qpn) -> u32 {
     u32::try_from(folded & u64::from(FLOW_LABEL_MASK)).expect("20 bits")
 }
 
-/// The UDP source port for a flow label (RoCEv2 annex A17: 0xC000 to 0xFFFF), so that ECMP spreads
-/// QPs. The upper six bits of the label are folded into the lower fourteen.
-fn source_port(label: u32) -> u16 {
+/// The UDP source port for a flow label, so that ECMP spreads QPs: one of `possible` or, if it is
+/// empty, of 0xC000 to 0xFFFF (RoCEv2 annex A17). The upper six bits of the label are folded into
+/// the lower fourteen.
+fn source_port(label: u32, possible: &[u16]) -> u16 {
     let folded = (label ^ label >> 14) & 0x3fff;
-    u16::try_from(0xc000 | folded).expect("16 bits")
+    match possible.len() {
+        0 => u16::try_from(0xc000 | folded).expect("16 bits"),
+        count => possible[folded as usize % count],
+    }
 }
 
 #[cfg(test)]
@@ -269,7 +298,7 @@ mod tests {
         let (a, b) = (Qpn::masked(0x12_3456), Qpn::masked(0x00_0abc));
         assert_eq!(flow_label(a, b), flow_label(b, a));
         let mut ports: Vec<u16> =
-            (0x40..0x140).map(|n| source_port(flow_label(Qpn::masked(n), b))).collect();
+            (0x40..0x140).map(|n| source_port(flow_label(Qpn::masked(n), b), &[])).collect();
         assert!(ports.iter().all(|&port| port >= 0xc000));
         ports.sort_unstable();
         ports.dedup();

@@ -153,6 +153,9 @@ pub enum DeviceError {
         #[source]
         source: std::io::Error,
     },
+    /// The port cannot send from this UDP source port.
+    #[error("this port does not send from UDP port {0}: list it in `udp_source_ports`")]
+    SourcePort(u16),
     /// The peer cannot be reached.
     #[error("no path to {gid}: {source}")]
     Path {

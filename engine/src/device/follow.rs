@@ -231,9 +231,13 @@ fn put(
 
 /// Starts the thread that follows the host.
 pub(super) fn start(device: &super::Opened, interface: &str) -> Result<(), OpenError> {
+    let resolver = match &device.addressing {
+        Addressing::Kernel(kernel) => kernel.open_resolver()?,
+        _ => Resolver::open()?,
+    };
     let mut follower = Follower {
         device: Arc::downgrade(&device.0),
-        resolver: Resolver::open()?,
+        resolver,
         name: interface.to_owned(),
         index: None,
     };

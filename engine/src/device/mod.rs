@@ -210,6 +210,8 @@ impl CoreCell {
 
 #[derive(Debug)]
 struct DeviceInner {
+    /// UDP source ports that the port can send from; empty if it can send from any.
+    source_ports: Vec<u16>,
     config: DeviceConfig,
     attributes: RwLock<DeviceAttributes>,
     /// Largest IP packet that the port's buffers hold, in bytes.

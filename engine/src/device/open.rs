@@ -51,11 +51,14 @@ impl Device {
     /// As for [`Device::open`], and errors of `wrap`.
     pub fn open_wrapped(
         interface: &str,
-        config: DeviceConfig,
+        mut config: DeviceConfig,
         wrap: &mut dyn FnMut(Box<dyn Port>) -> Result<Box<dyn Port>, OpenError>,
     ) -> Result<Self, OpenError> {
-        let ports::OpenPorts { name, ports, addressing, owner, filter, reason } =
+        let ports::OpenPorts { name, ports, addressing, owner, filter, reason, window_max } =
             ports::open(interface, &config)?;
+        if let Some(most) = window_max {
+            config.window = config.window.min(most.max(*WINDOWS.start()));
+        }
         let wrapped = ports.into_iter().map(wrap).collect::<Result<Vec<_>, _>>()?;
         let device = Self::assemble(wrapped, addressing, config, owner)?;
         let attributes = device.inner.attributes.write();
@@ -105,9 +108,11 @@ impl Device {
         };
         let drawn = random.next().map_err(system("get random numbers"))?;
         let clock = Clock::start();
+        let source_ports = ports[0].attributes().source_ports.clone();
         let mut inner = DeviceInner {
             attributes,
             port_mtu,
+            source_ports,
             arena,
             memory,
             events: Arc::new(events),

@@ -23,6 +23,8 @@ pub(super) struct OpenPorts {
     pub(super) filter: Option<Filter>,
     /// Why this kind of port was chosen.
     pub(super) reason: String,
+    /// As [`OpenedPorts::window_max`].
+    pub(super) window_max: Option<u32>,
 }
 
 /// The reason for a kind of port that was requested by name.
@@ -60,15 +62,18 @@ pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, 
         Some(kind) => (open_kind(kind, &request)?, REQUESTED.to_owned()),
         None => open_first(&request)?,
     };
-    let OpenedPorts { name, ports, addresses } = opened;
+    let OpenedPorts { name, ports, addresses, window_max } = opened;
     let (addressing, owner, filter) = match (addresses, kernel) {
         (PortAddressing::Filtered(filter), Some((addresses, owner))) => {
             (Addressing::Kernel(addresses), Some(owner), Some(Filter(filter)))
         }
+        (PortAddressing::Routed(filter), Some((addresses, owner))) => {
+            (Addressing::Kernel(addresses.routed()), Some(owner), Some(Filter(filter)))
+        }
         (PortAddressing::Own(addresses), _) => (Addressing::Port(addresses), None, None),
-        (PortAddressing::Filtered(_), None) => unreachable!("only kernel interfaces have filters"),
+        (_, None) => unreachable!("only kernel interfaces have filters"),
     };
-    Ok(OpenPorts { name, ports, addressing, owner, filter, reason })
+    Ok(OpenPorts { name, ports, addressing, owner, filter, reason, window_max })
 }
 
 /// The kind of port that the configuration demands; `None` if any kind of `auto` will do.
@@ -116,15 +121,15 @@ fn reason(
     opened: &OpenedPorts,
     failures: &[(&PortEntry, crate::port::kind::PortError)],
 ) -> String {
-    let Some((first, error)) = failures.first() else {
+    if failures.is_empty() {
         return format!("auto: interface and privileges allow {}", entry.title);
-    };
-    let why = match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    };
+    }
+    let why = failures.iter().map(|(missing, error)| {
+        let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
+        format!("{} is not available: {error}{cause}", missing.title)
+    });
+    let why = why.collect::<Vec<_>>().join("; ");
     let port = &opened.ports[0].attributes().kind;
-    let missing = first.title;
-    tracing::warn!("{interface} is opened as {port}, because {missing} is not available: {why}");
-    format!("auto: {missing} is not available: {why}")
+    tracing::warn!("{interface} is opened as {port}, because {why}");
+    format!("auto: {why}")
 }

@@ -349,12 +349,12 @@ impl QueuePair {
     /// the path are followed.
     ///
     /// # Errors
-    /// [`DeviceError::GidIndex`], [`DeviceError::Path`].
+    /// [`DeviceError::GidIndex`], [`DeviceError::Path`], [`DeviceError::SourcePort`].
     pub fn resolve(&self, path: &Path, remote: Qpn) -> Result<FlowHeader, DeviceError> {
         let device = self.device();
         let headers = follow::begin(device, self.qpn, path, PATH_TIMEOUT)?;
         let ecn = device.config.marks_data();
-        Ok(flow_header(path, &headers, self.qpn, remote, ecn))
+        flow_header(path, &headers, self.qpn, remote, ecn, &device.source_ports)
     }
 
     /// Changes state and attributes, as `ibv_modify_qp`. A transition to RESET removes the QP's

@@ -27,7 +27,7 @@ pub use event::NetEvent;
 pub use gid::{GID_TABLE_LEN, Gid, GidEntry, GidTable, ParseGidError};
 pub use interface::{Interface, InterfaceAddress, VlanLink};
 pub use resolve::{Confirmation, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver};
-pub(crate) use resolve::{multicast_mac, wait};
+pub(crate) use resolve::{ROUTED_MAC, multicast_mac, wait};
 pub use route::chosen_source;
 pub use watch::Watcher;
 

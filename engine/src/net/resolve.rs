@@ -127,6 +127,12 @@ pub enum ResolveError {
         /// Name of the interface.
         interface: String,
     },
+    /// The source is an address of a VLAN sub-interface, whose frames this kind of port cannot tag.
+    #[error("this kind of port sends no VLAN tags: open interface {interface} itself")]
+    Tagged {
+        /// The sub-interface.
+        interface: String,
+    },
     /// The next hop did not answer.
     #[error("{next_hop} did not answer for {after:?}")]
     Unresolved {
@@ -170,10 +176,16 @@ enum Request {
     Broadcast,
 }
 
+/// Ethernet address in paths whose packets the kernel routes: it knows the real one. Locally
+/// administered.
+pub(crate) const ROUTED_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0x12, 0xb7]);
+
 /// Finds paths in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Resolver {
     requests: Connection,
+    /// The kernel routes the packets: no neighbour is looked up.
+    is_routed: bool,
 }
 
 /// Result of one reading of the kernel's tables.
@@ -230,7 +242,21 @@ impl Resolver {
     /// # Errors
     /// The kernel's error.
     pub fn open() -> Result<Self, NetError> {
-        Ok(Self { requests: Connection::open()? })
+        Ok(Self { requests: Connection::open()?, is_routed: false })
+    }
+
+    /// From now on paths are for packets that the kernel routes. They have [`ROUTED_MAC`] in place
+    /// of a neighbour's address, which may be unknown; looking one up would need a privilege.
+    pub(crate) fn set_routed(&mut self) {
+        self.is_routed = true;
+    }
+
+    /// Opens a resolver for the same kind of paths.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(crate) fn open_alike(&self) -> Result<Self, NetError> {
+        Ok(Self { is_routed: self.is_routed, ..Self::open()? })
     }
 
     /// Returns the headers of packets from `source` to `destination`.
@@ -270,6 +296,9 @@ impl Resolver {
             return Err(ResolveError::NotAHost { destination: dst_ip });
         }
         let name = source.interface_name.as_str();
+        if self.is_routed && source.vlan.is_some() {
+            return Err(ResolveError::Tagged { interface: source.interface_name.clone() });
+        }
         let link = Interface::read_index(&mut self.requests, source.interface, name)?;
         if !link.is_usable() {
             return Err(ResolveError::InterfaceDown { interface: link.name });
@@ -293,7 +322,11 @@ impl Resolver {
         match Route::find(&mut self.requests, dst_ip, src_ip, link.index)? {
             Route::Unicast { gateway, mtu, hop_limit } => {
                 let next_hop = gateway.unwrap_or(dst_ip);
-                match self.neighbour_mac(link.index, next_hop, is_requested)? {
+                let found = match self.is_routed {
+                    true => NextHop::At(ROUTED_MAC),
+                    false => self.neighbour_mac(link.index, next_hop, is_requested)?,
+                };
+                match found {
                     NextHop::At(mac) => headers.dst_mac = mac,
                     NextHop::Requested => return Ok(Lookup::Requested(next_hop)),
                     NextHop::GivenUp => return Ok(Lookup::GivenUp(next_hop)),

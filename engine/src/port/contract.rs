@@ -5,8 +5,8 @@
 //!    ([`Port::tx_slot`]): a contiguous buffer in memory of the port.
 //! 2. The QP writes the BTH and everything after it, following the space for the headers of the
 //!    flow. The core writes the Ethernet, IP and UDP headers of the flow into that space. It
-//!    computes the ICRC last, when IPv4 identification and length are final
-//!    ([`feroce_wire::FlowHeader::seal`]).
+//!    computes the ICRC last, when IPv4 identification ([`Port::tx_identification`]) and length are
+//!    final ([`feroce_wire::FlowHeader::seal`]).
 //! 3. [`Port::tx_commit`] queues the slot. [`Port::flush`] rings the doorbell of the link once per
 //!    burst. A slot that was taken and not committed is reused.
 //!
@@ -46,6 +46,8 @@ pub struct PortAttributes {
     pub queues: u16,
     /// Maximum number of packets in a [super-frame](super::super_frame); 1 if the port sends none.
     pub segments_max: usize,
+    /// UDP source ports that the port can send from; empty if it can send from any.
+    pub source_ports: Vec<u16>,
 }
 
 /// Frame counters of a port since it was opened.
@@ -147,6 +149,14 @@ pub trait Port: Send + std::fmt::Debug {
     /// The next transmit slot: `attributes().frame_max` writable bytes, or `None` without room.
     /// Without a commit in between, the next call returns the same slot.
     fn tx_slot(&mut self) -> Option<&mut [u8]>;
+
+    /// The IPv4 identification that the link will give the next packet, which has `len` bytes after
+    /// its UDP header. `joins`: it will be queued with [`Port::tx_commit_next`]. `None` if the port
+    /// sends the identification that the core writes.
+    fn tx_identification(&self, len: usize, joins: bool) -> Option<u16> {
+        let _ = (len, joins);
+        None
+    }
 
     /// Queues the first `len` bytes of the slot that [`Port::tx_slot`] returned last.
     ///

@@ -350,6 +350,11 @@ impl Port for FaultPort {
         self.taken.then_some(&mut *self.stage)
     }
 
+    /// No packet joins another: super-frames are off.
+    fn tx_identification(&self, len: usize, _joins: bool) -> Option<u16> {
+        self.inner.tx_identification(len, false)
+    }
+
     fn tx_commit(&mut self, len: usize, priority: Priority) {
         assert!(self.taken, "commit without a slot");
         assert!(len <= self.stage.len(), "commit of {len} bytes in a slot of {}", self.stage.len());

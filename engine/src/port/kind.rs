@@ -86,6 +86,9 @@ pub struct OpenedPorts {
     pub ports: Vec<Box<dyn Port>>,
     /// How the ports learn which frames are theirs.
     pub addresses: PortAddressing,
+    /// Packets of the largest size that the receive buffer for one QP holds, where that is little.
+    /// A QP has no more outstanding, as its peer is expected to be alike.
+    pub window_max: Option<u32>,
 }
 
 impl OpenedPorts {
@@ -95,11 +98,29 @@ impl OpenedPorts {
         ports: Vec<P>,
         filter: impl AddressFilter + 'static,
     ) -> Self {
-        Self {
-            name: name.to_owned(),
-            ports: ports.into_iter().map(|port| Box::new(port) as _).collect(),
-            addresses: PortAddressing::Filtered(Box::new(filter)),
-        }
+        Self::new(name, ports, PortAddressing::Filtered(Box::new(filter)))
+    }
+
+    /// Ports whose window is not limited.
+    pub(super) fn new<P: Port + 'static>(
+        name: &str,
+        ports: Vec<P>,
+        addresses: PortAddressing,
+    ) -> Self {
+        let ports = ports.into_iter().map(|port| Box::new(port) as _).collect();
+        Self { name: name.to_owned(), ports, addresses, window_max: None }
+    }
+
+    /// As [`Self::on_kernel`], for ports whose packets the kernel routes. `window`: see
+    /// [`Self::window_max`].
+    pub fn routed<P: Port + 'static>(
+        name: &str,
+        ports: Vec<P>,
+        filter: impl AddressFilter + 'static,
+        window: u32,
+    ) -> Self {
+        let opened = Self::new(name, ports, PortAddressing::Routed(Box::new(filter)));
+        Self { window_max: Some(window), ..opened }
     }
 }
 
@@ -108,6 +129,9 @@ impl OpenedPorts {
 pub enum PortAddressing {
     /// The device sets the addresses; the ports drop frames to other addresses.
     Filtered(Box<dyn AddressFilter>),
+    /// As `Filtered`, and the kernel routes the packets: the ports need no Ethernet address of a
+    /// next hop.
+    Routed(Box<dyn AddressFilter>),
     /// The ports have addresses of their own and resolve their neighbours.
     Own(Arc<dyn LinkAddresses>),
 }

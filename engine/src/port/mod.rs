@@ -5,6 +5,7 @@
 //! opens:
 //! - [`af_xdp`]: AF_XDP sockets on every receive queue of an interface,
 //! - [`packet`]: packet sockets on any interface, without root,
+//! - [`udp`]: UDP sockets on any interface, without any privilege,
 //! - [`dpdk`]: any device that DPDK drives.
 //!
 //! Tests and the fabric simulator use [`shm`], rings in shared memory. Two wrappers go around any
@@ -12,15 +13,20 @@
 //! crosses the port).
 
 pub mod af_xdp;
+mod classic_bpf;
 pub mod contract;
 pub mod dpdk;
 pub mod ethtool;
 pub mod fault;
+mod headers;
 pub mod kind;
 pub mod packet;
+mod pages;
 pub mod pcap;
 pub mod registry;
 pub mod shm;
+mod socket;
 pub mod super_frame;
+pub mod udp;
 
 pub use contract::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};

@@ -125,6 +125,10 @@ impl Port for PcapPort {
         slot
     }
 
+    fn tx_identification(&self, len: usize, joins: bool) -> Option<u16> {
+        self.inner.tx_identification(len, joins)
+    }
+
     fn tx_commit(&mut self, len: usize, priority: Priority) {
         self.record_taken(len);
         self.inner.tx_commit(len, priority);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::kind::{PortConfig, PortConfigs, PortEntry};
-use super::{af_xdp, dpdk, packet};
+use super::{af_xdp, dpdk, packet, udp};
 
 /// Makes [`PortKind`] and the list of entries from rows `Variant => ENTRY`.
 macro_rules! port_kinds {
@@ -103,6 +103,8 @@ port_kinds! {
     AfXdp => af_xdp::ENTRY,
     /// Packet sockets.
     Packet => packet::ENTRY,
+    /// UDP sockets.
+    Udp => udp::ENTRY,
     /// A device that DPDK drives.
     Dpdk => dpdk::ENTRY,
 }

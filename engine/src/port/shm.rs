@@ -68,6 +68,7 @@ pub fn shm_pair(
             link_rate: config.link_rate,
             queues: 1,
             segments_max: 1,
+            source_ports: Vec::new(),
         },
         stats: PortStats::default(),
         tx,

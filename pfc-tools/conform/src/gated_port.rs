@@ -53,6 +53,10 @@ impl Port for GatedPort {
         if self.open.load(Ordering::Relaxed) == 0 { None } else { self.inner.tx_slot() }
     }
 
+    fn tx_identification(&self, len: usize, joins: bool) -> Option<u16> {
+        self.inner.tx_identification(len, joins)
+    }
+
     fn tx_commit(&mut self, len: usize, priority: Priority) {
         self.open.fetch_sub(1, Ordering::Relaxed);
         self.inner.tx_commit(len, priority);

@@ -1,4 +1,4 @@
-//! Measures the engine on shm, AF_XDP and packet ports: `cargo xtask bench` runs this program.
+//! Measures the engine on shm, AF_XDP, packet and UDP ports: `cargo xtask bench` runs this program.
 //! Prints a line per figure (name, value, bar, `ok` or `missed`). Exit code 1 if a figure misses
 //! its bar.
 
@@ -52,6 +52,7 @@ fn main() -> ExitCode {
     show("packet: 64 KiB WRITE / TCP with TSO".to_owned(), &mut packet_bulk);
     show("packet: 4 KiB WRITE / bare loop".to_owned(), &mut packet_write);
     show("packet: 64 B SEND half-RTT / spinning TCP".to_owned(), &mut packet_latency);
+    show("udp / packet: 64 KiB WRITE".to_owned(), &mut udp_bulk);
     if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -134,6 +135,10 @@ fn packet(super_frames: SuperFrames) -> DeviceConfig {
     let packet = PacketConfig { super_frames, ..PacketConfig::new("") };
     let config = config();
     DeviceConfig { port: PortKind::Packet, ports: config.ports.with(packet), ..config }
+}
+
+fn udp() -> DeviceConfig {
+    DeviceConfig { port: PortKind::Udp, ..config() }
 }
 
 /// Returns the index of the IPv4 GID. It is not 0: the link-local GID comes first.
@@ -274,4 +279,15 @@ fn packet_latency(name: &str) -> Figure {
     config.ports.get_mut::<PacketConfig>().qdisc_bypass = true;
     let devices = open_devices(&link, &config);
     latency_figure(name, &devices, &mut tcp)
+}
+
+/// Both ports send super-frames. As root, so that receive buffers hold several windows.
+fn udp_bulk(name: &str) -> Figure {
+    let link = Link::new();
+    let rate = |config: &DeviceConfig| {
+        let devices = open_devices(&link, config);
+        engine::write_rate(&mut connect(&devices, BUFFER_LEN), BULK_LEN)
+    };
+    let result = paired(|| rate(&udp()), || rate(&packet(SuperFrames::Auto)));
+    write_figure(name, Bar::AtLeast(0.5), result)
 }

@@ -12,7 +12,7 @@ use feroce_conform::endpoint::{Failure, failed, feroce};
 use feroce_engine::congestion::Control;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{Device, PortKind};
-use feroce_tests::rxe::capture_checks::{self, CaptureFindings, Deviation};
+use feroce_tests::rxe::capture_checks::{self, CaptureFindings, Deviation, SourcePorts};
 use feroce_tests::rxe::case::{Case, Fault};
 use feroce_tests::rxe::faults::{self, Network};
 use feroce_tests::rxe::{cases, external_decoders, run_case};
@@ -171,7 +171,11 @@ impl Suite {
         }
         drop(device);
         let own_mac = own_mac()?;
-        self.sort_frames(&whole, &mut played, own_mac)?;
+        let source_ports = match port {
+            PortKind::Udp => SourcePorts::OfSockets,
+            _ => SourcePorts::Any,
+        };
+        self.sort_frames(&whole, &mut played, own_mac, source_ports)?;
         let _ = std::fs::remove_file(&whole);
         Ok(played)
     }
@@ -226,12 +230,14 @@ impl Suite {
         std::panic::catch_unwind(play).unwrap_or_else(|_| Err(Failure("a panic, see above".into())))
     }
 
-    /// Assigns each frame to its case, by time, and checks the frames.
+    /// Assigns each frame to its case, by time, and checks the frames, which a port with these
+    /// source ports has sent.
     fn sort_frames(
         &self,
         whole: &Path,
         played: &mut [Played<'_>],
         own_mac: [u8; 6],
+        source_ports: SourcePorts,
     ) -> Result<(), Failure> {
         for frame in capture_file::read(whole)? {
             let index = played.partition_point(|played| played.began <= frame.at);
@@ -244,7 +250,7 @@ impl Suite {
                 next.result.is_ok() && next.case.name == played[index].case.name
             });
             let Played { case, frames, findings, result, .. } = &mut played[index];
-            *findings = capture_checks::check_frames(case, frames, own_mac);
+            *findings = capture_checks::check_frames(case, frames, own_mac, source_ports);
             if result.is_err()
                 && passes_next
                 && case.may_stall_at_fence()

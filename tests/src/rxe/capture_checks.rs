@@ -89,8 +89,22 @@ pub struct CaptureFindings {
     overtaken: usize,
 }
 
-/// Checks all frames of `case`. Feroce sends from `own_mac`.
-pub fn check_frames(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> CaptureFindings {
+/// UDP source ports that Feroce's port can send from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourcePorts {
+    /// Any port.
+    Any,
+    /// Ports of sockets, and so not port 0, from which a ConnectX sends CNPs.
+    OfSockets,
+}
+
+/// Checks all frames of `case`. Feroce sends from `own_mac` and from `source_ports`.
+pub fn check_frames(
+    case: &Case,
+    frames: &[Frame],
+    own_mac: [u8; 6],
+    source_ports: SourcePorts,
+) -> CaptureFindings {
     let mut findings = CaptureFindings::default();
     let mut search = DeviationSearch::default();
     for (index, frame) in frames.iter().enumerate().filter(|(_, frame)| is_roce(frame)) {
@@ -111,7 +125,7 @@ pub fn check_frames(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> CaptureF
             (Some(wrong), _) => findings.errors.push(format!("frame {}: {wrong}", index + 1)),
             (None, Ok(packet)) if from_feroce && packet.bth.opcode == Opcode::CNP => {
                 findings.cnps.push(index);
-                let different = difference_from_connectx(&packet);
+                let different = difference_from_connectx(&packet, source_ports);
                 findings
                     .errors
                     .extend(different.map(|text| format!("frame {}: {text}", index + 1)));
@@ -143,9 +157,9 @@ pub fn fence_stall(frames: &[Frame], own_mac: [u8; 6]) -> Option<(usize, String)
     (from_feroce && answered).then(|| (last + 1, packet.to_string()))
 }
 
-/// Compares a CNP with one of a ConnectX, apart from addresses, QP, IPv4 ID and checksums. Returns
-/// the difference, if any.
-fn difference_from_connectx(packet: &Packet<'_>) -> Option<String> {
+/// Compares a CNP with one of a ConnectX, apart from addresses, QP, IPv4 ID and checksums, and from
+/// the source port if Feroce cannot send from that of a ConnectX. Returns the difference, if any.
+fn difference_from_connectx(packet: &Packet<'_>, source_ports: SourcePorts) -> Option<String> {
     const CAPTURED: &[u8] = include_bytes!("../../captures/hardware/connectx4lx_cnp.pcap");
     // One frame, after the file header and the record header.
     let model = Packet::parse(&CAPTURED[24 + 16..], &[]).expect("a frame of the captures");
@@ -155,6 +169,9 @@ fn difference_from_connectx(packet: &Packet<'_>) -> Option<String> {
     if let (IpHeader::V4(same), IpHeader::V4(ip)) = (&mut same.ip, &packet.ip) {
         (same.src, same.dst) = (ip.src, ip.dst);
         (same.identification, same.checksum) = (ip.identification, ip.checksum);
+    }
+    if source_ports == SourcePorts::OfSockets && packet.udp.src_port != 0 {
+        same.udp.src_port = packet.udp.src_port;
     }
     same.bth.dest_qp = packet.bth.dest_qp;
     same.icrc = packet.icrc;
@@ -243,6 +260,7 @@ mod tests {
     /// Requester of the captures. Here it takes the place of Feroce, so the responder's frames are
     /// searched.
     const REQUESTER: [u8; 6] = [0x02, 0x77, 0x00, 0x00, 0x01, 0x42];
+    const ANY_PORT: SourcePorts = SourcePorts::Any;
 
     fn frames(file: &str) -> Vec<Frame> {
         let frames = capture::read(file);
@@ -259,7 +277,7 @@ mod tests {
             ("rxe/ops_psn_mismatch.pcap.zst", vec![Deviation::AckBeforeFirst]),
         ];
         for (file, mut expected) in rows {
-            let findings = check_frames(case, &frames(file), REQUESTER);
+            let findings = check_frames(case, &frames(file), REQUESTER, ANY_PORT);
             expected.insert(0, Deviation::MigReq);
             assert_eq!(findings.deviations.into_keys().collect::<Vec<_>>(), expected, "{file}");
             assert_eq!(findings.errors, Vec::<String>::new(), "{file}");
@@ -293,7 +311,7 @@ mod tests {
         let case = &cases::cases()[0];
         let others = [Frame { at: Duration::ZERO, bytes: vec![0; 60] }];
         for frames in [&[][..], &others] {
-            let errors = check_frames(case, frames, REQUESTER).errors;
+            let errors = check_frames(case, frames, REQUESTER, ANY_PORT).errors;
             assert_eq!(errors, ["no RoCE frame was captured"]);
         }
     }
@@ -309,15 +327,15 @@ mod tests {
         };
         let (request, response) = (find(true), find(false));
         *frames[response].bytes.last_mut().expect("not empty") ^= 1;
-        let errors = check_frames(&cases[0], &frames, REQUESTER).errors;
+        let errors = check_frames(&cases[0], &frames, REQUESTER, ANY_PORT).errors;
         assert!(errors.len() == 1 && errors[0].starts_with(&format!("frame {}:", response + 1)));
         let corrupted = |case: &&Case| case.fault == Some(Fault::Corrupted);
         let case = cases.iter().find(corrupted).expect("in the table");
-        let findings = check_frames(case, &frames, REQUESTER);
+        let findings = check_frames(case, &frames, REQUESTER, ANY_PORT);
         assert_eq!((findings.errors.len(), findings.corrupted), (0, 1));
         *frames[request].bytes.last_mut().expect("not empty") ^= 1;
         assert_eq!(
-            check_frames(case, &frames, REQUESTER).errors.len(),
+            check_frames(case, &frames, REQUESTER, ANY_PORT).errors.len(),
             1,
             "frames from Feroce must always be valid"
         );

@@ -37,6 +37,9 @@ pub const UNSAFE_PLACES: &[(&str, &str)] = &[
     ("engine/src/memory/", "the arena, the rings, and the access to registered memory"),
     ("engine/src/port/af_xdp/", "the kernel's rings and the packet buffers behind them"),
     ("engine/src/port/packet/", "packet sockets and the memory that the kernel reads and writes"),
+    ("engine/src/port/udp/", "messages whose buffers the kernel reads and writes"),
+    ("engine/src/port/pages.rs", "memory that the kernel reads and writes"),
+    ("engine/src/port/socket.rs", "options and messages of sockets"),
     ("engine/src/port/ethtool.rs", "the kernel's structures about drivers"),
     ("engine/src/port/dpdk/", "DPDK's functions and its packet buffers"),
     ("engine/threads/src/", "signal masks and CPU affinity"),
@@ -174,6 +177,7 @@ pub const CONFIGURATION: &[(&str, &str)] = &[
     ("docs/defaults.md", "DpdkConfig"),
     ("docs/defaults.md", "PacketConfig"),
     ("docs/defaults.md", "QpInit"),
+    ("docs/defaults.md", "UdpConfig"),
     ("docs/configuration.md", "Settings"),
 ];
 

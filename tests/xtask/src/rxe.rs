@@ -17,8 +17,8 @@ const HUGEPAGES: u64 = 64;
 /// Options of `xtask rxe`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Feroce's port: af_xdp, packet, or dpdk (its af_packet driver). Several run one after the
-    /// other, each with a filter of its own, if it has one
+    /// Feroce's port: af_xdp, packet, udp, or dpdk (its af_packet driver). Several run one after
+    /// the other, each with a filter of its own, if it has one
     #[arg(long = "port", value_name = "KIND[:FILTER]", default_value = "af_xdp")]
     ports: Vec<String>,
     /// Play the cases N times

@@ -85,11 +85,14 @@ fn udp_4791(state: &InterfaceState) -> Option<Verdict> {
     match state.host.could_open("af_xdp") {
         true => Verdict::warning(
             format!(
-                "{owner}: with AF_XDP the socket receives nothing; the packet port cannot open \
-                 beside it"
+                "{owner}: with AF_XDP the socket receives nothing; the ports packet and udp cannot \
+                 open beside it"
             ),
             remedy,
         ),
-        false => Verdict::error(format!("{owner}: the packet port cannot open beside it"), remedy),
+        false => Verdict::error(
+            format!("{owner}: the ports packet and udp cannot open beside it"),
+            remedy,
+        ),
     }
 }

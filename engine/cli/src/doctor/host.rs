@@ -4,6 +4,7 @@ use caps::{CapSet, Capability, CapsHashSet};
 use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Driver, PortKind};
 use feroce_engine::port::kind::BufferMemory;
+use feroce_engine::port::udp;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::User;
 
@@ -15,6 +16,8 @@ use crate::privileges;
 const HUGEPAGES_WANTED: u64 = 32;
 /// Recommended number of free hugepages.
 const AMPLE_HUGEPAGES: u64 = 256;
+/// Interface MTU that carries path MTU 4096.
+const UDP_MTU: u32 = 4184;
 /// Clock sources that are read without a system call.
 const FAST_CLOCKS: [&str; 4] =
     ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
@@ -26,6 +29,7 @@ pub const CHECKS: &[Check<Host>] = &[
     Check { id: "user", what: "user to switch to", run: user },
     Check { id: "privilege", what: "privileges", run: privilege },
     Check { id: "kernel", what: "AF_XDP in the kernel", run: kernel },
+    Check { id: "receive-buffer", what: "receive buffers of UDP sockets", run: receive_buffer },
     Check { id: "hugepages", what: "free hugepages of 2 MiB", run: hugepages },
     Check { id: "cpus", what: "CPUs for this process", run: cpus },
     Check { id: "helper-cpus", what: "CPUs that helper threads are pinned to", run: helper_cpus },
@@ -51,6 +55,8 @@ pub struct Host {
     cpus: usize,
     clock: Option<String>,
     kernel_has_af_xdp: bool,
+    /// Receive buffer that a user may ask for, in bytes (`net.core.rmem_max`).
+    rmem_max: Option<u64>,
     /// Major and minor version.
     pub kernel: (u32, u32),
 }
@@ -91,6 +97,7 @@ impl Host {
             clock: clock.map(|text| text.trim().to_owned()),
             kernel_has_af_xdp: protocols.lines().any(|line| line.starts_with("XDP "))
                 && has_bpf.unwrap_or(false),
+            rmem_max: read("/proc/sys/net/core/rmem_max").and_then(|text| text.trim().parse().ok()),
             kernel: kernel_version(&read("/proc/sys/kernel/osrelease").unwrap_or_default()),
         }
     }
@@ -112,6 +119,7 @@ impl Host {
     pub fn could_open(&self, kind: &str) -> bool {
         let could = match kind {
             "af_xdp" => self.may_af_xdp() && self.kernel_has_af_xdp,
+            "udp" => true,
             _ => self.capabilities.contains(&Capability::CAP_NET_RAW),
         };
         self.may_use(kind) && could
@@ -233,6 +241,9 @@ fn privilege(host: &Host) -> Option<Verdict> {
         return Verdict::ok("sufficient for AF_XDP");
     }
     let place = if host.initial_user_namespace { "" } else { " in the initial user namespace" };
+    if !host.may_use("packet") && host.may_use("udp") {
+        return Verdict::ok("none are needed for UDP sockets");
+    }
     if !host.may_use("packet") {
         return Verdict::error(
             format!("AF_XDP requires CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF{place}"),
@@ -240,10 +251,10 @@ fn privilege(host: &Host) -> Option<Verdict> {
         );
     }
     match (has(Capability::CAP_NET_RAW), has(Capability::CAP_NET_ADMIN)) {
-        (false, _) => Verdict::error(
-            "not enough for any kind of port: the packet port requires CAP_NET_RAW",
-            REMEDY,
+        (false, _) if host.may_use("udp") => Verdict::info(
+            "none: UDP sockets will be used; the packet port, which is faster, requires CAP_NET_RAW",
         ),
+        (false, _) => Verdict::error("the packet port requires CAP_NET_RAW", REMEDY),
         (true, false) => Verdict::warning(
             "only the packet port can open; resolving neighbours requires CAP_NET_ADMIN",
             REMEDY,
@@ -268,6 +279,27 @@ fn kernel(host: &Host) -> Option<Verdict> {
             "not supported by this kernel",
             "use a kernel with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or set `port_kind`",
         ),
+    }
+}
+
+/// A process with CAP_NET_ADMIN in the initial user namespace has no limit.
+fn receive_buffer(host: &Host) -> Option<Verdict> {
+    let may_more =
+        host.initial_user_namespace && host.capabilities.contains(&Capability::CAP_NET_ADMIN);
+    let uses_udp = !host.could_open("af_xdp") && !host.could_open("packet");
+    let limit = host.rmem_max.filter(|_| uses_udp && host.may_use("udp") && !may_more)?;
+    let (window, wanted) = (udp::window_of(limit, UDP_MTU), host.settings().window);
+    let found = format!("{limit} bytes, which hold {window} packets of path MTU 4096");
+    match window < u64::from(wanted) {
+        true => Verdict::warning(
+            format!("{found}: a QP has no more outstanding"),
+            format!(
+                "as root: `sysctl net.core.rmem_max={}` (in /etc/sysctl.d to stay) allows the \
+                 {wanted} of the setting `window`",
+                limit * u64::from(wanted).div_ceil(window.max(1))
+            ),
+        ),
+        false => Verdict::ok(found),
     }
 }
 

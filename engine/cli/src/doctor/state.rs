@@ -92,9 +92,15 @@ impl InterfaceState {
     /// The result of a problem that prevents AF_XDP: a warning if the packet port can be used
     /// instead, otherwise an error.
     pub fn no_af_xdp(&self, found: String, remedy: impl Into<String>) -> Option<Verdict> {
-        match self.host.could_open("packet") && self.roce_socket.is_none() {
-            true => Verdict::warning(format!("{found}: the packet port will be used"), remedy),
-            false => Verdict::error(found, remedy),
+        let free = self.roce_socket.is_none();
+        match (self.host.could_open("packet"), self.host.could_open("udp")) {
+            (true, _) if free => {
+                Verdict::warning(format!("{found}: the packet port will be used"), remedy)
+            }
+            (false, true) if free => {
+                Verdict::warning(format!("{found}: UDP sockets will be used"), remedy)
+            }
+            _ => Verdict::error(found, remedy),
         }
     }
 

@@ -149,6 +149,7 @@ impl AfXdp {
                 link_rate: interface.rate,
                 queues: u16::try_from(queues.len()).unwrap_or(u16::MAX),
                 segments_max: 1,
+                source_ports: Vec::new(),
             },
             queues,
             burst: Vec::with_capacity(RX_BURST),

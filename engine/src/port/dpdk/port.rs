@@ -90,11 +90,9 @@ pub(super) fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> 
     request.device.clone_into(&mut config.port);
     config.flow_control |= request.flow_control;
     let ports = DpdkPort::open(&config, request.cores)?;
-    Ok(OpenedPorts {
-        name: ports[0].attributes().name.clone(),
-        addresses: PortAddressing::Own(Arc::new(ports[0].addresses())),
-        ports: ports.into_iter().map(|port| Box::new(port) as _).collect(),
-    })
+    let name = ports[0].attributes().name.clone();
+    let addresses = PortAddressing::Own(Arc::new(ports[0].addresses()));
+    Ok(OpenedPorts::new(&name, ports, addresses))
 }
 
 impl DpdkPort {
@@ -127,6 +125,7 @@ impl DpdkPort {
                     link_rate,
                     queues: 1,
                     segments_max: 1,
+                    source_ports: Vec::new(),
                 },
                 queue: u16::try_from(queue).expect("as many as the device has"),
                 rx: Frames::with_capacity(RX_BURST),

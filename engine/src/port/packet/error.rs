@@ -66,7 +66,12 @@ pub enum PacketError {
     },
 }
 
-impl PortFailure for PacketError {}
+impl PortFailure for PacketError {
+    /// UDP sockets need no privilege.
+    fn allows_fallback(&self) -> bool {
+        matches!(self, Self::NotPermitted { .. })
+    }
+}
 
 impl PacketError {
     /// The error for a failed system call: [`Self::NotPermitted`] if a privilege is missing.

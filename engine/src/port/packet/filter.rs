@@ -12,16 +12,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use feroce_wire::ethernet::ETHERTYPE_VLAN;
 use feroce_wire::pause;
 
-use super::classic_bpf::{
-    Instruction, JUMP, JUMP_IF_ANY_BIT, JUMP_IF_EQUAL, JUMP_IF_GREATER, LOAD_BYTE, LOAD_CONSTANT,
-    LOAD_HALF, LOAD_HALF_BEHIND_X, LOAD_LENGTH, LOAD_NOTE, LOAD_WORD, LOAD_X_HEADER, RETURN,
-    RETURN_LOADED, STORE_NOTE, plain,
-};
 use super::config::ADDRESSES;
 use super::error::PacketError;
 use super::ingress::Ingress;
 use super::ring::{PLACEHOLDER, SHORT};
 use super::socket::Sockets;
+use crate::port::classic_bpf::{
+    Instruction, JUMP, JUMP_IF_ANY_BIT, JUMP_IF_EQUAL, JUMP_IF_GREATER, LOAD_BYTE, LOAD_CONSTANT,
+    LOAD_HALF, LOAD_HALF_BEHIND_X, LOAD_LENGTH, LOAD_NOTE, LOAD_WORD, LOAD_X_HEADER, RETURN,
+    RETURN_LOADED, STORE_NOTE, plain,
+};
 
 /// The destination addresses whose RoCE frames the port receives.
 ///
@@ -217,7 +217,7 @@ fn program(addresses: &BTreeSet<Ipv6Addr>, share: Share, flow_control: bool) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::packet::classic_bpf::NOTHING;
+    use crate::port::classic_bpf::NOTHING;
 
     /// The packet type of a frame to this host.
     const TO_US: u32 = 0;

@@ -7,14 +7,13 @@
 //! other senders.
 
 use std::io;
-use std::mem::zeroed;
 use std::os::fd::OwnedFd;
 
 use feroce_wire::ROCE_PORT;
 
-use super::classic_bpf::NOTHING;
 use super::error::PacketError;
-use super::socket::{attach, bind, open, set};
+use crate::port::classic_bpf::NOTHING;
+use crate::port::socket::{attach, bind_any, open, set};
 
 const UDP_GRO: libc::c_int = 104;
 
@@ -34,35 +33,20 @@ impl Holder {
             Some(libc::EADDRINUSE) => PacketError::PortInUse { source },
             _ => PacketError::system("hold UDP port 4791")(source),
         };
-        let six = match hold_six(super_frames) {
+        let six = match hold(true, super_frames) {
             Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => None,
             other => Some(other.map_err(refused)?),
         };
-        Ok(Self { _four: hold_four(super_frames).map_err(refused)?, _six: six })
+        Ok(Self { _four: hold(false, super_frames).map_err(refused)?, _six: six })
     }
 }
 
-fn hold_four(super_frames: bool) -> io::Result<OwnedFd> {
-    let socket = dropping_socket(libc::AF_INET, super_frames)?;
-    // SAFETY: `sockaddr_in` is plain data, and all zeros is a valid value: any address.
-    let mut address: libc::sockaddr_in = unsafe { zeroed() };
-    address.sin_family = family(libc::AF_INET);
-    address.sin_port = ROCE_PORT.to_be();
-    bind(&socket, &address).map(|()| socket)
-}
-
-fn hold_six(super_frames: bool) -> io::Result<OwnedFd> {
-    let socket = dropping_socket(libc::AF_INET6, super_frames)?;
-    set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1)?;
-    // SAFETY: `sockaddr_in6` is plain data, and all zeros is a valid value: any address.
-    let mut address: libc::sockaddr_in6 = unsafe { zeroed() };
-    address.sin6_family = family(libc::AF_INET6);
-    address.sin6_port = ROCE_PORT.to_be();
-    bind(&socket, &address).map(|()| socket)
-}
-
-fn family(number: libc::c_int) -> libc::sa_family_t {
-    libc::sa_family_t::try_from(number).expect("a small number")
+fn hold(is_v6: bool, super_frames: bool) -> io::Result<OwnedFd> {
+    let socket = dropping_socket(if is_v6 { libc::AF_INET6 } else { libc::AF_INET }, super_frames)?;
+    if is_v6 {
+        set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1)?;
+    }
+    bind_any(&socket, is_v6, ROCE_PORT).map(|()| socket)
 }
 
 /// A UDP socket that drops everything it receives.

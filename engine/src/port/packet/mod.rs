@@ -25,7 +25,6 @@
 //! they read and write (`socket`, `ring`, `receive`, `transmit`, `holder`, `tap`).
 #![allow(unsafe_code)] // See above.
 
-mod classic_bpf;
 mod config;
 mod error;
 mod filter;
@@ -153,6 +152,7 @@ impl PacketPort {
             link_rate: interface.rate,
             queues: u16::try_from(interface.rx_queues).unwrap_or(u16::MAX),
             segments_max: if super_frames { SEGMENTS_MAX } else { 1 },
+            source_ports: Vec::new(),
         };
         let port = |sockets: Arc<Sockets>| {
             let slots = config.tx_slots as usize;

@@ -10,13 +10,15 @@
 
 use std::io;
 use std::mem::zeroed;
-use std::ptr;
 use std::sync::Arc;
 
 use super::ring::{Entry, Place, Ring};
-use super::socket::{Pages, Sockets};
-use super::vnet::{self, Headers, Kind, VNET_LEN};
+use super::socket::Sockets;
+use super::vnet::{self, Kind, VNET_LEN};
 use crate::port::contract::{RX_BURST, RxFrame};
+use crate::port::headers::Headers;
+use crate::port::pages::Pages;
+use crate::port::socket::control_message;
 
 pub(super) const TAG: usize = feroce_wire::VlanTag::LEN;
 /// Bytes of the Ethernet addresses; a VLAN tag follows them.
@@ -416,26 +418,4 @@ pub(super) unsafe fn tag(header: &libc::msghdr) -> Option<[u16; 2]> {
         false => 0x8100,
     };
     Some([kind, auxiliary.tp_vlan_tci])
-}
-
-/// The content of the control message with this level and type, if there is one.
-///
-/// # Safety
-/// The kernel filled the header, the memory that it points to is still valid, and messages of this
-/// type hold a `T`.
-pub(super) unsafe fn control_message<T: Copy>(
-    header: &libc::msghdr,
-    kind: (libc::c_int, libc::c_int),
-) -> Option<T> {
-    // SAFETY: the caller guarantees the header; the kernel writes complete control messages.
-    unsafe {
-        let mut control = libc::CMSG_FIRSTHDR(header);
-        while let Some(head) = control.as_ref() {
-            if (head.cmsg_level, head.cmsg_type) == kind {
-                return Some(ptr::read_unaligned(libc::CMSG_DATA(control).cast()));
-            }
-            control = libc::CMSG_NXTHDR(header, control);
-        }
-    }
-    None
 }

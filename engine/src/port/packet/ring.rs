@@ -9,8 +9,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::socket::{Pages, SLOT, Sockets};
+use super::socket::{SLOT, Sockets};
 use super::vnet::{self, Kind, VNET_LEN};
+use crate::port::pages::Pages;
 
 /// Longest short frame in bytes: a super-frame of 27 READ requests fits, too.
 pub(super) const SHORT: usize = 944;

@@ -1,13 +1,15 @@
 //! The packet sockets of one core, and the system calls on them.
 
 use std::io;
-use std::mem::{size_of, size_of_val, zeroed};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU32;
+use std::mem::zeroed;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use super::classic_bpf::{Instruction, NOTHING};
 use super::config::PacketConfig;
+use crate::port::classic_bpf::{Instruction, NOTHING};
+use crate::port::pages::Pages;
+use crate::port::socket::{
+    Address, Memory, Plain, attach, bind, get, open, receive, rx_bytes, send, set, size_buffers,
+};
 
 /// Fanout mode of a group of sockets: frames are spread by a hash of addresses and ports.
 const FANOUT: libc::c_int =
@@ -61,9 +63,6 @@ struct RingRequest {
     slots: u32,
 }
 
-/// Number of values in SO_MEMINFO (SK_MEMINFO_VARS).
-const MEMORY_FIGURES: usize = 9;
-
 /// Bytes of each contiguous block of memory that the kernel allocates for a ring.
 const BLOCK: u32 = 16 << 10;
 
@@ -98,7 +97,7 @@ impl Socket {
         for (option, action) in options {
             socket.set(libc::SOL_PACKET, option, &1).map_err(|error| (action, error))?;
         }
-        socket.set_buffer_sizes(rx_bytes)?;
+        socket.size_buffers(rx_bytes)?;
         let index = libc::c_int::try_from(interface).expect("indices are small");
         let kind = u16::try_from(libc::PACKET_MR_PROMISC).expect("a small number");
         let all =
@@ -136,19 +135,11 @@ impl Socket {
         for (option, value, action) in options {
             self.set(libc::SOL_PACKET, option, &value).map_err(|error| (action, error))?;
         }
-        self.set_buffer_sizes(config.rx_bytes)
+        self.size_buffers(config.rx_bytes)
     }
 
-    /// Sets the sizes of the socket buffers.
-    fn set_buffer_sizes(&self, rx_bytes: u32) -> Result<(), SocketError> {
-        let bytes = libc::c_int::try_from(rx_bytes).unwrap_or(libc::c_int::MAX);
-        // SO_RCVBUFFORCE has no limit but needs CAP_NET_ADMIN.
-        self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes)
-            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes))
-            .map_err(|error| ("size the receive buffer", error))?;
-        // Enough for a burst. With less, the end of a burst waits until its beginning was sent.
-        let _unprivileged = self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(8_i32 << 20));
-        Ok(())
+    fn size_buffers(&self, rx_bytes: u32) -> Result<(), SocketError> {
+        size_buffers(&self.0, rx_bytes).map_err(|error| ("size the receive buffer", error))
     }
 
     /// Maps the memory of the ring.
@@ -186,19 +177,12 @@ impl Socket {
 
     /// Bytes of the receive buffer that the kernel granted.
     pub fn rx_bytes(&self) -> io::Result<u32> {
-        let mut bytes: libc::c_int = 0;
-        self.get(libc::SOL_SOCKET, libc::SO_RCVBUF, &mut bytes)?;
-        Ok(bytes.cast_unsigned())
+        rx_bytes(&self.0)
     }
 
     /// Fill level of the receive buffer in per cent.
     pub fn rx_fill(&self) -> u8 {
-        let mut figures = [0_u32; MEMORY_FIGURES];
-        let read = self.get(libc::SOL_SOCKET, libc::SO_MEMINFO, &mut figures);
-        // SK_MEMINFO_RMEM_ALLOC and SK_MEMINFO_RCVBUF.
-        let [taken, all, ..] = figures.map(u64::from);
-        let fill = (taken * 100).checked_div(all).filter(|_| read.is_ok());
-        u8::try_from(fill.unwrap_or(0).min(100)).expect("at most 100")
+        Memory::of(&self.0).fill()
     }
 
     /// Frames dropped for lack of room since the last call.
@@ -222,13 +206,8 @@ impl Socket {
     /// The messages point to writable buffers of the stated lengths that nothing else accesses
     /// during the call.
     pub unsafe fn receive(&self, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
-        let count = libc::c_uint::try_from(messages.len()).expect("a burst is short");
-        // SAFETY: the caller guarantees the buffers; there are `count` messages.
-        let got = unsafe {
-            let flags = libc::MSG_DONTWAIT as _;
-            libc::recvmmsg(self.fd(), messages.as_mut_ptr(), count, flags, ptr::null_mut())
-        };
-        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+        // SAFETY: the caller guarantees the buffers.
+        unsafe { receive(&self.0, messages) }
     }
 
     /// Sends messages from their buffers. Returns how many were sent, at least one.
@@ -236,12 +215,8 @@ impl Socket {
     /// # Safety
     /// The messages point to readable buffers of the stated lengths.
     pub unsafe fn send(&self, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
-        let count = libc::c_uint::try_from(messages.len()).expect("a burst is short");
-        // SAFETY: the caller guarantees the buffers; there are `count` messages.
-        let sent = unsafe {
-            libc::sendmmsg(self.fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _)
-        };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        // SAFETY: the caller guarantees the buffers.
+        unsafe { send(&self.0, messages) }
     }
 
     /// The descriptor, for `poll`.
@@ -259,156 +234,13 @@ impl Socket {
         option: libc::c_int,
         value: &mut T,
     ) -> io::Result<()> {
-        let mut size = size::<T>();
-        let (fd, value) = (self.fd(), ptr::from_mut(value).cast());
-        // SAFETY: `value` has room for `size` bytes, and any bytes are a valid `T`.
-        check(unsafe { libc::getsockopt(fd, level, option, value, &raw mut size) })
+        get(&self.0, level, option, value)
     }
 }
 
-/// A value of a socket option.
-///
-/// # Safety
-/// The type is plain data: all bit patterns are valid and there is no padding.
-pub(super) unsafe trait Plain {}
-// SAFETY: an integer.
-unsafe impl Plain for libc::c_int {}
-// SAFETY: integers.
-unsafe impl Plain for [u32; 2] {}
-// SAFETY: integers.
-unsafe impl Plain for [u32; MEMORY_FIGURES] {}
 // SAFETY: integers without padding.
 unsafe impl Plain for libc::packet_mreq {}
 // SAFETY: four integers without padding.
 unsafe impl Plain for RingRequest {}
-
-fn size<T>() -> libc::socklen_t {
-    libc::socklen_t::try_from(size_of::<T>()).expect("a few bytes")
-}
-
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Opens a socket with protocol 0 that is closed on exec.
-pub(super) fn open(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers are passed; the descriptor is checked below.
-    let fd = unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) };
-    check(fd)?;
-    // SAFETY: `fd` is open and has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Sets a socket option.
-pub(super) fn set<T: Plain>(
-    socket: &OwnedFd,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: &T,
-) -> io::Result<()> {
-    let (fd, value) = (socket.as_raw_fd(), ptr::from_ref(value).cast());
-    // SAFETY: `value` has the stated length and outlives the call.
-    check(unsafe { libc::setsockopt(fd, level, option, value, size::<T>()) })
-}
-
-/// Attaches a filter to a socket.
-pub(super) fn attach(socket: &OwnedFd, program: &[Instruction]) -> io::Result<()> {
-    let len = u16::try_from(program.len()).expect("at most 4096 instructions");
-    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
-    let (fd, value) = (socket.as_raw_fd(), (&raw const program).cast());
-    // SAFETY: the kernel copies `len` instructions and writes none.
-    check(unsafe { libc::setsockopt(fd, level, option, value, size::<libc::sock_fprog>()) })
-}
-
-/// Binds a socket to an address of its family.
-pub(super) fn bind<A: Address>(socket: &OwnedFd, address: &A) -> io::Result<()> {
-    let len = libc::socklen_t::try_from(size_of_val(address)).expect("a few bytes");
-    // SAFETY: the address has the stated length and outlives the call.
-    check(unsafe { libc::bind(socket.as_raw_fd(), ptr::from_ref(address).cast(), len) })
-}
-
-/// A socket address.
-///
-/// # Safety
-/// The type is a socket address of the kernel, which begins with its family.
-pub(super) unsafe trait Address {}
 // SAFETY: an address of the family AF_PACKET.
 unsafe impl Address for libc::sockaddr_ll {}
-// SAFETY: an address of the family AF_INET.
-unsafe impl Address for libc::sockaddr_in {}
-// SAFETY: an address of the family AF_INET6.
-unsafe impl Address for libc::sockaddr_in6 {}
-
-/// Memory at a fixed address that the kernel reads and writes.
-#[derive(Debug)]
-pub(super) struct Pages {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: this value is the only owner of the memory.
-unsafe impl Send for Pages {}
-
-impl Pages {
-    /// Maps `len` bytes of zeros, in transparent huge pages if the kernel has some.
-    pub fn map(len: usize) -> io::Result<Self> {
-        let pages = Self::map_from(-1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, len)?;
-        // SAFETY: the range is this mapping; the call is only a hint.
-        unsafe { libc::madvise(pages.address(0).cast(), len, libc::MADV_HUGEPAGE) };
-        Ok(pages)
-    }
-
-    fn map_from(fd: RawFd, flags: libc::c_int, len: usize) -> io::Result<Self> {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, rights, flags, fd, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast::<u8>()).expect("a mapping is not at null");
-        Ok(Self { start, len })
-    }
-
-    /// A word that the kernel may change at any time.
-    pub fn word(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset + 4 <= self.len && offset.is_multiple_of(4));
-        // SAFETY: the word is within the mapping and aligned, since mappings are page-aligned.
-        unsafe { AtomicU32::from_ptr(self.address(offset).cast()) }
-    }
-
-    /// The address of byte `offset`, for the kernel.
-    pub fn address(&self, offset: usize) -> *mut u8 {
-        assert!(offset <= self.len);
-        // SAFETY: the address is within the mapping or at its end.
-        unsafe { self.start.as_ptr().add(offset) }
-    }
-
-    /// Bytes that the kernel does not write at present. The kernel writes buffers only during
-    /// calls, and slots of a ring only while it owns them.
-    pub fn get(&self, offset: usize, len: usize) -> &[u8] {
-        assert!(offset <= self.len && len <= self.len - offset);
-        // SAFETY: the range is within the mapping and initialised; the kernel does not write it
-        // now.
-        unsafe { std::slice::from_raw_parts(self.address(offset), len) }
-    }
-
-    /// As [`Self::get`], for writing.
-    pub fn get_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
-        assert!(offset <= self.len && len <= self.len - offset);
-        // SAFETY: as in `get`, and borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.address(offset), len) }
-    }
-
-    /// Copies `len` bytes from offset `from` to offset `to`.
-    pub fn copy(&mut self, from: usize, to: usize, len: usize) {
-        self.get_mut(0, self.len).copy_within(from..from + len, to);
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map_from`, and no reference to it is left.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
-    }
-}

@@ -12,13 +12,16 @@ use std::time::Duration;
 
 use feroce_wire::ROCE_PORT;
 
-use super::classic_bpf::{EVERYTHING, Instruction};
 use super::error::PacketError;
 use super::filter::flow_control;
-use super::receive::{TAG, control_message, insert_tag, tag};
-use super::socket::{Pages, Socket};
-use super::vnet::{FRAME_MAX, Headers, Kind, NEEDS_CHECKSUM, VNET_LEN, fold, kind, sum_words};
+use super::receive::{TAG, insert_tag, tag};
+use super::socket::Socket;
+use super::vnet::{FRAME_MAX, Kind, NEEDS_CHECKSUM, VNET_LEN, kind};
 use crate::port::af_xdp::interface::Interface;
+use crate::port::classic_bpf::{EVERYTHING, Instruction};
+use crate::port::headers::{Headers, fold, sum_words};
+use crate::port::pages::Pages;
+use crate::port::socket::control_message;
 
 /// Maximum number of frames of one burst.
 const BURST: usize = 32;

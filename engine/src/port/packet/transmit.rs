@@ -9,8 +9,10 @@ use std::io;
 use std::mem::zeroed;
 use std::sync::Arc;
 
-use super::socket::{Pages, Sockets};
-use super::vnet::{Headers, VNET_LEN};
+use super::socket::Sockets;
+use super::vnet::{VNET_LEN, widen};
+use crate::port::headers::Headers;
+use crate::port::pages::Pages;
 
 /// Bytes before a frame in its slot. The virtio_net_hdr ends where the frame begins.
 const AHEAD: usize = 64;
@@ -342,7 +344,7 @@ fn prepare(pages: &mut Pages, message: &Message, at: usize) {
         None => [0; VNET_LEN],
         Some(Segments { headers, len }) => {
             let frame = pages.get_mut(at, headers.len());
-            headers.widen(frame, message.len - headers.len(), len)
+            widen(headers, frame, message.len - headers.len(), len)
         }
     };
     pages.get_mut(at - VNET_LEN, VNET_LEN).copy_from_slice(&vnet);

@@ -19,6 +19,8 @@ pub(super) const RETURN_LOADED: u16 = 0x16;
 pub(super) const LOAD_LENGTH: u16 = 0x80;
 pub(super) const LOAD_CONSTANT: u16 = 0x00;
 pub(super) const LOAD_NOTE: u16 = 0x60;
+pub(super) const MASK: u16 = 0x54;
+pub(super) const MODULO: u16 = 0x94;
 pub(super) const STORE_NOTE: u16 = 0x02;
 
 /// The instruction `code` with operand `k`, without jumps.
