@@ -95,7 +95,7 @@ fn waiting_threads_can_be_cancelled() {
     assert_eq!(unsafe { verbs::ibv_destroy_comp_channel(channel) }, 0);
     let mut listener = null_mut();
     let mut any: libc::sockaddr_in = zeroed();
-    any.sin_family = libc::AF_INET as u16;
+    any.sin_family = u16::try_from(libc::AF_INET).expect("a small number");
     unsafe {
         assert_eq!(rdma_create_id(null_mut(), &raw mut listener, null_mut(), RDMA_PS_TCP), 0);
         assert_eq!(rdma_bind_addr(listener, (&raw mut any).cast()), 0);

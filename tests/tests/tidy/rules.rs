@@ -20,6 +20,7 @@ pub const WIDTH: usize = 100;
 pub const WIDE: &[(&str, &str)] = &[
     ("wire/src/opcode.rs", "the table of opcodes, one row each"),
     ("tests/programs/table.txt", "a table, one row per program"),
+    ("tests/programs/extra.txt", "a table, one row per program"),
     ("tests/programs/rxe.txt", "a table, one row per program"),
     ("/symbols-", "a list of symbols"),
     ("tests/public-api.txt", "a list, one signature per line"),

@@ -117,10 +117,10 @@ fn first(text: &str) -> Option<String> {
 /// The rows with two ends that need nothing at the peer but the distribution's packages.
 fn suited_rows(options: &Options) -> Result<Vec<Row>> {
     let excluded = Regex::new("rcopy-and-compare|^migrate|^restarts|^rsockets|PRELOAD")?;
-    let mut rows = rows(&options.filter)?;
+    let mut rows = rows(&options.filter, false)?;
     rows.retain(|row| {
         row.server.is_some()
-            && !matches!(row.group.as_str(), "own" | "udapl")
+            && !matches!(row.group.as_str(), "own" | "udapl" | "gloo" | "librpma" | "iser")
             && !excluded.is_match(&row.command)
     });
     for row in &mut rows {

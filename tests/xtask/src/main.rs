@@ -10,6 +10,7 @@ mod interop_kit;
 mod live_incast;
 mod mutants;
 mod net;
+mod own;
 mod pfc_endpoint;
 mod process;
 mod programs;

@@ -107,6 +107,44 @@ pub fn ip(words: &str) -> Result {
     Ok(cmd!(sh, "ip {words...}").quiet().run()?)
 }
 
+/// Namespaces whose interfaces `v0` meet at a bridge. Their addresses are 10.77.0.1 and following.
+#[derive(Debug)]
+pub struct Star {
+    ends: Vec<Namespace>,
+    _switch: Namespace,
+}
+
+impl Star {
+    /// A star with `count` ends, 1 to 254.
+    pub fn new(purpose: &str, mtu: u32, count: usize) -> Result<Star> {
+        let switch = Namespace::new(purpose, "switch")?;
+        switch.ip("link add br0 type bridge forward_delay 0 mcast_snooping 0")?;
+        switch.ip(&format!("link set br0 mtu {mtu} up"))?;
+        let mut ends = Vec::new();
+        for number in 1..=count {
+            let (end, port) = (Namespace::new(purpose, &number.to_string())?, format!("p{number}"));
+            ip(&format!(
+                "link add v0 netns {} mtu {mtu} type veth peer name {port} netns {} mtu {mtu}",
+                end.name(),
+                switch.name()
+            ))?;
+            switch.ip(&format!("link set {port} master br0 up"))?;
+            switch.plain_frames(&port);
+            end.plain_frames("v0");
+            end.ip("link set lo up")?;
+            end.ip(&format!("address add 10.77.0.{number}/24 dev v0"))?;
+            end.ip("link set v0 up")?;
+            ends.push(end);
+        }
+        Ok(Star { ends, _switch: switch })
+    }
+
+    /// The names of the namespaces.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.ends.iter().map(Namespace::name)
+    }
+}
+
 /// Two namespaces joined by a veth pair: v0 with 10.77.0.1 in `a`, v1 with 10.77.0.2 in `b`.
 #[derive(Debug)]
 pub struct Pair {

@@ -11,7 +11,8 @@ use regex::Regex;
 use crate::Result;
 use crate::frames;
 use crate::guest::Guest;
-use crate::net::{FIRST, Pair, SECOND, command_in};
+use crate::net::{FIRST, Pair, SECOND, Star, command_in};
+use crate::own::Own;
 use crate::process::{Process, output, run};
 use crate::root::Root;
 use crate::rows::{End, Row, Run, feroce_listeners, number, rows, seconds_each};
@@ -28,6 +29,8 @@ const JUDGED: usize = 2000;
 /// MTU of the pair, in bytes.
 const MTU: u32 = 4500;
 const BOTH: &str = "Feroce at both ends";
+/// The group of rows with more than two ends.
+const RANKS: &str = "mpi";
 
 /// Options of `xtask programs`.
 #[derive(Debug, clap::Args)]
@@ -57,10 +60,19 @@ pub struct Options {
     /// other programs are skipped
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["peer", "root"])]
     rdma_core: Option<PathBuf>,
+    /// Compile and run the examples of librpma's sources in this folder. Otherwise the rows of the
+    /// examples are skipped
+    #[arg(long, value_name = "FOLDER", requires = "extra", conflicts_with_all = ["root", "rdma_core"])]
+    rpma: Option<PathBuf>,
+    /// Run the rows of tests/programs/extra.txt as well, which need larger packages, sources or
+    /// minutes
+    #[arg(long, conflicts_with_all = ["peer", "root", "rdma_core", "judge", "valgrind"])]
+    extra: bool,
     /// Use the program and the libraries that are built already
     #[arg(long)]
     built: bool,
-    /// Write the results into docs/programs.md, with --peer into docs/interop.md
+    /// Write the results into docs/programs.md, with --peer into docs/interop.md. The table of
+    /// docs/programs.md has the rows of --extra, too
     #[arg(long, conflicts_with_all = ["root", "rdma_core"])]
     table: bool,
     /// Print the rows
@@ -76,7 +88,7 @@ pub struct Options {
 /// Runs the command.
 pub fn main(options: Options) -> Result<u8> {
     let default = if options.valgrind { "^pingpong" } else { "." };
-    let mut rows = rows(options.filter.as_deref().unwrap_or(default))?;
+    let mut rows = rows(options.filter.as_deref().unwrap_or(default), options.extra)?;
     if options.list {
         for row in &rows {
             println!("{:<9} {:<42} {}", row.group, row.what, row.command);
@@ -221,6 +233,28 @@ impl End for FeroceEnd {
     }
 }
 
+/// Ranks of an MPI program on Feroce, each in a namespace, which the script `ranks` starts.
+struct RanksEnd<'a> {
+    star: Option<&'a Star>,
+    end: FeroceEnd,
+}
+
+impl End for RanksEnd<'_> {
+    fn command(&self, words: &str) -> Command {
+        let names: Vec<&str> = self.star.iter().flat_map(|star| star.names()).collect();
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", &self.end.seconds.to_string()]);
+        command.args(words.split_whitespace());
+        command.envs(self.end.variables.iter().map(|(name, value)| (name, value)));
+        command.env("RANKS", names.join(",")).env("FEROCE", &self.end.feroce);
+        command
+    }
+
+    fn listeners(&self, _: &str) -> usize {
+        0
+    }
+}
+
 /// The end in the guest.
 struct RxeEnd<'a> {
     guest: &'a Guest,
@@ -299,11 +333,13 @@ impl Bench {
 
     fn with_feroce(&mut self, rows: &[Row]) -> Result<u8> {
         need_packages(&["libibverbs-dev", "librdmacm-dev", "gcc"])?;
-        if matches!(self.source, Source::Distribution) {
-            let extra: Vec<&str> = rows.iter().filter_map(package).collect();
-            need_packages(&extra)?;
+        let installs = matches!(self.source, Source::Distribution);
+        if installs {
+            let others: Vec<&str> = rows.iter().filter_map(package).collect();
+            need_packages(&others)?;
         }
-        self.make_programs()?;
+        let own = Own::make(&self.work, rows, installs, self.options.rpma.as_deref())?;
+        self.name_interfaces()?;
         let pair = match self.options.judge {
             true => Pair::bridged("programs", MTU)?,
             false => Pair::new("programs", MTU)?,
@@ -314,33 +350,24 @@ impl Bench {
             end.ip("link set lo up")?; // Threads of libfabric talk to each other.
         }
         let (a, b) = (self.end(pair.a.name(), "v0"), self.end(pair.b.name(), "v1"));
+        let star = match rows.iter().any(|row| row.group == RANKS) {
+            true => Some(Star::new("ranks", MTU, 4)?),
+            false => None,
+        };
+        let ranks = RanksEnd { star: star.as_ref(), end: self.end("", "v0") };
         for row in rows {
-            match self.source.lacks(row, self.work.path()) {
+            let lacking = self.source.lacks(row, self.work.path()).or_else(|| own.lacks(row));
+            match lacking {
                 Some(reason) => self.skip(row, BOTH, &reason),
+                None if row.group == RANKS => self.play(row, &ranks, &ranks, FIRST, BOTH)?,
                 None => self.play(row, &b, &a, SECOND, BOTH)?,
             }
         }
         self.finish(&[BOTH], "docs/programs.md", "programs")
     }
 
-    /// Compiles our own programs against the distribution's headers and libraries, and writes the
-    /// names of the interfaces for uDAPL programs. A folder is a program of several files.
-    fn make_programs(&self) -> Result {
-        for entry in std::fs::read_dir("tests/programs")? {
-            let source = entry?.path();
-            let stem = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let is_c = |path: &Path| path.extension().is_some_and(|extension| extension == "c");
-            if source.is_dir() {
-                let files = std::fs::read_dir(&source)?.map(|entry| Ok(entry?.path()));
-                let files = files.collect::<Result<Vec<PathBuf>>>()?;
-                let files: Vec<PathBuf> = files.into_iter().filter(|file| is_c(file)).collect();
-                self.compile(&stem, &files)?;
-            } else if is_c(&source) {
-                self.compile(&stem, &[source])?;
-            } else if source.extension().is_none() {
-                std::fs::copy(&source, self.work.file(&stem))?;
-            }
-        }
+    /// Writes the names of the interfaces for uDAPL programs.
+    fn name_interfaces(&self) -> Result {
         for interface in ["v0", "v1"] {
             let line = format!(
                 "feroce u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"{interface} 0\" \
@@ -349,17 +376,6 @@ impl Bench {
             std::fs::write(self.work.file(&format!("dat.{interface}")), line)?;
         }
         Ok(())
-    }
-
-    fn compile(&self, program: &str, sources: &[PathBuf]) -> Result {
-        let mut cc = Command::new("cc");
-        cc.args(["-D_GNU_SOURCE", "-Wall", "-O1", "-o"]).arg(self.work.file(program));
-        cc.args(sources).arg("-Wl,--as-needed");
-        cc.args(["-lrdmacm", "-libverbs", "-lpthread", "-ldl"]);
-        match run(&mut cc)? {
-            0 => Ok(()),
-            _ => Err(format!("tests/programs: {program} does not compile").into()),
-        }
     }
 
     // ---- rxe at one end

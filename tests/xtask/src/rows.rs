@@ -11,6 +11,8 @@ use crate::process::{Process, code, run_into};
 
 /// The table.
 const TABLE: &str = "tests/programs/table.txt";
+/// Rows that run with `--extra` only.
+const EXTRA: &str = "tests/programs/extra.txt";
 
 /// Seconds after which a row is given up: `PROGRAM_SECONDS`, or 120.
 pub fn seconds_each() -> u64 {
@@ -36,10 +38,14 @@ pub struct Row {
     pub command: String,
 }
 
-/// The rows of the table whose group, description and command match `filter`.
-pub fn rows(filter: &str) -> Result<Vec<Row>> {
+/// The rows of the table, and of the second table if `extra`, whose group, description and command
+/// match `filter`.
+pub fn rows(filter: &str, extra: bool) -> Result<Vec<Row>> {
     let filter = Regex::new(filter)?;
-    let table = std::fs::read_to_string(TABLE)?;
+    let mut table = std::fs::read_to_string(TABLE)?;
+    if extra {
+        table += &std::fs::read_to_string(EXTRA)?;
+    }
     let rows = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let rows = rows.map(Row::parse).collect::<Result<Vec<Row>>>()?;
     Ok(rows.into_iter().filter(|row| filter.is_match(&row.title())).collect())
@@ -83,6 +89,12 @@ impl Row {
     /// The programs of both ends.
     pub fn programs(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.program()).chain(self.server.as_deref().map(program))
+    }
+
+    /// The words of both command lines.
+    pub fn words(&self) -> impl Iterator<Item = &str> {
+        let server = self.server.as_deref().unwrap_or_default();
+        self.client.split(' ').chain(server.split(' '))
     }
 
     fn insert_option(&mut self, option: &str) {
@@ -165,11 +177,18 @@ pub trait End {
     fn listeners(&self, group: &str) -> usize;
 }
 
-/// The shell command that counts listeners at an end that runs on Feroce. A program that uses the
-/// RDMA CM has no TCP socket: it is known by its engine's socket.
+/// Returns true if the servers of the group have no TCP socket, because they use the RDMA CM or
+/// files.
+fn is_without_tcp(group: &str) -> bool {
+    matches!(group, "cm" | "rsocket" | "librpma" | "gloo")
+}
+
+/// The shell command that counts listeners at an end that runs on Feroce. A program without a TCP
+/// socket is known by its engine's socket.
 pub fn feroce_listeners(group: &str) -> &'static str {
     match group {
-        "cm" | "rsocket" => "{ grep feroce/stat /proc/net/unix; ss -lunH; } | wc -l",
+        "iser" => "ss -ltnH 'sport = :3260' | wc -l", // tgtd listens at another port before
+        _ if is_without_tcp(group) => "{ grep feroce/stat /proc/net/unix; ss -lunH; } | wc -l",
         _ => "ss -ltnH | wc -l",
     }
 }
@@ -246,7 +265,7 @@ impl Run<'_> {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        if matches!(row.group.as_str(), "cm" | "rsocket") {
+        if is_without_tcp(&row.group) {
             // These programs open the device first and listen later.
             std::thread::sleep(Duration::from_millis(300));
         }
@@ -323,10 +342,12 @@ mod tests {
     #[test]
     fn patterns_of_the_table_are_regular_expressions() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-        let table = std::fs::read_to_string(format!("{folder}/{TABLE}")).expect("the table");
-        for line in table.lines().filter(|line| !line.starts_with('#')) {
-            let row = Row::parse(line).expect("five cells");
-            Regex::new(&row.pattern).expect("a regular expression");
+        for file in [TABLE, EXTRA] {
+            let table = std::fs::read_to_string(format!("{folder}/{file}")).expect("the table");
+            for line in table.lines().filter(|line| !line.starts_with('#')) {
+                let row = Row::parse(line).expect("five cells");
+                Regex::new(&row.pattern).expect("a regular expression");
+            }
         }
     }
 }
