@@ -282,7 +282,7 @@ fn a_req_without_a_response_times_out() {
 fn an_early_copy_reaches_a_program_that_has_just_started() {
     let mut pair = Pair::with_config(1, CmConfig::default());
     pair.lose("Req", 1);
-    pair.dial(1, TCP, 1, b"");
+    pair.connect(1, TCP, 1, b"");
     pair.run_until(100);
     pair.listen(0, TCP, "0.0.0.0", 0);
     pair.run_until(130);
@@ -301,7 +301,7 @@ fn early_copies_come_in_addition_to_retransmissions() {
     assert_eq!(pair.trace(), [&copies[..], &[(1537, 0, "Mra")]].concat());
     let mut pair = Pair::with_config(2, CmConfig::default());
     pair.lose("Req", u32::MAX);
-    pair.dial(1, TCP, 1, b"");
+    pair.connect(1, TCP, 1, b"");
     pair.run_until(60_000);
     let mut expected: Vec<_> = (0..16).map(|count| (count * 1536, 1, "Req")).collect();
     expected.splice(1..1, [(128, 1, "Req"), (512, 1, "Req")]);
