@@ -92,9 +92,8 @@ pub fn compare_responses(
                 continue;
             }
             Step::Ours(own, None) => {
-                let response = text(&sent[own].bytes);
-                let sentence = format!("{sender} sends {response}, which the capture lacks");
-                (frames[sent[own].after].number, sentence)
+                let (response, number) = (text(&sent[own].bytes), frames[sent[own].after].number);
+                (number, format!("{sender} sends {response}, which the capture lacks"))
             }
             Step::Theirs(other, None) => {
                 let Captured { number, ref bytes, .. } = frames[theirs[other]];
