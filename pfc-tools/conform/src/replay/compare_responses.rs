@@ -71,6 +71,7 @@ pub fn compare_responses(
         let statements = statements.as_ref().filter(|_| captured[at].kind != Kind::Sequence);
         statements.is_some_and(|statements| statements.is_conveyed(&captured[at], at))
     };
+    let sender = responding.name();
     for step in align(&ours, &captured, lost, open, conveyed) {
         let (number, sentence) = match step {
             Step::Both(own, other) => {
@@ -91,15 +92,13 @@ pub fn compare_responses(
                 continue;
             }
             Step::Ours(own, None) => {
-                let (sender, response) = (responding.name(), text(&sent[own].bytes));
-                let sentence = format!("{sender} sends {response}, which the capture lacks");
-                (frames[sent[own].after].number, sentence)
+                let (response, number) = (text(&sent[own].bytes), frames[sent[own].after].number);
+                (number, format!("{sender} sends {response}, which the capture lacks"))
             }
             Step::Theirs(other, None) => {
-                let frame = &frames[theirs[other]];
-                let (response, sender) = (text(&frame.bytes), responding.name());
-                let sentence = format!("the capture has {response}, which {sender} does not send");
-                (frame.number, sentence)
+                let Captured { number, ref bytes, .. } = frames[theirs[other]];
+                let response = text(bytes);
+                (number, format!("the capture has {response}, which {sender} does not send"))
             }
         };
         outcome.differences.push(Difference { packet: Some(number), sentence });

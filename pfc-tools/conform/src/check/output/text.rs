@@ -73,8 +73,8 @@ fn figures(out: &mut impl Write, figures: &Figures) -> io::Result<()> {
     } = figures;
     write!(
         out,
-        "  {requests} requests ({retransmitted} retransmitted, {messages} messages, {request_bytes} \
-         bytes), {responses} responses ({response_bytes} bytes)"
+        "  {requests} requests ({retransmitted} retransmitted, {messages} messages, \
+         {request_bytes} bytes), {responses} responses ({response_bytes} bytes)"
     )?;
     if let Some(rate) = figures.rate() {
         write!(out, ", {:.3} Gb/s", rate / 1e9)?;

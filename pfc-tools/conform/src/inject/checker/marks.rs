@@ -3,7 +3,7 @@
 use feroce_wire::{Ecn, Opcode};
 
 use super::{Found, View};
-use crate::inject::trace::{Side, StepKind};
+use crate::inject::trace::{Side, Step, StepKind};
 
 pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
     for side in Side::ALL {
@@ -68,11 +68,9 @@ pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
         }
     }
     let expected = view.script.expect.cnps.is_some() && view.flow == 0;
-    let marked = view
-        .steps
-        .iter()
-        .any(|step| step.kind == StepKind::Arrived && step.packet.ip.ecn() == Ecn::Ce);
-    if expected && !marked {
+    let is_marked = |step: &Step<'_>| step.packet.ip.ecn() == Ecn::Ce;
+    let mut arrived = view.steps.iter().filter(|step| step.kind == StepKind::Arrived);
+    if expected && !arrived.any(is_marked) {
         found.wrong([], "no packet was marked");
     }
 }
