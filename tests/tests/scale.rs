@@ -1,5 +1,5 @@
-//! Many QPs and several cores: the memory of a QP, ten thousand QPs on one core, and frames that
-//! arrive at a core that does not own their QP.
+//! Many QPs and several cores: the memory of a QP, ten thousand QPs on one core, thousands of deep
+//! queues, and frames that arrive at a core that does not own their QP.
 
 use std::collections::BTreeSet;
 
@@ -238,6 +238,18 @@ fn ten_thousand_qps_work_on_one_core() {
             matches!(event, feroce_engine::verbs::AsyncEvent::CommunicationEstablished(_))
         }));
     }
+}
+
+/// One process of google/rdma-unit-test creates 4128 QPs for 1024 requests each. libibverbs makes
+/// such a queue 2048 deep, so that the send queues alone exceed 1 GiB.
+#[test]
+fn a_default_device_has_memory_for_4128_deep_send_queues() {
+    let DeviceConfig { max_qp, arena_bytes, .. } = DeviceConfig::default();
+    let [device, _] = devices(&DeviceConfig { max_qp, arena_bytes, ..manual_config(3) });
+    let (pd, cq) = (device.alloc_pd(), device.create_cq(1).unwrap());
+    let init = QpInit { max_send_wr: 2048, max_send_sge: 1, max_inline: 36, ..QpInit::new(&cq) };
+    let qps: Vec<_> = (0..4128).map(|_| pd.create_qp(&init).unwrap()).collect();
+    assert!(device.arena_stats().used > 1 << 30, "{} QPs", qps.len());
 }
 
 /// Returns the index of the peer QP of QP `n`. The peer QP belongs to the other core, so frames

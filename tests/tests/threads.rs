@@ -1,6 +1,6 @@
 //! Feroce's threads in a program: they take none of its signals, and do not run on CPUs that its
-//! threads are bound to. Every check is a process of its own, because it changes the signal mask
-//! and the CPUs of the main thread.
+//! threads are bound to. Many polling threads share few CPUs. Every check is a process of its own,
+//! because it changes the signal mask and the CPUs of the main thread.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use feroce_engine::device::{
     QpInit, QueuePair,
 };
 use feroce_engine::memory::Access;
-use feroce_engine::verbs::{Data, RecvRequest, SendFlags, SendOp, SendRequest};
+use feroce_engine::verbs::{Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest};
 use feroce_tests::live::Net;
 use feroce_tests::ports::{PortResources, RigPorts};
 use feroce_tests::{addresses, manual_config};
@@ -30,6 +30,7 @@ const CHECKS: &[(&str, fn())] = &[
     ("cpus_given_in_the_first_second_stay", cpus_given_in_the_first_second_stay),
     ("a_confined_process_stays_inside", a_confined_process_stays_inside),
     ("no_helper_runs_on_the_cpu_of_a_poller", no_helper_runs_on_the_cpu_of_a_poller),
+    ("many_pollers_share_a_cpu", many_pollers_share_a_cpu),
 ];
 
 /// Runs all checks, or in a child the one of this name.
@@ -327,4 +328,50 @@ fn no_helper_runs_on_the_cpu_of_a_poller() {
     }
     assert!(samples >= 2);
     assert_eq!(on_its_cpu, 0, "of {samples} samples");
+}
+
+/// Creates a QP that is connected to itself, and READs `count` times from its own buffer, one READ
+/// after the other, polling without a pause.
+fn read_from_itself(device: &Device, count: u64) {
+    let (pd, cq) = (device.alloc_pd(), device.create_cq(16).unwrap());
+    let buffer = pd.alloc_buffer(8192, Access::ALL).unwrap();
+    let mut qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+    // Nothing is lost, and the thread may wait for its CPU.
+    let options = ConnectOptions { timeout: 0, ..ConnectOptions::default() };
+    let own = qp.endpoint(Psn::new(7), 0).unwrap();
+    qp.connect(Psn::new(7), &own, &options).unwrap();
+    let (region, sge) = (buffer.region(), buffer.region().sge(4096, 4096));
+    let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+    for wr_id in 0..count {
+        let (data, flags) = (Data::Sges(std::slice::from_ref(&sge)), SendFlags::SIGNALED);
+        qp.post_send(&SendRequest { wr_id, op: SendOp::Read(remote), data, flags }).unwrap();
+        let done = std::iter::repeat_with(|| cq.poll_one()).find_map(|done| done);
+        assert!(done.is_some_and(|done| done.is_success()), "{done:?}");
+    }
+}
+
+/// Returns the CPU time of this process, in ticks of 10 ms.
+fn cpu_ticks() -> usize {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    field_of_stat(&stat, 14) + field_of_stat(&stat, 15)
+}
+
+/// The thread in a turn may lose its CPU to other threads that poll: they must not spin for their
+/// whole time slices.
+fn many_pollers_share_a_cpu() {
+    const THREADS: u64 = 32;
+    const READS: u64 = 320_000;
+    bind(cpus_of(Pid::from_raw(0))[0]);
+    let rig = Rig::new();
+    let cost = |threads: u64| {
+        let before = cpu_ticks();
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| read_from_itself(&rig.devices[0], READS / threads));
+            }
+        });
+        cpu_ticks() - before
+    };
+    let (one, many) = (cost(1), cost(THREADS));
+    assert!(many < 4 * one, "{READS} READs: {one} ticks by one thread, {many} by {THREADS}");
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use clap::{Args, ValueEnum, ValueHint};
 use feroce_engine::device::settings::Settings;
-use feroce_engine::device::{Device, DeviceConfig, OpenError, PortKind};
+use feroce_engine::device::{Device, OpenError, PortKind};
 use feroce_engine::port::Port;
 use feroce_engine::port::af_xdp::{AfXdpConfig, XdpMode};
 use feroce_engine::port::fault::{FaultCounters, FaultPort, FaultStats, Faults};
@@ -17,10 +17,6 @@ use feroce_engine::port::pcap::PcapPort;
 use crate::config::SettingFlags;
 use crate::failure::Failure;
 use crate::privileges;
-
-/// Upper limit of memory for messages and rings: two messages of the largest size, and rings.
-/// Allocated as needed.
-const ARENA_BYTES: usize = 4 << 30;
 
 /// How to open the device.
 #[derive(Debug, Args)]
@@ -234,7 +230,7 @@ impl OpenOptions {
     pub fn open(&self, settings: &Settings) -> Result<OpenDevice, Failure> {
         let interface = interface(self.interface.as_ref(), settings)?;
         let user = privileges::find_of(settings)?;
-        let mut config = DeviceConfig { arena_bytes: ARENA_BYTES, ..settings.device_config() };
+        let mut config = settings.device_config();
         config.ports.get_mut::<AfXdpConfig>().mode = self.xdp.into();
         let cores = config.cores as u64;
         let seed = self.seed_of_faults();

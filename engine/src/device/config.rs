@@ -90,7 +90,7 @@ impl Default for DeviceConfig {
             max_srq: 16_384,
             max_ah: 65_536,
             first_qpn: None,
-            arena_bytes: 1 << 30,
+            arena_bytes: 4 << 30,
             window: 256,
             ecn: false,
             congestion: CongestionConfig::default(),

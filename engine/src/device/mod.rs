@@ -60,6 +60,7 @@ mod shared_receive_queue;
 pub mod stat;
 mod xrc;
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
@@ -146,6 +147,24 @@ impl std::ops::Deref for Opened {
 /// Units of work that make a turn long. [`CoreCell::driven_at`] holds the end of a long turn, not
 /// its start, so that a thread in long turns counts as driving the core.
 const LONG_TURN: usize = 8;
+
+/// Polls that find all cores taken, after which a thread gives its CPU to others: a few
+/// microseconds. With more polling threads than CPUs, the thread in a turn may be waiting for a
+/// CPU, and the others would spin for their whole time slices.
+const MISSED_POLLS: u32 = 128;
+
+/// Counts a poll that found all cores taken.
+#[cold]
+fn miss() {
+    thread_local! {
+        static MISSED: Cell<u32> = const { Cell::new(0) };
+    }
+    let missed = MISSED.get().wrapping_add(1);
+    MISSED.set(missed);
+    if missed.is_multiple_of(MISSED_POLLS) {
+        std::thread::yield_now();
+    }
+}
 
 /// A core, its token, and the state that other threads read without the token.
 #[derive(Debug)]
@@ -298,11 +317,16 @@ impl DeviceInner {
         if self.config.driver == Driver::Manual {
             return;
         }
+        let (mut turned, mut missed) = (false, false);
         for (index, cell) in self.cores.iter().enumerate() {
-            if mask >> index & 1 == 0 || cell.waiters.load(Ordering::Relaxed) > 0 {
-                continue; // Control calls go first.
+            if mask >> index & 1 == 0 {
+                continue;
             }
-            if let Some(mut token) = cell.try_lock() {
+            // Control calls go first.
+            let waits = cell.waiters.load(Ordering::Relaxed) > 0;
+            let token = if waits { None } else { cell.try_lock() };
+            missed |= token.is_none();
+            if let Some(mut token) = token {
                 let now = self.clock.now(); // Under the token: a core's time must not go backwards.
                 let done = token.turn(now);
                 cell.driven.fetch_add(1, Ordering::Relaxed);
@@ -313,7 +337,11 @@ impl DeviceInner {
                 }
                 cell.driven_at.store(at.as_nanos(), Ordering::Relaxed);
                 cell.wake_helper(&token, now);
+                turned = true;
             }
+        }
+        if missed && !turned {
+            miss();
         }
     }
 
