@@ -151,9 +151,11 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    match entry(device) {
-        Some(entry) => entry.abi.name.as_ptr(),
+unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // The structure is public. As in rdma-core, the name is read from it: a copy has a name, too.
+    // SAFETY: the program passes null or a pointer to a device.
+    match unsafe { device.as_ref() } {
+        Some(device) => device.name.as_ptr(),
         None => errno::fail::<c_char>(libc::EINVAL),
     }
 }
@@ -166,4 +168,31 @@ extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     entry(device).map_or(0, |entry| entry.guid)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_of_a_device_has_a_name() {
+        let mut copy = ibv_device {
+            _ops: [None; 2],
+            node_type: IBV_NODE_CA,
+            transport_type: IBV_TRANSPORT_IB,
+            name: text("mock7"),
+            dev_name: text(""),
+            dev_path: text(""),
+            ibdev_path: text(""),
+        };
+        // SAFETY: the pointer is to a live structure.
+        let name = unsafe { ibv_get_device_name(&raw mut copy) };
+        assert!(!name.is_null());
+        // SAFETY: the name ends with a zero and lives as long as the structure.
+        assert_eq!(unsafe { CStr::from_ptr(name) }, c"mock7");
+        // SAFETY: null is permitted.
+        assert!(unsafe { ibv_get_device_name(std::ptr::null_mut()) }.is_null());
+    }
 }

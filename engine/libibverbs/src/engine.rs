@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU32;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::SystemTime;
 
@@ -38,10 +39,20 @@ pub struct Engine {
     /// so that wall-clock times of completions have the order and the distances of their
     /// timestamps.
     wall_clock_origin: u64,
-    interface: String,
     /// Also held by the device's event sink. The sink must not hold the device itself: otherwise
     /// one of the device's threads could drop the last reference and wait for itself.
     listeners: Arc<Mutex<Listeners>>,
+    /// Disconnects [`Opened::closed`]. The last field, so that it is dropped after the device.
+    _closing: Sender<()>,
+}
+
+/// An engine that this process has opened.
+#[derive(Debug)]
+struct Opened {
+    interface: String,
+    engine: Weak<Engine>,
+    /// Disconnected when the engine is closed: some time after its last reference is dropped.
+    closed: Receiver<()>,
 }
 
 #[derive(Debug, Default)]
@@ -75,8 +86,8 @@ pub struct Event {
     pub unacknowledged: Option<Arc<Unacknowledged>>,
 }
 
-/// Open engines of this process.
-static ENGINES: PerProcess<Mutex<Vec<Weak<Engine>>>> = PerProcess::new(Mutex::default);
+/// Engines of this process, at most one for an interface.
+static ENGINES: PerProcess<Mutex<Vec<Opened>>> = PerProcess::new(Mutex::default);
 
 /// Error numbers of the interfaces that this process could not open.
 static REFUSALS: PerProcess<Mutex<BTreeMap<String, c_int>>> = PerProcess::new(Mutex::default);
@@ -103,16 +114,19 @@ const IDLE_TURNS: u32 = 2_048;
 const PORT: usize = 1;
 
 impl Engine {
-    /// Returns the engine of `entry`'s interface and opens it if it is not open.
+    /// Returns the engine of `entry`'s interface and opens it if it is not open. If another thread
+    /// is closing the engine, waits until that has released the interface.
     ///
     /// # Errors
     /// The error number, after a message on standard error.
     pub fn open(entry: &DeviceEntry) -> Result<Arc<Self>, c_int> {
         let mut engines = ENGINES.get().lock().unwrap_or_else(PoisonError::into_inner);
-        engines.retain(|engine| engine.strong_count() > 0);
-        let is_same = |engine: &Arc<Self>| engine.interface == entry.interface;
-        if let Some(engine) = engines.iter().filter_map(Weak::upgrade).find(is_same) {
-            return Ok(engine);
+        if let Some(at) = engines.iter().position(|opened| opened.interface == entry.interface) {
+            if let Some(engine) = engines[at].engine.upgrade() {
+                return Ok(engine);
+            }
+            // Nothing is sent: the call returns when the sender is dropped.
+            let _ = engines.swap_remove(at).closed.recv();
         }
         let refused = |what: &dyn std::error::Error, code| {
             log::print(&format!("cannot open {}: {what}", entry.interface));
@@ -128,6 +142,7 @@ impl Engine {
         device.set_event_sink(EventSink(Box::new(deliver)));
         let interface = entry.interface.clone();
         let (limits, xrc_files) = (device.attributes(), XrcFiles::default());
+        let (closing, closed) = channel();
         let engine = Self {
             wall_clock_origin: wall_clock().saturating_sub(device.clock().as_nanos()),
             pds: AtomicU32::new(0),
@@ -135,11 +150,11 @@ impl Engine {
             limits,
             settings,
             xrc_files,
-            interface,
             listeners,
+            _closing: closing,
         };
         let engine = Arc::new(engine);
-        engines.push(Arc::downgrade(&engine));
+        engines.push(Opened { interface, engine: Arc::downgrade(&engine), closed });
         lock_refusals().remove(&entry.interface);
         drop(engines);
         at_exit();
@@ -227,7 +242,7 @@ fn wall_clock() -> u64 {
 fn at_exit() {
     extern "C" fn flush_at_exit() {
         let Ok(engines) = ENGINES.get().try_lock() else { return };
-        for engine in engines.iter().filter_map(Weak::upgrade) {
+        for engine in engines.iter().filter_map(|opened| opened.engine.upgrade()) {
             // A core flushes its capture file only after some idle turns.
             let turns = if pcap::is_wanted() { IDLE_TURNS } else { 1 };
             (0..turns).for_each(|_| engine.device.drive());

@@ -11,6 +11,7 @@ mod live_incast;
 mod mutants;
 mod net;
 mod own;
+mod packages;
 mod pfc_endpoint;
 mod process;
 mod programs;
@@ -59,6 +60,9 @@ enum Command {
     /// Run the incasts of the scenario live-incast in virtual time and with real packets, and
     /// compare the results. Takes 4 minutes and two idle CPUs
     LiveIncast(live_incast::Options),
+    /// Run packages of crates.io and PyPI on Feroce: the tests and examples of Rust crates, and
+    /// Python packages that transfer data. cargo and pip download them into target/packages
+    Packages(packages::Options),
     /// Run rdma-core's own Python suite on Feroce
     Pyverbs(pyverbs::Options),
     /// Say which symbols a release of rdma-core exports that the lists of this project lack. Prints
@@ -108,6 +112,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Inject(options) => inject::main(options),
         Command::PfcEndpoint(options) => pfc_endpoint::main(options),
         Command::LiveIncast(options) => live_incast::main(options),
+        Command::Packages(options) => packages::main(options),
         Command::Pyverbs(options) => pyverbs::main(options),
         Command::Symbols(options) => symbols::main(options),
         Command::Mutants(options) => mutants::main(options),

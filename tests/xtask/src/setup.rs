@@ -49,6 +49,15 @@ fn run_lib(script: &str, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }
 
+/// A command in `folder` that runs as the user who called sudo. `cargo` is among its programs.
+pub fn as_caller(folder: &Path, words: &[&str]) -> Command {
+    const SCRIPT: &str = "find_cargo; folder=$1; shift; PATH=$(dirname \"$cargo\"):$PATH; \
+                          as_caller env -C \"$folder\" \"$@\"";
+    let mut command = lib(SCRIPT, &[]);
+    command.arg(folder).args(words).stdin(Stdio::null());
+    command
+}
+
 /// Fails without root.
 pub fn need_root() -> Result {
     use std::os::unix::fs::MetadataExt;

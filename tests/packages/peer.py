@@ -1,0 +1,60 @@
+"""What the programs of this folder share: a TCP connection between the two ends, on which they
+exchange addresses and checksums, and the data that the ends transfer.
+"""
+import hashlib
+import json
+import pathlib
+import socket
+
+PORT = 18600
+# What the device has sent, in units of 4 bytes.
+COUNTER = pathlib.Path("/sys/class/infiniband/feroce0/ports/1/counters/port_xmit_data")
+# Lengths of the transfers in bytes: less than a packet, a packet, and many packets with a rest.
+LENGTHS = (1, 4096, 1_000_003, 16 << 20)
+
+
+def data(seed, length):
+    """`length` bytes that depend on `seed`."""
+    return hashlib.shake_256(str(seed).encode()).digest(length)
+
+
+def checksum(content):
+    """A checksum as text."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def check_counter():
+    """Ends the program if the device has sent less than the transfers of one direction."""
+    sent = 4 * int(COUNTER.read_text())
+    if sent < sum(LENGTHS):
+        raise SystemExit(f"the device has sent only {sent} bytes: the data took another path")
+
+
+class Peer:
+    """The connection to the other end. Messages are lines of JSON."""
+
+    def __init__(self, connection):
+        self.file = connection.makefile("rw")
+
+    @classmethod
+    def accept(cls):
+        """Waits for the client."""
+        with socket.create_server(("0.0.0.0", PORT)) as listener:
+            return cls(listener.accept()[0])
+
+    @classmethod
+    def connect(cls, server):
+        """Connects to the server's IPv4 address."""
+        return cls(socket.create_connection((server, PORT)))
+
+    def tell(self, message):
+        """Sends a message."""
+        self.file.write(json.dumps(message) + "\n")
+        self.file.flush()
+
+    def hear(self):
+        """Receives a message."""
+        line = self.file.readline()
+        if not line:
+            raise SystemExit("the other end has gone")
+        return json.loads(line)
