@@ -55,8 +55,8 @@ pub(super) struct Conn {
     pub was_established: bool,
 
     pub resend: Option<Resend>,
-    /// Time at which the REQ arrived.
-    pub requested_at: Instant,
+    /// Time from which a copy of the REQ is answered with an MRA.
+    pub mra_from: Instant,
     /// The RTU, to repeat it if the peer repeats its REP.
     pub rtu: Option<[u8; MAD_LEN]>,
     pub timewait: Option<Instant>,
@@ -114,7 +114,7 @@ impl Conn {
             mra_sent: false,
             was_established: false,
             resend: None,
-            requested_at: Instant::ZERO,
+            mra_from: Instant::ZERO,
             rtu: None,
             timewait: None,
             armed: None,

@@ -398,13 +398,13 @@ impl Endpoint {
         let Some(resend) = conn.resend.as_mut().filter(|resend| resend.next() <= now) else {
             return;
         };
-        if resend.due > now {
-            let past = resend.early.iter_mut().filter(|copy| **copy <= now);
-            past.for_each(|copy| *copy = Instant::FAR);
-        } else if resend.left == 0 {
-            self.on_retries_exhausted(id, now);
-            return;
-        } else {
+        let past = resend.early.iter_mut().filter(|copy| **copy <= now);
+        past.for_each(|copy| *copy = Instant::FAR);
+        if resend.due <= now {
+            if resend.left == 0 {
+                self.on_retries_exhausted(id, now);
+                return;
+            }
             resend.left -= 1;
             resend.due = now + resend.interval;
         }

@@ -123,9 +123,7 @@ impl Endpoint {
         let request = (req.local_ca_guid, req.local_comm_id);
         if let Some(&id) = self.remote_ids.get(&request) {
             let conn = &self.ids[&id];
-            // An early copy is no sign that the peer's patience ends.
-            let is_early = now < conn.requested_at + conn.retry.interval;
-            if conn.state == State::ReqReceived && !is_early {
+            if conn.state == State::ReqReceived && now >= conn.mra_from {
                 self.send_mra(id, 0);
             }
             return;
@@ -213,7 +211,9 @@ impl Endpoint {
         self.remote_qps.insert((req.local_ca_guid, req.local_qpn), id);
         let Some(conn) = self.ids.get_mut(&id) else { return };
         conn.state = State::ReqReceived;
-        conn.requested_at = now;
+        // An early copy is no sign that the peer's time for the REP ends, but its retransmission
+        // is. The first copy that arrives need not be the first one sent.
+        conn.mra_from = now + code_duration(req.remote_response_timeout) * 3 / 4;
         conn.transaction = mad.transaction;
         conn.ack_timeout = req.primary_ack_timeout.max(1);
         let interval = code_duration(req.local_response_timeout);

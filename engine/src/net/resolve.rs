@@ -331,7 +331,8 @@ impl Resolver {
                     NextHop::Requested => return Ok(Lookup::Requested(next_hop)),
                     NextHop::GivenUp => return Ok(Lookup::GivenUp(next_hop)),
                 }
-                headers.next_hop = Some(next_hop);
+                // Without a next hop, no event about a neighbour changes the path.
+                headers.next_hop = (!self.is_routed).then_some(next_hop);
                 headers.hop_limit = hop_limit.unwrap_or(HOP_LIMIT);
                 headers.mtu = mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
                 Ok(Lookup::Found(headers))

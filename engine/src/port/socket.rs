@@ -128,6 +128,8 @@ pub(super) unsafe fn control_message<T: Copy>(
 pub(super) unsafe trait Plain {}
 // SAFETY: an integer.
 unsafe impl Plain for libc::c_int {}
+// SAFETY: bytes.
+unsafe impl Plain for [u8; 16] {}
 // SAFETY: integers.
 unsafe impl Plain for [u32; 2] {}
 // SAFETY: integers.

@@ -60,6 +60,9 @@ use crate::net::ROUTED_MAC;
 /// Ethernet address that stands for every peer.
 pub const PEER: MacAddr = ROUTED_MAC;
 
+/// The smallest window of a device, in packets.
+const WINDOW_MIN: u32 = 32;
+
 /// Maximum number of addresses of one interface. A filter program has at most 4096 instructions,
 /// and an IPv6 address needs nine.
 const ADDRESSES: usize = 256;
@@ -173,9 +176,9 @@ impl UdpPort {
             let rx_bytes = rx_bytes(&sockets[0].socket)
                 .map_err(UdpError::system("read the receive buffer's size"))?;
             let (slots, frame_max) = (config.tx_slots as usize, attributes.frame_max);
-            let (index, most) = (interface.index, attributes.segments_max);
+            let (on, most) = (interface.clone(), attributes.segments_max);
             let memory = UdpError::system("map packet buffers");
-            let transmitter = Transmitter::new(Arc::clone(&sources), index, slots, frame_max, most);
+            let transmitter = Transmitter::new(Arc::clone(&sources), on, slots, frame_max, most);
             let receiver = Receiver::new(sockets, interface.mac);
             let (transmitter, receiver) =
                 transmitter.and_then(|t| receiver.map(|r| (t, r))).map_err(memory)?;
@@ -195,10 +198,11 @@ impl UdpPort {
         kind::AddressFilter::set(&self.filter, addresses)
     }
 
-    /// Packets of the interface's MTU that the receive buffer of one socket holds.
+    /// Packets of the interface's MTU that the receive buffer of one socket holds, but at least the
+    /// smallest window that a device can have.
     fn window(&self) -> u32 {
         let packets = u64::from(self.rx_bytes) / cost(self.attributes.mtu);
-        u32::try_from(packets).unwrap_or(u32::MAX)
+        u32::try_from(packets).unwrap_or(u32::MAX).max(WINDOW_MIN)
     }
 }
 
@@ -207,7 +211,8 @@ impl Port for UdpPort {
         &self.attributes
     }
 
-    /// `rx_dropped` includes packets to addresses that are not those of the device.
+    /// `rx_dropped` includes packets to other addresses, and copies of multicast datagrams: the
+    /// kernel delivers one to every socket, and all but one drop it.
     fn stats(&self) -> PortStats {
         let sockets = self.receiver.sockets().iter();
         let drops: u64 = sockets.map(|rx| u64::from(Memory::of(&rx.socket).drops())).sum();

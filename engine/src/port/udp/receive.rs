@@ -47,10 +47,51 @@ const SHORT_MESSAGES: usize = RX_BURST;
 const LONG_MESSAGES: usize = 4;
 const LONG: usize = 16 << 10;
 
-/// Bursts without a message after which a socket is read less often, and how often then. A system
+/// Reads without a message after which a socket is read less often, and how often then. A system
 /// call for each socket in each burst would delay those that have messages.
 const QUIET_AFTER: u32 = 256;
 const QUIET_INTERVAL: u32 = 16;
+
+/// The turns of the sockets.
+#[derive(Debug)]
+struct Turns {
+    /// Of each socket: consecutive turns without a message.
+    quiet: Vec<u32>,
+    /// Index of the socket that has the next turn.
+    next: usize,
+}
+
+impl Turns {
+    fn new(sockets: usize) -> Self {
+        Self { quiet: vec![0; sockets], next: 0 }
+    }
+
+    /// Gives every socket one turn, until one has messages. `read` receives the messages of a
+    /// socket and returns their number. Returns the index of the socket and that number.
+    fn give(&mut self, mut read: impl FnMut(usize) -> usize) -> Option<(usize, usize)> {
+        for _ in 0..self.quiet.len() {
+            let index = self.next;
+            self.next = (index + 1) % self.quiet.len();
+            let quiet = &mut self.quiet[index];
+            *quiet += 1;
+            if (QUIET_AFTER + 1..QUIET_AFTER + QUIET_INTERVAL).contains(quiet) {
+                continue;
+            }
+            let received = read(index);
+            if received > 0 {
+                self.quiet[index] = 0;
+                return Some((index, received));
+            }
+            self.quiet[index] = self.quiet[index].min(QUIET_AFTER);
+        }
+        None
+    }
+
+    /// Gives every socket a full turn next.
+    fn reset(&mut self) {
+        self.quiet.fill(0);
+    }
+}
 
 /// Fields of a received message that its control messages state.
 #[derive(Debug, Clone, Copy)]
@@ -113,12 +154,7 @@ unsafe impl Send for Vectors {}
 #[derive(Debug)]
 pub(super) struct Receiver {
     sockets: Vec<RxSocket>,
-    /// Consecutive reads of each socket that found nothing.
-    quiet: Vec<u32>,
-    /// Number of the burst.
-    bursts: u32,
-    /// Index of the socket to read first.
-    next: usize,
+    turns: Turns,
     /// One scratch buffer for each frame of a burst, then the receive buffers.
     pages: Pages,
     stride: usize,
@@ -162,10 +198,8 @@ impl Receiver {
         };
         let messages = parts.iter_mut().enumerate().map(message).collect();
         Ok(Self {
-            quiet: vec![0; sockets.len()],
+            turns: Turns::new(sockets.len()),
             sockets,
-            bursts: 0,
-            next: 0,
             pages,
             stride,
             vectors: Vectors { _parts: parts, messages },
@@ -185,7 +219,7 @@ impl Receiver {
     /// Takes the next burst. Returns the number of its frames and of their bytes.
     pub fn burst(&mut self) -> (usize, u64) {
         self.shown.clear();
-        (self.bytes, self.bursts) = (0, self.bursts.wrapping_add(1));
+        self.bytes = 0;
         // The buffers may be overwritten only before the first frame of a burst is shown.
         if !self.has_frames() {
             self.receive();
@@ -212,7 +246,7 @@ impl Receiver {
 
     /// Reads every socket in the next bursts: one of them ends the sleep of the core.
     pub fn prepare_to_sleep(&mut self) {
-        self.quiet.fill(0);
+        self.turns.reset();
     }
 
     /// The sockets, for `poll` and for their figures.
@@ -226,37 +260,15 @@ impl Receiver {
 
     /// Receives messages of the next socket that has some.
     fn receive(&mut self) {
+        let Self { turns, sockets, vectors, batch, .. } = self;
+        let messages = &mut vectors.messages[..*batch];
+        let found = turns.give(|index| read(&sockets[index], messages));
         (self.received, self.processed) = (0, 0);
-        for offset in 0..self.sockets.len() {
-            let index = (self.next + offset) % self.sockets.len();
-            let is_due = self.bursts.wrapping_add(u32::try_from(index).expect("a few"));
-            if self.quiet[index] >= QUIET_AFTER && !is_due.is_multiple_of(QUIET_INTERVAL) {
-                continue;
-            }
-            self.received = self.read(index);
-            if self.received > 0 {
-                (self.quiet[index], self.is_v6) = (0, self.sockets[index].is_v6);
-                self.next = index + 1;
-                let longest = self.vectors.messages[..self.received].iter().map(|m| m.msg_len);
-                let is_long = longest.max().is_some_and(|len| len as usize >= LONG);
-                self.batch = if is_long { LONG_MESSAGES } else { SHORT_MESSAGES };
-                return;
-            }
-            self.quiet[index] = self.quiet[index].saturating_add(1);
-        }
-    }
-
-    /// Receives messages of the socket `index`. Returns their number.
-    fn read(&mut self, index: usize) -> usize {
-        let messages = &mut self.vectors.messages[..self.batch];
-        for message in messages.iter_mut() {
-            message.msg_hdr.msg_controllen = CONTROL as _;
-            message.msg_hdr.msg_namelen =
-                libc::socklen_t::try_from(size_of::<libc::sockaddr_in6>()).expect("a few bytes");
-        }
-        // SAFETY: the messages point to the buffers, and no frame in a buffer is shown. The error
-        // is an empty socket, or that of an interface that is down, which the next send reports.
-        unsafe { receive(&self.sockets[index].socket, messages) }.unwrap_or(0)
+        let Some((index, received)) = found else { return };
+        (self.received, self.is_v6) = (received, self.sockets[index].is_v6);
+        let longest = self.vectors.messages[..received].iter().map(|message| message.msg_len).max();
+        let is_long = longest.is_some_and(|len| len as usize >= LONG);
+        self.batch = if is_long { LONG_MESSAGES } else { SHORT_MESSAGES };
     }
 
     fn buffer(&self, index: usize) -> usize {
@@ -426,6 +438,19 @@ impl Receiver {
     }
 }
 
+/// Receives messages into their buffers. Returns their number.
+fn read(from: &RxSocket, messages: &mut [libc::mmsghdr]) -> usize {
+    for message in messages.iter_mut() {
+        message.msg_hdr.msg_controllen = CONTROL as _;
+        message.msg_hdr.msg_namelen =
+            libc::socklen_t::try_from(size_of::<libc::sockaddr_in6>()).expect("a few bytes");
+    }
+    // SAFETY: the messages point to the buffers of the receiver, which shows no frame in a buffer
+    // when it receives. The error is an empty socket, or that of an interface that is down, which
+    // the next send reports.
+    unsafe { receive(&from.socket, messages) }.unwrap_or(0)
+}
+
 const PROTOCOL_UDP: u8 = 17;
 
 fn low_byte(value: libc::c_int) -> u8 {
@@ -447,6 +472,30 @@ fn split_icrc(packet: Payload<'_>) -> (Payload<'_>, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Sockets that always have messages do not keep others from being read.
+    #[test]
+    fn a_quiet_socket_is_read_beside_busy_ones() {
+        for busy in [&[0_usize, 2][..], &[0], &[1, 2, 3], &[0, 1, 2, 3, 4, 5, 6]] {
+            let mut turns = Turns::new(8);
+            let is_busy = |index: usize| busy.contains(&index);
+            for _ in 0..10_000 {
+                turns.give(|index| usize::from(is_busy(index)));
+            }
+            let mut reads = [0; 8];
+            for _ in 0..1000 {
+                turns.give(|index| {
+                    reads[index] += 1;
+                    usize::from(is_busy(index))
+                });
+            }
+            let least = 1000 / (busy.len() * QUIET_INTERVAL as usize) - 1;
+            assert!(reads.iter().all(|&count| count >= least), "{busy:?} busy: {reads:?}");
+            turns.reset();
+            let found = turns.give(|index| usize::from(index == 7));
+            assert_eq!(found, Some((7, 1)));
+        }
+    }
 
     #[test]
     fn the_icrc_is_found_across_two_slices() {

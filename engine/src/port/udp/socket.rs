@@ -17,7 +17,6 @@ const UDP_NO_CHECK6_TX: libc::c_int = 101;
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 pub(super) const UDP_SEGMENT: libc::c_int = 103;
 pub(super) const UDP_GRO: libc::c_int = 104;
-const SO_BINDTOIFINDEX: libc::c_int = 62;
 
 /// A socket option, its value, and the action in which it fails.
 type SocketOption = (libc::c_int, libc::c_int, libc::c_int, &'static str);
@@ -63,12 +62,10 @@ fn open_dropping(is_v6: bool) -> Result<Option<OwnedFd>, UdpError> {
         }
         other => other.map_err(UdpError::system("open a UDP socket"))?,
     };
-    let prepared = attach(&socket, &NOTHING)
-        .and_then(|()| set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1))
-        .and_then(|()| match is_v6 {
-            true => set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1),
-            false => Ok(()),
-        });
+    let prepared = attach(&socket, &NOTHING).and_then(|()| match is_v6 {
+        true => set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1),
+        false => Ok(()),
+    });
     prepared.map_err(UdpError::system("prepare a UDP socket"))?;
     Ok(Some(socket))
 }
@@ -79,13 +76,21 @@ fn apply(socket: &OwnedFd, options: &[SocketOption]) -> Result<(), UdpError> {
     })
 }
 
-/// Restricts a socket to one interface. Linux before 5.7 allows it to privileged programs only;
-/// then the addresses of the interface decide.
-fn bind_to(socket: &OwnedFd, interface: &Interface) {
-    let index = libc::c_int::try_from(interface.index).expect("indices are small");
-    if let Err(error) = set(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX, &index) {
-        tracing::debug!(%error, "a UDP socket is not bound to the interface");
-    }
+/// Restricts a socket to one interface. Otherwise the sockets of two interfaces would form one
+/// group, and get each other's packets. Linux before 5.7 allows it to privileged programs only.
+fn bind_to(socket: &OwnedFd, interface: &Interface) -> Result<(), UdpError> {
+    // `struct ifreq` has room for 16 bytes of a name.
+    let mut name = [0; 16];
+    let bytes = interface.name.as_bytes();
+    name[..bytes.len()].copy_from_slice(bytes);
+    let bound = set(socket, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, &name);
+    bound.map_err(UdpError::system("restrict a UDP socket to the interface (Linux 5.7 or root)"))
+}
+
+/// Allows other sockets of this user at the port of `socket`.
+fn share_port(socket: &OwnedFd) -> Result<(), UdpError> {
+    let shared = set(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1);
+    shared.map_err(UdpError::system("share a UDP port"))
 }
 
 /// Opens the receive sockets of each core. They accept nothing until they have other filters.
@@ -121,7 +126,8 @@ fn open_receiver(
     is_v6: bool,
 ) -> Result<Option<OwnedFd>, UdpError> {
     let Some(socket) = open_dropping(is_v6)? else { return Ok(None) };
-    bind_to(&socket, interface);
+    bind_to(&socket, interface)?;
+    share_port(&socket)?;
     apply(&socket, if is_v6 { RECEIVE_V6 } else { RECEIVE_V4 })?;
     // Linux before 5.0 delivers packets one by one.
     let _packets = set(&socket, libc::IPPROTO_UDP, UDP_GRO, &1);
@@ -160,6 +166,9 @@ impl Source {
     }
 }
 
+/// Ports to try where the kernel chooses: the port that it finds free may be in use in IPv6.
+const PORT_TRIES: usize = 8;
+
 /// Opens the sockets of each source port. `super_frames`: whether super-frames are sent.
 pub(super) fn open_sources(
     interface: &Interface,
@@ -167,22 +176,34 @@ pub(super) fn open_sources(
     super_frames: bool,
 ) -> Result<Vec<Source>, UdpError> {
     let open = |&port: &u16| {
-        let Some(plain) = open_sender(interface, false, false, port)? else {
-            unreachable!("IPv4 is always there");
-        };
-        let port = local_port(&plain).map_err(UdpError::system("read a UDP port"))?;
-        let segmenting = |is_v6| match super_frames {
-            true => open_sender(interface, is_v6, true, port),
-            false => Ok(None),
-        };
-        let four = Pair { plain, segmenting: segmenting(false)? };
-        let six = match open_sender(interface, true, false, port)? {
-            Some(plain) => Some(Pair { plain, segmenting: segmenting(true)? }),
-            None => None,
-        };
-        Ok(Source { port, four, six })
+        let tries = if port == 0 { PORT_TRIES } else { 1 };
+        let mut opened = open_source(interface, port, super_frames);
+        for _ in 1..tries {
+            if !matches!(opened, Err(UdpError::SourcePort { .. })) {
+                break;
+            }
+            opened = open_source(interface, port, super_frames);
+        }
+        opened
     };
     ports.iter().map(open).collect()
+}
+
+fn open_source(interface: &Interface, port: u16, super_frames: bool) -> Result<Source, UdpError> {
+    let Some(plain) = open_sender(interface, false, false, port)? else {
+        unreachable!("IPv4 is always there");
+    };
+    let port = local_port(&plain).map_err(UdpError::system("read a UDP port"))?;
+    let segmenting = |is_v6| match super_frames {
+        true => open_sender(interface, is_v6, true, port),
+        false => Ok(None),
+    };
+    let four = Pair { plain, segmenting: segmenting(false)? };
+    let six = match open_sender(interface, true, false, port)? {
+        Some(plain) => Some(Pair { plain, segmenting: segmenting(true)? }),
+        None => None,
+    };
+    Ok(Source { port, four, six })
 }
 
 fn open_sender(
@@ -192,8 +213,11 @@ fn open_sender(
     port: u16,
 ) -> Result<Option<OwnedFd>, UdpError> {
     let Some(socket) = open_dropping(is_v6)? else { return Ok(None) };
-    bind_to(&socket, interface);
+    bind_to(&socket, interface)?;
     apply(&socket, if is_v6 { SEND_V6 } else { SEND_V4 })?;
+    if segmenting {
+        share_port(&socket)?;
+    }
     let unchecked = match (is_v6, segmenting) {
         (_, true) => Ok(()),
         (true, false) => set(&socket, libc::IPPROTO_UDP, UDP_NO_CHECK6_TX, &1),
@@ -202,8 +226,12 @@ fn open_sender(
     unchecked.map_err(UdpError::system("send packets without a UDP checksum"))?;
     let sized = size_buffers(&socket, 0);
     sized.map_err(UdpError::system("size the send buffer"))?;
+    // The first socket of a port is bound alone, so that no other program's port is taken.
     let bound = bind_any(&socket, is_v6, port);
     bound.map_err(|source| UdpError::SourcePort { port, source })?;
+    if !segmenting {
+        share_port(&socket)?;
+    }
     Ok(Some(socket))
 }
 

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use feroce_wire::ROCE_PORT;
 
 use super::socket::{Source, UDP_SEGMENT};
+use crate::port::af_xdp::AfXdpError;
+use crate::port::af_xdp::interface::Interface;
 use crate::port::headers::Headers;
 use crate::port::pages::Pages;
 use crate::port::socket::send;
@@ -75,8 +77,7 @@ unsafe impl Send for Vectors {}
 #[derive(Debug)]
 pub(super) struct Transmitter {
     sources: Arc<Vec<Source>>,
-    /// Index of the interface.
-    interface: u32,
+    interface: Interface,
     pages: Pages,
     frame_max: usize,
     stride: usize,
@@ -100,7 +101,7 @@ pub(super) struct Transmitter {
 impl Transmitter {
     pub fn new(
         sources: Arc<Vec<Source>>,
-        interface: u32,
+        interface: Interface,
         slots: usize,
         frame_max: usize,
         segments_max: usize,
@@ -225,6 +226,15 @@ impl Transmitter {
                     self.give_up();
                     failed = Err(error);
                 }
+                // Without a route because the interface is down, or of this destination only.
+                Some(libc::ENETUNREACH) if failed.is_ok() && self.is_interface_down() => {
+                    self.give_up();
+                    failed = Err(error);
+                }
+                Some(libc::EIO | libc::EINVAL) if self.queued[self.sent].is_super_frame() => {
+                    self.give_up();
+                    self.stop_super_frames(&error);
+                }
                 // No room in the interface's queue, no route, no answer of the next hop, a
                 // firewall, a source address that is gone: of this destination only.
                 _ => self.give_up(),
@@ -233,6 +243,21 @@ impl Transmitter {
         self.queued.clear();
         (self.sent, self.used, self.taken) = (0, 0, false);
         failed
+    }
+
+    fn is_interface_down(&self) -> bool {
+        matches!(Interface::query(&self.interface.name), Err(AfXdpError::Down(_)))
+    }
+
+    /// From now on every packet is sent alone. The packets of the refused super-frame are lost:
+    /// their ICRCs are those of numbers that only a super-frame gives. The kernel refuses
+    /// super-frames where it cannot compute checksums (before Linux 6.11: no transmit checksum
+    /// offload; IPsec).
+    fn stop_super_frames(&mut self, error: &io::Error) {
+        if self.segments_max > 1 {
+            tracing::warn!(%error, "the kernel takes no super-frames: every packet is sent alone");
+            self.segments_max = 1;
+        }
     }
 
     /// Counts the next message as lost.
@@ -263,7 +288,7 @@ impl Transmitter {
         vectors.parts.clear();
         vectors.messages.clear();
         for message in batch.take_while(|message| message.socket_kind() == socket) {
-            vectors.push(pages, *stride, message, *interface);
+            vectors.push(pages, *stride, message, interface.index);
         }
         let (source, is_v6, is_super_frame) = socket;
         let socket = sources[source].socket(is_v6, is_super_frame);
