@@ -1,6 +1,6 @@
 //! The UDP port on veth pairs between network namespaces, with a packet port as the judge of what
-//! is on the wire. Without root, each test prints a message and passes; the UDP ports themselves are
-//! opened by a thread without any capability.
+//! is on the wire. Without root, each test prints a message and passes; the UDP ports themselves
+//! are opened by a thread without any capability.
 #![allow(clippy::disallowed_methods)] // Tests against the kernel use real time.
 
 mod pair;

@@ -114,8 +114,9 @@ static void connect_to(const char *bound, const char *ip, int port, struct rdma_
     CHECK(rnr_timer(id) == timer);
     CHECK(rdma_post_send(id, NULL, text, sizeof text, NULL, IBV_SEND_INLINE) == 0);
     CHECK(rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
-    pthread_join(thread, NULL);
+    // Before the server has ended: its rdma_disconnect waits for the DREP, which this call sends.
     rdma_disconnect(id);
+    pthread_join(thread, NULL);
     rdma_destroy_qp(id);
     CHECK(rdma_destroy_id(id) == 0);
     CHECK(rdma_destroy_id(server.listener) == 0);

@@ -70,6 +70,7 @@ impl Rig {
 static RIGS: &[Rig] = &[
     Rig::new(PortKind::AfXdp, open_af_xdp),
     Rig::new(PortKind::Packet, |interface| open_packet(interface, SuperFrames::Off)),
+    Rig::new(PortKind::Udp, open_udp),
     dpdk::RIG,
 ];
 
@@ -194,6 +195,11 @@ fn open_packet(interface: &str, super_frames: SuperFrames) -> Box<dyn Port> {
     let port = PacketPort::open(&config, 1).expect("a port").remove(0);
     port.address_filter().set(own_addresses().as_flattened()).expect("a filter");
     Box::new(port)
+}
+
+/// The kernel routes what UDP sockets send, and the interfaces of a rig have no addresses.
+fn open_udp(_interface: &str) -> Box<dyn Port> {
+    panic!("rigs have no udp ports: use engine/tests/udp.rs or `scripts/rxe.sh --port udp`")
 }
 
 fn own_addresses() -> [[Ipv6Addr; 3]; 2] {

@@ -79,7 +79,15 @@ const FAULTS: &[Fault] = &[
         id: "privilege",
         severity: "error",
         found: "CAP_NET_RAW",
-        around: "setpriv --bounding-set=-all",
+        around: "FEROCE_PORT_KIND=packet setpriv --bounding-set=-all",
+        ..NONE
+    },
+    // UDP sockets need no privilege, but an ordinary user's receive buffer is small.
+    Fault {
+        id: "receive-buffer",
+        severity: "warning",
+        found: "packets of path MTU 4096: a QP has no more outstanding",
+        around: "FEROCE_WINDOW=1048576 setpriv --bounding-set=-all",
         ..NONE
     },
     Fault {

@@ -35,7 +35,8 @@ fn messages_name_what_is_missing() {
     assert_message(&run("true"), 1, &["no Ethernet interface is up", "v0"]);
 }
 
-/// A user who may not open a device gets the reason, and can still list the device.
+/// A user without privileges uses UDP sockets, and learns what programs will not find. If another
+/// kind of port is demanded, the user gets the reason, and can still list the device.
 #[test]
 fn without_privileges_the_program_starts_with_a_message() {
     let Some(pair) = Pair::new() else { return };
@@ -43,6 +44,10 @@ fn without_privileges_the_program_starts_with_a_message() {
     let around =
         "setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all";
     let output = installed.run(&pair, around, "-i v0 true");
+    assert_message(&output, 0, &["will find none"]);
+    assert!(!text(&output.stderr).contains("privileges"), "{}", text(&output.stderr));
+    let packet = format!("env FEROCE_PORT_KIND=packet {around}");
+    let output = installed.run(&pair, &packet, "-i v0 true");
     assert_message(&output, 0, &["CAP_NET_RAW", "sudo feroce run", "will find none"]);
 }
 

@@ -59,9 +59,18 @@ extern "C-unwind" fn wait_for_async(context: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Returns the open descriptors of the process.
+/// Returns the open descriptors of the process, once their number has not changed for 100 ms: the
+/// library's threads open and close some when a device is opened.
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("procfs").count()
+    let count = || std::fs::read_dir("/proc/self/fd").expect("procfs").count();
+    let mut last = count();
+    loop {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        match count() {
+            now if now == last => return now,
+            now => last = now,
+        }
+    }
 }
 
 fn cancel(thread: Thread, argument: *mut c_void) {

@@ -51,14 +51,13 @@ impl Device {
     /// As for [`Device::open`], and errors of `wrap`.
     pub fn open_wrapped(
         interface: &str,
-        mut config: DeviceConfig,
+        config: DeviceConfig,
         wrap: &mut dyn FnMut(Box<dyn Port>) -> Result<Box<dyn Port>, OpenError>,
     ) -> Result<Self, OpenError> {
         let ports::OpenPorts { name, ports, addressing, owner, filter, reason, window_max } =
             ports::open(interface, &config)?;
-        if let Some(most) = window_max {
-            config.window = config.window.min(most.max(*WINDOWS.start()));
-        }
+        let window = window_max.map_or(config.window, |most| config.window.min(most));
+        let config = DeviceConfig { window, ..config };
         let wrapped = ports.into_iter().map(wrap).collect::<Result<Vec<_>, _>>()?;
         let device = Self::assemble(wrapped, addressing, config, owner)?;
         let attributes = device.inner.attributes.write();

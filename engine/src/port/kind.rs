@@ -87,7 +87,8 @@ pub struct OpenedPorts {
     /// How the ports learn which frames are theirs.
     pub addresses: PortAddressing,
     /// Packets of the largest size that the receive buffer for one QP holds, where that is little.
-    /// A QP has no more outstanding, as its peer is expected to be alike.
+    /// A QP has no more outstanding, as its peer is expected to be alike. At least the smallest
+    /// window that a device can have.
     pub window_max: Option<u32>,
 }
 

@@ -252,7 +252,7 @@ fn privilege(host: &Host) -> Option<Verdict> {
     }
     match (has(Capability::CAP_NET_RAW), has(Capability::CAP_NET_ADMIN)) {
         (false, _) if host.may_use("udp") => Verdict::info(
-            "none: UDP sockets will be used; the packet port, which is faster, requires CAP_NET_RAW",
+            "none: UDP sockets will be used; the packet port is faster and requires CAP_NET_RAW",
         ),
         (false, _) => Verdict::error("the packet port requires CAP_NET_RAW", REMEDY),
         (true, false) => Verdict::warning(

@@ -1,7 +1,7 @@
 //! Configuration and settings of a UDP port.
 
 use super::error::UdpError;
-use crate::port::kind::{PortConfig, PortConfigs, PortSetting};
+use crate::port::kind::{PortConfig, PortConfigs, PortOption, PortSetting};
 use crate::port::packet::SuperFrames;
 use crate::setting_text::{list, number, show_list};
 
@@ -86,7 +86,11 @@ pub(super) const SETTINGS: &[PortSetting] = &[
         name: "udp_sockets",
         expects: "1 to 16",
         about: "port udp: receive sockets per core and address family, each with a receive buffer",
-        option: None,
+        option: Some(PortOption {
+            flag: "--udp-sockets",
+            value_name: "N",
+            help: "Port udp: receive sockets per core and address family",
+        }),
         set: |configs, text| {
             let range = u64::from(*RX_SOCKETS.start())..=u64::from(*RX_SOCKETS.end());
             number(text, range).map(|count| configs.get_mut::<UdpConfig>().rx_sockets = count)
@@ -97,7 +101,11 @@ pub(super) const SETTINGS: &[PortSetting] = &[
         name: "udp_source_ports",
         expects: "UDP ports to send from, at most 64: `50000, 50001`; 0 is a free one",
         about: "port udp: UDP source ports, by which switches and receive queues spread flows",
-        option: None,
+        option: Some(PortOption {
+            flag: "--udp-source-ports",
+            value_name: "LIST",
+            help: "Port udp: UDP ports to send from, such as `50000,50001`; 0 is a free one",
+        }),
         set: |configs, text| {
             let ports: Vec<u16> = list(text)?;
             let fits = (1..=SOURCE_PORTS_MAX).contains(&ports.len());
