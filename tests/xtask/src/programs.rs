@@ -62,7 +62,12 @@ pub struct Options {
     rdma_core: Option<PathBuf>,
     /// Compile and run the examples of librpma's sources in this folder. Otherwise the rows of the
     /// examples are skipped
-    #[arg(long, value_name = "FOLDER", requires = "extra", conflicts_with_all = ["root", "rdma_core"])]
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        requires = "extra",
+        conflicts_with_all = ["root", "rdma_core"]
+    )]
     rpma: Option<PathBuf>,
     /// Run the rows of tests/programs/extra.txt as well, which need larger packages, sources or
     /// minutes
