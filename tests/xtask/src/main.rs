@@ -60,7 +60,7 @@ enum Command {
     /// Run the incasts of the scenario live-incast in virtual time and with real packets, and
     /// compare the results. Takes 4 minutes and two idle CPUs
     LiveIncast(live_incast::Options),
-    /// Run packages of crates.io and PyPI on Feroce: the tests and examples of Rust crates, and
+    /// Run packages of Rust and Python on Feroce: the tests and examples of Rust crates, and
     /// Python packages that transfer data. cargo and pip download them into target/packages
     Packages(packages::Options),
     /// Run rdma-core's own Python suite on Feroce

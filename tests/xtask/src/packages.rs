@@ -1,4 +1,4 @@
-//! Runs packages of crates.io and PyPI on Feroce: the tests and examples of Rust crates that use
+//! Runs packages of Rust and Python on Feroce: the tests and examples of Rust crates that use
 //! verbs, and Python packages that transfer data. The rows are in `packages/table.rs`. cargo and
 //! pip download everything into target/packages.
 

@@ -1,4 +1,4 @@
-//! The rows of `xtask packages`: packages of crates.io and PyPI with their versions, what is run of
+//! The rows of `xtask packages`: packages of Rust and Python with their versions, what is run of
 //! each, and the tests that fail by the package's own fault.
 
 /// A package.
@@ -17,7 +17,7 @@ pub struct Package {
 /// Where a package comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// A crate of crates.io. cargo downloads and builds it.
+    /// A Rust crate. cargo downloads and builds it.
     Crates,
     /// A crate's repository, which has tests that the crate lacks. The user names a clone.
     Clone {
@@ -26,7 +26,7 @@ pub enum Source {
         /// The commit.
         commit: &'static str,
     },
-    /// A package of PyPI. pip installs these words into a virtual environment.
+    /// A Python package. pip installs these words into a virtual environment.
     Pypi(&'static [&'static str]),
 }
 
