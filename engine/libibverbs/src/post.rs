@@ -1,7 +1,6 @@
 //! `ibv_post_send` and `ibv_post_recv`.
 
 use std::ffi::c_int;
-use std::slice;
 
 use feroce_engine::device::{Destination, PostError, QueuePair};
 use feroce_engine::qp::Service;
@@ -57,17 +56,19 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
     })
 }
 
-/// Returns the scatter/gather list of a work request.
+/// Returns the scatter/gather list of a work request. It need not be aligned: libiscsi has lists in
+/// packed structures.
 ///
 /// # Safety
-/// `list` points to `count` entries.
-unsafe fn list<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], c_int> {
-    match usize::try_from(count) {
-        Ok(0) => Ok(&[]),
-        // SAFETY: `list` points to `count` entries.
-        Ok(count) if count <= MAX_SGE => Ok(unsafe { slice::from_raw_parts(list, count) }),
-        _ => Err(libc::EINVAL),
-    }
+/// `list` points to `count` entries, which stay while the result is used.
+unsafe fn list(
+    list: *const ibv_sge,
+    count: c_int,
+) -> Result<impl ExactSizeIterator<Item = ibv_sge>, c_int> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= MAX_SGE);
+    let count = count.ok_or(libc::EINVAL)?;
+    // SAFETY: `list` points to `count` entries.
+    Ok((0..count).map(move |index| unsafe { list.add(index).read_unaligned() }))
 }
 
 /// Posts a request to the send queue.
@@ -138,18 +139,19 @@ unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
     };
     let mut parts: [&[u8]; MAX_SGE] = [&[]; MAX_SGE];
     let mut sges = [NO_SGE; MAX_SGE];
+    let count = list.len();
     let data = if wr.send_flags & IBV_SEND_INLINE != 0 {
         for (part, sge) in parts.iter_mut().zip(list) {
-            let from = std::ptr::with_exposed_provenance(address(sge));
+            let from = std::ptr::with_exposed_provenance(address(&sge));
             // SAFETY: the program keeps inline data readable until the call returns.
             *part = unsafe { bytes_at(from, sge.length as usize) };
         }
-        Data::Inline(&parts[..list.len()])
+        Data::Inline(&parts[..count])
     } else {
         for (to, from) in sges.iter_mut().zip(list) {
-            *to = sge_of(from);
+            *to = sge_of(&from);
         }
-        Data::Sges(&sges[..list.len()])
+        Data::Sges(&sges[..count])
     };
     // SAFETY: the program passes a live address handle with a datagram.
     let posted = unsafe { submit(qp, &SendRequest { wr_id, op, data, flags }, to) };
@@ -210,11 +212,11 @@ pub unsafe fn post_receives(
         while let Some(wr) = unsafe { next.as_ref() } {
             // SAFETY: `sg_list` of each request has `num_sge` entries.
             let list = unsafe { list(wr.sg_list, wr.num_sge)? };
-            let mut sges = [NO_SGE; MAX_SGE];
+            let (mut sges, count) = ([NO_SGE; MAX_SGE], list.len());
             for (to, from) in sges.iter_mut().zip(list) {
-                *to = sge_of(from);
+                *to = sge_of(&from);
             }
-            post(&RecvRequest { wr_id: wr.wr_id, sges: &sges[..list.len()] })?;
+            post(&RecvRequest { wr_id: wr.wr_id, sges: &sges[..count] })?;
             next = wr.next;
         }
         Ok(())
@@ -241,5 +243,27 @@ pub unsafe extern "C" fn post_recv(
                 held.qp.post_recv(request).map_err(errno::of_post)
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_need_not_be_aligned() {
+        let mut memory = [0_u64; 8];
+        let entry = |lkey| ibv_sge { addr: 0x1000, length: 16, lkey };
+        // SAFETY: two entries of 16 bytes fit behind byte 4 of 64 bytes.
+        let listed: Vec<u32> = unsafe {
+            let place = memory.as_mut_ptr().byte_add(4).cast::<ibv_sge>();
+            place.write_unaligned(entry(7));
+            place.add(1).write_unaligned(entry(8));
+            list(place, 2).expect("a short list").map(|sge| sge.lkey).collect()
+        };
+        assert_eq!(listed, [7, 8]);
+        // SAFETY: nothing is read.
+        let refused = unsafe { list(std::ptr::null(), -1).err() };
+        assert_eq!(refused, Some(libc::EINVAL));
     }
 }

@@ -283,31 +283,28 @@ unsafe fn set_to(qp: *mut ibv_qp_ex, to: Destination) {
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
-    unsafe { set_list(qp, &[ibv_sge { addr, length, lkey }]) };
+    unsafe { set_list(qp, std::iter::once(ibv_sge { addr, length, lkey })) };
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
-    let list = match count {
-        0 => &[],
-        // SAFETY: the program passes a list of `count` entries.
-        _ => unsafe { std::slice::from_raw_parts(list, count) },
-    };
+    // SAFETY: the program passes a list of `count` entries, which need not be aligned.
+    let entries = (0..count).map(|index| unsafe { list.add(index).read_unaligned() });
     // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
-    unsafe { set_list(qp, list) };
+    unsafe { set_list(qp, entries) };
 }
 
 /// Sets the scatter/gather list of the last request.
 ///
 /// # Safety
 /// `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
-unsafe fn set_list(qp: *mut ibv_qp_ex, entries: &[ibv_sge]) {
+unsafe fn set_list(qp: *mut ibv_qp_ex, entries: impl ExactSizeIterator<Item = ibv_sge>) {
     // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     let State { cap, batch, .. } = unsafe { state(qp) };
     if entries.len() > cap.max_send_sge as usize {
         return batch.fail(libc::EINVAL);
     }
     let (from, len) = (batch.sges.len(), entries.len());
-    batch.sges.extend(entries.iter().map(sge_of));
+    batch.sges.extend(entries.map(|entry| sge_of(&entry)));
     batch.set_data(LocalData::Sges { from, len });
 }
 

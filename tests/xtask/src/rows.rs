@@ -267,7 +267,7 @@ impl Run<'_> {
         }
         if is_without_tcp(&row.group) {
             // These programs open the device first and listen later.
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(Duration::from_millis(600));
         }
         Ok(server)
     }
