@@ -6,7 +6,8 @@ use feroce_wire::{EthernetHeader, Ipv4Header, Ipv6Header, UdpHeader, VlanTag};
 pub(super) const SEGMENTS_LIMIT: usize = 128;
 /// Longest IP packet of either version, in bytes.
 pub(super) const IP_MAX: usize = 65535;
-const PROTOCOL_UDP: u8 = 17;
+/// The protocol number of UDP.
+pub(super) const PROTOCOL_UDP: u8 = 17;
 
 /// Offsets of the headers of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,8 +15,6 @@ use super::error::PacketError;
 use crate::port::classic_bpf::NOTHING;
 use crate::port::socket::{attach, bind_any, open, set};
 
-const UDP_GRO: libc::c_int = 104;
-
 /// Holds the UDP port until it is dropped.
 #[derive(Debug)]
 pub(super) struct Holder {
@@ -55,7 +53,7 @@ fn dropping_socket(family: libc::c_int, super_frames: bool) -> io::Result<OwnedF
     attach(&socket, &NOTHING)?;
     set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
     if super_frames {
-        set(&socket, libc::IPPROTO_UDP, UDP_GRO, &1)?;
+        set(&socket, libc::IPPROTO_UDP, libc::UDP_GRO, &1)?;
     }
     Ok(socket)
 }

@@ -22,9 +22,9 @@ use feroce_wire::{
 };
 
 use super::PEER;
-use super::socket::{RxSocket, UDP_GRO};
+use super::socket::RxSocket;
 use crate::port::contract::{RX_BURST, RxFrame};
-use crate::port::headers::{Headers, IP_MAX};
+use crate::port::headers::{Headers, IP_MAX, PROTOCOL_UDP};
 use crate::port::pages::Pages;
 use crate::port::socket::{control_message, receive};
 
@@ -310,7 +310,7 @@ impl Receiver {
         // SAFETY: the kernel filled this message, whose control messages are in the pages, and
         // wrote a source address of the socket's family. Messages of each type hold this type.
         unsafe {
-            let segment = control_message::<libc::c_int>(header, (libc::SOL_UDP, UDP_GRO));
+            let segment = control_message::<libc::c_int>(header, (libc::SOL_UDP, libc::UDP_GRO));
             let segment = segment.and_then(|len| usize::try_from(len).ok()).filter(|len| *len > 0);
             let name = self.pages.address(name);
             if self.is_v6 {
@@ -450,8 +450,6 @@ fn read(from: &RxSocket, messages: &mut [libc::mmsghdr]) -> usize {
     // the next send reports.
     unsafe { receive(&from.socket, messages) }.unwrap_or(0)
 }
-
-const PROTOCOL_UDP: u8 = 17;
 
 fn low_byte(value: libc::c_int) -> u8 {
     value.to_le_bytes()[0]

@@ -15,8 +15,6 @@ use crate::port::socket::{attach, attach_chooser, bind_any, local_port, open, se
 // Options of Linux that the libc crate lacks.
 const UDP_NO_CHECK6_TX: libc::c_int = 101;
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
-pub(super) const UDP_SEGMENT: libc::c_int = 103;
-pub(super) const UDP_GRO: libc::c_int = 104;
 
 /// A socket option, its value, and the action in which it fails.
 type SocketOption = (libc::c_int, libc::c_int, libc::c_int, &'static str);
@@ -130,7 +128,7 @@ fn open_receiver(
     share_port(&socket)?;
     apply(&socket, if is_v6 { RECEIVE_V6 } else { RECEIVE_V4 })?;
     // Linux before 5.0 delivers packets one by one.
-    let _packets = set(&socket, libc::IPPROTO_UDP, UDP_GRO, &1);
+    let _packets = set(&socket, libc::IPPROTO_UDP, libc::UDP_GRO, &1);
     size_buffers(&socket, config.rx_bytes).map_err(UdpError::system("size the receive buffer"))?;
     bind_any(&socket, is_v6, ROCE_PORT).map_err(|source| match source.raw_os_error() {
         Some(libc::EADDRINUSE) => UdpError::PortInUse { source },
@@ -238,6 +236,6 @@ fn open_sender(
 /// Returns true if the kernel segments UDP super-frames (Linux 4.18).
 pub(super) fn can_segment() -> bool {
     let socket = open(libc::AF_INET, libc::SOCK_DGRAM);
-    let set = |socket: OwnedFd| set(&socket, libc::IPPROTO_UDP, UDP_SEGMENT, &0);
+    let set = |socket: OwnedFd| set(&socket, libc::IPPROTO_UDP, libc::UDP_SEGMENT, &0);
     socket.and_then(set).is_ok()
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use feroce_wire::ROCE_PORT;
 
-use super::socket::{Source, UDP_SEGMENT};
+use super::socket::Source;
 use crate::port::af_xdp::AfXdpError;
 use crate::port::af_xdp::interface::Interface;
 use crate::port::headers::Headers;
@@ -154,9 +154,17 @@ impl Transmitter {
     /// The IPv4 identification of the next packet. `joins`: it has `len` bytes behind its headers
     /// and may share a super-frame with the packet before it.
     pub fn identification(&self, len: usize, joins: bool) -> u16 {
-        let last = self.queued[self.sent..].last();
-        let last = last.filter(|last| joins && last.has_room_for(len, self.segments_max));
-        last.map_or(0, |last| u16::try_from(last.slots).expect("at most 64"))
+        let joined = if joins { self.joined_by(len) } else { None };
+        joined.map_or(0, |at| u16::try_from(self.queued[at].slots).expect("at most 64"))
+    }
+
+    /// Index of the message that the next packet joins: it holds the packet before, and has room
+    /// for `len` bytes behind the headers.
+    fn joined_by(&self, len: usize) -> Option<usize> {
+        let last = self.queued[self.sent..].last()?;
+        let holds_previous = last.slot + last.slots == self.used;
+        let fits = holds_previous && last.has_room_for(len, self.segments_max);
+        fits.then(|| self.queued.len() - 1)
     }
 
     /// Queues the slot taken last as a message of its own. Drops a frame that is not a RoCE packet
@@ -181,12 +189,10 @@ impl Transmitter {
 
     /// Queues the slot taken last, in the super-frame of the packet before it if it has room.
     pub fn join(&mut self, len: usize) {
-        let most = self.segments_max;
-        let Some(last) = self.queued[self.sent..].last_mut() else { return self.commit(len) };
+        let Some(last) = self.queued[self.sent..].last() else { return self.commit(len) };
         let added = len - last.headers.len();
-        if !last.has_room_for(added, most) {
-            return self.commit(len);
-        }
+        let Some(at) = self.joined_by(added) else { return self.commit(len) };
+        let last = &mut self.queued[at];
         last.slots += 1;
         last.len += added;
         last.closed = added < last.segment;
@@ -321,7 +327,7 @@ impl Vectors {
         };
         if message.is_super_frame() {
             let segment = u16::try_from(message.segment).expect("a packet").to_ne_bytes();
-            controls.push(libc::SOL_UDP, UDP_SEGMENT, &segment);
+            controls.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment);
         }
         // SAFETY: `mmsghdr` is plain data for which all zeros is a valid value.
         let mut entry: libc::mmsghdr = unsafe { zeroed() };
