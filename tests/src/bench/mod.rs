@@ -32,7 +32,7 @@ pub fn touch(buffer: &SharedBytes) {
 
 /// The bound of a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Bar {
+pub enum Bound {
     /// The figure must be at least this.
     AtLeast(f64),
     /// The figure must be at most this.
@@ -49,30 +49,30 @@ pub struct Figure {
     /// Value of the figure.
     pub value: f64,
     /// The bound that the figure must meet.
-    pub bar: Bar,
+    pub bound: Bound,
     /// The measured values from which the figure is computed, as text.
     pub note: String,
 }
 
 impl Figure {
-    /// Returns true if the figure meets its bar.
+    /// Returns true if the figure meets its bound.
     pub fn is_ok(&self) -> bool {
-        match self.bar {
-            Bar::AtLeast(bar) => self.value >= bar,
-            Bar::AtMost(bar) => self.value <= bar,
-            Bar::None => true,
+        match self.bound {
+            Bound::AtLeast(bound) => self.value >= bound,
+            Bound::AtMost(bound) => self.value <= bound,
+            Bound::None => true,
         }
     }
 
-    /// Formats the figure as `name value bar ok|missed note`.
+    /// Formats the figure as `name value bound ok|missed note`.
     pub fn line(&self) -> String {
-        let bar = match self.bar {
-            Bar::AtLeast(bar) => format!(">= {bar:.2}"),
-            Bar::AtMost(bar) => format!("<= {bar:.2}"),
-            Bar::None => "-".to_owned(),
+        let bound = match self.bound {
+            Bound::AtLeast(bound) => format!(">= {bound:.2}"),
+            Bound::AtMost(bound) => format!("<= {bound:.2}"),
+            Bound::None => "-".to_owned(),
         };
         let verdict = if self.is_ok() { "ok" } else { "missed" };
-        format!("{:<44} {:>9.3}  {bar:>8}  {verdict:<6}  {}", self.name, self.value, self.note)
+        format!("{:<44} {:>9.3}  {bound:>8}  {verdict:<6}  {}", self.name, self.value, self.note)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Measures the engine on shm, AF_XDP, packet and UDP ports: `cargo xtask bench` runs this program.
-//! Prints a line per figure (name, value, bar, `ok` or `missed`). Exit code 1 if a figure misses
-//! its bar.
+//! Prints a line per figure (name, value, bound, `ok` or `missed`). Exit code 1 if a figure misses
+//! its bound.
 
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use feroce_engine::port::packet::{PacketConfig, PacketPort, SuperFrames};
 use feroce_engine::port::shm::{ShmConfig, shm_pair};
 use feroce_tests::bench::link::{ADDRESSES, Link};
 use feroce_tests::bench::{
-    BUFFER_LEN, BULK_LEN, Bar, Figure, WRITE_LEN, bare, engine, paired, tcp, touch,
+    BUFFER_LEN, BULK_LEN, Bound, Figure, WRITE_LEN, bare, engine, paired, tcp, touch,
 };
 use feroce_tests::{MACS, addresses};
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr};
@@ -76,9 +76,9 @@ fn gigabits(rate: f64) -> f64 {
     rate * 8.0 / 1e9
 }
 
-fn write_figure(name: &str, bar: Bar, (rate, bare, ratio): (f64, f64, f64)) -> Figure {
+fn write_figure(name: &str, bound: Bound, (rate, bare, ratio): (f64, f64, f64)) -> Figure {
     let note = format!("{:.1} Gb/s of {:.1} Gb/s", gigabits(rate), gigabits(bare));
-    Figure { name: name.to_owned(), value: ratio, bar, note }
+    Figure { name: name.to_owned(), value: ratio, bound, note }
 }
 
 /// Creates two buffers in the same kind of memory as the engine's buffers.
@@ -114,7 +114,7 @@ fn shm_write(name: &str) -> Figure {
             bare::write_rate(&mut near, &mut far, [&flows[0], &flows[1]], [&source, &target])
         },
     );
-    write_figure(name, Bar::AtLeast(0.6), result)
+    write_figure(name, Bound::AtLeast(0.6), result)
 }
 
 /// Opens a device at each end of the link.
@@ -176,7 +176,7 @@ fn af_xdp_write(name: &str, mode: XdpMode) -> Figure {
             bare::write_rate(near, far, [&flows[0], &flows[1]], [&source, &target])
         },
     );
-    write_figure(name, Bar::AtLeast(0.85), result)
+    write_figure(name, Bound::AtLeast(0.85), result)
 }
 
 /// READs must be about as fast as WRITEs: the work of requests and responses is the same, at
@@ -191,7 +191,7 @@ fn read_write(name: &str, config: &DeviceConfig, len: usize) -> Figure {
     };
     let result =
         paired(|| measure(engine::BulkOperation::Read), || measure(engine::BulkOperation::Write));
-    write_figure(name, Bar::AtLeast(0.9), result)
+    write_figure(name, Bound::AtLeast(0.9), result)
 }
 
 struct TcpStreams {
@@ -221,7 +221,7 @@ fn latency_figure(name: &str, devices: &[Device; 2], tcp: &mut TcpStreams) -> Fi
     Figure {
         name: name.to_owned(),
         value: ratio,
-        bar: Bar::AtMost(0.7),
+        bound: Bound::AtMost(0.7),
         note: format!("{:.2} us of {:.2} us", send * 1e6, tcp * 1e6),
     }
 }
@@ -241,7 +241,7 @@ fn packet_bulk(name: &str) -> Figure {
             tcp::stream_rate(&mut tcp.ends, &mut buffers)
         },
     );
-    write_figure(name, Bar::AtLeast(0.9), result)
+    write_figure(name, Bound::AtLeast(0.9), result)
 }
 
 fn packet_write(name: &str) -> Figure {
@@ -269,7 +269,7 @@ fn packet_write(name: &str) -> Figure {
             bare::write_rate(near, far, [&flows[0], &flows[1]], [&source, &target])
         },
     );
-    write_figure(name, Bar::AtLeast(0.85), result)
+    write_figure(name, Bound::AtLeast(0.85), result)
 }
 
 fn packet_latency(name: &str) -> Figure {
@@ -289,5 +289,5 @@ fn udp_bulk(name: &str) -> Figure {
         engine::write_rate(&mut connect(&devices, BUFFER_LEN), BULK_LEN)
     };
     let result = paired(|| rate(&udp()), || rate(&packet(SuperFrames::Auto)));
-    write_figure(name, Bar::AtLeast(0.5), result)
+    write_figure(name, Bound::AtLeast(0.5), result)
 }

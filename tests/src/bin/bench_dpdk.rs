@@ -17,7 +17,7 @@ use feroce_engine::memory::buffer::SharedBytes;
 use feroce_engine::port::Port;
 use feroce_engine::port::dpdk::{DpdkConfig, DpdkMemory, DpdkPort};
 use feroce_engine::verbs::RemoteAddr;
-use feroce_tests::bench::{BUFFER_LEN, Bar, Figure, WRITE_LEN, bare, engine, paired};
+use feroce_tests::bench::{BUFFER_LEN, Bound, Figure, WRITE_LEN, bare, engine, paired};
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, Key, MacAddr, Psn, Qpn};
 
 /// Name of the figure.
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     let (rate, bare, ratio) = paired(|| measure(ENGINE), || measure(BARE));
     let gigabits = |rate: f64| rate * 8.0 / 1e9;
     let note = format!("{:.1} Gb/s of {:.1} Gb/s", gigabits(rate), gigabits(bare));
-    let figure = Figure { name: NAME.to_owned(), value: ratio, bar: Bar::AtLeast(0.6), note };
+    let figure = Figure { name: NAME.to_owned(), value: ratio, bound: Bound::AtLeast(0.6), note };
     println!("{}", figure.line());
     if figure.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

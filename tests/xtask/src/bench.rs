@@ -1,4 +1,4 @@
-//! Figures of performance: a line each with name, value, bar, and `ok` or `missed`.
+//! Performance figures: a line each with name, value, bound, and `ok` or `missed`.
 //!
 //! Figures are ratios within this run, except instructions, which are counts, and the speeds of
 //! the fabric and of reading captures, which are per second of CPU time.
@@ -48,47 +48,47 @@ struct Figure {
     /// `None` if nothing was measured.
     value: Option<f64>,
     /// The bound: `<= 1.5` or `>= 0.9`.
-    bar: String,
+    bound: String,
     is_ok: bool,
     note: String,
 }
 
 /// The bound of a figure.
 #[derive(Debug, Clone, Copy)]
-enum Bar {
+enum Bound {
     AtMost(f64),
     AtLeast(f64),
 }
 
 impl Figure {
-    fn new(name: &str, value: Option<f64>, bar: Bar, note: String) -> Figure {
+    fn new(name: &str, value: Option<f64>, bound: Bound, note: String) -> Figure {
         let value = value.filter(|value| *value > 0.0 && value.is_finite());
-        let (is_ok, bar) = match bar {
-            Bar::AtMost(most) => (value.is_some_and(|value| value <= most), format!("<= {most}")),
-            Bar::AtLeast(least) => {
+        let (is_ok, bound) = match bound {
+            Bound::AtMost(most) => (value.is_some_and(|value| value <= most), format!("<= {most}")),
+            Bound::AtLeast(least) => {
                 (value.is_some_and(|value| value >= least), format!(">= {least}"))
             }
         };
-        Figure { name: name.to_owned(), value, bar, is_ok, note }
+        Figure { name: name.to_owned(), value, bound, is_ok, note }
     }
 
     fn line(&self, decimals: usize) -> String {
         let value = self.value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"));
         let word = if self.is_ok { "ok" } else { "missed" };
-        format!("{:<44} {value:>9}  {:>8}  {word:<6}  {}", self.name, self.bar, self.note)
+        format!("{:<44} {value:>9}  {:>8}  {word:<6}  {}", self.name, self.bound, self.note)
     }
 
     /// Parses a line that another program printed.
     fn parse(line: &str) -> Option<Figure> {
         let form = Regex::new(concat!(
             r"^(?<name>.*?\S) +(?<value>[0-9.]+|-|NaN|inf) +",
-            r"(?<bar>[<>]= \S+) +(?<word>ok|missed)\b *(?<note>.*)$",
+            r"(?<bound>[<>]= \S+) +(?<word>ok|missed)\b *(?<note>.*)$",
         ));
         let found = form.expect("a regular expression").captures(line)?;
         Some(Figure {
             name: found["name"].to_owned(),
             value: found["value"].parse().ok(),
-            bar: found["bar"].to_owned(),
+            bound: found["bound"].to_owned(),
             is_ok: &found["word"] == "ok",
             note: found["note"].to_owned(),
         })
@@ -218,14 +218,14 @@ impl Bench {
             let ours = ("--op send --latency -s 64 -n 30000", 4);
             let (a, b) = self.by_turns(&pair, &feroce, theirs, ours)?;
             let note = format!("{a} of {b} us");
-            self.add(Figure::new(SEND_LAT, Some(a / b), Bar::AtMost(1.5), note), 2);
+            self.add(Figure::new(SEND_LAT, Some(a / b), Bound::AtMost(1.5), note), 2);
         }
         if self.chooses(WRITE_BW) {
             let theirs = ("ib_write_bw -F -s 65536 -n 20000", 4);
             let ours = ("--op write -s 65536 -n 20000", 3);
             let (a, b) = self.by_turns(&pair, &feroce, theirs, ours)?;
             let note = format!("{a} of {b} MiB/s");
-            self.add(Figure::new(WRITE_BW, Some(a / b), Bar::AtLeast(0.9), note), 2);
+            self.add(Figure::new(WRITE_BW, Some(a / b), Bound::AtLeast(0.9), note), 2);
         }
         Ok(())
     }
@@ -335,7 +335,7 @@ impl Bench {
     fn compare(&mut self, name: &str, most: f64, ours: f64, theirs: f64) {
         let note =
             format!("{ours:.2} s of {theirs:.2} s of CPU time, in {} MiB", CHECK_MEMORY / 1024);
-        self.add(Figure::new(name, Some(ours / theirs), Bar::AtMost(most), note), 3);
+        self.add(Figure::new(name, Some(ours / theirs), Bound::AtMost(most), note), 3);
     }
 
     /// CPU seconds of a check in bounded memory. The captures are read first, so that they are in
@@ -413,7 +413,7 @@ impl Bench {
                 None => "callgrind gave no numbers",
             };
             let name = format!("icount: {name}");
-            self.add(Figure::new(&name, value, Bar::AtMost(*most), note.to_owned()), 0);
+            self.add(Figure::new(&name, value, Bound::AtMost(*most), note.to_owned()), 0);
         }
         Ok(())
     }
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_line_is_read_back() {
-        let figure = Figure::new("a: b / c", Some(0.5), Bar::AtMost(1.5), "1 of 2".into());
+        let figure = Figure::new("a: b / c", Some(0.5), Bound::AtMost(1.5), "1 of 2".into());
         assert_eq!(
             figure.line(3),
             format!("{:<44} {:>9}  {:>8}  ok      1 of 2", "a: b / c", "0.500", "<= 1.5")
@@ -468,10 +468,10 @@ mod tests {
     #[test]
     fn a_figure_that_was_not_measured_misses_its_bar() {
         for value in [None, Some(0.0), Some(f64::NAN), Some(f64::INFINITY)] {
-            assert!(!Figure::new("x", value, Bar::AtMost(9.0), String::new()).is_ok);
-            assert!(!Figure::new("x", value, Bar::AtLeast(0.1), String::new()).is_ok);
+            assert!(!Figure::new("x", value, Bound::AtMost(9.0), String::new()).is_ok);
+            assert!(!Figure::new("x", value, Bound::AtLeast(0.1), String::new()).is_ok);
         }
-        assert!(Figure::new("x", Some(0.9), Bar::AtLeast(0.9), String::new()).is_ok);
+        assert!(Figure::new("x", Some(0.9), Bound::AtLeast(0.9), String::new()).is_ok);
     }
 
     #[test]

@@ -74,7 +74,7 @@ enum Command {
         #[arg(default_value_t = 10000)]
         count: usize,
     },
-    /// Measure performance: one line per figure with name, value, bar, and ok or missed. Exit code
+    /// Measure performance: one line per figure with name, value, bound, and ok or missed. Exit code
     /// 2 if the filter matches none
     Bench(bench::Options),
     /// Check that the tests detect defects of the engine: each patch in tests/mutants breaks one
