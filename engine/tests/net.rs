@@ -104,7 +104,7 @@ impl Pair {
         })
     }
 
-    /// A watcher of `a` after its first reading; the list holds the events of this reading.
+    /// A watcher of `a` after its first snapshot; the list holds the events of this snapshot.
     fn watch(&self) -> (Watcher, Receiver<NetEvent>, Vec<NetEvent>) {
         let (sender, receiver) = mpsc::channel();
         let watcher = within(&self.a, || {
@@ -165,7 +165,7 @@ fn addr(ip: &str) -> IpAddr {
     ip.parse().expect("address")
 }
 
-/// The GID entry of `ip` of `eth0`.
+/// The GID entry of `eth0` for the address `ip`.
 fn entry(ip: &str) -> GidEntry {
     let table = GidTable::read("eth0").expect("GID table");
     let found = table.iter().find(|(_, entry)| entry.gid == gid(ip)).map(|(_, entry)| entry);
@@ -261,7 +261,7 @@ fn indices_stay_stable_when_addresses_change() {
     assert_eq!(
         table,
         within(&pair.a, || GidTable::read("eth0")).unwrap(),
-        "same order as a new reading"
+        "same order as in a new snapshot"
     );
 
     pair.a("addr add 10.0.0.7/24 dev eth0");
@@ -325,7 +325,7 @@ fn unreachable_neighbours_fail_after_the_timeout() {
         assert!(after >= bound && after <= took, "{after:?} of {took:?}");
         assert!(took < bound * 5, "{took:?}");
     }
-    // If the kernel gives up earlier, resolving fails then.
+    // If the kernel gives up before the timeout, resolving fails at that time.
     pair.tune_arp("retrans_time_ms", "50");
     let error = pair.resolve_within("10.0.0.98", "10.0.0.1", TEST_TIMEOUT).unwrap_err();
     let ResolveError::Unresolved { after, .. } = error else { panic!("{error}") };
@@ -396,7 +396,7 @@ fn neighbours_are_probed_again_on_request() {
     assert!(matches!(error, ResolveError::Unresolved { .. }), "{error}");
     assert!(matches!(confirm(), Err(ResolveError::Unresolved { .. })), "probed again");
 
-    // The entry is stale, then in the state delay because of the resolved packet.
+    // The neighbour is back. Then its entry is stale, and resolving changes the state to "delay".
     pair.b("addr add 10.0.0.2/24 dev eth0");
     assert_eq!(confirm(), Ok(Confirmation::Answered(MAC_B)), "it is back");
     pair.a(&format!("neigh replace 10.0.0.2 lladdr {MAC_B} dev eth0 nud stale"));
@@ -616,7 +616,7 @@ fn neighbours_and_routes_are_published() {
 }
 
 #[test]
-fn lost_events_lead_to_a_new_reading() {
+fn lost_events_lead_to_a_new_snapshot() {
     const ADDRESSES: usize = 3000;
     let Some(pair) = Pair::with_addresses() else {
         return;
@@ -667,7 +667,7 @@ fn lost_events_lead_to_a_new_reading() {
     let interface = within(&pair.a, || Interface::read("eth0")).unwrap().index;
     let removed = InterfaceAddress { interface, ip: addr("10.0.0.1"), prefix_len: 24 };
     assert!(seen.contains(&NetEvent::AddressRemoved(removed)));
-    // The watcher reports events again after the new reading.
+    // The watcher reports events again after the new snapshot.
     pair.a("addr add 10.3.0.1/24 dev eth0");
     release.send(()).unwrap();
     wait_for(

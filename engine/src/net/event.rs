@@ -78,8 +78,8 @@ pub enum NetEvent {
     },
     /// A route was added or removed: a path may have another next hop now.
     RouteChanged,
-    /// The events so far describe the whole state of the host. Published after the first reading,
-    /// and whenever everything was read again because events were lost.
+    /// The events so far describe the whole state of the host. Published after the first snapshot,
+    /// and after each further snapshot that was taken because events were lost.
     Synchronised,
 }
 
@@ -101,7 +101,8 @@ impl Snapshot {
     }
 }
 
-/// The published state. Kernel messages and snapshots go in, events about differences come out.
+/// The published state: takes kernel messages and snapshots, and returns events for the
+/// differences.
 #[derive(Debug, Default)]
 pub(super) struct PublishedState {
     interfaces: BTreeMap<u32, Interface>,

@@ -15,7 +15,7 @@ use feroce_wire::MacAddr;
 /// apart).
 pub const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Pause between two readings of the kernel's table: the first, and the maximum.
+/// Pause between two lookups in the kernel's tables: the first, and the maximum.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const MAX_PAUSE: Duration = Duration::from_millis(20);
 
@@ -188,7 +188,7 @@ pub struct Resolver {
     is_routed: bool,
 }
 
-/// Result of one reading of the kernel's tables.
+/// Result of one lookup in the kernel's tables.
 #[derive(Debug)]
 pub(crate) enum Lookup {
     /// The path.

@@ -44,7 +44,7 @@ impl Watcher {
     /// When the kernel's tables cannot be read or the thread cannot be started.
     pub fn start(callback: Box<dyn FnMut(NetEvent) + Send>) -> Result<Self, NetError> {
         // The sockets are opened here and not by the thread, so that they belong to the caller's
-        // namespace. They subscribe before the first reading, so that no event is missed.
+        // namespace. They subscribe before the first snapshot, so that no event is missed.
         let events = Connection::open()?;
         for group in GROUPS {
             events.join(group)?;
@@ -125,7 +125,7 @@ impl Task {
                 Ok(Received::Overrun) => self.synchronise(&mut changes),
                 Ok(Received::Nothing) => {}
                 Err(error) => {
-                    tracing::error!(%error, "address watcher: reading everything anew");
+                    tracing::error!(%error, "address watcher: reading everything again");
                     thread::sleep(RETRY_PAUSE);
                     self.synchronise(&mut changes);
                 }
@@ -136,7 +136,7 @@ impl Task {
     /// Reads everything again after events were lost.
     fn synchronise(&mut self, changes: &mut Vec<NetEvent>) {
         // The kernel drops further events until the queue is empty. Empty it first, because changes
-        // between a reading and that moment would be lost otherwise.
+        // between a snapshot and that moment would be lost otherwise.
         let mut older = Vec::new();
         while !matches!(self.events.receive(Wait::No, &mut older), Ok(Received::Nothing) | Err(_)) {
             older.clear();
