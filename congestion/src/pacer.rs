@@ -45,8 +45,9 @@ impl Pacer {
         whole_bytes(self.level)
     }
 
-    /// Time at which `bytes` may be sent, if the rate is `rate` from the last call on: when the
-    /// bucket holds that many, or is full if they exceed the bucket. [`Instant::FAR`] at rate 0.
+    /// Time at which `bytes` may be sent, if the rate is `rate` since the last call: the bucket
+    /// then holds that many bytes, or is full if `bytes` exceeds its size. [`Instant::FAR`] at rate
+    /// 0.
     #[inline]
     pub fn ready_at(&self, bytes: u64, rate: Rate) -> Instant {
         let missing = cost(bytes).min(self.burst) - self.level;
@@ -73,8 +74,8 @@ impl Pacer {
         rate.as_bps().saturating_mul(nanos) >= missing
     }
 
-    /// `bytes` are sent at `now`. `rate` is the rate since the last call. The level becomes
-    /// negative if the bucket held fewer.
+    /// Takes the tokens for `bytes`, which are sent at `now`. `rate` is the rate since the last
+    /// call. The level becomes negative if the bucket holds fewer tokens.
     #[inline]
     pub fn spend(&mut self, bytes: u64, rate: Rate, now: Instant) {
         self.advance(rate, now);

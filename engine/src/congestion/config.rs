@@ -40,7 +40,7 @@ pub enum ChangeError {
     /// The packets of existing connections are not ECN-capable.
     #[error(
         "the device was opened with `congestion` = {0}, whose packets switches do not mark: \
-         open it with `dcqcn`, or with `ecn`, to be able to change to that"
+         to change to an algorithm that needs CNPs, open it with `dcqcn` or with `ecn`"
     )]
     Unmarked(Control),
     /// The text names no congestion control.
@@ -66,8 +66,9 @@ pub enum ChangeError {
 
 impl CongestionConfig {
     /// Sets one parameter by name (Feroce's or NVIDIA's), or `congestion` itself. The device was
-    /// opened with the control `opened`; `marked`: its connections send ECN-capable packets. `off`
-    /// cannot be left or entered, and an algorithm that needs CNPs requires `marked`.
+    /// opened with the control `opened`; `marked`: its connections send ECN-capable packets.
+    /// Congestion control cannot be turned off or on, and an algorithm that needs CNPs requires
+    /// `marked`.
     ///
     /// # Errors
     /// See [`ChangeError`].
@@ -96,7 +97,7 @@ impl CongestionConfig {
         set_param(&mut self.params, name, value)
     }
 
-    /// The highest rate on a link of `link_rate` bit/s; `None` if the link rate is unknown.
+    /// The highest rate on a link of `link_rate` bit/s, which is `None` if unknown.
     pub fn link_rate(&self, link_rate: Option<u64>) -> Rate {
         let reaction = &self.params.reaction;
         match (link_rate.filter(|&rate| rate > 0), reaction.max_rate) {

@@ -1,7 +1,7 @@
 //! Super-frames in a core: which packet may join the super-frame of the packet before it, and how
-//! long the turn of a QP is. A port may send consecutive packets of one flow as one super-frame,
-//! which the kernel or the NIC splits again. The core writes and seals each packet as if it were
-//! sent alone.
+//! much a QP may send before the next QP. A port may send consecutive packets of one flow as one
+//! super-frame, which the kernel or the NIC splits again. The core writes and seals each packet as
+//! if it were sent alone.
 
 use feroce_wire::FlowSpec;
 
@@ -10,14 +10,14 @@ use feroce_wire::FlowSpec;
 /// at a path MTU of 4096, 31 at 2048, and about as many as this number below.
 pub(super) const TRANSMIT_BURST: usize = 60;
 
-/// Packets that one QP may send before the turn of the next QP.
+/// Packets that a QP may send before the next QP.
 const TRANSMIT_QUANTUM: usize = 16;
 
-/// The same in bytes for a flow with super-frames, while another QP waits: more packets make a
-/// longer super-frame.
+/// Bytes that a QP with super-frames may send before the next QP, if another QP waits. The limit is
+/// in bytes, because more short packets fit one super-frame.
 const SUPER_FRAME_QUANTUM: usize = 60 << 10;
 
-/// The packets that a QP has sent in its turn.
+/// The packets that a QP has sent of its quantum.
 #[derive(Debug)]
 pub(super) struct Quantum {
     packets: usize,
@@ -26,9 +26,9 @@ pub(super) struct Quantum {
 }
 
 impl Quantum {
-    /// A turn in which nothing was sent. `is_alone`: no other QP waits. Then the turn of a flow
-    /// with super-frames is not limited: the last packet of a message and the first of the next,
-    /// which are longer than the others of a READ response, can share a super-frame.
+    /// A new quantum. `is_alone`: no other QP waits. The quantum of a flow with super-frames is
+    /// then not limited: the last packet of a READ response and the first packet of the next, which
+    /// are longer than the others, can share a super-frame.
     pub(super) fn new(is_alone: bool) -> Self {
         Self { packets: 0, bytes: 0, is_alone }
     }
@@ -47,7 +47,7 @@ impl Quantum {
         flow.super_frames && self.packets > 0 && ip_id != 1
     }
 
-    /// Counts a packet of `flow` with `bytes`. Returns true if the turn is over.
+    /// Counts a packet of `flow` with `bytes`. Returns true if the quantum is used up.
     #[inline]
     pub(super) fn count(&mut self, flow: &FlowSpec, bytes: usize) -> bool {
         self.packets += 1;

@@ -36,9 +36,9 @@ const MIN_BACKOFF: Duration = Duration::from_micros(100);
 /// Maximum backoff. A program that polled and now only spins on its memory waits at most twice this
 /// time for the helper.
 const MAX_BACKOFF: Duration = Duration::from_micros(800);
-/// Maximum backoff beside a program that moves bulk data; small against the default ACK timeout of
-/// 67 ms. Not used where this end sends PFC pauses, because pauses are shorter and are requested in
-/// turns.
+/// Maximum backoff while other threads move bulk data; small against the default ACK timeout of 67
+/// ms. Not used if the device sends PFC pauses: a pause may be shorter than this backoff, and only
+/// a turn can request the next one.
 const MAX_BULK_BACKOFF: Duration = Duration::from_millis(5);
 /// A thread that turned the core within this time still polls.
 const STILL_POLLING: Duration = Duration::from_micros(100);
@@ -114,7 +114,7 @@ struct Backoff {
     last: Duration,
     /// Long turns by other threads at the last update.
     long_turns: u64,
-    /// Maximum beside bulk data.
+    /// Maximum while other threads move bulk data.
     longest: Duration,
 }
 

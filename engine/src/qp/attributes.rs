@@ -65,10 +65,10 @@ pub struct QpAttributes {
 /// Why a change of attributes is refused. Nothing is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
-    /// The transition is illegal, or its set of attributes is.
+    /// The transition, or the set of attributes given for it, is illegal.
     #[error(transparent)]
     Transition(#[from] TransitionError),
-    /// `current_state` is not the state of the QP, which is this one.
+    /// `current_state` differs from the QP's actual state, which this variant holds.
     #[error("the QP is in {0:?}")]
     CurrentState(QpState),
     /// The value of this attribute is out of range.

@@ -16,7 +16,7 @@ use crate::port::socket::{attach, attach_chooser, bind_any, local_port, open, se
 const UDP_NO_CHECK6_TX: libc::c_int = 101;
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
-/// A socket option, its value, and the action in which it fails.
+/// Level, name and value of a socket option, and the action that an error message names.
 type SocketOption = (libc::c_int, libc::c_int, libc::c_int, &'static str);
 
 const HEADER_FIELDS: &str = "see header fields of received packets";
@@ -31,8 +31,8 @@ const RECEIVE_V6: &[SocketOption] = &[
     (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1, HEADER_FIELDS),
     (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1, "receive IPv6 packets without a UDP checksum"),
 ];
-/// DF, identification 0, and no other path MTU than that of the interface: an ICMP message, which
-/// anybody can forge, does not change it.
+/// Sets DF and identification 0. The path MTU is always that of the interface: an ICMP message,
+/// which anybody can forge, does not change it.
 const SEND_V4: &[SocketOption] = &[
     (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE, "set DF"),
     (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0, "keep multicast packets from this host"),
@@ -75,7 +75,7 @@ fn apply(socket: &OwnedFd, options: &[SocketOption]) -> Result<(), UdpError> {
 }
 
 /// Restricts a socket to one interface. Otherwise the sockets of two interfaces would form one
-/// group, and get each other's packets. Linux before 5.7 allows it to privileged programs only.
+/// group, and get each other's packets. Linux before 5.7 allows this only to privileged programs.
 fn bind_to(socket: &OwnedFd, interface: &Interface) -> Result<(), UdpError> {
     // `struct ifreq` has room for 16 bytes of a name.
     let mut name = [0; 16];
@@ -91,7 +91,7 @@ fn share_port(socket: &OwnedFd) -> Result<(), UdpError> {
     shared.map_err(UdpError::system("share a UDP port"))
 }
 
-/// Opens the receive sockets of each core. They accept nothing until they have other filters.
+/// Opens the receive sockets of each core. They drop all packets until their filters are replaced.
 ///
 /// Sockets of one family form a group, in which the destination QP chooses the socket.
 pub(super) fn open_receivers(
@@ -164,7 +164,8 @@ impl Source {
     }
 }
 
-/// Ports to try where the kernel chooses: the port that it finds free may be in use in IPv6.
+/// Number of attempts if the kernel chooses the port: a port that is free for IPv4 may be in use
+/// for IPv6.
 const PORT_TRIES: usize = 8;
 
 /// Opens the sockets of each source port. `super_frames`: whether super-frames are sent.
@@ -189,7 +190,7 @@ pub(super) fn open_sources(
 
 fn open_source(interface: &Interface, port: u16, super_frames: bool) -> Result<Source, UdpError> {
     let Some(plain) = open_sender(interface, false, false, port)? else {
-        unreachable!("IPv4 is always there");
+        unreachable!("the kernel always has IPv4");
     };
     let port = local_port(&plain).map_err(UdpError::system("read a UDP port"))?;
     let segmenting = |is_v6| match super_frames {
@@ -224,7 +225,8 @@ fn open_sender(
     unchecked.map_err(UdpError::system("send packets without a UDP checksum"))?;
     let sized = size_buffers(&socket, 0);
     sized.map_err(UdpError::system("size the send buffer"))?;
-    // The first socket of a port is bound alone, so that no other program's port is taken.
+    // The first socket of a port is bound without SO_REUSEPORT, so that it does not share the port
+    // of another program.
     let bound = bind_any(&socket, is_v6, port);
     bound.map_err(|source| UdpError::SourcePort { port, source })?;
     if !segmenting {
