@@ -388,7 +388,7 @@ struct Port {
     clock: Clock,
     scratch: Vec<nix::libc::pollfd>,
     record: Option<Capture>,
-    /// The first error of the recording. Sending continues without it.
+    /// The first error of the recording. Sending then continues without recording.
     unrecorded: io::Result<()>,
 }
 

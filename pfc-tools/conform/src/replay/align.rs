@@ -1,20 +1,20 @@
-//! Pairs the engine's responses with the captured ones, although either side may have more.
+//! Pairs the engine's responses with the captured ones. Either side may lack some of them.
 
 use feroce_wire::{NakCode, Operation, Packet, Psn, Syndrome};
 
 use super::tolerance::Tolerance;
 
-/// Number of responses among which a counterpart is searched.
+/// Number of responses that are searched for a counterpart.
 const MAX_DISTANCE: usize = 64;
 
-/// What identifies a response.
+/// The identity of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseId {
     /// PSN.
     pub psn: Psn,
     /// Kind.
     pub kind: Kind,
-    /// MSN 0 and PSN 0xffffff: what rxe sends before it has received anything.
+    /// True for MSN 0 and PSN 0xffffff: rxe sends such an ACK before it has received a request.
     before_first: bool,
 }
 
@@ -23,11 +23,11 @@ pub struct ResponseId {
 pub enum Kind {
     /// ACK of everything up to the PSN.
     Ack,
-    /// NAK: the PSN is missing.
+    /// NAK (PSN sequence error).
     Sequence,
     /// RNR NAK.
     Rnr,
-    /// NAK that refuses the request.
+    /// NAK of any other kind: the request is refused.
     Refusal,
     /// READ response.
     Read,
@@ -51,7 +51,7 @@ impl ResponseId {
         Self { psn, kind, before_first: msn == Some(0) && psn.value() == 0xff_ffff }
     }
 
-    /// Returns true if it is what rxe sends before it has received anything.
+    /// Returns true for an ACK that rxe sends before it has received a request.
     pub const fn is_before_first(&self) -> bool {
         self.before_first
     }
@@ -67,11 +67,12 @@ impl ResponseId {
         match self.kind {
             Kind::Ack if self.before_first => other.kind == Kind::Ack,
             Kind::Ack => other.acknowledges(self.psn),
-            _ => other.meets(self),
+            _ => other.matches(self),
         }
     }
 
-    fn meets(&self, theirs: &Self) -> bool {
+    /// Returns true if `self`, of the engine, and `theirs`, of the capture, are the same response.
+    fn matches(&self, theirs: &Self) -> bool {
         self.kind == theirs.kind
             && (self.psn == theirs.psn || self.kind == Kind::Ack && theirs.before_first)
     }
@@ -110,8 +111,8 @@ pub fn align(
         (j == theirs.len() && open(i)).then_some(Tolerance::CaptureEnds)
     };
     let their_tolerance = |i: usize, j: usize| {
-        let refused = |response: &&ResponseId| response.kind != Kind::Sequence;
-        let before = theirs[..j].iter().rev().find(refused);
+        let no_sequence_error = |response: &&ResponseId| response.kind != Kind::Sequence;
+        let before = theirs[..j].iter().rev().find(no_sequence_error);
         if theirs[j].kind == Kind::Sequence
             && before.is_some_and(|rnr| rnr.kind == Kind::Rnr && rnr.psn == theirs[j].psn)
         {
@@ -121,7 +122,7 @@ pub fn align(
         is_conveyed.then_some(Tolerance::AckCoalescing)
     };
     while i < ours.len() || j < theirs.len() {
-        if i < ours.len() && j < theirs.len() && ours[i].meets(&theirs[j]) {
+        if i < ours.len() && j < theirs.len() && ours[i].matches(&theirs[j]) {
             steps.push(Step::Both(i, j));
             (i, j) = (i + 1, j + 1);
             continue;
@@ -173,7 +174,7 @@ fn nearest(
                 continue;
             }
             let at_end = i == ours.len() && j == theirs.len();
-            if at_end || i < ours.len() && j < theirs.len() && ours[i].meets(&theirs[j]) {
+            if at_end || i < ours.len() && j < theirs.len() && ours[i].matches(&theirs[j]) {
                 return Some((i, j));
             }
         }

@@ -14,7 +14,7 @@ use crate::replay::rewrite::Rewrite;
 /// The two ends of a live replay.
 #[derive(Debug, Clone, Copy)]
 pub struct Ends {
-    /// This program.
+    /// The end that this program plays.
     pub own: Party,
     /// The peer, which responds.
     pub peer: Party,
@@ -58,7 +58,7 @@ impl Translation {
             keys: names.keys.clone(),
             addresses: names.addresses.clone(),
         };
-        // A captured response may have passed other routers than the request.
+        // A captured response may have passed through different routers than its request.
         let first = lane.responses.first().map(|&index| frames[index].packet());
         let macs_seen = first.map_or([responder.mac, requester.mac], |packet| {
             [packet.ethernet.src, packet.ethernet.dst]
@@ -82,7 +82,8 @@ impl Translation {
     pub fn request(&self, frame: &[u8]) -> Option<Vec<u8>> {
         let Ends { own, peer } = self.ends;
         rebuilt(&self.to_peer.apply(frame)?, |packet| {
-            // Source and next hop are ours, whatever router the capture shows.
+            // The Ethernet addresses are ours and the next hop's, not those of the captured
+            // routers.
             (packet.ethernet.src, packet.ethernet.dst, packet.vlan) = (own.mac, peer.mac, None);
         })
     }
@@ -94,7 +95,8 @@ impl Translation {
         is_ours && packet.ip.src() == peer.ip && packet.info.is_response()
     }
 
-    /// Returns true if the frame claims to be RoCE from the peer to us.
+    /// Returns true if the frame has the peer's and our IP address and the RoCE port. Nothing else
+    /// is checked, not even the ICRC.
     pub fn claims_to_be_from_peer(&self, frame: &[u8]) -> bool {
         let Ends { own, peer } = self.ends;
         claimed_ends(frame) == Some([peer.ip, own.ip])
