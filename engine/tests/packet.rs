@@ -163,7 +163,7 @@ fn an_af_xdp_receiver_gets_a_super_frame_cut_by_the_kernel() {
             // The kernel has written a UDP checksum, which the ICRC does not cover.
             frame[flow.len() - 2..flow.len()].fill(0);
         }
-        assert!(received == sent, "{kind:?}: all else is as it was");
+        assert!(received == sent, "{kind:?}: all other bytes are unchanged");
     }
 }
 
@@ -183,7 +183,7 @@ fn wrapped_ports_stay_correct() {
     send_train(&mut captured, &sent);
     expect(&mut receiver, &sent, "captured");
     // The kernel may send frames of its own, such as multicast reports.
-    assert!(pair.kernel_frames(1) - before < 10, "a super-frame all the same");
+    assert!(pair.kernel_frames(1) - before < 10, "the wrapped port sends a super-frame");
     drop(captured);
     let bytes = std::fs::read(&path).expect("the capture");
     std::fs::remove_file(&path).expect("the capture");
@@ -212,7 +212,7 @@ fn bursts_of_any_lengths_keep_order_and_lose_nothing() {
         let (mut sent, mut seen, mut id) = (0_u32, 0_u32, 1_u16);
         let end = Instant::now() + Duration::from_secs(60);
         while seen < 20_000 {
-            assert!(Instant::now() < end, "frame {seen} of {sent} did not come");
+            assert!(Instant::now() < end, "frame {seen} of {sent} did not arrive");
             let mut next = false;
             while sent < seen + 500 && sender.tx_room() > 0 {
                 let size = sizes[sent as usize % sizes.len()];
@@ -312,10 +312,10 @@ fn the_kernel_does_not_respond_to_frames_of_the_port() {
         thread::sleep(Duration::from_secs(1)); // Until the rate limit permits another error.
         let port = pair.port(1, SuperFrames::Auto);
         for size in [64, 1200] {
-            assert!(!refused(to, size), "{to}: with a port it does not");
+            assert!(!refused(to, size), "{to}: with a port the kernel does not answer");
         }
         drop(port);
-        assert!(answers(), "{to}: it does again");
+        assert!(answers(), "{to}: after the port is closed the kernel answers again");
     }
 }
 
@@ -353,7 +353,7 @@ fn the_stack_does_not_see_frames_of_the_port() {
     far.address_filter().set(&[addresses(0)[0]]).expect("addresses");
     frames.iter().for_each(|frame| send(&mut near, frame));
     assert!(receive(&mut far, 1, SILENCE).is_empty(), "no longer ours");
-    assert_eq!(pair.within(1, stack_received), before + 50, "but the stack's");
+    assert_eq!(pair.within(1, stack_received), before + 50, "the stack gets them");
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn dropped_frames_are_counted_and_later_frames_arrive() {
         for number in 1000..1010 {
             let after = sealed(&flow, [64, 4096][number as usize % 2], number, 1);
             send(&mut sender, &after);
-            expect(&mut receiver, &[after], "what follows");
+            expect(&mut receiver, &[after], "frames after the loss");
         }
     }
 }
@@ -456,9 +456,9 @@ fn sleep(port: &mut dyn Port, timeout: Duration) -> bool {
     ready > 0
 }
 
-/// Ring and queue overflow independently. The port shows the frames that either of them kept.
+/// Ring and queue overflow independently. The port delivers the frames that either of them kept.
 #[test]
-fn frames_whose_placeholders_were_lost_are_shown() {
+fn frames_whose_placeholders_were_lost_are_delivered() {
     if !root() {
         return;
     }
@@ -592,7 +592,7 @@ fn a_link_down_is_an_error_until_the_link_is_up_again() {
     pair.switch(0, "down");
     let lost = 2 * PacketConfig::new("").tx_slots;
     for _ in 0..lost {
-        assert!(sender.tx_room() > 0, "a link that is down takes frames, and loses them");
+        assert!(sender.tx_room() > 0, "a link that is down accepts frames and drops them");
         queue(&mut sender, &frame, false);
         let error = sender.flush().expect_err("the interface is down");
         assert_eq!(error.raw_os_error(), Some(libc::ENETDOWN));
@@ -694,9 +694,9 @@ fn devices_use_super_frames_if_both_ends_support_them() {
 
 const CHILD: &str = "FEROCE_TEST_PACKET_ROOTLESS";
 
-/// The process that the next test runs without root; not a test by itself.
+/// The process that the next test starts without root. It is not a test of its own.
 #[test]
-#[ignore = "is run by the test below, in a user namespace of its own"]
+#[ignore = "the test below runs it, in a new user namespace"]
 fn without_root() {
     if std::env::var_os(CHILD).is_none() {
         return;

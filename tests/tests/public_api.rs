@@ -2,8 +2,8 @@
 //! change of the interface changes the list, so that reviewers see it and the version follows.
 //!
 //! The list is read from the sources (`public_api/modules.rs` finds modules, items and names;
-//! `public_api/listing.rs` writes them), so that it needs no compiler and no particular release of
-//! rustdoc. Items of macros are listed as the macro's arguments.
+//! `public_api/listing.rs` writes them), so that the test needs no compiler and no particular
+//! release of rustdoc. Items of macros are listed as the macro's arguments.
 
 #[path = "public_api/listing.rs"]
 mod listing;
@@ -28,7 +28,7 @@ fn engine() -> Listing {
 }
 
 #[test]
-fn the_interface_of_the_engine_is_the_list() {
+fn the_interface_of_the_engine_matches_the_list() {
     let listed = fs::read_to_string(folder().join(LIST)).unwrap_or_default();
     let found = engine().text;
     if listed == found {
@@ -48,7 +48,7 @@ fn the_interface_of_the_engine_is_the_list() {
     );
 }
 
-/// A type in a public signature can be named by users, and needs no other crate: it is public here,
+/// Users can name every type in a public signature without another crate: the type is public here
 /// or re-exported.
 #[test]
 fn types_in_signatures_can_be_named() {
@@ -98,7 +98,7 @@ const SOURCE: &str = "
         Row = 1; }
 ";
 
-/// Its list.
+/// The list of [`SOURCE`].
 const LISTED: &str = "\
 enum Choice
     One
@@ -124,7 +124,7 @@ trait Act
 use shown::Key = wire::Key
 ";
 
-/// The list sees what a user sees.
+/// The list has the items that a user of the crate can name.
 #[test]
 fn a_small_crate_is_listed() {
     let listing = Listing::of(&Crate::parse(SOURCE));

@@ -65,13 +65,13 @@ fn access_outside_a_region_or_with_a_wrong_key_is_refused() {
                 let RemoteAddr { addr, rkey } = pair.remote(0);
                 RemoteAddr { addr, rkey: Key(rkey.value() ^ 1) }
             }
-            "key of nothing" => RemoteAddr { rkey: Key(0xffff_ff01), ..pair.remote(0) },
+            "key never issued" => RemoteAddr { rkey: Key(0xffff_ff01), ..pair.remote(0) },
             "end of the region" => pair.remote((1 << 16) - 8),
             "before the region" => RemoteAddr { addr: pair.remote(0).addr - 8, ..pair.remote(0) },
             _ => RemoteAddr { addr: u64::MAX - 7, ..pair.remote(0) },
         };
         for what in
-            ["wrong key", "key of nothing", "end of the region", "before the region", "overflow"]
+            ["wrong key", "key never issued", "end of the region", "before the region", "overflow"]
         {
             let mut pair = Pair::default();
             let op = every_access(place(&pair, what))[number];
@@ -84,17 +84,18 @@ fn access_outside_a_region_or_with_a_wrong_key_is_refused() {
 }
 
 #[test]
-fn regions_without_the_right_or_of_another_domain_are_refused() {
+fn regions_without_the_right_or_of_another_pd_are_refused() {
     for number in 0..5 {
         let mut pair = Pair::default();
-        let others = [
+        // For each operation, all rights but the one that it needs.
+        let other_rights = [
             Access::LOCAL_WRITE | Access::REMOTE_READ,
             Access::LOCAL_WRITE | Access::REMOTE_READ,
             Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
             Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
             Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
         ];
-        let region = pair.pds[1].alloc_buffer(4096, others[number]).unwrap();
+        let region = pair.pds[1].alloc_buffer(4096, other_rights[number]).unwrap();
         let remote = RemoteAddr { addr: region.region().addr(), rkey: region.region().rkey() };
         refused_access(&mut pair, every_access(remote)[number], "no right");
 
@@ -102,7 +103,7 @@ fn regions_without_the_right_or_of_another_domain_are_refused() {
         let other_pd = pair.rig.devices[1].alloc_pd();
         let region = other_pd.alloc_buffer(4096, Access::ALL).unwrap();
         let remote = RemoteAddr { addr: region.region().addr(), rkey: region.region().rkey() };
-        refused_access(&mut pair, every_access(remote)[number], "other domain");
+        refused_access(&mut pair, every_access(remote)[number], "other PD");
     }
 }
 
@@ -134,7 +135,7 @@ fn a_misaligned_atomic_is_an_invalid_request() {
     assert_eq!(pair.done(0), [(1, Status::RemoteInvalidRequest)]);
 }
 
-/// The failed receive informs the program, so there is no event.
+/// The completion of the failed receive reports the error, so there is no event.
 #[test]
 fn a_message_longer_than_its_receive_is_refused() {
     for len in [11, 300, 600] {
@@ -178,7 +179,7 @@ fn local_keys_without_the_right_are_a_protection_error() {
 }
 
 #[test]
-fn an_atomic_of_another_length_is_a_local_length_error() {
+fn an_atomic_not_of_eight_bytes_is_a_local_length_error() {
     let mut pair = Pair::default();
     pair.post(1, SendOp::FetchAdd { remote: pair.remote(0), add: 1 }, 4);
     pair.run(10);
@@ -243,21 +244,21 @@ fn invalid_sequences(at: RemoteAddr) -> Vec<(&'static str, Vec<Crafted<'static>>
         ("Last empty", vec![send_first(), packet(Opcode::RC_SEND_LAST, 101, &[])]),
         ("Last too long", vec![send_first(), packet(Opcode::RC_SEND_LAST, 101, &[1; 260])]),
         (
-            "WRITE Only of another length",
+            "WRITE Only with a wrong DMA length",
             vec![packet(Opcode::RC_WRITE_ONLY, 100, &[1; 4]).reth(at, 5)],
         ),
         (
             "WRITE Only with too much pad",
             vec![padded(packet(Opcode::RC_WRITE_ONLY, 100, &[1; 4]).reth(at, 4), 1)],
         ),
-        ("WRITE First announces too little", vec![write_first(256)]),
-        ("WRITE First announces too much", vec![write_first((1 << 31) + 1)]),
+        ("WRITE First of one packet", vec![write_first(256)]),
+        ("WRITE First of more than 2^31", vec![write_first((1 << 31) + 1)]),
         (
-            "WRITE Last comes too early",
+            "WRITE Last before the end",
             vec![write_first(600), packet(Opcode::RC_WRITE_LAST, 101, &[1; 88])],
         ),
         (
-            "WRITE Middle comes too late",
+            "WRITE Middle at the end",
             vec![write_first(512), packet(Opcode::RC_WRITE_MIDDLE, 101, &FULL)],
         ),
         (
@@ -329,7 +330,7 @@ fn reads_beyond_the_responders_depth_are_invalid_requests() {
     assert_eq!(pair.state(1), QpState::Err);
 }
 
-/// Packets that are dropped without a response, and the counter.
+/// Packets that are dropped without a response and counted in `RxDiscards`.
 #[test]
 fn packets_that_do_not_belong_to_the_connection_are_dropped() {
     let send = |opcode| Crafted::new(opcode, 100, &[1; 4]);

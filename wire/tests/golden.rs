@@ -1,5 +1,5 @@
-//! Every frame of the captures in `tests/captures` is parsed, has a right or wrong ICRC as listed,
-//! is written back byte for byte, and is decoded equally by an independent decoder.
+//! Every frame of the captures in `tests/captures` is parsed and written back byte for byte. Its
+//! ICRC is valid or invalid as listed, and an independent decoder finds the same header fields.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn covered(frame: &[u8], packet: &Packet<'_>) -> Vec<u8> {
 fn check_roce(frame: &[u8], packet: &Packet<'_>) {
     let mut out = vec![0xa5; frame.len()];
     assert_eq!(packet.emit(&mut out), Ok(frame.len()));
-    assert_eq!(out, frame, "written again: {packet}");
+    assert_eq!(out, frame, "written back: {packet}");
 
     let covered = covered(frame, packet);
     let reference = icrc_reference(Payload { first: &covered, second: &[] });
@@ -90,7 +90,7 @@ fn every_captured_frame_agrees_with_an_independent_decoder() {
     assert!(opcodes.len() >= 30, "{opcodes:?}");
 }
 
-/// Every capture file is listed, so that the test above covers all.
+/// Every capture file is listed, so that the test above covers all of them.
 #[test]
 fn every_capture_is_listed() {
     let listed: BTreeSet<_> = common::listed().into_iter().map(|row| row.path).collect();
@@ -123,7 +123,7 @@ fn a_captured_cnp_is_parsed() {
 
 /// A CNP built from the addresses, QP and IPv4 ID of the captured CNP equals the captured CNP.
 #[test]
-fn a_cnp_is_what_a_connectx_sends() {
+fn a_cnp_equals_that_of_a_connectx() {
     use feroce_wire::{FlowSpec, IpAddresses, cnp};
     let frames = hardware("connectx4lx_cnp.pcap");
     let captured = Packet::parse(&frames[0], &[]).unwrap();
@@ -148,7 +148,7 @@ fn a_cnp_is_what_a_connectx_sends() {
 }
 
 #[test]
-fn a_cnp_without_becn_or_with_other_lengths_is_none() {
+fn a_cnp_without_becn_or_with_other_lengths_is_invalid() {
     let frames = hardware("connectx4lx_cnp.pcap");
     let captured = Packet::parse(&frames[0], &[]).unwrap();
     let with = |change: &dyn Fn(&mut Packet<'_>)| {
