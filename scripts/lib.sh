@@ -15,7 +15,7 @@ die() {
     exit 1
 }
 
-# --- Clean-up: commands that run in reverse order at the end, also after errors and signals.
+# --- Clean-up: commands that run in reverse order at the end, even after errors and signals.
 cleanups=()
 at_exit() { cleanups+=("$*"); }
 clean_up() {

@@ -4,8 +4,8 @@
 //!
 //! # A complete program
 //!
-//! Two ends exchange where their queue pairs and buffers are, over TCP. Then the client writes into
-//! the server's buffer, sends a message, and reads the buffer back.
+//! Two ends exchange the addresses of their queue pairs and buffers over TCP. Then the client
+//! writes into the server's buffer, sends a message, and reads the buffer back.
 //!
 //! ```toml
 //! [dependencies]

@@ -7,7 +7,7 @@
 //! | [`CmEventStream`] | the events of a [`CmEventQueue`] |
 //!
 //! Each has a method `next`, and implements `futures_core::Stream` for combinators. `next` is
-//! cancel-safe: a future that is dropped before it is ready has taken nothing. A queue has one
+//! cancel-safe: a future that is dropped before it is ready has taken no item. A queue has one
 //! stream at a time, because two would take each other's wake-ups.
 
 use std::future::poll_fn;
@@ -26,7 +26,7 @@ use crate::verbs::{AsyncEvent, Completion, Notify};
 
 /// Watches the descriptor of `queue`.
 #[allow(deprecated)] // `register_with_interest` is newer than tokio 1.47, and `unsafe`: the
-// descriptor must stay open and the same. Ours belongs to the queue that the `AsyncFd` owns.
+// descriptor must stay open and unchanged. This one belongs to the queue that the `AsyncFd` owns.
 fn watch<Q: AsRawFd>(queue: Q) -> io::Result<AsyncFd<Q>> {
     AsyncFd::with_interest(queue, Interest::READABLE)
 }
@@ -98,8 +98,8 @@ impl CompletionStream {
         self.queue.get_ref()
     }
 
-    /// Waits for the next completion. If none is queued, turns the device's cores once before it
-    /// waits, so that posted requests leave at once.
+    /// Waits for the next completion. If none is queued, runs one turn of the device's cores before
+    /// it waits, so that posted requests leave at once.
     ///
     /// # Errors
     /// When the runtime is shutting down.
@@ -111,7 +111,7 @@ impl CompletionStream {
         poll_take(&self.queue, context, |queue| {
             queue.poll_one().or_else(|| {
                 queue.request_notify(Notify::Any);
-                queue.pop() // A completion may have come before the request.
+                queue.pop() // A completion may have arrived before the request.
             })
         })
     }

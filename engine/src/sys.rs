@@ -55,7 +55,7 @@ pub fn random_u128() -> io::Result<u128> {
 /// than the interface's MTU are errors.
 ///
 /// # Errors
-/// When the descriptor is no IPv4 socket, or no IPv6 socket with `v6`.
+/// When the descriptor is not an IPv4 socket or, with `v6`, not an IPv6 socket.
 pub fn never_fragment(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     match v6 {
         false => set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::PROBE)?,

@@ -927,7 +927,7 @@ fn refusals(shared: &Path) {
     }
     drop(first);
     drop(DpdkPort::open(&null("net_null0"), 1).expect("a port"));
-    // Also while other threads open and close devices.
+    // Even while other threads open and close devices.
     thread::scope(|scope| {
         for own in ["net_null5", "net_null6", "net_null7"] {
             scope.spawn(move || {

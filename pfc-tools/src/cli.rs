@@ -313,7 +313,7 @@ struct Meter {
 impl Meter {
     #[allow(clippy::disallowed_methods)] // Wall-clock time of the user; no result depends on it.
     fn new() -> Self {
-        // Draws nothing if standard error is no terminal.
+        // Draws nothing if standard error is not a terminal.
         let bar = ProgressBar::new(1);
         let style = "{msg} {wide_bar} {percent} % of virtual time, {elapsed}";
         bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));

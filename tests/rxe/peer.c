@@ -340,7 +340,7 @@ static int do_destroy(void) {
     return error ? refuse("ibv_destroy_qp", error) : ok();
 }
 
-// `lifespan` is no counter: it is the time for which the kernel caches the counters.
+// `lifespan` is not a counter: it is the time for which the kernel caches the counters.
 static int is_counter(const struct dirent *entry) {
     return entry->d_name[0] != '.' && strcmp(entry->d_name, "lifespan");
 }

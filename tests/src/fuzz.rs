@@ -214,7 +214,7 @@ impl Target {
         let sge = self.buffer.region().sge(0, length);
         let data = Data::Sges(std::slice::from_ref(&sge));
         let flags = SendFlags::SIGNALED;
-        // A full queue is no error here.
+        // A full queue is not an error here.
         let _ = self.qp.post_send(&SendRequest { wr_id: 1, op, data, flags });
     }
 

@@ -173,7 +173,7 @@ fn counted() -> (Device, Arc<CountedAddresses>) {
 }
 
 /// The first handle to a peer looks the path up, twice because of changes in between. Later handles
-/// use what is known, also after the last handle is dropped, for 30 s.
+/// use the known path for 30 s, even after the last handle is dropped.
 #[test]
 fn handles_to_one_peer_share_its_path() {
     let (device, addresses) = counted();

@@ -1,5 +1,5 @@
 //! Local regions that are deregistered while a list of requests is sent: every request completes,
-//! also without a local ACK timeout.
+//! even without a local ACK timeout.
 
 use feroce_engine::device::Buffer;
 use feroce_engine::memory::Access;

@@ -6,7 +6,7 @@ use crate::{Ecn, EthernetHeader, Ipv4Header, VlanTag};
 
 /// Marks an Ethernet frame as a congested switch does: sets CE in an ECN-capable IP packet and
 /// updates the IPv4 header checksum. The ICRC does not cover these bits. Returns true if the frame
-/// is now marked, also if it was marked before; returns false and changes nothing if it is not an
+/// is now marked, even if it was marked before; returns false and changes nothing if it is not an
 /// ECN-capable packet.
 pub fn mark_ce(frame: &mut [u8]) -> bool {
     let ethertype = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));

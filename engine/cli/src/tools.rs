@@ -54,7 +54,7 @@ fn exit_of(outcome: Outcome, findings: Exit) -> Exit {
     }
 }
 
-/// The error of a tool. A reader that closed the pipe of the output is no error.
+/// The error of a tool. A reader that closed the pipe of the output is not an error.
 fn failed(
     output: Option<&io::Error>,
     failure: &dyn std::error::Error,

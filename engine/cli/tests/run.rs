@@ -192,8 +192,8 @@ fn counters_are_live() {
     drop(server);
 }
 
-/// A chroot whose root is a mount point has the devices and their live counters, also if Feroce's
-/// folder is a mount of its own there.
+/// A chroot whose root is a mount point has the devices and their live counters, even if Feroce's
+/// folder is a separate mount there.
 #[test]
 fn a_chroot_has_the_devices() {
     let Some(pair) = Pair::new() else { return };

@@ -84,18 +84,18 @@ impl Context {
 /// Returns the shared state of the program's context, if this process opened it.
 ///
 /// # Errors
-/// EINVAL if it is no open context, EIO in a forked child.
+/// EINVAL if it is not an open context, EIO in a forked child.
 pub fn shared(abi: *mut ibv_context) -> Result<Arc<Shared>, c_int> {
     let shared = shared_in_any_process(abi)?;
     shared.check()?;
     Ok(shared)
 }
 
-/// Returns the shared state of the program's context, also in a forked child. For calls that do not
+/// Returns the shared state of the program's context, even in a forked child. For calls that do not
 /// use the engine.
 ///
 /// # Errors
-/// EINVAL if it is no open context.
+/// EINVAL if it is not an open context.
 pub fn shared_in_any_process(abi: *mut ibv_context) -> Result<Arc<Shared>, c_int> {
     object::live::<Context>(abi).map(|context| Arc::clone(&context.shared))
 }

@@ -73,7 +73,7 @@ impl Drop for Pd {
 /// Returns the program's live PD, if this process made it.
 ///
 /// # Errors
-/// EINVAL if it is no live PD, EIO in a forked child.
+/// EINVAL if it is not a live PD, EIO in a forked child.
 pub fn live(pd: *mut ibv_pd) -> Result<Arc<Pd>, c_int> {
     let live = object::live::<Pd>(pd)?;
     live.shared.check()?;

@@ -99,7 +99,7 @@ extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 /// Returns the program's live QP, if this process made it.
 ///
 /// # Errors
-/// EINVAL if it is no live QP, EIO in a forked child.
+/// EINVAL if it is not a live QP, EIO in a forked child.
 pub fn live(qp: *mut ibv_qp) -> Result<Arc<Qp>, c_int> {
     let live = object::live::<Qp>(qp)?;
     live.shared.check()?;

@@ -38,7 +38,7 @@ unsafe extern "C" {
 /// A function that returns an error number, and a call that fails.
 type Row = (&'static str, fn(&Fixture) -> c_int);
 
-/// An address that is no object.
+/// An address that is not that of an object.
 fn no<T>() -> *mut T {
     std::ptr::without_provenance_mut(64)
 }

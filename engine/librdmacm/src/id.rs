@@ -199,13 +199,13 @@ fn destroy_own(channel: *mut rdma_event_channel) {
 /// check or with [`check`].
 ///
 /// # Errors
-/// EINVAL if it is no live identifier.
+/// EINVAL if it is not a live identifier.
 pub fn live(id: *mut rdma_cm_id) -> Result<Arc<Id>, c_int> {
     object::live::<Id>(id)
 }
 
-/// Returns the program's identifier, also while another thread waits in [`rdma_destroy_id`] for
-/// the acknowledgement of events: its QP and its SRQ can be destroyed until that thread returns.
+/// Returns the program's identifier, even while another thread waits in [`rdma_destroy_id`] for the
+/// acknowledgement of events: its QP and its SRQ can be destroyed until that thread returns.
 pub fn known(id: *mut rdma_cm_id) -> Option<Arc<Id>> {
     object::known::<Id>(id)
 }
@@ -213,8 +213,8 @@ pub fn known(id: *mut rdma_cm_id) -> Option<Arc<Id>> {
 /// Fails in a forked child, which must not use the parent's identifiers.
 ///
 /// # Errors
-/// EINVAL if it is no live identifier, or if the program has destroyed its channel; EIO in a forked
-/// child.
+/// EINVAL if it is not a live identifier, or if the program has destroyed its channel; EIO in a
+/// forked child.
 pub fn check(id: *mut rdma_cm_id) -> Result<(), c_int> {
     let live = live(id)?;
     // SAFETY: the structure is part of the object.

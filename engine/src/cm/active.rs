@@ -68,7 +68,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Has the REQ that was just sent repeated early.
+    /// Schedules early copies of the REQ that was just sent.
     fn add_early_copies(&mut self, id: CmId, now: Instant) {
         let after = self.config.early_copies;
         let Some(resend) = self.ids.get_mut(&id).and_then(|conn| conn.resend.as_mut()) else {
@@ -295,7 +295,8 @@ pub(super) fn service_and_addresses(conn: &Conn) -> Result<(ServiceId, IpCmHeade
     let destination = conn.destination.ok_or(CmError::State)?;
     let source = conn.source.ok_or(CmError::State)?;
     let service = ServiceId::new(conn.space, destination.port());
-    // The passive side takes no loopback address from the link: it knows its device's addresses.
+    // The passive side refuses loopback addresses in messages from the link, so the REQ carries the
+    // device's own addresses.
     let (source, destination) = match &conn.path {
         Some(path) if destination.ip().is_loopback() => {
             (SocketAddr::new(path.local, source.port()), path.remote)

@@ -55,7 +55,7 @@ pub(super) struct Conn {
     pub was_established: bool,
 
     pub resend: Option<Resend>,
-    /// Time from which a copy of the REQ is answered with an MRA.
+    /// Time from which the response to a copy of the REQ is an MRA.
     pub mra_from: Instant,
     /// The RTU, to repeat it if the peer repeats its REP.
     pub rtu: Option<[u8; MAD_LEN]>,

@@ -112,8 +112,8 @@ impl Endpoint {
     /// [`EventKind::TimewaitExit`].
     ///
     /// # Errors
-    /// [`CmError::State`] before `connect` or `accept`. A connection that has already ended is no
-    /// error.
+    /// [`CmError::State`] before `connect` or `accept`. It is not an error if the connection has
+    /// already ended.
     pub fn disconnect(&mut self, id: CmId, now: Instant) -> Result<(), CmError> {
         let conn = self.conn(id)?;
         if !matches!(conn.phase, Phase::Connect | Phase::Disconnect) {
@@ -127,10 +127,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The peer uses the QP of this connection for another one, so this one is stale:
-    /// disconnects. The QP is free for the peer's next attempt at once. The DREQ may find no
-    /// program there, for example between the end of a program and its restart, and is then
-    /// repeated for 25 s.
+    /// The peer uses the QP of this connection for another one, so this one is stale: disconnects.
+    /// The QP is free for the peer's next attempt at once. If no program receives the DREQ, for
+    /// example between the end of a program and its restart, it is repeated for 25 s.
     ///
     /// Does nothing if `from` is not the connection's peer: otherwise any host that knows the
     /// peer's node GUID and QP number could end the connection.

@@ -295,8 +295,8 @@ impl Endpoint {
         })
     }
 
-    /// Returns for how many READs and atomics the QP must have responder resources before the
-    /// peer's parameters have arrived. `None` before the REQ is sent.
+    /// Returns the number of READs and atomics for which the QP must have responder resources
+    /// before the peer's parameters have arrived. `None` before the REQ is sent.
     ///
     /// # Errors
     /// [`CmError::State`] after the connection, and for a listener.
@@ -327,7 +327,7 @@ impl Endpoint {
     /// Processes the payload of a packet to QP 1.
     ///
     /// # Errors
-    /// If it is no well-formed CM message. Such a MAD gets no response.
+    /// If it is not a well-formed CM message. Such a MAD gets no response.
     pub fn receive(&mut self, mad: &[u8], from: &Source, now: Instant) -> Result<(), MadError> {
         let bytes = mad;
         let mad = CmMad::parse(bytes)?;

@@ -211,8 +211,8 @@ impl Endpoint {
         self.remote_qps.insert((req.local_ca_guid, req.local_qpn), id);
         let Some(conn) = self.ids.get_mut(&id) else { return };
         conn.state = State::ReqReceived;
-        // An early copy is no sign that the peer's time for the REP ends, but its retransmission
-        // is. The first copy that arrives need not be the first one sent.
+        // A retransmission shows that the peer has waited for its whole response timeout; an early
+        // copy does not. The first copy that arrives is not always the first one sent.
         conn.mra_from = now + code_duration(req.remote_response_timeout) * 3 / 4;
         conn.transaction = mad.transaction;
         conn.ack_timeout = req.primary_ack_timeout.max(1);

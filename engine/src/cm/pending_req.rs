@@ -38,7 +38,7 @@ impl Endpoint {
         })
     }
 
-    /// Holds the request `mad` for `service` if its listener may still come. Returns true if the
+    /// Holds the request `mad` for `service` if its listener may still appear. Returns true if the
     /// request is held.
     pub(super) fn hold_if_early(
         &mut self,

@@ -52,8 +52,8 @@ pub struct CmConfig {
     /// How long copies of a REQ may arrive after its connection.
     pub copy_time: Duration,
     /// Times after which a REQ without response is sent again before its first retransmission is
-    /// due, in ascending order; zero means never. A peer whose program is just starting has no
-    /// RNIC yet and loses the REQ, where another host would reject it.
+    /// due, in ascending order; zero means never. A peer whose program is just starting has no RNIC
+    /// yet and drops the REQ; a host with a kernel RNIC would reject it.
     pub early_copies: [Duration; 2],
 }
 
@@ -147,7 +147,7 @@ pub struct Parameters {
     pub qkey: Qkey,
 }
 
-/// What a QP needs for being connected: the agreed [`Parameters`], and values that only one end
+/// The parameters for connecting a QP: the agreed [`Parameters`], and values that only one end
 /// needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpParameters {

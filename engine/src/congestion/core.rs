@@ -26,7 +26,7 @@ impl CoreCongestion {
         })
     }
 
-    /// Changes the configuration and, by `senders`, that of each QP.
+    /// Changes the configuration of the core and of the QPs whose state is in `senders`.
     pub fn set_config<'a>(
         &mut self,
         config: &CongestionConfig,

@@ -18,8 +18,8 @@ pub enum Sent {
 pub struct SentRequest {
     /// PSN of the packet.
     pub psn: Psn,
-    /// A packet of a SEND or WRITE. The others (READ, atomic, FLUSH, ATOMIC WRITE) are answered
-    /// with a response whose time depends on the responder.
+    /// A packet of a SEND or WRITE. The others (READ, atomic, FLUSH, ATOMIC WRITE) get a response
+    /// whose time depends on the responder.
     pub carries_data: bool,
     /// The packet requests an acknowledgement.
     pub ack_requested: bool,

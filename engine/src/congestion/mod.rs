@@ -16,7 +16,7 @@
 //! a QP with both kinds of traffic gets that rate for each.
 //!
 //! Data packets are ECN-capable (ECT) only with an algorithm that needs CNPs: see
-//! [`Control::needs_cnps`]. Under every control, received marks are answered with CNPs.
+//! [`Control::needs_cnps`]. Under every control, CNPs are sent for received marks.
 
 mod config;
 mod core;

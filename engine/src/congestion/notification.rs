@@ -220,8 +220,8 @@ impl CnpGenerator {
         is_marked: bool,
         now: Instant,
     ) {
-        // Marks of acknowledgements do not count: they would be as short at a lower rate. Multicast
-        // has many receivers and no flow to notify.
+        // Marks of acknowledgements do not count: a lower rate of the sender does not make them
+        // shorter. Multicast has many receivers and no flow to notify.
         let counts = is_marked
             && packet.info.operation != Operation::Acknowledge
             && packet.bth.dest_qp != Qpn::MULTICAST;

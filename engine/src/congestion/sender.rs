@@ -124,7 +124,7 @@ impl Sender {
         *self = new;
     }
 
-    /// Advances rate and tokens to `now`. Tokens accumulate at the rate of each moment, also if a
+    /// Advances rate and tokens to `now`. Tokens accumulate at the rate of each moment, even if a
     /// timer changed the rate since the last call.
     fn advance(&mut self, now: Instant) {
         let Self { controller, pacer, .. } = self;

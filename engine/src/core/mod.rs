@@ -1,9 +1,9 @@
 //! A core: one thread's share of the engine, with a port, queue pairs and timers of its own.
 //!
-//! A core is driven by [`Core::turn`], which the holder of its token may call. A turn takes the
-//! time once, then handles: doorbells, timers, frames out, the port's doorbell, frames in, frames
+//! A core is driven by [`Core::turn`], which the holder of its token may call. A turn reads the
+//! clock once, then handles: doorbells, timers, frames out, the port's doorbell, frames in, frames
 //! handed over by other cores, frames that were sent to the device itself. Sending is before
-//! receiving: if a program answers a message at once, its reply is on the link before the
+//! receiving: if a program replies to a message at once, its reply is on the link before the
 //! acknowledgement of that message. Nothing in a turn blocks, locks or allocates.
 
 mod congestion;
@@ -56,10 +56,10 @@ pub struct Core {
     pfc: Option<Box<CorePfc>>,
     /// Next IPv4 identification. It counts up and skips 0, as that of a ConnectX does.
     ip_id: u16,
-    /// While the port has no room for packets that wait: since when.
+    /// Since when the port has had no room for waiting packets; `None` if it has room.
     full_since: Option<Instant>,
     port_failed: bool,
-    /// The link numbers IPv4 packets itself: [`Port::tx_identification`].
+    /// True if the port chooses the IPv4 identifications: [`Port::tx_identification`].
     link_numbers: bool,
 }
 

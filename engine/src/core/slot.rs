@@ -30,7 +30,7 @@ pub(super) struct Slot {
 /// The order of work of a core: QPs that may send, and timers.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    /// Slots of QPs that may have something to send, in the order of their turns.
+    /// Slots of QPs that may have something to send, in the order in which they are served.
     pub active: VecDeque<u32>,
     /// One timer per slot, one for notification points, one for pauses.
     pub wheel: TimerWheel,
@@ -81,7 +81,7 @@ impl Schedule {
         }
     }
 
-    /// Gives the QP in `slot` the next turn to send.
+    /// Makes the QP in `slot` the next one to send.
     #[cold]
     pub(super) fn move_to_front(&mut self, slot: u32) {
         if let Some(at) = self.active.iter().rposition(|&other| other == slot) {

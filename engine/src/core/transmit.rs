@@ -1,5 +1,5 @@
-//! Frames out: QPs with something to send take turns of one quantum each. A QP that acknowledges a
-//! message that woke a program takes the next turn.
+//! Frames out: QPs with something to send are served round-robin, one quantum each. A QP that
+//! acknowledges a message that woke a program is served next.
 
 use feroce_wire::{Audience, FlowHeader, IpAddresses, icrc};
 
@@ -77,11 +77,11 @@ impl Core {
 
     /// Sends what the QP in `slot` may send now, at most [`DRAIN_MAX`] packets, before the QP
     /// stops. A program that was notified of a message may end the connection in the same turn;
-    /// without this, the peer would never get the acknowledgement of that message. Datagrams that a
-    /// program posts just before it destroys their QP, as mckey does, are not lost either, nor is
-    /// the last message that a program posts before it disconnects: the core may know of that
-    /// request only by its doorbell. Packets for which the port, the peer or the send window has no
-    /// room are lost with the QP.
+    /// without this, the peer would never get the acknowledgement of that message. The same applies
+    /// to datagrams that a program posts just before it destroys their QP, as mckey does, and to
+    /// the last message before a disconnect: the core may know of that request only by its
+    /// doorbell. Packets for which the port, the peer or the send window has no room are lost with
+    /// the QP.
     pub fn drain(&mut self, slot: u32, now: Instant) {
         self.handle_doorbells(now);
         let place = self.slots[slot as usize].as_deref();

@@ -24,7 +24,7 @@ struct Shared {
 }
 
 impl CmEventQueue {
-    /// Makes an empty queue. It has no limit: the program reads what it is sent.
+    /// Makes an empty queue. Its length is not limited, so the program must read all events.
     ///
     /// # Errors
     /// When the system has no descriptor left.

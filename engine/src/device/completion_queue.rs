@@ -12,8 +12,8 @@ use crate::verbs::{Completion, CqId, CqRing, Notify};
 /// A completion queue. Threads may share it; clones are handles to the same queue.
 ///
 /// Its descriptor ([`AsFd`]) becomes readable after [`CompletionQueue::request_notify`], as that of
-/// a completion channel does: it fits `poll`, `epoll` and `AsyncFd`. With the feature `tokio`,
-/// `stream::CompletionStream` does that.
+/// a completion channel does. It works with `poll`, `epoll` and `AsyncFd`; with the feature
+/// `tokio`, `stream::CompletionStream` wraps it.
 ///
 /// ```
 /// use feroce_engine::verbs::{Completion, Notify};
@@ -37,7 +37,7 @@ use crate::verbs::{Completion, CqId, CqRing, Notify};
 ///         }
 ///         cq.request_notify(Notify::Any);
 ///         if let Some(completion) = cq.pop() {
-///             return completion; // Came before the request.
+///             return completion; // Arrived before the request.
 ///         }
 ///         wait(cq.as_fd());
 ///     }
@@ -107,8 +107,8 @@ fn check_depth(depth: u32) -> Result<(), DeviceError> {
 }
 
 impl CompletionQueue {
-    /// Appends up to `max` completions to `out`; returns how many. If there are none, turns the
-    /// cores that complete to this queue once and looks again: polling drives a device with the
+    /// Appends up to `max` completions to `out`; returns how many. If there are none, runs one turn
+    /// of the cores that complete to this queue and looks again: polling drives a device with the
     /// lowest latency.
     #[inline]
     pub fn poll(&self, out: &mut Vec<Completion>, max: usize) -> usize {
@@ -138,7 +138,7 @@ impl CompletionQueue {
     }
 
     /// Requests a notification: the descriptor becomes readable at the next completion of the kind,
-    /// or at once if such a completion has come since the descriptor last became readable. Poll
+    /// or at once if such a completion has arrived since the descriptor last became readable. Poll
     /// once more after this call and before sleeping, unless the descriptor was readable after the
     /// last call; this call clears the descriptor.
     pub fn request_notify(&self, notify: Notify) {
@@ -171,8 +171,8 @@ impl CompletionQueue {
         resized.map_err(|_| DeviceError::Busy("the completion queue holds more"))
     }
 
-    /// Delays notifications until `count` completions have come, or `period` has passed since the
-    /// first; zeros notify of each completion at once. As `ibv_modify_cq` with
+    /// Delays notifications until `count` completions have arrived, or `period` has passed since
+    /// the first; zeros notify of each completion at once. As `ibv_modify_cq` with
     /// `IBV_CQ_ATTR_MODERATE`. Completions that are queued when a notification is requested are not
     /// delayed.
     pub fn moderate(&self, count: u16, period: Duration) {

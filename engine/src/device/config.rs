@@ -12,7 +12,7 @@ use crate::port::registry::PortKind;
 use crate::qp::RD_ATOMIC;
 use crate::verbs::MAX_SGE;
 
-/// The threads that turn the cores, in addition to threads that poll completion queues.
+/// The threads that run the cores, in addition to threads that poll completion queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Driver {
     /// One helper thread per core. An idle helper first spins, then yields, then sleeps until the
@@ -30,7 +30,7 @@ pub enum Driver {
 pub struct DeviceConfig {
     /// Number of cores. Each core has its own port; each QP is on one core.
     pub cores: usize,
-    /// The threads that turn the cores.
+    /// The threads that run the cores.
     pub driver: Driver,
     /// Maximum number of QPs.
     pub max_qp: u32,
@@ -44,7 +44,8 @@ pub struct DeviceConfig {
     pub max_ah: u32,
     /// First QP number; further QPs get the numbers after it. 0 and 1 are reserved by the
     /// specification. `None`: drawn at random, so that a restarted program does not get the numbers
-    /// of its predecessor, which its peers may still know. For tests and replays only.
+    /// of its predecessor, which its peers may still know. A fixed number is for tests and replays
+    /// only.
     pub first_qpn: Option<u32>,
     /// Maximum bytes of the arena, which holds work queues and buffers. Memory is mapped as needed.
     pub arena_bytes: usize,
@@ -57,8 +58,8 @@ pub struct DeviceConfig {
     pub congestion: CongestionConfig,
     /// Priority flow control in software.
     pub pfc: PfcConfig,
-    /// Seed for keys, QP numbers and starting PSNs; `None` takes them from the kernel. For tests
-    /// and replays only.
+    /// Seed for keys, QP numbers and starting PSNs; `None` takes them from the kernel. A seed is
+    /// for tests and replays only.
     pub seed: Option<u64>,
     /// Memory keys count up from 0 instead of coming from a keyed permutation. For replays only.
     pub plain_keys: bool,

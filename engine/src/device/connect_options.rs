@@ -2,8 +2,8 @@
 //!
 //! # Connection parameters
 //!
-//! [`QpAttributes`] is the source: a QP is configured by nothing else, and every field of it means
-//! what the field of `ibv_qp_attr` means. The other forms are inputs to it:
+//! Only [`QpAttributes`] configures a QP; its fields have the meaning of the fields of
+//! `ibv_qp_attr`. The other forms are converted into it:
 //!
 //! * [`ConnectOptions`]: what a program without connection management chooses. `attributes`
 //!   converts the options into the three [`QpAttributes`] of INIT, RTR and RTS. The settings file
@@ -34,7 +34,7 @@ pub struct ConnectOptions {
     /// 802.1Q priority of tagged frames.
     pub service_level: u8,
     /// Path MTU; `None` takes the largest that the interface and the route carry. Both ends must
-    /// use the same path MTU, so give it where their MTUs differ.
+    /// use the same path MTU, so set it if their MTUs differ.
     pub path_mtu: Option<PathMtu>,
     /// Operations that the peer may perform on memory.
     pub access: Access,
@@ -99,7 +99,7 @@ impl Split {
     }
 }
 
-/// What resolving the path to the peer adds to the options.
+/// The results of resolving the path to the peer, which complete the options.
 pub(super) struct ResolvedPath {
     /// Headers of packets to the peer.
     pub(super) flow: FlowHeader,

@@ -22,8 +22,8 @@ pub(super) type Paths = BTreeMap<PathUser, PathInUse>;
 pub(super) enum PathUser {
     /// A connected QP.
     Qp(Qpn),
-    /// All address handles between two addresses. The path stays known for handles to come when
-    /// the last one is dropped. Boxed, because most entries of the table are those of QPs.
+    /// All address handles between two addresses. After the last handle is dropped, the path stays
+    /// known for later handles. Boxed, because most entries of the table are those of QPs.
     Handles(Box<Ends>),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Ends {
     interface: u32,
 }
 
-/// How long a resolved path serves new address handles without another look at the host's tables.
+/// How long new address handles use a resolved path without another lookup in the host's tables.
 /// Linux trusts a neighbour that has answered for the same time.
 const TRUST: Duration = Duration::from_secs(30);
 
@@ -373,8 +373,8 @@ pub(super) fn lock(device: &DeviceInner) -> std::sync::MutexGuard<'_, Paths> {
     device.paths.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes new address handles look paths up again that `event` may concern. Paths in use stay as
-/// they are.
+/// After `event`, new address handles look up the paths again that it may concern. Paths in use
+/// stay as they are.
 fn expire(device: &DeviceInner, event: &NetEvent) {
     let concerns = |headers: &PathHeaders| match event {
         NetEvent::NeighbourChanged { .. } => false, // The follower updates its paths.

@@ -1,15 +1,15 @@
-//! The helper thread of a core. It turns the core when no other thread does, so that a program that
+//! The helper thread of a core. It runs the core when no other thread does, so that a program that
 //! never polls still responds to READs and receives WRITEs.
 //!
 //! # Idle policy
 //!
 //! After turns without work the helper spins ([`SPINS`] turns), then yields the CPU between turns
-//! ([`YIELDS`]), then sleeps on the port's descriptors. When another thread turns the core, the
+//! ([`YIELDS`]), then sleeps on the port's descriptors. When another thread runs the core, the
 //! helper leaves the core to that thread for a while ([`Backoff`]), because two threads that share
 //! the work only compete for the token. If frames arrive while no thread polls, the helper sleeps
 //! on the port instead of backing off ([`PortSleep`]).
 //!
-//! The helper does not run on CPUs that threads of the program are bound to, also if the program
+//! The helper does not run on CPUs that threads of the program are bound to, even if the program
 //! binds them later ([`PLACEMENT_INTERVAL`]). A helper with a CPU of its own stays there.
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ const MAX_BACKOFF: Duration = Duration::from_micros(800);
 /// ms. Not used if the device sends PFC pauses: a pause may be shorter than this backoff, and only
 /// a turn can request the next one.
 const MAX_BULK_BACKOFF: Duration = Duration::from_millis(5);
-/// A thread that turned the core within this time still polls.
+/// A thread that ran the core within this time still polls.
 const STILL_POLLING: Duration = Duration::from_micros(100);
 /// If work has waited for this time, the thread that polled does something else now.
 const UNATTENDED: Duration = Duration::from_micros(20);

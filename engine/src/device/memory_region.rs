@@ -186,7 +186,7 @@ impl MemoryRegion {
     }
 
     /// Changes the registration. If the memory changes, the keys change too, so that old keys are
-    /// invalid. Otherwise the keys stay: other devices keep them, and programs do not read them
+    /// invalid. Otherwise the keys stay the same, as on other devices: programs do not read them
     /// again. When the call returns, the engine no longer accesses the memory as registered before.
     ///
     /// # Safety

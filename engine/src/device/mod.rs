@@ -16,9 +16,9 @@
 //! | multicast membership | `multicast.rs` |
 //! | [`ConnectionManager`] | `connect.rs`, `cm_event_queue.rs`; QP 1: `gsi.rs`, `cm_channel.rs` |
 //!
-//! The other files do background work: `helper.rs` turns the cores, `follow.rs` follows the
-//! host's addresses, neighbours and routes, `stat.rs` serves counters. `quota.rs` limits the number
-//! of objects. The registered memory itself, the queues and the protocol are in `memory`, `verbs`,
+//! The other files do background work: `helper.rs` runs the cores, `follow.rs` follows the host's
+//! addresses, neighbours and routes, `stat.rs` serves counters. `quota.rs` limits the number of
+//! objects. The registered memory itself, the queues and the protocol are in `memory`, `verbs`,
 //! `core` and `qp`.
 //!
 //! Control calls take a core's token briefly; posting and polling do not.
@@ -186,7 +186,7 @@ struct CoreCell {
 }
 
 impl CoreCell {
-    /// Takes the token. The helper does not take it again before.
+    /// Takes the token. While this call waits, the helper does not take the token again.
     fn lock(&self) -> MutexGuard<'_, Core> {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let token = self.core.lock().unwrap_or_else(PoisonError::into_inner);
@@ -312,7 +312,8 @@ impl DeviceInner {
         }
     }
 
-    /// Turns the cores in `mask` whose tokens are free. Does nothing with [`Driver::Manual`].
+    /// Runs one turn of each core in `mask` whose token is free. Does nothing with
+    /// [`Driver::Manual`].
     fn drive(&self, mask: u64) {
         if self.config.driver == Driver::Manual {
             return;
@@ -461,7 +462,7 @@ impl Device {
         Ok(Psn::new(u32::try_from(bits).expect("24 bits")))
     }
 
-    /// Turns every core once at the time `now`; returns the amount of work done. For
+    /// Runs one turn of every core at the time `now`; returns the amount of work done. For
     /// [`Driver::Manual`].
     pub fn turn(&self, now: Instant) -> usize {
         self.inner.turned_at.store(now.as_nanos(), Ordering::Relaxed);
@@ -473,7 +474,7 @@ impl Device {
         self.inner.cores.iter().filter_map(|cell| cell.lock().next_deadline(now)).min()
     }
 
-    /// Turns all cores whose tokens are free once, as polling an empty completion queue does.
+    /// Runs one turn of each core whose token is free, as polling an empty completion queue does.
     pub fn drive(&self) {
         self.inner.drive(u64::MAX);
     }

@@ -9,8 +9,8 @@
 //! ignore holders of other users: a program that opened the interface by file capabilities is such
 //! a holder, and two owners would corrupt each other's traffic. But the error names the real
 //! holder, so that it can be stopped: the process that has the socket open, found by the inode of
-//! the socket. Only if this process may not inspect processes of other users, a second socket name
-//! counts, in which the owner states its process id.
+//! the socket. If this process may not inspect processes of other users, it uses a second socket
+//! name, in which the owner states its process id.
 
 use std::fmt;
 use std::os::linux::net::SocketAddrExt;
@@ -177,7 +177,7 @@ mod tests {
         let _signature = bind(&format!("{}{parent}", signature_prefix(&name))).unwrap();
         let own = i32::try_from(std::process::id()).unwrap();
         assert_eq!(owner_of(&name).map(|owner| owner.pid), Some(own));
-        // A signature alone is no claim.
+        // A signature alone does not make its process the owner.
         let _other = bind(&format!("{}{own}", signature_prefix("test-none"))).unwrap();
         assert_eq!(owner_of("test-none"), None);
     }

@@ -76,7 +76,7 @@ pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, 
     Ok(OpenPorts { name, ports, addressing, owner, filter, reason, window_max })
 }
 
-/// The kind of port that the configuration demands; `None` if any kind of `auto` will do.
+/// The kind of port that the configuration requires; `None` if `auto` may choose any kind.
 fn chosen_kind(config: &DeviceConfig) -> Option<PortKind> {
     if config.port != PortKind::Auto {
         return Some(config.port);

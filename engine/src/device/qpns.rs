@@ -10,8 +10,8 @@ use crate::core::QpnMap;
 ///
 /// A restarted program must not get the numbers of its predecessor: a peer that still knows the old
 /// connection refuses the new one as stale, and retransmits to the old number. Therefore the first
-/// number is drawn, and a number that is given back comes again only after all generations of its
-/// slot.
+/// number is drawn at random, and a number that is given back is reused only after all other
+/// generations of its slot.
 #[derive(Debug)]
 pub(super) struct FreeQpns {
     map: QpnMap,

@@ -371,7 +371,7 @@ impl QueuePair {
             return Err(DeviceError::PathMtu { path_mtu, mtu });
         }
         let mut attributes = *attributes;
-        // The lock is kept until the QP has the headers, so that changes of the host that come
+        // The lock is kept until the QP has the headers, so that changes of the host that arrive
         // meanwhile are applied to the QP afterwards.
         let paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);
         let path = paths.get(&PathUser::Qp(self.qpn));
@@ -427,8 +427,8 @@ impl QueuePair {
         token.with_qp(self.slot, device.now(), |qp, _| qp.attributes()).expect("the QP lives")
     }
 
-    /// Posts a send request. It is sent in the next turn of the QP's core, at the latest in the
-    /// helper's. An operation that the transport service lacks completes with
+    /// Posts a send request. It is sent in the next turn of the QP's core, at the latest in a turn
+    /// of the helper. An operation that the transport service lacks completes with
     /// [`Status::LocalQpOperation`](crate::verbs::Status::LocalQpOperation).
     ///
     /// # Errors

@@ -104,7 +104,7 @@ pub enum StatError {
         /// Its reason.
         reason: String,
     },
-    /// The response cannot come from a device on the interface, or its sender is another user.
+    /// The response is not that of a device on the interface, or its sender is another user.
     #[error("the statistics of {interface} from {server} are not trustworthy: {reason}")]
     Implausible {
         /// The interface.
@@ -131,7 +131,7 @@ pub fn endpoints() -> Vec<String> {
     let sockets = std::fs::read_to_string(SOCKETS).unwrap_or_default();
     let prefix = format!("@{PREFIX}");
     let names = sockets.lines().filter_map(|line| line.split_whitespace().last());
-    // A name with other characters is not an interface's.
+    // A name with other characters is not the name of an interface.
     let is_printable = |name: &&str| name.chars().all(|c| c.is_ascii_graphic());
     let names = names.filter_map(|name| name.strip_prefix(&prefix)).filter(is_printable);
     let mut names: Vec<_> = names.map(str::to_owned).collect();

@@ -40,7 +40,7 @@ pub enum ArenaError {
         /// Maximum size of the arena in bytes.
         limit: usize,
     },
-    /// The block would be empty, or its alignment is no power of two up to 2 MiB.
+    /// The block would be empty, or its alignment is not a power of two up to 2 MiB.
     #[error("no block of {len} bytes aligned to {align} exists")]
     Layout {
         /// Bytes requested.
@@ -138,7 +138,7 @@ impl Arena {
     ///
     /// # Errors
     /// [`ArenaError::Full`] at the limit, [`ArenaError::Layout`] for an empty block or an alignment
-    /// that is no power of two up to 2 MiB, [`ArenaError::System`] if the system has no memory
+    /// that is not a power of two up to 2 MiB, [`ArenaError::System`] if the system has no memory
     /// left.
     pub fn alloc(self: &Arc<Self>, len: usize, align: usize) -> Result<Block, ArenaError> {
         let span = len.checked_next_multiple_of(LINE).unwrap_or(usize::MAX);

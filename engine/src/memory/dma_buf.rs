@@ -32,7 +32,7 @@ impl DmaBuf {
     /// Maps `len` bytes of `buffer` from `offset` on.
     ///
     /// # Errors
-    /// `EINVAL` if it is no DMA buffer or the range exceeds it; otherwise the exporter's error.
+    /// `EINVAL` if it is not a DMA buffer or the range exceeds it; otherwise the exporter's error.
     pub fn map(buffer: BorrowedFd<'_>, offset: u64, len: usize, write: bool) -> io::Result<Self> {
         const PAGE: u64 = 4096;
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);

@@ -55,7 +55,7 @@ const BURST: u32 = RX_BURST as u32;
 /// Why a ring could not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameRingError {
-    /// The number of slots is no power of two up to 2^20, or a slot is empty or above 1 MiB.
+    /// The number of slots is not a power of two up to 2^20, or a slot is empty or above 1 MiB.
     #[error(
         "a frame ring cannot have {slots} slots of {slot_bytes} bytes: the number of slots must be \
          a power of two up to 2^20, and a slot must have 1 B to 1 MiB"
@@ -209,7 +209,7 @@ impl FrameProducer {
     }
 
     fn known_room(&self) -> u32 {
-        // If the other half claims more frames than there are slots, there is no room.
+        // If the other half reports more frames than there are slots, there is no room.
         self.ring.slots.saturating_sub(self.tail.wrapping_sub(self.head))
     }
 
@@ -287,8 +287,8 @@ impl FrameConsumer {
         u8::try_from((after_burst * 100 / slots).min(100)).expect("at most 100")
     }
 
-    /// Prepares to sleep until frames come; gives the last burst back. Returns false if frames are
-    /// waiting: do not sleep.
+    /// Prepares to sleep until frames arrive; gives the last burst back. Returns false if frames
+    /// are waiting: do not sleep.
     pub fn arm(&mut self) -> bool {
         self.give_back();
         self.ring.control().flags.consumer_sleeps.store(1, Ordering::Relaxed);
@@ -306,8 +306,8 @@ impl FrameConsumer {
         clear_sleep_flag(&self.ring.control().flags.consumer_sleeps, &self.ring.frames_published);
     }
 
-    /// Returns the descriptor that becomes readable when, after [`FrameConsumer::arm`], frames come
-    /// or the producer is gone.
+    /// Returns the descriptor that becomes readable when, after [`FrameConsumer::arm`], frames
+    /// arrive or the producer is gone.
     pub fn fd(&self) -> RawFd {
         self.ring.frames_published.as_fd().as_raw_fd()
     }
@@ -331,7 +331,7 @@ impl FrameConsumer {
 
     fn waiting(&self) -> u32 {
         let waiting = self.tail.wrapping_sub(self.head);
-        // If the other half claims more frames than there are slots, there are none.
+        // If the other half reports more frames than there are slots, there are none.
         if waiting > self.ring.slots { 0 } else { waiting }
     }
 
@@ -597,7 +597,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
-        /// Compares with a queue: each committed frame comes out once, in order, unchanged, also
+        /// Compares with a queue: each committed frame comes out once, in order, unchanged, even
         /// where the indices wrap.
         #[test]
         fn behaves_like_a_queue(

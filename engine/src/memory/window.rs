@@ -2,8 +2,8 @@
 //!
 //! Windows are slots of the table of regions. A bound window holds the host address itself, so that
 //! an access through it costs the same as through a region. The region counts its windows and
-//! cannot be deregistered before them. Binding and invalidation happen in a core's turn: they take
-//! no lock, and change a slot while it is claimed.
+//! cannot be deregistered while windows are bound. Binding and invalidation happen in a core's
+//! turn: they take no lock, and change a slot while it is claimed.
 //!
 //! A type 2 window belongs to the QP it was bound on, and only that QP's core changes it. A type 1
 //! window is usable by all QPs of its domain: when a bind completes, other cores may still be

@@ -24,8 +24,8 @@ impl Gid {
     }
 
     /// Returns the multicast group: an IPv4 group in its mapped form, or in the form
-    /// `ff0e::ffff:224.1.2.3` of RoCE v1; otherwise an IPv6 group. `None` if this is no multicast
-    /// address.
+    /// `ff0e::ffff:224.1.2.3` of RoCE v1; otherwise an IPv6 group. `None` if this is not a
+    /// multicast address.
     pub fn multicast_group(&self) -> Option<IpAddr> {
         let ip = match self.0 {
             [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a @ 224..=239, b, c, d] => {

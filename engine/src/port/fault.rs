@@ -131,7 +131,7 @@ pub struct FaultCounters {
 }
 
 impl FaultCounters {
-    /// The present counts. Each is exact, but they are not read at the same instant.
+    /// The current counts. Each is exact, but they are not read at the same instant.
     pub fn read(&self) -> FaultStats {
         FaultStats {
             frames: self.frames.load(Ordering::Relaxed),

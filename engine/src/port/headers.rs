@@ -106,7 +106,7 @@ impl Headers {
         }
     }
 
-    /// Writes the sum of the pseudo header into the checksum field, as the kernel expects it of a
+    /// Writes the sum of the pseudo header into the checksum field, as the kernel requires for a
     /// checksum that is still to be computed.
     pub fn set_pseudo_sum(self, frame: &mut [u8]) {
         let addresses = if self.v6 { self.ip + 8 } else { self.ip + 12 };

@@ -86,9 +86,9 @@ pub struct OpenedPorts {
     pub ports: Vec<Box<dyn Port>>,
     /// How the ports learn which frames are theirs.
     pub addresses: PortAddressing,
-    /// Packets of the largest size that the receive buffer for one QP holds, where that is little.
-    /// A QP has no more outstanding, as its peer is expected to be alike. At least the smallest
-    /// window that a device can have.
+    /// Number of full-size packets that the receive buffer for one QP holds; `None` if it does not
+    /// limit the window. A QP sends no larger window, because its peer probably has the same
+    /// buffer. At least the smallest window that a device can have.
     pub window_max: Option<u32>,
 }
 
@@ -182,7 +182,7 @@ pub trait LinkAddresses: fmt::Debug + Send + Sync {
     /// or until `timeout` has passed. Returns the number then; `None` after [`Self::close`].
     fn wait_for_move(&self, seen: u64, timeout: Duration) -> Option<u64>;
 
-    /// Ends all present and later calls of [`Self::wait_for_move`].
+    /// Ends all current and later calls of [`Self::wait_for_move`].
     fn close(&self);
 }
 
@@ -264,9 +264,9 @@ pub struct PortSetting {
     pub about: &'static str,
     /// The command-line option; `None` if there is none.
     pub option: Option<PortOption>,
-    /// Reads a value; `None` if the text is no valid value.
+    /// Reads a value; `None` if the text is not a valid value.
     pub set: fn(&mut PortConfigs, &str) -> Option<()>,
-    /// Writes the present value as [`Self::set`] reads it.
+    /// Writes the current value in the form that [`Self::set`] reads.
     pub show: fn(&PortConfigs) -> String,
 }
 

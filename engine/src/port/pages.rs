@@ -50,8 +50,8 @@ impl Pages {
         unsafe { self.start.as_ptr().add(offset) }
     }
 
-    /// Bytes that the kernel does not write at present. The kernel writes buffers only during
-    /// calls, and slots of a ring only while it owns them.
+    /// Bytes that the kernel does not write now. The kernel writes buffers only during calls, and
+    /// slots of a ring only while it owns them.
     pub fn get(&self, offset: usize, len: usize) -> &[u8] {
         assert!(offset <= self.len && len <= self.len - offset);
         // SAFETY: the range is within the mapping and initialised; the kernel does not write it

@@ -1,10 +1,10 @@
 //! Acknowledgement requests: which request packets have AckReq set.
 //!
-//! Every request that waits for an acknowledgement must get one, also without a local ACK timeout.
+//! Every request that waits for an acknowledgement must get one, even without a local ACK timeout.
 //! Linux rxe sets AckReq on the last packet of every request. Here, requests that follow each other
 //! at once share an acknowledgement: the last packet of a request has AckReq only if no other
-//! request follows. Whether one follows is decided when the packet is written. If it does not
-//! follow after all, the requester requests the acknowledgement with a packet that it sends again.
+//! request follows. The requester decides this when it writes the packet. If the next request
+//! cannot be sent after all, the requester sends a packet again, with AckReq.
 
 use super::connection::Connection;
 use super::env::Env;

@@ -175,8 +175,8 @@ impl Requester {
     /// retry. If every nth packet is lost, retries of the same size lose the same packet again.
     pub(super) fn reduce_limits(&mut self, window: u32) {
         self.window_after_timeout = (self.window_after_timeout.min(window) / 2).max(ACK_INTERVAL);
-        // The first retry of READs is complete: their requests are small, and other requesters do
-        // the same.
+        // The first retry repeats all READs in flight: their requests are small, and other
+        // requesters do the same.
         let most = self.reads_after_timeout.map_or(self.reads_in_flight, |most| most / 2);
         self.reads_after_timeout = Some(most.max(1));
     }

@@ -69,7 +69,7 @@ pub struct Responder {
     write_end: u64,
     read_end: u64,
     /// True if the current READ starts where the one before ended, as the READs of a split request
-    /// do. The next READ is likely to do so, too.
+    /// do. The next READ then probably starts where this one ends.
     reads_are_sequential: bool,
     /// True if a NAK for the gap at `epsn` was sent. No other NAK is sent before the expected
     /// packet arrives.
@@ -368,9 +368,9 @@ impl Responder {
     }
 
     /// Handles a duplicate of an executed request. SENDs and WRITEs are acknowledged again, READs
-    /// are executed again, and atomics are answered with the saved result. A FLUSH or ATOMIC WRITE
-    /// is answered again. If the responder resources are exhausted, the duplicate is dropped; the
-    /// peer sends it again.
+    /// are executed again, and the response to an atomic is the saved result. The response to a
+    /// FLUSH or ATOMIC WRITE is sent again. If the responder resources are exhausted, the duplicate
+    /// is dropped; the peer sends it again.
     fn handle_duplicate(
         &mut self,
         packet: &Packet<'_>,
@@ -411,8 +411,8 @@ impl Responder {
         }
         if check_read(&reth, conn, env).is_err() {
             // The region was deregistered since. The NAK ends the request, if the peer still waits
-            // for the response. The connection is kept: the request may be a late copy of one that
-            // was answered.
+            // for the response. The connection is kept: the request may be a late copy of one whose
+            // response was sent.
             let nak = PendingAck::Nak(NakCode::RemoteAccess, psn);
             self.pending_ack = self.pending_ack.or(Some(nak));
             return;

@@ -44,7 +44,7 @@ impl TimerTable {
         self.deadlines[timer as usize] != Instant::FAR
     }
 
-    /// If the deadline of `timer` has come, stops it and returns true.
+    /// If the deadline of `timer` has passed, stops the timer and returns true.
     pub fn take_expired(&mut self, timer: Timer, now: Instant) -> bool {
         let expired = self.deadlines[timer as usize] <= now && self.is_running(timer);
         if expired {

@@ -7,7 +7,7 @@
 //!
 //! 1. *The responder sends in PSN order.* Responses are sent in the order of their requests. A
 //!    pending ACK or NAK is sent after every response that does not have a later PSN, because it
-//!    would acknowledge the requests that those responses answer. See [`response_goes_first`].
+//!    would acknowledge the requests of those responses. See [`response_goes_first`].
 //! 2. *Requests and responder packets take turns.* One request may be sent before an
 //!    acknowledgement: it may be the message that the peer's application waits for. See
 //!    [`TransmitOrder::next_source`].
@@ -19,9 +19,9 @@
 //!    another QP, as it does with XRC: the QP moves to the front of its core's active QPs if it has
 //!    only responder packets to send. See [`moves_to_front`]. QPs of other cores are not held back.
 //! 5. *Data may have to wait* for a rate or a pause: `Env::waits`. A waiting request does not hold
-//!    back responder packets, and the reverse. A waiting response does hold back the
-//!    acknowledgement after it, because of rule 1. Other acknowledgements, and local requests,
-//!    never wait.
+//!    back responder packets, and a waiting response does not hold back requests. A waiting
+//!    response does hold back the acknowledgement after it, because of rule 1. Other
+//!    acknowledgements, and local requests, never wait.
 
 use feroce_wire::Psn;
 

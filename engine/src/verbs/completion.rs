@@ -30,9 +30,9 @@ pub enum Status {
     RemoteAccess = 10,
     /// The peer could not execute the request because of an error at its side.
     RemoteOperational = 11,
-    /// No acknowledgement arrived, also after `retry_cnt` retries.
+    /// No acknowledgement arrived, even after `retry_cnt` retries.
     RetryExceeded = 12,
-    /// The peer had no receive posted, also after `rnr_retry` retries.
+    /// The peer had no receive posted, even after `rnr_retry` retries.
     RnrRetryExceeded = 13,
     /// Fatal error of the QP.
     Fatal = 19,

@@ -106,7 +106,7 @@ enum WakeMethod {
 pub struct CqRing {
     id: CqId,
     first: Ring,
-    /// Completions that the queue holds at most. The newest ring may have more places.
+    /// Completions that the queue holds at most. The newest ring may have more slots.
     depth: AtomicU32,
     overflowed: AtomicBool,
     /// Completions ahead of those in the rings: those that were kept when a QP was reset. A thread
@@ -118,7 +118,7 @@ pub struct CqRing {
     state: AtomicU8,
     moderation: Moderation,
     wake_method: WakeMethod,
-    /// Cores that may complete to this queue, one bit each. Polling the queue turns these cores.
+    /// Cores that may complete to this queue, one bit each. Polling the queue runs these cores.
     cores: AtomicU64,
 }
 
@@ -328,8 +328,8 @@ impl CqRing {
         }
     }
 
-    /// Removes the completions of the QP `qp` and frees their places. The caller must hold the
-    /// token of the QP's core, so that none is added meanwhile.
+    /// Removes the completions of the QP `qp` and frees their slots. The caller must hold the token
+    /// of the QP's core, so that none is added meanwhile.
     pub fn remove_completions_of(&self, qp: Qpn) {
         if self.held() == 0 {
             return;
@@ -549,8 +549,8 @@ mod tests {
         assert!(readable(&cq));
     }
 
-    /// A request for any completion is not narrowed by a request for solicited ones; the other way
-    /// round it is widened.
+    /// A later request for solicited completions does not narrow a request for any completion; a
+    /// later request for any completion widens a request for solicited ones.
     #[test]
     fn the_wider_of_two_requests_counts() {
         use Notify::{Any, Solicited};

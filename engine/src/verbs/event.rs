@@ -19,7 +19,7 @@ pub enum AsyncEvent {
     QpFatal(Qpn),
     /// The QP rejected a request of its peer as invalid (class C error).
     QpRequestError(Qpn),
-    /// The peer accessed memory without the right to do so (class C error).
+    /// The peer accessed memory without the needed access right (class C error).
     QpAccessError(Qpn),
     /// The first packet arrived on a QP in RTR.
     CommunicationEstablished(Qpn),

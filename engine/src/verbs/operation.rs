@@ -22,7 +22,7 @@ pub struct OperationInfo {
     pub completion: CompletionOpcode,
     /// The request packets.
     pub packets: RequestPackets,
-    /// How the responder answers.
+    /// How the responder responds.
     pub response: ResponseKind,
     /// The receive that the operation consumes at the responder.
     pub receive: Option<ReceiveUse>,
@@ -64,7 +64,7 @@ pub struct MessageOpcodes {
     pub only: Opcode,
 }
 
-/// How a responder answers a request.
+/// How a responder responds to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseKind {
     /// Not at all: the operation is executed locally.
@@ -365,9 +365,8 @@ impl OperationInfo {
         matches!(self.response, ResponseKind::Local)
     }
 
-    /// Returns true if the operation is answered with a response of its own instead of an ACK. Such
-    /// an operation occupies a responder resource and counts against the depth of READs and
-    /// atomics.
+    /// Returns true if the operation has a response of its own instead of an ACK. Such an operation
+    /// occupies a responder resource and counts against the depth of READs and atomics.
     #[inline]
     pub const fn needs_responder_resource(&self) -> bool {
         !matches!(self.response, ResponseKind::Ack | ResponseKind::Local)
@@ -570,7 +569,7 @@ mod tests {
             ]
             .map(|property| if property { 'y' } else { 'n' });
             assert_eq!(found.iter().collect::<String>(), flags, "{name}");
-            // Data that come back are stored in local memory, which must be writable.
+            // Returned data are stored in local memory, which must be writable.
             let writes = op.info().local_access == Access::LOCAL_WRITE;
             assert_eq!(op.returns_data(), writes, "{name}");
             assert_eq!(op.info().is_local(), matches!(op, SendOp::Local(_)), "{name}");

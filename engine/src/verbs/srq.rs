@@ -15,8 +15,8 @@ use crate::memory::work_ring::Sge;
 #[derive(Debug)]
 pub struct SrqRing {
     id: SrqId,
-    /// The protection domain of the memory that its receives name. The domain of the QP does not
-    /// count.
+    /// The protection domain of the memory that its receives name. The domain of the QP is not
+    /// used.
     pd: PdId,
     ring: Arc<SharedRing<RecvWqe>>,
     /// XRC only: the XRC domain of the queue, and the CQ that its receives complete to.

@@ -90,7 +90,7 @@ impl SendFlags {
     pub const NONE: Self = Self(0);
     /// Start this request only after all earlier READs and atomics have completed.
     pub const FENCE: Self = Self(1);
-    /// Generate a completion also on success.
+    /// Generate a completion even on success.
     pub const SIGNALED: Self = Self(1 << 1);
     /// Raise a solicited event at the peer.
     pub const SOLICITED: Self = Self(1 << 2);

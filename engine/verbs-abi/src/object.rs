@@ -157,7 +157,7 @@ pub fn give<T: Object>(object: Arc<T>) -> *mut T::Abi {
     abi
 }
 
-/// Why an address is no live object.
+/// Why an address is not that of a live object.
 enum Unknown {
     Address,
     Kind,
@@ -192,7 +192,7 @@ pub fn live_or_null<T: Object>(abi: *mut T::Abi) -> Result<Option<Arc<T>>, c_int
     if abi.is_null() { Ok(None) } else { live(abi).map(Some) }
 }
 
-/// Returns the object at the program's pointer, also while it is being destroyed: its events are
+/// Returns the object at the program's pointer, even while it is being destroyed: its events are
 /// acknowledged then.
 pub fn known<T: Object>(abi: *mut T::Abi) -> Option<Arc<T>> {
     look_up(abi).ok().map(|(object, _)| object)

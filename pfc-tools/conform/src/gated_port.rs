@@ -44,7 +44,7 @@ impl Port for GatedPort {
         self.inner.tx_room().min(self.open.load(Ordering::Relaxed))
     }
 
-    /// Always true: a closed gate delays frames and is no failure.
+    /// Always true: a closed gate delays frames and is not a failure.
     fn tx_moved(&mut self) -> bool {
         true
     }

@@ -94,7 +94,7 @@ pub fn end(pid: u32) {
     signal(pid, "KILL");
 }
 
-/// Returns true if the process exists and is no zombie.
+/// Returns true if the process exists and is not a zombie.
 pub fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))

@@ -14,9 +14,9 @@
 //! without limit while the process itself is stopped (`SIGSTOP`). If the process is killed, the
 //! files keep their last values.
 //!
-//! The process is no child of the program, which may wait for all of its children: it is started by
-//! a process that ends at once. It ends when no other process uses the mount namespace. It closes
-//! all descriptors that it inherits, such as the lock of `flock`.
+//! The process is not a child of the program, which may wait for all of its children: it is started
+//! by a process that ends at once. It ends when no other process uses the mount namespace. It
+//! closes all descriptors that it inherits, such as the lock of `flock`.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};

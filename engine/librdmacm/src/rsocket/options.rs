@@ -13,7 +13,7 @@ const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
-/// Sets the path; its value is no integer.
+/// Sets the path; its value is not an integer.
 pub const RDMA_ROUTE: c_int = 4;
 
 /// Limits of queue sizes, which any device supports.

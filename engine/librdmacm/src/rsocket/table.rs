@@ -22,7 +22,7 @@ pub fn find(fd: RawFd) -> Option<Arc<Socket>> {
 /// Returns the socket of a descriptor.
 ///
 /// # Errors
-/// EBADF if the descriptor is no socket.
+/// EBADF if the descriptor is not a socket.
 pub fn get(fd: RawFd) -> Result<Arc<Socket>, c_int> {
     find(fd).ok_or(libc::EBADF)
 }

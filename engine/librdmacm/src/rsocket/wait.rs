@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::configuration::Configuration;
 use crate::errno;
 
-/// Locks a mutex, also if a thread panicked while it held it.
+/// Locks a mutex, even if a thread panicked while holding it.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

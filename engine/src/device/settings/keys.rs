@@ -61,7 +61,7 @@ impl Key {
         }
     }
 
-    /// Sets the value; `None` if `text` is no valid value.
+    /// Sets the value; `None` if `text` is not a valid value.
     pub(super) fn set(&self, settings: &mut Settings, text: &str) -> Option<()> {
         match self.source {
             Source::Row(row) => (row.set)(settings, text),

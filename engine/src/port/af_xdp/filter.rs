@@ -83,7 +83,7 @@ impl AddressFilter {
         Ok(())
     }
 
-    /// The present addresses.
+    /// The current addresses.
     pub fn addresses(&self) -> BTreeSet<Ipv6Addr> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -99,7 +99,7 @@ pub(super) struct Queue {
 /// Frames that the last flush left in the transmit ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Backlog {
-    /// None that the kernel would not send by itself.
+    /// None, or only frames that the kernel sends without another call.
     None,
     /// Frames for which the interface had no room.
     NoRoom,
@@ -308,8 +308,8 @@ impl Queue {
         u8::try_from(waiting * 100 / chunks).unwrap_or(100).min(100)
     }
 
-    /// Makes the kernel continue to receive. It stops if it finds no buffer, or if only local calls
-    /// poll the device.
+    /// Makes the kernel continue to receive. The kernel stops receiving if it finds no buffer, or
+    /// if only this process's system calls poll the device.
     fn receive_kick(&self) {
         // SAFETY: no bytes are requested; the call only drives the device.
         unsafe {

@@ -91,7 +91,7 @@ impl Frames {
         }
     }
 
-    /// Frees the present buffers and receives a burst from a queue. Adds the number of frames that
+    /// Frees the current buffers and receives a burst from a queue. Adds the number of frames that
     /// were too long to `refused`.
     pub fn receive(&mut self, port: u16, queue: u16, refused: &mut u64) {
         self.clear();

@@ -10,8 +10,8 @@ pub(super) const ADDRESSES: usize = 256;
 /// When the port sends [super-frames](crate::port::super_frame).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SuperFrames {
-    /// On a veth, which does not cut them. Only peers on the same host that accept super-frames get
-    /// them.
+    /// On a veth, which does not segment super-frames. Only peers on the same host that accept
+    /// super-frames get them.
     #[default]
     Auto,
     /// On any interface. Only for links whose segmentation increments the IPv4 identification.

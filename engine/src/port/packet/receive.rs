@@ -200,8 +200,7 @@ impl Receiver {
                 self.ring.advance();
                 self.waited = 0;
                 match self.find(placeholder) {
-                    // Messages before this one lost their placeholders, or their placeholders come
-                    // in another order.
+                    // Placeholders of earlier messages were lost, or arrive in a different order.
                     Some(index) => self.due = index + 1,
                     // The frame of this placeholder was lost, or was shown before its placeholder.
                     None => self.reads_unannounced = true,

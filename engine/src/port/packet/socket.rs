@@ -33,8 +33,8 @@ pub(super) struct Sockets {
 pub(super) type SocketError = (&'static str, io::Error);
 
 impl Sockets {
-    /// Opens sockets on the interface with index `interface`. They receive nothing until they have
-    /// other filters.
+    /// Opens sockets on the interface with index `interface`. They receive nothing until their
+    /// filters are replaced.
     pub fn open(interface: u32, config: &PacketConfig) -> Result<Self, SocketError> {
         let ring = Socket::open()?;
         ring.make_ring(config.rx_slots).map_err(|error| ("make a receive ring", error))?;
@@ -67,7 +67,7 @@ struct RingRequest {
 const BLOCK: u32 = 16 << 10;
 
 impl Socket {
-    /// Opens a socket that receives nothing until it has another filter.
+    /// Opens a socket that receives nothing until its filter is replaced.
     fn open() -> Result<Self, SocketError> {
         // With protocol 0 nothing arrives before the socket is bound, and then it already has a
         // filter.

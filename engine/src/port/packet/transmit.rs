@@ -66,7 +66,7 @@ struct Vectors {
     messages: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: the addresses are used only during a call, which writes them anew.
+// SAFETY: the addresses are used only during a call, which writes them first.
 unsafe impl Send for Vectors {}
 
 /// The transmit side of one core.

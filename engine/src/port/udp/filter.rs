@@ -32,7 +32,7 @@ pub(super) fn accept(
     program
 }
 
-/// Accepts a datagram to `address`; otherwise goes on behind these instructions.
+/// Accepts a datagram to `address`; otherwise execution continues after these instructions.
 fn accept_one(address: IpAddr) -> Vec<Instruction> {
     let (at, words) = match address {
         IpAddr::V4(ip) => (V4_DESTINATION, vec![u32::from(ip)]),
@@ -45,7 +45,7 @@ fn accept_one(address: IpAddr) -> Vec<Instruction> {
     let compares = words.len();
     let mut program = Vec::with_capacity(2 * compares + 1);
     for (index, (word, offset)) in words.into_iter().zip((at..).step_by(4)).enumerate() {
-        // What is left: two instructions per further word, and the acceptance.
+        // Instructions to skip: two for each further word, and the one that accepts.
         let left = u8::try_from(2 * (compares - 1 - index) + 1).expect("at most seven");
         program.push(plain(LOAD_WORD, NETWORK.wrapping_add(offset)));
         program.push(Instruction { jf: left, ..plain(JUMP_IF_EQUAL, word) });

@@ -14,8 +14,8 @@
 //!
 //! - The kernel routes packets: paths need no neighbour, and so no privilege to resolve one.
 //! - The receive buffer is what an ordinary user may have (`net.core.rmem_max`). Several sockets
-//!   per core (`udp_sockets`) multiply it; the destination QP chooses the socket. What a QP may
-//!   have outstanding is bounded by what one socket holds, as peers are expected to be alike.
+//!   per core (`udp_sockets`) multiply it; the destination QP chooses the socket. The send window
+//!   of a QP is limited to what one socket holds, because its peer probably has the same buffer.
 //! - A veth carries [super-frames](super::super_frame) as on the packet port. Merged packets of any
 //!   sender (`UDP_GRO`) are taken apart.
 //! - VLAN sub-interfaces are devices of their own: open the sub-interface itself.

@@ -41,8 +41,8 @@ const NAME: usize = CONTROL;
 const PAYLOAD: usize = 320;
 const _: () = assert!(NAME + size_of::<libc::sockaddr_in6>() + 14 + 40 + 8 <= PAYLOAD);
 
-/// Messages that one system call receives: many short ones, or a few that fit the cache if the
-/// messages before were long.
+/// Messages that one system call receives: many, or, after long messages, only a few that fit the
+/// cache.
 const SHORT_MESSAGES: usize = RX_BURST;
 const LONG_MESSAGES: usize = 4;
 const LONG: usize = 16 << 10;
@@ -52,23 +52,24 @@ const LONG: usize = 16 << 10;
 const QUIET_AFTER: u32 = 256;
 const QUIET_INTERVAL: u32 = 16;
 
-/// The turns of the sockets.
+/// The order in which sockets are read: round-robin.
 #[derive(Debug)]
-struct Turns {
-    /// Of each socket: consecutive turns without a message.
+struct ReadOrder {
+    /// For each socket: consecutive reads without a message. Skipped reads count, too.
     quiet: Vec<u32>,
-    /// Index of the socket that has the next turn.
+    /// Index of the socket to read next.
     next: usize,
 }
 
-impl Turns {
+impl ReadOrder {
     fn new(sockets: usize) -> Self {
         Self { quiet: vec![0; sockets], next: 0 }
     }
 
-    /// Gives every socket one turn, until one has messages. `read` receives the messages of a
-    /// socket and returns their number. Returns the index of the socket and that number.
-    fn give(&mut self, mut read: impl FnMut(usize) -> usize) -> Option<(usize, usize)> {
+    /// Reads one socket after the other, each at most once, until one has messages. `read` receives
+    /// the messages of a socket and returns their number. Returns the index of the socket and that
+    /// number.
+    fn read_next(&mut self, mut read: impl FnMut(usize) -> usize) -> Option<(usize, usize)> {
         for _ in 0..self.quiet.len() {
             let index = self.next;
             self.next = (index + 1) % self.quiet.len();
@@ -87,7 +88,7 @@ impl Turns {
         None
     }
 
-    /// Gives every socket a full turn next.
+    /// No socket is skipped next.
     fn reset(&mut self) {
         self.quiet.fill(0);
     }
@@ -106,8 +107,8 @@ struct Info {
 }
 
 impl Info {
-    /// Maximum payload of an IP packet of 65535 bytes. A longer IPv6 datagram, put together from
-    /// fragments, is no RoCE packet.
+    /// Maximum payload of an IP packet of 65535 bytes. A longer IPv6 datagram, reassembled from
+    /// fragments, is not a RoCE packet.
     fn longest(&self) -> usize {
         let ip = if self.dst.is_ipv6() { Ipv6Header::LEN } else { Ipv4Header::LEN };
         IP_MAX - ip - UdpHeader::LEN
@@ -154,7 +155,7 @@ unsafe impl Send for Vectors {}
 #[derive(Debug)]
 pub(super) struct Receiver {
     sockets: Vec<RxSocket>,
-    turns: Turns,
+    order: ReadOrder,
     /// One scratch buffer for each frame of a burst, then the receive buffers.
     pages: Pages,
     stride: usize,
@@ -198,7 +199,7 @@ impl Receiver {
         };
         let messages = parts.iter_mut().enumerate().map(message).collect();
         Ok(Self {
-            turns: Turns::new(sockets.len()),
+            order: ReadOrder::new(sockets.len()),
             sockets,
             pages,
             stride,
@@ -244,9 +245,9 @@ impl Receiver {
         RxFrame { first: self.get(first), second: self.get(second) }
     }
 
-    /// Reads every socket in the next bursts: one of them ends the sleep of the core.
+    /// Makes the next bursts read every socket, since any of them may end the sleep of the core.
     pub fn prepare_to_sleep(&mut self) {
-        self.turns.reset();
+        self.order.reset();
     }
 
     /// The sockets, for `poll` and for their figures.
@@ -260,9 +261,9 @@ impl Receiver {
 
     /// Receives messages of the next socket that has some.
     fn receive(&mut self) {
-        let Self { turns, sockets, vectors, batch, .. } = self;
+        let Self { order, sockets, vectors, batch, .. } = self;
         let messages = &mut vectors.messages[..*batch];
-        let found = turns.give(|index| read(&sockets[index], messages));
+        let found = order.read_next(|index| read(&sockets[index], messages));
         (self.received, self.processed) = (0, 0);
         let Some((index, received)) = found else { return };
         (self.received, self.is_v6) = (received, self.sockets[index].is_v6);
@@ -475,22 +476,22 @@ mod tests {
     #[test]
     fn a_quiet_socket_is_read_beside_busy_ones() {
         for busy in [&[0_usize, 2][..], &[0], &[1, 2, 3], &[0, 1, 2, 3, 4, 5, 6]] {
-            let mut turns = Turns::new(8);
+            let mut order = ReadOrder::new(8);
             let is_busy = |index: usize| busy.contains(&index);
             for _ in 0..10_000 {
-                turns.give(|index| usize::from(is_busy(index)));
+                order.read_next(|index| usize::from(is_busy(index)));
             }
             let mut reads = [0; 8];
             for _ in 0..1000 {
-                turns.give(|index| {
+                order.read_next(|index| {
                     reads[index] += 1;
                     usize::from(is_busy(index))
                 });
             }
             let least = 1000 / (busy.len() * QUIET_INTERVAL as usize) - 1;
             assert!(reads.iter().all(|&count| count >= least), "{busy:?} busy: {reads:?}");
-            turns.reset();
-            let found = turns.give(|index| usize::from(index == 7));
+            order.reset();
+            let found = order.read_next(|index| usize::from(index == 7));
             assert_eq!(found, Some((7, 1)));
         }
     }

@@ -2,7 +2,7 @@
 //! UDP header, and writes equal headers itself. A burst takes one system call per source port.
 //!
 //! The kernel writes IPv4 identification 0 for a packet, and 0, 1, 2 ... for the packets of a
-//! super-frame. The core asks for this number before it computes the ICRC.
+//! super-frame. The core reads this number from the port before it computes the ICRC.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -41,8 +41,8 @@ struct Message {
 }
 
 impl Message {
-    /// Returns true if a further packet with `len` bytes behind its headers fits, where `most`
-    /// packets fit in all.
+    /// Returns true if a further packet with `len` bytes behind its headers fits. The message has
+    /// at most `most` packets.
     fn has_room_for(&self, len: usize, most: usize) -> bool {
         !self.closed
             && self.slots < most
@@ -232,7 +232,8 @@ impl Transmitter {
                     self.give_up();
                     failed = Err(error);
                 }
-                // Without a route because the interface is down, or of this destination only.
+                // There is no route: either the interface is down, or only this destination is
+                // affected.
                 Some(libc::ENETUNREACH) if failed.is_ok() && self.is_interface_down() => {
                     self.give_up();
                     failed = Err(error);
@@ -241,8 +242,8 @@ impl Transmitter {
                     self.give_up();
                     self.stop_super_frames(&error);
                 }
-                // No room in the interface's queue, no route, no answer of the next hop, a
-                // firewall, a source address that is gone: of this destination only.
+                // The error concerns only this destination: no room in the interface's queue, no
+                // route, no response from the next hop, a firewall, or a removed source address.
                 _ => self.give_up(),
             }
         }
@@ -256,9 +257,9 @@ impl Transmitter {
     }
 
     /// From now on every packet is sent alone. The packets of the refused super-frame are lost:
-    /// their ICRCs are those of numbers that only a super-frame gives. The kernel refuses
-    /// super-frames where it cannot compute checksums (before Linux 6.11: no transmit checksum
-    /// offload; IPsec).
+    /// their ICRCs cover IPv4 identifications that the kernel writes only in super-frames. The
+    /// kernel refuses super-frames where it cannot compute checksums (before Linux 6.11: no
+    /// transmit checksum offload; IPsec).
     fn stop_super_frames(&mut self, error: &io::Error) {
         if self.segments_max > 1 {
             tracing::warn!(%error, "the kernel takes no super-frames: every packet is sent alone");

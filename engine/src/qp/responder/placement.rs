@@ -1,5 +1,6 @@
-//! FLUSH and ATOMIC WRITE (memory placement extensions). Both are answered with an empty READ
-//! response. A duplicate request is answered again and not executed again (oA19-14, oA19-15).
+//! FLUSH and ATOMIC WRITE (memory placement extensions). The response to both is an empty READ
+//! response. It is sent again for a duplicate request, which is not executed again (oA19-14,
+//! oA19-15).
 
 use feroce_wire::{Packet, Psn, Selectivity};
 

@@ -2,7 +2,7 @@
 //! dropped as a whole.
 //!
 //! A gap ends the message that is being received; its receive stays posted for the next message.
-//! Packets after the gap are dropped until one begins a message. Errors that RC answers with a NAK
+//! Packets after the gap are dropped until one begins a message. Errors for which RC sends a NAK
 //! are counted, and the message is dropped. Only a receive that names invalid memory, which is the
 //! application's error, moves the QP to ERR.
 

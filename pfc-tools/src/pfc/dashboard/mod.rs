@@ -53,7 +53,7 @@ pub enum Input {
     Nothing,
     /// The window was resized.
     Resized,
-    /// `q`, Escape or Control-C (which is no signal in raw mode).
+    /// `q`, Escape or Control-C (which is not a signal in raw mode).
     Quit,
 }
 
