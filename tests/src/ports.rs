@@ -40,7 +40,7 @@ pub(crate) struct Rig {
     reserve: Option<fn() -> Box<dyn Debug + Send>>,
     /// Maximum number of rigs at a time.
     rigs_max: usize,
-    /// Maximum number of frames that an end may get before it is turned.
+    /// Maximum number of frames that an end may get before its next turn.
     burst: usize,
     /// The name and the configuration of a device on an interface with these addresses, each with
     /// its prefix length. The number is unique in the process.
@@ -107,7 +107,7 @@ pub struct RigPorts {
 pub struct PortResources {
     namespace: Option<Namespace>,
     _reservation: Option<Box<dyn Debug + Send>>,
-    /// Maximum number of frames that an end may get before it is turned.
+    /// Maximum number of frames that an end may get before its next turn.
     burst: usize,
     /// Frames that were sent and did not arrive, by direction: damaged frames that the kernel kept
     /// for its own stack.
@@ -211,7 +211,7 @@ impl PortResources {
         Self { namespace, _reservation: None, burst: usize::MAX, lost: [0; 4] }
     }
 
-    /// Maximum number of frames that an end may get before it is turned.
+    /// Maximum number of frames that an end may get before its next turn.
     pub fn burst(&self) -> usize {
         self.burst
     }

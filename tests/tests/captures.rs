@@ -27,8 +27,8 @@ enum Deviation {
     /// rxe NAKs a message that is longer than its receive with "remote operational error". The code
     /// in the specification is "invalid request".
     LengthErrorCode,
-    /// rxe acknowledges a duplicate that arrives before any request with PSN -1. Feroce uses the
-    /// PSN before the expected one.
+    /// rxe acknowledges a duplicate that arrives before any request with PSN 0xffffff. Feroce uses
+    /// the PSN before the expected one.
     AckBeforeFirst,
 }
 

@@ -48,10 +48,10 @@ fn config() -> CmConfig {
 
 /// An endpoint whose random numbers are chosen so that its messages equal the captured ones.
 ///
-/// `ids` holds the communication id and the starting PSN of each identifier in order of creation.
+/// `ids` holds the communication ID and the starting PSN of each identifier in order of creation.
 /// `port` is the local port of an active end.
 fn endpoint(end: usize, ids: &[(u32, u32)], port: Option<u16>) -> Endpoint {
-    // The first random number is mixed into the communication ids. Each identifier then draws its
+    // The first random number is mixed into the communication IDs. Each identifier then draws its
     // PSN and, at an active end, its local port.
     let (first, _) = ids[0];
     let mut numbers = vec![first ^ 1];
@@ -74,9 +74,9 @@ fn next_mad(endpoint: &mut Endpoint) -> CmMad {
     CmMad::parse(&outgoing.mad).expect("a message")
 }
 
-/// Asserts that both messages are equal except for the transaction id.
+/// Asserts that both messages are equal except for the transaction ID.
 ///
-/// The kernel derives the transaction id from its communication id with swapped bytes; Feroce does
+/// The kernel derives the transaction ID from its communication ID with swapped bytes; Feroce does
 /// not.
 fn assert_same(ours: CmMad, theirs: &CapturedMad) {
     let ours = CmMad { transaction: theirs.mad.transaction, ..ours };
@@ -219,7 +219,7 @@ fn the_passive_end_of_a_connection_is_replayed() {
 }
 
 /// REQs to a port without a listener, 20 at once and a single one. Each REJ equals that of rxe,
-/// transaction id included.
+/// transaction ID included.
 #[test]
 fn a_req_without_a_listener_is_rejected_as_by_rxe() {
     for (file, count) in [("rxe/cmtime_v4.pcap.zst", 20), ("rxe/rping_reject.pcap.zst", 1)] {
@@ -288,7 +288,7 @@ fn either_end_disconnects_one_of_two_connections() {
     }
 }
 
-/// `udaddy` resolves two service ids (SIDR). Both roles are replayed.
+/// `udaddy` resolves two service IDs (SIDR). Both roles are replayed.
 #[test]
 fn service_id_resolution_is_replayed_in_both_roles() {
     let captured = conversation("rxe/udaddy_v4.pcap.zst");

@@ -290,8 +290,8 @@ fn an_early_copy_reaches_a_program_that_has_just_started() {
     assert_eq!(pair.trace(), [(0, 1, "Req"), (128, 1, "Req")]);
 }
 
-/// Early copies change neither the number nor the times of the retransmissions, and a slow program
-/// does not answer them with an MRA.
+/// Early copies change neither the number nor the times of the retransmissions, and with a slow
+/// program they cause no MRA.
 #[test]
 fn early_copies_come_in_addition_to_retransmissions() {
     let mut pair = Pair::with_config(1, CmConfig::default());
@@ -309,8 +309,8 @@ fn early_copies_come_in_addition_to_retransmissions() {
     assert_eq!(pair.events(), [(24_576, 1, Unreachable)]);
 }
 
-/// The program at end 0 does not accept at once. The first retransmitted REQ, after 1536 ms, is
-/// answered by an MRA, which makes the active end wait for 65536 ms and 512 ms more.
+/// The program at end 0 does not accept at once. The response to the first retransmitted REQ, after
+/// 1536 ms, is an MRA, which makes the active end wait for 65536 ms and 512 ms more.
 #[test]
 fn an_mra_extends_the_wait_for_a_slow_program() {
     let mut pair = Pair::new(1);

@@ -1,4 +1,4 @@
-//! Service id resolution (SIDR) in virtual time with literal times, and the binding of ports.
+//! Service ID resolution (SIDR) in virtual time with literal times, and the binding of ports.
 //!
 //! End 0 listens, end 1 sends the SIDR_REQ. A message takes 1 ms. A SIDR_REQ is retransmitted after
 //! 1024 ms.
@@ -113,7 +113,8 @@ fn requested_from_any_address(pair: &mut Pair) -> (CmId, CmId) {
     (active, id)
 }
 
-/// Destroying an identifier with an unanswered SIDR_REQ sends a SIDR_REP with the status REJECT.
+/// Destroying an identifier that has received a SIDR_REQ and not responded sends a SIDR_REP with
+/// the status REJECT.
 #[test]
 fn destroying_a_sidr_request_rejects_it() {
     let mut pair = Pair::new(1);

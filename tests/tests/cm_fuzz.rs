@@ -14,7 +14,7 @@ const INPUTS: u64 = 2000;
 const MADS: u32 = 40;
 
 /// A pair of endpoints with identifiers in several states, and the messages sent so far, which
-/// contain the communication ids of these identifiers.
+/// contain the communication IDs of these identifiers.
 fn busy_pair(seed: u64) -> (Pair, Vec<CmMessage>) {
     let mut pair = Pair::new(seed);
     pair.listen(0, PortSpace::Tcp, "0.0.0.0", 0);

@@ -1,5 +1,5 @@
 //! Connection management over QP 1 with real threads: two devices connect a pair of QPs, send a
-//! message over them, and resolve a service id.
+//! message over them, and resolve a service ID.
 
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, channel};
@@ -23,7 +23,7 @@ use feroce_wire::{Qkey, Qpn};
 
 const KEY: DeviceKey = DeviceKey(0);
 
-/// A device with its connection manager and the events of that.
+/// A device with its connection manager and that manager's events.
 struct End {
     manager: ConnectionManager,
     events: Receiver<Event>,

@@ -14,7 +14,7 @@ use feroce_engine::time::Duration;
 use feroce_tests::cm::{DELAY, Pair, random};
 use feroce_wire::cm::{PortSpace, RejectReason};
 
-/// Connections and service id resolutions requested per scenario.
+/// Connections and service ID resolutions requested per scenario.
 const DIALS: u32 = 24;
 /// Seeds that once failed. They always run, and run first. They found:
 ///
@@ -22,7 +22,7 @@ const DIALS: u32 = 24;
 ///   lost;
 /// * 96: a peer that had received an MRA sent its REQ again after its response was forgotten;
 /// * 3855: the same, after several of its REQs were lost;
-/// * 4909: a DREQ that overtook the REP was answered.
+/// * 4909: a DREQ that overtook the REP got a response.
 const FAILED: [u64; 4] = [125, 96, 3855, 4909];
 /// Scenarios per run.
 const SCENARIOS: u64 = 300;

@@ -448,7 +448,7 @@ const ROWS: &[Row] = &[
         f[1].bytes[BTH + 20 + 15] ^= 1;
         vec![1]
     }),
-    row("an RTU with another communication id", CM, "CM-COMM-ID", |f| {
+    row("an RTU with another communication ID", CM, "CM-COMM-ID", |f| {
         f[2].bytes[BTH + 20 + 24 + 7] ^= 1;
         vec![2]
     }),

@@ -27,8 +27,8 @@ fn completions_carry_the_time_of_their_turn() {
     assert_eq!(at, [2_000, 1_002_000].map(Instant::from_nanos));
 }
 
-/// A moderated notification comes when its time or its count is reached. The core wakes for the
-/// time.
+/// A moderated notification is sent when its count or its period is reached. The core wakes up at
+/// the end of the period.
 #[test]
 fn moderation_delays_notifications() {
     let mut pair = Pair::default();

@@ -185,7 +185,7 @@ fn datagrams_within_a_device() {
     }
 }
 
-/// Looped frames need no room in the port. Frames that wait for room are sent later.
+/// Loopback frames need no room in the port. Frames that wait for room are sent later.
 #[test]
 fn a_full_port_does_not_delay_loopback() {
     let mut alone = LoneDevice::new(1);

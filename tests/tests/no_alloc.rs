@@ -1,5 +1,6 @@
-//! The data path allocates nothing after the first round: neither posting, turning and polling, nor
-//! the handling of lost, reordered, duplicated and damaged packets and of late receives.
+//! The data path allocates nothing after the first round: neither posting, polling and the turns of
+//! a core, nor the handling of lost, reordered, duplicated and damaged packets and of late
+//! receives.
 
 use feroce_congestion::Rate;
 use feroce_engine::counters::Counter;
@@ -123,8 +124,8 @@ impl Cable {
         }
     }
 
-    /// Turns both devices. Then 1 us passes, or the time to the next deadline if the turns did
-    /// nothing.
+    /// Runs one turn of both devices. Then 1 us passes, or the time to the next deadline if the
+    /// turns did nothing.
     fn turn(&mut self) {
         if let Some([one, two]) = &mut self.relay {
             relay(&mut **one, &mut **two);

@@ -206,7 +206,7 @@ fn connect(
 
 /// The kinds of ports that use an interface of the kernel.
 const ON_KERNEL: &[PortKind] = &[PortKind::AfXdp, PortKind::Packet, PortKind::Udp];
-/// Those of them whose frames have the Ethernet address of the next hop.
+/// The kinds in [`ON_KERNEL`] whose frames have the Ethernet address of the next hop.
 const WITH_NEXT_HOP: &[PortKind] = &[PortKind::AfXdp, PortKind::Packet];
 
 /// Runs `disturb` half way through a transfer, over each kind of port in `ports`. Then checks that

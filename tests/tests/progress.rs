@@ -1,4 +1,4 @@
-//! Progress without polling, with real threads: a program that never polls answers READs and
+//! Progress without polling, with real threads: a program that never polls responds to READs and
 //! receives WRITEs, and a program that only spins on the last byte of its buffer sees each WRITE
 //! whole.
 

@@ -53,7 +53,7 @@ fn a_region_deregistered_under_a_list_fails_the_oldest_request() {
     let mut pair = without_timeout();
     let region = pair.pds[0].alloc_buffer(4096, Access::ALL).unwrap();
     let sges = [region.region().sge(0, 8)];
-    // The READ is answered; the fifteen WRITEs after it, in the same turn, have no AckReq.
+    // The READ has a response; the fifteen WRITEs after it, in the same turn, have no AckReq.
     pair.post(1, SendOp::Read(pair.remote(0)), 4);
     for wr_id in 2..=20 {
         pair.post_sges(wr_id, SendOp::Write(pair.remote(0)), &sges, SIGNALED);

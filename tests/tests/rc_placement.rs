@@ -55,7 +55,8 @@ fn an_atomic_write_stores_eight_bytes_and_gets_a_response() {
     );
 }
 
-/// The response is lost: the request is retransmitted and answered again, but not executed again.
+/// The response is lost: the request is retransmitted and the response sent again, but the request
+/// is not executed again.
 #[test]
 fn a_duplicate_atomic_write_is_not_executed_again() {
     let mut pair = Pair::default();
@@ -123,7 +124,7 @@ fn flush_works_for_a_range_and_for_a_region() {
     assert_eq!(seen, [(1, OK, CompletionOpcode::RdmaWrite), (2, OK, flushed), (3, OK, flushed)]);
 }
 
-/// The response is lost: the FLUSH is retransmitted and answered again.
+/// The response is lost: the FLUSH is retransmitted and the response sent again.
 #[test]
 fn a_duplicate_flush_is_answered_again() {
     let mut pair = flushing();

@@ -73,8 +73,8 @@ fn no_credits_are_sent() {
     assert_eq!(pair.done(1).len(), 4);
 }
 
-/// An armed limit causes one event. Armed above the number of posted receives, the event comes at
-/// once. Without a limit there is no event.
+/// An armed limit causes one event. If the limit is above the number of posted receives, the event
+/// is raised at once. Without a limit there is no event.
 #[test]
 fn the_limit_event_comes_once() {
     let mut pair = Pair::new(&shared(8));

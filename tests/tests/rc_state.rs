@@ -35,7 +35,7 @@ fn a_cq_overflow_moves_the_qp_to_err_with_events() {
     assert_eq!(pair.counters(0), [(Counter::CqOverflow, 2)], "completions lost");
 }
 
-/// In SQD, started requests finish and the others wait. Then comes the event, and RTS resumes the
+/// In SQD, started requests finish and the others wait. Then the event is raised. RTS resumes the
 /// queue.
 #[test]
 fn sqd_drains_and_resumes() {

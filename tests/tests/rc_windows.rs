@@ -1,5 +1,6 @@
 //! Memory windows with the RC service: binds in send queue order, the access that their keys give,
-//! local and remote invalidation, and regions that cannot be deregistered before their windows.
+//! local and remote invalidation, and regions that cannot be deregistered while windows are bound
+//! to them.
 
 use feroce_engine::device::{Buffer, ConnectOptions, PostError};
 use feroce_engine::memory::{Access, WindowBind, WindowType};

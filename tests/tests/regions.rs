@@ -45,7 +45,7 @@ fn a_region_may_have_a_chosen_address_or_be_zero_based() {
     // SAFETY: leaked pages.
     let zero = unsafe { pair.pds[1].reg_mr(start, len, RW | Access::ZERO_BASED) }.unwrap();
     assert_eq!((zero.addr(), zero.len()), (0, 4096));
-    // `verbs.h` makes of `ibv_reg_mr` a registration at the memory's own address.
+    // `verbs.h` turns `ibv_reg_mr` into a registration whose IOVA is the memory's own address.
     let iova = start.addr() as u64;
     // SAFETY: leaked pages.
     let by_macro =
@@ -213,7 +213,7 @@ fn a_zero_based_region_stays_zero_based() {
     assert_eq!(region.addr(), 0);
     assert_eq!(write(&mut pair, 16, region.rkey(), 4), OK);
     assert_eq!((byte_at(first, 16), byte_at(second, 16)), (0, 4));
-    // The right can be removed and added without a change of the memory.
+    // ZERO_BASED can be removed and added without a change of the memory.
     for (access, addr) in [(RW, second.addr() as u64), (RW | Access::ZERO_BASED, 0)] {
         let change = Reregistration { access: Some(access), ..Default::default() };
         // SAFETY: leaked pages.

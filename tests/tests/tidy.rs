@@ -297,7 +297,7 @@ fn documents_name_what_exists() {
     let mut fields = BTreeMap::new();
     for source in rust_sources() {
         known.extend(source.functions().iter().map(|f| format!("{}::{}", source.path, f.name)));
-        // Tests and tools may call something of their own by the same name.
+        // Structs of tests and tools may have the same names.
         if source.path.starts_with("engine/src/") {
             fields.extend(source.structs());
         }

@@ -97,13 +97,13 @@ fn access(known: &CmQp) -> c_uint {
     }
 }
 
-/// Returns the code of the time that a peer waits after an RNR NAK. `retries`: how often the peer
-/// then repeats its message; 7 means without limit.
+/// Returns the RNR timer code: how long a peer waits after an RNR NAK. `retries`: the peer's RNR
+/// retry count; 7 means without limit.
 ///
 /// The kernel's CM sets code 0 (`cm_init_qp_rtr_attr`), which is the longest time, 655.36 ms: one
-/// message that arrives before its receive stops the connection for so long. Feroce sets code 12
-/// where the peer repeats without limit, so that a shorter time cannot make a message fail. With
-/// another count, the peer gives up after that many times, and the time stays the kernel's.
+/// message that arrives before its receive stops the connection for that time. Feroce sets code 12
+/// if the peer retries without limit: then a shorter time cannot make a message fail. A peer with a
+/// finite count gives up after that many retries, so the code stays the kernel's.
 fn min_rnr_timer(retries: u8) -> u8 {
     /// 0.64 ms, as the examples of rdma-core set.
     const SHORT: u8 = 12;

@@ -92,7 +92,7 @@ fn names_are_resolved_with_an_event_and_programs_write_events() {
     }
 }
 
-/// Of several threads that resolve a name for one identifier, one does.
+/// If several threads resolve a name for one identifier, only one of them succeeds.
 #[test]
 fn a_second_name_is_refused_while_the_first_is_being_resolved() {
     const THREADS: usize = 4;

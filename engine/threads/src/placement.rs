@@ -8,8 +8,8 @@
 //!   threads have exactly one CPU, they are those at the start of the process, which `taskset`, a
 //!   container or a service manager has chosen. A process that is confined as a whole, at its start
 //!   or later to several CPUs, stays inside.
-//! * A thread of the program that has exactly one of several CPUs of the process is taken for one
-//!   that polls: Feroce's threads do not run on its CPU.
+//! * A thread of the program that has exactly one of several CPUs of the process is assumed to
+//!   poll: Feroce's threads do not run on its CPU.
 //! * If such threads have every CPU of the process, Feroce's threads share the CPUs, with the
 //!   policy `SCHED_BATCH`: when they wake up, they wait for the running thread to sleep or to use
 //!   up its time slice.
@@ -66,7 +66,7 @@ pub struct Placement {
 #[derive(Debug, Clone, Copy)]
 struct Placed {
     wanted: CpuSet,
-    /// Those of them that the kernel gave: the cgroup may forbid some.
+    /// The CPUs of `wanted` that the kernel gave: the cgroup may forbid some.
     given: CpuSet,
 }
 
@@ -138,8 +138,8 @@ pub fn pin(cpu: usize) -> io::Result<()> {
 #[derive(Debug, Clone, Copy)]
 struct Thread {
     cpus: CpuSet,
-    /// A thread of Feroce: if it has one CPU, one that does not poll there; if it has several, one
-    /// whose CPUs may be others than those of the program's threads.
+    /// A thread of Feroce, except one that polls on a CPU of its own. Its CPUs say nothing about
+    /// those of the program.
     is_own: bool,
 }
 
@@ -232,8 +232,7 @@ mod tests {
         // A single-threaded program that has bound itself.
         let choice = choose(cpus(0..4), &[thread([3])]);
         assert_eq!(choice, Choice { cpus: cpus(0..3), shares: false });
-        // A thread that is bound to a group of CPUs, such as a NUMA node, is not taken for one that
-        // polls.
+        // A thread that is bound to a group of CPUs, such as a NUMA node, is not assumed to poll.
         let choice = choose(cpus(0..4), &[thread(0..2), thread(2..4)]);
         assert_eq!(choice, Choice { cpus: cpus(0..4), shares: false });
     }

@@ -111,8 +111,8 @@ pub fn begin<T: Send + 'static>(queue: Arc<Channel<T>>) -> RawFd {
 ///
 /// Here the program may cancel the thread (`pthread_cancel`), as in rdma-core's functions: the C
 /// library unwinds the stack. Rust allows that in functions whose ABI unwinds and which have no
-/// values to drop. So a function that the program calls is `extern "C-unwind"` and calls [`begin`],
-/// `wait` and [`end`], and the first and the last in functions of their own.
+/// values to drop. So a function that the program calls is `extern "C-unwind"`, calls `wait`
+/// itself, and calls [`begin`] and [`end`] within separate functions.
 pub fn wait(fd: RawFd) -> bool {
     let mut count = [0u8; 8];
     // SAFETY: the kernel writes eight bytes to `count`.

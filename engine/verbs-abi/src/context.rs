@@ -65,8 +65,8 @@ abi_structs! {
         mutex: pthread_mutex_t,
         abi_compat: *mut c_void,
     }
-    // Later releases add fields at the front: the first six came after release 44. Programs count
-    // back from `context` and check `sz` before they read a field.
+    // Later releases add fields at the front: the first six were added after release 44. Programs
+    // count back from `context` and check `sz` before they read a field.
     struct verbs_context [696] {
         later: [Empty; 6],
         query_port: Option<

@@ -81,7 +81,7 @@ pub unsafe trait Object: Any + Send + Sync + Sized {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Makes the objects that this one uses unused. Called once, when the program destroys it.
+    /// Ends the use of other objects by this one. Called once, when the program destroys this one.
     fn release_uses(&self);
 
     /// Returns the address of the context and the handle that the C structure shows now: the
@@ -236,8 +236,8 @@ pub fn destroy<T: Object>(
 pub struct Destroying<T: Object>(Arc<T>);
 
 impl<T: Object> Destroying<T> {
-    /// Removes the object from the table, and makes the objects that it uses unused. Its memory is
-    /// freed when the result is dropped, unless another thread is within a call with it.
+    /// Removes the object from the table, and ends its use of other objects. Its memory is freed
+    /// when the result is dropped, unless another thread is within a call with it.
     pub fn finish(self) -> Arc<T> {
         let entry = with_table(|table| table.remove(&self.0.abi().addr()));
         drop(entry); // `self` refers to the object still
@@ -293,9 +293,10 @@ impl<T: Object> Drop for Use<T> {
 }
 
 /// References of an object to others. They are released when the program destroys the object: a
-/// thread that is still within a call with it then keeps the memory, but nothing in use.
+/// thread that is still within a call with it then keeps its memory, but the other objects are no
+/// longer in use.
 pub trait Release {
-    /// Makes the objects unused.
+    /// Ends the use of the objects.
     fn release(&self);
 }
 

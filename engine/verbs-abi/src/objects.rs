@@ -116,7 +116,7 @@ abi_structs! {
         cond: pthread_cond_t,
         events_completed: u32,
     }
-    // The last field came after release 44; it may be null.
+    // The last field was added after release 44; it may be null.
     struct ibv_qp_ex [360] {
         qp_base: ibv_qp,
         comp_mask: u64,

@@ -38,7 +38,7 @@ pub fn gid_vlan(end: usize) -> Gid {
     Gid::from(std::net::Ipv4Addr::new(10, 0, 1, u8::try_from(end + 1).expect("two ends")))
 }
 
-/// Returns a configuration for devices in virtual time: small, seeded, turned by hand.
+/// Returns a configuration for devices in virtual time: small, seeded, with a manual driver.
 pub fn manual_config(seed: u64) -> DeviceConfig {
     DeviceConfig {
         driver: Driver::Manual,
@@ -126,7 +126,7 @@ impl DevicePair {
         Self { devices, wire: Wire::new(far, delay), in_flight, now: Instant::ZERO }
     }
 
-    /// Turns both devices and moves frames until nothing more happens at this time.
+    /// Runs both devices and moves frames until nothing more happens at this time.
     pub fn settle(&mut self) {
         loop {
             let mut done = 0;
@@ -167,7 +167,8 @@ impl DevicePair {
         }
     }
 
-    /// Turns the device `end` and delivers what it sent after 1 us; the other device gets no turn.
+    /// Runs one turn of the device `end` and delivers its frames after 1 us; the other device does
+    /// not run.
     pub fn turn_and_carry(&mut self, end: usize) {
         self.devices[end].turn(self.now);
         self.wire.step(self.now);

@@ -271,8 +271,9 @@ static void relaxed(const void *row)
     EXPECT_STATUS(next_wc(pair->a.cq).status, IBV_WC_SUCCESS);
 }
 
-/* ---- DMA buffers: what is refused before the descriptor is looked at, and wrong descriptors. Few
- * kernels let a program make a buffer, so that tests/programs/extensions.c has what needs one.
+/* ---- DMA buffers: wrong descriptors, and arguments that are refused before the descriptor is
+ * examined. Few kernels let a program make a buffer, so the cases that need one are in
+ * tests/programs/extensions.c.
  */
 
 static const struct dmabuf {

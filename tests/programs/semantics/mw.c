@@ -174,7 +174,7 @@ static void other_domain(const void *row)
     EXPECT_EQ(ibv_bind_mw(window.pair->b.qp, window.mw, &request), EPERM);
 }
 
-/* ---- What becomes of windows. */
+/* ---- The end of windows. */
 
 static void unbound(const void *row)
 {

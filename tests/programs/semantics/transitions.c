@@ -178,7 +178,7 @@ static void always(const void *row)
 {
     const struct corner *corner = row;
     struct ibv_qp *qp = qp_in(corner->type, corner->from);
-    /* The specification allows every state to ERR; the table of Linux not RESET to ERR. */
+    /* The specification allows ERR from every state; Linux's table does not allow RESET to ERR. */
     int code = to_state(qp, ERR);
     EXPECT(code == 0 || (code == EINVAL && corner->from == RESET));
     EXPECT_EQ(state_of(qp), code == 0 ? ERR : RESET);

@@ -22,9 +22,9 @@ pub enum Deviation {
     LengthErrorCode,
     /// rxe acknowledges a duplicate that arrives before any request with the PSN 0xffffff.
     AckBeforeFirst,
-    /// rxe never sends a fenced request although the READ or atomic before it was answered. In
-    /// Linux 6.1, `req_next_wqe` compares the queue's indices before it sets `wait_fence`; a
-    /// completion between the two does not wake the requester.
+    /// rxe never sends a fenced request although the response to the READ or atomic before it has
+    /// arrived. In Linux 6.1, `req_next_wqe` compares the queue's indices before it sets
+    /// `wait_fence`; a completion between the two does not wake the requester.
     FenceStall,
 }
 

@@ -17,8 +17,8 @@ impl Role {
     /// Both roles.
     pub const ALL: [Self; 2] = [Self::Requester, Self::Responder];
 
-    /// Selects a value by the requester. Used where the two stacks may respond differently, or
-    /// where rxe deviates from the specification.
+    /// Selects a value by the stack that is the requester. Used where the two stacks may respond
+    /// differently, or where rxe deviates from the specification.
     pub fn pick<T>(self, feroce_requests: T, rxe_requests: T) -> T {
         match self {
             Self::Requester => feroce_requests,

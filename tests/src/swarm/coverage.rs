@@ -1,5 +1,5 @@
-//! Counts of what the scenarios covered. A long swarm run fails if it never met an operation, a
-//! status or a flaw.
+//! Counts of what the scenarios covered. A long swarm run fails if an operation, a status or a flaw
+//! never occurred.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,8 +20,8 @@ const OPERATIONS: [&str; 8] = [
     "fetch and add",
 ];
 
-/// Statuses that a long swarm run must meet. The others need a peer that violates the protocol, or
-/// a full completion queue.
+/// Statuses that must occur in a long swarm run. The others need a peer that violates the protocol,
+/// or a full completion queue.
 const STATUSES: [Status; 11] = [
     Status::Success,
     Status::LocalLength,
@@ -85,7 +85,7 @@ impl Coverage {
         self.bytes += request.payload.len() as u64;
     }
 
-    /// Returns what a long swarm run must meet and this one did not.
+    /// Returns what must occur in a long swarm run and did not occur in this one.
     pub fn missing(&self) -> Vec<String> {
         let statuses =
             STATUSES.iter().filter(|status| !self.statuses.contains_key(&(**status as u8)));

@@ -73,7 +73,8 @@ impl Names {
                 self.entries.insert(format!("macro {}!", joined(path, &name)), rows.collect());
             }
         }
-        // Second, so that an item has the name of the place that defines it, if that is public.
+        // Re-exports come second, so that an item has the path of its definition if that path is
+        // public.
         for (path, module) in found.modules.iter().filter(|(_, module)| module.is_public) {
             for (name, found_use) in module.uses.iter().filter(|(_, found)| found.is_public) {
                 let shown = joined(path, name);

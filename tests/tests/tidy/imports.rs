@@ -131,7 +131,7 @@ impl Crate<'_> {
             }
             rest = after;
         }
-        // A module by itself is no item: what is taken from it is another path.
+        // A module alone is not an item; the items used from it are separate paths.
         self.find(&place, rest, depth)
     }
 

@@ -62,7 +62,8 @@ fn eventfd(flags: c_int) -> Result<OwnedFd, c_int> {
     if fd < 0 { Err(errno::last()) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) }
 }
 
-/// Closes a set and wakes the threads that wait on it. Returns false if the descriptor is none.
+/// Closes a set and wakes the threads that wait on it. Returns false if the descriptor is not that
+/// of a set.
 pub fn close(fd: RawFd) -> bool {
     let set = SETS.write().unwrap_or_else(PoisonError::into_inner).remove(&fd);
     if let Some(set) = &set {

@@ -13,7 +13,7 @@ use crate::abi::{
     IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, ibv_send_wr, ibv_sge,
 };
 
-/// Bit that marks the work request id of a receive.
+/// Bit that marks the work request ID of a receive.
 const RECEIVE: u64 = 1 << 63;
 /// Largest inline data of a work request, in bytes.
 const INLINE_MAX: u16 = 256;
@@ -202,7 +202,7 @@ impl Link {
         self.stream.can_send(&mut self.ready.tables)
     }
 
-    /// Sends the next piece. Only if [`can_send`](Self::can_send).
+    /// Sends the next piece. May be called only if [`can_send`](Self::can_send) returns true.
     ///
     /// # Safety
     /// The memory in `from` is readable.
@@ -217,8 +217,8 @@ impl Link {
         self.ready.tables.find(offset)
     }
 
-    /// Writes the next piece into a mapped buffer of the peer and returns its length. Only if
-    /// [`can_send`](Self::can_send).
+    /// Writes the next piece into a mapped buffer of the peer and returns its length. May be called
+    /// only if [`can_send`](Self::can_send) returns true.
     ///
     /// # Safety
     /// The memory in `from` is readable.
@@ -234,7 +234,8 @@ impl Link {
         unsafe { self.ready.post(post, from) }.map(|()| length)
     }
 
-    /// Announces a mapped buffer to the peer. Only if [`can_send`](Self::can_send).
+    /// Announces a mapped buffer to the peer. May be called only if [`can_send`](Self::can_send)
+    /// returns true.
     pub fn announce_mapping(&mut self, index: u32, mapping: &Mapping) {
         let post = self.stream.announce_mapping(index, mapping);
         self.post_without_data(post);

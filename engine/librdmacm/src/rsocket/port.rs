@@ -24,7 +24,7 @@ const GRH: u32 = 40;
 const _: () = assert!(GRH as usize == size_of::<ibv_grh>());
 const SLOT: u32 = (GRH + SEND_SLOT).next_multiple_of(64);
 const SEND_SLOT: u32 = 2048;
-/// Bit that marks the work request id of a receive.
+/// Bit that marks the work request ID of a receive.
 const RECEIVE: u64 = 1 << 63;
 /// Number of GID table entries that are searched.
 const GIDS: c_int = 256;
@@ -149,7 +149,7 @@ impl Port {
         let _ = self.post_receive(arrived.slot); // fails only in the error state of the QP
     }
 
-    /// Sends a datagram. Only if [`can_send`](Self::can_send).
+    /// Sends a datagram. May be called only if [`can_send`](Self::can_send) returns true.
     ///
     /// # Errors
     /// EMSGSIZE if the datagram is too long, or the error of the post.

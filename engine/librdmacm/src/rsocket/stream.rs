@@ -56,7 +56,7 @@ impl Work {
     const CONTROL: u64 = 1 << 32;
     const LAST: u64 = 1 << 33;
 
-    /// Encodes the purpose as work request id.
+    /// Encodes the purpose as work request ID.
     pub fn id(self) -> u64 {
         match self {
             Self::Stream(bytes) => u64::from(bytes),
@@ -65,7 +65,7 @@ impl Work {
         }
     }
 
-    /// Decodes a work request id.
+    /// Decodes a work request ID.
     #[allow(clippy::cast_possible_truncation)] // the lower half holds the bytes
     pub fn from_id(id: u64) -> Self {
         if id & Self::CONTROL != 0 {
@@ -317,8 +317,8 @@ impl Stream {
         room && self.sent != self.sent_until
     }
 
-    /// Returns the post for the next piece of `left` bytes, and its length. Only if
-    /// [`can_send`](Self::can_send).
+    /// Returns the post for the next piece of `left` bytes, and its length. May be called only if
+    /// [`can_send`](Self::can_send) returns true.
     pub fn send(&mut self, left: usize, pieces: &mut Pieces, inline_max: u32) -> (Post, u32) {
         let length = self.piece(left, pieces).min(self.target.length);
         let (source, work) = self.reserve(length, inline_max);
@@ -336,7 +336,7 @@ impl Stream {
     }
 
     /// Returns the post that writes the next piece of `left` bytes into a mapped buffer, and its
-    /// length. Only if [`can_send`](Self::can_send).
+    /// length. May be called only if [`can_send`](Self::can_send) returns true.
     pub fn send_mapped(
         &mut self,
         (left, offset): (usize, u64),
@@ -350,8 +350,8 @@ impl Stream {
         (Post { work, source, address, key: mapping.buffer.key, message: None }, length)
     }
 
-    /// Returns the post that announces a mapped buffer under this index. Only if
-    /// [`can_send`](Self::can_send).
+    /// Returns the post that announces a mapped buffer under this index. May be called only if
+    /// [`can_send`](Self::can_send) returns true.
     pub fn announce_mapping(&mut self, index: u32, mapping: &Mapping) -> Post {
         self.requests_free -= 1;
         self.sent = self.sent.wrapping_add(1);
@@ -457,8 +457,8 @@ impl Stream {
         self.controls_free > 0
     }
 
-    /// Closes one direction or both. Returns the post that informs the peer, if needed. Only if
-    /// [`can_control`](Self::can_control).
+    /// Closes one direction or both. Returns the post that informs the peer, if needed. May be
+    /// called only if [`can_control`](Self::can_control) returns true.
     pub fn close(&mut self, half: Half) -> Option<Post> {
         if self.phase != Phase::Connected || !(self.readable || self.writable) {
             return None;

@@ -15,8 +15,8 @@ use crate::trace::Trace;
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Captures of one exchange (pcap, pcapng, ERF; also compressed with zstd or gzip); - reads
-    /// standard input. With two captures of the same time, packets that only one of them has are
-    /// reported as lost
+    /// standard input. With two captures that overlap in time, packets that only one of them has
+    /// are reported as lost
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Check only flows with this QP at either end. Findings without a flow, such as damaged

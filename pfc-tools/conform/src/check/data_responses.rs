@@ -183,7 +183,7 @@ impl Response<'_, '_> {
         }
     }
 
-    /// Records how far the READ is answered.
+    /// Records how many responses to the READ have arrived.
     fn progress(&mut self, place: usize, sent: &Sent, offset: u32) {
         if offset > sent.answered {
             if let Some(known) = self.channel.window.get_mut(place) {

@@ -229,7 +229,7 @@ impl Checker {
             first_at: self.first_at.unwrap_or(0),
             last_at: self.last_at,
         };
-        // Only now: responses reveal which QP the requests come from.
+        // Done at the end, because responses reveal which QP the requests come from.
         if let Some(qpn) = self.filter.qpn {
             report.retain_flows(true, |_, channel| {
                 channel.key.qpn == qpn || channel.response_qpn == Some(qpn)

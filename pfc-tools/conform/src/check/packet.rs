@@ -21,7 +21,7 @@ pub(super) fn broken(error: ParseError, place: Place, out: &mut Findings) {
     out.add(rule, place, || error.to_string());
 }
 
-/// Returns true if the ICRC is right. A packet with a wrong ICRC is not checked further.
+/// Returns true if the ICRC is valid. A packet with a wrong ICRC is not checked further.
 pub(super) fn is_whole(seen: &Seen<'_>, place: Place, out: &mut Findings) -> bool {
     let Icrc::Wrong { expected, found } = seen.icrc else { return true };
     let is_multicast = seen.packet.bth.dest_qp == Qpn::MULTICAST;

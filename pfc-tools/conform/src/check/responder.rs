@@ -115,7 +115,7 @@ impl Response<'_, '_> {
         {
             let offset = sent.psn.distance_to(psn);
             if sent.lacks_response() && sent.answered <= offset && sent.times == 1 {
-                // Marks it as answered, so that it is reported once.
+                // Marks it as completed, so that it is reported once.
                 if let Some(sent) = self.channel.window.get_mut(place) {
                     sent.answered = sent.span;
                 }

@@ -180,8 +180,8 @@ pub enum SpecialEvent {
     LateReceives(Duration),
     /// The responder destroys its QP before the requests are posted.
     ResponderGone,
-    /// rxe's process is killed after Feroce's first completion; if rxe requests, the network is cut
-    /// first. The number of earlier completions is random.
+    /// rxe's process is killed after Feroce's first completion; if rxe is the requester, the
+    /// network is cut first. The number of earlier completions is random.
     PeerKilled,
 }
 

@@ -118,7 +118,7 @@ pub struct Channel {
     pub path_mtu: Option<u32>,
     /// Result of the connection setup.
     pub agreed: Agreed,
-    /// All unanswered requests and the newest answered ones.
+    /// All outstanding requests and the newest completed ones.
     pub window: Window,
     /// The PSN after the newest request.
     pub next: Option<Psn>,

@@ -1,4 +1,4 @@
-//! The requests of a flow that may still matter: all unanswered ones and the newest answered ones.
+//! The requests of a flow that are kept: all outstanding ones and the newest completed ones.
 
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ pub struct Sent {
     pub rkey: u32,
     /// DMA length in the RETH, in bytes.
     pub len: u32,
-    /// For READs and atomics: number of answered PSNs; 0 for other requests.
+    /// For READs and atomics: number of PSNs with a response; 0 for other requests.
     pub answered: u32,
     /// For READs: offset of the first PSN requested by the last copy.
     pub requested_from: u32,
@@ -122,13 +122,13 @@ pub fn needs_data_response(opcode: Opcode) -> bool {
     is_read(opcode) || is_atomic(opcode)
 }
 
-/// Returns true if a request is answered by READ responses.
+/// Returns true if the responses to a request are READ responses.
 pub fn is_read(opcode: Opcode) -> bool {
     use feroce_wire::Operation::{AtomicWrite, Flush, ReadRequest};
     opcode.info().is_some_and(|info| matches!(info.operation, ReadRequest | Flush | AtomicWrite))
 }
 
-/// Returns true if a request is answered by an atomic acknowledgement.
+/// Returns true if the response to a request is an atomic acknowledgement.
 pub fn is_atomic(opcode: Opcode) -> bool {
     use feroce_wire::Operation::{CompareSwap, FetchAdd};
     opcode.info().is_some_and(|info| matches!(info.operation, CompareSwap | FetchAdd))
@@ -138,11 +138,11 @@ pub fn is_atomic(opcode: Opcode) -> bool {
 #[derive(Debug, Default)]
 pub struct Window {
     entries: VecDeque<Sent>,
-    /// Number of answered entries at the front.
+    /// Number of completed entries at the front.
     acked: usize,
 }
 
-/// The number of answered requests that are kept, to recognise their copies.
+/// The number of completed requests that are kept, to recognise their copies.
 const HISTORY: usize = 1024;
 /// Maximum number of entries kept.
 const MAX_ENTRIES: usize = 1 << 15;
@@ -230,27 +230,27 @@ impl Window {
         }
     }
 
-    /// Returns true if the request at `place` is answered.
+    /// Returns true if the request at `place` is completed.
     pub fn is_acked(&self, place: usize) -> bool {
         place < self.acked
     }
 
-    /// Returns true if the request at `place` is the oldest unanswered one.
+    /// Returns true if the request at `place` is the oldest outstanding one.
     pub fn is_oldest(&self, place: usize) -> bool {
         place == self.acked
     }
 
-    /// Returns the unanswered requests, oldest first.
+    /// Returns the outstanding requests, oldest first.
     pub fn unacked(&self) -> impl DoubleEndedIterator<Item = &Sent> {
         self.entries.range(self.acked..)
     }
 
-    /// Returns the unanswered requests, to be changed.
+    /// Returns the outstanding requests, to be changed.
     pub fn unacked_mut(&mut self) -> impl Iterator<Item = &mut Sent> {
         self.entries.range_mut(self.acked..)
     }
 
-    /// Marks everything before `psn` as answered, and removes old answered requests.
+    /// Marks everything before `psn` as completed, and removes old completed requests.
     pub fn ack_before(&mut self, psn: Psn) {
         while let Some(sent) = self.entries.get(self.acked)
             && sent.end().at_or_before(psn)

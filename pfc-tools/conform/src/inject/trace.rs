@@ -101,7 +101,7 @@ pub struct Step<'a> {
     pub from: Side,
     /// The packet.
     pub packet: Packet<'a>,
-    /// True if the ICRC is right.
+    /// True if the ICRC is valid.
     pub intact: bool,
 }
 

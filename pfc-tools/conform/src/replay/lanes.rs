@@ -30,7 +30,7 @@ impl Captured {
     }
 }
 
-/// Returns the complete RoCEv2 packets with a right ICRC, and the number of other frames.
+/// Returns the complete RoCEv2 packets with a valid ICRC, and the number of other frames.
 pub fn roce_frames(frames: Vec<Captured>) -> (Vec<Captured>, usize) {
     let all = frames.len();
     let is_good =
@@ -152,7 +152,8 @@ pub fn read_span(packet: &Packet<'_>, mtu: u32) -> u32 {
     }
 }
 
-/// Returns the reverse flow, chosen by the PSNs that it answers; if none answers any, the only one.
+/// Returns the reverse flow: the candidate whose responses have the most PSNs of `flow`. If no
+/// candidate has any, the only candidate.
 fn answering<'a>(flows: &'a BTreeMap<Key, Flow>, key: &Key, flow: &Flow) -> Option<&'a Key> {
     if key.transport == 2 {
         return None;

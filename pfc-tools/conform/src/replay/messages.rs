@@ -105,7 +105,7 @@ impl Messages {
     }
 
     /// Returns true if requests overtook each other before the capture point: a request appears for
-    /// the first time after a later one, without a retransmission of everything from it on.
+    /// the first time after a later one, and the packets after it are not retransmitted.
     pub fn are_reordered(&self) -> bool {
         let mut seen = BTreeSet::new();
         let mut highest = Place::MIN;

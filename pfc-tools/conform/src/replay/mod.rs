@@ -38,7 +38,7 @@ use tolerance::UsedTolerances;
 pub enum Role {
     /// The end that sends requests or datagrams.
     Requester,
-    /// The end that answers requests or receives datagrams.
+    /// The end that responds to requests or receives datagrams.
     Responder,
 }
 

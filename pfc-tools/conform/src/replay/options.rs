@@ -18,7 +18,7 @@ use crate::trace::{Link, Trace};
 enum Part {
     /// The end that sends requests
     Requester,
-    /// The end that answers requests
+    /// The end that responds to requests
     Responder,
     /// Both, one after the other
     Both,

@@ -51,7 +51,7 @@ struct Requester<'a> {
 enum NextStep {
     /// Send: the next packet is the captured one.
     Send,
-    /// Send a packet that was lost before the capture point.
+    /// Send a packet that was lost between the requester and the capture point.
     SendLost,
     /// Receive a response.
     Receive(usize),

@@ -262,7 +262,7 @@ rules! {
         at("engine/src/cm/active.rs", "Rtu"), mutation("a DREP without a DREQ");
     CmId "CM-COMM-ID" Error Sender None,
         "Messages of a connection carry the communication IDs that its two sides have chosen.",
-        at("engine/src/cm/mod.rs", "comm_id"), mutation("an RTU with another communication id");
+        at("engine/src/cm/mod.rs", "comm_id"), mutation("an RTU with another communication ID");
     CmTransaction "CM-TRANSACTION" Error Sender None,
         "A reply carries the transaction ID of the message that it answers.",
         at("engine/src/cm/mod.rs", "transaction"), mutation("a REP of another transaction");

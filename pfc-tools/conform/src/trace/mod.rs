@@ -39,7 +39,7 @@ pub struct Frame<'a> {
     /// Number of the file, from 0.
     pub file: u16,
     /// Number of the capture point. Files that follow each other in time share a capture point,
-    /// files of the same time do not.
+    /// files that overlap in time do not.
     pub tap: u16,
     /// Number of the frame in its file, from 1, as packet analysers count.
     pub number: u64,

@@ -33,8 +33,8 @@ pub(super) fn responses(view: &View<'_>, found: &mut Found) {
     let sent = view.steps.iter().filter(|step| {
         step.is_sent_by(Side::Responder) && step.packet.info.operation == Operation::ReadResponse
     });
-    // Index of the READ being answered; earlier ones are complete, or abandoned for a retransmitted
-    // one.
+    // Index of the READ whose responses are arriving; earlier ones are complete, or abandoned for a
+    // retransmitted one.
     let mut current = 0;
     for step in sent {
         let psn = step.psn();

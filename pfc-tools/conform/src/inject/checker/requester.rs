@@ -67,7 +67,7 @@ struct TraceState<'a> {
     cursor: Psn,
     /// The PSN after the newest one sent.
     high: Psn,
-    /// The oldest unanswered PSN, and its history by time.
+    /// The oldest outstanding PSN, and its history by time.
     una: Psn,
     since: Vec<(u64, Psn)>,
     go_back: Vec<GoBackTrigger>,
@@ -188,7 +188,8 @@ impl TraceState<'_> {
         self.sent_at.get(&open.from.value())
     }
 
-    /// Returns true if `psn` is the oldest unanswered PSN at `at`, or was at most the slack before.
+    /// Returns true if `psn` is the oldest outstanding PSN at `at`, or was that within the slack
+    /// before `at`.
     fn was_oldest(&self, psn: Psn, at: u64) -> bool {
         let ago = at.saturating_sub(self.slack);
         let then = self.since.iter().rev().find(|(since, _)| *since <= ago);
@@ -204,7 +205,7 @@ impl TraceState<'_> {
         let psn = step.psn();
         let syndrome = step.packet.ext.aeth.map(|aeth| aeth.syndrome);
         let is_nak = syndrome.is_some_and(|syndrome| !matches!(syndrome, Syndrome::Ack(_)));
-        // Ignores responses to PSNs that were not sent, and NAKs for answered PSNs.
+        // Ignores responses to PSNs that were not sent, and NAKs for acknowledged PSNs.
         if !psn.is_before(self.high) || is_nak && psn.is_before(self.una) {
             return;
         }
@@ -237,8 +238,8 @@ impl TraceState<'_> {
         }
     }
 
-    /// Marks everything before `up_to` as answered. READs and atomics are answered only by their
-    /// responses: `data` is the PSN of such a response.
+    /// Marks everything before `up_to` as acknowledged. READs and atomics are acknowledged only by
+    /// their responses: `data` is the PSN of such a response.
     fn answered(&mut self, up_to: Psn, data: Option<Psn>, step: &Step<'_>) {
         while self.una.is_before(up_to) && self.una.is_before(self.high) {
             let open = self.outstanding.iter().find(|open| in_range(self.una, open.from, open.end));
