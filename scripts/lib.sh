@@ -106,8 +106,8 @@ built() {
     realpath -m "${CARGO_TARGET_DIR:-target}/$folder"
 }
 
-# build [--features LIST] WHAT...: builds WHAT of the workspace, in cargo's words (--bin NAME,
-# --lib).
+# build [--features LIST] WHAT...: builds WHAT of the workspace, given as arguments of cargo (--bin
+# NAME, --lib).
 build() {
     local features=() command=(as_caller "$cargo" build --quiet --workspace)
     [ "$1" != --features ] || { features=("$1" "$2") && shift 2; }

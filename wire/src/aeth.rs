@@ -195,8 +195,8 @@ impl CreditCode {
     }
 }
 
-/// Waiting times of the RNR timer codes 0 to 31, in units of 10 microseconds. Code 0 is the
-/// longest time, not none.
+/// Waiting times of the RNR timer codes 0 to 31, in units of 10 microseconds. Code 0 is the longest
+/// time, not zero.
 const RNR_TIMERS: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,

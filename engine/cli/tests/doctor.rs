@@ -571,8 +571,8 @@ fn the_peer_and_other_programs_are_checked() {
     drop(socket);
     set_up.is_healthy("a socket");
 
-    // For example a port of a bridge, and an interface whose peer is down: not requested, so not
-    // checked.
+    // Without `-i`, such interfaces are not checked: for example a port of a bridge, or an
+    // interface whose peer is down.
     set_up.pair.shell(
         0,
         "ip link add w0 type veth peer w1; ip link set w0 up; ip link add x0 type veth peer x1; \

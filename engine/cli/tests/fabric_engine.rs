@@ -56,7 +56,8 @@ fn light_and_engine_hosts_agree_on_rates_within_3_percent() {
     let scenario = scenario(text, &[]);
     let [light, engine] = [0, 1].map(|case| run(&scenario, case));
     assert!(light.flows.iter().all(|flow| flow.cnps > 50 && flow.marked > flow.cnps), "{light:?}");
-    // Of each flow: the sum is the link rate, whatever the hosts do. Which flow is ahead is random.
+    // Compared for each flow, because the sum is the link rate, whatever the hosts do. Which flow
+    // is ahead is random.
     let alphas = |results: &Results| {
         let all = results.flows.iter().map(|flow| flow.alpha.expect("DCQCN has one"));
         all.collect::<Vec<f64>>()

@@ -47,8 +47,8 @@ const LIST_ENTRY: u32 = 16;
 /// The depth of a work queue for which a program requests `requests` entries: at least one more, as
 /// a power of two. A queue of 0 entries stays without room. A queue of `MAX_WR`, the limit of the
 /// device, has no headroom; the engine refuses more (`ibv_create_qp` fails). Other providers have
-/// headroom as well, and report it: mlx5 rounds the bytes of a send queue up, and rxe makes 511 of
-/// 256. Programs rely on it; SPDK 23.05 posts 257 requests to a queue of 256.
+/// headroom as well, and report it: mlx5 rounds the bytes of a send queue up, and rxe returns 511
+/// for 256. Programs rely on it; SPDK 23.05 posts 257 requests to a queue of 256.
 fn with_headroom(requests: u32) -> u32 {
     match requests {
         1..MAX_WR => (requests + 1).next_power_of_two(),

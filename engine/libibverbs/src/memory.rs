@@ -33,7 +33,7 @@ pub struct Mr {
     abi: UnsafeCell<ibv_mr>,
     base: Base,
     registration: Mutex<Registration>,
-    /// What the region refers to beside its PD: device memory, a buffer, a DMA handle.
+    /// What the region refers to besides its PD: device memory, a buffer, a DMA handle.
     kept: Vec<Box<dyn Release + Send + Sync>>,
     /// Registered from a DMA buffer: its address is an offset in the buffer.
     is_dma_buf: bool,

@@ -15,8 +15,8 @@ use crate::qp_state::SharedQp;
 pub struct XrcDomainShared {
     /// The engine's XRC domain.
     pub xrc: XrcDomain,
-    /// XRC target QPs have no PD and no CQs of the program: the SRQs provide theirs. This PD fills
-    /// the place.
+    /// XRC target QPs have no PD and no CQs of the program: the SRQs provide theirs. This PD stands
+    /// for the missing one.
     pub pd: ProtectionDomain,
     /// Fills the place of the CQs of XRC target QPs.
     pub cq: CompletionQueue,

@@ -7,8 +7,8 @@
 //! The tables are read by hand (`tree`, `section`) and not with serde. A case is a tree merged from
 //! the file, the case's `set` and `--set`, and every value keeps its own origin: an error names
 //! file and line, or the option, with the full key, the value as written and what was expected.
-//! serde's errors carry a span only while it reads one TOML document, and a merged tree is no
-//! document. serde also cannot report keys without effect beside other keys, or whose effect
+//! serde's errors carry a span only while it reads one TOML document, and a merged tree is not a
+//! document. serde also cannot report keys that other keys make ineffective, or whose effect
 //! `--set` removed.
 
 mod config;

@@ -35,7 +35,7 @@ pub fn judge(capture: &Path, count: usize, python: &str) -> Result<(bool, String
 }
 
 /// Returns the number of frames that pass the display filter. RPC over RDMA is disabled: tshark
-/// takes payloads for it and then reports short SENDs as malformed, also those of rxe.
+/// mistakes payloads for it and then reports short SENDs as malformed, even those of rxe.
 fn frames(capture: &Path, filter: Option<&str>) -> Result<usize> {
     let mut command = Command::new("tshark");
     command.args(["--disable-protocol", "rpcordma", "-r"]).arg(capture);

@@ -1,6 +1,6 @@
-//! Plays the catalogue of event scripts between two Feroces, and between Feroce and Linux rxe in a
-//! guest, in both roles. A relay in user space takes the place of the cable, and changes the
-//! packets that a script names.
+//! Plays the catalogue of event scripts between two Feroce devices, and between Feroce and Linux
+//! rxe in a guest, in both roles. A relay in user space takes the place of the cable, and changes
+//! the packets that a script names.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

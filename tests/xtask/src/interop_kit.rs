@@ -219,8 +219,8 @@ fn for_shell(line: &str) -> String {
 struct Peer {
     transport: String,
     device: Device,
-    /// What tcpdump captures from there: the device or its interface. `None` without tcpdump. The
-    /// kernel does not see an RNIC's packets, but some devices show them to tcpdump.
+    /// The source from which tcpdump captures: the device or its interface. `None` without tcpdump.
+    /// The kernel does not see an RNIC's packets, but some devices show them to tcpdump.
     sniffed: Option<String>,
 }
 

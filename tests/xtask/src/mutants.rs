@@ -109,9 +109,9 @@ fn code(line: &str) -> Option<&str> {
 }
 
 impl Hunk {
-    /// `text` with the change. Only lines of code are compared, without their comments. The
-    /// lines that the hunk removes must be there; of the lines around them, as many are compared
-    /// as make the place unique.
+    /// `text` with the change. Only lines of code are compared, without their comments. The lines
+    /// that the hunk removes must be in `text`. As many context lines are compared as are needed to
+    /// find a unique position.
     fn apply(&self, text: &str) -> std::result::Result<String, String> {
         let lines: Vec<&str> = text.lines().collect();
         let is_code = |(_, line): &&(Side, String)| code(line).is_some();
@@ -171,9 +171,9 @@ fn contexts(above: usize, below: usize) -> Vec<(usize, usize)> {
     all
 }
 
-/// The text with `core` applied from the line of code number `start` on. `above` says whether the
-/// line before was compared: lines are then added directly below it, otherwise directly above
-/// the next line.
+/// The text with `core` applied, beginning at the line of code with the number `start`. `above`
+/// says whether the line before was compared: lines are then added directly below it, otherwise
+/// directly above the next line.
 fn replace(
     lines: &[&str],
     file: &[(usize, &str)],

@@ -30,8 +30,8 @@ use table::{Ends, Fault, ROWS, Row, Run, Source};
 const MTU: u32 = 4500;
 /// Seconds for a test that is known to fail: some never end.
 const FAULT_SECONDS: u64 = 20;
-/// The program `rdma`, which a test of async-rdma asks for the name of the device. iproute2's
-/// program asks the kernel, which does not know Feroce.
+/// The program `rdma`, from which a test of async-rdma reads the name of the device. iproute2's
+/// program queries the kernel, which does not know Feroce.
 const RDMA: &str = "#!/bin/sh\necho 'link feroce0/1 state ACTIVE physical_state LINK_UP'\n";
 
 /// Options of `xtask packages`.
@@ -342,7 +342,7 @@ struct Side {
 }
 
 impl Side {
-    /// `feroce run` with a program, to which the caller adds words.
+    /// `feroce run` with a program, to which the caller adds arguments.
     fn of(&self, program: &str) -> Command {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", &self.seconds.to_string()]);

@@ -26,7 +26,7 @@ const PAUSED: u8 = 104;
 const OTHER: u8 = 0;
 /// Largest relative difference from the expected throughput.
 const BAR: f64 = 0.05;
-/// Least part of the rate that the endpoint must reach without pauses.
+/// Minimum fraction of the rate that the endpoint must reach without pauses.
 const LEAST: f64 = 0.85;
 /// Exit code if the machine is too busy to measure.
 const SKIPPED: u8 = 77;

@@ -24,7 +24,7 @@ use crate::tally::{Outcome, Tally, Verdict, write_section};
 
 /// Where captures of failed rows are left.
 const CAPTURES: &str = "target/programs";
-/// Packets of a row that are judged. scapy takes a second for them.
+/// Packets of a row that tshark and scapy check. scapy takes a second for them.
 const JUDGED: usize = 2000;
 /// MTU of the pair, in bytes.
 const MTU: u32 = 4500;
@@ -45,7 +45,7 @@ pub struct Options {
     /// Let interop-kit run the rows with the guest as its peer; this tests interop-kit
     #[arg(long, requires = "peer")]
     kit: bool,
-    /// Let tshark and scapy judge the first packets of each row; the ends meet at a bridge then
+    /// Check the first packets of each row with tshark and scapy; the ends meet at a bridge then
     #[arg(long)]
     judge: bool,
     /// Run both ends in Valgrind, which fails a row that misuses memory; the filter is ^pingpong
@@ -308,7 +308,7 @@ impl Bench {
         let mut wrap = Vec::new();
         if self.options.valgrind {
             // Fair scheduling runs the thread that waits longest: otherwise the engine's thread
-            // would come too late.
+            // would run too late.
             wrap = ["valgrind", "--quiet", "--fair-sched=yes", "--error-exitcode=99"]
                 .map(str::to_owned)
                 .to_vec();
@@ -498,7 +498,7 @@ impl Bench {
         }
     }
 
-    /// Captures the last packets of a row, and, where they are judged, the first.
+    /// Captures the last packets of a row and, if tshark and scapy check them, the first.
     fn capture(&self) -> Result<Option<Process>> {
         let Some((namespace, interface)) = &self.tap else { return Ok(None) };
         let mut command = command_in(namespace, "tcpdump");

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::Result;
 use crate::net::command_in;
 
-/// Enters the chroot `$1` in the folder `$2`, where `$2` and the following words up to `--` are
+/// Enters the chroot `$1` in the folder `$2`, where `$2` and the following arguments up to `--` are
 /// folders of the host that keep their paths. The mounts end with the command: `ip netns exec`
 /// gives it a mount namespace of its own.
 const ENTER: &str = r#"
@@ -57,8 +57,8 @@ impl Root {
     }
 
     /// A command that runs in the network namespace `namespace` and in the chroot; the caller adds
-    /// its words. The current folder is the first of `folders`, which are those of the host that
-    /// the command needs.
+    /// its arguments. The current folder is the first of `folders`, which are those of the host
+    /// that the command needs.
     pub fn command_in(&self, namespace: &str, folders: &[&Path]) -> Command {
         let mut command = command_in(namespace, "sh");
         command.args(["-ec", ENTER, "sh"]).arg(&self.0).args(folders).arg("--");

@@ -169,7 +169,7 @@ fn program(words: &str) -> &str {
 
 /// Where one side of a row runs.
 pub trait End {
-    /// The command that runs `words` at this end, with a time limit.
+    /// The command that runs the command line `words` at this end, with a time limit.
     fn command(&self, words: &str) -> Command;
     /// Ends the program that the last command started, where ending the command is not enough.
     fn stop(&self) {}

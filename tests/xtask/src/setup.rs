@@ -80,8 +80,8 @@ pub fn need_scapy() -> Result<String> {
     run_lib("need_scapy >&2; echo \"$python\"", &[])
 }
 
-/// Builds with the words that cargo takes (`--bin NAME`, `--lib`), as the user who called sudo.
-/// The profile is `BUILD_PROFILE`.
+/// Builds with arguments of cargo (`--bin NAME`, `--lib`), as the user who called sudo. The profile
+/// is `BUILD_PROFILE`.
 pub fn build(what: &[&str]) -> Result {
     run_lib("find_cargo; build \"$@\" >&2", what).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Results of rows: printed while they come, written as JSON, counted at the end.
+//! Results of rows: printed as they arrive, written as JSON, counted at the end.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

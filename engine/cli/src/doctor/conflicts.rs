@@ -77,7 +77,8 @@ fn rxe(state: &InterfaceState) -> Option<Verdict> {
     }
 }
 
-/// With AF_XDP such a socket receives nothing. The packet port cannot be opened beside it.
+/// With AF_XDP such a socket receives nothing. The packet port cannot be opened while the socket
+/// exists.
 fn udp_4791(state: &InterfaceState) -> Option<Verdict> {
     state.found()?;
     let Some(owner) = &state.roce_socket else { return Verdict::ok("none") };

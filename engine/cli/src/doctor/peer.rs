@@ -71,7 +71,7 @@ impl PathState {
                     path.probe(&headers, &source.interface_name);
                     break;
                 }
-                // A next hop that does not answer one source address answers no other.
+                // If the next hop does not respond to one source address, it responds to no other.
                 Err(ResolveError::Unresolved { .. }) => {
                     path.headers = Some(resolved);
                     break;

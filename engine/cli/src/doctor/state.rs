@@ -35,8 +35,8 @@ pub struct InterfaceState {
     pub strips_vlan: bool,
     pub veth: bool,
     pub vlans: Vec<String>,
-    /// The process with a socket on RoCE's UDP port, if any. The packet port cannot be opened
-    /// beside it.
+    /// The process with a socket on RoCE's UDP port, if any. The packet port cannot be opened while
+    /// the socket exists.
     pub roce_socket: Option<String>,
     /// Figures of the program that has the interface open.
     pub running: Option<Snapshot>,

@@ -1,6 +1,6 @@
 //! Latency: one message at a time. WRITE and SEND go back and forth between the two programs, and
-//! the result is half of the round trip. READs and atomics are answered by the peer's device, and
-//! the result is the full round trip.
+//! the result is half of the round trip. The peer's device responds to READs and atomics, and the
+//! result is the full round trip.
 
 use std::time::Instant;
 
@@ -54,7 +54,7 @@ pub fn pong(
 ) -> Result<(Done, Done), PerfError> {
     let mut watch = Watch::new(control, false, goal);
     let mut count = 0;
-    // The device answers READs and atomics.
+    // The device responds to READs and atomics.
     while !plan.op.is_read_or_atomic() && watch.peer_done().is_none() {
         if answered(session, plan, count + 1) {
             make_room(session, &mut watch)?;

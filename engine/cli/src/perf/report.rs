@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::open::OpenDevice;
 use crate::output;
 
-/// Prints rows as they come; as JSON, one document at the end.
+/// Prints rows as they are measured; as JSON, one document at the end.
 #[derive(Debug)]
 pub struct Report {
     json: bool,

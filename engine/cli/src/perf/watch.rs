@@ -11,7 +11,7 @@ use super::plan::Goal;
 use super::results::Done;
 use crate::signal;
 
-/// Loop turns between two readings of the clock.
+/// Loop iterations between two reads of the clock.
 const TURNS: u32 = 32;
 /// Time between two checks of everything else.
 const PERIOD: Duration = Duration::from_millis(1);
@@ -53,8 +53,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Call once per turn of the loop with the number of messages so far. Cheap: most calls only
-    /// count.
+    /// Call once per iteration of the loop with the number of messages so far. Cheap: most calls
+    /// only count.
     ///
     /// # Errors
     /// If the peer is gone or gave up; on Ctrl-C at the server.

@@ -1,11 +1,11 @@
 //! Live counters below `/sys/class/infiniband`: a process of its own, which ends with the program.
 //!
 //! The kernel makes the content of a sysfs file for each reader. Here the files are those of a
-//! tmpfs. The process sees each opening before it happens (fanotify's `FAN_OPEN_PERM`) and writes
-//! the present value first: the one that `feroce stat` shows, at most [`FRESH`] old. It then puts a
-//! new file in the place of the opened one, so that a reader keeps the value of its opening,
-//! however many reads it needs. A reader that wants a newer value opens the file again; in sysfs
-//! a read at offset 0 is enough.
+//! tmpfs. The kernel reports each opening to the process before the file is opened (fanotify's
+//! `FAN_OPEN_PERM`), and the process writes the current value first: the one that `feroce stat`
+//! shows, at most [`FRESH`] old. It then replaces the opened file by a new one, so that a reader
+//! keeps the value of its opening, however many reads it needs. A reader that wants a newer value
+//! opens the file again; in sysfs a read at offset 0 is enough.
 //!
 //! Where the kernel refuses to report openings, as in a user namespace, the process replaces the
 //! files every [`INTERVAL`] instead.
@@ -43,8 +43,8 @@ const NAME: &CStr = c"feroce-counters";
 const FRESH: Duration = Duration::from_millis(1);
 /// Interval of writing the values if openings are not seen.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// A program that did not answer is not queried again for this time. If openings are not seen, this
-/// also holds if no program serves the counters.
+/// A program that did not answer is not queried again for this time. If the kernel does not report
+/// openings, this also holds if no program serves the counters.
 const RETRY: Duration = Duration::from_secs(1);
 /// Interval of looking for other processes after the program's end.
 const OTHERS: Duration = Duration::from_secs(1);
@@ -150,7 +150,8 @@ fn close_inherited() {
     }
 }
 
-/// Starts the process that stays. It becomes a child of `init` when this one ends.
+/// Starts the process that serves the counters. It becomes a child of `init` when the current
+/// process ends.
 fn detach(arguments: &[String]) -> io::Result<()> {
     process().arg("serve").args(arguments).current_dir("/").spawn().map(drop)
 }
@@ -183,7 +184,7 @@ fn serve(arguments: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks the kernel to report openings of the devices' counters before they happen.
+/// Makes the kernel report openings of the devices' counters before they happen.
 fn see_openings(devices: &[Device]) -> nix::Result<Fanotify> {
     let flags = InitFlags::FAN_CLASS_CONTENT | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK;
     let openings = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC)?;
@@ -254,11 +255,11 @@ impl Device {
         Ok(Self { interface: interface.to_owned(), folder, files, counters, query_at })
     }
 
-    /// Writes the present value to the file `opened`, if it is one of this device. Its reader has
-    /// this file alone: the next one finds a new file.
+    /// Writes the current value to the file `opened`, if the file belongs to this device. Only its
+    /// reader keeps this file: the next reader finds a new one.
     ///
-    /// A second reader may have looked up the file before it was replaced. The file is then none of
-    /// the device's any more, and stays as the first reader has it.
+    /// A second reader may have looked up the file before it was replaced. The file then no longer
+    /// belongs to the device and keeps the value of the first reader.
     fn prepare(&mut self, opened: FileId, clock: Clock) {
         let Some(at) = self.files.iter().position(|file| file.id == opened) else { return };
         self.query(FRESH, FRESH, clock);
@@ -281,7 +282,7 @@ impl Device {
         }
     }
 
-    /// Queries the present values, if a query is due. Returns true if the program answered;
+    /// Queries the current values, if a query is due. Returns true if the program answered;
     /// otherwise the last values stay. The next query is due after `fresh`, or after `absent` if no
     /// program has the device open.
     fn query(&mut self, fresh: Duration, absent: Duration, clock: Clock) -> bool {
@@ -335,7 +336,7 @@ struct CounterFile {
 }
 
 impl CounterFile {
-    /// Puts a file with `text` in the place of `path`.
+    /// Replaces `path` by a file with `text`.
     fn replace(path: PathBuf, new: PathBuf, name: &'static str, text: String) -> io::Result<Self> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&new)?;
         file.write_all(text.as_bytes())?;
@@ -344,7 +345,7 @@ impl CounterFile {
         Ok(Self { path, new, name, file, id, text })
     }
 
-    /// Leaves the present file to its readers and puts another one in its place.
+    /// Leaves the current file to its readers and replaces it by a new one.
     fn renew(&mut self) -> io::Result<()> {
         let (path, new) = (self.path.clone(), self.new.clone());
         *self = Self::replace(path, new, self.name, self.text.clone())?;
@@ -447,13 +448,13 @@ mod tests {
         };
         let name = device.files[0].name.to_owned();
         let mut rest = String::new();
-        // The process sees openings. No program answers, so that values stay as they are set here.
+        // The kernel reports openings. No program answers, so the values stay as set here.
         device.counters.insert(name.clone(), 1234);
         let (mut first, id) = opened();
         device.prepare(id, clock);
         assert_eq!(bytes(&mut first, 2), "12");
         device.counters.insert(name.clone(), 99);
-        // It had looked up the file before the first one was prepared.
+        // A second reader had looked up the file before it was prepared for the first one.
         device.prepare(id, clock);
         let (mut second, id) = opened();
         device.prepare(id, clock);

@@ -118,8 +118,8 @@ fn pci(device: &Device, copied: &mut BTreeSet<PathBuf>) -> Result<(), MountError
     Ok(())
 }
 
-/// Creates the link `at`, in a folder of `/sys/class` or such, that leads to `folder`. Like those
-/// of the kernel, it is relative to its place.
+/// Creates the link `at`, in a folder of `/sys/class` or such, that leads to `folder`. Like the
+/// kernel's links, it is relative to its own folder.
 fn link_class(folder: &Path, at: &Path) -> Result<(), MountError> {
     let below = folder.strip_prefix("/sys").unwrap_or(folder);
     let depth = at.parent().map_or(0, |parent| parent.components().count() - 2);

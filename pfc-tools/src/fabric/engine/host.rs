@@ -36,7 +36,7 @@ const MIN_POSTED_BYTES: u64 = 4 << 20;
 const MAX_POSTED: u64 = 1024;
 /// Longest message: both ends allocate memory for a whole message.
 pub(super) const MAX_MESSAGE: u64 = 64 << 20;
-/// Arena size for work queues, rings and other parts of a device beside its buffer. Pages are only
+/// Arena size for work queues, rings and other parts of a device besides its buffer. Pages are only
 /// allocated on use.
 const ARENA: usize = 1 << 30;
 

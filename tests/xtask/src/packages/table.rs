@@ -26,7 +26,7 @@ pub enum Source {
         /// The commit.
         commit: &'static str,
     },
-    /// A Python package. pip installs these words into a virtual environment.
+    /// A Python package: the arguments of `pip install`, in a virtual environment.
     Pypi(&'static [&'static str]),
 }
 
@@ -60,7 +60,7 @@ pub enum Run {
 /// Two programs in two namespaces, or one without a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Ends {
-    /// Words for `cargo build`; none for our own program of a crate.
+    /// Arguments of `cargo build`; none for our own program of a crate.
     pub build: &'static [&'static str],
     /// The server's command line. `{built}` stands for the folder of what cargo built, `{python}`
     /// for the interpreter with the packages, `{programs}` for tests/packages, `SERVER` and
