@@ -46,8 +46,8 @@ impl Pacer {
     }
 
     /// Time at which `bytes` may be sent, if the rate is `rate` since the last call: the bucket
-    /// then holds that many bytes, or is full if `bytes` exceeds its size. [`Instant::FAR`] at rate
-    /// 0.
+    /// then holds that many bytes, or is full if `bytes` exceeds its size. At rate 0:
+    /// [`Instant::FAR`].
     #[inline]
     pub fn ready_at(&self, bytes: u64, rate: Rate) -> Instant {
         let missing = cost(bytes).min(self.burst) - self.level;
