@@ -195,6 +195,7 @@ pub mod cm;
 pub mod congestion;
 mod core;
 pub mod counters;
+pub mod daemon;
 pub mod device;
 #[doc(hidden)] // For Feroce's programs and drop-in libraries: log lines on standard error.
 pub mod log;
@@ -205,6 +206,7 @@ pub mod pfc;
 #[allow(unsafe_code)] // Rings shared with the kernel and with libdpdk.
 pub mod port;
 pub mod qp;
+mod pool;
 mod setting_text;
 #[cfg(feature = "tokio")]
 pub mod stream;

@@ -1,6 +1,6 @@
 //! Header template of a flow, prepared once, and the sealing of frames with it.
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{
     EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, ROCE_PORT, UdpHeader, VlanTag,
@@ -56,6 +56,26 @@ pub enum IpAddresses {
         /// Destination.
         dst: Ipv6Addr,
     },
+}
+
+impl IpAddresses {
+    /// Source.
+    #[must_use]
+    pub const fn src(&self) -> IpAddr {
+        match *self {
+            Self::V4 { src, .. } => IpAddr::V4(src),
+            Self::V6 { src, .. } => IpAddr::V6(src),
+        }
+    }
+
+    /// Destination.
+    #[must_use]
+    pub const fn dst(&self) -> IpAddr {
+        match *self {
+            Self::V4 { dst, .. } => IpAddr::V4(dst),
+            Self::V6 { dst, .. } => IpAddr::V6(dst),
+        }
+    }
 }
 
 /// Destination kind of a flow.

@@ -68,6 +68,9 @@ fn set(settings: &mut Settings, flags: &[Flag<'_>]) -> Result<(), Failure> {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Settings (defaults: `feroce config`)")]
 pub struct SettingFlags {
+    /// Owner of the interface: `auto` (the daemon if there is one), `embedded` or `daemon`
+    #[arg(long, value_name = "HOW", value_parser = setting("sharing"))]
+    pub sharing: Option<String>,
     /// Kind of port: `auto` (the best that the host allows), or a name
     #[arg(long, value_name = "KIND", value_parser = setting("port_kind"))]
     pub port_kind: Option<String>,
@@ -160,6 +163,7 @@ impl SettingFlags {
 
     fn flags(&self) -> Vec<Flag<'_>> {
         let flags = [
+            ("sharing", "--sharing", &self.sharing),
             ("port_kind", "--port-kind", &self.port_kind),
             ("cores", "--cores", &self.cores),
             ("helper", "--helper", &self.helper),

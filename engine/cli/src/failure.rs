@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use feroce_engine::daemon::DaemonOpenError;
 use feroce_engine::device::OpenError;
 use feroce_engine::device::settings::SettingsError;
 use feroce_engine::device::stat::StatError;
@@ -19,6 +20,9 @@ pub enum Failure {
     /// The device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The daemon cannot be started.
+    #[error(transparent)]
+    Daemon(#[from] DaemonOpenError),
     /// The kernel's network tables cannot be read.
     #[error(transparent)]
     Net(#[from] NetError),

@@ -21,6 +21,7 @@ mod signal;
 mod stat;
 #[cfg(any(feature = "fabric", feature = "pfc", feature = "conform"))]
 mod tools;
+mod up;
 
 use std::process::ExitCode;
 
@@ -52,6 +53,10 @@ enum Command {
     Perf(Box<perf::Options>),
     /// Start an unmodified verbs application on Feroce
     Run(run::Options),
+    /// Own interfaces for many programs at once (the daemon)
+    Up(Box<up::Options>),
+    /// End daemons
+    Down(up::DownOptions),
     /// Show counters and rates of a running program
     Stat(stat::Options),
     /// Change congestion control parameters of a running program
@@ -85,11 +90,12 @@ impl Command {
             Self::Devinfo(_)
             | Self::Perf(_)
             | Self::Run(_)
+            | Self::Up(_)
             | Self::Stat(_)
             | Self::Set(_)
             | Self::Doctor(_)
             | Self::Config(_) => true,
-            Self::Completions(_) | Self::Man(_) => false,
+            Self::Completions(_) | Self::Man(_) | Self::Down(_) => false,
             #[cfg(feature = "fabric")]
             Self::Fabric(_) => false,
             #[cfg(feature = "pfc")]
@@ -156,6 +162,8 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Devinfo(options) => devinfo::run(&options)?,
         Command::Perf(options) => perf::run(&options)?,
         Command::Run(options) => run::run(&options)?,
+        Command::Up(options) => up::run(&options)?,
+        Command::Down(options) => up::down(&options)?,
         Command::Stat(options) => stat::run(&options)?,
         Command::Set(options) => set::run(&options)?,
         Command::Doctor(options) => return doctor::run(&options).map(exit_of),

@@ -282,6 +282,7 @@ impl Listeners {
             AsyncEvent::PortActive => return self.to_contexts(abi::IBV_EVENT_PORT_ACTIVE),
             AsyncEvent::PortError => return self.to_contexts(abi::IBV_EVENT_PORT_ERR),
             AsyncEvent::GidChange => return self.to_contexts(abi::IBV_EVENT_GID_CHANGE),
+            AsyncEvent::DeviceFatal => return self.to_contexts(abi::IBV_EVENT_DEVICE_FATAL),
         };
         for listener in listeners {
             listener.channel.push(Event {

@@ -70,7 +70,7 @@ use std::net::{IpAddr, SocketAddr};
 use feroce_wire::cm::{CmMad, CmMessage, PortSpace};
 use feroce_wire::{MAD_LEN, MadError, Psn, Qpn};
 
-pub use ports::is_any;
+pub use ports::{ServicePort, ServiceRegistry, is_any};
 use state::Phase;
 pub use state::State;
 pub use types::{
@@ -181,6 +181,12 @@ impl Endpoint {
     /// Adds a device with its node GUID.
     pub fn add_device(&mut self, device: DeviceKey, guid: u64) {
         self.devices.insert(device, guid);
+    }
+
+    /// From now on, ports are also reserved at `registry`, which knows those of other programs that
+    /// share a device. Ports of active sides are not reserved, because no one listens there.
+    pub fn add_registry(&mut self, registry: Box<dyn ServiceRegistry>) {
+        self.ports.add_registry(registry);
     }
 
     /// Removes a device. Each identifier that uses it gets [`EventKind::DeviceRemoval`] and sends

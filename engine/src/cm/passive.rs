@@ -55,7 +55,9 @@ impl Endpoint {
         }
         let conn = self.conn(id)?;
         let port = conn.source.filter(|_| conn.phase == Phase::Bound).ok_or(CmError::State)?.port();
-        self.ports.check_listen(conn.space, port, id)?;
+        let space = conn.space;
+        self.ports.check_listen(space, port, id)?;
+        self.ports.claim_alone(space, port, id)?;
         let conn = self.conn_mut(id)?;
         conn.phase = Phase::Listen;
         conn.backlog = if backlog == 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };

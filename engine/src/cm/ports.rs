@@ -1,6 +1,7 @@
 //! Port allocation: which identifiers may share a port.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 use feroce_wire::cm::PortSpace;
@@ -52,13 +53,74 @@ impl Owner {
     }
 }
 
+/// A port that other programs of the host must not listen at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Port space.
+    pub space: PortSpace,
+    /// The port.
+    pub port: u16,
+    /// The address that it is bound to; see [`is_any`].
+    pub ip: IpAddr,
+    /// It may be shared with others that also allow sharing.
+    pub reuse: bool,
+    /// The unspecified IPv6 address does not include IPv4.
+    pub v6_only: bool,
+}
+
+/// Gives out the ports of a host to the programs that share a device.
+pub trait ServiceRegistry: Send + fmt::Debug {
+    /// Reserves a port.
+    ///
+    /// # Errors
+    /// [`CmError::AddressInUse`] or [`CmError::AddressNotAvailable`] if another program has it.
+    fn claim(&mut self, port: ServicePort) -> Result<(), CmError>;
+
+    /// Ends a reservation.
+    fn release(&mut self, port: ServicePort);
+}
+
 /// The ports in use, of all port spaces.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     bound: BTreeMap<(PortSpace, u16), Vec<Owner>>,
+    /// For devices that this program shares with others.
+    registries: Vec<Box<dyn ServiceRegistry>>,
+    /// Ports that are reserved there.
+    claimed: BTreeMap<CmId, ServicePort>,
 }
 
 impl Ports {
+    /// From now on, ports are reserved at `registry`, too.
+    pub fn add_registry(&mut self, registry: Box<dyn ServiceRegistry>) {
+        self.registries.push(registry);
+    }
+
+    /// Reserves the port of `owner`, in place of what it had reserved before.
+    pub fn claim(&mut self, space: PortSpace, port: u16, owner: Owner) -> Result<(), CmError> {
+        let Owner { id, ip, reuse, v6_only } = owner;
+        let service = ServicePort { space, port, ip, reuse, v6_only };
+        if self.registries.is_empty() || self.claimed.get(&id) == Some(&service) {
+            return Ok(());
+        }
+        for at in 0..self.registries.len() {
+            if let Err(error) = self.registries[at].claim(service) {
+                self.registries[..at].iter_mut().for_each(|earlier| earlier.release(service));
+                return Err(error);
+            }
+        }
+        if let Some(former) = self.claimed.insert(id, service) {
+            self.registries.iter_mut().for_each(|registry| registry.release(former));
+        }
+        Ok(())
+    }
+
+    /// Reserves the port for `id`, which is about to listen: it is not shared any more.
+    pub fn claim_alone(&mut self, space: PortSpace, port: u16, id: CmId) -> Result<(), CmError> {
+        let owner = self.owners(space, port).iter().find(|owner| owner.id == id).copied();
+        owner.map_or(Ok(()), |owner| self.claim(space, port, Owner { reuse: false, ..owner }))
+    }
+
     /// Gives the port to `owner`.
     pub fn bind(&mut self, space: PortSpace, port: u16, owner: Owner) -> Result<(), CmError> {
         let owners = self.bound.entry((space, port)).or_default();
@@ -89,9 +151,13 @@ impl Ports {
 
     /// Changes the options of `id` at its port: sharing, and IPv6 only.
     pub fn set_options(&mut self, space: PortSpace, port: u16, id: CmId, chosen: (bool, bool)) {
-        let owners = self.bound.get_mut(&(space, port)).into_iter().flatten();
-        for owner in owners.filter(|owner| owner.id == id) {
-            (owner.reuse, owner.v6_only) = chosen;
+        let mut owners = self.bound.get_mut(&(space, port)).into_iter().flatten();
+        let Some(owner) = owners.find(|owner| owner.id == id) else { return };
+        (owner.reuse, owner.v6_only) = chosen;
+        let owner = *owner;
+        if self.claimed.contains_key(&id) {
+            // A refusal leaves the reservation as it was; listening asks again.
+            let _ = self.claim(space, port, owner);
         }
     }
 
@@ -118,6 +184,9 @@ impl Ports {
 
     /// Takes the port from `id`.
     pub fn release(&mut self, space: PortSpace, port: u16, id: CmId) {
+        if let Some(service) = self.claimed.remove(&id) {
+            self.registries.iter_mut().for_each(|registry| registry.release(service));
+        }
         if let Some(owners) = self.bound.get_mut(&(space, port)) {
             owners.retain(|owner| owner.id != id);
             if owners.is_empty() {

@@ -44,7 +44,7 @@ impl Loopback {
     /// Queues the first `len` bytes of the slot taken last.
     #[inline]
     pub(super) fn commit(&mut self, len: usize, priority: Priority) {
-        self.tx.commit(len, priority);
+        self.tx.commit(len, priority, false);
     }
 
     /// Queues a copy of `frame`. Returns false without room.
@@ -53,7 +53,7 @@ impl Loopback {
             return false;
         };
         slot[..frame.len()].copy_from_slice(frame);
-        self.tx.commit(frame.len(), Priority::default());
+        self.tx.commit(frame.len(), Priority::default(), false);
         true
     }
 

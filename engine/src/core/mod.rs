@@ -26,7 +26,7 @@ pub use doorbell::Doorbell;
 use feroce_wire::Qpn;
 pub use loopback::Loopback;
 pub use multicast::Member;
-pub use shared::{CoreShared, Handover, QpnMap};
+pub use shared::{CoreShared, Handover, QpnMap, SLICE};
 use slot::{Expired, Schedule, Slot};
 
 use crate::congestion::CoreCongestion;

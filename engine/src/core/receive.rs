@@ -250,7 +250,7 @@ fn hand_over(shared: &CoreShared, outbox: &mut Option<FrameProducer>, frame: RxF
     first.copy_from_slice(frame.first);
     rest[..frame.second.len()].copy_from_slice(frame.second);
     if let Some(outbox) = outbox {
-        outbox.commit(frame.len(), Priority::default());
+        outbox.commit(frame.len(), Priority::default(), false);
     }
     shared.counters.count(Counter::RxHandedOver);
 }

@@ -1,6 +1,7 @@
 //! Data that a core shares with its device and with the other cores.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use feroce_wire::Qpn;
 
@@ -13,11 +14,13 @@ use crate::qp::{Env, SrqTable};
 use crate::time::Instant;
 use crate::verbs::EventQueue;
 
-/// How QP numbers map to cores and slots. The low bits of a number are `base` plus an index; the
-/// indices are assigned to the cores round robin. The high bits are a generation: the QPs that use
-/// a slot one after the other have different numbers. QP 1, the general services QP, has a slot of
-/// its own on the first core.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How QP numbers map to cores and slots. The indices of QPs are assigned to the cores round robin.
+/// QP 1, the general services QP, has a slot of its own on the first core.
+///
+/// A device that owns its port has all numbers: the low bits of a number are `base` plus an index,
+/// the high bits are a generation, so that the QPs that use a slot one after the other have
+/// different numbers. A device whose port belongs to a daemon has the numbers of its [`Slices`].
+#[derive(Debug, Clone)]
 pub struct QpnMap {
     /// The low bits of the first number.
     pub base: u32,
@@ -27,22 +30,77 @@ pub struct QpnMap {
     pub cores: u32,
     /// Number of low bits.
     bits: u32,
+    slices: Option<Arc<Slices>>,
 }
 
 /// Number of bits of a QP number.
 const QPN_BITS: u32 = 24;
 
+/// QP numbers of a slice: it begins at a multiple of them.
+pub const SLICE: u32 = 256;
+
+/// Number of slices of all QP numbers.
+const SLICES: usize = 1 << QPN_BITS >> SLICE.trailing_zeros();
+
+/// The slices of QP numbers that a daemon has given to a device, in order. They are read by every
+/// packet and never taken away.
+#[derive(Debug)]
+pub struct Slices {
+    /// By slice: its place in the order, counted from 1; 0 if it is not the device's.
+    places: Box<[AtomicU16]>,
+    given: AtomicU16,
+}
+
+impl Default for Slices {
+    fn default() -> Self {
+        let places = (0..SLICES).map(|_| AtomicU16::new(0)).collect();
+        Self { places, given: AtomicU16::new(0) }
+    }
+}
+
+impl Slices {
+    /// Adds the slice that begins with the number `first`. Returns false if the device has it
+    /// already or `first` begins no slice.
+    pub fn add(&self, first: u32) -> bool {
+        let Some(place) = self.places.get((first / SLICE) as usize) else { return false };
+        if !first.is_multiple_of(SLICE) || place.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        place.store(self.given.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Release);
+        true
+    }
+
+    /// The index of the QP with this number.
+    #[inline]
+    fn index(&self, qpn: Qpn) -> Option<u32> {
+        let place = self.places[(qpn.value() / SLICE) as usize].load(Ordering::Acquire);
+        let before = u32::from(place).checked_sub(1)?;
+        Some(before * SLICE + qpn.value() % SLICE)
+    }
+}
+
 impl QpnMap {
     /// The numbers from `base` on: one generation.
     pub fn fixed(base: u32, count: u32, cores: u32) -> Self {
-        Self { base, count, cores, bits: QPN_BITS }
+        Self { base, count, cores, bits: QPN_BITS, slices: None }
     }
 
     /// As many generations as fit. `base + count` must be below 2^24. Low bits that are all ones
     /// are not used, so that no number is the one of multicast.
     pub fn drawn(base: u32, count: u32, cores: u32) -> Self {
         let bits = u32::BITS - (base + count).leading_zeros();
-        Self { base, count, cores, bits: bits.min(QPN_BITS) }
+        Self { base, count, cores, bits: bits.min(QPN_BITS), slices: None }
+    }
+
+    /// The numbers of slices to come, `count` at most.
+    pub fn sliced(count: u32, cores: u32) -> Self {
+        let slices = Some(Arc::default());
+        Self { base: 0, count, cores, bits: QPN_BITS, slices }
+    }
+
+    /// The slices, for a device that does not have all numbers.
+    pub fn slices(&self) -> Option<&Slices> {
+        self.slices.as_deref()
     }
 
     /// Number of generations.
@@ -55,7 +113,7 @@ impl QpnMap {
         Qpn::masked(generation << self.bits | (self.base + index))
     }
 
-    /// The number of the same index in the next generation.
+    /// The number of the same index in the next generation. A number of a slice stays.
     pub fn next_generation(&self, qpn: Qpn) -> Qpn {
         Qpn::masked(qpn.value() + (1 << self.bits))
     }
@@ -64,8 +122,11 @@ impl QpnMap {
     /// generation.
     #[inline]
     pub fn locate(&self, qpn: Qpn) -> Option<(usize, u32)> {
-        let low = qpn.value() & ((1 << self.bits) - 1);
-        match low.checked_sub(self.base) {
+        let index = match &self.slices {
+            None => (qpn.value() & ((1 << self.bits) - 1)).checked_sub(self.base),
+            Some(slices) => slices.index(qpn),
+        };
+        match index {
             Some(index) if index < self.count => {
                 Some(((index % self.cores) as usize, index / self.cores))
             }

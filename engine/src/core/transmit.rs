@@ -1,7 +1,7 @@
 //! Frames out: QPs with something to send are served round-robin, one quantum each. A QP that
 //! acknowledges a message that woke a program is served next.
 
-use feroce_wire::{Audience, FlowHeader, IpAddresses, icrc};
+use feroce_wire::{Audience, FlowHeader, icrc};
 
 use super::Core;
 use super::congestion::{hold_back, on_sent};
@@ -228,10 +228,7 @@ fn copy_to_members(
     loopback: &mut Loopback,
     shared: &CoreShared,
 ) {
-    let group = match flow.spec().addresses {
-        IpAddresses::V4 { dst, .. } => dst.into(),
-        IpAddresses::V6 { dst, .. } => dst.into(),
-    };
+    let group = flow.spec().addresses.dst();
     if groups.members(group).is_empty() {
         return;
     }

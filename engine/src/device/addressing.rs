@@ -91,7 +91,7 @@ pub enum Addressing {
 /// Addresses and routes of the kernel.
 #[derive(Debug)]
 pub struct KernelAddresses {
-    pub(super) table: RwLock<GidTable>,
+    pub(crate) table: RwLock<GidTable>,
     resolver: Mutex<Resolver>,
 }
 

@@ -66,7 +66,9 @@ pub struct DeviceConfig {
     /// Serve `feroce stat` with a thread that returns [`stat::Snapshot`](super::stat::Snapshot)s.
     /// Applies only to a device opened by name, and never with [`Driver::Manual`].
     pub serve_stat: bool,
-    /// The kind of port to open.
+    /// Whether a daemon may own the interface.
+    pub sharing: Sharing,
+    /// The kind of port to open, if no daemon owns the interface.
     pub port: PortKind,
     /// The configurations of all kinds of port, by type. Opening the device sets the interface and
     /// turns on flow control if [`Self::pfc`] needs it.
@@ -99,10 +101,29 @@ impl Default for DeviceConfig {
             seed: None,
             plain_keys: false,
             serve_stat: true,
+            sharing: Sharing::Auto,
             port: PortKind::Auto,
             ports: PortConfigs::default(),
         }
     }
+}
+
+/// Who owns the interface of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sharing {
+    /// The daemon (`feroce up`) of the interface, if there is one; otherwise this process.
+    #[default]
+    Auto,
+    /// This process alone.
+    Embedded,
+    /// The daemon of the interface.
+    Daemon,
+}
+
+impl Sharing {
+    /// Every value, by its name.
+    pub const NAMES: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("embedded", Self::Embedded), ("daemon", Self::Daemon)];
 }
 
 /// Maximum number of cores of a device: completion queues keep a bit mask of 64 bits.

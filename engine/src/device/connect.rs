@@ -19,10 +19,11 @@ use feroce_wire::PathMtu;
 use super::addressing::PATH_TIMEOUT;
 use super::cm_channel::{CmEventSink, DeviceChannel, Shared, lock};
 use super::gsi::Gsi;
-use super::pool::Pool;
 use super::{Device, DeviceError, Path};
-use crate::cm::{self, CmConfig, CmId, DeviceKey, Endpoint, Unresolved};
+use crate::cm::{self, CmConfig, CmError, CmId, DeviceKey, Endpoint, Unresolved};
 use crate::net::{self, Gid};
+use crate::pool::Pool;
+use crate::port::kind::{PortOwner, ServicePort};
 use crate::sys;
 use crate::time::{Clock, Duration, Instant};
 use crate::wake::EventFd;
@@ -169,6 +170,9 @@ impl ConnectionManager {
         {
             let mut endpoint = lock(&shared.endpoint);
             endpoint.add_device(key, guid);
+            if let Some(owner) = &device.inner.port_owner {
+                endpoint.add_registry(Box::new(HostServices(Arc::clone(owner))));
+            }
             endpoint.hold_early_requests(shared.clock.now() + EARLY_REQUEST_TIME);
         }
         lock(&shared.channels).insert(key, channel);
@@ -232,6 +236,31 @@ impl ConnectionManager {
         while lock(&self.shared.channels).values().any(is_unsent) && self.shared.clock.now() < end {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
+    }
+}
+
+/// The ports of the host, which the process that owns the device's port gives out.
+#[derive(Debug)]
+struct HostServices(Arc<dyn PortOwner>);
+
+impl HostServices {
+    fn service(port: cm::ServicePort) -> ServicePort {
+        let cm::ServicePort { space, port, ip, reuse, v6_only } = port;
+        ServicePort { space: space.number(), port, ip, reuse, v6_only }
+    }
+}
+
+impl cm::ServiceRegistry for HostServices {
+    fn claim(&mut self, port: cm::ServicePort) -> Result<(), CmError> {
+        let claimed = self.0.claim(Self::service(port));
+        claimed.map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => CmError::AddressInUse,
+            _ => CmError::AddressNotAvailable,
+        })
+    }
+
+    fn release(&mut self, port: cm::ServicePort) {
+        self.0.release(Self::service(port));
     }
 }
 

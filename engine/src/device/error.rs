@@ -19,8 +19,8 @@ pub enum OpenError {
     Config(&'static str),
     /// Another program has the interface open with Feroce.
     #[error(
-        "interface {interface} is in use by {owner}: one program owns the RoCE traffic of an \
-         interface; another program needs its own interface (docs/programs.md)"
+        "interface {interface} is in use by {owner}: one process owns the RoCE traffic of an \
+         interface. `feroce up {interface}` lets many programs use it (docs/daemon.md)"
     )]
     Owned {
         /// The interface.

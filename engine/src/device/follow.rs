@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
-use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, PathMtu, Qpn};
+use feroce_wire::{FlowHeader, FlowSpec, MacAddr, PathMtu, Qpn};
 
 use super::addressing::{Addressing, Path};
 use super::multicast;
@@ -114,11 +114,8 @@ impl PathInUse {
 
     /// Returns true if `flow` is between the addresses of this path.
     pub(super) fn leads_to(&self, flow: &FlowHeader) -> bool {
-        let (src, dst): (IpAddr, IpAddr) = match flow.spec().addresses {
-            IpAddresses::V4 { src, dst } => (src.into(), dst.into()),
-            IpAddresses::V6 { src, dst } => (src.into(), dst.into()),
-        };
-        (src, dst) == (self.headers.src_ip, self.headers.dst_ip)
+        let addresses = flow.spec().addresses;
+        (addresses.src(), addresses.dst()) == (self.headers.src_ip, self.headers.dst_ip)
     }
 
     /// Returns `flow` with the path's current Ethernet addresses.

@@ -8,6 +8,7 @@ use super::follow::{lock, refresh};
 use super::{DeviceInner, OpenError, Opened};
 use crate::port::kind::LinkAddresses;
 use crate::time::Duration;
+use crate::verbs::AsyncEvent;
 
 /// Interval of requests to the neighbours in use, to find out that one has moved; the same as in
 /// Linux.
@@ -46,7 +47,7 @@ impl Drop for LanFollower {
 }
 
 fn run(device: &Weak<DeviceInner>, addresses: &dyn LinkAddresses) {
-    let mut seen = 0;
+    let (mut seen, mut gids) = (0, addresses.gids());
     while let Some(moves) = addresses.wait_for_move(seen, REQUEST_INTERVAL) {
         let Some(device) = device.upgrade() else { return };
         if moves == seen {
@@ -54,7 +55,16 @@ fn run(device: &Weak<DeviceInner>, addresses: &dyn LinkAddresses) {
         } else {
             seen = moves;
             follow(&device, addresses);
+            let now = addresses.gids();
+            if std::mem::replace(&mut gids, now.clone()) != now {
+                device.events.push(AsyncEvent::GidChange);
+            }
         }
+    }
+    if addresses.is_gone()
+        && let Some(device) = device.upgrade()
+    {
+        device.events.push(AsyncEvent::DeviceFatal);
     }
 }
 

@@ -13,7 +13,6 @@ use feroce_wire::{MAD_LEN, Qkey, Qpn};
 
 use super::addressing::PATH_TIMEOUT;
 use super::cm_channel::{DeviceChannel, PathKey, Shared, lock};
-use super::pool::Pool;
 use super::{
     AddressHandle, Buffer, CompletionQueue, Destination, DeviceError, Path, PostError, QpInit,
     QueuePair,
@@ -21,6 +20,7 @@ use super::{
 use crate::cm::{DeviceKey, Outgoing, Source};
 use crate::memory::Access;
 use crate::net::{Gid, ResolveError};
+use crate::pool::Pool;
 use crate::qp::Service;
 use crate::sys;
 use crate::time::Duration;

@@ -45,10 +45,9 @@ mod memory_region;
 mod memory_window;
 mod multicast;
 mod open;
-mod owner;
+pub(crate) mod owner;
 mod pair;
-mod pool;
-mod ports;
+pub(crate) mod ports;
 mod protection_domain;
 mod qpns;
 mod queue_pair;
@@ -77,7 +76,7 @@ pub use cm_event_queue::CmEventQueue;
 pub use completion_queue::CompletionQueue;
 pub use config::{
     DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_DEVICE_MEMORY, MAX_GROUPS,
-    MAX_INLINE, MAX_WR,
+    MAX_INLINE, MAX_WR, Sharing,
 };
 pub use connect::{AttachError, ConnectionManager};
 pub use connect_options::{ConnectOptions, Split};
@@ -86,6 +85,7 @@ pub use device_memory::DeviceMemory;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{DeviceError, OpenError, PostError};
 pub use host::HostId;
+pub(crate) use multicast::join_kernel;
 pub use memory_region::{Advice, MemoryRegion, Reregistration};
 pub use memory_window::MemoryWindow;
 pub use owner::{Owner, owner_of};
@@ -103,6 +103,7 @@ use crate::memory::MrTable;
 use crate::memory::arena::{Arena, ArenaStats};
 use crate::net::{GidEntry, Watcher};
 use crate::port::PortStats;
+use crate::port::kind::PortOwner;
 use crate::time::{Clock, Duration, Instant};
 use crate::verbs::{AsyncEvent, EventQueue, EventSink};
 use feroce_wire::Psn;
@@ -253,6 +254,8 @@ struct DeviceInner {
     /// QP 1 exists.
     gsi_taken: AtomicBool,
     addressing: Addressing,
+    /// The process that owns the port, if that is another one.
+    port_owner: Option<Arc<dyn PortOwner>>,
     /// Paths in use, for following neighbours and routes.
     paths: Mutex<follow::Paths>,
     /// Multicast groups that QPs are attached to.

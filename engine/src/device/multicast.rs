@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use feroce_wire::Qpn;
 
@@ -12,6 +12,7 @@ use super::addressing::Addressing;
 use super::{DeviceError, DeviceInner, MAX_GROUPS, OpenError};
 use crate::core::Member;
 use crate::net::{Gid, GidEntry};
+use crate::port::kind::PortOwner;
 
 /// The groups with attached QPs.
 pub(super) type Groups = BTreeMap<IpAddr, Group>;
@@ -20,9 +21,26 @@ pub(super) type Groups = BTreeMap<IpAddr, Group>;
 #[derive(Debug)]
 pub(super) struct Group {
     members: BTreeSet<Qpn>,
-    /// Keeps the host a member of the group: the kernel announces the membership (IGMP, MLD) and
-    /// sets the interface's filter.
-    _membership: Option<UdpSocket>,
+    _membership: Membership,
+}
+
+/// Keeps the host a member of a group.
+#[derive(Debug)]
+enum Membership {
+    /// The port needs none.
+    None,
+    /// The kernel announces the membership (IGMP, MLD) and sets the interface's filter.
+    Kernel { _socket: UdpSocket },
+    /// The process that owns the port joined the group.
+    Owner(Arc<dyn PortOwner>, IpAddr),
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if let Self::Owner(owner, group) = self {
+            owner.leave(*group);
+        }
+    }
 }
 
 /// Attaches `member` to `group`. The first member of a device makes the host a member of the group.
@@ -35,7 +53,7 @@ pub(super) fn attach(device: &DeviceInner, group: Gid, member: Member) -> Result
             return Err(DeviceError::Exhausted("multicast groups"));
         }
         let failed = |source| DeviceError::Membership { group, source };
-        let _membership = join(&device.addressing, ip).map_err(failed)?;
+        let _membership = join(device, ip).map_err(failed)?;
         place.insert(Group { members: BTreeSet::new(), _membership });
         let filtered = set_filter(device, &groups);
         if let Err(error) = filtered {
@@ -92,18 +110,33 @@ pub(super) fn lock(device: &DeviceInner) -> MutexGuard<'_, Groups> {
     device.groups.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes the host a member of `group` on the device's interface, for as long as the socket lives.
-fn join(addressing: &Addressing, group: IpAddr) -> io::Result<Option<UdpSocket>> {
-    match addressing {
-        Addressing::Kernel(_) => {}
-        Addressing::Static(_) => return Ok(None), // The port has no kernel interface.
-        Addressing::Port(_) => {
+/// Makes the host a member of `group` on the device's interface, for as long as the result lives.
+fn join(device: &DeviceInner, group: IpAddr) -> io::Result<Membership> {
+    match (&device.addressing, &device.port_owner) {
+        (Addressing::Kernel(_), _) => {
+            let gids = device.addressing.gids();
+            join_kernel(gids.into_iter().map(|(_, entry)| entry), group)
+                .map(|_socket| Membership::Kernel { _socket })
+        }
+        (Addressing::Static(_), _) => Ok(Membership::None), // The port has no kernel interface.
+        (Addressing::Port(_), Some(owner)) => {
+            owner.join(group)?;
+            Ok(Membership::Owner(Arc::clone(owner), group))
+        }
+        (Addressing::Port(_), None) => {
             let what = "this kind of port does not join multicast groups";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+            Err(io::Error::new(io::ErrorKind::Unsupported, what))
         }
     }
-    let untagged = |entry: &GidEntry| entry.vlan.is_none();
-    let entries = addressing.gids().into_iter().map(|(_, entry)| entry).filter(untagged);
+}
+
+/// Makes the host a member of `group` on the interface with the addresses `gids`, for as long as
+/// the socket lives.
+pub(crate) fn join_kernel(
+    gids: impl Iterator<Item = GidEntry>,
+    group: IpAddr,
+) -> io::Result<UdpSocket> {
+    let mut entries = gids.filter(|entry| entry.vlan.is_none());
     match group {
         IpAddr::V4(group) => {
             let own = entries.filter_map(|entry| match entry.gid.ip() {
@@ -114,13 +147,13 @@ fn join(addressing: &Addressing, group: IpAddr) -> io::Result<Option<UdpSocket>>
             let own = own.min().ok_or_else(missing)?;
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
             socket.join_multicast_v4(&group, &own)?;
-            Ok(Some(socket))
+            Ok(socket)
         }
         IpAddr::V6(group) => {
-            let interface = entries.map(|entry| entry.interface).next();
+            let interface = entries.next().map(|entry| entry.interface);
             let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
             socket.join_multicast_v6(&group, interface.unwrap_or(0))?;
-            Ok(Some(socket))
+            Ok(socket)
         }
     }
 }

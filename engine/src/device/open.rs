@@ -20,6 +20,7 @@ use crate::memory::arena::Arena;
 use crate::memory::frame_ring::frame_ring;
 use crate::memory::{KeySpace, MrTable};
 use crate::port::Port;
+use crate::port::kind::PortOwner;
 use crate::time::Clock;
 use crate::verbs::EventQueue;
 
@@ -54,12 +55,13 @@ impl Device {
         config: DeviceConfig,
         wrap: &mut dyn FnMut(Box<dyn Port>) -> Result<Box<dyn Port>, OpenError>,
     ) -> Result<Self, OpenError> {
-        let ports::OpenPorts { name, ports, addressing, owner, filter, reason, window_max } =
-            ports::open(interface, &config)?;
+        let opened = ports::open(interface, &config)?;
+        let ports::OpenPorts { name, ports, addressing, filter, reason, window_max, .. } = opened;
+        let owners = Owners { interface: opened.owner, port: opened.port_owner };
         let window = window_max.map_or(config.window, |most| config.window.min(most));
         let config = DeviceConfig { window, ..config };
         let wrapped = ports.into_iter().map(wrap).collect::<Result<Vec<_>, _>>()?;
-        let device = Self::assemble(wrapped, addressing, config, owner)?;
+        let device = Self::assemble(wrapped, addressing, config, owners)?;
         let attributes = device.inner.attributes.write();
         attributes.unwrap_or_else(PoisonError::into_inner).port_reason = reason;
         if let Some(filter) = filter {
@@ -80,14 +82,14 @@ impl Device {
         addressing: Addressing,
         config: DeviceConfig,
     ) -> Result<Self, OpenError> {
-        Self::assemble(ports, addressing, config, None)
+        Self::assemble(ports, addressing, config, Owners::default())
     }
 
     fn assemble(
         mut ports: Vec<Box<dyn Port>>,
         addressing: Addressing,
         config: DeviceConfig,
-        owner: Option<owner::Ownership>,
+        owners: Owners,
     ) -> Result<Self, OpenError> {
         check(&config, ports.len())?;
         check_pfc(&config, &mut *ports[0])?;
@@ -102,6 +104,7 @@ impl Device {
         let attributes = RwLock::new(attributes(&config, &*ports[0]));
         let cores = u32::try_from(config.cores).expect("at most 64");
         let qpns = match config.first_qpn {
+            _ if owners.port.is_some() => QpnMap::sliced(config.max_qp, cores),
             Some(first) => QpnMap::fixed(first, config.max_qp, cores),
             None => QpnMap::drawn(FIRST_QPN, config.max_qp, cores),
         };
@@ -117,8 +120,8 @@ impl Device {
             events: Arc::new(events),
             counters: (0..config.cores).map(|_| Arc::new(Counters::default())).collect(),
             cores: Vec::new(),
+            free_qpns: Mutex::new(FreeQpns::new(qpns.clone(), drawn)),
             qpns,
-            free_qpns: Mutex::new(FreeQpns::new(qpns, drawn)),
             next_pd: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
@@ -128,6 +131,7 @@ impl Device {
             ah_quota: Quota::new("address handles", config.max_ah),
             gsi_taken: AtomicBool::new(false),
             addressing,
+            port_owner: owners.port,
             paths: Mutex::default(),
             groups: Mutex::default(),
             filter: OnceLock::new(),
@@ -140,7 +144,7 @@ impl Device {
             watcher: Mutex::default(),
             stat: Mutex::default(),
             lan_follower: Mutex::default(),
-            _owner: owner,
+            _owner: owners.interface,
             config,
         };
         inner.cores = make_cores(&inner, ports)?;
@@ -152,6 +156,15 @@ impl Device {
         }
         Ok(Self { inner })
     }
+}
+
+/// Who owns the interface and the port of a device.
+#[derive(Default)]
+struct Owners {
+    /// This process' ownership of the interface.
+    interface: Option<owner::Ownership>,
+    /// The process that owns the port, if that is another one.
+    port: Option<Arc<dyn PortOwner>>,
 }
 
 fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
@@ -215,7 +228,7 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
             memory: Arc::clone(&inner.memory),
             events: Arc::clone(&inner.events),
             counters: Arc::clone(&inner.counters[id]),
-            qpns: inner.qpns,
+            qpns: inner.qpns.clone(),
             window: inner.config.window,
             srqs: crate::qp::SrqTable::new(),
             congestion: inner.config.congestion,

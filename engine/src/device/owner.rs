@@ -33,7 +33,7 @@ pub(super) enum OwnershipError {
 
 /// Ownership of an interface, until dropped.
 #[derive(Debug)]
-pub(super) struct Ownership {
+pub(crate) struct Ownership {
     _claim: UnixDatagram,
     _signature: Option<UnixDatagram>,
 }

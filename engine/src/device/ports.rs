@@ -2,29 +2,34 @@
 
 use std::error::Error;
 use std::net::Ipv6Addr;
+use std::sync::Arc;
 
 use super::owner::Ownership;
-use super::{Addressing, DeviceConfig, KernelAddresses, OpenError};
+use super::{Addressing, DeviceConfig, KernelAddresses, OpenError, Sharing};
 use crate::port::Port;
-use crate::port::kind::{AddressFilter, OpenRequest, OpenedPorts, PortAddressing, PortEntry};
+use crate::port::kind::{
+    AddressFilter, OpenRequest, OpenedPorts, PortAddressing, PortEntry, PortOwner,
+};
 pub use crate::port::registry::{PortKind, UnknownPortKind};
 
 /// The open ports of a device.
-pub(super) struct OpenPorts {
+pub(crate) struct OpenPorts {
     /// Name of the device for `feroce stat`.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// One port per core.
-    pub(super) ports: Vec<Box<dyn Port>>,
-    pub(super) addressing: Addressing,
+    pub(crate) ports: Vec<Box<dyn Port>>,
+    pub(crate) addressing: Addressing,
     /// Ownership of the kernel interface, whose RoCE traffic belongs to one program; `None` for
     /// ports without a kernel interface.
-    pub(super) owner: Option<Ownership>,
+    pub(crate) owner: Option<Ownership>,
     /// The address filter of the ports; `None` if the ports have addresses of their own.
-    pub(super) filter: Option<Filter>,
+    pub(crate) filter: Option<Filter>,
     /// Why this kind of port was chosen.
-    pub(super) reason: String,
+    pub(crate) reason: String,
     /// As [`OpenedPorts::window_max`].
-    pub(super) window_max: Option<u32>,
+    pub(crate) window_max: Option<u32>,
+    /// As [`OpenedPorts::owner`].
+    pub(crate) port_owner: Option<Arc<dyn PortOwner>>,
 }
 
 /// The reason for a kind of port that was requested by name.
@@ -32,17 +37,33 @@ const REQUESTED: &str = "requested";
 
 /// The addresses whose frames the ports deliver.
 #[derive(Debug)]
-pub(super) struct Filter(Box<dyn AddressFilter>);
+pub(crate) struct Filter(Box<dyn AddressFilter>);
 
 impl Filter {
     /// Replaces the addresses (IPv4 addresses are IPv4-mapped).
-    pub(super) fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), OpenError> {
+    pub(crate) fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), OpenError> {
         Ok(self.0.set(addresses)?)
     }
 }
 
-/// Opens the ports of a device on `interface`.
+/// Opens the ports of a device on `interface`: at the daemon that owns it, or its own.
 pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
+    if config.sharing != Sharing::Embedded && config.port != PortKind::Daemon {
+        let daemon = DeviceConfig { port: PortKind::Daemon, ..config.clone() };
+        match open_own(interface, &daemon) {
+            Err(OpenError::Port(error))
+                if config.sharing == Sharing::Auto && error.allows_fallback() => {}
+            opened => {
+                let reason = "the interface has a daemon".to_owned();
+                return opened.map(|opened| OpenPorts { reason, ..opened });
+            }
+        }
+    }
+    open_own(interface, config)
+}
+
+/// Opens the ports of a device on `interface`, of the kind that the configuration chooses.
+pub(crate) fn open_own(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
     let kernel = match config.port.is_on_kernel() {
         true => {
             let addresses = KernelAddresses::open(interface)?;
@@ -62,7 +83,7 @@ pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, 
         Some(kind) => (open_kind(kind, &request)?, REQUESTED.to_owned()),
         None => open_first(&request)?,
     };
-    let OpenedPorts { name, ports, addresses, window_max } = opened;
+    let OpenedPorts { name, ports, addresses, window_max, owner: port_owner } = opened;
     let (addressing, owner, filter) = match (addresses, kernel) {
         (PortAddressing::Filtered(filter), Some((addresses, owner))) => {
             (Addressing::Kernel(addresses), Some(owner), Some(Filter(filter)))
@@ -73,7 +94,7 @@ pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, 
         (PortAddressing::Own(addresses), _) => (Addressing::Port(addresses), None, None),
         (_, None) => unreachable!("only kernel interfaces have filters"),
     };
-    Ok(OpenPorts { name, ports, addressing, owner, filter, reason, window_max })
+    Ok(OpenPorts { name, ports, addressing, owner, filter, reason, window_max, port_owner })
 }
 
 /// The kind of port that the configuration requires; `None` if `auto` may choose any kind.

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use feroce_wire::Qpn;
 
-use crate::core::QpnMap;
+use crate::core::{QpnMap, SLICE};
 
-/// The free QP numbers of a device, the one that was free for longest first.
+/// The free QP numbers of a device, the one that was free for longest first. A device whose port
+/// belongs to a daemon begins with none and gets slices of them from the daemon as it needs them.
 ///
 /// A restarted program must not get the numbers of its predecessor: a peer that still knows the old
 /// connection refuses the new one as stale, and retransmits to the old number. Therefore the first
@@ -16,11 +17,16 @@ use crate::core::QpnMap;
 pub(super) struct FreeQpns {
     map: QpnMap,
     free: VecDeque<Qpn>,
+    /// Numbers of slices that the device may still get.
+    missing: u32,
 }
 
 impl FreeQpns {
     /// All numbers of `map`. `drawn`: random bits, which choose the first number.
     pub(super) fn new(map: QpnMap, drawn: u128) -> Self {
+        if map.slices().is_some() {
+            return Self { missing: map.count, free: VecDeque::new(), map };
+        }
         let [low, high] = [drawn, drawn >> 64].map(|bits| bits & u128::from(u64::MAX));
         let bounded = |bits: u128, limit: u32| {
             u32::try_from(bits % u128::from(limit.max(1))).expect("below the limit")
@@ -32,12 +38,30 @@ impl FreeQpns {
             _ => bounded(high, map.count / map.cores) * map.cores,
         };
         let numbers = (first..map.count).chain(0..first);
-        Self { map, free: numbers.map(|index| map.number(index, generation)).collect() }
+        let free = numbers.map(|index| map.number(index, generation)).collect();
+        Self { map, free, missing: 0 }
     }
 
     /// The number of free QPs.
     pub(super) fn len(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.missing as usize
+    }
+
+    /// Returns true if the next number must come from a new slice.
+    pub(super) fn needs_slice(&self) -> bool {
+        self.free.is_empty() && self.missing > 0
+    }
+
+    /// Adds the numbers of the slice that begins with `first`. Returns false if this is no new
+    /// slice.
+    pub(super) fn add_slice(&mut self, first: u32) -> bool {
+        if !self.map.slices().is_some_and(|slices| slices.add(first)) {
+            return false;
+        }
+        let count = SLICE.min(self.missing);
+        self.missing -= count;
+        self.free.extend((first..first + count).map(Qpn::masked));
+        true
     }
 
     /// Takes the number that was free for longest; `None` if all are in use.
@@ -72,7 +96,7 @@ mod tests {
         for (count, cores) in [(1, 1), (64, 1), (64, 3), (100, 7), (16_384, 4)] {
             let map = map(count, cores);
             for drawn in [0, 1 << 64, 0x1234_5678_9abc_def0_0fed_cba9_8765_4321, u128::MAX] {
-                let mut free = FreeQpns::new(map, drawn);
+                let mut free = FreeQpns::new(map.clone(), drawn);
                 let slots: BTreeSet<(usize, u32)> = std::iter::from_fn(|| free.take())
                     .inspect(|qpn| assert!((2..0xff_ffff).contains(&qpn.value())))
                     .map(|qpn| map.locate(qpn).expect("a slot"))
@@ -87,7 +111,7 @@ mod tests {
     fn qps_are_spread_over_the_cores_whatever_is_drawn() {
         let map = map(64, 4);
         for drawn in 0..50u128 {
-            let mut free = FreeQpns::new(map, drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060));
+            let mut free = FreeQpns::new(map.clone(), drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060));
             let cores: Vec<usize> =
                 (0..4).map(|_| map.locate(free.take().unwrap()).unwrap().0).collect();
             assert_eq!(cores, [0, 1, 2, 3]);
@@ -110,7 +134,7 @@ mod tests {
     #[test]
     fn a_number_comes_again_after_all_generations_of_its_slot() {
         let map = map(2, 1);
-        let mut free = FreeQpns::new(map, 77 | 1 << 64);
+        let mut free = FreeQpns::new(map.clone(), 77 | 1 << 64);
         let mut seen = BTreeSet::new();
         for _ in 0..2 * map.generations() {
             let qpn = free.take().unwrap();
@@ -124,10 +148,33 @@ mod tests {
     #[test]
     fn a_restarted_program_gets_other_numbers() {
         let map = map(16_384, 1);
-        let first = |drawn: u128| FreeQpns::new(map, drawn).take().unwrap();
+        let first = |drawn: u128| FreeQpns::new(map.clone(), drawn).take().unwrap();
         let random = |n: u128| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
         let numbers: BTreeSet<Qpn> = (0..100).map(|n| first(random(n))).collect();
         assert!(numbers.len() > 95, "{} of 100 differ", numbers.len());
+    }
+
+    #[test]
+    fn slices_are_added_as_they_are_needed() {
+        let map = QpnMap::sliced(SLICE + 2, 2);
+        let mut free = FreeQpns::new(map.clone(), 1);
+        assert!(free.needs_slice() && free.take().is_none());
+        assert!(free.add_slice(0x4300));
+        for no_slice in [0x4300, 0x4301, 1 << 24] {
+            assert!(!free.add_slice(no_slice), "{no_slice:#x}");
+        }
+        let numbers: Vec<Qpn> = std::iter::from_fn(|| free.take()).collect();
+        assert_eq!((numbers.len(), numbers[0].value()), (256, 0x4300));
+        assert!(free.needs_slice() && free.add_slice(0x200));
+        assert_eq!(free.len(), 2);
+        assert_eq!([free.take(), free.take()], [0x200, 0x201].map(|n| Some(Qpn::masked(n))));
+        assert!(!free.needs_slice(), "all QPs that the device may have");
+        let located = [0x4300, 0x4301, 0x43ff, 0x200, 0x202, 0x300];
+        let located = located.map(|qpn| map.locate(Qpn::masked(qpn)));
+        let slots = [Some((0, 0)), Some((1, 0)), Some((1, 127)), Some((0, 128)), None, None];
+        assert_eq!(located, slots);
+        free.give(numbers[7]);
+        assert_eq!(free.take(), Some(numbers[7]));
     }
 
     #[test]
@@ -142,7 +189,7 @@ mod tests {
         free.give(Qpn::masked(0x12));
         assert_eq!(free.take(), Some(Qpn::masked(0x12)), "given numbers have one generation");
         let map = map(4, 1);
-        let mut free = FreeQpns::new(map, 5);
+        let mut free = FreeQpns::new(map.clone(), 5);
         let wanted = map.number(2, 99);
         assert!(free.take_number(wanted));
         assert_eq!(free.len(), 3);

@@ -21,7 +21,7 @@ use toml::de::{DeTable, DeValue};
 
 pub use keys::{KEYS, Key};
 
-use super::{ConnectOptions, DeviceConfig, Driver, PortKind, SourcePort};
+use super::{ConnectOptions, DeviceConfig, Driver, PortKind, Sharing, SourcePort};
 use crate::congestion::{CongestionConfig, Control, set_param};
 use crate::pfc::{DscpMap, PfcConfig, Priorities, Thresholds};
 use crate::port::kind::PortConfigs;
@@ -41,6 +41,8 @@ pub struct Settings {
     /// Interfaces that verbs applications see as RDMA devices, in order; empty: all usable
     /// interfaces.
     pub interfaces: Vec<String>,
+    /// Owner of the interface: this process or a daemon.
+    pub sharing: Sharing,
     /// Kind of port.
     pub port_kind: PortKind,
     /// Number of cores of a device.
@@ -96,6 +98,7 @@ impl Default for Settings {
         let (device, connect) = (DeviceConfig::default(), ConnectOptions::default());
         Self {
             interfaces: Vec::new(),
+            sharing: device.sharing,
             port_kind: device.port,
             cores: device.cores,
             helper: device.driver,
@@ -297,6 +300,7 @@ impl Settings {
     /// A device configuration with these settings and otherwise default values.
     pub fn device_config(&self) -> DeviceConfig {
         DeviceConfig {
+            sharing: self.sharing,
             port: self.port_kind,
             cores: self.cores,
             driver: self.helper.clone(),

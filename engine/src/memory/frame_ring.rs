@@ -9,22 +9,27 @@
 //! tail     frames published, mod 2^32        written by the producer
 //! head     frames given back, mod 2^32       written by the consumer
 //! flags    sleeping and gone, of both        written rarely
-//! slots    { len: u32, priority: u8, padding, frame: slot_bytes }, each on a cache line of its own
+//! slots    { len: u32, priority: u8, joins: u8, padding, frame: slot_bytes }, each on a cache line
+//!          of its own
 //! ```
-//! `tail`, `head` and `flags` are padded against false sharing. The ring holds no pointers. Each
-//! half checks the values that the other half wrote (indices, lengths) before use, because the
-//! other half may be another process one day: bad values lose frames, but never cause a memory
-//! error.
+//! `tail`, `head` and `flags` are padded against false sharing. The ring holds no pointers.
+//!
+//! # Two processes
+//! The halves may be in two processes that do not trust each other ([`RingShape::producer`],
+//! [`RingShape::consumer`]). Each half checks the values that the other half wrote (indices,
+//! lengths) before use: bad values lose frames, but never cause a memory error. The other process
+//! may write to the memory at any time, so a half that does not trust it copies frames in and out
+//! ([`FrameProducer::push`], [`FrameConsumer::copy`]) and makes no reference to them.
 //!
 //! # Sleeping
-//! Each half may sleep on an eventfd: the consumer until a frame is published, the producer until
+//! Each half may sleep on a descriptor: the consumer until a frame is published, the producer until
 //! slots are given back. The half that goes to sleep sets its flag, fences, and reads the ring once
 //! more. The other half moves its index, fences, and reads the flag. At least one of them reads the
 //! other's store, so no wake-up is lost. A half whose partner is awake makes no system call.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::ptr::NonNull;
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -33,6 +38,8 @@ use crossbeam_utils::CachePadded;
 use thiserror::Error;
 
 use super::arena::{Arena, ArenaError, Block};
+use super::bell::Bell;
+use super::shared_memory::SharedMemory;
 use crate::port::{Priority, RX_BURST};
 use crate::wake::EventFd;
 
@@ -87,25 +94,77 @@ pub fn frame_ring(
     slots: usize,
     slot_bytes: usize,
 ) -> Result<(FrameProducer, FrameConsumer), FrameRingError> {
-    let shape = FrameRingError::Shape { slots, slot_bytes };
-    let fits =
-        slots.is_power_of_two() && slots <= SLOTS_MAX && (1..=SLOT_BYTES_MAX).contains(&slot_bytes);
-    let count = u32::try_from(slots).ok().filter(|_| fits).ok_or(shape)?;
-    let stride = (SLOT_HEADER + slot_bytes).next_multiple_of(LINE);
-    let block = arena.alloc(size_of::<Control>() + slots * stride, align_of::<Control>())?;
+    let shape = RingShape::new(slots, slot_bytes)?;
+    let block = arena.alloc(shape.bytes(), align_of::<Control>())?;
     let ring = Arc::new(Ring {
-        block,
-        slots: count,
-        stride,
-        slot_bytes,
-        frames_published: new_eventfd()?,
-        slots_given_back: new_eventfd()?,
+        memory: RingMemory::Block(block),
+        shape,
+        frames_published: new_bell()?,
+        slots_given_back: new_bell()?,
     });
-    let producer =
-        FrameProducer { ring: Arc::clone(&ring), tail: 0, published: 0, head: 0, taken: false };
-    let headers = [SlotHeader { len: 0, priority: 0 }; RX_BURST];
-    Ok((producer, FrameConsumer { ring, head: 0, burst: 0, tail: 0, headers }))
+    Ok((FrameProducer::new(Arc::clone(&ring)), FrameConsumer::new(ring)))
 }
+
+/// Number and size of the slots of a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingShape {
+    slots: u32,
+    stride: usize,
+    slot_bytes: usize,
+}
+
+impl RingShape {
+    /// A ring of `slots` frames of up to `slot_bytes` bytes each.
+    ///
+    /// # Errors
+    /// [`FrameRingError::Shape`].
+    pub fn new(slots: usize, slot_bytes: usize) -> Result<Self, FrameRingError> {
+        let fits = slots.is_power_of_two()
+            && slots <= SLOTS_MAX
+            && (1..=SLOT_BYTES_MAX).contains(&slot_bytes);
+        let count = u32::try_from(slots).ok().filter(|_| fits);
+        let count = count.ok_or(FrameRingError::Shape { slots, slot_bytes })?;
+        let stride = (SLOT_HEADER + slot_bytes).next_multiple_of(LINE);
+        Ok(Self { slots: count, stride, slot_bytes })
+    }
+
+    /// Bytes of memory that the ring takes; a multiple of its alignment.
+    pub fn bytes(&self) -> usize {
+        size_of::<Control>() + self.slots as usize * self.stride
+    }
+
+    /// The half that writes, of a ring at `offset` of memory shared with the process of the other
+    /// half. `bell`: this process' end of the bell between them. The memory is zeroed before the
+    /// first half is made, and each half is made once.
+    ///
+    /// # Panics
+    /// If the ring does not fit the memory, or is not aligned to [`RING_ALIGN`].
+    pub fn producer(self, memory: &Arc<SharedMemory>, offset: usize, bell: &Bell) -> FrameProducer {
+        FrameProducer::new(self.shared(memory, offset, bell))
+    }
+
+    /// The half that reads; as [`Self::producer`].
+    ///
+    /// # Panics
+    /// As [`Self::producer`].
+    pub fn consumer(self, memory: &Arc<SharedMemory>, offset: usize, bell: &Bell) -> FrameConsumer {
+        FrameConsumer::new(self.shared(memory, offset, bell))
+    }
+
+    fn shared(self, memory: &Arc<SharedMemory>, offset: usize, bell: &Bell) -> Arc<Ring> {
+        assert!(offset.is_multiple_of(RING_ALIGN), "a ring at {offset}");
+        memory.at(offset, self.bytes()); // Checks the range.
+        Arc::new(Ring {
+            memory: RingMemory::Shared(Arc::clone(memory), offset),
+            shape: self,
+            frames_published: bell.clone(),
+            slots_given_back: bell.clone(),
+        })
+    }
+}
+
+/// Alignment of a ring in shared memory, in bytes.
+pub const RING_ALIGN: usize = align_of::<Control>();
 
 /// The half that writes frames.
 #[derive(Debug)]
@@ -122,6 +181,10 @@ pub struct FrameProducer {
 }
 
 impl FrameProducer {
+    fn new(ring: Arc<Ring>) -> Self {
+        Self { ring, tail: 0, published: 0, head: 0, taken: false }
+    }
+
     /// Returns how many slots can be filled: exact below [`RX_BURST`], a lower bound above.
     pub fn room(&mut self) -> usize {
         // The consumer's cache line is read only if a burst might not fit otherwise.
@@ -134,8 +197,9 @@ impl FrameProducer {
     /// Returns the share of slots, in per cent, whose frames the consumer has not given back.
     pub fn fill(&mut self) -> u8 {
         self.refresh();
-        let used = u64::from(self.ring.slots - self.known_room());
-        u8::try_from(used * 100 / u64::from(self.ring.slots)).expect("at most 100")
+        let slots = self.ring.shape.slots;
+        let used = u64::from(slots - self.known_room());
+        u8::try_from(used * 100 / u64::from(slots)).expect("at most 100")
     }
 
     /// Returns the next slot, to be filled and committed; `None` without room. Its content is
@@ -148,29 +212,50 @@ impl FrameProducer {
         // SAFETY: the producer owns the slots between `tail` and `head + slots`: the consumer has
         // given them back (Acquire in `refresh`) and reads none before it is published.
         self.taken.then(|| unsafe {
-            slice::from_raw_parts_mut(self.ring.frame(self.tail).as_ptr(), self.ring.slot_bytes)
+            let start = self.ring.frame(self.tail).as_ptr();
+            slice::from_raw_parts_mut(start, self.ring.shape.slot_bytes)
         })
     }
 
-    /// Commits the first `len` bytes of the last slot. The consumer sees them after
-    /// [`FrameProducer::publish`].
+    /// Commits the first `len` bytes of the last slot. `joins`: the frame may share a super-frame
+    /// with the one before it. The consumer sees them after [`FrameProducer::publish`].
     ///
     /// # Panics
     /// If no slot was taken, or `len` exceeds the slot.
-    pub fn commit(&mut self, len: usize, priority: Priority) {
+    pub fn commit(&mut self, len: usize, priority: Priority, joins: bool) {
         assert!(self.taken, "commit without a slot");
-        assert!(
-            len <= self.ring.slot_bytes,
-            "commit of {len} bytes in a slot of {}",
-            self.ring.slot_bytes
-        );
+        let slot_bytes = self.ring.shape.slot_bytes;
+        assert!(len <= slot_bytes, "commit of {len} bytes in a slot of {slot_bytes}");
         #[allow(clippy::cast_possible_truncation)] // At most SLOT_BYTES_MAX.
-        let header = SlotHeader { len: len as u32, priority: priority.value() };
+        let header =
+            SlotHeader { len: len as u32, priority: priority.value(), joins: joins.into() };
         // SAFETY: the producer owns the slot, as in `slot`; its header is aligned and inside the
         // slot.
         unsafe { self.ring.header(self.tail).write(header) };
         self.tail = self.tail.wrapping_add(1);
         self.taken = false;
+    }
+
+    /// Copies the frame `first` + `second` into the next slot and commits it. Returns false without
+    /// room, or if the frame is longer than a slot. Makes no reference to the memory of the ring.
+    pub fn push(&mut self, first: &[u8], second: &[u8], priority: Priority) -> bool {
+        if self.known_room() == 0 {
+            self.refresh();
+        }
+        let len = first.len() + second.len();
+        if self.known_room() == 0 || len > self.ring.shape.slot_bytes {
+            return false;
+        }
+        let start = self.ring.frame(self.tail);
+        // SAFETY: the slot has at least `len` bytes, and no slice of this process overlaps it.
+        unsafe {
+            ptr::copy_nonoverlapping(first.as_ptr(), start.as_ptr(), first.len());
+            let rest = start.add(first.len());
+            ptr::copy_nonoverlapping(second.as_ptr(), rest.as_ptr(), second.len());
+        }
+        self.taken = true;
+        self.commit(len, priority, false);
+        true
     }
 
     /// Publishes all committed frames and wakes the consumer if it sleeps. Returns false if the
@@ -197,6 +282,11 @@ impl FrameProducer {
         sleep
     }
 
+    /// A handle by which another thread says that the other half's process has ended.
+    pub fn handle(&self) -> RingHandle {
+        RingHandle(Arc::clone(&self.ring))
+    }
+
     /// Undoes [`FrameProducer::arm`].
     pub fn disarm(&mut self) {
         clear_sleep_flag(&self.ring.control().flags.producer_sleeps, &self.ring.slots_given_back);
@@ -205,12 +295,18 @@ impl FrameProducer {
     /// Returns the descriptor that becomes readable when, after [`FrameProducer::arm`], there is
     /// room again or the consumer is gone.
     pub fn fd(&self) -> RawFd {
-        self.ring.slots_given_back.as_fd().as_raw_fd()
+        self.ring.slots_given_back.fd()
+    }
+
+    /// Returns true if the consumer has written an impossible index.
+    pub fn is_corrupt(&self) -> bool {
+        let head = self.ring.control().head.load(Ordering::Relaxed);
+        self.tail.wrapping_sub(head) > self.ring.shape.slots
     }
 
     fn known_room(&self) -> u32 {
         // If the other half reports more frames than there are slots, there is no room.
-        self.ring.slots.saturating_sub(self.tail.wrapping_sub(self.head))
+        self.ring.shape.slots.saturating_sub(self.tail.wrapping_sub(self.head))
     }
 
     fn refresh(&mut self) {
@@ -244,6 +340,11 @@ pub struct FrameConsumer {
 }
 
 impl FrameConsumer {
+    fn new(ring: Arc<Ring>) -> Self {
+        let headers = [SlotHeader { len: 0, priority: 0, joins: 0 }; RX_BURST];
+        Self { ring, head: 0, burst: 0, tail: 0, headers }
+    }
+
     /// Gives the frames of the last burst back and takes the next ones, at most [`RX_BURST`].
     /// Returns how many [`FrameConsumer::frame`] can return.
     pub fn burst(&mut self) -> usize {
@@ -268,22 +369,49 @@ impl FrameConsumer {
     /// # Panics
     /// If `index` is not below the last result of [`FrameConsumer::burst`].
     pub fn frame(&self, index: usize) -> (&[u8], Priority) {
-        assert!(index < self.burst as usize, "frame {index} of a burst of {}", self.burst);
-        let header = self.headers[index];
-        #[allow(clippy::cast_possible_truncation)] // Below RX_BURST.
-        let start = self.ring.frame(self.head.wrapping_add(index as u32));
-        let len = (header.len as usize).min(self.ring.slot_bytes);
+        let (start, len) = self.place(index);
         // SAFETY: the consumer owns the slot until `burst` gives it back, which needs `&mut self`;
         // `len` is at most the slot's size.
         let frame = unsafe { slice::from_raw_parts(start.as_ptr(), len) };
-        (frame, Priority::new(header.priority))
+        (frame, Priority::new(self.headers[index].priority))
+    }
+
+    /// Copies frame `index` of the burst to `out`. Returns its length, its priority, and whether it
+    /// may share a super-frame with the frame before; `None` if it is longer than `out`. Makes no
+    /// reference to the memory of the ring.
+    ///
+    /// # Panics
+    /// As [`FrameConsumer::frame`].
+    pub fn copy(&self, index: usize, out: &mut [u8]) -> Option<(usize, Priority, bool)> {
+        let (start, len) = self.place(index);
+        let out = out.get_mut(..len)?;
+        // SAFETY: the slot has at least `len` bytes, and no slice of this process overlaps it.
+        unsafe { ptr::copy_nonoverlapping(start.as_ptr(), out.as_mut_ptr(), len) };
+        let header = self.headers[index];
+        Some((len, Priority::new(header.priority), header.joins != 0))
+    }
+
+    /// Length in bytes of frame `index` of the burst.
+    ///
+    /// # Panics
+    /// As [`FrameConsumer::frame`].
+    pub fn len(&self, index: usize) -> usize {
+        self.place(index).1
+    }
+
+    /// Address and length of frame `index` of the burst.
+    fn place(&self, index: usize) -> (NonNull<u8>, usize) {
+        assert!(index < self.burst as usize, "frame {index} of a burst of {}", self.burst);
+        #[allow(clippy::cast_possible_truncation)] // Below RX_BURST.
+        let start = self.ring.frame(self.head.wrapping_add(index as u32));
+        (start, (self.headers[index].len as usize).min(self.ring.shape.slot_bytes))
     }
 
     /// Returns the share of slots after the current burst, in per cent, that hold published frames.
     pub fn fill(&mut self) -> u8 {
         self.refresh();
         let after_burst = u64::from(self.waiting().saturating_sub(self.burst));
-        let slots = u64::from(self.ring.slots.saturating_sub(self.burst)).max(1);
+        let slots = u64::from(self.ring.shape.slots.saturating_sub(self.burst)).max(1);
         u8::try_from((after_burst * 100 / slots).min(100)).expect("at most 100")
     }
 
@@ -309,14 +437,24 @@ impl FrameConsumer {
     /// Returns the descriptor that becomes readable when, after [`FrameConsumer::arm`], frames
     /// arrive or the producer is gone.
     pub fn fd(&self) -> RawFd {
-        self.ring.frames_published.as_fd().as_raw_fd()
+        self.ring.frames_published.fd()
+    }
+
+    /// As [`FrameProducer::handle`].
+    pub fn handle(&self) -> RingHandle {
+        RingHandle(Arc::clone(&self.ring))
     }
 
     /// Returns true if the producer is gone: published frames can still be read, and no more
     /// follow.
-    #[cfg(test)]
     pub fn producer_gone(&self) -> bool {
         self.ring.control().flags.producer_gone.load(Ordering::Acquire) != 0
+    }
+
+    /// Returns true if the producer has written an impossible index.
+    pub fn is_corrupt(&self) -> bool {
+        let tail = self.ring.control().tail.load(Ordering::Relaxed);
+        tail.wrapping_sub(self.head) > self.ring.shape.slots
     }
 
     fn give_back(&mut self) {
@@ -332,7 +470,7 @@ impl FrameConsumer {
     fn waiting(&self) -> u32 {
         let waiting = self.tail.wrapping_sub(self.head);
         // If the other half reports more frames than there are slots, there are none.
-        if waiting > self.ring.slots { 0 } else { waiting }
+        if waiting > self.ring.shape.slots { 0 } else { waiting }
     }
 
     fn refresh(&mut self) {
@@ -348,30 +486,58 @@ impl Drop for FrameConsumer {
     }
 }
 
-/// State shared by both halves.
+/// A ring whose other half may end without a word.
+#[derive(Debug)]
+pub struct RingHandle(Arc<Ring>);
+
+impl RingHandle {
+    /// The process of the other half has ended.
+    pub fn abandon(&self) {
+        let flags = &self.0.control().flags;
+        flags.consumer_gone.store(1, Ordering::Release);
+        flags.producer_gone.store(1, Ordering::Release);
+    }
+}
+
+/// What each half knows of the ring; one value for both halves in one process.
 #[derive(Debug)]
 struct Ring {
-    block: Block,
-    slots: u32,
-    stride: usize,
-    slot_bytes: usize,
-    frames_published: EventFd,
-    slots_given_back: EventFd,
+    memory: RingMemory,
+    shape: RingShape,
+    /// Wakes the consumer.
+    frames_published: Bell,
+    /// Wakes the producer.
+    slots_given_back: Bell,
+}
+
+/// The memory of a ring, and its owner.
+#[derive(Debug)]
+enum RingMemory {
+    Block(Block),
+    Shared(Arc<SharedMemory>, usize),
 }
 
 impl Ring {
+    /// Address of the first of the ring's bytes.
+    fn start(&self) -> NonNull<u8> {
+        match &self.memory {
+            RingMemory::Block(block) => block.as_ptr(),
+            RingMemory::Shared(memory, offset) => memory.at(*offset, self.shape.bytes()),
+        }
+    }
+
     fn control(&self) -> &Control {
-        // SAFETY: the block has at least the size and the alignment of `Control` and lives as long
-        // as `self`. `Control` consists of atomics, which may be shared and are valid with any
-        // bits.
-        unsafe { self.block.as_ptr().cast::<Control>().as_ref() }
+        // SAFETY: the memory has at least the size and the alignment of `Control` and lives as long
+        // as `self`. `Control` consists of atomics, which may be shared, also with another process,
+        // and are valid with any bits.
+        unsafe { self.start().cast::<Control>().as_ref() }
     }
 
     fn header(&self, index: u32) -> NonNull<SlotHeader> {
-        let slot = (index & (self.slots - 1)) as usize;
-        // SAFETY: the slot number is below `slots`, and the block has `slots` slots of `stride`
+        let slot = (index & (self.shape.slots - 1)) as usize;
+        // SAFETY: the slot number is below `slots`, and the ring has `slots` slots of `stride`
         // bytes after `Control`.
-        unsafe { self.block.as_ptr().add(size_of::<Control>() + slot * self.stride).cast() }
+        unsafe { self.start().add(size_of::<Control>() + slot * self.shape.stride).cast() }
     }
 
     fn frame(&self, index: u32) -> NonNull<u8> {
@@ -402,6 +568,7 @@ struct Flags {
 struct SlotHeader {
     len: u32,
     priority: u8,
+    joins: u8,
 }
 
 const _: () = assert!(
@@ -409,23 +576,24 @@ const _: () = assert!(
 );
 
 /// Wakes the other half if its `sleeps` flag is set. Called after the index has moved.
-fn wake(sleeps: &AtomicU32, event: &EventFd) {
+fn wake(sleeps: &AtomicU32, bell: &Bell) {
     fence(Ordering::SeqCst);
     if sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0 {
-        event.signal();
+        bell.signal();
     }
 }
 
-/// Clears the `sleeps` flag and the eventfd.
-fn clear_sleep_flag(sleeps: &AtomicU32, event: &EventFd) {
+/// Clears the `sleeps` flag and the bell.
+fn clear_sleep_flag(sleeps: &AtomicU32, bell: &Bell) {
     sleeps.store(0, Ordering::Relaxed);
-    event.clear();
+    bell.clear();
 }
 
-fn new_eventfd() -> Result<EventFd, FrameRingError> {
-    EventFd::new().map_err(|error| FrameRingError::Eventfd {
+fn new_bell() -> Result<Bell, FrameRingError> {
+    let event = EventFd::new().map_err(|error| FrameRingError::Eventfd {
         errno: error.raw_os_error().unwrap_or(libc::EMFILE),
-    })
+    })?;
+    Ok(Bell::Event(Arc::new(event)))
 }
 
 #[cfg(test)]
@@ -454,7 +622,7 @@ mod tests {
 
     fn send(producer: &mut FrameProducer, frame: &[u8], priority: u8) {
         producer.slot().unwrap()[..frame.len()].copy_from_slice(frame);
-        producer.commit(frame.len(), Priority::new(priority));
+        producer.commit(frame.len(), Priority::new(priority), false);
     }
 
     /// Returns true if `fd` becomes readable within the time.
@@ -497,7 +665,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "commit without a slot")]
     fn commit_without_a_slot_panics() {
-        ring(2, 8).0.commit(1, Priority::default());
+        ring(2, 8).0.commit(1, Priority::default(), false);
     }
 
     #[test]
@@ -505,7 +673,7 @@ mod tests {
     fn commit_of_more_than_a_slot_panics() {
         let (mut producer, _consumer) = ring(2, 8);
         producer.slot();
-        producer.commit(9, Priority::default());
+        producer.commit(9, Priority::default(), false);
     }
 
     #[test]
@@ -584,7 +752,7 @@ mod tests {
         let (mut producer, mut consumer) = ring(4, 100);
         send(&mut producer, b"x", 0);
         // SAFETY: the test has one thread; slot 0 is committed and not read yet.
-        unsafe { producer.ring.header(0).write(SlotHeader { len: u32::MAX, priority: 0xff }) };
+        unsafe { producer.ring.header(0).write(SlotHeader { len: u32::MAX, priority: 0xff, joins: 0 }) };
         producer.publish();
         assert_eq!(consumer.burst(), 1);
         assert_eq!((consumer.frame(0).0.len(), consumer.frame(0).1), (100, Priority::new(7)));
@@ -662,7 +830,7 @@ mod tests {
                 let slot = producer.slot().unwrap();
                 slot[..len].fill(serial.to_le_bytes()[0]);
                 slot[..4].copy_from_slice(&serial.to_le_bytes());
-                producer.commit(len, Priority::new(serial.to_le_bytes()[0]));
+                producer.commit(len, Priority::new(serial.to_le_bytes()[0]), false);
                 if serial % 5 == 0 {
                     producer.publish();
                 }

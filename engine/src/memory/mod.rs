@@ -12,12 +12,14 @@
 
 pub(crate) mod access;
 pub mod arena;
+pub(crate) mod bell;
 pub mod buffer;
 pub(crate) mod dma_buf;
 pub(crate) mod frame_ring;
 mod key;
 mod on_demand;
 mod region;
+pub(crate) mod shared_memory;
 pub(crate) mod shared_ring;
 mod tail;
 mod window;

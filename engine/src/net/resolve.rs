@@ -150,6 +150,12 @@ pub enum ResolveError {
         /// A gateway or the destination.
         next_hop: IpAddr,
     },
+    /// The daemon that owns the port cannot resolve the path.
+    #[error("the daemon does not resolve the path: {reason}")]
+    Daemon {
+        /// Why.
+        reason: String,
+    },
     /// The kernel's tables could not be read.
     #[error(transparent)]
     Net(#[from] NetError),

@@ -7,10 +7,11 @@
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use feroce_wire::MacAddr;
+use feroce_wire::{MacAddr, Qpn};
 
 use super::contract::Port;
 use crate::net::{Gid, GidEntry, PathHeaders, ResolveError};
@@ -90,6 +91,8 @@ pub struct OpenedPorts {
     /// limit the window. A QP sends no larger window, because its peer probably has the same
     /// buffer. At least the smallest window that a device can have.
     pub window_max: Option<u32>,
+    /// The process that owns the port, if that is another one.
+    pub owner: Option<Arc<dyn PortOwner>>,
 }
 
 impl OpenedPorts {
@@ -109,7 +112,7 @@ impl OpenedPorts {
         addresses: PortAddressing,
     ) -> Self {
         let ports = ports.into_iter().map(|port| Box::new(port) as _).collect();
-        Self { name: name.to_owned(), ports, addresses, window_max: None }
+        Self { name: name.to_owned(), ports, addresses, window_max: None, owner: None }
     }
 
     /// As [`Self::on_kernel`], for ports whose packets the kernel routes. `window`: see
@@ -184,6 +187,58 @@ pub trait LinkAddresses: fmt::Debug + Send + Sync {
 
     /// Ends all current and later calls of [`Self::wait_for_move`].
     fn close(&self);
+
+    /// Returns true if the port is lost for ever: the process that owns it has ended.
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+/// The process that owns the port of a device, where that is another one: a daemon. It decides
+/// which QP numbers and services the device has, and to which QPs it may send.
+///
+/// # Errors
+/// All calls return the daemon's refusal as the system's error that describes it best, or
+/// [`std::io::ErrorKind::NotConnected`] if the daemon has ended.
+#[allow(clippy::missing_errors_doc)] // See above.
+pub trait PortOwner: fmt::Debug + Send + Sync {
+    /// Returns the first number of another slice of QP numbers.
+    fn qpn_slice(&self) -> io::Result<u32>;
+
+    /// Allows packets from the QP `local` to the QP `remote_qpn` of the host `remote`, in place of
+    /// an earlier destination.
+    fn connect(&self, local: Qpn, remote: IpAddr, remote_qpn: Qpn) -> io::Result<()>;
+
+    /// Ends that permission.
+    fn disconnect(&self, local: Qpn);
+
+    /// Makes the host a member of a multicast group whose datagrams this device receives.
+    fn join(&self, group: IpAddr) -> io::Result<()>;
+
+    /// Ends the membership.
+    fn leave(&self, group: IpAddr);
+
+    /// Reserves the port of a service; [`std::io::ErrorKind::AddrInUse`] if another program of the
+    /// host has it.
+    fn claim(&self, service: ServicePort) -> io::Result<()>;
+
+    /// Ends the reservation.
+    fn release(&self, service: ServicePort);
+}
+
+/// A port that an RDMA CM identifier is bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ServicePort {
+    /// Number of the port space.
+    pub space: u16,
+    /// The port.
+    pub port: u16,
+    /// The address that it is bound to; an unspecified one for every address.
+    pub ip: IpAddr,
+    /// The identifier shares the port with others that also allow it.
+    pub reuse: bool,
+    /// An unspecified IPv6 address does not include IPv4.
+    pub v6_only: bool,
 }
 
 /// The configuration of one kind of port.

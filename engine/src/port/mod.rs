@@ -6,7 +6,8 @@
 //! - [`af_xdp`]: AF_XDP sockets on every receive queue of an interface,
 //! - [`packet`]: packet sockets on any interface, without root,
 //! - [`udp`]: UDP sockets on any interface, without any privilege,
-//! - [`dpdk`]: any device that DPDK drives.
+//! - [`dpdk`]: any device that DPDK drives,
+//! - [`daemon`]: a port that another process owns, for its clients.
 //!
 //! Tests and the fabric simulator use [`shm`], rings in shared memory. Two wrappers go around any
 //! port: [`fault`] (seeded loss, duplication, reordering, corruption) and [`pcap`] (captures what
@@ -15,6 +16,7 @@
 pub mod af_xdp;
 mod classic_bpf;
 pub mod contract;
+pub mod daemon;
 pub mod dpdk;
 pub mod ethtool;
 pub mod fault;

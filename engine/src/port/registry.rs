@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::kind::{PortConfig, PortConfigs, PortEntry};
-use super::{af_xdp, dpdk, packet, udp};
+use super::{af_xdp, daemon, dpdk, packet, udp};
 
 /// Makes [`PortKind`] and the list of entries from rows `Variant => ENTRY`.
 macro_rules! port_kinds {
@@ -107,6 +107,8 @@ port_kinds! {
     Udp => udp::ENTRY,
     /// A device that DPDK drives.
     Dpdk => dpdk::ENTRY,
+    /// A port that a daemon owns.
+    Daemon => daemon::ENTRY,
 }
 
 #[cfg(test)]

@@ -58,8 +58,8 @@ pub fn shm_pair(
     let frame_max = config.mtu as usize + LINK_HEADER;
     let (tx_0, rx_1) = frame_ring(arena, config.slots, frame_max)?;
     let (tx_1, rx_0) = frame_ring(arena, config.slots, frame_max)?;
-    let end = |index: usize, tx, rx| ShmPort {
-        attributes: PortAttributes {
+    let end = |index: usize, tx, rx| {
+        let attributes = PortAttributes {
             kind: "shm".to_owned(),
             name: format!("{}-{index}", config.name),
             mac: config.macs[index],
@@ -69,17 +69,13 @@ pub fn shm_pair(
             queues: 1,
             segments_max: 1,
             source_ports: Vec::new(),
-        },
-        stats: PortStats::default(),
-        tx,
-        rx,
-        queued: Queued::default(),
-        waits_for_room: false,
+        };
+        ShmPort::new(attributes, tx, rx)
     };
     Ok((end(0, tx_0, rx_0), end(1, tx_1, rx_1)))
 }
 
-/// One end of an [`shm_pair`].
+/// One end of two rings: of an [`shm_pair`], or between this process and a daemon.
 #[derive(Debug)]
 pub struct ShmPort {
     attributes: PortAttributes,
@@ -96,6 +92,20 @@ pub struct ShmPort {
 struct Queued {
     frames: u64,
     bytes: u64,
+}
+
+impl ShmPort {
+    /// A port that sends into `tx` and receives from `rx`.
+    pub(crate) fn new(attributes: PortAttributes, tx: FrameProducer, rx: FrameConsumer) -> Self {
+        let (stats, queued) = (PortStats::default(), Queued::default());
+        Self { attributes, stats, tx, rx, queued, waits_for_room: false }
+    }
+
+    fn commit(&mut self, len: usize, priority: Priority, joins: bool) {
+        self.tx.commit(len, priority, joins);
+        self.queued.frames += 1;
+        self.queued.bytes += len as u64;
+    }
 }
 
 impl Port for ShmPort {
@@ -137,9 +147,11 @@ impl Port for ShmPort {
     }
 
     fn tx_commit(&mut self, len: usize, priority: Priority) {
-        self.tx.commit(len, priority);
-        self.queued.frames += 1;
-        self.queued.bytes += len as u64;
+        self.commit(len, priority, false);
+    }
+
+    fn tx_commit_next(&mut self, len: usize, priority: Priority) {
+        self.commit(len, priority, true);
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -152,7 +164,7 @@ impl Port for ShmPort {
             self.stats.tx_dropped += queued.frames;
             Err(io::Error::new(
                 io::ErrorKind::NotConnected,
-                "the other end of the shm port is gone",
+                "the other end of the shared memory is gone",
             ))
         }
     }
@@ -168,7 +180,9 @@ impl Port for ShmPort {
             }
             fds.push(self.tx.fd());
         }
-        fds.push(self.rx.fd());
+        if !self.rx.producer_gone() {
+            fds.push(self.rx.fd());
+        }
         true
     }
 

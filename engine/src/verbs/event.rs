@@ -35,6 +35,8 @@ pub enum AsyncEvent {
     PortError,
     /// The GID table changed.
     GidChange,
+    /// The device is lost: the daemon that owns its port has ended.
+    DeviceFatal,
 }
 
 /// A function that receives events in place of the device's queue. It is called by the thread that

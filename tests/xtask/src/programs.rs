@@ -9,6 +9,7 @@ use std::time::Instant;
 use regex::Regex;
 
 use crate::Result;
+use crate::exit::{Guard, at_end};
 use crate::frames;
 use crate::guest::Guest;
 use crate::net::{FIRST, Pair, SECOND, Star, command_in};
@@ -38,6 +39,9 @@ pub struct Options {
     /// Feroce's port
     #[arg(long, value_name = "KIND")]
     port_kind: Option<String>,
+    /// Run the programs as clients of one daemon (`feroce up`) per end
+    #[arg(long, conflicts_with_all = ["root", "valgrind"])]
+    daemon: bool,
     /// Run each program between Feroce and this peer, in both roles. Rows that rxe cannot run are
     /// in tests/programs/rxe.txt. Captures of failed rows are left in target/programs
     #[arg(long, value_parser = ["rxe"])]
@@ -215,6 +219,30 @@ struct FeroceEnd {
     variables: Vec<(&'static str, String)>,
 }
 
+impl FeroceEnd {
+    /// Starts the daemon that owns the interface.
+    fn start_daemon(&self) -> Result<Daemon> {
+        let feroce = self.feroce.display().to_string();
+        let mut command = command_in(&self.namespace, &feroce);
+        command.args(["up", self.interface, "--detach"]);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        output(&mut command)?;
+        let (namespace, interface) = (self.namespace.clone(), self.interface);
+        let guard = at_end(move || {
+            let down = command_in(&namespace, &feroce).args(["down", interface]).status();
+            if !down.is_ok_and(|status| status.success()) {
+                eprintln!("the daemon of {interface} does not end");
+            }
+        });
+        Ok(Daemon { _guard: guard })
+    }
+}
+
+/// A daemon. Dropping it ends it.
+struct Daemon {
+    _guard: Guard,
+}
+
 impl End for FeroceEnd {
     fn command(&self, words: &str) -> Command {
         let mut command = Command::new("timeout");
@@ -330,6 +358,9 @@ impl Bench {
             Source::Distribution | Source::RdmaCore(_) => None,
         };
         variables.extend(self.options.port_kind.clone().map(|kind| ("FEROCE_PORT_KIND", kind)));
+        if self.options.daemon {
+            variables.push(("FEROCE_SHARING", "daemon".to_owned()));
+        }
         let (namespace, feroce) = (namespace.to_owned(), feroce_in(&built()));
         FeroceEnd { namespace, interface, feroce, root, wrap, seconds: self.seconds(), variables }
     }
@@ -355,6 +386,10 @@ impl Bench {
             end.ip("link set lo up")?; // Threads of libfabric talk to each other.
         }
         let (a, b) = (self.end(pair.a.name(), "v0"), self.end(pair.b.name(), "v1"));
+        let _daemons = match self.options.daemon {
+            true => vec![a.start_daemon()?, b.start_daemon()?],
+            false => Vec::new(),
+        };
         let star = match rows.iter().any(|row| row.group == RANKS) {
             true => Some(Star::new("ranks", MTU, 4)?),
             false => None,
@@ -400,6 +435,10 @@ impl Bench {
         std::fs::create_dir_all(CAPTURES)?;
         self.tap = Some((guest.switch.name().to_owned(), "br-data"));
         let mut feroce = self.end(guest.engine.name(), "v0");
+        let _daemon = match self.options.daemon {
+            true => Some(feroce.start_daemon()?),
+            false => None,
+        };
         // Limits the data in flight to the slow peer to 256 KiB.
         let window = std::env::var("FEROCE_WINDOW").unwrap_or_else(|_| "64".to_owned());
         feroce.variables.push(("FEROCE_WINDOW", window));

@@ -1,6 +1,7 @@
 //! Checks for other users of the interface's RoCE traffic: programs, XDP programs, the kernel's
 //! rxe.
 
+use feroce_engine::daemon;
 use feroce_engine::device::owner_of;
 use feroce_engine::port::af_xdp::AttachedProgram;
 
@@ -17,13 +18,16 @@ pub const CHECKS: &[Check<InterfaceState>] = &[
 
 fn owner(state: &InterfaceState) -> Option<Verdict> {
     state.found()?;
+    if let Some(daemon) = daemon::of(&state.name) {
+        return Verdict::ok(format!("a daemon, process {}: any number of programs", daemon.pid));
+    }
     match owner_of(&state.name) {
         None => Verdict::ok("none"),
         Some(owner) => Verdict::warning(
             format!("{owner}: a second program cannot open the interface"),
             format!(
-                "`feroce stat -i {}` shows its statistics; `kill {}` ends it; several programs on \
-                 one host: docs/programs.md",
+                "`feroce stat -i {0}` shows its statistics; `kill {1}` ends it; for several \
+                 programs on one interface: `feroce up {0}` (docs/daemon.md)",
                 state.name, owner.pid
             ),
         ),
@@ -82,6 +86,9 @@ fn rxe(state: &InterfaceState) -> Option<Verdict> {
 fn udp_4791(state: &InterfaceState) -> Option<Verdict> {
     state.found()?;
     let Some(owner) = &state.roce_socket else { return Verdict::ok("none") };
+    if daemon::of(&state.name).is_some() {
+        return Verdict::ok("the daemon's");
+    }
     let remedy = "stop the process, or use another interface in a network namespace of its own";
     match state.host.could_open("af_xdp") {
         true => Verdict::warning(

@@ -9,7 +9,7 @@ use feroce_wire::PathMtu;
 use super::{PREFIX, Settings};
 use crate::congestion::{Control, set_param};
 use crate::device::config::{CORES, WINDOWS};
-use crate::device::{Driver, PortKind, SourcePort};
+use crate::device::{Driver, PortKind, Sharing, SourcePort};
 use crate::pfc::{self, DscpMap, Priorities, Thresholds};
 use crate::port::kind::{PortOption, PortSetting};
 use crate::setting_text::number;
@@ -108,6 +108,20 @@ static ROWS: &[Row] = &[
         show: |settings| match settings.interfaces.as_slice() {
             [] => ALL.to_owned(),
             names => names.join(","),
+        },
+    },
+    Row {
+        name: "sharing",
+        expects: || "`auto`, `embedded` or `daemon`",
+        about: "owner of the interface: the daemon (`feroce up`) if there is one, always the \
+                program, or always the daemon",
+        set: |settings, text| {
+            let found = Sharing::NAMES.iter().find(|(name, _)| *name == text);
+            found.map(|(_, sharing)| settings.sharing = *sharing)
+        },
+        show: |settings| {
+            let found = Sharing::NAMES.iter().find(|(_, sharing)| *sharing == settings.sharing);
+            found.map_or_else(String::new, |(name, _)| (*name).to_owned())
         },
     },
     Row {

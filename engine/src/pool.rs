@@ -12,11 +12,11 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A job for one of the threads.
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// A queue of jobs and the threads that run them. Threads are started as needed and live as long as
 /// the pool.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     shared: Arc<Shared>,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Debug for Pool {
 
 impl Pool {
     /// Makes a pool of up to `max_threads` threads with this name.
-    pub(super) fn new(name: &'static str, max_threads: usize) -> Self {
+    pub(crate) fn new(name: &'static str, max_threads: usize) -> Self {
         let (state, job_queued) = (Mutex::default(), Condvar::new());
         Self { shared: Arc::new(Shared { name, max_threads, state, job_queued }) }
     }
@@ -53,7 +53,7 @@ impl Pool {
     ///
     /// # Errors
     /// When the pool has no thread and none can be started.
-    pub(super) fn run(&self, job: Job) -> io::Result<()> {
+    pub(crate) fn run(&self, job: Job) -> io::Result<()> {
         let mut state = self.shared.lock();
         if state.idle <= state.jobs.len() && state.threads < self.shared.max_threads {
             let shared = Arc::clone(&self.shared);

@@ -1,0 +1,281 @@
+//! `feroce up` and `feroce down`: the daemons that own interfaces, and their end.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueHint};
+use feroce_engine::daemon::{self, Daemon, DaemonConfig, Dscps, Limits};
+use feroce_engine::device::settings::Settings;
+use nix::unistd::Group;
+
+use crate::config::SettingFlags;
+use crate::failure::Failure;
+use crate::{output, privileges, signal};
+
+/// Group that may use the daemons of root, if it exists.
+const GROUP: &str = "rdma";
+/// Variable in which a service manager names the socket for [`READY`].
+const NOTIFY: &str = "NOTIFY_SOCKET";
+const READY: &[u8] = b"READY=1";
+/// Time for a daemon to start or to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Options of `feroce up`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Programs find the daemon by themselves: `feroce run`, the drop-in libraries, `feroce perf`. Each \
+gets QP numbers of its own, and sees only frames to its own QPs. The socket of a daemon is \
+/run/feroce/NAMESPACE/IFACE for root, and in $XDG_RUNTIME_DIR/feroce for other users; who may use \
+the socket may use the interface. docs/daemon.md has the details.")]
+pub struct Options {
+    /// Interfaces to own [default: the setting `interfaces`]
+    #[arg(value_name = "IFACE", value_hint = ValueHint::Other)]
+    interfaces: Vec<String>,
+    /// Return once programs can attach; the daemon runs on
+    #[arg(short, long)]
+    detach: bool,
+    /// Never sleep: shorter latency, one CPU per daemon
+    #[arg(long)]
+    poll: bool,
+    /// Directory for the sockets [default: /run/feroce, or feroce in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    socket_dir: Option<PathBuf>,
+    /// Group that may use the daemon [default: rdma for root, if that group exists]
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
+    /// Permissions of the socket, octal [default: 660 with a group, otherwise 600]
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    mode: Option<u32>,
+    /// DSCPs that programs may use, such as `0,26,46` [default: all]
+    #[arg(long, value_name = "LIST", value_parser = parse_dscps)]
+    dscps: Option<Dscps>,
+    #[command(flatten)]
+    limits: LimitFlags,
+    /// Settings
+    #[command(flatten)]
+    settings: SettingFlags,
+}
+
+/// What each user may have.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits per user")]
+struct LimitFlags {
+    /// Programs
+    #[arg(long, value_name = "N", default_value_t = Limits::default().clients)]
+    max_programs: u32,
+    /// QPs, given to programs 256 at a time
+    #[arg(long, value_name = "N", default_value_t = Limits::default().qps)]
+    max_qps: u32,
+    /// Connections of RDMA CM
+    #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
+    max_connections: u32,
+    /// Ports of RDMA CM
+    #[arg(long, value_name = "N", default_value_t = Limits::default().services)]
+    max_services: u32,
+    /// Packets per second [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_packets: Option<u64>,
+    /// Bytes per second, Ethernet headers included [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_bytes: Option<u64>,
+}
+
+/// Options of `feroce down`.
+#[derive(Debug, Args)]
+pub struct DownOptions {
+    /// Interfaces whose daemons end [default: all in this network namespace]
+    #[arg(value_name = "IFACE", value_hint = ValueHint::Other)]
+    interfaces: Vec<String>,
+    /// Directory of the sockets [default: as for `feroce up`]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    socket_dir: Option<PathBuf>,
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "expected octal permissions such as 660".to_owned())
+}
+
+fn parse_dscps(text: &str) -> Result<Dscps, String> {
+    let bit = |number: &str| {
+        let dscp = number.trim().parse::<u32>().ok().filter(|dscp| *dscp < 64);
+        dscp.map(|dscp| 1 << dscp)
+    };
+    let bits = text.split(',').try_fold(0u64, |bits, number| Some(bits | bit(number)?));
+    bits.map(Dscps).ok_or_else(|| "expected numbers from 0 to 63, such as 0,26".to_owned())
+}
+
+/// Runs the daemons until a signal ends them.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    let settings = options.settings.load()?;
+    let interfaces = match options.interfaces.as_slice() {
+        [] => settings.interfaces.clone(),
+        given => given.to_vec(),
+    };
+    if interfaces.is_empty() {
+        let message = "no interface given: `feroce up IFACE`, or the setting `interfaces`";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    if options.detach {
+        return detach(&interfaces);
+    }
+    let config = options.config()?;
+    signal::watch();
+    let mut daemons = Vec::new();
+    for interface in &interfaces {
+        let daemon = Daemon::open(interface, &settings.device_config(), config.clone())?;
+        let port = daemon.port();
+        let socket = daemon.socket().display();
+        output::line(&format!("{interface}: {} of MTU {}, socket {socket}", port.kind, port.mtu))?;
+        daemons.push(daemon);
+    }
+    privileges::give_up(None)?; // New threads have no more than this one.
+    for daemon in &mut daemons {
+        daemon.start()?;
+    }
+    report_ready();
+    while !signal::interrupted() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(daemons);
+    Ok(())
+}
+
+impl Options {
+    fn config(&self) -> Result<DaemonConfig, Failure> {
+        let group = match (&self.group, nix::unistd::geteuid().is_root()) {
+            (Some(name), _) => Some(find_group(name)?.ok_or_else(|| {
+                Failure::Usage(format!("there is no group `{name}` (option --group)"))
+            })?),
+            (None, true) => find_group(GROUP)?,
+            (None, false) => None,
+        };
+        let LimitFlags { max_packets, max_bytes, .. } = self.limits;
+        Ok(DaemonConfig {
+            directory: self.socket_dir.clone(),
+            group: group.map(|group| group.gid.as_raw()),
+            mode: self.mode,
+            limits: Limits {
+                clients: self.limits.max_programs,
+                qps: self.limits.max_qps,
+                connections: self.limits.max_connections,
+                services: self.limits.max_services,
+                packets: max_packets,
+                bytes: max_bytes,
+            },
+            dscps: self.dscps.unwrap_or_default(),
+            polls: self.poll,
+        })
+    }
+}
+
+fn find_group(name: &str) -> Result<Option<Group>, Failure> {
+    Group::from_name(name)
+        .map_err(|error| Failure::Plan(format!("cannot look up the group `{name}`: {error}")))
+}
+
+/// Starts the same command in the background, and waits until it is ready.
+fn detach(interfaces: &[String]) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::Plan(format!("cannot start in the background: {error}"));
+    let arguments = std::env::args_os().skip(1).filter(|argument| {
+        !matches!(argument.to_str(), Some("-d" | "--detach"))
+    });
+    let own = std::env::temp_dir().join(format!("feroce-up-{}", std::process::id()));
+    let _removed = RemoveFile(&own);
+    let ready = UnixDatagram::bind(&own).map_err(failed)?;
+    ready.set_read_timeout(Some(Duration::from_millis(100))).map_err(failed)?;
+    let mut child = Command::new("/proc/self/exe")
+        .args(arguments)
+        .env(NOTIFY, &own)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let mut message = [0; 64];
+        if ready.recv(&mut message).is_ok_and(|len| &message[..len] == READY) {
+            let names = interfaces.join(", ");
+            return output::line(&format!("{names}: process {}", child.id()));
+        }
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            return Err(Failure::Plan(format!("the daemon has ended at once ({status})")));
+        }
+        if Instant::now() > end {
+            let _ = child.kill(); // It may have ended.
+            return Err(Failure::Plan(format!("the daemon was not ready within {PATIENCE:?}")));
+        }
+    }
+}
+
+struct RemoveFile<'a>(&'a Path);
+
+impl Drop for RemoveFile<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.0); // Never made, or gone.
+    }
+}
+
+/// Tells the service manager, or `feroce up --detach`, that programs can attach (sd_notify(3)).
+fn report_ready() {
+    let Some(path) = std::env::var_os(NOTIFY) else { return };
+    let name = path.as_encoded_bytes();
+    let sent = UnixDatagram::unbound().and_then(|socket| match name.strip_prefix(b"@") {
+        Some(name) => {
+            use std::os::linux::net::SocketAddrExt;
+            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+            socket.send_to_addr(READY, &address)
+        }
+        None => socket.send_to(READY, &path),
+    });
+    if let Err(error) = sent {
+        tracing::warn!(%error, "the service manager is not told that the daemon is ready");
+    }
+}
+
+/// Ends daemons and waits for their end.
+pub fn down(options: &DownOptions) -> Result<(), Failure> {
+    let running = daemon::running(options.socket_dir.as_deref())
+        .map_err(|error| Failure::Plan(format!("cannot look for daemons: {error}")))?;
+    let wanted = |name: &str| {
+        options.interfaces.is_empty() || options.interfaces.iter().any(|wanted| wanted == name)
+    };
+    for name in &options.interfaces {
+        if !running.iter().any(|daemon| daemon.interface == *name) {
+            return Err(Failure::Plan(format!("no daemon owns {name} in this network namespace")));
+        }
+    }
+    for daemon in running.iter().filter(|daemon| wanted(&daemon.interface)) {
+        let name = &daemon.interface;
+        let pid = nix::unistd::Pid::from_raw(daemon.pid);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM)
+            .map_err(|error| Failure::Plan(format!("cannot end process {pid} of {name}: {error}")))?;
+        let end = Instant::now() + PATIENCE;
+        while daemon.is_running() {
+            if Instant::now() > end {
+                return Err(Failure::Plan(format!("process {pid} of {name} does not end")));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        output::line(&format!("{name}: ended"))?;
+    }
+    io::stdout().flush().map_err(Failure::Output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dscps_and_modes_are_parsed() {
+        assert_eq!(parse_dscps("0, 26,63"), Ok(Dscps(1 | 1 << 26 | 1 << 63)));
+        assert!(parse_dscps("64").is_err() && parse_dscps("").is_err());
+        assert_eq!(parse_mode("660"), Ok(0o660));
+        assert!(parse_mode("8").is_err() && parse_mode("1777").is_err());
+    }
+}

@@ -1,0 +1,499 @@
+//! The control socket: programs attach and ask for what they may have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+
+use feroce_wire::Qpn;
+use rustix::net::{SocketAddrUnix, SocketFlags};
+
+use super::client::{Client, ClientId, Credentials};
+use super::host::{self, NextHop};
+use crate::pool::Pool;
+use super::server::{DaemonConfig, Shared};
+use crate::core::SLICE;
+use crate::device::join_kernel;
+use crate::memory::bell::Bell;
+use crate::memory::frame_ring::RingShape;
+use crate::memory::shared_memory::SharedMemory;
+use crate::net::{Gid, GidEntry, PathHeaders, ROUTED_MAC, ResolveError};
+use crate::port::daemon::protocol::{
+    Answer, Attached, Call, Local, Message, PathRefusal, Refusal, Request, VERSION,
+};
+use crate::port::daemon::{channel, place};
+use crate::sys;
+use crate::time::{Duration, Instant};
+
+/// Frames from a client that wait for the switch.
+const TX_SLOTS: usize = 512;
+/// Frames that wait for a client: several windows of the default size.
+const RX_SLOTS: usize = 1024;
+/// Programs that have connected and not yet attached.
+const NEWCOMERS: usize = 128;
+/// Time for a program to attach once it has connected.
+const ATTACH_WITHIN: Duration = Duration::from_secs(5);
+/// Interval at which clients are checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Longest time that a path may wait for its next hop.
+const RESOLVE_MAX: Duration = Duration::from_secs(30);
+/// Threads that wait for next hops.
+const RESOLVERS: usize = 8;
+/// Paths of one client that wait for their next hops.
+const RESOLVING: usize = 32;
+/// Multicast groups of one client.
+const GROUPS: usize = 1024;
+
+/// Makes the socket at `path` in `directory`.
+pub(super) fn listen(directory: &Path, path: &Path, config: &DaemonConfig) -> io::Result<OwnedFd> {
+    let is_root = rustix::process::geteuid().is_root();
+    let mode = if is_root { 0o755 } else { 0o700 };
+    let parent = path.parent().expect("the directory of a namespace");
+    std::fs::DirBuilder::new().recursive(true).mode(mode).create(parent)?;
+    if config.directory.is_none() && !place::is_trusted(directory) {
+        let what = format!("{} belongs to another user", directory.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    match channel::connect(path) {
+        Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+        // A daemon that was killed has left it.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)?;
+        }
+        Err(_) => {}
+    }
+    let socket = channel::socket()?;
+    // Nobody may connect before the permissions are set: a socket that does not listen refuses.
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    if let Some(group) = config.group {
+        std::os::unix::fs::chown(path, None, Some(group))?;
+    }
+    let mode = config.mode.unwrap_or(if config.group.is_some() { 0o660 } else { 0o600 });
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    rustix::net::listen(&socket, 1024)?;
+    Ok(socket)
+}
+
+/// A program at the other end of a socket.
+#[derive(Debug)]
+struct Peer {
+    socket: Arc<OwnedFd>,
+    credentials: Credentials,
+    since: Instant,
+    /// Its number, once it is attached.
+    client: Option<ClientId>,
+    slices: u32,
+    /// Paths that wait for their next hops.
+    resolving: Arc<()>,
+}
+
+/// What a user has.
+#[derive(Debug, Default)]
+struct Usage {
+    clients: u32,
+    slices: u32,
+}
+
+/// The thread that serves the control socket.
+#[derive(Debug)]
+pub(super) struct Control {
+    shared: Arc<Shared>,
+    listener: OwnedFd,
+    peers: BTreeMap<RawFd, Peer>,
+    users: BTreeMap<u32, Usage>,
+    /// The host's memberships in groups of clients.
+    memberships: BTreeMap<IpAddr, Option<UdpSocket>>,
+    resolvers: Arc<Pool>,
+    checked_at: Instant,
+}
+
+impl Control {
+    pub(super) fn new(shared: Arc<Shared>, listener: OwnedFd) -> Self {
+        let checked_at = shared.now();
+        Self {
+            shared,
+            listener,
+            peers: BTreeMap::new(),
+            users: BTreeMap::new(),
+            memberships: BTreeMap::new(),
+            resolvers: Arc::new(Pool::new("feroce-paths", RESOLVERS)),
+            checked_at,
+        }
+    }
+
+    /// Serves until the daemon ends.
+    pub(super) fn run(mut self) {
+        let (mut fds, mut scratch, mut buffer) = (Vec::new(), Vec::new(), Vec::new());
+        while !self.shared.is_stopping() {
+            fds.clear();
+            fds.extend([self.listener.as_raw_fd(), self.shared.wake_control.as_fd().as_raw_fd()]);
+            fds.extend(self.peers.keys());
+            sys::poll_readable(&fds, &mut scratch, Some(CHECK_INTERVAL));
+            let ready: Vec<RawFd> =
+                scratch.iter().filter(|fd| fd.revents != 0).map(|fd| fd.fd).collect();
+            for fd in ready {
+                if fd == self.listener.as_raw_fd() {
+                    self.accept();
+                } else if self.peers.contains_key(&fd) {
+                    self.serve(fd, &mut buffer);
+                }
+            }
+            let now = self.shared.now();
+            if now.saturating_since(self.checked_at) >= CHECK_INTERVAL {
+                self.checked_at = now;
+                self.check(now);
+            }
+        }
+        let clients: Vec<RawFd> = self.peers.keys().copied().collect();
+        clients.into_iter().for_each(|fd| self.detach(fd, "the daemon ends"));
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = match rustix::net::accept_with(&self.listener, flags) {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::debug!(%error, "a program cannot connect");
+                return;
+            }
+        };
+        let newcomers = self.peers.values().filter(|peer| peer.client.is_none()).count();
+        let Ok(about) = rustix::net::sockopt::socket_peercred(&socket) else { return };
+        if newcomers >= NEWCOMERS {
+            return; // Dropping the socket refuses the program.
+        }
+        let credentials = Credentials {
+            user: about.uid.as_raw(),
+            pid: about.pid.as_raw_nonzero().get(),
+            program: String::new(),
+        };
+        let peer = Peer {
+            socket: Arc::new(socket),
+            credentials,
+            since: self.shared.now(),
+            client: None,
+            slices: 0,
+            resolving: Arc::new(()),
+        };
+        self.peers.insert(peer.socket.as_raw_fd(), peer);
+    }
+
+    /// Serves one message of a program, so that none keeps the others waiting.
+    fn serve(&mut self, fd: RawFd, buffer: &mut Vec<u8>) {
+        let socket = Arc::clone(&self.peers[&fd].socket);
+        match channel::try_receive::<Call>(socket.as_fd(), buffer) {
+            Ok(Call { id, request }) => {
+                if let Some((result, fds)) = self.handle(fd, id, request) {
+                    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+                    let answer = Message::Answer { id, result };
+                    if channel::send(socket.as_fd(), &answer, &fds).is_err() {
+                        self.detach(fd, "it does not read its answers");
+                    }
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.detach(fd, "it has ended");
+            }
+            Err(error) => self.detach(fd, &format!("it says something invalid: {error}")),
+        }
+    }
+
+    /// The answer to a request, with descriptors; `None` if it comes later.
+    fn handle(&mut self, fd: RawFd, id: u64, request: Request) -> Option<Reply> {
+        let done = |result: Result<(), Refusal>| Some((result.map(|()| Answer::Done), Vec::new()));
+        let client = self.peers[&fd].client;
+        let client = match (client, request) {
+            (None, Request::Attach { version, program }) => {
+                return Some(match self.attach(fd, version, program) {
+                    Ok((attached, fds)) => (Ok(Answer::Attached(Box::new(attached))), fds),
+                    Err(refusal) => (Err(refusal), Vec::new()),
+                });
+            }
+            (Some(client), request) => (client, request),
+            (None, _) => return done(Err(invalid("attach first"))),
+        };
+        match client {
+            (_, Request::Attach { .. }) => done(Err(invalid("attached already"))),
+            (client, Request::QpnSlice) => {
+                Some((self.slice(fd, client).map(Answer::Slice), Vec::new()))
+            }
+            (client, Request::Resolve { destination, source, timeout_ms }) => {
+                let timeout = Duration::from_millis(timeout_ms).min(RESOLVE_MAX);
+                let path = WantedPath { client, destination: Gid(destination), source, timeout };
+                self.resolve(fd, id, path).map(|result| (result, Vec::new()))
+            }
+            (client, Request::Connect { qpn, remote, remote_qpn }) => {
+                done(self.connect(client, (qpn, remote, remote_qpn)))
+            }
+            (client, Request::Disconnect { qpn }) => {
+                self.shared.with(|switch| {
+                    if let Some(client) = switch.tables.get_mut(client) {
+                        client.permits.disconnect(Qpn::masked(qpn));
+                    }
+                });
+                done(Ok(()))
+            }
+            (client, Request::Join { group }) => done(self.join(client, group)),
+            (client, Request::Leave { group }) => {
+                self.leave(client, group);
+                done(Ok(()))
+            }
+            (client, Request::Claim(service)) => {
+                done(self.shared.with(|switch| switch.tables.claim(client, service)))
+            }
+            (client, Request::Release(service)) => {
+                self.shared.with(|switch| switch.tables.release(client, service));
+                done(Ok(()))
+            }
+        }
+    }
+
+    fn attach(
+        &mut self,
+        fd: RawFd,
+        version: u32,
+        program: String,
+    ) -> Result<(Attached, Vec<OwnedFd>), Refusal> {
+        if version != VERSION {
+            return Err(Refusal::Version(VERSION));
+        }
+        let peer = self.peers.get_mut(&fd).expect("it has sent the request");
+        // A program says its name itself; control characters must not reach a terminal.
+        peer.credentials.program = program.chars().take(64).collect::<String>();
+        peer.credentials.program = peer.credentials.program.escape_debug().to_string();
+        let user = self.users.entry(peer.credentials.user).or_default();
+        if user.clients >= self.shared.limits.clients {
+            return Err(Refusal::Quota("programs".to_owned()));
+        }
+        let attributes = self.shared.with(|switch| switch.attributes().clone());
+        let attached = Attached {
+            kind: attributes.kind,
+            mac: attributes.mac.0,
+            mtu: attributes.mtu,
+            frame_max: attributes.frame_max,
+            link_rate: attributes.link_rate,
+            segments_max: attributes.segments_max,
+            source_ports: attributes.source_ports,
+            window_max: self.shared.window_max,
+            tx_slots: TX_SLOTS,
+            rx_slots: RX_SLOTS,
+            gids: self.shared.gids().iter().map(Local::from).collect(),
+        };
+        let shapes = attached.shapes().map_err(|_| invalid("the port's frames are too long"))?;
+        let credentials = peer.credentials.clone();
+        let (make, fds) = rings(shapes, credentials)
+            .map_err(|error| system("make the rings of a program", &error))?;
+        let now = self.shared.now();
+        let id = self.shared.with(|switch| switch.tables.add(make, now));
+        user.clients += 1;
+        peer.client = Some(id);
+        let mut sockets = self.shared.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        sockets.insert(id, Arc::clone(&peer.socket));
+        tracing::info!(?id, pid = peer.credentials.pid, program = peer.credentials.program, "attached");
+        Ok((attached, fds))
+    }
+
+    /// The client or newcomer is gone, or must go.
+    fn detach(&mut self, fd: RawFd, why: &str) {
+        let Some(peer) = self.peers.remove(&fd) else { return };
+        let Some(id) = peer.client else { return };
+        tracing::info!(?id, pid = peer.credentials.pid, why, "detached");
+        self.shared.sockets.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let now = self.shared.now();
+        let groups = self.shared.with(|switch| {
+            let before: BTreeSet<_> = switch.tables.groups().collect();
+            switch.drain(id, now);
+            switch.tables.remove(id, now);
+            let after: BTreeSet<_> = switch.tables.groups().collect();
+            before.difference(&after).copied().collect::<Vec<_>>()
+        });
+        if let Some(user) = self.users.get_mut(&peer.credentials.user) {
+            user.clients -= 1;
+            user.slices -= peer.slices;
+            if user.clients == 0 {
+                self.users.remove(&peer.credentials.user);
+            }
+        }
+        if !groups.is_empty() {
+            self.memberships.retain(|group, _| !groups.contains(group));
+            host::set_filter(&self.shared);
+        }
+        let _ = rustix::net::shutdown(&*peer.socket, rustix::net::Shutdown::Both);
+    }
+
+    /// Detaches clients that cannot stay, and newcomers that do not attach.
+    fn check(&mut self, now: Instant) {
+        let faulty = self.shared.with(|switch| switch.tables.faulty(now));
+        for (id, why) in faulty {
+            let fd = self.peers.iter().find(|(_, peer)| peer.client == Some(id)).map(|(fd, _)| *fd);
+            if let Some(fd) = fd {
+                self.detach(fd, why);
+            }
+        }
+        let is_late = |peer: &Peer| {
+            peer.client.is_none() && now.saturating_since(peer.since) >= ATTACH_WITHIN
+        };
+        self.peers.retain(|_, peer| !is_late(peer));
+    }
+
+    fn slice(&mut self, fd: RawFd, client: ClientId) -> Result<u32, Refusal> {
+        let peer = self.peers.get_mut(&fd).expect("it has sent the request");
+        let user = self.users.entry(peer.credentials.user).or_default();
+        if (user.slices + 1) * SLICE > self.shared.limits.qps {
+            return Err(Refusal::Quota("QPs".to_owned()));
+        }
+        let now = self.shared.now();
+        let given = self.shared.with(|switch| switch.tables.slices.give(client, now));
+        let first = given.ok_or_else(|| Refusal::Quota("QPs: all numbers are in use".to_owned()))?;
+        (user.slices, peer.slices) = (user.slices + 1, peer.slices + 1);
+        Ok(first)
+    }
+
+    fn connect(
+        &self,
+        client: ClientId,
+        (qpn, remote, remote_qpn): (u32, IpAddr, u32),
+    ) -> Result<(), Refusal> {
+        let (Some(qpn), Some(remote_qpn)) = (Qpn::new(qpn), Qpn::new(remote_qpn)) else {
+            return Err(invalid("a QP number has 24 bits"));
+        };
+        if remote.is_multicast() || remote_qpn == Qpn::GSI || remote_qpn == Qpn::MULTICAST {
+            return Err(invalid("no QP is connected to this destination"));
+        }
+        self.shared.with(|switch| switch.tables.connect(client, qpn, (remote, remote_qpn)))
+    }
+
+    fn join(&mut self, client: ClientId, group: IpAddr) -> Result<(), Refusal> {
+        if !group.is_multicast() {
+            return Err(invalid("not a multicast group"));
+        }
+        let groups = self.shared.with(|switch| {
+            switch.tables.get_mut(client).map_or(0, |client| client.permits.groups.len())
+        });
+        if groups >= GROUPS {
+            return Err(Refusal::Quota("multicast groups".to_owned()));
+        }
+        if !self.memberships.contains_key(&group) {
+            let joined = match self.shared.filter {
+                Some(_) => join_kernel(self.shared.gids().into_iter(), group).map(Some),
+                None => Ok(None),
+            };
+            let joined = joined.map_err(|error| system("join the multicast group", &error))?;
+            self.memberships.insert(group, joined);
+        }
+        if self.shared.with(|switch| switch.tables.join(client, group)) {
+            host::set_filter(&self.shared);
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, client: ClientId, group: IpAddr) {
+        if self.shared.with(|switch| switch.tables.leave(client, group)) {
+            self.memberships.remove(&group);
+            host::set_filter(&self.shared);
+        }
+    }
+
+    /// Resolves a path: at once, or in a thread that waits for the next hop and answers then.
+    fn resolve(
+        &mut self,
+        fd: RawFd,
+        call: u64,
+        path: WantedPath,
+    ) -> Option<Result<Answer, Refusal>> {
+        let at_once = WantedPath { timeout: Duration::ZERO, ..path.clone() };
+        let result = at_once.resolve(&self.shared);
+        let waits = matches!(&result, Err(Refusal::Path(PathRefusal::Unresolved(_))));
+        if !waits || path.timeout.is_zero() {
+            return Some(result);
+        }
+        let peer = &self.peers[&fd];
+        if Arc::strong_count(&peer.resolving) > RESOLVING {
+            return Some(Err(Refusal::Quota("paths that wait for their next hops".to_owned())));
+        }
+        let (socket, waits) = (Arc::clone(&peer.socket), Arc::clone(&peer.resolving));
+        let shared = Arc::clone(&self.shared);
+        let started = self.resolvers.run(Box::new(move || {
+            let result = path.resolve(&shared);
+            drop(waits);
+            // A client that does not read its answers is detached at its next request.
+            let _ = channel::send(socket.as_fd(), &Message::Answer { id: call, result }, &[]);
+        }));
+        started.err().map(|error| Err(system("start a thread", &error)))
+    }
+}
+
+/// An answer with descriptors.
+type Reply = (Result<Answer, Refusal>, Vec<OwnedFd>);
+
+/// A path that a client asks for.
+#[derive(Debug, Clone)]
+struct WantedPath {
+    client: ClientId,
+    destination: Gid,
+    source: Local,
+    timeout: Duration,
+}
+
+impl WantedPath {
+    fn resolve(&self, shared: &Shared) -> Result<Answer, Refusal> {
+        let source = GidEntry::from(&self.source);
+        let known = shared.gids();
+        let Some(source) =
+            known.into_iter().find(|own| (own.gid, own.vlan) == (source.gid, source.vlan))
+        else {
+            return Err(Refusal::Path(PathRefusal::SourceGone));
+        };
+        let found = shared.addressing.resolve(self.destination, &source, self.timeout);
+        let refused = |error: ResolveError| Refusal::Path(PathRefusal::from(&error));
+        let mut headers = found.map_err(refused)?;
+        if shared.is_own(headers.dst_ip) {
+            // Not the client's own address: its core would deliver the packets itself.
+            headers.dst_mac = ROUTED_MAC;
+        }
+        self.permit(shared, &headers);
+        Ok(Answer::Path(headers.into()))
+    }
+
+    /// Allows the client to send along the path, and follows its next hop.
+    fn permit(&self, shared: &Shared, headers: &PathHeaders) {
+        if let Some(ip) = headers.next_hop {
+            let hop = NextHop { vlan: headers.vlan, mac: headers.dst_mac };
+            let mut hops = shared.hops.lock().unwrap_or_else(PoisonError::into_inner);
+            hops.insert((headers.interface, ip), hop);
+        }
+        shared.with(|switch| {
+            if let Some(client) = switch.tables.get_mut(self.client) {
+                client.permits.next_hops.insert(headers.dst_mac);
+            }
+        });
+    }
+}
+
+/// Makes the rings of a client. Returns what makes the client, and the descriptors for it.
+fn rings(
+    [tx, rx]: [RingShape; 2],
+    credentials: Credentials,
+) -> io::Result<(impl FnOnce(ClientId) -> Client, Vec<OwnedFd>)> {
+    let memory = SharedMemory::create(tx.bytes() + rx.bytes())?;
+    let (own, theirs) = UnixStream::pair()?;
+    let bell = Bell::Socket(Arc::new(own));
+    let from_client = tx.consumer(&memory, 0, &bell);
+    let to_client = rx.producer(&memory, tx.bytes(), &bell);
+    let fds = vec![memory.as_fd().try_clone_to_owned()?, OwnedFd::from(theirs)];
+    Ok((move |id| Client::new(id, credentials, from_client, to_client), fds))
+}
+
+fn invalid(what: &str) -> Refusal {
+    Refusal::Invalid(what.to_owned())
+}
+
+fn system(action: &str, error: &io::Error) -> Refusal {
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    Refusal::System { action: action.to_owned(), errno }
+}

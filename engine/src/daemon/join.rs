@@ -1,0 +1,58 @@
+//! Which frame of a client may share a super-frame with the frame before it: the daemon checks what
+//! the core of the client promises ([`crate::port::super_frame`]).
+
+use super::client::ClientId;
+
+/// Bytes of the longest headers up to the UDP checksum: Ethernet, tag, IPv6, UDP.
+const HEADERS_MAX: usize = 18 + 40 + 8;
+
+/// The frame that was queued last.
+#[derive(Debug, Default)]
+pub(super) struct Joint {
+    last: Option<Last>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Last {
+    client: ClientId,
+    /// The headers without lengths, identification and checksums.
+    headers: [u8; HEADERS_MAX],
+    /// IPv4 identification; 0 for IPv6.
+    identification: u16,
+    is_v4: bool,
+}
+
+impl Joint {
+    /// Records that `frame` of `client` is queued, a valid RoCE packet. Returns true if it may join
+    /// the super-frame of the frame before it. `joins`: the client says so.
+    pub(super) fn follows(&mut self, client: ClientId, frame: &[u8], joins: bool) -> bool {
+        let this = Last::of(client, frame);
+        let last = std::mem::replace(&mut self.last, this);
+        let (Some(last), Some(this), true) = (last, this, joins) else { return false };
+        let counted = if this.is_v4 { last.identification.checked_add(1) } else { Some(0) };
+        counted == Some(this.identification)
+            && Last { identification: this.identification, ..last } == this
+    }
+}
+
+impl Last {
+    fn of(client: ClientId, frame: &[u8]) -> Option<Self> {
+        let tag = frame.get(12..14)? == [0x81, 0];
+        let ip = if tag { 18 } else { 14 };
+        let is_v4 = *frame.get(ip)? >> 4 == 4;
+        let udp = ip + if is_v4 { 20 } else { 40 };
+        let end = udp + 8;
+        let mut headers = [0; HEADERS_MAX];
+        headers[..end].copy_from_slice(frame.get(..end)?);
+        let mut identification = 0;
+        if is_v4 {
+            identification = u16::from_be_bytes([headers[ip + 4], headers[ip + 5]]);
+            headers[ip + 2..ip + 6].fill(0);
+            headers[ip + 10..ip + 12].fill(0);
+        } else {
+            headers[ip + 4..ip + 6].fill(0);
+        }
+        headers[udp + 4..udp + 8].fill(0);
+        Some(Self { client, headers, identification, is_v4 })
+    }
+}

@@ -1,0 +1,57 @@
+//! The daemon of an interface (`feroce up`): it owns the port, and many programs use it.
+//!
+//! ```text
+//!  program A   device, QPs, memory ── rings ──┐
+//!  program B   device, QPs, memory ── rings ──┼─ switch ─ port ─ link
+//!  program C   device, QPs, memory ── rings ──┘   │
+//!       └──────────── control socket ───────── server
+//! ```
+//!
+//! The protocol stays in the programs: their devices open the port `daemon`
+//! ([`crate::port::daemon`]), which is a pair of rings. The daemon moves frames between the rings
+//! and its port, and decides what a program may have.
+//!
+//! | question | file |
+//! |---|---|
+//! | what happens in one turn? | `switch.rs` |
+//! | which program gets a frame? | `switch.rs`, by the slices of QP numbers: `slices.rs` |
+//! | which program gets a message of connection management? | `cm_router.rs` |
+//! | may this program send this frame? | `admission.rs`; as part of a super-frame: `join.rs` |
+//! | what do peers of a program that has ended hear? | `cm_router.rs`, `former.rs` |
+//! | what does the daemon know of a program? | `client.rs` |
+//! | how do programs attach, and what may they ask for? | `control.rs`; messages: [`crate::port::daemon`] |
+//! | what may a user have? | `quota.rs` |
+//! | how are the addresses of the host followed? | `host.rs` |
+//!
+//! # Trust
+//! The daemon trusts nothing that a program writes: it copies frames before it reads them, checks
+//! every frame against what the program may send, and never waits for a program. A program that
+//! does not take its frames loses them. Programs see only frames to their own QPs.
+//!
+//! # Threads
+//! One thread runs the turns of the switch, one serves the control socket, a few resolve paths. The
+//! switch is behind a lock that a turn holds, as the token of a core; whoever changes clients takes
+//! it between two turns.
+
+mod admission;
+mod client;
+mod cm_router;
+mod control;
+mod former;
+mod frames;
+mod host;
+mod join;
+mod quota;
+mod running;
+mod server;
+mod slices;
+mod switch;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use client::ClientId;
+pub use admission::Dscps;
+pub use client::{ClientStats, Credentials};
+pub use quota::Limits;
+pub use running::{Running, of, running};
+pub use server::{Daemon, DaemonConfig, DaemonOpenError};

@@ -1,0 +1,65 @@
+//! The daemons that run in a network namespace.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::port::daemon::{channel, place};
+
+/// A daemon that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// The interface that it owns.
+    pub interface: String,
+    /// Its process.
+    pub pid: i32,
+    socket: PathBuf,
+}
+
+impl Running {
+    /// Returns true if the daemon listens at its socket still.
+    pub fn is_running(&self) -> bool {
+        owner(&self.socket) == Some(self.pid)
+    }
+}
+
+/// The daemons in the network namespace of the calling thread whose sockets are in `directory`, or
+/// at the usual places.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn running(directory: Option<&Path>) -> io::Result<Vec<Running>> {
+    let directories = match directory {
+        Some(directory) => vec![place::socket_in(directory, "")?],
+        None => place::candidates(""),
+    };
+    let mut found = Vec::new();
+    for directory in directories {
+        let entries = match std::fs::read_dir(&directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            other => other?,
+        };
+        for entry in entries {
+            let socket = entry?.path();
+            let name = socket.file_name().and_then(|name| name.to_str());
+            if let (Some(name), Some(pid)) = (name, owner(&socket)) {
+                found.push(Running { interface: name.to_owned(), pid, socket });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The daemon of `interface` in the network namespace of the calling thread, at the usual places.
+pub fn of(interface: &str) -> Option<Running> {
+    place::candidates(interface).into_iter().find_map(|socket| {
+        let pid = owner(&socket)?;
+        Some(Running { interface: interface.to_owned(), pid, socket })
+    })
+}
+
+/// The process that listens at `socket`.
+fn owner(socket: &Path) -> Option<i32> {
+    let socket = channel::connect(socket).ok()?;
+    let about = rustix::net::sockopt::socket_peercred(&socket).ok()?;
+    Some(about.pid.as_raw_nonzero().get())
+}

@@ -1,0 +1,565 @@
+//! The switch: moves frames between the port and the rings of the clients.
+//!
+//! # A turn
+//! 1. The daemon's own messages of connection management are sent.
+//! 2. A burst of the port is delivered: each frame is copied into the ring of the client that has
+//!    its QP.
+//! 3. The clients' frames are sent, by deficit round robin: in each round a client may send
+//!    [`QUANTUM`] bytes more. Frames without data (ACKs, CNPs, READ requests) do not wait for the
+//!    next round. A frame is copied into a slot of the port first and checked there, where the
+//!    client cannot change it any more.
+//! 4. Clients and the port are told, once each.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use feroce_wire::cm::{PortSpace, ServiceId};
+use feroce_wire::{MacAddr, Packet, Qpn};
+
+use super::admission::{Destination, Dscps, HostAddresses, Refused, Rules, marked_source};
+use super::client::{Client, ClientId, ClientStats, Credentials};
+use super::cm_router::{self, Claim, ClaimError, CmRouter, Route};
+use super::former::FormerQps;
+use super::frames::{
+    MAD_FRAME_MAX, flow_of, ipv4_payload_len, mad_frame, nak_frame, reply_flow, set_identification,
+};
+use super::join::Joint;
+use super::quota::{Limits, Rate};
+use super::slices::SliceTable;
+use crate::port::daemon::protocol::Refusal;
+use crate::port::kind::ServicePort;
+use crate::port::{Port, PortAttributes, PortStats, Priority};
+use crate::time::Instant;
+
+/// Bytes that a client may send in a round: a super-frame.
+const QUANTUM: usize = 64 << 10;
+
+/// Length up to which a frame counts as one without data.
+const WITHOUT_DATA: usize = 128;
+
+/// Maximum number of clients' frames in a turn.
+const BURST: usize = 120;
+
+/// Bursts of a client that has ended; more than its ring holds.
+const DRAIN_ROUNDS: usize = 16;
+
+/// The port and the clients.
+#[derive(Debug)]
+pub(super) struct Switch {
+    port: Box<dyn Port>,
+    /// The link chooses the IPv4 identification of packets.
+    link_numbers: bool,
+    /// Frames since the last flush.
+    queued: usize,
+    pub(super) tables: Tables,
+    /// The place in the round of the client whose turn is next.
+    next: usize,
+}
+
+/// Everything but the port.
+#[derive(Debug)]
+pub(super) struct Tables {
+    /// By place. Places are used again, numbers of clients are not.
+    places: Vec<Option<Client>>,
+    by_id: BTreeMap<ClientId, usize>,
+    last_id: u32,
+    pub(super) slices: SliceTable,
+    pub(super) router: CmRouter,
+    pub(super) host: HostAddresses,
+    pub(super) dscps: Dscps,
+    groups: BTreeMap<IpAddr, Vec<ClientId>>,
+    limits: Limits,
+    /// Rates by user, if there is a limit.
+    rates: BTreeMap<u32, Rate>,
+    former: FormerQps,
+    /// Frames for which there is no client.
+    pub(super) undelivered: u64,
+    /// MADs and NAKs to be sent by the daemon itself.
+    replies: Vec<Vec<u8>>,
+}
+
+impl Switch {
+    /// A switch without clients. `drawn`: a random number.
+    pub(super) fn new(
+        port: Box<dyn Port>,
+        router: CmRouter,
+        (limits, dscps): (Limits, Dscps),
+        drawn: u32,
+    ) -> Self {
+        let link_numbers = port.tx_identification(MAD_FRAME_MAX, false).is_some();
+        let mut host = HostAddresses::default();
+        host.add_mac(port.attributes().mac);
+        let tables = Tables {
+            places: Vec::new(),
+            by_id: BTreeMap::new(),
+            last_id: 0,
+            slices: SliceTable::new(drawn),
+            router,
+            host,
+            dscps,
+            groups: BTreeMap::new(),
+            limits,
+            rates: BTreeMap::new(),
+            former: FormerQps::default(),
+            undelivered: 0,
+            replies: Vec::new(),
+        };
+        Self { port, link_numbers, queued: 0, tables, next: 0 }
+    }
+
+    pub(super) fn attributes(&self) -> &PortAttributes {
+        self.port.attributes()
+    }
+
+    pub(super) fn port_stats(&self) -> PortStats {
+        self.port.stats()
+    }
+
+    /// Runs a turn. Returns the number of frames moved.
+    pub(super) fn turn(&mut self, now: Instant) -> usize {
+        let mut moved = self.send_replies(now) + self.receive(now);
+        moved += self.forward(now) + self.send_replies(now);
+        self.tables.places.iter_mut().flatten().for_each(Client::publish);
+        self.flush();
+        moved
+    }
+
+    fn receive(&mut self, now: Instant) -> usize {
+        let burst = self.port.rx_burst();
+        for index in 0..burst {
+            let frame = self.port.rx_frame(index);
+            self.tables.deliver(frame.first, frame.second, None, now);
+        }
+        burst
+    }
+
+    /// Sends frames of the clients. Returns their number.
+    fn forward(&mut self, now: Instant) -> usize {
+        let places = self.tables.places.len();
+        let (mut sent, mut idle) = (0, 0);
+        let mut joint = Joint::default();
+        while idle < places && sent < BURST {
+            let place = self.next % places;
+            let Some(client) = &mut self.tables.places[place] else {
+                (idle, self.next) = (idle + 1, self.next + 1);
+                continue;
+            };
+            if client.next_len().is_none() {
+                client.deficit = 0;
+                (idle, self.next) = (idle + 1, self.next + 1);
+                continue;
+            }
+            client.deficit += QUANTUM;
+            let (done, is_blocked) = self.forward_from(place, BURST - sent, &mut joint, now);
+            sent += done;
+            idle = if done > 0 { 0 } else { idle + 1 };
+            if is_blocked {
+                break;
+            }
+            self.next += 1;
+        }
+        sent
+    }
+
+    /// Sends up to `most` frames of the client at `place`. Returns how many, and whether the port
+    /// has no room for more.
+    fn forward_from(
+        &mut self,
+        place: usize,
+        most: usize,
+        joint: &mut Joint,
+        now: Instant,
+    ) -> (usize, bool) {
+        for done in 0..most {
+            let Some(client) = &mut self.tables.places[place] else { return (done, false) };
+            let Some(len) = client.next_len() else {
+                client.deficit = 0;
+                return (done, false);
+            };
+            if len > client.deficit && len > WITHOUT_DATA {
+                return (done, false);
+            }
+            client.throttled_until = None;
+            if let Some(rate) = self.tables.rates.get_mut(&client.credentials.user)
+                && let Err(until) = rate.take(len, now)
+            {
+                client.throttled_until = Some(until);
+                return (done, false);
+            }
+            let Some(slot) = self.port.tx_slot() else { return (done, true) };
+            client.deficit = client.deficit.saturating_sub(len);
+            let Some((len, priority, joins)) = client.take(slot) else {
+                client.stats.tx_refused += 1;
+                continue;
+            };
+            let id = client.id;
+            match self.tables.admit(place, &slot[..len], now) {
+                Ok(Destination::Host) => self.tables.deliver(&slot[..len], &[], None, now),
+                Ok(Destination::Group(_)) => {
+                    self.tables.deliver(&slot[..len], &[], Some(id), now);
+                    self.commit(len, priority, false);
+                }
+                Ok(Destination::Link) => {
+                    let joins = joint.follows(id, &slot[..len], joins);
+                    self.commit(len, priority, joins);
+                }
+                Err(_) => {}
+            }
+        }
+        (most, false)
+    }
+
+    /// Sends what a client that has ended has left in its ring: for the program it was sent already.
+    pub(super) fn drain(&mut self, id: ClientId, now: Instant) {
+        let Some(place) = self.tables.by_id.get(&id).copied() else { return };
+        let mut joint = Joint::default();
+        for _ in 0..DRAIN_ROUNDS {
+            let Some(client) = self.tables.get_mut(id) else { return };
+            client.deficit = usize::MAX;
+            let (sent, is_blocked) = self.forward_from(place, BURST, &mut joint, now);
+            self.flush();
+            if sent == 0 || is_blocked {
+                return;
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if std::mem::take(&mut self.queued) > 0
+            && let Err(error) = self.port.flush()
+        {
+            tracing::debug!(%error, "the port cannot send");
+        }
+    }
+
+    /// Queues the frame of `len` bytes in the slot.
+    fn commit(&mut self, len: usize, priority: Priority, joins: bool) {
+        if self.link_numbers {
+            let slot = self.port.tx_slot().expect("the slot that was not committed");
+            if let Some(payload) = ipv4_payload_len(&slot[..len]) {
+                let id = self.port.tx_identification(payload, joins).unwrap_or(0);
+                let slot = self.port.tx_slot().expect("the slot that was not committed");
+                set_identification(&mut slot[..len], id);
+            }
+        }
+        match joins {
+            true => self.port.tx_commit_next(len, priority),
+            false => self.port.tx_commit(len, priority),
+        }
+        self.queued += 1;
+    }
+
+    /// Sends what the daemon itself has to say. Returns the number of frames.
+    fn send_replies(&mut self, now: Instant) -> usize {
+        self.tables.collect_replies(now);
+        let replies = std::mem::take(&mut self.tables.replies);
+        for frame in &replies {
+            let Ok(packet) = Packet::parse(frame, &[]) else { continue };
+            if self.tables.host.is_own(packet.ip.dst()) {
+                self.tables.deliver(frame, &[], None, now);
+            } else if let Some(slot) = self.port.tx_slot() {
+                slot[..frame.len()].copy_from_slice(frame);
+                self.commit(frame.len(), Priority::default(), false);
+            } // Without room it is lost, as frames may be; the router sends it again.
+        }
+        replies.len()
+    }
+
+    /// When the daemon must act next without a frame.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let throttled = self.tables.clients().filter_map(|client| client.throttled_until);
+        throttled.chain(self.tables.router.next_deadline()).min()
+    }
+
+    /// Prepares to sleep until there are frames, and appends the descriptors to wait for. Returns
+    /// false if there are frames already: do not sleep. Undone by [`Self::disarm`].
+    pub(super) fn arm(&mut self, fds: &mut Vec<RawFd>) -> bool {
+        let mut is_quiet = self.port.arm_wakeup(fds);
+        for client in self.tables.places.iter_mut().flatten() {
+            is_quiet &= client.arm(fds);
+        }
+        is_quiet
+    }
+
+    /// Undoes [`Self::arm`].
+    pub(super) fn disarm(&mut self) {
+        self.port.disarm_wakeup();
+        self.tables.places.iter_mut().flatten().for_each(Client::disarm);
+    }
+}
+
+impl Tables {
+    /// Adds a client. `make` makes it from its number.
+    pub(super) fn add(
+        &mut self,
+        make: impl FnOnce(ClientId) -> Client,
+        now: Instant,
+    ) -> ClientId {
+        self.last_id += 1;
+        let id = ClientId(self.last_id);
+        let limits = cm_router::Limits {
+            claims: self.limits.services as usize,
+            connections: self.limits.connections as usize,
+            ..cm_router::Limits::default()
+        };
+        self.router.add_client(id, limits);
+        let client = make(id);
+        if self.limits.packets.is_some() || self.limits.bytes.is_some() {
+            let rate = || Rate::new(&self.limits, now);
+            self.rates.entry(client.credentials.user).or_insert_with(rate);
+        }
+        let client = Some(client);
+        let place = match self.places.iter().position(Option::is_none) {
+            Some(place) => place,
+            None => {
+                self.places.push(None);
+                self.places.len() - 1
+            }
+        };
+        self.places[place] = client;
+        self.by_id.insert(id, place);
+        id
+    }
+
+    /// Removes a client. Its peers hear of it.
+    pub(super) fn remove(&mut self, id: ClientId, now: Instant) {
+        let Some(place) = self.by_id.remove(&id) else { return };
+        let Some(client) = self.places[place].take() else { return };
+        self.former.add(client.permits.connected(), now);
+        for group in &client.permits.groups {
+            self.leave(id, *group);
+        }
+        self.slices.take_back(id, now);
+        self.router.client_gone(id, now);
+        let user = client.credentials.user;
+        if self.clients().all(|other| other.credentials.user != user) {
+            self.rates.remove(&user);
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        let place = *self.by_id.get(&id)?;
+        self.places[place].as_mut()
+    }
+
+    /// All clients.
+    pub(super) fn clients(&self) -> impl Iterator<Item = &Client> {
+        self.places.iter().flatten()
+    }
+
+    /// Clients that cannot stay, and why.
+    pub(super) fn faulty(&self, now: Instant) -> Vec<(ClientId, &'static str)> {
+        self.clients().filter_map(|client| Some((client.id, client.fault(now)?))).collect()
+    }
+
+    /// Who runs the clients, and their frames.
+    pub(super) fn stats(&self) -> Vec<(ClientId, Credentials, ClientStats)> {
+        let stats = |client: &Client| (client.id, client.credentials.clone(), client.stats);
+        self.clients().map(stats).collect()
+    }
+
+    /// Adds `id` to a group. Returns true if it is the group's first member.
+    pub(super) fn join(&mut self, id: ClientId, group: IpAddr) -> bool {
+        let Some(client) = self.get_mut(id) else { return false };
+        client.permits.groups.insert(group);
+        let members = self.groups.entry(group).or_default();
+        if !members.contains(&id) {
+            members.push(id);
+        }
+        members.len() == 1
+    }
+
+    /// Removes `id` from a group. Returns true if the group has no member any more.
+    pub(super) fn leave(&mut self, id: ClientId, group: IpAddr) -> bool {
+        if let Some(client) = self.get_mut(id) {
+            client.permits.groups.remove(&group);
+        }
+        let Some(members) = self.groups.get_mut(&group) else { return false };
+        members.retain(|member| *member != id);
+        let is_empty = members.is_empty();
+        if is_empty {
+            self.groups.remove(&group);
+        }
+        is_empty
+    }
+
+    /// The groups with members.
+    pub(super) fn groups(&self) -> impl Iterator<Item = IpAddr> {
+        self.groups.keys().copied()
+    }
+
+    /// Allows packets from the QP `qpn` of `id` to a QP of another host or client. A QP has one
+    /// peer: no other client may send to it.
+    pub(super) fn connect(
+        &mut self,
+        id: ClientId,
+        qpn: Qpn,
+        (remote, remote_qpn): (IpAddr, Qpn),
+    ) -> Result<(), Refusal> {
+        if self.slices.owner(qpn) != Some(id) {
+            return Err(Refusal::Invalid("the QP is not the program's".to_owned()));
+        }
+        let has_it = |client: &Client| client.id != id && client.permits.is_peer(remote, remote_qpn);
+        if self.clients().any(has_it) {
+            return Err(Refusal::InUse);
+        }
+        if let Some(client) = self.get_mut(id) {
+            client.permits.connect(qpn, remote, remote_qpn);
+        }
+        Ok(())
+    }
+
+    /// Reserves the port of a service for `id`.
+    pub(super) fn claim(&mut self, id: ClientId, service: ServicePort) -> Result<(), Refusal> {
+        let claim = claim_of(service)?;
+        self.router.claim(id, claim).map_err(|error| match error {
+            ClaimError::AddressInUse => Refusal::InUse,
+            ClaimError::AddressNotAvailable => Refusal::NotAvailable,
+            error @ (ClaimError::TooMany(_) | ClaimError::UnknownClient) => {
+                Refusal::Quota(error.to_string())
+            }
+        })
+    }
+
+    /// Ends a reservation.
+    pub(super) fn release(&mut self, id: ClientId, service: ServicePort) {
+        if let Ok(claim) = claim_of(service) {
+            self.router.release(id, claim);
+        }
+    }
+
+    /// The Ethernet address of a next hop has changed.
+    pub(super) fn move_next_hop(&mut self, former: MacAddr, mac: MacAddr) {
+        for client in self.places.iter_mut().flatten() {
+            if client.permits.next_hops.contains(&former) {
+                client.permits.next_hops.insert(mac);
+            }
+        }
+    }
+
+    /// Decides about a frame of the client at `place`, and counts it.
+    fn admit(&mut self, place: usize, frame: &[u8], now: Instant) -> Result<Destination, Refused> {
+        let client = self.places[place].as_ref().expect("the caller has its frame");
+        let rules = Rules {
+            client: client.id,
+            permits: &client.permits,
+            host: &self.host,
+            slices: &self.slices,
+            dscps: self.dscps,
+        };
+        let packet = Packet::parse(frame, &[]);
+        let mut admitted = match &packet {
+            Ok(packet) => rules.admit(packet),
+            Err(_) => Err(Refused::Packet),
+        };
+        if let (Ok(_), Ok(packet)) = (admitted, &packet)
+            && packet.bth.dest_qp == Qpn::GSI
+        {
+            admitted = self.admit_mad(client.id, packet, now).map(|()| admitted.expect("checked"));
+        }
+        let stats = &mut self.places[place].as_mut().expect("as above").stats;
+        match admitted {
+            Ok(_) => {
+                stats.tx_frames += 1;
+                stats.tx_bytes += frame.len() as u64;
+            }
+            Err(refused) => {
+                stats.tx_refused += 1;
+                tracing::debug!(place, ?refused, "a client may not send a frame");
+            }
+        }
+        admitted
+    }
+
+    fn admit_mad(
+        &mut self,
+        id: ClientId,
+        packet: &Packet<'_>,
+        now: Instant,
+    ) -> Result<(), Refused> {
+        let mut mad = [0; feroce_wire::MAD_LEN];
+        if packet.payload.len() != mad.len() || !packet.icrc_valid() {
+            return Err(Refused::Management);
+        }
+        packet.payload.copy_to(&mut mad);
+        let flow = flow_of(packet);
+        let slices = &self.slices;
+        let owns = |qpn: Qpn| slices.owner(qpn) == Some(id);
+        let sent = self.router.outgoing(id, &flow, &mad, &owns, now);
+        sent.map_err(|_| Refused::Management)
+    }
+
+    /// Passes a frame to the client that has its QP. `from`: the client that sent it to a group,
+    /// which has delivered it to its own members.
+    fn deliver(&mut self, first: &[u8], second: &[u8], from: Option<ClientId>, now: Instant) {
+        let Ok(packet) = Packet::parse(first, second) else {
+            self.undelivered += 1;
+            return;
+        };
+        let to = match packet.bth.dest_qp {
+            Qpn::MULTICAST => return self.deliver_to_group(&packet, first, second, from, now),
+            Qpn::GSI => self.route_mad(&packet, now),
+            qpn => self.slices.owner(qpn),
+        };
+        let place = to.and_then(|id| self.by_id.get(&id)).copied();
+        let Some(client) = place.and_then(|place| self.places[place].as_mut()) else {
+            if packet.bth.dest_qp != Qpn::GSI {
+                self.undelivered += 1;
+                self.replies.extend(self.former.refuse(&packet, now).map(|nak| nak_frame(&nak)));
+            }
+            return;
+        };
+        if let Some(source) = marked_source(&packet) {
+            client.permits.note_marked(source);
+        }
+        client.push(first, second, now);
+    }
+
+    fn deliver_to_group(
+        &mut self,
+        packet: &Packet<'_>,
+        first: &[u8],
+        second: &[u8],
+        from: Option<ClientId>,
+        now: Instant,
+    ) {
+        let Some(members) = self.groups.get(&packet.ip.dst()) else {
+            self.undelivered += 1;
+            return;
+        };
+        for id in members.iter().filter(|id| Some(**id) != from) {
+            let client = self.by_id.get(id).and_then(|place| self.places[*place].as_mut());
+            if let Some(client) = client {
+                client.push(first, second, now);
+            }
+        }
+    }
+
+    /// The client that gets a message of connection management; `None` if the daemon answers it.
+    fn route_mad(&mut self, packet: &Packet<'_>, now: Instant) -> Option<ClientId> {
+        let mut mad = [0; feroce_wire::MAD_LEN];
+        if packet.payload.len() != mad.len() || !packet.icrc_valid() {
+            return None;
+        }
+        packet.payload.copy_to(&mut mad);
+        match self.router.incoming(&reply_flow(packet), &mad, now) {
+            Route::Client(id) => Some(id),
+            Route::Answered | Route::Dropped => None,
+        }
+    }
+
+    fn collect_replies(&mut self, now: Instant) {
+        self.router.expire(now);
+        while let Some(own) = self.router.transmit() {
+            self.replies.push(mad_frame(&own.flow, &own.mad));
+        }
+    }
+}
+
+fn claim_of(service: ServicePort) -> Result<Claim, Refusal> {
+    let ServicePort { space, port, ip, reuse, v6_only } = service;
+    let space = PortSpace::from_number(space);
+    let space = space.ok_or_else(|| Refusal::Invalid("no port space".to_owned()))?;
+    Ok(Claim { service: ServiceId::new(space, port), address: Some(ip), reuse, v6_only })
+}

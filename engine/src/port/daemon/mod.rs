@@ -1,0 +1,249 @@
+//! The port of a daemon's client: rings in memory shared with the daemon (`feroce up`), which owns
+//! the interface. It needs no privilege but the permission to use the daemon's socket.
+//!
+//! | question | file |
+//! |---|---|
+//! | what do daemon and client say? | [`protocol`], over [`channel`] |
+//! | where is the daemon's socket? | [`place`] |
+//! | who answers for the daemon in the client? | [`session`] |
+//!
+//! The daemon's side is [`crate::daemon`]. A client neither sees the frames of others nor can it
+//! send in their name: the daemon copies frames, and checks each one that a client sends.
+
+pub(crate) mod channel;
+mod error;
+pub(crate) mod place;
+pub(crate) mod protocol;
+pub(crate) mod session;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use error::DaemonError;
+
+use feroce_wire::{MacAddr, Qpn};
+use protocol::{Answer, Attached, Local, Refusal, Request};
+use session::{CallError, Session};
+
+use super::contract::PortAttributes;
+use super::kind::{
+    LinkAddresses, OpenRequest, OpenedPorts, PortAddressing, PortConfig, PortConfigs, PortEntry,
+    PortError, PortOption, PortOwner, PortSetting, ServicePort,
+};
+use super::shm::ShmPort;
+use crate::memory::bell::Bell;
+use crate::memory::shared_memory::SharedMemory;
+use crate::net::{Gid, GidEntry, PathHeaders, ResolveError};
+use crate::time::Duration;
+
+/// The kind of port `daemon`.
+pub(super) const ENTRY: PortEntry = PortEntry {
+    name: "daemon",
+    title: "a daemon's port",
+    feature: None,
+    on_kernel: false,
+    in_auto: false,
+    config: || Box::new(DaemonPortConfig::default()),
+    settings: SETTINGS,
+    open: Some(open),
+    over_interface: None,
+    buffers: None,
+};
+
+/// Configuration of a port at a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DaemonPortConfig {
+    /// The daemon's socket; `None` looks for it at the usual places ([`place`]).
+    pub socket: Option<PathBuf>,
+}
+
+impl PortConfig for DaemonPortConfig {
+    fn boxed_clone(&self) -> Box<dyn PortConfig> {
+        Box::new(self.clone())
+    }
+}
+
+const USUAL: &str = "auto";
+
+const SETTINGS: &[PortSetting] = &[PortSetting {
+    name: "daemon_socket",
+    expects: "the path of a socket, or `auto`",
+    about: "socket of the daemon (`feroce up`) that owns the interface",
+    option: Some(PortOption {
+        flag: "--daemon-socket",
+        value_name: "PATH",
+        help: "Socket of the daemon that owns the interface",
+    }),
+    set: |configs, text| {
+        let socket = match text {
+            "" => return None,
+            USUAL => None,
+            path => Some(PathBuf::from(path)),
+        };
+        configs.get_mut::<DaemonPortConfig>().socket = socket;
+        Some(())
+    },
+    show: |configs| match &configs.get::<DaemonPortConfig>().socket {
+        Some(path) => path.display().to_string(),
+        None => USUAL.to_owned(),
+    },
+}];
+
+/// Attaches to the daemon of an interface.
+fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
+    if request.cores != 1 {
+        return Err(DaemonError::Config("a client of a daemon has one core").into());
+    }
+    if request.flow_control {
+        return Err(DaemonError::Config("flow control (`pfc`) is the daemon's").into());
+    }
+    let (session, attached, fds) = attach(request.device, request.configs)?;
+    let session = Arc::new(Client(session));
+    let window = attached.window_max;
+    let port = port(request.device, &session, attached, fds)?;
+    let addresses = PortAddressing::Own(Arc::clone(&session) as _);
+    let opened = OpenedPorts::new(request.device, vec![port], addresses);
+    Ok(OpenedPorts { window_max: window, owner: Some(session), ..opened })
+}
+
+type Attachment = (Session, Attached, [std::os::fd::OwnedFd; 2]);
+
+fn attach(interface: &str, configs: &PortConfigs) -> Result<Attachment, DaemonError> {
+    let places = match &configs.get::<DaemonPortConfig>().socket {
+        Some(path) => vec![path.clone()],
+        None => place::candidates(interface),
+    };
+    let nowhere = place::own_directory().join("*").join(interface);
+    let mut error = DaemonError::NotThere { path: nowhere };
+    for path in places {
+        match Session::attach(&path) {
+            Err(missing @ DaemonError::NotThere { .. }) => error = missing,
+            other => return other,
+        }
+    }
+    Err(error)
+}
+
+fn port(
+    interface: &str,
+    client: &Client,
+    attached: Attached,
+    [memory, bell]: [std::os::fd::OwnedFd; 2],
+) -> Result<ShmPort, DaemonError> {
+    let [tx, rx] = attached.shapes()?;
+    let failed = |source| DaemonError::System { action: "map the daemon's rings", source };
+    let memory = SharedMemory::open(memory, tx.bytes() + rx.bytes()).map_err(failed)?;
+    let bell = Bell::Socket(Arc::new(UnixStream::from(bell)));
+    let (producer, consumer) =
+        (tx.producer(&memory, 0, &bell), rx.consumer(&memory, tx.bytes(), &bell));
+    client
+        .0
+        .start(vec![producer.handle(), consumer.handle()])
+        .map_err(|source| DaemonError::System { action: "start a thread", source })?;
+    let attributes = PortAttributes {
+        kind: format!("daemon, {}", attached.kind),
+        name: interface.to_owned(),
+        mac: MacAddr(attached.mac),
+        mtu: attached.mtu,
+        frame_max: attached.frame_max,
+        link_rate: attached.link_rate,
+        queues: 1,
+        segments_max: attached.segments_max,
+        source_ports: attached.source_ports,
+    };
+    Ok(ShmPort::new(attributes, producer, consumer))
+}
+
+/// The daemon, as the client's device sees it.
+#[derive(Debug)]
+struct Client(Session);
+
+impl LinkAddresses for Client {
+    fn gids(&self) -> Vec<GidEntry> {
+        self.0.gids()
+    }
+
+    fn resolve(
+        &self,
+        destination: Gid,
+        source: &GidEntry,
+        timeout: Duration,
+    ) -> Result<PathHeaders, ResolveError> {
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let local = Local::from(source);
+        let request = Request::Resolve { destination: destination.0, source: local, timeout_ms };
+        match self.0.call(request, timeout) {
+            Ok(Answer::Path(path)) => Ok(path.into()),
+            Err(CallError::Refused(Refusal::Path(refusal))) => {
+                Err(refusal.into_error(source.gid.ip(), destination.ip(), timeout))
+            }
+            Ok(_) => Err(ResolveError::Daemon { reason: "no path in its answer".to_owned() }),
+            Err(error) => Err(ResolveError::Daemon { reason: error.to_string() }),
+        }
+    }
+
+    /// The daemon returns the frames between its clients, also those of one client to itself.
+    fn resolve_own(
+        &self,
+        destination: Gid,
+        source: &GidEntry,
+    ) -> Result<PathHeaders, ResolveError> {
+        self.resolve(destination, source, Duration::ZERO)
+    }
+
+    fn neighbour(&self, vlan: Option<u16>, ip: IpAddr) -> Option<MacAddr> {
+        self.0.neighbour(vlan, ip)
+    }
+
+    /// The daemon follows its neighbours by itself.
+    fn request(&self, _: &GidEntry, _: IpAddr) {}
+
+    fn wait_for_move(&self, seen: u64, timeout: Duration) -> Option<u64> {
+        self.0.wait_for_move(seen, timeout)
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+
+    fn is_gone(&self) -> bool {
+        self.0.is_gone()
+    }
+}
+
+impl PortOwner for Client {
+    fn qpn_slice(&self) -> io::Result<u32> {
+        match self.0.call(Request::QpnSlice, Duration::ZERO)? {
+            Answer::Slice(first) => Ok(first),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn connect(&self, local: Qpn, remote: IpAddr, remote_qpn: Qpn) -> io::Result<()> {
+        let (qpn, remote_qpn) = (local.value(), remote_qpn.value());
+        self.0.ask(Request::Connect { qpn, remote, remote_qpn })
+    }
+
+    fn disconnect(&self, local: Qpn) {
+        let _ = self.0.ask(Request::Disconnect { qpn: local.value() }); // A daemon that is gone.
+    }
+
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.0.ask(Request::Join { group })
+    }
+
+    fn leave(&self, group: IpAddr) {
+        let _ = self.0.ask(Request::Leave { group }); // As above.
+    }
+
+    fn claim(&self, service: ServicePort) -> io::Result<()> {
+        self.0.ask(Request::Claim(service))
+    }
+
+    fn release(&self, service: ServicePort) {
+        let _ = self.0.ask(Request::Release(service)); // As above.
+    }
+}

@@ -1,0 +1,250 @@
+//! A client's conversation with its daemon.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use feroce_wire::MacAddr;
+use rustix::net::Shutdown;
+
+use super::channel;
+use super::error::DaemonError;
+use super::protocol::{Answer, Attached, Call, Message, Notice, Refusal, Request, VERSION};
+use crate::memory::frame_ring::RingHandle;
+use crate::net::GidEntry;
+use crate::time::Duration;
+
+/// Maximum time for an answer that needs no next hop. A daemon that takes longer is stuck.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The conversation. A thread reads what the daemon says.
+#[derive(Debug)]
+pub struct Session {
+    shared: Arc<Shared>,
+    reader: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    socket: OwnedFd,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last_call: u64,
+    /// Calls without an answer so far, and answers that nobody has taken yet.
+    calls: BTreeMap<u64, Option<Result<Answer, Refusal>>>,
+    gids: Vec<GidEntry>,
+    neighbours: BTreeMap<(Option<u16>, IpAddr), MacAddr>,
+    /// Number of changes of neighbours.
+    moves: u64,
+    is_closed: bool,
+    is_gone: bool,
+    rings: Vec<RingHandle>,
+}
+
+/// Why a call has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The daemon said no.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// The daemon has ended, or does not answer.
+    #[error("the daemon (`feroce up`) is gone: {0}")]
+    Gone(#[source] io::Error),
+}
+
+impl From<CallError> for io::Error {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Refused(Refusal::InUse) => io::ErrorKind::AddrInUse.into(),
+            CallError::Refused(Refusal::NotAvailable) => io::ErrorKind::AddrNotAvailable.into(),
+            CallError::Refused(Refusal::System { errno, .. }) => Self::from_raw_os_error(errno),
+            CallError::Refused(Refusal::Quota(_)) => Self::new(io::ErrorKind::OutOfMemory, error),
+            CallError::Refused(_) => Self::new(io::ErrorKind::InvalidInput, error),
+            CallError::Gone(source) => source,
+        }
+    }
+}
+
+impl Session {
+    /// Attaches to the daemon at `path`. Also returns the descriptors of the port.
+    ///
+    /// # Errors
+    /// [`DaemonError::NotThere`] if nobody listens at `path`.
+    pub fn attach(path: &Path) -> Result<(Self, Attached, [OwnedFd; 2]), DaemonError> {
+        let at = || path.to_owned();
+        let failed = |source| DaemonError::Socket { path: at(), source };
+        let socket = channel::connect(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                DaemonError::NotThere { path: at() }
+            }
+            _ => failed(source),
+        })?;
+        let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        let request = Request::Attach { version: VERSION, program: program.trim().to_owned() };
+        channel::send(&socket, &Call { id: 0, request }, &[]).map_err(failed)?;
+        let mut buffer = Vec::new();
+        let (message, fds) = channel::receive(&socket, &mut buffer)
+            .map_err(failed)?
+            .ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))?;
+        let invalid = || failed(io::ErrorKind::InvalidData.into());
+        let Message::Answer { id: 0, result } = message else { return Err(invalid()) };
+        let attached = match result {
+            Ok(Answer::Attached(attached)) => *attached,
+            Ok(_) => return Err(invalid()),
+            Err(refusal) => return Err(DaemonError::Refused { path: at(), refusal }),
+        };
+        let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|_| invalid())?;
+        let gids = attached.gids.iter().map(GidEntry::from).collect();
+        let state = Mutex::new(State { gids, ..State::default() });
+        let shared = Arc::new(Shared { socket, state, changed: Condvar::new() });
+        Ok((Self { shared, reader: Mutex::default() }, attached, fds))
+    }
+
+    /// Starts the thread that reads. When the daemon ends, the other halves of `rings` are gone.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(&self, rings: Vec<RingHandle>) -> io::Result<()> {
+        self.shared.lock().rings = rings;
+        let shared = Arc::clone(&self.shared);
+        let reader = feroce_threads::spawn("feroce-daemon", move || shared.read())?;
+        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader);
+        Ok(())
+    }
+
+    /// Asks the daemon and waits for its answer, `longer` than usual.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn call(&self, request: Request, longer: Duration) -> Result<Answer, CallError> {
+        let gone = || CallError::Gone(io::ErrorKind::NotConnected.into());
+        let mut state = self.shared.lock();
+        if state.is_gone {
+            return Err(gone());
+        }
+        state.last_call += 1;
+        let id = state.last_call;
+        channel::send(&self.shared.socket, &Call { id, request }, &[]).map_err(CallError::Gone)?;
+        state.calls.insert(id, None);
+        let waits = |state: &mut State| !state.is_gone && state.calls.get(&id) == Some(&None);
+        let limit = ANSWER_TIMEOUT + longer;
+        let (mut state, _) = self
+            .shared
+            .changed
+            .wait_timeout_while(state, limit, waits)
+            .unwrap_or_else(PoisonError::into_inner);
+        match state.calls.remove(&id).flatten() {
+            Some(result) => result.map_err(CallError::Refused),
+            None if state.is_gone => Err(gone()),
+            None => Err(CallError::Gone(io::ErrorKind::TimedOut.into())),
+        }
+    }
+
+    /// Asks for something that has no other result than success.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn ask(&self, request: Request) -> io::Result<()> {
+        Ok(self.call(request, Duration::ZERO).map(|_| ())?)
+    }
+
+    /// The local addresses.
+    pub fn gids(&self) -> Vec<GidEntry> {
+        self.shared.lock().gids.clone()
+    }
+
+    /// The Ethernet address of a next hop, if the daemon has told it.
+    pub fn neighbour(&self, vlan: Option<u16>, ip: IpAddr) -> Option<MacAddr> {
+        self.shared.lock().neighbours.get(&(vlan, ip)).copied()
+    }
+
+    /// As [`LinkAddresses::wait_for_move`](crate::port::kind::LinkAddresses::wait_for_move).
+    pub fn wait_for_move(&self, seen: u64, timeout: Duration) -> Option<u64> {
+        let waits =
+            |state: &mut State| !state.is_closed && !state.is_gone && state.moves == seen;
+        let (state, _) = self
+            .shared
+            .changed
+            .wait_timeout_while(self.shared.lock(), timeout, waits)
+            .unwrap_or_else(PoisonError::into_inner);
+        (!state.is_closed && !state.is_gone).then_some(state.moves)
+    }
+
+    /// Ends [`Self::wait_for_move`].
+    pub fn close(&self) {
+        self.shared.lock().is_closed = true;
+        self.shared.changed.notify_all();
+    }
+
+    /// Returns true if the daemon has ended.
+    pub fn is_gone(&self) -> bool {
+        self.shared.lock().is_gone
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.shared.socket, Shutdown::Both);
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(reader) = reader {
+            let _ = reader.join(); // A thread that panicked has printed its message already.
+        }
+    }
+}
+
+impl Shared {
+    /// Locks the state, which is consistent at every point that can panic.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads until the socket is closed.
+    fn read(&self) {
+        let mut buffer = Vec::new();
+        loop {
+            match channel::receive(&self.socket, &mut buffer) {
+                Ok(Some((message, _))) => self.take(message),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    tracing::warn!(%error, "the daemon says something unknown");
+                }
+                Ok(None) | Err(_) => break,
+            }
+        }
+        let mut state = self.lock();
+        state.is_gone = true;
+        state.rings.iter().for_each(RingHandle::abandon);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn take(&self, message: Message) {
+        let mut state = self.lock();
+        match message {
+            Message::Answer { id, result } => {
+                if let Some(answer) = state.calls.get_mut(&id) {
+                    *answer = Some(result);
+                }
+            }
+            Message::Notice(Notice::Gids(gids)) => {
+                state.gids = gids.iter().map(GidEntry::from).collect();
+                state.moves += 1;
+            }
+            Message::Notice(Notice::Neighbour { vlan, ip, mac }) => {
+                state.neighbours.insert((vlan, ip), MacAddr(mac));
+                state.moves += 1;
+            }
+            Message::Notice(Notice::Closing) => tracing::warn!("the daemon (`feroce up`) ends"),
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+}
