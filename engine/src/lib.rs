@@ -203,10 +203,10 @@ pub mod log;
 pub mod memory;
 pub mod net;
 pub mod pfc;
+mod pool;
 #[allow(unsafe_code)] // Rings shared with the kernel and with libdpdk.
 pub mod port;
 pub mod qp;
-mod pool;
 mod setting_text;
 #[cfg(feature = "tokio")]
 pub mod stream;

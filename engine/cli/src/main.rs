@@ -117,7 +117,7 @@ fn without_help_subcommands(command: clap::Command) -> clap::Command {
 }
 
 fn main() -> ExitCode {
-    if run::counters::run_if_called() {
+    if run::counters::run_if_called() || up::clean_if_called() {
         return Exit::Ok.into();
     }
     let command = match parse() {

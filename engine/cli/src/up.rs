@@ -1,5 +1,6 @@
 //! `feroce up` and `feroce down`: the daemons that own interfaces, and their end.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueHint};
 use feroce_engine::daemon::{self, Daemon, DaemonConfig, Dscps, Limits};
-use feroce_engine::device::settings::Settings;
+use feroce_engine::device::OpenError;
 use nix::unistd::Group;
 
 use crate::config::SettingFlags;
@@ -21,6 +22,8 @@ const GROUP: &str = "rdma";
 /// Variable in which a service manager names the socket for [`READY`].
 const NOTIFY: &str = "NOTIFY_SOCKET";
 const READY: &[u8] = b"READY=1";
+/// Set in the process that `--detach` starts.
+const DETACHED: &str = "_FEROCE_DETACHED";
 /// Time for a daemon to start or to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -38,6 +41,9 @@ pub struct Options {
     /// Return once programs can attach; the daemon runs on
     #[arg(short, long)]
     detach: bool,
+    /// Where a daemon in the background writes its messages once it is ready [default: nowhere]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "detach")]
+    log: Option<PathBuf>,
     /// Never sleep: shorter latency, one CPU per daemon
     #[arg(long)]
     poll: bool,
@@ -120,7 +126,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         let message = "no interface given: `feroce up IFACE`, or the setting `interfaces`";
         return Err(Failure::Usage(message.to_owned()));
     }
-    if options.detach {
+    if options.detach && std::env::var_os(DETACHED).is_none() {
         return detach(&interfaces);
     }
     let config = options.config()?;
@@ -133,11 +139,22 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         output::line(&format!("{interface}: {} of MTU {}, socket {socket}", port.kind, port.mtu))?;
         daemons.push(daemon);
     }
+    let sockets: Vec<_> = daemons.iter().map(|daemon| daemon.socket().to_owned()).collect();
+    let _cleaner = Cleaner::start(&sockets).map_err(|source| OpenError::System {
+        action: "start the process that removes the sockets",
+        source,
+    })?;
     privileges::give_up(None)?; // New threads have no more than this one.
     for daemon in &mut daemons {
         daemon.start()?;
     }
     report_ready();
+    if options.detach {
+        options.leave_terminal().map_err(|source| OpenError::System {
+            action: "open the file for messages (option --log)",
+            source,
+        })?;
+    }
     while !signal::interrupted() {
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -146,6 +163,15 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 }
 
 impl Options {
+    /// Lets go of the standard error of the command that started this process.
+    fn leave_terminal(&self) -> io::Result<()> {
+        let file = match &self.log {
+            Some(path) => File::options().create(true).append(true).open(path)?,
+            None => File::options().write(true).open("/dev/null")?,
+        };
+        Ok(rustix::stdio::dup2_stderr(&file)?)
+    }
+
     fn config(&self) -> Result<DaemonConfig, Failure> {
         let group = match (&self.group, nix::unistd::geteuid().is_root()) {
             (Some(name), _) => Some(find_group(name)?.ok_or_else(|| {
@@ -173,6 +199,53 @@ impl Options {
     }
 }
 
+/// Set in the process that removes the sockets of a daemon that was killed.
+const CLEANER: &str = "_FEROCE_CLEANER";
+
+/// A process that removes the sockets once this one has ended, however it ends. It waits for the
+/// end of its standard input.
+struct Cleaner {
+    child: std::process::Child,
+}
+
+impl Cleaner {
+    fn start(sockets: &[PathBuf]) -> io::Result<Self> {
+        let child = Command::new("/proc/self/exe")
+            .args(sockets)
+            .env(CLEANER, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { child })
+    }
+}
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait(); // Nobody else waits for it.
+    }
+}
+
+/// Removes sockets and their directories if this process was started for that. Returns true then.
+pub fn clean_if_called() -> bool {
+    if std::env::var_os(CLEANER).is_none() {
+        return false;
+    }
+    let _ = io::copy(&mut io::stdin(), &mut io::sink()); // Until the daemon has ended.
+    for socket in std::env::args_os().skip(1).map(PathBuf::from) {
+        // A successor may listen there already.
+        if daemon::is_served(&socket) {
+            continue;
+        }
+        let _ = std::fs::remove_file(&socket);
+        socket.parent().map(std::fs::remove_dir);
+    }
+    true
+}
+
 fn find_group(name: &str) -> Result<Option<Group>, Failure> {
     Group::from_name(name)
         .map_err(|error| Failure::Plan(format!("cannot look up the group `{name}`: {error}")))
@@ -180,17 +253,16 @@ fn find_group(name: &str) -> Result<Option<Group>, Failure> {
 
 /// Starts the same command in the background, and waits until it is ready.
 fn detach(interfaces: &[String]) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::Plan(format!("cannot start in the background: {error}"));
-    let arguments = std::env::args_os().skip(1).filter(|argument| {
-        !matches!(argument.to_str(), Some("-d" | "--detach"))
-    });
+    let failed =
+        |error: io::Error| Failure::Plan(format!("cannot start in the background: {error}"));
     let own = std::env::temp_dir().join(format!("feroce-up-{}", std::process::id()));
     let _removed = RemoveFile(&own);
     let ready = UnixDatagram::bind(&own).map_err(failed)?;
     ready.set_read_timeout(Some(Duration::from_millis(100))).map_err(failed)?;
     let mut child = Command::new("/proc/self/exe")
-        .args(arguments)
+        .args(std::env::args_os().skip(1))
         .env(NOTIFY, &own)
+        .env(DETACHED, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .process_group(0)
@@ -253,8 +325,9 @@ pub fn down(options: &DownOptions) -> Result<(), Failure> {
     for daemon in running.iter().filter(|daemon| wanted(&daemon.interface)) {
         let name = &daemon.interface;
         let pid = nix::unistd::Pid::from_raw(daemon.pid);
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM)
-            .map_err(|error| Failure::Plan(format!("cannot end process {pid} of {name}: {error}")))?;
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).map_err(|error| {
+            Failure::Plan(format!("cannot end process {pid} of {name}: {error}"))
+        })?;
         let end = Instant::now() + PATIENCE;
         while daemon.is_running() {
             if Instant::now() > end {

@@ -61,7 +61,7 @@ fn a_second_program_gets_the_name_of_the_owner() {
     assert_message(
         &output,
         0,
-        &[&owner, "a second program cannot open the interface", "docs/programs.md"],
+        &[&owner, "a second program cannot open the interface", "docs/daemon.md"],
     );
     assert!(server.stop().status.code().is_some());
 }

@@ -146,8 +146,7 @@ impl Rules<'_> {
         let (remote, remote_qpn) = (packet.ip.dst(), packet.bth.dest_qp);
         let Some(deth) = packet.ext.deth else {
             let is_peer = self.permits.is_peer(remote, remote_qpn)
-                || packet.bth.opcode == Opcode::CNP
-                    && self.permits.is_marked((remote, remote_qpn));
+                || packet.bth.opcode == Opcode::CNP && self.permits.is_marked((remote, remote_qpn));
             return is_peer.then_some(()).ok_or(Refused::DestinationQp);
         };
         let is_management = remote_qpn == Qpn::GSI;

@@ -14,7 +14,6 @@ use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use super::client::{Client, ClientId, Credentials};
 use super::host::{self, NextHop};
-use crate::pool::Pool;
 use super::server::{DaemonConfig, Shared};
 use crate::core::SLICE;
 use crate::device::join_kernel;
@@ -22,6 +21,7 @@ use crate::memory::bell::Bell;
 use crate::memory::frame_ring::RingShape;
 use crate::memory::shared_memory::SharedMemory;
 use crate::net::{Gid, GidEntry, PathHeaders, ROUTED_MAC, ResolveError};
+use crate::pool::Pool;
 use crate::port::daemon::protocol::{
     Answer, Attached, Call, Local, Message, PathRefusal, Refusal, Request, VERSION,
 };
@@ -50,11 +50,12 @@ const GROUPS: usize = 1024;
 
 /// Makes the socket at `path` in `directory`.
 pub(super) fn listen(directory: &Path, path: &Path, config: &DaemonConfig) -> io::Result<OwnedFd> {
-    let is_root = rustix::process::geteuid().is_root();
-    let mode = if is_root { 0o755 } else { 0o700 };
+    let is_shared =
+        config.group.is_some() || config.mode.is_some() || directory.starts_with("/run");
+    let mode = if is_shared { 0o755 } else { 0o700 };
     let parent = path.parent().expect("the directory of a namespace");
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(parent)?;
-    if config.directory.is_none() && !place::is_trusted(directory) {
+    if config.directory.is_none() && !place::is_own(directory) {
         let what = format!("{} belongs to another user", directory.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
@@ -294,7 +295,12 @@ impl Control {
         peer.client = Some(id);
         let mut sockets = self.shared.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.insert(id, Arc::clone(&peer.socket));
-        tracing::info!(?id, pid = peer.credentials.pid, program = peer.credentials.program, "attached");
+        tracing::info!(
+            ?id,
+            pid = peer.credentials.pid,
+            program = peer.credentials.program,
+            "attached"
+        );
         Ok((attached, fds))
     }
 
@@ -349,7 +355,8 @@ impl Control {
         }
         let now = self.shared.now();
         let given = self.shared.with(|switch| switch.tables.slices.give(client, now));
-        let first = given.ok_or_else(|| Refusal::Quota("QPs: all numbers are in use".to_owned()))?;
+        let first =
+            given.ok_or_else(|| Refusal::Quota("QPs: all numbers are in use".to_owned()))?;
         (user.slices, peer.slices) = (user.slices + 1, peer.slices + 1);
         Ok(first)
     }

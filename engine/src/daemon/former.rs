@@ -24,11 +24,7 @@ pub(super) struct FormerQps {
 
 impl FormerQps {
     /// Adds QPs with their peers.
-    pub(super) fn add(
-        &mut self,
-        qps: impl Iterator<Item = (Qpn, (IpAddr, Qpn))>,
-        now: Instant,
-    ) {
+    pub(super) fn add(&mut self, qps: impl Iterator<Item = (Qpn, (IpAddr, Qpn))>, now: Instant) {
         self.forget(now);
         for (qpn, peer) in qps {
             if self.ends.len() == FORMER_MAX

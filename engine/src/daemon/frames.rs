@@ -1,8 +1,8 @@
 //! Frames that the daemon makes or changes itself.
 
 use feroce_wire::{
-    Aeth, Bth, Deth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, IpHeader, MAD_LEN, Msn, NakCode,
-    Opcode, Packet, Payload, Pkey, Psn, Qkey, Qpn, Syndrome, icrc, write_transport,
+    Aeth, Bth, Deth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, IpHeader, MAD_LEN, Msn,
+    NakCode, Opcode, Packet, Payload, Pkey, Psn, Qkey, Qpn, Syndrome, icrc, write_transport,
 };
 
 /// Length of the longest frame with a MAD: all headers, MAD, ICRC.

@@ -57,6 +57,11 @@ pub fn of(interface: &str) -> Option<Running> {
     })
 }
 
+/// Returns true if a daemon listens at `socket`.
+pub fn is_served(socket: &Path) -> bool {
+    owner(socket).is_some()
+}
+
 /// The process that listens at `socket`.
 fn owner(socket: &Path) -> Option<i32> {
     let socket = channel::connect(socket).ok()?;

@@ -225,7 +225,9 @@ impl Drop for Daemon {
         for thread in self.threads.drain(..) {
             let _ = thread.join(); // A thread that panicked has printed its message already.
         }
-        let _ = std::fs::remove_file(&self.socket); // Gone already: somebody has cleaned up.
+        // Gone already, or a daemon of another interface remains.
+        let _ = std::fs::remove_file(&self.socket);
+        let _ = self.socket.parent().map(std::fs::remove_dir);
     }
 }
 

@@ -291,11 +291,7 @@ impl Switch {
 
 impl Tables {
     /// Adds a client. `make` makes it from its number.
-    pub(super) fn add(
-        &mut self,
-        make: impl FnOnce(ClientId) -> Client,
-        now: Instant,
-    ) -> ClientId {
+    pub(super) fn add(&mut self, make: impl FnOnce(ClientId) -> Client, now: Instant) -> ClientId {
         self.last_id += 1;
         let id = ClientId(self.last_id);
         let limits = cm_router::Limits {
@@ -400,7 +396,8 @@ impl Tables {
         if self.slices.owner(qpn) != Some(id) {
             return Err(Refusal::Invalid("the QP is not the program's".to_owned()));
         }
-        let has_it = |client: &Client| client.id != id && client.permits.is_peer(remote, remote_qpn);
+        let has_it =
+            |client: &Client| client.id != id && client.permits.is_peer(remote, remote_qpn);
         if self.clients().any(has_it) {
             return Err(Refusal::InUse);
         }

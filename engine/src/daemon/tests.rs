@@ -57,7 +57,8 @@ fn limited(programs: usize, limits: Limits) -> Rig {
     let (port, wire) = shm_pair(&arena, ShmConfig { slots: 1024, ..ShmConfig::default() }).unwrap();
     let router = CmRouter::new(1, || 7);
     let mut switch = Switch::new(Box::new(port), router, (limits, Dscps::default()), 5);
-    let own = GidEntry { gid: Gid::from(HOST), vlan: None, interface: 1, interface_name: "a".into() };
+    let own =
+        GidEntry { gid: Gid::from(HOST), vlan: None, interface: 1, interface_name: "a".into() };
     switch.tables.host.set_gids(vec![own]);
     let mut rig = Rig { switch, wire, programs: Vec::new() };
     (0..programs).for_each(|user| rig.attach(u32::try_from(user).unwrap()));
@@ -72,11 +73,10 @@ impl Rig {
         let memory = SharedMemory::create(2 * shape.bytes()).unwrap();
         let bells = UnixStream::pair().unwrap();
         let [own, theirs] = [bells.0, bells.1].map(|socket| Bell::Socket(Arc::new(socket)));
-        let (tx, rx) = (
-            shape.producer(&memory, 0, &theirs),
-            shape.consumer(&memory, shape.bytes(), &theirs),
-        );
-        let rings = (shape.consumer(&memory, 0, &own), shape.producer(&memory, shape.bytes(), &own));
+        let (tx, rx) =
+            (shape.producer(&memory, 0, &theirs), shape.consumer(&memory, shape.bytes(), &theirs));
+        let rings =
+            (shape.consumer(&memory, 0, &own), shape.producer(&memory, shape.bytes(), &own));
         let who = Credentials { user, pid: 1, program: "test".to_owned() };
         let tables = &mut self.switch.tables;
         let id = tables.add(|id| Client::new(id, who, rings.0, rings.1), NOW);
@@ -372,9 +372,7 @@ proptest! {
             // The indices and flags, the first slots, or anywhere.
             let range = [384, 16_384, 2 * shape.bytes()][usize::from(place)];
             let at = at as usize % (range - 3) & !3;
-            // SAFETY: the offset is inside the memory and aligned; the program may write there.
-            #[allow(unsafe_code)] // The program's side of the shared memory.
-            unsafe { rig.programs[0].memory.at(at, 4).cast::<u32>().write_volatile(value) };
+            rig.programs[0].memory.corrupt(at, value);
             let sent = rig.send(1, std::slice::from_ref(&neighbour));
             prop_assert!(sent.contains(&neighbour));
             for frame in &sent {

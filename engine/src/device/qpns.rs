@@ -111,7 +111,8 @@ mod tests {
     fn qps_are_spread_over_the_cores_whatever_is_drawn() {
         let map = map(64, 4);
         for drawn in 0..50u128 {
-            let mut free = FreeQpns::new(map.clone(), drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060));
+            let mut free =
+                FreeQpns::new(map.clone(), drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060));
             let cores: Vec<usize> =
                 (0..4).map(|_| map.locate(free.take().unwrap()).unwrap().0).collect();
             assert_eq!(cores, [0, 1, 2, 3]);

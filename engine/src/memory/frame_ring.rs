@@ -752,7 +752,9 @@ mod tests {
         let (mut producer, mut consumer) = ring(4, 100);
         send(&mut producer, b"x", 0);
         // SAFETY: the test has one thread; slot 0 is committed and not read yet.
-        unsafe { producer.ring.header(0).write(SlotHeader { len: u32::MAX, priority: 0xff, joins: 0 }) };
+        unsafe {
+            producer.ring.header(0).write(SlotHeader { len: u32::MAX, priority: 0xff, joins: 0 })
+        };
         producer.publish();
         assert_eq!(consumer.burst(), 1);
         assert_eq!((consumer.frame(0).0.len(), consumer.frame(0).1), (100, Priority::new(7)));

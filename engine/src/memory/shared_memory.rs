@@ -77,6 +77,17 @@ impl SharedMemory {
     }
 }
 
+#[cfg(test)]
+impl SharedMemory {
+    /// Writes a word at `offset`, a multiple of 4, as a process that does not keep to the rules.
+    pub fn corrupt(&self, offset: usize, word: u32) {
+        assert!(offset.is_multiple_of(4));
+        // SAFETY: the four bytes are inside the mapping and aligned. Both processes expect the
+        // other one to write anywhere at any time.
+        unsafe { self.at(offset, 4).cast::<u32>().write_volatile(word) };
+    }
+}
+
 impl AsFd for SharedMemory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

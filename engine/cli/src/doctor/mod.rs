@@ -21,8 +21,8 @@ use std::rc::Rc;
 
 use clap::{Args, ValueHint};
 use feroce_engine::daemon;
-use feroce_engine::device::{Device, Sharing};
 use feroce_engine::device::settings::Settings;
+use feroce_engine::device::{Device, Sharing};
 use feroce_engine::net::{Interface, InterfaceAddress};
 
 use crate::config::AllFlags;
@@ -131,9 +131,8 @@ const OBSTACLES: [&str; 11] = [
 /// line each.
 pub fn obstacles(settings: &Settings, interfaces: &[Interface]) -> Vec<String> {
     let mut report = Report { worst: Severity::Ok, findings: Vec::new() };
-    let own = |one: &&Interface| {
-        settings.sharing == Sharing::Embedded || daemon::of(&one.name).is_none()
-    };
+    let own =
+        |one: &&Interface| settings.sharing == Sharing::Embedded || daemon::of(&one.name).is_none();
     // A daemon has what its programs need.
     let interfaces: Vec<&Interface> = interfaces.iter().filter(own).collect();
     if interfaces.is_empty() {

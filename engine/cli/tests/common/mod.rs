@@ -158,6 +158,13 @@ impl Server {
         Self { child, errors: lines }
     }
 
+    /// A program whose outputs are pipes.
+    #[allow(dead_code)] // Not every test file has clients beside servers.
+    pub fn of(mut child: Child) -> Self {
+        let errors = BufReader::new(child.stderr.take().expect("piped"));
+        Self { child, errors }
+    }
+
     /// Waits for the end of the program. Returns its output.
     pub fn end(mut self) -> Output {
         let started = Instant::now();

@@ -151,7 +151,8 @@ impl CmRouter {
     fn find(&self, received: &Received<'_>, message: &CmMessage) -> Option<(Key, Exchange)> {
         let by_ids = |kind: Kind, local: u32, accepts: &dyn Fn(&Exchange) -> bool| {
             let found = self.table.by_local(local);
-            let found = found.filter(|(_, known)| known.kind == kind && known.ends == received.ends);
+            let found =
+                found.filter(|(_, known)| known.kind == kind && known.ends == received.ends);
             found.filter(|(_, known)| accepts(known)).map(|(key, known)| (key, *known))
         };
         let by_pair = |local: u32, remote: u32| {
@@ -178,9 +179,7 @@ impl CmRouter {
             CmMessage::Rtu(rtu) => by_pair(rtu.remote_comm_id, rtu.local_comm_id),
             CmMessage::Dreq(dreq) => by_pair(dreq.remote_comm_id, dreq.local_comm_id),
             CmMessage::Drep(drep) => by_pair(drep.remote_comm_id, drep.local_comm_id),
-            CmMessage::SidrRep(rep) => {
-                by_ids(Kind::Sidr, rep.request_id, &|known| known.is_active)
-            }
+            CmMessage::SidrRep(rep) => by_ids(Kind::Sidr, rep.request_id, &|known| known.is_active),
             CmMessage::Req(_) | CmMessage::SidrReq(_) => None,
         }
     }
@@ -235,10 +234,9 @@ fn learn(known: &mut Exchange, mad: &CmMad, now: Instant) {
             (!matches!(state, State::DreqReceived | State::Ended)).then_some(State::Ended)
         }
         (CmMessage::Rtu(_), State::RepSent) => Some(State::Established),
-        (
-            CmMessage::Dreq(dreq),
-            State::RepSent | State::Established | State::DreqSent,
-        ) if dreq.remote_qpn == known.local_qpn => {
+        (CmMessage::Dreq(dreq), State::RepSent | State::Established | State::DreqSent)
+            if dreq.remote_qpn == known.local_qpn =>
+        {
             known.dreq_transaction = mad.transaction;
             Some(State::DreqReceived)
         }
@@ -262,9 +260,7 @@ impl<'a> Request<'a> {
                 private_data: &req.private_data,
                 qpn: req.local_qpn,
                 guid: req.local_ca_guid,
-                timeout: code_duration(
-                    req.local_response_timeout.max(req.remote_response_timeout),
-                ),
+                timeout: code_duration(req.local_response_timeout.max(req.remote_response_timeout)),
             }),
             CmMessage::SidrReq(req) => Some(Self {
                 kind: Kind::Sidr,

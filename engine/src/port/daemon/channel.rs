@@ -41,11 +41,7 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// [`io::ErrorKind::WouldBlock`] if the receiver has not read earlier messages; otherwise the
 /// system's error.
-pub fn send(
-    socket: impl AsFd,
-    message: &impl Serialize,
-    fds: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -3,11 +3,12 @@
 //! | daemon of | directory |
 //! |---|---|
 //! | root | `/run/feroce` |
-//! | another user | `$XDG_RUNTIME_DIR/feroce`; without that variable `/tmp/feroce-UID` |
+//! | another user, also as root of a user namespace | `feroce` in `$XDG_RUNTIME_DIR`, or `/tmp/feroce-UID` |
 //!
 //! In it a directory per network namespace, named by the number of the namespace, and in that one a
-//! socket per interface. A program looks in the directory of root first. A directory counts only if
-//! root or the user owns it, so that no other user can pretend to be a daemon.
+//! socket per interface. A program looks in the directory of root first. In `/run`, only root makes
+//! directories. Another directory counts only if the user owns it, so that no other user can pretend
+//! to be a daemon.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,12 +18,28 @@ const OF_ROOT: &str = "/run/feroce";
 
 /// The directory of the daemons of the user who runs this process.
 pub fn own_directory() -> PathBuf {
-    let user = rustix::process::geteuid().as_raw();
+    let user = outer_user();
     match std::env::var_os("XDG_RUNTIME_DIR") {
         _ if user == 0 => OF_ROOT.into(),
         Some(runtime) if !runtime.is_empty() => Path::new(&runtime).join("feroce"),
         _ => format!("/tmp/feroce-{user}").into(),
     }
+}
+
+/// The user as the first user namespace knows it. Root of another user namespace cannot write to
+/// `/run`.
+fn outer_user() -> u32 {
+    let user = rustix::process::geteuid().as_raw();
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let rows = map.lines().filter_map(|line| {
+        let mut numbers = line.split_whitespace().map(|number| number.parse::<u32>().ok());
+        Some((numbers.next()??, numbers.next()??, numbers.next()??))
+    });
+    let mut rows = rows.filter_map(|(inner, outer, count)| {
+        let offset = user.checked_sub(inner).filter(|offset| *offset < count)?;
+        outer.checked_add(offset)
+    });
+    rows.next().unwrap_or(user)
 }
 
 /// The socket of the daemon of `interface` in `directory`, for the network namespace of the calling
@@ -39,18 +56,16 @@ pub fn socket_in(directory: &Path, interface: &str) -> std::io::Result<PathBuf> 
 pub fn candidates(interface: &str) -> Vec<PathBuf> {
     let mut directories = vec![PathBuf::from(OF_ROOT)];
     let own = own_directory();
-    if own != directories[0] {
+    if own != directories[0] && is_own(&own) {
         directories.push(own);
     }
-    directories.retain(|directory| is_trusted(directory));
     directories.iter().filter_map(|directory| socket_in(directory, interface).ok()).collect()
 }
 
-/// Returns true if `directory` belongs to root or to the user, and is no link.
-pub fn is_trusted(directory: &Path) -> bool {
+/// Returns true if `directory` belongs to the user of this process, and is no link.
+pub fn is_own(directory: &Path) -> bool {
     let user = rustix::process::geteuid().as_raw();
-    std::fs::symlink_metadata(directory)
-        .is_ok_and(|about| about.is_dir() && (about.uid() == 0 || about.uid() == user))
+    std::fs::symlink_metadata(directory).is_ok_and(|about| about.is_dir() && about.uid() == user)
 }
 
 #[cfg(test)]
@@ -58,9 +73,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_and_files_are_not_trusted() {
-        assert!(is_trusted(Path::new("/run")) && !is_trusted(Path::new("/proc/self/exe")));
-        assert!(!is_trusted(Path::new("/proc/self/cwd")) && !is_trusted(Path::new("/nowhere")));
+    fn links_and_files_are_no_directory_of_the_user() {
+        let directory = std::env::temp_dir().join(format!("feroce-place-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        assert!(is_own(&directory) && !is_own(Path::new("/proc/self/exe")));
+        assert!(!is_own(Path::new("/proc/self/cwd")) && !is_own(Path::new("/nowhere")));
+        std::fs::remove_dir(&directory).unwrap();
     }
 
     #[test]

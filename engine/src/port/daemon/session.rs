@@ -168,8 +168,7 @@ impl Session {
 
     /// As [`LinkAddresses::wait_for_move`](crate::port::kind::LinkAddresses::wait_for_move).
     pub fn wait_for_move(&self, seen: u64, timeout: Duration) -> Option<u64> {
-        let waits =
-            |state: &mut State| !state.is_closed && !state.is_gone && state.moves == seen;
+        let waits = |state: &mut State| !state.is_closed && !state.is_gone && state.moves == seen;
         let (state, _) = self
             .shared
             .changed

@@ -118,12 +118,10 @@ fn claims_are_limited_per_client() {
     let limits = Limits { claims: 2, ..Limits::default() };
     router.add_client(A, limits);
     router.add_client(B, limits);
-    assert_eq!([1, 2, 3, 1].map(|port| router.claim(A, claim(port))), [
-        Ok(()),
-        Ok(()),
-        Err(ClaimError::TooMany(2)),
-        Ok(())
-    ]);
+    assert_eq!(
+        [1, 2, 3, 1].map(|port| router.claim(A, claim(port))),
+        [Ok(()), Ok(()), Err(ClaimError::TooMany(2)), Ok(())]
+    );
     assert_eq!(router.claim(B, claim(3)), Ok(()));
     router.release(A, claim(2));
     assert_eq!(router.claim(A, claim(4)), Ok(()));

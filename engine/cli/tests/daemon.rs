@@ -1,0 +1,347 @@
+//! `feroce up`: many programs share an interface; they end, and the daemon ends, in every way. Needs
+//! root; skipped with a message without root.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use common::{DEVICES, Pair, Server, TIMEOUT, text};
+use serde_json::Value;
+
+/// Tests share two cores, so they run one at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Runs a command as a user without any capability.
+const NOBODY: [&str; 8] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--no-new-privs",
+    "--inh-caps=-all",
+    "--bounding-set=-all",
+    "env",
+];
+
+/// A daemon in the foreground. It is killed when dropped.
+struct Daemon {
+    child: Child,
+    /// What it says after the first line.
+    _output: BufReader<std::process::ChildStdout>,
+    socket: PathBuf,
+}
+
+impl Daemon {
+    /// Starts the daemon of an end and waits until programs can attach.
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("a daemon");
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("text");
+        let (_, socket) = line.trim().split_once("socket ").unwrap_or_else(|| panic!("{line}"));
+        let daemon = Self { child, _output: output, socket: socket.into() };
+        eventually("the daemon listens", || {
+            std::os::unix::net::UnixStream::connect(&daemon.socket)
+                .is_err_and(|error| error.raw_os_error() == Some(libc::EPROTOTYPE))
+        });
+        daemon
+    }
+
+    fn signal(&self, signal: &str) {
+        kill(self.child.id(), signal);
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // Usually it has ended already.
+        let _ = self.child.wait();
+    }
+}
+
+fn kill(pid: u32, signal: &str) {
+    let sent = Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill");
+    assert!(sent.success(), "kill {signal} {pid}");
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Pair {
+    /// A daemon at each end, which anybody may use.
+    fn daemons(&self, options: &str) -> [Daemon; 2] {
+        [0, 1].map(|end| {
+            let up = format!("up {} --mode 666 {options}", DEVICES[end]);
+            Daemon::start(&mut self.feroce(end, &up))
+        })
+    }
+
+    /// A command of a user without any capability, which must use the daemon.
+    fn as_nobody(&self, end: usize, arguments: &str) -> Command {
+        let mut command = self.run(end, NOBODY[0]);
+        command.args(&NOBODY[1..]).args(["FEROCE_SHARING=daemon", env!("CARGO_BIN_EXE_feroce")]);
+        command.args(arguments.split_whitespace()).env("FEROCE_CONFIG", "");
+        command
+    }
+
+    /// A server and a client of a test on TCP port `port`.
+    fn start_pair(&self, port: u16, test: &str) -> [Server; 2] {
+        let server = Server::start(
+            self.as_nobody(1, &format!("perf -i v1 -p {port} --json")).stderr(Stdio::piped()),
+        );
+        let client = self.as_nobody(0, &format!("perf -i v0 -p {port} --json {test} 10.9.0.2"));
+        [server, Server::spawn(client)]
+    }
+}
+
+impl Server {
+    /// Starts a client, which waits for nobody.
+    fn spawn(mut command: Command) -> Self {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        Self::of(child.expect("a client"))
+    }
+}
+
+fn rows(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    report["rows"][0].clone()
+}
+
+/// Programs of an ordinary user run at the same time through one daemon per host, on each kind of
+/// port, with their data checked.
+#[test]
+fn programs_share_an_interface() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    for kind in ["packet", "udp", "af_xdp"] {
+        let daemons = pair.daemons(&format!("--port-kind {kind}"));
+        let tests = ["write -s 20000", "read -s 9000", "send -s 70000 -q 3", "atomic-fadd"];
+        let running: Vec<_> = (7400..)
+            .zip(tests)
+            .map(|(port, test)| pair.start_pair(port, &format!("--op {test} -n 500 --check")))
+            .collect();
+        for ([server, client], test) in running.into_iter().zip(tests) {
+            let (client, server) = (client.end(), server.end());
+            let row = rows(&client);
+            assert!(row["checked_bytes"].as_f64() > Some(0.0), "{kind} {test}: {row}");
+            assert_eq!(row, rows(&server), "{kind} {test}");
+        }
+        let sockets = daemons.each_ref().map(|daemon| daemon.socket.clone());
+        for daemon in daemons {
+            daemon.signal("-TERM");
+            let mut child = daemon;
+            assert!(child.child.wait().expect("a child of ours").success());
+        }
+        assert!(sockets.iter().all(|socket| !socket.exists()), "{kind}: {sockets:?}");
+    }
+}
+
+/// An ordinary user runs the daemon as well.
+#[test]
+fn an_ordinary_user_owns_the_interface() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let runtime = std::env::temp_dir().join(format!("feroce-runtime-{}", std::process::id()));
+    std::fs::create_dir(&runtime).expect("a directory");
+    std::os::unix::fs::chown(&runtime, Some(65534), Some(65534)).expect("root");
+    let variable = format!("XDG_RUNTIME_DIR={}", runtime.display());
+    let command = |end: usize, arguments: &str| {
+        let mut command = pair.run(end, NOBODY[0]);
+        command.args(&NOBODY[1..]).args([&variable, env!("CARGO_BIN_EXE_feroce")]);
+        command.args(arguments.split_whitespace()).env("FEROCE_CONFIG", "");
+        command
+    };
+    let daemons =
+        [0, 1].map(|end| Daemon::start(&mut command(end, &format!("up {}", DEVICES[end]))));
+    let server = Server::start(&mut command(1, "perf -i v1 --json --sharing daemon"));
+    let client =
+        command(0, "perf -i v0 --sharing daemon --op write -n 200 --check --json 10.9.0.2");
+    rows(&Server::spawn(client).end());
+    rows(&server.end());
+    assert!(daemons.iter().all(|daemon| daemon.socket.starts_with(&runtime)));
+    let down = command(0, "down").output().expect("feroce");
+    assert!(down.status.success(), "{}", text(&down.stderr));
+    drop(daemons);
+    eventually("nothing is left", || {
+        std::fs::read_dir(runtime.join("feroce")).is_ok_and(|mut left| left.next().is_none())
+    });
+    std::fs::remove_dir_all(&runtime).expect("our directory");
+}
+
+/// Two of four programs are killed, one is stopped: the others finish with their data, and the
+/// peers of the killed ones hear of it at once.
+#[test]
+fn a_program_that_dies_concerns_its_peer_only() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let _daemons = pair.daemons("--port-kind packet");
+    let survivors =
+        [7410, 7411].map(|port| pair.start_pair(port, "--op write -s 8192 -D 3 --check"));
+    let dying = [7412, 7413].map(|port| pair.start_pair(port, "--op write -s 8192 -D 20"));
+    let [stopped_server, stopped] = pair.start_pair(7414, "--op write -s 8192 -D 20");
+    std::thread::sleep(Duration::from_secs(1));
+    kill(stopped.child.id(), "-STOP");
+    for [server, client] in dying {
+        kill(server.child.id(), "-KILL");
+        let killed = Instant::now();
+        let output = client.end();
+        let after = killed.elapsed();
+        assert!(!output.status.success(), "its server is gone");
+        assert!(after < Duration::from_secs(1), "the client heard of it after {after:?}");
+        drop(server);
+    }
+    for [server, client] in survivors {
+        assert_eq!(rows(&client.end()), rows(&server.end()));
+    }
+    kill(stopped.child.id(), "-KILL");
+    drop((stopped_server, stopped));
+}
+
+/// A killed daemon leaves nothing; its programs hear of it; the next one works at once.
+#[test]
+fn a_daemon_that_is_killed_leaves_nothing() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    for kind in ["af_xdp", "packet"] {
+        let options = format!("--port-kind {kind}");
+        let [daemon, other] = pair.daemons(&options);
+        let [server, client] = pair.start_pair(7420, "--op write -s 8192 -D 30");
+        std::thread::sleep(Duration::from_millis(700));
+        daemon.signal("-KILL");
+        let killed = Instant::now();
+        assert!(!client.end().status.success() && !server.end().status.success(), "{kind}");
+        assert!(killed.elapsed() < Duration::from_secs(15), "{kind}: {:?}", killed.elapsed());
+        let socket = daemon.socket.clone();
+        drop(daemon);
+        eventually("the socket is removed", || !socket.exists());
+        let shown = common::ip(&format!("-n {} -d link show v0", pair.names[0]));
+        assert!(!shown.contains("xdp"), "{kind}: {shown}");
+        let again = Daemon::start(&mut pair.feroce(0, &format!("up v0 --mode 666 {options}")));
+        let [server, client] = pair.start_pair(7421, "--op write -n 200 --check");
+        assert_eq!(rows(&client.end()), rows(&server.end()), "{kind}");
+        drop((again, other));
+    }
+}
+
+/// Somebody talks nonsense to the socket, or attaches in masses: the daemon serves the others.
+#[test]
+fn a_hostile_client_changes_nothing_for_its_neighbours() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let daemons = pair.daemons("--port-kind packet --max-programs 20 --max-qps 2048");
+    let [server, client] = pair.start_pair(7430, "--op send -s 8192 -D 4 --check");
+    let script = r#"
+import socket, sys, random, json, os
+path, seed = sys.argv[1], int(sys.argv[2])
+random.seed(seed)
+def connect():
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(2); s.connect(path); return s
+def call(s, request, id=1):
+    s.send(json.dumps({"id": id, "request": request}).encode())
+    return json.loads(s.recv(1 << 20))
+attach = {"Attach": {"version": 1, "program": "evil\u001b[31m"}}
+# Nonsense before and after attaching.
+for first in (None, attach):
+    for n in range(200):
+        s = connect()
+        try:
+            if first: call(s, first)
+            junk = random.choice([os.urandom(random.randrange(1, 3000)), b"{}", b"[" * 5000,
+                b'{"id":1,"request":"QpnSlice"}' * 3, json.dumps({"id": -1, "request": attach}).encode()])
+            s.send(junk)
+        except OSError: pass
+        s.close()
+# As many programs as it may have, and not one more.
+kept = []
+for n in range(300):
+    s = connect(); kept.append(s)
+    answer = call(s, attach)
+    if "Err" in answer["Answer"]["result"]: break
+refused = answer["Answer"]["result"]["Err"]
+assert "Quota" in refused, refused
+# Requests with forged values, none of which may succeed.
+s = kept[0]
+slice = call(s, "QpnSlice")["Answer"]["result"]["Ok"]["Slice"]
+forged = [{"Connect": {"qpn": 1, "remote": "10.9.0.2", "remote_qpn": 77}},
+    {"Connect": {"qpn": slice - 1, "remote": "10.9.0.2", "remote_qpn": 77}},
+    {"Connect": {"qpn": slice, "remote": "224.0.0.1", "remote_qpn": 77}},
+    {"Connect": {"qpn": slice, "remote": "10.9.0.2", "remote_qpn": 1}},
+    {"Connect": {"qpn": slice, "remote": "10.9.0.2", "remote_qpn": 1 << 30}},
+    {"Join": {"group": "10.9.0.2"}},
+    {"Claim": {"space": 7, "port": 1, "ip": "0.0.0.0", "reuse": False, "v6_only": False}},
+    {"Resolve": {"destination": [1] * 16, "timeout_ms": 1 << 60,
+        "source": {"gid": [9] * 16, "vlan": None, "interface": 0, "interface_name": "x"}}}]
+for request in forged:
+    answer = call(s, request)["Answer"]["result"]
+    assert "Err" in answer, (request, answer)
+# More QPs than its user may have: other programs of the user have some.
+slices = 0
+while "Ok" in call(s, "QpnSlice")["Answer"]["result"]: slices += 1
+assert slices < 8, slices
+# A million requests are too slow here; a flood without reading answers ends the conversation.
+s.settimeout(None); s.setblocking(False)
+try:
+    for n in range(100000): s.send(b'{"id":1,"request":"QpnSlice"}')
+except OSError: pass
+print("done")
+"#;
+    let mut python = pair.run(0, "python3");
+    let socket = daemons[0].socket.to_str().expect("text");
+    let output = python.args(["-c", script, socket, "7"]).output().expect("python3");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(rows(&client.end()), rows(&server.end()));
+    let [server, client] = pair.start_pair(7431, "--op write -n 200 --check");
+    assert_eq!(rows(&client.end()), rows(&server.end()), "new programs attach");
+}
+
+#[test]
+fn errors_name_the_culprit() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let fails = |arguments: &str, words: &[&str]| {
+        let output = pair.feroce(0, arguments).output().expect("feroce");
+        let message = text(&output.stderr);
+        assert!(!output.status.success(), "{arguments}");
+        assert!(words.iter().all(|word| message.contains(word)), "{arguments}: {message}");
+    };
+    fails("up", &["no interface given"]);
+    fails("up none0", &["none0"]);
+    fails("up v0 --group no-such-group", &["no-such-group", "--group"]);
+    fails("up v0 --cores 2", &["one core"]);
+    fails("down v0", &["no daemon owns v0"]);
+    fails("perf -i v0 --sharing daemon", &["no daemon", "feroce up"]);
+    let _daemon = Daemon::start(&mut pair.feroce(0, "up v0 --port-kind packet"));
+    fails("up v0 --port-kind packet", &["in use by process", "feroce"]);
+    fails("perf -i v0 --sharing embedded", &["in use by process", "feroce up v0"]);
+    fails("perf -i v0 --cores 2", &["one core"]);
+    let mut nobody = pair.as_nobody(0, "perf -i v0");
+    let message = text(&nobody.output().expect("feroce").stderr);
+    assert!(message.contains("cannot be used") && message.contains("ermission"), "{message}");
+}
+
+#[test]
+fn the_daemon_runs_in_the_background() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let up = pair.feroce(0, "up v0 --detach --port-kind packet").output().expect("feroce");
+    assert!(up.status.success(), "{}", text(&up.stderr));
+    let said = text(&up.stdout);
+    assert!(said.starts_with("v0: process "), "{said}");
+    let inode = std::fs::metadata(format!("/run/netns/{}", pair.names[0])).expect("ours").ino();
+    let socket = PathBuf::from(format!("/run/feroce/{inode}/v0"));
+    assert!(socket.exists());
+    let down = pair.feroce(0, "down v0").output().expect("feroce");
+    assert!(down.status.success(), "{}", text(&down.stderr));
+    assert!(!socket.exists() && !socket.parent().is_some_and(|folder| folder.exists()));
+}
