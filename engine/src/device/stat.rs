@@ -29,6 +29,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
+pub use crate::port::daemon::name_at_daemon;
 pub use figures::{CoreFigures, QueuePairFigures, RateFigures, Snapshot};
 
 use super::owner::{Owner, SOCKETS, owner_of};
@@ -138,6 +139,12 @@ pub fn endpoints() -> Vec<String> {
     names.sort_unstable();
     names.dedup(); // An open connection has the name of its listener.
     names
+}
+
+/// Returns true if `name` is one of [`endpoints`] of a device on `interface`.
+pub fn is_on(name: &str, interface: &str) -> bool {
+    let rest = name.strip_prefix(interface);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('@'))
 }
 
 /// Requests statistics from the program that has `interface` open, in the calling thread's network

@@ -163,7 +163,8 @@ fn serve(arguments: &[String]) -> io::Result<()> {
     let program: i32 = program.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
     let clock = Clock::start();
     let devices = devices.chunks_exact(2);
-    let devices = devices.map(|pair| Device::open(&pair[0], Path::new(&pair[1])));
+    let open = |pair: &[String]| Device::open(&pair[0], program, Path::new(&pair[1]));
+    let devices = devices.map(open);
     let mut devices = devices.collect::<io::Result<Vec<_>>>()?;
     let openings = see_openings(&devices).ok();
     let program = Program::open(program)?;
@@ -235,7 +236,8 @@ fn answer(openings: &Fanotify, devices: &mut [Device], clock: Clock) -> io::Resu
 
 /// A device and its files.
 struct Device {
-    interface: String,
+    /// The names under which the program may serve its statistics: at a daemon, or by itself.
+    names: [String; 2],
     folder: PathBuf,
     files: Vec<CounterFile>,
     /// The values of the last answer.
@@ -245,14 +247,16 @@ struct Device {
 }
 
 impl Device {
-    fn open(interface: &str, folder: &Path) -> io::Result<Self> {
+    /// The device on `interface` of the process `program`.
+    fn open(interface: &str, program: i32, folder: &Path) -> io::Result<Self> {
         let folder = fs::canonicalize(folder)?;
         let files = files().map(|(path, name)| {
             CounterFile::replace(folder.join(path), folder.join(PORT).join(NEW), name, zero())
         });
         let files = files.collect::<io::Result<_>>()?;
         let (counters, query_at) = (BTreeMap::new(), Instant::default());
-        Ok(Self { interface: interface.to_owned(), folder, files, counters, query_at })
+        let names = [stat::name_at_daemon(interface, program), interface.to_owned()];
+        Ok(Self { names, folder, files, counters, query_at })
     }
 
     /// Writes the current value to the file `opened`, if the file belongs to this device. Only its
@@ -289,7 +293,11 @@ impl Device {
         if clock.now() < self.query_at {
             return false;
         }
-        let answer = stat::query_within(&self.interface, &Request::default(), TIMEOUT);
+        let query = |name: &str| stat::query_within(name, &Request::default(), TIMEOUT);
+        let answer = match query(&self.names[0]) {
+            Err(StatError::NoEndpoint { .. }) => query(&self.names[1]),
+            answer => answer,
+        };
         let pause = match &answer {
             Ok(_) => fresh,
             Err(StatError::NoEndpoint { .. }) => absent,
@@ -426,7 +434,7 @@ mod tests {
         for kind in FOLDERS {
             fs::create_dir_all(folder.join(PORT).join(kind)).expect("a folder");
         }
-        Device::open("fr-none", &folder).expect("a device")
+        Device::open("fr-none", 0, &folder).expect("a device")
     }
 
     /// Reads `count` bytes.

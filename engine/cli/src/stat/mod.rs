@@ -29,8 +29,8 @@ const AT_ONCE: usize = 32;
 The program itself serves the figures to root and to its own user. Run `feroce stat` in the \
 network namespace of the interface (`ip netns exec NAME feroce stat`).")]
 pub struct Options {
-    /// Show only this interface [default: every interface that a program has open in this network
-    /// namespace]
+    /// Show only this interface, or one program at its daemon, such as `eth0@4711` [default: every
+    /// interface that a program has open in this network namespace]
     #[arg(short, long, value_name = "IFACE")]
     interface: Option<String>,
     /// Show rates every SECONDS until Ctrl-C: in place on a terminal, otherwise line by line
@@ -70,10 +70,14 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
     let request = Request { queue_pairs: options.qps, ..Request::default() };
     let query = |interface: &str| stat::query(interface, &request);
+    let mut interfaces = stat::endpoints();
     if let Some(interface) = &options.interface {
-        return Ok(vec![query(interface)?]);
+        interfaces.retain(|name| stat::is_on(name, interface));
+        if interfaces.len() < 2 {
+            let name = interfaces.first().unwrap_or(interface);
+            return Ok(vec![query(name)?]);
+        }
     }
-    let interfaces = stat::endpoints();
     if interfaces.is_empty() {
         return Err(StatError::NoServer.into());
     }

@@ -105,8 +105,15 @@ fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
     let window = attached.window_max;
     let port = port(request.device, &session, attached, fds)?;
     let addresses = PortAddressing::Own(Arc::clone(&session) as _);
-    let opened = OpenedPorts::new(request.device, vec![port], addresses);
+    let name = name_at_daemon(request.device, std::process::id().cast_signed());
+    let opened = OpenedPorts::new(&name, vec![port], addresses);
     Ok(OpenedPorts { window_max: window, owner: Some(session), ..opened })
+}
+
+/// The name under which the process `pid` serves the statistics of its device at the daemon of
+/// `interface`: `eth0@4711`. Other processes have devices there, too.
+pub fn name_at_daemon(interface: &str, pid: i32) -> String {
+    format!("{interface}@{pid}")
 }
 
 type Attachment = (Session, Attached, [std::os::fd::OwnedFd; 2]);
