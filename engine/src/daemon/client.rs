@@ -62,8 +62,9 @@ pub(super) struct Client {
     has_unpublished: bool,
     /// When a frame did not fit, since the client last took frames.
     full_since: Option<Instant>,
-    /// Bytes that the client may still send in its turn.
-    pub(super) deficit: usize,
+    /// Bytes that the client may still send in its turn; negative after a drain, until the client
+    /// has waited for its share.
+    pub(super) deficit: isize,
     /// The client's user has used up its rate until then.
     pub(super) throttled_until: Option<Instant>,
     pub(super) permits: Permits,

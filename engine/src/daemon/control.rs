@@ -232,7 +232,9 @@ impl Control {
                 done(self.connect(client, (qpn, remote, remote_qpn)))
             }
             (client, Request::Disconnect { qpn }) => {
+                let now = self.shared.now();
                 self.shared.with(|switch| {
+                    switch.drain(client, now);
                     if let Some(client) = switch.tables.get_mut(client) {
                         client.permits.disconnect(Qpn::masked(qpn));
                     }
@@ -372,7 +374,11 @@ impl Control {
         if remote.is_multicast() || remote_qpn == Qpn::GSI || remote_qpn == Qpn::MULTICAST {
             return Err(invalid("no QP is connected to this destination"));
         }
-        self.shared.with(|switch| switch.tables.connect(client, qpn, (remote, remote_qpn)))
+        let now = self.shared.now();
+        self.shared.with(|switch| {
+            switch.drain(client, now);
+            switch.tables.connect(client, qpn, (remote, remote_qpn))
+        })
     }
 
     fn join(&mut self, client: ClientId, group: IpAddr) -> Result<(), Refusal> {

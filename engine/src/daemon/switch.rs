@@ -33,7 +33,7 @@ use crate::port::{Port, PortAttributes, PortStats, Priority};
 use crate::time::Instant;
 
 /// Bytes that a client may send in a round: a super-frame.
-const QUANTUM: usize = 64 << 10;
+const QUANTUM: isize = 64 << 10;
 
 /// Length up to which a frame counts as one without data.
 const WITHOUT_DATA: usize = 128;
@@ -41,7 +41,7 @@ const WITHOUT_DATA: usize = 128;
 /// Maximum number of clients' frames in a turn.
 const BURST: usize = 120;
 
-/// Bursts of a client that has ended; more than its ring holds.
+/// Bursts in a drain; more than a ring holds.
 const DRAIN_ROUNDS: usize = 16;
 
 /// The port and the clients.
@@ -146,12 +146,13 @@ impl Switch {
                 continue;
             };
             if client.next_len().is_none() {
-                client.deficit = 0;
+                client.deficit = client.deficit.min(0);
                 (idle, self.next) = (idle + 1, self.next + 1);
                 continue;
             }
-            client.deficit += QUANTUM;
-            let (done, is_blocked) = self.forward_from(place, BURST - sent, &mut joint, now);
+            client.deficit = client.deficit.saturating_add(QUANTUM);
+            let most = BURST - sent;
+            let (done, is_blocked) = self.forward_from(place, most, true, &mut joint, now);
             sent += done;
             idle = if done > 0 { 0 } else { idle + 1 };
             if is_blocked {
@@ -162,22 +163,24 @@ impl Switch {
         sent
     }
 
-    /// Sends up to `most` frames of the client at `place`. Returns how many, and whether the port
-    /// has no room for more.
+    /// Sends up to `most` frames of the client at `place`. `in_turn`: no more bytes than it may send
+    /// in its turn. Returns how many, and whether the port has no room for more.
     fn forward_from(
         &mut self,
         place: usize,
         most: usize,
+        in_turn: bool,
         joint: &mut Joint,
         now: Instant,
     ) -> (usize, bool) {
         for done in 0..most {
             let Some(client) = &mut self.tables.places[place] else { return (done, false) };
             let Some(len) = client.next_len() else {
-                client.deficit = 0;
+                client.deficit = client.deficit.min(0);
                 return (done, false);
             };
-            if len > client.deficit && len > WITHOUT_DATA {
+            let cost = len.cast_signed();
+            if in_turn && cost > client.deficit && len > WITHOUT_DATA {
                 return (done, false);
             }
             client.throttled_until = None;
@@ -188,7 +191,9 @@ impl Switch {
                 return (done, false);
             }
             let Some(slot) = self.port.tx_slot() else { return (done, true) };
-            client.deficit = client.deficit.saturating_sub(len);
+            if !in_turn || cost <= client.deficit {
+                client.deficit = client.deficit.saturating_sub(cost);
+            }
             let Some((len, priority, joins)) = client.take(slot) else {
                 client.stats.tx_refused += 1;
                 continue;
@@ -210,14 +215,13 @@ impl Switch {
         (most, false)
     }
 
-    /// Sends what a client that has ended has left in its ring: for the program it was sent already.
+    /// Sends what a client has left in its ring, before it ends or changes to whom it may send: for
+    /// the program it was sent already. The client pays for it in its next turns.
     pub(super) fn drain(&mut self, id: ClientId, now: Instant) {
         let Some(place) = self.tables.by_id.get(&id).copied() else { return };
         let mut joint = Joint::default();
         for _ in 0..DRAIN_ROUNDS {
-            let Some(client) = self.tables.get_mut(id) else { return };
-            client.deficit = usize::MAX;
-            let (sent, is_blocked) = self.forward_from(place, BURST, &mut joint, now);
+            let (sent, is_blocked) = self.forward_from(place, BURST, false, &mut joint, now);
             self.flush();
             if sent == 0 || is_blocked {
                 return;

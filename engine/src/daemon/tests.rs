@@ -333,6 +333,34 @@ fn what_a_program_left_in_its_ring_is_sent() {
     assert_eq!(sent, 200);
 }
 
+/// A program that makes the daemon drain its ring again and again gets no more than its share.
+#[test]
+fn a_drain_is_paid_for() {
+    let mut rig = rig(2);
+    let frames: Vec<Vec<u8>> = (0..2)
+        .map(|program| send_only(&flow(HOST, PEER), next(rig.programs[program].qpn), 4096))
+        .collect();
+    let mut sent = [0u32; 2];
+    for _ in 0..100 {
+        for (program, frame) in rig.programs.iter_mut().zip(&frames) {
+            while program.tx.push(frame, &[], Priority::default()) {}
+            program.tx.publish();
+        }
+        if sent[0] == 0 {
+            rig.switch.drain(rig.programs[0].id, NOW);
+        }
+        rig.turn(NOW);
+        loop {
+            let burst = rig.on_the_wire();
+            burst.iter().for_each(|frame| sent[usize::from(*frame == frames[1])] += 1);
+            if burst.is_empty() {
+                break;
+            }
+        }
+    }
+    assert!(sent[0].abs_diff(sent[1]) <= 64, "{sent:?}");
+}
+
 #[test]
 fn a_program_that_takes_no_frames_loses_them_and_goes() {
     let mut rig = rig(2);
