@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Links the C libraries that verbs applications load: lib/libibverbs.so.1, lib/librdmacm.so.1 and
-# their unversioned names, and lib/rsocket/librspreload.so.1, which makes TCP applications use
-# rsockets. The folder lib is in that of the build profile (target/release/lib), beside the program
-# `feroce`: there `feroce run` looks for it.
+# their unversioned names, lib/rsocket/librspreload.so.1, which makes TCP applications use rsockets,
+# and lib/libsysview.so.1, which shows applications the devices' files without mounts. The folder
+# lib is in that of the build profile (target/release/lib), beside the program `feroce`: there
+# `feroce run` looks for it.
 #   scripts/build-libs.sh
 # The last line of the output is the path of the folder lib.
 set -euo pipefail
@@ -45,4 +46,5 @@ link feroce-librdmacm librdmacm "$out/lib/libibverbs.so.1"
 # In a folder of its own, as in rdma-core: this library is for LD_PRELOAD, not for linking.
 folder=rsocket/ link feroce-librspreload librspreload \
     "$out/lib/librdmacm.so.1" "$out/lib/libibverbs.so.1"
+link feroce-libsysview libsysview -Wl,--undefined=feroce_sysview_prepare
 echo "$out/lib"

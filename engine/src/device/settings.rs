@@ -32,8 +32,9 @@ pub const FILE: &str = "/etc/feroce.toml";
 pub const FILE_VARIABLE: &str = "FEROCE_CONFIG";
 /// Prefix of the environment variables of settings.
 const PREFIX: &str = "FEROCE_";
-/// Variables with this prefix that are not settings: the configuration file and captures.
-const OTHERS: [&str; 3] = [FILE_VARIABLE, "FEROCE_PCAP", "FEROCE_PCAP_SNAP"];
+/// Variables with this prefix that are not settings: the configuration file, captures, and the
+/// folder with the files of devices.
+const OTHERS: [&str; 4] = [FILE_VARIABLE, "FEROCE_PCAP", "FEROCE_PCAP_SNAP", "FEROCE_SYSVIEW"];
 
 /// The settings in effect and the origin of each value.
 #[derive(Debug, Clone)]

@@ -59,6 +59,8 @@ pub const UNSAFE_PLACES: &[(&str, &str)] = &[
         "engine/librspreload/src/",
         "replaces functions of the C library, which C programs call with pointers",
     ),
+    ("engine/libsysview/src/calls.rs", "functions of the C library that take paths of programs"),
+    ("engine/libsysview/src/next.rs", "looks up functions of the C library"),
     ("engine/libibverbs/tests/", "calls of a C program, with wrong pointers too"),
     ("engine/librdmacm/tests/", "calls of a C program, with wrong pointers too"),
     ("engine/cli/src/signal.rs", "a signal handler"),
@@ -149,7 +151,13 @@ pub const RESTRICTED: &[Restricted] = &[
 /// Packages from the bottom up. Each depends on lower layers only. The tests are at the top, so
 /// that no product depends on test code.
 pub const LAYERS: &[&[&str]] = &[
-    &["feroce-wire", "feroce-congestion", "feroce-threads", "feroce-dpdk-sys"],
+    &[
+        "feroce-wire",
+        "feroce-congestion",
+        "feroce-threads",
+        "feroce-dpdk-sys",
+        "feroce-libsysview",
+    ],
     &["feroce-engine", "feroce-verbs-abi"],
     &["feroce-libibverbs", "feroce-pfc-tools"],
     &["feroce-conform", "feroce-librdmacm", "feroce-librspreload"],
@@ -163,6 +171,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("FEROCE_CONFIG", "names the configuration file"),
     ("FEROCE_PCAP", "set by `feroce run --pcap` for the program that it starts"),
     ("FEROCE_PCAP_SNAP", "set by `feroce run --pcap-snap` for the program that it starts"),
+    ("FEROCE_SYSVIEW", "set by `feroce run` for `libsysview.so.1` in the program"),
 ];
 
 /// Guides for contributors, which name files and functions.

@@ -1,0 +1,170 @@
+//! The paths that are shown, and the private folder with their files.
+
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// The variable in which `feroce run` passes the private folder.
+const VARIABLE: &str = "FEROCE_SYSVIEW";
+/// The file in the private folder that lists the shown paths, one per line.
+const LIST: &str = "shown";
+/// Maximum length of a path, with the zero byte.
+pub const PATH_MAX: usize = 4096;
+
+/// The private folder and the paths whose files it has.
+#[derive(Debug)]
+struct View {
+    root: Vec<u8>,
+    shown: Vec<Vec<u8>>,
+}
+
+/// A file in the private folder: three parts of its path.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    root: &'a [u8],
+    shown: &'a [u8],
+    rest: &'a [u8],
+}
+
+/// Reads the environment and the list, unless that is done.
+pub fn prepare() {
+    view();
+}
+
+/// Returns the file that is shown at `path`, if one is.
+pub fn find(path: &[u8]) -> Option<Place<'_>> {
+    let is_candidate = path.first() == Some(&b'/') && matches!(component(path).0, b"sys" | b"dev");
+    if is_candidate { view()?.find(path) } else { None }
+}
+
+/// Returns the place at which a file of the private folder is shown: the end of `path`.
+pub fn shown_at(path: &[u8]) -> Option<&[u8]> {
+    view()?.shown_at(path)
+}
+
+fn view() -> Option<&'static View> {
+    static VIEW: OnceLock<Option<View>> = OnceLock::new();
+    VIEW.get_or_init(View::read).as_ref()
+}
+
+impl View {
+    /// Without the variable or the list, nothing is shown.
+    fn read() -> Option<Self> {
+        let root = std::env::var_os(VARIABLE)?;
+        let list = std::fs::read(Path::new(&root).join(LIST)).ok()?;
+        Some(Self::new(root.into_vec(), &list))
+    }
+
+    fn new(root: Vec<u8>, list: &[u8]) -> Self {
+        let lines = list.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        Self { root, shown: lines.map(<[u8]>::to_vec).collect() }
+    }
+
+    fn find<'a>(&'a self, path: &'a [u8]) -> Option<Place<'a>> {
+        self.shown.iter().find_map(|shown| {
+            let rest = rest_behind(path, shown)?;
+            Some(Place { root: &self.root, shown, rest })
+        })
+    }
+
+    fn shown_at<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
+        path.strip_prefix(self.root.as_slice()).filter(|rest| rest.first() == Some(&b'/'))
+    }
+}
+
+impl Place<'_> {
+    /// Writes the path with a zero byte behind it. Returns false if it is too long.
+    pub fn write(&self, into: &mut [u8; PATH_MAX]) -> bool {
+        let mut at = 0;
+        for part in [self.root, self.shown, self.rest, b"\0"] {
+            let Some(space) = into.get_mut(at..at + part.len()) else { return false };
+            space.copy_from_slice(part);
+            at += part.len();
+        }
+        true
+    }
+}
+
+/// Splits `path` behind its first component. Slashes in front of the component are skipped, and so
+/// are components `.`, which change nothing.
+fn component(path: &[u8]) -> (&[u8], &[u8]) {
+    let mut rest = path;
+    loop {
+        let begin = rest.iter().position(|byte| *byte != b'/').unwrap_or(rest.len());
+        let from = &rest[begin..];
+        let end = from.iter().position(|byte| *byte == b'/').unwrap_or(from.len());
+        let (first, after) = from.split_at(end);
+        if first != b"." {
+            return (first, after);
+        }
+        rest = after;
+    }
+}
+
+/// Returns what follows `shown` in `path`: nothing, or a slash and more.
+fn rest_behind<'a>(path: &'a [u8], shown: &[u8]) -> Option<&'a [u8]> {
+    let (mut path, mut shown) = (path, shown);
+    loop {
+        let (wanted, behind) = component(shown);
+        if wanted.is_empty() {
+            return Some(path);
+        }
+        let (given, rest) = component(path);
+        if given != wanted {
+            return None;
+        }
+        (path, shown) = (rest, behind);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view() -> View {
+        View::new(b"/tmp/x".to_vec(), b"/sys/class/infiniband\n/dev/infiniband\n/sys/bus/0000:00\n")
+    }
+
+    #[test]
+    fn paths_below_shown_ones_are_files_of_the_folder() {
+        for (path, place) in [
+            ("/sys/class/infiniband", Some("/tmp/x/sys/class/infiniband")),
+            ("/sys/class/infiniband/", Some("/tmp/x/sys/class/infiniband/")),
+            ("//sys/./class//infiniband/a/..", Some("/tmp/x/sys/class/infiniband/a/..")),
+            ("/sys/bus/0000:00/b", Some("/tmp/x/sys/bus/0000:00/b")),
+            ("/dev/infiniband/uverbs0", Some("/tmp/x/dev/infiniband/uverbs0")),
+            ("/sys/class/infiniband_verbs", None),
+            ("/sys/class", None),
+            ("/sys/class/net/../infiniband", None),
+            ("/dev/null", None),
+            ("/", None),
+            ("/.", None),
+        ] {
+            let mut written = [1; PATH_MAX];
+            let view = view();
+            let found = view.find(path.as_bytes()).map(|place| {
+                assert!(place.write(&mut written), "{path}");
+                std::ffi::CStr::from_bytes_until_nul(&written).expect("a zero byte").to_bytes()
+            });
+            assert_eq!(found, place.map(str::as_bytes), "{path}");
+        }
+        let long = format!("/dev/infiniband/{}", "a".repeat(PATH_MAX - 17));
+        let view = view();
+        assert!(!view.find(long.as_bytes()).expect("shown").write(&mut [0; PATH_MAX]));
+    }
+
+    #[test]
+    fn results_name_the_shown_place() {
+        let view = view();
+        let at = |path: &'static str| view.shown_at(path.as_bytes());
+        assert_eq!(at("/tmp/x/sys/devices/a"), Some(b"/sys/devices/a".as_slice()));
+        assert_eq!((at("/tmp/x"), at("/tmp/xy/sys"), at("/sys/devices/a")), (None, None, None));
+    }
+
+    #[test]
+    fn most_paths_need_no_view() {
+        for path in ["", "sys/class/infiniband", "/etc/passwd", "/", "/proc/self"] {
+            assert!(find(path.as_bytes()).is_none(), "{path}");
+        }
+    }
+}
