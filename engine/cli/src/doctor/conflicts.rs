@@ -23,14 +23,20 @@ fn owner(state: &InterfaceState) -> Option<Verdict> {
     }
     match owner_of(&state.name) {
         None => Verdict::ok("none"),
-        Some(owner) => Verdict::warning(
-            format!("{owner}: a second program cannot open the interface"),
-            format!(
-                "`feroce stat -i {0}` shows its statistics; `kill {1}` ends it; for several \
-                 programs on one interface: `feroce up {0}` (docs/daemon.md)",
-                state.name, owner.pid
-            ),
-        ),
+        Some(owner) => {
+            let end = match owner.pid {
+                0 => String::new(), // `kill 0` would end the caller's own processes.
+                pid => format!("`kill {pid}` ends it; "),
+            };
+            Verdict::warning(
+                format!("{owner}: a second program cannot open the interface"),
+                format!(
+                    "`feroce stat -i {0}` shows its statistics; {end}for several programs on one \
+                     interface: `feroce up {0}` (docs/daemon.md)",
+                    state.name
+                ),
+            )
+        }
     }
 }
 
