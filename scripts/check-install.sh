@@ -19,11 +19,18 @@ make_pair "$pair" 4500
 plain_frames "$pair"
 distribution=$(dpkg -L libibverbs1 | xargs -d '\n' sha256sum 2> /dev/null || true)
 
-# works FEROCE: checks that FEROCE runs ibv_devices and ibv_rc_pingpong.
+# works FEROCE: checks that FEROCE runs ibv_devices and ibv_rc_pingpong, and shows the device in
+# sysfs with and without mounts.
 works() {
-    local server
+    local server way
     ip netns exec "$pair-a" "$1" run --interface v0 -- ibv_devices | grep -q feroce0 ||
         die "$1 run shows no device"
+    for way in '' --no-mounts; do
+        # shellcheck disable=SC2086 # No word, or one.
+        ip netns exec "$pair-a" "$1" run --quiet --interface v0 $way -- \
+            cat /sys/class/infiniband/feroce0/node_type > "$work/type" ||
+            die "$1 run $way shows no files of the device"
+    done
     timeout 60 ip netns exec "$pair-b" \
         "$1" run --interface v1 -- ibv_rc_pingpong -g 1 -c > "$work/server" 2>&1 &
     server=$!

@@ -15,8 +15,9 @@
 //! files keep their last values.
 //!
 //! The process is not a child of the program, which may wait for all of its children: it is started
-//! by a process that ends at once. It ends when no other process uses the mount namespace. It
-//! closes all descriptors that it inherits, such as the lock of `flock`.
+//! by a process that ends at once. It ends when no other process uses the files, and removes the
+//! private folder if they are in one (`view.rs`). It closes all descriptors that it inherits, such
+//! as the lock of `flock`.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
@@ -36,6 +37,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::fanotify::{
     EventFFlags, Fanotify, FanotifyResponse, InitFlags, MarkFlags, MaskFlags, Response,
 };
+use nix::sys::signal::{SigSet, Signal};
+
+use super::users::Users;
 
 /// Name by which this program is started as the process: its first argument, and its name in lists.
 const NAME: &CStr = c"feroce-counters";
@@ -88,14 +92,19 @@ pub fn files() -> impl Iterator<Item = (String, &'static str)> {
     own.chain(of_rxe)
 }
 
-/// Starts the process for `devices`: interfaces and the folders of their devices. Returns when it
-/// is ready.
+/// Starts the process for `devices`: interfaces and the folders of their devices. Of a private
+/// folder that has them, `private` is the path, and the locked folder: the process removes it.
+/// Returns when the process is ready.
 ///
 /// # Errors
 /// The process cannot be started.
-pub fn start(devices: &[(&str, &Path)]) -> io::Result<()> {
+pub fn start(devices: &[(&str, &Path)], private: Option<(&Path, File)>) -> io::Result<()> {
     let mut command = process();
     command.arg("start").arg(std::process::id().to_string());
+    command.arg(private.as_ref().map_or(Path::new(""), |(root, _)| root));
+    if let Some((_, lock)) = private {
+        command.stdin(lock); // The process holds the lock as long as it runs.
+    }
     for (interface, folder) in devices {
         command.arg(interface).arg(folder);
     }
@@ -153,32 +162,65 @@ fn close_inherited() {
 /// Starts the process that serves the counters. It becomes a child of `init` when the current
 /// process ends.
 fn detach(arguments: &[String]) -> io::Result<()> {
-    process().arg("serve").args(arguments).current_dir("/").spawn().map(drop)
+    let mut command = process();
+    command.stdin(Stdio::inherit()).arg("serve").args(arguments).current_dir("/").spawn().map(drop)
 }
 
 fn serve(arguments: &[String]) -> io::Result<()> {
     // Signals of the terminal are for the program.
     nix::unistd::setsid()?;
-    let (program, devices) = arguments.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let program: i32 = program.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
-    let clock = Clock::start();
+    let [program, root, devices @ ..] = arguments else { return Err(invalid()) };
+    let root = (!root.is_empty()).then_some(Path::new(root));
+    let program = program.parse().map_err(|_| invalid())?;
+    let users = Users::open(program, root)?;
+    if root.is_some() {
+        // A service manager ends all processes of a service at once. This one ends after the
+        // others, which is soon.
+        let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
+        SigSet::from_iter(signals).thread_block()?;
+    }
     let devices = devices.chunks_exact(2);
     let open = |pair: &[String]| Device::open(&pair[0], program, Path::new(&pair[1]));
     let devices = devices.map(open);
     let mut devices = devices.collect::<io::Result<Vec<_>>>()?;
     let openings = see_openings(&devices).ok();
-    let program = Program::open(program)?;
+    let clock = Clock::start();
+    if openings.is_none() {
+        devices.iter_mut().for_each(|device| device.update(clock));
+    }
     io::stdout().write_all(READY)?;
     // The starter waits for the end of this file.
     rustix::stdio::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
-    while program.runs_or_left_others() {
+    let done = follow(&users, &mut devices, openings.as_ref(), clock);
+    if let Some(root) = root {
+        // Without live counters, the files stay as long as they are used.
+        while users.exist() {
+            wait(None, &users, timeout(Some(Instant::default() + OTHERS), Instant::default()));
+        }
+        let _ = fs::remove_dir_all(root); // The program may have removed it.
+    }
+    done
+}
+
+fn invalid() -> io::Error {
+    io::ErrorKind::InvalidInput.into()
+}
+
+/// Writes the counters of `devices` until no process uses them.
+fn follow(
+    users: &Users,
+    devices: &mut [Device],
+    openings: Option<&Fanotify>,
+    clock: Clock,
+) -> io::Result<()> {
+    while users.exist() {
         let now = clock.now();
-        let others = (!program.runs()).then_some(now + OTHERS);
+        let others = (!users.program_runs()).then_some(now + OTHERS);
         let queries = openings.is_none().then(|| devices.iter().map(|device| device.query_at));
         let until = queries.into_iter().flatten().chain(others).min();
-        wait(openings.as_ref(), &program, timeout(until, now));
-        match &openings {
-            Some(openings) => answer(openings, &mut devices, clock)?,
+        wait(openings, users, timeout(until, now));
+        match openings {
+            Some(openings) => answer(openings, devices, clock)?,
             None => devices.iter_mut().for_each(|device| device.update(clock)),
         }
     }
@@ -207,11 +249,11 @@ fn timeout(until: Option<Instant>, now: Instant) -> PollTimeout {
 }
 
 /// Sleeps until a file is opened, the program ends, or `timeout`.
-fn wait(openings: Option<&Fanotify>, program: &Program, timeout: PollTimeout) {
+fn wait(openings: Option<&Fanotify>, users: &Users, timeout: PollTimeout) {
     let openings = openings.map(|openings| PollFd::new(openings.as_fd(), PollFlags::POLLIN));
     let mut files: Vec<_> = openings.into_iter().collect();
-    if program.runs() {
-        files.push(PollFd::new(program.file.as_fd(), PollFlags::POLLIN));
+    if users.program_runs() {
+        files.push(PollFd::new(users.as_fd(), PollFlags::POLLIN));
     }
     let _ = poll(&mut files, timeout); // After a signal, the loop looks around as well.
 }
@@ -367,42 +409,6 @@ impl CounterFile {
             self.text = text;
         }
         Ok(())
-    }
-}
-
-/// The program, and the processes that it leaves.
-struct Program {
-    /// Readable when the program has ended.
-    file: std::os::fd::OwnedFd,
-    id: i32,
-    namespace: PathBuf,
-}
-
-impl Program {
-    fn open(id: i32) -> io::Result<Self> {
-        let pid = rustix::process::Pid::from_raw(id).ok_or(io::ErrorKind::InvalidInput)?;
-        let file = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-        Ok(Self { file, id, namespace: fs::read_link("/proc/self/ns/mnt")? })
-    }
-
-    fn runs(&self) -> bool {
-        let mut files = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
-        poll(&mut files, PollTimeout::ZERO) == Ok(0)
-    }
-
-    /// Returns true if the program or another process uses the mount namespace.
-    fn runs_or_left_others(&self) -> bool {
-        self.runs() || self.left_others()
-    }
-
-    fn left_others(&self) -> bool {
-        let own = std::process::id().cast_signed();
-        let Ok(processes) = fs::read_dir("/proc") else { return false };
-        let ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let mut others = ids.filter(|id: &i32| *id != own && *id != self.id);
-        others.any(|id| {
-            fs::read_link(format!("/proc/{id}/ns/mnt")).is_ok_and(|other| other == self.namespace)
-        })
     }
 }
 

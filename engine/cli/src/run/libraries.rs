@@ -5,10 +5,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::users::VARIABLE;
 use crate::failure::Failure;
 
 /// The libraries that verbs applications load. The second needs the first.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+/// The library that shows the files of the devices to a program without mounts.
+const SYSVIEW: &str = "libsysview.so.1";
 
 /// Feroce's libraries.
 #[derive(Debug)]
@@ -16,6 +19,8 @@ pub struct Libraries {
     /// The folder that contains them.
     folder: PathBuf,
     is_preloaded: bool,
+    /// Folder with the files that the program finds by the library for them.
+    view: Option<PathBuf>,
 }
 
 impl Libraries {
@@ -39,26 +44,44 @@ impl Libraries {
                 installed.display()
             ))
         })?;
-        if is_preloaded && !found.join(other).exists() {
-            return Err(Failure::Plan(format!(
-                "there is no {other} in {}: scripts/build-libs.sh builds it",
-                found.display()
-            )));
+        let libraries = Self { folder: found.clone(), is_preloaded, view: None };
+        if is_preloaded {
+            libraries.can_preload(other).map_err(Failure::Plan)?;
         }
-        if is_preloaded && found.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte)) {
-            return Err(Failure::Plan(format!(
-                "--preload is not possible: the path {} has a space or a colon, which separate \
-                 the entries of LD_PRELOAD. Install Feroce elsewhere",
-                found.display()
-            )));
+        Ok(libraries)
+    }
+
+    /// Returns why LD_PRELOAD cannot name the library `name`, if that is so.
+    fn can_preload(&self, name: &str) -> Result<(), String> {
+        let folder = &self.folder;
+        if !folder.join(name).exists() {
+            let folder = folder.display();
+            return Err(format!("there is no {name} in {folder}: scripts/build-libs.sh builds it"));
         }
-        Ok(Self { folder: found.clone(), is_preloaded })
+        if folder.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte)) {
+            return Err(format!(
+                "LD_PRELOAD cannot name {name}: the path {} has a space or a colon, which separate \
+                 its entries. Install Feroce elsewhere",
+                folder.display()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns why programs cannot be shown files by the library for that, if they cannot.
+    pub fn can_show_files(&self) -> Result<(), String> {
+        self.can_preload(SYSVIEW)
+    }
+
+    /// Shows programs the files in `root`.
+    pub fn show_files(&mut self, root: &Path) {
+        self.view = Some(root.to_owned());
     }
 
     /// Libraries in `folder`.
     #[cfg(test)]
     pub fn at(folder: &Path, is_preloaded: bool) -> Self {
-        Self { folder: folder.to_owned(), is_preloaded }
+        Self { folder: folder.to_owned(), is_preloaded, view: None }
     }
 
     /// Returns true if programs get the libraries by LD_PRELOAD.
@@ -79,11 +102,16 @@ impl Libraries {
         const PRELOAD: &str = "LD_PRELOAD";
         let variable = |name| std::env::var_os(name).unwrap_or_default();
         command.env(PATH, ahead(self.folder.as_os_str(), &variable(PATH)));
-        if self.is_preloaded {
-            let [first, second] = NAMES.map(|name| self.folder.join(name));
-            let both = ahead(first.as_os_str(), second.as_os_str());
-            command.env(PRELOAD, ahead(&both, &variable(PRELOAD)));
+        let verbs = NAMES.into_iter().filter(|_| self.is_preloaded);
+        let names = verbs.chain(self.view.is_some().then_some(SYSVIEW));
+        let files: Vec<_> = names.map(|name| self.folder.join(name).into_os_string()).collect();
+        if let Some(first) = files.into_iter().reduce(|first, next| ahead(&first, &next)) {
+            command.env(PRELOAD, ahead(&first, &variable(PRELOAD)));
         }
+        match &self.view {
+            Some(root) => command.env(VARIABLE, root),
+            None => command.env_remove(VARIABLE), // that of another `feroce run` around
+        };
     }
 }
 

@@ -5,9 +5,9 @@
 //! this process by `exec`: its exit code is the process's exit code, and its private mounts end
 //! with it.
 //!
-//! This module changes the private mount namespace and the environment of this process only. It
-//! opens no device and drops no privileges; the host's files, interfaces and other processes stay
-//! as they are.
+//! This module changes the private mount namespace and the environment of this process only, or
+//! creates a private folder for temporary files. It opens no device and drops no privileges; the
+//! host's other files, interfaces and other processes stay as they are.
 
 pub mod counters;
 mod entry;
@@ -19,6 +19,9 @@ mod pci;
 mod program;
 mod python;
 mod sysfs;
+mod tree;
+mod users;
+mod view;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -31,6 +34,7 @@ use feroce_engine::device::settings::Settings;
 use crate::doctor;
 use crate::failure::Failure;
 use libraries::Libraries;
+use view::View;
 
 /// Options of `feroce run`.
 #[derive(Debug, Args)]
@@ -39,7 +43,7 @@ pub struct Options {
     /// settings, else the interface of the default route, else the only usable one]
     #[arg(short, long, value_name = "IFACE", value_delimiter = ',')]
     interface: Vec<String>,
-    /// Do not print which interface was chosen
+    /// Do not print which interface was chosen, nor that a library shows the devices' files
     #[arg(short, long)]
     quiet: bool,
     /// Capture all frames of the device to a pcap file; further devices and cores write
@@ -58,6 +62,10 @@ pub struct Options {
     /// libibverbs and librdmacm, such as a Python wheel
     #[arg(long)]
     preload: bool,
+    /// Show the devices in /dev/infiniband and /sys/class/infiniband without mounts, as for an
+    /// ordinary user: the program stays in the mount namespace of the caller
+    #[arg(long)]
+    no_mounts: bool,
     /// Program and its arguments
     #[arg(
         required = true,
@@ -82,7 +90,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     } else {
         named.iter().map(|name| interface::named(name)).collect::<Result<_, _>>()?
     };
-    let libraries = Libraries::find(options.preload)?;
+    let mut libraries = Libraries::find(options.preload)?;
     let (program, arguments) = options.program.split_first().expect("clap demands one");
     let program = program::find(program)?;
     let obstacles = program::obstacles(&program, &libraries);
@@ -94,13 +102,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         eprintln!("feroce: {obstacle}");
     }
     let devices = sysfs::devices(&interfaces)?;
-    match mounts::create(&devices) {
-        Err(why) => eprintln!(
-            "feroce: programs that look for devices in /dev/infiniband and \
-             /sys/class/infiniband will find none: {why}"
-        ),
-        Ok(()) => show_counters(&devices),
-    }
+    show_files(options, &devices, &mut libraries);
     let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
     let mut command = Command::new(&program);
     if let Some(file) = &options.pcap {
@@ -115,12 +117,51 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     Err(Failure::Program { program, source: error })
 }
 
+/// Shows the files of the devices at their places: by mounts, or by a library in the program.
+/// Without either, the program can still open the devices.
+fn show_files(options: &Options, devices: &[sysfs::Device], libraries: &mut Libraries) {
+    let mounted = match options.no_mounts {
+        true => Err("--no-mounts".to_owned()),
+        false => mounts::create(devices).map_err(|why| why.to_string()),
+    };
+    let Err(why) = mounted else {
+        if let Err(why) = show_counters(devices, None) {
+            eprintln!("feroce: counters in /sys/class/infiniband will stay 0: {why}");
+        }
+        return;
+    };
+    match show_view(devices, libraries) {
+        Ok(()) if options.quiet => {}
+        Ok(()) => eprintln!(
+            "feroce: a preloaded library shows the program /dev/infiniband and \
+             /sys/class/infiniband ({why}); statically linked programs and direct system calls \
+             find no device there"
+        ),
+        Err(failed) => eprintln!(
+            "feroce: programs that look for devices in /dev/infiniband and /sys/class/infiniband \
+             will find none: {why}; {failed}"
+        ),
+    }
+}
+
+/// Creates the folder that the library shows. The process of the counters keeps it.
+fn show_view(devices: &[sysfs::Device], libraries: &mut Libraries) -> Result<(), String> {
+    libraries.can_show_files()?;
+    let view = View::create(devices).map_err(|error| error.to_string())?;
+    show_counters(devices, Some(&view)).map_err(|error| error.to_string())?;
+    libraries.show_files(view.root());
+    view.leave();
+    Ok(())
+}
+
 /// Makes the counters of the devices live.
-fn show_counters(devices: &[sysfs::Device]) {
-    let folders: Vec<_> = devices.iter().map(sysfs::Device::folder).collect();
+fn show_counters(devices: &[sysfs::Device], view: Option<&View>) -> std::io::Result<()> {
+    let folder = |device: &sysfs::Device| {
+        view.map_or_else(|| device.folder(), |view| view.folder_of(device))
+    };
+    let folders: Vec<_> = devices.iter().map(folder).collect();
     let interfaces = devices.iter().map(|device| device.interface.as_str());
     let pairs: Vec<_> = interfaces.zip(folders.iter().map(PathBuf::as_path)).collect();
-    if let Err(why) = counters::start(&pairs) {
-        eprintln!("feroce: counters in /sys/class/infiniband will stay 0: {why}");
-    }
+    let private = view.map(|view| Ok::<_, std::io::Error>((view.root(), view.lock()?)));
+    counters::start(&pairs, private.transpose()?)
 }

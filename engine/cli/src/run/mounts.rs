@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MsFlags, mount, umount};
 use nix::sched::{CloneFlags, unshare};
 
-use super::entry::Entry;
 use super::sysfs::Device;
+use super::tree::{PLACES, Tree, TreeError};
 
 /// Why the mounts could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -33,13 +33,8 @@ pub enum MountError {
         source: nix::Error,
     },
     /// A file or folder cannot be created.
-    #[error("cannot create {}: {source}", place.display())]
-    File {
-        /// Path.
-        place: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] TreeError),
 }
 
 /// Creates the mount namespace for `devices`. It applies to this process from now on.
@@ -47,43 +42,36 @@ pub fn create(devices: &[Device]) -> Result<(), MountError> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(MountError::Namespace)?;
     // Mounts from now on do not propagate to other namespaces.
     mount_at("none", Path::new("/"), None, MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
-    let [nodes, class, verbs] =
-        ["/dev/infiniband", "/sys/class/infiniband", "/sys/class/infiniband_verbs"].map(Path::new);
-    for place in [nodes, class, verbs] {
-        cover(place)?;
+    let [nodes, _, verbs] = PLACES.map(Path::new);
+    for place in PLACES {
+        cover(Path::new(place))?;
     }
-    write(&verbs.join("abi_version"), "6\n")?;
-    node(&nodes.join("rdma_cm"))?;
+    let tree = Tree::new(Path::new("/"));
+    tree.file(&verbs.join("abi_version"), "6\n")?;
+    node(&tree, &nodes.join("rdma_cm"))?;
     let (mut copied, mut prepared) = (BTreeSet::new(), BTreeSet::new());
     for device in devices {
-        node(&nodes.join(&device.node))?;
+        node(&tree, &nodes.join(&device.node))?;
         if prepared.insert(&device.pci.folder) {
-            pci(device, &mut copied)?;
+            pci(&tree, device, &mut copied)?;
         }
-        for (kind, name, entries) in
-            [(class, &device.name, &device.entries), (verbs, &device.node, &device.verbs)]
-        {
-            let kind_name = kind.file_name().expect("a name");
-            let place = device.pci.folder.join(kind_name).join(name);
-            fill(&place, entries)?;
-            link_class(&place, &kind.join(name))?;
-        }
+        tree.device(device)?;
     }
     Ok(())
 }
 
 /// Makes the PCI device's folder one to which folders can be added: `infiniband` and
 /// `infiniband_verbs`, each with a file system of its own, and `net` if it is missing.
-fn pci(device: &Device, copied: &mut BTreeSet<PathBuf>) -> Result<(), MountError> {
+fn pci(tree: &Tree, device: &Device, copied: &mut BTreeSet<PathBuf>) -> Result<(), MountError> {
     let folder = &device.pci.folder;
     match &device.pci.stand_in {
         Some(files) => {
             mirror_once(Path::new("/sys/devices"), copied)?;
-            fill(folder, files)?;
+            tree.fill(folder, files)?;
             let (bus, address) = (device.pci.bus(), device.pci.address());
             let parent = folder.parent().expect("below /sys/devices");
             let buses = parent.join("pci_bus").join(&bus);
-            fs::create_dir_all(&buses).map_err(failed(&buses))?;
+            tree.folder(&buses)?;
             for (class, name, to) in [
                 ("/sys/class/pci_bus", &bus, buses.as_path()),
                 ("/sys/bus/pci/devices", &address, folder.as_path()),
@@ -91,7 +79,7 @@ fn pci(device: &Device, copied: &mut BTreeSet<PathBuf>) -> Result<(), MountError
                 let class = Path::new(class);
                 if class.is_dir() {
                     mirror_once(class, copied)?;
-                    link_class(to, &class.join(name))?;
+                    tree.class_link(to, &class.join(name))?;
                 }
             }
         }
@@ -101,52 +89,22 @@ fn pci(device: &Device, copied: &mut BTreeSet<PathBuf>) -> Result<(), MountError
         // Below the kernel's file, the copy has an empty one.
         let place = folder.join("numa_node");
         umount(&place).map_err(|source| MountError::Mount { place: place.clone(), source })?;
-        write(&place, format!("{node}\n"))?;
+        tree.file(&place, format!("{node}\n"))?;
     }
     for name in ["infiniband", "infiniband_verbs"] {
         let place = folder.join(name);
-        fs::create_dir_all(&place).map_err(failed(&place))?;
+        tree.folder(&place)?;
         mount_empty(&place)?;
     }
-    let net = folder.join("net");
-    if !net.exists() {
-        let interface = Path::new("/sys/class/net").join(&device.interface);
-        fs::create_dir(&net).map_err(failed(&net))?;
-        let place = net.join(&device.interface);
-        symlink(interface, &place).map_err(failed(&place))?;
-    }
-    Ok(())
-}
-
-/// Creates the link `at`, in a folder of `/sys/class` or such, that leads to `folder`. Like the
-/// kernel's links, it is relative to its own folder.
-fn link_class(folder: &Path, at: &Path) -> Result<(), MountError> {
-    let below = folder.strip_prefix("/sys").unwrap_or(folder);
-    let depth = at.parent().map_or(0, |parent| parent.components().count() - 2);
-    let up: PathBuf = std::iter::repeat_n("..", depth).collect();
-    symlink(up.join(below), at).map_err(failed(at))
+    Ok(tree.net(device)?)
 }
 
 /// Creates a character device at `place`. Programs check that the file is a character device that
 /// they can read and write; only the library uses it. Any character device will do, and
 /// bind-mounting `/dev/null` requires no permission to create a node.
-fn node(place: &Path) -> Result<(), MountError> {
-    write(place, "")?;
+fn node(tree: &Tree, place: &Path) -> Result<(), MountError> {
+    tree.file(place, "")?;
     mount_at("/dev/null", place, None, MsFlags::MS_BIND)
-}
-
-fn fill(folder: &Path, entries: &[(String, Entry)]) -> Result<(), MountError> {
-    for (path, entry) in entries {
-        let place = folder.join(path);
-        match entry {
-            Entry::File(bytes) => write(&place, bytes)?,
-            Entry::Link(to) => {
-                create_parent(&place)?;
-                symlink(to, &place).map_err(failed(&place))?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Mounts an empty folder over `place`. If `place` does not exist, the parent folder is rebuilt
@@ -155,7 +113,7 @@ fn cover(place: &Path) -> Result<(), MountError> {
     if !place.is_dir() {
         let parent = place.parent().expect("not the root");
         mirror(parent)?;
-        fs::create_dir(place).map_err(failed(place))?;
+        fs::create_dir(place).map_err(TreeError::at(place))?;
     }
     mount_empty(place)
 }
@@ -172,10 +130,10 @@ fn mirror_once(folder: &Path, copied: &mut BTreeSet<PathBuf>) -> Result<(), Moun
 /// Mounts a new folder over `folder`, with all its entries bound into it.
 fn mirror(folder: &Path) -> Result<(), MountError> {
     // Keeps the covered folder reachable.
-    let kept = fs::File::open(folder).map_err(failed(folder))?;
+    let kept = fs::File::open(folder).map_err(TreeError::at(folder))?;
     let covered = PathBuf::from(format!("/proc/self/fd/{}", kept.as_raw_fd()));
-    let entries = fs::read_dir(folder).map_err(failed(folder))?;
-    let entries = entries.collect::<Result<Vec<_>, _>>().map_err(failed(folder))?;
+    let entries = fs::read_dir(folder).map_err(TreeError::at(folder))?;
+    let entries = entries.collect::<Result<Vec<_>, _>>().map_err(TreeError::at(folder))?;
     mount_empty(folder)?;
     for entry in entries {
         let name = entry.file_name();
@@ -184,14 +142,14 @@ fn mirror(folder: &Path) -> Result<(), MountError> {
             continue; // The entry is gone.
         };
         if kind.is_symlink() {
-            let target = fs::read_link(&from).map_err(failed(&from))?;
-            symlink(target, &to).map_err(failed(&to))?;
+            let target = fs::read_link(&from).map_err(TreeError::at(&from))?;
+            symlink(target, &to).map_err(TreeError::at(&to))?;
             continue;
         }
         if kind.is_dir() {
-            fs::create_dir(&to).map_err(failed(&to))?;
+            fs::create_dir(&to).map_err(TreeError::at(&to))?;
         } else {
-            write(&to, "")?;
+            fs::write(&to, "").map_err(TreeError::at(&to))?;
         }
         mount_at(&from, &to, None, MsFlags::MS_BIND | MsFlags::MS_REC)?;
     }
@@ -206,19 +164,4 @@ fn mount_at(
 ) -> Result<(), MountError> {
     let done = mount(Some(from.as_ref()), place, kind, flags, None::<&str>);
     done.map_err(|source| MountError::Mount { place: place.to_owned(), source })
-}
-
-fn create_parent(place: &Path) -> Result<(), MountError> {
-    let parent = place.parent().expect("not the root");
-    fs::create_dir_all(parent).map_err(failed(parent))
-}
-
-fn write(place: &Path, bytes: impl AsRef<[u8]>) -> Result<(), MountError> {
-    create_parent(place)?;
-    fs::write(place, bytes).map_err(failed(place))
-}
-
-fn failed(place: &Path) -> impl Fn(std::io::Error) -> MountError {
-    let place = place.to_owned();
-    move |source| MountError::File { place: place.clone(), source }
 }

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use super::{Pair, copy_feroce, text};
 
@@ -24,6 +24,20 @@ impl Installed {
         let folder = self.0.join("lib/feroce");
         std::fs::create_dir_all(&folder).expect("a folder");
         std::fs::write(folder.join("libibverbs.so.1"), "").expect("a file");
+        self
+    }
+
+    /// The built libraries, for tests that load them.
+    pub fn with_libraries(self) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/build-libs.sh");
+        let built = Command::new(script).env("BUILD_PROFILE", "test").output().expect("a shell");
+        assert!(built.status.success(), "{}", text(&built.stderr));
+        let built = text(&built.stdout);
+        let folder = self.0.join("lib");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let mut copy = Command::new("cp");
+        copy.arg("-r").arg(built.lines().last().expect("the folder"));
+        assert!(copy.arg(folder.join("feroce")).status().is_ok_and(|status| status.success()));
         self
     }
 
