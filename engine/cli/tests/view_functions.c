@@ -32,6 +32,14 @@ static int failed;
 #define VERSION 0
 #endif
 
+// Counts what the program and its libraries allocate.
+static int allocations;
+void *__libc_malloc(size_t size);
+void *malloc(size_t size) {
+    allocations++;
+    return __libc_malloc(size);
+}
+
 // Returns the function; null, with a message, if the C library does not have it.
 static void *function(const char *name) {
     void *found = dlsym(RTLD_DEFAULT, name);
@@ -86,6 +94,21 @@ static void opening(void) {
     CHECK(fstat(fd, &found) == 0 && (found.st_mode & 0777) == 0604);
     close(fd);
     CHECK(unlink("new") == 0 && chdir("..") == 0 && rmdir(path) == 0);
+}
+
+// Paths of the host take no memory: a signal handler may use them.
+static void allocating(void) {
+    const char *name = "allocations";
+    struct stat found;
+    char to[100];
+    int before = allocations, fd = open(host, O_RDONLY);
+    CHECK(fd >= 0 && stat(host, &found) == 0 && access("/sys/class/net", F_OK) == 0);
+    CHECK(readlink("/proc/self/exe", to, sizeof to) > 0 && getcwd(to, sizeof to));
+    CHECK(stat("/sys/devices/none", &found) == -1 && stat("/dev/null", &found) == 0);
+    CHECK(allocations == before);
+    free(realpath("/proc", NULL)); // is counted, although the C library allocates
+    CHECK(allocations > before);
+    close(fd);
 }
 
 static void folders(void) {
@@ -204,6 +227,7 @@ static void links(void) {
 }
 
 int main(void) {
+    allocating();
     opening();
     folders();
     status();
