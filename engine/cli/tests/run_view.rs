@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::installed::{Installed, assert_message};
-use common::{Pair, TIMEOUT, text};
+use common::{Pair, Server, TIMEOUT, text};
 
 /// Starts a command as a user without capabilities, in a user namespace that can contain no other.
 const USER: &str = "#!/bin/sh
@@ -163,6 +163,60 @@ fn every_function_finds_the_files() {
     let output = command.env("TMPDIR", scene.tmp()).output().expect("feroce");
     assert_message(&output, 0, &["--no-mounts"]);
     assert_eq!(text(&output.stdout), "0 checks failed\n");
+    scene.assert_nothing_is_left();
+}
+
+/// Also those of a program in another user namespace.
+#[test]
+fn counters_are_live() {
+    let Some(scene) = Scene::new("view-counters") else { return };
+    let perf = |end: usize, words: &str| {
+        let mut command = scene.pair.run(end, &scene.user());
+        command.arg(scene.installed.feroce()).args(["perf", "--port-kind", "udp"]);
+        command.args(words.split(' ')).env("FEROCE_CONFIG", "");
+        command
+    };
+    let server = Server::start(&mut perf(0, "-i v0"));
+    let mut client = perf(1, "-i v1 --op write -s 4096 -D 60 10.9.0.1");
+    let client = client.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a client");
+    let client = Running(client);
+    let script = "
+        cd /sys/class/infiniband/feroce0/ports/1/hw_counters; first=0
+        for n in $(seq 300); do
+            now=$(cat rx_write_requests)
+            test $first = 0 || test $now -le $first || exit 0
+            first=$now; sleep 0.1
+        done
+        exit 3";
+    assert_message(&scene.script("--quiet", script), 0, &[]);
+    drop((client, server));
+    scene.assert_nothing_is_left();
+}
+
+/// As root, both ways are possible.
+#[test]
+fn the_files_are_those_of_mounts() {
+    let Some(scene) = Scene::new("view-same") else { return };
+    let script = "
+        cd /sys/class/infiniband/feroce0; pwd -P
+        find . /sys/class/infiniband_verbs/ -type f | sort | while read -r file; do
+            echo $file: $(cat $file); done
+        for link in device device/.. /sys/class/infiniband_verbs/uverbs0 /sys/class/pci_bus/f0ce:00 \
+            /sys/bus/pci/devices/f0ce:00:00.0/net; do readlink -f $link; realpath $link; done
+        readlink device /sys/class/infiniband_verbs/uverbs0
+        ls device/ device/../ device/net/v0/ /dev/infiniband/
+        ls /sys/class/infiniband/none 2>&1; ls -d device/../../cpu 2>&1; true";
+    let [mounted, shown] = [None, Some("--no-mounts")].map(|way| {
+        let mut command = scene.pair.run(0, scene.installed.feroce().to_str().expect("text"));
+        command.args(["run", "--quiet", "-i", "v0"]).args(way).args(["--", "sh", "-c", script]);
+        let output = command.env("FEROCE_CONFIG", "").env("TMPDIR", scene.tmp()).output();
+        let output = output.expect("feroce");
+        assert_message(&output, 0, &[]);
+        assert_eq!(text(&output.stderr), "");
+        text(&output.stdout)
+    });
+    assert!(mounted.lines().count() > 50, "{mounted}");
+    assert_eq!(mounted, shown);
     scene.assert_nothing_is_left();
 }
 

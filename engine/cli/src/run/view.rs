@@ -18,11 +18,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::entry::Entry;
 use super::sysfs::Device;
 use super::tree::{PLACES, Tree, TreeError};
 
 /// The file that lists the shown paths, one per line.
 const LIST: &str = "shown";
+/// The links to PCI devices.
+const BUS: &str = "/sys/bus/pci/devices";
 /// Beginning of the folders' names.
 const PREFIX: &str = "feroce-run-";
 
@@ -60,12 +63,15 @@ impl View {
         let tree = Tree::new(&view.root);
         let [nodes, _, verbs] = PLACES.map(Path::new);
         let mut shown: BTreeSet<PathBuf> = PLACES.map(PathBuf::from).into();
+        let mut prepared = BTreeSet::new();
         tree.file(&verbs.join("abi_version"), "6\n")?;
         node(&tree, &nodes.join("rdma_cm"))?;
         for device in devices {
             node(&tree, &nodes.join(&device.node))?;
-            if shown.insert(shown_folder(device)) {
-                pci(&tree, device, &mut shown)?;
+            match &device.pci.stand_in {
+                _ if !prepared.insert(&device.pci.folder) => {}
+                Some(files) => stand_in(&tree, device, files, &mut shown)?,
+                None => of_host(&tree, device, &mut shown)?,
             }
             tree.device(device)?;
         }
@@ -79,14 +85,20 @@ impl View {
     fn new(parent: &Path) -> std::io::Result<Self> {
         loop {
             let root = nix::unistd::mkdtemp(&parent.join(format!("{PREFIX}XXXXXX")))?;
-            let root = fs::canonicalize(root)?; // The library compares real paths with it.
-            let lock = File::open(&root)?;
-            flock(&lock, FlockOperation::LockExclusive)?;
-            // Another `feroce run` may have removed the folder before it was locked.
-            if is_same(&root, &lock) {
-                return Ok(Self { root, lock: Some(lock) });
+            // Another `feroce run` may remove the folder before it is locked.
+            match Self::locked(&root) {
+                Ok(view) if is_same(&view.root, &view.lock()?) => return Ok(view),
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                Ok(_) | Err(_) => {}
             }
         }
+    }
+
+    fn locked(root: &Path) -> std::io::Result<Self> {
+        let root = fs::canonicalize(root)?; // The library compares real paths with it.
+        let lock = File::open(&root)?;
+        flock(&lock, FlockOperation::LockExclusive)?;
+        Ok(Self { root, lock: Some(lock) })
     }
 
     /// Returns the folder.
@@ -144,54 +156,67 @@ fn is_same(path: &Path, file: &File) -> bool {
     id(path) == id(file)
 }
 
-/// The folder of the PCI device that is shown: with the bus above a stand-in.
-fn shown_folder(device: &Device) -> PathBuf {
-    let folder = &device.pci.folder;
-    let bus = folder.parent().filter(|_| device.pci.stand_in.is_some());
-    bus.unwrap_or(folder).to_owned()
+/// Creates a stand-in, and the links to it. Adds the paths that are shown.
+fn stand_in(
+    tree: &Tree,
+    device: &Device,
+    files: &[(String, Entry)],
+    shown: &mut BTreeSet<PathBuf>,
+) -> Result<(), TreeError> {
+    let folder = device.pci.folder.as_path();
+    tree.fill(folder, files)?;
+    tree.net(device)?;
+    let (bus, above) = (device.pci.bus(), folder.parent().unwrap_or(folder));
+    let buses = above.join("pci_bus").join(&bus);
+    tree.folder(&buses)?;
+    shown.insert(above.to_owned());
+    for (class, name, to) in
+        [(BUS, device.pci.address(), folder), ("/sys/class/pci_bus", bus, buses.as_path())]
+    {
+        let at = Path::new(class).join(name);
+        if Path::new(class).is_dir() {
+            tree.class_link(to, &at)?;
+            shown.insert(at);
+        }
+    }
+    Ok(())
 }
 
-/// Creates what the PCI device's folder has besides `infiniband` and `infiniband_verbs`, and the
-/// links to it.
-fn pci(tree: &Tree, device: &Device, shown: &mut BTreeSet<PathBuf>) -> Result<(), TreeError> {
-    let pci = &device.pci;
-    let (folder, bus) = (&pci.folder, pci.bus());
-    let mut links = vec![(folder.clone(), Path::new("/sys/bus/pci/devices").join(pci.address()))];
-    if let Some(node) = pci.numa_node {
+/// Creates what a PCI device of the host has besides its own entries, and the links to it. Adds the
+/// paths that are shown.
+///
+/// The device's folder itself is not shown: a link in place of the host's entry would lead to
+/// itself.
+fn of_host(tree: &Tree, device: &Device, shown: &mut BTreeSet<PathBuf>) -> Result<(), TreeError> {
+    let folder = device.pci.folder.as_path();
+    let mut added = vec!["infiniband", "infiniband_verbs"];
+    if let Some(node) = device.pci.numa_node {
         tree.file(&folder.join("numa_node"), format!("{node}\n"))?;
+        added.push("numa_node");
     }
-    match &pci.stand_in {
-        Some(files) => {
-            tree.fill(folder, files)?;
-            let buses = shown_folder(device).join("pci_bus").join(&bus);
-            tree.folder(&buses)?;
-            links.push((buses, Path::new("/sys/class/pci_bus").join(&bus)));
-        }
-        None => {
-            tree.folder(folder)?;
-            lead_on(tree, folder)?;
-            // Where the interface's own device is a folder of the PCI device, as of virtio, it has
-            // no RNIC in it.
-            let of_interface = Path::new("/sys/class/net").join(&device.interface).join("device");
-            if fs::canonicalize(&of_interface).is_ok_and(|real| real == *folder) {
-                links.push((folder.clone(), of_interface));
-            }
+    if !folder.join("net").exists() {
+        tree.net(device)?;
+        added.push("net");
+    }
+    shown.extend(added.iter().map(|name| folder.join(name)));
+    // Where the interface's own device is a folder of the PCI device, as of virtio, it has no RNIC
+    // in it.
+    let of_interface = Path::new("/sys/class/net").join(&device.interface).join("device");
+    for at in [Path::new(BUS).join(device.pci.address()), of_interface] {
+        if fs::canonicalize(&at).is_ok_and(|real| real == folder) {
+            tree.class_link(folder, &at)?;
+            shown.extend(added.iter().map(|name| at.join(name)));
         }
     }
-    for (to, at) in links {
-        // As with mounts, a host without PCI has no such class.
-        if at.parent().is_some_and(Path::is_dir) && shown.insert(at.clone()) {
-            tree.class_link(&to, &at)?;
-        }
-    }
-    tree.net(device)
+    Ok(())
 }
 
 /// Creates links to the host's entries in all folders that lead to shown ones.
 fn complete(tree: &Tree, shown: &BTreeSet<PathBuf>) -> Result<(), TreeError> {
     let above: BTreeSet<_> = shown.iter().flat_map(|path| path.ancestors().skip(1)).collect();
     let on_the_way = above.into_iter().filter(|folder| {
-        folder.parent().is_some() && !shown.iter().any(|path| folder.starts_with(path))
+        let is_shown = shown.iter().any(|path| folder.starts_with(path));
+        folder.parent().is_some() && !is_shown && !tree.place(folder).is_symlink()
     });
     on_the_way.into_iter().try_for_each(|folder| lead_on(tree, folder))
 }
@@ -223,7 +248,6 @@ mod tests {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
     use super::*;
-    use crate::run::entry::Entry;
     use crate::run::pci::PciDevice;
 
     fn device() -> Device {
@@ -264,6 +288,30 @@ mod tests {
         assert!(node.file_type().is_char_device());
         drop(view);
         assert!(!root.exists());
+    }
+
+    /// Any folder of the host can stand for a PCI device that exists.
+    #[test]
+    fn a_device_of_the_host_keeps_its_entries() {
+        let folder = PathBuf::from("/sys/devices/system/cpu");
+        let pci = PciDevice { folder: folder.clone(), stand_in: None, numa_node: Some(3) };
+        let view = View::create(&[Device { pci, ..device() }]).expect("a folder");
+        let shown = fs::read_to_string(view.root().join(LIST)).expect("a list");
+        let is_shown = |name: &str| shown.lines().any(|line| Path::new(line) == folder.join(name));
+        assert!(is_shown("infiniband") && is_shown("numa_node") && !is_shown(""), "{shown}");
+        let class = view.root().join("sys/class/infiniband/feroce0");
+        let text = |path: &str| fs::read_to_string(class.join(path)).expect(path);
+        assert_eq!(
+            (text("../../numa_node"), text("ports/1/state")),
+            ("3\n".into(), "text\n".into())
+        );
+        let online = fs::read_to_string(folder.join("online")).expect("CPUs");
+        assert_eq!(text("../../online"), online);
+        assert!(class.join("../../net/lo/address").exists());
+        assert!(
+            class.join("../../../node").exists() || !Path::new("/sys/devices/system/node").exists()
+        );
+        assert!(!folder.join("infiniband").exists());
     }
 
     #[test]
