@@ -175,10 +175,13 @@ step_pfc() { scripts/pfc-endpoint.sh --short; }
 step_install() { BUILD_PROFILE=release scripts/check-install.sh; }
 
 # The distribution's programs, with Feroce at both ends; tshark and scapy judge packets of UC, UD
-# and XRC. Not here: scripts/programs.sh --valgrind, which takes minutes more.
+# and XRC. Some rows of each library as an ordinary user. Not here: scripts/programs.sh --valgrind,
+# which takes minutes more.
 step_programs() {
+    local unprivileged='^ucx |^cm (rping|ucmatose|fio)|^rsocket .* rstream|^write RC bandwidth ib'
     scripts/programs.sh &&
-        scripts/programs.sh --judge '^(uc|ud|xrc) [A-Z]+ bandwidth|^pingpong (UC|UD|XRC)'
+        scripts/programs.sh --judge '^(uc|ud|xrc) [A-Z]+ bandwidth|^pingpong (UC|UD|XRC)' &&
+        scripts/programs.sh --unprivileged "$unprivileged"
 }
 
 # rdma-core's own Python suite.

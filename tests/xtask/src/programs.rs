@@ -2,6 +2,9 @@
 //! sources, with Feroce at both ends, or with Linux rxe at one end. The rows are in
 //! `tests/programs/table.txt`.
 
+mod ends;
+mod user;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -9,19 +12,20 @@ use std::time::Instant;
 use regex::Regex;
 
 use crate::Result;
-use crate::exit::{Guard, at_end};
 use crate::frames;
 use crate::guest::Guest;
 use crate::net::{FIRST, Pair, SECOND, Star, command_in};
 use crate::own::Own;
 use crate::process::{Process, output, run};
 use crate::root::Root;
-use crate::rows::{End, Row, Run, feroce_listeners, number, rows, seconds_each};
+use crate::rows::{End, Row, Run, rows, seconds_each};
 use crate::setup::{
     BUILD_PACKAGES, PROGRAM_PACKAGES, Work, build, built, feroce_in, libraries, need_packages,
     need_root, need_scapy, reserve_hugepages,
 };
 use crate::tally::{Outcome, Tally, Verdict, write_section};
+use ends::{FeroceEnd, RanksEnd, RxeEnd};
+use user::User;
 
 /// Where captures of failed rows are left.
 const CAPTURES: &str = "target/programs";
@@ -77,6 +81,13 @@ pub struct Options {
     /// minutes
     #[arg(long, conflicts_with_all = ["peer", "root", "rdma_core", "judge", "valgrind"])]
     extra: bool,
+    /// Run both ends as an ordinary user without capabilities, in network namespaces of root, on
+    /// port udp. The user can make no user namespace
+    #[arg(
+        long,
+        conflicts_with_all = ["peer", "root", "rdma_core", "valgrind", "extra", "table", "daemon"]
+    )]
+    unprivileged: bool,
     /// Use the program and the libraries that are built already
     #[arg(long)]
     built: bool,
@@ -123,16 +134,22 @@ pub fn main(options: Options) -> Result<u8> {
             libraries()?
         }
     };
-    let preload = libraries.join("rsocket/librspreload.so.1").display().to_string();
     let source = Source::of(&options)?;
     rows.iter_mut().for_each(|row| source.suit(row));
     let work = Work::new()?;
+    let user = match options.unprivileged {
+        true => Some(User::new(&work, &built())?),
+        false => None,
+    };
+    let libraries = user.as_ref().map_or(libraries, |user| user.folder.join("lib"));
+    let preload = libraries.join("rsocket/librspreload.so.1").display().to_string();
     let _hugepages = reserve_hugepages(128)?;
     let mut bench = Bench {
         tally: Tally::new(rows.len(), options.json.clone()),
         options,
         source,
         work,
+        user,
         preload,
         python,
         tap: None,
@@ -198,6 +215,7 @@ struct Bench {
     options: Options,
     source: Source,
     work: Work,
+    user: Option<User>,
     preload: String,
     python: Option<String>,
     /// The namespace and the interface where packets are captured.
@@ -205,126 +223,6 @@ struct Bench {
     /// Captures kept so far.
     kept: usize,
     tally: Tally,
-}
-
-/// An end on Feroce, in a namespace.
-struct FeroceEnd {
-    namespace: String,
-    interface: &'static str,
-    feroce: PathBuf,
-    /// The chroot, and the folders of the host that are needed in it.
-    root: Option<(Root, [PathBuf; 2])>,
-    wrap: Vec<String>,
-    seconds: u64,
-    variables: Vec<(&'static str, String)>,
-}
-
-impl FeroceEnd {
-    /// Starts the daemon that owns the interface.
-    fn start_daemon(&self) -> Result<Daemon> {
-        let feroce = self.feroce.display().to_string();
-        let mut command = command_in(&self.namespace, &feroce);
-        command.args(["up", self.interface, "--detach"]);
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        output(&mut command)?;
-        let (namespace, interface) = (self.namespace.clone(), self.interface);
-        let guard = at_end(move || {
-            let down = command_in(&namespace, &feroce).args(["down", interface]).status();
-            if !down.is_ok_and(|status| status.success()) {
-                eprintln!("the daemon of {interface} does not end");
-            }
-        });
-        Ok(Daemon { _guard: guard })
-    }
-}
-
-/// A daemon. Dropping it ends it.
-struct Daemon {
-    _guard: Guard,
-}
-
-impl End for FeroceEnd {
-    fn command(&self, words: &str) -> Command {
-        let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", &self.seconds.to_string()]);
-        match &self.root {
-            None => command.args(["ip", "netns", "exec", &self.namespace]),
-            Some((root, [work, built])) => {
-                let inner = root.command_in(&self.namespace, &[work, built]);
-                command.arg(inner.get_program()).args(inner.get_args())
-            }
-        };
-        command.arg(&self.feroce).args(["run", "--quiet", "--interface", self.interface, "--"]);
-        command.args(&self.wrap).args(words.split_whitespace());
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        command
-    }
-
-    fn listeners(&self, group: &str) -> usize {
-        let mut command = command_in(&self.namespace, "sh");
-        number(output(command.args(["-c", feroce_listeners(group)])))
-    }
-}
-
-/// Ranks of an MPI program on Feroce, each in a namespace, which the script `ranks` starts.
-struct RanksEnd<'a> {
-    star: Option<&'a Star>,
-    end: FeroceEnd,
-}
-
-impl End for RanksEnd<'_> {
-    fn command(&self, words: &str) -> Command {
-        let names: Vec<&str> = self.star.iter().flat_map(|star| star.names()).collect();
-        let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", &self.end.seconds.to_string()]);
-        command.args(words.split_whitespace());
-        command.envs(self.end.variables.iter().map(|(name, value)| (name, value)));
-        command.env("RANKS", names.join(",")).env("FEROCE", &self.end.feroce);
-        command
-    }
-
-    fn listeners(&self, _: &str) -> usize {
-        0
-    }
-}
-
-/// The end in the guest.
-struct RxeEnd<'a> {
-    guest: &'a Guest,
-    seconds: u64,
-}
-
-impl End for RxeEnd<'_> {
-    fn command(&self, words: &str) -> Command {
-        let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", &(self.seconds + 20).to_string()]);
-        command.args(["ip", "netns", "exec", self.guest.engine.name()]);
-        command.args(["ssh", "-n", "-F", &self.guest.ssh_config(), "guest"]);
-        // The process id is for `stop`.
-        let seconds = self.seconds;
-        command.arg(format!("echo $$ > /run/row; exec timeout --kill-after=5 {seconds} {words}"));
-        command
-    }
-
-    fn stop(&self) {
-        let _ = self.guest.shell("kill $(cat /run/row)");
-    }
-
-    /// A program that uses the RDMA CM has no TCP socket: the kernel knows its identifiers and its
-    /// groups.
-    fn listeners(&self, group: &str) -> usize {
-        number(self.guest.shell(match group {
-            "cm" => {
-                "{ rdma resource show cm_id | grep LISTEN; ss -lunH; \
-                 ip -4 maddress show dev data; } | wc -l"
-            }
-            "rsocket" => {
-                "{ rdma resource show cm_id | grep LISTEN; ss -lunH; \
-                 ip -4 maddress show dev data; } | wc -l"
-            }
-            _ => "ss -ltnH | wc -l",
-        }))
-    }
 }
 
 impl Bench {
@@ -357,12 +255,23 @@ impl Bench {
             Source::Root(root) => Some((root.clone(), [self.work.path().to_owned(), built()])),
             Source::Distribution | Source::RdmaCore(_) => None,
         };
-        variables.extend(self.options.port_kind.clone().map(|kind| ("FEROCE_PORT_KIND", kind)));
+        let udp = self.user.as_ref().map(|_| "udp".to_owned());
+        let kind = self.options.port_kind.clone().or(udp);
+        variables.extend(kind.map(|kind| ("FEROCE_PORT_KIND", kind)));
         if self.options.daemon {
             variables.push(("FEROCE_SHARING", "daemon".to_owned()));
         }
-        let (namespace, feroce) = (namespace.to_owned(), feroce_in(&built()));
-        FeroceEnd { namespace, interface, feroce, root, wrap, seconds: self.seconds(), variables }
+        let folder = self.user.as_ref().map_or_else(built, |user| user.folder.clone());
+        FeroceEnd {
+            namespace: namespace.to_owned(),
+            interface,
+            feroce: feroce_in(&folder),
+            root,
+            user: self.user.as_ref().map(User::start),
+            wrap,
+            seconds: self.seconds(),
+            variables,
+        }
     }
 
     // ---- Feroce at both ends
