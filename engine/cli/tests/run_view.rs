@@ -201,8 +201,9 @@ fn the_files_are_those_of_mounts() {
         cd /sys/class/infiniband/feroce0; pwd -P
         find . /sys/class/infiniband_verbs/ -type f | sort | while read -r file; do
             echo $file: $(cat $file); done
-        for link in device device/.. /sys/class/infiniband_verbs/uverbs0 /sys/class/pci_bus/f0ce:00 \
-            /sys/bus/pci/devices/f0ce:00:00.0/net; do readlink -f $link; realpath $link; done
+        for link in device device/.. /sys/class/infiniband_verbs/uverbs0 \
+            /sys/class/pci_bus/f0ce:00 /sys/bus/pci/devices/f0ce:00:00.0/net; do
+            readlink -f $link; realpath $link; done
         readlink device /sys/class/infiniband_verbs/uverbs0
         ls device/ device/../ device/net/v0/ /dev/infiniband/
         ls /sys/class/infiniband/none 2>&1; ls -d device/../../cpu 2>&1; true";
