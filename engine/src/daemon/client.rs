@@ -7,6 +7,7 @@ use feroce_wire::{MacAddr, Qpn};
 
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
 use crate::port::Priority;
+use crate::port::daemon::protocol::ProgramFrames;
 use crate::time::{Duration, Instant};
 
 /// A program that is attached, by its number, or was. A number is not used again.
@@ -31,29 +32,12 @@ pub struct Credentials {
     pub program: String,
 }
 
-/// Frames of a client since it was attached.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct ClientStats {
-    /// Frames to the client.
-    pub rx_frames: u64,
-    /// Bytes to the client.
-    pub rx_bytes: u64,
-    /// Frames lost because the client had not taken earlier ones.
-    pub rx_dropped: u64,
-    /// Frames from the client.
-    pub tx_frames: u64,
-    /// Bytes from the client.
-    pub tx_bytes: u64,
-    /// Frames that the client may not send.
-    pub tx_refused: u64,
-}
-
 /// A program that is attached.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) id: ClientId,
     pub(super) credentials: Credentials,
-    pub(super) stats: ClientStats,
+    pub(super) stats: ProgramFrames,
     from_client: FrameConsumer,
     to_client: FrameProducer,
     /// Frames of the current burst of `from_client`, and how many of them are done.
@@ -68,6 +52,10 @@ pub(super) struct Client {
     /// The client's user has used up its rate until then.
     pub(super) throttled_until: Option<Instant>,
     pub(super) permits: Permits,
+    /// QP numbers that the client has.
+    pub(super) qp_numbers: u32,
+    /// Ports of RDMA CM that the client is bound to.
+    pub(super) services: usize,
 }
 
 /// To whom a client may send.
@@ -139,7 +127,7 @@ impl Client {
         Self {
             id,
             credentials,
-            stats: ClientStats::default(),
+            stats: ProgramFrames::default(),
             from_client,
             to_client,
             burst: (0, 0),
@@ -148,6 +136,8 @@ impl Client {
             deficit: 0,
             throttled_until: None,
             permits: Permits::default(),
+            qp_numbers: 0,
+            services: 0,
         }
     }
 

@@ -207,6 +207,12 @@ impl Control {
     /// The answer to a request, with descriptors; `None` if it comes later.
     fn handle(&mut self, fd: RawFd, id: u64, request: Request) -> Option<Reply> {
         let done = |result: Result<(), Refusal>| Some((result.map(|()| Answer::Done), Vec::new()));
+        if request == Request::Stat {
+            let user = self.peers[&fd].credentials.user;
+            let sees_all = [0, rustix::process::geteuid().as_raw()].contains(&user);
+            let stat = self.shared.stat((!sees_all).then_some(user));
+            return Some((Ok(Answer::Stat(Box::new(stat))), Vec::new()));
+        }
         let client = self.peers[&fd].client;
         let client = match (client, request) {
             (None, Request::Attach { version, program }) => {
@@ -219,7 +225,7 @@ impl Control {
             (None, _) => return done(Err(invalid("attach first"))),
         };
         match client {
-            (_, Request::Attach { .. }) => done(Err(invalid("attached already"))),
+            (_, Request::Attach { .. } | Request::Stat) => done(Err(invalid("attached already"))),
             (client, Request::QpnSlice) => {
                 Some((self.slice(fd, client).map(Answer::Slice), Vec::new()))
             }
@@ -356,7 +362,13 @@ impl Control {
             return Err(Refusal::Quota("QPs".to_owned()));
         }
         let now = self.shared.now();
-        let given = self.shared.with(|switch| switch.tables.slices.give(client, now));
+        let given = self.shared.with(|switch| {
+            let given = switch.tables.slices.give(client, now)?;
+            if let Some(client) = switch.tables.get_mut(client) {
+                client.qp_numbers += SLICE;
+            }
+            Some(given)
+        });
         let first =
             given.ok_or_else(|| Refusal::Quota("QPs: all numbers are in use".to_owned()))?;
         (user.slices, peer.slices) = (user.slices + 1, peer.slices + 1);

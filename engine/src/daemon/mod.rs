@@ -49,9 +49,9 @@ mod switch;
 #[cfg(test)]
 mod tests;
 
+pub use crate::port::daemon::protocol::{DaemonStat, ProgramFrames, ProgramStat};
 pub use admission::Dscps;
 pub(crate) use client::ClientId;
-pub use client::{ClientStats, Credentials};
 pub use quota::Limits;
 pub use running::{Running, is_served, of, running};
 pub use server::{Daemon, DaemonConfig, DaemonOpenError};

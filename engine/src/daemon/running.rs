@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::port::daemon::protocol::{Answer, Call, DaemonStat, Message, Request};
 use crate::port::daemon::{channel, place};
 
 /// A daemon that runs.
@@ -19,6 +20,22 @@ impl Running {
     /// Returns true if the daemon listens at its socket still.
     pub fn is_running(&self) -> bool {
         owner(&self.socket) == Some(self.pid)
+    }
+}
+
+impl Running {
+    /// Its statistics: all programs for root and the daemon's user, otherwise those of this user.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] if the answer is none, or the daemon refuses; otherwise the
+    /// system's error.
+    pub fn stat(&self) -> io::Result<DaemonStat> {
+        let socket = channel::connect(&self.socket)?;
+        channel::send(&socket, &Call { id: 0, request: Request::Stat }, &[])?;
+        match channel::receive(&socket, &mut Vec::new())? {
+            Some((Message::Answer { result: Ok(Answer::Stat(stat)), .. }, _)) => Ok(*stat),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use feroce_wire::MacAddr;
 
 use super::admission::Dscps;
-use super::client::{ClientId, ClientStats, Credentials};
+use super::client::ClientId;
 use super::cm_router::CmRouter;
 use super::control;
 use super::host::{self, NextHops};
@@ -21,9 +21,9 @@ use super::switch::Switch;
 use crate::device::ports::{self, Filter};
 use crate::device::{Addressing, DeviceConfig, OpenError, owner};
 use crate::net::{GidEntry, Interface, NetError, Watcher};
-use crate::port::daemon::protocol::{Message, Notice};
+use crate::port::PortAttributes;
+use crate::port::daemon::protocol::{DaemonStat, Message, Notice};
 use crate::port::daemon::{channel, place};
-use crate::port::{PortAttributes, PortStats};
 use crate::sys;
 use crate::time::{Clock, Duration, Instant};
 use crate::wake::EventFd;
@@ -204,15 +204,6 @@ impl Daemon {
     pub fn port(&self) -> PortAttributes {
         self.shared.with(|switch| switch.attributes().clone())
     }
-
-    /// Counters of the port, and of each program that is attached.
-    pub fn stats(&self) -> (PortStats, Vec<(Credentials, ClientStats)>) {
-        self.shared.with(|switch| {
-            let clients = switch.tables.stats();
-            let clients = clients.into_iter().map(|(_, who, stats)| (who, stats)).collect();
-            (switch.port_stats(), clients)
-        })
-    }
 }
 
 impl Drop for Daemon {
@@ -294,6 +285,23 @@ impl Shared {
                 tracing::debug!(?id, %error, "a client misses news");
             }
         }
+    }
+
+    /// Statistics, with the programs of `user`; of all with `None`.
+    pub(super) fn stat(&self, user: Option<u32>) -> DaemonStat {
+        self.with(|switch| {
+            let port = switch.port_stats();
+            DaemonStat {
+                port: switch.attributes().kind.clone(),
+                rx_frames: port.rx_frames,
+                rx_bytes: port.rx_bytes,
+                rx_dropped: port.rx_dropped,
+                rx_undelivered: switch.tables.undelivered,
+                tx_frames: port.tx_frames,
+                tx_bytes: port.tx_bytes,
+                programs: switch.tables.programs(user),
+            }
+        })
     }
 
     /// Runs the switch until the daemon ends.

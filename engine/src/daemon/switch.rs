@@ -18,7 +18,7 @@ use feroce_wire::cm::{PortSpace, ServiceId};
 use feroce_wire::{MacAddr, Packet, Qpn};
 
 use super::admission::{Destination, Dscps, HostAddresses, Refused, Rules, marked_source};
-use super::client::{Client, ClientId, ClientStats, Credentials};
+use super::client::{Client, ClientId};
 use super::cm_router::{self, Claim, ClaimError, CmRouter, Route};
 use super::former::FormerQps;
 use super::frames::{
@@ -27,7 +27,7 @@ use super::frames::{
 use super::join::Joint;
 use super::quota::{Limits, Rate};
 use super::slices::SliceTable;
-use crate::port::daemon::protocol::Refusal;
+use crate::port::daemon::protocol::{ProgramStat, Refusal};
 use crate::port::kind::ServicePort;
 use crate::port::{Port, PortAttributes, PortStats, Priority};
 use crate::time::Instant;
@@ -353,10 +353,19 @@ impl Tables {
         self.clients().filter_map(|client| Some((client.id, client.fault(now)?))).collect()
     }
 
-    /// Who runs the clients, and their frames.
-    pub(super) fn stats(&self) -> Vec<(ClientId, Credentials, ClientStats)> {
-        let stats = |client: &Client| (client.id, client.credentials.clone(), client.stats);
-        self.clients().map(stats).collect()
+    /// Statistics of the programs of `user`; of all with `None`.
+    pub(super) fn programs(&self, user: Option<u32>) -> Vec<ProgramStat> {
+        let shown = |client: &&Client| user.is_none_or(|user| client.credentials.user == user);
+        let stat = |client: &Client| ProgramStat {
+            program: client.credentials.program.clone(),
+            pid: client.credentials.pid,
+            user: client.credentials.user,
+            qp_numbers: client.qp_numbers,
+            connections: self.router.connections(client.id),
+            services: client.services,
+            frames: client.stats,
+        };
+        self.clients().filter(shown).map(stat).collect()
     }
 
     /// Adds `id` to a group. Returns true if it is the group's first member.
@@ -414,7 +423,11 @@ impl Tables {
     /// Reserves the port of a service for `id`.
     pub(super) fn claim(&mut self, id: ClientId, service: ServicePort) -> Result<(), Refusal> {
         let claim = claim_of(service)?;
-        self.router.claim(id, claim).map_err(|error| match error {
+        let claimed = self.router.claim(id, claim);
+        if let (Ok(()), Some(client)) = (&claimed, self.get_mut(id)) {
+            client.services += 1;
+        }
+        claimed.map_err(|error| match error {
             ClaimError::AddressInUse => Refusal::InUse,
             ClaimError::AddressNotAvailable => Refusal::NotAvailable,
             error @ (ClaimError::TooMany(_) | ClaimError::UnknownClient) => {
@@ -427,6 +440,9 @@ impl Tables {
     pub(super) fn release(&mut self, id: ClientId, service: ServicePort) {
         if let Ok(claim) = claim_of(service) {
             self.router.release(id, claim);
+            if let Some(client) = self.get_mut(id) {
+                client.services = client.services.saturating_sub(1);
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! its own. Output: tables or JSON on standard output. Rates are computed here from two snapshots.
 //! Reading the counters changes neither the program nor the host.
 
+mod daemon;
 mod rates;
 mod text;
 
@@ -46,6 +47,9 @@ pub struct Options {
     /// Show every QP
     #[arg(short, long)]
     qps: bool,
+    /// Show the daemons (`feroce up`): their programs, and frames that they refused or lost
+    #[arg(long, conflicts_with_all = ["watch", "qps"])]
+    daemon: bool,
     /// Print JSON; with --watch, one document per line and interval
     #[arg(long)]
     json: bool,
@@ -58,6 +62,9 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 /// Prints the figures.
 pub fn run(options: &Options) -> Result<(), Failure> {
+    if options.daemon {
+        return daemon::run(options.interface.as_deref(), options.json);
+    }
     let snapshots = take(options)?;
     match options.watch {
         Some(interval) => watch(options, interval, snapshots),

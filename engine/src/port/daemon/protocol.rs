@@ -52,6 +52,8 @@ pub enum Request {
         /// Name of the program, for display.
         program: String,
     },
+    /// Statistics: [`Answer::Stat`]. Also before `Attach`.
+    Stat,
     /// Another slice of QP numbers: [`Answer::Slice`].
     QpnSlice,
     /// The headers of a path: [`Answer::Path`]. Answered when the next hop has answered, other
@@ -120,6 +122,65 @@ pub enum Answer {
     Slice(u32),
     /// A path.
     Path(PathAnswer),
+    /// Statistics.
+    Stat(Box<DaemonStat>),
+}
+
+/// Statistics of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonStat {
+    /// Kind and mode of the daemon's port.
+    pub port: String,
+    /// Frames that the port received.
+    pub rx_frames: u64,
+    /// Bytes that the port received.
+    pub rx_bytes: u64,
+    /// Frames that the port lost on arrival.
+    pub rx_dropped: u64,
+    /// Frames for which there was no program.
+    pub rx_undelivered: u64,
+    /// Frames that the port sent.
+    pub tx_frames: u64,
+    /// Bytes that the port sent.
+    pub tx_bytes: u64,
+    /// The programs: all for root and the daemon's user, otherwise those of the user who asks.
+    pub programs: Vec<ProgramStat>,
+}
+
+/// Statistics of a program at a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramStat {
+    /// Name of the program, as it says.
+    pub program: String,
+    /// Process id.
+    pub pid: i32,
+    /// User id.
+    pub user: u32,
+    /// QP numbers that it has.
+    pub qp_numbers: u32,
+    /// Connections of RDMA CM, half-open ones included.
+    pub connections: usize,
+    /// Ports of RDMA CM that it is bound to.
+    pub services: usize,
+    /// Its frames.
+    pub frames: ProgramFrames,
+}
+
+/// Frames of a program since it was attached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramFrames {
+    /// Frames to the program.
+    pub rx_frames: u64,
+    /// Bytes to the program.
+    pub rx_bytes: u64,
+    /// Frames lost because the program had not taken earlier ones.
+    pub rx_dropped: u64,
+    /// Frames from the program.
+    pub tx_frames: u64,
+    /// Bytes from the program.
+    pub tx_bytes: u64,
+    /// Frames that the program may not send.
+    pub tx_refused: u64,
 }
 
 /// A client's port.
