@@ -1,7 +1,7 @@
-//! System calls that std lacks. The only `unsafe` call is `ppoll`.
+//! System calls that std lacks. The `unsafe` calls are `ppoll` and `setsockopt`.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use rustix::event::EventfdFlags;
@@ -34,6 +34,23 @@ pub fn poll_readable(fds: &[RawFd], scratch: &mut Vec<libc::pollfd>, timeout: Op
     // SAFETY: `scratch` holds `count` entries; `spec` is null or points to a `timespec` on this
     // stack; a null signal mask leaves the thread's mask as it is.
     unsafe { libc::ppoll(scratch.as_mut_ptr(), count, spec, std::ptr::null()) };
+}
+
+/// Makes the kernel refuse messages with descriptors to this Unix socket (`SO_PASSRIGHTS`, Linux
+/// 6.16). The last close of a descriptor can wait for long, whoever closes it.
+///
+/// # Errors
+/// The kernel is older.
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let off: libc::c_int = 0;
+    let len = libc::socklen_t::try_from(size_of_val(&off)).expect("small");
+    // SAFETY: the value is an integer on this stack, and its length is given.
+    let done = unsafe {
+        let value = std::ptr::from_ref(&off).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, len)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Returns 16 random bytes from the kernel.

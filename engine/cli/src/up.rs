@@ -1,5 +1,6 @@
 //! `feroce up` and `feroce down`: the daemons that own interfaces, and their end.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
@@ -157,6 +158,9 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     }
     while !signal::interrupted() {
         std::thread::sleep(Duration::from_millis(100));
+        if daemons.iter().any(Daemon::has_failed) {
+            return Err(Failure::Plan("the daemon has failed; its programs are told".to_owned()));
+        }
     }
     drop(daemons);
     Ok(())
@@ -234,6 +238,8 @@ pub fn clean_if_called() -> bool {
     if std::env::var_os(CLEANER).is_none() {
         return false;
     }
+    // Files of this user are removed: that takes no privilege.
+    let _ = privileges::give_up(None);
     let _ = io::copy(&mut io::stdin(), &mut io::sink()); // Until the daemon has ended.
     for socket in std::env::args_os().skip(1).map(PathBuf::from) {
         // A successor may listen there already.
@@ -322,12 +328,15 @@ pub fn down(options: &DownOptions) -> Result<(), Failure> {
             return Err(Failure::Plan(format!("no daemon owns {name} in this network namespace")));
         }
     }
-    for daemon in running.iter().filter(|daemon| wanted(&daemon.interface)) {
-        let name = &daemon.interface;
-        let pid = nix::unistd::Pid::from_raw(daemon.pid);
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).map_err(|error| {
-            Failure::Plan(format!("cannot end process {pid} of {name}: {error}"))
-        })?;
+    let mut ending: Vec<_> = running.iter().filter(|daemon| wanted(&daemon.interface)).collect();
+    let pids: BTreeSet<i32> = ending.iter().map(|daemon| daemon.pid).collect();
+    // A process that owns several interfaces ends as a whole.
+    ending = running.iter().filter(|daemon| pids.contains(&daemon.pid)).collect();
+    for pid in pids {
+        end(pid)?;
+    }
+    for daemon in ending {
+        let (name, pid) = (&daemon.interface, daemon.pid);
         let end = Instant::now() + PATIENCE;
         while daemon.is_running() {
             if Instant::now() > end {
@@ -338,6 +347,18 @@ pub fn down(options: &DownOptions) -> Result<(), Failure> {
         output::line(&format!("{name}: ended"))?;
     }
     io::stdout().flush().map_err(Failure::Output)
+}
+
+/// Asks a daemon's process to end.
+fn end(pid: i32) -> Result<(), Failure> {
+    // 0 is a process of another pid namespace.
+    let target = (pid > 0).then(|| nix::unistd::Pid::from_raw(pid)).ok_or_else(|| {
+        Failure::Plan("a daemon runs in another pid namespace: end it there".to_owned())
+    })?;
+    match nix::sys::signal::kill(target, nix::sys::signal::Signal::SIGTERM) {
+        Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
+        Err(error) => Err(Failure::Plan(format!("cannot end process {pid}: {error}"))),
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! | destination QP (RC, UC, XRC) | a QP that a QP of the client is connected to |
 //! | destination QP (CNP) | the same, or the source of a marked datagram |
 //! | DSCP | one that the daemon allows |
+//! | hop limit | not 0: the kernel refuses such packets |
 //! | bytes after the packet | none |
 //!
 //! The ICRC is not checked: a wrong one harms only the client's own peer, which drops the packet.
@@ -35,7 +36,7 @@ pub(super) struct HostAddresses {
 }
 
 impl HostAddresses {
-    /// The present Ethernet address is `mac`. Clients may send from the former one for a while.
+    /// The present Ethernet address is `mac`. Clients may send from former ones, too.
     pub(super) fn add_mac(&mut self, mac: MacAddr) {
         self.macs.insert(mac);
     }
@@ -82,6 +83,8 @@ pub(super) enum Refused {
     DestinationQp,
     /// It has bytes that do not belong to the packet.
     Trailer,
+    /// Its hop limit is 0.
+    HopLimit,
     /// Its DSCP is not allowed.
     Dscp,
     /// It is no RoCE packet.
@@ -122,6 +125,9 @@ impl Rules<'_> {
         }
         if !packet.trailer.is_empty() {
             return Err(Refused::Trailer);
+        }
+        if packet.ip.hop_limit() == 0 {
+            return Err(Refused::HopLimit);
         }
         if self.dscps.0 >> (packet.ip.traffic_class() >> 2) & 1 == 0 {
             return Err(Refused::Dscp);

@@ -52,6 +52,8 @@ pub(super) struct Client {
     /// The client's user has used up its rate until then.
     pub(super) throttled_until: Option<Instant>,
     pub(super) permits: Permits,
+    /// The client has mapped its rings; until then no frame is moved.
+    pub(super) is_ready: bool,
     /// QP numbers that the client has.
     pub(super) qp_numbers: u32,
     /// Ports of RDMA CM that the client is bound to.
@@ -95,6 +97,20 @@ impl Permits {
         self.peers.contains_key(&(remote, remote_qpn))
     }
 
+    /// The peer of the client's QP `local`.
+    pub(super) fn peer_of(&self, local: Qpn) -> Option<(IpAddr, Qpn)> {
+        self.connected.get(&local).copied()
+    }
+
+    /// Ends the permission of any QP to send to `remote_qpn` of `remote`, except for `local`.
+    pub(super) fn evict(&mut self, (remote, remote_qpn): (IpAddr, Qpn), local: Qpn) {
+        if let Some(other) = self.peers.get(&(remote, remote_qpn)).copied()
+            && other != local
+        {
+            self.disconnect(other);
+        }
+    }
+
     /// The connected QPs with their peers.
     pub(super) fn connected(&self) -> impl Iterator<Item = (Qpn, (IpAddr, Qpn))> {
         self.connected.iter().map(|(local, peer)| (*local, *peer))
@@ -136,15 +152,27 @@ impl Client {
             deficit: 0,
             throttled_until: None,
             permits: Permits::default(),
+            is_ready: false,
             qp_numbers: 0,
             services: 0,
+        }
+    }
+
+    /// Passes a frame of another client of this host. It may fill half of the ring: the other half
+    /// is for frames from the link.
+    pub(super) fn push_from_host(&mut self, frame: &[u8], now: Instant) {
+        match self.to_client.fill() < 50 {
+            true => self.push(frame, &[], now),
+            false => self.stats.rx_dropped += 1,
         }
     }
 
     /// Passes a frame to the client. A client whose ring is full loses it.
     #[inline]
     pub(super) fn push(&mut self, first: &[u8], second: &[u8], now: Instant) {
-        if self.to_client.push(first, second, Priority::default()) {
+        if !self.is_ready {
+            self.stats.rx_dropped += 1;
+        } else if self.to_client.push(first, second, Priority::default()) {
             self.stats.rx_frames += 1;
             self.stats.rx_bytes += (first.len() + second.len()) as u64;
             self.has_unpublished = true;
@@ -166,6 +194,9 @@ impl Client {
     /// Length of the client's next frame; `None` if there is none.
     #[inline]
     pub(super) fn next_len(&mut self) -> Option<usize> {
+        if !self.is_ready {
+            return None;
+        }
         if self.burst.1 == self.burst.0 {
             self.burst = (self.from_client.burst(), 0);
         }

@@ -5,11 +5,12 @@ use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use feroce_wire::Qpn;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use super::client::{Client, ClientId, Credentials};
@@ -17,7 +18,7 @@ use super::host::{self, NextHop};
 use super::server::{DaemonConfig, Shared};
 use crate::core::SLICE;
 use crate::device::join_kernel;
-use crate::memory::bell::Bell;
+use crate::memory::bell::{Bell, RemoteBell};
 use crate::memory::frame_ring::RingShape;
 use crate::memory::shared_memory::SharedMemory;
 use crate::net::{Gid, GidEntry, PathHeaders, ROUTED_MAC, ResolveError};
@@ -42,11 +43,13 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest time that a path may wait for its next hop.
 const RESOLVE_MAX: Duration = Duration::from_secs(30);
 /// Threads that wait for next hops.
-const RESOLVERS: usize = 8;
-/// Paths of one client that wait for their next hops.
-const RESOLVING: usize = 32;
-/// Multicast groups of one client.
-const GROUPS: usize = 1024;
+const RESOLVERS: usize = 64;
+/// Paths of one user that wait for their next hops.
+const RESOLVING: usize = 16;
+/// Multicast groups of one user. The filters of ports have room for 256 addresses.
+const GROUPS: usize = 64;
+/// Attempts, a millisecond apart, to send what a client has left in its ring.
+const DRAIN_ATTEMPTS: u32 = 5;
 
 /// Makes the socket at `path` in `directory`.
 pub(super) fn listen(directory: &Path, path: &Path, config: &DaemonConfig) -> io::Result<OwnedFd> {
@@ -54,7 +57,14 @@ pub(super) fn listen(directory: &Path, path: &Path, config: &DaemonConfig) -> io
         config.group.is_some() || config.mode.is_some() || directory.starts_with("/run");
     let mode = if is_shared { 0o755 } else { 0o700 };
     let parent = path.parent().expect("the directory of a namespace");
-    std::fs::DirBuilder::new().recursive(true).mode(mode).create(parent)?;
+    for made in [directory, parent] {
+        let is_new = !made.exists();
+        std::fs::DirBuilder::new().recursive(true).mode(mode).create(made)?;
+        if is_new {
+            // Whatever the umask is.
+            std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode))?;
+        }
+    }
     if config.directory.is_none() && !place::is_own(directory) {
         let what = format!("{} belongs to another user", directory.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
@@ -87,16 +97,18 @@ struct Peer {
     since: Instant,
     /// Its number, once it is attached.
     client: Option<ClientId>,
-    slices: u32,
-    /// Paths that wait for their next hops.
-    resolving: Arc<()>,
+    /// Multicast groups that it has joined.
+    groups: usize,
+    /// The memory of its rings, until it has mapped it.
+    memory: Option<Arc<SharedMemory>>,
 }
 
 /// What a user has.
 #[derive(Debug, Default)]
 struct Usage {
     clients: u32,
-    slices: u32,
+    /// Multicast groups of the clients.
+    groups: usize,
 }
 
 /// The thread that serves the control socket.
@@ -106,10 +118,14 @@ pub(super) struct Control {
     listener: OwnedFd,
     peers: BTreeMap<RawFd, Peer>,
     users: BTreeMap<u32, Usage>,
+    /// Paths that wait for their next hops, by user: all but one of the counted references.
+    resolving: BTreeMap<u32, Arc<()>>,
     /// The host's memberships in groups of clients.
     memberships: BTreeMap<IpAddr, Option<UdpSocket>>,
     resolvers: Arc<Pool>,
     checked_at: Instant,
+    /// The listener is not looked at before, since there was no descriptor.
+    listens_at: Instant,
 }
 
 impl Control {
@@ -120,9 +136,11 @@ impl Control {
             listener,
             peers: BTreeMap::new(),
             users: BTreeMap::new(),
+            resolving: BTreeMap::new(),
             memberships: BTreeMap::new(),
             resolvers: Arc::new(Pool::new("feroce-paths", RESOLVERS)),
             checked_at,
+            listens_at: checked_at,
         }
     }
 
@@ -131,7 +149,10 @@ impl Control {
         let (mut fds, mut scratch, mut buffer) = (Vec::new(), Vec::new(), Vec::new());
         while !self.shared.is_stopping() {
             fds.clear();
-            fds.extend([self.listener.as_raw_fd(), self.shared.wake_control.as_fd().as_raw_fd()]);
+            fds.push(self.shared.wake_control.as_fd().as_raw_fd());
+            if self.shared.now() >= self.listens_at {
+                fds.push(self.listener.as_raw_fd());
+            }
             fds.extend(self.peers.keys());
             sys::poll_readable(&fds, &mut scratch, Some(CHECK_INTERVAL));
             let ready: Vec<RawFd> =
@@ -154,33 +175,49 @@ impl Control {
     }
 
     fn accept(&mut self) {
+        let newcomers = self.peers.values().filter(|peer| peer.client.is_none());
+        if newcomers.count() >= NEWCOMERS {
+            self.evict_newcomer();
+        }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match rustix::net::accept_with(&self.listener, flags) {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::debug!(%error, "a program cannot connect");
+                // Without a descriptor the listener stays readable.
+                self.listens_at = self.shared.now() + CHECK_INTERVAL;
                 return;
             }
         };
-        let newcomers = self.peers.values().filter(|peer| peer.client.is_none()).count();
-        let Ok(about) = rustix::net::sockopt::socket_peercred(&socket) else { return };
-        if newcomers >= NEWCOMERS {
-            return; // Dropping the socket refuses the program.
+        // A descriptor that is sent would be closed here, which may wait.
+        if let Err(error) = sys::refuse_descriptors(socket.as_fd()) {
+            tracing::debug!(%error, "this kernel cannot refuse descriptors");
         }
-        let credentials = Credentials {
-            user: about.uid.as_raw(),
-            pid: about.pid.as_raw_nonzero().get(),
-            program: String::new(),
-        };
+        // Not rustix: its process id is never 0, that of a process in another namespace is.
+        let Ok(about) = getsockopt(&socket, PeerCredentials) else { return };
+        let credentials =
+            Credentials { user: about.uid(), pid: about.pid(), program: String::new() };
         let peer = Peer {
             socket: Arc::new(socket),
             credentials,
             since: self.shared.now(),
             client: None,
-            slices: 0,
-            resolving: Arc::new(()),
+            groups: 0,
+            memory: None,
         };
         self.peers.insert(peer.socket.as_raw_fd(), peer);
+    }
+
+    /// Drops the oldest newcomer of the user who has most of them.
+    fn evict_newcomer(&mut self) {
+        let newcomers = || self.peers.iter().filter(|(_, peer)| peer.client.is_none());
+        let mut counts = BTreeMap::<u32, usize>::new();
+        newcomers().for_each(|(_, peer)| *counts.entry(peer.credentials.user).or_default() += 1);
+        let Some(greediest) = counts.iter().max_by_key(|(_, count)| **count) else { return };
+        let its = newcomers().filter(|(_, peer)| peer.credentials.user == *greediest.0);
+        if let Some(fd) = its.min_by_key(|(_, peer)| peer.since).map(|(fd, _)| *fd) {
+            self.peers.remove(&fd);
+        }
     }
 
     /// Serves one message of a program, so that none keeps the others waiting.
@@ -226,6 +263,7 @@ impl Control {
         };
         match client {
             (_, Request::Attach { .. } | Request::Stat) => done(Err(invalid("attached already"))),
+            (client, Request::Ready) => done(self.ready(fd, client)),
             (client, Request::QpnSlice) => {
                 Some((self.slice(fd, client).map(Answer::Slice), Vec::new()))
             }
@@ -247,9 +285,9 @@ impl Control {
                 });
                 done(Ok(()))
             }
-            (client, Request::Join { group }) => done(self.join(client, group)),
+            (client, Request::Join { group }) => done(self.join(fd, client, group)),
             (client, Request::Leave { group }) => {
-                self.leave(client, group);
+                self.leave(fd, client, group);
                 done(Ok(()))
             }
             (client, Request::Claim(service)) => {
@@ -291,18 +329,23 @@ impl Control {
             window_max: self.shared.window_max,
             tx_slots: TX_SLOTS,
             rx_slots: RX_SLOTS,
-            gids: self.shared.gids().iter().map(Local::from).collect(),
+            gids: Vec::new(),
         };
         let shapes = attached.shapes().map_err(|_| invalid("the port's frames are too long"))?;
         let credentials = peer.credentials.clone();
-        let (make, fds) = rings(shapes, credentials)
+        let (memory, make, fds) = rings(shapes, credentials)
             .map_err(|error| system("make the rings of a program", &error))?;
+        peer.memory = Some(memory);
         let now = self.shared.now();
         let id = self.shared.with(|switch| switch.tables.add(make, now));
         user.clients += 1;
         peer.client = Some(id);
         let mut sockets = self.shared.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.insert(id, Arc::clone(&peer.socket));
+        drop(sockets);
+        // Read now: the client is told of every later change.
+        let gids = self.shared.gids().iter().map(Local::from).collect();
+        let attached = Attached { gids, ..attached };
         tracing::info!(
             ?id,
             pid = peer.credentials.pid,
@@ -312,6 +355,19 @@ impl Control {
         Ok((attached, fds))
     }
 
+    /// The client has mapped its rings: from now on frames are moved.
+    fn ready(&mut self, fd: RawFd, client: ClientId) -> Result<(), Refusal> {
+        let memory = self.peers.get_mut(&fd).and_then(|peer| peer.memory.take());
+        let memory = memory.ok_or_else(|| invalid("ready already"))?;
+        memory.finish().map_err(|error| system("seal the rings", &error))?;
+        self.shared.with(|switch| {
+            if let Some(client) = switch.tables.get_mut(client) {
+                client.is_ready = true;
+            }
+        });
+        Ok(())
+    }
+
     /// The client or newcomer is gone, or must go.
     fn detach(&mut self, fd: RawFd, why: &str) {
         let Some(peer) = self.peers.remove(&fd) else { return };
@@ -319,25 +375,36 @@ impl Control {
         tracing::info!(?id, pid = peer.credentials.pid, why, "detached");
         self.shared.sockets.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         let now = self.shared.now();
+        self.drain(id);
         let groups = self.shared.with(|switch| {
             let before: BTreeSet<_> = switch.tables.groups().collect();
-            switch.drain(id, now);
             switch.tables.remove(id, now);
             let after: BTreeSet<_> = switch.tables.groups().collect();
             before.difference(&after).copied().collect::<Vec<_>>()
         });
         if let Some(user) = self.users.get_mut(&peer.credentials.user) {
             user.clients -= 1;
-            user.slices -= peer.slices;
+            user.groups = user.groups.saturating_sub(peer.groups);
             if user.clients == 0 {
                 self.users.remove(&peer.credentials.user);
             }
         }
         if !groups.is_empty() {
             self.memberships.retain(|group, _| !groups.contains(group));
-            host::set_filter(&self.shared);
+            host::warn_unset_filter(&self.shared);
         }
         let _ = rustix::net::shutdown(&*peer.socket, rustix::net::Shutdown::Both);
+    }
+
+    /// Sends what a client that has ended left in its ring. Waits a little for a port without room.
+    fn drain(&self, id: ClientId) {
+        for _ in 0..DRAIN_ATTEMPTS {
+            let now = self.shared.now();
+            if self.shared.with(|switch| switch.drain(id, now)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Detaches clients that cannot stay, and newcomers that do not attach.
@@ -356,23 +423,16 @@ impl Control {
     }
 
     fn slice(&mut self, fd: RawFd, client: ClientId) -> Result<u32, Refusal> {
-        let peer = self.peers.get_mut(&fd).expect("it has sent the request");
-        let user = self.users.entry(peer.credentials.user).or_default();
-        if (user.slices + 1) * SLICE > self.shared.limits.qps {
-            return Err(Refusal::Quota("QPs".to_owned()));
-        }
+        let share = (self.peers[&fd].credentials.user, self.shared.limits.qps / SLICE);
         let now = self.shared.now();
         let given = self.shared.with(|switch| {
-            let given = switch.tables.slices.give(client, now)?;
+            let given = switch.tables.slices.give(client, share, now)?;
             if let Some(client) = switch.tables.get_mut(client) {
                 client.qp_numbers += SLICE;
             }
             Some(given)
         });
-        let first =
-            given.ok_or_else(|| Refusal::Quota("QPs: all numbers are in use".to_owned()))?;
-        (user.slices, peer.slices) = (user.slices + 1, peer.slices + 1);
-        Ok(first)
+        given.ok_or_else(|| Refusal::Quota("QPs".to_owned()))
     }
 
     fn connect(
@@ -389,18 +449,23 @@ impl Control {
         let now = self.shared.now();
         self.shared.with(|switch| {
             switch.drain(client, now);
-            switch.tables.connect(client, qpn, (remote, remote_qpn))
+            switch.tables.connect(client, qpn, (remote, remote_qpn), now)
         })
     }
 
-    fn join(&mut self, client: ClientId, group: IpAddr) -> Result<(), Refusal> {
+    fn join(&mut self, fd: RawFd, client: ClientId, group: IpAddr) -> Result<(), Refusal> {
         if !group.is_multicast() {
             return Err(invalid("not a multicast group"));
         }
-        let groups = self.shared.with(|switch| {
-            switch.tables.get_mut(client).map_or(0, |client| client.permits.groups.len())
+        let is_member = self.shared.with(|switch| {
+            let client = switch.tables.get_mut(client);
+            client.is_some_and(|client| client.permits.groups.contains(&group))
         });
-        if groups >= GROUPS {
+        if is_member {
+            return Ok(());
+        }
+        let user = self.users.entry(self.peers[&fd].credentials.user).or_default();
+        if user.groups >= GROUPS {
             return Err(Refusal::Quota("multicast groups".to_owned()));
         }
         if !self.memberships.contains_key(&group) {
@@ -411,16 +476,33 @@ impl Control {
             let joined = joined.map_err(|error| system("join the multicast group", &error))?;
             self.memberships.insert(group, joined);
         }
-        if self.shared.with(|switch| switch.tables.join(client, group)) {
-            host::set_filter(&self.shared);
+        user.groups += 1;
+        if let Some(peer) = self.peers.get_mut(&fd) {
+            peer.groups += 1;
+        }
+        if self.shared.with(|switch| switch.tables.join(client, group))
+            && let Err(error) = host::set_filter(&self.shared)
+        {
+            self.leave(fd, client, group);
+            return Err(Refusal::Quota(format!("multicast groups: {error}")));
         }
         Ok(())
     }
 
-    fn leave(&mut self, client: ClientId, group: IpAddr) {
+    fn leave(&mut self, fd: RawFd, client: ClientId, group: IpAddr) {
+        let was_member = self.shared.with(|switch| {
+            let client = switch.tables.get_mut(client);
+            client.is_some_and(|client| client.permits.groups.contains(&group))
+        });
+        if let Some(peer) = self.peers.get_mut(&fd).filter(|_| was_member) {
+            peer.groups -= 1;
+            if let Some(user) = self.users.get_mut(&peer.credentials.user) {
+                user.groups -= 1;
+            }
+        }
         if self.shared.with(|switch| switch.tables.leave(client, group)) {
             self.memberships.remove(&group);
-            host::set_filter(&self.shared);
+            host::warn_unset_filter(&self.shared);
         }
     }
 
@@ -438,16 +520,20 @@ impl Control {
             return Some(result);
         }
         let peer = &self.peers[&fd];
-        if Arc::strong_count(&peer.resolving) > RESOLVING {
+        // Kept when the user's clients end: the threads are busy still.
+        let waiting = self.resolving.entry(peer.credentials.user).or_default();
+        if Arc::strong_count(waiting) > RESOLVING {
             return Some(Err(Refusal::Quota("paths that wait for their next hops".to_owned())));
         }
-        let (socket, waits) = (Arc::clone(&peer.socket), Arc::clone(&peer.resolving));
+        let (socket, waits) = (Arc::downgrade(&peer.socket), Arc::clone(waiting));
         let shared = Arc::clone(&self.shared);
         let started = self.resolvers.run(Box::new(move || {
             let result = path.resolve(&shared);
             drop(waits);
-            // A client that does not read its answers is detached at its next request.
-            let _ = channel::send(socket.as_fd(), &Message::Answer { id: call, result }, &[]);
+            if let Some(socket) = socket.upgrade() {
+                // A client that does not read its answers is detached at its next request.
+                let _ = channel::send(socket.as_fd(), &Message::Answer { id: call, result }, &[]);
+            }
         }));
         started.err().map(|error| Err(system("start a thread", &error)))
     }
@@ -480,8 +566,9 @@ impl WantedPath {
         if shared.is_own(headers.dst_ip) {
             // Not the client's own address: its core would deliver the packets itself.
             headers.dst_mac = ROUTED_MAC;
+        } else {
+            self.permit(shared, &headers);
         }
-        self.permit(shared, &headers);
         Ok(Answer::Path(headers.into()))
     }
 
@@ -500,18 +587,19 @@ impl WantedPath {
     }
 }
 
-/// Makes the rings of a client. Returns what makes the client, and the descriptors for it.
+/// Makes the rings of a client. Returns their memory, what makes the client, and the descriptors
+/// for it.
 fn rings(
     [tx, rx]: [RingShape; 2],
     credentials: Credentials,
-) -> io::Result<(impl FnOnce(ClientId) -> Client, Vec<OwnedFd>)> {
+) -> io::Result<(Arc<SharedMemory>, impl FnOnce(ClientId) -> Client, Vec<OwnedFd>)> {
     let memory = SharedMemory::create(tx.bytes() + rx.bytes())?;
-    let (own, theirs) = UnixStream::pair()?;
-    let bell = Bell::Socket(Arc::new(own));
+    let (own, [hears, rings]) = RemoteBell::pair()?;
+    let bell = Bell::Remote(Arc::new(own));
     let from_client = tx.consumer(&memory, 0, &bell);
     let to_client = rx.producer(&memory, tx.bytes(), &bell);
-    let fds = vec![memory.as_fd().try_clone_to_owned()?, OwnedFd::from(theirs)];
-    Ok((move |id| Client::new(id, credentials, from_client, to_client), fds))
+    let fds = vec![memory.as_fd().try_clone_to_owned()?, hears, rings];
+    Ok((memory, move |id| Client::new(id, credentials, from_client, to_client), fds))
 }
 
 fn invalid(what: &str) -> Refusal {

@@ -1,10 +1,14 @@
 //! QPs of clients that have ended: their peers' requests are refused, so that they need not wait
 //! for the end of their retries.
+//!
+//! A NAK acknowledges all requests before its PSN. Some of those that a peer had outstanding may
+//! have been lost, so only a retransmission is refused: it begins with the oldest request without
+//! an acknowledgement.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-use feroce_wire::{Packet, Qpn, Transport};
+use feroce_wire::{Packet, Psn, Qpn, Transport};
 
 use super::frames::{Nak, reply_flow};
 use super::slices::QUARANTINE;
@@ -17,9 +21,19 @@ const FORMER_MAX: usize = 1 << 16;
 /// slice may be used again.
 #[derive(Debug, Default)]
 pub(super) struct FormerQps {
-    peers: BTreeMap<Qpn, (IpAddr, Qpn)>,
+    peers: BTreeMap<Qpn, Former>,
+    /// The peers, and how many QPs had each.
+    reserved: BTreeMap<(IpAddr, Qpn), u32>,
     /// When each is forgotten, in order.
     ends: VecDeque<(Instant, Qpn)>,
+}
+
+/// A QP of a client that has ended.
+#[derive(Debug, Clone, Copy)]
+struct Former {
+    peer: (IpAddr, Qpn),
+    /// The highest PSN of the requests that have arrived since.
+    highest: Option<Psn>,
 }
 
 impl FormerQps {
@@ -30,9 +44,10 @@ impl FormerQps {
             if self.ends.len() == FORMER_MAX
                 && let Some((_, oldest)) = self.ends.pop_front()
             {
-                self.peers.remove(&oldest);
+                self.remove(oldest);
             }
-            self.peers.insert(qpn, peer);
+            self.peers.insert(qpn, Former { peer, highest: None });
+            *self.reserved.entry(peer).or_default() += 1;
             self.ends.push_back((now + QUARANTINE, qpn));
         }
     }
@@ -42,8 +57,24 @@ impl FormerQps {
             && end <= now
         {
             self.ends.pop_front();
-            self.peers.remove(&qpn);
+            self.remove(qpn);
         }
+    }
+
+    fn remove(&mut self, qpn: Qpn) {
+        let Some(Former { peer, .. }) = self.peers.remove(&qpn) else { return };
+        if let Some(count) = self.reserved.get_mut(&peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.reserved.remove(&peer);
+            }
+        }
+    }
+
+    /// Returns true if `peer` was the peer of such a QP, and may not know yet that it has ended.
+    pub(super) fn has_peer(&mut self, peer: (IpAddr, Qpn), now: Instant) -> bool {
+        self.forget(now);
+        self.reserved.contains_key(&peer)
     }
 
     /// The NAK of a request to such a QP from its peer; `None` for other packets.
@@ -52,8 +83,16 @@ impl FormerQps {
             return None;
         }
         self.forget(now);
-        let (remote, dest_qp) = *self.peers.get(&packet.bth.dest_qp)?;
-        let is_peers = remote == packet.ip.src() && packet.icrc_valid();
-        is_peers.then(|| Nak { flow: reply_flow(packet), dest_qp, psn: packet.bth.psn })
+        let former = self.peers.get_mut(&packet.bth.dest_qp)?;
+        let (remote, dest_qp) = former.peer;
+        if remote != packet.ip.src() || !packet.icrc_valid() {
+            return None;
+        }
+        let psn = packet.bth.psn;
+        if former.highest.is_none_or(|highest| psn.is_after(highest)) {
+            former.highest = Some(psn);
+            return None;
+        }
+        Some(Nak { flow: reply_flow(packet), dest_qp, psn })
     }
 }

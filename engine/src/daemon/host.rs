@@ -20,8 +20,8 @@ pub(super) struct NextHop {
     pub(super) mac: MacAddr,
 }
 
-/// The next hops of clients' paths, by interface and address. Bounded by the neighbours that the
-/// kernel knows.
+/// The next hops of clients' paths, by interface and address: at most as many as hosts of the links
+/// have answered since the daemon was started.
 pub(super) type NextHops = BTreeMap<(u32, IpAddr), NextHop>;
 
 /// Starts the thread that follows the kernel's tables; `None` for a port that has addresses of its
@@ -70,7 +70,7 @@ fn follow_gids(shared: &Shared) {
         changed
     });
     if changed {
-        set_filter(shared);
+        warn_unset_filter(shared);
         shared.notify(&Notice::Gids(gids.iter().map(Local::from).collect()));
     }
 }
@@ -85,15 +85,25 @@ fn follow_neighbour(shared: &Shared, key: (u32, IpAddr), mac: MacAddr) {
     shared.notify(&Notice::Neighbour { vlan, ip: key.1, mac: mac.0 });
 }
 
+/// As [`set_filter`], with a warning if the port refuses.
+pub(super) fn warn_unset_filter(shared: &Shared) {
+    if let Err(error) = set_filter(shared) {
+        tracing::warn!(%error, "the port does not receive for all addresses");
+    }
+}
+
 /// Makes the port receive frames to the addresses of the host and to the groups of the clients.
-pub(super) fn set_filter(shared: &Shared) {
-    let Some(filter) = &shared.filter else { return };
+///
+/// # Errors
+/// The port has no room for so many.
+pub(super) fn set_filter(shared: &Shared) -> Result<(), OpenError> {
+    let Some(filter) = &shared.filter else { return Ok(()) };
+    // No thread sets an outdated filter.
+    let _one = shared.filtering.lock().unwrap_or_else(PoisonError::into_inner);
     let gids = shared.gids();
     let own = gids.iter().map(|entry: &GidEntry| Ipv6Addr::from(entry.gid.0));
     let groups = shared.with(|switch| switch.tables.groups().collect::<Vec<_>>());
     let groups = groups.into_iter().map(|group| Ipv6Addr::from(Gid::from(group).0));
     let addresses: Vec<_> = own.chain(groups).collect();
-    if let Err(error) = filter.set(&addresses) {
-        tracing::warn!(%error, "the port does not receive for all addresses");
-    }
+    filter.set(&addresses)
 }

@@ -23,6 +23,11 @@ struct Last {
 }
 
 impl Joint {
+    /// The next frame joins none.
+    pub(super) fn end(&mut self) {
+        self.last = None;
+    }
+
     /// Records that `frame` of `client` is queued, a valid RoCE packet. Returns true if it may join
     /// the super-frame of the frame before it. `joins`: the client says so.
     pub(super) fn follows(&mut self, client: ClientId, frame: &[u8], joins: bool) -> bool {

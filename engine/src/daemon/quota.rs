@@ -20,13 +20,13 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 256 programs; as many QPs and connections as one device offers four times; no rate.
+    /// 64 programs; as many QPs as one device offers four times; no rate.
     fn default() -> Self {
         Self {
-            clients: 256,
+            clients: 64,
             qps: 65_536,
-            connections: 65_536,
-            services: 4096,
+            connections: 4096,
+            services: 512,
             packets: None,
             bytes: None,
         }
@@ -45,6 +45,11 @@ impl Rate {
     pub(super) fn new(limits: &Limits, now: Instant) -> Self {
         let bucket = |rate: Option<u64>| rate.map(|rate| Bucket::new(rate, now));
         Self { packets: bucket(limits.packets), bytes: bucket(limits.bytes) }
+    }
+
+    /// Returns true if nothing is owed.
+    pub(super) fn is_paid(&self, now: Instant) -> bool {
+        [&self.packets, &self.bytes].into_iter().flatten().all(|bucket| bucket.paid_at <= now)
     }
 
     /// Takes what a packet of `len` bytes needs. If it may not be sent now, returns when to ask

@@ -82,6 +82,7 @@ pub fn is_served(socket: &Path) -> bool {
 /// The process that listens at `socket`.
 fn owner(socket: &Path) -> Option<i32> {
     let socket = channel::connect(socket).ok()?;
-    let about = rustix::net::sockopt::socket_peercred(&socket).ok()?;
-    Some(about.pid.as_raw_nonzero().get())
+    // Not rustix: its process id is never 0, that of a process in another namespace is.
+    let about = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials);
+    about.ok().map(|about| about.pid())
 }

@@ -32,6 +32,8 @@ use crate::wake::EventFd;
 const SPINS: u32 = 64;
 /// Turns without a frame before the switch sleeps.
 const YIELDS: u32 = 512;
+/// Turns after the last program was detached.
+const LAST_TURNS: u32 = 4;
 /// Maximum sleep; bounds the cost of a lost wake-up.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
 
@@ -104,6 +106,8 @@ pub(super) struct Shared {
     waiters: AtomicU32,
     pub(super) addressing: Addressing,
     pub(super) filter: Option<Filter>,
+    /// Held while the filter is set.
+    pub(super) filtering: Mutex<()>,
     pub(super) hops: Mutex<NextHops>,
     pub(super) limits: Limits,
     pub(super) window_max: Option<u32>,
@@ -154,6 +158,7 @@ impl Daemon {
             waiters: AtomicU32::new(0),
             addressing: opened.addressing,
             filter: opened.filter,
+            filtering: Mutex::default(),
             hops: Mutex::default(),
             limits: config.limits,
             window_max: opened.window_max,
@@ -164,7 +169,7 @@ impl Daemon {
             wake_control: eventfd()?,
             polls: config.polls,
         });
-        host::set_filter(&shared);
+        host::set_filter(&shared)?;
         Ok(Self {
             shared,
             socket,
@@ -195,6 +200,11 @@ impl Daemon {
         Ok(())
     }
 
+    /// Returns true if a thread of the daemon has ended by a panic: programs have a port no more.
+    pub fn has_failed(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
+    }
+
     /// Path of the control socket.
     pub fn socket(&self) -> &std::path::Path {
         &self.socket
@@ -215,6 +225,10 @@ impl Drop for Daemon {
         self.shared.wake_control.signal();
         for thread in self.threads.drain(..) {
             let _ = thread.join(); // A thread that panicked has printed its message already.
+        }
+        // The messages to the peers of programs that were attached.
+        for _ in 0..LAST_TURNS {
+            self.shared.lock_switch().turn(self.shared.now());
         }
         // Gone already, or a daemon of another interface remains.
         let _ = std::fs::remove_file(&self.socket);

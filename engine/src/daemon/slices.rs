@@ -1,6 +1,6 @@
 //! Slices of QP numbers: which client has which.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use feroce_wire::Qpn;
 
@@ -18,8 +18,20 @@ pub(super) const QUARANTINE: Duration = Duration::from_secs(60);
 pub(super) struct SliceTable {
     /// By slice.
     owners: Vec<Option<ClientId>>,
-    /// Slices without an owner, the one that was free for longest first, and since when.
-    free: VecDeque<(u32, Instant)>,
+    /// Slices without an owner, the one that was free for longest first.
+    free: VecDeque<u32>,
+    /// Slices of clients that have ended, with their users, and since when.
+    resting: VecDeque<Resting>,
+    /// Slices that each user has, or had and that rest.
+    charged: BTreeMap<u32, u32>,
+}
+
+/// A slice whose client has ended.
+#[derive(Debug, Clone, Copy)]
+struct Resting {
+    slice: u32,
+    user: u32,
+    since: Instant,
 }
 
 impl SliceTable {
@@ -29,8 +41,9 @@ impl SliceTable {
         let count = (1 << 24) / SLICE;
         let usable = count - 2;
         let slice = |step| 1 + (drawn % usable + step) % usable;
-        let free = (0..usable).map(|step| (slice(step), Instant::ZERO)).collect();
-        Self { owners: vec![None; count as usize], free }
+        let free = (0..usable).map(slice).collect();
+        let (owners, resting) = (vec![None; count as usize], VecDeque::new());
+        Self { owners, free, resting, charged: BTreeMap::new() }
     }
 
     /// The client that has `qpn`.
@@ -39,22 +52,47 @@ impl SliceTable {
         self.owners[(qpn.value() / SLICE) as usize]
     }
 
-    /// Gives a slice to `client`. Returns its first number; `None` if none is free.
-    pub(super) fn give(&mut self, client: ClientId, now: Instant) -> Option<u32> {
-        let (slice, _) = self.free.pop_front_if(|(_, free_since)| {
-            *free_since == Instant::ZERO || now.saturating_since(*free_since) >= QUARANTINE
-        })?;
+    /// Gives a slice to `client` of `user`, who may have `limit` of them. Returns its first number;
+    /// `None` if none is free or the user has so many, resting ones included.
+    pub(super) fn give(
+        &mut self,
+        client: ClientId,
+        (user, limit): (u32, u32),
+        now: Instant,
+    ) -> Option<u32> {
+        self.wake(now);
+        let charged = self.charged.entry(user).or_default();
+        if *charged >= limit {
+            return None;
+        }
+        let slice = self.free.pop_front()?;
+        *charged += 1;
         self.owners[slice as usize] = Some(client);
         Some(slice * SLICE)
     }
 
-    /// Takes all slices of `client` back.
-    pub(super) fn take_back(&mut self, client: ClientId, now: Instant) {
+    /// Takes all slices of `client`, of `user`, back. They rest for a while.
+    pub(super) fn take_back(&mut self, client: ClientId, user: u32, now: Instant) {
         for (slice, owner) in (0..).zip(&mut self.owners) {
             if *owner == Some(client) {
                 *owner = None;
-                self.free.push_back((slice, now));
+                self.resting.push_back(Resting { slice, user, since: now });
             }
+        }
+    }
+
+    /// Frees the slices that have rested.
+    fn wake(&mut self, now: Instant) {
+        while let Some(Resting { slice, user, since }) = self.resting.front().copied()
+            && now.saturating_since(since) >= QUARANTINE
+        {
+            self.resting.pop_front();
+            self.free.push_back(slice);
+            let left = self.charged.get(&user).map_or(0, |charged| charged - 1);
+            match left {
+                0 => self.charged.remove(&user),
+                left => self.charged.insert(user, left),
+            };
         }
     }
 }
@@ -68,20 +106,24 @@ mod tests {
         let now = Instant::from_nanos(5);
         let (a, b) = (ClientId(1), ClientId(2));
         let mut table = SliceTable::new(u32::MAX);
-        let first = table.give(a, now).unwrap();
-        let second = table.give(b, now).unwrap();
+        let any = (0, u32::MAX);
+        let first = table.give(a, any, now).unwrap();
+        let second = table.give(b, (7, 1), now).unwrap();
+        assert_eq!(table.give(b, (7, 1), now), None, "as many as the user may have");
         let owner = |table: &SliceTable, qpn| table.owner(Qpn::masked(qpn));
         assert_eq!(owner(&table, first), Some(a));
         assert_eq!(owner(&table, first + SLICE - 1), Some(a));
         assert_eq!(owner(&table, second), Some(b));
         let mut all = vec![first, second];
-        all.extend(std::iter::from_fn(|| table.give(a, now)));
+        all.extend(std::iter::from_fn(|| table.give(a, any, now)));
         all.sort_unstable();
         all.dedup();
         assert_eq!((all.len(), all[0], *all.last().unwrap()), (65_534, 0x100, 0xff_fe00));
         assert_eq!([Qpn::GSI, Qpn::MULTICAST].map(|qpn| table.owner(qpn)), [None; 2]);
-        table.take_back(b, now);
-        assert_eq!((owner(&table, second), table.give(a, now)), (None, None));
-        assert_eq!(table.give(a, now + QUARANTINE), Some(second));
+        table.take_back(b, 7, now);
+        assert_eq!((owner(&table, second), table.give(a, any, now)), (None, None));
+        assert_eq!(table.give(b, (7, 1), now), None, "it rests, and its user pays for it");
+        let later = now + QUARANTINE;
+        assert_eq!(table.give(b, (7, 1), later), Some(second));
     }
 }

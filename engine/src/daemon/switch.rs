@@ -35,6 +35,9 @@ use crate::time::Instant;
 /// Bytes that a client may send in a round: a super-frame.
 const QUANTUM: isize = 64 << 10;
 
+/// Most bytes that a client may send in a turn, with what it saved.
+const DEFICIT_MAX: isize = 2 * QUANTUM;
+
 /// Length up to which a frame counts as one without data.
 const WITHOUT_DATA: usize = 128;
 
@@ -55,6 +58,8 @@ pub(super) struct Switch {
     pub(super) tables: Tables,
     /// The place in the round of the client whose turn is next.
     next: usize,
+    /// That client's turn was cut short: it goes on without another quantum.
+    is_cut: bool,
 }
 
 /// Everything but the port.
@@ -77,6 +82,15 @@ pub(super) struct Tables {
     pub(super) undelivered: u64,
     /// MADs and NAKs to be sent by the daemon itself.
     replies: Vec<Vec<u8>>,
+}
+
+/// Where a frame comes from.
+#[derive(Debug, Clone, Copy)]
+enum Origin {
+    Link,
+    /// A client of this daemon. If it is a datagram to a group, the client has delivered it to its
+    /// own members.
+    Host(Option<ClientId>),
 }
 
 impl Switch {
@@ -105,7 +119,7 @@ impl Switch {
             undelivered: 0,
             replies: Vec::new(),
         };
-        Self { port, link_numbers, queued: 0, tables, next: 0 }
+        Self { port, link_numbers, queued: 0, tables, next: 0, is_cut: false }
     }
 
     pub(super) fn attributes(&self) -> &PortAttributes {
@@ -129,7 +143,7 @@ impl Switch {
         let burst = self.port.rx_burst();
         for index in 0..burst {
             let frame = self.port.rx_frame(index);
-            self.tables.deliver(frame.first, frame.second, None, now);
+            self.tables.deliver(frame.first, frame.second, Origin::Link, now);
         }
         burst
     }
@@ -142,20 +156,23 @@ impl Switch {
         while idle < places && sent < BURST {
             let place = self.next % places;
             let Some(client) = &mut self.tables.places[place] else {
-                (idle, self.next) = (idle + 1, self.next + 1);
+                (idle, self.next, self.is_cut) = (idle + 1, self.next + 1, false);
                 continue;
             };
             if client.next_len().is_none() {
                 client.deficit = client.deficit.min(0);
-                (idle, self.next) = (idle + 1, self.next + 1);
+                (idle, self.next, self.is_cut) = (idle + 1, self.next + 1, false);
                 continue;
             }
-            client.deficit = client.deficit.saturating_add(QUANTUM);
+            if !std::mem::take(&mut self.is_cut) {
+                client.deficit = (client.deficit + QUANTUM).min(DEFICIT_MAX);
+            }
             let most = BURST - sent;
             let (done, is_blocked) = self.forward_from(place, most, true, &mut joint, now);
             sent += done;
             idle = if done > 0 { 0 } else { idle + 1 };
-            if is_blocked {
+            self.is_cut = is_blocked || done == most;
+            if self.is_cut {
                 break;
             }
             self.next += 1;
@@ -188,7 +205,7 @@ impl Switch {
                 && let Err(until) = rate.take(len, now)
             {
                 client.throttled_until = Some(until);
-                return (done, false);
+                return (done, !in_turn);
             }
             let Some(slot) = self.port.tx_slot() else { return (done, true) };
             if !in_turn || cost <= client.deficit {
@@ -200,9 +217,12 @@ impl Switch {
             };
             let id = client.id;
             match self.tables.admit(place, &slot[..len], now) {
-                Ok(Destination::Host) => self.tables.deliver(&slot[..len], &[], None, now),
+                Ok(Destination::Host) => {
+                    self.tables.deliver(&slot[..len], &[], Origin::Host(None), now);
+                }
                 Ok(Destination::Group(_)) => {
-                    self.tables.deliver(&slot[..len], &[], Some(id), now);
+                    joint.end();
+                    self.tables.deliver(&slot[..len], &[], Origin::Host(Some(id)), now);
                     self.commit(len, priority, false);
                 }
                 Ok(Destination::Link) => {
@@ -217,16 +237,19 @@ impl Switch {
 
     /// Sends what a client has left in its ring, before it ends or changes to whom it may send: for
     /// the program it was sent already. The client pays for it in its next turns.
-    pub(super) fn drain(&mut self, id: ClientId, now: Instant) {
-        let Some(place) = self.tables.by_id.get(&id).copied() else { return };
+    /// Returns true if nothing is left.
+    pub(super) fn drain(&mut self, id: ClientId, now: Instant) -> bool {
+        let Some(place) = self.tables.by_id.get(&id).copied() else { return true };
         let mut joint = Joint::default();
         for _ in 0..DRAIN_ROUNDS {
             let (sent, is_blocked) = self.forward_from(place, BURST, false, &mut joint, now);
+            joint.end();
             self.flush();
             if sent == 0 || is_blocked {
-                return;
+                return !is_blocked;
             }
         }
+        false
     }
 
     fn flush(&mut self) {
@@ -261,7 +284,7 @@ impl Switch {
         for frame in &replies {
             let Ok(packet) = Packet::parse(frame, &[]) else { continue };
             if self.tables.host.is_own(packet.ip.dst()) {
-                self.tables.deliver(frame, &[], None, now);
+                self.tables.deliver(frame, &[], Origin::Host(None), now);
             } else if let Some(slot) = self.port.tx_slot() {
                 slot[..frame.len()].copy_from_slice(frame);
                 self.commit(frame.len(), Priority::default(), false);
@@ -306,6 +329,8 @@ impl Tables {
         self.router.add_client(id, limits);
         let client = make(id);
         if self.limits.packets.is_some() || self.limits.bytes.is_some() {
+            // A user who comes back has not paid less.
+            self.rates.retain(|_, rate| !rate.is_paid(now));
             let rate = || Rate::new(&self.limits, now);
             self.rates.entry(client.credentials.user).or_insert_with(rate);
         }
@@ -330,12 +355,8 @@ impl Tables {
         for group in &client.permits.groups {
             self.leave(id, *group);
         }
-        self.slices.take_back(id, now);
+        self.slices.take_back(id, client.credentials.user, now);
         self.router.client_gone(id, now);
-        let user = client.credentials.user;
-        if self.clients().all(|other| other.credentials.user != user) {
-            self.rates.remove(&user);
-        }
     }
 
     pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
@@ -405,17 +426,37 @@ impl Tables {
         id: ClientId,
         qpn: Qpn,
         (remote, remote_qpn): (IpAddr, Qpn),
+        now: Instant,
     ) -> Result<(), Refusal> {
         if self.slices.owner(qpn) != Some(id) {
             return Err(Refusal::Invalid("the QP is not the program's".to_owned()));
         }
-        let has_it =
-            |client: &Client| client.id != id && client.permits.is_peer(remote, remote_qpn);
-        if self.clients().any(has_it) {
-            return Err(Refusal::InUse);
+        if self.host.is_own(remote) {
+            self.pair(qpn, (remote, remote_qpn))?;
+        } else {
+            let has_it =
+                |client: &Client| client.id != id && client.permits.is_peer(remote, remote_qpn);
+            if self.clients().any(has_it) || self.former.has_peer((remote, remote_qpn), now) {
+                return Err(Refusal::InUse);
+            }
         }
         if let Some(client) = self.get_mut(id) {
             client.permits.connect(qpn, remote, remote_qpn);
+        }
+        Ok(())
+    }
+
+    /// Checks that the QP `peer` of this host is not connected to another QP than `qpn`, and ends
+    /// permissions of other QPs to send to `qpn`.
+    fn pair(&mut self, qpn: Qpn, peer: (IpAddr, Qpn)) -> Result<(), Refusal> {
+        let owner = self.slices.owner(peer.1).and_then(|owner| self.get_mut(owner));
+        let back = owner.and_then(|owner| owner.permits.peer_of(peer.1));
+        if back.is_some_and(|(_, back)| back != qpn) {
+            return Err(Refusal::InUse);
+        }
+        let own: Vec<IpAddr> = self.host.gids().iter().map(|entry| entry.gid.ip()).collect();
+        for client in self.places.iter_mut().flatten() {
+            own.iter().for_each(|ip| client.permits.evict((*ip, qpn), peer.1));
         }
         Ok(())
     }
@@ -507,9 +548,8 @@ impl Tables {
         sent.map_err(|_| Refused::Management)
     }
 
-    /// Passes a frame to the client that has its QP. `from`: the client that sent it to a group,
-    /// which has delivered it to its own members.
-    fn deliver(&mut self, first: &[u8], second: &[u8], from: Option<ClientId>, now: Instant) {
+    /// Passes a frame to the client that has its QP.
+    fn deliver(&mut self, first: &[u8], second: &[u8], from: Origin, now: Instant) {
         let Ok(packet) = Packet::parse(first, second) else {
             self.undelivered += 1;
             return;
@@ -523,14 +563,18 @@ impl Tables {
         let Some(client) = place.and_then(|place| self.places[place].as_mut()) else {
             if packet.bth.dest_qp != Qpn::GSI {
                 self.undelivered += 1;
-                self.replies.extend(self.former.refuse(&packet, now).map(|nak| nak_frame(&nak)));
+                let nak = self.former.refuse(&packet, now);
+                self.replies.extend(nak.map(|nak| nak_frame(&nak)));
             }
             return;
         };
         if let Some(source) = marked_source(&packet) {
             client.permits.note_marked(source);
         }
-        client.push(first, second, now);
+        match from {
+            Origin::Link => client.push(first, second, now),
+            Origin::Host(_) => client.push_from_host(first, now),
+        }
     }
 
     fn deliver_to_group(
@@ -538,14 +582,15 @@ impl Tables {
         packet: &Packet<'_>,
         first: &[u8],
         second: &[u8],
-        from: Option<ClientId>,
+        from: Origin,
         now: Instant,
     ) {
+        let sender = if let Origin::Host(sender) = from { sender } else { None };
         let Some(members) = self.groups.get(&packet.ip.dst()) else {
             self.undelivered += 1;
             return;
         };
-        for id in members.iter().filter(|id| Some(**id) != from) {
+        for id in members.iter().filter(|id| Some(**id) != sender) {
             let client = self.by_id.get(id).and_then(|place| self.places[*place].as_mut());
             if let Some(client) = client {
                 client.push(first, second, now);

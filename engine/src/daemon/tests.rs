@@ -1,7 +1,6 @@
 //! The switch against clients that behave and clients that do not, on a shm port in virtual time.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use feroce_wire::{
@@ -14,13 +13,15 @@ use super::admission::Dscps;
 use super::client::{Client, ClientId, Credentials, STALLED_AFTER};
 use super::cm_router::CmRouter;
 use super::quota::Limits;
+use super::slices::QUARANTINE;
 use super::switch::Switch;
 use crate::core::SLICE;
 use crate::memory::arena::Arena;
-use crate::memory::bell::Bell;
+use crate::memory::bell::{Bell, RemoteBell};
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer, RingShape};
 use crate::memory::shared_memory::SharedMemory;
 use crate::net::{Gid, GidEntry};
+use crate::port::daemon::protocol::Refusal;
 use crate::port::shm::{ShmConfig, ShmPort, shm_pair};
 use crate::port::{Port, Priority};
 use crate::time::{Duration, Instant};
@@ -71,8 +72,9 @@ impl Rig {
     fn attach(&mut self, user: u32) {
         let shape = RingShape::new(SLOTS, FRAME_MAX).unwrap();
         let memory = SharedMemory::create(2 * shape.bytes()).unwrap();
-        let bells = UnixStream::pair().unwrap();
-        let [own, theirs] = [bells.0, bells.1].map(|socket| Bell::Socket(Arc::new(socket)));
+        let (own, theirs) = RemoteBell::pair().unwrap();
+        let [own, theirs] =
+            [own, RemoteBell::of_client(theirs)].map(|bell| Bell::Remote(Arc::new(bell)));
         let (tx, rx) =
             (shape.producer(&memory, 0, &theirs), shape.consumer(&memory, shape.bytes(), &theirs));
         let rings =
@@ -80,9 +82,11 @@ impl Rig {
         let who = Credentials { user, pid: 1, program: "test".to_owned() };
         let tables = &mut self.switch.tables;
         let id = tables.add(|id| Client::new(id, who, rings.0, rings.1), NOW);
-        let qpn = Qpn::masked(tables.slices.give(id, NOW).unwrap());
-        tables.connect(id, qpn, (PEER.into(), Qpn::masked(qpn.value() + 1))).unwrap();
-        tables.get_mut(id).unwrap().permits.next_hops.insert(PEER_MAC);
+        let qpn = Qpn::masked(tables.slices.give(id, (user, u32::MAX), NOW).unwrap());
+        tables.connect(id, qpn, (PEER.into(), next(qpn)), NOW).unwrap();
+        let client = tables.get_mut(id).unwrap();
+        client.permits.next_hops.insert(PEER_MAC);
+        client.is_ready = true;
         self.programs.push(Program { id, qpn, memory, tx, rx });
     }
 
@@ -216,16 +220,33 @@ fn programs_of_one_host_reach_each_other() {
     let mut rig = rig(2);
     let [own, other] = [rig.programs[0].qpn, rig.programs[1].qpn];
     let tables = &mut rig.switch.tables;
-    tables.connect(rig.programs[0].id, own, (HOST.into(), other)).unwrap();
+    tables.connect(rig.programs[0].id, own, (HOST.into(), other), NOW).unwrap();
     let to_self = FlowSpec { dst_mac: MacAddr([2; 6]), ..flow(HOST, HOST) };
     assert_eq!(rig.send(0, &[send_only(&to_self, other, 1024)]), Vec::<Vec<u8>>::new());
     assert_eq!(rig.got(), [0, 1]);
-    // A QP has one peer.
     let tables = &mut rig.switch.tables;
-    let refused = tables.connect(rig.programs[1].id, other, (HOST.into(), other));
-    assert!(refused.is_err(), "the other program's QP is connected to it");
-    let foreign = tables.connect(rig.programs[1].id, own, (PEER.into(), Qpn::masked(99)));
+    let foreign = tables.connect(rig.programs[1].id, own, (PEER.into(), Qpn::masked(99)), NOW);
     assert!(foreign.is_err(), "the QP is not the program's");
+}
+
+/// A QP of this host decides by its own connection who may send to it.
+#[test]
+fn the_peer_of_another_program_cannot_be_taken() {
+    let mut rig = rig(3);
+    let [a, b, c] = [0, 1, 2].map(|program| (rig.programs[program].id, rig.programs[program].qpn));
+    let tables = &mut rig.switch.tables;
+    let own = |qpn| (IpAddr::from(HOST), qpn);
+    tables.connect(c.0, c.1, own(b.1), NOW).unwrap();
+    tables.connect(b.0, b.1, own(a.1), NOW).unwrap();
+    assert!(!tables.get_mut(c.0).unwrap().permits.is_peer(HOST.into(), b.1), "evicted");
+    assert_eq!(tables.connect(c.0, c.1, own(b.1), NOW), Err(Refusal::InUse));
+    // Peers of other hosts belong to whoever was first, also for a while after its end.
+    let theirs = (IpAddr::from(PEER), Qpn::masked(0x55));
+    tables.connect(a.0, a.1, theirs, NOW).unwrap();
+    assert_eq!(tables.connect(b.0, b.1, theirs, NOW), Err(Refusal::InUse));
+    tables.remove(a.0, NOW);
+    assert_eq!(tables.connect(b.0, b.1, theirs, NOW), Err(Refusal::InUse));
+    tables.connect(b.0, b.1, theirs, NOW + QUARANTINE).unwrap();
 }
 
 #[test]
@@ -304,6 +325,9 @@ fn peers_of_a_dead_program_are_refused() {
     let (dead, qpn) = (rig.programs[0].id, rig.programs[0].qpn);
     rig.switch.tables.remove(dead, NOW);
     let request = send_only(&flow(PEER, HOST), qpn, 64);
+    // The first arrival may follow a loss: a NAK would acknowledge what was lost.
+    assert_eq!(rig.receive(&request), [0, 0]);
+    assert!(rig.on_the_wire().is_empty());
     assert_eq!(rig.receive(&request), [0, 0]);
     let sent = rig.on_the_wire();
     let nak = Packet::parse(&sent[0], &[]).unwrap();
@@ -331,6 +355,28 @@ fn what_a_program_left_in_its_ring_is_sent() {
     rig.switch.tables.remove(id, NOW);
     let sent: usize = (0..4).map(|_| rig.on_the_wire().len()).sum();
     assert_eq!(sent, 200);
+}
+
+/// A link that takes few frames at a time is shared as well.
+#[test]
+fn a_slow_link_is_shared() {
+    let mut rig = rig(2);
+    let frames: Vec<Vec<u8>> = (0..2)
+        .map(|program| send_only(&flow(HOST, PEER), next(rig.programs[program].qpn), 4096))
+        .collect();
+    let mut sent = [0u32; 2];
+    for turn in 0..20_000 {
+        for (program, frame) in rig.programs.iter_mut().zip(&frames) {
+            while program.tx.push(frame, &[], Priority::default()) {}
+            program.tx.publish();
+        }
+        rig.turn(NOW);
+        // The link takes a burst now and then.
+        if turn % 8 == 0 {
+            rig.on_the_wire().iter().for_each(|f| sent[usize::from(*f == frames[1])] += 1);
+        }
+    }
+    assert!(sent[0].abs_diff(sent[1]) <= sent[0] / 20, "{sent:?}");
 }
 
 /// A program that makes the daemon drain its ring again and again gets no more than its share.

@@ -1,10 +1,10 @@
 //! Wake-ups between the two halves of a ring, in one process or in two.
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::io::{Errno, IoSliceMut, ReadWriteFlags};
+use rustix::pipe::PipeFlags;
 
 use crate::wake::EventFd;
 
@@ -13,10 +13,54 @@ use crate::wake::EventFd;
 pub enum Bell {
     /// Both halves are in this process and use the same eventfd.
     Event(Arc<EventFd>),
-    /// The halves are in two processes, each with one end of a socket pair. The flags of an eventfd
-    /// belong to both processes: one of them could make the calls of the other block. Calls on a
-    /// socket say for themselves that they do not block.
-    Socket(Arc<UnixStream>),
+    /// The halves are in two processes.
+    Remote(Arc<RemoteBell>),
+}
+
+/// One process' end of a bell between two processes that do not trust each other: a pipe from the
+/// daemon to the client, and an eventfd from the client to the daemon.
+///
+/// Neither end can make the other one wait. A socket would carry descriptors, and closing those can
+/// block (`SO_LINGER`). The flags of an eventfd belong to both processes: its reader states for
+/// each call that it does not wait, and only the client writes to it. The daemon writes to a pipe,
+/// whose ends have flags of their own.
+#[derive(Debug)]
+pub struct RemoteBell {
+    hears: OwnedFd,
+    rings: OwnedFd,
+}
+
+impl RemoteBell {
+    /// Makes both ends: the daemon's, and what the client needs for its own
+    /// ([`RemoteBell::of_client`]).
+    ///
+    /// # Errors
+    /// No descriptor left.
+    pub fn pair() -> std::io::Result<(Self, [OwnedFd; 2])> {
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let event = crate::sys::eventfd()?;
+        let theirs = [read, event.try_clone()?];
+        Ok((Self { hears: event, rings: write }, theirs))
+    }
+
+    /// The client's end.
+    pub fn of_client([hears, rings]: [OwnedFd; 2]) -> Self {
+        Self { hears, rings }
+    }
+
+    fn signal(&self) {
+        // An eventfd takes eight bytes, a pipe any number. A full one is readable already.
+        let _ = rustix::io::write(&self.rings, &1u64.to_ne_bytes());
+    }
+
+    fn clear(&self) {
+        let mut bytes = [0; 512];
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let read = rustix::io::preadv2(&self.hears, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT);
+        if read == Err(Errno::OPNOTSUPP) {
+            let _ = rustix::io::read(&self.hears, &mut bytes); // A pipe of an older kernel.
+        }
+    }
 }
 
 impl Bell {
@@ -24,38 +68,33 @@ impl Bell {
     pub fn signal(&self) {
         match self {
             Self::Event(event) => event.signal(),
-            // A full socket is readable at its other end; one without another end wakes no thread.
-            Self::Socket(socket) => {
-                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                let _ = rustix::net::send(socket, &[0], flags);
-            }
+            Self::Remote(bell) => bell.signal(),
         }
     }
 
-    /// Makes the descriptor of this half unreadable. A socket whose other end is closed stays
-    /// readable.
+    /// Makes the descriptor of this half unreadable.
     pub fn clear(&self) {
         match self {
             Self::Event(event) => _ = event.clear(),
-            Self::Socket(socket) => {
-                let mut bytes = [0; 256];
-                let _ = rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT);
-            }
+            Self::Remote(bell) => bell.clear(),
         }
     }
 
     /// The descriptor of this half.
     pub fn fd(&self) -> RawFd {
-        match self {
-            Self::Event(event) => event.as_fd().as_raw_fd(),
-            Self::Socket(socket) => socket.as_raw_fd(),
-        }
+        let fd: BorrowedFd<'_> = match self {
+            Self::Event(event) => event.as_fd(),
+            Self::Remote(bell) => bell.hears.as_fd(),
+        };
+        fd.as_raw_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use rustix::fs::OFlags;
 
     use super::*;
     use crate::sys::poll_readable;
@@ -67,19 +106,29 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_between_processes_never_blocks() {
-        let (a, b) = UnixStream::pair().unwrap();
-        let (a, b) = (Bell::Socket(Arc::new(a)), Bell::Socket(Arc::new(b)));
-        b.clear();
-        assert!(!is_readable(&b));
-        (0..100_000).for_each(|_| a.signal());
-        assert!(is_readable(&b) && !is_readable(&a));
-        while is_readable(&b) {
-            b.clear();
+    fn no_end_of_a_bell_between_processes_waits() {
+        let (daemon, fds) = RemoteBell::pair().unwrap();
+        // A hostile client makes its descriptors blocking, which one shares with the daemon.
+        for fd in &fds {
+            rustix::fs::fcntl_setfl(fd, OFlags::empty()).unwrap();
         }
-        drop(a);
-        assert!(is_readable(&b), "the other end is closed");
-        b.signal();
-        b.clear();
+        let event = fds[1].try_clone().unwrap();
+        let daemon = Bell::Remote(Arc::new(daemon));
+        let client = Bell::Remote(Arc::new(RemoteBell::of_client(fds)));
+        daemon.clear();
+        (0..100_000).for_each(|_| daemon.signal());
+        assert!(is_readable(&client) && !is_readable(&daemon));
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        assert!(is_readable(&daemon));
+        daemon.clear();
+        assert!(!is_readable(&daemon));
+        client.signal();
+        assert!(is_readable(&daemon));
+        while is_readable(&client) {
+            client.clear();
+        }
+        drop(daemon);
+        assert!(is_readable(&client), "the other end is closed");
+        client.signal();
     }
 }

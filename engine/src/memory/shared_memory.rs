@@ -1,9 +1,9 @@
 //! Memory that two processes map: one makes it, the other gets its descriptor.
 //!
 //! The memory is a memfd whose size is sealed, so that neither process can take pages away by
-//! truncation, which would kill the other one by `SIGBUS`. It consists of ordinary pages: a process
-//! that punches a hole into ordinary pages gives the other one a zeroed page, but a hole in
-//! hugepages kills it when no hugepage is free.
+//! truncation, which would kill the other one by `SIGBUS`. Once both have mapped it
+//! ([`SharedMemory::finish`]), no hole can be punched into it either. It consists of ordinary pages:
+//! until then, a hole in hugepages could kill the other process when no hugepage is free.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,8 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+const LAST_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 /// Mapped memory of a sealed memfd.
 #[derive(Debug)]
@@ -63,6 +64,14 @@ impl SharedMemory {
         let at = unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, flags, &fd, 0) }?;
         let start = NonNull::new(at.cast()).expect("mmap gave an address other than 0");
         Ok(Arc::new(Self { fd, start, len }))
+    }
+
+    /// Forbids new writable mappings, writing by system calls and holes. Present mappings stay.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn finish(&self) -> io::Result<()> {
+        Ok(rustix::fs::fcntl_add_seals(&self.fd, LAST_SEALS)?)
     }
 
     /// The address of byte `offset`.
@@ -115,6 +124,10 @@ mod tests {
         }
         let other = SharedMemory::open(fd(), 8192).unwrap();
         assert_eq!(SharedMemory::open(fd(), 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        memory.finish().unwrap();
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert!(rustix::fs::fallocate(&other, hole, 0, 4096).is_err());
+        assert!(SharedMemory::open(fd(), 8192).is_err(), "no other process maps it");
         // SAFETY: both addresses are inside mappings of the same page.
         unsafe {
             memory.at(5, 1).write(7);

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use super::protocol::MESSAGE_MAX;
 
 /// Maximum number of descriptors of a message.
-const FDS_MAX: usize = 2;
+const FDS_MAX: usize = 3;
 
 /// A new socket.
 ///

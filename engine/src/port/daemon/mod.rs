@@ -18,7 +18,6 @@ pub(crate) mod session;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -34,7 +33,7 @@ use super::kind::{
     PortError, PortOption, PortOwner, PortSetting, ServicePort,
 };
 use super::shm::ShmPort;
-use crate::memory::bell::Bell;
+use crate::memory::bell::{Bell, RemoteBell};
 use crate::memory::shared_memory::SharedMemory;
 use crate::net::{Gid, GidEntry, PathHeaders, ResolveError};
 use crate::time::Duration;
@@ -116,7 +115,7 @@ pub fn name_at_daemon(interface: &str, pid: i32) -> String {
     format!("{interface}@{pid}")
 }
 
-type Attachment = (Session, Attached, [std::os::fd::OwnedFd; 2]);
+type Attachment = (Session, Attached, [std::os::fd::OwnedFd; 3]);
 
 fn attach(interface: &str, configs: &PortConfigs) -> Result<Attachment, DaemonError> {
     let places = match &configs.get::<DaemonPortConfig>().socket {
@@ -138,18 +137,22 @@ fn port(
     interface: &str,
     client: &Client,
     attached: Attached,
-    [memory, bell]: [std::os::fd::OwnedFd; 2],
+    [memory, hears, rings]: [std::os::fd::OwnedFd; 3],
 ) -> Result<ShmPort, DaemonError> {
     let [tx, rx] = attached.shapes()?;
     let failed = |source| DaemonError::System { action: "map the daemon's rings", source };
     let memory = SharedMemory::open(memory, tx.bytes() + rx.bytes()).map_err(failed)?;
-    let bell = Bell::Socket(Arc::new(UnixStream::from(bell)));
+    let bell = Bell::Remote(Arc::new(RemoteBell::of_client([hears, rings])));
     let (producer, consumer) =
         (tx.producer(&memory, 0, &bell), rx.consumer(&memory, tx.bytes(), &bell));
     client
         .0
         .start(vec![producer.handle(), consumer.handle()])
         .map_err(|source| DaemonError::System { action: "start a thread", source })?;
+    client.0.ask(Request::Ready).map_err(|source| DaemonError::System {
+        action: "begin to use the daemon's port",
+        source,
+    })?;
     let attributes = PortAttributes {
         kind: format!("daemon, {}", attached.kind),
         name: interface.to_owned(),

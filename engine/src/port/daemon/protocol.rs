@@ -5,8 +5,10 @@
 //! ([`Message::Notice`]). The first call is [`Request::Attach`].
 //!
 //! # The client's port
-//! The answer to `Attach` carries two descriptors: the memory of two rings of frames, and the bell
-//! between the two processes ([`Bell::Socket`](crate::memory::bell::Bell)).
+//! The answer to `Attach` carries three descriptors: the memory of two rings of frames, and the
+//! client's end of the bell between the two processes
+//! ([`RemoteBell`](crate::memory::bell::RemoteBell)). The daemon moves no frame before the client
+//! has mapped the memory ([`Request::Ready`]).
 //!
 //! ```text
 //! offset 0                  ring from the client to the daemon   tx_slots of frame_max bytes
@@ -52,6 +54,9 @@ pub enum Request {
         /// Name of the program, for display.
         program: String,
     },
+    /// The client has mapped the memory: [`Answer::Done`]. From then on the memory cannot be mapped
+    /// again, nor can a hole be made in it.
+    Ready,
     /// Statistics: [`Answer::Stat`]. Also before `Attach`.
     Stat,
     /// Another slice of QP numbers: [`Answer::Slice`].

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use feroce_wire::MacAddr;
 use rustix::net::Shutdown;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::channel;
 use super::error::DaemonError;
@@ -61,15 +62,23 @@ pub enum CallError {
 }
 
 impl From<CallError> for io::Error {
+    /// The error number that verbs and RDMA CM have for the refusal.
     fn from(error: CallError) -> Self {
-        match error {
-            CallError::Refused(Refusal::InUse) => io::ErrorKind::AddrInUse.into(),
-            CallError::Refused(Refusal::NotAvailable) => io::ErrorKind::AddrNotAvailable.into(),
-            CallError::Refused(Refusal::System { errno, .. }) => Self::from_raw_os_error(errno),
-            CallError::Refused(Refusal::Quota(_)) => Self::new(io::ErrorKind::OutOfMemory, error),
-            CallError::Refused(_) => Self::new(io::ErrorKind::InvalidInput, error),
-            CallError::Gone(source) => source,
-        }
+        let errno = match error {
+            CallError::Gone(source) => return source,
+            CallError::Refused(Refusal::System { errno, .. }) => errno,
+            CallError::Refused(Refusal::InUse) => libc::EADDRINUSE,
+            CallError::Refused(Refusal::NotAvailable) => libc::EADDRNOTAVAIL,
+            CallError::Refused(Refusal::Quota(what)) => {
+                tracing::warn!("the daemon allows this user no more {what}");
+                libc::ENOMEM
+            }
+            CallError::Refused(refusal) => {
+                tracing::warn!("{refusal}");
+                libc::EINVAL
+            }
+        };
+        Self::from_raw_os_error(errno)
     }
 }
 
@@ -78,7 +87,7 @@ impl Session {
     ///
     /// # Errors
     /// [`DaemonError::NotThere`] if nobody listens at `path`.
-    pub fn attach(path: &Path) -> Result<(Self, Attached, [OwnedFd; 2]), DaemonError> {
+    pub fn attach(path: &Path) -> Result<(Self, Attached, [OwnedFd; 3]), DaemonError> {
         let at = || path.to_owned();
         let failed = |source| DaemonError::Socket { path: at(), source };
         let socket = channel::connect(path).map_err(|source| match source.kind() {
@@ -87,22 +96,32 @@ impl Session {
             }
             _ => failed(source),
         })?;
+        // A daemon that was stopped must not stop its programs.
+        set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_TIMEOUT))
+            .map_err(|error| failed(error.into()))?;
         let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let request = Request::Attach { version: VERSION, program: program.trim().to_owned() };
         channel::send(&socket, &Call { id: 0, request }, &[]).map_err(failed)?;
-        let mut buffer = Vec::new();
-        let (message, fds) = channel::receive(&socket, &mut buffer)
-            .map_err(failed)?
-            .ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))?;
         let invalid = || failed(io::ErrorKind::InvalidData.into());
-        let Message::Answer { id: 0, result } = message else { return Err(invalid()) };
+        let (mut buffer, mut news) = (Vec::new(), None);
+        let (result, fds) = loop {
+            let received = channel::receive(&socket, &mut buffer).map_err(failed)?;
+            match received.ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))? {
+                (Message::Answer { id: 0, result }, fds) => break (result, fds),
+                // News may come before the answer.
+                (Message::Notice(Notice::Gids(gids)), _) => news = Some(gids),
+                (Message::Notice(_), _) => {}
+                (Message::Answer { .. }, _) => return Err(invalid()),
+            }
+        };
+        set_socket_timeout(&socket, Timeout::Recv, None).map_err(|error| failed(error.into()))?;
         let attached = match result {
             Ok(Answer::Attached(attached)) => *attached,
             Ok(_) => return Err(invalid()),
             Err(refusal) => return Err(DaemonError::Refused { path: at(), refusal }),
         };
-        let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|_| invalid())?;
-        let gids = attached.gids.iter().map(GidEntry::from).collect();
+        let fds = <[OwnedFd; 3]>::try_from(fds).map_err(|_| invalid())?;
+        let gids = news.as_ref().unwrap_or(&attached.gids).iter().map(GidEntry::from).collect();
         let state = Mutex::new(State { gids, ..State::default() });
         let shared = Arc::new(Shared { socket, state, changed: Condvar::new() });
         Ok((Self { shared, reader: Mutex::default() }, attached, fds))
