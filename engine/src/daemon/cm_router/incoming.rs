@@ -1,8 +1,9 @@
 //! Incoming MADs: the client that each is for, and what is learned from it.
 //!
 //! A request goes to the client that claims its service; a copy goes to the client that got the
-//! first one. Any other message goes to the client that owns its local communication ID, if it comes
-//! from the peer of that exchange and names the peer's communication ID, as far as that is known.
+//! first one. Any other message goes to the client that owns its local communication ID, if it
+//! comes from the peer of that exchange and names the peer's communication ID, as far as that is
+//! known.
 
 use std::net::IpAddr;
 

@@ -83,7 +83,7 @@ pub(super) struct Resend {
 /// A connection or a service ID resolution.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exchange {
-    /// The client, or `None` if it is gone and the router speaks for it.
+    /// The client, or `None` if it is gone and the router answers for it.
     pub owner: Option<ClientId>,
     pub kind: Kind,
     /// The local side sent the request.
