@@ -122,7 +122,7 @@ impl CmRouter {
             }
             let request = |of: &Exchange| (of.is_active, of.kind, of.ends, of.transaction);
             if request(&old) == request(&exchange) {
-                self.learn(sent, key, |known| known.touch(sent.now));
+                self.learn(sent, key, |_| ());
                 return Ok(());
             }
             if old.state != State::Ended {
@@ -166,7 +166,7 @@ impl CmRouter {
         let found = self.table.by_remote(sent.ends.remote, Kind::Connection, remote);
         let (key, _) = found
             .filter(|(_, known)| known.owner == Some(sent.client) && known.ends == sent.ends)
-            .filter(|(_, known)| local == 0 || known.local_id.is_none())
+            .filter(|(_, known)| !known.is_active && (local == 0 || known.local_id.is_none()))
             .ok_or(Refused::NoConnection { local, remote })?;
         Ok(key)
     }
@@ -194,7 +194,7 @@ impl CmRouter {
                 }
                 // An acceptance that is withdrawn: a DREQ may follow, because the REJ may be lost.
                 State::RepSent => known.enter(State::DreqSent, sent.now),
-                _ => known.touch(sent.now),
+                _ => {}
             }
         });
         Ok(())
@@ -244,7 +244,7 @@ impl CmRouter {
             State::RepSent | State::RepReceived | State::Established => {
                 known.enter(State::DreqSent, sent.now);
             }
-            _ => known.touch(sent.now),
+            _ => {}
         });
         Ok(())
     }
@@ -255,7 +255,7 @@ impl CmRouter {
             State::Established | State::DreqSent | State::DreqReceived => {
                 known.enter(State::Ended, sent.now);
             }
-            _ => known.touch(sent.now),
+            _ => {}
         });
         Ok(())
     }
@@ -276,6 +276,7 @@ impl CmRouter {
         self.table.update(key, |known| {
             known.flow = sent.flow;
             change(known);
+            known.touch(sent.now);
         });
         self.trim(sent.client, Class::Ended, sent.limits.ended);
     }

@@ -42,7 +42,9 @@ fn two_clients_conflict_as_two_identifiers_of_an_endpoint() {
         let claim = |(ip, (reuse, v6_only)): &(&str, (bool, bool))| port(ip, *reuse, *v6_only);
         claims.add(A, claim(first), 9).unwrap();
         assert_eq!(claims.add(B, claim(second), 9), expected, "{first:?} {second:?}");
-        assert_eq!(claims.add(A, claim(second), 9), Ok(()), "the same client");
+        if expected.is_err() {
+            assert_eq!(claims.add(A, claim(second), 9), Ok(()), "the same client");
+        }
     }
 }
 
