@@ -218,6 +218,9 @@ impl Exchange {
 /// Changes an exchange by a MAD that its client receives. The conditions are those under which an
 /// endpoint accepts the message (`engine/src/cm/state.rs`).
 fn learn(known: &mut Exchange, mad: &CmMad, now: Instant) {
+    if let CmMessage::Dreq(dreq) = &mad.message {
+        known.dreq_id = Some(dreq.local_comm_id);
+    }
     let after = match (&mad.message, known.state) {
         (CmMessage::Rep(rep), State::ReqSent | State::RepReceived) => {
             // The QP of an XRC target is in the EECN field.

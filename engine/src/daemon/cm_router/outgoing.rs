@@ -142,18 +142,26 @@ impl CmRouter {
         if is_full { Err(Refused::TooMany(limit)) } else { Ok(()) }
     }
 
-    /// Returns the client's connection with these IDs to the peer. A remote ID of 0 stands for one
-    /// that is not known yet.
-    fn own_connection(&self, sent: &Sent<'_>, local: u32, remote: u32) -> Result<Key, Refused> {
+    /// Returns the client's connection to the peer with this local ID, if `accepts` accepts it.
+    fn own_exchange(
+        &self,
+        sent: &Sent<'_>,
+        (local, remote): (u32, u32),
+        accepts: impl Fn(&Exchange) -> bool,
+    ) -> Result<Key, Refused> {
         let unknown = Refused::NoConnection { local, remote };
         let (key, known) = self.table.by_local(local).ok_or(unknown)?;
         if known.owner != Some(sent.client) {
             return Err(Refused::CommIdInUse(local));
         }
-        let is_same = known.kind == Kind::Connection
-            && known.ends == sent.ends
-            && known.remote_id.unwrap_or(0) == remote;
+        let is_same = known.kind == Kind::Connection && known.ends == sent.ends && accepts(known);
         if is_same { Ok(key) } else { Err(unknown) }
+    }
+
+    /// Returns the client's connection with these IDs to the peer. A remote ID of 0 stands for one
+    /// that is not known yet.
+    fn own_connection(&self, sent: &Sent<'_>, local: u32, remote: u32) -> Result<Key, Refused> {
+        self.own_exchange(sent, (local, remote), |known| known.remote_id.unwrap_or(0) == remote)
     }
 
     /// Returns the connection that an MRA, REJ or REP is about: that with these IDs, or a request
@@ -250,7 +258,11 @@ impl CmRouter {
     }
 
     fn check_drep(&mut self, sent: &Sent<'_>, drep: &Drep) -> Result<(), Refused> {
-        let key = self.own_connection(sent, drep.local_comm_id, drep.remote_comm_id)?;
+        // After a lost REP and the client's REJ, the peer's DREQ is the first message with its ID.
+        let ids = (drep.local_comm_id, drep.remote_comm_id);
+        let key = self.own_exchange(sent, ids, |known| {
+            known.remote_id.or(known.dreq_id) == Some(drep.remote_comm_id)
+        })?;
         self.learn(sent, key, |known| match known.state {
             State::Established | State::DreqSent | State::DreqReceived => {
                 known.enter(State::Ended, sent.now);

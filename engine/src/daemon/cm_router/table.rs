@@ -102,6 +102,8 @@ pub(super) struct Exchange {
     pub service: ServiceId,
     /// Transaction ID of the request.
     pub transaction: u64,
+    /// Communication ID of the peer in its last DREQ.
+    pub dreq_id: Option<u32>,
     /// Transaction ID of the peer's or the router's DREQ.
     pub dreq_transaction: u64,
     /// Headers of frames to the peer.
@@ -129,6 +131,7 @@ impl Exchange {
             guid: 0,
             service: ServiceId::default(),
             transaction: 0,
+            dreq_id: None,
             dreq_transaction: 0,
             flow,
             timeout: Duration::ZERO,
