@@ -47,7 +47,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 
-use feroce_wire::cm::{CmMad, ServiceId};
+use feroce_wire::cm::CmMad;
 use feroce_wire::{FlowSpec, IpAddresses, MAD_LEN, MadError, Qpn};
 
 pub(crate) use claims::{Claim, ClaimError};
@@ -179,7 +179,7 @@ impl fmt::Debug for CmRouter {
 
 impl CmRouter {
     /// Makes a router without clients. `guid` is the node GUID of the device, which all its clients
-    /// use. `random` supplies transaction IDs and ports.
+    /// use. `random` supplies transaction IDs.
     pub fn new(guid: u64, mut random: impl FnMut() -> u32 + Send + 'static) -> Self {
         let operand = random();
         Self {
@@ -207,27 +207,6 @@ impl CmRouter {
     pub fn claim(&mut self, client: ClientId, claim: Claim) -> Result<(), ClaimError> {
         let limits = self.clients.get(&client).ok_or(ClaimError::UnknownClient)?;
         self.claims.add(client, claim, limits.claims)
-    }
-
-    /// Makes the claim `claim`, whose service ID must have a port space, for a free port of `range`
-    /// (first and last port) instead of its own port. Returns the port.
-    ///
-    /// # Errors
-    /// [`ClaimError::AddressNotAvailable`] if no port is free or the service ID has no port space;
-    /// otherwise as [`CmRouter::claim`].
-    pub fn claim_free_port(
-        &mut self,
-        client: ClientId,
-        claim: Claim,
-        range: (u16, u16),
-    ) -> Result<u16, ClaimError> {
-        let (space, _) = claim.service.port().ok_or(ClaimError::AddressNotAvailable)?;
-        let random = (self.random)();
-        let port = self.claims.free_port(space, range, random);
-        let port = port.ok_or(ClaimError::AddressNotAvailable)?;
-        let service = ServiceId::new(space, port);
-        self.claim(client, Claim { service, ..claim })?;
-        Ok(port)
     }
 
     /// Ends a claim of `client`, if it has this claim. Requests that have reached the client remain
