@@ -1,9 +1,10 @@
 //! QP 1 of a host whose clients share it: checks the MADs that clients send, and finds the client
 //! that an incoming MAD is for.
 //!
-//! Each client has its own `cm::Endpoint`, which executes the protocol. The [`CmRouter`] learns from
-//! the messages that go through which connection belongs to which client, and speaks for clients
-//! that are gone. It is a value: it has no socket, clock or thread, and no input makes it panic.
+//! Each client has its own `cm::Endpoint`, which executes the protocol. The [`CmRouter`] learns
+//! from the messages that go through which connection belongs to which client, and answers for
+//! clients that are gone. It is a value: it has no socket, clock or thread, and no input makes it
+//! panic.
 //!
 //! | topic | file |
 //! |---|---|
@@ -11,23 +12,23 @@
 //! | what is known of each exchange, and how it is found | `table.rs` |
 //! | MADs that clients send: checks, and what is learned | `outgoing.rs` |
 //! | incoming MADs: the client, or the router's own answer | `incoming.rs` |
-//! | exchanges of clients that are gone | `farewell.rs` |
+//! | exchanges of clients that are gone | `orphans.rs` |
 //!
 //! # Communication IDs
 //!
 //! A local communication ID (for a resolution by SIDR: a request ID) belongs to the client that
-//! first sends it, until its exchange is forgotten. Clients choose their IDs independently. A client
-//! whose ID collides with that of another client gets [`Refused::CommIdInUse`], and its request
-//! times out. An endpoint XORs a counter with a random 32-bit number. Therefore two clients with up
-//! to 2^k IDs each collide with a probability of about 2^(k-32).
+//! first sends it, until its exchange is forgotten. Clients choose their IDs independently. A
+//! client whose ID collides with that of another client gets [`Refused::CommIdInUse`], and its
+//! request times out. An endpoint XORs a counter with a random 32-bit number. Therefore two clients
+//! with up to 2^k IDs each collide with a probability of about 2^(k-32).
 //!
 //! Both ends of a connection may be on this host. Then it is two exchanges, one per end, each with
 //! its own local ID.
 //!
 //! # Bounds
 //!
-//! [`Limits`] bounds what is kept per client, [`MAX_ORPHANS`] what is kept of clients that are gone,
-//! [`MAX_OUTBOX`] the MADs to send. An exchange takes about 400 bytes.
+//! [`Limits`] bounds what is kept per client, [`MAX_ORPHANS`] what is kept of clients that are
+//! gone, [`MAX_OUTBOX`] the MADs to send. An exchange takes about 400 bytes.
 //!
 //! # Sources
 //!
@@ -35,8 +36,8 @@
 //! `drivers/infiniband/core/cm.c` and `cma.c`. Functions of the kernel are named where they decide.
 
 mod claims;
-mod farewell;
 mod incoming;
+mod orphans;
 mod outgoing;
 mod table;
 #[cfg(test)]
@@ -46,7 +47,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 
-use feroce_wire::cm::{CmMad, ServiceId};
+use feroce_wire::cm::CmMad;
 use feroce_wire::{FlowSpec, IpAddresses, MAD_LEN, MadError, Qpn};
 
 pub(crate) use claims::{Claim, ClaimError};
@@ -60,8 +61,8 @@ use table::{Class, Ends, Table};
 /// Exchanges of clients that are gone, at most; beyond, those not used for the longest time are
 /// forgotten, first those that are over.
 pub(crate) const MAX_ORPHANS: usize = 16384;
-/// MADs that wait for [`CmRouter::transmit`], at most. Further ones are dropped: peers and the router
-/// repeat what needs a response.
+/// MADs that wait for [`CmRouter::transmit`], at most. Further ones are dropped: peers and the
+/// router repeat what needs a response.
 pub(crate) const MAX_OUTBOX: usize = 8192;
 
 /// Limits of one client.
@@ -143,7 +144,8 @@ pub(crate) enum Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RouterMad {
     /// Headers of the frame: those of the client's last frame to this peer about the connection, or
-    /// the `reply_flow` of the message that is answered.
+    /// the `reply_flow` of the message that is answered. That frame may be old; a caller that knows
+    /// the neighbour's present Ethernet address uses that one.
     pub flow: FlowSpec,
     /// Bytes of the MAD.
     pub mad: [u8; MAD_LEN],
@@ -177,7 +179,7 @@ impl fmt::Debug for CmRouter {
 
 impl CmRouter {
     /// Makes a router without clients. `guid` is the node GUID of the device, which all its clients
-    /// use. `random` supplies transaction IDs and ports.
+    /// use. `random` supplies transaction IDs.
     pub fn new(guid: u64, mut random: impl FnMut() -> u32 + Send + 'static) -> Self {
         let operand = random();
         Self {
@@ -207,27 +209,6 @@ impl CmRouter {
         self.claims.add(client, claim, limits.claims)
     }
 
-    /// Makes the claim `claim`, whose service ID must have a port space, for a free port of `range`
-    /// (first and last port) instead of its own port. Returns the port.
-    ///
-    /// # Errors
-    /// [`ClaimError::AddressNotAvailable`] if no port is free or the service ID has no port space;
-    /// otherwise as [`CmRouter::claim`].
-    pub fn claim_free_port(
-        &mut self,
-        client: ClientId,
-        claim: Claim,
-        range: (u16, u16),
-    ) -> Result<u16, ClaimError> {
-        let (space, _) = claim.service.port().ok_or(ClaimError::AddressNotAvailable)?;
-        let random = (self.random)();
-        let port = self.claims.free_port(space, range, random);
-        let port = port.ok_or(ClaimError::AddressNotAvailable)?;
-        let service = ServiceId::new(space, port);
-        self.claim(client, Claim { service, ..claim })?;
-        Ok(port)
-    }
-
     /// Ends a claim of `client`, if it has this claim. Requests that have reached the client remain
     /// with it.
     pub fn release(&mut self, client: ClientId, claim: Claim) {
@@ -235,11 +216,11 @@ impl CmRouter {
     }
 
     /// Checks a MAD that `client` wants to send from QP 1 with the headers `flow`, and learns from
-    /// it. The caller has checked that the addresses of `flow` are the client's to use. `owns` tells
-    /// whether a QP belongs to the client.
+    /// it. The caller has checked that the addresses of `flow` are the client's to use. `owns`
+    /// tells whether a QP belongs to the client.
     ///
-    /// QP 0 passes as "no QP": a REP of an XRC target and a negative SIDR REP name it, and a program
-    /// may connect without a QP. No client has QP 0.
+    /// QP 0 passes as "no QP": a REP of an XRC target and a negative SIDR REP name it, and a
+    /// program may connect without a QP. No client has QP 0.
     ///
     /// # Errors
     /// See [`Refused`]. A refused MAD must not be sent, and has changed nothing.
@@ -277,8 +258,8 @@ impl CmRouter {
     }
 
     /// Detaches a client that has ended or has closed the device. Its claims end at once, and the
-    /// router ends its exchanges towards their peers: see `farewell.rs`. For 100 s after the end of an
-    /// exchange, later messages about it reach no other client.
+    /// router ends its exchanges towards their peers: see `orphans.rs`. For 100 s after the end of
+    /// an exchange, later messages about it reach no other client.
     pub fn client_gone(&mut self, client: ClientId, now: Instant) {
         self.claims.remove_client(client);
         self.clients.remove(&client);

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use feroce_wire::cm::{PortSpace, ServiceId};
+#[cfg(test)]
+use feroce_wire::cm::PortSpace;
+use feroce_wire::cm::ServiceId;
 
 use crate::cm::is_any;
 use crate::daemon::ClientId;
@@ -25,18 +27,6 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Claims `port` of `space` at `address`, without sharing; an unspecified IPv6 address includes
-    /// IPv4.
-    pub fn port(space: PortSpace, port: u16, address: IpAddr) -> Self {
-        let service = ServiceId::new(space, port);
-        Self { service, address: Some(address), reuse: false, v6_only: false }
-    }
-
-    /// Claims a service ID that has no addresses.
-    pub fn service(service: ServiceId) -> Self {
-        Self { service, address: None, reuse: false, v6_only: false }
-    }
-
     /// Returns an error if both claims, of the same service, need the same address. The rules are
     /// those of `engine/src/cm/ports.rs`, which follow `cma_check_port` of the kernel
     /// (`drivers/infiniband/core/cma.c`).
@@ -69,6 +59,21 @@ impl Claim {
     }
 }
 
+#[cfg(test)]
+impl Claim {
+    /// Claims `port` of `space` at `address`, without sharing; an unspecified IPv6 address includes
+    /// IPv4.
+    pub fn port(space: PortSpace, port: u16, address: IpAddr) -> Self {
+        let service = ServiceId::new(space, port);
+        Self { service, address: Some(address), reuse: false, v6_only: false }
+    }
+
+    /// Claims a service ID that has no addresses.
+    pub fn service(service: ServiceId) -> Self {
+        Self { service, address: None, reuse: false, v6_only: false }
+    }
+}
+
 /// Why a client does not get a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ClaimError {
@@ -76,7 +81,7 @@ pub(crate) enum ClaimError {
     #[error("another program uses the address")]
     AddressInUse,
     /// Another client has the port at any address, or this client wants any address and another
-    /// client has one; or no port is free (`EADDRNOTAVAIL`).
+    /// client has one (`EADDRNOTAVAIL`).
     #[error("the address is not available: another program uses the port")]
     AddressNotAvailable,
     /// The client has as many claims as it may have.
@@ -163,16 +168,6 @@ impl Claims {
     /// Distinct claims of `client`.
     pub fn count(&self, client: ClientId) -> usize {
         self.counts.get(&client).copied().unwrap_or(0)
-    }
-
-    /// Returns a port of `range` (first and last) that no client claims. The search starts at a
-    /// random one.
-    pub fn free_port(&self, space: PortSpace, range: (u16, u16), random: u32) -> Option<u16> {
-        let count = u32::from(range.1.saturating_sub(range.0)) + 1;
-        let start = random % count;
-        let ports = (0..count).map(|step| u32::from(range.0) + (start + step) % count);
-        let mut ports = ports.filter_map(|port| u16::try_from(port).ok());
-        ports.find(|port| !self.held.contains_key(&ServiceId::new(space, *port)))
     }
 
     /// Returns the client that receives requests for `service` at `destination`. A claim of the

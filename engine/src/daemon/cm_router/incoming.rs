@@ -1,8 +1,9 @@
 //! Incoming MADs: the client that each is for, and what is learned from it.
 //!
 //! A request goes to the client that claims its service; a copy goes to the client that got the
-//! first one. Any other message goes to the client that owns its local communication ID, if it comes
-//! from the peer of that exchange and names the peer's communication ID, as far as that is known.
+//! first one. Any other message goes to the client that owns its local communication ID, if it
+//! comes from the peer of that exchange and names the peer's communication ID, as far as that is
+//! known.
 
 use std::net::IpAddr;
 
@@ -217,6 +218,9 @@ impl Exchange {
 /// Changes an exchange by a MAD that its client receives. The conditions are those under which an
 /// endpoint accepts the message (`engine/src/cm/state.rs`).
 fn learn(known: &mut Exchange, mad: &CmMad, now: Instant) {
+    if let CmMessage::Dreq(dreq) = &mad.message {
+        known.dreq_id = Some(dreq.local_comm_id);
+    }
     let after = match (&mad.message, known.state) {
         (CmMessage::Rep(rep), State::ReqSent | State::RepReceived) => {
             // The QP of an XRC target is in the EECN field.

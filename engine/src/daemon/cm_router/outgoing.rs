@@ -1,10 +1,10 @@
 //! MADs that clients send: whether they may, and what is learned from them.
 //!
-//! A peer finds its connection by the communication IDs in a message. Some messages need only one of
-//! them: an MRA or REJ of a REQ needs the requester's ID, a REJ for a timeout needs node GUID and ID
-//! of its sender (`cm_acquire_rejected_id` of the kernel). Therefore a client must own the local ID,
-//! must have received the request that it answers, and must use the device's GUID. Otherwise it
-//! could end connections of other programs.
+//! A peer finds its connection by the communication IDs in a message. Some messages need only one
+//! of them: an MRA or REJ of a REQ needs the requester's ID, a REJ for a timeout needs node GUID
+//! and ID of its sender (`cm_acquire_rejected_id` of the kernel). Therefore a client must own the
+//! local ID, must have received the request that it answers, and must use the device's GUID.
+//! Otherwise it could end connections of other programs.
 
 use std::net::IpAddr;
 
@@ -53,15 +53,15 @@ impl CmRouter {
     /// Checks a MAD and learns from it: [`CmRouter::outgoing`].
     pub(super) fn check(&mut self, sent: &Sent<'_>, mad: &CmMad) -> Result<(), Refused> {
         match &mad.message {
-            CmMessage::Req(req) => self.send_req(sent, mad.transaction, req),
-            CmMessage::SidrReq(req) => self.send_sidr_req(sent, mad.transaction, req),
-            CmMessage::Mra(mra) => self.send_mra(sent, mra),
-            CmMessage::Rej(rej) => self.send_rej(sent, rej),
-            CmMessage::Rep(rep) => self.send_rep(sent, rep),
-            CmMessage::Rtu(rtu) => self.send_rtu(sent, rtu),
-            CmMessage::Dreq(dreq) => self.send_dreq(sent, dreq),
-            CmMessage::Drep(drep) => self.send_drep(sent, drep),
-            CmMessage::SidrRep(rep) => self.send_sidr_rep(sent, rep),
+            CmMessage::Req(req) => self.check_req(sent, mad.transaction, req),
+            CmMessage::SidrReq(req) => self.check_sidr_req(sent, mad.transaction, req),
+            CmMessage::Mra(mra) => self.check_mra(sent, mra),
+            CmMessage::Rej(rej) => self.check_rej(sent, rej),
+            CmMessage::Rep(rep) => self.check_rep(sent, rep),
+            CmMessage::Rtu(rtu) => self.check_rtu(sent, rtu),
+            CmMessage::Dreq(dreq) => self.check_dreq(sent, dreq),
+            CmMessage::Drep(drep) => self.check_drep(sent, drep),
+            CmMessage::SidrRep(rep) => self.check_sidr_rep(sent, rep),
         }
     }
 
@@ -69,7 +69,7 @@ impl CmRouter {
         if guid == self.guid { Ok(()) } else { Err(Refused::Guid(guid)) }
     }
 
-    fn send_req(&mut self, sent: &Sent<'_>, transaction: u64, req: &Req) -> Result<(), Refused> {
+    fn check_req(&mut self, sent: &Sent<'_>, transaction: u64, req: &Req) -> Result<(), Refused> {
         sent.check_qpns(&[req.local_qpn])?;
         self.check_guid(req.local_ca_guid)?;
         if req.primary_local_gid != gid(sent.ends.local) {
@@ -77,7 +77,7 @@ impl CmRouter {
         }
         sent.check_addresses(req.service_id, &req.private_data)?;
         let timeout = req.local_response_timeout.max(req.remote_response_timeout);
-        self.send_request(
+        self.check_request(
             sent,
             Exchange {
                 local_id: Some(req.local_comm_id),
@@ -90,14 +90,14 @@ impl CmRouter {
         )
     }
 
-    fn send_sidr_req(
+    fn check_sidr_req(
         &mut self,
         sent: &Sent<'_>,
         transaction: u64,
         req: &SidrReq,
     ) -> Result<(), Refused> {
         sent.check_addresses(req.service_id, &req.private_data)?;
-        self.send_request(
+        self.check_request(
             sent,
             Exchange {
                 local_id: Some(req.request_id),
@@ -109,7 +109,7 @@ impl CmRouter {
     }
 
     /// A REQ or SIDR REQ that begins `exchange`, or a copy.
-    fn send_request(&mut self, sent: &Sent<'_>, mut exchange: Exchange) -> Result<(), Refused> {
+    fn check_request(&mut self, sent: &Sent<'_>, mut exchange: Exchange) -> Result<(), Refused> {
         let id = exchange.local_id.unwrap_or(0);
         let in_use = Refused::CommIdInUse(id);
         if id == 0 {
@@ -122,7 +122,7 @@ impl CmRouter {
             }
             let request = |of: &Exchange| (of.is_active, of.kind, of.ends, of.transaction);
             if request(&old) == request(&exchange) {
-                self.learn(sent, key, |known| known.touch(sent.now));
+                self.learn(sent, key, |_| ());
                 return Ok(());
             }
             if old.state != State::Ended {
@@ -142,18 +142,26 @@ impl CmRouter {
         if is_full { Err(Refused::TooMany(limit)) } else { Ok(()) }
     }
 
-    /// Returns the client's connection with these IDs to the peer. A remote ID of 0 stands for one
-    /// that is not known yet.
-    fn own_connection(&self, sent: &Sent<'_>, local: u32, remote: u32) -> Result<Key, Refused> {
+    /// Returns the client's connection to the peer with this local ID, if `accepts` accepts it.
+    fn own_exchange(
+        &self,
+        sent: &Sent<'_>,
+        (local, remote): (u32, u32),
+        accepts: impl Fn(&Exchange) -> bool,
+    ) -> Result<Key, Refused> {
         let unknown = Refused::NoConnection { local, remote };
         let (key, known) = self.table.by_local(local).ok_or(unknown)?;
         if known.owner != Some(sent.client) {
             return Err(Refused::CommIdInUse(local));
         }
-        let is_same = known.kind == Kind::Connection
-            && known.ends == sent.ends
-            && known.remote_id.unwrap_or(0) == remote;
+        let is_same = known.kind == Kind::Connection && known.ends == sent.ends && accepts(known);
         if is_same { Ok(key) } else { Err(unknown) }
+    }
+
+    /// Returns the client's connection with these IDs to the peer. A remote ID of 0 stands for one
+    /// that is not known yet.
+    fn own_connection(&self, sent: &Sent<'_>, local: u32, remote: u32) -> Result<Key, Refused> {
+        self.own_exchange(sent, (local, remote), |known| known.remote_id.unwrap_or(0) == remote)
     }
 
     /// Returns the connection that an MRA, REJ or REP is about: that with these IDs, or a request
@@ -166,12 +174,12 @@ impl CmRouter {
         let found = self.table.by_remote(sent.ends.remote, Kind::Connection, remote);
         let (key, _) = found
             .filter(|(_, known)| known.owner == Some(sent.client) && known.ends == sent.ends)
-            .filter(|(_, known)| local == 0 || known.local_id.is_none())
+            .filter(|(_, known)| !known.is_active && (local == 0 || known.local_id.is_none()))
             .ok_or(Refused::NoConnection { local, remote })?;
         Ok(key)
     }
 
-    fn send_mra(&mut self, sent: &Sent<'_>, mra: &Mra) -> Result<(), Refused> {
+    fn check_mra(&mut self, sent: &Sent<'_>, mra: &Mra) -> Result<(), Refused> {
         let key = self.answered(sent, mra.local_comm_id, mra.remote_comm_id)?;
         self.learn(sent, key, |known| {
             known.bind(mra.local_comm_id);
@@ -180,7 +188,7 @@ impl CmRouter {
         Ok(())
     }
 
-    fn send_rej(&mut self, sent: &Sent<'_>, rej: &Rej) -> Result<(), Refused> {
+    fn check_rej(&mut self, sent: &Sent<'_>, rej: &Rej) -> Result<(), Refused> {
         let guid = guid_in(rej);
         if rej.reason == RejectReason::TIMEOUT && guid != 0 {
             self.check_guid(guid)?;
@@ -194,13 +202,13 @@ impl CmRouter {
                 }
                 // An acceptance that is withdrawn: a DREQ may follow, because the REJ may be lost.
                 State::RepSent => known.enter(State::DreqSent, sent.now),
-                _ => known.touch(sent.now),
+                _ => {}
             }
         });
         Ok(())
     }
 
-    fn send_rep(&mut self, sent: &Sent<'_>, rep: &Rep) -> Result<(), Refused> {
+    fn check_rep(&mut self, sent: &Sent<'_>, rep: &Rep) -> Result<(), Refused> {
         let (local, remote) = (rep.local_comm_id, rep.remote_comm_id);
         if local == 0 {
             return Err(Refused::CommIdInUse(0));
@@ -228,7 +236,7 @@ impl CmRouter {
         Ok(())
     }
 
-    fn send_rtu(&mut self, sent: &Sent<'_>, rtu: &Rtu) -> Result<(), Refused> {
+    fn check_rtu(&mut self, sent: &Sent<'_>, rtu: &Rtu) -> Result<(), Refused> {
         let key = self.own_connection(sent, rtu.local_comm_id, rtu.remote_comm_id)?;
         self.learn(sent, key, |known| {
             if known.state == State::RepReceived {
@@ -238,29 +246,33 @@ impl CmRouter {
         Ok(())
     }
 
-    fn send_dreq(&mut self, sent: &Sent<'_>, dreq: &Dreq) -> Result<(), Refused> {
+    fn check_dreq(&mut self, sent: &Sent<'_>, dreq: &Dreq) -> Result<(), Refused> {
         let key = self.own_connection(sent, dreq.local_comm_id, dreq.remote_comm_id)?;
         self.learn(sent, key, |known| match known.state {
             State::RepSent | State::RepReceived | State::Established => {
                 known.enter(State::DreqSent, sent.now);
             }
-            _ => known.touch(sent.now),
+            _ => {}
         });
         Ok(())
     }
 
-    fn send_drep(&mut self, sent: &Sent<'_>, drep: &Drep) -> Result<(), Refused> {
-        let key = self.own_connection(sent, drep.local_comm_id, drep.remote_comm_id)?;
+    fn check_drep(&mut self, sent: &Sent<'_>, drep: &Drep) -> Result<(), Refused> {
+        // After a lost REP and the client's REJ, the peer's DREQ is the first message with its ID.
+        let ids = (drep.local_comm_id, drep.remote_comm_id);
+        let key = self.own_exchange(sent, ids, |known| {
+            known.remote_id.or(known.dreq_id) == Some(drep.remote_comm_id)
+        })?;
         self.learn(sent, key, |known| match known.state {
             State::Established | State::DreqSent | State::DreqReceived => {
                 known.enter(State::Ended, sent.now);
             }
-            _ => known.touch(sent.now),
+            _ => {}
         });
         Ok(())
     }
 
-    fn send_sidr_rep(&mut self, sent: &Sent<'_>, rep: &SidrRep) -> Result<(), Refused> {
+    fn check_sidr_rep(&mut self, sent: &Sent<'_>, rep: &SidrRep) -> Result<(), Refused> {
         // In a negative response the number has no meaning, but a peer may use it.
         sent.check_qpns(&[rep.qpn])?;
         let found = self.table.by_remote(sent.ends.remote, Kind::Sidr, rep.request_id);
@@ -276,6 +288,7 @@ impl CmRouter {
         self.table.update(key, |known| {
             known.flow = sent.flow;
             change(known);
+            known.touch(sent.now);
         });
         self.trim(sent.client, Class::Ended, sent.limits.ended);
     }

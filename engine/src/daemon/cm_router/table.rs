@@ -83,7 +83,7 @@ pub(super) struct Resend {
 /// A connection or a service ID resolution.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exchange {
-    /// The client, or `None` if it is gone and the router speaks for it.
+    /// The client, or `None` if it is gone and the router answers for it.
     pub owner: Option<ClientId>,
     pub kind: Kind,
     /// The local side sent the request.
@@ -102,6 +102,8 @@ pub(super) struct Exchange {
     pub service: ServiceId,
     /// Transaction ID of the request.
     pub transaction: u64,
+    /// Communication ID of the peer in its last DREQ.
+    pub dreq_id: Option<u32>,
     /// Transaction ID of the peer's or the router's DREQ.
     pub dreq_transaction: u64,
     /// Headers of frames to the peer.
@@ -129,6 +131,7 @@ impl Exchange {
             guid: 0,
             service: ServiceId::default(),
             transaction: 0,
+            dreq_id: None,
             dreq_transaction: 0,
             flow,
             timeout: Duration::ZERO,

@@ -42,7 +42,9 @@ fn two_clients_conflict_as_two_identifiers_of_an_endpoint() {
         let claim = |(ip, (reuse, v6_only)): &(&str, (bool, bool))| port(ip, *reuse, *v6_only);
         claims.add(A, claim(first), 9).unwrap();
         assert_eq!(claims.add(B, claim(second), 9), expected, "{first:?} {second:?}");
-        assert_eq!(claims.add(A, claim(second), 9), Ok(()), "the same client");
+        if expected.is_err() {
+            assert_eq!(claims.add(A, claim(second), 9), Ok(()), "the same client");
+        }
     }
 }
 
@@ -125,22 +127,4 @@ fn claims_are_limited_per_client() {
     assert_eq!(router.claim(B, claim(3)), Ok(()));
     router.release(A, claim(2));
     assert_eq!(router.claim(A, claim(4)), Ok(()));
-}
-
-#[test]
-fn a_free_port_is_one_that_no_client_has() {
-    let mut router = CmRouter::new(1, || 5);
-    router.add_client(A, Limits::default());
-    router.add_client(B, Limits::default());
-    let claim = Claim::port(PortSpace::Tcp, 0, IpAddr::from([0, 0, 0, 0]));
-    let mut ports = Vec::new();
-    for client in [A, B, A] {
-        ports.push(router.claim_free_port(client, claim, (100, 102)).unwrap());
-    }
-    assert_eq!(ports, [102, 100, 101], "from 100 + 5 % 3 on");
-    let none = Err(ClaimError::AddressNotAvailable);
-    assert_eq!(router.claim_free_port(B, claim, (100, 102)), none);
-    assert_eq!(router.claim_free_port(B, Claim::service(ServiceId(7)), (100, 102)), none);
-    assert_eq!(router.claim_free_port(B, claim, (65535, 65535)), Ok(65535));
-    assert_eq!(router.claim_free_port(B, claim, (103, 1)), Ok(103), "a range of one");
 }

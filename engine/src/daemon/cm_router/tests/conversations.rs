@@ -120,7 +120,7 @@ fn lost_messages_are_repeated() {
     for places in PLACES {
         let mut net = Net::new(&places);
         let mut lost = std::collections::BTreeMap::new();
-        net.loses = Box::new(move |_, message| {
+        net.lose(move |message| {
             let count: &mut u32 = lost.entry(message.name()).or_default();
             *count += 1;
             *count <= 2
@@ -133,7 +133,7 @@ fn lost_messages_are_repeated() {
         net.run(10_000);
         net.expect(0, EventKind::ConnectResponse);
         net.establish(0, active);
-        net.run(20_000);
+        net.run(300_000); // the MRA asks the peer to repeat its REP every 66 s
         net.expect(1, EventKind::Established);
         net.disconnect(0, active);
         net.run(20_000);

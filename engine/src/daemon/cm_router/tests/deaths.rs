@@ -1,4 +1,5 @@
-//! Clients that end without a word, in each state: the peer's endpoint learns of it within a second.
+//! Clients that end without a word, in each state: the peer's endpoint learns of it within a
+//! second.
 
 use feroce_wire::cm::{RejectReason, SidrStatus};
 
@@ -92,7 +93,7 @@ fn the_active_side_dies_before_the_rep_arrives() {
             let mut scene = Scene::requested(places);
             scene.net.accept(1, scene.passive.unwrap(), 2);
             let mut rejs = 0;
-            scene.net.loses = Box::new(move |_, message| {
+            scene.net.lose(move |message| {
                 rejs += u32::from(matches!(message, CmMessage::Rej(_)));
                 matches!(message, CmMessage::Rej(_)) && is_lost && rejs == 1
             });
@@ -127,7 +128,7 @@ fn each_side_dies_while_connected() {
 #[test]
 fn a_dreq_without_an_answer_is_repeated_five_times() {
     let mut scene = Scene::connected(PLACES[0]);
-    scene.net.loses = Box::new(|_, _| true);
+    scene.net.lose(|_| true);
     let at = scene.net.at();
     scene.net.kill(0);
     scene.net.run(12_599);
@@ -146,7 +147,7 @@ fn the_first_dreqs_are_lost() {
     for places in PLACES {
         let mut scene = Scene::connected(places);
         let mut dreqs = 0;
-        scene.net.loses = Box::new(move |_, message| {
+        scene.net.lose(move |message| {
             dreqs += u32::from(matches!(message, CmMessage::Dreq(_)));
             matches!(message, CmMessage::Dreq(_)) && dreqs <= 2
         });
@@ -159,9 +160,9 @@ fn the_first_dreqs_are_lost() {
 fn a_side_dies_while_it_disconnects() {
     for places in PLACES {
         let mut scene = Scene::connected(places);
-        scene.net.loses = Box::new(|_, _| true);
+        scene.net.lose(|_| true);
         scene.net.disconnect(1, scene.passive.unwrap());
-        scene.net.loses = Box::new(|_, _| false);
+        scene.net.lose(|_| false);
         scene.dies(1, EventKind::Disconnected);
     }
 }
@@ -184,7 +185,7 @@ fn a_copy_of_an_old_request_does_not_reach_a_new_server() {
     net.run(5);
     net.expect(1, EventKind::ConnectRequest);
     let mut rejs = 0;
-    net.loses = Box::new(move |_, message| {
+    net.lose(move |message| {
         rejs += u32::from(matches!(message, CmMessage::Rej(_)));
         matches!(message, CmMessage::Rej(_)) && rejs == 1
     });
@@ -204,9 +205,9 @@ fn the_passive_side_dies_after_its_rep() {
     for places in PLACES {
         // The RTU is on its way, or lost: the peer is connected. The router does not know that.
         let mut scene = Scene::accepted(places);
-        scene.net.loses = Box::new(|_, _| true);
+        scene.net.lose(|_| true);
         scene.net.establish(0, scene.active);
-        scene.net.loses = Box::new(|_, _| false);
+        scene.net.lose(|_| false);
         let status = scene.dies(1, EventKind::Rejected);
         assert_eq!(status, Status::Rejected(RejectReason::CONSUMER));
         // The peer has not confirmed.
@@ -215,7 +216,7 @@ fn the_passive_side_dies_after_its_rep() {
         // The REJ is lost, and the DREQ ends the connection.
         let mut scene = Scene::accepted(places);
         scene.net.establish(0, scene.active);
-        scene.net.loses = Box::new(|_, message| matches!(message, CmMessage::Rej(_)));
+        scene.net.lose(|message| matches!(message, CmMessage::Rej(_)));
         scene.net.sent.clear();
         let (mut net, passive) = (scene.net, scene.passive.unwrap());
         net.routers[places[1]].client_gone(net.clients[1].id, net.now);
@@ -224,6 +225,22 @@ fn the_passive_side_dies_after_its_rep() {
         net.run(1000);
         net.expect(0, EventKind::Disconnected);
         assert_eq!(net.clients[1].endpoint.state(passive), Ok(State::RepSent), "no RTU came");
+    }
+}
+
+/// The client has withdrawn its REP by a REJ. That REJ and the client's first DREQ were lost, and
+/// the peer regards itself as connected.
+#[test]
+fn the_passive_side_dies_after_it_has_withdrawn_its_rep() {
+    for places in PLACES {
+        let mut scene = Scene::accepted(places);
+        scene.net.lose(|_| true);
+        scene.net.establish(0, scene.active);
+        let (passive, now) = (scene.passive.unwrap(), scene.net.now);
+        scene.net.clients[1].endpoint.destroy(passive, now).unwrap();
+        scene.net.flush();
+        scene.net.lose(|_| false);
+        scene.dies(1, EventKind::Disconnected);
     }
 }
 

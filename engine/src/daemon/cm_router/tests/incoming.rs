@@ -84,6 +84,8 @@ fn copies_of_a_request_go_to_the_client_that_got_the_first() {
     bench.router.claim(B, Claim { service: service_id, ..Claim::service(SERVICE) }).unwrap();
     assert_eq!(bench.arrives(Req { service_id, ..hello }), Route::Client(B));
     assert_eq!(bench.arrives(rtu(0x91, 0x11)), Route::Client(A), "by the local ID");
+    let no = rej(0, 0x91, 0, RejectReason::CONSUMER);
+    assert_eq!(bench.sends(B, no), Ok(()), "the latest request with this ID");
 }
 
 #[test]
@@ -125,6 +127,25 @@ fn messages_about_unknown_connections_get_a_drep_or_nothing() {
         assert_eq!((route, bench.said()), {
             (if answers.is_empty() { Route::Dropped } else { Route::Answered }, answers)
         });
+    }
+}
+
+#[test]
+fn a_rep_is_for_the_active_side() {
+    let mut bench = Bench::connected_passively();
+    assert_eq!(bench.arrives(rep(0x91, 0x11, PEER_QP, PEER_GUID)), Route::Dropped);
+}
+
+/// As `cm_dreq_handler`: an endpoint ignores a DREQ for another QP, and stays connected.
+#[test]
+fn a_dreq_for_another_qp_ends_nothing() {
+    for (qpn, expected) in
+        [(A_QP, CmMessage::from(drep(0x11, 0x91))), (B_QP, dreq(0x11, 0x91, PEER_QP).into())]
+    {
+        let mut bench = Bench::connected_passively();
+        assert_eq!(bench.arrives(dreq(0x91, 0x11, qpn)), Route::Client(A));
+        bench.router.client_gone(A, bench.now);
+        assert_eq!(bench.said(), [expected]);
     }
 }
 

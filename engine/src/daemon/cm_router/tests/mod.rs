@@ -7,6 +7,7 @@ mod incoming;
 mod outgoing;
 mod properties;
 mod sim;
+mod swarm;
 
 use std::net::Ipv4Addr;
 

@@ -15,6 +15,10 @@ const DEVICE: DeviceKey = DeviceKey(0);
 /// Delay of a message.
 const DELAY: Duration = Duration::from_millis(1);
 
+/// Decides how a message is delivered, by the sending host: the delays of its copies, none if it is
+/// lost.
+pub(super) type Delivery = Box<dyn FnMut(usize, &CmMessage) -> Vec<Duration>>;
+
 /// Address of a host.
 pub(super) fn ip(host: usize) -> [u8; 4] {
     [LOCAL, PEER][host]
@@ -35,8 +39,7 @@ pub(super) struct Net {
     pub routers: [CmRouter; 2],
     pub clients: Vec<Client>,
     pub now: Instant,
-    /// Tells whether a message is lost, by the sending host.
-    pub loses: Box<dyn FnMut(usize, &CmMessage) -> bool>,
+    pub delivery: Delivery,
     /// Sent messages: milliseconds, host, whether the router sends it, name.
     pub sent: Vec<(u64, usize, bool, &'static str)>,
     /// What the routers refused.
@@ -54,7 +57,7 @@ impl Net {
     pub fn with_config(hosts: &[usize], config: CmConfig) -> Self {
         let guid = |host: usize| [GUID, PEER_GUID][host];
         let mut routers = [0, 1].map(|host| {
-            let mut draw = 0x1000 * host as u32;
+            let mut draw = [0, 0x1000][host];
             CmRouter::new(guid(host), move || {
                 draw += 1;
                 draw
@@ -76,12 +79,20 @@ impl Net {
             routers,
             clients,
             now: Instant::ZERO,
-            loses: Box::new(|_, _| false),
+            delivery: Box::new(|_, _| vec![DELAY]),
             sent: Vec::new(),
             refused: Vec::new(),
             in_flight: BTreeMap::new(),
             count: 0,
         }
+    }
+
+    /// From now on, messages for which `lost` returns true are lost.
+    pub fn lose(&mut self, mut lost: impl FnMut(&CmMessage) -> bool + 'static) {
+        self.delivery = Box::new(move |_, message| match lost(message) {
+            true => Vec::new(),
+            false => vec![DELAY],
+        });
     }
 
     /// Milliseconds since the start.
@@ -95,11 +106,15 @@ impl Net {
 
     /// A QP of a client.
     pub fn qpn(client: usize, number: u32) -> Qpn {
-        Qpn::masked(0x1000 * (client as u32 + 1) + number)
+        Qpn::masked(Self::first_qpn(client) + number)
+    }
+
+    fn first_qpn(client: usize) -> u32 {
+        u32::try_from(0x1000 * (client + 1)).expect("few clients")
     }
 
     fn owns(client: usize) -> impl Fn(Qpn) -> bool {
-        move |qpn| qpn.value() >> 12 == client as u32 + 1
+        move |qpn| qpn.value() & !0xfff == Self::first_qpn(client)
     }
 
     fn parameters(client: usize, number: u32) -> Parameters {
@@ -214,9 +229,9 @@ impl Net {
     fn wire(&mut self, host: usize, by_router: bool, flow: FlowSpec, mad: [u8; MAD_LEN]) {
         let message = CmMad::parse(&mad).expect("a message").message;
         self.sent.push((self.at(), host, by_router, message.name()));
-        if !(self.loses)(host, &message) {
+        for delay in (self.delivery)(host, &message) {
             self.count += 1;
-            self.in_flight.insert((self.now + DELAY, self.count), (flow, mad));
+            self.in_flight.insert((self.now + delay, self.count), (flow, mad));
         }
     }
 

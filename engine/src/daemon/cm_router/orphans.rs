@@ -15,13 +15,13 @@
 //!
 //! # How often a DREQ is repeated
 //!
-//! [`DREQ_COPIES`] times, after 0.2, 0.4, 0.8, 1.6 and 3.2 s; 6.4 s after the last copy the router
-//! gives up. The times of the REQ (up to 16 messages, seconds apart) serve a program that waits for
-//! the result. Nothing waits here: a copy that is lost only delays the news, and a peer that never
-//! answers has mostly ended together with the client. The first intervals are short because a
-//! standby server takes over when its clients learn of the end. A DREP that is late, because the
-//! peer may take the response time in the REQ (1 s by default, 4 s in older kernels), arrives before
-//! the router gives up.
+//! [`DREQ_COPIES`] times, 0.2, 0.6, 1.4, 3.0 and 6.2 s after the first DREQ. The router gives up
+//! after 12.6 s. Retransmission with the parameters of the REQ (up to 15 copies, seconds apart)
+//! would be for a program that waits for the result. No program waits here: the loss of a DREQ only
+//! delays the peer's event, and a peer that never responds has mostly ended as well. The first
+//! intervals are short, so that a peer learns of the end of a server within a second even if two
+//! DREQs are lost. The last interval exceeds the time in which peers respond: 1 s by default, 4 s
+//! with older kernels.
 
 use feroce_wire::cm::{CmMad, CmMessage, Drep, Dreq, Rej, RejectReason, SidrStatus};
 
@@ -63,19 +63,19 @@ impl CmRouter {
             (Kind::Sidr, _) => {
                 let id = known.remote_id.unwrap_or(0);
                 let response = negative(id, known.service, SidrStatus::REJECT);
-                self.say(&known, known.transaction, response.into());
+                self.send_to_peer(&known, known.transaction, response.into());
                 false
             }
-            (_, State::ReqReceived) => self.say_rej(&known, 0, consumer),
-            (_, State::ReqSent) => self.say_rej(&known, 2, RejectReason::TIMEOUT),
-            (_, State::RepReceived) => self.say_rej(&known, 1, consumer),
+            (_, State::ReqReceived) => self.send_rej(&known, 0, consumer),
+            (_, State::ReqSent) => self.send_rej(&known, 2, RejectReason::TIMEOUT),
+            (_, State::RepReceived) => self.send_rej(&known, 1, consumer),
             (_, State::RepSent) => {
-                self.say_rej(&known, 2, consumer);
+                self.send_rej(&known, 2, consumer);
                 true
             }
             (_, State::Established | State::DreqSent) => true,
             (_, State::DreqReceived) => {
-                self.say(&known, known.dreq_transaction, drep(&known));
+                self.send_to_peer(&known, known.dreq_transaction, drep(&known));
                 false
             }
         };
@@ -96,7 +96,7 @@ impl CmRouter {
             }
         });
         if is_connected {
-            self.say_dreq(key);
+            self.send_dreq(key);
         }
     }
 
@@ -108,7 +108,7 @@ impl CmRouter {
             return;
         }
         if known.resend.left > 0 {
-            self.say_dreq(key);
+            self.send_dreq(key);
         }
         self.table.update(key, |known| match known.resend.left {
             0 => known.enter(State::Ended, now),
@@ -183,13 +183,13 @@ impl CmRouter {
     }
 
     /// Sends a REJ. Returns false: the exchange needs no DREQ.
-    fn say_rej(&mut self, known: &Exchange, message: u8, reason: RejectReason) -> bool {
+    fn send_rej(&mut self, known: &Exchange, message: u8, reason: RejectReason) -> bool {
         let rej = self.rej(known, message, reason);
-        self.say(known, known.transaction, rej);
+        self.send_to_peer(known, known.transaction, rej);
         false
     }
 
-    fn say_dreq(&mut self, key: Key) {
+    fn send_dreq(&mut self, key: Key) {
         let Some(known) = self.table.get(key).copied() else { return };
         let dreq = Dreq {
             local_comm_id: known.local_id.unwrap_or(0),
@@ -197,11 +197,11 @@ impl CmRouter {
             remote_qpn: known.remote_qpn,
             ..Dreq::default()
         };
-        self.say(&known, known.dreq_transaction, dreq.into());
+        self.send_to_peer(&known, known.dreq_transaction, dreq.into());
     }
 
     /// Sends a message to the peer of an exchange.
-    fn say(&mut self, known: &Exchange, transaction: u64, message: CmMessage) {
+    fn send_to_peer(&mut self, known: &Exchange, transaction: u64, message: CmMessage) {
         let mad = CmMad { transaction, modifier: 0, message };
         self.send(known.flow, mad.to_bytes());
     }
