@@ -10,7 +10,7 @@
 //!    client cannot change it any more.
 //! 4. Clients and the port are told, once each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
@@ -330,7 +330,9 @@ impl Tables {
         let client = make(id);
         if self.limits.packets.is_some() || self.limits.bytes.is_some() {
             // A user who comes back has not paid less.
-            self.rates.retain(|_, rate| !rate.is_paid(now));
+            let users: BTreeSet<u32> =
+                self.places.iter().flatten().map(|client| client.credentials.user).collect();
+            self.rates.retain(|user, rate| users.contains(user) || !rate.is_paid(now));
             let rate = || Rate::new(&self.limits, now);
             self.rates.entry(client.credentials.user).or_insert_with(rate);
         }

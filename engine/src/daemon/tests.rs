@@ -90,6 +90,14 @@ impl Rig {
         self.programs.push(Program { id, qpn, memory, tx, rx });
     }
 
+    /// No QP has a peer any more.
+    fn disconnect_all(&mut self) {
+        for program in &self.programs {
+            let client = self.switch.tables.get_mut(program.id).unwrap();
+            client.permits.disconnect(program.qpn);
+        }
+    }
+
     /// Runs a turn after the program has published `frames`. Returns what left the host.
     fn send(&mut self, program: usize, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         for frame in frames {
@@ -219,6 +227,7 @@ fn a_program_receives_frames_to_its_own_qps_only() {
 fn programs_of_one_host_reach_each_other() {
     let mut rig = rig(2);
     let [own, other] = [rig.programs[0].qpn, rig.programs[1].qpn];
+    rig.disconnect_all();
     let tables = &mut rig.switch.tables;
     tables.connect(rig.programs[0].id, own, (HOST.into(), other), NOW).unwrap();
     let to_self = FlowSpec { dst_mac: MacAddr([2; 6]), ..flow(HOST, HOST) };
@@ -234,6 +243,7 @@ fn programs_of_one_host_reach_each_other() {
 fn the_peer_of_another_program_cannot_be_taken() {
     let mut rig = rig(3);
     let [a, b, c] = [0, 1, 2].map(|program| (rig.programs[program].id, rig.programs[program].qpn));
+    rig.disconnect_all();
     let tables = &mut rig.switch.tables;
     let own = |qpn| (IpAddr::from(HOST), qpn);
     tables.connect(c.0, c.1, own(b.1), NOW).unwrap();
@@ -404,7 +414,7 @@ fn a_drain_is_paid_for() {
             }
         }
     }
-    assert!(sent[0].abs_diff(sent[1]) <= 64, "{sent:?}");
+    assert!(sent[0].abs_diff(sent[1]) <= 120, "more than a burst: {sent:?}");
 }
 
 #[test]
