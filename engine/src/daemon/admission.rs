@@ -3,7 +3,7 @@
 //! | field | rule |
 //! |---|---|
 //! | Ethernet source, VLAN, IP source | an address of the host, with its VLAN |
-//! | Ethernet destination | a next hop that the client has resolved, the group's address, or any for the host itself |
+//! | Ethernet destination | a next hop that the client has resolved; for a group its address |
 //! | source QP (UD) | one of the client's; QP 1 only for connection management |
 //! | destination QP (RC, UC, XRC) | a QP that a QP of the client is connected to |
 //! | destination QP (CNP) | the same, or the source of a marked datagram |

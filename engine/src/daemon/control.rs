@@ -4,29 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use feroce_wire::Qpn;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
-use rustix::net::{SocketAddrUnix, SocketFlags};
+use rustix::net::SocketFlags;
 
 use super::client::{Client, ClientId, Credentials};
-use super::host::{self, NextHop};
-use super::server::{DaemonConfig, Shared};
+use super::host;
+use super::paths::WantedPath;
+use super::shared::Shared;
 use crate::core::SLICE;
 use crate::device::join_kernel;
 use crate::memory::bell::{Bell, RemoteBell};
-use crate::memory::frame_ring::RingShape;
+use crate::memory::frame_ring::{FrameConsumer, FrameProducer, RingShape};
 use crate::memory::shared_memory::SharedMemory;
-use crate::net::{Gid, GidEntry, PathHeaders, ROUTED_MAC, ResolveError};
+use crate::net::Gid;
 use crate::pool::Pool;
+use crate::port::daemon::channel;
 use crate::port::daemon::protocol::{
     Answer, Attached, Call, Local, Message, PathRefusal, Refusal, Request, VERSION,
 };
-use crate::port::daemon::{channel, place};
 use crate::sys;
 use crate::time::{Duration, Instant};
 
@@ -50,44 +49,6 @@ const RESOLVING: usize = 16;
 const GROUPS: usize = 64;
 /// Attempts, a millisecond apart, to send what a client has left in its ring.
 const DRAIN_ATTEMPTS: u32 = 5;
-
-/// Makes the socket at `path` in `directory`.
-pub(super) fn listen(directory: &Path, path: &Path, config: &DaemonConfig) -> io::Result<OwnedFd> {
-    let is_shared =
-        config.group.is_some() || config.mode.is_some() || directory.starts_with("/run");
-    let mode = if is_shared { 0o755 } else { 0o700 };
-    let parent = path.parent().expect("the directory of a namespace");
-    for made in [directory, parent] {
-        let is_new = !made.exists();
-        std::fs::DirBuilder::new().recursive(true).mode(mode).create(made)?;
-        if is_new {
-            // Whatever the umask is.
-            std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode))?;
-        }
-    }
-    if config.directory.is_none() && !place::is_own(directory) {
-        let what = format!("{} belongs to another user", directory.display());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
-    }
-    match channel::connect(path) {
-        Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-        // A daemon that was killed has left it.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)?;
-        }
-        Err(_) => {}
-    }
-    let socket = channel::socket()?;
-    // Nobody may connect before the permissions are set: a socket that does not listen refuses.
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    if let Some(group) = config.group {
-        std::os::unix::fs::chown(path, None, Some(group))?;
-    }
-    let mode = config.mode.unwrap_or(if config.group.is_some() { 0o660 } else { 0o600 });
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    rustix::net::listen(&socket, 1024)?;
-    Ok(socket)
-}
 
 /// A program at the other end of a socket.
 #[derive(Debug)]
@@ -333,8 +294,10 @@ impl Control {
         };
         let shapes = attached.shapes().map_err(|_| invalid("the port's frames are too long"))?;
         let credentials = peer.credentials.clone();
-        let (memory, make, fds) = rings(shapes, credentials)
-            .map_err(|error| system("make the rings of a program", &error))?;
+        let rings =
+            Rings::new(shapes).map_err(|error| system("make the rings of a program", &error))?;
+        let Rings { memory, from_client, to_client, fds } = rings;
+        let make = |id| Client::new(id, credentials, from_client, to_client);
         peer.memory = Some(memory);
         let now = self.shared.now();
         let id = self.shared.with(|switch| switch.tables.add(make, now));
@@ -542,64 +505,24 @@ impl Control {
 /// An answer with descriptors.
 type Reply = (Result<Answer, Refusal>, Vec<OwnedFd>);
 
-/// A path that a client asks for.
-#[derive(Debug, Clone)]
-struct WantedPath {
-    client: ClientId,
-    destination: Gid,
-    source: Local,
-    timeout: Duration,
+/// The rings of a client, with the descriptors for it.
+struct Rings {
+    memory: Arc<SharedMemory>,
+    from_client: FrameConsumer,
+    to_client: FrameProducer,
+    fds: Vec<OwnedFd>,
 }
 
-impl WantedPath {
-    fn resolve(&self, shared: &Shared) -> Result<Answer, Refusal> {
-        let source = GidEntry::from(&self.source);
-        let known = shared.gids();
-        let Some(source) =
-            known.into_iter().find(|own| (own.gid, own.vlan) == (source.gid, source.vlan))
-        else {
-            return Err(Refusal::Path(PathRefusal::SourceGone));
-        };
-        let found = shared.addressing.resolve(self.destination, &source, self.timeout);
-        let refused = |error: ResolveError| Refusal::Path(PathRefusal::from(&error));
-        let mut headers = found.map_err(refused)?;
-        if shared.is_own(headers.dst_ip) {
-            // Not the client's own address: its core would deliver the packets itself.
-            headers.dst_mac = ROUTED_MAC;
-        } else {
-            self.permit(shared, &headers);
-        }
-        Ok(Answer::Path(headers.into()))
+impl Rings {
+    fn new([tx, rx]: [RingShape; 2]) -> io::Result<Self> {
+        let memory = SharedMemory::create(tx.bytes() + rx.bytes())?;
+        let (own, [hears, rings]) = RemoteBell::pair()?;
+        let bell = Bell::Remote(Arc::new(own));
+        let from_client = tx.consumer(&memory, 0, &bell);
+        let to_client = rx.producer(&memory, tx.bytes(), &bell);
+        let fds = vec![memory.as_fd().try_clone_to_owned()?, hears, rings];
+        Ok(Self { memory, from_client, to_client, fds })
     }
-
-    /// Allows the client to send along the path, and follows its next hop.
-    fn permit(&self, shared: &Shared, headers: &PathHeaders) {
-        if let Some(ip) = headers.next_hop {
-            let hop = NextHop { vlan: headers.vlan, mac: headers.dst_mac };
-            let mut hops = shared.hops.lock().unwrap_or_else(PoisonError::into_inner);
-            hops.insert((headers.interface, ip), hop);
-        }
-        shared.with(|switch| {
-            if let Some(client) = switch.tables.get_mut(self.client) {
-                client.permits.next_hops.insert(headers.dst_mac);
-            }
-        });
-    }
-}
-
-/// Makes the rings of a client. Returns their memory, what makes the client, and the descriptors
-/// for it.
-fn rings(
-    [tx, rx]: [RingShape; 2],
-    credentials: Credentials,
-) -> io::Result<(Arc<SharedMemory>, impl FnOnce(ClientId) -> Client, Vec<OwnedFd>)> {
-    let memory = SharedMemory::create(tx.bytes() + rx.bytes())?;
-    let (own, [hears, rings]) = RemoteBell::pair()?;
-    let bell = Bell::Remote(Arc::new(own));
-    let from_client = tx.consumer(&memory, 0, &bell);
-    let to_client = rx.producer(&memory, tx.bytes(), &bell);
-    let fds = vec![memory.as_fd().try_clone_to_owned()?, hears, rings];
-    Ok((memory, move |id| Client::new(id, credentials, from_client, to_client), fds))
 }
 
 fn invalid(what: &str) -> Refusal {

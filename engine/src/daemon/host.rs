@@ -1,28 +1,14 @@
 //! Follows the host: its addresses, and the neighbours that clients use.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, PoisonError, Weak};
 
 use feroce_wire::MacAddr;
 
-use super::server::Shared;
+use super::shared::Shared;
 use crate::device::{Addressing, OpenError};
 use crate::net::{Gid, GidEntry, GidTable, NetEvent, Watcher};
 use crate::port::daemon::protocol::{Local, Notice};
-
-/// A next hop of clients' paths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NextHop {
-    /// VLAN of the frames to it.
-    pub(super) vlan: Option<u16>,
-    /// Its Ethernet address, as the clients know it.
-    pub(super) mac: MacAddr,
-}
-
-/// The next hops of clients' paths, by interface and address: at most as many as hosts of the links
-/// have answered since the daemon was started.
-pub(super) type NextHops = BTreeMap<(u32, IpAddr), NextHop>;
 
 /// Starts the thread that follows the kernel's tables; `None` for a port that has addresses of its
 /// own.

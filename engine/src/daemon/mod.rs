@@ -14,12 +14,14 @@
 //! | question | file |
 //! |---|---|
 //! | what happens in one turn? | `switch.rs` |
-//! | which program gets a frame? | `switch.rs`, by the slices of QP numbers: `slices.rs` |
+//! | which program gets a frame? | `tables.rs`, by the slices of QP numbers: `slices.rs` |
 //! | which program gets a message of connection management? | `cm_router.rs` |
 //! | may this program send this frame? | `admission.rs`; as part of a super-frame: `join.rs` |
 //! | what do peers of a program that has ended hear? | `cm_router.rs`, `former.rs` |
 //! | what does the daemon know of a program? | `client.rs` |
-//! | how do programs attach, and what may they ask for? | `control.rs`; messages: [`crate::port::daemon`] |
+//! | how do programs attach? | `listener.rs`, `control.rs`; paths: `paths.rs` |
+//! | what may they ask for? | [`crate::port::daemon::protocol`] |
+//! | what do the threads share? | `shared.rs`; opening and ending: `server.rs` |
 //! | what may a user have? | `quota.rs` |
 //! | how are the addresses of the host followed? | `host.rs` |
 //!
@@ -36,22 +38,28 @@
 mod admission;
 mod client;
 mod cm_router;
+mod config;
 mod control;
 mod former;
 mod frames;
 mod host;
 mod join;
+mod listener;
+mod paths;
 mod quota;
 mod running;
 mod server;
+mod shared;
 mod slices;
 mod switch;
+mod tables;
 #[cfg(test)]
 mod tests;
 
 pub use crate::port::daemon::protocol::{DaemonStat, ProgramFrames, ProgramStat};
 pub use admission::Dscps;
 pub(crate) use client::ClientId;
+pub use config::DaemonConfig;
 pub use quota::Limits;
 pub use running::{Running, is_served, of, running};
-pub use server::{Daemon, DaemonConfig, DaemonOpenError};
+pub use server::{Daemon, DaemonOpenError};

@@ -172,9 +172,9 @@ fn a_program_sends_to_its_peers_only() {
     let [own, other] = [rig.programs[0].qpn, rig.programs[1].qpn];
     let out = flow(HOST, PEER);
     let sound = send_only(&out, next(own), 256);
-    assert_eq!(rig.send(0, std::slice::from_ref(&sound)), [sound.clone()]);
+    assert_eq!(rig.send(0, std::slice::from_ref(&sound)), std::slice::from_ref(&sound));
     let sound = datagram(&out, Qpn::masked(0x123), own);
-    assert_eq!(rig.send(0, std::slice::from_ref(&sound)), [sound.clone()]);
+    assert_eq!(rig.send(0, std::slice::from_ref(&sound)), std::slice::from_ref(&sound));
     assert_eq!(rig.refused(0), 0);
 
     let [a, b] = [MacAddr([6; 6]), MacAddr([0xff; 6])];
@@ -283,10 +283,10 @@ fn a_flood_leaves_the_others_their_share() {
     let ack = send_only(&flow(HOST, PEER), next(rig.programs[2].qpn), 0);
     let mut sent = [0u32; 3];
     for _ in 0..200 {
-        for program in 0..3 {
-            // The third sends a small frame in each turn, the others as much as fits.
-            let (frame, most) = if program == 2 { (&ack, 1) } else { (&frames[program], SLOTS) };
-            let tx = &mut rig.programs[program].tx;
+        // The third sends a small frame in each turn, the others as much as fits.
+        let offered = [(&frames[0], SLOTS), (&frames[1], SLOTS), (&ack, 1)];
+        for (program, (frame, most)) in rig.programs.iter_mut().zip(offered) {
+            let tx = &mut program.tx;
             let _ = (0..most).take_while(|_| tx.push(frame, &[], Priority::default())).count();
             tx.publish();
         }
@@ -455,7 +455,7 @@ proptest! {
         for (at, value, place) in writes {
             // The indices and flags, the first slots, or anywhere.
             let range = [384, 16_384, 2 * shape.bytes()][usize::from(place)];
-            let at = at as usize % (range - 3) & !3;
+            let at = (at as usize % (range - 3)) & !3;
             rig.programs[0].memory.corrupt(at, value);
             let sent = rig.send(1, std::slice::from_ref(&neighbour));
             prop_assert!(sent.contains(&neighbour));

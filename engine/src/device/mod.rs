@@ -47,6 +47,7 @@ mod multicast;
 mod open;
 pub(crate) mod owner;
 mod pair;
+mod port_owner;
 pub(crate) mod ports;
 mod protection_domain;
 mod qpns;

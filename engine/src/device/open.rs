@@ -109,7 +109,6 @@ impl Device {
             None => QpnMap::drawn(FIRST_QPN, config.max_qp, cores),
         };
         let drawn = random.next().map_err(system("get random numbers"))?;
-        let clock = Clock::start();
         let source_ports = ports[0].attributes().source_ports.clone();
         let mut inner = DeviceInner {
             attributes,
@@ -135,7 +134,7 @@ impl Device {
             paths: Mutex::default(),
             groups: Mutex::default(),
             filter: OnceLock::new(),
-            clock,
+            clock: Clock::start(),
             turned_at: AtomicU64::new(0),
             random: Mutex::new(random),
             congestion: Mutex::new(config.congestion),

@@ -1,6 +1,6 @@
 //! The handle to a queue pair.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 
 use feroce_wire::{FlowHeader, PathMtu, Psn, Qpn};
@@ -10,6 +10,7 @@ use super::config::{MAX_INLINE, MAX_WR};
 use super::connect_options::ResolvedPath;
 use super::follow::{self, PathUser};
 use super::host::HostId;
+use super::port_owner::{self, give_qpn, take_qpn};
 use super::send_limits::SendLimits;
 use super::{
     CompletionQueue, ConnectOptions, DeviceError, Endpoint, Opened, PostError, ProtectionDomain,
@@ -257,28 +258,6 @@ fn check_init(init: &QpInit<'_>) -> Result<(), DeviceError> {
     }
 }
 
-fn take_qpn(device: &Opened, requested: Option<Qpn>) -> Result<Qpn, DeviceError> {
-    let mut free = device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(owner) = device.port_owner.as_ref().filter(|_| free.needs_slice()) {
-        let first = owner.qpn_slice()?;
-        free.add_slice(first);
-    }
-    match requested {
-        None => free.take().ok_or(DeviceError::Exhausted("QPs")),
-        Some(qpn) if free.take_number(qpn) => Ok(qpn),
-        Some(qpn) => Err(DeviceError::Qpn(qpn.value())),
-    }
-}
-
-/// Gives a QP number back.
-fn give_qpn(device: &Opened, qpn: Qpn) {
-    if qpn == Qpn::GSI {
-        device.gsi_taken.store(false, Ordering::Release);
-        return;
-    }
-    device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner).give(qpn);
-}
-
 impl QueuePair {
     /// Returns the QP number.
     pub fn qpn(&self) -> Qpn {
@@ -375,7 +354,7 @@ impl QueuePair {
             return Err(DeviceError::PathMtu { path_mtu, mtu });
         }
         let mut attributes = *attributes;
-        self.tell_owner(&attributes)?;
+        port_owner::tell(device, (self.qpn, self.service), &attributes)?;
         // The lock is kept until the QP has the headers, so that changes of the host that arrive
         // meanwhile are applied to the QP afterwards.
         let paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);
@@ -401,21 +380,6 @@ impl QueuePair {
         drop((token, paths));
         self.state = state;
         Ok(())
-    }
-
-    /// Tells the process that owns the port, if that is another one, to which QP this one sends from
-    /// now on.
-    fn tell_owner(&self, attributes: &QpAttributes) -> Result<(), DeviceError> {
-        let Some(owner) = &self.device().port_owner else { return Ok(()) };
-        let connected = self.service != Service::Ud;
-        match (attributes.state, attributes.flow, attributes.dest_qp) {
-            (Some(QpState::Rtr), Some(flow), Some(remote)) if connected => {
-                let remote_ip = flow.spec().addresses.dst();
-                Ok(owner.connect(self.qpn, remote_ip, remote)?)
-            }
-            (Some(QpState::Reset), ..) if connected => Ok(owner.disconnect(self.qpn)),
-            _ => Ok(()),
-        }
     }
 
     /// Counts the completions of `ops` in `counter` from now on, as `ibv_qp_attach_comp_cntr`.
@@ -609,9 +573,7 @@ impl Drop for QueuePair {
         let mut token = device.cores[self.core].lock();
         let qp = token.remove(self.slot, device.now());
         drop(token);
-        if let Some(owner) = device.port_owner.as_ref().filter(|_| self.service != Service::Ud) {
-            owner.disconnect(self.qpn);
-        }
+        port_owner::forget(device, self.qpn, self.service);
         if qp.is_some_and(|qp| qp.has_bound_windows()) {
             device.memory.unbind_all_of(self.qpn); // Before the number is reused.
         }

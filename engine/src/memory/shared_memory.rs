@@ -2,8 +2,8 @@
 //!
 //! The memory is a memfd whose size is sealed, so that neither process can take pages away by
 //! truncation, which would kill the other one by `SIGBUS`. Once both have mapped it
-//! ([`SharedMemory::finish`]), no hole can be punched into it either. It consists of ordinary pages:
-//! until then, a hole in hugepages could kill the other process when no hugepage is free.
+//! ([`SharedMemory::finish`]), no hole can be punched into it either. It consists of ordinary
+//! pages: until then, a hole in hugepages could kill the other process when none is free.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -271,6 +271,7 @@ impl Bench {
             wrap,
             seconds: self.seconds(),
             variables,
+            at_daemon: self.options.daemon,
         }
     }
 

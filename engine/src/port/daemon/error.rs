@@ -3,7 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::protocol::Refusal;
 use crate::memory::frame_ring::FrameRingError;
 use crate::port::kind::PortFailure;
 
@@ -36,12 +35,12 @@ pub enum DaemonError {
     },
 
     /// The daemon refuses the program.
-    #[error("the daemon at {} refuses this program: {refusal}", path.display())]
+    #[error("the daemon at {} refuses this program: {reason}", path.display())]
     Refused {
         /// Its socket.
         path: PathBuf,
         /// Why.
-        refusal: Refusal,
+        reason: String,
     },
 
     /// What the daemon offers does not fit.

@@ -3,12 +3,14 @@
 //! | daemon of | directory |
 //! |---|---|
 //! | root | `/run/feroce` |
-//! | another user, also as root of a user namespace | `feroce` in `$XDG_RUNTIME_DIR`, or `/tmp/feroce-UID` |
+//! | another user | `feroce` in `$XDG_RUNTIME_DIR`, or `/tmp/feroce-UID` without that variable |
+//!
+//! Root of a user namespace counts as the user who made it.
 //!
 //! In it a directory per network namespace, named by the number of the namespace, and in that one a
 //! socket per interface. A program looks in the directory of root first. In `/run`, only root makes
-//! directories. Another directory counts only if the user owns it, so that no other user can pretend
-//! to be a daemon.
+//! directories. Another directory counts only if the user owns it, so that no other user can
+//! pretend to be a daemon.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

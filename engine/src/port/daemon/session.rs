@@ -118,7 +118,9 @@ impl Session {
         let attached = match result {
             Ok(Answer::Attached(attached)) => *attached,
             Ok(_) => return Err(invalid()),
-            Err(refusal) => return Err(DaemonError::Refused { path: at(), refusal }),
+            Err(refusal) => {
+                return Err(DaemonError::Refused { path: at(), reason: refusal.to_string() });
+            }
         };
         let fds = <[OwnedFd; 3]>::try_from(fds).map_err(|_| invalid())?;
         let gids = news.as_ref().unwrap_or(&attached.gids).iter().map(GidEntry::from).collect();

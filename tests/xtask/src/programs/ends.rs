@@ -9,7 +9,7 @@ use crate::guest::Guest;
 use crate::net::{Star, command_in};
 use crate::process::output;
 use crate::root::Root;
-use crate::rows::{End, feroce_listeners, number};
+use crate::rows::{End, feroce_listeners, is_without_tcp, number};
 
 /// An end on Feroce, in a namespace.
 pub struct FeroceEnd {
@@ -29,6 +29,8 @@ pub struct FeroceEnd {
     pub seconds: u64,
     /// Environment variables.
     pub variables: Vec<(&'static str, String)>,
+    /// The programs are clients of a daemon.
+    pub at_daemon: bool,
 }
 
 impl FeroceEnd {
@@ -47,6 +49,18 @@ impl FeroceEnd {
             }
         });
         Ok(Daemon { _guard: guard })
+    }
+}
+
+impl FeroceEnd {
+    /// Ports of RDMA CM that programs at the daemon are bound to; 0 without a daemon.
+    fn services(&self) -> usize {
+        let mut command = command_in(&self.namespace, &self.feroce.display().to_string());
+        let Ok(shown) = output(command.args(["stat", "--daemon", "--json"])) else { return 0 };
+        let daemons: Vec<serde_json::Value> = serde_json::from_str(&shown).unwrap_or_default();
+        let programs = daemons.iter().filter_map(|daemon| daemon["programs"].as_array());
+        let services = programs.flatten().filter_map(|program| program["services"].as_u64());
+        usize::try_from(services.sum::<u64>()).unwrap_or(0)
     }
 }
 
@@ -75,6 +89,9 @@ impl End for FeroceEnd {
     }
 
     fn listeners(&self, group: &str) -> usize {
+        if self.at_daemon && is_without_tcp(group) {
+            return self.services();
+        }
         let mut command = command_in(&self.namespace, "sh");
         number(output(command.args(["-c", feroce_listeners(group)])))
     }

@@ -1,0 +1,170 @@
+//! What the threads of a daemon share, and the loop of the thread that runs the switch.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use feroce_wire::MacAddr;
+
+use super::client::ClientId;
+use super::quota::Limits;
+use super::switch::Switch;
+use crate::device::Addressing;
+use crate::device::ports::Filter;
+use crate::net::{GidEntry, Interface};
+use crate::port::daemon::channel;
+use crate::port::daemon::protocol::{DaemonStat, Message, Notice};
+use crate::sys;
+use crate::time::{Clock, Duration, Instant};
+use crate::wake::EventFd;
+
+/// Turns without a frame before the switch yields its CPU between turns.
+const SPINS: u32 = 64;
+/// Turns without a frame before the switch sleeps.
+const YIELDS: u32 = 512;
+/// Maximum sleep; bounds the cost of a lost wake-up.
+const MAX_SLEEP: Duration = Duration::from_millis(100);
+
+/// A next hop of clients' paths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NextHop {
+    /// VLAN of the frames to it.
+    pub(super) vlan: Option<u16>,
+    /// Its Ethernet address, as the clients know it.
+    pub(super) mac: MacAddr,
+}
+
+/// The next hops of clients' paths, by interface and address: at most as many as hosts of the links
+/// have answered since the daemon was started.
+pub(super) type NextHops = BTreeMap<(u32, IpAddr), NextHop>;
+
+/// What the threads of a daemon share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) interface: String,
+    pub(super) switch: Mutex<Switch>,
+    /// Threads that wait for the switch.
+    pub(super) waiters: AtomicU32,
+    pub(super) addressing: Addressing,
+    pub(super) filter: Option<Filter>,
+    /// Held while the filter is set.
+    pub(super) filtering: Mutex<()>,
+    pub(super) hops: Mutex<NextHops>,
+    pub(super) limits: Limits,
+    pub(super) window_max: Option<u32>,
+    pub(super) clock: Clock,
+    /// Sockets of the clients, for news.
+    pub(super) sockets: Mutex<BTreeMap<ClientId, Arc<OwnedFd>>>,
+    pub(super) stop: AtomicBool,
+    /// Wakes the switch.
+    pub(super) wake_switch: EventFd,
+    /// Wakes the control thread.
+    pub(super) wake_control: EventFd,
+    pub(super) polls: bool,
+}
+
+impl Shared {
+    /// Calls `act` with the switch, between two turns.
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Switch) -> R) -> R {
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let mut switch = self.lock_switch();
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+        let result = act(&mut switch);
+        drop(switch);
+        self.wake_switch.signal();
+        result
+    }
+
+    pub(super) fn lock_switch(&self) -> MutexGuard<'_, Switch> {
+        self.switch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// The GID table.
+    pub(super) fn gids(&self) -> Vec<GidEntry> {
+        self.addressing.gids().into_iter().map(|(_, entry)| entry).collect()
+    }
+
+    /// Index of the interface; `None` if the kernel has none.
+    pub(super) fn index(&self) -> Option<u32> {
+        Interface::read(&self.interface).ok().map(|interface| interface.index)
+    }
+
+    /// Returns true if `ip` is an address of the host.
+    pub(super) fn is_own(&self, ip: IpAddr) -> bool {
+        self.addressing.is_own(ip.into())
+    }
+
+    /// Tells all clients. One that does not read its messages misses it.
+    pub(super) fn notify(&self, notice: &Notice) {
+        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, socket) in &*sockets {
+            let sent = channel::send(socket.as_fd(), &Message::Notice(notice.clone()), &[]);
+            if let Err(error) = sent {
+                tracing::debug!(?id, %error, "a client misses news");
+            }
+        }
+    }
+
+    /// Statistics, with the programs of `user`; of all with `None`.
+    pub(super) fn stat(&self, user: Option<u32>) -> DaemonStat {
+        self.with(|switch| {
+            let port = switch.port_stats();
+            DaemonStat {
+                port: switch.attributes().kind.clone(),
+                rx_frames: port.rx_frames,
+                rx_bytes: port.rx_bytes,
+                rx_dropped: port.rx_dropped,
+                rx_undelivered: switch.tables.undelivered,
+                tx_frames: port.tx_frames,
+                tx_bytes: port.tx_bytes,
+                programs: switch.tables.programs(user),
+            }
+        })
+    }
+
+    /// Runs the switch until the daemon ends.
+    pub(super) fn run_switch(&self) {
+        let (mut fds, mut scratch) = (Vec::new(), Vec::new());
+        let mut idle = 0;
+        while !self.is_stopping() {
+            if self.waiters.load(Ordering::Relaxed) > 0 {
+                std::thread::yield_now();
+            }
+            let moved = self.lock_switch().turn(self.now());
+            idle = if moved > 0 { 0 } else { u32::saturating_add(idle, 1) };
+            if self.polls || idle < SPINS {
+                std::hint::spin_loop();
+            } else if idle < YIELDS {
+                std::thread::yield_now();
+            } else {
+                self.sleep(&mut fds, &mut scratch);
+                idle = 0;
+            }
+        }
+    }
+
+    fn sleep(&self, fds: &mut Vec<i32>, scratch: &mut Vec<libc::pollfd>) {
+        fds.clear();
+        fds.push(self.wake_switch.as_fd().as_raw_fd());
+        let mut switch = self.lock_switch();
+        let is_quiet = switch.arm(fds);
+        let deadline = switch.next_deadline();
+        drop(switch);
+        if is_quiet {
+            let until = deadline.map_or(MAX_SLEEP, |at| at.saturating_since(self.now()));
+            sys::poll_readable(fds, scratch, Some(until.min(MAX_SLEEP)));
+        }
+        self.wake_switch.clear();
+        self.lock_switch().disarm();
+    }
+}
