@@ -76,7 +76,7 @@ need_scapy() {
 # find_cargo: sets $cargo, also under sudo, whose PATH lacks the caller's ~/.cargo/bin.
 find_cargo() {
     local home
-    home=$(getent passwd "${SUDO_USER:-$(id -un)}" | cut -d: -f6)
+    home=$(getent passwd "${SUDO_USER:-$(id -u)}" | cut -d: -f6) || home=$HOME
     cargo=$(command -v cargo || true)
     [ -n "$cargo" ] || cargo=$home/.cargo/bin/cargo
     [ -x "$cargo" ] || die "no cargo: install Rust from https://rustup.rs"

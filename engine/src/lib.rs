@@ -142,11 +142,13 @@
 //! # }
 //! ```
 //!
-//! This needs the capabilities CAP_NET_RAW and CAP_NET_ADMIN in the interface's network namespace,
-//! for AF_XDP also CAP_BPF. One process opens an interface at a time.
-//! [`DeviceConfig::port`](device::DeviceConfig::port) selects the kind of port: AF_XDP if it is
-//! available, otherwise packet sockets. `default_gid_index` is the first address of the interface
-//! that is not link-local. The example `tokio` in the repository does both.
+//! [`DeviceConfig::port`](device::DeviceConfig::port) selects the kind of port: by default AF_XDP,
+//! which needs the capabilities CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF in the interface's network
+//! namespace; otherwise packet sockets, which need the first two; otherwise UDP sockets, which need
+//! none. A warning says why it is not AF_XDP (warnings go to `tracing`). One process opens an
+//! interface at a time; at a daemon ([`daemon`]), which is used if there is one, any number do. The
+//! path MTU is the largest that both ends and the route carry. `default_gid_index` is the first
+//! address of the interface that is not link-local. `engine/examples/tokio.rs` does both.
 //!
 //! # Where to find what
 //!
@@ -171,7 +173,7 @@
 //! that polls executes them itself, with less latency. Making, connecting and dropping an object
 //! wait for the core's current turn, some microseconds. [`QueuePair::connect`] and the calls that
 //! make an address handle also wait until the next hop has answered ARP or neighbour discovery:
-//! call them in `spawn_blocking` or `block_in_place` where a runtime must not wait.
+//! call them in `spawn_blocking`, or in `block_in_place` of a runtime with several threads.
 //!
 //! A mistake of the program is an error of the call ([`PostError`], [`DeviceError`]). A request
 //! that fails later completes with a [`Status`](verbs::Status), and its queue pair goes to ERR.

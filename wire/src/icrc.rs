@@ -82,7 +82,7 @@ impl Sums {
 ///
 /// # Panics
 /// As [`icrc`].
-#[inline]
+#[inline(always)] // A call costs 20 instructions more per packet (callgrind).
 #[must_use]
 pub fn sums(covered: Payload<'_>) -> Sums {
     let (mut hasher, at) = if covered.first[0] >> 4 == 6 {

@@ -1,5 +1,5 @@
-//! `feroce up`: many programs share an interface; they end, and the daemon ends, in every way. Needs
-//! root; skipped with a message without root.
+//! `feroce up`: many programs share an interface; they end, and the daemon ends, in every way.
+//! Needs root; skipped with a message without root.
 
 mod common;
 
@@ -246,10 +246,15 @@ import socket, sys, random, json, os
 path, seed = sys.argv[1], int(sys.argv[2])
 random.seed(seed)
 def connect():
-    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(2); s.connect(path); return s
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.settimeout(5)
+    s.connect(path)
+    return s
 def call(s, request, id=1):
     s.send(json.dumps({"id": id, "request": request}).encode())
-    return json.loads(s.recv(1 << 20))
+    while True:
+        answer = json.loads(s.recv(1 << 20))
+        if "Answer" in answer: return answer
 attach = {"Attach": {"version": 1, "program": "evil\u001b[31m"}}
 # Nonsense before and after attaching.
 for first in (None, attach):
@@ -258,10 +263,16 @@ for first in (None, attach):
         try:
             if first: call(s, first)
             junk = random.choice([os.urandom(random.randrange(1, 3000)), b"{}", b"[" * 5000,
-                b'{"id":1,"request":"QpnSlice"}' * 3, json.dumps({"id": -1, "request": attach}).encode()])
+                b'{"id":1,"request":"QpnSlice"}' * 3,
+                json.dumps({"id": -1, "request": attach}).encode()])
             s.send(junk)
         except OSError: pass
         s.close()
+# Descriptors, whose last close could wait in the daemon, are refused or closed.
+s = connect()
+try: socket.send_fds(s, [b"{}"], [os.open("/dev/null", os.O_RDONLY)] * 3)
+except OSError: pass
+s.close()
 # As many programs as it may have, and not one more.
 kept = []
 for n in range(300):

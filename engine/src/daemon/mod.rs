@@ -20,7 +20,7 @@
 //! | what do peers of a program that has ended hear? | `cm_router.rs`, `former.rs` |
 //! | what does the daemon know of a program? | `client.rs` |
 //! | how do programs attach? | `listener.rs`, `control.rs`; paths: `paths.rs` |
-//! | what may they ask for? | [`crate::port::daemon::protocol`] |
+//! | what may they ask for? | `port/daemon/protocol.rs` |
 //! | what do the threads share? | `shared.rs`; opening and ending: `server.rs` |
 //! | what may a user have? | `quota.rs` |
 //! | how are the addresses of the host followed? | `host.rs` |

@@ -127,8 +127,8 @@ impl Switch {
         sent
     }
 
-    /// Sends up to `most` frames of the client at `place`. `in_turn`: no more bytes than it may send
-    /// in its turn. Returns how many, and whether the port has no room for more.
+    /// Sends up to `most` frames of the client at `place`. `in_turn`: no more bytes than it may
+    /// send in its turn. Returns how many, and whether the port has no room for more.
     fn forward_from(
         &mut self,
         place: usize,

@@ -74,8 +74,8 @@ enum Command {
         #[arg(default_value_t = 10000)]
         count: usize,
     },
-    /// Measure performance: one line per figure with name, value, bound, and ok or missed. Exit code
-    /// 2 if the filter matches none
+    /// Measure performance: one line per figure with name, value, bound, and ok or missed. Exit
+    /// code 2 if the filter matches none
     Bench(bench::Options),
     /// Check that the tests detect defects of the engine: each patch in tests/mutants breaks one
     /// rule, and the test that it names must fail

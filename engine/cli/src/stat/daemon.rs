@@ -78,8 +78,8 @@ fn text(row: &Row) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     });
     format!(
-        "{interface}: daemon, process {pid}, {}\n    rx {} frames, {} dropped, {} for no program; tx \
-         {} frames\n{}",
+        "{interface}: daemon, process {pid}, {}\n    rx {} frames, {} dropped, {} for no program; \
+         tx {} frames\n{}",
         stat.port,
         stat.rx_frames,
         stat.rx_dropped,

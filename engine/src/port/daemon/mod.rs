@@ -3,9 +3,9 @@
 //!
 //! | question | file |
 //! |---|---|
-//! | what do daemon and client say? | [`protocol`], over [`channel`] |
-//! | where is the daemon's socket? | [`place`] |
-//! | who answers for the daemon in the client? | [`session`] |
+//! | what do daemon and client say? | `protocol.rs`, over `channel.rs` |
+//! | where is the daemon's socket? | `place.rs` |
+//! | who answers for the daemon in the client? | `session.rs` |
 //!
 //! The daemon's side is [`crate::daemon`]. A client neither sees the frames of others nor can it
 //! send in their name: the daemon copies frames, and checks each one that a client sends.
@@ -55,7 +55,7 @@ pub(super) const ENTRY: PortEntry = PortEntry {
 /// Configuration of a port at a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DaemonPortConfig {
-    /// The daemon's socket; `None` looks for it at the usual places ([`place`]).
+    /// The daemon's socket; `None` looks for it at the usual places (docs/daemon.md).
     pub socket: Option<PathBuf>,
 }
 
