@@ -25,6 +25,8 @@ const NOTIFY: &str = "NOTIFY_SOCKET";
 const READY: &[u8] = b"READY=1";
 /// Set in the process that `--detach` starts.
 const DETACHED: &str = "_FEROCE_DETACHED";
+/// Time within which the kernel closes all descriptors of a process that has ended.
+const CLOSING: Duration = Duration::from_secs(2);
 /// Time for a daemon to start or to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -242,7 +244,12 @@ pub fn clean_if_called() -> bool {
     let _ = privileges::give_up(None);
     let _ = io::copy(&mut io::stdin(), &mut io::sink()); // Until the daemon has ended.
     for socket in std::env::args_os().skip(1).map(PathBuf::from) {
-        // A successor may listen there already.
+        // The kernel may close the socket of the daemon after its pipe. A socket that is still served
+        // after a while is a successor's.
+        let end = Instant::now() + CLOSING;
+        while daemon::is_served(&socket) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         if daemon::is_served(&socket) {
             continue;
         }

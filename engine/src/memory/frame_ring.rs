@@ -97,10 +97,11 @@ pub fn frame_ring(
     let shape = RingShape::new(slots, slot_bytes)?;
     let block = arena.alloc(shape.bytes(), align_of::<Control>())?;
     let ring = Arc::new(Ring {
-        memory: RingMemory::Block(block),
+        start: block.as_ptr(),
         shape,
         frames_published: new_bell()?,
         slots_given_back: new_bell()?,
+        _memory: RingMemory::Block { _block: block },
     });
     Ok((FrameProducer::new(Arc::clone(&ring)), FrameConsumer::new(ring)))
 }
@@ -153,12 +154,12 @@ impl RingShape {
 
     fn shared(self, memory: &Arc<SharedMemory>, offset: usize, bell: &Bell) -> Arc<Ring> {
         assert!(offset.is_multiple_of(RING_ALIGN), "a ring at {offset}");
-        memory.at(offset, self.bytes()); // Checks the range.
         Arc::new(Ring {
-            memory: RingMemory::Shared(Arc::clone(memory), offset),
+            start: memory.at(offset, self.bytes()),
             shape: self,
             frames_published: bell.clone(),
             slots_given_back: bell.clone(),
+            _memory: RingMemory::Shared { _memory: Arc::clone(memory) },
         })
     }
 }
@@ -502,42 +503,42 @@ impl RingHandle {
 /// What each half knows of the ring; one value for both halves in one process.
 #[derive(Debug)]
 struct Ring {
-    memory: RingMemory,
+    /// Address of the first byte, in `_memory`.
+    start: NonNull<u8>,
     shape: RingShape,
     /// Wakes the consumer.
     frames_published: Bell,
     /// Wakes the producer.
     slots_given_back: Bell,
+    _memory: RingMemory,
 }
 
-/// The memory of a ring, and its owner.
+// SAFETY: `start` is an address in `_memory`, which may be sent and lives as long as the ring. All
+// accesses through it say why they are sound.
+unsafe impl Send for Ring {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Ring {}
+
+/// The owner of the memory of a ring.
 #[derive(Debug)]
 enum RingMemory {
-    Block(Block),
-    Shared(Arc<SharedMemory>, usize),
+    Block { _block: Block },
+    Shared { _memory: Arc<SharedMemory> },
 }
 
 impl Ring {
-    /// Address of the first of the ring's bytes.
-    fn start(&self) -> NonNull<u8> {
-        match &self.memory {
-            RingMemory::Block(block) => block.as_ptr(),
-            RingMemory::Shared(memory, offset) => memory.at(*offset, self.shape.bytes()),
-        }
-    }
-
     fn control(&self) -> &Control {
         // SAFETY: the memory has at least the size and the alignment of `Control` and lives as long
         // as `self`. `Control` consists of atomics, which may be shared, also with another process,
         // and are valid with any bits.
-        unsafe { self.start().cast::<Control>().as_ref() }
+        unsafe { self.start.cast::<Control>().as_ref() }
     }
 
     fn header(&self, index: u32) -> NonNull<SlotHeader> {
         let slot = (index & (self.shape.slots - 1)) as usize;
         // SAFETY: the slot number is below `slots`, and the ring has `slots` slots of `stride`
         // bytes after `Control`.
-        unsafe { self.start().add(size_of::<Control>() + slot * self.shape.stride).cast() }
+        unsafe { self.start.add(size_of::<Control>() + slot * self.shape.stride).cast() }
     }
 
     fn frame(&self, index: u32) -> NonNull<u8> {

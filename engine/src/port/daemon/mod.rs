@@ -69,7 +69,7 @@ const USUAL: &str = "auto";
 
 const SETTINGS: &[PortSetting] = &[PortSetting {
     name: "daemon_socket",
-    expects: "the path of a socket, or `auto`",
+    expects: "an absolute path, or `auto`",
     about: "socket of the daemon (`feroce up`) that owns the interface",
     option: Some(PortOption {
         flag: "--daemon-socket",
@@ -78,9 +78,9 @@ const SETTINGS: &[PortSetting] = &[PortSetting {
     }),
     set: |configs, text| {
         let socket = match text {
-            "" => return None,
             USUAL => None,
-            path => Some(PathBuf::from(path)),
+            path if path.starts_with('/') => Some(PathBuf::from(path)),
+            _ => return None,
         };
         configs.get_mut::<DaemonPortConfig>().socket = socket;
         Some(())
@@ -93,13 +93,14 @@ const SETTINGS: &[PortSetting] = &[PortSetting {
 
 /// Attaches to the daemon of an interface.
 fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
+    // First, because without a daemon the program opens the interface itself, as it likes.
+    let (session, attached, fds) = attach(request.device, request.configs)?;
     if request.cores != 1 {
         return Err(DaemonError::Config("a client of a daemon has one core").into());
     }
     if request.flow_control {
         return Err(DaemonError::Config("flow control (`pfc`) is the daemon's").into());
     }
-    let (session, attached, fds) = attach(request.device, request.configs)?;
     let session = Arc::new(Client(session));
     let window = attached.window_max;
     let port = port(request.device, &session, attached, fds)?;
