@@ -244,8 +244,8 @@ pub fn clean_if_called() -> bool {
     let _ = privileges::give_up(None);
     let _ = io::copy(&mut io::stdin(), &mut io::sink()); // Until the daemon has ended.
     for socket in std::env::args_os().skip(1).map(PathBuf::from) {
-        // The kernel may close the daemon's socket after its pipe. A socket that is still served after
-        // a while is a successor's.
+        // The kernel may close the daemon's socket after its pipe. A socket that is still served
+        // later is a successor's.
         let end = Instant::now() + CLOSING;
         while daemon::is_served(&socket) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));

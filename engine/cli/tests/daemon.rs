@@ -234,14 +234,8 @@ fn a_daemon_that_is_killed_leaves_nothing() {
     }
 }
 
-/// Somebody talks nonsense to the socket, or attaches in masses: the daemon serves the others.
-#[test]
-fn a_hostile_client_changes_nothing_for_its_neighbours() {
-    let _turn = ONE_AT_A_TIME.lock();
-    let Some(pair) = Pair::new() else { return };
-    let daemons = pair.daemons("--port-kind packet --max-programs 20 --max-qps 2048");
-    let [server, client] = pair.start_pair(7430, "--op send -s 8192 -D 4 --check");
-    let script = r#"
+/// What a hostile client of a daemon says. Arguments: the socket, and a seed.
+const HOSTILE: &str = r#"
 import socket, sys, random, json, os
 path, seed = sys.argv[1], int(sys.argv[2])
 random.seed(seed)
@@ -307,9 +301,17 @@ try:
 except OSError: pass
 print("done")
 "#;
+
+/// Somebody talks nonsense to the socket, or attaches in masses: the daemon serves the others.
+#[test]
+fn a_hostile_client_changes_nothing_for_its_neighbours() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let daemons = pair.daemons("--port-kind packet --max-programs 20 --max-qps 2048");
+    let [server, client] = pair.start_pair(7430, "--op send -s 8192 -D 4 --check");
     let mut python = pair.run(0, "python3");
     let socket = daemons[0].socket.to_str().expect("text");
-    let output = python.args(["-c", script, socket, "7"]).output().expect("python3");
+    let output = python.args(["-c", HOSTILE, socket, "7"]).output().expect("python3");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(rows(&client.end()), rows(&server.end()));
     let [server, client] = pair.start_pair(7431, "--op write -n 200 --check");
