@@ -2,8 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use feroce_wire::cm::PortSpace;
-
 use super::Endpoint;
 use super::ports::{Owner, is_any};
 use super::state::Phase;
@@ -94,47 +92,33 @@ impl Endpoint {
     /// # Errors
     /// [`CmError::State`] if it is already bound, or that the port is not available.
     pub fn bind(&mut self, id: CmId, address: SocketAddr) -> Result<(), CmError> {
+        self.bind_port(id, address, true)
+    }
+
+    /// Binds `id` to `address`, to any port if its port is 0. `claims`: other programs of the host
+    /// must not listen there.
+    fn bind_port(&mut self, id: CmId, address: SocketAddr, claims: bool) -> Result<(), CmError> {
         let conn = self.conn(id)?;
         if conn.phase != Phase::Idle {
             return Err(CmError::State);
         }
-        let (space, reuse, v6_only) = (conn.space, conn.reuse_address, conn.v6_only);
-        let owner = Owner { id, ip: address.ip(), reuse, v6_only };
-        let port = self.take_port(space, address.port(), owner)?;
-        if let Err(error) = self.ports.claim(space, port, owner) {
+        let (space, ip) = (conn.space, address.ip());
+        let owner = Owner { id, ip, reuse: conn.reuse_address, v6_only: conn.v6_only };
+        let port = if address.port() == 0 {
+            let random = (self.random)();
+            self.ports.bind_any(space, self.config.ephemeral, random, owner)?
+        } else {
+            self.ports.bind(space, address.port(), owner)?;
+            address.port()
+        };
+        if claims && let Err(error) = self.ports.claim(space, port, owner) {
             self.ports.release(space, port, id);
             return Err(error);
         }
-        self.bound_to(id, SocketAddr::new(address.ip(), port))
-    }
-
-    /// Takes the port `port`, or any if it is 0.
-    fn take_port(&mut self, space: PortSpace, port: u16, owner: Owner) -> Result<u16, CmError> {
-        if port == 0 {
-            let random = (self.random)();
-            return self.ports.bind_any(space, self.config.ephemeral, random, owner);
-        }
-        self.ports.bind(space, port, owner).map(|()| port)
-    }
-
-    fn bound_to(&mut self, id: CmId, source: SocketAddr) -> Result<(), CmError> {
         let conn = self.conn_mut(id)?;
-        conn.source = Some(source);
+        conn.source = Some(SocketAddr::new(ip, port));
         conn.phase = Phase::Bound;
         Ok(())
-    }
-
-    /// Binds an active side to `source`. The program did not ask for a port, so no other program
-    /// need know of it.
-    fn bind_active(&mut self, id: CmId, source: SocketAddr) -> Result<(), CmError> {
-        if source.port() != 0 {
-            return self.bind(id, source);
-        }
-        let conn = self.conn(id)?;
-        let (space, reuse, v6_only) = (conn.space, conn.reuse_address, conn.v6_only);
-        let owner = Owner { id, ip: source.ip(), reuse, v6_only };
-        let port = self.take_port(space, 0, owner)?;
-        self.bound_to(id, SocketAddr::new(source.ip(), port))
     }
 
     /// Starts address resolution for `destination`. An unbound identifier is bound to `source`, or
@@ -162,7 +146,8 @@ impl Endpoint {
             return Err(CmError::Family);
         }
         if conn.phase == Phase::Idle {
-            self.bind_active(id, from)?;
+            // No program listens at a port that this side did not choose.
+            self.bind_port(id, from, from.port() != 0)?;
         }
         let conn = self.conn_mut(id)?;
         conn.phase = Phase::AddrQuery;
