@@ -212,7 +212,7 @@ impl Control {
             return Some((Ok(Answer::Stat(Box::new(stat))), Vec::new()));
         }
         let client = self.peers[&fd].client;
-        let client = match (client, request) {
+        let (client, request) = match (client, request) {
             (None, Request::Attach { version, program }) => {
                 return Some(match self.attach(fd, version, program) {
                     Ok((attached, fds)) => (Ok(Answer::Attached(Box::new(attached))), fds),
@@ -222,21 +222,19 @@ impl Control {
             (Some(client), request) => (client, request),
             (None, _) => return done(Err(invalid("attach first"))),
         };
-        match client {
-            (_, Request::Attach { .. } | Request::Stat) => done(Err(invalid("attached already"))),
-            (client, Request::Ready) => done(self.ready(fd, client)),
-            (client, Request::QpnSlice) => {
-                Some((self.slice(fd, client).map(Answer::Slice), Vec::new()))
-            }
-            (client, Request::Resolve { destination, source, timeout_ms }) => {
+        match request {
+            Request::Attach { .. } | Request::Stat => done(Err(invalid("attached already"))),
+            Request::Ready => done(self.ready(fd, client)),
+            Request::QpnSlice => Some((self.slice(fd, client).map(Answer::Slice), Vec::new())),
+            Request::Resolve { destination, source, timeout_ms } => {
                 let timeout = Duration::from_millis(timeout_ms).min(RESOLVE_MAX);
                 let path = WantedPath { client, destination: Gid(destination), source, timeout };
                 self.resolve(fd, id, path).map(|result| (result, Vec::new()))
             }
-            (client, Request::Connect { qpn, remote, remote_qpn }) => {
+            Request::Connect { qpn, remote, remote_qpn } => {
                 done(self.connect(client, (qpn, remote, remote_qpn)))
             }
-            (client, Request::Disconnect { qpn }) => {
+            Request::Disconnect { qpn } => {
                 let now = self.shared.now();
                 self.shared.with(|switch| {
                     switch.drain(client, now);
@@ -246,15 +244,15 @@ impl Control {
                 });
                 done(Ok(()))
             }
-            (client, Request::Join { group }) => done(self.join(fd, client, group)),
-            (client, Request::Leave { group }) => {
+            Request::Join { group } => done(self.join(fd, client, group)),
+            Request::Leave { group } => {
                 self.leave(fd, client, group);
                 done(Ok(()))
             }
-            (client, Request::Claim(service)) => {
+            Request::Claim(service) => {
                 done(self.shared.with(|switch| switch.tables.claim(client, service)))
             }
-            (client, Request::Release(service)) => {
+            Request::Release(service) => {
                 self.shared.with(|switch| switch.tables.release(client, service));
                 done(Ok(()))
             }

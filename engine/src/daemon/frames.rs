@@ -1,8 +1,8 @@
 //! Frames that the daemon makes or changes itself.
 
 use feroce_wire::{
-    Aeth, Bth, Deth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, IpHeader, MAD_LEN, Msn,
-    NakCode, Opcode, Packet, Payload, Pkey, Psn, Qkey, Qpn, Syndrome, icrc, write_transport,
+    Aeth, Bth, Deth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, IpHeader, Ipv4Header, MAD_LEN,
+    Msn, NakCode, Opcode, Packet, Payload, Pkey, Psn, Qkey, Qpn, Syndrome, icrc, write_transport,
 };
 
 /// Length of the longest frame with a MAD: all headers, MAD, ICRC.
@@ -85,7 +85,7 @@ fn frame(flow: &FlowSpec, bth: &Bth, ext: &ExtHeaders, payload: &[u8]) -> Vec<u8
 }
 
 /// Offset of the IP header of a valid RoCE frame.
-fn ip_offset(frame: &[u8]) -> usize {
+pub(super) fn ip_offset(frame: &[u8]) -> usize {
     if frame[12..14] == [0x81, 0] { 18 } else { 14 }
 }
 
@@ -99,14 +99,11 @@ pub(super) fn ipv4_payload_len(frame: &[u8]) -> Option<usize> {
 /// checksum and the ICRC.
 pub(super) fn set_identification(frame: &mut [u8], identification: u16) {
     let ip = ip_offset(frame);
-    frame[ip + 4..ip + 6].copy_from_slice(&identification.to_be_bytes());
-    frame[ip + 10..ip + 12].fill(0);
-    let words = frame[ip..ip + 20].chunks_exact(2);
-    let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let folded = (folded & 0xffff) + (folded >> 16);
-    let checksum = !u16::try_from(folded).expect("16 bits");
-    frame[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
+    let header = &mut frame[ip..ip + Ipv4Header::LEN];
+    let mut parsed = Ipv4Header::parse(header).expect("a valid frame");
+    parsed.identification = identification;
+    parsed.checksum = parsed.computed_checksum();
+    parsed.write(header);
     let end = frame.len() - icrc::LEN;
     let crc = icrc::icrc(Payload { first: &frame[ip..end], second: &[] });
     frame[end..].copy_from_slice(&crc.to_le_bytes());

@@ -2,6 +2,7 @@
 //! the core of the client promises ([`crate::port::super_frame`]).
 
 use super::client::ClientId;
+use super::frames::ip_offset;
 
 /// Bytes of the longest headers up to the UDP checksum: Ethernet, tag, IPv6, UDP.
 const HEADERS_MAX: usize = 18 + 40 + 8;
@@ -42,8 +43,7 @@ impl Joint {
 
 impl Last {
     fn of(client: ClientId, frame: &[u8]) -> Option<Self> {
-        let tag = frame.get(12..14)? == [0x81, 0];
-        let ip = if tag { 18 } else { 14 };
+        let ip = ip_offset(frame);
         let is_v4 = *frame.get(ip)? >> 4 == 4;
         let udp = ip + if is_v4 { 20 } else { 40 };
         let end = udp + 8;

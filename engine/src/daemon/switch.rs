@@ -1,13 +1,13 @@
 //! The switch: moves frames between the port and the rings of the clients.
 //!
 //! # A turn
-//! 1. The daemon's own messages of connection management are sent.
-//! 2. A burst of the port is delivered: each frame is copied into the ring of the client that has
+//! 1. A burst of the port is delivered: each frame is copied into the ring of the client that has
 //!    its QP.
-//! 3. The clients' frames are sent, by deficit round robin: in each round a client may send
+//! 2. The clients' frames are sent, by deficit round robin: in each round a client may send
 //!    [`QUANTUM`] bytes more. Frames without data (ACKs, CNPs, READ requests) do not wait for the
 //!    next round. A frame is copied into a slot of the port first and checked there, where the
 //!    client cannot change it any more.
+//! 3. The daemon's own messages are sent: those of connection management, and NAKs.
 //! 4. Clients and the port are told, once each.
 
 use std::os::fd::RawFd;
@@ -79,8 +79,7 @@ impl Switch {
 
     /// Runs a turn. Returns the number of frames moved.
     pub(super) fn turn(&mut self, now: Instant) -> usize {
-        let mut moved = self.send_replies(now) + self.receive(now);
-        moved += self.forward(now) + self.send_replies(now);
+        let moved = self.receive(now) + self.forward(now) + self.send_replies(now);
         self.tables.places.iter_mut().flatten().for_each(Client::publish);
         self.flush();
         moved
