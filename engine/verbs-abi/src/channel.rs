@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::errno;
@@ -18,6 +18,8 @@ use crate::errno;
 pub struct Channel<T> {
     fd: OwnedFd,
     events: Mutex<VecDeque<T>>,
+    /// Events in `events` that the descriptor does not count yet.
+    uncounted: AtomicUsize,
 }
 
 impl<T> Channel<T> {
@@ -33,7 +35,7 @@ impl<T> Channel<T> {
         }
         // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd, events: Mutex::default() })
+        Ok(Self { fd, events: Mutex::default(), uncounted: AtomicUsize::new(0) })
     }
 
     /// Returns the descriptor.
@@ -47,25 +49,29 @@ impl<T> Channel<T> {
 
     /// Adds an event.
     pub fn push(&self, event: T) {
-        self.push_into(&mut self.events(), event);
+        self.push_into(self.events(), event);
     }
 
     /// Adds an event of a source, unless the source is retired. A source that sets the flag and
     /// then calls [`Channel::remove`] has no events in the queue afterwards.
     pub fn push_unless(&self, is_retired: &AtomicBool, event: T) {
-        let mut events = self.events();
+        let events = self.events();
         // read while locked: either `remove` finds the event, or this line finds the flag
         if !is_retired.load(Ordering::Acquire) {
-            self.push_into(&mut events, event);
+            self.push_into(events, event);
         }
     }
 
-    /// Adds an event with the queue locked, so that `remove` finds the count of each event.
-    fn push_into(&self, events: &mut VecDeque<T>, event: T) {
+    /// Adds an event. The queue is unlocked before the descriptor becomes readable: the reader,
+    /// which may take over this CPU at once, does not have to wait for the lock.
+    fn push_into(&self, mut events: MutexGuard<'_, VecDeque<T>>, event: T) {
         events.push_back(event);
+        self.uncounted.fetch_add(1, Ordering::Relaxed);
+        drop(events);
         let one = 1u64.to_ne_bytes();
         // SAFETY: the kernel reads the eight bytes. The call blocks only at 2^64 events.
         unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
+        self.uncounted.fetch_sub(1, Ordering::Release);
     }
 
     /// Removes and returns the events for which `which` returns true.
@@ -74,6 +80,10 @@ impl<T> Channel<T> {
         let (removed, kept): (VecDeque<T>, VecDeque<T>) =
             std::mem::take(&mut *events).into_iter().partition(|event| which(event));
         *events = kept;
+        // Other threads are about to count their events; the lock keeps new ones out.
+        while self.uncounted.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
         for _ in &removed {
             let mut count = [0u8; 8];
             let mut part =
