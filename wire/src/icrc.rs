@@ -103,9 +103,24 @@ fn hash_head<const HEAD: usize>(packet: &[u8], mask: fn(&mut [u8; HEAD])) -> (Ha
     let mut head = [0xff; HEAD];
     head[PREFIX..].copy_from_slice(&packet[..HEAD - PREFIX]);
     mask(&mut head);
-    let mut hasher = Hasher::new();
+    let mut hasher = new_hasher();
     hasher.update(&head);
     (hasher, HEAD - PREFIX)
+}
+
+/// A hasher before the first byte. `Hasher::new` looks up the features of the processor, which costs
+/// 35 instructions.
+#[cfg(feature = "std")]
+#[inline]
+fn new_hasher() -> Hasher {
+    static NEW: std::sync::LazyLock<Hasher> = std::sync::LazyLock::new(Hasher::new);
+    NEW.clone()
+}
+
+#[cfg(not(feature = "std"))]
+#[inline]
+fn new_hasher() -> Hasher {
+    Hasher::new()
 }
 
 /// Sets to ones the fields of prefix, IPv4, UDP and BTH that routers may change.

@@ -184,9 +184,12 @@ impl Ipv4Header {
 
 /// The sum of the 16-bit words of a header, carries kept above bit 15 (RFC 1071).
 #[inline]
-pub(crate) fn sum_words(header: &[u8]) -> u32 {
-    let (words, _) = header.as_chunks::<2>();
-    words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum()
+pub(crate) fn sum_words(header: &[u8; Ipv4Header::LEN]) -> u32 {
+    let (pairs, _) = header.as_chunks::<4>();
+    let sum: u64 = pairs.iter().map(|pair| u64::from(u32::from_be_bytes(*pair))).sum();
+    #[allow(clippy::cast_possible_truncation)] // the halves of a sum of five
+    let (high, low) = ((sum >> 16) as u32, sum as u32 & 0xffff);
+    high + low
 }
 
 /// The header checksum of a sum of words.

@@ -138,13 +138,13 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// The [`ParseError`] of the first field at fault.
     pub fn parse(first: &'a [u8], second: &'a [u8]) -> Result<Self, ParseError> {
-        let frame = Payload { first, second };
-        let lower = Lower::parse(frame)?;
+        let whole = Payload { first, second };
+        let lower = Lower::parse(whole)?;
         // The trailer is excluded from here on: no header can extend into it.
-        let (frame, trailer) = frame.split_at(lower.end);
+        let frame = whole.range(0, lower.end);
 
         let at = lower.transport_at;
-        let bth = Bth::parse(headers(frame, at, "BTH", Bth::LEN)?)?;
+        let bth = Bth::parse(header::<{ Bth::LEN }>(frame, at, "BTH")?)?;
         if bth.version != 0 {
             return Err(ParseError::BthVersion(bth.version));
         }
@@ -166,10 +166,9 @@ impl<'a> Packet<'a> {
         let Some(payload_len) = padded_len.checked_sub(pad_len) else {
             return Err(ParseError::Pad { pad: bth.pad, have: padded_len });
         };
-        let (before_icrc, icrc_bytes) = frame.split_at(lower.end - icrc::LEN);
-        let (_, covered) = before_icrc.split_at(lower.ip_at);
-        let (_, padded) = before_icrc.split_at(at + info.headers_len);
-        let (payload, pad_bytes) = padded.split_at(payload_len);
+        let payload_at = at + info.headers_len;
+        let pad_at = payload_at + payload_len;
+        let parts = Parts::cut(whole, [lower.ip_at, payload_at, pad_at, lower.end]);
 
         Ok(Self {
             ethernet: lower.ethernet,
@@ -179,11 +178,11 @@ impl<'a> Packet<'a> {
             bth,
             info,
             ext,
-            payload,
-            pad: few(pad_bytes),
-            icrc: u32::from_le_bytes(few(icrc_bytes)),
-            trailer,
-            covered,
+            payload: parts.payload,
+            pad: parts.pad,
+            icrc: parts.icrc,
+            trailer: parts.trailer,
+            covered: parts.covered,
         })
     }
 
@@ -285,18 +284,57 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Up to `N` bytes of the payload, followed by zeros. Usually all are in one slice; otherwise they
-/// are copied byte by byte, which for so few bytes is faster than two copies.
+/// The parts of a frame that are bytes, not headers.
+struct Parts<'a> {
+    /// IP header to last pad byte.
+    covered: Payload<'a>,
+    payload: Payload<'a>,
+    pad: [u8; 3],
+    icrc: u32,
+    trailer: Payload<'a>,
+}
+
+impl<'a> Parts<'a> {
+    /// Cuts `frame` at the offsets of IP header, payload and pad and at the end of the ICRC, which
+    /// are in order.
+    #[inline]
+    fn cut(frame: Payload<'a>, at: [usize; 4]) -> Self {
+        let [ip, payload, pad, end] = at;
+        let Some((bytes, trailer)) = frame.first.split_at_checked(end) else {
+            return Self::cut_split(frame, at);
+        };
+        let Some((before, &icrc)) = bytes.split_last_chunk() else {
+            return Self::cut_split(frame, at);
+        };
+        let one = |first| Payload { first, second: &[] };
+        Self {
+            covered: one(&before[ip..]),
+            payload: one(&before[payload..pad]),
+            pad: few(before[pad..].iter()),
+            icrc: u32::from_le_bytes(icrc),
+            trailer: Payload { first: trailer, second: frame.second },
+        }
+    }
+
+    /// As [`cut`](Self::cut), of a frame whose packet is in both slices.
+    fn cut_split(frame: Payload<'a>, [ip, payload, pad, end]: [usize; 4]) -> Self {
+        let icrc = end - icrc::LEN;
+        let bytes = |part: Payload<'a>| part.first.iter().chain(part.second);
+        Self {
+            covered: frame.range(ip, icrc),
+            payload: frame.range(payload, pad),
+            pad: few(bytes(frame.range(pad, icrc))),
+            icrc: u32::from_le_bytes(few(bytes(frame.range(icrc, end)))),
+            trailer: frame.split_at(end).1,
+        }
+    }
+}
+
+/// Up to `N` bytes, followed by zeros.
 #[inline]
-fn few<const N: usize>(bytes: Payload<'_>) -> [u8; N] {
+fn few<'a, const N: usize>(bytes: impl Iterator<Item = &'a u8>) -> [u8; N] {
     let mut out = [0; N];
-    if bytes.is_empty() {
-        return out;
-    }
-    if let Some(&all) = bytes.first.first_chunk() {
-        return all;
-    }
-    for (to, from) in out.iter_mut().zip(bytes.first.iter().chain(bytes.second)) {
+    for (to, from) in out.iter_mut().zip(bytes) {
         *to = *from;
     }
     out
@@ -317,10 +355,10 @@ struct Lower {
 impl Lower {
     #[inline]
     fn parse(frame: Payload<'_>) -> Result<Self, ParseError> {
-        let ethernet = headers(frame, 0, "Ethernet header", EthernetHeader::LEN)?;
+        let ethernet = header::<{ EthernetHeader::LEN }>(frame, 0, "Ethernet header")?;
         let ethernet = EthernetHeader::parse(ethernet)?;
         let (vlan, ethertype, ip_at) = if ethernet.ethertype == ETHERTYPE_VLAN {
-            let bytes = headers(frame, EthernetHeader::LEN, "802.1Q tag", VlanTag::LEN)?;
+            let bytes = header::<{ VlanTag::LEN }>(frame, EthernetHeader::LEN, "802.1Q tag")?;
             let tag = VlanTag::from_tci(u16::from_be_bytes([bytes[0], bytes[1]]));
             let inner = u16::from_be_bytes([bytes[2], bytes[3]]);
             (Some(tag), inner, EthernetHeader::LEN + VlanTag::LEN)
@@ -328,17 +366,13 @@ impl Lower {
             (None, ethernet.ethertype, EthernetHeader::LEN)
         };
         let ip = match ethertype {
-            ETHERTYPE_IPV4 => {
-                IpHeader::V4(parse_v4(headers(frame, ip_at, "IPv4 header", Ipv4Header::LEN)?)?)
-            }
-            ETHERTYPE_IPV6 => {
-                IpHeader::V6(parse_v6(headers(frame, ip_at, "IPv6 header", Ipv6Header::LEN)?)?)
-            }
+            ETHERTYPE_IPV4 => IpHeader::V4(parse_v4(header(frame, ip_at, "IPv4 header")?)?),
+            ETHERTYPE_IPV6 => IpHeader::V6(parse_v6(header(frame, ip_at, "IPv6 header")?)?),
             other => return Err(ParseError::EtherType(other)),
         };
 
         let udp_at = ip_at + ip.header_len();
-        let udp = UdpHeader::parse(headers(frame, udp_at, "UDP header", UdpHeader::LEN)?)?;
+        let udp = UdpHeader::parse(header::<{ UdpHeader::LEN }>(frame, udp_at, "UDP header")?)?;
         if udp.dst_port != ROCE_PORT {
             return Err(ParseError::NotRoce(udp.dst_port));
         }
@@ -357,7 +391,7 @@ impl Lower {
 }
 
 #[inline]
-fn parse_v4(bytes: &[u8]) -> Result<Ipv4Header, ParseError> {
+fn parse_v4(bytes: &[u8; Ipv4Header::LEN]) -> Result<Ipv4Header, ParseError> {
     let ip = Ipv4Header::parse(bytes)?;
     // With the checksum included, the sum is 0 for both one's complement forms of zero.
     let sum = ipv4::fold_checksum(ipv4::sum_words(bytes));
@@ -375,7 +409,7 @@ fn parse_v4(bytes: &[u8]) -> Result<Ipv4Header, ParseError> {
 }
 
 #[inline]
-fn parse_v6(bytes: &[u8]) -> Result<Ipv6Header, ParseError> {
+fn parse_v6(bytes: &[u8; Ipv6Header::LEN]) -> Result<Ipv6Header, ParseError> {
     let ip = Ipv6Header::parse(bytes)?;
     if ip.next_header != PROTOCOL_UDP {
         return Err(ParseError::NotUdp(ip.next_header));
@@ -383,7 +417,18 @@ fn parse_v6(bytes: &[u8]) -> Result<Ipv6Header, ParseError> {
     Ok(ip)
 }
 
-/// The `len` bytes of the header `what` at offset `at`; they must be in the first slice.
+/// The header `what` at offset `at`; it must be in the first slice.
+#[inline]
+fn header<'a, const LEN: usize>(
+    frame: Payload<'a>,
+    at: usize,
+    what: &'static str,
+) -> Result<&'a [u8; LEN], ParseError> {
+    let header = frame.first.get(at..).and_then(<[u8]>::first_chunk);
+    header.ok_or_else(|| missing(frame, at, what, LEN))
+}
+
+/// The `len` bytes of the headers `what` at offset `at`; they must be in the first slice.
 #[inline]
 fn headers<'a>(
     frame: Payload<'a>,
@@ -391,15 +436,15 @@ fn headers<'a>(
     what: &'static str,
     len: usize,
 ) -> Result<&'a [u8], ParseError> {
-    if let Some(bytes) = frame.first.get(at..at + len) {
-        return Ok(bytes);
+    frame.first.get(at..at + len).ok_or_else(|| missing(frame, at, what, len))
+}
+
+/// Why the first slice lacks the `need` bytes of `what` at offset `at`.
+#[cold]
+fn missing(frame: Payload<'_>, at: usize, what: &'static str, need: usize) -> ParseError {
+    if frame.len() < at + need {
+        let have = frame.len().saturating_sub(at);
+        return ParseError::Truncated { what, need, have };
     }
-    if frame.len() < at + len {
-        return Err(ParseError::Truncated {
-            what,
-            need: len,
-            have: frame.len().saturating_sub(at),
-        });
-    }
-    Err(ParseError::HeadersSplit { need: at + len, have: frame.first.len() })
+    ParseError::HeadersSplit { need: at + need, have: frame.first.len() }
 }

@@ -57,6 +57,19 @@ impl<'a> Payload<'a> {
             (Self { first: self.first, second: head }, Self { first: tail, second: &[] })
         }
     }
+
+    /// The bytes from offset `start` up to `end`.
+    ///
+    /// # Panics
+    /// If `start` is after `end`, or there are fewer than `end` bytes.
+    #[inline]
+    #[must_use]
+    pub fn range(&self, start: usize, end: usize) -> Self {
+        match self.first.get(start..end) {
+            Some(first) => Self { first, second: &[] },
+            None => self.split_at(end).0.split_at(start).1,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -75,6 +88,8 @@ mod tests {
                 let (front, back) = payload.split_at(at);
                 assert_eq!(front.slices().concat(), bytes[..at], "cut {cut} at {at}");
                 assert_eq!(back.slices().concat(), bytes[at..], "cut {cut} at {at}");
+                let middle = payload.range(at / 2, at);
+                assert_eq!(middle.slices().concat(), bytes[at / 2..at], "cut {cut} at {at}");
             }
             let mut out = [0xa5; 12];
             payload.copy_to(&mut out);

@@ -6,15 +6,25 @@
 //! probability `m / 2^32`, and a wrong guess moves the guesser's QP to the error state. (Keys in
 //! steps of 0x100, as Linux rxe uses, are easy to guess.)
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// Bits in each half of the Feistel network over 24 bits.
 const HALF_BITS: u32 = 12;
 const HALF_MASK: u32 = (1 << HALF_BITS) - 1;
 
+/// Key indices in `KeySpace::known`.
+const KNOWN: usize = 1024;
+/// An entry of `KeySpace::known` that no key index matches.
+const NONE: u64 = u64::MAX;
+
 /// A keyed permutation of the 24-bit numbers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct KeySpace {
     /// Round keys of a four-round Feistel network, or `None` for the identity.
     rounds: Option<[u32; 4]>,
+    /// Slots of the key indices that were given out last, as `index << 32 | slot`, at the index
+    /// modulo [`KNOWN`]: every packet looks up keys, and the network costs 45 instructions.
+    known: Box<[AtomicU64; KNOWN]>,
 }
 
 impl KeySpace {
@@ -25,12 +35,12 @@ impl KeySpace {
             let word = (secret >> (32 * i)) & u128::from(u32::MAX);
             *round = u32::try_from(word).unwrap_or(0);
         }
-        Self { rounds: Some(rounds) }
+        Self { rounds: Some(rounds), ..Self::identity() }
     }
 
     /// Returns the identity: replays of captures need given keys.
-    pub const fn identity() -> Self {
-        Self { rounds: None }
+    pub fn identity() -> Self {
+        Self { rounds: None, known: Box::new([const { AtomicU64::new(NONE) }; KNOWN]) }
     }
 
     /// Returns the 24-bit key index of slot `slot`.
@@ -40,11 +50,24 @@ impl KeySpace {
         for round in rounds {
             (left, right) = (right, left ^ mix(right, round));
         }
-        left << HALF_BITS | right
+        let index = left << HALF_BITS | right;
+        let known = u64::from(index) << 32 | u64::from(slot);
+        self.known[index as usize % KNOWN].store(known, Ordering::Relaxed);
+        index
     }
 
     /// Returns the slot of key index `index`.
+    #[inline]
     pub fn slot_of(&self, index: u32) -> u32 {
+        let known = self.known[index as usize % KNOWN].load(Ordering::Relaxed);
+        match known >> 32 == u64::from(index) {
+            #[allow(clippy::cast_possible_truncation)] // the lower half
+            true => known as u32,
+            false => self.compute_slot_of(index),
+        }
+    }
+
+    fn compute_slot_of(&self, index: u32) -> u32 {
         let Some(rounds) = self.rounds else { return index };
         let (mut left, mut right) = (index >> HALF_BITS & HALF_MASK, index & HALF_MASK);
         for round in rounds.iter().rev() {
@@ -72,8 +95,19 @@ mod tests {
         for slot in 0..1 << 24 {
             let index = space.index_of(slot);
             assert!(!std::mem::replace(&mut seen[index as usize], true));
+            assert_eq!(space.compute_slot_of(index), slot);
+        }
+    }
+
+    #[test]
+    fn a_slot_is_found_whether_it_is_known_or_not() {
+        let space = KeySpace::keyed(0x0123_4567_89ab_cdef_0f1e_2d3c_4b5a_6978);
+        let indices: Vec<u32> = (0..4096).map(|slot| space.index_of(slot)).collect();
+        for (slot, &index) in (0..).zip(&indices) {
             assert_eq!(space.slot_of(index), slot);
         }
+        let unused = (0..1 << 24).step_by(4099);
+        assert!(unused.clone().all(|index| space.slot_of(index) == space.compute_slot_of(index)));
     }
 
     #[test]
@@ -89,5 +123,6 @@ mod tests {
     fn identity_is_the_identity() {
         assert_eq!(KeySpace::identity().index_of(77), 77);
         assert_eq!(KeySpace::identity().slot_of(77), 77);
+        assert_eq!(KeySpace::identity().slot_of(0xff_ffff), 0xff_ffff);
     }
 }

@@ -172,6 +172,12 @@ impl CqRing {
         in_rings + self.in_front.load(Ordering::Acquire)
     }
 
+    /// Returns true if the queue holds no completion.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.rings().all(|ring| ring.queue.is_empty()) && self.in_front.load(Ordering::Acquire) == 0
+    }
+
     /// Changes the depth to `depth` completions. The caller must hold the tokens of all cores that
     /// complete to the queue.
     ///
@@ -289,7 +295,7 @@ impl CqRing {
     #[inline]
     pub fn take(&self, out: &mut Vec<Completion>, most: usize) -> usize {
         let before = out.len();
-        if self.held() > 0 {
+        if !self.is_empty() {
             let mut front = self.front();
             let next = || self.next(&mut front);
             out.extend(std::iter::from_fn(next).take(most));
@@ -300,7 +306,7 @@ impl CqRing {
     /// Takes one completion.
     #[inline]
     pub fn pop(&self) -> Option<Completion> {
-        if self.held() == 0 { None } else { self.next(&mut self.front()) }
+        if self.is_empty() { None } else { self.next(&mut self.front()) }
     }
 
     fn front(&self) -> MutexGuard<'_, VecDeque<Completion>> {
@@ -331,7 +337,7 @@ impl CqRing {
     /// Removes the completions of the QP `qp` and frees their slots. The caller must hold the token
     /// of the QP's core, so that none is added meanwhile.
     pub fn remove_completions_of(&self, qp: Qpn) {
-        if self.held() == 0 {
+        if self.is_empty() {
             return;
         }
         let mut front = self.front();
