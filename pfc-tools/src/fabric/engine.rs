@@ -196,19 +196,18 @@ impl Fabric {
         }
         let now = self.now.instant();
         let engine = self.engines.hosts[host as usize].as_mut().expect("an engine's port");
-        let before = engine.rx_counters();
         engine.deliver(frame);
         engine.device.turn(now);
-        let after = engine.rx_counters();
+        let received = engine.new_received();
         let flow = &mut self.flows[packet.flow as usize];
-        self.hosts[host as usize].corrupted += after.damaged - before.damaged;
-        flow.sender.counts.naks += after.naks - before.naks;
-        flow.sender.counts.cnps += after.cnps - before.cnps;
-        flow.receiver.out_of_sequence += after.out_of_sequence - before.out_of_sequence;
+        self.hosts[host as usize].corrupted += received.damaged;
+        flow.sender.counts.naks += received.naks;
+        flow.sender.counts.cnps += received.cnps;
+        flow.receiver.out_of_sequence += received.out_of_sequence;
         if matches!(packet.kind, Kind::Data { .. }) {
-            flow.receiver.marked += after.marked - before.marked;
+            flow.receiver.marked += received.marked;
         }
-        if after.writes > before.writes {
+        if received.writes > 0 {
             let payload = WirePacket::parse(frame, &[]).map_or(0, |packet| packet.payload.len());
             flow.receiver.delivered += payload as u64;
         }

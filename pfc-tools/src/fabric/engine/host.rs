@@ -114,6 +114,20 @@ pub(super) struct RxCounters {
     pub damaged: u64,
 }
 
+impl RxCounters {
+    /// The counts since `before`.
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            writes: self.writes - before.writes,
+            out_of_sequence: self.out_of_sequence - before.out_of_sequence,
+            marked: self.marked - before.marked,
+            naks: self.naks - before.naks,
+            cnps: self.cnps - before.cnps,
+            damaged: self.damaged - before.damaged,
+        }
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct EngineHost {
@@ -128,6 +142,8 @@ pub(super) struct EngineHost {
     /// True if the NIC was full at the last poll.
     pub is_blocked: bool,
     timeouts: u64,
+    /// Counts of received frames at the last call of `new_received`.
+    received: RxCounters,
 }
 
 impl EngineHost {
@@ -191,6 +207,7 @@ impl EngineHost {
             wakes_at: Time::FAR,
             is_blocked: false,
             timeouts: 0,
+            received: RxCounters::default(),
         })
     }
 
@@ -299,17 +316,18 @@ impl EngineHost {
         self.nic_port.flush().expect("the device exists");
     }
 
-    /// Reads the device's receive counters.
-    pub fn rx_counters(&self) -> RxCounters {
+    /// Counts of received frames since the last call.
+    pub fn new_received(&mut self) -> RxCounters {
         let count = |counter| self.device.counter(counter);
-        RxCounters {
+        let all = RxCounters {
             writes: count(Counter::RxWriteRequests),
             out_of_sequence: count(Counter::OutOfSequence),
             marked: count(Counter::NpEcnMarkedRocePackets),
             naks: count(Counter::PacketSeqErr),
             cnps: count(Counter::RpCnpHandled),
             damaged: count(Counter::RxIcrcEncapsulated) + count(Counter::PortRcvErrors),
-        }
+        };
+        all.since(&std::mem::replace(&mut self.received, all))
     }
 
     /// Timeouts since the last call.
