@@ -108,8 +108,8 @@ fn hash_head<const HEAD: usize>(packet: &[u8], mask: fn(&mut [u8; HEAD])) -> (Ha
     (hasher, HEAD - PREFIX)
 }
 
-/// A hasher before the first byte. `Hasher::new` looks up the features of the processor, which costs
-/// 35 instructions.
+/// A hasher before the first byte. `Hasher::new` looks up the features of the processor, which
+/// costs 35 instructions.
 #[cfg(feature = "std")]
 #[inline]
 fn new_hasher() -> Hasher {
