@@ -3,7 +3,10 @@
 use feroce_engine::counters::Counter;
 use feroce_engine::memory::Access;
 use feroce_engine::qp::QpState;
-use feroce_engine::verbs::{AsyncEvent, RemoteAddr, SendFlags, SendOp, Sge, Status};
+use feroce_engine::qp::attributes::QpAttributes;
+use feroce_engine::verbs::{
+    AsyncEvent, Data, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, Status,
+};
 use feroce_tests::pair::{Crafted, Pair, PairSetup};
 use feroce_wire::{
     Aeth, Deth, Feth, ImmDt, Key, Msn, Opcode, Pkey, PlacementType, Psn, Qkey, Qpn, Syndrome,
@@ -200,6 +203,45 @@ fn a_receive_with_a_wrong_key_is_a_remote_operational_error() {
     assert_eq!(pair.events(1), []);
     assert!(pair.counters(0).contains(&(Counter::ReqRemoteOperationalErrors, 1)));
     assert!(pair.counters(1).contains(&(Counter::RespRemoteOperationalErrors, 1)));
+}
+
+/// End 1 posts a SEND that fails locally, so that its QP goes to ERR.
+fn fail_end_1(pair: &mut Pair) {
+    let sge = Sge { lkey: Key(3), ..pair.buffers[1].region().sge(0, 4) };
+    let data = Data::Sges(std::slice::from_ref(&sge));
+    let request = SendRequest { wr_id: 9, op: SendOp::Send, data, flags: SIGNALED };
+    pair.qps[1].post_send(&request).unwrap();
+}
+
+#[test]
+fn the_peer_of_a_qp_that_failed_hears_of_it_without_a_timeout() {
+    let ops: [fn(RemoteAddr) -> SendOp; 3] = [SendOp::Write, SendOp::Read, |_| SendOp::Send];
+    for op in ops {
+        let mut pair = Pair::new(&PairSetup::with(|options| options.timeout = 0));
+        pair.post(1, SendOp::Write(pair.remote(0)), 10);
+        pair.run(10);
+        fail_end_1(&mut pair);
+        pair.post_sges(2, op(pair.remote(0)), &[pair.buffers[0].region().sge(0, 10)], SIGNALED);
+        pair.post(3, SendOp::Write(pair.remote(0)), 10);
+        pair.run(50);
+        assert_eq!(pair.done(1), [(9, Status::LocalProtection)]);
+        let expected =
+            [(1, Status::Success), (2, Status::RemoteOperational), (3, Status::WorkRequestFlushed)];
+        assert_eq!(pair.done(0), expected, "{:?}", op(pair.remote(0)));
+        let naks = pair.packets().into_iter().filter(|packet| packet.contains("nak"));
+        assert_eq!(naks.collect::<Vec<_>>(), ["< Acknowledge 101 nak remote-operational msn 1"]);
+    }
+}
+
+#[test]
+fn a_qp_that_the_program_moves_to_err_is_silent() {
+    let mut pair = Pair::new(&PairSetup::with(|options| options.timeout = 0));
+    pair.qps[1]
+        .modify(&QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() })
+        .unwrap();
+    pair.post(1, SendOp::Write(pair.remote(0)), 10);
+    pair.run(50);
+    assert_eq!((pair.done(0), pair.packets().len()), (vec![], 1));
 }
 
 const FULL: [u8; 256] = [1; 256];

@@ -148,6 +148,12 @@ impl Qp {
         };
         if !has_receiver || !self.accepts_sender_of(packet) {
             env.counters.count(Counter::RxDiscards);
+            if self.conn.state == QpState::Err
+                && packet.info.is_request()
+                && self.is_from_peer(packet)
+            {
+                self.responder.handle_request_in_error(packet, env);
+            }
             return;
         }
         if self.conn.state == QpState::Rtr && !self.established {
@@ -312,8 +318,12 @@ impl Qp {
     /// Returns true if the QP receives packets in its state, and `packet` comes from its peer:
     /// service, addresses and partition.
     pub fn accepts_sender_of(&self, packet: &Packet<'_>) -> bool {
-        self.conn.state.receives()
-            && packet.info.transport == self.conn.service.transport()
+        self.conn.state.receives() && self.is_from_peer(packet)
+    }
+
+    #[inline]
+    fn is_from_peer(&self, packet: &Packet<'_>) -> bool {
+        packet.info.transport == self.conn.service.transport()
             && self.has_peer_addresses(packet)
             && packet.bth.pkey.matches(self.conn.pkey)
     }
@@ -337,7 +347,10 @@ impl Qp {
         if let Some(Failed(status)) = failed {
             completer::complete(&mut self.requester, &self.conn, env, status);
             match self.conn.service.is_reliable() {
-                true => self.enter_error(env),
+                true => {
+                    self.responder.report_failure();
+                    self.enter_error(env);
+                }
                 false => self.enter_sqe(env),
             }
         }

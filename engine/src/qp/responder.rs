@@ -75,6 +75,8 @@ pub struct Responder {
     /// packet arrives.
     gap_reported: bool,
     pending_ack: Option<PendingAck>,
+    /// True if the QP is in ERR because a request of its own failed, and the peer does not know.
+    must_report_failure: bool,
     resources: ResponderResources,
     replay: AtomicReplay,
     /// Responder depth: READs and atomics that the peer may have outstanding.
@@ -96,6 +98,7 @@ impl Responder {
             reads_are_sequential: false,
             gap_reported: false,
             pending_ack: None,
+            must_report_failure: false,
             resources: ResponderResources::default(),
             replay: AtomicReplay::default(),
             max_dest_rd_atomic: 0,
@@ -118,6 +121,7 @@ impl Responder {
         self.resources.clear();
         self.replay.clear();
         self.pending_ack = None;
+        self.must_report_failure = false;
     }
 
     /// Sets the first expected PSN.
@@ -132,11 +136,31 @@ impl Responder {
 
     /// Drops all pending packets. A NAK and the responses before it are still sent, so
     /// that the peer learns of the error; so are the responses to the requests before one that gets
-    /// no NAK.
+    /// no NAK, and all responses after a failure that is to be reported.
     pub(super) fn stop(&mut self) {
-        if !matches!(self.pending_ack, Some(PendingAck::Nak(..) | PendingAck::LastAck)) {
+        let is_last = matches!(self.pending_ack, Some(PendingAck::Nak(..) | PendingAck::LastAck));
+        if !is_last && !self.must_report_failure {
             self.resources.clear();
             self.pending_ack = None;
+        }
+    }
+
+    /// Makes the next new request of the peer end in an error, after a request of this QP has
+    /// failed. That request was sent, as a rule, before the peer could know of the failure: it was
+    /// outstanding when this QP failed, and is not completed because of a "responder QP related
+    /// error", for which the specification has the NAK code remote operational error (IBTA volume
+    /// 1, table of NAK codes). A QP in ERR drops all other packets. Without this NAK, a peer with
+    /// no local ACK timeout would wait for ever.
+    pub(super) fn report_failure(&mut self) {
+        self.must_report_failure = true;
+    }
+
+    /// Handles a request packet of a reliable service to a QP in ERR.
+    pub(super) fn handle_request_in_error(&mut self, packet: &Packet<'_>, env: &Env<'_>) {
+        if self.must_report_failure && packet.bth.psn.offset_from(self.epsn) >= 0 {
+            self.must_report_failure = false;
+            env.counters.count(Counter::RespRemoteOperationalErrors);
+            self.pending_ack = Some(PendingAck::Nak(NakCode::RemoteOperational, self.epsn));
         }
     }
 

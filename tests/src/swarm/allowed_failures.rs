@@ -19,6 +19,8 @@ impl Model {
         match status {
             Status::RetryExceeded => return self.check_retries(pair, end, index),
             Status::RnrRetryExceeded => return self.check_rnr_retries(pair, end, index),
+            // A QP that a request of its own has moved to ERR says so to its peer.
+            Status::RemoteOperational if self.sides[pair][1 - end].has_own_failure => return Ok(()),
             _ => {}
         }
         let side = &self.sides[pair][end];
@@ -51,7 +53,11 @@ impl Model {
         if self.options.may_time_out_early(end) {
             return Ok(());
         }
-        if self.sides[pair][1 - end].is_dead() {
+        let peer = &self.sides[pair][1 - end];
+        if peer.has_own_failure && !peer.killed && self.faults_over_time.is_empty() {
+            return Err("the peer failed and did not report it, and no frame was lost".to_owned());
+        }
+        if peer.is_dead() {
             // Without faults, a peer that refused a request has reported the refusal. Only a key
             // that cannot be invalidated is not reported.
             let is_reported = |refused: Refused| {

@@ -48,6 +48,8 @@ pub(super) struct Side {
     pub resolved: usize,
     /// A request failed, so all later requests are flushed.
     pub failed: bool,
+    /// A request failed, and was not only flushed.
+    pub has_own_failure: bool,
     /// Number of receives that succeeded.
     pub received: usize,
     /// Number of receives that completed.
@@ -128,6 +130,7 @@ impl Side {
             succeeded: 0,
             resolved: 0,
             failed: false,
+            has_own_failure: false,
             received: 0,
             receives_resolved: 0,
             refused: None,
@@ -442,6 +445,7 @@ impl Model {
             .map_err(|why| format!("{}: {why}", describe(entry)))?;
         let side = &mut self.sides[pair][end];
         (side.resolved, side.failed, side.broken) = (index + 1, true, true);
+        side.has_own_failure = true;
         Ok(())
     }
 
