@@ -23,6 +23,7 @@ mod rxe;
 mod setup;
 mod symbols;
 mod tally;
+mod together;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -68,6 +69,9 @@ enum Command {
     /// Say which symbols a release of rdma-core exports that the lists of this project lack. Prints
     /// the missing lines; exit code 1 if there are any
     Symbols(symbols::Options),
+    /// Run eight pairs of unmodified programs at once through one daemon per host, as an ordinary
+    /// user; then kill and stop some of them while the others run on
+    Together(together::Options),
     /// Let tshark and scapy judge frames that Feroce sent
     Frames {
         /// How many frames
@@ -115,6 +119,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Packages(options) => packages::main(options),
         Command::Pyverbs(options) => pyverbs::main(options),
         Command::Symbols(options) => symbols::main(options),
+        Command::Together(options) => together::main(options),
         Command::Mutants(options) => mutants::main(options),
         Command::Frames { count } => frames::run(count),
     }

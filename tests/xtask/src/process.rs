@@ -34,9 +34,19 @@ impl Process {
         Process::spawn(command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file))
     }
 
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends the signal `name`, such as `KILL`.
+    pub fn signal(&self, name: &str) {
+        signal(self.child.id(), name);
+    }
+
     /// Sends SIGTERM.
     pub fn terminate(&self) {
-        signal(self.child.id(), "TERM");
+        self.signal("TERM");
     }
 
     /// Returns true if the process has not ended.

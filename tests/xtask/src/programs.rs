@@ -296,15 +296,21 @@ impl Bench {
             end.ip("link set lo up")?; // Threads of libfabric talk to each other.
         }
         let (a, b) = (self.end(pair.a.name(), "v0"), self.end(pair.b.name(), "v1"));
-        let _daemons = match self.options.daemon {
-            true => vec![a.start_daemon()?, b.start_daemon()?],
-            false => Vec::new(),
-        };
+        // Four ranks on each of two hosts with a daemon, or one on each of four hosts.
+        let (hosts, each) = if self.options.daemon { (2, 4) } else { (4, 1) };
         let star = match rows.iter().any(|row| row.group == RANKS) {
-            true => Some(Star::new("ranks", MTU, 4)?),
+            true => Some(Star::new("ranks", MTU, hosts)?),
             false => None,
         };
-        let ranks = RanksEnd { star: star.as_ref(), end: self.end("", "v0") };
+        let mut daemons = Vec::new();
+        if self.options.daemon {
+            let names = star.iter().flat_map(|star| star.names());
+            let ranks = names.map(|name| self.end(name, "v0")).collect::<Vec<_>>();
+            for end in [&a, &b].into_iter().chain(&ranks) {
+                daemons.push(end.start_daemon()?);
+            }
+        }
+        let ranks = RanksEnd { star: star.as_ref(), each, end: self.end("", "v0") };
         for row in rows {
             let lacking = self.source.lacks(row, self.work.path()).or_else(|| own.lacks(row));
             match lacking {

@@ -97,22 +97,25 @@ impl End for FeroceEnd {
     }
 }
 
-/// Ranks of an MPI program on Feroce, each in a namespace, which the script `ranks` starts.
+/// Ranks of an MPI program on Feroce, in namespaces, which the script `ranks` starts.
 pub struct RanksEnd<'a> {
     /// The namespaces.
     pub star: Option<&'a Star>,
+    /// Ranks in each namespace.
+    pub each: usize,
     /// A rank.
     pub end: FeroceEnd,
 }
 
 impl End for RanksEnd<'_> {
     fn command(&self, words: &str) -> Command {
-        let names: Vec<&str> = self.star.iter().flat_map(|star| star.names()).collect();
+        let names = self.star.iter().flat_map(|star| star.names());
+        let hosts: Vec<String> = names.map(|name| format!("{name}:{}", self.each)).collect();
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", &self.end.seconds.to_string()]);
         command.args(words.split_whitespace());
         command.envs(self.end.variables.iter().map(|(name, value)| (name, value)));
-        command.env("RANKS", names.join(",")).env("FEROCE", &self.end.feroce);
+        command.env("RANKS", hosts.join(",")).env("FEROCE", &self.end.feroce);
         command
     }
 
