@@ -16,7 +16,7 @@
 //! | what happens in one turn? | `switch.rs` |
 //! | which program gets a frame? | `tables.rs`, by the slices of QP numbers: `slices.rs` |
 //! | which program gets a message of connection management? | `cm_router.rs` |
-//! | may this program send this frame? | `admission.rs`; as part of a super-frame: `join.rs` |
+//! | may this program send this frame? | `admission.rs`; as part of a super-frame: `super_frame.rs` |
 //! | what do peers of a program that has ended hear? | `cm_router.rs`, `former.rs` |
 //! | what does the daemon know of a program? | `client.rs` |
 //! | how do programs attach? | `listener.rs`, `control.rs`; paths: `paths.rs` |
@@ -43,7 +43,6 @@ mod control;
 mod former;
 mod frames;
 mod host;
-mod join;
 mod listener;
 mod paths;
 mod quota;
@@ -51,6 +50,7 @@ mod running;
 mod server;
 mod shared;
 mod slices;
+mod super_frame;
 mod switch;
 mod tables;
 #[cfg(test)]

@@ -18,8 +18,8 @@ use super::admission::{Destination, Dscps, HostAddresses};
 use super::client::{Client, ClientId};
 use super::cm_router::CmRouter;
 use super::frames::{MAD_FRAME_MAX, ipv4_payload_len, set_identification};
-use super::join::Joint;
 use super::quota::Limits;
+use super::super_frame::SuperFrameCheck;
 use super::tables::{Origin, Tables};
 use crate::port::{Port, PortAttributes, PortStats, Priority};
 use crate::time::Instant;
@@ -98,7 +98,7 @@ impl Switch {
     fn forward(&mut self, now: Instant) -> usize {
         let places = self.tables.places.len();
         let (mut sent, mut idle) = (0, 0);
-        let mut joint = Joint::default();
+        let mut super_frame = SuperFrameCheck::default();
         while idle < places && sent < BURST {
             let place = self.next % places;
             let Some(client) = &mut self.tables.places[place] else {
@@ -114,7 +114,7 @@ impl Switch {
                 client.deficit = (client.deficit + QUANTUM).min(DEFICIT_MAX);
             }
             let most = BURST - sent;
-            let (done, is_blocked) = self.forward_from(place, most, true, &mut joint, now);
+            let (done, is_blocked) = self.forward_from(place, most, true, &mut super_frame, now);
             sent += done;
             idle = if done > 0 { 0 } else { idle + 1 };
             self.is_cut = is_blocked || done == most;
@@ -133,7 +133,7 @@ impl Switch {
         place: usize,
         most: usize,
         in_turn: bool,
-        joint: &mut Joint,
+        super_frame: &mut SuperFrameCheck,
         now: Instant,
     ) -> (usize, bool) {
         for done in 0..most {
@@ -167,12 +167,12 @@ impl Switch {
                     self.tables.deliver(&slot[..len], &[], Origin::Host(None), now);
                 }
                 Ok(Destination::Group(_)) => {
-                    joint.end();
+                    super_frame.end();
                     self.tables.deliver(&slot[..len], &[], Origin::Host(Some(id)), now);
                     self.commit(len, priority, false);
                 }
                 Ok(Destination::Link) => {
-                    let joins = joint.follows(id, &slot[..len], joins);
+                    let joins = super_frame.follows(id, &slot[..len], joins);
                     self.commit(len, priority, joins);
                 }
                 Err(_) => {}
@@ -186,10 +186,10 @@ impl Switch {
     /// Returns true if nothing is left.
     pub(super) fn drain(&mut self, id: ClientId, now: Instant) -> bool {
         let Some(place) = self.tables.by_id.get(&id).copied() else { return true };
-        let mut joint = Joint::default();
+        let mut super_frame = SuperFrameCheck::default();
         for _ in 0..DRAIN_ROUNDS {
-            let (sent, is_blocked) = self.forward_from(place, BURST, false, &mut joint, now);
-            joint.end();
+            let (sent, is_blocked) = self.forward_from(place, BURST, false, &mut super_frame, now);
+            super_frame.end();
             self.flush();
             if sent == 0 || is_blocked {
                 return !is_blocked;

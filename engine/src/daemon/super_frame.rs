@@ -1,5 +1,5 @@
-//! Which frame of a client may share a super-frame with the frame before it: the daemon checks what
-//! the core of the client promises ([`crate::port::super_frame`]).
+//! Checks whether a frame of a client may share a super-frame with the frame before it. The rules
+//! are those of [`crate::port::super_frame`], which the core of a well-behaved client follows.
 
 use super::client::ClientId;
 use super::frames::ip_offset;
@@ -7,9 +7,9 @@ use super::frames::ip_offset;
 /// Bytes of the longest headers up to the UDP checksum: Ethernet, tag, IPv6, UDP.
 const HEADERS_MAX: usize = 18 + 40 + 8;
 
-/// The frame that was queued last.
+/// Compares each frame with the frame that was queued before it.
 #[derive(Debug, Default)]
-pub(super) struct Joint {
+pub(super) struct SuperFrameCheck {
     last: Option<Last>,
 }
 
@@ -23,14 +23,14 @@ struct Last {
     is_v4: bool,
 }
 
-impl Joint {
-    /// The next frame joins none.
+impl SuperFrameCheck {
+    /// The next frame begins a super-frame of its own.
     pub(super) fn end(&mut self) {
         self.last = None;
     }
 
-    /// Records that `frame` of `client` is queued, a valid RoCE packet. Returns true if it may join
-    /// the super-frame of the frame before it. `joins`: the client says so.
+    /// Records that `frame` of `client`, a valid RoCE packet, is queued. Returns true if the frame may
+    /// join the super-frame of the frame before it. `joins`: the client requests that.
     pub(super) fn follows(&mut self, client: ClientId, frame: &[u8], joins: bool) -> bool {
         let this = Last::of(client, frame);
         let last = std::mem::replace(&mut self.last, this);
