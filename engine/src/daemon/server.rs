@@ -90,11 +90,11 @@ impl Daemon {
         let failed = |source| DaemonOpenError::Socket { path: socket.clone(), source };
         let listener = listener::listen(&directory, &socket, &config).map_err(failed)?;
         let random = sys::random_u128().map_err(system("get random numbers"))?;
-        let [drawn, seed] = [random, random >> 64].map(low_word);
+        let [slice_choice, seed] = [random, random >> 64].map(low_word);
         let guid = node_guid(opened.ports[0].attributes().mac);
         let router = CmRouter::new(guid, random_words(seed));
         let port = opened.ports.into_iter().next().expect("one core");
-        let mut switch = Switch::new(port, router, (config.limits, config.dscps), drawn);
+        let mut switch = Switch::new(port, router, (config.limits, config.dscps), slice_choice);
         let gids = opened.addressing.gids().into_iter().map(|(_, entry)| entry).collect();
         switch.tables.host.set_gids(gids);
         let eventfd = || EventFd::new().map_err(system("make an eventfd"));

@@ -16,34 +16,34 @@ pub(super) const QUARANTINE: Duration = Duration::from_secs(60);
 /// number of multicast, belong to nobody.
 #[derive(Debug)]
 pub(super) struct SliceTable {
-    /// By slice.
+    /// Indexed by slice.
     owners: Vec<Option<ClientId>>,
     /// Slices without an owner, the one that was free for longest first.
     free: VecDeque<u32>,
-    /// Slices of clients that have ended, with their users, and since when.
-    resting: VecDeque<Resting>,
-    /// Slices that each user has, or had and that rest.
+    /// Slices of clients that have ended, in the order of their ends.
+    quarantined: VecDeque<Quarantined>,
+    /// Number of slices that count towards each user's limit: slices in use and in quarantine.
     charged: BTreeMap<u32, u32>,
 }
 
 /// A slice whose client has ended.
 #[derive(Debug, Clone, Copy)]
-struct Resting {
+struct Quarantined {
     slice: u32,
     user: u32,
     since: Instant,
 }
 
 impl SliceTable {
-    /// All slices are free. `drawn`: a random number, which chooses the first: after a restart of
-    /// the daemon the clients get other numbers.
-    pub(super) fn new(drawn: u32) -> Self {
+    /// All slices are free. `random` chooses the first slice to be given, so that after a restart
+    /// of the daemon the clients get other numbers.
+    pub(super) fn new(random: u32) -> Self {
         let count = (1 << 24) / SLICE;
         let usable = count - 2;
-        let slice = |step| 1 + (drawn % usable + step) % usable;
+        let slice = |step| 1 + (random % usable + step) % usable;
         let free = (0..usable).map(slice).collect();
-        let (owners, resting) = (vec![None; count as usize], VecDeque::new());
-        Self { owners, free, resting, charged: BTreeMap::new() }
+        let (owners, quarantined) = (vec![None; count as usize], VecDeque::new());
+        Self { owners, free, quarantined, charged: BTreeMap::new() }
     }
 
     /// The client that has `qpn`.
@@ -52,15 +52,16 @@ impl SliceTable {
         self.owners[(qpn.value() / SLICE) as usize]
     }
 
-    /// Gives a slice to `client` of `user`, who may have `limit` of them. Returns its first number;
-    /// `None` if none is free or the user has so many, resting ones included.
+    /// Gives a slice to `client` of `user`, who may have `limit` of them. Returns the first
+    /// number of the slice; `None` if no slice is free or the user has reached the limit, with the
+    /// slices in quarantine.
     pub(super) fn give(
         &mut self,
         client: ClientId,
         (user, limit): (u32, u32),
         now: Instant,
     ) -> Option<u32> {
-        self.wake(now);
+        self.end_quarantine(now);
         let charged = self.charged.entry(user).or_default();
         if *charged >= limit {
             return None;
@@ -71,22 +72,22 @@ impl SliceTable {
         Some(slice * SLICE)
     }
 
-    /// Takes all slices of `client`, of `user`, back. They rest for a while.
+    /// Takes back all slices of `client`, a client of `user`. They stay unused for [`QUARANTINE`].
     pub(super) fn take_back(&mut self, client: ClientId, user: u32, now: Instant) {
         for (slice, owner) in (0..).zip(&mut self.owners) {
             if *owner == Some(client) {
                 *owner = None;
-                self.resting.push_back(Resting { slice, user, since: now });
+                self.quarantined.push_back(Quarantined { slice, user, since: now });
             }
         }
     }
 
-    /// Frees the slices that have rested.
-    fn wake(&mut self, now: Instant) {
-        while let Some(Resting { slice, user, since }) = self.resting.front().copied()
+    /// Frees the slices whose quarantine is over.
+    fn end_quarantine(&mut self, now: Instant) {
+        while let Some(Quarantined { slice, user, since }) = self.quarantined.front().copied()
             && now.saturating_since(since) >= QUARANTINE
         {
-            self.resting.pop_front();
+            self.quarantined.pop_front();
             self.free.push_back(slice);
             let left = self.charged.get(&user).map_or(0, |charged| charged - 1);
             match left {
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!([Qpn::GSI, Qpn::MULTICAST].map(|qpn| table.owner(qpn)), [None; 2]);
         table.take_back(b, 7, now);
         assert_eq!((owner(&table, second), table.give(a, any, now)), (None, None));
-        assert_eq!(table.give(b, (7, 1), now), None, "it rests, and its user pays for it");
+        assert_eq!(table.give(b, (7, 1), now), None, "in quarantine, the slice counts towards the limit");
         let later = now + QUARANTINE;
         assert_eq!(table.give(b, (7, 1), later), Some(second));
     }

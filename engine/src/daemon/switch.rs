@@ -55,17 +55,18 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// A switch without clients. `drawn`: a random number.
+    /// A switch without clients. `random` chooses the QP numbers that clients get: see
+    /// [`SliceTable::new`](super::slices::SliceTable::new).
     pub(super) fn new(
         port: Box<dyn Port>,
         router: CmRouter,
         (limits, dscps): (Limits, Dscps),
-        drawn: u32,
+        random: u32,
     ) -> Self {
         let link_numbers = port.tx_identification(MAD_FRAME_MAX, false).is_some();
         let mut host = HostAddresses::default();
         host.add_mac(port.attributes().mac);
-        let tables = Tables::new(router, host, (limits, dscps), drawn);
+        let tables = Tables::new(router, host, (limits, dscps), random);
         Self { port, link_numbers, queued: 0, tables, next: 0, is_cut: false }
     }
 

@@ -49,18 +49,18 @@ pub(super) enum Origin {
 }
 
 impl Tables {
-    /// No clients. `drawn`: a random number.
+    /// Tables without clients. `random`: see [`SliceTable::new`].
     pub(super) fn new(
         router: CmRouter,
         host: HostAddresses,
         (limits, dscps): (Limits, Dscps),
-        drawn: u32,
+        random: u32,
     ) -> Self {
         Self {
             places: Vec::new(),
             by_id: BTreeMap::new(),
             last_id: 0,
-            slices: SliceTable::new(drawn),
+            slices: SliceTable::new(random),
             router,
             host,
             dscps,
