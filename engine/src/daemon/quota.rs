@@ -1,8 +1,8 @@
-//! What a user may have of a daemon, over all of the user's programs.
+//! Limits of a user at a daemon, for all programs of the user together.
 
 use crate::time::{Duration, Instant};
 
-/// The limits of a user. `None`: no limit.
+/// The limits of a user; for connections and services, of each program. `None`: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Programs attached at the same time.
@@ -20,7 +20,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 programs; as many QPs as one device offers four times; no rate.
+    /// 64 programs; four times the default number of QPs of a device; no limit of rates.
     fn default() -> Self {
         Self {
             clients: 64,
@@ -33,7 +33,7 @@ impl Default for Limits {
     }
 }
 
-/// The rates of a user's programs together.
+/// The rate limiter of a user's programs together.
 #[derive(Debug, Default)]
 pub(super) struct Rate {
     packets: Option<Bucket>,
@@ -41,19 +41,19 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// The rates that `limits` allows.
+    /// A limiter for the rates in `limits`.
     pub(super) fn new(limits: &Limits, now: Instant) -> Self {
         let bucket = |rate: Option<u64>| rate.map(|rate| Bucket::new(rate, now));
         Self { packets: bucket(limits.packets), bytes: bucket(limits.bytes) }
     }
 
-    /// Returns true if nothing is owed.
-    pub(super) fn is_paid(&self, now: Instant) -> bool {
-        [&self.packets, &self.bytes].into_iter().flatten().all(|bucket| bucket.paid_at <= now)
+    /// Returns true if all buckets are full.
+    pub(super) fn is_full(&self, now: Instant) -> bool {
+        [&self.packets, &self.bytes].into_iter().flatten().all(|bucket| bucket.full_at <= now)
     }
 
-    /// Takes what a packet of `len` bytes needs. If it may not be sent now, returns when to ask
-    /// again.
+    /// Takes the tokens for a packet of `len` bytes. If the packet may not be sent now, takes none
+    /// and returns the time at which to try again.
     pub(super) fn take(&mut self, len: usize, now: Instant) -> Result<(), Instant> {
         let (packets, bytes) = (&mut self.packets, &mut self.bytes);
         let wait = [packets.as_mut(), bytes.as_mut()].into_iter().flatten();
@@ -62,43 +62,43 @@ impl Rate {
             return Err(until);
         }
         if let Some(packets) = packets {
-            packets.owe(1, now);
+            packets.spend(1, now);
         }
         if let Some(bytes) = bytes {
-            bytes.owe(len as u64, now);
+            bytes.spend(len as u64, now);
         }
         Ok(())
     }
 }
 
-/// A token bucket of [`BURST_TIME`]. A packet may pass while it has anything left, and leaves it in
-/// debt then.
+/// A token bucket that holds the tokens of [`BURST_TIME`]. A packet may pass while the bucket is not
+/// empty, even if the packet needs more tokens than are left: the bucket is then in debt.
 #[derive(Debug)]
 struct Bucket {
-    /// Units per second.
+    /// Tokens per second.
     rate: u64,
-    /// When all that was taken is paid, at the rate.
-    paid_at: Instant,
+    /// When the bucket is full again if no more tokens are taken.
+    full_at: Instant,
 }
 
-/// Time that a user may send ahead of the rate after a pause.
+/// Size of a bucket: the time for which a user may send ahead of the rate after a pause.
 const BURST_TIME: Duration = Duration::from_millis(1);
 
 impl Bucket {
     fn new(rate: u64, now: Instant) -> Self {
-        Self { rate, paid_at: now }
+        Self { rate, full_at: now }
     }
 
-    /// When there is something left again; `None` if there is now.
+    /// When the bucket has a token again; `None` if it has one now.
     fn empty_until(&self, now: Instant) -> Option<Instant> {
-        (self.paid_at.saturating_since(now) > BURST_TIME)
-            .then(|| now + (self.paid_at.saturating_since(now) - BURST_TIME))
+        (self.full_at.saturating_since(now) > BURST_TIME)
+            .then(|| now + (self.full_at.saturating_since(now) - BURST_TIME))
     }
 
-    fn owe(&mut self, units: u64, now: Instant) {
-        let nanos = u128::from(units) * 1_000_000_000 / u128::from(self.rate);
+    fn spend(&mut self, tokens: u64, now: Instant) {
+        let nanos = u128::from(tokens) * 1_000_000_000 / u128::from(self.rate);
         let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX / 2));
-        self.paid_at = self.paid_at.max(now) + time;
+        self.full_at = self.full_at.max(now) + time;
     }
 }
 
@@ -106,7 +106,7 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    /// Bytes that pass within `span` if packets of `len` bytes always wait.
+    /// Bytes that pass within `span` if packets of `len` bytes are always ready.
     fn passed(rate: &mut Rate, len: usize, span: Duration) -> usize {
         let (mut now, end) = (Instant::ZERO, Instant::ZERO + span);
         let mut sent = 0;

@@ -85,10 +85,11 @@ impl Tables {
         self.router.add_client(id, limits);
         let client = make(id);
         if self.limits.packets.is_some() || self.limits.bytes.is_some() {
-            // A user who comes back has not paid less.
+            // A bucket that is not full is kept after the user's last client has ended: attaching
+            // again must not fill the bucket.
             let users: BTreeSet<u32> =
                 self.places.iter().flatten().map(|client| client.credentials.user).collect();
-            self.rates.retain(|user, rate| users.contains(user) || !rate.is_paid(now));
+            self.rates.retain(|user, rate| users.contains(user) || !rate.is_full(now));
             let rate = || Rate::new(&self.limits, now);
             self.rates.entry(client.credentials.user).or_insert_with(rate);
         }
