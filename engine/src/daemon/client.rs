@@ -46,10 +46,10 @@ pub(super) struct Client {
     has_unpublished: bool,
     /// When a frame did not fit, since the client last took frames.
     full_since: Option<Instant>,
-    /// Bytes that the client may still send in its turn; negative after a drain, until the client
-    /// has waited for its share.
+    /// The client's deficit counter: bytes that it may still send in the current round. Negative
+    /// after a drain, until later quanta have made up for the drained bytes.
     pub(super) deficit: isize,
-    /// The client's user has used up its rate until then.
+    /// The client sends nothing before this time, because its user has used up a rate.
     pub(super) throttled_until: Option<Instant>,
     pub(super) permits: Permits,
     /// The client has mapped its rings; until then no frame is moved.

@@ -7,8 +7,11 @@
 //!    [`QUANTUM`] bytes more. Frames without data (ACKs, CNPs, READ requests) do not wait for the
 //!    next round. A frame is copied into a slot of the port first and checked there, where the
 //!    client cannot change it any more.
-//! 3. The daemon's own messages are sent: those of connection management, and NAKs.
-//! 4. Clients and the port are told, once each.
+//! 3. The daemon's own frames are sent: messages of communication management, and NAKs.
+//! 4. The clients' rings are published and the port is flushed, once each.
+//!
+//! A turn ends after [`BURST`] frames of clients or when the port has no room. The next turn then
+//! goes on with the same client.
 
 use std::os::fd::RawFd;
 
@@ -27,31 +30,32 @@ use crate::time::Instant;
 /// Bytes that a client may send in a round: a super-frame.
 const QUANTUM: isize = 64 << 10;
 
-/// Most bytes that a client may send in a turn, with what it saved.
+/// Maximum of a client's deficit counter: one quantum, and what the client has saved.
 const DEFICIT_MAX: isize = 2 * QUANTUM;
 
-/// Length up to which a frame counts as one without data.
+/// Length in bytes up to which a frame counts as one without data.
 const WITHOUT_DATA: usize = 128;
 
 /// Maximum number of clients' frames in a turn.
 const BURST: usize = 120;
 
-/// Bursts in a drain; more than a ring holds.
+/// Maximum number of bursts in a drain: together more than a ring holds.
 const DRAIN_ROUNDS: usize = 16;
 
 /// The port and the clients.
 #[derive(Debug)]
 pub(super) struct Switch {
     port: Box<dyn Port>,
-    /// The link chooses the IPv4 identification of packets.
-    link_numbers: bool,
-    /// Frames since the last flush.
+    /// The link sets the IPv4 identification of packets: see [`Port::tx_identification`].
+    link_sets_ip_id: bool,
+    /// Number of frames queued since the last flush.
     queued: usize,
     pub(super) tables: Tables,
-    /// The place in the round of the client whose turn is next.
+    /// Place of the client that sends next; the round continues from there.
     next: usize,
-    /// That client's turn was cut short: it goes on without another quantum.
-    is_cut: bool,
+    /// The previous turn ended while that client was sending: the client goes on without another
+    /// quantum.
+    is_interrupted: bool,
 }
 
 impl Switch {
@@ -63,11 +67,11 @@ impl Switch {
         (limits, dscps): (Limits, Dscps),
         random: u32,
     ) -> Self {
-        let link_numbers = port.tx_identification(MAD_FRAME_MAX, false).is_some();
+        let link_sets_ip_id = port.tx_identification(MAD_FRAME_MAX, false).is_some();
         let mut host = HostAddresses::default();
         host.add_mac(port.attributes().mac);
         let tables = Tables::new(router, host, (limits, dscps), random);
-        Self { port, link_numbers, queued: 0, tables, next: 0, is_cut: false }
+        Self { port, link_sets_ip_id, queued: 0, tables, next: 0, is_interrupted: false }
     }
 
     pub(super) fn attributes(&self) -> &PortAttributes {
@@ -80,7 +84,7 @@ impl Switch {
 
     /// Runs a turn. Returns the number of frames moved.
     pub(super) fn turn(&mut self, now: Instant) -> usize {
-        let moved = self.receive(now) + self.forward(now) + self.send_replies(now);
+        let moved = self.receive(now) + self.forward(now) + self.send_own_frames(now);
         self.tables.places.iter_mut().flatten().for_each(Client::publish);
         self.flush();
         moved
@@ -103,23 +107,23 @@ impl Switch {
         while idle < places && sent < BURST {
             let place = self.next % places;
             let Some(client) = &mut self.tables.places[place] else {
-                (idle, self.next, self.is_cut) = (idle + 1, self.next + 1, false);
+                (idle, self.next, self.is_interrupted) = (idle + 1, self.next + 1, false);
                 continue;
             };
             if client.next_len().is_none() {
                 client.deficit = client.deficit.min(0);
-                (idle, self.next, self.is_cut) = (idle + 1, self.next + 1, false);
+                (idle, self.next, self.is_interrupted) = (idle + 1, self.next + 1, false);
                 continue;
             }
-            if !std::mem::take(&mut self.is_cut) {
+            if !std::mem::take(&mut self.is_interrupted) {
                 client.deficit = (client.deficit + QUANTUM).min(DEFICIT_MAX);
             }
             let most = BURST - sent;
             let (done, is_blocked) = self.forward_from(place, most, true, &mut super_frame, now);
             sent += done;
             idle = if done > 0 { 0 } else { idle + 1 };
-            self.is_cut = is_blocked || done == most;
-            if self.is_cut {
+            self.is_interrupted = is_blocked || done == most;
+            if self.is_interrupted {
                 break;
             }
             self.next += 1;
@@ -127,13 +131,13 @@ impl Switch {
         sent
     }
 
-    /// Sends up to `most` frames of the client at `place`. `in_turn`: no more bytes than it may
+    /// Sends up to `most` frames of the client at `place`. `is_limited`: no more bytes than it may
     /// send in its turn. Returns how many, and whether the port has no room for more.
     fn forward_from(
         &mut self,
         place: usize,
         most: usize,
-        in_turn: bool,
+        is_limited: bool,
         super_frame: &mut SuperFrameCheck,
         now: Instant,
     ) -> (usize, bool) {
@@ -144,7 +148,7 @@ impl Switch {
                 return (done, false);
             };
             let cost = len.cast_signed();
-            if in_turn && cost > client.deficit && len > WITHOUT_DATA {
+            if is_limited && cost > client.deficit && len > WITHOUT_DATA {
                 return (done, false);
             }
             client.throttled_until = None;
@@ -152,10 +156,10 @@ impl Switch {
                 && let Err(until) = rate.take(len, now)
             {
                 client.throttled_until = Some(until);
-                return (done, !in_turn);
+                return (done, !is_limited);
             }
             let Some(slot) = self.port.tx_slot() else { return (done, true) };
-            if !in_turn || cost <= client.deficit {
+            if !is_limited || cost <= client.deficit {
                 client.deficit = client.deficit.saturating_sub(cost);
             }
             let Some((len, priority, joins)) = client.take(slot) else {
@@ -182,9 +186,9 @@ impl Switch {
         (most, false)
     }
 
-    /// Sends what a client has left in its ring, before it ends or changes to whom it may send: for
-    /// the program it was sent already. The client pays for it in its next turns.
-    /// Returns true if nothing is left.
+    /// Sends the frames in a client's ring before the client is removed or its permits change: the
+    /// client has sent these frames while it had the permits. Their bytes count towards the next
+    /// rounds of the client. Returns true if no frame is left.
     pub(super) fn drain(&mut self, id: ClientId, now: Instant) -> bool {
         let Some(place) = self.tables.by_id.get(&id).copied() else { return true };
         let mut super_frame = SuperFrameCheck::default();
@@ -209,7 +213,7 @@ impl Switch {
 
     /// Queues the frame of `len` bytes in the slot.
     fn commit(&mut self, len: usize, priority: Priority, joins: bool) {
-        if self.link_numbers {
+        if self.link_sets_ip_id {
             let slot = self.port.tx_slot().expect("the slot that was not committed");
             if let Some(payload) = ipv4_payload_len(&slot[..len]) {
                 let id = self.port.tx_identification(payload, joins).unwrap_or(0);
@@ -224,23 +228,23 @@ impl Switch {
         self.queued += 1;
     }
 
-    /// Sends what the daemon itself has to say. Returns the number of frames.
-    fn send_replies(&mut self, now: Instant) -> usize {
-        self.tables.collect_replies(now);
-        let replies = std::mem::take(&mut self.tables.replies);
-        for frame in &replies {
+    /// Sends the daemon's own frames. Returns their number.
+    fn send_own_frames(&mut self, now: Instant) -> usize {
+        self.tables.collect_own_frames(now);
+        let own_frames = std::mem::take(&mut self.tables.own_frames);
+        for frame in &own_frames {
             let Ok(packet) = Packet::parse(frame, &[]) else { continue };
             if self.tables.host.is_own(packet.ip.dst()) {
                 self.tables.deliver(frame, &[], Origin::Host(None), now);
             } else if let Some(slot) = self.port.tx_slot() {
                 slot[..frame.len()].copy_from_slice(frame);
                 self.commit(frame.len(), Priority::default(), false);
-            } // Without room it is lost, as frames may be; the router sends it again.
+            } // Without room the frame is lost, as on a link: the router repeats its messages.
         }
-        replies.len()
+        own_frames.len()
     }
 
-    /// When the daemon must act next without a frame.
+    /// When the next turn is due, even if no frame arrives.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let throttled = self.tables.clients().filter_map(|client| client.throttled_until);
         throttled.chain(self.tables.router.next_deadline()).min()

@@ -17,10 +17,11 @@ use crate::port::daemon::protocol::{ProgramStat, Refusal};
 use crate::port::kind::ServicePort;
 use crate::time::Instant;
 
-/// Everything but the port.
+/// The state of the switch, apart from the port.
 #[derive(Debug)]
 pub(super) struct Tables {
-    /// By place. Places are used again, numbers of clients are not.
+    /// The clients. The index of a client is its place; a place is used again after the client has
+    /// ended, a [`ClientId`] is not.
     pub(super) places: Vec<Option<Client>>,
     pub(super) by_id: BTreeMap<ClientId, usize>,
     last_id: u32,
@@ -33,18 +34,18 @@ pub(super) struct Tables {
     /// Rates by user, if there is a limit.
     pub(super) rates: BTreeMap<u32, Rate>,
     former: FormerQps,
-    /// Frames for which there is no client.
+    /// Number of frames for which there was no client.
     pub(super) undelivered: u64,
-    /// MADs and NAKs to be sent by the daemon itself.
-    pub(super) replies: Vec<Vec<u8>>,
+    /// Frames that the daemon itself sends: MADs and NAKs.
+    pub(super) own_frames: Vec<Vec<u8>>,
 }
 
 /// Where a frame comes from.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Origin {
     Link,
-    /// A client of this daemon. If it is a datagram to a group, the client has delivered it to its
-    /// own members.
+    /// This host: a client, or the daemon itself. Contains the client for a datagram to a multicast
+    /// group, which the client has delivered to its own QPs already.
     Host(Option<ClientId>),
 }
 
@@ -69,7 +70,7 @@ impl Tables {
             rates: BTreeMap::new(),
             former: FormerQps::default(),
             undelivered: 0,
-            replies: Vec::new(),
+            own_frames: Vec::new(),
         }
     }
 
@@ -106,7 +107,7 @@ impl Tables {
         id
     }
 
-    /// Removes a client. Its peers hear of it.
+    /// Removes a client. Its connections end towards their peers: see `orphans.rs` and `former.rs`.
     pub(super) fn remove(&mut self, id: ClientId, now: Instant) {
         let Some(place) = self.by_id.remove(&id) else { return };
         let Some(client) = self.places[place].take() else { return };
@@ -128,7 +129,7 @@ impl Tables {
         self.places.iter().flatten()
     }
 
-    /// Clients that cannot stay, and why.
+    /// Clients that must be detached, and why.
     pub(super) fn faulty(&self, now: Instant) -> Vec<(ClientId, &'static str)> {
         self.clients().filter_map(|client| Some((client.id, client.fault(now)?))).collect()
     }
@@ -178,8 +179,8 @@ impl Tables {
         self.groups.keys().copied()
     }
 
-    /// Allows packets from the QP `qpn` of `id` to a QP of another host or client. A QP has one
-    /// peer: no other client may send to it.
+    /// Allows packets from the QP `qpn` of client `id` to a QP of another host or client. A remote
+    /// QP has one peer: no other client may send to it.
     pub(super) fn connect(
         &mut self,
         id: ClientId,
@@ -193,9 +194,9 @@ impl Tables {
         if self.host.is_own(remote) {
             self.pair(qpn, (remote, remote_qpn))?;
         } else {
-            let has_it =
+            let is_taken =
                 |client: &Client| client.id != id && client.permits.is_peer(remote, remote_qpn);
-            if self.clients().any(has_it) || self.former.has_peer((remote, remote_qpn), now) {
+            if self.clients().any(is_taken) || self.former.has_peer((remote, remote_qpn), now) {
                 return Err(Refusal::InUse);
             }
         }
@@ -255,7 +256,7 @@ impl Tables {
         }
     }
 
-    /// Decides about a frame of the client at `place`, and counts it.
+    /// Decides whether the client at `place` may send `frame`, and counts the frame.
     pub(super) fn admit(
         &mut self,
         place: usize,
@@ -328,7 +329,7 @@ impl Tables {
             if packet.bth.dest_qp != Qpn::GSI {
                 self.undelivered += 1;
                 let nak = self.former.refuse(&packet, now);
-                self.replies.extend(nak.map(|nak| nak_frame(&nak)));
+                self.own_frames.extend(nak.map(|nak| nak_frame(&nak)));
             }
             return;
         };
@@ -362,7 +363,7 @@ impl Tables {
         }
     }
 
-    /// The client that gets a message of connection management; `None` if the daemon answers it.
+    /// The client that gets a message of communication management; `None` if no client gets it.
     fn route_mad(&mut self, packet: &Packet<'_>, now: Instant) -> Option<ClientId> {
         let mut mad = [0; feroce_wire::MAD_LEN];
         if packet.payload.len() != mad.len() || !packet.icrc_valid() {
@@ -375,10 +376,10 @@ impl Tables {
         }
     }
 
-    pub(super) fn collect_replies(&mut self, now: Instant) {
+    pub(super) fn collect_own_frames(&mut self, now: Instant) {
         self.router.expire(now);
         while let Some(own) = self.router.transmit() {
-            self.replies.push(mad_frame(&own.flow, &own.mad));
+            self.own_frames.push(mad_frame(&own.flow, &own.mad));
         }
     }
 }
