@@ -1,4 +1,5 @@
-//! The control socket: programs attach and ask for what they may have.
+//! The control socket: programs attach, and request resources (QP numbers, paths, connections,
+//! groups, ports of RDMA CM).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,7 +14,7 @@ use rustix::net::SocketFlags;
 
 use super::client::{Client, ClientId, Credentials};
 use super::host;
-use super::paths::WantedPath;
+use super::paths::PathRequest;
 use super::shared::Shared;
 use crate::core::SLICE;
 use crate::device::join_kernel;
@@ -29,46 +30,46 @@ use crate::port::daemon::protocol::{
 use crate::sys;
 use crate::time::{Duration, Instant};
 
-/// Frames from a client that wait for the switch.
+/// Slots of the ring from a client to the switch.
 const TX_SLOTS: usize = 512;
-/// Frames that wait for a client: several windows of the default size.
+/// Slots of the ring from the switch to a client: several windows of the default size.
 const RX_SLOTS: usize = 1024;
-/// Programs that have connected and not yet attached.
+/// Maximum number of newcomers: programs that have connected and not yet attached.
 const NEWCOMERS: usize = 128;
 /// Time for a program to attach once it has connected.
 const ATTACH_WITHIN: Duration = Duration::from_secs(5);
 /// Interval at which clients are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest time that a path may wait for its next hop.
+/// Maximum time to wait for the next hop of a path.
 const RESOLVE_MAX: Duration = Duration::from_secs(30);
-/// Threads that wait for next hops.
+/// Maximum number of threads that wait for next hops.
 const RESOLVERS: usize = 64;
-/// Paths of one user that wait for their next hops.
+/// Maximum number of paths of one user that wait for their next hops.
 const RESOLVING: usize = 16;
-/// Multicast groups of one user. The filters of ports have room for 256 addresses.
+/// Maximum number of multicast groups of one user. The filters of ports have room for 256 addresses.
 const GROUPS: usize = 64;
-/// Attempts, a millisecond apart, to send what a client has left in its ring.
+/// Maximum number of drains of a client that has ended, a millisecond apart.
 const DRAIN_ATTEMPTS: u32 = 5;
 
-/// A program at the other end of a socket.
+/// A program at the other end of a socket: a newcomer or a client.
 #[derive(Debug)]
-struct Peer {
+struct Program {
     socket: Arc<OwnedFd>,
     credentials: Credentials,
     since: Instant,
-    /// Its number, once it is attached.
+    /// The program's number, once it is attached.
     client: Option<ClientId>,
-    /// Multicast groups that it has joined.
+    /// Number of multicast groups that the program has joined.
     groups: usize,
-    /// The memory of its rings, until it has mapped it.
+    /// The memory of the program's rings, until the program has mapped it.
     memory: Option<Arc<SharedMemory>>,
 }
 
-/// What a user has.
+/// Resources in use by a user.
 #[derive(Debug, Default)]
 struct Usage {
     clients: u32,
-    /// Multicast groups of the clients.
+    /// Number of multicast groups of the user's clients.
     groups: usize,
 }
 
@@ -77,16 +78,17 @@ struct Usage {
 pub(super) struct Control {
     shared: Arc<Shared>,
     listener: OwnedFd,
-    peers: BTreeMap<RawFd, Peer>,
+    programs: BTreeMap<RawFd, Program>,
     users: BTreeMap<u32, Usage>,
-    /// Paths that wait for their next hops, by user: all but one of the counted references.
+    /// By user. Each path that waits for its next hop holds a reference, and so does this table: the
+    /// number of waiting paths is the reference count minus 1.
     resolving: BTreeMap<u32, Arc<()>>,
-    /// The host's memberships in groups of clients.
+    /// The host's memberships in the groups of the clients.
     memberships: BTreeMap<IpAddr, Option<UdpSocket>>,
     resolvers: Arc<Pool>,
     checked_at: Instant,
-    /// The listener is not looked at before, since there was no descriptor.
-    listens_at: Instant,
+    /// The listener is not polled before this time, because the process had no free descriptor.
+    accepts_at: Instant,
 }
 
 impl Control {
@@ -95,13 +97,13 @@ impl Control {
         Self {
             shared,
             listener,
-            peers: BTreeMap::new(),
+            programs: BTreeMap::new(),
             users: BTreeMap::new(),
             resolving: BTreeMap::new(),
             memberships: BTreeMap::new(),
             resolvers: Arc::new(Pool::new("feroce-paths", RESOLVERS)),
             checked_at,
-            listens_at: checked_at,
+            accepts_at: checked_at,
         }
     }
 
@@ -111,17 +113,17 @@ impl Control {
         while !self.shared.is_stopping() {
             fds.clear();
             fds.push(self.shared.wake_control.as_fd().as_raw_fd());
-            if self.shared.now() >= self.listens_at {
+            if self.shared.now() >= self.accepts_at {
                 fds.push(self.listener.as_raw_fd());
             }
-            fds.extend(self.peers.keys());
+            fds.extend(self.programs.keys());
             sys::poll_readable(&fds, &mut scratch, Some(CHECK_INTERVAL));
             let ready: Vec<RawFd> =
                 scratch.iter().filter(|fd| fd.revents != 0).map(|fd| fd.fd).collect();
             for fd in ready {
                 if fd == self.listener.as_raw_fd() {
                     self.accept();
-                } else if self.peers.contains_key(&fd) {
+                } else if self.programs.contains_key(&fd) {
                     self.serve(fd, &mut buffer);
                 }
             }
@@ -131,12 +133,12 @@ impl Control {
                 self.check(now);
             }
         }
-        let clients: Vec<RawFd> = self.peers.keys().copied().collect();
+        let clients: Vec<RawFd> = self.programs.keys().copied().collect();
         clients.into_iter().for_each(|fd| self.detach(fd, "the daemon ends"));
     }
 
     fn accept(&mut self) {
-        let newcomers = self.peers.values().filter(|peer| peer.client.is_none());
+        let newcomers = self.programs.values().filter(|program| program.client.is_none());
         if newcomers.count() >= NEWCOMERS {
             self.evict_newcomer();
         }
@@ -145,20 +147,21 @@ impl Control {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::debug!(%error, "a program cannot connect");
-                // Without a descriptor the listener stays readable.
-                self.listens_at = self.shared.now() + CHECK_INTERVAL;
+                // If the process has no free descriptor, the listener stays readable.
+                self.accepts_at = self.shared.now() + CHECK_INTERVAL;
                 return;
             }
         };
-        // A descriptor that is sent would be closed here, which may wait.
+        // A descriptor sent by the program would be closed here, and closing may wait.
         if let Err(error) = sys::refuse_descriptors(socket.as_fd()) {
             tracing::debug!(%error, "this kernel cannot refuse descriptors");
         }
-        // Not rustix: its process id is never 0, that of a process in another namespace is.
+        // Not rustix: its type for process ids has no 0, which the kernel returns for a process
+        // of another pid namespace.
         let Ok(about) = getsockopt(&socket, PeerCredentials) else { return };
         let credentials =
             Credentials { user: about.uid(), pid: about.pid(), program: String::new() };
-        let peer = Peer {
+        let program = Program {
             socket: Arc::new(socket),
             credentials,
             since: self.shared.now(),
@@ -166,24 +169,24 @@ impl Control {
             groups: 0,
             memory: None,
         };
-        self.peers.insert(peer.socket.as_raw_fd(), peer);
+        self.programs.insert(program.socket.as_raw_fd(), program);
     }
 
     /// Drops the oldest newcomer of the user who has most of them.
     fn evict_newcomer(&mut self) {
-        let newcomers = || self.peers.iter().filter(|(_, peer)| peer.client.is_none());
+        let newcomers = || self.programs.iter().filter(|(_, program)| program.client.is_none());
         let mut counts = BTreeMap::<u32, usize>::new();
-        newcomers().for_each(|(_, peer)| *counts.entry(peer.credentials.user).or_default() += 1);
+        newcomers().for_each(|(_, program)| *counts.entry(program.credentials.user).or_default() += 1);
         let Some(greediest) = counts.iter().max_by_key(|(_, count)| **count) else { return };
-        let its = newcomers().filter(|(_, peer)| peer.credentials.user == *greediest.0);
-        if let Some(fd) = its.min_by_key(|(_, peer)| peer.since).map(|(fd, _)| *fd) {
-            self.peers.remove(&fd);
+        let of_user = newcomers().filter(|(_, program)| program.credentials.user == *greediest.0);
+        if let Some(fd) = of_user.min_by_key(|(_, program)| program.since).map(|(fd, _)| *fd) {
+            self.programs.remove(&fd);
         }
     }
 
-    /// Serves one message of a program, so that none keeps the others waiting.
+    /// Serves one message of a program. One only, so that no program keeps the others waiting.
     fn serve(&mut self, fd: RawFd, buffer: &mut Vec<u8>) {
-        let socket = Arc::clone(&self.peers[&fd].socket);
+        let socket = Arc::clone(&self.programs[&fd].socket);
         match channel::try_receive::<Call>(socket.as_fd(), buffer) {
             Ok(Call { id, request }) => {
                 if let Some((result, fds)) = self.handle(fd, id, request) {
@@ -198,23 +201,23 @@ impl Control {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 self.detach(fd, "it has ended");
             }
-            Err(error) => self.detach(fd, &format!("it says something invalid: {error}")),
+            Err(error) => self.detach(fd, &format!("it has sent an invalid message: {error}")),
         }
     }
 
-    /// The answer to a request, with descriptors; `None` if it comes later.
-    fn handle(&mut self, fd: RawFd, id: u64, request: Request) -> Option<Reply> {
+    /// The answer to a request, with descriptors; `None` if the answer comes later.
+    fn handle(&mut self, fd: RawFd, id: u64, request: Request) -> Option<AnswerWithFds> {
         let done = |result: Result<(), Refusal>| Some((result.map(|()| Answer::Done), Vec::new()));
         if request == Request::Stat {
-            let user = self.peers[&fd].credentials.user;
+            let user = self.programs[&fd].credentials.user;
             let sees_all = [0, rustix::process::geteuid().as_raw()].contains(&user);
             let stat = self.shared.stat((!sees_all).then_some(user));
             return Some((Ok(Answer::Stat(Box::new(stat))), Vec::new()));
         }
-        let client = self.peers[&fd].client;
+        let client = self.programs[&fd].client;
         let (client, request) = match (client, request) {
-            (None, Request::Attach { version, program }) => {
-                return Some(match self.attach(fd, version, program) {
+            (None, Request::Attach { version, program: name }) => {
+                return Some(match self.attach(fd, version, name) {
                     Ok((attached, fds)) => (Ok(Answer::Attached(Box::new(attached))), fds),
                     Err(refusal) => (Err(refusal), Vec::new()),
                 });
@@ -228,7 +231,7 @@ impl Control {
             Request::QpnSlice => Some((self.slice(fd, client).map(Answer::Slice), Vec::new())),
             Request::Resolve { destination, source, timeout_ms } => {
                 let timeout = Duration::from_millis(timeout_ms).min(RESOLVE_MAX);
-                let path = WantedPath { client, destination: Gid(destination), source, timeout };
+                let path = PathRequest { client, destination: Gid(destination), source, timeout };
                 self.resolve(fd, id, path).map(|result| (result, Vec::new()))
             }
             Request::Connect { qpn, remote, remote_qpn } => {
@@ -263,16 +266,16 @@ impl Control {
         &mut self,
         fd: RawFd,
         version: u32,
-        program: String,
+        name: String,
     ) -> Result<(Attached, Vec<OwnedFd>), Refusal> {
         if version != VERSION {
             return Err(Refusal::Version(VERSION));
         }
-        let peer = self.peers.get_mut(&fd).expect("it has sent the request");
-        // A program says its name itself; control characters must not reach a terminal.
-        peer.credentials.program = program.chars().take(64).collect::<String>();
-        peer.credentials.program = peer.credentials.program.escape_debug().to_string();
-        let user = self.users.entry(peer.credentials.user).or_default();
+        let program = self.programs.get_mut(&fd).expect("it has sent the request");
+        // The program chooses this name: control characters must not reach a terminal.
+        program.credentials.program = name.chars().take(64).collect::<String>();
+        program.credentials.program = program.credentials.program.escape_debug().to_string();
+        let user = self.users.entry(program.credentials.user).or_default();
         if user.clients >= self.shared.limits.clients {
             return Err(Refusal::Quota("programs".to_owned()));
         }
@@ -291,26 +294,26 @@ impl Control {
             gids: Vec::new(),
         };
         let shapes = attached.shapes().map_err(|_| invalid("the port's frames are too long"))?;
-        let credentials = peer.credentials.clone();
+        let credentials = program.credentials.clone();
         let rings =
             Rings::new(shapes).map_err(|error| system("make the rings of a program", &error))?;
         let Rings { memory, from_client, to_client, fds } = rings;
         let make = |id| Client::new(id, credentials, from_client, to_client);
-        peer.memory = Some(memory);
+        program.memory = Some(memory);
         let now = self.shared.now();
         let id = self.shared.with(|switch| switch.tables.add(make, now));
         user.clients += 1;
-        peer.client = Some(id);
+        program.client = Some(id);
         let mut sockets = self.shared.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        sockets.insert(id, Arc::clone(&peer.socket));
+        sockets.insert(id, Arc::clone(&program.socket));
         drop(sockets);
-        // Read now: the client is told of every later change.
+        // Read after the socket is in the table: later changes reach the client as notices.
         let gids = self.shared.gids().iter().map(Local::from).collect();
         let attached = Attached { gids, ..attached };
         tracing::info!(
             ?id,
-            pid = peer.credentials.pid,
-            program = peer.credentials.program,
+            pid = program.credentials.pid,
+            program = program.credentials.program,
             "attached"
         );
         Ok((attached, fds))
@@ -318,7 +321,7 @@ impl Control {
 
     /// The client has mapped its rings: from now on frames are moved.
     fn ready(&mut self, fd: RawFd, client: ClientId) -> Result<(), Refusal> {
-        let memory = self.peers.get_mut(&fd).and_then(|peer| peer.memory.take());
+        let memory = self.programs.get_mut(&fd).and_then(|program| program.memory.take());
         let memory = memory.ok_or_else(|| invalid("ready already"))?;
         memory.finish().map_err(|error| system("seal the rings", &error))?;
         self.shared.with(|switch| {
@@ -329,11 +332,11 @@ impl Control {
         Ok(())
     }
 
-    /// The client or newcomer is gone, or must go.
+    /// Removes a program: it has ended, or it must not stay.
     fn detach(&mut self, fd: RawFd, why: &str) {
-        let Some(peer) = self.peers.remove(&fd) else { return };
-        let Some(id) = peer.client else { return };
-        tracing::info!(?id, pid = peer.credentials.pid, why, "detached");
+        let Some(program) = self.programs.remove(&fd) else { return };
+        let Some(id) = program.client else { return };
+        tracing::info!(?id, pid = program.credentials.pid, why, "detached");
         self.shared.sockets.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         let now = self.shared.now();
         self.drain(id);
@@ -343,21 +346,22 @@ impl Control {
             let after: BTreeSet<_> = switch.tables.groups().collect();
             before.difference(&after).copied().collect::<Vec<_>>()
         });
-        if let Some(user) = self.users.get_mut(&peer.credentials.user) {
+        if let Some(user) = self.users.get_mut(&program.credentials.user) {
             user.clients -= 1;
-            user.groups = user.groups.saturating_sub(peer.groups);
+            user.groups = user.groups.saturating_sub(program.groups);
             if user.clients == 0 {
-                self.users.remove(&peer.credentials.user);
+                self.users.remove(&program.credentials.user);
             }
         }
         if !groups.is_empty() {
             self.memberships.retain(|group, _| !groups.contains(group));
             host::warn_unset_filter(&self.shared);
         }
-        let _ = rustix::net::shutdown(&*peer.socket, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&*program.socket, rustix::net::Shutdown::Both);
     }
 
-    /// Sends what a client that has ended left in its ring. Waits a little for a port without room.
+    /// Sends the frames that a client has left in its ring. Waits up to 5 ms if the port has no
+    /// room.
     fn drain(&self, id: ClientId) {
         for _ in 0..DRAIN_ATTEMPTS {
             let now = self.shared.now();
@@ -368,23 +372,23 @@ impl Control {
         }
     }
 
-    /// Detaches clients that cannot stay, and newcomers that do not attach.
+    /// Detaches faulty clients, and newcomers that do not attach in time.
     fn check(&mut self, now: Instant) {
         let faulty = self.shared.with(|switch| switch.tables.faulty(now));
         for (id, why) in faulty {
-            let fd = self.peers.iter().find(|(_, peer)| peer.client == Some(id)).map(|(fd, _)| *fd);
+            let fd = self.programs.iter().find(|(_, program)| program.client == Some(id)).map(|(fd, _)| *fd);
             if let Some(fd) = fd {
                 self.detach(fd, why);
             }
         }
-        let is_late = |peer: &Peer| {
-            peer.client.is_none() && now.saturating_since(peer.since) >= ATTACH_WITHIN
+        let is_late = |program: &Program| {
+            program.client.is_none() && now.saturating_since(program.since) >= ATTACH_WITHIN
         };
-        self.peers.retain(|_, peer| !is_late(peer));
+        self.programs.retain(|_, program| !is_late(program));
     }
 
     fn slice(&mut self, fd: RawFd, client: ClientId) -> Result<u32, Refusal> {
-        let share = (self.peers[&fd].credentials.user, self.shared.limits.qps / SLICE);
+        let share = (self.programs[&fd].credentials.user, self.shared.limits.qps / SLICE);
         let now = self.shared.now();
         let given = self.shared.with(|switch| {
             let given = switch.tables.slices.give(client, share, now)?;
@@ -425,7 +429,7 @@ impl Control {
         if is_member {
             return Ok(());
         }
-        let user = self.users.entry(self.peers[&fd].credentials.user).or_default();
+        let user = self.users.entry(self.programs[&fd].credentials.user).or_default();
         if user.groups >= GROUPS {
             return Err(Refusal::Quota("multicast groups".to_owned()));
         }
@@ -438,8 +442,8 @@ impl Control {
             self.memberships.insert(group, joined);
         }
         user.groups += 1;
-        if let Some(peer) = self.peers.get_mut(&fd) {
-            peer.groups += 1;
+        if let Some(program) = self.programs.get_mut(&fd) {
+            program.groups += 1;
         }
         if self.shared.with(|switch| switch.tables.join(client, group))
             && let Err(error) = host::set_filter(&self.shared)
@@ -455,9 +459,9 @@ impl Control {
             let client = switch.tables.get_mut(client);
             client.is_some_and(|client| client.permits.groups.contains(&group))
         });
-        if let Some(peer) = self.peers.get_mut(&fd).filter(|_| was_member) {
-            peer.groups -= 1;
-            if let Some(user) = self.users.get_mut(&peer.credentials.user) {
+        if let Some(program) = self.programs.get_mut(&fd).filter(|_| was_member) {
+            program.groups -= 1;
+            if let Some(user) = self.users.get_mut(&program.credentials.user) {
                 user.groups -= 1;
             }
         }
@@ -467,26 +471,27 @@ impl Control {
         }
     }
 
-    /// Resolves a path: at once, or in a thread that waits for the next hop and answers then.
+    /// Resolves a path: at once, or in a thread that waits for the next hop and then sends the
+    /// answer.
     fn resolve(
         &mut self,
         fd: RawFd,
         call: u64,
-        path: WantedPath,
+        path: PathRequest,
     ) -> Option<Result<Answer, Refusal>> {
-        let at_once = WantedPath { timeout: Duration::ZERO, ..path.clone() };
+        let at_once = PathRequest { timeout: Duration::ZERO, ..path.clone() };
         let result = at_once.resolve(&self.shared);
         let waits = matches!(&result, Err(Refusal::Path(PathRefusal::Unresolved(_))));
         if !waits || path.timeout.is_zero() {
             return Some(result);
         }
-        let peer = &self.peers[&fd];
-        // Kept when the user's clients end: the threads are busy still.
-        let waiting = self.resolving.entry(peer.credentials.user).or_default();
+        let program = &self.programs[&fd];
+        // Kept after the user's clients have ended, because the threads still wait.
+        let waiting = self.resolving.entry(program.credentials.user).or_default();
         if Arc::strong_count(waiting) > RESOLVING {
             return Some(Err(Refusal::Quota("paths that wait for their next hops".to_owned())));
         }
-        let (socket, waits) = (Arc::downgrade(&peer.socket), Arc::clone(waiting));
+        let (socket, waits) = (Arc::downgrade(&program.socket), Arc::clone(waiting));
         let shared = Arc::clone(&self.shared);
         let started = self.resolvers.run(Box::new(move || {
             let result = path.resolve(&shared);
@@ -501,9 +506,9 @@ impl Control {
 }
 
 /// An answer with descriptors.
-type Reply = (Result<Answer, Refusal>, Vec<OwnedFd>);
+type AnswerWithFds = (Result<Answer, Refusal>, Vec<OwnedFd>);
 
-/// The rings of a client, with the descriptors for it.
+/// The daemon's ends of a client's rings, and the descriptors that the client gets.
 struct Rings {
     memory: Arc<SharedMemory>,
     from_client: FrameConsumer,
@@ -514,11 +519,11 @@ struct Rings {
 impl Rings {
     fn new([tx, rx]: [RingShape; 2]) -> io::Result<Self> {
         let memory = SharedMemory::create(tx.bytes() + rx.bytes())?;
-        let (own, [hears, rings]) = RemoteBell::pair()?;
+        let (own, [waits_on, signals]) = RemoteBell::pair()?;
         let bell = Bell::Remote(Arc::new(own));
         let from_client = tx.consumer(&memory, 0, &bell);
         let to_client = rx.producer(&memory, tx.bytes(), &bell);
-        let fds = vec![memory.as_fd().try_clone_to_owned()?, hears, rings];
+        let fds = vec![memory.as_fd().try_clone_to_owned()?, waits_on, signals];
         Ok(Self { memory, from_client, to_client, fds })
     }
 }

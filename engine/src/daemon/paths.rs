@@ -1,4 +1,4 @@
-//! Paths that clients ask for.
+//! Resolves the paths that clients request.
 
 use std::sync::PoisonError;
 
@@ -7,16 +7,17 @@ use super::shared::{NextHop, Shared};
 use crate::net::{Gid, GidEntry, PathHeaders, ROUTED_MAC, ResolveError};
 use crate::port::daemon::protocol::{Answer, Local, PathRefusal, Refusal};
 use crate::time::Duration;
-/// A path that a client asks for.
+
+/// A request of a client for a path.
 #[derive(Debug, Clone)]
-pub(super) struct WantedPath {
+pub(super) struct PathRequest {
     pub(super) client: ClientId,
     pub(super) destination: Gid,
     pub(super) source: Local,
     pub(super) timeout: Duration,
 }
 
-impl WantedPath {
+impl PathRequest {
     pub(super) fn resolve(&self, shared: &Shared) -> Result<Answer, Refusal> {
         let source = GidEntry::from(&self.source);
         let known = shared.gids();
@@ -29,7 +30,8 @@ impl WantedPath {
         let refused = |error: ResolveError| Refusal::Path(PathRefusal::from(&error));
         let mut headers = found.map_err(refused)?;
         if shared.is_own(headers.dst_ip) {
-            // Not the client's own address: its core would deliver the packets itself.
+            // The destination is not the client's own: with the host's Ethernet address, the client's
+            // core would deliver the packets to its own QPs.
             headers.dst_mac = ROUTED_MAC;
         } else {
             self.permit(shared, &headers);

@@ -10,8 +10,8 @@
 //! 3. The daemon's own frames are sent: messages of communication management, and NAKs.
 //! 4. The clients' rings are published and the port is flushed, once each.
 //!
-//! A turn ends after [`BURST`] frames of clients or when the port has no room. The next turn then
-//! goes on with the same client.
+//! Step 2 ends after [`BURST`] frames, or when the port has no room. The next turn then goes on with
+//! the same client.
 
 use std::os::fd::RawFd;
 
@@ -131,8 +131,9 @@ impl Switch {
         sent
     }
 
-    /// Sends up to `most` frames of the client at `place`. `is_limited`: no more bytes than it may
-    /// send in its turn. Returns how many, and whether the port has no room for more.
+    /// Sends up to `most` frames of the client at `place`. `is_limited`: no more bytes than the
+    /// client's deficit counter allows. Returns how many, and whether the port has no room for
+    /// more.
     fn forward_from(
         &mut self,
         place: usize,

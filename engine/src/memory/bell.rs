@@ -26,8 +26,10 @@ pub enum Bell {
 /// whose ends have flags of their own.
 #[derive(Debug)]
 pub struct RemoteBell {
-    hears: OwnedFd,
-    rings: OwnedFd,
+    /// Readable after the other end has signalled.
+    waits_on: OwnedFd,
+    /// Written to, to signal the other end.
+    signals: OwnedFd,
 }
 
 impl RemoteBell {
@@ -40,25 +42,25 @@ impl RemoteBell {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let event = crate::sys::eventfd()?;
         let theirs = [read, event.try_clone()?];
-        Ok((Self { hears: event, rings: write }, theirs))
+        Ok((Self { waits_on: event, signals: write }, theirs))
     }
 
     /// The client's end.
-    pub fn of_client([hears, rings]: [OwnedFd; 2]) -> Self {
-        Self { hears, rings }
+    pub fn of_client([waits_on, signals]: [OwnedFd; 2]) -> Self {
+        Self { waits_on, signals }
     }
 
     fn signal(&self) {
         // An eventfd takes eight bytes, a pipe any number. A full one is readable already.
-        let _ = rustix::io::write(&self.rings, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.signals, &1u64.to_ne_bytes());
     }
 
     fn clear(&self) {
         let mut bytes = [0; 512];
         let mut parts = [IoSliceMut::new(&mut bytes)];
-        let read = rustix::io::preadv2(&self.hears, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT);
+        let read = rustix::io::preadv2(&self.waits_on, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT);
         if read == Err(Errno::OPNOTSUPP) {
-            let _ = rustix::io::read(&self.hears, &mut bytes); // A pipe of an older kernel.
+            let _ = rustix::io::read(&self.waits_on, &mut bytes); // A pipe of an older kernel.
         }
     }
 }
@@ -84,7 +86,7 @@ impl Bell {
     pub fn fd(&self) -> RawFd {
         let fd: BorrowedFd<'_> = match self {
             Self::Event(event) => event.as_fd(),
-            Self::Remote(bell) => bell.hears.as_fd(),
+            Self::Remote(bell) => bell.waits_on.as_fd(),
         };
         fd.as_raw_fd()
     }

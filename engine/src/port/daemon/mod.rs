@@ -138,12 +138,12 @@ fn port(
     interface: &str,
     client: &Client,
     attached: Attached,
-    [memory, hears, rings]: [std::os::fd::OwnedFd; 3],
+    [memory, waits_on, signals]: [std::os::fd::OwnedFd; 3],
 ) -> Result<ShmPort, DaemonError> {
     let [tx, rx] = attached.shapes()?;
     let failed = |source| DaemonError::System { action: "map the daemon's rings", source };
     let memory = SharedMemory::open(memory, tx.bytes() + rx.bytes()).map_err(failed)?;
-    let bell = Bell::Remote(Arc::new(RemoteBell::of_client([hears, rings])));
+    let bell = Bell::Remote(Arc::new(RemoteBell::of_client([waits_on, signals])));
     let (producer, consumer) =
         (tx.producer(&memory, 0, &bell), rx.consumer(&memory, tx.bytes(), &bell));
     client
