@@ -10,8 +10,8 @@ use crate::device::{Addressing, OpenError};
 use crate::net::{Gid, GidEntry, GidTable, NetEvent, Watcher};
 use crate::port::daemon::protocol::{Local, Notice};
 
-/// Starts the thread that follows the kernel's tables; `None` for a port that has addresses of its
-/// own.
+/// Starts the thread that follows the kernel's tables; `None` for a port with addresses of its
+/// own, which do not change.
 pub(super) fn follow(shared: &Arc<Shared>) -> Result<Option<Watcher>, OpenError> {
     if !matches!(shared.addressing, Addressing::Kernel(_)) {
         return Ok(None);
@@ -81,10 +81,10 @@ pub(super) fn warn_unset_filter(shared: &Shared) {
 /// Makes the port receive frames to the addresses of the host and to the groups of the clients.
 ///
 /// # Errors
-/// The port has no room for so many.
+/// The filter has no room for so many addresses.
 pub(super) fn set_filter(shared: &Shared) -> Result<(), OpenError> {
     let Some(filter) = &shared.filter else { return Ok(()) };
-    // No thread sets an outdated filter.
+    // One thread at a time, so that no thread sets an outdated filter.
     let _one = shared.filtering.lock().unwrap_or_else(PoisonError::into_inner);
     let gids = shared.gids();
     let own = gids.iter().map(|entry: &GidEntry| Ipv6Addr::from(entry.gid.0));

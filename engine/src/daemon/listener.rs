@@ -8,7 +8,8 @@ use std::path::Path;
 use rustix::net::SocketAddrUnix;
 
 use super::config::DaemonConfig;
-use crate::port::daemon::{channel, place};
+use crate::port::daemon::{channel, socket_path};
+
 /// Makes the socket at `path` in `directory`.
 pub(super) fn listen(directory: &Path, path: &Path, config: &DaemonConfig) -> io::Result<OwnedFd> {
     let is_shared =
@@ -19,17 +20,17 @@ pub(super) fn listen(directory: &Path, path: &Path, config: &DaemonConfig) -> io
         let is_new = !made.exists();
         std::fs::DirBuilder::new().recursive(true).mode(mode).create(made)?;
         if is_new {
-            // Whatever the umask is.
+            // The umask may have removed permissions.
             std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode))?;
         }
     }
-    if config.directory.is_none() && !place::is_own(directory) {
+    if config.directory.is_none() && !socket_path::is_own(directory) {
         let what = format!("{} belongs to another user", directory.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
     match channel::connect(path) {
         Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-        // A daemon that was killed has left it.
+        // Left behind by a daemon that was killed.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)?;
         }

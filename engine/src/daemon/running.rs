@@ -4,30 +4,31 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::port::daemon::protocol::{Answer, Call, DaemonStat, Message, Request};
-use crate::port::daemon::{channel, place};
+use crate::port::daemon::{channel, socket_path};
 
-/// A daemon that runs.
+/// A running daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
-    /// The interface that it owns.
+    /// The interface that the daemon owns.
     pub interface: String,
-    /// Its process.
+    /// The daemon's process.
     pub pid: i32,
     socket: PathBuf,
 }
 
 impl Running {
-    /// Returns true if the daemon listens at its socket still.
+    /// Returns true if the daemon still listens at its socket.
     pub fn is_running(&self) -> bool {
         owner(&self.socket) == Some(self.pid)
     }
 }
 
 impl Running {
-    /// Its statistics: all programs for root and the daemon's user, otherwise those of this user.
+    /// The daemon's statistics: all programs for root and the daemon's user, otherwise those of the
+    /// calling user.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] if the answer is none, or the daemon refuses; otherwise the
+    /// [`io::ErrorKind::InvalidData`] if the daemon refuses or its answer is invalid; otherwise the
     /// system's error.
     pub fn stat(&self) -> io::Result<DaemonStat> {
         let socket = channel::connect(&self.socket)?;
@@ -40,14 +41,14 @@ impl Running {
 }
 
 /// The daemons in the network namespace of the calling thread whose sockets are in `directory`, or
-/// at the usual places.
+/// at the default places.
 ///
 /// # Errors
 /// The directory cannot be read.
 pub fn running(directory: Option<&Path>) -> io::Result<Vec<Running>> {
     let directories = match directory {
-        Some(directory) => vec![place::socket_in(directory, "")?],
-        None => place::candidates(""),
+        Some(directory) => vec![socket_path::socket_in(directory, "")?],
+        None => socket_path::candidates(""),
     };
     let mut found = Vec::new();
     for directory in directories {
@@ -66,9 +67,9 @@ pub fn running(directory: Option<&Path>) -> io::Result<Vec<Running>> {
     Ok(found)
 }
 
-/// The daemon of `interface` in the network namespace of the calling thread, at the usual places.
+/// The daemon of `interface` in the network namespace of the calling thread, at the default places.
 pub fn of(interface: &str) -> Option<Running> {
-    place::candidates(interface).into_iter().find_map(|socket| {
+    socket_path::candidates(interface).into_iter().find_map(|socket| {
         let pid = owner(&socket)?;
         Some(Running { interface: interface.to_owned(), pid, socket })
     })
@@ -82,7 +83,8 @@ pub fn is_served(socket: &Path) -> bool {
 /// The process that listens at `socket`.
 fn owner(socket: &Path) -> Option<i32> {
     let socket = channel::connect(socket).ok()?;
-    // Not rustix: its process id is never 0, that of a process in another namespace is.
+    // Not rustix: its type for process ids has no 0, which the kernel returns for a process of
+    // another pid namespace.
     let about = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials);
     about.ok().map(|about| about.pid())
 }

@@ -17,19 +17,19 @@ use super::{control, host, listener};
 use crate::device::{DeviceConfig, OpenError, owner, ports};
 use crate::net::{NetError, Watcher};
 use crate::port::PortAttributes;
-use crate::port::daemon::place;
+use crate::port::daemon::socket_path;
 use crate::port::daemon::protocol::Notice;
 use crate::sys;
 use crate::time::Clock;
 use crate::wake::EventFd;
 
-/// Turns after the last program was detached.
+/// Turns of the switch after the last program was detached.
 const LAST_TURNS: u32 = 4;
 
 /// Why a daemon could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonOpenError {
-    /// The port does not open.
+    /// The port cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The socket cannot be made.
@@ -85,8 +85,8 @@ impl Daemon {
         }
         let opened = ports::open_own(interface, device)?;
         let system = |action| move |source| DaemonOpenError::System { action, source };
-        let directory = config.directory.clone().unwrap_or_else(place::own_directory);
-        let socket = place::socket_in(&directory, interface).map_err(system("read /proc"))?;
+        let directory = config.directory.clone().unwrap_or_else(socket_path::own_directory);
+        let socket = socket_path::socket_in(&directory, interface).map_err(system("read /proc"))?;
         let failed = |source| DaemonOpenError::Socket { path: socket.clone(), source };
         let listener = listener::listen(&directory, &socket, &config).map_err(failed)?;
         let random = sys::random_u128().map_err(system("get random numbers"))?;
@@ -146,7 +146,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Returns true if a thread of the daemon has ended by a panic: programs have a port no more.
+    /// Returns true if a thread of the daemon has ended by a panic: programs no longer have a port.
     pub fn has_failed(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }
@@ -172,11 +172,11 @@ impl Drop for Daemon {
         for thread in self.threads.drain(..) {
             let _ = thread.join(); // A thread that panicked has printed its message already.
         }
-        // The messages to the peers of programs that were attached.
+        // Send the messages that end the connections of the detached programs.
         for _ in 0..LAST_TURNS {
             self.shared.lock_switch().turn(self.shared.now());
         }
-        // Gone already, or a daemon of another interface remains.
+        // Errors: the socket is gone already; the directory has sockets of other daemons.
         let _ = std::fs::remove_file(&self.socket);
         let _ = self.socket.parent().map(std::fs::remove_dir);
     }
@@ -187,7 +187,7 @@ fn node_guid(MacAddr([a, b, c, d, e, f]): MacAddr) -> u64 {
     u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// Random words from `seed`, for identifiers of connections.
+/// Random words for transaction IDs. Without random numbers from the kernel, `seed`.
 fn random_words(seed: u32) -> impl FnMut() -> u32 + Send + 'static {
     move || sys::random_u128().map_or(seed, low_word)
 }

@@ -1,4 +1,4 @@
-//! What the threads of a daemon share, and the loop of the thread that runs the switch.
+//! The state that the threads of a daemon share, and the loop of the thread that runs the switch.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,9 +20,9 @@ use crate::sys;
 use crate::time::{Clock, Duration, Instant};
 use crate::wake::EventFd;
 
-/// Turns without a frame before the switch yields its CPU between turns.
+/// Number of turns without a frame before the switch yields its CPU between turns.
 const SPINS: u32 = 64;
-/// Turns without a frame before the switch sleeps.
+/// Number of turns without a frame before the switch sleeps.
 const YIELDS: u32 = 512;
 /// Maximum sleep; bounds the cost of a lost wake-up.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
@@ -32,20 +32,20 @@ const MAX_SLEEP: Duration = Duration::from_millis(100);
 pub(super) struct NextHop {
     /// VLAN of the frames to it.
     pub(super) vlan: Option<u16>,
-    /// Its Ethernet address, as the clients know it.
+    /// The Ethernet address that was sent to the clients last.
     pub(super) mac: MacAddr,
 }
 
-/// The next hops of clients' paths, by interface and address: at most as many as hosts of the links
-/// have answered since the daemon was started.
+/// The next hops of clients' paths, by interface and address. Only hosts that have answered since
+/// the start of the daemon are entered.
 pub(super) type NextHops = BTreeMap<(u32, IpAddr), NextHop>;
 
-/// What the threads of a daemon share.
+/// The state that the threads of a daemon share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) interface: String,
     pub(super) switch: Mutex<Switch>,
-    /// Threads that wait for the switch.
+    /// Number of threads that wait for the switch.
     pub(super) waiters: AtomicU32,
     pub(super) addressing: Addressing,
     pub(super) filter: Option<Filter>,
@@ -55,7 +55,7 @@ pub(super) struct Shared {
     pub(super) limits: Limits,
     pub(super) window_max: Option<u32>,
     pub(super) clock: Clock,
-    /// Sockets of the clients, for news.
+    /// Sockets of the clients, for notices.
     pub(super) sockets: Mutex<BTreeMap<ClientId, Arc<OwnedFd>>>,
     pub(super) stop: AtomicBool,
     /// Wakes the switch.
@@ -104,18 +104,18 @@ impl Shared {
         self.addressing.is_own(ip.into())
     }
 
-    /// Tells all clients. One that does not read its messages misses it.
+    /// Sends `notice` to all clients. A client that does not read its messages misses the notice.
     pub(super) fn notify(&self, notice: &Notice) {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         for (id, socket) in &*sockets {
             let sent = channel::send(socket.as_fd(), &Message::Notice(notice.clone()), &[]);
             if let Err(error) = sent {
-                tracing::debug!(?id, %error, "a client misses news");
+                tracing::debug!(?id, %error, "a client misses a notice");
             }
         }
     }
 
-    /// Statistics, with the programs of `user`; of all with `None`.
+    /// Statistics, with the programs of `user`; `None`: of all users.
     pub(super) fn stat(&self, user: Option<u32>) -> DaemonStat {
         self.with(|switch| {
             let port = switch.port_stats();

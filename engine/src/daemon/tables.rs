@@ -134,7 +134,7 @@ impl Tables {
         self.clients().filter_map(|client| Some((client.id, client.fault(now)?))).collect()
     }
 
-    /// Statistics of the programs of `user`; of all with `None`.
+    /// Statistics of the programs of `user`; `None`: of all users.
     pub(super) fn programs(&self, user: Option<u32>) -> Vec<ProgramStat> {
         let shown = |client: &&Client| user.is_none_or(|user| client.credentials.user == user);
         let stat = |client: &Client| ProgramStat {

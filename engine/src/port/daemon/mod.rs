@@ -4,7 +4,7 @@
 //! | question | file |
 //! |---|---|
 //! | what do daemon and client say? | `protocol.rs`, over `channel.rs` |
-//! | where is the daemon's socket? | `place.rs` |
+//! | where is the daemon's socket? | `socket_path.rs` |
 //! | who answers for the daemon in the client? | `session.rs` |
 //!
 //! The daemon's side is [`crate::daemon`]. A client neither sees the frames of others nor can it
@@ -12,7 +12,7 @@
 
 pub(crate) mod channel;
 mod error;
-pub(crate) mod place;
+pub(crate) mod socket_path;
 pub(crate) mod protocol;
 pub(crate) mod session;
 
@@ -121,9 +121,9 @@ type Attachment = (Session, Attached, [std::os::fd::OwnedFd; 3]);
 fn attach(interface: &str, configs: &PortConfigs) -> Result<Attachment, DaemonError> {
     let places = match &configs.get::<DaemonPortConfig>().socket {
         Some(path) => vec![path.clone()],
-        None => place::candidates(interface),
+        None => socket_path::candidates(interface),
     };
-    let nowhere = place::own_directory().join("*").join(interface);
+    let nowhere = socket_path::own_directory().join("*").join(interface);
     let mut error = DaemonError::NotThere { path: nowhere };
     for path in places {
         match Session::attach(&path) {

@@ -1,16 +1,16 @@
-//! Where the sockets of daemons are.
+//! The paths of the daemons' sockets.
 //!
 //! | daemon of | directory |
 //! |---|---|
 //! | root | `/run/feroce` |
 //! | another user | `feroce` in `$XDG_RUNTIME_DIR`, or `/tmp/feroce-UID` without that variable |
 //!
-//! Root of a user namespace counts as the user who made it.
+//! Root of a user namespace counts as the user who made the namespace.
 //!
-//! In it a directory per network namespace, named by the number of the namespace, and in that one a
-//! socket per interface. A program looks in the directory of root first. In `/run`, only root makes
-//! directories. Another directory counts only if the user owns it, so that no other user can
-//! pretend to be a daemon.
+//! The directory contains one directory per network namespace, named by the number of the namespace.
+//! That directory contains one socket per interface. A program looks in the directory of root first.
+//! In `/run`, only root makes directories. Another directory counts only if the user owns it, so
+//! that no other user can pretend to be a daemon.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub fn own_directory() -> PathBuf {
     }
 }
 
-/// The user as the first user namespace knows it. Root of another user namespace cannot write to
+/// The user id in the initial user namespace. Root of another user namespace cannot write to
 /// `/run`.
 fn outer_user() -> u32 {
     let user = rustix::process::geteuid().as_raw();
@@ -54,7 +54,7 @@ pub fn socket_in(directory: &Path, interface: &str) -> std::io::Result<PathBuf> 
     Ok(directory.join(namespace.to_string()).join(interface))
 }
 
-/// The places where a program looks for the daemon of `interface`, in this order.
+/// The paths at which a program looks for the daemon's socket of `interface`, in this order.
 pub fn candidates(interface: &str) -> Vec<PathBuf> {
     let mut directories = vec![PathBuf::from(OF_ROOT)];
     let own = own_directory();
@@ -64,7 +64,7 @@ pub fn candidates(interface: &str) -> Vec<PathBuf> {
     directories.iter().filter_map(|directory| socket_in(directory, interface).ok()).collect()
 }
 
-/// Returns true if `directory` belongs to the user of this process, and is no link.
+/// Returns true if `directory` belongs to the user of this process, and is not a link.
 pub fn is_own(directory: &Path) -> bool {
     let user = rustix::process::geteuid().as_raw();
     std::fs::symlink_metadata(directory).is_ok_and(|about| about.is_dir() && about.uid() == user)
