@@ -1,17 +1,17 @@
-//! May this client send this frame?
+//! Checks whether a client may send a frame.
 //!
 //! | field | rule |
 //! |---|---|
 //! | Ethernet source, VLAN, IP source | an address of the host, with its VLAN |
-//! | Ethernet destination | a next hop that the client has resolved; for a group its address |
-//! | source QP (UD) | one of the client's; QP 1 only for connection management |
+//! | Ethernet destination | a next hop that the client has resolved; for a multicast group, the group's address |
+//! | source QP (UD) | one of the client's; QP 1 only for communication management |
 //! | destination QP (RC, UC, XRC) | a QP that a QP of the client is connected to |
-//! | destination QP (CNP) | the same, or the source of a marked datagram |
+//! | destination QP (CNP) | the same, or the source QP of a datagram with a congestion mark |
 //! | DSCP | one that the daemon allows |
 //! | hop limit | not 0: the kernel refuses such packets |
 //! | bytes after the packet | none |
 //!
-//! The ICRC is not checked: a wrong one harms only the client's own peer, which drops the packet.
+//! The ICRC is not checked: the client's own peer drops a packet with a wrong ICRC.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,21 +22,21 @@ use super::client::{ClientId, Permits};
 use super::slices::SliceTable;
 use crate::net::{GidEntry, multicast_mac};
 
-/// The addresses of the daemon's host, as its port has them.
+/// The addresses of the daemon's host.
 #[derive(Debug, Default)]
 pub(super) struct HostAddresses {
-    /// Ethernet addresses: the present one, and those before.
+    /// Ethernet addresses: the present one and all former ones.
     macs: BTreeSet<MacAddr>,
     /// The GID table.
     gids: Vec<GidEntry>,
-    /// The addresses with their VLANs.
+    /// IP addresses with their VLANs.
     sources: BTreeSet<(IpAddr, Option<u16>)>,
-    /// The addresses.
+    /// IP addresses.
     own: BTreeSet<IpAddr>,
 }
 
 impl HostAddresses {
-    /// The present Ethernet address is `mac`. Clients may send from former ones, too.
+    /// Sets the present Ethernet address. Clients may send from former addresses, too.
     pub(super) fn add_mac(&mut self, mac: MacAddr) {
         self.macs.insert(mac);
     }
@@ -59,7 +59,7 @@ impl HostAddresses {
     }
 }
 
-/// Where a frame that is admitted goes.
+/// The destination of an admitted frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Destination {
     /// To another host.
@@ -73,7 +73,7 @@ pub(super) enum Destination {
 /// Why a frame is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It is not sent from an address of the host.
+    /// Its source is not an address of the host.
     Source,
     /// Its Ethernet destination is not the next hop of a path of the client.
     NextHop,
@@ -81,15 +81,15 @@ pub(super) enum Refused {
     SourceQp,
     /// No QP of the client is connected to its destination QP.
     DestinationQp,
-    /// It has bytes that do not belong to the packet.
+    /// It has bytes after the packet.
     Trailer,
     /// Its hop limit is 0.
     HopLimit,
     /// Its DSCP is not allowed.
     Dscp,
-    /// It is no RoCE packet.
+    /// It is not a RoCE packet.
     Packet,
-    /// Its message of connection management is not the client's to send.
+    /// The client may not send its message of communication management.
     Management,
 }
 
@@ -139,8 +139,8 @@ impl Rules<'_> {
     fn destination(&self, packet: &Packet<'_>) -> Result<Destination, Refused> {
         let (ip, mac) = (packet.ip.dst(), packet.ethernet.dst);
         if ip.is_multicast() {
-            let is_groups = mac == multicast_mac(ip) || self.permits.next_hops.contains(&mac);
-            return is_groups.then_some(Destination::Group(ip)).ok_or(Refused::NextHop);
+            let is_group_mac = mac == multicast_mac(ip) || self.permits.next_hops.contains(&mac);
+            return is_group_mac.then_some(Destination::Group(ip)).ok_or(Refused::NextHop);
         }
         if self.host.is_own(ip) {
             return Ok(Destination::Host);

@@ -1,4 +1,5 @@
-//! What the daemon knows of a program that is attached.
+//! The state of a client, which is an attached program: its rings, its statistics and what it may
+//! send.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -10,12 +11,12 @@ use crate::port::Priority;
 use crate::port::daemon::protocol::ProgramFrames;
 use crate::time::{Duration, Instant};
 
-/// A program that is attached, by its number, or was. A number is not used again.
+/// Number of a program that is or was attached. A number is not used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ClientId(pub u32);
 
-/// Time after which a program that takes no frames although some wait counts as dead: stopped, or
-/// stuck for longer than any peer waits.
+/// A program whose ring stays full for this time is detached: it is stopped or stuck, for longer
+/// than any peer waits.
 pub(super) const STALLED_AFTER: Duration = Duration::from_secs(10);
 
 /// Sources of marked datagrams that a client may send CNPs to: the latest ones.
@@ -28,7 +29,7 @@ pub struct Credentials {
     pub user: u32,
     /// Process id in the daemon's namespace; 0 if it has none there.
     pub pid: i32,
-    /// Name of the program, as it says.
+    /// Name of the program, as the program states it.
     pub program: String,
 }
 
@@ -42,9 +43,9 @@ pub(super) struct Client {
     to_client: FrameProducer,
     /// Frames of the current burst of `from_client`, and how many of them are done.
     burst: (usize, usize),
-    /// `to_client` has frames that are not published.
+    /// `to_client` has frames that are not published yet.
     has_unpublished: bool,
-    /// When a frame did not fit, since the client last took frames.
+    /// Time of the first frame that did not fit, since a frame last did.
     full_since: Option<Instant>,
     /// The client's deficit counter: bytes that it may still send in the current round. Negative
     /// after a drain, until later quanta have made up for the drained bytes.
@@ -52,20 +53,20 @@ pub(super) struct Client {
     /// The client sends nothing before this time, because its user has used up a rate.
     pub(super) throttled_until: Option<Instant>,
     pub(super) permits: Permits,
-    /// The client has mapped its rings; until then no frame is moved.
+    /// True once the client has mapped its rings. No frame is moved before.
     pub(super) is_ready: bool,
-    /// QP numbers that the client has.
+    /// Number of QP numbers that the client has.
     pub(super) qp_numbers: u32,
-    /// Ports of RDMA CM that the client is bound to.
+    /// Number of ports of RDMA CM that the client is bound to.
     pub(super) services: usize,
 }
 
-/// To whom a client may send.
+/// The destinations that a client may send to, and the groups it receives.
 #[derive(Debug, Default)]
 pub(super) struct Permits {
-    /// QPs of other hosts, and the client's QPs that are connected to them.
+    /// The peers of the client's connected QPs, on this host or others, and the client's QP of each.
     peers: BTreeMap<(IpAddr, Qpn), Qpn>,
-    /// The same by the client's QP.
+    /// The peer of each connected QP of the client.
     connected: BTreeMap<Qpn, (IpAddr, Qpn)>,
     /// Ethernet addresses of next hops that the client has resolved.
     pub(super) next_hops: BTreeSet<MacAddr>,
@@ -76,7 +77,8 @@ pub(super) struct Permits {
 }
 
 impl Permits {
-    /// Allows packets from `local` to `remote_qpn` of `remote`, in place of its earlier peer.
+    /// Allows packets from `local` to `remote_qpn` of `remote`, in place of the earlier peer of
+    /// `local`.
     pub(super) fn connect(&mut self, local: Qpn, remote: IpAddr, remote_qpn: Qpn) {
         self.disconnect(local);
         self.peers.insert((remote, remote_qpn), local);
@@ -116,7 +118,7 @@ impl Permits {
         self.connected.iter().map(|(local, peer)| (*local, *peer))
     }
 
-    /// A datagram with a congestion mark came from `source`.
+    /// Records that a datagram with a congestion mark came from `source`.
     pub(super) fn note_marked(&mut self, source: (IpAddr, Qpn)) {
         if self.is_marked(source) {
             return;
@@ -127,7 +129,7 @@ impl Permits {
         self.marked.push_back(source);
     }
 
-    /// Returns true if a datagram with a congestion mark came from `source` lately.
+    /// Returns true if a datagram with a congestion mark came from `source` recently.
     pub(super) fn is_marked(&self, source: (IpAddr, Qpn)) -> bool {
         self.marked.contains(&source)
     }
@@ -158,8 +160,8 @@ impl Client {
         }
     }
 
-    /// Passes a frame of another client of this host. It may fill half of the ring: the other half
-    /// is for frames from the link.
+    /// Passes a frame of another client of this host. Such frames may fill half of the ring: the
+    /// other half is for frames from the link.
     pub(super) fn push_from_host(&mut self, frame: &[u8], now: Instant) {
         match self.to_client.fill() < 50 {
             true => self.push(frame, &[], now),
@@ -167,7 +169,7 @@ impl Client {
         }
     }
 
-    /// Passes a frame to the client. A client whose ring is full loses it.
+    /// Passes a frame to the client. The frame is lost if the client's ring is full.
     #[inline]
     pub(super) fn push(&mut self, first: &[u8], second: &[u8], now: Instant) {
         if !self.is_ready {
@@ -204,10 +206,10 @@ impl Client {
     }
 
     /// Copies the client's next frame to `out`. Returns its length, its priority, and whether it
-    /// may share a super-frame with the frame before; `None` if it does not fit.
+    /// may share a super-frame with the frame before; `None` if the frame does not fit.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the client has no next frame.
     #[inline]
     pub(super) fn take(&mut self, out: &mut [u8]) -> Option<(usize, Priority, bool)> {
         let copied = self.from_client.copy(self.burst.1, out);
@@ -216,8 +218,8 @@ impl Client {
     }
 
     /// Prepares to sleep until the client has frames, and appends the descriptor to wait for.
-    /// Returns false if there are frames that may be sent now. A client that is throttled wakes
-    /// nobody.
+    /// Returns false if there are frames that may be sent now. The frames of a throttled client do
+    /// not end the sleep.
     pub(super) fn arm(&mut self, fds: &mut Vec<std::os::fd::RawFd>) -> bool {
         if self.throttled_until.is_some() {
             return true;
@@ -234,8 +236,8 @@ impl Client {
         self.from_client.disarm();
     }
 
-    /// Why the client cannot stay: it has written impossible values into its rings, or takes no
-    /// frames.
+    /// Why the client must be detached: it has written impossible values into its rings, or takes
+    /// no frames.
     pub(super) fn fault(&self, now: Instant) -> Option<&'static str> {
         if self.from_client.is_corrupt() || self.to_client.is_corrupt() {
             return Some("its rings are corrupt");

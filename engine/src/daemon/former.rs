@@ -1,9 +1,9 @@
-//! QPs of clients that have ended: their peers' requests are refused, so that they need not wait
-//! for the end of their retries.
+//! QPs of clients that have ended: requests of their peers get a NAK, so that the peers do not wait
+//! until their retries are exhausted.
 //!
-//! A NAK acknowledges all requests before its PSN. Some of those that a peer had outstanding may
-//! have been lost, so only a retransmission is refused: it begins with the oldest request without
-//! an acknowledgement.
+//! A NAK acknowledges all requests before its PSN, but some outstanding requests of the peer may
+//! have been lost. Therefore only a retransmission gets a NAK: it begins with the oldest request
+//! without an acknowledgement.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::frames::{Nak, reply_flow};
 use super::slices::QUARANTINE;
 use crate::time::Instant;
 
-/// QPs that are remembered; the oldest are forgotten first.
+/// Maximum number of remembered QPs; the oldest are forgotten first.
 const FORMER_MAX: usize = 1 << 16;
 
 /// Connected QPs of clients that have ended, with their peers. A number is remembered until its
@@ -22,17 +22,17 @@ const FORMER_MAX: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub(super) struct FormerQps {
     peers: BTreeMap<Qpn, Former>,
-    /// The peers, and how many QPs had each.
+    /// The peers, and the number of remembered QPs of each.
     reserved: BTreeMap<(IpAddr, Qpn), u32>,
-    /// When each is forgotten, in order.
-    ends: VecDeque<(Instant, Qpn)>,
+    /// When each QP is forgotten, in order of time.
+    deadlines: VecDeque<(Instant, Qpn)>,
 }
 
 /// A QP of a client that has ended.
 #[derive(Debug, Clone, Copy)]
 struct Former {
     peer: (IpAddr, Qpn),
-    /// The highest PSN of the requests that have arrived since.
+    /// The highest PSN of the requests that have arrived since the client's end.
     highest: Option<Psn>,
 }
 
@@ -41,22 +41,22 @@ impl FormerQps {
     pub(super) fn add(&mut self, qps: impl Iterator<Item = (Qpn, (IpAddr, Qpn))>, now: Instant) {
         self.forget(now);
         for (qpn, peer) in qps {
-            if self.ends.len() == FORMER_MAX
-                && let Some((_, oldest)) = self.ends.pop_front()
+            if self.deadlines.len() == FORMER_MAX
+                && let Some((_, oldest)) = self.deadlines.pop_front()
             {
                 self.remove(oldest);
             }
             self.peers.insert(qpn, Former { peer, highest: None });
             *self.reserved.entry(peer).or_default() += 1;
-            self.ends.push_back((now + QUARANTINE, qpn));
+            self.deadlines.push_back((now + QUARANTINE, qpn));
         }
     }
 
     fn forget(&mut self, now: Instant) {
-        while let Some((end, qpn)) = self.ends.front().copied()
+        while let Some((end, qpn)) = self.deadlines.front().copied()
             && end <= now
         {
-            self.ends.pop_front();
+            self.deadlines.pop_front();
             self.remove(qpn);
         }
     }
@@ -71,13 +71,15 @@ impl FormerQps {
         }
     }
 
-    /// Returns true if `peer` was the peer of such a QP, and may not know yet that it has ended.
+    /// Returns true if `peer` was the peer of a remembered QP. The peer may not know yet that the
+    /// QP is gone.
     pub(super) fn has_peer(&mut self, peer: (IpAddr, Qpn), now: Instant) -> bool {
         self.forget(now);
         self.reserved.contains_key(&peer)
     }
 
-    /// The NAK of a request to such a QP from its peer; `None` for other packets.
+    /// Returns the NAK for a retransmitted request from the peer of a remembered QP; `None` for other
+    /// packets.
     pub(super) fn refuse(&mut self, packet: &Packet<'_>, now: Instant) -> Option<Nak> {
         if !packet.info.is_request() || packet.info.transport != Transport::Rc {
             return None;

@@ -54,9 +54,9 @@ pub(super) fn mad_frame(flow: &FlowSpec, mad: &[u8; MAD_LEN]) -> Vec<u8> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Nak {
     pub(super) flow: FlowSpec,
-    /// The requester.
+    /// The requester's QP.
     pub(super) dest_qp: Qpn,
-    /// PSN of the request.
+    /// PSN of the request that is refused.
     pub(super) psn: Psn,
 }
 
@@ -95,8 +95,8 @@ pub(super) fn ipv4_payload_len(frame: &[u8]) -> Option<usize> {
     (frame[ip] >> 4 == 4).then(|| frame.len() - ip - 28)
 }
 
-/// Sets the IPv4 identification of `frame`, a valid RoCE frame without a trailer, and with it the
-/// checksum and the ICRC.
+/// Sets the IPv4 identification of `frame`, a valid RoCE frame without a trailer. Computes the
+/// header checksum and the ICRC anew.
 pub(super) fn set_identification(frame: &mut [u8], identification: u16) {
     let ip = ip_offset(frame);
     let header = &mut frame[ip..ip + Ipv4Header::LEN];

@@ -11,7 +11,7 @@ use crate::net::{Gid, GidEntry, GidTable, NetEvent, Watcher};
 use crate::port::daemon::protocol::{Local, Notice};
 
 /// Starts the thread that follows the kernel's tables; `None` for a port with addresses of its
-/// own, which do not change.
+/// own.
 pub(super) fn follow(shared: &Arc<Shared>) -> Result<Option<Watcher>, OpenError> {
     if !matches!(shared.addressing, Addressing::Kernel(_)) {
         return Ok(None);

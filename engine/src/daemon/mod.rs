@@ -9,20 +9,20 @@
 //!
 //! The protocol stays in the programs: their devices open the port `daemon`
 //! ([`crate::port::daemon`]), which is a pair of rings. The daemon moves frames between the rings
-//! and its port, and decides what a program may have.
+//! and its port, checks the frames, and gives out QP numbers, paths and ports of RDMA CM.
 //!
 //! | question | file |
 //! |---|---|
 //! | what happens in one turn? | `switch.rs` |
 //! | which program gets a frame? | `tables.rs`, by the slices of QP numbers: `slices.rs` |
-//! | which program gets a message of connection management? | `cm_router.rs` |
+//! | which program gets a message of communication management? | `cm_router.rs` |
 //! | may this program send this frame? | `admission.rs`; as part of a super-frame: `super_frame.rs` |
-//! | what do peers of a program that has ended hear? | `cm_router.rs`, `former.rs` |
-//! | what does the daemon know of a program? | `client.rs` |
+//! | what is sent to the peers of a program that has ended? | `cm_router.rs`, `former.rs` |
+//! | what state does an attached program have? | `client.rs` |
 //! | how do programs attach? | `listener.rs`, `control.rs`; paths: `paths.rs` |
-//! | what may they ask for? | `port/daemon/protocol.rs` |
+//! | what may programs request? | `port/daemon/protocol.rs` |
 //! | what do the threads share? | `shared.rs`; opening and ending: `server.rs` |
-//! | what may a user have? | `quota.rs` |
+//! | what are the limits of a user? | `quota.rs` |
 //! | how are the addresses of the host followed? | `host.rs` |
 //!
 //! # Trust
@@ -32,8 +32,8 @@
 //!
 //! # Threads
 //! One thread runs the turns of the switch, one serves the control socket, a few resolve paths. The
-//! switch is behind a lock that a turn holds, as the token of a core; whoever changes clients takes
-//! it between two turns.
+//! switch is behind a lock, like the token of a core: a turn holds the lock, and a thread that
+//! changes clients takes it between two turns.
 
 mod admission;
 mod client;
