@@ -1,23 +1,23 @@
 //! QP 1 of a host whose clients share it: checks the MADs that clients send, and finds the client
 //! that an incoming MAD is for.
 //!
-//! Each client has its own `cm::Endpoint`, which executes the protocol. The [`CmRouter`] learns
-//! from the messages that go through which connection belongs to which client, and answers for
-//! clients that are gone. It is a value: it has no socket, clock or thread, and no input makes it
-//! panic.
+//! Each client has its own `cm::Endpoint`, which executes the protocol. The [`CmRouter`] observes the
+//! messages of the clients and their peers, and so knows which client each exchange belongs to. An
+//! exchange is a connection, or a resolution of a service ID by SIDR. The router also answers for
+//! clients that are gone. It has no socket, clock or thread, and no input makes it panic.
 //!
 //! | topic | file |
 //! |---|---|
 //! | which client receives requests for which service | `claims.rs` |
-//! | what is known of each exchange, and how it is found | `table.rs` |
-//! | MADs that clients send: checks, and what is learned | `outgoing.rs` |
+//! | the state of each exchange, and how an exchange is found | `table.rs` |
+//! | MADs that clients send: checks, and changes of the exchanges | `outgoing.rs` |
 //! | incoming MADs: the client, or the router's own answer | `incoming.rs` |
 //! | exchanges of clients that are gone | `orphans.rs` |
 //!
 //! # Communication IDs
 //!
 //! A local communication ID (for a resolution by SIDR: a request ID) belongs to the client that
-//! first sends it, until its exchange is forgotten. Clients choose their IDs independently. A
+//! first sends the ID, until the exchange is forgotten. Clients choose their IDs independently. A
 //! client whose ID collides with that of another client gets [`Refused::CommIdInUse`], and its
 //! request times out. An endpoint XORs a counter with a random 32-bit number. Therefore two clients
 //! with up to 2^k IDs each collide with a probability of about 2^(k-32).
@@ -27,8 +27,8 @@
 //!
 //! # Bounds
 //!
-//! [`Limits`] bounds what is kept per client, [`MAX_ORPHANS`] what is kept of clients that are
-//! gone, [`MAX_OUTBOX`] the MADs to send. An exchange takes about 400 bytes.
+//! [`Limits`] bounds the claims and exchanges of a client, [`MAX_ORPHANS`] the exchanges of clients
+//! that are gone, [`MAX_OUTBOX`] the MADs to send. An exchange takes about 400 bytes.
 //!
 //! # Sources
 //!
@@ -58,26 +58,27 @@ use crate::time::Instant;
 use claims::Claims;
 use table::{Class, Ends, Table};
 
-/// Exchanges of clients that are gone, at most; beyond, those not used for the longest time are
-/// forgotten, first those that are over.
+/// Maximum number of exchanges of clients that are gone. Beyond it, the least recently used one is
+/// forgotten, exchanges that have ended first.
 pub(crate) const MAX_ORPHANS: usize = 16384;
-/// MADs that wait for [`CmRouter::transmit`], at most. Further ones are dropped: peers and the
-/// router repeat what needs a response.
+/// Maximum number of MADs that wait for [`CmRouter::transmit`]. Further ones are dropped: peers and
+/// the router repeat each message that needs a response.
 pub(crate) const MAX_OUTBOX: usize = 8192;
 
 /// Limits of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Distinct claims. Further ones are refused.
+    /// Maximum number of distinct claims. Further ones are refused.
     pub claims: usize,
-    /// Connections, and requests that the client has sent. Further REQ, REP and SIDR REQ are
-    /// refused.
+    /// Maximum number of connections and requests that the client has sent. Further REQ, REP and
+    /// SIDR REQ are refused.
     pub connections: usize,
-    /// Received requests that the client has not answered. One more replaces the one not used for
-    /// the longest time; its copies are routed anew, and an answer to it is refused.
+    /// Maximum number of received requests that the client has not answered. A further request
+    /// replaces the least recently used one: copies of the replaced request are routed anew, and an
+    /// answer to the replaced request is refused.
     pub requests: usize,
-    /// Exchanges that are over, kept for late copies of their messages. One more replaces the one
-    /// not used for the longest time.
+    /// Maximum number of exchanges that have ended, kept for late copies of their messages. A further
+    /// one replaces the least recently used one.
     pub ended: usize,
 }
 
@@ -93,10 +94,10 @@ pub(crate) enum Refused {
     /// The client is not attached.
     #[error("the program is not attached")]
     UnknownClient,
-    /// No message of communication management.
+    /// Not a message of communication management.
     #[error(transparent)]
     Malformed(#[from] MadError),
-    /// The destination is a group, or no address of a host.
+    /// The destination is a multicast group, or not the address of a host.
     #[error("a message to {0}, which is no host")]
     Destination(IpAddr),
     /// The request names a source address (GID, or address in the private data) other than that of
@@ -116,7 +117,7 @@ pub(crate) enum Refused {
     CommIdInUse(u32),
     /// The message belongs to no connection of the client: its local communication ID is unknown,
     /// the peer or the peer's communication ID differ, or it answers a message that did not reach
-    /// the client lately.
+    /// the client recently.
     #[error("no such connection: local id {local:#010x}, remote id {remote:#010x}")]
     NoConnection {
         /// Local communication ID, 0 if the message has none.
@@ -144,8 +145,8 @@ pub(crate) enum Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RouterMad {
     /// Headers of the frame: those of the client's last frame to this peer about the connection, or
-    /// the `reply_flow` of the message that is answered. That frame may be old; a caller that knows
-    /// the neighbour's present Ethernet address uses that one.
+    /// the `reply_flow` of the message that is answered. The client's last frame may be old: a caller
+    /// that knows the neighbour's present Ethernet address uses the present address.
     pub flow: FlowSpec,
     /// Bytes of the MAD.
     pub mad: [u8; MAD_LEN],
@@ -153,7 +154,7 @@ pub(crate) struct RouterMad {
 
 /// Shares QP 1 among the clients of a host: see the [module](self).
 ///
-/// After every call that takes the time, call [`CmRouter::transmit`] until it returns `None`. Call
+/// After every call with a parameter `now`, call [`CmRouter::transmit`] until it returns `None`. Call
 /// [`CmRouter::expire`] at the time that [`CmRouter::next_deadline`] returns.
 pub(crate) struct CmRouter {
     /// Node GUID of the device.
@@ -162,7 +163,7 @@ pub(crate) struct CmRouter {
     clients: BTreeMap<ClientId, Limits>,
     claims: Claims,
     table: Table,
-    /// Has no listener and no connection: answers what no client receives.
+    /// Has no listener and no connection. Answers messages that no client receives.
     endpoint: Endpoint,
     outbox: VecDeque<RouterMad>,
 }
@@ -215,12 +216,12 @@ impl CmRouter {
         self.claims.release(client, claim);
     }
 
-    /// Checks a MAD that `client` wants to send from QP 1 with the headers `flow`, and learns from
-    /// it. The caller has checked that the addresses of `flow` are the client's to use. `owns`
-    /// tells whether a QP belongs to the client.
+    /// Checks a MAD that `client` wants to send from QP 1 with the headers `flow`, and updates the
+    /// MAD's exchange. The caller has checked that the client may use the addresses of `flow`. `owns`
+    /// returns true if a QP belongs to the client.
     ///
-    /// QP 0 passes as "no QP": a REP of an XRC target and a negative SIDR REP name it, and a
-    /// program may connect without a QP. No client has QP 0.
+    /// QP 0 means "no QP" and is accepted: a REP of an XRC target and a negative SIDR REP name QP 0,
+    /// and a program may connect without a QP. No client has QP 0.
     ///
     /// # Errors
     /// See [`Refused`]. A refused MAD must not be sent, and has changed nothing.
@@ -242,9 +243,9 @@ impl CmRouter {
         self.check(&sent, &mad)
     }
 
-    /// Returns whose an incoming MAD is: the payload of a packet to QP 1 whose ICRC is right.
-    /// `reply_flow` has the headers of a frame back to the sender: its source is the address that
-    /// the MAD was sent to, its destination the sender's.
+    /// Returns where an incoming MAD goes. `mad` is the payload of a packet to QP 1 whose ICRC is
+    /// right. `reply_flow` has the headers of a frame back to the sender: from the address that the
+    /// MAD was sent to, to the sender's address.
     ///
     /// As with a kernel device, a request for a service that no client claims is rejected at once.
     pub fn incoming(&mut self, reply_flow: &FlowSpec, mad: &[u8], now: Instant) -> Route {
@@ -271,14 +272,14 @@ impl CmRouter {
         self.outbox.pop_front()
     }
 
-    /// Does what is due at `now`: repeats DREQs, forgets exchanges.
+    /// Handles the deadlines up to `now`: repeats DREQs, forgets exchanges.
     pub fn expire(&mut self, now: Instant) {
         while let Some(key) = self.table.due(now) {
             self.on_deadline(key, now);
         }
     }
 
-    /// Returns when [`CmRouter::expire`] is to be called.
+    /// Returns when [`CmRouter::expire`] must be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.table.next_deadline()
     }
@@ -308,7 +309,7 @@ impl CmRouter {
     }
 }
 
-/// Returns source and destination of a flow.
+/// Returns the source and the destination address of a flow.
 fn ends(flow: &FlowSpec) -> Ends {
     match flow.addresses {
         IpAddresses::V4 { src, dst } => Ends { local: src.into(), remote: dst.into() },

@@ -19,10 +19,10 @@ pub(crate) struct Claim {
     /// loopback mean any address ([`is_any`]). `None` for a service ID without addresses, which is
     /// the service at all addresses of both families.
     pub address: Option<IpAddr>,
-    /// The client shares the port with clients that also share it. A client that listens claims the
-    /// port without `reuse`, because listening ends sharing.
+    /// True if the client shares the port with other clients that claim it with `reuse`. A client
+    /// that listens claims the port without `reuse`, because listening ends sharing.
     pub reuse: bool,
-    /// The unspecified IPv6 address does not include IPv4.
+    /// True if the unspecified IPv6 address does not include IPv4.
     pub v6_only: bool,
 }
 
@@ -74,7 +74,7 @@ impl Claim {
     }
 }
 
-/// Why a client does not get a claim.
+/// Why a claim is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ClaimError {
     /// Another client has the address or the service ID (`EADDRINUSE`).
@@ -105,7 +105,7 @@ pub(super) enum NoClaim {
 struct Held {
     client: ClientId,
     claim: Claim,
-    /// How often the client has made this claim; as often it must release it.
+    /// How often the client has made this claim. The client must release it as often.
     times: u32,
 }
 

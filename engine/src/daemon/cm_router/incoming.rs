@@ -1,4 +1,4 @@
-//! Incoming MADs: the client that each is for, and what is learned from it.
+//! Incoming MADs: finds the client that each is for, and updates the MAD's exchange.
 //!
 //! A request goes to the client that claims its service; a copy goes to the client that got the
 //! first one. Any other message goes to the client that owns its local communication ID, if it
@@ -88,7 +88,8 @@ impl CmRouter {
             Err(NoClaim::UnknownService) => return self.answer_as_endpoint(received),
             Err(NoClaim::NoMatch) => return self.reject(received, mad, request),
         };
-        // The requester uses its ID anew. What has a local ID is still found by that.
+        // The requester has used its ID again, for a new request. The old exchange stays if it has
+        // a local ID, by which it can still be found.
         if let Some((key, _)) = old.filter(|(_, old)| old.local_id.is_none()) {
             self.table.remove(key);
         }
@@ -148,7 +149,7 @@ impl CmRouter {
         route
     }
 
-    /// Returns the exchange of a message that is no request.
+    /// Returns the exchange of a message that is not a request.
     fn find(&self, received: &Received<'_>, message: &CmMessage) -> Option<(Key, Exchange)> {
         let by_ids = |kind: Kind, local: u32, accepts: &dyn Fn(&Exchange) -> bool| {
             let found = self.table.by_local(local);
@@ -185,8 +186,8 @@ impl CmRouter {
         }
     }
 
-    /// Returns the exchange of a REJ for a timeout, whose sender may not know the local ID: by its
-    /// own ID and GUID.
+    /// Returns the exchange of a REJ for a timeout. Its sender may not know the local ID, so the
+    /// exchange is found by the ID and GUID of the sender.
     fn by_timeout(&self, received: &Received<'_>, rej: &Rej) -> Option<(Key, Exchange)> {
         if rej.reason != RejectReason::TIMEOUT {
             return None;

@@ -11,13 +11,13 @@
 //! | SIDR REQ received | SIDR REP, rejected |
 //!
 //! A REJ gets no response and may be lost. Where the peer may already regard itself as connected,
-//! the DREQ follows. The kernel sends only the REJ; `cm::Endpoint` does as the router.
+//! the DREQ follows. The kernel sends only the REJ; `cm::Endpoint` sends both, as the router does.
 //!
 //! # How often a DREQ is repeated
 //!
 //! [`DREQ_COPIES`] times, 0.2, 0.6, 1.4, 3.0 and 6.2 s after the first DREQ. The router gives up
 //! after 12.6 s. Retransmission with the parameters of the REQ (up to 15 copies, seconds apart)
-//! would be for a program that waits for the result. No program waits here: the loss of a DREQ only
+//! would suit a program that waits for the result. No program waits here: the loss of a DREQ only
 //! delays the peer's event, and a peer that never responds has mostly ended as well. The first
 //! intervals are short, so that a peer learns of the end of a server within a second even if two
 //! DREQs are lost. The last interval exceeds the time in which peers respond: 1 s by default, 4 s
@@ -90,7 +90,7 @@ impl CmRouter {
                     known.resend = Resend { left: DREQ_COPIES, interval: DREQ_INTERVAL };
                     known.deadline = now + DREQ_INTERVAL;
                 }
-                // Remains, because a REP or a copy of the request is answered by it.
+                // The state remains: it decides the answer to a late REP or copy of the request.
                 State::ReqSent | State::ReqReceived | State::RepReceived => {}
                 _ => known.state = State::Ended,
             }
@@ -150,7 +150,7 @@ impl CmRouter {
         response.map_or(Route::Dropped, |response| self.answer(received, mad, response))
     }
 
-    /// Answers a copy of a request that had reached a client that is gone.
+    /// Answers a copy of a request whose first copy reached a client that is gone now.
     pub(super) fn answer_copy(&mut self, key: Key, received: &Received<'_>, mad: &CmMad) -> Route {
         let Some(known) = self.table.get(key).copied() else { return Route::Dropped };
         let response = match (known.kind, known.state) {

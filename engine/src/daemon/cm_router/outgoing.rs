@@ -1,4 +1,4 @@
-//! MADs that clients send: whether they may, and what is learned from them.
+//! MADs that clients send: checks whether the client may send each, and updates the MAD's exchange.
 //!
 //! A peer finds its connection by the communication IDs in a message. Some messages need only one
 //! of them: an MRA or REJ of a REQ needs the requester's ID, a REJ for a timeout needs node GUID
@@ -25,7 +25,7 @@ pub(super) struct Sent<'a> {
     pub limits: Limits,
     pub flow: FlowSpec,
     pub ends: Ends,
-    /// Tells whether a QP belongs to the client.
+    /// Returns true if a QP belongs to the client.
     pub owns: &'a dyn Fn(Qpn) -> bool,
     pub now: Instant,
 }
@@ -50,7 +50,7 @@ impl Sent<'_> {
 }
 
 impl CmRouter {
-    /// Checks a MAD and learns from it: [`CmRouter::outgoing`].
+    /// Checks a MAD and updates its exchange: [`CmRouter::outgoing`].
     pub(super) fn check(&mut self, sent: &Sent<'_>, mad: &CmMad) -> Result<(), Refused> {
         match &mad.message {
             CmMessage::Req(req) => self.check_req(sent, mad.transaction, req),
@@ -108,7 +108,7 @@ impl CmRouter {
         )
     }
 
-    /// A REQ or SIDR REQ that begins `exchange`, or a copy.
+    /// Checks a REQ or SIDR REQ that begins `exchange`, or a copy of one.
     fn check_request(&mut self, sent: &Sent<'_>, mut exchange: Exchange) -> Result<(), Refused> {
         let id = exchange.local_id.unwrap_or(0);
         let in_use = Refused::CommIdInUse(id);
@@ -158,14 +158,14 @@ impl CmRouter {
         if is_same { Ok(key) } else { Err(unknown) }
     }
 
-    /// Returns the client's connection with these IDs to the peer. A remote ID of 0 stands for one
+    /// Returns the client's connection with these IDs to the peer. A remote ID of 0 stands for an ID
     /// that is not known yet.
     fn own_connection(&self, sent: &Sent<'_>, local: u32, remote: u32) -> Result<Key, Refused> {
         self.own_exchange(sent, (local, remote), |known| known.remote_id.unwrap_or(0) == remote)
     }
 
-    /// Returns the connection that an MRA, REJ or REP is about: that with these IDs, or a request
-    /// that reached the client and has no local ID so far. A REJ of a request may name no local ID
+    /// Returns the connection that an MRA, REJ or REP is about: the connection with these IDs, or a
+    /// request that reached the client and has no local ID so far. A REJ of a request may name no local ID
     /// (`cm_format_rej` of the kernel).
     fn answered(&self, sent: &Sent<'_>, local: u32, remote: u32) -> Result<Key, Refused> {
         if self.table.by_local(local).is_some() {
@@ -200,7 +200,7 @@ impl CmRouter {
                 State::ReqSent | State::ReqReceived | State::RepReceived => {
                     known.enter(State::Ended, sent.now);
                 }
-                // An acceptance that is withdrawn: a DREQ may follow, because the REJ may be lost.
+                // The client withdraws its REP. A DREQ may follow, because the REJ may be lost.
                 State::RepSent => known.enter(State::DreqSent, sent.now),
                 _ => {}
             }

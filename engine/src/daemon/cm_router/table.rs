@@ -1,5 +1,5 @@
-//! The table of exchanges: what is known of each connection and each service ID resolution, with
-//! its indexes, its deadline and the order of last use.
+//! The table of exchanges: the state of each connection and each service ID resolution, with
+//! indexes, deadlines and the order of last use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use feroce_wire::{FlowSpec, Qpn};
 use crate::daemon::ClientId;
 use crate::time::{Duration, Instant};
 
-/// How long an exchange is remembered after its last message, at least: as long as endpoints cache
+/// Minimum time for which an exchange is remembered after its last message: as long as endpoints cache
 /// responses (`CmConfig::response_cache_time`).
 pub(super) const LINGER: Duration = Duration::from_secs(100);
 
@@ -19,7 +19,7 @@ pub(super) fn code_duration(code: u8) -> Duration {
     Duration::from_nanos(4096 << code.min(31))
 }
 
-/// What an exchange is about.
+/// The kind of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// A connection: REQ, REP, RTU, DREQ, DREP.
@@ -28,31 +28,31 @@ pub(super) enum Kind {
     Sidr,
 }
 
-/// Progress of an exchange, as seen from the local side by the messages that went through.
+/// Progress of an exchange: the state of the local side according to the messages that passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// REQ or SIDR REQ sent.
     ReqSent,
     /// REQ or SIDR REQ received and not answered.
     ReqReceived,
-    /// REP sent. The connection may be established without an RTU, if data came before.
+    /// REP sent. The connection may be established already: by data that arrived before the RTU.
     RepSent,
     /// REP received.
     RepReceived,
     /// RTU sent or received.
     Established,
-    /// DREQ sent, or an acceptance withdrawn.
+    /// DREQ sent, or a REP withdrawn by a REJ.
     DreqSent,
     /// DREQ received.
     DreqReceived,
-    /// Over; copies of messages may still arrive.
+    /// Ended; copies of messages may still arrive.
     Ended,
 }
 
 /// Exchanges that are limited and forgotten together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
-    /// Over.
+    /// Ended.
     Ended,
     /// Received requests without an answer.
     Waiting,
@@ -74,7 +74,7 @@ pub(super) struct Ends {
 /// Retransmission of a DREQ by the router.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Resend {
-    /// Copies left.
+    /// Number of copies still to be sent.
     pub left: u8,
     /// Time until the next copy; doubles with each.
     pub interval: Duration,
@@ -148,8 +148,8 @@ impl Exchange {
         }
     }
 
-    /// Changes the state and sets the deadline of the new one. Connections have none: they last
-    /// until a message ends them, however long no message is sent.
+    /// Changes the state and sets the deadline of the new one. Connections have no deadline: they
+    /// last until a message ends them, even if no message is sent for a long time.
     pub fn enter(&mut self, state: State, now: Instant) {
         self.state = state;
         self.deadline = self.deadline_after(now);
@@ -161,7 +161,7 @@ impl Exchange {
     }
 
     /// Extends the deadline after an MRA, which reports that a response takes up to `service_time`
-    /// longer. The requester repeats its message as rarely, and copies may be lost.
+    /// longer. The requester then repeats its message only after this time, and copies may be lost.
     pub fn extend(&mut self, service_time: Duration, now: Instant) {
         self.deadline = self.deadline.max(now + LINGER + service_time * 4);
     }

@@ -1,5 +1,5 @@
-//! Clients that end without a word, in each state: the peer's endpoint learns of it within a
-//! second.
+//! Clients that end without sending a message, in each state: the peer's endpoint gets an event
+//! within a second.
 
 use feroce_wire::cm::{RejectReason, SidrStatus};
 
@@ -47,8 +47,8 @@ impl Scene {
         scene
     }
 
-    /// Kills `victim`. The other client gets an event of `kind` within a second, which is the last
-    /// one apart from the end of timewait. Returns its status.
+    /// Kills `victim`. The other client gets an event of `kind` within a second, and no further event
+    /// apart from the end of timewait. Returns the status of the event.
     #[track_caller]
     fn dies(&mut self, victim: usize, kind: EventKind) -> Status {
         let at = self.net.at();
@@ -176,7 +176,8 @@ fn the_passive_side_dies_with_a_request() {
     }
 }
 
-/// Both the REJ and the claims are gone when the copy of the REQ arrives, and a new server listens.
+/// The REJ is lost. When a copy of the REQ arrives, the client's claims have ended and a new server
+/// listens.
 #[test]
 fn a_copy_of_an_old_request_does_not_reach_a_new_server() {
     let mut net = Net::new(&[0, 1, 1]);
@@ -259,7 +260,7 @@ fn a_side_dies_before_its_drep() {
     }
 }
 
-/// Both sides end: the DREQ of the survivor's router, which repeats, is answered.
+/// Both sides end: each router answers the DREQ of the other.
 #[test]
 fn both_sides_die() {
     for places in PLACES {
@@ -305,15 +306,15 @@ fn late_messages_about_a_client_that_is_gone_are_answered() {
     let peer_qp = Qpn::masked(0x901);
     bench.router.client_gone(A, bench.now);
     assert_eq!(bench.said(), [dreq(0x11, 0x91, peer_qp).into()]);
-    let hello = req(0x91, peer_qp, PEER, LOCAL);
-    assert_eq!(bench.arrives(hello), Route::Dropped, "the DREQ is the answer");
+    let first_req = req(0x91, peer_qp, PEER, LOCAL);
+    assert_eq!(bench.arrives(first_req), Route::Dropped, "the DREQ is the answer");
     assert_eq!(bench.arrives(rtu(0x91, 0x11)), Route::Dropped);
     assert_eq!(bench.arrives(dreq(0x91, 0x11, A_QP)), Route::Answered);
     assert_eq!(bench.said(), [drep(0x11, 0x91).into()]);
     bench.advance(90_000);
     assert_eq!(bench.said(), [], "the DREQ is not repeated");
     bench.router.claim(B, Claim::port(PortSpace::Tcp, PORT, [0, 0, 0, 0].into())).unwrap();
-    assert_eq!(bench.arrives(hello), Route::Answered);
+    assert_eq!(bench.arrives(first_req), Route::Answered);
     assert_eq!(bench.said(), [rej(0x11, 0x91, 0, RejectReason::STALE_CONNECTION).into()]);
     assert_eq!(bench.arrives(dreq(0x91, 0x11, A_QP)), Route::Answered);
     assert_eq!(bench.said(), [drep(0x11, 0x91).into()]);
@@ -321,7 +322,7 @@ fn late_messages_about_a_client_that_is_gone_are_answered() {
     bench.advance(99_999);
     assert_eq!(bench.arrives(drep(0x91, 0x11)), Route::Dropped);
     bench.advance(1);
-    assert_eq!(bench.arrives(hello), Route::Client(B), "nothing is known of the old connection");
+    assert_eq!(bench.arrives(first_req), Route::Client(B), "nothing is known of the old connection");
 }
 
 /// The literal messages of the router, with the frame's headers and transaction IDs.

@@ -9,13 +9,13 @@ const PEER_QP: Qpn = Qpn::masked(0x901);
 #[test]
 fn what_is_no_message_from_a_host_is_dropped() {
     let mut bench = Bench::listening();
-    let hello = mad(9, req(0x91, PEER_QP, PEER, LOCAL));
+    let first_req = mad(9, req(0x91, PEER_QP, PEER, LOCAL));
     let mut arrives = |flow: FlowSpec, mad: &[u8]| bench.router.incoming(&flow, mad, bench.now);
-    assert_eq!(arrives(flow_to(PEER), &hello[..255]), Route::Dropped);
-    assert_eq!(arrives(flow_to([0; 4]), &hello), Route::Dropped);
-    assert_eq!(arrives(flow_to([239, 0, 0, 1]), &hello), Route::Dropped);
-    assert_eq!(arrives(flow([239, 0, 0, 1], PEER), &hello), Route::Dropped);
-    assert_eq!(arrives(flow_to(PEER), &hello), Route::Client(A));
+    assert_eq!(arrives(flow_to(PEER), &first_req[..255]), Route::Dropped);
+    assert_eq!(arrives(flow_to([0; 4]), &first_req), Route::Dropped);
+    assert_eq!(arrives(flow_to([239, 0, 0, 1]), &first_req), Route::Dropped);
+    assert_eq!(arrives(flow([239, 0, 0, 1], PEER), &first_req), Route::Dropped);
+    assert_eq!(arrives(flow_to(PEER), &first_req), Route::Client(A));
     assert_eq!(bench.said(), []);
 }
 
@@ -44,12 +44,12 @@ fn a_request_to_another_address_is_rejected_by_the_router() {
     let mut bench = Bench::new();
     bench.router.claim(A, Claim::port(PortSpace::Tcp, PORT, OTHER.into())).unwrap();
     bench.router.claim(A, Claim::port(PortSpace::Udp, PORT, OTHER.into())).unwrap();
-    let hello = req(0x91, PEER_QP, PEER, LOCAL);
+    let first_req = req(0x91, PEER_QP, PEER, LOCAL);
     let consumer: CmMessage = rej(0, 0x91, 0, RejectReason::CONSUMER).into();
     for request in [
-        hello,
-        Req { private_data: addresses(PEER, OTHER), ..hello }, // not where it was sent
-        Req { private_data: [0; 92], ..hello },                // no addresses
+        first_req,
+        Req { private_data: addresses(PEER, OTHER), ..first_req }, // not where it was sent
+        Req { private_data: [0; 92], ..first_req },                // no addresses
     ] {
         assert_eq!(bench.arrives(request), Route::Answered);
         assert_eq!(bench.said(), [consumer]);
@@ -67,13 +67,13 @@ fn a_request_to_another_address_is_rejected_by_the_router() {
 #[test]
 fn copies_of_a_request_go_to_the_client_that_got_the_first() {
     let mut bench = Bench::listening();
-    let hello = req(0x91, PEER_QP, PEER, LOCAL);
-    assert_eq!(bench.arrives(hello), Route::Client(A));
+    let first_req = req(0x91, PEER_QP, PEER, LOCAL);
+    assert_eq!(bench.arrives(first_req), Route::Client(A));
     bench.router.release(A, Claim::port(PortSpace::Tcp, PORT, [0, 0, 0, 0].into()));
     bench.router.claim(B, Claim::port(PortSpace::Tcp, PORT, [0, 0, 0, 0].into())).unwrap();
-    assert_eq!(bench.arrives(hello), Route::Client(A), "although B listens now");
+    assert_eq!(bench.arrives(first_req), Route::Client(A), "although B listens now");
     bench.sends(A, rep(0x11, 0x91, A_QP, GUID)).unwrap();
-    assert_eq!(bench.arrives(hello), Route::Client(A), "A answers with a copy of its REP");
+    assert_eq!(bench.arrives(first_req), Route::Client(A), "A answers with a copy of its REP");
     assert_eq!(bench.arrives(req(0x92, PEER_QP, PEER, LOCAL)), Route::Client(B), "another request");
     let from_other = req(0x91, PEER_QP, OTHER, LOCAL);
     assert_eq!(bench.arrives_from(OTHER, from_other), Route::Client(B), "another host's ID");
@@ -82,7 +82,7 @@ fn copies_of_a_request_go_to_the_client_that_got_the_first() {
     assert_eq!(bench.arrives(resolution), Route::Client(A), "request IDs are other IDs");
     let service_id = ServiceId::new(PortSpace::Tcp, PORT + 1);
     bench.router.claim(B, Claim { service: service_id, ..Claim::service(SERVICE) }).unwrap();
-    assert_eq!(bench.arrives(Req { service_id, ..hello }), Route::Client(B));
+    assert_eq!(bench.arrives(Req { service_id, ..first_req }), Route::Client(B));
     assert_eq!(bench.arrives(rtu(0x91, 0x11)), Route::Client(A), "by the local ID");
     let no = rej(0, 0x91, 0, RejectReason::CONSUMER);
     assert_eq!(bench.sends(B, no), Ok(()), "the latest request with this ID");

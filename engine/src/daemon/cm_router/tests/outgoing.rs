@@ -8,45 +8,45 @@ use super::*;
 #[test]
 fn a_client_must_be_attached_and_send_messages_of_cm_to_hosts() {
     let mut bench = Bench::new();
-    let hello = req(0x11, A_QP, LOCAL, PEER);
-    assert_eq!(bench.sends(ClientId(3), hello), Err(Refused::UnknownClient));
+    let first_req = req(0x11, A_QP, LOCAL, PEER);
+    assert_eq!(bench.sends(ClientId(3), first_req), Err(Refused::UnknownClient));
     let owns = |_| true;
     let mut send = |dst, mad: &[u8]| bench.router.outgoing(A, &flow_to(dst), mad, &owns, bench.now);
-    let mut other_class = mad(7, hello);
+    let mut other_class = mad(7, first_req);
     other_class[1] = 0x03;
     let malformed = Refused::Malformed;
     assert_eq!(send(PEER, &other_class), Err(malformed(MadError::Class(3))));
     assert_eq!(send(PEER, &[0; 255]), Err(malformed(MadError::Length(255))));
     assert_eq!(send(PEER, &[]), Err(malformed(MadError::Length(0))));
     for dst in [[239, 0, 0, 1], [255; 4], [0; 4], [127, 0, 0, 1]] {
-        assert_eq!(send(dst, &mad(7, hello)), Err(Refused::Destination(dst.into())));
+        assert_eq!(send(dst, &mad(7, first_req)), Err(Refused::Destination(dst.into())));
     }
     assert_eq!(bench.router.connections(A), 0);
     bench.router.client_gone(A, bench.now);
-    assert_eq!(bench.sends(A, hello), Err(Refused::UnknownClient));
+    assert_eq!(bench.sends(A, first_req), Err(Refused::UnknownClient));
 }
 
 #[test]
 fn requests_name_a_qp_a_guid_and_addresses_of_the_client() {
     let mut bench = Bench::new();
-    let hello = req(0x11, A_QP, LOCAL, PEER);
+    let first_req = req(0x11, A_QP, LOCAL, PEER);
     for (request, expected) in [
-        (Req { local_qpn: B_QP, ..hello }, Err(Refused::Qpn(B_QP))),
-        (Req { local_qpn: Qpn::GSI, ..hello }, Err(Refused::Qpn(Qpn::GSI))),
-        (Req { local_ca_guid: PEER_GUID, ..hello }, Err(Refused::Guid(PEER_GUID))),
-        (Req { primary_local_gid: mapped(OTHER), ..hello }, Err(Refused::SourceAddress)),
-        (Req { private_data: addresses(OTHER, PEER), ..hello }, Err(Refused::SourceAddress)),
-        (Req { local_comm_id: 0, ..hello }, Err(Refused::CommIdInUse(0))),
-        (Req { local_comm_id: 0x12, local_qpn: Qpn::default(), ..hello }, Ok(())),
+        (Req { local_qpn: B_QP, ..first_req }, Err(Refused::Qpn(B_QP))),
+        (Req { local_qpn: Qpn::GSI, ..first_req }, Err(Refused::Qpn(Qpn::GSI))),
+        (Req { local_ca_guid: PEER_GUID, ..first_req }, Err(Refused::Guid(PEER_GUID))),
+        (Req { primary_local_gid: mapped(OTHER), ..first_req }, Err(Refused::SourceAddress)),
+        (Req { private_data: addresses(OTHER, PEER), ..first_req }, Err(Refused::SourceAddress)),
+        (Req { local_comm_id: 0, ..first_req }, Err(Refused::CommIdInUse(0))),
+        (Req { local_comm_id: 0x12, local_qpn: Qpn::default(), ..first_req }, Ok(())),
         // No port of RDMA CM: the private data is the program's.
-        (Req { service_id: ServiceId(5), private_data: [0x40; 92], ..hello }, Ok(())),
+        (Req { service_id: ServiceId(5), private_data: [0x40; 92], ..first_req }, Ok(())),
     ] {
         assert_eq!(bench.sends(A, request), expected, "{request:?}");
     }
     let mut gsi = CmRouter::new(GUID, || 0);
     gsi.add_client(A, Limits::default());
     let all = |_| true;
-    let to_gsi = mad(7, Req { local_qpn: Qpn::GSI, ..hello });
+    let to_gsi = mad(7, Req { local_qpn: Qpn::GSI, ..first_req });
     let refused = gsi.outgoing(A, &flow_to(PEER), &to_gsi, &all, bench.now);
     assert_eq!(refused, Err(Refused::Qpn(Qpn::GSI)), "even if the caller says that A owns it");
     let resolution = sidr_req(0x21, LOCAL, PEER);

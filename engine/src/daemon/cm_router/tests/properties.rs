@@ -13,7 +13,7 @@ use super::*;
 const CLIENTS: [ClientId; 3] = [ClientId(1), ClientId(2), ClientId(3)];
 const SERVICES: [ServiceId; 3] = [SERVICE, UDP_SERVICE, ServiceId(5)];
 
-/// Fields of a message, each from a small set, so that messages meet.
+/// Fields of a message, each from a small set, so that messages refer to the same exchanges.
 #[derive(Clone, Copy, Debug)]
 struct Fields {
     kind: u8,
@@ -100,7 +100,7 @@ fn step(longest_pause: u64) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the router may allow, by a simpler rule.
+/// A model of what the router may allow, with simpler rules.
 struct Model {
     router: CmRouter,
     limits: Limits,
@@ -112,7 +112,7 @@ struct Model {
     users: BTreeMap<u32, (ClientId, Instant)>,
     /// Requests that reached a client.
     requests: BTreeSet<(ClientId, [u8; 4], u32)>,
-    /// Whether nothing is forgotten because of limits.
+    /// True if the limits are so high that no exchange is forgotten because of them.
     is_strict: bool,
 }
 

@@ -42,7 +42,7 @@ pub(super) struct Net {
     pub delivery: Delivery,
     /// Sent messages: milliseconds, host, whether the router sends it, name.
     pub sent: Vec<(u64, usize, bool, &'static str)>,
-    /// What the routers refused.
+    /// Why the routers refused MADs, in order.
     pub refused: Vec<Refused>,
     in_flight: BTreeMap<(Instant, u64), (FlowSpec, [u8; MAD_LEN])>,
     count: u64,
@@ -167,7 +167,7 @@ impl Net {
         self.flush();
     }
 
-    /// The process of `client` ends without a word.
+    /// The process of `client` ends without sending a message.
     pub fn kill(&mut self, client: usize) {
         let Client { host, id, is_alive, .. } = &mut self.clients[client];
         *is_alive = false;
