@@ -120,7 +120,16 @@ impl Core {
         now: Instant,
     ) -> (usize, bool) {
         let Self {
-            port, slots, shared, schedule, ip_id, loopback, groups, pfc, link_sets_ip_id, ..
+            port,
+            slots,
+            shared,
+            schedule,
+            ip_id,
+            loopback,
+            groups,
+            pfc,
+            link_sets_ip_id,
+            ..
         } = self;
         let Some(place) = slots[slot as usize].as_deref_mut() else { return (0, false) };
         let mut env = shared.env(now);

@@ -176,7 +176,8 @@ impl Control {
     fn evict_newcomer(&mut self) {
         let newcomers = || self.programs.iter().filter(|(_, program)| program.client.is_none());
         let mut counts = BTreeMap::<u32, usize>::new();
-        newcomers().for_each(|(_, program)| *counts.entry(program.credentials.user).or_default() += 1);
+        newcomers()
+            .for_each(|(_, program)| *counts.entry(program.credentials.user).or_default() += 1);
         let Some(greediest) = counts.iter().max_by_key(|(_, count)| **count) else { return };
         let of_user = newcomers().filter(|(_, program)| program.credentials.user == *greediest.0);
         if let Some(fd) = of_user.min_by_key(|(_, program)| program.since).map(|(fd, _)| *fd) {
@@ -376,7 +377,11 @@ impl Control {
     fn check(&mut self, now: Instant) {
         let faulty = self.shared.with(|switch| switch.tables.faulty(now));
         for (id, why) in faulty {
-            let fd = self.programs.iter().find(|(_, program)| program.client == Some(id)).map(|(fd, _)| *fd);
+            let fd = self
+                .programs
+                .iter()
+                .find(|(_, program)| program.client == Some(id))
+                .map(|(fd, _)| *fd);
             if let Some(fd) = fd {
                 self.detach(fd, why);
             }

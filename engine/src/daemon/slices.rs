@@ -123,7 +123,11 @@ mod tests {
         assert_eq!([Qpn::GSI, Qpn::MULTICAST].map(|qpn| table.owner(qpn)), [None; 2]);
         table.take_back(b, 7, now);
         assert_eq!((owner(&table, second), table.give(a, any, now)), (None, None));
-        assert_eq!(table.give(b, (7, 1), now), None, "in quarantine, the slice counts towards the limit");
+        assert_eq!(
+            table.give(b, (7, 1), now),
+            None,
+            "in quarantine, the slice counts towards the limit"
+        );
         let later = now + QUARANTINE;
         assert_eq!(table.give(b, (7, 1), later), Some(second));
     }

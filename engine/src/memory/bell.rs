@@ -58,7 +58,8 @@ impl RemoteBell {
     fn clear(&self) {
         let mut bytes = [0; 512];
         let mut parts = [IoSliceMut::new(&mut bytes)];
-        let read = rustix::io::preadv2(&self.waits_on, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT);
+        let read =
+            rustix::io::preadv2(&self.waits_on, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT);
         if read == Err(Errno::OPNOTSUPP) {
             let _ = rustix::io::read(&self.waits_on, &mut bytes); // A pipe of an older kernel.
         }

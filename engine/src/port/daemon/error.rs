@@ -17,7 +17,7 @@ pub enum DaemonError {
     /// No daemon serves the interface.
     #[error("no daemon listens at {} (`feroce up INTERFACE` starts one)", path.display())]
     NotThere {
-        /// Its socket.
+        /// The socket at which no daemon listens.
         path: PathBuf,
     },
 
@@ -43,11 +43,11 @@ pub enum DaemonError {
         reason: String,
     },
 
-    /// What the daemon offers does not fit.
-    #[error("the daemon offers rings that are none")]
+    /// The daemon's rings have an impossible shape.
+    #[error("the daemon offers rings of an impossible shape")]
     Rings(#[from] FrameRingError),
 
-    /// Memory or a thread is missing.
+    /// A system call failed.
     #[error("cannot {action}")]
     System {
         /// What was tried.

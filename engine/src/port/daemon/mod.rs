@@ -3,18 +3,19 @@
 //!
 //! | question | file |
 //! |---|---|
-//! | what do daemon and client say? | `protocol.rs`, over `channel.rs` |
+//! | which messages do daemon and client exchange? | `protocol.rs`, over `channel.rs` |
 //! | where is the daemon's socket? | `socket_path.rs` |
-//! | who answers for the daemon in the client? | `session.rs` |
+//! | how does the client call the daemon? | `session.rs` |
 //!
-//! The daemon's side is [`crate::daemon`]. A client neither sees the frames of others nor can it
-//! send in their name: the daemon copies frames, and checks each one that a client sends.
+//! The daemon's side is [`crate::daemon`]. A client can neither see the frames of other
+//! clients nor send with their QP numbers: the daemon copies frames, and checks each frame that a
+//! client sends.
 
 pub(crate) mod channel;
 mod error;
-pub(crate) mod socket_path;
 pub(crate) mod protocol;
 pub(crate) mod session;
+pub(crate) mod socket_path;
 
 use std::io;
 use std::net::IpAddr;
@@ -55,7 +56,7 @@ pub(super) const ENTRY: PortEntry = PortEntry {
 /// Configuration of a port at a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DaemonPortConfig {
-    /// The daemon's socket; `None` looks for it at the usual places (docs/daemon.md).
+    /// The daemon's socket; `None` for the default paths (docs/daemon.md).
     pub socket: Option<PathBuf>,
 }
 
@@ -65,7 +66,7 @@ impl PortConfig for DaemonPortConfig {
     }
 }
 
-const USUAL: &str = "auto";
+const DEFAULT_SOCKET: &str = "auto";
 
 const SETTINGS: &[PortSetting] = &[PortSetting {
     name: "daemon_socket",
@@ -78,7 +79,7 @@ const SETTINGS: &[PortSetting] = &[PortSetting {
     }),
     set: |configs, text| {
         let socket = match text {
-            USUAL => None,
+            DEFAULT_SOCKET => None,
             path if path.starts_with('/') => Some(PathBuf::from(path)),
             _ => return None,
         };
@@ -87,13 +88,14 @@ const SETTINGS: &[PortSetting] = &[PortSetting {
     },
     show: |configs| match &configs.get::<DaemonPortConfig>().socket {
         Some(path) => path.display().to_string(),
-        None => USUAL.to_owned(),
+        None => DEFAULT_SOCKET.to_owned(),
     },
 }];
 
 /// Attaches to the daemon of an interface.
 fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
-    // First, because without a daemon the program opens the interface itself, as it likes.
+    // Attach before the checks: they do not apply to a program that finds no daemon and opens the
+    // interface itself.
     let (session, attached, fds) = attach(request.device, request.configs)?;
     if request.cores != 1 {
         return Err(DaemonError::Config("a client of a daemon has one core").into());
@@ -101,7 +103,7 @@ fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
     if request.flow_control {
         return Err(DaemonError::Config("flow control (`pfc`) is the daemon's").into());
     }
-    let session = Arc::new(Client(session));
+    let session = Arc::new(Proxy(session));
     let window = attached.window_max;
     let port = port(request.device, &session, attached, fds)?;
     let addresses = PortAddressing::Own(Arc::clone(&session) as _);
@@ -119,13 +121,13 @@ pub fn name_at_daemon(interface: &str, pid: i32) -> String {
 type Attachment = (Session, Attached, [std::os::fd::OwnedFd; 3]);
 
 fn attach(interface: &str, configs: &PortConfigs) -> Result<Attachment, DaemonError> {
-    let places = match &configs.get::<DaemonPortConfig>().socket {
+    let paths = match &configs.get::<DaemonPortConfig>().socket {
         Some(path) => vec![path.clone()],
         None => socket_path::candidates(interface),
     };
-    let nowhere = socket_path::own_directory().join("*").join(interface);
-    let mut error = DaemonError::NotThere { path: nowhere };
-    for path in places {
+    let default = socket_path::own_directory().join("*").join(interface);
+    let mut error = DaemonError::NotThere { path: default };
+    for path in paths {
         match Session::attach(&path) {
             Err(missing @ DaemonError::NotThere { .. }) => error = missing,
             other => return other,
@@ -136,7 +138,7 @@ fn attach(interface: &str, configs: &PortConfigs) -> Result<Attachment, DaemonEr
 
 fn port(
     interface: &str,
-    client: &Client,
+    proxy: &Proxy,
     attached: Attached,
     [memory, waits_on, signals]: [std::os::fd::OwnedFd; 3],
 ) -> Result<ShmPort, DaemonError> {
@@ -146,11 +148,11 @@ fn port(
     let bell = Bell::Remote(Arc::new(RemoteBell::of_client([waits_on, signals])));
     let (producer, consumer) =
         (tx.producer(&memory, 0, &bell), rx.consumer(&memory, tx.bytes(), &bell));
-    client
+    proxy
         .0
         .start(vec![producer.handle(), consumer.handle()])
         .map_err(|source| DaemonError::System { action: "start a thread", source })?;
-    client.0.ask(Request::Ready).map_err(|source| DaemonError::System {
+    proxy.0.ask(Request::Ready).map_err(|source| DaemonError::System {
         action: "begin to use the daemon's port",
         source,
     })?;
@@ -168,11 +170,11 @@ fn port(
     Ok(ShmPort::new(attributes, producer, consumer))
 }
 
-/// The daemon, as the client's device sees it.
+/// The daemon, as the device sees it: calls become requests to the daemon.
 #[derive(Debug)]
-struct Client(Session);
+struct Proxy(Session);
 
-impl LinkAddresses for Client {
+impl LinkAddresses for Proxy {
     fn gids(&self) -> Vec<GidEntry> {
         self.0.gids()
     }
@@ -196,7 +198,7 @@ impl LinkAddresses for Client {
         }
     }
 
-    /// The daemon returns the frames between its clients, also those of one client to itself.
+    /// The daemon forwards the frames between its clients, also those of a client to itself.
     fn resolve_own(
         &self,
         destination: Gid,
@@ -209,7 +211,7 @@ impl LinkAddresses for Client {
         self.0.neighbour(vlan, ip)
     }
 
-    /// The daemon follows its neighbours by itself.
+    /// No request is needed: the daemon follows its neighbours.
     fn request(&self, _: &GidEntry, _: IpAddr) {}
 
     fn wait_for_move(&self, seen: u64, timeout: Duration) -> Option<u64> {
@@ -225,7 +227,7 @@ impl LinkAddresses for Client {
     }
 }
 
-impl PortOwner for Client {
+impl PortOwner for Proxy {
     fn qpn_slice(&self) -> io::Result<u32> {
         match self.0.call(Request::QpnSlice, Duration::ZERO)? {
             Answer::Slice(first) => Ok(first),
@@ -239,7 +241,7 @@ impl PortOwner for Client {
     }
 
     fn disconnect(&self, local: Qpn) {
-        let _ = self.0.ask(Request::Disconnect { qpn: local.value() }); // A daemon that is gone.
+        let _ = self.0.ask(Request::Disconnect { qpn: local.value() }); // The daemon may be gone.
     }
 
     fn join(&self, group: IpAddr) -> io::Result<()> {

@@ -1,8 +1,8 @@
-//! What a daemon and its clients say to each other.
+//! The protocol between a daemon and its clients.
 //!
-//! They talk over a Unix socket of type SEQPACKET, which keeps messages whole. Each message is one
-//! JSON value. A client calls ([`Call`]), the daemon answers ([`Message::Answer`]) and tells news
-//! ([`Message::Notice`]). The first call is [`Request::Attach`].
+//! The transport is a Unix socket of type SEQPACKET, which keeps messages whole. Each message is one
+//! JSON value. A client sends calls ([`Call`]), the daemon sends answers ([`Message::Answer`]) and,
+//! unasked, notices ([`Message::Notice`]). The first call is [`Request::Attach`].
 //!
 //! # The client's port
 //! The answer to `Attach` carries three descriptors: the memory of two rings of frames, and the
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! # Versions
-//! Both sides state [`VERSION`]; a daemon refuses a client of another version by
+//! A client states its [`VERSION`] in `Attach`; a daemon of another version refuses the client with
 //! [`Refusal::Version`]. Fields may be added without a new version: unknown ones are ignored.
 
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ pub struct Call {
     pub request: Request,
 }
 
-/// What a client may ask for.
+/// The requests of a client. Each variant names the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// A port: [`Answer::Attached`]. The first call, once.
@@ -57,14 +57,14 @@ pub enum Request {
     /// The client has mapped the memory: [`Answer::Done`]. From then on the memory cannot be mapped
     /// again, nor can a hole be made in it.
     Ready,
-    /// Statistics: [`Answer::Stat`]. Also before `Attach`.
+    /// Statistics: [`Answer::Stat`]. Allowed before `Attach`, too.
     Stat,
     /// Another slice of QP numbers: [`Answer::Slice`].
     QpnSlice,
-    /// The headers of a path: [`Answer::Path`]. Answered when the next hop has answered, other
-    /// calls meanwhile.
+    /// The headers of a path: [`Answer::Path`]. The answer comes when the next hop has answered; the
+    /// daemon answers other calls meanwhile.
     Resolve {
-        /// Destination, a host or a multicast group in its form as GID.
+        /// GID of the destination, a host or a multicast group.
         destination: [u8; 16],
         /// Local address.
         source: Local,
@@ -81,7 +81,7 @@ pub enum Request {
         /// The peer's QP.
         remote_qpn: u32,
     },
-    /// The end of that permission: [`Answer::Done`].
+    /// The end of the permission that [`Request::Connect`] gave: [`Answer::Done`].
     Disconnect {
         /// As in [`Request::Connect`].
         qpn: u32,
@@ -91,14 +91,14 @@ pub enum Request {
         /// The group.
         group: IpAddr,
     },
-    /// Its end: [`Answer::Done`].
+    /// The end of a membership: [`Answer::Done`].
     Leave {
         /// The group.
         group: IpAddr,
     },
     /// The port of a service, at which no other client may listen: [`Answer::Done`].
     Claim(ServicePort),
-    /// Its end: [`Answer::Done`].
+    /// The end of a claim: [`Answer::Done`].
     Release(ServicePort),
 }
 
@@ -112,7 +112,7 @@ pub enum Message {
         /// The result.
         result: Result<Answer, Refusal>,
     },
-    /// News.
+    /// A message without a call.
     Notice(Notice),
 }
 
@@ -155,19 +155,19 @@ pub struct DaemonStat {
 /// Statistics of a program at a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramStat {
-    /// Name of the program, as it says.
+    /// Name of the program, as the program states it.
     pub program: String,
     /// Process id.
     pub pid: i32,
     /// User id.
     pub user: u32,
-    /// QP numbers that it has.
+    /// Number of QP numbers that the program has.
     pub qp_numbers: u32,
-    /// Connections of RDMA CM, half-open ones included.
+    /// Number of connections of RDMA CM, half-open ones included.
     pub connections: usize,
-    /// Ports of RDMA CM that it is bound to.
+    /// Number of ports of RDMA CM that the program is bound to.
     pub services: usize,
-    /// Its frames.
+    /// Frames of the program.
     pub frames: ProgramFrames,
 }
 
@@ -292,7 +292,7 @@ impl From<PathAnswer> for PathHeaders {
     }
 }
 
-/// News of the daemon.
+/// A change that the daemon reports to its clients.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     /// The local addresses have changed.
@@ -303,7 +303,7 @@ pub enum Notice {
         vlan: Option<u16>,
         /// The next hop.
         ip: IpAddr,
-        /// Its address.
+        /// The new Ethernet address.
         mac: [u8; 6],
     },
     /// The daemon ends.
@@ -316,7 +316,7 @@ pub enum Refusal {
     /// The client speaks another version.
     #[error("the daemon speaks version {0} of the protocol, this program another")]
     Version(u32),
-    /// The user has as many as a user may have.
+    /// The user has reached a limit.
     #[error("the daemon allows this user no more {0}")]
     Quota(String),
     /// The request is not valid in the state of the client.
@@ -328,10 +328,10 @@ pub enum Refusal {
     /// Another program has the port of the service at another address.
     #[error("another program is bound to this port")]
     NotAvailable,
-    /// A call of the system failed.
+    /// A system call failed.
     #[error("the daemon cannot {action}: {}", std::io::Error::from_raw_os_error(*.errno))]
     System {
-        /// What it tried.
+        /// What the daemon tried.
         action: String,
         /// The error number.
         errno: i32,
@@ -343,7 +343,7 @@ pub enum Refusal {
 
 /// Why there is no path: the variants of [`ResolveError`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[allow(missing_docs)] // See above.
+#[allow(missing_docs)] // The variants of `ResolveError`.
 pub enum PathRefusal {
     #[error("not a host")]
     NotAHost,
@@ -379,7 +379,8 @@ impl From<&ResolveError> for PathRefusal {
 }
 
 impl PathRefusal {
-    /// The error of a path from `source_ip` to `destination`, refused after `after`.
+    /// The error for a path from `source_ip` to `destination`, which was refused after the time
+    /// `after`.
     pub fn into_error(
         self,
         source_ip: IpAddr,

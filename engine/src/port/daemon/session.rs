@@ -1,4 +1,4 @@
-//! A client's conversation with its daemon.
+//! A client's session with its daemon: sends calls and receives answers and notices.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,10 +19,11 @@ use crate::memory::frame_ring::RingHandle;
 use crate::net::GidEntry;
 use crate::time::Duration;
 
-/// Maximum time for an answer that needs no next hop. A daemon that takes longer is stuck.
+/// Maximum time to wait for an answer, apart from the time for a next hop. A daemon that takes longer
+/// is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The conversation. A thread reads what the daemon says.
+/// A session. A thread reads the messages of the daemon.
 #[derive(Debug)]
 pub struct Session {
     shared: Arc<Shared>,
@@ -39,21 +40,21 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     last_call: u64,
-    /// Calls without an answer so far, and answers that nobody has taken yet.
+    /// Calls that wait for an answer (`None`), and answers that the caller has not taken yet.
     calls: BTreeMap<u64, Option<Result<Answer, Refusal>>>,
     gids: Vec<GidEntry>,
     neighbours: BTreeMap<(Option<u16>, IpAddr), MacAddr>,
-    /// Number of changes of neighbours.
+    /// Number of notices with changed addresses, of neighbours or of this host.
     moves: u64,
     is_closed: bool,
     is_gone: bool,
     rings: Vec<RingHandle>,
 }
 
-/// Why a call has no answer.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The daemon said no.
+    /// The daemon refused the request.
     #[error(transparent)]
     Refused(Refusal),
     /// The daemon has ended, or does not answer.
@@ -62,7 +63,7 @@ pub enum CallError {
 }
 
 impl From<CallError> for io::Error {
-    /// The error number that verbs and RDMA CM have for the refusal.
+    /// The error number that verbs and RDMA CM return for the error.
     fn from(error: CallError) -> Self {
         let errno = match error {
             CallError::Gone(source) => return source,
@@ -96,20 +97,20 @@ impl Session {
             }
             _ => failed(source),
         })?;
-        // A daemon that was stopped must not stop its programs.
+        // Programs must not hang if the daemon is stopped (SIGSTOP).
         set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_TIMEOUT))
             .map_err(|error| failed(error.into()))?;
         let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let request = Request::Attach { version: VERSION, program: program.trim().to_owned() };
         channel::send(&socket, &Call { id: 0, request }, &[]).map_err(failed)?;
         let invalid = || failed(io::ErrorKind::InvalidData.into());
-        let (mut buffer, mut news) = (Vec::new(), None);
+        let (mut buffer, mut notice_gids) = (Vec::new(), None);
         let (result, fds) = loop {
             let received = channel::receive(&socket, &mut buffer).map_err(failed)?;
             match received.ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))? {
                 (Message::Answer { id: 0, result }, fds) => break (result, fds),
-                // News may come before the answer.
-                (Message::Notice(Notice::Gids(gids)), _) => news = Some(gids),
+                // Notices may come before the answer.
+                (Message::Notice(Notice::Gids(gids)), _) => notice_gids = Some(gids),
                 (Message::Notice(_), _) => {}
                 (Message::Answer { .. }, _) => return Err(invalid()),
             }
@@ -123,13 +124,15 @@ impl Session {
             }
         };
         let fds = <[OwnedFd; 3]>::try_from(fds).map_err(|_| invalid())?;
-        let gids = news.as_ref().unwrap_or(&attached.gids).iter().map(GidEntry::from).collect();
+        let gids =
+            notice_gids.as_ref().unwrap_or(&attached.gids).iter().map(GidEntry::from).collect();
         let state = Mutex::new(State { gids, ..State::default() });
         let shared = Arc::new(Shared { socket, state, changed: Condvar::new() });
         Ok((Self { shared, reader: Mutex::default() }, attached, fds))
     }
 
-    /// Starts the thread that reads. When the daemon ends, the other halves of `rings` are gone.
+    /// Starts the thread that reads. When the daemon ends, the thread marks the other halves of
+    /// `rings` as gone.
     ///
     /// # Errors
     /// No thread can be started.
@@ -141,7 +144,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks the daemon and waits for its answer, `longer` than usual.
+    /// Sends a request and waits for the answer, for at most [`ANSWER_TIMEOUT`] and `longer`.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -169,7 +172,7 @@ impl Session {
         }
     }
 
-    /// Asks for something that has no other result than success.
+    /// Sends a request whose only result is success.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -182,7 +185,7 @@ impl Session {
         self.shared.lock().gids.clone()
     }
 
-    /// The Ethernet address of a next hop, if the daemon has told it.
+    /// The Ethernet address of a next hop, if a notice has contained it.
     pub fn neighbour(&self, vlan: Option<u16>, ip: IpAddr) -> Option<MacAddr> {
         self.shared.lock().neighbours.get(&(vlan, ip)).copied()
     }
@@ -234,7 +237,7 @@ impl Shared {
                 Ok(Some((message, _))) => self.take(message),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    tracing::warn!(%error, "the daemon says something unknown");
+                    tracing::warn!(%error, "the daemon has sent an unknown message");
                 }
                 Ok(None) | Err(_) => break,
             }

@@ -305,24 +305,28 @@ fn late_messages_about_a_client_that_is_gone_are_answered() {
     let mut bench = Bench::connected_passively();
     let peer_qp = Qpn::masked(0x901);
     bench.router.client_gone(A, bench.now);
-    assert_eq!(bench.said(), [dreq(0x11, 0x91, peer_qp).into()]);
+    assert_eq!(bench.sent(), [dreq(0x11, 0x91, peer_qp).into()]);
     let first_req = req(0x91, peer_qp, PEER, LOCAL);
     assert_eq!(bench.arrives(first_req), Route::Dropped, "the DREQ is the answer");
     assert_eq!(bench.arrives(rtu(0x91, 0x11)), Route::Dropped);
     assert_eq!(bench.arrives(dreq(0x91, 0x11, A_QP)), Route::Answered);
-    assert_eq!(bench.said(), [drep(0x11, 0x91).into()]);
+    assert_eq!(bench.sent(), [drep(0x11, 0x91).into()]);
     bench.advance(90_000);
-    assert_eq!(bench.said(), [], "the DREQ is not repeated");
+    assert_eq!(bench.sent(), [], "the DREQ is not repeated");
     bench.router.claim(B, Claim::port(PortSpace::Tcp, PORT, [0, 0, 0, 0].into())).unwrap();
     assert_eq!(bench.arrives(first_req), Route::Answered);
-    assert_eq!(bench.said(), [rej(0x11, 0x91, 0, RejectReason::STALE_CONNECTION).into()]);
+    assert_eq!(bench.sent(), [rej(0x11, 0x91, 0, RejectReason::STALE_CONNECTION).into()]);
     assert_eq!(bench.arrives(dreq(0x91, 0x11, A_QP)), Route::Answered);
-    assert_eq!(bench.said(), [drep(0x11, 0x91).into()]);
+    assert_eq!(bench.sent(), [drep(0x11, 0x91).into()]);
     assert_eq!(bench.sends(B, req(0x11, B_QP, LOCAL, PEER)), Err(Refused::CommIdInUse(0x11)));
     bench.advance(99_999);
     assert_eq!(bench.arrives(drep(0x91, 0x11)), Route::Dropped);
     bench.advance(1);
-    assert_eq!(bench.arrives(first_req), Route::Client(B), "nothing is known of the old connection");
+    assert_eq!(
+        bench.arrives(first_req),
+        Route::Client(B),
+        "nothing is known of the old connection"
+    );
 }
 
 /// The literal messages of the router, with the frame's headers and transaction IDs.
@@ -333,13 +337,13 @@ fn what_the_router_sends_for_a_client_that_is_gone() {
     let again = mad(7, rtu(0x11, 0x91));
     bench.router.outgoing(A, &vlan_flow, &again, &|_| true, bench.now).unwrap();
     bench.router.client_gone(A, bench.now);
-    let said = bench.router.transmit().unwrap();
+    let sent = bench.router.transmit().unwrap();
     let transaction = 0x5eed_0001_0000_0011;
     let expected = mad(transaction, dreq(0x11, 0x91, Qpn::masked(0x901)));
-    assert_eq!(said, RouterMad { flow: vlan_flow, mad: expected }, "as the client's last frame");
+    assert_eq!(sent, RouterMad { flow: vlan_flow, mad: expected }, "as the client's last frame");
     assert_eq!(bench.router.transmit(), None);
     bench.advance(200);
-    assert_eq!(bench.router.transmit(), Some(said));
+    assert_eq!(bench.router.transmit(), Some(sent));
     assert_eq!(bench.arrives(drep(0x91, 0x11)), Route::Dropped);
     bench.advance(50_000);
     assert_eq!(bench.router.transmit(), None);
@@ -354,6 +358,6 @@ fn what_the_router_sends_for_a_client_that_is_gone() {
     for _ in 0..2 {
         let answer = rep(0x91, 0x11, Qpn::masked(0x901), PEER_GUID);
         assert_eq!(bench.arrives(answer), Route::Answered);
-        assert_eq!(bench.said(), [rej(0x11, 0x91, 1, RejectReason::CONSUMER).into()]);
+        assert_eq!(bench.sent(), [rej(0x11, 0x91, 1, RejectReason::CONSUMER).into()]);
     }
 }

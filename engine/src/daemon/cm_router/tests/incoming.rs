@@ -16,7 +16,7 @@ fn what_is_no_message_from_a_host_is_dropped() {
     assert_eq!(arrives(flow_to([239, 0, 0, 1]), &first_req), Route::Dropped);
     assert_eq!(arrives(flow([239, 0, 0, 1], PEER), &first_req), Route::Dropped);
     assert_eq!(arrives(flow_to(PEER), &first_req), Route::Client(A));
-    assert_eq!(bench.said(), []);
+    assert_eq!(bench.sent(), []);
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn a_request_goes_to_the_client_that_claims_its_service() {
     assert_eq!(bench.arrives(to_port(0x91, PORT)), Route::Client(A));
     assert_eq!(bench.arrives(to_port(0x92, PORT + 1)), Route::Client(B));
     assert_eq!(bench.arrives(to_port(0x93, PORT + 2)), Route::Answered);
-    assert_eq!(bench.said(), [rej(0, 0x93, 0, RejectReason::INVALID_SERVICE_ID).into()]);
+    assert_eq!(bench.sent(), [rej(0, 0x93, 0, RejectReason::INVALID_SERVICE_ID).into()]);
     let bare = Req { service_id: ServiceId(5), private_data: [9; 92], ..to_port(0x94, 0) };
     assert_eq!(bench.arrives(bare), Route::Client(B), "no addresses are needed");
 }
@@ -52,16 +52,16 @@ fn a_request_to_another_address_is_rejected_by_the_router() {
         Req { private_data: [0; 92], ..first_req },                // no addresses
     ] {
         assert_eq!(bench.arrives(request), Route::Answered);
-        assert_eq!(bench.said(), [consumer]);
+        assert_eq!(bench.sent(), [consumer]);
     }
     assert_eq!(bench.arrives(sidr_req(0x91, PEER, LOCAL)), Route::Answered);
     let status = SidrStatus::REJECT;
-    assert_eq!(bench.said(), [SidrRep { status, ..sidr_rep(0x91, Qpn::default()) }.into()]);
+    assert_eq!(bench.sent(), [SidrRep { status, ..sidr_rep(0x91, Qpn::default()) }.into()]);
     let unknown = SidrReq { service_id: ServiceId(77), ..sidr_req(0x92, PEER, LOCAL) };
     assert_eq!(bench.arrives(unknown), Route::Answered);
     let (status, service_id) = (SidrStatus::UNSUPPORTED, ServiceId(77));
     let expected = SidrRep { status, service_id, ..sidr_rep(0x92, Qpn::default()) };
-    assert_eq!(bench.said(), [expected.into()]);
+    assert_eq!(bench.sent(), [expected.into()]);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn other_messages_go_to_the_owner_of_the_local_id() {
         });
         assert_eq!(bench.arrives(message), Route::Client(A), "{message:?}");
     }
-    assert_eq!(bench.said(), [drep(0x11, 0x91).into()], "the DREP to the DREQ of another host");
+    assert_eq!(bench.sent(), [drep(0x11, 0x91).into()], "the DREP to the DREQ of another host");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn messages_about_unknown_connections_get_a_drep_or_nothing() {
     ] {
         let route = bench.arrives(message);
         let answers: Vec<CmMessage> = expected.map(Into::into).into_iter().collect();
-        assert_eq!((route, bench.said()), {
+        assert_eq!((route, bench.sent()), {
             (if answers.is_empty() { Route::Dropped } else { Route::Answered }, answers)
         });
     }
@@ -145,7 +145,7 @@ fn a_dreq_for_another_qp_ends_nothing() {
         let mut bench = Bench::connected_passively();
         assert_eq!(bench.arrives(dreq(0x91, 0x11, qpn)), Route::Client(A));
         bench.router.client_gone(A, bench.now);
-        assert_eq!(bench.said(), [expected]);
+        assert_eq!(bench.sent(), [expected]);
     }
 }
 

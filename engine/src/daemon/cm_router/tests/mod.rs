@@ -182,9 +182,9 @@ impl Bench {
     }
 
     /// The messages that the router sends.
-    fn said(&mut self) -> Vec<CmMessage> {
+    fn sent(&mut self) -> Vec<CmMessage> {
         let mads = std::iter::from_fn(|| self.router.transmit());
-        mads.map(|said| CmMad::parse(&said.mad).unwrap().message).collect()
+        mads.map(|sent| CmMad::parse(&sent.mad).unwrap().message).collect()
     }
 
     fn advance(&mut self, millis: u64) {

@@ -243,8 +243,8 @@ impl Model {
         }
         assert!(Class::ALL.map(|class| count(None, class)).iter().sum::<usize>() <= MAX_ORPHANS);
         assert!(self.router.outbox.len() <= MAX_OUTBOX);
-        while let Some(said) = self.router.transmit() {
-            CmMad::parse(&said.mad).unwrap();
+        while let Some(sent) = self.router.transmit() {
+            CmMad::parse(&sent.mad).unwrap();
         }
     }
 }
