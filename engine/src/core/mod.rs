@@ -60,7 +60,7 @@ pub struct Core {
     full_since: Option<Instant>,
     port_failed: bool,
     /// True if the port chooses the IPv4 identifications: [`Port::tx_identification`].
-    link_sets_ip_id: bool,
+    link_sets_id: bool,
 }
 
 impl Core {
@@ -78,7 +78,7 @@ impl Core {
         let mut slots = Vec::new();
         slots.resize_with(count, || None);
         let link_rate = port.attributes().link_rate;
-        let link_sets_ip_id = port.tx_identification(0, false).is_some();
+        let link_sets_id = port.tx_identification(0, false).is_some();
         let pfc = CorePfc::new(id, shared.pfc, &shared.xoff_requesters, link_rate, count);
         Self {
             id,
@@ -94,7 +94,7 @@ impl Core {
             loopback,
             groups: multicast::Groups::default(),
             ip_id: 1,
-            link_sets_ip_id,
+            link_sets_id,
             full_since: None,
             port_failed: false,
         }

@@ -120,16 +120,7 @@ impl Core {
         now: Instant,
     ) -> (usize, bool) {
         let Self {
-            port,
-            slots,
-            shared,
-            schedule,
-            ip_id,
-            loopback,
-            groups,
-            pfc,
-            link_sets_ip_id,
-            ..
+            port, slots, shared, schedule, ip_id, loopback, groups, pfc, link_sets_id, ..
         } = self;
         let Some(place) = slots[slot as usize].as_deref_mut() else { return (0, false) };
         let mut env = shared.env(now);
@@ -163,7 +154,7 @@ impl Core {
             let Some(flow) = place.qp.flow() else { break false };
             let joins_previous = quantum.joins_previous(flow.spec(), *ip_id);
             let mut id = *ip_id;
-            if *link_sets_ip_id && !is_loopback {
+            if *link_sets_id && !is_loopback {
                 let len = packet.len + icrc::LEN;
                 id = port.tx_identification(len, joins_previous).unwrap_or(id);
                 frame = port.tx_slot().expect("the slot that was not committed");

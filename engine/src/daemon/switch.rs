@@ -47,7 +47,7 @@ const DRAIN_ROUNDS: usize = 16;
 pub(super) struct Switch {
     port: Box<dyn Port>,
     /// The link sets the IPv4 identification of packets: see [`Port::tx_identification`].
-    link_sets_ip_id: bool,
+    link_sets_id: bool,
     /// Number of frames queued since the last flush.
     queued: usize,
     pub(super) tables: Tables,
@@ -67,11 +67,11 @@ impl Switch {
         (limits, dscps): (Limits, Dscps),
         random: u32,
     ) -> Self {
-        let link_sets_ip_id = port.tx_identification(MAD_FRAME_MAX, false).is_some();
+        let link_sets_id = port.tx_identification(MAD_FRAME_MAX, false).is_some();
         let mut host = HostAddresses::default();
         host.add_mac(port.attributes().mac);
         let tables = Tables::new(router, host, (limits, dscps), random);
-        Self { port, link_sets_ip_id, queued: 0, tables, next: 0, is_interrupted: false }
+        Self { port, link_sets_id, queued: 0, tables, next: 0, is_interrupted: false }
     }
 
     pub(super) fn attributes(&self) -> &PortAttributes {
@@ -214,7 +214,7 @@ impl Switch {
 
     /// Queues the frame of `len` bytes in the slot.
     fn commit(&mut self, len: usize, priority: Priority, joins: bool) {
-        if self.link_sets_ip_id {
+        if self.link_sets_id {
             let slot = self.port.tx_slot().expect("the slot that was not committed");
             if let Some(payload) = ipv4_payload_len(&slot[..len]) {
                 let id = self.port.tx_identification(payload, joins).unwrap_or(0);
