@@ -1,4 +1,4 @@
-//! `feroce up` and `feroce down`: the daemons that own interfaces, and their end.
+//! `feroce up` and `feroce down`: starting and ending the daemons that own interfaces.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,17 +18,18 @@ use crate::config::SettingFlags;
 use crate::failure::Failure;
 use crate::{output, privileges, signal};
 
-/// Group that may use the daemons of root, if it exists.
+/// Group whose members may use the daemons of root, if the group exists.
 const GROUP: &str = "rdma";
-/// Variable in which a service manager names the socket for [`READY`].
+/// Environment variable in which a service manager names the socket for [`READY`].
 const NOTIFY: &str = "NOTIFY_SOCKET";
+/// Message to the service manager: programs can attach (sd_notify(3)).
 const READY: &[u8] = b"READY=1";
-/// Set in the process that `--detach` starts.
+/// Environment variable that marks the process that `--detach` starts.
 const DETACHED: &str = "_FEROCE_DETACHED";
-/// Time within which the kernel closes all descriptors of a process that has ended.
+/// Maximum time in which the kernel closes all descriptors of a process that has ended.
 const CLOSING: Duration = Duration::from_secs(2);
-/// Time for a daemon to start or to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum time for a daemon to start or to end.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Options of `feroce up`.
 #[derive(Debug, Args)]
@@ -69,7 +70,7 @@ pub struct Options {
     settings: SettingFlags,
 }
 
-/// What each user may have.
+/// Limits of each user; those of RDMA CM, of each program.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits per user")]
 struct LimitFlags {
@@ -79,10 +80,10 @@ struct LimitFlags {
     /// QPs, given to programs 256 at a time
     #[arg(long, value_name = "N", default_value_t = Limits::default().qps)]
     max_qps: u32,
-    /// Connections of RDMA CM
+    /// Connections of RDMA CM, per program
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
     max_connections: u32,
-    /// Ports of RDMA CM
+    /// Ports of RDMA CM, per program
     #[arg(long, value_name = "N", default_value_t = Limits::default().services)]
     max_services: u32,
     /// Packets per second [default: no limit]
@@ -161,7 +162,9 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     while !signal::interrupted() {
         std::thread::sleep(Duration::from_millis(100));
         if daemons.iter().any(Daemon::has_failed) {
-            return Err(Failure::Plan("the daemon has failed; its programs are told".to_owned()));
+            return Err(Failure::Plan(
+                "the daemon has failed; its programs lose their devices".to_owned(),
+            ));
         }
     }
     drop(daemons);
@@ -169,7 +172,8 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 }
 
 impl Options {
-    /// Lets go of the standard error of the command that started this process.
+    /// Redirects standard error from the terminal of the command that started this process to the
+    /// log file, or to /dev/null.
     fn leave_terminal(&self) -> io::Result<()> {
         let file = match &self.log {
             Some(path) => File::options().create(true).append(true).open(path)?,
@@ -205,11 +209,11 @@ impl Options {
     }
 }
 
-/// Set in the process that removes the sockets of a daemon that was killed.
+/// Environment variable that marks the process that removes the sockets of a killed daemon.
 const CLEANER: &str = "_FEROCE_CLEANER";
 
-/// A process that removes the sockets once this one has ended, however it ends. It waits for the
-/// end of its standard input.
+/// A child process that removes the sockets once this process has ended, even by a signal. The
+/// child waits for the end of its standard input.
 struct Cleaner {
     child: std::process::Child,
 }
@@ -231,16 +235,17 @@ impl Cleaner {
 impl Drop for Cleaner {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        let _ = self.child.wait(); // Nobody else waits for it.
+        let _ = self.child.wait(); // An error would mean that the child has been reaped.
     }
 }
 
-/// Removes sockets and their directories if this process was started for that. Returns true then.
+/// If this process was started as the cleaner, waits for the daemon's end, removes sockets and
+/// their directories, and returns true.
 pub fn clean_if_called() -> bool {
     if std::env::var_os(CLEANER).is_none() {
         return false;
     }
-    // Files of this user are removed: that takes no privilege.
+    // No privilege is needed to remove the user's own files.
     let _ = privileges::give_up(None);
     let _ = io::copy(&mut io::stdin(), &mut io::sink()); // Until the daemon has ended.
     for socket in std::env::args_os().skip(1).map(PathBuf::from) {
@@ -268,20 +273,20 @@ fn find_group(name: &str) -> Result<Option<Group>, Failure> {
 fn detach(interfaces: &[String]) -> Result<(), Failure> {
     let failed =
         |error: io::Error| Failure::Plan(format!("cannot start in the background: {error}"));
-    let own = std::env::temp_dir().join(format!("feroce-up-{}", std::process::id()));
-    let _removed = RemoveFile(&own);
-    let ready = UnixDatagram::bind(&own).map_err(failed)?;
+    let socket = std::env::temp_dir().join(format!("feroce-up-{}", std::process::id()));
+    let _removed = RemoveFile(&socket);
+    let ready = UnixDatagram::bind(&socket).map_err(failed)?;
     ready.set_read_timeout(Some(Duration::from_millis(100))).map_err(failed)?;
     let mut child = Command::new("/proc/self/exe")
         .args(std::env::args_os().skip(1))
-        .env(NOTIFY, &own)
+        .env(NOTIFY, &socket)
         .env(DETACHED, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .process_group(0)
         .spawn()
         .map_err(failed)?;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     loop {
         let mut message = [0; 64];
         if ready.recv(&mut message).is_ok_and(|len| &message[..len] == READY) {
@@ -292,8 +297,8 @@ fn detach(interfaces: &[String]) -> Result<(), Failure> {
             return Err(Failure::Plan(format!("the daemon has ended at once ({status})")));
         }
         if Instant::now() > end {
-            let _ = child.kill(); // It may have ended.
-            return Err(Failure::Plan(format!("the daemon was not ready within {PATIENCE:?}")));
+            let _ = child.kill(); // The child may have ended.
+            return Err(Failure::Plan(format!("the daemon was not ready within {TIME_LIMIT:?}")));
         }
     }
 }
@@ -302,7 +307,7 @@ struct RemoveFile<'a>(&'a Path);
 
 impl Drop for RemoveFile<'_> {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.0); // Never made, or gone.
+        let _ = std::fs::remove_file(self.0); // The file may not exist.
     }
 }
 
@@ -319,7 +324,7 @@ fn report_ready() {
         None => socket.send_to(READY, &path),
     });
     if let Err(error) = sent {
-        tracing::warn!(%error, "the service manager is not told that the daemon is ready");
+        tracing::warn!(%error, "cannot notify the service manager that the daemon is ready");
     }
 }
 
@@ -344,7 +349,7 @@ pub fn down(options: &DownOptions) -> Result<(), Failure> {
     }
     for daemon in ending {
         let (name, pid) = (&daemon.interface, daemon.pid);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIME_LIMIT;
         while daemon.is_running() {
             if Instant::now() > end {
                 return Err(Failure::Plan(format!("process {pid} of {name} does not end")));
@@ -358,7 +363,7 @@ pub fn down(options: &DownOptions) -> Result<(), Failure> {
 
 /// Asks a daemon's process to end.
 fn end(pid: i32) -> Result<(), Failure> {
-    // 0 is a process of another pid namespace.
+    // The kernel reports 0 for a process of another pid namespace.
     let target = (pid > 0).then(|| nix::unistd::Pid::from_raw(pid)).ok_or_else(|| {
         Failure::Plan("a daemon runs in another pid namespace: end it there".to_owned())
     })?;

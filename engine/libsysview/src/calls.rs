@@ -1,8 +1,8 @@
-//! The replaced functions of the C library. Each changes a shown path to that of the file in the
-//! private folder, and calls the C library.
+//! The replaced functions of the C library. Each replaces a shown path by the path of the file in
+//! the private folder, and calls the C library.
 //!
-//! A function must not be given a path that is no readable memory: the kernel would return
-//! `EFAULT`, this library reads the path first.
+//! A pointer to unreadable memory as path ends the program, because this library reads the path.
+//! Without this library, the kernel would return `EFAULT`.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::{mem, ptr};
@@ -12,8 +12,8 @@ use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 use crate::next;
 use crate::view::{self, PATH_MAX, Place};
 
-/// Looks everything up when the library is loaded, ahead of signal handlers. The linker takes this
-/// object file for the symbol: scripts/build-libs.sh.
+/// Looks up all functions and the shown paths when the library is loaded, before a signal handler
+/// can run. scripts/build-libs.sh names this symbol, so that the linker takes this object file.
 #[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = ".init_array"))]
 #[used]
 #[allow(non_upper_case_globals)] // the name of a symbol
@@ -24,7 +24,7 @@ extern "C" fn prepare() {
     view::prepare();
 }
 
-/// The result of a function that the C library does not have.
+/// The result of a replaced function that the C library does not have: failure with `ENOSYS`.
 trait Missing {
     const VALUE: Self;
 }
@@ -42,12 +42,13 @@ impl<T> Missing for *mut T {
 }
 
 fn missing<T: Missing>() -> T {
-    // SAFETY: the place of the calling thread's error number.
+    // SAFETY: the pointer is to the calling thread's `errno`.
     unsafe { *libc::__errno_location() = libc::ENOSYS };
     T::VALUE
 }
 
-/// Calls `call` with the path of the file that is shown at `path`, or with `path` itself.
+/// Calls `call` with the path of the private file that is shown at `path`; with `path` itself if no
+/// file is shown there.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -62,17 +63,17 @@ unsafe fn with_place<R>(path: *const c_char, call: impl FnOnce(*const c_char) ->
     }
 }
 
-/// Separate from its caller: only paths that are shown need this much of the stack, which a signal
-/// handler may not have.
+/// A function of its own, because the buffer needs much stack, which a signal handler may not have.
+/// Only shown paths need it.
 #[cold]
 #[inline(never)]
 fn at_place<R>(place: Place<'_>, path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
     let mut buffer = [0; PATH_MAX];
-    // A path that is too long does not exist.
+    // The original path for a path that is too long: there is no such file.
     if place.write(&mut buffer) { call(buffer.as_ptr().cast()) } else { call(path) }
 }
 
-/// Makes a result that is a path name the shown place.
+/// Changes a returned path in the private folder to the path at which the file is shown.
 ///
 /// # Safety
 /// `path` is null or a C string that may be written to.
@@ -83,13 +84,13 @@ unsafe fn as_shown(path: *mut c_char) -> *mut c_char {
     // SAFETY: the caller passes a C string.
     let text = unsafe { CStr::from_ptr(path) }.to_bytes_with_nul();
     if let Some(shown) = view::shown_at(text) {
-        // SAFETY: the end of the string, with its zero byte, moves to the beginning.
+        // SAFETY: the end of the string, with its zero byte, is copied to the beginning.
         unsafe { ptr::copy(shown.as_ptr(), path.cast(), shown.len()) };
     }
     path
 }
 
-/// Declares functions with a path, which `@` stands for.
+/// Declares functions with a path parameter, at the position of `@`.
 macro_rules! replace {
     ($( $name:ident(
         $( $before:ident: $before_type:ty, )* @ $( $after:ident: $after_type:ty ),*
@@ -159,9 +160,8 @@ replace! {
     statvfs64(@ to: *mut c_void) -> c_int;
 }
 
-/// Declares functions with a path, a folder ahead of it or not, and a mode that callers may omit:
-/// it is then whatever the register of the third or fourth argument has, and the C library ignores
-/// it.
+/// Declares the variants of `open`: a folder or none, a path, flags, and a mode that callers may
+/// omit. An omitted mode has the arbitrary value of its register, and the C library ignores it.
 macro_rules! replace_open {
     ($( $name:ident($( $folder:ident )?); )*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]

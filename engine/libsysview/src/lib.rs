@@ -1,12 +1,12 @@
 //! `libsysview.so.1`: loaded by `LD_PRELOAD`, it shows a program the files of Feroce's devices in
 //! `/sys/class/infiniband`, `/dev/infiniband` and at their other places. `feroce run` writes these
-//! files into a private folder where it may not mount them at their places.
+//! files into a private folder if it cannot mount them at their places.
 //!
 //! The library replaces the functions of the C library that take a path. A path below one of the
-//! shown places is changed to the file in the private folder, before the C library gets it; links
-//! in the folder lead on to the host's own files. Every other path reaches the C library unchanged:
-//! without allocation or lock, and in a signal handler as well. Results that are paths
-//! (`realpath`, `getcwd`) name the shown place again.
+//! shown places is replaced by the path of the file in the private folder, before the C library
+//! gets it; links in the folder lead on to the host's own files. Every other path reaches the C
+//! library unchanged: without allocation or lock, and in a signal handler as well. Results that are
+//! paths (`realpath`, `getcwd`) name the shown place again.
 //!
 //! Not reached: system calls that a program makes itself, calls within the C library (`glob`,
 //! `ftw`, `fts_open`), and relative paths that begin in a folder above the shown places.

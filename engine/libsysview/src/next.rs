@@ -1,4 +1,4 @@
-//! The functions of the C library behind the replaced ones.
+//! The C library's own functions, which the replaced functions call.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -18,7 +18,7 @@ impl Next {
     }
 
     /// Returns the next function of this name in the search order, after this library; null if the
-    /// C library has none. It is looked up once, usually by [`prepare`].
+    /// C library has none. The function is looked up once, usually by [`prepare`].
     pub fn get(&self) -> *mut c_void {
         let found = self.found.load(Ordering::Acquire);
         if !found.is_null() {

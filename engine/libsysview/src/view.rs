@@ -1,17 +1,17 @@
-//! The paths that are shown, and the private folder with their files.
+//! The shown paths, and the private folder with their files.
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The variable in which `feroce run` passes the private folder.
+/// The environment variable in which `feroce run` passes the private folder.
 const VARIABLE: &str = "FEROCE_SYSVIEW";
 /// The file in the private folder that lists the shown paths, one per line.
 const LIST: &str = "shown";
 /// Maximum length of a path, with the zero byte.
 pub const PATH_MAX: usize = 4096;
 
-/// The private folder and the paths whose files it has.
+/// The private folder, and the shown paths.
 #[derive(Debug)]
 struct View {
     root: Vec<u8>,
@@ -26,18 +26,19 @@ pub struct Place<'a> {
     rest: &'a [u8],
 }
 
-/// Reads the environment and the list, unless that is done.
+/// Reads the environment and the list, unless they have been read.
 pub fn prepare() {
     view();
 }
 
-/// Returns the file that is shown at `path`, if one is.
+/// Returns the private file that is shown at `path`, if any.
 pub fn find(path: &[u8]) -> Option<Place<'_>> {
     let is_candidate = path.first() == Some(&b'/') && matches!(component(path).0, b"sys" | b"dev");
     if is_candidate { view()?.find(path) } else { None }
 }
 
-/// Returns the place at which a file of the private folder is shown: the end of `path`.
+/// Returns the path at which the private file `path` is shown: the end of `path`. `None` if the
+/// file is not in the private folder.
 pub fn shown_at(path: &[u8]) -> Option<&[u8]> {
     view()?.shown_at(path)
 }
@@ -62,7 +63,7 @@ impl View {
 
     fn find<'a>(&'a self, path: &'a [u8]) -> Option<Place<'a>> {
         self.shown.iter().find_map(|shown| {
-            let rest = rest_behind(path, shown)?;
+            let rest = rest_after(path, shown)?;
             Some(Place { root: &self.root, shown, rest })
         })
     }
@@ -73,7 +74,8 @@ impl View {
 }
 
 impl Place<'_> {
-    /// Writes the path with a zero byte behind it. Returns false if it is too long.
+    /// Writes the path of the file, with a zero byte at the end. Returns false if the path is too
+    /// long.
     pub fn write(&self, into: &mut [u8; PATH_MAX]) -> bool {
         let mut at = 0;
         for part in [self.root, self.shown, self.rest, b"\0"] {
@@ -85,8 +87,8 @@ impl Place<'_> {
     }
 }
 
-/// Splits `path` behind its first component. Slashes in front of the component are skipped, and so
-/// are components `.`, which change nothing.
+/// Splits `path` after its first component. Skips slashes before the component, and components `.`,
+/// which do not change the path.
 fn component(path: &[u8]) -> (&[u8], &[u8]) {
     let mut rest = path;
     loop {
@@ -102,10 +104,10 @@ fn component(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// Returns what follows `shown` in `path`: nothing, or a slash and more.
-fn rest_behind<'a>(path: &'a [u8], shown: &[u8]) -> Option<&'a [u8]> {
+fn rest_after<'a>(path: &'a [u8], shown: &[u8]) -> Option<&'a [u8]> {
     let (mut path, mut shown) = (path, shown);
     loop {
-        let (wanted, behind) = component(shown);
+        let (wanted, shown_rest) = component(shown);
         if wanted.is_empty() {
             return Some(path);
         }
@@ -113,7 +115,7 @@ fn rest_behind<'a>(path: &'a [u8], shown: &[u8]) -> Option<&'a [u8]> {
         if given != wanted {
             return None;
         }
-        (path, shown) = (rest, behind);
+        (path, shown) = (rest, shown_rest);
     }
 }
 

@@ -3,7 +3,7 @@
 //! | field | rule |
 //! |---|---|
 //! | Ethernet source, VLAN, IP source | an address of the host, with its VLAN |
-//! | Ethernet destination | a next hop that the client has resolved; for a multicast group, the group's address |
+//! | Ethernet destination | a next hop that the client has resolved, or the address of a group |
 //! | source QP (UD) | one of the client's; QP 1 only for communication management |
 //! | destination QP (RC, UC, XRC) | a QP that a QP of the client is connected to |
 //! | destination QP (CNP) | the same, or the source QP of a datagram with a congestion mark |

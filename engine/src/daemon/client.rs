@@ -64,7 +64,8 @@ pub(super) struct Client {
 /// The destinations that a client may send to, and the groups it receives.
 #[derive(Debug, Default)]
 pub(super) struct Permits {
-    /// The peers of the client's connected QPs, on this host or others, and the client's QP of each.
+    /// The peers of the client's connected QPs, on this host or others, and the client's QP of
+    /// each.
     peers: BTreeMap<(IpAddr, Qpn), Qpn>,
     /// The peer of each connected QP of the client.
     connected: BTreeMap<Qpn, (IpAddr, Qpn)>,

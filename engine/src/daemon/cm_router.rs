@@ -1,10 +1,10 @@
 //! QP 1 of a host whose clients share it: checks the MADs that clients send, and finds the client
 //! that an incoming MAD is for.
 //!
-//! Each client has its own `cm::Endpoint`, which executes the protocol. The [`CmRouter`] observes the
-//! messages of the clients and their peers, and so knows which client each exchange belongs to. An
-//! exchange is a connection, or a resolution of a service ID by SIDR. The router also answers for
-//! clients that are gone. It has no socket, clock or thread, and no input makes it panic.
+//! Each client has its own `cm::Endpoint`, which executes the protocol. The [`CmRouter`] observes
+//! the messages of the clients and their peers, and so knows which client each exchange belongs to.
+//! An exchange is a connection, or a resolution of a service ID by SIDR. The router also answers
+//! for clients that are gone. It has no socket, clock or thread, and no input makes it panic.
 //!
 //! | topic | file |
 //! |---|---|
@@ -77,8 +77,8 @@ pub(crate) struct Limits {
     /// replaces the least recently used one: copies of the replaced request are routed anew, and an
     /// answer to the replaced request is refused.
     pub requests: usize,
-    /// Maximum number of exchanges that have ended, kept for late copies of their messages. A further
-    /// one replaces the least recently used one.
+    /// Maximum number of exchanges that have ended, kept for late copies of their messages. A
+    /// further one replaces the least recently used one.
     pub ended: usize,
 }
 
@@ -145,8 +145,8 @@ pub(crate) enum Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RouterMad {
     /// Headers of the frame: those of the client's last frame to this peer about the connection, or
-    /// the `reply_flow` of the message that is answered. The client's last frame may be old: a caller
-    /// that knows the neighbour's present Ethernet address uses the present address.
+    /// the `reply_flow` of the message that is answered. The client's last frame may be old: a
+    /// caller that knows the neighbour's present Ethernet address uses the present address.
     pub flow: FlowSpec,
     /// Bytes of the MAD.
     pub mad: [u8; MAD_LEN],
@@ -154,8 +154,8 @@ pub(crate) struct RouterMad {
 
 /// Shares QP 1 among the clients of a host: see the [module](self).
 ///
-/// After every call with a parameter `now`, call [`CmRouter::transmit`] until it returns `None`. Call
-/// [`CmRouter::expire`] at the time that [`CmRouter::next_deadline`] returns.
+/// After every call with a parameter `now`, call [`CmRouter::transmit`] until it returns `None`.
+/// Call [`CmRouter::expire`] at the time that [`CmRouter::next_deadline`] returns.
 pub(crate) struct CmRouter {
     /// Node GUID of the device.
     guid: u64,
@@ -217,11 +217,11 @@ impl CmRouter {
     }
 
     /// Checks a MAD that `client` wants to send from QP 1 with the headers `flow`, and updates the
-    /// MAD's exchange. The caller has checked that the client may use the addresses of `flow`. `owns`
-    /// returns true if a QP belongs to the client.
+    /// MAD's exchange. The caller has checked that the client may use the addresses of `flow`.
+    /// `owns` returns true if a QP belongs to the client.
     ///
-    /// QP 0 means "no QP" and is accepted: a REP of an XRC target and a negative SIDR REP name QP 0,
-    /// and a program may connect without a QP. No client has QP 0.
+    /// QP 0 means "no QP" and is accepted: a REP of an XRC target and a negative SIDR REP name QP
+    /// 0, and a program may connect without a QP. No client has QP 0.
     ///
     /// # Errors
     /// See [`Refused`]. A refused MAD must not be sent, and has changed nothing.

@@ -46,7 +46,8 @@ const RESOLVE_MAX: Duration = Duration::from_secs(30);
 const RESOLVERS: usize = 64;
 /// Maximum number of paths of one user that wait for their next hops.
 const RESOLVING: usize = 16;
-/// Maximum number of multicast groups of one user. The filters of ports have room for 256 addresses.
+/// Maximum number of multicast groups of one user. The filters of ports have room for 256
+/// addresses.
 const GROUPS: usize = 64;
 /// Maximum number of drains of a client that has ended, a millisecond apart.
 const DRAIN_ATTEMPTS: u32 = 5;
@@ -80,8 +81,8 @@ pub(super) struct Control {
     listener: OwnedFd,
     programs: BTreeMap<RawFd, Program>,
     users: BTreeMap<u32, Usage>,
-    /// By user. Each path that waits for its next hop holds a reference, and so does this table: the
-    /// number of waiting paths is the reference count minus 1.
+    /// By user. Each path that waits for its next hop holds a reference, and so does this table:
+    /// the number of waiting paths is the reference count minus 1.
     resolving: BTreeMap<u32, Arc<()>>,
     /// The host's memberships in the groups of the clients.
     memberships: BTreeMap<IpAddr, Option<UdpSocket>>,

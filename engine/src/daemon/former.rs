@@ -78,8 +78,8 @@ impl FormerQps {
         self.reserved.contains_key(&peer)
     }
 
-    /// Returns the NAK for a retransmitted request from the peer of a remembered QP; `None` for other
-    /// packets.
+    /// Returns the NAK for a retransmitted request from the peer of a remembered QP; `None` for
+    /// other packets.
     pub(super) fn refuse(&mut self, packet: &Packet<'_>, now: Instant) -> Option<Nak> {
         if !packet.info.is_request() || packet.info.transport != Transport::Rc {
             return None;

@@ -30,8 +30,8 @@ impl PathRequest {
         let refused = |error: ResolveError| Refusal::Path(PathRefusal::from(&error));
         let mut headers = found.map_err(refused)?;
         if shared.is_own(headers.dst_ip) {
-            // The destination is not the client's own: with the host's Ethernet address, the client's
-            // core would deliver the packets to its own QPs.
+            // Not the host's Ethernet address: the client's core would take the packets for
+            // loopback, and another client may have the destination QP.
             headers.dst_mac = ROUTED_MAC;
         } else {
             self.permit(shared, &headers);

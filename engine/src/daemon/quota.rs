@@ -71,8 +71,8 @@ impl Rate {
     }
 }
 
-/// A token bucket that holds the tokens of [`BURST_TIME`]. A packet may pass while the bucket is not
-/// empty, even if the packet needs more tokens than are left: the bucket is then in debt.
+/// A token bucket that holds the tokens of [`BURST_TIME`]. A packet may pass while the bucket is
+/// not empty, even if the packet needs more tokens than are left: the bucket is then in debt.
 #[derive(Debug)]
 struct Bucket {
     /// Tokens per second.

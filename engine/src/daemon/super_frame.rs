@@ -29,8 +29,8 @@ impl SuperFrameCheck {
         self.last = None;
     }
 
-    /// Records that `frame` of `client`, a valid RoCE packet, is queued. Returns true if the frame may
-    /// join the super-frame of the frame before it. `joins`: the client requests that.
+    /// Records that `frame` of `client`, a valid RoCE packet, is queued. Returns true if the frame
+    /// may join the super-frame of the frame before it. `joins`: the client requests that.
     pub(super) fn follows(&mut self, client: ClientId, frame: &[u8], joins: bool) -> bool {
         let this = Last::of(client, frame);
         let last = std::mem::replace(&mut self.last, this);

@@ -10,8 +10,8 @@
 //! 3. The daemon's own frames are sent: messages of communication management, and NAKs.
 //! 4. The clients' rings are published and the port is flushed, once each.
 //!
-//! Step 2 ends after [`BURST`] frames, or when the port has no room. The next turn then goes on with
-//! the same client.
+//! Step 2 ends after [`BURST`] frames, or when the port has no room. The next turn then goes on
+//! with the same client.
 
 use std::os::fd::RawFd;
 

@@ -158,15 +158,15 @@ impl CmRouter {
         if is_same { Ok(key) } else { Err(unknown) }
     }
 
-    /// Returns the client's connection with these IDs to the peer. A remote ID of 0 stands for an ID
-    /// that is not known yet.
+    /// Returns the client's connection with these IDs to the peer. A remote ID of 0 stands for an
+    /// ID that is not known yet.
     fn own_connection(&self, sent: &Sent<'_>, local: u32, remote: u32) -> Result<Key, Refused> {
         self.own_exchange(sent, (local, remote), |known| known.remote_id.unwrap_or(0) == remote)
     }
 
     /// Returns the connection that an MRA, REJ or REP is about: the connection with these IDs, or a
-    /// request that reached the client and has no local ID so far. A REJ of a request may name no local ID
-    /// (`cm_format_rej` of the kernel).
+    /// request that reached the client and has no local ID so far. A REJ of a request may name no
+    /// local ID (`cm_format_rej` of the kernel).
     fn answered(&self, sent: &Sent<'_>, local: u32, remote: u32) -> Result<Key, Refused> {
         if self.table.by_local(local).is_some() {
             return self.own_connection(sent, local, remote);

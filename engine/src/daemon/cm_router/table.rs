@@ -10,8 +10,8 @@ use feroce_wire::{FlowSpec, Qpn};
 use crate::daemon::ClientId;
 use crate::time::{Duration, Instant};
 
-/// Minimum time for which an exchange is remembered after its last message: as long as endpoints cache
-/// responses (`CmConfig::response_cache_time`).
+/// Minimum time for which an exchange is remembered after its last message: as long as endpoints
+/// cache responses (`CmConfig::response_cache_time`).
 pub(super) const LINGER: Duration = Duration::from_secs(100);
 
 /// Returns the duration of a time code: 4.096 us * 2^code.

@@ -1,8 +1,8 @@
 //! The protocol between a daemon and its clients.
 //!
-//! The transport is a Unix socket of type SEQPACKET, which keeps messages whole. Each message is one
-//! JSON value. A client sends calls ([`Call`]), the daemon sends answers ([`Message::Answer`]) and,
-//! unasked, notices ([`Message::Notice`]). The first call is [`Request::Attach`].
+//! The transport is a Unix socket of type SEQPACKET, which keeps messages whole. Each message is
+//! one JSON value. A client sends calls ([`Call`]), the daemon sends answers ([`Message::Answer`])
+//! and, unasked, notices ([`Message::Notice`]). The first call is [`Request::Attach`].
 //!
 //! # The client's port
 //! The answer to `Attach` carries three descriptors: the memory of two rings of frames, and the
@@ -61,8 +61,8 @@ pub enum Request {
     Stat,
     /// Another slice of QP numbers: [`Answer::Slice`].
     QpnSlice,
-    /// The headers of a path: [`Answer::Path`]. The answer comes when the next hop has answered; the
-    /// daemon answers other calls meanwhile.
+    /// The headers of a path: [`Answer::Path`]. The answer comes when the next hop has answered;
+    /// the daemon answers other calls meanwhile.
     Resolve {
         /// GID of the destination, a host or a multicast group.
         destination: [u8; 16],

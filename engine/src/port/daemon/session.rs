@@ -19,8 +19,8 @@ use crate::memory::frame_ring::RingHandle;
 use crate::net::GidEntry;
 use crate::time::Duration;
 
-/// Maximum time to wait for an answer, apart from the time for a next hop. A daemon that takes longer
-/// is stuck.
+/// Maximum time to wait for an answer, apart from the time for a next hop. A daemon that takes
+/// longer is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A session. A thread reads the messages of the daemon.

@@ -7,10 +7,10 @@
 //!
 //! Root of a user namespace counts as the user who made the namespace.
 //!
-//! The directory contains one directory per network namespace, named by the number of the namespace.
-//! That directory contains one socket per interface. A program looks in the directory of root first.
-//! In `/run`, only root makes directories. Another directory counts only if the user owns it, so
-//! that no other user can pretend to be a daemon.
+//! The directory contains one directory per network namespace, named by the number of the
+//! namespace. That directory contains one socket per interface. A program looks in the directory of
+//! root first. In `/run`, only root makes directories. Another directory counts only if the user
+//! owns it, so that no other user can pretend to be a daemon.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

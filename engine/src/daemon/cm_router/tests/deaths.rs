@@ -47,8 +47,8 @@ impl Scene {
         scene
     }
 
-    /// Kills `victim`. The other client gets an event of `kind` within a second, and no further event
-    /// apart from the end of timewait. Returns the status of the event.
+    /// Kills `victim`. The other client gets an event of `kind` within a second, and no further
+    /// event apart from the end of timewait. Returns the status of the event.
     #[track_caller]
     fn dies(&mut self, victim: usize, kind: EventKind) -> Status {
         let at = self.net.at();
