@@ -227,7 +227,7 @@ pub mod wire {
         Selectivity,
     };
 
-    /// Types of connection management.
+    /// Types of communication management.
     pub mod cm {
         pub use feroce_wire::cm::{PortSpace, RejectReason, SidrStatus};
     }

@@ -163,7 +163,7 @@ impl Stream for EventStream {
     }
 }
 
-/// The events of connection management, in order.
+/// The events of communication management, in order.
 #[derive(Debug)]
 pub struct CmEventStream {
     queue: AsyncFd<CmEventQueue>,

@@ -170,7 +170,7 @@ async fn a_queue_with_a_waker_is_refused() -> Outcome {
     Ok(())
 }
 
-/// Connection management of one end, and its events.
+/// Communication management of one end, and its events.
 struct Manager {
     manager: ConnectionManager,
     events: CmEventStream,

@@ -1,5 +1,5 @@
-//! Two connection management endpoints and a wire between them, in virtual time. Every message is
-//! recorded with its time.
+//! Two communication management endpoints and a wire between them, in virtual time. Every message
+//! is recorded with its time.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

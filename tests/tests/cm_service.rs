@@ -1,4 +1,4 @@
-//! Connection management over QP 1 with real threads: two devices connect a pair of QPs, send a
+//! Communication management over QP 1 with real threads: two devices connect a pair of QPs, send a
 //! message over them, and resolve a service ID.
 
 use std::net::IpAddr;

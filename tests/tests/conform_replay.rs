@@ -96,7 +96,7 @@ const CAPTURES: &[Row] = &[
     ("rxe/write_lat_v4.pcap.zst", 401, 401, &[RetransmissionTimer]),
 ];
 
-/// Captures without connections to replay: connection management, RoCE v1, a CNP, native
+/// Captures without connections to replay: communication management, RoCE v1, a CNP, native
 /// InfiniBand.
 const EMPTY: [&str; 5] = [
     "hardware/connectx4_rocev1_write_ack.pcap",

@@ -200,7 +200,7 @@ impl PathMtu {
         Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
     }
 
-    /// The code that verbs and connection management use: 1 for 256 to 5 for 4096.
+    /// The code that verbs and communication management use: 1 for 256 to 5 for 4096.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8 + 1

@@ -1,4 +1,4 @@
-//! Connection management: the state machine of an RDMA CM endpoint.
+//! Communication management: the state machine of an RDMA CM endpoint.
 //!
 //! An [`Endpoint`] takes received MADs, commands and the time. It returns MADs to send, events, and
 //! the time of its next deadline. It owns no socket, clock or thread. The caller resolves addresses

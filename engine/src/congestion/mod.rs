@@ -8,7 +8,7 @@
 //!   retransmissions. Acknowledgements and CNPs are not paced.
 //! * UD: a QP has one rate for all its destinations. A CNP names the QP and no destination, so it
 //!   slows the whole QP down.
-//! * QP 1, which connection management uses, has no congestion control.
+//! * QP 1, which communication management uses, has no congestion control.
 //!
 //! TIMELY and Swift measure the time from a packet that requests an acknowledgement to that
 //! acknowledgement: they control the requests of RC. Traffic without acknowledgements (UC, UD, READ

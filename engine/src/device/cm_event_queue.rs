@@ -1,4 +1,4 @@
-//! A queue for the events of connection management, with a descriptor.
+//! A queue for the events of communication management, with a descriptor.
 
 use std::collections::VecDeque;
 use std::io;

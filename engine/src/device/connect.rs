@@ -1,4 +1,4 @@
-//! Connection management of a process: one endpoint, and per device a thread that serves QP 1.
+//! Communication management of a process: one endpoint, and per device a thread that serves QP 1.
 //!
 //! A [`ConnectionManager`] owns the [`Endpoint`] under a lock, and commands hold the lock briefly.
 //! The MADs that they produce go to the device's thread. That thread also passes received MADs to
@@ -35,7 +35,7 @@ const RESOLVERS: usize = 16;
 /// in between; on a busy host perftest needed more than half a second.
 const EARLY_REQUEST_TIME: Duration = Duration::from_secs(1);
 
-/// Connection management of a process: RDMA CM over QP 1 of its devices.
+/// Communication management of a process: RDMA CM over QP 1 of its devices.
 ///
 /// An identifier ([`CmId`]) is a listener, a connection or a SIDR exchange. Commands take the
 /// [`Endpoint`] in [`ConnectionManager::with`]; results arrive as [events](cm::Event).
@@ -227,7 +227,7 @@ impl ConnectionManager {
         }))
     }
 
-    /// Ends connection management: destroys all identifiers, and waits until the MADs to their
+    /// Ends communication management: destroys all identifiers, and waits until the MADs to their
     /// peers are sent, at most for `timeout`.
     pub fn close(&self, timeout: Duration) {
         self.with(Endpoint::destroy_all);

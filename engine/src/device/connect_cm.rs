@@ -1,4 +1,4 @@
-//! Connecting a QP with the parameters that connection management agreed on.
+//! Connecting a QP with the parameters that communication management agreed on.
 
 use super::connect_options::ResolvedPath;
 use super::{ConnectOptions, DeviceError, Endpoint, Path, QueuePair};

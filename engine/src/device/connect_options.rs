@@ -5,7 +5,7 @@
 //! Only [`QpAttributes`] configures a QP; its fields have the meaning of the fields of
 //! `ibv_qp_attr`. The other forms are converted into it:
 //!
-//! * [`ConnectOptions`]: what a program without connection management chooses. `attributes`
+//! * [`ConnectOptions`]: what a program without communication management chooses. `attributes`
 //!   converts the options into the three [`QpAttributes`] of INIT, RTR and RTS. The settings file
 //!   and `feroce perf` fill in a `ConnectOptions`.
 //! * [`cm::Parameters`](crate::cm::Parameters): what the two ends exchange in REQ and REP.

@@ -24,9 +24,9 @@ pub struct Destination<'a> {
 }
 
 impl ProtectionDomain {
-    /// Makes QP 1, the general services QP, which connection management uses: a UD QP in RTS whose
-    /// Q_Key is [`Qkey::GSI`]. A device has at most one; without it, packets to QP 1 are counted
-    /// and dropped. `init` supplies everything except the service and the number.
+    /// Makes QP 1, the general services QP, which communication management uses: a UD QP in RTS
+    /// whose Q_Key is [`Qkey::GSI`]. A device has at most one; without it, packets to QP 1 are
+    /// counted and dropped. `init` supplies everything except the service and the number.
     ///
     /// # Errors
     /// [`DeviceError::Qpn`] while another QP 1 exists; else as for [`ProtectionDomain::create_qp`].

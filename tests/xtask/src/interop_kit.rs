@@ -16,7 +16,7 @@ use crate::rows::{End, Row, Run, feroce_listeners, number, rows, seconds_each};
 use crate::setup::{PROGRAM_PACKAGES, Work, built, feroce_in, need_packages, need_root};
 use crate::tally::{Tally, Verdict};
 
-/// Bytes of a packet that are captured: all headers, and messages of connection management.
+/// Bytes of a packet that are captured: all headers, and messages of communication management.
 const SNAP: &str = "512";
 /// Packets that the peer captures in a run.
 const PEER_PACKETS: &str = "20000";

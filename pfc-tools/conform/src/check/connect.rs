@@ -1,4 +1,4 @@
-//! The rules of connection management, and what its messages show about flows.
+//! The rules of communication management, and what its messages show about flows.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -48,7 +48,7 @@ struct Connection {
     to_passive: Agreed,
 }
 
-/// A connection management message with its sender, receiver and place.
+/// A communication management message with its sender, receiver and place.
 struct CmPacket<'a> {
     tap: u16,
     src: IpAddr,

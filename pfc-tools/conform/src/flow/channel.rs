@@ -10,7 +10,7 @@ use super::recorder::Recorder;
 use super::window::Window;
 use crate::rules::PacketRef;
 
-/// Parameters of the requests of a flow, as agreed by connection management.
+/// Parameters of the requests of a flow, as agreed by communication management.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Agreed {
     /// Path MTU, in bytes.

@@ -1,6 +1,6 @@
 //! Assigns packets to flows: the requests from one QP to another, and their responses.
 //!
-//! A packet of a connection names only its destination QP. Connection management messages, if
+//! A packet of a connection names only its destination QP. Communication management messages, if
 //! captured, show which responses belong to which requests. Otherwise a response belongs to the
 //! only flow between the two addresses that expects its PSN.
 

@@ -86,7 +86,7 @@ struct Flow {
 }
 
 /// Returns the lanes of a capture, in the order of their first requests, and the number of packets
-/// in no lane: connection management, CNPs, responses without requests.
+/// in no lane: communication management, CNPs, responses without requests.
 pub fn lanes(frames: &[Captured]) -> (Vec<Lane>, usize) {
     let flows = flows(frames);
     let mut lanes: Vec<Lane> = Vec::new();

@@ -86,7 +86,7 @@ pub struct Replay {
     pub played: Vec<Played>,
     /// Frames that are not complete RoCEv2 packets or have a wrong ICRC.
     pub not_roce: usize,
-    /// Packets of no lane: connection management, CNPs.
+    /// Packets of no lane: communication management, CNPs.
     pub others: usize,
 }
 

@@ -211,7 +211,8 @@ pub struct Options {
     #[arg(short, long)]
     output: PathBuf,
     /// A change: mac:OLD=NEW, ip:OLD=NEW, qpn:OLD=NEW, psn:QPN=+N, rkey:OLD=NEW or va:RKEY=+N. QP
-    /// numbers and keys are those of the capture. Values inside connection management messages stay
+    /// numbers and keys are those of the capture. Values inside communication management messages
+    /// stay unchanged
     #[arg(long = "map", value_name = "KIND:OLD=NEW")]
     maps: Vec<Map>,
 }
