@@ -70,7 +70,7 @@ pub struct Frame<'a> {
     /// The captured bytes, from the link header on.
     pub bytes: &'a [u8],
     /// Original length without the frame check sequence.
-    pub line_len: u32,
+    pub original_len: u32,
 }
 
 /// A capture being read.
@@ -93,7 +93,7 @@ enum Format {
 struct Current {
     at: u64,
     link: DataLink,
-    line_len: u32,
+    original_len: u32,
     bytes: Range<usize>,
 }
 
@@ -228,9 +228,9 @@ impl Capture {
     /// The current frame.
     #[inline]
     pub fn frame(&self) -> Option<Frame<'_>> {
-        let Current { at, link, line_len, bytes } = self.current.as_ref()?;
+        let Current { at, link, original_len, bytes } = self.current.as_ref()?;
         let bytes = self.records.bytes(bytes.clone());
-        Some(Frame { at: *at, link: *link, bytes, line_len: *line_len })
+        Some(Frame { at: *at, link: *link, bytes, original_len: *original_len })
     }
 
     /// Number of frames read.
@@ -324,15 +324,15 @@ fn next_of_pcap(
             u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * nanos_per_tick;
         Ok((next, (at, packet.orig_len, packet.data.len())))
     })?;
-    let Some(((at, line_len, len), record)) = taken else { return Ok(None) };
-    Ok(Some(Current { at, link, line_len, bytes: record.end - len..record.end }))
+    let Some(((at, original_len, len), record)) = taken else { return Ok(None) };
+    Ok(Some(Current { at, link, original_len, bytes: record.end - len..record.end }))
 }
 
 /// The parts of a pcapng block that are used.
 enum Part {
     Section,
     Interface(Interface),
-    Packet { interface: u32, ticks: Option<u64>, line_len: u32, from: usize, len: usize },
+    Packet { interface: u32, ticks: Option<u64>, original_len: u32, from: usize, len: usize },
     Other,
 }
 
@@ -350,14 +350,14 @@ impl From<Block<'_>> for Part {
             Block::EnhancedPacket(packet) => Self::Packet {
                 interface: packet.interface_id,
                 ticks: Some(u64::try_from(packet.timestamp.as_nanos()).unwrap_or(u64::MAX)),
-                line_len: packet.original_len,
+                original_len: packet.original_len,
                 from: HEAD,
                 len: packet.data.len(),
             },
             Block::Packet(packet) => Self::Packet {
                 interface: u32::from(packet.interface_id),
                 ticks: Some(packet.timestamp),
-                line_len: packet.original_len,
+                original_len: packet.original_len,
                 from: HEAD,
                 len: packet.data.len(),
             },
@@ -365,7 +365,7 @@ impl From<Block<'_>> for Part {
             Block::SimplePacket(packet) => Self::Packet {
                 interface: 0,
                 ticks: None,
-                line_len: packet.original_len,
+                original_len: packet.original_len,
                 from: SIMPLE_HEAD,
                 len: packet.data.len().min(packet.original_len as usize),
             },
@@ -393,14 +393,14 @@ fn next_of_pcapng(
                 return Err(Fault::LinkType(link));
             }
             Part::Interface(interface) => interfaces.push(interface),
-            Part::Packet { interface: id, ticks, line_len, from, len } => {
+            Part::Packet { interface: id, ticks, original_len, from, len } => {
                 let interface = usize::try_from(id).ok().and_then(|place| interfaces.get(place));
                 let interface = interface.ok_or(PcapError::InvalidInterfaceId(id))?;
                 // A packet without a timestamp gets the time of the previous packet.
                 *last = ticks.map_or(*last, |ticks| interface.clock.nanos(ticks));
                 let at = record.start + from;
                 let bytes = at..at + len;
-                return Ok(Some(Current { at: *last, link: interface.link, line_len, bytes }));
+                return Ok(Some(Current { at: *last, link: interface.link, original_len, bytes }));
             }
             Part::Other => {}
         }

@@ -57,8 +57,8 @@ pub fn take(
     let read = capture.read(|frame| {
         let start = *start.get_or_insert(frame.at);
         let now = Time::from_nanos(frame.at.saturating_sub(start));
-        let line_len = usize::try_from(frame.line_len).unwrap_or(usize::MAX);
-        let Some(seen) = inspect(frame.bytes, line_len) else { return meter.advance(now) };
+        let original_len = usize::try_from(frame.original_len).unwrap_or(usize::MAX);
+        let Some(seen) = inspect(frame.bytes, original_len) else { return meter.advance(now) };
         meter.take(&seen, now);
         show(frame, &seen);
     });

@@ -22,13 +22,13 @@ pub(super) fn sealed(mut capture: Capture) -> Vec<u8> {
             continue;
         }
         let mut bytes = frame.bytes.to_vec();
-        if bytes.len() >= frame.line_len as usize {
+        if bytes.len() >= frame.original_len as usize {
             seal(&mut bytes);
         }
         let nanos = frame.at % 1_000_000_000;
         let seconds = frame.at / 1_000_000_000;
         #[allow(clippy::cast_possible_truncation)] // A record has 32 bits for each field.
-        let record = [seconds as u32, nanos as u32, bytes.len() as u32, frame.line_len];
+        let record = [seconds as u32, nanos as u32, bytes.len() as u32, frame.original_len];
         out.extend(record.into_iter().flat_map(u32::to_le_bytes));
         out.extend_from_slice(&bytes);
     }

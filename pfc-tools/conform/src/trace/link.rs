@@ -31,20 +31,20 @@ const ERF_INFINIBAND: u8 = 21;
 /// Returns the type of the first header, the bytes and the length on the wire of the frame inside
 /// `bytes`, which were captured on a link of type `link`. `None` for link types that carry no RoCE.
 #[inline(always)] // As `Trace::next_frame`.
-pub(super) fn unwrap(link: u32, bytes: &[u8], line_len: u32) -> Option<(Link, &[u8], u32)> {
+pub(super) fn unwrap(link: u32, bytes: &[u8], original_len: u32) -> Option<(Link, &[u8], u32)> {
     match link {
-        ETHERNET => Some((Link::Ethernet, bytes, line_len)),
-        _ => unwrap_other(link, bytes, line_len),
+        ETHERNET => Some((Link::Ethernet, bytes, original_len)),
+        _ => unwrap_other(link, bytes, original_len),
     }
 }
 
-fn unwrap_other(link: u32, bytes: &[u8], line_len: u32) -> Option<(Link, &[u8], u32)> {
+fn unwrap_other(link: u32, bytes: &[u8], original_len: u32) -> Option<(Link, &[u8], u32)> {
     match link {
-        INFINIBAND => Some((Link::InfiniBand, bytes, line_len)),
-        link if RAW.contains(&link) => Some((Link::Ip, bytes, line_len)),
-        NULL | LOOP => Some(without_header(bytes, line_len, 4, true)),
-        SLL => Some(without_header(bytes, line_len, 16, is_ip(bytes, 14))),
-        SLL2 => Some(without_header(bytes, line_len, 20, is_ip(bytes, 0))),
+        INFINIBAND => Some((Link::InfiniBand, bytes, original_len)),
+        link if RAW.contains(&link) => Some((Link::Ip, bytes, original_len)),
+        NULL | LOOP => Some(without_header(bytes, original_len, 4, true)),
+        SLL => Some(without_header(bytes, original_len, 16, is_ip(bytes, 14))),
+        SLL2 => Some(without_header(bytes, original_len, 20, is_ip(bytes, 0))),
         ERF => Some(erf(bytes)),
         _ => None,
     }
@@ -54,10 +54,10 @@ fn is_ip(bytes: &[u8], at: usize) -> bool {
     matches!(bytes.get(at..at + 2), Some([0x08, 0x00] | [0x86, 0xdd]))
 }
 
-fn without_header(bytes: &[u8], line_len: u32, header: u32, is_ip: bool) -> (Link, &[u8], u32) {
+fn without_header(bytes: &[u8], original_len: u32, header: u32, is_ip: bool) -> (Link, &[u8], u32) {
     let inner = bytes.get(header as usize..).unwrap_or_default();
     let link = if is_ip { Link::Ip } else { Link::Other };
-    (link, inner, line_len.saturating_sub(header))
+    (link, inner, original_len.saturating_sub(header))
 }
 
 /// Parses an ERF record, which states its own type. Extension headers follow while the top bit of
@@ -65,7 +65,7 @@ fn without_header(bytes: &[u8], line_len: u32, header: u32, is_ip: bool) -> (Lin
 fn erf(bytes: &[u8]) -> (Link, &[u8], u32) {
     const NOTHING: (Link, &[u8], u32) = (Link::Other, &[], 0);
     let Some((header, mut rest)) = bytes.split_at_checked(ERF_HEADER) else { return NOTHING };
-    let line_len = u32::from(u16::from_be_bytes([header[14], header[15]]));
+    let original_len = u32::from(u16::from_be_bytes([header[14], header[15]]));
     let mut more = header[8] & 0x80 != 0;
     while more {
         let Some((extension, next)) = rest.split_at_checked(8) else { return NOTHING };
@@ -73,11 +73,11 @@ fn erf(bytes: &[u8]) -> (Link, &[u8], u32) {
         rest = next;
     }
     match header[8] & 0x7f {
-        ERF_INFINIBAND => (Link::InfiniBand, rest, line_len),
+        ERF_INFINIBAND => (Link::InfiniBand, rest, original_len),
         // Two bytes, offset and pad, precede the frame; the length includes the frame check
         // sequence.
         ERF_ETHERNET => {
-            (Link::Ethernet, rest.get(2..).unwrap_or_default(), line_len.saturating_sub(4))
+            (Link::Ethernet, rest.get(2..).unwrap_or_default(), original_len.saturating_sub(4))
         }
         _ => NOTHING,
     }

@@ -175,10 +175,11 @@ impl File {
 #[inline(always)] // As `Trace::next_frame`.
 fn frame_of(capture: &Capture, file: usize, tap: u16) -> Result<Option<Frame<'_>>, TraceError> {
     let Some(frame) = capture.frame() else { return Ok(None) };
-    let capture::Frame { at, link, bytes, line_len } = frame;
+    let capture::Frame { at, link, bytes, original_len } = frame;
     #[allow(clippy::cast_possible_truncation)] // `Trace::of` limits the number of files.
     let (file, number) = (file as u16, capture.frames());
-    let Some((link, bytes, original_len)) = link::unwrap(u32::from(link), bytes, line_len) else {
+    let Some((link, bytes, original_len)) = link::unwrap(u32::from(link), bytes, original_len)
+    else {
         return Err(TraceError::LinkType { file, number, found: u32::from(link) });
     };
     Ok(Some(Frame { file, tap, number, at, link, bytes, original_len }))
