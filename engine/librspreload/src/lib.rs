@@ -6,10 +6,9 @@
 //! socket or cannot connect. `/etc/rdma/rsocket/preload_config` selects programs and sockets
 //! (`selection.rs`).
 //!
-//! `unsafe` is allowed in the whole crate: it stands between programs and the C library and passes
-//! their pointers on unchanged. Its functions have the C library's names, so its own code must not
-//! call them by accident: only `selection.rs` reads files with the standard library, and no lock is
-//! held there.
+//! `unsafe` is allowed in the whole crate: the functions pass the pointers of programs on to the C
+//! library unchanged. They have the C library's names, so this crate's own code must not call them
+//! by accident: only `selection.rs` reads files with the standard library, and holds no lock then.
 #![allow(clippy::missing_safety_doc)] // stated by the manual page of each function
 
 mod calls;

@@ -36,18 +36,19 @@ pub struct QpnMap {
 /// Number of bits of a QP number.
 const QPN_BITS: u32 = 24;
 
-/// QP numbers of a slice: it begins at a multiple of them.
+/// Number of QP numbers in a slice. The first number of a slice is a multiple of it.
 pub const SLICE: u32 = 256;
 
-/// Number of slices of all QP numbers.
+/// Number of slices in the space of QP numbers.
 const SLICES: usize = 1 << QPN_BITS >> SLICE.trailing_zeros();
 
-/// The slices of QP numbers that a daemon has given to a device, in order. They are read by every
-/// packet and never taken away.
+/// The slices of QP numbers that a daemon has given to a device, in order. Every received packet
+/// reads this table; a slice is never removed.
 #[derive(Debug)]
 pub struct Slices {
-    /// By slice: its place in the order, counted from 1; 0 if it is not the device's.
+    /// Indexed by slice: its place in the order, counted from 1; 0 for a slice of another device.
     places: Box<[AtomicU16]>,
+    /// Number of the device's slices.
     given: AtomicU16,
 }
 
@@ -59,8 +60,8 @@ impl Default for Slices {
 }
 
 impl Slices {
-    /// Adds the slice that begins with the number `first`. Returns false if the device has it
-    /// already or `first` begins no slice.
+    /// Adds the slice that begins with the number `first`. Returns false if the device already has
+    /// the slice, or if no slice begins with `first`.
     pub fn add(&self, first: u32) -> bool {
         let Some(place) = self.places.get((first / SLICE) as usize) else { return false };
         if !first.is_multiple_of(SLICE) || place.load(Ordering::Relaxed) != 0 {
@@ -80,25 +81,25 @@ impl Slices {
 }
 
 impl QpnMap {
-    /// The numbers from `base` on: one generation.
+    /// A map of the `count` numbers from `base` on, without generations.
     pub fn fixed(base: u32, count: u32, cores: u32) -> Self {
         Self { base, count, cores, bits: QPN_BITS, slices: None }
     }
 
-    /// As many generations as fit. `base + count` must be below 2^24. Low bits that are all ones
-    /// are not used, so that no number is the one of multicast.
+    /// A map with as many generations as fit. `base + count` must be below 2^24. Low bits that are
+    /// all ones are not used, so that no QP gets the multicast number 0xffffff.
     pub fn drawn(base: u32, count: u32, cores: u32) -> Self {
         let bits = u32::BITS - (base + count).leading_zeros();
         Self { base, count, cores, bits: bits.min(QPN_BITS), slices: None }
     }
 
-    /// The numbers of slices to come, `count` at most.
+    /// A map without numbers, to which slices are added: at most `count` numbers.
     pub fn sliced(count: u32, cores: u32) -> Self {
         let slices = Some(Arc::default());
         Self { base: 0, count, cores, bits: QPN_BITS, slices }
     }
 
-    /// The slices, for a device that does not have all numbers.
+    /// The slices of a device whose port belongs to a daemon.
     pub fn slices(&self) -> Option<&Slices> {
         self.slices.as_deref()
     }
@@ -113,13 +114,14 @@ impl QpnMap {
         Qpn::masked(generation << self.bits | (self.base + index))
     }
 
-    /// The number of the same index in the next generation. A number of a slice stays.
+    /// The number of the same index in the next generation. Numbers of slices have one generation,
+    /// and stay the same.
     pub fn next_generation(&self, qpn: Qpn) -> Qpn {
         Qpn::masked(qpn.value() + (1 << self.bits))
     }
 
-    /// Core and slot of `qpn`; `None` if it has none. The QP in the slot may be of another
-    /// generation.
+    /// Core and slot of `qpn`; `None` if the device does not have this number. The QP in the slot
+    /// may be of another generation.
     #[inline]
     pub fn locate(&self, qpn: Qpn) -> Option<(usize, u32)> {
         let index = match &self.slices {

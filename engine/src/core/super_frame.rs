@@ -6,18 +6,18 @@
 use feroce_wire::FlowSpec;
 
 /// Maximum number of packets that a core sends in one turn, so that receiving is never delayed for
-/// long. The number lets the last super-frame of a turn be a full one: a super-frame has 15 packets
-/// at a path MTU of 4096, 31 at 2048, and about as many as this number below.
+/// long. With this number, the last super-frame of a turn can be full: a super-frame has 15 packets
+/// at a path MTU of 4096, 31 at 2048, and about 60 at smaller path MTUs.
 pub(super) const TRANSMIT_BURST: usize = 60;
 
-/// Packets that a QP may send before the next QP.
+/// Maximum number of packets that a QP without super-frames sends before the next QP does.
 const TRANSMIT_QUANTUM: usize = 16;
 
-/// Bytes that a QP with super-frames may send before the next QP, if another QP waits. The limit is
-/// in bytes, because more short packets fit one super-frame.
+/// Bytes after which a QP with super-frames lets the next QP send, if another QP waits. The limit
+/// is in bytes, because a super-frame holds more short packets than long ones.
 const SUPER_FRAME_QUANTUM: usize = 60 << 10;
 
-/// The packets that a QP has sent of its quantum.
+/// The part of a QP's quantum that the QP has used.
 #[derive(Debug)]
 pub(super) struct Quantum {
     packets: usize,
@@ -40,8 +40,8 @@ impl Quantum {
     }
 
     /// Returns true if the next packet, of `flow` and with IPv4 identification `ip_id`, may join
-    /// the super-frame of the packet before it. Our identifications skip 0; those of a split
-    /// super-frame do not.
+    /// the super-frame of the packet before it. The core's identifications skip 0; those
+    /// that the kernel or NIC writes when it splits a super-frame do not.
     #[inline]
     pub(super) fn joins_previous(&self, flow: &FlowSpec, ip_id: u16) -> bool {
         flow.super_frames && self.packets > 0 && ip_id != 1

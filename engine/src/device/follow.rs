@@ -40,7 +40,7 @@ pub(super) struct Ends {
 /// Linux trusts a neighbour that has answered for the same time.
 const TRUST: Duration = Duration::from_secs(30);
 
-/// About the number of paths without a handle that a device keeps.
+/// Approximate maximum number of paths of address handles that are kept without a handle.
 const UNUSED_PATHS: usize = 256;
 
 /// The part of a handle's headers that changes. Each address is one atomic word, so posting takes
@@ -97,7 +97,7 @@ pub(super) struct PathInUse {
     pub(super) headers: PathHeaders,
     /// The route changed, and the Ethernet address of its new next hop is not known yet.
     pub(super) is_unresolved: bool,
-    /// Ethernet addresses that the address handles share, if the users are address handles.
+    /// Ethernet addresses that the address handles share; `None` for a QP.
     pub(super) handle: Option<Arc<EthernetAddresses>>,
 }
 
@@ -370,8 +370,8 @@ pub(super) fn lock(device: &DeviceInner) -> std::sync::MutexGuard<'_, Paths> {
     device.paths.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// After `event`, new address handles look up the paths again that it may concern. Paths in use
-/// stay as they are.
+/// Makes new address handles look up again the paths that `event` may concern. Existing handles and
+/// QPs keep their paths.
 fn expire(device: &DeviceInner, event: &NetEvent) {
     let concerns = |headers: &PathHeaders| match event {
         NetEvent::NeighbourChanged { .. } => false, // The follower updates its paths.
@@ -388,7 +388,7 @@ fn expire(device: &DeviceInner, event: &NetEvent) {
 }
 
 /// Updates the MTU. The port's buffers are made for the MTU at opening, so the device's MTU can
-/// shrink and grow back.
+/// shrink and grow back, but not exceed that MTU.
 fn follow_mtu(device: &DeviceInner, mtu: u32) {
     let mut attributes = device.attributes.write().unwrap_or_else(PoisonError::into_inner);
     attributes.mtu = mtu.min(device.port_mtu);
@@ -405,8 +405,8 @@ fn follow_own_mac(device: &DeviceInner, interface: u32, mac: MacAddr) {
     }
 }
 
-/// Updates the headers of the path's user: an address handle, or a connected QP. A QP that is not
-/// connected yet gets them in `QueuePair::modify`.
+/// Updates the headers of the path's user: address handles, or a connected QP. A QP that is not
+/// connected yet gets the headers in `QueuePair::modify`.
 pub(super) fn refresh(device: &DeviceInner, user: &PathUser, path: &PathInUse) {
     if let Some(handle) = &path.handle {
         handle.set(&path.headers);

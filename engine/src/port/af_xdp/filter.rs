@@ -14,8 +14,8 @@ use super::program::{self, Action};
 
 /// Maximum number of addresses of one interface.
 const ADDRESSES: u32 = 1024;
-/// Programs are named after their process, so that another process can find the process that holds
-/// the interface.
+/// Beginning of the name of Feroce's XDP programs. The process id follows, by which another process
+/// finds the owner of the interface.
 const NAME_PREFIX: &str = "feroce_";
 
 /// Attempts to attach, because a program may still be detaching: a child process forked meanwhile
@@ -69,8 +69,8 @@ impl AddressFilter {
         Ok(())
     }
 
-    /// Removes an address; the kernel's stack gets its frames again. Has no effect on other
-    /// addresses.
+    /// Removes an address; the kernel's stack gets the frames to this address again. Has no effect
+    /// if the filter does not have the address.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -129,7 +129,8 @@ impl Attachment {
     }
 }
 
-/// Attaches the program. Waits at most 200 ms for another program that is being detached.
+/// Attaches the program. If another program is attached, retries for about 200 ms, in case that
+/// program is being detached.
 fn attach(
     program: &Program,
     interface: &Interface,
@@ -203,7 +204,8 @@ impl AttachedProgram {
     }
 }
 
-/// The error that names the process that has the interface.
+/// Returns the error for an interface that has an XDP program already. Names the process that
+/// attached the program, if known.
 fn occupied(interface: &Interface) -> AfXdpError {
     let found = AttachedProgram::of(interface.index);
     let interface = interface.name.clone();

@@ -33,10 +33,11 @@ struct Message {
     headers: Headers,
     /// Index of the source port.
     source: usize,
-    /// Bytes behind the headers of all packets, and of the first.
+    /// Bytes behind the headers, of all packets together.
     len: usize,
+    /// Bytes behind the headers of the first packet.
     segment: usize,
-    /// True if the last packet is shorter than the others, so that none can follow.
+    /// True if the last packet is shorter than the others, so that no packet can follow.
     closed: bool,
 }
 
@@ -84,10 +85,12 @@ pub(super) struct Transmitter {
     slots: usize,
     /// Number of slots in use, counted from the first.
     used: usize,
+    /// True if [`Transmitter::slot`] has returned the next slot and the slot is not committed yet.
     taken: bool,
     queued: Vec<Message>,
     /// Number of queued messages that were sent.
     sent: usize,
+    /// Maximum number of packets in a super-frame; 1: no super-frames.
     segments_max: usize,
     /// True if the kernel had no room for the rest of the queued messages.
     backlog: bool,
@@ -187,7 +190,8 @@ impl Transmitter {
         self.queued.push(message);
     }
 
-    /// Queues the slot taken last, in the super-frame of the packet before it if it has room.
+    /// Queues the slot taken last, in the super-frame of the packet before it if that super-frame
+    /// has room.
     pub fn join(&mut self, len: usize) {
         let Some(last) = self.queued[self.sent..].last() else { return self.commit(len) };
         let added = len - last.headers.len();
@@ -286,7 +290,7 @@ impl Transmitter {
         self.backlog
     }
 
-    /// Sends the next messages that have one socket. Returns their number.
+    /// Sends the next messages that go through the same socket. Returns their number.
     fn send_batch(&mut self) -> io::Result<usize> {
         let Self { sources, pages, stride, queued, vectors, interface, .. } = self;
         let waiting = &queued[self.sent..];
