@@ -1,6 +1,6 @@
-//! Progress without polling, with real threads: a program that never polls responds to READs and
-//! receives WRITEs, and a program that only spins on the last byte of its buffer sees each WRITE
-//! whole.
+//! Progress without polling, with real threads: the device of a program that never polls responds
+//! to READs and receives WRITEs, and a program that only spins on the last byte of its buffer sees
+//! each WRITE as a whole.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -80,7 +80,7 @@ struct Watch<'a> {
     delta: Delta,
     history: History,
     /// Increases of the NIC's counters since the start.
-    moved: BTreeMap<String, u64>,
+    increases: BTreeMap<String, u64>,
     lost: u64,
     lag: [Time; 2],
 }
@@ -94,7 +94,7 @@ impl<'a> Watch<'a> {
             counters: Counters::open(interface)?,
             delta: Delta::default(),
             history: History::default(),
-            moved: BTreeMap::new(),
+            increases: BTreeMap::new(),
             lost: 0,
             lag: [Time::ZERO; 2],
         })
@@ -139,7 +139,7 @@ impl<'a> Watch<'a> {
     /// Updates the statistics.
     fn read_counters(&mut self) -> Result<(), Failure> {
         // Read the counters first: the frames they count are in the socket by then.
-        self.moved = self.counters.increases();
+        self.increases = self.counters.increases();
         let drained = self.listener.drain();
         self.lost = self.listener.lost();
         drained.map_err(|error| self.failure(error))
@@ -150,19 +150,19 @@ impl<'a> Watch<'a> {
         self.read_counters()?;
         let lag = self.listener.take_lag();
         self.lag = [lag, lag.max(self.lag[1])];
-        self.delta.update(self.listener.meter(), &self.moved);
+        self.delta.update(self.listener.meter(), &self.increases);
         self.history.add(&self.delta);
         Ok(())
     }
 
     const fn snapshot(&self) -> Snapshot<'_> {
-        let Self { options, listener, delta, moved, lost, lag, .. } = self;
+        let Self { options, listener, delta, increases, lost, lag, .. } = self;
         let meter = listener.meter();
         Snapshot {
             interface: options.interface.as_str(),
             meter,
             delta,
-            counters: moved,
+            counters: increases,
             lost: *lost,
             lag: *lag,
         }
@@ -189,8 +189,8 @@ fn finish(snapshot: &Snapshot<'_>, history: &History, options: &Options) -> Resu
         writeln!(out, "{}", json!({ "summary": snapshot.json() }))?;
     } else {
         report::text(&mut out, snapshot.meter)?;
-        for (name, moved) in snapshot.counters {
-            writeln!(out, "{name} {moved}")?;
+        for (name, increase) in snapshot.counters {
+            writeln!(out, "{name} {increase}")?;
         }
         snapshot.notes().iter().try_for_each(|note| writeln!(out, "{note}"))?;
     }

@@ -21,7 +21,7 @@ pub(super) fn has(channel: &Channel, rule: RuleId) -> bool {
     channel.quirks & (1 << (rule as u32 - RuleId::QuirkMigReq as u32)) != 0
 }
 
-/// Checks a packet for the quirks that show in a single packet.
+/// Checks a packet for the quirks that a single packet shows.
 pub(super) fn check_packet(
     channel: &mut Channel,
     seen: &Seen<'_>,

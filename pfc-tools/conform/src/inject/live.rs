@@ -27,15 +27,15 @@ use crate::endpoint::{Failure, failed};
 
 /// Size of the kernel's receive buffer for frames, in bytes.
 const RX_BYTES: u32 = 8 << 20;
-/// How long the relay sleeps when no frames arrive.
-const REST: Duration = Duration::from_micros(20);
+/// Time for which the relay sleeps when no frame arrives.
+const IDLE_SLEEP: Duration = Duration::from_micros(20);
 /// How much later than required an endpoint may act: a guest without KVM on a busy machine is slow.
 pub const SLACK: Duration = Duration::from_millis(20);
 
 /// Two interfaces and their network namespace.
 #[derive(Debug, Clone)]
 pub struct RelayInterfaces {
-    /// Names of the interfaces: that on the requester's side, then that on the responder's side.
+    /// Names of the interfaces, the one on the requester's side first.
     pub interfaces: [String; 2],
     /// Name of the network namespace; `None` for the caller's.
     pub namespace: Option<String>,
@@ -128,7 +128,7 @@ impl Relay {
         let thread = feroce_threads::spawn("feroce-relay", move || {
             while !stopped.load(Ordering::Relaxed) {
                 match wire.turn() {
-                    Ok(0) => std::thread::sleep(REST),
+                    Ok(0) => std::thread::sleep(IDLE_SLEEP),
                     Ok(_) => {}
                     Err(error) => {
                         eprintln!("feroce: an interface is gone: {error}");
@@ -171,7 +171,7 @@ struct Wire {
 }
 
 impl Wire {
-    /// Moves frames. Returns how many.
+    /// Receives frames and sends the frames that are due. Returns their number.
     fn turn(&mut self) -> std::io::Result<usize> {
         let mut moved = 0;
         for from in 0..2 {
@@ -193,7 +193,7 @@ impl Wire {
             }
             let (to, bytes) = entry.remove();
             moved += 1;
-            // A full interface loses the frame, as a real link may.
+            // If the interface has no room, the frame is lost, as on a real link.
             let _ = self.taps[to].send(&bytes, Offload::default());
         }
         Ok(moved)
