@@ -6,10 +6,10 @@ use crate::fraction::Fraction;
 use crate::rate::Rate;
 use crate::time::Duration;
 
-/// A parameter under NVIDIA's name. Its value is a whole number.
+/// A parameter under NVIDIA's names. The value is a whole number.
 #[derive(Debug)]
 pub struct NvidiaParam {
-    /// Its names: in NVIDIA's documentation, in Linux (`cc_params`), and others.
+    /// The names of the parameter: in NVIDIA's documentation, in Linux (`cc_params`), and others.
     pub names: &'static [&'static str],
     /// The name of Feroce's parameter.
     pub param: &'static str,
@@ -193,7 +193,8 @@ pub const NVIDIA: &[NvidiaParam] = &[
     },
 ];
 
-/// NVIDIA's `clamp_tgt_rate_after_time_inc`: the value that it has while `clamp_tgt_rate` is 0.
+/// The value of NVIDIA's `clamp_tgt_rate_after_time_inc`, which has an effect while
+/// `clamp_tgt_rate` is 0.
 fn clamps_after_time(params: &Params) -> bool {
     match params.reaction.target_clamp {
         TargetClamp::Always => params.reaction.clamp_after_time,

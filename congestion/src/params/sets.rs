@@ -12,7 +12,7 @@ use crate::time::Duration;
 /// A parameter set.
 #[derive(Debug)]
 pub struct Set {
-    /// The name in settings.
+    /// The name by which settings choose the set.
     pub name: &'static str,
     /// The source of the values.
     pub source: &'static str,

@@ -22,7 +22,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
 pub enum PortSpace {
-    /// Like datagrams, over the partition of an IPoIB interface.
+    /// Datagrams, in the partition of an IPoIB interface.
     Ipoib = 0x0002,
     /// Connections.
     Tcp = 0x0106,
@@ -33,7 +33,7 @@ pub enum PortSpace {
 }
 
 impl PortSpace {
-    /// All of them.
+    /// All port spaces.
     pub const ALL: [Self; 4] = [Self::Ipoib, Self::Tcp, Self::Udp, Self::Ib];
 
     /// The port space with this number, as in `rdma_create_id`.
@@ -42,7 +42,7 @@ impl PortSpace {
         Self::ALL.into_iter().find(|space| space.number() == number)
     }
 
-    /// Its number.
+    /// The number of the port space.
     #[must_use]
     pub const fn number(self) -> u16 {
         self as u16
@@ -60,7 +60,7 @@ impl ServiceId {
         Self((space as u64) << 16 | port as u64)
     }
 
-    /// Port space and port; `None` for service IDs of another kind.
+    /// Port space and port; `None` if the service ID does not consist of them.
     #[must_use]
     pub fn port(self) -> Option<(PortSpace, u16)> {
         let space = u16::try_from(self.0 >> 16).ok().and_then(PortSpace::from_number)?;
