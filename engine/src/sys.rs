@@ -37,7 +37,8 @@ pub fn poll_readable(fds: &[RawFd], scratch: &mut Vec<libc::pollfd>, timeout: Op
 }
 
 /// Makes the kernel refuse messages with descriptors to this Unix socket (`SO_PASSRIGHTS`, Linux
-/// 6.16). The last close of a descriptor can wait for long, whoever closes it.
+/// 6.16). Closing a descriptor for the last time can block for long, and the receiver of a
+/// descriptor must close it.
 ///
 /// # Errors
 /// The kernel is older.

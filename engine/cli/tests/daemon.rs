@@ -31,7 +31,7 @@ const NOBODY: [&str; 8] = [
 /// A daemon in the foreground. It is killed when dropped.
 struct Daemon {
     child: Child,
-    /// What it says after the first line.
+    /// The daemon's output after the first line.
     _output: BufReader<std::process::ChildStdout>,
     socket: PathBuf,
 }
@@ -105,7 +105,7 @@ impl Pair {
 }
 
 impl Server {
-    /// Starts a client, which waits for nobody.
+    /// Starts a client. Does not wait for output.
     fn spawn(mut command: Command) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         Self::of(child.expect("a client"))
@@ -179,8 +179,8 @@ fn an_ordinary_user_owns_the_interface() {
     std::fs::remove_dir_all(&runtime).expect("our directory");
 }
 
-/// Two of four programs are killed, one is stopped: the others finish with their data, and the
-/// peers of the killed ones hear of it at once.
+/// Two of four programs are killed, one is stopped: the others transfer all their data,
+/// and the peers of the killed programs get an error at once.
 #[test]
 fn a_program_that_dies_concerns_its_peer_only() {
     let _turn = ONE_AT_A_TIME.lock();
@@ -208,7 +208,7 @@ fn a_program_that_dies_concerns_its_peer_only() {
     drop((stopped_server, stopped));
 }
 
-/// A killed daemon leaves nothing; its programs hear of it; the next one works at once.
+/// A killed daemon leaves no files, its programs get an error, and the next daemon works at once.
 #[test]
 fn a_daemon_that_is_killed_leaves_nothing() {
     let _turn = ONE_AT_A_TIME.lock();
@@ -234,7 +234,7 @@ fn a_daemon_that_is_killed_leaves_nothing() {
     }
 }
 
-/// What a hostile client of a daemon says. Arguments: the socket, and a seed.
+/// A hostile client of a daemon, in Python. Arguments: the socket, and a seed.
 const HOSTILE: &str = r#"
 import socket, sys, random, json, os
 path, seed = sys.argv[1], int(sys.argv[2])

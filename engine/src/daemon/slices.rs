@@ -12,8 +12,8 @@ use crate::time::{Duration, Instant};
 /// with the default timeout and retry count, and than they remember its connections (TIMEWAIT).
 pub(super) const QUARANTINE: Duration = Duration::from_secs(60);
 
-/// The owner of every slice. The first slice, with the reserved QPs 0 and 1, and the last, with the
-/// number of multicast, belong to nobody.
+/// The owner of every slice. The first slice, with the reserved QPs 0 and 1, and the last slice,
+/// with the multicast QP number, have no owner.
 #[derive(Debug)]
 pub(super) struct SliceTable {
     /// Indexed by slice.

@@ -34,7 +34,7 @@ const FRAME_MAX: usize = 4218;
 const SLOTS: usize = 256;
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
-/// A daemon's switch, the other end of its cable, and the program's ends of the rings.
+/// A daemon's switch, the other end of its cable, and the programs' ends of the rings.
 struct Rig {
     switch: Switch,
     wire: ShmPort,
@@ -50,10 +50,10 @@ struct Program {
 }
 
 fn rig(programs: usize) -> Rig {
-    limited(programs, Limits::default())
+    rig_with(programs, Limits::default())
 }
 
-fn limited(programs: usize, limits: Limits) -> Rig {
+fn rig_with(programs: usize, limits: Limits) -> Rig {
     let arena = Arena::new(1 << 24).unwrap();
     let (port, wire) = shm_pair(&arena, ShmConfig { slots: 1024, ..ShmConfig::default() }).unwrap();
     let router = CmRouter::new(1, || 7);
@@ -90,7 +90,7 @@ impl Rig {
         self.programs.push(Program { id, qpn, memory, tx, rx });
     }
 
-    /// No QP has a peer any more.
+    /// Ends the connections of all QPs.
     fn disconnect_all(&mut self) {
         for program in &self.programs {
             let client = self.switch.tables.get_mut(program.id).unwrap();
@@ -141,7 +141,7 @@ fn flow(src: Ipv4Addr, dst: Ipv4Addr) -> FlowSpec {
     FlowSpec::new(dst_mac, src_mac, IpAddresses::V4 { src, dst })
 }
 
-/// A WRITE Only without RETH would be no packet: a SEND Only of `payload` bytes.
+/// A SEND Only packet of `payload` bytes: it needs no extended headers.
 fn send_only(flow: &FlowSpec, dest_qp: Qpn, payload: usize) -> Vec<u8> {
     let bth = Bth { opcode: Opcode::RC_SEND_ONLY, dest_qp, psn: Psn::new(3), ..Bth::default() };
     frame(flow, &bth, &ExtHeaders::default(), payload)
@@ -171,10 +171,10 @@ fn a_program_sends_to_its_peers_only() {
     let mut rig = rig(2);
     let [own, other] = [rig.programs[0].qpn, rig.programs[1].qpn];
     let out = flow(HOST, PEER);
-    let sound = send_only(&out, next(own), 256);
-    assert_eq!(rig.send(0, std::slice::from_ref(&sound)), std::slice::from_ref(&sound));
-    let sound = datagram(&out, Qpn::masked(0x123), own);
-    assert_eq!(rig.send(0, std::slice::from_ref(&sound)), std::slice::from_ref(&sound));
+    let valid = send_only(&out, next(own), 256);
+    assert_eq!(rig.send(0, std::slice::from_ref(&valid)), std::slice::from_ref(&valid));
+    let valid = datagram(&out, Qpn::masked(0x123), own);
+    assert_eq!(rig.send(0, std::slice::from_ref(&valid)), std::slice::from_ref(&valid));
     assert_eq!(rig.refused(0), 0);
 
     let [a, b] = [MacAddr([6; 6]), MacAddr([0xff; 6])];
@@ -250,7 +250,7 @@ fn the_peer_of_another_program_cannot_be_taken() {
     tables.connect(b.0, b.1, own(a.1), NOW).unwrap();
     assert!(!tables.get_mut(c.0).unwrap().permits.is_peer(HOST.into(), b.1), "evicted");
     assert_eq!(tables.connect(c.0, c.1, own(b.1), NOW), Err(Refusal::InUse));
-    // Peers of other hosts belong to whoever was first, also for a while after its end.
+    // A QP of another host belongs to the first program, and for 60 s after that program's end.
     let theirs = (IpAddr::from(PEER), Qpn::masked(0x55));
     tables.connect(a.0, a.1, theirs, NOW).unwrap();
     assert_eq!(tables.connect(b.0, b.1, theirs, NOW), Err(Refusal::InUse));
@@ -283,7 +283,7 @@ fn a_flood_leaves_the_others_their_share() {
     let ack = send_only(&flow(HOST, PEER), next(rig.programs[2].qpn), 0);
     let mut sent = [0u32; 3];
     for _ in 0..200 {
-        // The third sends a small frame in each turn, the others as much as fits.
+        // The third program sends a small frame in each turn, the others fill their rings.
         let offered = [(&frames[0], SLOTS), (&frames[1], SLOTS), (&ack, 1)];
         for (program, (frame, most)) in rig.programs.iter_mut().zip(offered) {
             let tx = &mut program.tx;
@@ -309,7 +309,7 @@ fn a_flood_leaves_the_others_their_share() {
 
 #[test]
 fn the_rate_of_a_user_is_kept() {
-    let mut rig = limited(2, Limits { packets: Some(1000), ..Limits::default() });
+    let mut rig = rig_with(2, Limits { packets: Some(1000), ..Limits::default() });
     let frames: Vec<Vec<u8>> = (0..2)
         .map(|program| send_only(&flow(HOST, PEER), next(rig.programs[program].qpn), 64))
         .collect();
@@ -335,7 +335,7 @@ fn peers_of_a_dead_program_are_refused() {
     let (dead, qpn) = (rig.programs[0].id, rig.programs[0].qpn);
     rig.switch.tables.remove(dead, NOW);
     let request = send_only(&flow(PEER, HOST), qpn, 64);
-    // The first arrival may follow a loss: a NAK would acknowledge what was lost.
+    // Requests before the first arrival may be lost: a NAK would acknowledge them.
     assert_eq!(rig.receive(&request), [0, 0]);
     assert!(rig.on_the_wire().is_empty());
     assert_eq!(rig.receive(&request), [0, 0]);
@@ -344,7 +344,7 @@ fn peers_of_a_dead_program_are_refused() {
     assert_eq!((sent.len(), nak.bth.dest_qp, nak.bth.psn), (1, next(qpn), Psn::new(3)));
     let syndrome = nak.ext.aeth.unwrap().syndrome;
     assert!(nak.icrc_valid() && matches!(syndrome, Syndrome::Nak(_)), "{syndrome:?}");
-    // Not to others, and not for responses.
+    // No NAK to other hosts, and none for packets with a wrong ICRC.
     let other = send_only(&flow(Ipv4Addr::new(10, 77, 0, 3), HOST), qpn, 64);
     let mut damaged = request.clone();
     *damaged.last_mut().unwrap() ^= 1;
@@ -389,7 +389,7 @@ fn a_slow_link_is_shared() {
     assert!(sent[0].abs_diff(sent[1]) <= sent[0] / 20, "{sent:?}");
 }
 
-/// A program that makes the daemon drain its ring again and again gets no more than its share.
+/// A program that makes the daemon drain its ring repeatedly gets no more than its share.
 #[test]
 fn a_drain_is_paid_for() {
     let mut rig = rig(2);
@@ -442,8 +442,8 @@ fn a_program_that_takes_no_frames_loses_them_and_goes() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A program writes anything anywhere in its memory, over and over: the switch survives, only
-    /// admissible frames leave, and its neighbour notices nothing.
+    /// A program repeatedly writes any value anywhere in its memory: the switch does not panic,
+    /// only admissible frames leave the host, and the other program is not affected.
     #[test]
     fn memory_full_of_garbage_harms_nobody_else(
         writes in prop::collection::vec((any::<u32>(), any::<u32>(), 0..3u8), 1..200)

@@ -283,7 +283,7 @@ impl FrameProducer {
         sleep
     }
 
-    /// A handle by which another thread says that the other half's process has ended.
+    /// A handle by which another thread reports that the other half's process has ended.
     pub fn handle(&self) -> RingHandle {
         RingHandle(Arc::clone(&self.ring))
     }
@@ -500,7 +500,7 @@ impl RingHandle {
     }
 }
 
-/// What each half knows of the ring; one value for both halves in one process.
+/// The state that a half keeps about the ring; one value for both halves in one process.
 #[derive(Debug)]
 struct Ring {
     /// Address of the first byte, in `_memory`.

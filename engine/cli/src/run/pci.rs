@@ -107,7 +107,7 @@ fn stand_in(sys: &Path, index: usize) -> PciDevice {
         ("numa_node", node.to_string()),
         ("local_cpus", mask(&cpus)),
         ("local_cpulist", cpus),
-        // As the kernel says of devices without a link.
+        // The kernel's values for devices without a link.
         ("max_link_speed", "Unknown".to_owned()),
         ("max_link_width", "0".to_owned()),
         ("current_link_speed", "Unknown".to_owned()),
