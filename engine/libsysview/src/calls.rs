@@ -10,7 +10,7 @@ use std::{mem, ptr};
 use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 
 use crate::next;
-use crate::view::{self, PATH_MAX, Place};
+use crate::view::{self, PATH_MAX, PrivateFile};
 
 /// Looks up all functions and the shown paths when the library is loaded, before a signal handler
 /// can run. scripts/build-libs.sh names this symbol, so that the linker takes this object file.
@@ -52,14 +52,14 @@ fn missing<T: Missing>() -> T {
 ///
 /// # Safety
 /// `path` is null or a C string.
-unsafe fn with_place<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
+unsafe fn with_private_path<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
     if path.is_null() {
         return call(path);
     }
     // SAFETY: the caller passes a C string.
     match view::find(unsafe { CStr::from_ptr(path) }.to_bytes()) {
         None => call(path),
-        Some(place) => at_place(place, path, call),
+        Some(file) => with_path_of(file, path, call),
     }
 }
 
@@ -67,10 +67,14 @@ unsafe fn with_place<R>(path: *const c_char, call: impl FnOnce(*const c_char) ->
 /// Only shown paths need it.
 #[cold]
 #[inline(never)]
-fn at_place<R>(place: Place<'_>, path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
+fn with_path_of<R>(
+    file: PrivateFile<'_>,
+    path: *const c_char,
+    call: impl FnOnce(*const c_char) -> R,
+) -> R {
     let mut buffer = [0; PATH_MAX];
     // The original path for a path that is too long: there is no such file.
-    if place.write(&mut buffer) { call(buffer.as_ptr().cast()) } else { call(path) }
+    if file.write(&mut buffer) { call(buffer.as_ptr().cast()) } else { call(path) }
 }
 
 /// Changes a returned path in the private folder to the path at which the file is shown.
@@ -110,7 +114,7 @@ macro_rules! replace {
             // function requires.
             unsafe {
                 let next = mem::transmute::<*mut c_void, Function>(next);
-                with_place(path, |path| next($( $before, )* path $(, $after )*))
+                with_private_path(path, |path| next($( $before, )* path $(, $after )*))
             }
         }
     )* };
@@ -178,7 +182,7 @@ macro_rules! replace_open {
             // SAFETY: as above.
             unsafe {
                 let next = mem::transmute::<*mut c_void, Function>(next);
-                with_place(path, |path| next($( $folder, )? path, flags, mode))
+                with_private_path(path, |path| next($( $folder, )? path, flags, mode))
             }
         }
     )* };
@@ -217,7 +221,7 @@ macro_rules! replace_result {
     )* };
     (@type $path:ident) => { *const c_char };
     (@call $next:ident $path:ident; $( $after:ident ),*) => {
-        with_place($path, |path| $next(path $(, $after )*))
+        with_private_path($path, |path| $next(path $(, $after )*))
     };
     (@call $next:ident; $( $after:ident ),*) => { $next($( $after ),*) };
 }

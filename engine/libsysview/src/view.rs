@@ -20,7 +20,7 @@ struct View {
 
 /// A file in the private folder: three parts of its path.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct PrivateFile<'a> {
     root: &'a [u8],
     shown: &'a [u8],
     rest: &'a [u8],
@@ -32,7 +32,7 @@ pub fn prepare() {
 }
 
 /// Returns the private file that is shown at `path`, if any.
-pub fn find(path: &[u8]) -> Option<Place<'_>> {
+pub fn find(path: &[u8]) -> Option<PrivateFile<'_>> {
     let is_candidate = path.first() == Some(&b'/') && matches!(component(path).0, b"sys" | b"dev");
     if is_candidate { view()?.find(path) } else { None }
 }
@@ -61,10 +61,10 @@ impl View {
         Self { root, shown: lines.map(<[u8]>::to_vec).collect() }
     }
 
-    fn find<'a>(&'a self, path: &'a [u8]) -> Option<Place<'a>> {
+    fn find<'a>(&'a self, path: &'a [u8]) -> Option<PrivateFile<'a>> {
         self.shown.iter().find_map(|shown| {
             let rest = rest_after(path, shown)?;
-            Some(Place { root: &self.root, shown, rest })
+            Some(PrivateFile { root: &self.root, shown, rest })
         })
     }
 
@@ -73,7 +73,7 @@ impl View {
     }
 }
 
-impl Place<'_> {
+impl PrivateFile<'_> {
     /// Writes the path of the file, with a zero byte at the end. Returns false if the path is too
     /// long.
     pub fn write(&self, into: &mut [u8; PATH_MAX]) -> bool {
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn paths_below_shown_ones_are_files_of_the_folder() {
-        for (path, place) in [
+        for (path, file) in [
             ("/sys/class/infiniband", Some("/tmp/x/sys/class/infiniband")),
             ("/sys/class/infiniband/", Some("/tmp/x/sys/class/infiniband/")),
             ("//sys/./class//infiniband/a/..", Some("/tmp/x/sys/class/infiniband/a/..")),
@@ -144,11 +144,11 @@ mod tests {
         ] {
             let mut written = [1; PATH_MAX];
             let view = view();
-            let found = view.find(path.as_bytes()).map(|place| {
-                assert!(place.write(&mut written), "{path}");
+            let found = view.find(path.as_bytes()).map(|file| {
+                assert!(file.write(&mut written), "{path}");
                 std::ffi::CStr::from_bytes_until_nul(&written).expect("a zero byte").to_bytes()
             });
-            assert_eq!(found, place.map(str::as_bytes), "{path}");
+            assert_eq!(found, file.map(str::as_bytes), "{path}");
         }
         let long = format!("/dev/infiniband/{}", "a".repeat(PATH_MAX - 17));
         let view = view();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn results_name_the_shown_place() {
+    fn results_name_the_shown_path() {
         let view = view();
         let at = |path: &'static str| view.shown_at(path.as_bytes());
         assert_eq!(at("/tmp/x/sys/devices/a"), Some(b"/sys/devices/a".as_slice()));
