@@ -7,11 +7,11 @@ use super::*;
 use crate::cm::{EventKind, State, Status};
 
 /// Hosts of the active client, of the passive client and of an uninvolved one.
-const PLACES: [[usize; 3]; 2] = [[0, 1, 1], [0, 0, 0]];
+const HOSTS: [[usize; 3]; 2] = [[0, 1, 1], [0, 0, 0]];
 
 /// Client 0 connects to client 1, which accepts.
-fn connected(places: &[usize]) -> (Net, crate::cm::CmId, crate::cm::CmId) {
-    let mut net = Net::new(places);
+fn connected(hosts: &[usize]) -> (Net, crate::cm::CmId, crate::cm::CmId) {
+    let mut net = Net::new(hosts);
     net.listen(1, PortSpace::Tcp);
     let active = net.connect(0, 1, PortSpace::Tcp, 1);
     net.run(5);
@@ -27,8 +27,8 @@ fn connected(places: &[usize]) -> (Net, crate::cm::CmId, crate::cm::CmId) {
 
 #[test]
 fn clients_connect_and_disconnect() {
-    for places in PLACES {
-        let (mut net, active, passive) = connected(&places);
+    for hosts in HOSTS {
+        let (mut net, active, passive) = connected(&hosts);
         assert_eq!(net.clients[0].endpoint.state(active), Ok(State::Established));
         let counts = |net: &Net| {
             [0, 1, 2].map(|client: usize| {
@@ -52,13 +52,13 @@ fn clients_connect_and_disconnect() {
 
 #[test]
 fn requests_are_rejected_by_the_program_and_without_a_listener() {
-    for places in PLACES {
-        let mut net = Net::new(&places);
+    for hosts in HOSTS {
+        let mut net = Net::new(&hosts);
         let active = net.connect(0, 1, PortSpace::Tcp, 1);
         net.run(5);
         let event = net.expect(0, EventKind::Rejected);
         assert_eq!(event.status, Status::Rejected(RejectReason::INVALID_SERVICE_ID));
-        assert_eq!(net.router_trace(), [(1, places[1], "Rej")]);
+        assert_eq!(net.router_trace(), [(1, hosts[1], "Rej")]);
         net.clients[0].endpoint.destroy(active, net.now).unwrap();
 
         net.listen(1, PortSpace::Tcp);
@@ -78,8 +78,8 @@ fn requests_are_rejected_by_the_program_and_without_a_listener() {
 
 #[test]
 fn datagram_services_are_resolved() {
-    for places in PLACES {
-        let mut net = Net::new(&places);
+    for hosts in HOSTS {
+        let mut net = Net::new(&hosts);
         net.listen(1, PortSpace::Udp);
         net.connect(0, 1, PortSpace::Udp, 1);
         net.run(5);
@@ -117,8 +117,8 @@ fn clients_connect_to_each_other_in_both_directions() {
 /// Every message is lost twice; the endpoints repeat them through the routers.
 #[test]
 fn lost_messages_are_repeated() {
-    for places in PLACES {
-        let mut net = Net::new(&places);
+    for hosts in HOSTS {
+        let mut net = Net::new(&hosts);
         let mut lost = std::collections::BTreeMap::new();
         net.lose(move |message| {
             let count: &mut u32 = lost.entry(message.name()).or_default();
@@ -148,8 +148,8 @@ fn lost_messages_are_repeated() {
 /// A program that takes three minutes to accept; the peer's copies get MRAs.
 #[test]
 fn a_program_may_take_its_time_to_accept() {
-    for places in PLACES {
-        let mut net = Net::new(&places);
+    for hosts in HOSTS {
+        let mut net = Net::new(&hosts);
         net.listen(1, PortSpace::Tcp);
         net.connect(0, 1, PortSpace::Tcp, 1);
         net.run(180_000);

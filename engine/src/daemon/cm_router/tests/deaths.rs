@@ -8,7 +8,7 @@ use super::*;
 use crate::cm::{CmId, EventKind, State, Status};
 
 /// Hosts of clients 0 (active) and 1 (passive): one host and two.
-const PLACES: [[usize; 2]; 2] = [[0, 1], [0, 0]];
+const HOSTS: [[usize; 2]; 2] = [[0, 1], [0, 0]];
 
 /// Runs client 0 and client 1 up to a step of the connection.
 struct Scene {
@@ -19,8 +19,8 @@ struct Scene {
 
 impl Scene {
     /// The REQ has arrived.
-    fn requested(places: [usize; 2]) -> Self {
-        let mut net = Net::new(&places);
+    fn requested(hosts: [usize; 2]) -> Self {
+        let mut net = Net::new(&hosts);
         net.listen(1, PortSpace::Tcp);
         let active = net.connect(0, 1, PortSpace::Tcp, 1);
         net.run(5);
@@ -29,8 +29,8 @@ impl Scene {
     }
 
     /// The REP has arrived.
-    fn accepted(places: [usize; 2]) -> Self {
-        let mut scene = Self::requested(places);
+    fn accepted(hosts: [usize; 2]) -> Self {
+        let mut scene = Self::requested(hosts);
         scene.net.accept(1, scene.passive.unwrap(), 2);
         scene.net.run(5);
         scene.net.expect(0, EventKind::ConnectResponse);
@@ -38,8 +38,8 @@ impl Scene {
     }
 
     /// The RTU has arrived.
-    fn connected(places: [usize; 2]) -> Self {
-        let mut scene = Self::accepted(places);
+    fn connected(hosts: [usize; 2]) -> Self {
+        let mut scene = Self::accepted(hosts);
         scene.net.establish(0, scene.active);
         scene.net.run(5);
         scene.net.expect(1, EventKind::Established);
@@ -78,8 +78,8 @@ impl Scene {
 
 #[test]
 fn the_active_side_dies_after_its_req() {
-    for places in PLACES {
-        let mut scene = Scene::requested(places);
+    for hosts in HOSTS {
+        let mut scene = Scene::requested(hosts);
         let status = scene.dies(0, EventKind::Rejected);
         assert_eq!(status, Status::Rejected(RejectReason::TIMEOUT));
     }
@@ -88,9 +88,9 @@ fn the_active_side_dies_after_its_req() {
 /// The REP crosses the REJ for the timeout, or that REJ is lost: the REP gets a REJ.
 #[test]
 fn the_active_side_dies_before_the_rep_arrives() {
-    for places in PLACES {
+    for hosts in HOSTS {
         for is_lost in [false, true] {
-            let mut scene = Scene::requested(places);
+            let mut scene = Scene::requested(hosts);
             scene.net.accept(1, scene.passive.unwrap(), 2);
             let mut rejs = 0;
             scene.net.lose(move |message| {
@@ -104,8 +104,8 @@ fn the_active_side_dies_before_the_rep_arrives() {
 
 #[test]
 fn the_active_side_dies_before_its_rtu() {
-    for places in PLACES {
-        let mut scene = Scene::accepted(places);
+    for hosts in HOSTS {
+        let mut scene = Scene::accepted(hosts);
         let status = scene.dies(0, EventKind::Rejected);
         assert_eq!(status, Status::Rejected(RejectReason::CONSUMER));
     }
@@ -113,12 +113,12 @@ fn the_active_side_dies_before_its_rtu() {
 
 #[test]
 fn each_side_dies_while_connected() {
-    for (places, victim) in [(PLACES[0], 0), (PLACES[0], 1), (PLACES[1], 0), (PLACES[1], 1)] {
-        let mut scene = Scene::connected(places);
+    for (hosts, victim) in [(HOSTS[0], 0), (HOSTS[0], 1), (HOSTS[1], 0), (HOSTS[1], 1)] {
+        let mut scene = Scene::connected(hosts);
         let at = scene.net.at();
         scene.dies(victim, EventKind::Disconnected);
         // The program confirms after a second; until then the DREQ is repeated.
-        let host = places[victim];
+        let host = hosts[victim];
         let expected = [0, 200, 600].map(|after| (at + after, host, "Dreq"));
         assert_eq!(scene.net.router_trace(), expected);
     }
@@ -127,7 +127,7 @@ fn each_side_dies_while_connected() {
 /// The peer's host is off: five copies, and the end after 12.6 s.
 #[test]
 fn a_dreq_without_an_answer_is_repeated_five_times() {
-    let mut scene = Scene::connected(PLACES[0]);
+    let mut scene = Scene::connected(HOSTS[0]);
     scene.net.lose(|_| true);
     let at = scene.net.at();
     scene.net.kill(0);
@@ -144,8 +144,8 @@ fn a_dreq_without_an_answer_is_repeated_five_times() {
 
 #[test]
 fn the_first_dreqs_are_lost() {
-    for places in PLACES {
-        let mut scene = Scene::connected(places);
+    for hosts in HOSTS {
+        let mut scene = Scene::connected(hosts);
         let mut dreqs = 0;
         scene.net.lose(move |message| {
             dreqs += u32::from(matches!(message, CmMessage::Dreq(_)));
@@ -158,8 +158,8 @@ fn the_first_dreqs_are_lost() {
 /// The client has sent its DREQ, which was lost.
 #[test]
 fn a_side_dies_while_it_disconnects() {
-    for places in PLACES {
-        let mut scene = Scene::connected(places);
+    for hosts in HOSTS {
+        let mut scene = Scene::connected(hosts);
         scene.net.lose(|_| true);
         scene.net.disconnect(1, scene.passive.unwrap());
         scene.net.lose(|_| false);
@@ -169,8 +169,8 @@ fn a_side_dies_while_it_disconnects() {
 
 #[test]
 fn the_passive_side_dies_with_a_request() {
-    for places in PLACES {
-        let mut scene = Scene::requested(places);
+    for hosts in HOSTS {
+        let mut scene = Scene::requested(hosts);
         let status = scene.dies(1, EventKind::Rejected);
         assert_eq!(status, Status::Rejected(RejectReason::CONSUMER));
     }
@@ -203,24 +203,24 @@ fn a_copy_of_an_old_request_does_not_reach_a_new_server() {
 
 #[test]
 fn the_passive_side_dies_after_its_rep() {
-    for places in PLACES {
+    for hosts in HOSTS {
         // The RTU is on its way, or lost: the peer is connected. The router does not know that.
-        let mut scene = Scene::accepted(places);
+        let mut scene = Scene::accepted(hosts);
         scene.net.lose(|_| true);
         scene.net.establish(0, scene.active);
         scene.net.lose(|_| false);
         let status = scene.dies(1, EventKind::Rejected);
         assert_eq!(status, Status::Rejected(RejectReason::CONSUMER));
         // The peer has not confirmed.
-        let mut scene = Scene::accepted(places);
+        let mut scene = Scene::accepted(hosts);
         scene.dies(1, EventKind::Rejected);
         // The REJ is lost, and the DREQ ends the connection.
-        let mut scene = Scene::accepted(places);
+        let mut scene = Scene::accepted(hosts);
         scene.net.establish(0, scene.active);
         scene.net.lose(|message| matches!(message, CmMessage::Rej(_)));
         scene.net.sent.clear();
         let (mut net, passive) = (scene.net, scene.passive.unwrap());
-        net.routers[places[1]].client_gone(net.clients[1].id, net.now);
+        net.routers[hosts[1]].client_gone(net.clients[1].id, net.now);
         net.clients[1].is_alive = false;
         net.flush();
         net.run(1000);
@@ -233,8 +233,8 @@ fn the_passive_side_dies_after_its_rep() {
 /// the peer regards itself as connected.
 #[test]
 fn the_passive_side_dies_after_it_has_withdrawn_its_rep() {
-    for places in PLACES {
-        let mut scene = Scene::accepted(places);
+    for hosts in HOSTS {
+        let mut scene = Scene::accepted(hosts);
         scene.net.lose(|_| true);
         scene.net.establish(0, scene.active);
         let (passive, now) = (scene.passive.unwrap(), scene.net.now);
@@ -248,23 +248,23 @@ fn the_passive_side_dies_after_it_has_withdrawn_its_rep() {
 /// The peer has sent a DREQ, and the program has not reacted to it.
 #[test]
 fn a_side_dies_before_its_drep() {
-    for places in PLACES {
-        let mut scene = Scene::connected(places);
+    for hosts in HOSTS {
+        let mut scene = Scene::connected(hosts);
         scene.net.disconnect(0, scene.active);
         scene.net.run(5);
         scene.net.expect(1, EventKind::Disconnected);
         scene.net.sent.clear();
         let at = scene.net.at();
         scene.dies(1, EventKind::Disconnected);
-        assert_eq!(scene.net.router_trace(), [(at, places[1], "Drep")]);
+        assert_eq!(scene.net.router_trace(), [(at, hosts[1], "Drep")]);
     }
 }
 
 /// Both sides end: each router answers the DREQ of the other.
 #[test]
 fn both_sides_die() {
-    for places in PLACES {
-        let mut scene = Scene::connected(places);
+    for hosts in HOSTS {
+        let mut scene = Scene::connected(hosts);
         let at = scene.net.at();
         scene.net.kill(0);
         scene.net.kill(1);
@@ -278,8 +278,8 @@ fn both_sides_die() {
 
 #[test]
 fn a_side_dies_during_a_resolution() {
-    for (places, victim) in [(PLACES[0], 0), (PLACES[0], 1), (PLACES[1], 0), (PLACES[1], 1)] {
-        let mut net = Net::new(&places);
+    for (hosts, victim) in [(HOSTS[0], 0), (HOSTS[0], 1), (HOSTS[1], 0), (HOSTS[1], 1)] {
+        let mut net = Net::new(&hosts);
         net.listen(1, PortSpace::Udp);
         net.connect(0, 1, PortSpace::Udp, 1);
         net.run(5);
