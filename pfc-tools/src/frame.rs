@@ -145,8 +145,8 @@ impl Pause {
         Self { enabled, quanta: [0, 1, 2, 3, 4, 5, 6, 7].map(span) }
     }
 
-    /// Parses a MAC control frame: `None` if the frame is none, `Some(None)` if a NIC would ignore
-    /// it.
+    /// Parses a MAC control frame: `None` if the frame is of another type, `Some(None)` if a NIC
+    /// would ignore the frame.
     pub fn parse(frame: &[u8]) -> Option<Option<Self>> {
         let seen = pause::inspect(frame, frame.len())?;
         Some(match seen.obeyed() {

@@ -97,7 +97,7 @@ impl PortSleep {
     }
 
     /// Records the first turn after `action`: `done` units of work, and whether another thread was
-    /// in a turn lately (`attended`).
+    /// in a turn recently (`attended`).
     fn record(&mut self, action: IdleAction, done: usize, attended: bool) {
         self.score = match (action, done > 0) {
             (IdleAction::BackedOff, true) if !attended => Self::MAX_SCORE,

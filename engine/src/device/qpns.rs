@@ -52,8 +52,8 @@ impl FreeQpns {
         self.free.is_empty() && self.missing > 0
     }
 
-    /// Adds the numbers of the slice that begins with `first`. Returns false if this is no new
-    /// slice.
+    /// Adds the numbers of the slice that begins with `first`. Returns false if the
+    /// device already has the slice, or if no slice begins with `first`.
     pub(super) fn add_slice(&mut self, first: u32) -> bool {
         if !self.map.slices().is_some_and(|slices| slices.add(first)) {
             return false;

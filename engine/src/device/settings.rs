@@ -228,8 +228,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The environment variables of this process that begin like settings but are none, probably
-    /// because they are mistyped.
+    /// The environment variables of this process whose names begin like those of settings, but
+    /// which name no setting: probably mistyped.
     pub fn unknown_variables() -> Vec<String> {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         names.filter(|name| is_unknown(name)).collect()
@@ -346,7 +346,7 @@ impl Settings {
     }
 }
 
-/// Returns true if `variable` begins like that of a setting but is none.
+/// Returns true if `variable` begins like the variables of settings, but names no setting.
 fn is_unknown(variable: &str) -> bool {
     variable.starts_with(PREFIX)
         && !OTHERS.contains(&variable)

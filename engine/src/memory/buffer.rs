@@ -75,7 +75,7 @@ impl SharedBytes {
     /// Reads the aligned 8-byte word at `offset`, in native byte order, with acquire order.
     ///
     /// # Panics
-    /// If the word exceeds the buffer or `offset` is no multiple of 8.
+    /// If the word exceeds the buffer or `offset` is not a multiple of 8.
     pub fn load_word(&self, offset: usize) -> u64 {
         self.word(offset).load(Ordering::Acquire)
     }
@@ -83,7 +83,7 @@ impl SharedBytes {
     /// Stores the aligned 8-byte word at `offset`, in native byte order, with release order.
     ///
     /// # Panics
-    /// If the word exceeds the buffer or `offset` is no multiple of 8.
+    /// If the word exceeds the buffer or `offset` is not a multiple of 8.
     pub fn store_word(&self, offset: usize, value: u64) {
         self.word(offset).store(value, Ordering::Release);
     }

@@ -295,7 +295,7 @@ impl CmRouter {
 }
 
 impl Exchange {
-    /// Gives the exchange its local communication ID, if it has none; 0 is none.
+    /// Sets the local communication ID of the exchange, unless the exchange has one or `id` is 0.
     fn bind(&mut self, id: u32) {
         if self.local_id.is_none() && id != 0 {
             self.local_id = Some(id);

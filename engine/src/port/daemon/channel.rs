@@ -59,7 +59,7 @@ pub type Received<T> = (T, Vec<OwnedFd>);
 /// Waits for the next message; `None` when the other side has closed the socket.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] if it is no message; otherwise the system's error.
+/// [`io::ErrorKind::InvalidData`] if the bytes are not a message; otherwise the system's error.
 pub fn receive<T: DeserializeOwned>(
     socket: impl AsFd,
     buffer: &mut Vec<u8>,
@@ -81,13 +81,13 @@ pub fn receive<T: DeserializeOwned>(
     Ok(Some((serde_json::from_slice(&buffer[..got.bytes])?, fds)))
 }
 
-/// Takes the next message, if there is one, without descriptors: the kernel closes those that came
-/// with it.
+/// Receives the next message without waiting. The kernel closes descriptors that came with the
+/// message.
 ///
 /// # Errors
 /// [`io::ErrorKind::WouldBlock`] if there is none, [`io::ErrorKind::UnexpectedEof`] when the other
-/// side has closed the socket, [`io::ErrorKind::InvalidData`] if it is no message; otherwise the
-/// system's error.
+/// side has closed the socket, [`io::ErrorKind::InvalidData`] if the bytes are not a message;
+/// otherwise the system's error.
 pub fn try_receive<T: DeserializeOwned>(socket: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<T> {
     buffer.resize(MESSAGE_MAX, 0);
     let flags = RecvFlags::DONTWAIT;

@@ -313,7 +313,7 @@ pub enum Notice {
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
-    /// The client speaks another version.
+    /// The client has another version of the protocol.
     #[error("the daemon speaks version {0} of the protocol, this program another")]
     Version(u32),
     /// The user has reached a limit.

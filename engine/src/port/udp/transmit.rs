@@ -71,7 +71,7 @@ struct Vectors {
     controls: Vec<Controls>,
 }
 
-// SAFETY: the addresses are used only during a call, which writes them anew.
+// SAFETY: the addresses are used only during a call, which writes all of them first.
 unsafe impl Send for Vectors {}
 
 /// The transmit side of one core.
