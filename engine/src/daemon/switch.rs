@@ -132,8 +132,8 @@ impl Switch {
     }
 
     /// Sends up to `most` frames of the client at `place`. `is_limited`: no more bytes than the
-    /// client's deficit counter allows. Returns how many, and whether the port has no room for
-    /// more.
+    /// client's deficit counter allows. Returns how many, and whether sending is blocked: the port
+    /// has no room, or in a drain the user's rate is used up.
     fn forward_from(
         &mut self,
         place: usize,
