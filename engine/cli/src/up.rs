@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,9 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueHint};
 use feroce_engine::daemon::{self, Daemon, DaemonConfig, Dscps, Limits};
 use feroce_engine::device::OpenError;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::unistd::Group;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::config::SettingFlags;
 use crate::failure::Failure;
@@ -134,6 +137,13 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         return detach(&interfaces);
     }
     let config = options.config()?;
+    if options.detach {
+        // Otherwise the process has the name of the link /proc/self/exe.
+        nix::sys::prctl::set_name(c"feroce").map_err(|error| OpenError::System {
+            action: "name the process",
+            source: error.into(),
+        })?;
+    }
     signal::watch();
     let mut daemons = Vec::new();
     for interface in &interfaces {
@@ -344,32 +354,48 @@ pub fn down(options: &DownOptions) -> Result<(), Failure> {
     let pids: BTreeSet<i32> = ending.iter().map(|daemon| daemon.pid).collect();
     // A process that owns several interfaces ends as a whole.
     ending = running.iter().filter(|daemon| pids.contains(&daemon.pid)).collect();
-    for pid in pids {
-        end(pid)?;
+    let processes = pids.iter().map(|pid| Ok((*pid, end(*pid)?)));
+    let processes = processes.collect::<Result<Vec<_>, Failure>>()?;
+    let limit = Instant::now() + TIME_LIMIT;
+    for (pid, process) in processes {
+        wait_for_end(pid, process, limit)?;
     }
     for daemon in ending {
-        let (name, pid) = (&daemon.interface, daemon.pid);
-        let end = Instant::now() + TIME_LIMIT;
-        while daemon.is_running() {
-            if Instant::now() > end {
-                return Err(Failure::Plan(format!("process {pid} of {name} does not end")));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        output::line(&format!("{name}: ended"))?;
+        output::line(&format!("{}: ended", daemon.interface))?;
     }
     io::stdout().flush().map_err(Failure::Output)
 }
 
-/// Asks a daemon's process to end.
-fn end(pid: i32) -> Result<(), Failure> {
+/// Waits until a daemon's process has ended: its sockets are removed and its interfaces free.
+fn wait_for_end(pid: i32, process: Option<OwnedFd>, limit: Instant) -> Result<(), Failure> {
+    let Some(process) = process else { return Ok(()) };
+    let mut watched = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    let time = limit.saturating_duration_since(Instant::now());
+    let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+    match nix::poll::poll(&mut watched, time) {
+        Ok(0) => Err(Failure::Plan(format!("process {pid} does not end"))),
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::Plan(format!("cannot wait for process {pid}: {error}"))),
+    }
+}
+
+/// Asks a daemon's process to end. Returns a descriptor of the process, `None` if it has ended.
+fn end(pid: i32) -> Result<Option<OwnedFd>, Failure> {
     // The kernel reports 0 for a process of another pid namespace.
-    let target = (pid > 0).then(|| nix::unistd::Pid::from_raw(pid)).ok_or_else(|| {
-        Failure::Plan("a daemon runs in another pid namespace: end it there".to_owned())
-    })?;
-    match nix::sys::signal::kill(target, nix::sys::signal::Signal::SIGTERM) {
-        Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
-        Err(error) => Err(Failure::Plan(format!("cannot end process {pid}: {error}"))),
+    if pid <= 0 {
+        let other = "a daemon runs in another pid namespace: end it there";
+        return Err(Failure::Plan(other.to_owned()));
+    }
+    let refused =
+        |error: rustix::io::Errno| Failure::Plan(format!("cannot end process {pid}: {error}"));
+    let target = Pid::from_raw(pid).ok_or_else(|| refused(rustix::io::Errno::SRCH))?;
+    let ended = |error| (error == rustix::io::Errno::SRCH).then_some(None).ok_or(error);
+    let process = pidfd_open(target, PidfdFlags::empty()).map(Some).or_else(ended);
+    let Some(process) = process.map_err(refused)? else { return Ok(None) };
+    match pidfd_send_signal(&process, Signal::TERM) {
+        Ok(()) => Ok(Some(process)),
+        Err(rustix::io::Errno::SRCH) => Ok(None),
+        Err(error) => Err(refused(error)),
     }
 }
 

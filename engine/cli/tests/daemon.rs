@@ -358,3 +358,18 @@ fn the_daemon_runs_in_the_background() {
     assert!(down.status.success(), "{}", text(&down.stderr));
     assert!(!socket.exists() && !socket.parent().is_some_and(|folder| folder.exists()));
 }
+
+#[test]
+fn the_interface_is_free_once_down_has_returned() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    for round in 0..10 {
+        let up = pair.feroce(0, "up v0 --detach").output().expect("feroce");
+        assert!(up.status.success(), "round {round}: {}", text(&up.stderr));
+        let pid = text(&up.stdout).trim().rsplit(' ').next().map(str::to_owned).expect("a pid");
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).expect("it runs");
+        assert_eq!(name, "feroce\n");
+        let down = pair.feroce(0, "down v0").output().expect("feroce");
+        assert!(down.status.success(), "round {round}: {}", text(&down.stderr));
+    }
+}

@@ -17,13 +17,6 @@ pub struct Running {
 }
 
 impl Running {
-    /// Returns true if the daemon still listens at its socket.
-    pub fn is_running(&self) -> bool {
-        owner(&self.socket) == Some(self.pid)
-    }
-}
-
-impl Running {
     /// The daemon's statistics: all programs for root and the daemon's user, otherwise those of the
     /// calling user.
     ///
