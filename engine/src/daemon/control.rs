@@ -32,8 +32,9 @@ use crate::time::{Duration, Instant};
 
 /// Slots of the ring from a client to the switch.
 const TX_SLOTS: usize = 512;
-/// Slots of the ring from the switch to a client: several windows of the default size.
-const RX_SLOTS: usize = 1024;
+/// Slots of the ring from the switch to a client. READ responses have no window: half of the ring,
+/// which frames from the same host may fill, holds a READ of 8 MiB at a path MTU of 4096.
+const RX_SLOTS: usize = 4096;
 /// Maximum number of newcomers: programs that have connected and not yet attached.
 const NEWCOMERS: usize = 128;
 /// Time for a program to attach once it has connected.
