@@ -16,7 +16,7 @@
 //! | what happens in one turn? | `switch.rs` |
 //! | which program gets a frame? | `tables.rs`, by the slices of QP numbers: `slices.rs` |
 //! | which program gets a message of communication management? | `cm_router.rs` |
-//! | may this program send this frame? | `admission.rs`; as part of a super-frame: `super_frame.rs` |
+//! | may this program send this frame? | `admission.rs`; in a super-frame: `super_frame.rs` |
 //! | what is sent to the peers of a program that has ended? | `cm_router.rs`, `former.rs` |
 //! | what state does an attached program have? | `client.rs` |
 //! | how do programs attach? | `listener.rs`, `control.rs`; paths: `paths.rs` |
