@@ -148,10 +148,8 @@ impl Qp {
         };
         if !has_receiver || !self.accepts_sender_of(packet) {
             env.counters.count(Counter::RxDiscards);
-            if self.conn.state == QpState::Err
-                && packet.info.is_request()
-                && self.is_from_peer(packet)
-            {
+            let is_request = has_receiver && packet.info.is_request();
+            if is_request && self.conn.state == QpState::Err && self.is_from_peer(packet) {
                 self.responder.handle_request_in_error(packet, env);
             }
             return;
@@ -315,12 +313,12 @@ impl Qp {
         env.waits.requests && !self.requester.is_at_local()
     }
 
-    /// Returns true if the QP receives packets in its state, and `packet` comes from its peer:
-    /// service, addresses and partition.
+    /// Returns true if the QP receives packets in its state, and `packet` comes from its peer.
     pub fn accepts_sender_of(&self, packet: &Packet<'_>) -> bool {
         self.conn.state.receives() && self.is_from_peer(packet)
     }
 
+    /// Returns true if `packet` comes from the peer: service, addresses and partition.
     #[inline]
     fn is_from_peer(&self, packet: &Packet<'_>) -> bool {
         packet.info.transport == self.conn.service.transport()
