@@ -15,6 +15,7 @@ use feroce_engine::daemon::{self, Daemon, DaemonConfig, Dscps, Limits};
 use feroce_engine::device::OpenError;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::unistd::Group;
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::config::SettingFlags;
@@ -354,11 +355,13 @@ pub fn down(options: &DownOptions) -> Result<(), Failure> {
     let pids: BTreeSet<i32> = ending.iter().map(|daemon| daemon.pid).collect();
     // A process that owns several interfaces ends as a whole.
     ending = running.iter().filter(|daemon| pids.contains(&daemon.pid)).collect();
-    let processes = pids.iter().map(|pid| Ok((*pid, end(*pid)?)));
-    let processes = processes.collect::<Result<Vec<_>, Failure>>()?;
+    let mut processes = Vec::new();
+    for pid in pids {
+        processes.extend(end(pid)?.map(|process| (pid, process)));
+    }
     let limit = Instant::now() + TIME_LIMIT;
-    for (pid, process) in processes {
-        wait_for_end(pid, process, limit)?;
+    for (pid, process) in &processes {
+        wait_for_end(*pid, process, limit)?;
     }
     for daemon in ending {
         output::line(&format!("{}: ended", daemon.interface))?;
@@ -367,8 +370,7 @@ pub fn down(options: &DownOptions) -> Result<(), Failure> {
 }
 
 /// Waits until a daemon's process has ended: its sockets are removed and its interfaces free.
-fn wait_for_end(pid: i32, process: Option<OwnedFd>, limit: Instant) -> Result<(), Failure> {
-    let Some(process) = process else { return Ok(()) };
+fn wait_for_end(pid: i32, process: &OwnedFd, limit: Instant) -> Result<(), Failure> {
     let mut watched = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
     let time = limit.saturating_duration_since(Instant::now());
     let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
@@ -382,20 +384,17 @@ fn wait_for_end(pid: i32, process: Option<OwnedFd>, limit: Instant) -> Result<()
 /// Asks a daemon's process to end. Returns a descriptor of the process, `None` if it has ended.
 fn end(pid: i32) -> Result<Option<OwnedFd>, Failure> {
     // The kernel reports 0 for a process of another pid namespace.
-    if pid <= 0 {
-        let other = "a daemon runs in another pid namespace: end it there";
-        return Err(Failure::Plan(other.to_owned()));
-    }
-    let refused =
-        |error: rustix::io::Errno| Failure::Plan(format!("cannot end process {pid}: {error}"));
-    let target = Pid::from_raw(pid).ok_or_else(|| refused(rustix::io::Errno::SRCH))?;
-    let ended = |error| (error == rustix::io::Errno::SRCH).then_some(None).ok_or(error);
-    let process = pidfd_open(target, PidfdFlags::empty()).map(Some).or_else(ended);
-    let Some(process) = process.map_err(refused)? else { return Ok(None) };
-    match pidfd_send_signal(&process, Signal::TERM) {
-        Ok(()) => Ok(Some(process)),
-        Err(rustix::io::Errno::SRCH) => Ok(None),
-        Err(error) => Err(refused(error)),
+    let target = Pid::from_raw(pid).ok_or_else(|| {
+        Failure::Plan("a daemon runs in another pid namespace: end it there".to_owned())
+    })?;
+    let asked = pidfd_open(target, PidfdFlags::empty()).and_then(|process| {
+        pidfd_send_signal(&process, Signal::TERM)?;
+        Ok(process)
+    });
+    match asked {
+        Ok(process) => Ok(Some(process)),
+        Err(Errno::SRCH) => Ok(None),
+        Err(error) => Err(Failure::Plan(format!("cannot end process {pid}: {error}"))),
     }
 }
 
