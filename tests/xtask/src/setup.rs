@@ -108,6 +108,21 @@ pub fn feroce_in(folder: &Path) -> PathBuf {
     folder.join("feroce")
 }
 
+/// Copies what is in `built` into the work folder, which all users may write to then: the folders
+/// above the built one may be closed to them. Returns the folder with `feroce` and `lib`.
+pub fn copy_for_users(work: &Work, built: &Path) -> Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = work.file("user");
+    std::fs::create_dir(&folder)?;
+    let mut copy = Command::new("cp");
+    copy.arg("-r").args([&feroce_in(built), &built.join("lib"), &folder]);
+    if crate::process::run(&mut copy)? != 0 {
+        return Err(format!("cannot copy {}", built.display()).into());
+    }
+    std::fs::set_permissions(work.path(), PermissionsExt::from_mode(0o1777))?;
+    Ok(folder)
+}
+
 /// Builds `feroce` and returns its path. `$FEROCE` or `$FEROCE_CONFORM` name one that exists.
 pub fn feroce() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("FEROCE_CONFORM") {

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use crate::Result;
 use crate::exit::{Guard, at_end};
-use crate::process::{output, run};
-use crate::setup::{Work, feroce_in};
+use crate::process::output;
+use crate::setup::{Work, copy_for_users};
 
 /// Starts a command as the user. In the user namespace, its number is 1000.
 const START: &str = "#!/bin/sh
@@ -32,14 +32,7 @@ pub struct User {
 impl User {
     /// Copies what is in `built` into the work folder, which the user may write to.
     pub fn new(work: &Work, built: &Path) -> Result<User> {
-        let folder = work.file("user");
-        std::fs::create_dir(&folder)?;
-        let mut copy = Command::new("cp");
-        copy.arg("-r").args([&feroce_in(built), &built.join("lib"), &folder]);
-        if run(&mut copy)? != 0 {
-            return Err(format!("cannot copy {}", built.display()).into());
-        }
-        std::fs::set_permissions(work.path(), PermissionsExt::from_mode(0o1777))?;
+        let folder = copy_for_users(work, built)?;
         remove_domains(); // Those of root.
         let user = User { folder, _guard: at_end(remove_domains) };
         std::fs::write(user.start(), START)?;
