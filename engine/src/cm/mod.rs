@@ -276,6 +276,12 @@ impl Endpoint {
         Ok(self.conn(id)?.path)
     }
 
+    /// Returns the number of identifiers that listen.
+    pub fn listeners(&self) -> usize {
+        let listens = |conn: &&Conn| conn.phase == Phase::Listen && !conn.is_destroyed;
+        self.ids.values().filter(listens).count()
+    }
+
     /// Returns the state of the connection.
     ///
     /// # Errors

@@ -175,6 +175,7 @@ impl ConnectionManager {
             }
             endpoint.hold_early_requests(shared.clock.now() + EARLY_REQUEST_TIME);
         }
+        lock(&device.inner.connections).push(Arc::downgrade(&shared));
         lock(&shared.channels).insert(key, channel);
         let thread = feroce_threads::spawn("feroce-cm", move || gsi.serve(&shared))?;
         lock(&self.threads).push(thread);

@@ -63,7 +63,7 @@ mod xrc;
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError, Weak};
 use std::thread::JoinHandle;
 
 use qpns::FreeQpns;
@@ -254,6 +254,8 @@ struct DeviceInner {
     ah_quota: Arc<quota::Quota>,
     /// QP 1 exists.
     gsi_taken: AtomicBool,
+    /// Communication management that uses the device.
+    connections: Mutex<Vec<Weak<cm_channel::Shared>>>,
     addressing: Addressing,
     /// The process that owns the port, if that is another one.
     port_owner: Option<Arc<dyn PortOwner>>,

@@ -109,11 +109,10 @@ impl Device {
             None => QpnMap::drawn(FIRST_QPN, config.max_qp, cores),
         };
         let drawn = random.next().map_err(system("get random numbers"))?;
-        let source_ports = ports[0].attributes().source_ports.clone();
         let mut inner = DeviceInner {
             attributes,
             port_mtu,
-            source_ports,
+            source_ports: ports[0].attributes().source_ports.clone(),
             arena,
             memory,
             events: Arc::new(events),
@@ -129,6 +128,7 @@ impl Device {
             srq_quota: Quota::new("shared receive queues", config.max_srq),
             ah_quota: Quota::new("address handles", config.max_ah),
             gsi_taken: AtomicBool::new(false),
+            connections: Mutex::default(),
             addressing,
             port_owner: owners.port,
             paths: Mutex::default(),

@@ -271,7 +271,6 @@ impl Bench {
             wrap,
             seconds: self.seconds(),
             variables,
-            at_daemon: self.options.daemon,
         }
     }
 

@@ -179,7 +179,7 @@ pub trait End {
 
 /// Returns true if the servers of the group have no TCP socket, because they use the RDMA CM or
 /// files.
-pub fn is_without_tcp(group: &str) -> bool {
+fn is_without_tcp(group: &str) -> bool {
     matches!(group, "cm" | "rsocket" | "librpma" | "gloo")
 }
 

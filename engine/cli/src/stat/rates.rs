@@ -83,6 +83,7 @@ pub mod tests {
             cores: vec![core; 2],
             counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
             qps: 0,
+            listeners: 0,
             arena_limit: 1 << 30,
             arena_mapped: 0,
             arena_huge: 0,

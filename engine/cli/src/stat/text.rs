@@ -97,6 +97,7 @@ fn head(snapshot: &Snapshot) -> String {
         ("path MTU", format!("{active_mtu} (interface MTU {})", snapshot.mtu)),
         ("open for", format!("{} s", snapshot.nanos / 1_000_000_000)),
         ("queue pairs", snapshot.qps.to_string()),
+        ("CM listeners", snapshot.listeners.to_string()),
         (
             "arena",
             format!(

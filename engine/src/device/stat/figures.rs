@@ -1,7 +1,7 @@
 //! The statistics, and where in a device they come from.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::{PoisonError, Weak};
 
 use feroce_congestion::Rate;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Request;
 use crate::congestion::{self, Control};
 use crate::counters::Counter;
-use crate::device::DeviceInner;
+use crate::device::{DeviceInner, cm_channel};
 use crate::port::PortStats;
 use crate::qp::QpSnapshot;
 
@@ -44,6 +44,9 @@ pub struct Snapshot {
     pub counters: BTreeMap<String, u64>,
     /// Number of QPs.
     pub qps: u32,
+    /// Number of identifiers of RDMA CM that listen.
+    #[serde(default)] // Older programs do not send it.
+    pub listeners: usize,
     /// Maximum size of the arena, in bytes.
     pub arena_limit: usize,
     /// Memory mapped by the arena, in bytes.
@@ -149,6 +152,7 @@ impl Snapshot {
             cores: (0..device.cores.len()).map(|core| core_figures(device, core)).collect(),
             counters: Counter::ALL.iter().map(|c| (c.name().to_owned(), counter(c))).collect(),
             qps: device.config.max_qp - u32::try_from(free).unwrap_or(0),
+            listeners: listeners(device),
             arena_limit: arena.limit,
             arena_mapped: arena.mapped,
             arena_huge: arena.huge,
@@ -159,6 +163,14 @@ impl Snapshot {
             queue_pairs: request.queue_pairs.then(|| queue_pairs(device)),
         }
     }
+}
+
+fn listeners(device: &DeviceInner) -> usize {
+    let connections = device.connections.lock().unwrap_or_else(PoisonError::into_inner);
+    // Not under the lock: a thread that attaches takes both.
+    let users: Vec<_> = connections.iter().filter_map(Weak::upgrade).collect();
+    drop(connections);
+    users.iter().map(|shared| cm_channel::lock(&shared.endpoint).listeners()).sum()
 }
 
 fn core_figures(device: &DeviceInner, core: usize) -> CoreFigures {

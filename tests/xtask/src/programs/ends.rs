@@ -9,7 +9,7 @@ use crate::guest::Guest;
 use crate::net::{Star, command_in};
 use crate::process::output;
 use crate::root::Root;
-use crate::rows::{End, feroce_listeners, is_without_tcp, number};
+use crate::rows::{End, feroce_listeners, number};
 
 /// An end on Feroce, in a namespace.
 pub struct FeroceEnd {
@@ -29,8 +29,6 @@ pub struct FeroceEnd {
     pub seconds: u64,
     /// Environment variables.
     pub variables: Vec<(&'static str, String)>,
-    /// The programs are clients of a daemon.
-    pub at_daemon: bool,
 }
 
 impl FeroceEnd {
@@ -53,14 +51,13 @@ impl FeroceEnd {
 }
 
 impl FeroceEnd {
-    /// Ports of RDMA CM that programs at the daemon are bound to; 0 without a daemon.
-    fn services(&self) -> usize {
+    /// Identifiers of RDMA CM on which programs listen.
+    fn cm_listeners(&self) -> usize {
         let mut command = command_in(&self.namespace, &self.feroce.display().to_string());
-        let Ok(shown) = output(command.args(["stat", "--daemon", "--json"])) else { return 0 };
-        let daemons: Vec<serde_json::Value> = serde_json::from_str(&shown).unwrap_or_default();
-        let programs = daemons.iter().filter_map(|daemon| daemon["programs"].as_array());
-        let services = programs.flatten().filter_map(|program| program["services"].as_u64());
-        usize::try_from(services.sum::<u64>()).unwrap_or(0)
+        let Ok(shown) = output(command.args(["stat", "--json"])) else { return 0 };
+        let devices: Vec<serde_json::Value> = serde_json::from_str(&shown).unwrap_or_default();
+        let listeners = devices.iter().filter_map(|device| device["listeners"].as_u64());
+        usize::try_from(listeners.sum::<u64>()).unwrap_or(0)
     }
 }
 
@@ -89,11 +86,13 @@ impl End for FeroceEnd {
     }
 
     fn listeners(&self, group: &str) -> usize {
-        if self.at_daemon && is_without_tcp(group) {
-            return self.services();
+        let count =
+            |words: &str| number(output(command_in(&self.namespace, "sh").args(["-c", words])));
+        match group {
+            // A member of a multicast group has a socket instead, or its daemon.
+            "cm" | "rsocket" | "librpma" => self.cm_listeners() + count("ss -lunH | wc -l"),
+            _ => count(feroce_listeners(group)),
         }
-        let mut command = command_in(&self.namespace, "sh");
-        number(output(command.args(["-c", feroce_listeners(group)])))
     }
 }
 
