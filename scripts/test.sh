@@ -6,8 +6,8 @@
 #   scripts/test.sh --within MIN  all steps except those that would not end within MIN minutes; the
 #                                 summary names them
 #   scripts/test.sh STEP...       the named steps: fmt clippy doc purity test rxe ports dpdk fabric
-#                                 swarm frames pfc programs pyverbs replay install profiles mutants
-#                                 deny
+#                                 swarm frames pfc programs pyverbs replay install action profiles
+#                                 mutants deny
 # The last line counts the steps. Exit code: 0 if none failed, 1 if one failed or something is
 # missing, 2 for wrong usage.
 set -uo pipefail
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
 ALL="fmt clippy doc purity test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay"
-ALL+=" install profiles mutants deny"
+ALL+=" install action profiles mutants deny"
 readonly ALL
 readonly QUICK="fmt clippy doc purity test"
 # Packages that build the bindings of libxdp and libdpdk, capture and decode packets, make and
@@ -27,7 +27,7 @@ readonly HUGEPAGES=256 # of 2 MiB: for several pairs of devices at a time
 readonly SCENARIOS=100000
 # Seconds that a step takes on two slow cores, with its builds. Other steps take less than $BRIEF.
 declare -A TAKES=([test]=900 [fabric]=120 [ports]=200 [dpdk]=300 [mutants]=180 [install]=330
-    [profiles]=100 [programs]=300 [rxe]=560 [deny]=150)
+    [profiles]=100 [programs]=300 [action]=40 [rxe]=560 [deny]=150)
 readonly TAKES BRIEF=120
 
 main() {
@@ -173,6 +173,9 @@ step_pfc() { scripts/pfc-endpoint.sh --short; }
 
 # Checks what users install.
 step_install() { BUILD_PROFILE=release scripts/check-install.sh; }
+
+# The GitHub action and its example workflow, as an ordinary user.
+step_action() { scripts/check-action.sh; }
 
 # The distribution's programs, with Feroce at both ends; tshark and scapy judge packets of UC, UD
 # and XRC. Some rows of each library as an ordinary user. Not here: scripts/programs.sh --valgrind,
