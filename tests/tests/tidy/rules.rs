@@ -151,7 +151,14 @@ pub const RESTRICTED: &[Restricted] = &[
 /// Packages from the bottom up. Each depends on lower layers only. The tests are at the top, so
 /// that no product depends on test code.
 pub const LAYERS: &[&[&str]] = &[
-    &["feroce-wire", "feroce-congestion", "feroce-threads", "feroce-dpdk-sys", "feroce-libsysview"],
+    &[
+        "feroce-wire",
+        "feroce-congestion",
+        "feroce-threads",
+        "feroce-dpdk-sys",
+        "feroce-libsysview",
+        "feroce-device-plugin",
+    ],
     &["feroce-engine", "feroce-verbs-abi"],
     &["feroce-libibverbs", "feroce-pfc-tools"],
     &["feroce-conform", "feroce-librdmacm", "feroce-librspreload"],
