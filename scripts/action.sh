@@ -36,16 +36,14 @@ packages=$prefix/packages
 
 main() {
     exec 3>&1 >&2 # Standard output is for the lines to evaluate.
+    local needed=("${wanted[@]}") address log=$prefix/log
+    [ -x "$prefix/bin/feroce" ] || needed+=("${BUILD_PACKAGES[@]}")
+    unpack "${needed[@]}"
+    [ ! -d "$packages/usr" ] || { use_here && use_later; }
     [ -n "$interface" ] || interface=$(choose_interface)
-    local address log=$prefix/log
     address=$(address_of "$interface")
-    unpack "${wanted[@]}"
-    if [ ! -x "$prefix/bin/feroce" ]; then
-        unpack "${BUILD_PACKAGES[@]}"
-        build_feroce
-    fi
+    [ -x "$prefix/bin/feroce" ] || build_feroce
     add_path "$prefix/bin"
-    [ ! -d "$packages/usr" ] || use_packages
     add_env FEROCE_SHARING daemon # A program that finds no daemon says so.
     say "feroce up $interface"
     "$prefix/bin/feroce" up "$interface" --port-kind udp --detach --log "$log" ||
@@ -114,7 +112,6 @@ unpack() {
     done
     touch "${missing[@]/#/$packages/have/}"
     mend_links
-    compile_with_packages
 }
 
 # mend_links: points links of -dev packages to installed libraries (libelf.so -> libelf.so.1).
@@ -133,17 +130,20 @@ triplet() { echo "$(uname -m)-linux-gnu"; }
 # library_path: prints the folders with libraries of the packages, separated by colons.
 library_path() { echo "$packages/usr/lib/$(triplet):$packages/lib/$(triplet)"; }
 
-# compile_with_packages: compilers of this process look into the packages.
-compile_with_packages() {
-    export PATH=$packages/usr/bin:$PATH
-    export LD_LIBRARY_PATH=$(library_path)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    export LIBRARY_PATH=$(library_path)
-    export CPATH=$packages/usr/include:$packages/usr/include/$(triplet)
-    export PKG_CONFIG_PATH=$packages/usr/lib/$(triplet)/pkgconfig
+# use_here: this process and what it starts look into the packages.
+use_here() {
+    local libraries include
+    libraries=$(library_path)
+    include=$packages/usr/include
+    export PATH=$packages/usr/bin:$packages/bin:$PATH
+    export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LIBRARY_PATH=$libraries CPATH=$include:$include/${libraries##*/}
+    export PKG_CONFIG_PATH=$packages/usr/lib/${libraries##*/}/pkgconfig
 }
 
-# use_packages: programs of later steps look into the packages.
-use_packages() {
+# use_later: later steps do.
+use_later() {
+    add_path "$packages/bin"
     add_path "$packages/usr/bin"
     add_env LD_LIBRARY_PATH "$(library_path)${OLD_LIBRARY_PATH:+:$OLD_LIBRARY_PATH}"
 }
@@ -160,7 +160,8 @@ add_path() {
     if [ -n "${GITHUB_PATH-}" ]; then
         echo "$1" >> "$GITHUB_PATH"
     else
-        printf 'PATH=%q:$PATH\n' "$1" >&3
+        # shellcheck disable=SC2016 # The caller's shell expands it.
+        printf 'PATH=%q:"$PATH"\n' "$1" >&3
     fi
 }
 
