@@ -88,14 +88,20 @@ pub(super) struct Control {
     /// The host's memberships in the groups of the clients.
     memberships: BTreeMap<IpAddr, Option<UdpSocket>>,
     resolvers: Arc<Pool>,
+    /// Time of the current turn.
+    now: Instant,
     checked_at: Instant,
     /// The listener is not polled before this time, because the process had no free descriptor.
     accepts_at: Instant,
+    /// The sockets of the last wait, and which of them are readable.
+    polled: Vec<libc::pollfd>,
+    /// The message that is read.
+    buffer: Vec<u8>,
 }
 
 impl Control {
     pub(super) fn new(shared: Arc<Shared>, listener: OwnedFd) -> Self {
-        let checked_at = shared.now();
+        let now = shared.now();
         Self {
             shared,
             listener,
@@ -104,39 +110,51 @@ impl Control {
             resolving: BTreeMap::new(),
             memberships: BTreeMap::new(),
             resolvers: Arc::new(Pool::new("feroce-paths", RESOLVERS)),
-            checked_at,
-            accepts_at: checked_at,
+            now,
+            checked_at: now,
+            accepts_at: now,
+            polled: Vec::new(),
+            buffer: Vec::new(),
         }
     }
 
     /// Serves until the daemon ends.
     pub(super) fn run(mut self) {
-        let (mut fds, mut scratch, mut buffer) = (Vec::new(), Vec::new(), Vec::new());
         while !self.shared.is_stopping() {
-            fds.clear();
-            fds.push(self.shared.wake_control.as_fd().as_raw_fd());
-            if self.shared.now() >= self.accepts_at {
-                fds.push(self.listener.as_raw_fd());
-            }
-            fds.extend(self.programs.keys());
-            sys::poll_readable(&fds, &mut scratch, Some(CHECK_INTERVAL));
-            let ready: Vec<RawFd> =
-                scratch.iter().filter(|fd| fd.revents != 0).map(|fd| fd.fd).collect();
-            for fd in ready {
-                if fd == self.listener.as_raw_fd() {
-                    self.accept();
-                } else if self.programs.contains_key(&fd) {
-                    self.serve(fd, &mut buffer);
-                }
-            }
-            let now = self.shared.now();
-            if now.saturating_since(self.checked_at) >= CHECK_INTERVAL {
-                self.checked_at = now;
-                self.check(now);
-            }
+            self.wait(CHECK_INTERVAL);
+            self.turn(self.shared.now());
         }
         let clients: Vec<RawFd> = self.programs.keys().copied().collect();
         clients.into_iter().for_each(|fd| self.detach(fd, "the daemon ends"));
+    }
+
+    /// Waits until a socket is readable, at most for `timeout`.
+    pub(super) fn wait(&mut self, timeout: Duration) {
+        let mut fds = vec![self.shared.wake_control.as_fd().as_raw_fd()];
+        if self.now >= self.accepts_at {
+            fds.push(self.listener.as_raw_fd());
+        }
+        fds.extend(self.programs.keys());
+        sys::poll_readable(&fds, &mut self.polled, Some(timeout));
+    }
+
+    /// Serves the sockets that [`Self::wait`] found readable, one message each. From time to time,
+    /// checks the clients.
+    pub(super) fn turn(&mut self, now: Instant) {
+        self.now = now;
+        let polled = self.polled.iter();
+        let ready: Vec<RawFd> = polled.filter(|fd| fd.revents != 0).map(|fd| fd.fd).collect();
+        for fd in ready {
+            if fd == self.listener.as_raw_fd() {
+                self.accept();
+            } else if self.programs.contains_key(&fd) {
+                self.serve(fd);
+            }
+        }
+        if now.saturating_since(self.checked_at) >= CHECK_INTERVAL {
+            self.checked_at = now;
+            self.check(now);
+        }
     }
 
     fn accept(&mut self) {
@@ -150,7 +168,7 @@ impl Control {
             Err(error) => {
                 tracing::debug!(%error, "a program cannot connect");
                 // If the process has no free descriptor, the listener stays readable.
-                self.accepts_at = self.shared.now() + CHECK_INTERVAL;
+                self.accepts_at = self.now + CHECK_INTERVAL;
                 return;
             }
         };
@@ -161,12 +179,15 @@ impl Control {
         // Not rustix: its type for process ids has no 0, which the kernel returns for a process
         // of another pid namespace.
         let Ok(about) = getsockopt(&socket, PeerCredentials) else { return };
-        let credentials =
-            Credentials { user: about.uid(), pid: about.pid(), program: String::new() };
+        self.admit(socket, about.uid(), about.pid());
+    }
+
+    /// Adds a newcomer: process `pid` of `user`, at the other end of `socket`.
+    pub(super) fn admit(&mut self, socket: OwnedFd, user: u32, pid: i32) {
         let program = Program {
             socket: Arc::new(socket),
-            credentials,
-            since: self.shared.now(),
+            credentials: Credentials { user, pid, program: String::new() },
+            since: self.now,
             client: None,
             groups: 0,
             memory: None,
@@ -188,9 +209,9 @@ impl Control {
     }
 
     /// Serves one message of a program. One only, so that no program keeps the others waiting.
-    fn serve(&mut self, fd: RawFd, buffer: &mut Vec<u8>) {
+    fn serve(&mut self, fd: RawFd) {
         let socket = Arc::clone(&self.programs[&fd].socket);
-        match channel::try_receive::<Call>(socket.as_fd(), buffer) {
+        match channel::try_receive::<Call>(socket.as_fd(), &mut self.buffer) {
             Ok(Call { id, request }) => {
                 if let Some((result, fds)) = self.handle(fd, id, request) {
                     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
@@ -241,7 +262,7 @@ impl Control {
                 done(self.connect(client, (qpn, remote, remote_qpn)))
             }
             Request::Disconnect { qpn } => {
-                let now = self.shared.now();
+                let now = self.now;
                 self.shared.with(|switch| {
                     switch.drain(client, now);
                     if let Some(client) = switch.tables.get_mut(client) {
@@ -303,7 +324,7 @@ impl Control {
         let Rings { memory, from_client, to_client, fds } = rings;
         let make = |id| Client::new(id, credentials, from_client, to_client);
         program.memory = Some(memory);
-        let now = self.shared.now();
+        let now = self.now;
         let id = self.shared.with(|switch| switch.tables.add(make, now));
         user.clients += 1;
         program.client = Some(id);
@@ -341,7 +362,7 @@ impl Control {
         let Some(id) = program.client else { return };
         tracing::info!(?id, pid = program.credentials.pid, why, "detached");
         self.shared.sockets.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        let now = self.shared.now();
+        let now = self.now;
         self.drain(id);
         let groups = self.shared.with(|switch| {
             let before: BTreeSet<_> = switch.tables.groups().collect();
@@ -367,7 +388,7 @@ impl Control {
     /// room.
     fn drain(&self, id: ClientId) {
         for _ in 0..DRAIN_ATTEMPTS {
-            let now = self.shared.now();
+            let now = self.now;
             if self.shared.with(|switch| switch.drain(id, now)) {
                 return;
             }
@@ -396,7 +417,7 @@ impl Control {
 
     fn slice(&mut self, fd: RawFd, client: ClientId) -> Result<u32, Refusal> {
         let share = (self.programs[&fd].credentials.user, self.shared.limits.qps / SLICE);
-        let now = self.shared.now();
+        let now = self.now;
         let given = self.shared.with(|switch| {
             let given = switch.tables.slices.give(client, share, now)?;
             if let Some(client) = switch.tables.get_mut(client) {
@@ -418,7 +439,7 @@ impl Control {
         if remote.is_multicast() || remote_qpn == Qpn::GSI || remote_qpn == Qpn::MULTICAST {
             return Err(invalid("no QP is connected to this destination"));
         }
-        let now = self.shared.now();
+        let now = self.now;
         self.shared.with(|switch| {
             switch.drain(client, now);
             switch.tables.connect(client, qpn, (remote, remote_qpn), now)

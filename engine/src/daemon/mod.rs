@@ -42,6 +42,9 @@ mod config;
 mod control;
 mod former;
 mod frames;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod host;
 mod listener;
 mod paths;

@@ -86,7 +86,7 @@ impl SharedMemory {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 impl SharedMemory {
     /// Writes a word at `offset`, a multiple of 4, as a process that does not keep to the rules.
     pub fn corrupt(&self, offset: usize, word: u32) {
