@@ -9,6 +9,7 @@
 //! inputs.
 
 mod input;
+mod network;
 mod world;
 
 use self::input::Input;
@@ -47,7 +48,7 @@ fn step(world: &mut World, input: &mut Input<'_>) {
             world.call(chosen, &Request::Ready);
             if let Some(Answer::Slice(first)) = world.call(chosen, &Request::QpnSlice) {
                 let remote_qpn = first ^ 0x80_0000;
-                let remote = world::PEER.into();
+                let remote = network::PEER.into();
                 world.call(chosen, &Request::Connect { qpn: first, remote, remote_qpn });
             }
             world.call(chosen, &world::path_to_peer());

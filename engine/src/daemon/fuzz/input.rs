@@ -8,11 +8,11 @@ use feroce_wire::cm::{
     SidrRep, SidrReq,
 };
 use feroce_wire::{
-    Aeth, Bth, Deth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, MacAddr, Msn, Opcode, Pkey,
-    Psn, Qkey, Qpn, Syndrome, VlanTag, write_transport,
+    Aeth, Bth, Deth, ExtHeaders, FlowSpec, IpAddresses, MacAddr, Msn, Opcode, Pkey, Psn, Qkey, Qpn,
+    Syndrome, VlanTag,
 };
 
-use super::world::{FRAME_MAX, GROUP, HOST, HOST_MAC, NEIGHBOURS_PEER, PEER, PEER_MAC, local};
+use super::network::{GROUP, HOST, HOST_MAC, NEIGHBOURS_PEER, PEER, PEER_MAC, local, sealed};
 use crate::net::multicast_mac;
 use crate::port::daemon::protocol::Request;
 use crate::port::kind::ServicePort;
@@ -244,16 +244,4 @@ impl<'a> Input<'a> {
         self.damage(&mut mad);
         mad.to_vec()
     }
-}
-
-/// The frame of a packet with a valid ICRC.
-pub(super) fn sealed(flow: &FlowSpec, bth: &Bth, ext: &ExtHeaders, payload: &[u8]) -> Vec<u8> {
-    let header = FlowHeader::new(flow);
-    let mut frame = vec![0; FRAME_MAX];
-    let start = header.len();
-    let at = write_transport(&mut frame[start..], bth, ext);
-    frame[start + at..start + at + payload.len()].copy_from_slice(payload);
-    let len = header.seal(&mut frame, at + payload.len(), 1);
-    frame.truncate(len);
-    frame
 }

@@ -6,13 +6,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 
-use feroce_wire::{
-    Bth, ExtHeaders, FlowSpec, IpAddresses, MacAddr, Opcode, Packet, Pkey, Psn, Qpn,
-};
+use feroce_wire::{Bth, ExtHeaders, FlowSpec, IpAddresses, Opcode, Packet, Pkey, Psn, Qpn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::HOSTILE;
-use super::input::sealed;
+use super::network::{HOST, HOST_MAC, MTU, NEIGHBOURS_PEER, PEER, PEER_MAC, local, sealed};
 use crate::core::SLICE;
 use crate::daemon::admission::Dscps;
 use crate::daemon::cm_router::CmRouter;
@@ -27,26 +25,12 @@ use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
 use crate::memory::shared_memory::SharedMemory;
 use crate::net::{Gid, multicast_mac};
 use crate::port::daemon::channel;
-use crate::port::daemon::protocol::{
-    Answer, Attached, Call, Local, Message, Refusal, Request, VERSION,
-};
+use crate::port::daemon::protocol::{Answer, Attached, Call, Message, Refusal, Request, VERSION};
 use crate::port::shm::{ShmConfig, ShmPort, shm_pair};
 use crate::port::{Port, Priority};
 use crate::time::{Clock, Duration, Instant};
 use crate::wake::EventFd;
 
-pub(super) const HOST_MAC: MacAddr = MacAddr([2, 0xfe, 0, 0, 0, 1]);
-pub(super) const PEER_MAC: MacAddr = MacAddr([2, 0xfe, 0, 0, 0, 2]);
-pub(super) const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-pub(super) const PEER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// A multicast group.
-pub(super) const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
-/// The QP of the neighbour's peer.
-pub(super) const NEIGHBOURS_PEER: Qpn = Qpn::masked(0x123);
-/// Bytes of the longest frame: of an MTU that is just enough for a MAD.
-pub(super) const FRAME_MAX: usize = MTU as usize + 18;
-
-const MTU: u32 = 382;
 /// Slots of the cable, each way.
 const SLOTS: usize = 256;
 const NEIGHBOUR: u32 = 1000;
@@ -55,11 +39,6 @@ const ATTACKER: u32 = 1001;
 const TURNS: usize = 64;
 /// Time until QP numbers of a program that has ended can be used again, and more.
 const LATER: Duration = Duration::from_secs(120);
-
-/// The local address of a request.
-pub(super) fn local() -> Local {
-    Local { gid: Gid::from(HOST).0, vlan: None, interface: 0, interface_name: String::new() }
-}
 
 /// The request for the path to the peer.
 pub(super) fn path_to_peer() -> Request {
