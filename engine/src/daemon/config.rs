@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::admission::Dscps;
-use super::quota::Limits;
+use crate::port::daemon::limits::Limits;
 
 /// Configuration of a [`Daemon`](super::Daemon).
 #[derive(Debug, Clone, Default)]

@@ -22,7 +22,7 @@
 //! | how do programs attach? | `listener.rs`, `control.rs`; paths: `paths.rs` |
 //! | what may programs request? | `port/daemon/protocol.rs` |
 //! | what do the threads share? | `shared.rs`; opening and ending: `server.rs` |
-//! | what are the limits of a user? | `quota.rs` |
+//! | what are the limits of a user? | `port/daemon/limits.rs`; rates: `quota.rs` |
 //! | how are the addresses of the host followed? | `host.rs` |
 //!
 //! # Trust
@@ -59,10 +59,10 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use crate::port::daemon::protocol::{DaemonStat, ProgramFrames, ProgramStat};
+pub use crate::port::daemon::limits::Limits;
+pub use crate::port::daemon::protocol::{DaemonStat, ProgramFrames, ProgramStat, UserStat};
 pub use admission::Dscps;
 pub(crate) use client::ClientId;
 pub use config::DaemonConfig;
-pub use quota::Limits;
 pub use running::{Running, is_served, of, running};
 pub use server::{Daemon, DaemonOpenError};

@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 
 use crate::port::daemon::protocol::{Answer, Call, DaemonStat, Message, Request};
 use crate::port::daemon::{channel, socket_path};
+use crate::time::Duration;
+
+/// Maximum time for a daemon to answer: a daemon that is stopped (SIGSTOP) does not.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
 
 /// A running daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,12 +25,16 @@ impl Running {
     /// calling user.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] if the daemon refuses or its answer is invalid; otherwise the
-    /// system's error.
+    /// [`io::ErrorKind::InvalidData`] if the daemon refuses or its answer is invalid,
+    /// [`io::ErrorKind::TimedOut`] if it does not answer within 2 s; otherwise the system's error.
     pub fn stat(&self) -> io::Result<DaemonStat> {
-        let socket = channel::connect(&self.socket)?;
+        let in_time = |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            _ => error,
+        };
+        let socket = channel::connect_within(&self.socket, ANSWER_TIME).map_err(in_time)?;
         channel::send(&socket, &Call { id: 0, request: Request::Stat }, &[])?;
-        match channel::receive(&socket, &mut Vec::new())? {
+        match channel::receive(&socket, &mut Vec::new()).map_err(in_time)? {
             Some((Message::Answer { result: Ok(Answer::Stat(stat)), .. }, _)) => Ok(*stat),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
@@ -75,7 +83,7 @@ pub fn is_served(socket: &Path) -> bool {
 
 /// The process that listens at `socket`.
 fn owner(socket: &Path) -> Option<i32> {
-    let socket = channel::connect(socket).ok()?;
+    let socket = channel::connect_within(socket, ANSWER_TIME).ok()?;
     // Not rustix: its type for process ids has no 0, which the kernel returns for a process of
     // another pid namespace.
     let about = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials);

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use feroce_wire::MacAddr;
 
 use super::client::ClientId;
-use super::quota::Limits;
 use super::switch::Switch;
 use crate::device::Addressing;
 use crate::device::ports::Filter;
 use crate::net::{GidEntry, Interface};
 use crate::port::daemon::channel;
+use crate::port::daemon::limits::Limits;
 use crate::port::daemon::protocol::{DaemonStat, Message, Notice};
 use crate::sys;
 use crate::time::{Clock, Duration, Instant};
@@ -117,6 +117,7 @@ impl Shared {
 
     /// Statistics, with the programs of `user`; `None`: of all users.
     pub(super) fn stat(&self, user: Option<u32>) -> DaemonStat {
+        let now = self.now();
         self.with(|switch| {
             let port = switch.port_stats();
             DaemonStat {
@@ -128,6 +129,8 @@ impl Shared {
                 tx_frames: port.tx_frames,
                 tx_bytes: port.tx_bytes,
                 programs: switch.tables.programs(user),
+                users: switch.tables.users(user, now),
+                limits: Some(self.limits),
             }
         })
     }

@@ -82,6 +82,12 @@ impl SliceTable {
         }
     }
 
+    /// The users with the QP numbers that count towards each user's limit.
+    pub(super) fn charged(&mut self, now: Instant) -> Vec<(u32, u32)> {
+        self.end_quarantine(now);
+        self.charged.iter().map(|(user, slices)| (*user, slices * SLICE)).collect()
+    }
+
     /// Frees the slices whose quarantine is over.
     fn end_quarantine(&mut self, now: Instant) {
         while let Some(Quarantined { slice, user, since }) = self.quarantined.front().copied()
@@ -128,7 +134,9 @@ mod tests {
             None,
             "in quarantine, the slice counts towards the limit"
         );
+        assert_eq!(table.charged(now).last(), Some(&(7, SLICE)));
         let later = now + QUARANTINE;
+        assert_eq!(table.charged(later).len(), 1, "the slice of user 7 is free");
         assert_eq!(table.give(b, (7, 1), later), Some(second));
     }
 }

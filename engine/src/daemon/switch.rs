@@ -21,9 +21,9 @@ use super::admission::{Destination, Dscps, HostAddresses};
 use super::client::{Client, ClientId};
 use super::cm_router::CmRouter;
 use super::frames::{MAD_FRAME_MAX, ipv4_payload_len, set_identification};
-use super::quota::Limits;
 use super::super_frame::SuperFrameCheck;
 use super::tables::{Origin, Tables};
+use crate::port::daemon::limits::Limits;
 use crate::port::{Port, PortAttributes, PortStats, Priority};
 use crate::time::Instant;
 
@@ -152,11 +152,12 @@ impl Switch {
             if is_limited && cost > client.deficit && len > WITHOUT_DATA {
                 return (done, false);
             }
-            client.throttled_until = None;
+            let was_throttled = client.throttled_until.take().is_some();
             if let Some(rate) = self.tables.rates.get_mut(&client.credentials.user)
                 && let Err(until) = rate.take(len, now)
             {
                 client.throttled_until = Some(until);
+                client.stats.tx_throttled += u64::from(!was_throttled);
                 return (done, !is_limited);
             }
             let Some(slot) = self.port.tx_slot() else { return (done, true) };

@@ -11,9 +11,10 @@ use super::client::{Client, ClientId};
 use super::cm_router::{self, Claim, ClaimError, CmRouter, Route};
 use super::former::FormerQps;
 use super::frames::{flow_of, mad_frame, nak_frame, reply_flow};
-use super::quota::{Limits, Rate};
+use super::quota::Rate;
 use super::slices::SliceTable;
-use crate::port::daemon::protocol::{ProgramStat, Refusal};
+use crate::port::daemon::limits::Limits;
+use crate::port::daemon::protocol::{ProgramStat, Refusal, UserStat};
 use crate::port::kind::ServicePort;
 use crate::time::Instant;
 
@@ -147,6 +148,21 @@ impl Tables {
             frames: client.stats,
         };
         self.clients().filter(shown).map(stat).collect()
+    }
+
+    /// The use of the limits by `user`; `None`: by each user who uses some.
+    pub(super) fn users(&mut self, user: Option<u32>, now: Instant) -> Vec<UserStat> {
+        let mut users: BTreeMap<u32, UserStat> = BTreeMap::new();
+        let mut entry = |user: u32, programs: u32, qp_numbers: u32| {
+            let stat = users.entry(user).or_insert(UserStat { user, programs: 0, qp_numbers: 0 });
+            stat.programs += programs;
+            stat.qp_numbers += qp_numbers;
+        };
+        for (user, qp_numbers) in self.slices.charged(now) {
+            entry(user, 0, qp_numbers);
+        }
+        self.clients().for_each(|client| entry(client.credentials.user, 1, 0));
+        users.into_values().filter(|stat| user.is_none_or(|user| stat.user == user)).collect()
     }
 
     /// Adds `id` to a group. Returns true if it is the group's first member.

@@ -12,7 +12,6 @@ use proptest::prelude::*;
 use super::admission::Dscps;
 use super::client::{Client, ClientId, Credentials, STALLED_AFTER};
 use super::cm_router::CmRouter;
-use super::quota::Limits;
 use super::slices::QUARANTINE;
 use super::switch::Switch;
 use crate::core::SLICE;
@@ -21,6 +20,7 @@ use crate::memory::bell::{Bell, RemoteBell};
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer, RingShape};
 use crate::memory::shared_memory::SharedMemory;
 use crate::net::{Gid, GidEntry};
+use crate::port::daemon::limits::Limits;
 use crate::port::daemon::protocol::Refusal;
 use crate::port::shm::{ShmConfig, ShmPort, shm_pair};
 use crate::port::{Port, Priority};
@@ -327,6 +327,10 @@ fn the_rate_of_a_user_is_kept() {
     for count in sent {
         assert!((95..=105).contains(&count), "{sent:?} packets in 100 ms at 1000 per second");
     }
+    let throttled = rig.switch.tables.programs(None)[0].frames.tx_throttled;
+    assert!((90..=110).contains(&throttled), "{throttled} waits for 100 packets");
+    let users = rig.switch.tables.users(None, NOW);
+    assert_eq!((users.len(), users[0].programs, users[0].qp_numbers), (2, 1, SLICE));
 }
 
 #[test]

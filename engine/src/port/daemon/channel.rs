@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -13,6 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::protocol::MESSAGE_MAX;
+use crate::time::Duration;
 
 /// Maximum number of descriptors of a message.
 const FDS_MAX: usize = 3;
@@ -32,6 +34,21 @@ pub fn socket() -> io::Result<OwnedFd> {
 /// The system's error: there is no socket, nobody listens at it, or the user may not use it.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// As [`connect`], and limits the time to connect, and later the time that [`receive`] waits for a
+/// message.
+///
+/// # Errors
+/// As [`connect`]; [`io::ErrorKind::WouldBlock`] if the time is over: the backlog of the listener
+/// is full.
+pub fn connect_within(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    for of in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&socket, of, Some(limit))?;
+    }
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }

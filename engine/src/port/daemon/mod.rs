@@ -4,6 +4,7 @@
 //! | question | file |
 //! |---|---|
 //! | which messages do daemon and client exchange? | `protocol.rs`, over `channel.rs` |
+//! | what are the limits of a user? | `limits.rs` |
 //! | where is the daemon's socket? | `socket_path.rs` |
 //! | how does the client call the daemon? | `session.rs` |
 //!
@@ -13,6 +14,7 @@
 
 pub(crate) mod channel;
 mod error;
+pub(crate) mod limits;
 pub(crate) mod protocol;
 pub(crate) mod session;
 pub(crate) mod socket_path;

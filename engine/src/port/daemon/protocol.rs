@@ -24,6 +24,7 @@ use std::net::IpAddr;
 use feroce_wire::MacAddr;
 use serde::{Deserialize, Serialize};
 
+use super::limits::Limits;
 use crate::memory::frame_ring::{FrameRingError, RingShape};
 use crate::net::{Gid, GidEntry, PathHeaders, ResolveError};
 use crate::port::kind::ServicePort;
@@ -150,6 +151,25 @@ pub struct DaemonStat {
     pub tx_bytes: u64,
     /// The programs: all for root and the daemon's user, otherwise those of the user who asks.
     pub programs: Vec<ProgramStat>,
+    /// The users whose programs are in `programs`, and users whose programs have ended within the
+    /// last minute.
+    #[serde(default)]
+    pub users: Vec<UserStat>,
+    /// The limits; `None` from a daemon of an earlier version.
+    #[serde(default)]
+    pub limits: Option<Limits>,
+}
+
+/// What a user has used of the limits for all of the user's programs together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserStat {
+    /// User id.
+    pub user: u32,
+    /// Number of programs attached, of [`Limits::clients`].
+    pub programs: u32,
+    /// Number of QP numbers, of [`Limits::qps`], including those of programs that have ended within
+    /// the last minute.
+    pub qp_numbers: u32,
 }
 
 /// Statistics of a program at a daemon.
@@ -186,6 +206,10 @@ pub struct ProgramFrames {
     pub tx_bytes: u64,
     /// Frames that the program may not send.
     pub tx_refused: u64,
+    /// Number of times that the program had to wait, because its user had used up
+    /// [`Limits::packets`] or [`Limits::bytes`].
+    #[serde(default)]
+    pub tx_throttled: u64,
 }
 
 /// A client's port.
