@@ -26,6 +26,14 @@ macro_rules! counters {
                 }
             }
 
+            /// Returns what is counted, in one or more sentences.
+            pub fn about(self) -> &'static str {
+                match self {
+                    // Each line of a comment begins with a space.
+                    $(Self::$variant => concat!($($doc),+).trim_start(),)+
+                }
+            }
+
             /// Returns the name in `rdma statistic` and
             /// `/sys/class/infiniband/*/ports/*/hw_counters`.
             pub const fn name(self) -> &'static str {
@@ -186,6 +194,10 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Counter::ALL.len());
+        let about = Counter::OutOfBuffer.about();
+        assert!(
+            about.starts_with("SENDs and") && about.ends_with("sent, UC and UD messages dropped.")
+        );
         let counters = Counters::default();
         counters.count(Counter::OutOfSequence);
         counters.add(Counter::OutOfSequence, 2);
