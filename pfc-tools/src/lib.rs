@@ -16,3 +16,4 @@ pub mod results;
 pub mod run;
 pub mod scenarios;
 pub mod sweep;
+pub mod terminal;

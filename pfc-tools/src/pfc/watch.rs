@@ -12,8 +12,8 @@ use nix::sys::signalfd::SignalFd;
 use serde_json::json;
 
 use super::counters::Counters;
+use super::dashboard;
 use super::dashboard::history::History;
-use super::dashboard::{self, Dashboard, Input};
 use super::delta::Delta;
 use super::listener::Listener;
 use super::outcome::{Failure, Outcome};
@@ -21,6 +21,7 @@ use super::snapshot::Snapshot;
 use super::{page, report, units};
 use crate::fabric::time::{LinkRate, Time};
 use crate::live::command::watch_signals;
+use crate::terminal::{Input, Screen};
 
 /// Options of `watch`.
 #[derive(Debug, clap::Args)]
@@ -58,8 +59,8 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     let mut watch = Watch::open(options)?;
-    let wants_lines = options.plain || options.json || !Dashboard::is_possible();
-    let mut screen = if wants_lines { None } else { Some(Dashboard::open()?) };
+    let wants_lines = options.plain || options.json || !Screen::is_possible();
+    let mut screen = if wants_lines { None } else { Some(Screen::open()?) };
     let mut ended = watch.run(&signals, screen.as_mut());
     // Restore the terminal before the summary is printed.
     drop(screen);
@@ -101,11 +102,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Updates the output until the end.
-    fn run(
-        &mut self,
-        signals: &SignalFd,
-        mut screen: Option<&mut Dashboard>,
-    ) -> Result<(), Failure> {
+    fn run(&mut self, signals: &SignalFd, mut screen: Option<&mut Screen>) -> Result<(), Failure> {
         let (interval, end) = (self.options.interval, self.options.duration.unwrap_or(Time::FAR));
         let (mut due, mut scratch) = (interval, Vec::new());
         let mut descriptors = vec![self.listener.as_raw_fd(), signals.as_raw_fd()];
@@ -115,15 +112,15 @@ impl<'a> Watch<'a> {
             poll_readable(&descriptors, &mut scratch, Some(wait.min(Duration::from_millis(100))));
             self.listener.take().map_err(|error| self.failure(error))?;
             let now = self.listener.now();
-            let input = screen.as_deref_mut().map_or(Ok(Input::Nothing), Dashboard::input)?;
+            let inputs = screen.as_deref_mut().map_or(Ok(Vec::new()), Screen::inputs)?;
             let is_over = now >= end
-                || input == Input::Quit
+                || inputs.contains(&Input::Quit)
                 || signals.read_signal().is_ok_and(|signal| signal.is_some());
             if now >= due || is_over {
                 self.update()?;
                 self.show(screen.as_deref_mut())?;
                 due = due.max(now - interval) + interval;
-            } else if input == Input::Resized {
+            } else if inputs.contains(&Input::Resized) {
                 self.show(screen.as_deref_mut())?;
             }
             if is_over {
@@ -169,10 +166,10 @@ impl<'a> Watch<'a> {
     }
 
     /// Shows the current state: on the dashboard, as a line of JSON, or as text.
-    fn show(&self, screen: Option<&mut Dashboard>) -> io::Result<()> {
+    fn show(&self, screen: Option<&mut Screen>) -> io::Result<()> {
         let snapshot = self.snapshot();
         if let Some(screen) = screen {
-            return screen.draw(&snapshot, &self.history);
+            return screen.draw(|frame| dashboard::draw(frame, &snapshot, &self.history));
         }
         let mut out = io::stdout().lock();
         if self.options.json {

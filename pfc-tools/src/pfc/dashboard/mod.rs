@@ -4,24 +4,21 @@
 pub mod history;
 mod svg;
 
-use std::io::{self, IsTerminal};
-use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
-use std::time::Duration;
 
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, RenderDirection, Row, Sparkline, Table};
-use ratatui::{DefaultTerminal, Frame, Terminal};
+use ratatui::{Frame, Terminal};
 
 use super::outcome::Failure;
 use super::report::shown;
 use super::snapshot::Snapshot;
 use super::timer::{PAUSE, TIMERS};
+use crate::terminal::{BOLD, DIM, WARNING};
 use history::{FULL, History};
 
 /// Columns and rows of an SVG image.
@@ -30,92 +27,7 @@ const PICTURE: (u16, u16) = (110, 30);
 const NAME: u16 = 12;
 const SHARE: u16 = 10;
 
-const BOLD: Style = Style::new().add_modifier(ratatui::style::Modifier::BOLD);
-const DIM: Style = Style::new().fg(Color::DarkGray);
 const PAUSED: Style = Style::new().fg(Color::Red);
-const WARNING: Style = Style::new().fg(Color::Yellow);
-
-/// A terminal in raw mode. It is restored on drop and on a panic.
-pub struct Dashboard {
-    terminal: DefaultTerminal,
-}
-
-impl std::fmt::Debug for Dashboard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Dashboard").finish_non_exhaustive()
-    }
-}
-
-/// User input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
-    /// No relevant input.
-    Nothing,
-    /// The window was resized.
-    Resized,
-    /// `q`, Escape or Control-C (which is not a signal in raw mode).
-    Quit,
-}
-
-impl Dashboard {
-    /// Returns true if standard input and output are terminals.
-    pub fn is_possible() -> bool {
-        io::stdout().is_terminal() && io::stdin().is_terminal()
-    }
-
-    /// Opens the dashboard.
-    ///
-    /// # Errors
-    /// If standard output is not a terminal.
-    pub fn open() -> io::Result<Self> {
-        ratatui::try_init().map(|terminal| Self { terminal })
-    }
-
-    /// Draws the current state.
-    ///
-    /// # Errors
-    /// Errors of the terminal.
-    pub fn draw(&mut self, watched: &Snapshot<'_>, history: &History) -> io::Result<()> {
-        self.terminal.draw(|frame| draw(frame, watched, history)).map(|_| ())
-    }
-
-    /// Input since the last call.
-    ///
-    /// # Errors
-    /// Errors of the terminal.
-    pub fn input(&mut self) -> io::Result<Input> {
-        let mut input = Input::Nothing;
-        while event::poll(Duration::ZERO)? {
-            match event::read()? {
-                Event::Key(key) if key.kind == KeyEventKind::Press => {
-                    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-                    let quits = match key.code {
-                        KeyCode::Char('c') => is_control,
-                        code => matches!(code, KeyCode::Char('q') | KeyCode::Esc),
-                    };
-                    if quits {
-                        return Ok(Input::Quit);
-                    }
-                }
-                Event::Resize(..) => input = Input::Resized,
-                _ => {}
-            }
-        }
-        Ok(input)
-    }
-}
-
-impl AsRawFd for Dashboard {
-    fn as_raw_fd(&self) -> RawFd {
-        io::stdin().as_raw_fd()
-    }
-}
-
-impl Drop for Dashboard {
-    fn drop(&mut self) {
-        ratatui::restore();
-    }
-}
 
 /// Writes the dashboard to a file as SVG.
 ///
@@ -135,7 +47,8 @@ pub fn buffer(watched: &Snapshot<'_>, history: &History, columns: u16, rows: u16
     terminal.backend().buffer().clone()
 }
 
-fn draw(frame: &mut Frame<'_>, watched: &Snapshot<'_>, history: &History) {
+/// Draws the current state.
+pub fn draw(frame: &mut Frame<'_>, watched: &Snapshot<'_>, history: &History) {
     let pairs = pairs(watched);
     let lines: Vec<usize> = (0..TIMERS).filter(|&timer| history.is_known(timer)).collect();
     let wrong = wrong(watched);
