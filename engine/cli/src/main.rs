@@ -7,6 +7,7 @@ mod devinfo;
 mod doctor;
 mod exit;
 mod failure;
+mod figures;
 mod man;
 mod open;
 mod output;

@@ -44,8 +44,11 @@ const PREFIX: &str = "feroce/stat/";
 const CLIENT_TIME: Duration = Duration::from_secs(2);
 /// Time limit for the whole response, on the client's side; other clients may be served first.
 const RESPONSE_TIME: Duration = Duration::from_secs(5);
-/// Maximum length of a response in bytes; enough for some hundred thousand QPs.
+/// Maximum length of a response with QPs in bytes; enough for some hundred thousand QPs.
 const RESPONSE_MAX: usize = 64 << 20;
+/// Maximum length of a response without QPs in bytes: a reader of many programs must not be filled
+/// by one of them.
+const RESPONSE_WITHOUT_QPS_MAX: usize = 128 << 10;
 /// Maximum length of a request in bytes.
 const REQUEST_MAX: usize = 16 << 10;
 
@@ -195,7 +198,8 @@ pub fn query_within(
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(failed(error)),
         _ => {}
     }
-    let response = exchange.receive_line(RESPONSE_MAX).map_err(failed)?;
+    let max = if request.queue_pairs { RESPONSE_MAX } else { RESPONSE_WITHOUT_QPS_MAX };
+    let response = exchange.receive_line(max).map_err(failed)?;
     match serde_json::from_slice(&response).map_err(|error| failed(error.into()))? {
         Response::Refused(reason) => {
             let reason = reason.escape_debug().to_string();
@@ -228,8 +232,10 @@ impl Snapshot {
         rules.into_iter().find(|(broken, _)| *broken).map(|(_, reason)| reason)
     }
 
-    /// Replaces process ID and program by those that the kernel reports for the socket's peer.
+    /// Replaces user, process ID and program by those that the kernel reports for the socket's
+    /// peer.
     fn of(mut self, server: &UnixCredentials) -> Self {
+        self.user = server.uid();
         // The process ID is 0 if the server is in another PID namespace.
         if let Ok(pid @ 1..) = u32::try_from(server.pid()) {
             (self.pid, self.program) = (pid, Owner::of_socket(server).program);

@@ -72,7 +72,7 @@ pub const UNSAFE_PLACES: &[(&str, &str)] = &[
 /// Where a thread is started or a scope for threads is opened without `feroce_threads`, and why.
 pub const THREADS: &[(&str, &str)] = &[
     ("engine/threads/src/lib.rs: thread::Builder", "the one place"),
-    ("engine/cli/src/stat/mod.rs: thread::scope", "for `feroce_threads::spawn_scoped`"),
+    ("engine/cli/src/figures/mod.rs: thread::scope", "for `feroce_threads::spawn_scoped`"),
     ("engine/src/port/af_xdp/interface.rs: thread::scope", "a namespace of a test"),
 ];
 

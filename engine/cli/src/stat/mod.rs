@@ -9,7 +9,6 @@ mod rates;
 mod text;
 
 use std::io::{IsTerminal, Write};
-use std::thread;
 use std::time::Duration;
 
 use clap::Args;
@@ -18,11 +17,8 @@ use feroce_engine::sys;
 use serde::Serialize;
 
 use crate::failure::{self, Failure};
-use crate::{output, signal};
+use crate::{figures, output, signal};
 use rates::Rates;
-
-/// Programs queried in parallel.
-const AT_ONCE: usize = 32;
 
 /// Options of `feroce stat`.
 #[derive(Debug, Args)]
@@ -47,7 +43,8 @@ pub struct Options {
     /// Show every QP
     #[arg(short, long)]
     qps: bool,
-    /// Show the daemons (`feroce up`): their programs, and frames that they refused or lost
+    /// Show the daemons (`feroce up`): their programs, frames that they refused or lost, and what
+    /// each user has used of the limits
     #[arg(long, conflicts_with_all = ["watch", "qps"])]
     daemon: bool,
     /// Print JSON; with --watch, one document per line and interval
@@ -55,7 +52,8 @@ pub struct Options {
     json: bool,
 }
 
-fn parse_seconds(text: &str) -> Result<Duration, String> {
+/// Parses a time in seconds, 0.1 to 86400.
+pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| (0.1..=86_400.0).contains(s));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected 0.1 to 86400 seconds".to_owned())
 }
@@ -76,13 +74,12 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 /// Takes a snapshot of every requested interface.
 fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
     let request = Request { queue_pairs: options.qps, ..Request::default() };
-    let query = |interface: &str| stat::query(interface, &request);
     let mut interfaces = stat::endpoints();
     if let Some(interface) = &options.interface {
         interfaces.retain(|name| stat::is_on(name, interface));
         if interfaces.len() < 2 {
             let name = interfaces.first().unwrap_or(interface);
-            return Ok(vec![query(name)?]);
+            return Ok(vec![stat::query(name, &request)?]);
         }
     }
     if interfaces.is_empty() {
@@ -91,23 +88,10 @@ fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
     // Any user can create another endpoint: an endpoint that fails must not hide the others.
     let mut snapshots = Vec::new();
     let mut errors = Vec::new();
-    // In parallel: a stopped program does not answer, and must not delay the others.
-    for some in interfaces.chunks(AT_ONCE) {
-        let responses: Vec<_> = thread::scope(|scope| {
-            let queries: Vec<_> = some
-                .iter()
-                .map(|name| feroce_threads::spawn_scoped(scope, "feroce-query", || query(name)))
-                .collect();
-            queries
-                .into_iter()
-                .map(|response| response.expect("a thread").join().expect("no panic"))
-                .collect()
-        });
-        for response in responses {
-            match response {
-                Ok(snapshot) => snapshots.push(snapshot),
-                Err(error) => errors.push(error),
-            }
+    for response in figures::programs(&interfaces, &request) {
+        match response {
+            Ok(snapshot) => snapshots.push(snapshot),
+            Err(error) => errors.push(error),
         }
     }
     let fatal = if snapshots.is_empty() { errors.pop() } else { None };

@@ -58,42 +58,10 @@ fn real(number: u64) -> f64 {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
 
-    /// A snapshot at `nanos`, with `frames` received frames of 1000 bytes on each of two cores.
-    pub fn snapshot(nanos: u64, frames: u64, naks: u64) -> Snapshot {
-        let core = CoreFigures {
-            queues: 1,
-            rx_frames: frames,
-            rx_bytes: frames * 1000,
-            ..CoreFigures::default()
-        };
-        let counters = [("packet_seq_err", naks), ("tx_acks", 7)];
-        Snapshot {
-            feroce: "0".into(),
-            pid: 1,
-            program: "test".into(),
-            interface: "eth0".into(),
-            nanos,
-            port: "af_xdp".into(),
-            mtu: 1500,
-            active_mtu: Some(1024),
-            link_rate: None,
-            cores: vec![core; 2],
-            counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
-            qps: 0,
-            listeners: 0,
-            arena_limit: 1 << 30,
-            arena_mapped: 0,
-            arena_huge: 0,
-            arena_used: 0,
-            events_lost: 0,
-            congestion: "off".into(),
-            congestion_params: BTreeMap::new(),
-            queue_pairs: None,
-        }
-    }
+    use crate::figures::samples::snapshot;
 
     #[test]
     fn rates_are_per_second_over_all_cores() {

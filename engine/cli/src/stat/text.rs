@@ -208,8 +208,9 @@ fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rates::tests::snapshot;
     use super::*;
+
+    use crate::figures::samples::snapshot;
 
     #[test]
     fn a_line_has_rates_and_errors() {

@@ -23,6 +23,9 @@ pub struct Snapshot {
     pub feroce: String,
     /// Process ID.
     pub pid: u32,
+    /// User ID.
+    #[serde(default)]
+    pub user: u32,
     /// Name of the program.
     pub program: String,
     /// Name of the interface.
@@ -142,6 +145,7 @@ impl Snapshot {
         Self {
             feroce: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            user: nix::unistd::geteuid().as_raw(),
             program: program.trim().to_owned(),
             interface: interface.to_owned(),
             nanos: device.now().as_nanos(),
