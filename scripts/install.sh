@@ -72,7 +72,7 @@ stage() {
         put 644 "$pages/fish" share/fish/vendor_completions.d/feroce.fish
     "$feroce" config --example > "$pages/toml" &&
         put 644 "$pages/toml" share/doc/feroce/examples/feroce.toml
-    for file in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md; do
+    for file in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md docs/grafana/*.json; do
         put 644 "$file" "share/doc/feroce/$file"
     done
 }

@@ -9,6 +9,8 @@ mod exit;
 mod failure;
 mod figures;
 mod man;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod open;
 mod output;
 mod perf;
@@ -22,6 +24,8 @@ mod signal;
 mod stat;
 #[cfg(any(feature = "fabric", feature = "pfc", feature = "conform"))]
 mod tools;
+#[cfg(feature = "top")]
+mod top;
 mod up;
 
 use std::process::ExitCode;
@@ -60,6 +64,12 @@ enum Command {
     Down(up::DownOptions),
     /// Show counters and rates of a running program
     Stat(stat::Options),
+    /// Show programs with their rates, live (like top)
+    #[cfg(feature = "top")]
+    Top(top::Options),
+    /// Serve counters of programs and daemons to Prometheus
+    #[cfg(feature = "metrics")]
+    Metrics(metrics::Options),
     /// Change congestion control parameters of a running program
     Set(set::Options),
     /// Check the host, an interface or the path to a peer for problems
@@ -97,6 +107,10 @@ impl Command {
             | Self::Doctor(_)
             | Self::Config(_) => true,
             Self::Completions(_) | Self::Man(_) | Self::Down(_) => false,
+            #[cfg(feature = "top")]
+            Self::Top(_) => false,
+            #[cfg(feature = "metrics")]
+            Self::Metrics(_) => false,
             #[cfg(feature = "fabric")]
             Self::Fabric(_) => false,
             #[cfg(feature = "pfc")]
@@ -166,6 +180,10 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Up(options) => up::run(&options)?,
         Command::Down(options) => up::down(&options)?,
         Command::Stat(options) => stat::run(&options)?,
+        #[cfg(feature = "top")]
+        Command::Top(options) => top::run(&options)?,
+        #[cfg(feature = "metrics")]
+        Command::Metrics(options) => metrics::run(&options)?,
         Command::Set(options) => set::run(&options)?,
         Command::Doctor(options) => return doctor::run(&options).map(exit_of),
         #[cfg(feature = "fabric")]

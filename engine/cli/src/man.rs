@@ -22,7 +22,7 @@ pub struct Options {
 }
 
 /// Subcommands that do not read the settings of the host.
-const WITHOUT_SETTINGS: [&str; 3] = ["fabric", "pfc", "conform"];
+const WITHOUT_SETTINGS: [&str; 5] = ["fabric", "pfc", "conform", "top", "metrics"];
 
 /// Prints a page of `command`, or writes all pages.
 ///

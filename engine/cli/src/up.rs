@@ -109,7 +109,8 @@ pub struct DownOptions {
     socket_dir: Option<PathBuf>,
 }
 
-fn parse_mode(text: &str) -> Result<u32, String> {
+/// Parses octal permissions.
+pub fn parse_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| "expected octal permissions such as 660".to_owned())
 }

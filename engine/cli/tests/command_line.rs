@@ -23,6 +23,8 @@ const EXITS: &[(&str, i32)] = &[
     ("perf -i none0", 1),
     ("run -i none0 true", 1),
     ("stat -i none0", 1),
+    ("top", 1),
+    ("metrics --listen unix:/nowhere/socket", 1),
     ("set none0 ai_rate=8Mb/s", 1),
     ("fabric run no-such-scenario", 1),
     ("fabric live live --port h1=none0", 1),
@@ -31,6 +33,10 @@ const EXITS: &[(&str, i32)] = &[
     ("no-such-subcommand", 2),
     ("perf --op nonsense", 2),
     ("perf", 2),
+    ("top -n 1", 2),
+    ("top --sort nonsense", 2),
+    ("metrics --listen 0.0.0.0:4791", 2),
+    ("metrics --listen nonsense", 2),
     ("set none0 nonsense", 2),
     ("man no-such-page", 2),
     ("completions tcsh", 2),
@@ -99,6 +105,9 @@ struct Line {
 const LINES: &[Line] = &[
     Line { words: "feroce run -i ", offers: &["lo"] },
     Line { words: "feroce perf --interface ", offers: &["lo"] },
+    Line { words: "feroce top -i ", offers: &["lo"] },
+    Line { words: "feroce top --sort ", offers: &["traffic", "quota"] },
+    Line { words: "feroce metrics -i ", offers: &["lo"] },
     Line { words: "feroce set l", offers: &["lo"] },
     Line { words: "feroce pfc watch l", offers: &["lo"] },
     Line { words: "feroce pfc send storm l", offers: &["lo"] },
@@ -159,7 +168,15 @@ fn there_is_a_man_page_for_each_command() {
             "{source}"
         );
     }
-    for name in ["fabric-run", "fabric-live", "pfc-watchdog", "pfc-send-storm", "conform-check"] {
+    for name in [
+        "fabric-run",
+        "fabric-live",
+        "pfc-watchdog",
+        "pfc-send-storm",
+        "conform-check",
+        "top",
+        "metrics",
+    ] {
         assert!(source(&format!("feroce-{name}.1")).contains(".SH \"EXIT STATUS\""), "{name}");
     }
     for page in std::fs::read_dir(&folder).expect("the folder") {

@@ -1,6 +1,8 @@
 //! Figures of this network namespace for `stat`, `top` and `metrics`: of programs, which serve
 //! their own, and of daemons.
 
+#[cfg(any(feature = "top", feature = "metrics"))]
+mod gather;
 #[cfg(test)]
 pub mod samples;
 
@@ -9,6 +11,9 @@ use std::thread;
 use feroce_engine::daemon::{self, DaemonStat};
 use feroce_engine::device::stat::{self, Request, Snapshot, StatError};
 use serde::Serialize;
+
+#[cfg(any(feature = "top", feature = "metrics"))]
+pub use gather::Figures;
 
 /// Programs or daemons queried in parallel.
 const AT_ONCE: usize = 32;
