@@ -21,6 +21,7 @@ mod neighbour;
 mod netlink;
 mod resolve;
 mod route;
+pub(crate) mod unix_diag;
 mod watch;
 
 pub use event::NetEvent;

@@ -30,6 +30,7 @@ mod error;
 mod filter;
 mod holder;
 mod ingress;
+pub(crate) mod mark;
 mod receive;
 mod ring;
 mod socket;

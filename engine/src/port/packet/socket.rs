@@ -17,6 +17,9 @@ const FANOUT: libc::c_int =
 /// Requests a new group; the kernel chooses its number.
 const FANOUT_NEW: libc::c_int = libc::PACKET_FANOUT_FLAG_UNIQUEID.cast_signed() << 16;
 
+/// Frames of all EtherTypes (`ETH_P_ALL`).
+const ALL: u16 = 3;
+
 /// Bytes of a slot of the receive ring.
 pub(super) const SLOT: usize = 1024;
 
@@ -43,7 +46,7 @@ impl Sockets {
         // The kernel delivers a frame first to the socket that was bound last, the queue. When the
         // ring has a placeholder, the queue therefore has the frame.
         for socket in [&ring, &queue] {
-            socket.bind(interface).map_err(|error| ("bind a packet socket", error))?;
+            socket.bind(interface, ALL).map_err(|error| ("bind a packet socket", error))?;
         }
         Ok(Self { ring, queue })
     }
@@ -68,7 +71,7 @@ const BLOCK: u32 = 16 << 10;
 
 impl Socket {
     /// Opens a socket that receives nothing until its filter is replaced.
-    fn open() -> Result<Self, SocketError> {
+    pub fn open() -> Result<Self, SocketError> {
         // With protocol 0 nothing arrives before the socket is bound, and then it already has a
         // filter.
         let socket = open(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK)
@@ -105,7 +108,7 @@ impl Socket {
         socket
             .set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &all)
             .map_err(|error| ("receive frames to other hosts", error))?;
-        socket.bind(interface).map_err(|error| ("bind a packet socket", error))?;
+        socket.bind(interface, ALL).map_err(|error| ("bind a packet socket", error))?;
         socket.filter(filter).map_err(|error| ("filter frames", error))?;
         Ok(socket)
     }
@@ -147,12 +150,12 @@ impl Socket {
         Pages::map_from(self.fd(), libc::MAP_SHARED | libc::MAP_POPULATE, len)
     }
 
-    fn bind(&self, interface: u32) -> io::Result<()> {
+    /// Delivers the frames of `ether_type` on an interface to the socket, and no others any more.
+    pub fn bind(&self, interface: u32, ether_type: u16) -> io::Result<()> {
         // SAFETY: `sockaddr_ll` is plain data for which all zeros is a valid value.
         let mut address: libc::sockaddr_ll = unsafe { zeroed() };
         address.sll_family = u16::try_from(libc::AF_PACKET).expect("a small number");
-        address.sll_protocol =
-            u16::try_from(libc::ETH_P_ALL).expect("an EtherType has 16 bits").to_be();
+        address.sll_protocol = ether_type.to_be();
         address.sll_ifindex = libc::c_int::try_from(interface).expect("indices are small");
         bind(&self.0, &address)
     }
@@ -217,6 +220,11 @@ impl Socket {
     pub unsafe fn send(&self, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
         // SAFETY: the caller guarantees the buffers.
         unsafe { send(&self.0, messages) }
+    }
+
+    /// The number by which `/proc` names the socket.
+    pub fn inode(&self) -> io::Result<u64> {
+        Ok(rustix::fs::fstat(&self.0)?.st_ino)
     }
 
     /// The descriptor, for `poll`.
