@@ -22,6 +22,7 @@ mod setting_flag;
 #[allow(unsafe_code)] // Installs a signal handler.
 mod signal;
 mod stat;
+mod syscalls;
 #[cfg(any(feature = "fabric", feature = "pfc", feature = "conform"))]
 mod tools;
 #[cfg(feature = "top")]

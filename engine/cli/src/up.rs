@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::config::SettingFlags;
 use crate::failure::Failure;
-use crate::{output, privileges, signal};
+use crate::{output, privileges, signal, syscalls};
 
 /// Group whose members may use the daemons of root, if the group exists.
 const GROUP: &str = "rdma";
@@ -55,6 +55,9 @@ pub struct Options {
     /// Never sleep: shorter latency, one CPU per daemon
     #[arg(long)]
     poll: bool,
+    /// Do not restrict the daemon's system calls, for debugging
+    #[arg(long)]
+    no_seccomp: bool,
     /// Directory for the sockets [default: /run/feroce, or feroce in $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     socket_dir: Option<PathBuf>,
@@ -161,6 +164,13 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         source,
     })?;
     privileges::give_up(None)?; // New threads have no more than this one.
+    if !options.no_seccomp {
+        syscalls::restrict().map_err(|error| {
+            Failure::Plan(format!(
+                "cannot restrict the system calls of the daemon (option --no-seccomp): {error}"
+            ))
+        })?;
+    }
     for daemon in &mut daemons {
         daemon.start()?;
     }

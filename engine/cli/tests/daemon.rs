@@ -359,6 +359,39 @@ fn the_daemon_runs_in_the_background() {
     assert!(!socket.exists() && !socket.parent().is_some_and(|folder| folder.exists()));
 }
 
+/// The value of `name` in the status of each thread.
+fn of_threads(pid: u32, name: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a running process");
+    let statuses = tasks.filter_map(|task| {
+        // The thread may have ended since.
+        let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
+        Some(line.trim().to_owned())
+    });
+    statuses.collect()
+}
+
+/// The system calls of every thread are restricted, unless `--no-seccomp` says otherwise.
+#[test]
+fn system_calls_are_restricted() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    for kind in ["af_xdp", "packet", "udp"] {
+        for (option, seccomp) in [("", "2"), ("--no-seccomp", "0")] {
+            let up = format!("up v0 --port-kind {kind} {option}");
+            let daemon = Daemon::start(&mut pair.feroce(0, &up));
+            // Main, switch, control, addresses.
+            eventually("all threads run, restricted or not", || {
+                let values = of_threads(daemon.child.id(), "Seccomp:");
+                values.len() >= 4 && values.iter().all(|value| value == seccomp)
+            });
+            daemon.signal("-TERM");
+            let mut daemon = daemon;
+            assert!(daemon.child.wait().expect("a child of ours").success());
+        }
+    }
+}
+
 #[test]
 fn the_interface_is_free_once_down_has_returned() {
     let _turn = ONE_AT_A_TIME.lock();
