@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks what users install: scripts/install.sh into a folder and back, and the Debian package in a
 # separate root folder. In both, a verbs application of the distribution finds a device and
-# transfers data.
+# transfers data, and systemd, if installed, finds no fault in the unit.
 #   scripts/check-install.sh
 # Needs root, and leaves nothing behind. Exit code 0 if everything works.
 set -euo pipefail
@@ -42,6 +42,21 @@ works() {
     note "$1 runs ibv_devices and ibv_rc_pingpong"
 }
 
+# unit_is_valid FOLDER: checks the unit that is installed below FOLDER.
+unit_is_valid() {
+    local unit=$1/lib/systemd/system/feroce@.service
+    if [ -z "$(command -v systemd-analyze)" ]; then
+        note "not checked, without systemd: $unit"
+        return
+    fi
+    systemd-analyze verify --man=no "$unit" > "$work/verify" 2>&1 && [ ! -s "$work/verify" ] ||
+        die "systemd-analyze verify: $(cat "$work/verify")"
+    # The exposure times 10: 0 is best, 100 worst.
+    systemd-analyze security --offline=yes --threshold=31 "$unit" > "$work/security" 2>&1 ||
+        die "systemd-analyze security: $(cat "$work/security")"
+    note "$(tail -n 1 "$work/security")"
+}
+
 # nothing_below FOLDER: checks that FOLDER contains no file.
 nothing_below() {
     local left
@@ -52,6 +67,7 @@ nothing_below() {
 say "scripts/install.sh"
 scripts/install.sh --prefix "$work/prefix"
 works "$work/prefix/bin/feroce"
+unit_is_valid "$work/prefix"
 for page in feroce-run feroce-fabric-run feroce-conform-check; do
     man --warnings -l "$work/prefix/share/man/man1/$page.1" > /dev/null 2>&1 ||
         [ -z "$(command -v man)" ] || die "man does not show $page"
@@ -70,7 +86,7 @@ package=$(scripts/build-deb.sh | tail -n 1)
 dpkg-deb --info "$package" | grep -E '^ (Package|Version|Depends|Suggests):'
 share='man/man1/feroce|doc/feroce/|bash-completion/|zsh/|fish/'
 misplaced=$(dpkg-deb --contents "$package" | awk '$1 !~ /^d/ { print $6 }' |
-    grep -vE "^\\./usr/(bin/feroce\$|lib/feroce/|share/($share))" || true)
+    grep -vE "^\\./usr/(bin/feroce\$|lib/(feroce/|systemd/system/feroce@)|share/($share))" || true)
 [ -z "$misplaced" ] || die "the package has files in other places: $misplaced"
 mkdir -p "$work/root/var/lib/dpkg"/{info,updates}
 touch "$work/root/var/lib/dpkg"/{status,available}

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds and installs Feroce: the program `feroce`, the libraries for verbs applications, manual
-# pages, shell completions and an example configuration. The distribution's libraries stay
-# unchanged: `feroce run` makes a single program load Feroce's libraries instead.
+# pages, shell completions, an example configuration and a systemd unit. The distribution's libraries
+# stay unchanged: `feroce run` makes a single program load Feroce's libraries instead.
 #   scripts/install.sh [--prefix FOLDER] [--destdir FOLDER] [--uninstall]
-#     --prefix FOLDER    install to bin, lib/feroce and share below FOLDER (default: /usr/local)
+#     --prefix FOLDER    install to bin, lib/feroce, lib/systemd/system and share below FOLDER
+#                        (default: /usr/local)
 #     --destdir FOLDER   prepend FOLDER to every path, for packagers; nothing else is written
 #     --uninstall        remove what was installed with the same prefix
 # Exit code: 0 installed or removed; 1 failed; 2 wrong usage.
@@ -72,6 +73,8 @@ stage() {
         put 644 "$pages/fish" share/fish/vendor_completions.d/feroce.fish
     "$feroce" config --example > "$pages/toml" &&
         put 644 "$pages/toml" share/doc/feroce/examples/feroce.toml
+    sed "s|^ExecStart=/usr/|ExecStart=$prefix/|" scripts/feroce@.service > "$pages/service" &&
+        put 644 "$pages/service" lib/systemd/system/feroce@.service
     for file in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md docs/grafana/*.json; do
         put 644 "$file" "share/doc/feroce/$file"
     done

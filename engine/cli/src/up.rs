@@ -17,6 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::unistd::Group;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use sd_notify::NotifyState;
 
 use crate::config::SettingFlags;
 use crate::failure::Failure;
@@ -24,9 +25,9 @@ use crate::{output, privileges, signal, syscalls};
 
 /// Group whose members may use the daemons of root, if the group exists.
 const GROUP: &str = "rdma";
-/// Environment variable in which a service manager names the socket for [`READY`].
+/// Environment variable in which a service manager names its socket (sd_notify(3)).
 const NOTIFY: &str = "NOTIFY_SOCKET";
-/// Message to the service manager: programs can attach (sd_notify(3)).
+/// Line of a message to the service manager: programs can attach.
 const READY: &[u8] = b"READY=1";
 /// Environment variable that marks the process that `--detach` starts.
 const DETACHED: &str = "_FEROCE_DETACHED";
@@ -174,7 +175,8 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     for daemon in &mut daemons {
         daemon.start()?;
     }
-    report_ready();
+    let owned = format!("programs can attach: {}", interfaces.join(", "));
+    notify(&[NotifyState::Ready, NotifyState::Status(&owned)]);
     if options.detach {
         options.leave_terminal().map_err(|source| OpenError::System {
             action: "open the file for messages (option --log)",
@@ -188,6 +190,10 @@ pub fn run(options: &Options) -> Result<(), Failure> {
                 "the daemon has failed; its programs lose their devices".to_owned(),
             ));
         }
+    }
+    if !options.detach {
+        let ending = "ends the connections of programs";
+        notify(&[NotifyState::Stopping, NotifyState::Status(ending)]);
     }
     drop(daemons);
     Ok(())
@@ -310,8 +316,9 @@ fn detach(interfaces: &[String]) -> Result<(), Failure> {
         .map_err(failed)?;
     let end = Instant::now() + TIME_LIMIT;
     loop {
-        let mut message = [0; 64];
-        if ready.recv(&mut message).is_ok_and(|len| &message[..len] == READY) {
+        let mut message = [0; 4096];
+        let length = ready.recv(&mut message).unwrap_or(0);
+        if message[..length].split(|byte| *byte == b'\n').any(|line| line == READY) {
             let names = interfaces.join(", ");
             return output::line(&format!("{names}: process {}", child.id()));
         }
@@ -333,20 +340,10 @@ impl Drop for RemoveFile<'_> {
     }
 }
 
-/// Tells the service manager, or `feroce up --detach`, that programs can attach (sd_notify(3)).
-fn report_ready() {
-    let Some(path) = std::env::var_os(NOTIFY) else { return };
-    let name = path.as_encoded_bytes();
-    let sent = UnixDatagram::unbound().and_then(|socket| match name.strip_prefix(b"@") {
-        Some(name) => {
-            use std::os::linux::net::SocketAddrExt;
-            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
-            socket.send_to_addr(READY, &address)
-        }
-        None => socket.send_to(READY, &path),
-    });
-    if let Err(error) = sent {
-        tracing::warn!(%error, "cannot notify the service manager that the daemon is ready");
+/// Sends a message to the service manager, or to `feroce up --detach`, if there is one.
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }
 

@@ -392,6 +392,32 @@ fn system_calls_are_restricted() {
     }
 }
 
+/// The messages to a service manager.
+#[test]
+fn the_service_manager_is_notified() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let path = std::env::temp_dir().join(format!("fr-notify-{}", std::process::id()));
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
+    manager.set_read_timeout(Some(TIMEOUT)).expect("a socket of ours");
+    let receive = || {
+        let mut message = [0; 4096];
+        let length = manager.recv(&mut message).expect("a message");
+        text(&message[..length])
+    };
+    let mut up = pair.feroce(0, "up v0 --port-kind packet");
+    let mut daemon = up.env("NOTIFY_SOCKET", &path).stdout(Stdio::null()).spawn().expect("feroce");
+    assert_eq!(receive(), "READY=1\nSTATUS=programs can attach: v0\n");
+    // A program attaches at once.
+    let mut program = pair.feroce(0, "devinfo -v -i v0");
+    let program = program.env("FEROCE_SHARING", "daemon").output().expect("feroce");
+    assert!(program.status.success(), "{}", text(&program.stderr));
+    kill(daemon.id(), "-TERM");
+    assert_eq!(receive(), "STOPPING=1\nSTATUS=ends the connections of programs\n");
+    assert!(daemon.wait().expect("a child of ours").success());
+    std::fs::remove_file(path).expect("our socket");
+}
+
 #[test]
 fn the_interface_is_free_once_down_has_returned() {
     let _turn = ONE_AT_A_TIME.lock();
