@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and installs Feroce: the program `feroce`, the libraries for verbs applications, manual
-# pages, shell completions, an example configuration and a systemd unit. The distribution's libraries
-# stay unchanged: `feroce run` makes a single program load Feroce's libraries instead.
+# pages, shell completions, an example configuration and a systemd unit. The distribution's
+# libraries stay unchanged: `feroce run` makes a single program load Feroce's libraries instead.
 #   scripts/install.sh [--prefix FOLDER] [--destdir FOLDER] [--uninstall]
 #     --prefix FOLDER    install to bin, lib/feroce, lib/systemd/system and share below FOLDER
 #                        (default: /usr/local)

@@ -16,9 +16,9 @@
 //!
 //! If another process has the claim, a process with a mark yields to that process if it has a mark,
 //! or if it belongs to the same user or to root, as a program on port UDP may. Otherwise the other
-//! process is a squatter, or a program on port UDP of another user, and is ignored. The capabilities
-//! of the process with the claim would prove nothing: it may execute a program such as `su` that
-//! has some.
+//! process is a squatter, or a program on port UDP of another user, and is ignored. The
+//! capabilities of the process with the claim would prove nothing: it may execute a program such as
+//! `su` that has some.
 //!
 //! A process without CAP_NET_RAW can only open port UDP, which any user can prevent by binding UDP
 //! port 4791. It yields to every process with the claim, and to every mark.
@@ -162,8 +162,8 @@ impl From<Seen> for Holder {
     }
 }
 
-/// The rows with abstract names in a network namespace's list of sockets: names and inodes. Any user
-/// can forge rows, with the line feeds of a name.
+/// Names and inodes of a network namespace's sockets with abstract names. Any user can forge rows,
+/// with the line feeds of a name.
 struct Sockets(Vec<(String, u64)>);
 
 impl Sockets {
