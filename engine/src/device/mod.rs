@@ -41,6 +41,7 @@ mod follow_lan;
 mod gsi;
 mod helper;
 mod host;
+mod idle_polls;
 mod memory_region;
 mod memory_window;
 mod multicast;
@@ -324,7 +325,7 @@ impl DeviceInner {
         if self.config.driver == Driver::Manual {
             return;
         }
-        let (mut turned, mut missed) = (false, false);
+        let (mut turned, mut missed, mut moved) = (false, false, 0);
         for (index, cell) in self.cores.iter().enumerate() {
             if mask >> index & 1 == 0 {
                 continue;
@@ -336,6 +337,7 @@ impl DeviceInner {
             if let Some(mut token) = token {
                 let now = self.clock.now(); // Under the token: a core's time must not go backwards.
                 let done = token.turn(now);
+                moved += done;
                 cell.driven.fetch_add(1, Ordering::Relaxed);
                 let mut at = now;
                 if done >= LONG_TURN {
@@ -349,6 +351,9 @@ impl DeviceInner {
         }
         if missed && !turned {
             miss();
+        }
+        if turned && self.port_owner.is_some() {
+            idle_polls::count(moved);
         }
     }
 

@@ -1,0 +1,106 @@
+//! When a thread that polls in vain gives its CPU to others: a device at a daemon needs the daemon,
+//! and on a machine with too few CPUs the daemon may be waiting for the CPU of the thread that
+//! polls. The thread would spin for its whole time slice, and the scheduler takes it for busy.
+//!
+//! A yield is not enough: the daemon may be in another scheduling group, such as another session or
+//! another container, and a yield gives the CPU to the thread's own group only.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+
+/// Polls in succession without a frame, after which a thread looks whether others need its CPU:
+/// about 25 us, more than a spinning peer takes to answer.
+const VAIN_POLLS: u32 = 256;
+
+/// Number of such looks for which a thread counts as preempted after it was. Thousands of polls,
+/// since a thread that sleeps is not preempted.
+const LOOKS: u32 = 64;
+
+/// How long the thread sleeps; the kernel adds up to 50 us.
+const SLEEP: Duration = Duration::from_micros(20);
+
+#[derive(Debug, Clone, Copy)]
+struct Polls {
+    /// Polls in succession without a frame.
+    vain: u32,
+    /// Involuntary context switches of the thread until the last look.
+    preemptions: i64,
+    /// Looks for which the thread still counts as preempted.
+    looks_left: u32,
+}
+
+impl Polls {
+    const NONE: Self = Self { vain: 0, preemptions: 0, looks_left: 0 };
+
+    /// Counts a poll that moved `frames` frames. Returns true if the thread must look.
+    fn count(&mut self, frames: usize) -> bool {
+        self.vain = if frames > 0 { 0 } else { self.vain.wrapping_add(1) };
+        self.vain > 0 && self.vain.is_multiple_of(VAIN_POLLS)
+    }
+
+    /// Looks. `preemptions`: the thread's involuntary context switches. Returns true if others
+    /// need the CPU.
+    fn look(&mut self, preemptions: i64) -> bool {
+        self.looks_left = match preemptions == self.preemptions {
+            true => self.looks_left.saturating_sub(1),
+            false => LOOKS,
+        };
+        self.preemptions = preemptions;
+        self.looks_left > 0
+    }
+}
+
+thread_local! {
+    static POLLS: Cell<Polls> = const { Cell::new(Polls::NONE) };
+}
+
+/// Counts a poll of the calling thread that moved `frames` frames. Sleeps if too many in succession
+/// have moved none and others need the CPU.
+#[inline]
+pub(super) fn count(frames: usize) {
+    let mut polls = POLLS.get();
+    let must_look = polls.count(frames);
+    POLLS.set(polls);
+    if must_look {
+        look();
+    }
+}
+
+#[cold]
+fn look() {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else { return };
+    let mut polls = POLLS.get();
+    let sleeps = polls.look(usage.involuntary_context_switches());
+    POLLS.set(polls);
+    if sleeps {
+        std::thread::sleep(SLEEP);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_looks_after_many_polls_in_vain() {
+        let mut polls = Polls::NONE;
+        let mut looks =
+            |frames: usize, times: u32| (0..times).filter(|_| polls.count(frames)).count();
+        assert_eq!(looks(0, VAIN_POLLS - 1), 0);
+        assert_eq!(looks(0, 1), 1);
+        assert_eq!(looks(0, VAIN_POLLS - 1), 0);
+        assert_eq!(looks(3, 1), 0, "a frame: from the beginning");
+        assert_eq!(looks(0, 3 * VAIN_POLLS), 3);
+    }
+
+    #[test]
+    fn others_need_the_cpu_for_some_time_after_a_preemption() {
+        let mut polls = Polls { preemptions: 5, ..Polls::NONE };
+        assert!(!polls.look(5));
+        assert!(polls.look(6));
+        assert_eq!((0..2 * LOOKS).filter(|_| polls.look(6)).count(), LOOKS as usize - 1);
+        assert!(polls.look(7));
+    }
+}
