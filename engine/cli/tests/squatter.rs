@@ -75,11 +75,17 @@ impl Drop for Script {
     }
 }
 
-/// A command of user 65534 in the namespace of `end`, with the capabilities `kept` (`-all`, or
-/// such as `+net_raw`).
-fn as_nobody(pair: &Pair, end: usize, kept: &str) -> Command {
-    let mut command = pair.run(end, "setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]);
+/// The user who squats.
+const SQUATTING: u32 = 65_533;
+/// A user who opens interfaces.
+const OPENING: u32 = 65_534;
+
+/// A command of `user` in the first namespace, with the capabilities `kept` (`-all`, or such as
+/// `+net_raw`).
+fn as_user(pair: &Pair, user: u32, kept: &str) -> Command {
+    let mut command = pair.run(0, "setpriv");
+    command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+    command.args(["--clear-groups", "--no-new-privs"]);
     match kept {
         "-all" => command.args(["--inh-caps=-all", "--bounding-set=-all"]),
         kept => command.args([format!("--inh-caps={kept}"), format!("--ambient-caps={kept}")]),
@@ -92,15 +98,21 @@ fn as_nobody(pair: &Pair, end: usize, kept: &str) -> Command {
 fn squat(pair: &Pair) -> [Script; 2] {
     let mut root = pair.run(0, "env");
     let of_root = Script::start(&mut root, OF_ROOT, &[]);
-    let mut nobody = as_nobody(pair, 0, "-all");
-    let squatter = Script::start(&mut nobody, SQUATTER, &["v0", &of_root.first_line]);
+    let mut user = as_user(pair, SQUATTING, "-all");
+    let squatter = Script::start(&mut user, SQUATTER, &["v0", &of_root.first_line]);
     assert_eq!(squatter.first_line, "ready");
     [squatter, of_root]
 }
 
 /// Starts `feroce perf` on v0 in a process of its own.
 fn own(command: &mut Command, kind: &str) -> Server {
-    Server::start(command.args(["perf", "-i", "v0", "--sharing", "embedded", "--port-kind", kind]))
+    own_at(18515, command, kind)
+}
+
+/// As [`own`], with its TCP port: two servers at a time have two.
+fn own_at(port: u16, command: &mut Command, kind: &str) -> Server {
+    let command = command.args(["perf", "-i", "v0", "-p", &port.to_string()]);
+    Server::start(command.args(["--sharing", "embedded", "--port-kind", kind]))
 }
 
 /// Opens v0, which must fail. Returns the message.
@@ -127,7 +139,7 @@ fn root(pair: &Pair) -> Command {
 }
 
 fn user(pair: &Pair, kept: &str) -> Command {
-    let mut command = as_nobody(pair, 0, kept);
+    let mut command = as_user(pair, OPENING, kept);
     command.arg(env!("CARGO_BIN_EXE_feroce"));
     command
 }
@@ -171,7 +183,7 @@ fn a_daemon_starts_in_spite_of_a_squatter() {
     let up = pair.feroce(0, "up v0 --detach").output().expect("feroce");
     assert!(up.status.success(), "{}", text(&up.stderr));
     let message = text(&up.stderr);
-    assert!(message.contains("of user 65534 claims v0"), "{message}");
+    assert!(message.contains(&format!("of user {SQUATTING} claims v0")), "{message}");
     let down = pair.feroce(0, "down v0").output().expect("feroce");
     assert!(down.status.success(), "{}", text(&down.stderr));
 }
@@ -206,7 +218,7 @@ fn owners_without_privileges_exclude_those_of_the_same_user() {
         let message = refused(&mut user(&pair, kept), kind);
         assert!(names(&message, &owner), "{kept} {kind}: {message}");
     }
-    let of_root = own(&mut root(&pair), "af_xdp");
+    let of_root = own_at(18517, &mut root(&pair), "af_xdp");
     of_root.stop();
     drop(owner);
     let owner = own(&mut user(&pair, "+net_raw"), "packet");
