@@ -71,7 +71,7 @@ fn step(world: &mut World, input: &mut Input<'_>) {
         }
         12 => {
             let frame = input.frame_from_link(&world.qpns(chosen));
-            world.arrive(&frame);
+            world.arrive_for_others(&frame);
         }
         13 => world.take_frames(chosen),
         14 => world.advance(Duration::from_nanos(1 << (input.byte() % 38))),

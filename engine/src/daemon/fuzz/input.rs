@@ -153,7 +153,7 @@ impl<'a> Input<'a> {
         frame
     }
 
-    /// A frame from the link to a program with the slices `own`, or to none. Not to the neighbour.
+    /// A frame from the link, mostly to a program with the slices `own`.
     pub(super) fn frame_from_link(&mut self, own: &[u32]) -> Vec<u8> {
         let src = self.v4();
         let dst = if self.byte() < 200 { HOST } else { GROUP };
