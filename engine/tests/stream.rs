@@ -177,10 +177,10 @@ struct Manager {
 }
 
 impl Manager {
-    fn new(device: &Device, guid: u64) -> Outcome<Self> {
+    fn new(device: &Device) -> Outcome<Self> {
         let queue = CmEventQueue::new()?;
         let manager = ConnectionManager::new(CmConfig::default(), queue.sink())?;
-        manager.attach(DeviceKey(0), device, guid)?;
+        manager.attach(DeviceKey(0), device)?;
         Ok(Self { manager, events: CmEventStream::new(queue)? })
     }
 
@@ -215,7 +215,7 @@ impl Manager {
 async fn connection_management_connects_qps() -> Outcome {
     let [near, far] = Device::open_pair(&DeviceConfig::default())?;
     let (mut near, mut far) = (End::new(near)?, End::new(far)?);
-    let (mut active, mut passive) = (Manager::new(&near.device, 1)?, Manager::new(&far.device, 2)?);
+    let (mut active, mut passive) = (Manager::new(&near.device)?, Manager::new(&far.device)?);
     let server = SocketAddr::from(([10, 0, 0, 2], 7471));
     passive.listen(server)?;
     let own = Parameters {

@@ -82,8 +82,8 @@ fn ends() -> ([End; 2], PortResources) {
         let (sender, events) = channel();
         let sink = Box::new(move |event| drop(sender.send(event)));
         let manager = ConnectionManager::new(CmConfig::default(), sink).unwrap();
-        manager.attach(KEY, &device, 0x0200_00ff_fe00_0000 + end as u64).unwrap();
-        assert!(manager.attach(KEY, &device, 1).is_err(), "QP 1 is already in use");
+        manager.attach(KEY, &device).unwrap();
+        assert!(manager.attach(KEY, &device).is_err(), "QP 1 is already in use");
         End { manager, events, device }
     });
     (ends, resources)

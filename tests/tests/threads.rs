@@ -152,7 +152,7 @@ fn signals_stay_with_the_program() {
 
     let rig = Rig::new();
     let manager = ConnectionManager::new(CmConfig::default(), Box::new(drop)).unwrap();
-    manager.attach(DeviceKey(0), &rig.devices[0], 1).unwrap();
+    manager.attach(DeviceKey(0), &rig.devices[0]).unwrap();
     let to = "192.0.2.9:7".parse().unwrap();
     let timeout = feroce_engine::time::Duration::from_millis(10);
     let id = manager.with(|endpoint, _| {

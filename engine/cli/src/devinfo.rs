@@ -119,6 +119,7 @@ fn unopened(interface: &Interface, config: &DeviceConfig) -> Result<Info, Failur
     let index = |index: usize| u32::try_from(index).expect("a GID table is short");
     let gids = table.iter().map(|(at, entry)| (index(at), entry.clone())).collect();
     let attributes = DeviceAttributes {
+        node_guid: node_guid(interface),
         max_qp: config.max_qp,
         max_qp_wr: MAX_WR,
         max_sge: u32::try_from(MAX_SGE).expect("small"),
@@ -156,7 +157,7 @@ fn info(
 ) -> Info {
     Info {
         interface: interface.name.clone(),
-        node_guid: guid(interface),
+        node_guid: guid(attributes.node_guid),
         state: if interface.is_usable() { "PORT_ACTIVE" } else { "PORT_DOWN" },
         in_use_by: owner.map(|Owner { pid, program, .. }| Holder { pid, program }),
         port: Some(attributes.port.clone()).filter(|port| !port.is_empty()),
@@ -177,10 +178,14 @@ fn info(
     }
 }
 
-/// The node GUID: the EUI-64 of the MAC address.
-pub fn guid(interface: &Interface) -> String {
-    let [a, b, c, d, e, f] = interface.mac.0;
-    let bytes = [a ^ 2, b, c, 0xff, 0xfe, d, e, f].map(|byte| format!("{byte:02x}"));
+/// The node GUID of a device on `interface`.
+pub fn node_guid(interface: &Interface) -> u64 {
+    u64::from_be_bytes(interface.mac.eui64())
+}
+
+/// A node GUID as text.
+pub fn guid(guid: u64) -> String {
+    let bytes = guid.to_be_bytes().map(|byte| format!("{byte:02x}"));
     bytes.chunks(2).map(<[String]>::concat).collect::<Vec<_>>().join(":")
 }
 
@@ -283,6 +288,6 @@ mod tests {
             loopback: false,
             vlan: None,
         };
-        assert_eq!(guid(&interface), "0042:acff:fe11:0002");
+        assert_eq!(guid(node_guid(&interface)), "0042:acff:fe11:0002");
     }
 }

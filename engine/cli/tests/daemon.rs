@@ -318,6 +318,23 @@ fn a_hostile_client_changes_nothing_for_its_neighbours() {
     assert_eq!(rows(&client.end()), rows(&server.end()), "new programs attach");
 }
 
+/// A container: the daemon's socket is mounted, and the interface is another one. A device has the
+/// node GUID of the daemon's port, which the daemon demands in messages of RDMA CM.
+#[test]
+fn a_program_in_another_namespace_has_the_guid_of_the_daemon() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let daemon = Daemon::start(&mut pair.feroce(0, "up v0 --port-kind packet --mode 666"));
+    let guid = |end: usize| {
+        let mut command = pair.as_nobody(end, &format!("devinfo -i {} -v --json", DEVICES[end]));
+        let output = command.env("FEROCE_DAEMON_SOCKET", &daemon.socket).output().expect("feroce");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let infos: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        infos[0]["node_guid"].as_str().expect("text").to_owned()
+    };
+    assert_eq!(guid(1), guid(0));
+}
+
 #[test]
 fn errors_name_the_culprit() {
     let _turn = ONE_AT_A_TIME.lock();

@@ -83,12 +83,12 @@ impl Connections {
         self.engines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn attach(&self, index: u32, engine: &Arc<Engine>, guid: u64) -> Result<(), c_int> {
+    fn attach(&self, index: u32, engine: &Arc<Engine>) -> Result<(), c_int> {
         let mut engines = self.engines();
         if engines.contains_key(&index) {
             return Ok(());
         }
-        let attached = self.manager.attach(DeviceKey(index), &engine.device, u64::from_be(guid));
+        let attached = self.manager.attach(DeviceKey(index), &engine.device);
         attached.map_err(|error| {
             log::print(&format!("no connections through feroce{index}: {error}"));
             match error {
@@ -294,7 +294,7 @@ unsafe extern "C" fn feroce_cm_attach(
 ) -> c_int {
     code(context::shared(context).and_then(|shared| {
         let number = shared.entry.number();
-        Connections::get_or_start(sink)?.attach(number, &shared.engine, shared.entry.guid())?;
+        Connections::get_or_start(sink)?.attach(number, &shared.engine)?;
         // SAFETY: librdmacm passes a writable pointer.
         unsafe { index.write(number) };
         Ok(())

@@ -19,7 +19,7 @@ pub struct DeviceEntry {
     none: [u64; 128],
     /// The interface.
     pub interface: String,
-    /// Node GUID in network byte order.
+    /// Node GUID in network byte order, of the interface. That of an open device is the port's.
     guid: u64,
     /// Index n of `feroce<n>`.
     pub index: c_int,
@@ -52,7 +52,7 @@ impl DeviceEntry {
             abi,
             none: [0; 128],
             interface: interface.name.clone(),
-            guid: guid(interface),
+            guid: u64::from_ne_bytes(interface.mac.eui64()),
             index: c_int::try_from(index).unwrap_or(-1),
         }
     }
@@ -66,17 +66,6 @@ impl DeviceEntry {
     pub fn number(&self) -> u32 {
         self.index.cast_unsigned()
     }
-
-    /// Returns the node GUID in network byte order.
-    pub fn guid(&self) -> u64 {
-        self.guid
-    }
-}
-
-/// Returns the node GUID: the EUI-64 derived from the MAC address, as RoCE devices form it.
-fn guid(interface: &Interface) -> u64 {
-    let [a, b, c, d, e, f] = interface.mac.0;
-    u64::from_ne_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
 /// Copies text into a field of `N` characters, truncated to leave room for the terminating zero.

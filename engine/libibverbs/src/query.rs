@@ -45,8 +45,8 @@ fn device(shared: &Shared) -> ibv_device_attr {
     // SAFETY: all-zero bytes are a valid value of this C structure.
     let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
     attr.fw_ver = text(env!("CARGO_PKG_VERSION"));
-    attr.node_guid = shared.entry.guid();
-    attr.sys_image_guid = shared.entry.guid();
+    attr.node_guid = limits.node_guid.to_be();
+    attr.sys_image_guid = attr.node_guid;
     attr.max_mr_size = u64::MAX;
     attr.page_size_cap = !0xfff; // memory has no pages here: every page size is equal
     attr.vendor_id = NO_VENDOR;

@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use feroce_wire::MacAddr;
-
 use super::cm_router::CmRouter;
 use super::config::DaemonConfig;
 use super::shared::Shared;
@@ -91,7 +89,7 @@ impl Daemon {
         let listener = listener::listen(&directory, &socket, &config).map_err(failed)?;
         let random = sys::random_u128().map_err(system("get random numbers"))?;
         let [slice_choice, seed] = [random, random >> 64].map(low_word);
-        let guid = node_guid(opened.ports[0].attributes().mac);
+        let guid = u64::from_be_bytes(opened.ports[0].attributes().mac.eui64());
         let router = CmRouter::new(guid, random_words(seed));
         let port = opened.ports.into_iter().next().expect("one core");
         let mut switch = Switch::new(port, router, (config.limits, config.dscps), slice_choice);
@@ -180,11 +178,6 @@ impl Drop for Daemon {
         let _ = std::fs::remove_file(&self.socket);
         let _ = self.socket.parent().map(std::fs::remove_dir);
     }
-}
-
-/// The node GUID of a device with this Ethernet address: the EUI-64 made from it.
-fn node_guid(MacAddr([a, b, c, d, e, f]): MacAddr) -> u64 {
-    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
 /// Random words for transaction IDs. Without random numbers from the kernel, `seed`.

@@ -139,6 +139,8 @@ pub(super) const WINDOWS: RangeInclusive<u32> = 2 * crate::qp::ACK_INTERVAL..=1 
 /// Attributes of a device, as in `ibv_device_attr` and `ibv_port_attr`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceAttributes {
+    /// Node GUID: the EUI-64 of the port's Ethernet address; at a daemon, of the daemon's port.
+    pub node_guid: u64,
     /// Maximum number of QPs.
     pub max_qp: u32,
     /// Maximum number of outstanding requests of a work queue.
@@ -197,6 +199,7 @@ pub const MAX_DEVICE_MEMORY: usize = 1 << 20;
 /// The attributes that do not depend on the port.
 pub(super) fn fixed_attributes(config: &DeviceConfig) -> DeviceAttributes {
     DeviceAttributes {
+        node_guid: 0,
         max_qp: config.max_qp,
         max_qp_wr: MAX_WR,
         max_sge: u32::try_from(MAX_SGE).expect("small"),

@@ -48,10 +48,10 @@ const EARLY_REQUEST_TIME: Duration = Duration::from_secs(1);
 /// use feroce_engine::wire::cm::PortSpace;
 ///
 /// /// A manager with one device, and its events.
-/// fn manager(device: &Device, guid: u64) -> (ConnectionManager, CmEventQueue) {
+/// fn manager(device: &Device) -> (ConnectionManager, CmEventQueue) {
 ///     let events = CmEventQueue::new().expect("a descriptor");
 ///     let manager = ConnectionManager::new(CmConfig::default(), events.sink()).expect("random");
-///     manager.attach(DeviceKey(0), device, guid).expect("QP 1 is free");
+///     manager.attach(DeviceKey(0), device).expect("QP 1 is free");
 ///     (manager, events)
 /// }
 ///
@@ -71,8 +71,8 @@ const EARLY_REQUEST_TIME: Duration = Duration::from_secs(1);
 /// let (near_cq, far_cq) = (near.create_cq(16)?, far.create_cq(16)?);
 /// let mut active_qp = near.alloc_pd().create_qp(&QpInit::new(&near_cq))?;
 /// let mut passive_qp = far.alloc_pd().create_qp(&QpInit::new(&far_cq))?;
-/// let (active, active_events) = manager(&near, 1);
-/// let (passive, passive_events) = manager(&far, 2);
+/// let (active, active_events) = manager(&near);
+/// let (passive, passive_events) = manager(&far);
 /// let server = SocketAddr::from(([10, 0, 0, 2], 7471));
 ///
 /// // The passive side listens.
@@ -153,11 +153,11 @@ impl ConnectionManager {
         Ok(Self { shared: Arc::new(shared), resolvers, threads: Mutex::default() })
     }
 
-    /// Takes QP 1 of `device` and starts its thread. `guid` is the device's node GUID.
+    /// Takes QP 1 of `device` and starts its thread.
     ///
     /// # Errors
     /// See [`AttachError`]; [`DeviceError::Qpn`] if QP 1 is already taken.
-    pub fn attach(&self, key: DeviceKey, device: &Device, guid: u64) -> Result<(), AttachError> {
+    pub fn attach(&self, key: DeviceKey, device: &Device) -> Result<(), AttachError> {
         let channel = Arc::new(DeviceChannel {
             device: device.clone(),
             waiting: Mutex::default(),
@@ -169,7 +169,7 @@ impl ConnectionManager {
         let shared = Arc::clone(&self.shared);
         {
             let mut endpoint = lock(&shared.endpoint);
-            endpoint.add_device(key, guid);
+            endpoint.add_device(key, device.attributes().node_guid);
             if let Some(owner) = &device.inner.port_owner {
                 endpoint.add_registry(Box::new(HostServices(Arc::clone(owner))));
             }

@@ -204,6 +204,7 @@ fn check_pfc(config: &DeviceConfig, port: &mut dyn Port) -> Result<(), OpenError
 fn attributes(config: &DeviceConfig, port: &dyn Port) -> super::DeviceAttributes {
     let port = port.attributes();
     super::DeviceAttributes {
+        node_guid: u64::from_be_bytes(port.mac.eui64()),
         active_mtu: PathMtu::largest_for(port.mtu),
         mtu: port.mtu,
         link_rate: port.link_rate,

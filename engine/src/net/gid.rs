@@ -39,9 +39,8 @@ impl Gid {
     /// Returns the link-local GID (`fe80::/64`) of an interface with this MAC address. The
     /// interface identifier is the modified EUI-64 of RFC 4291.
     pub const fn link_local_from_mac(mac: MacAddr) -> Self {
-        let [a, b, c, d, e, f] = mac.0;
-        // The universal/local bit is inverted.
-        Self([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+        let [a, b, c, d, e, f, g, h] = mac.eui64();
+        Self([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, d, e, f, g, h])
     }
 }
 

@@ -24,6 +24,7 @@ use feroce_engine::daemon;
 use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Device, Sharing};
 use feroce_engine::net::{Interface, InterfaceAddress};
+use feroce_engine::port::daemon::DaemonPortConfig;
 
 use crate::config::AllFlags;
 use crate::failure::{self, Failure};
@@ -131,10 +132,9 @@ const OBSTACLES: [&str; 11] = [
 /// line each.
 pub fn obstacles(settings: &Settings, interfaces: &[Interface]) -> Vec<String> {
     let mut report = Report { worst: Severity::Ok, findings: Vec::new() };
-    let own =
-        |one: &&Interface| settings.sharing == Sharing::Embedded || daemon::of(&one.name).is_none();
     // A daemon has what its programs need.
-    let interfaces: Vec<&Interface> = interfaces.iter().filter(own).collect();
+    let own = interfaces.iter().filter(|interface| !has_daemon(settings, &interface.name));
+    let interfaces: Vec<&Interface> = own.collect();
     if interfaces.is_empty() {
         return Vec::new();
     }
@@ -160,6 +160,15 @@ pub fn obstacles(settings: &Settings, interfaces: &[Interface]) -> Vec<String> {
         format!("{prefix}{}: {} -> {remedy}", finding.what, finding.found)
     });
     found.collect()
+}
+
+/// Returns true if a program with these settings uses a daemon on `interface`.
+fn has_daemon(settings: &Settings, interface: &str) -> bool {
+    match &settings.ports.get::<DaemonPortConfig>().socket {
+        _ if settings.sharing == Sharing::Embedded => false,
+        Some(socket) => daemon::is_served(socket),
+        None => daemon::of(interface).is_some(),
+    }
 }
 
 /// The interfaces to check: those that are up with link and a routable address; without any, those
@@ -264,6 +273,10 @@ fn show(report: &Report) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
+    use feroce_engine::device::settings::Origin;
+
     use super::*;
 
     #[test]
@@ -276,6 +289,31 @@ mod tests {
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), count, "{ids:?}");
+    }
+
+    /// A container: the daemon's socket is mounted, and the interface is another one.
+    #[test]
+    fn nothing_prevents_a_program_from_using_a_mounted_daemon() {
+        use nix::sys::socket::{
+            AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+        };
+        let path = std::env::temp_dir().join(format!("feroce-doctor-{}", std::process::id()));
+        let kind = SockType::SeqPacket;
+        let listener = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        listen(&listener, Backlog::new(1).unwrap()).unwrap();
+        let mut settings = Settings::default();
+        let text = path.to_str().unwrap();
+        settings.set("daemon_socket", text, Origin::Flag("--daemon-socket")).unwrap();
+        let container = Interface::read("lo").unwrap();
+        let none: [String; 0] = [];
+        assert_eq!(obstacles(&settings, std::slice::from_ref(&container)), none);
+        settings.sharing = Sharing::Embedded;
+        assert!(!has_daemon(&settings, "lo"));
+        settings.sharing = Sharing::Auto;
+        drop(listener);
+        assert!(!has_daemon(&settings, "lo"), "nobody listens");
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

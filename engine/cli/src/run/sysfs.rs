@@ -50,7 +50,7 @@ fn device(index: usize, interface: &Interface, gids: &GidTable, pci: PciDevice) 
     let (name, node) = (format!("feroce{index}"), format!("uverbs{index}"));
     let is_up = interface.is_usable();
     let rate = devinfo::rate_in_sysfs(interface).map_or(0, |bits| bits / 1_000_000_000);
-    let guid = devinfo::guid(interface);
+    let guid = devinfo::guid(devinfo::node_guid(interface));
     let texts = [
         ("node_type", "1: CA".to_owned()),
         ("node_guid", guid.clone()),
