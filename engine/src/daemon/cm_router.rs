@@ -139,6 +139,9 @@ pub(crate) enum Route {
     Answered,
     /// To no client, and without an answer.
     Dropped,
+    /// To no client yet: no client claims the service of the request. The caller wants to know
+    /// ([`CmRouter::incoming_early`]), and presents the request again.
+    Unclaimed,
 }
 
 /// A MAD that the router sends from QP 1 to the peer's QP 1, with Q_Key `Qkey::GSI`.
@@ -249,12 +252,28 @@ impl CmRouter {
     ///
     /// As with a kernel device, a request for a service that no client claims is rejected at once.
     pub fn incoming(&mut self, reply_flow: &FlowSpec, mad: &[u8], now: Instant) -> Route {
+        self.incoming_or_early(reply_flow, mad, false, now)
+    }
+
+    /// As [`CmRouter::incoming`], but a request for a service that no client claims is not
+    /// rejected: [`Route::Unclaimed`].
+    pub fn incoming_early(&mut self, reply_flow: &FlowSpec, mad: &[u8], now: Instant) -> Route {
+        self.incoming_or_early(reply_flow, mad, true, now)
+    }
+
+    fn incoming_or_early(
+        &mut self,
+        reply_flow: &FlowSpec,
+        mad: &[u8],
+        is_early: bool,
+        now: Instant,
+    ) -> Route {
         let ends = ends(reply_flow);
         let Ok(parsed) = CmMad::parse(mad) else { return Route::Dropped };
         if !is_host(ends.remote) || !is_host(ends.local) {
             return Route::Dropped;
         }
-        let received = incoming::Received { flow: *reply_flow, ends, bytes: mad, now };
+        let received = incoming::Received { flow: *reply_flow, ends, bytes: mad, is_early, now };
         self.route(&received, &parsed)
     }
 

@@ -16,6 +16,7 @@
 //! | what happens in one turn? | `switch.rs` |
 //! | which program gets a frame? | `tables.rs`, by the slices of QP numbers: `slices.rs` |
 //! | which program gets a message of communication management? | `cm_router.rs` |
+//! | what if it comes before its program listens? | `early_requests.rs` |
 //! | may this program send this frame? | `admission.rs`; in a super-frame: `super_frame.rs` |
 //! | what is sent to the peers of a program that has ended? | `cm_router.rs`, `former.rs` |
 //! | what state does an attached program have? | `client.rs` |
@@ -40,6 +41,7 @@ mod client;
 mod cm_router;
 mod config;
 mod control;
+mod early_requests;
 mod former;
 mod frames;
 #[cfg(any(test, fuzzing))]

@@ -249,7 +249,7 @@ impl Switch {
     /// When the next turn is due, even if no frame arrives.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let throttled = self.tables.clients().filter_map(|client| client.throttled_until);
-        throttled.chain(self.tables.router.next_deadline()).min()
+        throttled.chain(self.tables.next_deadline()).min()
     }
 
     /// Prepares to sleep until there are frames, and appends the descriptors to wait for. Returns

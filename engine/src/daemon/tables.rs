@@ -9,10 +9,12 @@ use feroce_wire::{MacAddr, Packet, Qpn};
 use super::admission::{Destination, Dscps, HostAddresses, Refused, Rules, marked_source};
 use super::client::{Client, ClientId};
 use super::cm_router::{self, Claim, ClaimError, CmRouter, Route};
+use super::early_requests::{EarlyRequests, Held};
 use super::former::FormerQps;
 use super::frames::{flow_of, mad_frame, nak_frame, reply_flow};
 use super::quota::Rate;
 use super::slices::SliceTable;
+use crate::device::EARLY_REQUEST_TIME;
 use crate::port::daemon::limits::Limits;
 use crate::port::daemon::protocol::{ProgramStat, Refusal, UserStat};
 use crate::port::kind::ServicePort;
@@ -35,6 +37,7 @@ pub(super) struct Tables {
     /// Rates by user, if there is a limit.
     pub(super) rates: BTreeMap<u32, Rate>,
     former: FormerQps,
+    early_requests: EarlyRequests,
     /// Number of frames for which there was no client.
     pub(super) undelivered: u64,
     /// Frames that the daemon itself sends: MADs and NAKs.
@@ -70,6 +73,7 @@ impl Tables {
             limits,
             rates: BTreeMap::new(),
             former: FormerQps::default(),
+            early_requests: EarlyRequests::default(),
             undelivered: 0,
             own_frames: Vec::new(),
         }
@@ -85,6 +89,7 @@ impl Tables {
             ..cm_router::Limits::default()
         };
         self.router.add_client(id, limits);
+        self.early_requests.until = now + EARLY_REQUEST_TIME;
         let client = make(id);
         if self.limits.packets.is_some() || self.limits.bytes.is_some() {
             // A bucket that is not full is kept after the user's last client has ended: attaching
@@ -244,6 +249,7 @@ impl Tables {
         if let (Ok(()), Some(client)) = (&claimed, self.get_mut(id)) {
             client.services += 1;
         }
+        self.early_requests.note_claim();
         claimed.map_err(|error| match error {
             ClaimError::AddressInUse => Refusal::InUse,
             ClaimError::AddressNotAvailable => Refusal::NotAvailable,
@@ -337,25 +343,42 @@ impl Tables {
         };
         let to = match packet.bth.dest_qp {
             Qpn::MULTICAST => return self.deliver_to_group(&packet, first, second, from, now),
-            Qpn::GSI => self.route_mad(&packet, now),
+            Qpn::GSI => match self.route_mad(&packet, self.early_requests.holds(now), now) {
+                Route::Client(id) => Some(id),
+                Route::Unclaimed => {
+                    let (frame, due) = ([first, second].concat(), self.early_requests.until);
+                    return self.early_requests.hold(Held { frame, from, due });
+                }
+                Route::Answered | Route::Dropped => None,
+            },
             qpn => self.slices.owner(qpn),
         };
-        let place = to.and_then(|id| self.by_id.get(&id)).copied();
-        let Some(client) = place.and_then(|place| self.places[place].as_mut()) else {
-            if packet.bth.dest_qp != Qpn::GSI {
-                self.undelivered += 1;
-                let nak = self.former.refuse(&packet, now);
-                self.own_frames.extend(nak.map(|nak| nak_frame(&nak)));
-            }
-            return;
-        };
-        if let Some(source) = marked_source(&packet) {
+        let is_delivered = to.is_some_and(|id| self.push(id, &packet, [first, second], from, now));
+        if !is_delivered && packet.bth.dest_qp != Qpn::GSI {
+            self.undelivered += 1;
+            let nak = self.former.refuse(&packet, now);
+            self.own_frames.extend(nak.map(|nak| nak_frame(&nak)));
+        }
+    }
+
+    /// Puts a frame into the ring of a client. Returns false if there is no such client.
+    fn push(
+        &mut self,
+        to: ClientId,
+        packet: &Packet<'_>,
+        [first, second]: [&[u8]; 2],
+        from: Origin,
+        now: Instant,
+    ) -> bool {
+        let Some(client) = self.get_mut(to) else { return false };
+        if let Some(source) = marked_source(packet) {
             client.permits.note_marked(source);
         }
         match from {
             Origin::Link => client.push(first, second, now),
             Origin::Host(_) => client.push_from_host(first, now),
         }
+        true
     }
 
     fn deliver_to_group(
@@ -379,20 +402,41 @@ impl Tables {
         }
     }
 
-    /// The client that gets a message of communication management; `None` if no client gets it.
-    fn route_mad(&mut self, packet: &Packet<'_>, now: Instant) -> Option<ClientId> {
+    /// Returns which client gets a message of communication management. `is_early`: see
+    /// [`CmRouter::incoming_early`].
+    fn route_mad(&mut self, packet: &Packet<'_>, is_early: bool, now: Instant) -> Route {
         let mut mad = [0; feroce_wire::MAD_LEN];
         if packet.payload.len() != mad.len() || !packet.icrc_valid() {
-            return None;
+            return Route::Dropped;
         }
         packet.payload.copy_to(&mut mad);
-        match self.router.incoming(&reply_flow(packet), &mad, now) {
-            Route::Client(id) => Some(id),
-            Route::Answered | Route::Dropped => None,
+        match is_early {
+            true => self.router.incoming_early(&reply_flow(packet), &mad, now),
+            false => self.router.incoming(&reply_flow(packet), &mad, now),
         }
     }
 
+    /// Routes held requests again: a service was claimed, or their time is over.
+    fn route_held(&mut self, now: Instant) {
+        for held in self.early_requests.take(now) {
+            let Ok(packet) = Packet::parse(&held.frame, &[]) else { continue };
+            match self.route_mad(&packet, now < held.due, now) {
+                Route::Client(id) => {
+                    self.push(id, &packet, [&held.frame, &[]], held.from, now);
+                }
+                Route::Unclaimed => self.early_requests.hold(held),
+                Route::Answered | Route::Dropped => {}
+            }
+        }
+    }
+
+    /// When the tables are due, even if no frame arrives: see [`Self::collect_own_frames`].
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.router.next_deadline().into_iter().chain(self.early_requests.next_deadline()).min()
+    }
+
     pub(super) fn collect_own_frames(&mut self, now: Instant) {
+        self.route_held(now);
         self.router.expire(now);
         while let Some(own) = self.router.transmit() {
             self.own_frames.push(mad_frame(&own.flow, &own.mad));

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use feroce_wire::cm::{CmMad, IpCmHeader, PortSpace, Req, ServiceId};
 use feroce_wire::{
     Bth, Deth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, MacAddr, Opcode, Packet, Psn, Qkey,
     Qpn, Syndrome, VlanTag, write_transport,
@@ -15,6 +16,7 @@ use super::cm_router::CmRouter;
 use super::slices::QUARANTINE;
 use super::switch::Switch;
 use crate::core::SLICE;
+use crate::device::EARLY_REQUEST_TIME;
 use crate::memory::arena::Arena;
 use crate::memory::bell::{Bell, RemoteBell};
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer, RingShape};
@@ -22,6 +24,7 @@ use crate::memory::shared_memory::SharedMemory;
 use crate::net::{Gid, GidEntry};
 use crate::port::daemon::limits::Limits;
 use crate::port::daemon::protocol::Refusal;
+use crate::port::kind::ServicePort;
 use crate::port::shm::{ShmConfig, ShmPort, shm_pair};
 use crate::port::{Port, Priority};
 use crate::time::{Duration, Instant};
@@ -119,10 +122,14 @@ impl Rig {
 
     /// Puts a frame on the wire, runs a turn, and returns the frames that each program gets.
     fn receive(&mut self, frame: &[u8]) -> Vec<usize> {
+        self.receive_at(frame, NOW)
+    }
+
+    fn receive_at(&mut self, frame: &[u8], now: Instant) -> Vec<usize> {
         self.wire.tx_slot().unwrap()[..frame.len()].copy_from_slice(frame);
         self.wire.tx_commit(frame.len(), Priority::default());
         self.wire.flush().unwrap();
-        self.turn(NOW);
+        self.turn(now);
         self.got()
     }
 
@@ -372,6 +379,54 @@ fn what_a_program_left_in_its_ring_is_sent() {
 }
 
 /// A link that takes few frames at a time is shared as well.
+/// A REQ from the peer for port 7000 of TCP.
+fn request() -> Vec<u8> {
+    let service_id = ServiceId::new(PortSpace::Tcp, 7000);
+    let mut req = Req { local_comm_id: 9, service_id, ..Req::default() };
+    let header = IpCmHeader { source: (PEER, 40_000).into(), destination: HOST.into() };
+    req.private_data[..IpCmHeader::LEN].copy_from_slice(&header.to_bytes());
+    let mad = CmMad { transaction: 1, modifier: 0, message: req.into() };
+    let mut flow = flow(PEER, HOST);
+    std::mem::swap(&mut flow.src_mac, &mut flow.dst_mac);
+    super::frames::mad_frame(&flow, &mad.to_bytes())
+}
+
+fn listen(rig: &mut Rig, program: usize) {
+    let (space, ip) = (PortSpace::Tcp.number(), IpAddr::from([0; 4]));
+    let service = ServicePort { space, port: 7000, ip, reuse: false, v6_only: false };
+    rig.switch.tables.claim(rig.programs[program].id, service).unwrap();
+}
+
+/// A peer that connects just before the program listens is not rejected; one that does so when all
+/// programs have been attached for long is.
+#[test]
+fn a_request_that_comes_early_waits_for_its_program() {
+    let mut rig = rig(2);
+    assert_eq!(rig.receive(&request()), [0, 0]);
+    assert!(rig.on_the_wire().is_empty(), "no REJ");
+    listen(&mut rig, 1);
+    rig.turn(NOW);
+    assert_eq!(rig.got(), [0, 1]);
+    assert!(rig.on_the_wire().is_empty());
+}
+
+#[test]
+fn a_request_for_which_no_program_listens_is_rejected() {
+    let mut rig = rig(1);
+    assert_eq!(rig.receive(&request()), [0]);
+    assert_eq!(rig.switch.next_deadline(), Some(NOW + EARLY_REQUEST_TIME));
+    rig.turn(NOW + EARLY_REQUEST_TIME);
+    assert_eq!(rig.on_the_wire().len(), 1, "a REJ");
+    assert_eq!(rig.receive_at(&request(), NOW + EARLY_REQUEST_TIME), [0]);
+    assert_eq!(rig.on_the_wire().len(), 1, "later, at once");
+    // As many as are held: the next one is rejected at once.
+    rig.attach(1);
+    (0..256).for_each(|_| drop(rig.receive(&request())));
+    assert!(rig.on_the_wire().is_empty());
+    rig.receive(&request());
+    assert_eq!(rig.on_the_wire().len(), 1);
+}
+
 #[test]
 fn a_slow_link_is_shared() {
     let mut rig = rig(2);

@@ -33,7 +33,7 @@ const RESOLVERS: usize = 16;
 
 /// How long requests wait for a listener after a device is attached. Programs prepare their buffers
 /// in between; on a busy host perftest needed more than half a second.
-const EARLY_REQUEST_TIME: Duration = Duration::from_secs(1);
+pub(crate) const EARLY_REQUEST_TIME: Duration = Duration::from_secs(1);
 
 /// Communication management of a process: RDMA CM over QP 1 of its devices.
 ///

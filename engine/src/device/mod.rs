@@ -80,6 +80,7 @@ pub use config::{
     DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_DEVICE_MEMORY, MAX_GROUPS,
     MAX_INLINE, MAX_WR, Sharing,
 };
+pub(crate) use connect::EARLY_REQUEST_TIME;
 pub use connect::{AttachError, ConnectionManager};
 pub use connect_options::{ConnectOptions, Split};
 pub use datagram::Destination;

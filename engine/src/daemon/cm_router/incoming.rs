@@ -26,6 +26,8 @@ pub(super) struct Received<'a> {
     pub flow: FlowSpec,
     pub ends: Ends,
     pub bytes: &'a [u8],
+    /// A request without a claim is not rejected.
+    pub is_early: bool,
     pub now: Instant,
 }
 
@@ -85,6 +87,7 @@ impl CmRouter {
         }
         let client = match self.claims.find(request.service, request.destination(ends)) {
             Ok(client) => client,
+            Err(NoClaim::UnknownService) if received.is_early => return Route::Unclaimed,
             Err(NoClaim::UnknownService) => return self.answer_as_endpoint(received),
             Err(NoClaim::NoMatch) => return self.reject(received, mad, request),
         };

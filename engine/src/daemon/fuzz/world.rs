@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 
 use feroce_wire::{Bth, ExtHeaders, FlowSpec, IpAddresses, Opcode, Packet, Pkey, Psn, Qpn};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
 use super::HOSTILE;
 use super::network::{HOST, HOST_MAC, MTU, NEIGHBOURS_PEER, PEER, PEER_MAC, local, sealed};
@@ -172,7 +172,7 @@ impl World {
 
     fn call_of(&mut self, program: &mut Program, request: &Request) -> Option<Answer> {
         // An error: the daemon has closed the socket.
-        rustix::io::write(&program.socket, &message(request)).ok()?;
+        rustix::net::send(&program.socket, &message(request), SendFlags::NOSIGNAL).ok()?;
         self.turn();
         self.answers(program).pop()?.ok()
     }
@@ -196,7 +196,8 @@ impl World {
 
     pub(super) fn send_bytes(&mut self, chosen: usize, bytes: &[u8]) {
         let Some(mut program) = self.hostile[chosen].take() else { return };
-        let _ = rustix::io::write(&program.socket, bytes); // An error: the socket is closed.
+        // An error: the socket is closed.
+        let _ = rustix::net::send(&program.socket, bytes, SendFlags::NOSIGNAL);
         self.turn();
         self.answers(&mut program);
         self.hostile[chosen] = Some(program);
