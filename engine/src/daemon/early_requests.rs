@@ -29,7 +29,7 @@ pub(super) struct EarlyRequests {
 }
 
 impl EarlyRequests {
-    /// Returns true if a request that arrives at `now` is held, until [`Self::until`].
+    /// Returns true if a request that arrives at `now` is held.
     pub(super) fn holds(&self, now: Instant) -> bool {
         now < self.until && self.held.len() < HELD_MAX
     }

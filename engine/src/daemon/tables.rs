@@ -346,7 +346,7 @@ impl Tables {
             Qpn::GSI => match self.route_mad(&packet, self.early_requests.holds(now), now) {
                 Route::Client(id) => Some(id),
                 Route::Unclaimed => {
-                    let (frame, due) = ([first, second].concat(), self.early_requests.until);
+                    let (frame, due) = ([first, second].concat(), now + EARLY_REQUEST_TIME);
                     return self.early_requests.hold(Held { frame, from, due });
                 }
                 Route::Answered | Route::Dropped => None,
