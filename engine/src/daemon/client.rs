@@ -15,6 +15,15 @@ use crate::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ClientId(pub u32);
 
+/// Where a frame comes from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Origin {
+    Link,
+    /// This host: a client, or the daemon itself. Contains the client for a datagram to a multicast
+    /// group, which the client has delivered to its own QPs already.
+    Host(Option<ClientId>),
+}
+
 /// A program whose ring stays full for this time is detached: it is stopped or stuck, for longer
 /// than any peer waits.
 pub(super) const STALLED_AFTER: Duration = Duration::from_secs(10);

@@ -3,7 +3,7 @@
 //! for a moment after a program has attached, as a device without a daemon holds them
 //! (`hold_early_requests`).
 
-use super::tables::Origin;
+use super::client::Origin;
 use crate::time::Instant;
 
 /// Maximum number of held requests; further ones are rejected at once.

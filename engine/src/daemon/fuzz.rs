@@ -83,6 +83,23 @@ fn step(world: &mut World, input: &mut Input<'_>) {
 mod tests {
     use proptest::prelude::*;
 
+    /// Inputs that a fuzzer has found: those that once failed, and those that reach most code.
+    #[test]
+    fn known_inputs_harm_nobody_else() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+        for kind in ["regressions/daemon", "seeds/daemon"] {
+            let files = std::fs::read_dir(folder.join(kind)).expect(kind);
+            let mut count = 0;
+            for file in files {
+                let path = file.expect(kind).path();
+                eprintln!("{}", path.display()); // Shown if it fails.
+                super::feed(&std::fs::read(path).expect(kind));
+                count += 1;
+            }
+            assert!(count > 0, "{kind}");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
 

@@ -53,7 +53,8 @@ pub enum DaemonOpenError {
     },
 }
 
-/// A daemon that runs. Dropping it ends it: programs that are attached get
+/// A daemon that runs. The process must ignore SIGPIPE, as Rust programs do. Dropping the daemon
+/// ends it: programs that are attached get
 /// [`AsyncEvent::DeviceFatal`](crate::verbs::AsyncEvent::DeviceFatal).
 #[derive(Debug)]
 pub struct Daemon {

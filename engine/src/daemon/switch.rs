@@ -18,11 +18,11 @@ use std::os::fd::RawFd;
 use feroce_wire::Packet;
 
 use super::admission::{Destination, Dscps, HostAddresses};
-use super::client::{Client, ClientId};
+use super::client::{Client, ClientId, Origin};
 use super::cm_router::CmRouter;
 use super::frames::{MAD_FRAME_MAX, ipv4_payload_len, set_identification};
 use super::super_frame::SuperFrameCheck;
-use super::tables::{Origin, Tables};
+use super::tables::Tables;
 use crate::port::daemon::limits::Limits;
 use crate::port::{Port, PortAttributes, PortStats, Priority};
 use crate::time::Instant;

@@ -7,7 +7,7 @@ use feroce_wire::cm::{PortSpace, ServiceId};
 use feroce_wire::{MacAddr, Packet, Qpn};
 
 use super::admission::{Destination, Dscps, HostAddresses, Refused, Rules, marked_source};
-use super::client::{Client, ClientId};
+use super::client::{Client, ClientId, Origin};
 use super::cm_router::{self, Claim, ClaimError, CmRouter, Route};
 use super::early_requests::{EarlyRequests, Held};
 use super::former::FormerQps;
@@ -42,15 +42,6 @@ pub(super) struct Tables {
     pub(super) undelivered: u64,
     /// Frames that the daemon itself sends: MADs and NAKs.
     pub(super) own_frames: Vec<Vec<u8>>,
-}
-
-/// Where a frame comes from.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Origin {
-    Link,
-    /// This host: a client, or the daemon itself. Contains the client for a datagram to a multicast
-    /// group, which the client has delivered to its own QPs already.
-    Host(Option<ClientId>),
 }
 
 impl Tables {
@@ -356,7 +347,8 @@ impl Tables {
         let is_delivered = to.is_some_and(|id| self.push(id, &packet, [first, second], from, now));
         if !is_delivered && packet.bth.dest_qp != Qpn::GSI {
             self.undelivered += 1;
-            let nak = self.former.refuse(&packet, now);
+            let is_here = self.host.is_own(packet.ip.dst());
+            let nak = if is_here { self.former.refuse(&packet, now) } else { None };
             self.own_frames.extend(nak.map(|nak| nak_frame(&nak)));
         }
     }
@@ -406,7 +398,8 @@ impl Tables {
     /// [`CmRouter::incoming_early`].
     fn route_mad(&mut self, packet: &Packet<'_>, is_early: bool, now: Instant) -> Route {
         let mut mad = [0; feroce_wire::MAD_LEN];
-        if packet.payload.len() != mad.len() || !packet.icrc_valid() {
+        let is_mad = packet.payload.len() == mad.len() && packet.icrc_valid();
+        if !is_mad || !self.host.is_own(packet.ip.dst()) {
             return Route::Dropped;
         }
         packet.payload.copy_to(&mut mad);

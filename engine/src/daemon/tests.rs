@@ -381,12 +381,16 @@ fn what_a_program_left_in_its_ring_is_sent() {
 /// A link that takes few frames at a time is shared as well.
 /// A REQ from the peer for port 7000 of TCP.
 fn request() -> Vec<u8> {
+    request_to(HOST)
+}
+
+fn request_to(to: Ipv4Addr) -> Vec<u8> {
     let service_id = ServiceId::new(PortSpace::Tcp, 7000);
     let mut req = Req { local_comm_id: 9, service_id, ..Req::default() };
-    let header = IpCmHeader { source: (PEER, 40_000).into(), destination: HOST.into() };
+    let header = IpCmHeader { source: (PEER, 40_000).into(), destination: to.into() };
     req.private_data[..IpCmHeader::LEN].copy_from_slice(&header.to_bytes());
     let mad = CmMad { transaction: 1, modifier: 0, message: req.into() };
-    let mut flow = flow(PEER, HOST);
+    let mut flow = flow(PEER, to);
     std::mem::swap(&mut flow.src_mac, &mut flow.dst_mac);
     super::frames::mad_frame(&flow, &mad.to_bytes())
 }
@@ -408,6 +412,17 @@ fn a_request_that_comes_early_waits_for_its_program() {
     rig.turn(NOW);
     assert_eq!(rig.got(), [0, 1]);
     assert!(rig.on_the_wire().is_empty());
+}
+
+/// The daemon does not answer for addresses that are not the host's.
+#[test]
+fn a_request_to_another_address_has_no_answer() {
+    let mut rig = rig(1);
+    let later = NOW + EARLY_REQUEST_TIME;
+    assert_eq!(rig.receive_at(&request_to(Ipv4Addr::new(10, 77, 0, 3)), later), [0]);
+    assert!(rig.on_the_wire().is_empty());
+    assert_eq!(rig.receive_at(&request(), later), [0]);
+    assert_eq!(rig.on_the_wire().len(), 1, "a REJ");
 }
 
 #[test]
