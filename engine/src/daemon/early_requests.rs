@@ -1,13 +1,12 @@
-//! Requests of communication management that arrive before the program at which they are addressed
-//! claims its service: perftest tells its client to connect just before it listens. They are held
-//! for a moment after a program has attached, as a device without a daemon holds them
-//! (`hold_early_requests`).
+//! Requests of communication management that arrive before a program claims their service: perftest
+//! tells its client to connect just before it listens. If a program has attached lately, such a
+//! request is held, as a device without a daemon holds it (`Endpoint::hold_early_requests`).
 
 use super::client::Origin;
 use crate::time::Instant;
 
 /// Maximum number of held requests; further ones are rejected at once.
-const HELD_MAX: usize = 256;
+pub(super) const HELD_MAX: usize = 256;
 
 /// A held request.
 #[derive(Debug)]

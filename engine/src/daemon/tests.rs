@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use super::admission::Dscps;
 use super::client::{Client, ClientId, Credentials, STALLED_AFTER};
 use super::cm_router::CmRouter;
+use super::early_requests::HELD_MAX;
 use super::slices::QUARANTINE;
 use super::switch::Switch;
 use crate::core::SLICE;
@@ -378,7 +379,6 @@ fn what_a_program_left_in_its_ring_is_sent() {
     assert_eq!(sent, 200);
 }
 
-/// A link that takes few frames at a time is shared as well.
 /// A REQ from the peer for port 7000 of TCP.
 fn request() -> Vec<u8> {
     request_to(HOST)
@@ -436,12 +436,13 @@ fn a_request_for_which_no_program_listens_is_rejected() {
     assert_eq!(rig.on_the_wire().len(), 1, "later, at once");
     // As many as are held: the next one is rejected at once.
     rig.attach(1);
-    (0..256).for_each(|_| drop(rig.receive(&request())));
+    (0..HELD_MAX).for_each(|_| drop(rig.receive(&request())));
     assert!(rig.on_the_wire().is_empty());
     rig.receive(&request());
     assert_eq!(rig.on_the_wire().len(), 1);
 }
 
+/// A link that takes few frames at a time is shared as well.
 #[test]
 fn a_slow_link_is_shared() {
     let mut rig = rig(2);

@@ -164,11 +164,8 @@ pub fn obstacles(settings: &Settings, interfaces: &[Interface]) -> Vec<String> {
 
 /// Returns true if a program with these settings uses a daemon on `interface`.
 fn has_daemon(settings: &Settings, interface: &str) -> bool {
-    match &settings.ports.get::<DaemonPortConfig>().socket {
-        _ if settings.sharing == Sharing::Embedded => false,
-        Some(socket) => daemon::is_served(socket),
-        None => daemon::of(interface).is_some(),
-    }
+    let sockets = settings.ports.get::<DaemonPortConfig>().sockets(interface);
+    settings.sharing != Sharing::Embedded && sockets.iter().any(|socket| daemon::is_served(socket))
 }
 
 /// The interfaces to check: those that are up with link and a routable address; without any, those

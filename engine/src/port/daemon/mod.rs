@@ -62,6 +62,16 @@ pub struct DaemonPortConfig {
     pub socket: Option<PathBuf>,
 }
 
+impl DaemonPortConfig {
+    /// Where the socket of the daemon of `interface` may be, in the order to try.
+    pub fn sockets(&self, interface: &str) -> Vec<PathBuf> {
+        match &self.socket {
+            Some(path) => vec![path.clone()],
+            None => socket_path::candidates(interface),
+        }
+    }
+}
+
 impl PortConfig for DaemonPortConfig {
     fn boxed_clone(&self) -> Box<dyn PortConfig> {
         Box::new(self.clone())
@@ -123,13 +133,9 @@ pub fn name_at_daemon(interface: &str, pid: i32) -> String {
 type Attachment = (Session, Attached, [std::os::fd::OwnedFd; 3]);
 
 fn attach(interface: &str, configs: &PortConfigs) -> Result<Attachment, DaemonError> {
-    let paths = match &configs.get::<DaemonPortConfig>().socket {
-        Some(path) => vec![path.clone()],
-        None => socket_path::candidates(interface),
-    };
     let default = socket_path::own_directory().join("*").join(interface);
     let mut error = DaemonError::NotThere { path: default };
-    for path in paths {
+    for path in configs.get::<DaemonPortConfig>().sockets(interface) {
         match Session::attach(&path) {
             Err(missing @ DaemonError::NotThere { .. }) => error = missing,
             other => return other,
