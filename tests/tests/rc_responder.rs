@@ -155,18 +155,26 @@ fn acks_are_sent_on_request_and_never_go_back() {
 }
 
 /// A program that polls and responds at once sends its message before the acknowledgement. A
-/// program that slept does not: its peer may sleep on one channel for sends and receives, and
-/// mistake the event of the received message for that of its own SEND.
+/// program that sleeps on its CQ does not, even if it is awake: its peer may sleep on one channel
+/// for sends and receives, and mistake the event of the received message for that of its own SEND,
+/// or free what the completion of its SEND needs.
 #[test]
-fn a_response_message_overtakes_the_ack_unless_the_program_slept() {
-    let response = "< Send Only 5000 A";
-    let acknowledgement = "< Acknowledge 100 ack msn 1";
-    let polls = [response, acknowledgement];
-    let sleeps = [acknowledgement, response];
-    for (notify, expected) in
-        [(None, polls), (Some(Notify::Any), sleeps), (Some(Notify::Solicited), polls)]
-    {
+fn a_response_message_overtakes_the_ack_unless_the_program_sleeps() {
+    for (earlier, notify, sleeps) in [
+        (None, None, false),
+        (None, Some(Notify::Any), true),
+        (None, Some(Notify::Solicited), false),
+        (Some(Notify::Any), None, true),
+        (Some(Notify::Solicited), None, false),
+    ] {
         let mut pair = Pair::default();
+        if let Some(notify) = earlier {
+            pair.cqs[1].request_notify(notify);
+            pair.post_recv(6, 100);
+            pair.post(1, SendOp::Send, 4);
+            pair.run(10);
+            assert_eq!((pair.done(0).len(), pair.done(1).len(), pair.packets().len()), (1, 1, 2));
+        }
         pair.post_recv(7, 100);
         let receive = RecvRequest { wr_id: 8, sges: &[pair.buffers[0].region().sge(0, 100)] };
         pair.qps[0].post_recv(&receive).unwrap();
@@ -181,7 +189,16 @@ fn a_response_message_overtakes_the_ack_unless_the_program_slept() {
         let request = SendRequest { wr_id: 2, op: SendOp::Send, data, flags: SendFlags::SIGNALED };
         pair.qps[1].post_send(&request).unwrap();
         pair.run(10);
-        assert_eq!(pair.packets()[1..3], expected, "{notify:?}");
+        let response = "< Send Only 5000 A";
+        let acknowledgement = match earlier {
+            None => "< Acknowledge 100 ack msn 1",
+            Some(_) => "< Acknowledge 101 ack msn 2",
+        };
+        let mut expected = [response, acknowledgement];
+        if sleeps {
+            expected.reverse();
+        }
+        assert_eq!(pair.packets()[1..3], expected, "{earlier:?}, {notify:?}");
         assert_eq!((pair.done(0).len(), pair.done(1).len()), (2, 1));
     }
 }

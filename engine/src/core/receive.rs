@@ -177,7 +177,7 @@ impl Tables<'_> {
             sender.on_acked(psn, now);
         }
         place.reschedule(slot, self.schedule);
-        // The QP acknowledges a message that woke a program before the program can send from
+        // The QP acknowledges a message to a program that sleeps before the program can send from
         // another QP, as programs do with XRC. For the same QP, see `qp::transmit_order`. Packets
         // of other cores may still be sent first.
         if place.qp.moves_to_front_after(packet, &env) {

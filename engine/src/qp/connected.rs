@@ -166,7 +166,7 @@ impl Qp {
                 }
                 _ => self.responder.handle_unreliable(packet, &self.conn, env),
             };
-            self.order.request_received(env.woke);
+            self.order.request_received(env.to_sleeper);
             if let Verdict::EnterError { code, receive_failed } = verdict {
                 self.enter_error_after_nak(code, receive_failed, env);
             }
@@ -238,7 +238,8 @@ impl Qp {
     #[inline]
     pub fn moves_to_front_after(&self, packet: &Packet<'_>, env: &Env<'_>) -> bool {
         let only_responses = self.conn.service.is_reliable() && self.requester.is_at_end();
-        transmit_order::moves_to_front(packet.info.is_request(), env.woke(), only_responses)
+        let to_sleeper = env.completed_to_sleeper();
+        transmit_order::moves_to_front(packet.info.is_request(), to_sleeper, only_responses)
     }
 
     /// Length in bytes of the longest frame to the peer.

@@ -50,8 +50,8 @@ pub struct Env<'a> {
     pub srqs: &'a SrqTable,
     /// The PSN that a received response acknowledges, with all PSNs before it.
     pub acked: Option<Psn>,
-    /// See [`Env::woke`].
-    pub(super) woke: bool,
+    /// See [`Env::completed_to_sleeper`].
+    pub(super) to_sleeper: bool,
     /// Set if the QP must go to ERR for a reason that no completion reports; makes the event to
     /// raise.
     pub(super) fatal_event: Option<fn(Qpn) -> AsyncEvent>,
@@ -77,22 +77,22 @@ impl<'a> Env<'a> {
             waits: Waits { requests: false, responses: false },
             srqs,
             acked: None,
-            woke: false,
+            to_sleeper: false,
             fatal_event: None,
         }
     }
 
-    /// Returns true if a completion of this call woke a waiter.
-    pub fn woke(&self) -> bool {
-        self.woke
+    /// Returns true if a completion of this call is for a program that sleeps on its CQ.
+    pub fn completed_to_sleeper(&self) -> bool {
+        self.to_sleeper
     }
 
     /// Adds a completion to `cq`. If the CQ is full, the QP must go to ERR; the CQ's own error is
     /// reported once.
     pub(super) fn complete(&mut self, cq: &CqRing, completion: Completion) {
         let was_full = cq.overflowed();
-        if let Ok(woke) = cq.push(completion) {
-            self.woke |= woke;
+        if cq.push(completion).is_ok() {
+            self.to_sleeper |= cq.sleeps();
             return;
         }
         self.fatal_event = Some(AsyncEvent::QpFatal);

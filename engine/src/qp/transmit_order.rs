@@ -11,11 +11,13 @@
 //! 2. *Requests and responder packets take turns.* One request may be sent before an
 //!    acknowledgement: it may be the message that the peer's application waits for. See
 //!    [`TransmitOrder::next_source`].
-//! 3. *After a message that woke an application, the acknowledgement is sent first.* The woken
-//!    application is late anyway. An application that sleeps on one channel for sends and receives,
-//!    as perftest does, takes the first event after a SEND for the completion of this SEND; an RNIC
-//!    acknowledges before any application can reply. See [`TransmitOrder::request_received`].
-//! 4. *The same holds between the QPs of a core*, because the woken application may reply from
+//! 3. *After a message to an application that sleeps on its CQ, the acknowledgement is sent first*,
+//!    even if the application is awake now. An RNIC acknowledges before any application can reply,
+//!    and applications that sleep rely on that: perftest takes the first event after a SEND for the
+//!    completion of this SEND, and libiscsi frees its connection in the receive completion of the
+//!    last reply, and would handle the completion of the SEND after that. The acknowledgement costs
+//!    latency, which such an application hardly notices. See [`TransmitOrder::request_received`].
+//! 4. *The same holds between the QPs of a core*, because the application may reply from
 //!    another QP, as it does with XRC: the QP moves to the front of its core's active QPs if it has
 //!    only responder packets to send. See [`moves_to_front`]. QPs of other cores are not held back.
 //! 5. *Data may have to wait* for a rate or a pause: `Env::waits`. A waiting request does not hold
@@ -57,10 +59,11 @@ impl TransmitOrder {
         self.responder_first = true;
     }
 
-    /// A request of the peer was received; `woke`: its completion woke a waiter (rule 3).
+    /// A request of the peer was received; `to_sleeper`: it completed to an application that sleeps
+    /// on its CQ (rule 3).
     #[inline]
-    pub fn request_received(&mut self, woke: bool) {
-        self.responder_first |= woke;
+    pub fn request_received(&mut self, to_sleeper: bool) {
+        self.responder_first |= to_sleeper;
     }
 }
 
@@ -76,11 +79,11 @@ pub fn response_goes_first(response: Option<Psn>, ack: Option<Psn>) -> bool {
 }
 
 /// Returns true if a QP moves to the front of its core's active QPs after a packet (rule 4).
-/// `is_request`: the packet is a request of the peer; `woke`: its completion woke a waiter;
-/// `only_responses`: the QP has no requests to send.
+/// `is_request`: the packet is a request of the peer; `to_sleeper`: it completed to an application
+/// that sleeps on its CQ; `only_responses`: the QP has no requests to send.
 #[inline]
-pub fn moves_to_front(is_request: bool, woke: bool, only_responses: bool) -> bool {
-    woke && is_request && only_responses
+pub fn moves_to_front(is_request: bool, to_sleeper: bool, only_responses: bool) -> bool {
+    to_sleeper && is_request && only_responses
 }
 
 #[cfg(test)]
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_acknowledgement_of_a_message_that_woke_a_waiter_goes_first() {
+    fn the_acknowledgement_of_a_message_to_a_sleeper_goes_first() {
         let mut order = TransmitOrder::default();
         order.request_received(false);
         assert_eq!(order.next_source(), Source::Requester);

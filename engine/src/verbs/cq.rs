@@ -116,6 +116,8 @@ pub struct CqRing {
     in_front: AtomicUsize,
     /// `ARMED_*` and `UNREPORTED_*` bits.
     state: AtomicU8,
+    /// A waiter was woken at least once: the program sleeps on this queue.
+    sleeps: AtomicBool,
     moderation: Moderation,
     wake_method: WakeMethod,
     /// Cores that may complete to this queue, one bit each. Polling the queue runs these cores.
@@ -145,6 +147,7 @@ impl CqRing {
             front: Mutex::default(),
             in_front: AtomicUsize::new(0),
             state: AtomicU8::new(UNARMED),
+            sleeps: AtomicBool::new(false),
             moderation: Moderation::default(),
             wake_method,
             cores: AtomicU64::new(0),
@@ -228,13 +231,19 @@ impl CqRing {
         &ring.queue
     }
 
+    /// Returns true if the program sleeps on this queue: a completion has woken it at least once.
+    /// It may be awake now, and poll.
+    #[inline]
+    pub fn sleeps(&self) -> bool {
+        self.sleeps.load(Ordering::Relaxed)
+    }
+
     /// Appends a completion and notifies the waiter if the CQ is armed for this kind.
-    /// Returns true if a waiter was woken.
     ///
     /// # Errors
     /// [`CqFull`]: the completion is lost, and every later one is refused, too.
     #[inline]
-    pub fn push(&self, completion: Completion) -> Result<bool, CqFull> {
+    pub fn push(&self, completion: Completion) -> Result<(), CqFull> {
         let queue = self.newest();
         let is_full = self.depth() < queue.capacity() && queue.len() >= self.depth();
         if self.overflowed() || is_full || queue.push(completion).is_err() {
@@ -246,13 +255,15 @@ impl CqRing {
         let solicited = completion.solicited || !completion.is_success();
         let unreported = if solicited { UNREPORTED | UNREPORTED_SOLICITED } else { UNREPORTED };
         let state = self.state.load(Ordering::Relaxed);
-        Ok(state & (ARMED | unreported) != unreported
-            && self.notify(state, unreported, completion.at))
+        if state & (ARMED | unreported) != unreported {
+            self.notify(state, unreported, completion.at);
+        }
+        Ok(())
     }
 
     /// Wakes a waiter for a completion that arrived at `at`; without a waiter, marks the CQ as
-    /// having unreported completions. Returns true if a waiter was woken.
-    fn notify(&self, mut state: u8, unreported: u8, at: Instant) -> bool {
+    /// having unreported completions.
+    fn notify(&self, mut state: u8, unreported: u8, at: Instant) {
         let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
         let mut is_time = None; // The completion is counted once.
         loop {
@@ -263,13 +274,13 @@ impl CqRing {
             };
             if is_armed_for && *is_time.get_or_insert_with(|| self.moderation.count_one(at)) {
                 if self.wake_waiter() {
-                    return true;
+                    return;
                 }
                 state = self.state.load(Ordering::Relaxed); // Another core was faster.
                 continue;
             }
             match self.state.compare_exchange(state, state | unreported, set, failed) {
-                Ok(_) => return false,
+                Ok(_) => return,
                 Err(other) => state = other,
             }
         }
@@ -284,6 +295,7 @@ impl CqRing {
         if self.state.fetch_update(set, failed, disarm).is_err() {
             return false;
         }
+        self.sleeps.store(true, Ordering::Relaxed);
         match &self.wake_method {
             WakeMethod::Waker(waker) => waker.wake_by_ref(),
             WakeMethod::Descriptor(fd) => fd.signal(),
@@ -449,8 +461,8 @@ mod tests {
     #[test]
     fn a_full_queue_refuses_completions_and_keeps_its_own() {
         let cq = CqRing::new(CqId(1), 2).unwrap();
-        assert_eq!(cq.push(completion(1, false)), Ok(false));
-        assert_eq!(cq.push(completion(2, false)), Ok(false));
+        assert_eq!(cq.push(completion(1, false)), Ok(()));
+        assert_eq!(cq.push(completion(2, false)), Ok(()));
         assert!(!cq.overflowed());
         assert_eq!(cq.push(completion(3, false)), Err(CqFull));
         assert!(cq.overflowed());
@@ -520,7 +532,7 @@ mod tests {
     fn removed_completions_free_their_places() {
         let cq = CqRing::new(CqId(1), 4).unwrap();
         let of = |qp, wr_id| Completion { qp: Qpn::masked(qp), ..completion(wr_id, false) };
-        let put = |completion| assert_eq!(cq.push(completion), Ok(false));
+        let put = |completion| assert_eq!(cq.push(completion), Ok(()));
         [of(5, 1), of(6, 2), of(5, 3), of(6, 4)].into_iter().for_each(put);
         cq.remove_completions_of(Qpn::masked(5));
         assert_eq!(cq.held(), 2);
@@ -542,13 +554,13 @@ mod tests {
     #[test]
     fn arming_wakes_once_and_only_for_its_kind() {
         let cq = CqRing::new(CqId(1), 8).unwrap();
-        assert_eq!(cq.push(completion(1, false)), Ok(false));
+        cq.push(completion(1, false)).unwrap();
         assert!(!readable(&cq), "not armed");
         cq.arm(Notify::Solicited);
         cq.push(completion(2, false)).unwrap();
-        assert!(!readable(&cq), "not solicited");
-        assert_eq!(cq.push(completion(3, true)), Ok(true));
-        assert!(readable(&cq));
+        assert!(!readable(&cq) && !cq.sleeps(), "not solicited");
+        cq.push(completion(3, true)).unwrap();
+        assert!(readable(&cq) && cq.sleeps());
         cq.arm(Notify::Any);
         assert!(!readable(&cq), "arming clears");
         cq.push(Completion { status: Status::Fatal, ..completion(4, false) }).unwrap();
@@ -567,11 +579,14 @@ mod tests {
             cq.arm(first);
             cq.arm(second);
             assert!(!readable(&cq));
-            assert_eq!(cq.push(completion(1, false)), Ok(wakes), "{first:?}, {second:?}");
+            cq.push(completion(1, false)).unwrap();
+            assert_eq!(readable(&cq), wakes, "{first:?}, {second:?}");
             // The wake-up ends both requests.
             cq.arm(Solicited);
-            assert_eq!(cq.push(completion(2, false)), Ok(false));
-            assert_eq!(cq.push(completion(3, true)), Ok(true));
+            cq.push(completion(2, false)).unwrap();
+            assert!(!readable(&cq));
+            cq.push(completion(3, true)).unwrap();
+            assert!(readable(&cq));
         }
     }
 
