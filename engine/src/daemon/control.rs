@@ -280,7 +280,8 @@ impl Control {
                 done(self.shared.with(|switch| switch.tables.claim(client, service)))
             }
             Request::Release(service) => {
-                self.shared.with(|switch| switch.tables.release(client, service));
+                let now = self.now;
+                self.shared.with(|switch| switch.tables.release(client, service, now));
                 done(Ok(()))
             }
         }

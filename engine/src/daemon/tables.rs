@@ -80,7 +80,7 @@ impl Tables {
             ..cm_router::Limits::default()
         };
         self.router.add_client(id, limits);
-        self.early_requests.until = now + EARLY_REQUEST_TIME;
+        self.early_requests.note_attach(now);
         let client = make(id);
         if self.limits.packets.is_some() || self.limits.bytes.is_some() {
             // A bucket that is not full is kept after the user's last client has ended: attaching
@@ -251,9 +251,10 @@ impl Tables {
     }
 
     /// Ends a reservation.
-    pub(super) fn release(&mut self, id: ClientId, service: ServicePort) {
+    pub(super) fn release(&mut self, id: ClientId, service: ServicePort, now: Instant) {
         if let Ok(claim) = claim_of(service) {
             self.router.release(id, claim);
+            self.early_requests.note_release(now);
             if let Some(client) = self.get_mut(id) {
                 client.services = client.services.saturating_sub(1);
             }

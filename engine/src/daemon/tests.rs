@@ -395,10 +395,13 @@ fn request_to(to: Ipv4Addr) -> Vec<u8> {
     super::frames::mad_frame(&flow, &mad.to_bytes())
 }
 
-fn listen(rig: &mut Rig, program: usize) {
+fn service() -> ServicePort {
     let (space, ip) = (PortSpace::Tcp.number(), IpAddr::from([0; 4]));
-    let service = ServicePort { space, port: 7000, ip, reuse: false, v6_only: false };
-    rig.switch.tables.claim(rig.programs[program].id, service).unwrap();
+    ServicePort { space, port: 7000, ip, reuse: false, v6_only: false }
+}
+
+fn listen(rig: &mut Rig, program: usize) {
+    rig.switch.tables.claim(rig.programs[program].id, service()).unwrap();
 }
 
 /// A peer that connects just before the program listens is not rejected; one that does so when all
@@ -410,6 +413,22 @@ fn a_request_that_comes_early_waits_for_its_program() {
     assert!(rig.on_the_wire().is_empty(), "no REJ");
     listen(&mut rig, 1);
     rig.turn(NOW);
+    assert_eq!(rig.got(), [0, 1]);
+    assert!(rig.on_the_wire().is_empty());
+}
+
+/// With `-R`, perftest listens a second time, about a second after it has closed its first listener.
+#[test]
+fn a_request_waits_for_a_program_that_has_just_listened() {
+    let mut rig = rig(2);
+    listen(&mut rig, 1);
+    let closed = NOW + 5 * EARLY_REQUEST_TIME;
+    rig.switch.tables.release(rig.programs[1].id, service(), closed);
+    let later = closed + EARLY_REQUEST_TIME;
+    assert_eq!(rig.receive_at(&request(), later), [0, 0]);
+    assert!(rig.on_the_wire().is_empty(), "no REJ");
+    listen(&mut rig, 1);
+    rig.turn(later);
     assert_eq!(rig.got(), [0, 1]);
     assert!(rig.on_the_wire().is_empty());
 }
