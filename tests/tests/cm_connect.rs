@@ -834,6 +834,21 @@ fn address_options_are_refused_when_it_is_too_late() {
     assert_eq!(end.set_v6_only(first, false), Err(CmError::State));
 }
 
+/// A program may listen on both families at one port: on `::` without IPv4, and on `0.0.0.0`, which
+/// excludes IPv6 without an option.
+#[test]
+fn both_families_share_a_port() {
+    let mut pair = Pair::new(1);
+    let end = &mut pair.ends[0];
+    for (v6_only, expected) in [(true, Ok(())), (false, Err(CmError::AddressNotAvailable))] {
+        let [v6, v4] = [0; 2].map(|_| end.create(TCP, QpKind::Rc));
+        end.set_v6_only(v6, v6_only).unwrap();
+        end.bind(v6, "[::]:7".parse().unwrap()).unwrap();
+        assert_eq!(end.bind(v4, "0.0.0.0:7".parse().unwrap()), expected, "{v6_only}");
+        [v6, v4].into_iter().for_each(|id| end.destroy(id, Instant::ZERO).unwrap());
+    }
+}
+
 /// Commands in a wrong state are refused and change nothing.
 #[test]
 fn commands_in_a_wrong_state_are_refused() {

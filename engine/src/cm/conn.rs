@@ -26,7 +26,8 @@ pub(super) struct Conn {
     pub destination: Option<SocketAddr>,
     pub path: Option<Path>,
     pub reuse_address: bool,
-    pub v6_only: bool,
+    /// See [`Self::is_v6_only`]. `None`: the program has not chosen.
+    pub v6_only: Option<bool>,
     pub traffic_class: u8,
     /// ACK timeout code chosen by the program.
     pub ack_timeout_set: Option<u8>,
@@ -96,7 +97,7 @@ impl Conn {
             destination: None,
             path: None,
             reuse_address: false,
-            v6_only: false,
+            v6_only: None,
             traffic_class: 0,
             ack_timeout_set: None,
             backlog: 0,
@@ -119,6 +120,12 @@ impl Conn {
             timewait: None,
             armed: None,
         }
+    }
+
+    /// Returns true if `ip`, to which the identifier is bound, does not include addresses of the
+    /// other family.
+    pub fn is_v6_only(&self, ip: IpAddr) -> bool {
+        self.v6_only.unwrap_or(ip.is_ipv4())
     }
 
     /// Returns the earliest deadline: retransmission or end of timewait.

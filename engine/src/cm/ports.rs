@@ -24,7 +24,7 @@ pub(super) struct Owner {
     /// The identifier shares the port with others that also allow sharing, until one of them
     /// listens.
     pub reuse: bool,
-    /// The unspecified IPv6 address does not include IPv4.
+    /// The address does not include those of the other family (the kernel's `afonly`).
     pub v6_only: bool,
 }
 
@@ -64,7 +64,7 @@ pub struct ServicePort {
     pub ip: IpAddr,
     /// It may be shared with others that also allow sharing.
     pub reuse: bool,
-    /// The unspecified IPv6 address does not include IPv4.
+    /// The address does not include those of the other family (the kernel's `afonly`).
     pub v6_only: bool,
 }
 

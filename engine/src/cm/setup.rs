@@ -23,7 +23,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Chooses whether an unspecified IPv6 address excludes IPv4.
+    /// Chooses whether an unspecified IPv6 address excludes IPv4 (`RDMA_OPTION_ID_AFONLY`). Two
+    /// addresses of different families share a port only if neither includes the other family; an
+    /// IPv4 address does not by default, as in the kernel (`rdma_bind_addr_dst`).
     ///
     /// # Errors
     /// [`CmError::State`] beyond binding.
@@ -32,7 +34,7 @@ impl Endpoint {
         if !matches!(conn.phase, Phase::Idle | Phase::Bound) {
             return Err(CmError::State);
         }
-        conn.v6_only = v6_only;
+        conn.v6_only = Some(v6_only);
         self.update_port_options(id);
         Ok(())
     }
@@ -42,7 +44,7 @@ impl Endpoint {
         if let Some(conn) = self.ids.get(&id)
             && let Some(source) = conn.source
         {
-            let chosen = (conn.reuse_address, conn.v6_only);
+            let chosen = (conn.reuse_address, conn.is_v6_only(source.ip()));
             self.ports.set_options(conn.space, source.port(), id, chosen);
         }
     }
@@ -103,7 +105,7 @@ impl Endpoint {
             return Err(CmError::State);
         }
         let (space, ip) = (conn.space, address.ip());
-        let owner = Owner { id, ip, reuse: conn.reuse_address, v6_only: conn.v6_only };
+        let owner = Owner { id, ip, reuse: conn.reuse_address, v6_only: conn.is_v6_only(ip) };
         let port = if address.port() == 0 {
             let random = (self.random)();
             self.ports.bind_any(space, self.config.ephemeral, random, owner)?

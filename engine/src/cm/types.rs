@@ -126,7 +126,8 @@ pub struct Ece {
 }
 
 /// The parameters that the ends of a connection exchange. In events they are from the receiver's
-/// point of view: `initiator_depth` is the peer's number of responder resources.
+/// point of view: `initiator_depth` is the peer's number of responder resources. By default all are
+/// 0: no READs or atomics in either direction, and no retries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
     /// QP number.

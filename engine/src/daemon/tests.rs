@@ -417,7 +417,7 @@ fn a_request_that_comes_early_waits_for_its_program() {
     assert!(rig.on_the_wire().is_empty());
 }
 
-/// With `-R`, perftest listens a second time, about a second after it has closed its first listener.
+/// With `-R`, perftest listens again about a second after it has closed its first listener.
 #[test]
 fn a_request_waits_for_a_program_that_has_just_listened() {
     let mut rig = rig(2);
