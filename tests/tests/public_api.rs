@@ -34,8 +34,9 @@ fn the_interface_of_the_engine_matches_the_list() {
     if listed == found {
         return;
     }
-    let target = folder().join("../target").join(LIST);
-    fs::write(&target, &found).expect("the folder `target`");
+    let target = folder().join("../target");
+    fs::create_dir_all(&target).expect("the folder `target`");
+    fs::write(target.join(LIST), &found).expect("the folder `target`");
     let [old, new] = [&listed, &found].map(|text| text.lines().collect::<BTreeSet<_>>());
     let gone: Vec<_> = old.difference(&new).map(|line| format!("- {line}")).collect();
     let added: Vec<_> = new.difference(&old).map(|line| format!("+ {line}")).collect();

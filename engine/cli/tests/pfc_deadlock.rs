@@ -182,10 +182,10 @@ fn the_simulation_deadlocks_without_the_changes_only() {
 
 #[test]
 fn explicit_routes_and_invalid_arguments() {
-    // Two switches that send packets for h3 to each other.
-    let circle =
+    // A routing loop: two switches send packets for h4 to each other.
+    let routing_loop =
         ["--set", "route=[{at=\"s1\",to=\"h4\",via=\"s2\"},{at=\"s2\",to=\"h4\",via=\"s1\"}]"];
-    let (text, code) = message(&[&["deadlock-ring"][..], &circle].concat());
+    let (text, code) = message(&[&["deadlock-ring"][..], &routing_loop].concat());
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("the routes form a loop from h2 to h4"), "{text}");
     let tables = [

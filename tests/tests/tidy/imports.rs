@@ -1,14 +1,17 @@
-//! Which file of a crate takes names from which other file, and the circles among them.
+//! Import cycles: sets of files of one crate that depend on each other.
 //!
 //! A path is followed to the file that defines the item it names, through `use`, `pub use` and
 //! aliases of modules: a file that names `crate::qp::Qp` depends on the file of `Qp`, not on
 //! `qp/mod.rs` that re-exports it. `mod` declarations and method calls are not followed. Tests
-//! inside a file (`#[cfg(test)] mod tests`) do not count, nor does what a file takes from its own
-//! parent modules: a parent and its children are one unit.
+//! inside a file (`#[cfg(test)] mod tests`) do not count. Neither do names that a file takes from
+//! its parent modules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::Source;
+
+/// Maximum number of re-exports that are followed from a path to its item.
+const MAX_REEXPORTS: u32 = 8;
 
 /// One file as a module of its crate.
 struct Module<'a> {
@@ -27,9 +30,8 @@ struct Module<'a> {
 /// The modules of a crate by their paths; the crate itself is the empty path.
 struct Crate<'a>(BTreeMap<Vec<String>, Module<'a>>);
 
-/// Circles of imports: sets of at least two files that depend on each other, in order of their
-/// names.
-pub fn circles(sources: &[Source]) -> Vec<Vec<String>> {
+/// Import cycles: sets of at least two files that depend on each other, in order of their names.
+pub fn cycles(sources: &[Source]) -> Vec<Vec<String>> {
     let mut crates: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
     for source in sources {
         if let Some((folder, _)) = source.path.rsplit_once("/src/")
@@ -89,7 +91,8 @@ impl Crate<'_> {
         let mut imports: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (at, module) in &self.0 {
             let all = module.paths.iter().chain(module.aliases.values());
-            let named = all.filter_map(|path| self.resolve(at, path, 8)).collect::<BTreeSet<_>>();
+            let named = all.filter_map(|path| self.resolve(at, path, MAX_REEXPORTS));
+            let named: BTreeSet<_> = named.collect();
             let parents = (0..=at.len()).filter_map(|len| self.0.get(&at[..len]));
             let parents: BTreeSet<&str> = parents.map(|module| module.file).collect();
             imports.insert(module.file, named.difference(&parents).copied().collect());
@@ -131,7 +134,8 @@ impl Crate<'_> {
             }
             rest = after;
         }
-        // A module alone is not an item; the items used from it are separate paths.
+        // If the path ends at a module, `find` returns None: paths to its items are counted
+        // separately.
         self.find(&place, rest, depth)
     }
 
@@ -166,13 +170,13 @@ fn strongly_connected(imports: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<Vec<Strin
     };
     let reached: BTreeMap<&str, BTreeSet<String>> =
         imports.keys().map(|file| (*file, reach(file))).collect();
-    let mut circles = BTreeSet::new();
+    let mut cycles = BTreeSet::new();
     for (file, others) in &reached {
         let both_ways = |other: &&String| reached[other.as_str()].contains(*file);
-        let circle: Vec<String> = others.iter().filter(both_ways).cloned().collect();
-        if circle.len() > 1 {
-            circles.insert(circle);
+        let cycle: Vec<String> = others.iter().filter(both_ways).cloned().collect();
+        if cycle.len() > 1 {
+            cycles.insert(cycle);
         }
     }
-    circles.into_iter().collect()
+    cycles.into_iter().collect()
 }

@@ -76,9 +76,9 @@ pub const THREADS: &[(&str, &str)] = &[
     ("engine/src/port/af_xdp/interface.rs: thread::scope", "a namespace of a test"),
 ];
 
-/// Permitted circles of imports: the files in order of their names, separated by spaces, and the
+/// Permitted import cycles: the files in order of their names, separated by spaces, and the
 /// reason, which ARCHITECTURE.md gives in full.
-pub const CIRCLES: &[(&str, &str)] = &[];
+pub const CYCLES: &[(&str, &str)] = &[];
 
 /// A folder or file whose code must not name certain items.
 #[derive(Debug)]
