@@ -1,6 +1,6 @@
 //! A RoCEv2 RNIC in user space, as a library. Its objects are those of verbs: device, protection
 //! domain, memory region, completion queue, queue pair. It runs on any Ethernet interface of Linux
-//! and talks to any RoCEv2 endpoint.
+//! and speaks RoCEv2; its live peer in tests is Linux rxe. It never met a hardware RNIC.
 //!
 //! # A complete program
 //!
@@ -130,25 +130,43 @@
 //! }
 //! ```
 //!
-//! On two hosts, each end opens its interface instead, and the TCP connection goes over the same
-//! network:
+//! On two hosts, each end opens its interface instead, and one of the two functions runs there; the
+//! TCP connection goes over the same network:
 //!
-//! ```no_run
+#![cfg_attr(feature = "tokio", doc = "```no_run")]
+#![cfg_attr(not(feature = "tokio"), doc = "```ignore")]
 //! # use feroce_engine::device::{Device, DeviceConfig};
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # type Result = std::result::Result<(), Box<dyn std::error::Error>>;
+//! # async fn client(_: Device, _: tokio::net::TcpStream) -> Result { Ok(()) }
+//! # async fn server(_: Device, _: tokio::net::TcpStream) -> Result { Ok(()) }
+//! # async fn run(server_address: Option<&str>) -> Result {
+//! # use tokio::net::{TcpListener, TcpStream};
 //! let device = Device::open("eth0", DeviceConfig::default())?;
-//! # drop(device);
-//! # Ok(())
+//! match server_address {
+//!     Some(address) => client(device, TcpStream::connect((address, 18601)).await?).await,
+//!     None => {
+//!         let (tcp, _) = TcpListener::bind(("0.0.0.0", 18601)).await?.accept().await?;
+//!         server(device, tcp).await
+//!     }
+//! }
 //! # }
 //! ```
 //!
 //! [`DeviceConfig::port`](device::DeviceConfig::port) selects the kind of port: by default AF_XDP,
 //! which needs the capabilities CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF in the interface's network
 //! namespace; otherwise packet sockets, which need the first two; otherwise UDP sockets, which need
-//! none. A warning says why it is not AF_XDP (warnings go to `tracing`). One process opens an
-//! interface at a time; at a daemon ([`daemon`]), which is used if there is one, any number do. The
-//! path MTU is the largest that both ends and the route carry. `default_gid_index` is the first
-//! address of the interface that is not link-local. `engine/examples/tokio.rs` does both.
+//! none. If it is not AF_XDP,
+//! [`DeviceAttributes::port_reason`](device::DeviceAttributes::port_reason) says why, and so does a
+//! warning (warnings go to `tracing`). Only one process can open an interface, unless a daemon
+//! ([`daemon`]) runs: then any number of processes use the daemon.
+//!
+//! The path MTU is the largest that this end's interface and the route carry. The exchange does not
+//! negotiate it: if the MTUs of the two interfaces differ, set
+//! [`ConnectOptions::path_mtu`](device::ConnectOptions::path_mtu) to the same value at both ends;
+//! otherwise requests fail. (RDMA CM negotiates it.) `default_gid_index` is the first address of
+//! the interface that is not link-local.
+//!
+//! `engine/examples/tokio.rs` is the program above; with `-i` it runs one end on an interface.
 //!
 //! # Where to find what
 //!
@@ -157,13 +175,13 @@
 //! | open a device, choose port, cores and limits | [`device::Device`], [`device::DeviceConfig`] |
 //! | read settings as Feroce's programs do | [`device::settings`] |
 //! | register memory | [`device::ProtectionDomain`], [`device::Buffer`], [`device::MemoryRegion`] |
-//! | connect queue pairs by an own exchange | [`device::Endpoint`], [`device::QueuePair`] |
+//! | connect QPs by exchanging addresses yourself | [`device::Endpoint`], [`device::QueuePair`] |
 //! | connect by address and port (RDMA CM) | [`device::ConnectionManager`], [`cm`] |
 //! | post requests | [`verbs::SendRequest`], [`verbs::SendOp`], [`verbs::RecvRequest`] |
 //! | send datagrams (UD), also to groups | [`device::AddressHandle`], [`device::Destination`] |
 //! | wait for completions | [`device::CompletionQueue`], `stream` (feature `tokio`) |
-//! | learn of errors and changes | [`verbs::AsyncEvent`], [`counters`] |
-//! | lose, reorder or capture packets | [`port::fault`], [`port::pcap`] |
+//! | get errors and changes reported | [`verbs::AsyncEvent`], [`counters`] |
+//! | inject losses, reorder, capture | [`port::fault`], [`port::pcap`] |
 //! | name a type of the packet format | [`wire`] |
 //!
 //! # Blocking, threads, errors
@@ -171,9 +189,11 @@
 //! Handles may be sent to other threads. Posting and polling allocate nothing and never block. With
 //! the default [`Driver`](device::Driver), a helper thread per core executes requests; a thread
 //! that polls executes them itself, with less latency. Making, connecting and dropping an object
-//! wait for the core's current turn, some microseconds. [`QueuePair::connect`] and the calls that
-//! make an address handle also wait until the next hop has answered ARP or neighbour discovery:
-//! call them in `spawn_blocking`, or in `block_in_place` of a runtime with several threads.
+//! wait for the end of the core's current round of work, a few microseconds. [`QueuePair::connect`]
+//! and the calls that make an address handle also wait until the next hop has answered ARP or
+//! neighbour discovery, at most 3 s: call them in `spawn_blocking`, or in `block_in_place` of a
+//! runtime with several threads. The program above calls `connect` directly, because the ends of
+//! `open_pair` need no ARP.
 //!
 //! A mistake of the program is an error of the call ([`PostError`], [`DeviceError`]). A request
 //! that fails later completes with a [`Status`](verbs::Status), and its queue pair goes to ERR.

@@ -9,7 +9,8 @@ use super::{Device, DeviceError, Driver, MAX_CQE, Opened};
 use crate::time::Duration;
 use crate::verbs::{Completion, CqId, CqRing, Notify};
 
-/// A completion queue. Threads may share it; clones are handles to the same queue.
+/// A completion queue. Threads may share it; clones are handles to the same queue, and QPs made
+/// with it keep it alive.
 ///
 /// Its descriptor ([`AsFd`]) becomes readable after [`CompletionQueue::request_notify`], as that of
 /// a completion channel does. It works with `poll`, `epoll` and `AsyncFd`; with the feature

@@ -43,7 +43,7 @@ pub struct DeviceConfig {
     /// Maximum number of address handles.
     pub max_ah: u32,
     /// First QP number; further QPs get the numbers after it. 0 and 1 are reserved by the
-    /// specification. `None`: drawn at random, so that a restarted program does not get the numbers
+    /// specification. `None`: a random number, so that a restarted program does not get the numbers
     /// of its predecessor, which its peers may still know. A fixed number is for tests and replays
     /// only.
     pub first_qpn: Option<u32>,

@@ -38,7 +38,8 @@ pub(crate) const EARLY_REQUEST_TIME: Duration = Duration::from_secs(1);
 /// Communication management of a process: RDMA CM over QP 1 of its devices.
 ///
 /// An identifier ([`CmId`]) is a listener, a connection or a SIDR exchange. Commands take the
-/// [`Endpoint`] in [`ConnectionManager::with`]; results arrive as [events](cm::Event).
+/// [`Endpoint`] in [`ConnectionManager::with`]; results arrive as [events](cm::Event). Dropping the
+/// manager sends the peers no DREQ: call [`ConnectionManager::close`] first.
 ///
 /// ```
 /// use std::net::{IpAddr, SocketAddr};
@@ -84,7 +85,14 @@ pub(crate) const EARLY_REQUEST_TIME: Duration = Duration::from_secs(1);
 ///
 /// // The active side resolves the address, then connects.
 /// let path = active.resolve(IpAddr::from([0; 4]), server);
-/// let local = Parameters { qpn: active_qp.qpn(), retry_count: 7, ..Parameters::default() };
+/// let local = Parameters {
+///     qpn: active_qp.qpn(),
+///     responder_resources: 16, // READs and atomics in each direction; 0 by default
+///     initiator_depth: 16,
+///     retry_count: 7,
+///     rnr_retry_count: 7,
+///     ..Parameters::default()
+/// };
 /// let connection = active.with(|cm, now| {
 ///     let id = cm.create(PortSpace::Tcp, QpKind::Rc);
 ///     cm.resolve_address(id, None, server)?;
@@ -104,6 +112,9 @@ pub(crate) const EARLY_REQUEST_TIME: Duration = Duration::from_secs(1);
 /// active_qp.connect_cm(&active.with(|cm, _| cm.qp_parameters(connection))?)?;
 /// active.with(|cm, _| cm.establish(connection, b""))?;
 /// wait(&passive_events, EventKind::Established);
+///
+/// // Dropping a manager tells the peers nothing; closing it disconnects.
+/// active.close(std::time::Duration::from_secs(1));
 /// # Ok(())
 /// # }
 /// ```
@@ -200,7 +211,10 @@ impl ConnectionManager {
 
     /// Resolves the path for `id`, which has started address resolution, in another thread, and
     /// reports the result to the endpoint. If the next hop does not answer, the resolution is
-    /// repeated until `timeout` has passed.
+    /// repeated until `timeout` has passed. Asynchronous programs call
+    /// [`Endpoint::resolve_address`], then this, await `AddrResolved`, and go on with
+    /// `resolve_route`, `route_resolved` and `connect`, as the example of [`ConnectionManager`]
+    /// does.
     ///
     /// # Errors
     /// When no thread can be started.

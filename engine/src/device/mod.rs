@@ -411,7 +411,8 @@ impl Device {
         self.inner.addressing.gids()
     }
 
-    /// Returns the index of the first GID that is not link-local; 0 if there is none.
+    /// Returns the index of the first GID that is not link-local. If there is none, returns 0,
+    /// which may be the index of a link-local GID.
     pub fn default_gid_index(&self) -> u32 {
         let routable = |entry: &GidEntry| match entry.gid.ip() {
             std::net::IpAddr::V4(_) => true,

@@ -26,7 +26,7 @@ use crate::verbs::EventQueue;
 
 /// Maximum number of unread asynchronous events.
 const EVENTS: usize = 1024;
-/// The low bits of the first QP number, if the numbers are drawn. 0 and 1 are reserved.
+/// The low bits of the first QP number, if the numbers are random. 0 and 1 are reserved.
 const FIRST_QPN: u32 = 0x10;
 /// Maximum number of frames in transit from one core to another.
 const HANDOVER_SLOTS: usize = 512;
@@ -37,7 +37,8 @@ impl Device {
     /// interface it is a device name of that kind.
     ///
     /// # Errors
-    /// See [`OpenError`]: each error names the obstacle and a remedy.
+    /// See [`OpenError`]. The `Display` text of an error names the obstacle, and the remedy if
+    /// there is one; a `main` that returns the error prints its `Debug` form only.
     pub fn open(interface: &str, config: DeviceConfig) -> Result<Self, OpenError> {
         Self::open_wrapped(interface, config, &mut |port| Ok(port))
     }

@@ -258,7 +258,7 @@ impl Owner {
 
 /// The process that has `interface` open with Feroce in the network namespace of the calling
 /// thread; `None` if there is none. A process that only has the name of the claim, and no right to
-/// use the interface, is returned if nobody has the interface open.
+/// use the interface, is returned if no process has the interface open.
 pub fn owner_of(interface: &str) -> Option<Owner> {
     let sockets = Sockets::read();
     let marked = other_marks(index_of(interface), None).find(|seen| seen.is_owning);
@@ -350,8 +350,8 @@ mod tests {
                 i32::try_from(std::process::id()).ok()
             );
             drop(first);
-            // A process that only wants the interface is no owner, once it has not got the claim.
-            let _wants = Mark::claim(index.unwrap()).unwrap().unwrap();
+            // A process that marks the interface as claimed but lacks the claim is no owner.
+            let _claiming = Mark::claim(index.unwrap()).unwrap().unwrap();
             Ownership::take("lo").unwrap();
         });
     }
@@ -375,7 +375,7 @@ mod tests {
                     let take = || {
                         start.wait();
                         let taken = Ownership::take("lo");
-                        start.wait(); // Nobody gives up the interface before all have tried.
+                        start.wait(); // No thread gives up the interface before all have tried.
                         taken
                     };
                     let all = [(); 4].map(|()| {

@@ -33,8 +33,9 @@ pub(super) fn give_qpn(device: &Opened, qpn: Qpn) {
     device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner).give(qpn);
 }
 
-/// Tells the owner to which QP the QP `qpn` of `service` sends once it has `attributes`.
-pub(super) fn tell(
+/// Registers with the owner the destination to which the QP `qpn` of `service` sends once it has
+/// `attributes`. The state RESET removes the destination.
+pub(super) fn update_destination(
     device: &Opened,
     (qpn, service): (Qpn, Service),
     attributes: &QpAttributes,
@@ -55,7 +56,7 @@ pub(super) fn tell(
     }
 }
 
-/// Tells the owner that the QP `qpn` of `service` sends no more.
+/// Removes the destination of the QP `qpn` of `service` from the owner.
 pub(super) fn forget(device: &Opened, qpn: Qpn, service: Service) {
     if let Some(owner) = device.port_owner.as_ref().filter(|_| service != Service::Ud) {
         owner.disconnect(qpn);

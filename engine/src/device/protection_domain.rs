@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use super::{Device, Opened};
 use crate::memory::PdId;
 
-/// A protection domain: QPs access only memory regions of their own domain.
+/// A protection domain: QPs access only memory regions of their own domain. Objects made from it
+/// keep it alive.
 ///
 /// ```
 /// use feroce_engine::device::QpInit;

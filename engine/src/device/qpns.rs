@@ -11,7 +11,7 @@ use crate::core::{QpnMap, SLICE};
 ///
 /// A restarted program must not get the numbers of its predecessor: a peer that still knows the old
 /// connection refuses the new one as stale, and retransmits to the old number. Therefore the first
-/// number is drawn at random, and a number that is given back is reused only after all other
+/// number is chosen at random, and a number that is given back is reused only after all other
 /// generations of its slot.
 #[derive(Debug)]
 pub(super) struct FreeQpns {

@@ -287,7 +287,8 @@ impl QueuePair {
     }
 
     /// Takes a QP of a connected service from RESET to RTS, starting at `psn`, with `peer` at the
-    /// other end. A UC QP ignores the options about acknowledgements.
+    /// other end. A UC QP ignores the options about acknowledgements. Waits for the Ethernet
+    /// address of the next hop if it is unknown, at most 3 s.
     ///
     /// # Errors
     /// [`DeviceError`]; the QP stays in the state that it had reached.
@@ -354,7 +355,7 @@ impl QueuePair {
             return Err(DeviceError::PathMtu { path_mtu, mtu });
         }
         let mut attributes = *attributes;
-        port_owner::tell(device, (self.qpn, self.service), &attributes)?;
+        port_owner::update_destination(device, (self.qpn, self.service), &attributes)?;
         // The lock is kept until the QP has the headers, so that changes of the host that arrive
         // meanwhile are applied to the QP afterwards.
         let paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);

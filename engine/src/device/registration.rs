@@ -155,7 +155,8 @@ impl ProtectionDomain {
     }
 }
 
-/// A registered buffer in the arena. The program accesses it through safe copies.
+/// A registered buffer in the arena. The program accesses it through safe copies, at offsets of
+/// type `usize`; those of [`MemoryRegion::sge`] and [`MemoryRegion::remote_addr`] are `u64`.
 #[derive(Debug)]
 pub struct Buffer {
     // Declared first, so dropped first: the engine stops accessing the bytes before they are freed.

@@ -22,8 +22,17 @@ pub struct RemoteAddr {
     pub rkey: Key,
 }
 
-/// The operation of a send request, with its operands. `verbs/operation.rs` has a table of what
-/// each operation needs.
+/// The operation of a send request, with its operands.
+///
+/// | operations | services |
+/// |---|---|
+/// | SEND, with immediate data | all |
+/// | WRITE, with immediate data; binding a window; local invalidate | RC, UC, XRC |
+/// | SEND with invalidate, READ, compare and swap, fetch and add | RC, XRC |
+/// | atomic WRITE, FLUSH | RC |
+///
+/// Own buffers of READs and of the two fetching atomics need
+/// [`LOCAL_WRITE`](crate::memory::Access::LOCAL_WRITE). Atomics and atomic WRITEs have eight bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOp {
     /// Sends a message to a receive of the peer.
