@@ -31,7 +31,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-prefix=$(realpath -m "${prefix/#\~/$HOME}") # Nobody has expanded a ~ in a workflow.
+prefix=$(realpath -m "${prefix/#\~/$HOME}") # A ~ in a workflow is not expanded.
 packages=$prefix/packages
 
 main() {

@@ -83,7 +83,7 @@ fn errors_name_the_accepted_values() {
     refused("cnp_priority", "8", "cnp_priority takes 0 to 7");
     refused("rpg_ai_rate", "5Mb/s", "rpg_ai_rate takes 0 to 10000000 (Mb/s)");
     refused("rpg_time_reset", "0", "rpg_time_reset takes 1 to 1000000 (us)");
-    refused("rp_dce_tcp_g", "1024", "dce_tcp_g takes 0 to 1023 (1/1024 of 1 - g)");
+    refused("rp_dce_tcp_g", "1024", "dce_tcp_g takes 0 to 1023 (1 - g, in 1/1024)");
     for text in ["", "us", "1e3us", "1.us2", ".5us", "99999999999999999999999us", "1 0us"] {
         assert!(Params::default().set("increase_interval", text).is_err(), "{text}");
     }

@@ -209,7 +209,7 @@ fn packets_to_other_addresses_are_not_received() {
     assert_eq!(receive(&mut to, 1, TEST_TIMEOUT).len(), 1);
 }
 
-/// What anybody may send to the UDP port.
+/// What any host may send to the UDP port.
 #[test]
 fn datagrams_that_are_no_packets_are_harmless() {
     if !root() {

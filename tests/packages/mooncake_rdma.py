@@ -25,8 +25,8 @@ need(engine.initialize(own, "P2PHANDSHAKE", "rdma", "feroce0"), "initialize")
 buffer = ctypes.create_string_buffer(SIZE)
 address = ctypes.addressof(buffer)
 need(engine.register_memory(address, SIZE), "register_memory")
-peer.tell({"session": f"{own}:{engine.get_rpc_port()}", "address": address})
-other = peer.hear()
+peer.send({"session": f"{own}:{engine.get_rpc_port()}", "address": address})
+other = peer.receive()
 
 for seed, length in enumerate(LENGTHS):
     content = data(seed, length)
@@ -34,21 +34,21 @@ for seed, length in enumerate(LENGTHS):
         ctypes.memmove(buffer, content, length)
         transfer = (other["session"], address, other["address"], length)
         need(engine.transfer_sync_write(*transfer), "transfer_sync_write")
-        peer.tell("written")
-        assert peer.hear() == checksum(content), f"the server has other data, length {length}"
+        peer.send("written")
+        assert peer.receive() == checksum(content), f"the server has other data, length {length}"
         ctypes.memset(buffer, 0, length)
         need(engine.transfer_sync_read(*transfer), "transfer_sync_read")
         assert buffer.raw[:length] == content, f"READ returned other data, length {length}"
     else:
-        peer.hear()
-        peer.tell(checksum(buffer.raw[:length]))
+        peer.receive()
+        peer.send(checksum(buffer.raw[:length]))
     print(f"{length} bytes: written, read, compared", flush=True)
 
 # The server stays until the client has read.
 if server:
-    peer.tell("end")
+    peer.send("end")
 else:
-    peer.hear()
+    peer.receive()
 need(engine.unregister_memory(address), "unregister_memory")
 check_counter()
 print("all data correct", flush=True)

@@ -37,8 +37,8 @@ peer = Peer.connect(server[0]) if server else Peer.accept()
 agent = nixl_agent("client" if server else "server", nixl_agent_config(backends=["UCX"]))
 buffer = np.zeros(SIZE, dtype=np.uint8)
 registered = agent.register_memory([(buffer.ctypes.data, SIZE, 0, "")], "DRAM")
-peer.tell({"agent": text(agent.get_agent_metadata()), "address": buffer.ctypes.data})
-other = peer.hear()
+peer.send({"agent": text(agent.get_agent_metadata()), "address": buffer.ctypes.data})
+other = peer.receive()
 name = agent.add_remote_agent(base64.b64decode(other["agent"]))
 
 for seed, length in enumerate(LENGTHS):
@@ -48,21 +48,21 @@ for seed, length in enumerate(LENGTHS):
         local = agent.get_xfer_descs([(buffer.ctypes.data, length, 0)], "DRAM")
         remote = agent.get_xfer_descs([(other["address"], length, 0)], "DRAM")
         run(agent, "WRITE", local, remote, name)
-        peer.tell("written")
-        assert peer.hear() == checksum(content), f"the server has other data, length {length}"
+        peer.send("written")
+        assert peer.receive() == checksum(content), f"the server has other data, length {length}"
         buffer[:length] = 0
         run(agent, "READ", local, remote, name)
         assert buffer[:length].tobytes() == content, f"READ returned other data, length {length}"
     else:
-        peer.hear()
-        peer.tell(checksum(buffer[:length].tobytes()))
+        peer.receive()
+        peer.send(checksum(buffer[:length].tobytes()))
     print(f"{length} bytes: written, read, compared", flush=True)
 
 # The server stays until the client has read.
 if server:
-    peer.tell("end")
+    peer.send("end")
 else:
-    peer.hear()
+    peer.receive()
     notes = agent.get_new_notifs().get("client", [])
     assert b"done READ" in notes, f"the notifications are {notes}"
 agent.remove_remote_agent(name)

@@ -1,4 +1,4 @@
-"""What the programs of this folder share: a TCP connection between the two ends, on which they
+"""Shared by the programs in this folder: a TCP connection between the two ends, on which they
 exchange addresses and checksums, and the data that the ends transfer.
 """
 import hashlib
@@ -9,7 +9,8 @@ import socket
 PORT = 18600
 # What the device has sent, in units of 4 bytes.
 COUNTER = pathlib.Path("/sys/class/infiniband/feroce0/ports/1/counters/port_xmit_data")
-# Lengths of the transfers in bytes: less than a packet, a packet, and many packets with a rest.
+# Lengths of the transfers in bytes: one byte, one packet at path MTU 4096, many packets and a
+# remainder, many packets.
 LENGTHS = (1, 4096, 1_000_003, 16 << 20)
 
 
@@ -47,14 +48,14 @@ class Peer:
         """Connects to the server's IPv4 address."""
         return cls(socket.create_connection((server, PORT)))
 
-    def tell(self, message):
+    def send(self, message):
         """Sends a message."""
         self.file.write(json.dumps(message) + "\n")
         self.file.flush()
 
-    def hear(self):
+    def receive(self):
         """Receives a message."""
         line = self.file.readline()
         if not line:
-            raise SystemExit("the other end has gone")
+            raise SystemExit("the other end has ended")
         return json.loads(line)

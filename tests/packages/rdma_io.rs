@@ -55,7 +55,7 @@ async fn serve<B: TransportBuilder>(builder: B, address: SocketAddr) -> Result {
     while left > 0 {
         let length = stream.read(&mut buffer).await?;
         if length == 0 {
-            return Err(format!("the client has gone, {left} bytes are missing").into());
+            return Err(format!("the client has ended, {left} bytes are missing").into());
         }
         stream.write_all(&buffer[..length]).await?;
         left -= length;
@@ -77,7 +77,7 @@ async fn call<B: TransportBuilder>(builder: B, address: SocketAddr) -> Result {
         while received < length {
             let more = stream.read(&mut buffer[received..length]).await?;
             if more == 0 {
-                return Err(format!("the server has gone at byte {}", from + received).into());
+                return Err(format!("the server has ended at byte {}", from + received).into());
             }
             received += more;
         }

@@ -77,9 +77,11 @@ fn post(qp: &mut QueuePair, wr_ids: std::ops::Range<u64>) {
     }
 }
 
-/// As behind a qdisc that holds back every frame: sent packets are not acknowledged and their
-/// retries cannot be sent, nor can the first request of a QP that posts later. Both QPs must end in
-/// an error after the time that their attributes give, plus 20 ms once.
+/// Like a qdisc that holds back every frame: sent packets are not acknowledged, and neither their
+/// retries nor the first request of a later QP can be sent. The port is full at 1 ms and counts as
+/// stuck 20 ms later. The first QP has had one timeout by then, and three follow (5 ms each in
+/// turns of 1 ms): 36 ms. The later QP posts to a port that is already stuck: four timeouts from
+/// the turn at 51 ms on, which end at 71 ms.
 #[test]
 fn requests_behind_a_port_that_moves_no_frame_end_in_an_error() {
     let mut sender = Sender::new(false);

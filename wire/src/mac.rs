@@ -18,8 +18,8 @@ impl MacAddr {
         self.0[0] & 1 != 0
     }
 
-    /// The modified EUI-64 of RFC 4291, with the universal/local bit inverted: the interface
-    /// identifier of IPv6, and the node GUID of a RoCE device.
+    /// Returns the modified EUI-64 of RFC 4291, with the universal/local bit inverted: the
+    /// interface identifier of IPv6, and the node GUID of a RoCE device.
     #[must_use]
     pub const fn eui64(self) -> [u8; 8] {
         let [a, b, c, d, e, f] = self.0;

@@ -19,7 +19,7 @@ fn exercise(first: &[u8], second: &[u8]) -> Result<(), ParseError> {
 }
 
 prop_compose! {
-    /// A correct frame of any opcode, version, tag and size.
+    /// A correct frame of any opcode, IP version, VLAN tag and size.
     fn valid_frame()(
         opcode in any::<Index>(),
         v6: bool,
@@ -58,7 +58,8 @@ proptest! {
         let _ = exercise(&frame[..split], &frame[split..]);
     }
 
-    /// A split after the headers changes nothing; a split within them is an error that names it.
+    /// A split after the headers changes nothing; a split within them is `HeadersSplit` with the
+    /// position.
     #[test]
     fn a_split_changes_nothing_or_is_an_error(frame in valid_frame()) {
         let whole = Packet::parse(&frame, &[]).unwrap();

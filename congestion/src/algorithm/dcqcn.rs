@@ -374,8 +374,8 @@ impl ReactionPoint {
         }
     }
 
-    /// QCN's rule for an unlimited target: returns true if the target is more than ten times the
-    /// rate at a first step, which then divides the target by eight.
+    /// QCN's rule for an unlimited target: returns true if the step divides the target by eight,
+    /// because the target is more than ten times the rate and one of the step counts is 1.
     fn is_target_far_above(&self) -> bool {
         self.rules.target_limit == TargetLimit::Unlimited
             && (self.time_steps == 1 || self.byte_steps == 1)

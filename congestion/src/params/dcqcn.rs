@@ -16,7 +16,7 @@ pub struct ReactionParams {
     pub alpha_interval: Duration,
     /// Whether a CNP restarts the alpha timer.
     pub alpha_timer: AlphaTimer,
-    /// Whether a CNP cuts the rate before or after it raises alpha.
+    /// Order of cut and alpha update at a CNP, or a timer of its own for each.
     pub cut_order: CutOrder,
     /// A cut removes alpha / 2^(gd - 10) of the rate: 11 is alpha / 2.
     pub gd: u32,
@@ -87,7 +87,7 @@ pub struct MarkingParams {
     pub mark_at: MarkAt,
 }
 
-macro_rules! switch {
+macro_rules! choices {
     (
         $(#[$about:meta])* $name:ident {
             $($(#[$doc:meta])* $variant:ident = $text:literal),+ $(,)?
@@ -127,8 +127,8 @@ macro_rules! switch {
     };
 }
 
-switch! {
-    /// The order of cut and alpha update at a CNP.
+choices! {
+    /// Order of cut and alpha update at a CNP, or a timer of its own for each.
     CutOrder {
         /// A CNP cuts the rate by the old alpha, then raises alpha.
         CutFirst = "cut-first",
@@ -140,7 +140,7 @@ switch! {
     }
 }
 
-switch! {
+choices! {
     /// What starts a period of the alpha timer.
     AlphaTimer {
         /// Every CNP restarts the period.
@@ -150,7 +150,7 @@ switch! {
     }
 }
 
-switch! {
+choices! {
     /// When a cut sets the target to the current rate.
     TargetClamp {
         /// At every cut.
@@ -162,18 +162,18 @@ switch! {
     }
 }
 
-switch! {
+choices! {
     /// Whether the target may exceed `max_rate`.
     TargetLimit {
         /// The target is at most `max_rate`.
         MaxRate = "max-rate",
-        /// The target is unlimited, as in QCN. At a first step, a target above ten times the rate
-        /// is divided by eight.
+        /// The target is unlimited, as in QCN. A step while the step count of the timer or of the
+        /// byte counter is 1 divides a target above ten times the rate by eight.
         Unlimited = "unlimited",
     }
 }
 
-switch! {
+choices! {
     /// Which CNPs restart the byte counter.
     ByteRestart {
         /// Every CNP that cuts the rate.
@@ -183,7 +183,7 @@ switch! {
     }
 }
 
-switch! {
+choices! {
     /// Whether a step of timer or byte counter is counted before the comparison with the threshold.
     StepCount {
         /// Counted before: F - 1 steps of fast recovery.
@@ -193,30 +193,31 @@ switch! {
     }
 }
 
-switch! {
+choices! {
     /// When a step is hyper increase, by the step counts of the timer and of the byte counter.
     HyperIncrease {
         /// When the smaller count is above the threshold.
         MinAbove = "min-above",
-        /// When both counts have reached the threshold. The increase is `hai_rate` times the number
-        /// of steps since.
+        /// When both counts have reached the threshold F. The increase is `hai_rate` times n: the
+        /// smaller count - F + 1, which is 1 at the threshold and 2 one step above it. Only a step
+        /// of the timer starts hyper increase; steps of the byte counter continue it.
         MinReachedTimes = "min-reached-times",
         /// When the larger count is above the threshold.
         MaxAbove = "max-above",
     }
 }
 
-switch! {
+choices! {
     /// The periods of timer and byte counter in hyper increase.
     HyperPeriod {
-        /// The same as otherwise.
+        /// Unchanged.
         Same = "same",
         /// Half of the period.
         Half = "half",
     }
 }
 
-switch! {
+choices! {
     /// When a receiver sends a CNP.
     CnpTiming {
         /// At a mark if no interval is running, and at the end of each interval with a mark.
@@ -230,19 +231,19 @@ switch! {
     }
 }
 
-switch! {
+choices! {
     /// What shares one CNP interval.
     CnpScope {
         /// A QP.
         Qp = "qp",
         /// A pair of IP addresses.
         IpPair = "ip-pair",
-        /// A port.
+        /// A port of the RNIC.
         Port = "port",
     }
 }
 
-switch! {
+choices! {
     /// When a switch reads the queue length to mark a packet.
     MarkAt {
         /// When the packet joins the queue.
@@ -252,7 +253,7 @@ switch! {
     }
 }
 
-switch! {
+choices! {
     /// The marking probability above Kmax.
     BeyondKmax {
         /// Probability 1.

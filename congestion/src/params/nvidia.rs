@@ -9,7 +9,8 @@ use crate::time::Duration;
 /// A parameter under NVIDIA's names. The value is a whole number.
 #[derive(Debug)]
 pub struct NvidiaParam {
-    /// The names of the parameter: in NVIDIA's documentation, in Linux (`cc_params`), and others.
+    /// The accepted names: that of NVIDIA's documentation and OFED, then that of Linux (`cc_params`
+    /// in debugfs) if it differs.
     pub names: &'static [&'static str],
     /// The name of Feroce's parameter.
     pub param: &'static str,
@@ -24,8 +25,8 @@ pub struct NvidiaParam {
 }
 
 impl NvidiaParam {
-    /// `params` with this `value`; `None` if Feroce's parameter does not accept it (a period of 0,
-    /// for example).
+    /// Returns `params` with this `value`; `None` if Feroce's parameter does not accept it (a
+    /// period of 0, for example).
     pub(super) fn applied(&self, params: &Params, value: u64) -> Option<Params> {
         let mut changed = *params;
         (self.set)(&mut changed, value);
@@ -94,7 +95,7 @@ pub const NVIDIA: &[NvidiaParam] = &[
     NvidiaParam {
         names: &["rpg_gd", "rp_gd"],
         param: "gd",
-        unit: "logarithm",
+        unit: "log2: a cut removes alpha / 2^(gd - 10)",
         max: 31,
         get: |params| params.reaction.gd.into(),
         set: |params, gd| params.reaction.gd = saturating_u32(gd),
@@ -104,6 +105,8 @@ pub const NVIDIA: &[NvidiaParam] = &[
         param: "min_dec_fac",
         unit: "%",
         max: 100,
+        // `Fraction::ratio` rounds down: a set percentage may read as up to 0.1 % less, in units
+        // of 0.1 %. Rounding up restores it.
         get: |params| params.reaction.min_dec_fac.of_u64(1000).div_ceil(10),
         set: |params, percent| {
             params.reaction.min_dec_fac = Fraction::ratio(saturating_u32(percent), 100)
@@ -117,7 +120,7 @@ pub const NVIDIA: &[NvidiaParam] = &[
     NvidiaParam {
         names: &["dce_tcp_g", "rp_dce_tcp_g"],
         param: "g",
-        unit: "1/1024 of 1 - g",
+        unit: "1 - g, in 1/1024",
         max: 1023,
         get: |params| 1024 - params.reaction.g.of_u64(1024),
         set: |params, kept| params.reaction.g = Fraction::ratio(1024 - saturating_u32(kept), 1024),

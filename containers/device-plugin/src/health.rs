@@ -9,9 +9,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// Fails if no daemon listens at `socket`.
 ///
 /// # Errors
-/// The system's error: there is no socket, nobody listens at it, or this user may not use it.
+/// The system's error: the socket does not exist, has no listener, or is not accessible.
 pub fn check(socket: &Path) -> io::Result<()> {
-    // The type of the daemon's socket. A full queue of connections is a daemon's as well.
+    // The daemon's socket is SEQPACKET. EAGAIN means that the backlog is full: a daemon listens.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let client = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     match rustix::net::connect(&client, &SocketAddrUnix::new(socket)?) {

@@ -41,7 +41,7 @@ pub struct Config {
 /// Why the plug-in ends.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
-    /// The plug-in's socket cannot be made.
+    /// The plug-in cannot create its socket.
     #[error("cannot listen at {}: {source}", path.display())]
     Listen {
         /// Path of the socket.

@@ -36,15 +36,15 @@ listens at the socket.
 
 Exit codes:
     0  ok: ended by SIGINT or SIGTERM
-    1  failed: the plug-in's socket cannot be made, or kubelet refuses the plug-in
-    2  usage: the command line is wrong"
+    1  failed: the plug-in cannot create its socket, or kubelet refuses the plug-in
+    2  usage: the command line is wrong, or the network namespace cannot be read"
 )]
 struct Options {
     /// Interface whose daemon pods use
     #[arg(long, value_name = "IFACE", required_unless_present = "socket")]
     interface: Option<String>,
-    /// Socket of the daemon [default: SOCKET_DIR/NAMESPACE/IFACE, with the number of the network
-    /// namespace that the plug-in runs in]
+    /// Socket of the daemon [default: SOCKET_DIR/NAMESPACE/IFACE, where NAMESPACE is the inode
+    /// number of the plug-in's network namespace]
     #[arg(long, value_name = "PATH", value_parser = absolute)]
     socket: Option<PathBuf>,
     /// Folder that contains the sockets of all daemons (`feroce up --socket-dir`)
@@ -53,7 +53,7 @@ struct Options {
     /// Folder of the host with bin/feroce and lib/feroce
     #[arg(long, value_name = "DIR", default_value = "/opt/feroce", value_parser = absolute)]
     install: PathBuf,
-    /// Number of devices: of containers that may use the daemon at the same time
+    /// Number of devices: at most so many containers use the daemon at the same time
     #[arg(long, value_name = "N", default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     devices: u32,

@@ -18,7 +18,7 @@ use crate::api::{
 /// What the plug-in offers.
 #[derive(Debug, Clone)]
 pub struct Offer {
-    /// Number of devices: of containers that may use the daemon at the same time.
+    /// Number of devices: at most so many containers use the daemon at the same time.
     pub devices: u32,
     /// The daemon's socket.
     pub socket: PathBuf,

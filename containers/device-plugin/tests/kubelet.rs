@@ -101,7 +101,7 @@ impl Node {
         self.sockets.path().join("4026531840").join("eth0")
     }
 
-    /// A daemon: for the plug-in, a socket at which somebody listens.
+    /// A daemon: for the plug-in, a listening socket.
     fn start_daemon(&self) -> OwnedFd {
         let path = self.daemon_socket();
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -78,7 +78,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 impl Pair {
-    /// A daemon at each end, which anybody may use.
+    /// A daemon at each end, which any user may use.
     fn daemons(&self, options: &str) -> [Daemon; 2] {
         [0, 1].map(|end| {
             let up = format!("up {} --mode 666 {options}", DEVICES[end]);
@@ -302,7 +302,7 @@ except OSError: pass
 print("done")
 "#;
 
-/// Somebody talks nonsense to the socket, or attaches in masses: the daemon serves the others.
+/// A program sends nonsense to the socket, or attaches many times: the daemon serves the others.
 #[test]
 fn a_hostile_client_changes_nothing_for_its_neighbours() {
     let _turn = ONE_AT_A_TIME.lock();

@@ -314,7 +314,7 @@ fn prometheus_answers_the_queries_of_the_dashboard() {
     std::fs::remove_dir_all(&folder).expect("our folder");
 }
 
-/// A daemon or program that is stopped answers nobody: the others are shown.
+/// A stopped daemon or program does not answer: the others are shown.
 #[test]
 fn a_stopped_daemon_is_a_failure() {
     let Some(pair) = Pair::new() else { return };

@@ -24,7 +24,7 @@ claim = f"feroce/owner/{interface}"
 bind(socket.SOCK_DGRAM, claim)
 for kind in socket.SOCK_STREAM, socket.SOCK_SEQPACKET:
     bind(kind, claim).listen(0)
-    # Nobody can connect any more.
+    # No process can connect any more.
     for _ in range(3):
         one = socket.socket(socket.AF_UNIX, kind)
         one.setblocking(False)

@@ -67,10 +67,12 @@ unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, length: *mut sock
     let pending = match (backing.kind, backing.pending) {
         (Kind::Rsocket, _) => Pending::None,
         (Kind::Kernel, Pending::Listening) => Pending::Passive,
-        // SAFETY: the program passes null pointers, or a writable length and as many bytes.
+        // SAFETY: the program passes null pointers, or a writable `length` and `*length` writable
+        // bytes at `address`.
         (Kind::Kernel, _) => return unsafe { (kernel().accept)(backing.fd, address, length) },
     };
-    // SAFETY: the program passes null pointers, or a writable length and as many bytes.
+    // SAFETY: the program passes null pointers, or a writable `length` and `*length` writable
+    // bytes at `address`.
     let accepted = unsafe { (backing.calls().accept)(backing.fd, address, length) };
     if accepted < 0 {
         return accepted;

@@ -1,4 +1,4 @@
-//! The replaced functions of the C library. Each replaces a shown path by the path of the file in
+//! The replacements of C library functions. Each replaces a shown path by the path of the file in
 //! the private folder, and calls the C library.
 //!
 //! A pointer to unreadable memory as path ends the program, because this library reads the path.
@@ -24,7 +24,7 @@ extern "C" fn prepare() {
     view::prepare();
 }
 
-/// The result of a replaced function that the C library does not have: failure with `ENOSYS`.
+/// The result of a replacement whose C library function does not exist: failure with `ENOSYS`.
 trait Missing {
     const VALUE: Self;
 }

@@ -1,34 +1,41 @@
-//! The C library's own functions, which the replaced functions call.
+//! The C library's functions, which this library's replacements call (`dlsym(RTLD_NEXT)`).
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+/// Marks a function that the C library lacks. No function has this address.
+const ABSENT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
+
 /// A function of the C library.
 #[derive(Debug)]
-pub struct Next {
+pub struct NextFunction {
     name: &'static str,
+    /// Null before the lookup; [`ABSENT`] if the C library has no such function.
     found: AtomicPtr<c_void>,
 }
 
-impl Next {
+impl NextFunction {
     /// `name` ends with a zero byte.
     const fn new(name: &'static str) -> Self {
         Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// Returns the next function of this name in the search order, after this library; null if the
-    /// C library has none. The function is looked up once, usually by [`prepare`].
+    /// C library has none. The first call, usually that of [`prepare`], looks the function up.
+    /// Later calls only load the result, and are async-signal-safe.
     pub fn get(&self) -> *mut c_void {
-        let found = self.found.load(Ordering::Acquire);
-        if !found.is_null() {
-            return found;
+        let mut found = self.found.load(Ordering::Acquire);
+        if found.is_null() {
+            let name = CStr::from_bytes_with_nul(self.name.as_bytes()).unwrap_or_default();
+            // SAFETY: the name ends with a zero byte.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+            if found.is_null() {
+                found = ABSENT;
+            }
+            self.found.store(found, Ordering::Release);
         }
-        let name = CStr::from_bytes_with_nul(self.name.as_bytes()).unwrap_or_default();
-        // SAFETY: the name ends with a zero byte.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        self.found.store(found, Ordering::Release);
-        found
+        if found == ABSENT { ptr::null_mut() } else { found }
     }
 }
 
@@ -36,10 +43,10 @@ macro_rules! functions {
     ($( $name:ident )*) => {
         $(
             #[allow(non_upper_case_globals)] // the C library's names
-            pub static $name: Next = Next::new(concat!(stringify!($name), "\0"));
+            pub static $name: NextFunction = NextFunction::new(concat!(stringify!($name), "\0"));
         )*
 
-        static ALL: &[&Next] = &[$( &$name ),*];
+        static ALL: &[&NextFunction] = &[$( &$name ),*];
     };
 }
 
@@ -52,7 +59,8 @@ functions! {
     statx
 }
 
-/// Looks all functions up. A signal handler must not be the first to do so.
+/// Looks up all functions, because `dlsym` is not async-signal-safe and a signal handler may call
+/// a replacement.
 pub fn prepare() {
     for function in ALL {
         function.get();
@@ -70,5 +78,18 @@ mod tests {
         let exported: Vec<_> = exported.filter(|name| !name.contains([':', '}'])).collect();
         let names: Vec<_> = ALL.iter().map(|next| next.name.trim_end_matches('\0')).collect();
         assert_eq!(exported, names);
+    }
+
+    #[test]
+    fn the_lookup_remembers_that_a_function_is_absent() {
+        let absent = NextFunction::new("feroce_no_such_function\0");
+        assert!(absent.get().is_null());
+        assert_eq!(absent.found.load(Ordering::Acquire), ABSENT);
+        assert!(absent.get().is_null());
+
+        let present = NextFunction::new("getpid\0");
+        let found = present.get();
+        assert!(!found.is_null());
+        assert_eq!((present.found.load(Ordering::Acquire), present.get()), (found, found));
     }
 }

@@ -1,17 +1,18 @@
-//! The shown paths, and the private folder with their files.
+//! The shown paths (paths in /sys and /dev at which a program sees Feroce's files), and the private
+//! folder that holds these files.
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The environment variable in which `feroce run` passes the private folder.
+/// The environment variable in which `feroce run` passes the path of the private folder.
 const VARIABLE: &str = "FEROCE_SYSVIEW";
 /// The file in the private folder that lists the shown paths, one per line.
 const LIST: &str = "shown";
 /// Maximum length of a path, with the zero byte.
 pub const PATH_MAX: usize = 4096;
 
-/// The private folder, and the shown paths.
+/// The path of the private folder, and the shown paths.
 #[derive(Debug)]
 struct View {
     root: Vec<u8>,
@@ -103,7 +104,8 @@ fn component(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Returns what follows `shown` in `path`: nothing, or a slash and more.
+/// Returns what follows `shown` in `path`: nothing, or a slash and more. Compares text only: `..`
+/// is not resolved, because the component before it may be a link.
 fn rest_after<'a>(path: &'a [u8], shown: &[u8]) -> Option<&'a [u8]> {
     let (mut path, mut shown) = (path, shown);
     loop {

@@ -139,8 +139,8 @@ pub(crate) enum Route {
     Answered,
     /// To no client, and without an answer.
     Dropped,
-    /// To no client yet: no client claims the service of the request. The caller wants to know
-    /// ([`CmRouter::incoming_early`]), and presents the request again.
+    /// To no client yet: no client claims the service of the request. Only
+    /// [`CmRouter::incoming_early`] returns this; its caller presents the request again.
     Unclaimed,
 }
 
@@ -219,7 +219,7 @@ impl CmRouter {
         self.claims.release(client, claim);
     }
 
-    /// Checks a MAD that `client` wants to send from QP 1 with the headers `flow`, and updates the
+    /// Checks a MAD that `client` asks to send from QP 1 with the headers `flow`, and updates the
     /// MAD's exchange. The caller has checked that the client may use the addresses of `flow`.
     /// `owns` returns true if a QP belongs to the client.
     ///

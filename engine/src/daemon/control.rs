@@ -32,8 +32,8 @@ use crate::time::{Duration, Instant};
 
 /// Slots of the ring from a client to the switch.
 const TX_SLOTS: usize = 512;
-/// Slots of the ring from the switch to a client. READ responses have no window: half of the ring,
-/// which frames from the same host may fill, holds a READ of 8 MiB at a path MTU of 4096.
+/// Slots of the ring from the switch to a client. Frames of the same host may fill half of it. READ
+/// responses have no window, so this half must hold a whole READ: 8 MiB at path MTU 4096.
 const RX_SLOTS: usize = 4096;
 /// Maximum number of newcomers: programs that have connected and not yet attached.
 const NEWCOMERS: usize = 128;
@@ -82,20 +82,22 @@ pub(super) struct Control {
     listener: OwnedFd,
     programs: BTreeMap<RawFd, Program>,
     users: BTreeMap<u32, Usage>,
-    /// By user. Each path that waits for its next hop holds a reference, and so does this table:
-    /// the number of waiting paths is the reference count minus 1.
+    /// Key: user. The reference count minus 1 is the number of paths that wait for a next hop: each
+    /// such path holds a reference, and this table holds one.
     resolving: BTreeMap<u32, Arc<()>>,
-    /// The host's memberships in the groups of the clients.
+    /// The host's memberships in the groups of the clients. `None` if the port has no address
+    /// filter.
     memberships: BTreeMap<IpAddr, Option<UdpSocket>>,
     resolvers: Arc<Pool>,
     /// Time of the current turn.
     now: Instant,
     checked_at: Instant,
-    /// The listener is not polled before this time, because the process had no free descriptor.
+    /// The listener is not polled before this time, because accepting failed. Without a free
+    /// descriptor, the listener would stay readable.
     accepts_at: Instant,
     /// The sockets of the last wait, and which of them are readable.
     polled: Vec<libc::pollfd>,
-    /// The message that is read.
+    /// Receive buffer for one message.
     buffer: Vec<u8>,
 }
 
@@ -124,8 +126,8 @@ impl Control {
             self.wait(CHECK_INTERVAL);
             self.turn(self.shared.now());
         }
-        let clients: Vec<RawFd> = self.programs.keys().copied().collect();
-        clients.into_iter().for_each(|fd| self.detach(fd, "the daemon ends"));
+        let programs: Vec<RawFd> = self.programs.keys().copied().collect();
+        programs.into_iter().for_each(|fd| self.detach(fd, "the daemon ends"));
     }
 
     /// Waits until a socket is readable, at most for `timeout`.
@@ -138,8 +140,8 @@ impl Control {
         sys::poll_readable(&fds, &mut self.polled, Some(timeout));
     }
 
-    /// Serves the sockets that [`Self::wait`] found readable, one message each. From time to time,
-    /// checks the clients.
+    /// Serves the sockets that [`Self::wait`] found readable, one message each. Checks the clients
+    /// every [`CHECK_INTERVAL`].
     pub(super) fn turn(&mut self, now: Instant) {
         self.now = now;
         let polled = self.polled.iter();
@@ -167,12 +169,13 @@ impl Control {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::debug!(%error, "a program cannot connect");
-                // If the process has no free descriptor, the listener stays readable.
+                // Poll the listener later: see `accepts_at`.
                 self.accepts_at = self.now + CHECK_INTERVAL;
                 return;
             }
         };
-        // A descriptor sent by the program would be closed here, and closing may wait.
+        // A program must not send descriptors: the daemon would have to close them, which may
+        // block.
         if let Err(error) = sys::refuse_descriptors(socket.as_fd()) {
             tracing::debug!(%error, "this kernel cannot refuse descriptors");
         }
@@ -250,7 +253,8 @@ impl Control {
             (None, _) => return done(Err(invalid("attach first"))),
         };
         match request {
-            Request::Attach { .. } | Request::Stat => done(Err(invalid("attached already"))),
+            Request::Attach { .. } => done(Err(invalid("attached already"))),
+            Request::Stat => unreachable!("answered above"),
             Request::Ready => done(self.ready(fd, client)),
             Request::QpnSlice => Some((self.slice(fd, client).map(Answer::Slice), Vec::new())),
             Request::Resolve { destination, source, timeout_ms } => {
@@ -344,7 +348,8 @@ impl Control {
         Ok((attached, fds))
     }
 
-    /// The client has mapped its rings: from now on frames are moved.
+    /// Seals the rings, which the client has mapped. From now on the switch moves the client's
+    /// frames.
     fn ready(&mut self, fd: RawFd, client: ClientId) -> Result<(), Refusal> {
         let memory = self.programs.get_mut(&fd).and_then(|program| program.memory.take());
         let memory = memory.ok_or_else(|| invalid("ready already"))?;
@@ -357,7 +362,8 @@ impl Control {
         Ok(())
     }
 
-    /// Removes a program: it has ended, or it must not stay.
+    /// Removes a program that has ended, broke the protocol, or stalled. At the end of the daemon,
+    /// removes any program.
     fn detach(&mut self, fd: RawFd, why: &str) {
         let Some(program) = self.programs.remove(&fd) else { return };
         let Some(id) = program.client else { return };
@@ -416,11 +422,12 @@ impl Control {
         self.programs.retain(|_, program| !is_late(program));
     }
 
+    /// Gives the client a slice of [`SLICE`] QP numbers.
     fn slice(&mut self, fd: RawFd, client: ClientId) -> Result<u32, Refusal> {
-        let share = (self.programs[&fd].credentials.user, self.shared.limits.qps / SLICE);
+        let user_limit = (self.programs[&fd].credentials.user, self.shared.limits.qps / SLICE);
         let now = self.now;
         let given = self.shared.with(|switch| {
-            let given = switch.tables.slices.give(client, share, now)?;
+            let given = switch.tables.slices.give(client, user_limit, now)?;
             if let Some(client) = switch.tables.get_mut(client) {
                 client.qp_numbers += SLICE;
             }
@@ -438,7 +445,9 @@ impl Control {
             return Err(invalid("a QP number has 24 bits"));
         };
         if remote.is_multicast() || remote_qpn == Qpn::GSI || remote_qpn == Qpn::MULTICAST {
-            return Err(invalid("no QP is connected to this destination"));
+            return Err(invalid(
+                "a QP cannot be connected to a multicast address or to QP 1 or 0xffffff",
+            ));
         }
         let now = self.now;
         self.shared.with(|switch| {

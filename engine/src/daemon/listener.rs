@@ -37,7 +37,7 @@ pub(super) fn listen(directory: &Path, path: &Path, config: &DaemonConfig) -> io
         Err(_) => {}
     }
     let socket = channel::socket()?;
-    // Nobody may connect before the permissions are set: a socket that does not listen refuses.
+    // No program may connect before the permissions are set: a socket that does not listen refuses.
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     if let Some(group) = config.group {
         std::os::unix::fs::chown(path, None, Some(group))?;

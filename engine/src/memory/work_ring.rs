@@ -123,8 +123,8 @@ impl<T: Copy> WorkProducer<T> {
         let len = parts.iter().map(|part| part.len()).sum();
         self.push_with(request, len, |mut room| {
             for part in parts {
-                // SAFETY: `push_with` passes as many bytes as the parts have together, owned by
-                // this side.
+                // SAFETY: `push_with` passes `len` bytes, the length of all parts, owned by this
+                // side.
                 unsafe {
                     room.copy_from_nonoverlapping(NonNull::from(*part).cast(), part.len());
                     room = room.add(part.len());

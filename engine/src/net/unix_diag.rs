@@ -1,6 +1,6 @@
 //! What the kernel knows about a Unix socket (`unix_diag`): its name, and the user who made it.
 //!
-//! `/proc/net/unix` has no users, and anybody can forge its rows: a name may contain line feeds.
+//! `/proc/net/unix` has no users, and any user can forge its rows: a name may contain line feeds.
 //! The crate netlink-packet-sock-diag lacks users as well, and needs another version of
 //! netlink-packet-core.
 

@@ -1,7 +1,7 @@
 //! Eight pairs of unmodified programs at once, through one daemon per host, as an ordinary user.
 //! First every pair must finish with correct data. Then, while all run on, the servers of two pairs
 //! are killed and the client of a third is stopped: the clients of the killed servers must end
-//! within [`HEARS`], and every other pair must keep its rate.
+//! within [`END_WITHIN`], and every other pair must keep its rate.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -25,8 +25,8 @@ const START: Duration = Duration::from_secs(6);
 const SAMPLE: Duration = Duration::from_secs(5);
 /// Limit of the pairs that must finish.
 const FINISH: Duration = Duration::from_secs(120);
-/// The peer of a killed program hears of it within this time.
-const HEARS: Duration = Duration::from_secs(1);
+/// Time within which the client of a killed server must end.
+const END_WITHIN: Duration = Duration::from_secs(1);
 /// Least rate of a pair after its neighbours have died, relative to the rate before.
 const KEEPS: f64 = 0.85;
 /// Starts a command as an ordinary user without capabilities.
@@ -265,7 +265,7 @@ impl<'a> Hosts<'a> {
     }
 
     /// Kills and stops programs while all run on. Returns true if the others kept their rates and
-    /// the peers of the killed ones heard of it.
+    /// the clients of the killed servers ended in time.
     fn survive(&self) -> Result<bool> {
         println!("Two servers are killed, one client is stopped");
         let mut all = self.spawn(|programs| programs.count * 1000)?;
@@ -278,7 +278,7 @@ impl<'a> Hosts<'a> {
                 Fate::ClientStopped => pair.client.signal("STOP"),
             }
         }
-        let mut passed = hear(&mut all);
+        let mut passed = wait_for_clients(&mut all);
         std::thread::sleep(SAMPLE / 5);
         let after = self.rates(&all)?;
         let lives = |pair: &Running| pair.programs.fate == Fate::Lives;
@@ -356,19 +356,19 @@ impl Running {
     }
 }
 
-/// Waits for the clients of killed servers. Returns true if they ended within [`HEARS`].
-fn hear(all: &mut [Running]) -> bool {
+/// Waits for the clients of killed servers. Returns true if they ended within [`END_WITHIN`].
+fn wait_for_clients(all: &mut [Running]) -> bool {
     let start = Instant::now();
     let mut passed = true;
     for pair in all.iter_mut().filter(|pair| pair.programs.fate == Fate::ServerKilled) {
-        while pair.client.is_running() && start.elapsed() < HEARS * 10 {
+        while pair.client.is_running() && start.elapsed() < END_WITHIN * 10 {
             std::thread::sleep(Duration::from_millis(5));
         }
-        let (after, is_heard) = (start.elapsed(), start.elapsed() <= HEARS);
-        let word = if is_heard { "passed" } else { "FAILED" };
+        let (after, is_in_time) = (start.elapsed(), start.elapsed() <= END_WITHIN);
+        let word = if is_in_time { "passed" } else { "FAILED" };
         let name = pair.programs.name;
         println!("{word}  {name}: its client ended {after:.2?} after the server was killed");
-        passed &= is_heard;
+        passed &= is_in_time;
     }
     passed
 }

@@ -309,7 +309,7 @@ mod tests {
         assert!(!has_daemon(&settings, "lo"));
         settings.sharing = Sharing::Auto;
         drop(listener);
-        assert!(!has_daemon(&settings, "lo"), "nobody listens");
+        assert!(!has_daemon(&settings, "lo"), "no process listens");
         std::fs::remove_file(path).unwrap();
     }
 

@@ -67,7 +67,7 @@ impl Listener {
     /// Listens at `address`; at a Unix socket, for users whom the permissions `mode` allow.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`] if somebody listens there, or a file that is no socket exists;
+    /// [`io::ErrorKind::AddrInUse`] if a process listens there, or a file that is no socket exists;
     /// otherwise the system's error.
     pub fn open(address: &Address, mode: u32) -> io::Result<Self> {
         match address {
@@ -99,7 +99,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Address::Unix(path) = &self.address {
-            let _ = std::fs::remove_file(path); // Somebody may have removed it.
+            let _ = std::fs::remove_file(path); // Another process may have removed it.
         }
     }
 }

@@ -22,7 +22,7 @@ use super::entry::Entry;
 use super::sysfs::Device;
 use super::tree::{PLACES, Tree, TreeError};
 
-/// The file that lists the shown paths, one per line.
+/// The file that lists the paths at which the library shows the folder's files, one per line.
 const LIST: &str = "shown";
 /// The links to PCI devices.
 const BUS: &str = "/sys/bus/pci/devices";

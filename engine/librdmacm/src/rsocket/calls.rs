@@ -84,7 +84,8 @@ unsafe extern "C" fn raccept(fd: c_int, address: *mut sockaddr, length: *mut soc
         if let Socket::Stream(stream) = &*socket
             && let (_, Some(peer)) = stream.addresses()
         {
-            // SAFETY: the program passes null pointers, or a writable length and as many bytes.
+            // SAFETY: the program passes null pointers, or a writable `length` and `*length`
+            // writable bytes at `address`.
             unsafe { CAddress::from(peer).give(address, length) };
         }
         socket.fd()
@@ -340,7 +341,8 @@ unsafe extern "C" fn rgetpeername(
         Socket::Stream(stream) => stream.addresses().1.ok_or(libc::ENOTCONN),
         Socket::Datagram(datagram) => datagram.peer(),
     });
-    // SAFETY: the program passes null pointers, or a writable length and as many bytes.
+    // SAFETY: the program passes null pointers, or a writable `length` and `*length` writable
+    // bytes at `address`.
     return_code(peer.map(|peer| unsafe { CAddress::from(peer).give(address, length) }))
 }
 
@@ -354,7 +356,8 @@ unsafe extern "C" fn rgetsockname(
         Socket::Stream(stream) => Ok(stream.addresses().0.unwrap_or(([0; 4], 0).into())),
         Socket::Datagram(datagram) => datagram.local(),
     });
-    // SAFETY: the program passes null pointers, or a writable length and as many bytes.
+    // SAFETY: the program passes null pointers, or a writable `length` and `*length` writable
+    // bytes at `address`.
     return_code(local.map(|local| unsafe { CAddress::from(local).give(address, length) }))
 }
 

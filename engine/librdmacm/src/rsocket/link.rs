@@ -52,7 +52,7 @@ impl Ready {
         let queues = Queues::new(identifier, capacity)?;
         let pd = queues.pd();
         let written = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-        // SAFETY: the PD is that of the QP; `Ready` drops the regions together with it.
+        // SAFETY: the PD is the device's, which lives until the process ends.
         let region = |length: usize, access| unsafe { Region::new(pd, length, access) };
         let ready = Self {
             sizes,

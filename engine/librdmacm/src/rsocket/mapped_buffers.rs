@@ -1,4 +1,4 @@
-//! The buffers of the program that the peer may write, and those not yet announced to it.
+//! Buffers that the program mapped with `riomap`, and the queue of their announcements to the peer.
 
 use std::collections::VecDeque;
 
@@ -63,7 +63,7 @@ impl Mappings {
         *self = Self::default();
     }
 
-    /// Returns the first free entry of the peer's table of `entries`.
+    /// Returns the lowest free index in the peer's table, which has `entries` entries.
     pub fn free_index(&self, entries: u16) -> Option<u32> {
         let used = |index| self.buffers.iter().any(|buffer| buffer.index == Some(index));
         (0..u32::from(entries)).find(|&index| !used(index))

@@ -1,4 +1,4 @@
-//! `riomap` and `riounmap`: buffers of the program that the peer may write.
+//! `riomap` and `riounmap`: the program maps a buffer, so that the peer can write into it.
 
 use std::ffi::{c_int, c_void};
 

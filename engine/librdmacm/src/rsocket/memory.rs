@@ -70,8 +70,8 @@ impl Region {
     /// # Safety
     /// `to` has `piece.length` writable bytes.
     pub unsafe fn copy_to(&self, piece: Piece, to: *mut u8) {
-        // SAFETY: `to` has as many writable bytes. The peer does not write the piece before it is
-        // announced again.
+        // SAFETY: `to` has `piece.length` writable bytes. The peer does not write the piece before
+        // it is announced again.
         unsafe { self.at(piece).copy_to_nonoverlapping(to, piece.length as usize) };
     }
 
@@ -80,7 +80,7 @@ impl Region {
     /// # Safety
     /// `from` has `piece.length` readable bytes.
     pub unsafe fn copy_from(&self, piece: Piece, from: *const u8) {
-        // SAFETY: `from` has as many readable bytes. No posted work request uses the piece.
+        // SAFETY: `from` has `piece.length` readable bytes. No posted work request uses the piece.
         unsafe { self.at(piece).copy_from_nonoverlapping(from, piece.length as usize) };
     }
 

@@ -22,7 +22,9 @@ pub const DATAGRAM_MAX: usize = SEND_SLOT as usize;
 /// Bytes ahead of a received datagram that the RNIC fills with the GRH.
 const GRH: u32 = 40;
 const _: () = assert!(GRH as usize == size_of::<ibv_grh>());
-const SLOT: u32 = (GRH + SEND_SLOT).next_multiple_of(64);
+/// Size of a receive slot: GRH and datagram, rounded up to a multiple of 64 bytes.
+const RECEIVE_SLOT: u32 = (GRH + SEND_SLOT).next_multiple_of(64);
+/// Size of a send slot: the largest datagram with its header.
 const SEND_SLOT: u32 = 2048;
 /// Bit that marks the work request ID of a receive.
 const RECEIVE: u64 = 1 << 63;
@@ -75,13 +77,13 @@ impl Port {
         identifier.bind(source)?;
         let capacity = Capacity { kind: IBV_QPT_UD, send_queue, receive_queue, inline: 0 };
         let queues = Queues::new(&identifier, capacity)?;
-        // SAFETY: the PD is that of the QP, which is dropped after deregistration.
+        // SAFETY: the PD is the device's, which lives until the process ends.
         let region = |slots: u16, size: usize| unsafe {
             Region::new(queues.pd(), usize::from(slots) * size, IBV_ACCESS_LOCAL_WRITE)
         };
         let port = Self {
             send: region(send_queue, DATAGRAM_MAX)?,
-            receive: region(receive_queue, SLOT as usize)?,
+            receive: region(receive_queue, RECEIVE_SLOT as usize)?,
             free: (0..send_queue.into()).collect(),
             slots: send_queue,
             queues,
@@ -110,7 +112,7 @@ impl Port {
     }
 
     fn post_receive(&self, slot: u32) -> Result<(), c_int> {
-        let piece = Piece { offset: slot * SLOT, length: GRH + SEND_SLOT };
+        let piece = Piece { offset: slot * RECEIVE_SLOT, length: GRH + SEND_SLOT };
         let mut list = [self.receive.entry(piece)];
         // SAFETY: the slot is part of the receive region, and nothing uses it.
         unsafe { self.queues.receive(RECEIVE | u64::from(slot), &mut list) }
@@ -139,7 +141,7 @@ impl Port {
 
     /// Returns the source and the payload of a datagram; `None` if it has no valid header.
     pub fn read(&self, arrived: Arrived) -> Option<(SocketAddr, &[u8])> {
-        let piece = Piece { offset: arrived.slot * SLOT + GRH, length: arrived.length };
+        let piece = Piece { offset: arrived.slot * RECEIVE_SLOT + GRH, length: arrived.length };
         let (DatagramHeader(source), payload) = DatagramHeader::decode(self.receive.bytes(piece))?;
         Some((source, payload))
     }
@@ -172,7 +174,7 @@ impl Port {
         }
         let total = u32::try_from(header_length + length).unwrap_or(0);
         let piece = Piece { offset: slot * SEND_SLOT, length: total };
-        // SAFETY: `datagram` has as many bytes, and no posted request uses the slot.
+        // SAFETY: `datagram` holds `piece.length` bytes, and no posted request uses the slot.
         unsafe { self.send.copy_from(piece, datagram.as_ptr()) };
         let mut list = [self.send.entry(piece)];
         // SAFETY: all-zero bytes are a valid request without a list.

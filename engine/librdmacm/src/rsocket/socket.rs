@@ -47,7 +47,7 @@ pub enum State {
 pub struct Inner {
     /// State of the connection.
     pub state: State,
-    /// Buffers that the peer may write.
+    /// Buffers that the program mapped.
     pub mappings: Mappings,
     /// The RDMA CM identifier.
     pub identifier: Arc<Identifier>,

@@ -10,14 +10,13 @@ use feroce_wire::cm::ServiceId;
 use crate::cm::is_any;
 use crate::daemon::ClientId;
 
-/// A service whose requests a client wants to receive.
+/// A client's right to receive the requests for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     /// The service ID. That of RDMA CM contains port space and port.
     pub service: ServiceId,
-    /// The address that the client binds to. The unspecified address of a family and the host's
-    /// loopback mean any address ([`is_any`]). `None` for a service ID without addresses, which is
-    /// the service at all addresses of both families.
+    /// The address that the client binds to. Unspecified and loopback addresses mean any address
+    /// ([`is_any`]). `None` for a service ID without addresses: it applies to all addresses.
     pub address: Option<IpAddr>,
     /// True if the client shares the port with other clients that claim it with `reuse`. A client
     /// that listens claims the port without `reuse`, because listening ends sharing.
@@ -31,16 +30,16 @@ impl Claim {
     /// those of `engine/src/cm/ports.rs`, which follow `cma_check_port` of the kernel
     /// (`drivers/infiniband/core/cma.c`).
     fn conflict(&self, other: &Self) -> Result<(), ClaimError> {
-        let (Some(own), Some(others)) = (self.address, other.address) else {
+        let (Some(own), Some(theirs)) = (self.address, other.address) else {
             return Err(ClaimError::AddressInUse);
         };
-        let are_separate = self.v6_only && other.v6_only && own.is_ipv4() != others.is_ipv4();
+        let are_separate = self.v6_only && other.v6_only && own.is_ipv4() != theirs.is_ipv4();
         if (self.reuse && other.reuse) || are_separate {
             return Ok(());
         }
-        match is_any(own) || is_any(others) {
+        match is_any(own) || is_any(theirs) {
             true => Err(ClaimError::AddressNotAvailable),
-            false if own == others => Err(ClaimError::AddressInUse),
+            false if own == theirs => Err(ClaimError::AddressInUse),
             false => Ok(()),
         }
     }
@@ -80,7 +79,7 @@ pub(crate) enum ClaimError {
     /// Another client has the address or the service ID (`EADDRINUSE`).
     #[error("another program uses the address")]
     AddressInUse,
-    /// Another client has the port at any address, or this client wants any address and another
+    /// Another client has the port at any address, or this client claims any address and another
     /// client has one (`EADDRNOTAVAIL`).
     #[error("the address is not available: another program uses the port")]
     AddressNotAvailable,
@@ -118,7 +117,8 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// Gives `claim` to `client`, which may have up to `limit` distinct claims.
+    /// Adds `claim` for `client`, which may have up to `limit` distinct claims; a repeated claim is
+    /// only counted.
     pub fn add(&mut self, client: ClientId, claim: Claim, limit: usize) -> Result<(), ClaimError> {
         let count = self.count(client);
         if let Some(held) = self.held.get_mut(&claim.service) {
@@ -138,7 +138,8 @@ impl Claims {
         Ok(())
     }
 
-    /// Takes `claim` from `client`, if the client has it.
+    /// Undoes one [`Self::add`] of `claim`. Undoing the last one ends the claim. Does nothing if
+    /// `client` does not have the claim.
     pub fn release(&mut self, client: ClientId, claim: Claim) {
         let Some(held) = self.held.get_mut(&claim.service) else { return };
         let is_own = |held: &Held| (held.client, held.claim) == (client, claim);
@@ -156,7 +157,7 @@ impl Claims {
         }
     }
 
-    /// Takes all claims from `client`.
+    /// Ends all claims of `client`.
     pub fn remove_client(&mut self, client: ClientId) {
         self.counts.remove(&client);
         self.held.retain(|_, held| {
@@ -171,7 +172,8 @@ impl Claims {
     }
 
     /// Returns the client that receives requests for `service` at `destination`. A claim of the
-    /// exact address takes precedence over one of any address.
+    /// exact address takes precedence over one of any address. Among equals, the oldest client
+    /// (lowest ID) receives them.
     pub fn find(
         &self,
         service: ServiceId,

@@ -19,7 +19,7 @@ use super::{CmRouter, Limits, Refused};
 use crate::daemon::ClientId;
 use crate::time::Instant;
 
-/// A MAD that a client wants to send, apart from its content.
+/// A MAD to be sent for a client, apart from its content.
 pub(super) struct Sent<'a> {
     pub client: ClientId,
     pub limits: Limits,

@@ -1,4 +1,4 @@
-//! Errors of an AF_XDP port. Each message contains a remedy.
+//! Errors of an AF_XDP port. A message names the remedy where Feroce knows one.
 
 use std::io;
 

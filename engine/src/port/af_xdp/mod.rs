@@ -115,7 +115,7 @@ impl AfXdp {
     /// with [`AfXdp::address_filter`].
     ///
     /// # Errors
-    /// See [`AfXdpError`]: each error names the refused action and a remedy.
+    /// See [`AfXdpError`]: a message names the obstacle, and the remedy where Feroce knows one.
     pub fn open(config: &AfXdpConfig, cores: usize) -> Result<Vec<Self>, AfXdpError> {
         config.check()?;
         let interface = Interface::query(&config.interface)?;

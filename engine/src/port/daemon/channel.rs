@@ -31,7 +31,7 @@ pub fn socket() -> io::Result<OwnedFd> {
 /// Connects to the socket at `path`.
 ///
 /// # Errors
-/// The system's error: there is no socket, nobody listens at it, or the user may not use it.
+/// The system's error: the socket does not exist, has no listener, or is not accessible.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;

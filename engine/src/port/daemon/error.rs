@@ -1,4 +1,4 @@
-//! Errors of the port of a daemon. Each message contains a remedy.
+//! Errors of the port of a daemon. A message names the remedy where Feroce knows one.
 
 use std::io;
 use std::path::PathBuf;

@@ -87,7 +87,7 @@ impl Session {
     /// Attaches to the daemon at `path`. Also returns the descriptors of the port.
     ///
     /// # Errors
-    /// [`DaemonError::NotThere`] if nobody listens at `path`.
+    /// [`DaemonError::NotThere`] if no daemon listens at `path`.
     pub fn attach(path: &Path) -> Result<(Self, Attached, [OwnedFd; 3]), DaemonError> {
         let at = || path.to_owned();
         let failed = |source| DaemonError::Socket { path: at(), source };

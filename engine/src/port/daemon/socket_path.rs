@@ -7,7 +7,7 @@
 //!
 //! Root of a user namespace counts as the user who made the namespace.
 //!
-//! The directory contains one directory per network namespace, named by the number of the
+//! The directory contains one directory per network namespace, named by the inode number of the
 //! namespace. That directory contains one socket per interface. A program looks in the directory of
 //! root first. In `/run`, only root makes directories. Another directory counts only if the user
 //! owns it, so that no other user can pretend to be a daemon.

@@ -1,4 +1,4 @@
-//! Errors of a DPDK port. Each message contains a remedy.
+//! Errors of a DPDK port. A message names the remedy where Feroce knows one.
 
 use std::io;
 
@@ -19,7 +19,7 @@ pub enum DpdkError {
          reserve some with `sysctl vm.nr_hugepages=256` or use ordinary memory)"
     )]
     Eal {
-        /// The arguments of the start.
+        /// The EAL's arguments.
         arguments: String,
         /// The error of the EAL.
         reason: String,
@@ -31,7 +31,7 @@ pub enum DpdkError {
          it starts once per process"
     )]
     EalRuns {
-        /// The arguments of the start.
+        /// The EAL's arguments.
         running: String,
         /// The arguments requested now.
         requested: String,
@@ -54,7 +54,7 @@ pub enum DpdkError {
     #[error("DPDK device '{0}' is already open in this process")]
     Busy(String),
 
-    /// A memif client found no server on its socket while opening waited for the link.
+    /// A memif client found no server on its socket within the wait time.
     #[error(
         "DPDK device '{0}' found no memif server on its socket: start the server first, or wait \
          longer for it"

@@ -100,7 +100,7 @@ impl DpdkPort {
     /// addresses, for [`Device::with_ports`](crate::device::Device::with_ports).
     ///
     /// # Errors
-    /// See [`DpdkError`]: each error names the refused action and a remedy.
+    /// See [`DpdkError`]: a message names the obstacle, and the remedy where Feroce knows one.
     pub fn open(config: &DpdkConfig, cores: usize) -> Result<Vec<Self>, DpdkError> {
         config.check()?;
         let device = Arc::new(Ethdev::open(config, cores)?);

@@ -1,4 +1,4 @@
-//! Errors of a packet port. Each message contains a remedy.
+//! Errors of a packet port. A message names the remedy where Feroce knows one.
 
 use std::io;
 

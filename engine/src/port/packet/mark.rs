@@ -12,7 +12,7 @@ use super::socket::Socket;
 /// The packet sockets of the calling thread's network namespace.
 const SOCKETS: &str = "/proc/thread-self/net/packet";
 
-/// EtherType of a mark whose process wants the interface. IEEE 802 reserves this number, and the
+/// EtherType of a mark whose process claims the interface. IEEE 802 reserves this number, and the
 /// next one, for experiments: no driver or protocol of the kernel uses them.
 const CLAIMING: u16 = 0x88b5;
 /// EtherType of a mark whose process owns the interface, unless another process has such a mark.
@@ -35,7 +35,7 @@ pub(crate) struct Mark {
 
 impl Mark {
     /// Marks the interface with index `interface` as claimed by this process. `None` if this
-    /// process lacks CAP_NET_RAW, or nobody would see the mark.
+    /// process lacks CAP_NET_RAW, or other processes could not see the mark.
     ///
     /// # Errors
     /// The system's error.
@@ -72,7 +72,7 @@ impl Mark {
 /// A mark of any process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// True if the process owns the interface, false if it wants to.
+    /// True if the process owns the interface, false if it only claims it.
     pub is_owning: bool,
     /// The user who made the mark.
     pub user: u32,

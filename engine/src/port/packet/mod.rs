@@ -126,7 +126,7 @@ impl PacketPort {
     /// are set with [`PacketPort::address_filter`].
     ///
     /// # Errors
-    /// See [`PacketError`]: each error names the refused action and a remedy.
+    /// See [`PacketError`]: a message names the obstacle, and the remedy where Feroce knows one.
     pub fn open(config: &PacketConfig, cores: usize) -> Result<Vec<Self>, PacketError> {
         config.check()?;
         if cores == 0 {

@@ -149,7 +149,7 @@ impl UdpPort {
     /// are set with [`UdpPort::set_addresses`].
     ///
     /// # Errors
-    /// See [`UdpError`]: each error names the refused action and a remedy.
+    /// See [`UdpError`]: a message names the obstacle, and the remedy where Feroce knows one.
     pub fn open(config: &UdpConfig, cores: usize) -> Result<Vec<Self>, UdpError> {
         config.check()?;
         if cores == 0 {

@@ -32,7 +32,7 @@ const RECEIVE_V6: &[SocketOption] = &[
     (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1, "receive IPv6 packets without a UDP checksum"),
 ];
 /// Sets DF and identification 0. The path MTU is always that of the interface: an ICMP message,
-/// which anybody can forge, does not change it.
+/// which any host can forge, does not change it.
 const SEND_V4: &[SocketOption] = &[
     (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE, "set DF"),
     (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0, "keep multicast packets from this host"),

@@ -1,9 +1,9 @@
 //! The report of a check in all formats.
 
+mod json;
 mod junit;
 mod sarif;
 mod text;
-mod value;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -14,10 +14,10 @@ use super::findings::Findings;
 use crate::flow::{Channel, Flows};
 use crate::rules::{Finding, RuleId, Severity};
 
+use json::json;
 use junit::junit;
 use sarif::sarif;
 use text::text;
-use value::json;
 
 /// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,26 +6,26 @@ use serde_json::{Value, json};
 
 use super::{Report, title};
 
-/// Writes the whole report as one value.
+/// Writes the report as one JSON object.
 ///
 /// # Errors
 /// If `out` cannot be written.
 pub fn json(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let flows: Vec<Value> = report
         .shown()
-        .map(|(flow, channel)| {
+        .map(|(index, flow)| {
             json!({
-                "flow": flow + 1,
-                "title": title(channel),
-                "source": channel.key.src.to_string(),
-                "destination": channel.key.dst.to_string(),
-                "tap": channel.key.tap,
-                "qpn": (!channel.has_only_responses()).then_some(channel.key.qpn.value()),
-                "response_qpn": channel.response_qpn.map(feroce_wire::Qpn::value),
-                "path_mtu": channel.path_mtu,
-                "figures": channel.figures,
-                "bits_per_second": channel.figures.rate(),
-                "failure": report.failure(flow).map(|found| &found.sentence),
+                "flow": index + 1,
+                "title": title(flow),
+                "source": flow.key.src.to_string(),
+                "destination": flow.key.dst.to_string(),
+                "tap": flow.key.tap,
+                "qpn": (!flow.has_only_responses()).then_some(flow.key.qpn.value()),
+                "response_qpn": flow.response_qpn.map(feroce_wire::Qpn::value),
+                "path_mtu": flow.path_mtu,
+                "figures": flow.figures,
+                "bits_per_second": flow.figures.rate(),
+                "failure": report.failure(index).map(|found| &found.sentence),
             })
         })
         .collect();
