@@ -1,5 +1,5 @@
 //! Prints the engine's warnings and errors on standard error, for programs without a log of their
-//! own.
+//! own, and words errors with their causes.
 //!
 //! A line is `<program>: <level>: <message> <field>=<value> ...`.
 
@@ -22,6 +22,21 @@ pub fn to_stderr(name: &'static str) {
         .finish();
     // The only error: a global subscriber exists.
     let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+/// Returns the message of `error` and of its causes. A cause that a message already contains is
+/// left out.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// Formats an event as one line that begins with the program's name. Spans are left out.

@@ -6,6 +6,7 @@ use feroce_engine::daemon::DaemonOpenError;
 use feroce_engine::device::OpenError;
 use feroce_engine::device::settings::SettingsError;
 use feroce_engine::device::stat::StatError;
+pub use feroce_engine::log::chain;
 use feroce_engine::net::NetError;
 
 use crate::exit::Exit;
@@ -85,20 +86,6 @@ impl Failure {
             _ => Exit::Failed,
         }
     }
-}
-
-/// The message of `error` and of its causes. A cause that a message already contains is left out.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        if !text.contains(&message) {
-            text = format!("{text}: {message}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -129,6 +129,7 @@ impl Engine {
             let _ = engines.swap_remove(at).closed.recv();
         }
         let refused = |what: &dyn std::error::Error, code| {
+            let what = feroce_engine::log::chain(what);
             log::print(&format!("cannot open {}: {what}", entry.interface));
             lock_refusals().insert(entry.interface.clone(), code);
             code

@@ -33,8 +33,8 @@ pub fn socket() -> io::Result<OwnedFd> {
 /// # Errors
 /// The system's error: the socket does not exist, has no listener, or is not accessible.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket()?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let (socket, address) = (socket()?, SocketAddrUnix::new(path)?);
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))?;
     Ok(socket)
 }
 

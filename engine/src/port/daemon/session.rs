@@ -17,11 +17,27 @@ use super::error::DaemonError;
 use super::protocol::{Answer, Attached, Call, Message, Notice, Refusal, Request, VERSION};
 use crate::memory::frame_ring::RingHandle;
 use crate::net::GidEntry;
-use crate::time::Duration;
+use crate::time::{Clock, Duration};
 
 /// Maximum time to wait for an answer, apart from the time for a next hop. A daemon that takes
 /// longer is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Waits for the next message of the daemon. The kernel restarts no call with a timeout after a
+/// signal of the program, not even with SA_RESTART: QEMU has timers that send signals.
+fn receive_despite_signals(
+    socket: &OwnedFd,
+    buffer: &mut Vec<u8>,
+) -> io::Result<Option<channel::Received<Message>>> {
+    let clock = Clock::start();
+    let end = clock.now() + ANSWER_TIMEOUT;
+    loop {
+        match channel::receive(socket, buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted && clock.now() < end => {}
+            received => return received,
+        }
+    }
+}
 
 /// A session. A thread reads the messages of the daemon.
 #[derive(Debug)]
@@ -106,7 +122,7 @@ impl Session {
         let invalid = || failed(io::ErrorKind::InvalidData.into());
         let (mut buffer, mut notice_gids) = (Vec::new(), None);
         let (result, fds) = loop {
-            let received = channel::receive(&socket, &mut buffer).map_err(failed)?;
+            let received = receive_despite_signals(&socket, &mut buffer).map_err(failed)?;
             match received.ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))? {
                 (Message::Answer { id: 0, result }, fds) => break (result, fds),
                 // Notices may come before the answer.
@@ -269,5 +285,45 @@ impl Shared {
         }
         drop(state);
         self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::thread::JoinHandleExt;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use nix::sys::pthread::pthread_kill;
+    use nix::sys::signal::Signal;
+    use rustix::net::{SocketAddrUnix, SocketFlags};
+
+    use super::*;
+
+    /// A daemon takes a while to answer, and the program gets signals meanwhile.
+    #[test]
+    fn signals_of_the_program_do_not_end_attaching() {
+        let handled = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&handled)).unwrap();
+        let path = std::env::temp_dir().join(format!("feroce-signals-{}", std::process::id()));
+        let listener = channel::socket().unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let program = {
+            let path = path.clone();
+            std::thread::spawn(move || Session::attach(&path).map(drop))
+        };
+        let daemon =
+            rustix::net::accept_with(&listener, SocketFlags::CLOEXEC).expect("the program");
+        for _ in 0..20 {
+            pthread_kill(program.as_pthread_t(), Signal::SIGUSR1).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let refused = Message::Answer { id: 0, result: Err(Refusal::InUse) };
+        channel::send(&daemon, &refused, &[]).unwrap();
+        let attached = program.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(handled.load(std::sync::atomic::Ordering::Relaxed));
+        assert!(matches!(attached, Err(DaemonError::Refused { .. })), "{attached:?}");
     }
 }
