@@ -44,7 +44,7 @@ main() {
     address=$(address_of "$interface")
     [ -x "$prefix/bin/feroce" ] || build_feroce
     add_path "$prefix/bin"
-    add_env FEROCE_SHARING daemon # A program that finds no daemon says so.
+    add_env FEROCE_SHARING daemon # Without the daemon, opening a device fails.
     say "feroce up $interface"
     "$prefix/bin/feroce" up "$interface" --port-kind udp --detach --log "$log" ||
         die "Feroce cannot use $interface"

@@ -60,7 +60,7 @@ fn recovering(sender: &mut Sender, packets: u64) {
     }
 }
 
-/// The same with an alpha timer of 1 us.
+/// The same with `nvidia`, whose alpha period is 1 us; the first CNP comes after 999 packets.
 #[inline(never)]
 fn recovering_nvidia(sender: &mut Sender, packets: u64) {
     for number in 1..=packets {

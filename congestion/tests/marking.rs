@@ -61,7 +61,7 @@ fn the_slope_may_continue_above_kmax() {
 }
 
 #[test]
-fn everything_below_one_is_marked_with_pmax_one() {
+fn pmax_one_marks_every_packet_at_kmax() {
     let red =
         red(|params| (params.kmin, params.kmax, params.pmax) = (40_000, 1_000_000, Fraction::ONE));
     assert!(red.mark(1_000_000, u32::MAX));

@@ -12,8 +12,8 @@ fn point(timing: CnpTiming) -> NotificationPoint {
     NotificationPoint::new(&NotificationParams { cnp_timing: timing, ..paper })
 }
 
-/// The times of CNPs when packets come at these times, marked or not, and intervals are ended when
-/// they end.
+/// Times in us at which the receiver sends CNPs: `packets` (time in us, marked) arrive, and
+/// `advance` is called at each `next_event` before the next packet.
 fn cnps(timing: CnpTiming, packets: &[(u64, bool)]) -> Vec<u64> {
     let mut point = point(timing);
     let mut sent = Vec::new();
@@ -38,13 +38,13 @@ fn window_sends_at_once_then_at_ends_of_windows_with_a_mark() {
         (20, true), // at once; a window to 70
         (30, true),
         (69, false),
-        (100, false), // 70: a mark was in it; to 120
+        (100, false), // at 70: the window 20 to 70 had a mark; next window to 120
         (119, true),
-        (169, false), // 120: again; to 170, without a mark
-        (175, true),  // at once; to 225
-        (225, true),  // in the next: 225 ended one without a mark
+        (169, false), // at 120: the window had a mark (119); the window to 170 has none
+        (175, true),  // at once; a window to 225
+        (225, true),  // at once: the window 175 to 225 had no mark; a window to 275
         (240, true),
-        (280, false), // 275
+        (280, false), // at 275: the window had a mark (240)
         (400, false),
     ];
     assert_eq!(cnps(CnpTiming::Window, &packets), [20, 70, 120, 175, 225, 275]);
@@ -89,7 +89,7 @@ fn periodic_sends_by_the_clock_of_the_first_packet() {
         (480, false),
     ];
     assert_eq!(cnps(CnpTiming::Periodic, &packets), [60, 160, 410]);
-    // The first packet counts when the clock starts.
+    // A mark on the first packet, which starts the clock, sends a CNP at once.
     assert_eq!(cnps(CnpTiming::Periodic, &[(10, true), (20, true), (80, false)]), [10, 60]);
 }
 

@@ -23,8 +23,8 @@ fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
 
 /// A set with some of its parameters changed.
 fn params() -> impl Strategy<Value = Params> {
-    let switches = prop::collection::vec(any::<u64>(), TABLE.len());
-    (0..SETS.len(), switches, any::<u64>()).prop_map(|(set, choices, selected)| {
+    let raw_values = prop::collection::vec(any::<u64>(), TABLE.len());
+    (0..SETS.len(), raw_values, any::<u64>()).prop_map(|(set, choices, selected)| {
         let mut params = SETS[set].params;
         for (index, (param, choice)) in TABLE.iter().zip(choices).enumerate() {
             let changes = selected >> (index % 64) & 1 == 1 && param.part == Part::Reaction;

@@ -250,7 +250,7 @@ fn hyper_increase() {
     assert_eq!(
         targets(HyperIncrease::MinReachedTimes, "ttttbbtbbt"),
         [20_000, 20_040, 20_080, 20_120, 20_160, 20_200, 20_600, 21_400, 22_600, 23_800],
-        "begun by the timer when both have two; then once, twice, three times"
+        "the timer's fifth step, both counts at two or more, starts it: hai_rate times 1, 2, 3, 3"
     );
     assert_eq!(
         targets(HyperIncrease::MaxAbove, "tttt"),

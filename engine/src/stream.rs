@@ -7,8 +7,8 @@
 //! | [`CmEventStream`] | the events of a [`CmEventQueue`] |
 //!
 //! Each has a method `next`, and implements `futures_core::Stream` for combinators. `next` is
-//! cancel-safe: a future that is dropped before it is ready has taken no item. A queue has one
-//! stream at a time, because two would take each other's wake-ups.
+//! cancel-safe: a future that is dropped before it is ready has taken no item. Make at most one
+//! stream of a queue at a time: two would take each other's wake-ups.
 
 use std::future::poll_fn;
 use std::io;
@@ -98,8 +98,8 @@ impl CompletionStream {
         self.queue.get_ref()
     }
 
-    /// Waits for the next completion. If none is queued, runs one turn of the device's cores before
-    /// it waits, so that posted requests leave at once.
+    /// Waits for the next completion. If none is queued, drives the device as
+    /// [`CompletionQueue::poll`] does before it waits, so that posted requests leave at once.
     ///
     /// # Errors
     /// When the runtime is shutting down.

@@ -41,7 +41,7 @@ pub fn poll_readable(fds: &[RawFd], scratch: &mut Vec<libc::pollfd>, timeout: Op
 /// descriptor must close it.
 ///
 /// # Errors
-/// The kernel is older.
+/// ENOPROTOOPT before Linux 6.16.
 pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
     const SO_PASSRIGHTS: libc::c_int = 83;
     let off: libc::c_int = 0;
@@ -69,8 +69,8 @@ pub fn random_u128() -> io::Result<u128> {
 }
 
 /// Forbids IP fragmentation of packets from `socket`, on this host and on the path
-/// (`PMTUDISC_PROBE`). The path MTU that the kernel has learned does not matter; packets longer
-/// than the interface's MTU are errors.
+/// (`PMTUDISC_PROBE`). The path MTU that the kernel has learned does not matter; sending a packet
+/// longer than the interface's MTU fails with EMSGSIZE.
 ///
 /// # Errors
 /// When the descriptor is not an IPv4 socket or, with `v6`, not an IPv6 socket.

@@ -169,7 +169,7 @@ fn run_live(options: &LiveOptions) -> Result<(), Failure> {
     Ok(command::run(options, case, case.seeds[0])?)
 }
 
-/// Runs a scenario. Returns true if all gates hold and no lossless network lost packets.
+/// Runs a scenario. Returns true if all gates hold and no case has a violation.
 fn run_scenario(options: &RunOptions) -> Result<bool, Failure> {
     let mut scenario = load(&options.scenario, &options.changes, options.seed)?;
     choose(&mut scenario, options.case.as_ref())?;

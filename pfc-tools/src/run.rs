@@ -65,8 +65,8 @@ pub struct CaseResult {
     pub results: Vec<Results>,
     /// The gates and their values.
     pub gate_results: Vec<GateResult>,
-    /// Violations: lost packets in a lossless case, and a deadlock in a case without a gate on
-    /// deadlocks.
+    /// Violations: in a lossless case losses, NAKs, timeouts and failed QPs; a deadlock, if no gate
+    /// measures deadlocks.
     pub violations: Vec<String>,
 }
 

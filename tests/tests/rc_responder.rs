@@ -39,7 +39,7 @@ fn responses_are_in_psn_order_and_the_last_one_acknowledges() {
 }
 
 /// A duplicate READ and a new one together, at a depth of one: the requester may have received the
-/// first response while the second request was in flight.
+/// first response while its retransmission was in flight, and then sent the new READ.
 #[test]
 fn a_duplicate_read_does_not_count_against_the_depth() {
     let mut pair = depth_one();
@@ -66,7 +66,7 @@ fn a_duplicate_read_restarts_its_own_response() {
     pair.rig.wire.step(pair.rig.now);
     pair.rig.devices[1].turn(pair.rig.now);
     // The requester requests the READ again from the tenth packet. The request arrives when 32
-    // packets, two quanta, have been sent.
+    // packets, two transmit quanta of 16, have been sent.
     let again = read(&pair, 110, 10 * 256, 190 * 256).frame(pair.qps[1].qpn());
     pair.rig.wire.inject(1, &again, Instant::ZERO);
     pair.run(10);
@@ -118,7 +118,8 @@ fn a_nak_after_reordering_reports_the_psn_missing_now() {
     assert_eq!(pair.counters(1), [(Counter::OutOfSequence, 1)]);
 }
 
-/// Reserved bits and MigReq in the BTH of a peer are ignored (C9-6).
+/// Reserved bits, MigReq, FECN and BECN in the BTH of a peer's request are ignored (reserved bits:
+/// C9-6).
 #[test]
 fn reserved_bits_are_ignored() {
     let mut pair = Pair::default();
@@ -154,12 +155,12 @@ fn acks_are_sent_on_request_and_never_go_back() {
     }
 }
 
-/// A program that polls and responds at once sends its message before the acknowledgement. A
-/// program that sleeps on its CQ does not, even if it is awake: its peer may sleep on one channel
-/// for sends and receives, and mistake the event of the received message for that of its own SEND,
-/// or free what the completion of its SEND needs.
+/// A program that only polls and responds at once sends its message before the acknowledgement.
+/// Once a completion event has woken the program, the acknowledgement goes first, even while the
+/// program polls: its peer may sleep on one channel for sends and receives, and mistake the event
+/// of the received message for that of its own SEND, or free what the completion of its SEND needs.
 #[test]
-fn a_response_message_overtakes_the_ack_unless_the_program_sleeps() {
+fn a_response_message_overtakes_the_ack_unless_an_event_woke_the_program() {
     for (earlier, notify, sleeps) in [
         (None, None, false),
         (None, Some(Notify::Any), true),

@@ -199,8 +199,9 @@ fn an_empty_queue_causes_an_rnr_nak_even_if_another_has_receives() {
     assert_eq!((done(&xrc.cq), done(&xrc.queues[0].cq)), (vec![(1, OK)], vec![(10, OK)]));
 }
 
-/// Like `a_response_message_overtakes_the_ack_unless_the_program_sleeps`, but the program sends its
-/// response message on another QP, whose own acknowledgement arrived before the request message.
+/// Like `a_response_message_overtakes_the_ack_unless_an_event_woke_the_program`, but the program
+/// sends its response message on another QP, whose own acknowledgement arrived before the request
+/// message.
 #[test]
 fn a_woken_program_sends_after_the_acknowledgement() {
     let (acknowledgement, response) = (Transport::Xrc, Transport::Rc);

@@ -20,7 +20,8 @@ pub struct TimelyParams {
     pub min_rtt: Duration,
     /// Rate added by a step of additive increase.
     pub delta: Rate,
-    /// Consecutive updates without a positive gradient after which steps are larger.
+    /// Consecutive updates between `t_low` and `t_high` without a positive gradient from which on
+    /// steps are larger.
     pub hai_after: u32,
     /// Factor by which these steps are larger.
     pub hai_times: u32,
@@ -31,7 +32,7 @@ pub struct TimelyParams {
 }
 
 impl TimelyParams {
-    /// The values of the paper.
+    /// The values of the paper where it gives them; `alpha` is that of HPCC's simulator.
     pub const PAPER: Self = Self {
         alpha: Fraction::ratio(875, 1000),
         beta: Fraction::ratio(8, 10),
@@ -56,7 +57,7 @@ pub struct Timely {
     previous: u64,
     /// The moving average of RTT differences in ns * 2^16.
     difference: i64,
-    /// Consecutive updates without a positive gradient.
+    /// Consecutive updates between `t_low` and `t_high` without a positive gradient.
     non_rising: u32,
     /// Bytes acknowledged since the last update.
     bytes: u64,
@@ -135,8 +136,8 @@ impl Timely {
     }
 }
 
-/// Longer RTTs are treated as this one, so that sums of RTTs cannot overflow. In ns: about 18
-/// minutes.
+/// Longer RTTs are treated as this one, so that RTT differences times 2^SCALE_BITS fit an `i64`.
+/// In ns: about 18 minutes.
 const MAX_RTT: u64 = 1 << 40;
 
 #[allow(clippy::cast_possible_wrap)] // At most MAX_RTT.

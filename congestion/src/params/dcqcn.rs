@@ -39,7 +39,7 @@ pub struct ReactionParams {
     pub byte_counter: u64,
     /// Which CNPs restart the byte counter.
     pub byte_restart: ByteRestart,
-    /// Number of steps of fast recovery (F).
+    /// Step count of timer or byte counter at which fast recovery ends (F); see [`StepCount`].
     pub threshold: u32,
     /// Whether a step is counted before or after its kind is decided.
     pub step_count: StepCount,
@@ -224,7 +224,8 @@ choices! {
         Window = "window",
         /// At a mark if the last CNP is at least one interval old.
         Gap = "gap",
-        /// By a clock that starts with the first packet: at the end of each interval with a mark.
+        /// By a clock that starts with the first packet: at the end of each interval with a mark,
+        /// and at once if the first packet is marked.
         Periodic = "periodic",
         /// At every mark.
         EveryMark = "every-mark",

@@ -215,7 +215,7 @@ pub const TABLE: &[Param] = &[
     "which CNPs restart the byte counter",
     "paper: with the timer. ns3-rdma: together with the target only" },
     row! { Reaction, "threshold", Kind::Count, 0..=1000, reaction.threshold,
-    "steps of fast recovery (F)",
+    "the step count at which fast recovery ends (F)",
     "paper: F = 5. ns3-rdma: FAST_RECOVERY_TIMES 5. hpcc: 1. nvidia: rpg_threshold 1" },
     row! { Reaction, "step_count", StepCount, reaction.step_count,
     "whether a step is counted before the comparison with the threshold",
@@ -292,7 +292,8 @@ pub const TABLE: &[Param] = &[
     "rate that a step of additive increase adds",
     "paper: 10 Mb/s" },
     row! { Timely, "timely_hai_after", Kind::Count, 1..=1000, timely.hai_after,
-    "consecutive updates without a positive gradient after which steps are larger",
+    "consecutive updates between the thresholds without a positive gradient from which on steps \
+    are larger",
     "paper: five in a row" },
     row! { Timely, "timely_hai_times", Kind::Count, 1..=1000, timely.hai_times,
     "factor by which these steps are larger",

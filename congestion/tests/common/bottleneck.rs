@@ -59,7 +59,7 @@ struct Sender {
     point: ReactionPoint,
     pacer: Pacer,
     receiver: NotificationPoint,
-    /// The wake that counts; others are stale.
+    /// Time of the latest scheduled wake; earlier scheduled wakes are ignored.
     wakes: Instant,
     interval: Instant,
     sent: u64,
@@ -88,6 +88,8 @@ struct Sums {
     cnps: u64,
 }
 
+/// Time between samples of alpha; no divisor of a protocol timer, so that samples fall at all
+/// phases.
 const SAMPLES: Duration = Duration::from_nanos(17_111);
 const FINE: u64 = 1 << 16;
 
@@ -221,7 +223,7 @@ impl Play {
         self.setup.params.marking.mark_at == place
     }
 
-    /// Returns true if a packet is marked that finds the present queue.
+    /// Returns true if RED marks a packet at the queue length of `now`.
     fn mark(&mut self, now: Instant) -> bool {
         let queue = self.empty_at.saturating_sub(now.as_nanos() * FINE) / self.per_byte();
         self.red.mark(queue, self.random.next_u32())
@@ -239,7 +241,8 @@ impl Play {
         let waits = self.empty_at.saturating_sub(here);
         let marked = self.marks_at(MarkAt::Enqueue) && self.mark(now);
         let serves = self.setup.packet * per_byte;
-        // The queue length over time is a triangle; each packet adds its part of the area.
+        // A packet counts with all its bytes while it waits, then with the bytes that are still
+        // unsent.
         let (waits, serves) = (waits as f64, serves as f64);
         let fine = FINE as f64;
         let area = (serves * waits + serves * serves / 2.0) / fine / fine;

@@ -52,7 +52,8 @@ impl Offer {
         let text = |path: &Path| path.display().to_string();
         let envs = [
             ("FEROCE_DAEMON_SOCKET", text(&self.socket)),
-            // A program that does not reach the daemon says so.
+            // Without the daemon, opening a device fails; `auto` would use the container's own
+            // interface.
             ("FEROCE_SHARING", "daemon".to_owned()),
             ("LD_LIBRARY_PATH", text(&self.install.join("lib/feroce"))),
         ];

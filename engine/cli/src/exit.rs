@@ -14,7 +14,7 @@ pub enum Exit {
     Ok,
     /// The command could not do its work.
     Failed,
-    /// `feroce conform` found a violation or a difference.
+    /// `feroce conform` found a violation, a difference or a failed item.
     ConformFindings,
     /// The command line is wrong.
     Usage,
@@ -64,7 +64,7 @@ const TABLE: &[Row] = &[
         exit: Exit::ConformFindings,
         code: 1,
         name: "findings",
-        meaning: "a rule is violated, or a replay differs from the capture",
+        meaning: "a rule is violated, a replay differs from the capture, or an injected item fails",
         scope: Scope::Only(&["conform"]),
     },
     Row {
@@ -92,14 +92,15 @@ const TABLE: &[Row] = &[
         exit: Exit::Findings,
         code: 3,
         name: "gate",
-        meaning: "a gate of the scenario fails, or a lossless network lost packets",
+        meaning: "a gate fails, a lossless network has losses, NAKs or timeouts, or a deadlock was \
+                  found",
         scope: Scope::Only(&["fabric"]),
     },
     Row {
         exit: Exit::Findings,
         code: 3,
         name: "findings",
-        meaning: "something was found, or a signal stopped a storm early",
+        meaning: "something was found, or a signal stopped `pfc send` early",
         scope: Scope::Only(&["pfc"]),
     },
     Row {

@@ -66,7 +66,7 @@ impl Default for CmConfig {
             service_timeout: 24,
             ack_delay: 15,
             ephemeral: (32768, 60999),
-            response_cache_time: Duration::from_secs(100), // 16 retransmissions, 6.1 s apart
+            response_cache_time: Duration::from_secs(100), // 16 transmissions, 6.1 s apart
             copy_time: Duration::from_secs(10),
             early_copies: [Duration::from_millis(128), Duration::from_millis(512)],
         }

@@ -21,9 +21,10 @@ const FORMER_MAX: usize = 1 << 16;
 /// slice may be used again.
 #[derive(Debug, Default)]
 pub(super) struct FormerQps {
-    peers: BTreeMap<Qpn, Former>,
-    /// The peers, and the number of remembered QPs of each.
-    reserved: BTreeMap<(IpAddr, Qpn), u32>,
+    /// The remembered QPs.
+    qps: BTreeMap<Qpn, Former>,
+    /// Number of remembered QPs by peer.
+    by_peer: BTreeMap<(IpAddr, Qpn), u32>,
     /// When each QP is forgotten, in order of time.
     deadlines: VecDeque<(Instant, Qpn)>,
 }
@@ -46,8 +47,8 @@ impl FormerQps {
             {
                 self.remove(oldest);
             }
-            self.peers.insert(qpn, Former { peer, highest: None });
-            *self.reserved.entry(peer).or_default() += 1;
+            self.qps.insert(qpn, Former { peer, highest: None });
+            *self.by_peer.entry(peer).or_default() += 1;
             self.deadlines.push_back((now + QUARANTINE, qpn));
         }
     }
@@ -62,11 +63,11 @@ impl FormerQps {
     }
 
     fn remove(&mut self, qpn: Qpn) {
-        let Some(Former { peer, .. }) = self.peers.remove(&qpn) else { return };
-        if let Some(count) = self.reserved.get_mut(&peer) {
+        let Some(Former { peer, .. }) = self.qps.remove(&qpn) else { return };
+        if let Some(count) = self.by_peer.get_mut(&peer) {
             *count -= 1;
             if *count == 0 {
-                self.reserved.remove(&peer);
+                self.by_peer.remove(&peer);
             }
         }
     }
@@ -75,7 +76,7 @@ impl FormerQps {
     /// QP is gone.
     pub(super) fn has_peer(&mut self, peer: (IpAddr, Qpn), now: Instant) -> bool {
         self.forget(now);
-        self.reserved.contains_key(&peer)
+        self.by_peer.contains_key(&peer)
     }
 
     /// Returns the NAK for a retransmitted request from the peer of a remembered QP; `None` for
@@ -85,7 +86,7 @@ impl FormerQps {
             return None;
         }
         self.forget(now);
-        let former = self.peers.get_mut(&packet.bth.dest_qp)?;
+        let former = self.qps.get_mut(&packet.bth.dest_qp)?;
         let (remote, dest_qp) = former.peer;
         if remote != packet.ip.src() || !packet.icrc_valid() {
             return None;

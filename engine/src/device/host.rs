@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 /// The kernel's identity of this boot of this host: a random UUID.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Identity of a running host. Two hosts have equal identities with probability 2^-63.
+/// Identity of a running host. Two hosts have equal identities with probability 2^-64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostId(pub NonZeroU64);
 

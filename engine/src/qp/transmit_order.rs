@@ -12,11 +12,12 @@
 //!    acknowledgement: it may be the message that the peer's application waits for. See
 //!    [`TransmitOrder::next_source`].
 //! 3. *After a message to an application that sleeps on its CQ, the acknowledgement is sent first*,
-//!    even if the application is awake now. An RNIC acknowledges before any application can reply,
-//!    and applications that sleep rely on that: perftest takes the first event after a SEND for the
-//!    completion of this SEND, and libiscsi frees its connection in the receive completion of the
-//!    last reply, and would handle the completion of the SEND after that. The acknowledgement costs
-//!    latency, which such an application hardly notices. See [`TransmitOrder::request_received`].
+//!    even if the application is awake now: a completion event has woken it before. An RNIC
+//!    acknowledges before any application can reply, and applications that sleep rely on that:
+//!    perftest takes the first event after a SEND for the completion of this SEND, and libiscsi
+//!    frees its connection in the receive completion of the last reply, and would handle the
+//!    completion of the SEND after that. The acknowledgement costs latency, which such an
+//!    application hardly notices. See [`TransmitOrder::request_received`].
 //! 4. *The same holds between the QPs of a core*, because the application may reply from
 //!    another QP, as it does with XRC: the QP moves to the front of its core's active QPs if it has
 //!    only responder packets to send. See [`moves_to_front`]. QPs of other cores are not held back.

@@ -68,12 +68,14 @@ impl Samples {
     }
 }
 
-/// Results of a flow. Bytes and rates count from the end of the warm-up.
+/// Results of a flow. `delivered`, `goodput` and `alpha` count from the end of the warm-up, the
+/// counters from the start of the run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlowResult {
     /// Traffic group of the flow.
     pub group: u32,
-    /// Closed loop of the flow within its traffic group.
+    /// Number of the flow's closed loop within its traffic group, in which each flow starts when
+    /// the previous one has ended; `None` for a flow outside a loop.
     pub chain: Option<u32>,
     /// Sending host.
     pub from: u32,
@@ -96,7 +98,7 @@ pub struct FlowResult {
     pub goodput: Option<f64>,
     /// Mean alpha of DCQCN.
     pub alpha: Option<f64>,
-    /// Counters of the sender, over the whole run.
+    /// Counters of the sender.
     pub sender: SenderCounts,
     /// Marked packets received.
     pub marked: u64,
@@ -131,7 +133,7 @@ pub struct PortResult {
     /// Bits per second on the outgoing link, including preambles and inter-frame gaps, after the
     /// warm-up.
     pub wire: f64,
-    /// Pause time, summed over the priorities.
+    /// Pause time over the whole run, summed over the priorities.
     pub paused: Time,
 }
 
@@ -202,12 +204,12 @@ impl Results {
     /// Number of flows of `group` that started and have an end but did not reach it. Completion
     /// times do not include these flows. `None` stands for all groups.
     pub fn unfinished(&self, group: Option<u32>) -> usize {
-        let is_truncated = |flow: &&FlowResult| {
+        let is_unfinished = |flow: &&FlowResult| {
             group.is_none_or(|group| flow.group == group)
                 && (flow.started.is_some() && flow.size.is_some())
                 && (flow.ended.is_none() || flow.is_truncated)
         };
-        self.flows.iter().filter(is_truncated).count()
+        self.flows.iter().filter(is_unfinished).count()
     }
 }
 

@@ -22,11 +22,11 @@ pub struct Row {
     pub xoff: u64,
     /// Frames that resume.
     pub xon: u64,
-    /// Share of the time paused, if the rate is known.
+    /// Share of the time paused, if the link rate is known.
     pub share: Option<f64>,
-    /// Whether the timer runs now, if the rate is known.
+    /// Whether the timer runs now, if the link rate is known.
     pub is_paused: Option<bool>,
-    /// Share of the whole time paused, if the rate is known.
+    /// Share of the whole time paused, if the link rate is known.
     pub of_all: Option<f64>,
     /// Statistics since the start.
     pub total: TimerStats,

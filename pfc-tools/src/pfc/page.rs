@@ -76,7 +76,7 @@ fn findings(meter: &Meter) -> Table {
     Table { head: ["finding", "frames"].map(String::from).into(), rows: rows.collect() }
 }
 
-/// A timeline for each sender that paused a priority, and a histogram of all pauses.
+/// Timelines of the senders with the longest pause times, and a histogram of all pauses.
 fn charts(meter: &Meter) -> Vec<Chart> {
     let now = meter.now();
     let total = |sender: &Sender| {

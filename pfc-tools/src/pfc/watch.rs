@@ -35,7 +35,7 @@ pub struct Options {
     /// Interval between updates
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::time)]
     interval: Time,
-    /// Stop after this time; without it, SIGINT or SIGTERM stops the program
+    /// Stop after this time; without it, SIGINT, SIGTERM or SIGHUP stops the program
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     duration: Option<Time>,
     /// Print lines even on a terminal

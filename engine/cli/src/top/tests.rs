@@ -11,8 +11,8 @@ use model::Kind;
 const SECOND: u64 = 1_000_000_000;
 
 /// A sample after `seconds`: an embedded program on `eth1` that has received 2000 frames and 3 NAKs
-/// per second and retransmitted 5 packets, and a program at the daemon of `eth0` that does not
-/// serve its figures, with 100 frames per second each way.
+/// per second and retransmitted 5 packets, and a program at the daemon of `eth0`, of which only the
+/// daemon serves figures, with 100 frames per second each way.
 fn sample(seconds: u64) -> Sample {
     let mut embedded = snapshot(seconds * SECOND, 1000 * seconds, 3 * seconds);
     embedded.interface = "eth1".into();
@@ -70,7 +70,7 @@ fn a_program_at_a_daemon_has_one_row() {
     assert_eq!(rates.of(Kind::RxFrames), 2000.0, "the program's own figures");
     assert_eq!(rates.of(Kind::Drops), 4.0, "the daemon knows what it refused");
     assert_eq!((view.interfaces.len(), view.interfaces[0].qps), (1, 3));
-    // The program's own figures disappear: the daemon's have another origin.
+    // Only the daemon's figures are left: a difference from the program's own gives no rate.
     let view = View::between(Some(&with_own_figures(1)), &sample(2));
     assert_eq!(view.rows.iter().find(|row| row.pid == 4711).unwrap().rates, None);
 }

@@ -38,7 +38,7 @@
 //! | question | file |
 //! |---|---|
 //! | what does this byte mean? | `protocol.rs` |
-//! | when may which message be sent? | `stream.rs`, a value without memory or QP |
+//! | when may which message be sent? | `stream.rs`, the protocol state, without I/O |
 //! | who posts it, and from which memory? | `link.rs`, `queues.rs`, `memory.rs` |
 //! | how is a connection set up? | `connecting.rs`, with `attempt.rs` and `identifier.rs` |
 //! | what does a call do? | `calls.rs` |

@@ -21,7 +21,7 @@ const QUEUE_MIN: u16 = 16;
 const QUEUE_MAX: u16 = 0xfffe;
 /// Linux' default keep-alive time: two hours, in seconds.
 const KEEP_ALIVE_TIME: u32 = 7200;
-/// Value of `TCP_MAXSEG`.
+/// `TCP_MAXSEG` as `rgetsockopt` returns it, always.
 const MAXSEG: c_int = 2048;
 
 /// The options of a socket.
@@ -108,7 +108,8 @@ impl Options {
         text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(KEEP_ALIVE_TIME)
     }
 
-    /// Sets an option that is kept only here.
+    /// Stores the value of an option. The caller also passes the options that the RDMA CM
+    /// identifier or the UDP socket needs to them.
     ///
     /// # Errors
     /// ENOTSUP for unknown options, EINVAL for invalid values.
@@ -130,7 +131,8 @@ impl Options {
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => return Err(libc::EINVAL),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => self.no_delay = on,
-            // RC counts its retries itself, and message boundaries have no effect.
+            // Without effect: the QP's retry count and ACK timeout replace TCP_KEEPCNT and
+            // TCP_KEEPINTVL, and RC segments at the path MTU whatever TCP_MAXSEG says.
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_MAXSEG) => {}
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => self.v6_only = on,
             (SOL_RDMA, RDMA_SQSIZE) => self.send_queue = queue(value),
@@ -180,7 +182,7 @@ fn queue(value: c_int) -> u16 {
     u16::try_from(value.cast_unsigned()).unwrap_or(QUEUE_MAX).min(QUEUE_MAX)
 }
 
-/// Reads the number that a program passes; for `SO_LINGER` the first of its two.
+/// Reads the integer that a program passes; for `SO_LINGER`, `l_onoff` of its `struct linger`.
 ///
 /// # Safety
 /// `value` is null or has `length` readable bytes.

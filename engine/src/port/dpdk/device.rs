@@ -265,7 +265,7 @@ impl Ethdev {
 
 impl Drop for Ethdev {
     fn drop(&mut self) {
-        let mut eal = Eal::running();
+        let mut eal = Eal::lock();
         // SAFETY: this process uses the port, and no queue is in use since the ports of all cores
         // are gone. Calls fail only if the port did not reach that state.
         unsafe {

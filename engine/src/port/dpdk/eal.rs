@@ -29,9 +29,10 @@ const PLACEMENT_OPTIONS: [&str; 4] = ["-l", "-c", "--lcores", "--coremask"];
 const DEVICE_OPTIONS: [&str; 5] = ["-a", "--allow", "-b", "--block", "--no-pci"];
 
 impl Eal {
-    /// Starts the EAL for `config`, or locks the running EAL if its arguments are compatible.
+    /// Starts the EAL for `config`, or locks the running EAL. An EAL that runs with other arguments
+    /// is an error if `config` has arguments of the user.
     pub fn start(config: &DpdkConfig) -> Result<Self, DpdkError> {
-        let mut eal = Self::running();
+        let mut eal = Self::lock();
         let requested = arguments(config);
         let (running, result) = match &mut eal.0.started {
             Some((running, _)) if *running != requested && !config.eal.is_empty() => {
@@ -54,8 +55,8 @@ impl Eal {
         }
     }
 
-    /// Locks the EAL that an open port has started.
-    pub fn running() -> Self {
+    /// Locks the EAL, started or not.
+    pub fn lock() -> Self {
         Self(EAL.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -1,4 +1,5 @@
-//! History of the share of time for which each priority was blocked, one value per update.
+//! History of the share of time for which each pause timer (of a priority, or PAUSE) blocked, one
+//! value per update. The share of a priority includes the time blocked by PAUSE.
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,8 @@ const MAX_UPDATES: usize = 512;
 /// The last updates.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    /// Shares in thousandths, latest first; `None` while the rate is unknown.
+    /// Shares in thousandths, latest first; `None` if no frame was seen yet or the link rate is
+    /// unknown, and no NIC counter of pause time increased.
     shares: [VecDeque<Option<u64>>; TIMERS],
     is_known: [bool; TIMERS],
 }
@@ -34,7 +36,7 @@ impl History {
         }
     }
 
-    /// Returns true if a frame for this timer was ever seen.
+    /// Returns true if a frame for this timer was ever seen, or counted by the NIC.
     pub const fn is_known(&self, timer: usize) -> bool {
         self.is_known[timer]
     }

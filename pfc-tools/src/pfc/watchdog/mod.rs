@@ -73,7 +73,7 @@ pub struct Options {
     /// collector; `-` prints them at the end
     #[arg(long, value_name = "FILE")]
     prometheus: Option<PathBuf>,
-    /// Stop after this time; without it, SIGINT or SIGTERM stops the program
+    /// Stop after this time; without it, SIGINT, SIGTERM or SIGHUP stops the program
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     duration: Option<Time>,
 }

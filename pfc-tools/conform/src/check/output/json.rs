@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Report, title};
 
-/// Writes the report as one JSON object.
+/// Writes the report as one JSON object, with at most 1000 findings per rule and flow.
 ///
 /// # Errors
 /// If `out` cannot be written.

@@ -9,7 +9,8 @@ use std::io::{self, Write};
 use super::Report;
 use crate::rules::{RULES, Severity};
 
-/// Writes the rules as test cases; a rule with findings has failed.
+/// Writes the rules as test cases; a rule with findings has failed. A failure lists at most 1000
+/// findings per flow.
 ///
 /// # Errors
 /// If `out` cannot be written.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Report;
 use crate::rules::{Finding, RULES, Severity};
 
-/// Writes the findings. The line number of a finding is its packet number.
+/// Writes at most 1000 findings per rule and flow. The line number is the packet number.
 ///
 /// # Errors
 /// If `out` cannot be written.
