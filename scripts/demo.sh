@@ -2,7 +2,7 @@
 # Runs Feroce at both ends of a veth pair, and the kernel's TCP for comparison: bandwidth, latency,
 # and packets as tshark decodes them. As root, Feroce uses AF_XDP. For other users, everything runs
 # in a user namespace, where AF_XDP is forbidden, and Feroce uses packet sockets. Installs missing
-# packages (Debian), and leaves nothing else behind. Takes about 25 s after the build.
+# packages (Debian), and leaves nothing else behind. Takes about 20 s after the build.
 #   scripts/demo.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
