@@ -26,7 +26,7 @@ pub(super) struct Conn {
     pub destination: Option<SocketAddr>,
     pub path: Option<Path>,
     pub reuse_address: bool,
-    /// See [`Self::is_v6_only`]. `None`: the program has not chosen.
+    /// See [`Self::excludes_other_family`]. `None`: the program has not chosen.
     pub v6_only: Option<bool>,
     pub traffic_class: u8,
     /// ACK timeout code chosen by the program.
@@ -124,7 +124,7 @@ impl Conn {
 
     /// Returns true if `ip`, to which the identifier is bound, does not include addresses of the
     /// other family.
-    pub fn is_v6_only(&self, ip: IpAddr) -> bool {
+    pub fn excludes_other_family(&self, ip: IpAddr) -> bool {
         self.v6_only.unwrap_or(ip.is_ipv4())
     }
 

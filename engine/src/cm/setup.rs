@@ -44,7 +44,7 @@ impl Endpoint {
         if let Some(conn) = self.ids.get(&id)
             && let Some(source) = conn.source
         {
-            let chosen = (conn.reuse_address, conn.is_v6_only(source.ip()));
+            let chosen = (conn.reuse_address, conn.excludes_other_family(source.ip()));
             self.ports.set_options(conn.space, source.port(), id, chosen);
         }
     }
@@ -105,7 +105,8 @@ impl Endpoint {
             return Err(CmError::State);
         }
         let (space, ip) = (conn.space, address.ip());
-        let owner = Owner { id, ip, reuse: conn.reuse_address, v6_only: conn.is_v6_only(ip) };
+        let (reuse, v6_only) = (conn.reuse_address, conn.excludes_other_family(ip));
+        let owner = Owner { id, ip, reuse, v6_only };
         let port = if address.port() == 0 {
             let random = (self.random)();
             self.ports.bind_any(space, self.config.ephemeral, random, owner)?

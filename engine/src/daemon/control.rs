@@ -253,8 +253,8 @@ impl Control {
             (None, _) => return done(Err(invalid("attach first"))),
         };
         match request {
-            Request::Attach { .. } => done(Err(invalid("attached already"))),
-            Request::Stat => unreachable!("answered above"),
+            // `Stat` was answered above.
+            Request::Attach { .. } | Request::Stat => done(Err(invalid("attached already"))),
             Request::Ready => done(self.ready(fd, client)),
             Request::QpnSlice => Some((self.slice(fd, client).map(Answer::Slice), Vec::new())),
             Request::Resolve { destination, source, timeout_ms } => {

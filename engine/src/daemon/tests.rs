@@ -404,17 +404,22 @@ fn listen(rig: &mut Rig, program: usize) {
     rig.switch.tables.claim(rig.programs[program].id, service()).unwrap();
 }
 
+/// A request that arrives at `now` has no answer before the second program listens. Then it reaches
+/// that program.
+fn check_that_a_request_waits(rig: &mut Rig, now: Instant) {
+    assert_eq!(rig.receive_at(&request(), now), [0, 0]);
+    assert!(rig.on_the_wire().is_empty(), "no REJ");
+    listen(rig, 1);
+    rig.turn(now);
+    assert_eq!(rig.got(), [0, 1]);
+    assert!(rig.on_the_wire().is_empty());
+}
+
 /// A peer that connects just before the program listens is not rejected; one that does so when all
 /// programs have been attached for long is.
 #[test]
 fn a_request_that_comes_early_waits_for_its_program() {
-    let mut rig = rig(2);
-    assert_eq!(rig.receive(&request()), [0, 0]);
-    assert!(rig.on_the_wire().is_empty(), "no REJ");
-    listen(&mut rig, 1);
-    rig.turn(NOW);
-    assert_eq!(rig.got(), [0, 1]);
-    assert!(rig.on_the_wire().is_empty());
+    check_that_a_request_waits(&mut rig(2), NOW);
 }
 
 /// With `-R`, perftest listens again about a second after it has closed its first listener.
@@ -424,13 +429,7 @@ fn a_request_waits_for_a_program_that_has_just_listened() {
     listen(&mut rig, 1);
     let closed = NOW + 5 * EARLY_REQUEST_TIME;
     rig.switch.tables.release(rig.programs[1].id, service(), closed);
-    let later = closed + EARLY_REQUEST_TIME;
-    assert_eq!(rig.receive_at(&request(), later), [0, 0]);
-    assert!(rig.on_the_wire().is_empty(), "no REJ");
-    listen(&mut rig, 1);
-    rig.turn(later);
-    assert_eq!(rig.got(), [0, 1]);
-    assert!(rig.on_the_wire().is_empty());
+    check_that_a_request_waits(&mut rig, closed + EARLY_REQUEST_TIME);
 }
 
 /// The daemon does not answer for addresses that are not the host's.

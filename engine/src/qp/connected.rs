@@ -238,8 +238,7 @@ impl Qp {
     #[inline]
     pub fn moves_to_front_after(&self, packet: &Packet<'_>, env: &Env<'_>) -> bool {
         let only_responses = self.conn.service.is_reliable() && self.requester.is_at_end();
-        let to_sleeper = env.completed_to_sleeper();
-        transmit_order::moves_to_front(packet.info.is_request(), to_sleeper, only_responses)
+        transmit_order::moves_to_front(packet.info.is_request(), env.to_sleeper, only_responses)
     }
 
     /// Length in bytes of the longest frame to the peer.

@@ -50,7 +50,7 @@ pub struct Env<'a> {
     pub srqs: &'a SrqTable,
     /// The PSN that a received response acknowledges, with all PSNs before it.
     pub acked: Option<Psn>,
-    /// See [`Env::completed_to_sleeper`].
+    /// A completion of this call is for a program that sleeps on its CQ ([`CqRing::sleeps`]).
     pub(super) to_sleeper: bool,
     /// Set if the QP must go to ERR for a reason that no completion reports; makes the event to
     /// raise.
@@ -80,11 +80,6 @@ impl<'a> Env<'a> {
             to_sleeper: false,
             fatal_event: None,
         }
-    }
-
-    /// Returns true if a completion of this call is for a program that sleeps on its CQ.
-    pub fn completed_to_sleeper(&self) -> bool {
-        self.to_sleeper
     }
 
     /// Adds a completion to `cq`. If the CQ is full, the QP must go to ERR; the CQ's own error is

@@ -21,7 +21,7 @@ pub(crate) struct Claim {
     /// True if the client shares the port with other clients that claim it with `reuse`. A client
     /// that listens claims the port without `reuse`, because listening ends sharing.
     pub reuse: bool,
-    /// True if the unspecified IPv6 address does not include IPv4.
+    /// True if the address does not include those of the other family (the kernel's `afonly`).
     pub v6_only: bool,
 }
 
