@@ -106,25 +106,16 @@ pub fn live(qp: *mut ibv_qp) -> Result<Arc<Qp>, c_int> {
     Ok(live)
 }
 
-/// Reports no ECE: vendor 0 means that there are no enhancements to negotiate.
+/// Fails with EOPNOTSUPP: the device has no options of enhanced connection establishment (ECE).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    object::code(object::live::<Qp>(qp).map(|_| {
-        // SAFETY: the program passes a writable structure.
-        unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
-    }))
+unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+    object::code(object::live::<Qp>(qp).and(Err(libc::EOPNOTSUPP)))
 }
 
+/// Fails with EOPNOTSUPP, as [`ibv_query_ece`].
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the program passes a valid structure.
-    let ece = unsafe { *ece };
-    let supported = match (ece.comp_mask, ece.vendor_id) {
-        (0, 0) => Ok(()),
-        (0, _) => Err(libc::EOPNOTSUPP),
-        _ => Err(libc::EINVAL),
-    };
-    object::code(object::live::<Qp>(qp).and(supported))
+unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+    object::code(object::live::<Qp>(qp).and(Err(libc::EOPNOTSUPP)))
 }
 
 /// Returns 0: the engine only guarantees that the last bytes of a packet become visible last, not
