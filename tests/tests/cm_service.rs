@@ -6,9 +6,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use feroce_engine::cm::{
-    CmConfig, CmId, DeviceKey, Event, EventKind, Parameters, QpKind, QpParameters, Status,
+    self, CmConfig, CmId, DeviceKey, Event, EventKind, Parameters, QpKind, QpParameters, Status,
     Unresolved,
 };
+use feroce_engine::counters::Counter;
 use feroce_engine::device::{
     CompletionQueue, ConnectOptions, ConnectionManager, Device, DeviceConfig, Driver, Endpoint,
     QpInit, QueuePair,
@@ -179,6 +180,27 @@ fn a_service_id_is_resolved_and_a_connection_rejected() {
     active.expect(EventKind::RouteResolved);
     let rejected = active.expect(EventKind::Rejected);
     assert_eq!(rejected.status, Status::Rejected(RejectReason::INVALID_SERVICE_ID));
+}
+
+/// The program may call `_exit` next.
+#[test]
+fn a_rejection_is_sent_when_flush_returns() {
+    let (ends, _resources) = ends();
+    let [passive, active] = &ends;
+    passive.listen(PortSpace::Tcp, 7176);
+    active.connect_to(passive, PortSpace::Tcp, 7176, &Parameters::default());
+    let request = passive.expect(EventKind::ConnectRequest);
+    let sent = || passive.device.counter(Counter::PortXmitPackets);
+    let before = sent();
+    let reject = |endpoint: &mut cm::Endpoint, now| {
+        endpoint.reject(request.id, RejectReason::CONSUMER, b"full", now)
+    };
+    passive.manager.with(reject).unwrap();
+    passive.manager.flush(feroce_engine::time::Duration::from_secs(60));
+    assert!(sent() > before, "nothing was sent");
+    active.expect(EventKind::AddrResolved);
+    active.expect(EventKind::RouteResolved);
+    assert!(active.expect(EventKind::Rejected).private_data.starts_with(b"full"));
 }
 
 /// Resolution fails if no device has the source address.

@@ -37,6 +37,10 @@ static CONNECTIONS: PerProcess<OnceLock<Connections>> = PerProcess::new(OnceLock
 /// Longest time that process exit waits for final CM messages (such as DREQ) to be sent.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// Longest time that a call waits for its last message to be sent. MADs to an unresolved neighbour
+/// take longer.
+const SEND_TIMEOUT: Duration = Duration::from_millis(20);
+
 /// Default first port that needs no privilege; `ip_unprivileged_port_start` overrides it.
 const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
@@ -271,6 +275,19 @@ fn command(
     code(Connections::get().and_then(|connections| connections.with(id, act)))
 }
 
+/// Runs a command that ends an exchange, and waits until its message is sent, as the kernel does:
+/// the program may call `_exit` next.
+fn last_command(
+    id: CmNumber,
+    act: impl FnOnce(&mut Endpoint, CmId, Instant) -> Result<(), CmError>,
+) -> c_int {
+    code(Connections::get().and_then(|connections| {
+        connections.with(id, act)?;
+        connections.manager.flush(SEND_TIMEOUT);
+        Ok(())
+    }))
+}
+
 /// Checks at compile time that every function has the type that librdmacm calls it by.
 macro_rules! as_in_contract {
     ($( $name:ident )*) => { $( const _: contract::$name = $name; )* };
@@ -329,7 +346,7 @@ unsafe extern "C" fn feroce_cm_create(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_destroy(id: CmNumber) -> c_int {
-    command(id, Endpoint::destroy)
+    last_command(id, Endpoint::destroy)
 }
 
 #[unsafe(no_mangle)]
@@ -484,12 +501,12 @@ unsafe extern "C" fn feroce_cm_reject(
 ) -> c_int {
     // SAFETY: librdmacm passes private data of `data_len` bytes.
     let data = unsafe { bytes(data, data_len) };
-    command(id, |endpoint, id, now| endpoint.reject(id, RejectReason(reason), data, now))
+    last_command(id, |endpoint, id, now| endpoint.reject(id, RejectReason(reason), data, now))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_disconnect(id: CmNumber) -> c_int {
-    command(id, Endpoint::disconnect)
+    last_command(id, Endpoint::disconnect)
 }
 
 #[unsafe(no_mangle)]

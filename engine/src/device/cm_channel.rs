@@ -37,8 +37,10 @@ pub(super) struct DeviceChannel {
     /// Results of path resolutions.
     pub(super) resolved: Mutex<Vec<PathResolution>>,
     pub(super) wake: EventFd,
-    /// MADs that are queued, or posted and not yet completed.
-    pub(super) unsent: AtomicUsize,
+    /// Number of MADs that were queued.
+    pub(super) queued: AtomicUsize,
+    /// Number of them that were sent or dropped.
+    pub(super) finished: AtomicUsize,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -59,7 +61,7 @@ impl Shared {
         let channels = lock(&self.channels);
         while let Some(outgoing) = endpoint.transmit() {
             if let Some(channel) = channels.get(&outgoing.device) {
-                channel.unsent.fetch_add(1, Ordering::AcqRel);
+                channel.queued.fetch_add(1, Ordering::AcqRel);
                 lock(&channel.waiting).push_back(outgoing);
                 channel.wake.signal();
             }

@@ -28,6 +28,8 @@ use crate::sys;
 use crate::time::{Clock, Duration, Instant};
 use crate::wake::EventFd;
 
+/// How often a caller that waits for MADs to be sent looks.
+const FLUSH_INTERVAL: std::time::Duration = std::time::Duration::from_micros(20);
 /// Maximum number of addresses being resolved concurrently.
 const RESOLVERS: usize = 16;
 
@@ -174,7 +176,8 @@ impl ConnectionManager {
             waiting: Mutex::default(),
             resolved: Mutex::default(),
             wake: EventFd::new()?,
-            unsent: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
+            finished: AtomicUsize::new(0),
         });
         let gsi = Gsi::new(key, &channel)?;
         let shared = Arc::clone(&self.shared);
@@ -246,10 +249,22 @@ impl ConnectionManager {
     /// peers are sent, at most for `timeout`.
     pub fn close(&self, timeout: Duration) {
         self.with(Endpoint::destroy_all);
+        self.flush(timeout);
+    }
+
+    /// Waits until as many MADs are sent as have been queued so far, at most for `timeout`. The
+    /// MADs of a process that is killed, or calls `_exit`, are lost until they are sent.
+    pub fn flush(&self, timeout: Duration) {
         let end = self.shared.clock.now() + timeout;
-        let is_unsent = |channel: &Arc<DeviceChannel>| channel.unsent.load(Ordering::Acquire) > 0;
-        while lock(&self.shared.channels).values().any(is_unsent) && self.shared.clock.now() < end {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+        let with_count = |channel: &Arc<DeviceChannel>| {
+            (Arc::clone(channel), channel.queued.load(Ordering::Acquire))
+        };
+        let channels: Vec<_> = lock(&self.shared.channels).values().map(with_count).collect();
+        for (channel, queued) in channels {
+            let is_unsent = || channel.finished.load(Ordering::Acquire) < queued;
+            while is_unsent() && self.shared.clock.now() < end {
+                std::thread::sleep(FLUSH_INTERVAL);
+            }
         }
     }
 }

@@ -142,7 +142,7 @@ impl Gsi {
     fn on_completion(&mut self, completion: &Completion, shared: &Shared) {
         if completion.opcode != CompletionOpcode::Receive {
             self.posted_sends -= 1;
-            self.channel.unsent.fetch_sub(1, Ordering::AcqRel);
+            self.channel.finished.fetch_add(1, Ordering::AcqRel);
             return;
         }
         let slot = u32::try_from(completion.wr_id).unwrap_or(0);
@@ -193,7 +193,7 @@ impl Gsi {
 
     /// Drops a MAD. If it needs a response, the endpoint retransmits it.
     fn drop_unsent(&self, outgoing: &Outgoing, why: &dyn std::error::Error) {
-        self.channel.unsent.fetch_sub(1, Ordering::AcqRel);
+        self.channel.finished.fetch_add(1, Ordering::AcqRel);
         tracing::debug!("MAD to {}: {why}", outgoing.remote);
     }
 
