@@ -2,6 +2,7 @@
 //! minutes. `scripts/test.sh` runs them with the tests of `cargo test`.
 
 mod bench;
+mod daemon;
 mod exit;
 mod frames;
 mod guest;

@@ -10,6 +10,7 @@ use std::time::Instant;
 use regex::Regex;
 
 use crate::Result;
+use crate::daemon::Daemon;
 use crate::net::{Pair, command_in};
 use crate::process::{output, run, run_into};
 use crate::root::Root;
@@ -35,6 +36,9 @@ pub struct Options {
     /// Use the libraries that are built already
     #[arg(long)]
     built: bool,
+    /// Run the tests as clients of a daemon (`feroce up`)
+    #[arg(long, conflicts_with = "root")]
+    daemon: bool,
     /// Use pyverbs and the suite of the release in this folder, such as the chroot of
     /// scripts/debian13.sh
     #[arg(long, value_name = "FOLDER")]
@@ -72,7 +76,13 @@ pub fn main(options: Options) -> Result<u8> {
     copy_suite(&source.suite(), &work)?;
     let _hugepages = reserve_hugepages(128)?;
     let pair = Pair::new("pyverbs", 4500)?;
-    let runner = Runner { source, feroce, namespace: pair.a.name().to_owned(), work };
+    let namespace = pair.a.name().to_owned();
+    let _daemon = match options.daemon {
+        true => Some(Daemon::start::<&str>(&feroce, &namespace, "v0", &[])?),
+        false => None,
+    };
+    let sharing = if options.daemon { "daemon" } else { "embedded" };
+    let runner = Runner { source, feroce, namespace, sharing, work };
     let listed = output(runner.command("60").args([PYTHON, "one_test.py"]))?;
     let names: Vec<&str> = listed
         .lines()
@@ -168,6 +178,8 @@ struct Runner {
     source: Source,
     feroce: PathBuf,
     namespace: String,
+    /// The setting `sharing`.
+    sharing: &'static str,
     work: Work,
 }
 
@@ -197,7 +209,7 @@ impl Runner {
 
     /// Runs a test. Returns the verdict, the reason of a skip, and the end of the log of a failure.
     fn test(&self, name: &str) -> Result<(Verdict, String, String)> {
-        if name.starts_with("test_rdmacm.") {
+        if name.starts_with("test_rdmacm.") && self.sharing == "embedded" {
             let reason =
                 "two processes would use one interface, whose RoCE traffic is one program's";
             return Ok((Verdict::Skipped, reason.to_owned(), String::new()));
@@ -205,6 +217,7 @@ impl Runner {
         let limit = std::env::var("FEROCE_TEST_SECONDS").unwrap_or_else(|_| "60".to_owned());
         let mut command = self.command(&limit);
         command.arg(&self.feroce).args(["run", "--quiet", "--interface", "v0", "--"]);
+        command.env("FEROCE_SHARING", self.sharing);
         command.args([PYTHON, "one_test.py", &format!("tests.{name}")]);
         let log = self.work.file("log");
         let code = run_into(&mut command, &log)?;

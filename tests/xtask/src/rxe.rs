@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::Result;
+use crate::daemon::Daemon;
 use crate::guest::Guest;
 use crate::process::run;
 use crate::setup::{
-    BUILD_PACKAGES, Work, build, built, need_packages, need_root, need_scapy, reserve_hugepages,
+    BUILD_PACKAGES, Work, build, built, feroce_in, need_packages, need_root, need_scapy,
+    reserve_hugepages,
 };
 
 const CAPTURES: &str = "target/rxe";
@@ -17,8 +19,8 @@ const HUGEPAGES: u64 = 64;
 /// Options of `xtask rxe`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Feroce's port: af_xdp, packet, udp, or dpdk (its af_packet driver). Several run one after
-    /// the other, each with a filter of its own, if it has one
+    /// Feroce's port: af_xdp, packet, udp, dpdk (its af_packet driver), or daemon (as a client of
+    /// `feroce up`). Several run one after the other, each with a filter of its own, if it has one
     #[arg(long = "port", value_name = "KIND[:FILTER]", default_value = "af_xdp")]
     ports: Vec<String>,
     /// Play the cases N times
@@ -49,7 +51,7 @@ pub fn main(options: Options) -> Result<u8> {
     need_packages(&["libibverbs-dev", "nftables", "tshark"])?;
     let python = need_scapy()?;
     println!("Building the suite");
-    let mut what = vec!["--bin", "rxe"];
+    let mut what = vec!["--bin", "rxe", "--bin", "feroce"];
     if options.ports.iter().any(|port| port.starts_with("dpdk")) {
         need_packages(&["libdpdk-dev", "libclang-dev"])?;
         what.splice(..0, ["--features", "feroce-tests/dpdk"]);
@@ -108,6 +110,13 @@ impl Suite {
 
     fn play(&self, port: &str, filter: Option<&str>) -> Result<bool> {
         std::fs::create_dir_all(CAPTURES)?;
+        let _daemon = match port {
+            "daemon" => {
+                let (feroce, namespace) = (feroce_in(&built()), self.guest.engine.name());
+                Some(Daemon::start::<&str>(&feroce, namespace, "v0", &[])?)
+            }
+            _ => None,
+        };
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.guest.engine.name()]).arg(program());
         command.args(["--port", port, "--switch", self.guest.switch.name()]);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::Result;
-use crate::exit::{Guard, at_end};
+use crate::daemon::Daemon;
 use crate::guest::Guest;
 use crate::net::{Star, command_in};
 use crate::process::output;
@@ -34,23 +34,9 @@ pub struct FeroceEnd {
 impl FeroceEnd {
     /// Starts the daemon that owns the interface.
     pub fn start_daemon(&self) -> Result<Daemon> {
-        let feroce = self.feroce.display().to_string();
-        let mut command = command_in(&self.namespace, &feroce);
-        command.args(["up", self.interface, "--detach"]);
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        output(&mut command)?;
-        let (namespace, interface) = (self.namespace.clone(), self.interface);
-        let guard = at_end(move || {
-            let down = command_in(&namespace, &feroce).args(["down", interface]).status();
-            if !down.is_ok_and(|status| status.success()) {
-                eprintln!("the daemon of {interface} does not end");
-            }
-        });
-        Ok(Daemon { _guard: guard })
+        Daemon::start(&self.feroce, &self.namespace, self.interface, &self.variables)
     }
-}
 
-impl FeroceEnd {
     /// Identifiers of RDMA CM on which programs listen.
     fn cm_listeners(&self) -> usize {
         let mut command = command_in(&self.namespace, &self.feroce.display().to_string());
@@ -59,12 +45,6 @@ impl FeroceEnd {
         let listeners = devices.iter().filter_map(|device| device["listeners"].as_u64());
         usize::try_from(listeners.sum::<u64>()).unwrap_or(0)
     }
-}
-
-/// A daemon. Dropping it ends it.
-#[derive(Debug)]
-pub struct Daemon {
-    _guard: Guard,
 }
 
 impl End for FeroceEnd {
