@@ -113,7 +113,21 @@ daemon() {
         -e "FEROCE_DAEMON_SOCKET=/sockets/$(stat -Lc %i /proc/self/ns/net)/$interface")
     start a --network "$name" "${options[@]}"
     start b --network "$name" "${options[@]}"
+    connect "$interface"
     pair
+}
+
+# connect INTERFACE: connects the containers $name-a and $name-b with RDMA CM, to an address of the
+# daemon's host.
+connect() {
+    local address
+    address=$(ip -4 -o address show dev "$1" | awk '{ sub("/.*", "", $4); print $4; exit }')
+    podman exec "$name-b" feroce run --quiet -- rping -s -C 100 -V > "$work/server" 2>&1 &
+    timeout 60 podman exec "$name-a" feroce run --quiet -- rping -c -a "$address" -C 100 -v -V \
+        > "$work/client" 2>&1 || die "rping: $(cat "$work/client")"
+    wait $! || die "rping's server: $(cat "$work/server")"
+    [ "$(grep -c 'ping data' "$work/client")" = 100 ] || die "rping: $(cat "$work/client")"
+    echo "rping: 100 pings, data compared"
 }
 
 main
