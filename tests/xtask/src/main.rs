@@ -2,6 +2,7 @@
 //! minutes. `scripts/test.sh` runs them with the tests of `cargo test`.
 
 mod bench;
+mod ceph;
 mod daemon;
 mod exit;
 mod frames;
@@ -70,6 +71,9 @@ enum Command {
     /// Say which symbols a release of rdma-core exports that the lists of this project lack. Prints
     /// the missing lines; exit code 1 if there are any
     Symbols(symbols::Options),
+    /// Run Ceph on Feroce: a monitor, a manager and an OSD on one host, `rados bench` from another.
+    /// Installs Debian's packages of Ceph; takes 2 minutes
+    Ceph(ceph::Options),
     /// Run eight pairs of unmodified programs at once through one daemon per host, as an ordinary
     /// user; then kill and stop some of them while the others run on
     Together(together::Options),
@@ -120,6 +124,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Packages(options) => packages::main(options),
         Command::Pyverbs(options) => pyverbs::main(options),
         Command::Symbols(options) => symbols::main(options),
+        Command::Ceph(options) => ceph::main(options),
         Command::Together(options) => together::main(options),
         Command::Mutants(options) => mutants::main(options),
         Command::Frames { count } => frames::run(count),
