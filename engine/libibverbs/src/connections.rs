@@ -1,29 +1,30 @@
 //! The RDMA CM endpoint of this process, which `librdmacm.so.1` calls. The interface between the
 //! two libraries is `connections` of `feroce_verbs_abi`.
 
+mod convert;
+
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use feroce_engine::cm::{
-    CmConfig, CmError, CmId, DeviceKey, Ece, Endpoint, Event, EventKind, Parameters, Path, QpKind,
-    QpParameters, Status, Unresolved, is_any,
+    CmConfig, CmError, CmId, DeviceKey, Ece, Endpoint, Event, Path, QpKind, is_any,
 };
 use feroce_engine::device::{AttachError, ConnectionManager};
 use feroce_engine::net::Gid;
 use feroce_engine::time::{Duration, Instant};
 use feroce_wire::cm::{PortSpace, RejectReason};
-use feroce_wire::{Qkey, Qpn};
 
 use crate::abi::connections::{
-    self as contract, CmAddress, CmEce, CmEvent, CmNumber, CmParameters, CmPath, CmQp, CmSink,
-    CmView, option, stage,
+    self as contract, CmAddress, CmEce, CmEvent, CmNumber, CmParameters, CmQp, CmSink, CmView,
+    option, stage,
 };
 use crate::abi::{self, ibv_context};
 use crate::engine::{Engine, refusal_of};
 use crate::process::PerProcess;
 use crate::{context, errno, fork, log};
+use convert::{kind_of, parameters, parameters_of, qp_view, status_of, view_of_path, with_scope};
 
 /// The connection manager and the engines of the devices attached to it.
 struct Connections {
@@ -176,63 +177,6 @@ fn errno_of(error: CmError) -> c_int {
         CmError::AddressInUse => libc::EADDRINUSE,
         CmError::AddressNotAvailable => libc::EADDRNOTAVAIL,
         CmError::NoDevice => libc::ENODEV,
-    }
-}
-
-fn kind_of(kind: EventKind) -> c_uint {
-    match kind {
-        EventKind::AddrResolved => abi::RDMA_CM_EVENT_ADDR_RESOLVED,
-        EventKind::AddrError => abi::RDMA_CM_EVENT_ADDR_ERROR,
-        EventKind::RouteResolved => abi::RDMA_CM_EVENT_ROUTE_RESOLVED,
-        EventKind::RouteError => abi::RDMA_CM_EVENT_ROUTE_ERROR,
-        EventKind::ConnectRequest => abi::RDMA_CM_EVENT_CONNECT_REQUEST,
-        EventKind::ConnectResponse => abi::RDMA_CM_EVENT_CONNECT_RESPONSE,
-        EventKind::Unreachable => abi::RDMA_CM_EVENT_UNREACHABLE,
-        EventKind::Rejected => abi::RDMA_CM_EVENT_REJECTED,
-        EventKind::Established => abi::RDMA_CM_EVENT_ESTABLISHED,
-        EventKind::Disconnected => abi::RDMA_CM_EVENT_DISCONNECTED,
-        EventKind::DeviceRemoval => abi::RDMA_CM_EVENT_DEVICE_REMOVAL,
-        EventKind::TimewaitExit => abi::RDMA_CM_EVENT_TIMEWAIT_EXIT,
-    }
-}
-
-/// Returns the event status: negative error numbers for local errors, the peer's positive code for
-/// rejections.
-fn status_of(status: Status) -> c_int {
-    match status {
-        Status::Success => 0,
-        Status::Rejected(reason) => c_int::from(reason.0),
-        Status::Sidr(status) => c_int::from(status.0),
-        Status::TimedOut | Status::Unresolved(Unresolved::NoAnswer) => -libc::ETIMEDOUT,
-        Status::Unresolved(Unresolved::NoDevice) => -libc::ENODEV,
-        Status::Unresolved(Unresolved::NoRoute) => -libc::ENETUNREACH,
-        Status::Unresolved(Unresolved::NotPossible) => -libc::EHOSTUNREACH,
-    }
-}
-
-fn parameters_of(from: &Parameters) -> CmParameters {
-    CmParameters {
-        qpn: from.qpn.value(),
-        qkey: from.qkey.0,
-        responder_resources: from.responder_resources,
-        initiator_depth: from.initiator_depth,
-        flow_control: from.flow_control.into(),
-        retry_count: from.retry_count,
-        rnr_retry_count: from.rnr_retry_count,
-        srq: from.srq.into(),
-    }
-}
-
-fn parameters(from: &CmParameters) -> Parameters {
-    Parameters {
-        qpn: Qpn::masked(from.qpn),
-        qkey: Qkey(from.qkey),
-        responder_resources: from.responder_resources,
-        initiator_depth: from.initiator_depth,
-        flow_control: from.flow_control != 0,
-        retry_count: from.retry_count,
-        rnr_retry_count: from.rnr_retry_count,
-        srq: from.srq != 0,
     }
 }
 
@@ -514,19 +458,6 @@ unsafe extern "C" fn feroce_cm_notify_established(id: CmNumber) -> c_int {
     command(id, |endpoint, id, _| endpoint.notify_established(id))
 }
 
-/// Sets the scope id of a link-local IPv6 address that has none.
-fn with_scope(address: Option<SocketAddr>, scope: u32) -> Option<SocketAddr> {
-    address.map(|mut address| {
-        if let SocketAddr::V6(v6) = &mut address
-            && v6.ip().is_unicast_link_local()
-            && v6.scope_id() == 0
-        {
-            v6.set_scope_id(scope);
-        }
-        address
-    })
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_query(id: CmNumber, view: *mut CmView) -> c_int {
     code(Connections::get().and_then(|connections| {
@@ -548,19 +479,6 @@ unsafe extern "C" fn feroce_cm_query(id: CmNumber, view: *mut CmView) -> c_int {
     }))
 }
 
-fn view_of_path(path: &Path, gid_index: u32) -> CmPath {
-    CmPath {
-        local: path.local.into(),
-        remote: path.remote.into(),
-        device: path.device.0,
-        gid_index,
-        mtu: path.mtu.code(),
-        hop_limit: path.hop_limit,
-        traffic_class: path.traffic_class,
-        packet_lifetime: CmConfig::default().packet_lifetime,
-    }
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_int {
     command(id, |endpoint, id, _| {
@@ -577,20 +495,6 @@ unsafe extern "C" fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_i
         unsafe { qp.write(result) };
         Ok(())
     })
-}
-
-fn qp_view(known: &QpParameters) -> CmQp {
-    CmQp {
-        stage: stage::KNOWN,
-        remote_qpn: known.agreed.qpn.value(),
-        rq_psn: known.rq_psn.value(),
-        sq_psn: known.sq_psn.value(),
-        responder_resources: known.agreed.responder_resources,
-        initiator_depth: known.agreed.initiator_depth,
-        retry_count: known.agreed.retry_count,
-        rnr_retry_count: known.agreed.rnr_retry_count,
-        ack_timeout: known.ack_timeout,
-    }
 }
 
 #[unsafe(no_mangle)]
@@ -614,6 +518,8 @@ unsafe extern "C" fn feroce_cm_set_local_ece(id: CmNumber, ece: *const CmEce) ->
 
 #[cfg(test)]
 mod tests {
+    use feroce_engine::cm::{Status, Unresolved};
+
     use super::*;
 
     #[test]
