@@ -270,10 +270,11 @@ impl Gsi {
     fn post(&mut self, key: &PathKey, outgoing: &Outgoing) -> Result<(), SendError> {
         let Some(ah) = self.paths.get(key) else { return Err(SendError::AddressGone) };
         let to = Destination { ah, remote_qpn: Qpn::GSI, qkey: Qkey::GSI };
+        let mad: [&[u8]; 1] = [&outgoing.mad];
         let request = SendRequest {
             wr_id: 0,
             op: SendOp::Send,
-            data: Data::Inline(&[&outgoing.mad]),
+            data: Data::Inline(&mad),
             flags: SendFlags::SIGNALED,
         };
         self.qp.post_send_to(&request, &to)?;

@@ -337,8 +337,9 @@ impl<'a> Simulation<'a> {
         }
         let wrong = (request.flaw == Some(Flaw::LocalKey)).then_some(&request.local[..]);
         let sges = self.sges(&request.local, wrong);
+        let payload: [&[u8]; 1] = [&request.payload];
         let data = match request.inline {
-            true => Data::Inline(&[&request.payload]),
+            true => Data::Inline(&payload),
             false => Data::Sges(&sges),
         };
         let op = self.send_op(request, end);

@@ -69,11 +69,11 @@ impl End {
     fn post(&mut self, memory: &Buffer) -> bool {
         let Some(sending) = &mut self.sending else { return false };
         while sending.posted < sending.depth && sending.unposted != Some(0) {
-            let sge = memory.region().sge(0, sending.message);
+            let sges = [memory.region().sge(0, sending.message)];
             let write = SendRequest {
                 wr_id: 0,
                 op: SendOp::Write(sending.remote),
-                data: Data::Sges(&[sge]),
+                data: Data::Sges(&sges),
                 flags: SendFlags::SIGNALED,
             };
             if self.qp.post_send(&write).is_err() {
