@@ -225,11 +225,11 @@ fn last_command(
     id: CmNumber,
     act: impl FnOnce(&mut Endpoint, CmId, Instant) -> Result<(), CmError>,
 ) -> c_int {
-    code(Connections::get().and_then(|connections| {
-        connections.with(id, act)?;
+    let result = command(id, act);
+    if let (0, Ok(connections)) = (result, Connections::get()) {
         connections.manager.flush(SEND_TIMEOUT);
-        Ok(())
-    }))
+    }
+    result
 }
 
 /// Checks at compile time that every function has the type that librdmacm calls it by.

@@ -252,8 +252,8 @@ impl ConnectionManager {
         self.flush(timeout);
     }
 
-    /// Waits until as many MADs are sent as have been queued so far, at most for `timeout`. The
-    /// MADs of a process that is killed, or calls `_exit`, are lost until they are sent.
+    /// Waits until as many MADs are sent as have been queued so far, at most for `timeout`. A
+    /// process that is killed, or calls `_exit`, loses the MADs that are not sent yet.
     pub fn flush(&self, timeout: Duration) {
         let end = self.shared.clock.now() + timeout;
         let with_count = |channel: &Arc<DeviceChannel>| {

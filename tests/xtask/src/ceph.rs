@@ -80,7 +80,7 @@ impl<'a> Cluster<'a> {
         let feroce = feroce_in(&built());
         let daemon = |host: &Namespace, interface| -> Result<Daemon> {
             host.ip("link set lo up")?;
-            Daemon::start::<&str>(&feroce, host.name(), interface, &[])
+            Daemon::start(&feroce, host.name(), interface, &[])
         };
         let daemons = [daemon(&net.a, "v0")?, daemon(&net.b, "v1")?];
         for folder in ["mon", "mgr", "osd"] {

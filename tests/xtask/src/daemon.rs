@@ -1,6 +1,5 @@
 //! A daemon (`feroce up`) that owns an interface.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
 use crate::Result;
@@ -17,11 +16,11 @@ pub struct Daemon {
 impl Daemon {
     /// Starts the program `feroce` as the daemon of `interface` in a namespace, with environment
     /// variables.
-    pub fn start<V: AsRef<OsStr>>(
+    pub fn start(
         feroce: &Path,
         namespace: &str,
         interface: &str,
-        variables: &[(&'static str, V)],
+        variables: &[(&str, String)],
     ) -> Result<Daemon> {
         let (feroce, namespace) = (feroce.display().to_string(), namespace.to_owned());
         let interface = interface.to_owned();

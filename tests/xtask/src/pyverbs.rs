@@ -78,7 +78,7 @@ pub fn main(options: Options) -> Result<u8> {
     let pair = Pair::new("pyverbs", 4500)?;
     let namespace = pair.a.name().to_owned();
     let _daemon = match options.daemon {
-        true => Some(Daemon::start::<&str>(&feroce, &namespace, "v0", &[])?),
+        true => Some(Daemon::start(&feroce, &namespace, "v0", &[])?),
         false => None,
     };
     let sharing = if options.daemon { "daemon" } else { "embedded" };

@@ -113,7 +113,7 @@ impl Suite {
         let _daemon = match port {
             "daemon" => {
                 let (feroce, namespace) = (feroce_in(&built()), self.guest.engine.name());
-                Some(Daemon::start::<&str>(&feroce, namespace, "v0", &[])?)
+                Some(Daemon::start(&feroce, namespace, "v0", &[])?)
             }
             _ => None,
         };
