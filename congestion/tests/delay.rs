@@ -261,8 +261,6 @@ fn the_registry_is_consistent() {
         params.reaction.max_rate = Rate::from_gbps(2);
         let controller = (algorithm.new)(&params, Rate::from_gbps(25), Instant::ZERO);
         assert_eq!(controller.rate(), Rate::from_gbps(2), "{name}: ignores max_rate");
-        let page = include_str!("../../docs/congestion.md");
-        assert!(page.contains(&format!("`{name}`")), "{name} is missing in docs/congestion.md");
     }
 }
 

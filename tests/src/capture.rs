@@ -2,7 +2,6 @@
 //! one.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
 
 use feroce_conform::party::Party;
@@ -21,6 +20,7 @@ use feroce_engine::verbs::RecvRequest;
 use feroce_wire::{Key, Packet, PathMtu, Pkey, Psn, Qpn, RnrTimer};
 use pcap_file::pcap::PcapReader;
 
+use crate::capture_list::read_file;
 use crate::manual_config;
 
 /// A captured frame and its time.
@@ -48,11 +48,7 @@ impl CapturedFrame {
 /// If the file does not exist, or is not a pcap compressed with zstd.
 pub fn read(file: &str) -> Vec<CapturedFrame> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(file);
-    let packed = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let mut plain = Vec::new();
-    let mut source = packed.as_slice();
-    let mut decoder = ruzstd::decoding::StreamingDecoder::new(&mut source).expect("zstd");
-    decoder.read_to_end(&mut plain).expect("zstd");
+    let plain = read_file(&path);
     let mut reader = PcapReader::new(plain.as_slice()).expect("a capture");
     let mut frames = Vec::new();
     let mut start = None;

@@ -1,5 +1,5 @@
-//! The body of each fuzz target. Shared with `wire/tests/fuzz_smoke.rs`, which runs all of them on
-//! a stable toolchain.
+//! The body of each fuzz target. Shared with `tests/tests/wire_fuzz_smoke.rs`, which runs all of
+//! them on a stable toolchain.
 
 use feroce_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, CmMad, Deth, EthernetHeader, ExtHeaders, Feth,

@@ -1,73 +1,11 @@
-//! Shared by several tests: the captures in the tree, and packets made from a few numbers.
+//! Shared by several tests: packets made from a few numbers.
 #![allow(dead_code)] // each test file uses its own part
 #![allow(clippy::cast_possible_truncation)] // fillers wrap
-
-use std::{
-    fs,
-    io::Read,
-    path::{Path, PathBuf},
-};
 
 use feroce_wire::{
     Bth, ExtHeaders, FlowHeader, FlowSpec, Headers, IpAddresses, MacAddr, OpcodeInfo, Pkey, Psn,
     Qpn, VlanTag, write_transport,
 };
-use pcap_file::{DataLink, pcap::PcapReader};
-
-/// The directory of the captures.
-pub fn captures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/captures")
-}
-
-/// A capture and its row in the README.
-pub struct Listed {
-    pub path: PathBuf,
-    pub frames: usize,
-    pub roce: usize,
-    pub bad_icrc: usize,
-}
-
-/// The rows of the README's tables: file, frames, RoCEv2 frames, bad ICRCs.
-pub fn listed() -> Vec<Listed> {
-    let readme = fs::read_to_string(captures().join("README.md")).unwrap();
-    let mut directory = String::new();
-    let mut rows = Vec::new();
-    for line in readme.lines() {
-        if let Some(title) = line.strip_prefix("## ") {
-            directory = title.split(':').next().unwrap().to_owned();
-        }
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        if cells.len() > 5 && cells[1].contains(".pcap") {
-            let count = |cell: &str| cell.parse().unwrap();
-            rows.push(Listed {
-                path: captures().join(&directory).join(cells[1]),
-                frames: count(cells[2]),
-                roce: count(cells[3]),
-                bad_icrc: count(cells[4]),
-            });
-        }
-    }
-    rows
-}
-
-/// Link type and frames of a capture, which may be compressed.
-pub fn frames(path: &Path) -> (DataLink, Vec<Vec<u8>>) {
-    let mut bytes = fs::read(path).unwrap();
-    if path.extension().is_some_and(|extension| extension == "zst") {
-        let mut plain = Vec::new();
-        let mut source = bytes.as_slice();
-        let mut decoder = ruzstd::decoding::StreamingDecoder::new(&mut source).unwrap();
-        decoder.read_to_end(&mut plain).unwrap();
-        bytes = plain;
-    }
-    let mut reader = PcapReader::new(bytes.as_slice()).unwrap();
-    let link = reader.header().datalink;
-    let mut frames = Vec::new();
-    while let Some(packet) = reader.next_packet() {
-        frames.push(packet.unwrap().data.into_owned());
-    }
-    (link, frames)
-}
 
 /// A flow between two fixed endpoints.
 pub fn flow_spec(v6: bool, vlan: Option<VlanTag>) -> FlowSpec {

@@ -1,5 +1,5 @@
 //! The tables in `docs/congestion.md` equal those of the code. After a change, write them with
-//! `cargo test -p feroce-congestion --test docs -- --ignored`.
+//! `cargo test --workspace --test congestion_docs -- --ignored`.
 
 use std::fmt::Write as _;
 
@@ -116,7 +116,10 @@ fn page(text: &str) -> String {
 #[test]
 fn the_page_has_the_tables_of_the_code() {
     let text = std::fs::read_to_string(PAGE).expect("the page");
-    assert!(text == page(&text), "run `cargo test -p feroce-congestion --test docs -- --ignored`");
+    assert!(
+        text == page(&text),
+        "run `cargo test --workspace --test congestion_docs -- --ignored`"
+    );
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! Every frame of the captures in `tests/captures` is parsed and written back byte for byte. Its
 //! ICRC is valid or invalid as listed, and an independent decoder finds the same header fields.
 
-mod common;
-
 use std::collections::BTreeSet;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use feroce_tests::capture_list;
 use feroce_wire::{
     Ecn, IpHeader, Opcode, Packet, ParseError, Payload, Pkey, Qpn, Syndrome, icrc::icrc_reference,
     ids::Qkey,
@@ -63,12 +62,12 @@ fn check_roce(frame: &[u8], packet: &Packet<'_>) {
 
 #[test]
 fn every_captured_frame_agrees_with_an_independent_decoder() {
-    let listed = common::listed();
+    let listed = capture_list::listed();
     assert!(listed.len() >= 65, "the README lists the captures");
     let mut opcodes = BTreeSet::new();
     for capture in listed {
         let name = capture.path.display();
-        let (link, frames) = common::frames(&capture.path);
+        let (link, frames) = capture_list::frames(&capture.path);
         assert_eq!(frames.len(), capture.frames, "frames of {name}");
         let (mut roce, mut bad_icrc) = (0, 0);
         for frame in &frames {
@@ -93,9 +92,9 @@ fn every_captured_frame_agrees_with_an_independent_decoder() {
 /// Every capture file is listed, so that the test above covers all of them.
 #[test]
 fn every_capture_is_listed() {
-    let listed: BTreeSet<_> = common::listed().into_iter().map(|row| row.path).collect();
+    let listed: BTreeSet<_> = capture_list::listed().into_iter().map(|row| row.path).collect();
     for directory in ["hardware", "softroce-public", "rxe"] {
-        for entry in std::fs::read_dir(common::captures().join(directory)).unwrap() {
+        for entry in std::fs::read_dir(capture_list::captures().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             assert!(listed.contains(&path), "{} is not listed", path.display());
         }
@@ -103,7 +102,7 @@ fn every_capture_is_listed() {
 }
 
 fn hardware(name: &str) -> Vec<Vec<u8>> {
-    common::frames(&common::captures().join("hardware").join(name)).1
+    capture_list::frames(&capture_list::captures().join("hardware").join(name)).1
 }
 
 #[test]

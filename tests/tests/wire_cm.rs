@@ -1,11 +1,10 @@
 //! Communication management against captured bytes: every MAD to QP 1 in the captures is parsed,
 //! written back byte for byte, and contains what the capture is known to show.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use feroce_tests::capture_list;
 use feroce_wire::cm::{
     CmMad, CmMessage, IpCmHeader, PortSpace, RejectReason, ServiceId, SidrStatus, Transport,
 };
@@ -13,7 +12,7 @@ use feroce_wire::{MadError, Packet, Psn, Qkey, Qpn};
 
 /// The MADs to QP 1 of a capture, with the sender's address.
 fn mads(directory: &str, name: &str) -> Vec<(IpAddr, Vec<u8>)> {
-    let (_, frames) = common::frames(&common::captures().join(directory).join(name));
+    let (_, frames) = capture_list::frames(&capture_list::captures().join(directory).join(name));
     let to_qp1 = frames.iter().filter_map(|frame| {
         let packet = Packet::parse(frame, &[]).ok()?;
         (packet.bth.dest_qp == Qpn::GSI).then(|| (packet.ip.src(), packet.payload.first.to_vec()))
@@ -30,7 +29,7 @@ fn messages(name: &str) -> Vec<CmMessage> {
 fn every_captured_mad_is_written_back_byte_for_byte() {
     let mut seen = BTreeMap::new();
     for directory in ["hardware", "rxe", "softroce-public"] {
-        for entry in std::fs::read_dir(common::captures().join(directory)).unwrap() {
+        for entry in std::fs::read_dir(capture_list::captures().join(directory)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             for (_, bytes) in mads(directory, &name) {
                 let mad = CmMad::parse(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -49,8 +48,8 @@ fn every_captured_mad_is_written_back_byte_for_byte() {
 /// the other end's message.
 #[test]
 fn a_message_has_the_starting_psn_of_its_receiver() {
-    let path = common::captures().join("rxe/rping_v4.pcap.zst");
-    let (_, frames) = common::frames(&path);
+    let path = capture_list::captures().join("rxe/rping_v4.pcap.zst");
+    let (_, frames) = capture_list::frames(&path);
     let packets: Vec<_> = frames.iter().map(|frame| Packet::parse(frame, &[]).unwrap()).collect();
     let mad = |at: usize| CmMad::parse(packets[at].payload.first).unwrap().message;
     let (CmMessage::Req(req), CmMessage::Rep(rep)) = (mad(0), mad(1)) else { panic!("REQ, REP") };

@@ -2,12 +2,12 @@
 //! for a fixed number of rounds. This finds less than a fuzzer, but it runs in every test run and
 //! keeps the entries compiling.
 
-mod common;
-#[path = "../fuzz/src/entries.rs"]
+#[path = "../../wire/fuzz/src/entries.rs"]
 mod entries;
 
 use std::{collections::BTreeSet, fs, path::Path};
 
+use feroce_tests::capture_list;
 use feroce_wire::{FlowControl, FlowControlFrame, Ipv4Header, MacAddr, Packet};
 
 /// Mutated inputs per entry.
@@ -45,8 +45,8 @@ fn corpus(entry: &str) -> Vec<Vec<u8>> {
     if entry == "pause" {
         return flow_control();
     }
-    for listed in common::listed() {
-        for frame in common::frames(&listed.path).1.iter().take(3) {
+    for listed in capture_list::listed() {
+        for frame in capture_list::frames(&listed.path).1.iter().take(3) {
             let Ok(packet) = Packet::parse(frame, &[]) else {
                 seeds.push(frame.clone());
                 continue;
@@ -138,7 +138,7 @@ fn entries_accept_a_mutated_seeded_corpus() {
 /// The table of entries, the target files and the manifest name the same targets.
 #[test]
 fn every_entry_is_a_target() {
-    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/fuzz");
     let entries: BTreeSet<String> =
         entries::ENTRIES.iter().map(|(name, _)| (*name).to_owned()).collect();
     let files: BTreeSet<String> = fs::read_dir(fuzz.join("fuzz_targets"))
@@ -156,10 +156,11 @@ fn every_entry_is_a_target() {
 /// Not a check: writes the corpus into the folder of cargo-fuzz, so that a fuzzer starts from real
 /// frames.
 #[test]
-#[ignore = "writes files under fuzz/corpus"]
+#[ignore = "writes files under wire/fuzz/corpus"]
 fn write_corpus() {
     for (name, _) in entries::ENTRIES {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+        let directory =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/fuzz/corpus").join(name);
         fs::create_dir_all(&directory).unwrap();
         for (index, input) in corpus(name).iter().enumerate() {
             fs::write(directory.join(format!("seed-{index:03}")), input).unwrap();
