@@ -54,7 +54,8 @@ impl Doorbell {
     /// The next slot with new work.
     #[inline]
     pub(super) fn next(&self) -> Option<u32> {
-        self.rung.pop()
+        // An idle turn asks too, and `pop` on an empty queue executes a full fence.
+        if self.rung.is_empty() { None } else { self.rung.pop() }
     }
 
     /// Requests a wake-up at the next ring. Returns false if a slot is queued already.

@@ -129,9 +129,10 @@ impl QpnMap {
             Some(slices) => slices.index(qpn),
         };
         match index {
-            Some(index) if index < self.count => {
-                Some(((index % self.cores) as usize, index / self.cores))
-            }
+            Some(index) if index < self.count => match self.cores {
+                1 => Some((0, index)), // The common case needs no division.
+                cores => Some(((index % cores) as usize, index / cores)),
+            },
             None if qpn == Qpn::GSI => Some((0, self.count.div_ceil(self.cores))),
             _ => None,
         }

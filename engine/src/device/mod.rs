@@ -157,6 +157,12 @@ const LONG_TURN: usize = 8;
 /// CPU, and the others would spin for their whole time slices.
 const MISSED_POLLS: u32 = 128;
 
+/// Adds 1 to a counter that only the holder of the core's token changes.
+#[inline]
+fn count_under_token(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
 /// Counts a poll that found all cores taken.
 #[cold]
 fn miss() {
@@ -339,10 +345,10 @@ impl DeviceInner {
                 let now = self.clock.now(); // Under the token: a core's time must not go backwards.
                 let done = token.turn(now);
                 moved += done;
-                cell.driven.fetch_add(1, Ordering::Relaxed);
+                count_under_token(&cell.driven);
                 let mut at = now;
                 if done >= LONG_TURN {
-                    cell.long_turns.fetch_add(1, Ordering::Relaxed);
+                    count_under_token(&cell.long_turns);
                     at = self.clock.now();
                 }
                 cell.driven_at.store(at.as_nanos(), Ordering::Relaxed);

@@ -296,21 +296,31 @@ unsafe fn store_split(host: u64, first: &[u8], second: &[u8]) {
 /// The bytes `to .. to + from.len()` are writable.
 #[inline]
 unsafe fn store_words(to: *mut u8, from: &[u8]) {
-    let mut at = 0;
-    while at < from.len() {
-        // SAFETY: `at < from.len()`, and a word is stored only if it is aligned and 8 bytes are
-        // left.
-        unsafe {
-            let dst = to.add(at);
-            if dst.addr().is_multiple_of(8) && from.len() - at >= 8 {
-                let word = u64::from_ne_bytes(from[at..at + 8].try_into().expect("eight bytes"));
-                AtomicU64::from_ptr(dst.cast()).store(word, Ordering::Relaxed);
-                at += 8;
-            } else {
-                AtomicU8::from_ptr(dst).store(from[at], Ordering::Relaxed);
-                at += 1;
-            }
+    let unaligned = to.addr().wrapping_neg() % 8;
+    let (start, rest) = from.split_at(unaligned.min(from.len()));
+    let (words, end) = rest.as_chunks::<8>();
+    // SAFETY: the three parts follow each other in the caller's range, and the words begin at a
+    // multiple of 8.
+    unsafe {
+        store_bytes(to, start);
+        let to = to.add(start.len());
+        for (index, word) in words.iter().enumerate() {
+            let word_at = AtomicU64::from_ptr(to.add(index * 8).cast());
+            word_at.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
         }
+        store_bytes(to.add(words.len() * 8), end);
+    }
+}
+
+/// Stores `from` front to back, byte by byte.
+///
+/// # Safety
+/// The bytes `to .. to + from.len()` are writable.
+#[inline]
+unsafe fn store_bytes(to: *mut u8, from: &[u8]) {
+    for (index, byte) in from.iter().enumerate() {
+        // SAFETY: `index < from.len()`.
+        unsafe { AtomicU8::from_ptr(to.add(index)).store(*byte, Ordering::Relaxed) };
     }
 }
 

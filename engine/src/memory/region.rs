@@ -432,7 +432,7 @@ impl MrTable {
     }
 
     /// Returns the fields of the slot of `key`, if the key is valid.
-    #[inline]
+    #[inline(always)] // Else the fields are returned through memory, once per packet and check.
     pub(super) fn view(&self, key: Key) -> Result<View, AccessError> {
         let slot = self.slot(key).ok_or(AccessError::Key)?;
         let state = slot.state.load(Ordering::Acquire);
@@ -479,7 +479,7 @@ impl MrTable {
     }
 
     /// As [`Self::check`]; returns the location of `va`, or of the first byte.
-    #[inline]
+    #[inline(always)] // As `view`.
     pub(super) fn locate(
         &self,
         key: Key,

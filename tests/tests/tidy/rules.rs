@@ -93,6 +93,7 @@ pub struct Restricted {
 
 /// I/O, threads, locks, clocks, and the parts of the engine that use them.
 const IO_AND_TIME: &[&str] = &[
+    "nix::time",
     "std::fs",
     "std::io",
     "std::net::TcpStream",

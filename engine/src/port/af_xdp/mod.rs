@@ -245,7 +245,7 @@ impl Port for AfXdp {
             queue.give_back();
         }
         let first = self.turn;
-        self.turn = (first + 1) % self.queues.len();
+        self.turn = if first + 1 < self.queues.len() { first + 1 } else { 0 };
         for index in (first..self.queues.len()).chain(0..first) {
             let room = RX_BURST - self.burst.len();
             self.queues[index].receive(room, |frame| {

@@ -72,7 +72,7 @@ impl ReadOrder {
     fn read_next(&mut self, mut read: impl FnMut(usize) -> usize) -> Option<(usize, usize)> {
         for _ in 0..self.quiet.len() {
             let index = self.next;
-            self.next = (index + 1) % self.quiet.len();
+            self.next = if index + 1 < self.quiet.len() { index + 1 } else { 0 };
             let quiet = &mut self.quiet[index];
             *quiet += 1;
             if (QUIET_AFTER + 1..QUIET_AFTER + QUIET_INTERVAL).contains(quiet) {
