@@ -2,7 +2,6 @@
 //! one.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use feroce_conform::party::Party;
 use feroce_engine::device::{
@@ -20,7 +19,7 @@ use feroce_engine::verbs::RecvRequest;
 use feroce_wire::{Key, Packet, PathMtu, Pkey, Psn, Qpn, RnrTimer};
 use pcap_file::pcap::PcapReader;
 
-use crate::capture_list::read_file;
+use crate::capture_list::{captures, read_file};
 use crate::manual_config;
 
 /// A captured frame and its time.
@@ -47,8 +46,7 @@ impl CapturedFrame {
 /// # Panics
 /// If the file does not exist, or is not a pcap compressed with zstd.
 pub fn read(file: &str) -> Vec<CapturedFrame> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(file);
-    let plain = read_file(&path);
+    let plain = read_file(&captures().join(file));
     let mut reader = PcapReader::new(plain.as_slice()).expect("a capture");
     let mut frames = Vec::new();
     let mut start = None;

@@ -10,9 +10,9 @@ use serde_json::Value;
 use crate::Result;
 use crate::daemon::Daemon;
 use crate::net::{FIRST, Namespace, Pair};
-use crate::process::{Process, output, run, run_into};
+use crate::process::{Process, end_of, output, run, run_into};
 use crate::setup::{
-    BUILD_PACKAGES, Work, build, built, feroce_in, libraries, need_packages, need_root,
+    BUILD_PACKAGES, Work, build_what_programs_need, built, feroce_in, need_packages, need_root,
     reserve_hugepages,
 };
 
@@ -47,11 +47,7 @@ pub fn main(options: Options) -> Result<u8> {
     need_root()?;
     need_packages(BUILD_PACKAGES)?;
     need_packages(PACKAGES)?;
-    if !options.built {
-        println!("Building");
-        build(&["--bin", "feroce"])?;
-        libraries()?;
-    }
+    build_what_programs_need(options.built)?;
     let work = Work::new()?;
     let net = Pair::new("ceph", MTU)?;
     let _hugepages = reserve_hugepages(128)?;
@@ -127,7 +123,7 @@ impl<'a> Cluster<'a> {
         let log = self.work.file("log");
         match run_into(self.command(&self.net.a, "v0", program).args(words), &log)? {
             0 => Ok(()),
-            code => Err(format!("{program} ended with {code}: {}", end_of(&log)).into()),
+            code => Err(format!("{program} ended with {code}:{}", end_of_log(&log)).into()),
         }
     }
 
@@ -152,7 +148,7 @@ impl<'a> Cluster<'a> {
             std::thread::sleep(Duration::from_millis(500));
         }
         let logs = ["ceph-mon", "ceph-mgr", "ceph-osd"].map(|program| {
-            format!("{program}: {}", end_of(&self.work.file(&format!("{program}.log"))))
+            format!("{program}:{}", end_of_log(&self.work.file(&format!("{program}.log"))))
         });
         Err(format!("{what} is not up after {} s\n{}", UP.as_secs(), logs.join("\n")).into())
     }
@@ -171,7 +167,7 @@ impl<'a> Cluster<'a> {
         let text = std::fs::read_to_string(&log)?;
         match text.lines().find(|line| line.starts_with("Bandwidth (MB/sec):")) {
             Some(rate) if passed => println!("rados bench {mode}: {rate}"),
-            _ => println!("rados bench {mode} failed: {}", end_of(&log)),
+            _ => println!("rados bench {mode} failed:{}", end_of_log(&log)),
         }
         Ok(passed)
     }
@@ -184,7 +180,7 @@ impl<'a> Cluster<'a> {
         let log = self.work.file("rados.log");
         for (verb, file) in [("put", &written), ("get", &read)] {
             if !self.rados(&[verb, "file", &file.display().to_string()], &log)? {
-                println!("rados {verb} failed: {}", end_of(&log));
+                println!("rados {verb} failed:{}", end_of_log(&log));
                 return Ok(false);
             }
         }
@@ -243,9 +239,6 @@ fn configuration(work: &Path, ms_type: &str) -> String {
 }
 
 /// The last lines of a log.
-fn end_of(log: &Path) -> String {
-    let text = std::fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
-    lines[lines.len().saturating_sub(8)..].join("\n    ")
+fn end_of_log(log: &Path) -> String {
+    end_of(&String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()), 8)
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::exit::{Guard, at_end};
 use crate::net::{Namespace, command_in, ip};
-use crate::process::{end, is_alive, output};
+use crate::process::{end, is_alive, last_lines, output};
 use crate::setup::{Work, need_packages};
 
 /// Packages to build and run the guest.
@@ -157,9 +157,7 @@ impl Guest {
     /// The last 20 lines of the guest's console.
     pub fn console_tail(&self) -> String {
         let console = std::fs::read(&self.console).unwrap_or_default();
-        let text = String::from_utf8_lossy(&console).into_owned();
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+        last_lines(&String::from_utf8_lossy(&console), 20)
     }
 
     /// Returns true if the guest responds to an echo request within 20 s.

@@ -10,7 +10,7 @@ use std::time::Instant;
 use regex::Regex;
 
 use crate::Result;
-use crate::process::{Process, output, words};
+use crate::process::{Process, last_lines, output, words};
 use crate::programs::outcome;
 use crate::rows::{End, Row, Run, feroce_listeners, number, rows, seconds_each};
 use crate::setup::{PROGRAM_PACKAGES, Work, built, feroce_in, need_packages, need_root};
@@ -506,11 +506,6 @@ impl Kit {
 
 fn block(title: &str, text: &str) -> String {
     format!("\n{title}:\n\n```\n{}\n```\n", text.trim_end())
-}
-
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
 /// Prints the commands of all runs, to be typed at both ends.

@@ -16,10 +16,10 @@ use regex::Regex;
 
 use crate::Result;
 use crate::net::{FIRST, Pair, SECOND, command_in};
-use crate::process::{Process, code, output};
+use crate::process::{Process, code, end_of, output};
 use crate::rows::{self, End, feroce_listeners, number, seconds_each};
 use crate::setup::{
-    BUILD_PACKAGES, Work, build, built, feroce_in, libraries, need_packages, need_root,
+    BUILD_PACKAGES, Work, build_what_programs_need, built, feroce_in, need_packages, need_root,
     reserve_hugepages,
 };
 use crate::tally::{Outcome, Tally, Verdict};
@@ -68,11 +68,7 @@ pub fn main(options: Options) -> Result<u8> {
     }
     need_root()?;
     need_packages(BUILD_PACKAGES)?;
-    if !options.built {
-        println!("Building");
-        build(&["--bin", "feroce"])?;
-        libraries()?;
-    }
+    build_what_programs_need(options.built)?;
     let work = Work::new()?;
     let rdma = work.file("rdma");
     std::fs::write(&rdma, RDMA)?;
@@ -224,7 +220,7 @@ impl Bench {
         let list = command.output()?;
         if !list.status.success() {
             results.tests.insert(program.named("--list"), Verdict::Failed);
-            let errors = fetch::end_of(&String::from_utf8_lossy(&list.stderr), 12);
+            let errors = end_of(&String::from_utf8_lossy(&list.stderr), 12);
             results.logs.push(format!("\n    {}: no list of tests{errors}", program.name));
             return Ok(());
         }
@@ -254,8 +250,8 @@ impl Bench {
             results.logs.push(format!(
                 "\n    {}: exit code {code}{}{}",
                 program.name,
-                fetch::end_of(&text, 30),
-                fetch::end_of(&errors, 12)
+                end_of(&text, 30),
+                end_of(&errors, 12)
             ));
         }
         results.tests.extend(expected);

@@ -140,3 +140,16 @@ pub fn words(text: &str) -> Command {
     command.args(words);
     command
 }
+
+/// The last `count` lines of a text.
+pub fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+/// The last `count` lines of a text that are not empty, each indented on a new line.
+pub fn end_of(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(count)..];
+    last.iter().map(|line| format!("\n    {line}")).collect()
+}

@@ -12,10 +12,10 @@ use regex::Regex;
 use crate::Result;
 use crate::daemon::Daemon;
 use crate::net::{Pair, command_in};
-use crate::process::{output, run, run_into};
+use crate::process::{end_of, output, run, run_into};
 use crate::root::Root;
 use crate::setup::{
-    BUILD_PACKAGES, Work, build, built, feroce_in, libraries, need_packages, need_root,
+    BUILD_PACKAGES, Work, build_what_programs_need, built, feroce_in, need_packages, need_root,
     reserve_hugepages,
 };
 use crate::tally::{Outcome, Tally, Verdict};
@@ -63,11 +63,7 @@ pub fn main(options: Options) -> Result<u8> {
     need_packages(BUILD_PACKAGES)?;
     need_packages(&["gcc"])?;
     let source = Source::of(&options)?;
-    if !options.built {
-        println!("Building");
-        build(&["--bin", "feroce"])?;
-        libraries()?;
-    }
+    build_what_programs_need(options.built)?;
     let feroce = match std::env::var_os("FEROCE") {
         Some(path) => std::path::absolute(path)?,
         None => feroce_in(&built()),
@@ -223,9 +219,7 @@ impl Runner {
         let code = run_into(&mut command, &log)?;
         let text = String::from_utf8_lossy(&std::fs::read(&log)?).into_owned();
         if code != 0 {
-            let lines: Vec<&str> = text.lines().collect();
-            let last = &lines[lines.len().saturating_sub(12)..];
-            let mut end: String = last.iter().map(|line| format!("\n    {line}")).collect();
+            let mut end = end_of(&text, 12);
             if code == TIMED_OUT {
                 end.insert_str(0, &format!("\n    gave no result within {limit} s"));
             }

@@ -133,6 +133,17 @@ pub fn feroce() -> Result<PathBuf> {
     Ok(feroce_in(&built()))
 }
 
+/// Builds what programs run on, `feroce` and the C libraries, unless they are `built` already. The
+/// profile is `BUILD_PROFILE`.
+pub fn build_what_programs_need(built: bool) -> Result {
+    if !built {
+        println!("Building");
+        build(&["--bin", "feroce"])?;
+        libraries()?;
+    }
+    Ok(())
+}
+
 /// Builds the C libraries; returns their folder. The profile is `BUILD_PROFILE`.
 pub fn libraries() -> Result<PathBuf> {
     link_libraries(&mut Command::new("scripts/build-libs.sh"))

@@ -13,8 +13,8 @@ use crate::exit::{Guard, at_end};
 use crate::net::{Namespace, Pair, SECOND};
 use crate::process::{Process, code, output, run};
 use crate::setup::{
-    BUILD_PACKAGES, Work, build, built, copy_for_users, feroce_in, libraries, need_packages,
-    need_root, reserve_hugepages,
+    BUILD_PACKAGES, Work, build_what_programs_need, built, copy_for_users, feroce_in,
+    need_packages, need_root, reserve_hugepages,
 };
 
 /// MTU of the pair, in bytes.
@@ -139,11 +139,7 @@ pub fn main(options: Options) -> Result<u8> {
     need_root()?;
     need_packages(BUILD_PACKAGES)?;
     need_packages(&["ibverbs-utils", "perftest", "rdmacm-utils", "fio", "ucx-utils"])?;
-    if !options.built {
-        println!("Building");
-        build(&["--bin", "feroce"])?;
-        libraries()?;
-    }
+    build_what_programs_need(options.built)?;
     let work = Work::new()?;
     let net = Pair::new("together", MTU)?;
     for end in [&net.a, &net.b] {

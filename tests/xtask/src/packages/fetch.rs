@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use super::table::{Package, Source};
 use crate::Result;
+use crate::process::end_of;
 use crate::setup::{as_caller, target};
 
 /// A step of the preparation: its result, or why there is none.
@@ -210,13 +211,6 @@ fn compiler_log(messages: &[u8], errors: &[u8]) -> String {
     let text = String::from_utf8_lossy(messages);
     let first: Vec<String> = text.lines().filter_map(rendered).take(3).collect();
     end_of(&first.concat(), 30) + &end_of(&String::from_utf8_lossy(errors), 12)
-}
-
-/// The last `count` lines of a text, indented.
-pub fn end_of(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
-    let last = &lines[lines.len().saturating_sub(count)..];
-    last.iter().map(|line| format!("\n    {line}")).collect()
 }
 
 #[cfg(test)]
