@@ -33,7 +33,7 @@ link() {
             -lpthread -ldl -lm -lgcc_s -lc
         mv "$so.1.new" "$so.1"
     fi
-    # Other tests may be copying the folder: in it, `ln -f` makes a file with a temporary name.
+    # Tests may be copying the folder, and `ln -f` makes a file with a temporary name in it.
     [ "$(readlink "$so")" = "$2.so.1" ] || ln -sf "$2.so.1" "$so"
 }
 
