@@ -40,21 +40,24 @@ fn send_all(session: &mut Session, watch: &mut Watch<'_>, goal: Goal) -> Result<
         Goal::Time(_) => u64::MAX,
     };
     let started = Instant::now();
-    let mut more = true;
+    let mut sending = true;
+    (0..session.qps()).try_for_each(|qp| session.fill(qp, most))?;
     loop {
-        if more {
-            more = false;
-            for qp in 0..session.qps() {
-                while session.posted(qp) < most && session.has_room(qp) {
-                    session.post(qp, session.posted(qp) + 1 == most)?;
-                }
-                more |= session.posted(qp) < most;
+        session.poll()?;
+        // Only these QPs have room again: a visit to each of thousands would take most of the time.
+        for index in 0..session.advanced().len() {
+            let qp = session.advanced()[index];
+            match sending {
+                true => session.fill(qp, most)?,
+                false => session.finish(qp)?,
             }
         }
-        session.poll()?;
         watch.turn(session.completed())?;
-        more &= !watch.stop();
-        if !more && session.drained()? {
+        if sending && watch.stop() {
+            sending = false;
+            (0..session.qps()).try_for_each(|qp| session.finish(qp))?;
+        }
+        if (!sending || session.is_filled(most)) && session.is_drained() {
             return Ok(session.done(nanos_since(started)));
         }
     }

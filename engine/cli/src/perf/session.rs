@@ -35,6 +35,13 @@ struct Flow {
     received_before_round: u64,
 }
 
+/// Requests of the round on all QPs.
+#[derive(Debug, Clone, Copy, Default)]
+struct Total {
+    posted: u64,
+    completed: u64,
+}
+
 /// QPs and buffers of one side of a test.
 #[derive(Debug)]
 pub struct Session {
@@ -53,6 +60,10 @@ pub struct Session {
     peer: Option<[RegionLine; 2]>,
     layout: Layout,
     flows: Vec<Flow>,
+    /// The sum of the flows.
+    total: Total,
+    /// QPs whose requests the last poll has found complete; a QP may be there more than once.
+    advanced: Vec<usize>,
     completions: Vec<Completion>,
     scratch: Vec<u8>,
     size: u32,
@@ -104,6 +115,8 @@ impl Session {
             target,
             peer: None,
             layout,
+            total: Total::default(),
+            advanced: Vec::with_capacity(BATCH),
             completions: Vec::with_capacity(BATCH),
             scratch: vec![0; plan.inline as usize],
             size: 0,
@@ -181,6 +194,7 @@ impl Session {
     /// Starts a round of messages of `size` bytes: resets the counts and fills the source.
     pub fn prepare(&mut self, size: u32, salt: u64) {
         (self.size, self.salt) = (size, salt);
+        self.total = Total::default();
         for flow in &mut self.flows {
             (flow.posted, flow.signaled, flow.completed) = (0, 0, 0);
             flow.received_before_round = flow.received;
@@ -200,7 +214,7 @@ impl Session {
 
     /// Messages of this round completed on all QPs.
     pub fn completed(&self) -> u64 {
-        self.flows.iter().map(|flow| flow.completed).sum()
+        self.total.completed
     }
 
     /// Messages of this round received on QP `qp`.
@@ -218,17 +232,38 @@ impl Session {
         self.flows[qp].posted - self.flows[qp].completed < u64::from(self.plan.tx_depth)
     }
 
-    /// Returns true if all posted requests are complete. If the last posted message is unsignaled,
-    /// one more signaled message is posted.
-    pub fn drained(&mut self) -> Result<bool, PerfError> {
-        let mut drained = true;
-        for qp in 0..self.qps.len() {
-            if self.flows[qp].signaled < self.flows[qp].posted && self.has_room(qp) {
-                self.post(qp, true)?;
-            }
-            drained &= self.flows[qp].completed == self.flows[qp].posted;
+    /// QPs whose requests the last [`Session::poll`] has found complete; a QP may be there more
+    /// than once.
+    pub fn advanced(&self) -> &[usize] {
+        &self.advanced
+    }
+
+    /// Posts on QP `qp` until it has no room, or has posted `most` messages of this round.
+    pub fn fill(&mut self, qp: usize, most: u64) -> Result<(), PerfError> {
+        while self.posted(qp) < most && self.has_room(qp) {
+            self.post(qp, self.posted(qp) + 1 == most)?;
         }
-        Ok(drained)
+        Ok(())
+    }
+
+    /// Ends the round on QP `qp`: if its last message is unsignaled, posts one more that is
+    /// signaled, once there is room.
+    pub fn finish(&mut self, qp: usize) -> Result<(), PerfError> {
+        match self.flows[qp].signaled < self.flows[qp].posted && self.has_room(qp) {
+            true => self.post(qp, true),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns true if each QP has posted `most` messages of this round.
+    pub fn is_filled(&self, most: u64) -> bool {
+        u64::try_from(self.qps.len()).ok().and_then(|qps| qps.checked_mul(most))
+            == Some(self.total.posted)
+    }
+
+    /// Returns true if all posted requests are complete.
+    pub fn is_drained(&self) -> bool {
+        self.total.completed == self.total.posted
     }
 
     /// Returns true if no completion is outstanding.
@@ -288,6 +323,7 @@ impl Session {
         self.qps[qp].post_send(&SendRequest { wr_id, op, data, flags })?;
         let flow = &mut self.flows[qp];
         flow.posted += 1;
+        self.total.posted += 1;
         if signaled {
             flow.signaled = flow.posted;
         }
@@ -339,6 +375,7 @@ impl Session {
         }
         let mut completions = std::mem::take(&mut self.completions);
         completions.clear();
+        self.advanced.clear();
         let count = self.cq.poll(&mut completions, BATCH);
         for completion in &completions {
             self.account(completion)?;
@@ -363,7 +400,9 @@ impl Session {
         if self.plan.check && self.plan.op.is_atomic() {
             self.check_returned(qp, up_to)?;
         }
+        self.total.completed += up_to - self.flows[qp].completed;
         self.flows[qp].completed = up_to;
+        self.advanced.push(qp);
         Ok(())
     }
 
