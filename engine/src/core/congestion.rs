@@ -4,6 +4,7 @@
 use feroce_wire::{Ecn, Packet, cnp, icrc};
 
 use super::Core;
+use super::peers::Peers;
 use super::shared::CoreShared;
 use super::slot::{Schedule, Slot};
 use crate::congestion::{CongestionConfig, CoreCongestion, Receiver, Sender, Sent};
@@ -82,27 +83,46 @@ pub(super) fn hold_back(
     }
 }
 
-/// The QP sent a frame of `len` bytes over the link.
-#[inline]
-pub(super) fn on_sent(sender: &mut Option<Box<Sender>>, sent: &Sent, len: usize, now: Instant) {
-    if let Some(sender) = sender
-        && *sent != Sent::Acknowledgement
-    {
-        sender.on_sent(sent, len as u64, now);
-    }
-}
-
 impl Slot {
     /// Sets the limits for the packets that the QP sends now. Returns the bytes of its largest
     /// frame; 0 without congestion control.
     #[inline]
-    pub(super) fn set_limits(&mut self, env: &mut Env<'_>, port: &dyn Port) -> u64 {
-        let Some(sender) = &mut self.sender else { return 0 };
-        let largest = self.qp.largest_frame(port.attributes().frame_max);
-        let limits = sender.limits(largest, self.qp.ack_timeout(), env.now);
-        env.window = env.window.min(limits.window);
-        env.ack_interval = limits.ack_interval.min(ACK_INTERVAL);
+    pub(super) fn set_limits(
+        &mut self,
+        env: &mut Env<'_>,
+        port: &dyn Port,
+        peers: &mut Peers,
+    ) -> u64 {
+        let mut largest = 0;
+        if let Some(sender) = &mut self.sender {
+            largest = self.qp.largest_frame(port.attributes().frame_max);
+            let limits = sender.limits(largest, self.qp.ack_timeout(), env.now);
+            env.window = env.window.min(limits.window);
+            env.ack_interval = limits.ack_interval.min(ACK_INTERVAL);
+        }
+        (env.window, env.ends_grant) = peers.limit(&mut self.share, env.window);
         largest
+    }
+
+    /// The QP sent a frame of `len` bytes; over the link unless `is_loopback`.
+    #[inline]
+    pub(super) fn on_sent(
+        &mut self,
+        sent: &Sent,
+        len: usize,
+        is_loopback: bool,
+        peers: &mut Peers,
+        now: Instant,
+    ) {
+        if is_loopback || *sent == Sent::Acknowledgement {
+            return;
+        }
+        if let Some(sender) = &mut self.sender {
+            sender.on_sent(sent, len as u64, now);
+        }
+        if matches!(sent, Sent::Request(request) if request.follows_loss) {
+            peers.on_loss(&self.share, now);
+        }
     }
 
     /// Runs the congestion control timers of the QP.

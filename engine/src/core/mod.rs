@@ -11,6 +11,7 @@ mod doorbell;
 mod loopback;
 mod multicast;
 mod pause;
+mod peers;
 mod receive;
 mod shared;
 mod slot;
@@ -26,6 +27,7 @@ pub use doorbell::Doorbell;
 use feroce_wire::Qpn;
 pub use loopback::Loopback;
 pub use multicast::Member;
+pub use peers::PeerWindows;
 pub use shared::{CoreShared, Handover, QpnMap, SLICE};
 use slot::{Expired, Schedule, Slot};
 
@@ -86,7 +88,7 @@ impl Core {
             pfc: pfc.map(Box::new),
             port,
             slots,
-            schedule: Schedule::new(count, now),
+            schedule: Schedule::new(count, shared.windows, now),
             shared,
             doorbell,
             handover,
@@ -117,7 +119,7 @@ impl Core {
     /// Time of the next turn that has work although no frame arrives; `None` if there is none.
     /// `now` if there is something to send, except for CNPs that the port has no room for.
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        if !self.schedule.active.is_empty() {
+        if self.schedule.can_send() {
             return Some(now);
         }
         let notifications = self.moderated.iter().filter_map(|cq| cq.upgrade()?.notification_due());
@@ -127,7 +129,7 @@ impl Core {
 
     /// Returns true if something is to be sent and does not only wait for room in the port.
     fn can_send(&self) -> bool {
-        self.cnps_due() == Some(Instant::ZERO) || !self.schedule.active.is_empty()
+        self.cnps_due() == Some(Instant::ZERO) || self.schedule.can_send()
     }
 
     /// The shared receive queues of the XRC service.
@@ -168,11 +170,15 @@ impl Core {
     /// Takes the QP out of slot `slot`. From now on the core does not use it.
     pub fn remove(&mut self, slot: u32, now: Instant) -> Option<AnyQp> {
         self.drain(slot, now); // Leaves no entry of this QP in the doorbell's queue.
+        let place = self.slots[slot as usize].take();
         self.schedule.remove(slot);
         if let Some(pfc) = &mut self.pfc {
             pfc.remove(slot);
         }
-        self.slots[slot as usize].take().map(|slot| slot.qp)
+        place.map(|mut place| {
+            self.schedule.peers.leave(slot, &mut place.share);
+            place.qp
+        })
     }
 
     /// Calls `act` on the QP in slot `slot`, and lets the QP send afterwards.
@@ -185,6 +191,7 @@ impl Core {
         let place = self.slots[slot as usize].as_deref_mut()?;
         let mut env = self.shared.env(now);
         let result = act(&mut place.qp, &mut env);
+        self.schedule.peers.join(slot, &mut place.share, place.qp.window_peer());
         place.reschedule(slot, &mut self.schedule);
         Some(result)
     }
@@ -270,6 +277,7 @@ impl Core {
                 Expired::Slot(slot) => self.expire_slot(slot, now),
                 Expired::NotificationPoints => self.expire_points(now),
                 Expired::Pauses => self.expire_pauses(now),
+                Expired::Peers => self.schedule.expire_peers(now),
             }
         }
         done

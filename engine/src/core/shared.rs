@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use feroce_wire::Qpn;
 
+use super::peers::PeerWindows;
 use crate::congestion::CongestionConfig;
 use crate::counters::Counters;
 use crate::memory::MrTable;
@@ -155,8 +156,8 @@ pub struct CoreShared {
     pub counters: Arc<Counters>,
     /// Mapping of QP numbers.
     pub qpns: QpnMap,
-    /// Maximum of outstanding packets per QP.
-    pub window: u32,
+    /// Maximum of outstanding packets per QP, and per peer.
+    pub windows: PeerWindows,
     /// Shared receive queues of XRC domains.
     pub srqs: SrqTable,
     /// The congestion control configuration at the time the device was opened.
@@ -170,7 +171,7 @@ pub struct CoreShared {
 impl CoreShared {
     /// The environment of a QP call at the time `now`.
     pub(super) fn env(&self, now: Instant) -> Env<'_> {
-        Env::new(now, &self.memory, &self.counters, &self.events, self.window, &self.srqs)
+        Env::new(now, &self.memory, &self.counters, &self.events, self.windows.shortest, &self.srqs)
     }
 }
 

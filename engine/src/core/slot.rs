@@ -6,8 +6,9 @@ use std::sync::atomic::AtomicBool;
 
 use feroce_wire::Qpn;
 
+use super::peers::{self, PeerShare, PeerWindows, Peers};
 use crate::congestion::{CoreCongestion, Sender};
-use crate::qp::{AnyQp, QpSnapshot};
+use crate::qp::{AnyQp, Env, QpSnapshot};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
 
@@ -23,6 +24,8 @@ pub(super) struct Slot {
     pub is_active: bool,
     /// The QP waits for the end of a pause.
     pub is_held: bool,
+    /// The QP's part of the window of its peer.
+    pub share: PeerShare,
     /// The timer of this slot fires at this time or earlier.
     pub armed: Instant,
 }
@@ -32,8 +35,12 @@ pub(super) struct Slot {
 pub(super) struct Schedule {
     /// Slots of QPs that may have something to send, in the order in which they are served.
     pub active: VecDeque<u32>,
-    /// One timer per slot, one for notification points, one for pauses.
+    /// One timer per slot, one for notification points, one for pauses, one for peers.
     pub wheel: TimerWheel,
+    /// The peers, and the QPs that wait for the window of a peer.
+    pub peers: Peers,
+    /// The timer of peers runs.
+    looks_for_stalls: bool,
     slots: u32,
 }
 
@@ -42,16 +49,25 @@ pub(super) enum Expired {
     Slot(u32),
     NotificationPoints,
     Pauses,
+    Peers,
 }
 
 impl Schedule {
     /// For `slots` slots, with nothing scheduled.
-    pub(super) fn new(slots: usize, now: Instant) -> Self {
+    pub(super) fn new(slots: usize, windows: PeerWindows, now: Instant) -> Self {
         Self {
             active: VecDeque::with_capacity(slots),
-            wheel: TimerWheel::new(slots + 2, now),
+            wheel: TimerWheel::new(slots + 3, now),
+            peers: Peers::new(windows),
+            looks_for_stalls: false,
             slots: u32::try_from(slots).expect("no more than QP numbers"),
         }
+    }
+
+    /// Returns true if a QP may have something to send.
+    #[inline]
+    pub(super) fn can_send(&self) -> bool {
+        !self.active.is_empty() || self.peers.is_any_ready()
     }
 
     /// The next timer that is due at `now`.
@@ -60,7 +76,8 @@ impl Schedule {
         Some(match timer.checked_sub(self.slots) {
             None => Expired::Slot(timer),
             Some(0) => Expired::NotificationPoints,
-            Some(_) => Expired::Pauses,
+            Some(1) => Expired::Pauses,
+            Some(_) => Expired::Peers,
         })
     }
 
@@ -72,6 +89,22 @@ impl Schedule {
     /// Sets the timer of pauses; [`Instant::FAR`] stops it.
     pub(super) fn set_pause_timer(&mut self, at: Instant) {
         self.set_timer(self.slots + 1, at);
+    }
+
+    /// Lets the QP in `slot` wait for the window of its peer.
+    pub(super) fn wait_for_peer(&mut self, slot: u32, share: &mut PeerShare, now: Instant) {
+        if self.peers.wait(slot, share) && !self.looks_for_stalls {
+            self.looks_for_stalls = true;
+            self.set_timer(self.slots + 2, now + peers::STALL);
+        }
+    }
+
+    /// Handles the timer of peers.
+    pub(super) fn expire_peers(&mut self, now: Instant) {
+        self.looks_for_stalls = self.peers.expire();
+        if self.looks_for_stalls {
+            self.set_timer(self.slots + 2, now + peers::STALL);
+        }
     }
 
     fn set_timer(&mut self, timer: u32, at: Instant) {
@@ -105,7 +138,8 @@ impl Slot {
         congestion: Option<&CoreCongestion>,
     ) -> Self {
         let (is_active, is_held) = (false, false);
-        let mut slot = Self { qp, sender: None, posted, is_active, is_held, armed: Instant::FAR };
+        let (share, armed) = (PeerShare::default(), Instant::FAR);
+        let mut slot = Self { qp, sender: None, posted, is_active, is_held, share, armed };
         slot.reset_congestion(congestion);
         slot
     }
@@ -122,9 +156,27 @@ impl Slot {
         QpSnapshot { rate, ..self.qp.snapshot() }
     }
 
+    /// The QP has sent within the limits of `env`, and stays active if it has `more`. If the window
+    /// of its peer holds it back, it waits for a grant.
+    #[inline]
+    pub(super) fn end_quantum(
+        &mut self,
+        slot: u32,
+        more: bool,
+        env: &Env<'_>,
+        schedule: &mut Schedule,
+    ) {
+        schedule.peers.on_sent(&mut self.share, self.qp.outstanding(), more);
+        if env.ends_grant && !more && self.qp.is_held_by(env.window) {
+            schedule.wait_for_peer(slot, &mut self.share, env.now);
+        }
+        self.rearm(slot, schedule);
+    }
+
     /// Must follow every call into the QP: it may have something to send and another deadline.
     #[inline]
     pub(super) fn reschedule(&mut self, slot: u32, schedule: &mut Schedule) {
+        schedule.peers.count(&mut self.share, self.qp.outstanding());
         if !self.is_active {
             self.is_active = true;
             schedule.active.push_back(slot);

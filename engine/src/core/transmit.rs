@@ -4,7 +4,7 @@
 use feroce_wire::{Audience, FlowHeader, icrc};
 
 use super::Core;
-use super::congestion::{hold_back, on_sent};
+use super::congestion::hold_back;
 use super::loopback::Loopback;
 use super::multicast::Groups;
 use super::shared::CoreShared;
@@ -30,6 +30,7 @@ impl Core {
             Some(_) => self.send_cnps(now),
             None => 0,
         };
+        self.give_grants();
         let mut room = match self.schedule.active.is_empty() {
             true => 0,
             false => {
@@ -62,7 +63,17 @@ impl Core {
         }
         self.flush(room_before - room + cnps);
         self.loopback.publish();
-        sent + cnps
+        // A QP that had nothing to send leaves its grant to those that wait, for the next turn.
+        sent + cnps + usize::from(self.schedule.peers.is_any_ready())
+    }
+
+    /// Lets QPs send that waited for the window of their peer.
+    fn give_grants(&mut self) {
+        while let Some(slot) = self.schedule.peers.next_waiting() {
+            let Some(place) = self.slots[slot as usize].as_deref_mut() else { continue };
+            self.schedule.peers.grant(&mut place.share);
+            place.reschedule(slot, &mut self.schedule);
+        }
     }
 
     /// Returns true if packets have waited longer than [`STUCK_AFTER`] for the port, which has
@@ -124,7 +135,7 @@ impl Core {
         } = self;
         let Some(place) = slots[slot as usize].as_deref_mut() else { return (0, false) };
         let mut env = shared.env(now);
-        let largest = place.set_limits(&mut env, &**port);
+        let largest = place.set_limits(&mut env, &**port, &mut schedule.peers);
         let mut quantum = Quantum::new(schedule.active.is_empty());
         let more = loop {
             if quantum.packets() == most {
@@ -160,9 +171,6 @@ impl Core {
                 frame = port.tx_slot().expect("the slot that was not committed");
             }
             let len = flow.seal(frame, packet.len, id);
-            if !is_loopback {
-                on_sent(&mut place.sender, &packet.sent, len, now);
-            }
             *ip_id = ip_id.checked_add(1).unwrap_or(1);
             if audience == Audience::Group {
                 copy_to_members(&mut **port, len, flow, groups, loopback, shared);
@@ -175,11 +183,13 @@ impl Core {
             *room -= usize::from(!is_loopback);
             shared.counters.add(Counter::TxLoopback, is_loopback.into());
             shared.count_sent(packet.len + icrc::LEN);
-            if quantum.count(flow.spec(), len) {
+            let ends = quantum.count(flow.spec(), len);
+            place.on_sent(&packet.sent, len, is_loopback, &mut schedule.peers, now);
+            if ends {
                 break true;
             }
         };
-        place.rearm(slot, schedule);
+        place.end_quantum(slot, more, &env, schedule);
         (quantum.packets(), more)
     }
 

@@ -51,6 +51,10 @@ pub struct DeviceConfig {
     pub arena_bytes: usize,
     /// Maximum number of outstanding SEND and WRITE packets of a QP.
     pub window: u32,
+    /// Maximum number of outstanding SEND and WRITE packets of all QPs of a core at one peer
+    /// address; at least `window`. A loss makes it shorter for a while: a receive ring holds some
+    /// thousand packets.
+    pub peer_window: u32,
     /// Mark data packets ECT(0), as a ConnectX does, so that switches mark packets instead of
     /// dropping them. Includes datagrams, except those to multicast groups.
     pub ecn: bool,
@@ -95,6 +99,7 @@ impl Default for DeviceConfig {
             first_qpn: None,
             arena_bytes: 4 << 30,
             window: 256,
+            peer_window: 1024,
             ecn: false,
             congestion: CongestionConfig::default(),
             pfc: PfcConfig::default(),

@@ -14,7 +14,7 @@ use super::{
     CoreCell, Device, DeviceConfig, DeviceInner, Driver, OpenError, Opened, Random, follow, helper,
     multicast, owner, ports, stat,
 };
-use crate::core::{Core, CoreShared, Doorbell, Handover, Loopback, QpnMap};
+use crate::core::{Core, CoreShared, Doorbell, Handover, Loopback, PeerWindows, QpnMap};
 use crate::counters::Counters;
 use crate::memory::arena::Arena;
 use crate::memory::frame_ring::frame_ring;
@@ -59,8 +59,9 @@ impl Device {
         let opened = ports::open(interface, &config)?;
         let ports::OpenPorts { name, ports, addressing, filter, reason, window_max, .. } = opened;
         let owners = Owners { interface: opened.owner, port: opened.port_owner };
-        let window = window_max.map_or(config.window, |most| config.window.min(most));
-        let config = DeviceConfig { window, ..config };
+        let most = window_max.unwrap_or(u32::MAX);
+        let (window, peer_window) = (config.window.min(most), config.peer_window.min(most));
+        let config = DeviceConfig { window, peer_window, ..config };
         let wrapped = ports.into_iter().map(wrap).collect::<Result<Vec<_>, _>>()?;
         let device = Self::assemble(wrapped, addressing, config, owners)?;
         let attributes = device.inner.attributes.write();
@@ -230,7 +231,10 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
             events: Arc::clone(&inner.events),
             counters: Arc::clone(&inner.counters[id]),
             qpns: inner.qpns.clone(),
-            window: inner.config.window,
+            windows: PeerWindows {
+                shortest: inner.config.window,
+                longest: inner.config.peer_window.max(inner.config.window),
+            },
             srqs: crate::qp::SrqTable::new(),
             congestion: inner.config.congestion,
             pfc: inner.config.pfc,

@@ -52,6 +52,8 @@ pub struct Settings {
     pub helper: Driver,
     /// Maximum number of outstanding SEND and WRITE packets of a QP.
     pub window: u32,
+    /// Maximum number of outstanding SEND and WRITE packets of all QPs of a core at one peer.
+    pub peer_window: u32,
     /// Mark data packets ECT(0).
     pub ecn: bool,
     /// Congestion control algorithm.
@@ -104,6 +106,7 @@ impl Default for Settings {
             cores: device.cores,
             helper: device.driver,
             window: device.window,
+            peer_window: device.peer_window,
             ecn: device.ecn,
             congestion: device.congestion.control,
             congestion_set: feroce_congestion::params::SETS[0].name,
@@ -306,6 +309,7 @@ impl Settings {
             cores: self.cores,
             driver: self.helper.clone(),
             window: self.window,
+            peer_window: self.peer_window,
             ecn: self.ecn,
             congestion: self.congestion_config(),
             pfc: PfcConfig {

@@ -30,7 +30,8 @@ impl Requester {
         if !conn.service.is_reliable() {
             return false;
         }
-        if self.since_ack_request + 1 >= self.ack_interval(env) {
+        let ends_grant = env.ends_grant && self.in_window() + 1 >= env.window;
+        if ends_grant || self.since_ack_request + 1 >= self.ack_interval(env) {
             return true;
         }
         let is_retransmit = self.cursor_psn.is_before(self.sent_end);

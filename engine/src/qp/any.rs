@@ -1,5 +1,7 @@
 //! A queue pair of any service, as a core holds it.
 
+use std::net::IpAddr;
+
 use feroce_wire::{FlowHeader, Packet, Pkey, Qpn};
 
 use super::attributes::{ModifyError, QpAttributes};
@@ -140,6 +142,32 @@ impl AnyQp {
         match self {
             Self::Connected(qp) => qp.poll_transmit(env, out),
             Self::Datagram(qp) => qp.poll_transmit(env, out),
+        }
+    }
+
+    /// See [`Qp::outstanding`].
+    #[inline]
+    pub fn outstanding(&self) -> u32 {
+        match self {
+            Self::Connected(qp) => qp.outstanding(),
+            Self::Datagram(_) => 0,
+        }
+    }
+
+    /// See [`Qp::is_held_by`].
+    #[inline]
+    pub fn is_held_by(&self, window: u32) -> bool {
+        match self {
+            Self::Connected(qp) => qp.is_held_by(window),
+            Self::Datagram(_) => false,
+        }
+    }
+
+    /// See [`Qp::window_peer`].
+    pub fn window_peer(&self) -> Option<IpAddr> {
+        match self {
+            Self::Connected(qp) => qp.window_peer(),
+            Self::Datagram(_) => None,
         }
     }
 

@@ -2,6 +2,7 @@
 //! `requester` (sent requests) and a `completer` (received responses), the receive side a
 //! `responder`. They meet only here.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use feroce_wire::{FlowHeader, IpAddresses, IpHeader, NakCode, Packet, Pkey, Qpn};
@@ -213,6 +214,28 @@ impl Qp {
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
+    }
+
+    /// Outstanding packets that count against the send window.
+    #[inline]
+    pub fn outstanding(&self) -> u32 {
+        match self.conn.state {
+            QpState::Rts | QpState::Sqd => self.requester.in_window(),
+            _ => 0,
+        }
+    }
+
+    /// Returns true if requests are left and only a window of `window` packets holds them back.
+    #[inline]
+    pub fn is_held_by(&self, window: u32) -> bool {
+        self.outstanding() >= window && self.requester.has_more(self.conn.state)
+    }
+
+    /// Address of the peer whose packets count against a window; `None` if the service does not
+    /// acknowledge, or the QP is not connected.
+    pub fn window_peer(&self) -> Option<IpAddr> {
+        let flow = self.attributes.flow.as_ref().filter(|_| self.conn.service.is_reliable())?;
+        Some(flow.spec().addresses.dst())
     }
 
     /// Writes the next packet, from the BTH on, to the front of `out`, which must hold a path MTU

@@ -41,6 +41,9 @@ pub struct Env<'a> {
     pub events: &'a EventQueue,
     /// Send window: packets of SENDs and WRITEs that a QP may have outstanding.
     pub window: u32,
+    /// The window ends where the QP's grant ends, and other QPs may get the next one: its last
+    /// packet requests an acknowledgement.
+    pub ends_grant: bool,
     /// Maximum number of packets from one acknowledgement request to the next, set by congestion
     /// control.
     pub ack_interval: u32,
@@ -73,6 +76,7 @@ impl<'a> Env<'a> {
             counters,
             events,
             window,
+            ends_grant: false,
             ack_interval: u32::MAX,
             waits: Waits { requests: false, responses: false },
             srqs,

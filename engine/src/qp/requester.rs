@@ -276,6 +276,12 @@ impl Requester {
         self.una.distance_to(self.cursor_psn)
     }
 
+    /// Outstanding packets that count against the send window.
+    #[inline]
+    pub(super) fn in_window(&self) -> u32 {
+        self.window_base.distance_to(self.cursor_psn)
+    }
+
     /// The next packet or local request in the order of the send queue.
     fn next_in_order(
         &mut self,
@@ -401,7 +407,7 @@ impl Requester {
             let most = most.min(self.reads_after_timeout.unwrap_or(most));
             return self.reads_in_flight < self.max_rd_atomic.min(most);
         }
-        self.window_base.distance_to(self.cursor_psn) < window.min(self.window_after_timeout)
+        self.in_window() < window.min(self.window_after_timeout)
     }
 
     /// Writes BTH, extended headers, payload and pad. Returns their length.

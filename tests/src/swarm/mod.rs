@@ -116,7 +116,8 @@ impl Rigs {
 
 fn make_rig(kind: RigKind) -> Rig {
     let mut config = manual_config(1);
-    config.window = kind.window;
+    // The pairs share the window of one pair.
+    (config.window, config.peer_window) = (kind.window, kind.window);
     config.plain_keys = kind.plain_keys;
     config.arena_bytes = 16 << 20;
     if kind.congestion {

@@ -536,6 +536,9 @@ fn make_pair(
     qps
 }
 
+/// Longest time for which a pair whose packets are never acknowledged holds back the others.
+const STALL: Duration = Duration::from_millis(20);
+
 /// Returns the virtual time within which all outstanding requests must complete on a wire without
 /// faults: all retries of a QP whose peer is in ERR, or one timeout and one RNR wait per request,
 /// and a round trip per packet.
@@ -558,5 +561,6 @@ fn liveness_bound(options: &Options, model: &Model) -> Duration {
     4 * timeout
         + wait * number(count + 4)
         + 4 * delay * number(packets + 4)
+        + STALL * (number(options.pairs) + 1)
         + Duration::from_millis(1)
 }

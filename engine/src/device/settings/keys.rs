@@ -159,6 +159,17 @@ static ROWS: &[Row] = &[
         show: |settings| settings.window.to_string(),
     },
     Row {
+        name: "peer_window",
+        expects: || "32 to 1048576 packets",
+        about: "maximum number of outstanding SEND and WRITE packets of all QPs of a core at one \
+                peer; at least `window`",
+        set: |settings, text| {
+            let range = u64::from(*WINDOWS.start())..=u64::from(*WINDOWS.end());
+            number(text, range).map(|window| settings.peer_window = window)
+        },
+        show: |settings| settings.peer_window.to_string(),
+    },
+    Row {
         name: "ecn",
         expects: || "true or false",
         about: "mark data packets ECT(0), so that switches mark packets instead of dropping them",
