@@ -84,6 +84,9 @@ pub struct SettingFlags {
     /// SEND and WRITE packets that one QP may have outstanding
     #[arg(long, value_name = "PACKETS", value_parser = setting("window"))]
     pub window: Option<String>,
+    /// SEND and WRITE packets that all QPs of a core may have outstanding at one peer
+    #[arg(long, value_name = "PACKETS", value_parser = setting("peer_window"))]
+    pub peer_window: Option<String>,
     /// Mark data packets ECT(0), so that switches mark instead of dropping
     #[arg(
         long,
@@ -168,6 +171,7 @@ impl SettingFlags {
             ("cores", "--cores", &self.cores),
             ("helper", "--helper", &self.helper),
             ("window", "--window", &self.window),
+            ("peer_window", "--peer-window", &self.peer_window),
             ("ecn", "--ecn", &self.ecn),
             ("congestion", "--congestion", &self.congestion),
             ("congestion_set", "--congestion-set", &self.congestion_set),

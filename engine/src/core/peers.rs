@@ -19,6 +19,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
 use crate::qp::ACK_INTERVAL;
 use crate::time::{Duration, Instant};
@@ -79,7 +80,8 @@ struct Peer {
 /// The part of a QP in the window of its peer.
 #[derive(Debug, Default)]
 pub(super) struct PeerShare {
-    peer: Option<u32>,
+    /// Index of the peer, plus one.
+    place: Option<NonZeroU32>,
     /// Packets outstanding.
     outstanding: u32,
     /// Packets granted and not sent yet.
@@ -87,6 +89,13 @@ pub(super) struct PeerShare {
     is_waiting: bool,
     /// The epoch of the peer that `outstanding` and `granted` count in.
     epoch: u32,
+}
+
+impl PeerShare {
+    #[inline]
+    fn peer(&self) -> Option<u32> {
+        self.place.map(|place| place.get() - 1)
+    }
 }
 
 impl Peer {
@@ -132,7 +141,7 @@ impl Peers {
     /// control calls may change the address.
     pub(super) fn join(&mut self, slot: u32, share: &mut PeerShare, address: Option<IpAddr>) {
         let known = address.and_then(|address| self.by_address.get(&address).copied());
-        if share.peer.is_some() == address.is_some() && share.peer == known {
+        if share.place.is_some() == address.is_some() && share.peer() == known {
             return;
         }
         self.leave(slot, share);
@@ -141,7 +150,7 @@ impl Peers {
         let place = &mut self.list[peer as usize];
         place.qps += 1;
         place.waiting.reserve((place.qps as usize).saturating_sub(place.waiting.len()));
-        (share.peer, share.epoch) = (Some(peer), place.epoch);
+        (share.place, share.epoch) = (NonZeroU32::new(peer + 1), place.epoch);
     }
 
     fn add(&mut self, address: IpAddr) -> u32 {
@@ -161,7 +170,7 @@ impl Peers {
     /// The QP in slot `slot` sends no more.
     pub(super) fn leave(&mut self, slot: u32, share: &mut PeerShare) {
         let share = std::mem::take(share);
-        let Some(peer) = share.peer else { return };
+        let Some(peer) = share.peer() else { return };
         let place = &mut self.list[peer as usize];
         place.qps -= 1;
         if !place.has_written_off(&share) {
@@ -179,7 +188,7 @@ impl Peers {
     /// Counts what the QP has outstanding now, of which nothing was granted before.
     #[inline]
     pub(super) fn count(&mut self, share: &mut PeerShare, outstanding: u32) {
-        let Some(peer) = share.peer.filter(|_| share.outstanding != outstanding) else { return };
+        let Some(peer) = share.peer().filter(|_| share.outstanding != outstanding) else { return };
         let place = &mut self.list[peer as usize];
         if place.has_written_off(share) {
             let is_progress = outstanding < share.outstanding;
@@ -200,7 +209,7 @@ impl Peers {
     /// wait for the peer set the limit. If the QP may send, it has a grant afterwards.
     #[inline]
     pub(super) fn limit(&mut self, share: &mut PeerShare, window: u32) -> (u32, bool) {
-        let Some(peer) = share.peer else { return (window, false) };
+        let Some(peer) = share.peer() else { return (window, false) };
         let place = &mut self.list[peer as usize];
         if place.has_written_off(share) {
             place.count_again(share);
@@ -217,7 +226,7 @@ impl Peers {
     /// the rest of its grant.
     #[inline]
     pub(super) fn on_sent(&mut self, share: &mut PeerShare, outstanding: u32, has_more: bool) {
-        let Some(peer) = share.peer else { return };
+        let Some(peer) = share.peer() else { return };
         let place = &mut self.list[peer as usize];
         let sent = outstanding.saturating_sub(share.outstanding);
         let left = if has_more { share.granted.saturating_sub(sent) } else { 0 };
@@ -236,7 +245,7 @@ impl Peers {
 
     /// Lets the QP in `slot` wait for a grant. Returns false if it has one, or waits already.
     pub(super) fn wait(&mut self, slot: u32, share: &mut PeerShare) -> bool {
-        let Some(peer) = share.peer.filter(|_| share.granted == 0 && !share.is_waiting) else {
+        let Some(peer) = share.peer().filter(|_| share.granted == 0 && !share.is_waiting) else {
             return false;
         };
         share.is_waiting = true;
@@ -250,7 +259,7 @@ impl Peers {
     /// A packet of the QP was lost.
     #[cold]
     pub(super) fn on_loss(&mut self, share: &PeerShare, now: Instant) {
-        let Some(peer) = share.peer else { return };
+        let Some(peer) = share.peer() else { return };
         let peer = &mut self.list[peer as usize];
         let last = peer.reduced_at.map(|last| now.saturating_since(last));
         if last.is_none_or(|ago| ago >= LOSS_EVENT) {
@@ -309,7 +318,7 @@ impl Peers {
 
     /// Gives the QP, which [`Peers::next_waiting`] has returned, a grant.
     pub(super) fn grant(&mut self, share: &mut PeerShare) {
-        let Some(peer) = share.peer else { return };
+        let Some(peer) = share.peer() else { return };
         share.is_waiting = false;
         let place = &mut self.list[peer as usize];
         if place.has_written_off(share) {
