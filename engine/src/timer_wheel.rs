@@ -113,7 +113,6 @@ impl TimerWheel {
     ///
     /// # Panics
     /// If `index` is not below the capacity.
-    #[cfg(test)]
     pub fn deadline(&self, index: u32) -> Option<Instant> {
         let timer = &self.timers[index as usize];
         (timer.list != NONE).then_some(timer.deadline)

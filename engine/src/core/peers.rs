@@ -14,8 +14,8 @@
 //! than the send window, so that it makes no difference to a QP that is alone.
 //!
 //! A QP whose peer has died may never get an acknowledgement, and without a local ACK timeout it
-//! never gives up. If QPs wait and nothing is acknowledged for [`STALL`], all that is outstanding
-//! is *written off*: it does not count any more, until its QP makes progress or sends.
+//! never gives up. If QPs wait and none of them gets a grant for [`STALL`], all that is outstanding
+//! at their peer is *written off*: it does not count until its QP makes progress or sends.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -32,8 +32,9 @@ const GRANT: u32 = 4 * ACK_INTERVAL;
 /// Losses within this time are one event: a ring that overflows loses packets of many QPs.
 const LOSS_EVENT: Duration = Duration::from_millis(1);
 
-/// Time after which what is outstanding at a peer is written off, at most twice this. A helper that
-/// shares its CPU may be away for some milliseconds.
+/// Time without a grant after which what is outstanding at a peer is written off; it takes up to
+/// twice as long, because one timer serves all peers. Longer than the few milliseconds for which a
+/// helper that shares its CPU may be away.
 pub(super) const STALL: Duration = Duration::from_millis(10);
 
 /// The bounds of a peer window, in packets.
@@ -200,13 +201,11 @@ impl Peers {
         }
         place.used = place.used + outstanding - share.outstanding;
         share.outstanding = outstanding;
-        if !place.waiting.is_empty() {
-            self.mark_ready(peer);
-        }
+        self.mark_ready(peer);
     }
 
-    /// Returns the packets that the QP may have outstanding, at most `window`, and whether QPs that
-    /// wait for the peer set the limit. If the QP may send, it has a grant afterwards.
+    /// Returns the packets that the QP may have outstanding, at most `window`, and whether the peer
+    /// window sets this limit. If the QP may send, it has a grant afterwards.
     #[inline]
     pub(super) fn limit(&mut self, share: &mut PeerShare, window: u32) -> (u32, bool) {
         let Some(peer) = share.peer() else { return (window, false) };
@@ -222,32 +221,27 @@ impl Peers {
         (limit.min(window), limit < window)
     }
 
-    /// The QP has sent, and has `outstanding` packets outstanding now. If it `has_more`, it keeps
-    /// the rest of its grant.
+    /// The QP has sent within [`Peers::limit`], and has `outstanding` packets outstanding now. If
+    /// it `has_more`, it keeps the rest of its grant.
     #[inline]
     pub(super) fn on_sent(&mut self, share: &mut PeerShare, outstanding: u32, has_more: bool) {
         let Some(peer) = share.peer() else { return };
         let place = &mut self.list[peer as usize];
         let sent = outstanding.saturating_sub(share.outstanding);
         let left = if has_more { share.granted.saturating_sub(sent) } else { 0 };
-        place.used = place.used - share.granted + left;
-        share.granted = left;
+        place.used = place.used - share.outstanding - share.granted + outstanding + left;
+        (share.outstanding, share.granted) = (outstanding, left);
         place.sent += sent;
         if place.sent >= place.window {
             place.sent = 0;
             place.window = (place.window + place.window / 8).min(self.bounds.longest);
         }
-        self.count(share, outstanding);
-        if !self.list[peer as usize].waiting.is_empty() {
-            self.mark_ready(peer);
-        }
+        self.mark_ready(peer);
     }
 
-    /// Lets the QP in `slot` wait for a grant. Returns false if it has one, or waits already.
+    /// Lets the QP in `slot`, which has no grant, wait for one. Returns false if it waits already.
     pub(super) fn wait(&mut self, slot: u32, share: &mut PeerShare) -> bool {
-        let Some(peer) = share.peer().filter(|_| share.granted == 0 && !share.is_waiting) else {
-            return false;
-        };
+        let Some(peer) = share.peer().filter(|_| !share.is_waiting) else { return false };
         share.is_waiting = true;
         let place = &mut self.list[peer as usize];
         place.has_granted |= place.waiting.is_empty(); // The time of a stall starts now.

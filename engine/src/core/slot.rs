@@ -39,8 +39,6 @@ pub(super) struct Schedule {
     pub wheel: TimerWheel,
     /// The peers, and the QPs that wait for the window of a peer.
     pub peers: Peers,
-    /// The timer of peers runs.
-    looks_for_stalls: bool,
     slots: u32,
 }
 
@@ -59,7 +57,6 @@ impl Schedule {
             active: VecDeque::with_capacity(slots),
             wheel: TimerWheel::new(slots + 3, now),
             peers: Peers::new(windows),
-            looks_for_stalls: false,
             slots: u32::try_from(slots).expect("no more than QP numbers"),
         }
     }
@@ -93,16 +90,14 @@ impl Schedule {
 
     /// Lets the QP in `slot` wait for the window of its peer.
     pub(super) fn wait_for_peer(&mut self, slot: u32, share: &mut PeerShare, now: Instant) {
-        if self.peers.wait(slot, share) && !self.looks_for_stalls {
-            self.looks_for_stalls = true;
+        if self.peers.wait(slot, share) && self.wheel.deadline(self.slots + 2).is_none() {
             self.set_timer(self.slots + 2, now + peers::STALL);
         }
     }
 
     /// Handles the timer of peers.
     pub(super) fn expire_peers(&mut self, now: Instant) {
-        self.looks_for_stalls = self.peers.expire();
-        if self.looks_for_stalls {
+        if self.peers.expire() {
             self.set_timer(self.slots + 2, now + peers::STALL);
         }
     }

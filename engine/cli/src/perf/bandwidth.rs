@@ -44,7 +44,7 @@ fn send_all(session: &mut Session, watch: &mut Watch<'_>, goal: Goal) -> Result<
     (0..session.qps()).try_for_each(|qp| session.fill(qp, most))?;
     loop {
         session.poll()?;
-        // Only these QPs have room again: a visit to each of thousands would take most of the time.
+        // Only these QPs have room again. A visit to all of 200 QPs took 6.5 % of the time.
         for index in 0..session.advanced().len() {
             let qp = session.advanced()[index];
             match sending {
