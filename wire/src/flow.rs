@@ -132,9 +132,10 @@ pub struct FlowHeader {
     audience: Audience,
     /// The headers with lengths, identification and checksum set to 0.
     template: [u8; MAX_LEN],
-    len: usize,
-    /// Length of Ethernet header and tag.
-    ip_at: usize,
+    /// Bytes of the headers.
+    len: u8,
+    /// Bytes of Ethernet header and tag.
+    ip_at: u8,
     /// IPv4: sum of the 16-bit words of the template's header.
     ip_sum: u32,
 }
@@ -161,8 +162,8 @@ impl FlowHeader {
             spec: *spec,
             audience,
             template,
-            len: ip_at + ip_len + UdpHeader::LEN,
-            ip_at,
+            len: u8::try_from(ip_at + ip_len + UdpHeader::LEN).expect("at most 66"),
+            ip_at: u8::try_from(ip_at).expect("at most 18"),
             ip_sum,
         }
     }
@@ -194,7 +195,7 @@ impl FlowHeader {
     /// Returns the same flow from another UDP source port.
     #[must_use]
     pub fn with_source_port(mut self, port: u16) -> Self {
-        let udp = self.len - UdpHeader::LEN;
+        let udp = self.len() - UdpHeader::LEN;
         self.spec.udp_source_port = port;
         self.template[udp..udp + 2].copy_from_slice(&port.to_be_bytes());
         self
@@ -205,14 +206,14 @@ impl FlowHeader {
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // headers are never empty
     pub const fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     /// Length of a sealed frame with `transport_len` transport bytes.
     #[inline]
     #[must_use]
     pub const fn frame_len(&self, transport_len: usize) -> usize {
-        self.len + transport_len + icrc::LEN
+        self.len() + transport_len + icrc::LEN
     }
 
     /// Completes a frame. The caller has written BTH, extended headers, payload and pad at
@@ -225,10 +226,11 @@ impl FlowHeader {
     /// exceeds the 65535 bytes that IP can carry.
     #[inline]
     pub fn seal(&self, frame: &mut [u8], transport_len: usize, ip_id: u16) -> usize {
-        let end = self.len + transport_len;
+        let end = self.len() + transport_len;
         let (covered, rest) = frame.split_at_mut(end);
         self.write_headers(covered, ip_id);
-        let crc = icrc::icrc(crate::Payload { first: &covered[self.ip_at..], second: &[] });
+        let crc =
+            icrc::icrc(crate::Payload { first: &covered[usize::from(self.ip_at)..], second: &[] });
         rest[..icrc::LEN].copy_from_slice(&crc.to_le_bytes());
         end + icrc::LEN
     }
@@ -236,11 +238,12 @@ impl FlowHeader {
     /// Writes the headers to the front of `covered`, the frame without its ICRC.
     #[inline]
     fn write_headers(&self, covered: &mut [u8], ip_id: u16) {
-        let ip_len = u16::try_from(covered.len() + icrc::LEN - self.ip_at)
+        let (len, ip_at) = (self.len(), usize::from(self.ip_at));
+        let ip_len = u16::try_from(covered.len() + icrc::LEN - ip_at)
             .expect("an IP packet has at most 65535 bytes");
-        let head = &mut covered[..self.len];
-        head.copy_from_slice(&self.template[..self.len]);
-        let (ip, udp) = head[self.ip_at..].split_at_mut(self.len - self.ip_at - UdpHeader::LEN);
+        let head = &mut covered[..len];
+        head.copy_from_slice(&self.template[..len]);
+        let (ip, udp) = head[ip_at..].split_at_mut(len - ip_at - UdpHeader::LEN);
         let udp_len = match self.spec.addresses {
             IpAddresses::V4 { .. } => {
                 let sum = self.ip_sum + u32::from(ip_len) + u32::from(ip_id);

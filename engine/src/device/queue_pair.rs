@@ -133,9 +133,9 @@ pub struct QueuePair {
     /// `None` with a shared receive queue.
     rq: Option<WorkProducer<RecvWqe>>,
     posted: Arc<AtomicBool>,
-    max_send_sge: usize,
-    max_recv_sge: usize,
-    max_inline: usize,
+    max_send_sge: u32,
+    max_recv_sge: u32,
+    max_inline: u32,
     pub(super) pd: ProtectionDomain,
 }
 
@@ -208,9 +208,9 @@ impl ProtectionDomain {
             sq,
             rq,
             posted,
-            max_send_sge: init.max_send_sge as usize,
-            max_recv_sge: init.max_recv_sge as usize,
-            max_inline: init.max_inline as usize,
+            max_send_sge: init.max_send_sge,
+            max_recv_sge: init.max_recv_sge,
+            max_inline: init.max_inline,
             pd: self.clone(),
         })
     }
@@ -479,7 +479,7 @@ impl QueuePair {
 
     #[inline]
     pub(super) fn send_limits(&self) -> SendLimits {
-        SendLimits { max_sge: self.max_send_sge, max_inline: self.max_inline }
+        SendLimits { max_sge: self.max_send_sge as usize, max_inline: self.max_inline as usize }
     }
 
     /// Posts a receive.
@@ -492,7 +492,7 @@ impl QueuePair {
             return Err(PostError::State);
         }
         let Some(rq) = &mut self.rq else { return Err(PostError::SharedReceives) };
-        if request.sges.len() > self.max_recv_sge {
+        if request.sges.len() > self.max_recv_sge as usize {
             return Err(PostError::TooManySges);
         }
         let wqe = RecvWqe {
