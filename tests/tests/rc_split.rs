@@ -143,6 +143,7 @@ fn accepted_ranges_are_remembered_until_the_qp_is_reset() {
 fn a_peer_without_super_frames_gets_sixteen_reads_at_once() {
     let mut setup = PairSetup::default();
     setup.options[0].split = Split::Always;
+    setup.config.read_window = 40 * 80;
     let mut pair = with_accepted_reads(&setup);
     (0..40).for_each(|n| pair.post(n, SendOp::Read(pair.remote(0)), 80 * 256));
     pair.run(2000);
@@ -292,7 +293,9 @@ fn parts_count_against_the_depth_and_a_small_depth_prevents_splitting() {
 /// The depth for parts of READs would allow too much data in flight for READs that are not split.
 #[test]
 fn at_most_sixteen_whole_reads_are_outstanding_at_a_depth_of_64() {
-    let mut pair = with_accepted_reads(&PairSetup { buffer: 1 << 17, ..deep() });
+    let mut setup = PairSetup { buffer: 1 << 17, ..deep() };
+    setup.config.read_window = 1 << 16;
+    let mut pair = with_accepted_reads(&setup);
     let long = (120 << 10) + 1;
     (0..20).for_each(|n| pair.post(n, SendOp::Read(pair.remote(0)), long));
     pair.run(2000);

@@ -87,6 +87,9 @@ pub struct SettingFlags {
     /// SEND and WRITE packets that all QPs of a core may have outstanding at one peer
     #[arg(long, value_name = "PACKETS", value_parser = setting("peer_window"))]
     pub peer_window: Option<String>,
+    /// Response packets of READs that all QPs of a core may have outstanding
+    #[arg(long, value_name = "PACKETS", value_parser = setting("read_window"))]
+    pub read_window: Option<String>,
     /// Mark data packets ECT(0), so that switches mark instead of dropping
     #[arg(
         long,
@@ -172,6 +175,7 @@ impl SettingFlags {
             ("helper", "--helper", &self.helper),
             ("window", "--window", &self.window),
             ("peer_window", "--peer-window", &self.peer_window),
+            ("read_window", "--read-window", &self.read_window),
             ("ecn", "--ecn", &self.ecn),
             ("congestion", "--congestion", &self.congestion),
             ("congestion_set", "--congestion-set", &self.congestion_set),

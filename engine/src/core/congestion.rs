@@ -101,6 +101,7 @@ impl Slot {
             env.ack_interval = limits.ack_interval.min(ACK_INTERVAL);
         }
         (env.window, env.ends_grant) = peers.limit(&mut self.share, env.window);
+        env.responses = self.read_share.limit();
         largest
     }
 

@@ -9,9 +9,11 @@
 mod congestion;
 mod doorbell;
 mod loopback;
+mod loss_window;
 mod multicast;
 mod pause;
 mod peers;
+mod read_window;
 mod receive;
 mod shared;
 mod slot;
@@ -27,8 +29,7 @@ pub use doorbell::Doorbell;
 use feroce_wire::Qpn;
 pub use loopback::Loopback;
 pub use multicast::Member;
-pub use peers::PeerWindows;
-pub use shared::{CoreShared, Handover, QpnMap, SLICE};
+pub use shared::{CoreShared, Handover, QpnMap, SLICE, Windows};
 use slot::{Expired, Schedule, Slot};
 
 use crate::congestion::CoreCongestion;
@@ -45,6 +46,8 @@ pub struct Core {
     port: Box<dyn Port>,
     shared: CoreShared,
     slots: Vec<Option<Box<Slot>>>,
+    /// Number of slots that are taken.
+    qps: usize,
     schedule: Schedule,
     doorbell: Arc<Doorbell>,
     handover: Handover,
@@ -88,6 +91,7 @@ impl Core {
             pfc: pfc.map(Box::new),
             port,
             slots,
+            qps: 0,
             schedule: Schedule::new(count, shared.windows, now),
             shared,
             doorbell,
@@ -165,6 +169,8 @@ impl Core {
         let place = &mut self.slots[slot as usize];
         assert!(place.is_none(), "slot taken");
         *place = Some(Box::new(Slot::new(qp, posted, self.congestion.as_deref())));
+        self.qps += 1;
+        self.schedule.reads.reserve(self.qps);
     }
 
     /// Takes the QP out of slot `slot`. From now on the core does not use it.
@@ -177,6 +183,8 @@ impl Core {
         }
         place.map(|mut place| {
             self.schedule.peers.leave(slot, &mut place.share);
+            self.schedule.reads.leave(slot, &mut place.read_share);
+            self.qps -= 1;
             place.qp
         })
     }
@@ -277,7 +285,7 @@ impl Core {
                 Expired::Slot(slot) => self.expire_slot(slot, now),
                 Expired::NotificationPoints => self.expire_points(now),
                 Expired::Pauses => self.expire_pauses(now),
-                Expired::Peers => self.schedule.expire_peers(now),
+                Expired::Windows => self.schedule.expire_windows(now),
             }
         }
         done
@@ -289,6 +297,7 @@ impl Core {
         place.expire_sender(&mut self.congestion, now);
         let mut env = self.shared.env(now);
         place.qp.handle_timeout(&mut env);
+        self.schedule.on_lost_responses(&env);
         place.reschedule(slot, &mut self.schedule);
     }
 }

@@ -9,9 +9,9 @@
 //! no grant is left, the QP waits, and QPs that wait get the next grants in order. Only requests
 //! need a grant: responses, ACKs and NAKs never wait.
 //!
-//! Losses make the peer window smaller, as another host may send to the same peer: a loss halves
-//! it, and each window of packets without a loss makes it an eighth longer. It is never shorter
-//! than the send window, so that it makes no difference to a QP that is alone.
+//! Losses make the peer window shorter, as another host may send to the same peer: see
+//! [`loss_window`](super::loss_window). It is never shorter than the send window, so that it makes
+//! no difference to a QP that is alone.
 //!
 //! A QP whose peer has died may never get an acknowledgement, and without a local ACK timeout it
 //! never gives up. If QPs wait and none of them gets a grant for [`STALL`], all that is outstanding
@@ -21,35 +21,24 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
+use super::loss_window::{LossWindow, WindowBounds};
 use crate::qp::ACK_INTERVAL;
 use crate::time::{Duration, Instant};
 
 /// Packets of a grant after a wait, at most a quarter of the shortest window. The last packet of a
 /// grant requests an acknowledgement, and a super-frame holds packets of one QP: shorter grants
 /// cost more of both.
-const GRANT: u32 = 4 * ACK_INTERVAL;
-
-/// Losses within this time are one event: a ring that overflows loses packets of many QPs.
-const LOSS_EVENT: Duration = Duration::from_millis(1);
+pub(super) const GRANT: u32 = 4 * ACK_INTERVAL;
 
 /// Time without a grant after which what is outstanding at a peer is written off; it takes up to
 /// twice as long, because one timer serves all peers. Longer than the few milliseconds for which a
 /// helper that shares its CPU may be away.
 pub(super) const STALL: Duration = Duration::from_millis(10);
 
-/// The bounds of a peer window, in packets.
-#[derive(Debug, Clone, Copy)]
-pub struct PeerWindows {
-    /// The send window of a QP, and the shortest peer window.
-    pub shortest: u32,
-    /// The longest peer window, and the first.
-    pub longest: u32,
-}
-
 /// The peers of a core.
 #[derive(Debug)]
 pub(super) struct Peers {
-    bounds: PeerWindows,
+    bounds: WindowBounds,
     /// Packets of a grant after a wait.
     grant: u32,
     /// Also those that no QP sends to any more, until their place is used again.
@@ -62,13 +51,9 @@ pub(super) struct Peers {
 #[derive(Debug)]
 struct Peer {
     qps: u32,
-    window: u32,
+    window: LossWindow,
     /// Packets that the QPs have outstanding, and those that they were granted and have not sent.
     used: u32,
-    /// Packets sent since the window became shorter or longer.
-    sent: u32,
-    /// The last loss that made the window shorter.
-    reduced_at: Option<Instant>,
     /// Slots of the QPs that wait, in order.
     waiting: VecDeque<u32>,
     is_ready: bool,
@@ -100,13 +85,11 @@ impl PeerShare {
 }
 
 impl Peer {
-    fn new(window: u32) -> Self {
+    fn new(bounds: WindowBounds) -> Self {
         Self {
             qps: 0,
-            window,
+            window: LossWindow::new(bounds),
             used: 0,
-            sent: 0,
-            reduced_at: None,
             waiting: VecDeque::new(),
             is_ready: false,
             has_granted: false,
@@ -127,13 +110,13 @@ impl Peer {
     }
 
     fn room(&self) -> u32 {
-        self.window.saturating_sub(self.used)
+        self.window.packets().saturating_sub(self.used)
     }
 }
 
 impl Peers {
-    /// No peers. [`PeerWindows::longest`] is at least [`PeerWindows::shortest`].
-    pub(super) fn new(bounds: PeerWindows) -> Self {
+    /// No peers.
+    pub(super) fn new(bounds: WindowBounds) -> Self {
         let (by_address, list, ready) = (BTreeMap::new(), Vec::new(), VecDeque::new());
         Self { bounds, grant: GRANT.min(bounds.shortest.div_ceil(4)), by_address, list, ready }
     }
@@ -159,7 +142,7 @@ impl Peers {
         let free = self.list.iter().position(|peer| peer.qps == 0);
         let index = free.unwrap_or(self.list.len());
         if free.is_none() {
-            self.list.push(Peer::new(self.bounds.longest));
+            self.list.push(Peer::new(self.bounds));
             self.ready.reserve(self.list.len());
         }
         let index = u32::try_from(index).expect("no more than QPs");
@@ -178,7 +161,7 @@ impl Peers {
             place.used -= share.outstanding + share.granted;
         }
         if place.qps == 0 {
-            (place.window, place.sent, place.reduced_at) = (self.bounds.longest, 0, None);
+            place.window = LossWindow::new(self.bounds);
         }
         if share.is_waiting {
             place.waiting.retain(|&other| other != slot);
@@ -231,11 +214,7 @@ impl Peers {
         let left = if has_more { share.granted.saturating_sub(sent) } else { 0 };
         place.used = place.used - share.outstanding - share.granted + outstanding + left;
         (share.outstanding, share.granted) = (outstanding, left);
-        place.sent += sent;
-        if place.sent >= place.window {
-            place.sent = 0;
-            place.window = (place.window + place.window / 8).min(self.bounds.longest);
-        }
+        place.window.on_sent(sent);
         self.mark_ready(peer);
     }
 
@@ -254,12 +233,7 @@ impl Peers {
     #[cold]
     pub(super) fn on_loss(&mut self, share: &PeerShare, now: Instant) {
         let Some(peer) = share.peer() else { return };
-        let peer = &mut self.list[peer as usize];
-        let last = peer.reduced_at.map(|last| now.saturating_since(last));
-        if last.is_none_or(|ago| ago >= LOSS_EVENT) {
-            peer.window = (peer.window / 2).max(self.bounds.shortest);
-            (peer.reduced_at, peer.sent) = (Some(now), 0);
-        }
+        self.list[peer as usize].window.on_loss(now);
     }
 
     /// Looks for stalls; call it every [`STALL`] while it returns true: QPs wait.
@@ -272,7 +246,7 @@ impl Peers {
             }
             are_waiting = true;
             if !std::mem::take(&mut place.has_granted) {
-                place.window = (place.window / 2).max(self.bounds.shortest);
+                place.window.reduce();
                 (place.used, place.epoch) = (0, place.epoch.wrapping_add(1));
                 self.mark_ready(peer);
             }
@@ -327,7 +301,7 @@ impl Peers {
 mod tests {
     use super::*;
 
-    const BOUNDS: PeerWindows = PeerWindows { shortest: 64, longest: 256 };
+    const BOUNDS: WindowBounds = WindowBounds { shortest: 64, longest: 256 };
     /// A quarter of the shortest window.
     const GRANT: u32 = 16;
 
@@ -350,21 +324,12 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_halves_the_window_once_per_event_and_it_grows_again() {
+    fn a_loss_makes_the_window_of_its_peer_shorter_until_it_has_grown_again() {
         let mut peers = Peers::new(BOUNDS);
         let mut share = joined(&mut peers, 0, 1);
         assert_eq!(send_all(&mut peers, &mut share), 256);
         peers.on_loss(&share, at(5000));
-        peers.on_loss(&share, at(5999));
-        assert_eq!(send_all(&mut peers, &mut share), 128);
-        peers.on_loss(&share, at(6000));
-        peers.on_loss(&share, at(9000));
-        assert_eq!(send_all(&mut peers, &mut share), 64, "never below the send window");
-        assert_eq!([(); 3].map(|()| send_all(&mut peers, &mut share)), [72, 81, 91]);
-        for _ in 0..20 {
-            send_all(&mut peers, &mut share);
-        }
-        assert_eq!(send_all(&mut peers, &mut share), 256);
+        assert_eq!([(); 3].map(|()| send_all(&mut peers, &mut share)), [128, 144, 162]);
         let mut other = joined(&mut peers, 1, 2);
         assert_eq!(send_all(&mut peers, &mut other), 256, "another peer");
     }

@@ -176,6 +176,7 @@ impl Tables<'_> {
         if let (Some(sender), Some(psn)) = (&mut place.sender, env.acked) {
             sender.on_acked(psn, now);
         }
+        self.schedule.on_lost_responses(&env);
         place.reschedule(slot, self.schedule);
         // The QP acknowledges a message to a program that sleeps before the program can send from
         // another QP, as programs do with XRC. For the same QP, see `qp::transmit_order`. Packets

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use feroce_wire::Qpn;
 
-use super::peers::PeerWindows;
 use crate::congestion::CongestionConfig;
 use crate::counters::Counters;
 use crate::memory::MrTable;
@@ -145,6 +144,17 @@ impl QpnMap {
     }
 }
 
+/// Maximum numbers of packets that QPs may have outstanding.
+#[derive(Debug, Clone, Copy)]
+pub struct Windows {
+    /// SEND and WRITE packets of one QP.
+    pub send: u32,
+    /// SEND and WRITE packets of all QPs of a core at one peer; at least `send`.
+    pub peer: u32,
+    /// Response packets of READs of all QPs of a core.
+    pub read: u32,
+}
+
 /// The parts of the device that a core uses.
 #[derive(Debug, Clone)]
 pub struct CoreShared {
@@ -156,8 +166,8 @@ pub struct CoreShared {
     pub counters: Arc<Counters>,
     /// Mapping of QP numbers.
     pub qpns: QpnMap,
-    /// Maximum of outstanding packets per QP, and per peer.
-    pub windows: PeerWindows,
+    /// Maximum numbers of outstanding packets.
+    pub windows: Windows,
     /// Shared receive queues of XRC domains.
     pub srqs: SrqTable,
     /// The congestion control configuration at the time the device was opened.
@@ -171,7 +181,7 @@ pub struct CoreShared {
 impl CoreShared {
     /// The environment of a QP call at the time `now`.
     pub(super) fn env(&self, now: Instant) -> Env<'_> {
-        Env::new(now, &self.memory, &self.counters, &self.events, self.windows.shortest, &self.srqs)
+        Env::new(now, &self.memory, &self.counters, &self.events, self.windows.send, &self.srqs)
     }
 }
 

@@ -6,7 +6,10 @@ use std::sync::atomic::AtomicBool;
 
 use feroce_wire::Qpn;
 
-use super::peers::{self, PeerShare, PeerWindows, Peers};
+use super::loss_window::WindowBounds;
+use super::peers::{self, PeerShare, Peers};
+use super::read_window::{ReadShare, ReadWindow};
+use super::shared::Windows;
 use crate::congestion::{CoreCongestion, Sender};
 use crate::qp::{AnyQp, Env, QpSnapshot};
 use crate::time::Instant;
@@ -26,6 +29,8 @@ pub(super) struct Slot {
     pub is_held: bool,
     /// The QP's part of the window of its peer.
     pub share: PeerShare,
+    /// The QP's part of the core's read window.
+    pub read_share: ReadShare,
     /// The timer of this slot fires at this time or earlier.
     pub armed: Instant,
 }
@@ -35,10 +40,12 @@ pub(super) struct Slot {
 pub(super) struct Schedule {
     /// Slots of QPs that may have something to send, in the order in which they are served.
     pub active: VecDeque<u32>,
-    /// One timer per slot, one for notification points, one for pauses, one for peers.
+    /// One timer per slot, one for notification points, one for pauses, one for windows.
     pub wheel: TimerWheel,
     /// The peers, and the QPs that wait for the window of a peer.
     pub peers: Peers,
+    /// The response packets of READs, and the QPs that wait for room for more.
+    pub reads: ReadWindow,
     slots: u32,
 }
 
@@ -47,16 +54,17 @@ pub(super) enum Expired {
     Slot(u32),
     NotificationPoints,
     Pauses,
-    Peers,
+    Windows,
 }
 
 impl Schedule {
     /// For `slots` slots, with nothing scheduled.
-    pub(super) fn new(slots: usize, windows: PeerWindows, now: Instant) -> Self {
+    pub(super) fn new(slots: usize, windows: Windows, now: Instant) -> Self {
         Self {
             active: VecDeque::with_capacity(slots),
             wheel: TimerWheel::new(slots + 3, now),
-            peers: Peers::new(windows),
+            peers: Peers::new(WindowBounds { shortest: windows.send, longest: windows.peer }),
+            reads: ReadWindow::new(windows.read),
             slots: u32::try_from(slots).expect("no more than QP numbers"),
         }
     }
@@ -64,7 +72,7 @@ impl Schedule {
     /// Returns true if a QP may have something to send.
     #[inline]
     pub(super) fn can_send(&self) -> bool {
-        !self.active.is_empty() || self.peers.is_any_ready()
+        !self.active.is_empty() || self.is_any_ready()
     }
 
     /// The next timer that is due at `now`.
@@ -74,7 +82,7 @@ impl Schedule {
             None => Expired::Slot(timer),
             Some(0) => Expired::NotificationPoints,
             Some(1) => Expired::Pauses,
-            Some(_) => Expired::Peers,
+            Some(_) => Expired::Windows,
         })
     }
 
@@ -88,17 +96,55 @@ impl Schedule {
         self.set_timer(self.slots + 1, at);
     }
 
+    /// Returns true if a QP that waits for a window can be served.
+    #[inline]
+    pub(super) fn is_any_ready(&self) -> bool {
+        self.peers.is_any_ready() || self.reads.is_ready()
+    }
+
     /// Lets the QP in `slot` wait for the window of its peer.
     pub(super) fn wait_for_peer(&mut self, slot: u32, share: &mut PeerShare, now: Instant) {
-        if self.peers.wait(slot, share) && self.wheel.deadline(self.slots + 2).is_none() {
+        if self.peers.wait(slot, share) {
+            self.watch_windows(now);
+        }
+    }
+
+    /// Takes the response packets of the QP's next READ from the read window. Returns false if the
+    /// QP must wait.
+    #[cold]
+    pub(super) fn take_responses(
+        &mut self,
+        slot: u32,
+        share: &mut ReadShare,
+        env: &mut Env<'_>,
+    ) -> bool {
+        let packets = std::mem::take(&mut env.lacking_responses);
+        if self.reads.take(slot, share, packets) {
+            env.responses = share.limit();
+            return true;
+        }
+        self.watch_windows(env.now);
+        false
+    }
+
+    fn watch_windows(&mut self, now: Instant) {
+        if self.wheel.deadline(self.slots + 2).is_none() {
             self.set_timer(self.slots + 2, now + peers::STALL);
         }
     }
 
-    /// Handles the timer of peers.
-    pub(super) fn expire_peers(&mut self, now: Instant) {
-        if self.peers.expire() {
+    /// Handles the timer of the windows.
+    pub(super) fn expire_windows(&mut self, now: Instant) {
+        if self.peers.expire() | self.reads.expire() {
             self.set_timer(self.slots + 2, now + peers::STALL);
+        }
+    }
+
+    /// Makes the read window shorter if the QP of `env` has lost responses.
+    #[inline]
+    pub(super) fn on_lost_responses(&mut self, env: &Env<'_>) {
+        if env.lost_responses {
+            self.reads.on_loss(env.now);
         }
     }
 
@@ -133,8 +179,9 @@ impl Slot {
         congestion: Option<&CoreCongestion>,
     ) -> Self {
         let (is_active, is_held) = (false, false);
-        let (share, armed) = (PeerShare::default(), Instant::FAR);
-        let mut slot = Self { qp, sender: None, posted, is_active, is_held, share, armed };
+        let (share, read_share) = (PeerShare::default(), ReadShare::default());
+        let (sender, armed) = (None, Instant::FAR);
+        let mut slot = Self { qp, sender, posted, is_active, is_held, share, read_share, armed };
         slot.reset_congestion(congestion);
         slot
     }
@@ -162,6 +209,7 @@ impl Slot {
         schedule: &mut Schedule,
     ) {
         schedule.peers.on_sent(&mut self.share, self.qp.outstanding(), more);
+        schedule.reads.on_sent(&mut self.read_share, self.qp.responses_outstanding(), more);
         if env.ends_grant && !more && self.qp.is_held_by(env.window) {
             schedule.wait_for_peer(slot, &mut self.share, env.now);
         }
@@ -172,6 +220,7 @@ impl Slot {
     #[inline]
     pub(super) fn reschedule(&mut self, slot: u32, schedule: &mut Schedule) {
         schedule.peers.count(&mut self.share, self.qp.outstanding());
+        schedule.reads.count(&mut self.read_share, self.qp.responses_outstanding());
         if !self.is_active {
             self.is_active = true;
             schedule.active.push_back(slot);

@@ -64,14 +64,19 @@ impl Core {
         self.flush(room_before - room + cnps);
         self.loopback.publish();
         // A QP that had nothing to send leaves its grant to those that wait, for the next turn.
-        sent + cnps + usize::from(self.schedule.peers.is_any_ready())
+        sent + cnps + usize::from(self.schedule.is_any_ready())
     }
 
-    /// Lets QPs send that waited for the window of their peer.
+    /// Lets QPs send that waited for the window of their peer, or for the read window.
     fn give_grants(&mut self) {
         while let Some(slot) = self.schedule.peers.next_waiting() {
             let Some(place) = self.slots[slot as usize].as_deref_mut() else { continue };
             self.schedule.peers.grant(&mut place.share);
+            place.reschedule(slot, &mut self.schedule);
+        }
+        while let Some((slot, packets)) = self.schedule.reads.next_waiting() {
+            let Some(place) = self.slots[slot as usize].as_deref_mut() else { continue };
+            self.schedule.reads.serve(&mut place.read_share, packets);
             place.reschedule(slot, &mut self.schedule);
         }
     }
@@ -161,7 +166,14 @@ impl Core {
             // it.
             hold_back(&mut place.sender, is_loopback, gate, largest, &mut env);
             let transport = &mut frame[start..];
-            let Some(packet) = place.qp.poll_transmit(&mut env, transport) else { break false };
+            let Some(packet) = place.qp.poll_transmit(&mut env, transport) else {
+                if env.lacking_responses > 0
+                    && schedule.take_responses(slot, &mut place.read_share, &mut env)
+                {
+                    continue;
+                }
+                break false;
+            };
             let Some(flow) = place.qp.flow() else { break false };
             let joins_previous = quantum.joins_previous(flow.spec(), *ip_id);
             let mut id = *ip_id;

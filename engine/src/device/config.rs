@@ -55,6 +55,10 @@ pub struct DeviceConfig {
     /// address; at least `window`. A loss makes it shorter for a while: a receive ring holds some
     /// thousand packets.
     pub peer_window: u32,
+    /// Maximum number of outstanding response packets of READs and atomics of all QPs of a core.
+    /// They arrive in the receive ring of the core. A longer READ is sent while no other is
+    /// outstanding. A loss makes the window shorter for a while.
+    pub read_window: u32,
     /// Mark data packets ECT(0), as a ConnectX does, so that switches mark packets instead of
     /// dropping them. Includes datagrams, except those to multicast groups.
     pub ecn: bool,
@@ -100,6 +104,7 @@ impl Default for DeviceConfig {
             arena_bytes: 4 << 30,
             window: 256,
             peer_window: 1024,
+            read_window: 512,
             ecn: false,
             congestion: CongestionConfig::default(),
             pfc: PfcConfig::default(),

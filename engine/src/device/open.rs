@@ -14,7 +14,7 @@ use super::{
     CoreCell, Device, DeviceConfig, DeviceInner, Driver, OpenError, Opened, Random, follow, helper,
     multicast, owner, ports, stat,
 };
-use crate::core::{Core, CoreShared, Doorbell, Handover, Loopback, PeerWindows, QpnMap};
+use crate::core::{Core, CoreShared, Doorbell, Handover, Loopback, QpnMap, Windows};
 use crate::counters::Counters;
 use crate::memory::arena::Arena;
 use crate::memory::frame_ring::frame_ring;
@@ -60,8 +60,12 @@ impl Device {
         let ports::OpenPorts { name, ports, addressing, filter, reason, window_max, .. } = opened;
         let owners = Owners { interface: opened.owner, port: opened.port_owner };
         let most = window_max.unwrap_or(u32::MAX);
-        let (window, peer_window) = (config.window.min(most), config.peer_window.min(most));
-        let config = DeviceConfig { window, peer_window, ..config };
+        let config = DeviceConfig {
+            window: config.window.min(most),
+            peer_window: config.peer_window.min(most),
+            read_window: config.read_window.min(most),
+            ..config
+        };
         let wrapped = ports.into_iter().map(wrap).collect::<Result<Vec<_>, _>>()?;
         let device = Self::assemble(wrapped, addressing, config, owners)?;
         let attributes = device.inner.attributes.write();
@@ -184,6 +188,7 @@ fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
         (qpn_end > 0xff_ffff, "QP numbers end at 0xfffffe"),
         (config.max_mr > 1 << 24, "max_mr must be at most 2^24"),
         (!WINDOWS.contains(&config.window), "window must be 32 to 1048576 packets"),
+        (!WINDOWS.contains(&config.read_window), "read_window must be 32 to 1048576 packets"),
     ];
     match rules.into_iter().find(|(broken, _)| *broken) {
         Some((_, rule)) => Err(OpenError::Config(rule)),
@@ -231,9 +236,10 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
             events: Arc::clone(&inner.events),
             counters: Arc::clone(&inner.counters[id]),
             qpns: inner.qpns.clone(),
-            windows: PeerWindows {
-                shortest: inner.config.window,
-                longest: inner.config.peer_window.max(inner.config.window),
+            windows: Windows {
+                send: inner.config.window,
+                peer: inner.config.peer_window.max(inner.config.window),
+                read: inner.config.read_window,
             },
             srqs: crate::qp::SrqTable::new(),
             congestion: inner.config.congestion,

@@ -54,6 +54,8 @@ pub struct Settings {
     pub window: u32,
     /// Maximum number of outstanding SEND and WRITE packets of all QPs of a core at one peer.
     pub peer_window: u32,
+    /// Maximum number of outstanding response packets of READs of all QPs of a core.
+    pub read_window: u32,
     /// Mark data packets ECT(0).
     pub ecn: bool,
     /// Congestion control algorithm.
@@ -107,6 +109,7 @@ impl Default for Settings {
             helper: device.driver,
             window: device.window,
             peer_window: device.peer_window,
+            read_window: device.read_window,
             ecn: device.ecn,
             congestion: device.congestion.control,
             congestion_set: feroce_congestion::params::SETS[0].name,
@@ -310,6 +313,7 @@ impl Settings {
             driver: self.helper.clone(),
             window: self.window,
             peer_window: self.peer_window,
+            read_window: self.read_window,
             ecn: self.ecn,
             congestion: self.congestion_config(),
             pfc: PfcConfig {

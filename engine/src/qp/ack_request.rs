@@ -70,8 +70,11 @@ impl Requester {
     pub(super) fn lacks_ack_request(&self, next: Next, conn: &Connection, env: &Env<'_>) -> bool {
         let lacks = match next {
             Next::Blocked => self.since_ack_request > 0,
-            // An earlier packet may have requested the acknowledgement that ends the wait.
-            Next::Limited => self.outstanding() <= self.since_ack_request,
+            // An earlier packet may have requested the acknowledgement that ends the wait, and a
+            // response to a READ acknowledges every packet before it.
+            Next::Limited => {
+                self.responses_in_flight == 0 && self.outstanding() <= self.since_ack_request
+            }
             Next::Packet(..) | Next::Local | Next::Failed(_) => false,
         };
         lacks && self.has_unacknowledged() && conn.service.is_reliable() && !env.waits.requests

@@ -154,6 +154,15 @@ impl AnyQp {
         }
     }
 
+    /// See [`Qp::responses_outstanding`].
+    #[inline]
+    pub fn responses_outstanding(&self) -> u32 {
+        match self {
+            Self::Connected(qp) => qp.responses_outstanding(),
+            Self::Datagram(_) => 0,
+        }
+    }
+
     /// See [`Qp::is_held_by`].
     #[inline]
     pub fn is_held_by(&self, window: u32) -> bool {

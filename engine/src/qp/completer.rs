@@ -100,6 +100,7 @@ impl SendSide<'_, '_> {
         }
         self.env.counters.count(Counter::LocalAckTimeoutErr);
         self.completer.nak_handled_at = None;
+        self.env.lost_responses |= self.requester.reads_in_flight > 0;
         self.requester.reduce_limits(self.env.window);
         self.retry(RetryCause::Timeout)
     }
@@ -240,6 +241,7 @@ impl SendSide<'_, '_> {
         }
         if self.completer.nak_handled_at != Some(self.requester.una) {
             self.env.counters.count(Counter::ImpliedNakSeqErr);
+            self.env.lost_responses = true;
             self.retry(RetryCause::ImpliedNak)?;
         }
         Ok(false)

@@ -225,6 +225,15 @@ impl Qp {
         }
     }
 
+    /// Response packets of READs and atomics that are outstanding.
+    #[inline]
+    pub fn responses_outstanding(&self) -> u32 {
+        match self.conn.state {
+            QpState::Rts | QpState::Sqd => self.requester.responses_in_flight,
+            _ => 0,
+        }
+    }
+
     /// Returns true if requests are left and only a window of `window` packets holds them back.
     #[inline]
     pub fn is_held_by(&self, window: u32) -> bool {

@@ -47,6 +47,12 @@ pub struct Env<'a> {
     /// Maximum number of packets from one acknowledgement request to the next, set by congestion
     /// control.
     pub ack_interval: u32,
+    /// Response packets of READs and atomics that the QP may have outstanding.
+    pub responses: u32,
+    /// Set if `responses` holds back the next request: its number of response packets.
+    pub lacking_responses: u32,
+    /// Set if responses to the QP were lost.
+    pub lost_responses: bool,
     /// The data packets that must wait. ACKs and NAKs never wait, nor do local requests.
     pub waits: Waits,
     /// Shared receive queues of XRC domains.
@@ -78,6 +84,9 @@ impl<'a> Env<'a> {
             window,
             ends_grant: false,
             ack_interval: u32::MAX,
+            responses: u32::MAX,
+            lacking_responses: 0,
+            lost_responses: false,
             waits: Waits { requests: false, responses: false },
             srqs,
             acked: None,

@@ -52,6 +52,9 @@ pub struct Requester {
     window_base: Psn,
     /// READ and atomic requests in flight: those whose responses end between `una` and the cursor.
     pub(super) reads_in_flight: u8,
+    /// Response packets to READs and atomics that are outstanding: those between `una` and the
+    /// cursor.
+    pub(super) responses_in_flight: u32,
     /// Packets sent since the last one that requested an acknowledgement. After a go-back: packets
     /// that are still outstanding, or [`REQUEST_ACK`](super::ack_request::REQUEST_ACK).
     pub(super) since_ack_request: u32,
@@ -115,6 +118,7 @@ impl Requester {
             sent_end: Psn::new(0),
             window_base: Psn::new(0),
             reads_in_flight: 0,
+            responses_in_flight: 0,
             since_ack_request: 0,
             losses: LossDetector::default(),
             validated: None,
@@ -136,7 +140,7 @@ impl Requester {
         }
         (self.cursor_wqe, self.fresh_wqe) = (self.sq.head(), self.sq.head());
         self.start_at(psn);
-        (self.reads_in_flight, self.since_ack_request) = (0, 0);
+        (self.reads_in_flight, self.responses_in_flight, self.since_ack_request) = (0, 0, 0);
         (self.ssn, self.credits, self.splitter) = (0, Credits::Unknown, Splitter::default());
         self.losses = LossDetector::default();
     }
@@ -157,10 +161,12 @@ impl Requester {
     /// it have their responses. The window's base moves along; otherwise it would appear to lie
     /// ahead after half the PSN space.
     pub(super) fn acknowledge(&mut self, psn: Psn) {
-        if self.reads_in_flight > 0 {
+        if self.responses_in_flight > 0 {
             // Requests that the cursor still has to retransmit are not in flight.
             let sent = if self.cursor_psn.is_before(psn) { self.cursor_psn } else { psn };
-            self.reads_in_flight -= self.responses_ended(self.una, sent);
+            let (ended, packets) = self.responses_between(self.una, sent);
+            self.reads_in_flight -= ended;
+            self.responses_in_flight -= packets;
         }
         self.una = psn;
         self.restore_limits();
@@ -233,25 +239,27 @@ impl Requester {
             index = index.wrapping_add(1);
         }
         (self.cursor_wqe, self.cursor_psn) = (index, psn);
-        self.reads_in_flight = self.responses_ended(self.una, psn);
+        (self.reads_in_flight, self.responses_in_flight) = self.responses_between(self.una, psn);
         self.window_base = psn;
         // Packets before `psn` that are outstanding may have requested no acknowledgement.
         self.since_ack_request = self.outstanding();
     }
 
-    /// Responses to READs and atomics whose last PSN lies in the range `from .. to`. `from` must
-    /// not lie before the oldest incomplete request.
-    fn responses_ended(&self, from: Psn, to: Psn) -> u8 {
-        let (mut index, mut at, mut ended) = (self.sq.head(), from, 0);
+    /// Responses to READs and atomics whose last PSN lies in the range `from .. to`, and all
+    /// response packets in this range. `from` must not lie before the oldest incomplete request.
+    fn responses_between(&self, from: Psn, to: Psn) -> (u8, u32) {
+        let (mut index, mut at, mut ended, mut packets) = (self.sq.head(), from, 0, 0);
         while at.is_before(to) && index != self.fresh_wqe {
             let wqe = self.sq.get(index).expect("between head and fresh");
+            let end = wqe.end_psn();
             if wqe.op.needs_responder_resource() {
                 ended += segment::responses_ended(wqe, from, to);
+                packets += at.distance_to(if to.is_before(end) { to } else { end });
             }
-            at = wqe.end_psn();
+            at = end;
             index = index.wrapping_add(1);
         }
-        u8::try_from(ended).expect("at most the initiator depth")
+        (u8::try_from(ended).expect("at most the initiator depth"), packets)
     }
 
     /// Writes the next packet, if one may be sent now, to the front of `out`.
@@ -301,10 +309,10 @@ impl Requester {
             }
             self.start(&mut wqe, conn);
         }
-        if !self.is_within_limits(&wqe, env.window) {
+        let segment = segment::segment(&wqe, self.cursor_psn, conn.mtu);
+        if !self.is_within_limits(&wqe, segment, env) {
             return Next::Limited;
         }
-        let segment = segment::segment(&wqe, self.cursor_psn, conn.mtu);
         let ack_req = self.must_request_ack(&wqe, segment, conn, env);
         match self.write_packet(&wqe, segment, ack_req, conn, env, out) {
             Ok(len) => {
@@ -399,15 +407,22 @@ impl Requester {
         self.fresh_wqe = self.fresh_wqe.wrapping_add(1);
     }
 
-    /// Returns true if the limits allow a packet of `wqe`: the depth of READs and atomics, or the
-    /// send window. They also hold for retransmissions.
-    fn is_within_limits(&self, wqe: &SendWqe, window: u32) -> bool {
-        if wqe.op.needs_responder_resource() {
-            let most = self.splitter.max_outstanding(wqe);
-            let most = most.min(self.reads_after_timeout.unwrap_or(most));
-            return self.reads_in_flight < self.max_rd_atomic.min(most);
+    /// Returns true if the limits allow a packet of `wqe`: for READs and atomics, their depth and
+    /// the read window, for others the send window. They also hold for retransmissions.
+    fn is_within_limits(&self, wqe: &SendWqe, segment: Segment, env: &mut Env<'_>) -> bool {
+        if !wqe.op.needs_responder_resource() {
+            return self.in_window() < env.window.min(self.window_after_timeout);
         }
-        self.in_window() < window.min(self.window_after_timeout)
+        let most = self.splitter.max_outstanding(wqe);
+        let most = most.min(self.reads_after_timeout.unwrap_or(most));
+        if self.reads_in_flight >= self.max_rd_atomic.min(most) {
+            return false;
+        }
+        let fits = self.responses_in_flight + segment.psn_count <= env.responses;
+        if !fits {
+            env.lacking_responses = segment.psn_count;
+        }
+        fits
     }
 
     /// Writes BTH, extended headers, payload and pad. Returns their length.
@@ -471,6 +486,7 @@ impl Requester {
         }
         if wqe.op.needs_responder_resource() {
             self.reads_in_flight += 1;
+            self.responses_in_flight += segment.psn_count;
             self.cursor_psn = self.cursor_psn.add(segment.psn_count);
             self.window_base = self.cursor_psn;
         } else {

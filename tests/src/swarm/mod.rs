@@ -116,8 +116,9 @@ impl Rigs {
 
 fn make_rig(kind: RigKind) -> Rig {
     let mut config = manual_config(1);
-    // The pairs share the window of one pair.
+    // The pairs share the windows of one pair.
     (config.window, config.peer_window) = (kind.window, kind.window);
+    config.read_window = kind.window;
     config.plain_keys = kind.plain_keys;
     config.arena_bytes = 16 << 20;
     if kind.congestion {

@@ -170,6 +170,16 @@ static ROWS: &[Row] = &[
         show: |settings| settings.peer_window.to_string(),
     },
     Row {
+        name: "read_window",
+        expects: || "32 to 1048576 packets",
+        about: "maximum number of outstanding response packets of READs of all QPs of a core",
+        set: |settings, text| {
+            let range = u64::from(*WINDOWS.start())..=u64::from(*WINDOWS.end());
+            number(text, range).map(|window| settings.read_window = window)
+        },
+        show: |settings| settings.read_window.to_string(),
+    },
+    Row {
         name: "ecn",
         expects: || "true or false",
         about: "mark data packets ECT(0), so that switches mark packets instead of dropping them",

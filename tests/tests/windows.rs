@@ -1,4 +1,7 @@
-//! Many QPs to one peer share its window: see `core/peers.rs`.
+//! Many QPs share the window of their peer and the read window of their core: `core/peers.rs` and
+//! `core/read_window.rs`.
+
+use std::collections::BTreeSet;
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
@@ -12,10 +15,12 @@ use feroce_tests::{Rig, drain, manual_config, new_rig};
 use feroce_wire::{PathMtu, Psn};
 
 const MTU: u32 = 256;
-/// Packets of each WRITE.
+/// Packets of each WRITE and READ.
 const PACKETS: u32 = 8;
 /// Packets that all QPs together may have outstanding.
 const PEER_WINDOW: u32 = 128;
+/// Response packets that all QPs together may have outstanding.
+const READ_WINDOW: u32 = 32;
 
 /// Many connected pairs of QPs in virtual time; the one-way delay is 10 us.
 struct Many {
@@ -28,8 +33,13 @@ struct Many {
 impl Many {
     /// `count` pairs with the local ACK timeout `timeout` (0: none).
     fn new(count: usize, timeout: u8) -> Self {
-        let config =
-            DeviceConfig { window: 64, peer_window: PEER_WINDOW, max_qp: 512, ..manual_config(1) };
+        let config = DeviceConfig {
+            window: 64,
+            peer_window: PEER_WINDOW,
+            read_window: READ_WINDOW,
+            max_qp: 512,
+            ..manual_config(1)
+        };
         let rig = new_rig(&config, Duration::from_micros(10));
         let pds = [0, 1].map(|end: usize| rig.devices[end].alloc_pd());
         let cqs = [0, 1].map(|end: usize| rig.devices[end].create_cq(8192).expect("a CQ"));
@@ -60,14 +70,19 @@ impl Many {
         Self { rig, qps, cqs, buffers }
     }
 
-    /// Posts `count` WRITEs of [`PACKETS`] packets at each QP of `end`.
+    /// Posts `count` WRITEs at each QP of `end`.
     fn post(&mut self, end: usize, count: u64) {
+        self.post_each(end, count, SendOp::Write);
+    }
+
+    /// Posts `count` requests of [`PACKETS`] packets at each QP of `end`.
+    fn post_each(&mut self, end: usize, count: u64, op: fn(RemoteAddr) -> SendOp) {
         let region = self.buffers[1 - end].region();
         let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
         for (index, qp) in self.qps[end].iter_mut().enumerate() {
             for _ in 0..count {
                 let sge = self.buffers[end].region().sge(0, PACKETS * MTU);
-                let (op, data) = (SendOp::Write(remote), Data::Sges(std::slice::from_ref(&sge)));
+                let (op, data) = (op(remote), Data::Sges(std::slice::from_ref(&sge)));
                 let (wr_id, flags) = (index as u64, SendFlags::SIGNALED);
                 qp.post_send(&SendRequest { wr_id, op, data, flags }).expect("room");
             }
@@ -175,4 +190,50 @@ fn a_dead_peer_ends_every_qp_with_an_error() {
     let completions = drain(&many.cqs[0]);
     assert_eq!(completions.len(), 40);
     assert!(completions.iter().all(|completion| !completion.is_success()));
+}
+
+#[test]
+fn the_responses_of_all_qps_together_fit_the_read_window() {
+    let mut many = Many::new(40, 14);
+    many.post_each(0, 4, SendOp::Read); // 40 x 4 x 8 response packets.
+    let (most, completed) = many.run(0, seconds(10));
+    // QPs that wait take turns.
+    let firsts: BTreeSet<_> = completed[..80].iter().collect();
+    assert_eq!((completed.len(), firsts.len()), (40 * 4, 40));
+    assert!(most <= READ_WINDOW as usize, "{most} frames on the wire");
+    for counter in [Counter::RetransmittedPackets, Counter::LocalAckTimeoutErr] {
+        assert_eq!(many.count(0, counter), 0, "{counter:?}");
+    }
+}
+
+#[test]
+fn reads_complete_although_responses_are_lost() {
+    let mut many = Many::new(40, 14);
+    many.rig.wire.set_faults(WireFaults { loss: 20_000, ..WireFaults::default() }, 7);
+    many.post_each(0, 16, SendOp::Read);
+    let (_, completed) = many.run(0, seconds(60));
+    assert_eq!(completed.len(), 40 * 16);
+    assert!(many.count(0, Counter::RetransmittedPackets) > 0);
+}
+
+#[test]
+fn reads_that_are_never_responded_to_do_not_stop_other_qps() {
+    let mut many = Many::new(40, 0);
+    many.rig.wire.set_faults(WireFaults { loss: 1_000_000, ..WireFaults::default() }, 7);
+    many.post_each(0, 4, SendOp::Read);
+    many.rig.settle(); // The first QPs have the whole read window.
+    many.rig.wire.set_faults(WireFaults::default(), 7);
+    let (_, completed) = many.run(0, seconds(10));
+    let stopped = READ_WINDOW / PACKETS / 4;
+    assert_eq!(completed.len(), (40 - stopped as usize) * 4);
+}
+
+#[test]
+fn qps_that_go_leave_the_read_window_to_others() {
+    let mut many = Many::new(40, 14);
+    many.post_each(0, 4, SendOp::Read);
+    many.rig.settle();
+    drop(many.qps[0].drain(..20));
+    let (_, completed) = many.run(0, seconds(10));
+    assert_eq!(completed.iter().filter(|&&qp| qp >= 20).count(), 20 * 4);
 }
