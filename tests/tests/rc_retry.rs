@@ -2,10 +2,13 @@
 //! not ready.
 
 use feroce_engine::counters::Counter;
+use feroce_engine::device::DeviceConfig;
 use feroce_engine::qp::QpState;
+use feroce_engine::time::Duration;
 use feroce_engine::verbs::{SendFlags, SendOp, Status};
 use feroce_tests::drain;
 use feroce_tests::pair::{Crafted, Pair, PairSetup};
+use feroce_tests::wire::WireFaults;
 use feroce_wire::{Aeth, AtomicEth, Msn, Opcode, RnrTimer, Syndrome};
 
 /// 4.096 us * 2^10, the local ACK timeout of a pair.
@@ -135,6 +138,41 @@ fn the_ack_timeout_is_exact_for_every_code() {
         assert_eq!(pair.trace()[..2], expected);
         assert_eq!(pair.done(0), [(1, Status::Success)]);
     }
+}
+
+/// A pair with the default minimum of timeouts, whose QPs ask for 1 ms.
+fn impatient() -> Pair {
+    let mut setup = PairSetup::with(|options| options.timeout = 8);
+    setup.config.min_ack_timeout = DeviceConfig::default().min_ack_timeout;
+    Pair::new(&setup)
+}
+
+#[test]
+fn a_peer_that_does_not_run_for_20_ms_is_no_error_even_with_a_timeout_of_1_ms() {
+    let mut pair = impatient();
+    pair.rig.wire.set_faults(WireFaults { loss: 1_000_000, ..WireFaults::default() }, 1);
+    pair.post(1, SendOp::Write(pair.remote(0)), 4);
+    pair.run(20_000);
+    pair.rig.wire.set_faults(WireFaults::default(), 1);
+    pair.run(100_000);
+    assert_eq!(pair.done(0), [(1, Status::Success)]);
+    let again = "8388.608 > Write Only 100 A at 0 len 4".to_owned();
+    assert_eq!(pair.trace()[1], again);
+}
+
+#[test]
+fn time_in_which_the_own_core_does_not_run_is_no_timeout() {
+    let mut pair = impatient();
+    pair.post(1, SendOp::Write(pair.remote(0)), 4);
+    for end in [0, 1, 1] {
+        pair.rig.turn_and_carry(end);
+    }
+    // The acknowledgement is in the receive ring.
+    pair.rig.now += Duration::from_millis(50);
+    pair.rig.settle();
+    assert_eq!(pair.done(0), [(1, Status::Success)]);
+    assert_eq!(pair.rig.devices[0].counter(Counter::LocalAckTimeoutErr), 0);
+    assert_eq!(pair.packets().len(), 2, "nothing was sent again");
 }
 
 #[test]

@@ -90,6 +90,9 @@ pub struct SettingFlags {
     /// Response packets of READs that all QPs of a core may have outstanding
     #[arg(long, value_name = "PACKETS", value_parser = setting("read_window"))]
     pub read_window: Option<String>,
+    /// Shortest local ACK timeout, 4.096 us * 2^N; 0: timeouts are exact
+    #[arg(long, value_name = "N", value_parser = setting("min_ack_timeout"))]
+    pub min_ack_timeout: Option<String>,
     /// Mark data packets ECT(0), so that switches mark instead of dropping
     #[arg(
         long,
@@ -176,6 +179,7 @@ impl SettingFlags {
             ("window", "--window", &self.window),
             ("peer_window", "--peer-window", &self.peer_window),
             ("read_window", "--read-window", &self.read_window),
+            ("min_ack_timeout", "--min-ack-timeout", &self.min_ack_timeout),
             ("ecn", "--ecn", &self.ecn),
             ("congestion", "--congestion", &self.congestion),
             ("congestion_set", "--congestion-set", &self.congestion_set),

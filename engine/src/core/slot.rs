@@ -11,7 +11,7 @@ use super::peers::{self, PeerShare, Peers};
 use super::read_window::{ReadShare, ReadWindow};
 use super::shared::Windows;
 use crate::congestion::{CoreCongestion, Sender};
-use crate::qp::{AnyQp, Env, QpSnapshot};
+use crate::qp::{AnyQp, Env, QpSnapshot, Transmit};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
 
@@ -111,13 +111,7 @@ impl Schedule {
 
     /// Takes the response packets of the QP's next READ from the read window. Returns false if the
     /// QP must wait.
-    #[cold]
-    pub(super) fn take_responses(
-        &mut self,
-        slot: u32,
-        share: &mut ReadShare,
-        env: &mut Env<'_>,
-    ) -> bool {
+    fn take_responses(&mut self, slot: u32, share: &mut ReadShare, env: &mut Env<'_>) -> bool {
         let packets = std::mem::take(&mut env.lacking_responses);
         if self.reads.take(slot, share, packets) {
             env.responses = share.limit();
@@ -196,6 +190,27 @@ impl Slot {
     pub(super) fn snapshot(&self, now: Instant) -> QpSnapshot {
         let rate = self.sender.as_ref().map(|sender| sender.snapshot(now));
         QpSnapshot { rate, ..self.qp.snapshot() }
+    }
+
+    /// Writes the QP's next packet, from the BTH on, to the front of `transport`. A READ first
+    /// takes its response packets from the read window.
+    #[inline]
+    pub(super) fn next_packet(
+        &mut self,
+        slot: u32,
+        env: &mut Env<'_>,
+        transport: &mut [u8],
+        schedule: &mut Schedule,
+    ) -> Option<Transmit> {
+        loop {
+            let packet = self.qp.poll_transmit(env, transport);
+            if packet.is_some()
+                || env.lacking_responses == 0
+                || !schedule.take_responses(slot, &mut self.read_share, env)
+            {
+                return packet;
+            }
+        }
     }
 
     /// The QP has sent within the limits of `env`, and stays active if it has `more`. If the window

@@ -166,14 +166,8 @@ impl Core {
             // it.
             hold_back(&mut place.sender, is_loopback, gate, largest, &mut env);
             let transport = &mut frame[start..];
-            let Some(packet) = place.qp.poll_transmit(&mut env, transport) else {
-                if env.lacking_responses > 0
-                    && schedule.take_responses(slot, &mut place.read_share, &mut env)
-                {
-                    continue;
-                }
-                break false;
-            };
+            let packet = place.next_packet(slot, &mut env, transport, schedule);
+            let Some(packet) = packet else { break false };
             let Some(flow) = place.qp.flow() else { break false };
             let joins_previous = quantum.joins_previous(flow.spec(), *ip_id);
             let mut id = *ip_id;

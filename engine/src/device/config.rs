@@ -59,6 +59,10 @@ pub struct DeviceConfig {
     /// They arrive in the receive ring of the core. A longer READ is sent while no other is
     /// outstanding. A loss makes the window shorter for a while.
     pub read_window: u32,
+    /// Code of the shortest local ACK timeout, 4.096 us * 2^n, for QPs that ask for a shorter one,
+    /// at most 31. A core that shares its CPU may not run for some milliseconds. Time in which its
+    /// own core did not run does not count either. 0: timeouts are exact.
+    pub min_ack_timeout: u8,
     /// Mark data packets ECT(0), as a ConnectX does, so that switches mark packets instead of
     /// dropping them. Includes datagrams, except those to multicast groups.
     pub ecn: bool,
@@ -105,6 +109,7 @@ impl Default for DeviceConfig {
             window: 256,
             peer_window: 1024,
             read_window: 512,
+            min_ack_timeout: 11,
             ecn: false,
             congestion: CongestionConfig::default(),
             pfc: PfcConfig::default(),

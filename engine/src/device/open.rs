@@ -188,6 +188,7 @@ fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
         (qpn_end > 0xff_ffff, "QP numbers end at 0xfffffe"),
         (config.max_mr > 1 << 24, "max_mr must be at most 2^24"),
         (!WINDOWS.contains(&config.window), "window must be 32 to 1048576 packets"),
+        (config.min_ack_timeout > 31, "min_ack_timeout must be at most 31"),
         (!WINDOWS.contains(&config.read_window), "read_window must be 32 to 1048576 packets"),
     ];
     match rules.into_iter().find(|(broken, _)| *broken) {

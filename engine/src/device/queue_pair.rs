@@ -182,8 +182,18 @@ impl ProtectionDomain {
                 let service = init.service;
                 let (sq, core_sq) = work_ring(&device.arena, init.max_send_wr, send_extra)?;
                 let (sq, rq) = (SendQueue::Connected(sq), core_rq);
-                let parts =
-                    QpParts { service, qpn, pd, send_cq, recv_cq, sq: core_sq, rq, all_signaled };
+                let min_ack_timeout = device.config.min_ack_timeout;
+                let parts = QpParts {
+                    service,
+                    qpn,
+                    pd,
+                    send_cq,
+                    recv_cq,
+                    sq: core_sq,
+                    rq,
+                    all_signaled,
+                    min_ack_timeout,
+                };
                 (sq, AnyQp::Connected(Qp::new(parts)))
             }
             Service::Ud => {

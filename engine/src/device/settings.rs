@@ -84,6 +84,8 @@ pub struct Settings {
     pub source_port: SourcePort,
     /// Local ACK timeout: 4.096 us * 2^n; 0 means no timeout.
     pub ack_timeout: u8,
+    /// Code of the shortest local ACK timeout; 0: timeouts are exact.
+    pub min_ack_timeout: u8,
     /// Retries after timeouts and sequence errors.
     pub retry_count: u8,
     /// Retries after RNR NAKs; 7 means no limit.
@@ -124,6 +126,7 @@ impl Default for Settings {
             hop_limit: connect.hop_limit,
             source_port: connect.source_port,
             ack_timeout: connect.timeout,
+            min_ack_timeout: device.min_ack_timeout,
             retry_count: connect.retry_cnt,
             rnr_retry: connect.rnr_retry,
             min_rnr_timer: connect.min_rnr_timer,
@@ -314,6 +317,7 @@ impl Settings {
             window: self.window,
             peer_window: self.peer_window,
             read_window: self.read_window,
+            min_ack_timeout: self.min_ack_timeout,
             ecn: self.ecn,
             congestion: self.congestion_config(),
             pfc: PfcConfig {

@@ -288,11 +288,9 @@ impl SendSide<'_, '_> {
     }
 
     fn restart_ack_timer(&mut self) {
-        match self.requester.timeout {
-            Some(timeout) if self.requester.has_unacknowledged() => {
-                self.timers.set(Timer::Ack, self.env.now + timeout);
-            }
-            _ => self.timers.stop(Timer::Ack),
+        match self.requester.has_unacknowledged() {
+            true => self.requester.ack_timer.start(self.timers, self.env.now),
+            false => self.timers.stop(Timer::Ack),
         }
         self.timers.stop(Timer::Rnr);
     }

@@ -43,6 +43,8 @@ pub struct QpParts {
     pub rq: ReceiveQueue,
     /// True if every send request generates a completion.
     pub all_signaled: bool,
+    /// Code of the shortest local ACK timeout; 0: timeouts are exact.
+    pub min_ack_timeout: u8,
 }
 
 /// Upper limit in bytes of BTH, extended headers, pad and ICRC of a packet.
@@ -77,7 +79,7 @@ pub struct Qp {
 impl Qp {
     /// Makes a QP in RESET.
     pub fn new(parts: QpParts) -> Self {
-        let QpParts { service, qpn, pd, send_cq, recv_cq, sq, rq, all_signaled } = parts;
+        let QpParts { service, qpn, pd, send_cq, recv_cq, sq, rq, all_signaled, .. } = parts;
         Self {
             conn: Connection {
                 service,
@@ -94,7 +96,7 @@ impl Qp {
                 recv_cq,
                 counters: AttachedCounters::default(),
             },
-            requester: Requester::new(sq),
+            requester: Requester::new(sq, parts.min_ack_timeout),
             completer: Completer::default(),
             responder: Responder::new(rq),
             timers: TimerTable::default(),
@@ -183,7 +185,7 @@ impl Qp {
         // After the RNR timer, requests are sent again from the cursor, which was moved back
         // already.
         self.timers.take_expired(Timer::Rnr, env.now);
-        if self.timers.take_expired(Timer::Ack, env.now) {
+        if self.requester.ack_timer.take_expired(&mut self.timers, env.now) {
             let failed = self.send_side(env).handle_ack_timeout().err();
             self.after_send_side(failed, env);
         }
@@ -203,10 +205,9 @@ impl Qp {
     /// Starts the local ACK timeout although the port is stuck. Requests to be sent count as sent
     /// and lost, so that their retries end in an error even if no packet leaves.
     pub fn start_timeout_on_stuck_port(&mut self, now: Instant) {
-        let Some(timeout) = self.requester.timeout else { return };
         let runs = [Timer::Ack, Timer::Rnr].iter().any(|timer| self.timers.is_running(*timer));
         if !runs && self.requester.has_more(self.conn.state) {
-            self.timers.set(Timer::Ack, now + timeout);
+            self.requester.ack_timer.start(&mut self.timers, now);
         }
     }
 
@@ -360,7 +361,7 @@ impl Qp {
 
     /// The local ACK timeout; `None`: wait without limit.
     pub fn ack_timeout(&self) -> Option<Duration> {
-        self.requester.timeout
+        self.requester.ack_timer.timeout()
     }
 
     fn send_side<'s, 'e>(&'s mut self, env: &'s mut Env<'e>) -> SendSide<'s, 'e> {

@@ -325,6 +325,7 @@ mod tests {
                 sq,
                 rq: ReceiveQueue::none(),
                 all_signaled: false,
+                min_ack_timeout: 0,
             };
             let mut sender = Self {
                 qp: Qp::new(parts),

@@ -13,6 +13,7 @@
 //! | `connected` | `Qp`: state, inputs and outputs; joins the modules below |
 //! | `requester` | which request packet is sent next |
 //! | `ack_request` | which request packets request an acknowledgement |
+//! | `ack_timer` | the local ACK timer |
 //! | `completer` | the effect of acknowledgements and responses on the send queue |
 //! | `responder` | checks and executes requests of the peer |
 //! | `responder_resources` | responses to send, and results kept for duplicate requests |
@@ -30,6 +31,7 @@
 //! The send operations themselves are a table: `verbs/operation.rs`.
 
 mod ack_request;
+mod ack_timer;
 mod any;
 pub mod attributes;
 mod completer;

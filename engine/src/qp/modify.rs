@@ -2,7 +2,7 @@
 
 use feroce_wire::Psn;
 
-use super::attributes::{ModifyError, QpAttributes, ack_timeout};
+use super::attributes::{ModifyError, QpAttributes};
 use super::connected::Qp;
 use super::env::Env;
 use super::state::QpState;
@@ -105,8 +105,8 @@ impl Qp {
         kept.max_dest_rd_atomic = new.max_dest_rd_atomic.or(kept.max_dest_rd_atomic);
         kept.min_rnr_timer = new.min_rnr_timer.or(kept.min_rnr_timer);
         if let Some(timeout) = new.timeout {
-            self.requester.timeout = ack_timeout(timeout);
-            if self.requester.timeout.is_none() {
+            self.requester.ack_timer.set_timeout(timeout);
+            if timeout == 0 {
                 self.timers.stop(Timer::Ack);
             }
         }

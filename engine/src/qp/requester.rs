@@ -12,6 +12,7 @@ use feroce_wire::{
     AtomicEth, Bth, ExtHeaders, Feth, Ieth, ImmDt, Psn, Reth, XrcEth, write_transport,
 };
 
+use super::ack_timer::AckTimer;
 use super::connection::Connection;
 use super::env::{ACK_INTERVAL, Env};
 use super::loss::LossDetector;
@@ -23,7 +24,6 @@ use super::timer::{Timer, TimerTable};
 use crate::congestion::SentRequest;
 use crate::counters::Counter;
 use crate::memory::work_ring::WorkConsumer;
-use crate::time::Duration;
 use crate::verbs::{MAX_MESSAGE, RemoteAddr, SendFlags, SendOp, SendWqe, Service, Status};
 
 /// PSNs that may be outstanding: half the PSN space, because a responder takes the other half for
@@ -70,8 +70,7 @@ pub struct Requester {
     pub(super) has_bound_windows: bool,
     /// Initiator depth: READs and atomics that may be outstanding.
     pub(super) max_rd_atomic: u8,
-    /// Local ACK timeout; `None`: wait without limit.
-    pub(super) timeout: Option<Duration>,
+    pub(super) ack_timer: AckTimer,
     /// Send window after a timeout; `u32::MAX` while the peer acknowledges.
     pub(super) window_after_timeout: u32,
     /// READs and atomics that may be outstanding after a timeout; `None` while the peer
@@ -106,7 +105,8 @@ pub enum Next {
 }
 
 impl Requester {
-    pub(super) fn new(sq: WorkConsumer<SendWqe>) -> Self {
+    /// `min_ack_timeout`: code of the shortest local ACK timeout; 0: timeouts are exact.
+    pub(super) fn new(sq: WorkConsumer<SendWqe>, min_ack_timeout: u8) -> Self {
         let head = sq.head();
         Self {
             sq,
@@ -127,7 +127,7 @@ impl Requester {
             splitter: Splitter::default(),
             has_bound_windows: false,
             max_rd_atomic: 0,
-            timeout: None,
+            ack_timer: AckTimer::new(min_ack_timeout),
             window_after_timeout: u32::MAX,
             reads_after_timeout: None,
         }
@@ -498,8 +498,8 @@ impl Requester {
         if self.sent_end.is_before(self.cursor_psn) {
             self.sent_end = self.cursor_psn;
         }
-        if let Some(timeout) = self.timeout.filter(|_| starts_timer) {
-            timers.set(Timer::Ack, env.now + timeout);
+        if starts_timer {
+            self.ack_timer.start(timers, env.now);
         }
         SentRequest { psn, carries_data, ack_requested, is_retransmit, follows_loss }
     }

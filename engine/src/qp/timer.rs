@@ -1,6 +1,6 @@
 //! The timers of a QP, in one small table.
 
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// A timer of a QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,13 +44,15 @@ impl TimerTable {
         self.deadlines[timer as usize] != Instant::FAR
     }
 
-    /// If the deadline of `timer` has passed, stops the timer and returns true.
-    pub fn take_expired(&mut self, timer: Timer, now: Instant) -> bool {
-        let expired = self.deadlines[timer as usize] <= now && self.is_running(timer);
-        if expired {
-            self.stop(timer);
+    /// If the deadline of `timer` has passed, stops the timer and returns the time since the
+    /// deadline.
+    pub fn take_expired(&mut self, timer: Timer, now: Instant) -> Option<Duration> {
+        let deadline = self.deadlines[timer as usize];
+        if now < deadline || !self.is_running(timer) {
+            return None;
         }
-        expired
+        self.stop(timer);
+        Some(now.saturating_since(deadline))
     }
 
     /// The earliest deadline.
@@ -71,9 +73,10 @@ mod tests {
         timers.set(Timer::Ack, Instant::from_nanos(70));
         timers.set(Timer::Rnr, Instant::from_nanos(50));
         assert_eq!(timers.next(), Some(Instant::from_nanos(50)));
-        assert!(!timers.take_expired(Timer::Rnr, Instant::from_nanos(49)));
-        assert!(timers.take_expired(Timer::Rnr, Instant::from_nanos(50)));
-        assert!(!timers.take_expired(Timer::Rnr, Instant::from_nanos(50)));
+        assert_eq!(timers.take_expired(Timer::Rnr, Instant::from_nanos(49)), None);
+        let late = timers.take_expired(Timer::Rnr, Instant::from_nanos(52));
+        assert_eq!(late, Some(Duration::from_nanos(2)));
+        assert_eq!(timers.take_expired(Timer::Rnr, Instant::from_nanos(52)), None);
         assert_eq!(timers.next(), Some(Instant::from_nanos(70)));
         timers.stop(Timer::Ack);
         assert!(!timers.is_running(Timer::Ack));

@@ -46,6 +46,7 @@ pub fn manual_config(seed: u64) -> DeviceConfig {
         max_mr: 256,
         arena_bytes: 64 << 20,
         seed: Some(seed),
+        min_ack_timeout: 0, // Virtual time is exact.
         ..DeviceConfig::default()
     }
 }

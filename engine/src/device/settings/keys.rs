@@ -293,6 +293,13 @@ static ROWS: &[Row] = &[
         show: |settings| settings.ack_timeout.to_string(),
     },
     Row {
+        name: "min_ack_timeout",
+        expects: || "0 to 31",
+        about: "shortest local ACK timeout of this host, 4.096 us * 2^N; 0 means exact timeouts",
+        set: |settings, text| number(text, 0..=31).map(|min| settings.min_ack_timeout = min),
+        show: |settings| settings.min_ack_timeout.to_string(),
+    },
+    Row {
         name: "retry_count",
         expects: || "0 to 7",
         about: "retries after timeouts and sequence errors",

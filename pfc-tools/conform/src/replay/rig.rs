@@ -92,6 +92,7 @@ impl Rig {
             max_mr: 1 << 16,
             plain_keys: true,
             window: WINDOW,
+            read_window: WINDOW,
             arena_bytes: (bytes + (64 << 20)).next_multiple_of(2 << 20),
             ..manual_config(1)
         };

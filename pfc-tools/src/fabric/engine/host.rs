@@ -373,6 +373,7 @@ fn device_config(
             burst: config.host.burst.saturating_mul(full),
         },
         seed: Some(seed_of(config.seed, host)),
+        min_ack_timeout: 0, // Virtual time is exact.
         ..DeviceConfig::default()
     }
 }
