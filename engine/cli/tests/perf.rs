@@ -120,6 +120,24 @@ fn data_survive_faults_in_both_directions() {
     }
 }
 
+/// What many QPs have in flight together would fill the receive ring of a port many times.
+#[test]
+fn hundreds_of_bulk_qps_send_hardly_a_packet_again() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    for kind in ["af_xdp", "packet"] {
+        for (op, qps, messages) in [("write", 200, 20), ("write", 1000, 4), ("read", 200, 10)] {
+            let server = format!("--port-kind {kind}");
+            let client = format!("{server} --op {op} -s 65536 -q {qps} -n {messages} --check");
+            let [report, _] = pair.measure(&server, &client);
+            assert_eq!(report["rows"][0]["iterations"], qps * messages, "{client}");
+            let again = report["counters"]["retransmitted_packets"].as_u64().unwrap_or(0);
+            let packets = qps * messages * 16; // 64 KiB at path MTU 4096
+            assert!(again * 100 <= packets, "{client}: {again} of {packets} packets sent again");
+        }
+    }
+}
+
 #[test]
 fn tcp_is_measured_like_roce() {
     let _turn = ONE_AT_A_TIME.lock();

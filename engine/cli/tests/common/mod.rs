@@ -4,7 +4,7 @@
 
 pub mod installed;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -136,6 +136,12 @@ impl Drop for Pair {
     }
 }
 
+fn read_all(mut from: impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    from.read_to_end(&mut bytes).expect("a pipe");
+    bytes
+}
+
 /// A program that runs beside the test. It is killed when dropped.
 pub struct Server {
     pub child: Child,
@@ -168,6 +174,9 @@ impl Server {
     /// Waits for the end of the program. Returns its output.
     pub fn end(mut self) -> Output {
         let started = Instant::now();
+        // Read while the program runs: a pipe holds 64 KiB.
+        let stdout = self.child.stdout.take();
+        let stdout = std::thread::spawn(|| stdout.map(read_all).unwrap_or_default());
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("a child of ours") {
                 break status;
@@ -175,14 +184,8 @@ impl Server {
             assert!(started.elapsed() < TIMEOUT, "process {} does not end", self.child.id());
             std::thread::sleep(Duration::from_millis(10));
         };
-        let read = |from: &mut dyn std::io::Read| {
-            let mut bytes = Vec::new();
-            from.read_to_end(&mut bytes).expect("a pipe");
-            bytes
-        };
-        let stdout = self.child.stdout.take().map(|mut out| read(&mut out)).unwrap_or_default();
-        let stderr = read(&mut self.errors);
-        Output { status, stdout, stderr }
+        let stdout = stdout.join().expect("the reader does not panic");
+        Output { status, stdout, stderr: read_all(&mut self.errors) }
     }
 
     /// Sends SIGTERM and waits for the end of the program.
