@@ -310,7 +310,7 @@ impl<'a> Parts<'a> {
         Self {
             covered: one(&before[ip..]),
             payload: one(&before[payload..pad]),
-            pad: few(before[pad..].iter()),
+            pad: if pad == before.len() { [0; 3] } else { few(before[pad..].iter()) },
             icrc: u32::from_le_bytes(icrc),
             trailer: Payload { first: trailer, second: frame.second },
         }

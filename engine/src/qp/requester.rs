@@ -298,11 +298,10 @@ impl Requester {
         env: &mut Env<'_>,
         out: &mut [u8],
     ) -> Next {
-        let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return Next::Blocked };
+        let Some(mut wqe) = self.sq.get(self.cursor_wqe).copied() else { return Next::Blocked };
         if let SendOp::Local(op) = wqe.op {
             return self.next_local(&op, &wqe, conn, env);
         }
-        let mut wqe = wqe;
         if self.cursor_wqe == self.fresh_wqe {
             if let Some(obstacle) = self.obstacle_to_start(&wqe, conn, env) {
                 return obstacle;
@@ -402,7 +401,9 @@ impl Requester {
         wqe.psn_count = segment::psn_count(wqe.length, conn.mtu);
         wqe.split = self.splitter.splits(wqe, conn, self.max_rd_atomic);
         wqe.ssn = self.ssn;
-        *self.sq.get_mut(self.cursor_wqe).expect("the cursor is in the queue") = *wqe;
+        let queued = self.sq.get_mut(self.cursor_wqe).expect("the cursor is in the queue");
+        (queued.first_psn, queued.psn_count) = (wqe.first_psn, wqe.psn_count);
+        (queued.split, queued.ssn) = (wqe.split, wqe.ssn);
         self.fresh_psn = wqe.end_psn();
         self.fresh_wqe = self.fresh_wqe.wrapping_add(1);
     }

@@ -87,7 +87,10 @@ pub fn scatter(
     payload: Payload<'_>,
 ) -> Result<(), AccessError> {
     for_range(sges, offset, payload.len(), |sge, addr, start, here| {
-        let part = payload.split_at(start).1.split_at(here).0;
+        let part = match here == payload.len() {
+            true => payload, // Most messages have one entry.
+            false => payload.split_at(start).1.split_at(here).0,
+        };
         memory.store(sge.lkey, pd, Access::LOCAL_WRITE, addr, part, remaining(sge, addr, here))
     })
 }
