@@ -109,6 +109,9 @@ A variable overrides the file; an option overrides the variable. An empty variab
 .TP
 \\fBFEROCE_CONFIG\\fR
 Configuration file to read instead of \\fI/etc/feroce.toml\\fR; empty for none.
+.TP
+\\fBFEROCE_LOG\\fR
+Least severe messages to print on standard error: error, warn (default), info, debug or trace.
 ";
 
 const SEE_ALSO: &str = "\

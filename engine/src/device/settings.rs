@@ -32,9 +32,10 @@ pub const FILE: &str = "/etc/feroce.toml";
 pub const FILE_VARIABLE: &str = "FEROCE_CONFIG";
 /// Prefix of the environment variables of settings.
 const PREFIX: &str = "FEROCE_";
-/// Variables with this prefix that are not settings: the configuration file, captures, and the
-/// folder with the files of devices.
-const OTHERS: [&str; 4] = [FILE_VARIABLE, "FEROCE_PCAP", "FEROCE_PCAP_SNAP", "FEROCE_SYSVIEW"];
+/// Variables with this prefix that are not settings: the configuration file, the level of messages,
+/// captures, and the folder with the files of devices.
+const OTHERS: [&str; 5] =
+    [FILE_VARIABLE, "FEROCE_LOG", "FEROCE_PCAP", "FEROCE_PCAP_SNAP", "FEROCE_SYSVIEW"];
 
 /// The settings in effect and the origin of each value.
 #[derive(Debug, Clone)]
@@ -506,7 +507,7 @@ mod tests {
 
     #[test]
     fn mistyped_variables_are_reported() {
-        for known in ["FEROCE_WINDOW", "FEROCE_CONFIG", "FEROCE_PCAP", "PATH", "feroce_x"] {
+        for known in ["FEROCE_WINDOW", "FEROCE_CONFIG", "FEROCE_LOG", "PATH", "feroce_x"] {
             assert!(!is_unknown(known), "{known}");
         }
         assert!(is_unknown("FEROCE_WINDWO") && is_unknown("FEROCE_PORT"));

@@ -171,6 +171,7 @@ pub const LAYERS: &[&[&str]] = &[
 /// Environment variables that products read although they are not settings, and their purpose.
 pub const VARIABLES: &[(&str, &str)] = &[
     ("FEROCE_CONFIG", "names the configuration file"),
+    ("FEROCE_LOG", "level of the messages on standard error"),
     ("FEROCE_PCAP", "set by `feroce run --pcap` for the program that it starts"),
     ("FEROCE_PCAP_SNAP", "set by `feroce run --pcap-snap` for the program that it starts"),
     ("FEROCE_SYSVIEW", "set by `feroce run` for `libsysview.so.1` in the program"),
