@@ -282,27 +282,32 @@ pub(in crate::port) struct Program {
     fd: OwnedFd,
 }
 
-/// Why a program was not loaded, with the log of the verifier if there is one.
+/// Why a program was not loaded.
 #[derive(Debug)]
 pub(in crate::port) struct LoadError {
     pub source: io::Error,
-    pub log: String,
+    /// The last line of the verifier's log that gives a reason; `None` if the verifier did not run.
+    pub reason: Option<String>,
 }
 
 impl Program {
     /// Loads a program for `hook`. If the kernel refuses, loads it again to get the log of the
-    /// verifier.
+    /// verifier, and logs its lines at the level debug.
     pub fn load(hook: Hook, instructions: &[Instruction], name: &str) -> Result<Self, LoadError> {
-        match Self::try_load(hook, instructions, name, &mut []) {
+        let try_load = |log: &mut [u8]| Self::try_load(hook, instructions, name, log);
+        match try_load(&mut []) {
             Ok(fd) => Ok(Self { hook, fd }),
             Err(source) if source.raw_os_error() == Some(libc::EPERM) => {
-                Err(LoadError { source, log: String::new() })
+                Err(LoadError { source, reason: None })
             }
             Err(source) => {
                 let mut log = vec![0; 1 << 16];
-                let _refused_again = Self::try_load(hook, instructions, name, &mut log);
-                let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
-                Err(LoadError { source, log: text.to_string_lossy().into_owned() })
+                let _refused_again = try_load(&mut log);
+                let text = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
+                for line in text.lines() {
+                    tracing::debug!("verifier: {line}");
+                }
+                Err(LoadError { source, reason: reason(&text).map(str::to_owned) })
             }
         }
     }
@@ -348,6 +353,15 @@ impl Program {
         };
         Ok(Link { _fd: open(Command::LinkCreate, &mut create)? })
     }
+}
+
+/// The last line of a verifier's log that is not one of its statistics: why a program was refused.
+fn reason(log: &str) -> Option<&str> {
+    const STATISTICS: [&str; 3] = ["processed ", "verification time ", "stack depth "];
+    let is_reason = |line: &&str| {
+        !line.is_empty() && !STATISTICS.iter().any(|statistic| line.starts_with(statistic))
+    };
+    log.lines().map(str::trim).rfind(is_reason)
 }
 
 #[cfg(test)]
@@ -398,4 +412,23 @@ pub(super) fn program_name(id: u32) -> Option<String> {
     bpf(Command::ObjectInfo, &mut query).ok()?;
     let name = CStr::from_bytes_until_nul(&info.name).ok()?;
     Some(name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_last_line_before_the_statistics() {
+        let log = "0: R1=ctx() R10=fp0\n\
+                   27: (79) r5 = *(u64 *)(r2 +38)\n\
+                   misaligned packet access off 2+0+4+38 size 8\n\
+                   processed 28 insns (limit 1000000) max_states_per_insn 0 total_states 1\n\n";
+        assert_eq!(reason(log), Some("misaligned packet access off 2+0+4+38 size 8"));
+        let old = "R2 offset is outside of the packet\n\
+                   verification time 33 usec\nstack depth 0\nprocessed 2 insns (limit 1000000)\n";
+        assert_eq!(reason(old), Some("R2 offset is outside of the packet"));
+        assert_eq!(reason("processed 0 insns (limit 1000000)\n"), None);
+        assert_eq!(reason(""), None);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::bpf::LoadError;
 use crate::port::kind::PortFailure;
 
 /// Why an AF_XDP port could not be opened, or its addresses could not be changed.
@@ -154,10 +155,13 @@ pub enum AfXdpError {
 
     /// The verifier of the kernel rejected the program: the kernel is too old, or the program has a
     /// bug.
-    #[error("the kernel rejected the XDP program:\n{log}")]
+    #[error(
+        "the kernel rejected the XDP program: {reason} (`FEROCE_LOG=debug` shows the verifier's \
+         log)"
+    )]
     Rejected {
-        /// The log of the verifier.
-        log: String,
+        /// The reason that the verifier gives, in one line.
+        reason: String,
         /// The kernel's error.
         #[source]
         source: io::Error,
@@ -194,6 +198,15 @@ impl AfXdpError {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { action, source },
             _ => Self::System { action, source },
+        }
+    }
+
+    /// The error for a program that was not loaded: [`Self::Rejected`] if the verifier gives a
+    /// reason.
+    pub(super) fn load(LoadError { source, reason }: LoadError) -> Self {
+        match reason {
+            None => Self::system("load the XDP program", source),
+            Some(reason) => Self::Rejected { reason, source },
         }
     }
 }

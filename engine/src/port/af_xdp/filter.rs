@@ -111,11 +111,7 @@ impl Attachment {
         let maps = program::Maps { addresses: addresses.0.map.fd(), sockets: sockets.fd() };
         let text = program::filter(maps, config.flow_control, Action::Pass);
         let name = format!("{NAME_PREFIX}{}", std::process::id());
-        let program =
-            Program::load(Hook::Xdp, &text, &name).map_err(|e| match e.log.is_empty() {
-                true => AfXdpError::system("load the XDP program", e.source),
-                false => AfXdpError::Rejected { log: e.log, source: e.source },
-            })?;
+        let program = Program::load(Hook::Xdp, &text, &name).map_err(AfXdpError::load)?;
         let (link, mode) = attach(&program, interface, config.mode)?;
         Ok(Self { _link: link, _program: program, sockets, addresses, mode })
     }

@@ -327,8 +327,12 @@ fn encode(op: Op, labels: &[Option<usize>; LABELS], program: &mut Vec<Instructio
 
 #[cfg(test)]
 mod tests {
+    use tracing::Level;
+
     use super::super::bpf::{Hook, Map, MapKind, Program};
+    use super::super::error::AfXdpError;
     use super::*;
+    use crate::log::lines_of;
 
     #[test]
     fn encodes_as_the_kernel_documents_it() {
@@ -390,12 +394,24 @@ mod tests {
         frame
     }
 
+    type Addresses = Map<[u8; 16], u32>;
+    type Sockets = Map<u32, u32>;
+
+    /// The maps of a program; `None` without the privilege to load programs.
+    fn maps() -> Option<(Addresses, Sockets)> {
+        let addresses = match Map::create(MapKind::Hash, "test", 4) {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+                eprintln!("skipped: loading an XDP program needs root");
+                return None;
+            }
+            other => other.expect("a map"),
+        };
+        Some((addresses, Map::create(MapKind::Xsk, "test", 1).expect("a map")))
+    }
+
     /// Returns a check that is true if the XDP program selects a frame. The check also asserts that
     /// the ingress program drops the same frames.
-    fn both_programs(
-        addresses: &Map<[u8; 16], u32>,
-        sockets: &Map<u32, u32>,
-    ) -> impl Fn(&[u8]) -> bool {
+    fn both_programs(addresses: &Addresses, sockets: &Sockets) -> impl Fn(&[u8]) -> bool {
         // There is no socket, so a selected frame gets the result for that case, here `Drop`.
         let maps = Maps { addresses: addresses.fd(), sockets: sockets.fd() };
         let text = filter(maps, false, Action::Drop);
@@ -419,15 +435,7 @@ mod tests {
 
     #[test]
     fn only_roce_to_own_addresses_is_selected() {
-        let addresses = Map::<[u8; 16], u32>::create(MapKind::Hash, "test", 4);
-        let addresses = match addresses {
-            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
-                eprintln!("skipped: loading an XDP program needs root");
-                return;
-            }
-            other => other.expect("a map"),
-        };
-        let sockets = Map::<u32, u32>::create(MapKind::Xsk, "test", 1).expect("a map");
+        let Some((addresses, sockets)) = maps() else { return };
         for address in ["::ffff:10.0.0.1", "fd00::1"] {
             let address: std::net::Ipv6Addr = address.parse().expect("an address");
             addresses.insert(address.octets(), 1).expect("room");
@@ -484,15 +492,32 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_program_is_explained_in_one_line() {
+        if maps().is_none() {
+            return;
+        }
+        let unchecked = [Load(Word, R2, R1, XDP.data), Load(Byte, R0, R2, 0), Exit];
+        let mut error = None;
+        let log = lines_of(Level::DEBUG, || {
+            error = Program::load(Hook::Xdp, &assemble(&unchecked), "feroce_test").err();
+        });
+        let error = error.expect("a read without a bounds check is refused");
+        let reason = error.reason.clone().expect("the verifier gives a reason");
+        assert!(reason.contains("outside of the packet") && !reason.contains('\n'), "{reason}");
+        assert!(log.starts_with("test: debug: verifier: "), "{log}");
+        assert!(log.contains(&format!("verifier: {reason}\n")), "{log}");
+        assert!(log.contains("verifier: processed "), "{log}");
+
+        let error = AfXdpError::load(error);
+        assert!(matches!(error, AfXdpError::Rejected { .. }), "{error:?}");
+        let line = error.to_string();
+        assert!(line.contains(&format!("XDP program: {reason} (")), "{line}");
+        assert!(!line.contains('\n'), "{line}");
+    }
+
+    #[test]
     fn flow_control_is_selected_only_if_requested() {
-        let addresses = match Map::<[u8; 16], u32>::create(MapKind::Hash, "test", 4) {
-            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
-                eprintln!("skipped: loading an XDP program needs root");
-                return;
-            }
-            other => other.expect("a map"),
-        };
-        let sockets = Map::<u32, u32>::create(MapKind::Xsk, "test", 1).expect("a map");
+        let Some((addresses, sockets)) = maps() else { return };
         let maps = Maps { addresses: addresses.fd(), sockets: sockets.fd() };
         let control = feroce_wire::FlowControl::Pause { quanta: 1 };
         let src = feroce_wire::MacAddr([2, 0, 0, 0, 0, 1]);
