@@ -294,7 +294,17 @@ impl Program {
     /// Loads a program for `hook`. If the kernel refuses, loads it again to get the log of the
     /// verifier, and logs its lines at the level debug.
     pub fn load(hook: Hook, instructions: &[Instruction], name: &str) -> Result<Self, LoadError> {
-        let try_load = |log: &mut [u8]| Self::try_load(hook, instructions, name, log);
+        Self::load_with(hook, hook.load_flags(), instructions, name)
+    }
+
+    /// As [`Self::load`], with the flags `flags` of loading.
+    fn load_with(
+        hook: Hook,
+        flags: u32,
+        instructions: &[Instruction],
+        name: &str,
+    ) -> Result<Self, LoadError> {
+        let try_load = |log: &mut [u8]| Self::try_load(hook, flags, instructions, name, log);
         match try_load(&mut []) {
             Ok(fd) => Ok(Self { hook, fd }),
             Err(source) if source.raw_os_error() == Some(libc::EPERM) => {
@@ -314,6 +324,7 @@ impl Program {
 
     fn try_load(
         hook: Hook,
+        flags: u32,
         instructions: &[Instruction],
         name: &str,
         log: &mut [u8],
@@ -324,7 +335,7 @@ impl Program {
             count: word(instructions.len()),
             instructions: address(instructions),
             licence: address(c"MIT OR Apache-2.0"),
-            flags: hook.load_flags(),
+            flags,
             name: object_name(name),
             attach_type: hook.attach_type(),
             ..ProgramLoad::default()
@@ -366,6 +377,14 @@ fn reason(log: &str) -> Option<&str> {
 
 #[cfg(test)]
 impl Program {
+    /// As [`Self::load`], but the verifier refuses accesses that are not aligned to their size, as
+    /// it always does for CPUs without efficient unaligned access.
+    pub fn load_aligned(hook: Hook, instructions: &[Instruction]) -> Result<Self, LoadError> {
+        const BPF_F_STRICT_ALIGNMENT: u32 = 1;
+        let flags = hook.load_flags() | BPF_F_STRICT_ALIGNMENT;
+        Self::load_with(hook, flags, instructions, "feroce_test")
+    }
+
     /// Runs the program on `frame`. Returns its result, an `enum xdp_action`.
     pub fn test_run(&self, frame: &[u8]) -> io::Result<u32> {
         #[derive(Default)]

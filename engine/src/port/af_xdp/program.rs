@@ -12,6 +12,10 @@
 //! compiler. A bounds check against `data_end` precedes every access, as the verifier requires. A
 //! frame whose headers are not in the linear part goes to the kernel.
 //!
+//! Every access to the frame is aligned to its size. Kernels for CPUs without efficient unaligned
+//! access refuse the program otherwise; their verifier assumes that the frame begins 2 bytes behind
+//! an aligned address (`NET_IP_ALIGN`), so that the IP header is aligned to 4 bytes.
+//!
 //! Source: the kernel's `Documentation/bpf/standardization/instruction-set.rst` and
 //! `uapi/linux/bpf.h`.
 
@@ -194,6 +198,27 @@ pub(in crate::port) fn drop_behind_sockets(addresses: RawFd) -> Vec<Instruction>
     program(SKB, addresses, &[], &[Set(R0, INGRESS_DROP), Exit], INGRESS_NEXT)
 }
 
+/// IPv6, UDP to port 4791: builds the key of the lookup at the end of the stack.
+const IPV6: [Op; 16] = [
+    At(Ipv6),
+    Move(R4, R2),
+    Add(R4, IPV6_END),
+    IfAbove(R4, R3, Kernel),
+    Load(Byte, R5, R2, ETHERNET + 6),
+    IfNot(R5, UDP, Kernel),
+    Load(Half, R5, R2, ETHERNET + 42),
+    IfNot(R5, ROCE_V2_PORT, Kernel),
+    // Words, because 8 bytes would not be aligned behind a VLAN tag.
+    Load(Word, R5, R2, ETHERNET + 24),
+    Store(Word, Stack, -16, R5),
+    Load(Word, R5, R2, ETHERNET + 28),
+    Store(Word, Stack, -12, R5),
+    Load(Word, R5, R2, ETHERNET + 32),
+    Store(Word, Stack, -8, R5),
+    Load(Word, R5, R2, ETHERNET + 36),
+    Store(Word, Stack, -4, R5),
+];
+
 /// The program that continues with `ours` for a RoCE frame to one of `addresses` and returns
 /// `others` for all other frames. `also` first checks the EtherType of untagged frames, which is in
 /// R5.
@@ -242,18 +267,8 @@ fn program(
         Load(Word, R5, R2, ETHERNET + 16),
         Store(Word, Stack, -4, R5),
         Jump(Lookup),
-        At(Ipv6),
-        Move(R4, R2),
-        Add(R4, IPV6_END),
-        IfAbove(R4, R3, Kernel),
-        Load(Byte, R5, R2, ETHERNET + 6),
-        IfNot(R5, UDP, Kernel),
-        Load(Half, R5, R2, ETHERNET + 42),
-        IfNot(R5, ROCE_V2_PORT, Kernel),
-        Load(Double, R5, R2, ETHERNET + 24),
-        Store(Double, Stack, -16, R5),
-        Load(Double, R5, R2, ETHERNET + 32),
-        Store(Double, Stack, -8, R5),
+    ];
+    let lookup = [
         // Look up the destination address.
         At(Lookup),
         Map(R1, addresses),
@@ -263,7 +278,7 @@ fn program(
         IfEqual(R0, 0, Kernel),
     ];
     let ends = [At(Kernel), Set(R0, others), Exit];
-    assemble(&[&ethernet, also, &matching, &[At(Ours)], ours, &ends].concat())
+    assemble(&[&ethernet, also, &matching, &IPV6, &lookup, &[At(Ours)], ours, &ends].concat())
 }
 
 /// Number of instructions of `op`.
@@ -492,6 +507,20 @@ mod tests {
     }
 
     #[test]
+    fn every_access_is_aligned() {
+        let Some((addresses, sockets)) = maps() else { return };
+        let maps = Maps { addresses: addresses.fd(), sockets: sockets.fd() };
+        for (flow_control, no_socket) in
+            [(false, Action::Pass), (true, Action::Pass), (false, Action::Drop)]
+        {
+            let text = filter(maps, flow_control, no_socket);
+            Program::load_aligned(Hook::Xdp, &text).expect("aligned");
+        }
+        let behind = drop_behind_sockets(addresses.fd());
+        Program::load_aligned(Hook::Ingress, &behind).expect("aligned");
+    }
+
+    #[test]
     fn a_refused_program_is_explained_in_one_line() {
         if maps().is_none() {
             return;
@@ -513,6 +542,30 @@ mod tests {
         let line = error.to_string();
         assert!(line.contains(&format!("XDP program: {reason} (")), "{line}");
         assert!(!line.contains('\n'), "{line}");
+    }
+
+    #[test]
+    fn the_verifier_refuses_unaligned_accesses_on_request() {
+        if maps().is_none() {
+            return;
+        }
+        let load = |offset| {
+            let table = [
+                Load(Word, R2, R1, XDP.data),
+                Load(Word, R3, R1, XDP.data_end),
+                Move(R4, R2),
+                Add(R4, IPV6_END),
+                IfAbove(R4, R3, Kernel),
+                Load(Word, R0, R2, offset),
+                At(Kernel),
+                Set(R0, Action::Pass as i32),
+                Exit,
+            ];
+            Program::load_aligned(Hook::Xdp, &assemble(&table)).map_err(|error| error.reason)
+        };
+        load(ETHERNET).expect("aligned, with the 2 bytes before the frame");
+        let reason = load(ETHERNET + 2).expect_err("not aligned").expect("a reason");
+        assert!(reason.starts_with("misaligned packet access"), "{reason}");
     }
 
     #[test]
