@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use rustix::event::EventfdFlags;
+use rustix::io::Errno;
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
 };
@@ -54,14 +55,32 @@ pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns 16 random bytes from the kernel.
+/// Returns 16 random bytes from the kernel. Waits, after a warning, until the kernel has gathered
+/// entropy after boot.
 ///
 /// # Errors
 /// When `getrandom` fails, for example because a seccomp filter forbids it.
 pub fn random_u128() -> io::Result<u128> {
+    random_from(|bytes, flags| rustix::rand::getrandom(bytes, flags))
+}
+
+/// As [`random_u128`], with `getrandom` as the system call.
+fn random_from(
+    mut getrandom: impl FnMut(&mut [u8], GetRandomFlags) -> rustix::io::Result<usize>,
+) -> io::Result<u128> {
     let mut bytes = [0u8; 16];
     // getrandom returns requests of up to 256 bytes whole, unless a signal interrupts it.
-    let got = rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
+    let got = match getrandom(&mut bytes, GetRandomFlags::NONBLOCK) {
+        Err(Errno::AGAIN) => {
+            tracing::warn!(
+                "waiting for random numbers: the kernel has not gathered enough entropy since \
+                 boot; a virtual machine gets entropy from a virtio-rng device, or from a CPU \
+                 model with RDRAND"
+            );
+            getrandom(&mut bytes, GetRandomFlags::empty())?
+        }
+        other => other?,
+    };
     if got != bytes.len() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -80,4 +99,52 @@ pub fn never_fragment(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
         true => set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::PROBE)?,
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+    use crate::log::lines_of;
+
+    /// What `random_from` returns, logs and calls, if the kernel has entropy or not.
+    fn random(has_entropy: bool) -> (io::Result<u128>, String, Vec<GetRandomFlags>) {
+        let mut calls = Vec::new();
+        let mut result = None;
+        let log = lines_of(Level::WARN, || {
+            result = Some(random_from(|bytes, flags| {
+                calls.push(flags);
+                if !has_entropy && flags.contains(GetRandomFlags::NONBLOCK) {
+                    return Err(Errno::AGAIN);
+                }
+                bytes.fill(7);
+                Ok(bytes.len())
+            }));
+        });
+        (result.expect("it was called"), log, calls)
+    }
+
+    #[test]
+    fn waiting_for_random_numbers_is_logged_once() {
+        let bytes = u128::from_ne_bytes([7; 16]);
+        let (result, log, calls) = random(false);
+        assert_eq!(result.expect("random bytes"), bytes);
+        assert_eq!(calls, [GetRandomFlags::NONBLOCK, GetRandomFlags::empty()]);
+        assert!(log.starts_with("test: warning: waiting for random numbers: "), "{log}");
+        assert_eq!(log.lines().count(), 1, "{log}");
+
+        let (result, log, calls) = random(true);
+        assert_eq!(result.expect("random bytes"), bytes);
+        assert_eq!((log.as_str(), &*calls), ("", &[GetRandomFlags::NONBLOCK][..]));
+    }
+
+    #[test]
+    fn other_errors_of_getrandom_are_returned() {
+        let error = random_from(|_, _| Err(Errno::NOSYS)).expect_err("no such call");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSYS));
+        let error = random_from(|_, _| Ok(15)).expect_err("interrupted");
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert_ne!(random_u128().expect("random bytes"), random_u128().expect("random bytes"));
+    }
 }
