@@ -219,6 +219,7 @@ mod core;
 pub mod counters;
 pub mod daemon;
 pub mod device;
+mod idle_policy;
 #[doc(hidden)] // For Feroce's programs and drop-in libraries: log lines on standard error.
 pub mod log;
 #[allow(unsafe_code)] // The arena, the rings, access to registered memory.

@@ -12,6 +12,7 @@ use super::client::ClientId;
 use super::switch::Switch;
 use crate::device::Addressing;
 use crate::device::ports::Filter;
+use crate::idle_policy::{IdleTurns, Step};
 use crate::net::{GidEntry, Interface};
 use crate::port::daemon::channel;
 use crate::port::daemon::limits::Limits;
@@ -20,10 +21,6 @@ use crate::sys;
 use crate::time::{Clock, Duration, Instant};
 use crate::wake::EventFd;
 
-/// Number of turns without a frame before the switch yields its CPU between turns.
-const SPINS: u32 = 64;
-/// Number of turns without a frame before the switch sleeps.
-const YIELDS: u32 = 512;
 /// Maximum sleep; bounds the cost of a lost wake-up.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
 
@@ -138,20 +135,16 @@ impl Shared {
     /// Runs the switch until the daemon ends.
     pub(super) fn run_switch(&self) {
         let (mut fds, mut scratch) = (Vec::new(), Vec::new());
-        let mut idle = 0;
+        let mut idle = IdleTurns::new(self.polls);
         while !self.is_stopping() {
             if self.waiters.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
             }
             let moved = self.lock_switch().turn(self.now());
-            idle = if moved > 0 { 0 } else { u32::saturating_add(idle, 1) };
-            if self.polls || idle < SPINS {
-                std::hint::spin_loop();
-            } else if idle < YIELDS {
-                std::thread::yield_now();
-            } else {
-                self.sleep(&mut fds, &mut scratch);
-                idle = 0;
+            match idle.next(moved > 0) {
+                Step::Sleep => self.sleep(&mut fds, &mut scratch),
+                Step::Yield => std::thread::yield_now(),
+                _ => std::hint::spin_loop(),
             }
         }
     }

@@ -1,0 +1,492 @@
+//! The idle policy: what a thread that runs a core, or the switch of a daemon, does between turns.
+//! A value without clocks and system calls: it takes what was observed, and returns the next step.
+//!
+//! After turns without work the thread spins ([`SPINS`] turns), then yields the CPU between turns
+//! ([`YIELDS`]), then sleeps. When another thread runs the core, the helper leaves the core to that
+//! thread for a while ([`Backoff`]), because two threads that share the work only compete for the
+//! token. If frames arrive while no thread polls, the helper sleeps on the port instead of backing
+//! off ([`PortSleep`]).
+
+use crate::time::Duration;
+
+/// Idle turns before the thread yields the CPU between turns.
+const SPINS: u32 = 64;
+/// Idle turns before the thread sleeps.
+const YIELDS: u32 = 512;
+/// Turns by other threads after which the helper backs off.
+const DRIVEN_TURNS: u64 = 8;
+/// Turns by other threads during a backoff after which the helper backs off again without a turn of
+/// its own.
+const BUSY_TURNS: u64 = 4;
+/// Failed attempts in a row to take the token after which the helper backs off: another thread is
+/// in a long turn, of about 100 us for bulk data. Taking the next turn would make the program spin,
+/// or the peer wait for a CPU.
+const LOCKED_OUT: u32 = 64;
+/// First backoff. Each backoff after which another thread still polls doubles the next one: waking
+/// up costs a busy CPU microseconds, and twice that for two ends of a link on one machine.
+const MIN_BACKOFF: Duration = Duration::from_micros(100);
+/// Maximum backoff. A program that polled and now only spins on its memory waits at most twice this
+/// time for the helper.
+const MAX_BACKOFF: Duration = Duration::from_micros(800);
+/// Maximum backoff while other threads move bulk data; small against the default ACK timeout of 67
+/// ms. Not used if the device sends PFC pauses: a pause may be shorter than this backoff, and only
+/// a turn can request the next one.
+const MAX_BULK_BACKOFF: Duration = Duration::from_millis(5);
+
+/// What the thread does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Run the next turn at once.
+    Turn,
+    /// Spin for an instant, then run the next turn.
+    Spin,
+    /// Yield the CPU, then run the next turn.
+    Yield,
+    /// Leave the core to the thread that polls, for this time or until a doorbell rings for the
+    /// helper. Observe [`Event::BackedOff`] before the next turn.
+    BackOff(Duration),
+    /// Sleep for this time or until a frame arrives or a doorbell rings, then run the next turn.
+    SleepOnPort(Duration),
+    /// Sleep until a frame, a doorbell or a deadline, then run the next turn.
+    Sleep,
+}
+
+/// What happened since the last step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The token was taken, so that there was no turn.
+    LockedOut,
+    /// The thread ran a turn.
+    Turned {
+        /// The turn had work.
+        worked: bool,
+        /// Another thread was in a turn just before, so that no work waited for long.
+        attended: bool,
+        /// Another thread still polls: it was in a turn recently.
+        polled: bool,
+    },
+    /// The backoff is over.
+    BackedOff {
+        /// A doorbell rang for the helper.
+        rang: bool,
+        /// Another thread is in a turn, or was recently.
+        polled: bool,
+    },
+}
+
+/// An event, and the turns by other threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Observation {
+    /// What happened.
+    pub(crate) event: Event,
+    /// Turns by other threads so far.
+    pub(crate) driven: u64,
+    /// Long turns among `driven`.
+    pub(crate) long_turns: u64,
+}
+
+/// Turns without work in a row, and the step that they lead to.
+#[derive(Debug)]
+pub(crate) struct IdleTurns {
+    count: u32,
+    /// Always spin.
+    spins: bool,
+}
+
+impl IdleTurns {
+    /// `spins`: the thread has a CPU of its own and only spins.
+    pub(crate) const fn new(spins: bool) -> Self {
+        Self { count: 0, spins }
+    }
+
+    /// Returns the step after a turn: [`Step::Spin`], [`Step::Yield`] or [`Step::Sleep`].
+    /// `worked`: the turn had work.
+    pub(crate) fn next(&mut self, worked: bool) -> Step {
+        self.record(worked);
+        self.step()
+    }
+
+    fn record(&mut self, worked: bool) {
+        self.count = if worked { 0 } else { self.count.saturating_add(1) };
+    }
+
+    fn step(&mut self) -> Step {
+        if self.spins || self.count < SPINS {
+            Step::Spin
+        } else if self.count < YIELDS {
+            Step::Yield
+        } else {
+            self.count = 0;
+            Step::Sleep
+        }
+    }
+}
+
+/// What the helper did before a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IdleAction {
+    None,
+    BackedOff,
+    SleptOnPort,
+}
+
+/// Decides whether the helper sleeps on the port's descriptors instead of backing off.
+///
+/// A program that polls for its completion and then spins on its memory, as latency tests of WRITEs
+/// do, polls often enough to make the helper back off. Its incoming frames then wait for the end of
+/// the backoff. In that case the helper sleeps on the port, as long as the sleep ends with work for
+/// the helper. If the program takes most frames itself, each wake-up only costs the program CPU
+/// time.
+#[derive(Debug, Default)]
+struct PortSleep {
+    /// The helper sleeps on the port while this is above 0.
+    score: u8,
+}
+
+impl PortSleep {
+    const MAX_SCORE: u8 = 8;
+
+    fn is_preferred(&self) -> bool {
+        self.score > 0
+    }
+
+    /// Records the first turn after `action`: whether it had work, and whether another thread was
+    /// in a turn just before (`attended`).
+    fn record(&mut self, action: IdleAction, worked: bool, attended: bool) {
+        self.score = match (action, worked) {
+            (IdleAction::BackedOff, true) if !attended => Self::MAX_SCORE,
+            (IdleAction::SleptOnPort, true) => (self.score + 2).min(Self::MAX_SCORE),
+            (IdleAction::SleptOnPort, false) => self.score.saturating_sub(1),
+            _ => self.score,
+        };
+    }
+}
+
+/// How long the helper leaves the core to a thread that polls.
+#[derive(Debug)]
+struct Backoff {
+    last: Duration,
+    /// Long turns by other threads at the last update.
+    long_turns: u64,
+    /// Maximum while other threads move bulk data.
+    longest: Duration,
+}
+
+impl Backoff {
+    fn new(requests_pauses: bool) -> Self {
+        let longest = if requests_pauses { MAX_BACKOFF } else { MAX_BULK_BACKOFF };
+        Self { last: MIN_BACKOFF, long_turns: 0, longest }
+    }
+
+    /// Returns to the shortest backoff: no other thread polls. `long_turns`: long turns by other
+    /// threads so far.
+    fn reset(&mut self, long_turns: u64) {
+        (self.last, self.long_turns) = (MIN_BACKOFF, long_turns);
+    }
+
+    /// Returns the next backoff. `polls`: another thread still polls. `long_turns`: its long turns
+    /// so far.
+    fn next(&mut self, polls: bool, long_turns: u64) -> Duration {
+        let moved = long_turns.wrapping_sub(std::mem::replace(&mut self.long_turns, long_turns));
+        let longest = if moved >= BUSY_TURNS { self.longest } else { MAX_BACKOFF };
+        self.last = if polls { (self.last * 2).min(longest) } else { MIN_BACKOFF };
+        self.last
+    }
+}
+
+/// The idle policy of a core's helper.
+#[derive(Debug)]
+pub(crate) struct IdlePolicy {
+    idle: IdleTurns,
+    /// Failed attempts in a row to take the token.
+    locked_out: u32,
+    /// Turns by other threads when the helper last left the core to them.
+    driven: u64,
+    backoff: Backoff,
+    port_sleep: PortSleep,
+    /// What the helper did before the turn that is observed next.
+    action: IdleAction,
+}
+
+impl IdlePolicy {
+    /// `spins`: the helper only spins. `requests_pauses`: the device sends PFC pauses.
+    pub(crate) fn new(spins: bool, requests_pauses: bool) -> Self {
+        Self {
+            idle: IdleTurns::new(spins),
+            locked_out: 0,
+            driven: 0,
+            backoff: Backoff::new(requests_pauses),
+            port_sleep: PortSleep::default(),
+            action: IdleAction::None,
+        }
+    }
+
+    /// Returns the step after what was observed.
+    pub(crate) fn next(&mut self, seen: &Observation) -> Step {
+        let long_turns = seen.long_turns;
+        match seen.event {
+            Event::BackedOff { rang, polled } => self.after_backoff(seen, rang, polled),
+            Event::LockedOut => {
+                self.locked_out = self.locked_out.saturating_add(1);
+                self.after_turn(seen, false, true)
+            }
+            Event::Turned { worked, attended, polled } => {
+                self.locked_out = 0;
+                self.port_sleep.record(self.action, worked, attended);
+                if worked && !attended {
+                    self.backoff.reset(long_turns);
+                }
+                self.after_turn(seen, worked, polled)
+            }
+        }
+    }
+
+    fn after_backoff(&mut self, seen: &Observation, rang: bool, polled: bool) -> Step {
+        if rang {
+            // The program needs the helper; earlier turns of the program do not count.
+            self.driven = seen.driven;
+            self.backoff.reset(seen.long_turns);
+            return Step::Turn;
+        }
+        if !polled || self.turns_since(seen) < BUSY_TURNS {
+            return Step::Turn;
+        }
+        self.locked_out = self.locked_out.saturating_add(1);
+        self.idle.record(false);
+        self.back_off(seen, true)
+    }
+
+    fn after_turn(&mut self, seen: &Observation, worked: bool, polled: bool) -> Step {
+        self.action = IdleAction::None;
+        self.idle.record(worked);
+        if self.idle.spins {
+            return Step::Spin;
+        }
+        if self.port_sleep.is_preferred() {
+            return self.sleep_on_port(seen, worked);
+        }
+        if self.locked_out >= LOCKED_OUT || self.turns_since(seen) >= DRIVEN_TURNS {
+            // Back off even if this turn had work: two threads that share the work compete for the
+            // token.
+            return self.back_off(seen, polled);
+        }
+        let step = self.idle.step();
+        if step == Step::Sleep {
+            self.backoff.reset(seen.long_turns);
+        }
+        step
+    }
+
+    /// Turns by other threads since the helper last left the core to them.
+    fn turns_since(&self, seen: &Observation) -> u64 {
+        seen.driven.wrapping_sub(self.driven)
+    }
+
+    fn back_off(&mut self, seen: &Observation, polled: bool) -> Step {
+        self.driven = seen.driven;
+        self.action = IdleAction::BackedOff;
+        Step::BackOff(self.backoff.next(polled, seen.long_turns))
+    }
+
+    fn sleep_on_port(&mut self, seen: &Observation, worked: bool) -> Step {
+        if worked {
+            return Step::Turn; // There may be more.
+        }
+        self.action = IdleAction::SleptOnPort;
+        match std::mem::replace(&mut self.driven, seen.driven) == seen.driven {
+            true => Step::Sleep,
+            false => Step::SleepOnPort(MIN_BACKOFF),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A turn that had work, while no other thread polls.
+    const WORK: Event = Event::Turned { worked: true, attended: false, polled: false };
+    /// A turn without work, while no other thread polls.
+    const IDLE: Event = Event::Turned { worked: false, attended: false, polled: false };
+    /// A turn beside a thread that polls, with and without work.
+    const POLLED: Event = Event::Turned { worked: false, attended: true, polled: true };
+    const SHARED: Event = Event::Turned { worked: true, attended: true, polled: true };
+    const LOCKED_OUT: Event = Event::LockedOut;
+    /// Backoffs during which a thread polled, during which none did, and one ended by a doorbell.
+    const BUSY: Event = Event::BackedOff { rang: false, polled: true };
+    const QUIET: Event = Event::BackedOff { rang: false, polled: false };
+    const RANG: Event = Event::BackedOff { rang: true, polled: true };
+
+    const fn back_off(micros: u64) -> Step {
+        Step::BackOff(Duration::from_micros(micros))
+    }
+
+    const ON_PORT: Step = Step::SleepOnPort(MIN_BACKOFF);
+
+    /// How often, event, turns by other threads, long ones among them, step after each of the
+    /// events.
+    type Row = (u32, Event, u64, u64, Step);
+
+    fn plays(name: &str, mut policy: IdlePolicy, rows: &[Row]) {
+        for (index, &(times, event, driven, long_turns, step)) in rows.iter().enumerate() {
+            for time in 0..times {
+                let next = policy.next(&Observation { event, driven, long_turns });
+                assert_eq!(next, step, "{name}: row {index}, event {time}, {policy:?}");
+            }
+        }
+    }
+
+    /// What is played, by name, from a new policy.
+    const TABLE: &[(&str, &[Row])] = &[
+        (
+            "without work: spin, yield, sleep",
+            &[
+                (63, IDLE, 0, 0, Step::Spin),
+                (448, IDLE, 0, 0, Step::Yield),
+                (1, IDLE, 0, 0, Step::Sleep),
+                (63, IDLE, 0, 0, Step::Spin),
+                (9, IDLE, 0, 0, Step::Yield),
+                (1, WORK, 0, 0, Step::Spin),
+                (63, IDLE, 0, 0, Step::Spin),
+                (1, IDLE, 0, 0, Step::Yield),
+            ],
+        ),
+        (
+            "beside a thread that polls: longer and longer backoffs",
+            &[
+                (2, POLLED, 7, 0, Step::Spin),
+                (1, SHARED, 8, 0, back_off(200)),
+                (1, BUSY, 11, 0, Step::Turn),
+                (1, POLLED, 15, 0, Step::Spin),
+                (1, POLLED, 16, 0, back_off(400)),
+                (1, BUSY, 20, 0, back_off(800)),
+                (1, BUSY, 24, 0, back_off(800)),
+                (1, QUIET, 40, 0, Step::Turn),
+                (1, IDLE, 40, 0, back_off(100)),
+                (1, QUIET, 40, 0, Step::Turn),
+                (1, IDLE, 47, 0, Step::Spin),
+                (1, POLLED, 48, 0, back_off(200)),
+                (1, BUSY, 52, 0, back_off(400)),
+                (1, BUSY, 55, 0, Step::Turn),
+                (1, SHARED, 55, 0, Step::Spin),
+                (1, POLLED, 60, 0, back_off(800)),
+                (1, BUSY, 63, 0, Step::Turn),
+                (60, LOCKED_OUT, 63, 0, Step::Spin),
+                // Nobody polled when this work arrived: the next backoff is short.
+                (1, WORK, 63, 0, Step::Spin),
+                (1, POLLED, 68, 0, back_off(200)),
+            ],
+        ),
+        (
+            "beside bulk transfers: up to 5 ms",
+            &[
+                (1, POLLED, 8, 0, back_off(200)),
+                (1, BUSY, 12, 3, back_off(400)),
+                (1, BUSY, 16, 7, back_off(800)),
+                (1, BUSY, 20, 11, back_off(1600)),
+                (1, BUSY, 24, 15, back_off(3200)),
+                (1, BUSY, 28, 19, back_off(5000)),
+                (1, BUSY, 32, 23, back_off(5000)),
+                // Small messages again.
+                (1, BUSY, 36, 23, back_off(800)),
+            ],
+        ),
+        (
+            "a thread in a long turn",
+            &[
+                (63, LOCKED_OUT, 0, 0, Step::Spin),
+                (1, IDLE, 0, 0, Step::Yield),
+                (63, LOCKED_OUT, 0, 0, Step::Yield),
+                (1, LOCKED_OUT, 0, 0, back_off(200)),
+                (1, BUSY, 3, 0, Step::Turn),
+                (1, LOCKED_OUT, 3, 0, back_off(400)),
+                (1, QUIET, 3, 0, Step::Turn),
+                (1, IDLE, 3, 0, Step::Yield),
+            ],
+        ),
+        (
+            "a doorbell ends the backoff",
+            &[
+                (1, POLLED, 8, 0, back_off(200)),
+                (1, BUSY, 12, 0, back_off(400)),
+                (1, RANG, 100, 0, Step::Turn),
+                (1, POLLED, 107, 0, Step::Spin),
+                (1, POLLED, 108, 0, back_off(200)),
+            ],
+        ),
+        (
+            "work waited during a backoff: sleep on the port while that finds work",
+            &[
+                (1, POLLED, 8, 0, back_off(200)),
+                (1, QUIET, 10, 0, Step::Turn),
+                (2, WORK, 10, 0, Step::Turn),
+                (1, IDLE, 10, 0, ON_PORT),
+                (1, WORK, 11, 0, Step::Turn),
+                (1, IDLE, 11, 0, ON_PORT),
+                // No other thread ran the core since then.
+                (1, IDLE, 11, 0, Step::Sleep),
+                (1, LOCKED_OUT, 12, 0, ON_PORT),
+                (1, LOCKED_OUT, 12, 0, Step::Sleep),
+                (1, WORK, 12, 0, Step::Turn),
+                (1, POLLED, 40, 0, ON_PORT),
+                (7, POLLED, 40, 0, Step::Sleep),
+                // 8 times without work.
+                (1, POLLED, 47, 0, Step::Spin),
+                (1, POLLED, 48, 0, back_off(200)),
+            ],
+        ),
+        (
+            "work waited during a backoff, but a thread polls: back off again",
+            &[
+                (1, POLLED, 8, 0, back_off(200)),
+                (1, QUIET, 10, 0, Step::Turn),
+                (1, SHARED, 10, 0, Step::Spin),
+                (1, POLLED, 16, 0, back_off(400)),
+            ],
+        ),
+    ];
+
+    #[test]
+    fn every_observation_has_its_step() {
+        for (name, rows) in TABLE {
+            plays(name, IdlePolicy::new(false, false), rows);
+        }
+    }
+
+    #[test]
+    fn the_backoff_of_a_device_that_sends_pauses_stays_short() {
+        let rows = [
+            (1, POLLED, 8, 0, back_off(200)),
+            (1, BUSY, 12, 4, back_off(400)),
+            (1, BUSY, 16, 8, back_off(800)),
+            (1, BUSY, 20, 12, back_off(800)),
+        ];
+        plays("pauses", IdlePolicy::new(false, true), &rows);
+    }
+
+    #[test]
+    fn a_helper_with_a_cpu_of_its_own_spins() {
+        let rows = [
+            (1000, IDLE, 0, 0, Step::Spin),
+            (100, POLLED, 100, 0, Step::Spin),
+            (100, LOCKED_OUT, 200, 0, Step::Spin),
+            (2, WORK, 200, 0, Step::Spin),
+        ];
+        plays("spinning", IdlePolicy::new(true, false), &rows);
+        let mut idle = IdleTurns::new(true);
+        assert!((0..1000).all(|_| idle.next(false) == Step::Spin));
+    }
+
+    #[test]
+    fn a_switch_without_frames_spins_yields_and_sleeps() {
+        let mut idle = IdleTurns::new(false);
+        for _ in 0..2 {
+            let steps: Vec<_> = (0..512).map(|_| idle.next(false)).collect();
+            assert!(steps[..63].iter().all(|&step| step == Step::Spin));
+            assert!(steps[63..511].iter().all(|&step| step == Step::Yield));
+            assert_eq!(steps[511], Step::Sleep);
+        }
+        assert_eq!((0..100).map(|_| idle.next(false)).last(), Some(Step::Yield));
+        assert_eq!(idle.next(true), Step::Spin);
+    }
+}
