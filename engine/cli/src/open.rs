@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use clap::{Args, ValueEnum, ValueHint};
 use feroce_engine::device::settings::Settings;
-use feroce_engine::device::{Device, OpenError, PortKind};
+use feroce_engine::device::{Device, DeviceConfig, OpenError, PortKind};
 use feroce_engine::port::Port;
 use feroce_engine::port::af_xdp::{AfXdpConfig, XdpMode};
 use feroce_engine::port::fault::{FaultCounters, FaultPort, FaultStats, Faults};
@@ -227,10 +227,16 @@ impl OpenOptions {
     }
 
     /// Opens the device and drops the privileges that this required.
-    pub fn open(&self, settings: &Settings) -> Result<OpenDevice, Failure> {
+    /// `adjust` changes the configuration that the settings give.
+    pub fn open(
+        &self,
+        settings: &Settings,
+        adjust: impl FnOnce(&mut DeviceConfig),
+    ) -> Result<OpenDevice, Failure> {
         let interface = interface(self.interface.as_ref(), settings)?;
         let user = privileges::find_of(settings)?;
         let mut config = settings.device_config();
+        adjust(&mut config);
         config.ports.get_mut::<AfXdpConfig>().mode = self.xdp.into();
         let cores = config.cores as u64;
         let seed = self.seed_of_faults();

@@ -85,6 +85,22 @@ fn every_operation_delivers_its_data() {
 }
 
 #[test]
+fn thousands_of_qps_are_connected_and_all_used() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    for op in ["write", "send"] {
+        let options = format!("--op {op} -s 256 -q 5000 --tx-depth 4 -n 8 --check");
+        let [client, server] = pair.measure("", &options);
+        assert_eq!(client["rows"][0]["iterations"], 40_000, "{op}");
+        assert_eq!(client["test"]["qps"], 5000, "{op}");
+        assert!(number(&client["rows"][0]["checked_bytes"]) >= 5000.0 * 256.0, "{op}");
+        for report in [&client, &server] {
+            assert!(number(&report["setup"]["connect_seconds"]) > 0.0, "{op}: {report}");
+        }
+    }
+}
+
+#[test]
 fn both_directions_all_sizes_inline_and_durations() {
     let _turn = ONE_AT_A_TIME.lock();
     let Some(pair) = Pair::new() else { return };

@@ -11,6 +11,8 @@ use super::plan::Plan;
 /// The slots of a QP take about this many bytes, so that they stay in the cache, as buffers of
 /// applications do.
 const QP_BYTES: u64 = 256 << 10;
+/// The slots of all QPs take at most this many bytes, unless one slot for each QP takes more.
+const ALL_BYTES: u64 = 1 << 30;
 /// Maximum number of slots of a QP.
 const SLOTS: u64 = 64;
 /// Alignment of slots: a cache line.
@@ -40,7 +42,8 @@ impl Layout {
         }
         let longest = plan.sizes().into_iter().max().unwrap_or(0);
         let stride = u64::from(longest.max(1)).next_multiple_of(CACHE_LINE);
-        Self { slots: (QP_BYTES / stride).clamp(1, SLOTS), stride, qps }
+        let bytes = QP_BYTES.min(ALL_BYTES / qps.max(1));
+        Self { slots: (bytes / stride).clamp(1, SLOTS), stride, qps }
     }
 
     /// Length of one buffer in bytes.
@@ -64,7 +67,7 @@ pub fn pattern(salt: u64, qp: usize, slot: u64, size: u32) -> Vec<u8> {
 
 /// Fills every slot of a source buffer.
 pub fn fill(source: &SharedBytes, layout: &Layout, salt: u64, size: u32) {
-    for qp in 0..usize::try_from(layout.qps).expect("a few thousand") {
+    for qp in 0..usize::try_from(layout.qps).expect("at most 100000") {
         for slot in 0..layout.slots {
             source.write(at(layout.offset(qp, slot)), &pattern(salt, qp, slot, size));
         }
@@ -126,6 +129,7 @@ mod tests {
         let plans = [
             TestOptions { qps: Some(3), size: Some(1000), ..TestOptions::default() },
             TestOptions { qps: Some(3), size: Some(0), ..TestOptions::default() },
+            TestOptions { qps: Some(100_000), size: Some(1), ..TestOptions::default() },
             TestOptions { all: true, ..TestOptions::default() },
             TestOptions { op: Some(Op::AtomicFadd), tx_depth: Some(5), ..TestOptions::default() },
         ];
@@ -133,13 +137,25 @@ mod tests {
             let plan = options.plan(&Settings::default()).unwrap();
             let layout = Layout::new(&plan);
             let longest = u64::from(*plan.sizes().last().unwrap());
-            let offsets = (0..usize::from(plan.qps))
+            let offsets = (0..plan.qps as usize)
                 .flat_map(|qp| (0..layout.slots).map(move |slot| layout.offset(qp, slot)));
             let offsets: Vec<u64> = offsets.collect();
             assert!(offsets.windows(2).all(|pair| pair[0] + longest <= pair[1]), "{options:?}");
             assert!(offsets.last().unwrap() + longest <= layout.bytes() as u64, "{options:?}");
             assert_eq!(layout.offset(0, layout.slots), layout.offset(0, 0));
         }
+    }
+
+    #[test]
+    fn the_slots_of_many_qps_take_no_more_memory_than_those_of_4096() {
+        let bytes = |qps, size| {
+            let options =
+                TestOptions { qps: Some(qps), size: Some(size), ..TestOptions::default() };
+            Layout::new(&options.plan(&Settings::default()).unwrap()).bytes()
+        };
+        assert_eq!(bytes(4096, 4096), 1 << 30);
+        assert!(bytes(100_000, 4096) <= 1 << 30);
+        assert_eq!(bytes(100_000, 65_536), 100_000 * 65_536, "one slot for each QP");
     }
 
     #[test]

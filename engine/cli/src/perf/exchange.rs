@@ -32,8 +32,10 @@ const KEEP_ALIVE_SECONDS: u32 = 2;
 const ALIVE: Duration = Duration::from_secs(1);
 /// Time limit of one blocking read.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
-/// Longest line: a `Side` with a few thousand QPs.
-const LINE_MAX: usize = 1 << 20;
+/// Time limit of one blocking write, after which this side reads.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(10);
+/// Longest line: a `Side` or the counts of 100,000 QPs.
+const LINE_MAX: usize = 8 << 20;
 
 /// The first line.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,6 +49,8 @@ pub struct Control {
     stream: TcpStream,
     peer: SocketAddr,
     bytes: Vec<u8>,
+    /// The first bytes that contain no end of a line.
+    scanned: usize,
     messages: VecDeque<Message>,
     /// The peer gave up after the queued messages.
     gave_up: Option<String>,
@@ -81,6 +85,7 @@ impl Control {
             stream,
             peer,
             bytes: Vec::new(),
+            scanned: 0,
             messages: VecDeque::new(),
             gave_up: None,
             last_sent: now,
@@ -106,6 +111,7 @@ impl Control {
     fn set_up(&self) -> std::io::Result<()> {
         let milliseconds = u32::try_from(SILENCE.as_millis()).expect("seconds");
         self.stream.set_nodelay(true)?;
+        self.stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
         setsockopt(&self.stream, sockopt::KeepAlive, &true)?;
         setsockopt(&self.stream, sockopt::TcpKeepIdle, &KEEP_ALIVE_SECONDS)?;
         setsockopt(&self.stream, sockopt::TcpKeepInterval, &KEEP_ALIVE_SECONDS)?;
@@ -178,7 +184,34 @@ impl Control {
         let mut text = serde_json::to_string(line).expect("plain data");
         text.push('\n');
         self.last_sent = Instant::now();
-        self.stream.write_all(text.as_bytes()).map_err(|source| self.connection_error(source))
+        self.write_all(text.as_bytes()).map_err(|source| self.connection_error(source))
+    }
+
+    /// Writes `text`, and reads while the peer takes no more: the peer may be writing a long line
+    /// as well.
+    fn write_all(&mut self, mut text: &[u8]) -> std::io::Result<()> {
+        while !text.is_empty() {
+            match self.stream.write(text) {
+                Ok(written) => text = &text[written..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    // The next write reports a connection that is gone.
+                    while matches!(self.read(None), Ok(true)) {}
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// For long work between two messages: sends `Alive` when due, and takes what the peer sends,
+    /// so that the peer's kernel does not give up.
+    ///
+    /// # Errors
+    /// If the peer is gone or gave up.
+    pub fn keep_alive(&mut self) -> Result<(), ExchangeError> {
+        self.send_alive()?;
+        self.receive_available(None)
     }
 
     fn send_alive(&mut self) -> Result<(), ExchangeError> {
@@ -202,10 +235,11 @@ impl Control {
             }
         }
         // Messages that arrived before the end are delivered first.
-        if self.messages.is_empty() { over } else { Ok(()) }
+        if self.messages.is_empty() { over.map(|_| ()) } else { Ok(()) }
     }
 
-    fn read(&mut self, wait: Option<Duration>) -> Result<(), ExchangeError> {
+    /// Reads what has arrived, or waits for up to `wait`. Returns false if nothing has arrived.
+    fn read(&mut self, wait: Option<Duration>) -> Result<bool, ExchangeError> {
         let mut buffer = [0; 16 << 10];
         let read = match wait {
             Some(_) => {
@@ -220,12 +254,12 @@ impl Control {
                 self.bytes.extend_from_slice(&buffer[..count]);
                 self.last_received = Instant::now();
                 self.reported_silence = false;
-                Ok(())
+                Ok(true)
             }
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::Interrupted => {
                     self.report_silence();
-                    Ok(())
+                    Ok(false)
                 }
                 _ => Err(self.connection_error(error)),
             },
@@ -253,10 +287,14 @@ impl Control {
     }
 
     fn take_line(&mut self) -> Result<Option<Vec<u8>>, ExchangeError> {
-        match self.bytes.iter().position(|&byte| byte == b'\n') {
-            Some(end) => Ok(Some(self.bytes.drain(..=end).collect())),
+        let scanned = std::mem::take(&mut self.scanned);
+        match self.bytes[scanned..].iter().position(|&byte| byte == b'\n') {
+            Some(end) => Ok(Some(self.bytes.drain(..=scanned + end).collect())),
             None if self.bytes.len() > LINE_MAX => Err(self.invalid("a line that is too long")),
-            None => Ok(None),
+            None => {
+                self.scanned = self.bytes.len();
+                Ok(None)
+            }
         }
     }
 
@@ -310,6 +348,21 @@ mod tests {
         assert!(matches!(control.receive(), Ok(Message::Bye)));
         other.join().unwrap();
         assert!(matches!(control.receive(), Err(PerfError::Exchange(ExchangeError::Gone { .. }))));
+    }
+
+    #[test]
+    fn both_sides_may_send_long_lines_at_once() {
+        let long = || Message::Error { reason: "x".repeat(LINE_MAX / 2) };
+        let side = move |mut control: Control| {
+            control.send(&Message::Bye).unwrap();
+            control.send(&long()).unwrap();
+            assert!(matches!(control.receive(), Ok(Message::Bye)));
+            let detail = control.receive().unwrap_err().to_string();
+            assert!(detail.len() > LINE_MAX / 2, "{}", detail.len());
+        };
+        let (control, other) = connect(move |stream| side(accepted(stream)));
+        side(control.unwrap());
+        other.join().unwrap();
     }
 
     #[test]

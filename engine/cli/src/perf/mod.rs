@@ -12,6 +12,7 @@ mod report;
 mod results;
 mod rounds;
 mod session;
+mod setup;
 mod tcp;
 mod watch;
 
@@ -35,6 +36,7 @@ use plan::{Plan, Transport};
 use report::Report;
 use rounds::Bench;
 use session::Session;
+use setup::Setup;
 
 /// Runs a test as the client or as the server.
 pub fn run(options: &Options) -> Result<(), Failure> {
@@ -45,7 +47,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     // Listens first: a port below 1024 requires a privilege that opening the device drops.
     let listener = options.server.is_none().then(|| listen(options.port)).transpose()?;
     let device = match plan.transport {
-        Transport::Roce => Some(options.open.open(&settings)?),
+        Transport::Roce => Some(options.open.open(&settings, setup::limits)?),
         Transport::Tcp => {
             privileges::give_up(privileges::find_of(&settings)?.as_ref())?;
             None
@@ -220,14 +222,19 @@ fn prepare(
         Some(index) => index,
         None => gid_of_connection(device, control)?,
     };
-    let mut session = Session::new(device, plan, is_client, sgid_index, path_mtu)?;
+    let mut setup = Setup::new(control, plan.qps);
+    let mut session = Session::new(device, plan, is_client, sgid_index, path_mtu, &mut setup)?;
+    let created = setup.end();
     let own = session.side()?;
     control.send(&Message::Side(own.clone()))?;
     let peer = match control.receive()? {
         Message::Side(side) => side,
         other => return Err(control.unexpected(&other).into()),
     };
-    if session.connect(&peer)?.is_none() {
+    let mut setup = Setup::new(control, plan.qps);
+    let connected = session.connect(&peer, &mut setup)?;
+    let times = [created, setup.end()];
+    if connected.is_none() {
         return Err(control.invalid("QPs that do not match this side").into());
     }
     control.send(&Message::Connected)?;
@@ -235,6 +242,7 @@ fn prepare(
         Message::Connected => {}
         other => return Err(control.unexpected(&other).into()),
     }
+    report.setup(times);
     report.head(plan, Some((path_mtu.bytes(), device, &own, &peer)))?;
     Ok(Bench::Roce(Box::new(session)))
 }

@@ -5,7 +5,7 @@ use feroce_engine::device::settings::{Origin, Settings};
 use feroce_wire::PathMtu;
 use serde::Serialize;
 
-use super::plan::{DURATIONS, MAX_SIZE, Op, Plan, RequestedMtu, SplitMode, Transport};
+use super::plan::{DURATIONS, MAX_QPS, MAX_SIZE, Op, Plan, RequestedMtu, SplitMode, Transport};
 use crate::failure::Failure;
 use crate::open::OpenOptions;
 use crate::setting_flag;
@@ -123,10 +123,11 @@ pub struct TestOptions {
     )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<f64>,
-    /// Queue pairs [default: 1]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    /// Queue pairs, up to 100000 [default: 1]
+    #[arg(short, long, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_QPS)))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub qps: Option<u16>,
+    pub qps: Option<u32>,
     /// Path MTU, or `auto`: the largest that both ports carry [default: setting `path_mtu`, auto]
     #[arg(short, long, value_name = "BYTES",
           value_parser = setting_flag::value_of("path_mtu", mtu_of))]

@@ -11,6 +11,8 @@ use super::error::PerfError;
 
 /// Largest message: each side holds two of them.
 pub const MAX_SIZE: u32 = 1 << 30;
+/// Most QPs of a test.
+pub const MAX_QPS: u32 = 100_000;
 /// Exponents of the sizes of `--all`: 2 bytes to 8 MiB, as in perftest.
 const SWEEP: std::ops::RangeInclusive<u32> = 1..=23;
 /// Allowed durations in seconds.
@@ -115,7 +117,7 @@ pub struct Plan {
     pub all: bool,
     pub iters: Option<u64>,
     pub duration: Option<f64>,
-    pub qps: u16,
+    pub qps: u32,
     pub mtu: RequestedMtu,
     pub tx_depth: u32,
     pub bidirectional: bool,
@@ -158,7 +160,7 @@ impl Plan {
                 "READs and atomics have no inline data: leave --inline out",
             ),
             (self.size > MAX_SIZE, "a message is at most 1 GiB"),
-            (self.qps == 0 || self.qps > 4096, "1 to 4096 QPs"),
+            (self.qps == 0 || self.qps > MAX_QPS, "1 to 100000 QPs"),
             (self.tx_depth == 0 || self.tx_depth > 32_768, "a depth is 1 to 32768"),
             (self.iters == Some(0), "at least one message"),
             (

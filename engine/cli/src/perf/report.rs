@@ -1,5 +1,7 @@
 //! Output of results: rows in the format of perftest, or JSON.
 
+use std::time::Duration;
+
 use feroce_engine::counters::Counter;
 use feroce_engine::port::fault::FaultStats;
 use serde_json::{Map, Value, json};
@@ -22,6 +24,8 @@ pub struct Report {
 }
 
 const RULE: usize = 108;
+/// QPs of each side in the JSON: the first of them.
+const QPS_SHOWN: usize = 100;
 
 impl Report {
     /// A report as text or JSON.
@@ -30,6 +34,13 @@ impl Report {
         document.insert("feroce".into(), json!(env!("CARGO_PKG_VERSION")));
         document.insert("test".into(), json!(plan));
         Self { json, gigabits, document, rows: Vec::new(), latency: plan.latency }
+    }
+
+    /// Adds the times for creating and for connecting the QPs and the buffers.
+    pub fn setup(&mut self, [created, connected]: [Duration; 2]) {
+        let (create, connect) = (created.as_secs_f64(), connected.as_secs_f64());
+        let times = json!({ "create_seconds": create, "connect_seconds": connect });
+        self.document.insert("setup".into(), times);
     }
 
     /// Prints the head of the table. For RoCE: the path MTU, the device, both sides.
@@ -46,8 +57,12 @@ impl Report {
                 ("port_reason", json!(attributes.port_reason)),
             ];
             self.document.extend(ends.map(|(name, value)| (name.to_owned(), value)));
-            self.document.insert("local".into(), json!(local));
-            self.document.insert("remote".into(), json!(remote));
+            let shown = |side: &Side| {
+                let qps = side.qps.iter().take(QPS_SHOWN).copied().collect();
+                json!(Side { qps, ..side.clone() })
+            };
+            self.document.insert("local".into(), shown(local));
+            self.document.insert("remote".into(), shown(remote));
         }
         if self.json {
             return Ok(());

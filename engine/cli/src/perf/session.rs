@@ -1,25 +1,29 @@
 //! The RoCE side of a test: QPs, buffers, posting and polling.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 
-use feroce_engine::device::{Buffer, CompletionQueue, ConnectOptions, MAX_WR, QpInit, QueuePair};
+use feroce_engine::device::{
+    Buffer, CompletionQueue, ConnectOptions, MAX_CQE, MAX_WR, QpInit, QueuePair,
+};
 use feroce_engine::memory::Access;
 use feroce_engine::verbs::{
-    Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
+    Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, SendWqe, Sge,
 };
 use feroce_wire::{PathMtu, Psn};
 
 use super::data::{self, Expected, Layout, at};
 use super::error::{CheckError, CompletionError, PerfError};
 use super::message::{QpLine, RegionLine, Side};
-use super::plan::{Goal, Op, Plan};
+use super::plan::{Goal, MAX_QPS, Op, Plan};
 use super::results::Done;
+use super::setup::{self, Setup};
 use crate::open::OpenDevice;
 
 /// Flag in `wr_id` that marks receives.
 const RECEIVE: u64 = 1 << 63;
 /// Bits of `wr_id` that hold the index of the QP.
-const QP_BITS: u32 = 16;
+const QP_BITS: u32 = 20;
+const _: () = assert!(MAX_QPS < 1 << QP_BITS);
 /// Completions polled at once.
 const BATCH: usize = 64;
 
@@ -40,6 +44,7 @@ struct Flow {
 struct Total {
     posted: u64,
     completed: u64,
+    received: u64,
 }
 
 /// QPs and buffers of one side of a test.
@@ -68,6 +73,8 @@ pub struct Session {
     scratch: Vec<u8>,
     size: u32,
     salt: u64,
+    /// The messages that the peer has sent in the round, once the peer has reported them.
+    awaited: Cell<Option<u64>>,
     /// The error in the message counts of the peer, if there was one.
     invalid_counts: OnceCell<String>,
 }
@@ -80,25 +87,31 @@ impl Session {
         is_client: bool,
         sgid_index: u32,
         path_mtu: PathMtu,
+        setup: &mut Setup<'_>,
     ) -> Result<Self, PerfError> {
-        let pd = device.device.alloc_pd();
         let layout = Layout::new(plan);
+        let completions = completions(plan)?;
+        setup::check_memory(needed_bytes(plan, &layout))?;
+        let pd = device.device.alloc_pd();
         let rights = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
             | Access::REMOTE_READ
             | Access::REMOTE_ATOMIC;
         let source = pd.alloc_buffer(layout.bytes(), rights)?;
         let target = pd.alloc_buffer(layout.bytes(), rights)?;
-        let count = u32::from(plan.qps);
-        let cq =
-            device.device.create_cq((plan.tx_depth + receive_depth(plan)).saturating_mul(count))?;
+        let cq = device.device.create_cq(completions)?;
         let init = QpInit {
             max_send_wr: plan.tx_depth,
             max_recv_wr: receive_depth(plan).max(1),
             max_inline: plan.inline,
             ..QpInit::new(&cq)
         };
-        let qps = (0..count).map(|_| pd.create_qp(&init)).collect::<Result<Vec<_>, _>>()?;
+        setup.begin("QPs created");
+        let mut qps = Vec::with_capacity(plan.qps as usize);
+        for _ in 0..plan.qps {
+            qps.push(pd.create_qp(&init)?);
+            setup.step()?;
+        }
         let psns = qps.iter().map(|_| device.device.random_psn()).collect::<Result<Vec<_>, _>>();
         let psns = psns.map_err(feroce_engine::device::DeviceError::System)?;
         Ok(Self {
@@ -121,6 +134,7 @@ impl Session {
             scratch: vec![0; plan.inline as usize],
             size: 0,
             salt: 0,
+            awaited: Cell::new(None),
             invalid_counts: OnceCell::new(),
         })
     }
@@ -148,7 +162,7 @@ impl Session {
 
     /// Connects to the QPs of the peer and posts the first receives. `None`: the values of the peer
     /// are invalid.
-    pub fn connect(&mut self, peer: &Side) -> Result<Option<()>, PerfError> {
+    pub fn connect(&mut self, peer: &Side, setup: &mut Setup<'_>) -> Result<Option<()>, PerfError> {
         let Some(ends) = peer.endpoints().filter(|ends| ends.len() == self.qps.len()) else {
             return Ok(None);
         };
@@ -161,15 +175,19 @@ impl Session {
             split: self.plan.split.into(),
             ..self.connect
         };
+        setup.begin("QPs connected");
         for ((qp, &psn), end) in self.qps.iter_mut().zip(&self.psns).zip(&ends) {
             qp.connect(psn, end, &options)?;
+            setup.step()?;
         }
         self.peer = Some([peer.source, peer.target]);
         if self.receives() {
+            setup.begin("QPs with receives");
             for qp in 0..self.qps.len() {
                 for _ in 0..receive_depth(&self.plan) {
                     self.post_receive(qp)?;
                 }
+                setup.step()?;
             }
         }
         Ok(Some(()))
@@ -195,6 +213,7 @@ impl Session {
     pub fn prepare(&mut self, size: u32, salt: u64) {
         (self.size, self.salt) = (size, salt);
         self.total = Total::default();
+        self.awaited.set(None);
         for flow in &mut self.flows {
             (flow.posted, flow.signaled, flow.completed) = (0, 0, 0);
             flow.received_before_round = flow.received;
@@ -282,11 +301,16 @@ impl Session {
         if !self.receives() {
             return true;
         }
-        if let Some(detail) = self.invalid_counts_of(peer) {
-            self.invalid_counts.get_or_init(|| detail);
-            return false;
+        if self.awaited.get().is_none() {
+            if let Some(detail) = self.invalid_counts_of(peer) {
+                self.invalid_counts.get_or_init(|| detail);
+                return false;
+            }
+            self.awaited.set(Some(peer.messages.iter().sum()));
         }
-        peer.messages.iter().enumerate().all(|(qp, &count)| self.received(qp) >= count)
+        // The sum first: a look at 100,000 QPs after each poll would take most of the time.
+        self.awaited.get().is_some_and(|awaited| self.total.received >= awaited)
+            && peer.messages.iter().enumerate().all(|(qp, &count)| self.received(qp) >= count)
     }
 
     fn invalid_counts_of(&self, peer: &Done) -> Option<String> {
@@ -297,7 +321,7 @@ impl Session {
     /// is true.
     pub fn post(&mut self, qp: usize, signaled: bool) -> Result<(), PerfError> {
         let message = self.flows[qp].posted;
-        let group = u64::from(self.plan.tx_depth / 4).max(1);
+        let group = u64::from(signal_interval(&self.plan));
         let signaled = signaled || (message + 1).is_multiple_of(group);
         let slot = self.source_slot(message);
         let op = self.operation(qp, message);
@@ -394,6 +418,7 @@ impl Session {
         let qp = at(completion.wr_id & ((1 << QP_BITS) - 1));
         if is_receive {
             self.flows[qp].received += 1;
+            self.total.received += 1;
             return self.post_receive(qp);
         }
         let up_to = completion.wr_id >> QP_BITS;
@@ -488,7 +513,41 @@ impl Session {
 
 /// Number of receives kept posted: enough that a late poll does not leave the sender without one.
 fn receive_depth(plan: &Plan) -> u32 {
-    if plan.op.consumes_receive() { (plan.tx_depth * 4).clamp(64, MAX_WR) } else { 0 }
+    /// Receives of all QPs at which no QP gets more than four times the depth.
+    const ALL: u32 = 1 << 21;
+    let least = (ALL / plan.qps.max(1)).clamp(1, 64);
+    if plan.op.consumes_receive() { (plan.tx_depth * 4).clamp(least, MAX_WR) } else { 0 }
+}
+
+/// Distance of signaled requests in a send queue.
+fn signal_interval(plan: &Plan) -> u32 {
+    (plan.tx_depth / 4).max(1)
+}
+
+/// The most completions that can wait in the CQ: one of each receive, of each signaled request in a
+/// full send queue, and of the last request of a round.
+fn completions(plan: &Plan) -> Result<u32, PerfError> {
+    let sends = (plan.tx_depth.div_ceil(signal_interval(plan)) + 1).min(plan.tx_depth);
+    let per_qp = sends + receive_depth(plan);
+    let completions = u64::from(per_qp) * u64::from(plan.qps);
+    u32::try_from(completions).ok().filter(|&count| count <= MAX_CQE).ok_or_else(|| {
+        PerfError::Plan(format!(
+            "{} QPs of depth {} need a CQ of {completions} entries, the limit is {MAX_CQE}: use \
+             a smaller --tx-depth or fewer --qps",
+            plan.qps, plan.tx_depth
+        ))
+    })
+}
+
+/// The memory that the objects of this side take, in bytes.
+fn needed_bytes(plan: &Plan, layout: &Layout) -> u64 {
+    /// Memory of a QP without its rings, with some reserve.
+    const QP: u64 = 2048;
+    let ring = |depth: u32, slot: usize| u64::from(depth.max(1).next_power_of_two()) * slot as u64;
+    let entries = size_of::<Sge>().max(plan.inline as usize);
+    let sends = ring(plan.tx_depth, size_of::<SendWqe>() + entries);
+    let receives = ring(receive_depth(plan), size_of::<SendWqe>() + size_of::<Sge>());
+    2 * layout.bytes() as u64 + u64::from(plan.qps) * (QP + sends + receives)
 }
 
 /// Why `counts`, messages per QP, cannot be right for a peer with `qps` QPs and a round that ends
@@ -516,7 +575,29 @@ fn low_byte(count: u64) -> u8 {
 mod tests {
     use std::time::Duration;
 
+    use feroce_engine::device::settings::Settings;
+
+    use super::super::options::TestOptions;
     use super::*;
+
+    #[test]
+    fn a_plan_that_needs_a_larger_cq_than_there_is_is_refused() {
+        let plan = |qps, tx_depth, op| {
+            let options = TestOptions {
+                qps: Some(qps),
+                tx_depth: Some(tx_depth),
+                op: Some(op),
+                ..TestOptions::default()
+            };
+            options.plan(&Settings::default()).unwrap()
+        };
+        assert_eq!(completions(&plan(1, 128, Op::Write)).unwrap(), 5);
+        assert_eq!(completions(&plan(1, 1, Op::Write)).unwrap(), 1);
+        assert_eq!(completions(&plan(100_000, 4, Op::Write)).unwrap(), 400_000);
+        assert_eq!(completions(&plan(100_000, 4, Op::Send)).unwrap(), 2_400_000);
+        let detail = completions(&plan(100_000, 128, Op::Send)).unwrap_err().to_string();
+        assert!(detail.contains("CQ of 51700000 entries, the limit is 4194304"), "{detail}");
+    }
 
     #[test]
     fn impossible_counts_are_refused() {
