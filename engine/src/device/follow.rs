@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -93,7 +94,7 @@ fn mac(word: u64) -> MacAddr {
 /// A path, and the headers made from it.
 #[derive(Debug, Clone)]
 pub(super) struct PathInUse {
-    pub(super) source: GidEntry,
+    pub(super) source: Arc<GidEntry>,
     pub(super) headers: PathHeaders,
     /// The route changed, and the Ethernet address of its new next hop is not known yet.
     pub(super) is_unresolved: bool,
@@ -126,7 +127,8 @@ impl PathInUse {
 }
 
 /// Resolves `path` and follows it from then on, for the QP `qpn`. Waits up to `timeout` for the
-/// next hop's Ethernet address if it is not known.
+/// next hop's Ethernet address if it is not known. Makes no system call if a path between the same
+/// addresses is known, as for an address handle: many QPs connect to one peer.
 pub(super) fn begin(
     device: &DeviceInner,
     qpn: Qpn,
@@ -134,8 +136,15 @@ pub(super) fn begin(
     timeout: Duration,
 ) -> Result<PathHeaders, DeviceError> {
     let source = source_of(device, path)?;
-    let resolved = resolve(device, PathUser::Qp(qpn), path.dgid, &source, timeout);
-    resolved.map(|(headers, _)| headers)
+    let user = handles_of(path, &source);
+    let (_, handle) = begin_handles(device, &user, path.dgid, &source, timeout)?;
+    let mut paths = lock(device);
+    let known = paths.get(&user).expect("in the table as long as `handle` lives");
+    let known = PathInUse { handle: None, ..known.clone() };
+    let headers = known.headers;
+    paths.insert(PathUser::Qp(qpn), known);
+    drop(handle);
+    Ok(headers)
 }
 
 /// Returns the headers of `path` for an address handle, and the Ethernet addresses that the handle
@@ -147,23 +156,38 @@ pub(super) fn begin_handle(
     timeout: Duration,
 ) -> Result<(PathHeaders, Arc<EthernetAddresses>), DeviceError> {
     let source = source_of(device, path)?;
-    let ends = Ends {
-        dgid: path.dgid,
-        source: source.gid,
-        vlan: source.vlan,
-        interface: source.interface,
-    };
-    let user = PathUser::Handles(Box::new(ends));
+    begin_handles(device, &handles_of(path, &source), path.dgid, &source, timeout)
+}
+
+/// Returns the headers and the shared Ethernet addresses of the address handles `user` to `dgid`:
+/// those that are known, or else those of the host's tables.
+fn begin_handles(
+    device: &DeviceInner,
+    user: &PathUser,
+    dgid: Gid,
+    source: &GidEntry,
+    timeout: Duration,
+) -> Result<(PathHeaders, Arc<EthernetAddresses>), DeviceError> {
     let now = device.now();
-    if let Some(known) = lock(device).get(&user)
+    if let Some(known) = lock(device).get(user)
         && !known.is_unresolved
         && let Some(handle) = &known.handle
         && handle.is_trusted(now)
     {
         return Ok((known.headers, Arc::clone(handle)));
     }
-    let (headers, handle) = resolve(device, user, path.dgid, &source, timeout)?;
+    let (headers, handle) = resolve(device, user.clone(), dgid, source, timeout)?;
     Ok((headers, handle.expect("the user is an address handle")))
+}
+
+/// The user of all address handles with the ends of `path`, whose source is `source`.
+fn handles_of(path: &Path, source: &GidEntry) -> PathUser {
+    PathUser::Handles(Box::new(Ends {
+        dgid: path.dgid,
+        source: source.gid,
+        vlan: source.vlan,
+        interface: source.interface,
+    }))
 }
 
 fn source_of(device: &DeviceInner, path: &Path) -> Result<GidEntry, DeviceError> {
@@ -211,7 +235,7 @@ fn put(
         Some(known) => known.handle.clone(),
         None => {
             if (paths.len() + 1).is_multiple_of(UNUSED_PATHS) {
-                paths.retain(|_, path| !path.is_unused());
+                remove_unused(&mut paths);
             }
             let shares = matches!(user, PathUser::Handles(_));
             shares.then(|| Arc::new(EthernetAddresses::new(&headers)))
@@ -221,9 +245,20 @@ fn put(
         handle.set(&headers);
         handle.trust_until(device.now() + TRUST);
     }
-    let (source, is_unresolved) = (source.clone(), false);
+    let (source, is_unresolved) = (Arc::new(source.clone()), false);
     paths.insert(user, PathInUse { source, headers, is_unresolved, handle: handle.clone() });
     handle
+}
+
+/// Forgets paths of address handles that no longer exist.
+fn remove_unused(paths: &mut Paths) {
+    // Not all paths: those of 100,000 QPs are before the first path of address handles.
+    let last_qp = PathUser::Qp(Qpn::masked(u32::MAX));
+    let handles = paths.range((Bound::Excluded(last_qp), Bound::Unbounded));
+    let unused = handles.filter(|(_, path)| path.is_unused()).map(|(user, _)| user.clone());
+    for user in unused.collect::<Vec<_>>() {
+        paths.remove(&user);
+    }
 }
 
 /// Starts the thread that follows the host.
@@ -346,14 +381,20 @@ impl Follower {
     fn follow_routes(&mut self, device: &DeviceInner, concerns: impl Fn(&PathInUse) -> bool) {
         let mut paths = lock(device);
         paths.retain(|_, path| !concerns(path) || !path.is_unused());
+        // Many QPs have the same two ends.
+        let mut known = BTreeMap::new();
         for (user, path) in paths.iter_mut().filter(|(_, path)| concerns(path)) {
             let dgid = path.dgid();
-            let resolved = match device.addressing.is_own(dgid) {
-                true => self.resolver.resolve_own(dgid, &path.source),
-                false => self.resolver.resolve(dgid, &path.source, Duration::ZERO),
-            };
+            let source = (path.source.gid, path.source.vlan, path.source.interface);
+            let resolved = known.entry((dgid, source)).or_insert_with(|| {
+                match device.addressing.is_own(dgid) {
+                    true => self.resolver.resolve_own(dgid, &path.source),
+                    false => self.resolver.resolve(dgid, &path.source, Duration::ZERO),
+                }
+            });
             match resolved {
                 Ok(headers) => {
+                    let headers = *headers;
                     let moved = headers != path.headers;
                     (path.headers, path.is_unresolved) = (headers, false);
                     if moved {
