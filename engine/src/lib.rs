@@ -219,6 +219,7 @@ mod core;
 pub mod counters;
 pub mod daemon;
 pub mod device;
+mod fresh;
 mod idle_policy;
 #[doc(hidden)] // For Feroce's programs and drop-in libraries: log lines on standard error.
 pub mod log;

@@ -3,7 +3,7 @@
 //! There is one timer per index, which is a QP's slot on its core. The QP keeps its several timers
 //! itself and sets the wheel's timer to the earliest. Setting and cancelling are O(1), finding the
 //! next timer takes a few bit scans, and a jump of hours costs no more than one of a microsecond.
-//! Nothing is allocated after [`TimerWheel::new`] and [`TimerWheel::reserve`].
+//! Nothing is allocated after [`TimerWheel::new`], whose memory is not resident until it is used.
 //!
 //! # Algorithm
 //! A tick is 1.024 us. The tick of a deadline is a number of 54 bits: nine digits in base 64, with
@@ -15,6 +15,8 @@
 //!
 //! Therefore the order of expiry is exact and repeatable: by deadline, and timers with equal
 //! deadlines in the order in which they were set.
+
+use zerocopy::FromZeros;
 
 use crate::time::Instant;
 
@@ -30,7 +32,7 @@ const LISTS: usize = 1 << DIGIT_BITS;
 /// Levels for the 54 bits of a tick, which cover every deadline.
 const LEVELS: usize = 9;
 
-/// Marks the absence of an index or a list.
+/// Marks the absence of an index.
 const NONE: u32 = u32::MAX;
 
 /// A timing wheel for timers `0..capacity`.
@@ -50,13 +52,25 @@ struct List {
     last: u32,
 }
 
-#[derive(Debug, Clone, Copy)]
+/// A timer of zeros is not set.
+#[derive(Debug, Clone, Copy, FromZeros)]
 struct Timer {
-    deadline: Instant,
+    /// In nanoseconds, as [`Instant`].
+    deadline: u64,
     before: u32,
     after: u32,
-    /// Number of the timer's list, or [`NONE`] if the timer is not set.
+    /// Number of the timer's list plus one, or 0 if the timer is not set.
     list: u32,
+}
+
+impl Timer {
+    fn deadline(&self) -> Instant {
+        Instant::from_nanos(self.deadline)
+    }
+
+    fn is_set(&self) -> bool {
+        self.list != 0
+    }
 }
 
 impl TimerWheel {
@@ -66,26 +80,12 @@ impl TimerWheel {
     /// # Panics
     /// If `capacity` is 2^32 - 1 or more.
     pub fn new(capacity: usize, now: Instant) -> Self {
-        let mut wheel = Self {
+        assert!(capacity < NONE as usize, "a wheel of {capacity} timers");
+        Self {
             tick: tick_of(now),
             occupied: [0; LEVELS],
             lists: [List { first: NONE, last: NONE }; LEVELS * LISTS],
-            timers: Vec::new(),
-        };
-        wheel.reserve(capacity);
-        wheel
-    }
-
-    /// Makes room for timers `0..capacity`; never shrinks. Allocates, so only the control plane
-    /// calls this.
-    ///
-    /// # Panics
-    /// If `capacity` is 2^32 - 1 or more.
-    pub fn reserve(&mut self, capacity: usize) {
-        assert!(capacity < NONE as usize, "a wheel of {capacity} timers");
-        if capacity > self.timers.len() {
-            let idle = Timer { deadline: Instant::FAR, before: NONE, after: NONE, list: NONE };
-            self.timers.resize(capacity, idle);
+            timers: Timer::new_vec_zeroed(capacity).expect("memory"),
         }
     }
 
@@ -95,7 +95,7 @@ impl TimerWheel {
     /// If `index` is not below the capacity.
     pub fn set(&mut self, index: u32, deadline: Instant) {
         self.cancel(index);
-        self.timers[index as usize].deadline = deadline;
+        self.timers[index as usize].deadline = deadline.as_nanos();
         self.insert(index);
     }
 
@@ -104,7 +104,7 @@ impl TimerWheel {
     /// # Panics
     /// If `index` is not below the capacity.
     pub fn cancel(&mut self, index: u32) {
-        if self.timers[index as usize].list != NONE {
+        if self.timers[index as usize].is_set() {
             self.unlink(index);
         }
     }
@@ -115,7 +115,7 @@ impl TimerWheel {
     /// If `index` is not below the capacity.
     pub fn deadline(&self, index: u32) -> Option<Instant> {
         let timer = &self.timers[index as usize];
-        (timer.list != NONE).then_some(timer.deadline)
+        timer.is_set().then(|| timer.deadline())
     }
 
     /// Cancels and returns the earliest timer whose deadline is not after `now`.
@@ -136,7 +136,7 @@ impl TimerWheel {
                 continue;
             }
             let first = self.lists[digit].first;
-            if self.timers[first as usize].deadline > now {
+            if self.timers[first as usize].deadline() > now {
                 return None;
             }
             self.unlink(first);
@@ -156,7 +156,7 @@ impl TimerWheel {
         let (level, digit) = self.lowest()?;
         if level == 0 {
             let first = self.lists[digit].first;
-            return Some(self.timers[first as usize].deadline);
+            return Some(self.timers[first as usize].deadline());
         }
         Some(Instant::from_nanos(self.start_of(level, digit) << TICK_BITS))
     }
@@ -190,14 +190,14 @@ impl TimerWheel {
 
     /// Inserts a timer that is in no list into the list of its deadline.
     fn insert(&mut self, index: u32) {
-        let deadline = self.timers[index as usize].deadline;
+        let deadline = self.timers[index as usize].deadline();
         let tick = tick_of(deadline).max(self.tick);
         let level = level_of(tick ^ self.tick);
         let digit = digit_of(tick, level);
         let list = level * LISTS + digit;
         let mut before = self.lists[list].last;
         if level == 0 {
-            while before != NONE && self.timers[before as usize].deadline > deadline {
+            while before != NONE && self.timers[before as usize].deadline() > deadline {
                 before = self.timers[before as usize].before;
             }
         }
@@ -220,13 +220,14 @@ impl TimerWheel {
         (timer.before, timer.after) = (before, after);
         #[allow(clippy::cast_possible_truncation)] // Below LEVELS * LISTS.
         {
-            timer.list = list as u32;
+            timer.list = list as u32 + 1;
         }
     }
 
     fn unlink(&mut self, index: u32) {
         let Timer { before, after, list, .. } = self.timers[index as usize];
-        let ends = &mut self.lists[list as usize];
+        let list = list as usize - 1;
+        let ends = &mut self.lists[list];
         match before {
             NONE => ends.first = after,
             _ => self.timers[before as usize].after = after,
@@ -236,9 +237,9 @@ impl TimerWheel {
             _ => self.timers[after as usize].before = before,
         }
         if ends.first == NONE {
-            self.occupied[list as usize / LISTS] &= !(1 << (list as usize % LISTS));
+            self.occupied[list / LISTS] &= !(1 << (list % LISTS));
         }
-        self.timers[index as usize].list = NONE;
+        self.timers[index as usize].list = 0;
     }
 }
 
@@ -327,17 +328,6 @@ mod tests {
             wheel.set(index, at(100 + fired * 400));
         }
         assert_eq!((fired, wheel.deadline(0)), (3, Some(at(1_300))));
-    }
-
-    #[test]
-    fn growing_keeps_the_timers_that_are_set() {
-        let mut wheel = TimerWheel::new(0, at(0));
-        wheel.reserve(1);
-        wheel.set(0, at(9));
-        wheel.reserve(100);
-        wheel.set(99, at(8));
-        wheel.reserve(10);
-        assert_eq!(expire(&mut wheel, 9), [99, 0]);
     }
 
     #[test]

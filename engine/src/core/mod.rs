@@ -31,6 +31,7 @@ pub use loopback::Loopback;
 pub use multicast::Member;
 pub use shared::{CoreShared, Handover, QpnMap, SLICE, Windows};
 use slot::{Expired, Schedule, Slot};
+use zerocopy::FromZeros;
 
 use crate::congestion::CoreCongestion;
 use crate::pfc::CorePfc;
@@ -80,8 +81,8 @@ impl Core {
         now: Instant,
     ) -> Self {
         let count = shared.qpns.slots();
-        let mut slots = Vec::new();
-        slots.resize_with(count, || None);
+        // Memory of zeros, which is not resident until it is used.
+        let slots = FromZeros::new_vec_zeroed(count).expect("memory");
         let link_rate = port.attributes().link_rate;
         let link_sets_id = port.tx_identification(0, false).is_some();
         let pfc = CorePfc::new(id, shared.pfc, &shared.xoff_requesters, link_rate, count);

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use feroce_wire::Qpn;
 
 use crate::core::{QpnMap, SLICE};
+use crate::fresh::{FreshNumbers, REUSE};
 
 /// The free QP numbers of a device, the one that was free for longest first. A device whose port
 /// belongs to a daemon begins with none and gets slices of them from the daemon as it needs them.
@@ -16,6 +17,12 @@ use crate::core::{QpnMap, SLICE};
 #[derive(Debug)]
 pub(super) struct FreeQpns {
     map: QpnMap,
+    /// Indices that had no number yet, counted from `first`.
+    fresh: FreshNumbers,
+    first: u32,
+    /// Generation of the numbers that they get.
+    generation: u32,
+    /// Numbers that were given back, or that came with a slice.
     free: VecDeque<Qpn>,
     /// Numbers of slices that the device may still get.
     missing: u32,
@@ -25,7 +32,8 @@ impl FreeQpns {
     /// All numbers of `map`. `drawn`: random bits, which choose the first number.
     pub(super) fn new(map: QpnMap, drawn: u128) -> Self {
         if map.slices().is_some() {
-            return Self { missing: map.count, free: VecDeque::new(), map };
+            let (fresh, free, missing) = (FreshNumbers::new(0), VecDeque::new(), map.count);
+            return Self { map, fresh, first: 0, generation: 0, free, missing };
         }
         let [low, high] = [drawn, drawn >> 64].map(|bits| bits & u128::from(u64::MAX));
         let bounded = |bits: u128, limit: u32| {
@@ -37,14 +45,13 @@ impl FreeQpns {
             1 => 0,
             _ => bounded(high, map.count / map.cores) * map.cores,
         };
-        let numbers = (first..map.count).chain(0..first);
-        let free = numbers.map(|index| map.number(index, generation)).collect();
-        Self { map, free, missing: 0 }
+        let (fresh, free) = (FreshNumbers::new(map.count), VecDeque::new());
+        Self { map, fresh, first, generation, free, missing: 0 }
     }
 
     /// The number of free QPs.
     pub(super) fn len(&self) -> usize {
-        self.free.len() + self.missing as usize
+        self.fresh.len() + self.free.len() + self.missing as usize
     }
 
     /// Returns true if the next number must come from a new slice.
@@ -64,14 +71,31 @@ impl FreeQpns {
         true
     }
 
-    /// Takes the number that was free for longest; `None` if all are in use.
+    /// Takes a number: one that was never used, or the one that was free for longest. `None` if all
+    /// are in use.
     pub(super) fn take(&mut self) -> Option<Qpn> {
-        self.free.pop_front()
+        let fresh = if self.free.len() < REUSE { self.fresh.take() } else { None };
+        match fresh {
+            Some(n) => {
+                let end = self.map.count - self.first;
+                let index = if n < end { self.first + n } else { n - end };
+                Some(self.map.number(index, self.generation))
+            }
+            None => self.free.pop_front(),
+        }
     }
 
     /// Takes the number `qpn`. Returns false if its slot is in use, or if it has none.
     pub(super) fn take_number(&mut self, qpn: Qpn) -> bool {
         let slot = self.map.locate(qpn);
+        if let Some((core, slot)) = slot.filter(|_| self.map.slices().is_none()) {
+            let index = slot * self.map.cores + u32::try_from(core).expect("at most 64");
+            let first = self.first;
+            let n = if index < first { index + self.map.count - first } else { index - first };
+            if self.fresh.take_number(n) {
+                return true;
+            }
+        }
         let at = self.free.iter().position(|&free| self.map.locate(free) == slot);
         at.and_then(|at| self.free.remove(at)).is_some()
     }

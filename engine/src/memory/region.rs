@@ -11,13 +11,16 @@
 //! reader reads this word again after it has read the other fields, and discards them if the word
 //! has changed.
 
+use std::collections::VecDeque;
 use std::ops::{BitOr, BitOrAssign};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use feroce_wire::{Key, Qpn};
+use zerocopy::FromZeros;
 
 use super::key::KeySpace;
+use crate::fresh::{FreshNumbers, REUSE};
 
 /// Number of a protection domain. A QP can access regions of its own domain only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -210,7 +213,7 @@ const GENERATION: u64 = 1 << 34;
 /// deregistered.
 const CLOSED: u32 = 1 << 31;
 
-#[derive(Debug)]
+#[derive(Debug, FromZeros)]
 pub(super) struct Slot {
     /// Key, [`VALID`], [`BUSY`], generation.
     pub(super) state: AtomicU64,
@@ -244,23 +247,6 @@ pub(super) struct Target {
 }
 
 impl Slot {
-    fn new() -> Self {
-        let word = || AtomicU64::new(0);
-        let half = || AtomicU32::new(0);
-        Self {
-            state: word(),
-            iova: word(),
-            host: word(),
-            len: word(),
-            pd: half(),
-            access: half(),
-            kind: half(),
-            windows: half(),
-            parent: half(),
-            qp: half(),
-        }
-    }
-
     /// Invalidates the key and gives the caller the exclusive right to change the slot. Returns the
     /// previous state, or `None` if another thread is changing the slot.
     pub(super) fn claim(&self) -> Option<u64> {
@@ -327,8 +313,22 @@ impl Slot {
 pub struct MrTable {
     pub(super) slots: Box<[Slot]>,
     space: KeySpace,
-    /// Free slot numbers, oldest first, so that a key is not reused soon.
-    free: Mutex<std::collections::VecDeque<u32>>,
+    free: Mutex<FreeSlots>,
+}
+
+/// Free slot numbers.
+#[derive(Debug)]
+struct FreeSlots {
+    fresh: FreshNumbers,
+    /// Numbers that were given back, oldest first, so that a key is not reused soon.
+    former: VecDeque<u32>,
+}
+
+impl FreeSlots {
+    fn take(&mut self) -> Result<u32, TableFull> {
+        let fresh = if self.former.len() < REUSE { self.fresh.take() } else { None };
+        fresh.or_else(|| self.former.pop_front()).ok_or(TableFull)
+    }
 }
 
 /// No slot is free, or a given key's slot is in use or outside the table.
@@ -339,13 +339,18 @@ impl MrTable {
     /// Makes a table for `capacity` regions whose keys come from `space`.
     ///
     /// # Panics
-    /// If `capacity` is more than 2^24, the number of key indices.
+    /// If `capacity` is more than 2^24, the number of key indices, or there is no address space for
+    /// it.
     pub fn new(capacity: u32, space: KeySpace) -> Self {
         assert!(capacity <= 1 << 24, "a key index has 24 bits");
         Self {
-            slots: (0..capacity).map(|_| Slot::new()).collect(),
+            // Zeroed memory of the kernel is not resident until it is used.
+            slots: Slot::new_vec_zeroed(capacity as usize).expect("memory").into_boxed_slice(),
             space,
-            free: Mutex::new((0..capacity).collect()),
+            free: Mutex::new(FreeSlots {
+                fresh: FreshNumbers::new(capacity),
+                former: VecDeque::new(),
+            }),
         }
     }
 
@@ -360,7 +365,7 @@ impl MrTable {
     /// # Errors
     /// [`TableFull`].
     pub unsafe fn insert(&self, region: &Region, variant: u8) -> Result<Key, TableFull> {
-        let index = self.lock_free().pop_front().ok_or(TableFull)?;
+        let index = self.lock_free().take()?;
         let key = Key::from_parts(self.space.index_of(index), variant);
         self.publish(index, key, region);
         Ok(key)
@@ -376,8 +381,10 @@ impl MrTable {
     pub unsafe fn insert_with_key(&self, region: &Region, key: Key) -> Result<(), TableFull> {
         let slot = self.space.slot_of(key.index());
         let mut free = self.lock_free();
-        let at = free.iter().position(|&s| s == slot).ok_or(TableFull)?;
-        free.remove(at);
+        if !free.fresh.take_number(slot) {
+            let at = free.former.iter().position(|&s| s == slot).ok_or(TableFull)?;
+            free.former.remove(at);
+        }
         drop(free);
         self.publish(slot, key, region);
         Ok(())
@@ -385,7 +392,7 @@ impl MrTable {
 
     /// Takes a free slot, to be published later, and returns it with its key.
     pub(super) fn take_slot(&self, variant: u8) -> Result<(&Slot, Key), TableFull> {
-        let slot = self.lock_free().pop_front().ok_or(TableFull)?;
+        let slot = self.lock_free().take()?;
         let key = Key::from_parts(self.space.index_of(slot), variant);
         Ok((&self.slots[slot as usize], key))
     }
@@ -404,7 +411,7 @@ impl MrTable {
 
     /// Frees the slot of a withdrawn key. Called when no core can still be using it.
     pub fn release(&self, key: Key) {
-        self.lock_free().push_back(self.space.slot_of(key.index()));
+        self.lock_free().former.push_back(self.space.slot_of(key.index()));
     }
 
     /// Publishes `region` in the slot of `old` under a key with another variant. `old` is a
@@ -533,7 +540,7 @@ impl MrTable {
     /// # Errors
     /// [`TableFull`].
     pub fn insert_null(&self, pd: PdId, variant: u8) -> Result<Key, TableFull> {
-        let index = self.lock_free().pop_front().ok_or(TableFull)?;
+        let index = self.lock_free().take()?;
         let key = Key::from_parts(self.space.index_of(index), variant);
         self.publish_as(index, key, &Region::null(pd), Kind::Null);
         Ok(key)
@@ -549,7 +556,13 @@ impl MrTable {
         self.space.slot_of(key.index()) as usize
     }
 
-    fn lock_free(&self) -> std::sync::MutexGuard<'_, std::collections::VecDeque<u32>> {
+    /// The slots that were ever used.
+    pub(super) fn used_slots(&self) -> &[Slot] {
+        let end = self.lock_free().fresh.end();
+        &self.slots[..end as usize]
+    }
+
+    fn lock_free(&self) -> std::sync::MutexGuard<'_, FreeSlots> {
         self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -227,7 +227,7 @@ impl MrTable {
     }
 
     fn unbind_where(&self, is_selected: impl Fn(&Slot) -> bool) {
-        for slot in &self.slots {
+        for slot in self.used_slots() {
             while slot.state.load(Ordering::Acquire) & VALID != 0 && is_selected(slot) {
                 // A core is changing the slot, and finishes soon.
                 let Some(before) = slot.claim() else { continue };

@@ -66,6 +66,7 @@ pub const UNSAFE_PLACES: &[(&str, &str)] = &[
     ("engine/cli/src/signal.rs", "a signal handler"),
     ("engine/tests/", "system calls for namespaces and raw sockets"),
     ("tests/tests/regions.rs", "memory that the test registers and unmaps"),
+    ("tests/tests/large_limits.rs", "memory that the test registers"),
     ("tests/src/counting_alloc.rs", "a global allocator"),
 ];
 
