@@ -93,6 +93,18 @@ pub struct SettingFlags {
     /// Shortest local ACK timeout, 4.096 us * 2^N; 0: timeouts are exact
     #[arg(long, value_name = "N", value_parser = setting("min_ack_timeout"))]
     pub min_ack_timeout: Option<String>,
+    /// QPs of a device, at most
+    #[arg(long, value_name = "N", value_parser = setting("max_qp"))]
+    pub max_qp: Option<String>,
+    /// Memory regions and windows of a device, at most
+    #[arg(long, value_name = "N", value_parser = setting("max_mr"))]
+    pub max_mr: Option<String>,
+    /// Completion queues of a device, at most
+    #[arg(long, value_name = "N", value_parser = setting("max_cq"))]
+    pub max_cq: Option<String>,
+    /// Protection domains of a device, at most
+    #[arg(long, value_name = "N", value_parser = setting("max_pd"))]
+    pub max_pd: Option<String>,
     /// Mark data packets ECT(0), so that switches mark instead of dropping
     #[arg(
         long,
@@ -180,6 +192,10 @@ impl SettingFlags {
             ("peer_window", "--peer-window", &self.peer_window),
             ("read_window", "--read-window", &self.read_window),
             ("min_ack_timeout", "--min-ack-timeout", &self.min_ack_timeout),
+            ("max_qp", "--max-qp", &self.max_qp),
+            ("max_mr", "--max-mr", &self.max_mr),
+            ("max_cq", "--max-cq", &self.max_cq),
+            ("max_pd", "--max-pd", &self.max_pd),
             ("ecn", "--ecn", &self.ecn),
             ("congestion", "--congestion", &self.congestion),
             ("congestion_set", "--congestion-set", &self.congestion_set),

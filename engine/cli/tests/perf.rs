@@ -347,6 +347,8 @@ fn devinfo_shows_interfaces_and_their_owners() {
         "max_inline_data",
         "max_cqe",
         "max_mr",
+        "max_cq",
+        "max_pd",
         "max_qp_rd_atom",
         "gids",
     ] {

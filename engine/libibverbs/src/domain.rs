@@ -15,9 +15,6 @@ use crate::context::{self, Shared, implement_object};
 use crate::errno;
 use crate::object::{self, Base, Use};
 
-/// Maximum number of protection domains of a device.
-pub const MAX_PD: u32 = 65_536;
-
 /// A protection domain, or a parent domain: another handle to a PD, with a thread domain.
 #[repr(C)]
 pub struct Pd {
@@ -83,7 +80,8 @@ pub fn live(pd: *mut ibv_pd) -> Result<Arc<Pd>, c_int> {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     object::give_or_fail(context::shared(context).and_then(|shared| {
-        let more = |count| (count < MAX_PD).then_some(count + 1);
+        let limit = shared.engine.limits.max_pd;
+        let more = |count| (count < limit).then_some(count + 1);
         let counted = shared.engine.pds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         counted.map_err(|_| libc::ENOMEM)?;
         let pd = shared.engine.device.alloc_pd();

@@ -23,7 +23,6 @@ use crate::abi::{
 use crate::context::{self, Shared};
 use crate::convert::{fill, gid_to_halves};
 use crate::device::text;
-use crate::domain::MAX_PD;
 use crate::{errno, object};
 
 /// The only port.
@@ -66,7 +65,7 @@ fn device(shared: &Shared) -> ibv_device_attr {
     attr.max_cq = number(limits.max_cq);
     attr.max_cqe = number(limits.max_cqe);
     attr.max_mr = number(limits.max_mr);
-    attr.max_pd = number(MAX_PD);
+    attr.max_pd = number(limits.max_pd);
     attr.max_qp_rd_atom = reads;
     attr.max_res_rd_atom = max_qp.saturating_mul(reads);
     attr.max_qp_init_rd_atom = reads;

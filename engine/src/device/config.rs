@@ -32,12 +32,18 @@ pub struct DeviceConfig {
     pub cores: usize,
     /// The threads that run the cores.
     pub driver: Driver,
-    /// Maximum number of QPs.
+    /// Maximum number of QPs. An unused QP takes address space, but no memory.
     pub max_qp: u32,
-    /// Maximum number of memory regions.
+    /// Maximum number of memory regions and windows together. An unused one takes address space,
+    /// but no memory.
     pub max_mr: u32,
     /// Maximum number of completion queues.
     pub max_cq: u32,
+    /// Maximum number of protection domains of a verbs application. [`Device::alloc_pd`] does not
+    /// check it: a domain is only a number.
+    ///
+    /// [`Device::alloc_pd`]: super::Device::alloc_pd
+    pub max_pd: u32,
     /// Maximum number of shared receive queues.
     pub max_srq: u32,
     /// Maximum number of address handles.
@@ -102,6 +108,7 @@ impl Default for DeviceConfig {
             max_qp: 16_384,
             max_mr: 65_536,
             max_cq: 32_768,
+            max_pd: 65_536,
             max_srq: 16_384,
             max_ah: 65_536,
             first_qpn: None,
@@ -147,6 +154,15 @@ pub const MAX_CORES: usize = 64;
 /// Valid numbers of cores.
 pub(super) const CORES: RangeInclusive<usize> = 1..=MAX_CORES;
 
+/// Valid maximum numbers of QPs. With 2^20, the QPs of a slot have eight different numbers.
+pub(super) const QPS: RangeInclusive<u32> = 1..=1 << 20;
+/// Valid maximum numbers of memory regions and windows, as a setting.
+pub(super) const MRS: RangeInclusive<u32> = 1..=1 << 23;
+/// Valid maximum numbers of completion queues: two for each QP.
+pub(super) const CQS: RangeInclusive<u32> = 1..=1 << 21;
+/// Valid maximum numbers of protection domains.
+pub(super) const PDS: RangeInclusive<u32> = 1..=1 << 20;
+
 /// Valid windows in packets. An acknowledgement is requested every 16 packets; a window must
 /// hold twice that number.
 pub(super) const WINDOWS: RangeInclusive<u32> = 2 * crate::qp::ACK_INTERVAL..=1 << 20;
@@ -170,6 +186,8 @@ pub struct DeviceAttributes {
     pub max_mr: u32,
     /// Maximum number of completion queues.
     pub max_cq: u32,
+    /// Maximum number of protection domains of a verbs application.
+    pub max_pd: u32,
     /// Maximum number of shared receive queues.
     pub max_srq: u32,
     /// Maximum number of address handles.
@@ -222,6 +240,7 @@ pub(super) fn fixed_attributes(config: &DeviceConfig) -> DeviceAttributes {
         max_cqe: MAX_CQE,
         max_mr: config.max_mr,
         max_cq: config.max_cq,
+        max_pd: config.max_pd,
         max_srq: config.max_srq,
         max_ah: config.max_ah,
         max_srq_wr: MAX_WR,

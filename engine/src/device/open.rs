@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use feroce_wire::PathMtu;
 
 use super::addressing::Addressing;
-use super::config::{CORES, WINDOWS, fixed_attributes};
+use super::config::{CORES, QPS, WINDOWS, fixed_attributes};
 use super::host::HostId;
 use super::qpns::FreeQpns;
 use super::quota::Quota;
@@ -183,7 +183,7 @@ fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
         (!CORES.contains(&config.cores), "cores must be 1 to 64"),
         (ports != config.cores, "each core needs a port"),
         (spins_without_cpu, "spinning helpers need one CPU per core, or no CPU list"),
-        (config.max_qp == 0, "max_qp must be at least 1"),
+        (!QPS.contains(&config.max_qp), "max_qp must be 1 to 1048576"),
         (first_qpn < 2, "QP numbers 0 and 1 are reserved"),
         (qpn_end > 0xff_ffff, "QP numbers end at 0xfffffe"),
         (config.max_mr > 1 << 24, "max_mr must be at most 2^24"),

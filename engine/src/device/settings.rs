@@ -57,6 +57,14 @@ pub struct Settings {
     pub peer_window: u32,
     /// Maximum number of outstanding response packets of READs of all QPs of a core.
     pub read_window: u32,
+    /// Maximum number of QPs of a device.
+    pub max_qp: u32,
+    /// Maximum number of memory regions and windows of a device.
+    pub max_mr: u32,
+    /// Maximum number of completion queues of a device.
+    pub max_cq: u32,
+    /// Maximum number of protection domains of a device.
+    pub max_pd: u32,
     /// Mark data packets ECT(0).
     pub ecn: bool,
     /// Congestion control algorithm.
@@ -113,6 +121,10 @@ impl Default for Settings {
             window: device.window,
             peer_window: device.peer_window,
             read_window: device.read_window,
+            max_qp: device.max_qp,
+            max_mr: device.max_mr,
+            max_cq: device.max_cq,
+            max_pd: device.max_pd,
             ecn: device.ecn,
             congestion: device.congestion.control,
             congestion_set: feroce_congestion::params::SETS[0].name,
@@ -319,6 +331,10 @@ impl Settings {
             peer_window: self.peer_window,
             read_window: self.read_window,
             min_ack_timeout: self.min_ack_timeout,
+            max_qp: self.max_qp,
+            max_mr: self.max_mr,
+            max_cq: self.max_cq,
+            max_pd: self.max_pd,
             ecn: self.ecn,
             congestion: self.congestion_config(),
             pfc: PfcConfig {

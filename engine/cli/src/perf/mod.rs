@@ -47,7 +47,9 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     // Listens first: a port below 1024 requires a privilege that opening the device drops.
     let listener = options.server.is_none().then(|| listen(options.port)).transpose()?;
     let device = match plan.transport {
-        Transport::Roce => Some(options.open.open(&settings, setup::limits)?),
+        Transport::Roce => {
+            Some(options.open.open(&settings, |config| setup::limits(&settings, config))?)
+        }
         Transport::Tcp => {
             privileges::give_up(privileges::find_of(&settings)?.as_ref())?;
             None

@@ -1,9 +1,10 @@
-//! Setting up many QPs: limits of the device, memory, and what the loops that create and connect QPs
-//! do in between: signs of life to the peer, Ctrl-C, and progress output.
+//! Setting up many QPs: limits of the device, memory, and what the loops that create and connect
+//! QPs do in between: signs of life to the peer, Ctrl-C, and progress output.
 
 use std::time::{Duration, Instant};
 
 use feroce_engine::device::DeviceConfig;
+use feroce_engine::device::settings::{Origin, Settings};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::error::PerfError;
@@ -17,9 +18,11 @@ const STEPS: u32 = 64;
 const PROGRESS: Duration = Duration::from_millis(500);
 
 /// Raises the limits of the device to those of the largest test: the server opens its device before
-/// it knows the test. A larger limit takes address space, but no memory.
-pub fn limits(config: &mut DeviceConfig) {
-    config.max_qp = config.max_qp.max(MAX_QPS);
+/// it knows the test. A larger limit takes address space, but no memory. A limit that is set stays.
+pub fn limits(settings: &Settings, config: &mut DeviceConfig) {
+    if settings.origin("max_qp") == Origin::Default {
+        config.max_qp = config.max_qp.max(MAX_QPS);
+    }
     if let Some(total) = memory("MemTotal").and_then(|bytes| usize::try_from(bytes).ok()) {
         config.arena_bytes = config.arena_bytes.max(total);
     }

@@ -1,6 +1,7 @@
 //! The table of settings: names, valid values, descriptions, and how values are read and shown.
 
 use std::num::NonZeroU16;
+use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 
 use feroce_congestion::{Pacer, Params, params};
@@ -8,7 +9,7 @@ use feroce_wire::PathMtu;
 
 use super::{PREFIX, Settings};
 use crate::congestion::{Control, set_param};
-use crate::device::config::{CORES, WINDOWS};
+use crate::device::config::{CORES, CQS, MRS, PDS, QPS, WINDOWS};
 use crate::device::{Driver, PortKind, Sharing, SourcePort};
 use crate::pfc::{self, DscpMap, Priorities, Thresholds};
 use crate::port::kind::{PortOption, PortSetting};
@@ -178,6 +179,34 @@ static ROWS: &[Row] = &[
             number(text, range).map(|window| settings.read_window = window)
         },
         show: |settings| settings.read_window.to_string(),
+    },
+    Row {
+        name: "max_qp",
+        expects: || "1 to 1048576 QPs",
+        about: "maximum number of QPs",
+        set: |settings, text| limit(text, QPS).map(|limit| settings.max_qp = limit),
+        show: |settings| settings.max_qp.to_string(),
+    },
+    Row {
+        name: "max_mr",
+        expects: || "1 to 8388608 regions",
+        about: "maximum number of memory regions and windows together",
+        set: |settings, text| limit(text, MRS).map(|limit| settings.max_mr = limit),
+        show: |settings| settings.max_mr.to_string(),
+    },
+    Row {
+        name: "max_cq",
+        expects: || "1 to 2097152 CQs",
+        about: "maximum number of completion queues",
+        set: |settings, text| limit(text, CQS).map(|limit| settings.max_cq = limit),
+        show: |settings| settings.max_cq.to_string(),
+    },
+    Row {
+        name: "max_pd",
+        expects: || "1 to 1048576 PDs",
+        about: "maximum number of protection domains",
+        set: |settings, text| limit(text, PDS).map(|limit| settings.max_pd = limit),
+        show: |settings| settings.max_pd.to_string(),
     },
     Row {
         name: "ecn",
@@ -361,6 +390,10 @@ fn interfaces(text: &str) -> Option<Vec<String>> {
 pub(super) fn names() -> String {
     let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
     names.join(", ")
+}
+
+fn limit(text: &str, range: RangeInclusive<u32>) -> Option<u32> {
+    number(text, u64::from(*range.start())..=u64::from(*range.end()))
 }
 
 fn flag(text: &str) -> Option<bool> {
