@@ -91,7 +91,7 @@ impl Slot {
         &mut self,
         env: &mut Env<'_>,
         port: &dyn Port,
-        peers: &mut Peers,
+        schedule: &mut Schedule,
     ) -> u64 {
         let mut largest = 0;
         if let Some(sender) = &mut self.sender {
@@ -100,8 +100,8 @@ impl Slot {
             env.window = env.window.min(limits.window);
             env.ack_interval = limits.ack_interval.min(ACK_INTERVAL);
         }
-        (env.window, env.ends_grant) = peers.limit(&mut self.share, env.window);
-        env.responses = self.read_share.limit();
+        (env.window, env.ends_grant) = schedule.peers.limit(&mut self.share, env.window);
+        env.responses = schedule.reads.limit(&self.read_share);
         largest
     }
 

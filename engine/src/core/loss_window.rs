@@ -31,6 +31,11 @@ impl LossWindow {
         Self { bounds, packets: bounds.longest, sent: 0, reduced_at: None }
     }
 
+    /// The bounds.
+    pub(super) fn bounds(&self) -> WindowBounds {
+        self.bounds
+    }
+
     /// The window, in packets.
     #[inline]
     pub(super) fn packets(&self) -> u32 {

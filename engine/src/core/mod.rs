@@ -1,10 +1,11 @@
 //! A core: one thread's share of the engine, with a port, queue pairs and timers of its own.
 //!
 //! A core is driven by [`Core::turn`], which the holder of its token may call. A turn reads the
-//! clock once, then handles: doorbells, timers, frames out, the port's doorbell, frames in, frames
-//! handed over by other cores, frames that were sent to the device itself. Sending is before
+//! clock once, then handles: doorbells, frames out, the port's doorbell, frames in, frames handed
+//! over by other cores, frames that were sent to the device itself, timers. Sending is before
 //! receiving: if a program replies to a message at once, its reply is on the link before the
-//! acknowledgement of that message. Nothing in a turn blocks, locks or allocates.
+//! acknowledgement of that message. Timers are last: an acknowledgement that has arrived stops its
+//! timer, even if the core did not run for a while. Nothing in a turn blocks, locks or allocates.
 
 mod congestion;
 mod doorbell;
@@ -35,7 +36,7 @@ use zerocopy::FromZeros;
 
 use crate::congestion::CoreCongestion;
 use crate::pfc::CorePfc;
-use crate::port::Port;
+use crate::port::{Port, RX_BURST};
 use crate::qp::{AnyQp, Env, QpSnapshot, SrqTable};
 use crate::time::Instant;
 use crate::verbs::CqRing;
@@ -47,8 +48,8 @@ pub struct Core {
     port: Box<dyn Port>,
     shared: CoreShared,
     slots: Vec<Option<Box<Slot>>>,
-    /// Number of slots that are taken.
-    qps: usize,
+    /// Number of QPs of connected services.
+    connected: usize,
     schedule: Schedule,
     doorbell: Arc<Doorbell>,
     handover: Handover,
@@ -92,7 +93,7 @@ impl Core {
             pfc: pfc.map(Box::new),
             port,
             slots,
-            qps: 0,
+            connected: 0,
             schedule: Schedule::new(count, shared.windows, now),
             shared,
             doorbell,
@@ -110,13 +111,13 @@ impl Core {
     /// One turn at the time `now`. Returns the amount of work done: 0 means that the core was idle.
     pub fn turn(&mut self, now: Instant) -> usize {
         let mut done = self.handle_doorbells(now);
-        done += self.expire_timers(now);
         done += self.transmit(now);
         let received = self.receive(now);
         self.request_pause_by_fill(received, now);
         done += received;
         done += self.receive_handed_over(now);
         done += self.receive_loopback(now);
+        done += self.expire_timers(received == RX_BURST, now);
         self.notify_moderated(now);
         done
     }
@@ -169,9 +170,9 @@ impl Core {
     pub fn insert(&mut self, slot: u32, qp: AnyQp, posted: Arc<AtomicBool>) {
         let place = &mut self.slots[slot as usize];
         assert!(place.is_none(), "slot taken");
+        self.connected += usize::from(matches!(qp, AnyQp::Connected(_)));
+        self.schedule.reads.reserve(self.connected);
         *place = Some(Box::new(Slot::new(qp, posted, self.congestion.as_deref())));
-        self.qps += 1;
-        self.schedule.reads.reserve(self.qps);
     }
 
     /// Takes the QP out of slot `slot`. From now on the core does not use it.
@@ -185,7 +186,10 @@ impl Core {
         place.map(|mut place| {
             self.schedule.peers.leave(slot, &mut place.share);
             self.schedule.reads.leave(slot, &mut place.read_share);
-            self.qps -= 1;
+            self.connected -= usize::from(matches!(place.qp, AnyQp::Connected(_)));
+            if self.connected == 0 {
+                self.schedule.reads.reset();
+            }
             place.qp
         })
     }
@@ -278,12 +282,13 @@ impl Core {
         done
     }
 
-    fn expire_timers(&mut self, now: Instant) -> usize {
+    /// `frames_wait`: the port may have more frames than this turn has received.
+    fn expire_timers(&mut self, frames_wait: bool, now: Instant) -> usize {
         let mut done = 0;
         while let Some(expired) = self.schedule.pop_expired(now) {
             done += 1;
             match expired {
-                Expired::Slot(slot) => self.expire_slot(slot, now),
+                Expired::Slot(slot) => self.expire_slot(slot, frames_wait, now),
                 Expired::NotificationPoints => self.expire_points(now),
                 Expired::Pauses => self.expire_pauses(now),
                 Expired::Windows => self.schedule.expire_windows(now),
@@ -292,12 +297,12 @@ impl Core {
         done
     }
 
-    fn expire_slot(&mut self, slot: u32, now: Instant) {
+    fn expire_slot(&mut self, slot: u32, frames_wait: bool, now: Instant) {
         let Some(place) = self.slots[slot as usize].as_deref_mut() else { return };
         place.armed = Instant::FAR;
         place.expire_sender(&mut self.congestion, now);
         let mut env = self.shared.env(now);
-        place.qp.handle_timeout(&mut env);
+        place.qp.handle_timeout(frames_wait, &mut env);
         self.schedule.on_lost_responses(&env);
         place.reschedule(slot, &mut self.schedule);
     }

@@ -2,14 +2,16 @@
 //!
 //! Responses to READs arrive in the receive ring of this core's port, however many QPs requested
 //! them: 16 READs of 64 packets per QP fill a ring of a thousand packets with one QP. So all QPs of
-//! a core share a *read window*. A QP takes the response packets of a READ from the window before
-//! the request is sent. If the window has too little room, the QP waits. QPs that wait are served
-//! in order, each with a grant of several packets, so that short READs are requested in a row. A
-//! READ that is longer than the window is sent if no other is outstanding. Atomics and other
-//! requests with a response packet of their own count as READs of one packet.
+//! a core share a *read window*. A QP sends a READ only if the window has room for its response
+//! packets; otherwise the QP waits. QPs that wait are served in order, each with a grant of several
+//! packets, so that short READs are requested in a row. Atomics and other requests with a response
+//! packet of their own count as READs of one packet, and long READs as
+//! 128 packets (`qp/segment.rs`), so that several peers can send long responses, and
+//! short READs do not wait for them.
 //!
 //! Lost responses make the window shorter, as other packets arrive in the same ring: see
-//! [`loss_window`](super::loss_window).
+//! [`loss_window`](super::loss_window). If it is shorter than a READ, the READ is sent while no
+//! other is outstanding.
 //!
 //! As with the windows of peers, responses that never come must not stop other QPs: if QPs wait and
 //! none of them is served for [`STALL`](super::peers::STALL), the window is emptied. What a QP has
@@ -28,11 +30,9 @@ const SHORTEST: u32 = 64;
 #[derive(Debug)]
 pub(super) struct ReadWindow {
     window: LossWindow,
-    /// Response packets of a grant after a wait, unless a READ needs more.
-    grant: u32,
     /// Response packets outstanding, and those that were granted and not requested yet.
     used: u32,
-    /// Slots of the QPs that wait, in order, and the grant that each gets.
+    /// Slots of the QPs that wait, in order, and the response packets that each needs.
     waiting: VecDeque<(u32, u32)>,
     /// A QP that waited was served since the last look for stalls.
     has_granted: bool,
@@ -53,7 +53,13 @@ pub(super) struct ReadShare {
 }
 
 impl ReadShare {
-    /// The response packets that the QP may have outstanding now.
+    /// Returns true if the QP has a grant that it has not used.
+    #[inline]
+    pub(super) fn has_grant(&self) -> bool {
+        self.granted > 0
+    }
+
+    /// The response packets that the QP has outstanding and those that it was granted.
     #[inline]
     pub(super) fn limit(&self) -> u32 {
         self.outstanding + self.granted
@@ -65,7 +71,6 @@ impl ReadWindow {
     pub(super) fn new(longest: u32) -> Self {
         Self {
             window: LossWindow::new(WindowBounds { shortest: SHORTEST.min(longest), longest }),
-            grant: GRANT.min(longest.div_ceil(4)),
             used: 0,
             waiting: VecDeque::new(),
             has_granted: false,
@@ -73,9 +78,30 @@ impl ReadWindow {
         }
     }
 
+    /// No QPs are left: the window has its full length again.
+    pub(super) fn reset(&mut self) {
+        (self.window, self.has_granted) = (LossWindow::new(self.window.bounds()), false);
+    }
+
     /// Makes room for `qps` QPs that wait. Allocates, so only control calls may add QPs.
     pub(super) fn reserve(&mut self, qps: usize) {
         self.waiting.reserve(qps.saturating_sub(self.waiting.len()));
+    }
+
+    /// Packets of a grant to a QP that needs `packets`: several, but at most a quarter of the
+    /// window unless the QP needs more.
+    fn grant_for(&self, packets: u32) -> u32 {
+        packets.max(GRANT.min(self.window.packets() / 4))
+    }
+
+    /// The response packets that a QP may have outstanding now. If other QPs wait, it gets no more
+    /// than it was granted.
+    #[inline]
+    pub(super) fn limit(&self, share: &ReadShare) -> u32 {
+        match self.waiting.is_empty() {
+            true => share.limit() + self.window.packets().saturating_sub(self.used),
+            false => share.limit(),
+        }
     }
 
     fn fits(&self, packets: u32) -> bool {
@@ -93,7 +119,7 @@ impl ReadWindow {
             return true;
         }
         self.has_granted |= self.waiting.is_empty(); // The time of a stall starts now.
-        self.waiting.push_back((slot, packets.max(self.grant)));
+        self.waiting.push_back((slot, packets));
         share.is_waiting = true;
         false
     }
@@ -129,15 +155,15 @@ impl ReadWindow {
     }
 
     /// The QP has sent READs within its limit, and has `outstanding` response packets outstanding
-    /// now. If it `has_more` to send, it keeps the rest of what it was granted.
+    /// now. If it `keeps_grant`, it keeps the rest of what it was granted.
     #[inline]
-    pub(super) fn on_sent(&mut self, share: &mut ReadShare, outstanding: u32, has_more: bool) {
+    pub(super) fn on_sent(&mut self, share: &mut ReadShare, outstanding: u32, keeps_grant: bool) {
         if share.granted == 0 && share.outstanding == outstanding {
             return;
         }
         let requested = outstanding.saturating_sub(share.outstanding);
         self.release(share);
-        share.granted = if has_more { share.granted.saturating_sub(requested) } else { 0 };
+        share.granted = if keeps_grant { share.granted.saturating_sub(requested) } else { 0 };
         share.outstanding = outstanding;
         self.hold(share);
         self.window.on_sent(requested);
@@ -152,7 +178,7 @@ impl ReadWindow {
     /// Returns true if a QP that waits can be served.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
-        self.waiting.front().is_some_and(|&(_, packets)| self.fits(packets))
+        self.waiting.front().is_some_and(|&(_, packets)| self.fits(self.grant_for(packets)))
     }
 
     /// The QP that waits and is served next: its slot, and the packets to [`ReadWindow::serve`] it
@@ -162,7 +188,8 @@ impl ReadWindow {
             return None;
         }
         self.has_granted = true;
-        self.waiting.pop_front()
+        let (slot, packets) = self.waiting.pop_front()?;
+        Some((slot, self.grant_for(packets)))
     }
 
     /// Serves a QP that waited.
@@ -227,7 +254,7 @@ mod tests {
         assert_eq!(window.next_waiting(), Some((1, 50)));
         window.serve(second, 50);
         assert_eq!(window.next_waiting(), None, "granted packets are not free");
-        assert_eq!(second.limit(), 50);
+        assert_eq!((second.limit(), window.limit(second)), (50, 50));
         window.on_sent(second, 0, false);
         assert_eq!(window.next_waiting(), Some((2, GRANT)), "the second had nothing to send");
     }
@@ -290,5 +317,16 @@ mod tests {
         window.leave(1, second);
         window.leave(0, first);
         assert_eq!((window.next_waiting(), window.next_waiting()), (Some((2, 30)), None));
+    }
+
+    #[test]
+    fn losses_are_forgotten_with_the_last_qp() {
+        let mut window = ReadWindow::new(100);
+        let mut share = ReadShare::default();
+        window.on_loss(Instant::ZERO);
+        assert_eq!(window.limit(&share), 64);
+        window.leave(0, &mut share);
+        window.reset();
+        assert_eq!(window.limit(&share), 100);
     }
 }

@@ -114,7 +114,7 @@ impl Schedule {
     fn take_responses(&mut self, slot: u32, share: &mut ReadShare, env: &mut Env<'_>) -> bool {
         let packets = std::mem::take(&mut env.lacking_responses);
         if self.reads.take(slot, share, packets) {
-            env.responses = share.limit();
+            env.responses = self.reads.limit(share);
             return true;
         }
         self.watch_windows(env.now);
@@ -204,10 +204,12 @@ impl Slot {
     ) -> Option<Transmit> {
         loop {
             let packet = self.qp.poll_transmit(env, transport);
-            if packet.is_some()
-                || env.lacking_responses == 0
-                || !schedule.take_responses(slot, &mut self.read_share, env)
-            {
+            if env.lacking_responses == 0 {
+                return packet;
+            }
+            // Also if the packet is one of the responder's: the READ is sent after it.
+            let has_taken = schedule.take_responses(slot, &mut self.read_share, env);
+            if packet.is_some() || !has_taken {
                 return packet;
             }
         }
@@ -224,7 +226,9 @@ impl Slot {
         schedule: &mut Schedule,
     ) {
         schedule.peers.on_sent(&mut self.share, self.qp.outstanding(), more);
-        schedule.reads.on_sent(&mut self.read_share, self.qp.responses_outstanding(), more);
+        let keeps_grant = more && self.read_share.has_grant() && self.qp.can_request_responses();
+        let responses = self.qp.responses_outstanding();
+        schedule.reads.on_sent(&mut self.read_share, responses, keeps_grant);
         if env.ends_grant && !more && self.qp.is_held_by(env.window) {
             schedule.wait_for_peer(slot, &mut self.share, env.now);
         }

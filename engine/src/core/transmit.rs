@@ -140,7 +140,7 @@ impl Core {
         } = self;
         let Some(place) = slots[slot as usize].as_deref_mut() else { return (0, false) };
         let mut env = shared.env(now);
-        let largest = place.set_limits(&mut env, &**port, &mut schedule.peers);
+        let largest = place.set_limits(&mut env, &**port, schedule);
         let mut quantum = Quantum::new(schedule.active.is_empty());
         let more = loop {
             if quantum.packets() == most {

@@ -62,12 +62,12 @@ pub struct DeviceConfig {
     /// thousand packets.
     pub peer_window: u32,
     /// Maximum number of outstanding response packets of READs and atomics of all QPs of a core.
-    /// They arrive in the receive ring of the core. A longer READ is sent while no other is
-    /// outstanding. A loss makes the window shorter for a while.
+    /// They arrive in the receive ring of the core. A READ of more than 128 packets counts as 128.
+    /// A loss makes the window shorter for a while.
     pub read_window: u32,
     /// Code of the shortest local ACK timeout, 4.096 us * 2^n, for QPs that ask for a shorter one,
-    /// at most 31. A core that shares its CPU may not run for some milliseconds. Time in which its
-    /// own core did not run does not count either. 0: timeouts are exact.
+    /// at most 31. A core that shares its CPU may be descheduled for several milliseconds. A timer
+    /// that fires late, or while received frames wait, runs on once. 0: timeouts are exact.
     pub min_ack_timeout: u8,
     /// Mark data packets ECT(0), as a ConnectX does, so that switches mark packets instead of
     /// dropping them. Includes datagrams, except those to multicast groups.

@@ -55,7 +55,7 @@ pub struct Settings {
     pub window: u32,
     /// Maximum number of outstanding SEND and WRITE packets of all QPs of a core at one peer.
     pub peer_window: u32,
-    /// Maximum number of outstanding response packets of READs of all QPs of a core.
+    /// Maximum number of outstanding response packets of READs and atomics of all QPs of a core.
     pub read_window: u32,
     /// Maximum number of QPs of a device.
     pub max_qp: u32,

@@ -1,13 +1,13 @@
 //! The local ACK timer: how long a requester waits for an acknowledgement before it sends again.
 //!
-//! The timeout that a program asks for is 4.096 us * 2^n, which may be far below the time for which
-//! a core that shares its CPU does not run. So the timer has two rules that hardware does not need:
+//! A program may ask for a timeout of 4.096 us * 2^n. A core that shares its CPU may be descheduled
+//! for much longer. So the timer has two rules:
 //!
-//! 1. It is never shorter than a minimum of some milliseconds, as the timers of most RNICs are. The
-//!    peer's core may be the one that does not run.
-//! 2. Time in which its own core did not run does not count: acknowledgements that arrived in this
-//!    time are still in the receive ring when the timer fires. A timer that fires late runs on for
-//!    as long as it was late, at most for the timeout, and only once.
+//! 1. It is never shorter than a minimum, as in hardware: the core of the peer may be descheduled.
+//! 2. Acknowledgements that arrived while this core was descheduled may still wait in the receive
+//!    ring when the timer fires. A core handles what has arrived before its timers, one burst per
+//!    turn. If more frames wait, or if the timer fires late, the timer runs on once: for as long as
+//!    it was late, at least for an eighth of the timeout and at most for the timeout.
 //!
 //! A minimum of 0 turns both rules off, for tests of conformance.
 
@@ -15,7 +15,7 @@ use super::attributes::ack_timeout;
 use super::timer::{Timer, TimerTable};
 use crate::time::{Duration, Instant};
 
-/// A timer is late if it fires more than this part of the timeout after its deadline.
+/// A timer is late if it fires at least this part of the timeout after its deadline.
 const LATE_PART: u32 = 8;
 
 /// See the [module](self).
@@ -25,7 +25,7 @@ pub struct AckTimer {
     timeout: u64,
     /// Code of the shortest timeout; 0: the timer is exact.
     min: u8,
-    /// The timer was late since it started.
+    /// The timer runs on after its deadline.
     is_extended: bool,
 }
 
@@ -57,14 +57,21 @@ impl AckTimer {
         }
     }
 
-    /// Returns true if the timer has expired. A timer that was late runs on instead.
-    pub fn take_expired(&mut self, timers: &mut TimerTable, now: Instant) -> bool {
+    /// Returns true if the timer has expired. A timer that fires late, or while received frames
+    /// wait (`frames_wait`), runs on instead.
+    pub fn take_expired(
+        &mut self,
+        timers: &mut TimerTable,
+        frames_wait: bool,
+        now: Instant,
+    ) -> bool {
         let Some(late) = timers.take_expired(Timer::Ack, now) else { return false };
         let timeout = Duration::from_nanos(self.timeout);
-        if self.min == 0 || self.is_extended || late * LATE_PART < timeout {
+        let short = timeout / LATE_PART;
+        if self.min == 0 || self.is_extended || (late < short && !frames_wait) {
             return true;
         }
-        timers.set(Timer::Ack, now + late.min(timeout));
+        timers.set(Timer::Ack, now + late.clamp(short, timeout));
         self.is_extended = true;
         false
     }
@@ -102,20 +109,28 @@ mod tests {
     fn a_timer_that_fires_late_runs_on_once() {
         let (mut timer, mut timers) = started(11, 11);
         let timeout = timer.timeout().unwrap();
-        assert!(!timer.take_expired(&mut timers, at(8388)), "8388.608 us");
-        assert!(!timer.take_expired(&mut timers, at(12_000)));
+        assert!(!timer.take_expired(&mut timers, false, at(8388)), "8388.608 us");
+        assert!(!timer.take_expired(&mut timers, false, at(12_000)));
         assert_eq!(timers.next(), Some(at(12_000) + (at(12_000) - at(0) - timeout)));
-        assert!(timer.take_expired(&mut timers, at(30_000)), "only once");
+        assert!(timer.take_expired(&mut timers, false, at(30_000)), "only once");
         timer.start(&mut timers, at(30_000));
-        assert!(!timer.take_expired(&mut timers, at(60_000)));
+        assert!(!timer.take_expired(&mut timers, false, at(60_000)));
         assert_eq!(timers.next(), Some(at(60_000) + timeout), "at most the timeout");
     }
 
     #[test]
     fn a_timer_that_is_a_little_late_or_exact_expires() {
         let (mut timer, mut timers) = started(11, 11);
-        assert!(timer.take_expired(&mut timers, at(9000)));
+        assert!(timer.take_expired(&mut timers, false, at(9000)));
         let (mut timer, mut timers) = started(0, 11);
-        assert!(timer.take_expired(&mut timers, at(12_000)));
+        assert!(timer.take_expired(&mut timers, true, at(12_000)));
+    }
+
+    #[test]
+    fn a_timer_runs_on_while_received_frames_wait() {
+        let (mut timer, mut timers) = started(11, 11);
+        assert!(!timer.take_expired(&mut timers, true, at(8389)));
+        assert_eq!(timers.next(), Some(at(8389) + timer.timeout().unwrap() / 8));
+        assert!(timer.take_expired(&mut timers, true, at(9500)), "only once");
     }
 }

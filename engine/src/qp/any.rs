@@ -104,10 +104,10 @@ impl AnyQp {
         }
     }
 
-    /// Handles the timers that have expired at `env.now`.
-    pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
+    /// See [`Qp::handle_timeout`].
+    pub fn handle_timeout(&mut self, frames_wait: bool, env: &mut Env<'_>) {
         if let Self::Connected(qp) = self {
-            qp.handle_timeout(env);
+            qp.handle_timeout(frames_wait, env);
         }
     }
 
@@ -160,6 +160,14 @@ impl AnyQp {
         match self {
             Self::Connected(qp) => qp.responses_outstanding(),
             Self::Datagram(_) => 0,
+        }
+    }
+
+    /// See [`Qp::can_request_responses`].
+    pub fn can_request_responses(&self) -> bool {
+        match self {
+            Self::Connected(qp) => qp.can_request_responses(),
+            Self::Datagram(_) => false,
         }
     }
 

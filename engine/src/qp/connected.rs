@@ -180,12 +180,13 @@ impl Qp {
         self.finish_call(env);
     }
 
-    /// Handles the timers that have expired at `env.now`.
-    pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
+    /// Handles the timers that have expired at `env.now`. `frames_wait`: received frames wait to be
+    /// handled.
+    pub fn handle_timeout(&mut self, frames_wait: bool, env: &mut Env<'_>) {
         // After the RNR timer, requests are sent again from the cursor, which was moved back
         // already.
         self.timers.take_expired(Timer::Rnr, env.now);
-        if self.requester.ack_timer.take_expired(&mut self.timers, env.now) {
+        if self.requester.ack_timer.take_expired(&mut self.timers, frames_wait, env.now) {
             let failed = self.send_side(env).handle_ack_timeout().err();
             self.after_send_side(failed, env);
         }
@@ -226,7 +227,13 @@ impl Qp {
         }
     }
 
-    /// Response packets of READs and atomics that are outstanding.
+    /// Returns true if the next request is a READ or atomic that the initiator depth allows.
+    pub fn can_request_responses(&self) -> bool {
+        self.conn.state.sends() && self.requester.can_request_responses()
+    }
+
+    /// Response packets of READs and atomics that are outstanding. A long READ counts as
+    /// `segment::LONG_READ` packets until fewer are left.
     #[inline]
     pub fn responses_outstanding(&self) -> u32 {
         match self.conn.state {

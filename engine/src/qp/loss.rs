@@ -423,7 +423,7 @@ mod tests {
         /// Waits for the next timer of the QP.
         fn time_out(&mut self) {
             self.now = self.qp.poll_timeout().expect("a timer runs");
-            self.call(|qp, env| qp.handle_timeout(env));
+            self.call(|qp, env| qp.handle_timeout(false, env));
         }
     }
 

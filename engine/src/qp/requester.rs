@@ -53,7 +53,7 @@ pub struct Requester {
     /// READ and atomic requests in flight: those whose responses end between `una` and the cursor.
     pub(super) reads_in_flight: u8,
     /// Response packets to READs and atomics that are outstanding: those between `una` and the
-    /// cursor.
+    /// cursor, as [`segment::responses_left`] counts them.
     pub(super) responses_in_flight: u32,
     /// Packets sent since the last one that requested an acknowledgement. After a go-back: packets
     /// that are still outstanding, or [`REQUEST_ACK`](super::ack_request::REQUEST_ACK).
@@ -245,8 +245,9 @@ impl Requester {
         self.since_ack_request = self.outstanding();
     }
 
-    /// Responses to READs and atomics whose last PSN lies in the range `from .. to`, and all
-    /// response packets in this range. `from` must not lie before the oldest incomplete request.
+    /// Responses to READs and atomics whose last PSN lies in the range `from .. to`, and the
+    /// response packets in this range, as [`segment::responses_left`] counts them. `from` must not
+    /// lie before the oldest incomplete request.
     fn responses_between(&self, from: Psn, to: Psn) -> (u8, u32) {
         let (mut index, mut at, mut ended, mut packets) = (self.sq.head(), from, 0, 0);
         while at.is_before(to) && index != self.fresh_wqe {
@@ -254,7 +255,8 @@ impl Requester {
             let end = wqe.end_psn();
             if wqe.op.needs_responder_resource() {
                 ended += segment::responses_ended(wqe, from, to);
-                packets += at.distance_to(if to.is_before(end) { to } else { end });
+                let to = if to.is_before(end) { to } else { end };
+                packets += segment::responses_left(wqe, at) - segment::responses_left(wqe, to);
             }
             at = end;
             index = index.wrapping_add(1);
@@ -419,11 +421,19 @@ impl Requester {
         if self.reads_in_flight >= self.max_rd_atomic.min(most) {
             return false;
         }
-        let fits = self.responses_in_flight + segment.psn_count <= env.responses;
+        let packets = segment::responses_left(wqe, self.cursor_psn).min(segment.psn_count);
+        let fits = self.responses_in_flight + packets <= env.responses;
         if !fits {
-            env.lacking_responses = segment.psn_count;
+            env.lacking_responses = packets;
         }
         fits
+    }
+
+    /// Returns true if the next request is a READ or atomic that the initiator depth allows.
+    pub(super) fn can_request_responses(&self) -> bool {
+        let next = self.sq.get(self.cursor_wqe);
+        next.is_some_and(|wqe| wqe.op.needs_responder_resource())
+            && self.reads_in_flight < self.max_rd_atomic
     }
 
     /// Writes BTH, extended headers, payload and pad. Returns their length.
@@ -487,7 +497,8 @@ impl Requester {
         }
         if wqe.op.needs_responder_resource() {
             self.reads_in_flight += 1;
-            self.responses_in_flight += segment.psn_count;
+            self.responses_in_flight +=
+                segment::responses_left(wqe, self.cursor_psn).min(segment.psn_count);
             self.cursor_psn = self.cursor_psn.add(segment.psn_count);
             self.window_base = self.cursor_psn;
         } else {

@@ -103,6 +103,19 @@ pub fn responses_ended(wqe: &SendWqe, from: Psn, to: Psn) -> u32 {
     ended(to).saturating_sub(ended(from))
 }
 
+/// A READ that is not split counts as at most this number of response packets. No window bounds
+/// the responses to a single READ: the peer sends them all. So a long READ takes a part of the read
+/// window, and leaves the rest to others.
+pub const LONG_READ: u32 = 128;
+
+/// Response packets of `wqe`, a READ or atomic, from `psn` to its end; at most [`LONG_READ`] unless
+/// it is split.
+#[inline]
+pub fn responses_left(wqe: &SendWqe, psn: Psn) -> u32 {
+    let left = psn.distance_to(wqe.end_psn());
+    if wqe.split { left } else { left.min(LONG_READ) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,6 +225,16 @@ mod tests {
         assert_eq!((count(&longest, 1, 1 << 23), count(&longest, 1, (1 << 23) + 1)), (0, 1));
         let add = wqe(SendOp::FetchAdd { remote: remote(), add: 1 }, 8, 256);
         assert_eq!((count(&add, 1, 2), count(&add, 2, 3)), (1, 0));
+    }
+
+    #[test]
+    fn a_long_read_counts_as_some_packets_until_fewer_are_left() {
+        let mut read = wqe(SendOp::Read(remote()), 256 * 1000, 256);
+        let left = |wqe: &SendWqe, done: u32| responses_left(wqe, wqe.first_psn.add(done));
+        let counts = [0, 872, 873, 999, 1000].map(|done| left(&read, done));
+        assert_eq!(counts, [128, 128, 127, 1, 0]);
+        read.split = true;
+        assert_eq!(left(&read, 0), 1000, "its parts are requested one by one");
     }
 
     #[test]

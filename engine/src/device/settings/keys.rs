@@ -173,7 +173,8 @@ static ROWS: &[Row] = &[
     Row {
         name: "read_window",
         expects: || "32 to 1048576 packets",
-        about: "maximum number of outstanding response packets of READs of all QPs of a core",
+        about: "maximum number of outstanding response packets of READs and atomics of all QPs of \
+                a core",
         set: |settings, text| {
             let range = u64::from(*WINDOWS.start())..=u64::from(*WINDOWS.end());
             number(text, range).map(|window| settings.read_window = window)
