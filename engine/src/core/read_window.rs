@@ -5,9 +5,8 @@
 //! a core share a *read window*. A QP sends a READ only if the window has room for its response
 //! packets; otherwise the QP waits. QPs that wait are served in order, each with a grant of several
 //! packets, so that short READs are requested in a row. Atomics and other requests with a response
-//! packet of their own count as READs of one packet, and long READs as
-//! 128 packets (`qp/segment.rs`), so that several peers can send long responses, and
-//! short READs do not wait for them.
+//! packet of their own count as READs of one packet, and long READs as 128 packets
+//! (`qp/segment.rs`): several peers can send long responses, and short READs do not wait for them.
 //!
 //! Lost responses make the window shorter, as other packets arrive in the same ring: see
 //! [`loss_window`](super::loss_window). If it is shorter than a READ, the READ is sent while no

@@ -421,7 +421,7 @@ impl Requester {
         if self.reads_in_flight >= self.max_rd_atomic.min(most) {
             return false;
         }
-        let packets = segment::responses_left(wqe, self.cursor_psn).min(segment.psn_count);
+        let packets = segment::counted_responses(wqe, segment.psn_count);
         let fits = self.responses_in_flight + packets <= env.responses;
         if !fits {
             env.lacking_responses = packets;
@@ -497,8 +497,7 @@ impl Requester {
         }
         if wqe.op.needs_responder_resource() {
             self.reads_in_flight += 1;
-            self.responses_in_flight +=
-                segment::responses_left(wqe, self.cursor_psn).min(segment.psn_count);
+            self.responses_in_flight += segment::counted_responses(wqe, segment.psn_count);
             self.cursor_psn = self.cursor_psn.add(segment.psn_count);
             self.window_base = self.cursor_psn;
         } else {

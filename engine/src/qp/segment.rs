@@ -108,12 +108,17 @@ pub fn responses_ended(wqe: &SendWqe, from: Psn, to: Psn) -> u32 {
 /// window, and leaves the rest to others.
 pub const LONG_READ: u32 = 128;
 
-/// Response packets of `wqe`, a READ or atomic, from `psn` to its end; at most [`LONG_READ`] unless
-/// it is split.
+/// The number that `packets` response packets of `wqe`, a READ or atomic, count as: at most
+/// [`LONG_READ`] unless it is split.
+#[inline]
+pub fn counted_responses(wqe: &SendWqe, packets: u32) -> u32 {
+    if wqe.split { packets } else { packets.min(LONG_READ) }
+}
+
+/// The response packets of `wqe` from `psn` to its end, as [`counted_responses`] counts them.
 #[inline]
 pub fn responses_left(wqe: &SendWqe, psn: Psn) -> u32 {
-    let left = psn.distance_to(wqe.end_psn());
-    if wqe.split { left } else { left.min(LONG_READ) }
+    counted_responses(wqe, psn.distance_to(wqe.end_psn()))
 }
 
 #[cfg(test)]

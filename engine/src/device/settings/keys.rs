@@ -153,10 +153,7 @@ static ROWS: &[Row] = &[
         name: "window",
         expects: || "32 to 1048576 packets",
         about: "maximum number of outstanding SEND and WRITE packets of a QP",
-        set: |settings, text| {
-            let range = u64::from(*WINDOWS.start())..=u64::from(*WINDOWS.end());
-            number(text, range).map(|window| settings.window = window)
-        },
+        set: |settings, text| limit(text, WINDOWS).map(|window| settings.window = window),
         show: |settings| settings.window.to_string(),
     },
     Row {
@@ -164,10 +161,7 @@ static ROWS: &[Row] = &[
         expects: || "32 to 1048576 packets",
         about: "maximum number of outstanding SEND and WRITE packets of all QPs of a core at one \
                 peer; at least `window`",
-        set: |settings, text| {
-            let range = u64::from(*WINDOWS.start())..=u64::from(*WINDOWS.end());
-            number(text, range).map(|window| settings.peer_window = window)
-        },
+        set: |settings, text| limit(text, WINDOWS).map(|window| settings.peer_window = window),
         show: |settings| settings.peer_window.to_string(),
     },
     Row {
@@ -175,10 +169,7 @@ static ROWS: &[Row] = &[
         expects: || "32 to 1048576 packets",
         about: "maximum number of outstanding response packets of READs and atomics of all QPs of \
                 a core",
-        set: |settings, text| {
-            let range = u64::from(*WINDOWS.start())..=u64::from(*WINDOWS.end());
-            number(text, range).map(|window| settings.read_window = window)
-        },
+        set: |settings, text| limit(text, WINDOWS).map(|window| settings.read_window = window),
         show: |settings| settings.read_window.to_string(),
     },
     Row {
@@ -393,6 +384,7 @@ pub(super) fn names() -> String {
     names.join(", ")
 }
 
+/// Reads a number in `range`.
 fn limit(text: &str, range: RangeInclusive<u32>) -> Option<u32> {
     number(text, u64::from(*range.start())..=u64::from(*range.end()))
 }
