@@ -20,6 +20,8 @@
 //! extended header has a file of its own with a figure at the top: [`reth`], [`aeth`], [`atomic`],
 //! [`deth`], [`immdt`], [`ieth`], [`xrceth`], [`flush`].
 //!
+//! The payload of a NAK may be a selective acknowledgement: [`sack`].
+//!
 //! The payload of a packet to QP 1 is a management datagram: [`mad`] and, for communication
 //! management, [`cm`].
 //!
@@ -87,6 +89,7 @@ mod pretty;
 pub mod psn;
 pub mod recovery;
 pub mod reth;
+pub mod sack;
 pub mod udp;
 pub mod vlan;
 pub mod xrceth;
@@ -118,6 +121,7 @@ pub use payload::Payload;
 pub use psn::Psn;
 pub use recovery::{Recovered, Recovery};
 pub use reth::Reth;
+pub use sack::Sack;
 pub use udp::{ROCE_PORT, UdpHeader};
 pub use vlan::VlanTag;
 pub use xrceth::XrcEth;

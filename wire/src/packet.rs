@@ -186,6 +186,19 @@ impl<'a> Packet<'a> {
         })
     }
 
+    /// The headers, with neither payload nor the bytes that the ICRC covers.
+    #[must_use]
+    pub fn headers_only(&self) -> Packet<'static> {
+        let none = Payload { first: &[], second: &[] };
+        Packet { payload: none, trailer: none, covered: none, ..*self }
+    }
+
+    /// These headers with another payload.
+    #[must_use]
+    pub fn with_payload<'b>(&'b self, payload: Payload<'b>) -> Packet<'b> {
+        Packet { payload, ..*self }
+    }
+
     /// Checks the ICRC against the bytes as received; later changes of fields do not count. Under a
     /// fuzzer every ICRC and every IPv4 header checksum is accepted, so that the fuzzer gets past
     /// them.
