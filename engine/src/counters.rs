@@ -70,6 +70,8 @@ counters! {
     RxHandoverDropped = "rx_handover_dropped";
     /// Requests received ahead of the expected PSN.
     OutOfSequence = "out_of_sequence";
+    /// Request packets behind a missing one that were held until it arrived (selective repeat).
+    HeldPackets = "held_packets";
     /// NAKs (PSN sequence error) received.
     PacketSeqErr = "packet_seq_err";
     /// Expirations of the local ACK timeout.

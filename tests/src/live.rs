@@ -174,6 +174,7 @@ impl Peer {
             psn: Psn::new(small(1)),
             gid: words[2].parse().expect("a GID"),
             super_frames: host_from_text(words[5]),
+            selective_repeat: false,
         };
         (endpoint, RemoteAddr { addr: number(3), rkey: Key(small(4)) })
     }
@@ -244,6 +245,7 @@ pub fn serve() {
                     psn: Psn::new(psn.parse().expect("a number")),
                     gid: gid.parse::<Gid>().expect("a GID"),
                     super_frames: host_from_text(host),
+                    selective_repeat: false,
                 };
                 let options = ConnectOptions { sgid_index, ..ConnectOptions::default() };
                 qp.connect(local_psn, &peer, &options).expect("connected");

@@ -9,18 +9,19 @@ use std::net::Ipv4Addr;
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
-    Buffer, CompletionQueue, ConnectOptions, DeviceConfig, ProtectionDomain, QpInit, QueuePair,
-    SharedReceiveQueue, SrqInit,
+    Buffer, CompletionQueue, ConnectOptions, DeviceConfig, Endpoint, ProtectionDomain, QpInit,
+    QueuePair, SharedReceiveQueue, SrqInit,
 };
 use feroce_engine::memory::Access;
+use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::qp::{QpState, Service};
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::{
     AsyncEvent, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, Status,
 };
 use feroce_wire::{
-    Bth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, Opcode, Packet, PathMtu, Pkey, Psn, Qpn,
-    Reth, write_transport,
+    Bth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, Opcode, Operation, Packet, PathMtu, Pkey,
+    Psn, Qpn, Reth, Sack, write_transport,
 };
 
 use crate::wire::Seen;
@@ -134,9 +135,25 @@ impl Pair {
             let index = self.options[end].sgid_index;
             self.qps[end].endpoint(psns[end], index).expect("a GID")
         });
+        self.connect_ends(&ends);
+    }
+
+    /// Connects both QPs again, after a reset, as `ends` say.
+    ///
+    /// # Panics
+    /// If `ends` are not the ends of the pair.
+    pub fn connect_to(&mut self, ends: &[Endpoint; 2]) {
         for end in 0..2 {
-            let (peer, options) = (&ends[1 - end], &self.options[end]);
-            self.qps[end].connect(psns[end], peer, options).expect("in RESET");
+            let reset = QpAttributes { state: Some(QpState::Reset), ..QpAttributes::default() };
+            self.qps[end].modify(&reset).expect("every state may be reset");
+        }
+        self.connect_ends(ends);
+    }
+
+    fn connect_ends(&mut self, ends: &[Endpoint; 2]) {
+        for end in 0..2 {
+            let (psn, peer, options) = (ends[end].psn, &ends[1 - end], &self.options[end]);
+            self.qps[end].connect(psn, peer, options).expect("in RESET");
         }
     }
 
@@ -313,6 +330,14 @@ fn line(seen: &Seen, base: u64) -> String {
     }
     if let Some(aeth) = packet.ext.aeth {
         add(format_args!(" {} msn {}", aeth.syndrome, aeth.msn.value()));
+    }
+    if let Some(sack) =
+        Sack::parse(packet.payload).filter(|_| packet.info.operation == Operation::Acknowledge)
+    {
+        let arrived = (1..=Sack::SPAN).filter(|&distance| sack.contains(distance));
+        let arrived: Vec<u32> =
+            arrived.map(|distance| packet.bth.psn.add(distance).value()).collect();
+        add(format_args!(" sack {arrived:?}"));
     }
     line
 }

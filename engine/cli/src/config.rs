@@ -105,6 +105,16 @@ pub struct SettingFlags {
     /// Protection domains of a device, at most
     #[arg(long, value_name = "N", value_parser = setting("max_pd"))]
     pub max_pd: Option<String>,
+    /// Send only lost packets again, to peers that offer it as well
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_parser = setting("selective_repeat")
+    )]
+    pub selective_repeat: Option<String>,
     /// Mark data packets ECT(0), so that switches mark instead of dropping
     #[arg(
         long,
@@ -196,6 +206,7 @@ impl SettingFlags {
             ("max_mr", "--max-mr", &self.max_mr),
             ("max_cq", "--max-cq", &self.max_cq),
             ("max_pd", "--max-pd", &self.max_pd),
+            ("selective_repeat", "--selective-repeat", &self.selective_repeat),
             ("ecn", "--ecn", &self.ecn),
             ("congestion", "--congestion", &self.congestion),
             ("congestion_set", "--congestion-set", &self.congestion_set),

@@ -213,6 +213,7 @@ impl QpConfig {
             cap: self.init.cap,
             sq_sig_all: self.init.sq_sig_all,
             ah_attr,
+            ece: None,
             batch: Batch::default(),
         };
         let inner = SharedQp {

@@ -34,6 +34,7 @@ mod device;
 mod device_memory;
 mod dma_handle;
 mod domain;
+mod ece;
 mod engine;
 mod errno;
 mod events;

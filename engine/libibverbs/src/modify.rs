@@ -16,6 +16,7 @@ use crate::abi::{
     ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
 };
 use crate::convert::path_of;
+use crate::ece::SELECTIVE_REPEAT;
 use crate::engine::Engine;
 use crate::qp_state::State;
 use crate::{errno, object, qp};
@@ -102,6 +103,7 @@ fn attributes(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttributes, c_int> {
         dest_qp: has(IBV_QP_DEST_QPN).then(|| Qpn::masked(attr.dest_qp_num)),
         flow_control: None,
         split: None,
+        selective_repeat: None,
     })
 }
 
@@ -127,7 +129,12 @@ fn modify(
             errno::of_device(&error)
         })?);
     }
+    let to_rtr = wanted.state == Some(QpState::Rtr);
+    wanted.selective_repeat = held.ece.filter(|_| to_rtr).map(|ece| ece & SELECTIVE_REPEAT != 0);
     held.qp.modify(&wanted).map_err(|error| errno::of_device(&error))?;
+    if wanted.state == Some(QpState::Reset) {
+        held.ece = None;
+    }
     if mask & IBV_QP_AV != 0 {
         held.ah_attr = attr.ah_attr;
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use feroce_engine::device::{DeviceError, QueuePair};
 use feroce_engine::net::Gid;
 
-use crate::abi::{ibv_ece, ibv_qp, ibv_qp_ex};
+use crate::abi::{ibv_qp, ibv_qp_ex};
 use crate::channel::Unacknowledged;
 use crate::context::{Shared, implement_object};
 use crate::engine::Listener;
@@ -104,18 +104,6 @@ pub fn live(qp: *mut ibv_qp) -> Result<Arc<Qp>, c_int> {
     let live = object::live::<Qp>(qp)?;
     live.shared.check()?;
     Ok(live)
-}
-
-/// Fails with EOPNOTSUPP: the device has no options of enhanced connection establishment (ECE).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    object::code(object::live::<Qp>(qp).and(Err(libc::EOPNOTSUPP)))
-}
-
-/// Fails with EOPNOTSUPP, as [`ibv_query_ece`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    object::code(object::live::<Qp>(qp).and(Err(libc::EOPNOTSUPP)))
 }
 
 /// Returns 0: the engine only guarantees that the last bytes of a packet become visible last, not

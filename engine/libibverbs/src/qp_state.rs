@@ -73,6 +73,8 @@ pub struct State {
     pub sq_sig_all: c_int,
     /// Address vector as the program last set it.
     pub ah_attr: ibv_ah_attr,
+    /// Options of ECE that the program has set.
+    pub ece: Option<u32>,
     /// Requests posted between `ibv_wr_start` and `ibv_wr_complete`.
     pub batch: Batch,
 }

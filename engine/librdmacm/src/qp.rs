@@ -112,11 +112,9 @@ unsafe fn apply_peer_ece(id: *mut rdma_cm_id) -> Result<(), c_int> {
         let private = live.private();
         (private.local_ece, private.remote_ece)
     };
-    let (vendor_id, options) = match remote.vendor_id {
-        0 => (local.vendor_id, 0),
-        vendor if vendor == local.vendor_id => (vendor, remote.options),
-        _ => return Err(libc::EINVAL),
-    };
+    // Options of another vendor have another meaning, and options that were not offered have none.
+    let agreed = if remote.vendor_id == local.vendor_id { remote.options } else { 0 };
+    let (vendor_id, options) = (local.vendor_id, agreed & local.options);
     let mut ece = ibv_ece { vendor_id, options, comp_mask: 0 };
     // SAFETY: the QP is live.
     let code = unsafe { verbs::ibv_set_ece(qp, &raw mut ece) };
@@ -281,7 +279,7 @@ unsafe fn negotiate_ece(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), c_in
             return Ok(());
         }
         // Options of another vendor have another meaning.
-        ece.options = if remote.vendor_id == ece.vendor_id { remote.options } else { 0 };
+        ece.options &= if remote.vendor_id == ece.vendor_id { remote.options } else { 0 };
         unless_unsupported(verbs::ibv_set_ece(qp, &raw mut ece))?;
         unless_unsupported(verbs::ibv_query_ece(qp, &raw mut ece))?;
         id::borrow(id).private().local_ece.options = ece.options;

@@ -69,6 +69,10 @@ pub struct DeviceConfig {
     /// at most 31. A core that shares its CPU may be descheduled for several milliseconds. A timer
     /// that fires late, or while received frames wait, runs on once. 0: timeouts are exact.
     pub min_ack_timeout: u8,
+    /// Agree on selective repeat with peers that offer it as well: after a loss, only the lost
+    /// packets are sent again. A device that offers it has memory for 1024 packets (4.4 MB) that
+    /// arrive behind a lost one. Towards other peers, RC is as in the specification.
+    pub selective_repeat: bool,
     /// Mark data packets ECT(0), as a ConnectX does, so that switches mark packets instead of
     /// dropping them. Includes datagrams, except those to multicast groups.
     pub ecn: bool,
@@ -117,6 +121,7 @@ impl Default for DeviceConfig {
             peer_window: 1024,
             read_window: 512,
             min_ack_timeout: 11,
+            selective_repeat: false,
             ecn: false,
             congestion: CongestionConfig::default(),
             pfc: PfcConfig::default(),

@@ -24,9 +24,10 @@ use crate::verbs::RemoteAddr;
 /// # }
 /// ```
 ///
-/// With the feature `serde`, the fields are `qpn` and `psn` as numbers, `gid` as text, and
-/// `super_frames` as text of 16 hexadecimal digits or nothing:
-/// `{"qpn":17,"psn":4711,"gid":"0000:0000:0000:0000:0000:ffff:0a00:0001","super_frames":null}`.
+/// With the feature `serde`, the fields are `qpn` and `psn` as numbers, `gid` as text,
+/// `super_frames` as text of 16 hexadecimal digits or nothing, and `selective_repeat`:
+/// `{"qpn":17,"psn":4711,"gid":"0000:0000:0000:0000:0000:ffff:0a00:0001","super_frames":null,
+/// "selective_repeat":false}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
     /// QP number.
@@ -38,6 +39,9 @@ pub struct Endpoint {
     /// The host within which the port carries super-frames. The connection uses super-frames if
     /// both ends name the same host. `None` for peers that do not announce it, such as other RNICs.
     pub super_frames: Option<HostId>,
+    /// The QP can hold packets behind a lost one. The connection uses selective repeat if both ends
+    /// can.
+    pub selective_repeat: bool,
 }
 
 /// Why an [`Endpoint`] cannot be read.
@@ -46,21 +50,25 @@ pub enum EndpointError {
     /// The first byte names another format.
     #[error("an endpoint in format {0}; this version reads format 1")]
     Format(u8),
-    /// A reserved byte is not 0.
-    #[error("a reserved byte of an endpoint is {0:#04x}, not 0")]
-    Reserved(u8),
+    /// The flags have bits that this version does not know.
+    #[error("the flags of an endpoint are {0:#04x}; this version knows 0x01")]
+    Flags(u8),
 }
 
 /// Format of [`Endpoint::to_bytes`].
 const FORMAT: u8 = 1;
 
+/// Flag of [`Endpoint::to_bytes`].
+const SELECTIVE_REPEAT: u8 = 1;
+
 impl Endpoint {
     /// Length of the byte form.
     pub const LEN: usize = 32;
 
-    /// The end of a peer that does not announce super-frames, such as another RNIC.
+    /// The end of a peer that announces neither super-frames nor selective repeat, such as another
+    /// RNIC.
     pub const fn new(qpn: Qpn, psn: Psn, gid: Gid) -> Self {
-        Self { qpn, psn, gid, super_frames: None }
+        Self { qpn, psn, gid, super_frames: None, selective_repeat: false }
     }
 
     /// Returns the byte form. Numbers are big-endian.
@@ -68,7 +76,7 @@ impl Endpoint {
     /// ```text
     /// 0        format, 1
     /// 1 to 3   QP number
-    /// 4        reserved, 0
+    /// 4        flags: 0x01 selective repeat
     /// 5 to 7   PSN
     /// 8 to 23  GID
     /// 24 to 31 host of super-frames, 0 for none
@@ -81,6 +89,7 @@ impl Endpoint {
         bytes[8..24].copy_from_slice(&self.gid.0);
         bytes[24..].copy_from_slice(&host.to_be_bytes());
         bytes[0] = FORMAT;
+        bytes[4] = if self.selective_repeat { SELECTIVE_REPEAT } else { 0 };
         bytes
     }
 
@@ -89,12 +98,12 @@ impl Endpoint {
     /// # Errors
     /// See [`EndpointError`].
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, EndpointError> {
-        let [format, q0, q1, q2, reserved, p0, p1, p2, rest @ ..] = *bytes;
+        let [format, q0, q1, q2, flags, p0, p1, p2, rest @ ..] = *bytes;
         if format != FORMAT {
             return Err(EndpointError::Format(format));
         }
-        if reserved != 0 {
-            return Err(EndpointError::Reserved(reserved));
+        if flags & !SELECTIVE_REPEAT != 0 {
+            return Err(EndpointError::Flags(flags));
         }
         let (mut gid, mut host) = ([0; 16], [0; 8]);
         gid.copy_from_slice(&rest[..16]);
@@ -104,6 +113,7 @@ impl Endpoint {
             psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])),
             gid: Gid(gid),
             super_frames: NonZeroU64::new(u64::from_be_bytes(host)).map(HostId),
+            selective_repeat: flags != 0,
         })
     }
 }
@@ -148,6 +158,8 @@ mod fields {
         gid: String,
         #[serde(default)]
         super_frames: Option<String>,
+        #[serde(default)]
+        selective_repeat: bool,
     }
 
     impl Serialize for Endpoint {
@@ -157,6 +169,7 @@ mod fields {
                 psn: self.psn.value(),
                 gid: self.gid.to_string(),
                 super_frames: self.super_frames.map(|host| host.to_string()),
+                selective_repeat: self.selective_repeat,
             };
             fields.serialize(serializer)
         }
@@ -180,6 +193,7 @@ mod fields {
                 psn: Psn::new(number(fields.psn)?.value()),
                 gid: fields.gid.parse().map_err(D::Error::custom)?,
                 super_frames: fields.super_frames.map(host).transpose()?,
+                selective_repeat: fields.selective_repeat,
             })
         }
     }
@@ -219,6 +233,7 @@ mod tests {
             psn: Psn::new(0xab_cdef),
             gid: Gid::from(Ipv4Addr::new(10, 0, 0, 1)),
             super_frames: NonZeroU64::new(host).map(HostId),
+            selective_repeat: false,
         }
     }
 
@@ -233,13 +248,15 @@ mod tests {
         assert_eq!(endpoint(0x0102_0304_0506_0708).to_bytes(), expected);
         expected[24..].fill(0);
         assert_eq!(endpoint(0).to_bytes(), expected);
+        expected[4] = 1;
+        assert_eq!(Endpoint { selective_repeat: true, ..endpoint(0) }.to_bytes(), expected);
     }
 
     #[test]
     fn other_formats_are_refused() {
         let mut bytes = endpoint(0).to_bytes();
         bytes[4] = 9;
-        assert_eq!(Endpoint::from_bytes(&bytes), Err(EndpointError::Reserved(9)));
+        assert_eq!(Endpoint::from_bytes(&bytes), Err(EndpointError::Flags(9)));
         bytes[0] = 2;
         assert_eq!(Endpoint::from_bytes(&bytes), Err(EndpointError::Format(2)));
         assert_eq!(Endpoint::from_bytes(&[0; 32]), Err(EndpointError::Format(0)));
@@ -255,7 +272,7 @@ mod tests {
     proptest! {
         #[test]
         fn valid_bytes_are_read_and_written_again(mut bytes: [u8; 32]) {
-            (bytes[0], bytes[4]) = (1, 0);
+            (bytes[0], bytes[4]) = (1, bytes[4] & 1);
             prop_assert_eq!(Endpoint::from_bytes(&bytes).unwrap().to_bytes(), bytes);
         }
     }
@@ -265,7 +282,7 @@ mod tests {
     fn the_fields_as_json() {
         let text = concat!(
             r#"{"qpn":1193046,"psn":11259375,"gid":"0000:0000:0000:0000:0000:ffff:0a00:0001","#,
-            r#""super_frames":"000000000000000b"}"#
+            r#""super_frames":"000000000000000b","selective_repeat":false}"#
         );
         assert_eq!(serde_json::to_string(&endpoint(11)).unwrap(), text);
         assert_eq!(serde_json::from_str::<Endpoint>(text).unwrap(), endpoint(11));

@@ -107,6 +107,7 @@ use crate::memory::arena::{Arena, ArenaStats};
 use crate::net::{GidEntry, Watcher};
 use crate::port::PortStats;
 use crate::port::kind::PortOwner;
+use crate::qp::AheadPool;
 use crate::time::{Clock, Duration, Instant};
 use crate::verbs::{AsyncEvent, EventQueue, EventSink};
 use feroce_wire::Psn;
@@ -246,6 +247,8 @@ struct DeviceInner {
     /// Largest IP packet that the port's buffers hold, in bytes.
     port_mtu: u32,
     arena: Arc<Arena>,
+    /// Memory for selective repeat; `None` if the device does not offer it.
+    ahead: Option<Arc<AheadPool>>,
     memory: Arc<MrTable>,
     events: Arc<EventQueue>,
     counters: Vec<Arc<Counters>>,

@@ -21,6 +21,7 @@ use crate::memory::frame_ring::frame_ring;
 use crate::memory::{KeySpace, MrTable};
 use crate::port::Port;
 use crate::port::kind::PortOwner;
+use crate::qp::AheadPool;
 use crate::time::Clock;
 use crate::verbs::EventQueue;
 
@@ -28,6 +29,8 @@ use crate::verbs::EventQueue;
 const EVENTS: usize = 1024;
 /// The low bits of the first QP number, if the numbers are random. 0 and 1 are reserved.
 const FIRST_QPN: u32 = 0x10;
+/// Packets that a device with selective repeat may hold behind lost ones.
+const AHEAD_PACKETS: usize = 1024;
 /// Maximum number of frames in transit from one core to another.
 const HANDOVER_SLOTS: usize = 512;
 
@@ -120,6 +123,7 @@ impl Device {
             port_mtu,
             source_ports: ports[0].attributes().source_ports.clone(),
             arena,
+            ahead: config.selective_repeat.then(|| Arc::new(AheadPool::new(AHEAD_PACKETS))),
             memory,
             events: Arc::new(events),
             counters: (0..config.cores).map(|_| Arc::new(Counters::default())).collect(),

@@ -193,6 +193,7 @@ impl ProtectionDomain {
                     rq,
                     all_signaled,
                     min_ack_timeout,
+                    ahead: device.ahead.clone(),
                 };
                 (sq, AnyQp::Connected(Qp::new(parts)))
             }
@@ -293,7 +294,11 @@ impl QueuePair {
     pub fn endpoint(&self, psn: Psn, sgid_index: u32) -> Result<Endpoint, DeviceError> {
         let entry = self.device().addressing.gid(sgid_index);
         let gid = entry.ok_or(DeviceError::GidIndex(sgid_index))?.gid;
-        Ok(Endpoint { qpn: self.qpn, psn, gid, super_frames: self.super_frames() })
+        Ok(Endpoint {
+            super_frames: self.super_frames(),
+            selective_repeat: self.offers_selective_repeat(),
+            ..Endpoint::new(self.qpn, psn, gid)
+        })
     }
 
     /// Takes a QP of a connected service from RESET to RTS, starting at `psn`, with `peer` at the
@@ -317,10 +322,20 @@ impl QueuePair {
         let flow = self.resolve(&path, peer.qpn)?;
         let path_mtu = options.path_mtu.or_else(|| self.largest_mtu());
         let path = ResolvedPath { flow, path_mtu };
-        let [init, rtr, rts] = options.attributes(self.service, psn, peer, &path);
+        let [init, mut rtr, rts] = options.attributes(self.service, psn, peer, &path);
+        let selective_repeat = peer.selective_repeat && self.offers_selective_repeat();
+        rtr.selective_repeat = selective_repeat.then_some(true);
         self.modify(&init)?;
         self.modify(&rtr)?;
         self.modify(&rts)
+    }
+
+    /// Returns true if the QP can hold packets behind a lost one, so that its peer need not repeat
+    /// them: an RC QP of a device with [`DeviceConfig::selective_repeat`](super::DeviceConfig). Both
+    /// ends must agree, by their [`Endpoint`]s or by
+    /// [`QpAttributes::selective_repeat`](crate::qp::attributes::QpAttributes).
+    pub fn offers_selective_repeat(&self) -> bool {
+        self.service == Service::Rc && self.device().ahead.is_some()
     }
 
     /// Returns the host within which the port carries super-frames, if it does.

@@ -67,6 +67,8 @@ pub struct Settings {
     pub max_pd: u32,
     /// Mark data packets ECT(0).
     pub ecn: bool,
+    /// See [`DeviceConfig::selective_repeat`].
+    pub selective_repeat: bool,
     /// Congestion control algorithm.
     pub congestion: Control,
     /// Name of the set of congestion control parameters.
@@ -126,6 +128,7 @@ impl Default for Settings {
             max_cq: device.max_cq,
             max_pd: device.max_pd,
             ecn: device.ecn,
+            selective_repeat: device.selective_repeat,
             congestion: device.congestion.control,
             congestion_set: feroce_congestion::params::SETS[0].name,
             congestion_parameters: Vec::new(),
@@ -336,6 +339,7 @@ impl Settings {
             max_cq: self.max_cq,
             max_pd: self.max_pd,
             ecn: self.ecn,
+            selective_repeat: self.selective_repeat,
             congestion: self.congestion_config(),
             pfc: PfcConfig {
                 priorities: self.pfc,

@@ -1,6 +1,6 @@
 //! The completer: applies acknowledgements and responses of the peer to the send queue.
 
-use feroce_wire::{NakCode, Operation, Packet, Payload, Position, Psn, RnrTimer, Syndrome};
+use feroce_wire::{NakCode, Operation, Packet, Payload, Position, Psn, RnrTimer, Sack, Syndrome};
 
 use super::connection::Connection;
 use super::env::Env;
@@ -113,10 +113,16 @@ impl SendSide<'_, '_> {
                     return Ok(()); // Acknowledges a packet that was never sent.
                 }
                 self.requester.set_credits(aeth.msn.value(), code.credits());
-                self.acknowledge_or_go_back(psn.next()).map(|_| ())
+                self.acknowledge_arrived(psn.next()).map(|_| ())
             }
             Syndrome::RnrNak(timer) => self.handle_rnr_nak(psn, timer),
-            Syndrome::Nak(NakCode::PsnSequence) => self.handle_sequence_nak(psn),
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                let sack = Sack::parse(packet.payload).filter(|sack| sack.last() > 0);
+                match sack.filter(|_| self.conn.selective_repeat) {
+                    Some(sack) => self.handle_selective_nak(psn, sack),
+                    None => self.handle_sequence_nak(psn),
+                }
+            }
             Syndrome::Nak(code) => self.handle_fatal_nak(psn, code),
             Syndrome::Reserved(_) => Ok(()),
         }
@@ -174,27 +180,43 @@ impl SendSide<'_, '_> {
     }
 
     fn handle_read_response(&mut self, packet: &Packet<'_>, psn: Psn) -> Result<(), Failed> {
-        if psn == self.requester.sent_end || !self.acknowledge_or_go_back(psn)? {
-            return Ok(());
-        }
-        let index = self.requester.sq.head();
-        let Some(&wqe) = self.requester.sq.get(index) else { return Ok(()) };
-        if !is_expected_read_response(packet, &wqe, psn, self.conn.mtu) {
+        let Some((index, wqe)) = self.request_awaiting(packet, psn)? else { return Ok(()) };
+        if !is_expected_read_response(packet, &wqe, psn, self.conn) {
             return self.fail_with_bad_response();
         }
         self.update_credits(packet);
         let offset = u64::from(wqe.first_psn.distance_to(psn)) * self.conn.mtu as u64;
         self.store_response(index, &wqe, offset, packet.payload)?;
         self.acknowledge_up_to(psn.next());
+        self.acknowledge_stored(psn.next());
         Ok(())
     }
 
-    fn handle_atomic_ack(&mut self, packet: &Packet<'_>, psn: Psn) -> Result<(), Failed> {
-        if psn == self.requester.sent_end || !self.acknowledge_or_go_back(psn)? {
-            return Ok(());
+    /// Returns the oldest request, if it awaits the response `psn`. First acknowledges what the
+    /// response shows to be executed. A response behind a missing one is stored or dropped here.
+    fn request_awaiting(
+        &mut self,
+        packet: &Packet<'_>,
+        psn: Psn,
+    ) -> Result<Option<(u32, SendWqe)>, Failed> {
+        if psn == self.requester.sent_end {
+            return Ok(None);
+        }
+        if !self.acknowledge_arrived(psn)? {
+            if self.conn.selective_repeat {
+                self.store_ahead(packet, psn)?;
+            }
+            return Ok(None);
+        }
+        if self.requester.una != psn {
+            return Ok(None); // It has arrived before.
         }
         let index = self.requester.sq.head();
-        let Some(&wqe) = self.requester.sq.get(index) else { return Ok(()) };
+        Ok(self.requester.sq.get(index).map(|wqe| (index, *wqe)))
+    }
+
+    fn handle_atomic_ack(&mut self, packet: &Packet<'_>, psn: Psn) -> Result<(), Failed> {
+        let Some((index, wqe)) = self.request_awaiting(packet, psn)? else { return Ok(()) };
         let Some(result) = packet.ext.atomic_ack.filter(|_| wqe.op.is_atomic()) else {
             return self.fail_with_bad_response();
         };
@@ -202,10 +224,11 @@ impl SendSide<'_, '_> {
         let value = result.original.to_ne_bytes();
         self.store_response(index, &wqe, 0, Payload { first: &value, second: &[] })?;
         self.acknowledge_up_to(psn.next());
+        self.acknowledge_stored(psn.next());
         Ok(())
     }
 
-    fn update_credits(&mut self, packet: &Packet<'_>) {
+    pub(super) fn update_credits(&mut self, packet: &Packet<'_>) {
         if let Some(aeth) = packet.ext.aeth
             && let Syndrome::Ack(code) = aeth.syndrome
         {
@@ -213,7 +236,7 @@ impl SendSide<'_, '_> {
         }
     }
 
-    fn store_response(
+    pub(super) fn store_response(
         &mut self,
         index: u32,
         wqe: &SendWqe,
@@ -225,9 +248,18 @@ impl SendSide<'_, '_> {
             .map_err(|_| Failed(Status::LocalProtection))
     }
 
-    fn fail_with_bad_response(&mut self) -> Result<(), Failed> {
+    pub(super) fn fail_with_bad_response(&mut self) -> Result<(), Failed> {
         self.env.counters.count(Counter::ReqBadResponse);
         Err(Failed(Status::BadResponse))
+    }
+
+    /// Acknowledges everything before `to` as far as responses have arrived. Returns true if all
+    /// have.
+    fn acknowledge_arrived(&mut self, to: Psn) -> Result<bool, Failed> {
+        match self.conn.selective_repeat {
+            true => Ok(self.acknowledge_selectively(to)),
+            false => self.acknowledge_or_go_back(to),
+        }
     }
 
     /// Acknowledges everything before `to`. If a READ or atomic before `to` has no response yet,
@@ -249,13 +281,20 @@ impl SendSide<'_, '_> {
 
     /// The first PSN from `una` on that only a response to a READ or atomic can acknowledge, or
     /// `to` if none lies before it.
-    fn first_awaiting_response(&self, to: Psn) -> Psn {
-        let mut index = self.requester.sq.head();
-        let mut at = self.requester.una;
-        while at.is_before(to) && index != self.requester.fresh_wqe {
-            let wqe = self.requester.sq.get(index).expect("between head and fresh");
+    pub(super) fn first_awaiting_response(&self, to: Psn) -> Psn {
+        let requester = &*self.requester;
+        let board = requester.board.as_ref().filter(|board| board.is_active());
+        let (mut index, mut at) = (requester.sq.head(), requester.una);
+        while at.is_before(to) && index != requester.fresh_wqe {
+            let wqe = requester.sq.get(index).expect("between head and fresh");
             if wqe.op.needs_responder_resource() {
-                return at;
+                let Some(board) = board else { return at };
+                while at.is_before(wqe.end_psn()) && at.is_before(to) {
+                    if !board.is_stored(at, requester.una.distance_to(at)) {
+                        return at;
+                    }
+                    at = at.next();
+                }
             }
             at = wqe.end_psn();
             index = index.wrapping_add(1);
@@ -264,7 +303,7 @@ impl SendSide<'_, '_> {
     }
 
     /// Moves `una` to `to` and completes the requests that end there or before.
-    fn acknowledge_up_to(&mut self, to: Psn) {
+    pub(super) fn acknowledge_up_to(&mut self, to: Psn) {
         let requester = &mut *self.requester;
         if to == requester.una {
             return;
@@ -360,7 +399,12 @@ pub(super) fn complete(
 
 /// Returns true if the READ response packet is the one that the request `wqe` (a READ, FLUSH or
 /// ATOMIC WRITE) expects with the PSN `psn`.
-fn is_expected_read_response(packet: &Packet<'_>, wqe: &SendWqe, psn: Psn, mtu: usize) -> bool {
+pub(super) fn is_expected_read_response(
+    packet: &Packet<'_>,
+    wqe: &SendWqe,
+    psn: Psn,
+    conn: &Connection,
+) -> bool {
     match wqe.op.info().response {
         ResponseKind::ReadResponse => {}
         ResponseKind::EmptyReadResponse => {
@@ -368,10 +412,11 @@ fn is_expected_read_response(packet: &Packet<'_>, wqe: &SendWqe, psn: Psn, mtu: 
         }
         _ => return false,
     }
-    let index = wqe.first_psn.distance_to(psn);
-    let offset = u64::from(index) * mtu as u64;
-    let expected = wqe.length.saturating_sub(offset).min(mtu as u64);
+    let (index, mtu) = (wqe.first_psn.distance_to(psn), conn.mtu as u64);
+    let expected = wqe.length.saturating_sub(u64::from(index) * mtu).min(mtu);
     // The response to a READ that was repeated from the middle starts there with First or Only.
+    // With selective repeat, it may also end in the middle.
     let ends = matches!(packet.info.position, Position::Last | Position::Only);
-    ends == segment::ends_response(wqe, index) && packet.payload.len() as u64 == expected
+    let is_end = ends == segment::ends_response(wqe, index) || (conn.selective_repeat && ends);
+    is_end && packet.payload.len() as u64 == expected
 }

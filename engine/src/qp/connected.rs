@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::env::{Env, Transmit};
 use super::receive::ReceiveQueue;
 use super::requester::{Next, Requester};
-use super::responder::{Responder, Verdict};
+use super::responder::{AheadPool, Responder, Verdict};
 use super::state::QpState;
 use super::timer::{Timer, TimerTable};
 use super::transmit_order::{self, Source, TransmitOrder};
@@ -45,6 +45,8 @@ pub struct QpParts {
     pub all_signaled: bool,
     /// Code of the shortest local ACK timeout; 0: timeouts are exact.
     pub min_ack_timeout: u8,
+    /// Memory for packets ahead of the expected one; `None`: no selective repeat.
+    pub ahead: Option<Arc<AheadPool>>,
 }
 
 /// Upper limit in bytes of BTH, extended headers, pad and ICRC of a packet.
@@ -74,6 +76,8 @@ pub struct Qp {
     pub(super) established: bool,
     /// True if [`AsyncEvent::SqDrained`] must be raised when the send queue is drained.
     pub(super) notify_drained: bool,
+    /// Memory for selective repeat; `None`: the QP always goes back.
+    pub(super) ahead: Option<Arc<AheadPool>>,
 }
 
 impl Qp {
@@ -91,6 +95,7 @@ impl Qp {
                 access: Access::NONE,
                 mtu: 256,
                 flow_control: false,
+                selective_repeat: false,
                 all_signaled,
                 send_cq,
                 recv_cq,
@@ -104,6 +109,7 @@ impl Qp {
             order: TransmitOrder::default(),
             established: false,
             notify_drained: false,
+            ahead: parts.ahead,
         }
     }
 
@@ -237,7 +243,7 @@ impl Qp {
     #[inline]
     pub fn responses_outstanding(&self) -> u32 {
         match self.conn.state {
-            QpState::Rts | QpState::Sqd => self.requester.responses_in_flight,
+            QpState::Rts | QpState::Sqd => self.requester.awaited_responses(),
             _ => 0,
         }
     }

@@ -29,6 +29,8 @@ pub struct Connection {
     pub mtu: usize,
     /// True if end-to-end credits are used, because both sides agreed to.
     pub flow_control: bool,
+    /// True if lost packets are repeated selectively, because both sides agreed to.
+    pub selective_repeat: bool,
     /// True if every send request generates a completion, signaled or not.
     pub all_signaled: bool,
     /// Completion queue of send requests.

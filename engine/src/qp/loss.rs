@@ -326,6 +326,7 @@ mod tests {
                 rq: ReceiveQueue::none(),
                 all_signaled: false,
                 min_ack_timeout: 0,
+                ahead: None,
             };
             let mut sender = Self {
                 qp: Qp::new(parts),

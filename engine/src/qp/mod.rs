@@ -14,6 +14,8 @@
 //! | `requester` | which request packet is sent next |
 //! | `ack_request` | which request packets request an acknowledgement |
 //! | `ack_timer` | the local ACK timer |
+//! | `selective` | selective repeat: lost packets are sent again, and no others |
+//! | `scoreboard` | what has arrived behind a missing packet |
 //! | `completer` | the effect of acknowledgements and responses on the send queue |
 //! | `responder` | checks and executes requests of the peer |
 //! | `responder_resources` | responses to send, and results kept for duplicate requests |
@@ -45,7 +47,9 @@ mod receive;
 mod requester;
 mod responder;
 mod responder_resources;
+mod scoreboard;
 mod segment;
+mod selective;
 pub(crate) mod sg;
 mod snapshot;
 mod split;
@@ -61,6 +65,7 @@ pub use attributes::{MAX_RD_ATOMIC, RD_ATOMIC};
 pub(crate) use connected::{Qp, QpParts};
 pub(crate) use env::{ACK_INTERVAL, Env, SrqTable, Transmit, Waits};
 pub(crate) use receive::ReceiveQueue;
+pub(crate) use responder::AheadPool;
 pub use snapshot::QpSnapshot;
 pub use state::{QpAttrMask, QpState};
 pub use transitions::TransitionError;

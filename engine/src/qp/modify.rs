@@ -1,5 +1,7 @@
 //! `modify` of a connected QP: the checks that the specification demands, then the change.
 
+use std::sync::Arc;
+
 use feroce_wire::Psn;
 
 use super::attributes::{ModifyError, QpAttributes};
@@ -9,6 +11,7 @@ use super::state::QpState;
 use super::timer::{Timer, TimerTable};
 use super::transitions;
 use super::transmit_order::TransmitOrder;
+use crate::verbs::Service;
 
 impl Qp {
     /// Changes state and attributes.
@@ -30,6 +33,12 @@ impl Qp {
                 return Err(ModifyError::Range(name));
             }
         }
+        if new.selective_repeat.is_some() && to != QpState::Rtr {
+            return Err(ModifyError::Range("selective_repeat, except on the transition to RTR"));
+        }
+        if new.selective_repeat == Some(true) && !self.offers_selective_repeat() {
+            return Err(ModifyError::Range("selective_repeat, which the QP does not offer"));
+        }
         new.check_ranges()?;
         if to == QpState::Reset {
             self.reset();
@@ -48,6 +57,10 @@ impl Qp {
         Ok(())
     }
 
+    fn offers_selective_repeat(&self) -> bool {
+        self.conn.service == Service::Rc && self.ahead.is_some()
+    }
+
     fn reset(&mut self) {
         self.requester.reset(Psn::new(0));
         self.responder.reset(Psn::new(0));
@@ -62,6 +75,7 @@ impl Qp {
         }
         conn.state = QpState::Reset;
         conn.flow_control = false;
+        conn.selective_repeat = false;
     }
 
     /// Sets the attributes of the connection: the peer and its rights.
@@ -73,6 +87,10 @@ impl Qp {
         conn.flow_control = new.flow_control.unwrap_or(conn.flow_control);
         if let Some(split) = new.split {
             self.requester.splitter.set_enabled(split);
+        }
+        if let (Some(true), Some(pool)) = (new.selective_repeat, &self.ahead) {
+            conn.selective_repeat = true;
+            self.responder.hold_ahead(Arc::clone(pool));
         }
         if let Some(mtu) = new.path_mtu {
             conn.mtu = usize::try_from(mtu.bytes()).expect("at most 4096");
@@ -93,6 +111,7 @@ impl Qp {
         kept.sq_psn = new.sq_psn.or(kept.sq_psn);
         kept.flow_control = new.flow_control.or(kept.flow_control);
         kept.split = new.split.or(kept.split);
+        kept.selective_repeat = new.selective_repeat.or(kept.selective_repeat);
     }
 
     /// Sets timeouts, retries and depths.

@@ -16,6 +16,7 @@ use super::ack_timer::AckTimer;
 use super::connection::Connection;
 use super::env::{ACK_INTERVAL, Env};
 use super::loss::LossDetector;
+use super::scoreboard::{SPAN, Scoreboard};
 use super::segment::{self, Segment};
 use super::sg;
 use super::split::Splitter;
@@ -29,6 +30,9 @@ use crate::verbs::{MAX_MESSAGE, RemoteAddr, SendFlags, SendOp, SendWqe, Service,
 /// PSNs that may be outstanding: half the PSN space, because a responder takes the other half for
 /// duplicates.
 pub(super) const PSN_SPAN: u32 = 1 << 23;
+
+/// READs and atomics in flight, those included whose responses have arrived behind a missing one.
+pub(super) const MAX_READS: u8 = 128;
 
 /// Mask of the 24-bit send sequence number.
 const SSN_MASK: u32 = 0xff_ffff;
@@ -76,6 +80,19 @@ pub struct Requester {
     /// READs and atomics that may be outstanding after a timeout; `None` while the peer
     /// acknowledges.
     reads_after_timeout: Option<u8>,
+    /// What the peer has received behind a packet that is missing; made at the first loss with
+    /// selective repeat.
+    pub(super) board: Option<Box<Scoreboard>>,
+}
+
+/// A request packet to write.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outgoing {
+    /// The request, as an index of the send queue.
+    pub index: u32,
+    pub psn: Psn,
+    pub segment: Segment,
+    pub ack_req: bool,
 }
 
 /// End-to-end credits: requests that consume a receive which the peer can take.
@@ -130,6 +147,7 @@ impl Requester {
             ack_timer: AckTimer::new(min_ack_timeout),
             window_after_timeout: u32::MAX,
             reads_after_timeout: None,
+            board: None,
         }
     }
 
@@ -142,7 +160,7 @@ impl Requester {
         self.start_at(psn);
         (self.reads_in_flight, self.responses_in_flight, self.since_ack_request) = (0, 0, 0);
         (self.ssn, self.credits, self.splitter) = (0, Credits::Unknown, Splitter::default());
-        self.losses = LossDetector::default();
+        (self.losses, self.board) = (LossDetector::default(), None);
     }
 
     /// Sets the PSN of the next packet. No packet may be outstanding.
@@ -167,6 +185,9 @@ impl Requester {
             let (ended, packets) = self.responses_between(self.una, sent);
             self.reads_in_flight -= ended;
             self.responses_in_flight -= packets;
+        }
+        if let Some(board) = &mut self.board {
+            board.advance(self.una, psn);
         }
         self.una = psn;
         self.restore_limits();
@@ -230,6 +251,9 @@ impl Requester {
     pub(super) fn rewind(&mut self, psn: Psn) {
         debug_assert!(self.una.at_or_before(psn) && psn.at_or_before(self.sent_end));
         self.losses.on_rewind(psn, self.cursor_psn, self.since_ack_request == 0);
+        if let Some(board) = &mut self.board {
+            board.clear();
+        }
         let mut index = self.sq.head();
         while index != self.fresh_wqe {
             let wqe = self.sq.get(index).expect("between head and fresh");
@@ -289,7 +313,13 @@ impl Requester {
     /// Outstanding packets that count against the send window.
     #[inline]
     pub(super) fn in_window(&self) -> u32 {
-        self.window_base.distance_to(self.cursor_psn)
+        let sent = self.window_base.distance_to(self.cursor_psn);
+        match &self.board {
+            Some(board) if board.is_active() => {
+                sent.saturating_sub(board.received_from(self.window_base))
+            }
+            _ => sent,
+        }
     }
 
     /// The next packet or local request in the order of the send queue.
@@ -300,6 +330,11 @@ impl Requester {
         env: &mut Env<'_>,
         out: &mut [u8],
     ) -> Next {
+        if self.has_lost()
+            && let Some(next) = self.next_lost(conn, timers, env, out)
+        {
+            return next;
+        }
         let Some(mut wqe) = self.sq.get(self.cursor_wqe).copied() else { return Next::Blocked };
         if let SendOp::Local(op) = wqe.op {
             return self.next_local(&op, &wqe, conn, env);
@@ -315,7 +350,8 @@ impl Requester {
             return Next::Limited;
         }
         let ack_req = self.must_request_ack(&wqe, segment, conn, env);
-        match self.write_packet(&wqe, segment, ack_req, conn, env, out) {
+        let packet = Outgoing { index: self.cursor_wqe, psn: self.cursor_psn, segment, ack_req };
+        match self.write_packet(&wqe, packet, conn, env, out) {
             Ok(len) => {
                 let sent = self.advance(&wqe, segment, ack_req, timers, env);
                 Next::Packet(len, sent)
@@ -413,16 +449,23 @@ impl Requester {
     /// Returns true if the limits allow a packet of `wqe`: for READs and atomics, their depth and
     /// the read window, for others the send window. They also hold for retransmissions.
     fn is_within_limits(&self, wqe: &SendWqe, segment: Segment, env: &mut Env<'_>) -> bool {
+        // While something is missing, what arrives beyond the span would be dropped.
+        let is_recovering = self.board.as_ref().is_some_and(|board| board.is_active());
+        let outstanding = self.outstanding();
+        if is_recovering && outstanding > 0 && outstanding + segment.psn_count > SPAN {
+            return false;
+        }
         if !wqe.op.needs_responder_resource() {
             return self.in_window() < env.window.min(self.window_after_timeout);
         }
         let most = self.splitter.max_outstanding(wqe);
         let most = most.min(self.reads_after_timeout.unwrap_or(most));
-        if self.reads_in_flight >= self.max_rd_atomic.min(most) {
+        let has_room = self.reads_in_flight < MAX_READS;
+        if !has_room || self.awaited_reads() >= self.max_rd_atomic.min(most) {
             return false;
         }
         let packets = segment::counted_responses(wqe, segment.psn_count);
-        let fits = self.responses_in_flight + packets <= env.responses;
+        let fits = self.awaited_responses() + packets <= env.responses;
         if !fits {
             env.lacking_responses = packets;
         }
@@ -433,26 +476,40 @@ impl Requester {
     pub(super) fn can_request_responses(&self) -> bool {
         let next = self.sq.get(self.cursor_wqe);
         next.is_some_and(|wqe| wqe.op.needs_responder_resource())
-            && self.reads_in_flight < self.max_rd_atomic
+            && self.awaited_reads() < self.max_rd_atomic
+    }
+
+    /// READs and atomics in flight that await a response. The peer has sent all responses to the
+    /// others, so that they use nothing of its depth.
+    fn awaited_reads(&self) -> u8 {
+        let arrived = self.board.as_ref().map_or(0, |board| board.complete_reads());
+        self.reads_in_flight.saturating_sub(arrived)
+    }
+
+    /// Responses in flight that have not arrived.
+    #[inline]
+    pub(super) fn awaited_responses(&self) -> u32 {
+        let arrived = self.board.as_ref().map_or(0, |board| board.stored_responses());
+        self.responses_in_flight.saturating_sub(arrived)
     }
 
     /// Writes BTH, extended headers, payload and pad. Returns their length.
-    fn write_packet(
+    pub(super) fn write_packet(
         &self,
         wqe: &SendWqe,
-        segment: Segment,
-        ack_req: bool,
+        packet: Outgoing,
         conn: &Connection,
         env: &Env<'_>,
         out: &mut [u8],
     ) -> Result<usize, Status> {
+        let Outgoing { index, psn, segment, ack_req } = packet;
         let pad = segment.len.wrapping_neg() % 4;
         let solicited = segment.last && wqe.flags.contains(SendFlags::SOLICITED);
         let bth = Bth {
             solicited: solicited && wqe.op.consumes_receive(),
             pad: u8::try_from(pad).expect("less than four"),
             ack_req,
-            ..conn.bth(segment.opcode, self.cursor_psn)
+            ..conn.bth(segment.opcode, psn)
         };
         let mut ext = request_headers(wqe, segment);
         if conn.service == Service::XrcIni {
@@ -463,11 +520,11 @@ impl Requester {
         let (payload, pad_bytes) = payload.split_at_mut(segment.len);
         pad_bytes.fill(0);
         if wqe.inline {
-            let data = self.sq.inline_data(self.cursor_wqe, inline_len(wqe));
+            let data = self.sq.inline_data(index, inline_len(wqe));
             let start = usize::try_from(segment.offset).expect("inline data are short");
             payload.copy_from_slice(&data[start..start + segment.len]);
         } else {
-            let sges = self.sq.sges(self.cursor_wqe, usize::from(wqe.num_sge));
+            let sges = self.sq.sges(index, usize::from(wqe.num_sge));
             sg::gather(env.memory, conn.pd, sges, segment.offset, payload)
                 .map_err(|_| Status::LocalProtection)?;
         }

@@ -6,12 +6,16 @@
 //!   ...... duplicates ............|expected|.......... ahead (a packet is missing) ......
 //! ```
 
+mod ahead;
 mod checks;
+mod gap;
 mod nak_reason;
 mod placement;
 mod transmit;
 mod unreliable;
 
+pub use ahead::AheadPool;
+use ahead::PacketsAhead;
 use feroce_wire::{Key, Msn, NakCode, Operation, Packet, Position, Psn, Reth, RnrTimer};
 use nak_reason::{NakReason, not_invalidated};
 
@@ -74,6 +78,10 @@ pub struct Responder {
     /// True if a NAK for the gap at `epsn` was sent. No other NAK is sent before the expected
     /// packet arrives.
     gap_reported: bool,
+    /// The packets ahead of the expected one; `None` without selective repeat.
+    ahead: Option<Box<PacketsAhead>>,
+    /// The last packet that was dropped although others ahead of the expected one are held.
+    last_dropped: Option<Psn>,
     pending_ack: Option<PendingAck>,
     /// True if the QP is in ERR because a request of its own failed, and the peer does not know.
     must_report_failure: bool,
@@ -97,6 +105,8 @@ impl Responder {
             read_end: 0,
             reads_are_sequential: false,
             gap_reported: false,
+            ahead: None,
+            last_dropped: None,
             pending_ack: None,
             must_report_failure: false,
             resources: ResponderResources::default(),
@@ -122,6 +132,7 @@ impl Responder {
         self.replay.clear();
         self.pending_ack = None;
         self.must_report_failure = false;
+        self.ahead = None;
     }
 
     /// Sets the first expected PSN.
@@ -132,12 +143,14 @@ impl Responder {
         self.position = 1 << 32;
         self.inbound = Inbound::None;
         self.gap_reported = false;
+        self.drop_ahead();
     }
 
     /// Drops all pending packets. A NAK and the responses before it are still sent, so
     /// that the peer learns of the error; so are the responses to the requests before one that gets
     /// no NAK, and all responses after a failure that is to be reported.
     pub(super) fn stop(&mut self) {
+        self.drop_ahead();
         let is_last = matches!(self.pending_ack, Some(PendingAck::Nak(..) | PendingAck::LastAck));
         if !is_last && !self.must_report_failure {
             self.resources.clear();
@@ -173,9 +186,25 @@ impl Responder {
     ) -> Verdict {
         match packet.bth.psn.offset_from(self.epsn) {
             0 => {}
-            ahead if ahead > 0 => return self.handle_gap(env),
+            ahead if ahead > 0 => return self.handle_gap(packet, env),
             _ => return self.handle_duplicate(packet, conn, env),
         }
+        let acknowledged = self.last_send_or_write;
+        let verdict = self.handle_expected(packet, conn, env);
+        match verdict {
+            Verdict::Continue if self.has_held() => self.handle_held(acknowledged, conn, env),
+            verdict => verdict,
+        }
+    }
+
+    /// Executes or rejects the expected packet.
+    #[inline]
+    fn handle_expected(
+        &mut self,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Verdict {
         match self.accept(packet, conn, env) {
             Ok(operation) => {
                 self.gap_reported = false;
@@ -207,16 +236,6 @@ impl Responder {
             _ if packet.bth.ack_req && !has_response => self.pending_ack = Some(PendingAck::Ack),
             _ => {}
         }
-    }
-
-    /// Handles a packet ahead of the expected one: one NAK per gap.
-    fn handle_gap(&mut self, env: &mut Env<'_>) -> Verdict {
-        env.counters.count(Counter::OutOfSequence);
-        if !self.gap_reported {
-            self.gap_reported = true;
-            self.pending_ack = Some(PendingAck::SequenceNak);
-        }
-        Verdict::Continue
     }
 
     /// Checks and executes the expected packet. Returns the row of its operation.
@@ -466,6 +485,7 @@ impl Responder {
             NakReason::NoReceive => {
                 env.counters.count(Counter::OutOfBuffer);
                 self.gap_reported = true; // Packets after it are dropped without a further NAK.
+                self.drop_ahead();
                 self.pending_ack = Some(PendingAck::RnrNak(self.min_rnr_timer));
                 return Verdict::Continue;
             }

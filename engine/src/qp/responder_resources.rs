@@ -85,6 +85,8 @@ pub struct ResponderResources {
     capacity: usize,
     /// Replays among the responses.
     replays: usize,
+    /// Responses that fit besides those of the depth.
+    room_for_replays: usize,
 }
 
 /// All responder resources are in use.
@@ -94,15 +96,22 @@ pub struct ResourcesExhausted;
 impl Default for ResponderResources {
     fn default() -> Self {
         let responses = VecDeque::with_capacity(INITIAL_CAPACITY);
-        Self { responses, capacity: INITIAL_CAPACITY, replays: 0 }
+        Self { responses, capacity: INITIAL_CAPACITY, replays: 0, room_for_replays: 0 }
     }
 }
 
 impl ResponderResources {
     /// Allocates memory for at least `depth` responses.
     pub fn reserve(&mut self, depth: u8) {
-        self.capacity = self.capacity.max(depth.into());
+        self.capacity = self.capacity.max(usize::from(depth) + self.room_for_replays);
         self.responses.reserve_exact(self.capacity - self.responses.len());
+    }
+
+    /// Allocates memory for replays besides the responses of the depth: with selective repeat, a
+    /// requester asks for lost responses while others are outstanding.
+    pub fn reserve_for_replays(&mut self) {
+        self.room_for_replays = INITIAL_CAPACITY;
+        self.reserve(RD_ATOMIC);
     }
 
     /// Responses waiting that are not replays.

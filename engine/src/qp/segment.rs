@@ -79,6 +79,12 @@ fn bare_request(opcode: Opcode, wqe: &SendWqe, index: u32, mtu: usize) -> Segmen
     }
 }
 
+/// A READ request for the first `packets` response packets of `whole`, a longer one.
+pub fn shortened(whole: Segment, packets: u32, mtu: usize) -> Segment {
+    let span = offset_of(packets, mtu).min(whole.span);
+    Segment { span, psn_count: packets, ..whole }
+}
+
 /// Offset of packet number `index`, in bytes.
 #[inline]
 fn offset_of(index: u32, mtu: usize) -> u64 {

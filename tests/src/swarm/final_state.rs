@@ -90,13 +90,17 @@ impl Model {
         Some((receive.local.clone(), request.payload[..most].to_vec()))
     }
 
-    /// Checks that a READ without success stored whole packets only. On a QP that waits forever,
-    /// unsignaled atomics may also have finished.
+    /// Checks that a READ without success stored whole packets only: the first ones, or any of them
+    /// with selective repeat. On a QP that waits forever,
+    /// unsignaled atomics may also have finished; with selective repeat, any atomic behind one that
+    /// did not.
     fn check_read_destinations(&mut self, pair: usize, end: usize) -> Check {
         let side = &self.sides[pair][end];
         for index in side.succeeded..side.posted.len() {
             let request = self.request(pair, end, index);
-            let silent = index >= self.sides[pair][end].resolved && request.op.is_atomic();
+            let selective = self.options.repeats_selectively();
+            let unresolved = index >= self.sides[pair][end].resolved;
+            let silent = (unresolved || selective) && request.op.is_atomic();
             if request.flaw.is_some() || !(request.op == Op::Read || silent) {
                 continue;
             }
@@ -106,7 +110,13 @@ impl Model {
                 continue;
             }
             let what = || format!("pair {pair}, end {end}, request {index}, local memory");
-            self.memory.arrived_bytes(&local, &payload, self.options.mtu_bytes(), what)?;
+            let mtu = self.options.mtu_bytes();
+            match selective {
+                true => self.memory.arrived_packets(&local, &payload, mtu, what)?,
+                false => {
+                    self.memory.arrived_bytes(&local, &payload, mtu, what)?;
+                }
+            }
         }
         Ok(())
     }

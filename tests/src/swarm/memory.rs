@@ -141,6 +141,28 @@ impl Memory {
         Ok((least, most))
     }
 
+    /// Checks that of each packet of `payload`, nothing or everything arrived in `ranges`, in any
+    /// order. The current contents become the expected contents.
+    pub fn arrived_packets(
+        &mut self,
+        ranges: &[Range],
+        payload: &[u8],
+        mtu: usize,
+        what: impl Fn() -> String,
+    ) -> Check {
+        let Some(current) = self.current(ranges) else { return Ok(()) };
+        let old = self.shadow(ranges);
+        for start in (0..current.len()).step_by(mtu) {
+            let end = (start + mtu).min(payload.len());
+            let (is, new) = (&current[start..end], &payload[start..end]);
+            if is != new && *is != old[start..end] {
+                return Err(format!("{}: bytes {start} to {end} are a part of a packet", what()));
+            }
+        }
+        self.set_shadow(ranges, &current);
+        Ok(())
+    }
+
     /// Overwrites `ranges` with random bytes, as a program would that reuses the memory.
     pub fn overwrite(&mut self, ranges: &[Range], random: &mut Random) {
         for &range in ranges {

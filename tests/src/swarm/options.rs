@@ -176,6 +176,12 @@ impl Options {
         self.rig.plain_keys && !self.flow_control && chosen
     }
 
+    /// Returns true if both ends repeat only lost packets: in a third of the scenarios. The choice
+    /// uses a PSN for the same reason.
+    pub fn repeats_selectively(&self) -> bool {
+        self.psns[0][1].value().is_multiple_of(3)
+    }
+
     /// Maximum number of outstanding READs and atomics. Where READs are split, some scenarios use
     /// the largest depth.
     pub fn depth(&self) -> u8 {

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
-    CompletionQueue, ConnectOptions, PostError, ProtectionDomain, QpInit, QueuePair, Split,
+    CompletionQueue, ConnectOptions, Endpoint, PostError, ProtectionDomain, QpInit, QueuePair,
+    Split,
 };
 use feroce_engine::qp::QpState;
 use feroce_engine::qp::attributes::QpAttributes;
@@ -515,7 +516,11 @@ fn make_pair(
     });
     let gid = u32::from(options.v6);
     let psns = options.psns[pair];
-    let ends = [0, 1].map(|end: usize| qps[end].endpoint(psns[end], gid).expect("a GID"));
+    let selective_repeat = options.repeats_selectively();
+    let ends = [0, 1].map(|end: usize| {
+        let endpoint = qps[end].endpoint(psns[end], gid).expect("a GID");
+        Endpoint { selective_repeat, ..endpoint }
+    });
     for end in 0..2 {
         let limits = &options.limits[end];
         let connect = ConnectOptions {

@@ -2,7 +2,7 @@
 //! outstanding packets, acknowledgements never go back, NAKs are not repeated endlessly. The model
 //! checks programs, these rules check packets.
 
-use feroce_wire::{NakCode, Operation, Packet, Psn, Qpn, Syndrome};
+use feroce_wire::{NakCode, Operation, Packet, Psn, Qpn, Sack, Syndrome};
 
 use super::check::Check;
 use super::options::Options;
@@ -21,8 +21,10 @@ struct Direction {
     acknowledged: Psn,
     /// One past the last PSN of the last READ or atomic.
     responses: Psn,
-    /// PSN of the last NAK (PSN sequence error), and how often it was sent.
-    gap: Option<(Psn, u32)>,
+    /// PSN and map of the last NAK (PSN sequence error), and how often it was sent.
+    gap: Option<(Psn, Option<Sack>, u32)>,
+    /// Packets that requested an acknowledgement.
+    asked: u32,
     /// MSN of the last response, and PSN of the last ACK.
     msn: u32,
     ack: Option<Psn>,
@@ -32,8 +34,11 @@ struct Direction {
 #[derive(Debug)]
 pub(super) struct WireRules {
     directions: Vec<[Direction; 2]>,
+    /// Largest distance of a packet from the oldest unacknowledged one.
     window: u32,
     mtu: u32,
+    /// A responder may also report a gap when it is asked.
+    selective_repeat: bool,
 }
 
 impl WireRules {
@@ -46,6 +51,7 @@ impl WireRules {
             acknowledged: psn,
             responses: psn,
             gap: None,
+            asked: 0,
             msn: 0,
             ack: None,
         };
@@ -54,7 +60,12 @@ impl WireRules {
             directions.map(|(qpns, psns)| [0, 1].map(|end| direction(psns[end], qpns, end)));
         Self {
             directions: directions.collect(),
-            window: options.rig.window,
+            // Packets that have arrived behind a gap do not count; a map ends after its span.
+            window: match options.repeats_selectively() {
+                true => options.rig.window.max(Sack::SPAN),
+                false => options.rig.window,
+            },
+            selective_repeat: options.repeats_selectively(),
             mtu: options.mtu.bytes(),
         }
     }
@@ -63,7 +74,7 @@ impl WireRules {
     pub fn check(&mut self, seen: &Seen) -> Check {
         let packet = Packet::parse(&seen.bytes, &[]).map_err(|error| format!("sent: {error}"))?;
         let (from, is_request) = (seen.from, packet.info.is_request());
-        let (window, mtu) = (self.window, self.mtu);
+        let (window, mtu, selective_repeat) = (self.window, self.mtu, self.selective_repeat);
         // Responses belong to the direction of the other end.
         let end = if is_request { from } else { 1 - from };
         let to = packet.bth.dest_qp;
@@ -74,7 +85,7 @@ impl WireRules {
         let direction = direction.ok_or_else(|| format!("sent to an unknown QP: {packet}"))?;
         let result = match is_request {
             true => direction.request(&packet, window, mtu),
-            false => direction.response(&packet),
+            false => direction.response(&packet, selective_repeat),
         };
         result.map_err(|rule| format!("end {from} broke a wire rule, {rule}: {packet}"))
     }
@@ -83,6 +94,7 @@ impl WireRules {
 impl Direction {
     fn request(&mut self, packet: &Packet<'_>, window: u32, mtu: u32) -> Result<(), &'static str> {
         let psn = packet.bth.psn;
+        self.asked += u32::from(packet.bth.ack_req);
         if !psn.at_or_before(self.sent) {
             return Err("PSNs must be consecutive");
         }
@@ -103,7 +115,11 @@ impl Direction {
         Ok(())
     }
 
-    fn response(&mut self, packet: &Packet<'_>) -> Result<(), &'static str> {
+    fn response(
+        &mut self,
+        packet: &Packet<'_>,
+        selective_repeat: bool,
+    ) -> Result<(), &'static str> {
         let psn = packet.bth.psn;
         let Some(aeth) = packet.ext.aeth else { return Ok(()) };
         if aeth.msn.value() < self.msn {
@@ -122,12 +138,16 @@ impl Direction {
             Syndrome::Ack(_) => psn.next(),
             Syndrome::Nak(NakCode::PsnSequence) => {
                 // A NAK that waits behind a burst may report a later gap than the one it was
-                // created for, so the same PSN may be reported twice.
-                let times = self.gap.filter(|(at, _)| *at == psn).map_or(1, |(_, times)| times + 1);
-                if times > 2 {
-                    return Err("a gap is reported at most twice");
+                // created for, so the same PSN may be reported twice. With selective repeat, a
+                // NAK with a new map, or one for each copy of a packet that asks, may follow.
+                let map = Sack::parse(packet.payload);
+                let same = self.gap.filter(|(at, before, _)| (*at, *before) == (psn, map));
+                let times = same.map_or(1, |(.., times)| times + 1);
+                let answers = if selective_repeat { 2 * self.asked } else { 0 };
+                if times > 2 + answers {
+                    return Err("a gap is reported too often");
                 }
-                self.gap = Some((psn, times));
+                self.gap = Some((psn, map, times));
                 psn
             }
             _ => psn,

@@ -47,6 +47,9 @@ pub struct Side {
     /// Identifier of the host within which this side supports super-frames, if it does.
     #[serde(default)]
     pub super_frames: Option<NonZeroU64>,
+    /// The QPs offer selective repeat.
+    #[serde(default)]
+    pub selective_repeat: bool,
     pub qps: Vec<QpLine>,
     /// Source of the data, and target of atomics.
     pub source: RegionLine,
@@ -84,6 +87,7 @@ impl Side {
                 psn: Psn::new(line.psn),
                 gid,
                 super_frames: self.super_frames.map(HostId),
+                selective_repeat: self.selective_repeat,
             };
             self.qps.iter().map(endpoint).collect()
         })
@@ -100,6 +104,7 @@ mod tests {
         let side = |qpn, psn| Side {
             gid: "10.0.0.1".to_owned(),
             super_frames: None,
+            selective_repeat: false,
             qps: vec![QpLine { qpn, psn }],
             source: region,
             target: region,

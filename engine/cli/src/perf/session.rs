@@ -151,6 +151,7 @@ impl Session {
         Ok(Side {
             gid: ends.first().map(|end| end.gid.to_string()).unwrap_or_default(),
             super_frames: ends.first().and_then(|end| end.super_frames).map(|host| host.0),
+            selective_repeat: ends.first().is_some_and(|end| end.selective_repeat),
             qps: ends
                 .iter()
                 .map(|end| QpLine { qpn: end.qpn.value(), psn: end.psn.value() })

@@ -201,6 +201,13 @@ static ROWS: &[Row] = &[
         show: |settings| settings.max_pd.to_string(),
     },
     Row {
+        name: "selective_repeat",
+        expects: || "true or false",
+        about: "agree with peers that offer it, too, to send only lost packets again",
+        set: |settings, text| flag(text).map(|offers| settings.selective_repeat = offers),
+        show: |settings| settings.selective_repeat.to_string(),
+    },
+    Row {
         name: "ecn",
         expects: || "true or false",
         about: "mark data packets ECT(0), so that switches mark packets instead of dropping them",

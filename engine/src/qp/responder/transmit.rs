@@ -40,7 +40,10 @@ impl Responder {
         }
         let bth = conn.bth(Opcode::RC_ACKNOWLEDGE, psn);
         let aeth = Some(Aeth { syndrome, msn: self.msn });
-        Some(write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() }))
+        let len = write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() });
+        let held = self.ahead.as_ref().filter(|_| pending == PendingAck::SequenceNak);
+        let map = held.map_or(0, |ahead| ahead.sack(self.epsn).write(&mut out[len..]));
+        Some(len + map)
     }
 
     /// Returns true if the next packet belongs to a response, and not to the pending ACK or NAK.
