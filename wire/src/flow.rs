@@ -125,6 +125,9 @@ impl FlowSpec {
 
 const MAX_LEN: usize = EthernetHeader::LEN + VlanTag::LEN + Ipv6Header::LEN + UdpHeader::LEN;
 
+/// Length of the headers of an untagged IPv4 flow.
+const PLAIN_LEN: usize = EthernetHeader::LEN + Ipv4Header::LEN + UdpHeader::LEN;
+
 /// Ethernet, IP and UDP headers of a flow, as a template to write in front of transport bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowHeader {
@@ -242,7 +245,13 @@ impl FlowHeader {
         let ip_len = u16::try_from(covered.len() + icrc::LEN - ip_at)
             .expect("an IP packet has at most 65535 bytes");
         let head = &mut covered[..len];
-        head.copy_from_slice(&self.template[..len]);
+        match head.first_chunk_mut::<PLAIN_LEN>() {
+            // A copy of constant length needs no call.
+            Some(plain) if len == PLAIN_LEN => {
+                plain.copy_from_slice(&self.template[..PLAIN_LEN]);
+            }
+            _ => head.copy_from_slice(&self.template[..len]),
+        }
         let (ip, udp) = head[ip_at..].split_at_mut(len - ip_at - UdpHeader::LEN);
         let udp_len = match self.spec.addresses {
             IpAddresses::V4 { .. } => {

@@ -86,26 +86,37 @@ impl Sums {
 #[must_use]
 pub fn sums(covered: Payload<'_>) -> Sums {
     let (mut hasher, at) = if covered.first[0] >> 4 == 6 {
-        hash_head::<V6_HEAD>(covered.first, mask_v6)
+        hash_head_v6(covered.first)
     } else {
-        hash_head::<V4_HEAD>(covered.first, mask_v4)
+        hash_head(covered.first, &ONES_V4)
     };
     let head = hasher.clone().finalize();
     hasher.update(&covered.first[at..]);
-    hasher.update(covered.second);
+    if !covered.second.is_empty() {
+        hasher.update(covered.second);
+    }
     Sums { head, icrc: hasher.finalize(), behind: covered.len() - at }
 }
 
 /// CRC state after the BTH of a packet whose `HEAD - PREFIX` header bytes are at the front of
-/// `packet`.
-#[inline]
-fn hash_head<const HEAD: usize>(packet: &[u8], mask: fn(&mut [u8; HEAD])) -> (Hasher, usize) {
-    let mut head = [0xff; HEAD];
-    head[PREFIX..].copy_from_slice(&packet[..HEAD - PREFIX]);
-    mask(&mut head);
+/// `packet`. `ones`: the prefix, and the bits of the headers that count as ones.
+#[inline(always)] // The hasher stays in registers.
+fn hash_head<const HEAD: usize>(packet: &[u8], ones: &[u8; HEAD]) -> (Hasher, usize) {
+    let mut head = *ones;
+    let (words, _) = head[PREFIX..].as_chunks_mut::<4>();
+    let (from, _) = packet[..HEAD - PREFIX].as_chunks::<4>();
+    for (word, from) in words.iter_mut().zip(from) {
+        *word = (u32::from_ne_bytes(*word) | u32::from_ne_bytes(*from)).to_ne_bytes();
+    }
     let mut hasher = new_hasher();
     hasher.update(&head);
     (hasher, HEAD - PREFIX)
+}
+
+/// [`hash_head`] of an IPv6 packet.
+#[inline(never)]
+fn hash_head_v6(packet: &[u8]) -> (Hasher, usize) {
+    hash_head(packet, &ONES_V6)
 }
 
 /// A hasher before the first byte. `Hasher::new` looks up the features of the processor, which
@@ -125,28 +136,53 @@ fn new_hasher() -> Hasher {
 
 /// Sets to ones the fields of prefix, IPv4, UDP and BTH that routers may change.
 #[inline]
-pub(crate) fn mask_v4(head: &mut [u8; V4_HEAD]) {
+pub(crate) const fn mask_v4(head: &mut [u8; V4_HEAD]) {
     const IP: usize = PREFIX;
     const UDP: usize = IP + Ipv4Header::LEN;
     const BTH: usize = UDP + UdpHeader::LEN;
     head[IP + 1] = 0xff;
     head[IP + 8] = 0xff;
-    head[IP + 10..IP + 12].fill(0xff);
-    head[UDP + 6..UDP + 8].fill(0xff);
+    (head[IP + 10], head[IP + 11]) = (0xff, 0xff);
+    (head[UDP + 6], head[UDP + 7]) = (0xff, 0xff);
     head[BTH + 4] = 0xff;
 }
 
 /// Sets to ones the fields of prefix, IPv6, UDP and BTH that routers may change.
 #[inline]
-pub(crate) fn mask_v6(head: &mut [u8; V6_HEAD]) {
+pub(crate) const fn mask_v6(head: &mut [u8; V6_HEAD]) {
     const IP: usize = PREFIX;
     const UDP: usize = IP + Ipv6Header::LEN;
     const BTH: usize = UDP + UdpHeader::LEN;
     head[IP] |= 0x0f;
-    head[IP + 1..IP + 4].fill(0xff);
+    (head[IP + 1], head[IP + 2], head[IP + 3]) = (0xff, 0xff, 0xff);
     head[IP + 7] = 0xff;
-    head[UDP + 6..UDP + 8].fill(0xff);
+    (head[UDP + 6], head[UDP + 7]) = (0xff, 0xff);
     head[BTH + 4] = 0xff;
+}
+
+/// The prefix, and the bits of IPv4, UDP and BTH that count as ones.
+const ONES_V4: [u8; V4_HEAD] = {
+    let mut ones = prefix();
+    mask_v4(&mut ones);
+    ones
+};
+
+/// The prefix, and the bits of IPv6, UDP and BTH that count as ones.
+const ONES_V6: [u8; V6_HEAD] = {
+    let mut ones = prefix();
+    mask_v6(&mut ones);
+    ones
+};
+
+/// [`PREFIX`] bytes of ones, followed by zeros.
+const fn prefix<const HEAD: usize>() -> [u8; HEAD] {
+    let mut ones = [0; HEAD];
+    let mut at = 0;
+    while at < PREFIX {
+        ones[at] = 0xff;
+        at += 1;
+    }
+    ones
 }
 
 /// Reference implementation of [`icrc`], byte by byte and bit by bit: slow, and easy to verify
