@@ -1,6 +1,6 @@
 //! Writing the transport part of a packet into a transmit buffer.
 
-use crate::{Bth, ExtHeaders};
+use crate::{Bth, ExtHeaders, Opcode};
 
 /// Writes the BTH and the extended headers of its opcode to the front of `out`. Returns the offset
 /// of the payload in bytes.
@@ -10,12 +10,20 @@ use crate::{Bth, ExtHeaders};
 /// exactly the headers of the opcode. All of these are mistakes of the caller.
 #[inline]
 pub fn write_transport(out: &mut [u8], bth: &Bth, ext: &ExtHeaders) -> usize {
-    let Some(info) = bth.opcode.info() else {
-        panic!("{} cannot be built", bth.opcode);
-    };
     bth.write(out);
-    match ext.write(info.headers, &mut out[Bth::LEN..]) {
-        Ok(len) => Bth::LEN + len,
+    Bth::LEN + write_extended(&mut out[Bth::LEN..], bth.opcode, ext)
+}
+
+/// Writes the extended headers of `opcode` to the front of `out`. Returns their length in bytes.
+///
+/// # Panics
+/// As [`write_transport`].
+pub fn write_extended(out: &mut [u8], opcode: Opcode, ext: &ExtHeaders) -> usize {
+    let Some(info) = opcode.info() else {
+        panic!("{opcode} cannot be built");
+    };
+    match ext.write(info.headers, out) {
+        Ok(len) => len,
         Err(error) => panic!("{}: {error}", info.name),
     }
 }
@@ -24,7 +32,7 @@ pub fn write_transport(out: &mut [u8], bth: &Bth, ext: &ExtHeaders) -> usize {
 mod tests {
     use super::*;
 
-    use crate::{Aeth, Opcode, Syndrome};
+    use crate::{Aeth, Syndrome};
 
     fn acknowledge() -> (Bth, ExtHeaders) {
         let bth = Bth { opcode: Opcode::RC_ACKNOWLEDGE, ..Bth::default() };

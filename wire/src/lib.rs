@@ -97,7 +97,7 @@ pub mod xrceth;
 pub use aeth::{Aeth, CreditCode, NakCode, RnrTimer, Syndrome};
 pub use atomic::{AtomicAckEth, AtomicEth};
 pub use bth::Bth;
-pub use builder::write_transport;
+pub use builder::{write_extended, write_transport};
 pub use cm::{CmMad, CmMessage};
 pub use deth::Deth;
 pub use ecn::Ecn;
