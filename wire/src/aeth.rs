@@ -35,9 +35,9 @@ struct View {
     syndrome_and_msn: U32,
 }
 
-impl From<View> for Aeth {
+impl From<&View> for Aeth {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         let [syndrome, ..] = view.syndrome_and_msn.to_bytes();
         Self { syndrome: Syndrome::from_byte(syndrome), msn: Msn::new(view.syndrome_and_msn.get()) }
     }

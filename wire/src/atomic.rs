@@ -43,9 +43,9 @@ struct View {
     compare: U64,
 }
 
-impl From<View> for AtomicEth {
+impl From<&View> for AtomicEth {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         Self {
             va: view.va.get(),
             rkey: Key(view.rkey.get()),
@@ -82,9 +82,9 @@ struct AckView {
     original: U64,
 }
 
-impl From<AckView> for AtomicAckEth {
+impl From<&AckView> for AtomicAckEth {
     #[inline]
-    fn from(view: AckView) -> Self {
+    fn from(view: &AckView) -> Self {
         Self { original: view.original.get() }
     }
 }

@@ -63,9 +63,9 @@ struct View {
     ack_and_psn: U32,
 }
 
-impl From<View> for Bth {
+impl From<&View> for Bth {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         let [congestion, ..] = view.congestion_and_qp.to_bytes();
         let [ack, ..] = view.ack_and_psn.to_bytes();
         Self {

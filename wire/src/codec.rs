@@ -1,10 +1,10 @@
 //! Conversion of a fixed-size header between value and bytes: one macro, so that every header has
-//! the same four names.
+//! the same names.
 
-/// Generates for `$value`: `LEN`, `parse`, `to_bytes` and `write`, through the byte-order view
+/// Generates for `$value`: `LEN`, `parse`, `from_bytes`, `to_bytes` and `write`, through the byte-order view
 /// `$view`.
 ///
-/// Needs `From<$view> for $value` and `From<&$value> for $view`.
+/// Needs `From<&$view> for $value` and `From<&$value> for $view`.
 macro_rules! fixed_header {
     ($value:ty, $view:ty, $name:literal) => {
         impl $value {
@@ -19,14 +19,22 @@ macro_rules! fixed_header {
             #[doc = concat!("the ", $name, ".")]
             #[inline]
             pub fn parse(bytes: &[u8]) -> Result<Self, crate::ParseError> {
-                match <$view as zerocopy::FromBytes>::read_from_prefix(bytes) {
-                    Ok((view, _)) => Ok(Self::from(view)),
-                    Err(_) => Err(crate::ParseError::Truncated {
+                match bytes.first_chunk() {
+                    Some(bytes) => Ok(Self::from_bytes(bytes)),
+                    None => Err(crate::ParseError::Truncated {
                         what: $name,
                         need: Self::LEN,
                         have: bytes.len(),
                     }),
                 }
+            }
+
+            #[doc = concat!("The ", $name, " in `bytes`.")]
+            #[inline]
+            #[must_use]
+            pub(crate) fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+                let view: &$view = zerocopy::transmute_ref!(bytes);
+                Self::from(view)
             }
 
             #[doc = concat!("The ", $name, " as it goes on the wire.")]

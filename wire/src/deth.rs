@@ -34,9 +34,9 @@ struct View {
     reserved_and_qp: U32,
 }
 
-impl From<View> for Deth {
+impl From<&View> for Deth {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         let [reserved, ..] = view.reserved_and_qp.to_bytes();
         Self {
             qkey: Qkey(view.qkey.get()),

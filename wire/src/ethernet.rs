@@ -46,9 +46,9 @@ struct View {
     ethertype: U16,
 }
 
-impl From<View> for EthernetHeader {
+impl From<&View> for EthernetHeader {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         Self { dst: MacAddr(view.dst), src: MacAddr(view.src), ethertype: view.ethertype.get() }
     }
 }

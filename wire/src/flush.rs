@@ -82,9 +82,9 @@ struct View {
     bits: U32,
 }
 
-impl From<View> for Feth {
+impl From<&View> for Feth {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         let [.., low] = view.bits.to_bytes();
         Self {
             reserved: view.bits.get() >> 6,

@@ -25,9 +25,9 @@ struct View {
     rkey: U32,
 }
 
-impl From<View> for Ieth {
+impl From<&View> for Ieth {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         Self { rkey: Key(view.rkey.get()) }
     }
 }

@@ -21,9 +21,9 @@ struct View {
     data: U32,
 }
 
-impl From<View> for ImmDt {
+impl From<&View> for ImmDt {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         Self(view.data.get())
     }
 }

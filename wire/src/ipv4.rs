@@ -74,9 +74,9 @@ struct View {
     dst: [u8; 4],
 }
 
-impl From<View> for Ipv4Header {
+impl From<&View> for Ipv4Header {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         let flags = view.flags_offset.get();
         Self {
             tos: view.tos,
@@ -129,7 +129,7 @@ impl Ipv4Header {
     /// [`IpHeaderLength`](ParseError::IpHeaderLength) (options).
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
-        let Ok((view, _)) = View::read_from_prefix(bytes) else {
+        let Ok((view, _)) = View::ref_from_prefix(bytes) else {
             return Err(ParseError::Truncated {
                 what: "IPv4 header",
                 need: Self::LEN,
@@ -141,6 +141,13 @@ impl Ipv4Header {
             (4, words) => Err(ParseError::IpHeaderLength(words)),
             (version, _) => Err(ParseError::IpVersion(version)),
         }
+    }
+
+    /// The header in `bytes`, whose version and header length are those of this type.
+    #[inline]
+    pub(crate) fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let view: &View = zerocopy::transmute_ref!(bytes);
+        Self::from(view)
     }
 
     /// The header as it goes on the wire.
@@ -190,6 +197,18 @@ pub(crate) fn sum_words(header: &[u8; Ipv4Header::LEN]) -> u32 {
     #[allow(clippy::cast_possible_truncation)] // the halves of a sum of five
     let (high, low) = ((sum >> 16) as u32, sum as u32 & 0xffff);
     high + low
+}
+
+/// Returns true if the checksum of `header` is right. The sum of the words does not depend on the
+/// byte order, but for the order of its own bytes.
+#[inline(always)] // A few instructions, once per packet.
+pub(crate) fn has_valid_checksum(header: &[u8; Ipv4Header::LEN]) -> bool {
+    let (pairs, _) = header.as_chunks::<4>();
+    let sum: u64 = pairs.iter().map(|pair| u64::from(u32::from_ne_bytes(*pair))).sum();
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    // All ones are one of two forms of zero. The other one occurs only if all words are 0.
+    (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
 /// The header checksum of a sum of words.

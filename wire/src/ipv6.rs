@@ -55,9 +55,9 @@ struct View {
     dst: [u8; 16],
 }
 
-impl From<View> for Ipv6Header {
+impl From<&View> for Ipv6Header {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         let first = view.version_class_label.get();
         let [high, low, _, _] = first.to_be_bytes();
         Self {
@@ -99,7 +99,7 @@ impl Ipv6Header {
     /// [`Truncated`](ParseError::Truncated) or [`IpVersion`](ParseError::IpVersion).
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
-        let Ok((view, _)) = View::read_from_prefix(bytes) else {
+        let Ok((view, _)) = View::ref_from_prefix(bytes) else {
             return Err(ParseError::Truncated {
                 what: "IPv6 header",
                 need: Self::LEN,

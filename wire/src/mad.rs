@@ -70,8 +70,8 @@ struct View {
     modifier: U32,
 }
 
-impl From<View> for MadHeader {
-    fn from(view: View) -> Self {
+impl From<&View> for MadHeader {
+    fn from(view: &View) -> Self {
         Self {
             base_version: view.base_version,
             class: view.class,

@@ -1,6 +1,10 @@
 //! A whole received frame: parsed and checked once, with its fields by name.
 
+mod plain;
+
 use core::net::IpAddr;
+
+use plain::Plain;
 
 use crate::{
     Bth, Ecn, EmitError, EthernetHeader, ExtHeaders, IcrcError, Ipv4Header, Ipv6Header, OpcodeInfo,
@@ -138,6 +142,15 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// The [`ParseError`] of the first field at fault.
     pub fn parse(first: &'a [u8], second: &'a [u8]) -> Result<Self, ParseError> {
+        match Plain::find(first) {
+            Some(plain) => plain.packet(second),
+            None => Self::parse_any(first, second),
+        }
+    }
+
+    /// [`parse`](Self::parse) of any frame. It names the error.
+    #[inline(never)] // `parse` needs fewer registers without it.
+    fn parse_any(first: &'a [u8], second: &'a [u8]) -> Result<Self, ParseError> {
         let whole = Payload { first, second };
         let lower = Lower::parse(whole)?;
         // The trailer is excluded from here on: no header can extend into it.

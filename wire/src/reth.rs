@@ -36,9 +36,9 @@ struct View {
     dma_len: U32,
 }
 
-impl From<View> for Reth {
+impl From<&View> for Reth {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         Self { va: view.va.get(), rkey: Key(view.rkey.get()), dma_len: view.dma_len.get() }
     }
 }

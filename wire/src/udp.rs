@@ -40,9 +40,9 @@ struct View {
     checksum: U16,
 }
 
-impl From<View> for UdpHeader {
+impl From<&View> for UdpHeader {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         Self {
             src_port: view.src_port.get(),
             dst_port: view.dst_port.get(),

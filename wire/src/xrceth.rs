@@ -27,9 +27,9 @@ struct View {
     reserved_and_srqn: U32,
 }
 
-impl From<View> for XrcEth {
+impl From<&View> for XrcEth {
     #[inline]
-    fn from(view: View) -> Self {
+    fn from(view: &View) -> Self {
         let [reserved, ..] = view.reserved_and_srqn.to_bytes();
         Self { reserved, srqn: view.reserved_and_srqn.get() & 0x00ff_ffff }
     }
