@@ -110,6 +110,7 @@ impl Core {
 
     /// One turn at the time `now`. Returns the amount of work done: 0 means that the core was idle.
     pub fn turn(&mut self, now: Instant) -> usize {
+        self.shared.recent.forget();
         let mut done = self.handle_doorbells(now);
         done += self.transmit(now);
         let received = self.receive(now);
@@ -202,6 +203,7 @@ impl Core {
         act: impl FnOnce(&mut AnyQp, &mut Env<'_>) -> R,
     ) -> Option<R> {
         let place = self.slots[slot as usize].as_deref_mut()?;
+        self.shared.recent.forget();
         let mut env = self.shared.env(now);
         let result = act(&mut place.qp, &mut env);
         self.schedule.peers.join(slot, &mut place.share, place.qp.window_peer());

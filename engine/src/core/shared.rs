@@ -7,8 +7,8 @@ use feroce_wire::Qpn;
 
 use crate::congestion::CongestionConfig;
 use crate::counters::Counters;
-use crate::memory::MrTable;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
+use crate::memory::{Memory, MrTable, Recent};
 use crate::pfc::{PfcConfig, XoffRequesters};
 use crate::qp::{Env, SrqTable};
 use crate::time::Instant;
@@ -156,10 +156,12 @@ pub struct Windows {
 }
 
 /// The parts of the device that a core uses.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct CoreShared {
     /// Registered memory.
     pub memory: Arc<MrTable>,
+    /// The region that this core used last.
+    pub recent: Recent,
     /// Asynchronous events.
     pub events: Arc<EventQueue>,
     /// Counters of this core.
@@ -181,7 +183,8 @@ pub struct CoreShared {
 impl CoreShared {
     /// The environment of a QP call at the time `now`.
     pub(super) fn env(&self, now: Instant) -> Env<'_> {
-        Env::new(now, &self.memory, &self.counters, &self.events, self.windows.send, &self.srqs)
+        let memory = Memory::new(&self.memory, &self.recent);
+        Env::new(now, memory, &self.counters, &self.events, self.windows.send, &self.srqs)
     }
 }
 

@@ -99,6 +99,7 @@ impl Core {
     /// doorbell. Packets for which the port, the peer or the send window has no room are lost with
     /// the QP.
     pub fn drain(&mut self, slot: u32, now: Instant) {
+        self.shared.recent.forget();
         self.handle_doorbells(now);
         let place = self.slots[slot as usize].as_deref();
         if !place.is_some_and(|place| place.is_active || place.is_held) {

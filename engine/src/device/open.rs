@@ -18,7 +18,7 @@ use crate::core::{Core, CoreShared, Doorbell, Handover, Loopback, QpnMap, Window
 use crate::counters::Counters;
 use crate::memory::arena::Arena;
 use crate::memory::frame_ring::frame_ring;
-use crate::memory::{KeySpace, MrTable};
+use crate::memory::{KeySpace, MrTable, Recent};
 use crate::port::Port;
 use crate::port::kind::PortOwner;
 use crate::qp::AheadPool;
@@ -238,6 +238,7 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
         );
         let shared = CoreShared {
             memory: Arc::clone(&inner.memory),
+            recent: Recent::default(),
             events: Arc::clone(&inner.events),
             counters: Arc::clone(&inner.counters[id]),
             qpns: inner.qpns.clone(),

@@ -2,7 +2,7 @@
 //!
 //! What programs rely on, and how it is implemented:
 //! * **A packet's last bytes become visible last.** Programs spin on the last byte of a WRITE.
-//!   [`MrTable::store`] writes everything except the tail, then issues a release fence, then writes
+//!   [`Memory::store`] writes everything except the tail, then issues a release fence, then writes
 //!   the tail.
 //! * **Aligned 8-byte words are stored whole.** Short stores go word by word. Long stores use the
 //!   platform's `memcpy`, which never splits an aligned word. The tail is stored as one word if it
@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use feroce_wire::{Key, Payload};
 
 use super::on_demand;
+use super::recent::Memory;
 use super::region::{Access, AccessError, Kind, MrTable, Scope};
 use super::tail::{address, tail_start};
 
@@ -44,7 +45,7 @@ const CACHE_LINE: usize = 64;
 /// Stores of up to this many bytes go word by word.
 const SHORT_STORE: usize = 64;
 
-impl MrTable {
+impl Memory<'_> {
     /// Copies `payload` to `va`, the last bytes last. An empty payload is not checked. `ahead`:
     /// bytes that the caller expects to store after these soon; they are prefetched, at most as
     /// many as `payload` has.
@@ -122,7 +123,9 @@ impl MrTable {
         fetch_ahead(target.host.wrapping_add(out.len() as u64), ahead.min(out.len()));
         Ok(())
     }
+}
 
+impl MrTable {
     /// Executes `op` on the 8 bytes at `va` as a CPU atomic; returns the previous value.
     ///
     /// # Errors
@@ -232,6 +235,9 @@ impl MrTable {
 /// long packet is about one page long.
 #[inline]
 fn fetch_ahead(host: u64, len: usize) {
+    if len == 0 {
+        return; // The division of a stepped range costs more than this test.
+    }
     #[cfg(target_arch = "x86_64")]
     for offset in (0..len).step_by(CACHE_LINE) {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
@@ -250,6 +256,14 @@ fn fetch_ahead(host: u64, len: usize) {
 #[inline]
 unsafe fn store_in_order(host: u64, from: &[u8]) {
     let to = ptr::with_exposed_provenance_mut::<u8>(address(host));
+    if from.len() <= SHORT_STORE
+        && host.is_multiple_of(8)
+        && let (words, []) = from.as_chunks::<8>()
+    {
+        // SAFETY: the words are the caller's range, and begin at a multiple of 8.
+        unsafe { store_aligned(to.cast(), words) };
+        return;
+    }
     let body = tail_start(host, from.len());
     if from.len() <= SHORT_STORE {
         // SAFETY: `body <= from.len()`, so the range is inside the caller's.
@@ -261,6 +275,23 @@ unsafe fn store_in_order(host: u64, from: &[u8]) {
     fence(Ordering::Release);
     // SAFETY: `to + body` and the rest of `from` are inside the caller's range.
     unsafe { store_tail(to.add(body), &from[body..]) };
+}
+
+/// Stores `words` front to back, each whole; the last one becomes visible after all others.
+///
+/// # Safety
+/// `to` is aligned, and the words there are writable.
+#[inline]
+unsafe fn store_aligned(to: *mut u64, words: &[[u8; 8]]) {
+    let Some((last, before)) = words.split_last() else { return };
+    for (index, word) in before.iter().enumerate() {
+        // SAFETY: `index < words.len()`.
+        let place = unsafe { AtomicU64::from_ptr(to.add(index)) };
+        place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+    }
+    // SAFETY: as above.
+    let place = unsafe { AtomicU64::from_ptr(to.add(before.len())) };
+    place.store(u64::from_ne_bytes(*last), Ordering::Release);
 }
 
 /// Copies `first` and then `second` to `host`. An aligned word that crosses the boundary between
@@ -349,6 +380,7 @@ unsafe fn store_tail(to: *mut u8, from: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::super::key::KeySpace;
+    use super::super::recent::Recent;
     use super::super::region::{PdId, Region};
     use super::*;
 
@@ -374,9 +406,11 @@ mod tests {
                 let split = len / 3;
                 let parts = Payload { first: &from[..split], second: &from[split..len] };
                 let va = 0x1000 + start as u64;
-                table.store(key, PD, Access::REMOTE_WRITE, va, parts, 0).unwrap();
+                let recent = Recent::default();
+                let memory = Memory::new(&table, &recent);
+                memory.store(key, PD, Access::REMOTE_WRITE, va, parts, 0).unwrap();
                 let mut back = vec![0; len];
-                table.load(key, PD, Access::REMOTE_READ, va, &mut back, 0).unwrap();
+                memory.load(key, PD, Access::REMOTE_READ, va, &mut back, 0).unwrap();
                 drop(table);
                 assert_eq!(back, from[..len]);
                 assert_eq!(bytes[start..start + len], from[..len]);

@@ -18,6 +18,7 @@ pub(crate) mod dma_buf;
 pub(crate) mod frame_ring;
 mod key;
 mod on_demand;
+mod recent;
 mod region;
 pub(crate) mod shared_memory;
 pub(crate) mod shared_ring;
@@ -29,6 +30,7 @@ pub mod work_ring;
 pub use frame_ring::FrameRingError;
 pub(crate) use key::KeySpace;
 pub use on_demand::is_supported as on_demand_is_supported;
+pub(crate) use recent::{Memory, Recent};
 #[cfg(test)]
 pub(crate) use region::leaked_table;
 pub use region::{Access, AccessError};

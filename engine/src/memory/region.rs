@@ -195,7 +195,16 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Plain, Self::OnDemand, Self::Null, Self::Window1, Self::Window2];
+    #[inline]
+    const fn from_bits(bits: u32) -> Self {
+        match bits {
+            0 => Self::Plain,
+            1 => Self::OnDemand,
+            2 => Self::Null,
+            3 => Self::Window1,
+            _ => Self::Window2,
+        }
+    }
 
     pub(super) const fn is_window(self) -> bool {
         matches!(self, Self::Window1 | Self::Window2)
@@ -212,6 +221,21 @@ const GENERATION: u64 = 1 << 34;
 /// Flag in a region's window count: no more windows may be bound, because the region is about to be
 /// deregistered.
 const CLOSED: u32 = 1 << 31;
+
+/// The state of a slot: key, [`VALID`], [`BUSY`], generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct State(u64);
+
+/// A state that no slot has: a valid key of a slot that is being changed.
+pub(super) const NO_STATE: State = State(VALID | BUSY);
+
+impl State {
+    /// Returns true if `key` is valid.
+    #[inline]
+    pub(super) const fn is_of(self, key: Key) -> bool {
+        self.0 & (GENERATION - 1) == VALID | key.value() as u64
+    }
+}
 
 #[derive(Debug, FromZeros)]
 pub(super) struct Slot {
@@ -237,6 +261,48 @@ pub(super) struct View {
     pub(super) region: Region,
     pub(super) kind: Kind,
     qp: u32,
+}
+
+impl View {
+    /// A region without bytes.
+    pub(super) const EMPTY: Self = {
+        let region = Region { iova: 0, host: 0, len: 0, pd: PdId(0), access: Access::NONE };
+        Self { region, kind: Kind::Plain, qp: 0 }
+    };
+
+    /// Checks protection domain, rights and, if given, the bounds `(va, len)`. Returns the location
+    /// of `va`, or of the first byte.
+    #[inline(always)] // As `MrTable::view`.
+    pub(super) fn target(
+        self,
+        scope: Scope,
+        need: Access,
+        range: Option<(u64, u64)>,
+    ) -> Result<Target, AccessError> {
+        let Self { region, kind, qp } = self;
+        if region.pd != scope.pd {
+            return Err(AccessError::ProtectionDomain);
+        }
+        if !region.access.contains(need) {
+            return Err(AccessError::Rights);
+        }
+        match (kind, scope.peer_of) {
+            (Kind::Plain | Kind::OnDemand | Kind::Null, _) | (Kind::Window1, Some(_)) => {}
+            (Kind::Window2, Some(through)) if through.value() == qp => {}
+            (Kind::Window2, Some(_)) => return Err(AccessError::OtherQp),
+            // Local requests cannot use windows.
+            (Kind::Window1 | Kind::Window2, None) => return Err(AccessError::Key),
+        }
+        let (va, len) = range.unwrap_or((region.iova, 0));
+        // Only subtractions: the sum of numbers from a peer may wrap at the end of the address
+        // space.
+        let offset = va.checked_sub(region.iova).ok_or(AccessError::Bounds)?;
+        let room = region.len.checked_sub(offset).ok_or(AccessError::Bounds)?;
+        if len > room {
+            return Err(AccessError::Bounds);
+        }
+        Ok(Target { host: region.host + offset, kind })
+    }
 }
 
 /// Location of the bytes of an allowed access.
@@ -274,8 +340,13 @@ impl Slot {
         self.state.store(before, Ordering::Release);
     }
 
+    #[inline]
+    pub(super) fn state(&self, ordering: Ordering) -> State {
+        State(self.state.load(ordering))
+    }
+
     pub(super) fn kind(&self) -> Kind {
-        Kind::ALL[self.kind.load(Ordering::Relaxed) as usize]
+        Kind::from_bits(self.kind.load(Ordering::Relaxed))
     }
 
     pub(super) fn pd(&self) -> PdId {
@@ -441,9 +512,15 @@ impl MrTable {
     /// Returns the fields of the slot of `key`, if the key is valid.
     #[inline(always)] // Else the fields are returned through memory, once per packet and check.
     pub(super) fn view(&self, key: Key) -> Result<View, AccessError> {
+        self.view_at(key).map(|(view, _)| view)
+    }
+
+    /// As [`Self::view`], with the state of the slot that the fields belong to.
+    #[inline(always)]
+    pub(super) fn view_at(&self, key: Key) -> Result<(View, State), AccessError> {
         let slot = self.slot(key).ok_or(AccessError::Key)?;
-        let state = slot.state.load(Ordering::Acquire);
-        if state & (GENERATION - 1) != VALID | u64::from(key.value()) {
+        let state = slot.state(Ordering::Acquire);
+        if !state.is_of(key) {
             return Err(AccessError::Key);
         }
         let region = Region {
@@ -455,11 +532,11 @@ impl MrTable {
         };
         let view = View { region, kind: slot.kind(), qp: slot.qp.load(Ordering::Relaxed) };
         fence(Ordering::Acquire);
-        if slot.state.load(Ordering::Relaxed) != state {
+        if slot.state(Ordering::Relaxed) != state {
             // The slot has changed: the fields may be of different entries.
             return Err(AccessError::Key);
         }
-        Ok(view)
+        Ok((view, state))
     }
 
     /// Returns the region or window of `key`, if the key is valid.
@@ -494,29 +571,7 @@ impl MrTable {
         need: Access,
         range: Option<(u64, u64)>,
     ) -> Result<Target, AccessError> {
-        let View { region, kind, qp } = self.view(key)?;
-        if region.pd != scope.pd {
-            return Err(AccessError::ProtectionDomain);
-        }
-        if !region.access.contains(need) {
-            return Err(AccessError::Rights);
-        }
-        match (kind, scope.peer_of) {
-            (Kind::Plain | Kind::OnDemand | Kind::Null, _) | (Kind::Window1, Some(_)) => {}
-            (Kind::Window2, Some(through)) if through.value() == qp => {}
-            (Kind::Window2, Some(_)) => return Err(AccessError::OtherQp),
-            // Local requests cannot use windows.
-            (Kind::Window1 | Kind::Window2, None) => return Err(AccessError::Key),
-        }
-        let (va, len) = range.unwrap_or((region.iova, 0));
-        // Only subtractions: the sum of numbers from a peer may wrap at the end of the address
-        // space.
-        let offset = va.checked_sub(region.iova).ok_or(AccessError::Bounds)?;
-        let room = region.len.checked_sub(offset).ok_or(AccessError::Bounds)?;
-        if len > room {
-            return Err(AccessError::Bounds);
-        }
-        Ok(Target { host: region.host + offset, kind })
+        self.view(key)?.target(scope, need, range)
     }
 
     fn publish(&self, index: u32, key: Key, region: &Region) {

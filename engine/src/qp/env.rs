@@ -7,7 +7,7 @@ use feroce_wire::{Psn, Qpn};
 
 use crate::congestion::Sent;
 use crate::counters::{Counter, Counters};
-use crate::memory::MrTable;
+use crate::memory::Memory;
 use crate::time::Instant;
 use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, SrqRing};
 
@@ -34,7 +34,7 @@ pub struct Env<'a> {
     /// Time of this turn.
     pub now: Instant,
     /// Registered memory.
-    pub memory: &'a MrTable,
+    pub memory: Memory<'a>,
     /// The core's counters.
     pub counters: &'a Counters,
     /// The device's asynchronous events.
@@ -70,7 +70,7 @@ impl<'a> Env<'a> {
     /// The environment of a call at the time `now`.
     pub fn new(
         now: Instant,
-        memory: &'a MrTable,
+        memory: Memory<'a>,
         counters: &'a Counters,
         events: &'a EventQueue,
         window: u32,
@@ -97,12 +97,18 @@ impl<'a> Env<'a> {
 
     /// Adds a completion to `cq`. If the CQ is full, the QP must go to ERR; the CQ's own error is
     /// reported once.
+    #[inline]
     pub(super) fn complete(&mut self, cq: &CqRing, completion: Completion) {
         let was_full = cq.overflowed();
         if cq.push(completion).is_ok() {
             self.to_sleeper |= cq.sleeps();
             return;
         }
+        self.on_full_cq(cq, was_full);
+    }
+
+    #[cold]
+    fn on_full_cq(&mut self, cq: &CqRing, was_full: bool) {
         self.fatal_event = Some(AsyncEvent::QpFatal);
         self.counters.count(Counter::CqOverflow);
         if !was_full {

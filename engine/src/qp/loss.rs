@@ -79,7 +79,7 @@ mod tests {
     use crate::counters::Counters;
     use crate::memory::arena::Arena;
     use crate::memory::work_ring::{WorkProducer, work_ring};
-    use crate::memory::{Access, KeySpace, MrTable, PdId};
+    use crate::memory::{Access, KeySpace, Memory, MrTable, PdId, Recent};
     use crate::qp::attributes::QpAttributes;
     use crate::qp::{Env, Qp, QpParts, QpState, ReceiveQueue, SrqTable};
     use crate::time::{Duration, Instant};
@@ -373,6 +373,8 @@ mod tests {
 
         fn call<T>(&mut self, call: impl FnOnce(&mut Qp, &mut Env<'_>) -> T) -> T {
             let Self { qp, memory, counters, events, srqs, now, .. } = self;
+            let recent = Recent::default();
+            let memory = Memory::new(memory, &recent);
             call(qp, &mut Env::new(*now, memory, counters, events, 64, srqs))
         }
 

@@ -4,10 +4,14 @@
 use feroce_wire::Payload;
 
 use crate::memory::work_ring::Sge;
-use crate::memory::{Access, AccessError, MrTable, PdId};
+use crate::memory::{Access, AccessError, Memory, PdId};
 
 /// Total length of `sges` in bytes.
+#[inline]
 pub fn total(sges: &[Sge]) -> u64 {
+    if let [sge] = sges {
+        return u64::from(sge.length);
+    }
     sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
 
@@ -15,7 +19,13 @@ pub fn total(sges: &[Sge]) -> u64 {
 ///
 /// # Errors
 /// The first check that fails, of the first entry that has one.
-pub fn check(memory: &MrTable, pd: PdId, sges: &[Sge], rights: Access) -> Result<(), AccessError> {
+#[inline]
+pub fn check(
+    memory: Memory<'_>,
+    pd: PdId,
+    sges: &[Sge],
+    rights: Access,
+) -> Result<(), AccessError> {
     for sge in sges.iter().filter(|sge| sge.length > 0) {
         memory.check(sge.lkey, pd, rights, Some((sge.addr, u64::from(sge.length))))?;
     }
@@ -24,6 +34,7 @@ pub fn check(memory: &MrTable, pd: PdId, sges: &[Sge], rights: Access) -> Result
 
 /// Calls `each(entry, address, start in the range, length)` for each part of an entry that holds
 /// bytes of the message in the range `offset .. offset + len`.
+#[inline(never)]
 fn for_range(
     sges: &[Sge],
     mut offset: u64,
@@ -55,19 +66,32 @@ fn remaining(sge: &Sge, addr: u64, len: usize) -> usize {
     usize::try_from(u64::from(sge.length).saturating_sub(before)).expect("32 bits fit")
 }
 
+/// If the message has one entry, which holds the range `offset .. offset + len`: the entry, the
+/// address of the range, and the bytes of the entry after it. Most messages have one entry.
+#[inline]
+fn in_one_entry(sges: &[Sge], offset: u64, len: usize) -> Option<(&Sge, u64, usize)> {
+    let [sge] = sges else { return None };
+    let end = offset.checked_add(len as u64)?;
+    let after = u64::from(sge.length).checked_sub(end)?;
+    Some((sge, sge.addr.checked_add(offset)?, usize::try_from(after).expect("32 bits fit")))
+}
+
 /// Copies the bytes of the message from `offset` on to `out`, which they fill.
 ///
 /// # Errors
 /// The [`AccessError`] of the entry that failed; the content of `out` is unspecified then.
 #[inline]
 pub fn gather(
-    memory: &MrTable,
+    memory: Memory<'_>,
     pd: PdId,
     sges: &[Sge],
     offset: u64,
     out: &mut [u8],
 ) -> Result<(), AccessError> {
     let len = out.len();
+    if let Some((sge, addr, after)) = in_one_entry(sges, offset, len) {
+        return memory.load(sge.lkey, pd, Access::NONE, addr, out, after);
+    }
     for_range(sges, offset, len, |sge, addr, start, here| {
         let out = &mut out[start..start + here];
         memory.load(sge.lkey, pd, Access::NONE, addr, out, remaining(sge, addr, here))
@@ -80,17 +104,17 @@ pub fn gather(
 /// The [`AccessError`] of the entry that failed; the entries before it are written then.
 #[inline]
 pub fn scatter(
-    memory: &MrTable,
+    memory: Memory<'_>,
     pd: PdId,
     sges: &[Sge],
     offset: u64,
     payload: Payload<'_>,
 ) -> Result<(), AccessError> {
+    if let Some((sge, addr, after)) = in_one_entry(sges, offset, payload.len()) {
+        return memory.store(sge.lkey, pd, Access::LOCAL_WRITE, addr, payload, after);
+    }
     for_range(sges, offset, payload.len(), |sge, addr, start, here| {
-        let part = match here == payload.len() {
-            true => payload, // Most messages have one entry.
-            false => payload.split_at(start).1.split_at(here).0,
-        };
+        let part = payload.split_at(start).1.split_at(here).0;
         memory.store(sge.lkey, pd, Access::LOCAL_WRITE, addr, part, remaining(sge, addr, here))
     })
 }
@@ -98,7 +122,7 @@ pub fn scatter(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::leaked_table;
+    use crate::memory::{Recent, leaked_table};
     use feroce_wire::Key;
 
     const PD: PdId = PdId(3);
@@ -109,7 +133,9 @@ mod tests {
 
     #[test]
     fn ranges_cross_entries_and_skip_empty_ones() {
-        let (memory, key) = leaked_table(100, PD, Access::ALL);
+        let (table, key) = leaked_table(100, PD, Access::ALL);
+        let recent = Recent::default();
+        let memory = Memory::new(&table, &recent);
         let numbers: Vec<u8> = (0..100).collect();
         let all = Payload { first: &numbers, second: &[] };
         memory.store(key, PD, Access::LOCAL_WRITE, 0, all, 0).unwrap();
@@ -120,16 +146,16 @@ mod tests {
             entry(90, 10, key),
         ];
         assert_eq!(total(&sges), 18);
-        assert_eq!(check(&memory, PD, &sges, Access::LOCAL_WRITE), Ok(()));
+        assert_eq!(check(memory, PD, &sges, Access::LOCAL_WRITE), Ok(()));
         let mut out = [0; 9];
-        gather(&memory, PD, &sges, 3, &mut out).unwrap();
+        gather(memory, PD, &sges, 3, &mut out).unwrap();
         assert_eq!(out, [13, 14, 50, 51, 52, 90, 91, 92, 93]);
         let payload = Payload { first: &[1, 2, 3], second: &[4, 5, 6] };
-        scatter(&memory, PD, &sges, 4, payload).unwrap();
+        scatter(memory, PD, &sges, 4, payload).unwrap();
         let mut all = [0; 18];
-        gather(&memory, PD, &sges, 0, &mut all).unwrap();
+        gather(memory, PD, &sges, 0, &mut all).unwrap();
         assert_eq!(all[..12], [10, 11, 12, 13, 1, 2, 3, 4, 5, 6, 92, 93]);
-        assert_eq!(gather(&memory, PD, &sges, 10, &mut out), Err(AccessError::Bounds));
-        assert_eq!(gather(&memory, PD, &sges, 18, &mut []), Ok(()));
+        assert_eq!(gather(memory, PD, &sges, 10, &mut out), Err(AccessError::Bounds));
+        assert_eq!(gather(memory, PD, &sges, 18, &mut []), Ok(()));
     }
 }
