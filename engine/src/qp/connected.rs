@@ -423,6 +423,7 @@ impl Qp {
 
     /// Ends every call: raises the event of a drained send queue, and enters ERR after a fatal
     /// error.
+    #[inline]
     pub(super) fn finish_call(&mut self, env: &mut Env<'_>) {
         if self.notify_drained && self.conn.state == QpState::Sqd && self.requester.is_drained() {
             self.notify_drained = false;

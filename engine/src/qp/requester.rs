@@ -9,7 +9,7 @@
 //! [completer](super::completer) moves `una` and the head of the queue forward.
 
 use feroce_wire::{
-    AtomicEth, Bth, ExtHeaders, Feth, Ieth, ImmDt, Psn, Reth, XrcEth, write_transport,
+    AtomicEth, Bth, ExtHeaders, Feth, Ieth, ImmDt, Psn, Reth, XrcEth, write_extended,
 };
 
 use super::ack_timer::AckTimer;
@@ -361,6 +361,7 @@ impl Requester {
     }
 
     /// The reason why a request that was never sent cannot be started now; `None` if it can.
+    #[inline]
     pub(super) fn obstacle_to_start(
         &self,
         wqe: &SendWqe,
@@ -406,6 +407,7 @@ impl Requester {
     }
 
     /// Checks the request `wqe` at `index` of the queue for errors of this side.
+    #[inline]
     pub(super) fn validate(
         &self,
         index: u32,
@@ -511,11 +513,15 @@ impl Requester {
             ack_req,
             ..conn.bth(segment.opcode, psn)
         };
-        let mut ext = request_headers(wqe, segment);
-        if conn.service == Service::XrcIni {
-            ext.xrceth = Some(XrcEth { reserved: 0, srqn: wqe.srqn });
+        let is_xrc = conn.service == Service::XrcIni;
+        bth.write(out);
+        let mut headers = Bth::LEN;
+        // A SEND has no extended headers.
+        if is_xrc || !matches!(wqe.op, SendOp::Send) {
+            let mut ext = request_headers(wqe, segment);
+            ext.xrceth = is_xrc.then_some(XrcEth { reserved: 0, srqn: wqe.srqn });
+            headers += write_extended(&mut out[headers..], bth.opcode, &ext);
         }
-        let headers = write_transport(out, &bth, &ext);
         let payload = &mut out[headers..headers + segment.len + pad];
         let (payload, pad_bytes) = payload.split_at_mut(segment.len);
         pad_bytes.fill(0);

@@ -178,6 +178,7 @@ impl Responder {
     }
 
     /// Handles a request packet of a reliable service.
+    #[inline] // Called once, for most packets.
     pub(super) fn handle_request(
         &mut self,
         packet: &Packet<'_>,
@@ -239,6 +240,7 @@ impl Responder {
     }
 
     /// Checks and executes the expected packet. Returns the row of its operation.
+    #[inline(always)] // Called once; the reason of a NAK stays in registers.
     fn accept(
         &mut self,
         packet: &Packet<'_>,
@@ -263,6 +265,7 @@ impl Responder {
         Ok(operation)
     }
 
+    #[inline(always)] // As `accept`.
     fn execute_send(
         &mut self,
         packet: &Packet<'_>,

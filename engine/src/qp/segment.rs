@@ -28,8 +28,12 @@ pub struct Segment {
 }
 
 /// PSNs that a message of `length` bytes uses at a path MTU of `mtu`; an empty message uses one.
+#[inline]
 pub fn psn_count(length: u64, mtu: usize) -> u32 {
-    let packets = length.div_ceil(mtu as u64).max(1);
+    if length <= mtu as u64 {
+        return 1; // Without a division.
+    }
+    let packets = length.div_ceil(mtu as u64);
     u32::try_from(packets).expect("a message has at most 2^31 bytes")
 }
 
@@ -39,6 +43,15 @@ pub fn segment(wqe: &SendWqe, psn: Psn, mtu: usize) -> Segment {
     let index = wqe.first_psn.distance_to(psn);
     debug_assert!(index < wqe.psn_count);
     match &wqe.op.info().packets {
+        RequestPackets::Message(opcodes) if wqe.psn_count == 1 => Segment {
+            opcode: opcodes.only,
+            offset: 0,
+            len: usize::try_from(wqe.length).expect("it fits a packet"),
+            span: wqe.length,
+            psn_count: 1,
+            starts_message: true,
+            last: true,
+        },
         RequestPackets::Message(opcodes) => {
             let message = split::message_of(wqe, index);
             let offset = offset_of(index, mtu);

@@ -306,13 +306,17 @@ impl CqRing {
     /// Appends up to `most` completions to `out`. Returns their number.
     #[inline]
     pub fn take(&self, out: &mut Vec<Completion>, most: usize) -> usize {
-        let before = out.len();
+        let mut taken = 0;
         if !self.is_empty() {
             let mut front = self.front();
-            let next = || self.next(&mut front);
-            out.extend(std::iter::from_fn(next).take(most));
+            while taken < most
+                && let Some(completion) = self.next(&mut front)
+            {
+                out.push(completion);
+                taken += 1;
+            }
         }
-        out.len() - before
+        taken
     }
 
     /// Takes one completion.
