@@ -25,6 +25,9 @@ pub(super) struct Tables<'a> {
     groups: &'a Groups,
     pub congestion: &'a mut Option<Box<CoreCongestion>>,
     pub pfc: &'a mut Option<Box<CorePfc>>,
+    /// The slot that received the last packets and is not rescheduled yet. Packets often arrive in
+    /// runs for one QP, which is rescheduled once per run.
+    received: Option<u32>,
 }
 
 /// The sources of received frames, and the rings to the other cores.
@@ -91,6 +94,7 @@ impl Tables<'_> {
         }
         let control = pause::inspect(frame, frame.len()).and_then(|seen| seen.obeyed());
         if control.is_some() {
+            self.end_run();
             self.update_pauses(control, now);
         }
         control.is_some()
@@ -156,17 +160,28 @@ impl Tables<'_> {
         true
     }
 
+    /// Reschedules the QP that received the last packets. Must follow the last packet of a burst.
+    fn end_run(&mut self) {
+        let Some(slot) = self.received.take() else { return };
+        if let Some(place) = self.slots[slot as usize].as_deref_mut() {
+            place.reschedule(slot, self.schedule);
+        }
+    }
+
     /// Delivers the verified `packet` to the QP `qpn` in `slot` of this core.
     fn deliver_to(&mut self, packet: &Packet<'_>, qpn: Qpn, slot: u32, now: Instant) {
+        if self.received != Some(slot) {
+            self.end_run();
+        }
         let place = self.slots.get_mut(slot as usize).and_then(Option::as_deref_mut);
         let Some(place) = place.filter(|place| place.qp.qpn() == qpn) else {
             self.shared.counters.count(Counter::RxDiscards);
             return;
         };
+        self.received = Some(slot);
         if packet.bth.opcode == Opcode::CNP {
             on_cnp(place, packet, &self.shared.counters, now);
-            place.reschedule(slot, self.schedule); // Its next send time may depend on the new rate.
-            return;
+            return; // It is rescheduled, as its next send time may depend on the new rate.
         }
         if let Some(congestion) = self.congestion {
             on_received(congestion, place, packet, &self.shared.counters, self.schedule, now);
@@ -177,11 +192,11 @@ impl Tables<'_> {
             sender.on_acked(psn, now);
         }
         self.schedule.on_lost_responses(&env);
-        place.reschedule(slot, self.schedule);
         // The QP acknowledges a message to a program that sleeps before the program can send from
         // another QP, as programs do with XRC. For the same QP, see `qp::transmit_order`. Packets
         // of other cores may still be sent first.
         if place.qp.moves_to_front_after(packet, &env) {
+            self.end_run();
             self.schedule.move_to_front(slot);
         }
     }
@@ -191,7 +206,8 @@ impl Core {
     /// Splits the core into the part that a received packet may change and the sources of packets.
     pub(super) fn split(&mut self) -> (Tables<'_>, Sources<'_>) {
         let Self { id, shared, slots, schedule, groups, congestion, pfc, .. } = self;
-        let tables = Tables { id: *id, shared, slots, schedule, groups, congestion, pfc };
+        let tables =
+            Tables { id: *id, shared, slots, schedule, groups, congestion, pfc, received: None };
         let Self { port, handover, loopback, .. } = self;
         (tables, Sources { port: &mut **port, handover, loopback })
     }
@@ -206,6 +222,7 @@ impl Core {
         for index in 0..count {
             tables.receive(port.rx_frame(index), false, &mut handover.outbox, now);
         }
+        tables.end_run();
         handover.publish();
         count
     }
@@ -221,6 +238,7 @@ impl Core {
                 tables.receive_handed_over(inbox.frame(index).0, now);
             }
         }
+        tables.end_run();
         done
     }
 
@@ -235,6 +253,7 @@ impl Core {
             let frame = RxFrame { first: loopback.frame(index), second: &[] };
             tables.receive(frame, true, &mut handover.outbox, now);
         }
+        tables.end_run();
         handover.publish();
         count
     }

@@ -235,7 +235,7 @@ impl Slot {
         self.rearm(slot, schedule);
     }
 
-    /// Must follow every call into the QP: it may have something to send and another deadline.
+    /// Must follow the calls into the QP: it may have something to send and another deadline.
     #[inline]
     pub(super) fn reschedule(&mut self, slot: u32, schedule: &mut Schedule) {
         schedule.peers.count(&mut self.share, self.qp.outstanding());
