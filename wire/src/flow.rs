@@ -232,8 +232,7 @@ impl FlowHeader {
         let end = self.len() + transport_len;
         let (covered, rest) = frame.split_at_mut(end);
         self.write_headers(covered, ip_id);
-        let crc =
-            icrc::icrc(crate::Payload { first: &covered[usize::from(self.ip_at)..], second: &[] });
+        let crc = icrc::icrc_in_place(covered, usize::from(self.ip_at));
         rest[..icrc::LEN].copy_from_slice(&crc.to_le_bytes());
         end + icrc::LEN
     }

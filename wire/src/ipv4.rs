@@ -268,4 +268,26 @@ mod tests {
         assert!(!whole.is_fragment() && first.is_fragment() && last.is_fragment());
         assert_eq!(last.to_bytes()[6..8], [0x40, 185]);
     }
+
+    #[test]
+    fn a_checksum_is_valid_if_the_sum_of_all_words_is_all_ones() {
+        assert!(has_valid_checksum(&CAPTURED));
+        for at in 0..CAPTURED.len() {
+            for bit in 0..8 {
+                let mut changed = CAPTURED;
+                changed[at] ^= 1 << bit;
+                assert!(!has_valid_checksum(&changed), "bit {bit} of byte {at}");
+            }
+        }
+        for byte in 0..=255u8 {
+            let mut header = [byte; Ipv4Header::LEN];
+            let sum_is_zero =
+                |header: &[u8; Ipv4Header::LEN]| fold_checksum(sum_words(header)) == 0;
+            assert_eq!(has_valid_checksum(&header), sum_is_zero(&header), "{byte}");
+            header[10..12].fill(0);
+            let checksum = fold_checksum(sum_words(&header));
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
+            assert_eq!(has_valid_checksum(&header), sum_is_zero(&header), "{byte}");
+        }
+    }
 }

@@ -220,7 +220,7 @@ impl<'a> Packet<'a> {
     /// The computed ICRC and the one in the packet, if they differ.
     #[inline]
     pub fn verify_icrc(&self) -> Result<(), IcrcError> {
-        self.sums().verify(self.icrc)
+        icrc::verify(icrc::icrc(self.covered), self.icrc)
     }
 
     /// Returns true if [`verify_icrc`](Self::verify_icrc) succeeds.
@@ -234,7 +234,7 @@ impl<'a> Packet<'a> {
     #[inline]
     #[must_use]
     pub fn computed_icrc(&self) -> u32 {
-        self.sums().icrc
+        icrc::icrc(self.covered)
     }
 
     /// The ICRC computed from the bytes as received, and its parts.

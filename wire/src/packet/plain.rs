@@ -103,3 +103,78 @@ impl<'a> Plain<'a> {
 fn at<const LEN: usize>(headers: &[u8; HEADERS], at: usize) -> &[u8; LEN] {
     headers[at..].first_chunk().expect("inside the headers")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::{FlowHeader, FlowSpec, IpAddresses, MacAddr, Opcode, VlanTag};
+    use std::vec::Vec;
+
+    /// A sealed frame of `opcode` with `pad` pad bytes, and two bytes behind it.
+    fn frame(spec: &FlowSpec, opcode: Opcode, pad: u8) -> Vec<u8> {
+        let flow = FlowHeader::new(spec);
+        let mut frame: Vec<u8> = (0..200).collect();
+        let bth = Bth { opcode, pad, ..Bth::default() };
+        bth.write(&mut frame[flow.len()..]);
+        let info = opcode.info().expect("known");
+        let len = flow.seal(&mut frame, Bth::LEN + info.headers_len + 20, 7);
+        frame.truncate(len + 2);
+        frame
+    }
+
+    fn specs() -> [FlowSpec; 2] {
+        let v4 = IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
+        let v6 = IpAddresses::V6 { src: [1; 16].into(), dst: [2; 16].into() };
+        [v4, v6].map(|addresses| FlowSpec::new(MacAddr([1; 6]), MacAddr([2; 6]), addresses))
+    }
+
+    /// Both ways to parse a frame give the same, whatever single byte is wrong and wherever the
+    /// frame ends.
+    #[test]
+    fn a_plain_frame_is_parsed_as_every_frame() {
+        let [plain, v6] = specs();
+        let tagged = FlowSpec { vlan: Some(VlanTag::from_tci(5)), ..plain };
+        for (spec, is_plain) in [(plain, true), (tagged, false), (v6, false)] {
+            for info in Opcode::all() {
+                for pad in 0..4 {
+                    let whole = frame(&spec, info.opcode, pad);
+                    assert_eq!(Plain::find(&whole).is_some(), is_plain, "{}", info.name);
+                    check(&whole);
+                }
+            }
+        }
+        for opcode in [Opcode::RC_SEND_ONLY, Opcode::RC_WRITE_ONLY, Opcode::RC_ACKNOWLEDGE] {
+            let whole = frame(&plain, opcode, 3);
+            for len in 0..whole.len() {
+                check(&whole[..len]);
+            }
+            for at in 0..HEADERS {
+                for bit in 0..8 {
+                    let mut changed = whole.clone();
+                    changed[at] ^= 1 << bit;
+                    check(&changed);
+                    let checksum = ipv4::sum_words(&{
+                        let mut header: [u8; Ipv4Header::LEN] = *super::at(first(&changed), IP);
+                        header[10..12].fill(0);
+                        header
+                    });
+                    let checksum = ipv4::fold_checksum(checksum);
+                    changed[IP + 10..IP + 12].copy_from_slice(&checksum.to_be_bytes());
+                    check(&changed);
+                }
+            }
+        }
+    }
+
+    fn first(frame: &[u8]) -> &[u8; HEADERS] {
+        frame.first_chunk().expect("a whole frame")
+    }
+
+    fn check(frame: &[u8]) {
+        let more = [0xab; 3];
+        let parsed = Packet::parse(frame, &more).map(|packet| std::format!("{packet:?}"));
+        let expected = Packet::parse_any(frame, &more).map(|packet| std::format!("{packet:?}"));
+        assert_eq!(parsed, expected);
+    }
+}
