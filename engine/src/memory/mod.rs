@@ -4,7 +4,7 @@
 //!
 //! `unsafe` is allowed here. The safe interfaces that the rest of the engine uses guarantee:
 //! * [`Arena`](arena::Arena) hands out zeroed [`Block`](arena::Block)s, each with one owner;
-//! * rings (`work_ring`, `shared_ring`, `frame_ring`) give each side `&mut` only to slots
+//! * rings (`work_ring`, `shared_ring`, `frame_ring`, `queue`) give each side `&mut` only to slots
 //!   that this side owns;
 //! * every access to registered memory goes through `MrTable`, which checks key, protection
 //!   domain, rights and bounds before a byte is read or written, and keeps the order described in
@@ -18,6 +18,7 @@ pub(crate) mod dma_buf;
 pub(crate) mod frame_ring;
 mod key;
 mod on_demand;
+pub(crate) mod queue;
 mod recent;
 mod region;
 pub(crate) mod shared_memory;

@@ -1,10 +1,11 @@
 //! Completion queues.
 //!
-//! Several cores may complete to one queue and several threads may poll it, so the queue is a
-//! bounded lock-free MPMC ring. A queue that grows gets a second, larger ring after the first one.
-//! New completions go to the newest ring only. Older rings are kept, because a polling thread may
-//! be reading them. Each ring is at least twice as large as the one before, so there are few rings.
-//! A core that finds the queue full raises `AsyncEvent::CqError` and moves the QP to ERR.
+//! Several cores may complete to one queue: they share a bounded ring without a lock. Several
+//! threads may poll the queue: each call takes a lock once, for all completions that it takes. A
+//! queue that grows gets a second, larger ring after the first one. New completions go to the newest
+//! ring only. Older rings are kept, because a polling thread may be reading them. Each ring is at
+//! least twice as large as the one before, so there are few rings. A core that finds the queue full
+//! raises `AsyncEvent::CqError` and moves the QP to ERR.
 //!
 //! Notifications: [`CqRing::arm`] requests one wake-up. A completion that arrives without waking a
 //! waiter is *unreported*; arming while unreported completions are queued wakes the waiter at once.
@@ -12,14 +13,14 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
-use crossbeam_queue::ArrayQueue;
 use feroce_wire::Qpn;
 
 use super::completion::Completion;
 use super::ids::CqId;
+use crate::memory::queue::{Consumer, Queue, queue};
 use crate::time::{Duration, Instant};
 use crate::wake::EventFd;
 
@@ -48,14 +49,32 @@ pub struct CqFull;
 
 #[derive(Debug)]
 struct Ring {
-    queue: ArrayQueue<Completion>,
+    queue: Arc<Queue<Completion>>,
     /// The larger ring that replaced this one.
     next: OnceLock<Box<Ring>>,
 }
 
 impl Ring {
-    fn new(capacity: u32) -> Self {
-        Self { queue: ArrayQueue::new(capacity.max(1) as usize), next: OnceLock::new() }
+    fn new(capacity: u32) -> (Self, Consumer<Completion>) {
+        let (queue, consumer) = queue(capacity as usize);
+        (Self { queue, next: OnceLock::new() }, consumer)
+    }
+}
+
+/// What a thread that takes completions holds.
+#[derive(Debug)]
+struct Poller {
+    /// Completions ahead of those in the rings: those that were kept when a QP was reset.
+    front: VecDeque<Completion>,
+    /// The ends of the rings, oldest first.
+    rings: Vec<Consumer<Completion>>,
+}
+
+impl Poller {
+    /// Takes one completion from the rings.
+    fn next_in_rings(&mut self) -> Option<Completion> {
+        // Completions in an older ring are older than those in a newer one.
+        self.rings.iter_mut().find_map(Consumer::pop)
     }
 }
 
@@ -109,10 +128,9 @@ pub struct CqRing {
     /// Completions that the queue holds at most. The newest ring may have more slots.
     depth: AtomicU32,
     overflowed: AtomicBool,
-    /// Completions ahead of those in the rings: those that were kept when a QP was reset. A thread
-    /// that takes completions holds this lock, so that completions are taken in order.
-    front: Mutex<VecDeque<Completion>>,
-    /// Length of `front`.
+    /// A thread that takes completions holds this lock, so that completions are taken in order.
+    poller: Mutex<Poller>,
+    /// Length of [`Poller::front`].
     in_front: AtomicUsize,
     /// `ARMED_*` and `UNREPORTED_*` bits.
     state: AtomicU8,
@@ -139,12 +157,14 @@ impl CqRing {
     }
 
     fn with_wake_method(id: CqId, depth: u32, wake_method: WakeMethod) -> Self {
+        let (first, consumer) = Ring::new(depth);
+        let poller = Poller { front: VecDeque::new(), rings: vec![consumer] };
         Self {
             id,
-            first: Ring::new(depth),
+            first,
             depth: AtomicU32::new(depth.max(1)),
             overflowed: AtomicBool::new(false),
-            front: Mutex::default(),
+            poller: Mutex::new(poller),
             in_front: AtomicUsize::new(0),
             state: AtomicU8::new(UNARMED),
             sleeps: AtomicBool::new(false),
@@ -193,7 +213,9 @@ impl CqRing {
         let newest = self.rings().last().expect("the first");
         if depth as usize > newest.queue.capacity() {
             let twice = u32::try_from(newest.queue.capacity() * 2).unwrap_or(u32::MAX);
-            let _ = newest.next.set(Box::new(Ring::new(depth.max(twice))));
+            let (ring, consumer) = Ring::new(depth.max(twice));
+            self.poller().rings.push(consumer);
+            let _ = newest.next.set(Box::new(ring)); // Other calls wait for the tokens.
         }
         self.depth.store(depth.max(1), Ordering::Relaxed);
         Ok(())
@@ -223,7 +245,7 @@ impl CqRing {
         is_due
     }
 
-    fn newest(&self) -> &ArrayQueue<Completion> {
+    fn newest(&self) -> &Queue<Completion> {
         let mut ring = &self.first;
         while let Some(next) = ring.next.get() {
             ring = next;
@@ -244,9 +266,7 @@ impl CqRing {
     /// [`CqFull`]: the completion is lost, and every later one is refused, too.
     #[inline]
     pub fn push(&self, completion: Completion) -> Result<(), CqFull> {
-        let queue = self.newest();
-        let is_full = self.depth() < queue.capacity() && queue.len() >= self.depth();
-        if self.overflowed() || is_full || queue.push(completion).is_err() {
+        if self.overflowed() || !self.newest().push(&completion, self.depth()) {
             self.overflowed.store(true, Ordering::Relaxed);
             return Err(CqFull);
         }
@@ -306,15 +326,19 @@ impl CqRing {
     /// Appends up to `most` completions to `out`. Returns their number.
     #[inline]
     pub fn take(&self, out: &mut Vec<Completion>, most: usize) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut poller = self.poller();
         let mut taken = 0;
-        if !self.is_empty() {
-            let mut front = self.front();
-            while taken < most
-                && let Some(completion) = self.next(&mut front)
-            {
-                out.push(completion);
-                taken += 1;
-            }
+        while taken < most
+            && let Some(completion) = self.next_in_front(&mut poller)
+        {
+            out.push(completion);
+            taken += 1;
+        }
+        for ring in &mut poller.rings {
+            taken += ring.take(out, most - taken);
         }
         taken
     }
@@ -322,32 +346,22 @@ impl CqRing {
     /// Takes one completion.
     #[inline]
     pub fn pop(&self) -> Option<Completion> {
-        if self.is_empty() { None } else { self.next(&mut self.front()) }
+        if self.is_empty() {
+            return None;
+        }
+        let mut poller = self.poller();
+        self.next_in_front(&mut poller).or_else(|| poller.next_in_rings())
     }
 
-    fn front(&self) -> MutexGuard<'_, VecDeque<Completion>> {
-        self.front.lock().unwrap_or_else(PoisonError::into_inner)
+    fn poller(&self) -> MutexGuard<'_, Poller> {
+        self.poller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
-    fn next(&self, front: &mut VecDeque<Completion>) -> Option<Completion> {
-        if let Some(completion) = front.pop_front() {
-            self.in_front.store(front.len(), Ordering::Release);
-            return Some(completion);
-        }
-        self.next_in_rings()
-    }
-
-    #[inline]
-    fn next_in_rings(&self) -> Option<Completion> {
-        let mut ring = &self.first;
-        loop {
-            // Completions in an older ring are older than those in a newer one.
-            match ring.queue.pop() {
-                Some(completion) => return Some(completion),
-                None => ring = ring.next.get()?,
-            }
-        }
+    fn next_in_front(&self, poller: &mut Poller) -> Option<Completion> {
+        let completion = poller.front.pop_front()?;
+        self.in_front.store(poller.front.len(), Ordering::Release);
+        Some(completion)
     }
 
     /// Removes the completions of the QP `qp` and frees their slots. The caller must hold the token
@@ -356,13 +370,15 @@ impl CqRing {
         if self.is_empty() {
             return;
         }
-        let mut front = self.front();
+        let mut poller = self.poller();
         // Readers that see a length above 0 wait for the lock and do not find the queue empty
         // meanwhile.
         self.in_front.store(self.held(), Ordering::Release);
-        front.extend(std::iter::from_fn(|| self.next_in_rings()));
-        front.retain(|completion| completion.qp != qp);
-        self.in_front.store(front.len(), Ordering::Release);
+        while let Some(completion) = poller.next_in_rings() {
+            poller.front.push_back(completion);
+        }
+        poller.front.retain(|completion| completion.qp != qp);
+        self.in_front.store(poller.front.len(), Ordering::Release);
     }
 
     /// Arms the CQ: requests one wake-up at the next completion of the kind `notify`. A request for

@@ -1,0 +1,222 @@
+//! A bounded queue of small values: several threads put values in, one at a time takes them out.
+//!
+//! A producer claims the position `tail`, writes the value to its slot and then marks the slot with
+//! the position. The consumer takes values in the order of their positions and publishes `head`
+//! once for all that it takes in a row, which gives the slots back.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+/// The end of a queue that producers share.
+#[derive(Debug)]
+pub struct Queue<T> {
+    /// A power of two.
+    slots: Box<[Slot<T>]>,
+    /// Positions claimed by producers, and positions given back by the consumer, mod 2^64.
+    tail: CachePadded<AtomicUsize>,
+    head: CachePadded<AtomicUsize>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// The position after that of the value.
+    written: AtomicUsize,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: a slot is accessed by one thread at a time: by the producer that has claimed its position
+// until it marks the slot (Release), then by the consumer (Acquire) until it publishes `head`
+// (Release), then by the next producer, which reads `head` first (Acquire).
+unsafe impl<T: Send> Sync for Queue<T> {}
+
+/// The end of a queue that takes values. There is one for each queue.
+#[derive(Debug)]
+pub struct Consumer<T> {
+    queue: Arc<Queue<T>>,
+    /// The next position to take.
+    head: usize,
+}
+
+/// Makes a queue for at least `capacity` values.
+pub fn queue<T: Copy + Send>(capacity: usize) -> (Arc<Queue<T>>, Consumer<T>) {
+    let empty =
+        |_| Slot { written: AtomicUsize::new(0), value: UnsafeCell::new(MaybeUninit::uninit()) };
+    let slots = (0..capacity.max(1).next_power_of_two()).map(empty).collect();
+    let (tail, head) = Default::default();
+    let queue = Arc::new(Queue { slots, tail, head });
+    (Arc::clone(&queue), Consumer { queue, head: 0 })
+}
+
+impl<T: Copy + Send> Queue<T> {
+    /// Number of values that fit.
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Number of values in the queue, with those that are being written.
+    #[inline]
+    pub fn len(&self) -> usize {
+        // `head` first: it cannot have passed the tail that is read after it.
+        let head = self.head.load(Ordering::Acquire);
+        self.tail.load(Ordering::Acquire).wrapping_sub(head)
+    }
+
+    /// Returns true if the queue has no value.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends `value`. Returns false if the queue holds `most` values, or as many as fit.
+    #[inline]
+    pub fn push(&self, value: &T, most: usize) -> bool {
+        let most = most.min(self.slots.len());
+        let mut tail = self.tail.load(Ordering::Relaxed);
+        loop {
+            let used = tail.wrapping_sub(self.head.load(Ordering::Acquire));
+            let newer = if used < most {
+                let next = tail.wrapping_add(1);
+                let claim = &self.tail;
+                match claim.compare_exchange_weak(tail, next, Ordering::Relaxed, Ordering::Relaxed)
+                {
+                    Ok(_) => break,
+                    Err(newer) => newer,
+                }
+            } else {
+                // Full, unless the tail was read before others were taken.
+                let newer = self.tail.load(Ordering::Relaxed);
+                if newer == tail {
+                    return false;
+                }
+                newer
+            };
+            tail = newer;
+        }
+        let slot = &self.slots[tail & (self.slots.len() - 1)];
+        // SAFETY: this thread has claimed the position `tail`. The value that the slot had before
+        // was taken: its position is at least `most` before the tail, and `head` has passed it.
+        unsafe { (*slot.value.get()).write(*value) };
+        slot.written.store(tail.wrapping_add(1), Ordering::Release);
+        true
+    }
+}
+
+impl<T: Copy + Send> Consumer<T> {
+    /// Appends up to `most` values to `out`. Returns their number.
+    #[inline]
+    pub fn take(&mut self, out: &mut Vec<T>, most: usize) -> usize {
+        let mut taken = 0;
+        while taken < most
+            && let Some(value) = self.next()
+        {
+            out.push(value);
+            taken += 1;
+        }
+        self.publish();
+        taken
+    }
+
+    /// Takes one value.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        let value = self.next()?;
+        self.publish();
+        Some(value)
+    }
+
+    /// Takes one value, whose slot is given back by [`Self::publish`].
+    #[inline]
+    fn next(&mut self) -> Option<T> {
+        let slots = &self.queue.slots;
+        let slot = &slots[self.head & (slots.len() - 1)];
+        let next = self.head.wrapping_add(1);
+        if slot.written.load(Ordering::Acquire) != next {
+            return None;
+        }
+        self.head = next;
+        // SAFETY: the slot is marked with this position, so a value was written, and no producer
+        // accesses the slot before `head` is published.
+        Some(unsafe { (*slot.value.get()).assume_init() })
+    }
+
+    #[inline]
+    fn publish(&self) {
+        self.queue.head.store(self.head, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        #[test]
+        fn a_queue_is_a_bounded_fifo(
+            capacity in 1usize..9,
+            steps in prop::collection::vec((any::<bool>(), 0usize..10), 0..200),
+        ) {
+            let (queue, mut consumer) = queue::<usize>(capacity);
+            prop_assert_eq!(queue.capacity(), capacity.next_power_of_two());
+            let mut model = VecDeque::new();
+            for (number, (puts, most)) in steps.into_iter().enumerate() {
+                if puts {
+                    let fits = model.len() < most.min(queue.capacity());
+                    prop_assert_eq!(queue.push(&number, most), fits);
+                    if fits {
+                        model.push_back(number);
+                    }
+                } else if most == 0 {
+                    prop_assert_eq!(consumer.pop(), model.pop_front());
+                } else {
+                    let mut out = Vec::new();
+                    let expected: Vec<_> = model.drain(..most.min(model.len())).collect();
+                    prop_assert_eq!(consumer.take(&mut out, most), expected.len());
+                    prop_assert_eq!(out, expected);
+                }
+                prop_assert_eq!(queue.len(), model.len());
+                prop_assert_eq!(queue.is_empty(), model.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn the_values_of_each_thread_come_once_and_in_order() {
+        const COUNT: u64 = 100_000;
+        const THREADS: u64 = 2;
+        for most in [1, 3, 64] {
+            let (queue, mut consumer) = queue::<(u64, [u64; 4])>(16);
+            std::thread::scope(|scope| {
+                for thread in 0..THREADS {
+                    let queue = &queue;
+                    scope.spawn(move || {
+                        for number in 0..COUNT {
+                            while !queue.push(&(thread, [number; 4]), most) {
+                                std::thread::yield_now();
+                            }
+                        }
+                    });
+                }
+                let (mut next, mut out) = ([0; THREADS as usize], Vec::new());
+                while next.iter().sum::<u64>() < THREADS * COUNT {
+                    out.clear();
+                    assert!(queue.len() <= most.min(queue.capacity()));
+                    if consumer.take(&mut out, 5) == 0 {
+                        std::thread::yield_now();
+                    }
+                    for (thread, numbers) in &out {
+                        let expected = &mut next[*thread as usize];
+                        assert_eq!(*numbers, [*expected; 4]);
+                        *expected += 1;
+                    }
+                }
+            });
+            assert!(queue.is_empty() && consumer.pop().is_none());
+        }
+    }
+}
