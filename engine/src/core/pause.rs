@@ -62,7 +62,7 @@ impl Core {
     /// The timer of pauses has fired.
     #[cold]
     pub(super) fn expire_pauses(&mut self, now: Instant) {
-        self.split().0.update_pauses(None, now);
+        self.split(now).0.update_pauses(None, now);
     }
 
     /// Requests a pause from the neighbour, or ends it, by the fill level of the port's receive

@@ -14,6 +14,7 @@ use crate::counters::Counter;
 use crate::memory::frame_ring::FrameProducer;
 use crate::pfc::CorePfc;
 use crate::port::{Port, Priority, RxFrame};
+use crate::qp::Env;
 use crate::time::Instant;
 
 /// The part of a core that a received packet may change.
@@ -28,6 +29,8 @@ pub(super) struct Tables<'a> {
     /// The slot that received the last packets and is not rescheduled yet. Packets often arrive in
     /// runs for one QP, which is rescheduled once per run.
     received: Option<u32>,
+    /// For all packets of the burst.
+    env: Env<'a>,
 }
 
 /// The sources of received frames, and the rings to the other cores.
@@ -186,16 +189,17 @@ impl Tables<'_> {
         if let Some(congestion) = self.congestion {
             on_received(congestion, place, packet, &self.shared.counters, self.schedule, now);
         }
-        let mut env = self.shared.env(now);
-        place.qp.handle_packet(packet, &mut env);
+        let env = &mut self.env;
+        env.start_packet();
+        place.qp.handle_packet(packet, env);
         if let (Some(sender), Some(psn)) = (&mut place.sender, env.acked) {
             sender.on_acked(psn, now);
         }
-        self.schedule.on_lost_responses(&env);
+        self.schedule.on_lost_responses(env);
         // The QP acknowledges a message to a program that sleeps before the program can send from
         // another QP, as programs do with XRC. For the same QP, see `qp::transmit_order`. Packets
         // of other cores may still be sent first.
-        if place.qp.moves_to_front_after(packet, &env) {
+        if place.qp.moves_to_front_after(packet, env) {
             self.end_run();
             self.schedule.move_to_front(slot);
         }
@@ -204,10 +208,19 @@ impl Tables<'_> {
 
 impl Core {
     /// Splits the core into the part that a received packet may change and the sources of packets.
-    pub(super) fn split(&mut self) -> (Tables<'_>, Sources<'_>) {
+    pub(super) fn split(&mut self, now: Instant) -> (Tables<'_>, Sources<'_>) {
         let Self { id, shared, slots, schedule, groups, congestion, pfc, .. } = self;
-        let tables =
-            Tables { id: *id, shared, slots, schedule, groups, congestion, pfc, received: None };
+        let tables = Tables {
+            id: *id,
+            shared,
+            slots,
+            schedule,
+            groups,
+            congestion,
+            pfc,
+            received: None,
+            env: shared.env(now),
+        };
         let Self { port, handover, loopback, .. } = self;
         (tables, Sources { port: &mut **port, handover, loopback })
     }
@@ -218,7 +231,7 @@ impl Core {
         if count == 0 {
             return 0;
         }
-        let (mut tables, Sources { port, handover, .. }) = self.split();
+        let (mut tables, Sources { port, handover, .. }) = self.split(now);
         for index in 0..count {
             tables.receive(port.rx_frame(index), false, &mut handover.outbox, now);
         }
@@ -229,7 +242,7 @@ impl Core {
 
     /// Receives the frames that other cores handed over. Returns their number.
     pub(super) fn receive_handed_over(&mut self, now: Instant) -> usize {
-        let (mut tables, Sources { handover, .. }) = self.split();
+        let (mut tables, Sources { handover, .. }) = self.split(now);
         let mut done = 0;
         for inbox in &mut handover.inbox {
             let count = inbox.burst();
@@ -248,7 +261,7 @@ impl Core {
         if count == 0 {
             return 0;
         }
-        let (mut tables, Sources { handover, loopback, .. }) = self.split();
+        let (mut tables, Sources { handover, loopback, .. }) = self.split(now);
         for index in 0..count {
             let frame = RxFrame { first: loopback.frame(index), second: &[] };
             tables.receive(frame, true, &mut handover.outbox, now);

@@ -95,6 +95,12 @@ impl<'a> Env<'a> {
         }
     }
 
+    /// Forgets the results of the packet before.
+    #[inline]
+    pub(crate) fn start_packet(&mut self) {
+        (self.acked, self.lost_responses, self.to_sleeper) = (None, false, false);
+    }
+
     /// Adds a completion to `cq`. If the CQ is full, the QP must go to ERR; the CQ's own error is
     /// reported once.
     #[inline]
