@@ -1,7 +1,5 @@
 //! Limits of a QP's send requests, and writing a request into the send queue.
 
-use feroce_wire::Psn;
-
 use super::PostError;
 use crate::memory::work_ring::WorkProducer;
 use crate::qp::sg;
@@ -38,19 +36,8 @@ impl SendLimits {
         request: &SendRequest<'_>,
         wrap: impl FnOnce(SendWqe) -> Result<T, PostError>,
     ) -> Result<bool, PostError> {
-        let mut wqe = SendWqe {
-            wr_id: request.wr_id,
-            op: request.op,
-            length: self.check(request)?,
-            flags: request.flags,
-            num_sge: 0,
-            inline: false,
-            first_psn: Psn::new(0),
-            psn_count: 0,
-            split: false,
-            srqn: 0,
-            ssn: 0,
-        };
+        let length = self.check(request)?;
+        let mut wqe = SendWqe::new(request.wr_id, request.op, length, request.flags);
         let pushed = match request.data {
             Data::Sges(sges) => {
                 wqe.num_sge = u8::try_from(sges.len()).expect("at most 16");

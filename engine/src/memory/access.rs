@@ -52,7 +52,7 @@ impl Memory<'_> {
     ///
     /// # Errors
     /// The failed check; nothing is written then.
-    #[inline]
+    #[inline(always)] // Once per packet.
     pub fn store(
         &self,
         key: Key,
@@ -253,7 +253,7 @@ fn fetch_ahead(host: u64, len: usize) {
 ///
 /// # Safety
 /// The bytes `host .. host + from.len()` are writable and do not overlap `from`.
-#[inline]
+#[inline(always)] // Once per packet.
 unsafe fn store_in_order(host: u64, from: &[u8]) {
     let to = ptr::with_exposed_provenance_mut::<u8>(address(host));
     if from.len() <= SHORT_STORE
@@ -299,6 +299,7 @@ unsafe fn store_aligned(to: *mut u64, words: &[[u8; 8]]) {
 ///
 /// # Safety
 /// As for [`store_in_order`], for both parts.
+#[inline(never)] // Rare, and it stores up to three parts.
 unsafe fn store_split(host: u64, first: &[u8], second: &[u8]) {
     let split = host + first.len() as u64;
     let before = address(split % 8);

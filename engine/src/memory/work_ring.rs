@@ -40,6 +40,7 @@ struct Ring {
 }
 
 impl Ring {
+    #[inline]
     fn slot(&self, index: u32) -> NonNull<u8> {
         let at = (index & (self.capacity - 1)) as usize * self.stride;
         debug_assert!(at + self.stride <= self.block.len());
@@ -238,6 +239,7 @@ impl<T: Copy> WorkConsumer<T> {
         self.ring.head.store(head.wrapping_add(1), Ordering::Release);
     }
 
+    #[inline]
     fn extra(&self, index: u32, len: usize) -> NonNull<u8> {
         let ring = &*self.ring;
         assert!(index.wrapping_sub(self.head()) < self.len(), "request not in the ring");

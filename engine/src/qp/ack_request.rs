@@ -52,7 +52,7 @@ impl Requester {
     fn next_request_follows(&mut self, conn: &Connection, env: &Env<'_>) -> bool {
         let index = self.cursor_wqe.wrapping_add(1);
         let Some(next) = self.sq.get(index) else { return false };
-        let operation = next.op.info();
+        let operation = next.info();
         let follows = conn.state == QpState::Rts
             && !conn.flow_control
             && !operation.needs_responder_resource()

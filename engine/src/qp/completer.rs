@@ -361,7 +361,9 @@ pub(super) fn complete(
     status: Status,
 ) {
     let index = requester.sq.head();
-    let Some(&wqe) = requester.sq.get(index) else { return };
+    let Some(wqe) = requester.sq.get(index) else { return };
+    let (wr_id, length, flags) = (wqe.wr_id, wqe.length, wqe.flags);
+    let (opcode, returns_data) = (wqe.info().completion, wqe.op.returns_data());
     // The slot is freed before the completion appears: a poller may post again at once.
     requester.sq.retire();
     if requester.cursor_wqe == index {
@@ -370,11 +372,10 @@ pub(super) fn complete(
     if requester.fresh_wqe == index {
         requester.fresh_wqe = requester.sq.head();
     }
-    let opcode = wqe.op.completion_opcode();
-    conn.counters.count(opcode, status == Status::Success, wqe.length);
-    if conn.all_signaled || wqe.flags.contains(SendFlags::SIGNALED) || status != Status::Success {
-        let returns_data = wqe.op.returns_data() && status == Status::Success;
-        let byte_len = if returns_data { u32::try_from(wqe.length).unwrap_or(u32::MAX) } else { 0 };
+    conn.counters.count(opcode, status == Status::Success, length);
+    if conn.all_signaled || flags.contains(SendFlags::SIGNALED) || status != Status::Success {
+        let returns_data = returns_data && status == Status::Success;
+        let byte_len = if returns_data { u32::try_from(length).unwrap_or(u32::MAX) } else { 0 };
         match status {
             Status::Success => {}
             Status::WorkRequestFlushed => env.counters.count(Counter::ReqCqeFlushError),
@@ -383,7 +384,7 @@ pub(super) fn complete(
         env.complete(
             &conn.send_cq,
             Completion {
-                wr_id: wqe.wr_id,
+                wr_id,
                 status,
                 opcode,
                 byte_len,

@@ -150,6 +150,7 @@ impl Qp {
     }
 
     /// Handles a packet to this QP. The caller has verified its ICRC.
+    #[inline(always)] // Called once.
     pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
         let has_receiver = match packet.info.is_request() {
             true => self.conn.service.has_responder(),
@@ -283,6 +284,9 @@ impl Qp {
     /// `packet`. See rule 4 of `transmit_order`.
     #[inline]
     pub fn moves_to_front_after(&self, packet: &Packet<'_>, env: &Env<'_>) -> bool {
+        if !env.to_sleeper {
+            return false; // The most frequent case needs no look at the send queue.
+        }
         let only_responses = self.conn.service.is_reliable() && self.requester.is_at_end();
         transmit_order::moves_to_front(packet.info.is_request(), env.to_sleeper, only_responses)
     }

@@ -379,19 +379,7 @@ mod tests {
         }
 
         fn post(&mut self, op: SendOp) {
-            let wqe = SendWqe {
-                wr_id: 0,
-                op,
-                length: 0,
-                flags: SendFlags::NONE,
-                num_sge: 0,
-                inline: false,
-                first_psn: Psn::new(0),
-                psn_count: 0,
-                split: false,
-                srqn: 0,
-                ssn: 0,
-            };
+            let wqe = SendWqe::new(0, op, 0, SendFlags::NONE);
             assert!(self.posts.push(&wqe, &[]));
         }
 

@@ -124,7 +124,7 @@ impl ReceiveQueue {
 
     /// The receive of the current message. `pd`: the QP's protection domain, which a receive of the
     /// QP's own queue belongs to.
-    #[inline]
+    #[inline(always)] // Once per packet.
     pub fn current(&self, pd: PdId) -> Option<Receive<'_>> {
         match self {
             Self::Own(queue) => {
@@ -143,7 +143,7 @@ impl ReceiveQueue {
     }
 
     /// Frees the receive of the current message and returns its `wr_id`.
-    #[inline]
+    #[inline(always)] // Once per message.
     pub fn retire(&mut self) -> Option<u64> {
         match self {
             Self::Own(queue) => {

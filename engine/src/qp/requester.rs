@@ -289,6 +289,7 @@ impl Requester {
     }
 
     /// Writes the next packet, if one may be sent now, to the front of `out`.
+    #[inline(always)] // Called once.
     pub(super) fn next_packet(
         &mut self,
         conn: &Connection,
@@ -335,7 +336,8 @@ impl Requester {
         {
             return next;
         }
-        let Some(mut wqe) = self.sq.get(self.cursor_wqe).copied() else { return Next::Blocked };
+        let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Next::Blocked };
+        let mut wqe = *wqe;
         if let SendOp::Local(op) = wqe.op {
             return self.next_local(&op, &wqe, conn, env);
         }
@@ -361,7 +363,7 @@ impl Requester {
     }
 
     /// The reason why a request that was never sent cannot be started now; `None` if it can.
-    #[inline]
+    #[inline(always)] // Once per request; the result stays in registers.
     pub(super) fn obstacle_to_start(
         &self,
         wqe: &SendWqe,
@@ -407,7 +409,7 @@ impl Requester {
     }
 
     /// Checks the request `wqe` at `index` of the queue for errors of this side.
-    #[inline]
+    #[inline(always)] // Once per request.
     pub(super) fn validate(
         &self,
         index: u32,
@@ -415,12 +417,12 @@ impl Requester {
         conn: &Connection,
         env: &Env<'_>,
     ) -> Result<(), Status> {
-        let operation = wqe.op.info();
+        let operation = wqe.info();
         if !operation.length.allows(wqe.length) {
             return Err(Status::LocalLength);
         }
         let lacks_depth = operation.needs_responder_resource() && self.max_rd_atomic == 0;
-        if lacks_depth || !conn.service.supports(&wqe.op) {
+        if lacks_depth || !operation.services.contains(conn.service) {
             return Err(Status::LocalQpOperation);
         }
         let sges = self.sq.sges(index, usize::from(wqe.num_sge));
@@ -516,15 +518,26 @@ impl Requester {
         let is_xrc = conn.service == Service::XrcIni;
         bth.write(out);
         let mut headers = Bth::LEN;
-        // A SEND has no extended headers.
-        if is_xrc || !matches!(wqe.op, SendOp::Send) {
-            let mut ext = request_headers(wqe, segment);
-            ext.xrceth = is_xrc.then_some(XrcEth { reserved: 0, srqn: wqe.srqn });
-            headers += write_extended(&mut out[headers..], bth.opcode, &ext);
+        match wqe.op {
+            // The most frequent packets have no extended header, or one.
+            SendOp::Send if !is_xrc => {}
+            SendOp::Write(remote) if !is_xrc => {
+                if segment.starts_message {
+                    reth(remote, segment).write(&mut out[headers..]);
+                    headers += Reth::LEN;
+                }
+            }
+            _ => {
+                let mut ext = request_headers(wqe, segment);
+                ext.xrceth = is_xrc.then_some(XrcEth { reserved: 0, srqn: wqe.srqn });
+                headers += write_extended(&mut out[headers..], bth.opcode, &ext);
+            }
         }
         let payload = &mut out[headers..headers + segment.len + pad];
         let (payload, pad_bytes) = payload.split_at_mut(segment.len);
-        pad_bytes.fill(0);
+        if !pad_bytes.is_empty() {
+            pad_bytes.fill(0); // A call, of which most packets have no need.
+        }
         if wqe.inline {
             let data = self.sq.inline_data(index, inline_len(wqe));
             let start = usize::try_from(segment.offset).expect("inline data are short");

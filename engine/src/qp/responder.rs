@@ -328,10 +328,11 @@ impl Responder {
         };
         let ahead = self.expected_ahead(packet, va, left);
         // A WRITE of no bytes needs no valid key (C9-88). The whole rest of the message is checked,
-        // so that nothing is stored of a message that exceeds the region.
+        // so that nothing is stored of a message that exceeds the region. The last packet is the
+        // rest itself, which `store` checks.
         let need = Access::REMOTE_WRITE;
         let store = || {
-            if left > 0 {
+            if left > len {
                 env.memory.check(rkey, conn.peer_scope(), need, Some((va, u64::from(left))))?;
             }
             env.memory.store(rkey, conn.peer_scope(), need, va, packet.payload, ahead)

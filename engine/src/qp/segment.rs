@@ -42,7 +42,7 @@ pub fn psn_count(length: u64, mtu: usize) -> u32 {
 pub fn segment(wqe: &SendWqe, psn: Psn, mtu: usize) -> Segment {
     let index = wqe.first_psn.distance_to(psn);
     debug_assert!(index < wqe.psn_count);
-    match &wqe.op.info().packets {
+    match &wqe.info().packets {
         RequestPackets::Message(opcodes) if wqe.psn_count == 1 => Segment {
             opcode: opcodes.only,
             offset: 0,
@@ -147,19 +147,9 @@ mod tests {
     use feroce_wire::{Key, PathMtu};
 
     fn wqe(op: SendOp, length: u64, mtu: usize) -> SendWqe {
-        let mut wqe = SendWqe {
-            wr_id: 0,
-            op,
-            length,
-            flags: SendFlags::NONE,
-            num_sge: 1,
-            inline: false,
-            first_psn: Psn::new(0xff_fffe),
-            psn_count: 0,
-            split: false,
-            srqn: 0,
-            ssn: 0,
-        };
+        let first_psn = Psn::new(0xff_fffe);
+        let wqe = SendWqe::new(0, op, length, SendFlags::NONE);
+        let mut wqe = SendWqe { num_sge: 1, first_psn, ..wqe };
         wqe.psn_count = psn_count(wqe.length, mtu);
         wqe
     }

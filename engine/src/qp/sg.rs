@@ -19,22 +19,39 @@ pub fn total(sges: &[Sge]) -> u64 {
 ///
 /// # Errors
 /// The first check that fails, of the first entry that has one.
-#[inline]
+#[inline(always)] // Once per request.
 pub fn check(
     memory: Memory<'_>,
     pd: PdId,
     sges: &[Sge],
     rights: Access,
 ) -> Result<(), AccessError> {
-    for sge in sges.iter().filter(|sge| sge.length > 0) {
-        memory.check(sge.lkey, pd, rights, Some((sge.addr, u64::from(sge.length))))?;
+    match sges {
+        [sge] => check_one(memory, pd, sge, rights),
+        _ => check_all(memory, pd, sges, rights),
     }
-    Ok(())
+}
+
+#[inline(always)] // As `check`.
+fn check_one(memory: Memory<'_>, pd: PdId, sge: &Sge, rights: Access) -> Result<(), AccessError> {
+    if sge.length == 0 {
+        return Ok(());
+    }
+    memory.check(sge.lkey, pd, rights, Some((sge.addr, u64::from(sge.length))))
+}
+
+#[inline(never)]
+fn check_all(
+    memory: Memory<'_>,
+    pd: PdId,
+    sges: &[Sge],
+    rights: Access,
+) -> Result<(), AccessError> {
+    sges.iter().try_for_each(|sge| check_one(memory, pd, sge, rights))
 }
 
 /// Calls `each(entry, address, start in the range, length)` for each part of an entry that holds
 /// bytes of the message in the range `offset .. offset + len`.
-#[inline(never)]
 fn for_range(
     sges: &[Sge],
     mut offset: u64,
@@ -80,7 +97,7 @@ fn in_one_entry(sges: &[Sge], offset: u64, len: usize) -> Option<(&Sge, u64, usi
 ///
 /// # Errors
 /// The [`AccessError`] of the entry that failed; the content of `out` is unspecified then.
-#[inline]
+#[inline(always)] // Once per packet.
 pub fn gather(
     memory: Memory<'_>,
     pd: PdId,
@@ -88,11 +105,21 @@ pub fn gather(
     offset: u64,
     out: &mut [u8],
 ) -> Result<(), AccessError> {
-    let len = out.len();
-    if let Some((sge, addr, after)) = in_one_entry(sges, offset, len) {
-        return memory.load(sge.lkey, pd, Access::NONE, addr, out, after);
+    match in_one_entry(sges, offset, out.len()) {
+        Some((sge, addr, after)) => memory.load(sge.lkey, pd, Access::NONE, addr, out, after),
+        None => gather_parts(memory, pd, sges, offset, out),
     }
-    for_range(sges, offset, len, |sge, addr, start, here| {
+}
+
+#[inline(never)]
+fn gather_parts(
+    memory: Memory<'_>,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u64,
+    out: &mut [u8],
+) -> Result<(), AccessError> {
+    for_range(sges, offset, out.len(), |sge, addr, start, here| {
         let out = &mut out[start..start + here];
         memory.load(sge.lkey, pd, Access::NONE, addr, out, remaining(sge, addr, here))
     })
@@ -102,7 +129,7 @@ pub fn gather(
 ///
 /// # Errors
 /// The [`AccessError`] of the entry that failed; the entries before it are written then.
-#[inline]
+#[inline(always)] // Once per packet.
 pub fn scatter(
     memory: Memory<'_>,
     pd: PdId,
@@ -110,9 +137,21 @@ pub fn scatter(
     offset: u64,
     payload: Payload<'_>,
 ) -> Result<(), AccessError> {
-    if let Some((sge, addr, after)) = in_one_entry(sges, offset, payload.len()) {
-        return memory.store(sge.lkey, pd, Access::LOCAL_WRITE, addr, payload, after);
+    let need = Access::LOCAL_WRITE;
+    match in_one_entry(sges, offset, payload.len()) {
+        Some((sge, addr, after)) => memory.store(sge.lkey, pd, need, addr, payload, after),
+        None => scatter_parts(memory, pd, sges, offset, payload),
     }
+}
+
+#[inline(never)]
+fn scatter_parts(
+    memory: Memory<'_>,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u64,
+    payload: Payload<'_>,
+) -> Result<(), AccessError> {
     for_range(sges, offset, payload.len(), |sge, addr, start, here| {
         let part = payload.split_at(start).1.split_at(here).0;
         memory.store(sge.lkey, pd, Access::LOCAL_WRITE, addr, part, remaining(sge, addr, here))

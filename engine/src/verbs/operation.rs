@@ -316,6 +316,19 @@ static ROWS: [OperationInfo; 12] = [
     LOCAL_INVALIDATE,
 ];
 
+/// The number of a row in [`ROWS`]. The send queue keeps it with the request: a row is found from
+/// its number without a jump.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Row(u8);
+
+impl Row {
+    /// The row.
+    #[inline]
+    pub(crate) const fn info(self) -> &'static OperationInfo {
+        &ROWS[self.0 as usize]
+    }
+}
+
 /// The number of operations that have packets.
 const REMOTE_OPERATIONS: usize = 10;
 
@@ -381,13 +394,13 @@ impl SendOp {
     /// The row of this operation.
     #[inline]
     pub(crate) const fn info(&self) -> &'static OperationInfo {
-        &ROWS[self.row()]
+        self.row().info()
     }
 
-    /// Index of the row in [`ROWS`]: a number, from which the row is found without a jump.
+    /// The number of the row.
     #[inline]
-    const fn row(&self) -> usize {
-        match self {
+    pub(crate) const fn row(&self) -> Row {
+        Row(match self {
             Self::Send => 0,
             Self::SendImm(_) => 1,
             Self::SendInvalidate(_) => 2,
@@ -400,7 +413,7 @@ impl SendOp {
             Self::Flush { .. } => 9,
             Self::Local(LocalOp::Bind(_)) => 10,
             Self::Local(LocalOp::Invalidate(_)) => 11,
-        }
+        })
     }
 
     /// Opcode of the completion.

@@ -4,6 +4,7 @@ use std::ops::{BitOr, BitOrAssign};
 
 use feroce_wire::{Key, PlacementType, Psn, Selectivity};
 
+use super::operation::{OperationInfo, Row};
 use crate::memory::WindowBind;
 pub use crate::memory::work_ring::Sge;
 
@@ -163,6 +164,8 @@ pub struct SendWqe {
     pub wr_id: u64,
     /// The operation.
     pub op: SendOp,
+    /// The row of the operation.
+    pub(crate) row: Row,
     /// Bytes of local data. More than [`MAX_MESSAGE`] fails with a local length error.
     pub length: u64,
     /// Flags.
@@ -184,6 +187,31 @@ pub struct SendWqe {
 }
 
 impl SendWqe {
+    /// A request that the core has not started, without local data yet.
+    #[inline]
+    pub(crate) fn new(wr_id: u64, op: SendOp, length: u64, flags: SendFlags) -> Self {
+        Self {
+            wr_id,
+            op,
+            row: op.row(),
+            length,
+            flags,
+            num_sge: 0,
+            inline: false,
+            first_psn: Psn::new(0),
+            psn_count: 0,
+            split: false,
+            srqn: 0,
+            ssn: 0,
+        }
+    }
+
+    /// The row of the operation.
+    #[inline]
+    pub(crate) fn info(&self) -> &'static OperationInfo {
+        self.row.info()
+    }
+
     /// The PSN after the last one of the request.
     pub fn end_psn(&self) -> Psn {
         self.first_psn.add(self.psn_count)

@@ -64,6 +64,7 @@ impl Responder {
 
     /// Lengths: the payload against pad, position and path MTU, the message against its announced
     /// length.
+    #[inline(always)] // Called once, for every packet.
     pub(super) fn check_length(&self, packet: &Packet<'_>, mtu: usize) -> Result<(), NakReason> {
         let len = packet.payload.len();
         let is_padded = (len + usize::from(packet.bth.pad)).is_multiple_of(4);

@@ -146,6 +146,7 @@ impl Responder {
 
     /// Completes the oldest receive; of a shared receive queue, the one that was taken. Returns
     /// false if there is none.
+    #[inline]
     pub(super) fn complete_receive(
         &mut self,
         done: Received,
