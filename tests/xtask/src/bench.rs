@@ -368,8 +368,16 @@ impl Bench {
 
     fn instructions(&mut self, release: &Path) -> Result {
         const SENDS: &[(&str, f64, &str)] = &[
-            ("requester", 2300.0, "64 B SEND, requester"),
-            ("responder", 2600.0, "64 B SEND, responder"),
+            ("requester", 1750.0, "64 B SEND, requester"),
+            ("responder", 1600.0, "64 B SEND, responder"),
+        ];
+        const WRITES: &[(&str, f64, &str)] = &[
+            ("requester", 1750.0, "64 B WRITE, requester"),
+            ("responder", 1350.0, "64 B WRITE, responder"),
+        ];
+        const MANY: &[(&str, f64, &str)] = &[
+            ("requester", 1800.0, "64 B SEND, 10000 QPs, requester"),
+            ("responder", 1650.0, "64 B SEND, 10000 QPs, responder"),
         ];
         const PACED: &[(&str, f64, &str)] = &[
             ("unlimited", 150.0, "paced packet, no CNP yet"),
@@ -377,16 +385,20 @@ impl Bench {
             ("recovering_nvidia", 190.0, "paced packet, nvidia"),
             ("cnps", 120.0, "CNP"),
         ];
-        self.count(&release.join("icount"), &["--bin", "icount"], (200, 1200), 16, SENDS)?;
+        let (program, what) = (release.join("icount"), ["--bin", "icount"]);
+        self.count(&program, &["send"], &what, (200, 1200), 16, SENDS)?;
+        self.count(&program, &["write"], &what, (200, 1200), 16, WRITES)?;
+        self.count(&program, &["send", "10000"], &what, (20_000, 30_000), 16, MANY)?;
         let what = ["-p", "feroce-congestion", "--example", "icount"];
-        self.count(&release.join("examples/icount"), &what, (20_000, 120_000), 1, PACED)
+        self.count(&release.join("examples/icount"), &[], &what, (20_000, 120_000), 1, PACED)
     }
 
     /// Instructions are the difference between a long and a short run, so that set-up cancels
-    /// out. `per` things happen for each of `counts`.
+    /// out. `per` things happen for each of `counts`, which is followed by `arguments`.
     fn count(
         &mut self,
         program: &Path,
+        arguments: &[&str],
         what: &[&str],
         counts: (u32, u32),
         per: u32,
@@ -400,8 +412,10 @@ impl Bench {
             return Ok(());
         }
         build_release(what)?;
-        let (short, long) =
-            (self.annotated(program, counts.0)?, self.annotated(program, counts.1)?);
+        let (short, long) = (
+            self.annotated(program, counts.0, arguments)?,
+            self.annotated(program, counts.1, arguments)?,
+        );
         for (function, most, name) in chosen {
             let (a, b) = (instructions_of(&short, function), instructions_of(&long, function));
             let value = a
@@ -419,12 +433,12 @@ impl Bench {
     }
 
     /// What callgrind_annotate prints of a run.
-    fn annotated(&self, program: &Path, count: u32) -> Result<String> {
+    fn annotated(&self, program: &Path, count: u32, arguments: &[&str]) -> Result<String> {
         let out = self.work.file("callgrind");
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--quiet", "--tool=callgrind"]);
         valgrind.arg(format!("--callgrind-out-file={}", out.display()));
-        expect(valgrind.arg(program).arg(count.to_string()).stdout(Stdio::null()))?;
+        expect(valgrind.arg(program).arg(count.to_string()).args(arguments).stdout(Stdio::null()))?;
         let mut annotate = Command::new("callgrind_annotate");
         output(annotate.args(["--inclusive=yes", "--threshold=100"]).arg(&out))
     }
