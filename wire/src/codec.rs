@@ -1,8 +1,8 @@
 //! Conversion of a fixed-size header between value and bytes: one macro, so that every header has
 //! the same names.
 
-/// Generates for `$value`: `LEN`, `parse`, `from_bytes`, `to_bytes` and `write`, through the byte-order view
-/// `$view`.
+/// Generates for `$value`: `LEN`, `parse`, `from_bytes`, `to_bytes` and `write`, through the
+/// byte-order view `$view`.
 ///
 /// Needs `From<&$view> for $value` and `From<&$value> for $view`.
 macro_rules! fixed_header {

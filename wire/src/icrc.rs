@@ -363,8 +363,8 @@ mod tests {
         }
     }
 
-    /// Packets of every length around the limit of short ones, whole and in two slices, and as their
-    /// sender computes it: all forms equal the reference.
+    /// For packets of every length around the limit of short ones, whole and in two slices, and for
+    /// frames that this host writes, all forms equal the reference.
     #[test]
     fn every_form_gives_the_same_icrc() {
         for (first, head) in [(0x45, 40), (0x60, 60)] {

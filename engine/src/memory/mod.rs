@@ -21,6 +21,7 @@ mod on_demand;
 pub(crate) mod queue;
 mod recent;
 mod region;
+mod rights;
 pub(crate) mod shared_memory;
 pub(crate) mod shared_ring;
 mod tail;

@@ -188,9 +188,9 @@ mod tests {
     #[test]
     fn the_values_of_each_thread_come_once_and_in_order() {
         const COUNT: u64 = 100_000;
-        const THREADS: u64 = 2;
+        const THREADS: usize = 2;
         for most in [1, 3, 64] {
-            let (queue, mut consumer) = queue::<(u64, [u64; 4])>(16);
+            let (queue, mut consumer) = queue::<(usize, [u64; 4])>(16);
             std::thread::scope(|scope| {
                 for thread in 0..THREADS {
                     let queue = &queue;
@@ -202,15 +202,15 @@ mod tests {
                         }
                     });
                 }
-                let (mut next, mut out) = ([0; THREADS as usize], Vec::new());
-                while next.iter().sum::<u64>() < THREADS * COUNT {
+                let (mut next, mut out) = ([0; THREADS], Vec::new());
+                while next.iter().sum::<u64>() < THREADS as u64 * COUNT {
                     out.clear();
                     assert!(queue.len() <= most.min(queue.capacity()));
                     if consumer.take(&mut out, 5) == 0 {
                         std::thread::yield_now();
                     }
                     for (thread, numbers) in &out {
-                        let expected = &mut next[*thread as usize];
+                        let expected = &mut next[*thread];
                         assert_eq!(*numbers, [*expected; 4]);
                         *expected += 1;
                     }

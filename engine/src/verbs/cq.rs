@@ -1,11 +1,12 @@
 //! Completion queues.
 //!
 //! Several cores may complete to one queue: they share a bounded ring without a lock. Several
-//! threads may poll the queue: each call takes a lock once, for all completions that it takes. A
-//! queue that grows gets a second, larger ring after the first one. New completions go to the newest
-//! ring only. Older rings are kept, because a polling thread may be reading them. Each ring is at
-//! least twice as large as the one before, so there are few rings. A core that finds the queue full
-//! raises `AsyncEvent::CqError` and moves the QP to ERR.
+//! threads may poll the queue: each call takes a lock once, for all completions that it takes.
+//!
+//! A queue that grows gets a second, larger ring after the first one. New completions go to the
+//! newest ring only. Older rings are kept, because a polling thread may be reading them. Each ring
+//! is at least twice as large as the one before, so there are few rings. A core that finds the
+//! queue full raises `AsyncEvent::CqError` and moves the QP to ERR.
 //!
 //! Notifications: [`CqRing::arm`] requests one wake-up. A completion that arrives without waking a
 //! waiter is *unreported*; arming while unreported completions are queued wakes the waiter at once.

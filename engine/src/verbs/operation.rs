@@ -10,7 +10,7 @@ use feroce_wire::{Opcode, Position};
 
 use super::completion::CompletionOpcode;
 use super::service::Service;
-use super::work_request::{LocalOp, SendOp};
+use super::work_request::{LocalOp, Row, SendOp, SendWqe};
 use crate::memory::Access;
 
 /// A row of the table.
@@ -316,19 +316,6 @@ static ROWS: [OperationInfo; 12] = [
     LOCAL_INVALIDATE,
 ];
 
-/// The number of a row in [`ROWS`]. The send queue keeps it with the request: a row is found from
-/// its number without a jump.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Row(u8);
-
-impl Row {
-    /// The row.
-    #[inline]
-    pub(crate) const fn info(self) -> &'static OperationInfo {
-        &ROWS[self.0 as usize]
-    }
-}
-
 /// The number of operations that have packets.
 const REMOTE_OPERATIONS: usize = 10;
 
@@ -390,6 +377,22 @@ impl OperationInfo {
     }
 }
 
+impl Row {
+    /// The row in [`ROWS`].
+    #[inline]
+    const fn info(self) -> &'static OperationInfo {
+        &ROWS[self.0 as usize]
+    }
+}
+
+impl SendWqe {
+    /// The row of the operation.
+    #[inline]
+    pub(crate) const fn info(&self) -> &'static OperationInfo {
+        self.row.info()
+    }
+}
+
 impl SendOp {
     /// The row of this operation.
     #[inline]
@@ -399,7 +402,7 @@ impl SendOp {
 
     /// The number of the row.
     #[inline]
-    pub(crate) const fn row(&self) -> Row {
+    pub(super) const fn row(&self) -> Row {
         Row(match self {
             Self::Send => 0,
             Self::SendImm(_) => 1,

@@ -4,7 +4,6 @@ use std::ops::{BitOr, BitOrAssign};
 
 use feroce_wire::{Key, PlacementType, Psn, Selectivity};
 
-use super::operation::{OperationInfo, Row};
 use crate::memory::WindowBind;
 pub use crate::memory::work_ring::Sge;
 
@@ -156,6 +155,11 @@ pub struct RecvRequest<'a> {
     pub sges: &'a [Sge],
 }
 
+/// The number of an operation's row in the table of operations. The send queue keeps it with the
+/// request: a row is found from its number without a jump.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Row(pub(super) u8);
+
 /// A send request in its queue. Fields marked "core" are written by the core when it starts the
 /// request.
 #[derive(Debug, Clone, Copy)]
@@ -204,12 +208,6 @@ impl SendWqe {
             srqn: 0,
             ssn: 0,
         }
-    }
-
-    /// The row of the operation.
-    #[inline]
-    pub(crate) fn info(&self) -> &'static OperationInfo {
-        self.row.info()
     }
 
     /// The PSN after the last one of the request.
