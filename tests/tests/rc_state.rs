@@ -8,11 +8,11 @@ use feroce_engine::qp::QpState;
 use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::verbs::{
     AsyncEvent, CompletionOpcode, Data, Extra, RecvRequest, RemoteAddr, SendFlags, SendOp,
-    SendRequest, Status,
+    SendRequest, Sge, Status,
 };
 use feroce_tests::drain;
 use feroce_tests::pair::{Crafted, FIRST_PSN, Pair, PairSetup};
-use feroce_wire::{Ieth, Opcode, Psn, RnrTimer};
+use feroce_wire::{Ieth, Key, Opcode, Psn, RnrTimer};
 
 const FLUSHED: Status = Status::WorkRequestFlushed;
 
@@ -139,6 +139,32 @@ fn a_request_posted_just_before_err_is_sent() {
     pair.run(10);
     assert_eq!(pair.done(0), [(1, FLUSHED)]);
     assert_eq!(pair.done(1), [(7, Status::Success)]);
+}
+
+/// ERR flushes every request, also one that would fail at this end if it were sent.
+#[test]
+fn a_request_with_a_local_error_is_flushed_by_err() {
+    let mut pair = Pair::default();
+    pair.post_recv(7, 100);
+    pair.run(10); // The QP has nothing to send.
+    let wrong = Sge { lkey: Key(0xffff_ff01), ..pair.buffers[0].region().sge(0, 4) };
+    pair.post(1, SendOp::Send, 4);
+    pair.post_sges(2, SendOp::Send, &[wrong], SendFlags::SIGNALED);
+    // A transition that is refused changes nothing.
+    let refused = QpAttributes { current_state: Some(QpState::Init), ..to(QpState::Err) };
+    assert!(pair.qps[0].modify(&refused).is_err());
+    pair.qps[0].modify(&to(QpState::Err)).unwrap();
+    pair.run(10);
+    assert_eq!(pair.done(0), [(1, FLUSHED), (2, FLUSHED)]);
+    assert_eq!(pair.done(1), [(7, Status::Success)]);
+
+    // The QP reports its own errors again after a transition that was refused.
+    let mut pair = Pair::default();
+    assert!(pair.qps[0].modify(&refused).is_err());
+    pair.post_sges(2, SendOp::Send, &[wrong], SendFlags::SIGNALED);
+    assert!(pair.qps[0].modify(&refused).is_err());
+    pair.run(10);
+    assert_eq!(pair.done(0), [(2, Status::LocalProtection)]);
 }
 
 /// The last message is sent whole, although it has more packets than a QP sends per turn.

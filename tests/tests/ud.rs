@@ -271,6 +271,22 @@ fn err_flushes_and_reset_clears_the_qp() {
     assert!(net.frames().is_empty());
 }
 
+/// ERR flushes every request, also one that would fail at this end if it were sent.
+#[test]
+fn a_request_with_a_local_error_is_flushed_by_err() {
+    let mut net = Datagrams::default();
+    let mut a = net.qp(0);
+    let ah = net.ah(0, gid(1), 0);
+    let wrong = [Sge { lkey: Key(0xffff_ff01), ..a.buffer.region().sge(0, 8) }];
+    let (data, flags) = (Data::Sges(&wrong), SendFlags::SIGNALED);
+    let request = SendRequest { wr_id: 1, op: SendOp::Send, data, flags };
+    let to = Destination { ah: &ah, remote_qpn: Qpn::masked(5), qkey: QKEY };
+    a.qp.post_send_to(&request, &to).unwrap();
+    a.qp.modify(&QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() }).unwrap();
+    let statuses: Vec<_> = a.done().iter().map(|done| done.status).collect();
+    assert_eq!(statuses, [Status::WorkRequestFlushed]);
+}
+
 #[test]
 fn there_is_one_qp_1_per_device() {
     let mut net = Datagrams::default();

@@ -97,14 +97,14 @@ impl Core {
     /// to datagrams that a program posts just before it destroys their QP, as mckey does, and to
     /// the last message before a disconnect: the core may know of that request only by its
     /// doorbell. Packets for which the port, the peer or the send window has no room are lost with
-    /// the QP.
+    /// the QP. A request that fails at this end is not completed here: the program stops the QP, so
+    /// the request is flushed.
     pub fn drain(&mut self, slot: u32, now: Instant) {
         self.shared.recent.forget();
         self.handle_doorbells(now);
-        let place = self.slots[slot as usize].as_deref();
-        if !place.is_some_and(|place| place.is_active || place.is_held) {
-            return;
-        }
+        let place = self.slots[slot as usize].as_deref_mut();
+        let Some(place) = place.filter(|place| place.is_active || place.is_held) else { return };
+        place.qp.set_stopping(true);
         let unpaced = self.stop_pacing(slot);
         if let Some(pfc) = &mut self.pfc {
             pfc.set_draining(true);
@@ -125,6 +125,9 @@ impl Core {
             pfc.set_draining(false);
         }
         self.resume_pacing(slot, unpaced);
+        if let Some(place) = self.slots[slot as usize].as_deref_mut() {
+            place.qp.set_stopping(false);
+        }
     }
 
     /// Sends a quantum of packets of the QP in `slot`: at most `most` packets, and to the link at

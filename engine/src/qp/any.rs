@@ -61,6 +61,14 @@ impl AnyQp {
         }
     }
 
+    /// See [`Qp::set_stopping`].
+    pub fn set_stopping(&mut self, is_stopping: bool) {
+        match self {
+            Self::Connected(qp) => qp.set_stopping(is_stopping),
+            Self::Datagram(qp) => qp.set_stopping(is_stopping),
+        }
+    }
+
     /// Replaces the headers of the packets to the peer of a connected QP.
     pub fn set_flow(&mut self, flow: FlowHeader) {
         if let Self::Connected(qp) = self {

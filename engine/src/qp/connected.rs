@@ -78,6 +78,8 @@ pub struct Qp {
     pub(super) notify_drained: bool,
     /// Memory for selective repeat; `None`: the QP always goes back.
     pub(super) ahead: Option<Arc<AheadPool>>,
+    /// See [`Qp::set_stopping`].
+    is_stopping: bool,
 }
 
 impl Qp {
@@ -110,6 +112,7 @@ impl Qp {
             established: false,
             notify_drained: false,
             ahead: parts.ahead,
+            is_stopping: false,
         }
     }
 
@@ -133,6 +136,12 @@ impl Qp {
     #[inline]
     pub fn flow(&self) -> Option<&FlowHeader> {
         self.attributes.flow.as_ref()
+    }
+
+    /// While `is_stopping`, the QP sends its last packets before the program moves it to ERR, which
+    /// flushes all requests (C9-220, C10-42). A request that fails at this end stays in the queue.
+    pub fn set_stopping(&mut self, is_stopping: bool) {
+        self.is_stopping = is_stopping;
     }
 
     /// Replaces the headers of the packets to the peer, after its Ethernet address has changed.
@@ -339,6 +348,7 @@ impl Qp {
                     return Some(Transmit { len, sent: Sent::Request(sent) });
                 }
                 Next::Blocked | Next::Limited => return None,
+                Next::Failed(_) if self.is_stopping => return None,
                 Next::Local => {
                     self.complete_local_requests(env);
                     self.finish_call(env);

@@ -58,6 +58,8 @@ pub struct UdQp {
     /// The attributes as given.
     attributes: QpAttributes,
     notify_drained: bool,
+    /// See [`Qp::set_stopping`](super::Qp::set_stopping).
+    is_stopping: bool,
     counters: AttachedCounters,
 }
 
@@ -80,6 +82,7 @@ impl UdQp {
             flow: None,
             attributes: QpAttributes::default(),
             notify_drained: false,
+            is_stopping: false,
             counters: AttachedCounters::default(),
         }
     }
@@ -99,6 +102,11 @@ impl UdQp {
     #[inline]
     pub fn qpn(&self) -> Qpn {
         self.qpn
+    }
+
+    /// See [`Qp::set_stopping`](super::Qp::set_stopping).
+    pub fn set_stopping(&mut self, is_stopping: bool) {
+        self.is_stopping = is_stopping;
     }
 
     /// Headers of the packet that [`UdQp::next_flow`] found last.

@@ -42,6 +42,7 @@ impl UdQp {
         let written = self.write_packet(&wqe, env, out);
         match written {
             Ok(_) => self.psn = self.psn.next(),
+            Err(_) if self.is_stopping => return None,
             Err(_) => self.state = QpState::Sqe,
         }
         self.complete_send(written.err().unwrap_or(Status::Success), env);
