@@ -255,3 +255,43 @@ fn a_loopback_address_leads_to_the_device_itself() {
         assert_eq!(peer, Ok(Some(std::net::SocketAddr::new(own, port))));
     });
 }
+
+/// The thread that gives a command sends its message: no other thread must be woken.
+#[test]
+fn a_request_is_sent_when_the_command_returns() {
+    let (ends, _resources) = ends();
+    let [passive, active] = &ends;
+    passive.listen(PortSpace::Tcp, 7177);
+    let sent = || active.device.counter(Counter::PortXmitPackets);
+    for number in 0x100..0x110 {
+        let before = sent();
+        let local = Parameters { qpn: Qpn::masked(number), ..Parameters::default() };
+        active.connect_to(passive, PortSpace::Tcp, 7177, &local);
+        assert!(sent() > before, "not sent yet");
+        passive.expect(EventKind::ConnectRequest);
+    }
+}
+
+/// A path that was resolved a moment ago is reported without another thread.
+#[test]
+fn a_known_path_is_reported_at_once() {
+    let (ends, _resources) = ends();
+    let [passive, active] = &ends;
+    let remote = std::net::SocketAddr::new(passive.address(), 7178);
+    let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0u8; 16].into() };
+    let path = active.manager.resolve(any, remote).expect("a path");
+    for port in [7178, 7179] {
+        let to = std::net::SocketAddr::new(remote.ip(), port);
+        let id = active.manager.with(|endpoint, _| {
+            let id = endpoint.create(PortSpace::Tcp, QpKind::Rc);
+            endpoint.resolve_address(id, None, to).unwrap();
+            id
+        });
+        let timeout = feroce_engine::time::Duration::from_secs(1);
+        active.manager.start_resolve(id, any, to, timeout).unwrap();
+        let event = active.events.try_recv().expect("an event at once");
+        assert_eq!((event.id, event.kind), (id, EventKind::AddrResolved));
+        let resolved = active.manager.with(|endpoint, _| endpoint.path(id));
+        assert_eq!(resolved, Ok(Some(path)));
+    }
+}

@@ -49,22 +49,31 @@ impl Doorbell {
     /// empties the list before it takes a QP out of its slot.
     #[inline]
     pub fn ring(&self, slot: u32, posted: &AtomicBool) {
+        if !self.enter(slot, posted) {
+            return;
+        }
+        // Pairs with the fence in `arm`: at least one side reads the store of the other.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) {
+            self.wake.signal();
+        }
+    }
+
+    /// As [`Doorbell::ring`], for a caller that runs the next turn: does not wake the helper.
+    /// Returns false if the slot is in the list already.
+    #[inline]
+    pub fn enter(&self, slot: u32, posted: &AtomicBool) -> bool {
         if posted.swap(true, Ordering::AcqRel) {
-            return; // The slot is in the list already.
+            return false;
         }
         let mut last = self.rung.load(Ordering::Relaxed);
         loop {
             self.links[slot as usize].store(last, Ordering::Relaxed);
             let rung = &self.rung;
             match rung.compare_exchange_weak(last, slot + 1, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => break,
+                Ok(_) => return true,
                 Err(newer) => last = newer,
             }
-        }
-        // Pairs with the fence in `arm`: at least one side reads the store of the other.
-        fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::Relaxed) {
-            self.wake.signal();
         }
     }
 
@@ -147,6 +156,21 @@ mod tests {
         [5, 3].into_iter().for_each(ring);
         assert_eq!(taken(&doorbell), [0, 7, 5, 3]);
         assert!(doorbell.arm() && doorbell.next().is_none());
+    }
+
+    #[test]
+    fn only_a_ring_wakes_a_sleeping_helper() {
+        let doorbell = Doorbell::new(4).unwrap();
+        let posted: Vec<AtomicBool> = (0..4).map(|_| AtomicBool::new(false)).collect();
+        assert!(doorbell.arm());
+        assert!(doorbell.enter(2, &posted[2]));
+        assert!(!doorbell.enter(2, &posted[2]), "in the list already");
+        assert!(!doorbell.disarm(), "not woken");
+        assert_eq!(taken(&doorbell), [2]);
+        assert!(doorbell.arm());
+        doorbell.ring(1, &posted[1]);
+        assert!(doorbell.disarm());
+        assert_eq!(taken(&doorbell), [1]);
     }
 
     #[test]

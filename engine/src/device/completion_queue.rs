@@ -144,8 +144,10 @@ impl CompletionQueue {
     /// last call; this call clears the descriptor.
     pub fn request_notify(&self, notify: Notify) {
         self.ring.arm(notify);
-        for cell in &self.device.cores {
-            cell.doorbell.wake(); // The caller is about to sleep: the helpers take over.
+        // The caller is about to sleep: the helpers take over. A helper that sleeps wakes up for
+        // every frame, unlike one that has left the core to a thread that polls.
+        for cell in self.device.cores.iter().filter(|cell| !cell.helper_sleeps()) {
+            cell.doorbell.wake();
         }
     }
 

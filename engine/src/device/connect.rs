@@ -1,16 +1,16 @@
 //! Communication management of a process: one endpoint, and per device a thread that serves QP 1.
 //!
 //! A [`ConnectionManager`] owns the [`Endpoint`] under a lock, and commands hold the lock briefly.
-//! The MADs that they produce go to the device's thread. That thread also passes received MADs to
-//! the endpoint and wakes at the endpoint's deadlines; it is in `gsi.rs`. Addresses are resolved by
-//! the caller's thread ([`ConnectionManager::resolve`]) or by a pool
+//! The caller's thread sends the MADs that they produce (`gsi_qp.rs`). The device's thread passes
+//! received MADs to the endpoint and wakes at the endpoint's deadlines (`gsi.rs`). Addresses are
+//! resolved by the caller's thread ([`ConnectionManager::resolve`]) or by a pool
 //! ([`ConnectionManager::start_resolve`]), not under the lock: a neighbour may take seconds to
 //! answer.
 
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -26,7 +26,6 @@ use crate::pool::Pool;
 use crate::port::kind::{PortOwner, ServicePort};
 use crate::sys;
 use crate::time::{Clock, Duration, Instant};
-use crate::wake::EventFd;
 
 /// How often a caller that waits for MADs to be sent looks.
 const FLUSH_INTERVAL: std::time::Duration = std::time::Duration::from_micros(20);
@@ -159,6 +158,7 @@ impl ConnectionManager {
             endpoint: Mutex::new(Endpoint::new(config, random)),
             clock: Clock::start(),
             channels: Mutex::default(),
+            known_paths: Mutex::default(),
             sink,
             stop: AtomicBool::new(false),
         };
@@ -171,15 +171,8 @@ impl ConnectionManager {
     /// # Errors
     /// See [`AttachError`]; [`DeviceError::Qpn`] if QP 1 is already taken.
     pub fn attach(&self, key: DeviceKey, device: &Device) -> Result<(), AttachError> {
-        let channel = Arc::new(DeviceChannel {
-            device: device.clone(),
-            waiting: Mutex::default(),
-            resolved: Mutex::default(),
-            wake: EventFd::new()?,
-            queued: AtomicUsize::new(0),
-            finished: AtomicUsize::new(0),
-        });
-        let gsi = Gsi::new(key, &channel)?;
+        let (channel, cq) = DeviceChannel::new(device)?;
+        let gsi = Gsi::new(key, &channel, cq);
         let shared = Arc::clone(&self.shared);
         {
             let mut endpoint = lock(&shared.endpoint);
@@ -191,6 +184,7 @@ impl ConnectionManager {
         }
         lock(&device.inner.connections).push(Arc::downgrade(&shared));
         lock(&shared.channels).insert(key, channel);
+        lock(&shared.known_paths).forget(); // The new device may be the better one.
         let thread = feroce_threads::spawn("feroce-cm", move || gsi.serve(&shared))?;
         lock(&self.threads).push(thread);
         Ok(())
@@ -213,7 +207,7 @@ impl ConnectionManager {
     }
 
     /// Resolves the path for `id`, which has started address resolution, in another thread, and
-    /// reports the result to the endpoint. If the next hop does not answer, the resolution is
+    /// reports the result to the endpoint; at once if the path was resolved recently. If the next hop does not answer, the resolution is
     /// repeated until `timeout` has passed. Asynchronous programs call
     /// [`Endpoint::resolve_address`], then this, await `AddrResolved`, and go on with
     /// `resolve_route`, `route_resolved` and `connect`, as the example of [`ConnectionManager`]
@@ -229,6 +223,10 @@ impl ConnectionManager {
         timeout: Duration,
     ) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
+        if let Some(path) = shared.known_path(source, destination) {
+            let _ = shared.with(|endpoint, _| endpoint.address_resolved(id, Ok(path)));
+            return Ok(());
+        }
         let end = shared.clock.now() + timeout;
         self.resolvers.run(Box::new(move || {
             let is_bound = || shared.with(|endpoint, _| endpoint.state(id).is_ok());
@@ -263,6 +261,7 @@ impl ConnectionManager {
         for (channel, queued) in channels {
             let is_unsent = || channel.finished.load(Ordering::Acquire) < queued;
             while is_unsent() && self.shared.clock.now() < end {
+                channel.send_waiting();
                 std::thread::sleep(FLUSH_INTERVAL);
             }
         }
@@ -341,7 +340,7 @@ impl Drop for ConnectionManager {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         for channel in lock(&self.shared.channels).values() {
-            channel.wake.signal();
+            channel.wake().signal();
         }
         for thread in lock(&self.threads).drain(..) {
             let _ = thread.join(); // A thread that panicked has printed its message already.
@@ -360,6 +359,25 @@ impl Shared {
             let timeout = end.saturating_since(self.clock.now());
             return self.resolve_loopback(source, destination.ip(), timeout);
         }
+        let since = (self.host_changes(), self.clock.now());
+        let path = self.look_up(source, destination, end)?;
+        lock(&self.known_paths).insert(source, destination, since, path);
+        Ok(path)
+    }
+
+    /// Returns the path from `source` to `destination` if it was resolved recently, and the host
+    /// has not changed since.
+    fn known_path(&self, source: IpAddr, destination: SocketAddr) -> Option<cm::Path> {
+        let (changes, now) = (self.host_changes(), self.clock.now());
+        lock(&self.known_paths).get(source, destination, changes, now)
+    }
+
+    fn look_up(
+        &self,
+        source: IpAddr,
+        destination: SocketAddr,
+        end: Instant,
+    ) -> Result<cm::Path, Unresolved> {
         let bound = if cm::is_any(source) { net::chosen_source(destination) } else { Some(source) };
         let sources = self.sources(destination.ip());
         let is_bound = |source: &LocalAddress| Some(source.local) == bound;

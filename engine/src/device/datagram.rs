@@ -79,10 +79,32 @@ impl QueuePair {
         request: &SendRequest<'_>,
         to: &Destination<'_>,
     ) -> Result<(), PostError> {
+        let pushed = self.push_to(request, to)?;
+        self.after_post(pushed)
+    }
+
+    /// As [`QueuePair::post_send_to`], for a caller that runs the next turn of the QP's core
+    /// ([`QueuePair::turn_core`]): does not wake the helper.
+    pub(super) fn post_send_to_quietly(
+        &mut self,
+        request: &SendRequest<'_>,
+        to: &Destination<'_>,
+    ) -> Result<(), PostError> {
+        let pushed = self.push_to(request, to)?;
+        self.after_quiet_post(pushed)
+    }
+
+    /// Puts a datagram into the send queue. Returns false if the queue is full.
+    #[inline]
+    fn push_to(
+        &mut self,
+        request: &SendRequest<'_>,
+        to: &Destination<'_>,
+    ) -> Result<bool, PostError> {
         self.check_send_to(request, to)?;
         let (limits, fits) = (self.send_limits(), self.pd.is_same(&to.ah.pd));
         let SendQueue::Datagram(sq) = &mut self.sq else { return Err(PostError::Destination) };
-        let pushed = limits.push(sq, request, |send| {
+        limits.push(sq, request, |send| {
             let (remote_qpn, qkey) = (to.remote_qpn, to.qkey);
             let error = match send.length > u64::from(to.ah.max_datagram()) {
                 _ if !fits => Some(Status::LocalQpOperation),
@@ -90,8 +112,7 @@ impl QueuePair {
                 false => None,
             };
             Ok(DatagramWqe { send, flow: to.ah.flow(), remote_qpn, qkey, error })
-        })?;
-        self.after_post(pushed)
+        })
     }
 
     /// Returns the error that posting this datagram would return, except for a full queue.

@@ -39,7 +39,7 @@ pub(super) struct Ends {
 
 /// How long new address handles use a resolved path without another lookup in the host's tables.
 /// Linux trusts a neighbour that has answered for the same time.
-const TRUST: Duration = Duration::from_secs(30);
+pub(super) const TRUST: Duration = Duration::from_secs(30);
 
 /// Approximate maximum number of paths of address handles that are kept without a handle.
 const UNUSED_PATHS: usize = 256;
@@ -421,10 +421,16 @@ fn expire(device: &DeviceInner, event: &NetEvent) {
         }
         _ => true,
     };
+    let mut is_change =
+        !matches!(event, NetEvent::NeighbourChanged { .. } | NetEvent::NeighbourFailed { .. });
     for path in lock(device).values_mut().filter(|path| concerns(&path.headers)) {
+        is_change = true;
         if let Some(handle) = &path.handle {
             handle.trust_until(Instant::ZERO);
         }
+    }
+    if is_change {
+        device.host_changes.fetch_add(1, Ordering::Release);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Follows the neighbours that a port resolves itself: when a neighbour's Ethernet address changes,
 //! the headers of the QPs that use it are updated.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -54,6 +55,7 @@ fn run(device: &Weak<DeviceInner>, addresses: &dyn LinkAddresses) {
             request_neighbours(&device, addresses);
         } else {
             seen = moves;
+            device.host_changes.fetch_add(1, Ordering::Release);
             follow(&device, addresses);
             let now = addresses.gids();
             if std::mem::replace(&mut gids, now.clone()) != now {

@@ -14,7 +14,7 @@
 //! | [`XrcDomain`] | `xrc.rs` |
 //! | [`AddressHandle`] | `address_handle.rs` |
 //! | multicast membership | `multicast.rs` |
-//! | [`ConnectionManager`] | `connect.rs`, `cm_event_queue.rs`; QP 1: `gsi.rs`, `cm_channel.rs` |
+//! | [`ConnectionManager`] | `connect.rs`, `cm_event_queue.rs`; QP 1: `gsi.rs`, `gsi_qp.rs`, `cm_channel.rs` |
 //!
 //! The other files do background work: `helper.rs` runs the cores, `follow.rs` follows the host's
 //! addresses, neighbours and routes, `stat.rs` serves counters. `quota.rs` limits the number of
@@ -39,6 +39,7 @@ mod error;
 mod follow;
 mod follow_lan;
 mod gsi;
+mod gsi_qp;
 mod helper;
 mod host;
 mod idle_polls;
@@ -227,6 +228,11 @@ impl CoreCell {
         }
     }
 
+    /// Returns true while the helper sleeps until a frame, a doorbell or a deadline.
+    fn helper_sleeps(&self) -> bool {
+        self.sleeps_until.load(Ordering::Relaxed) != 0
+    }
+
     /// Returns true if a thread other than the helper was in a turn less than `span` before `now`.
     fn driven_within(&self, span: Duration, now: Instant) -> bool {
         let driven_at = Instant::from_nanos(self.driven_at.load(Ordering::Relaxed));
@@ -272,6 +278,8 @@ struct DeviceInner {
     port_owner: Option<Arc<dyn PortOwner>>,
     /// Paths in use, for following neighbours and routes.
     paths: Mutex<follow::Paths>,
+    /// Changes of the host's addresses, routes and links so far, and failures of neighbours.
+    host_changes: AtomicU64,
     /// Multicast groups that QPs are attached to.
     groups: Mutex<multicast::Groups>,
     /// Selects the frames that the ports receive, for ports that need it.
@@ -365,6 +373,19 @@ impl DeviceInner {
         if turned && self.port_owner.is_some() {
             idle_polls::count(moved);
         }
+    }
+
+    /// Runs a turn of core `core` for a control call, after the turn that another thread may be in.
+    /// Does nothing with [`Driver::Manual`].
+    fn turn_core(&self, core: usize) {
+        if self.config.driver == Driver::Manual {
+            return;
+        }
+        let cell = &self.cores[core];
+        let mut token = cell.lock();
+        let now = self.clock.now();
+        token.turn(now);
+        cell.wake_helper(&token, now);
     }
 
     /// Sets parameters of congestion control by name: all of them, or none if one is refused.

@@ -142,6 +142,7 @@ impl Device {
             addressing,
             port_owner: owners.port,
             paths: Mutex::default(),
+            host_changes: AtomicU64::new(0),
             groups: Mutex::default(),
             filter: OnceLock::new(),
             clock: Clock::start(),

@@ -583,6 +583,21 @@ impl QueuePair {
         Ok(())
     }
 
+    /// As `after_post`, for a caller that calls [`QueuePair::turn_core`] next.
+    pub(super) fn after_quiet_post(&self, pushed: bool) -> Result<(), PostError> {
+        if !pushed {
+            return Err(PostError::Full);
+        }
+        self.device().cores[self.core].doorbell.enter(self.slot, &self.posted);
+        Ok(())
+    }
+
+    /// Runs a turn of the QP's core, which sends what was posted. Does nothing with
+    /// [`Driver::Manual`](super::Driver::Manual).
+    pub(super) fn turn_core(&self) {
+        self.device().turn_core(self.core);
+    }
+
     pub(super) fn device(&self) -> &Opened {
         &self.pd.device
     }
