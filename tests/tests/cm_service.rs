@@ -295,3 +295,24 @@ fn a_known_path_is_reported_at_once() {
         assert_eq!(resolved, Ok(Some(path)));
     }
 }
+
+/// QP 1 is free when the manager is dropped, although a thread still resolves a path for it.
+#[test]
+fn a_dropped_manager_frees_qp_1() {
+    let ([end, _other], _resources) = ends();
+    let to: std::net::SocketAddr = match end.address() {
+        IpAddr::V4(_) => "10.0.0.77:7180".parse().unwrap(),
+        IpAddr::V6(_) => "[fd00::77]:7180".parse().unwrap(),
+    };
+    let id = end.manager.with(|endpoint, _| {
+        let id = endpoint.create(PortSpace::Tcp, QpKind::Rc);
+        endpoint.resolve_address(id, None, to).unwrap();
+        id
+    });
+    let timeout = feroce_engine::time::Duration::from_secs(60);
+    end.manager.start_resolve(id, end.address(), to, timeout).unwrap();
+    let End { manager, device, .. } = end;
+    drop(manager);
+    let manager = ConnectionManager::new(CmConfig::default(), Box::new(|_| ())).unwrap();
+    manager.attach(KEY, &device).expect("QP 1 is free");
+}

@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(known.get(ANY, address(3, 7), 5, start), None);
         assert_eq!(known.get(address(9, 0).ip(), address(1, 7), 5, start), None);
         assert_eq!(known.get(ANY, address(1, 7), 6, start), None, "the host has changed");
-        let last = start + TRUST - Duration::from_nanos(1);
+        let last = start + (TRUST - Duration::from_nanos(1));
         assert_eq!(known.get(ANY, address(2, 7), 5, last), Some(path(2)));
         assert_eq!(known.get(ANY, address(2, 7), 5, start + TRUST), None);
         // A path from after the change replaces those from before.

@@ -231,7 +231,7 @@ impl ConnectionManager {
         self.resolvers.run(Box::new(move || {
             let is_bound = || shared.with(|endpoint, _| endpoint.state(id).is_ok());
             let resolved = loop {
-                if !is_bound() {
+                if shared.stop.load(Ordering::Acquire) || !is_bound() {
                     return; // Destroyed meanwhile.
                 }
                 match shared.resolve(source, destination, end) {
@@ -345,6 +345,8 @@ impl Drop for ConnectionManager {
         for thread in lock(&self.threads).drain(..) {
             let _ = thread.join(); // A thread that panicked has printed its message already.
         }
+        // Frees QP 1 of each device, although a thread may still resolve a path for this manager.
+        lock(&self.shared.channels).clear();
     }
 }
 
