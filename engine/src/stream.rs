@@ -80,8 +80,8 @@ impl CompletionStream {
     /// and moderate; they must neither poll nor request notifications.
     ///
     /// # Errors
-    /// `InvalidInput` if the queue was made by [`Device::create_cq_waking`]; otherwise, when the
-    /// runtime cannot watch the descriptor.
+    /// `InvalidInput` if the queue was made by [`Device::create_cq_waking`]; otherwise, when no
+    /// descriptor is left, or the runtime cannot watch it.
     ///
     /// # Panics
     /// Outside a tokio runtime whose I/O driver is enabled.
@@ -90,6 +90,7 @@ impl CompletionStream {
             let why = "the completion queue notifies its waker, not its descriptor";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
+        queue.open_fd().map_err(io::Error::other)?;
         Ok(Self { queue: watch(queue)? })
     }
 

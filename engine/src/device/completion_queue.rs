@@ -14,7 +14,8 @@ use crate::verbs::{Completion, CqId, CqRing, Notify};
 ///
 /// Its descriptor ([`AsFd`]) becomes readable after [`CompletionQueue::request_notify`], as that of
 /// a completion channel does. It works with `poll`, `epoll` and `AsyncFd`; with the feature
-/// `tokio`, `stream::CompletionStream` wraps it.
+/// `tokio`, `stream::CompletionStream` wraps it. A queue that is only polled has no descriptor: it
+/// is opened when it is first used, or by [`CompletionQueue::open_fd`].
 ///
 /// ```
 /// use feroce_engine::verbs::{Completion, Notify};
@@ -62,8 +63,7 @@ impl Device {
     /// to ERR, so choose a depth of at least the number of outstanding requests.
     ///
     /// # Errors
-    /// [`DeviceError::Limit`]; [`DeviceError::Exhausted`]; [`DeviceError::System`] when no
-    /// descriptor is left.
+    /// [`DeviceError::Limit`]; [`DeviceError::Exhausted`].
     pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, DeviceError> {
         self.create_cq_with(depth, None)
     }
@@ -92,7 +92,7 @@ impl Device {
         let id = self.inner.next_cq.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let ring = match waker {
             Some(waker) => CqRing::with_waker(CqId(id), depth, waker),
-            None => CqRing::new(CqId(id), depth)?,
+            None => CqRing::new(CqId(id), depth),
         };
         let ring = Arc::new(ring);
         Ok(CompletionQueue { ring, device: Arc::clone(&self.inner), _place })
@@ -106,6 +106,8 @@ fn check_depth(depth: u32) -> Result<(), DeviceError> {
     }
     Ok(())
 }
+
+const NO_DESCRIPTOR: &str = "a free descriptor for the completion queue";
 
 impl CompletionQueue {
     /// Appends up to `max` completions to `out`; returns how many. If there are none, runs one turn
@@ -138,11 +140,24 @@ impl CompletionQueue {
         self.ring.pop()
     }
 
+    /// Opens the queue's descriptor, unless it is open already or notifications wake a waker. The
+    /// calls that use the descriptor open it, too, and panic if the system has none left.
+    ///
+    /// # Errors
+    /// [`DeviceError::System`] when no descriptor is left.
+    pub fn open_fd(&self) -> Result<(), DeviceError> {
+        self.ring.open_fd().map(drop).map_err(DeviceError::System)
+    }
+
     /// Requests a notification: the descriptor becomes readable at the next completion of the kind,
     /// or at once if such a completion has arrived since the descriptor last became readable. Poll
     /// once more after this call and before sleeping, unless the descriptor was readable after the
     /// last call; this call clears the descriptor.
+    ///
+    /// # Panics
+    /// If the queue has no descriptor yet and the system has none left: [`Self::open_fd`].
     pub fn request_notify(&self, notify: Notify) {
+        self.ring.open_fd().expect(NO_DESCRIPTOR);
         self.ring.arm(notify);
         // The caller is about to sleep: the helpers take over. A helper that sleeps wakes up for
         // every frame, unlike one that has left the core to a thread that polls.
@@ -207,10 +222,13 @@ impl CompletionQueue {
     }
 }
 
-/// The descriptor that is readable after a requested notification.
+/// The descriptor that is readable after a requested notification. It is opened at the first call,
+/// which panics if the system has none left ([`CompletionQueue::open_fd`]), or if notifications wake
+/// a waker.
 impl AsFd for CompletionQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ring.fd()
+        let opened = self.ring.open_fd().expect(NO_DESCRIPTOR);
+        opened.expect("a completion queue with a waker has no descriptor")
     }
 }
 

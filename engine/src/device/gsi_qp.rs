@@ -98,6 +98,7 @@ impl GsiQp {
     pub(super) fn new(device: &Device) -> Result<(Self, CompletionQueue), DeviceError> {
         let pd = device.alloc_pd();
         let (send_cq, recv_cq) = (device.create_cq(SENDS)?, device.create_cq(RECEIVES)?);
+        recv_cq.open_fd()?;
         let receives = pd.alloc_buffer((RECEIVES * SLOT) as usize, Access::LOCAL_WRITE)?;
         let init = QpInit {
             service: Service::Ud,

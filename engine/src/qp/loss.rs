@@ -315,7 +315,7 @@ mod tests {
         fn new() -> Self {
             let arena = Arena::new(1 << 20).unwrap();
             let (posts, sq) = work_ring(&arena, 16, 256).unwrap();
-            let cq = Arc::new(CqRing::new(CqId(1), 16).unwrap());
+            let cq = Arc::new(CqRing::new(CqId(1), 16));
             let parts = QpParts {
                 service: Service::Rc,
                 qpn: Qpn::masked(0x11),

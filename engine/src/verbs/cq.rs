@@ -116,8 +116,8 @@ impl Moderation {
 /// How the waiter is woken.
 #[derive(Debug)]
 enum WakeMethod {
-    /// The descriptor becomes readable.
-    Descriptor(EventFd),
+    /// The descriptor becomes readable. It is opened when it is first used.
+    Descriptor(OnceLock<EventFd>),
     Waker(Waker),
 }
 
@@ -144,12 +144,9 @@ pub struct CqRing {
 }
 
 impl CqRing {
-    /// Makes a queue for `depth` completions.
-    ///
-    /// # Errors
-    /// When the system has no descriptor left.
-    pub fn new(id: CqId, depth: u32) -> std::io::Result<Self> {
-        Ok(Self::with_wake_method(id, depth, WakeMethod::Descriptor(EventFd::new()?)))
+    /// Makes a queue for `depth` completions. It has no descriptor until [`CqRing::open_fd`].
+    pub fn new(id: CqId, depth: u32) -> Self {
+        Self::with_wake_method(id, depth, WakeMethod::Descriptor(OnceLock::new()))
     }
 
     /// Makes a queue for `depth` completions that wakes `waker` and has no descriptor.
@@ -319,7 +316,11 @@ impl CqRing {
         self.sleeps.store(true, Ordering::Relaxed);
         match &self.wake_method {
             WakeMethod::Waker(waker) => waker.wake_by_ref(),
-            WakeMethod::Descriptor(fd) => fd.signal(),
+            WakeMethod::Descriptor(fd) => {
+                if let Some(fd) = fd.get() {
+                    fd.signal();
+                }
+            }
         }
         true
     }
@@ -394,7 +395,9 @@ impl CqRing {
     /// two steps. Applications that arm before they poll are not woken twice for the same
     /// completion.
     pub fn arm(&self, notify: Notify) {
-        if let WakeMethod::Descriptor(fd) = &self.wake_method {
+        if let WakeMethod::Descriptor(fd) = &self.wake_method
+            && let Some(fd) = fd.get()
+        {
             fd.clear();
         }
         let (armed, unreported) = match notify {
@@ -418,15 +421,19 @@ impl CqRing {
     }
 
     /// A descriptor that becomes readable with a completion that [`CqRing::arm`] requested, and
-    /// stays readable until the CQ is armed again.
+    /// stays readable until the CQ is armed again. It is opened at the first call, which must be
+    /// before the CQ is armed. `None` if the queue wakes a waker.
     ///
-    /// # Panics
-    /// If the queue wakes a waker.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        match &self.wake_method {
-            WakeMethod::Descriptor(fd) => fd.as_fd(),
-            WakeMethod::Waker(_) => panic!("a completion queue with a waker has no descriptor"),
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn open_fd(&self) -> std::io::Result<Option<BorrowedFd<'_>>> {
+        let WakeMethod::Descriptor(place) = &self.wake_method else { return Ok(None) };
+        if let Some(fd) = place.get() {
+            return Ok(Some(fd.as_fd()));
         }
+        let opened = EventFd::new()?;
+        // If two threads race, one descriptor is closed, which nobody has seen.
+        Ok(Some(place.get_or_init(|| opened).as_fd()))
     }
 
     /// Returns true if a waker is notified in place of the descriptor.
@@ -475,13 +482,31 @@ mod tests {
     fn readable(cq: &CqRing) -> bool {
         let mut scratch = Vec::new();
         let no_wait = Some(std::time::Duration::ZERO);
-        crate::sys::poll_readable(&[cq.fd().as_raw_fd()], &mut scratch, no_wait);
+        crate::sys::poll_readable(
+            &[cq.open_fd().unwrap().unwrap().as_raw_fd()],
+            &mut scratch,
+            no_wait,
+        );
         scratch[0].revents != 0
     }
 
     #[test]
+    fn a_queue_that_is_only_polled_has_no_descriptor() {
+        let cq = CqRing::new(CqId(1), 2);
+        let has_fd = || matches!(&cq.wake_method, WakeMethod::Descriptor(fd) if fd.get().is_some());
+        cq.push(completion(1, false)).unwrap();
+        assert!(cq.pop().is_some() && !has_fd());
+        assert!(!readable(&cq) && has_fd());
+        cq.arm(Notify::Any);
+        cq.push(completion(2, false)).unwrap();
+        assert!(readable(&cq));
+        let waking = CqRing::with_waker(CqId(1), 2, Waker::noop().clone());
+        assert!(waking.open_fd().unwrap().is_none());
+    }
+
+    #[test]
     fn a_full_queue_refuses_completions_and_keeps_its_own() {
-        let cq = CqRing::new(CqId(1), 2).unwrap();
+        let cq = CqRing::new(CqId(1), 2);
         assert_eq!(cq.push(completion(1, false)), Ok(()));
         assert_eq!(cq.push(completion(2, false)), Ok(()));
         assert!(!cq.overflowed());
@@ -496,7 +521,7 @@ mod tests {
     /// depth.
     #[test]
     fn a_queue_grows_and_shrinks() {
-        let cq = CqRing::new(CqId(1), 2).unwrap();
+        let cq = CqRing::new(CqId(1), 2);
         let (mut put, mut got) = (0, 0);
         for (depth, puts, gets) in [
             (4, 4, 1),
@@ -529,7 +554,7 @@ mod tests {
 
     #[test]
     fn moderation_counts_and_waits() {
-        let cq = CqRing::new(CqId(1), 64).unwrap();
+        let cq = CqRing::new(CqId(1), 64);
         let at = |nanos| Completion { at: Instant::from_nanos(nanos), ..completion(1, false) };
         cq.moderate(3, Duration::from_nanos(500));
         cq.arm(Notify::Any);
@@ -551,7 +576,7 @@ mod tests {
 
     #[test]
     fn removed_completions_free_their_places() {
-        let cq = CqRing::new(CqId(1), 4).unwrap();
+        let cq = CqRing::new(CqId(1), 4);
         let of = |qp, wr_id| Completion { qp: Qpn::masked(qp), ..completion(wr_id, false) };
         let put = |completion| assert_eq!(cq.push(completion), Ok(()));
         [of(5, 1), of(6, 2), of(5, 3), of(6, 4)].into_iter().for_each(put);
@@ -574,7 +599,7 @@ mod tests {
 
     #[test]
     fn arming_wakes_once_and_only_for_its_kind() {
-        let cq = CqRing::new(CqId(1), 8).unwrap();
+        let cq = CqRing::new(CqId(1), 8);
         cq.push(completion(1, false)).unwrap();
         assert!(!readable(&cq), "not armed");
         cq.arm(Notify::Solicited);
@@ -596,7 +621,7 @@ mod tests {
         for (first, second, wakes) in
             [(Any, Solicited, true), (Solicited, Any, true), (Solicited, Solicited, false)]
         {
-            let cq = CqRing::new(CqId(1), 8).unwrap();
+            let cq = CqRing::new(CqId(1), 8);
             cq.arm(first);
             cq.arm(second);
             assert!(!readable(&cq));
@@ -615,7 +640,7 @@ mod tests {
     /// that were reported or taken are not reported again.
     #[test]
     fn arming_reports_completions_since_the_last_wake_up() {
-        let cq = CqRing::new(CqId(1), 8).unwrap();
+        let cq = CqRing::new(CqId(1), 8);
         cq.push(completion(1, false)).unwrap();
         cq.arm(Notify::Solicited);
         assert!(!readable(&cq), "not solicited");
@@ -649,7 +674,7 @@ mod tests {
     #[test]
     fn a_waiter_never_sleeps_while_completions_are_queued() {
         const EACH: u64 = 20_000;
-        let cq = CqRing::new(CqId(1), 64).unwrap();
+        let cq = CqRing::new(CqId(1), 64);
         let push = || {
             for wr_id in 0..EACH {
                 while cq.held() > 0 {
@@ -671,7 +696,11 @@ mod tests {
                 }
                 cq.arm(Notify::Any);
                 let timeout = Some(std::time::Duration::from_secs(20));
-                crate::sys::poll_readable(&[cq.fd().as_raw_fd()], &mut scratch, timeout);
+                crate::sys::poll_readable(
+                    &[cq.open_fd().unwrap().unwrap().as_raw_fd()],
+                    &mut scratch,
+                    timeout,
+                );
                 assert_ne!(scratch[0].revents, 0, "{taken} taken, {} in the queue", cq.held());
             }
         });
@@ -680,7 +709,7 @@ mod tests {
     /// A core may find a notification due that another core has just sent.
     #[test]
     fn a_due_notification_without_a_waiter_stays_unreported() {
-        let cq = CqRing::new(CqId(1), 8).unwrap();
+        let cq = CqRing::new(CqId(1), 8);
         cq.push(completion(1, false)).unwrap();
         cq.moderation.due.store(1, Ordering::Relaxed);
         cq.notify_if_due(Instant::from_nanos(1000));
