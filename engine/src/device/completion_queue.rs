@@ -223,8 +223,8 @@ impl CompletionQueue {
 }
 
 /// The descriptor that is readable after a requested notification. It is opened at the first call,
-/// which panics if the system has none left ([`CompletionQueue::open_fd`]), or if notifications wake
-/// a waker.
+/// which panics if the system has none left ([`CompletionQueue::open_fd`]), or if notifications
+/// wake a waker.
 impl AsFd for CompletionQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         let opened = self.ring.open_fd().expect(NO_DESCRIPTOR);

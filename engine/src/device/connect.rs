@@ -207,9 +207,9 @@ impl ConnectionManager {
     }
 
     /// Resolves the path for `id`, which has started address resolution, in another thread, and
-    /// reports the result to the endpoint; at once if the path was resolved recently. If the next hop does not answer, the resolution is
-    /// repeated until `timeout` has passed. Asynchronous programs call
-    /// [`Endpoint::resolve_address`], then this, await `AddrResolved`, and go on with
+    /// reports the result to the endpoint; at once if the path was resolved recently. If the next
+    /// hop does not answer, the resolution is repeated until `timeout` has passed. Asynchronous
+    /// programs call [`Endpoint::resolve_address`], then this, await `AddrResolved`, and go on with
     /// `resolve_route`, `route_resolved` and `connect`, as the example of [`ConnectionManager`]
     /// does.
     ///

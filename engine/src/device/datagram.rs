@@ -90,8 +90,17 @@ impl QueuePair {
         request: &SendRequest<'_>,
         to: &Destination<'_>,
     ) -> Result<(), PostError> {
-        let pushed = self.push_to(request, to)?;
-        self.after_quiet_post(pushed)
+        if !self.push_to(request, to)? {
+            return Err(PostError::Full);
+        }
+        self.device().cores[self.core].doorbell.enter(self.slot, &self.posted);
+        Ok(())
+    }
+
+    /// Runs a turn of the QP's core, which sends what was posted. Does nothing with
+    /// [`Driver::Manual`](super::Driver::Manual).
+    pub(super) fn turn_core(&self) {
+        self.device().turn_core(self.core);
     }
 
     /// Puts a datagram into the send queue. Returns false if the queue is full.

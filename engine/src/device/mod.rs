@@ -14,7 +14,7 @@
 //! | [`XrcDomain`] | `xrc.rs` |
 //! | [`AddressHandle`] | `address_handle.rs` |
 //! | multicast membership | `multicast.rs` |
-//! | [`ConnectionManager`] | `connect.rs`, `cm_event_queue.rs`; QP 1: `gsi.rs`, `gsi_qp.rs`, `cm_channel.rs` |
+//! | [`ConnectionManager`] | `connect.rs`, `cm_event_queue.rs`; QP 1: `gsi*.rs`, `cm_channel.rs` |
 //!
 //! The other files do background work: `helper.rs` runs the cores, `follow.rs` follows the host's
 //! addresses, neighbours and routes, `stat.rs` serves counters. `quota.rs` limits the number of

@@ -109,7 +109,6 @@ impl Device {
         let space = if config.plain_keys { KeySpace::identity() } else { KeySpace::keyed(secret) };
         let memory = Arc::new(MrTable::new(config.max_mr, space));
         let events = EventQueue::new(EVENTS).map_err(system("create the event queue"))?;
-        let port_mtu = ports[0].attributes().mtu;
         let attributes = RwLock::new(attributes(&config, &*ports[0]));
         let cores = u32::try_from(config.cores).expect("at most 64");
         let qpns = match config.first_qpn {
@@ -120,7 +119,7 @@ impl Device {
         let drawn = random.next().map_err(system("get random numbers"))?;
         let mut inner = DeviceInner {
             attributes,
-            port_mtu,
+            port_mtu: ports[0].attributes().mtu,
             source_ports: ports[0].attributes().source_ports.clone(),
             arena,
             ahead: config.selective_repeat.then(|| Arc::new(AheadPool::new(AHEAD_PACKETS))),

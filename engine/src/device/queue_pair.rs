@@ -123,8 +123,8 @@ impl<'a> QpInit<'a> {
 #[derive(Debug)]
 pub struct QueuePair {
     qpn: Qpn,
-    core: usize,
-    slot: u32,
+    pub(super) core: usize,
+    pub(super) slot: u32,
     service: Service,
     block_own_multicast: bool,
     /// State that the program set last; the engine may have moved the QP to ERR since.
@@ -132,7 +132,7 @@ pub struct QueuePair {
     pub(super) sq: SendQueue,
     /// `None` with a shared receive queue.
     rq: Option<WorkProducer<RecvWqe>>,
-    posted: Arc<AtomicBool>,
+    pub(super) posted: Arc<AtomicBool>,
     max_send_sge: u32,
     max_recv_sge: u32,
     max_inline: u32,
@@ -581,21 +581,6 @@ impl QueuePair {
         }
         self.device().cores[self.core].doorbell.ring(self.slot, &self.posted);
         Ok(())
-    }
-
-    /// As `after_post`, for a caller that calls [`QueuePair::turn_core`] next.
-    pub(super) fn after_quiet_post(&self, pushed: bool) -> Result<(), PostError> {
-        if !pushed {
-            return Err(PostError::Full);
-        }
-        self.device().cores[self.core].doorbell.enter(self.slot, &self.posted);
-        Ok(())
-    }
-
-    /// Runs a turn of the QP's core, which sends what was posted. Does nothing with
-    /// [`Driver::Manual`](super::Driver::Manual).
-    pub(super) fn turn_core(&self) {
-        self.device().turn_core(self.core);
     }
 
     pub(super) fn device(&self) -> &Opened {
