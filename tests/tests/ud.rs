@@ -274,7 +274,7 @@ fn err_flushes_and_reset_clears_the_qp() {
 /// ERR flushes every request, also one that would fail at this end if it were sent.
 #[test]
 fn a_request_with_a_local_error_is_flushed_by_err() {
-    let mut net = Datagrams::default();
+    let net = Datagrams::default();
     let mut a = net.qp(0);
     let ah = net.ah(0, gid(1), 0);
     let wrong = [Sge { lkey: Key(0xffff_ff01), ..a.buffer.region().sge(0, 8) }];

@@ -74,6 +74,18 @@ impl<T: Copy + Send> Queue<T> {
     /// Appends `value`. Returns false if the queue holds `most` values, or as many as fit.
     #[inline]
     pub fn push(&self, value: &T, most: usize) -> bool {
+        let Some(position) = self.claim(most) else { return false };
+        let slot = &self.slots[position & (self.slots.len() - 1)];
+        // SAFETY: this thread has claimed the position. The value that the slot had before was
+        // taken: its position is at least `most` before the tail, and `head` has passed it.
+        unsafe { (*slot.value.get()).write(*value) };
+        slot.written.store(position.wrapping_add(1), Ordering::Release);
+        true
+    }
+
+    /// Claims the next position, whose slot the caller must write and mark.
+    #[inline]
+    fn claim(&self, most: usize) -> Option<usize> {
         let most = most.min(self.slots.len());
         let mut tail = self.tail.load(Ordering::Relaxed);
         loop {
@@ -83,25 +95,19 @@ impl<T: Copy + Send> Queue<T> {
                 let claim = &self.tail;
                 match claim.compare_exchange_weak(tail, next, Ordering::Relaxed, Ordering::Relaxed)
                 {
-                    Ok(_) => break,
+                    Ok(_) => return Some(tail),
                     Err(newer) => newer,
                 }
             } else {
                 // Full, unless the tail was read before others were taken.
                 let newer = self.tail.load(Ordering::Relaxed);
                 if newer == tail {
-                    return false;
+                    return None;
                 }
                 newer
             };
             tail = newer;
         }
-        let slot = &self.slots[tail & (self.slots.len() - 1)];
-        // SAFETY: this thread has claimed the position `tail`. The value that the slot had before
-        // was taken: its position is at least `most` before the tail, and `head` has passed it.
-        unsafe { (*slot.value.get()).write(*value) };
-        slot.written.store(tail.wrapping_add(1), Ordering::Release);
-        true
     }
 }
 
@@ -128,14 +134,19 @@ impl<T: Copy + Send> Consumer<T> {
         Some(value)
     }
 
-    /// Takes one value, whose slot is given back by [`Self::publish`].
+    /// Takes one value, whose slot is given back by [`Self::publish`]. Waits for a producer that has
+    /// claimed the next position and is writing: values of other producers may be complete behind
+    /// it, and a value whose `push` has ended must be found.
     #[inline]
     fn next(&mut self) -> Option<T> {
         let slots = &self.queue.slots;
         let slot = &slots[self.head & (slots.len() - 1)];
         let next = self.head.wrapping_add(1);
-        if slot.written.load(Ordering::Acquire) != next {
-            return None;
+        while slot.written.load(Ordering::Acquire) != next {
+            if self.queue.tail.load(Ordering::Relaxed) == self.head {
+                return None;
+            }
+            std::thread::yield_now(); // The producer may wait for this CPU.
         }
         self.head = next;
         // SAFETY: the slot is marked with this position, so a value was written, and no producer
@@ -183,6 +194,27 @@ mod tests {
                 prop_assert_eq!(queue.is_empty(), model.is_empty());
             }
         }
+    }
+
+    #[test]
+    fn a_value_behind_one_that_is_being_written_is_waited_for() {
+        let (queue, mut consumer) = queue::<u32>(4);
+        let claimed = queue.claim(4).unwrap();
+        assert!(queue.push(&2, 4));
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| {
+                let mut out = Vec::new();
+                consumer.take(&mut out, 4);
+                out
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!taken.is_finished(), "the second value was missed, or taken first");
+            // SAFETY: this thread has claimed the position.
+            unsafe { (*queue.slots[claimed].value.get()).write(1) };
+            queue.slots[claimed].written.store(claimed + 1, Ordering::Release);
+            assert_eq!(taken.join().unwrap(), [1, 2]);
+        });
+        assert_eq!(consumer.pop(), None);
     }
 
     #[test]

@@ -98,6 +98,7 @@ impl<'a> Env<'a> {
     /// Forgets the results of the packet before.
     #[inline]
     pub(crate) fn start_packet(&mut self) {
+        debug_assert!(self.fatal_event.is_none() && self.lacking_responses == 0);
         (self.acked, self.lost_responses, self.to_sleeper) = (None, false, false);
     }
 
