@@ -1,7 +1,8 @@
 //! Performance figures: a line each with name, value, bound, and `ok` or `missed`.
 //!
-//! Figures are ratios within this run, except instructions, which are counts, and the speeds of
-//! the fabric and of reading captures, which are per second of CPU time.
+//! Figures are ratios within this run, except instructions, which are counts, connections, which
+//! are per second, and the speeds of the fabric and of reading captures, which are per second of
+//! CPU time.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use regex::Regex;
 use serde::Serialize;
 
 use crate::Result;
+use crate::connects;
 use crate::exit::{Guard, at_end};
 use crate::net::{Namespace, Pair};
 use crate::process::{Process, output, words};
@@ -23,6 +25,8 @@ use crate::setup::{
 const VERBS_ROUNDS: usize = 7;
 const SEND_LAT: &str = "verbs: 64 B SEND half-RTT, perftest / Rust";
 const WRITE_BW: &str = "verbs: 64 KiB WRITE, perftest / Rust";
+/// Number of runs that make connections. The medians are compared.
+const CONNECT_ROUNDS: usize = 5;
 /// Number of runs of each check of a capture. The medians are compared.
 const CHECK_ROUNDS: usize = 5;
 const CHECK: &str = "conform: check of 1 GB / tshark";
@@ -154,6 +158,7 @@ impl Bench {
             }
             self.check(&release)?;
             self.verbs(&release)?;
+            self.connects(&release)?;
         }
         self.instructions(&release)
     }
@@ -287,6 +292,31 @@ impl Bench {
                     && cells.get(1).is_some_and(|cell| cell.parse::<u64>().is_ok())
             });
         Ok(result.and_then(|cells| cells.get(column - 1)?.parse().ok()))
+    }
+
+    // ---- connections
+
+    fn connects(&mut self, release: &Path) -> Result {
+        let chosen: Vec<_> =
+            connects::FIGURES.iter().filter(|figure| self.chooses(figure.name)).collect();
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        need_packages(&["libibverbs-dev", "librdmacm-dev", "gcc"])?;
+        build_release(&["--bin", "feroce"])?;
+        libraries_release()?;
+        crate::own::compile_one(&self.work, connects::PROGRAM)?;
+        let pair = Pair::new("bench", 4500)?;
+        for figure in chosen {
+            let mut rates = Vec::new();
+            for _ in 0..CONNECT_ROUNDS {
+                rates.extend(figure.rate(&self.work, &pair, &feroce_in(release))?);
+            }
+            let rate = median(&mut rates);
+            let note = "connections per second".to_owned();
+            self.add(Figure::new(figure.name, Some(rate), Bound::AtLeast(figure.least), note), 0);
+        }
+        Ok(())
     }
 
     // ---- `feroce conform check`

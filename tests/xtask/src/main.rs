@@ -3,6 +3,7 @@
 
 mod bench;
 mod ceph;
+mod connects;
 mod daemon;
 mod exit;
 mod frames;

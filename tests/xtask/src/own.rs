@@ -92,6 +92,11 @@ impl Own {
     }
 }
 
+/// Compiles the program `name`, one source, into the work folder.
+pub fn compile_one(work: &Work, name: &str) -> Result {
+    make(work, &Path::new(FOLDER).join(format!("{name}.c")))
+}
+
 impl Recipe {
     fn is_for(&self, row: &Row) -> bool {
         row.words().any(|word| word == self.program)
