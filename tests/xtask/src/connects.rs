@@ -30,7 +30,7 @@ pub const FIGURES: &[Connects] = &[
         name: "connections: verbs, one peer",
         least: 20_000.0,
         server: "",
-        client: "verbs 10.77.0.2 20000",
+        client: "verbs 10.77.0.2 10000",
     },
     Connects {
         name: "connections: RDMA CM, 32 at once",
