@@ -160,6 +160,60 @@ fn a_peer_that_does_not_run_for_20_ms_is_no_error_even_with_a_timeout_of_1_ms() 
     assert_eq!(pair.trace()[1], again);
 }
 
+/// Packet 102 is lost twice. Its second loss shows after 1 ms, not after 8.4 ms.
+#[test]
+fn a_packet_that_is_lost_again_after_a_nak_is_repeated_early() {
+    let mut pair = impatient();
+    pair.lose(0, 102, 2);
+    pair.post(1, SendOp::Write(pair.remote(0)), 4 * 256);
+    pair.run(2000);
+    let expected = [
+        "1 < Acknowledge 102 nak psn-sequence msn 0",
+        "2 > Write Middle 102",
+        "2 > Write Last 103 A",
+        "1002 > Write Middle 102 A",
+        "1002 > Write Last 103 A",
+        "1003 < Acknowledge 103 ack msn 1",
+    ];
+    assert_eq!(pair.trace()[4..], expected);
+    assert_eq!(pair.done(0), [(1, Status::Success)]);
+    assert_eq!(pair.rig.devices[0].counter(Counter::LocalAckTimeoutErr), 0, "no retry");
+}
+
+/// The path has lost a packet shortly before, and loses a NAK now.
+#[test]
+fn a_lost_nak_on_a_lossy_path_costs_2_ms() {
+    let mut pair = impatient();
+    pair.lose_all(&[(0, 100, 1), (0, 102, 1), (1, 102, 1)]);
+    pair.post(1, SendOp::Write(pair.remote(0)), 2 * 256);
+    pair.run(50);
+    pair.trace();
+    pair.post(2, SendOp::Write(pair.remote(0)), 2 * 256);
+    pair.run(3000);
+    let expected = [
+        "50 > Write First 102 at 0 len 512",
+        "50 > Write Last 103 A",
+        "51 < Acknowledge 102 nak psn-sequence msn 1",
+        "2050 > Write First 102 A at 0 len 512",
+        "2050 > Write Last 103 A",
+        "2051 < Acknowledge 103 ack msn 2",
+    ];
+    assert_eq!(pair.trace(), expected);
+}
+
+/// The peer dies after its NAK: early timeouts do not keep the QP from giving up.
+#[test]
+fn a_peer_that_dies_after_a_nak_ends_the_retries() {
+    let mut pair = impatient();
+    pair.lose(0, 102, 1);
+    pair.post(1, SendOp::Write(pair.remote(0)), 4 * 256);
+    pair.run(1);
+    pair.run(1);
+    pair.rig.wire.set_faults(WireFaults { loss: 1_000_000, ..WireFaults::default() }, 1);
+    pair.run(200_000);
+    assert_eq!(pair.done(0), [(1, Status::RetryExceeded)]);
+}
+
 #[test]
 fn an_acknowledgement_that_arrived_while_the_core_did_not_run_is_in_time() {
     for away in [9, 50].map(Duration::from_millis) {

@@ -1,7 +1,7 @@
 //! The local ACK timer: how long a requester waits for an acknowledgement before it sends again.
 //!
 //! A program may ask for a timeout of 4.096 us * 2^n. A core that shares its CPU may be descheduled
-//! for much longer. So the timer has two rules:
+//! for much longer. So the timer has rules:
 //!
 //! 1. It is never shorter than a minimum, as in hardware: the core of the peer may be descheduled.
 //! 2. Acknowledgements that arrived while this core was descheduled may still wait in the receive
@@ -9,7 +9,13 @@
 //!    turn. If more frames wait, or if the timer fires late, the timer runs on once: for as long as
 //!    it was late, at least for an eighth of the timeout and at most for the timeout.
 //!
-//! A minimum of 0 turns both rules off, for tests of conformance.
+//! 3. After a NAK, the peer is there, and the path loses packets. A responder sends one NAK per gap,
+//!    so if the repeated packet is lost again, nothing but the timer tells; nor if the next NAK is
+//!    lost. So the timer fires early: after a NAK, after 1 ms, 2 ms and so on up to the timeout,
+//!    until there is progress; for 100 ms after a NAK, beginning with 2 ms. An early timeout is no
+//!    retry.
+//!
+//! A minimum of 0 turns these rules off, for tests of conformance.
 
 use super::attributes::ack_timeout;
 use super::timer::{Timer, TimerTable};
@@ -17,6 +23,12 @@ use crate::time::{Duration, Instant};
 
 /// A timer is late if it fires at least this part of the timeout after its deadline.
 const LATE_PART: u32 = 8;
+
+/// The first early timeout.
+const EARLY: u64 = 1_000_000;
+
+/// Time for which a path that has lost a packet counts as lossy.
+const LOSSY: Duration = Duration::from_millis(100);
 
 /// See the [module](self).
 #[derive(Debug, Clone, Copy)]
@@ -27,12 +39,16 @@ pub struct AckTimer {
     min: u8,
     /// The timer runs on after its deadline.
     is_extended: bool,
+    /// The timer fires early, [`EARLY`] times two to this power after its start.
+    early: Option<u8>,
+    /// The path is lossy until then.
+    lossy_until: Instant,
 }
 
 impl AckTimer {
     /// Without a timeout. `min`: code of the shortest timeout.
     pub fn new(min: u8) -> Self {
-        Self { timeout: 0, min, is_extended: false }
+        Self { timeout: 0, min, is_extended: false, early: None, lossy_until: Instant::ZERO }
     }
 
     /// Sets the timeout for the code `code`; 0: no timeout.
@@ -48,13 +64,40 @@ impl AckTimer {
         (self.timeout > 0).then_some(Duration::from_nanos(self.timeout))
     }
 
-    /// Starts the timer, or restarts it. Without a timeout, no effect.
+    /// Starts the timer. Without a timeout, no effect.
     #[inline]
     pub fn start(&mut self, timers: &mut TimerTable, now: Instant) {
-        if let Some(timeout) = self.timeout() {
-            timers.set(Timer::Ack, now + timeout);
+        if self.timeout > 0 {
+            timers.set(Timer::Ack, now + self.current());
             self.is_extended = false;
         }
+    }
+
+    /// Restarts the timer after progress.
+    #[inline]
+    pub fn restart(&mut self, timers: &mut TimerTable, now: Instant) {
+        self.early = (now < self.lossy_until).then_some(1);
+        self.start(timers, now);
+    }
+
+    /// Lets the timer fire early until there is progress: the requester goes back after a NAK.
+    pub fn fire_early(&mut self, now: Instant) {
+        if self.min > 0 {
+            (self.early, self.lossy_until) = (Some(0), now + LOSSY);
+        }
+    }
+
+    /// Returns true if the timeout that has expired was an early one.
+    pub fn take_early(&mut self) -> bool {
+        let is_early = self.early.is_some_and(|count| EARLY << count < self.timeout);
+        self.early = self.early.filter(|_| is_early).map(|count| count + 1);
+        is_early
+    }
+
+    /// The time after which the timer fires now.
+    fn current(&self) -> Duration {
+        let early = self.early.map_or(self.timeout, |count| (EARLY << count).min(self.timeout));
+        Duration::from_nanos(early)
     }
 
     /// Returns true if the timer has expired. A timer that fires late, or while received frames
@@ -66,7 +109,7 @@ impl AckTimer {
         now: Instant,
     ) -> bool {
         let Some(late) = timers.take_expired(Timer::Ack, now) else { return false };
-        let timeout = Duration::from_nanos(self.timeout);
+        let timeout = self.current();
         let short = timeout / LATE_PART;
         if self.min == 0 || self.is_extended || (late < short && !frames_wait) {
             return true;
@@ -124,6 +167,31 @@ mod tests {
         assert!(timer.take_expired(&mut timers, false, at(9000)));
         let (mut timer, mut timers) = started(0, 11);
         assert!(timer.take_expired(&mut timers, true, at(12_000)));
+    }
+
+    #[test]
+    fn after_a_nak_the_timer_fires_early_until_there_is_progress() {
+        let (mut timer, mut timers) = started(11, 11);
+        timer.fire_early(at(0));
+        for (started, fires) in [(0, 1000), (1000, 3000), (3000, 7000), (7000, 15_000)] {
+            timer.start(&mut timers, at(started));
+            assert!(timer.take_expired(&mut timers, false, at(fires)));
+            assert!(timer.take_early(), "at {fires} us");
+        }
+        timer.start(&mut timers, at(15_000));
+        assert!(!timer.take_expired(&mut timers, false, at(23_000)));
+        assert!(timer.take_expired(&mut timers, false, at(23_389)) && !timer.take_early());
+        timer.fire_early(at(20_000));
+        timer.restart(&mut timers, at(21_000));
+        assert_eq!(timers.next(), Some(at(23_000)), "the path is lossy");
+        timer.restart(&mut timers, at(120_000));
+        assert_eq!(timers.next(), Some(at(120_000) + timer.timeout().unwrap()));
+        assert!(!timer.take_early());
+
+        let (mut exact, mut timers) = started(0, 11);
+        exact.fire_early(at(0));
+        exact.start(&mut timers, at(0));
+        assert_eq!(timers.next(), Some(at(0) + exact.timeout().unwrap()), "no early timeouts");
     }
 
     #[test]

@@ -98,6 +98,12 @@ impl SendSide<'_, '_> {
         if !self.requester.has_unacknowledged() && !self.requester.has_more(self.conn.state) {
             return Ok(());
         }
+        if self.requester.ack_timer.take_early() {
+            // The repeated packet, or the NAK, was lost.
+            self.env.lost_responses |= self.requester.reads_in_flight > 0;
+            self.requester.rewind(self.requester.una);
+            return Ok(());
+        }
         self.env.counters.count(Counter::LocalAckTimeoutErr);
         self.completer.nak_handled_at = None;
         self.env.lost_responses |= self.requester.reads_in_flight > 0;
@@ -328,7 +334,7 @@ impl SendSide<'_, '_> {
 
     fn restart_ack_timer(&mut self) {
         match self.requester.has_unacknowledged() {
-            true => self.requester.ack_timer.start(self.timers, self.env.now),
+            true => self.requester.ack_timer.restart(self.timers, self.env.now),
             false => self.timers.stop(Timer::Ack),
         }
         self.timers.stop(Timer::Rnr);
@@ -342,6 +348,7 @@ impl SendSide<'_, '_> {
                 return Ok(());
             }
             self.completer.nak_handled_at = Some(una);
+            self.requester.ack_timer.fire_early(self.env.now);
         }
         if self.completer.retries_left == 0 {
             return Err(Failed(Status::RetryExceeded));
