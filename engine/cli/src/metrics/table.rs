@@ -142,6 +142,7 @@ const COUNTERS: &[Metric] = &[
     counter("feroce_handed_over_frames_total", Counter::RxHandedOver),
     counter("feroce_handover_dropped_frames_total", Counter::RxHandoverDropped),
     counter("node_infiniband_out_of_sequence_packets_received_total", Counter::OutOfSequence),
+    counter("feroce_held_packets_total", Counter::HeldPackets),
     counter("node_infiniband_packet_sequence_errors_total", Counter::PacketSeqErr),
     counter("node_infiniband_local_ack_timeout_errors_total", Counter::LocalAckTimeoutErr),
     counter("node_infiniband_rnr_nak_retry_packets_received_total", Counter::RnrNakRetryErr),
