@@ -171,7 +171,7 @@ fn a_packet_that_is_lost_again_after_a_nak_is_repeated_early() {
         "1 < Acknowledge 102 nak psn-sequence msn 0",
         "2 > Write Middle 102",
         "2 > Write Last 103 A",
-        "1002 > Write Middle 102 A",
+        "1002 > Write Middle 102",
         "1002 > Write Last 103 A",
         "1003 < Acknowledge 103 ack msn 1",
     ];
@@ -194,7 +194,7 @@ fn a_lost_nak_on_a_lossy_path_costs_2_ms() {
         "50 > Write First 102 at 0 len 512",
         "50 > Write Last 103 A",
         "51 < Acknowledge 102 nak psn-sequence msn 1",
-        "2050 > Write First 102 A at 0 len 512",
+        "2050 > Write First 102 at 0 len 512",
         "2050 > Write Last 103 A",
         "2051 < Acknowledge 103 ack msn 2",
     ];

@@ -32,6 +32,7 @@ mod config;
 mod connect;
 mod connect_cm;
 mod connect_options;
+mod connect_qp;
 mod datagram;
 mod device_memory;
 mod endpoint;

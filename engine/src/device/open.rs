@@ -103,7 +103,6 @@ impl Device {
         check(&config, ports.len())?;
         check_pfc(&config, &mut *ports[0])?;
         let system = |action| move |source| OpenError::System { action, source };
-        let arena = Arena::new(config.arena_bytes).map_err(system("reserve the arena"))?;
         let mut random = Random::new(config.seed);
         let secret = random.next().map_err(system("get random numbers"))?;
         let space = if config.plain_keys { KeySpace::identity() } else { KeySpace::keyed(secret) };
@@ -121,8 +120,8 @@ impl Device {
             attributes,
             port_mtu: ports[0].attributes().mtu,
             source_ports: ports[0].attributes().source_ports.clone(),
-            arena,
-            ahead: config.selective_repeat.then(|| Arc::new(AheadPool::new(AHEAD_PACKETS))),
+            arena: Arena::new(config.arena_bytes).map_err(system("reserve the arena"))?,
+            ahead: ahead_pool(&config),
             memory,
             events: Arc::new(events),
             counters: (0..config.cores).map(|_| Arc::new(Counters::default())).collect(),
@@ -165,6 +164,10 @@ impl Device {
         }
         Ok(Self { inner })
     }
+}
+
+fn ahead_pool(config: &DeviceConfig) -> Option<Arc<AheadPool>> {
+    config.selective_repeat.then(|| Arc::new(AheadPool::new(AHEAD_PACKETS)))
 }
 
 /// Who owns the interface and the port of a device.

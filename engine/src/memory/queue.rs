@@ -134,9 +134,9 @@ impl<T: Copy + Send> Consumer<T> {
         Some(value)
     }
 
-    /// Takes one value, whose slot is given back by [`Self::publish`]. Waits for a producer that has
-    /// claimed the next position and is writing: values of other producers may be complete behind
-    /// it, and a value whose `push` has ended must be found.
+    /// Takes one value, whose slot is given back by [`Self::publish`]. Waits for a producer that
+    /// has claimed the next position and is writing: values of other producers may be complete
+    /// behind it, and a value whose `push` has ended must be found.
     #[inline]
     fn next(&mut self) -> Option<T> {
         let slots = &self.queue.slots;

@@ -9,11 +9,11 @@
 //!    turn. If more frames wait, or if the timer fires late, the timer runs on once: for as long as
 //!    it was late, at least for an eighth of the timeout and at most for the timeout.
 //!
-//! 3. After a NAK, the peer is there, and the path loses packets. A responder sends one NAK per gap,
-//!    so if the repeated packet is lost again, nothing but the timer tells; nor if the next NAK is
-//!    lost. So the timer fires early: after a NAK, after 1 ms, 2 ms and so on up to the timeout,
-//!    until there is progress; for 100 ms after a NAK, beginning with 2 ms. An early timeout is no
-//!    retry.
+//! 3. After a NAK, the peer is there, and the path loses packets. A responder sends one NAK per
+//!    gap, so if the repeated packet is lost again, nothing but the timer tells; nor if the next
+//!    NAK is lost. So the timer fires early: after a NAK, after 1 ms, 2 ms and so on up to the
+//!    timeout, until there is progress; for 100 ms after a NAK, beginning with 2 ms. An early
+//!    timeout is no retry.
 //!
 //! A minimum of 0 turns these rules off, for tests of conformance.
 
@@ -68,16 +68,16 @@ impl AckTimer {
     #[inline]
     pub fn start(&mut self, timers: &mut TimerTable, now: Instant) {
         if self.timeout > 0 {
+            self.early = self.early.filter(|_| now < self.lossy_until);
             timers.set(Timer::Ack, now + self.current());
             self.is_extended = false;
         }
     }
 
-    /// Restarts the timer after progress.
+    /// There was progress.
     #[inline]
-    pub fn restart(&mut self, timers: &mut TimerTable, now: Instant) {
+    pub fn on_progress(&mut self, now: Instant) {
         self.early = (now < self.lossy_until).then_some(1);
-        self.start(timers, now);
     }
 
     /// Lets the timer fire early until there is progress: the requester goes back after a NAK.
@@ -182,9 +182,10 @@ mod tests {
         assert!(!timer.take_expired(&mut timers, false, at(23_000)));
         assert!(timer.take_expired(&mut timers, false, at(23_389)) && !timer.take_early());
         timer.fire_early(at(20_000));
-        timer.restart(&mut timers, at(21_000));
+        timer.on_progress(at(21_000));
+        timer.start(&mut timers, at(21_000));
         assert_eq!(timers.next(), Some(at(23_000)), "the path is lossy");
-        timer.restart(&mut timers, at(120_000));
+        timer.start(&mut timers, at(120_000));
         assert_eq!(timers.next(), Some(at(120_000) + timer.timeout().unwrap()));
         assert!(!timer.take_early());
 

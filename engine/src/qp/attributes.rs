@@ -60,8 +60,8 @@ pub struct QpAttributes {
     /// [`Split`](crate::device::Split). Accepted on the transitions to RTR and RTS. Not part of
     /// `ibv_qp_attr`.
     pub split: Option<bool>,
-    /// True: repeat only lost packets, if both sides agreed to. Accepted on the transition to RTR of
-    /// an RC QP of a device with the setting. Not part of `ibv_qp_attr`.
+    /// True: repeat only lost packets, if both sides agreed to. Accepted on the transition to RTR
+    /// of an RC QP of a device with the setting. Not part of `ibv_qp_attr`.
     pub selective_repeat: Option<bool>,
 }
 

@@ -333,8 +333,9 @@ impl SendSide<'_, '_> {
     }
 
     fn restart_ack_timer(&mut self) {
+        self.requester.ack_timer.on_progress(self.env.now);
         match self.requester.has_unacknowledged() {
-            true => self.requester.ack_timer.restart(self.timers, self.env.now),
+            true => self.requester.ack_timer.start(self.timers, self.env.now),
             false => self.timers.stop(Timer::Ack),
         }
         self.timers.stop(Timer::Rnr);

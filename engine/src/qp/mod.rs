@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `connected` | `Qp`: state, inputs and outputs; joins the modules below |
 //! | `requester` | which request packet is sent next |
+//! | `request_headers` | the extended headers of request packets |
 //! | `ack_request` | which request packets request an acknowledgement |
 //! | `ack_timer` | the local ACK timer |
 //! | `selective` | selective repeat: lost packets are sent again, and no others |
@@ -44,6 +45,7 @@ mod local;
 mod loss;
 mod modify;
 mod receive;
+mod request_headers;
 mod requester;
 mod responder;
 mod responder_resources;

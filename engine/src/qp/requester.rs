@@ -8,14 +8,13 @@
 //! A request gets its PSNs when its first packet is sent. Go-back-N moves the cursor back; the
 //! [completer](super::completer) moves `una` and the head of the queue forward.
 
-use feroce_wire::{
-    AtomicEth, Bth, ExtHeaders, Feth, Ieth, ImmDt, Psn, Reth, XrcEth, write_extended,
-};
+use feroce_wire::{Bth, Psn, Reth, XrcEth, write_extended};
 
 use super::ack_timer::AckTimer;
 use super::connection::Connection;
 use super::env::{ACK_INTERVAL, Env};
 use super::loss::LossDetector;
+use super::request_headers::{request_headers, reth};
 use super::scoreboard::{SPAN, Scoreboard};
 use super::segment::{self, Segment};
 use super::sg;
@@ -25,7 +24,7 @@ use super::timer::{Timer, TimerTable};
 use crate::congestion::SentRequest;
 use crate::counters::Counter;
 use crate::memory::work_ring::WorkConsumer;
-use crate::verbs::{MAX_MESSAGE, RemoteAddr, SendFlags, SendOp, SendWqe, Service, Status};
+use crate::verbs::{MAX_MESSAGE, SendFlags, SendOp, SendWqe, Service, Status};
 
 /// PSNs that may be outstanding: half the PSN space, because a responder takes the other half for
 /// duplicates.
@@ -594,51 +593,4 @@ impl Requester {
 
 fn inline_len(wqe: &SendWqe) -> usize {
     usize::try_from(wqe.length).expect("inline data are short")
-}
-
-/// The RETH of `segment`, of a request for the memory at `remote`.
-fn reth(remote: RemoteAddr, segment: Segment) -> Reth {
-    Reth {
-        va: remote.addr.wrapping_add(segment.offset),
-        rkey: remote.rkey,
-        dma_len: u32::try_from(segment.span).expect("at most 2^31"),
-    }
-}
-
-/// The extended headers of one packet of `wqe`, from the operands of the operation. They must be
-/// those that the wire's opcode table names for the packet's opcode.
-#[inline]
-fn request_headers(wqe: &SendWqe, segment: Segment) -> ExtHeaders {
-    let mut ext = ExtHeaders::default();
-    match wqe.op {
-        SendOp::Send => {}
-        SendOp::SendImm(imm) => ext.imm = segment.last.then_some(ImmDt(imm)),
-        SendOp::SendInvalidate(rkey) => ext.ieth = segment.last.then_some(Ieth { rkey }),
-        SendOp::Write(remote) | SendOp::WriteImm(remote, _) => {
-            ext.reth = segment.starts_message.then(|| reth(remote, segment));
-            if let SendOp::WriteImm(_, imm) = wqe.op {
-                ext.imm = segment.last.then_some(ImmDt(imm));
-            }
-        }
-        SendOp::Read(remote) => {
-            ext.reth = Some(reth(remote, segment));
-        }
-        SendOp::CompareSwap { remote, compare, swap } => {
-            let (va, rkey) = (remote.addr, remote.rkey);
-            ext.atomic_eth = Some(AtomicEth { va, rkey, swap_or_add: swap, compare });
-        }
-        SendOp::FetchAdd { remote, add } => {
-            let (va, rkey) = (remote.addr, remote.rkey);
-            ext.atomic_eth = Some(AtomicEth { va, rkey, swap_or_add: add, compare: 0 });
-        }
-        SendOp::AtomicWrite(RemoteAddr { addr: va, rkey }) => {
-            ext.reth = Some(Reth { va, rkey, dma_len: 8 });
-        }
-        SendOp::Flush { remote: RemoteAddr { addr: va, rkey }, length, placement, selectivity } => {
-            ext.feth = Some(Feth { reserved: 0, selectivity, placement });
-            ext.reth = Some(Reth { va, rkey, dma_len: length });
-        }
-        SendOp::Local(_) => {}
-    }
-    ext
 }
