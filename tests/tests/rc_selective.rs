@@ -15,7 +15,7 @@ fn pair() -> Pair {
 }
 
 fn fill(pair: &mut Pair, end: usize, len: usize) -> Vec<u8> {
-    let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8 + 1).collect();
+    let bytes: Vec<u8> = (1..=251).cycle().take(len).collect();
     pair.buffers[end].write(0, &bytes);
     bytes
 }
