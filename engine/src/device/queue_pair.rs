@@ -83,7 +83,7 @@ impl<'a> QpInit<'a> {
 /// A queue pair. Dropping it destroys it; the drop returns when the engine no longer accesses its
 /// memory.
 ///
-/// Two ends connect by exchanging their [`Endpoint`]s:
+/// Two ends connect by exchanging their [`Endpoint`](super::Endpoint)s:
 ///
 /// ```
 /// use feroce_engine::device::{ConnectOptions, QpInit};
