@@ -2,8 +2,8 @@
 //!
 //! What programs rely on, and how it is implemented:
 //! * **A packet's last bytes become visible last.** Programs spin on the last byte of a WRITE.
-//!   [`Memory::store`] writes everything except the tail, then issues a release fence, then writes
-//!   the tail.
+//!   [`Memory::store`] writes everything except the tail, then the tail, with release ordering
+//!   between them.
 //! * **Aligned 8-byte words are stored whole.** Short stores go word by word. Long stores use the
 //!   platform's `memcpy`, which never splits an aligned word. The tail is stored as one word if it
 //!   is an aligned word.

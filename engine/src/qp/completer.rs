@@ -289,7 +289,7 @@ impl SendSide<'_, '_> {
     /// `to` if none lies before it.
     pub(super) fn first_awaiting_response(&self, to: Psn) -> Psn {
         let requester = &*self.requester;
-        let board = requester.board.as_ref().filter(|board| board.is_active());
+        let board = requester.active_board();
         let (mut index, mut at) = (requester.sq.head(), requester.una);
         while at.is_before(to) && index != requester.fresh_wqe {
             let wqe = requester.sq.get(index).expect("between head and fresh");

@@ -253,6 +253,16 @@ impl Requester {
         if let Some(board) = &mut self.board {
             board.clear();
         }
+        (self.cursor_wqe, self.cursor_psn) = (self.request_of(psn), psn);
+        (self.reads_in_flight, self.responses_in_flight) = self.responses_between(self.una, psn);
+        self.window_base = psn;
+        // Packets before `psn` that are outstanding may have requested no acknowledgement.
+        self.since_ack_request = self.outstanding();
+    }
+
+    /// The index of the request that the outstanding PSN `psn` belongs to; of the first one without
+    /// PSNs if `psn` is the next one.
+    pub(super) fn request_of(&self, psn: Psn) -> u32 {
         let mut index = self.sq.head();
         while index != self.fresh_wqe {
             let wqe = self.sq.get(index).expect("between head and fresh");
@@ -261,11 +271,7 @@ impl Requester {
             }
             index = index.wrapping_add(1);
         }
-        (self.cursor_wqe, self.cursor_psn) = (index, psn);
-        (self.reads_in_flight, self.responses_in_flight) = self.responses_between(self.una, psn);
-        self.window_base = psn;
-        // Packets before `psn` that are outstanding may have requested no acknowledgement.
-        self.since_ack_request = self.outstanding();
+        index
     }
 
     /// Responses to READs and atomics whose last PSN lies in the range `from .. to`, and the
@@ -314,12 +320,8 @@ impl Requester {
     #[inline]
     pub(super) fn in_window(&self) -> u32 {
         let sent = self.window_base.distance_to(self.cursor_psn);
-        match &self.board {
-            Some(board) if board.is_active() => {
-                sent.saturating_sub(board.received_from(self.window_base))
-            }
-            _ => sent,
-        }
+        let received = |board: &Scoreboard| board.received_from(self.window_base);
+        sent.saturating_sub(self.active_board().map_or(0, received))
     }
 
     /// The next packet or local request in the order of the send queue.
@@ -453,7 +455,7 @@ impl Requester {
     /// the read window, for others the send window. They also hold for retransmissions.
     fn is_within_limits(&self, wqe: &SendWqe, segment: Segment, env: &mut Env<'_>) -> bool {
         // While something is missing, what arrives beyond the span would be dropped.
-        let is_recovering = self.board.as_ref().is_some_and(|board| board.is_active());
+        let is_recovering = self.active_board().is_some();
         let outstanding = self.outstanding();
         if is_recovering && outstanding > 0 && outstanding + segment.psn_count > SPAN {
             return false;

@@ -20,6 +20,12 @@ use crate::counters::Counter;
 use crate::verbs::SendWqe;
 
 impl Requester {
+    /// The scoreboard, while something may be missing.
+    #[inline]
+    pub(super) fn active_board(&self) -> Option<&Scoreboard> {
+        self.board.as_deref().filter(|board| board.is_active())
+    }
+
     /// Returns true if packets may be lost.
     #[inline]
     pub(super) fn has_lost(&self) -> bool {
@@ -62,8 +68,7 @@ impl Requester {
         let board = self.board.as_mut()?;
         let (mut index, mut psn) = match board.search() {
             Search::Start => (self.sq.head(), self.una),
-            Search::At(index, psn) if !psn.is_before(self.una) => (index, psn),
-            Search::At(..) => (self.sq.head(), self.una),
+            Search::At(index, psn) => (index, psn),
             Search::Done => return None,
         };
         // Beyond the span, the board does not know what was stored or sent again.
@@ -106,16 +111,20 @@ impl Look<'_> {
             if psn.is_before(board.executed()) {
                 return (None, earlier(board.executed(), wqe.end_psn()));
             }
-            let is_lost = !board.is_received(psn) && self.is_lost(psn, board.end());
-            return (is_lost.then(|| segment::segment(wqe, psn, self.mtu)), psn.next());
+            return (self.lost_request(psn), psn.next());
         }
         let message = split::message_of(wqe, wqe.first_psn.distance_to(psn));
         let (start, end) = (wqe.first_psn.add(message.start), wqe.first_psn.add(message.end));
         if !start.is_before(board.executed()) {
-            let is_lost = !board.is_received(psn) && self.is_lost(psn, board.end());
-            return (is_lost.then(|| segment::segment(wqe, psn, self.mtu)), end);
+            return (self.lost_request(psn), end);
         }
         self.at_response(psn, end)
+    }
+
+    /// The request packet `psn`, if it is lost.
+    fn lost_request(&self, psn: Psn) -> Option<Segment> {
+        let is_lost = !self.board.is_received(psn) && self.is_lost(psn, self.board.end());
+        is_lost.then(|| segment::segment(self.wqe, psn, self.mtu))
     }
 
     /// As [`Look::at`], for the response `psn` of a message that ends at `end` and was executed.
@@ -177,7 +186,7 @@ impl SendSide<'_, '_> {
     pub(super) fn acknowledge_selectively(&mut self, to: Psn) -> bool {
         let done = self.first_awaiting_response(to);
         self.acknowledge_up_to(done);
-        let is_active = self.requester.board.as_ref().is_some_and(|board| board.is_active());
+        let is_active = self.requester.active_board().is_some();
         if done == to && !is_active {
             return true;
         }
@@ -206,7 +215,8 @@ impl SendSide<'_, '_> {
             self.board().set_executed(psn.next());
             return Ok(());
         }
-        let Some((index, wqe)) = self.request_of(psn) else { return Ok(()) };
+        let index = self.requester.request_of(psn);
+        let Some(&wqe) = self.requester.sq.get(index) else { return Ok(()) };
         self.update_credits(packet);
         match (packet.info.operation, packet.ext.atomic_ack) {
             (Operation::AtomicAcknowledge, Some(AtomicAckEth { original }))
@@ -241,18 +251,5 @@ impl SendSide<'_, '_> {
         if message.clone().all(has) {
             board.set_complete(wqe.first_psn.add(message.end - 1));
         }
-    }
-
-    /// The request that the PSN `psn` belongs to.
-    fn request_of(&self, psn: Psn) -> Option<(u32, SendWqe)> {
-        let mut index = self.requester.sq.head();
-        while index != self.requester.fresh_wqe {
-            let wqe = self.requester.sq.get(index)?;
-            if psn.is_before(wqe.end_psn()) {
-                return Some((index, *wqe));
-            }
-            index = index.wrapping_add(1);
-        }
-        None
     }
 }
