@@ -117,7 +117,7 @@ rules! {
     ReadRange "REQ-READ-RANGE" Error Requester None,
         "A retransmitted READ requests the remaining part of the original READ, from the address \
          that belongs to its PSN.",
-        at("engine/src/qp/requester.rs", "Read"),
+        at("engine/src/qp/request_headers.rs", "Read"),
         mutation("a retransmitted READ of another address");
     Restart "REQ-NAK-RESTART" Error Requester None,
         "After a NAK (PSN sequence) the requester restarts at the PSN that the NAK names.",
