@@ -107,6 +107,51 @@ fn a_repeated_packet_that_is_lost_again_needs_no_timeout() {
     assert_eq!(pair.done(0), [(1, Status::Success), (2, Status::Success)]);
 }
 
+/// The acknowledgement of the repeated packet 101 shows that the packets after 102 may be lost.
+#[test]
+fn a_lost_tail_behind_a_gap_needs_no_timeout() {
+    let mut pair = pair();
+    pair.lose_all(&[(0, 101, 1), (0, 103, 1), (0, 104, 1)]);
+    let sent = fill(&mut pair, 0, 5 * 256);
+    pair.post(1, SendOp::Write(pair.remote(0)), 5 * 256);
+    pair.run(100);
+    let expected = [
+        "1 < Acknowledge 101 nak psn-sequence msn 0 sack [102]",
+        "2 > Write Middle 101 A",
+        "3 < Acknowledge 102 ack msn 0",
+        "4 > Write Last 104 A",
+        "5 < Acknowledge 103 nak psn-sequence msn 0 sack [104]",
+        "6 > Write Middle 103 A",
+        "7 < Acknowledge 104 ack msn 1",
+    ];
+    assert_eq!(pair.trace()[5..], expected);
+    assert_eq!(pair.done(0), [(1, Status::Success)]);
+    assert_eq!(memory(&pair, 1, sent.len()), sent);
+}
+
+/// A READ request is repeated whole, although it covers the PSNs of its responses.
+#[test]
+fn a_lost_read_request_behind_a_gap_needs_no_timeout() {
+    let mut pair = pair();
+    pair.lose_all(&[(0, 100, 1), (0, 102, 1)]);
+    let sent = fill(&mut pair, 1, 3 * 256);
+    pair.post(1, SendOp::Write(pair.remote(1024)), 2);
+    pair.post(2, SendOp::Write(pair.remote(1024)), 2);
+    pair.post(3, SendOp::Read(pair.remote(0)), 3 * 256);
+    pair.run(100);
+    let expected = [
+        "1 < Acknowledge 100 nak psn-sequence msn 0 sack [101]",
+        "2 > Write Only 100 A at 1024 len 2",
+        "3 < Acknowledge 101 ack msn 2",
+        "4 > Read Request 102 A at 0 len 768",
+        "5 < Read Response First 102 ack msn 3",
+        "5 < Read Response Middle 103",
+        "5 < Read Response Last 104 ack msn 3",
+    ];
+    assert_eq!(pair.trace()[3..], expected);
+    assert_eq!(memory(&pair, 0, sent.len()), sent);
+}
+
 #[test]
 fn a_lost_last_packet_costs_one_timeout() {
     let mut pair = pair();

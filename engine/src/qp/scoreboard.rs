@@ -9,6 +9,11 @@
 //! A packet that is missing is lost once the peer has received a packet that was sent after it: the
 //! peer receives packets in order, as a rule. If packets overtake each other, one is sent again
 //! that was not lost, which does no harm.
+//!
+//! If all packets from some point on are lost, no later packet shows it. But a packet that is sent
+//! again and acknowledged does: it was sent after them. So the last of them, the suspect, is sent
+//! again, and its acknowledgement or NAK tells which ones are missing (as the tail loss probe of
+//! RFC 8985 does).
 
 use feroce_wire::{Psn, Sack};
 
@@ -34,6 +39,8 @@ pub(super) struct Scoreboard {
     /// For each PSN of the span: 0, or if it was sent again, the distance from it to the first
     /// packet that had not been sent then.
     marks: [u16; SPAN as usize],
+    /// The last packet that was sent before one that was sent again and acknowledged.
+    suspect: Option<Psn>,
     /// Where the search for lost packets continues: request and PSN.
     search: Search,
 }
@@ -83,6 +90,7 @@ impl Scoreboard {
             stored: Bits::default(),
             complete: Bits::default(),
             marks: [0; SPAN as usize],
+            suspect: None,
             search: Search::Done,
         }
     }
@@ -112,10 +120,15 @@ impl Scoreboard {
         if !self.is_active {
             return;
         }
+        let suspect = self.suspect_after(from, una);
         if !una.is_before(self.end()) {
             self.clear();
-            return;
+            if suspect.is_none() {
+                return;
+            }
+            self.activate(una);
         }
+        self.suspect = suspect;
         self.search = Search::Start;
         for distance in 0..from.distance_to(una).min(SPAN) {
             let psn = from.add(distance);
@@ -123,6 +136,21 @@ impl Scoreboard {
             self.stored.remove(psn);
             self.complete.remove(psn);
         }
+    }
+
+    /// The suspect, when all packets from `from` to `una` are done.
+    fn suspect_after(&self, from: Psn, una: Psn) -> Option<Psn> {
+        let resent = (0..from.distance_to(una).min(SPAN)).map(|distance| from.add(distance));
+        let marks = resent.map(|psn| (psn, self.marks[slot(psn)])).filter(|&(_, mark)| mark > 0);
+        let last = marks.map(|(psn, mark)| psn.add(u32::from(mark)).prev());
+        let suspects = last.chain(self.suspect).filter(|&last| una.at_or_before(last));
+        suspects.reduce(|a, b| if a.is_before(b) { b } else { a })
+    }
+
+    /// The suspect, once, unless a later packet has arrived.
+    pub(super) fn take_suspect(&mut self) -> Option<Psn> {
+        let end = self.end();
+        self.suspect.take().filter(|&last| end.at_or_before(last))
     }
 
     /// All request packets before this one were executed.

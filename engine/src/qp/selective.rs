@@ -41,7 +41,8 @@ impl Requester {
         env: &mut Env<'_>,
         out: &mut [u8],
     ) -> Option<Next> {
-        let (index, psn, segment) = self.find_lost(conn)?;
+        let lost = self.find_lost(conn).or_else(|| self.find_suspect(conn));
+        let (index, psn, segment) = lost?;
         let wqe = *self.sq.get(index).expect("between head and fresh");
         let packet = Outgoing { index, psn, segment, ack_req: true };
         Some(match self.write_packet(&wqe, packet, conn, env, out) {
@@ -90,6 +91,20 @@ impl Requester {
         }
         board.set_search(Search::Done);
         None
+    }
+
+    /// The packet that is sent again because it may be the last of many that are lost.
+    fn find_suspect(&mut self, conn: &Connection) -> Option<(u32, Psn, Segment)> {
+        let board = self.board.as_mut()?;
+        let psn = board.take_suspect()?;
+        let executed = board.executed();
+        let index = self.request_of(psn);
+        let wqe = self.sq.get(index).filter(|_| psn.is_before(self.cursor_psn))?;
+        let message = split::message_of(wqe, wqe.first_psn.distance_to(psn));
+        let start = wqe.first_psn.add(message.start);
+        let is_unexecuted_read = wqe.op.needs_responder_resource() && !start.is_before(executed);
+        let psn = if is_unexecuted_read { start } else { psn };
+        Some((index, psn, segment::segment(wqe, psn, conn.mtu)))
     }
 }
 
