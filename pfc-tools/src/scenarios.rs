@@ -25,6 +25,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("incast", include_str!("../scenarios/incast.toml")),
     ("live", include_str!("../scenarios/live.toml")),
     ("live-incast", include_str!("../scenarios/live-incast.toml")),
+    ("loss", include_str!("../scenarios/loss.toml")),
     ("phase-margin", include_str!("../scenarios/phase-margin.toml")),
     ("pmax", include_str!("../scenarios/pmax.toml")),
     ("semantics", include_str!("../scenarios/semantics.toml")),

@@ -331,6 +331,34 @@ fn one_loss_in_256_livelocks_only_go_back_0() {
     assert!(port(&results, &config, "h1", "s1").wire > 38e9, "the link is busy all the time");
 }
 
+/// Every hundredth packet is lost, among them packets that are sent again.
+#[test]
+fn selective_repeat_sends_each_lost_packet_once_more() {
+    let mut network = topology::single(2, LINK);
+    network.links[0].loss = ErrorModel::Every(100);
+    let one = FlowConfig { message: 5_000_000, messages: Some(1), ..flow(0, 1) };
+    let mut config = config(network, vec![one]);
+    config.host.recovery = Recovery::SelectiveRepeat;
+    let flow = &run(&config).flows[0];
+    assert_eq!(flow.delivered, 5_000_000);
+    let lost = flow.sender.packets / 100;
+    assert_eq!((flow.sender.retransmitted, flow.sender.timeouts), (lost, 0));
+    assert_eq!(flow.sender.packets, 5000 + lost);
+    // 5050 packets of 200 ns, and at most three round trips of 4.4 us to recover the last losses.
+    assert!(flow.ended.expect("finished") < Time::from_micros(1010 + 14), "{:?}", flow.ended);
+}
+
+#[test]
+fn selective_repeat_recovers_a_lost_last_packet_by_its_timer() {
+    let mut network = topology::single(2, LINK);
+    network.links[0].loss = ErrorModel::Every(10);
+    let one = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
+    let mut config = config(network, vec![one]);
+    (config.host.recovery, config.host.ack_every) = (Recovery::SelectiveRepeat, 1);
+    let flow = &run(&config).flows[0];
+    assert_eq!((flow.sender.timeouts, flow.sender.retransmitted, flow.delivered), (1, 1, 10_000));
+}
+
 #[test]
 fn a_corrupted_packet_reaches_the_receiver() {
     let mut network = topology::single(2, LINK);

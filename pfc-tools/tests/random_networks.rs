@@ -121,7 +121,7 @@ impl Draw {
                     self.one(&[ErrorModel::None, ErrorModel::Every(97), ErrorModel::Rate(1 << 24)]);
                 link.corruption = self.one(&[ErrorModel::None, ErrorModel::Rate(1 << 24)]);
             }
-            config.host.recovery = Recovery::GoBackN;
+            config.host.recovery = self.one(&[Recovery::GoBackN, Recovery::SelectiveRepeat]);
         } else {
             // Acknowledgements are lossless too; otherwise a full buffer would drop them.
             config.switch.lossless |= 1 << 6;

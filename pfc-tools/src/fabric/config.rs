@@ -115,14 +115,16 @@ impl Default for SwitchConfig {
     }
 }
 
-/// Where a sender resumes after a loss.
+/// What a sender sends again after a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recovery {
-    /// At the lost packet.
+    /// The lost packet and all after it.
     #[default]
     GoBackN,
-    /// At the first packet of its message.
+    /// The message of the lost packet, and all after it.
     GoBack0,
+    /// The lost packets.
+    SelectiveRepeat,
 }
 
 /// A host's NIC.

@@ -207,10 +207,7 @@ impl Fabric {
         if matches!(packet.kind, Kind::Data { .. }) {
             flow.receiver.marked += received.marked;
         }
-        if received.writes > 0 {
-            let payload = WirePacket::parse(frame, &[]).map_or(0, |packet| packet.payload.len());
-            flow.receiver.delivered += payload as u64;
-        }
+        flow.receiver.take(received.writes);
         self.run_engine(host);
     }
 
@@ -355,7 +352,9 @@ impl Fabric {
         let kind = match (seen.bth.opcode, seen.info.operation, seen.ext.aeth) {
             (Opcode::CNP, ..) => Kind::Cnp,
             (_, Operation::Write, _) => Kind::Data { psn },
-            (.., Some(aeth)) if matches!(aeth.syndrome, Syndrome::Nak(_)) => Kind::Nak { psn },
+            (.., Some(aeth)) if matches!(aeth.syndrome, Syndrome::Nak(_)) => {
+                Kind::Nak { psn, arrived: psn }
+            }
             _ => Kind::Ack { psn },
         };
         let size = size_on_link(bytes.len());

@@ -1,6 +1,7 @@
 //! A host: a NIC whose flows share a link. It sends responses before data and obeys pauses.
 
 pub mod receiver;
+mod selective;
 pub mod sender;
 
 use feroce_congestion::Instant;
@@ -182,8 +183,8 @@ impl Fabric {
                     self.reschedule(packet.flow);
                 }
             }
-            Kind::Nak { psn } => {
-                self.flows[packet.flow as usize].sender.on_nak(psn, self.now);
+            Kind::Nak { psn, arrived } => {
+                self.flows[packet.flow as usize].sender.on_nak(psn, arrived, self.now);
                 self.reschedule(packet.flow);
             }
             Kind::Cnp => {
@@ -215,7 +216,7 @@ impl Fabric {
     fn send_response(&mut self, to: &Packet, response: Response) {
         let kind = match response {
             Response::Ack(psn) => Kind::Ack { psn },
-            Response::Nak(psn) => Kind::Nak { psn },
+            Response::Nak { expected, arrived } => Kind::Nak { psn: expected, arrived },
         };
         let flow = &self.flows[to.flow as usize];
         let priority = self.host.ack_priority.unwrap_or(flow.config.priority);

@@ -23,8 +23,8 @@ pub(crate) enum Kind {
     Data { psn: u32 },
     /// Acknowledges all packets before `psn`.
     Ack { psn: u32 },
-    /// Reports a gap: the receiver expects `psn`.
-    Nak { psn: u32 },
+    /// Reports a gap: the receiver expects `psn`, and `arrived` has arrived.
+    Nak { psn: u32, arrived: u32 },
     /// Congestion notification packet.
     Cnp,
     /// A frame of an external host; its content is stored outside the fabric.

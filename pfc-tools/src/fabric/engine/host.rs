@@ -23,7 +23,7 @@ use feroce_wire::{MacAddr, PathMtu, Psn, Qpn};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use crate::fabric::config::{Control, FabricConfig, FlowConfig, HostConfig};
+use crate::fabric::config::{Control, FabricConfig, FlowConfig, HostConfig, Recovery};
 use crate::fabric::time::{LinkRate, Time};
 
 /// Slots of the ring between core and NIC. Few, so that acknowledgements do not queue behind much
@@ -374,6 +374,7 @@ fn device_config(
         },
         seed: Some(seed_of(config.seed, host)),
         min_ack_timeout: 0, // Virtual time is exact.
+        selective_repeat: config.host.recovery == Recovery::SelectiveRepeat,
         ..DeviceConfig::default()
     }
 }

@@ -4,13 +4,14 @@ use feroce_congestion::{Instant, NotificationPoint};
 
 use crate::fabric::config::{FlowConfig, HostConfig, PacketConfig, Recovery};
 
+use super::selective::Arrived;
 use super::sender::packets_of;
 
 /// A response of the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Response {
     Ack(u32),
-    Nak(u32),
+    Nak { expected: u32, arrived: u32 },
 }
 
 /// The receiver of a flow.
@@ -27,6 +28,8 @@ pub(crate) struct Receiver {
     ack_every: u32,
     unacknowledged: u32,
     nak_sent: bool,
+    /// With selective repeat: what has arrived behind a gap.
+    ahead: Arrived,
     /// Payload received in order, in bytes; with go-back-0, of complete messages only.
     pub delivered: u64,
     /// Bytes delivered before the end of the warm-up.
@@ -59,6 +62,7 @@ impl Receiver {
             ack_every: host.ack_every.max(1),
             unacknowledged: 0,
             nak_sent: false,
+            ahead: Arrived::default(),
             delivered: 0,
             delivered_before: 0,
             marked: 0,
@@ -81,6 +85,10 @@ impl Receiver {
             return Some(Response::Ack(self.expected));
         }
         self.out_of_sequence += 1;
+        if self.recovery == Recovery::SelectiveRepeat {
+            self.ahead.insert(psn);
+            return Some(Response::Nak { expected: self.expected, arrived: psn });
+        }
         if self.nak_sent {
             return None;
         }
@@ -89,11 +97,40 @@ impl Receiver {
         if self.recovery == Recovery::GoBack0 {
             self.expected -= self.expected % self.message_packets;
         }
-        Some(Response::Nak(self.expected))
+        Some(Response::Nak { expected: self.expected, arrived: psn })
     }
 
     #[inline]
     fn in_order(&mut self, ack_requested: bool) -> Option<Response> {
+        let is_last = self.take_expected();
+        let fills_gap = self.recovery == Recovery::SelectiveRepeat && self.take_ahead();
+        self.unacknowledged += 1;
+        if is_last || fills_gap || ack_requested || self.unacknowledged >= self.ack_every {
+            self.unacknowledged = 0;
+            return Some(Response::Ack(self.expected));
+        }
+        None
+    }
+
+    /// Takes the packets behind the expected one that have arrived. Returns true if there are any.
+    fn take_ahead(&mut self) -> bool {
+        let first = self.expected;
+        while self.ahead.contains(self.expected) {
+            self.take_expected();
+        }
+        self.ahead.advance(self.expected);
+        self.expected != first
+    }
+
+    /// Takes the next `count` packets, which an engine host has executed.
+    pub fn take(&mut self, count: u64) {
+        for _ in 0..count {
+            self.take_expected();
+        }
+    }
+
+    /// Takes the expected packet. Returns true if it is the last of its message.
+    fn take_expected(&mut self) -> bool {
         self.expected += 1;
         self.nak_sent = false;
         let is_last = self.expected == self.message_end;
@@ -101,17 +138,14 @@ impl Receiver {
             self.message_end = self.message_end.saturating_add(self.message_packets);
         }
         self.delivered += match self.recovery {
-            Recovery::GoBackN => u64::from(if is_last { self.last } else { self.payload }),
+            Recovery::GoBackN | Recovery::SelectiveRepeat => {
+                u64::from(if is_last { self.last } else { self.payload })
+            }
             Recovery::GoBack0 if is_last => {
                 u64::from(self.message_packets - 1) * u64::from(self.payload) + u64::from(self.last)
             }
             Recovery::GoBack0 => 0,
         };
-        self.unacknowledged += 1;
-        if is_last || ack_requested || self.unacknowledged >= self.ack_every {
-            self.unacknowledged = 0;
-            return Some(Response::Ack(self.expected));
-        }
-        None
+        is_last
     }
 }

@@ -4,6 +4,7 @@ use feroce_congestion::{
     Controller, Duration, Fraction, Instant, Pacer, Params, Rate, ReactionPoint,
 };
 
+use super::selective::Scoreboard;
 use crate::fabric::config::{Control, FlowConfig, HostConfig, PacketConfig, Recovery};
 use crate::fabric::time::{LinkRate, Time};
 
@@ -56,6 +57,7 @@ pub(crate) struct Sender {
     gap: u32,
     window: u64,
     recovery: Recovery,
+    board: Scoreboard,
     timeout: Time,
     armed: bool,
     burst: u32,
@@ -98,6 +100,7 @@ impl Sender {
             gap: sizes.gap,
             window: host.window.unwrap_or(u64::MAX),
             recovery: host.recovery,
+            board: Scoreboard::default(),
             timeout: host.timeout,
             armed: false,
             burst: host.burst,
@@ -137,14 +140,18 @@ impl Sender {
     }
 
     /// Number of the next packet.
-    pub const fn next_psn(&self) -> u32 {
-        self.next
+    pub fn next_psn(&self) -> u32 {
+        self.board.lost().unwrap_or(self.next)
     }
 
     /// Buffer bytes of the next packet.
     #[inline]
-    pub const fn next_size(&self) -> u32 {
-        if self.next + 1 == self.message_end { self.last } else { self.full }
+    pub fn next_size(&self) -> u32 {
+        let is_last = match self.board.lost() {
+            None => self.next + 1 == self.message_end,
+            Some(psn) => (psn + 1).is_multiple_of(self.message_packets),
+        };
+        if is_last { self.last } else { self.full }
     }
 
     /// Makes packet `psn` the next one.
@@ -166,8 +173,9 @@ impl Sender {
     fn may_send(&self) -> bool {
         let outstanding = u64::from(self.next - self.una) * u64::from(self.full);
         let window = self.window.min(self.controller.window());
-        self.next < self.total
-            && (outstanding == 0 || outstanding.saturating_add(u64::from(self.full)) <= window)
+        self.board.lost().is_some()
+            || self.next < self.total
+                && (outstanding == 0 || outstanding.saturating_add(u64::from(self.full)) <= window)
     }
 
     /// Runs expired timers and returns whether the next packet may be sent.
@@ -203,7 +211,7 @@ impl Sender {
 
     /// Bytes of the next packet on the link.
     #[inline]
-    const fn next_cost(&self) -> u64 {
+    fn next_cost(&self) -> u64 {
         (self.next_size() + self.gap) as u64
     }
 
@@ -222,6 +230,12 @@ impl Sender {
         self.pacer.spend(bytes, self.controller.rate(), at);
         self.controller.on_sent(bytes, at);
         self.counts.packets += 1;
+        if self.board.lost().is_some() {
+            self.board.on_resent();
+            self.counts.retransmitted += 1;
+            self.ack_requested_at = now;
+            return true;
+        }
         self.counts.retransmitted += u64::from(self.next < self.highest);
         self.next += 1;
         if self.next == self.message_end {
@@ -245,6 +259,9 @@ impl Sender {
         if psn > self.una {
             let bytes = u64::from(psn - self.una) * u64::from(self.full);
             self.una = psn;
+            if self.recovery == Recovery::SelectiveRepeat {
+                self.board.acknowledge(psn);
+            }
             self.set_next(self.next.max(psn));
             self.progress_at = now;
             let rtt = Duration::from_nanos((now - sent).0.div_ceil(1000));
@@ -254,9 +271,12 @@ impl Sender {
         self.una == self.total
     }
 
-    /// Handles a NAK: the receiver expects `psn`.
-    pub fn on_nak(&mut self, psn: u32, now: Time) {
+    /// Handles a NAK: the receiver expects `psn`, and `arrived` has arrived.
+    pub fn on_nak(&mut self, psn: u32, arrived: u32, now: Time) {
         self.counts.naks += 1;
+        if self.recovery == Recovery::SelectiveRepeat {
+            return self.on_selective_nak(psn, arrived, now);
+        }
         if psn < self.una && self.recovery == Recovery::GoBackN || psn > self.highest {
             return;
         }
@@ -265,6 +285,18 @@ impl Sender {
         self.progress_at = now;
         self.before_change(now.instant());
         self.controller.on_loss(now.instant());
+    }
+
+    fn on_selective_nak(&mut self, psn: u32, arrived: u32, now: Time) {
+        if psn > self.una {
+            self.una = psn;
+            self.board.acknowledge(psn);
+            self.progress_at = now;
+        }
+        if arrived > self.una && self.board.on_nak(arrived, self.next) {
+            self.before_change(now.instant());
+            self.controller.on_loss(now.instant());
+        }
     }
 
     pub fn on_cnp(&mut self, now: Instant) {
@@ -295,11 +327,14 @@ impl Sender {
         let due = self.progress_at + self.timeout;
         if due <= now {
             self.counts.timeouts += 1;
-            self.una = match self.recovery {
-                Recovery::GoBackN => self.una,
-                Recovery::GoBack0 => self.una - self.una % self.message_packets,
-            };
-            self.set_next(self.una);
+            match self.recovery {
+                Recovery::SelectiveRepeat => self.board.recover(self.next),
+                Recovery::GoBackN => self.set_next(self.una),
+                Recovery::GoBack0 => {
+                    self.una -= self.una % self.message_packets;
+                    self.set_next(self.una);
+                }
+            }
             self.progress_at = now;
             self.before_change(now.instant());
             self.controller.on_loss(now.instant());

@@ -123,7 +123,7 @@ fn scheduling(section: &Section<'_>) -> Result<SchedulerConfig, ScenarioError> {
 /// Reads the configuration of the hosts, and the numbers of those that run the engine.
 fn host(section: Section<'_>, network: &Network) -> Result<(HostConfig, Vec<u32>), ScenarioError> {
     let default = HostConfig::default();
-    let recoveries = ["go-back-n", "go-back-0"];
+    let recoveries = ["go-back-n", "go-back-0", "selective-repeat"];
     let host = HostConfig {
         ack_every: section.small("ack_every", 1)?.unwrap_or(default.ack_every),
         ack_priority: section.priority("ack_priority")?,
@@ -131,6 +131,7 @@ fn host(section: Section<'_>, network: &Network) -> Result<(HostConfig, Vec<u32>
         cnp_delay: section.time("cnp_delay")?.unwrap_or_default(),
         recovery: match section.choice("recovery", &recoveries)? {
             Some(1) => Recovery::GoBack0,
+            Some(2) => Recovery::SelectiveRepeat,
             _ => Recovery::GoBackN,
         },
         timeout: section.time("timeout")?.unwrap_or(default.timeout),

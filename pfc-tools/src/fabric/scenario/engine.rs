@@ -5,7 +5,7 @@ use feroce_wire::PathMtu;
 
 use super::error::ScenarioError;
 use super::section::Section;
-use crate::fabric::config::{FabricConfig, PacketConfig};
+use crate::fabric::config::{FabricConfig, PacketConfig, Recovery};
 use crate::fabric::traffic::{Pattern, Traffic};
 
 /// Smallest window in packets: the engine requests an acknowledgement every 16 packets.
@@ -44,8 +44,8 @@ pub(super) fn check(
     refuse(
         &host,
         "recovery",
-        config.host.recovery != Default::default(),
-        "go-back-n: engine hosts have no other",
+        config.host.recovery == Recovery::GoBack0,
+        "go-back-n or selective-repeat: engine hosts have no other",
     )?;
     let full = u64::from(config.packet.payload + config.packet.headers);
     let is_small = config.host.window.is_some_and(|bytes| bytes / full < MIN_WINDOW);
