@@ -11,7 +11,7 @@ use feroce_conform::endpoint::agent::RxeEnd;
 use feroce_conform::endpoint::{Failure, failed, feroce};
 use feroce_engine::congestion::Control;
 use feroce_engine::counters::Counter;
-use feroce_engine::device::{Device, PortKind};
+use feroce_engine::device::{Device, DeviceConfig, PortKind};
 use feroce_tests::rxe::capture_checks::{self, CaptureFindings, Deviation, SourcePorts};
 use feroce_tests::rxe::case::{Case, Fault};
 use feroce_tests::rxe::faults::{self, Network};
@@ -140,8 +140,9 @@ impl Suite {
     ) -> Result<Vec<Played<'a>>, Failure> {
         let whole = self.captures.join("whole.pcap");
         let file = File::create(&whole).map_err(failed(whole.display()))?;
-        let device =
-            feroce::open(INTERFACE, port, control, Some(file)).map_err(failed("open Feroce"))?;
+        // Towards rxe, which has no selective repeat, not one bit may differ.
+        let config = DeviceConfig { selective_repeat: true, ..feroce::config(port, control) };
+        let device = feroce::open(INTERFACE, config, Some(file)).map_err(failed("open Feroce"))?;
         let attributes = device.attributes();
         println!("{} cases on {}", cases.len(), attributes.port);
         let fits = |case: &&&'a Case| attributes.active_mtu.is_some_and(|mtu| case.mtu <= mtu);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use feroce_conform::capture_file::Frame;
-use feroce_wire::{IpHeader, NakCode, Opcode, Packet, Psn, Syndrome};
+use feroce_wire::{IpHeader, NakCode, Opcode, Operation, Packet, Psn, Syndrome};
 
 use super::case::{Case, Fault};
 
@@ -130,6 +130,10 @@ pub fn check_frames(
                     .errors
                     .extend(different.map(|text| format!("frame {}: {text}", index + 1)));
             }
+            (None, Ok(packet)) if from_feroce && has_map(&packet) => {
+                let text = "the acknowledgement has the map of selective repeat";
+                findings.errors.push(format!("frame {}: {text}", index + 1));
+            }
             (None, Ok(packet)) if !from_feroce => search.inspect(index + 1, &packet, &mut findings),
             _ => {}
         }
@@ -155,6 +159,11 @@ pub fn fence_stall(frames: &[Frame], own_mac: [u8; 6]) -> Option<(usize, String)
     );
     let from_feroce = packet.ethernet.src.0 == own_mac;
     (from_feroce && answered).then(|| (last + 1, packet.to_string()))
+}
+
+/// Returns true for an acknowledgement with a payload: the map of a peer with selective repeat.
+fn has_map(packet: &Packet<'_>) -> bool {
+    packet.info.operation == Operation::Acknowledge && !packet.payload.is_empty()
 }
 
 /// Compares a CNP with one of a ConnectX, apart from addresses, QP, IPv4 ID and checksums, and from

@@ -27,22 +27,23 @@ const ADDRESSES: [(IpAddr, u8); 2] = [
     (IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1)), 64),
 ];
 
-/// Opens `interface` on a port of kind `port`. If there is a `capture`, all frames are written to
-/// it in full.
+/// The configuration of a device for plans, on a port of kind `port`.
+pub fn config(port: PortKind, control: Control) -> DeviceConfig {
+    let congestion = CongestionConfig { control, ..CongestionConfig::default() };
+    DeviceConfig { port, arena_bytes: 256 << 20, max_qp: 1024, congestion, ..Default::default() }
+}
+
+/// Opens `interface`. If there is a `capture`, all frames are written to it in full.
 ///
 /// # Errors
 /// See [`OpenError`].
 pub fn open(
     interface: &str,
-    port: PortKind,
-    control: Control,
+    mut config: DeviceConfig,
     mut capture: Option<File>,
 ) -> Result<Device, OpenError> {
-    let congestion = CongestionConfig { control, ..CongestionConfig::default() };
-    let (arena_bytes, max_qp) = (256 << 20, 1024);
-    let mut config = DeviceConfig { port, arena_bytes, max_qp, congestion, ..Default::default() };
     let mut name = interface.to_owned();
-    if let Some(over_interface) = port.entry().and_then(|entry| entry.over_interface) {
+    if let Some(over_interface) = config.port.entry().and_then(|entry| entry.over_interface) {
         (name, config.ports) = over_interface(0, interface, &ADDRESSES, &config.ports);
     }
 

@@ -242,7 +242,8 @@ impl Open {
                 within(Some(namespace.as_str()), || {
                     let create = |path: &Path| File::create(path).map_err(failed(path.display()));
                     let file = capture.map(create).transpose()?;
-                    let device = feroce::open(interface, *port, Control::DCQCN, file);
+                    let device =
+                        feroce::open(interface, feroce::config(*port, Control::DCQCN), file);
                     Ok(Self::Feroce(Box::new(device.map_err(failed("open Feroce"))?)))
                 })
             }
