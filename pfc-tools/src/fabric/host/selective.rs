@@ -5,8 +5,8 @@
 //! packet that it expects and the one that has arrived. A sender recovers when it receives a NAK,
 //! or when its timer expires: it sends the oldest unacknowledged packet again, and then each packet
 //! that is missing before one that has arrived. Recovery ends when everything that was sent before
-//! it is acknowledged. A packet that is lost twice is sent again in the next recovery. IRN's limit of
-//! packets in flight is the setting `window`, its timeout is `timeout`.
+//! it is acknowledged. A packet that is lost twice is sent again in the next recovery. IRN's limit
+//! of packets in flight is the setting `window`, its timeout is `timeout`.
 
 use std::collections::VecDeque;
 
