@@ -204,8 +204,10 @@ const RESTRICTED: &[Restricted] = &[
             &[is(0, BPF_MAP_UPDATE_ELEM)],
             &[is(0, BPF_MAP_DELETE_ELEM)],
             &[is(0, BPF_MAP_GET_NEXT_KEY)],
+            &[is(0, BPF_OBJ_GET_INFO_BY_FD)],
         ],
-        "the addresses in the map of the XDP program; no programs, no maps",
+        "the addresses in the map of the XDP program, and whether it is still attached; no \
+         programs, no maps",
     ),
 ];
 
@@ -226,6 +228,7 @@ const BPF_MAP_LOOKUP_ELEM: c_int = 1;
 const BPF_MAP_UPDATE_ELEM: c_int = 2;
 const BPF_MAP_DELETE_ELEM: c_int = 3;
 const BPF_MAP_GET_NEXT_KEY: c_int = 4;
+const BPF_OBJ_GET_INFO_BY_FD: c_int = 15;
 
 /// A condition: the bits `mask` of the argument number `index` have the value `value`.
 #[derive(Debug)]

@@ -183,6 +183,17 @@ pub fn run(options: &Options) -> Result<(), Failure> {
             source,
         })?;
     }
+    serve(&mut daemons)?;
+    if !options.detach {
+        let ending = "ends the connections of programs";
+        notify(&[NotifyState::Stopping, NotifyState::Status(ending)]);
+    }
+    drop(daemons);
+    Ok(())
+}
+
+/// Waits for a signal while the daemons serve their programs.
+fn serve(daemons: &mut Vec<Daemon>) -> Result<(), Failure> {
     while !signal::interrupted() {
         std::thread::sleep(Duration::from_millis(100));
         if daemons.iter().any(Daemon::has_failed) {
@@ -190,12 +201,13 @@ pub fn run(options: &Options) -> Result<(), Failure> {
                 "the daemon has failed; its programs lose their devices".to_owned(),
             ));
         }
+        // Programs on an interface that is gone lose their devices. The others stay.
+        daemons.retain(|daemon| !daemon.is_lost());
+        if daemons.is_empty() {
+            let lost = "the interface is gone, or another program has taken its frames";
+            return Err(Failure::Plan(format!("{lost}; the programs lose their devices")));
+        }
     }
-    if !options.detach {
-        let ending = "ends the connections of programs";
-        notify(&[NotifyState::Stopping, NotifyState::Status(ending)]);
-    }
-    drop(daemons);
     Ok(())
 }
 

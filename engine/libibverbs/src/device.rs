@@ -17,8 +17,10 @@ pub struct DeviceEntry {
     abi: ibv_device,
     /// Zeros where rdma-core's provider libraries look for their own function pointers.
     none: [u64; 128],
-    /// The interface.
+    /// The interface's name when the devices were listed.
     pub interface: String,
+    /// Index of the interface, which a new name does not change.
+    pub interface_index: u32,
     /// Node GUID in network byte order, of the interface. That of an open device is the port's.
     guid: u64,
     /// Index n of `feroce<n>`.
@@ -52,6 +54,7 @@ impl DeviceEntry {
             abi,
             none: [0; 128],
             interface: interface.name.clone(),
+            interface_index: interface.index,
             guid: u64::from_ne_bytes(interface.mac.eui64()),
             index: c_int::try_from(index).unwrap_or(-1),
         }

@@ -184,7 +184,8 @@ pub fn width_and_speed(bits_per_second: Option<u64>) -> (u8, u8) {
 }
 
 fn port(shared: &Shared) -> Result<ibv_port_attr, c_int> {
-    let interface = Interface::read(&shared.entry.interface).map_err(|_| libc::ENODEV)?;
+    // By index: the interface may have another name now.
+    let interface = Interface::by_index(shared.entry.interface_index).map_err(|_| libc::ENODEV)?;
     let attributes = shared.engine.device.attributes();
     let code = |mtu: PathMtu| c_uint::from(mtu.code());
     let is_up = interface.is_usable();

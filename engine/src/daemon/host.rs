@@ -1,13 +1,14 @@
 //! Follows the host: its addresses, and the neighbours that clients use.
 
-use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, PoisonError, Weak};
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError};
 
 use feroce_wire::MacAddr;
 
 use super::shared::Shared;
-use crate::device::{Addressing, OpenError};
-use crate::net::{Gid, GidEntry, GidTable, NetEvent, Watcher};
+use crate::device::ports::Filter;
+use crate::device::{Addressing, OpenError, RESTORE_INTERVAL};
+use crate::net::{GidTable, Interface, NetEvent, Watched, Watcher};
 use crate::port::daemon::protocol::{Local, Notice};
 
 /// Starts the thread that follows the kernel's tables; `None` for a port with addresses of its
@@ -16,32 +17,59 @@ pub(super) fn follow(shared: &Arc<Shared>) -> Result<Option<Watcher>, OpenError>
     if !matches!(shared.addressing, Addressing::Kernel(_)) {
         return Ok(None);
     }
+    let interval = shared.filter.as_ref().is_some_and(Filter::is_detachable);
+    let interval = interval.then_some(RESTORE_INTERVAL);
     let shared = Arc::downgrade(shared);
-    Ok(Some(Watcher::start(Box::new(move |event| take(&shared, &event)))?))
+    let on_event = move |watched| {
+        let Some(shared) = shared.upgrade() else { return };
+        match watched {
+            Watched::Event(event) => take(&shared, &event),
+            Watched::Tick => restore_filter(&shared),
+        }
+    };
+    Ok(Some(Watcher::start_with_ticks(interval, Box::new(on_event))?))
 }
 
-fn take(shared: &Weak<Shared>, event: &NetEvent) {
-    let Some(shared) = shared.upgrade() else { return };
+/// Attaches the program that selects the frames of the port again if another program has detached
+/// it. The port is lost if that fails.
+fn restore_filter(shared: &Shared) {
+    let Some(filter) = shared.filter.as_ref().filter(|_| !shared.is_lost()) else { return };
+    if let Err(error) = filter.restore(&shared.interface) {
+        if shared.index().is_some_and(|index| Interface::by_index(index).is_err()) {
+            return; // It is being removed: an event follows.
+        }
+        let error = crate::log::chain(&error);
+        tracing::error!("another program detached Feroce from {}: {error}", shared.interface);
+        shared.lose();
+    }
+}
+
+fn take(shared: &Shared, event: &NetEvent) {
     let Addressing::Kernel(kernel) = &shared.addressing else { return };
     let changed = match event {
-        NetEvent::Synchronised => match GidTable::read(&shared.interface) {
-            Ok(fresh) => {
+        NetEvent::Synchronised => match shared.index().map(GidTable::read_index) {
+            Some(Ok(fresh)) => {
                 *kernel.table.write().unwrap_or_else(PoisonError::into_inner) = fresh;
                 true
             }
-            Err(_) => false,
+            _ => false,
         },
         event => kernel.table.write().unwrap_or_else(PoisonError::into_inner).apply(event),
     };
     if changed {
-        follow_gids(&shared);
+        follow_gids(shared);
     }
     match event {
         NetEvent::NeighbourChanged { interface, ip, mac } => {
-            follow_neighbour(&shared, (*interface, *ip), *mac);
+            follow_neighbour(shared, (*interface, *ip), *mac);
         }
         NetEvent::MacChanged { interface, mac } if Some(*interface) == shared.index() => {
             shared.with(|switch| switch.tables.host.add_mac(*mac));
+            warn_unset_filter(shared);
+        }
+        NetEvent::LinkRemoved { interface } if Some(*interface) == shared.index() => {
+            tracing::error!("interface {} was removed", shared.interface);
+            shared.lose();
         }
         _ => {}
     }
@@ -86,10 +114,7 @@ pub(super) fn set_filter(shared: &Shared) -> Result<(), OpenError> {
     let Some(filter) = &shared.filter else { return Ok(()) };
     // One thread at a time, so that no thread sets an outdated filter.
     let _one = shared.filtering.lock().unwrap_or_else(PoisonError::into_inner);
-    let gids = shared.gids();
-    let own = gids.iter().map(|entry: &GidEntry| Ipv6Addr::from(entry.gid.0));
+    let own = shared.addressing.filter_addresses();
     let groups = shared.with(|switch| switch.tables.groups().collect::<Vec<_>>());
-    let groups = groups.into_iter().map(|group| Ipv6Addr::from(Gid::from(group).0));
-    let addresses: Vec<_> = own.chain(groups).collect();
-    filter.set(&addresses)
+    filter.set(own.into_iter(), groups.into_iter())
 }

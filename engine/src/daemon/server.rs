@@ -110,6 +110,7 @@ impl Daemon {
             clock: Clock::start(),
             sockets: Mutex::default(),
             stop: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
             wake_switch: eventfd()?,
             wake_control: eventfd()?,
             polls: config.polls,
@@ -148,6 +149,12 @@ impl Daemon {
     /// Returns true if a thread of the daemon has ended by a panic: programs no longer have a port.
     pub fn has_failed(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Returns true if the interface is gone, or if another program has taken its frames: drop the
+    /// daemon, so that its programs hear of it.
+    pub fn is_lost(&self) -> bool {
+        self.shared.is_lost()
     }
 
     /// Path of the control socket.

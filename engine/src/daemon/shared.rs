@@ -13,7 +13,7 @@ use super::switch::Switch;
 use crate::device::Addressing;
 use crate::device::ports::Filter;
 use crate::idle_policy::{IdleTurns, Step};
-use crate::net::{GidEntry, Interface};
+use crate::net::GidEntry;
 use crate::port::daemon::channel;
 use crate::port::daemon::limits::Limits;
 use crate::port::daemon::protocol::{DaemonStat, Message, Notice};
@@ -55,6 +55,8 @@ pub(super) struct Shared {
     /// Sockets of the clients, for notices.
     pub(super) sockets: Mutex<BTreeMap<ClientId, Arc<OwnedFd>>>,
     pub(super) stop: AtomicBool,
+    /// The interface is gone, or the program that selects the frames of the port.
+    pub(super) is_lost: AtomicBool,
     /// Wakes the switch.
     pub(super) wake_switch: EventFd,
     /// Wakes the control thread.
@@ -82,6 +84,15 @@ impl Shared {
         self.clock.now()
     }
 
+    /// The port is lost: the daemon must end.
+    pub(super) fn lose(&self) {
+        self.is_lost.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
+    }
+
     pub(super) fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
@@ -93,7 +104,8 @@ impl Shared {
 
     /// Index of the interface; `None` if the kernel has none.
     pub(super) fn index(&self) -> Option<u32> {
-        Interface::read(&self.interface).ok().map(|interface| interface.index)
+        let Addressing::Kernel(kernel) = &self.addressing else { return None };
+        Some(kernel.table.read().unwrap_or_else(PoisonError::into_inner).device())
     }
 
     /// Returns true if `ip` is an address of the host.

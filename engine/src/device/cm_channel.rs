@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::follow::TRUST;
 use super::gsi_qp::{GsiQp, Resolutions};
-use super::{CompletionQueue, Device, DeviceError};
+use super::{CompletionQueue, Device, DeviceError, DeviceInner, DeviceUser};
 use crate::cm::{self, DeviceKey, Endpoint, Event, Outgoing};
 use crate::time::{Clock, Instant};
 use crate::wake::EventFd;
@@ -147,6 +147,22 @@ impl Shared {
             channel.device.inner.host_changes.load(Ordering::Acquire)
         };
         lock(&self.channels).values().map(changes).sum()
+    }
+}
+
+impl DeviceUser for Shared {
+    /// Each identifier with a path through the device gets an event.
+    fn device_lost(&self, device: &DeviceInner) {
+        let is_its =
+            |channel: &DeviceChannel| std::ptr::eq(&raw const **channel.device.inner, device);
+        let key = lock(&self.channels).iter().find(|(_, of)| is_its(of)).map(|(key, _)| *key);
+        if let Some(key) = key {
+            self.with(|endpoint, _| endpoint.remove_device(key));
+        }
+    }
+
+    fn listeners(&self) -> usize {
+        lock(&self.endpoint).listeners()
     }
 }
 

@@ -19,7 +19,7 @@ use feroce_wire::PathMtu;
 use super::addressing::PATH_TIMEOUT;
 use super::cm_channel::{CmEventSink, DeviceChannel, Shared, lock};
 use super::gsi::Gsi;
-use super::{Device, DeviceError, Path};
+use super::{Device, DeviceError, DeviceUser, Path};
 use crate::cm::{self, CmConfig, CmError, CmId, DeviceKey, Endpoint, Unresolved};
 use crate::net::{self, Gid};
 use crate::pool::Pool;
@@ -182,7 +182,8 @@ impl ConnectionManager {
             }
             endpoint.hold_early_requests(shared.clock.now() + EARLY_REQUEST_TIME);
         }
-        lock(&device.inner.connections).push(Arc::downgrade(&shared));
+        let user: Arc<dyn DeviceUser> = shared.clone();
+        lock(&device.inner.users).push(Arc::downgrade(&user));
         lock(&shared.channels).insert(key, channel);
         lock(&shared.known_paths).forget(); // The new device may be the better one.
         let thread = feroce_threads::spawn("feroce-cm", move || gsi.serve(&shared))?;
@@ -300,14 +301,14 @@ struct LocalAddress {
     local: IpAddr,
     /// GID index of the address.
     index: u32,
-    /// Name of its interface; empty for a port without one.
-    interface: String,
+    /// Index of its interface; 0 for a port without one.
+    interface: u32,
 }
 
 impl LocalAddress {
     fn is_up(&self) -> bool {
-        self.interface.is_empty()
-            || net::Interface::read(&self.interface).is_ok_and(|interface| interface.is_usable())
+        self.interface == 0
+            || net::Interface::by_index(self.interface).is_ok_and(|found| found.is_usable())
     }
 
     fn resolve(&self, destination: IpAddr, timeout: Duration) -> Result<cm::Path, Unresolved> {
@@ -431,7 +432,7 @@ impl Shared {
                 channel: Arc::clone(channel),
                 local: entry.gid.ip(),
                 index,
-                interface: entry.interface_name,
+                interface: entry.interface,
             })
         });
         sources.filter(|source| source.local.is_ipv4() == destination.is_ipv4()).collect()

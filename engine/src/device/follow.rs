@@ -9,9 +9,11 @@ use std::sync::{Arc, PoisonError, Weak};
 use feroce_wire::{FlowHeader, FlowSpec, MacAddr, PathMtu, Qpn};
 
 use super::addressing::{Addressing, Path};
-use super::multicast;
-use super::{DeviceError, DeviceInner, OpenError};
-use crate::net::{Gid, GidEntry, GidTable, NetEvent, PathHeaders, Resolver, Watcher};
+use super::ports::Filter;
+use super::{DeviceError, DeviceInner, OpenError, multicast};
+use crate::net::{
+    Gid, GidEntry, GidTable, Interface, NetError, NetEvent, PathHeaders, Resolver, Watched, Watcher,
+};
 use crate::time::{Duration, Instant};
 use crate::verbs::AsyncEvent;
 
@@ -40,6 +42,10 @@ pub(super) struct Ends {
 /// How long new address handles use a resolved path without another lookup in the host's tables.
 /// Linux trusts a neighbour that has answered for the same time.
 pub(super) const TRUST: Duration = Duration::from_secs(30);
+
+/// How often a device looks whether another program has detached the program that selects its
+/// frames: noticed within a second.
+pub(crate) const RESTORE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Approximate maximum number of paths of address handles that are kept without a handle.
 const UNUSED_PATHS: usize = 256;
@@ -263,17 +269,21 @@ fn remove_unused(paths: &mut Paths) {
 
 /// Starts the thread that follows the host.
 pub(super) fn start(device: &super::Opened, interface: &str) -> Result<(), OpenError> {
-    let resolver = match &device.addressing {
-        Addressing::Kernel(kernel) => kernel.open_resolver()?,
-        _ => Resolver::open()?,
-    };
+    let Addressing::Kernel(kernel) = &device.addressing else { return Ok(()) };
     let mut follower = Follower {
         device: Arc::downgrade(&device.0),
-        resolver,
+        resolver: kernel.open_resolver()?,
         name: interface.to_owned(),
-        index: None,
+        index: kernel.table.read().unwrap_or_else(PoisonError::into_inner).device(),
+        is_lost: false,
     };
-    let watcher = Watcher::start(Box::new(move |event| follower.take(&event)))?;
+    let is_detachable = device.filter.get().is_some_and(Filter::is_detachable);
+    let interval = is_detachable.then_some(RESTORE_INTERVAL);
+    let on_event = move |watched| match watched {
+        Watched::Event(event) => follower.take(&event),
+        Watched::Tick => follower.restore_filter(),
+    };
+    let watcher = Watcher::start_with_ticks(interval, Box::new(on_event))?;
     *device.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
     Ok(())
 }
@@ -283,9 +293,12 @@ struct Follower {
     /// A netlink socket of the thread's own, so that it never waits for a thread that waits for a
     /// neighbour.
     resolver: Resolver,
-    /// Name of the device's interface, and its index once its link has been reported.
+    /// Name of the device's interface when the device was opened, for messages.
     name: String,
-    index: Option<u32>,
+    /// Its index, which a new name does not change.
+    index: u32,
+    /// The device is lost: its interface or the program that selects its frames is gone.
+    is_lost: bool,
 }
 
 impl Follower {
@@ -293,9 +306,8 @@ impl Follower {
         let Some(device) = self.device.upgrade() else { return };
         self.follow_gids(&device, event);
         if let NetEvent::LinkAdded(link) = event
-            && link.name == self.name
+            && self.is_own(link.index)
         {
-            self.index = Some(link.index);
             follow_mtu(&device, link.mtu);
         }
         expire(&device, event);
@@ -308,10 +320,21 @@ impl Follower {
                 self.follow_missed(&device);
                 self.follow_routes(&device, |_| true);
             }
-            NetEvent::MacChanged { interface, mac } => follow_own_mac(&device, *interface, *mac),
+            NetEvent::MacChanged { interface, mac } => {
+                follow_own_mac(&device, *interface, *mac);
+                set_filter(&device);
+            }
             _ => {}
         }
         match event {
+            NetEvent::LinkRemoved { interface } if self.is_own(*interface) => {
+                self.interface_removed(&device);
+            }
+            // Removed before the first event.
+            NetEvent::Synchronised if self.is_removed() => self.interface_removed(&device),
+            NetEvent::LinkRenamed { interface, name } if self.is_own(*interface) => {
+                name.clone_into(&mut self.name);
+            }
             NetEvent::LinkUp { interface } if self.is_own(*interface) => {
                 device.events.push(AsyncEvent::PortActive);
             }
@@ -326,7 +349,34 @@ impl Follower {
     }
 
     fn is_own(&self, interface: u32) -> bool {
-        self.index == Some(interface)
+        self.index == interface
+    }
+
+    fn is_removed(&self) -> bool {
+        matches!(Interface::by_index(self.index), Err(NetError::NoSuchInterface { .. }))
+    }
+
+    fn interface_removed(&mut self, device: &DeviceInner) {
+        if !std::mem::replace(&mut self.is_lost, true) {
+            tracing::error!("interface {} was removed: the device is lost", self.name);
+            device.lose();
+        }
+    }
+
+    /// Attaches the program that selects the device's frames again if another program has detached
+    /// it. The device is lost if that fails.
+    fn restore_filter(&mut self) {
+        let Some(device) = self.device.upgrade().filter(|_| !self.is_lost) else { return };
+        let Some(filter) = device.filter.get() else { return };
+        if let Err(error) = filter.restore(&self.name) {
+            if self.is_removed() {
+                return; // An event follows.
+            }
+            let error = crate::log::chain(&error);
+            tracing::error!("another program detached Feroce from {}: {error}", self.name);
+            self.is_lost = true;
+            device.lose();
+        }
     }
 
     fn follow_gids(&self, device: &DeviceInner, event: &NetEvent) {
@@ -338,9 +388,7 @@ impl Follower {
     }
 
     fn announce_gids(&self, device: &DeviceInner) {
-        if let Err(error) = multicast::set_filter(device, &multicast::lock(device)) {
-            tracing::warn!(%error, "cannot follow the interface's addresses");
-        }
+        set_filter(device);
         device.events.push(AsyncEvent::GidChange);
     }
 
@@ -348,7 +396,7 @@ impl Follower {
     /// event.
     fn follow_missed(&self, device: &DeviceInner) {
         let Addressing::Kernel(kernel) = &device.addressing else { return };
-        let Ok(fresh) = GidTable::read(&self.name) else { return };
+        let Ok(fresh) = GidTable::read_index(self.index) else { return };
         let gids = |table: &GidTable| {
             let mut gids: Vec<_> = table.iter().map(|(_, entry)| (entry.gid, entry.vlan)).collect();
             gids.sort_unstable_by_key(|(gid, vlan)| (gid.0, *vlan));
@@ -404,6 +452,12 @@ impl Follower {
                 Err(_) => path.is_unresolved = true,
             }
         }
+    }
+}
+
+fn set_filter(device: &DeviceInner) {
+    if let Err(error) = multicast::set_filter(device, &multicast::lock(device)) {
+        tracing::warn!(%error, "cannot follow the interface's addresses");
     }
 }
 

@@ -66,7 +66,7 @@ fn run(device: &Weak<DeviceInner>, addresses: &dyn LinkAddresses) {
     if addresses.is_gone()
         && let Some(device) = device.upgrade()
     {
-        device.events.push(AsyncEvent::DeviceFatal);
+        device.lose();
     }
 }
 

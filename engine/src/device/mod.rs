@@ -89,6 +89,7 @@ pub use datagram::Destination;
 pub use device_memory::DeviceMemory;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{DeviceError, OpenError, PostError};
+pub(crate) use follow::RESTORE_INTERVAL;
 pub use host::HostId;
 pub use memory_region::{Advice, MemoryRegion, Reregistration};
 pub use memory_window::MemoryWindow;
@@ -245,6 +246,15 @@ impl CoreCell {
     }
 }
 
+/// Communication management that uses a device.
+trait DeviceUser: std::fmt::Debug + Send + Sync {
+    /// The device is lost.
+    fn device_lost(&self, device: &DeviceInner);
+
+    /// Number of identifiers that listen.
+    fn listeners(&self) -> usize;
+}
+
 #[derive(Debug)]
 struct DeviceInner {
     /// UDP source ports that the port can send from; empty if it can send from any.
@@ -273,7 +283,7 @@ struct DeviceInner {
     /// QP 1 exists.
     gsi_taken: AtomicBool,
     /// Communication management that uses the device.
-    connections: Mutex<Vec<Weak<cm_channel::Shared>>>,
+    users: Mutex<Vec<Weak<dyn DeviceUser>>>,
     addressing: Addressing,
     /// The process that owns the port, if that is another one.
     port_owner: Option<Arc<dyn PortOwner>>,
@@ -406,6 +416,19 @@ impl DeviceInner {
         }
         *current = config;
         Ok(())
+    }
+
+    /// Reports that the device is lost, to its program and to the other users.
+    fn lose(&self) {
+        self.events.push(AsyncEvent::DeviceFatal);
+        self.users().iter().for_each(|user| user.device_lost(self));
+    }
+
+    /// The users, to be called without the lock of their list: a thread that attaches takes that
+    /// lock and theirs.
+    fn users(&self) -> Vec<Arc<dyn DeviceUser>> {
+        let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Returns when every core has ended its current turn. After that no turn uses objects that

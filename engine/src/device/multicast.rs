@@ -162,9 +162,6 @@ pub(crate) fn join_kernel(
 /// groups, so that no other thread sets an outdated filter.
 pub(super) fn set_filter(device: &DeviceInner, groups: &Groups) -> Result<(), OpenError> {
     let Some(filter) = device.filter.get() else { return Ok(()) };
-    let gids = device.addressing.gids();
-    let own = gids.iter().map(|(_, entry)| Ipv6Addr::from(entry.gid.0));
-    let groups = groups.keys().map(|&group| Ipv6Addr::from(Gid::from(group).0));
-    let addresses: Vec<_> = own.chain(groups).collect();
-    filter.set(&addresses)
+    let own = device.addressing.filter_addresses();
+    filter.set(own.into_iter(), groups.keys().copied())
 }

@@ -136,7 +136,7 @@ impl Device {
             srq_quota: Quota::new("shared receive queues", config.max_srq),
             ah_quota: Quota::new("address handles", config.max_ah),
             gsi_taken: AtomicBool::new(false),
-            connections: Mutex::default(),
+            users: Mutex::default(),
             addressing,
             port_owner: owners.port,
             paths: Mutex::default(),

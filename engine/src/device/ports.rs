@@ -1,14 +1,15 @@
 //! Opening the ports of a device, with the data that the device needs about them.
 
 use std::error::Error;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::owner::Ownership;
 use super::{Addressing, DeviceConfig, KernelAddresses, OpenError, Sharing};
+use crate::net::Gid;
 use crate::port::Port;
 use crate::port::kind::{
-    AddressFilter, OpenRequest, OpenedPorts, PortAddressing, PortEntry, PortOwner,
+    AddressFilter, FilterAddress, OpenRequest, OpenedPorts, PortAddressing, PortEntry, PortOwner,
 };
 pub use crate::port::registry::{PortKind, UnknownPortKind};
 
@@ -40,9 +41,27 @@ const REQUESTED: &str = "requested";
 pub(crate) struct Filter(Box<dyn AddressFilter>);
 
 impl Filter {
-    /// Replaces the addresses (IPv4 addresses are IPv4-mapped).
-    pub(crate) fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), OpenError> {
-        Ok(self.0.set(addresses)?)
+    /// Receives frames to the addresses `own` and to `groups` from now on.
+    pub(crate) fn set(
+        &self,
+        own: impl Iterator<Item = FilterAddress>,
+        groups: impl Iterator<Item = IpAddr>,
+    ) -> Result<(), OpenError> {
+        let groups = groups.map(|group| Ipv6Addr::from(Gid::from(group).0).into());
+        Ok(self.0.set(&own.chain(groups).collect::<Vec<_>>())?)
+    }
+
+    /// As [`AddressFilter::is_detachable`].
+    pub(crate) fn is_detachable(&self) -> bool {
+        self.0.is_detachable()
+    }
+
+    /// As [`AddressFilter::restore`]. Reports what was attached again.
+    pub(crate) fn restore(&self, interface: &str) -> Result<(), OpenError> {
+        if let Some(what) = self.0.restore()? {
+            tracing::warn!("another program detached {what} from {interface}: attached again");
+        }
+        Ok(())
     }
 }
 

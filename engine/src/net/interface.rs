@@ -72,6 +72,15 @@ impl Interface {
         Self::get(&mut Connection::open()?, request, name)
     }
 
+    /// Reads the interface with index `index` of the calling thread's network namespace, whatever
+    /// its name is now.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; the error names the index.
+    pub fn by_index(index: u32) -> Result<Self, NetError> {
+        Self::read_index(&mut Connection::open()?, index, &format!("number {index}"))
+    }
+
     /// Returns every interface of the calling thread's network namespace with a 48-bit MAC address,
     /// ordered by index.
     ///

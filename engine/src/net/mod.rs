@@ -30,6 +30,7 @@ pub use interface::{Interface, InterfaceAddress, VlanLink};
 pub use resolve::{Confirmation, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver};
 pub(crate) use resolve::{ROUTED_MAC, multicast_mac, wait};
 pub use route::chosen_source;
+pub(crate) use watch::Watched;
 pub use watch::Watcher;
 
 /// Why the kernel's tables could not be read or used.

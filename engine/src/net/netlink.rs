@@ -37,6 +37,8 @@ const HEADER_LEN: usize = 16;
 pub(super) enum Wait {
     /// Return the available messages.
     No,
+    /// Wait until something arrives, at most for this time.
+    AtMost(Duration),
     /// Wait until something arrives.
     Forever,
 }
@@ -177,7 +179,11 @@ impl Connection {
         events: &mut Vec<RouteNetlinkMessage>,
     ) -> Result<Received, NetError> {
         let flags = if wait == Wait::No { libc::MSG_DONTWAIT } else { 0 };
-        self.set_timeout(None)?;
+        self.set_timeout(match wait {
+            // The kernel takes zero for "forever".
+            Wait::AtMost(time) => Some(time.max(Duration::from_millis(1))),
+            Wait::No | Wait::Forever => None,
+        })?;
         let length = match self.receive_bytes(flags) {
             Ok(length) => length,
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {

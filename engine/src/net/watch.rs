@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use super::NetError;
 use super::event::{NetEvent, PublishedState, Snapshot};
 use super::netlink::{Connection, Received, Wait, Waker};
-use crate::time::Duration;
+use crate::time::{Clock, Duration, Instant};
 
 /// Netlink groups that the watcher subscribes to.
 const GROUPS: [u32; 6] = [
@@ -43,6 +43,19 @@ impl Watcher {
     /// # Errors
     /// When the kernel's tables cannot be read or the thread cannot be started.
     pub fn start(callback: Box<dyn FnMut(NetEvent) + Send>) -> Result<Self, NetError> {
+        let mut callback = callback;
+        let on_event = move |event| match event {
+            Watched::Event(event) => callback(event),
+            Watched::Tick => {}
+        };
+        Self::start_with_ticks(None, Box::new(on_event))
+    }
+
+    /// As [`Self::start`], and calls `callback` once per `interval` without an event as well.
+    pub(crate) fn start_with_ticks(
+        interval: Option<Duration>,
+        callback: Box<dyn FnMut(Watched) + Send>,
+    ) -> Result<Self, NetError> {
         // The sockets are opened here and not by the thread, so that they belong to the caller's
         // namespace. They subscribe before the first snapshot, so that no event is missed.
         let events = Connection::open()?;
@@ -59,6 +72,7 @@ impl Watcher {
             requests,
             published: PublishedState::default(),
             callback,
+            ticks: interval.map(Ticks::start),
             stop: Arc::clone(&stop),
         };
         let thread =
@@ -86,13 +100,53 @@ impl Drop for Watcher {
     }
 }
 
+/// What the callback of [`Watcher::start_with_ticks`] is called for.
+#[derive(Debug)]
+pub(crate) enum Watched {
+    /// A change of the host.
+    Event(NetEvent),
+    /// The interval has passed.
+    Tick,
+}
+
+/// The times at which the callback is called without an event.
+#[derive(Debug)]
+struct Ticks {
+    interval: Duration,
+    clock: Clock,
+    next: Instant,
+}
+
+impl Ticks {
+    fn start(interval: Duration) -> Self {
+        let clock = Clock::start();
+        Self { interval, clock, next: clock.now() + interval }
+    }
+
+    /// Returns true once per interval.
+    fn is_due(&mut self) -> bool {
+        let now = self.clock.now();
+        let is_due = now >= self.next;
+        if is_due {
+            self.next = now + self.interval;
+        }
+        is_due
+    }
+
+    /// The time until the next tick.
+    fn left(&self) -> Duration {
+        self.next.saturating_since(self.clock.now())
+    }
+}
+
 struct Task {
     /// Subscribed to [`GROUPS`].
     events: Connection,
     /// Socket for requests, so that their responses and events do not mix.
     requests: Connection,
     published: PublishedState,
-    callback: Box<dyn FnMut(NetEvent) + Send>,
+    callback: Box<dyn FnMut(Watched) + Send>,
+    ticks: Option<Ticks>,
     stop: Arc<AtomicBool>,
 }
 
@@ -111,12 +165,21 @@ impl Task {
         // The order of these steps matters: `stop` is set before the wake-up is sent.
         loop {
             for event in changes.drain(..) {
-                (self.callback)(event);
+                (self.callback)(Watched::Event(event));
             }
             if self.stopping() {
                 return;
             }
-            match self.events.receive(Wait::Forever, &mut messages) {
+            let wait = match &mut self.ticks {
+                Some(ticks) => {
+                    if ticks.is_due() {
+                        (self.callback)(Watched::Tick);
+                    }
+                    Wait::AtMost(ticks.left())
+                }
+                None => Wait::Forever,
+            };
+            match self.events.receive(wait, &mut messages) {
                 Ok(Received::Messages) => {
                     for message in messages.drain(..) {
                         self.published.apply(&message, &mut changes);

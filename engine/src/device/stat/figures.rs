@@ -1,7 +1,7 @@
 //! The statistics, and where in a device they come from.
 
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, Weak};
+use std::sync::PoisonError;
 
 use feroce_congestion::Rate;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Request;
 use crate::congestion::{self, Control};
 use crate::counters::Counter;
-use crate::device::{DeviceInner, cm_channel};
+use crate::device::DeviceInner;
 use crate::port::PortStats;
 use crate::qp::QpSnapshot;
 
@@ -170,11 +170,7 @@ impl Snapshot {
 }
 
 fn listeners(device: &DeviceInner) -> usize {
-    let connections = device.connections.lock().unwrap_or_else(PoisonError::into_inner);
-    // Not under the lock: a thread that attaches takes both.
-    let users: Vec<_> = connections.iter().filter_map(Weak::upgrade).collect();
-    drop(connections);
-    users.iter().map(|shared| cm_channel::lock(&shared.endpoint).listeners()).sum()
+    device.users().iter().map(|user| user.listeners()).sum()
 }
 
 fn core_figures(device: &DeviceInner, core: usize) -> CoreFigures {

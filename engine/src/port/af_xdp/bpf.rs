@@ -9,6 +9,7 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::from_mut;
+use std::sync::{Mutex, PoisonError};
 
 use super::program::Instruction;
 
@@ -25,6 +26,8 @@ enum Command {
     ProgramFdById = 13,
     ObjectInfo = 15,
     LinkCreate = 28,
+    #[cfg(test)]
+    LinkDetach = 34,
 }
 
 /// Kinds of map, `enum bpf_map_type`.
@@ -160,8 +163,8 @@ struct ObjectInfo {
     size: u32,
     info: u64,
 }
-// SAFETY: as `union bpf_attr` for BPF_OBJ_GET_INFO_BY_FD; `program_name` holds the memory that it
-// points to.
+// SAFETY: as `union bpf_attr` for BPF_OBJ_GET_INFO_BY_FD; `program_name` and `Link::program` hold
+// the memory that it points to.
 unsafe impl Attributes for ObjectInfo {}
 
 /// The beginning of `struct bpf_prog_info`, up to the name.
@@ -170,6 +173,19 @@ unsafe impl Attributes for ObjectInfo {}
 struct ProgramInfo {
     before_name: [u64; 8],
     name: [u8; NAME_LENGTH],
+}
+
+/// The beginning of `struct bpf_link_info` of a link to an interface.
+#[derive(Default)]
+#[repr(C)]
+struct LinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    padding: u32,
+    /// Index of the interface; 0 if the link is detached.
+    interface: u32,
+    attach_type: u32,
 }
 
 /// Runs `command`. Returns the result of the kernel, a descriptor or zero.
@@ -219,6 +235,8 @@ pub(in crate::port) struct Map<K, V> {
 pub(in crate::port) unsafe trait Plain: Copy {}
 // SAFETY: an integer.
 unsafe impl Plain for u32 {}
+// SAFETY: an array of bytes.
+unsafe impl Plain for [u8; 8] {}
 // SAFETY: an array of bytes.
 unsafe impl Plain for [u8; 16] {}
 
@@ -362,7 +380,7 @@ impl Program {
             attach_type: self.hook.attach_type(),
             flags,
         };
-        Ok(Link { _fd: open(Command::LinkCreate, &mut create)? })
+        Ok(Link { fd: open(Command::LinkCreate, &mut create)? })
     }
 }
 
@@ -416,7 +434,75 @@ impl Program {
 /// An attached program; dropping it detaches the program.
 #[derive(Debug)]
 pub(in crate::port) struct Link {
-    _fd: OwnedFd,
+    fd: OwnedFd,
+}
+
+impl Link {
+    /// The id of the program that the link attaches to its interface; `None` if another program has
+    /// detached the link. (Or if the interface is gone.)
+    ///
+    /// # Errors
+    /// The kernel does not say it to this process.
+    pub fn program(&self) -> io::Result<Option<u32>> {
+        let mut info = LinkInfo::default();
+        let mut query = ObjectInfo {
+            object: unsigned(self.fd.as_raw_fd()),
+            size: u32::try_from(size_of::<LinkInfo>()).expect("a few words"),
+            info: from_mut(&mut info).expose_provenance() as u64,
+        };
+        bpf(Command::ObjectInfo, &mut query)?;
+        Ok((info.interface != 0).then_some(info.program))
+    }
+
+    /// Detaches the program, as another process may.
+    #[cfg(test)]
+    pub fn detach(&self) -> io::Result<()> {
+        let fd = unsigned(self.fd.as_raw_fd());
+        bpf(Command::LinkDetach, &mut ObjectId { id: fd }).map(drop)
+    }
+}
+
+/// A program on an interface, attached again if another process detaches it.
+#[derive(Debug)]
+pub(in crate::port) struct Attached {
+    program: Program,
+    interface: u32,
+    /// Flags of attaching.
+    flags: u32,
+    /// The link with the id of its program; 0 if the kernel does not say it.
+    link: Mutex<(Link, u32)>,
+}
+
+impl Attached {
+    /// Keeps `link`, which attached `program` to `interface` with `flags`.
+    pub fn new(program: Program, interface: u32, flags: u32, link: Link) -> Self {
+        let id = link.program().ok().flatten().unwrap_or(0);
+        Self { program, interface, flags, link: Mutex::new((link, id)) }
+    }
+
+    /// Attaches the program again if another process has detached it. Returns true then.
+    ///
+    /// # Errors
+    /// The kernel refuses, for example because another program is attached, or because another
+    /// process has put another program into the link.
+    pub fn restore(&self) -> io::Result<bool> {
+        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        match link.0.program() {
+            Ok(id) if id != Some(link.1) && link.1 != 0 => {}
+            // A kernel that does not say it.
+            Ok(_) | Err(_) => return Ok(false),
+        }
+        let new = self.program.attach_with(self.interface, self.flags)?;
+        let id = new.program().ok().flatten().unwrap_or(0);
+        *link = (new, id);
+        Ok(true)
+    }
+
+    /// Detaches the program, as another process may.
+    #[cfg(test)]
+    pub fn detach(&self) {
+        self.link.lock().expect("not poisoned").0.detach().expect("attached");
+    }
 }
 
 /// The name of the loaded program `id`, if it still exists and this process may read it.

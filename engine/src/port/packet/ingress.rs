@@ -7,17 +7,21 @@
 
 use std::io;
 use std::net::Ipv6Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::super::af_xdp::bpf::{Hook, Link, Map, MapKind, Program};
-use super::super::af_xdp::program;
+use feroce_wire::MacAddr;
+
+use super::super::af_xdp::bpf::{Attached, Hook, Map, MapKind, Program};
+use super::super::af_xdp::program::{self, Destination};
 use super::config::ADDRESSES;
 
 /// The attached program. It is detached when dropped or when the process ends.
 #[derive(Debug)]
 pub(super) struct Ingress {
-    addresses: Map<[u8; 16], u32>,
-    _program: Program,
-    _link: Link,
+    addresses: Map<[u8; 16], Destination>,
+    attached: Attached,
+    /// Another process has detached the program, and the kernel does not attach it again.
+    is_lost: AtomicBool,
 }
 
 impl Ingress {
@@ -34,12 +38,28 @@ impl Ingress {
         let name = format!("feroce_{}", std::process::id());
         let program = Program::load(Hook::Ingress, &text, &name).map_err(|error| error.source)?;
         let link = program.attach_with(interface, 0)?;
-        Ok(Self { addresses, _program: program, _link: link })
+        let attached = Attached::new(program, interface, 0, link);
+        Ok(Self { addresses, attached, is_lost: AtomicBool::new(false) })
     }
 
-    /// Drops frames to `address` from now on. Has no effect if the address was added before.
-    pub fn add(&self, address: Ipv6Addr) -> io::Result<()> {
-        self.addresses.insert(address.octets(), 1)
+    /// Attaches the program again if another process has detached it. Returns true then. The port
+    /// also works without the program.
+    pub fn restore(&self) -> bool {
+        if self.is_lost.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.attached.restore().unwrap_or_else(|error| {
+            tracing::warn!(%error, "another program detached the program on the ingress: the \
+                kernel's stack also gets the frames of the port");
+            self.is_lost.store(true, Ordering::Relaxed);
+            false
+        })
+    }
+
+    /// Drops frames to `address` from now on, if they are for the Ethernet address `mac` or for a
+    /// group; `None`: for any Ethernet address.
+    pub fn add(&self, address: Ipv6Addr, mac: Option<MacAddr>) -> io::Result<()> {
+        self.addresses.insert(address.octets(), program::destination(mac))
     }
 
     /// Passes frames to `address` to the stack again. Has no effect if the address was not added.
