@@ -163,6 +163,36 @@ fn requests_that_rc_refuses_are_dropped() {
     }
 }
 
+/// A requester that tries keys is not told which are wrong, but it cannot try for ever.
+#[test]
+fn too_many_wrong_keys_end_the_connection() {
+    const TRIES: u64 = 256;
+    let mut pair = pair();
+    let right = pair.remote(0);
+    let (key, other) = (right.rkey.value(), right.addr ^ 1 << 40);
+    for n in 1..TRIES {
+        // A right key with an address outside its region is a wrong try as well.
+        let wrong = match n % 4 {
+            0 => RemoteAddr { addr: other, ..right },
+            _ => RemoteAddr { rkey: Key(key ^ u32::try_from(n).unwrap() << 8), ..right },
+        };
+        pair.post(n, SendOp::Write(wrong), 600);
+        pair.run(20);
+        assert_eq!(pair.state(1), QpState::Rts, "after {n} wrong keys");
+    }
+    assert_eq!(pair.events(1), []);
+    pair.post(0, SendOp::Write(RemoteAddr { rkey: Key(key ^ 1), ..right }), 600);
+    pair.run(20);
+    assert_eq!(pair.events(1), [AsyncEvent::QpAccessError(pair.qps[1].qpn())]);
+    assert_eq!((pair.state(0), pair.state(1)), (QpState::Rts, QpState::Err));
+    pair.buffers[1].write(0, &[9]);
+    pair.post(1, SendOp::Write(right), 600);
+    pair.run(20);
+    let mut first = [0];
+    pair.buffers[1].read(0, &mut first);
+    assert_eq!(first, [9], "the right key comes too late");
+}
+
 #[test]
 fn a_message_longer_than_its_receive_is_dropped() {
     let mut pair = pair();

@@ -6,7 +6,7 @@ use std::fmt;
 use feroce_wire::Key;
 
 use super::{DeviceError, DeviceInner, ProtectionDomain};
-use crate::memory::{Access, Region, on_demand_is_supported};
+use crate::memory::{Access, Region, TableFull, on_demand_is_supported};
 use crate::verbs::{RemoteAddr, Sge};
 
 /// Checks the attributes of a new region.
@@ -186,8 +186,9 @@ impl MemoryRegion {
     }
 
     /// Changes the registration. If the memory changes, the keys change too, so that old keys are
-    /// invalid. Otherwise the keys stay the same, as on other devices: programs do not read them
-    /// again. When the call returns, the engine no longer accesses the memory as registered before.
+    /// invalid, and so does their index if the device has a free one. Otherwise the keys stay the
+    /// same, as on other devices: programs do not read them again. When the call returns, the engine
+    /// no longer accesses the memory as registered before.
     ///
     /// # Safety
     /// As for [`ProtectionDomain::reg_mr`], for the memory and the rights after the change.
@@ -218,11 +219,6 @@ impl MemoryRegion {
         let device = &pd.device;
         let old = registered.key;
         let [random, ..] = device.random()?.to_le_bytes();
-        let variant = match (change.translation, random == old.variant()) {
-            (None, _) => old.variant(),
-            (Some(_), false) => random,
-            (Some(_), true) => random.wrapping_add(1),
-        };
         if !device.memory.close(old) {
             return Err(DeviceError::Busy("memory windows are bound to the region"));
         }
@@ -230,7 +226,19 @@ impl MemoryRegion {
         device.quiesce();
         // SAFETY: by the contract of this function, the memory stays mapped, and unaliased by Rust
         // references, until `Registered` is dropped or changed again.
-        registered.key = unsafe { device.memory.insert_again(&region, old, variant) };
+        let kept = |variant| unsafe { device.memory.insert_again(&region, old, variant) };
+        registered.key = match change.translation {
+            None => kept(old.variant()),
+            // SAFETY: as above.
+            Some(_) => match unsafe { device.memory.insert(&region, random) } {
+                Ok(new) => {
+                    device.memory.release(old);
+                    new
+                }
+                Err(TableFull) if random == old.variant() => kept(random.wrapping_add(1)),
+                Err(TableFull) => kept(random),
+            },
+        };
         (registered.region, registered.pd) = (region, pd);
         Ok(())
     }

@@ -36,5 +36,5 @@ pub(crate) use recent::{Memory, Recent};
 #[cfg(test)]
 pub(crate) use region::leaked_table;
 pub use region::{Access, AccessError};
-pub(crate) use region::{MrTable, PdId, Region, Scope};
+pub(crate) use region::{MrTable, PdId, Region, Scope, TableFull};
 pub use window::{BindError, WindowBind, WindowType};

@@ -90,6 +90,8 @@ pub struct Responder {
     /// Responder depth: READs and atomics that the peer may have outstanding.
     max_dest_rd_atomic: u8,
     pub(super) min_rnr_timer: RnrTimer,
+    /// UC: requests of this connection that were dropped for their key, rights or bounds.
+    access_errors: u16,
 }
 
 impl Responder {
@@ -113,6 +115,7 @@ impl Responder {
             replay: AtomicReplay::default(),
             max_dest_rd_atomic: 0,
             min_rnr_timer: RnrTimer::new(0).expect("a 5-bit code"),
+            access_errors: 0,
         }
     }
 
@@ -133,6 +136,7 @@ impl Responder {
         self.pending_ack = None;
         self.must_report_failure = false;
         self.ahead = None;
+        self.access_errors = 0;
     }
 
     /// Sets the first expected PSN.
