@@ -219,6 +219,10 @@ mod core;
 pub mod counters;
 pub mod daemon;
 pub mod device;
+#[doc(hidden)] // For Feroce's programs and drop-in libraries: variables that can be trusted.
+pub mod environment;
+#[doc(hidden)] // For Feroce's programs and drop-in libraries: files that they write.
+pub mod files;
 mod fresh;
 mod idle_policy;
 #[doc(hidden)] // For Feroce's programs and drop-in libraries: log lines on standard error.

@@ -19,7 +19,8 @@ const VARIABLE: &str = "FEROCE_LOG";
 /// If the process already has a global `tracing` subscriber, that subscriber stays and this call
 /// does nothing.
 pub fn to_stderr(name: &'static str) {
-    let text = std::env::var(VARIABLE).unwrap_or_default();
+    let text = crate::environment::var_os(VARIABLE).unwrap_or_default();
+    let text = text.to_string_lossy();
     let level = level(&text);
     let subscriber = subscriber(name, level.unwrap_or(Level::WARN), std::io::stderr);
     // The only error: a global subscriber exists.

@@ -1,4 +1,4 @@
-//! System calls that std lacks. The `unsafe` calls are `ppoll` and `setsockopt`.
+//! System calls that std lacks. The `unsafe` calls are `ppoll`, `setsockopt` and `getauxval`.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -35,6 +35,13 @@ pub fn poll_readable(fds: &[RawFd], scratch: &mut Vec<libc::pollfd>, timeout: Op
     // SAFETY: `scratch` holds `count` entries; `spec` is null or points to a `timespec` on this
     // stack; a null signal mask leaves the thread's mask as it is.
     unsafe { libc::ppoll(scratch.as_mut_ptr(), count, spec, std::ptr::null()) };
+}
+
+/// Returns true if this process has more privileges than the process that started it, which also
+/// chose its environment: `AT_SECURE`.
+pub fn has_gained_privileges() -> bool {
+    // SAFETY: the call reads the auxiliary vector, which the kernel made, and has no other effect.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// Makes the kernel refuse messages with descriptors to this Unix socket (`SO_PASSRIGHTS`, Linux

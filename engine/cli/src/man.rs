@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Command, ValueHint};
 use feroce_engine::device::settings::KEYS;
+use feroce_engine::files;
 
 use crate::exit;
 use crate::failure::Failure;
@@ -71,7 +72,7 @@ pub fn names(pages: &[(String, Command)]) -> impl Iterator<Item = &str> {
 fn write_pages(folder: &Path, pages: &[(String, Command)]) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     for (name, command) in pages {
-        std::fs::write(folder.join(format!("{name}.1")), page(name, command)?)?;
+        files::write(folder.join(format!("{name}.1")), page(name, command)?)?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use clap::{Args, ValueEnum, ValueHint};
 use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Device, DeviceConfig, OpenError, PortKind};
+use feroce_engine::files;
 use feroce_engine::port::Port;
 use feroce_engine::port::af_xdp::{AfXdpConfig, XdpMode};
 use feroce_engine::port::fault::{FaultCounters, FaultPort, FaultStats, Faults};
@@ -299,7 +300,8 @@ impl OpenOptions {
             }
             let first_error = Arc::new(OnceLock::new());
             captures.push(Arc::clone(&first_error));
-            let file = CaptureFile { file: File::create(&path).map_err(failed)?, first_error };
+            let file =
+                CaptureFile { file: files::create_private(&path).map_err(failed)?, first_error };
             port = Box::new(PcapPort::new(port, file, u32::MAX).map_err(failed)?);
         }
         if let Some(faults) = self.given_faults() {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueHint};
 use feroce_engine::daemon::{self, Daemon, DaemonConfig, Dscps, Limits};
 use feroce_engine::device::OpenError;
+use feroce_engine::files;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::unistd::Group;
 use rustix::io::Errno;
@@ -216,7 +217,7 @@ impl Options {
     /// log file, or to /dev/null.
     fn leave_terminal(&self) -> io::Result<()> {
         let file = match &self.log {
-            Some(path) => File::options().create(true).append(true).open(path)?,
+            Some(path) => files::append(path)?,
             None => File::options().write(true).open("/dev/null")?,
         };
         Ok(rustix::stdio::dup2_stderr(&file)?)

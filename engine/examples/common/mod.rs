@@ -12,7 +12,6 @@
 //! the client.
 
 use std::error::Error;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -23,6 +22,7 @@ use feroce_engine::device::{
     Addressing, Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, Endpoint, OpenError,
     QueuePair, StaticAddresses,
 };
+use feroce_engine::files;
 use feroce_engine::memory::arena::Arena;
 use feroce_engine::net::Gid;
 use feroce_engine::port::Port;
@@ -139,7 +139,7 @@ fn ends_in_memory(options: &Options) -> Outcome<[End; 2]> {
 /// capture shows only the frames that are really sent.
 fn wrap(mut port: Box<dyn Port>, options: &Options, captured: bool) -> Outcome<Box<dyn Port>> {
     if let Some(path) = options.pcap.as_ref().filter(|_| captured) {
-        port = Box::new(PcapPort::new(port, File::create(path)?, u32::MAX)?);
+        port = Box::new(PcapPort::new(port, files::create_private(path)?, u32::MAX)?);
     }
     if options.drop > 0.0 {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]

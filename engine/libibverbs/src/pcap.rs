@@ -1,10 +1,10 @@
 //! The capture file of `feroce run --pcap`: frames that cross the ports of an unmodified program.
 
 use std::ffi::OsString;
-use std::fs::File;
 
 use feroce_engine::device::{Device, DeviceConfig, OpenError};
 use feroce_engine::port::pcap::PcapPort;
+use feroce_engine::{environment, files};
 
 use crate::device::DeviceEntry;
 
@@ -19,7 +19,7 @@ pub fn is_wanted() -> bool {
 }
 
 fn file() -> Option<OsString> {
-    std::env::var_os(FILE).filter(|file| !file.is_empty())
+    environment::var_os(FILE).filter(|file| !file.is_empty())
 }
 
 /// Opens the device, with a capture if one was requested. Devices and cores after the first write
@@ -29,7 +29,8 @@ fn file() -> Option<OsString> {
 /// As for [`Device::open`], and if a capture file cannot be created.
 pub fn open(entry: &DeviceEntry, config: DeviceConfig) -> Result<Device, OpenError> {
     let Some(file) = file() else { return Device::open(&entry.interface, config) };
-    let snap = std::env::var(SNAP).ok().and_then(|text| text.parse().ok()).unwrap_or(u32::MAX);
+    let snap = environment::var_os(SNAP).and_then(|text| text.to_str()?.parse().ok());
+    let snap = snap.unwrap_or(u32::MAX);
     let mut core = 0;
     Device::open_wrapped(&entry.interface, config, &mut |port| {
         let failed = |source| OpenError::System { action: "write the capture file", source };
@@ -41,7 +42,7 @@ pub fn open(entry: &DeviceEntry, config: DeviceConfig) -> Result<Device, OpenErr
             path.push(format!(".{core}"));
         }
         core += 1;
-        let file = File::create(&path).map_err(failed)?;
+        let file = files::create_private(&path).map_err(failed)?;
         Ok(Box::new(PcapPort::new(port, file, snap).map_err(failed)?))
     })
 }

@@ -67,6 +67,13 @@ pub fn prepare() {
     }
 }
 
+/// Returns true if this process has more privileges than its caller, who also chose its
+/// environment (`AT_SECURE`).
+pub fn has_gained_privileges() -> bool {
+    // SAFETY: the call reads the auxiliary vector, which the kernel made, and has no other effect.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

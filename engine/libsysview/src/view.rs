@@ -52,6 +52,9 @@ fn view() -> Option<&'static View> {
 impl View {
     /// Without the variable or the list, nothing is shown.
     fn read() -> Option<Self> {
+        if crate::next::has_gained_privileges() {
+            return None; // Its caller chose the variable.
+        }
         let root = std::env::var_os(VARIABLE)?;
         let list = std::fs::read(Path::new(&root).join(LIST)).ok()?;
         Some(Self::new(root.into_vec(), &list))

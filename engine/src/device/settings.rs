@@ -228,14 +228,15 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// The settings of this process, from the file and the environment.
+    /// The settings of this process, from the file and the environment. A process with more
+    /// privileges than its caller (`AT_SECURE`) ignores the environment.
     ///
     /// # Errors
     /// See [`SettingsError`]. A missing `/etc/feroce.toml` is not an error; a missing file that
     /// `FEROCE_CONFIG` names is one.
     pub fn load() -> Result<Self, SettingsError> {
         let mut settings = Self::default();
-        match std::env::var_os(FILE_VARIABLE) {
+        match crate::environment::var_os(FILE_VARIABLE) {
             None => match settings.take_file(Path::new(FILE)) {
                 Err(SettingsError::Read { source, .. })
                     if source.kind() == std::io::ErrorKind::NotFound => {}
@@ -246,7 +247,7 @@ impl Settings {
         }
         // A value that is not Unicode is an invalid value of a setting. Other variables do not
         // matter.
-        let variables = std::env::vars_os().filter_map(|(name, value)| {
+        let variables = crate::environment::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
         });
         settings.take_environment(variables)?;
@@ -256,7 +257,7 @@ impl Settings {
     /// The environment variables of this process whose names begin like those of settings, but
     /// which name no setting: probably mistyped.
     pub fn unknown_variables() -> Vec<String> {
-        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let names = crate::environment::vars_os().filter_map(|(name, _)| name.into_string().ok());
         names.filter(|name| is_unknown(name)).collect()
     }
 

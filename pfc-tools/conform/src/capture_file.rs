@@ -10,6 +10,7 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
 
 use crate::endpoint::{Failure, failed};
+use feroce_engine::files;
 
 /// A captured frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub fn write<'a>(path: &Path, frames: impl IntoIterator<Item = &'a Frame>) -> Re
         ..PcapHeader::default()
     };
     let write = || {
-        let file = std::io::BufWriter::new(File::create(path)?);
+        let file = std::io::BufWriter::new(files::create_private(path)?);
         let mut writer = PcapWriter::with_header(file, header)?;
         for frame in frames {
             let orig_len = u32::try_from(frame.bytes.len()).expect("a frame");

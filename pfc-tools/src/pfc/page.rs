@@ -8,6 +8,7 @@ use super::report::{share, shown};
 use super::timer::{PAUSE, TIMERS, timer_name};
 use crate::fabric::time::Time;
 use crate::plot::{Axis, Cell, Chart, Kind, Page, Part, Series, Table};
+use feroce_engine::files;
 
 /// Maximum number of senders with a timeline, those with the longest pause time first.
 const TIMELINES: usize = 8;
@@ -17,7 +18,7 @@ const TIMELINES: usize = 8;
 /// # Errors
 /// If the file cannot be written.
 pub fn write(file: &Path, title: &str, meter: &Meter) -> Result<(), Failure> {
-    std::fs::write(file, page(title, meter).html())
+    files::write(file, page(title, meter).html())
         .map_err(|error| Failure::Unusable(format!("cannot write {}: {error}", file.display())))
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use feroce_engine::files;
 use feroce_engine::net::Interface;
 use feroce_engine::port::ethtool::Ethtool;
 use feroce_engine::port::packet::{Offload, Tap};
@@ -347,7 +348,7 @@ impl Capture {
             ts_resolution: TsResolution::NanoSecond,
             ..PcapHeader::default()
         };
-        let out = BufWriter::new(File::create(file)?);
+        let out = BufWriter::new(files::create_private(file)?);
         PcapWriter::with_header(out, header).map(Self).map_err(io::Error::other)
     }
 

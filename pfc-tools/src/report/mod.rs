@@ -13,6 +13,7 @@ pub use data::{Measured, ReportError, Row};
 use crate::plot::{Cell, Page, Part, Section, Table, Verdict};
 use crate::results::format_number;
 use data::{number, text};
+use feroce_engine::files;
 
 /// The first paragraph of every report.
 const REPRODUCIBLE: &str = "Every value here comes from a scenario file and its seed; running it \
@@ -49,12 +50,12 @@ pub fn holds(measured: &[Measured]) -> Result<bool, ReportError> {
 /// Errors of the file system.
 pub fn write(page: &Page, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder.join("plots"))?;
-    fs::write(folder.join("report.html"), page.html())?;
+    files::write(folder.join("report.html"), page.html())?;
     let (markdown, pictures) = page.markdown("plots");
     for (name, svg) in pictures {
-        fs::write(folder.join("plots").join(name), svg)?;
+        files::write(folder.join("plots").join(name), svg)?;
     }
-    fs::write(folder.join("report.md"), markdown)
+    files::write(folder.join("report.md"), markdown)
 }
 
 /// Numbers of gates that hold, that fail but are explained, and of all gates. A loss in a lossless

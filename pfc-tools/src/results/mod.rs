@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::fabric::scenario::{Case, Scenario};
 use crate::run::CaseResult;
+use feroce_engine::files;
 use tables::{Columns, TABLES, Value};
 
 pub use text::{format_number, print};
@@ -133,6 +134,6 @@ impl Files {
     pub fn finish(self) -> io::Result<()> {
         self.writers.into_iter().try_for_each(Writer::finish)?;
         let (path, text) = self.description;
-        fs::write(path, text)
+        files::write(path, text)
     }
 }

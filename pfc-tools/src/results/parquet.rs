@@ -13,6 +13,7 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type as Schema;
 
 use super::tables::{Columns, Type, Value};
+use feroce_engine::files;
 
 /// Rows buffered before a row group is written.
 const GROUP: usize = 1 << 16;
@@ -32,7 +33,7 @@ impl Writer {
             .set_created_by("feroce-fabric".to_owned());
         let properties = Arc::new(properties.build());
         let schema = schema(columns).map_err(failed)?;
-        let file = SerializedFileWriter::new(File::create(path)?, Arc::new(schema), properties);
+        let file = SerializedFileWriter::new(files::create(path)?, Arc::new(schema), properties);
         Ok(Self { file: file.map_err(failed)?, columns, rows: Vec::new() })
     }
 

@@ -21,7 +21,7 @@ const OF_ROOT: &str = "/run/feroce";
 /// The directory of the daemons of the user who runs this process.
 pub fn own_directory() -> PathBuf {
     let user = outer_user();
-    match std::env::var_os("XDG_RUNTIME_DIR") {
+    match crate::environment::var_os("XDG_RUNTIME_DIR") {
         _ if user == 0 => OF_ROOT.into(),
         Some(runtime) if !runtime.is_empty() => Path::new(&runtime).join("feroce"),
         _ => format!("/tmp/feroce-{user}").into(),

@@ -1,6 +1,5 @@
 //! The command line of `check`.
 
-use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
@@ -10,6 +9,7 @@ use super::{Checker, Filter, Format};
 use crate::failure::{Failure, Outcome};
 use crate::report;
 use crate::trace::Trace;
+use feroce_engine::files;
 
 /// Options of `check`.
 #[derive(Debug, clap::Args)]
@@ -95,7 +95,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     format.write(&mut out, &report)?;
     out.flush()?;
     if let Some(file) = &options.html {
-        fs::write(file, report::html(&report))?;
+        files::write(file, report::html(&report))?;
     }
     ended?;
     Ok(Outcome::of(report.findings.total() > 0))

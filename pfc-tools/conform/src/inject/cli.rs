@@ -17,6 +17,7 @@ use super::script::Script;
 use super::trace::Trace;
 use crate::capture_file::{self, Frame};
 use crate::failure::{Failure, Outcome};
+use feroce_engine::files;
 
 /// Options of `inject`.
 #[derive(Debug, clap::Args)]
@@ -246,10 +247,10 @@ pub fn scorecard(options: &ScorecardOptions) -> Result<Outcome, Failure> {
     };
     let page = scorecard::page(&cards, &known);
     if let Some(path) = &options.out {
-        std::fs::write(path, page.html())?;
+        files::write(path, page.html())?;
     }
     if let Some(path) = &options.markdown {
-        std::fs::write(path, page.markdown(".").0)?;
+        files::write(path, page.markdown(".").0)?;
     }
     for card in &cards {
         println!("{} of {} items passed: {}", card.passed(), card.items.len(), card.name());

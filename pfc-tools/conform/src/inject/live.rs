@@ -12,6 +12,7 @@ use std::time::Duration;
 use feroce_engine::congestion::Control;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{Device, PortKind};
+use feroce_engine::files;
 use feroce_engine::port::packet::{Offload, Tap};
 use feroce_engine::time::Clock;
 use nix::sched::{CloneFlags, setns};
@@ -240,7 +241,8 @@ impl Open {
             Stack::Rxe { namespace } => Ok(Self::Rxe { namespace: namespace.clone() }),
             Stack::Feroce { namespace, interface, port } => {
                 within(Some(namespace.as_str()), || {
-                    let create = |path: &Path| File::create(path).map_err(failed(path.display()));
+                    let create =
+                        |path: &Path| files::create_private(path).map_err(failed(path.display()));
                     let file = capture.map(create).transpose()?;
                     let device =
                         feroce::open(interface, feroce::config(*port, Control::DCQCN), file);

@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use feroce_engine::files;
 use feroce_pfc_tools::plot::{self, Cell, Page, Part, Section, Table};
 use serde::{Deserialize, Serialize};
 
@@ -147,7 +148,7 @@ impl Scorecard {
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
-        fs::write(path, text)
+        files::write(path, text)
     }
 
     /// Returns the name in tables.

@@ -2,7 +2,6 @@
 //! checksums and ICRCs are corrected.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::BufWriter;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -16,6 +15,7 @@ use pcap_file::{DataLink, TsResolution};
 use super::compare::sealed_again;
 use crate::failure::{Failure, Outcome};
 use crate::trace::{Link, Trace};
+use feroce_engine::files;
 
 /// The changes to packets. Everything else stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -228,7 +228,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let unwritten = |error: &dyn std::fmt::Display| {
         Failure::Unusable(format!("{}: {error}", options.output.display()))
     };
-    let file = File::create(&options.output).map_err(|error| unwritten(&error))?;
+    let file = files::create_private(&options.output).map_err(|error| unwritten(&error))?;
     let header = PcapHeader {
         datalink: DataLink::ETHERNET,
         ts_resolution: TsResolution::NanoSecond,

@@ -19,6 +19,7 @@ use super::report::shown;
 use super::snapshot::Snapshot;
 use super::timer::{PAUSE, TIMERS};
 use crate::terminal::{BOLD, DIM, WARNING};
+use feroce_engine::files;
 use history::{FULL, History};
 
 /// Columns and rows of an SVG image.
@@ -36,7 +37,7 @@ const PAUSED: Style = Style::new().fg(Color::Red);
 pub fn write(file: &Path, watched: &Snapshot<'_>, history: &History) -> Result<(), Failure> {
     let (columns, rows) = PICTURE;
     let text = svg::svg(&buffer(watched, history, columns, rows));
-    std::fs::write(file, text)
+    files::write(file, text)
         .map_err(|error| Failure::Unusable(format!("cannot write {}: {error}", file.display())))
 }
 

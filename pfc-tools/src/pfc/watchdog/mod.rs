@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use feroce_engine::files;
 use feroce_engine::net::{Interface, NetError};
 use feroce_engine::port::ethtool::Ethtool;
 use feroce_engine::sys::poll_readable;
@@ -301,7 +302,7 @@ fn metrics(name: &str, priorities: &[u8], watchdogs: &[Watchdog], samples: &[Sam
 /// Replaces the file atomically.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let beside = file.with_extension("tmp");
-    std::fs::write(&beside, text)?;
+    files::write(&beside, text)?;
     std::fs::rename(&beside, file)
 }
 
