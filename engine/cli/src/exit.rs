@@ -20,7 +20,7 @@ pub enum Exit {
     Usage,
     /// The input of `feroce conform` or `feroce pfc` cannot be used.
     Unusable,
-    /// `feroce doctor`, `fabric` or `pfc` did its work and found something.
+    /// `feroce doctor`, `fabric`, `perf` or `pfc` did its work and found something.
     Findings,
     /// `feroce doctor` found an error.
     Errors,
@@ -102,6 +102,13 @@ const TABLE: &[Row] = &[
         name: "findings",
         meaning: "something was found, or a signal stopped `pfc send` early",
         scope: Scope::Only(&["pfc"]),
+    },
+    Row {
+        exit: Exit::Findings,
+        code: 3,
+        name: "data",
+        meaning: "`--check` has found wrong data",
+        scope: Scope::Only(&["perf"]),
     },
     Row {
         exit: Exit::Errors,

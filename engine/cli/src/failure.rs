@@ -76,6 +76,7 @@ impl Failure {
         match self {
             Self::Usage(_) => Exit::Usage,
             Self::Perf(PerfError::Interrupted) => Exit::Interrupted,
+            Self::Perf(error) if error.is_wrong_data() => Exit::Findings,
             // The codes of shells.
             Self::Program { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound => Exit::NotFound,
@@ -91,6 +92,7 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perf::error::CheckError;
 
     #[test]
     fn each_cause_appears_once() {
@@ -107,5 +109,10 @@ mod tests {
         assert_eq!(Failure::Usage(String::new()).exit().code(), 2);
         assert_eq!(Failure::Plan(String::new()).exit().code(), 1);
         assert_eq!(Failure::from(PerfError::Interrupted).exit().code(), 130);
+        let wrong = PerfError::from(CheckError::Left { qp: 0, got: 1, expected: 2 });
+        let peer = std::net::SocketAddr::from(([10, 0, 0, 1], 1));
+        let reported = ExchangeError::Peer { peer, reason: wrong.to_string() };
+        assert_eq!(Failure::from(wrong).exit().code(), 3);
+        assert_eq!(Failure::from(reported).exit().code(), 3, "the peer has found it");
     }
 }

@@ -137,6 +137,13 @@ pub struct OpenDevice {
 }
 
 impl OpenDevice {
+    /// A device of a test.
+    #[cfg(test)]
+    pub fn of(device: Device) -> Self {
+        let settings = Settings::default();
+        Self { device, interface: String::new(), settings, faults: vec![], captures: vec![] }
+    }
+
     /// Counts of the injected faults, if any were requested.
     pub fn faults(&self) -> Option<FaultStats> {
         let add = |a: FaultStats, b: FaultStats| FaultStats {

@@ -11,6 +11,8 @@ use super::plan::Plan;
 /// The slots of a QP take about this many bytes, so that they stay in the cache, as buffers of
 /// applications do.
 const QP_BYTES: u64 = 256 << 10;
+/// With `--check`: a slot is free again only when its message has been compared.
+const CHECKED_QP_BYTES: u64 = 1 << 20;
 /// The slots of all QPs take at most this many bytes, unless one slot for each QP takes more.
 const ALL_BYTES: u64 = 1 << 30;
 /// Maximum number of slots of a QP.
@@ -42,8 +44,10 @@ impl Layout {
         }
         let longest = plan.sizes().into_iter().max().unwrap_or(0);
         let stride = u64::from(longest.max(1)).next_multiple_of(CACHE_LINE);
-        let bytes = QP_BYTES.min(ALL_BYTES / qps.max(1));
-        Self { slots: (bytes / stride).clamp(1, SLOTS), stride, qps }
+        // A checked message is compared while the next one arrives in another slot.
+        let (most, least) = if plan.check { (CHECKED_QP_BYTES, 2) } else { (QP_BYTES, 1) };
+        let bytes = most.min(ALL_BYTES / qps.max(1));
+        Self { slots: (bytes / stride).clamp(least, SLOTS), stride, qps }
     }
 
     /// Length of one buffer in bytes.
@@ -74,6 +78,16 @@ pub fn fill(source: &SharedBytes, layout: &Layout, salt: u64, size: u32) {
     }
 }
 
+/// Makes every byte of the target wrong, so that a message counts as correct only if all of it has
+/// arrived since.
+pub fn scrub(target: &SharedBytes, layout: &Layout, size: u32, expected: &Expected) {
+    let mut wrong = expected.content(size);
+    wrong.iter_mut().for_each(|byte| *byte = !*byte);
+    // A program that spins on the counter must not see it change.
+    wrong.truncate(wrong.len() - usize::from(expected.counter.is_some()));
+    target.write(at(layout.offset(expected.qp, expected.target_slot)), &wrong);
+}
+
 /// The expected content and place of a message in the target.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected {
@@ -88,6 +102,17 @@ pub struct Expected {
     pub counter: Option<u8>,
 }
 
+impl Expected {
+    /// The bytes that were sent.
+    fn content(&self, size: u32) -> Vec<u8> {
+        let mut sent = pattern(self.salt, self.qp, self.source_slot, size);
+        if let (Some(last), Some(counter)) = (sent.last_mut(), self.counter) {
+            *last = counter;
+        }
+        sent
+    }
+}
+
 /// Compares a message in `target` with what was sent.
 pub fn compare(
     target: &Buffer,
@@ -96,10 +121,7 @@ pub fn compare(
     expected: &Expected,
 ) -> Result<(), CheckError> {
     let Expected { qp, message, .. } = *expected;
-    let mut sent = pattern(expected.salt, qp, expected.source_slot, size);
-    if let (Some(last), Some(counter)) = (sent.last_mut(), expected.counter) {
-        *last = counter;
-    }
+    let sent = expected.content(size);
     let mut got = vec![0; size as usize];
     target.read(at(layout.offset(qp, expected.target_slot)), &mut got);
     match sent.iter().zip(&got).position(|(sent, got)| sent != got) {

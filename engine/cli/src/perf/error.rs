@@ -41,6 +41,19 @@ pub enum PerfError {
     Interrupted,
 }
 
+impl PerfError {
+    /// Returns true if this side or the peer has received wrong data.
+    pub fn is_wrong_data(&self) -> bool {
+        match self {
+            Self::Check(_) => true,
+            Self::Exchange(ExchangeError::Peer { reason, .. }) => {
+                reason.starts_with("data check failed")
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Errors of the control connection between the two ends of a test.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
@@ -164,6 +177,26 @@ pub enum CheckError {
         got: u8,
         /// Value expected.
         expected: u8,
+    },
+    /// The immediate data are those of another message.
+    #[error("QP {qp}, message {message}: immediate data {got}, not {message}")]
+    Immediate {
+        /// Index of the QP.
+        qp: usize,
+        /// Number of the message in its round.
+        message: u64,
+        /// Immediate data.
+        got: u32,
+    },
+    /// Not every message of a round was compared.
+    #[error("QP {qp}: {got} messages have arrived, {expected} were sent")]
+    Count {
+        /// Index of the QP.
+        qp: usize,
+        /// Messages that were compared.
+        got: u64,
+        /// Messages that were sent.
+        expected: u64,
     },
     /// An atomic did not return the value that the previous one left.
     #[error("QP {qp}, atomic {message} returned {got}, not {message}")]

@@ -22,7 +22,7 @@ use super::message::Message;
 use crate::signal;
 
 /// Version of the protocol.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The connection is closed if the peer's kernel does not answer TCP probes for this long. If only
 /// the peer's program is silent for this long, a message is printed.
 const SILENCE: Duration = Duration::from_secs(10);

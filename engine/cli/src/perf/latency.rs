@@ -37,6 +37,7 @@ pub fn ping(
             watch.turn(count)?;
         }
         latencies.saturating_record(nanos_since(sent));
+        check(session, plan)?;
     }
     let own = session.done(nanos_since(started));
     watch.send_done(&own)?;
@@ -57,6 +58,7 @@ pub fn pong(
     // The device responds to READs and atomics.
     while !plan.op.is_read_or_atomic() && watch.peer_done().is_none() {
         if answered(session, plan, count + 1) {
+            check(session, plan)?;
             make_room(session, &mut watch)?;
             session.post(0, false)?;
             count += 1;
@@ -79,6 +81,14 @@ fn answered(session: &Session, plan: &Plan, count: u64) -> bool {
         op if op.is_read_or_atomic() => session.completed() >= count,
         _ => session.received(0) >= count,
     }
+}
+
+/// With `--check`: compares the WRITE that has arrived. Others are compared when they complete.
+fn check(session: &mut Session, plan: &Plan) -> Result<(), PerfError> {
+    if plan.op == Op::Write {
+        session.check_arrived()?;
+    }
+    Ok(())
 }
 
 fn make_room(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), PerfError> {

@@ -2,6 +2,7 @@
 
 mod bandwidth;
 mod data;
+mod depth;
 pub mod error;
 mod exchange;
 mod latency;

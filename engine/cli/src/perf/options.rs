@@ -180,7 +180,8 @@ pub struct TestOptions {
     #[arg(long, value_name = "WHEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitMode>,
-    /// Compare the data byte by byte after each size, and the return value of each atomic
+    /// Compare each message byte by byte when it arrives, and the return value of each atomic. The
+    /// last of a few WRITEs then carries immediate data, which show the peer that they are there
     #[arg(long)]
     #[serde(skip_serializing_if = "is_false")]
     pub check: bool,

@@ -2,16 +2,17 @@
 
 use std::cell::{Cell, OnceCell};
 
-use feroce_engine::device::{
-    Buffer, CompletionQueue, ConnectOptions, MAX_CQE, MAX_WR, QpInit, QueuePair,
-};
+use feroce_engine::device::{Buffer, CompletionQueue, ConnectOptions, QpInit, QueuePair};
 use feroce_engine::memory::Access;
 use feroce_engine::verbs::{
-    Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, SendWqe, Sge,
+    Completion, Data, Extra, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
 };
 use feroce_wire::{PathMtu, Psn};
 
 use super::data::{self, Expected, Layout, at};
+use super::depth::{
+    completions, consumes_receive, needed_bytes, receive_depth, send_depth, signal_interval,
+};
 use super::error::{CheckError, CompletionError, PerfError};
 use super::message::{QpLine, RegionLine, Side};
 use super::plan::{Goal, MAX_QPS, Op, Plan};
@@ -37,6 +38,8 @@ struct Flow {
     receives_posted: u64,
     received: u64,
     received_before_round: u64,
+    /// Messages of the round that were compared, with `--check`.
+    checked: u64,
 }
 
 /// Requests of the round on all QPs.
@@ -90,7 +93,7 @@ impl Session {
         setup: &mut Setup<'_>,
     ) -> Result<Self, PerfError> {
         let layout = Layout::new(plan);
-        let completions = completions(plan)?;
+        let completions = completions(plan, &layout)?;
         setup::check_memory(needed_bytes(plan, &layout))?;
         let pd = device.device.alloc_pd();
         let rights = Access::LOCAL_WRITE
@@ -102,7 +105,7 @@ impl Session {
         let cq = device.device.create_cq(completions)?;
         let init = QpInit {
             max_send_wr: plan.tx_depth,
-            max_recv_wr: receive_depth(plan).max(1),
+            max_recv_wr: receive_depth(plan, &layout).max(1),
             max_inline: plan.inline,
             ..QpInit::new(&cq)
         };
@@ -185,7 +188,7 @@ impl Session {
         if self.receives() {
             setup.begin("QPs with receives");
             for qp in 0..self.qps.len() {
-                for _ in 0..receive_depth(&self.plan) {
+                for _ in 0..receive_depth(&self.plan, &self.layout) {
                     self.post_receive(qp)?;
                 }
                 setup.step()?;
@@ -202,7 +205,7 @@ impl Session {
     /// Returns true if messages of the peer consume receives of this side.
     pub fn receives(&self) -> bool {
         let answers = self.plan.latency || self.plan.bidirectional;
-        self.plan.op.consumes_receive() && (!self.is_client || answers)
+        consumes_receive(&self.plan) && (!self.is_client || answers)
     }
 
     /// Number of QPs.
@@ -216,7 +219,7 @@ impl Session {
         self.total = Total::default();
         self.awaited.set(None);
         for flow in &mut self.flows {
-            (flow.posted, flow.signaled, flow.completed) = (0, 0, 0);
+            (flow.posted, flow.signaled, flow.completed, flow.checked) = (0, 0, 0, 0);
             flow.received_before_round = flow.received;
         }
         if self.plan.op.is_atomic() {
@@ -226,6 +229,9 @@ impl Session {
             return;
         }
         data::fill(&self.source, &self.layout, self.salt_of(self.is_client), size);
+        if self.plan.check {
+            self.scrub_all();
+        }
         if self.plan.latency {
             // The counter of the first message is 1.
             self.target.write(at(self.layout.offset(0, 0)) + size as usize - 1, &[0]);
@@ -249,7 +255,8 @@ impl Session {
 
     /// Returns true if QP `qp` has room for another request.
     pub fn has_room(&self, qp: usize) -> bool {
-        self.flows[qp].posted - self.flows[qp].completed < u64::from(self.plan.tx_depth)
+        let depth = u64::from(send_depth(&self.plan, &self.layout));
+        self.flows[qp].posted - self.flows[qp].completed < depth
     }
 
     /// QPs whose requests the last [`Session::poll`] has found complete; a QP may be there more
@@ -322,10 +329,10 @@ impl Session {
     /// is true.
     pub fn post(&mut self, qp: usize, signaled: bool) -> Result<(), PerfError> {
         let message = self.flows[qp].posted;
-        let group = u64::from(signal_interval(&self.plan));
+        let group = u64::from(signal_interval(&self.plan, &self.layout));
         let signaled = signaled || (message + 1).is_multiple_of(group);
         let slot = self.source_slot(message);
-        let op = self.operation(qp, message);
+        let op = self.operation(qp, message, signaled);
         let local = if op.needs_responder_resource() { &self.target } else { &self.source };
         let offset = match self.plan.op.is_atomic() {
             true => self.layout.offset(qp, message),
@@ -355,7 +362,8 @@ impl Session {
         Ok(())
     }
 
-    fn operation(&self, qp: usize, message: u64) -> SendOp {
+    /// The request of a message. `ends_group`: the last of a group of WRITEs.
+    fn operation(&self, qp: usize, message: u64, ends_group: bool) -> SendOp {
         let [source, target] = self.peer.expect("connected");
         let offset = self.layout.offset(qp, self.source_slot(message));
         let remote = |region: RegionLine, offset| RemoteAddr {
@@ -366,6 +374,10 @@ impl Session {
         #[allow(clippy::cast_possible_truncation)] // The immediate counts messages, modulo 2^32.
         let immediate = message as u32;
         match self.plan.op {
+            // The immediate data show the peer that the group has arrived.
+            Op::Write if ends_group && consumes_receive(&self.plan) => {
+                SendOp::WriteImm(remote(target, offset), immediate)
+            }
             Op::Write => SendOp::Write(remote(target, offset)),
             Op::WriteImm => SendOp::WriteImm(remote(target, offset), immediate),
             Op::Read => SendOp::Read(remote(source, offset)),
@@ -418,18 +430,67 @@ impl Session {
         }
         let qp = at(completion.wr_id & ((1 << QP_BITS) - 1));
         if is_receive {
-            self.flows[qp].received += 1;
-            self.total.received += 1;
+            let count = self.arrived(qp, completion)?;
+            if self.plan.check {
+                self.check_next(qp, count)?;
+            }
+            self.flows[qp].received += count;
+            self.total.received += count;
             return self.post_receive(qp);
         }
         let up_to = completion.wr_id >> QP_BITS;
         if self.plan.check && self.plan.op.is_atomic() {
             self.check_returned(qp, up_to)?;
+        } else if self.plan.check && self.plan.op == Op::Read {
+            self.check_next(qp, up_to - self.flows[qp].completed)?;
         }
         self.total.completed += up_to - self.flows[qp].completed;
         self.flows[qp].completed = up_to;
         self.advanced.push(qp);
         Ok(())
+    }
+
+    /// Messages that have arrived with `completion`: one, or all of a group of WRITEs.
+    fn arrived(&self, qp: usize, completion: &Completion) -> Result<u64, CheckError> {
+        let message = self.received(qp);
+        let (Extra::Immediate(got), true) = (completion.extra, self.plan.check) else {
+            return Ok(1);
+        };
+        #[allow(clippy::cast_possible_truncation)] // The immediate counts messages, modulo 2^32.
+        let further = u64::from(got.wrapping_sub(message as u32));
+        let group = u64::from(signal_interval(&self.plan, &self.layout));
+        let most = if self.plan.op == Op::Write { group } else { 1 };
+        match further < most {
+            true => Ok(further + 1),
+            false => Err(CheckError::Immediate { qp, message, got }),
+        }
+    }
+
+    /// Compares the next `count` messages on QP `qp` with what the peer sent, and makes their slots
+    /// wrong for the next messages.
+    fn check_next(&mut self, qp: usize, count: u64) -> Result<(), CheckError> {
+        for _ in 0..count {
+            let expected = self.expected(qp, self.flows[qp].checked);
+            data::compare(&self.target, &self.layout, self.size, &expected)?;
+            data::scrub(&self.target, &self.layout, self.size, &expected);
+            self.flows[qp].checked += 1;
+        }
+        Ok(())
+    }
+
+    /// Compares the message that [`Session::arrived_in_memory`] has seen, with `--check`.
+    pub fn check_arrived(&mut self) -> Result<(), CheckError> {
+        if self.plan.check { self.check_next(0, 1) } else { Ok(()) }
+    }
+
+    /// Makes every slot of the target wrong.
+    fn scrub_all(&self) {
+        for qp in 0..self.qps.len() {
+            for message in 0..self.layout.slots {
+                let expected = self.expected(qp, message);
+                data::scrub(&self.target, &self.layout, self.size, &expected);
+            }
+        }
     }
 
     /// Checks that each atomic returned its own number, which the previous one left.
@@ -450,8 +511,8 @@ impl Session {
         self.target.load_byte(last) == low_byte(count)
     }
 
-    /// Compares the received data of the round with the sent data. Returns the number of bytes
-    /// compared.
+    /// Checks that all messages of the round were compared, and what atomics left. Returns the
+    /// number of bytes compared.
     pub fn check(&self, own: &Done, peer: &Done) -> Result<u64, PerfError> {
         if let Some(detail) = self.invalid_counts_of(peer) {
             return Err(PerfError::Plan(detail));
@@ -468,21 +529,17 @@ impl Session {
                 checked += if count > 0 { 8 } else { 0 };
                 continue;
             }
-            for message in count.saturating_sub(self.kept())..count {
-                data::compare(&self.target, &self.layout, self.size, &self.expected(qp, message))?;
-                checked += u64::from(self.size);
+            let got = self.flows[qp].checked;
+            if got != count {
+                return Err(CheckError::Count { qp, got, expected: count }.into());
             }
+            checked += count * u64::from(self.size);
         }
         Ok(checked)
     }
 
     fn in_receives(&self) -> bool {
         matches!(self.plan.op, Op::Send | Op::SendImm)
-    }
-
-    /// Messages of a round that are still in the target buffer. A ping-pong reuses one slot.
-    fn kept(&self) -> u64 {
-        if self.plan.latency && !self.in_receives() { 1 } else { self.layout.slots }
     }
 
     fn expected(&self, qp: usize, message: u64) -> Expected {
@@ -512,45 +569,6 @@ impl Session {
     }
 }
 
-/// Number of receives kept posted: enough that a late poll does not leave the sender without one.
-fn receive_depth(plan: &Plan) -> u32 {
-    /// Receives of all QPs at which no QP gets more than four times the depth.
-    const ALL: u32 = 1 << 21;
-    let least = (ALL / plan.qps.max(1)).clamp(1, 64);
-    if plan.op.consumes_receive() { (plan.tx_depth * 4).clamp(least, MAX_WR) } else { 0 }
-}
-
-/// Distance of signaled requests in a send queue.
-fn signal_interval(plan: &Plan) -> u32 {
-    (plan.tx_depth / 4).max(1)
-}
-
-/// The most completions that can wait in the CQ: one of each receive, of each signaled request in a
-/// full send queue, and of the last request of a round.
-fn completions(plan: &Plan) -> Result<u32, PerfError> {
-    let sends = (plan.tx_depth.div_ceil(signal_interval(plan)) + 1).min(plan.tx_depth);
-    let per_qp = sends + receive_depth(plan);
-    let completions = u64::from(per_qp) * u64::from(plan.qps);
-    u32::try_from(completions).ok().filter(|&count| count <= MAX_CQE).ok_or_else(|| {
-        PerfError::Plan(format!(
-            "{} QPs of depth {} need a CQ of {completions} entries, the limit is {MAX_CQE}: use \
-             a smaller --tx-depth or fewer --qps",
-            plan.qps, plan.tx_depth
-        ))
-    })
-}
-
-/// The memory that the objects of this side take, in bytes.
-fn needed_bytes(plan: &Plan, layout: &Layout) -> u64 {
-    /// Memory of a QP without its rings, with some reserve.
-    const QP: u64 = 2048;
-    let ring = |depth: u32, slot: usize| u64::from(depth.max(1).next_power_of_two()) * slot as u64;
-    let entries = size_of::<Sge>().max(plan.inline as usize);
-    let sends = ring(plan.tx_depth, size_of::<SendWqe>() + entries);
-    let receives = ring(receive_depth(plan), size_of::<SendWqe>() + size_of::<Sge>());
-    2 * layout.bytes() as u64 + u64::from(plan.qps) * (QP + sends + receives)
-}
-
 /// Why `counts`, messages per QP, cannot be right for a peer with `qps` QPs and a round that ends
 /// at `goal`. The counts come over the network and are used as indices and summed.
 fn invalid_counts(counts: &[u64], qps: usize, goal: Goal) -> Option<String> {
@@ -577,27 +595,105 @@ mod tests {
     use std::time::Duration;
 
     use feroce_engine::device::settings::Settings;
+    use feroce_engine::device::{Device, DeviceConfig};
 
+    use super::super::exchange::Control;
     use super::super::options::TestOptions;
     use super::*;
 
+    /// The client's and the server's end of a test in one process.
+    fn pair(options: &TestOptions) -> [Session; 2] {
+        let plan = options.plan(&Settings::default()).unwrap();
+        let devices = Device::open_pair(&DeviceConfig::default()).unwrap().map(OpenDevice::of);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let near = std::thread::spawn(move || Control::connect("127.0.0.1", port).unwrap());
+        let (stream, peer) = listener.accept().unwrap();
+        let mut controls = [Control::handshake(stream, peer).unwrap(), near.join().unwrap()];
+        let [near, far] = &mut controls;
+        let mut setups = [Setup::new(near, plan.qps), Setup::new(far, plan.qps)];
+        let mut sessions = [0, 1].map(|end: usize| {
+            let (device, mtu) = (&devices[end], PathMtu::Mtu1024);
+            let session = Session::new(device, &plan, end == 0, 0, mtu, &mut setups[end]);
+            session.unwrap()
+        });
+        let sides = sessions.each_ref().map(|session| session.side().unwrap());
+        for end in 0..2 {
+            sessions[end].connect(&sides[1 - end], &mut setups[end]).unwrap().unwrap();
+        }
+        sessions.iter_mut().for_each(|session| session.prepare(options.size.unwrap_or(8), 7));
+        sessions
+    }
+
+    /// Runs a round of `count` messages per QP. `tamper` is called before each turn.
+    fn run(
+        sessions: &mut [Session; 2],
+        count: u64,
+        mut tamper: impl FnMut(&[Session; 2]),
+    ) -> Result<u64, PerfError> {
+        while !(sessions[0].is_filled(count) && sessions[0].is_drained()) {
+            tamper(sessions);
+            for session in &mut *sessions {
+                session.poll()?;
+            }
+            (0..sessions[0].qps()).try_for_each(|qp| sessions[0].fill(qp, count))?;
+        }
+        let [own, peer] = sessions.each_ref().map(|session| session.done(0));
+        while !sessions[1].has_received(&own) {
+            sessions[1].poll()?;
+        }
+        Ok(sessions[0].check(&own, &peer)? + sessions[1].check(&peer, &own)?)
+    }
+
     #[test]
-    fn a_plan_that_needs_a_larger_cq_than_there_is_is_refused() {
-        let plan = |qps, tx_depth, op| {
+    fn every_message_is_compared_when_it_arrives() {
+        for op in [Op::Write, Op::WriteImm, Op::Read, Op::Send, Op::SendImm] {
+            for (size, qps, tx_depth) in [(3000, 2, 16), (1, 1, 1), (200_000, 1, 128), (0, 1, 4)] {
+                let options = TestOptions {
+                    op: Some(op),
+                    size: Some(size),
+                    qps: Some(qps),
+                    tx_depth: Some(tx_depth),
+                    check: true,
+                    ..TestOptions::default()
+                };
+                let mut sessions = pair(&options);
+                let checked = run(&mut sessions, 300, |_| ()).unwrap();
+                assert_eq!(checked, u64::from(size * qps) * 300, "{op:?}: {options:?}");
+            }
+        }
+    }
+
+    /// A wrong byte in the middle of a run: that of a message whose slot later messages use again.
+    #[test]
+    fn a_byte_that_is_wrong_for_a_moment_is_found() {
+        for op in [Op::Write, Op::WriteImm, Op::Read, Op::Send, Op::SendImm] {
             let options = TestOptions {
-                qps: Some(qps),
-                tx_depth: Some(tx_depth),
                 op: Some(op),
+                size: Some(5000),
+                qps: Some(2),
+                tx_depth: Some(8),
+                check: true,
                 ..TestOptions::default()
             };
-            options.plan(&Settings::default()).unwrap()
-        };
-        assert_eq!(completions(&plan(1, 128, Op::Write)).unwrap(), 5);
-        assert_eq!(completions(&plan(1, 1, Op::Write)).unwrap(), 1);
-        assert_eq!(completions(&plan(100_000, 4, Op::Write)).unwrap(), 400_000);
-        assert_eq!(completions(&plan(100_000, 4, Op::Send)).unwrap(), 2_400_000);
-        let detail = completions(&plan(100_000, 128, Op::Send)).unwrap_err().to_string();
-        assert!(detail.contains("CQ of 51700000 entries, the limit is 4194304"), "{detail}");
+            let mut sessions = pair(&options);
+            let from = usize::from(op == Op::Read);
+            let place = at(sessions[from].layout.offset(1, 3)) + 4321;
+            let right = sessions[from].source.load_byte(place);
+            let error = run(&mut sessions, 2000, |sessions| {
+                let is_wrong = (300..900).contains(&sessions[0].posted(1));
+                let byte = if is_wrong { !right } else { right };
+                sessions[from].source.write(place, &[byte]);
+            });
+            let error = error.expect_err("a wrong byte");
+            let PerfError::Check(CheckError::Byte { qp, message, offset, got, expected, .. }) =
+                error
+            else {
+                panic!("{op:?}: {error}");
+            };
+            assert_eq!((qp, offset, got, expected), (1, 4321, !right, right), "{op:?}");
+            assert!((290..900).contains(&message), "{op:?}: message {message}");
+        }
     }
 
     #[test]

@@ -70,7 +70,10 @@ impl<'a> Watch<'a> {
 
     fn check(&mut self, now: Instant, messages: u64) -> Result<(), PerfError> {
         self.next_check = now + PERIOD;
-        if let Some(message) = self.control.poll()? {
+        if self.peer_done.is_some() {
+            // The peer is ahead: its next message is for what follows the round on this side.
+            self.control.keep_alive()?;
+        } else if let Some(message) = self.control.poll()? {
             self.take(message)?;
         }
         if let Goal::Time(time) = self.goal {
@@ -160,5 +163,33 @@ fn milliseconds(time: Duration) -> u64 {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_after_the_end_of_the_peers_round_waits() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let peer = std::thread::spawn(move || {
+            let mut control = Control::connect("127.0.0.1", port).unwrap();
+            control.send(&Message::Done(Done { messages: vec![5], nanos: 0 })).unwrap();
+            control.send(&Message::Verdict { checked: 7 }).unwrap();
+            control
+        });
+        let (stream, from) = listener.accept().unwrap();
+        let mut control = Control::handshake(stream, from).unwrap();
+        let _peer = peer.join().unwrap();
+        let mut watch = Watch::new(&mut control, false, Goal::Messages(5));
+        // This side still compares what it has received.
+        for _ in 0..5 {
+            watch.check(Instant::now(), 0).unwrap();
+        }
+        assert_eq!(watch.wait_for_peer().unwrap().messages, [5]);
+        drop(watch);
+        assert!(matches!(control.receive(), Ok(Message::Verdict { checked: 7 })));
     }
 }
