@@ -25,6 +25,8 @@ mod rights;
 pub(crate) mod shared_memory;
 pub(crate) mod shared_ring;
 mod tail;
+#[cfg(test)]
+mod test_bounds;
 mod window;
 #[doc(hidden)] // For a benchmark of Feroce.
 pub mod work_ring;

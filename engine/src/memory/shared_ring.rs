@@ -84,7 +84,7 @@ impl<T: Copy + Send> SharedRing<T> {
     /// Takes the oldest request.
     pub fn take(self: &Arc<Self>) -> Option<Taken<T>> {
         let index = self.posted.pop()?;
-        Some(Taken { ring: Arc::clone(self), index })
+        Some(Taken { ring: Arc::clone(self), index, _request: PhantomData })
     }
 
     fn slot(&self, index: u32) -> NonNull<u8> {
@@ -99,6 +99,8 @@ impl<T: Copy + Send> SharedRing<T> {
 pub struct Taken<T: Copy + Send> {
     ring: Arc<SharedRing<T>>,
     index: u32,
+    /// [`Taken::request`] lends the request: threads may share this value if they may share a `T`.
+    _request: PhantomData<T>,
 }
 
 impl<T: Copy + Send> Taken<T> {
@@ -136,10 +138,17 @@ impl<T: Copy + Send> Drop for Taken<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::test_bounds::assert_lacks;
     use feroce_wire::Key;
     use proptest::prelude::*;
+    use std::cell::Cell;
     use std::collections::VecDeque;
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn a_taken_request_is_shared_only_if_requests_may_be() {
+        assert_lacks!(Sync: Taken<PhantomData<Cell<u8>>>); // Copy and Send, but not Sync.
+    }
 
     fn sge(n: u64) -> Sge {
         Sge { addr: n << 32, length: 7, lkey: Key::from_parts(1, 1) }

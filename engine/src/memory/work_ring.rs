@@ -5,6 +5,7 @@
 //! `tail` to `head + capacity`, the consumer those from `head` to `tail`. Each index is written by
 //! one side only, with release order.
 
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
@@ -50,18 +51,20 @@ impl Ring {
     }
 }
 
-/// The program's end of a work queue of requests `T`.
+/// The program's end of a work queue of requests `T`. It may move to another thread if `T` may:
+/// requests move with the ring.
 #[derive(Debug)]
 pub struct WorkProducer<T> {
     ring: Arc<Ring>,
-    _requests: std::marker::PhantomData<fn(T)>,
+    _requests: PhantomData<T>,
 }
 
-/// The core's end of a work queue of requests `T`.
+/// The core's end of a work queue of requests `T`. It may move to another thread if `T` may, and be
+/// shared if `T` may be: [`WorkConsumer::get`] lends requests.
 #[derive(Debug)]
 pub struct WorkConsumer<T> {
     ring: Arc<Ring>,
-    _requests: std::marker::PhantomData<fn() -> T>,
+    _requests: PhantomData<T>,
 }
 
 /// Makes a work queue of at least `requests` slots, each with room for `extra` bytes of entries or
@@ -81,8 +84,8 @@ pub fn work_ring<T: Copy>(
     let block = arena.alloc(capacity as usize * stride, 64)?;
     let index = || CachePadded::new(AtomicU32::new(0));
     let ring = Arc::new(Ring { block, capacity, stride, fixed, head: index(), tail: index() });
-    let producer = WorkProducer { ring: Arc::clone(&ring), _requests: std::marker::PhantomData };
-    Ok((producer, WorkConsumer { ring, _requests: std::marker::PhantomData }))
+    let producer = WorkProducer { ring: Arc::clone(&ring), _requests: PhantomData };
+    Ok((producer, WorkConsumer { ring, _requests: PhantomData }))
 }
 
 impl<T: Copy> WorkProducer<T> {
@@ -252,6 +255,15 @@ impl<T: Copy> WorkConsumer<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::test_bounds::assert_lacks;
+    use std::cell::Cell;
+
+    #[test]
+    fn the_ends_move_between_threads_only_if_requests_may() {
+        type Local = &'static Cell<u8>; // Copy, but neither Send nor Sync.
+        assert_lacks!(Send: WorkProducer<Local>, WorkConsumer<Local>);
+        assert_lacks!(Sync: WorkProducer<Local>, WorkConsumer<Local>);
+    }
 
     fn sge(n: u32) -> Sge {
         Sge { addr: u64::from(n) << 32, length: n, lkey: Key::from_parts(n, 1) }
