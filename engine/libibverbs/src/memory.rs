@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce_engine::device::{Advice, DeviceError, MemoryRegion, Reregistration};
-use feroce_engine::memory::{Access, AccessError, on_demand_is_supported};
+use feroce_engine::memory::{Access, AccessError, on_demand_is_supported, pages};
 use feroce_wire::Key;
 use libc::size_t;
 
@@ -198,10 +198,10 @@ pub fn give_or_fail(made: Result<Mr, c_int>) -> *mut ibv_mr {
 /// Faults the pages in. Fails as the kernel does when it cannot pin pages: without this check,
 /// unmapped memory or writes to read-only memory would raise a signal while a packet is processed.
 fn fault_in(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int> {
-    const PAGE: usize = 4096;
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    let offset = addr.addr() % PAGE;
-    let (from, length) = (addr.wrapping_byte_sub(offset), (length + offset).next_multiple_of(PAGE));
+    let page = usize::try_from(pages::size()).map_err(|_| libc::EINVAL)?;
+    let offset = addr.addr() % page;
+    let (from, length) = (addr.wrapping_byte_sub(offset), (length + offset).next_multiple_of(page));
     loop {
         // SAFETY: this advice changes no byte and unmaps nothing.
         if unsafe { libc::madvise(from, length, advice) } == 0 {
@@ -283,9 +283,8 @@ fn dma_buf(
     fd: c_int,
     access: c_uint,
 ) -> Result<Mr, c_int> {
-    const PAGE: u64 = 4096;
     let live = domain::live(pd)?;
-    let is_aligned = offset % PAGE == iova % PAGE;
+    let is_aligned = offset % pages::size() == iova % pages::size();
     let lacks_local_write = access & WRITES != 0 && access & IBV_ACCESS_LOCAL_WRITE == 0;
     if length == 0 || !is_aligned || access & !DMA_BUF_FLAGS != 0 || lacks_local_write {
         return Err(libc::EINVAL);

@@ -8,7 +8,7 @@
 //!   platform's `memcpy`, which never splits an aligned word. The tail is stored as one word if it
 //!   is an aligned word.
 //! * **RDMA atomics are CPU atomics**, so they are atomic with respect to the program's own
-//!   atomics.
+//!   atomics. Exception: in on-demand regions they are atomic only with respect to each other.
 //! * **No byte is accessed without a check** of key, protection domain, rights and bounds, in every
 //!   packet: deregistering a region in the middle of a message stops the message.
 //!
@@ -16,6 +16,7 @@
 //! race have unspecified values; a race never causes a memory error.
 
 use std::ptr;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use feroce_wire::{Key, Payload};
@@ -137,8 +138,16 @@ impl MrTable {
         va: u64,
         op: AtomicOp,
     ) -> Result<u64, AccessError> {
-        let Some(word) = self.word(key, scope.into(), Access::REMOTE_ATOMIC, va)? else {
-            return Ok(0);
+        let word = match self.word(key, scope.into(), Access::REMOTE_ATOMIC, va)? {
+            Word::Null => return Ok(0),
+            Word::OnDemand(host) => {
+                let _alone = self.on_demand_atomics.lock().unwrap_or_else(PoisonError::into_inner);
+                return on_demand::update(host, |old| match op {
+                    AtomicOp::CompareSwap { compare, swap } => (old == compare).then_some(swap),
+                    AtomicOp::FetchAdd(add) => Some(old.wrapping_add(add)),
+                });
+            }
+            Word::Plain(word) => word,
         };
         Ok(match op {
             AtomicOp::CompareSwap { compare, swap } => {
@@ -161,8 +170,13 @@ impl MrTable {
         va: u64,
         bytes: [u8; 8],
     ) -> Result<(), AccessError> {
-        if let Some(word) = self.word(key, scope.into(), Access::REMOTE_WRITE, va)? {
-            word.store(u64::from_ne_bytes(bytes), Ordering::Release);
+        match self.word(key, scope.into(), Access::REMOTE_WRITE, va)? {
+            Word::Null => {}
+            Word::OnDemand(host) => {
+                let _alone = self.on_demand_atomics.lock().unwrap_or_else(PoisonError::into_inner);
+                on_demand::store(host, Payload { first: &bytes, second: &[] })?;
+            }
+            Word::Plain(word) => word.store(u64::from_ne_bytes(bytes), Ordering::Release),
         }
         Ok(())
     }
@@ -202,33 +216,36 @@ impl MrTable {
         }
     }
 
-    /// Returns the aligned word at `va`; `None` in a null region.
-    fn word(
-        &self,
-        key: Key,
-        scope: Scope,
-        need: Access,
-        va: u64,
-    ) -> Result<Option<&AtomicU64>, AccessError> {
+    /// Returns the aligned word at `va`.
+    fn word(&self, key: Key, scope: Scope, need: Access, va: u64) -> Result<Word<'_>, AccessError> {
         if !va.is_multiple_of(8) {
             return Err(AccessError::Misaligned);
         }
         let target = self.locate(key, scope, need, Some((va, 8)))?;
         if target.kind == Kind::Null {
-            return Ok(None);
+            return Ok(Word::Null);
         }
         if !target.host.is_multiple_of(8) {
             return Err(AccessError::Misaligned); // The iova and the host address differ modulo 8.
         }
         if target.kind == Kind::OnDemand {
-            on_demand::populate(target.host, 8, true)?;
+            return Ok(Word::OnDemand(target.host));
         }
         let word = ptr::with_exposed_provenance_mut::<u64>(address(target.host));
         // SAFETY: `locate` found 8 writable bytes at `host`, `host` is a multiple of 8, and the
         // memory stays mapped until the turn ends (see `store`). Other accesses of the engine to
-        // these bytes are atomic, or their result is unspecified as described in the module's head.
-        Ok(Some(unsafe { AtomicU64::from_ptr(word) }))
+        // these bytes are atomic.
+        Ok(Word::Plain(unsafe { AtomicU64::from_ptr(word) }))
     }
+}
+
+/// A word of registered memory.
+enum Word<'a> {
+    Plain(&'a AtomicU64),
+    /// The address of a word that may be unmapped at any time: only the kernel may access it.
+    OnDemand(u64),
+    /// Discards what is written, and reads as 0.
+    Null,
 }
 
 /// Prefetches `len` bytes at `host`. The CPU's own prefetcher stops at the end of each page, and a

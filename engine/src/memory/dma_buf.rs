@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
+use super::pages;
+
 /// File system type of DMA buffers, as `fstatfs` returns it (`DMA_BUF_MAGIC`).
 const MAGIC: i64 = 0x444d_4142;
 /// `DMA_BUF_IOCTL_SYNC`: `_IOW('b', 0, struct dma_buf_sync)`, one 64-bit word of flags.
@@ -34,14 +36,13 @@ impl DmaBuf {
     /// # Errors
     /// `EINVAL` if it is not a DMA buffer or the range exceeds it; otherwise the exporter's error.
     pub fn map(buffer: BorrowedFd<'_>, offset: u64, len: usize, write: bool) -> io::Result<Self> {
-        const PAGE: u64 = 4096;
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
         let fd = buffer.try_clone_to_owned()?;
         let end = offset.checked_add(len as u64).ok_or_else(invalid)?;
         if len == 0 || !is_dma_buf(&fd)? || end > size(&fd)? {
             return Err(invalid());
         }
-        let aligned = offset & !(PAGE - 1);
+        let (aligned, _) = pages::from_page_start(offset, 0, pages::size());
         let skip = usize::try_from(offset - aligned).expect("less than a page");
         let at = libc::off_t::try_from(aligned).map_err(|_| invalid())?;
         let span = len.checked_add(skip).ok_or_else(invalid)?;

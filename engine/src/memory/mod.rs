@@ -18,6 +18,8 @@ pub(crate) mod dma_buf;
 pub(crate) mod frame_ring;
 mod key;
 mod on_demand;
+#[doc(hidden)] // For libibverbs.
+pub mod pages;
 pub(crate) mod queue;
 mod recent;
 mod region;

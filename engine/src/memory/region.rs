@@ -229,6 +229,9 @@ pub struct MrTable {
     pub(super) slots: Box<[Slot]>,
     space: KeySpace,
     free: Mutex<FreeSlots>,
+    /// Held during an atomic operation on an on-demand region, which the kernel executes as a read
+    /// and a write.
+    pub(super) on_demand_atomics: Mutex<()>,
 }
 
 /// Free slot numbers.
@@ -266,6 +269,7 @@ impl MrTable {
                 fresh: FreshNumbers::new(capacity),
                 former: VecDeque::new(),
             }),
+            on_demand_atomics: Mutex::new(()),
         }
     }
 
