@@ -4,16 +4,17 @@
 //! * **A packet's last bytes become visible last.** Programs spin on the last byte of a WRITE.
 //!   [`Memory::store`] writes everything except the tail, then the tail, with release ordering
 //!   between them.
-//! * **Aligned 8-byte words are stored whole.** Short stores go word by word. Long stores use the
-//!   platform's `memcpy`, which never splits an aligned word. The tail is stored as one word if it
-//!   is an aligned word.
+//! * **Aligned 8-byte words are stored and loaded whole**, also inside a WRITE that begins at an odd
+//!   address ([`copy`](super::copy)).
 //! * **RDMA atomics are CPU atomics**, so they are atomic with respect to the program's own
 //!   atomics. Exception: in on-demand regions they are atomic only with respect to each other.
 //! * **No byte is accessed without a check** of key, protection domain, rights and bounds, in every
 //!   packet: deregistering a region in the middle of a message stops the message.
 //!
 //! The program's threads may race with these accesses, as they may with a NIC's DMA. Bytes that
-//! race have unspecified values; a race never causes a memory error.
+//! race have unspecified values; a race never causes a memory error. The accesses of the engine to
+//! registered memory are atomic, so that a program thread that spins with an atomic load is no data
+//! race. Those of the kernel to on-demand regions are outside the rules of Rust.
 
 use std::ptr;
 use std::sync::PoisonError;
@@ -21,10 +22,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use feroce_wire::{Key, Payload};
 
-use super::on_demand;
 use super::recent::Memory;
 use super::region::{Access, AccessError, Kind, MrTable, Scope};
 use super::tail::{address, tail_start};
+use super::{copy, on_demand};
 
 /// The operation of an RDMA atomic on its 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +121,7 @@ impl Memory<'_> {
         // SAFETY: `locate` found `out.len()` readable bytes at `host`, which stay mapped (see
         // `store`). `out` is in a transmit slot of the port or a local variable, neither of which
         // is registered memory, so the two do not overlap.
-        unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+        unsafe { copy::load(from, out) };
         fetch_ahead(target.host.wrapping_add(out.len() as u64), ahead.min(out.len()));
         Ok(())
     }
@@ -282,13 +283,8 @@ unsafe fn store_in_order(host: u64, from: &[u8]) {
         return;
     }
     let body = tail_start(host, from.len());
-    if from.len() <= SHORT_STORE {
-        // SAFETY: `body <= from.len()`, so the range is inside the caller's.
-        unsafe { store_words(to, &from[..body]) };
-    } else {
-        // SAFETY: `body <= from.len()`, so the range is inside the caller's.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, body) };
-    }
+    // SAFETY: `body <= from.len()`, so the range is inside the caller's.
+    unsafe { copy::store(to, &from[..body]) };
     fence(Ordering::Release);
     // SAFETY: `to + body` and the rest of `from` are inside the caller's range.
     unsafe { store_tail(to.add(body), &from[body..]) };
@@ -301,13 +297,11 @@ unsafe fn store_in_order(host: u64, from: &[u8]) {
 #[inline]
 unsafe fn store_aligned(to: *mut u64, words: &[[u8; 8]]) {
     let Some((last, before)) = words.split_last() else { return };
-    for (index, word) in before.iter().enumerate() {
-        // SAFETY: `index < words.len()`.
-        let place = unsafe { AtomicU64::from_ptr(to.add(index)) };
-        place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-    }
-    // SAFETY: as above.
-    let place = unsafe { AtomicU64::from_ptr(to.add(before.len())) };
+    // SAFETY: the caller's range without its last word, and that word.
+    let place = unsafe {
+        copy::store_words(to, before);
+        AtomicU64::from_ptr(to.add(before.len()))
+    };
     place.store(u64::from_ne_bytes(*last), Ordering::Release);
 }
 
@@ -339,40 +333,6 @@ unsafe fn store_split(host: u64, first: &[u8], second: &[u8]) {
     }
 }
 
-/// Stores `from` front to back; aligned words are stored whole.
-///
-/// # Safety
-/// The bytes `to .. to + from.len()` are writable.
-#[inline]
-unsafe fn store_words(to: *mut u8, from: &[u8]) {
-    let unaligned = to.addr().wrapping_neg() % 8;
-    let (start, rest) = from.split_at(unaligned.min(from.len()));
-    let (words, end) = rest.as_chunks::<8>();
-    // SAFETY: the three parts follow each other in the caller's range, and the words begin at a
-    // multiple of 8.
-    unsafe {
-        store_bytes(to, start);
-        let to = to.add(start.len());
-        for (index, word) in words.iter().enumerate() {
-            let word_at = AtomicU64::from_ptr(to.add(index * 8).cast());
-            word_at.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-        }
-        store_bytes(to.add(words.len() * 8), end);
-    }
-}
-
-/// Stores `from` front to back, byte by byte.
-///
-/// # Safety
-/// The bytes `to .. to + from.len()` are writable.
-#[inline]
-unsafe fn store_bytes(to: *mut u8, from: &[u8]) {
-    for (index, byte) in from.iter().enumerate() {
-        // SAFETY: `index < from.len()`.
-        unsafe { AtomicU8::from_ptr(to.add(index)).store(*byte, Ordering::Relaxed) };
-    }
-}
-
 /// Stores the tail of a packet: as one word if it is an aligned word, else byte by byte with the
 /// last byte in release order.
 ///
@@ -390,7 +350,7 @@ unsafe fn store_tail(to: *mut u8, from: &[u8]) {
     }
     // SAFETY: `before` and `last` are the `from.len()` bytes that are writable at `to`.
     unsafe {
-        store_words(to, before);
+        copy::store(to, before);
         AtomicU8::from_ptr(to.add(before.len())).store(last, Ordering::Release);
     }
 }

@@ -1,14 +1,14 @@
 //! Bytes that the program and the engine share safely: the program accesses them by copying.
 
-use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::arena::Block;
+use super::copy;
 
 /// Zeroed memory in the arena that can be registered without a contract. The engine and peers may
 /// write it at any time, so the program copies data in and out. Bytes that race, with a peer's
-/// access as with any device's DMA or with another thread's copy, have unspecified values. The
-/// methods for words and bytes are atomic.
+/// access as with any device's DMA or with another thread's copy, have unspecified values. Aligned
+/// words are copied whole; the methods for words and bytes are ordered, too.
 #[derive(Debug)]
 pub struct SharedBytes {
     block: Block,
@@ -47,8 +47,8 @@ impl SharedBytes {
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         let from = self.range(offset, out.len());
         // SAFETY: `range` returned `out.len()` bytes of the block. `out` is outside the block,
-        // because `SharedBytes` lends no slices of it.
-        unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+        // because `SharedBytes` lends no slices of it. Other accesses to the block are atomic.
+        unsafe { copy::load(from, out) };
     }
 
     /// Copies `bytes` to `offset`.
@@ -58,8 +58,8 @@ impl SharedBytes {
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.range(offset, bytes.len());
         // SAFETY: `range` returned `bytes.len()` bytes of the block. `bytes` is outside the block,
-        // because `SharedBytes` lends no slices of it.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        // because `SharedBytes` lends no slices of it. Other accesses to the block are atomic.
+        unsafe { copy::store(to, bytes) };
     }
 
     /// Reads the byte at `offset` with acquire order: everything written before the byte is

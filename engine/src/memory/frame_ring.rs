@@ -29,7 +29,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -39,6 +39,7 @@ use thiserror::Error;
 
 use super::arena::{Arena, ArenaError, Block};
 use super::bell::Bell;
+use super::copy;
 use super::shared_memory::SharedMemory;
 use crate::port::{Priority, RX_BURST};
 use crate::wake::EventFd;
@@ -248,11 +249,11 @@ impl FrameProducer {
             return false;
         }
         let start = self.ring.frame(self.tail);
-        // SAFETY: the slot has at least `len` bytes, and no slice of this process overlaps it.
+        // SAFETY: the slot has at least `len` bytes, and no slice of this process overlaps it. The
+        // other process may access them meanwhile, so the copies are atomic by words.
         unsafe {
-            ptr::copy_nonoverlapping(first.as_ptr(), start.as_ptr(), first.len());
-            let rest = start.add(first.len());
-            ptr::copy_nonoverlapping(second.as_ptr(), rest.as_ptr(), second.len());
+            copy::store(start.as_ptr(), first);
+            copy::store(start.add(first.len()).as_ptr(), second);
         }
         self.taken = true;
         self.commit(len, priority, false);
@@ -386,8 +387,9 @@ impl FrameConsumer {
     pub fn copy(&self, index: usize, out: &mut [u8]) -> Option<(usize, Priority, bool)> {
         let (start, len) = self.place(index);
         let out = out.get_mut(..len)?;
-        // SAFETY: the slot has at least `len` bytes, and no slice of this process overlaps it.
-        unsafe { ptr::copy_nonoverlapping(start.as_ptr(), out.as_mut_ptr(), len) };
+        // SAFETY: the slot has at least `len` bytes, and no slice of this process overlaps it. The
+        // other process may write them meanwhile, so the copy is atomic by words.
+        unsafe { copy::load(start.as_ptr(), out) };
         let header = self.headers[index];
         Some((len, Priority::new(header.priority), header.joins != 0))
     }

@@ -14,6 +14,7 @@ pub(crate) mod access;
 pub mod arena;
 pub(crate) mod bell;
 pub mod buffer;
+mod copy;
 pub(crate) mod dma_buf;
 pub(crate) mod frame_ring;
 mod key;
