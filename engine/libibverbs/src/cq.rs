@@ -2,8 +2,8 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
 use feroce_engine::device::{CompletionQueue, DeviceError, MAX_CQE};
@@ -39,6 +39,25 @@ impl Cursor {
     }
 }
 
+/// Held while the size of a CQ changes, so that the C structure shows the size that was set last.
+#[derive(Debug, Default)]
+struct Resizing(Mutex<()>);
+
+impl Resizing {
+    /// Changes the size with `resize`, which returns the new one, and shows it in `cqe`.
+    fn run(
+        &self,
+        cqe: &AtomicI32,
+        resize: impl FnOnce() -> Result<usize, c_int>,
+    ) -> Result<(), c_int> {
+        let _alone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let depth = resize()?;
+        // Atomic, because the program may read the field at any time.
+        cqe.store(c_int::try_from(depth).unwrap_or(c_int::MAX), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
 /// A completion queue.
 #[repr(C)]
 pub struct Cq {
@@ -58,6 +77,7 @@ pub struct Cq {
     _channel: Option<Use<CompChannel>>,
     /// Cursor of the `ibv_start_poll` interface.
     pub cursor: Cursor,
+    resizing: Resizing,
 }
 
 // The first field is `ibv_cq_ex`, which begins with the fields of `ibv_cq`.
@@ -137,6 +157,7 @@ impl CqConfig {
             _parent: parent,
             _channel: channel,
             cursor: Cursor::new(),
+            resizing: Resizing::default(),
         });
         cq.register_listener();
         Ok(cq)
@@ -146,7 +167,7 @@ impl CqConfig {
 impl Cq {
     /// Registers the CQ for asynchronous events and completion events.
     fn register_listener(&self) {
-        let object = self.abi.get().expose_provenance();
+        let object = self.exposed();
         if let Some(waker) = &self.waker {
             waker.cq.store(object, Ordering::Release);
         }
@@ -196,21 +217,21 @@ fn live(cq: *mut ibv_cq) -> Result<Arc<Cq>, c_int> {
 extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
     object::code(live(cq).and_then(|live| {
         let entries = u32::try_from(entries).map_err(|_| libc::EINVAL)?;
-        // The CQ may have more entries than requested, but the new size must hold the completions
-        // it contains.
-        let holds = || u32::try_from(live.queue.held()).unwrap_or(u32::MAX);
-        if entries == 0 || entries < holds() {
-            return Err(libc::EINVAL);
-        }
-        live.queue.resize(round_up_entries(entries)).map_err(|error| match error {
-            DeviceError::Busy(_) => libc::EINVAL,
-            other => errno::of_device(&other),
-        })?;
-        // SAFETY: the CQ is live. If two threads resize it at once, `cqe` is one of the two sizes.
-        unsafe {
-            (*live.abi.get()).cqe = c_int::try_from(live.queue.depth()).unwrap_or(c_int::MAX);
-        }
-        Ok(())
+        // SAFETY: the field is part of the object, and only this function changes it.
+        let cqe = unsafe { AtomicI32::from_ptr(&raw mut (*live.abi.get()).cqe) };
+        live.resizing.run(cqe, || {
+            // The CQ may have more entries than requested, but the new size must hold the
+            // completions it contains.
+            let holds = || u32::try_from(live.queue.held()).unwrap_or(u32::MAX);
+            if entries == 0 || entries < holds() {
+                return Err(libc::EINVAL);
+            }
+            live.queue.resize(round_up_entries(entries)).map_err(|error| match error {
+                DeviceError::Busy(_) => libc::EINVAL,
+                other => errno::of_device(&other),
+            })?;
+            Ok(live.queue.depth())
+        })
     }))
 }
 
@@ -332,6 +353,26 @@ mod tests {
     use feroce_engine::time::Instant;
     use feroce_engine::verbs::{DatagramSource, Status};
     use feroce_wire::Qpn;
+
+    #[test]
+    fn the_shown_size_is_the_one_that_was_set_last() {
+        let (resizing, cqe, depth) = (Resizing::default(), AtomicI32::new(0), AtomicI32::new(0));
+        for _ in 0..200 {
+            std::thread::scope(|scope| {
+                for wanted in [16, 32] {
+                    let (resizing, cqe, depth) = (&resizing, &cqe, &depth);
+                    let resize = move || {
+                        depth.store(wanted, Ordering::Relaxed);
+                        let set = depth.load(Ordering::Relaxed);
+                        std::thread::yield_now(); // The other thread may resize now.
+                        Ok(usize::try_from(set).unwrap())
+                    };
+                    scope.spawn(move || resizing.run(cqe, resize).unwrap());
+                }
+            });
+            assert_eq!(cqe.load(Ordering::Relaxed), depth.load(Ordering::Relaxed));
+        }
+    }
 
     #[test]
     fn the_service_level_of_a_datagram_encodes_its_header_type() {

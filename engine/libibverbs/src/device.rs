@@ -62,7 +62,7 @@ impl DeviceEntry {
 
     /// Returns the pointer that programs use.
     pub fn abi(&'static self) -> *mut ibv_device {
-        std::ptr::from_ref(&self.abi).cast_mut()
+        std::ptr::from_ref(self).cast_mut().cast() // The whole entry, not only its first field.
     }
 
     /// Returns the index in the list.

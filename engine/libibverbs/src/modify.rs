@@ -146,13 +146,11 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
     // SAFETY: the program passes valid attributes.
     let attr = unsafe { &*attr };
     object::code(qp::live(qp).and_then(|live| {
-        let modify =
-            |held: &mut State| modify(&live.shared.engine, held, attr, mask.cast_unsigned());
-        let state = live.with(modify)?;
-        // SAFETY: the QP is live. If two threads change its state at once, the field is one of the
-        // two states.
-        unsafe { (*live.abi.get()).qp_base.state = state as c_uint };
-        Ok(())
+        live.with(|held| {
+            let state = modify(&live.shared.engine, held, attr, mask.cast_unsigned())?;
+            live.show_state(state as c_uint);
+            Ok(())
+        })
     }))
 }
 
@@ -167,9 +165,9 @@ unsafe extern "C" fn ibv_query_qp(
         Ok(live) => live,
         Err(code) => return object::code(Err(code)),
     };
-    // SAFETY: the fields read below do not change after creation.
-    let base = unsafe { (*live.abi.get()).qp_base };
     let (now, made) = live.with(|held| {
+        // SAFETY: only the state changes after creation, and only with the lock held.
+        let base = unsafe { (*live.abi.get()).qp_base };
         let made = ibv_qp_init_attr {
             qp_context: base.qp_context,
             send_cq: base.send_cq,
@@ -179,11 +177,12 @@ unsafe extern "C" fn ibv_query_qp(
             qp_type: base.qp_type,
             sq_sig_all: held.sq_sig_all,
         };
-        (c_attributes(&held.qp.query(), held), made)
+        let now = c_attributes(&held.qp.query(), held);
+        live.show_state(now.qp_state);
+        (now, made)
     });
     // SAFETY: the program passes two writable structures.
     unsafe {
-        (*live.abi.get()).qp_base.state = now.qp_state;
         attr.write(now);
         init.write(made);
     }

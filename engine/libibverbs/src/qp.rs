@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use feroce_engine::device::{DeviceError, QueuePair};
 use feroce_engine::net::Gid;
@@ -12,7 +13,7 @@ use crate::channel::Unacknowledged;
 use crate::context::{Shared, implement_object};
 use crate::engine::Listener;
 use crate::errno;
-use crate::object::{self, Base, Release};
+use crate::object::{self, Base, Object, Release};
 use crate::qp_state::{SharedQp, State};
 
 /// A queue pair.
@@ -74,11 +75,19 @@ impl Qp {
     /// Registers the QP handle for asynchronous events.
     pub fn register_listener(&self) {
         let listener = Listener {
-            object: self.abi.get().expose_provenance(),
+            object: self.exposed(),
             unacknowledged: Arc::clone(&self.async_events),
             channel: Arc::clone(&self.shared.events),
         };
         self.shared.engine.add_qp(self.number(), listener);
+    }
+
+    /// Shows `state` in the C structure. The caller holds the lock, so that the last change is the
+    /// one that stays.
+    pub fn show_state(&self, state: c_uint) {
+        // SAFETY: the field is part of the object. Atomic, because the program may read it.
+        let shown = unsafe { AtomicU32::from_ptr(&raw mut (*self.abi.get()).qp_base.state) };
+        shown.store(state, Ordering::Relaxed);
     }
 
     /// Returns the QP number.
@@ -91,7 +100,8 @@ impl Qp {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     match object::live::<Qp>(qp) {
-        Ok(live) if live.is_extended => live.abi.get(),
+        // `ibv_wr_*` finds the whole object by this pointer.
+        Ok(live) if live.is_extended => live.abi().cast(),
         _ => std::ptr::null_mut(),
     }
 }

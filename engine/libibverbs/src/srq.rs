@@ -17,7 +17,7 @@ use crate::context::{self, Shared, implement_object};
 use crate::cq::Cq;
 use crate::domain::{self, Pd};
 use crate::engine::Listener;
-use crate::object::{self, Base, Release, Use};
+use crate::object::{self, Base, Object, Release, Use};
 use crate::xrc::Xrcd;
 use crate::{errno, post};
 
@@ -92,7 +92,7 @@ fn create(
         _xrc: xrc,
     });
     let listener = Listener {
-        object: made.abi.get().expose_provenance(),
+        object: made.exposed(),
         unacknowledged: Arc::clone(&made.async_events),
         channel: Arc::clone(&made.shared.events),
     };

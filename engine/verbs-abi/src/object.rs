@@ -81,6 +81,13 @@ pub unsafe trait Object: Any + Send + Sync + Sized {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
+    /// Returns the address of the program's pointer, for a place that keeps it as a number. A pointer
+    /// made from the address gives access to the whole object, as [`borrow`] needs; one made from
+    /// the address of the field with the C structure would give access to this field only.
+    fn exposed(&self) -> usize {
+        self.abi().expose_provenance()
+    }
+
     /// Ends the use of other objects by this one. Called once, when the program destroys this one.
     fn release_uses(&self);
 
@@ -450,6 +457,17 @@ mod tests {
         drop(begin::<Pd>(abi).unwrap().finish());
         assert_eq!(error(live::<Pd>(abi)), libc::EINVAL);
         assert_eq!(error(begin::<Pd>(abi)), libc::ENOENT, "destroyed twice");
+    }
+
+    #[test]
+    fn an_exposed_address_gives_access_to_the_whole_object() {
+        let abi = pd();
+        let exposed = live::<Pd>(abi).unwrap().exposed();
+        assert_eq!(exposed, abi.addr());
+        // SAFETY: the object is live.
+        let pd = unsafe { borrow::<Pd>(std::ptr::with_exposed_provenance_mut(exposed)) };
+        assert_eq!((pd.base.named(), pd.uses.is_some()), ((64, 7), false));
+        drop(begin::<Pd>(abi).unwrap().finish());
     }
 
     #[test]
