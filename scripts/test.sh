@@ -5,16 +5,16 @@
 #   scripts/test.sh --quick       the steps that run cargo only: fmt clippy doc purity test
 #   scripts/test.sh --within MIN  all steps except those that would not end within MIN minutes; the
 #                                 summary names them
-#   scripts/test.sh STEP...       the named steps: fmt clippy doc purity test rxe ports dpdk fabric
-#                                 swarm frames pfc programs pyverbs replay install action profiles
-#                                 mutants deny
+#   scripts/test.sh STEP...       the named steps: fmt clippy doc purity loom test rxe ports dpdk
+#                                 fabric swarm frames pfc programs pyverbs replay install action
+#                                 profiles mutants deny
 # The last line counts the steps. Exit code: 0 if none failed, 1 if one failed or something is
 # missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-ALL="fmt clippy doc purity test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay"
+ALL="fmt clippy doc purity loom test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay"
 ALL+=" install action profiles mutants deny"
 readonly ALL
 readonly QUICK="fmt clippy doc purity test"
@@ -164,7 +164,12 @@ step_swarm() {
 
 # One mutant, to check that mutants are made and caught. scripts/mutants.sh without names tries all,
 # which takes half a minute each.
-step_mutants() { scripts/mutants.sh psn-wrap; }
+step_mutants() { scripts/mutants.sh psn-wrap loom-cq-push-without-fence; }
+
+# Tries every order of the steps of the rings and wake-up protocols: engine/loom.
+step_loom() {
+    CARGO_TARGET_DIR=$target/loom cargo run --quiet --manifest-path engine/loom/Cargo.toml
+}
 
 step_frames() { scripts/frames.sh && scripts/pfc-frames.sh; }
 

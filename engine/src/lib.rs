@@ -238,6 +238,7 @@ pub mod qp;
 mod setting_text;
 #[cfg(feature = "tokio")]
 pub mod stream;
+mod sync;
 #[allow(unsafe_code)] // System calls.
 #[doc(hidden)] // For Feroce's programs: system calls that std lacks.
 pub mod sys;

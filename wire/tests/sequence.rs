@@ -60,3 +60,11 @@ fn opposite_psns_are_before_each_other() {
     assert!(!a.is_after(b) && !b.is_after(a));
     assert_eq!(a.offset_from(b), -(1 << 23));
 }
+
+/// Every distance, from starts at which the subtraction wraps and does not wrap.
+#[test]
+fn psns_of_every_distance_agree_with_integers() {
+    for base in [0, 1, (1 << 23) - 1, 1 << 23, (1 << 24) - 1] {
+        (0..1 << 24).for_each(|other| agrees(base, other));
+    }
+}

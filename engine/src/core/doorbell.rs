@@ -1,11 +1,10 @@
 //! Doorbells: a posting thread notifies a core that a QP has new work.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use crossbeam_utils::CachePadded;
-use zerocopy::FromZeros;
 
+use crate::sync::{AtomicBool, AtomicU32, Ordering, fence, zeros};
 use crate::wake::EventFd;
 
 /// The doorbell of one core: the slots with new work, and an eventfd that wakes a sleeping helper
@@ -33,10 +32,9 @@ impl Doorbell {
     /// # Errors
     /// No free descriptor for the eventfd.
     pub fn new(slots: usize) -> std::io::Result<Self> {
-        let links = AtomicU32::new_vec_zeroed(slots).expect("memory").into_boxed_slice();
         Ok(Self {
             rung: CachePadded::default(),
-            links,
+            links: zeros(slots),
             taken: CachePadded::default(),
             sleeping: AtomicBool::new(false),
             wake: EventFd::new()?,

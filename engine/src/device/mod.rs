@@ -42,6 +42,7 @@ mod follow_lan;
 mod gsi;
 mod gsi_qp;
 mod helper;
+mod helper_sleep;
 mod host;
 mod idle_polls;
 mod memory_region;
@@ -69,6 +70,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError, Weak};
 use std::thread::JoinHandle;
 
+use helper_sleep::HelperSleep;
 use qpns::FreeQpns;
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -194,9 +196,7 @@ struct CoreCell {
     driven_at: AtomicU64,
     /// Control calls that wait for the token.
     waiters: AtomicU32,
-    /// When the sleeping helper wakes by itself, in nanoseconds of the device's clock; 0 while it
-    /// is awake.
-    sleeps_until: AtomicU64,
+    helper_sleep: HelperSleep,
 }
 
 impl CoreCell {
@@ -224,15 +224,14 @@ impl CoreCell {
 
     /// Wakes the helper if it would sleep beyond the core's next deadline.
     fn wake_helper(&self, core: &Core, now: Instant) {
-        let until = self.sleeps_until.load(Ordering::Relaxed);
-        if until != 0 && core.next_deadline(now).is_some_and(|next| next.as_nanos() < until) {
+        if self.helper_sleep.is_too_long(|| core.next_deadline(now)) {
             self.doorbell.wake();
         }
     }
 
     /// Returns true while the helper sleeps until a frame, a doorbell or a deadline.
     fn helper_sleeps(&self) -> bool {
-        self.sleeps_until.load(Ordering::Relaxed) != 0
+        self.helper_sleep.is_asleep()
     }
 
     /// Returns true if a thread other than the helper was in a turn less than `span` before `now`.

@@ -7,6 +7,7 @@ use feroce_wire::PathMtu;
 
 use super::addressing::Addressing;
 use super::config::{CORES, QPS, WINDOWS, fixed_attributes};
+use super::helper_sleep::HelperSleep;
 use super::host::HostId;
 use super::qpns::FreeQpns;
 use super::quota::Quota;
@@ -267,7 +268,7 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
             long_turns: AtomicU64::new(0),
             driven_at: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
-            sleeps_until: AtomicU64::new(0),
+            helper_sleep: HelperSleep::new(),
         });
     }
     Ok(cells)

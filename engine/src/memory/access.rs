@@ -4,8 +4,8 @@
 //! * **A packet's last bytes become visible last.** Programs spin on the last byte of a WRITE.
 //!   [`Memory::store`] writes everything except the tail, then the tail, with release ordering
 //!   between them.
-//! * **Aligned 8-byte words are stored and loaded whole**, also inside a WRITE that begins at an odd
-//!   address ([`copy`](super::copy)).
+//! * **Aligned 8-byte words are stored and loaded whole**, also inside a WRITE that begins at an
+//!   odd address ([`copy`](super::copy)).
 //! * **RDMA atomics are CPU atomics**, so they are atomic with respect to the program's own
 //!   atomics. Exception: in on-demand regions they are atomic only with respect to each other.
 //! * **No byte is accessed without a check** of key, protection domain, rights and bounds, in every

@@ -27,21 +27,20 @@
 //! more. The other half moves its index, fences, and reads the flag. At least one of them reads the
 //! other's store, so no wake-up is lost. A half whose partner is awake makes no system call.
 
-use std::io;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use crossbeam_utils::CachePadded;
-use thiserror::Error;
 
-use super::arena::{Arena, ArenaError, Block};
+use super::arena::{Arena, Block};
 use super::bell::Bell;
 use super::copy;
+pub use super::frame_ring_error::FrameRingError;
 use super::shared_memory::SharedMemory;
 use crate::port::{Priority, RX_BURST};
+use crate::sync::{AtomicU32, Handover, Ordering, fence};
 use crate::wake::EventFd;
 
 /// Alignment of slots, in bytes: a cache line.
@@ -60,31 +59,6 @@ const SLOT_BYTES_MAX: usize = 1 << 20;
 #[allow(clippy::cast_possible_truncation)] // 64
 const BURST: u32 = RX_BURST as u32;
 
-/// Why a ring could not be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum FrameRingError {
-    /// The number of slots is not a power of two up to 2^20, or a slot is empty or above 1 MiB.
-    #[error(
-        "a frame ring cannot have {slots} slots of {slot_bytes} bytes: the number of slots must be \
-         a power of two up to 2^20, and a slot must have 1 B to 1 MiB"
-    )]
-    Shape {
-        /// Slots requested.
-        slots: usize,
-        /// Bytes per slot requested.
-        slot_bytes: usize,
-    },
-    /// The arena has no memory for the ring.
-    #[error(transparent)]
-    Memory(#[from] ArenaError),
-    /// The system has no eventfd left.
-    #[error("no eventfd for a frame ring: {}", io::Error::from_raw_os_error(*.errno))]
-    Eventfd {
-        /// Error number of the system.
-        errno: i32,
-    },
-}
-
 /// Makes a ring of `slots` frames of up to `slot_bytes` bytes each.
 ///
 /// # Errors
@@ -97,9 +71,13 @@ pub fn frame_ring(
 ) -> Result<(FrameProducer, FrameConsumer), FrameRingError> {
     let shape = RingShape::new(slots, slot_bytes)?;
     let block = arena.alloc(shape.bytes(), align_of::<Control>())?;
+    // SAFETY: the block has room for a `Control` and its alignment, and no half exists yet. (Zeros,
+    // as in the memory of an arena; loom's atomics are more than a number.)
+    unsafe { block.as_ptr().cast::<Control>().write(Control::default()) };
     let ring = Arc::new(Ring {
         start: block.as_ptr(),
         shape,
+        handover: Handover::new(shape.slots),
         frames_published: new_bell()?,
         slots_given_back: new_bell()?,
         _memory: RingMemory::Block { _block: block },
@@ -158,6 +136,7 @@ impl RingShape {
         Arc::new(Ring {
             start: memory.at(offset, self.bytes()),
             shape: self,
+            handover: Handover::new(self.slots),
             frames_published: bell.clone(),
             slots_given_back: bell.clone(),
             _memory: RingMemory::Shared { _memory: Arc::clone(memory) },
@@ -211,6 +190,9 @@ impl FrameProducer {
             self.refresh();
         }
         self.taken = self.known_room() > 0;
+        if self.taken {
+            self.ring.handover.write(self.tail);
+        }
         // SAFETY: the producer owns the slots between `tail` and `head + slots`: the consumer has
         // given them back (Acquire in `refresh`) and reads none before it is published.
         self.taken.then(|| unsafe {
@@ -249,6 +231,7 @@ impl FrameProducer {
             return false;
         }
         let start = self.ring.frame(self.tail);
+        self.ring.handover.write(self.tail);
         // SAFETY: the slot has at least `len` bytes, and no slice of this process overlaps it. The
         // other process may access them meanwhile, so the copies are atomic by words.
         unsafe {
@@ -357,6 +340,7 @@ impl FrameConsumer {
         self.burst = self.waiting().min(BURST);
         for index in 0..self.burst {
             let header = self.ring.header(self.head.wrapping_add(index));
+            self.ring.handover.read(self.head.wrapping_add(index));
             // SAFETY: the slot is published and not given back, so the producer does not access it
             // (Acquire in `refresh`). The header is aligned and inside the slot. Volatile: read
             // exactly once.
@@ -406,7 +390,9 @@ impl FrameConsumer {
     fn place(&self, index: usize) -> (NonNull<u8>, usize) {
         assert!(index < self.burst as usize, "frame {index} of a burst of {}", self.burst);
         #[allow(clippy::cast_possible_truncation)] // Below RX_BURST.
-        let start = self.ring.frame(self.head.wrapping_add(index as u32));
+        let at = self.head.wrapping_add(index as u32);
+        self.ring.handover.read(at);
+        let start = self.ring.frame(at);
         (start, (self.headers[index].len as usize).min(self.ring.shape.slot_bytes))
     }
 
@@ -508,6 +494,7 @@ struct Ring {
     /// Address of the first byte, in `_memory`.
     start: NonNull<u8>,
     shape: RingShape,
+    handover: Handover,
     /// Wakes the consumer.
     frames_published: Bell,
     /// Wakes the producer.
@@ -550,7 +537,7 @@ impl Ring {
 }
 
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Control {
     tail: CachePadded<AtomicU32>,
     head: CachePadded<AtomicU32>,
@@ -558,7 +545,7 @@ struct Control {
 }
 
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Flags {
     consumer_sleeps: AtomicU32,
     producer_sleeps: AtomicU32,
@@ -608,6 +595,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::memory::arena::ArenaError;
     use crate::sys::poll_readable;
 
     fn ring(slots: usize, slot_bytes: usize) -> (FrameProducer, FrameConsumer) {

@@ -17,6 +17,7 @@ pub mod buffer;
 mod copy;
 pub(crate) mod dma_buf;
 pub(crate) mod frame_ring;
+mod frame_ring_error;
 mod key;
 mod on_demand;
 #[doc(hidden)] // For libibverbs.

@@ -5,10 +5,10 @@
 //! read-only page it returns an error, and the access fails as a page request that an RNIC cannot
 //! satisfy would. This costs one system call per packet, and two per atomic operation.
 //!
-//! No check could replace the kernel: the program may unmap a page between the check and the access.
+//! No check could replace the kernel: the program may unmap a page between check and access.
 //! The kernel has no atomic operation on 8 bytes of user memory. Therefore an RDMA atomic is a read
 //! and a write under a lock of the device: atomic with respect to RDMA atomics on on-demand regions
-//! of the device, which is what `IBV_ATOMIC_HCA` promises, and not to instructions of the program.
+//! of the device, which is what `IBV_ATOMIC_HCA` promises, and not to the program's instructions.
 
 use std::ptr;
 use std::sync::atomic::{Ordering, fence};

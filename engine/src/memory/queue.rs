@@ -4,12 +4,12 @@
 //! the position. The consumer takes values in the order of their positions and publishes `head`
 //! once for all that it takes in a row, which gives the slots back.
 
-use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
+
+use crate::sync::{AtomicUsize, Ordering, UnsafeCell, yield_now};
 
 /// The end of a queue that producers share.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl<T: Copy + Send> Queue<T> {
         let slot = &self.slots[position & (self.slots.len() - 1)];
         // SAFETY: this thread has claimed the position. The value that the slot had before was
         // taken: its position is at least `most` before the tail, and `head` has passed it.
-        unsafe { (*slot.value.get()).write(*value) };
+        slot.value.with_mut(|place| unsafe { (*place).write(*value) });
         slot.written.store(position.wrapping_add(1), Ordering::Release);
         true
     }
@@ -146,12 +146,12 @@ impl<T: Copy + Send> Consumer<T> {
             if self.queue.tail.load(Ordering::Relaxed) == self.head {
                 return None;
             }
-            std::thread::yield_now(); // The producer may wait for this CPU.
+            yield_now(); // The producer may wait for this CPU.
         }
         self.head = next;
         // SAFETY: the slot is marked with this position, so a value was written, and no producer
         // accesses the slot before `head` is published.
-        Some(unsafe { (*slot.value.get()).assume_init() })
+        Some(slot.value.with(|place| unsafe { (*place).assume_init() }))
     }
 
     #[inline]
@@ -210,7 +210,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert!(!taken.is_finished(), "the second value was missed, or taken first");
             // SAFETY: this thread has claimed the position.
-            unsafe { (*queue.slots[claimed].value.get()).write(1) };
+            queue.slots[claimed].value.with_mut(|place| unsafe { (*place).write(1) });
             queue.slots[claimed].written.store(claimed + 1, Ordering::Release);
             assert_eq!(taken.join().unwrap(), [1, 2]);
         });

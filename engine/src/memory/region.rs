@@ -482,3 +482,46 @@ pub(crate) fn leaked_table(len: usize, pd: PdId, access: Access) -> (MrTable, Ke
     let key = unsafe { table.insert(&region, 1) }.expect("an empty table");
     (table, key)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers around every power of two at which arithmetic of some width wraps.
+    fn edges() -> Vec<u64> {
+        let centres = [0, 1 << 12, 1 << 31, 1 << 32, 1 << 63, u64::MAX];
+        let near = |centre: u64| [-2, -1, 0, 1, 2].map(|by| centre.wrapping_add_signed(by));
+        let mut all: Vec<u64> = centres.into_iter().flat_map(near).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// The bounds of the access check, compared with sums of 128 bits, for all edges of four
+    /// numbers: start and length of the region, start and length of the access.
+    #[test]
+    fn bounds_are_those_of_unbounded_numbers() {
+        let pd = PdId(1);
+        let scope = Scope::from(pd);
+        let (mut allowed, mut refused) = (0, 0);
+        for iova in edges() {
+            for len in edges() {
+                let region = Region { iova, host: 0, len, pd, access: Access::ALL };
+                let view = View { region, ..View::EMPTY };
+                let end = u128::from(iova) + u128::from(len);
+                for va in edges() {
+                    for length in edges() {
+                        let found = view.target(scope, Access::NONE, Some((va, length)));
+                        let fits = va >= iova && u128::from(va) + u128::from(length) <= end;
+                        match found {
+                            Ok(target) => assert_eq!((fits, target.host), (true, va - iova)),
+                            Err(error) => assert_eq!((fits, error), (false, AccessError::Bounds)),
+                        }
+                        *if fits { &mut allowed } else { &mut refused } += 1;
+                    }
+                }
+            }
+        }
+        assert!(allowed > 1000 && refused > 1000, "{allowed} {refused}");
+    }
+}

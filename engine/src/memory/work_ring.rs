@@ -9,13 +9,13 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use feroce_wire::Key;
 
 use crossbeam_utils::CachePadded;
 
 use super::arena::{Arena, ArenaError, Block};
+use crate::sync::{AtomicU32, Handover, Ordering};
 
 /// A scatter/gather entry: `length` bytes at `addr` of the region `lkey`, as `ibv_sge`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,7 @@ struct Ring {
     fixed: usize,
     head: CachePadded<AtomicU32>,
     tail: CachePadded<AtomicU32>,
+    slots: Handover,
 }
 
 impl Ring {
@@ -83,7 +84,8 @@ pub fn work_ring<T: Copy>(
     let stride = (fixed + extra).next_multiple_of(16);
     let block = arena.alloc(capacity as usize * stride, 64)?;
     let index = || CachePadded::new(AtomicU32::new(0));
-    let ring = Arc::new(Ring { block, capacity, stride, fixed, head: index(), tail: index() });
+    let (head, tail, slots) = (index(), index(), Handover::new(capacity));
+    let ring = Arc::new(Ring { block, capacity, stride, fixed, head, tail, slots });
     let producer = WorkProducer { ring: Arc::clone(&ring), _requests: PhantomData };
     Ok((producer, WorkConsumer { ring, _requests: PhantomData }))
 }
@@ -145,6 +147,7 @@ impl<T: Copy> WorkProducer<T> {
             return false;
         }
         let slot = ring.slot(tail);
+        ring.slots.write(tail);
         // SAFETY: this side owns the slot at `tail` until the store below. The slot has `fixed`
         // bytes for a `T` and `extra` bytes after them (asserted above), and is 16-byte aligned.
         unsafe {
@@ -192,6 +195,7 @@ impl<T: Copy> WorkConsumer<T> {
         if index.wrapping_sub(self.head()) >= self.len() {
             return None;
         }
+        self.ring.slots.read(index);
         // SAFETY: the slot is between head and tail, so the producer has written it and the
         // consumer owns it.
         Some(unsafe { self.ring.slot(index).cast::<T>().as_ref() })
@@ -203,6 +207,7 @@ impl<T: Copy> WorkConsumer<T> {
         if index.wrapping_sub(self.head()) >= self.len() {
             return None;
         }
+        self.ring.slots.write(index);
         // SAFETY: as in `get`; `&mut self` makes the borrow exclusive.
         Some(unsafe { self.ring.slot(index).cast::<T>().as_mut() })
     }
@@ -247,6 +252,7 @@ impl<T: Copy> WorkConsumer<T> {
         let ring = &*self.ring;
         assert!(index.wrapping_sub(self.head()) < self.len(), "request not in the ring");
         assert!(ring.fixed + len <= ring.stride, "more than a slot holds");
+        ring.slots.read(index);
         // SAFETY: the assertion keeps the offset inside the slot.
         unsafe { ring.slot(index).add(ring.fixed) }
     }
@@ -293,6 +299,34 @@ mod tests {
         }
         assert!(posts.push_inline(&1, &[b"abc", b"", b"defgh"]));
         assert_eq!(core.inline_data(core.head(), 8), b"abcdefgh");
+    }
+
+    /// For every fill and every position of the counters around their wrap: the requests that the
+    /// ring has, and no others.
+    #[test]
+    fn only_requests_between_head_and_tail_are_found() {
+        let arena = Arena::new(1 << 22).unwrap();
+        let (mut posts, mut core) = work_ring::<u64>(&arena, 4, 0).unwrap();
+        for start in (0..10).map(|n| u32::MAX.wrapping_add(n).wrapping_sub(5)) {
+            for fill in 0..=4 {
+                posts.ring.head.store(start, Ordering::Relaxed);
+                posts.ring.tail.store(start, Ordering::Relaxed);
+                for n in 0..fill {
+                    assert!(posts.push(&u64::from(start.wrapping_add(n)), &[]));
+                }
+                assert_eq!((posts.len(), core.len(), posts.is_empty()), (fill, fill, fill == 0));
+                assert_eq!(posts.push(&0, &[]), fill < 4);
+                posts.ring.tail.store(start.wrapping_add(fill), Ordering::Relaxed);
+                let far = [1 << 31, u32::MAX - 4].map(|by| start.wrapping_add(by));
+                let near = (0..16).map(|n| start.wrapping_sub(8).wrapping_add(n));
+                for index in near.chain(far) {
+                    let is_there = index.wrapping_sub(start) < fill;
+                    let found = core.get(index).copied();
+                    assert_eq!(found, is_there.then_some(u64::from(index)), "{start} {index}");
+                    assert_eq!(core.get_mut(index).is_some(), is_there);
+                }
+            }
+        }
     }
 
     #[test]

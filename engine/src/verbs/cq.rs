@@ -13,8 +13,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::Waker;
 
 use feroce_wire::Qpn;
@@ -22,6 +21,9 @@ use feroce_wire::Qpn;
 use super::completion::Completion;
 use super::ids::CqId;
 use crate::memory::queue::{Consumer, Queue, queue};
+use crate::sync::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence,
+};
 use crate::time::{Duration, Instant};
 use crate::wake::EventFd;
 

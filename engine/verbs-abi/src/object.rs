@@ -81,9 +81,10 @@ pub unsafe trait Object: Any + Send + Sync + Sized {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Returns the address of the program's pointer, for a place that keeps it as a number. A pointer
-    /// made from the address gives access to the whole object, as [`borrow`] needs; one made from
-    /// the address of the field with the C structure would give access to this field only.
+    /// Returns the address of the program's pointer, for a place that keeps it as a number. A
+    /// pointer made from the address gives access to the whole object, as [`borrow`] needs; one
+    /// made from the address of the field with the C structure would give access to this field
+    /// only.
     fn exposed(&self) -> usize {
         self.abi().expose_provenance()
     }

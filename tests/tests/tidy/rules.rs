@@ -64,6 +64,7 @@ pub const UNSAFE_PLACES: &[(&str, &str)] = &[
     ("engine/libibverbs/tests/", "calls of a C program, with wrong pointers too"),
     ("engine/librdmacm/tests/", "calls of a C program, with wrong pointers too"),
     ("engine/cli/src/signal.rs", "a signal handler"),
+    ("engine/loom/src/", "memory of rings, and cells that loom checks"),
     ("engine/tests/", "system calls for namespaces and raw sockets"),
     ("tests/tests/regions.rs", "memory that the test registers and unmaps"),
     ("tests/tests/large_limits.rs", "memory that the test registers"),
@@ -75,6 +76,7 @@ pub const THREADS: &[(&str, &str)] = &[
     ("engine/threads/src/lib.rs: thread::Builder", "the one place"),
     ("engine/cli/src/figures/mod.rs: thread::scope", "for `feroce_threads::spawn_scoped`"),
     ("engine/src/port/af_xdp/interface.rs: thread::scope", "a namespace of a test"),
+    ("engine/loom/src/models.rs: thread::spawn", "loom's threads"),
 ];
 
 /// Permitted import cycles: the files in order of their names, separated by spaces, and the

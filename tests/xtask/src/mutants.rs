@@ -32,7 +32,7 @@ pub struct Options {
 pub struct Mutant {
     /// The file name without `.patch`.
     pub name: String,
-    /// The test, a file of tests/tests.
+    /// The test, a file of tests/tests; or `loom` and a model of engine/loom.
     pub test: String,
     hunks: Vec<Hunk>,
 }
@@ -295,6 +295,9 @@ impl Copy {
 
     /// Builds a test of the copy. A smaller optimisation builds faster; the swarm is quick enough.
     fn build(&self, test: &str) -> Result<Option<PathBuf>> {
+        if model(test).is_some() {
+            return self.build_models();
+        }
         let mut command = Command::new(crate::setup::cargo());
         command.current_dir(&self.tree).env("CARGO_TARGET_DIR", self.base.join("build"));
         command.env("CARGO_PROFILE_TEST_OPT_LEVEL", "1").env("CARGO_PROFILE_TEST_DEBUG", "0");
@@ -315,11 +318,24 @@ impl Copy {
         Ok(messages.next_back())
     }
 
+    /// Builds the models of loom, in the folder in which scripts/test.sh builds them, too.
+    fn build_models(&self) -> Result<Option<PathBuf>> {
+        let folder = target().join("loom");
+        let mut command = Command::new(crate::setup::cargo());
+        command.current_dir(self.tree.join("engine/loom")).env("CARGO_TARGET_DIR", &folder);
+        let built = command.args(["build", "--quiet"]).output()?;
+        if !built.status.success() {
+            eprint!("{}", String::from_utf8_lossy(&built.stderr));
+            return Ok(None);
+        }
+        Ok(Some(folder.join("debug/feroce-engine-loom")))
+    }
+
     /// Runs a test; its output is in `run.log`.
-    fn run(&self, binary: &Path) -> Result<i32> {
+    fn run(&self, binary: &Path, test: &str) -> Result<i32> {
         let scenarios = std::env::var("FEROCE_MUTANT_SCENARIOS");
         let mut command = Command::new("timeout");
-        command.arg(LIMIT).arg(binary).current_dir(self.tree.join("tests"));
+        command.arg(LIMIT).arg(binary).args(model(test)).current_dir(self.tree.join("tests"));
         command.env("FEROCE_SWARM", scenarios.unwrap_or_else(|_| "20000".to_owned()));
         command.env_remove("FEROCE_SEED").env_remove("FEROCE_SWARM_FROM");
         run_into(&mut command, &self.log())
@@ -334,7 +350,7 @@ impl Copy {
         let tests: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.test.as_str()).collect();
         for test in tests {
             let binary = self.build(test)?.ok_or_else(|| format!("{test} does not build"))?;
-            if self.run(&binary)? != 0 {
+            if self.run(&binary, test)? != 0 {
                 eprint!("{}", std::fs::read_to_string(self.log())?);
                 return Err(format!("{test} fails on the unchanged engine").into());
             }
@@ -353,7 +369,7 @@ impl Copy {
             std::fs::write(path, text)?;
         }
         let result = self.build(&mutant.test).and_then(|binary| match binary {
-            Some(binary) => Ok(Some(self.run(&binary)?)),
+            Some(binary) => Ok(Some(self.run(&binary, &mutant.test)?)),
             None => Ok(None),
         });
         for (path, (text, _)) in &files {
@@ -376,9 +392,17 @@ impl Copy {
         if let Some(seed) = seed {
             return Ok(format!("seed {seed}"));
         }
+        if log.contains("deadlock") {
+            return Ok("deadlock".to_owned());
+        }
         let tests = Regex::new("(?m)^test ([a-z0-9_:]*) .*FAILED$")?;
         Ok(tests.captures(&log).map_or(String::new(), |found| found[1].to_owned()))
     }
+}
+
+/// The model of loom that `test` names.
+fn model(test: &str) -> Option<&str> {
+    test.strip_prefix("loom ")
 }
 
 /// All files below a folder.
@@ -407,9 +431,14 @@ mod tests {
     fn every_mutant_applies_to_this_tree() {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let mut broken = Vec::new();
+        let models = std::fs::read_to_string(root.join("engine/loom/src/models.rs")).expect("text");
         for mutant in all(root).expect("patches") {
             let test = root.join(format!("tests/tests/{}.rs", mutant.test));
-            if !test.is_file() {
+            let is_there = match model(&mutant.test) {
+                Some(model) => models.contains(&format!("(\"{model}\", ")),
+                None => test.is_file(),
+            };
+            if !is_there {
                 broken.push(format!("{}: there is no test {}", mutant.name, mutant.test));
             }
             broken.extend(mutant.apply(root).err().map(|why| why.to_string()));
