@@ -81,6 +81,8 @@ impl<'a> Plain<'a> {
     #[inline(always)] // As `find`.
     fn packet_with(self, ext: ExtHeaders, second: &'a [u8]) -> Packet<'a> {
         let one = |first| Payload { first, second: &[] };
+        // Chosen before any header is read: fields that are read before a choice wait on the stack.
+        let pad = if self.pad.is_empty() { [0; 3] } else { few(self.pad.iter()) };
         Packet {
             ethernet: EthernetHeader::from_bytes(at(self.headers, 0)),
             vlan: None,
@@ -90,7 +92,7 @@ impl<'a> Plain<'a> {
             info: self.info,
             ext,
             payload: one(self.payload),
-            pad: if self.pad.is_empty() { [0; 3] } else { few(self.pad.iter()) },
+            pad,
             icrc: u32::from_le_bytes(self.icrc),
             trailer: Payload { first: self.trailer, second },
             covered: one(self.covered),
