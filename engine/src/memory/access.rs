@@ -95,7 +95,7 @@ impl Memory<'_> {
     ///
     /// # Errors
     /// The failed check; `out` is unchanged then.
-    #[inline]
+    #[inline(always)] // Once per packet.
     pub fn load(
         &self,
         key: Key,

@@ -3,9 +3,12 @@
 //! The program holds the [`WorkProducer`], the core the [`WorkConsumer`]. A slot is a fixed part
 //! `T` followed by room for scatter/gather entries or inline data. The producer owns the slots from
 //! `tail` to `head + capacity`, the consumer those from `head` to `tail`. Each index is written by
-//! one side only, with release order.
+//! one side only, with release order. The consumer reads `tail` again only when it looks for a
+//! request beyond the last one that it knows of.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
@@ -60,12 +63,68 @@ pub struct WorkProducer<T> {
     _requests: PhantomData<T>,
 }
 
-/// The core's end of a work queue of requests `T`. It may move to another thread if `T` may, and be
-/// shared if `T` may be: [`WorkConsumer::get`] lends requests.
+/// The core's end of a work queue of requests `T`. It may move to another thread if `T` may.
 #[derive(Debug)]
 pub struct WorkConsumer<T> {
     ring: Arc<Ring>,
+    /// The ring's head, which only this end moves.
+    head: u32,
+    /// The ring's tail, as last read.
+    tail: Cell<u32>,
     _requests: PhantomData<T>,
+}
+
+/// A request in the ring, with its scatter/gather entries or inline data.
+#[derive(Debug, Clone, Copy)]
+pub struct Posted<'a, T> {
+    slot: NonNull<u8>,
+    ring: &'a Ring,
+    _request: PhantomData<&'a T>,
+}
+
+impl<T> Deref for Posted<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the producer has written a `T` at the front of the slot, which the consumer owns
+        // while this value borrows it.
+        unsafe { self.slot.cast().as_ref() }
+    }
+}
+
+impl<'a, T> Posted<'a, T> {
+    /// Returns the first `count` scatter/gather entries.
+    ///
+    /// # Panics
+    /// If the slot has no room for `count` entries.
+    #[inline]
+    pub fn sges(&self, count: usize) -> &'a [Sge] {
+        let room = self.extra(count * size_of::<Sge>());
+        // SAFETY: the consumer owns the slot, and `extra` checked the range. The producer wrote the
+        // entries, or the bytes are arena memory, which is initialised, and every bit pattern is a
+        // valid `Sge`.
+        unsafe { slice::from_raw_parts(room.cast::<Sge>().as_ptr(), count) }
+    }
+
+    /// Returns the `len` inline bytes.
+    ///
+    /// # Panics
+    /// If the slot has no room for `len` bytes.
+    #[inline]
+    pub fn inline_data(&self, len: usize) -> &'a [u8] {
+        let room = self.extra(len);
+        // SAFETY: as in `sges`; every bit pattern is a valid `u8`.
+        unsafe { slice::from_raw_parts(room.as_ptr(), len) }
+    }
+
+    #[inline]
+    fn extra(&self, len: usize) -> NonNull<u8> {
+        let ring = self.ring;
+        assert!(ring.fixed + len <= ring.stride, "more than a slot holds");
+        // SAFETY: the assertion keeps the offset inside the slot.
+        unsafe { self.slot.add(ring.fixed) }
+    }
 }
 
 /// Makes a work queue of at least `requests` slots, each with room for `extra` bytes of entries or
@@ -87,7 +146,7 @@ pub fn work_ring<T: Copy>(
     let (head, tail, slots) = (index(), index(), Handover::new(capacity));
     let ring = Arc::new(Ring { block, capacity, stride, fixed, head, tail, slots });
     let producer = WorkProducer { ring: Arc::clone(&ring), _requests: PhantomData };
-    Ok((producer, WorkConsumer { ring, _requests: PhantomData }))
+    Ok((producer, WorkConsumer { ring, head: 0, tail: Cell::new(0), _requests: PhantomData }))
 }
 
 impl<T: Copy> WorkProducer<T> {
@@ -168,72 +227,63 @@ impl<T: Copy> WorkConsumer<T> {
     /// Returns the counter of the oldest request. Counters run freely and wrap at 2^32.
     #[inline]
     pub fn head(&self) -> u32 {
-        self.ring.head.load(Ordering::Relaxed)
+        self.head
     }
 
     /// Returns the counter after the newest request.
     #[inline]
     pub fn tail(&self) -> u32 {
-        self.ring.tail.load(Ordering::Acquire)
+        let tail = self.ring.tail.load(Ordering::Acquire);
+        self.tail.set(tail);
+        tail
     }
 
     /// Returns the number of requests in the ring.
     #[inline]
     pub fn len(&self) -> u32 {
-        self.tail().wrapping_sub(self.head())
+        self.tail().wrapping_sub(self.head)
     }
 
     /// Returns true if the ring is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        !self.holds(self.head)
+    }
+
+    /// Returns true if the request with counter `index` is in the ring.
+    #[inline]
+    fn holds(&self, index: u32) -> bool {
+        let at = index.wrapping_sub(self.head);
+        at < self.tail.get().wrapping_sub(self.head) || at < self.len()
+    }
+
+    /// Returns the request with counter `index` and what was posted with it, if it is in the ring.
+    #[inline(always)] // A few instructions, several times per packet.
+    pub fn posted(&self, index: u32) -> Option<Posted<'_, T>> {
+        let ring = &*self.ring;
+        if !self.holds(index) {
+            return None;
+        }
+        ring.slots.read(index);
+        // The slot is between head and tail, so the producer has written it and the consumer owns
+        // it.
+        Some(Posted { slot: ring.slot(index), ring, _request: PhantomData })
     }
 
     /// Returns the request with counter `index`, if it is in the ring.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&T> {
-        if index.wrapping_sub(self.head()) >= self.len() {
-            return None;
-        }
-        self.ring.slots.read(index);
-        // SAFETY: the slot is between head and tail, so the producer has written it and the
-        // consumer owns it.
-        Some(unsafe { self.ring.slot(index).cast::<T>().as_ref() })
+        // SAFETY: as in `Posted::deref`; the borrow of `self` keeps the request in the ring.
+        self.posted(index).map(|posted| unsafe { posted.slot.cast().as_ref() })
     }
 
     /// Returns the request with counter `index`, so that the core can update it.
     #[inline]
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        if index.wrapping_sub(self.head()) >= self.len() {
-            return None;
-        }
+        let posted = self.posted(index)?;
         self.ring.slots.write(index);
         // SAFETY: as in `get`; `&mut self` makes the borrow exclusive.
-        Some(unsafe { self.ring.slot(index).cast::<T>().as_mut() })
-    }
-
-    /// Returns the first `count` scatter/gather entries of request `index`.
-    ///
-    /// # Panics
-    /// If the request is not in the ring, or its slot has no room for `count` entries.
-    #[inline]
-    pub fn sges(&self, index: u32, count: usize) -> &[Sge] {
-        let room = self.extra(index, count * size_of::<Sge>());
-        // SAFETY: the consumer owns the slot, and `extra` checked the range. The producer wrote the
-        // entries, or the bytes are arena memory, which is initialised, and every bit pattern is a
-        // valid `Sge`.
-        unsafe { slice::from_raw_parts(room.cast::<Sge>().as_ptr(), count) }
-    }
-
-    /// Returns the `len` inline bytes of request `index`.
-    ///
-    /// # Panics
-    /// If the request is not in the ring, or its slot has no room for `len` bytes.
-    #[inline]
-    pub fn inline_data(&self, index: u32, len: usize) -> &[u8] {
-        let room = self.extra(index, len);
-        // SAFETY: as in `sges`; every bit pattern is a valid `u8`.
-        unsafe { slice::from_raw_parts(room.as_ptr(), len) }
+        Some(unsafe { posted.slot.cast().as_mut() })
     }
 
     /// Returns the oldest request's slot to the producer.
@@ -243,18 +293,8 @@ impl<T: Copy> WorkConsumer<T> {
     #[inline]
     pub fn retire(&mut self) {
         assert!(!self.is_empty(), "nothing to retire");
-        let head = self.head();
-        self.ring.head.store(head.wrapping_add(1), Ordering::Release);
-    }
-
-    #[inline]
-    fn extra(&self, index: u32, len: usize) -> NonNull<u8> {
-        let ring = &*self.ring;
-        assert!(index.wrapping_sub(self.head()) < self.len(), "request not in the ring");
-        assert!(ring.fixed + len <= ring.stride, "more than a slot holds");
-        ring.slots.read(index);
-        // SAFETY: the assertion keeps the offset inside the slot.
-        unsafe { ring.slot(index).add(ring.fixed) }
+        self.head = self.head.wrapping_add(1);
+        self.ring.head.store(self.head, Ordering::Release);
     }
 }
 
@@ -262,7 +302,6 @@ impl<T: Copy> WorkConsumer<T> {
 mod tests {
     use super::*;
     use crate::memory::test_bounds::assert_lacks;
-    use std::cell::Cell;
 
     #[test]
     fn the_ends_move_between_threads_only_if_requests_may() {
@@ -283,6 +322,7 @@ mod tests {
         // Start close to the wrap-around of the counters.
         posts.ring.head.store(u32::MAX - 1, Ordering::Relaxed);
         posts.ring.tail.store(u32::MAX - 1, Ordering::Relaxed);
+        core.head = u32::MAX - 1;
         for round in 0..10u32 {
             for n in 0..4 {
                 assert!(posts.push(&u64::from(round * 4 + n), &[sge(n), sge(n + 1)]));
@@ -292,13 +332,13 @@ mod tests {
             for n in 0..4 {
                 let at = core.head();
                 assert_eq!(core.get(at), Some(&u64::from(round * 4 + n)));
-                assert_eq!(core.sges(at, 2), [sge(n), sge(n + 1)]);
+                assert_eq!(core.posted(at).unwrap().sges(2), [sge(n), sge(n + 1)]);
                 core.retire();
                 assert_eq!(core.get(at), None);
             }
         }
         assert!(posts.push_inline(&1, &[b"abc", b"", b"defgh"]));
-        assert_eq!(core.inline_data(core.head(), 8), b"abcdefgh");
+        assert_eq!(core.posted(core.head()).unwrap().inline_data(8), b"abcdefgh");
     }
 
     /// For every fill and every position of the counters around their wrap: the requests that the
@@ -311,6 +351,7 @@ mod tests {
             for fill in 0..=4 {
                 posts.ring.head.store(start, Ordering::Relaxed);
                 posts.ring.tail.store(start, Ordering::Relaxed);
+                (core.head, core.tail) = (start, Cell::new(start));
                 for n in 0..fill {
                     assert!(posts.push(&u64::from(start.wrapping_add(n)), &[]));
                 }
@@ -346,7 +387,7 @@ mod tests {
                 std::thread::yield_now();
             }
             assert_eq!(core.get(core.head()), Some(&n));
-            assert_eq!(core.sges(core.head(), 1), [sge(7)]);
+            assert_eq!(core.posted(core.head()).unwrap().sges(1), [sge(7)]);
             core.retire();
         }
         poster.join().unwrap();

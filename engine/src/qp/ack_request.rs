@@ -19,9 +19,11 @@ pub const REQUEST_ACK: u32 = u32::MAX / 2;
 impl Requester {
     /// Returns true if the packet must request an acknowledgement. This is the case once per
     /// acknowledgement interval, and at the end of a request unless the next request follows at
-    /// once: every request that waits for an acknowledgement must get one.
+    /// once: every request that waits for an acknowledgement must get one. So if the last packet of
+    /// a request requests none, the next request is validated.
+    #[inline(always)] // Called once, for every packet.
     pub(super) fn must_request_ack(
-        &mut self,
+        &self,
         wqe: &SendWqe,
         segment: Segment,
         conn: &Connection,
@@ -49,19 +51,18 @@ impl Requester {
 
     /// Returns true if the request after the cursor's will be sent without waiting for anything. A
     /// request with a local error does not follow: its error is reported in order.
-    fn next_request_follows(&mut self, conn: &Connection, env: &Env<'_>) -> bool {
+    #[inline(always)] // As `must_request_ack`.
+    fn next_request_follows(&self, conn: &Connection, env: &Env<'_>) -> bool {
         let index = self.cursor_wqe.wrapping_add(1);
-        let Some(next) = self.sq.get(index) else { return false };
+        let Some(next) = self.sq.posted(index) else { return false };
         let operation = next.info();
-        let follows = conn.state == QpState::Rts
+        conn.state == QpState::Rts
             && !conn.flow_control
             && !operation.needs_responder_resource()
             && !operation.is_local()
             && !next.flags.contains(SendFlags::FENCE)
-            && self.span_with(next, conn.mtu) <= PSN_SPAN
-            && self.validate(index, next, conn, env).is_ok();
-        self.validated = follows.then_some(index);
-        follows
+            && self.span_with(&next, conn.mtu) <= PSN_SPAN
+            && self.validate(next, conn, env).is_ok()
     }
 
     /// Returns true if `next`, the result of looking for the next packet, leaves packets

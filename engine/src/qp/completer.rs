@@ -249,7 +249,8 @@ impl SendSide<'_, '_> {
         offset: u64,
         payload: Payload<'_>,
     ) -> Result<(), Failed> {
-        let sges = self.requester.sq.sges(index, usize::from(wqe.num_sge));
+        let posted = self.requester.sq.posted(index).expect("the request awaits a response");
+        let sges = posted.sges(usize::from(wqe.num_sge));
         sg::scatter(self.env.memory, self.conn.pd, sges, offset, payload)
             .map_err(|_| Failed(Status::LocalProtection))
     }

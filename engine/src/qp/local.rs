@@ -9,19 +9,19 @@ use super::connected::Qp;
 use super::connection::Connection;
 use super::env::Env;
 use super::requester::{Next, Requester};
-use crate::verbs::{LocalOp, SendWqe, Status};
+use crate::verbs::{LocalOp, Status};
 
 impl Requester {
     /// Executes the local request at the cursor, or skips it if it was executed already.
     pub(super) fn next_local(
         &mut self,
         op: &LocalOp,
-        wqe: &SendWqe,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Next {
         let index = self.cursor_wqe;
         if index == self.fresh_wqe {
+            let wqe = self.sq.posted(index).expect("the cursor is in the queue");
             if let Some(obstacle) = self.obstacle_to_start(wqe, conn, env) {
                 return obstacle;
             }
@@ -29,9 +29,8 @@ impl Requester {
                 return self.fail_in_order(status);
             }
             self.has_bound_windows |= matches!(op, LocalOp::Bind(_));
-            let psn = self.fresh_psn;
-            let done = SendWqe { first_psn: psn, psn_count: 0, ssn: self.ssn, ..*wqe };
-            *self.sq.get_mut(index).expect("the cursor is in the queue") = done;
+            let wqe = self.sq.get_mut(index).expect("the cursor is in the queue");
+            (wqe.first_psn, wqe.psn_count, wqe.ssn) = (self.fresh_psn, 0, self.ssn);
             self.fresh_wqe = index.wrapping_add(1);
         }
         self.cursor_wqe = index.wrapping_add(1);

@@ -109,7 +109,7 @@ impl ReceiveQueue {
 
     /// Makes sure that the current message has a receive, and takes one from a shared receive
     /// queue. Returns false if none is posted.
-    #[inline]
+    #[inline(always)] // Once per packet.
     pub fn ensure_receive(&mut self, events: &EventQueue) -> bool {
         match self {
             Self::Own(queue) => !queue.is_empty(),
@@ -128,8 +128,8 @@ impl ReceiveQueue {
     pub fn current(&self, pd: PdId) -> Option<Receive<'_>> {
         match self {
             Self::Own(queue) => {
-                let wqe = queue.get(queue.head())?;
-                let sges = queue.sges(queue.head(), usize::from(wqe.num_sge));
+                let wqe = queue.posted(queue.head())?;
+                let sges = wqe.sges(usize::from(wqe.num_sge));
                 Some(Receive { length: wqe.length, sges, pd })
             }
             Self::Shared(shared) => {

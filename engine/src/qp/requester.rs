@@ -16,14 +16,14 @@ use super::env::{ACK_INTERVAL, Env};
 use super::loss::LossDetector;
 use super::request_headers::{request_headers, reth};
 use super::scoreboard::{SPAN, Scoreboard};
-use super::segment::{self, Segment};
+use super::segment::{self, Segment, counted_responses};
 use super::sg;
 use super::split::Splitter;
 use super::state::QpState;
 use super::timer::{Timer, TimerTable};
 use crate::congestion::SentRequest;
 use crate::counters::Counter;
-use crate::memory::work_ring::WorkConsumer;
+use crate::memory::work_ring::{Posted, WorkConsumer};
 use crate::verbs::{MAX_MESSAGE, SendFlags, SendOp, SendWqe, Service, Status};
 
 /// PSNs that may be outstanding: half the PSN space, because a responder takes the other half for
@@ -87,8 +87,6 @@ pub struct Requester {
 /// A request packet to write.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outgoing {
-    /// The request, as an index of the send queue.
-    pub index: u32,
     pub psn: Psn,
     pub segment: Segment,
     pub ack_req: bool,
@@ -317,14 +315,17 @@ impl Requester {
     }
 
     /// Outstanding packets that count against the send window.
-    #[inline]
+    #[inline(always)] // A few instructions, unless packets are missing.
     pub(super) fn in_window(&self) -> u32 {
         let sent = self.window_base.distance_to(self.cursor_psn);
-        let received = |board: &Scoreboard| board.received_from(self.window_base);
-        sent.saturating_sub(self.active_board().map_or(0, received))
+        match self.active_board() {
+            None => sent,
+            Some(board) => sent.saturating_sub(board.received_from(self.window_base)),
+        }
     }
 
     /// The next packet or local request in the order of the send queue.
+    #[inline(always)] // As `next_packet`.
     fn next_in_order(
         &mut self,
         conn: &Connection,
@@ -337,26 +338,28 @@ impl Requester {
         {
             return next;
         }
-        let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Next::Blocked };
-        let mut wqe = *wqe;
+        let Some(wqe) = self.sq.posted(self.cursor_wqe) else { return Next::Blocked };
         if let SendOp::Local(op) = wqe.op {
-            return self.next_local(&op, &wqe, conn, env);
+            return self.next_local(&op, conn, env);
         }
         if self.cursor_wqe == self.fresh_wqe {
-            if let Some(obstacle) = self.obstacle_to_start(&wqe, conn, env) {
+            if let Some(obstacle) = self.obstacle_to_start(wqe, conn, env) {
                 return obstacle;
             }
-            self.start(&mut wqe, conn);
+            self.start(conn);
         }
+        let wqe = self.sq.posted(self.cursor_wqe).expect("the cursor is in the queue");
         let segment = segment::segment(&wqe, self.cursor_psn, conn.mtu);
         if !self.is_within_limits(&wqe, segment, env) {
             return Next::Limited;
         }
         let ack_req = self.must_request_ack(&wqe, segment, conn, env);
-        let packet = Outgoing { index: self.cursor_wqe, psn: self.cursor_psn, segment, ack_req };
-        match self.write_packet(&wqe, packet, conn, env, out) {
+        let packet = Outgoing { psn: self.cursor_psn, segment, ack_req };
+        match self.write_packet(wqe, packet, conn, env, out) {
             Ok(len) => {
-                let sent = self.advance(&wqe, segment, ack_req, timers, env);
+                let is_read = wqe.op.needs_responder_resource();
+                let responses = is_read.then(|| counted_responses(&wqe, segment.psn_count));
+                let sent = self.advance(packet, responses, conn, timers, env);
                 Next::Packet(len, sent)
             }
             Err(status) => self.fail_in_order(status),
@@ -367,7 +370,7 @@ impl Requester {
     #[inline(always)] // Once per request; the result stays in registers.
     pub(super) fn obstacle_to_start(
         &self,
-        wqe: &SendWqe,
+        wqe: Posted<'_, SendWqe>,
         conn: &Connection,
         env: &Env<'_>,
     ) -> Option<Next> {
@@ -375,18 +378,19 @@ impl Requester {
             return Some(Next::Blocked);
         }
         let fenced = wqe.flags.contains(SendFlags::FENCE) && self.reads_in_flight > 0;
-        if fenced || self.lacks_credit(wqe, conn) {
+        if fenced || conn.flow_control && self.lacks_credit(&wqe) {
             return Some(Next::Blocked);
         }
         if self.validated != Some(self.cursor_wqe)
-            && let Err(status) = self.validate(self.cursor_wqe, wqe, conn, env)
+            && let Err(status) = self.validate(wqe, conn, env)
         {
             return Some(self.fail_in_order(status));
         }
-        (self.span_with(wqe, conn.mtu) > PSN_SPAN).then_some(Next::Blocked)
+        (self.span_with(&wqe, conn.mtu) > PSN_SPAN).then_some(Next::Blocked)
     }
 
     /// PSNs outstanding once `wqe` is started.
+    #[inline(always)] // Twice per request.
     pub(super) fn span_with(&self, wqe: &SendWqe, mtu: usize) -> u32 {
         let length = wqe.length.min(MAX_MESSAGE); // A longer request fails before it takes a PSN.
         self.una.distance_to(self.fresh_psn) + segment::psn_count(length, mtu)
@@ -395,8 +399,8 @@ impl Requester {
     /// Returns true if `wqe` must wait for end-to-end credits, which limit the requests that
     /// consume a receive. One such request may always be sent as a probe while no other packet is
     /// outstanding.
-    fn lacks_credit(&self, wqe: &SendWqe, conn: &Connection) -> bool {
-        if !conn.flow_control || !wqe.op.consumes_receive() || !self.has_unacknowledged() {
+    fn lacks_credit(&self, wqe: &SendWqe) -> bool {
+        if !wqe.info().consumes_receive() || !self.has_unacknowledged() {
             return false;
         }
         match self.credits {
@@ -409,12 +413,11 @@ impl Requester {
         }
     }
 
-    /// Checks the request `wqe` at `index` of the queue for errors of this side.
+    /// Checks a request for errors of this side.
     #[inline(always)] // Once per request.
     pub(super) fn validate(
         &self,
-        index: u32,
-        wqe: &SendWqe,
+        wqe: Posted<'_, SendWqe>,
         conn: &Connection,
         env: &Env<'_>,
     ) -> Result<(), Status> {
@@ -426,7 +429,7 @@ impl Requester {
         if lacks_depth || !operation.services.contains(conn.service) {
             return Err(Status::LocalQpOperation);
         }
-        let sges = self.sq.sges(index, usize::from(wqe.num_sge));
+        let sges = wqe.sges(usize::from(wqe.num_sge));
         sg::check(env.memory, conn.pd, sges, operation.local_access)
             .map_err(|_| Status::LocalProtection)
     }
@@ -437,22 +440,21 @@ impl Requester {
         if self.cursor_wqe == self.sq.head() { Next::Failed(status) } else { Next::Blocked }
     }
 
-    /// Starts a fresh request: assigns its PSNs and its SSN.
-    fn start(&mut self, wqe: &mut SendWqe, conn: &Connection) {
+    /// Starts the fresh request at the cursor: assigns its PSNs and its SSN.
+    #[inline(always)] // Called once.
+    fn start(&mut self, conn: &Connection) {
         self.ssn = self.ssn.wrapping_add(1) & SSN_MASK;
-        wqe.first_psn = self.fresh_psn;
+        let wqe = self.sq.get_mut(self.cursor_wqe).expect("the cursor is in the queue");
+        (wqe.first_psn, wqe.ssn) = (self.fresh_psn, self.ssn);
         wqe.psn_count = segment::psn_count(wqe.length, conn.mtu);
         wqe.split = self.splitter.splits(wqe, conn, self.max_rd_atomic);
-        wqe.ssn = self.ssn;
-        let queued = self.sq.get_mut(self.cursor_wqe).expect("the cursor is in the queue");
-        (queued.first_psn, queued.psn_count) = (wqe.first_psn, wqe.psn_count);
-        (queued.split, queued.ssn) = (wqe.split, wqe.ssn);
         self.fresh_psn = wqe.end_psn();
         self.fresh_wqe = self.fresh_wqe.wrapping_add(1);
     }
 
     /// Returns true if the limits allow a packet of `wqe`: for READs and atomics, their depth and
     /// the read window, for others the send window. They also hold for retransmissions.
+    #[inline(always)] // Called once.
     fn is_within_limits(&self, wqe: &SendWqe, segment: Segment, env: &mut Env<'_>) -> bool {
         // While something is missing, what arrives beyond the span would be dropped.
         let is_recovering = self.active_board().is_some();
@@ -469,7 +471,7 @@ impl Requester {
         if !has_room || self.awaited_reads() >= self.max_rd_atomic.min(most) {
             return false;
         }
-        let packets = segment::counted_responses(wqe, segment.psn_count);
+        let packets = counted_responses(wqe, segment.psn_count);
         let fits = self.awaited_responses() + packets <= env.responses;
         if !fits {
             env.lacking_responses = packets;
@@ -499,19 +501,20 @@ impl Requester {
     }
 
     /// Writes BTH, extended headers, payload and pad. Returns their length.
+    #[inline(always)] // Once per packet; the parts of a segment stay in registers.
     pub(super) fn write_packet(
         &self,
-        wqe: &SendWqe,
+        wqe: Posted<'_, SendWqe>,
         packet: Outgoing,
         conn: &Connection,
         env: &Env<'_>,
         out: &mut [u8],
     ) -> Result<usize, Status> {
-        let Outgoing { index, psn, segment, ack_req } = packet;
+        let Outgoing { psn, segment, ack_req } = packet;
         let pad = segment.len.wrapping_neg() % 4;
         let solicited = segment.last && wqe.flags.contains(SendFlags::SOLICITED);
         let bth = Bth {
-            solicited: solicited && wqe.op.consumes_receive(),
+            solicited: solicited && wqe.info().consumes_receive(),
             pad: u8::try_from(pad).expect("less than four"),
             ack_req,
             ..conn.bth(segment.opcode, psn)
@@ -529,7 +532,7 @@ impl Requester {
                 }
             }
             _ => {
-                let mut ext = request_headers(wqe, segment);
+                let mut ext = request_headers(&wqe, segment);
                 ext.xrceth = is_xrc.then_some(XrcEth { reserved: 0, srqn: wqe.srqn });
                 headers += write_extended(&mut out[headers..], bth.opcode, &ext);
             }
@@ -540,30 +543,32 @@ impl Requester {
             pad_bytes.fill(0); // A call, of which most packets have no need.
         }
         if wqe.inline {
-            let data = self.sq.inline_data(index, inline_len(wqe));
             let start = usize::try_from(segment.offset).expect("inline data are short");
-            payload.copy_from_slice(&data[start..start + segment.len]);
+            payload.copy_from_slice(&wqe.inline_data(start + segment.len)[start..]);
         } else {
-            let sges = self.sq.sges(index, usize::from(wqe.num_sge));
+            let sges = wqe.sges(usize::from(wqe.num_sge));
             sg::gather(env.memory, conn.pd, sges, segment.offset, payload)
                 .map_err(|_| Status::LocalProtection)?;
         }
         Ok(headers + segment.len + pad)
     }
 
-    /// Moves the cursor past a packet that was written. Returns the facts about the packet that
-    /// congestion control needs.
+    /// Moves the cursor past `packet`, which was written. `responses`: of a READ or atomic, its
+    /// response packets, as [`counted_responses`] counts them. Returns the facts about the packet
+    /// that congestion control needs.
+    #[inline(always)] // Called once.
     fn advance(
         &mut self,
-        wqe: &SendWqe,
-        segment: Segment,
-        ack_requested: bool,
+        packet: Outgoing,
+        responses: Option<u32>,
+        conn: &Connection,
         timers: &mut TimerTable,
         env: &mut Env<'_>,
     ) -> SentRequest {
+        let Outgoing { psn, segment, ack_req: ack_requested } = packet;
         // If the timer runs although no packet was outstanding, it belongs to a stuck port.
         let starts_timer = !self.has_unacknowledged() || !timers.is_running(Timer::Ack);
-        let (psn, carries_data) = (self.cursor_psn, !wqe.op.needs_responder_resource());
+        let carries_data = responses.is_none();
         let is_retransmit = psn.is_before(self.sent_end);
         self.since_ack_request =
             if ack_requested { 0 } else { self.since_ack_request.saturating_add(1) };
@@ -572,16 +577,17 @@ impl Requester {
             env.counters.count(Counter::RetransmittedPackets);
             follows_loss = self.losses.on_retransmit(psn, carries_data, ack_requested);
         }
-        if wqe.op.needs_responder_resource() {
+        self.cursor_psn = psn.add(segment.psn_count);
+        if let Some(responses) = responses {
             self.reads_in_flight += 1;
-            self.responses_in_flight += segment::counted_responses(wqe, segment.psn_count);
-            self.cursor_psn = self.cursor_psn.add(segment.psn_count);
+            self.responses_in_flight += responses;
             self.window_base = self.cursor_psn;
-        } else {
-            self.cursor_psn = self.cursor_psn.next();
         }
         if segment.last {
             self.cursor_wqe = self.cursor_wqe.wrapping_add(1);
+            if conn.service.is_reliable() && !ack_requested {
+                self.validated = Some(self.cursor_wqe); // See `must_request_ack`.
+            }
         }
         if self.sent_end.is_before(self.cursor_psn) {
             self.sent_end = self.cursor_psn;
@@ -591,8 +597,4 @@ impl Requester {
         }
         SentRequest { psn, carries_data, ack_requested, is_retransmit, follows_loss }
     }
-}
-
-fn inline_len(wqe: &SendWqe) -> usize {
-    usize::try_from(wqe.length).expect("inline data are short")
 }

@@ -40,8 +40,6 @@ pub fn psn_count(length: u64, mtu: usize) -> u32 {
 /// The packet of `wqe` with the PSN `psn`.
 #[inline]
 pub fn segment(wqe: &SendWqe, psn: Psn, mtu: usize) -> Segment {
-    let index = wqe.first_psn.distance_to(psn);
-    debug_assert!(index < wqe.psn_count);
     match &wqe.info().packets {
         RequestPackets::Message(opcodes) if wqe.psn_count == 1 => Segment {
             opcode: opcodes.only,
@@ -52,6 +50,16 @@ pub fn segment(wqe: &SendWqe, psn: Psn, mtu: usize) -> Segment {
             starts_message: true,
             last: true,
         },
+        packets => part(packets, wqe, psn, mtu),
+    }
+}
+
+/// [`segment`] of a request with several packets, or without payload.
+#[inline(never)]
+fn part(packets: &RequestPackets, wqe: &SendWqe, psn: Psn, mtu: usize) -> Segment {
+    let index = wqe.first_psn.distance_to(psn);
+    debug_assert!(index < wqe.psn_count);
+    match packets {
         RequestPackets::Message(opcodes) => {
             let message = split::message_of(wqe, index);
             let offset = offset_of(index, mtu);

@@ -43,13 +43,13 @@ impl Requester {
     ) -> Option<Next> {
         let lost = self.find_lost(conn).or_else(|| self.find_suspect(conn));
         let (index, psn, segment) = lost?;
-        let wqe = *self.sq.get(index).expect("between head and fresh");
-        let packet = Outgoing { index, psn, segment, ack_req: true };
-        Some(match self.write_packet(&wqe, packet, conn, env, out) {
+        let wqe = self.sq.posted(index).expect("between head and fresh");
+        let packet = Outgoing { psn, segment, ack_req: true };
+        let carries_data = !wqe.op.needs_responder_resource();
+        Some(match self.write_packet(wqe, packet, conn, env, out) {
             Ok(len) => {
                 env.counters.count(Counter::RetransmittedPackets);
                 self.ack_timer.start(timers, env.now);
-                let carries_data = !wqe.op.needs_responder_resource();
                 let sent = SentRequest {
                     psn,
                     carries_data,

@@ -375,6 +375,18 @@ impl OperationInfo {
     pub const fn needs_responder_resource(&self) -> bool {
         !matches!(self.response, ResponseKind::Ack | ResponseKind::Local)
     }
+
+    /// Returns true if the operation stores data from the peer in local memory: READ and atomics.
+    #[inline]
+    pub const fn returns_data(&self) -> bool {
+        matches!(self.response, ResponseKind::ReadResponse | ResponseKind::AtomicAck)
+    }
+
+    /// Returns true if the operation consumes a receive of the peer.
+    #[inline]
+    pub const fn consumes_receive(&self) -> bool {
+        self.receive.is_some()
+    }
 }
 
 impl Row {
@@ -429,9 +441,9 @@ impl SendOp {
         matches!(self.info().response, ResponseKind::AtomicAck)
     }
 
-    /// Returns true if the operation stores data from the peer in local memory: READ and atomics.
+    /// See [`OperationInfo::returns_data`].
     pub const fn returns_data(&self) -> bool {
-        matches!(self.info().response, ResponseKind::ReadResponse | ResponseKind::AtomicAck)
+        self.info().returns_data()
     }
 
     /// See `OperationInfo::needs_responder_resource`: READ, atomics, ATOMIC WRITE and FLUSH.
@@ -439,9 +451,9 @@ impl SendOp {
         self.info().needs_responder_resource()
     }
 
-    /// Returns true if the operation consumes a receive of the peer.
+    /// See [`OperationInfo::consumes_receive`].
     pub const fn consumes_receive(&self) -> bool {
-        self.info().receive.is_some()
+        self.info().consumes_receive()
     }
 }
 

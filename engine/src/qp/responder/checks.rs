@@ -13,6 +13,7 @@ use crate::verbs::operation::OperationInfo;
 impl Responder {
     /// Sequence of packets: First and Only begin a message, Middle and Last continue a message of
     /// the same kind.
+    #[inline]
     pub(super) fn check_sequence(&self, packet: &Packet<'_>) -> Result<(), NakReason> {
         let begins = packet.info.position.starts_message();
         let is_valid = match (self.inbound, packet.info.operation) {
@@ -41,7 +42,7 @@ impl Responder {
 
     /// Resources: a receive for the packet that needs one, a free responder resource for a request
     /// that has a response of its own.
-    #[inline]
+    #[inline(always)] // As `check_length`.
     pub(super) fn check_resources(
         &mut self,
         packet: &Packet<'_>,

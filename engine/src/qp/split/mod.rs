@@ -59,8 +59,13 @@ impl Splitter {
     /// exceeds its region must store nothing; WRITEs with immediate data, because the peer's
     /// completion shows the length of the message; requests of UC, which drops a whole message if
     /// one packet is lost; requests with end-to-end credits, which count messages.
+    #[inline]
     pub fn splits(&self, wqe: &SendWqe, conn: &Connection, depth: u8) -> bool {
-        let Some(accepted) = &self.accepted else { return false };
+        let accepted = self.accepted.as_ref();
+        accepted.is_some_and(|accepted| Self::is_split(accepted, wqe, conn, depth))
+    }
+
+    fn is_split(accepted: &RemoteRanges, wqe: &SendWqe, conn: &Connection, depth: u8) -> bool {
         if !conn.service.is_reliable() || conn.flow_control || wqe.length > MAX_SPLIT {
             return false;
         }

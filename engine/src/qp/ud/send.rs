@@ -8,6 +8,7 @@ use feroce_wire::{
 use super::UdQp;
 use crate::congestion::{Sent, SentRequest};
 use crate::counters::Counter;
+use crate::memory::work_ring::Posted;
 use crate::qp::env::{Env, Transmit};
 use crate::qp::sg;
 use crate::qp::state::QpState;
@@ -37,9 +38,9 @@ impl UdQp {
         if self.state != QpState::Rts || env.waits.requests {
             return None;
         }
-        let wqe = *self.sq.get(self.sq.head())?;
+        let wqe = self.sq.posted(self.sq.head())?;
         let psn = self.psn;
-        let written = self.write_packet(&wqe, env, out);
+        let written = self.write_packet(wqe, env, out);
         match written {
             Ok(_) => self.psn = self.psn.next(),
             Err(_) if self.is_stopping => return None,
@@ -57,7 +58,7 @@ impl UdQp {
     /// Writes BTH, extended headers, payload and pad. Returns their length.
     fn write_packet(
         &self,
-        wqe: &DatagramWqe,
+        wqe: Posted<'_, DatagramWqe>,
         env: &Env<'_>,
         out: &mut [u8],
     ) -> Result<usize, Status> {
@@ -74,7 +75,7 @@ impl UdQp {
         }
         let len = usize::try_from(send.length.min(MAX_DATAGRAM + 1)).expect("a few thousand");
         let pad = len.wrapping_neg() % 4;
-        let (bth, ext) = self.headers(wqe, Service::Ud.opcode(opcodes.only), pad);
+        let (bth, ext) = self.headers(&wqe, Service::Ud.opcode(opcodes.only), pad);
         let longest = Bth::LEN + ExtHeaders::len(ext.present()) + len + pad + icrc::LEN;
         if send.length > MAX_DATAGRAM || longest > out.len() {
             return Err(Status::LocalLength);
@@ -82,11 +83,10 @@ impl UdQp {
         let headers = write_transport(out, &bth, &ext);
         let (payload, pad_bytes) = out[headers..headers + len + pad].split_at_mut(len);
         pad_bytes.fill(0);
-        let index = self.sq.head();
         if send.inline {
-            payload.copy_from_slice(self.sq.inline_data(index, len));
+            payload.copy_from_slice(wqe.inline_data(len));
         } else {
-            let sges = self.sq.sges(index, usize::from(send.num_sge));
+            let sges = wqe.sges(usize::from(send.num_sge));
             sg::check(env.memory, self.pd, sges, operation.local_access)
                 .and_then(|()| sg::gather(env.memory, self.pd, sges, 0, payload))
                 .map_err(|_| Status::LocalProtection)?;
