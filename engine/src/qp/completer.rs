@@ -9,7 +9,7 @@ use super::timer::{Timer, TimerTable};
 use super::{segment, sg};
 use crate::counters::Counter;
 use crate::time::Duration;
-use crate::verbs::operation::ResponseKind;
+use crate::verbs::operation::{OperationInfo, ResponseKind};
 use crate::verbs::{Completion, Extra, SendFlags, SendWqe, Status};
 
 /// The value of `rnr_retry` that allows any number of retries.
@@ -290,6 +290,9 @@ impl SendSide<'_, '_> {
     /// `to` if none lies before it.
     pub(super) fn first_awaiting_response(&self, to: Psn) -> Psn {
         let requester = &*self.requester;
+        if requester.reads_in_flight == 0 && requester.cursor_wqe == requester.fresh_wqe {
+            return to; // The most frequent case: only SENDs and WRITEs are outstanding.
+        }
         let board = requester.active_board();
         let (mut index, mut at) = (requester.sq.head(), requester.una);
         while at.is_before(to) && index != requester.fresh_wqe {
@@ -363,6 +366,7 @@ impl SendSide<'_, '_> {
 }
 
 /// Completes the oldest send request and frees its slot.
+#[inline]
 pub(super) fn complete(
     requester: &mut Requester,
     conn: &Connection,
@@ -371,8 +375,7 @@ pub(super) fn complete(
 ) {
     let index = requester.sq.head();
     let Some(wqe) = requester.sq.get(index) else { return };
-    let (wr_id, length, flags) = (wqe.wr_id, wqe.length, wqe.flags);
-    let (opcode, returns_data) = (wqe.info().completion, wqe.op.returns_data());
+    let (wr_id, length, flags, operation) = (wqe.wr_id, wqe.length, wqe.flags, wqe.info());
     // The slot is freed before the completion appears: a poller may post again at once.
     requester.sq.retire();
     if requester.cursor_wqe == index {
@@ -381,30 +384,41 @@ pub(super) fn complete(
     if requester.fresh_wqe == index {
         requester.fresh_wqe = requester.sq.head();
     }
-    conn.counters.count(opcode, status == Status::Success, length);
+    conn.counters.count(operation.completion, status == Status::Success, length);
     if conn.all_signaled || flags.contains(SendFlags::SIGNALED) || status != Status::Success {
-        let returns_data = returns_data && status == Status::Success;
-        let byte_len = if returns_data { u32::try_from(length).unwrap_or(u32::MAX) } else { 0 };
-        match status {
-            Status::Success => {}
-            Status::WorkRequestFlushed => env.counters.count(Counter::ReqCqeFlushError),
-            _ => env.counters.count(Counter::ReqCqeError),
-        }
-        env.complete(
-            &conn.send_cq,
-            Completion {
-                wr_id,
-                status,
-                opcode,
-                byte_len,
-                extra: Extra::None,
-                solicited: false,
-                qp: conn.qpn,
-                at: env.now,
-                datagram: None,
-            },
-        );
+        report(wr_id, operation, length, status, conn, env);
     }
+}
+
+/// Adds the completion of a send request with `length` bytes of local data.
+#[inline(never)] // Most requests of a fast program have none.
+fn report(
+    wr_id: u64,
+    operation: &OperationInfo,
+    length: u64,
+    status: Status,
+    conn: &Connection,
+    env: &mut Env<'_>,
+) {
+    let returns_data = operation.returns_data() && status == Status::Success;
+    let byte_len = if returns_data { u32::try_from(length).unwrap_or(u32::MAX) } else { 0 };
+    match status {
+        Status::Success => {}
+        Status::WorkRequestFlushed => env.counters.count(Counter::ReqCqeFlushError),
+        _ => env.counters.count(Counter::ReqCqeError),
+    }
+    let completion = Completion {
+        wr_id,
+        status,
+        opcode: operation.completion,
+        byte_len,
+        extra: Extra::None,
+        solicited: false,
+        qp: conn.qpn,
+        at: env.now,
+        datagram: None,
+    };
+    env.complete(&conn.send_cq, completion);
 }
 
 /// Returns true if the READ response packet is the one that the request `wqe` (a READ, FLUSH or
