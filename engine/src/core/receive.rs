@@ -111,7 +111,9 @@ impl Tables<'_> {
             return;
         };
         match self.shared.qpns.locate(packet.bth.dest_qp) {
-            Some((core, slot)) if core == self.id => self.deliver(packet, slot, now),
+            Some((core, slot)) if core == self.id && self.verify_icrc(packet) => {
+                self.deliver_to_one(packet, packet.bth.dest_qp, slot, now);
+            }
             None if packet.bth.dest_qp == Qpn::MULTICAST => {
                 self.deliver_to_group(packet, false, now);
             }
@@ -120,6 +122,7 @@ impl Tables<'_> {
     }
 
     /// Delivers `packet` to the QP in `slot` of this core.
+    #[inline(always)] // As `deliver_to`.
     fn deliver(&mut self, packet: &Packet<'_>, slot: u32, now: Instant) {
         if self.verify_icrc(packet) {
             self.deliver_to(packet, packet.bth.dest_qp, slot, now);
@@ -144,7 +147,7 @@ impl Tables<'_> {
             if member.core != self.id {
                 others |= 1 << member.core;
             } else if !(is_loopback && member.blocks_own && sender == Some(member.qpn)) {
-                self.deliver_to(packet, member.qpn, member.slot, now);
+                self.deliver_to_one(packet, member.qpn, member.slot, now);
             }
         }
         others
@@ -171,7 +174,14 @@ impl Tables<'_> {
         }
     }
 
+    /// [`Self::deliver_to`] for packets that are less frequent than those of [`Self::receive`].
+    #[inline(never)]
+    fn deliver_to_one(&mut self, packet: &Packet<'_>, qpn: Qpn, slot: u32, now: Instant) {
+        self.deliver_to(packet, qpn, slot, now);
+    }
+
     /// Delivers the verified `packet` to the QP `qpn` in `slot` of this core.
+    #[inline(always)] // Once per packet.
     fn deliver_to(&mut self, packet: &Packet<'_>, qpn: Qpn, slot: u32, now: Instant) {
         if self.received != Some(slot) {
             self.end_run();
