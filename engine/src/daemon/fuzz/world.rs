@@ -391,6 +391,7 @@ fn shared(port: Box<dyn Port>) -> Shared {
         clock: Clock::start(),
         sockets: Mutex::default(),
         stop: AtomicBool::new(false),
+        is_lost: AtomicBool::new(false),
         wake_switch: eventfd(),
         wake_control: eventfd(),
         polls: false,
