@@ -3,8 +3,9 @@
 //! A key is a 24-bit index and an 8-bit variant. Slot numbers of the table are dense. The index is
 //! the slot number after a keyed permutation of the 24-bit numbers, so one key reveals nothing
 //! about the next, and the variant is random. With `m` live regions a guessed key is valid with
-//! probability `m / 2^32`, and a wrong guess moves the guesser's QP to the error state. (Keys in
-//! steps of 0x100, as Linux rxe uses, are easy to guess.)
+//! probability `m / 2^32`. A wrong guess moves the guesser's QP to the error state; on UC, where a
+//! wrong key gets no response, 256 of them do. (Keys in steps of 0x100, as Linux rxe uses, are easy
+//! to guess.)
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use feroce_wire::ROCE_PORT;
 
 use super::socket::Source;
-use crate::port::af_xdp::AfXdpError;
+use crate::net;
 use crate::port::af_xdp::interface::Interface;
 use crate::port::headers::Headers;
 use crate::port::pages::Pages;
@@ -257,7 +257,8 @@ impl Transmitter {
     }
 
     fn is_interface_down(&self) -> bool {
-        matches!(Interface::query(&self.interface.name), Err(AfXdpError::Down(_)))
+        // By index: the interface may have another name now.
+        net::Interface::by_index(self.interface.index).is_ok_and(|interface| !interface.up)
     }
 
     /// From now on every packet is sent alone. The packets of the refused super-frame are lost:
