@@ -187,8 +187,8 @@ impl MemoryRegion {
 
     /// Changes the registration. If the memory changes, the keys change too, so that old keys are
     /// invalid, and so does their index if the device has a free one. Otherwise the keys stay the
-    /// same, as on other devices: programs do not read them again. When the call returns, the engine
-    /// no longer accesses the memory as registered before.
+    /// same, as on other devices: programs do not read them again. When the call returns, the
+    /// engine no longer accesses the memory as registered before.
     ///
     /// # Safety
     /// As for [`ProtectionDomain::reg_mr`], for the memory and the rights after the change.
