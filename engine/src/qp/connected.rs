@@ -273,6 +273,7 @@ impl Qp {
 
     /// Writes the next packet, from the BTH on, to the front of `out`, which must hold a path MTU
     /// and 64 bytes of headers. The order of packets: `transmit_order`.
+    #[inline(always)] // Called once.
     pub fn poll_transmit(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
         self.attributes.flow.as_ref()?;
         match self.order.next_source() {

@@ -104,7 +104,7 @@ impl<'a> Env<'a> {
 
     /// Adds a completion to `cq`. If the CQ is full, the QP must go to ERR; the CQ's own error is
     /// reported once.
-    #[inline]
+    #[inline(always)] // The completion is written into the queue where it is made.
     pub(super) fn complete(&mut self, cq: &CqRing, completion: Completion) {
         let was_full = cq.overflowed();
         if cq.push(completion).is_ok() {

@@ -182,7 +182,7 @@ impl Responder {
     }
 
     /// Handles a request packet of a reliable service.
-    #[inline] // Called once, for most packets.
+    #[inline(always)] // Once per packet.
     pub(super) fn handle_request(
         &mut self,
         packet: &Packet<'_>,
@@ -222,6 +222,7 @@ impl Responder {
 
     /// Schedules an ACK for an executed packet, if the packet requests one and has no response of
     /// its own. A response also acknowledges everything before it.
+    #[inline(always)] // Once per packet.
     fn schedule_ack(&mut self, packet: &Packet<'_>, operation: &OperationInfo) {
         let has_response = operation.needs_responder_resource();
         if !has_response {

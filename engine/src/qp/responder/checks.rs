@@ -27,7 +27,7 @@ impl Responder {
     }
 
     /// Rights: the QP grants the operation to its peer.
-    #[inline]
+    #[inline(always)] // As `check_length`.
     pub(super) fn check_operation(
         packet: &Packet<'_>,
         operation: &OperationInfo,
