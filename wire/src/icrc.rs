@@ -141,7 +141,7 @@ pub fn sums(covered: Payload<'_>) -> Sums {
 ///
 /// # Panics
 /// If the headers are not all in the frame, or fewer than [`PREFIX`] bytes are in front of them.
-#[inline]
+#[inline(always)] // Once per packet.
 pub(crate) fn icrc_in_place(frame: &mut [u8], ip_at: usize) -> u32 {
     let bytes = &mut frame[ip_at - PREFIX..];
     if bytes[PREFIX] >> 4 == 6 {
@@ -151,7 +151,7 @@ pub(crate) fn icrc_in_place(frame: &mut [u8], ip_at: usize) -> u32 {
     }
 }
 
-#[inline]
+#[inline(always)] // As `icrc_in_place`.
 fn hash_in_place<const HEAD: usize>(bytes: &mut [u8], ones: &[u8; HEAD]) -> u32 {
     let head: &mut [u8; HEAD] = bytes.first_chunk_mut().expect("the headers of a packet");
     let saved = *head;
