@@ -398,16 +398,16 @@ impl Bench {
 
     fn instructions(&mut self, release: &Path) -> Result {
         const SENDS: &[(&str, f64, &str)] = &[
-            ("requester", 1750.0, "64 B SEND, requester"),
-            ("responder", 1600.0, "64 B SEND, responder"),
+            ("requester", 1450.0, "64 B SEND, requester"),
+            ("responder", 1450.0, "64 B SEND, responder"),
         ];
         const WRITES: &[(&str, f64, &str)] = &[
-            ("requester", 1750.0, "64 B WRITE, requester"),
-            ("responder", 1350.0, "64 B WRITE, responder"),
+            ("requester", 1450.0, "64 B WRITE, requester"),
+            ("responder", 1250.0, "64 B WRITE, responder"),
         ];
         const MANY: &[(&str, f64, &str)] = &[
-            ("requester", 1800.0, "64 B SEND, 10000 QPs, requester"),
-            ("responder", 1650.0, "64 B SEND, 10000 QPs, responder"),
+            ("requester", 1500.0, "64 B SEND, 10000 QPs, requester"),
+            ("responder", 1500.0, "64 B SEND, 10000 QPs, responder"),
         ];
         const PACED: &[(&str, f64, &str)] = &[
             ("unlimited", 150.0, "paced packet, no CNP yet"),
