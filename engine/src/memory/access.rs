@@ -13,8 +13,9 @@
 //!
 //! The program's threads may race with these accesses, as they may with a NIC's DMA. Bytes that
 //! race have unspecified values; a race never causes a memory error. The accesses of the engine to
-//! registered memory are atomic, so that a program thread that spins with an atomic load is no data
-//! race. Those of the kernel to on-demand regions are outside the rules of Rust.
+//! registered memory are atomic, so that a program thread that spins with an atomic load of the
+//! same word, or of a byte that is stored alone, is no data race. Accesses of other sizes, and
+//! those of the kernel to on-demand regions, are outside the rules of Rust, as a NIC's are.
 
 use std::ptr;
 use std::sync::PoisonError;

@@ -489,9 +489,10 @@ mod tests {
 
     /// Numbers around every power of two at which arithmetic of some width wraps.
     fn edges() -> Vec<u64> {
-        let centres = [0, 1 << 12, 1 << 31, 1 << 32, 1 << 63, u64::MAX];
+        let centres = [0, u64::MAX, 1 << 63, 1 << 32, 1 << 31, 1 << 12];
+        let centres = &centres[..if cfg!(miri) { 1 } else { 6 }]; // Miri is slow.
         let near = |centre: u64| [-2, -1, 0, 1, 2].map(|by| centre.wrapping_add_signed(by));
-        let mut all: Vec<u64> = centres.into_iter().flat_map(near).collect();
+        let mut all: Vec<u64> = centres.iter().copied().flat_map(near).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -522,6 +523,6 @@ mod tests {
                 }
             }
         }
-        assert!(allowed > 1000 && refused > 1000, "{allowed} {refused}");
+        assert!(allowed > 50 && refused > 50, "{allowed} {refused}");
     }
 }
