@@ -5,17 +5,17 @@
 #   scripts/test.sh --quick       the steps that run cargo only: fmt clippy doc purity test
 #   scripts/test.sh --within MIN  all steps except those that would not end within MIN minutes; the
 #                                 summary names them
-#   scripts/test.sh STEP...       the named steps: fmt clippy doc purity loom test rxe ports dpdk
-#                                 fabric swarm frames pfc programs pyverbs replay install action
-#                                 profiles mutants deny
+#   scripts/test.sh STEP...       the named steps: fmt clippy doc purity loom miri test rxe ports
+#                                 dpdk fabric swarm frames pfc programs pyverbs replay install
+#                                 action profiles mutants deny
 # The last line counts the steps. Exit code: 0 if none failed, 1 if one failed or something is
 # missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-ALL="fmt clippy doc purity loom test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay"
-ALL+=" install action profiles mutants deny"
+ALL="fmt clippy doc purity loom miri test rxe ports dpdk fabric swarm frames pfc programs pyverbs"
+ALL+=" replay install action profiles mutants deny"
 readonly ALL
 readonly QUICK="fmt clippy doc purity test"
 # Packages that build the bindings of libxdp and libdpdk, capture and decode packets, make and
@@ -169,6 +169,20 @@ step_mutants() { scripts/mutants.sh psn-wrap loom-cq-push-without-fence; }
 # Tries every order of the steps of the rings and wake-up protocols: engine/loom.
 step_loom() {
     CARGO_TARGET_DIR=$target/loom cargo run --quiet --manifest-path engine/loom/Cargo.toml
+}
+
+# Runs the tests of objects that C programs hold in an interpreter that finds undefined behaviour.
+# (It cannot run what the engine's tests ask of the system; packets are parsed without `unsafe`.)
+# It needs `rustup component add --toolchain nightly miri rust-src`.
+step_miri() {
+    cargo +nightly miri --version > /dev/null 2>&1 || {
+        echo "no nightly toolchain with miri"
+        return 77
+    }
+    CARGO_TARGET_DIR=$target/miri \
+        MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" \
+        cargo +nightly miri test --quiet -p feroce-verbs-abi --lib -- object:: \
+        --skip forked_child --skip an_object_in_use
 }
 
 step_frames() { scripts/frames.sh && scripts/pfc-frames.sh; }
