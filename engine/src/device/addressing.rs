@@ -159,15 +159,10 @@ impl Addressing {
         self.gids().into_iter().find(|(at, _)| *at == index).map(|(_, entry)| entry)
     }
 
-    /// The local addresses, with the Ethernet addresses of their interfaces where the kernel has
-    /// them, for the filter of the ports.
+    /// The local addresses, for the filter of the ports. Frames to every Ethernet address are
+    /// received: comparing them lost a transfer whose interface had changed its own.
     pub(crate) fn filter_addresses(&self) -> Vec<FilterAddress> {
-        let of = |entry: &GidEntry, mac| FilterAddress { ip: Ipv6Addr::from(entry.gid.0), mac };
-        if let Self::Kernel(kernel) = self {
-            let table = kernel.table.read().unwrap_or_else(PoisonError::into_inner);
-            return table.iter().map(|(_, entry)| of(entry, table.mac_of(entry))).collect();
-        }
-        self.gids().iter().map(|(_, entry)| of(entry, None)).collect()
+        self.gids().iter().map(|(_, entry)| Ipv6Addr::from(entry.gid.0).into()).collect()
     }
 
     /// Returns true if `gid` is a local address.

@@ -185,12 +185,6 @@ impl GidTable {
         self.device
     }
 
-    /// Returns the Ethernet address of the interface that has the address of `entry`.
-    pub(crate) fn mac_of(&self, entry: &GidEntry) -> Option<MacAddr> {
-        let member = self.members.iter().find(|member| member.interface == entry.interface);
-        member.map(|member| member.mac)
-    }
-
     /// Returns the lowest index of `gid` with the VLAN `vlan`.
     pub fn find(&self, gid: Gid, vlan: Option<u16>) -> Option<usize> {
         let found = self.iter().find(|(_, entry)| entry.gid == gid && entry.vlan == vlan);
