@@ -14,8 +14,8 @@ use feroce_engine::cm::{CmConfig, DeviceKey, EventKind, QpKind};
 use feroce_engine::daemon::{Daemon, DaemonConfig, Dscps, Limits};
 use feroce_engine::device::{CmEventQueue, ConnectionManager, Device, DeviceConfig, PortKind};
 use feroce_engine::verbs::AsyncEvent;
-use feroce_wire::cm::PortSpace;
 use feroce_wire::PathMtu;
+use feroce_wire::cm::PortSpace;
 
 use pair::{Pair, SILENCE, TEST_TIMEOUT, connect, request, root};
 

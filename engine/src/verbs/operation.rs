@@ -441,7 +441,7 @@ impl SendOp {
         matches!(self.info().response, ResponseKind::AtomicAck)
     }
 
-    /// See [`OperationInfo::returns_data`].
+    /// See `OperationInfo::returns_data`.
     pub const fn returns_data(&self) -> bool {
         self.info().returns_data()
     }
@@ -451,7 +451,7 @@ impl SendOp {
         self.info().needs_responder_resource()
     }
 
-    /// See [`OperationInfo::consumes_receive`].
+    /// See `OperationInfo::consumes_receive`.
     pub const fn consumes_receive(&self) -> bool {
         self.info().consumes_receive()
     }
