@@ -1,4 +1,4 @@
-//! Programs of two or three threads. Each asserts what must hold in every order.
+//! Programs of two or three threads. Each asserts what must hold in every order of its steps.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn posts_cross_a_work_ring() {
             yield_now();
         }
         assert_eq!(core.get(core.head()), Some(&n));
-        assert_eq!(core.sges(core.head(), 1), [sge(n)]);
+        assert_eq!(core.posted(core.head()).unwrap().sges(1), [sge(n)]);
         core.retire();
     }
     poster.join().unwrap();
