@@ -13,7 +13,7 @@ use crate::net::{
     Gid, GidEntry, GidTable, NetError, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
     multicast_mac, wait,
 };
-use crate::port::kind::{FilterAddress, LinkAddresses};
+use crate::port::kind::LinkAddresses;
 use crate::time::Duration;
 
 /// The path to a peer, as in `ibv_ah_attr`.
@@ -159,10 +159,9 @@ impl Addressing {
         self.gids().into_iter().find(|(at, _)| *at == index).map(|(_, entry)| entry)
     }
 
-    /// The local addresses, for the filter of the ports. Frames to every Ethernet address are
-    /// received: comparing them lost a transfer whose interface had changed its own.
-    pub(crate) fn filter_addresses(&self) -> Vec<FilterAddress> {
-        self.gids().iter().map(|(_, entry)| Ipv6Addr::from(entry.gid.0).into()).collect()
+    /// The local addresses, for the filter of the ports.
+    pub(crate) fn filter_addresses(&self) -> Vec<Ipv6Addr> {
+        self.gids().iter().map(|(_, entry)| Ipv6Addr::from(entry.gid.0)).collect()
     }
 
     /// Returns true if `gid` is a local address.

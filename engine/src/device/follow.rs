@@ -320,10 +320,7 @@ impl Follower {
                 self.follow_missed(&device);
                 self.follow_routes(&device, |_| true);
             }
-            NetEvent::MacChanged { interface, mac } => {
-                follow_own_mac(&device, *interface, *mac);
-                set_filter(&device);
-            }
+            NetEvent::MacChanged { interface, mac } => follow_own_mac(&device, *interface, *mac),
             _ => {}
         }
         match event {
@@ -388,7 +385,9 @@ impl Follower {
     }
 
     fn announce_gids(&self, device: &DeviceInner) {
-        set_filter(device);
+        if let Err(error) = multicast::set_filter(device, &multicast::lock(device)) {
+            tracing::warn!(%error, "cannot follow the interface's addresses");
+        }
         device.events.push(AsyncEvent::GidChange);
     }
 
@@ -452,12 +451,6 @@ impl Follower {
                 Err(_) => path.is_unresolved = true,
             }
         }
-    }
-}
-
-fn set_filter(device: &DeviceInner) {
-    if let Err(error) = multicast::set_filter(device, &multicast::lock(device)) {
-        tracing::warn!(%error, "cannot follow the interface's addresses");
     }
 }
 
