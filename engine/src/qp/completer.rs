@@ -10,7 +10,7 @@ use super::{segment, sg};
 use crate::counters::Counter;
 use crate::time::Duration;
 use crate::verbs::operation::{OperationInfo, ResponseKind};
-use crate::verbs::{Completion, Extra, SendFlags, SendWqe, Status};
+use crate::verbs::{SendFlags, SendWqe, Status};
 
 /// The value of `rnr_retry` that allows any number of retries.
 const RNR_RETRY_UNLIMITED: u8 = 7;
@@ -402,23 +402,7 @@ fn report(
 ) {
     let returns_data = operation.returns_data() && status == Status::Success;
     let byte_len = if returns_data { u32::try_from(length).unwrap_or(u32::MAX) } else { 0 };
-    match status {
-        Status::Success => {}
-        Status::WorkRequestFlushed => env.counters.count(Counter::ReqCqeFlushError),
-        _ => env.counters.count(Counter::ReqCqeError),
-    }
-    let completion = Completion {
-        wr_id,
-        status,
-        opcode: operation.completion,
-        byte_len,
-        extra: Extra::None,
-        solicited: false,
-        qp: conn.qpn,
-        at: env.now,
-        datagram: None,
-    };
-    env.complete(&conn.send_cq, completion);
+    env.complete_send(&conn.send_cq, conn.qpn, wr_id, (status, operation.completion), byte_len);
 }
 
 /// Returns true if the READ response packet is the one that the request `wqe` (a READ, FLUSH or

@@ -9,7 +9,9 @@ use crate::congestion::Sent;
 use crate::counters::{Counter, Counters};
 use crate::memory::Memory;
 use crate::time::Instant;
-use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, SrqRing};
+use crate::verbs::{
+    AsyncEvent, Completion, CompletionOpcode, CqRing, EventQueue, Extra, SrqRing, Status,
+};
 
 /// Maximum number of packets from one acknowledgement request to the next. [`Env::ack_interval`]
 /// may lower the number.
@@ -112,6 +114,34 @@ impl<'a> Env<'a> {
             return;
         }
         self.on_full_cq(cq, was_full);
+    }
+
+    /// Adds the completion of a send request of the QP `qp` to `cq`, and counts an error.
+    pub(super) fn complete_send(
+        &mut self,
+        cq: &CqRing,
+        qp: Qpn,
+        wr_id: u64,
+        (status, opcode): (Status, CompletionOpcode),
+        byte_len: u32,
+    ) {
+        match status {
+            Status::Success => {}
+            Status::WorkRequestFlushed => self.counters.count(Counter::ReqCqeFlushError),
+            _ => self.counters.count(Counter::ReqCqeError),
+        }
+        let completion = Completion {
+            wr_id,
+            status,
+            opcode,
+            byte_len,
+            extra: Extra::None,
+            solicited: false,
+            qp,
+            at: self.now,
+            datagram: None,
+        };
+        self.complete(cq, completion);
     }
 
     #[cold]

@@ -120,7 +120,18 @@ impl Scoreboard {
         if !self.is_active {
             return;
         }
-        let suspect = self.suspect_after(from, una);
+        let mut suspect = self.suspect;
+        for distance in 0..from.distance_to(una).min(SPAN) {
+            let psn = from.add(distance);
+            let mark = std::mem::take(&mut self.marks[slot(psn)]);
+            if mark > 0 {
+                let last = psn.add(u32::from(mark)).prev();
+                suspect = suspect.filter(|&other| last.is_before(other)).or(Some(last));
+            }
+            self.stored.remove(psn);
+            self.complete.remove(psn);
+        }
+        let suspect = suspect.filter(|&last| una.at_or_before(last));
         if !una.is_before(self.end()) {
             self.clear();
             if suspect.is_none() {
@@ -128,23 +139,7 @@ impl Scoreboard {
             }
             self.activate(una);
         }
-        self.suspect = suspect;
-        self.search = Search::Start;
-        for distance in 0..from.distance_to(una).min(SPAN) {
-            let psn = from.add(distance);
-            self.marks[slot(psn)] = 0;
-            self.stored.remove(psn);
-            self.complete.remove(psn);
-        }
-    }
-
-    /// The suspect, when all packets from `from` to `una` are done.
-    fn suspect_after(&self, from: Psn, una: Psn) -> Option<Psn> {
-        let resent = (0..from.distance_to(una).min(SPAN)).map(|distance| from.add(distance));
-        let marks = resent.map(|psn| (psn, self.marks[slot(psn)])).filter(|&(_, mark)| mark > 0);
-        let last = marks.map(|(psn, mark)| psn.add(u32::from(mark)).prev());
-        let suspects = last.chain(self.suspect).filter(|&last| una.at_or_before(last));
-        suspects.reduce(|a, b| if a.is_before(b) { b } else { a })
+        (self.suspect, self.search) = (suspect, Search::Start);
     }
 
     /// The suspect, once, unless a later packet has arrived.

@@ -7,13 +7,12 @@ use feroce_wire::{
 
 use super::UdQp;
 use crate::congestion::{Sent, SentRequest};
-use crate::counters::Counter;
 use crate::memory::work_ring::Posted;
 use crate::qp::env::{Env, Transmit};
 use crate::qp::sg;
 use crate::qp::state::QpState;
 use crate::verbs::operation::RequestPackets;
-use crate::verbs::{Completion, DatagramWqe, Extra, SendFlags, SendOp, Service, Status};
+use crate::verbs::{DatagramWqe, SendFlags, SendOp, Service, Status};
 
 /// Longest payload in bytes on any path.
 const MAX_DATAGRAM: u64 = PathMtu::Mtu4096.bytes() as u64;
@@ -130,23 +129,7 @@ impl UdQp {
         if status == Status::Success && !self.all_signaled && !flags.contains(SendFlags::SIGNALED) {
             return;
         }
-        match status {
-            Status::Success => {}
-            Status::WorkRequestFlushed => env.counters.count(Counter::ReqCqeFlushError),
-            _ => env.counters.count(Counter::ReqCqeError),
-        }
-        let completion = Completion {
-            wr_id,
-            status,
-            opcode,
-            byte_len: 0,
-            extra: Extra::None,
-            solicited: false,
-            qp: self.qpn,
-            at: env.now,
-            datagram: None,
-        };
-        env.complete(&self.send_cq, completion);
+        env.complete_send(&self.send_cq, self.qpn, wr_id, (status, opcode), 0);
     }
 
     /// Completes every send request as flushed.
