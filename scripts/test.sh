@@ -166,7 +166,8 @@ step_swarm() {
 # which takes half a minute each.
 step_mutants() { scripts/mutants.sh psn-wrap loom-cq-push-without-fence; }
 
-# Tries every order of the steps of the rings and wake-up protocols: engine/loom.
+# Tries all orders of the steps of the rings and wake-up protocols with at most three preemptions:
+# engine/loom.
 step_loom() {
     CARGO_TARGET_DIR=$target/loom cargo run --quiet --manifest-path engine/loom/Cargo.toml
 }

@@ -1,7 +1,7 @@
 //! Atomics, locks and cells of the rings and of the wake-up protocols.
 //!
 //! The files that use this module are also compiled with loom's types in its place (`engine/loom`),
-//! which try every order of these operations.
+//! which try the orders of these operations.
 
 pub use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,

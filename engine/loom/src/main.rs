@@ -1,5 +1,6 @@
-//! Tries every order in which the threads of small programs can execute the rings and wake-up
-//! protocols of the engine, and every value that a load may return, with loom.
+//! Tries the orders in which the threads of small programs can execute the rings and wake-up
+//! protocols of the engine, and every value that a load may return, with loom. A run has at most
+//! [`PREEMPTIONS`] preemptions.
 //!
 //! The files of the engine are compiled here as they are. Their `crate::sync` is loom's, and what
 //! they need of the system - the arena, descriptors - is replaced by a few lines. A load or store
@@ -64,12 +65,16 @@ mod time {
     pub use feroce_congestion::time::{Duration, Instant};
 }
 
+/// Times that a thread of a run stops for another although it could go on. Loom's documentation
+/// calls two or three enough for most defects.
+const PREEMPTIONS: usize = 3;
+
 fn main() {
     let chosen: Vec<String> = std::env::args().skip(1).collect();
     for (name, model) in models::ALL {
         if chosen.is_empty() || chosen.iter().any(|wanted| wanted == name) {
             let mut explorer = loom::model::Builder::new();
-            explorer.preemption_bound = Some(3);
+            explorer.preemption_bound = Some(PREEMPTIONS);
             explorer.check(model);
             println!("{name}: no order fails");
         }
