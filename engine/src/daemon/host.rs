@@ -34,12 +34,8 @@ pub(super) fn follow(shared: &Arc<Shared>) -> Result<Option<Watcher>, OpenError>
 /// it. The port is lost if that fails.
 fn restore_filter(shared: &Shared) {
     let Some(filter) = shared.filter.as_ref().filter(|_| !shared.is_lost()) else { return };
-    if let Err(error) = filter.restore(&shared.interface) {
-        if shared.index().is_some_and(|index| Interface::by_index(index).is_err()) {
-            return; // It is being removed: an event follows.
-        }
-        let error = crate::log::chain(&error);
-        tracing::error!("another program detached Feroce from {}: {error}", shared.interface);
+    let is_removed = || shared.index().is_some_and(|index| Interface::by_index(index).is_err());
+    if filter.restore(&shared.interface, is_removed) {
         shared.lose();
     }
 }

@@ -365,12 +365,7 @@ impl Follower {
     fn restore_filter(&mut self) {
         let Some(device) = self.device.upgrade().filter(|_| !self.is_lost) else { return };
         let Some(filter) = device.filter.get() else { return };
-        if let Err(error) = filter.restore(&self.name) {
-            if self.is_removed() {
-                return; // An event follows.
-            }
-            let error = crate::log::chain(&error);
-            tracing::error!("another program detached Feroce from {}: {error}", self.name);
+        if filter.restore(&self.name, || self.is_removed()) {
             self.is_lost = true;
             device.lose();
         }

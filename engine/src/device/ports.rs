@@ -57,12 +57,23 @@ impl Filter {
         self.0.is_detachable()
     }
 
-    /// As [`AddressFilter::restore`]. Reports what was attached again.
-    pub(crate) fn restore(&self, interface: &str) -> Result<(), OpenError> {
-        if let Some(what) = self.0.restore()? {
-            tracing::warn!("another program detached {what} from {interface}: attached again");
+    /// As [`AddressFilter::restore`]. Reports what was attached again, or why nothing could be.
+    /// Returns true if the ports are lost. `is_removed`: the interface is gone, which is reported
+    /// elsewhere.
+    pub(crate) fn restore(&self, interface: &str, is_removed: impl FnOnce() -> bool) -> bool {
+        match self.0.restore() {
+            Ok(None) => false,
+            Ok(Some(what)) => {
+                tracing::warn!("another program detached {what} from {interface}: attached again");
+                false
+            }
+            Err(_) if is_removed() => false,
+            Err(error) => {
+                let error = crate::log::chain(&OpenError::from(error));
+                tracing::error!("another program detached Feroce from {interface}: {error}");
+                true
+            }
         }
-        Ok(())
     }
 }
 
