@@ -1,6 +1,7 @@
 //! All RC operations between two devices in virtual time, without faults.
 
-use feroce_engine::device::{Buffer, ConnectOptions, QpInit, QueuePair};
+use feroce_engine::counters::Counter;
+use feroce_engine::device::{Buffer, ConnectOptions, PostError, QpInit, QueuePair};
 use feroce_engine::memory::Access;
 use feroce_engine::time::Duration;
 use feroce_engine::verbs::{
@@ -35,6 +36,35 @@ fn pattern(len: usize, salt: u8) -> Vec<u8> {
 
 fn remote(buffer: &Buffer, offset: u64) -> RemoteAddr {
     RemoteAddr { addr: buffer.region().addr() + offset, rkey: buffer.region().rkey() }
+}
+
+/// The core learns of a batch when it ends, also if one of its requests was refused.
+#[test]
+fn a_batch_is_sent_when_it_ends() {
+    let mut pair = pair(&ConnectOptions::default());
+    let sent = |pair: &Pair| pair.rig.devices[0].counter(Counter::PortXmitPackets);
+    let to = remote(&pair.buffers[1], 0);
+    let sge = pair.buffers[0].region().sge(0, 64);
+    let (few, many) = ([sge], [sge; 5]);
+    let write = |wr_id, sges| SendRequest {
+        wr_id,
+        op: SendOp::Write(to),
+        data: Data::Sges(sges),
+        flags: SendFlags::SIGNALED,
+    };
+    let now = pair.rig.now;
+    let mut batch = pair.qps[0].batch();
+    batch.post_send(&write(1, &few)).unwrap();
+    pair.rig.devices[0].turn(now);
+    assert_eq!(pair.rig.devices[0].counter(Counter::PortXmitPackets), 0);
+    assert_eq!(batch.post_send(&write(2, &many)), Err(PostError::TooManySges));
+    batch.post_send(&write(3, &few)).unwrap();
+    drop(batch);
+    pair.rig.devices[0].turn(now);
+    assert_eq!(sent(&pair), 2);
+    pair.rig.run_for(Duration::from_millis(1));
+    let completed: Vec<u64> = drain(&pair.cqs[0]).iter().map(|done| done.wr_id).collect();
+    assert_eq!(completed, [1, 3]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use feroce_engine::device::{Destination, PostError, QueuePair};
+use feroce_engine::device::{Destination, PostBatch, PostError, QueuePair};
 use feroce_engine::qp::Service;
 use feroce_engine::verbs::{
     Data, LocalOp, MAX_SGE, RecvRequest, RemoteAddr, SendOp, SendRequest, Sge,
@@ -83,21 +83,23 @@ unsafe fn list(
     Ok((0..count).map(move |index| unsafe { list.add(index).read_unaligned() }))
 }
 
-/// Posts a request to the send queue.
+/// Posts a request to the send queue, as part of `posts`.
 ///
 /// # Safety
 /// The address handle in `to` is null or live.
 #[inline]
 pub unsafe fn submit(
-    qp: &mut QueuePair,
+    posts: &mut PostBatch<'_>,
     request: &SendRequest<'_>,
     to: batch::Destination,
 ) -> Result<(), PostError> {
     match to {
-        batch::Destination::Peer => qp.post_send(request),
-        batch::Destination::Srq(number) => qp.post_send_xrc(request, number),
-        // SAFETY: the address handle is null or live.
-        batch::Destination::Datagram(to) => qp.post_send_to(request, &unsafe { destination(&to) }?),
+        batch::Destination::Peer => posts.post_send(request),
+        batch::Destination::Srq(number) => posts.post_send_xrc(request, number),
+        batch::Destination::Datagram(to) => {
+            // SAFETY: the address handle is null or live.
+            posts.post_send_to(request, &unsafe { destination(&to) }?)
+        }
     }
 }
 
@@ -132,16 +134,16 @@ unsafe fn destination<'a>(to: &send_wr_ud) -> Result<Destination<'a>, PostError>
     Ok(Destination { ah, remote_qpn: Qpn::masked(to.remote_qpn), qkey: Qkey(to.remote_qkey) })
 }
 
-/// Posts one request.
+/// Posts one request to a QP of `service`, as part of `posts`.
 ///
 /// # Safety
 /// The program filled the request in as `ibv_post_send` requires; inline data is readable.
 #[inline]
-unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
+unsafe fn send(posts: &mut PostBatch<'_>, service: Service, wr: &ibv_send_wr) -> Result<(), c_int> {
     // SAFETY: the program filled in the fields of the opcode, and `sg_list` has `num_sge` entries.
     let (op, list) = unsafe { (operation(wr)?, list(wr.sg_list, wr.num_sge)?) };
     let (wr_id, flags) = (wr.wr_id, send_flags(wr.send_flags));
-    let to = match qp.service() {
+    let to = match service {
         // SAFETY: the union field is plain numbers and a pointer.
         Service::Ud => batch::Destination::Datagram(unsafe { wr.wr.ud }),
         // `qp_type` is an eight-byte union with a 32-bit SRQ number
@@ -166,7 +168,7 @@ unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
         Data::Sges(&sges[..count])
     };
     // SAFETY: the program passes a live address handle with a datagram.
-    let posted = unsafe { submit(qp, &SendRequest { wr_id, op, data, flags }, to) };
+    let posted = unsafe { submit(posts, &SendRequest { wr_id, op, data, flags }, to) };
     posted.map_err(errno::of_post)?;
     if let SendOp::Local(LocalOp::Bind(bind)) = op {
         // As irdma does. With mlx5 and rxe, the program writes the key that it chose.
@@ -192,10 +194,12 @@ pub unsafe extern "C" fn post_send(
     let mut next = first;
     let done = live.shared.check().and_then(|()| {
         live.with(|held| {
+            let service = held.qp.service();
+            let mut posts = held.qp.batch();
             // SAFETY: the program passes a list of requests that ends with null.
             while let Some(wr) = unsafe { next.as_ref() } {
                 // SAFETY: the program filled the request in as `ibv_post_send` requires.
-                unsafe { send(&mut held.qp, wr)? };
+                unsafe { send(&mut posts, service, wr)? };
                 next = wr.next;
             }
             Ok(())
@@ -251,8 +255,9 @@ pub unsafe extern "C" fn post_recv(
     unsafe {
         let live = object::borrow::<Qp>(qp);
         live.with(|held| {
+            let mut posts = held.qp.batch();
             post_receives(live.shared.check(), first, bad, |request| {
-                held.qp.post_recv(request).map_err(errno::of_post)
+                posts.post_recv(request).map_err(errno::of_post)
             })
         })
     }

@@ -58,8 +58,9 @@ fn complete(held: &mut State) -> c_int {
         batch.error = batch.each(|request, to| unsafe { post::check(qp, request, to) });
     }
     if batch.error.is_none() {
+        let mut posts = qp.batch();
         // SAFETY: the program passed live address handles.
-        batch.error = batch.each(|request, to| unsafe { post::submit(qp, request, to) });
+        batch.error = batch.each(|request, to| unsafe { post::submit(&mut posts, request, to) });
     }
     let done = batch.error.map_or(Ok(()), Err);
     batch.clear();

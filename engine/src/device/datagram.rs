@@ -79,8 +79,7 @@ impl QueuePair {
         request: &SendRequest<'_>,
         to: &Destination<'_>,
     ) -> Result<(), PostError> {
-        let pushed = self.push_to(request, to)?;
-        self.after_post(pushed)
+        self.batch().post_send_to(request, to)
     }
 
     /// As [`QueuePair::post_send_to`], for a caller that runs the next turn of the QP's core
@@ -105,7 +104,7 @@ impl QueuePair {
 
     /// Puts a datagram into the send queue. Returns false if the queue is full.
     #[inline]
-    fn push_to(
+    pub(super) fn push_to(
         &mut self,
         request: &SendRequest<'_>,
         to: &Destination<'_>,

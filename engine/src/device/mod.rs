@@ -8,7 +8,7 @@
 //! | [`MemoryWindow`] | `memory_window.rs` |
 //! | [`DeviceMemory`] | `device_memory.rs` |
 //! | [`CompletionQueue`] | `completion_queue.rs` |
-//! | [`QueuePair`] | `queue_pair.rs`, `datagram.rs`, `connect_options.rs`, `connect_cm.rs` |
+//! | [`QueuePair`] | `queue_pair.rs`, `posting.rs`, `datagram.rs`, `connect_options.rs`, `connect_cm.rs` |
 //! | [`Endpoint`] | `endpoint.rs` |
 //! | [`SharedReceiveQueue`] | `shared_receive_queue.rs` |
 //! | [`XrcDomain`] | `xrc.rs` |
@@ -53,6 +53,7 @@ pub(crate) mod owner;
 mod pair;
 mod port_owner;
 pub(crate) mod ports;
+mod posting;
 mod protection_domain;
 mod qpns;
 mod queue_pair;
@@ -98,6 +99,7 @@ pub use memory_window::MemoryWindow;
 pub(crate) use multicast::join_kernel;
 pub use owner::{Owner, owner_of};
 pub use ports::{PortKind, UnknownPortKind};
+pub use posting::PostBatch;
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{QpInit, QueuePair};
 pub use registration::Buffer;

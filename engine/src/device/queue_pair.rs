@@ -9,22 +9,18 @@ use super::addressing::{PATH_TIMEOUT, Path, flow_header};
 use super::config::{MAX_INLINE, MAX_WR};
 use super::follow::{self, PathUser};
 use super::port_owner::{self, give_qpn, take_qpn};
-use super::send_limits::SendLimits;
 use super::{
-    CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
-    XrcDomain, multicast,
+    CompletionQueue, DeviceError, Opened, ProtectionDomain, SharedReceiveQueue, XrcDomain,
+    multicast,
 };
 use crate::core::Member;
 use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::ud::{UdQp, UdQpParts};
-use crate::qp::{AnyQp, Qp, QpParts, QpSnapshot, QpState, ReceiveQueue, Service, sg};
+use crate::qp::{AnyQp, Qp, QpParts, QpSnapshot, QpState, ReceiveQueue, Service};
 use crate::time::Instant;
-use crate::verbs::{
-    CompletionCounter, CountedOp, DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendOp, SendRequest,
-    SendWqe, Sge,
-};
+use crate::verbs::{CompletionCounter, CountedOp, DatagramWqe, MAX_SGE, RecvWqe, SendWqe, Sge};
 
 /// Creation attributes of a QP, as `ibv_qp_init_attr`.
 #[derive(Debug, Clone, Copy)]
@@ -126,14 +122,14 @@ pub struct QueuePair {
     service: Service,
     block_own_multicast: bool,
     /// State that the program set last; the engine may have moved the QP to ERR since.
-    state: QpState,
+    pub(super) state: QpState,
     pub(super) sq: SendQueue,
     /// `None` with a shared receive queue.
-    rq: Option<WorkProducer<RecvWqe>>,
+    pub(super) rq: Option<WorkProducer<RecvWqe>>,
     pub(super) posted: Arc<AtomicBool>,
-    max_send_sge: u32,
-    max_recv_sge: u32,
-    max_inline: u32,
+    pub(super) max_send_sge: u32,
+    pub(super) max_recv_sge: u32,
+    pub(super) max_inline: u32,
     pub(super) pd: ProtectionDomain,
 }
 
@@ -369,106 +365,6 @@ impl QueuePair {
         token.with_qp(self.slot, device.now(), |qp, _| qp.attributes()).expect("the QP lives")
     }
 
-    /// Posts a send request. It is sent in the next turn of the QP's core, at the latest in a turn
-    /// of the helper. An operation that the transport service lacks completes with
-    /// [`Status::LocalQpOperation`](crate::verbs::Status::LocalQpOperation).
-    ///
-    /// # Errors
-    /// [`PostError`]; nothing is posted then.
-    #[inline]
-    pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
-        self.post_connected(request, None)
-    }
-
-    #[inline]
-    pub(super) fn post_connected(
-        &mut self,
-        request: &SendRequest<'_>,
-        srqn: Option<u32>,
-    ) -> Result<(), PostError> {
-        self.check_connected(request, srqn)?;
-        let limits = self.send_limits();
-        let SendQueue::Connected(sq) = &mut self.sq else { return Err(PostError::Destination) };
-        let srqn = srqn.unwrap_or(0);
-        let pushed = limits.push(sq, request, |wqe| Ok(SendWqe { srqn, ..wqe }))?;
-        self.after_post(pushed)
-    }
-
-    /// Checks a request for a connected QP, except for its data.
-    #[inline]
-    fn check_connected(
-        &self,
-        request: &SendRequest<'_>,
-        srqn: Option<u32>,
-    ) -> Result<(), PostError> {
-        self.check_post()?;
-        // Local operations address no queue of the peer.
-        let is_local = matches!(request.op, SendOp::Local(_));
-        let is_xrc = self.service == Service::XrcIni;
-        if self.service == Service::Ud || !is_local && srqn.is_some() != is_xrc {
-            return Err(PostError::Destination);
-        }
-        Ok(())
-    }
-
-    /// Returns the error that posting `request` would return, except for a full queue. `srqn`: the
-    /// peer's shared receive queue, for XRC.
-    ///
-    /// # Errors
-    /// [`PostError`]
-    pub fn check_send(
-        &self,
-        request: &SendRequest<'_>,
-        srqn: Option<u32>,
-    ) -> Result<(), PostError> {
-        self.check_connected(request, srqn)?;
-        self.send_limits().check(request).map(drop)
-    }
-
-    /// Checks that the QP takes send requests.
-    #[inline]
-    pub(super) fn check_post(&self) -> Result<(), PostError> {
-        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            return Err(PostError::State);
-        }
-        if self.service.has_requester() { Ok(()) } else { Err(PostError::Operation) }
-    }
-
-    #[inline]
-    pub(super) fn send_limits(&self) -> SendLimits {
-        SendLimits { max_sge: self.max_send_sge as usize, max_inline: self.max_inline as usize }
-    }
-
-    /// Posts a receive.
-    ///
-    /// # Errors
-    /// [`PostError`]; nothing is posted then.
-    #[inline]
-    pub fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
-        if self.state == QpState::Reset {
-            return Err(PostError::State);
-        }
-        let Some(rq) = &mut self.rq else { return Err(PostError::SharedReceives) };
-        if request.sges.len() > self.max_recv_sge as usize {
-            return Err(PostError::TooManySges);
-        }
-        let wqe = RecvWqe {
-            wr_id: request.wr_id,
-            length: sg::total(request.sges),
-            num_sge: u8::try_from(request.sges.len()).expect("at most 16"),
-        };
-        let pushed = rq.push(&wqe, request.sges);
-        self.after_post(pushed)
-    }
-
-    /// Posts a send request of an XRC initiator QP to the peer's shared receive queue `srqn`.
-    ///
-    /// # Errors
-    /// As for [`QueuePair::post_send`]; [`PostError::Destination`] if the QP has another service.
-    pub fn post_send_xrc(&mut self, request: &SendRequest<'_>, srqn: u32) -> Result<(), PostError> {
-        self.post_connected(request, Some(srqn))
-    }
-
     /// Attaches this QP to `group`, as `ibv_attach_mcast`; does nothing if it is attached already.
     /// Attaching the first QP of a device makes the host a member of the group. An IPv4 group is
     /// given in its mapped form `::ffff:224.1.2.3`, or as `ff0e::ffff:224.1.2.3`.
@@ -492,27 +388,6 @@ impl QueuePair {
     /// [`DeviceError::NotMulticast`], [`DeviceError::NotAttached`].
     pub fn detach_multicast(&self, group: Gid) -> Result<(), DeviceError> {
         multicast::detach(self.device(), group, self.qpn)
-    }
-
-    /// Returns the receives posted and not yet consumed; 0 with a shared receive queue.
-    pub fn receives_posted(&self) -> u32 {
-        self.rq.as_ref().map_or(0, WorkProducer::len)
-    }
-
-    /// Returns the send requests posted and not yet completed.
-    pub fn sends_posted(&self) -> u32 {
-        match &self.sq {
-            SendQueue::Connected(sq) => sq.len(),
-            SendQueue::Datagram(sq) => sq.len(),
-        }
-    }
-
-    pub(super) fn after_post(&self, pushed: bool) -> Result<(), PostError> {
-        if !pushed {
-            return Err(PostError::Full);
-        }
-        self.device().cores[self.core].doorbell.ring(self.slot, &self.posted);
-        Ok(())
     }
 
     pub(super) fn device(&self) -> &Opened {

@@ -78,23 +78,26 @@ fn connect(near: &mut End, far: &mut End) {
 
 #[inline(never)]
 fn receives(end: &mut End, qp: usize) {
+    let mut posts = end.qps[qp].batch();
     for wr_id in 0..BATCH as u64 {
         let sge = end.buffer.region().sge(0, LEN);
         let request = RecvRequest { wr_id, sges: std::slice::from_ref(&sge) };
-        end.qps[qp].post_recv(&request).expect("room");
+        posts.post_recv(&request).expect("room");
     }
 }
 
 /// Posts and sends a batch, receives the ACK of the batch before, and polls its completion.
 #[inline(never)]
 fn requester(end: &mut End, qp: usize, op: SendOp, now: Instant) {
+    let mut posts = end.qps[qp].batch();
     for wr_id in 0..BATCH {
         let sge = end.buffer.region().sge(0, LEN);
         let flags = if wr_id == BATCH - 1 { SendFlags::SIGNALED } else { SendFlags::NONE };
         let data = Data::Sges(std::slice::from_ref(&sge));
         let request = SendRequest { wr_id: wr_id as u64, op, data, flags };
-        end.qps[qp].post_send(&request).expect("room");
+        posts.post_send(&request).expect("room");
     }
+    drop(posts);
     end.device.turn(now);
     poll(end);
 }
