@@ -159,7 +159,7 @@ without_libdpdk() {
 }
 
 step_swarm() {
-    FEROCE_SWARM=$SCENARIOS cargo test --workspace --test swarm -- --nocapture
+    FEROCE_SWARM=$SCENARIOS cargo test --workspace --test swarm --test services -- --nocapture
 }
 
 # One mutant, to check that mutants are made and caught. scripts/mutants.sh without names tries all,

@@ -38,7 +38,7 @@ fn remote(buffer: &Buffer, offset: u64) -> RemoteAddr {
     RemoteAddr { addr: buffer.region().addr() + offset, rkey: buffer.region().rkey() }
 }
 
-/// The core learns of a batch when it ends, also if one of its requests was refused.
+/// The core of an idle QP learns of a batch when it ends, also if a request was refused.
 #[test]
 fn a_batch_is_sent_when_it_ends() {
     let mut pair = pair(&ConnectOptions::default());
@@ -52,6 +52,7 @@ fn a_batch_is_sent_when_it_ends() {
         data: Data::Sges(sges),
         flags: SendFlags::SIGNALED,
     };
+    pair.rig.settle();
     let now = pair.rig.now;
     let mut batch = pair.qps[0].batch();
     batch.post_send(&write(1, &few)).unwrap();

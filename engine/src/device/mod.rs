@@ -8,7 +8,7 @@
 //! | [`MemoryWindow`] | `memory_window.rs` |
 //! | [`DeviceMemory`] | `device_memory.rs` |
 //! | [`CompletionQueue`] | `completion_queue.rs` |
-//! | [`QueuePair`] | `queue_pair.rs`, `posting.rs`, `datagram.rs`, `connect_options.rs`, `connect_cm.rs` |
+//! | [`QueuePair`] | `queue_pair.rs`, `posting.rs`, `datagram.rs`; `connect_{options,qp,cm}.rs` |
 //! | [`Endpoint`] | `endpoint.rs` |
 //! | [`SharedReceiveQueue`] | `shared_receive_queue.rs` |
 //! | [`XrcDomain`] | `xrc.rs` |

@@ -8,8 +8,8 @@ use crate::memory::work_ring::WorkProducer;
 use crate::qp::{QpState, Service, sg};
 use crate::verbs::{RecvRequest, RecvWqe, SendOp, SendRequest, SendWqe};
 
-/// Requests that are posted together, as a list of `ibv_post_send`. The core learns of them when
-/// this value is dropped, by one doorbell, which costs more than a request.
+/// Requests that are posted together, as a list of `ibv_post_send`. The core learns of them at the
+/// latest when this value is dropped: one doorbell costs less than one per request.
 ///
 /// ```no_run
 /// # use feroce_engine::device::{PostError, QueuePair};

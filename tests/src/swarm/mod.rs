@@ -18,6 +18,7 @@ mod options;
 mod random;
 mod request;
 mod request_generator;
+pub mod services;
 mod side_workload;
 mod simulation;
 mod trace;

@@ -253,7 +253,7 @@ fn safe_timeout(delay: Duration, jitter: Duration) -> u8 {
     (1..32).find(|&n| ack_timeout(n).is_some_and(|timeout| timeout > round_trip)).expect("short")
 }
 
-fn random_faults(random: &mut Random) -> WireFaults {
+pub(super) fn random_faults(random: &mut Random) -> WireFaults {
     if random.percent(25) {
         return WireFaults::default();
     }

@@ -1,0 +1,255 @@
+//! What happens in a scenario: the queue pairs, their messages, the actions, the wire.
+
+use std::time::Duration;
+
+use feroce_wire::PathMtu;
+
+use super::super::options::random_faults;
+use super::super::random::Random;
+use crate::wire::WireFaults;
+
+/// A transport service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Rc,
+    Uc,
+    Ud,
+    Xrc,
+}
+
+impl Kind {
+    /// Every message arrives, or its request fails.
+    pub fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::Xrc)
+    }
+
+    /// Name in the tally.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+            Self::Xrc => "XRC",
+        }
+    }
+}
+
+/// An operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Op {
+    Send,
+    SendImm,
+    Write,
+    WriteImm,
+    Read,
+}
+
+impl Op {
+    /// Name in the tally.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Send => "SEND",
+            Self::SendImm => "SEND with immediate",
+            Self::Write => "WRITE",
+            Self::WriteImm => "WRITE with immediate",
+            Self::Read => "READ",
+        }
+    }
+
+    /// The peer's program sees the message.
+    pub fn consumes_receive(self) -> bool {
+        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+    }
+}
+
+/// A message to post.
+#[derive(Debug, Clone, Copy)]
+pub struct Message {
+    pub op: Op,
+    pub len: usize,
+    /// Offset of its bytes in the buffers of its lane.
+    pub cell: usize,
+    /// Time of posting, from the start.
+    pub at: Duration,
+    pub signaled: bool,
+    pub inline: bool,
+    /// XRC: which of the two shared receive queues it names.
+    pub queue: usize,
+    /// UD: it has another Q_Key than the receiver.
+    pub wrong_qkey: bool,
+}
+
+/// What one QP sends to its peer.
+#[derive(Debug, Clone, Default)]
+pub struct LanePlan {
+    pub messages: Vec<Message>,
+    /// Bytes of the buffers.
+    pub bytes: usize,
+    /// WRITEs and READs use a memory window (RC).
+    pub windowed: bool,
+}
+
+/// A pair of queue pairs.
+#[derive(Debug, Clone)]
+pub struct PairPlan {
+    pub kind: Kind,
+    /// Receives come from the shared receive queue of the end.
+    pub shared: [bool; 2],
+    /// By sending end; the second is empty for XRC.
+    pub lanes: [LanePlan; 2],
+    /// XRC: the end of the initiator.
+    pub first: usize,
+}
+
+/// Something that happens to an object under traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    Kill { pair: usize, end: usize },
+    Destroy { pair: usize, end: usize },
+    Renew { pair: usize },
+    Resize { end: usize, depth: u32 },
+    Deregister { pair: usize, from: usize },
+    CloseWindow { pair: usize, from: usize },
+}
+
+/// The whole scenario.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub delay: Duration,
+    pub faults: WireFaults,
+    pub faults_end: Duration,
+    pub mtu: PathMtu,
+    pub v6: bool,
+    pub pairs: Vec<PairPlan>,
+    pub actions: Vec<(Duration, Action)>,
+    /// Receives that each queue holds at most.
+    pub receives: usize,
+    /// Time from a completed receive to the next post.
+    pub repost: Duration,
+}
+
+/// Bytes of the longest message.
+pub const LONGEST: usize = 1500;
+/// Shorter messages carry their number as immediate data.
+pub const HEADER: usize = 16;
+/// Inline bytes of a queue pair.
+pub const MAX_INLINE: usize = 64;
+
+impl Plan {
+    pub fn generate(random: &mut Random) -> Self {
+        let count = random.weighted(&[(30, 1), (40, 2), (20, 3), (10, 4)]);
+        let span = Duration::from_micros(random.pick(&[0, 20, 200, 2000]));
+        let mtu = random.pick(&[PathMtu::Mtu256, PathMtu::Mtu256, PathMtu::Mtu512]);
+        let pairs: Vec<PairPlan> =
+            (0..count).map(|_| PairPlan::generate(random, mtu, span)).collect();
+        let actions = random_actions(random, &pairs, span);
+        let mut faults = random_faults(random);
+        faults.jitter = faults.jitter.min(Duration::from_micros(50));
+        Self {
+            delay: Duration::from_nanos(random.pick(&[100, 1000, 20_000])),
+            faults,
+            faults_end: 2 * span + Duration::from_micros(random.pick(&[10, 1000])),
+            mtu,
+            v6: random.percent(30),
+            pairs,
+            actions,
+            receives: random.weighted(&[(60, 16), (25, 3), (15, 1)]),
+            repost: Duration::from_micros(random.weighted(&[(60, 0), (25, 5), (15, 300)])),
+        }
+    }
+}
+
+impl PairPlan {
+    fn generate(random: &mut Random, mtu: PathMtu, span: Duration) -> Self {
+        let kind =
+            random.weighted(&[(25, Kind::Rc), (30, Kind::Uc), (20, Kind::Ud), (25, Kind::Xrc)]);
+        let first = random.between(0, 1);
+        let lanes = [0, 1].map(|end| match kind {
+            Kind::Xrc if end != first => LanePlan::default(),
+            _ => LanePlan::generate(random, kind, mtu, span),
+        });
+        let shared = [0, 1].map(|_| {
+            random.percent(match kind {
+                Kind::Rc => 60,
+                Kind::Uc | Kind::Ud => 30,
+                Kind::Xrc => 0,
+            })
+        });
+        Self { kind, shared, lanes, first }
+    }
+}
+
+impl LanePlan {
+    fn generate(random: &mut Random, kind: Kind, mtu: PathMtu, span: Duration) -> Self {
+        let count = random.weighted(&[(20, 0), (40, 3), (30, 8), (10, 20)]);
+        let mut times: Vec<Duration> = (0..count).map(|_| random.time(span)).collect();
+        times.sort();
+        let mut plan = Self { windowed: kind == Kind::Rc && random.percent(40), ..Self::default() };
+        for at in times {
+            let message = plan.random_message(random, kind, mtu, at);
+            plan.messages.push(message);
+        }
+        plan
+    }
+
+    /// A message whose bytes follow those of the messages before it.
+    pub fn random_message(
+        &mut self,
+        random: &mut Random,
+        kind: Kind,
+        mtu: PathMtu,
+        at: Duration,
+    ) -> Message {
+        let op = match kind {
+            Kind::Ud => random.pick(&[Op::Send, Op::SendImm]),
+            Kind::Uc => random.pick(&[Op::Send, Op::SendImm, Op::Write, Op::WriteImm]),
+            _ => random.pick(&[Op::Send, Op::SendImm, Op::Write, Op::WriteImm, Op::Read]),
+        };
+        let mtu = mtu.bytes() as usize;
+        let longest = if kind == Kind::Ud { mtu } else { LONGEST };
+        let shortest = if op == Op::Send { HEADER } else { 0 };
+        let len = random.weighted(&[(30, shortest), (20, mtu), (50, longest)]);
+        let len = random.between(shortest, len.max(shortest));
+        let message = Message {
+            op,
+            len,
+            cell: self.bytes,
+            at,
+            signaled: random.percent(70),
+            inline: op != Op::Read && len <= MAX_INLINE && random.percent(30),
+            queue: random.between(0, 1),
+            wrong_qkey: kind == Kind::Ud && random.percent(10),
+        };
+        // Between two messages, a gap that no request may touch.
+        self.bytes += len + random.between(1, 9);
+        message
+    }
+}
+
+fn random_actions(
+    random: &mut Random,
+    pairs: &[PairPlan],
+    span: Duration,
+) -> Vec<(Duration, Action)> {
+    let mut actions = Vec::new();
+    for (pair, plan) in pairs.iter().enumerate() {
+        let (end, at) = (random.between(0, 1), random.time(span));
+        let connected = matches!(plan.kind, Kind::Rc | Kind::Uc);
+        match random.between(0, 99) {
+            0..12 => actions.push((at, Action::Kill { pair, end })),
+            12..24 => actions.push((at, Action::Destroy { pair, end })),
+            24..36 if connected => actions.push((at, Action::Renew { pair })),
+            36..44 => actions.push((at, Action::Deregister { pair, from: end })),
+            44..60 if plan.lanes[end].windowed => {
+                actions.push((at, Action::CloseWindow { pair, from: end }));
+            }
+            _ => {}
+        }
+    }
+    for _ in 0..random.weighted(&[(60, 0), (30, 1), (10, 4)]) {
+        let (end, depth) = (random.between(0, 1), random.pick(&[600, 1000, 2000]));
+        actions.push((random.time(span), Action::Resize { end, depth }));
+    }
+    actions.sort_by_key(|(at, _)| *at);
+    actions
+}
