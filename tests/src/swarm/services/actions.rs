@@ -14,7 +14,9 @@ use feroce_engine::memory::Access;
 impl World<'_> {
     /// Does something to an object, unless it is gone.
     pub fn act(&mut self, action: Action) -> Check {
-        self.observe()?; // Later completions may be a result of the action.
+        if !matches!(action, Action::Resize { .. }) {
+            self.observe()?; // Later completions may be a result of the action.
+        }
         self.trace.note(self.rig.now, || format!("{action:?}"));
         match action {
             Action::Kill { pair, end } => self.kill(pair, end),
@@ -78,10 +80,12 @@ impl World<'_> {
         owner.qps = qps.map(Some);
         (owner.dead, owner.may_break) = ([false; 2], [false; 2]);
         for from in 0..2 {
-            // The window was bound to the queue pair of the old connection.
+            // A window stays bound to the number of its queue pair.
             let lane = self.pairs[pair].lanes[from].as_mut().expect("a connected service");
-            if let Some(window) = &mut lane.window {
-                window.state = WindowState::Closed;
+            if let Some(window) = &mut lane.window
+                && matches!(window.state, WindowState::Opening | WindowState::Closing)
+            {
+                window.state = WindowState::Unknown;
             }
             if lane.may_be_refused() {
                 self.pairs[pair].may_break[1 - from] = true;

@@ -49,7 +49,9 @@ impl World<'_> {
             WindowState::Closing => {
                 (WindowState::Closed, CompletionOpcode::LocalInvalidate, "window closed")
             }
-            WindowState::Open | WindowState::Closed => return Err("completed twice".into()),
+            WindowState::Open | WindowState::Closed | WindowState::Unknown => {
+                return Err("completed twice".into());
+            }
         };
         if is_done && done.opcode != opcode {
             return Err(format!("expected {opcode:?}"));
@@ -214,6 +216,9 @@ fn arrive(lane: &mut Lane, index: usize) -> Result<Option<&'static str>, String>
     if index >= lane.posted() {
         return Err(format!("message {index} was not sent"));
     }
+    if lane.must_fail[index] {
+        return Err("its key was not valid any more".into());
+    }
     lane.arrivals[index] += 1;
     if lane.kind == Kind::Ud {
         if lane.plan.messages[index].wrong_qkey {
@@ -242,6 +247,9 @@ fn succeed(lane: &mut Lane, index: usize) -> Check {
     lane.outcomes[index] = Outcome::Succeeded;
     if !lane.kind.is_reliable() {
         return Ok(());
+    }
+    if lane.must_fail[index] {
+        return Err(format!("request {index} succeeded with a key that was not valid any more"));
     }
     if lane.plan.messages[index].op.consumes_receive() && lane.arrivals[index] == 0 {
         return Err(format!("request {index} is complete, but its message has not arrived"));

@@ -42,6 +42,8 @@ pub enum WindowState {
     /// The invalidate is posted.
     Closing,
     Closed,
+    /// The queue pair was reset meanwhile: the bind or invalidate may have been executed.
+    Unknown,
 }
 
 /// See the [module](self).
@@ -58,6 +60,8 @@ pub struct Lane {
     pub target: Option<Buffer>,
     target_name: RemoteAddr,
     pub outcomes: Vec<Outcome>,
+    /// Of each posted request: its key was not valid any more.
+    pub must_fail: Vec<bool>,
     /// All requests before this one are complete.
     pub resolved: usize,
     /// How often each message has arrived.
@@ -96,6 +100,7 @@ impl Lane {
             target: Some(target),
             target_name,
             outcomes: Vec::new(),
+            must_fail: Vec::new(),
             resolved: 0,
             arrivals: Vec::new(),
             next_arrival: 0,
@@ -124,9 +129,18 @@ impl Lane {
 
     /// Requests that access the target may be refused.
     pub fn may_be_refused(&self) -> bool {
-        let is_closed =
-            |window: &Window| matches!(window.state, WindowState::Closing | WindowState::Closed);
-        self.target.is_none() || self.window.as_ref().is_some_and(is_closed)
+        self.target.is_none()
+            || self.window.as_ref().is_some_and(|window| window.state != WindowState::Open)
+    }
+
+    /// The request `index` is posted. No key is needed to access no bytes.
+    pub fn note_posted(&mut self, index: usize) {
+        let message = &self.plan.messages[index];
+        let is_closed = |window: &Window| window.state == WindowState::Closed;
+        let is_invalid = self.target.is_none() || self.window.as_ref().is_some_and(is_closed);
+        self.must_fail.push(is_invalid && message.op.names_memory() && message.len > 0);
+        self.outcomes.push(Outcome::Open);
+        self.arrivals.push(0);
     }
 
     /// The bytes of message `index`: its lane and number, then bytes that depend on both.

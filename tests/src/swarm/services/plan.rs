@@ -56,6 +56,11 @@ impl Op {
         }
     }
 
+    /// It names memory of the peer.
+    pub fn names_memory(self) -> bool {
+        matches!(self, Self::Write | Self::WriteImm | Self::Read)
+    }
+
     /// The peer's program sees the message.
     pub fn consumes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::WriteImm)

@@ -100,8 +100,7 @@ impl World<'_> {
             Err(error) => return Err(format!("pair {pair}, end {from}, {message:?}: {error}")),
         }
         self.trace.note(self.rig.now, || format!("pair {pair}, end {from}: {index}: {message:?}"));
-        lane.outcomes.push(Outcome::Open);
-        lane.arrivals.push(0);
+        lane.note_posted(index);
         Ok(true)
     }
 
