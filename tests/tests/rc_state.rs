@@ -6,6 +6,7 @@ use feroce_engine::device::{ConnectOptions, PostError};
 use feroce_engine::memory::Access;
 use feroce_engine::qp::QpState;
 use feroce_engine::qp::attributes::QpAttributes;
+use feroce_engine::time::Duration;
 use feroce_engine::verbs::{
     AsyncEvent, CompletionOpcode, Data, Extra, RecvRequest, RemoteAddr, SendFlags, SendOp,
     SendRequest, Sge, Status,
@@ -165,6 +166,35 @@ fn a_request_with_a_local_error_is_flushed_by_err() {
     assert!(pair.qps[0].modify(&refused).is_err());
     pair.run(10);
     assert_eq!(pair.done(0), [(2, Status::LocalProtection)]);
+}
+
+/// Before a program moves a QP to ERR, the QP sends what it can. If the memory of a READ response has
+/// gone then, the peer gets a NAK, and the QP goes to ERR for that reason: one event. In ERR, further
+/// requests to the same memory cause none.
+#[test]
+fn a_response_withdrawn_just_before_err_causes_one_event() {
+    let mut pair = Pair::default();
+    let region = pair.pds[1].alloc_buffer(16 * 1024, Access::ALL).unwrap();
+    let remote = RemoteAddr { addr: region.region().addr(), rkey: region.region().rkey() };
+    pair.post(1, SendOp::Read(remote), 40 * 256);
+    pair.post(2, SendOp::Read(remote), 4);
+    pair.rig.devices[0].turn(pair.rig.now);
+    pair.rig.wire.step(pair.rig.now);
+    pair.rig.now += Duration::from_micros(1);
+    pair.rig.wire.step(pair.rig.now);
+    pair.rig.devices[1].turn(pair.rig.now);
+    pair.rig.devices[1].turn(pair.rig.now); // Sends the first packets of the response.
+    drop(region);
+    assert_eq!((pair.state(1), pair.events(1)), (QpState::Rts, Vec::new()));
+    pair.qps[1].modify(&to(QpState::Err)).unwrap();
+    let event = AsyncEvent::QpAccessError(pair.qps[1].qpn());
+    assert_eq!((pair.state(1), pair.events(1)), (QpState::Err, vec![event]));
+    pair.qps[1].modify(&to(QpState::Err)).unwrap();
+    pair.run(10);
+    assert_eq!(pair.done(0), [(1, Status::RemoteAccess), (2, FLUSHED)]);
+    pair.inject(&Crafted::new(Opcode::RC_READ_REQUEST, FIRST_PSN[0], &[]).reth(remote, 4));
+    pair.run(10);
+    assert_eq!((pair.state(1), pair.events(1)), (QpState::Err, Vec::new()));
 }
 
 /// The last message is sent whole, although it has more packets than a QP sends per turn.

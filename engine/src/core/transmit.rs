@@ -98,7 +98,8 @@ impl Core {
     /// the last message before a disconnect: the core may know of that request only by its
     /// doorbell. Packets for which the port, the peer or the send window has no room are lost with
     /// the QP. A request that fails at this end is not completed here: the program stops the QP, so
-    /// the request is flushed.
+    /// the request is flushed. If the memory of a READ response has gone, the peer gets a NAK; the
+    /// QP is then in ERR for this reason, with an event, before the program stops it.
     pub fn drain(&mut self, slot: u32, now: Instant) {
         self.shared.recent.forget();
         self.handle_doorbells(now);

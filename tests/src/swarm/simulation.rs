@@ -291,6 +291,12 @@ impl<'a> Simulation<'a> {
         };
         self.observe_all()?; // Later completions may be a result of the state change.
         let result = self.qps[pair][end].modify(&attributes);
+        if state == QpState::Err {
+            // Before the state change, the QP sends what it can. A READ response whose memory has
+            // gone moves the QP to ERR then, with an event.
+            let events = self.events();
+            self.model.take(&events, &[])?;
+        }
         let side = &mut self.model.sides[pair][end];
         match (result, action) {
             (Ok(()), Action::Kill { .. }) => side.killed = true,
