@@ -607,6 +607,8 @@ fn neighbours_and_routes_are_published() {
     let mac = MacAddr([2, 0, 0, 0, 0, 0x55]);
     pair.a(&format!("neigh replace 10.0.0.2 lladdr {mac} dev eth0"));
     wait_for(&events, |event| *event == NetEvent::NeighbourChanged { interface, ip, mac });
+    pair.a("neigh del 10.0.0.2 dev eth0");
+    wait_for(&events, |event| *event == NetEvent::NeighbourRemoved { interface, ip });
     pair.tune_arp("retrans_time_ms", "50");
     let ip = addr("10.0.0.66");
     assert!(pair.resolve("10.0.0.66", "10.0.0.1").is_err());

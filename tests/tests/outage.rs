@@ -325,19 +325,59 @@ fn the_route_changes_to_a_gateway() {
         net.ip(1, "link set v1 promisc on");
         transfer.expect_to_finish(peer);
     };
-    half_way_captured(WITH_NEXT_HOP, change, |bytes| {
-        let mut reader = PcapReader::new(&bytes[..]).unwrap();
-        let (mut before, mut after) = (0, 0);
-        while let Some(packet) = reader.next_packet() {
-            let packet = packet.unwrap();
-            let (to_gateway, sent) =
-                (packet.data[..6] == GATEWAY, packet.data[26..30] == [10, 77, 0, 1]);
-            before += usize::from(sent && !to_gateway);
-            after += usize::from(sent && to_gateway);
-        }
-        let packets = usize::try_from(MESSAGES).unwrap() * MESSAGE / 4096;
-        assert!(before >= packets / 2, "{before} frames by the old route");
-        assert!(after >= packets / 4, "{after} frames by the new one");
+    half_way_captured(WITH_NEXT_HOP, change, |bytes| expect_move(&bytes, GATEWAY));
+}
+
+/// Checks in a capture that the frames of the second half of the transfer went to the Ethernet
+/// address `mac`.
+fn expect_move(capture: &[u8], mac: [u8; 6]) {
+    let mut reader = PcapReader::new(capture).unwrap();
+    let (mut before, mut after) = (0, 0);
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.unwrap();
+        let (is_moved, sent) = (packet.data[..6] == mac, packet.data[26..30] == [10, 77, 0, 1]);
+        before += usize::from(sent && !is_moved);
+        after += usize::from(sent && is_moved);
+    }
+    let packets = usize::try_from(MESSAGES).unwrap() * MESSAGE / 4096;
+    assert!(before >= packets / 2, "{before} frames to the old Ethernet address");
+    assert!(after >= packets / 4, "{after} frames to the new one");
+}
+
+/// The peer gets another Ethernet address during the transfer, in three ways.
+fn peer_moves(change: impl Fn(&Net) + Sync) {
+    const MOVED: [u8; 6] = [2, 0x77, 0, 0, 0, 0x22];
+    let disturb = |transfer: &mut Transfer, net: &Net, peer: &mut Peer| {
+        change(net);
+        transfer.expect_to_finish(peer);
+    };
+    half_way_captured(WITH_NEXT_HOP, disturb, |bytes| expect_move(&bytes, MOVED));
+}
+
+/// The kernel of this end forgets the peer; this end asks for it again.
+#[test]
+fn the_peer_moves_and_is_forgotten() {
+    peer_moves(|net| {
+        // The peer's own request would otherwise tell this end its new address.
+        net.exec(0, "sysctl -qw net.ipv4.conf.v0.arp_ignore=8");
+        net.ip(1, "link set v1 address 02:77:00:00:00:22");
+        net.ip(0, "neighbour flush dev v0");
+    });
+}
+
+/// The kernel of the peer forgets its neighbours with the change; the peer asks for them again.
+#[test]
+fn the_peer_moves_unnoticed() {
+    peer_moves(|net| net.ip(1, "link set v1 address 02:77:00:00:00:22"));
+}
+
+/// The kernel of this end forgets the peer while its interface is down.
+#[test]
+fn the_peer_moves_while_the_interface_is_down() {
+    peer_moves(|net| {
+        net.ip(0, "link set v0 down");
+        net.ip(1, "link set v1 address 02:77:00:00:00:22");
+        net.ip(0, "link set v0 up");
     });
 }
 

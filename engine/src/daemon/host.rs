@@ -1,5 +1,6 @@
 //! Follows the host: its addresses, and the neighbours that clients use.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 
@@ -7,24 +8,30 @@ use feroce_wire::MacAddr;
 
 use super::shared::Shared;
 use crate::device::ports::Filter;
-use crate::device::{Addressing, OpenError, RESTORE_INTERVAL};
-use crate::net::{GidTable, Interface, NetEvent, Watched, Watcher};
+use crate::device::{Addressing, OpenError, TICK};
+use crate::net::{GidTable, Hop, Interface, NetEvent, NextHops, Watched, Watcher};
 use crate::port::daemon::protocol::{Local, Notice};
 
 /// Starts the thread that follows the kernel's tables; `None` for a port with addresses of its
 /// own.
 pub(super) fn follow(shared: &Arc<Shared>) -> Result<Option<Watcher>, OpenError> {
-    if !matches!(shared.addressing, Addressing::Kernel(_)) {
-        return Ok(None);
-    }
-    let interval = shared.filter.as_ref().is_some_and(Filter::is_detachable);
-    let interval = interval.then_some(RESTORE_INTERVAL);
+    let Addressing::Kernel(kernel) = &shared.addressing else { return Ok(None) };
+    let mut resolver = kernel.open_resolver()?;
+    let mut hops = NextHops::new();
+    let is_detachable = shared.filter.as_ref().is_some_and(Filter::is_detachable);
+    let interval = (is_detachable || !resolver.is_routed()).then_some(TICK);
     let shared = Arc::downgrade(shared);
     let on_event = move |watched| {
         let Some(shared) = shared.upgrade() else { return };
         match watched {
-            Watched::Event(event) => take(&shared, &event),
-            Watched::Tick => restore_filter(&shared),
+            Watched::Event(event) => {
+                take(&shared, &event);
+                hops.take(&event, &mut resolver, |hop| is_used(&shared, hop));
+            }
+            Watched::Tick => {
+                restore_filter(&shared);
+                hops.tick(&mut resolver, || hops_in_use(&shared));
+            }
         }
     };
     Ok(Some(Watcher::start_with_ticks(interval, Box::new(on_event))?))
@@ -92,6 +99,23 @@ fn follow_neighbour(shared: &Shared, key: (u32, IpAddr), mac: MacAddr) {
     drop(hops);
     shared.with(|switch| switch.tables.move_next_hop(former, mac));
     shared.notify(&Notice::Neighbour { vlan, ip: key.1, mac: mac.0 });
+}
+
+/// Returns true if a client uses `hop`.
+fn is_used(shared: &Shared, hop: Hop) -> bool {
+    let hops = shared.hops.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mac) = hops.get(&hop).map(|hop| hop.mac) else { return false };
+    drop(hops);
+    shared.with(|switch| switch.tables.uses_next_hop(mac))
+}
+
+/// The next hops that clients use.
+fn hops_in_use(shared: &Shared) -> BTreeSet<Hop> {
+    let hops = shared.hops.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    shared.with(|switch| {
+        let used = hops.into_iter().filter(|(_, hop)| switch.tables.uses_next_hop(hop.mac));
+        used.map(|(hop, _)| hop).collect()
+    })
 }
 
 /// As [`set_filter`], with a warning if the port refuses.

@@ -270,6 +270,11 @@ impl Tables {
         }
     }
 
+    /// Returns true if a client has resolved a next hop with the Ethernet address `mac`.
+    pub(super) fn uses_next_hop(&self, mac: MacAddr) -> bool {
+        self.places.iter().flatten().any(|client| client.permits.next_hops.contains(&mac))
+    }
+
     /// Decides whether the client at `place` may send `frame`, and counts the frame.
     pub(super) fn admit(
         &mut self,

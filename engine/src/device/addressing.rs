@@ -117,7 +117,7 @@ impl KernelAddresses {
     ///
     /// # Errors
     /// The kernel's error.
-    pub(super) fn open_resolver(&self) -> Result<Resolver, NetError> {
+    pub(crate) fn open_resolver(&self) -> Result<Resolver, NetError> {
         self.resolver().open_alike()
     }
 

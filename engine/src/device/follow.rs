@@ -12,7 +12,8 @@ use super::addressing::{Addressing, Path};
 use super::ports::Filter;
 use super::{DeviceError, DeviceInner, OpenError, multicast};
 use crate::net::{
-    Gid, GidEntry, GidTable, Interface, NetError, NetEvent, PathHeaders, Resolver, Watched, Watcher,
+    Gid, GidEntry, GidTable, Hop, Interface, NetError, NetEvent, NextHops, PathHeaders, Resolver,
+    Watched, Watcher,
 };
 use crate::time::{Duration, Instant};
 use crate::verbs::AsyncEvent;
@@ -44,8 +45,8 @@ pub(super) struct Ends {
 pub(super) const TRUST: Duration = Duration::from_secs(30);
 
 /// How often a device looks whether another program has detached the program that selects its
-/// frames: noticed within a second.
-pub(crate) const RESTORE_INTERVAL: Duration = Duration::from_millis(500);
+/// frames, and whether a next hop must be asked for again: noticed within a second.
+pub(crate) const TICK: Duration = Duration::from_millis(500);
 
 /// Approximate maximum number of paths of address handles that are kept without a handle.
 const UNUSED_PATHS: usize = 256;
@@ -117,6 +118,12 @@ impl PathInUse {
     /// Returns true for a path of address handles if none is left.
     fn is_unused(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| Arc::strong_count(handle) == 1)
+    }
+
+    /// The next hop; `None` without a next hop or if the path is unused.
+    fn hop(&self) -> Option<Hop> {
+        let next_hop = self.headers.next_hop.filter(|_| !self.is_unused())?;
+        Some((self.headers.interface, next_hop))
     }
 
     /// Returns true if `flow` is between the addresses of this path.
@@ -275,13 +282,14 @@ pub(super) fn start(device: &super::Opened, interface: &str) -> Result<(), OpenE
         resolver: kernel.open_resolver()?,
         name: interface.to_owned(),
         index: kernel.table.read().unwrap_or_else(PoisonError::into_inner).device(),
+        hops: NextHops::new(),
         is_lost: false,
     };
     let is_detachable = device.filter.get().is_some_and(Filter::is_detachable);
-    let interval = is_detachable.then_some(RESTORE_INTERVAL);
+    let interval = (is_detachable || !follower.resolver.is_routed()).then_some(TICK);
     let on_event = move |watched| match watched {
         Watched::Event(event) => follower.take(&event),
-        Watched::Tick => follower.restore_filter(),
+        Watched::Tick => follower.tick(),
     };
     let watcher = Watcher::start_with_ticks(interval, Box::new(on_event))?;
     *device.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
@@ -297,6 +305,8 @@ struct Follower {
     name: String,
     /// Its index, which a new name does not change.
     index: u32,
+    /// The next hops that the kernel must know.
+    hops: NextHops,
     /// The device is lost: its interface or the program that selects its frames is gone.
     is_lost: bool,
 }
@@ -323,6 +333,8 @@ impl Follower {
             NetEvent::MacChanged { interface, mac } => follow_own_mac(&device, *interface, *mac),
             _ => {}
         }
+        let is_used = |hop| lock(&device).values().any(|path| path.hop() == Some(hop));
+        self.hops.take(event, &mut self.resolver, is_used);
         match event {
             NetEvent::LinkRemoved { interface } if self.is_own(*interface) => {
                 self.interface_removed(&device);
@@ -360,10 +372,16 @@ impl Follower {
         }
     }
 
+    fn tick(&mut self) {
+        let Some(device) = self.device.upgrade().filter(|_| !self.is_lost) else { return };
+        self.restore_filter(&device);
+        let in_use = || lock(&device).values().filter_map(PathInUse::hop).collect();
+        self.hops.tick(&mut self.resolver, in_use);
+    }
+
     /// Attaches the program that selects the device's frames again if another program has detached
     /// it. The device is lost if that fails.
-    fn restore_filter(&mut self) {
-        let Some(device) = self.device.upgrade().filter(|_| !self.is_lost) else { return };
+    fn restore_filter(&mut self, device: &DeviceInner) {
         let Some(filter) = device.filter.get() else { return };
         if filter.restore(&self.name, || self.is_removed()) {
             self.is_lost = true;
@@ -458,13 +476,18 @@ pub(super) fn lock(device: &DeviceInner) -> std::sync::MutexGuard<'_, Paths> {
 fn expire(device: &DeviceInner, event: &NetEvent) {
     let concerns = |headers: &PathHeaders| match event {
         NetEvent::NeighbourChanged { .. } => false, // The follower updates its paths.
-        NetEvent::NeighbourFailed { interface, ip } => {
+        NetEvent::NeighbourFailed { interface, ip }
+        | NetEvent::NeighbourRemoved { interface, ip } => {
             (headers.interface, headers.next_hop) == (*interface, Some(*ip))
         }
         _ => true,
     };
-    let mut is_change =
-        !matches!(event, NetEvent::NeighbourChanged { .. } | NetEvent::NeighbourFailed { .. });
+    let mut is_change = !matches!(
+        event,
+        NetEvent::NeighbourChanged { .. }
+            | NetEvent::NeighbourFailed { .. }
+            | NetEvent::NeighbourRemoved { .. }
+    );
     for path in lock(device).values_mut().filter(|path| concerns(&path.headers)) {
         is_change = true;
         if let Some(handle) = &path.handle {

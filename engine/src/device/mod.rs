@@ -92,7 +92,7 @@ pub use datagram::Destination;
 pub use device_memory::DeviceMemory;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{DeviceError, OpenError, PostError};
-pub(crate) use follow::RESTORE_INTERVAL;
+pub(crate) use follow::TICK;
 pub use host::HostId;
 pub use memory_region::{Advice, MemoryRegion, Reregistration};
 pub use memory_window::MemoryWindow;

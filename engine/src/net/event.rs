@@ -76,6 +76,14 @@ pub enum NetEvent {
         /// IP address of the neighbour.
         ip: IpAddr,
     },
+    /// The kernel has removed a neighbour from its table, as `ip neighbour flush` does, and resolves
+    /// it only when somebody asks.
+    NeighbourRemoved {
+        /// Interface.
+        interface: u32,
+        /// IP address of the neighbour.
+        ip: IpAddr,
+    },
     /// A route was added or removed: a path may have another next hop now.
     RouteChanged,
     /// The events so far describe the whole state of the host. Published after the first snapshot,
@@ -144,8 +152,9 @@ impl PublishedState {
                 }
             }
             Message::DelNeighbour(neighbour) => {
-                if let Some(neighbour) = Neighbour::from_message(neighbour) {
-                    self.neighbours.remove(&(neighbour.interface, neighbour.ip));
+                // Its state may be none at all.
+                if let Some(key) = Neighbour::key(neighbour) {
+                    self.remove_neighbour(key, events);
                 }
             }
             Message::NewRoute(route) | Message::DelRoute(route)
@@ -173,7 +182,10 @@ impl PublishedState {
             .iter()
             .map(|neighbour| (neighbour.interface, neighbour.ip))
             .collect();
-        self.neighbours.retain(|key, _| listed.contains(key));
+        let known: Vec<_> = self.neighbours.keys().copied().collect();
+        for gone in known.into_iter().filter(|key| !listed.contains(key)) {
+            self.remove_neighbour(gone, events);
+        }
 
         for interface in snapshot.interfaces {
             self.update_link(interface, events);
@@ -230,6 +242,12 @@ impl PublishedState {
         }
     }
 
+    fn remove_neighbour(&mut self, key: (u32, IpAddr), events: &mut Vec<NetEvent>) {
+        if self.neighbours.remove(&key).is_some() {
+            events.push(NetEvent::NeighbourRemoved { interface: key.0, ip: key.1 });
+        }
+    }
+
     fn update_neighbour(&mut self, neighbour: Neighbour, events: &mut Vec<NetEvent>) {
         let Neighbour { interface, ip, status } = neighbour;
         let mac = match status {
@@ -255,6 +273,7 @@ mod tests {
     use super::*;
     use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
     use netlink_packet_route::link::LinkMessage;
+    use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage};
 
     fn interface(index: u32) -> Interface {
         Interface {
@@ -347,6 +366,29 @@ mod tests {
         let mut events = Vec::new();
         published.apply(&RouteNetlinkMessage::NewAddress(message), &mut events);
         assert_eq!(events, [NetEvent::AddressRemoved(own)]);
+    }
+
+    #[test]
+    fn an_event_is_published_when_a_neighbour_is_removed() {
+        let mut published = PublishedState::default();
+        let ip: IpAddr = "10.0.0.2".parse().unwrap();
+        let known = Neighbour { interface: 1, ip, status: Status::Known(MacAddr([2; 6])) };
+        // As an interface that goes down removes it: in no state.
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Inet;
+        message.header.ifindex = 1;
+        message.attributes.push(NeighbourAttribute::Destination(ip.into()));
+        let message = RouteNetlinkMessage::DelNeighbour(message);
+        let mut events = Vec::new();
+        published.update_neighbour(known, &mut events);
+        events.clear();
+        published.apply(&message, &mut events);
+        let removed = NetEvent::NeighbourRemoved { interface: 1, ip };
+        assert_eq!(events, [removed.clone()]);
+        published.apply(&message, &mut events);
+        assert_eq!(events.len(), 1, "it was unknown");
+        published.update_neighbour(known, &mut events);
+        assert_eq!(replace(&mut published, &[], &[]), [removed], "events were lost");
     }
 
     #[test]

@@ -102,20 +102,11 @@ impl Neighbour {
 
     /// Returns `None` for an entry of another family, or not yet in use.
     pub(super) fn from_message(message: &NeighbourMessage) -> Option<Self> {
-        let mut ip = None;
-        let mut mac = None;
-        for attribute in &message.attributes {
-            match attribute {
-                NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => {
-                    ip = Some(IpAddr::V4(*v4));
-                }
-                NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => {
-                    ip = Some(IpAddr::V6(*v6));
-                }
-                NeighbourAttribute::LinkLayerAddress(bytes) => mac = mac_from(bytes),
-                _ => {}
-            }
-        }
+        let (interface, ip) = Self::key(message)?;
+        let mac = message.attributes.iter().find_map(|attribute| match attribute {
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac_from(bytes),
+            _ => None,
+        });
         let status = match message.header.state {
             NeighbourState::Permanent => Status::Permanent(mac?),
             _ if message.header.flags.contains(NeighbourFlags::ExtLearned) => {
@@ -130,7 +121,18 @@ impl Neighbour {
             NeighbourState::Failed => Status::Failed,
             _ => return None,
         };
-        Some(Self { interface: message.header.ifindex, ip: ip?, status })
+        Some(Self { interface, ip, status })
+    }
+
+    /// Returns the interface and the address of an entry in any state; `None` if it is of another
+    /// family.
+    pub(super) fn key(message: &NeighbourMessage) -> Option<(u32, IpAddr)> {
+        let ip = message.attributes.iter().find_map(|attribute| match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => Some(IpAddr::V4(*v4)),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => Some(IpAddr::V6(*v6)),
+            _ => None,
+        });
+        Some((message.header.ifindex, ip?))
     }
 }
 

@@ -257,6 +257,11 @@ impl Resolver {
         self.is_routed = true;
     }
 
+    /// Returns true if paths are for packets that the kernel routes.
+    pub(crate) fn is_routed(&self) -> bool {
+        self.is_routed
+    }
+
     /// Opens a resolver for the same kind of paths.
     ///
     /// # Errors
@@ -409,6 +414,22 @@ impl Resolver {
                 Ok(NextHop::Requested)
             }
         }
+    }
+
+    /// Makes the kernel resolve `next_hop` if it does not know its Ethernet address, and confirm the
+    /// address if it is stale. Does not wait. Returns true if the kernel knows an address.
+    ///
+    /// Does nothing while the interface is down: the request would be lost, and the kernel repeats it
+    /// only after a second.
+    ///
+    /// # Errors
+    /// [`ResolveError::Permission`], or the kernel's error.
+    pub(crate) fn renew(&mut self, interface: u32, next_hop: IpAddr) -> Result<bool, ResolveError> {
+        let name = format!("with index {interface}");
+        if !Interface::read_index(&mut self.requests, interface, &name)?.is_usable() {
+            return Ok(false);
+        }
+        Ok(matches!(self.neighbour_mac(interface, next_hop, false)?, NextHop::At(_)))
     }
 
     /// Makes the kernel confirm the next hop of `headers`, because its entry may be old, and waits
