@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use feroce_engine::cm::{CmConfig, DeviceKey, EventKind, QpKind};
 use feroce_engine::daemon::{Daemon, DaemonConfig, Dscps, Limits};
 use feroce_engine::device::{CmEventQueue, ConnectionManager, Device, DeviceConfig, PortKind};
+use feroce_engine::port::packet::{PacketConfig, PacketPort, SuperFrames};
 use feroce_engine::verbs::AsyncEvent;
-use feroce_wire::PathMtu;
 use feroce_wire::cm::PortSpace;
+use feroce_wire::{MacAddr, PathMtu};
 
-use pair::{Pair, SILENCE, TEST_TIMEOUT, connect, request, root};
+use pair::{Kind, PLAIN, Pair, SILENCE, TEST_TIMEOUT, connect, flow, request, root, sealed, send};
 
 const KERNEL_PORTS: [PortKind; 2] = [PortKind::AfXdp, PortKind::Packet];
 
@@ -48,6 +49,59 @@ fn wait_for_event(device: &Device, wanted: AsyncEvent) -> Vec<AsyncEvent> {
         false
     });
     before
+}
+
+/// Frames that the port of `device` has delivered.
+fn delivered(device: &Device) -> u64 {
+    device.port_stats()[0].rx_frames
+}
+
+#[test]
+fn frames_to_another_ethernet_address_are_not_taken() {
+    if !root() {
+        return;
+    }
+    for port in KERNEL_PORTS {
+        let pair = Pair::new(1500);
+        pair::ip(&format!("-n {} link set v0 promisc on", pair.names[0]));
+        let device = device(&pair, port);
+        let config = PacketConfig { super_frames: SuperFrames::Off, ..PacketConfig::new("v1") };
+        let mut sender = pair.within(1, || PacketPort::open(&config, 1).expect("a port"));
+        let sender = &mut sender[0];
+        let own = pair.within(0, || mac_of("v0"));
+        let other = MacAddr([2, 0, 0, 0, 0, 0x66]);
+        let mut expected = 0;
+        let mut check = |sender: &mut PacketPort, kind: Kind, to: MacAddr, is_taken: bool| {
+            let mut frame = sealed(&flow(sender, 0, kind), 64, 1, 0);
+            frame[..6].copy_from_slice(&to.0);
+            send(sender, &frame);
+            // The last frame is always taken: frames arrive in order.
+            frame[..6].copy_from_slice(&[0xff; 6]);
+            send(sender, &frame);
+            expected += 1 + u64::from(is_taken);
+            wait_until("the frame to everybody", || delivered(&device) >= expected);
+            thread::sleep(SILENCE / 10);
+            assert_eq!(delivered(&device), expected, "{port}: {kind:?} to {to}");
+        };
+        for v6 in [false, true] {
+            for tagged in [false, true] {
+                let kind = Kind { v6, tagged, ..PLAIN };
+                check(sender, kind, own, true);
+                check(sender, kind, other, false);
+                check(sender, kind, MacAddr([1, 0, 0x5e, 0, 0, 1]), true);
+            }
+        }
+        // The interface takes the other address.
+        pair::ip(&format!("-n {} link set v0 address {other}", pair.names[0]));
+        wait_for_event(&device, AsyncEvent::GidChange);
+        thread::sleep(SILENCE);
+        check(sender, PLAIN, other, true);
+        check(sender, PLAIN, own, false);
+    }
+}
+
+fn mac_of(name: &str) -> MacAddr {
+    feroce_engine::net::Interface::read(name).expect("an interface").mac
 }
 
 #[test]

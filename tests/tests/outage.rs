@@ -321,8 +321,10 @@ fn the_route_changes_to_a_gateway() {
     let change = |transfer: &mut Transfer, net: &Net, peer: &mut Peer| {
         net.ip(0, "neighbour replace 10.77.0.3 lladdr 02:77:00:00:00:03 nud permanent dev v0");
         net.ip(0, "route add 10.77.0.2/32 via 10.77.0.3 dev v0");
-        // Promiscuous, the peer also receives the frames sent to the MAC address of the gateway.
-        net.ip(1, "link set v1 promisc on");
+        // The peer takes the gateway's Ethernet address. This end does not learn it from the peer's
+        // requests for neighbours.
+        net.exec(0, "sysctl -qw net.ipv4.conf.v0.arp_ignore=8");
+        net.ip(1, "link set v1 address 02:77:00:00:00:03");
         transfer.expect_to_finish(peer);
     };
     half_way_captured(WITH_NEXT_HOP, change, |bytes| expect_move(&bytes, GATEWAY));

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::{DEVICES, Pair, Server, TIMEOUT, text};
+use common::{DEVICES, Pair, Server, TIMEOUT, ip, text};
 use serde_json::Value;
 
 /// Tests share two cores, so they run one at a time.
@@ -206,6 +206,23 @@ fn a_program_that_dies_concerns_its_peer_only() {
     }
     kill(stopped.child.id(), "-KILL");
     drop((stopped_server, stopped));
+}
+
+/// An interface gets another Ethernet address during a transfer. The daemon of the other end finds
+/// it: its kernel has forgotten the neighbour and would not ask for it.
+#[test]
+fn a_peer_with_a_new_ethernet_address_is_found() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    for (kind, number) in [("packet", 1), ("af_xdp", 2)] {
+        let daemons = pair.daemons(&format!("--port-kind {kind}"));
+        let [server, client] = pair.start_pair(7420 + number, "--op write -s 8192 -D 4 --check");
+        std::thread::sleep(Duration::from_millis(1500));
+        ip(&format!("-n {} link set v1 address 02:00:00:00:22:0{number}", pair.names[1]));
+        ip(&format!("-n {} neighbour flush dev v0", pair.names[0]));
+        assert_eq!(rows(&client.end()), rows(&server.end()), "{kind}");
+        drop(daemons);
+    }
 }
 
 /// A killed daemon leaves no files, its programs get an error, and the next daemon works at once.

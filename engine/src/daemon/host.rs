@@ -66,8 +66,12 @@ fn take(shared: &Shared, event: &NetEvent) {
         NetEvent::NeighbourChanged { interface, ip, mac } => {
             follow_neighbour(shared, (*interface, *ip), *mac);
         }
-        NetEvent::MacChanged { interface, mac } if Some(*interface) == shared.index() => {
-            shared.with(|switch| switch.tables.host.add_mac(*mac));
+        NetEvent::MacChanged { interface, mac } => {
+            if Some(*interface) == shared.index() {
+                shared.with(|switch| switch.tables.host.add_mac(*mac));
+            }
+            // A VLAN sub-interface may have an Ethernet address of its own.
+            warn_unset_filter(shared);
         }
         NetEvent::LinkRemoved { interface } if Some(*interface) == shared.index() => {
             tracing::error!("interface {} was removed", shared.interface);

@@ -13,7 +13,7 @@ use crate::net::{
     Gid, GidEntry, GidTable, NetError, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
     multicast_mac, wait,
 };
-use crate::port::kind::LinkAddresses;
+use crate::port::kind::{FilterAddress, LinkAddresses};
 use crate::time::Duration;
 
 /// The path to a peer, as in `ibv_ah_attr`.
@@ -159,9 +159,15 @@ impl Addressing {
         self.gids().into_iter().find(|(at, _)| *at == index).map(|(_, entry)| entry)
     }
 
-    /// The local addresses, for the filter of the ports.
-    pub(crate) fn filter_addresses(&self) -> Vec<Ipv6Addr> {
-        self.gids().iter().map(|(_, entry)| Ipv6Addr::from(entry.gid.0)).collect()
+    /// The local addresses, with the Ethernet addresses of their interfaces where the kernel has
+    /// them, for the filter of the ports.
+    pub(crate) fn filter_addresses(&self) -> Vec<FilterAddress> {
+        let of = |entry: &GidEntry, mac| FilterAddress { ip: Ipv6Addr::from(entry.gid.0), mac };
+        if let Self::Kernel(kernel) = self {
+            let table = kernel.table.read().unwrap_or_else(PoisonError::into_inner);
+            return table.iter().map(|(_, entry)| of(entry, table.mac_of(entry))).collect();
+        }
+        self.gids().iter().map(|(_, entry)| of(entry, None)).collect()
     }
 
     /// Returns true if `gid` is a local address.

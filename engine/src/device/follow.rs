@@ -330,7 +330,10 @@ impl Follower {
                 self.follow_missed(&device);
                 self.follow_routes(&device, |_| true);
             }
-            NetEvent::MacChanged { interface, mac } => follow_own_mac(&device, *interface, *mac),
+            NetEvent::MacChanged { interface, mac } => {
+                follow_own_mac(&device, *interface, *mac);
+                set_filter(&device);
+            }
             _ => {}
         }
         let is_used = |hop| lock(&device).values().any(|path| path.hop() == Some(hop));
@@ -398,9 +401,7 @@ impl Follower {
     }
 
     fn announce_gids(&self, device: &DeviceInner) {
-        if let Err(error) = multicast::set_filter(device, &multicast::lock(device)) {
-            tracing::warn!(%error, "cannot follow the interface's addresses");
-        }
+        set_filter(device);
         device.events.push(AsyncEvent::GidChange);
     }
 
@@ -464,6 +465,12 @@ impl Follower {
                 Err(_) => path.is_unresolved = true,
             }
         }
+    }
+}
+
+fn set_filter(device: &DeviceInner) {
+    if let Err(error) = multicast::set_filter(device, &multicast::lock(device)) {
+        tracing::warn!(%error, "cannot follow the interface's addresses");
     }
 }
 

@@ -9,7 +9,7 @@ use super::{Addressing, DeviceConfig, KernelAddresses, OpenError, Sharing};
 use crate::net::Gid;
 use crate::port::Port;
 use crate::port::kind::{
-    AddressFilter, OpenRequest, OpenedPorts, PortAddressing, PortEntry, PortOwner,
+    AddressFilter, FilterAddress, OpenRequest, OpenedPorts, PortAddressing, PortEntry, PortOwner,
 };
 pub use crate::port::registry::{PortKind, UnknownPortKind};
 
@@ -41,14 +41,13 @@ const REQUESTED: &str = "requested";
 pub(crate) struct Filter(Box<dyn AddressFilter>);
 
 impl Filter {
-    /// Receives frames to the addresses `own` (IPv4 addresses are IPv4-mapped) and to `groups` from
-    /// now on.
+    /// Receives frames to the addresses `own` and to `groups` from now on.
     pub(crate) fn set(
         &self,
-        own: impl Iterator<Item = Ipv6Addr>,
+        own: impl Iterator<Item = FilterAddress>,
         groups: impl Iterator<Item = IpAddr>,
     ) -> Result<(), OpenError> {
-        let groups = groups.map(|group| Ipv6Addr::from(Gid::from(group).0));
+        let groups = groups.map(|group| Ipv6Addr::from(Gid::from(group).0).into());
         Ok(self.0.set(&own.chain(groups).collect::<Vec<_>>())?)
     }
 

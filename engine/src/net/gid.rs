@@ -130,6 +130,7 @@ pub struct GidTable {
 struct Member {
     interface: u32,
     name: String,
+    mac: MacAddr,
     vlan: Option<u16>,
 }
 
@@ -137,7 +138,8 @@ impl GidTable {
     /// Makes a table with only the default GID of `device`. Pass it every [`NetEvent`] of a
     /// [`Watcher`](super::Watcher), from the first one on.
     pub fn new(device: &Interface) -> Self {
-        let member = Member { interface: device.index, name: device.name.clone(), vlan: None };
+        let (interface, name) = (device.index, device.name.clone());
+        let member = Member { interface, name, mac: device.mac, vlan: None };
         let default = member.entry(Gid::link_local_from_mac(device.mac));
         Self { device: device.index, members: vec![member], slots: vec![Some(default)] }
     }
@@ -183,6 +185,12 @@ impl GidTable {
         self.device
     }
 
+    /// Returns the Ethernet address of the interface that has the address of `entry`.
+    pub(crate) fn mac_of(&self, entry: &GidEntry) -> Option<MacAddr> {
+        let member = self.members.iter().find(|member| member.interface == entry.interface);
+        member.map(|member| member.mac)
+    }
+
     /// Returns the lowest index of `gid` with the VLAN `vlan`.
     pub fn find(&self, gid: Gid, vlan: Option<u16>) -> Option<usize> {
         let found = self.iter().find(|(_, entry)| entry.gid == gid && entry.vlan == vlan);
@@ -195,9 +203,7 @@ impl GidTable {
             NetEvent::LinkAdded(interface) => self.link_added(interface),
             NetEvent::LinkRemoved { interface } => self.link_removed(*interface),
             NetEvent::LinkRenamed { interface, name } => self.rename(*interface, name),
-            NetEvent::MacChanged { interface, mac } if *interface == self.device => {
-                self.set_default(*mac)
-            }
+            NetEvent::MacChanged { interface, mac } => self.mac_changed(*interface, *mac),
             NetEvent::AddressAdded(address) => self.address_added(address),
             NetEvent::AddressRemoved(address) => {
                 let gid = Gid::from(address.ip);
@@ -211,14 +217,17 @@ impl GidTable {
     fn link_added(&mut self, interface: &Interface) -> bool {
         if interface.index == self.device {
             let renamed = self.rename(interface.index, &interface.name);
-            return self.set_default(interface.mac) || renamed;
+            return self.mac_changed(interface.index, interface.mac) || renamed;
         }
-        let known = self.members.iter().any(|member| member.interface == interface.index);
-        if let (Some(vlan), false) = (interface.vlan, known)
+        let known = self.members.iter_mut().find(|member| member.interface == interface.index);
+        if let Some(known) = known {
+            known.mac = interface.mac;
+        } else if let Some(vlan) = interface.vlan
             && vlan.parent == self.device
         {
             let name = interface.name.clone();
-            self.members.push(Member { interface: interface.index, name, vlan: Some(vlan.id) });
+            let (interface, mac) = (interface.index, interface.mac);
+            self.members.push(Member { interface, name, mac, vlan: Some(vlan.id) });
         }
         false
     }
@@ -240,6 +249,13 @@ impl GidTable {
             }
         }
         changed
+    }
+
+    fn mac_changed(&mut self, interface: u32, mac: MacAddr) -> bool {
+        for member in self.members.iter_mut().filter(|member| member.interface == interface) {
+            member.mac = mac;
+        }
+        interface == self.device && self.set_default(mac)
     }
 
     fn set_default(&mut self, mac: MacAddr) -> bool {

@@ -5,6 +5,7 @@
 //! programs use the entries and name no particular kind.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -140,13 +141,43 @@ pub enum PortAddressing {
     Own(Arc<dyn LinkAddresses>),
 }
 
+/// An address whose frames the ports of a device receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FilterAddress {
+    /// IP address; IPv4 addresses are IPv4-mapped.
+    pub ip: Ipv6Addr,
+    /// Ethernet address of the interface with this address. Frames to other individual Ethernet
+    /// addresses are for other hosts; frames to Ethernet groups are received. `None` receives
+    /// frames to every Ethernet address.
+    pub mac: Option<MacAddr>,
+}
+
+impl From<Ipv6Addr> for FilterAddress {
+    fn from(ip: Ipv6Addr) -> Self {
+        Self { ip, mac: None }
+    }
+}
+
+/// The Ethernet address of each IP address. An IP address with several Ethernet addresses, as on
+/// several VLANs, gets frames to every one.
+pub(super) fn by_ip(addresses: &[FilterAddress]) -> BTreeMap<Ipv6Addr, Option<MacAddr>> {
+    let mut by_ip = BTreeMap::new();
+    for &FilterAddress { ip, mac } in addresses {
+        let known = by_ip.entry(ip).or_insert(mac);
+        if *known != mac {
+            *known = None;
+        }
+    }
+    by_ip
+}
+
 /// The set of addresses whose frames the ports of a device receive.
 pub trait AddressFilter: fmt::Debug + Send + Sync {
-    /// Replaces the addresses (IPv4 addresses are IPv4-mapped).
+    /// Replaces the addresses.
     ///
     /// # Errors
     /// The kernel refuses, or the filter has no room for so many addresses.
-    fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), PortError>;
+    fn set(&self, addresses: &[FilterAddress]) -> Result<(), PortError>;
 
     /// Returns true if another program can detach a program of the kernel that the ports need. The
     /// device then calls [`Self::restore`] twice per second.

@@ -1,16 +1,19 @@
 //! The XDP program on the interface: its maps, its link, and its addresses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use feroce_wire::MacAddr;
+
 use super::bpf::{AttachMode, Attached, Hook, Link, Map, MapKind, Program, program_name};
 use super::config::{AfXdpConfig, XdpMode};
 use super::error::AfXdpError;
 use super::interface::{Interface, XdpFeatures, attached_program};
-use super::program::{self, Action};
+use super::program::{self, Action, Destination};
+use crate::port::kind::{self, FilterAddress};
 
 /// Maximum number of addresses of one interface.
 const ADDRESSES: u32 = 1024;
@@ -33,8 +36,8 @@ pub struct AddressFilter(Arc<Addresses>);
 
 #[derive(Debug)]
 struct Addresses {
-    map: Map<[u8; 16], u32>,
-    known: Mutex<BTreeSet<Ipv6Addr>>,
+    map: Map<[u8; 16], Destination>,
+    known: Mutex<BTreeMap<Ipv6Addr, Option<MacAddr>>>,
 }
 
 impl AddressFilter {
@@ -43,16 +46,23 @@ impl AddressFilter {
         Ok(Self(Arc::new(Addresses { map, known: Mutex::default() })))
     }
 
-    /// Replaces the addresses.
+    /// Replaces the addresses. Frames to every Ethernet address are received.
     ///
     /// # Errors
     /// [`AfXdpError::TooManyAddresses`] for more than 1024 addresses, or the kernel refuses. The
     /// filter then holds some of the addresses.
     pub fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), AfXdpError> {
-        let wanted: BTreeSet<_> = addresses.iter().copied().collect();
-        let known = self.addresses();
-        known.difference(&wanted).try_for_each(|&address| self.remove(address))?;
-        wanted.difference(&known).try_for_each(|&address| self.add(address))
+        self.set_destinations(&addresses.iter().map(|&ip| ip.into()).collect::<Vec<_>>())
+    }
+
+    /// As [`Self::set`], with the Ethernet addresses of the interfaces.
+    pub(super) fn set_destinations(&self, addresses: &[FilterAddress]) -> Result<(), AfXdpError> {
+        let wanted = kind::by_ip(addresses);
+        let known = self.known();
+        let gone = known.keys().filter(|ip| !wanted.contains_key(ip));
+        gone.into_iter().try_for_each(|&ip| self.remove(ip))?;
+        let new = wanted.iter().filter(|(ip, mac)| known.get(ip) != Some(mac));
+        new.into_iter().try_for_each(|(&ip, &mac)| self.add_destination(FilterAddress { ip, mac }))
     }
 
     /// Adds an address. Has no effect if it was added before.
@@ -60,12 +70,19 @@ impl AddressFilter {
     /// # Errors
     /// [`AfXdpError::TooManyAddresses`] for more than 1024 addresses, or the kernel refuses.
     pub fn add(&self, address: Ipv6Addr) -> Result<(), AfXdpError> {
+        self.add_destination(address.into())
+    }
+
+    fn add_destination(&self, address: FilterAddress) -> Result<(), AfXdpError> {
+        let FilterAddress { ip, mac } = address;
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
-        self.0.map.insert(address.octets(), 1).map_err(|e| match e.raw_os_error() {
-            Some(libc::E2BIG) => AfXdpError::TooManyAddresses(ADDRESSES),
-            _ => AfXdpError::system("add an address to the XDP program's filter", e),
+        self.0.map.insert(ip.octets(), program::destination(mac)).map_err(|e| {
+            match e.raw_os_error() {
+                Some(libc::E2BIG) => AfXdpError::TooManyAddresses(ADDRESSES),
+                _ => AfXdpError::system("add an address to the XDP program's filter", e),
+            }
         })?;
-        known.insert(address);
+        known.insert(ip, mac);
         Ok(())
     }
 
@@ -85,6 +102,10 @@ impl AddressFilter {
 
     /// The current addresses.
     pub fn addresses(&self) -> BTreeSet<Ipv6Addr> {
+        self.known().into_keys().collect()
+    }
+
+    fn known(&self) -> BTreeMap<Ipv6Addr, Option<MacAddr>> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

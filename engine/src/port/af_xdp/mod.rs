@@ -32,7 +32,6 @@ mod queue;
 mod umem;
 
 use std::io;
-use std::net::Ipv6Addr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -47,7 +46,7 @@ use interface::Interface;
 use queue::{Plan, Queue, Received};
 
 use super::contract::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
-use super::kind::{self, OpenRequest, OpenedPorts, PortEntry, PortError};
+use super::kind::{self, FilterAddress, OpenRequest, OpenedPorts, PortEntry, PortError};
 
 /// The kind of port `af_xdp`.
 pub(super) const ENTRY: PortEntry = PortEntry {
@@ -90,8 +89,8 @@ fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
 }
 
 impl kind::AddressFilter for Arc<Attachment> {
-    fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), PortError> {
-        Ok(self.addresses.set(addresses)?)
+    fn set(&self, addresses: &[FilterAddress]) -> Result<(), PortError> {
+        Ok(self.addresses.set_destinations(addresses)?)
     }
 
     fn is_detachable(&self) -> bool {

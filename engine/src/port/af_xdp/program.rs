@@ -1,7 +1,8 @@
 //! The XDP program that selects the frames of the port, as a table of instructions, and the related
 //! program of the packet port, which drops these frames after the packet sockets.
 //!
-//! The program selects UDP datagrams to port 4791 whose destination address is in the address map:
+//! The program selects UDP datagrams to port 4791 whose destination address is in the address map,
+//! in frames to the Ethernet address that the map has for it or to an Ethernet group:
 //! in IPv4 (without options, not a later fragment) or IPv6 (without extension headers), untagged or
 //! with one VLAN tag (0x8100). It redirects them to the AF_XDP socket of the receive queue on which
 //! they arrived. It also redirects flow-control frames (EtherType 0x8808, untagged) if the
@@ -21,6 +22,7 @@
 
 use std::os::fd::RawFd;
 
+use feroce_wire::MacAddr;
 use feroce_wire::pause::ETHERTYPE_MAC_CONTROL;
 
 use Label::*;
@@ -61,8 +63,9 @@ enum Register {
     R3,
     R4,
     R5,
-    /// Preserved by calls.
+    /// Preserved by calls, as R7.
     R6,
+    R7,
     /// The end of the stack frame.
     Stack = 10,
 }
@@ -115,6 +118,8 @@ enum Op {
     IfEqual(Register, i32, Label),
     /// Jump to the label if `dst != value`.
     IfNot(Register, i32, Label),
+    /// Jump to the label if `dst != src`.
+    IfDifferent(Register, Register, Label),
     Jump(Label),
     /// Call a kernel helper.
     Call(Helper),
@@ -135,6 +140,8 @@ const fn network(value: u16) -> i32 {
 }
 
 const ETHERNET: i16 = 14;
+/// The bit of the first byte of an Ethernet address that marks a group.
+const GROUP_BIT: i32 = 1;
 const VLAN_TAG: i32 = 4;
 const UDP: i32 = 17;
 const ROCE_V2_PORT: i32 = network(4791);
@@ -167,10 +174,22 @@ const SKB: Context = Context { data: 76, data_end: 80 };
 const INGRESS_NEXT: i32 = -1;
 const INGRESS_DROP: i32 = 2;
 
+/// Value of the address map: the Ethernet address of the frames to the address, and 1 if it is
+/// checked.
+pub(in crate::port) type Destination = [u8; 8];
+/// Offset of the last part of a [`Destination`].
+const IS_CHECKED: i16 = 6;
+
+/// The value for frames to `mac`; `None`: to every Ethernet address.
+pub(in crate::port) fn destination(mac: Option<MacAddr>) -> Destination {
+    let MacAddr([a, b, c, d, e, f]) = mac.unwrap_or_default();
+    [a, b, c, d, e, f, u8::from(mac.is_some()), 0]
+}
+
 /// The maps of the program.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Maps {
-    /// Hash map; the key is an address of 16 bytes.
+    /// Hash map from an address of 16 bytes to a [`Destination`].
     pub addresses: RawFd,
     /// Map from receive queue to AF_XDP socket (XSKMAP).
     pub sockets: RawFd,
@@ -219,6 +238,25 @@ const IPV6: [Op; 16] = [
     Store(Word, Stack, -4, R5),
 ];
 
+/// R0 is the destination in the map. A frame to an individual Ethernet address that is not this one
+/// is for another host: an interface that is promiscuous receives such frames.
+const DESTINATION: [Op; 14] = [
+    Load(Byte, R1, R0, IS_CHECKED),
+    IfEqual(R1, 0, Ours),
+    Load(Byte, R1, R7, 0),
+    And(R1, GROUP_BIT),
+    IfNot(R1, 0, Ours),
+    Load(Half, R1, R0, 0),
+    Load(Half, R2, R7, 0),
+    IfDifferent(R1, R2, Kernel),
+    Load(Half, R1, R0, 2),
+    Load(Half, R2, R7, 2),
+    IfDifferent(R1, R2, Kernel),
+    Load(Half, R1, R0, 4),
+    Load(Half, R2, R7, 4),
+    IfDifferent(R1, R2, Kernel),
+];
+
 /// The program that continues with `ours` for a RoCE frame to one of `addresses` and returns
 /// `others` for all other frames. `also` first checks the EtherType of untagged frames, which is in
 /// R5.
@@ -233,7 +271,9 @@ fn program(
         Move(R6, R1),
         Load(Word, R2, R1, context.data),
         Load(Word, R3, R1, context.data_end),
-        // Ethernet. R2 is the packet, R3 its end, R4 the end of the bytes to be read.
+        // Ethernet. R2 is the packet, R3 its end, R4 the end of the bytes to be read. R7 stays the
+        // start of the frame.
+        Move(R7, R2),
         Move(R4, R2),
         Add(R4, 14),
         IfAbove(R4, R3, Kernel),
@@ -278,7 +318,9 @@ fn program(
         IfEqual(R0, 0, Kernel),
     ];
     let ends = [At(Kernel), Set(R0, others), Exit];
-    assemble(&[&ethernet, also, &matching, &IPV6, &lookup, &[At(Ours)], ours, &ends].concat())
+    let table =
+        [&ethernet, also, &matching, &IPV6, &lookup, &DESTINATION, &[At(Ours)], ours, &ends];
+    assemble(&table.concat())
 }
 
 /// Number of instructions of `op`.
@@ -334,6 +376,7 @@ fn encode(op: Op, labels: &[Option<usize>; LABELS], program: &mut Vec<Instructio
         IfAbove(dst, src, label) => emit(0x2d, dst, src as u8, to(label), 0),
         IfEqual(dst, value, label) => emit(0x15, dst, 0, to(label), value),
         IfNot(dst, value, label) => emit(0x55, dst, 0, to(label), value),
+        IfDifferent(dst, src, label) => emit(0x5d, dst, src as u8, to(label), 0),
         Jump(label) => emit(0x05, R0, 0, to(label), 0),
         Call(helper) => emit(0x85, R0, 0, 0, helper as i32),
         Exit => emit(0x95, R0, 0, 0, 0),
@@ -370,6 +413,8 @@ mod tests {
         assert_eq!(encoded(StoreValue(Word, Stack, -8, 7)), [(0x62, 0x0a, -8, 7)]);
         // BPF_JMP | BPF_JGT | BPF_X
         assert_eq!(encoded(IfAbove(R4, R3, Kernel)), [(0x2d, 0x34, 4, 0)]);
+        // BPF_JMP | BPF_JNE | BPF_X
+        assert_eq!(encoded(IfDifferent(R1, R2, Kernel)), [(0x5d, 0x21, 4, 0)]);
         // BPF_LD | BPF_DW, map fd
         assert_eq!(encoded(Map(R1, 9)), [(0x18, 0x11, 0, 9), (0, 0, 0, 0)]);
     }
@@ -409,7 +454,7 @@ mod tests {
         frame
     }
 
-    type Addresses = Map<[u8; 16], u32>;
+    type Addresses = Map<[u8; 16], Destination>;
     type Sockets = Map<u32, u32>;
 
     /// The maps of a program; `None` without the privilege to load programs.
@@ -453,7 +498,7 @@ mod tests {
         let Some((addresses, sockets)) = maps() else { return };
         for address in ["::ffff:10.0.0.1", "fd00::1"] {
             let address: std::net::Ipv6Addr = address.parse().expect("an address");
-            addresses.insert(address.octets(), 1).expect("room");
+            addresses.insert(address.octets(), destination(None)).expect("room");
         }
         let taken = both_programs(&addresses, &sockets);
 
@@ -504,6 +549,30 @@ mod tests {
         addresses.remove(gone.octets()).expect("removing twice is no error");
         assert!(!taken(&frame(&[], 6)), "an address removed from the map");
         assert!(taken(&frame(&[], 4)), "the other address stays");
+    }
+
+    #[test]
+    fn frames_to_the_ethernet_addresses_of_other_hosts_are_passed() {
+        let Some((addresses, sockets)) = maps() else { return };
+        let own = MacAddr([2, 0, 0, 0, 0, 7]);
+        for address in ["::ffff:10.0.0.1", "fd00::1"] {
+            let address: std::net::Ipv6Addr = address.parse().expect("an address");
+            addresses.insert(address.octets(), destination(Some(own))).expect("room");
+        }
+        let taken = both_programs(&addresses, &sockets);
+        for (tags, version) in [(&[][..], 4), (&[], 6), (&[0x8100], 4), (&[0x8100], 6)] {
+            let mut frame = frame(tags, version);
+            let mut to = |mac: [u8; 6]| {
+                frame[..6].copy_from_slice(&mac);
+                taken(&frame)
+            };
+            assert!(to(own.0) && to([0xff; 6]) && to([1, 0, 0x5e, 0, 0, 1]));
+            for at in 0..6 {
+                let mut other = own.0;
+                other[at] ^= 0x40;
+                assert!(!to(other), "{tags:x?}, IPv{version}: {}", MacAddr(other));
+            }
+        }
     }
 
     #[test]

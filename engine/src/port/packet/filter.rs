@@ -4,11 +4,12 @@
 //! The kernel strips a VLAN tag before a packet socket sees the frame. Therefore every header is at
 //! a fixed offset, except for IPv4 options.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use feroce_wire::MacAddr;
 use feroce_wire::ethernet::ETHERTYPE_VLAN;
 use feroce_wire::pause;
 
@@ -22,6 +23,10 @@ use crate::port::classic_bpf::{
     LOAD_HALF, LOAD_HALF_BEHIND_X, LOAD_LENGTH, LOAD_NOTE, LOAD_WORD, LOAD_X_HEADER, RETURN,
     RETURN_LOADED, STORE_NOTE, plain,
 };
+use crate::port::kind::{self, FilterAddress};
+
+/// The Ethernet address of each IP address; `None`: any.
+type Destinations = BTreeMap<Ipv6Addr, Option<MacAddr>>;
 
 /// The destination addresses whose RoCE frames the port receives.
 ///
@@ -37,7 +42,7 @@ struct Filter {
     ingress: Option<Ingress>,
     /// True if flow-control frames are accepted, too.
     flow_control: bool,
-    known: Mutex<BTreeSet<Ipv6Addr>>,
+    known: Mutex<Destinations>,
 }
 
 impl AddressFilter {
@@ -49,13 +54,18 @@ impl AddressFilter {
         Self(Arc::new(Filter { sockets, ingress, flow_control, known: Mutex::default() }))
     }
 
-    /// Replaces the addresses.
+    /// Replaces the addresses. Frames to every Ethernet address are received.
     ///
     /// # Errors
     /// [`PacketError::TooManyAddresses`] for more than 256 addresses; the filter is then unchanged.
     /// Otherwise the kernel refused; the sockets of some cores may then have the new filter.
     pub fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), PacketError> {
-        let wanted: BTreeSet<_> = addresses.iter().copied().collect();
+        self.set_destinations(&addresses.iter().map(|&ip| ip.into()).collect::<Vec<_>>())
+    }
+
+    /// As [`Self::set`], with the Ethernet addresses of the interfaces.
+    pub(super) fn set_destinations(&self, addresses: &[FilterAddress]) -> Result<(), PacketError> {
+        let wanted = kind::by_ip(addresses);
         if wanted.len() > ADDRESSES {
             return Err(PacketError::TooManyAddresses(ADDRESSES));
         }
@@ -68,7 +78,8 @@ impl AddressFilter {
 
     /// The current addresses.
     pub fn addresses(&self) -> BTreeSet<Ipv6Addr> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.keys().copied().collect()
     }
 
     /// The program on the ingress, if there is one.
@@ -80,9 +91,10 @@ impl AddressFilter {
 impl Filter {
     /// Changes the filters in an order in which the stack never loses a frame that the sockets do
     /// not receive.
-    fn change(&self, known: &BTreeSet<Ipv6Addr>, wanted: &BTreeSet<Ipv6Addr>) -> io::Result<()> {
+    fn change(&self, known: &Destinations, wanted: &Destinations) -> io::Result<()> {
         if let Some(ingress) = &self.ingress {
-            known.difference(wanted).try_for_each(|&address| ingress.remove(address))?;
+            let mut gone = known.iter().filter(|(ip, mac)| wanted.get(ip) != Some(mac));
+            gone.try_for_each(|(&ip, _)| ingress.remove(ip))?;
         }
         let [queue, ring] =
             [Share::Queue, Share::Ring].map(|share| program(wanted, share, self.flow_control));
@@ -92,7 +104,7 @@ impl Filter {
             sockets.queue.filter(&queue)?;
         }
         if let Some(ingress) = &self.ingress {
-            wanted.iter().try_for_each(|&address| ingress.add(address))?;
+            wanted.iter().try_for_each(|(&ip, &mac)| ingress.add(ip, mac))?;
         }
         Ok(())
     }
@@ -100,6 +112,8 @@ impl Filter {
 
 /// Offset of the packet type: the kernel's own data of a frame begin at a negative offset.
 const PACKET_TYPE: u32 = (-0x1000_i32 + 4).cast_unsigned();
+/// Packet type of frames to the individual Ethernet address of another host.
+const PACKET_OTHERHOST: u32 = 3;
 /// Packet type of frames that this host sends.
 const PACKET_OUTGOING: u32 = 4;
 const ETHERTYPE_IPV4: u32 = 0x0800;
@@ -165,9 +179,36 @@ impl Share {
     }
 }
 
+/// Continues unless the frame, whose packet type is loaded, is for the Ethernet address of another
+/// host: the kernel compares with that of the interface, but its VLAN sub-interfaces may have
+/// others. An interface that is promiscuous receives such frames.
+fn own_only(addresses: &Destinations) -> Vec<Instruction> {
+    let own: BTreeSet<_> = addresses.values().flatten().copied().collect();
+    let mut check = Vec::new();
+    for (at, &MacAddr([a, b, c, d, e, f])) in own.iter().enumerate() {
+        let others = u32::try_from(5 * (own.len() - 1 - at)).expect("some hundreds");
+        let (front, back) = (u32::from_be_bytes([a, b, c, d]), u16::from_be_bytes([e, f]));
+        check.extend([
+            plain(LOAD_WORD, 0),
+            Instruction { jf: 3, ..plain(JUMP_IF_EQUAL, front) },
+            plain(LOAD_HALF, 4),
+            Instruction { jf: 1, ..plain(JUMP_IF_EQUAL, u32::from(back)) },
+            plain(JUMP, others + 1),
+        ]);
+    }
+    if check.is_empty() {
+        return check;
+    }
+    check.push(plain(RETURN, 0));
+    let behind = u32::try_from(check.len()).expect("a short program");
+    let other_host = Instruction { jt: 1, ..plain(JUMP_IF_EQUAL, PACKET_OTHERHOST) };
+    check.splice(0..0, [other_host, plain(JUMP, behind)]);
+    check
+}
+
 /// The program that accepts the RoCEv2 frames to `addresses` that belong to the socket `share`, and
 /// flow-control frames if `flow_control` is true.
-fn program(addresses: &BTreeSet<Ipv6Addr>, share: Share, flow_control: bool) -> Vec<Instruction> {
+fn program(addresses: &Destinations, share: Share, flow_control: bool) -> Vec<Instruction> {
     let roce = u32::from(feroce_wire::ROCE_PORT);
     let take = [plain(LOAD_NOTE, 0), plain(RETURN_LOADED, 0)];
     let mut four = Vec::from([plain(LOAD_BYTE, ETHERNET + 9)]);
@@ -181,7 +222,7 @@ fn program(addresses: &BTreeSet<Ipv6Addr>, share: Share, flow_control: bool) -> 
     six.extend(demand(PROTOCOL_UDP));
     six.push(plain(LOAD_HALF, ETHERNET + 40 + 2));
     six.extend(demand(roce));
-    for address in addresses {
+    for address in addresses.keys() {
         if let Some(address) = address.to_ipv4_mapped() {
             four.push(Instruction { jf: 2, ..plain(JUMP_IF_EQUAL, address.to_bits()) });
             four.extend(take);
@@ -202,6 +243,7 @@ fn program(addresses: &BTreeSet<Ipv6Addr>, share: Share, flow_control: bool) -> 
     let mut all = Vec::from(share.note());
     all.push(plain(LOAD_WORD, PACKET_TYPE));
     all.extend([Instruction { jf: 1, ..plain(JUMP_IF_EQUAL, PACKET_OUTGOING) }, plain(RETURN, 0)]);
+    all.extend(own_only(addresses));
     all.push(plain(LOAD_HALF, 12));
     if flow_control {
         let control = u32::from(pause::ETHERTYPE_MAC_CONTROL);
@@ -308,7 +350,7 @@ mod tests {
         let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address");
         let ours = ["::ffff:10.0.0.1", "::ffff:10.0.0.2", "fd00::1", "fd00::2"].map(address);
         let others = ["::ffff:10.0.0.3", "fd00::3", "fd01::1", "fd00::1:0:0:1"].map(address);
-        let program = program(&BTreeSet::from(ours), Share::Ring, false);
+        let program = program(&kind::by_ip(&ours.map(Into::into)), Share::Ring, false);
         for to in ours {
             let good = frame(to, 4791);
             assert!(takes(&program, &good, TO_US), "{to}");
@@ -332,13 +374,33 @@ mod tests {
     }
 
     #[test]
+    fn frames_to_other_hosts_are_not_accepted() {
+        let [ours, others] = [1, 2].map(|last| MacAddr([2, 0, 0, 0, 0, last]));
+        let ip: Ipv6Addr = "fd00::1".parse().expect("an address");
+        let vlan = FilterAddress { ip: "fd00::2".parse().expect("one"), mac: Some(others) };
+        let own = FilterAddress { ip, mac: Some(ours) };
+        let mut frame = frame(ip, 4791);
+        for (addresses, to, is_taken) in [
+            (&[own][..], others, false),
+            (&[own, vlan], others, true),
+            (&[vlan, own], MacAddr([2, 0, 0, 0, 1, 2]), false),
+            (&[ip.into()], others, true),
+        ] {
+            let program = program(&kind::by_ip(addresses), Share::Ring, false);
+            frame[..6].copy_from_slice(&to.0);
+            assert_eq!(takes(&program, &frame, PACKET_OTHERHOST), is_taken, "{addresses:?} {to}");
+            assert!(takes(&program, &frame, TO_US), "as the kernel says");
+        }
+    }
+
+    #[test]
     fn flow_control_is_accepted_only_if_requested() {
         let ours: Ipv6Addr = "::ffff:10.0.0.1".parse().expect("an address");
         let mut control = [0; 60];
         control[12..14].copy_from_slice(&pause::ETHERTYPE_MAC_CONTROL.to_be_bytes());
         for flow_control in [false, true] {
             let [ring, queue] = [Share::Ring, Share::Queue]
-                .map(|share| program(&BTreeSet::from([ours]), share, flow_control));
+                .map(|share| program(&kind::by_ip(&[ours.into()]), share, flow_control));
             assert_eq!(takes(&ring, &control, TO_US), flow_control);
             assert!(!takes(&ring, &control, PACKET_OUTGOING), "sent by this host");
             assert_eq!(taken(&queue, &control, TO_US), 0);
@@ -349,10 +411,12 @@ mod tests {
     #[test]
     fn a_full_filter_is_short_enough_for_the_kernel() {
         for first in [0xfd00_u128 << 112, 0xffff_0a00_0000] {
-            let many: BTreeSet<_> =
-                (0..256).map(|count| Ipv6Addr::from_bits(first + count)).collect();
+            let many: Vec<_> = (0..256).map(|at| Ipv6Addr::from_bits(first + at)).collect();
             assert_eq!(many.len(), ADDRESSES);
-            let program = program(&many, Share::Queue, true);
+            let mac = |at: usize| MacAddr([2, 0, 0, 0, 0, u8::try_from(at).expect("a byte")]);
+            let with_mac = |(at, &ip)| FilterAddress { ip, mac: Some(mac(at)) };
+            let with_macs: Vec<_> = many.iter().enumerate().map(with_mac).collect();
+            let program = program(&kind::by_ip(&with_macs), Share::Queue, true);
             assert!(program.len() <= 4096, "{}", program.len());
             for &to in &many {
                 let mut long = frame(to, 4791);
@@ -367,7 +431,7 @@ mod tests {
         for to in ["::ffff:10.0.0.1", "fd00::1"] {
             let to: Ipv6Addr = to.parse().expect("an address");
             let [ring, queue] = [Share::Ring, Share::Queue]
-                .map(|share| program(&BTreeSet::from([to]), share, false));
+                .map(|share| program(&kind::by_ip(&[to.into()]), share, false));
             for (len, in_ring, in_queue) in [(80, 80, 0), (944, 944, 0), (945, 80, 945)] {
                 let mut frame = frame(to, 4791);
                 frame.resize(len, 0);

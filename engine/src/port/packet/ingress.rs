@@ -9,14 +9,16 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use feroce_wire::MacAddr;
+
 use super::super::af_xdp::bpf::{Attached, Hook, Map, MapKind, Program};
-use super::super::af_xdp::program;
+use super::super::af_xdp::program::{self, Destination};
 use super::config::ADDRESSES;
 
 /// The attached program. It is detached when dropped or when the process ends.
 #[derive(Debug)]
 pub(super) struct Ingress {
-    addresses: Map<[u8; 16], u32>,
+    addresses: Map<[u8; 16], Destination>,
     attached: Attached,
     /// Another process has detached the program, and the kernel does not attach it again.
     is_lost: AtomicBool,
@@ -54,9 +56,10 @@ impl Ingress {
         })
     }
 
-    /// Drops frames to `address` from now on. Has no effect if the address was added before.
-    pub fn add(&self, address: Ipv6Addr) -> io::Result<()> {
-        self.addresses.insert(address.octets(), 1)
+    /// Drops frames to `address` from now on, if they are for the Ethernet address `mac` or for a
+    /// group; `None`: for any Ethernet address.
+    pub fn add(&self, address: Ipv6Addr, mac: Option<MacAddr>) -> io::Result<()> {
+        self.addresses.insert(address.octets(), program::destination(mac))
     }
 
     /// Passes frames to `address` to the stack again. Has no effect if the address was not added.

@@ -40,7 +40,6 @@ mod vnet;
 
 use std::cell::Cell;
 use std::io;
-use std::net::Ipv6Addr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -60,7 +59,7 @@ use vnet::FRAME_MAX;
 
 use super::af_xdp::interface::Interface;
 use super::contract::{Port, PortAttributes, PortStats, Priority, RxFrame};
-use super::kind::{self, OpenRequest, OpenedPorts, PortEntry, PortError};
+use super::kind::{self, FilterAddress, OpenRequest, OpenedPorts, PortEntry, PortError};
 use super::super_frame::SEGMENTS_MAX;
 
 /// The kind of port `packet`.
@@ -101,8 +100,8 @@ fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
 }
 
 impl kind::AddressFilter for AddressFilter {
-    fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), PortError> {
-        Ok(AddressFilter::set(self, addresses)?)
+    fn set(&self, addresses: &[FilterAddress]) -> Result<(), PortError> {
+        Ok(self.set_destinations(addresses)?)
     }
 
     fn is_detachable(&self) -> bool {

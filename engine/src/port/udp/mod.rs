@@ -52,7 +52,7 @@ use transmit::Transmitter;
 
 use super::af_xdp::interface::Interface;
 use super::contract::{Port, PortAttributes, PortStats, Priority, RxFrame};
-use super::kind::{self, OpenRequest, OpenedPorts, PortEntry, PortError};
+use super::kind::{self, FilterAddress, OpenRequest, OpenedPorts, PortEntry, PortError};
 use super::socket::{Memory, attach, rx_bytes};
 use super::super_frame::SEGMENTS_MAX;
 use crate::net::ROUTED_MAC;
@@ -120,8 +120,8 @@ fn cost(mtu: u32) -> u64 {
 struct AddressFilter(Arc<Vec<RxSocket>>);
 
 impl kind::AddressFilter for AddressFilter {
-    fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), PortError> {
-        let wanted: BTreeSet<_> = addresses.iter().copied().collect();
+    fn set(&self, addresses: &[FilterAddress]) -> Result<(), PortError> {
+        let wanted: BTreeSet<_> = addresses.iter().map(|address| address.ip).collect();
         if wanted.len() > ADDRESSES {
             return Err(UdpError::TooManyAddresses(ADDRESSES).into());
         }
@@ -195,7 +195,8 @@ impl UdpPort {
     /// # Errors
     /// [`UdpError::TooManyAddresses`] for more than 256 addresses, or the kernel's error.
     pub fn set_addresses(&self, addresses: &[Ipv6Addr]) -> Result<(), PortError> {
-        kind::AddressFilter::set(&self.filter, addresses)
+        let addresses: Vec<_> = addresses.iter().map(|&ip| ip.into()).collect();
+        kind::AddressFilter::set(&self.filter, &addresses)
     }
 
     /// Packets of the interface's MTU that the receive buffer of one socket holds, but at least the
