@@ -17,20 +17,21 @@ use crate::port::daemon::protocol::{Local, Notice};
 pub(super) fn follow(shared: &Arc<Shared>) -> Result<Option<Watcher>, OpenError> {
     let Addressing::Kernel(kernel) = &shared.addressing else { return Ok(None) };
     let mut resolver = kernel.open_resolver()?;
-    let mut hops = NextHops::new();
+    let mut hops = NextHops::new(shared.now());
     let is_detachable = shared.filter.as_ref().is_some_and(Filter::is_detachable);
     let interval = (is_detachable || !resolver.is_routed()).then_some(TICK);
     let shared = Arc::downgrade(shared);
     let on_event = move |watched| {
         let Some(shared) = shared.upgrade() else { return };
+        let mut renew = |hop: Hop| resolver.renew(hop.0, hop.1);
         match watched {
             Watched::Event(event) => {
                 take(&shared, &event);
-                hops.take(&event, &mut resolver, |hop| is_used(&shared, hop));
+                hops.take(&event, shared.now(), |hop| is_used(&shared, hop), &mut renew);
             }
             Watched::Tick => {
                 restore_filter(&shared);
-                hops.tick(&mut resolver, || hops_in_use(&shared));
+                hops.tick(shared.now(), || hops_in_use(&shared), &mut renew);
             }
         }
     };

@@ -282,7 +282,7 @@ pub(super) fn start(device: &super::Opened, interface: &str) -> Result<(), OpenE
         resolver: kernel.open_resolver()?,
         name: interface.to_owned(),
         index: kernel.table.read().unwrap_or_else(PoisonError::into_inner).device(),
-        hops: NextHops::new(),
+        hops: NextHops::new(device.now()),
         is_lost: false,
     };
     let is_detachable = device.filter.get().is_some_and(Filter::is_detachable);
@@ -337,7 +337,8 @@ impl Follower {
             _ => {}
         }
         let is_used = |hop| lock(&device).values().any(|path| path.hop() == Some(hop));
-        self.hops.take(event, &mut self.resolver, is_used);
+        let mut renew = |hop: Hop| self.resolver.renew(hop.0, hop.1);
+        self.hops.take(event, device.now(), is_used, &mut renew);
         match event {
             NetEvent::LinkRemoved { interface } if self.is_own(*interface) => {
                 self.interface_removed(&device);
@@ -379,7 +380,8 @@ impl Follower {
         let Some(device) = self.device.upgrade().filter(|_| !self.is_lost) else { return };
         self.restore_filter(&device);
         let in_use = || lock(&device).values().filter_map(PathInUse::hop).collect();
-        self.hops.tick(&mut self.resolver, in_use);
+        let mut renew = |hop: Hop| self.resolver.renew(hop.0, hop.1);
+        self.hops.tick(device.now(), in_use, &mut renew);
     }
 
     /// Attaches the program that selects the device's frames again if another program has detached

@@ -76,8 +76,8 @@ pub enum NetEvent {
         /// IP address of the neighbour.
         ip: IpAddr,
     },
-    /// The kernel has removed a neighbour from its table, as `ip neighbour flush` does, and resolves
-    /// it only when somebody asks.
+    /// The kernel has removed a neighbour from its table, as `ip neighbour flush` does. It resolves
+    /// the neighbour again only for a packet of its own or on request.
     NeighbourRemoved {
         /// Interface.
         interface: u32,
