@@ -168,9 +168,9 @@ fn a_request_with_a_local_error_is_flushed_by_err() {
     assert_eq!(pair.done(0), [(2, Status::LocalProtection)]);
 }
 
-/// Before a program moves a QP to ERR, the QP sends what it can. If the memory of a READ response has
-/// gone then, the peer gets a NAK, and the QP goes to ERR for that reason: one event. In ERR, further
-/// requests to the same memory cause none.
+/// Before a program moves a QP to ERR, the QP sends what it can. If the memory of a READ response
+/// has gone then, the peer gets a NAK, and the QP goes to ERR for that reason: one event. In ERR,
+/// further requests to the same memory cause none.
 #[test]
 fn a_response_withdrawn_just_before_err_causes_one_event() {
     let mut pair = Pair::default();

@@ -80,7 +80,7 @@ fn the_kept_privilege_suffices_to_follow_the_host() {
     let client = client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a client");
     std::thread::sleep(Duration::from_millis(1500));
     ip(&format!("-n {} link set v1 address 02:00:00:00:22:22", pair.names[1]));
-    ip(&format!("-n {} neighbour flush dev v0", pair.names[0]));
+    ip(&format!("-n {} neighbour del 10.9.0.22 dev v0", pair.names[0]));
     let client = client.wait_with_output().expect("its end");
     assert!(client.status.success(), "{}", text(&client.stderr));
     let bytes = json(&client)["rows"][0]["checked_bytes"].as_f64();

@@ -416,11 +416,11 @@ impl Resolver {
         }
     }
 
-    /// Makes the kernel resolve `next_hop` if it does not know its Ethernet address, and confirm the
+    /// Makes the kernel resolve `next_hop` if its Ethernet address is not known, and confirm the
     /// address if it is stale. Does not wait. Returns true if the kernel knows an address.
     ///
-    /// Does nothing while the interface is down: the request would be lost, and the kernel repeats it
-    /// only after a second.
+    /// Does nothing while the interface is down: the request would be lost, and the kernel repeats
+    /// it only after a second.
     ///
     /// # Errors
     /// [`ResolveError::Permission`], or the kernel's error.
