@@ -29,6 +29,9 @@ const OUTSTANDING: u64 = 8;
 /// Code of the local ACK timeout; 14 is 67 ms. On a busy machine the peer's thread can be without a
 /// CPU for 100 ms, which must be far less than [`FAILS_AFTER`].
 const TIMEOUT: u8 = 14;
+/// The same where the kernel must find the peer again: it repeats a request that was lost, as at the
+/// moment when a link comes up, after a second.
+const PATIENT: u8 = 18;
 /// Retries before the QP fails.
 const RETRIES: u8 = 5;
 
@@ -72,6 +75,7 @@ struct Transfer {
     buffer: Buffer,
     qp: QueuePair,
     target: RemoteAddr,
+    timeout: u8,
     posted: u64,
     done: u64,
     /// Bytes of the arena that the device uses without any object.
@@ -80,7 +84,7 @@ struct Transfer {
 
 impl Transfer {
     /// Connects. The headers of every frame at the device's port are captured into `capture`.
-    fn new(net: &Net, peer: &mut Peer, port: PortKind, capture: File) -> Self {
+    fn new(net: &Net, peer: &mut Peer, port: PortKind, timeout: u8, capture: File) -> Self {
         net.enter(0);
         let (name, config) = live::device(0, port);
         let mut capture = Some(capture);
@@ -96,15 +100,17 @@ impl Transfer {
         for word in 0..BUFFER / 8 {
             buffer.store_word(word * 8, (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         }
-        let (qp, target) = connect(&device, &pd, &cq, peer);
+        let (qp, target) = connect(&device, &pd, &cq, timeout, peer);
         let name = name.split(',').next().expect("the first").to_owned();
-        Self { name, device, pd, cq, buffer, qp, target, posted: 0, done: 0, arena_used }
+        let (posted, done) = (0, 0);
+        Self { name, device, pd, cq, buffer, qp, target, timeout, posted, done, arena_used }
     }
 
     /// Connects a new QP, as a program does after an error.
     fn reconnect(&mut self, peer: &mut Peer) {
         while self.cq.poll_one().is_some() {}
-        (self.qp, self.target) = connect(&self.device, &self.pd, &self.cq, peer);
+        let Self { device, pd, cq, timeout, .. } = &*self;
+        (self.qp, self.target) = connect(device, pd, cq, *timeout, peer);
         (self.posted, self.done) = (0, 0);
     }
 
@@ -195,18 +201,15 @@ fn connect(
     device: &Device,
     pd: &ProtectionDomain,
     cq: &CompletionQueue,
+    timeout: u8,
     peer: &mut Peer,
 ) -> (QueuePair, RemoteAddr) {
     let mut qp = pd.create_qp(&QpInit::new(cq)).unwrap();
     let (psn, sgid_index) = (device.random_psn().unwrap(), device.default_gid_index());
     let own = qp.endpoint(psn, sgid_index).unwrap();
     let (far, target) = peer.connect(&own);
-    let options = ConnectOptions {
-        sgid_index,
-        timeout: TIMEOUT,
-        retry_cnt: RETRIES,
-        ..ConnectOptions::default()
-    };
+    let options =
+        ConnectOptions { sgid_index, timeout, retry_cnt: RETRIES, ..ConnectOptions::default() };
     qp.connect(psn, &far, &options).unwrap();
     (qp, target)
 }
@@ -219,12 +222,13 @@ const WITH_NEXT_HOP: &[PortKind] = &[PortKind::AfXdp, PortKind::Packet];
 /// Runs `disturb` half way through a transfer, over each kind of port in `ports`. Then checks that
 /// no resource is left.
 fn half_way(ports: &[PortKind], disturb: impl Fn(&mut Transfer, &Net, &mut Peer) + Sync) {
-    half_way_captured(ports, disturb, |_| ());
+    half_way_captured(ports, TIMEOUT, disturb, |_| ());
 }
 
-/// The same; `judge` gets the capture.
+/// The same with the local ACK timeout `timeout`; `judge` gets the capture.
 fn half_way_captured(
     ports: &[PortKind],
+    timeout: u8,
     disturb: impl Fn(&mut Transfer, &Net, &mut Peer) + Sync,
     judge: impl Fn(Vec<u8>) + Sync,
 ) {
@@ -242,7 +246,7 @@ fn half_way_captured(
                 let mut captured = temporary_file();
                 let capture = captured.try_clone().unwrap();
                 let mut peer = net.peer(port);
-                let mut transfer = Transfer::new(&net, &mut peer, port, capture);
+                let mut transfer = Transfer::new(&net, &mut peer, port, timeout, capture);
                 transfer.run_to(MESSAGES / 2).expect("no error before the disturbance");
                 disturb(&mut transfer, &net, &mut peer);
                 transfer.expect_nothing_left();
@@ -327,7 +331,7 @@ fn the_route_changes_to_a_gateway() {
         net.ip(1, "link set v1 address 02:77:00:00:00:03");
         transfer.expect_to_finish(peer);
     };
-    half_way_captured(WITH_NEXT_HOP, change, |bytes| expect_move(&bytes, GATEWAY));
+    half_way_captured(WITH_NEXT_HOP, PATIENT, change, |bytes| expect_move(&bytes, GATEWAY));
 }
 
 /// Checks in a capture that the frames of the second half of the transfer went to the Ethernet
@@ -353,7 +357,7 @@ fn peer_moves(change: impl Fn(&Net) + Sync) {
         change(net);
         transfer.expect_to_finish(peer);
     };
-    half_way_captured(WITH_NEXT_HOP, disturb, |bytes| expect_move(&bytes, MOVED));
+    half_way_captured(WITH_NEXT_HOP, PATIENT, disturb, |bytes| expect_move(&bytes, MOVED));
 }
 
 /// The kernel of this end forgets the peer; this end asks for it again.

@@ -384,7 +384,7 @@ mod tests {
         events.clear();
         published.apply(&message, &mut events);
         let removed = NetEvent::NeighbourRemoved { interface: 1, ip };
-        assert_eq!(events, [removed.clone()]);
+        assert_eq!(events, std::slice::from_ref(&removed));
         published.apply(&message, &mut events);
         assert_eq!(events.len(), 1, "it was unknown");
         published.update_neighbour(known, &mut events);

@@ -118,8 +118,8 @@ impl<'a> Maker<'a> {
     pub fn pair(&mut self, number: usize, plan: &PairPlan) -> Pair {
         let mut inboxes = [Vec::new(), Vec::new()];
         let domain = self.rig.devices[1 - plan.first].open_xrcd();
-        for end in 0..2 {
-            inboxes[end] = match plan.kind {
+        for (end, of_end) in inboxes.iter_mut().enumerate() {
+            *of_end = match plan.kind {
                 Kind::Xrc if end == plan.first => Vec::new(),
                 Kind::Xrc => (0..2).map(|_| self.xrc_inbox(end, &domain)).collect(),
                 _ if plan.shared[end] => vec![self.shared_inbox(end)],
