@@ -180,6 +180,7 @@ fn hpcc_updates_and_cuts_by_the_clock() {
     }
 }
 
+/// 802.1Qau.
 #[test]
 fn nvidia_updates_and_cuts_by_the_clock() {
     let mut point = point("nvidia", 100);

@@ -223,6 +223,7 @@ mod tests {
         u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap()
     }
 
+    /// RFC 1624.
     #[test]
     fn a_mark_keeps_checksum_and_dscp_correct() {
         let mut frame = ipv4();

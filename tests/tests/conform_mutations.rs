@@ -609,6 +609,7 @@ fn clean_captures_have_no_findings() {
     }
 }
 
+/// Among them C9-6, C9-148, C10-93.1.1 and C13-3.
 #[test]
 fn every_violation_is_found_by_its_rule_and_no_other() {
     assert!(ROWS.len() >= 40);

@@ -35,8 +35,7 @@ const PATIENT: u8 = 18;
 /// Retries before the QP fails.
 const RETRIES: u8 = 5;
 
-/// Shortest time from the last progress to the error. Each try waits between one and four timeouts
-/// (C9-141).
+/// Shortest time from the last progress to the error. Each try waits between one and four timeouts.
 const FAILS_AFTER: Duration = Duration::from_nanos((4096 << TIMEOUT) * (RETRIES as u64 + 1));
 /// Bytes captured of each frame: the Ethernet and IPv4 headers.
 const SNAPLEN: u32 = 34;

@@ -73,6 +73,7 @@ fn count(pair: &Pair, end: usize, counter: Counter) -> u64 {
     pair.rig.devices[end].counter(counter)
 }
 
+/// 802.1Qbb, annex 31D.
 #[test]
 fn a_paused_priority_sleeps_until_its_pause_ends() {
     let mut pair = Pair::new(&setup(P3));
@@ -145,6 +146,7 @@ fn a_pause_of_other_priorities_stops_nothing() {
     assert_eq!(pair.counters(0), [(Counter::PortRcvErrors, 1)]);
 }
 
+/// annex 31B.
 #[test]
 fn pause_stops_every_priority() {
     let mut pair = Pair::new(&setup(1 << 5));

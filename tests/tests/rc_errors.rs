@@ -60,6 +60,7 @@ fn every_access(remote: RemoteAddr) -> [SendOp; 5] {
     ]
 }
 
+/// Both ends enter ERR (C9-222.1).
 #[test]
 fn access_outside_a_region_or_with_a_wrong_key_is_refused() {
     for number in 0..5 {

@@ -146,6 +146,7 @@ fn setup_for_longest() -> PairSetup {
     setup
 }
 
+/// C9-94.
 #[test]
 fn messages_of_two_gibibytes_are_sent() {
     for mtu in PathMtu::ALL {
@@ -187,6 +188,7 @@ fn nothing_is_sent_beyond_half_the_psn_space() {
     assert_eq!(pair.packets().len(), 1);
 }
 
+/// C9-94.
 #[test]
 fn a_message_above_two_gibibytes_is_a_local_length_error() {
     for op in [SendOp::Send, SendOp::Read(RemoteAddr { addr: 0, rkey: Key(0) })] {
@@ -345,6 +347,7 @@ fn credits_that_were_not_negotiated_are_ignored() {
     assert_eq!(pair.trace(), expected);
 }
 
+/// C9-148.
 #[test]
 fn the_msn_counts_completed_messages_of_every_kind() {
     let mut pair = Pair::default();

@@ -124,6 +124,7 @@ fn the_ack_of_a_duplicate_never_has_the_psn_of_an_atomic() {
 }
 
 /// The local ACK timeout is exactly 4.096 us * 2^n.
+/// C9-141.
 #[test]
 fn the_ack_timeout_is_exact_for_every_code() {
     for (code, micros) in [(1, "8.192"), (4, "65.536"), (14, "67108.864"), (18, "1073741.824")] {

@@ -108,6 +108,7 @@ fn a_repeated_packet_that_is_lost_again_needs_no_timeout() {
 }
 
 /// The acknowledgement of the repeated packet 101 shows that the packets after 102 may be lost.
+/// RFC 8985, tail loss probe.
 #[test]
 fn a_lost_tail_behind_a_gap_needs_no_timeout() {
     let mut pair = pair();
@@ -256,6 +257,7 @@ fn reads_go_on_behind_a_lost_response() {
     assert_eq!(pair.done(0).len(), 4);
 }
 
+/// C9-105.
 #[test]
 fn an_atomic_whose_response_was_lost_is_executed_once() {
     let mut pair = pair();

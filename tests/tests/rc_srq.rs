@@ -110,6 +110,7 @@ fn the_limit_event_comes_once() {
 
 /// A QP in ERR flushes the one receive that its message has taken, and reports that it takes no
 /// more.
+/// o11-5.2.5.
 #[test]
 fn err_flushes_the_taken_receive_and_causes_an_event() {
     let mut pair = Pair::new(&shared(4));

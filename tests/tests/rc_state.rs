@@ -103,6 +103,7 @@ fn a_drain_completes_without_a_timeout() {
     assert_eq!(pair.done(0).len(), 1);
 }
 
+/// C9-220, C10-42.
 #[test]
 fn err_flushes_both_queues_in_order_and_later_posts() {
     let mut pair = Pair::default();

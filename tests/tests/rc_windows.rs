@@ -153,6 +153,7 @@ fn type_1_windows_belong_to_the_domain_and_type_2_windows_to_the_qp() {
 }
 
 /// Invalid binds complete with a memory management operation error, whatever is wrong with them.
+/// C10-72, C10-73, C10-74, C10-75, o10-36.2.2, o10-37.2.40.
 #[test]
 fn invalid_binds_are_refused() {
     let mut count = 0;
@@ -207,6 +208,7 @@ fn invalid_binds_are_refused() {
 }
 
 /// A type 2 window must be invalidated, locally or by the peer, before the next bind.
+/// o10-37.2.30.
 #[test]
 fn a_type_2_window_is_invalidated_before_it_is_bound_again() {
     let mut pair = Pair::default();
@@ -236,6 +238,7 @@ fn a_type_2_window_is_invalidated_before_it_is_bound_again() {
     assert_eq!(write(&mut pair, base, rkey, 4), Status::RemoteAccess);
 }
 
+/// o10-37.2.30.
 #[test]
 fn binding_a_bound_type_2_window_fails() {
     let mut pair = Pair::default();

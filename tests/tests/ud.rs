@@ -24,6 +24,7 @@ fn group(text: &str) -> Gid {
     text.parse().expect("a group")
 }
 
+/// The IPv4 header is at the end of the GRH (annex A17).
 #[test]
 fn a_datagram_arrives_behind_its_network_header() {
     // Local GID index, GID of the peer, position of the IP header in the frame, VLAN.
@@ -165,6 +166,7 @@ fn to_rts(qp: &mut DatagramQp) {
 }
 
 /// As with mlx5, posting succeeds, and the request completes in error.
+/// C10-10.
 #[test]
 fn requests_that_ud_does_not_support_complete_in_error() {
     let mut net = Datagrams::default();

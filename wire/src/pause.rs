@@ -395,6 +395,7 @@ mod tests {
         inspect(bytes, bytes.len()).unwrap().findings.iter().map(Finding::kind).collect()
     }
 
+    /// 802.1Qbb, annex 31B, annex 31D.
     #[test]
     fn literal_bytes() {
         let mut expected = [0; FRAME_LEN];

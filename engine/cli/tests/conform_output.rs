@@ -155,6 +155,7 @@ fn sarif_follows_the_standard() {
 }
 
 /// An artifact location is a URI reference, so file names are percent-encoded.
+/// RFC 3986.
 #[test]
 fn sarif_encodes_file_names_as_uris() {
     let mut report = report(RETRIES);

@@ -305,6 +305,7 @@ fn source_port(label: u32, possible: &[u16]) -> u16 {
 mod tests {
     use super::*;
 
+    /// RoCEv2 annex A17.
     #[test]
     fn source_ports_spread_and_are_equal_at_both_ends() {
         let (a, b) = (Qpn::masked(0x12_3456), Qpn::masked(0x00_0abc));

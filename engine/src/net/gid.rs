@@ -363,6 +363,7 @@ mod tests {
         }
     }
 
+    /// RFC 4291, appendix A.
     #[test]
     fn link_local_is_the_modified_eui_64() {
         let gid = Gid::link_local_from_mac(MacAddr([0x52, 0x54, 0x00, 0x12, 0x34, 0x56]));

@@ -517,6 +517,7 @@ pub(crate) fn multicast_mac(group: IpAddr) -> MacAddr {
 mod tests {
     use super::*;
 
+    /// RFC 1112, RFC 2464.
     #[test]
     fn multicast_groups_map_to_their_mac_addresses() {
         let cases = [

@@ -274,6 +274,7 @@ mod tests {
         board
     }
 
+    /// RFC 6675.
     #[test]
     fn a_map_says_what_was_received_and_lost() {
         let board = board(&[1, 3, 4]);

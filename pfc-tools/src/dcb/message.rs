@@ -269,6 +269,7 @@ mod tests {
         assert_eq!((request.message_type(), bytes), (78, expected));
     }
 
+    /// 802.1Qaz.
     #[test]
     fn structures_are_decoded() {
         // A response of mlx5: PFC on priority 3 of eight, one frame sent and two received there.

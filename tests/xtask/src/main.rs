@@ -3,6 +3,7 @@
 
 mod bench;
 mod ceph;
+mod compliance;
 mod connects;
 mod daemon;
 mod exit;
@@ -84,6 +85,9 @@ enum Command {
         #[arg(default_value_t = 10000)]
         count: usize,
     },
+    /// Write docs/compliance.html: the rules of specifications that the code cites, with the tests
+    /// that pin them. tests/compliance.toml says what each demands
+    Compliance,
     /// Measure performance: one line per figure with name, value, bound, and ok or missed. Exit
     /// code 2 if the filter matches none
     Bench(bench::Options),
@@ -116,6 +120,7 @@ fn run(command: Command) -> Result<u8> {
     match command {
         Command::Programs(options) => programs::main(options),
         Command::Bench(options) => bench::main(options),
+        Command::Compliance => compliance::main(),
         Command::InteropKit(options) => interop_kit::main(options),
         Command::Rxe(options) => rxe::main(options),
         Command::ReplayLive(options) => replay_live::main(options),
