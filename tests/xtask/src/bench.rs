@@ -4,6 +4,8 @@
 //! are per second, and the speeds of the fabric and of reading captures, which are per second of
 //! CPU time.
 
+mod bulk;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -159,6 +161,7 @@ impl Bench {
             self.check(&release)?;
             self.verbs(&release)?;
             self.connects(&release)?;
+            self.bulk(&release)?;
         }
         self.instructions(&release)
     }
@@ -274,12 +277,7 @@ impl Bench {
             words(&format!("timeout 60 ip netns exec {} {line}", namespace.name()))
         };
         let server = Process::spawn_into(&mut limited(&pair.b, server), &server_log)?;
-        for _ in 0..200 {
-            if !output(pair.b.command("ss").arg("-ltnH"))?.is_empty() {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
+        wait_for_server(pair)?;
         let code = crate::process::run_into(&mut limited(&pair.a, client), &client_log)?;
         let printed = std::fs::read_to_string(&client_log)?;
         if code != 0 {
@@ -472,6 +470,17 @@ impl Bench {
         let mut annotate = Command::new("callgrind_annotate");
         output(annotate.args(["--inclusive=yes", "--threshold=100"]).arg(&out))
     }
+}
+
+/// Waits until a server listens at the second end.
+fn wait_for_server(pair: &Pair) -> Result {
+    for _ in 0..200 {
+        if !output(pair.b.command("ss").arg("-ltnH"))?.is_empty() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    Ok(())
 }
 
 /// Runs a command that must succeed.
