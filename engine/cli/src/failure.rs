@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(Failure::from(PerfError::Interrupted).exit().code(), 130);
         let wrong = PerfError::from(CheckError::Left { qp: 0, got: 1, expected: 2 });
         let peer = std::net::SocketAddr::from(([10, 0, 0, 1], 1));
-        let reported = ExchangeError::Peer { peer, reason: wrong.to_string() };
+        let reported = ExchangeError::Peer { peer, reason: wrong.to_string(), wrong_data: true };
         assert_eq!(Failure::from(wrong).exit().code(), 3);
         assert_eq!(Failure::from(reported).exit().code(), 3, "the peer has found it");
     }

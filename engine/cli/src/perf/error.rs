@@ -46,9 +46,7 @@ impl PerfError {
     pub fn is_wrong_data(&self) -> bool {
         match self {
             Self::Check(_) => true,
-            Self::Exchange(ExchangeError::Peer { reason, .. }) => {
-                reason.starts_with("data check failed")
-            }
+            Self::Exchange(ExchangeError::Peer { wrong_data, .. }) => *wrong_data,
             _ => false,
         }
     }
@@ -128,6 +126,8 @@ pub enum ExchangeError {
         peer: SocketAddr,
         /// The reason.
         reason: String,
+        /// The peer's data check has failed.
+        wrong_data: bool,
     },
 }
 

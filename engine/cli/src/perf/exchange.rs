@@ -53,7 +53,7 @@ pub struct Control {
     scanned: usize,
     messages: VecDeque<Message>,
     /// The peer gave up after the queued messages.
-    gave_up: Option<String>,
+    gave_up: Option<(String, bool)>,
     last_sent: Instant,
     last_received: Instant,
     /// The present silence has been reported.
@@ -165,9 +165,10 @@ impl Control {
         Ok(self.messages.pop_front())
     }
 
-    /// Sends the reason for giving up. Errors are ignored: the connection is of no further use.
-    pub fn give_up(&mut self, reason: &str) {
-        let _ = self.write_line(&Message::Error { reason: reason.to_owned() });
+    /// Sends the reason for giving up; `wrong_data`: because the data check failed. Errors are
+    /// ignored: the connection is of no further use.
+    pub fn give_up(&mut self, reason: &str, wrong_data: bool) {
+        let _ = self.write_line(&Message::Error { reason: reason.to_owned(), wrong_data });
     }
 
     /// The error for an unexpected message.
@@ -221,16 +222,18 @@ impl Control {
     /// Reads what has arrived, or waits for up to `wait`, and queues the messages except `Alive`.
     fn receive_available(&mut self, wait: Option<Duration>) -> Result<(), ExchangeError> {
         let over = match self.gave_up.take() {
-            Some(reason) => return Err(ExchangeError::Peer { peer: self.peer, reason }),
+            Some((reason, wrong_data)) => {
+                return Err(ExchangeError::Peer { peer: self.peer, reason, wrong_data });
+            }
             None => self.read(wait),
         };
         while let Some(line) = self.take_line()? {
             match self.parse(&line)? {
                 Message::Alive => {}
-                Message::Error { reason } if self.messages.is_empty() => {
-                    return Err(ExchangeError::Peer { peer: self.peer, reason });
+                Message::Error { reason, wrong_data } if self.messages.is_empty() => {
+                    return Err(ExchangeError::Peer { peer: self.peer, reason, wrong_data });
                 }
-                Message::Error { reason } => self.gave_up = Some(reason),
+                Message::Error { reason, wrong_data } => self.gave_up = Some((reason, wrong_data)),
                 message => self.messages.push_back(message),
             }
         }
@@ -352,7 +355,7 @@ mod tests {
 
     #[test]
     fn both_sides_may_send_long_lines_at_once() {
-        let long = || Message::Error { reason: "x".repeat(LINE_MAX / 2) };
+        let long = || Message::Error { reason: "x".repeat(LINE_MAX / 2), wrong_data: false };
         let side = move |mut control: Control| {
             control.send(&Message::Bye).unwrap();
             control.send(&long()).unwrap();
@@ -385,11 +388,25 @@ mod tests {
     fn a_peer_that_gives_up_reports_the_reason() {
         let (control, _other) = connect(|stream| {
             let mut control = accepted(stream);
-            control.give_up("no more QPs");
+            control.give_up("no more QPs", false);
             control
         });
         let detail = control.unwrap().receive().unwrap_err().to_string();
         assert!(detail.contains("gave up: no more QPs"), "{detail}");
+    }
+
+    /// Whatever the words are: they may change or be cut.
+    #[test]
+    fn the_peers_wrong_data_are_told_apart_from_other_failures() {
+        for wrong_data in [true, false] {
+            let (control, _other) = connect(move |stream| {
+                let mut control = accepted(stream);
+                control.give_up("data check failed", wrong_data);
+                control
+            });
+            let error = PerfError::from(control.unwrap().receive().unwrap_err());
+            assert_eq!(error.is_wrong_data(), wrong_data);
+        }
     }
 
     #[test]
@@ -397,7 +414,7 @@ mod tests {
         let (control, other) = connect(|stream| {
             let mut control = accepted(stream);
             control.send(&Message::Bye).unwrap();
-            control.give_up("interrupted");
+            control.give_up("interrupted", false);
             control
         });
         other.join().unwrap();

@@ -36,8 +36,8 @@ pub enum Message {
     Bye,
     /// Sign of life.
     Alive,
-    /// This side gives up.
-    Error { reason: String },
+    /// This side gives up. `wrong_data`: because the data check failed.
+    Error { reason: String, wrong_data: bool },
 }
 
 /// QPs and memory of one side.

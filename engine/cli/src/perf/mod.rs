@@ -86,7 +86,10 @@ fn listen(port: u16) -> Result<TcpListener, Failure> {
 fn report_failure(control: &mut Control, run: Result<(), Failure>) -> Result<(), Failure> {
     match &run {
         Ok(()) | Err(Failure::Perf(PerfError::Exchange(_))) => {}
-        Err(failure) => control.give_up(&failure::chain(failure)),
+        Err(failure) => {
+            let wrong_data = matches!(failure, Failure::Perf(error) if error.is_wrong_data());
+            control.give_up(&failure::chain(failure), wrong_data);
+        }
     }
     run
 }
