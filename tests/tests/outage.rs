@@ -29,8 +29,8 @@ const OUTSTANDING: u64 = 8;
 /// Code of the local ACK timeout; 14 is 67 ms. On a busy machine the peer's thread can be without a
 /// CPU for 100 ms, which must be far less than [`FAILS_AFTER`].
 const TIMEOUT: u8 = 14;
-/// The same where the kernel must find the peer again: it repeats a request that was lost, as at the
-/// moment when a link comes up, after a second.
+/// The same where the kernel must find the peer again: it repeats a request that was lost, as when
+/// the link has just come up, after a second.
 const PATIENT: u8 = 18;
 /// Retries before the QP fails.
 const RETRIES: u8 = 5;
