@@ -5,11 +5,14 @@
 #   scripts/test.sh --quick       the steps that run cargo only: fmt clippy doc purity test
 #   scripts/test.sh --within MIN  all steps except those that would not end within MIN minutes; the
 #                                 summary names them
+#   scripts/test.sh --no-skips    all steps; a test or step that is skipped fails
 #   scripts/test.sh STEP...       the named steps: fmt clippy doc purity loom miri test rxe ports
 #                                 dpdk fabric swarm frames pfc programs pyverbs replay install
 #                                 action profiles mutants deny
+# Without root, steps that need it are skipped; so are tests that need root, or something that this
+# machine lacks. The summary names each of them with its reason.
 # The last line counts the steps. Exit code: 0 if none failed, 1 if one failed or something is
-# missing, 2 for wrong usage.
+# missing, 2 for wrong usage, 3 if none failed and --within has left steps out.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
@@ -18,6 +21,7 @@ ALL="fmt clippy doc purity loom miri test rxe ports dpdk fabric swarm frames pfc
 ALL+=" replay install action profiles mutants deny"
 readonly ALL
 readonly QUICK="fmt clippy doc purity test"
+readonly NEED_ROOT="rxe ports dpdk fabric frames pfc programs pyverbs replay install action"
 # Packages that build the bindings of libxdp and libdpdk, capture and decode packets, make and
 # inspect namespaces, and run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool
@@ -35,6 +39,7 @@ main() {
     local steps=$ALL within=''
     case "${1-}" in
         --quick) steps=$QUICK ;;
+        --no-skips) may_skip=false ;;
         --within) within=${2-} && [[ $within =~ ^[0-9]+$ ]] || wrong_usage ;;
         -h | --help) usage && exit ;;
         -*) wrong_usage ;;
@@ -43,15 +48,20 @@ main() {
     for step in $steps; do
         [[ " $ALL " == *" $step "* ]] || wrong_usage
     done
-    need_root "$@"
     need_packages "${PACKAGES[@]}"
     need_rust
     export BUILD_PROFILE=${BUILD_PROFILE:-test} # Scripts then run what the tests have built.
     reserve_hugepages "$HUGEPAGES"
+    skips=$(mktemp) && chmod 666 "$skips" || die "cannot make a file for skipped tests"
+    at_exit "rm -f '$skips'"
+    export FEROCE_SKIPS=$skips
     local before after
     before=$(belongings)
     for step in $steps; do
-        if [ -z "$within" ] || [ $((SECONDS + ${TAKES[$step]:-$BRIEF})) -le $((within * 60)) ]; then
+        if [ "$(id -u)" != 0 ] && [[ " $NEED_ROOT " == *" $step "* ]]; then
+            run "$step" needs_root
+        elif [ -z "$within" ] ||
+            [ $((SECONDS + ${TAKES[$step]:-$BRIEF})) -le $((within * 60)) ]; then
             run "$step" "step_$step"
         else
             leave_out "$step"
@@ -220,6 +230,8 @@ step_rxe() { scripts/rxe.sh --port af_xdp --port packet; }
 # ones.
 step_replay() { scripts/replay-live.sh; }
 
+needs_root() { echo "needs root" && return 77; }
+
 # ---- before and after
 
 need_rust() {
@@ -256,11 +268,14 @@ nothing_new() {
 # ---- running and reporting
 
 results=()
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 left_out=0
+may_skip=true
+skips='' # The file with a line for each skipped test: its name, a tab, the reason.
 
 run() { # NAME COMMAND...
-    local name=$1 start=$SECONDS status verdict
+    local name=$1 start=$SECONDS status verdict tests
     shift
+    tests=$(wc -l < "$skips")
     echo && say "$name"
     "$@" < /dev/null
     status=$?
@@ -269,11 +284,13 @@ run() { # NAME COMMAND...
         77) verdict=skipped skipped=$((skipped + 1)) ;;
         *) verdict="FAILED ($status)" failed=$((failed + 1)) ;;
     esac
+    tests=$(($(wc -l < "$skips") - tests))
+    [ "$tests" = 0 ] || verdict+=", $tests tests skipped"
     results+=("$(printf '%-10s %5d s  %s' "$name" $((SECONDS - start)) "$verdict")")
 }
 
 leave_out() { # NAME
-    skipped=$((skipped + 1))
+    skipped=$((skipped + 1)) left_out=$((left_out + 1))
     results+=("$(printf '%-10s          not run: %d minutes are over in %d s' \
         "$1" "$within" $((within * 60 - SECONDS)))")
 }
@@ -281,8 +298,18 @@ leave_out() { # NAME
 summary() {
     echo && say "summary"
     printf '%s\n' "${results[@]}"
+    skipped_tests
     echo "$passed passed, $failed failed, $skipped skipped"
-    [ "$failed" = 0 ]
+    [ "$failed" = 0 ] || return 1
+    $may_skip || { [ "$skipped" = 0 ] && [ ! -s "$skips" ]; } || return 1
+    [ "$left_out" = 0 ] || return 3
+}
+
+# Prints each reason for which tests were skipped, and under it the tests.
+skipped_tests() {
+    sort -u "$skips" | awk -F '\t' '
+        { tests[$2] = tests[$2] "\n    " $1; count[$2]++ }
+        END { for (why in tests) printf "skipped tests, %d: %s%s\n", count[why], why, tests[why] }'
 }
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")

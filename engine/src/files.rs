@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn files_of_others_are_not_overwritten_in_shared_folders() {
         if own_user() != 0 {
-            eprintln!("skipped: files of others need root");
+            feroce_test_skip::skip("files of others need root");
             return;
         }
         let shared = Folder::new("others", 0o1777);

@@ -30,7 +30,7 @@ fn root() -> bool {
     // SAFETY: the call has no arguments and no effects.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
-        eprintln!("skipped: AF_XDP needs root");
+        feroce_test_skip::skip("AF_XDP needs root");
     }
     root
 }

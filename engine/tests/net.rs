@@ -39,7 +39,7 @@ impl Pair {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // SAFETY: geteuid has no arguments and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
-            println!("skipped: network namespaces need root");
+            feroce_test_skip::skip("network namespaces need root");
             return None;
         }
         let name = format!("fr-net-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -517,7 +517,7 @@ fn vlan_children_tag_their_paths() {
         ["-n", &pair.a, "link", "add", "link", "eth0", "name", "eth0.5", "type", "vlan", "id", "5"];
     let output = Command::new("ip").args(tried).output().expect("iproute2");
     if String::from_utf8_lossy(&output.stderr).contains("Unknown device type") {
-        println!("skipped: this kernel has no 802.1Q");
+        feroce_test_skip::skip("this kernel has no 802.1Q");
         return;
     }
     assert!(output.status.success(), "{output:?}");

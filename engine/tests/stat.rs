@@ -17,7 +17,7 @@ fn ip(arguments: &str) {
 fn in_own_namespace(test: fn()) {
     let run = move || {
         if unshare(CloneFlags::CLONE_NEWNET).is_err() {
-            eprintln!("skipped: a network namespace needs root");
+            feroce_test_skip::skip("a network namespace needs root");
             return;
         }
         ip("link add v0 type veth peer name v1");

@@ -37,7 +37,7 @@ impl Net {
     pub fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         if !is_root() {
-            eprintln!("skipped: network namespaces and AF_XDP need root");
+            feroce_test_skip::skip("network namespaces and AF_XDP need root");
             return None;
         }
         let unique = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));

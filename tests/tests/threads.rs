@@ -208,7 +208,7 @@ fn bind(cpu: usize) {
 fn several_cpus() -> Option<Vec<usize>> {
     let cpus = cpus_of(Pid::from_raw(0));
     if cpus.len() < 2 {
-        eprintln!("skipped: one CPU");
+        feroce_test_skip::skip("one CPU");
         return None;
     }
     Some(cpus)

@@ -89,7 +89,9 @@ fn completions_are_scripts_of_their_shells() {
         assert!(!text(&output.stdout).contains("@INTERFACES@"), "{shell}: a placeholder is left");
         match Command::new(checker).args(["-n", script.path()]).output() {
             Ok(checked) => assert!(checked.status.success(), "{shell}: {}", text(&checked.stderr)),
-            Err(_) => eprintln!("skipped: the script for {checker}, which is not installed"),
+            Err(_) => {
+                feroce_test_skip::skip(&format!("the script for {checker}, which is not installed"))
+            }
         }
     }
     assert_eq!(feroce("completions tcsh").status.code(), Some(2));
@@ -140,7 +142,7 @@ fn fish_completes_subcommands_and_interfaces() {
         let commands = format!("source {}; complete -C '{words}'", script.path());
         match Command::new("fish").args(["--no-config", "-c", &commands]).output() {
             Ok(output) => check_offers(words, offers, &output),
-            Err(_) => return eprintln!("skipped: fish is not installed"),
+            Err(_) => return feroce_test_skip::skip("fish is not installed"),
         }
     }
 }
@@ -186,7 +188,7 @@ fn there_is_a_man_page_for_each_command() {
         // Every message of groff is about a mistake in the page.
         match Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(&page).output() {
             Ok(checked) => assert_eq!(text(&checked.stderr), "", "{}", page.display()),
-            Err(_) => eprintln!("skipped: groff is not installed"),
+            Err(_) => feroce_test_skip::skip("groff is not installed"),
         }
     }
     std::fs::remove_dir_all(&folder).expect("our folder");

@@ -52,7 +52,7 @@ impl Net {
     fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         if !geteuid().is_root() {
-            eprintln!("skipped: network namespaces need root");
+            feroce_test_skip::skip("network namespaces need root");
             return None;
         }
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -83,7 +83,7 @@ fn check_with_promtool(body: &str) {
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut promtool) = child else {
-        eprintln!("skipped: promtool is not installed");
+        feroce_test_skip::skip("promtool is not installed");
         return;
     };
     promtool.stdin.take().expect("piped").write_all(body.as_bytes()).expect("promtool reads");
@@ -263,7 +263,7 @@ fn queries_of_the_dashboard() -> Vec<String> {
 #[test]
 fn prometheus_answers_the_queries_of_the_dashboard() {
     if Command::new("prometheus").arg("--version").output().is_err() {
-        eprintln!("skipped: prometheus is not installed");
+        feroce_test_skip::skip("prometheus is not installed");
         return;
     }
     let Some(pair) = Pair::new() else { return };

@@ -315,7 +315,7 @@ struct Pair(String);
 impl Pair {
     fn new(name: &str) -> Option<Self> {
         if !geteuid().is_root() {
-            eprintln!("skipped: network namespaces need root");
+            feroce_test_skip::skip("network namespaces need root");
             return None;
         }
         let pair = Self(format!("fr-pfc-{}-{name}", std::process::id()));

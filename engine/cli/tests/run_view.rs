@@ -5,7 +5,6 @@
 
 mod common;
 
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -40,7 +39,10 @@ impl Scene {
         std::fs::set_permissions(&tmp, PermissionsExt::from_mode(0o777)).expect("mine");
         let output = scene.pair.run(0, &user).arg("true").output().expect("a shell");
         if !output.status.success() {
-            skip(&format!("no user namespace for the user: {}", text(&output.stderr)));
+            feroce_test_skip::skip(&format!(
+                "no user namespace for the user: {}",
+                text(&output.stderr)
+            ));
             return None;
         }
         Some(scene)
@@ -79,11 +81,6 @@ impl Scene {
     fn assert_nothing_is_left(&self) {
         wait("the folder is removed", || self.left().is_empty());
     }
-}
-
-/// Bypasses the test harness, which shows output only if a test fails.
-fn skip(why: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
 #[track_caller]
@@ -287,7 +284,7 @@ fn programs_run_at_both_ends() {
         let program = program.expect("a program");
         let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
         if !found.is_ok_and(|found| found.status.success()) {
-            skip(&format!("{program} is not installed (package {package})"));
+            feroce_test_skip::skip(&format!("{program} is not installed (package {package})"));
             continue;
         }
         let words = |words: &'static str| words.split(' ').collect::<Vec<_>>();

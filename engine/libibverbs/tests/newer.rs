@@ -120,7 +120,7 @@ fn a_dma_buffer_over_a_memfd_is_registered_by_reg_mr_ex() {
         fails(libc::EINVAL, || ibv_reg_mr_ex(fixture.pd, &mut attr)); // a memfd itself is none
         let device = libc::open(c"/dev/udmabuf".as_ptr(), libc::O_RDWR);
         if device < 0 {
-            return eprintln!("skipped: the kernel has no /dev/udmabuf");
+            return feroce_test_skip::skip("the kernel has no /dev/udmabuf");
         }
         /// `struct udmabuf_create`: memfd, flags, offset, size.
         #[repr(C)]

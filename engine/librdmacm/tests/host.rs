@@ -22,7 +22,7 @@ impl Namespace {
     fn new() -> Option<Self> {
         // SAFETY: the function takes no arguments.
         if unsafe { libc::geteuid() } != 0 {
-            eprintln!("skipped: a network namespace needs root");
+            feroce_test_skip::skip("a network namespace needs root");
             return None;
         }
         let name = format!("fr-cm-{}", std::process::id());

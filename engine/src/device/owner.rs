@@ -319,7 +319,7 @@ mod tests {
     /// Runs `body` in a network namespace of its own; not without root.
     fn in_namespace(body: impl FnOnce() + Send + 'static) {
         if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: a network namespace needs root");
+            feroce_test_skip::skip("a network namespace needs root");
             return;
         }
         let alone = move || {

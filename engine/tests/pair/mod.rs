@@ -32,7 +32,7 @@ pub fn root() -> bool {
     // SAFETY: the call has no arguments and no effects.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
-        eprintln!("skipped: network namespaces need root");
+        feroce_test_skip::skip("network namespaces need root");
     }
     root
 }

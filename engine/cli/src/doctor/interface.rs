@@ -270,7 +270,7 @@ mod tests {
         let host = Rc::new(Host::read(Ok(Settings::default())));
         let state = InterfaceState::read("lo", &host);
         if !host.could_open("af_xdp") {
-            eprintln!("skipped: AF_XDP needs root");
+            feroce_test_skip::skip("AF_XDP needs root");
             return None;
         }
         Some(state)

@@ -404,7 +404,7 @@ mod tests {
                 control.give_up("data check failed", wrong_data);
                 control
             });
-            let error = PerfError::from(control.unwrap().receive().unwrap_err());
+            let error = control.unwrap().receive().unwrap_err();
             assert_eq!(error.is_wrong_data(), wrong_data);
         }
     }

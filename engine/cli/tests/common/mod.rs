@@ -4,7 +4,7 @@
 
 pub mod installed;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -83,8 +83,7 @@ impl Pair {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let id = Command::new("id").arg("-u").output().expect("the `id` program");
         if text(&id.stdout).trim() != "0" {
-            // Bypasses the test harness, which shows output only if a test fails.
-            let _ = writeln!(std::io::stderr(), "skipped: network namespaces and AF_XDP need root");
+            feroce_test_skip::skip("network namespaces and AF_XDP need root");
             return None;
         }
         let unique = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));

@@ -154,7 +154,7 @@ pub fn fixture() -> Option<&'static Fixture> {
     static FIXTURE: OnceLock<([File; 2], Fixture)> = OnceLock::new();
     // SAFETY: the call has no arguments and no effects.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: network namespaces need root");
+        feroce_test_skip::skip("network namespaces need root");
         return None;
     }
     let enter = |namespace: &File| {

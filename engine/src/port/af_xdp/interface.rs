@@ -168,7 +168,7 @@ pub(super) fn in_own_namespace(test: impl FnOnce(&Interface) + Send) {
     let run = || {
         // SAFETY: moves only this thread, which ends with the test.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-            eprintln!("skipped: a network namespace needs root");
+            feroce_test_skip::skip("a network namespace needs root");
             return;
         }
         ip("link add v0 type veth peer name v1");

@@ -461,7 +461,7 @@ mod tests {
     fn maps() -> Option<(Addresses, Sockets)> {
         let addresses = match Map::create(MapKind::Hash, "test", 4) {
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
-                eprintln!("skipped: loading an XDP program needs root");
+                feroce_test_skip::skip("loading an XDP program needs root");
                 return None;
             }
             other => other.expect("a map"),
