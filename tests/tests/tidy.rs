@@ -252,6 +252,10 @@ fn dependencies_point_one_way() {
         for dependency in package["dependencies"].as_array().expect("a list") {
             let on = dependency["name"].as_str().expect("a name");
             // A package that names itself turns on features for its tests.
+            let is_of_tests = dependency["kind"] == "dev" || name == "feroce-tests";
+            if on == rules::TEST_SKIP && !is_of_tests {
+                broken.push(format!("{name} depends on {on} outside of its tests"));
+            }
             if on != name && layer_of(on).is_some_and(|layer| layer >= own) {
                 broken.push(format!("{name} depends on {on}"));
             }

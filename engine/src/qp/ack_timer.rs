@@ -1,7 +1,7 @@
 //! The local ACK timer: how long a requester waits for an acknowledgement before it sends again.
 //!
-//! A program may ask for a timeout of 4.096 us * 2^n (C9-141). A core that shares its CPU may be descheduled
-//! for much longer. So the timer has rules:
+//! A program may ask for a timeout of 4.096 us * 2^n (C9-141). A core that shares its CPU may be
+//! descheduled for much longer. So the timer has rules:
 //!
 //! 1. It is never shorter than a minimum, as in hardware: the core of the peer may be descheduled.
 //! 2. Acknowledgements that arrived while this core was descheduled may still wait in the receive

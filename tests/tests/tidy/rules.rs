@@ -162,6 +162,7 @@ pub const LAYERS: &[&[&str]] = &[
         "feroce-dpdk-sys",
         "feroce-libsysview",
         "feroce-device-plugin",
+        TEST_SKIP,
     ],
     &["feroce-engine", "feroce-verbs-abi"],
     &["feroce-libibverbs", "feroce-pfc-tools"],
@@ -170,6 +171,9 @@ pub const LAYERS: &[&[&str]] = &[
     &["feroce-tests"],
     &["feroce-xtask"],
 ];
+
+/// The package that only tests may depend on.
+pub const TEST_SKIP: &str = "feroce-test-skip";
 
 /// Environment variables that products read although they are not settings, and their purpose.
 pub const VARIABLES: &[(&str, &str)] = &[

@@ -149,9 +149,11 @@ const HEAD: &str = "<!DOCTYPE html>
 <title>Feroce: compliance</title>
 <style>
 :root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; }
+body { padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; }
-th, td { border-bottom: 1px solid #8886; padding: .4rem .6rem; text-align: left; vertical-align: top; }
+th, td { border-bottom: 1px solid #8886; padding: .4rem .6rem; text-align: left; }
+th, td { vertical-align: top; }
 code { font-size: .85em; overflow-wrap: anywhere; }
 .none { color: #b26a00; }
 </style>
@@ -159,7 +161,8 @@ code { font-size: .85em; overflow-wrap: anywhere; }
 <body>
 <h1>Rules that the code cites</h1>
 <p>Written by <code>cargo xtask compliance</code> from the comments of the code and of the tests.
-The rules that captures are checked against, with their mutations, are in <code>docs/conform.md</code>.
+The rules that captures are checked against, with their mutations, are in
+<code>docs/conform.md</code>.
 </p>
 ";
 
@@ -218,7 +221,7 @@ mod tests {
     fn citations_belong_to_code_or_to_a_test() {
         let id = |number: u32| format!("C1-{number}"); // Not cited by this text itself.
         let text = format!(
-            "// {}\nfn code() {{}}\nmod tests {{\n    /// {}\n    #[test]\n    fn above() {{}}\n    \
+            "// {}\nfn code() {{}}\nmod tests {{\n    /// {}\n    #[test]\n    fn above() {{}}\n\
              fn around() {{\n        // {}\n    }}\n}}\n",
             id(1),
             id(2),
