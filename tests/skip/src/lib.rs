@@ -3,6 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
 
 /// Names the file that collects the skipped tests.
 const FILE: &str = "FEROCE_SKIPS";
@@ -18,10 +19,15 @@ pub fn skip(reason: &str) {
     let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
     // Bypasses the test harness, which shows output only if a test fails.
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
-    let Some(path) = std::env::var_os(FILE) else { return };
-    let mut file = OpenOptions::new().create(true).append(true).open(path).expect(FILE);
-    // One write, so that lines of several processes do not mix.
-    file.write_all(format!("{}\t{reason}\n", test_name()).as_bytes()).expect(FILE);
+    if let Some(path) = std::env::var_os(FILE) {
+        record(Path::new(&path), &reason).expect(FILE);
+    }
+}
+
+/// Appends a line. One write, so that lines of several processes do not mix.
+fn record(path: &Path, reason: &str) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    file.write_all(format!("{}\t{reason}\n", test_name()).as_bytes())
 }
 
 /// The program without its hash, and the test, after which the harness names its thread.
@@ -45,5 +51,18 @@ mod tests {
             test_name(),
             "feroce_test_skip: tests::a_test_is_named_by_its_program_and_thread"
         );
+    }
+
+    #[test]
+    fn a_line_is_appended_for_each_skipped_test() {
+        let path = std::env::temp_dir().join(format!("fr-skip-{}", std::process::id()));
+        for reason in ["no root", "one CPU"] {
+            record(&path, reason).expect("a temporary file");
+        }
+        let written = std::fs::read_to_string(&path).expect("the file");
+        std::fs::remove_file(&path).expect("the file");
+        let name = "feroce_test_skip: tests::a_line_is_appended_for_each_skipped_test";
+        assert_eq!(written, format!("{name}\tno root\n{name}\tone CPU\n"));
+        assert!(record(Path::new("/no/such/folder"), "why").is_err());
     }
 }
