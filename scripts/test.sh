@@ -59,7 +59,7 @@ main() {
     reserve_hugepages "$HUGEPAGES"
     skips=$(mktemp) && chmod 666 "$skips" || die "cannot make a file for skipped tests"
     at_exit "rm -f '$skips'"
-    export FEROCE_SKIPS=$skips
+    export SKIPPED_TESTS=$skips
     local before after
     before=$(belongings)
     for step in $steps; do

@@ -6,12 +6,12 @@ use std::io::Write;
 use std::path::Path;
 
 /// Names the file that collects the skipped tests.
-const FILE: &str = "FEROCE_SKIPS";
+const FILE: &str = "SKIPPED_TESTS";
 
 /// Says that the running test is skipped because of `reason`; the test must then return.
 ///
 /// Prints a line, and appends `PROGRAM: TEST<TAB>REASON` to the file that the environment variable
-/// `FEROCE_SKIPS` names.
+/// `SKIPPED_TESTS` names.
 ///
 /// # Panics
 /// If the file cannot be written: the test would count as one that has run.
