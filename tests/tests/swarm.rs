@@ -4,22 +4,11 @@
 //! replays one scenario and prints everything that happens in it. The seeds in `tests/seeds.txt`
 //! failed once and always run first.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
 use feroce_tests::ports::RigPorts;
-use feroce_tests::swarm::{Coverage, Failure, RIG_KINDS, Rigs};
+use feroce_tests::swarm::{Coverage, RIG_KINDS, Rigs, number, run_all};
 
 /// Number of scenarios of an ordinary test run.
 const SCENARIOS: u64 = 20_000;
-
-/// The run stops after this many failures.
-const MAX_FAILURES: usize = 3;
-
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
-}
 
 /// Returns the seeds that failed in the past.
 fn failed_seeds() -> Vec<u64> {
@@ -27,39 +16,6 @@ fn failed_seeds() -> Vec<u64> {
         include_str!("../seeds.txt").lines().map(|line| line.split('#').next().unwrap_or(""));
     let lines = lines.map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| line.parse().expect("a seed per line")).collect()
-}
-
-/// Runs `seeds` on as many threads as there are processors.
-fn run_all(seeds: &(dyn Fn(u64) -> Option<u64> + Sync)) -> (Coverage, Vec<Failure>) {
-    let next = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
-    let failures = Mutex::new(Vec::new());
-    let total = Mutex::new(Coverage::default());
-    // Each thread keeps a rig of each kind.
-    let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let threads = threads.min(RigPorts::most() / RIG_KINDS);
-    let work = || {
-        let (mut rigs, mut coverage) = (Rigs::default(), Coverage::default());
-        while !stop.load(Ordering::Relaxed) {
-            let Some(seed) = seeds(next.fetch_add(1, Ordering::Relaxed)) else { break };
-            match rigs.run(seed) {
-                Ok(one) => coverage.add(&one),
-                Err(failure) => {
-                    eprintln!("{failure}\n");
-                    let mut failures = failures.lock().unwrap();
-                    failures.push(failure);
-                    stop.store(failures.len() >= MAX_FAILURES, Ordering::Relaxed);
-                }
-            }
-        }
-        total.lock().unwrap().add(&coverage);
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
-    });
-    (total.into_inner().unwrap(), failures.into_inner().unwrap())
 }
 
 #[test]
@@ -76,7 +32,9 @@ fn random_scenarios_agree_with_the_model() {
         Some(&seed) => Some(seed),
         None => Some(index - pinned.len() as u64).filter(|&n| n < count).map(|n| first + n),
     };
-    let (coverage, failures) = run_all(&seeds);
+    // Each thread keeps a rig of each kind.
+    let threads = RigPorts::most() / RIG_KINDS;
+    let (coverage, failures) = run_all(threads, &seeds, Rigs::run, Coverage::add);
     println!("{coverage}");
     let seeds: Vec<u64> = failures.iter().map(|failure| failure.seed).collect();
     assert!(seeds.is_empty(), "scenarios failed: seeds {seeds:?}");

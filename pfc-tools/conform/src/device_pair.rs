@@ -130,15 +130,16 @@ impl DevicePair {
     /// Runs both devices and moves frames until nothing more happens at this time.
     pub fn settle(&mut self) {
         loop {
-            let mut done = 0;
-            for device in &self.devices {
-                done += device.turn(self.now);
-            }
-            done += self.wire.step(self.now);
-            if done == 0 && !self.wait_for_kernel() {
+            if self.turn() == 0 && !self.wait_for_kernel() {
                 return;
             }
         }
+    }
+
+    /// Runs one turn of both devices and moves frames. Returns the amount of work done.
+    pub fn turn(&mut self) -> usize {
+        let turned: usize = self.devices.iter().map(|device| device.turn(self.now)).sum();
+        turned + self.wire.step(self.now)
     }
 
     /// Waits for frames that a kernel holds. Returns false if there are none.

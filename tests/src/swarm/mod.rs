@@ -18,6 +18,7 @@ mod options;
 mod random;
 mod request;
 mod request_generator;
+mod run;
 pub mod services;
 mod side_workload;
 mod simulation;
@@ -37,6 +38,7 @@ pub use coverage::Coverage;
 use feroce_congestion::Params;
 use feroce_engine::congestion::{CongestionConfig, Control};
 pub use options::{Options, RIG_KINDS, RigKind};
+pub use run::{number, run_all};
 use simulation::Simulation;
 use trace::Trace;
 pub use workload::Workload;
@@ -100,12 +102,7 @@ impl Rigs {
         rig.wire.set_record(true);
         let mut trace = if traced { Trace::on(rig.now) } else { Trace::off() };
         let run = || Simulation::new(workload, &mut rig, &mut trace).run(faults_end, wire_seed);
-        let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or(panic.downcast_ref::<&str>().copied());
-            Err(format!("panicked: {}", text.unwrap_or("no message")))
-        });
-        match result {
+        match caught(run) {
             Ok(coverage) => {
                 self.0.insert(options.rig, reset_rig(rig));
                 Ok(coverage)
@@ -113,6 +110,15 @@ impl Rigs {
             Err(why) => Err(Failure { seed, why, options: Box::new(options) }),
         }
     }
+}
+
+/// The result of `run`; a panic is an error with its message.
+fn caught<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(panic.downcast_ref::<&str>().copied());
+        Err(format!("panicked: {}", text.unwrap_or("no message")))
+    })
 }
 
 fn make_rig(kind: RigKind) -> Rig {

@@ -272,7 +272,7 @@ pub(super) fn random_faults(random: &mut Random) -> WireFaults {
 }
 
 /// Returns a starting PSN, often so close to the wrap that the scenario crosses it.
-fn random_psn(random: &mut Random) -> Psn {
+pub(super) fn random_psn(random: &mut Random) -> Psn {
     let near = u32::try_from(random.below(40)).expect("small");
     let far = u32::try_from(random.below(1 << 24)).expect("24 bits");
     random.weighted(&[

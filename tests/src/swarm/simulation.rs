@@ -30,7 +30,7 @@ use crate::Rig;
 use crate::wire::WireFaults;
 
 /// Limit of device turns without progress of time. Work that needs no time must be finite.
-const MAX_TURNS_PER_INSTANT: usize = 10_000;
+pub(super) const MAX_TURNS_PER_INSTANT: usize = 10_000;
 
 /// Counters that change only after a fault on the wire.
 const RECOVERIES: [Counter; 3] =
@@ -236,9 +236,7 @@ impl<'a> Simulation<'a> {
     /// Like [`Rig::settle`], but runs due actions between the turns.
     fn run_devices(&mut self) -> Check {
         for _ in 0..MAX_TURNS_PER_INSTANT {
-            let devices = &self.rig.devices;
-            let turned: usize = devices.iter().map(|device| device.turn(self.rig.now)).sum();
-            if turned + self.rig.wire.step(self.rig.now) == 0 {
+            if self.rig.turn() == 0 {
                 return Ok(());
             }
             self.run_due_actions()?;

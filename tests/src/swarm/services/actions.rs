@@ -5,8 +5,9 @@ use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::verbs::LocalOp;
 
 use super::super::check::Check;
+use super::super::options::random_psn;
 use super::lane::{FILL, Lane, Outcome, WindowState};
-use super::objects::{connect, random_psn};
+use super::objects::connect;
 use super::plan::Action;
 use super::world::World;
 use feroce_engine::memory::Access;
@@ -74,8 +75,7 @@ impl World<'_> {
             drop_open(lane);
             lane.next_arrival = lane.posted();
         }
-        let qps = owner.qps.each_mut().map(|qp| qp.take().expect("neither is gone"));
-        let mut qps = qps;
+        let mut qps = owner.qps.each_mut().map(|qp| qp.take().expect("neither is gone"));
         connect(&mut qps, psns, &self.plan);
         owner.qps = qps.map(Some);
         (owner.dead, owner.may_break) = ([false; 2], [false; 2]);

@@ -70,21 +70,16 @@ fn check_lane(lane: &mut Lane, is_healthy: bool) -> Check {
     if let Some(index) = open.iter().find(|index| !unsignaled(index)) {
         return Err(format!("request {index} is not complete"));
     }
+    // Unsignaled requests at the end of the queue. Where something may have failed, or nothing is
+    // acknowledged, nobody knows what became of them.
+    let is_known = lane.kind.is_reliable() && is_healthy;
     for index in open {
-        // Unsignaled requests at the end of the queue: they have succeeded.
-        lane.outcomes[index] = Outcome::Succeeded;
-        let message = &lane.plan.messages[index];
-        if lane.kind.is_reliable() && is_healthy {
+        lane.outcomes[index] = if is_known { Outcome::Succeeded } else { Outcome::Dropped };
+        if is_known {
             lane.check_moved(index)?;
-            if message.op.consumes_receive() && lane.arrivals[index] != 1 {
+            if lane.plan.messages[index].op.consumes_receive() && lane.arrivals[index] != 1 {
                 return Err(format!("message {index} has not arrived"));
             }
-        }
-    }
-    if !is_healthy || !lane.kind.is_reliable() {
-        // Whether the unsignaled requests at the end have succeeded is not known.
-        for index in lane.resolved..lane.posted() {
-            lane.outcomes[index] = Outcome::Dropped;
         }
     }
     lane.resolved = lane.posted();

@@ -25,11 +25,9 @@ mod posts;
 mod tally;
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use super::random::Random;
 use super::trace::Trace;
-use super::{Rig, RigKind, make_rig, reset_rig};
+use super::{Rig, RigKind, caught, make_rig, reset_rig};
 use plan::Plan;
 pub use tally::Tally;
 use world::World;
@@ -56,13 +54,7 @@ impl ServiceRig {
         rig.wire.set_delay(plan.delay);
         rig.wire.set_record(true);
         let trace = if traced { Trace::on(rig.now) } else { Trace::off() };
-        let run = || World::new(plan.clone(), &mut rig, trace, random).run();
-        let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or(panic.downcast_ref::<&str>().copied());
-            Err(format!("panicked: {}", text.unwrap_or("no message")))
-        });
-        match result {
+        match caught(|| World::new(plan.clone(), &mut rig, trace, random).run()) {
             Ok(tally) => {
                 self.0 = Some(reset_rig(rig));
                 Ok(tally)

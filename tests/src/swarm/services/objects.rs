@@ -11,6 +11,7 @@ use feroce_engine::qp::Service;
 use feroce_engine::verbs::GRH_LEN;
 use feroce_wire::{Psn, Qkey, Qpn};
 
+use super::super::options::random_psn;
 use super::super::random::Random;
 use super::lane::{FILL, Lane};
 use super::plan::{Kind, LONGEST, MAX_INLINE, PairPlan, Plan};
@@ -138,13 +139,13 @@ impl<'a> Maker<'a> {
         let mut handles = [None, None];
         if plan.kind == Kind::Ud {
             for (end, qp) in qps.iter_mut().enumerate() {
-                qp.activate(QKEY, self.random_psn()).expect("in RESET");
+                qp.activate(QKEY, random_psn(self.random)).expect("in RESET");
                 let peer = if self.plan.v6 { gid_v6(1 - end) } else { gid(1 - end) };
                 let path = Path::new(peer, u32::from(self.plan.v6));
                 handles[end] = Some(self.pds[end].create_ah(&path).expect("a path"));
             }
         } else {
-            let psns = [self.random_psn(), self.random_psn()];
+            let psns = [random_psn(self.random), random_psn(self.random)];
             connect(&mut qps, psns, self.plan);
         }
         let lanes = [0, 1].map(|from: usize| {
@@ -159,10 +160,6 @@ impl<'a> Maker<'a> {
         let (dead, may_break) = ([false; 2], [false; 2]);
         let (kind, qps) = (plan.kind, qps.map(Some));
         Pair { kind, qps, qpns, dead, may_break, lanes, inboxes, handles }
-    }
-
-    fn random_psn(&mut self) -> Psn {
-        random_psn(self.random)
     }
 
     fn inbox(&mut self, end: usize, receiver: Receiver, depth: usize) -> usize {
@@ -231,11 +228,4 @@ pub fn connect(qps: &mut [QueuePair; 2], psns: [Psn; 2], plan: &Plan) {
     for end in 0..2 {
         qps[end].connect(psns[end], &ends[1 - end], &options).expect("connected");
     }
-}
-
-/// A starting PSN, often shortly before the wrap.
-pub fn random_psn(random: &mut Random) -> Psn {
-    let number = random.bits().to_le_bytes();
-    let far = u32::from_le_bytes([number[0], number[1], number[2], 0]);
-    if random.percent(40) { Psn::new(0xff_fff0 + far % 16) } else { Psn::new(far) }
 }

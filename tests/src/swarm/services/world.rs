@@ -9,15 +9,13 @@ use feroce_wire::{Packet, Qpn, Transport};
 
 use super::super::check::Check;
 use super::super::random::Random;
+use super::super::simulation::MAX_TURNS_PER_INSTANT;
 use super::super::trace::Trace;
 use super::objects::{Inbox, Maker, Pair};
 use super::plan::{Action, Plan};
 use super::tally::Tally;
 use crate::Rig;
 use crate::wire::WireFaults;
-
-/// Limit of device turns without progress of time.
-const MAX_TURNS_PER_INSTANT: usize = 10_000;
 
 /// Virtual time within which everything must be complete once the wire has no faults.
 const QUIET_WITHIN: Duration = Duration::from_secs(2);
@@ -142,9 +140,7 @@ impl<'a> World<'a> {
 
     fn run_devices(&mut self) -> Check {
         for _ in 0..MAX_TURNS_PER_INSTANT {
-            let devices = &self.rig.devices;
-            let turned: usize = devices.iter().map(|device| device.turn(self.rig.now)).sum();
-            if turned + self.rig.wire.step(self.rig.now) == 0 {
+            if self.rig.turn() == 0 {
                 return Ok(());
             }
         }
