@@ -114,10 +114,11 @@ impl QpnMap {
         Qpn::masked(generation << self.bits | (self.base + index))
     }
 
-    /// The number of the same index in the next generation. Numbers of slices have one generation,
-    /// and stay the same.
-    pub fn next_generation(&self, qpn: Qpn) -> Qpn {
-        Qpn::masked(qpn.value() + (1 << self.bits))
+    /// The number of the same index `distance` generations later; after the last generation comes
+    /// the first. Numbers of slices have one generation, and stay the same.
+    pub fn later_generation(&self, qpn: Qpn, distance: u32) -> Qpn {
+        let distance = u64::from(distance) << self.bits;
+        Qpn::masked(u32::try_from(distance & 0xff_ffff).expect("24 bits") + qpn.value())
     }
 
     /// Core and slot of `qpn`; `None` if the device does not have this number. The QP in the slot

@@ -1,62 +1,96 @@
 //! The QP numbers of a device: which are free, and which one the next QP gets.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use feroce_wire::Qpn;
 
 use crate::core::{QpnMap, SLICE};
 use crate::fresh::{FreshNumbers, REUSE};
 
-/// The free QP numbers of a device, the one that was free for longest first. A device whose port
-/// belongs to a daemon begins with none and gets slices of them from the daemon as it needs them.
+/// Numbers that were never taken wait in a pool of this many, from which the next one is drawn. It
+/// bounds how much of a core's table of QPs is touched by few QPs.
+const POOL: usize = 4096;
+
+/// The free QP numbers of a device. A device whose port belongs to a daemon begins with none and
+/// gets slices of them from the daemon as it needs them.
 ///
-/// A restarted program must not get the numbers of its predecessor: a peer that still knows the old
-/// connection refuses the new one as stale, and retransmits to the old number. Therefore the first
-/// number is chosen at random, and a number that is given back is reused only after all other
-/// generations of its slot.
+/// A number is one of the few things that a forger of packets must guess, and the numbers of a
+/// program's other QPs must not tell it. Therefore each number is drawn. Also, a restarted program
+/// must not get the numbers of its predecessor: a peer that still knows the old connection refuses
+/// the new one as stale, and retransmits to the old number. Therefore a number that is given back
+/// is reused only after all other generations of its slot, and slots are reused in the order in
+/// which they became free.
 #[derive(Debug)]
 pub(super) struct FreeQpns {
     map: QpnMap,
-    /// Indices that had no number yet, counted from `first`.
+    draw: Draw,
+    /// Indices that had no number yet.
     fresh: FreshNumbers,
-    first: u32,
-    /// Generation of the numbers that they get.
-    generation: u32,
-    /// Numbers that were given back, or that came with a slice.
+    /// Indices taken from `fresh`, by the core that has their slots. The next QP gets one of them.
+    pools: Vec<Vec<u32>>,
+    /// Core of the next QP that gets a fresh number.
+    next_core: usize,
+    /// Numbers that were given back.
     free: VecDeque<Qpn>,
+    /// Numbers that came with a slice and had no QP yet.
+    sliced: Vec<Qpn>,
     /// Numbers of slices that the device may still get.
     missing: u32,
 }
 
+/// Draws numbers that nobody can foretell who does not know the key. The same key gives the same
+/// numbers.
+#[derive(Debug)]
+struct Draw {
+    key: u128,
+    drawn: u64,
+}
+
+impl Draw {
+    /// A number below `limit`, which is not 0.
+    fn below(&mut self, limit: usize) -> usize {
+        self.drawn += 1;
+        usize::try_from(self.hash(self.drawn) % limit as u64).expect("below the limit")
+    }
+
+    /// A number that depends only on the key and `of`.
+    fn hash(&self, of: u64) -> u64 {
+        let mut hasher = DefaultHasher::new(); // SipHash
+        (self.key, of).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
 impl FreeQpns {
-    /// All numbers of `map`. `drawn`: random bits, which choose the first number.
+    /// All numbers of `map`. `drawn`: random bits, which choose the numbers.
     pub(super) fn new(map: QpnMap, drawn: u128) -> Self {
-        if map.slices().is_some() {
-            let (fresh, free, missing) = (FreshNumbers::new(0), VecDeque::new(), map.count);
-            return Self { map, fresh, first: 0, generation: 0, free, missing };
+        let (fresh, missing) = match map.slices() {
+            Some(_) => (0, map.count),
+            None => (map.count, 0),
+        };
+        Self {
+            draw: Draw { key: drawn, drawn: 0 },
+            fresh: FreshNumbers::new(fresh),
+            pools: (0..map.cores).map(|_| Vec::new()).collect(),
+            next_core: 0,
+            free: VecDeque::new(),
+            sliced: Vec::new(),
+            missing,
+            map,
         }
-        let [low, high] = [drawn, drawn >> 64].map(|bits| bits & u128::from(u64::MAX));
-        let bounded = |bits: u128, limit: u32| {
-            u32::try_from(bits % u128::from(limit.max(1))).expect("below the limit")
-        };
-        let generation = bounded(low, map.generations());
-        // The first QP is on the first core, as without a draw.
-        let first = match map.generations() {
-            1 => 0,
-            _ => bounded(high, map.count / map.cores) * map.cores,
-        };
-        let (fresh, free) = (FreshNumbers::new(map.count), VecDeque::new());
-        Self { map, fresh, first, generation, free, missing: 0 }
     }
 
     /// The number of free QPs.
     pub(super) fn len(&self) -> usize {
-        self.fresh.len() + self.free.len() + self.missing as usize
+        let pooled: usize = self.pools.iter().map(Vec::len).sum();
+        let known = self.free.len() + self.sliced.len() + pooled;
+        self.fresh.len() + known + self.missing as usize
     }
 
     /// Returns true if the next number must come from a new slice.
     pub(super) fn needs_slice(&self) -> bool {
-        self.free.is_empty() && self.missing > 0
+        self.free.is_empty() && self.sliced.is_empty() && self.missing > 0
     }
 
     /// Adds the numbers of the slice that begins with `first`. Returns false if the
@@ -67,42 +101,69 @@ impl FreeQpns {
         }
         let count = SLICE.min(self.missing);
         self.missing -= count;
-        self.free.extend((first..first + count).map(Qpn::masked));
+        self.sliced.extend((first..first + count).map(Qpn::masked));
         true
     }
 
     /// Takes a number: one that was never used, or the one that was free for longest. `None` if all
     /// are in use.
     pub(super) fn take(&mut self) -> Option<Qpn> {
-        let fresh = if self.free.len() < REUSE { self.fresh.take() } else { None };
-        match fresh {
-            Some(n) => {
-                let end = self.map.count - self.first;
-                let index = if n < end { self.first + n } else { n - end };
-                Some(self.map.number(index, self.generation))
-            }
-            None => self.free.pop_front(),
+        if !self.sliced.is_empty() {
+            let at = self.draw.below(self.sliced.len());
+            return Some(self.sliced.swap_remove(at));
         }
+        let fresh = if self.free.len() < REUSE { self.take_fresh() } else { None };
+        fresh.or_else(|| self.free.pop_front())
+    }
+
+    /// Draws a number for an index that had none. The cores take turns.
+    fn take_fresh(&mut self) -> Option<Qpn> {
+        let cores = self.pools.len();
+        // Given numbers, which have one generation, are taken in order.
+        let pool = if self.map.generations() == 1 { cores } else { POOL };
+        while self.pools.iter().map(Vec::len).sum::<usize>() < pool
+            && let Some(index) = self.fresh.take()
+        {
+            self.pools[index as usize % cores].push(index);
+        }
+        let mut order = (0..cores).map(|n| (self.next_core + n) % cores);
+        let core = order.find(|&core| !self.pools[core].is_empty())?;
+        self.next_core = (core + 1) % cores;
+        let at = self.draw.below(self.pools[core].len());
+        let index = self.pools[core].swap_remove(at);
+        let generation = self.draw.below(self.map.generations() as usize);
+        Some(self.map.number(index, u32::try_from(generation).expect("24 bits")))
     }
 
     /// Takes the number `qpn`. Returns false if its slot is in use, or if it has none.
     pub(super) fn take_number(&mut self, qpn: Qpn) -> bool {
-        let slot = self.map.locate(qpn);
-        if let Some((core, slot)) = slot.filter(|_| self.map.slices().is_none()) {
-            let index = slot * self.map.cores + u32::try_from(core).expect("at most 64");
-            let first = self.first;
-            let n = if index < first { index + self.map.count - first } else { index - first };
-            if self.fresh.take_number(n) {
-                return true;
-            }
+        let Some((core, slot)) = self.map.locate(qpn) else { return false };
+        let cores = self.map.cores;
+        let index = slot * cores + u32::try_from(core).expect("at most 64");
+        if self.fresh.take_number(index) {
+            return true;
         }
-        let at = self.free.iter().position(|&free| self.map.locate(free) == slot);
+        let pool = &mut self.pools[index as usize % cores as usize];
+        if let Some(at) = pool.iter().position(|&pooled| pooled == index) {
+            pool.swap_remove(at);
+            return true;
+        }
+        let is_its = |free: &Qpn| self.map.locate(*free) == Some((core, slot));
+        if let Some(at) = self.sliced.iter().position(is_its) {
+            self.sliced.swap_remove(at);
+            return true;
+        }
+        let at = self.free.iter().position(is_its);
         at.and_then(|at| self.free.remove(at)).is_some()
     }
 
-    /// Gives the number `qpn` back. Its slot gets the number of the next generation.
+    /// Gives the number `qpn` back. Its slot gets another generation: the distance to it differs
+    /// from slot to slot. It is odd, so that all generations come once before one comes again.
     pub(super) fn give(&mut self, qpn: Qpn) {
-        self.free.push_back(self.map.next_generation(qpn));
+        let (core, slot) = self.map.locate(qpn).unwrap_or_default();
+        let slot = (core as u64) << 32 | u64::from(slot);
+        let distance = u32::try_from(self.draw.hash(!slot) & 0xff_ffff).expect("24 bits") | 1;
+        self.free.push_back(self.map.later_generation(qpn, distance));
     }
 }
 
@@ -180,6 +241,28 @@ mod tests {
     }
 
     #[test]
+    fn the_numbers_of_a_device_do_not_tell_the_next_one() {
+        let map = map(16_384, 1);
+        let mut free = FreeQpns::new(map.clone(), 4711);
+        let numbers: Vec<u32> = (0..2000).map(|_| free.take().unwrap().value()).collect();
+        let steps: BTreeSet<u32> =
+            numbers.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) & 0xff_ffff).collect();
+        assert!(steps.len() > 1990, "{} different steps", steps.len());
+        let (slots, generations) = (1 << 15, 1 << 9);
+        let in_order = numbers.windows(2).filter(|pair| pair[0] % slots < pair[1] % slots).count();
+        assert!((900..1100).contains(&in_order), "{in_order} of 1999 slots are above the last one");
+        let seen: BTreeSet<u32> = numbers.iter().map(|number| number / slots).collect();
+        assert!(seen.len() > generations * 9 / 10, "{} generations", seen.len());
+        // Nor does a number tell which one its slot gets next.
+        let given = |free: &mut FreeQpns, number: u32| {
+            free.give(Qpn::masked(number));
+            (free.free.pop_back().unwrap().value() / slots).wrapping_sub(number / slots) % 512
+        };
+        let distances: BTreeSet<u32> = numbers.iter().map(|&n| given(&mut free, n)).collect();
+        assert!(distances.len() > 200, "{} of 256 odd distances", distances.len());
+    }
+
+    #[test]
     fn slices_are_added_as_they_are_needed() {
         let map = QpnMap::sliced(SLICE + 2, 2);
         let mut free = FreeQpns::new(map.clone(), 1);
@@ -189,10 +272,13 @@ mod tests {
             assert!(!free.add_slice(no_slice), "{no_slice:#x}");
         }
         let numbers: Vec<Qpn> = std::iter::from_fn(|| free.take()).collect();
-        assert_eq!((numbers.len(), numbers[0].value()), (256, 0x4300));
+        let sorted = BTreeSet::from_iter(numbers.iter().map(|qpn| qpn.value()));
+        assert!(sorted.into_iter().eq(0x4300..0x4400), "{numbers:?}");
+        assert!(!numbers.is_sorted(), "they are drawn");
         assert!(free.needs_slice() && free.add_slice(0x200));
         assert_eq!(free.len(), 2);
-        assert_eq!([free.take(), free.take()], [0x200, 0x201].map(|n| Some(Qpn::masked(n))));
+        let rest = BTreeSet::from([free.take(), free.take()]);
+        assert_eq!(rest, BTreeSet::from([0x200, 0x201].map(|n| Some(Qpn::masked(n)))));
         assert!(!free.needs_slice(), "all QPs that the device may have");
         let located = [0x4300, 0x4301, 0x43ff, 0x200, 0x202, 0x300];
         let located = located.map(|qpn| map.locate(Qpn::masked(qpn)));
