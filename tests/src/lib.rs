@@ -10,6 +10,7 @@ pub mod conform_fuzz;
 #[allow(unsafe_code)] // A global allocator.
 pub mod counting_alloc;
 pub mod datagram;
+pub mod forger;
 pub mod fuzz;
 pub mod live;
 pub mod pair;

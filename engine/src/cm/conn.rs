@@ -1,5 +1,6 @@
 //! State of one identifier.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use feroce_wire::cm::{PortSpace, ServiceId};
@@ -35,6 +36,8 @@ pub(super) struct Conn {
     /// Listener: maximum and current number of requests that the program has not taken yet.
     pub backlog: u32,
     pub waiting: u32,
+    /// Listener: these requests by their source.
+    pub waiting_of: BTreeMap<IpAddr, u32>,
     /// Incoming connection: its listener, and whether the program has taken it.
     pub listener: Option<CmId>,
     pub taken: bool,
@@ -102,6 +105,7 @@ impl Conn {
             ack_timeout_set: None,
             backlog: 0,
             waiting: 0,
+            waiting_of: BTreeMap::new(),
             listener: None,
             taken: true,
             peer: Peer::default(),
@@ -126,6 +130,30 @@ impl Conn {
     /// other family.
     pub fn excludes_other_family(&self, ip: IpAddr) -> bool {
         self.v6_only.unwrap_or(ip.is_ipv4())
+    }
+
+    /// Listener: returns true if its backlog has no room for another request from `source`. All
+    /// sources together may have a quarter more than one, so that one cannot keep others out.
+    pub fn is_backlog_full(&self, source: IpAddr) -> bool {
+        let of_source = self.waiting_of.get(&source).copied().unwrap_or(0);
+        of_source >= self.backlog || self.waiting >= self.backlog + self.backlog.div_ceil(4)
+    }
+
+    /// Listener: a request from `source` waits for the program.
+    pub fn add_waiting(&mut self, source: IpAddr) {
+        self.waiting += 1;
+        *self.waiting_of.entry(source).or_default() += 1;
+    }
+
+    /// Listener: the program has taken a request from `source`.
+    pub fn remove_waiting(&mut self, source: IpAddr) {
+        self.waiting = self.waiting.saturating_sub(1);
+        if let Some(count) = self.waiting_of.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                self.waiting_of.remove(&source);
+            }
+        }
     }
 
     /// Returns the earliest deadline: retransmission or end of timewait.

@@ -3,9 +3,10 @@
 use feroce_wire::cm::{CmMad, Drep, Dreq, Rej, RejectReason};
 
 use super::passive::reply;
+use super::responses::CompletedRequest;
 use super::state::{AfterRej, Phase, State};
 use super::types::{CmError, CmId, EventKind, Resend, Source, Status, code_duration};
-use super::{CompletedRequest, Endpoint, private_data};
+use super::{Endpoint, private_data};
 use crate::time::Instant;
 
 impl Endpoint {

@@ -12,6 +12,8 @@
 //! | the active side: REQ, and the messages after a REP | `active.rs` |
 //! | the passive side: listening, REP, RTU | `passive.rs` |
 //! | a request that arrives before its listener | `pending_req.rs` |
+//! | responses for late copies of completed requests | `responses.rs` |
+//! | how many accepted connections may be unconfirmed | `half_open.rs` |
 //! | REJ, DREQ, DREP, timewait, destruction | `disconnect.rs` |
 //! | datagrams: service ID resolution (SIDR) | `sidr.rs` |
 //! | configuration ([`CmConfig`]), time codes, connection parameters | `types.rs` |
@@ -41,6 +43,9 @@
 //!   DREQ.
 //! * A DREQ for a connection that has ended gets a DREP. Linux responds while the connection is in
 //!   timewait and after it is destroyed.
+//! * At most 4096 accepted connections, 2048 of one source, may wait for their RTU; the oldest is
+//!   given up for a further one. Besides, a listener's backlog is the limit of each source, and all
+//!   sources together have a quarter more. Linux has the backlog alone.
 //! * When both sides end the connection at the same time, both respond at once. Linux responds when
 //!   the identifiers are destroyed.
 //! * After [`Endpoint::hold_early_requests`], a request for a port without a listener is held for a
@@ -55,9 +60,11 @@
 mod active;
 mod conn;
 mod disconnect;
+mod half_open;
 mod passive;
 mod pending_req;
 mod ports;
+mod responses;
 mod setup;
 mod sidr;
 mod state;
@@ -78,30 +85,16 @@ pub use types::{
     QpParameters, Source, Status, Unresolved,
 };
 
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use conn::Conn;
+use half_open::HalfOpen;
 use pending_req::PendingRequests;
 use ports::Ports;
-use types::{Resend, code_duration};
+use responses::{CachedResponse, CompletedRequest};
+use types::Resend;
 
 /// Maximum backlog of a listener, and the backlog if the program gives none.
 pub const BACKLOG_MAX: u32 = 1024;
-
-/// A completed request, by the key that its copies carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum CompletedRequest {
-    /// A REQ: node GUID and communication ID.
-    Req(u64, u32),
-    /// A SIDR REQ: address and request ID.
-    SidrReq(IpAddr, u32),
-}
-
-/// The cached response for copies of a completed request.
-#[derive(Clone, Copy, Debug)]
-struct CachedResponse {
-    until: Instant,
-    response: Outgoing,
-}
 
 /// An RDMA CM endpoint: see the [module](self).
 pub struct Endpoint {
@@ -124,6 +117,7 @@ pub struct Endpoint {
     response_expiry: BTreeSet<(Instant, CompletedRequest)>,
     timers: BTreeSet<(Instant, CmId)>,
     pending: PendingRequests,
+    half_open: HalfOpen,
     outbox: VecDeque<Outgoing>,
     events: VecDeque<Event>,
 }
@@ -149,6 +143,8 @@ pub struct ObjectCounts {
     pub peers: usize,
     /// Cached responses.
     pub cached_responses: usize,
+    /// Accepted connections that the peer has not confirmed.
+    pub half_open: usize,
     /// Timers set.
     pub timers: usize,
 }
@@ -173,6 +169,7 @@ impl Endpoint {
             response_expiry: BTreeSet::new(),
             timers: BTreeSet::new(),
             pending: PendingRequests::default(),
+            half_open: HalfOpen::default(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -330,6 +327,7 @@ impl Endpoint {
             ports: self.ports.len(),
             peers: self.remote_ids.len() + self.remote_qps.len() + self.sidr_requests.len(),
             cached_responses: self.responses.len(),
+            half_open: self.half_open.len(),
             timers: self.timers.len(),
         }
     }
@@ -433,15 +431,10 @@ impl Endpoint {
                 self.enter_timewait(id, now);
                 self.report_disconnected(id, Status::TimedOut);
             }
+            state if state.awaits_rtu() => self.give_up_unconfirmed(id, now),
             _ => {
-                if state.awaits_rtu() {
-                    self.send_rej_timeout(id);
-                }
                 self.push_event(id, EventKind::Unreachable, Status::TimedOut, Vec::new());
                 self.reset(id);
-                if state.awaits_rtu() {
-                    self.cache_stale_rej(id, now + self.copy_window(id));
-                }
             }
         }
         self.remove_if_over(id);
@@ -449,9 +442,13 @@ impl Endpoint {
 
     // Shared by the files of this module.
 
-    /// Sets the timer of `id` to its deadline.
+    /// Sets the timer of `id` to its deadline. Every change of state that ends the wait for an RTU
+    /// changes the deadline, and therefore comes here.
     fn set_timer(&mut self, id: CmId) {
         let Some(conn) = self.ids.get_mut(&id) else { return };
+        if !conn.state.awaits_rtu() {
+            self.half_open.remove(id);
+        }
         let deadline = conn.deadline();
         if let Some(old) = std::mem::replace(&mut conn.armed, deadline) {
             self.timers.remove(&(old, id));
@@ -537,42 +534,6 @@ impl Endpoint {
                 self.timers.remove(&(due, id));
             }
         }
-    }
-
-    /// Returns how long copies of this connection's request may still arrive. A peer that
-    /// received an MRA retransmits rarely, and some of its copies may be lost.
-    fn copy_window(&self, id: CmId) -> Duration {
-        match self.ids.get(&id) {
-            Some(conn) if conn.was_established => self.config.copy_time,
-            Some(conn) if conn.mra_sent => {
-                self.config.response_cache_time + code_duration(self.config.service_timeout) * 4
-            }
-            _ => self.config.response_cache_time,
-        }
-    }
-
-    /// Caches `response` for copies of `request`.
-    fn cache_response(
-        &mut self,
-        request: CompletedRequest,
-        response: Option<Outgoing>,
-        until: Instant,
-    ) {
-        let Some(response) = response else { return };
-        if let Some(old) = self.responses.insert(request, CachedResponse { until, response }) {
-            self.response_expiry.remove(&(old.until, request));
-        }
-        self.response_expiry.insert((until, request));
-    }
-
-    /// Sends the cached response to a copy of a completed request. Returns true if there is one.
-    fn repeat_response(&mut self, request: CompletedRequest, now: Instant) -> bool {
-        let Some(cached) = self.responses.get_mut(&request) else { return false };
-        self.response_expiry.remove(&(cached.until, request));
-        cached.until = cached.until.max(now + self.config.response_cache_time);
-        self.response_expiry.insert((cached.until, request));
-        self.outbox.push_back(cached.response);
-        true
     }
 }
 

@@ -8,12 +8,13 @@ use feroce_wire::cm::{
 use feroce_wire::{PathMtu, Psn, Qpn};
 
 use super::conn::{Conn, Peer, RetryPolicy};
+use super::responses::CompletedRequest;
 use super::state::{Phase, State};
 use super::types::{
     CmError, CmId, Ece, EventKind, Outgoing, Parameters, Path, QpKind, Source, Status,
     code_duration,
 };
-use super::{BACKLOG_MAX, CompletedRequest, Endpoint, private_data};
+use super::{BACKLOG_MAX, Endpoint, private_data};
 use crate::time::Instant;
 
 /// Addresses `message` as the response to `mad`, received from `from`.
@@ -42,8 +43,8 @@ pub(super) enum NoListener {
 
 impl Endpoint {
     /// Listens at the identifier's address, or at any address and port if it is not bound. Up to
-    /// `backlog` requests (0: [`BACKLOG_MAX`]) wait for the program; further ones are ignored, and
-    /// their peers retransmit.
+    /// `backlog` requests (0: [`BACKLOG_MAX`]) of each source, and a quarter more of all sources,
+    /// wait for the program; further ones are ignored, and their peers retransmit.
     ///
     /// # Errors
     /// As of [`Endpoint::bind`].
@@ -71,17 +72,22 @@ impl Endpoint {
     /// [`CmError::Unknown`].
     pub fn take_request(&mut self, id: CmId) -> Result<(), CmError> {
         let conn = self.conn_mut(id)?;
+        let (listener, path) = (conn.listener, conn.path);
         if !std::mem::replace(&mut conn.taken, true)
-            && let Some(listener) = conn.listener
+            && let (Some(listener), Some(path)) = (listener, path)
             && let Some(listener) = self.ids.get_mut(&listener)
         {
-            listener.waiting = listener.waiting.saturating_sub(1);
+            listener.remove_waiting(path.remote);
         }
         Ok(())
     }
 
-    /// Returns the listener for `requested`.
-    pub(super) fn find_listener(&self, requested: &Requested) -> Result<CmId, NoListener> {
+    /// Returns the listener for `requested` from `source`.
+    pub(super) fn find_listener(
+        &self,
+        requested: &Requested,
+        source: IpAddr,
+    ) -> Result<CmId, NoListener> {
         let (space, port) = requested.service.port().ok_or(NoListener::UnknownService)?;
         let listens = |id: &CmId| self.ids[id].phase == Phase::Listen;
         if !self.ports.owners(space, port).iter().any(|owner| listens(&owner.id)) {
@@ -93,7 +99,7 @@ impl Endpoint {
         if listener.kind != requested.kind {
             return Err(NoListener::NoMatch);
         }
-        if listener.waiting >= listener.backlog { Err(NoListener::BacklogFull) } else { Ok(id) }
+        if listener.is_backlog_full(source) { Err(NoListener::BacklogFull) } else { Ok(id) }
     }
 
     /// Makes an identifier for a request to `listener`.
@@ -116,7 +122,7 @@ impl Endpoint {
         conn.taken = false;
         conn.peer = peer;
         if let Some(listener) = self.ids.get_mut(&listener) {
-            listener.waiting += 1;
+            listener.add_waiting(path.remote);
         }
         self.insert(conn)
     }
@@ -176,7 +182,7 @@ impl Endpoint {
         let addresses = addresses.filter(|addresses| has_plausible_addresses(addresses, from));
         let addresses = addresses.ok_or(RejectReason::CONSUMER)?;
         let requested = Requested { service: req.service_id, kind, addresses };
-        match self.find_listener(&requested) {
+        match self.find_listener(&requested, from.remote) {
             Ok(listener) => Ok(Some((listener, requested, mtu))),
             Err(NoListener::BacklogFull) => Ok(None),
             Err(NoListener::UnknownService) => Err(RejectReason::INVALID_SERVICE_ID),
@@ -275,6 +281,7 @@ impl Endpoint {
         let modifier = conn.local_ece.options;
         let mad = CmMad { transaction: conn.transaction, modifier, message: rep.into() };
         self.take_request(id)?;
+        self.await_rtu(id, path.remote, now);
         let conn = self.conn_mut(id)?;
         conn.state = State::RepSent;
         conn.local_qpn = own.qpn;

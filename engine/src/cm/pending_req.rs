@@ -10,8 +10,9 @@ use super::state::Phase;
 use super::types::Source;
 use crate::time::Instant;
 
-/// Maximum number of held requests; further ones are rejected at once.
+/// Maximum number of held requests, and of those of one source; further ones are rejected at once.
 const MAX_PENDING: usize = 256;
+const MAX_OF_SOURCE: usize = 192;
 
 /// Requests held for a future listener.
 #[derive(Debug, Default)]
@@ -47,7 +48,12 @@ impl Endpoint {
         from: &Source,
         now: Instant,
     ) -> bool {
-        let is_early = now < self.pending.until && self.pending.kept.len() < MAX_PENDING;
+        let kept = &self.pending.kept;
+        let has_room = || {
+            let of_source = kept.iter().filter(|(_, other)| other.remote == from.remote).count();
+            kept.len() < MAX_PENDING && of_source < MAX_OF_SOURCE
+        };
+        let is_early = now < self.pending.until && has_room();
         let Ok(mad) = <[u8; MAD_LEN]>::try_from(mad) else { return false };
         if !is_early || self.has_listener(service) {
             return false;

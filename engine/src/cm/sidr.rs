@@ -6,11 +6,12 @@ use feroce_wire::cm::{CmMad, IpCmHeader, SidrRep, SidrReq, SidrStatus};
 use super::active::service_and_addresses;
 use super::conn::{Peer, RetryPolicy};
 use super::passive::{NoListener, Requested, has_plausible_addresses, reply};
+use super::responses::CompletedRequest;
 use super::state::{Phase, State};
 use super::types::{
     CmError, CmId, Ece, EventKind, Parameters, Path, QpKind, Source, Status, code_duration,
 };
-use super::{CompletedRequest, Endpoint, private_data};
+use super::{Endpoint, private_data};
 use crate::time::Instant;
 
 impl Endpoint {
@@ -55,7 +56,7 @@ impl Endpoint {
             .filter(|addresses| has_plausible_addresses(addresses, from))
             .map(|addresses| Requested { service: req.service_id, kind: QpKind::Ud, addresses });
         let listener = match &requested {
-            Some(requested) => self.find_listener(requested),
+            Some(requested) => self.find_listener(requested, from.remote),
             None => Err(NoListener::NoMatch),
         };
         let status = match (listener, &requested) {

@@ -1,0 +1,198 @@
+//! 100,000 connection requests of one host that never confirms, over the kernel's ports, as fast as
+//! the machine allows. Meanwhile another client connects, usually within a second, and the server's
+//! memory stays small. A client at the same address shares its limits with the flood: it connects,
+//! but may have to repeat its request. Each test prints its figures.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use feroce_engine::cm::{CmConfig, CmId, DeviceKey, Event, EventKind, Parameters, QpKind};
+use feroce_engine::device::{
+    CmEventQueue, CompletionQueue, ConnectionManager, Device, DeviceConfig, PortKind,
+    ProtectionDomain, QpInit, QueuePair,
+};
+use feroce_tests::forger::{Forger, request_pattern, requests};
+use feroce_tests::live::{self, ADDRESSES, Net};
+use feroce_wire::cm::PortSpace;
+
+const PORT: u16 = 7174;
+const REQUESTS: u64 = 100_000;
+/// A client whose request is lost takes longer: 1.5 s until it repeats the request.
+const PROMPT: Duration = Duration::from_secs(1);
+/// The server's memory may grow by this.
+const MEMORY: u64 = 64 << 20;
+
+/// A program with a connection manager.
+struct Program {
+    device: Device,
+    manager: ConnectionManager,
+    events: CmEventQueue,
+}
+
+impl Program {
+    /// In the namespace of `end`, for the calling thread.
+    fn new(net: &Net, end: usize, port: PortKind) -> Self {
+        net.enter(end);
+        let (name, config) = live::device(end, port);
+        let config = DeviceConfig { max_qp: 8192, ..config };
+        let device = Device::open(&name, config).expect("a device");
+        let events = CmEventQueue::new().expect("a descriptor");
+        let manager = ConnectionManager::new(CmConfig::default(), events.sink()).unwrap();
+        manager.attach(DeviceKey(0), &device).expect("QP 1");
+        Self { device, manager, events }
+    }
+
+    fn wait(&self, kind: EventKind) -> Event {
+        loop {
+            match self.events.poll_event() {
+                Some(event) if event.kind == kind => return event,
+                Some(event) => assert_ne!(event.kind, EventKind::Unreachable, "{event:?}"),
+                None => std::thread::sleep(Duration::from_micros(100)),
+            }
+        }
+    }
+}
+
+/// A server that accepts every request with a QP of its own.
+struct Server {
+    program: Program,
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+    qps: BTreeMap<CmId, QueuePair>,
+    most_qps: usize,
+}
+
+impl Server {
+    fn new(program: Program) -> Self {
+        let listening = program.manager.with(|cm, now| {
+            let listener = cm.create(PortSpace::Tcp, QpKind::Rc);
+            cm.bind(listener, SocketAddr::from(([0, 0, 0, 0], PORT)))?;
+            cm.listen(listener, 0, now)
+        });
+        listening.expect("a free port");
+        let (pd, cq) = (program.device.alloc_pd(), program.device.create_cq(64).unwrap());
+        Self { program, pd, cq, qps: BTreeMap::new(), most_qps: 0 }
+    }
+
+    fn serve(&mut self) {
+        let Some(event) = self.program.events.poll_event() else {
+            std::thread::sleep(Duration::from_micros(100));
+            return;
+        };
+        let manager = &self.program.manager;
+        match event.kind {
+            EventKind::ConnectRequest => {
+                manager.with(|cm, _| cm.take_request(event.id)).expect("it is new");
+                let qp = self.pd.create_qp(&QpInit::new(&self.cq)).expect("a QP");
+                let own = Parameters { qpn: qp.qpn(), ..event.parameters };
+                // A connection that was given up meanwhile cannot be accepted.
+                if manager.with(|cm, now| cm.accept(event.id, &own, b"", now)).is_ok() {
+                    self.qps.insert(event.id, qp);
+                }
+                self.most_qps = self.most_qps.max(self.qps.len());
+            }
+            EventKind::Unreachable | EventKind::Disconnected => {
+                self.qps.remove(&event.id);
+                manager.with(|cm, now| cm.destroy(event.id, now)).expect("its identifier");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Connects, disconnects, and returns how long the former took.
+fn connect(program: &Program, qp: &QueuePair) -> Duration {
+    let start = Instant::now();
+    let server = SocketAddr::new(ADDRESSES[0].parse().unwrap(), PORT);
+    let path = program.manager.resolve(IpAddr::from([0; 4]), server);
+    let own = Parameters { qpn: qp.qpn(), retry_count: 7, ..Parameters::default() };
+    let id = program.manager.with(|cm, now| {
+        let id = cm.create(PortSpace::Tcp, QpKind::Rc);
+        cm.resolve_address(id, None, server).unwrap();
+        cm.address_resolved(id, path).unwrap();
+        cm.resolve_route(id).unwrap();
+        cm.route_resolved(id, Ok(())).unwrap();
+        cm.connect(id, &own, b"", now).unwrap();
+        id
+    });
+    program.wait(EventKind::ConnectResponse);
+    program.manager.with(|cm, _| cm.establish(id, b"")).expect("a response");
+    let took = start.elapsed();
+    program.manager.with(|cm, now| cm.disconnect(id, now)).expect("connected");
+    program.wait(EventKind::Disconnected);
+    program.manager.with(|cm, now| cm.destroy(id, now)).expect("its identifier");
+    took
+}
+
+/// Memory of this process in use, in bytes.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
+    let pages: u64 = text.split(' ').nth(1).expect("a field").parse().expect("a number");
+    pages * 4096
+}
+
+/// The flood comes from `source`, an address of end 1.
+fn flood(port: PortKind, source: &str) {
+    let Some(net) = Net::new() else { return };
+    net.ip(1, "address add 10.77.0.9/24 dev v1");
+    let (is_over, ready) = (AtomicBool::new(false), Barrier::new(2));
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let mut server = Server::new(Program::new(&net, 0, port));
+            ready.wait();
+            while !is_over.load(Ordering::Relaxed) {
+                server.serve();
+            }
+            server.most_qps
+        });
+        let connecting = scope.spawn(|| {
+            let client = Program::new(&net, 1, port);
+            let cq = client.device.create_cq(16).unwrap();
+            let qp = client.device.alloc_pd().create_qp(&QpInit::new(&cq)).unwrap();
+            ready.wait();
+            connect(&client, &qp);
+            let [to, from]: [Ipv4Addr; 2] = [ADDRESSES[0], source].map(|ip| ip.parse().unwrap());
+            let pattern = request_pattern(from.into(), SocketAddr::from((to, PORT)));
+            let before = resident();
+            let forger = Forger::start(&net, to, requests((from, to), pattern));
+            let (start, mut times, mut memory) = (Instant::now(), Vec::new(), 0);
+            while forger.sent() < REQUESTS || times.len() < 20 {
+                times.push(connect(&client, &qp));
+                memory = memory.max(resident().saturating_sub(before));
+            }
+            let rate = forger.sent() as f64 / start.elapsed().as_secs_f64();
+            drop(forger);
+            times.sort_unstable();
+            is_over.store(true, Ordering::Relaxed);
+            (rate, times, memory)
+        });
+        let (rate, times, memory) = connecting.join().expect("the client");
+        let most_qps = serving.join().expect("the server");
+        let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
+        println!(
+            "{port}, from {source}: {rate:.0} requests per second; {} connections beside them, \
+             median {median:?}, longest {longest:?}; at most {most_qps} QPs, {} MB more memory",
+            times.len(),
+            memory >> 20
+        );
+        assert!(source == ADDRESSES[1] || median < PROMPT, "{median:?}");
+        assert!(memory < MEMORY, "{} MB", memory >> 20);
+    });
+}
+
+#[test]
+fn a_flood_of_requests_keeps_no_client_out() {
+    for port in [PortKind::AfXdp, PortKind::Packet] {
+        flood(port, "10.77.0.9");
+    }
+}
+
+#[test]
+fn a_client_connects_during_a_flood_from_its_own_address() {
+    for port in [PortKind::AfXdp, PortKind::Packet] {
+        flood(port, ADDRESSES[1]);
+    }
+}
