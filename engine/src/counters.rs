@@ -60,6 +60,14 @@ counters! {
     RxIcrcEncapsulated = "rx_icrc_encapsulated";
     /// Packets for no QP, or for a QP whose state, transport, addresses or P_Key do not match.
     RxDiscards = "rx_discards";
+    /// Packets to a connected QP with another Ethernet source address or UDP source port than those
+    /// that its peer uses: forged, or the first ones after the peer has changed its own.
+    RxUnusualOrigin = "rx_unusual_origin";
+    /// Acknowledgements whose message number (MSN) does not fit the outstanding requests, although
+    /// the peer counts messages: forged.
+    RxImplausibleMsn = "rx_implausible_msn";
+    /// Responses to no outstanding packet: late duplicates, or forged.
+    RxUnaskedResponses = "rx_unasked_responses";
     /// Datagrams whose Q_Key does not match their QP's.
     QkeyViolations = "qkey_violations";
     /// Loopback frames: sent by this device to itself, not over the link.
@@ -125,8 +133,8 @@ counters! {
     NpCnpSent = "np_cnp_sent";
     /// CNPs received that reduced a QP's rate.
     RpCnpHandled = "rp_cnp_handled";
-    /// CNPs received without effect: malformed, not from the peer, or congestion control does not
-    /// use them.
+    /// CNPs received without effect: malformed, not from the peer, for a QP that sent no data in
+    /// the last 100 ms, or congestion control does not use them.
     RpCnpIgnored = "rp_cnp_ignored";
     /// PFC and PAUSE frames received and obeyed, if flow control is on.
     RxPause = "rx_pause_ctrl_phy";

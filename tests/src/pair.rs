@@ -20,8 +20,8 @@ use feroce_engine::verbs::{
     AsyncEvent, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, Status,
 };
 use feroce_wire::{
-    Bth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, Opcode, Operation, Packet, PathMtu, Pkey,
-    Psn, Qpn, Reth, Sack, write_transport,
+    Bth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, MacAddr, Opcode, Operation, Packet,
+    PathMtu, Pkey, Psn, Qpn, Reth, Sack, write_transport,
 };
 
 use crate::wire::Seen;
@@ -227,14 +227,25 @@ impl Pair {
 
     /// Sends a frame to end 1, as if from end 0.
     pub fn inject(&mut self, crafted: &Crafted<'_>) {
-        let bytes = crafted.frame(self.qps[1].qpn());
+        let bytes = self.as_from(0, crafted).frame(self.qps[1].qpn());
         self.inject_bytes(&bytes);
     }
 
     /// Sends a frame to end 0, as if from end 1.
     pub fn inject_response(&mut self, crafted: &Crafted<'_>) {
-        let bytes = crafted.frame_between(1, self.qps[0].qpn());
+        let bytes = self.as_from(1, crafted).frame_between(1, self.qps[0].qpn());
         self.rig.wire.inject(0, &bytes, self.rig.now);
+    }
+
+    /// The packet `crafted` with the UDP source port of end `from`, unless it has one.
+    fn as_from<'a>(&self, from: usize, crafted: &Crafted<'a>) -> Crafted<'a> {
+        let source_port = crafted.source_port.unwrap_or_else(|| self.source_port(from));
+        Crafted { source_port: Some(source_port), ..crafted.clone() }
+    }
+
+    /// UDP source port of the packets of end `from`; 0 without a connection.
+    pub fn source_port(&self, from: usize) -> u16 {
+        self.qps[from].query().flow.map_or(0, |flow| flow.spec().udp_source_port)
     }
 
     /// Sends a READ of eight bytes of end 0's buffer, as if from end 1.
@@ -355,6 +366,10 @@ pub struct Crafted<'a> {
     pub source: Ipv4Addr,
     /// Destination QP other than the peer's.
     pub dest_qp: Option<Qpn>,
+    /// UDP source port other than the default.
+    pub source_port: Option<u16>,
+    /// Ethernet source address other than that of the end.
+    pub source_mac: Option<MacAddr>,
 }
 
 impl<'a> Crafted<'a> {
@@ -365,7 +380,9 @@ impl<'a> Crafted<'a> {
         let (pkey, psn) = (Pkey::DEFAULT, Psn::new(psn));
         let bth = Bth { opcode, ack_req: true, mig_req: true, pkey, psn, ..Bth::default() };
         let source = Ipv4Addr::new(10, 0, 0, 1);
-        Self { bth, ext: ExtHeaders::default(), payload, source, dest_qp: None }
+        let (dest_qp, source_port, source_mac) = (None, None, None);
+        let ext = ExtHeaders::default();
+        Self { bth, ext, payload, source, dest_qp, source_port, source_mac }
     }
 
     /// Adds a RETH.
@@ -384,11 +401,14 @@ impl<'a> Crafted<'a> {
     fn frame_between(&self, from: usize, dest_qp: Qpn) -> Vec<u8> {
         let (end_0, end_1) = (self.source, Ipv4Addr::new(10, 0, 0, 2));
         let (src, dst) = if from == 0 { (end_0, end_1) } else { (end_1, end_0) };
-        let flow = FlowHeader::new(&FlowSpec::new(
+        let mut flow = FlowHeader::new(&FlowSpec::new(
             MACS[1 - from],
-            MACS[from],
+            self.source_mac.unwrap_or(MACS[from]),
             IpAddresses::V4 { src, dst },
         ));
+        if let Some(port) = self.source_port {
+            flow = flow.with_source_port(port);
+        }
         let mut frame = vec![0; flow.len() + 64 + self.payload.len()];
         let bth = Bth { dest_qp: self.dest_qp.unwrap_or(dest_qp), ..self.bth };
         let at = flow.len() + write_transport(&mut frame[flow.len()..], &bth, &self.ext);

@@ -129,6 +129,10 @@ fn invalid_cnps_are_only_counted() {
             let counters = [Counter::RpCnpHandled, Counter::RpCnpIgnored, Counter::RxDiscards];
             assert_eq!(counters.map(|c| count(pair, 0, c)), [expected.0, expected.1, expected.2]);
         };
+    // A QP that has sent nothing cannot have caused it.
+    check(&mut pair, &|_| {}, 0, 1, 0);
+    pair.post(1, SendOp::Write(pair.remote(0)), 1000);
+    pair.run(10);
     check(&mut pair, &|_| {}, 1, 0, 0);
     check(&mut pair, &|cnp| cnp.payload = &[0xff; 16], 1, 0, 0);
     check(&mut pair, &|cnp| cnp.bth.becn = false, 0, 1, 0);
@@ -136,6 +140,8 @@ fn invalid_cnps_are_only_counted() {
     check(&mut pair, &|cnp| cnp.payload = &[], 0, 1, 0);
     check(&mut pair, &|cnp| cnp.source = [10, 0, 0, 9].into(), 0, 1, 0); // Sent to another address.
     check(&mut pair, &|cnp| cnp.dest_qp = Some(Qpn::masked(0x15)), 0, 0, 1);
+    pair.run(100_000);
+    check(&mut pair, &|_| {}, 0, 1, 0); // It has sent nothing for 100 ms.
     // From an address that is not the peer.
     let mut foreign = Crafted::new(Opcode::CNP, 0, &[0; 16]);
     (foreign.bth.becn, foreign.source) = (true, [10, 0, 0, 9].into());

@@ -14,6 +14,10 @@ use crate::time::{Duration, Instant};
 /// timeout.
 const ACK_AFTER: Duration = Duration::from_micros(500);
 
+/// A CNP is taken this long after the last data packet: it reports a mark on a packet of the QP,
+/// and comes within some round trips.
+const CNP_TIME: Duration = Duration::from_millis(100);
+
 /// The congestion control of one QP. Bytes are those of frames, from the Ethernet header to the
 /// ICRC.
 #[derive(Debug, Clone)]
@@ -33,6 +37,8 @@ pub struct Sender {
     /// Rate and time between acknowledgements for which `ack_interval` was computed.
     ack_basis: (Rate, Duration),
     ack_interval: u32,
+    /// When the QP sent its last data packet.
+    sent_at: Option<Instant>,
     cnps_handled: u64,
     cnps_sent: u64,
     marked: u64,
@@ -99,6 +105,7 @@ impl Sender {
             measured: config.control.needs_acks().then_some(measured),
             ack_basis: (Rate::ZERO, Duration::ZERO),
             ack_interval: u32::MAX,
+            sent_at: None,
             cnps_handled: 0,
             cnps_sent: 0,
             marked: 0,
@@ -113,7 +120,7 @@ impl Sender {
         new.controller = self.controller;
         new.controller.reconfigure(config.control, &config.params, link_rate, now);
         (new.cnps_handled, new.cnps_sent) = (self.cnps_handled, self.cnps_sent);
-        (new.marked, new.pacer) = (self.marked, self.pacer);
+        (new.marked, new.pacer, new.sent_at) = (self.marked, self.pacer, self.sent_at);
         if let (Some(old), Some(new)) = (&mut self.measured, &mut new.measured) {
             old.responses.advance(old.link_rate, now);
             (new.trips, new.responses) = (old.trips, old.responses);
@@ -192,9 +199,12 @@ impl Sender {
     /// The QP sent a frame of `bytes`.
     #[inline(never)] // Keeps the path of QPs without a rate limit short.
     pub fn on_sent(&mut self, sent: &Sent, bytes: u64, now: Instant) {
+        if *sent == Sent::Acknowledgement {
+            return;
+        }
+        self.sent_at = Some(now);
         let rate = self.controller.rate();
         match (sent, &mut self.measured) {
-            (Sent::Acknowledgement, _) => return,
             (Sent::Response, Some(measured)) => {
                 measured.responses.spend(bytes, measured.link_rate, now);
                 return;
@@ -205,7 +215,7 @@ impl Sender {
                     self.controller.on_loss(now);
                 }
             }
-            (Sent::Response | Sent::Request(_), None) => {}
+            _ => {}
         }
         self.pacer.spend(bytes, rate, now);
         self.controller.on_sent(bytes, now);
@@ -221,9 +231,11 @@ impl Sender {
         }
     }
 
-    /// A CNP arrived from the peer. Returns false if the controller ignores CNPs.
+    /// A CNP arrived from the peer. Returns false if the controller ignores CNPs, or if no packet
+    /// of the QP can have caused it.
     pub fn on_cnp(&mut self, now: Instant) -> bool {
-        if !self.needs_cnps {
+        let may_be_marked = self.sent_at.is_some_and(|at| now.saturating_since(at) <= CNP_TIME);
+        if !self.needs_cnps || !may_be_marked {
             return false;
         }
         self.advance(now);

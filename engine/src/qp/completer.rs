@@ -4,7 +4,8 @@ use feroce_wire::{NakCode, Operation, Packet, Payload, Position, Psn, RnrTimer, 
 
 use super::connection::Connection;
 use super::env::Env;
-use super::requester::Requester;
+use super::habit::Habit;
+use super::requester::{Requester, SSN_MASK};
 use super::timer::{Timer, TimerTable};
 use super::{segment, sg};
 use crate::counters::Counter;
@@ -27,6 +28,8 @@ pub struct Completer {
     /// `una` when a NAK or an implied NAK last caused a retransmission. A second NAK for the same
     /// gap causes none.
     nak_handled_at: Option<Psn>,
+    /// Whether the message numbers of the peer's acknowledgements fit the requests.
+    plausible_msn: Habit<bool>,
 }
 
 /// The oldest request failed: it must complete with this status, and the QP goes to ERR.
@@ -57,6 +60,11 @@ impl Completer {
         self.nak_handled_at = None;
     }
 
+    /// Forgets whether the peer counts messages.
+    pub(super) fn forget_peer(&mut self) {
+        self.plausible_msn = Habit::default();
+    }
+
     /// Retries since the last progress: after timeouts and sequence errors, and after RNR NAKs.
     pub(super) fn retries(&self) -> (u8, u8) {
         (
@@ -78,6 +86,11 @@ impl SendSide<'_, '_> {
         }
         // Not outstanding: a late duplicate, or a response to a packet that was never sent.
         if psn.is_before(self.requester.una) || !psn.at_or_before(self.requester.sent_end) {
+            self.env.counters.count(Counter::RxUnaskedResponses);
+            return Ok(());
+        }
+        if !self.has_plausible_msn(packet) {
+            self.env.counters.count(Counter::RxImplausibleMsn);
             return Ok(());
         }
         match packet.info.operation {
@@ -86,6 +99,35 @@ impl SendSide<'_, '_> {
             Operation::AtomicAcknowledge => self.handle_atomic_ack(packet, psn),
             _ => Ok(()),
         }
+    }
+
+    /// Returns true if the message number of `packet` fits the outstanding requests, or if the peer
+    /// does not count messages as we do.
+    #[inline]
+    fn has_plausible_msn(&mut self, packet: &Packet<'_>) -> bool {
+        let Some(aeth) = packet.ext.aeth else { return true };
+        let is_plausible = self.may_have_completed(aeth.msn.value());
+        let habit = &mut self.completer.plausible_msn;
+        if is_plausible && habit.is_usual(true) {
+            return true;
+        }
+        let is_allowed = habit.judge(is_plausible, self.requester.una);
+        is_allowed || is_plausible
+    }
+
+    /// Returns true if the peer may have completed `msn` messages: all before the oldest
+    /// outstanding one, and at most those that were begun. Some peers count a few off.
+    #[inline]
+    fn may_have_completed(&self, msn: u32) -> bool {
+        const SLACK: u32 = 8;
+        let Requester { sq, fresh_wqe, ssn, .. } = &*self.requester;
+        let oldest = match sq.get(sq.head()) {
+            Some(wqe) if sq.head() != *fresh_wqe => wqe.ssn,
+            _ => ssn.wrapping_add(1), // None is outstanding.
+        };
+        let begun = ssn.wrapping_sub(oldest) & SSN_MASK;
+        let beyond = msn.wrapping_sub(oldest).wrapping_add(1 + SLACK) & SSN_MASK;
+        beyond <= (begun + 1 + 2 * SLACK) & SSN_MASK
     }
 
     /// Handles the departure of a packet of an unreliable service: it counts as acknowledged.

@@ -5,12 +5,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use feroce_wire::{FlowHeader, IpAddresses, IpHeader, NakCode, Packet, Pkey, Qpn};
+use feroce_wire::{FlowHeader, IpAddresses, IpHeader, NakCode, Packet, Pkey, Psn, Qpn};
 
 use super::attributes::QpAttributes;
 use super::completer::{self, Completer, Failed, SendSide};
 use super::connection::Connection;
 use super::env::{Env, Transmit};
+use super::habit::{Habit, Origin};
 use super::receive::ReceiveQueue;
 use super::requester::{Next, Requester};
 use super::responder::{AheadPool, Responder, Verdict};
@@ -72,6 +73,9 @@ pub struct Qp {
     /// The attributes as given. The headers to the peer are kept only here.
     pub(super) attributes: QpAttributes,
     pub(super) order: TransmitOrder,
+    /// Where the peer's requests come from, and its responses.
+    pub(super) origin_of_requests: Habit<Origin>,
+    pub(super) origin_of_responses: Habit<Origin>,
     /// True once a packet was received: the event for it is raised once.
     pub(super) established: bool,
     /// True if [`AsyncEvent::SqDrained`] must be raised when the send queue is drained.
@@ -109,6 +113,8 @@ impl Qp {
             timers: TimerTable::default(),
             attributes: QpAttributes::default(),
             order: TransmitOrder::default(),
+            origin_of_requests: Habit::default(),
+            origin_of_responses: Habit::default(),
             established: false,
             notify_drained: false,
             ahead: parts.ahead,
@@ -147,6 +153,14 @@ impl Qp {
     /// Replaces the headers of the packets to the peer, after its Ethernet address has changed.
     pub fn set_flow(&mut self, flow: FlowHeader) {
         self.attributes.flow = Some(flow);
+        self.forget_peer();
+    }
+
+    /// Forgets the habits of the peer's packets. They are learned again.
+    pub(super) fn forget_peer(&mut self) {
+        self.origin_of_requests = Habit::default();
+        self.origin_of_responses = Habit::default();
+        self.completer.forget_peer();
     }
 
     /// The attributes as given, with the current PSNs.
@@ -171,6 +185,10 @@ impl Qp {
             if is_request && self.conn.state == QpState::Err && self.is_from_peer(packet) {
                 self.responder.handle_request_in_error(packet, env);
             }
+            return;
+        }
+        if !self.has_usual_origin(packet) {
+            env.counters.count(Counter::RxUnusualOrigin);
             return;
         }
         if self.conn.state == QpState::Rtr && !self.established {
@@ -385,6 +403,32 @@ impl Qp {
         packet.info.transport == self.conn.service.transport()
             && self.has_peer_addresses(packet)
             && packet.bth.pkey.matches(self.conn.pkey)
+    }
+
+    /// Returns true if `packet` comes from where the peer's packets come from. Learns from packets
+    /// whose PSN is right: the expected request, or a response to an outstanding one.
+    #[inline]
+    fn has_usual_origin(&mut self, packet: &Packet<'_>) -> bool {
+        let origin = Origin::of(packet);
+        let is_request = packet.info.is_request();
+        let habit = if is_request { &self.origin_of_requests } else { &self.origin_of_responses };
+        habit.is_usual(origin) || self.learns_origin(packet.bth.psn, is_request, origin)
+    }
+
+    #[inline(never)] // Not for most packets.
+    fn learns_origin(&mut self, psn: Psn, is_request: bool, origin: Origin) -> bool {
+        let Requester { una, sent_end, .. } = self.requester;
+        let (habit, expected, is_right) = match is_request {
+            true => {
+                let expected = self.responder.epsn;
+                (&mut self.origin_of_requests, expected, psn == expected)
+            }
+            false => {
+                let is_outstanding = una.at_or_before(psn) && psn.is_before(sent_end);
+                (&mut self.origin_of_responses, una, is_outstanding)
+            }
+        };
+        if is_right { habit.judge(origin, expected) } else { habit.allows(origin) }
     }
 
     /// The local ACK timeout; `None`: wait without limit.

@@ -41,6 +41,7 @@ mod completer;
 mod connected;
 mod connection;
 mod env;
+mod habit;
 mod local;
 mod loss;
 mod modify;

@@ -44,6 +44,9 @@ impl Qp {
             self.reset();
             return Ok(());
         }
+        if new.flow.is_some() || new.dest_qp.is_some() {
+            self.forget_peer();
+        }
         self.set_connection(new);
         self.set_limits(new);
         self.conn.state = to;
@@ -69,6 +72,7 @@ impl Qp {
         self.established = false;
         self.notify_drained = false;
         self.order = TransmitOrder::default();
+        self.forget_peer();
         let conn = &mut self.conn;
         for cq in [&conn.send_cq, &conn.recv_cq] {
             cq.remove_completions_of(conn.qpn);

@@ -18,7 +18,7 @@ use super::request_headers::{request_headers, reth};
 use super::scoreboard::{SPAN, Scoreboard};
 use super::segment::{self, Segment, counted_responses};
 use super::sg;
-use super::split::Splitter;
+use super::split::{self, Splitter};
 use super::state::QpState;
 use super::timer::{Timer, TimerTable};
 use crate::congestion::SentRequest;
@@ -34,7 +34,7 @@ pub(super) const PSN_SPAN: u32 = 1 << 23;
 pub(super) const MAX_READS: u8 = 128;
 
 /// Mask of the 24-bit send sequence number.
-const SSN_MASK: u32 = 0xff_ffff;
+pub(super) const SSN_MASK: u32 = 0xff_ffff;
 
 /// The part of the send side that chooses and writes packets.
 #[derive(Debug)]
@@ -440,14 +440,14 @@ impl Requester {
         if self.cursor_wqe == self.sq.head() { Next::Failed(status) } else { Next::Blocked }
     }
 
-    /// Starts the fresh request at the cursor: assigns its PSNs and its SSN.
+    /// Starts the fresh request at the cursor: assigns its PSNs and the SSN of its first message.
     #[inline(always)] // Called once.
     fn start(&mut self, conn: &Connection) {
-        self.ssn = self.ssn.wrapping_add(1) & SSN_MASK;
         let wqe = self.sq.get_mut(self.cursor_wqe).expect("the cursor is in the queue");
-        (wqe.first_psn, wqe.ssn) = (self.fresh_psn, self.ssn);
+        (wqe.first_psn, wqe.ssn) = (self.fresh_psn, self.ssn.wrapping_add(1) & SSN_MASK);
         wqe.psn_count = segment::psn_count(wqe.length, conn.mtu);
         wqe.split = self.splitter.splits(wqe, conn, self.max_rd_atomic);
+        self.ssn = self.ssn.wrapping_add(split::messages(wqe)) & SSN_MASK;
         self.fresh_psn = wqe.end_psn();
         self.fresh_wqe = self.fresh_wqe.wrapping_add(1);
     }

@@ -16,7 +16,7 @@ use feroce_engine::verbs::{
 };
 use feroce_wire::Key;
 
-use super::check::Check;
+use super::check::{Check, check_suspicions, suspicions};
 use super::coverage::Coverage;
 use super::layout::Range;
 use super::memory::Memory;
@@ -129,6 +129,7 @@ impl<'a> Simulation<'a> {
     fn run_phases(&mut self, faults_end: Duration) -> Check {
         let faults_end = self.start + faults_end;
         let counters_before = self.recoveries();
+        let suspicions = suspicions(&self.rig.devices);
         self.run_until(faults_end)?;
         self.rig.now = faults_end;
         self.trace.note(faults_end, || "the wire faults end".to_owned());
@@ -140,6 +141,7 @@ impl<'a> Simulation<'a> {
         self.trace.note(self.rig.now, || "the final requests".to_owned());
         self.run_until_quiet()?;
         self.model.check_memory()?;
+        check_suspicions(&self.rig.devices, suspicions, &self.model.options.faults)?;
         let recovered = self.recoveries().into_iter().zip(counters_before);
         let recovered: Vec<u64> = recovered.map(|(after, before)| after - before).collect();
         if self.model.is_undisturbed() && recovered.iter().any(|&count| count > 0) {

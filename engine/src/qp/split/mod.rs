@@ -122,6 +122,12 @@ pub fn packets_per_message(wqe: &SendWqe) -> u32 {
     }
 }
 
+/// Messages that `wqe` is sent as.
+#[inline]
+pub fn messages(wqe: &SendWqe) -> u32 {
+    if wqe.split { wqe.psn_count.div_ceil(packets_per_message(wqe)) } else { 1 }
+}
+
 /// The message that packet number `index` of `wqe` belongs to, as a range of packet numbers.
 /// Without splitting, all packets are one message.
 #[inline]

@@ -7,7 +7,7 @@ use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::AsyncEvent;
 use feroce_wire::{Packet, Qpn, Transport};
 
-use super::super::check::Check;
+use super::super::check::{Check, check_suspicions, suspicions};
 use super::super::random::Random;
 use super::super::simulation::MAX_TURNS_PER_INSTANT;
 use super::super::trace::Trace;
@@ -91,6 +91,7 @@ impl<'a> World<'a> {
     }
 
     fn run_stages(&mut self) -> Check {
+        let suspicions = suspicions(&self.rig.devices);
         self.open_windows()?;
         let inboxes = 0..self.inboxes.len();
         inboxes.for_each(|inbox| self.post_receives(inbox));
@@ -103,7 +104,8 @@ impl<'a> World<'a> {
         self.check_quiet()?;
         self.is_final = true;
         self.run_final_messages()?;
-        self.check_end()
+        self.check_end()?;
+        check_suspicions(&self.rig.devices, suspicions, &self.plan.faults)
     }
 
     /// A frame was lost, or may have been.
