@@ -490,3 +490,21 @@ fn a_duplicate_read_of_a_deregistered_region_is_refused() {
     assert_eq!(pair.done(0), [(1, Status::RemoteAccess)]);
     assert_eq!(pair.packets().last().unwrap(), "< Acknowledge 100 nak remote-access msn 1");
 }
+
+/// A peer that repeats READs to try keys, which costs it nothing otherwise, loses the connection.
+#[test]
+fn repeated_reads_with_wrong_keys_end_the_connection() {
+    let mut pair = Pair::default();
+    let remote = pair.remote(0);
+    pair.post(1, SendOp::Read(remote), 8);
+    pair.run(10);
+    for tries in 1..=256 {
+        assert_ne!(pair.state(1), QpState::Err, "after {} tries", tries - 1);
+        let wrong = RemoteAddr { rkey: Key(remote.rkey.0 ^ (tries << 8)), ..remote };
+        pair.inject(&Crafted::new(Opcode::RC_READ_REQUEST, 100, &[]).reth(wrong, 8));
+        pair.run(10);
+    }
+    assert_eq!(pair.state(1), QpState::Err);
+    let refused = (Counter::RespRemoteAccessErrors, 256);
+    assert!(pair.counters(1).contains(&refused), "{:?}", pair.counters(1));
+}

@@ -55,6 +55,10 @@ pub enum Verdict {
     },
 }
 
+/// Dropped requests with a wrong key, right or bound after which the QP goes to ERR. A peer that
+/// still uses a region that was just deregistered sends fewer.
+const ACCESS_ERRORS_MAX: u16 = 256;
+
 /// Receive side of a QP.
 #[derive(Debug)]
 pub struct Responder {
@@ -90,7 +94,8 @@ pub struct Responder {
     /// Responder depth: READs and atomics that the peer may have outstanding.
     max_dest_rd_atomic: u8,
     pub(super) min_rnr_timer: RnrTimer,
-    /// UC: requests of this connection that were dropped for their key, rights or bounds.
+    /// Requests of this connection that were dropped for their key, rights or bounds: all of UC,
+    /// repeated READs of RC.
     access_errors: u16,
 }
 
@@ -432,7 +437,7 @@ impl Responder {
         env.counters.count(Counter::DuplicateRequest);
         let psn = packet.bth.psn;
         match OperationInfo::of_opcode(packet.info.opcode).map(|operation| operation.response) {
-            Some(ResponseKind::ReadResponse) => self.replay_read(packet, conn, env),
+            Some(ResponseKind::ReadResponse) => return self.replay_read(packet, conn, env),
             Some(ResponseKind::AtomicAck) => {
                 let back = u64::from(psn.distance_to(self.epsn));
                 if let Some(value) = self.replay.find(self.position - back)
@@ -451,15 +456,20 @@ impl Responder {
         Verdict::Continue
     }
 
-    fn replay_read(&mut self, packet: &Packet<'_>, conn: &Connection, env: &Env<'_>) {
+    fn replay_read(
+        &mut self,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Verdict {
         let psn = packet.bth.psn;
-        let Some(reth) = packet.ext.reth else { return };
+        let Some(reth) = packet.ext.reth else { return Verdict::Continue };
         let executed = psn.distance_to(self.epsn);
         let count = segment::psn_count(u64::from(reth.dma_len), conn.mtu);
         let is_plausible = u64::from(reth.dma_len) <= MAX_MESSAGE && count <= executed;
         let is_granted = conn.access.contains(Access::REMOTE_READ);
         if !is_plausible || self.resources.will_send(psn) || !is_granted {
-            return; // Invalid, or the response is about to be sent anyway.
+            return Verdict::Continue; // Invalid, or the response is about to be sent anyway.
         }
         if check_read(&reth, conn, env).is_err() {
             // The region was deregistered since. The NAK ends the request, if the peer still waits
@@ -467,9 +477,22 @@ impl Responder {
             // response was sent.
             let nak = PendingAck::Nak(NakCode::RemoteAccess, psn);
             self.pending_ack = self.pending_ack.or(Some(nak));
-            return;
+            return self.count_access_error(env);
         }
         let _ = self.resources.insert(Response::read(psn, &reth, conn).as_replay());
+        Verdict::Continue
+    }
+
+    /// Counts a request whose key, rights or bounds were wrong, and which does not end the
+    /// connection. Too many do. The specification has no such limit; without it, a peer could try
+    /// 2^32 keys within hours.
+    fn count_access_error(&mut self, env: &mut Env<'_>) -> Verdict {
+        env.counters.count(Counter::RespRemoteAccessErrors);
+        self.access_errors += 1;
+        match self.access_errors < ACCESS_ERRORS_MAX {
+            true => Verdict::Continue,
+            false => Verdict::EnterError { code: NakCode::RemoteAccess, receive_failed: false },
+        }
     }
 
     /// Rejects a request that names a shared receive queue which it may not name.

@@ -4,9 +4,8 @@
 //! A gap ends the message that is being received; its receive stays posted for the next message.
 //! Packets after the gap are dropped until one begins a message. Errors for which RC sends a NAK
 //! are counted, and the message is dropped. Two errors move the QP to ERR: a receive that names
-//! invalid memory, which is the application's error, and [`ACCESS_ERRORS_MAX`] requests whose key,
-//! rights or bounds were wrong. The specification has no such limit; without it, a peer could try
-//! 2^32 keys within an hour.
+//! invalid memory, which is the application's error, and too many requests whose key, rights or
+//! bounds were wrong ([`Responder::count_access_error`]).
 
 use feroce_wire::{NakCode, Packet};
 
@@ -16,10 +15,6 @@ use crate::counters::Counter;
 use crate::qp::connection::Connection;
 use crate::qp::env::Env;
 use crate::verbs::Status;
-
-/// Requests with a wrong key, right or bound after which the QP goes to ERR. A peer that still
-/// writes to a region that was just deregistered sends fewer.
-const ACCESS_ERRORS_MAX: u16 = 256;
 
 impl Responder {
     /// Handles a request packet of the UC service.
@@ -75,15 +70,5 @@ impl Responder {
             NakReason::Fatal { .. } => env.counters.count(Counter::RespRemoteInvalidRequest),
         }
         Verdict::Continue
-    }
-
-    /// Counts a request whose key, rights or bounds were wrong. Too many end the connection.
-    fn count_access_error(&mut self, env: &mut Env<'_>) -> Verdict {
-        env.counters.count(Counter::RespRemoteAccessErrors);
-        self.access_errors += 1;
-        match self.access_errors < ACCESS_ERRORS_MAX {
-            true => Verdict::Continue,
-            false => Verdict::EnterError { code: NakCode::RemoteAccess, receive_failed: false },
-        }
     }
 }
