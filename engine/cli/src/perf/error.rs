@@ -90,6 +90,14 @@ pub enum ExchangeError {
         /// How long the peer's kernel was silent.
         after: Duration,
     },
+    /// The client's first line did not come.
+    #[error("{peer} connected but said nothing of feroce perf for {} s", after.as_secs())]
+    NoGreeting {
+        /// The client.
+        peer: SocketAddr,
+        /// How long the server waited.
+        after: Duration,
+    },
     /// The connection failed.
     #[error("connection to {peer}: {source}")]
     Io {

@@ -17,6 +17,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::clients::PATIENCE;
 use super::error::{ExchangeError, PerfError};
 use super::message::Message;
 use crate::signal;
@@ -76,8 +77,22 @@ impl Control {
         Err(failed(last).into())
     }
 
-    /// Starts the protocol on a connection: exchanges versions.
+    /// Starts the protocol on the connection to a client, which must send its first line soon.
+    pub fn greet(stream: TcpStream, peer: SocketAddr) -> Result<Self, PerfError> {
+        Self::handshake_within(stream, peer, Some(PATIENCE))
+    }
+
+    /// Starts the protocol on the connection to a server, which may be busy with another client.
     pub fn handshake(stream: TcpStream, peer: SocketAddr) -> Result<Self, PerfError> {
+        Self::handshake_within(stream, peer, None)
+    }
+
+    /// Exchanges versions.
+    fn handshake_within(
+        stream: TcpStream,
+        peer: SocketAddr,
+        patience: Option<Duration>,
+    ) -> Result<Self, PerfError> {
         // A dual-stack listener sees IPv4 clients as mapped addresses.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let now = Instant::now();
@@ -98,6 +113,11 @@ impl Control {
         let line = loop {
             if let Some(line) = control.take_line()? {
                 break line;
+            }
+            if patience.is_some_and(|patience| now.elapsed() > patience) {
+                return Err(
+                    ExchangeError::NoGreeting { peer: control.peer, after: PATIENCE }.into()
+                );
             }
             control.read(Some(READ_TIMEOUT))?;
         };

@@ -1,6 +1,7 @@
 //! `feroce perf`: bandwidth and latency between two hosts.
 
 mod bandwidth;
+mod clients;
 mod data;
 mod depth;
 pub mod error;
@@ -17,12 +18,9 @@ mod setup;
 mod tcp;
 mod watch;
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 
 use feroce_engine::net::Gid;
-use feroce_engine::sys;
 use feroce_wire::PathMtu;
 
 pub use options::Options;
@@ -30,6 +28,7 @@ pub use options::Options;
 use crate::failure::{self, Failure};
 use crate::open::OpenDevice;
 use crate::{privileges, signal};
+use clients::Clients;
 use error::{ExchangeError, PerfError};
 use exchange::Control;
 use message::Message;
@@ -101,16 +100,16 @@ fn serve(
     device: Option<&OpenDevice>,
 ) -> Result<(), Failure> {
     let failed = |source| ExchangeError::Listen { port: options.port, source };
+    let mut clients = Clients::new(listener);
     loop {
         eprintln!("feroce: waiting for a client on TCP port {}", options.port);
-        let Some((stream, peer)) = wait_for_client(listener).map_err(failed)? else {
+        let Some((stream, peer)) = clients.next().map_err(failed)? else {
             return Ok(()); // Ctrl-C while no test was running.
         };
-        let served =
-            Control::handshake(stream, peer).map_err(Failure::from).and_then(|mut control| {
-                let run = run_server(options, device, &mut control);
-                report_failure(&mut control, run)
-            });
+        let served = Control::greet(stream, peer).map_err(Failure::from).and_then(|mut control| {
+            let run = run_server(options, device, &mut control);
+            report_failure(&mut control, run)
+        });
         match served {
             Err(Failure::Perf(PerfError::Interrupted)) => {
                 return Err(PerfError::Interrupted.into());
@@ -120,25 +119,6 @@ fn serve(
             _ => {}
         }
     }
-}
-
-/// Waits for a client. `None`: Ctrl-C.
-fn wait_for_client(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, SocketAddr)>> {
-    let mut scratch = Vec::new();
-    while !signal::interrupted() {
-        match listener.accept() {
-            Ok((stream, peer)) => {
-                stream.set_nonblocking(false)?;
-                return Ok(Some((stream, peer)));
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                let second = Some(Duration::from_secs(1));
-                sys::poll_readable(&[listener.as_raw_fd()], &mut scratch, second);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(None)
 }
 
 fn run_client(
