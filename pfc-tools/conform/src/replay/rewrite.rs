@@ -1,6 +1,9 @@
 //! `feroce conform rewrite`: rewrites a capture with other addresses, QP numbers, PSNs and keys;
 //! checksums and ICRCs are corrected.
 
+mod anonymise;
+mod cm;
+
 use std::collections::BTreeMap;
 use std::io::BufWriter;
 use std::net::IpAddr;
@@ -8,9 +11,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use feroce_wire::{IpHeader, Ipv4Header, Key, MacAddr, Packet, Qpn};
+use feroce_wire::{IpHeader, Ipv4Header, Key, MacAddr, Packet, Payload, Qpn};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
+
+pub use anonymise::Anonymiser;
 
 use super::compare::sealed_again;
 use crate::failure::{Failure, Outcome};
@@ -24,7 +29,7 @@ pub struct Rewrite {
     pub macs: BTreeMap<[u8; 6], MacAddr>,
     /// IP addresses; the family stays.
     pub ips: BTreeMap<IpAddr, IpAddr>,
-    /// QP numbers in the BTH and in the DETH.
+    /// QP numbers: in BTH, DETH and communication management.
     pub qpns: BTreeMap<u32, u32>,
     /// Offsets added to the PSNs of packets to a QP, by captured QP number.
     pub psns: BTreeMap<u32, i64>,
@@ -32,15 +37,32 @@ pub struct Rewrite {
     pub keys: BTreeMap<u32, u32>,
     /// Offsets added to the addresses used with a key, by captured key.
     pub addresses: BTreeMap<u32, i64>,
+    /// Node GUIDs, in communication management.
+    pub guids: BTreeMap<u64, u64>,
+    /// Payload, private data and Ethernet padding become zeros.
+    pub hides_data: bool,
 }
 
 impl Rewrite {
     /// Rewrites a frame; `None` if it is not a RoCEv2 packet.
     pub fn apply(&self, frame: &[u8]) -> Option<Vec<u8>> {
-        let mut packet = Packet::parse(frame, &[]).ok()?;
+        let packet = Packet::parse(frame, &[]).ok()?;
         // Damaged frames stay damaged.
-        if !packet.icrc_valid() {
-            return None;
+        packet.icrc_valid().then(|| self.rewritten(&packet))
+    }
+
+    /// The bytes of `packet`, rewritten, with a valid ICRC.
+    fn rewritten(&self, packet: &Packet<'_>) -> Vec<u8> {
+        let mad = cm::mad(packet).map(|mad| self.apply_to_mad(&mad));
+        let zeros = vec![0; packet.payload.len().max(packet.trailer.len())];
+        let mut packet = *packet;
+        if let Some(mad) = &mad {
+            packet.payload = Payload { first: mad, second: &[] };
+        } else if self.hides_data {
+            packet.payload = Payload { first: &zeros[..packet.payload.len()], second: &[] };
+        }
+        if self.hides_data {
+            packet.trailer = Payload { first: &zeros[..packet.trailer.len()], second: &[] };
         }
         for mac in [&mut packet.ethernet.src, &mut packet.ethernet.dst] {
             *mac = self.macs.get(&mac.0).copied().unwrap_or(*mac);
@@ -62,7 +84,7 @@ impl Rewrite {
         if let Some(ieth) = &mut packet.ext.ieth {
             ieth.rkey = self.place(0, ieth.rkey).1;
         }
-        Some(sealed_again(&packet))
+        sealed_again(&packet)
     }
 
     fn map_ip(&self, header: &mut IpHeader) {
@@ -211,19 +233,27 @@ pub struct Options {
     #[arg(short, long)]
     output: PathBuf,
     /// A change: mac:OLD=NEW, ip:OLD=NEW, qpn:OLD=NEW, psn:QPN=+N, rkey:OLD=NEW or va:RKEY=+N. QP
-    /// numbers and keys are those of the capture. Values inside communication management messages
-    /// stay unchanged
+    /// numbers and keys are those of the capture. The changes also apply inside communication
+    /// management messages
     #[arg(long = "map", value_name = "KIND:OLD=NEW")]
     maps: Vec<Map>,
+    /// Replace all addresses, QP numbers, node GUIDs and keys, and write zeros for payload and
+    /// private data, so that the capture can be shown to others. Frames that are not RoCEv2
+    /// packets, or that are cut off, are left out
+    #[arg(long)]
+    anonymise: bool,
 }
 
-/// Rewrites the capture. Frames that are not RoCEv2 packets or have a wrong ICRC stay unchanged.
+/// Rewrites the capture. Frames that are not RoCEv2 packets or have a wrong ICRC stay unchanged;
+/// with `--anonymise`, see there.
 ///
 /// # Errors
 /// If the capture cannot be read to its end, is not of an Ethernet link, or the new one cannot be
 /// written.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let rewrite: Rewrite = options.maps.iter().copied().collect();
+    let mut anonymiser = options.anonymise.then(|| Anonymiser::new(rewrite.clone()));
+    let (mut kept, mut left_out) = (0u64, 0u64);
     let mut trace = Trace::open(std::slice::from_ref(&options.file))?;
     let unwritten = |error: &dyn std::fmt::Display| {
         Failure::Unusable(format!("{}: {error}", options.output.display()))
@@ -241,13 +271,27 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
             let number = frame.number;
             return Err(Failure::Unusable(format!("frame {number} is not an Ethernet frame")));
         }
-        let new = if frame.is_cut() { None } else { rewrite.apply(frame.bytes) };
+        let new = match &mut anonymiser {
+            _ if frame.is_cut() => None,
+            Some(anonymiser) => anonymiser.apply(frame.bytes),
+            None => rewrite.apply(frame.bytes),
+        };
+        if options.anonymise && new.is_none() {
+            left_out += 1;
+            continue;
+        }
+        kept += 1;
         let bytes = new.as_deref().unwrap_or(frame.bytes);
         let packet = PcapPacket::new(Duration::from_nanos(frame.at), frame.original_len, bytes);
         writer.write_packet(&packet).map_err(|error| unwritten(&error))?;
     }
     let mut inner = writer.into_writer();
     std::io::Write::flush(&mut inner)?;
+    if left_out > 0 {
+        eprintln!(
+            "feroce: {kept} frames written; {left_out} left out: no RoCEv2 packets, or cut off"
+        );
+    }
     Ok(Outcome::Fine)
 }
 

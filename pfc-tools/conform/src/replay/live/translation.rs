@@ -57,6 +57,7 @@ impl Translation {
             psns: BTreeMap::from([(responder.qpn, names.psn)]),
             keys: names.keys.clone(),
             addresses: names.addresses.clone(),
+            ..Rewrite::default()
         };
         // A captured response may have passed through different routers than its request.
         let first = lane.responses.first().map(|&index| frames[index].packet());
