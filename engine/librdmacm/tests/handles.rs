@@ -111,6 +111,46 @@ fn wrong_identifiers_channels_and_events_are_refused() {
     }
 }
 
+/// A program that destroys the QP of an identifier as a verbs object, and then disconnects: the
+/// identifier still names the QP.
+#[test]
+fn an_identifier_whose_qp_was_destroyed_as_a_verbs_object_is_refused() {
+    if fixture().is_none() {
+        return;
+    }
+    // SAFETY: the arguments are valid, or wrong in the way that the test is about.
+    unsafe {
+        let channel = rdma_create_event_channel();
+        let id = bound_with_qp(channel);
+        let qp = (*id).qp;
+        assert_eq!(verbs::ibv_destroy_qp(qp), 0);
+        refused("its QP is gone", libc::EINVAL, || rdma_disconnect(id));
+        rdma_destroy_qp(id);
+        assert_eq!(rdma_destroy_id(id), 0);
+        rdma_destroy_event_channel(channel);
+    }
+}
+
+/// An identifier that is bound to the device of the fixture and has a QP.
+///
+/// # Safety
+/// `channel` is live.
+unsafe fn bound_with_qp(channel: *mut rdma_event_channel) -> *mut rdma_cm_id {
+    // SAFETY: the arguments are valid.
+    unsafe {
+        let mut id = null_mut();
+        assert_eq!(rdma_create_id(channel, &raw mut id, null_mut(), RDMA_PS_TCP), 0);
+        let mut address: libc::sockaddr_in = zeroed();
+        address.sin_family = 2; // AF_INET
+        address.sin_addr.s_addr = u32::from_ne_bytes([10, 91, 0, 1]);
+        assert_eq!(rdma_bind_addr(id, (&raw mut address).cast()), 0, "errno {}", errno());
+        let mut init: ibv_qp_init_attr = zeroed();
+        (init.qp_type, init.cap.max_send_wr, init.cap.max_recv_wr) = (IBV_QPT_RC, 1, 1);
+        assert_eq!(rdma_create_qp(id, null_mut(), &raw mut init), 0, "errno {}", errno());
+        id
+    }
+}
+
 /// `rdma_destroy_id` waits for the acknowledgement of events. The thread that handles the event
 /// destroys the QP before it acknowledges.
 #[test]
@@ -121,15 +161,8 @@ fn a_qp_is_destroyed_while_another_thread_destroys_the_identifier() {
     // SAFETY: the arguments are valid; the identifier exists until its event is acknowledged.
     unsafe {
         let channel = rdma_create_event_channel();
-        let (mut id, mut event) = (null_mut(), null_mut());
-        assert_eq!(rdma_create_id(channel, &raw mut id, null_mut(), RDMA_PS_TCP), 0);
-        let mut address: libc::sockaddr_in = zeroed();
-        address.sin_family = 2; // AF_INET
-        address.sin_addr.s_addr = u32::from_ne_bytes([10, 91, 0, 1]);
-        assert_eq!(rdma_bind_addr(id, (&raw mut address).cast()), 0, "errno {}", errno());
-        let mut init: ibv_qp_init_attr = zeroed();
-        (init.qp_type, init.cap.max_send_wr, init.cap.max_recv_wr) = (IBV_QPT_RC, 1, 1);
-        assert_eq!(rdma_create_qp(id, null_mut(), &raw mut init), 0, "errno {}", errno());
+        let mut event = null_mut();
+        let id = bound_with_qp(channel);
         let (qp, cq) = ((*id).qp, (*id).send_cq);
         assert_eq!(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 0, 1), 0);
         assert_eq!(rdma_get_cm_event(channel, &raw mut event), 0);
