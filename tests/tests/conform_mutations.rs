@@ -127,6 +127,12 @@ fn append_cnp(frames: &mut Vec<Captured>, index: usize, later: u64) -> usize {
     at
 }
 
+/// Turns a request without extension headers into a datagram from QP 0x99.
+fn make_datagram(frame: &mut Captured) {
+    frame.bytes[BTH] = 0x64;
+    frame.bytes.splice(BTH + 12..BTH + 12, [0, 0, 0, 7, 0, 0, 0, 0x99]);
+}
+
 /// Marks the frame as CE.
 fn mark(frame: &mut Captured) {
     frame.bytes[15] |= 3;
@@ -224,6 +230,29 @@ const ROWS: &[Row] = &[
         let at = append_copy(f, 0, 1000);
         put(&mut f[at], 5, &[0, 0, 1]);
         vec![at]
+    }),
+    row("a datagram to the QP of a connection", ZERO, "PKT-TRANSPORT", |f| {
+        let at = append_copy(f, 0, 1000);
+        make_datagram(&mut f[at]);
+        vec![at]
+    }),
+    row("a UC packet to the QP of a connection", ZERO, "PKT-TRANSPORT", |f| {
+        let at = append_copy(f, 0, 1000);
+        f[at].bytes[BTH] = 0x24;
+        let stray = f.remove(at);
+        f.insert(3, stray);
+        vec![3]
+    }),
+    row("a capture without a RoCE packet", ZERO, "CAP-NOTHING", |f| {
+        f.iter_mut().for_each(|frame| frame.bytes[36] = 0);
+        vec![]
+    }),
+    row("a single packet with a distant PSN", ZERO, "REQ-PSN-JUMP", |f| {
+        let at = append_copy(f, 0, 0);
+        set_psn(&mut f[at], 0x40_0000);
+        let stray = f.remove(at);
+        f.insert(3, stray);
+        vec![3]
     }),
     row("a solicited event of a WRITE", ZERO, "PKT-SOLICITED", |f| {
         f[1].bytes[BTH + 1] |= 0x80;
@@ -600,6 +629,39 @@ fn zero_credits_without_negotiation_are_a_quirk() {
     assert_eq!(findings(&frames), BTreeMap::new());
     let quirks = findings_of(&frames, |severity| severity == Severity::Quirk);
     assert_eq!(quirks.get("QUIRK-CREDITS-0"), Some(&1), "{quirks:?}");
+}
+
+/// A datagram to the QP of a connection used to relabel the connection, whose failure was then not
+/// reported.
+#[test]
+fn a_stray_packet_does_not_hide_a_failure() {
+    let failed = read("rxe/ops_bad_rkey_atomic.pcap.zst");
+    for at in 0..=failed.len() {
+        let mut frames = failed.clone();
+        let mut stray = read(ZERO)[0].clone();
+        make_datagram(&mut stray);
+        stray.bytes[14..BTH].copy_from_slice(&failed[0].bytes[14..BTH]);
+        stray.bytes[BTH + 5..BTH + 8].copy_from_slice(&failed[0].bytes[BTH + 5..BTH + 8]);
+        stray.at = failed[at.min(failed.len() - 1)].at;
+        frames.insert(at, stray);
+        seal(&mut frames[at]);
+        let expected = BTreeMap::from([("FAIL-ACCESS", 1), ("PKT-TRANSPORT", 1)]);
+        assert_eq!(findings(&frames), expected, "before frame {at}");
+    }
+}
+
+/// A copy of a response that goes to another QP, captured first, used to keep the right responses
+/// from being judged.
+#[test]
+fn the_first_response_does_not_decide_alone_where_responses_go() {
+    let mut frames = read("rxe/ops_bad_rkey_write.pcap.zst");
+    let at = first(&frames, |frame| frame.bytes[BTH] == 0x11);
+    let mut stray = frames[at].clone();
+    put(&mut stray, 5, &[0, 0x12, 0x34]);
+    seal(&mut stray);
+    frames.insert(at, stray);
+    let found = findings(&frames);
+    assert!(found.contains_key("FAIL-ACCESS") && found.contains_key("RSP-QPN"), "{found:?}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use feroce_conform::report;
 use feroce_conform::trace::Trace;
 
 pub use mutate::mutate;
+pub use seal::seal;
 
 /// Flag: lengths, checksums and ICRCs of the frames are corrected. Otherwise most mutations end at
 /// the ICRC check.

@@ -37,7 +37,7 @@ pub(super) fn sealed(mut capture: Capture) -> Vec<u8> {
 
 /// Sets lengths, IPv4 header checksum and ICRC to match the bytes. Does nothing if the frame is not
 /// UDP over IP over Ethernet.
-fn seal(frame: &mut [u8]) -> Option<()> {
+pub fn seal(frame: &mut [u8]) -> Option<()> {
     const IP: usize = 14;
     let ip_len = u16::try_from(frame.len().checked_sub(IP)?).ok()?;
     let udp_len = match frame.get(12..IP)? {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use feroce_wire::cm::RejectReason;
+use feroce_wire::cm::{RejectReason, Req, Transport};
 use feroce_wire::{CmMad, CmMessage, MadError, PathMtu, Qpn};
 
 use super::findings::{Findings, Place};
-use crate::flow::{Agreed, Flows, Key};
+use crate::flow::{Agreed, Flows, Key, Service};
 use crate::packet::Seen;
 use crate::rules::RuleId;
 
@@ -39,6 +39,7 @@ struct Connection {
     transaction: u64,
     /// Transaction ID of the DREQ.
     disconnect_transaction: u64,
+    service: Service,
     active_qpn: Qpn,
     passive_qpn: Option<Qpn>,
     request: Place,
@@ -120,6 +121,7 @@ impl Connections {
             remote: None,
             transaction: packet.mad.transaction,
             disconnect_transaction: 0,
+            service: service_of(req),
             active_qpn: req.local_qpn,
             passive_qpn: None,
             request: packet.place,
@@ -166,7 +168,8 @@ impl Connections {
         };
         let (active, passive, request) = (known.active, known.passive, known.request);
         let (active_qpn, to_active) = (known.active_qpn, known.to_active);
-        let key = |src, dst, qpn| Key { tap: packet.tap, src, dst, qpn };
+        let (tap, service) = (packet.tap, known.service);
+        let key = |src, dst, qpn| Key { tap, src, dst, service, qpn };
         let to = key(active, passive, rep.local_qpn);
         if let Some(flow) = flows.of_request(to) {
             let figures = flows.get(flow).figures;
@@ -179,8 +182,13 @@ impl Connections {
                 });
             }
         }
-        flows.start_connection(to, active_qpn, to_passive);
-        flows.start_connection(key(passive, active, active_qpn), rep.local_qpn, to_active);
+        let back = key(passive, active, active_qpn);
+        let starts = [(to, active_qpn, to_passive), (back, rep.local_qpn, to_active)];
+        for (key, response_qpn, agreed) in starts {
+            if let Some((flow, old)) = flows.start_connection(key, response_qpn, agreed) {
+                super::connection_failure::end(&old, flow, out);
+            }
+        }
     }
 
     /// Checks a message that no known connection fits.
@@ -260,7 +268,13 @@ impl Connections {
             return;
         }
         // A capture of one direction has only half of the messages.
-        let back = Key { tap: packet.tap, src: packet.dst, dst: packet.src, qpn: Qpn::GSI };
+        let back = Key {
+            tap: packet.tap,
+            src: packet.dst,
+            dst: packet.src,
+            service: Service::Ud,
+            qpn: Qpn::GSI,
+        };
         if flows.known_request(&back).is_none() {
             known.stage = Stage::Ended;
             return;
@@ -281,6 +295,15 @@ impl Connections {
                 });
             }
         }
+    }
+}
+
+/// Returns the service that a REQ asks for; RC if the field is undefined.
+fn service_of(req: &Req) -> Service {
+    match req.connection() {
+        Some(Transport::Uc) => Service::Uc,
+        Some(Transport::Xrc) => Service::Xrc,
+        Some(Transport::Rc) | None => Service::Rc,
     }
 }
 

@@ -14,6 +14,9 @@ const REPEATED: u16 = 3;
 /// Reports why a flow failed, if it did.
 pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
     super::requester::timed_out(&channel.pending, u32::try_from(flow).ok(), out);
+    if let Some((before, _)) = &channel.before_jump {
+        end(before, flow, out);
+    }
     if channel.failed.is_some() || !channel.is_reliable() {
         return;
     }
@@ -38,10 +41,7 @@ pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
         && rnr.is_open
     {
         let allowed = channel.agreed.rnr_retry_count;
-        if rnr.times >= 3
-            && allowed.is_none_or(|allowed| allowed < 7)
-            && rnr.at == channel.figures.last_at
-        {
+        if rnr.times >= 3 && allowed.is_none_or(|allowed| allowed < 7) {
             let at = Place { packet: rnr.packet, at: rnr.at, flow: u32::try_from(flow).ok() };
             out.add(RuleId::RnrExceeded, at, || {
                 format!(

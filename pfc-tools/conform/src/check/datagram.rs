@@ -15,7 +15,6 @@ pub(super) fn take(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &m
     let packet = &seen.packet;
     let qpn = packet.bth.dest_qp;
     let len = packet.payload.len();
-    channel.transport = Some(packet.info.transport);
     channel.figures.seen(seen.at);
     channel.figures.requests += 1;
     channel.figures.messages += 1;

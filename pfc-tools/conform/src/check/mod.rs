@@ -13,14 +13,15 @@ mod packet;
 mod requester;
 mod responder;
 mod retransmission;
+mod stray;
 mod two_captures;
 mod unmatched;
 mod vendor_quirks;
 
-use feroce_wire::{Opcode, Psn, Qpn, Syndrome, Transport};
+use feroce_wire::{Opcode, Psn, Qpn, Syndrome};
 
 use super::flow::recorder::{Point, PointKind};
-use super::flow::{Channel, Flows, Key, ResponseFlow};
+use super::flow::{Channel, Flows, Key, ResponseFlow, Service};
 use super::packet::{Contents, Reader, Seen};
 use super::rules::RuleId;
 use super::trace::{Frame, Trace, TraceError};
@@ -113,16 +114,11 @@ impl Checker {
             return;
         }
         let info = seen.packet.info;
-        let key =
-            Key { tap: seen.tap, src: seen.src(), dst: seen.dst(), qpn: seen.packet.bth.dest_qp };
-        if info.transport == Transport::Cnp {
-            self.cnp(seen, key);
-        } else if info.transport == Transport::Ud {
-            self.datagram(seen, key);
-        } else if info.is_response() {
-            self.response(seen, key);
-        } else {
-            self.request(seen, key);
+        match Service::of(info.transport) {
+            None => self.cnp(seen),
+            Some(Service::Ud) => self.datagram(seen, key(seen, Service::Ud)),
+            Some(service) if info.is_response() => self.response(seen, key(seen, service)),
+            Some(service) => self.request(seen, key(seen, service)),
         }
     }
 
@@ -156,12 +152,18 @@ impl Checker {
                         key.qpn
                     )
                 });
-                return;
+                if !self.flows.is_doubtful(flow, key.qpn) {
+                    return;
+                }
+                flow
             }
             None => return,
         };
         let place = Place::of(seen, Some(flow));
         let channel = self.flows.get(flow);
+        channel.bound_responses = channel
+            .bound_responses
+            .saturating_add(u32::from(channel.response_qpn == Some(key.qpn)));
         let out = &mut self.findings;
         connected(channel, 1, seen, place, out);
         responder::Response { seen, channel, place, out }.take();
@@ -180,6 +182,7 @@ impl Checker {
         let place = Place::of(seen, Some(flow));
         let channel = self.flows.get(flow);
         let out = &mut self.findings;
+        channel.first.get_or_insert(place.packet);
         packet::fields(seen, place, out);
         vendor_quirks::check_packet(channel, seen, place, out);
         packet::reserved(channel, seen, place, out);
@@ -192,11 +195,16 @@ impl Checker {
         }
     }
 
-    fn cnp(&mut self, seen: &Seen<'_>, key: Key) {
+    fn cnp(&mut self, seen: &Seen<'_>) {
         // A CNP goes to the sender of requests, or to the sender of READ responses.
-        let found = match self.flows.bound(&key) {
+        let keys = Service::ALL.map(|service| key(seen, service));
+        let bound = keys.iter().find_map(|key| self.flows.bound(key));
+        let found = match bound {
             Some(flow) => Some((flow, 0)),
-            None => self.flows.known_request(&key).map(|flow| (flow, 1)),
+            None => {
+                let known = keys.iter().find_map(|key| self.flows.known_request(key));
+                known.map(|flow| (flow, 1))
+            }
         };
         let place = Place::of(seen, found.map(|(flow, _)| flow));
         packet::fields(seen, place, &mut self.findings);
@@ -215,6 +223,7 @@ impl Checker {
             connection_failure::end(channel, flow, &mut self.findings);
             congestion::end(channel, flow, &mut self.findings);
         }
+        stray::end(&mut self.flows, &mut self.findings);
         self.connections.end(self.last_at, &mut self.findings);
         if let Some(sides) = &mut self.sides {
             sides.end(&mut self.findings);
@@ -235,8 +244,17 @@ impl Checker {
                 channel.key.qpn == qpn || channel.response_qpn == Some(qpn)
             });
         }
+        if report.packets == 0 || (self.filter.qpn.is_some() && report.shown().next().is_none()) {
+            stray::nothing(&mut report);
+        }
         report
     }
+}
+
+/// Returns the key of the flow of a packet.
+fn key(seen: &Seen<'_>, service: Service) -> Key {
+    let qpn = seen.packet.bth.dest_qp;
+    Key { tap: seen.tap, src: seen.src(), dst: seen.dst(), service, qpn }
 }
 
 /// Checks what every packet of a connection must satisfy, sent by the requester (`side` 0) or by
@@ -248,6 +266,7 @@ fn connected(
     place: Place,
     out: &mut Findings,
 ) {
+    channel.first.get_or_insert(place.packet);
     packet::fields(seen, place, out);
     packet::constants(channel, seen, place, out);
     vendor_quirks::check_packet(channel, seen, place, out);

@@ -1,11 +1,11 @@
 //! The rules of requesters: PSNs, messages, retransmissions.
 
-use feroce_wire::{Operation, Psn, Transport};
+use feroce_wire::{Operation, Psn};
 
 use super::findings::{Findings, Place};
 use crate::flow::figures::duration;
 use crate::flow::window::{Sent, is_atomic, is_read};
-use crate::flow::{Channel, Message, Pending};
+use crate::flow::{Channel, Message, Pending, Service};
 use crate::packet::Seen;
 use crate::rules::RuleId;
 
@@ -27,11 +27,11 @@ impl Request<'_, '_> {
     pub fn take(&mut self) {
         let Self { seen, channel, .. } = self;
         let psn = seen.packet.bth.psn;
-        channel.transport = Some(seen.packet.info.transport);
         channel.figures.seen(seen.at);
         channel.figures.requests += 1;
         self.after_error();
         let late = self.is_late();
+        self.settle_jump(psn);
         self.learn_read_span(psn);
         let Some(next) = self.channel.next else { return self.first(psn) };
         let ahead = next.distance_to(psn);
@@ -77,7 +77,7 @@ impl Request<'_, '_> {
             self.channel.window.push(hole);
             self.channel.message = Message::Unknown;
             self.channel.epoch += 1;
-            if self.channel.transport == Some(Transport::Uc) {
+            if self.channel.key.service == Service::Uc {
                 self.out.add(RuleId::Loss, self.place, || {
                     format!(
                         "{gap} packets from PSN {} on were lost: UC does not retransmit",
@@ -99,14 +99,17 @@ impl Request<'_, '_> {
         self.channel.figures.messages += u64::from(ends);
         self.channel.figures.request_bytes += self.seen.packet.payload.len() as u64;
         self.credits(messages, ends);
-        if matches!(self.channel.transport, Some(Transport::Uc)) {
+        if self.channel.key.service == Service::Uc {
             self.channel.window.ack_before(end);
         }
         self.channel.repeats = None;
     }
 
+    /// Handles a PSN that is far from all others. A second packet near it shows that a new
+    /// connection has begun; otherwise it belongs to a stray packet.
     fn jump(&mut self, next: Psn, psn: Psn) {
-        if !self.seen.packet.info.position.starts_message() || self.is_midway() {
+        let is_reported = !self.seen.packet.info.position.starts_message() || self.is_midway();
+        if is_reported {
             self.out.add(RuleId::Jump, self.place, || {
                 format!(
                     "PSN {} follows where {} was expected: the distance is too large for a loss",
@@ -117,11 +120,29 @@ impl Request<'_, '_> {
         }
         let agreed = self.channel.agreed;
         let response_qpn = self.channel.response_qpn;
-        self.channel.start_connection(agreed);
+        let mut old = self.channel.start_connection(agreed);
+        old.newest_id = old.id_before;
+        self.channel.is_agreed = old.is_agreed;
+        self.channel.bound_responses = old.bound_responses;
+        self.channel.before_jump = Some((Box::new(old), is_reported));
         self.channel.response_qpn = response_qpn;
         self.channel.agreed.first_psn = None;
         self.channel.next = Some(psn);
         self.newest(psn, 0);
+    }
+
+    /// Decides with the next request whether a distant PSN began a new connection.
+    fn settle_jump(&mut self, psn: Psn) {
+        let Some((before, _)) = &self.channel.before_jump else { return };
+        let distance = |next: Option<Psn>| {
+            next.map_or(u32::MAX, |next| next.distance_to(psn).min(psn.distance_to(next)))
+        };
+        let [old, new] = [before.next, self.channel.next].map(distance);
+        if new < MIN_JUMP && new <= old {
+            super::stray::confirm_jump(self.channel, self.place, self.out);
+        } else {
+            super::stray::undo_jump(self.channel, self.place, self.out);
+        }
     }
 
     /// Returns true if the flow is inside a message or has outstanding requests; then a jump does
@@ -151,6 +172,9 @@ impl Request<'_, '_> {
             });
             return;
         }
+        if !self.is_same(&known, psn, span, late) {
+            return;
+        }
         if late {
             self.channel.late_at = Some(self.seen.at);
             if let Some(sent) = self.channel.window.get_mut(place) {
@@ -173,9 +197,7 @@ impl Request<'_, '_> {
             });
             return;
         }
-        if self.is_same(&known, psn, span) {
-            self.repeat(place, &known, psn);
-        }
+        self.repeat(place, &known, psn);
     }
 
     /// Handles a PSN older than all remembered ones.
@@ -345,7 +367,7 @@ impl Request<'_, '_> {
     }
 
     #[inline(always)] // Builds the value in place: a copy would stall on the preceding stores.
-    fn sent(&self, psn: Psn, counts: bool) -> Sent {
+    pub(super) fn sent(&self, psn: Psn, counts: bool) -> Sent {
         let packet = &self.seen.packet;
         let reth = packet.ext.reth.unwrap_or_default();
         Sent {
@@ -373,6 +395,7 @@ impl Request<'_, '_> {
 
     /// Returns true if the packet was sent before another captured one, by its IPv4 identification.
     fn is_late(&mut self) -> bool {
+        self.channel.id_before = self.channel.newest_id;
         let Some(id) = id_of(self.seen) else { return false };
         let ahead =
             self.channel.newest_id.is_none_or(|newest| id.wrapping_sub(newest).cast_signed() > 0);

@@ -31,12 +31,25 @@ impl Response<'_, '_> {
             });
         }
         if self.channel.has_only_responses() {
-            return;
+            return self.without_requests();
         }
+        super::stray::settle_jump(self.channel, packet.bth.psn, self.place, self.out);
         match packet.info.operation {
             Operation::ReadResponse => self.read_response(),
             Operation::AtomicAcknowledge => self.atomic(),
             _ => self.acknowledge(),
+        }
+    }
+
+    /// Handles a response to requests that were not captured: a NAK that fails the connection counts
+    /// without its request, and so do RNR NAKs.
+    fn without_requests(&mut self) {
+        let psn = self.seen.packet.bth.psn;
+        match self.seen.packet.ext.aeth.map(|aeth| aeth.syndrome) {
+            Some(Syndrome::Nak(NakCode::PsnSequence | NakCode::InvalidRdRequest)) => {}
+            Some(Syndrome::Nak(code)) => self.refuse(psn, code),
+            Some(Syndrome::RnrNak(timer)) => self.wait_for_receive(psn, timer.nanos(), false),
+            _ => {}
         }
     }
 
@@ -379,13 +392,8 @@ impl Response<'_, '_> {
             });
             return;
         }
-        let times = self
-            .channel
-            .rnr
-            .filter(|rnr| rnr.psn == psn)
-            .map_or(1, |rnr| rnr.times.saturating_add(1));
-        let packet = self.place.packet;
-        self.channel.rnr = Some(Rnr { psn, packet, at: self.seen.at, wait, times, is_open: true });
+        self.wait_for_receive(psn, wait, true);
+        let times = self.channel.rnr.map_or(1, |rnr| rnr.times);
         self.out.add(RuleId::Rnr, self.place, || {
             format!(
                 "no receive is posted for PSN {} (packet {}): RNR NAK {times} for it makes the \
@@ -395,6 +403,13 @@ impl Response<'_, '_> {
                 duration(wait)
             )
         });
+    }
+
+    fn wait_for_receive(&mut self, psn: Psn, wait: u64, is_open: bool) {
+        let before = self.channel.rnr.filter(|rnr| rnr.psn == psn);
+        let times = before.map_or(1, |rnr| rnr.times.saturating_add(1));
+        let packet = self.place.packet;
+        self.channel.rnr = Some(Rnr { psn, packet, at: self.seen.at, wait, times, is_open });
     }
 
     fn refuse(&mut self, psn: Psn, code: NakCode) {

@@ -14,7 +14,7 @@ const RETRIES: u8 = 7;
 
 impl Request<'_, '_> {
     /// Returns true if a retransmission equals the packet sent before.
-    pub(super) fn is_same(&mut self, known: &Sent, psn: Psn, span: u32) -> bool {
+    pub(super) fn is_same(&mut self, known: &Sent, psn: Psn, span: u32, late: bool) -> bool {
         let packet = &self.seen.packet;
         let is_copy = known.opcode == packet.bth.opcode;
         if is_read(known.opcode) && is_copy {
@@ -35,8 +35,30 @@ impl Request<'_, '_> {
                     packet.bth.opcode
                 )
             });
+            self.adopt(known, psn, span, late);
         }
         is_same
+    }
+
+    /// Handles a request that differs from an earlier one with its PSN. One of the two is a stray
+    /// packet; if the earlier one was seen once only, the later one takes its place.
+    fn adopt(&mut self, known: &Sent, psn: Psn, span: u32, late: bool) {
+        // The lower of the two IPv4 identifications: later packets are late otherwise.
+        self.channel.newest_id = if late { id_of(self.seen) } else { self.channel.id_before };
+        let new = self.sent(psn, false);
+        let Some(place) = self.channel.window.find(psn) else { return };
+        let is_oldest = self.channel.window.is_oldest(place);
+        if known.times > 1 || known.span != span || known.psn != psn || known.answered > 0 {
+            return;
+        }
+        let Some(sent) = self.channel.window.get_mut(place) else { return };
+        *sent = Sent {
+            first: known.first,
+            unanswered: known.unanswered.saturating_add(u16::from(is_oldest)),
+            messages: known.messages,
+            epoch: known.epoch,
+            ..new
+        };
     }
 
     /// Returns true if a retransmitted READ requests the remaining part of the original READ.

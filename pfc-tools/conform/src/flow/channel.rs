@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use feroce_wire::{Operation, Psn, Qpn, Transport};
+use feroce_wire::{Operation, Psn, Qpn};
 
-use super::Key;
 use super::figures::Figures;
 use super::recorder::Recorder;
-use super::window::Window;
+use super::window::{Sent, Window};
+use super::{Key, Service};
 use crate::rules::PacketRef;
 
 /// Parameters of the requests of a flow, as agreed by communication management.
@@ -112,8 +112,17 @@ pub struct Channel {
     pub key: Key,
     /// The QP that the responses go to.
     pub response_qpn: Option<Qpn>,
-    /// Service, known from the first packet on.
-    pub transport: Option<Transport>,
+    /// True if communication management told `response_qpn`; otherwise the PSN of a response did.
+    pub is_agreed: bool,
+    /// Number of responses to `response_qpn`.
+    pub bound_responses: u32,
+    /// Another QP to which responses with fitting PSNs went, and their number.
+    pub other_qpn: Option<(Qpn, u32)>,
+    /// The first packet.
+    pub first: Option<PacketRef>,
+    /// The state before a distant PSN, until a second packet shows that a new connection has begun;
+    /// true if the distant PSN was reported.
+    pub before_jump: Option<(Box<Channel>, bool)>,
     /// Path MTU, agreed on or learned from packets.
     pub path_mtu: Option<u32>,
     /// Result of the connection setup.
@@ -161,6 +170,8 @@ pub struct Channel {
     pub failed: Option<(Psn, PacketRef, u64)>,
     /// The newest IPv4 identification.
     pub newest_id: Option<u16>,
+    /// The newest IPv4 identification before the last request.
+    pub id_before: Option<u16>,
     /// When a packet last arrived after packets that were sent later.
     pub late_at: Option<u64>,
     /// UDP source port of the requests.
@@ -199,7 +210,11 @@ impl Channel {
         Self {
             key,
             response_qpn: None,
-            transport: None,
+            is_agreed: false,
+            bound_responses: 0,
+            other_qpn: None,
+            first: None,
+            before_jump: None,
             path_mtu: None,
             agreed: Agreed::default(),
             window: Window::default(),
@@ -222,6 +237,7 @@ impl Channel {
             acked_at: 0,
             failed: None,
             newest_id: None,
+            id_before: None,
             late_at: None,
             source_port: None,
             dscp: None,
@@ -242,9 +258,8 @@ impl Channel {
 
     /// Creates a flow of responses with `key` whose requests were not captured.
     pub fn responses_only(key: Key) -> Self {
-        let Key { tap, src, dst, qpn } = key;
-        let requests = Key { tap, src: dst, dst: src, qpn: Qpn::masked(0) };
-        Self { response_qpn: Some(qpn), responses_only: true, ..Self::new(requests) }
+        let requests = Key { src: key.dst, dst: key.src, qpn: Qpn::masked(0), ..key };
+        Self { response_qpn: Some(key.qpn), responses_only: true, ..Self::new(requests) }
     }
 
     /// Returns true if no request was captured.
@@ -254,12 +269,13 @@ impl Channel {
 
     /// Returns true if the service acknowledges requests.
     pub const fn is_reliable(&self) -> bool {
-        !matches!(self.transport, Some(Transport::Uc | Transport::Ud | Transport::Cnp))
+        matches!(self.key.service, Service::Rc | Service::Xrc)
     }
 
     /// Returns true if `psn` belongs to a known request.
     pub fn expects(&self, psn: Psn) -> bool {
-        self.window.find(psn).is_some()
+        let is_in = |channel: &Self| channel.window.find(psn).is_some();
+        is_in(self) || self.before_jump.as_ref().is_some_and(|(before, _)| is_in(before))
     }
 
     /// Returns true if `psn` could be that of a request sent shortly before the captured ones.
@@ -299,17 +315,34 @@ impl Channel {
         }
     }
 
-    /// Resets the state for a new connection; figures and recorded packets stay.
-    pub fn start_connection(&mut self, agreed: Agreed) {
-        let old = std::mem::replace(self, Self::new(self.key));
+    /// Resets the state for a new connection; figures and recorded packets stay. Returns the state
+    /// of the old connection.
+    pub fn start_connection(&mut self, agreed: Agreed) -> Self {
+        let mut old = std::mem::replace(self, Self::new(self.key));
         self.agreed = agreed;
         self.path_mtu = agreed.path_mtu;
-        self.transport = old.transport;
-        self.figures = old.figures;
-        self.recorder = old.recorder;
-        self.quirks = old.quirks;
-        self.mig_req_0 = old.mig_req_0;
-        self.marks = old.marks;
+        self.keep_of(&mut old);
+        old
+    }
+
+    /// Takes what does not belong to a single connection from `other`.
+    fn keep_of(&mut self, other: &mut Self) {
+        self.first = other.first;
+        self.figures = other.figures;
+        self.recorder = std::mem::take(&mut other.recorder);
+        self.quirks = other.quirks;
+        self.mig_req_0 = other.mig_req_0;
+        self.marks = other.marks;
+    }
+
+    /// Returns to the state before a distant PSN. Returns the request with this PSN, and whether it
+    /// was reported.
+    pub fn undo_jump(&mut self) -> Option<(Sent, bool)> {
+        let (before, is_reported) = self.before_jump.take()?;
+        let mut other = std::mem::replace(self, *before);
+        self.keep_of(&mut other);
+        self.response_qpn = other.response_qpn;
+        other.window.newest().map(|stray| (*stray, is_reported))
     }
 
     /// Returns the addresses of the requester and of the responder.

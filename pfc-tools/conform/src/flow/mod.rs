@@ -1,5 +1,8 @@
 //! Assigns packets to flows: the requests from one QP to another, and their responses.
 //!
+//! Packets of different services never share a flow: a stray datagram to the QP of a connection has
+//! a flow of its own.
+//!
 //! A packet of a connection names only its destination QP. Communication management messages, if
 //! captured, show which responses belong to which requests. Otherwise a response belongs to the
 //! only flow between the two addresses that expects its PSN.
@@ -12,7 +15,7 @@ pub mod window;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use feroce_wire::{Psn, Qpn};
+use feroce_wire::{Psn, Qpn, Transport};
 
 pub use channel::{Agreed, Channel, Mark, Message, Nak, Pending, Rnr};
 
@@ -25,8 +28,49 @@ pub struct Key {
     pub src: IpAddr,
     /// Destination address.
     pub dst: IpAddr,
+    /// Service.
+    pub service: Service,
     /// Destination QP.
     pub qpn: Qpn,
+}
+
+/// The transport service of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Extended reliable connection.
+    Xrc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+impl Service {
+    /// All services.
+    pub const ALL: [Self; 4] = [Self::Rc, Self::Xrc, Self::Uc, Self::Ud];
+
+    /// Returns the service of a packet; `None` for a CNP, which belongs to no service.
+    pub const fn of(transport: Transport) -> Option<Self> {
+        match transport {
+            Transport::Rc => Some(Self::Rc),
+            Transport::Xrc => Some(Self::Xrc),
+            Transport::Uc => Some(Self::Uc),
+            Transport::Ud => Some(Self::Ud),
+            Transport::Cnp => None,
+        }
+    }
+
+    /// Returns the name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Xrc => "XRC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+        }
+    }
 }
 
 /// The flows of a check.
@@ -151,6 +195,10 @@ impl Flows {
                 self.bind(place, key.qpn);
                 if let Some(alone) = known {
                     self.channels[alone].is_merged = true;
+                    // RNR NAKs count from the first one.
+                    let rnr = self.channels[alone].rnr.filter(|rnr| rnr.psn == psn);
+                    let channel = &mut self.channels[place];
+                    channel.rnr = channel.rnr.or(rnr);
                 }
             }
             return Some(found);
@@ -165,20 +213,22 @@ impl Flows {
 
     /// Returns the flow that expects `psn`, or else the only flow that could.
     fn search(&self, key: &Key, psn: Psn) -> Option<ResponseFlow> {
-        let Key { tap, src, dst, .. } = *key;
-        let back = |qpn| Key { tap, src: dst, dst: src, qpn };
+        let back = |qpn| Key { src: key.dst, dst: key.src, qpn, ..*key };
         let between = self.by_request.range(back(Qpn::masked(0))..=back(Qpn::MULTICAST));
-        let mut waiting = [None; 2];
+        let mut waiting: [Option<(usize, u32)>; 2] = [None; 2];
         let (mut unbound, mut count) = (None, 0);
         for (_, &place) in between.take(CANDIDATES) {
             let channel = &self.channels[place];
-            if !channel.is_reliable() {
-                continue;
-            }
             if channel.expects(psn) {
+                // A flow of one packet may be a stray packet: it yields to a flow of several.
+                let has_one = |place: usize| self.channels[place].figures.requests == 1;
                 let slot = usize::from(channel.response_qpn.is_some());
                 waiting[slot] = match waiting[slot] {
                     None => Some((place, 1)),
+                    Some((first, _)) if has_one(first) && !has_one(place) => Some((place, 1)),
+                    Some((first, count)) if has_one(place) && !has_one(first) => {
+                        Some((first, count))
+                    }
                     Some((first, count)) => Some((first, count + 1)),
                 };
             }
@@ -199,28 +249,52 @@ impl Flows {
         }
     }
 
+    /// Counts a response to the flow `place` that goes to another QP than the ones before. The QP
+    /// with more responses is taken for that of the requester, unless communication management told
+    /// it. Returns true if this response may be a right one.
+    pub fn is_doubtful(&mut self, place: usize, qpn: Qpn) -> bool {
+        let channel = &mut self.channels[place];
+        if channel.is_agreed {
+            return false;
+        }
+        let before = channel.other_qpn.filter(|&(other, _)| other == qpn);
+        let count = before.map_or(0, |(_, count)| count) + 1;
+        let known = channel.bound_responses;
+        channel.other_qpn = Some((qpn, count));
+        if count > known {
+            channel.other_qpn = channel.response_qpn.map(|old| (old, known));
+            channel.bound_responses = count;
+            self.bind(place, qpn);
+        }
+        count >= known
+    }
+
     /// Records that the responses to the requests of `place` go to `qpn`.
     pub fn bind(&mut self, place: usize, qpn: Qpn) {
         let channel = &mut self.channels[place];
-        let Key { tap, src, dst, .. } = channel.key;
-        channel.response_qpn = Some(qpn);
-        self.by_response.insert(Key { tap, src: dst, dst: src, qpn }, place);
+        let back = |qpn| Key { src: channel.key.dst, dst: channel.key.src, qpn, ..channel.key };
+        if let Some(old) = channel.response_qpn.replace(qpn) {
+            self.by_response.remove(&back(old));
+        }
+        self.by_response.insert(back(qpn), place);
         self.recent = [None; 4];
     }
 
-    /// Restarts the flow with `key` for a new connection of the same QP.
+    /// Restarts the flow with `key` for a new connection of the same QP. Returns its index, and the
+    /// state of the old connection.
     pub fn start_connection(
         &mut self,
         key: Key,
         response_qpn: Qpn,
         agreed: Agreed,
-    ) -> Option<usize> {
+    ) -> Option<(usize, Channel)> {
         let place = self.of_request(key)?;
-        if let Some(old) = self.channels[place].response_qpn {
+        if let Some(old) = self.channels[place].response_qpn.take() {
             self.by_response.remove(&Key { src: key.dst, dst: key.src, qpn: old, ..key });
         }
-        self.channels[place].start_connection(agreed);
+        let old = self.channels[place].start_connection(agreed);
+        self.channels[place].is_agreed = true;
         self.bind(place, response_qpn);
-        Some(place)
+        Some((place, old))
     }
 }

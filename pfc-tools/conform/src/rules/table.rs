@@ -72,6 +72,13 @@ rules! {
     Payload "PKT-PAYLOAD" Error Sender None,
         "Packets without data (READ requests, atomic requests, acknowledgements) have no payload.",
         at("wire/src/opcode.rs", "PayloadRule"), mutation("a READ request with payload");
+    Transport "PKT-TRANSPORT" Error Sender None,
+        "All packets to a QP are of the service of this QP.",
+        at("engine/src/qp/connected.rs", "transport"),
+        mutation("a datagram to the QP of a connection");
+    Nothing "CAP-NOTHING" Error Fabric None,
+        "The capture has RoCE packets to judge.",
+        None, mutation("a capture without a RoCE packet");
     Pkey "PKT-PKEY" Error Sender None,
         "The P_Key names a partition, and stays the same in a flow.",
         None, mutation("another P_Key");

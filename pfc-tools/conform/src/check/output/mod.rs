@@ -8,8 +8,6 @@ mod text;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use feroce_wire::Transport;
-
 use super::findings::Findings;
 use crate::flow::{Channel, Flows};
 use crate::rules::{Finding, RuleId, Severity};
@@ -132,13 +130,7 @@ impl Report {
 /// Describes a flow in one line.
 pub fn title(channel: &Channel) -> String {
     let (src, dst) = channel.ends();
-    let service = match channel.transport {
-        Some(Transport::Rc) => "RC",
-        Some(Transport::Uc) => "UC",
-        Some(Transport::Ud) => "UD",
-        Some(Transport::Xrc) => "XRC",
-        _ => "?",
-    };
+    let service = channel.key.service.name();
     let answers = match channel.response_qpn {
         Some(qpn) => format!(", responses to QP {qpn}"),
         None => String::new(),
