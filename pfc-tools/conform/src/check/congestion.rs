@@ -41,9 +41,10 @@ pub(super) fn format(seen: &Seen<'_>, place: Place, out: &mut Findings) {
 }
 
 /// Checks a CNP for the sender of the requests (`side` 0) or of the responses (`side` 1) of a flow.
+/// `is_captured` is true if packets of the notified direction were captured.
 pub(super) fn notified(
     channel: &mut Channel,
-    side: usize,
+    (side, is_captured): (usize, bool),
     seen: &Seen<'_>,
     place: Place,
     out: &mut Findings,
@@ -59,8 +60,7 @@ pub(super) fn notified(
             });
         }
     }
-    let sent = channel.figures.requests + channel.figures.responses;
-    if mark.marked == 0 && sent > 0 {
+    if mark.marked == 0 && is_captured {
         out.add(RuleId::CnpWithoutMark, place, || {
             "a CNP, but no packet of the flow was marked (CE) at this capture point: a later hop \
              marked it, or none did"

@@ -20,10 +20,39 @@ pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
     if channel.failed.is_some() || !channel.is_reliable() {
         return;
     }
+    let unheard = channel.unheard.filter(|&(_, times, ..)| times >= REPEATED);
+    if let Some((psn, times, packet, at)) = unheard {
+        let last = Place { packet, at, flow: u32::try_from(flow).ok() };
+        out.add(RuleId::AnswerLost, last, || {
+            format!(
+                "PSN {} was retransmitted {times} times although each copy was answered, and no new \
+                 request follows: the answers pass this capture point and are lost on the way to \
+                 the requester",
+                hex(psn)
+            )
+        });
+        return;
+    }
     let Some(&oldest) = channel.window.unacked().find(|sent| !sent.is_missing()) else { return };
     let place =
         |sent: &Sent| Place { packet: sent.last, at: sent.last_at, flow: u32::try_from(flow).ok() };
-    if let Some(by) = channel.mismatch {
+    if let Some((by, Some(expected))) = channel.mismatch
+        && oldest.times > 1
+        && channel.window.find(expected).is_none()
+    {
+        out.add(RuleId::PsnMismatch, place(&oldest), || {
+            format!(
+                "the responder expects PSN {} (NAK in packet {}), but the requester starts with PSN \
+                 {}, which it sent {} times: the two sides do not start with the same PSN",
+                hex(expected),
+                by.number,
+                hex(oldest.psn),
+                oldest.times
+            )
+        });
+        return;
+    }
+    if let Some((by, None)) = channel.mismatch {
         out.add(RuleId::PsnMismatch, place(&oldest), || {
             format!(
                 "the responder treated all {} transmissions of PSN {} as duplicates (first \

@@ -54,12 +54,22 @@ impl Response<'_, '_> {
             if sent.times == 1 {
                 return; // A late or a duplicate response.
             }
-            expected = sent.psn.add(sent.requested_from.min(offset));
+            // The responses to a retransmission begin where the retransmission began.
+            let restart = self
+                .channel
+                .restarted_at
+                .filter(|restart| restart.at_or_before(psn) && restart.distance_to(psn) <= NEAR);
+            expected = restart.unwrap_or_else(|| sent.psn.add(sent.requested_from.min(offset)));
         }
+        self.channel.restarted_at = None;
         self.channel.next_response = Some(psn.next());
         if expected.distance_to(psn) > NEAR {
             return;
         }
+        let is_hole = self
+            .channel
+            .hole
+            .is_some_and(|(start, _)| expected.at_or_before(start) && start.at_or_before(psn));
         while expected.is_before(psn) {
             let Some(place) = self.channel.window.find(expected) else { break };
             let Some(known) = self.channel.window.get_mut(place) else { break };
@@ -70,6 +80,10 @@ impl Response<'_, '_> {
             if !known.is_missing() && needs_data_response(known.opcode) {
                 known.lost_from = Some(known.psn.distance_to(expected));
                 let (opcode, request) = (known.opcode, known.last.number);
+                if is_hole {
+                    expected = end;
+                    continue;
+                }
                 self.out.add(RuleId::ResponseLoss, self.place, || {
                     format!(
                         "the responses with PSN {} to {} to {opcode} in packet {request} were lost \
@@ -103,6 +117,7 @@ impl Response<'_, '_> {
                 hex(psn)
             )
         });
+        self.remember_unsent(psn);
     }
 
     fn wrong_kind(&mut self, sent: &Sent, psn: Psn) {

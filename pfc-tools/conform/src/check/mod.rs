@@ -7,6 +7,7 @@ mod connection_failure;
 mod data_responses;
 mod datagram;
 mod findings;
+mod hole;
 mod message;
 mod output;
 mod packet;
@@ -198,20 +199,23 @@ impl Checker {
     fn cnp(&mut self, seen: &Seen<'_>) {
         // A CNP goes to the sender of requests, or to the sender of READ responses.
         let keys = Service::ALL.map(|service| key(seen, service));
-        let bound = keys.iter().find_map(|key| self.flows.bound(key));
-        let found = match bound {
-            Some(flow) => Some((flow, 0)),
-            None => {
-                let known = keys.iter().find_map(|key| self.flows.known_request(key));
-                known.map(|flow| (flow, 1))
-            }
+        let bound = keys.iter().find_map(|key| self.flows.bound(key)).map(|flow| (flow, 0));
+        let known = keys.iter().find_map(|key| self.flows.known_request(key)).map(|flow| (flow, 1));
+        let both = [bound, known];
+        let channel = |flow: usize| &self.flows.all()[flow];
+        let is_marked = |&(flow, side): &(usize, usize)| channel(flow).marks[side].marked > 0;
+        let is_sent = |&(flow, side): &(usize, usize)| {
+            let figures = channel(flow).figures;
+            [figures.requests, figures.responses][side] > 0
         };
+        let is_captured = both.iter().flatten().any(is_sent);
+        let found = both.into_iter().flatten().find(is_marked).or(bound).or(known);
         let place = Place::of(seen, found.map(|(flow, _)| flow));
         packet::fields(seen, place, &mut self.findings);
         congestion::format(seen, place, &mut self.findings);
         let Some((flow, side)) = found else { return };
         let channel = self.flows.get(flow);
-        congestion::notified(channel, side, seen, place, &mut self.findings);
+        congestion::notified(channel, (side, is_captured), seen, place, &mut self.findings);
         if self.records {
             channel.recorder.add(point(seen, place, PointKind::Cnp));
         }

@@ -77,6 +77,7 @@ impl Request<'_, '_> {
             self.channel.window.push(hole);
             self.channel.message = Message::Unknown;
             self.channel.epoch += 1;
+            self.skipped(first_missing, psn);
             if self.channel.key.service == Service::Uc {
                 self.out.add(RuleId::Loss, self.place, || {
                     format!(
@@ -103,6 +104,7 @@ impl Request<'_, '_> {
             self.channel.window.ack_before(end);
         }
         self.channel.repeats = None;
+        self.channel.unheard = None;
     }
 
     /// Handles a PSN that is far from all others. A second packet near it shows that a new
@@ -232,11 +234,13 @@ impl Request<'_, '_> {
         }
         let continues = self.continues(psn);
         let is_for_other = self.channel.nak.is_some_and(|nak| nak.psn != psn);
+        // The NAK shows that the packet was missed; a reaction to the NAK ends its state.
+        let is_named = self.channel.nak_for.is_some_and(|named| named.at_or_before(psn));
         // A packet that was on its way when a NAK arrived is not a reaction to the NAK.
         if !(continues && is_for_other) {
             self.caused_by_nak(psn);
         }
-        let has_no_evidence = self.channel.newest_id.is_none() && self.channel.nak_for.is_none();
+        let has_no_evidence = self.channel.newest_id.is_none() && !is_named;
         if has_no_evidence && since < 1_000_000 && !continues {
             return self.arrived_late(hole, psn);
         }
@@ -281,13 +285,19 @@ impl Request<'_, '_> {
 
     /// Checks the number of outstanding READs and atomics.
     fn depth(&mut self) {
-        let Some(depth) = self.channel.agreed.depth else { return };
+        // In a gap, responses may be missing as well.
+        let Some(depth) = self.channel.agreed.depth.filter(|_| self.channel.gap.is_none()) else {
+            return;
+        };
         let opcode = self.seen.packet.bth.opcode;
         if !is_read(opcode) && !is_atomic(opcode) {
             return;
         }
-        let outstanding =
-            self.channel.window.unacked().filter(|sent| sent.lacks_response()).count();
+        // The capture may miss responses to what was sent before a hole.
+        let hole = self.channel.hole;
+        let is_known = |sent: &&Sent| hole.is_none_or(|(start, _)| !sent.psn.is_before(start));
+        let all = self.channel.window.unacked();
+        let outstanding = all.filter(is_known).filter(|sent| sent.lacks_response()).count();
         if outstanding >= usize::from(depth) {
             self.out.add(RuleId::Outstanding, self.place, || {
                 format!(

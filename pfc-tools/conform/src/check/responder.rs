@@ -34,11 +34,13 @@ impl Response<'_, '_> {
             return self.without_requests();
         }
         super::stray::settle_jump(self.channel, packet.bth.psn, self.place, self.out);
+        self.notice_hole(packet.bth.psn);
         match packet.info.operation {
             Operation::ReadResponse => self.read_response(),
             Operation::AtomicAcknowledge => self.atomic(),
             _ => self.acknowledge(),
         }
+        self.channel.response_at = self.seen.at;
     }
 
     /// Handles a response to requests that were not captured: a NAK that fails the connection counts
@@ -72,6 +74,7 @@ impl Response<'_, '_> {
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 self.channel.figures.naks += 1;
+                self.expects_earlier(psn);
                 if self.in_range(psn, "a NAK (PSN sequence)") {
                     self.count(psn, msn.value(), false);
                     self.out_of_sequence(psn);
@@ -108,6 +111,7 @@ impl Response<'_, '_> {
                     hex(next.prev())
                 )
             });
+            self.remember_unsent(psn);
             return false;
         }
         if let Some(acked) = self.channel.acked
@@ -204,7 +208,7 @@ impl Response<'_, '_> {
             });
         }
         if is_rxe || is_repeated {
-            self.channel.mismatch.get_or_insert(self.place.packet);
+            self.channel.mismatch.get_or_insert((self.place.packet, None));
         }
     }
 
@@ -214,12 +218,18 @@ impl Response<'_, '_> {
         self.restarted(end);
         let mut limit = end;
         let mut lacking = None;
+        let hole = self.channel.hole;
         for sent in self.channel.window.unacked_mut() {
             if !sent.psn.is_before(end) {
                 break;
             }
             if sent.is_missing() {
                 let (psn, span, shown_by) = (sent.psn, sent.span, sent.first.number);
+                if super::hole::contains(hole, psn) {
+                    let place = Place { packet: sent.first, at: sent.last_at, ..self.place };
+                    super::hole::report(place, psn, span, self.out);
+                    continue;
+                }
                 self.out.add(RuleId::Unseen, self.place, || {
                     format!(
                         "{span} PSNs from {} on are acknowledged but were never captured (packet \
@@ -244,6 +254,7 @@ impl Response<'_, '_> {
             self.channel.acked_at = self.seen.at;
             self.channel.again = 0;
             self.channel.nak_for = None;
+            self.channel.mismatch = None;
         }
         if self.channel.rnr.is_some_and(|rnr| rnr.psn.is_before(end)) {
             self.channel.end_rnr();

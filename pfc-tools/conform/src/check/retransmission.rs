@@ -93,6 +93,9 @@ impl Request<'_, '_> {
         let is_oldest = self.channel.window.is_oldest(place);
         self.channel.figures.retransmitted += 1;
         let continues = self.continues(psn);
+        if !continues {
+            self.channel.restarted_at = Some(psn);
+        }
         self.channel.repeats = Some(psn.add(self.span()));
         self.remember_copy(place, known, psn, is_oldest);
         if is_oldest && known.unanswered == u16::from(retries) + 1 {
@@ -205,6 +208,9 @@ impl Request<'_, '_> {
         const MIN_TIMEOUT: u64 = 10_000_000;
         let since = self.seen.at.saturating_sub(known.last_at);
         let is_rxe = self.channel.mig_req_0;
+        if self.lacked_response(known) {
+            return;
+        }
         if !self.channel.window.is_acked(place) {
             if !is_rxe || since >= MIN_TIMEOUT {
                 self.channel.figures.timeouts.add(since);
@@ -228,16 +234,46 @@ impl Request<'_, '_> {
                 self.out,
             );
         }
+        let before = self.channel.unheard.filter(|&(unheard, ..)| unheard == psn);
+        let times = before.map_or(1, |(_, times, ..)| times.saturating_add(1));
+        self.channel.unheard = Some((psn, times, self.place.packet, self.seen.at));
         let ack = self.channel.last_ack.map_or(0, |ack| ack.number);
+        let answer = if needs_data_response(known.opcode) { "response" } else { "ACK" };
         self.out.add(RuleId::AckLoss, self.place, || {
             format!(
                 "PSN {} is retransmitted {} after packet {}, although packet {ack} acknowledged \
-                 it: the ACK was lost or late",
+                 it: the {answer} was lost or late",
                 hex(psn),
                 duration(since),
                 known.last.number
             )
         });
+    }
+
+    /// Reports lost responses to a READ that is retransmitted again, although responses to later
+    /// requests arrived since its last copy. Returns true if so.
+    fn lacked_response(&mut self, known: &Sent) -> bool {
+        let next = self.channel.next_response;
+        let is_passed = next.is_some_and(|next| known.end().is_before(next));
+        if !known.lacks_response()
+            || known.times < 2
+            || !is_passed
+            || self.channel.response_at <= known.last_at
+        {
+            return false;
+        }
+        let first = known.psn.add(known.answered);
+        self.out.add(RuleId::ResponseLoss, self.place, || {
+            format!(
+                "the responses with PSN {} to {} to {} in packet {} were lost before this capture \
+                 point: this packet requests them again",
+                hex(first),
+                hex(known.end().prev()),
+                known.opcode,
+                known.last.number
+            )
+        });
+        true
     }
 
     /// Records a retransmission of a request without a response. Later responses decide whether the

@@ -200,8 +200,22 @@ pub struct Channel {
     responses_only: bool,
     /// True if the responses turned out to belong to another flow.
     pub is_merged: bool,
-    /// The first response that treats PSNs below the first request as received.
-    pub mismatch: Option<PacketRef>,
+    /// The first response that shows that the responder expects another PSN than the first one, and
+    /// that PSN if a NAK names it.
+    pub mismatch: Option<(PacketRef, Option<Psn>)>,
+    /// The first PSN of a gap in the requests, until the next response.
+    pub gap: Option<Psn>,
+    /// The PSNs of the last gap whose requests arrived at the responder: the capture misses them.
+    pub hole: Option<(Psn, Psn)>,
+    /// Reported acknowledgements of PSNs that were not captured: PSN, packet and time.
+    pub unsent: Vec<(Psn, PacketRef, u64)>,
+    /// Where the last retransmission began, until a response shows where its responses begin.
+    pub restarted_at: Option<Psn>,
+    /// Time of the last response.
+    pub response_at: u64,
+    /// A request that is retransmitted although its response was captured, the number of these
+    /// retransmissions, and the packet and time of the last one. Ends with the next new request.
+    pub unheard: Option<(Psn, u16, PacketRef, u64)>,
 }
 
 impl Channel {
@@ -253,6 +267,12 @@ impl Channel {
             responses_only: false,
             is_merged: false,
             mismatch: None,
+            gap: None,
+            hole: None,
+            unsent: Vec::new(),
+            restarted_at: None,
+            response_at: 0,
+            unheard: None,
         }
     }
 

@@ -79,6 +79,10 @@ rules! {
     Nothing "CAP-NOTHING" Error Fabric None,
         "The capture has RoCE packets to judge.",
         None, mutation("a capture without a RoCE packet");
+    Hole "CAP-HOLE" Warning Fabric None,
+        "The capture has all packets: requests that were not captured are not acknowledged while both \
+         directions are silent.",
+        None, at("tests/tests/conform_causes.rs", "CAP-HOLE");
     Pkey "PKT-PKEY" Error Sender None,
         "The P_Key names a partition, and stays the same in a flow.",
         None, mutation("another P_Key");
@@ -309,6 +313,10 @@ rules! {
         "The connection does not fail: the responder can execute every request (NAK, remote \
          operational error).",
         at("engine/src/qp/responder.rs", "Operation"), capture("FAIL-OPERATION");
+    AnswerLost "FAIL-ANSWER" Error Fabric None,
+        "The connection does not fail: responses that pass the capture point reach the requester.",
+        at("engine/src/qp/completer.rs", "retry"),
+        at("tests/tests/conform_causes.rs", "FAIL-ANSWER");
     PsnMismatch "FAIL-PSN" Error Requester None,
         "Both sides of a connection start with the same PSN: new requests are not treated as \
          duplicates.",
