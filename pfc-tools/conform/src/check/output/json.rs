@@ -6,6 +6,10 @@ use serde_json::{Value, json};
 
 use super::{Report, title};
 
+/// Version of the format, which `docs/conform-check.schema.json` describes. It rises when a field
+/// disappears or gets another meaning; new fields do not change it.
+const VERSION: u32 = 1;
+
 /// Writes the report as one JSON object, with at most 1000 findings per rule and flow.
 ///
 /// # Errors
@@ -52,6 +56,7 @@ pub fn json(out: &mut impl Write, report: &Report) -> io::Result<()> {
         .map(|(rule, count)| (rule.rule().name.to_owned(), json!(count)))
         .collect();
     let value = json!({
+        "version": VERSION,
         "files": report.files,
         "frames": report.frames,
         "packets": report.packets,
