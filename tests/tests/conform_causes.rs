@@ -232,7 +232,8 @@ fn a_hole_of_the_capture_is_named() {
 }
 
 /// Rules that a hole violates although its cause may be known: those of communication management, a
-/// skipped PSN if the responses of before come after the hole, and unsent PSNs if no request follows.
+/// skipped PSN if the responses of before come after the hole, and unsent PSNs if no request
+/// follows.
 const ACCUSED: [&str; 7] = [
     "REQ-PSN-SKIPPED",
     "RSP-ACK-UNSENT",

@@ -31,7 +31,7 @@ fn read(file: &str) -> Vec<Captured> {
 
 /// The findings in `frames` without quirks, counted by rule.
 fn findings(frames: &[Captured]) -> BTreeMap<&'static str, u64> {
-    findings_of(frames, |severity| severity != Severity::Quirk)
+    findings_of(frames, |severity| severity.counts())
 }
 
 /// The findings in `frames` of the wanted severities, counted by rule.
@@ -253,6 +253,95 @@ const ROWS: &[Row] = &[
         let stray = f.remove(at);
         f.insert(3, stray);
         vec![3]
+    }),
+    row("a UDP checksum that is wrong", ZERO, "PKT-UDP-CHECKSUM", |f| {
+        f[0].bytes[40..42].copy_from_slice(&[0x12, 0x34]);
+        vec![0]
+    }),
+    row("two limited members of a partition", ZERO, "PKT-PKEY-MEMBER", |f| {
+        f.iter_mut().for_each(|frame| frame.bytes[BTH + 2] &= 0x7f);
+        (0..f.len()).collect()
+    }),
+    row("a changed membership", ZERO, "PKT-PKEY-MEMBER", |f| {
+        f[3].bytes[BTH + 2] &= 0x7f;
+        vec![3]
+    }),
+    row("reserved bits of a DETH", UD, "PKT-RESERVED", |f| {
+        let at = f.len() - 1;
+        f[at].bytes[BTH + 16] = 1;
+        vec![at]
+    }),
+    row("a solicited event of an acknowledgement", ZERO, "PKT-SOLICITED", |f| {
+        f[5].bytes[BTH + 1] |= 0x80;
+        vec![5]
+    }),
+    row("a READ that ends beyond 2^64", WRAP, "REQ-ADDRESS", |f| {
+        put(&mut f[6], 12, &[0xff; 8]);
+        vec![6]
+    }),
+    row("a retransmitted READ with another key", WRAP, "REQ-READ-RANGE", |f| {
+        f.truncate(11);
+        let at = append_copy(f, 6, 100_000_000);
+        f[at].bytes[BTH + 23] ^= 8;
+        vec![at]
+    }),
+    row("a retransmitted atomic with another key", WRAP, "REQ-REPEAT-DIFFERS", |f| {
+        f.truncate(11);
+        let at = append_copy(f, 7, 100_000_000);
+        f[at].bytes[BTH + 23] ^= 8;
+        vec![at]
+    }),
+    row("an atomic acknowledgement that refuses", WRAP, "RSP-SYNDROME", |f| {
+        f[18].bytes[BTH + 12] = 0x62;
+        vec![18]
+    }),
+    row("a CNP with another P_Key", ZERO, "CNP-PKEY", |f| {
+        mark(&mut f[0]);
+        let at = append_cnp(f, 5, 1000);
+        put(&mut f[at], 2, &[0x80, 5]);
+        vec![0, at]
+    }),
+    row("a message with a status", CM, "CM-MAD", |f| {
+        f[2].bytes[BTH + 20 + 5] = 1;
+        vec![2]
+    }),
+    row("a message with an undefined method", CM, "CM-MAD", |f| {
+        f[2].bytes[BTH + 20 + 3] = 9;
+        vec![2]
+    }),
+    row("a message with an undefined attribute", CM, "CM-MAD", |f| {
+        f[2].bytes[BTH + 20 + 17] = 0x40;
+        vec![2]
+    }),
+    row("a second REQ with another QP", CM, "CM-REQ-DIFFERS", |f| {
+        let mut copy = f[0].clone();
+        copy.bytes[BTH + 20 + 24 + 34] ^= 1;
+        f.insert(1, copy);
+        vec![1]
+    }),
+    row("a REQ with another GID", CM, "CM-GID", |f| {
+        f[0].bytes[BTH + 20 + 24 + 56 + 15] ^= 1;
+        vec![0]
+    }),
+    row("a REP with more resources than its REQ", CM, "CM-RESOURCES", |f| {
+        f[1].bytes[BTH + 20 + 24 + 24] = 200;
+        vec![1]
+    }),
+    row("a connection with another P_Key than its REQ", CM, "CM-PKEY", |f| {
+        put(&mut f[0], 20 + 24 + 48, &[0x80, 5]);
+        vec![0]
+    }),
+    row("a connection of another service than its REQ", CM, "PKT-TRANSPORT", |f| {
+        f[0].bytes[BTH + 20 + 24 + 43] |= 2;
+        vec![0]
+    }),
+    row("a request after the DREP", CM, "CM-DATA-AFTER-DREP", |f| {
+        let is_request = |frame: &Captured| frame.bytes[BTH] < 0x0d;
+        let last = f.iter().rposition(is_request).expect("a request");
+        let at = append_copy(f, last, 200_000_000);
+        let next = psn(&f[at]) + 1;
+        set_psn(&mut f[at], next);
+        vec![at]
     }),
     row("a solicited event of a WRITE", ZERO, "PKT-SOLICITED", |f| {
         f[1].bytes[BTH + 1] |= 0x80;
@@ -541,7 +630,7 @@ const ROWS: &[Row] = &[
     }),
     row("more READs than negotiated", CM, "REQ-READ-DEPTH", |f| {
         f[0].bytes[BTH + 20 + 24 + 35] = 0;
-        f[1].bytes[BTH + 20 + 24 + 24] = 0;
+        f[1].bytes[BTH + 20 + 24 + 24..][..2].fill(0);
         vec![0, 1]
     }),
 ];
@@ -581,6 +670,15 @@ const MORE: &[Row] = &[
             vec![at]
         },
     ),
+    row(
+        "a response after a fatal NAK",
+        "rxe/ops_bad_rkey_write.pcap.zst",
+        "RSP-AFTER-ERROR",
+        |f| {
+            let nak = first(f, |frame| frame.bytes[BTH] == 0x11 && frame.bytes[BTH + 12] == 0x62);
+            vec![append_copy(f, nak, 1000)]
+        },
+    ),
     row("two NAKs for a gap", "rxe/loss_nft_send_1024.tapB.pcap.zst", "RSP-NAK-ONCE", |f| {
         let at = first(f, is_nak);
         let copy = f[at].clone();
@@ -594,6 +692,72 @@ const MORE: &[Row] = &[
         vec![]
     }),
 ];
+
+/// Changes that a switch or a router may make, or that receivers ignore: notes, and no findings.
+const NOTES: &[Row] = &[
+    row("FECN in a request", ZERO, "PKT-FECN-BECN", |f| {
+        f[0].bytes[BTH + 4] |= 0x80;
+        vec![0]
+    }),
+    row("an acknowledge request of a datagram", UD, "PKT-ACK-REQUEST-UNRELIABLE", |f| {
+        let at = f.len() - 1;
+        f[at].bytes[BTH + 8] |= 0x80;
+        vec![at]
+    }),
+    row("another source MAC address", ZERO, "FAB-MAC", |f| {
+        f[3].bytes[11] ^= 1;
+        vec![]
+    }),
+    row(
+        "another VLAN priority",
+        "hardware/connectx_vlan_cmreq_rtu_send_ack.pcap",
+        "FAB-VLAN",
+        |f| {
+            f[4].bytes[14] ^= 0x20;
+            vec![]
+        },
+    ),
+    row("another flow label", "rxe/rc_pingpong_v6_1024.pcap.zst", "FAB-FLOW-LABEL", |f| {
+        f[10].bytes[17] ^= 1;
+        vec![]
+    }),
+    row("a response with another DSCP", ZERO, "FAB-ANSWER-PATH", |f| {
+        f[7].bytes[15] = 0x68;
+        vec![7]
+    }),
+    row("a response with another source port", ZERO, "FAB-ANSWER-PATH", |f| {
+        f[7].bytes[35] ^= 1;
+        vec![7]
+    }),
+    row("a CNP that is marked", ZERO, "CNP-CE", |f| {
+        mark(&mut f[0]);
+        let at = append_cnp(f, 5, 1000);
+        mark(&mut f[at]);
+        vec![0, at]
+    }),
+    row("a CNP to an unknown QP", ZERO, "CNP-UNKNOWN-QP", |f| {
+        let at = append_cnp(f, 5, 1000);
+        put(&mut f[at], 5, &[0x12, 0x34, 0x56]);
+        vec![at]
+    }),
+];
+
+#[test]
+fn changes_that_are_legal_on_the_way_are_notes() {
+    let mut wrong = Vec::new();
+    for Row { name, file, rule, change } in NOTES {
+        let mut frames = read(file);
+        for index in change(&mut frames) {
+            seal(&mut frames[index]);
+        }
+        let found = findings(&frames);
+        let notes = findings_of(&frames, |severity| severity == Severity::Note);
+        if !notes.contains_key(rule) || !found.is_empty() {
+            wrong.push(format!("{name}: expected {rule}, found {notes:?} and {found:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
 
 /// Returns true if the frame is a NAK (PSN sequence).
 fn is_nak(frame: &Captured) -> bool {

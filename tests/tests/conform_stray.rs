@@ -1,5 +1,5 @@
-//! A stray packet hides nothing: the check of a capture and one more packet has at least the errors of
-//! the capture alone.
+//! A stray packet hides nothing: the check of a capture and one more packet has at least the errors
+//! of the capture alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -40,6 +40,21 @@ pub(super) fn format(seen: &Seen<'_>, place: Place, out: &mut Findings) {
     }
 }
 
+/// Checks the fields of a CNP that the flow decides, and its mark.
+pub(super) fn fields(channel: Option<&Channel>, seen: &Seen<'_>, place: Place, out: &mut Findings) {
+    if seen.packet.ip.ecn() == Ecn::Ce {
+        out.add(RuleId::CnpMarked, place, || "a CNP that is marked (CE)".to_owned());
+    }
+    let pkey = seen.packet.bth.pkey.0;
+    if let Some(known) = channel.and_then(|channel| channel.pkey)
+        && known & 0x7fff != pkey & 0x7fff
+    {
+        out.add(RuleId::CnpPkey, place, || {
+            format!("a CNP with P_Key {pkey:#06x} in a connection with P_Key {known:#06x}")
+        });
+    }
+}
+
 /// Checks a CNP for the sender of the requests (`side` 0) or of the responses (`side` 1) of a flow.
 /// `is_captured` is true if packets of the notified direction were captured.
 pub(super) fn notified(

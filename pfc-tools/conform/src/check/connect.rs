@@ -7,6 +7,7 @@ use feroce_wire::cm::{RejectReason, Req, Transport};
 use feroce_wire::{CmMad, CmMessage, MadError, PathMtu, Qpn};
 
 use super::findings::{Findings, Place};
+use super::mad;
 use crate::flow::{Agreed, Flows, Key, Service};
 use crate::packet::Seen;
 use crate::rules::RuleId;
@@ -45,6 +46,8 @@ struct Connection {
     request: Place,
     sent: u16,
     retries: u8,
+    /// Initiator depth and responder resources of the REQ.
+    resources: (u8, u8),
     to_active: Agreed,
     to_passive: Agreed,
 }
@@ -61,6 +64,7 @@ struct CmPacket<'a> {
 impl Connections {
     /// Checks a datagram to QP 1.
     pub fn take(&mut self, seen: &Seen<'_>, place: Place, flows: &mut Flows, out: &mut Findings) {
+        mad::header(seen, place, out);
         let mad = match CmMad::parse(seen.packet.payload.first) {
             Ok(mad) => mad,
             // Subnet administration and performance management are not checked.
@@ -70,7 +74,10 @@ impl Connections {
         };
         let packet = CmPacket { tap: seen.tap, src: seen.src(), dst: seen.dst(), mad: &mad, place };
         match &mad.message {
-            CmMessage::Req(_) => self.request(&packet, out),
+            CmMessage::Req(req) => {
+                mad::gids(req, seen, place, out);
+                self.request(&packet, out);
+            }
             CmMessage::Rep(_) => self.reply(&packet, flows, out),
             CmMessage::Rtu(rtu) => {
                 self.later_message(&packet, (rtu.local_comm_id, rtu.remote_comm_id), flows, out);
@@ -93,6 +100,16 @@ impl Connections {
             && known.transaction == packet.mad.transaction
         {
             known.sent = known.sent.saturating_add(1);
+            let (qpn, first) = (known.active_qpn, known.request.packet.number);
+            if (qpn, known.to_active.first_psn) != (req.local_qpn, Some(req.starting_psn)) {
+                out.add(RuleId::CmRepeat, packet.place, || {
+                    format!(
+                        "a REQ for QP {} with the communication ID and transaction of packet \
+                         {first}, which is for QP {qpn}, or with another starting PSN",
+                        req.local_qpn
+                    )
+                });
+            }
             let (sent, retries) = (known.sent, known.retries);
             if sent == u16::from(retries) + 2 {
                 out.add(RuleId::CmRetries, packet.place, || {
@@ -111,6 +128,7 @@ impl Connections {
             path_mtu: PathMtu::from_code(req.path_mtu).map(PathMtu::bytes),
             retry_count: Some(req.retry_count),
             rnr_retry_count: Some(req.rnr_retry_count),
+            pkey: Some(req.pkey.0),
             ..Agreed::default()
         };
         let connection = Connection {
@@ -127,6 +145,7 @@ impl Connections {
             request: packet.place,
             sent: 1,
             retries: req.max_cm_retries,
+            resources: (req.initiator_depth, req.responder_resources),
             to_active: Agreed {
                 first_psn: Some(req.starting_psn),
                 depth: Some(req.responder_resources),
@@ -155,6 +174,7 @@ impl Connections {
             return;
         }
         known.stage = Stage::RepSent;
+        mad::resources(rep, known.resources, packet.place, out);
         known.remote = Some(rep.local_comm_id);
         known.passive_qpn = Some(rep.local_qpn);
         let flow_control = known.to_active.flow_control && rep.flow_control;
@@ -237,7 +257,7 @@ impl Connections {
         &mut self,
         packet: &CmPacket<'_>,
         ids: (u32, u32),
-        flows: &Flows,
+        flows: &mut Flows,
         out: &mut Findings,
     ) {
         let (local, remote) = ids;
@@ -280,6 +300,9 @@ impl Connections {
             return;
         }
         known.advance(packet, out);
+        if let (CmMessage::Drep(_), Stage::Ended) = (&packet.mad.message, known.stage) {
+            known.end(packet, flows);
+        }
     }
 
     /// Reports REQs without a reply. `last` is the time of the last packet of the capture.
@@ -343,6 +366,20 @@ impl Connection {
             }
         }
         self.stage = self.stage.max(stage);
+    }
+
+    /// Marks the flows of the connection as ended by a DREP.
+    fn end(&self, packet: &CmPacket<'_>, flows: &mut Flows) {
+        let Some(passive_qpn) = self.passive_qpn else { return };
+        let (tap, service) = (packet.tap, self.service);
+        let key = |src, dst, qpn| Key { tap, src, dst, service, qpn };
+        let keys = [
+            key(self.active, self.passive, passive_qpn),
+            key(self.passive, self.active, self.active_qpn),
+        ];
+        for flow in keys.iter().filter_map(|key| flows.known_request(key)).collect::<Vec<_>>() {
+            flows.get(flow).ended = Some((packet.place.packet, packet.place.at));
+        }
     }
 
     fn transactions(&self, packet: &CmPacket<'_>, out: &mut Findings) {

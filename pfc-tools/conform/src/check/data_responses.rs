@@ -2,7 +2,7 @@
 
 use feroce_wire::{Operation, PathMtu, PayloadRule, Position, Psn, Syndrome};
 
-use super::requester::hex;
+use super::findings::hex;
 use super::responder::Response;
 use crate::flow::window::{Sent, is_atomic, is_read, needs_data_response};
 use crate::rules::RuleId;
@@ -254,6 +254,11 @@ impl Response<'_, '_> {
         self.before_read(&sent);
         if let Some(aeth) = packet.ext.aeth {
             self.count_at_least(&sent, aeth.msn.value());
+            if !matches!(aeth.syndrome, Syndrome::Ack(_)) {
+                self.out.add(RuleId::Syndrome, self.place, || {
+                    format!("{} with {}", packet.info.name, aeth.syndrome)
+                });
+            }
         }
         let value = packet.ext.atomic_ack.map(|ack| ack.original);
         if let (Some(first), Some(value)) = (sent.value, value)

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use feroce_wire::Psn;
+
 use crate::packet::Seen;
-use crate::rules::{Finding, PacketRef, RuleId, Severity};
+use crate::rules::{Finding, PacketRef, RuleId};
 
 /// All findings of a check.
 #[derive(Debug, Default)]
@@ -79,9 +81,9 @@ impl Findings {
         sums
     }
 
-    /// Returns the number of findings, without quirks.
+    /// Returns the number of findings, without notes and quirks.
     pub fn total(&self) -> u64 {
-        let is_finding = |rule: RuleId| rule.rule().severity != Severity::Quirk;
+        let is_finding = |rule: RuleId| rule.rule().severity.counts();
         self.counts.iter().filter(|((rule, _), _)| is_finding(*rule)).map(|(_, count)| count).sum()
     }
 
@@ -96,4 +98,9 @@ impl Findings {
     pub fn sort(&mut self) {
         self.detailed.sort_by_key(|finding| (finding.at, finding.packet, finding.rule));
     }
+}
+
+/// Formats a PSN as packet analysers do.
+pub(super) fn hex(psn: Psn) -> String {
+    format!("{:#08x}", psn.value())
 }

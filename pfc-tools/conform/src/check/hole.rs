@@ -1,10 +1,8 @@
 //! Holes of the capture: requests that the responder got and the capture does not have.
 
-use feroce_wire::{Psn, Syndrome};
+use feroce_wire::Psn;
 
-use super::findings::{Findings, Place};
-use super::requester::{Request, hex};
-use super::responder::Response;
+use super::findings::{Findings, Place, hex};
 use crate::rules::RuleId;
 
 /// Returns true if `psn` is one of the PSNs of `hole`.
@@ -16,57 +14,9 @@ pub(super) fn contains(hole: Option<(Psn, Psn)>, psn: Psn) -> bool {
 pub(super) fn report(place: Place, psn: Psn, span: u32, out: &mut Findings) {
     out.add(RuleId::Hole, place, || {
         format!(
-            "the capture misses {span} PSNs from {} on, and responses to them: ahead of this packet \
-             both directions are silent, and the next response is beyond them",
+            "the capture misses {span} PSNs from {} on, and responses to them: ahead of this \
+             packet both directions are silent, and the next response is beyond them",
             hex(psn)
         )
     });
-}
-
-impl Request<'_, '_> {
-    /// Notes that PSNs from `missing` up to `psn` were skipped. If they were already acknowledged,
-    /// the responder got them: this is a hole of the capture.
-    pub(super) fn skipped(&mut self, missing: Psn, psn: Psn) {
-        let unsent = std::mem::take(&mut self.channel.unsent);
-        let is_skipped = |acked: Psn| !acked.is_before(missing) && acked.is_before(psn);
-        if !unsent.iter().any(|&(acked, ..)| is_skipped(acked)) {
-            self.channel.gap.get_or_insert(missing);
-            return;
-        }
-        self.channel.hole = Some((missing, psn));
-        for (_, packet, at) in unsent.into_iter().filter(|&(acked, ..)| is_skipped(acked)) {
-            self.out.remove(RuleId::AckUnsent, Place { packet, at, ..self.place });
-        }
-    }
-}
-
-impl Response<'_, '_> {
-    /// Decides about a gap in the requests. If the first response after it is beyond the last request
-    /// before it, the responder got the missing requests.
-    pub(super) fn notice_hole(&mut self, psn: Psn) {
-        let Some(start) = self.channel.gap.take() else { return };
-        let Some(next) = self.channel.next else { return };
-        let syndrome = self.seen.packet.ext.aeth.map(|aeth| aeth.syndrome);
-        let is_positive = matches!(syndrome, None | Some(Syndrome::Ack(_)));
-        if is_positive && !psn.is_before(start) && psn.is_before(next) {
-            self.channel.hole = Some((start, next));
-        }
-    }
-
-    /// Remembers the report of an acknowledgement of a PSN that was not captured yet.
-    pub(super) fn remember_unsent(&mut self, psn: Psn) {
-        const MAX_UNSENT: usize = 64;
-        if self.channel.unsent.len() < MAX_UNSENT {
-            self.channel.unsent.push((psn, self.place.packet, self.seen.at));
-        }
-    }
-
-    /// Remembers a NAK (PSN sequence) that names a PSN before the first request: the two sides
-    /// start with different PSNs.
-    pub(super) fn expects_earlier(&mut self, psn: Psn) {
-        let is_first = self.channel.acked.is_none();
-        if is_first && self.channel.window.oldest().is_some_and(|oldest| psn.is_before(oldest)) {
-            self.channel.mismatch.get_or_insert((self.place.packet, Some(psn)));
-        }
-    }
 }

@@ -101,6 +101,16 @@ impl Request<'_, '_> {
                 format!("{} of {} bytes: the maximum is 2^31", packet.info.name, reth.dma_len)
             });
         }
+        let reth = packet.ext.reth.map(|reth| (reth.va, u64::from(reth.dma_len)));
+        let range = reth.or(packet.ext.atomic_eth.map(|atomic| (atomic.va, 8)));
+        if let Some((va, len)) = range
+            && len > 0
+            && va.checked_add(len - 1).is_none()
+        {
+            self.out.add(RuleId::AddressRange, self.place, || {
+                format!("{} of {len} bytes at {va:#x}, which ends beyond 2^64", packet.info.name)
+            });
+        }
         if let Some(atomic) = packet.ext.atomic_eth.filter(|atomic| !atomic.va.is_multiple_of(8)) {
             self.out.add(RuleId::AtomicAlign, self.place, || {
                 format!("an atomic at address {:#x}, which is not a multiple of 8", atomic.va)

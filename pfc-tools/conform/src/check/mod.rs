@@ -7,7 +7,9 @@ mod connection_failure;
 mod data_responses;
 mod datagram;
 mod findings;
+mod gap;
 mod hole;
+mod mad;
 mod message;
 mod output;
 mod packet;
@@ -51,6 +53,8 @@ pub struct Checker {
     /// Present if there are several captures.
     sides: Option<two_captures::TwoCaptures>,
     findings: Findings,
+    /// CNPs to QPs of which no packet was captured before.
+    lost_cnps: Vec<(Key, Place)>,
     filter: Filter,
     records: bool,
     first_at: Option<u64>,
@@ -149,7 +153,7 @@ impl Checker {
                     format!(
                         "{} with PSN {} goes to QP {}, but the request came from QP {expected}",
                         seen.packet.info.name,
-                        requester::hex(psn),
+                        findings::hex(psn),
                         key.qpn
                     )
                 });
@@ -213,7 +217,14 @@ impl Checker {
         let place = Place::of(seen, found.map(|(flow, _)| flow));
         packet::fields(seen, place, &mut self.findings);
         congestion::format(seen, place, &mut self.findings);
-        let Some((flow, side)) = found else { return };
+        let channel = found.map(|(flow, _)| &self.flows.all()[flow]);
+        congestion::fields(channel, seen, place, &mut self.findings);
+        let Some((flow, side)) = found else {
+            if self.lost_cnps.len() < stray::MAX_CNPS {
+                self.lost_cnps.push((key(seen, Service::Rc), place));
+            }
+            return;
+        };
         let channel = self.flows.get(flow);
         congestion::notified(channel, (side, is_captured), seen, place, &mut self.findings);
         if self.records {
@@ -228,6 +239,7 @@ impl Checker {
             congestion::end(channel, flow, &mut self.findings);
         }
         stray::end(&mut self.flows, &mut self.findings);
+        stray::cnps(&self.lost_cnps, &self.flows, &mut self.findings);
         self.connections.end(self.last_at, &mut self.findings);
         if let Some(sides) = &mut self.sides {
             sides.end(&mut self.findings);

@@ -1,10 +1,13 @@
 //! The rules that a packet must satisfy by itself, and its fields that must be the same in all
 //! packets of its flow.
 
-use feroce_wire::{Ecn, Operation, ParseError, PayloadRule, Qpn, Transport};
+use feroce_wire::{
+    Ecn, EthernetHeader, IpHeader, Operation, Packet, ParseError, PayloadRule, Qpn, Transport,
+    VlanTag,
+};
 
 use super::findings::{Findings, Place};
-use crate::flow::Channel;
+use crate::flow::{Channel, Path};
 use crate::packet::{Carrier, Icrc, Seen};
 use crate::rules::RuleId;
 
@@ -63,6 +66,26 @@ pub(super) fn fields(seen: &Seen<'_>, place: Place, out: &mut Findings) {
     if bth.pkey.partition() == 0 {
         out.add(RuleId::Pkey, place, || format!("P_Key {:#06x} names no partition", bth.pkey.0));
     }
+    let is_unreliable = matches!(info.transport, Transport::Uc | Transport::Ud);
+    if is_unreliable && bth.ack_req {
+        out.add(RuleId::AckRequestIgnored, place, || {
+            format!("{} requests an acknowledgement", info.name)
+        });
+    }
+    let is_cnp = info.operation == Operation::Cnp;
+    if bth.fecn || (bth.becn && !is_cnp) {
+        out.add(RuleId::CongestionBits, place, || {
+            format!(
+                "{} with FECN {} and BECN {}",
+                info.name,
+                u8::from(bth.fecn),
+                u8::from(bth.becn)
+            )
+        });
+    }
+    if packet.udp.checksum != 0 && seen.carrier == Carrier::RoceV2 && !seen.is_cut {
+        udp_checksum(packet, place, out);
+    }
     if seen.src().is_multicast() || seen.src().is_unspecified() {
         out.add(RuleId::Source, place, || {
             format!("the source address {} is not that of a host", seen.src())
@@ -70,9 +93,58 @@ pub(super) fn fields(seen: &Seen<'_>, place: Place, out: &mut Findings) {
     }
 }
 
+/// Checks a UDP checksum. A capture at the sender may show the sum of the pseudo-header only: the
+/// network adapter completes it.
+fn udp_checksum(packet: &Packet<'_>, place: Place, out: &mut Findings) {
+    const PROTOCOL: u64 = 17;
+    let mut frame = vec![0; packet.frame_len()];
+    if packet.emit(&mut frame).is_err() {
+        return;
+    }
+    let ip = frame.len().min(EthernetHeader::LEN + packet.vlan.map_or(0, |_| VlanTag::LEN));
+    let udp = ip + packet.ip.header_len();
+    let len = usize::from(packet.udp.length);
+    let addresses = match packet.ip {
+        IpHeader::V4(_) => ip + 12..ip + 20,
+        IpHeader::V6(_) => ip + 8..ip + 40,
+    };
+    let (Some(addresses), Some(datagram)) = (frame.get(addresses), frame.get(udp..udp + len))
+    else {
+        return;
+    };
+    let words = |bytes: &[u8]| -> u64 {
+        let word = |pair: &[u8]| {
+            u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]))
+        };
+        bytes.chunks(2).map(word).sum()
+    };
+    let fold = |mut sum: u64| {
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum
+    };
+    let pseudo = words(addresses) + PROTOCOL + u64::from(packet.udp.length);
+    let found = packet.udp.checksum;
+    let is_partial = fold(pseudo) == u64::from(found);
+    if fold(pseudo + words(datagram)) != 0xffff && !is_partial {
+        out.add(RuleId::UdpChecksum, place, || format!("the UDP checksum {found:#06x} is wrong"));
+    }
+}
+
 /// Checks the reserved bits. Huawei endpoints set some of them in requests.
 pub(super) fn reserved(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &mut Findings) {
-    let bth = &seen.packet.bth;
+    let (bth, ext) = (&seen.packet.bth, &seen.packet.ext);
+    let rest = [
+        ("DETH", ext.deth.map_or(0, |deth| u32::from(deth.reserved))),
+        ("XRCETH", ext.xrceth.map_or(0, |xrceth| u32::from(xrceth.reserved))),
+        ("FETH", ext.feth.map_or(0, |feth| feth.reserved)),
+    ];
+    for (header, value) in rest.into_iter().filter(|&(_, value)| value != 0) {
+        out.add(RuleId::Reserved, place, || {
+            format!("reserved bits of the {header} are {value:#x}")
+        });
+    }
     if bth.reserved6 == 0 && bth.reserved7 == 0 {
         return;
     }
@@ -100,6 +172,15 @@ pub(super) fn constants(channel: &mut Channel, seen: &Seen<'_>, place: Place, ou
         });
     }
     let side = usize::from(packet.info.is_response());
+    membership(channel, side, pkey, place, out);
+    if let Some(agreed) = channel.agreed.pkey
+        && agreed & 0x7fff != pkey & 0x7fff
+    {
+        out.add(RuleId::CmPkey, place, || {
+            format!("P_Key {pkey:#06x}, but the REQ of the connection has {agreed:#06x}")
+        });
+    }
+    path(channel, side, seen, place, out);
     let ecn = packet.ip.ecn();
     let ect = ecn != Ecn::NotEct;
     if ecn != Ecn::Ce && seen.carrier == Carrier::RoceV2 {
@@ -132,6 +213,69 @@ pub(super) fn constants(channel: &mut Channel, seen: &Seen<'_>, place: Place, ou
         out.add(RuleId::Class, place, || {
             format!(
                 "DSCP {dscp}, after {known}: the packet may use another queue than earlier ones"
+            )
+        });
+    }
+}
+
+/// Checks that at least one end of a flow is a full member of its partition, and that no end
+/// changes its membership. Bit 15 of a P_Key is 1 for a full member.
+fn membership(channel: &mut Channel, side: usize, pkey: u16, place: Place, out: &mut Findings) {
+    let is_full = pkey & 0x8000 != 0;
+    let before = channel.is_full_member[side].replace(is_full);
+    if before == Some(is_full) {
+        return;
+    }
+    if before.is_some() {
+        out.add(RuleId::PkeyMember, place, || {
+            format!("P_Key {pkey:#06x}: the membership of the sender has changed")
+        });
+    } else if !is_full && channel.is_full_member[1 - side] == Some(false) {
+        out.add(RuleId::PkeyMember, place, || {
+            format!("P_Key {pkey:#06x}: both ends are limited members, which may not communicate")
+        });
+    }
+}
+
+/// Checks the fields that choose the path of a packet and that its sender keeps, but that switches
+/// and routers may change.
+fn path(channel: &mut Channel, side: usize, seen: &Seen<'_>, place: Place, out: &mut Findings) {
+    let packet = &seen.packet;
+    let new = Path {
+        macs: (packet.ethernet.src, packet.ethernet.dst),
+        vlan: packet.vlan.map(|tag| (tag.id, tag.pcp)),
+        flow_label: match packet.ip {
+            IpHeader::V4(_) => 0,
+            IpHeader::V6(ip) => ip.flow_label,
+        },
+        source_port: packet.udp.src_port,
+        dscp: packet.ip.traffic_class() >> 2,
+    };
+    let Some(old) = channel.path[side].replace(new).filter(|old| *old != new) else { return };
+    if old.macs != new.macs {
+        out.add(RuleId::Mac, place, || {
+            format!(
+                "Ethernet addresses {} to {}, after {} to {}",
+                new.macs.0, new.macs.1, old.macs.0, old.macs.1
+            )
+        });
+    }
+    if old.vlan != new.vlan {
+        let name = |vlan: Option<(u16, u8)>| {
+            vlan.map_or("no VLAN".to_owned(), |(id, pcp)| format!("VLAN {id} with priority {pcp}"))
+        };
+        out.add(RuleId::Vlan, place, || format!("{}, after {}", name(new.vlan), name(old.vlan)));
+    }
+    if old.flow_label != new.flow_label {
+        out.add(RuleId::FlowLabel, place, || {
+            format!("IPv6 flow label {:#x}, after {:#x}", new.flow_label, old.flow_label)
+        });
+    }
+    if side == 1 && (old.source_port, old.dscp) != (new.source_port, new.dscp) {
+        out.add(RuleId::AnswerPath, place, || {
+            format!(
+                "UDP source port {} and DSCP {}, after {} and {}",
+                new.source_port, new.dscp, old.source_port, old.dscp
             )
         });
     }

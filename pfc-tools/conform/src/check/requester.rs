@@ -2,10 +2,10 @@
 
 use feroce_wire::{Operation, Psn};
 
-use super::findings::{Findings, Place};
+use super::findings::{Findings, Place, hex};
 use crate::flow::figures::duration;
 use crate::flow::window::{Sent, is_atomic, is_read};
-use crate::flow::{Channel, Message, Pending, Service};
+use crate::flow::{Channel, Message, Service};
 use crate::packet::Seen;
 use crate::rules::RuleId;
 
@@ -333,6 +333,18 @@ impl Request<'_, '_> {
     }
 
     fn after_error(&mut self) {
+        if let Some((by, at)) = self.channel.ended {
+            let since = self.seen.at.saturating_sub(at);
+            if since > IN_FLIGHT_TIME {
+                self.out.add(RuleId::CmEnded, self.place, || {
+                    format!(
+                        "a request {} after the DREP in packet {} ended the connection",
+                        duration(since),
+                        by.number
+                    )
+                });
+            }
+        }
         let Some((psn, by, at)) = self.channel.failed else { return };
         let since = self.seen.at.saturating_sub(at);
         if since > IN_FLIGHT_TIME {
@@ -416,29 +428,10 @@ impl Request<'_, '_> {
     }
 }
 
-/// Reports retransmissions that were needed.
-pub(super) fn timed_out(pending: &[Pending], flow: Option<u32>, out: &mut Findings) {
-    for &Pending { psn, packet, at, since, before } in pending {
-        out.add(RuleId::Timeout, Place { packet, at, flow }, || {
-            format!(
-                "PSN {} is retransmitted {} after packet {}, which got no response",
-                hex(psn),
-                duration(since),
-                before.number
-            )
-        });
-    }
-}
-
 /// Returns the IPv4 identification, or `None` if it does not distinguish packets.
 pub(super) fn id_of(seen: &Seen<'_>) -> Option<u16> {
     match seen.packet.ip {
         feroce_wire::IpHeader::V4(ip) if ip.identification != 0 => Some(ip.identification),
         _ => None,
     }
-}
-
-/// Formats a PSN as packet analysers do.
-pub(super) fn hex(psn: Psn) -> String {
-    format!("{:#08x}", psn.value())
 }

@@ -2,8 +2,7 @@
 
 use feroce_wire::{Aeth, NakCode, Operation, Psn, Syndrome};
 
-use super::findings::{Findings, Place};
-use super::requester::hex;
+use super::findings::{Findings, Place, hex};
 use crate::flow::figures::duration;
 use crate::flow::window::Sent;
 use crate::flow::{Channel, Nak, Pending, Rnr};
@@ -30,6 +29,12 @@ impl Response<'_, '_> {
                 format!("{} has the acknowledge request bit set", packet.info.name)
             });
         }
+        if packet.bth.solicited {
+            self.out.add(RuleId::Solicited, self.place, || {
+                format!("{} requests a solicited event", packet.info.name)
+            });
+        }
+        self.after_error();
         if self.channel.has_only_responses() {
             return self.without_requests();
         }
@@ -43,8 +48,27 @@ impl Response<'_, '_> {
         self.channel.response_at = self.seen.at;
     }
 
-    /// Handles a response to requests that were not captured: a NAK that fails the connection counts
-    /// without its request, and so do RNR NAKs.
+    /// Checks that nothing follows a NAK that failed the connection. Responses to earlier requests
+    /// may have been overtaken by the NAK.
+    fn after_error(&mut self) {
+        let Some((psn, by, at)) = self.channel.failed else { return };
+        if self.seen.packet.bth.psn.is_before(psn) {
+            return;
+        }
+        let name = self.seen.packet.info.name;
+        let since = self.seen.at.saturating_sub(at);
+        self.out.add(RuleId::AnswerAfterError, self.place, || {
+            format!(
+                "{name} {} after packet {} refused PSN {} and failed the connection",
+                duration(since),
+                by.number,
+                hex(psn)
+            )
+        });
+    }
+
+    /// Handles a response to requests that were not captured: a NAK that fails the connection
+    /// counts without its request, and so do RNR NAKs.
     fn without_requests(&mut self) {
         let psn = self.seen.packet.bth.psn;
         match self.seen.packet.ext.aeth.map(|aeth| aeth.syndrome) {
@@ -163,7 +187,7 @@ impl Response<'_, '_> {
         let acked = self.at(psn).filter(|sent| !sent.is_missing());
         if acked.is_some_and(|sent| first.packet < sent.first) {
             let old = std::mem::take(&mut self.channel.pending);
-            return super::requester::timed_out(&old, self.place.flow, self.out);
+            return super::connection_failure::timed_out(&old, self.place.flow, self.out);
         }
         if !self.channel.mig_req_0 {
             return;

@@ -2,8 +2,9 @@
 
 use feroce_wire::Psn;
 
-use super::findings::Place;
-use super::requester::{Request, hex, id_of, timed_out};
+use super::connection_failure::timed_out;
+use super::findings::{Place, hex};
+use super::requester::{Request, id_of};
 use crate::flow::Pending;
 use crate::flow::figures::duration;
 use crate::flow::window::{Sent, is_read, needs_data_response};
@@ -65,6 +66,19 @@ impl Request<'_, '_> {
     fn requests_rest(&mut self, known: &Sent, psn: Psn) -> bool {
         let Some(reth) = self.seen.packet.ext.reth else { return true };
         let offset = known.psn.distance_to(psn);
+        if reth.rkey.value() != known.rkey {
+            self.out.add(RuleId::ReadRange, self.place, || {
+                format!(
+                    "the retransmitted READ with PSN {} has key {:#010x}, but the READ in packet \
+                     {} has {:#010x}",
+                    hex(psn),
+                    reth.rkey.value(),
+                    known.first.number,
+                    known.rkey
+                )
+            });
+            return false;
+        }
         if offset > 0 && self.channel.path_mtu.is_none() {
             return true;
         }

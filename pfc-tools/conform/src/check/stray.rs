@@ -1,5 +1,5 @@
-//! Stray packets: of another service than their QP, or far from the PSNs of their flow. And captures
-//! without anything to judge.
+//! Stray packets: of another service than their QP, or far from the PSNs of their flow. And
+//! captures without anything to judge.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,9 +8,8 @@ use feroce_wire::{Psn, Qpn};
 
 use super::Report;
 use super::connection_failure;
-use super::findings::{Findings, Place};
-use super::requester::hex;
-use crate::flow::{Channel, Flows, Service};
+use super::findings::{Findings, Place, hex};
+use crate::flow::{Channel, Flows, Key, Service};
 use crate::rules::{PacketRef, RuleId};
 
 /// A QP number that was unused for this time may belong to a new QP, in nanoseconds.
@@ -32,7 +31,8 @@ pub(super) fn confirm_jump(channel: &mut Channel, place: Place, out: &mut Findin
     connection_failure::end(&before, place.flow.map_or(0, |flow| flow as usize), out);
 }
 
-/// Returns to the connection before a distant PSN, because it goes on, and reports the stray packet.
+/// Returns to the connection before a distant PSN, because it goes on, and reports the stray
+/// packet.
 pub(super) fn undo_jump(channel: &mut Channel, place: Place, out: &mut Findings) {
     let Some((stray, false)) = channel.undo_jump() else { return };
     let at = Place { packet: stray.first, at: stray.last_at, flow: place.flow };
@@ -55,46 +55,53 @@ struct Use {
     first_at: u64,
     last_at: u64,
     packets: u64,
+    /// True if communication management agreed on the service.
+    is_agreed: bool,
 }
 
-/// Reports packets of another service than their QP, and shows flows that only failed.
-pub(super) fn end(flows: &mut Flows, out: &mut Findings) {
-    let mut uses: BTreeMap<(u16, IpAddr, Qpn), Vec<Use>> = BTreeMap::new();
+/// The uses of each QP, by capture point, host and QP.
+type Uses = BTreeMap<(u16, IpAddr, Qpn), Vec<Use>>;
+
+fn uses(flows: &Flows) -> Uses {
+    let mut uses = Uses::new();
     for (flow, channel) in flows.all().iter().enumerate() {
-        let (key, figures) = (channel.key, channel.figures);
-        let Some(first) = channel.first else { continue };
-        let packets = figures.requests + figures.responses;
+        let (key, figures, is_agreed) = (channel.key, channel.figures, channel.is_agreed);
+        // A connection without packets counts for its service only.
+        let nothing = is_agreed.then_some(PacketRef { file: 0, number: 0 });
+        let Some(first) = channel.first.or(nothing) else { continue };
         let one = Use {
             service: key.service,
             flow,
             first,
             first_at: figures.first_at,
             last_at: figures.last_at,
-            packets,
+            packets: figures.requests + figures.responses,
+            is_agreed,
         };
-        let mut add = |host, qpn: Qpn| {
+        let response = channel.response_qpn.map(|qpn| (key.src, qpn));
+        for (host, qpn) in [(key.dst, key.qpn)].into_iter().chain(response) {
             if qpn > Qpn::GSI && qpn != Qpn::MULTICAST {
                 uses.entry((key.tap, host, qpn)).or_default().push(one);
             }
-        };
-        add(key.dst, key.qpn);
-        if let Some(qpn) = channel.response_qpn {
-            add(key.src, qpn);
         }
     }
-    for ((_, host, qpn), all) in &uses {
-        // Most packets are of the service of the QP.
+    uses
+}
+
+/// Reports packets of another service than their QP, and shows flows that only failed.
+pub(super) fn end(flows: &mut Flows, out: &mut Findings) {
+    for ((_, host, qpn), all) in &uses(flows) {
         let packets = |service: Service| -> u64 {
             all.iter().filter(|one| one.service == service).map(|one| one.packets).sum()
         };
-        let rank = |one: &&Use| (packets(one.service), std::cmp::Reverse(one.first_at));
+        // The service of the QP is the agreed one, or that of most packets.
+        let rank =
+            |one: &&Use| (one.is_agreed, packets(one.service), std::cmp::Reverse(one.first_at));
         let Some(main) = all.iter().max_by_key(rank) else { continue };
-        for one in all.iter().filter(|one| one.service != main.service) {
-            let overlaps = all.iter().filter(|other| other.service == main.service).any(|other| {
-                one.first_at <= other.last_at.saturating_add(REUSE_TIME)
-                    && other.first_at <= one.last_at.saturating_add(REUSE_TIME)
-            });
-            if !overlaps {
+        let is_other = |one: &&Use| one.service != main.service && one.packets > 0;
+        for one in all.iter().filter(is_other) {
+            let is_main = |other: &&Use| other.service == main.service;
+            if !all.iter().filter(is_main).any(|other| one.overlaps(other)) {
                 continue;
             }
             let place =
@@ -113,6 +120,43 @@ pub(super) fn end(flows: &mut Flows, out: &mut Findings) {
     }
     for channel in flows.all_mut() {
         channel.is_merged &= channel.failed.is_none();
+    }
+}
+
+impl Use {
+    /// Returns true if `self` and `other` are of the same time, so that the QP is the same.
+    const fn overlaps(&self, other: &Self) -> bool {
+        other.packets == 0
+            || self.first_at <= other.last_at.saturating_add(REUSE_TIME)
+                && other.first_at <= self.last_at.saturating_add(REUSE_TIME)
+    }
+}
+
+/// Maximum number of CNPs to unknown QPs that are kept.
+pub(super) const MAX_CNPS: usize = 1024;
+
+/// Reports CNPs to QPs of which the capture has no packet, although it has flows between the hosts.
+pub(super) fn cnps(lost: &[(Key, Place)], flows: &Flows, out: &mut Findings) {
+    let connected = || flows.all().iter().filter(|channel| channel.key.service != Service::Ud);
+    for (key, place) in lost {
+        let is_host = |channel: &Channel| {
+            let (one, other) = channel.ends();
+            channel.key.tap == key.tap && [(one, other), (other, one)].contains(&(key.src, key.dst))
+        };
+        let has_qp = |channel: &Channel| {
+            (channel.key.dst == key.dst && channel.key.qpn == key.qpn)
+                || (channel.key.src == key.dst
+                    && channel.response_qpn.is_none_or(|qpn| qpn == key.qpn))
+        };
+        let mut between = connected().filter(|channel| is_host(channel)).peekable();
+        if between.peek().is_some() && !between.any(has_qp) {
+            out.add(RuleId::CnpUnknown, *place, || {
+                format!(
+                    "a CNP to QP {} of {}, of which no other packet was captured",
+                    key.qpn, key.dst
+                )
+            });
+        }
     }
 }
 

@@ -2,8 +2,7 @@
 
 use feroce_wire::{Opcode, Psn};
 
-use super::findings::{Findings, Place};
-use super::requester::hex;
+use super::findings::{Findings, Place, hex};
 use super::unmatched::{Identity, Queue, Unmatched};
 use crate::flow::figures::duration;
 use crate::packet::Seen;

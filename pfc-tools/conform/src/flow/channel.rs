@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use feroce_wire::{Operation, Psn, Qpn};
+use feroce_wire::{MacAddr, Operation, Psn, Qpn};
 
 use super::figures::Figures;
 use super::recorder::Recorder;
@@ -25,6 +25,8 @@ pub struct Agreed {
     pub depth: Option<u8>,
     /// True if end-to-end credits are in use.
     pub flow_control: bool,
+    /// P_Key.
+    pub pkey: Option<u16>,
 }
 
 /// The position of the newest request within its message.
@@ -101,6 +103,21 @@ pub struct Mark {
     pub last_cnp: Option<u64>,
 }
 
+/// The fields of a packet that decide its path and its queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Path {
+    /// Ethernet source and destination.
+    pub macs: (MacAddr, MacAddr),
+    /// VLAN identifier and priority.
+    pub vlan: Option<(u16, u8)>,
+    /// IPv6 flow label; 0 for IPv4.
+    pub flow_label: u32,
+    /// UDP source port.
+    pub source_port: u16,
+    /// DSCP.
+    pub dscp: u8,
+}
+
 /// How long a response may wait in the requester's receive queue, in nanoseconds.
 const QUEUED: u64 = 200_000_000;
 
@@ -174,6 +191,12 @@ pub struct Channel {
     pub id_before: Option<u16>,
     /// When a packet last arrived after packets that were sent later.
     pub late_at: Option<u64>,
+    /// The path of the last request, and of the last response.
+    pub path: [Option<Path>; 2],
+    /// True if the sender is a full member of its partition, for requests and for responses.
+    pub is_full_member: [Option<bool>; 2],
+    /// The DREP that ended the connection, and its time.
+    pub ended: Option<(PacketRef, u64)>,
     /// UDP source port of the requests.
     pub source_port: Option<u16>,
     /// DSCP of the requests.
@@ -253,6 +276,9 @@ impl Channel {
             newest_id: None,
             id_before: None,
             late_at: None,
+            path: [None; 2],
+            is_full_member: [None; 2],
+            ended: None,
             source_port: None,
             dscp: None,
             ect: [None; 2],

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 use feroce_wire::{Psn, Qpn, Transport};
 
-pub use channel::{Agreed, Channel, Mark, Message, Nak, Pending, Rnr};
+pub use channel::{Agreed, Channel, Mark, Message, Nak, Path, Pending, Rnr};
 
 /// The addresses that the packets of one direction have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

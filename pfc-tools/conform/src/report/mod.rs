@@ -8,7 +8,7 @@ use maud::{Markup, PreEscaped, html};
 
 use super::check::Report;
 use super::flow::Channel;
-use super::rules::{Finding, Severity};
+use super::rules::Finding;
 
 const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;
@@ -16,7 +16,7 @@ color:#111;background:#fff}
 h1{font-size:1.5em}h2{font-size:1.2em;border-top:1px solid #ccc;padding-top:1em;margin-top:2em}
 .failed{background:#fdecea;border-left:5px solid #b3261e;padding:.6em 1em;font-weight:bold}
 .clean{background:#e8f5ee;border-left:5px solid #00734d;padding:.6em 1em}
-li.error b{color:#b3261e}li.warning b{color:#8a5a00}li.quirk{color:#666}
+li.error b{color:#b3261e}li.warning b{color:#8a5a00}li.quirk,li.note{color:#666}
 svg{max-width:100%;height:auto;font:12px system-ui,sans-serif}
 ";
 
@@ -56,7 +56,7 @@ pub fn html(report: &Report) -> String {
 
 /// Returns true if the flow has a finding that is not a quirk.
 fn has_finding(report: &Report, flow: u32) -> bool {
-    report.counts(Some(flow)).any(|(rule, _)| rule.rule().severity != Severity::Quirk)
+    report.counts(Some(flow)).any(|(rule, _)| rule.rule().severity.counts())
 }
 
 /// Returns the section of a flow: why it failed, the pictures and the findings.

@@ -17,6 +17,8 @@ pub use table::{RULES, RuleId};
 pub enum Severity {
     /// A known harmless deviation of an endpoint. Not counted as a finding.
     Quirk,
+    /// What a switch or router may legally do, or receivers ignore. Not counted as a finding.
+    Note,
     /// A loss of time: a packet was lost, late or retransmitted, or no receive was posted.
     Warning,
     /// A violated rule, or a failed connection.
@@ -81,6 +83,13 @@ impl RuleId {
     }
 }
 
+impl Severity {
+    /// Returns true if violations count as findings.
+    pub fn counts(self) -> bool {
+        self >= Self::Warning
+    }
+}
+
 impl fmt::Display for RuleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.rule().name)
@@ -91,6 +100,7 @@ impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Quirk => "quirk",
+            Self::Note => "note",
             Self::Warning => "warning",
             Self::Error => "error",
         })

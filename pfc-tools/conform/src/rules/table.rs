@@ -69,6 +69,13 @@ rules! {
         "Reserved bits of the transport header are sent as 0.",
         at("wire/src/bth.rs", "reserved7"),
         mutation("reserved bits behind the acknowledge request");
+    UdpChecksum "PKT-UDP-CHECKSUM" Error Sender None,
+        "The UDP checksum is 0 or right.",
+        at("wire/src/udp.rs", "checksum"), mutation("a UDP checksum that is wrong");
+    CongestionBits "PKT-FECN-BECN" Note Fabric None,
+        "FECN and BECN are 0, except BECN in a CNP: congestion in a RoCEv2 network is marked in \
+         the IP header. Gateways to InfiniBand may set the bits.",
+        at("wire/src/bth.rs", "fecn"), mutation("FECN in a request");
     Payload "PKT-PAYLOAD" Error Sender None,
         "Packets without data (READ requests, atomic requests, acknowledgements) have no payload.",
         at("wire/src/opcode.rs", "PayloadRule"), mutation("a READ request with payload");
@@ -80,12 +87,16 @@ rules! {
         "The capture has RoCE packets to judge.",
         None, mutation("a capture without a RoCE packet");
     Hole "CAP-HOLE" Warning Fabric None,
-        "The capture has all packets: requests that were not captured are not acknowledged while both \
-         directions are silent.",
+        "The capture has all packets: requests that were not captured are not acknowledged while \
+         both directions are silent.",
         None, at("tests/tests/conform_causes.rs", "CAP-HOLE");
     Pkey "PKT-PKEY" Error Sender None,
         "The P_Key names a partition, and stays the same in a flow.",
         None, mutation("another P_Key");
+    PkeyMember "PKT-PKEY-MEMBER" Error Sender None,
+        "At least one end of a flow is a full member of the partition, and the membership of an \
+         end does not change.",
+        None, mutation("two limited members of a partition");
     QpNumber "PKT-QPN" Error Sender None,
         "A connected service does not send to QP 0, 1 or 0xffffff.",
         None, mutation("a connected request to QP 1");
@@ -98,6 +109,10 @@ rules! {
     AckFlag "PKT-ACK-REQUEST" Error Responder None,
         "A response does not request an acknowledgement.",
         None, mutation("an acknowledge request in an acknowledgement");
+    AckRequestIgnored "PKT-ACK-REQUEST-UNRELIABLE" Note Requester None,
+        "Packets of unreliable services do not request an acknowledgement. Receivers ignore the \
+         bit; Linux rxe sets it.",
+        None, mutation("an acknowledge request of a datagram");
     Sequence "REQ-SEQUENCE" Error Requester None,
         "The packets of a message follow each other as First, Middles, Last, all of one \
          operation.",
@@ -113,6 +128,9 @@ rules! {
     DmaLength "REQ-DMA-LENGTH" Error Requester None,
         "A message has at most 2^31 bytes.",
         at("engine/src/qp/responder.rs", "dma_len"), mutation("a READ of more than 2^31 bytes");
+    AddressRange "REQ-ADDRESS" Error Requester None,
+        "The last byte of a WRITE, READ or atomic has an address below 2^64.",
+        at("engine/src/qp/responder.rs", "va"), mutation("a READ that ends beyond 2^64");
     AtomicAlign "REQ-ATOMIC-ALIGNMENT" Error Requester None,
         "The address of an atomic is a multiple of 8.",
         at("engine/src/qp/responder.rs", "atomic"), mutation("an atomic at an odd address");
@@ -155,6 +173,9 @@ rules! {
     Timeout "REQ-TIMEOUT" Warning Requester None,
         "Requests are answered in time: none is retransmitted without a NAK.",
         at("engine/src/qp/completer.rs", "timeout"), capture("REQ-TIMEOUT");
+    AnswerAfterError "RSP-AFTER-ERROR" Error Responder None,
+        "After a NAK that fails the connection the responder sends no more responses.",
+        at("engine/src/qp/responder.rs", "Nak"), mutation("a response after a fatal NAK");
     AckUnsent "RSP-ACK-UNSENT" Error Responder None,
         "Only PSNs that were sent are acknowledged.",
         at("engine/src/qp/completer.rs", "psn"),
@@ -234,6 +255,29 @@ rules! {
         "The requests of a connection use one DSCP: with several, they use different queues and \
          overtake each other.",
         at("wire/src/flow.rs", "traffic_class"), mutation("another DSCP");
+    Mac "FAB-MAC" Note Fabric None,
+        "The Ethernet addresses of a flow stay the same. They change with a route, or if a \
+         redundant router takes over.",
+        None, mutation("another source MAC address");
+    Vlan "FAB-VLAN" Note Fabric None,
+        "VLAN and priority of a flow stay the same. Switches may change them.",
+        None, mutation("another VLAN priority");
+    FlowLabel "FAB-FLOW-LABEL" Note Fabric None,
+        "The IPv6 flow label of a flow stays the same.",
+        None, mutation("another flow label");
+    AnswerPath "FAB-ANSWER-PATH" Note Fabric None,
+        "The responses of a flow use one UDP source port and one DSCP. Routers may change the \
+         DSCP.",
+        None, mutation("a response with another DSCP");
+    CnpMarked "CNP-CE" Note Fabric None,
+        "A CNP is not marked (CE). A switch may mark it if its sender made it ECN-capable.",
+        None, mutation("a CNP that is marked");
+    CnpPkey "CNP-PKEY" Error Responder None,
+        "A CNP carries the P_Key of its connection.",
+        None, mutation("a CNP with another P_Key");
+    CnpUnknown "CNP-UNKNOWN-QP" Note Responder None,
+        "A CNP goes to a QP that sends. The capture may miss the packets of this QP.",
+        None, mutation("a CNP to an unknown QP");
     CnpFormat "CNP-FORMAT" Error Responder None,
         "A CNP has BECN 1, PSN 0, no acknowledge request, no pad, and 16 reserved bytes of 0.",
         at("wire/src/cnp.rs", "write"), mutation("a CNP whose reserved bytes are not 0");
@@ -265,7 +309,8 @@ rules! {
         at("engine/src/core/multicast.rs", "Multicast"),
         mutation("a unicast datagram to QP 0xffffff");
     Mad "CM-MAD" Error Sender Some("C13-3"),
-        "A datagram to QP 1 is a management datagram of 256 bytes with a defined version.",
+        "A datagram to QP 1 is a management datagram of 256 bytes with a defined version; in \
+         communication management, method, status and attribute are defined.",
         at("wire/src/mad.rs", "MAD_LEN"), mutation("a MAD of another class version");
     CmOrder "CM-ORDER" Error Sender None,
         "REQ, REP and RTU set up a connection, DREQ and DREP end it, each after the preceding \
@@ -287,6 +332,22 @@ rules! {
         "The first request of a connection has the starting PSN of the connection setup.",
         at("engine/src/cm/active.rs", "starting_psn"),
         mutation("a starting PSN other than the negotiated one");
+    CmRepeat "CM-REQ-DIFFERS" Error Sender None,
+        "A repeated REQ has the QP and the starting PSN of the first one.",
+        at("engine/src/cm/passive.rs", "Req"), mutation("a second REQ with another QP");
+    CmGid "CM-GID" Error Sender None,
+        "The GIDs of a REQ are the addresses of its sender and its receiver.",
+        at("engine/src/cm/active.rs", "primary_local_gid"), mutation("a REQ with another GID");
+    CmResources "CM-RESOURCES" Error Sender None,
+        "A REP does not grant more READs and atomics than its REQ asked for.",
+        at("engine/src/cm/passive.rs", "responder_resources"),
+        mutation("a REP with more resources than its REQ");
+    CmPkey "CM-PKEY" Error Sender None,
+        "The packets of a connection carry the P_Key of its REQ.",
+        None, mutation("a connection with another P_Key than its REQ");
+    CmEnded "CM-DATA-AFTER-DREP" Error Requester None,
+        "No requests are sent after the DREP of their connection.",
+        at("engine/src/cm/disconnect.rs", "remote_qpn"), mutation("a request after the DREP");
     CmEarly "CM-EARLY-DATA" Error Requester None,
         "The active side sends requests only after the REP.",
         at("engine/src/cm/active.rs", "Rep"), mutation("requests ahead of the REP");

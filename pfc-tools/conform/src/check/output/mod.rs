@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use super::findings::Findings;
 use crate::flow::{Channel, Flows};
-use crate::rules::{Finding, RuleId, Severity};
+use crate::rules::{Finding, RuleId};
 
 use json::json;
 use junit::junit;
@@ -118,12 +118,9 @@ impl Report {
         }
     }
 
-    /// Returns the findings with details, without quirks.
+    /// Returns the findings with details, without notes and quirks.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
-        self.findings
-            .detailed()
-            .iter()
-            .filter(|found| found.rule.rule().severity != Severity::Quirk)
+        self.findings.detailed().iter().filter(|found| found.rule.rule().severity.counts())
     }
 }
 

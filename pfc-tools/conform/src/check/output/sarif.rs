@@ -13,7 +13,7 @@ use crate::rules::{Finding, RULES, Severity};
 /// If `out` cannot be written.
 pub fn sarif(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let level = |severity| match severity {
-        Severity::Quirk => "note",
+        Severity::Quirk | Severity::Note => "note",
         Severity::Warning => "warning",
         Severity::Error => "error",
     };
