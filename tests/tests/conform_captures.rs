@@ -145,6 +145,24 @@ fn losses_between_two_capture_points_are_found() {
     }
 }
 
+/// Each of two capture points says the same together with the other and alone, and none calls a
+/// packet late that the other calls lost.
+#[test]
+fn two_capture_points_agree() {
+    for name in ["atomic", "send_1024", "write_1024"] {
+        let files = ["A", "B"].map(|side| format!("rxe/loss_nft_{name}.tap{side}.pcap.zst"));
+        let [first, second] = files.each_ref().map(String::as_str);
+        let mut sum = checked(&[first]).findings.by_rule();
+        for (rule, count) in checked(&[second]).findings.by_rule() {
+            *sum.entry(rule).or_default() += count;
+        }
+        let mut both = checked(&[first, second]).findings.by_rule();
+        both.remove(&RuleId::Between).expect("packets were lost between the two");
+        assert_eq!(both, sum, "{name}");
+        assert!(!both.contains_key(&RuleId::Reorder), "{name}: {both:?}");
+    }
+}
+
 /// The report explains why a connection failed in one sentence that names the packet.
 #[test]
 fn failures_are_explained() {

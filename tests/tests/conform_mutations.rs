@@ -243,6 +243,14 @@ const ROWS: &[Row] = &[
         f.insert(3, stray);
         vec![3]
     }),
+    row("a single request to another QP", ZERO, "PKT-STRAY", |f| {
+        let at = append_copy(f, 0, 0);
+        put(&mut f[at], 5, &[0, 0x7a, 0xbc]);
+        let stray = f.remove(at);
+        f.insert(3, stray);
+        f[10].at += 2_000_000_000;
+        vec![3]
+    }),
     row("a capture without a RoCE packet", ZERO, "CAP-NOTHING", |f| {
         f.iter_mut().for_each(|frame| frame.bytes[36] = 0);
         vec![]

@@ -163,7 +163,10 @@ impl Request<'_, '_> {
             return self.fill(place, &known, psn, late);
         }
         let span = self.span();
-        if id_of(self.seen).is_some_and(|id| known.id == id) {
+        let packet = &self.seen.packet;
+        let is_copy = known.opcode == packet.bth.opcode
+            && (self.seen.is_cut || known.sums.is_equal_after_bth(&self.seen.sums));
+        if is_copy && id_of(self.seen).is_some_and(|id| known.id == id) {
             self.out.add(RuleId::Duplicate, self.place, || {
                 format!(
                     "PSN {} again, equal to packet {} including its IPv4 identification: the \

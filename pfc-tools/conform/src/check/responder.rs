@@ -421,13 +421,13 @@ impl Response<'_, '_> {
         let takes = info.is_some_and(|info| {
             info.operation == Operation::Send || info.headers.contains(feroce_wire::Headers::IMM)
         });
+        self.wait_for_receive(psn, wait, true);
         if !takes && !sent.is_missing() {
             self.out.add(RuleId::RnrKind, self.place, || {
                 format!("an RNR NAK for PSN {}, but {} consumes no receive", hex(psn), sent.opcode)
             });
             return;
         }
-        self.wait_for_receive(psn, wait, true);
         let times = self.channel.rnr.map_or(1, |rnr| rnr.times);
         self.out.add(RuleId::Rnr, self.place, || {
             format!(

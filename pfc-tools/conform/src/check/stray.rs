@@ -118,8 +118,42 @@ pub(super) fn end(flows: &mut Flows, out: &mut Findings) {
             });
         }
     }
+    alone(flows, out);
     for channel in flows.all_mut() {
         channel.is_merged &= channel.failed.is_none();
+    }
+}
+
+/// Reports single requests to a QP of which nothing else was captured, if other flows between the
+/// two hosts are captured in both directions and go on for longer than a timeout.
+fn alone(flows: &Flows, out: &mut Findings) {
+    const TIMEOUT: u64 = 1_000_000_000;
+    let hosts = |channel: &Channel| (channel.key.tap, channel.key.src, channel.key.dst);
+    let mut ends = BTreeMap::new();
+    for channel in flows.all().iter().filter(|channel| channel.is_reliable()) {
+        let figures = channel.figures;
+        if figures.requests > 1 && figures.responses > 0 {
+            let end = ends.entry(hosts(channel)).or_insert(0);
+            *end = figures.last_at.max(*end);
+        }
+    }
+    for (flow, channel) in (0..).zip(flows.all()) {
+        let figures = channel.figures;
+        let is_alone = channel.is_reliable()
+            && !channel.is_agreed
+            && (figures.requests, figures.responses) == (1, 0);
+        let goes_on = ends
+            .get(&hosts(channel))
+            .is_some_and(|&end| end.saturating_sub(figures.last_at) > TIMEOUT);
+        let Some(packet) = channel.first.filter(|_| is_alone && goes_on) else { continue };
+        let place = Place { packet, at: figures.first_at, flow: Some(flow) };
+        out.add(RuleId::Alone, place, || {
+            format!(
+                "a single request to QP {}, without a response or a retransmission, while other \
+                 flows between the two hosts go on: a stray packet",
+                channel.key.qpn
+            )
+        });
     }
 }
 

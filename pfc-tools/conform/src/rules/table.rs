@@ -83,6 +83,9 @@ rules! {
         "All packets to a QP are of the service of this QP.",
         at("engine/src/qp/connected.rs", "transport"),
         mutation("a datagram to the QP of a connection");
+    Alone "PKT-STRAY" Warning Sender None,
+        "A request gets a response or is retransmitted: it is not the only packet of its flow.",
+        None, mutation("a single request to another QP");
     Nothing "CAP-NOTHING" Error Fabric None,
         "The capture has RoCE packets to judge.",
         None, mutation("a capture without a RoCE packet");
@@ -111,7 +114,7 @@ rules! {
         None, mutation("an acknowledge request in an acknowledgement");
     AckRequestIgnored "PKT-ACK-REQUEST-UNRELIABLE" Note Requester None,
         "Packets of unreliable services do not request an acknowledgement. Receivers ignore the \
-         bit; Linux rxe sets it.",
+         bit; Linux rxe sets it in management datagrams.",
         None, mutation("an acknowledge request of a datagram");
     Sequence "REQ-SEQUENCE" Error Requester None,
         "The packets of a message follow each other as First, Middles, Last, all of one \
