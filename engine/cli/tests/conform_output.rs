@@ -276,7 +276,9 @@ fn the_qpn_filter_keeps_the_flows_of_a_qp() {
         assert_eq!(titles(&json(QPS, &["--qpn", &word]), &|_| true), expected, "{word}");
     }
     let none = json(LOSSES, &["--qpn", "0xfffffe"]);
-    assert!(list(&none, "flows").is_empty() && list(&none, "findings").is_empty());
+    assert!(list(&none, "flows").is_empty());
+    assert_eq!(list(&none, "findings").len(), 1);
+    assert_eq!(list(&none, "findings")[0]["rule"], "CAP-NOTHING");
 }
 
 #[test]
@@ -325,7 +327,22 @@ fn the_time_filters_keep_the_frames_between() {
     let expected: Vec<_> = finding_times.iter().copied().filter(|&at| at <= middle).collect();
     assert_eq!(before, expected, "findings up to a time do not depend on later frames");
     let none = json(LOSSES, &["--from", "1000000"]);
-    assert_eq!((frames(&none), number(&none, "total")), (0, 0));
+    assert_eq!((frames(&none), number(&none, "total")), (0, 1));
+    assert_eq!(list(&none, "findings")[0]["rule"], "CAP-NOTHING");
+}
+
+/// CI must not be green because a capture, or the chosen part of it, is empty.
+#[test]
+fn nothing_to_judge_fails() {
+    let path = path(CLEAN);
+    let path = path.to_str().expect("a path");
+    for format in ["--junit", "--sarif", "--json"] {
+        let output = check(&[path, "--from", "1000000", format]);
+        assert_eq!(output.status.code(), Some(1), "{format}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("nothing to judge"), "{format}");
+    }
+    let output = check(&[path, "--from", "1000000", "--junit"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("failures=\"1\""));
 }
 
 /// Checks that the program reports `why` in one line and exits with 2.
