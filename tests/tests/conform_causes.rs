@@ -231,6 +231,18 @@ fn a_hole_of_the_capture_is_named() {
     }
 }
 
+/// The MSN shows that the responder completed requests before the first captured one.
+#[test]
+fn a_hole_at_the_start_of_a_connection_is_named() {
+    let mut frames = read(&folder().join("rxe/rping_v4.pcap.zst"));
+    let is_data = |frame: &Captured| frame.bytes[BTH] != 0x64;
+    let first = frames.iter().position(is_data).expect("data");
+    let [request, response] = [&frames[first], &frames[first + 1]].map(|frame| frame.bytes[BTH]);
+    assert_eq!((request, response), (SEND_ONLY, ACKNOWLEDGE));
+    frames.drain(first..first + 2);
+    assert_eq!(findings(&frames, Severity::Warning), BTreeMap::from([("CAP-HOLE", 1)]));
+}
+
 /// Rules that a hole violates although its cause may be known: those of communication management, a
 /// skipped PSN if the responses of before come after the hole, and unsent PSNs if no request
 /// follows.

@@ -792,6 +792,44 @@ fn violations_are_found_among_other_findings() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// No violation is hidden by a datagram or a UC packet to the QP of a connection, whatever the
+/// place of the stray packet.
+#[test]
+fn stray_packets_hide_no_violation() {
+    let mut wrong = Vec::new();
+    for Row { name, file, rule, change } in ROWS {
+        let mut frames = read(file);
+        for index in change(&mut frames) {
+            seal(&mut frames[index]);
+        }
+        if *rule == "CAP-NOTHING" {
+            continue; // The stray packet is one to judge.
+        }
+        let is_data = |frame: &&Captured| frame.bytes[BTH] < 0x0d;
+        let Some(data) = frames.iter().find(is_data).cloned() else { continue };
+        for is_datagram in [false, true] {
+            for at in 0..=frames.len().min(24) {
+                let mut stray = data.clone();
+                let end = stray.bytes.len() - 4;
+                stray.bytes.drain(BTH + 12..end);
+                stray.bytes[BTH] = 0x24;
+                stray.bytes[BTH + 1] = 0x40;
+                if is_datagram {
+                    make_datagram(&mut stray);
+                }
+                stray.at = frames[at.min(frames.len() - 1)].at;
+                seal(&mut stray);
+                let mut mixed = frames.clone();
+                mixed.insert(at, stray);
+                if !findings(&mixed).contains_key(rule) {
+                    wrong.push(format!("{name}: {rule} is hidden ahead of frame {at}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// A ConnectX sends "0 credits" even if no credits were negotiated.
 #[test]
 fn zero_credits_without_negotiation_are_a_quirk() {

@@ -38,6 +38,19 @@ impl Response<'_, '_> {
         }
     }
 
+    /// Decides whether the capture misses the first requests of a connection: then the responder
+    /// has completed more messages (`msn`) than were captured (`count`).
+    pub(super) fn settle_late_start(&mut self, msn: u32, count: u32) {
+        let Some((psn, packet, at)) = self.channel.late_start.take() else { return };
+        if msn <= count {
+            return;
+        }
+        let place = Place { packet, at, ..self.place };
+        self.out.remove(RuleId::CmPsn, place);
+        let first = self.channel.window.oldest().unwrap_or(psn);
+        super::hole::report(place, psn, psn.distance_to(first), self.out);
+    }
+
     /// Remembers the report of an acknowledgement of a PSN that was not captured yet.
     pub(super) fn remember_unsent(&mut self, psn: Psn) {
         const MAX_UNSENT: usize = 64;

@@ -60,6 +60,9 @@ impl Request<'_, '_> {
                     hex(expected)
                 )
             });
+            if psn.is_after(expected) {
+                self.channel.late_start = Some((expected, self.place.packet, self.seen.at));
+            }
         }
         if self.channel.agreed.first_psn == Some(psn) {
             self.channel.msn_base = Some((self.channel.epoch, 0));

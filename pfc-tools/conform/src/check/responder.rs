@@ -478,6 +478,7 @@ impl Response<'_, '_> {
     fn count(&mut self, psn: Psn, msn: u32, through: bool) {
         let Some(sent) = self.at(psn).filter(|sent| sent.epoch != 0) else { return };
         let count = if through { sent.messages_through() } else { sent.messages };
+        self.settle_late_start(msn, count);
         match self.channel.msn_base {
             Some((epoch, base)) if epoch == sent.epoch => {
                 let expected = base.wrapping_add(count) & 0xff_ffff;

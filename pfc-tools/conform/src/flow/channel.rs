@@ -226,6 +226,9 @@ pub struct Channel {
     /// The first response that shows that the responder expects another PSN than the first one, and
     /// that PSN if a NAK names it.
     pub mismatch: Option<(PacketRef, Option<Psn>)>,
+    /// The starting PSN of the connection and the first request, if that has a later PSN: until an
+    /// MSN shows whether requests before it were completed.
+    pub late_start: Option<(Psn, PacketRef, u64)>,
     /// The first PSN of a gap in the requests, until the next response.
     pub gap: Option<Psn>,
     /// The PSNs of the last gap whose requests arrived at the responder: the capture misses them.
@@ -293,6 +296,7 @@ impl Channel {
             responses_only: false,
             is_merged: false,
             mismatch: None,
+            late_start: None,
             gap: None,
             hole: None,
             unsent: Vec::new(),
