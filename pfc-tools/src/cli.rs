@@ -9,11 +9,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::fabric::scenario::{Case, Change, Scenario, ScenarioError};
 use crate::fabric::time::Time;
 use crate::live::command::{self, LiveOptions};
+use crate::parallel;
 use crate::pfc::cli::Outcome;
 use crate::report::{self, Measured, ReportError};
 use crate::results::{self, Files, Format};
-use crate::run::{self, Progress};
+use crate::run::{self, CaseResult, Judge, Progress};
 use crate::scenarios::{self, load};
+use crate::study::{self, Study};
 use crate::sweep::{self, SweptKey};
 
 /// The subcommands of `feroce fabric`.
@@ -57,10 +59,19 @@ pub struct RunOptions {
 #[derive(Debug, clap::Args)]
 pub struct SweepOptions {
     /// Scenario: a file, or a name from `feroce fabric list`
-    scenario: String,
+    #[arg(required_unless_present = "file")]
+    scenario: Option<String>,
     /// Values of a key; repeat the option to run every combination
-    #[arg(long, value_name = "KEY=VALUE,VALUE", required = true)]
+    #[arg(long, value_name = "KEY=VALUE,VALUE", required_unless_present = "file")]
     over: Vec<SweptKey>,
+    /// Count which published figures each reading of a sweep file reproduces, and write a page
+    #[arg(long, value_name = "FILE")]
+    #[arg(conflicts_with_all = ["scenario", "over", "changes", "seeds", "format", "only"])]
+    file: Option<PathBuf>,
+    /// Runs at a time, for --file [default: one for each CPU]
+    #[arg(short, long, value_name = "N", requires = "file")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
     /// Override a key of the scenario in all runs
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<Change>,
@@ -77,7 +88,7 @@ pub struct SweepOptions {
     #[arg(long, value_name = "N")]
     only: Option<usize>,
     /// Print one command per run, for GNU parallel, instead of running
-    #[arg(long, conflicts_with = "only")]
+    #[arg(long, conflicts_with_all = ["only", "file"])]
     commands: bool,
 }
 
@@ -92,6 +103,10 @@ pub struct ReportOptions {
     /// Also run the scenarios that take minutes
     #[arg(long, conflicts_with = "folders")]
     long: bool,
+    /// Runs at a time; the report is the same for any number [default: one for each CPU]
+    #[arg(short, long, value_name = "N", conflicts_with = "folders")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
 }
 
 /// Why a command ends early.
@@ -117,6 +132,9 @@ pub enum Failure {
     /// The report cannot be made.
     #[error(transparent)]
     Report(#[from] ReportError),
+    /// The sweep file cannot be used.
+    #[error(transparent)]
+    Study(#[from] study::StudyError),
     /// `--only` names no run of the sweep.
     #[error("the sweep has {runs} runs, numbered from 0; run {only} does not exist")]
     NoRun {
@@ -135,6 +153,9 @@ pub enum Failure {
 pub fn run(command: &Command) -> Result<Outcome, Failure> {
     let holds = match command {
         Command::Run(options) => run_scenario(options),
+        Command::Sweep(SweepOptions { file: Some(file), jobs, out, .. }) => {
+            run_study(file, *jobs, out).map(|()| true)
+        }
         Command::Sweep(options) => sweep(options),
         Command::Report(options) => report(options),
         Command::Live(options) => run_live(options).map(|()| true),
@@ -183,32 +204,43 @@ fn run_scenario(options: &RunOptions) -> Result<bool, Failure> {
     Ok(holds)
 }
 
-/// Runs `cases` of a scenario, prints the results and adds them to `files`. Returns true if all
-/// gates hold.
+/// Runs `cases` of a scenario, prints the results and adds them to `files`. Returns true if no gate
+/// fails.
 fn run_cases(
     scenario: &Scenario,
     cases: &[Case],
     mut files: Option<Files>,
     meter: &mut Meter,
 ) -> Result<bool, Failure> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{}", scenario.title)?;
-    let mut holds = true;
+    println!("{}", scenario.title);
+    let (mut judge, mut holds) = (Judge::default(), true);
     for case in cases {
-        let judged = run::run(case, files.is_some(), |progress| meter.show(&case.name, progress))?;
+        let ran = run::run(case, files.is_some(), |progress| meter.show(&case.name, progress))?;
         meter.clear();
+        let judged = judge.judge(case, ran);
         holds &= judged.holds();
-        for results in &judged.results {
-            meter.add(results.events, results.hops);
-        }
-        results::print(&mut out, scenario, case, &judged)?;
-        out.flush()?;
-        if let Some(files) = &mut files {
-            files.add(case, &judged)?;
-        }
+        publish(scenario, case, &judged, files.as_mut(), meter)?;
     }
     files.map(Files::finish).transpose()?;
     Ok(holds)
+}
+
+/// Prints the results of a case and adds them to `files`.
+fn publish(
+    scenario: &Scenario,
+    case: &Case,
+    judged: &CaseResult,
+    files: Option<&mut Files>,
+    meter: &mut Meter,
+) -> Result<(), Failure> {
+    for results in &judged.results {
+        meter.add(results.events, results.hops);
+    }
+    let mut out = io::stdout().lock();
+    results::print(&mut out, scenario, case, judged)?;
+    out.flush()?;
+    files.map_or(Ok(()), |files| files.add(case, judged))?;
+    Ok(())
 }
 
 /// Runs every combination, or the one given by `--only`. All scenarios are parsed first, so that an
@@ -246,7 +278,8 @@ fn sweep(options: &SweepOptions) -> Result<bool, Failure> {
 /// include the combination.
 fn sweep_points(options: &SweepOptions) -> Result<Vec<(Vec<Change>, Scenario)>, Failure> {
     let read = |point: Vec<Change>| {
-        let mut scenario = load(&options.scenario, &all_changes(options, &point), None)?;
+        let name = options.scenario.as_deref().unwrap_or_default();
+        let mut scenario = load(name, &all_changes(options, &point), None)?;
         scenario.check_traffic()?;
         for case in &mut scenario.cases {
             case.name = sweep::label(&case.name, &point);
@@ -276,27 +309,70 @@ fn current_command() -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// Writes a report of the given folders, or of every scenario. Returns true if all gates hold.
+/// Counts the figures that each reading of a sweep file reproduces, and writes the page.
+fn run_study(file: &Path, jobs: Option<u16>, out: &Path) -> Result<(), Failure> {
+    let study = Study::load(file)?;
+    let mut meter = Meter::new();
+    let page = study.run(parallel::jobs(jobs), |case, results| {
+        results.iter().for_each(|results| meter.add(results.events, results.hops));
+        meter.count(case);
+    })?;
+    meter.finish();
+    std::fs::create_dir_all(out)?;
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let path = out.join(format!("{stem}.md"));
+    feroce_engine::files::write(&path, page)?;
+    println!("{}", path.display());
+    Ok(())
+}
+
+/// Writes a report of the given folders, or of every scenario. Returns true if no gate fails.
 fn report(options: &ReportOptions) -> Result<bool, Failure> {
     let mut folders = options.folders.clone();
     if folders.is_empty() {
-        let mut meter = Meter::new();
-        for (name, text) in scenarios::ALL {
-            let scenario = Scenario::parse(name, text, &[], None)?;
-            if scenario.long && !options.long {
-                continue;
-            }
-            let folder = options.out.join("data").join(name);
-            let files = Files::create(&folder, Format::Csv, &scenario, &[])?;
-            run_cases(&scenario, &scenario.cases, Some(files), &mut meter)?;
-            folders.push(folder);
-        }
-        meter.finish();
+        folders = run_all(options)?;
     }
     let measured = Measured::read(&folders)?;
     report::write(&report::page("DCQCN and PFC in Feroce's fabric", &measured)?, &options.out)?;
     writeln!(io::stdout(), "{}", options.out.join("report.html").display())?;
     Ok(report::holds(&measured)?)
+}
+
+/// Runs every scenario, several cases at a time. Returns the folders of the results.
+fn run_all(options: &ReportOptions) -> Result<Vec<PathBuf>, Failure> {
+    let mut all = Vec::new();
+    for (name, text) in scenarios::ALL {
+        let scenario = Scenario::parse(name, text, &[], None)?;
+        if !scenario.long || options.long {
+            all.push(scenario);
+        }
+    }
+    let cases = all.iter().flat_map(|scenario| scenario.cases.iter().map(move |c| (scenario, c)));
+    let cases: Vec<(&Scenario, &Case)> = cases.collect();
+    let folder = |scenario: &Scenario| options.out.join("data").join(scenario.name());
+    let mut meter = Meter::new();
+    let mut open: Option<(Files, Judge)> = None;
+    let work = |number: usize| run::run(cases[number].1, true, |_| {});
+    parallel::in_order(parallel::jobs(options.jobs), cases.len(), work, |number, ran| {
+        let (scenario, case) = cases[number];
+        let (mut files, mut judge) = match open.take() {
+            Some(open) => open,
+            None => {
+                println!("{}", scenario.title);
+                let folder = folder(scenario);
+                (Files::create(&folder, Format::Csv, scenario, &[])?, Judge::default())
+            }
+        };
+        let judged = judge.judge(case, ran?);
+        publish(scenario, case, &judged, Some(&mut files), &mut meter)?;
+        match cases.get(number + 1) {
+            Some((next, _)) if std::ptr::eq(*next, scenario) => open = Some((files, judge)),
+            _ => files.finish()?,
+        }
+        Ok::<(), Failure>(())
+    })?;
+    meter.finish();
+    Ok(all.iter().map(folder).collect())
 }
 
 /// Shows the progress of a run on standard error if that is a terminal, and prints the speed of
@@ -333,6 +409,13 @@ impl Meter {
             self.runs + 1,
             events / 1_000_000
         ));
+    }
+
+    /// Shows that a case has ended, of several that run at a time.
+    fn count(&self, case: &str) {
+        if !self.bar.is_hidden() {
+            self.bar.set_message(format!("{} runs, {case}", self.runs));
+        }
     }
 
     /// Removes the bar, so that results can be printed.

@@ -4,10 +4,12 @@
 
 pub mod capture;
 pub mod cli;
+mod curve;
 pub mod dcb;
 pub mod fabric;
 pub mod frame;
 pub mod live;
+mod parallel;
 pub mod pfc;
 pub mod plot;
 pub mod published;
@@ -15,5 +17,6 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod scenarios;
+mod study;
 pub mod sweep;
 pub mod terminal;

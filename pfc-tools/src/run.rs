@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::curve;
 use crate::fabric::Fabric;
 use crate::fabric::measure::histogram::TimeHistogram;
 use crate::fabric::measure::{FlowResult, Results, per_second};
@@ -19,6 +20,31 @@ pub struct Progress {
     pub events: u64,
 }
 
+/// The result of a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The value is within the bounds.
+    Holds,
+    /// The value is outside the bounds, as the scenario says.
+    Missed,
+    /// The value is outside the bounds, or a miss is no longer what the scenario says.
+    Fails,
+    /// The gate has no bounds, or the case that they refer to has not been run.
+    Shown,
+}
+
+impl Verdict {
+    /// The name in results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::Missed => "missed",
+            Self::Fails => "fails",
+            Self::Shown => "",
+        }
+    }
+}
+
 /// A gate and the value measured for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GateResult {
@@ -26,36 +52,116 @@ pub struct GateResult {
     pub gate: Gate,
     /// The measured value; `None` if nothing was measured.
     pub value: Option<f64>,
+    /// The lower bound, if any.
+    pub least: Option<f64>,
+    /// The upper bound, if any.
+    pub most: Option<f64>,
+    /// For completion times and slowdowns: flows that did not finish, which the value leaves out.
+    pub unfinished: Option<usize>,
+    /// The result.
+    pub verdict: Verdict,
+    /// The value is within the bounds, whatever the scenario explains.
+    pub holds: bool,
 }
 
 impl GateResult {
-    /// Returns true if the value is within all bounds of the gate.
-    pub fn holds(&self) -> bool {
-        let is_fine = |bound: &Bound| match (self.value, *bound) {
-            (_, Bound::Shown { .. }) => true,
-            (None, _) => false,
-            (Some(value), Bound::Within { published, part }) => {
-                (value - published).abs() <= part * published.abs()
-            }
-            (Some(value), Bound::AtLeast(min)) => value >= min,
-            (Some(value), Bound::AtMost(max)) => value <= max,
+    /// Judges `value`. `of_case` returns the value of the gate of the same name in another case.
+    pub fn judge(
+        gate: &Gate,
+        value: Option<f64>,
+        unfinished: Option<usize>,
+        of_case: impl Fn(&str) -> Option<f64>,
+    ) -> Self {
+        let (mut least, mut most) = (gate.lower(), gate.upper());
+        let (mut is_above, mut is_judged) = (true, !gate.bounds.is_empty());
+        let tighten = |bound: &mut Option<f64>, by: f64, pick: fn(f64, f64) -> f64| {
+            *bound = Some(bound.map_or(by, |known| pick(known, by)));
         };
-        self.gate.bounds.iter().all(is_fine)
+        for bound in &gate.bounds {
+            let Some(name) = bound.other_case() else { continue };
+            let Some(other) = of_case(name) else {
+                is_judged = false;
+                continue;
+            };
+            tighten(&mut least, other, f64::max);
+            if let Bound::Near { part, .. } = bound {
+                let around = part * other.abs();
+                (least, most) = (Some(other - around), Some(other + around));
+            } else {
+                is_above &= value.is_some_and(|value| value > other);
+            }
+        }
+        let is_within = |value: f64, least: Option<f64>, most: Option<f64>| {
+            least.is_none_or(|min| value >= min) && most.is_none_or(|max| value <= max)
+        };
+        let holds = is_above && value.is_some_and(|value| is_within(value, least, most));
+        let is_known = |value| {
+            let explained = gate.explained.as_ref();
+            explained.is_some_and(|miss| is_within(value, Some(miss.at_least), Some(miss.at_most)))
+        };
+        let verdict = match (holds, &gate.explained) {
+            _ if !is_judged => Verdict::Shown,
+            (true, None) => Verdict::Holds,
+            (false, Some(_)) if value.is_some_and(is_known) => Verdict::Missed,
+            _ => Verdict::Fails,
+        };
+        Self {
+            gate: gate.clone(),
+            value,
+            least,
+            most,
+            unfinished,
+            verdict,
+            holds: holds && is_judged,
+        }
     }
 
-    /// Returns true if the gate holds or the scenario explains why it does not.
+    /// Returns true if the gate holds, or misses as the scenario says.
     pub fn is_accepted(&self) -> bool {
-        self.holds() || self.gate.explained.is_some()
+        self.verdict != Verdict::Fails
     }
+}
 
-    /// The published value, if the gate has one.
-    pub fn published(&self) -> Option<f64> {
-        self.gate.bounds.iter().find_map(|bound| match *bound {
-            Bound::Within { published, .. } => Some(published),
-            Bound::Shown { published } => published,
-            _ => None,
-        })
+/// The cases of a scenario that have run, in order: gates may refer to their values.
+#[derive(Debug, Default)]
+pub struct Judge {
+    values: BTreeMap<(String, String), f64>,
+}
+
+impl Judge {
+    /// Judges the gates of a case.
+    pub fn judge(&mut self, case: &Case, case_run: CaseRun) -> CaseResult {
+        let CaseRun { results, values, violations } = case_run;
+        let gate_results = case.gates.iter().zip(values).map(|(gate, value)| {
+            let key = |case: &str| (case.to_owned(), gate.name.clone());
+            let of_case = |case: &str| self.values.get(&key(case)).copied();
+            let judged = GateResult::judge(gate, value, unfinished(gate, &results), of_case);
+            self.values.extend(value.map(|value| (key(&case.name), value)));
+            judged
+        });
+        CaseResult { gate_results: gate_results.collect(), violations, results }
     }
+}
+
+/// The flows that a value leaves out because they did not finish.
+fn unfinished(gate: &Gate, results: &[Results]) -> Option<usize> {
+    match gate.measure {
+        Measure::Completion(group) | Measure::Slowdown(group) => {
+            Some(results.iter().map(|result| result.unfinished(group)).sum())
+        }
+        _ => None,
+    }
+}
+
+/// A case after its runs, before its gates are judged.
+#[derive(Debug)]
+pub struct CaseRun {
+    /// Results, one for each seed.
+    pub results: Vec<Results>,
+    /// The value of each gate.
+    pub values: Vec<Option<f64>>,
+    /// See [`CaseResult::violations`].
+    pub violations: Vec<String>,
 }
 
 /// The results of one case.
@@ -71,7 +177,7 @@ pub struct CaseResult {
 }
 
 impl CaseResult {
-    /// Returns true if there is no violation and each gate holds or is explained.
+    /// Returns true if there is no violation and no gate fails.
     pub fn holds(&self) -> bool {
         self.violations.is_empty() && self.gate_results.iter().all(GateResult::is_accepted)
     }
@@ -85,7 +191,9 @@ pub fn run(
     case: &Case,
     keep_samples: bool,
     mut progress: impl FnMut(Progress),
-) -> Result<CaseResult, ScenarioError> {
+) -> Result<CaseRun, ScenarioError> {
+    let keeps = |gate: &Gate| matches!(gate.measure, Measure::Curve { .. });
+    let keep_samples = keep_samples || case.gates.iter().any(keeps);
     let mut results = Vec::new();
     let mut violations = Vec::new();
     for &seed in &case.seeds {
@@ -115,9 +223,8 @@ pub fn run(
         }
         results.push(result);
     }
-    let judge = |gate: &Gate| GateResult { gate: gate.clone(), value: value(gate, case, &results) };
-    let gate_results = case.gates.iter().map(judge).collect();
-    Ok(CaseResult { gate_results, violations, results })
+    let values = case.gates.iter().map(|gate| value(gate, case, &results)).collect();
+    Ok(CaseRun { results, values, violations })
 }
 
 /// Computes a gate's value over the results of all seeds.
@@ -141,6 +248,10 @@ fn value(gate: &Gate, case: &Case, results: &[Results]) -> Option<f64> {
             let ports = results.iter().flat_map(|result| &result.ports);
             let own = ports.filter(|port| (port.node, port.peer) == (*node, *next));
             own.map(|port| port.wire / 1e9).collect()
+        }
+        Measure::Curve { of, file } => {
+            let distances = results.iter().map(|result| curve::distance(*of, file, result));
+            distances.collect::<Option<_>>()?
         }
         Measure::Queue { node, next } => return queue(gate.stat, (*node, *next), results),
         Measure::Pauses(prefix) => {
@@ -238,6 +349,7 @@ fn stat(stat: Stat, mut values: Vec<f64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::scenario::{Explained, Kind};
 
     #[test]
     fn quantiles_lie_between_values() {
@@ -249,25 +361,54 @@ mod tests {
         assert_eq!(stat(Stat::Variation, vec![1.0, 3.0]), Some(0.5));
     }
 
-    #[test]
-    fn a_gate_holds_within_its_bounds() {
-        let gate = |bound| Gate {
-            name: String::new(),
+    fn gate(bounds: Vec<Bound>) -> Gate {
+        Gate {
+            name: "g".to_owned(),
+            kind: Some(Kind::Regression),
+            reproduces: None,
             measure: Measure::Drops,
             stat: Stat::Sum,
-            bounds: vec![bound],
+            bounds,
+            published: None,
             ns3: None,
             explained: None,
+        }
+    }
+
+    #[test]
+    fn a_gate_holds_within_its_bounds() {
+        let verdict = |bounds: &[Bound], value| {
+            let other = |case: &str| (case == "a").then_some(10.0);
+            GateResult::judge(&gate(bounds.to_vec()), value, None, other).verdict
         };
-        let holds = |bound, value| GateResult { gate: gate(bound), value }.holds();
-        let within = Bound::Within { published: 10.0, part: 0.1 };
-        assert!(holds(within, Some(9.0)) && holds(within, Some(11.0)));
-        assert!(!holds(within, Some(8.9)) && !holds(within, None));
-        assert!(holds(Bound::AtLeast(1.0), Some(1.0)) && !holds(Bound::AtMost(1.0), Some(1.1)));
-        assert!(holds(Bound::Shown { published: None }, None));
-        let missed = GateResult { gate: gate(within), value: Some(8.0) };
-        let explained = Gate { explained: Some("why".to_owned()), ..gate(within) };
-        let explained = GateResult { gate: explained, value: Some(8.0) };
-        assert!(!missed.is_accepted() && !explained.holds() && explained.is_accepted());
+        let within = [Bound::AtLeast(9.0), Bound::AtMost(11.0)];
+        let near = [Bound::Near { case: "a".to_owned(), part: 0.1 }];
+        for bounds in [&within[..], &near] {
+            for (value, due) in
+                [(9.0, Verdict::Holds), (11.0, Verdict::Holds), (8.9, Verdict::Fails)]
+            {
+                assert_eq!(verdict(bounds, Some(value)), due, "{bounds:?} {value}");
+            }
+            assert_eq!(verdict(bounds, None), Verdict::Fails);
+        }
+        let above = |case: &str| [Bound::Above { case: case.to_owned() }];
+        assert_eq!(verdict(&above("a"), Some(10.1)), Verdict::Holds);
+        assert_eq!(verdict(&above("a"), Some(10.0)), Verdict::Fails);
+        assert_eq!(verdict(&above("b"), Some(10.1)), Verdict::Shown, "`b` was not run");
+        assert_eq!(verdict(&[], None), Verdict::Shown);
+    }
+
+    /// An explained miss can fail too: if it moves, and if the gate holds after all.
+    #[test]
+    fn an_explained_miss_has_a_bound_of_its_own() {
+        let why = "why".to_owned();
+        let explained = Some(Explained { why, at_least: 7.0, at_most: 8.0 });
+        let gate = Gate { explained, ..gate(vec![Bound::AtLeast(9.0)]) };
+        let of = |value| GateResult::judge(&gate, Some(value), None, |_| None);
+        let verdicts = [6.9, 7.0, 8.0, 8.1, 9.0].map(|value| of(value).verdict);
+        let due =
+            [Verdict::Fails, Verdict::Missed, Verdict::Missed, Verdict::Fails, Verdict::Fails];
+        assert_eq!(verdicts, due);
+        assert!(of(7.5).is_accepted() && !of(9.0).is_accepted());
     }
 }

@@ -22,6 +22,7 @@ name = \"wire\"
 measure = \"wire\"
 of = \"s1->h3\"
 at_least = 5
+kind = \"regression\"
 ";
 
 fn message(from: &str, to: &str) -> String {

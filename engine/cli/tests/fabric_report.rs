@@ -46,8 +46,8 @@ set = { "congestion.kmin" = "{}" }
 name = "wire, Gb/s"
 measure = "wire"
 of = "s1->h3"
-published = 40
-within = "90%"
+kind = "regression"
+at_least = 4
 
 [[case.gate]]
 name = "queue, KB"

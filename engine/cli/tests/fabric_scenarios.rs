@@ -30,6 +30,7 @@ name = \"wire\"
 measure = \"wire\"
 of = \"s1->h3\"
 at_least = 5
+kind = \"regression\"
 ";
 
 fn message(text: &str) -> String {
@@ -225,7 +226,7 @@ fn one_case_for_each_value() {
     let text = format!(
         "{SMALL}\n[[case]]\nname = \"K = {{}}\"\nvalues = [1, 2]\n\
          set = {{ \"traffic.0.senders\" = \"{{}}\" }}\n\
-         [[case.gate]]\nname = \"dropped\"\nmeasure = \"drops\"\npublished = [5, 6]\n"
+         [[case.gate]]\nname = \"dropped\"\nmeasure = \"drops\"\nns3 = [5, 6]\n"
     );
     let scenario = Scenario::parse("x.toml", &text, &[], None).expect("fine");
     let names: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
@@ -415,19 +416,23 @@ const OUTPUT: u64 = 0xa751_4ed5_b0b0_e540;
 fn an_explained_miss_is_no_failure() {
     let folder = Folder::new("explained");
     let file = folder.path("small.toml");
-    let text =
-        SMALL.replace("at_least = 5", "at_least = 41\nns3 = 38.3\nexplained = \"a link has 40\"");
-    fs::write(&file, text).expect("a file");
+    let explained = "explained = [{ why = \"a link has 40\", at_least = 30, at_most = 40 }]";
+    let text = SMALL.replace("at_least = 5", &format!("at_least = 41\nns3 = 38.3\n{explained}"));
+    fs::write(&file, &text).expect("a file");
     let output = fabric(&["run", &file, "--out", &folder.path("data")]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(shown.contains("not met: a link has 40") && shown.contains("ns-3 38.30"), "{shown}");
+    assert!(shown.contains("a link has 40 Known value: 30 to 40."), "{shown}");
+    assert!(shown.contains("MISSED") && shown.contains("ns-3 38.30"), "{shown}");
     let report = ["report", &folder.path("data"), "--out", &folder.path("report")];
     assert_eq!(fabric(&report).status.code(), Some(0));
+    // A miss that moves is a failure.
+    fs::write(&file, text.replace("at_most = 40", "at_most = 31")).expect("a file");
+    assert_eq!(fabric(&["run", &file]).status.code(), Some(3));
     let report = fs::read_to_string(folder.path("report/report.md")).expect("a report");
     for due in [
-        "1 of 2, 1 explained",
-        "| 38.30 | at least 41 | explained |",
+        "|  |  |  | 1 of 1 | 0 of 1 |",
+        "| 38.30 | at least 41 | regression | missed |",
         "2 runs of 2 ms",
         "a link has 40",
     ] {
@@ -469,7 +474,7 @@ fn each_kind_of_loss_fails_a_lossless_network() {
     ];
     for (added, kinds) in rows {
         let file = folder.path("small.toml");
-        let text = SMALL.replace("at_least = 5", "at_least = 0").replace("dcqcn", "none");
+        let text = SMALL.replace("at_least = 5", "at_least = 0.001").replace("dcqcn", "none");
         fs::write(&file, text.replace("[switch]", &format!("{added}[switch]"))).expect("a file");
         let run = |lossless| fabric(&["run", &file, "--set", &format!("lossless={lossless}")]);
         let (fails, holds) = (run(true), run(false));

@@ -16,6 +16,8 @@ mod engine;
 mod error;
 mod figure;
 mod gate;
+mod gate_reader;
+mod honest;
 mod network;
 mod node_names;
 mod routes;
@@ -26,7 +28,7 @@ use std::path::Path;
 
 pub use error::ScenarioError;
 pub use figure::{Figure, FigureKind};
-pub use gate::{Bound, Gate, Measure, Stat};
+pub use gate::{Bound, Curve, Explained, Gate, Kind, Measure, Stat};
 
 use super::config::{FabricConfig, FlowConfig, Network};
 use super::traffic::Traffic;
@@ -87,6 +89,8 @@ pub struct Case {
     pub seeds: Vec<u64>,
     /// No drop, NAK or timeout may happen.
     pub lossless: bool,
+    /// How the case differs from the published experiment, if it does.
+    pub variant: Option<String>,
     /// Expected results.
     pub gates: Vec<Gate>,
     /// Names of the traffic groups.
@@ -202,13 +206,42 @@ impl Scenario {
         let source = head.text("source")?.unwrap_or_default();
         let notes = head.text("notes")?.unwrap_or_default();
         let long = head.flag("long", false)?;
+        let reproduces = head.text("reproduces")?;
         let overrides = Overrides { changes, seed };
+        let about = About { source: &source, reproduces: reproduces.as_deref(), variant: None };
         let cases = match &cases {
-            None => vec![case(file, "", overrides.apply(&tree)?, &[], 0, seed)?],
-            Some(node) => self::cases(file, &tree, node, &overrides)?,
+            None => vec![case(file, "", overrides.apply(&tree)?, &Member::alone(about), seed)?],
+            Some(node) => self::cases(file, &tree, node, about, &overrides)?,
         };
         let figures = self::figures(figures.as_ref(), &cases)?;
         Ok(Self { file: file.to_owned(), title, source, cases, notes, long, figures })
+    }
+}
+
+/// What the file or a `[[case]]` says about the published experiment.
+#[derive(Debug, Clone, Copy)]
+struct About<'a> {
+    source: &'a str,
+    reproduces: Option<&'a str>,
+    variant: Option<&'a str>,
+}
+
+/// A case as one of those of its `[[case]]`.
+#[derive(Debug, Clone, Copy)]
+struct Member<'a> {
+    about: About<'a>,
+    /// Its own gates.
+    gates: &'a [Section<'a>],
+    /// The values of the `[[case]]`; empty without `values`.
+    values: &'a [String],
+    /// Its index among the values.
+    number: usize,
+}
+
+impl<'a> Member<'a> {
+    /// The only case of a file.
+    const fn alone(about: About<'a>) -> Self {
+        Self { about, gates: &[], values: &[], number: 0 }
     }
 }
 
@@ -259,64 +292,87 @@ fn cases(
     file: &str,
     tree: &Node,
     list: &Node,
+    about: About<'_>,
     overrides: &Overrides<'_>,
 ) -> Result<Vec<Case>, ScenarioError> {
     let holder = holder("case", list);
     let all = Section::new("", Some(&holder))?;
-    let mut cases = Vec::new();
+    let mut cases: Vec<Case> = Vec::new();
     for entry in all.sections("case")? {
         let name = entry.text("name")?.ok_or_else(|| entry.missing("name", "the case's name"))?;
         let values = entry.texts("values")?;
         let set = entry.section("set")?.unread();
         let gates = entry.sections("gate")?;
+        let (reproduces, variant) = (entry.text("reproduces")?, entry.text("variant")?);
         let same = entry.get("name").map(|node| {
             entry.wrong("name", node, "a unique case name (`{}` stands for each of `values`)")
         });
         entry.finish()?;
-        let values = match values {
-            None => vec![None],
-            Some(values) => values.into_iter().map(|(value, _)| Some(value)).collect(),
+        let values: Vec<String> = values.into_iter().flatten().map(|(value, _)| value).collect();
+        let about = About {
+            reproduces: reproduces.as_deref().or(about.reproduces),
+            variant: variant.as_deref(),
+            ..about
         };
-        for (number, value) in values.iter().enumerate() {
-            let filled =
-                |text: &str| value.as_ref().map_or(text.to_owned(), |by| text.replace("{}", by));
+        for number in 0..values.len().max(1) {
+            let value = values.get(number);
+            let filled = |text: &str| value.map_or(text.to_owned(), |by| text.replace("{}", by));
             let name = filled(&name);
-            if cases.iter().any(|case: &Case| case.name == name)
+            if cases.iter().any(|case| case.name == name)
                 && let Some(same) = same
             {
                 return Err(same);
             }
             let mut changed = tree.clone();
             for (key, node) in &set {
-                let node =
-                    value.as_ref().map_or_else(|| (*node).clone(), |by| node.substituted(by));
+                let node = value.map_or_else(|| (*node).clone(), |by| node.substituted(by));
                 changed.set(&filled(key), node)?;
             }
-            cases.push(case(
-                file,
-                &name,
-                overrides.apply(&changed)?,
-                &gates,
-                number,
-                overrides.seed,
-            )?);
+            let member = Member { about, gates: &gates, values: &values, number };
+            let case = case(file, &name, overrides.apply(&changed)?, &member, overrides.seed)?;
+            check_references(&case, &cases)?;
+            cases.push(case);
         }
     }
     Ok(cases)
 }
 
-/// Reads one case. `number` is its index among the values of its `[[case]]`, for gates with one
-/// published number per value.
+/// Checks that the gates of `case` refer to gates of the same name in cases before it, and that the
+/// published values have the order that the gate expects.
+fn check_references(case: &Case, earlier: &[Case]) -> Result<(), ScenarioError> {
+    let owner = case;
+    for gate in &case.gates {
+        for bound in &gate.bounds {
+            let Some(name) = bound.other_case() else { continue };
+            let other = earlier.iter().find(|other| other.name == name);
+            let other = other.and_then(|other| other.gates.iter().find(|g| g.name == gate.name));
+            let wrong = match (other, bound) {
+                (None, _) => format!("`{name}` is no earlier case with such a gate"),
+                (Some(Gate { published: Some(low), .. }), Bound::Above { .. })
+                    if gate.published.is_some_and(|own| own <= *low) =>
+                {
+                    format!("the published values are in the other order than in `{name}`")
+                }
+                _ => continue,
+            };
+            let (case, gate) = (&case.name, &gate.name);
+            let message = format!("case `{case}`, gate `{gate}`: {wrong}");
+            return Err(owner.inconsistent(message));
+        }
+    }
+    Ok(())
+}
+
+/// Reads one case.
 fn case(
     file: &str,
     name: &str,
     tree: Node,
-    gates: &[Section<'_>],
-    number: usize,
+    member: &Member<'_>,
     seed: Option<u64>,
 ) -> Result<Case, ScenarioError> {
     let all = Section::new("", Some(&tree))?.with_overrides(tree.has_overrides());
-    for key in ["title", "source", "notes", "long"] {
+    for key in ["title", "source", "notes", "long", "reproduces"] {
         all.get(key);
     }
     let first = all.count("seed", 0..=u64::MAX)?;
@@ -337,20 +393,12 @@ fn case(
     engine::check(&all, &base, &traffic)?;
     let lossless = all.flag("lossless", base.switch.lossless != 0)?;
     let groups: Vec<String> = traffic.iter().map(|traffic| traffic.name.clone()).collect();
-    let mut expected = Vec::new();
     let measure = all.section("measure")?;
     let priority = measure.priority("priority")?;
     let priority =
         priority.or(traffic.first().map(|first| first.priority)).unwrap_or(DEFAULT_PRIORITY);
-    for section in all.sections("gate")?.iter().chain(gates) {
-        let gate = gate::read(section, &base.network, &groups, number)?;
-        if let Measure::Queue { node, next } = gate.measure
-            && !base.watch.iter().any(|&(a, b, _)| (a, b) == (node, next))
-        {
-            base.watch.push((node, next, priority));
-        }
-        expected.push(gate);
-    }
+    let gates = read_gates(&all, &base, &groups, member, lossless)?;
+    watch(&gates, &mut base, priority);
     if base.watch.is_empty() {
         measure.reject_ineffective(&["priority"], "without queues to measure")?;
     }
@@ -359,7 +407,8 @@ fn case(
         name: name.to_owned(),
         seeds: (first..first.saturating_add(repeat)).collect(),
         lossless,
-        gates: expected,
+        variant: member.about.variant.map(str::to_owned),
+        gates,
         groups,
         places,
         file: file.to_owned(),
@@ -375,6 +424,45 @@ fn case(
         }
     })?;
     Ok(case)
+}
+
+/// Reads the gates of the file and those of the case.
+fn read_gates(
+    all: &Section<'_>,
+    base: &FabricConfig,
+    groups: &[String],
+    member: &Member<'_>,
+    lossless: bool,
+) -> Result<Vec<Gate>, ScenarioError> {
+    let place = gate_reader::Place {
+        base,
+        groups,
+        number: member.number,
+        values: member.values,
+        reproduces: member.about.reproduces,
+        source: member.about.source,
+        is_variant: member.about.variant.is_some(),
+        lossless,
+    };
+    let sections = all.sections("gate")?;
+    sections.iter().chain(member.gates).map(|section| gate_reader::read(section, &place)).collect()
+}
+
+/// Records the queues that the gates measure.
+fn watch(gates: &[Gate], base: &mut FabricConfig, priority: u8) {
+    for gate in gates {
+        let (Measure::Queue { node, next }
+        | Measure::Curve {
+            of: Curve::Queue { node, next } | Curve::QueueCdf { node, next },
+            ..
+        }) = gate.measure
+        else {
+            continue;
+        };
+        if !base.watch.iter().any(|&(a, b, _)| (a, b) == (node, next)) {
+            base.watch.push((node, next, priority));
+        }
+    }
 }
 
 /// Largest first seed: the following seeds must fit.

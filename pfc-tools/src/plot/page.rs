@@ -68,6 +68,8 @@ pub enum Verdict {
     Fails,
     /// The expectation does not hold, and the reason is given.
     Explained,
+    /// The expectation does not hold, and is known not to.
+    Missed,
     /// No expectation.
     Shown,
 }
@@ -81,7 +83,7 @@ table{border-collapse:collapse;margin:1em 0}
 th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}
 th{border-bottom:2px solid #888}td.number{text-align:right;font-variant-numeric:tabular-nums}
 td.holds{color:#00734d}td.fails{color:#b3261e;font-weight:bold}
-td.explained{color:#8a5a00}td.shown{color:#666}
+td.explained{color:#8a5a00}td.missed{color:#8a5a00;font-weight:bold}td.shown{color:#666}
 .charts{display:flex;flex-wrap:wrap;gap:1em}.charts svg{width:640px;max-width:100%;height:auto}
 @media print{h2{break-before:page}nav{display:none}}
 ";
@@ -168,6 +170,7 @@ impl Cell {
             Self::Verdict(Verdict::Holds) => ("holds", "holds"),
             Self::Verdict(Verdict::Fails) => ("fails", "FAILS"),
             Self::Verdict(Verdict::Explained) => ("explained", "explained"),
+            Self::Verdict(Verdict::Missed) => ("missed", "missed"),
             Self::Verdict(Verdict::Shown) => ("shown", "-"),
         }
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::fabric::scenario::Figure;
+use crate::plot::Verdict;
 use crate::results::DESCRIPTION;
 
 /// Why there is no report.
@@ -121,6 +122,50 @@ pub fn number(row: &Row, column: &str) -> f64 {
 /// The text in a column.
 pub fn text<'a>(row: &'a Row, column: &str) -> &'a str {
     row.get(column).map_or("", String::as_str)
+}
+
+/// Returns true if rows of `case` are shown. A case of a sweep is named after the scenario's case,
+/// followed by its changes.
+fn is_shown(figure: &Figure, case: &str) -> bool {
+    let is = |name: &String| {
+        case == name || case.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with(" ["))
+    };
+    figure.of.is_empty() || figure.of.iter().any(is)
+}
+
+/// The shown rows, grouped by `key`, in order of appearance.
+pub fn grouped<K: PartialEq>(
+    figure: &Figure,
+    rows: Vec<Row>,
+    key: impl Fn(&Row) -> K,
+) -> Vec<(K, Vec<Row>)> {
+    let mut groups: Vec<(K, Vec<Row>)> = Vec::new();
+    for row in rows {
+        if !is_shown(figure, text(&row, "case")) {
+            continue;
+        }
+        let key = key(&row);
+        match groups.iter_mut().rev().find(|(known, _)| *known == key) {
+            Some((_, rows)) => rows.push(row),
+            None => groups.push((key, vec![row])),
+        }
+    }
+    groups
+}
+
+/// Returns true if the flow started and has an end, whether it reached it or not.
+pub fn is_ended(row: &Row) -> bool {
+    !text(row, "started_ns").is_empty() && number(row, "size_bytes") > 0.0
+}
+
+/// The result of a gate.
+pub fn verdict(row: &Row) -> Verdict {
+    match text(row, "verdict") {
+        "holds" => Verdict::Holds,
+        "missed" => Verdict::Missed,
+        "" => Verdict::Shown,
+        _ => Verdict::Fails,
+    }
 }
 
 fn find(folder: &Path) -> Result<Vec<PathBuf>, ReportError> {

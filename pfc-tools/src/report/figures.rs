@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::data::{Measured, ReportError, Row, number, text};
+use super::data::{Measured, ReportError, Row, grouped, number, text};
+use super::sizes;
 use crate::fabric::scenario::{Figure, FigureKind};
 use crate::plot::{Axis, Chart, Kind, Series};
 use crate::published;
@@ -30,49 +31,11 @@ pub(super) fn charts(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>,
     };
     for chart in &mut charts {
         for (name, file) in &figure.published {
-            let points = published::find(file).map(points).unwrap_or_default();
+            let points = published::find(file).map(published::points).unwrap_or_default();
             chart.series.push(Series::line(name, points).published());
         }
     }
     Ok(charts)
-}
-
-/// Parses lines of two numbers; other lines are headings.
-fn points(text: &str) -> Points {
-    let point = |line: &str| {
-        let (x, y) = line.split_once(',')?;
-        Some((x.trim().parse().ok()?, y.trim().parse().ok()?))
-    };
-    text.lines().filter_map(point).collect()
-}
-
-/// Returns true if rows of `case` are shown. A case of a sweep is named after the scenario's case,
-/// followed by its changes.
-fn is_shown(figure: &Figure, case: &str) -> bool {
-    let is = |name: &String| {
-        case == name || case.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with(" ["))
-    };
-    figure.of.is_empty() || figure.of.iter().any(is)
-}
-
-/// The shown rows, grouped by `key`, in order of appearance.
-fn grouped<K: PartialEq>(
-    figure: &Figure,
-    rows: Vec<Row>,
-    key: impl Fn(&Row) -> K,
-) -> Vec<(K, Vec<Row>)> {
-    let mut groups: Vec<(K, Vec<Row>)> = Vec::new();
-    for row in rows {
-        if !is_shown(figure, text(&row, "case")) {
-            continue;
-        }
-        let key = key(&row);
-        match groups.iter_mut().rev().find(|(known, _)| *known == key) {
-            Some((_, rows)) => rows.push(row),
-            None => groups.push((key, vec![row])),
-        }
-    }
-    groups
 }
 
 fn run_of(row: &Row) -> (String, String) {
@@ -230,37 +193,26 @@ fn goodput_cdf(figure: &Figure, measured: &Measured) -> Result<Chart, ReportErro
 }
 
 /// Percentiles of the flows' slowdown by size, in groups with equal numbers of flows: lines for
-/// each case.
+/// each case. The name of a case has the number of its unfinished flows, which no line shows.
 fn slowdown(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
-    let key = |row: &Row| (text(row, "case").to_owned(), String::new());
-    let groups = grouped(figure, measured.rows("flows")?, key);
     let mut chart =
         Chart::new(&figure.title, Axis::log("flow size / KB"), y_axis(figure, "slowdown"));
-    for (case, rows) in lines(&groups) {
-        let flow = |row: &Row| (number(row, "size_bytes") / 1e3, number(row, "slowdown"));
-        let flows = rows.iter().map(flow).filter(|flow| flow.0 > 0.0 && flow.1.is_finite());
-        let sizes = by_size(flows.collect());
+    for (case, flows) in sizes::flows(figure, measured)?.into_iter().take(MAX_SERIES) {
+        let unfinished = flows.iter().filter(|flow| flow.1.is_none()).count();
+        let sizes = sizes::by_size(flows);
         for (name, permille) in [("median", 500), ("95 %", 950), ("99 %", 990)] {
             let name = if case.is_empty() { name.to_owned() } else { format!("{case}, {name}") };
-            let points = sizes.iter().map(|(size, sorted)| {
-                (*size, sorted[(sorted.len() * permille / 1000).min(sorted.len() - 1)])
-            });
+            let name = match unfinished {
+                0 => name,
+                some => format!("{name} ({some} unfinished)"),
+            };
+            let points = sizes
+                .iter()
+                .filter_map(|(size, sorted, _)| Some((*size, sizes::quantile(sorted, permille)?)));
             chart = chart.with(Series::line(name, points.collect()));
         }
     }
     Ok(chart)
-}
-
-/// Groups flows of (size, slowdown) by size into at most ten groups with equal numbers of flows:
-/// the largest size of each group, and its sorted slowdowns.
-fn by_size(mut flows: Points) -> Vec<(f64, Vec<f64>)> {
-    flows.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let group = |flows: &[(f64, f64)]| {
-        let mut slowdowns: Vec<f64> = flows.iter().map(|flow| flow.1).collect();
-        slowdowns.sort_by(f64::total_cmp);
-        (flows[flows.len() - 1].0, slowdowns)
-    };
-    flows.chunks(flows.len().div_ceil(10).max(1)).map(group).collect()
 }
 
 #[allow(clippy::cast_precision_loss)] // Counts of flows.
@@ -387,22 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_grouped_by_size() {
-        let flows: Points = (0..25).rev().map(|n| (f64::from(n), f64::from(100 - n))).collect();
-        let groups = by_size(flows);
-        assert_eq!(groups.len(), 9);
-        assert_eq!(groups[0], (2.0, vec![98.0, 99.0, 100.0]));
-        assert_eq!(groups[8], (24.0, vec![76.0]));
-        assert!(by_size(Vec::new()).is_empty());
-    }
-
-    #[test]
     fn a_cdf_ends_at_one() {
         assert_eq!(cumulative(vec![3.0, f64::NAN, 1.0]), [(1.0, 0.5), (3.0, 1.0)]);
-    }
-
-    #[test]
-    fn published_files_may_have_a_heading() {
-        assert_eq!(points("x_ms,y\n# digitised\n1,2\n3.5, 4\n"), [(1.0, 2.0), (3.5, 4.0)]);
     }
 }

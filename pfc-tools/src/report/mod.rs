@@ -3,6 +3,8 @@
 
 mod data;
 mod figures;
+mod sizes;
+mod verdicts;
 
 use std::fs;
 use std::io;
@@ -10,14 +12,21 @@ use std::path::Path;
 
 pub use data::{Measured, ReportError, Row};
 
+use crate::fabric::scenario::{FigureKind, Kind};
 use crate::plot::{Cell, Page, Part, Section, Table, Verdict};
-use crate::results::format_number;
-use data::{number, text};
+use crate::results::{bounds, format_number};
+use data::{number, text, verdict};
 use feroce_engine::files;
 
 /// The first paragraph of every report.
 const REPRODUCIBLE: &str = "Every value here comes from a scenario file and its seed; running it \
     again gives the same bytes.";
+
+/// What the columns of the summary are.
+const KINDS: &str = "Gates that hold, by where the expectation comes from: a measurement of a \
+    paper, a model of a paper or a closed form, another simulator, what must hold by construction \
+    (nothing is lost; two implementations agree), and an earlier version of Feroce. Only the first \
+    two decide about figures. Completion times and slowdowns leave out unfinished flows.";
 
 /// Builds the report page.
 ///
@@ -25,19 +34,20 @@ const REPRODUCIBLE: &str = "Every value here comes from a scenario file and its 
 /// See [`ReportError`].
 pub fn page(title: &str, measured: &[Measured]) -> Result<Page, ReportError> {
     let sections = measured.iter().map(section).collect::<Result<Vec<_>, _>>()?;
-    let parts = vec![Part::Paragraph(REPRODUCIBLE.into()), summary(measured)?];
+    let mut parts = vec![Part::Paragraph(REPRODUCIBLE.into())];
+    parts.extend(verdicts::part(measured)?);
+    parts.push(Part::Paragraph(KINDS.into()));
+    parts.push(summary(measured)?);
     Ok(Page { title: title.to_owned(), parts, sections })
 }
 
-/// Returns true if every gate of every scenario holds or is explained, and no lossless network lost
-/// packets.
+/// Returns true if no gate of any scenario fails, and no lossless network lost packets.
 ///
 /// # Errors
 /// See [`ReportError`].
 pub fn holds(measured: &[Measured]) -> Result<bool, ReportError> {
     for scenario in measured {
-        let (held, explained, of) = count_gates(scenario)?;
-        if held + explained < of {
+        if scenario.rows("gates")?.iter().any(|row| verdict(row) == Verdict::Fails) {
             return Ok(false);
         }
     }
@@ -58,56 +68,48 @@ pub fn write(page: &Page, folder: &Path) -> io::Result<()> {
     files::write(folder.join("report.md"), markdown)
 }
 
-/// Numbers of gates that hold, that fail but are explained, and of all gates. A loss in a lossless
-/// network counts as a gate that fails.
-fn count_gates(measured: &Measured) -> Result<(usize, usize, usize), ReportError> {
-    let rows = measured.rows("gates")?;
-    let verdicts: Vec<Verdict> = rows.iter().map(verdict).collect();
-    let count = |which| verdicts.iter().filter(|verdict| **verdict == which).count();
-    let of = verdicts.len() - count(Verdict::Shown);
-    Ok((count(Verdict::Holds), count(Verdict::Explained), of))
-}
-
-fn verdict(row: &Row) -> Verdict {
-    match (is_gate(row), text(row, "holds"), text(row, "explained")) {
-        (false, ..) => Verdict::Shown,
-        (true, "true", _) => Verdict::Holds,
-        (true, _, "") => Verdict::Fails,
-        _ => Verdict::Explained,
-    }
-}
-
-fn is_gate(row: &Row) -> bool {
-    !text(row, "least").is_empty() || !text(row, "most").is_empty()
-}
-
-/// The summary table: one row for each scenario.
+/// The summary table: one row for each scenario, one column for each kind of gate.
 #[allow(clippy::cast_precision_loss)] // Counts below 2^53.
 fn summary(measured: &[Measured]) -> Result<Part, ReportError> {
-    let head = ["scenario", "gates that hold", "runs", "simulated", "packet hops"];
+    let mut head = vec!["scenario".to_owned()];
+    head.extend(Kind::ALL.map(|kind| kind.name().to_owned()));
+    head.extend(["unfinished flows", "runs", "simulated", "packet hops"].map(String::from));
     let mut rows = Vec::new();
     for scenario in measured {
-        let (held, explained, of) = count_gates(scenario)?;
-        let explained = match explained {
-            0 => String::new(),
-            some => format!(", {some} explained"),
-        };
+        let gates = scenario.rows("gates")?;
         let runs = scenario.rows("runs")?;
         let sum = |column: &str| runs.iter().map(|row| number(row, column)).sum::<f64>();
-        rows.push(vec![
-            Cell::Text(scenario.description.title.clone()),
-            Cell::Number(format!("{held} of {of}{explained}")),
+        let mut row = vec![Cell::Text(scenario.description.title.clone())];
+        for kind in Kind::ALL {
+            let own = gates.iter().filter(|row| text(row, "kind") == kind.name());
+            row.push(Cell::Number(tally(own)));
+        }
+        row.extend([
+            Cell::Number(format!("{}", sum("unfinished_flows"))),
             Cell::Number(runs.len().to_string()),
             Cell::Number(format!("{} ms", format_number(sum("ended_ns") / 1e6))),
             Cell::Number(format!("{:.1} M", sum("packet_hops") / 1e6)),
         ]);
+        rows.push(row);
     }
-    Ok(Part::Table(Table { head: head.map(String::from).into(), rows }))
+    Ok(Part::Table(Table { head, rows }))
+}
+
+/// "3 of 4", and how many of the others are not known misses.
+fn tally<'a>(gates: impl Iterator<Item = &'a Row>) -> String {
+    let verdicts: Vec<Verdict> = gates.map(verdict).collect();
+    let count = |which| verdicts.iter().filter(|verdict| **verdict == which).count();
+    let of = verdicts.len() - count(Verdict::Shown);
+    match (of, count(Verdict::Fails)) {
+        (0, _) => String::new(),
+        (of, 0) => format!("{} of {of}", count(Verdict::Holds)),
+        (of, fails) => format!("{} of {of}, {fails} FAIL", count(Verdict::Holds)),
+    }
 }
 
 fn section(measured: &Measured) -> Result<Section, ReportError> {
     let description = &measured.description;
-    let mut parts = Vec::new();
+    let mut parts = verdicts::of(measured)?;
     if !description.source.is_empty() {
         parts.push(Part::Paragraph(format!(
             "Published: {}.",
@@ -127,6 +129,9 @@ fn section(measured: &Measured) -> Result<Section, ReportError> {
     }
     if !charts.is_empty() {
         parts.push(Part::Charts(charts));
+    }
+    for figure in description.figures.iter().filter(|f| f.shows == FigureKind::Slowdown) {
+        parts.push(sizes::table(figure, measured)?);
     }
     let id: String =
         description.scenario.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
@@ -172,36 +177,64 @@ fn simulated(measured: &Measured) -> Result<Part, ReportError> {
 
 /// The table of gates: measured, published and expected values.
 fn gates(measured: &Measured) -> Result<Vec<Part>, ReportError> {
-    let head = ["case", "value", "Feroce", "published", "ns-3", "expected", "gate"];
+    let gates = measured.rows("gates")?;
+    let has_unfinished = gates.iter().any(|row| !text(row, "unfinished").is_empty());
+    let mut head = vec!["case", "value", "Feroce", "published", "ns-3", "expected", "kind", "gate"];
+    if has_unfinished {
+        head.insert(3, "unfinished flows");
+    }
     let cells = |row: &Row| {
         let value = |column: &str| {
             let value = number(row, column);
             if value.is_finite() { format_number(value) } else { String::new() }
         };
-        let (min, max) = (value("least"), value("most"));
-        let expected = match (min.as_str(), max.as_str()) {
-            ("", "") => String::new(),
-            (min, "") => format!("at least {min}"),
-            ("", max) => format!("at most {max}"),
-            (min, max) => format!("{min} to {max}"),
-        };
-        vec![
+        let limit = |column: &str| Some(number(row, column)).filter(|value| value.is_finite());
+        let mut cells = vec![
             Cell::Text(text(row, "case").to_owned()),
             Cell::Text(text(row, "gate").to_owned()),
             Cell::Number(value("value")),
             Cell::Number(value("published")),
             Cell::Number(value("ns3")),
-            Cell::Text(expected),
+            Cell::Text(bounds(limit("least"), limit("most"))),
+            Cell::Text(text(row, "kind").to_owned()),
             Cell::Verdict(verdict(row)),
-        ]
+        ];
+        if has_unfinished {
+            cells.insert(3, Cell::Number(text(row, "unfinished").to_owned()));
+        }
+        cells
     };
-    let gates = measured.rows("gates")?;
     let rows = gates.iter().map(cells).collect();
-    let mut parts = vec![Part::Table(Table { head: head.map(String::from).into(), rows })];
-    for row in gates.iter().filter(|row| verdict(row) == Verdict::Explained) {
+    let head = head.into_iter().map(String::from).collect();
+    let mut parts = vec![Part::Table(Table { head, rows })];
+    parts.extend(variants(measured)?);
+    for row in gates.iter().filter(|row| !text(row, "explained").is_empty()) {
         let why = text(row, "explained").split_whitespace().collect::<Vec<_>>().join(" ");
-        let gate = [text(row, "case"), text(row, "gate")].join(": ");
-        parts.push(Part::Paragraph(format!("Not met, {gate}: {why}")));
+        let names = [text(row, "case"), text(row, "gate")].map(str::to_owned);
+        let gate = names.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join(": ");
+        parts.push(Part::Paragraph(format!("Missed, {gate}: {why}")));
     }
     Ok(parts)
+}
+
+/// How cases differ from the published experiment.
+fn variants(measured: &Measured) -> Result<Vec<Part>, ReportError> {
+    let mut variants: Vec<(String, Vec<String>)> = Vec::new();
+    for row in measured.rows("runs")? {
+        let (case, how) = (text(&row, "case"), text(&row, "variant"));
+        if how.is_empty() {
+            continue;
+        }
+        let known = variants.iter_mut().find(|(known, _)| known == how);
+        match known {
+            Some((_, cases)) if cases.iter().any(|known| known == case) => {}
+            Some((_, cases)) => cases.push(case.to_owned()),
+            None => variants.push((how.to_owned(), vec![case.to_owned()])),
+        }
+    }
+    let text = |(how, cases): (String, Vec<String>)| {
+        let how = how.trim_end_matches('.');
+        Part::Paragraph(format!("Not the published experiment: {how} ({}).", cases.join("; ")))
+    };
+    Ok(variants.into_iter().map(text).collect())
 }

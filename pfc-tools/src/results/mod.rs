@@ -14,7 +14,7 @@ use crate::run::CaseResult;
 use feroce_engine::files;
 use tables::{Columns, TABLES, Value};
 
-pub use text::{format_number, print};
+pub use text::{bounds, format_number, print};
 
 /// File name of the scenario's description, beside the tables.
 pub const DESCRIPTION: &str = "scenario.json";
@@ -67,7 +67,10 @@ impl Writer {
 /// it belongs to an unfinished run.
 pub struct Files {
     writers: Vec<Writer>,
-    description: (PathBuf, String),
+    path: PathBuf,
+    description: serde_json::Value,
+    /// Unfinished flows of each case.
+    unfinished: serde_json::Map<String, serde_json::Value>,
 }
 
 impl std::fmt::Debug for Files {
@@ -110,7 +113,8 @@ impl Files {
         let create =
             |(_, name, columns): &(_, &str, Columns)| Writer::create(format, folder, name, columns);
         let writers = TABLES.iter().map(create).collect::<io::Result<_>>()?;
-        Ok(Self { writers, description: (folder.join(DESCRIPTION), format!("{description:#}\n")) })
+        let path = folder.join(DESCRIPTION);
+        Ok(Self { writers, path, description, unfinished: serde_json::Map::new() })
     }
 
     /// Adds the results of a case.
@@ -118,6 +122,9 @@ impl Files {
     /// # Errors
     /// Errors of the file system.
     pub fn add(&mut self, case: &Case, case_result: &CaseResult) -> io::Result<()> {
+        let unfinished: usize =
+            case_result.results.iter().map(|result| result.unfinished(None)).sum();
+        self.unfinished.insert(case.name.clone(), unfinished.into());
         tables::rows(case, case_result, &mut |table, values| {
             let number = TABLES
                 .iter()
@@ -131,9 +138,9 @@ impl Files {
     ///
     /// # Errors
     /// Errors of the file system.
-    pub fn finish(self) -> io::Result<()> {
+    pub fn finish(mut self) -> io::Result<()> {
         self.writers.into_iter().try_for_each(Writer::finish)?;
-        let (path, text) = self.description;
-        files::write(path, text)
+        self.description["unfinished_flows"] = self.unfinished.into();
+        files::write(self.path, format!("{:#}\n", self.description))
     }
 }

@@ -2,9 +2,9 @@
 //! concatenated.
 
 use crate::fabric::measure::Results;
-use crate::fabric::scenario::{Bound, Case};
+use crate::fabric::scenario::{Case, Kind};
 use crate::fabric::time::Time;
-use crate::run::{CaseResult, GateResult};
+use crate::run::{CaseResult, GateResult, Verdict};
 
 /// The type of a column. Any value may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,12 +61,16 @@ pub const TABLES: [(Table, &str, Columns); 8] = [
         &[
             ("case", Text),
             ("gate", Text),
+            ("kind", Text),
+            ("reproduces", Text),
             ("value", Real),
             ("published", Real),
             ("ns3", Real),
             ("least", Real),
             ("most", Real),
             ("holds", Flag),
+            ("verdict", Text),
+            ("unfinished", Count),
             ("explained", Text),
         ],
     ),
@@ -75,6 +79,7 @@ pub const TABLES: [(Table, &str, Columns); 8] = [
         "runs",
         &[
             ("case", Text),
+            ("variant", Text),
             ("seed", Count),
             ("ended_ns", Real),
             ("events", Count),
@@ -206,7 +211,7 @@ pub fn rows(case: &Case, case_result: &CaseResult, sink: &mut Sink<'_>) -> std::
     }
     for (&seed, results) in case.seeds.iter().zip(&case_result.results) {
         let run = Run { case, seed, results };
-        sink(Table::Runs, run.row(run.whole()))?;
+        sink(Table::Runs, run.whole())?;
         run.flows(sink)?;
         run.ports(sink)?;
         run.queues(sink)?;
@@ -216,18 +221,21 @@ pub fn rows(case: &Case, case_result: &CaseResult, sink: &mut Sink<'_>) -> std::
 }
 
 fn gate(case: &Case, gate_result: &GateResult) -> Vec<Value> {
-    let bounds =
-        |pick: fn(&Bound) -> Option<f64>| gate_result.gate.bounds.iter().find_map(pick).into();
+    let GateResult { gate, value, least, most, unfinished, verdict, holds } = gate_result;
     vec![
         case.name.as_str().into(),
-        gate_result.gate.name.as_str().into(),
-        gate_result.value.into(),
-        gate_result.published().into(),
-        gate_result.gate.ns3.into(),
-        bounds(Bound::lower),
-        bounds(Bound::upper),
-        Value::Flag(gate_result.holds()),
-        gate_result.gate.explained.as_deref().map_or(Value::Missing, Value::from),
+        gate.name.as_str().into(),
+        gate.kind.map_or(Value::Missing, |kind| kind.name().into()),
+        gate.reproduces.as_deref().map_or(Value::Missing, Value::from),
+        (*value).into(),
+        gate.published.into(),
+        gate.ns3.into(),
+        (*least).into(),
+        (*most).into(),
+        Value::Flag(*holds),
+        verdict.name().into(),
+        unfinished.map_or(Value::Missing, |flows| Value::Count(flows as u64)),
+        gate.explained.as_ref().map_or(Value::Missing, |miss| miss.why.as_str().into()),
     ]
 }
 
@@ -238,15 +246,20 @@ fn lossless(case: &Case, case_result: &CaseResult) -> Vec<Value> {
     let violations = case_result.violations.len() as u64;
     let lost: u64 = case_result.results.iter().map(Results::lost_packets).sum();
     let value = if lost > 0 { lost } else { violations };
+    let verdict = if violations == 0 { Verdict::Holds } else { Verdict::Fails };
     vec![
         case.name.as_str().into(),
         "lost packets (lossless network)".into(),
+        Kind::Invariant.name().into(),
+        Value::Missing,
         Value::Real(value as f64),
         Value::Missing,
         Value::Missing,
         Value::Missing,
         Value::Real(0.0),
         Value::Flag(violations == 0),
+        verdict.name().into(),
+        Value::Missing,
         Value::Missing,
     ]
 }
@@ -269,11 +282,14 @@ impl Run<'_> {
         self.case.network().name(node).into()
     }
 
-    fn whole(&self) -> [Value; 6] {
+    fn whole(&self) -> Vec<Value> {
         let Results { ended, events, hops, buffers, .. } = self.results;
         let largest = buffers.iter().copied().max().unwrap_or(0);
         let losses = self.results.violations().join("; ");
-        [
+        vec![
+            self.case.name.as_str().into(),
+            self.case.variant.as_deref().map_or(Value::Missing, Value::from),
+            Value::Count(self.seed),
             nanos(*ended),
             Value::Count(*events),
             Value::Count(*hops),

@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use crate::fabric::scenario::{Bound, Case, Measure, Scenario};
-use crate::run::CaseResult;
+use crate::fabric::scenario::{Case, Kind, Scenario};
+use crate::run::{CaseResult, GateResult, Verdict};
 
 /// Prints the gates of a case as text.
 pub fn print(
@@ -16,36 +16,11 @@ pub fn print(
     if several {
         writeln!(out, "{}", case.name)?;
     }
+    if let Some(how) = &case.variant {
+        writeln!(out, "  (a variant: {how})")?;
+    }
     for gate_result in &case_result.gate_results {
-        let value = gate_result.value.map_or("nothing".to_owned(), format_number);
-        let published = gate_result
-            .published()
-            .map_or(String::new(), |value| format!("published {}", format_number(value)));
-        let ns3 = gate_result
-            .gate
-            .ns3
-            .map_or(String::new(), |value| format!("ns-3 {}", format_number(value)));
-        let verdict = match &gate_result.gate.explained {
-            _ if gate_result.holds() => "ok",
-            Some(why) => &format!("not met: {why}"),
-            None => "NOT MET",
-        };
-        let bounds: Vec<String> = gate_result.gate.bounds.iter().filter_map(bound).collect();
-        let is_gate = !bounds.is_empty();
-        let verdict = if is_gate { verdict } else { "" };
-        let bounds = bounds.join(", ");
-        writeln!(
-            out,
-            "  {:40} {value:>10}  {published:20} {ns3:12} {bounds:24} {verdict}",
-            gate_result.gate.name
-        )?;
-        if let Measure::Completion(group) = gate_result.gate.measure {
-            let cut: usize =
-                case_result.results.iter().map(|result| result.unfinished(group)).sum();
-            if cut > 0 {
-                writeln!(out, "  {:40} {cut:>10}  flows, not included", "  not finished")?;
-            }
-        }
+        print_gate(out, gate_result)?;
     }
     for loss in &case_result.violations {
         writeln!(out, "  {:40} {loss}: NOT LOSSLESS", "lossless")?;
@@ -53,12 +28,45 @@ pub fn print(
     Ok(())
 }
 
-fn bound(bound: &Bound) -> Option<String> {
-    match *bound {
-        Bound::Within { part, .. } => Some(format!("within {} %", format_number(part * 100.0))),
-        Bound::AtLeast(least) => Some(format!("at least {}", format_number(least))),
-        Bound::AtMost(most) => Some(format!("at most {}", format_number(most))),
-        Bound::Shown { .. } => None,
+fn print_gate(out: &mut impl Write, gate_result: &GateResult) -> io::Result<()> {
+    let GateResult { gate, value, least, most, unfinished, verdict, .. } = gate_result;
+    let number = |name: &str, value: Option<f64>| {
+        value.map_or(String::new(), |value| format!("{name} {}", format_number(value)))
+    };
+    let verdict = match verdict {
+        Verdict::Holds => "ok",
+        Verdict::Missed => "MISSED",
+        Verdict::Fails => "NOT MET",
+        Verdict::Shown => "",
+    };
+    writeln!(
+        out,
+        "  {:40} {:>10}  {:20} {:12} {:24} {:10} {verdict}",
+        gate.name,
+        value.map_or("nothing".to_owned(), format_number),
+        number("published", gate.published),
+        number("ns-3", gate.ns3),
+        bounds(*least, *most),
+        gate.kind.map_or("", Kind::name),
+    )?;
+    if let Some(miss) = gate.explained.as_ref().filter(|_| verdict != "ok") {
+        let why = miss.why.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (least, most) = (Some(miss.at_least), Some(miss.at_most));
+        writeln!(out, "  {:40} {why} Known value: {}.", "", bounds(least, most))?;
+    }
+    if let Some(flows) = unfinished {
+        writeln!(out, "  {:40} {flows:>10}  flows, not included", "  not finished")?;
+    }
+    Ok(())
+}
+
+/// The bounds of a value in words; empty without bounds.
+pub fn bounds(least: Option<f64>, most: Option<f64>) -> String {
+    match (least.map(format_number), most.map(format_number)) {
+        (None, None) => String::new(),
+        (Some(min), None) => format!("at least {min}"),
+        (None, Some(max)) => format!("at most {max}"),
+        (Some(min), Some(max)) => format!("{min} to {max}"),
     }
 }
 

@@ -72,6 +72,13 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// An error about `key` in its context; the message follows the key.
+    pub fn refused(&self, key: &'static str, message: &str) -> ScenarioError {
+        let place = self.get(key).map_or_else(|| self.place(), |node| node.origin.to_string());
+        let message = format!("`{}{key}` {message}", self.prefix);
+        ScenarioError::Inconsistent { place, message }
+    }
+
     /// File and line of the table.
     pub fn place(&self) -> String {
         self.node.map_or_else(|| "the scenario".to_owned(), |node| node.origin.to_string())
