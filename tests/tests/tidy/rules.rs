@@ -25,6 +25,7 @@ pub const WIDE: &[(&str, &str)] = &[
     ("/symbols-", "a list of symbols"),
     ("tests/public-api.txt", "a list, one signature per line"),
     ("docs/reproduction/report.md", "`feroce fabric report` writes it"),
+    ("docs/reproduction/rules.md", "`feroce fabric sweep` writes it"),
     ("docs/scorecards/README.md", "`feroce conform scorecard` writes it"),
 ];
 
