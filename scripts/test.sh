@@ -7,8 +7,8 @@
 #                                 summary names them
 #   scripts/test.sh --no-skips    a test or step that is skipped is a failure
 #   scripts/test.sh STEP...       the named steps: fmt clippy doc purity loom miri test rxe ports
-#                                 dpdk fabric swarm frames pfc programs pyverbs replay install
-#                                 action profiles mutants deny
+#                                 dpdk fabric reproduction swarm frames pfc programs pyverbs
+#                                 replay install action profiles mutants deny
 # Without root, steps that need it are skipped; so are tests that need root, or something that this
 # machine lacks. The summary names each of them with its reason.
 # The last line counts the steps. Exit code: 0 if none failed, 1 if one failed or something is
@@ -17,8 +17,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-ALL="fmt clippy doc purity loom miri test rxe ports dpdk fabric swarm frames pfc programs pyverbs"
-ALL+=" replay install action profiles mutants deny"
+ALL="fmt clippy doc purity loom miri test rxe ports dpdk fabric reproduction swarm frames pfc"
+ALL+=" programs pyverbs replay install action profiles mutants deny"
 readonly ALL
 readonly QUICK="fmt clippy doc purity test"
 readonly NEED_ROOT="rxe ports dpdk fabric frames pfc programs pyverbs replay install action"
@@ -33,7 +33,7 @@ readonly SCENARIOS=100000
 # that runs first builds everything in the release profile. Other steps take less than $BRIEF.
 declare -A TAKES=([test]=900 [fabric]=120 [ports]=200 [dpdk]=300 [mutants]=180 [install]=400
     [profiles]=400 [programs]=300 [action]=60 [rxe]=560 [deny]=150
-    [swarm]=150)
+    [swarm]=150 [reproduction]=600)
 readonly TAKES BRIEF=120
 
 main() {
@@ -114,6 +114,12 @@ step_test() {
 step_fabric() {
     need_packages chromium
     cargo test --workspace --test fabric_report --test conform_report -- --ignored
+}
+
+# Runs the gates of every scenario, two cases at a time. Fails if one does not hold, or if the
+# committed report is not what this commit produces.
+step_reproduction() {
+    cargo test --release --workspace --test fabric_reproduction -- --ignored
 }
 
 # Compares the same bytes in the release profile.

@@ -128,6 +128,157 @@ fn a_report_has_every_figure_and_every_gate() {
     }
 }
 
+/// Two flows to one receiver; one cannot finish. The gates of figures 1 to 3 hold, partly, and not.
+const FIGURES_1_TO_3: &str = r#"
+title = "Three figures"
+source = "Somebody, SIGCOMM 2015"
+duration = "2ms"
+
+[topology]
+kind = "single"
+hosts = 3
+rate = "40Gb/s"
+delay = "1us"
+
+[[traffic]]
+name = "short"
+from = "h1"
+to = "h3"
+message = "100KB"
+messages = 1
+control = "dcqcn"
+
+[[traffic]]
+name = "long"
+from = "h2"
+to = "h3"
+message = "1MB"
+messages = 1000
+control = "dcqcn"
+
+[[gate]]
+name = "slowdown"
+measure = "slowdown"
+
+[[gate]]
+name = "wire, Gb/s"
+kind = "paper"
+reproduces = "Fig. 1"
+measure = "wire"
+of = "s1->h3"
+published = 39
+within = "2%"
+
+[[gate]]
+name = "wire, Gb/s"
+kind = "paper"
+reproduces = "Fig. 2"
+measure = "wire"
+of = "s1->h3"
+published = 39
+within = "2%"
+
+[[gate]]
+name = "half of the wire, Gb/s"
+kind = "model"
+reproduces = "Fig. 2"
+measure = "wire"
+of = "s1->h3"
+published = 20
+within = "2%"
+
+[[gate.explained]]
+why = "It is the whole wire."
+at_least = 38
+at_most = 40
+
+[[gate]]
+name = "half of the wire, Gb/s"
+kind = "model"
+reproduces = "Fig. 3"
+measure = "wire"
+of = "s1->h3"
+published = 20
+within = "2%"
+
+[[gate.explained]]
+why = "It is the whole wire."
+at_least = 38
+at_most = 40
+
+[[figure]]
+title = "Slowdown"
+shows = "slowdown"
+"#;
+
+/// A figure is reproduced, partly, or not, as its gates say, and flows that did not finish are
+/// beside every slowdown: in text, in JSON, in tables and in the report.
+#[test]
+fn a_report_begins_with_verdicts_and_counts_unfinished_flows() {
+    let folder = Folder::new("report-verdicts");
+    let (scenario, data) = (folder.0.join("three.toml"), folder.0.join("data"));
+    let out = folder.0.join("report");
+    fs::write(&scenario, FIGURES_1_TO_3).unwrap();
+    let shown = succeed(&["run", text(&scenario), "--out", text(&data)]);
+    assert!(shown.contains("1  flows, not included"), "{shown}");
+    let json = fs::read_to_string(data.join("scenario.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["unfinished_flows"][""], 1);
+    succeed(&["report", text(&data), "--out", text(&out)]);
+    let report = fs::read_to_string(out.join("report.md")).unwrap();
+    for due in [
+        "Of 3 published figures and claims, 1 are reproduced, 1 partly, and 1 are not.",
+        "| Fig. 1 | reproduced | 1 of 1 |  |",
+        "| Fig. 2 | partly | 1 of 2 | half of the wire, Gb/s: ",
+        "| Fig. 3 | not reproduced | 0 of 1 | half of the wire, Gb/s: ",
+        "Fig. 1: reproduced (1 of 1 gates). Fig. 2: partly (1 of 2 gates).",
+        "| Three figures | 2 of 2 | 0 of 2 |  | 1 of 1 |  | 1 | 1 |",
+        "| case | value | Feroce | unfinished flows | published |",
+        "| case | flows up to, KB | flows | unfinished | median |",
+        "|  | 1000000 | 1 | 1 |  |  |  |",
+        "Missed, half of the wire, Gb/s: It is the whole wire.",
+    ] {
+        assert!(report.contains(due), "{due}: {report}");
+    }
+    let verdicts = report.find("Of 3 published").unwrap();
+    assert!(verdicts < report.find("\n## ").unwrap(), "the verdicts come first");
+}
+
+/// A sweep file runs every reading; the page is the same for any number of threads.
+#[test]
+fn a_sweep_file_counts_the_figures_of_each_reading() {
+    let folder = Folder::new("sweep-file");
+    let (scenario, file) = (folder.0.join("three.toml"), folder.0.join("rules.toml"));
+    fs::write(&scenario, FIGURES_1_TO_3).unwrap();
+    let study = format!(
+        "title = \"Rules\"\nnotes = \"Notes.\"\nscenarios = [\"{}\"]\n\
+         [[reading]]\nname = \"as is\"\nset = {{}}\n\
+         [[reading]]\nname = \"slow\"\nset = {{ \"topology.rate\" = \"20Gb/s\" }}\n",
+        text(&scenario)
+    );
+    fs::write(&file, &study).unwrap();
+    let page = |jobs: &str| {
+        let out = folder.0.join(jobs);
+        succeed(&["sweep", "--file", text(&file), "--jobs", jobs, "--out", text(&out)]);
+        fs::read_to_string(out.join("rules.md")).unwrap()
+    };
+    let (one, three) = (page("1"), page("3"));
+    assert!(one == three, "threads do not matter");
+    for due in [
+        "| slow | `topology.rate = 20Gb/s` |",
+        "| as is | **1 of 1** | 1 of 2 | 0 of 1 | 1 of 3 | 2 of 4 |",
+        "| slow | 0 of 1 | 1 of 2 | **1 of 1** | 1 of 3 | 2 of 4 |",
+        "reproduces 1 of 3 figures and meets 2 of 4 gates, as ",
+    ] {
+        assert!(one.contains(due), "{due}: {one}");
+    }
+    fs::write(&file, study.replace("topology.rate", "topology.rat")).unwrap();
+    let output = fabric(&["sweep", "--file", text(&file), "--out", text(&folder.0)]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains("reading `slow`") && error.contains("topology.rat`"), "{error}");
+}
+
 #[test]
 fn runs_of_a_sweep_can_be_distributed_and_merged() {
     let folder = Folder::new("report-sweep");

@@ -397,7 +397,7 @@ fn case(
     let priority = measure.priority("priority")?;
     let priority =
         priority.or(traffic.first().map(|first| first.priority)).unwrap_or(DEFAULT_PRIORITY);
-    let gates = read_gates(&all, &base, &groups, member, lossless)?;
+    let gates = read_gates(&all, &base, &groups, member, (lossless, tree.has_overrides()))?;
     watch(&gates, &mut base, priority);
     if base.watch.is_empty() {
         measure.reject_ineffective(&["priority"], "without queues to measure")?;
@@ -432,7 +432,7 @@ fn read_gates(
     base: &FabricConfig,
     groups: &[String],
     member: &Member<'_>,
-    lossless: bool,
+    (lossless, is_changed): (bool, bool),
 ) -> Result<Vec<Gate>, ScenarioError> {
     let place = gate_reader::Place {
         base,
@@ -443,6 +443,7 @@ fn read_gates(
         source: member.about.source,
         is_variant: member.about.variant.is_some(),
         lossless,
+        is_changed,
     };
     let sections = all.sections("gate")?;
     sections.iter().chain(member.gates).map(|section| gate_reader::read(section, &place)).collect()

@@ -65,6 +65,8 @@ pub(super) struct Place<'a> {
     pub is_variant: bool,
     /// Losses are failures.
     pub lossless: bool,
+    /// The command line has changed the case.
+    pub is_changed: bool,
 }
 
 impl Place<'_> {
@@ -115,6 +117,7 @@ pub(super) fn read(section: &Section<'_>, place: &Place<'_>) -> Result<Gate, Sce
         source: source.as_deref().unwrap_or(place.source),
         is_variant: place.is_variant,
         lossless: place.lossless,
+        is_changed: place.is_changed,
     };
     match honest::objection(&gate, &setting) {
         None => Ok(gate),
