@@ -112,6 +112,9 @@ fn an_anonymous_capture_has_the_verdict_of_its_original() {
             Some(bytes)
         });
         let Some(anonymous) = anonymous else { continue };
+        if seen.is_empty() {
+            continue; // No RoCEv2.
+        }
         for [old, new] in &seen {
             assert!(old.macs.iter().all(|mac| !new.macs.contains(mac)), "{name}: {old:?}");
             assert!(old.ips.iter().all(|ip| !new.ips.contains(ip)), "{name}: {old:?}");
@@ -120,7 +123,7 @@ fn an_anonymous_capture_has_the_verdict_of_its_original() {
         }
         assert_eq!(verdict(&checked(&anonymous)), verdict(&checked(&file.path)), "{name}");
         std::fs::remove_file(&anonymous).expect("removed");
-        judged += usize::from(!seen.is_empty());
+        judged += 1;
     }
     assert!(judged > 50, "{judged} captures");
 }
