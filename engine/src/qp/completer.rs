@@ -111,7 +111,7 @@ impl SendSide<'_, '_> {
         if is_plausible && habit.is_usual(true) {
             return true;
         }
-        let is_allowed = habit.judge(is_plausible, self.requester.una);
+        let is_allowed = habit.judge(is_plausible, self.env.now);
         is_allowed || is_plausible
     }
 

@@ -53,6 +53,10 @@ pub struct QpParts {
 /// Upper limit in bytes of BTH, extended headers, pad and ICRC of a packet.
 const MAX_HEADERS: usize = 64;
 
+/// How far behind the expected PSN a repeated request may begin: some hundred packets of requests,
+/// or some thousand of the responses to a READ.
+const REPEATED: i32 = 4096;
+
 /// A queue pair of a connected service: RC, UC or XRC. On a UC QP, packets count as acknowledged
 /// when they are sent.
 ///
@@ -187,7 +191,7 @@ impl Qp {
             }
             return;
         }
-        if !self.has_usual_origin(packet) {
+        if !self.has_usual_origin(packet, env.now) {
             env.counters.count(Counter::RxUnusualOrigin);
             return;
         }
@@ -406,29 +410,34 @@ impl Qp {
     }
 
     /// Returns true if `packet` comes from where the peer's packets come from. Learns from packets
-    /// whose PSN is right: the expected request, or a response to an outstanding one.
+    /// whose PSN is right: the expected request, one that was executed lately and may be repeated
+    /// because its response was lost, or a response to an outstanding packet. UC takes any PSN.
     #[inline]
-    fn has_usual_origin(&mut self, packet: &Packet<'_>) -> bool {
+    fn has_usual_origin(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
         let origin = Origin::of(packet);
         let is_request = packet.info.is_request();
-        let habit = if is_request { &self.origin_of_requests } else { &self.origin_of_responses };
-        habit.is_usual(origin) || self.learns_origin(packet.bth.psn, is_request, origin)
+        let habit = match is_request {
+            true => &mut self.origin_of_requests,
+            false => &mut self.origin_of_responses,
+        };
+        habit.is_usual(origin) || self.learns_origin(packet.bth.psn, is_request, origin, now)
     }
 
     #[inline(never)] // Not for most packets.
-    fn learns_origin(&mut self, psn: Psn, is_request: bool, origin: Origin) -> bool {
-        let Requester { una, sent_end, .. } = self.requester;
-        let (habit, expected, is_right) = match is_request {
+    fn learns_origin(&mut self, psn: Psn, is_request: bool, origin: Origin, now: Instant) -> bool {
+        let (habit, is_right) = match is_request {
             true => {
-                let expected = self.responder.epsn;
-                (&mut self.origin_of_requests, expected, psn == expected)
+                let is_recent = (-REPEATED..=0).contains(&psn.offset_from(self.responder.epsn));
+                let is_right = is_recent || !self.conn.service.is_reliable();
+                (&mut self.origin_of_requests, is_right)
             }
             false => {
+                let Requester { una, sent_end, .. } = self.requester;
                 let is_outstanding = una.at_or_before(psn) && psn.is_before(sent_end);
-                (&mut self.origin_of_responses, una, is_outstanding)
+                (&mut self.origin_of_responses, is_outstanding)
             }
         };
-        if is_right { habit.judge(origin, expected) } else { habit.allows(origin) }
+        if is_right { habit.judge(origin, now) } else { habit.allows(origin) }
     }
 
     /// The local ACK timeout; `None`: wait without limit.
