@@ -8,10 +8,6 @@ use feroce_wire::Qpn;
 use crate::core::{QpnMap, SLICE};
 use crate::fresh::{FreshNumbers, REUSE};
 
-/// Numbers that were never taken wait in a pool of this many, from which the next one is drawn. It
-/// bounds how much of a core's table of QPs is touched by few QPs.
-const POOL: usize = 4096;
-
 /// The free QP numbers of a device. A device whose port belongs to a daemon begins with none and
 /// gets slices of them from the daemon as it needs them.
 ///
@@ -25,12 +21,8 @@ const POOL: usize = 4096;
 pub(super) struct FreeQpns {
     map: QpnMap,
     draw: Draw,
-    /// Indices that had no number yet.
+    /// Indices that had no number yet, in the order in which they are taken.
     fresh: FreshNumbers,
-    /// Indices taken from `fresh`, by the core that has their slots. The next QP gets one of them.
-    pools: Vec<Vec<u32>>,
-    /// Core of the next QP that gets a fresh number.
-    next_core: usize,
     /// Numbers that were given back.
     free: VecDeque<Qpn>,
     /// Numbers that came with a slice and had no QP yet.
@@ -54,11 +46,56 @@ impl Draw {
         usize::try_from(self.hash(self.drawn) % limit as u64).expect("below the limit")
     }
 
+    /// The place of `n` in an order of the numbers below `count` that depends on the key: a Feistel
+    /// network, repeated until the result is below `count`.
+    fn permuted(&self, n: u32, count: u32) -> u32 {
+        let half = half_bits(count);
+        let round = |[left, right]: [u32; 2], round| [right, left ^ self.mix(round, right, half)];
+        walk(n, count, |n| join((0..ROUNDS).fold(split(n, half), round), half))
+    }
+
+    /// The number whose place in that order is `n`.
+    fn restored(&self, n: u32, count: u32) -> u32 {
+        let half = half_bits(count);
+        let round = |[left, right]: [u32; 2], round| [right ^ self.mix(round, left, half), left];
+        walk(n, count, |n| join((0..ROUNDS).rev().fold(split(n, half), round), half))
+    }
+
+    fn mix(&self, round: u64, n: u32, half: u32) -> u32 {
+        let hash = self.hash(1 << 40 | round << 32 | u64::from(n)) & ((1 << half) - 1);
+        u32::try_from(hash).expect("at most 12 bits")
+    }
+
     /// A number that depends only on the key and `of`.
     fn hash(&self, of: u64) -> u64 {
         let mut hasher = DefaultHasher::new(); // SipHash
         (self.key, of).hash(&mut hasher);
         hasher.finish()
+    }
+}
+
+const ROUNDS: u64 = 4;
+
+/// Half of the bits of the numbers below `count`, rounded up.
+fn half_bits(count: u32) -> u32 {
+    (u32::BITS - count.saturating_sub(1).leading_zeros()).div_ceil(2).max(1)
+}
+
+fn split(n: u32, half: u32) -> [u32; 2] {
+    [n >> half, n & ((1 << half) - 1)]
+}
+
+fn join([left, right]: [u32; 2], half: u32) -> u32 {
+    left << half | right
+}
+
+/// Applies the permutation `step` until the result is below `count`, as `n` is.
+fn walk(mut n: u32, count: u32, step: impl Fn(u32) -> u32) -> u32 {
+    loop {
+        n = step(n);
+        if n < count {
+            return n;
+        }
     }
 }
 
@@ -72,8 +109,6 @@ impl FreeQpns {
         Self {
             draw: Draw { key: drawn, drawn: 0 },
             fresh: FreshNumbers::new(fresh),
-            pools: (0..map.cores).map(|_| Vec::new()).collect(),
-            next_core: 0,
             free: VecDeque::new(),
             sliced: Vec::new(),
             missing,
@@ -83,8 +118,7 @@ impl FreeQpns {
 
     /// The number of free QPs.
     pub(super) fn len(&self) -> usize {
-        let pooled: usize = self.pools.iter().map(Vec::len).sum();
-        let known = self.free.len() + self.sliced.len() + pooled;
+        let known = self.free.len() + self.sliced.len();
         self.fresh.len() + known + self.missing as usize
     }
 
@@ -118,34 +152,33 @@ impl FreeQpns {
 
     /// Draws a number for an index that had none. The cores take turns.
     fn take_fresh(&mut self) -> Option<Qpn> {
-        let cores = self.pools.len();
-        // Given numbers, which have one generation, are taken in order.
-        let pool = if self.map.generations() == 1 { cores } else { POOL };
-        while self.pools.iter().map(Vec::len).sum::<usize>() < pool
-            && let Some(index) = self.fresh.take()
-        {
-            self.pools[index as usize % cores].push(index);
-        }
-        let mut order = (0..cores).map(|n| (self.next_core + n) % cores);
-        let core = order.find(|&core| !self.pools[core].is_empty())?;
-        self.next_core = (core + 1) % cores;
-        let at = self.draw.below(self.pools[core].len());
-        let index = self.pools[core].swap_remove(at);
+        let place = self.fresh.take()?;
+        let index = self.reordered(place, Draw::permuted);
         let generation = self.draw.below(self.map.generations() as usize);
         Some(self.map.number(index, u32::try_from(generation).expect("24 bits")))
+    }
+
+    /// The place of `index` in the order in which indices are taken.
+    fn place_of(&self, index: u32) -> u32 {
+        self.reordered(index, Draw::restored)
+    }
+
+    /// Applies `reorder` to the slot of `index` among those of its core. Given numbers, which have
+    /// one generation, keep their order.
+    fn reordered(&self, index: u32, reorder: fn(&Draw, u32, u32) -> u32) -> u32 {
+        let QpnMap { count, cores, .. } = self.map;
+        let slots = count / cores; // Some cores may have one more, which stays the last one.
+        if self.map.generations() == 1 || index >= slots * cores {
+            return index;
+        }
+        reorder(&self.draw, index / cores, slots) * cores + index % cores
     }
 
     /// Takes the number `qpn`. Returns false if its slot is in use, or if it has none.
     pub(super) fn take_number(&mut self, qpn: Qpn) -> bool {
         let Some((core, slot)) = self.map.locate(qpn) else { return false };
-        let cores = self.map.cores;
-        let index = slot * cores + u32::try_from(core).expect("at most 64");
-        if self.fresh.take_number(index) {
-            return true;
-        }
-        let pool = &mut self.pools[index as usize % cores as usize];
-        if let Some(at) = pool.iter().position(|&pooled| pooled == index) {
-            pool.swap_remove(at);
+        let index = slot * self.map.cores + u32::try_from(core).expect("at most 64");
+        if index < self.map.count && self.fresh.take_number(self.place_of(index)) {
             return true;
         }
         let is_its = |free: &Qpn| self.map.locate(*free) == Some((core, slot));
@@ -260,6 +293,20 @@ mod tests {
         };
         let distances: BTreeSet<u32> = numbers.iter().map(|&n| given(&mut free, n)).collect();
         assert!(distances.len() > 200, "{} of 256 odd distances", distances.len());
+    }
+
+    #[test]
+    fn an_order_is_a_permutation_and_can_be_undone() {
+        let draw = Draw { key: 99, drawn: 0 };
+        for count in [1, 2, 3, 64, 100, 1000, 16_384] {
+            let places: Vec<u32> = (0..count).map(|n| draw.permuted(n, count)).collect();
+            assert!(
+                places.iter().enumerate().all(|(n, &place)| {
+                    place < count && draw.restored(place, count) as usize == n
+                })
+            );
+            assert!(count < 64 || !places.is_sorted());
+        }
     }
 
     #[test]
