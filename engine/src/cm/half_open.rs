@@ -24,9 +24,13 @@ pub(super) struct HalfOpen {
     /// Source, and the age as a number that grows.
     members: BTreeMap<CmId, (IpAddr, u64)>,
     sources: BTreeMap<IpAddr, BTreeMap<u64, CmId>>,
-    /// The sources by the number of their connections.
-    counts: BTreeSet<(usize, IpAddr)>,
+    /// The sources by their rank.
+    ranks: BTreeSet<(Rank, IpAddr)>,
 }
+
+/// What makes a source the one that must give up a connection: the number of its connections, then
+/// the age of its oldest.
+type Rank = (usize, std::cmp::Reverse<u64>);
 
 impl HalfOpen {
     pub fn len(&self) -> usize {
@@ -38,7 +42,7 @@ impl HalfOpen {
     #[must_use]
     pub fn add(&mut self, id: CmId, source: IpAddr) -> Option<CmId> {
         let is_source_full = self.count(source) >= PER_SOURCE;
-        let most = || self.counts.last().map(|&(_, source)| source);
+        let most = || self.ranks.last().map(|&(_, source)| source);
         let from = match self.members.len() >= TOTAL {
             _ if is_source_full => Some(source),
             true => most(),
@@ -47,36 +51,39 @@ impl HalfOpen {
         let oldest = from.and_then(|from| self.sources.get(&from)?.values().next().copied());
         self.added += 1;
         self.members.insert(id, (source, self.added));
-        let count = self.count(source);
+        let before = self.rank(source);
         self.sources.entry(source).or_default().insert(self.added, id);
-        self.recount(source, count);
+        self.rank_again(source, before);
         oldest
     }
 
     /// Removes `id`, if it is there.
     pub fn remove(&mut self, id: CmId) {
         let Some((source, age)) = self.members.remove(&id) else { return };
-        let count = self.count(source);
+        let before = self.rank(source);
         if let Some(members) = self.sources.get_mut(&source) {
             members.remove(&age);
             if members.is_empty() {
                 self.sources.remove(&source);
             }
         }
-        self.recount(source, count);
+        self.rank_again(source, before);
     }
 
     fn count(&self, source: IpAddr) -> usize {
         self.sources.get(&source).map_or(0, BTreeMap::len)
     }
 
-    /// The number of connections of `source` was `before`.
-    fn recount(&mut self, source: IpAddr, before: usize) {
-        self.counts.remove(&(before, source));
-        let count = self.count(source);
-        if count > 0 {
-            self.counts.insert((count, source));
-        }
+    fn rank(&self, source: IpAddr) -> Option<Rank> {
+        let members = self.sources.get(&source)?;
+        let oldest = members.keys().next()?;
+        Some((members.len(), std::cmp::Reverse(*oldest)))
+    }
+
+    /// The rank of `source` was `before`.
+    fn rank_again(&mut self, source: IpAddr, before: Option<Rank>) {
+        before.map(|rank| self.ranks.remove(&(rank, source)));
+        self.ranks.extend(self.rank(source).map(|rank| (rank, source)));
     }
 }
 
@@ -126,6 +133,17 @@ mod tests {
     }
 
     #[test]
+    fn among_equals_the_oldest_goes() {
+        let mut half_open = HalfOpen::default();
+        for n in 0..TOTAL {
+            assert_eq!(half_open.add(id(n), source(TOTAL - n)), None);
+        }
+        assert_eq!(half_open.add(id(TOTAL), source(0xff00_0000)), Some(id(0)));
+        half_open.remove(id(0));
+        assert_eq!(half_open.add(id(TOTAL + 1), source(0xff00_0001)), Some(id(1)));
+    }
+
+    #[test]
     fn the_source_that_has_most_makes_room_for_others() {
         let mut half_open = HalfOpen::default();
         for n in 0..PER_SOURCE {
@@ -140,6 +158,6 @@ mod tests {
             assert_eq!(half_open.len(), TOTAL);
         }
         (0..TOTAL + 5).for_each(|n| half_open.remove(id(n)));
-        assert_eq!((half_open.len(), half_open.sources.len(), half_open.counts.len()), (0, 0, 0));
+        assert_eq!((half_open.len(), half_open.sources.len(), half_open.ranks.len()), (0, 0, 0));
     }
 }
