@@ -14,20 +14,23 @@ use crate::signal;
 /// A client sends its first line when it connects; a connection without one is closed after this.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connections that have said nothing yet. For a further one, the oldest is closed.
-const MAX_SILENT: usize = 64;
+/// Connections that wait. For a further one, the oldest that said nothing is closed.
+const MAX_WAITING: usize = 64;
+
+/// A client that is not served yet, and when it connected.
+type Waiting = (TcpStream, SocketAddr, Instant);
 
 /// The connections of a server's port.
 #[derive(Debug)]
 pub struct Clients<'a> {
     listener: &'a TcpListener,
-    silent: VecDeque<(TcpStream, SocketAddr, Instant)>,
+    waiting: VecDeque<Waiting>,
 }
 
 impl<'a> Clients<'a> {
     /// `listener` must not block.
     pub fn new(listener: &'a TcpListener) -> Self {
-        Self { listener, silent: VecDeque::new() }
+        Self { listener, waiting: VecDeque::new() }
     }
 
     /// Waits for a client that speaks. `None`: Ctrl-C.
@@ -35,26 +38,32 @@ impl<'a> Clients<'a> {
         let mut scratch = Vec::new();
         while !signal::interrupted() {
             self.accept_all()?;
-            self.silent.retain(|(_, _, since)| since.elapsed() < PATIENCE);
             if let Some(client) = self.take_speaking()? {
                 return Ok(Some(client));
             }
-            let silent = self.silent.iter().map(|(stream, ..)| stream.as_raw_fd());
+            // Only those that said nothing are left.
+            self.waiting.retain(|(_, _, since)| since.elapsed() < PATIENCE);
+            let silent = self.waiting.iter().map(|(stream, ..)| stream.as_raw_fd());
             let fds: Vec<_> = [self.listener.as_raw_fd()].into_iter().chain(silent).collect();
             sys::poll_readable(&fds, &mut scratch, Some(Duration::from_secs(1)));
         }
         Ok(None)
     }
 
+    /// Accepts clients. When there are many, those that said nothing make room; the others stay,
+    /// and further ones wait in the kernel.
     fn accept_all(&mut self) -> io::Result<()> {
         loop {
+            if self.waiting.len() >= MAX_WAITING {
+                let Some(at) = self.waiting.iter().position(|client| !speaks(client)) else {
+                    return Ok(());
+                };
+                self.waiting.remove(at);
+            }
             match self.listener.accept() {
                 Ok((stream, peer)) => {
-                    if self.silent.len() >= MAX_SILENT {
-                        self.silent.pop_front();
-                    }
                     stream.set_nonblocking(true)?;
-                    self.silent.push_back((stream, peer, Instant::now()));
+                    self.waiting.push_back((stream, peer, Instant::now()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
@@ -65,16 +74,20 @@ impl<'a> Clients<'a> {
     /// Takes the oldest connection whose client has said something. Closes those that their clients
     /// have closed.
     fn take_speaking(&mut self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
-        self.silent.retain(|(stream, ..)| match stream.peek(&mut [0]) {
+        self.waiting.retain(|(stream, ..)| match stream.peek(&mut [0]) {
             Ok(count) => count > 0,
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         });
-        let speaks = |(stream, ..): &(TcpStream, _, _)| stream.peek(&mut [0]).is_ok();
-        let Some(at) = self.silent.iter().position(speaks) else { return Ok(None) };
-        let Some((stream, peer, _)) = self.silent.remove(at) else { return Ok(None) };
+        let Some(at) = self.waiting.iter().position(speaks) else { return Ok(None) };
+        let Some((stream, peer, _)) = self.waiting.remove(at) else { return Ok(None) };
         stream.set_nonblocking(false)?;
         Ok(Some((stream, peer)))
     }
+}
+
+/// Returns true if the client has said something, or closed the connection.
+fn speaks((stream, ..): &Waiting) -> bool {
+    stream.peek(&mut [0]).is_ok()
 }
 
 #[cfg(test)]
@@ -102,7 +115,33 @@ mod tests {
             let (_, peer) = clients.next().unwrap().expect("no signal");
             assert_eq!(peer, client.local_addr().unwrap());
         }
-        assert!(clients.silent.len() <= MAX_SILENT);
+        assert!(clients.waiting.len() <= MAX_WAITING);
+        drop(silent);
+    }
+
+    /// While another client is served, for however long.
+    #[test]
+    fn clients_that_spoke_are_all_served_in_turn() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let server = listener.local_addr().unwrap();
+        let mut clients = Clients::new(&listener);
+        let mut spoke: Vec<_> = (0..3).map(|_| TcpStream::connect(server).unwrap()).collect();
+        spoke.iter_mut().for_each(|client| client.write_all(b"hello").unwrap());
+        clients.accept_all().unwrap();
+        let long_ago = Instant::now().checked_sub(2 * PATIENCE).expect("the host runs for longer");
+        clients.waiting.iter_mut().for_each(|(_, _, since)| *since = long_ago);
+        let silent: Vec<_> = (0..2 * MAX_WAITING)
+            .map(|_| {
+                let stream = TcpStream::connect(server).unwrap();
+                clients.accept_all().unwrap();
+                stream
+            })
+            .collect();
+        for client in &spoke {
+            let (_, peer) = clients.next().unwrap().expect("no signal");
+            assert_eq!(peer, client.local_addr().unwrap());
+        }
         drop(silent);
     }
 }
