@@ -12,7 +12,7 @@ use feroce_conform::rules::Severity;
 use feroce_conform::trace::{Link, Trace};
 use feroce_tests::capture_list::{captures, listed};
 use feroce_wire::cm::{CmMad, CmMessage, IpCmHeader};
-use feroce_wire::{MacAddr, Packet, Qpn};
+use feroce_wire::{Key, MacAddr, Packet, Qpn};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
 
@@ -62,6 +62,9 @@ struct Secrets {
     macs: Vec<MacAddr>,
     ips: Vec<IpAddr>,
     qpns: Vec<Qpn>,
+    /// Keys, and the high bits of the addresses used with them.
+    keys: Vec<Key>,
+    pages: Vec<u64>,
 }
 
 impl Secrets {
@@ -71,7 +74,12 @@ impl Secrets {
             macs: macs.into_iter().filter(|mac| mac.0[0] & 1 == 0).collect(),
             ips: vec![packet.ip.src(), packet.ip.dst()],
             qpns: vec![packet.bth.dest_qp],
+            ..Self::default()
         };
+        if let Some(reth) = packet.ext.reth.filter(|reth| reth.dma_len > 0) {
+            (all.keys, all.pages) = (vec![reth.rkey], vec![reth.va >> 12]);
+        }
+        all.keys.extend(packet.ext.ieth.map(|ieth| ieth.rkey));
         let mut payload = vec![0; packet.payload.len()];
         packet.payload.copy_to(&mut payload);
         if packet.bth.dest_qp == Qpn::GSI
@@ -119,6 +127,8 @@ fn an_anonymous_capture_has_the_verdict_of_its_original() {
             assert!(old.macs.iter().all(|mac| !new.macs.contains(mac)), "{name}: {old:?}");
             assert!(old.ips.iter().all(|ip| !new.ips.contains(ip)), "{name}: {old:?}");
             assert!(old.qpns.iter().all(|qpn| !new.qpns.contains(qpn)), "{name}: {old:?}");
+            assert!(old.keys.iter().all(|key| !new.keys.contains(key)), "{name}: {old:?}");
+            assert!(old.pages.iter().all(|page| !new.pages.contains(page)), "{name}: {old:?}");
             assert_eq!(old.qpns.len(), new.qpns.len());
         }
         assert_eq!(verdict(&checked(&anonymous)), verdict(&checked(&file.path)), "{name}");

@@ -56,9 +56,11 @@ impl Anonymiser {
         let places = [
             packet.ext.reth.map(|reth| (reth.rkey, reth.va)),
             packet.ext.atomic_eth.map(|eth| (eth.rkey, eth.va)),
-            packet.ext.ieth.map(|ieth| (ieth.rkey, 0)),
         ];
-        places.into_iter().flatten().for_each(|(key, va)| self.learn_key(key, va));
+        places.into_iter().flatten().for_each(|(key, va)| self.learn_place(key, va));
+        if let Some(ieth) = packet.ext.ieth {
+            self.learn_key(ieth.rkey);
+        }
         if let Some(mad) = cm::mad(packet) {
             cm::qpns(&mad.message).into_iter().for_each(|qpn| self.learn_qpn(qpn));
             cm::ips(&mad.message).into_iter().for_each(|ip| self.learn_ip(ip));
@@ -97,10 +99,14 @@ impl Anonymiser {
         }
     }
 
-    /// The first address used with a key gets a round number; its place in a page stays.
-    fn learn_key(&mut self, key: Key, va: u64) {
+    fn learn_key(&mut self, key: Key) -> u32 {
         let new = next_number(self.rewrite.keys.len());
-        self.rewrite.keys.entry(key.value()).or_insert(new);
+        *self.rewrite.keys.entry(key.value()).or_insert(new)
+    }
+
+    /// The first address used with a key gets a round number; its place in a page stays.
+    fn learn_place(&mut self, key: Key, va: u64) {
+        let new = self.learn_key(key);
         let base = u64::from(new) << 32 | va & 0xfff;
         self.rewrite.addresses.entry(key.value()).or_insert(base.wrapping_sub(va).cast_signed());
     }

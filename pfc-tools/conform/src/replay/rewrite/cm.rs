@@ -98,6 +98,8 @@ impl Rewrite {
                     && let Some(field) = rej.info.first_chunk_mut()
                 {
                     *field = self.guid(u64::from_be_bytes(*field)).to_be_bytes();
+                } else {
+                    self.map_data(&mut rej.info);
                 }
                 self.map_data(&mut rej.private_data);
             }
