@@ -330,3 +330,34 @@ fn rewritten_captures_agree() {
     let replay = replay(frames, &[Role::Responder, Role::Requester]);
     assert!(replay.agrees() && replay.compared() == 1300, "{replay}");
 }
+
+/// Changes a capture such that `depth` requests are outstanding: of each group of `depth`
+/// exchanges, the requests come first. Times and numbers stay.
+fn outstanding(frames: &mut [Captured], depth: usize) {
+    for group in frames.chunks_mut(2 * depth) {
+        let mut bytes: Vec<Vec<u8>> = group.iter().map(|frame| frame.bytes.clone()).collect();
+        bytes.sort_by_key(|bytes| Packet::parse(bytes, &[]).expect("RoCEv2").info.is_response());
+        group.iter_mut().zip(bytes).for_each(|(frame, bytes)| frame.bytes = bytes);
+    }
+}
+
+/// As many READs are outstanding as in the capture, up to the limit of the engine. A capture beyond
+/// the limit accuses nobody.
+#[test]
+fn outstanding_reads_and_atomics_are_as_many_as_in_the_capture() {
+    for file in ["rxe/read_lat_v4.pcap.zst", "rxe/atomic_lat_v4.pcap.zst"] {
+        for depth in [16, 17, 40, 64] {
+            let mut frames = read(file);
+            outstanding(&mut frames, depth);
+            let compared = frames.len() as u64;
+            let replay = replay(frames, &[Role::Responder, Role::Requester]);
+            assert!(replay.agrees() && replay.compared() == compared, "{file} {depth}\n{replay}");
+            assert!(!used_tolerances(&replay).contains(&RetransmissionTimer), "{replay}");
+        }
+        let mut frames = read(file);
+        outstanding(&mut frames, 65);
+        let replay = replay(frames, &[Role::Requester]);
+        let why = replay.played[0].result.as_ref().expect_err("beyond the limit of the engine");
+        assert!(why.contains("65 READs and atomics outstanding"), "{file}: {why}");
+    }
+}

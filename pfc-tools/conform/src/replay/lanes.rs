@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use feroce_engine::qp::Service;
-use feroce_wire::{Operation, Packet, PathMtu, Position, Qpn, Transport};
+use feroce_wire::{NakCode, Operation, Packet, PathMtu, Position, Psn, Qpn, Syndrome, Transport};
 
 use crate::party::Party;
 
@@ -57,6 +57,8 @@ pub struct Lane {
     pub requests: Vec<usize>,
     /// Indices of the responses.
     pub responses: Vec<usize>,
+    /// The most READs and atomics that had no response at the same time.
+    pub outstanding: usize,
 }
 
 /// Replaces a QP number that the capture does not show.
@@ -176,7 +178,11 @@ fn lane(frames: &[Captured], key: &Key, flow: &Flow, back: Option<(&Key, &Flow)>
     let longest = back.map_or(0, |(_, back)| back.longest).max(flow.longest).max(1024);
     let mtu = PathMtu::from_bytes(filled);
     let fits = || PathMtu::ALL.into_iter().find(|mtu| mtu.bytes() >= longest);
+    let mtu = mtu.or_else(fits).unwrap_or(PathMtu::Mtu4096);
+    let responses = back.map_or_else(Vec::new, |(_, back)| back.responses.clone());
+    let outstanding = outstanding(frames, &flow.requests, &responses, mtu.bytes());
     Lane {
+        outstanding,
         service: match key.transport {
             0 => Service::Rc,
             1 => Service::Uc,
@@ -184,9 +190,40 @@ fn lane(frames: &[Captured], key: &Key, flow: &Flow, back: Option<(&Key, &Flow)>
         },
         requester: Party { mac: first.ethernet.src, ip: key.src, qpn: requester_qpn },
         responder: Party { mac: first.ethernet.dst, ip: key.dst, qpn: key.dest_qp },
-        mtu: mtu.or_else(fits).unwrap_or(PathMtu::Mtu4096),
+        mtu,
         vlan: first.vlan.map(|tag| tag.id),
         requests: flow.requests.clone(),
-        responses: back.map_or_else(Vec::new, |(_, back)| back.responses.clone()),
+        responses,
     }
+}
+
+/// Returns the most READs and atomics that had no complete response at the same time. A request and
+/// its retransmissions count once.
+fn outstanding(frames: &[Captured], requests: &[usize], responses: &[usize], mtu: u32) -> usize {
+    let mut both: Vec<usize> = requests.iter().chain(responses).copied().collect();
+    both.sort_unstable();
+    let mut last_psns: Vec<Psn> = Vec::new();
+    let mut most = 0;
+    for index in both {
+        let packet = frames[index].packet();
+        let psn = packet.bth.psn;
+        if packet.info.is_response() {
+            // A NAK that asks for a retransmission acknowledges only earlier requests.
+            let repeats = matches!(
+                packet.ext.aeth.map(|aeth| aeth.syndrome),
+                Some(Syndrome::RnrNak(_) | Syndrome::Nak(NakCode::PsnSequence))
+            );
+            let remains = |last: &Psn| psn.is_before(*last) || repeats && *last == psn;
+            last_psns.retain(remains);
+            continue;
+        }
+        let last = psn.add(read_span(&packet, mtu) - 1);
+        let takes_resource = matches!(packet.info.operation, Operation::ReadRequest)
+            || packet.ext.atomic_eth.is_some();
+        if takes_resource && last_psns.iter().all(|before| before.is_before(last)) {
+            last_psns.push(last);
+            most = most.max(last_psns.len());
+        }
+    }
+    most
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use feroce_engine::device::{Buffer, QueuePair};
 use feroce_engine::memory::Access;
-use feroce_engine::qp::{QpSnapshot, QpState, Service};
+use feroce_engine::qp::{MAX_RD_ATOMIC, QpSnapshot, QpState, Service};
 use feroce_engine::time::Duration;
 use feroce_engine::verbs::{Data, SendFlags, SendOp, SendRequest, Status};
 use feroce_wire::{Packet, Psn, RnrTimer};
@@ -74,6 +74,13 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
         let why =
             "requests were reordered before the capture point: their order of sending is unknown";
         return Err(Unplayable(why.to_owned()));
+    }
+    if lane.outstanding > usize::from(MAX_RD_ATOMIC) {
+        let why = format!(
+            "{} READs and atomics outstanding, more than the engine sends: {MAX_RD_ATOMIC}",
+            lane.outstanding
+        );
+        return Err(Unplayable(why));
     }
     let mut offsets = Vec::new();
     let mut bytes = 0;

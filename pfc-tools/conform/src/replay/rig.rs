@@ -15,7 +15,7 @@ use feroce_engine::net::Gid;
 use feroce_engine::port::shm::{ShmConfig, ShmPort, shm_pair};
 use feroce_engine::port::{Port, Priority};
 use feroce_engine::qp::attributes::QpAttributes;
-use feroce_engine::qp::{QpState, Service};
+use feroce_engine::qp::{MAX_RD_ATOMIC, QpState, Service};
 use feroce_engine::time::Instant;
 use feroce_wire::{Packet, Pkey, Psn, Qpn, RnrTimer};
 
@@ -28,8 +28,14 @@ use crate::party::Party;
 /// size of its window.
 const WINDOW: u32 = 1 << 20;
 
-/// Maximum number of READs and atomics outstanding.
-pub const DEPTH: u8 = 16;
+/// Least depth of READs and atomics: lost responses may hide some of those outstanding.
+const LEAST_DEPTH: u8 = 16;
+
+/// Returns the depth of READs and atomics that the lane needs, within the limits of the engine.
+pub fn depth(lane: &Lane) -> u8 {
+    let most = u8::try_from(lane.outstanding).unwrap_or(u8::MAX);
+    most.clamp(LEAST_DEPTH, MAX_RD_ATOMIC)
+}
 
 /// Why a lane cannot be replayed.
 #[derive(Debug, thiserror::Error)]
@@ -149,7 +155,7 @@ impl Rig {
                 path_mtu: Some(lane.mtu),
                 dest_qp: Some(dest_qp),
                 rq_psn: Some(begin.rq_psn),
-                max_dest_rd_atomic: reliable.then_some(DEPTH),
+                max_dest_rd_atomic: reliable.then_some(depth(lane)),
                 min_rnr_timer: reliable.then_some(begin.min_rnr_timer),
                 ..QpAttributes::default()
             },
@@ -159,7 +165,7 @@ impl Rig {
                 retry_cnt: reliable.then_some(7),
                 rnr_retry: reliable.then_some(7),
                 sq_psn: Some(begin.sq_psn),
-                max_rd_atomic: reliable.then_some(DEPTH),
+                max_rd_atomic: reliable.then_some(depth(lane)),
                 ..QpAttributes::default()
             },
         ];

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 use super::dry_run;
 use crate::replay::lanes::{Captured, Lane};
 use crate::replay::responder::{DryRun, ResponderStep};
-use crate::replay::rig::{DEPTH, Unplayable};
+use crate::replay::rig::{self, Unplayable};
 
 /// Number of bytes shown in text per memory range.
 const SHOWN: usize = 32;
@@ -144,7 +144,7 @@ impl Needs {
             first_psn: dry_run.begin.rq_psn.value(),
             rnr_timer: timer.code(),
             rnr_timer_us: timer.nanos() / 1000,
-            depth: DEPTH,
+            depth: rig::depth(lane),
             regions: regions.collect(),
             receives,
             changes,
