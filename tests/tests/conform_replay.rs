@@ -361,3 +361,16 @@ fn outstanding_reads_and_atomics_are_as_many_as_in_the_capture() {
         assert!(why.contains("65 READs and atomics outstanding"), "{file}: {why}");
     }
 }
+
+/// Responses that follow the end of the capture are no differences.
+#[test]
+fn responses_behind_the_end_of_a_capture_are_no_differences() {
+    for file in ["rxe/read_lat_v4.pcap.zst", "rxe/atomic_lat_v4.pcap.zst"] {
+        let mut frames = read(file);
+        outstanding(&mut frames, 10);
+        frames.truncate(frames.len() - 6);
+        let replay = replay(frames, &[Role::Responder]);
+        assert!(replay.agrees(), "{file}\n{replay}");
+        assert!(used_tolerances(&replay).contains(&CaptureEnds), "{file}\n{replay}");
+    }
+}

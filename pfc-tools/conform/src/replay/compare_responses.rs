@@ -1,5 +1,7 @@
 //! Compares the responses to a lane's requests with the captured ones.
 
+use std::time::Duration;
+
 use feroce_engine::qp::Service;
 use feroce_wire::{Packet, Psn};
 
@@ -10,6 +12,9 @@ use super::peer_rules::{PeerRules, PeerStatements};
 use super::response_cause::SentRequests;
 use super::sent_response::SentResponse;
 use super::{Difference, Outcome};
+
+/// A response may be this late: what it would answer at the end of the capture may be behind it.
+const LONGEST_RESPONSE_TIME: Duration = Duration::from_millis(10);
 
 /// The sender of the responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +64,12 @@ pub fn compare_responses(
     };
     let lost = |at: usize| may_be_extra(at) && is_requested_again(at);
     let last = theirs.last().copied().unwrap_or(0);
-    let open = |at: usize| may_be_extra(at) && sent[at].after > last && lane.service == Service::Rc;
+    // `align` passes only responses after the last captured one.
+    let end = frames.last().map_or(Duration::ZERO, |frame| frame.at);
+    let is_near_end = |at: usize| {
+        sent[at].after > last || frames[sent[at].after].at + LONGEST_RESPONSE_TIME > end
+    };
+    let open = |at: usize| may_be_extra(at) && is_near_end(at) && lane.service == Service::Rc;
     let peers = match responding {
         Responding::Engine => None,
         Responding::Peer { expects } => Some(PeerRules::of(lane, frames, expects)),
