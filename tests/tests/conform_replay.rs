@@ -362,6 +362,31 @@ fn outstanding_reads_and_atomics_are_as_many_as_in_the_capture() {
     }
 }
 
+/// A UC connection goes on after lost packets: the responder drops the rest of the message, and the
+/// requester continues.
+#[test]
+fn uc_goes_on_after_a_gap() {
+    // Each message has four packets: what is removed, and how many packets the requester can
+    // compare afterwards.
+    for (first, count, left) in
+        [(21, 1, 797), (22, 1, 798), (23, 1, 799), (20, 4, 796), (22, 5, 794)]
+    {
+        let mut frames = read("rxe/uc_pingpong_v4_1024.pcap.zst");
+        let to = frames[0].packet().bth.dest_qp;
+        let lane: Vec<usize> =
+            (0..frames.len()).filter(|&at| frames[at].packet().bth.dest_qp == to).collect();
+        let lost: Vec<u64> =
+            lane[first..first + count].iter().map(|&at| frames[at].number).collect();
+        let messages = 200 - count.div_ceil(4) as u64;
+        frames.retain(|frame| !lost.contains(&frame.number));
+        for (role, compared) in [(Role::Responder, messages), (Role::Requester, left)] {
+            let replay = replay(frames.clone(), &[role]);
+            assert!(replay.agrees(), "{first} {count} {role:?}\n{replay}");
+            assert_eq!(replay.compared(), compared, "{first} {count} {role:?}\n{replay}");
+        }
+    }
+}
+
 /// Responses that follow the end of the capture are no differences.
 #[test]
 fn responses_behind_the_end_of_a_capture_are_no_differences() {

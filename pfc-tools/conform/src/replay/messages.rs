@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use feroce_engine::verbs::{RemoteAddr, SendOp};
-use feroce_wire::{Operation, Packet, Position, Psn};
+use feroce_wire::{Operation, Packet, PathMtu, Position, Psn};
 
 use super::lanes::{Captured, Lane, read_span};
 
@@ -32,6 +32,9 @@ impl Unwrap {
     }
 }
 
+/// The longest gap between messages that is filled, in packets.
+pub const MAX_GAP: u32 = 4096;
+
 /// A message: the work request that captured packets result from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
@@ -47,6 +50,8 @@ pub struct Message {
     pub solicited: bool,
     /// True if its last packet was captured.
     pub whole: bool,
+    /// True if it only takes the place of packets that were not captured.
+    pub is_filler: bool,
 }
 
 impl Message {
@@ -104,6 +109,27 @@ impl Messages {
         Self { list, first, places }
     }
 
+    /// Fills gaps between messages with SENDs: UC repeats no packet, so a packet that is not
+    /// captured appears nowhere.
+    pub fn fill_gaps(&mut self, mtu: PathMtu) {
+        let gaps = self.list.windows(2).filter_map(|pair| {
+            let start = pair[0].end();
+            let psns = u32::try_from(pair[1].start - start).ok()?;
+            (1..=MAX_GAP).contains(&psns).then(|| Message {
+                start,
+                psns,
+                op: SendOp::Send,
+                bytes: vec![0; ((psns - 1) * mtu.bytes() + 1) as usize],
+                solicited: false,
+                whole: false,
+                is_filler: true,
+            })
+        });
+        let fillers: Vec<Message> = gaps.collect();
+        self.list.extend(fillers);
+        self.list.sort_by_key(|message| message.start);
+    }
+
     /// Returns true if requests overtook each other before the capture point: a request appears for
     /// the first time after a later one, and the packets after it are not retransmitted.
     pub fn are_reordered(&self) -> bool {
@@ -158,7 +184,15 @@ fn close(list: &mut Vec<Message>, packets: Option<(Place, Vec<Packet<'_>>)>, mtu
         psns = u32::try_from(bytes.len()).unwrap_or(u32::MAX).div_ceil(mtu);
     }
     if let Some(op) = operation(first, last) {
-        list.push(Message { start, psns, op, bytes, solicited: last.bth.solicited, whole });
+        list.push(Message {
+            start,
+            psns,
+            op,
+            bytes,
+            solicited: last.bth.solicited,
+            whole,
+            is_filler: false,
+        });
     }
 }
 

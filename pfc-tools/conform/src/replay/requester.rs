@@ -21,7 +21,7 @@ use super::captured_responses::CapturedResponses;
 use super::compare::compare;
 use super::compare_responses::text;
 use super::lanes::{Captured, Lane};
-use super::messages::{Message, Messages, Place};
+use super::messages::{MAX_GAP, Message, Messages, Place};
 use super::rig::{Begin, Rig, Unplayable, unplayable};
 use super::tolerance::Tolerance;
 use super::{Difference, Outcome};
@@ -31,6 +31,7 @@ use crate::device_pair::drain;
 const LONGEST_TIMER: Duration = Duration::from_secs(1);
 
 struct Requester<'a> {
+    service: Service,
     frames: &'a [Captured],
     messages: Messages,
     rig: Rig,
@@ -66,7 +67,10 @@ enum NextStep {
 /// # Errors
 /// If the capture does not contain enough information.
 pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
-    let messages = Messages::of(lane, frames);
+    let mut messages = Messages::of(lane, frames);
+    if lane.service == Service::Uc {
+        messages.fill_gaps(lane.mtu);
+    }
     let Some(first) = messages.list.first() else {
         return Err(Unplayable("no message begins in the capture".to_owned()));
     };
@@ -98,6 +102,7 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     };
     let qp = rig.connect(lane, [&lane.requester, &lane.responder], &begin, Some(&like))?;
     let mut requester = Requester {
+        service: lane.service,
         frames,
         rig,
         qp,
@@ -142,6 +147,12 @@ impl Requester<'_> {
                 }
                 continue;
             }
+            if self.messages.at(place).is_some_and(|message| message.is_filler) {
+                // The rest of a UC message whose other packets are missing.
+                let number = self.frames[index].number;
+                self.outcome.tolerances.count_use(Tolerance::NotCaptured, number);
+                continue;
+            }
             self.post_until(place)?;
             if !self.send_captured(index, at) {
                 break;
@@ -180,7 +191,7 @@ impl Requester<'_> {
         let place = self.messages.places[at];
         let number = self.frames[index].number;
         // Each response is received once, and the timer expires a few times.
-        for _ in 0..self.waiting.len() + self.messages.list.len() + 64 {
+        for _ in 0..self.waiting.len() + self.messages.places.len() + MAX_GAP as usize {
             let snapshot = self.qp.snapshot(self.rig.now);
             if snapshot.state == QpState::Err {
                 return self.gave_up(number);
@@ -228,7 +239,8 @@ impl Requester<'_> {
         }
         // Our next packet may have been lost before the capture point if a later copy was captured.
         let next = self.messages.places[at] + Place::from(ahead);
-        if ahead < 0 && self.last_sent.get(&next).is_some_and(|&last| last > at) {
+        let is_repeated = || self.last_sent.get(&next).is_some_and(|&last| last > at);
+        if ahead < 0 && (self.service == Service::Uc || is_repeated()) {
             return NextStep::SendLost;
         }
         match self.next_response(self.messages.places[at]) {

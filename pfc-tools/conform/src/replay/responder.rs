@@ -228,7 +228,9 @@ impl Responder<'_> {
                 continue; // The rest of a message that began before the capture.
             }
             self.rig.now = Instant::ZERO + frame.at;
-            let expected = self.qp.snapshot(self.rig.now).expected == packet.bth.psn;
+            // On UC a message may begin with any PSN: what is missing before it is lost.
+            let expected = self.qp.snapshot(self.rig.now).expected == packet.bth.psn
+                || self.lane.service == Service::Uc && starts(&packet);
             // A packet captured after a later one was on its way when the NAK for the gap was sent.
             let in_order = at == 0 || self.messages.places[at - 1] < place;
             if expected && in_order && self.verdicts.is_missed(packet.bth.psn, index) {
@@ -279,6 +281,8 @@ impl Responder<'_> {
         let mtu = Place::from(self.lane.mtu.bytes());
         let mut length = match packet.info.operation {
             Operation::Write => 0,
+            // A receive of a UC message with losses is used for the next message.
+            _ if self.lane.service == Service::Uc => self.receive_into.len(),
             _ => message.bytes.len(),
         };
         // A refused packet did not fit: the receive was at most as long as the data before it.
