@@ -10,6 +10,7 @@ pub mod align;
 pub mod captured_responses;
 pub mod compare;
 pub mod compare_responses;
+pub mod copies;
 pub mod datagram;
 pub mod lanes;
 pub mod live;
@@ -86,6 +87,8 @@ pub struct Replay {
     pub played: Vec<Played>,
     /// Frames that are not complete RoCEv2 packets or have a wrong ICRC.
     pub not_roce: usize,
+    /// Copies of other packets, left out: the capture has each packet twice.
+    pub copies: usize,
     /// Packets of no lane: communication management, CNPs.
     pub others: usize,
 }
@@ -110,6 +113,7 @@ impl Replay {
 /// Plays the ends `roles` of every lane of a capture.
 pub fn replay(frames: Vec<Captured>, roles: &[Role]) -> Replay {
     let (frames, not_roce) = lanes::roce_frames(frames);
+    let (frames, copies) = copies::without_copies(frames);
     let (lanes, others) = lanes::lanes(&frames);
     let mut played = Vec::new();
     for lane in lanes {
@@ -118,7 +122,7 @@ pub fn replay(frames: Vec<Captured>, roles: &[Role]) -> Replay {
             played.push(Played { lane: lane.clone(), role, result });
         }
     }
-    Replay { played, not_roce, others }
+    Replay { played, not_roce, copies, others }
 }
 
 fn play(lane: &Lane, frames: &[Captured], role: Role) -> Result<Outcome, rig::Unplayable> {

@@ -60,6 +60,10 @@ impl Display for Replay {
         if self.others > 0 {
             writeln!(f, "{} packets of connection management and others: not played", self.others)?;
         }
+        if self.copies > 0 {
+            let copies = self.copies;
+            writeln!(f, "the capture has each packet twice: {copies} packets are copies")?;
+        }
         if self.not_roce > 0 {
             writeln!(f, "{} frames are not complete RoCEv2 packets", self.not_roce)?;
         }
@@ -106,6 +110,7 @@ pub struct Summary<'a> {
     compared: u64,
     other_packets: usize,
     other_frames: usize,
+    copies: usize,
     parts: Vec<PartPlayed<'a>>,
 }
 
@@ -117,6 +122,7 @@ impl<'a> Summary<'a> {
             compared: replay.compared(),
             other_packets: replay.others,
             other_frames: replay.not_roce,
+            copies: replay.copies,
             parts: replay.played.iter().map(part).collect(),
         }
     }

@@ -11,6 +11,7 @@ use crate::endpoint::end::RealPace;
 use crate::failure::Failure;
 use crate::inject::live::{Open, Stack, within};
 use crate::party::Party;
+use crate::replay::copies::without_copies;
 use crate::replay::lanes::{self, Captured, Lane};
 use crate::replay::rewrite::{Map, Rewrite};
 use crate::replay::{Difference, Outcome, Played, Replay, Role};
@@ -80,6 +81,7 @@ impl Options {
     /// If none can be played to.
     pub fn needs(&self, frames: Vec<Captured>) -> Result<Vec<Endpoint>, Failure> {
         let (frames, _) = lanes::roce_frames(frames);
+        let (frames, _) = without_copies(frames);
         let (lanes, _) = lanes::lanes(&frames);
         let needs: Vec<_> = lanes.iter().map(|lane| Endpoint::of(lane, &frames)).collect();
         let first = needs.first();
@@ -97,6 +99,7 @@ impl Options {
     /// If there is nothing to play, or the peer cannot be reached.
     pub fn play(&self, frames: Vec<Captured>) -> Result<Replay, Failure> {
         let (frames, not_roce) = lanes::roce_frames(frames);
+        let (frames, copies) = without_copies(frames);
         let (lanes, others) = lanes::lanes(&frames);
         let run_dry = |lane: &Lane| dry_run(lane, &frames).map(drop);
         if let Some(why) = lanes.iter().map(run_dry).reduce(Result::or) {
@@ -105,7 +108,7 @@ impl Options {
             return Err(nothing_to_play("it has no RC packets"));
         }
         let mut live = self.open(&lanes)?;
-        Ok(Replay { played: live.play_all(lanes, &frames)?, not_roce, others })
+        Ok(Replay { played: live.play_all(lanes, &frames)?, not_roce, copies, others })
     }
 
     /// Opens the interface to the peer, and the peer's stack.
