@@ -63,13 +63,8 @@ pub fn compare_responses(
         requests.last_for(ours[at].psn).is_some_and(|last| lane.requests[last] > sent[at].after)
     };
     let lost = |at: usize| may_be_extra(at) && is_requested_again(at);
-    let last = theirs.last().copied().unwrap_or(0);
     // `align` passes only responses after the last captured one.
-    let end = frames.last().map_or(Duration::ZERO, |frame| frame.at);
-    let is_near_end = |at: usize| {
-        sent[at].after > last || frames[sent[at].after].at + LONGEST_RESPONSE_TIME > end
-    };
-    let open = |at: usize| may_be_extra(at) && is_near_end(at) && lane.service == Service::Rc;
+    let open = |at: usize| may_be_extra(at) && may_be_behind_end(lane, frames, &sent[at]);
     let peers = match responding {
         Responding::Engine => None,
         Responding::Peer { expects } => Some(PeerRules::of(lane, frames, expects)),
@@ -113,6 +108,15 @@ pub fn compare_responses(
         };
         outcome.differences.push(Difference { packet: Some(number), sentence });
     }
+}
+
+/// Returns true if the response may have followed the end of the capture: its request is after the
+/// last captured response, or near the end.
+fn may_be_behind_end(lane: &Lane, frames: &[Captured], sent: &SentResponse) -> bool {
+    let last = lane.responses.last().copied().unwrap_or(0);
+    let end = frames.last().map_or(Duration::ZERO, |frame| frame.at);
+    let is_near_end = frames[sent.after].at + LONGEST_RESPONSE_TIME > end;
+    lane.service == Service::Rc && (sent.after > last || is_near_end)
 }
 
 /// Returns what is wrong with a peer's responses, whatever was captured.
