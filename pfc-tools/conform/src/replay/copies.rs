@@ -1,7 +1,7 @@
 //! Finds the copies in a capture that has each packet twice, as captures on several interfaces and
 //! of mirrored ports have.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::lanes::Captured;
@@ -12,7 +12,7 @@ const LONGEST_DELAY: Duration = Duration::from_micros(100);
 /// Returns the packets without copies, and the number of copies. Without a copy of at least 9 of 10
 /// packets, equal packets are retransmissions, and all are returned.
 pub fn without_copies(frames: Vec<Captured>) -> (Vec<Captured>, usize) {
-    let mut originals: HashMap<&[u8], Duration> = HashMap::new();
+    let mut originals: BTreeMap<&[u8], Duration> = BTreeMap::new();
     let mut is_copy = Vec::with_capacity(frames.len());
     for frame in &frames {
         // Each original has one copy.
