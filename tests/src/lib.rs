@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod capture;
 pub mod capture_list;
+pub mod captured;
 pub mod cm;
 pub mod conform_fuzz;
 #[allow(unsafe_code)] // A global allocator.

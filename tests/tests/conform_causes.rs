@@ -2,12 +2,10 @@
 //! capture point, sides with different PSNs, and holes of the capture.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
-use feroce_conform::check::{Checker, Filter};
-use feroce_conform::packet::Reader;
 use feroce_conform::rules::Severity;
-use feroce_conform::trace::{Frame, Link, Trace};
+use feroce_tests::capture_list::captures;
+use feroce_tests::captured::{Captured, findings, read};
 use feroce_tests::conform_fuzz::seal;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -25,44 +23,6 @@ const ACKNOWLEDGE: u8 = 0x11;
 const ACK: u8 = 0x1f;
 const NAK_SEQUENCE: u8 = 0x60;
 
-#[derive(Clone)]
-struct Captured {
-    at: u64,
-    link: Link,
-    bytes: Vec<u8>,
-    original_len: u32,
-}
-
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("captures")
-}
-
-fn read(file: &Path) -> Vec<Captured> {
-    let mut trace = Trace::open(&[file.to_owned()]).expect("a capture");
-    let mut frames = Vec::new();
-    while let Some(frame) = trace.next_frame().expect("a frame") {
-        let Frame { at, link, original_len, .. } = frame;
-        frames.push(Captured { at, link, bytes: frame.bytes.to_vec(), original_len });
-    }
-    frames
-}
-
-/// The findings in `frames` of at least that severity, counted by rule.
-fn findings(frames: &[Captured], severity: Severity) -> BTreeMap<&'static str, u64> {
-    let mut checker = Checker::new(Filter::default(), false);
-    let mut reader = Reader::default();
-    for (number, frame) in (1..).zip(frames) {
-        let Captured { at, link, original_len, .. } = *frame;
-        let bytes = &frame.bytes;
-        let frame = Frame { file: 0, tap: 0, number, at, link, bytes, original_len };
-        checker.frame(&frame, &mut reader);
-    }
-    let report = checker.finish(vec!["made".to_owned()]);
-    let rules = report.findings.by_rule().into_iter();
-    let wanted = rules.filter(|(rule, _)| rule.rule().severity >= severity);
-    wanted.map(|(rule, count)| (rule.rule().name, count)).collect()
-}
-
 /// An exchange without IPv4 identifications between two QPs, packet by packet.
 struct Exchange {
     request: Captured,
@@ -73,7 +33,7 @@ struct Exchange {
 
 impl Exchange {
     fn new() -> Self {
-        let frames = read(&folder().join("rxe/ops_zero_len.pcap.zst"));
+        let frames = read(&captures().join("rxe/ops_zero_len.pcap.zst"));
         let [request, response] = [frames[0].clone(), frames[5].clone()];
         Self { at: request.at, request, response, frames: Vec::new() }
     }
@@ -234,7 +194,7 @@ fn a_hole_of_the_capture_is_named() {
 /// The MSN shows that the responder completed requests before the first captured one.
 #[test]
 fn a_hole_at_the_start_of_a_connection_is_named() {
-    let mut frames = read(&folder().join("rxe/rping_v4.pcap.zst"));
+    let mut frames = read(&captures().join("rxe/rping_v4.pcap.zst"));
     let is_data = |frame: &Captured| frame.bytes[BTH] != 0x64;
     let first = frames.iter().position(is_data).expect("data");
     let [request, response] = [&frames[first], &frames[first + 1]].map(|frame| frame.bytes[BTH]);
@@ -262,7 +222,7 @@ fn a_hole_accuses_no_endpoint() {
     let (mut tried, mut named, mut wrong) = (0, 0, Vec::new());
     let folders = ["hardware", "rxe", "softroce-public"];
     let entries =
-        folders.iter().flat_map(|name| std::fs::read_dir(folder().join(name)).expect(name));
+        folders.iter().flat_map(|name| std::fs::read_dir(captures().join(name)).expect(name));
     let mut files: Vec<_> = entries.map(|entry| entry.expect("a file").path()).collect();
     files.sort();
     for file in files {

@@ -1,13 +1,13 @@
 //! A stray packet hides nothing: the check of a capture and one more packet has at least the errors
 //! of the capture alone.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use feroce_conform::check::{Checker, Filter};
-use feroce_conform::packet::{Reader, roce_ip_at};
+use feroce_conform::packet::roce_ip_at;
 use feroce_conform::rules::Severity;
-use feroce_conform::trace::{Frame, Link, Trace};
+use feroce_conform::trace::Link;
+use feroce_tests::capture_list;
+use feroce_tests::captured::{Captured, findings, read};
 use feroce_tests::conform_fuzz::seal;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -16,16 +16,8 @@ const UDP: usize = 8;
 /// Number of stray packets of each kind per capture.
 const STRAYS: usize = 30;
 
-#[derive(Clone)]
-struct Captured {
-    at: u64,
-    link: Link,
-    bytes: Vec<u8>,
-    original_len: u32,
-}
-
 fn captures() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures");
+    let root = capture_list::captures();
     let mut files = Vec::new();
     for folder in ["hardware", "rxe", "softroce-public"] {
         let entries = std::fs::read_dir(root.join(folder)).expect(folder);
@@ -33,31 +25,6 @@ fn captures() -> Vec<PathBuf> {
     }
     files.sort();
     files
-}
-
-fn read(file: &Path) -> Vec<Captured> {
-    let mut trace = Trace::open(&[file.to_owned()]).expect("a capture");
-    let mut frames = Vec::new();
-    while let Some(frame) = trace.next_frame().expect("a frame") {
-        let Frame { at, link, original_len, .. } = frame;
-        frames.push(Captured { at, link, bytes: frame.bytes.to_vec(), original_len });
-    }
-    frames
-}
-
-/// The errors in `frames`, counted by rule.
-fn errors<'a>(frames: impl Iterator<Item = &'a Captured>) -> BTreeMap<&'static str, u64> {
-    let mut checker = Checker::new(Filter::default(), false);
-    let mut reader = Reader::default();
-    for (number, frame) in (1..).zip(frames) {
-        let Captured { at, link, original_len, .. } = *frame;
-        let bytes = &frame.bytes;
-        let frame = Frame { file: 0, tap: 0, number, at, link, bytes, original_len };
-        checker.frame(&frame, &mut reader);
-    }
-    let counts = checker.finish(vec!["mixed".to_owned()]).findings.by_rule().into_iter();
-    let errors = counts.filter(|(rule, _)| rule.rule().severity == Severity::Error);
-    errors.map(|(rule, count)| (rule.rule().name, count)).collect()
 }
 
 /// Returns the offset of the BTH.
@@ -110,7 +77,7 @@ fn a_stray_packet_hides_no_error() {
     let (mut wrong, mut tried) = (Vec::new(), 0);
     for file in captures() {
         let frames = read(&file);
-        let alone = errors(frames.iter());
+        let alone = findings(&frames, Severity::Error);
         for kind in KINDS {
             for _ in 0..STRAYS {
                 let mut below =
@@ -123,7 +90,7 @@ fn a_stray_packet_hides_no_error() {
                 }
                 tried += 1;
                 let mixed = frames[..to].iter().chain([&stray]).chain(&frames[to..]);
-                let mixed = errors(mixed);
+                let mixed = findings(mixed, Severity::Error);
                 let lacks = |(rule, count): (&&str, &u64)| mixed.get(*rule).unwrap_or(&0) < count;
                 if alone.iter().any(lacks) {
                     wrong.push(format!(
