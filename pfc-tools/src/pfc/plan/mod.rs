@@ -2,6 +2,7 @@
 
 pub mod formulas;
 mod output;
+mod sonic;
 pub mod thresholds;
 
 use std::io;
@@ -100,12 +101,13 @@ pub struct Options {
         value_parser = clap::value_parser!(u64).range(0..=100)
     )]
     pub small_packets: u64,
-    /// Formula that decides the verdict and the configuration
-    #[arg(long, value_enum, default_value = "ieee")]
-    pub by: Formula,
-    /// Interface to generate the configuration for
-    #[arg(long, value_name = "NAME", default_value = "eth0")]
-    pub interface: String,
+    /// Formula that decides the verdict and the configuration [default: the one with the most
+    /// headroom; for `--output sonic`, SONiC's]
+    #[arg(long, value_enum)]
+    pub by: Option<Formula>,
+    /// Interface to generate the configuration for [default: eth0; for `--output sonic`, Ethernet0]
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     pub output: Output,
@@ -155,6 +157,8 @@ pub struct Plan {
     pub columns: Vec<Column>,
     /// Index of the column that decides.
     pub chosen: usize,
+    /// Why this column decides.
+    pub reason: &'static str,
     /// Violated conditions, by the deciding column: the buffer suffices, and ECN marks before PFC
     /// pauses.
     pub objections: Vec<String>,
@@ -218,13 +222,40 @@ impl Options {
                 Column { name, headroom, thresholds, xon }
             })
             .collect();
-        let wanted = if self.headroom.is_some() { "stated" } else { self.by.name() };
-        let chosen = columns.iter().position(|column| column.name == wanted).unwrap_or(0);
+        let (chosen, reason) = self.choose(&columns);
         let objections = match &columns[chosen] {
             Column { thresholds: Some(thresholds), .. } => self.objections(thresholds),
             Column { headroom, .. } => headroom.as_ref().err().cloned().into_iter().collect(),
         };
-        Plan { columns, chosen, objections }
+        Plan { columns, chosen, reason, objections }
+    }
+
+    /// The column that decides, and why: as stated or requested, else the vendor's formula for the
+    /// vendor's output, else the formula with the most headroom, so that no default is below what a
+    /// published formula demands.
+    fn choose(&self, columns: &[Column]) -> (usize, &'static str) {
+        let of = |name: &str| columns.iter().position(|column| column.name == name).unwrap_or(0);
+        if self.headroom.is_some() {
+            return (of("stated"), "as stated");
+        }
+        match (self.by, self.output) {
+            (Some(by), _) => (of(by.name()), "as requested"),
+            (None, Output::Sonic) => (of(Formula::Sonic.name()), "SONiC's own formula"),
+            (None, _) => {
+                let bytes = |column: &Column| column.headroom.as_ref().map_or(0, |one| one.bytes);
+                let most = (0..columns.len()).max_by_key(|&at| bytes(&columns[at])).unwrap_or(0);
+                // Without a response time for this rate, the formulas that are left ignore it.
+                let ieee = of(Formula::Ieee.name());
+                let at = if columns[ieee].headroom.is_ok() { most } else { ieee };
+                (at, "the most headroom of all formulas")
+            }
+        }
+    }
+
+    /// Name of the interface in the configuration.
+    fn interface(&self) -> &str {
+        let default = if self.output == Output::Sonic { "Ethernet0" } else { "eth0" };
+        self.interface.as_deref().unwrap_or(default)
     }
 
     fn objections(&self, thresholds: &Thresholds) -> Vec<String> {
@@ -255,6 +286,44 @@ impl Options {
     }
 }
 
+impl Plan {
+    /// Headroom per class and port that decides.
+    fn headroom(&self) -> u64 {
+        self.columns[self.chosen].headroom.as_ref().map_or(0, |headroom| headroom.bytes)
+    }
+
+    /// Returns why SONiC's pools cannot be configured, if so.
+    fn beyond_buffer(&self, options: &Options) -> Option<String> {
+        let reserved = sonic::reserved(options, self);
+        let is_short = options.output == Output::Sonic && reserved >= options.buffer;
+        is_short.then(|| {
+            format!(
+                "the buffer of {} B does not suffice: {reserved} B are reserved for lossless \
+                 classes (xon and xoff), and the pool would be empty",
+                options.buffer
+            )
+        })
+    }
+
+    /// Objections, and whether the vendor of the output demands more headroom.
+    fn notes(&self, options: &Options) -> Vec<String> {
+        let by = self.columns[self.chosen].name;
+        let mut notes: Vec<_> =
+            self.objections.iter().map(|text| format!("by {by}: {text}")).collect();
+        if options.output == Output::Sonic {
+            let own = Formula::Sonic.headroom(&options.link()).map_or(0, |own| own.bytes);
+            let headroom = self.headroom();
+            if headroom < own {
+                notes.push(format!(
+                    "the headroom of {headroom} B ({by}) is less than SONiC's {own} B: lossless \
+                     frames may be dropped"
+                ));
+            }
+        }
+        notes
+    }
+}
+
 /// Prints the plan.
 ///
 /// # Errors
@@ -271,7 +340,14 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     if let Err(why) = &plan.columns[plan.chosen].headroom {
         return Err(Failure::Unusable(format!("{}: {why}", plan.columns[plan.chosen].name)));
     }
+    if let Some(why) = plan.beyond_buffer(options) {
+        return Err(Failure::Unusable(why));
+    }
     output::write(&mut io::stdout().lock(), options, &plan)?;
+    // A configuration has no place for them.
+    if matches!(options.output, Output::Dcb | Output::Sonic) {
+        plan.notes(options).iter().for_each(|note| eprintln!("feroce: {note}"));
+    }
     Ok(Outcome::of(!plan.objections.is_empty()))
 }
 
@@ -351,7 +427,40 @@ mod tests {
         let sonic = text("--rate 100G --priorities 3,4 --by mlx5 --output sonic");
         let json: serde_json::Value = serde_json::from_str(&sonic).unwrap();
         assert_eq!(json["BUFFER_PROFILE"]["pg_lossless_100000_100m_profile"]["xoff"], "63124");
-        assert_eq!(json["PORT_QOS_MAP"]["eth0"]["pfc_enable"], "3,4");
+        assert_eq!(json["PORT_QOS_MAP"]["Ethernet0"]["pfc_enable"], "3,4");
+    }
+
+    #[test]
+    fn no_default_is_below_what_a_formula_demands() {
+        for arguments in
+            ["--rate 100G", "--rate 10G --cable 5", "--rate 400G", "--rate 25G --cell 96"]
+        {
+            let plan = options(arguments).plan();
+            let most = plan.columns.iter().filter_map(|column| column.headroom.as_ref().ok());
+            assert_eq!(plan.headroom(), most.map(|one| one.bytes).max().unwrap(), "{arguments}");
+        }
+        // By 802.1Q, 51216 B each, this buffer would suffice.
+        let small = "--rate 100G --buffer 2MB --kmin 100B";
+        assert_eq!(options(&format!("{small} --by ieee")).plan().objections, [""; 0]);
+        let plan = options(small).plan();
+        assert!(plan.objections[0].contains("does not suffice"), "{plan:?}");
+        assert!(text(small).contains("SONiC (the most headroom of all formulas)"));
+        // Only mlx5's formula, which has no response time, has a value for this rate.
+        let unknown = options("--rate 800G").plan();
+        assert!(unknown.columns[unknown.chosen].headroom.is_err(), "{unknown:?}");
+    }
+
+    #[test]
+    fn sonic_gets_the_headroom_of_its_own_formula() {
+        // The largest would be mlxsw's.
+        let sonic = "--rate 100G --cell 96 --small-packets 0 --output sonic";
+        let json: serde_json::Value = serde_json::from_str(&text(sonic)).unwrap();
+        let xoff = &json["BUFFER_PROFILE"]["pg_lossless_100000_100m_profile"]["xoff"];
+        assert_eq!(xoff, "52224");
+        assert_eq!(options(sonic).plan().notes(&options(sonic)), [""; 0]);
+        let less = options("--rate 100G --by ieee --output sonic");
+        let notes = less.plan().notes(&less);
+        assert!(notes[0].contains("51216 B (802.1Q) is less than SONiC's 111616 B"), "{notes:?}");
     }
 
     #[test]
@@ -366,6 +475,11 @@ mod tests {
             };
             assert!(why.contains(due), "{why}");
         }
+        let Err(Failure::Unusable(why)) = run(&options("--rate 100G --buffer 4MB --output sonic"))
+        else {
+            panic!("an empty pool")
+        };
+        assert!(why.contains("4161536 B are reserved"), "{why}");
         assert_eq!(options("--rate 100G --beta 1/8").exponent(), Some(-3));
         assert_eq!(options("--rate 100G --beta 3 --output sonic --static").beyond_output(), None);
     }

@@ -6,14 +6,14 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 
 use super::formulas::{Formula, mlxsw_delay};
-use super::{Column, Options, Output, Plan, Thresholds, Xon};
+use super::{Column, Options, Output, Plan, Thresholds, Xon, sonic};
 
 pub(super) fn write(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
     match options.output {
         Output::Text => text(out, options, plan),
         Output::Json => document(out, &as_json(options, plan)),
         Output::Dcb => dcb(out, options, plan),
-        Output::Sonic => document(out, &sonic(options, plan)),
+        Output::Sonic => document(out, &sonic::tables(options, plan)),
     }
 }
 
@@ -88,7 +88,7 @@ fn text(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> 
             Err(why) => writeln!(out, "{}: {why}", column.name)?,
         }
     }
-    let by = plan.columns[plan.chosen].name;
+    let by = format!("{} ({})", plan.columns[plan.chosen].name, plan.reason);
     writeln!(out)?;
     match plan.objections.is_empty() {
         true => writeln!(
@@ -136,29 +136,27 @@ fn as_json(options: &Options, plan: &Plan) -> Value {
         "kmax": options.kmax,
         "thresholds": if options.is_static { "static" } else { "dynamic" },
         "by": plan.columns[plan.chosen].name,
+        "reason": plan.reason,
         "formulas": formulas,
         "objections": plan.objections,
     })
 }
 
-fn priorities(options: &Options) -> Vec<u8> {
+/// Lossless priorities in order.
+pub(super) fn priorities(options: &Options) -> Vec<u8> {
     (0..8).filter(|p| options.mask() >> p & 1 == 1).collect()
-}
-
-fn chosen(plan: &Plan) -> u64 {
-    plan.columns[plan.chosen].headroom.as_ref().map_or(0, |headroom| headroom.bytes)
 }
 
 /// A separate buffer for each lossless priority: its headroom and two frames.
 fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
-    let (name, priorities) = (&options.interface, priorities(options));
+    let (name, priorities) = (options.interface(), priorities(options));
     let list = |of: &dyn Fn(usize, u8) -> String| {
         priorities.iter().enumerate().map(|(at, &p)| of(at, p)).collect::<Vec<_>>().join(" ")
     };
     writeln!(out, "# PFC for the lossless priorities only; PAUSE must be off.")?;
     writeln!(out, "ethtool -A {name} rx off tx off")?;
     writeln!(out, "dcb pfc set dev {name} prio-pfc all:off {}", list(&|_, p| format!("{p}:on")))?;
-    let is_mlxsw = options.headroom.is_none() && options.by == Formula::Mlxsw;
+    let is_mlxsw = plan.columns[plan.chosen].name == Formula::Mlxsw.name();
     if let Some(delay) = is_mlxsw.then(|| mlxsw_delay(&options.link()).ok()).flatten() {
         // The delay has 16 bits in DCB.
         let (bits, max) = (8 * delay, u64::from(u16::MAX));
@@ -168,7 +166,7 @@ fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
     writeln!(
         out,
         "# One buffer for each: two frames, and {} B of headroom ({}).",
-        chosen(plan),
+        plan.headroom(),
         plan.columns[plan.chosen].name
     )?;
     writeln!(
@@ -176,56 +174,11 @@ fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
         "dcb buffer set dev {name} prio-buffer all:0 {}",
         list(&|at, p| format!("{p}:{}", at + 1))
     )?;
-    let size = chosen(plan) + 2 * options.mtu;
+    let size = plan.headroom() + 2 * options.mtu;
     let lossy = 2 * options.port_mtu;
     writeln!(
         out,
         "dcb buffer set dev {name} buffer-size all:0 0:{lossy} {}",
         list(&|at, _| format!("{}:{size}", at + 1))
     )
-}
-
-/// Tables for SONiC. All values are strings.
-fn sonic(options: &Options, plan: &Plan) -> Value {
-    let megabits = options.rate.bits_per_second() / 1_000_000;
-    let profile = format!("pg_lossless_{megabits}_{}m_profile", options.cable);
-    let name = options.interface.as_str();
-    let priorities: Vec<_> = priorities(options).iter().map(u8::to_string).collect();
-    // As in SONiC's model: resume at the size of the pipeline.
-    let xon = options.link().cells.pipeline;
-    let mut buffer = json!({
-        "pool": "ingress_lossless_pool",
-        "size": (xon + chosen(plan)).to_string(),
-        "xon": xon.to_string(),
-        "xoff": chosen(plan).to_string(),
-    });
-    match options.is_static {
-        true => {
-            let xoff = plan.columns[plan.chosen].thresholds.map_or(0, |t| t.xoff_static);
-            buffer["static_th"] = xoff.to_string().into();
-        }
-        // SAI expects the exponent of a power of two.
-        false => buffer["dynamic_th"] = options.exponent().map(|power| power.to_string()).into(),
-    }
-    let groups: Map<_, _> =
-        priorities.iter().map(|p| (format!("{name}|{p}"), json!({ "profile": profile }))).collect();
-    let queues: Map<_, _> = priorities
-        .iter()
-        .map(|p| (format!("{name}|{p}"), json!({ "wred_profile": "AZURE_LOSSLESS" })))
-        .collect();
-    let wred = json!({
-        "ecn": "ecn_all",
-        "wred_green_enable": "true",
-        "green_min_threshold": options.kmin.to_string(),
-        "green_max_threshold": options.kmax.to_string(),
-        "green_drop_probability": options.pmax.to_string(),
-    });
-    json!({
-        "CABLE_LENGTH": { "AZURE": { name: format!("{}m", options.cable) } },
-        "BUFFER_PROFILE": { profile: buffer },
-        "BUFFER_PG": groups,
-        "PORT_QOS_MAP": { name: { "pfc_enable": priorities.join(",") } },
-        "WRED_PROFILE": { "AZURE_LOSSLESS": wred },
-        "QUEUE": queues,
-    })
 }
