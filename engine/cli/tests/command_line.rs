@@ -46,7 +46,8 @@ const EXITS: &[(&str, i32)] = &[
     ("pfc watch none0", 2),
     ("conform", 2),
     ("conform check no-such-file.pcap", 2),
-    ("pfc deadlock deadlock-ring", 3),
+    ("pfc deadlock deadlock-ring", 2),
+    ("pfc plan --rate 100G --buffer 1MB", 3),
     ("doctor -i none0", 4),
 ];
 

@@ -91,6 +91,9 @@ fn a_fat_tree_deadlocks_only_with_detours() {
     assert_eq!(found.cycle.len(), 8);
 }
 
+/// The first of three cases.
+const RING: &str = "shortest paths";
+
 /// Runs `feroce pfc deadlock` on a built-in scenario.
 fn message(arguments: &[&str]) -> (String, Option<i32>) {
     let program = env!("CARGO_BIN_EXE_feroce");
@@ -102,7 +105,7 @@ fn message(arguments: &[&str]) -> (String, Option<i32>) {
 
 #[test]
 fn the_command_prints_the_cycle_and_the_changes() {
-    let (text, code) = message(&["deadlock-ring"]);
+    let (text, code) = message(&["deadlock-ring", "--case", RING]);
     assert_eq!(code, Some(3));
     for line in [
         "a cycle of 5 links, each of which can wait for the next:",
@@ -129,10 +132,10 @@ fn the_command_prints_the_cycle_and_the_changes() {
         "routing.roots=[\"s1..s4\"]",
     ];
     for none in [
-        &["deadlock-fat-tree"][..],
+        &["deadlock-fat-tree", "--case", "whole"][..],
         &["deadlock-ring", "--case", "up and down"],
-        &[&["deadlock-fat-tree"][..], &up_down].concat(),
-        &["deadlock-ring", "--set", "pfc.priorities=[]", "--set", "lossless=false"],
+        &[&["deadlock-fat-tree", "--case", "whole"][..], &up_down].concat(),
+        &["deadlock-ring", "--case", RING, "--set", "pfc.priorities=[]", "--set", "lossless=false"],
     ] {
         let (text, code) = message(none);
         assert_eq!(code, Some(0), "{none:?}: {text}");
@@ -153,7 +156,7 @@ fn no_traffic_is_needed() {
     let fabric = Command::new(env!("CARGO_BIN_EXE_feroce")).args(["fabric", "run", name]).output();
     std::fs::remove_file(&file).expect("the file");
     assert_eq!(code, Some(3), "{text}");
-    let same = message(&["deadlock-ring", "--run"]).0;
+    let same = message(&["deadlock-ring", "--case", RING, "--run"]).0;
     let cycle = "priority 3: 10 dependencies between 10 links, from packets between all hosts";
     assert!(text.contains(cycle) && text.contains("simulated, unchanged, 5 flows"), "{text}");
     let without_case = same.replacen(" (shortest paths)", "", 1);
@@ -172,7 +175,7 @@ fn no_traffic_is_needed() {
 
 #[test]
 fn the_simulation_deadlocks_without_the_changes_only() {
-    let (text, code) = message(&["deadlock-ring", "--run", "--json"]);
+    let (text, code) = message(&["deadlock-ring", "--case", RING, "--run", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(code, Some(3));
     let [before, after] = &report["runs"].as_array().expect("runs")[..] else { panic!("{text}") };
@@ -185,16 +188,32 @@ fn explicit_routes_and_invalid_arguments() {
     // A routing loop: two switches send packets for h4 to each other.
     let routing_loop =
         ["--set", "route=[{at=\"s1\",to=\"h4\",via=\"s2\"},{at=\"s2\",to=\"h4\",via=\"s1\"}]"];
-    let (text, code) = message(&[&["deadlock-ring"][..], &routing_loop].concat());
+    let (text, code) = message(&[&["deadlock-ring", "--case", RING][..], &routing_loop].concat());
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("the routes form a loop from h2 to h4"), "{text}");
     let tables = [
         (&["no-such-file"][..], "cannot read no-such-file: "),
+        (
+            &["deadlock-ring"],
+            "3 cases; choose one with --case: shortest paths, two turns fewer, up and down",
+        ),
         (&["deadlock-ring", "--case", "x"], "there is no case `x`; known cases: shortest paths, "),
-        (&["deadlock-ring", "--set", "routing.kind=up-down"], "`routing.roots` is missing"),
-        (&["deadlock-ring", "--set", "routing.forbidden=s1 > s3 > s4"], "`routing.forbidden` is"),
-        (&["deadlock-ring", "--set", "topology.hosts=[\"h1\"]"], "known nodes; `h2` is unknown"),
-        (&["deadlock-ring", "--set", "link=[{between=\"h1 - s1\",down=true}]"], "h1 has 0 links"),
+        (
+            &["deadlock-ring", "--case", RING, "--set", "routing.kind=up-down"],
+            "`routing.roots` is missing",
+        ),
+        (
+            &["deadlock-ring", "--case", RING, "--set", "routing.forbidden=s1 > s3 > s4"],
+            "`routing.forbidden` is",
+        ),
+        (
+            &["deadlock-ring", "--case", RING, "--set", "topology.hosts=[\"h1\"]"],
+            "known nodes; `h2` is unknown",
+        ),
+        (
+            &["deadlock-ring", "--case", RING, "--set", "link=[{between=\"h1 - s1\",down=true}]"],
+            "h1 has 0 links",
+        ),
     ];
     for (arguments, expected) in tables {
         let (text, code) = message(arguments);

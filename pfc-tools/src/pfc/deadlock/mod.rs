@@ -22,7 +22,7 @@ pub struct Options {
     /// Scenario file, or the name of a built-in scenario (see `feroce fabric list`); topology,
     /// routing and PFC are used
     scenario: String,
-    /// Case of the scenario [default: the first]
+    /// Case of the scenario; required if it has several
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
     /// Set a key of the scenario: link.0.down=true
@@ -110,7 +110,14 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
             |known| Failure::Unusable(format!("there is no case `{name}`; known cases: {known}"));
         scenario.choose(name).map_err(unknown)?;
     }
-    let case = &scenario.cases[0];
+    let [case] = &scenario.cases[..] else {
+        let known: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
+        return Err(Failure::Unusable(format!(
+            "the scenario has {} cases; choose one with --case: {}",
+            known.len(),
+            known.join(", ")
+        )));
+    };
     let report = analyse(&scenario.title, case, options)?;
     let mut out = io::stdout().lock();
     match options.json {
