@@ -49,6 +49,8 @@ pub struct Delta {
     blocked_time: [Option<f64>; TIMERS],
     frames_before: u64,
     frames: u64,
+    wrong_before: u64,
+    wrong: u64,
     rows: Vec<Row>,
     counters: BTreeMap<String, u64>,
     counted: Vec<CountedRow>,
@@ -103,6 +105,8 @@ impl Delta {
         }
         self.update_blocked(meter);
         let frames = meter.frames();
+        self.wrong = frames.wrong - self.wrong_before;
+        self.wrong_before = frames.wrong;
         let frames = frames.pfc + frames.pause + frames.other;
         self.frames = frames - self.frames_before;
         self.frames_before = frames;
@@ -171,6 +175,11 @@ impl Delta {
         self.frames
     }
 
+    /// Malformed frames since the previous reading.
+    pub const fn wrong(&self) -> u64 {
+        self.wrong
+    }
+
     /// Time of the last reading.
     pub const fn at(&self) -> Time {
         self.at
@@ -199,6 +208,7 @@ impl Delta {
         json!({
             "span_ns": self.span.0 / 1000,
             "frames": self.frames,
+            "wrong": self.wrong,
             "priorities": rows,
             "counters": counted.collect::<Vec<_>>(),
         })

@@ -108,9 +108,10 @@ impl Snapshot<'_> {
         };
         writeln!(
             out,
-            "{:>9}  {} frames, {} wrong, {} dropped by the kernel{lag}",
+            "{:>9}  {} frames, {} wrong; since the start {} wrong, {} dropped by the kernel{lag}",
             shown(delta.at()),
             delta.frames(),
+            delta.wrong(),
             frames.wrong,
             self.lost
         )?;
@@ -150,6 +151,31 @@ mod tests {
     use feroce_wire::{FlowControlFrame, MacAddr};
 
     use super::super::schedule::pfc;
+
+    #[test]
+    fn a_line_counts_frames_and_wrong_ones_of_the_same_interval() {
+        let mut meter = Meter::new(None);
+        let frame = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control: pfc(8, 1) };
+        let mut bytes = frame.to_bytes();
+        let counters = BTreeMap::new();
+        let mut delta = Delta::default();
+        let mut line = |meter: &Meter| {
+            delta.update(meter, &counters);
+            let (interface, lag) = ("x", [Time::ZERO; 2]);
+            let (meter, delta, counters, lost) = (meter, &delta, &counters, 0);
+            let snapshot = Snapshot { interface, meter, delta, counters, lost, lag };
+            let mut out = Vec::new();
+            snapshot.lines(&mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        bytes[59] = 1;
+        (0..2).for_each(|_| meter.take(&inspect(&bytes, 60).unwrap(), Time::ZERO));
+        let first = line(&meter);
+        assert!(first.contains("2 frames, 2 wrong; since the start 2 wrong"), "{first}");
+        meter.take(&inspect(&frame.to_bytes(), 60).unwrap(), Time::ZERO);
+        let second = line(&meter);
+        assert!(second.contains("1 frames, 0 wrong; since the start 2 wrong"), "{second}");
+    }
 
     #[test]
     fn a_nic_that_counts_more_than_seen_consumes_frames() {
