@@ -165,6 +165,11 @@ pub struct Plan {
 }
 
 impl Options {
+    /// Lossless priorities in order.
+    fn priorities(&self) -> Vec<u8> {
+        (0..8).filter(|p| self.mask() >> p & 1 == 1).collect()
+    }
+
     fn link(&self) -> Link {
         let cells =
             Cells { size: self.cell, small_percent: self.small_packets, ..Cells::default() };

@@ -131,7 +131,7 @@ fn as_json(options: &Options, plan: &Plan) -> Value {
         "port_mtu": options.port_mtu,
         "buffer": options.buffer,
         "ports": options.ports,
-        "priorities": priorities(options),
+        "priorities": options.priorities(),
         "kmin": options.kmin,
         "kmax": options.kmax,
         "thresholds": if options.is_static { "static" } else { "dynamic" },
@@ -142,14 +142,9 @@ fn as_json(options: &Options, plan: &Plan) -> Value {
     })
 }
 
-/// Lossless priorities in order.
-pub(super) fn priorities(options: &Options) -> Vec<u8> {
-    (0..8).filter(|p| options.mask() >> p & 1 == 1).collect()
-}
-
 /// A separate buffer for each lossless priority: its headroom and two frames.
 fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
-    let (name, priorities) = (options.interface(), priorities(options));
+    let (name, priorities) = (options.interface(), options.priorities());
     let list = |of: &dyn Fn(usize, u8) -> String| {
         priorities.iter().enumerate().map(|(at, &p)| of(at, p)).collect::<Vec<_>>().join(" ")
     };

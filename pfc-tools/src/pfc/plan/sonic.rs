@@ -3,7 +3,6 @@
 
 use serde_json::{Map, Value, json};
 
-use super::output::priorities;
 use super::{Options, Plan};
 
 /// Name of the maps and of the cable table in SONiC's own configurations.
@@ -40,7 +39,7 @@ pub(super) fn reserved(options: &Options, plan: &Plan) -> u64 {
 /// All tables. Every value is a string.
 pub(super) fn tables(options: &Options, plan: &Plan) -> Value {
     let name = options.interface();
-    let lossless = priorities(options);
+    let lossless = options.priorities();
     let list = lossless.iter().map(u8::to_string).collect::<Vec<_>>().join(",");
     let profile = lossless_profile(options);
     // Lossy classes share the lowest priority group that is not lossless.
