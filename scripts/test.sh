@@ -8,7 +8,7 @@
 #   scripts/test.sh --no-skips    a test or step that is skipped is a failure
 #   scripts/test.sh STEP...       the named steps: fmt clippy doc purity loom miri test rxe ports
 #                                 dpdk fabric reproduction swarm frames pfc programs pyverbs
-#                                 replay install action profiles mutants deny
+#                                 replay install demo action profiles mutants deny book
 # Without root, steps that need it are skipped; so are tests that need root, or something that this
 # machine lacks. The summary names each of them with its reason.
 # The last line counts the steps. Exit code: 0 if none failed, 1 if one failed or something is
@@ -18,21 +18,21 @@ cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
 ALL="fmt clippy doc purity loom miri test rxe ports dpdk fabric reproduction swarm frames pfc"
-ALL+=" programs pyverbs replay install action profiles mutants deny"
+ALL+=" programs pyverbs replay install demo action profiles mutants deny book"
 readonly ALL
 readonly QUICK="fmt clippy doc purity test"
-readonly NEED_ROOT="rxe ports dpdk fabric frames pfc programs pyverbs replay install action"
+readonly NEED_ROOT="rxe ports dpdk fabric frames pfc programs pyverbs replay install demo action"
 # Packages that build the bindings of libxdp and libdpdk, capture and decode packets, make and
 # inspect namespaces, and run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool
     bpftool tshark iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev libibverbs-dev
-    librdmacm-dev gcc)
+    librdmacm-dev gcc ibverbs-utils ibverbs-providers perftest)
 readonly HUGEPAGES=256 # of 2 MiB: for several pairs of devices at a time
 readonly SCENARIOS=100000
-# Seconds that a step takes on two slow cores, with its builds. Of install and profiles, the one
-# that runs first builds everything in the release profile. Other steps take less than $BRIEF.
+# Seconds that a step takes on two slow cores, with its builds. Of install, demo and profiles, the
+# one that runs first builds everything in the release profile. Other steps take less than $BRIEF.
 declare -A TAKES=([test]=900 [fabric]=120 [ports]=200 [dpdk]=300 [mutants]=180 [install]=400
-    [profiles]=400 [programs]=300 [action]=60 [rxe]=560 [deny]=150
+    [demo]=400 [profiles]=400 [programs]=300 [action]=60 [rxe]=560 [deny]=150 [book]=130
     [swarm]=150 [reproduction]=600)
 readonly TAKES BRIEF=120
 
@@ -215,6 +215,12 @@ step_pfc() { scripts/pfc-endpoint.sh --short; }
 
 # Checks what users install.
 step_install() { BUILD_PROFILE=release scripts/check-install.sh; }
+
+# What README.md shows first.
+step_demo() { scripts/demo.sh; }
+
+# The documentation as a book, without a broken link. mdBook is built once.
+step_book() { scripts/book.sh; }
 
 # The GitHub action and its example workflow, as an ordinary user.
 step_action() { scripts/check-action.sh; }

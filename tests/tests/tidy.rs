@@ -330,6 +330,47 @@ fn documents_name_what_exists() {
     none("documents and code agree", &broken);
 }
 
+/// Links of pages lead to files of the repository, and to headings that these files have.
+#[test]
+fn links_lead_somewhere() {
+    let pages: BTreeMap<String, String> =
+        text_files().into_iter().filter(|(path, _)| path.ends_with(".md")).collect();
+    let mut broken = Vec::new();
+    let mut count = 0;
+    for (page, text) in &pages {
+        for (line, target) in tidy::source::links(text) {
+            count += 1;
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = match file {
+                "" => page.clone(),
+                _ => tidy::source::relative(page, file),
+            };
+            let exists = tidy::source::root().join(&path).exists();
+            let has_anchor = |text: &String| tidy::source::anchors(text).contains(anchor);
+            if !exists || (!anchor.is_empty() && !pages.get(&path).is_some_and(has_anchor)) {
+                broken.push(format!("{page}:{line}: {target}"));
+            }
+        }
+    }
+    assert!(count > 200, "{count} links");
+    none("links lead somewhere", &broken);
+}
+
+/// The table of contents of the book, docs/SUMMARY.md, names every page of docs.
+#[test]
+fn the_book_has_every_page() {
+    let read = |path: &str| std::fs::read_to_string(tidy::source::root().join(path)).expect(path);
+    let summary = read("docs/SUMMARY.md");
+    let named: BTreeSet<_> = tidy::source::links(&summary).into_iter().map(|(_, to)| to).collect();
+    let files = text_files();
+    let pages = files.iter().filter_map(|(path, _)| path.strip_prefix("docs/"));
+    let pages = pages.filter(|page| page.ends_with(".md") && *page != "SUMMARY.md");
+    let broken: Vec<_> = pages.filter(|page| !named.contains(page)).map(str::to_owned).collect();
+    none("docs/SUMMARY.md names every page", &broken);
+    let lines = read("README.md").lines().count();
+    assert!(lines <= rules::README_LINES, "README.md has {lines} lines");
+}
+
 /// Files that the guides for contributors name exist, and names in snake case are in the code:
 /// functions, tests, fields, settings.
 #[test]
@@ -407,6 +448,11 @@ fn the_rules_detect_violations() {
         assert!(!tidy::source::is_file_name(word), "{word}");
     }
     assert!(tidy::source::is_snake_case("post_send2") && !tidy::source::is_snake_case("Post_send"));
+    let page = "# A `b` c, d\n## A\n## A\n```sh\n# no\n[x](y)\n```\n[l](f.md#a-1) `[n](m)`\n";
+    let anchors: Vec<_> = tidy::source::anchors(page).into_iter().collect();
+    assert_eq!(anchors, ["a", "a-1", "a-b-c-d"]);
+    assert_eq!(tidy::source::links(page), [(8, "f.md#a-1")]);
+    assert_eq!(tidy::source::relative("docs/a/b.md", "../../c.md"), "c.md");
     let prose = "text\n| table |\n```sh\ncode\n```\nmore\n[link](x)\n";
     assert_eq!(tidy::source::prose_lines(prose), [(1, "text"), (6, "more"), (7, "[link](x)")]);
 }

@@ -16,6 +16,9 @@ pub const LONG_FILES: &[(&str, &str)] = &[];
 /// the values of TOML files may be wider.
 pub const WIDTH: usize = 100;
 
+/// Maximum lines of README.md, which a newcomer reads to the end.
+pub const README_LINES: usize = 120;
+
 /// Files with longer lines: a part of the path, and the reason.
 pub const WIDE: &[(&str, &str)] = &[
     ("wire/src/opcode.rs", "the table of opcodes, one row each"),

@@ -81,6 +81,60 @@ pub fn code_spans(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+/// The targets of the links of a Markdown page, with their line numbers; links to the web apart.
+pub fn links(text: &str) -> Vec<(usize, &str)> {
+    let mut in_code = false;
+    let mut links = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        in_code ^= line.trim_start().starts_with("```");
+        if in_code || line.starts_with("    ") && !line.trim_start().starts_with("- ") {
+            continue;
+        }
+        for (at, _) in line.match_indices("](") {
+            let is_code = line[..at].matches('`').count() % 2 == 1;
+            let target = line[at + 2..].split(')').next().unwrap_or_default();
+            if !is_code && !target.contains("://") {
+                links.push((number, target));
+            }
+        }
+    }
+    links
+}
+
+/// The path below the root of `target`, a relative link of `page`.
+pub fn relative(page: &str, target: &str) -> String {
+    let mut parts: Vec<&str> = page.split('/').collect();
+    parts.pop();
+    for part in target.split('/').filter(|part| *part != ".") {
+        match part {
+            ".." => drop(parts.pop()),
+            _ => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// The anchors of a Markdown page: its headings as GitHub and mdBook name them.
+pub fn anchors(text: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    for (_, line) in prose_lines(text) {
+        let level = line.len() - line.trim_start_matches('#').len();
+        if !(1..=6).contains(&level) || !line[level..].starts_with(' ') {
+            continue;
+        }
+        let kept = line[level..].trim().chars().filter_map(|c| match c {
+            ' ' => Some('-'),
+            _ => (c.is_alphanumeric() || c == '-' || c == '_').then(|| c.to_ascii_lowercase()),
+        });
+        let slug: String = kept.collect();
+        let is_new = |slug: &String| !anchors.contains(slug);
+        let numbered = (1..).map(|n| format!("{slug}-{n}"));
+        let slug = std::iter::once(slug.clone()).chain(numbered).find(is_new);
+        anchors.extend(slug);
+    }
+    anchors
+}
+
 /// Returns true for the name or path of a text file, without placeholders such as `*` or `NAME`.
 pub fn is_file_name(word: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
