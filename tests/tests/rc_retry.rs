@@ -560,6 +560,21 @@ fn an_rnr_nak_delays_the_retry_by_its_timer() {
     }
 }
 
+/// A turn that takes 500 us may receive the NAK at its end: the wait begins after the turn.
+#[test]
+fn the_wait_of_an_rnr_nak_begins_after_the_turn_that_receives_it() {
+    let mut pair = Pair::new(&PairSetup::with(|options| options.min_rnr_timer = 12));
+    pair.post(1, SendOp::Send, 10);
+    pair.run(2);
+    assert_eq!(pair.counters(0), [(Counter::RnrNakRetryErr, 1)]);
+    pair.post_recv(7, 100);
+    pair.rig.now = pair.rig.now + feroce_engine::time::Duration::from_micros(500);
+    pair.run(640);
+    assert!(pair.done(0).is_empty(), "sent again too early: {:?}", pair.trace());
+    pair.run(10);
+    assert_eq!(pair.done(0), [(1, Status::Success)]);
+}
+
 #[test]
 fn rnr_retry_is_the_number_of_retries() {
     for retries in [0, 1, 6] {

@@ -16,6 +16,9 @@ use crate::verbs::{SendFlags, SendWqe, Status};
 /// The value of `rnr_retry` that allows any number of retries.
 const RNR_RETRY_UNLIMITED: u8 = 7;
 
+/// The least time from a turn to the next one.
+const TURN: Duration = Duration::from_nanos(1);
+
 /// Retry state of the send side.
 #[derive(Debug, Default)]
 pub struct Completer {
@@ -25,6 +28,8 @@ pub struct Completer {
     pub(super) rnr_retry: u8,
     retries_left: u8,
     rnr_left: u8,
+    /// The timer of an RNR NAK whose wait begins with the next turn.
+    rnr_wait: Option<RnrTimer>,
     /// `una` when a NAK or an implied NAK last caused a retransmission. A second NAK for the same
     /// gap causes none.
     nak_handled_at: Option<Psn>,
@@ -54,6 +59,11 @@ pub(super) struct SendSide<'a, 'e> {
 }
 
 impl Completer {
+    /// Returns the wait that begins now, if an RNR NAK arrived in the turn before.
+    pub(super) fn take_rnr_wait(&mut self) -> Option<Duration> {
+        self.rnr_wait.take().map(|timer| Duration::from_nanos(timer.nanos()) - TURN)
+    }
+
     /// Restores all retries: there was progress, or the limits have changed.
     pub(super) fn reset(&mut self) {
         (self.retries_left, self.rnr_left) = (self.retry_cnt, self.rnr_retry);
@@ -207,7 +217,10 @@ impl SendSide<'_, '_> {
         }
         self.requester.rewind(psn);
         self.timers.stop(Timer::Ack);
-        self.timers.set(Timer::Rnr, self.env.now + Duration::from_nanos(timer.nanos()));
+        // The NAK arrived after this turn had begun, by as much as the turn takes. The time of the
+        // next turn is not before its arrival: the wait begins then.
+        self.completer.rnr_wait = Some(timer);
+        self.timers.set(Timer::Rnr, self.env.now + TURN);
         Ok(())
     }
 

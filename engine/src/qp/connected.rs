@@ -223,7 +223,11 @@ impl Qp {
     pub fn handle_timeout(&mut self, frames_wait: bool, env: &mut Env<'_>) {
         // After the RNR timer, requests are sent again from the cursor, which was moved back
         // already.
-        self.timers.take_expired(Timer::Rnr, env.now);
+        if self.timers.take_expired(Timer::Rnr, env.now).is_some()
+            && let Some(wait) = self.completer.take_rnr_wait()
+        {
+            self.timers.set(Timer::Rnr, env.now + wait);
+        }
         if self.requester.ack_timer.take_expired(&mut self.timers, frames_wait, env.now) {
             let failed = self.send_side(env).handle_ack_timeout().err();
             self.after_send_side(failed, env);
