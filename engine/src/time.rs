@@ -23,6 +23,13 @@ impl Clock {
     }
 }
 
+/// Returns the time since 1970 by the clock that the kernel's timestamps use.
+#[allow(clippy::disallowed_methods)] // The one place that reads this clock.
+pub fn wall_clock() -> std::time::Duration {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap_or_default()
+}
+
 /// Returns the nanoseconds of the machine's monotonic clock, which only this function reads.
 /// [`std::time::Instant`] keeps seconds and nanoseconds apart, so a difference takes more
 /// instructions.

@@ -3,11 +3,11 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use feroce_engine::port::ethtool::Ethtool;
 use feroce_engine::port::packet::Tap;
-use feroce_engine::time::Clock;
+use feroce_engine::time::{Clock, wall_clock};
 use feroce_wire::pause::inspect;
 
 use super::meter::Meter;
@@ -97,11 +97,6 @@ impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> RawFd {
         self.tap.as_raw_fd()
     }
-}
-
-#[allow(clippy::disallowed_methods)] // The kernel's timestamps use this clock.
-fn wall_clock() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn span(duration: Duration) -> Time {

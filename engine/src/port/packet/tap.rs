@@ -80,7 +80,7 @@ pub struct TapFrame<'a> {
     pub bytes: &'a [u8],
     /// Work that the sender left to its device.
     pub offload: Offload,
-    /// Arrival time by the clock of the machine, since 1970. Only a flow-control tap knows it.
+    /// Arrival time since 1970 ([`wall_clock`](crate::time::wall_clock)); `None` without timestamps.
     pub arrived: Option<Duration>,
 }
 
@@ -121,17 +121,27 @@ impl Tap {
         Self::open_filtered(interface, rx_bytes, &EVERYTHING)
     }
 
+    /// Opens a tap with the arrival time of each frame ([`TapFrame::arrived`]).
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    pub fn open_timestamped(interface: &str, rx_bytes: u32) -> Result<Self, PacketError> {
+        Self::open(interface, rx_bytes)?.with_timestamps()
+    }
+
     /// Opens a tap that receives only flow-control frames: PFC, PAUSE, and malformed ones. The
     /// kernel reports the arrival time of each frame.
     ///
     /// # Errors
     /// See [`open`](Self::open).
     pub fn open_flow_control(interface: &str, rx_bytes: u32) -> Result<Self, PacketError> {
-        let tap = Self::open_filtered(interface, rx_bytes, &flow_control())?;
-        tap.socket
-            .enable_timestamps()
-            .map_err(PacketError::system("turn on receive timestamps"))?;
-        Ok(tap)
+        Self::open_filtered(interface, rx_bytes, &flow_control())?.with_timestamps()
+    }
+
+    fn with_timestamps(self) -> Result<Self, PacketError> {
+        let turned_on = self.socket.enable_timestamps();
+        turned_on.map_err(PacketError::system("turn on receive timestamps"))?;
+        Ok(self)
     }
 
     fn open_filtered(

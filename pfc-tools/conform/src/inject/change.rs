@@ -1,7 +1,13 @@
 //! Changes to a frame; after some changes, lengths, checksums and ICRC are corrected.
 
 use feroce_pfc_tools::frame;
-use feroce_wire::{IpHeader, Key, Opcode, Packet, Payload};
+use feroce_wire::cm::CmMessage;
+use feroce_wire::{
+    Aeth, Bth, EthernetHeader, ExtHeaders, IpHeader, Key, Opcode, Packet, Payload, Pkey, Qpn,
+    Syndrome, VlanTag, cnp, icrc,
+};
+
+use super::connection::cm_mad;
 
 /// A key XORed with this value is a key that was never issued.
 const WRONG_KEY: u32 = 0x55;
@@ -80,25 +86,101 @@ pub fn shorten(bytes: &[u8], count: u32) -> Vec<u8> {
     with_checksums(bytes, |packet| {
         let payload = packet.payload.first;
         let left = payload.len().saturating_sub(count as usize);
-        let padded = |len: usize| len.next_multiple_of(4);
-        let less = padded(payload.len()) - padded(left);
         packet.payload = Payload { first: &payload[..left], second: &[] };
-        packet.bth.pad = u8::try_from(padded(left) - left).expect("less than four");
+        packet.bth.pad = u8::try_from(left.next_multiple_of(4) - left).expect("less than four");
         packet.pad = [0; 3];
-        let less = u16::try_from(less).expect("a packet");
-        packet.udp.length -= less;
+    })
+}
+
+/// Replaces the P_Key.
+pub fn pkey(bytes: &[u8], pkey: u16) -> Vec<u8> {
+    with_checksums(bytes, |packet| packet.bth.pkey = Pkey(pkey))
+}
+
+/// Replaces the DSCP (6 bits).
+pub fn dscp(bytes: &[u8], dscp: u8) -> Vec<u8> {
+    with_checksums(bytes, |packet| {
+        let class = packet.ip.ecn().set_in(dscp << 2);
         match &mut packet.ip {
-            IpHeader::V4(ip) => ip.total_length -= less,
-            IpHeader::V6(ip) => ip.payload_length -= less,
+            IpHeader::V4(ip) => ip.tos = class,
+            IpHeader::V6(ip) => ip.traffic_class = class,
         }
     })
 }
 
-/// Applies `change` and corrects checksum and ICRC. Returns the frame unchanged if the result
+/// Changes a field of the BTH: receivers ignore the first three of the fields, and drop a packet
+/// with a wrong version, P_Key or QP. `number` selects the field and the change.
+pub fn fuzz(bytes: &[u8], number: u32) -> Vec<u8> {
+    let bits = (number / 6) % 63 + 1;
+    with_checksums(bytes, |packet| {
+        let bth = &mut packet.bth;
+        match number % 6 {
+            0 => bth.reserved6 = bits as u8,
+            1 => bth.reserved7 = bits as u8,
+            2 => bth.mig_req = !bth.mig_req,
+            3 => bth.version = 1 + (bits % 15) as u8,
+            4 => bth.pkey = Pkey(bth.pkey.0 ^ bits as u16),
+            _ => bth.dest_qp = Qpn::masked(bth.dest_qp.value() ^ bits << 12),
+        }
+    })
+}
+
+/// Makes an acknowledgement with this syndrome for the PSN after that of a response. `None` if the
+/// response has no AETH to make it from.
+pub fn forged(bytes: &[u8], syndrome: Syndrome) -> Option<Vec<u8>> {
+    let aeth = Packet::parse(bytes, &[]).ok()?.ext.aeth?;
+    Some(with_checksums(bytes, |packet| {
+        let Bth { dest_qp, pkey, mig_req, psn, .. } = packet.bth;
+        let (opcode, psn) = (Opcode::RC_ACKNOWLEDGE, psn.next());
+        packet.bth = Bth { opcode, psn, dest_qp, pkey, mig_req, ..Bth::default() };
+        packet.info = opcode.info().expect("a known opcode");
+        packet.ext = ExtHeaders { aeth: Some(Aeth { syndrome, ..aeth }), ..ExtHeaders::default() };
+        packet.payload = Payload { first: &[], second: &[] };
+        packet.pad = [0; 3];
+    }))
+}
+
+/// Makes a CNP to the QP of a packet.
+pub fn cnp(bytes: &[u8]) -> Vec<u8> {
+    with_checksums(bytes, |packet| {
+        let Bth { dest_qp, pkey, mig_req, .. } = packet.bth;
+        packet.bth =
+            Bth { opcode: Opcode::CNP, becn: true, dest_qp, pkey, mig_req, ..Bth::default() };
+        packet.info = Opcode::CNP.info().expect("a known opcode");
+        packet.ext = ExtHeaders::default();
+        packet.payload = Payload { first: &[0; cnp::RESERVED_LEN], second: &[] };
+    })
+}
+
+/// Increases the QP number in a REP of the CM.
+pub fn wrong_qpn(bytes: &[u8]) -> Vec<u8> {
+    let Ok(packet) = Packet::parse(bytes, &[]) else { return bytes.to_vec() };
+    let Some(mut mad) = cm_mad(&packet) else { return bytes.to_vec() };
+    let CmMessage::Rep(rep) = &mut mad.message else { return bytes.to_vec() };
+    rep.local_qpn = Qpn::masked(rep.local_qpn.value() + 1);
+    let mad = mad.to_bytes();
+    with_checksums(bytes, |packet| packet.payload = Payload { first: &mad, second: &[] })
+}
+
+/// Applies `change` and corrects lengths, checksum and ICRC. Returns the frame unchanged if the result
 /// cannot be written.
-fn with_checksums(bytes: &[u8], change: impl FnOnce(&mut Packet<'_>)) -> Vec<u8> {
+fn with_checksums<'a>(bytes: &'a [u8], change: impl FnOnce(&mut Packet<'a>)) -> Vec<u8> {
     let Ok(mut packet) = Packet::parse(bytes, &[]) else { return bytes.to_vec() };
+    let before = packet.frame_len();
     change(&mut packet);
+    let resized = |len: u16| (usize::from(len) + packet.frame_len() - before) as u16;
+    let (udp, ip) = (
+        resized(packet.udp.length),
+        match packet.ip {
+            IpHeader::V4(ip) => resized(ip.total_length),
+            IpHeader::V6(ip) => resized(ip.payload_length),
+        },
+    );
+    packet.udp.length = udp;
+    match &mut packet.ip {
+        IpHeader::V4(header) => header.total_length = ip,
+        IpHeader::V6(header) => header.payload_length = ip,
+    }
     if let IpHeader::V4(ip) = &mut packet.ip {
         ip.checksum = ip.computed_checksum();
     }
@@ -106,9 +188,11 @@ fn with_checksums(bytes: &[u8], change: impl FnOnce(&mut Packet<'_>)) -> Vec<u8>
     if packet.emit(&mut out).is_err() {
         return bytes.to_vec();
     }
-    let Ok(changed) = Packet::parse(&out, &[]) else { return bytes.to_vec() };
-    let (icrc, end) = (changed.computed_icrc(), out.len() - changed.trailer.len());
-    out[end - 4..end].copy_from_slice(&icrc.to_le_bytes());
+    // Not read back from a parsed packet: receivers refuse some of the changes before the ICRC.
+    let start = EthernetHeader::LEN + packet.vlan.map_or(0, |_| VlanTag::LEN);
+    let end = out.len() - packet.trailer.len() - icrc::LEN;
+    let sum = icrc::icrc(Payload { first: &out[start..end], second: &[] });
+    out[end..end + icrc::LEN].copy_from_slice(&sum.to_le_bytes());
     out
 }
 

@@ -6,18 +6,22 @@ use std::time::Duration;
 use feroce_congestion::params::Kind;
 
 use super::checker;
+use super::connection::{Connection, TimeoutCodes};
 use super::fabric::Fabric;
-use super::flows::Flows;
+use super::flows::{Flow, Flows};
 use super::injector::Injector;
-use super::live::{Live, Relay, RelayInterfaces, SLACK, Stack};
-use super::outcome::Evidence;
+use super::live::{Live, SLACK, Stack};
+use super::outcome::{Evidence, Known};
 use super::play::{self, Played, Testbed};
-use super::scorecard::{self, Item, KnownFailures, Scorecard};
+use super::relay::{Relay, RelayInterfaces, RelayReport};
+use super::scorecard::{self, Item, KnownFailures, RelayFigures, Scorecard};
 use super::script::Script;
 use super::trace::Trace;
 use crate::capture_file::{self, Frame};
 use crate::failure::{Failure, Outcome};
 use feroce_engine::files;
+use feroce_engine::time::wall_clock;
+use feroce_wire::PathMtu;
 
 /// Options of `inject`.
 #[derive(Debug, clap::Args)]
@@ -55,6 +59,8 @@ pub struct Options {
         value_parser = time
     )]
     duration: Option<Duration>,
+    #[command(flatten)]
+    connection: ConnectionOptions,
     /// Play a failing script up to this many more times and count the best result: a busy machine
     /// can delay endpoints
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -65,6 +71,63 @@ pub struct Options {
     /// Write a capture of each item to this folder, with the packets as sent
     #[arg(long, value_name = "FOLDER")]
     captures: Option<PathBuf>,
+}
+
+/// What no packet shows, for `--for`. A connection that is set up through the CM during this time
+/// tells all but the RNR timer; what remains unknown is not judged.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct ConnectionOptions {
+    /// Path MTU of connections set up before [default: as their packets show]
+    #[arg(long, value_name = "BYTES", requires = "duration", value_parser = path_mtu)]
+    mtu: Option<PathMtu>,
+    /// Local ACK timeout code: 4.096 us times two to its power; 0: none
+    #[arg(
+        long,
+        value_name = "CODE",
+        requires = "duration",
+        value_parser = clap::value_parser!(u8).range(..=31)
+    )]
+    timeout: Option<u8>,
+    /// Retry count
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "duration",
+        value_parser = clap::value_parser!(u8).range(..=7)
+    )]
+    retries: Option<u8>,
+    /// RNR retry count; 7: without limit
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "duration",
+        value_parser = clap::value_parser!(u8).range(..=7)
+    )]
+    rnr_retries: Option<u8>,
+    /// Timer code in the responder's RNR NAKs
+    #[arg(
+        long,
+        value_name = "CODE",
+        requires = "duration",
+        value_parser = clap::value_parser!(u8).range(..=31)
+    )]
+    rnr_timer: Option<u8>,
+    /// READs and atomics that the responder accepts at the same time
+    #[arg(long, value_name = "N", requires = "duration")]
+    depth: Option<u8>,
+}
+
+impl ConnectionOptions {
+    fn connection(self) -> Connection {
+        let Self { mtu, timeout, retries, rnr_retries, rnr_timer, depth } = self;
+        let timeout = timeout.map(TimeoutCodes::exactly);
+        Connection { mtu, timeout, retries, rnr_retries, rnr_timer, depth }
+    }
+}
+
+fn path_mtu(text: &str) -> Result<PathMtu, String> {
+    let mtu = text.parse().ok().and_then(PathMtu::from_bytes);
+    mtu.ok_or_else(|| "expected 256, 512, 1024, 2048 or 4096".to_owned())
 }
 
 /// Options of `scorecard`.
@@ -110,7 +173,8 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let mut testbed = testbed(options)?;
     let [requester, responder] = testbed.roles();
     let place = if options.live.is_empty() { "fabric" } else { "live" }.to_owned();
-    let mut card = Scorecard { requester, responder, place, items: Vec::new() };
+    let mut card = Scorecard { requester, responder, place, relay: None, items: Vec::new() };
+    let mut relay: Option<RelayReport> = None;
     for script in &scripts {
         let mut item = played(script, &mut *testbed, options)?;
         for _ in 0..options.again {
@@ -121,11 +185,19 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         }
         print_item(&item);
         card.items.push(item);
+        match (&mut relay, testbed.relay()) {
+            (Some(relay), Some(more)) => relay.add(&more),
+            (relay, more) => *relay = more,
+        }
     }
+    card.relay = relay.as_ref().map(RelayFigures::of);
     finish(&card, options)
 }
 
 fn finish(card: &Scorecard, options: &Options) -> Result<Outcome, Failure> {
+    if let Some(relay) = &card.relay {
+        println!("relay: {relay}");
+    }
     println!("{} of {} items passed: {}", card.passed(), card.items.len(), card.name());
     if let Some(path) = &options.json {
         card.write(path)?;
@@ -141,21 +213,45 @@ fn watch(options: &Options, scripts: &[Script], duration: Duration) -> Result<Ou
     relay.put(Some(Injector::new(script, flows, Duration::ZERO)));
     std::thread::sleep(duration);
     let injector = relay.put(None).ok_or_else(|| unusable("the relay has ended"))?;
+    let until = u64::try_from(wall_clock().as_nanos()).unwrap_or(u64::MAX);
+    let report = relay.report();
+    let told = options.connection.connection();
+    let known = print_flows(injector.flows(), told);
+    let slack = u64::try_from(SLACK.as_nanos()).unwrap_or(u64::MAX);
     let evidence = Evidence {
         times_applied: injector.times_applied().to_vec(),
         trace: injector.into_trace(),
         flows: Vec::new(),
         counted: [None, None],
-        slack: u64::try_from(SLACK.as_nanos()).unwrap_or(u64::MAX),
+        slack: slack.saturating_add(report.delay(1.0)),
+        known,
+        until,
     };
-    let verdicts = checker::check(script, &evidence);
-    let item = save_item(script, Ok(Played { evidence, verdicts }), options)?;
+    let figures = RelayFigures::of(&report);
+    let played = match report.lost() {
+        0 => {
+            let verdicts = checker::check(script, &evidence);
+            Ok(Played { evidence, verdicts, relay: Some(report) })
+        }
+        lost => Err(crate::endpoint::Failure(format!("the relay itself lost {lost} frames"))),
+    };
+    let item = save_item(script, played, options)?;
     print_item(&item);
     let [requester, responder] = ["requester", "responder"].map(str::to_owned);
-    finish(
-        &Scorecard { requester, responder, place: "live".to_owned(), items: vec![item] },
-        options,
-    )
+    let (place, relay, items) = ("live".to_owned(), Some(figures), vec![item]);
+    finish(&Scorecard { requester, responder, place, relay, items }, options)
+}
+
+/// Prints the flows that were learned, and returns what is known of them.
+fn print_flows(flows: &Flows, told: Connection) -> Vec<Known> {
+    let known = |(number, flow): (usize, &Flow)| {
+        let [requester, responder] = flow.addresses;
+        let by = if flow.known.from_start { "set up through the CM" } else { "joined while open" };
+        let connection = flow.known.connection.or(told);
+        println!("flow {number}: {requester} to {responder}, {by}; {connection}");
+        Known { connection, ..flow.known }
+    };
+    flows.known().iter().enumerate().map(known).collect()
 }
 
 fn unusable(why: impl std::fmt::Display) -> Failure {

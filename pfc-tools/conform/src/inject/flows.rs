@@ -3,8 +3,11 @@
 use std::net::IpAddr;
 
 use feroce_engine::device::Endpoint;
-use feroce_wire::{Opcode, Packet, Psn};
+use feroce_wire::cm::CmMessage;
+use feroce_wire::{Opcode, Packet, Psn, Transport};
 
+use super::connection::{Connection, SetUps, cm_mad};
+use super::outcome::Known;
 use super::trace::Side;
 
 /// A QP pair in which one side posts requests.
@@ -18,6 +21,8 @@ pub struct Flow {
     pub first_psn: Psn,
     /// Number of PSNs that the requester has used.
     used: u32,
+    /// What the set-up of the connection says.
+    pub known: Known,
 }
 
 impl Flow {
@@ -28,6 +33,7 @@ impl Flow {
             qpns: ends.each_ref().map(|end| Some(end.qpn.value())),
             first_psn: ends[0].psn,
             used: 0,
+            known: Known { connection: Connection::default(), from_start: true },
         }
     }
 }
@@ -38,22 +44,31 @@ pub struct Flows {
     known: Vec<Flow>,
     /// Number of flows that may still be learned.
     room: usize,
+    /// The connections that were set up while packets were learned.
+    set_ups: SetUps,
 }
 
 impl Flows {
     /// Exactly the given flows.
     pub fn fixed(flows: Vec<Flow>) -> Self {
-        Self { known: flows, room: 0 }
+        Self { known: flows, ..Self::default() }
     }
 
     /// The first `count` flows whose requests are seen.
     pub fn learned(count: usize) -> Self {
-        Self { known: Vec::new(), room: count }
+        Self { room: count, ..Self::default() }
     }
 
     /// Returns the known flows.
     pub fn known(&self) -> &[Flow] {
         &self.known
+    }
+
+    /// Returns the message of the CM in a packet, if it is one, and the side that sends it.
+    pub fn message(&mut self, packet: &Packet<'_>) -> Option<(CmMessage, Side)> {
+        let message = cm_mad(packet)?.message;
+        self.set_ups.observe(packet.ip.src(), packet.ip.dst(), &message);
+        Some((message, self.set_ups.side(packet)))
     }
 
     /// Returns the flow of a packet and the packet's sender.
@@ -85,12 +100,20 @@ impl Flows {
     }
 
     fn learn(&mut self, packet: &Packet<'_>) -> Option<(usize, Side)> {
+        if !matches!(packet.info.transport, Transport::Rc | Transport::Xrc) {
+            return None;
+        }
         self.room = self.room.checked_sub(1)?;
+        let set_up = self.set_ups.find(packet);
         self.known.push(Flow {
             addresses: [packet.ip.src(), packet.ip.dst()],
-            qpns: [None, Some(packet.bth.dest_qp.value())],
-            first_psn: packet.bth.psn,
+            qpns: [set_up.map(|known| known.qpns[0].value()), Some(packet.bth.dest_qp.value())],
+            first_psn: set_up.map_or(packet.bth.psn, |known| known.first_psn),
             used: 0,
+            known: Known {
+                connection: set_up.map(|known| known.connection).unwrap_or_default(),
+                from_start: set_up.is_some(),
+            },
         });
         Some((self.known.len() - 1, Side::Requester))
     }

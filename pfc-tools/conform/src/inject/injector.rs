@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use feroce_wire::Packet;
+use feroce_wire::cm::CmMessage;
 
+use super::action::Action;
 use super::change;
 use super::flows::Flows;
-use super::script::{Action, Event, PacketSelector, Script};
+use super::script::{Event, PacketSelector, Script};
 use super::trace::{Arrived, Sent, Side, Trace};
 
 /// A frame to forward.
@@ -19,6 +21,9 @@ pub struct Forwarded {
     /// The frame.
     pub bytes: Vec<u8>,
 }
+
+/// Stands for the messages of the CM, which belong to no flow.
+const CM: usize = usize::MAX;
 
 /// A frame that is held until others have passed.
 #[derive(Debug, Clone)]
@@ -67,6 +72,9 @@ impl Injector {
     pub fn take(&mut self, bytes: &[u8], now: u64) -> Vec<Forwarded> {
         let unchanged = || vec![Forwarded { after: Duration::ZERO, bytes: bytes.to_vec() }];
         let Ok(packet) = Packet::parse(bytes, &[]) else { return unchanged() };
+        if let Some((message, from)) = self.flows.message(&packet) {
+            return self.take_message(&message, from, bytes);
+        }
         let Some((flow, from)) = self.flows.find(&packet) else { return unchanged() };
         let actions = self.actions(&packet, flow, from);
         let number = self.trace.sent.len();
@@ -86,6 +94,27 @@ impl Injector {
         forwarded.into_iter().map(|(_, forwarded)| forwarded).collect()
     }
 
+    /// Takes a message of the CM. Connections do not exist yet, so it is in no trace.
+    fn take_message(&mut self, message: &CmMessage, from: Side, bytes: &[u8]) -> Vec<Forwarded> {
+        let mut actions = Vec::new();
+        for (index, event) in self.events.iter().enumerate() {
+            if event.from != from || !event.what.matches_message(message) {
+                continue;
+            }
+            self.counted[index] += 1;
+            if event.at.is_nth(self.counted[index]) {
+                self.times_applied[index] += 1;
+                actions.push(event.action);
+            }
+        }
+        let mut forwarded = self.act(&actions, CM, bytes);
+        forwarded.extend(self.release((CM, from)));
+        if let Some(held) = self.held_now(&actions, CM, bytes) {
+            self.held.entry((CM, from)).or_default().push(held);
+        }
+        forwarded.into_iter().map(|(_, forwarded)| forwarded).collect()
+    }
+
     /// Returns the actions that apply to a packet.
     fn actions(&mut self, packet: &Packet<'_>, flow: usize, from: Side) -> Vec<Action> {
         let first = self.flows.known()[flow].first_psn;
@@ -97,7 +126,7 @@ impl Injector {
             }
             self.counted[index] += 1;
             let is_due = match event.at {
-                PacketSelector::Nth { from, to } => (from..=to).contains(&self.counted[index]),
+                PacketSelector::Nth { .. } => event.at.is_nth(self.counted[index]),
                 PacketSelector::Psn { from, to, iteration } if (from..=to).contains(&psn) => {
                     let turn = self.iterations.entry((index, psn)).or_default();
                     *turn += 1;
@@ -115,7 +144,8 @@ impl Injector {
 
     /// Applies `actions` to a packet.
     fn act(&self, actions: &[Action], number: usize, bytes: &[u8]) -> Vec<(usize, Forwarded)> {
-        let mut out = vec![Forwarded { after: Duration::ZERO, bytes: bytes.to_vec() }];
+        let now = |bytes: Vec<u8>| Forwarded { after: Duration::ZERO, bytes };
+        let mut out = vec![now(bytes.to_vec())];
         for &action in actions {
             let each = |out: &mut Vec<Forwarded>, change: &dyn Fn(&[u8]) -> Vec<u8>| {
                 out.iter_mut().for_each(|forwarded| forwarded.bytes = change(&forwarded.bytes));
@@ -140,6 +170,14 @@ impl Injector {
                 Action::WrongAddress => each(&mut out, &change::wrong_address),
                 Action::Opcode(code) => each(&mut out, &|bytes| change::opcode(bytes, code)),
                 Action::NoAckRequest => each(&mut out, &change::no_ack_request),
+                Action::Pkey(pkey) => each(&mut out, &|bytes| change::pkey(bytes, pkey)),
+                Action::Dscp(dscp) => each(&mut out, &|bytes| change::dscp(bytes, dscp)),
+                Action::Fuzz(number) => each(&mut out, &|bytes| change::fuzz(bytes, number)),
+                Action::WrongQpn => each(&mut out, &change::wrong_qpn),
+                Action::Forge(syndrome) => out.extend(change::forged(bytes, syndrome).map(now)),
+                Action::Cnp(count) => {
+                    out.extend((0..count).map(|_| now(change::cnp(bytes))));
+                }
             }
         }
         out.into_iter().map(|forwarded| (number, forwarded)).collect()
@@ -166,6 +204,11 @@ impl Injector {
     /// For each event of the script, returns the number of packets it was applied to.
     pub fn times_applied(&self) -> &[u32] {
         &self.times_applied
+    }
+
+    /// Returns the flows.
+    pub const fn flows(&self) -> &Flows {
+        &self.flows
     }
 
     /// Returns the recording.

@@ -6,10 +6,12 @@
 //! [`trace`]; the checkers ([`checker`]) read the trace, and their verdicts form an endpoint's
 //! [`scorecard`].
 
+pub mod action;
 pub mod catalogue;
 pub mod change;
 pub mod checker;
 pub mod cli;
+pub mod connection;
 pub mod fabric;
 pub mod flows;
 pub mod injector;
@@ -17,6 +19,7 @@ pub mod live;
 pub mod outcome;
 pub mod packet_kind;
 pub mod play;
+pub mod relay;
 pub mod scorecard;
 pub mod script;
 pub mod toml_value;

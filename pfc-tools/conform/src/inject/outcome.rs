@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use feroce_engine::qp::QpState;
 use feroce_engine::verbs::Status;
 
+use super::connection::Connection;
 use super::trace::Trace;
 use crate::endpoint::plan::Plan;
 
@@ -39,6 +40,19 @@ pub struct Evidence {
     pub counted: [Option<Counted>; 2],
     /// How much later than required an endpoint may act, in nanoseconds.
     pub slack: u64,
+    /// What is known of each flow.
+    pub known: Vec<Known>,
+    /// End of the recording, in nanoseconds; [`u64::MAX`] if the endpoints had come to rest.
+    pub until: u64,
+}
+
+/// What is known of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// Its connection.
+    pub connection: Connection,
+    /// True if the recording contains the first packet of the connection.
+    pub from_start: bool,
 }
 
 impl FlowOutcome {

@@ -1,5 +1,6 @@
 //! The packets of a side that an event of a script selects.
 
+use feroce_wire::cm::CmMessage;
 use feroce_wire::{Opcode, Operation, Packet, Syndrome};
 use serde::Deserialize;
 
@@ -22,6 +23,18 @@ pub enum PacketKind {
     Nak,
     /// Congestion notification packets.
     Cnp,
+    /// CM: REQ.
+    CmReq,
+    /// CM: REP.
+    CmRep,
+    /// CM: RTU.
+    CmRtu,
+    /// CM: REJ.
+    CmRej,
+    /// CM: DREQ.
+    CmDreq,
+    /// CM: DREP.
+    CmDrep,
 }
 
 impl PacketKind {
@@ -37,6 +50,31 @@ impl PacketKind {
             Self::Ack => is_acknowledge && !is_nak,
             Self::Nak => is_acknowledge && is_nak,
             Self::Cnp => packet.bth.opcode == Opcode::CNP,
+            // They belong to no connection.
+            Self::CmReq | Self::CmRep | Self::CmRtu | Self::CmRej | Self::CmDreq | Self::CmDrep => {
+                false
+            }
         }
+    }
+
+    /// Returns true if these are messages of the CM.
+    pub const fn is_cm(self) -> bool {
+        matches!(
+            self,
+            Self::CmReq | Self::CmRep | Self::CmRtu | Self::CmRej | Self::CmDreq | Self::CmDrep
+        )
+    }
+
+    /// Returns true if `message` is of this kind.
+    pub const fn matches_message(self, message: &CmMessage) -> bool {
+        matches!(
+            (self, message),
+            (Self::CmReq, CmMessage::Req(_))
+                | (Self::CmRep, CmMessage::Rep(_))
+                | (Self::CmRtu, CmMessage::Rtu(_))
+                | (Self::CmRej, CmMessage::Rej(_))
+                | (Self::CmDreq, CmMessage::Dreq(_))
+                | (Self::CmDrep, CmMessage::Drep(_))
+        )
     }
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 use feroce_engine::verbs::{RemoteAddr, Status};
 
 use super::checker::{self, Verdict};
+use super::connection::Connection;
 use super::flows::{Flow, Flows};
 use super::injector::Injector;
-use super::outcome::{Evidence, FlowOutcome, counted};
+use super::outcome::{Evidence, FlowOutcome, Known, counted};
+use super::relay::RelayReport;
 use super::script::Script;
 use super::trace::Side;
 use crate::endpoint::Failure;
@@ -53,6 +55,12 @@ pub trait Testbed {
 
     /// Returns how much later than required an endpoint may act.
     fn slack(&self) -> Duration;
+
+    /// Returns what the relay between the endpoints did since the injector was inserted; `None`
+    /// without a relay.
+    fn relay(&self) -> Option<RelayReport> {
+        None
+    }
 }
 
 /// The result of a script.
@@ -62,6 +70,8 @@ pub struct Played {
     pub evidence: Evidence,
     /// The verdicts of the checkers.
     pub verdicts: Vec<Verdict>,
+    /// What the relay did, if there was one.
+    pub relay: Option<RelayReport>,
 }
 
 /// A connected QP pair.
@@ -92,17 +102,26 @@ pub fn play(script: &Script, testbed: &mut dyn Testbed) -> Result<Played, Failur
     testbed.begin(Injector::new(script, Flows::fixed(flows), testbed.latency()));
     let outcomes = exchange(script, &mut pairs, &mut *testbed.clock());
     let injector = testbed.finish();
+    let relay = testbed.relay();
+    if let Some(lost) = relay.as_ref().map(RelayReport::lost).filter(|lost| *lost > 0) {
+        return Err(Failure(format!("the relay itself lost {lost} frames")));
+    }
     let after = counters(testbed)?;
+    let known = Known { connection: Connection::of(&script.traffic), from_start: true };
     let of = |side: usize| Some(counted(&before[side], &after[side]));
+    let late = relay.as_ref().map_or(0, |relay| relay.delay(1.0));
+    let slack = u64::try_from(testbed.slack().as_nanos()).unwrap_or(u64::MAX);
     let evidence = Evidence {
         times_applied: injector.times_applied().to_vec(),
         trace: injector.into_trace(),
         flows: outcomes?,
         counted: [of(0), of(1)],
-        slack: u64::try_from(testbed.slack().as_nanos()).unwrap_or(u64::MAX),
+        slack: slack.saturating_add(late),
+        known: vec![known; script.traffic.qps as usize],
+        until: u64::MAX,
     };
     let verdicts = checker::check(script, &evidence);
-    Ok(Played { evidence, verdicts })
+    Ok(Played { evidence, verdicts, relay })
 }
 
 fn connect(script: &Script, flow: u32, mut ends: Ends) -> Result<(Pair, Flow), Failure> {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checker::{CHECKERS, Verdict, time};
 use super::play::Played;
+use super::relay::RelayReport;
 use super::script::Script;
 use super::toml_value;
 use super::trace::Trace;
@@ -26,8 +27,46 @@ pub struct Scorecard {
     pub responder: String,
     /// `fabric` or `live`.
     pub place: String,
+    /// What the relay between the endpoints did, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay: Option<RelayFigures>,
     /// Items, in the order of the catalogue.
     pub items: Vec<Item>,
+}
+
+/// What the relay did to the frames; not the endpoints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayFigures {
+    /// Forwarded frames.
+    pub frames: u64,
+    /// Median of the relay's own delay, in nanoseconds.
+    pub delay_median: u64,
+    /// 99th percentile of the same.
+    pub delay_p99: u64,
+    /// The longest delay.
+    pub delay_max: u64,
+    /// Frames that the relay lost.
+    pub lost: u64,
+}
+
+impl RelayFigures {
+    /// The figures of a report.
+    pub fn of(report: &RelayReport) -> Self {
+        let [delay_median, delay_p99, delay_max] =
+            [0.5, 0.99, 1.0].map(|share| report.delay(share));
+        Self { frames: report.frames(), delay_median, delay_p99, delay_max, lost: report.lost() }
+    }
+}
+
+impl std::fmt::Display for RelayFigures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [median, p99, max] = [self.delay_median, self.delay_p99, self.delay_max].map(time);
+        let Self { frames, lost, .. } = self;
+        write!(
+            f,
+            "{frames} frames, own delay median {median}, p99 {p99}, longest {max}; lost {lost}"
+        )
+    }
 }
 
 /// The result of a script.

@@ -10,6 +10,7 @@ use feroce_engine::verbs::Status;
 use feroce_wire::{NakCode, PathMtu, Psn};
 use serde::{Deserialize, Deserializer, de};
 
+use super::action::Action;
 use super::catalogue::SCRIPTS;
 use super::packet_kind::PacketKind;
 use super::toml_value;
@@ -99,39 +100,6 @@ pub enum Verb {
     CompareSwap,
 }
 
-/// What happens to a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// The packet is lost.
-    Drop,
-    /// One bit is flipped.
-    Corrupt,
-    /// The packet is marked CE, whether it is ECN-capable or not.
-    Mark,
-    /// This many further copies follow at once.
-    Duplicate(u32),
-    /// One copy follows this much later.
-    Echo(Duration),
-    /// The packet is delayed.
-    Delay(Duration),
-    /// The packet is held until this many later packets of its side have passed.
-    Reorder(u32),
-    /// The last bytes are removed.
-    Truncate(u32),
-    /// The payload is shortened by this many bytes; lengths and ICRC are corrected.
-    Shorten(u32),
-    /// The PSN is increased; the ICRC is corrected.
-    AddPsn(u32),
-    /// The remote key is replaced by one that was never issued; the ICRC is corrected.
-    WrongKey,
-    /// The remote address is moved beyond the region; the ICRC is corrected.
-    WrongAddress,
-    /// The opcode is replaced; the ICRC is corrected.
-    Opcode(u8),
-    /// The acknowledge request is cleared; the ICRC is corrected.
-    NoAckRequest,
-}
-
 /// An action and the packets that it applies to.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "RawEvent")]
@@ -167,6 +135,13 @@ pub enum PacketSelector {
         /// The last packet.
         to: u32,
     },
+}
+
+impl PacketSelector {
+    /// Returns true if it selects the `nth` packet of its kind.
+    pub fn is_nth(self, nth: u32) -> bool {
+        matches!(self, Self::Nth { from, to } if (from..=to).contains(&nth))
+    }
 }
 
 /// Expected behaviour that does not follow from the rules of the protocol.
@@ -407,32 +382,16 @@ impl TryFrom<RawEvent> for Event {
                 );
             }
         };
-        let (name, count, time) = (raw.action.as_str(), raw.count, raw.time);
-        let code = |count| u8::try_from(count).map_err(|_| "an opcode is at most 255".to_owned());
-        let action = match (name, count, time) {
-            ("drop", None, None) => Action::Drop,
-            ("corrupt", None, None) => Action::Corrupt,
-            ("mark", None, None) => Action::Mark,
-            ("duplicate", count, None) => Action::Duplicate(count.unwrap_or(1)),
-            ("echo", None, Some(time)) => Action::Echo(time),
-            ("delay", None, Some(time)) => Action::Delay(time),
-            ("reorder", Some(count), None) => Action::Reorder(count),
-            ("truncate", Some(count), None) => Action::Truncate(count),
-            ("shorten", Some(count), None) => Action::Shorten(count),
-            ("add-psn", Some(count), None) => Action::AddPsn(count),
-            ("wrong-key", None, None) => Action::WrongKey,
-            ("wrong-address", None, None) => Action::WrongAddress,
-            ("opcode", Some(count), None) => Action::Opcode(code(count)?),
-            ("no-ack-request", None, None) => Action::NoAckRequest,
-            _ => {
-                return Err(format!(
-                    "no action `{name}` with these keys; the actions are drop, corrupt, mark, \
-                     duplicate (count), echo (time), delay (time), reorder (count), truncate \
-                     (count), shorten (count), add-psn (count), wrong-key, wrong-address, opcode \
-                     (count), no-ack-request"
-                ));
-            }
-        };
+        let action = Action::parse(&raw.action, raw.count, raw.time)?;
+        if action.needs_response() && raw.from != Side::Responder {
+            return Err(format!("`{}` forges from a response: from = \"responder\"", raw.action));
+        }
+        if raw.what.is_cm() != action.is_for_cm().unwrap_or(raw.what.is_cm()) {
+            return Err(format!("`{}` does not apply to this kind of packet", raw.action));
+        }
+        if raw.what.is_cm() && raw.psn.is_some() {
+            return Err("messages of the CM are selected by nth, not by psn".into());
+        }
         Ok(Self { flow: raw.flow, from: raw.from, what: raw.what, at, action })
     }
 }
@@ -549,6 +508,11 @@ mod tests {
             ("[[event]]\nfrom = 'requester'\npsn = 1\ndo = 'explode'", "no action `explode`"),
             ("[[event]]\nfrom = 'requester'\npsn = 1\ndo = 'delay'", "no action `delay`"),
             ("[[event]]\nfrom = 'requester'\nflow = 1\npsn = 1\ndo = 'drop'", "names a flow"),
+            ("[[event]]\nfrom = 'requester'\nnth = 1\ndo = 'forge-nak'\ncount = 0", "a response"),
+            ("[[event]]\nfrom = 'responder'\nnth = 1\ndo = 'forge-nak'\ncount = 5", "0 to 4"),
+            ("[[event]]\nfrom = 'responder'\nnth = 1\ndo = 'wrong-qpn'", "does not apply"),
+            ("[[event]]\nfrom = 'requester'\nwhat = 'cm-req'\npsn = 1\ndo = 'drop'", "by nth"),
+            ("[[event]]\nfrom = 'requester'\nwhat = 'cm-req'\nnth = 1\ndo = 'cnp'", "not apply"),
             ("[expect]\nfails = 1", "names no request"),
             ("[expect]\nstatus = 'fine'", "one of success"),
             ("[expect]\ncolour = 1", "unknown field"),

@@ -101,7 +101,7 @@ pub struct Step<'a> {
     pub from: Side,
     /// The packet.
     pub packet: Packet<'a>,
-    /// True if the ICRC is valid.
+    /// True if the ICRC is valid and the receiver has no other reason to drop the packet.
     pub intact: bool,
 }
 
@@ -109,9 +109,14 @@ impl Trace {
     /// Returns the steps of a flow, in order. Frames that can no longer be parsed are left out, as
     /// a receiver drops them.
     pub fn steps(&self, flow: usize) -> Vec<Step<'_>> {
-        let step = |number, at, kind, from, bytes| {
+        let step = |number: usize, at, kind, from, bytes| {
             let packet = Packet::parse(bytes, &[]).ok()?;
-            Some(Step { number, at, kind, from, packet, intact: packet.icrc_valid() })
+            // The receiver takes only packets of its QP and partition.
+            let sent = &Packet::parse(&self.sent[number - 1].bytes, &[]).ok()?.bth;
+            let is_for_qp = packet.bth.version == 0
+                && (packet.bth.dest_qp, packet.bth.pkey) == (sent.dest_qp, sent.pkey);
+            let intact = packet.icrc_valid() && is_for_qp;
+            Some(Step { number, at, kind, from, packet, intact })
         };
         let of_flow = |sent: &&Sent| sent.flow == flow;
         let sent = self.sent.iter().enumerate().filter(|(_, sent)| of_flow(sent));

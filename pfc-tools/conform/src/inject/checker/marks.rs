@@ -20,6 +20,8 @@ pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
             .steps
             .iter()
             .filter(|step| step.is_sent_by(side) && step.packet.bth.opcode == Opcode::CNP)
+            // Before, they may be for packets that were not recorded.
+            .filter(|step| view.is_settled(step.at))
             .collect();
         for cnp in &cnps {
             if !cnp.packet.bth.becn || cnp.packet.payload.len() != 16 {
@@ -52,7 +54,7 @@ pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
             found.wrong(cnps.iter().map(|cnp| cnp.number), sentence);
         }
         // Marked acknowledgements without data need no CNP.
-        let min = view.script.expect.cnps.unwrap_or_default() as usize;
+        let min = view.expected().and_then(|expect| expect.cnps).unwrap_or_default() as usize;
         let with_data = marks.iter().filter(|mark| !mark.packet.payload.is_empty());
         let first = with_data.clone().map(|mark| mark.number).next();
         if let Some(first) = first
@@ -67,7 +69,7 @@ pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
             found.wrong([first], sentence);
         }
     }
-    let expected = view.script.expect.cnps.is_some() && view.flow == 0;
+    let expected = view.expected().is_some_and(|expect| expect.cnps.is_some());
     let is_marked = |step: &Step<'_>| step.packet.ip.ecn() == Ecn::Ce;
     let mut arrived = view.steps.iter().filter(|step| step.kind == StepKind::Arrived);
     if expected && !arrived.any(is_marked) {

@@ -11,10 +11,12 @@ mod responder;
 pub use requester::{RequesterHistory, Restart};
 pub use responder::ResponderHistory;
 
+use feroce_wire::{PathMtu, Psn};
 use serde::{Deserialize, Serialize};
 
-use super::outcome::{Evidence, FlowOutcome};
-use super::script::Script;
+use super::connection::{self, Connection};
+use super::outcome::{Evidence, FlowOutcome, Known};
+use super::script::{Expect, Script};
 use super::trace::{Side, Step};
 
 /// A violation.
@@ -74,6 +76,8 @@ pub struct View<'a> {
     pub first_psn: u32,
     /// Path MTU, in bytes.
     pub mtu: u32,
+    /// What is known of the connection.
+    pub known: Known,
     /// Behaviour of the requester.
     pub requester: RequesterHistory,
     /// Behaviour of the responder.
@@ -237,6 +241,12 @@ pub const CHECKERS: &[Checker] = &[
         "a retransmitted READ requests missing data, with matching address and length",
     ),
     checker(
+        "read-depth",
+        REQUESTER,
+        reads::depth,
+        "no more READs and atomics are outstanding than the responder accepts",
+    ),
+    checker(
         "cnps",
         None,
         marks::cnps,
@@ -262,16 +272,43 @@ impl<'a> View<'a> {
     fn new(script: &'a Script, evidence: &'a Evidence, flow: usize) -> Self {
         let steps = evidence.trace.steps(flow);
         let first_psn = evidence.trace.first_psns.get(&flow).copied().unwrap_or_default();
-        let mtu = script.traffic.mtu.bytes();
-        let requester = RequesterHistory::new(&steps, script, first_psn, evidence.slack);
-        let responder = ResponderHistory::new(&steps, first_psn, mtu);
+        let unknown = Known { connection: Connection::default(), from_start: false };
+        let known = evidence.known.get(flow).copied().unwrap_or(unknown);
+        let mtu = known.connection.mtu.or_else(|| connection::mtu_of(&steps));
+        // Without an answer no packet depends on it.
+        let mtu = mtu.unwrap_or(PathMtu::Mtu4096).bytes();
+        let requester = RequesterHistory::new(&steps, &known, first_psn, mtu, evidence.slack);
+        let responder = ResponderHistory::new(&steps, known.from_start, first_psn, mtu);
         let outcome = evidence.flows.get(flow);
-        Self { script, evidence, flow, outcome, steps, first_psn, mtu, requester, responder }
+        Self { script, evidence, flow, outcome, steps, first_psn, mtu, known, requester, responder }
+    }
+
+    /// Returns what the script expects of this flow. A script describes the first flow, and the
+    /// behaviour with its own traffic: other traffic repairs the same loss in another way.
+    fn expected(&self) -> Option<&'a Expect> {
+        (self.flow == 0 && self.outcome.is_some()).then_some(&self.script.expect)
+    }
+
+    /// Returns true if the recording ended before what `at` requires had to be done.
+    fn is_cut_off(&self, at: u64) -> bool {
+        at.saturating_add(self.evidence.slack) >= self.evidence.until
+    }
+
+    /// Returns true if the responder's state is known at `at`, and everything that it owed before
+    /// has been sent.
+    fn is_settled(&self, at: u64) -> bool {
+        let settled = self.responder.settled.saturating_add(self.evidence.slack);
+        self.known.from_start || at > settled
+    }
+
+    /// Returns true if `psn` belongs to a part of the connection that was not recorded.
+    fn is_unseen(&self, psn: Psn) -> bool {
+        !self.known.from_start && psn.is_before(Psn::new(self.first_psn))
     }
 
     /// Returns the PSN relative to the starting PSN, as scripts count.
-    fn relative(&self, psn: feroce_wire::Psn) -> u32 {
-        feroce_wire::Psn::new(self.first_psn).distance_to(psn)
+    fn relative(&self, psn: Psn) -> u32 {
+        Psn::new(self.first_psn).distance_to(psn)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use feroce_wire::{Operation, Position, Psn, Reth};
 
+use super::responder::has_data;
 use super::{Found, View};
 use crate::inject::trace::{Side, Step};
 
@@ -31,7 +32,8 @@ pub(super) fn responses(view: &View<'_>, found: &mut Found) {
         })
         .collect();
     let sent = view.steps.iter().filter(|step| {
-        step.is_sent_by(Side::Responder) && step.packet.info.operation == Operation::ReadResponse
+        let is_response = step.packet.info.operation == Operation::ReadResponse;
+        step.is_sent_by(Side::Responder) && is_response && !view.is_unseen(step.psn())
     });
     // Index of the READ whose responses are arriving; earlier ones are complete, or abandoned for a
     // retransmitted one.
@@ -57,6 +59,34 @@ pub(super) fn responses(view: &View<'_>, found: &mut Found) {
         read.next = psn.next();
         if let Some(wrong) = mismatch(read, step, view.mtu) {
             found.wrong([read.number, step.number], wrong);
+        }
+    }
+}
+
+/// Counts the READs and atomics whose last response has not arrived.
+pub(super) fn depth(view: &View<'_>, found: &mut Found) {
+    let Some(accepted) = view.known.connection.depth else { return };
+    let mut outstanding: Vec<Psn> = Vec::new();
+    let mut newest = Psn::new(view.first_psn);
+    for step in &view.steps {
+        if step.reaches(Side::Requester) && step.packet.info.is_response() {
+            // What a later PSN acknowledges has arrived, or is requested again.
+            outstanding.retain(|last| last.is_after(step.psn()));
+        }
+        let is_request = step.is_sent_by(Side::Requester) && has_data(step.packet.info.operation);
+        let last = step.psn().add(step.span(view.mtu) - 1);
+        if !is_request || last.is_before(newest) {
+            continue;
+        }
+        newest = last.next();
+        outstanding.push(last);
+        if outstanding.len() > usize::from(accepted) {
+            let sentence = format!(
+                "packet {} is the {}th READ or atomic outstanding; the responder accepts {accepted}",
+                step.number,
+                outstanding.len()
+            );
+            found.wrong([step.number], sentence);
         }
     }
 }

@@ -3,7 +3,9 @@
 use feroce_wire::{NakCode, Operation, Psn, Syndrome};
 
 use super::{Found, View, time};
-use crate::inject::script::{Cause, Script};
+use crate::inject::connection::Connection;
+use crate::inject::outcome::Known;
+use crate::inject::script::Cause;
 use crate::inject::trace::{Side, Step};
 
 /// The start of a retransmission: the requester goes back to an earlier PSN.
@@ -72,8 +74,11 @@ struct TraceState<'a> {
     since: Vec<(u64, Psn)>,
     go_back: Vec<GoBackTrigger>,
     outstanding: Vec<Outstanding>,
+    /// First PSN of the recording.
+    first: Psn,
     /// When each PSN was last sent.
     sent_at: std::collections::BTreeMap<u32, u64>,
+    /// The shortest possible timeout.
     timeout: u64,
     slack: u64,
     mtu: u32,
@@ -82,8 +87,9 @@ struct TraceState<'a> {
 
 impl RequesterHistory {
     /// Follows the requester through `steps`.
-    pub fn new(steps: &[Step<'_>], script: &Script, first_psn: u32, slack: u64) -> Self {
+    pub fn new(steps: &[Step<'_>], known: &Known, first_psn: u32, mtu: u32, slack: u64) -> Self {
         let first = Psn::new(first_psn);
+        let timeout = known.connection.timeout.map_or(0, |codes| codes.nanos()[0]);
         let mut state = TraceState {
             history: Self::default(),
             cursor: first,
@@ -92,10 +98,11 @@ impl RequesterHistory {
             since: vec![(0, first)],
             go_back: Vec::new(),
             outstanding: Vec::new(),
+            first,
             sent_at: std::collections::BTreeMap::new(),
-            timeout: 4096 << script.traffic.timeout,
+            timeout,
             slack,
-            mtu: script.traffic.mtu.bytes(),
+            mtu,
             steps,
         };
         for index in 0..state.steps.len() {
@@ -114,6 +121,11 @@ impl RequesterHistory {
 impl TraceState<'_> {
     fn on_sent(&mut self, step: &Step<'_>) {
         let (psn, end) = (step.psn(), step.psn().add(step.span(self.mtu)));
+        if psn.is_before(self.first) {
+            // The recording began later.
+            self.cursor = end;
+            return;
+        }
         if psn.is_before(self.cursor) {
             self.on_restart(step);
         } else if psn.is_after(self.cursor) && psn.is_after(self.una) {
@@ -296,10 +308,7 @@ pub(super) fn go_back_n(view: &View<'_>, found: &mut Found) {
 }
 
 pub(super) fn recovery(view: &View<'_>, found: &mut Found) {
-    let expect = &view.script.expect;
-    if view.flow > 0 {
-        return; // A script describes the first flow.
-    }
+    let Some(expect) = view.expected() else { return };
     let restarts = &view.requester.restarts;
     let packets = || restarts.iter().map(|restart| restart.number);
     if let Some(expected) = &expect.back_by {
@@ -356,7 +365,7 @@ pub(super) fn nak_reaction(view: &View<'_>, found: &mut Found) {
             Some(step) => {
                 found.measured("NAK to retransmission", step.at.saturating_sub(at));
             }
-            None if is_refused_after(at) => {}
+            None if is_refused_after(at) || view.is_cut_off(at) => {}
             None => found.wrong(
                 [number],
                 format!(
@@ -380,11 +389,12 @@ pub(super) fn rnr_wait(view: &View<'_>, found: &mut Found) {
 }
 
 pub(super) fn timeout(view: &View<'_>, found: &mut Found) {
-    let value: u64 = 4096 << view.script.traffic.timeout;
+    let Some(codes) = view.known.connection.timeout else { return };
+    let [_, value] = codes.nanos();
     for restart in &view.requester.restarts {
         let Some((Cause::Timeout, _)) = restart.cause else { continue };
         found.measured("timeout", restart.after);
-        if restart.after > 4 * value + view.evidence.slack {
+        if restart.after > value.saturating_mul(4).saturating_add(view.evidence.slack) {
             let sentence = format!(
                 "packet {} is retransmitted after {}, more than four times the timeout of {}",
                 restart.number,
@@ -396,9 +406,31 @@ pub(super) fn timeout(view: &View<'_>, found: &mut Found) {
     }
 }
 
+/// Reports a packet that is sent again for `cause` more often than the QP allows.
+fn too_often(view: &View<'_>, cause: Cause, limit: Option<u8>, found: &mut Found) {
+    let Some(limit) = limit else { return };
+    let restarts = &view.requester.restarts;
+    let of_cause = |restart: &&Restart| restart.cause.is_some_and(|(other, _)| other == cause);
+    let restarts: Vec<_> = restarts.iter().filter(of_cause).collect();
+    for same in restarts.chunk_by(|one, other| one.psn == other.psn) {
+        if same.len() > usize::from(limit) {
+            let sentence = format!(
+                "PSN {:#x} is sent again {} times by {cause}; the QP allows {limit}",
+                same[0].psn.value(),
+                same.len()
+            );
+            found.wrong(same.iter().map(|restart| restart.number), sentence);
+        }
+    }
+}
+
 pub(super) fn tries(view: &View<'_>, found: &mut Found) {
-    let Some(expected) = view.script.expect.tries else { return };
-    let Some(psn) = view.requester.unacknowledged.filter(|_| view.flow == 0) else { return };
+    let Connection { retries, rnr_retries, .. } = view.known.connection;
+    too_often(view, Cause::Timeout, retries, found);
+    // 7 means without limit.
+    too_often(view, Cause::Rnr, rnr_retries.filter(|count| *count < 7), found);
+    let Some(expected) = view.expected().and_then(|expect| expect.tries) else { return };
+    let Some(psn) = view.requester.unacknowledged else { return };
     let sent = view.steps.iter().filter(|step| {
         step.is_sent_by(Side::Requester) && step.packet.info.is_request() && step.psn() == psn
     });
