@@ -131,8 +131,8 @@ impl Attachment {
         let sockets = Map::create(MapKind::Xsk, "feroce_sockets", queues).map_err(made)?;
         let maps = program::Maps { addresses: addresses.0.map.fd(), sockets: sockets.fd() };
         let text = program::filter(maps, config.flow_control, Action::Pass);
-        let name = format!("{NAME_PREFIX}{}", std::process::id());
-        let program = Program::load(Hook::Xdp, &text, &name).map_err(AfXdpError::load)?;
+        let program = Program::load(Hook::Xdp, &text, &program_name_of_this_process());
+        let program = program.map_err(AfXdpError::load)?;
         let (link, mode) = attach(&program, interface, config.mode)?;
         let attached = Attached::new(program, interface.index, mode as u32, link);
         Ok(Self { interface: interface.clone(), attached, sockets, addresses, mode })
@@ -155,9 +155,14 @@ impl Attachment {
     }
 }
 
+/// The name by which other processes find the owner of an interface.
+pub(super) fn program_name_of_this_process() -> String {
+    format!("{NAME_PREFIX}{}", std::process::id())
+}
+
 /// Attaches the program. If another program is attached, retries for about 200 ms, in case that
 /// program is being detached.
-fn attach(
+pub(super) fn attach(
     program: &Program,
     interface: &Interface,
     mode: XdpMode,

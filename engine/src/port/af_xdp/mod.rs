@@ -23,6 +23,7 @@
 #![allow(unsafe_code)] // See above.
 
 pub(super) mod bpf;
+mod bridge;
 mod config;
 mod error;
 mod filter;
@@ -35,6 +36,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+pub use bridge::Bridge;
 pub use config::{AfXdpConfig, BusyPoll, CopyMode, XdpMode};
 pub use error::AfXdpError;
 pub use filter::{AddressFilter, AttachedProgram};

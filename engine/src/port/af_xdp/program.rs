@@ -131,6 +131,7 @@ enum Op {
 #[repr(i32)]
 enum Helper {
     MapLookup = 1,
+    Redirect = 23,
     RedirectMap = 51,
 }
 
@@ -156,6 +157,11 @@ const ETHERTYPE: i16 = 12;
 const TAGGED_ETHERTYPE: i16 = 16;
 const IPV4_END: i32 = 14 + 20 + 8;
 const IPV6_END: i32 = 14 + 40 + 8;
+/// Length of a BTH, and the offset in it of the word with the QP number.
+const BTH: i32 = 12;
+const BTH_QPN: i16 = 4;
+/// The QP number in this word, as a native word.
+const QPN_MASK: i32 = i32::from_ne_bytes([0, 0xff, 0xff, 0xff]);
 
 /// Offsets of the frame's start and end in the context of a program.
 #[derive(Debug, Clone, Copy)]
@@ -209,6 +215,78 @@ pub(super) fn filter(maps: Maps, flow_control: bool, no_socket: Action) -> Vec<I
     let others = [IfEqual(R5, network(ETHERTYPE_MAC_CONTROL), Ours)];
     let others = if flow_control { &others[..] } else { &[] };
     program(XDP, maps.addresses, others, &ours, Action::Pass as i32)
+}
+
+/// The XDP program of a bridge: sends every frame out of the interface `peer`, except RoCE frames
+/// (IPv4 without options, IPv6 without extension headers) to the QPs in `watched`, which go on to
+/// the kernel and its packet sockets. `watched` maps QP numbers, as in packets, to anything; the QP
+/// 0 in it stands for all.
+pub(super) fn bridge(watched: RawFd, peer: i32) -> Vec<Instruction> {
+    let look_up = [Map(R1, watched), Move(R2, Stack), Add(R2, -4), Call(Helper::MapLookup)];
+    let table = [
+        &[
+            Load(Word, R2, R1, XDP.data),
+            Load(Word, R3, R1, XDP.data_end),
+            Move(R4, R2),
+            Add(R4, 14),
+            IfAbove(R4, R3, Kernel),
+            Load(Half, R5, R2, ETHERTYPE),
+            IfNot(R5, network(0x8100), Network),
+            Add(R4, VLAN_TAG),
+            IfAbove(R4, R3, Kernel),
+            Load(Half, R5, R2, TAGGED_ETHERTYPE),
+            Add(R2, VLAN_TAG),
+            At(Network),
+            IfEqual(R5, network(0x86dd), Ipv6),
+            IfNot(R5, network(0x0800), Kernel),
+            Move(R4, R2),
+            Add(R4, IPV4_END + BTH),
+            IfAbove(R4, R3, Kernel),
+            Load(Byte, R5, R2, ETHERNET),
+            IfNot(R5, IPV4_NO_OPTIONS, Kernel),
+            Load(Half, R5, R2, ETHERNET + 6),
+            And(R5, FRAGMENT_OFFSET),
+            IfNot(R5, 0, Kernel),
+            Load(Byte, R5, R2, ETHERNET + 9),
+            IfNot(R5, UDP, Kernel),
+            Load(Half, R5, R2, ETHERNET + 22),
+            IfNot(R5, ROCE_V2_PORT, Kernel),
+            Load(Word, R5, R2, ETHERNET + 28 + BTH_QPN),
+            Jump(Lookup),
+            At(Ipv6),
+            Move(R4, R2),
+            Add(R4, IPV6_END + BTH),
+            IfAbove(R4, R3, Kernel),
+            Load(Byte, R5, R2, ETHERNET + 6),
+            IfNot(R5, UDP, Kernel),
+            Load(Half, R5, R2, ETHERNET + 42),
+            IfNot(R5, ROCE_V2_PORT, Kernel),
+            Load(Word, R5, R2, ETHERNET + 48 + BTH_QPN),
+            At(Lookup),
+            And(R5, QPN_MASK),
+            Store(Word, Stack, -4, R5),
+        ][..],
+        &look_up,
+        &[IfNot(R0, 0, Ours), StoreValue(Word, Stack, -4, 0)],
+        &look_up,
+        &[
+            IfNot(R0, 0, Ours),
+            At(Kernel),
+            Set(R1, peer),
+            Set(R2, 0),
+            Call(Helper::Redirect),
+            Exit,
+            At(Ours),
+            Set(R0, Action::Pass as i32),
+            Exit,
+        ],
+    ];
+    assemble(&table.concat())
+}
+
+/// The key of [`bridge`]'s map for a QP number: the word of the BTH that holds it, masked.
+pub(super) fn watched_key(qpn: u32) -> u32 {
+    u32::from_ne_bytes(qpn.to_be_bytes()) & QPN_MASK.cast_unsigned()
 }
 
 /// The program for the ingress of an interface (`tcx`), after the packet sockets and before the

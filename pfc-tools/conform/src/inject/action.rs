@@ -82,7 +82,10 @@ impl Action {
                 let pkey = u16::try_from(count);
                 Self::Pkey(pkey.map_err(|_| "a P_Key is at most 65535")?)
             }
-            ("dscp", Some(count @ 0..64), None) => Self::Dscp(count as u8),
+            ("dscp", Some(count), None) => {
+                let dscp = u8::try_from(count).ok().filter(|dscp| *dscp < 64);
+                Self::Dscp(dscp.ok_or("a DSCP is at most 63")?)
+            }
             ("fuzz", Some(count), None) => Self::Fuzz(count),
             ("forge-nak", Some(count), None) => {
                 let code = u8::try_from(count).ok().and_then(NakCode::from_code);

@@ -111,16 +111,16 @@ pub fn dscp(bytes: &[u8], dscp: u8) -> Vec<u8> {
 /// Changes a field of the BTH: receivers ignore the first three of the fields, and drop a packet
 /// with a wrong version, P_Key or QP. `number` selects the field and the change.
 pub fn fuzz(bytes: &[u8], number: u32) -> Vec<u8> {
-    let bits = (number / 6) % 63 + 1;
+    let bits = u8::try_from(number / 6 % 63 + 1).expect("at most 63");
     with_checksums(bytes, |packet| {
         let bth = &mut packet.bth;
         match number % 6 {
-            0 => bth.reserved6 = bits as u8,
-            1 => bth.reserved7 = bits as u8,
+            0 => bth.reserved6 = bits,
+            1 => bth.reserved7 = bits,
             2 => bth.mig_req = !bth.mig_req,
-            3 => bth.version = 1 + (bits % 15) as u8,
-            4 => bth.pkey = Pkey(bth.pkey.0 ^ bits as u16),
-            _ => bth.dest_qp = Qpn::masked(bth.dest_qp.value() ^ bits << 12),
+            3 => bth.version = 1 + bits % 15,
+            4 => bth.pkey = Pkey(bth.pkey.0 ^ u16::from(bits)),
+            _ => bth.dest_qp = Qpn::masked(bth.dest_qp.value() ^ u32::from(bits) << 12),
         }
     })
 }
@@ -168,7 +168,10 @@ fn with_checksums<'a>(bytes: &'a [u8], change: impl FnOnce(&mut Packet<'a>)) -> 
     let Ok(mut packet) = Packet::parse(bytes, &[]) else { return bytes.to_vec() };
     let before = packet.frame_len();
     change(&mut packet);
-    let resized = |len: u16| (usize::from(len) + packet.frame_len() - before) as u16;
+    let resized = |len: u16| {
+        let len = usize::from(len) + packet.frame_len() - before;
+        u16::try_from(len).expect("a packet")
+    };
     let (udp, ip) = (
         resized(packet.udp.length),
         match packet.ip {

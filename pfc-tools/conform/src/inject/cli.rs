@@ -20,6 +20,7 @@ use super::trace::Trace;
 use crate::capture_file::{self, Frame};
 use crate::failure::{Failure, Outcome};
 use feroce_engine::files;
+use feroce_engine::port::af_xdp::XdpMode;
 use feroce_engine::time::wall_clock;
 use feroce_wire::PathMtu;
 
@@ -42,6 +43,10 @@ pub struct Options {
     /// Network namespace of both interfaces
     #[arg(long, value_name = "NAME", requires = "live")]
     namespace: Option<String>,
+    /// XDP programs on both interfaces forward what concerns no flow of the script (generic works
+    /// on every interface; native needs drivers that send redirected frames)
+    #[arg(long, value_name = "MODE", requires = "live")]
+    xdp: Option<Xdp>,
     /// The requester: feroce:NAMESPACE:INTERFACE:PORT, or rxe:NAMESPACE for the agent of
     /// scripts/rxe.sh, reached from this namespace
     #[arg(long, value_name = "STACK", requires = "live", requires = "responder")]
@@ -71,6 +76,24 @@ pub struct Options {
     /// Write a capture of each item to this folder, with the packets as sent
     #[arg(long, value_name = "FOLDER")]
     captures: Option<PathBuf>,
+}
+
+/// Where the XDP programs of the relay run.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Xdp {
+    /// In the driver.
+    Native,
+    /// In the kernel's stack, before the protocols.
+    Generic,
+}
+
+impl From<Xdp> for XdpMode {
+    fn from(mode: Xdp) -> Self {
+        match mode {
+            Xdp::Native => Self::Native,
+            Xdp::Generic => Self::Generic,
+        }
+    }
 }
 
 /// What no packet shows, for `--for`. A connection that is set up through the CM during this time
@@ -279,7 +302,11 @@ fn scripts(options: &Options) -> Result<Vec<Script>, Failure> {
 fn between(options: &Options) -> Result<RelayInterfaces, Failure> {
     let interfaces = options.live.clone().try_into();
     let interfaces = interfaces.map_err(|_| unusable("--live takes two interfaces"))?;
-    Ok(RelayInterfaces { interfaces, namespace: options.namespace.clone() })
+    Ok(RelayInterfaces {
+        interfaces,
+        namespace: options.namespace.clone(),
+        xdp: options.xdp.map(XdpMode::from),
+    })
 }
 
 fn testbed(options: &Options) -> Result<Box<dyn Testbed>, Failure> {

@@ -165,7 +165,7 @@ impl SetUps {
             CmMessage::Req(req) => {
                 self.requests.retain(|(_, known)| known.local_comm_id != req.local_comm_id);
                 forget_oldest(&mut self.requests);
-                self.requests.push((from, req.clone()));
+                self.requests.push((from, *req));
             }
             CmMessage::Rep(rep) => self.on_reply(from, to, rep),
             _ => {}

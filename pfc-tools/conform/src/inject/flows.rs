@@ -64,6 +64,13 @@ impl Flows {
         &self.known
     }
 
+    /// Returns the QPs of the known flows, if no further flow may be learned and both ends of all
+    /// are known.
+    pub fn settled(&self) -> Option<Vec<u32>> {
+        let qpns = self.known.iter().flat_map(|flow| flow.qpns);
+        (self.room == 0).then(|| qpns.collect()).flatten()
+    }
+
     /// Returns the message of the CM in a packet, if it is one, and the side that sends it.
     pub fn message(&mut self, packet: &Packet<'_>) -> Option<(CmMessage, Side)> {
         let message = cm_mad(packet)?.message;

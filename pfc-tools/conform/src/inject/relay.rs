@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use feroce_engine::port::af_xdp::{AfXdpError, Bridge, XdpMode};
 use feroce_engine::port::packet::{Offload, Tap};
 use feroce_engine::time::wall_clock;
 use hdrhistogram::Histogram;
@@ -29,6 +30,9 @@ pub struct RelayInterfaces {
     pub interfaces: [String; 2],
     /// Name of the network namespace; `None` for the caller's.
     pub namespace: Option<String>,
+    /// XDP programs forward what concerns no flow of a script, in this mode; `None`: the relay
+    /// forwards everything.
+    pub xdp: Option<XdpMode>,
 }
 
 /// The relay. It runs until it is dropped.
@@ -103,8 +107,12 @@ impl Relay {
         let taps = within(between.namespace.as_deref(), || {
             let open =
                 |name: &String| Tap::open_timestamped(name, RX_BYTES).map_err(failed(name.clone()));
-            Ok([open(&between.interfaces[0])?, open(&between.interfaces[1])?])
+            let [one, other] = &between.interfaces;
+            let taps = [open(one)?, open(other)?];
+            let bridge = |mode| Bridge::open([one, other], mode).map_err(failed("XDP"));
+            Ok((taps, between.xdp.map(bridge).transpose()?))
         })?;
+        let (taps, bridge) = taps;
         let shared = Shared { injector: None, report: RelayReport::default() };
         let (shared, stop) = (Arc::new(Mutex::new(shared)), Arc::new(AtomicBool::new(false)));
         let mut wire = Wire {
@@ -113,6 +121,7 @@ impl Relay {
             in_flight: BTreeMap::new(),
             sequence: 0,
             drops: 0,
+            fast: bridge.map(|bridge| FastPath { bridge, watched: None }),
         };
         let stopped = Arc::clone(&stop);
         let thread = feroce_threads::spawn("feroce-relay", move || {
@@ -121,7 +130,7 @@ impl Relay {
                     Ok(0) => std::thread::sleep(IDLE_SLEEP),
                     Ok(_) => {}
                     Err(error) => {
-                        eprintln!("feroce: an interface is gone: {error}");
+                        eprintln!("feroce: the relay ends: {error}");
                         return;
                     }
                 }
@@ -181,6 +190,42 @@ struct Wire {
     sequence: u64,
     /// Frames that the kernel had no room for, in all.
     drops: u64,
+    fast: Option<FastPath>,
+}
+
+/// Frames that the relay does not see.
+struct FastPath {
+    bridge: Bridge,
+    /// The QPs whose frames the relay sees; `None` for all.
+    watched: Option<Vec<u32>>,
+}
+
+impl FastPath {
+    /// Lets the relay see the frames that concern the injector. While flows are learned, these are
+    /// all RoCE frames.
+    fn follow(&mut self, injector: Option<&Injector>) -> std::io::Result<()> {
+        let wanted = match injector {
+            None => Some(Vec::new()),
+            Some(injector) => injector.flows().settled(),
+        };
+        if wanted == self.watched {
+            return Ok(());
+        }
+        // All frames in between, so that none is missed.
+        let failed = |error: AfXdpError| std::io::Error::other(error.to_string());
+        self.bridge.watch_all(true).map_err(failed)?;
+        for qpn in self.watched.iter().flatten() {
+            self.bridge.watch(*qpn, false).map_err(failed)?;
+        }
+        for qpn in wanted.iter().flatten() {
+            self.bridge.watch(*qpn, true).map_err(failed)?;
+        }
+        if wanted.is_some() {
+            self.bridge.watch_all(false).map_err(failed)?;
+        }
+        self.watched = wanted;
+        Ok(())
+    }
 }
 
 impl Wire {
@@ -189,6 +234,9 @@ impl Wire {
         let shared = Arc::clone(&self.shared);
         let mut shared = shared.lock().expect("no thread panics while it holds the lock");
         let Shared { injector, report } = &mut *shared;
+        if let Some(fast) = &mut self.fast {
+            fast.follow(injector.as_ref())?;
+        }
         let mut moved = 0;
         for from in 0..2 {
             moved += self.receive(from, injector.as_mut())?;
