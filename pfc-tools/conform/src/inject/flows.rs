@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use feroce_engine::device::Endpoint;
 use feroce_wire::cm::CmMessage;
-use feroce_wire::{Opcode, Packet, Psn, Transport};
+use feroce_wire::{Opcode, Packet, Psn, Qpn, Transport};
 
 use super::connection::{Connection, SetUps, cm_mad};
 use super::outcome::Known;
@@ -64,10 +64,11 @@ impl Flows {
         &self.known
     }
 
-    /// Returns the QPs of the known flows, if no further flow may be learned and both ends of all
+    /// Returns the QPs of the known flows and that of the CM, if no further flow may be learned and both ends of all
     /// are known.
     pub fn settled(&self) -> Option<Vec<u32>> {
         let qpns = self.known.iter().flat_map(|flow| flow.qpns);
+        let qpns = qpns.chain([Some(Qpn::GSI.value())]);
         (self.room == 0).then(|| qpns.collect()).flatten()
     }
 
