@@ -630,6 +630,44 @@ mod tests {
     }
 
     #[test]
+    fn a_bridge_passes_only_roce_to_watched_qps() {
+        const REDIRECT: u32 = 4;
+        if maps().is_none() {
+            return;
+        }
+        let watched: Map<u32, u32> = Map::create(MapKind::Hash, "test", 4).expect("a map");
+        let text = bridge(watched.fd(), 1);
+        Program::load_aligned(Hook::Xdp, &text).expect("every access is aligned");
+        let program = Program::load(Hook::Xdp, &text, "feroce_test").expect("the verifier agrees");
+        let passed = |frame: &[u8]| match program.test_run(frame).expect("a run") {
+            REDIRECT => false,
+            other => {
+                assert_eq!(other, Action::Pass as u32);
+                true
+            }
+        };
+        let all = 0;
+        watched.insert(watched_key(0x12), 1).expect("room");
+        for (tags, version) in [(&[][..], 4), (&[][..], 6), (&[0x8100][..], 4), (&[0x8100][..], 6)] {
+            let bth = 14 + 4 * tags.len() + if version == 4 { 28 } else { 48 };
+            let to = |qpn: u8| {
+                let mut frame = frame(tags, version);
+                frame[bth + 4] = 0xc0; // FECN and BECN, beside the QP number.
+                frame[bth + 7] = qpn;
+                frame
+            };
+            assert!(passed(&to(0x12)) && !passed(&to(0x13)), "tags {tags:x?}, IPv{version}");
+            assert!(!passed(&to(0x12)[..bth + 11]), "too short for a BTH");
+            watched.insert(all, 1).expect("room");
+            assert!(passed(&to(0x13)), "tags {tags:x?}, IPv{version}");
+            watched.remove(all).expect("it was there");
+        }
+        watched.insert(all, 1).expect("room");
+        assert!(!passed(&with(frame(&[], 4), 9, 6)), "TCP");
+        assert!(!passed(&with(frame(&[], 6), 43, 53)), "another port");
+    }
+
+    #[test]
     fn frames_to_the_ethernet_addresses_of_other_hosts_are_passed() {
         let Some((addresses, sockets)) = maps() else { return };
         let own = MacAddr([2, 0, 0, 0, 0, 7]);
