@@ -17,6 +17,17 @@ use feroce_tests::captured::{Captured, read};
 use feroce_wire::cm::CmMessage;
 use feroce_wire::{Packet, PathMtu};
 
+/// Ten messages whose only acknowledgement is lost: all are sent again.
+const LOST_ACK: &str = "title = 'x'\n[traffic]\nverbs = ['write']\nsize = 100\ncount = 10\n\
+                        [[event]]\nfrom = 'responder'\nwhat = 'ack'\nnth = 1\ndo = 'drop'";
+
+/// The catalogue, and scripts for which a relay that joins late needs care.
+fn scripts() -> Vec<Script> {
+    let mut scripts = Script::catalogue();
+    scripts.push(Script::parse("lost-ack-of-ten", LOST_ACK).expect("a script"));
+    scripts
+}
+
 /// Plays the script with other settings than a script has by default, and as somebody sees it who
 /// only stands between the endpoints.
 fn observed(script: &Script) -> Evidence {
@@ -48,7 +59,7 @@ fn accusations(script: &Script, evidence: &Evidence) -> Vec<String> {
 #[test]
 fn endpoints_with_other_settings_are_not_accused() {
     let accused = |script: &Script| accusations(script, &observed(script));
-    let found: Vec<_> = Script::catalogue().iter().flat_map(accused).collect();
+    let found: Vec<_> = scripts().iter().flat_map(accused).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
@@ -77,9 +88,9 @@ fn joined_late(mut trace: Trace, count: usize) -> Option<Trace> {
 #[test]
 fn a_relay_that_joins_late_accuses_nobody() {
     let mut found = Vec::new();
-    for script in Script::catalogue() {
+    for script in scripts() {
         let whole = observed(&script);
-        for count in 1..whole.trace.sent.len().min(12) {
+        for count in 1..whole.trace.sent.len().min(14) {
             let Some(trace) = joined_late(whole.trace.clone(), count) else { continue };
             let evidence = Evidence { trace, ..whole.clone() };
             let late = accusations(&script, &evidence);
@@ -93,7 +104,7 @@ fn a_relay_that_joins_late_accuses_nobody() {
 #[test]
 fn a_relay_that_leaves_early_accuses_nobody() {
     let mut found = Vec::new();
-    for script in Script::catalogue() {
+    for script in scripts() {
         let whole = observed(&script);
         for count in 1..whole.trace.sent.len().min(40) {
             let mut trace = whole.trace.clone();

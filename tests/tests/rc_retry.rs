@@ -568,7 +568,7 @@ fn the_wait_of_an_rnr_nak_begins_after_the_turn_that_receives_it() {
     pair.run(2);
     assert_eq!(pair.counters(0), [(Counter::RnrNakRetryErr, 1)]);
     pair.post_recv(7, 100);
-    pair.rig.now = pair.rig.now + feroce_engine::time::Duration::from_micros(500);
+    pair.rig.now += feroce_engine::time::Duration::from_micros(500);
     pair.run(640);
     assert!(pair.done(0).is_empty(), "sent again too early: {:?}", pair.trace());
     pair.run(10);

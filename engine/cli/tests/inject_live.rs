@@ -125,3 +125,13 @@ fn the_kernel_forwards_what_concerns_no_flow() {
     assert!(said.contains("1 of 1 items passed"), "{said}");
     assert!((20 * 16..100 * 16).contains(&frames(&said)), "{said}");
 }
+
+/// Without a packet of a connection nothing can be judged.
+#[test]
+fn a_relay_that_sees_nothing_judges_nothing() {
+    let Some(net) = Net::new() else { return };
+    let relay = net.start("r", "conform inject drop-write-middle --live p1 p2 --for 1s");
+    let Output { status, stderr, .. } = relay.wait_with_output().expect("the relay");
+    assert_eq!(status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&stderr).contains("nothing to judge"));
+}

@@ -439,6 +439,8 @@ mod tests {
         sender.respond(0, Syndrome::RnrNak(RnrTimer::new(1).unwrap()));
         assert_eq!(sender.send(), []);
         sender.time_out();
+        assert_eq!(sender.send(), [], "the wait begins with the next turn");
+        sender.time_out();
         assert_eq!(sender.send(), [(0, AGAIN, false), (1, AGAIN, false)]);
         sender.time_out();
         assert_eq!(sender.send(), [(0, AGAIN, true), (1, AGAIN, false)]);

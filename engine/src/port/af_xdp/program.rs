@@ -648,7 +648,8 @@ mod tests {
         };
         let all = 0;
         watched.insert(watched_key(0x12), 1).expect("room");
-        for (tags, version) in [(&[][..], 4), (&[][..], 6), (&[0x8100][..], 4), (&[0x8100][..], 6)] {
+        for (tags, version) in [(&[][..], 4), (&[][..], 6), (&[0x8100][..], 4), (&[0x8100][..], 6)]
+        {
             let bth = 14 + 4 * tags.len() + if version == 4 { 28 } else { 48 };
             let to = |qpn: u8| {
                 let mut frame = frame(tags, version);

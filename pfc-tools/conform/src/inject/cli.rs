@@ -68,7 +68,7 @@ pub struct Options {
     connection: ConnectionOptions,
     /// Play a failing script up to this many more times and count the best result: a busy machine
     /// can delay endpoints
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "duration")]
     again: u32,
     /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
@@ -240,6 +240,11 @@ fn watch(options: &Options, scripts: &[Script], duration: Duration) -> Result<Ou
     let report = relay.report();
     let told = options.connection.connection();
     let known = print_flows(injector.flows(), told);
+    // Faults in the set-up may leave no connection to judge.
+    let has_applied = injector.times_applied().iter().any(|times| *times > 0);
+    if known.is_empty() && !has_applied {
+        return Err(unusable("nothing to judge: no request of a reliable connection was seen"));
+    }
     let slack = u64::try_from(SLACK.as_nanos()).unwrap_or(u64::MAX);
     let evidence = Evidence {
         times_applied: injector.times_applied().to_vec(),
@@ -251,13 +256,10 @@ fn watch(options: &Options, scripts: &[Script], duration: Duration) -> Result<Ou
         until,
     };
     let figures = RelayFigures::of(&report);
-    let played = match report.lost() {
-        0 => {
-            let verdicts = checker::check(script, &evidence);
-            Ok(Played { evidence, verdicts, relay: Some(report) })
-        }
-        lost => Err(crate::endpoint::Failure(format!("the relay itself lost {lost} frames"))),
-    };
+    let played = report.is_whole().map(|()| {
+        let verdicts = checker::check(script, &evidence);
+        Played { evidence, verdicts, relay: Some(report) }
+    });
     let item = save_item(script, played, options)?;
     print_item(&item);
     let [requester, responder] = ["requester", "responder"].map(str::to_owned);
@@ -270,7 +272,8 @@ fn print_flows(flows: &Flows, told: Connection) -> Vec<Known> {
     let known = |(number, flow): (usize, &Flow)| {
         let [requester, responder] = flow.addresses;
         let by = if flow.known.from_start { "set up through the CM" } else { "joined while open" };
-        let connection = flow.known.connection.or(told);
+        // Programs may have set something else than they agreed on.
+        let connection = told.or(flow.known.connection);
         println!("flow {number}: {requester} to {responder}, {by}; {connection}");
         Known { connection, ..flow.known }
     };

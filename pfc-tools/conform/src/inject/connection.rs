@@ -140,6 +140,8 @@ struct SetUp {
 /// The connections whose set-up has been seen.
 #[derive(Debug, Clone, Default)]
 pub struct SetUps {
+    /// Who asked first.
+    asker: Option<IpAddr>,
     requests: Vec<(IpAddr, Req)>,
     known: Vec<SetUp>,
 }
@@ -163,7 +165,11 @@ impl SetUps {
     pub fn observe(&mut self, from: IpAddr, to: IpAddr, message: &CmMessage) {
         match message {
             CmMessage::Req(req) => {
-                self.requests.retain(|(_, known)| known.local_comm_id != req.local_comm_id);
+                self.asker.get_or_insert(from);
+                let is_same = |(address, known): &(IpAddr, Req)| {
+                    (*address, known.local_comm_id) == (from, req.local_comm_id)
+                };
+                self.requests.retain(|known| !is_same(known));
                 forget_oldest(&mut self.requests);
                 self.requests.push((from, *req));
             }
@@ -199,14 +205,18 @@ impl SetUps {
             timeouts: timeouts(req, rep),
             retries: req.retry_count,
         };
-        self.known.retain(|known| known.ends[0].comm_id != active.comm_id);
+        let is_same = |known: &SetUp| {
+            let end = &known.ends[0];
+            (end.address, end.comm_id) == (active.address, active.comm_id)
+        };
+        self.known.retain(|known| !is_same(known));
         forget_oldest(&mut self.known);
         self.known.push(set_up);
     }
 
     /// Returns the side that sends a message of the CM: the requester is who asked first.
     pub fn side(&self, packet: &Packet<'_>) -> Side {
-        match self.requests.first().is_some_and(|(asker, _)| *asker == packet.ip.src()) {
+        match self.asker == Some(packet.ip.src()) {
             true => Side::Requester,
             false => Side::Responder,
         }
@@ -242,7 +252,8 @@ impl SetUps {
 fn timeouts(req: &Req, rep: &Rep) -> [TimeoutCodes; 2] {
     let passive = req.primary_ack_timeout;
     let greatest = (passive.max(rep.target_ack_delay) + 1).min(31);
-    let active = TimeoutCodes { least: rep.target_ack_delay.min(greatest), greatest };
+    // Never 0, which would stand for no timeout.
+    let active = TimeoutCodes { least: rep.target_ack_delay.max(1).min(greatest), greatest };
     [active, TimeoutCodes::exactly(passive)]
 }
 
@@ -272,5 +283,34 @@ fn mtu_of_reads(steps: &[Step<'_>]) -> Option<PathMtu> {
 fn forget_oldest<T>(list: &mut Vec<T>) {
     if list.len() == REMEMBERED {
         list.remove(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Some drivers report no delay of their acknowledgements.
+    #[test]
+    fn a_timeout_from_the_cm_is_never_none() {
+        let req = Req { primary_ack_timeout: 17, ..Req::default() };
+        let [active, passive] = timeouts(&req, &Rep::default());
+        assert_eq!((active.least, active.greatest), (1, 18));
+        assert_eq!(passive, TimeoutCodes::exactly(17));
+    }
+
+    #[test]
+    fn connections_of_two_hosts_may_have_one_communication_id() {
+        let [a, b, c]: [IpAddr; 3] =
+            ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|ip| ip.parse().unwrap());
+        let mut set_ups = SetUps::default();
+        for from in [a, c] {
+            let req = Req { local_comm_id: 7, path_mtu: 3, ..Req::default() };
+            set_ups.observe(from, b, &CmMessage::Req(req));
+            let rep = Rep { local_comm_id: 9, remote_comm_id: 7, ..Rep::default() };
+            set_ups.observe(b, from, &CmMessage::Rep(rep));
+        }
+        assert_eq!((set_ups.requests.len(), set_ups.known.len()), (2, 2));
+        assert_eq!(set_ups.asker, Some(a));
     }
 }

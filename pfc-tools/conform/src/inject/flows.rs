@@ -23,6 +23,8 @@ pub struct Flow {
     used: u32,
     /// What the set-up of the connection says.
     pub known: Known,
+    /// The CM has ended the connection.
+    is_closed: bool,
 }
 
 impl Flow {
@@ -34,6 +36,7 @@ impl Flow {
             first_psn: ends[0].psn,
             used: 0,
             known: Known { connection: Connection::default(), from_start: true },
+            is_closed: false,
         }
     }
 }
@@ -75,12 +78,30 @@ impl Flows {
     /// Returns the message of the CM in a packet, if it is one, and the side that sends it.
     pub fn message(&mut self, packet: &Packet<'_>) -> Option<(CmMessage, Side)> {
         let message = cm_mad(packet)?.message;
-        self.set_ups.observe(packet.ip.src(), packet.ip.dst(), &message);
+        let (from, to) = (packet.ip.src(), packet.ip.dst());
+        self.set_ups.observe(from, to, &message);
+        if let CmMessage::Dreq(dreq) = &message {
+            self.close(from, to, dreq.remote_qpn);
+        }
         Some((message, self.set_ups.side(packet)))
+    }
+
+    /// The CM ends the connection of QP `qpn` at `to`.
+    fn close(&mut self, from: IpAddr, to: IpAddr, qpn: Qpn) {
+        for flow in &mut self.known {
+            let has = |end: usize| {
+                flow.qpns[end] == Some(qpn.value())
+                    && [flow.addresses[end], flow.addresses[1 - end]] == [to, from]
+            };
+            flow.is_closed |= has(0) || has(1);
+        }
     }
 
     /// Returns the flow of a packet and the packet's sender.
     pub fn find(&mut self, packet: &Packet<'_>) -> Option<(usize, Side)> {
+        if !matches!(packet.info.transport, Transport::Rc | Transport::Xrc | Transport::Cnp) {
+            return None;
+        }
         let is_request = packet.info.is_request();
         let is_response = packet.info.is_response();
         let found = Side::ALL.into_iter().find_map(|from| {
@@ -108,8 +129,8 @@ impl Flows {
     }
 
     fn learn(&mut self, packet: &Packet<'_>) -> Option<(usize, Side)> {
-        if !matches!(packet.info.transport, Transport::Rc | Transport::Xrc) {
-            return None;
+        if packet.bth.dest_qp <= Qpn::GSI {
+            return None; // Of no connection.
         }
         self.room = self.room.checked_sub(1)?;
         let set_up = self.set_ups.find(packet);
@@ -122,6 +143,7 @@ impl Flows {
                 connection: set_up.map(|known| known.connection).unwrap_or_default(),
                 from_start: set_up.is_some(),
             },
+            is_closed: false,
         });
         Some((self.known.len() - 1, Side::Requester))
     }
@@ -132,7 +154,7 @@ impl Flow {
     fn carries(&self, packet: &Packet<'_>, from: Side) -> bool {
         let addresses = [packet.ip.src(), packet.ip.dst()];
         let (ends, to) = (self.addresses, from.peer().index());
-        if addresses != [ends[from.index()], ends[to]] {
+        if self.is_closed || addresses != [ends[from.index()], ends[to]] {
             return false;
         }
         match self.qpns[to] {

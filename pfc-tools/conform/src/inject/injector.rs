@@ -134,7 +134,9 @@ impl Injector {
                 }
                 PacketSelector::Psn { .. } => false,
             };
-            if is_due {
+            // Nothing can be forged from a response without an AETH.
+            let is_possible = !event.action.needs_response() || packet.ext.aeth.is_some();
+            if is_due && is_possible {
                 self.times_applied[index] += 1;
                 actions.push(event.action);
             }

@@ -103,9 +103,7 @@ pub fn play(script: &Script, testbed: &mut dyn Testbed) -> Result<Played, Failur
     let outcomes = exchange(script, &mut pairs, &mut *testbed.clock());
     let injector = testbed.finish();
     let relay = testbed.relay();
-    if let Some(lost) = relay.as_ref().map(RelayReport::lost).filter(|lost| *lost > 0) {
-        return Err(Failure(format!("the relay itself lost {lost} frames")));
-    }
+    relay.as_ref().map_or(Ok(()), RelayReport::is_whole)?;
     let after = counters(testbed)?;
     let known = Known { connection: Connection::of(&script.traffic), from_start: true };
     let of = |side: usize| Some(counted(&before[side], &after[side]));

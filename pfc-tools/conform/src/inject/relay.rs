@@ -49,6 +49,10 @@ struct Shared {
     /// The injector between the interfaces.
     injector: Option<Injector>,
     report: RelayReport,
+    /// How often the injector was inserted or removed.
+    changes: u64,
+    /// The changes that the relay's thread has followed.
+    followed: u64,
 }
 
 /// What the relay itself did to the frames.
@@ -61,12 +65,14 @@ pub struct RelayReport {
     pub lost_on_arrival: u64,
     /// Frames that the outgoing interface did not take.
     pub lost_on_departure: u64,
+    /// Why the relay has ended, if it has.
+    ended: Option<String>,
 }
 
 impl Default for RelayReport {
     fn default() -> Self {
         let delays = Histogram::new_with_bounds(1, LONGEST, 2).expect("valid bounds");
-        Self { delays, lost_on_arrival: 0, lost_on_departure: 0 }
+        Self { delays, lost_on_arrival: 0, lost_on_departure: 0, ended: None }
     }
 }
 
@@ -74,6 +80,18 @@ impl RelayReport {
     /// Returns the number of frames that the relay lost.
     pub const fn lost(&self) -> u64 {
         self.lost_on_arrival + self.lost_on_departure
+    }
+
+    /// Checks that the relay saw and forwarded everything: without that nothing can be judged.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn is_whole(&self) -> Result<(), Failure> {
+        match (&self.ended, self.lost()) {
+            (Some(why), _) => Err(Failure(format!("the relay has ended: {why}"))),
+            (None, 0) => Ok(()),
+            (None, lost) => Err(Failure(format!("the relay itself lost {lost} frames"))),
+        }
     }
 
     /// Returns the number of forwarded frames.
@@ -113,7 +131,8 @@ impl Relay {
             Ok((taps, between.xdp.map(bridge).transpose()?))
         })?;
         let (taps, bridge) = taps;
-        let shared = Shared { injector: None, report: RelayReport::default() };
+        let report = RelayReport::default();
+        let shared = Shared { injector: None, report, changes: 1, followed: 0 };
         let (shared, stop) = (Arc::new(Mutex::new(shared)), Arc::new(AtomicBool::new(false)));
         let mut wire = Wire {
             taps,
@@ -131,6 +150,8 @@ impl Relay {
                     Ok(_) => {}
                     Err(error) => {
                         eprintln!("feroce: the relay ends: {error}");
+                        let shared = wire.shared.lock();
+                        shared.expect("the relay runs").report.ended = Some(error.to_string());
                         return;
                     }
                 }
@@ -140,17 +161,22 @@ impl Relay {
         Ok(Self { shared, stop, thread: Some(thread) })
     }
 
-    /// Sets the injector between the interfaces, or removes it (`None`), and begins a new report.
-    /// Returns the previous injector.
+    /// Sets the injector between the interfaces, or removes it (`None`), and waits until the relay
+    /// has followed. An injector begins a new report. Returns the previous injector.
     ///
     /// # Panics
     /// If the relay's thread has panicked.
     pub fn put(&self, injector: Option<Injector>) -> Option<Injector> {
         let mut shared = self.shared.lock().expect("the relay runs");
-        if injector.is_some() {
-            shared.report = RelayReport::default();
+        let previous = std::mem::replace(&mut shared.injector, injector);
+        shared.changes += 1;
+        let change = shared.changes;
+        while shared.followed < change && shared.report.ended.is_none() {
+            drop(shared);
+            std::thread::sleep(IDLE_SLEEP);
+            shared = self.shared.lock().expect("the relay runs");
         }
-        std::mem::replace(&mut shared.injector, injector)
+        previous
     }
 
     /// Returns what the relay did since an injector was inserted.
@@ -233,20 +259,29 @@ impl Wire {
     fn turn(&mut self) -> std::io::Result<usize> {
         let shared = Arc::clone(&self.shared);
         let mut shared = shared.lock().expect("no thread panics while it holds the lock");
-        let Shared { injector, report } = &mut *shared;
+        let Shared { injector, report, changes, followed } = &mut *shared;
         if let Some(fast) = &mut self.fast {
             fast.follow(injector.as_ref())?;
+        }
+        if changes != followed {
+            // What was lost before an injector is not its report's; what was lost until its end is.
+            self.count_drops(report);
+            if injector.is_some() {
+                *report = RelayReport::default();
+            }
+            *followed = *changes;
         }
         let mut moved = 0;
         for from in 0..2 {
             moved += self.receive(from, injector.as_mut())?;
         }
         moved += self.send(report);
-        if moved == 0 {
-            let drops = self.taps.iter_mut().map(Tap::drops).sum();
-            report.lost_on_arrival += drops - std::mem::replace(&mut self.drops, drops);
-        }
         Ok(moved)
+    }
+
+    fn count_drops(&mut self, report: &mut RelayReport) {
+        let drops = self.taps.iter_mut().map(Tap::drops).sum();
+        report.lost_on_arrival += drops - std::mem::replace(&mut self.drops, drops);
     }
 
     fn receive(

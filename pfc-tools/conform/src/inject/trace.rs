@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use feroce_wire::{NakCode, Operation, Packet, Psn, Syndrome};
+use feroce_wire::{NakCode, Operation, Packet, Pkey, Psn, Syndrome};
 use serde::Deserialize;
 
 /// A side of a flow.
@@ -114,7 +114,8 @@ impl Trace {
             // The receiver takes only packets of its QP and partition.
             let sent = &Packet::parse(&self.sent[number - 1].bytes, &[]).ok()?.bth;
             let is_for_qp = packet.bth.version == 0
-                && (packet.bth.dest_qp, packet.bth.pkey) == (sent.dest_qp, sent.pkey);
+                && packet.bth.dest_qp == sent.dest_qp
+                && are_in_one_partition(packet.bth.pkey, sent.pkey);
             let intact = packet.icrc_valid() && is_for_qp;
             Some(Step { number, at, kind, from, packet, intact })
         };
@@ -154,6 +155,12 @@ impl Trace {
         }
         counts
     }
+}
+
+/// Returns true if members with these P_Keys may talk: one of them must be a full member (IBTA
+/// 10.9.3).
+fn are_in_one_partition(Pkey(one): Pkey, Pkey(other): Pkey) -> bool {
+    (one ^ other) & 0x7fff == 0 && (one | other) & 0x8000 != 0
 }
 
 impl Step<'_> {

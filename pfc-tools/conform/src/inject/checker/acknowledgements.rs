@@ -37,7 +37,7 @@ pub(super) fn ack_order(view: &View<'_>, found: &mut Found) {
 }
 
 pub(super) fn ack_justified(view: &View<'_>, found: &mut Found) {
-    for step in acks(view) {
+    for step in acks(view).filter(|step| view.is_settled(step.at)) {
         let expected = view.responder.expected_at(step.at);
         if !step.psn().is_before(expected) {
             let sentence = format!(

@@ -45,6 +45,9 @@ pub(super) fn responses(view: &View<'_>, found: &mut Found) {
         let known = |read: &ReadRequest| read.at <= step.at + slack;
         let next = reads[current..].iter().position(|read| fits(read) && known(read));
         let Some(next) = next else {
+            if !view.is_settled(step.at) {
+                continue; // Of a READ that was not recorded.
+            }
             let sentence = format!(
                 "packet {} is a READ response with PSN {:#x} that no READ requested, or that was \
                  sent before",

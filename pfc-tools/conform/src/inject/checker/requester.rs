@@ -21,6 +21,8 @@ pub struct Restart {
     pub cause: Option<(Cause, Option<usize>)>,
     /// Time since the trigger, or since the packet was last sent, in nanoseconds.
     pub after: u64,
+    /// Time since the timer was last started: by that packet, or by progress since.
+    pub timer_ran: u64,
 }
 
 /// A received packet that makes the requester go back.
@@ -167,7 +169,8 @@ impl TraceState<'_> {
         let is_quiet = self.was_oldest(psn, step.at) && quiet + self.slack >= self.timeout;
         // After a full timeout the timer is the cause, not an old trigger. An RNR NAK remains the
         // cause, since it delays the retransmission.
-        let go_back = go_back.filter(|go_back| !is_quiet || go_back.cause == Cause::Rnr);
+        let has_expired = is_quiet && self.timeout > 0;
+        let go_back = go_back.filter(|go_back| !has_expired || go_back.cause == Cause::Rnr);
         let (cause, after) = match go_back {
             Some(go_back) => {
                 (Some((go_back.cause, Some(go_back.number))), step.at.saturating_sub(go_back.at))
@@ -190,7 +193,9 @@ impl TraceState<'_> {
                 self.history.too_early.push((vec![go_back.number, step.number], sentence));
             }
         }
-        let restart = Restart { number: step.number, at: step.at, psn, cause, after };
+        let progress = self.since.last().map_or(0, |(at, _)| *at);
+        let timer_ran = quiet.min(step.at.saturating_sub(progress));
+        let restart = Restart { number: step.number, at: step.at, psn, cause, after, timer_ran };
         self.history.restarts.push(restart);
     }
 
@@ -355,6 +360,17 @@ pub(super) fn nak_reaction(view: &View<'_>, found: &mut Found) {
         };
         view.steps.iter().any(|step| is_refusal(&step))
     };
+    // Then the packet had arrived after all; a forged NAK may say otherwise.
+    let is_answered = |at: u64, psn: Psn| {
+        let is_answer = |step: &&Step<'_>| {
+            let is_in_time = (at..=at.saturating_add(view.evidence.slack)).contains(&step.at);
+            let is_positive = step.packet.ext.aeth.is_some_and(|aeth| {
+                matches!(aeth.syndrome, Syndrome::Ack(_)) && !step.psn().is_before(psn)
+            });
+            is_in_time && step.reaches(Side::Requester) && is_positive
+        };
+        view.steps.iter().any(|step| is_answer(&step))
+    };
     for &(number, at, psn) in &view.requester.naks {
         let sent = view.steps.iter().filter(|step| {
             step.is_sent_by(Side::Requester) && step.packet.info.is_request() && step.psn() == psn
@@ -365,7 +381,7 @@ pub(super) fn nak_reaction(view: &View<'_>, found: &mut Found) {
             Some(step) => {
                 found.measured("NAK to retransmission", step.at.saturating_sub(at));
             }
-            None if is_refused_after(at) || view.is_cut_off(at) => {}
+            None if is_refused_after(at) || view.is_cut_off(at) || is_answered(at, psn) => {}
             None => found.wrong(
                 [number],
                 format!(
@@ -394,7 +410,7 @@ pub(super) fn timeout(view: &View<'_>, found: &mut Found) {
     for restart in &view.requester.restarts {
         let Some((Cause::Timeout, _)) = restart.cause else { continue };
         found.measured("timeout", restart.after);
-        if restart.after > value.saturating_mul(4).saturating_add(view.evidence.slack) {
+        if restart.timer_ran > value.saturating_mul(4).saturating_add(view.evidence.slack) {
             let sentence = format!(
                 "packet {} is retransmitted after {}, more than four times the timeout of {}",
                 restart.number,
