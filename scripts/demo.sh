@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs Feroce at both ends of a veth pair, and the kernel's TCP for comparison: bandwidth, latency,
 # and packets as tshark decodes them. As root, Feroce uses AF_XDP. For other users, everything runs
-# in a user namespace, where AF_XDP is forbidden, and Feroce uses packet sockets. Installs missing
-# packages (Debian), and leaves nothing else behind. Takes about 20 s after the build.
+# in a user namespace, where AF_XDP is forbidden, and Feroce uses packet sockets. Builds Feroce
+# first, with Rust 1.88 or newer. As root, installs missing packages (Debian), and leaves nothing
+# else behind. Takes about 25 s after the build.
 #   scripts/demo.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,18 +17,32 @@ esac
 pair=fr-demo-$$
 seconds=0.5 # per bandwidth figure
 messages=10000 # per latency figure
+# Local ACK timeout, 4.096 us * 2^18 = 1.1 s: on a loaded machine an end may not run for long.
+patience=(-u 18)
 feroce=${CARGO_TARGET_DIR:-target}/release/feroce
 # Inside the user namespace, --inside, there is no network: the build runs before.
 if [ "${1-}" != --inside ]; then
-    need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool tshark
-    find_cargo
-    say "Building"
-    as_caller "$cargo" build --quiet --release --workspace --bin feroce
+    find_cargo # Before anything is installed.
+    packages=(--for "the build" libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config
+        --for "namespaces" iproute2)
+    [ "$(id -u)" != 0 ] || packages+=(--for "plain frames on AF_XDP" ethtool
+        --for "decoding packets" tshark)
+    need_packages "${packages[@]}"
+    if [ -x "$feroce" ]; then
+        say "Building what has changed"
+    else
+        say "Building: about 14 minutes of CPU time and 1 GB, once"
+    fi
+    quiet=--quiet
+    [ ! -t 2 ] || quiet='' # cargo shows its progress on a terminal.
+    # shellcheck disable=SC2086 # No word, or one.
+    as_caller "$cargo" build $quiet --release --workspace --bin feroce
     [ "$(id -u)" = 0 ] || in_user_namespace "$0" --inside
 fi
 started=$SECONDS
 work=$(mktemp -d)
 at_exit "rm -rf $work"
+at_exit show_figures # Also what was measured before a failure.
 reserve_hugepages 128
 
 mtu=4500 roce_mtu=4096
@@ -37,6 +52,21 @@ if ! kernel_is_at_least 6.6; then
 fi
 say "Two namespaces, joined by a veth pair with an MTU of $mtu (for a RoCE MTU of $roce_mtu)"
 make_pair "$pair" "$mtu"
+
+# show_figures: prints the tables of what was measured, once.
+show_figures() {
+    if [ -s "$work/bandwidth" ]; then
+        say "Bandwidth, one QP or one stream"
+        printf '  %-22s %6s %12s %16s\n' "" bytes Gb/s "1000 messages/s"
+        cat "$work/bandwidth"
+    fi
+    if [ -s "$work/latency" ]; then
+        say "Latency in microseconds"
+        printf '  %-22s %6s %9s %9s %9s\n' "" bytes min median 99%
+        cat "$work/latency"
+    fi
+    rm -f "$work/bandwidth" "$work/latency"
+}
 
 client() { ip netns exec "$pair-a" "$feroce" "$@"; }
 
@@ -94,39 +124,46 @@ wait "$server" 2> /dev/null || true
 port=$(client devinfo --verbose --json -i v0 | sed -n 's/^ *"port": "\(.*\)",$/\1/p')
 [[ $port != af_xdp* ]] || plain_frames "$pair"
 say "Measuring Feroce at both ends, data checked byte by byte: port $port"
-server -i v1
+server -i v1 "${patience[@]}"
+feroce_end=(-i v0 "${patience[@]}")
 for op in write read send; do
-    for size in 4K 64K 1M; do bandwidth "Feroce $op" $size -i v0 --check --op $op -s $size; done
+    for size in 4K 64K 1M; do
+        bandwidth "Feroce $op" $size "${feroce_end[@]}" --check --op $op -s $size
+    done
 done
-for op in atomic-fadd atomic-cas; do bandwidth "Feroce $op" 8 -i v0 --check --op $op; done
+for op in atomic-fadd atomic-cas; do
+    bandwidth "Feroce $op" 8 "${feroce_end[@]}" --check --op $op
+done
 for op in write send; do
     for size in 8 4K; do
-        latency "Feroce $op" $size "half round trip" -i v0 --check --op $op -s $size
+        latency "Feroce $op" $size "half round trip" "${feroce_end[@]}" --check --op $op -s $size
     done
 done
 for size in 8 4K; do
-    latency "Feroce read" $size "round trip" -i v0 --check --op read -s $size
+    latency "Feroce read" $size "round trip" "${feroce_end[@]}" --check --op read -s $size
 done
 for op in atomic-fadd atomic-cas; do
-    latency "Feroce $op" 8 "round trip" -i v0 --check --op $op
+    latency "Feroce $op" 8 "round trip" "${feroce_end[@]}" --check --op $op
 done
 progress
 
-say "Packets on v0 (--pcap), decoded by tshark: one WRITE, one READ, one SEND, one FETCH AND ADD"
+if [ -n "$(command -v tshark)" ]; then
+    say "Packets on v0 (--pcap), decoded by tshark:" \
+        "one WRITE, one READ, one SEND, one FETCH AND ADD"
+else
+    note "packets are not shown, without tshark. As root: apt-get install tshark"
+fi
 for op in write read send atomic-fadd; do
+    [ -n "$(command -v tshark)" ] || break
     size=()
     [ $op = atomic-fadd ] || size=(-s 6000)
-    figures -i v0 --op $op "${size[@]}" -n 1 --pcap "$work/$op.pcap" > /dev/null
+    figures "${feroce_end[@]}" --op $op "${size[@]}" -n 1 --pcap "$work/$op.pcap" > /dev/null
     tshark -r "$work/$op.pcap" -t r -T fields -e frame.number -e ip.src -e ip.dst -e frame.len \
-        -e _ws.col.Info 2> /dev/null | sed 's/^/  /'
+        -e _ws.col.Info 2> "$work/tshark" | sed 's/^/  /' ||
+        die "tshark cannot decode the packets: $(tail -n 1 "$work/tshark")"
 done
 
-say "Bandwidth, one QP or one stream"
-printf '  %-22s %6s %12s %16s\n' "" bytes Gb/s "1000 messages/s"
-cat "$work/bandwidth"
-say "Latency in microseconds"
-printf '  %-22s %6s %9s %9s %9s\n' "" bytes min median 99%
-cat "$work/latency"
+show_figures
 
 say "Done in $((SECONDS - started)) s"
 note "Both ends ran on this machine ($(nproc) CPUs, $(uname -r)), and on veth:" \

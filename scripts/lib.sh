@@ -37,7 +37,9 @@ in_user_namespace() {
     local new=(unshare --user --map-root-user --net --mount)
     note "not root: running in a user namespace, without AF_XDP and reserved hugepages"
     "${new[@]}" true 2> /dev/null ||
-        die "only root may make user namespaces here (sysctl user.max_user_namespaces, AppArmor)"
+        die "this host lets only root make user namespaces: run the script as root, or allow them" \
+            "(sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns=0; in" \
+            "a container its seccomp profile)"
     # shellcheck disable=SC2016 # The inner shell expands it.
     exec "${new[@]}" bash -c 'mount -t tmpfs run /run && exec "$@"' bash "$@"
 }
@@ -45,21 +47,81 @@ in_user_namespace() {
 # usage: prints the comment at the head of the script.
 usage() { sed -n '2,/^[^#]/ { /^# \{0,1\}/ s///p }' "$0"; }
 
-# need_packages NAME...: installs the Debian packages that are missing.
+# need_packages [--for PURPOSE] NAME...: installs the Debian packages that are missing, and says
+# which, and what for. --for may be repeated: it holds for the names after it.
 need_packages() {
-    local missing=() package
-    for package in "$@"; do
-        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null)" = installed ] ||
-            missing+=("$package")
+    local missing=() why='' purpose='' size
+    while [ $# -gt 0 ]; do
+        if [ "$1" = --for ]; then
+            purpose=" for $2:" && shift
+        elif ! is_installed "$1"; then
+            why+="${why:+${purpose:+;}}$purpose $1"
+            purpose='' # Once per group.
+            missing+=("$1")
+        fi
+        shift
     done
     [ ${#missing[@]} -gt 0 ] || return 0
     [ "$(id -u)" = 0 ] ||
-        die "packages are missing; install them as root: apt-get install ${missing[*]}"
-    note "installing ${missing[*]}"
+        die "packages are missing$why." \
+            "As root: apt-get install --no-install-recommends ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq &&
-        apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null ||
-        die "cannot install ${missing[*]} with apt-get"
+    apt_get update
+    size=$(LC_ALL=C apt-get install --assume-no --no-install-recommends "${missing[@]}" 2>&1 |
+        sed -n 's/^After this operation, \(.*\) of additional disk space.*/ (\1)/p') || true
+    note "installing packages$size:$why"
+    apt_get install -y --no-install-recommends "${missing[@]}"
+}
+
+is_installed() {
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2> /dev/null)" = installed ]
+}
+
+# apt_get ARGUMENT...: runs apt-get. Shows its last line on a terminal. Waits up to 5 minutes for
+# another program that installs packages. Names the cause of a failure.
+apt_get() {
+    local log status cause until=$((SECONDS + 300)) has_waited=''
+    log=$(mktemp)
+    while true; do
+        status=0
+        LC_ALL=C apt-get -q -o DPkg::Lock::Timeout=300 "$@" 2>&1 < /dev/null |
+            while IFS= read -r line; do
+                printf '%s\n' "$line" >> "$log"
+                progress "apt-get: ${line:0:60}"
+            done || status=$?
+        progress
+        # The lock of the lists of packages has no timeout of its own.
+        if grep -qE 'Could not get lock|Unable to lock' "$log" && [ $status != 0 ] &&
+            [ $SECONDS -lt $until ]; then
+            [ -n "$has_waited" ] || note "waiting: $(grep -m 1 'lock' "$log" | sed 's/^[EW]: //')"
+            has_waited=yes
+            : > "$log"
+            sleep 2
+            continue
+        fi
+        break
+    done
+    if [ $status != 0 ]; then
+        grep -E '^[EW]: ' "$log" | head -n 5 >&2 || true
+        cause=$(apt_cause "$log")
+        rm -f "$log"
+        die "apt-get $1 failed$cause"
+    fi
+    rm -f "$log"
+}
+
+apt_cause() { # LOG
+    if grep -qE 'Temporary failure resolving|Could not resolve' "$1"; then
+        echo ": DNS does not answer; see /etc/resolv.conf"
+    elif grep -qE 'Network is unreachable|No route to host' "$1"; then
+        echo ": there is no route to the packages; see 'ip route' and /etc/apt/sources.list*"
+    elif grep -qE 'Could not connect|Connection refused|Connection timed out' "$1"; then
+        echo ": the server in /etc/apt/sources.list* does not answer (behind a proxy: http_proxy)"
+    elif grep -qE 'Could not get lock|Unable to lock' "$1"; then
+        echo ": another program still installs packages after 5 minutes"
+    elif grep -q 'Unable to locate package' "$1"; then
+        echo ": this distribution has no such package; the scripts know Debian 12 and 13"
+    fi
 }
 
 # need_scapy: sets $python to a Python with scapy and its RoCE layers; installs scapy below target/
@@ -73,16 +135,34 @@ need_scapy() {
     python=target/venv/bin/python
 }
 
-# find_cargo: sets $cargo, also under sudo, whose PATH lacks the caller's ~/.cargo/bin.
+# find_cargo: sets $cargo, also under sudo, whose PATH lacks the caller's ~/.cargo/bin. Ends the
+# script if Rust is missing or too old.
 find_cargo() {
-    local home
+    local home wanted candidate version old=''
     home=$(getent passwd "${SUDO_USER:-$(id -u)}" | cut -d: -f6) || home=$HOME
-    cargo=$(command -v cargo || true)
-    [ -n "$cargo" ] || cargo=$home/.cargo/bin/cargo
-    [ -x "$cargo" ] || die "no cargo: install Rust from https://rustup.rs"
     # rustup finds its toolchains by these variables.
     [ -z "${SUDO_USER:-}" ] ||
         export RUSTUP_HOME=${RUSTUP_HOME:-$home/.rustup} CARGO_HOME=${CARGO_HOME:-$home/.cargo}
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    for candidate in "$(command -v cargo || true)" "${CARGO_HOME:-$home/.cargo}/bin/cargo"; do
+        [ -n "$candidate" ] && [ -x "$candidate" ] || continue
+        version=$(rust_version "$candidate")
+        if printf '%s\n' "$wanted" "$version" | sort --check=quiet --version-sort; then
+            cargo=$candidate
+            return
+        fi
+        old="${old:-$candidate is of Rust ${version:-(its rustc does not run)}}"
+    done
+    die "Feroce needs Rust $wanted or newer: ${old:-no cargo was found}." \
+        "Debian's own is 1.63 (Debian 12) or 1.85 (Debian 13): install rustup, from" \
+        "https://rustup.rs, then 'rustup default stable'"
+}
+
+# rust_version CARGO: prints the version of CARGO's compiler; nothing if it does not run.
+rust_version() {
+    local rustc=${1%/*}/rustc
+    [ -x "$rustc" ] || rustc=$(command -v rustc) || return 0
+    as_caller "$rustc" --version 2> /dev/null | sed -n 's/^rustc \([0-9.]*\).*/\1/p' || true
 }
 
 # as_caller COMMAND...: runs COMMAND as the user who called sudo, so that no file in the clone and
@@ -153,6 +233,10 @@ kernel_is_at_least() { printf '%s\n' "$1" "$(uname -r)" | sort --check=quiet --v
 # (10.77.0.2).
 make_pair() {
     local a=$1-a b=$1-b
+    unshare --net true 2> /dev/null ||
+        die "this container may not make network namespaces: start it with --privileged, or with" \
+            "--cap-add SYS_ADMIN --cap-add NET_ADMIN --cap-add NET_RAW and without its seccomp" \
+            "and AppArmor profiles"
     at_exit "ip netns delete $a 2> /dev/null"
     ip netns add "$a"
     at_exit "ip netns delete $b 2> /dev/null"
@@ -181,12 +265,12 @@ in_background() {
     at_exit "kill $! 2> /dev/null; wait $! 2> /dev/null"
 }
 
-# wait_for_port NAMESPACE PORT: waits up to 5 s until a TCP socket listens.
+# wait_for_port NAMESPACE PORT: waits until a TCP socket listens; up to 30 s, on a loaded machine.
 wait_for_port() {
     local _
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         [ -z "$(ip netns exec "$1" ss -ltnH "sport = :$2")" ] || return 0
         sleep 0.05
     done
-    die "no process listens on port $2 in $1"
+    die "no process listens on port $2 in $1 after 30 s"
 }
