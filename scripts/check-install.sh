@@ -64,6 +64,16 @@ nothing_below() {
     [ -z "$left" ] || die "left behind: $left"
 }
 
+# readme_links_exist FOLDER: checks that README.md links to installed files only.
+readme_links_exist() {
+    local target
+    for target in $(grep -oE '\]\([^)#: ]+' "$1/README.md" | sed 's/^](//'); do
+        # A link may lead to a file of another package, which the separate root folder lacks.
+        [ -e "$1/$target" ] || [ -L "$1/$target" ] ||
+            die "README.md links to $target, which is not installed"
+    done
+}
+
 say "scripts/install.sh"
 scripts/install.sh --prefix "$work/prefix"
 works "$work/prefix/bin/feroce"
@@ -72,6 +82,7 @@ for page in feroce-run feroce-fabric-run feroce-conform-check; do
     man --warnings -l "$work/prefix/share/man/man1/$page.1" > /dev/null 2>&1 ||
         [ -z "$(command -v man)" ] || die "man does not show $page"
 done
+readme_links_exist "$work/prefix/share/doc/feroce"
 "$work/prefix/bin/feroce" fabric list > /dev/null
 "$work/prefix/bin/feroce" conform rules > /dev/null
 bash -n "$work/prefix/share/bash-completion/completions/feroce"
@@ -84,15 +95,30 @@ nothing_below "$work/prefix"
 say "scripts/build-deb.sh"
 package=$(scripts/build-deb.sh | tail -n 1)
 dpkg-deb --info "$package" | grep -E '^ (Package|Version|Depends|Suggests):'
-share='man/man1/feroce|doc/feroce/|bash-completion/|zsh/|fish/'
+share='man/man1/feroce|doc/feroce/|bash-completion/|zsh/|fish/|lintian/overrides/feroce$'
 misplaced=$(dpkg-deb --contents "$package" | awk '$1 !~ /^d/ { print $6 }' |
     grep -vE "^\\./usr/(bin/feroce\$|lib/(feroce/|systemd/system/feroce@)|share/($share))" || true)
 [ -z "$misplaced" ] || die "the package has files in other places: $misplaced"
 mkdir -p "$work/root/var/lib/dpkg"/{info,updates}
 touch "$work/root/var/lib/dpkg"/{status,available}
+depends=$(dpkg-deb --field "$package" Depends)
+[[ "$depends" != *libibverbs* && "$depends" != *librdmacm* ]] ||
+    die "the package depends on the distribution's RDMA libraries: $depends"
+links=$(dpkg-deb --contents "$package" | grep -c '^l.*\.so -> ') || true
+[ "$links" = 4 ] || die "the package has $links links lib*.so, not 4"
 dpkg --root="$work/root" --force-depends --install "$package" > "$work/dpkg" 2>&1 ||
     die "dpkg: $(cat "$work/dpkg")"
 works "$work/root/usr/bin/feroce"
+readme_links_exist "$work/root/usr/share/doc/feroce"
+changed=$(dpkg --root="$work/root" --verify feroce) && [ -z "$changed" ] ||
+    die "dpkg -V: $changed"
+if [ -n "$(command -v lintian)" ]; then
+    lintian --allow-root --fail-on error "$package" > "$work/lintian" 2>&1 ||
+        die "lintian: $(cat "$work/lintian")"
+    note "lintian: no error, $(grep -c '^W:' "$work/lintian" || true) warnings"
+else
+    note "not checked, without lintian: $package"
+fi
 dpkg --root="$work/root" --purge feroce > "$work/dpkg" 2>&1 || die "dpkg: $(cat "$work/dpkg")"
 nothing_below "$work/root/usr"
 

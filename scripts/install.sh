@@ -75,7 +75,9 @@ stage() {
         put 644 "$pages/toml" share/doc/feroce/examples/feroce.toml
     sed "s|^ExecStart=/usr/|ExecStart=$prefix/|" scripts/feroce@.service > "$pages/service" &&
         put 644 "$pages/service" lib/systemd/system/feroce@.service
-    for file in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md docs/grafana/*.json; do
+    # Links of README.md and of the pages lead to files that are installed, too.
+    for file in README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE \
+        $(find docs -type f ! -name '*.toml' | sort); do
         put 644 "$file" "share/doc/feroce/$file"
     done
 }
