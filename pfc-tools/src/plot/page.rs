@@ -75,16 +75,24 @@ pub enum Verdict {
 }
 
 const STYLE: &str = "\
-body{font:15px/1.5 system-ui,sans-serif;max-width:1340px;margin:2em auto;padding:0 1em}
-body{color:#111;background:#fff}
-h1{font-size:1.6em}h2{font-size:1.25em;border-top:1px solid #ccc;padding-top:1em;margin-top:2em}
-nav{columns:3 20em}nav a{display:block}p{max-width:60em}
-table{border-collapse:collapse;margin:1em 0}
-th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}
-th{border-bottom:2px solid #888}td.number{text-align:right;font-variant-numeric:tabular-nums}
-td.holds{color:#00734d}td.fails{color:#b3261e;font-weight:bold}
-td.explained{color:#8a5a00}td.missed{color:#8a5a00;font-weight:bold}td.shown{color:#666}
-.charts{display:flex;flex-wrap:wrap;gap:1em}.charts svg{width:640px;max-width:100%;height:auto}
+:root{color-scheme:light dark;--ink:#111;--page:#fff;--line:#ccc;--dim:#666;--bad:#b3261e;
+--warn:#8a5a00;--good:#00734d;--link:#1f5fa8}
+@media(prefers-color-scheme:dark){:root{--ink:#e4e6ea;--page:#14171c;--line:#3a4049;--dim:#9aa1ab;
+--bad:#ff8a80;--warn:#e0b050;--good:#6fd3a3;--link:#6cb2f0}
+.charts svg{filter:invert(.91) hue-rotate(180deg)}}
+body{font:15px/1.5 system-ui,sans-serif;margin:1.5em auto;padding:0 1.5em;max-width:2000px}
+body{color:var(--ink);background:var(--page);overflow-wrap:anywhere}a{color:var(--link)}
+h1{font-size:1.5em}h2{font-size:1.25em;border-top:1px solid var(--line);padding-top:1em}
+h2{margin-top:2em}nav{columns:3 20em}nav a{display:block}p{max-width:80em}
+.wide{overflow-x:auto}table{border-collapse:collapse;margin:1em 0;overflow-wrap:normal}
+th,td{padding:.2em .8em;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
+th{border-bottom:2px solid var(--dim)}
+td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td.holds{color:var(--good)}td.fails{color:var(--bad);font-weight:bold}
+td.explained{color:var(--warn)}td.missed{color:var(--warn);font-weight:bold}
+td.shown{color:var(--dim)}
+.charts{display:flex;flex-wrap:wrap;gap:1em}
+.charts svg{flex:1 1 560px;max-width:900px;min-width:0;height:auto}
 @media print{h2{break-before:page}nav{display:none}}
 ";
 
@@ -146,15 +154,17 @@ fn labelled(chart: &Chart) -> PreEscaped<String> {
 impl Render for Table {
     fn render(&self) -> Markup {
         html! {
-            table {
-                tr { @for head in &self.head { th { (head) } } } "\n"
-                @for row in &self.rows {
-                    tr {
-                        @for cell in row {
-                            @let (class, text) = cell.shown();
-                            td class=(class) { (text) }
-                        }
-                    } "\n"
+            div.wide {
+                table {
+                    tr { @for head in &self.head { th { (head) } } } "\n"
+                    @for row in &self.rows {
+                        tr {
+                            @for cell in row {
+                                @let (class, text) = cell.shown();
+                                td class=(class) { (text) }
+                            }
+                        } "\n"
+                    }
                 }
             }
         }
