@@ -52,9 +52,11 @@ pub fn append(path: impl AsRef<Path>) -> io::Result<File> {
 /// Creates or overwrites the file `path` with `contents`.
 ///
 /// # Errors
-/// As for [`create_private`], and errors of writing.
+/// As for [`create_private`], and errors of writing. The message names the file.
 pub fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> io::Result<()> {
-    create(path)?.write_all(contents.as_ref())
+    let path = path.as_ref();
+    let written = create(path).and_then(|mut file| file.write_all(contents.as_ref()));
+    written.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 fn own_user() -> u32 {

@@ -45,6 +45,9 @@ pub fn load(name: &str, changes: &[Change], seed: Option<u64>) -> Result<Scenari
     let path = Path::new(name);
     match find(name) {
         Some(text) if !path.is_file() => Scenario::parse(name, text, changes, seed),
+        None if !name.contains(['/', '.']) && !path.exists() => {
+            Err(ScenarioError::Unknown { name: name.to_owned() })
+        }
         _ => Scenario::load(path, changes, seed),
     }
 }

@@ -14,16 +14,12 @@ pub enum Exit {
     Ok,
     /// The command could not do its work.
     Failed,
-    /// `feroce conform` found a violation, a difference or a failed item.
-    ConformFindings,
     /// The command line is wrong.
     Usage,
     /// The input of `feroce conform` or `feroce pfc` cannot be used.
     Unusable,
-    /// `feroce doctor`, `fabric`, `perf` or `pfc` did its work and found something.
+    /// The command did its work and found something that should not be.
     Findings,
-    /// `feroce doctor` found an error.
-    Errors,
     /// `feroce run` found the program but cannot start it.
     CannotStart,
     /// `feroce run` cannot find the program.
@@ -58,14 +54,7 @@ const TABLE: &[Row] = &[
         code: 1,
         name: "failed",
         meaning: "the command could not do its work; the message says why",
-        scope: Scope::Except(&["conform"]),
-    },
-    Row {
-        exit: Exit::ConformFindings,
-        code: 1,
-        name: "findings",
-        meaning: "a rule is violated, a replay differs from the capture, or an injected item fails",
-        scope: Scope::Only(&["conform"]),
+        scope: Scope::All,
     },
     Row {
         exit: Exit::Usage,
@@ -84,14 +73,21 @@ const TABLE: &[Row] = &[
     Row {
         exit: Exit::Findings,
         code: 3,
-        name: "warnings",
-        meaning: "the worst finding is a warning",
+        name: "findings",
+        meaning: "a rule is violated, a replay differs from the capture, or an injected item fails",
+        scope: Scope::Only(&["conform"]),
+    },
+    Row {
+        exit: Exit::Findings,
+        code: 3,
+        name: "findings",
+        meaning: "there is an error or a warning",
         scope: Scope::Only(&["doctor"]),
     },
     Row {
         exit: Exit::Findings,
         code: 3,
-        name: "gate",
+        name: "findings",
         meaning: "a gate fails, a lossless network has losses, NAKs or timeouts, or a deadlock was \
                   found",
         scope: Scope::Only(&["fabric"]),
@@ -100,22 +96,15 @@ const TABLE: &[Row] = &[
         exit: Exit::Findings,
         code: 3,
         name: "findings",
-        meaning: "something was found, or a signal stopped `pfc send` early",
-        scope: Scope::Only(&["pfc"]),
-    },
-    Row {
-        exit: Exit::Findings,
-        code: 3,
-        name: "data",
         meaning: "`--check` has found wrong data",
         scope: Scope::Only(&["perf"]),
     },
     Row {
-        exit: Exit::Errors,
-        code: 4,
-        name: "errors",
-        meaning: "the worst finding is an error",
-        scope: Scope::Only(&["doctor"]),
+        exit: Exit::Findings,
+        code: 3,
+        name: "findings",
+        meaning: "something was found, or a signal stopped `pfc send` early",
+        scope: Scope::Only(&["pfc"]),
     },
     Row {
         exit: Exit::CannotStart,

@@ -21,6 +21,7 @@ mod set;
 mod setting_flag;
 #[allow(unsafe_code)] // Installs a signal handler.
 mod signal;
+mod socket_holder;
 mod stat;
 mod syscalls;
 #[cfg(any(feature = "fabric", feature = "pfc", feature = "conform"))]
@@ -28,6 +29,7 @@ mod tools;
 #[cfg(feature = "top")]
 mod top;
 mod up;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -168,6 +170,7 @@ fn parse() -> Result<Command, Exit> {
     let matches = exit::with_help(command_line()).try_get_matches();
     let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map(|cli| cli.command).map_err(|error| {
+        let error = usage::improved(error);
         let _ = error.print(); // A closed standard error cannot be reported.
         if error.use_stderr() { Exit::Usage } else { Exit::Ok }
     })
@@ -204,8 +207,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
 fn exit_of(worst: doctor::Severity) -> Exit {
     match worst {
         doctor::Severity::Ok | doctor::Severity::Info => Exit::Ok,
-        doctor::Severity::Warning => Exit::Findings,
-        doctor::Severity::Error => Exit::Errors,
+        doctor::Severity::Warning | doctor::Severity::Error => Exit::Findings,
     }
 }
 

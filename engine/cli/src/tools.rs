@@ -11,7 +11,7 @@ use crate::failure::Failure;
 #[cfg(feature = "fabric")]
 pub fn fabric(command: &feroce_pfc_tools::cli::Command) -> Result<Exit, Failure> {
     use feroce_pfc_tools::cli::{self, Failure as FabricFailure};
-    cli::run(command).map(|outcome| exit_of(outcome, Exit::Findings)).or_else(|failure| {
+    cli::run(command).map(exit_of).or_else(|failure| {
         let output = match &failure {
             FabricFailure::Output(error) => Some(error),
             _ => None,
@@ -24,7 +24,7 @@ pub fn fabric(command: &feroce_pfc_tools::cli::Command) -> Result<Exit, Failure>
 #[cfg(feature = "pfc")]
 pub fn pfc(command: &feroce_pfc_tools::pfc::cli::Command) -> Result<Exit, Failure> {
     use feroce_pfc_tools::pfc::cli::{self, Failure as PfcFailure};
-    cli::run(command).map(|outcome| exit_of(outcome, Exit::Findings)).or_else(|failure| {
+    cli::run(command).map(exit_of).or_else(|failure| {
         let output = match &failure {
             PfcFailure::Output(error) => Some(error),
             _ => None,
@@ -38,19 +38,20 @@ pub fn pfc(command: &feroce_pfc_tools::pfc::cli::Command) -> Result<Exit, Failur
 #[cfg(feature = "conform")]
 pub fn conform(command: &feroce_conform::cli::Command) -> Result<Exit, Failure> {
     use feroce_conform::cli::{self, Failure as ConformFailure};
-    cli::run(command).map(|outcome| exit_of(outcome, Exit::ConformFindings)).or_else(|failure| {
+    cli::run(command).map(exit_of).or_else(|failure| {
         let output = match &failure {
             ConformFailure::Output(error) => Some(error),
             _ => None,
         };
-        failed(output, &failure, Exit::Unusable)
+        let exit = if failure.is_unusable_input() { Exit::Unusable } else { Exit::Failed };
+        failed(output, &failure, exit)
     })
 }
 
-fn exit_of(outcome: Outcome, findings: Exit) -> Exit {
+fn exit_of(outcome: Outcome) -> Exit {
     match outcome {
         Outcome::Fine => Exit::Ok,
-        Outcome::Findings => findings,
+        Outcome::Findings => Exit::Findings,
     }
 }
 

@@ -28,7 +28,7 @@ const EXITS: &[(&str, i32)] = &[
     ("set none0 ai_rate=8Mb/s", 1),
     ("fabric run no-such-scenario", 1),
     ("fabric live live --port h1=none0", 1),
-    ("conform check CAPTURES/rxe/ops_rnr_exhaust.pcap.zst", 1),
+    ("conform check CAPTURES/rxe/ops_rnr_exhaust.pcap.zst", 3),
     ("", 2),
     ("no-such-subcommand", 2),
     ("perf --op nonsense", 2),
@@ -48,7 +48,7 @@ const EXITS: &[(&str, i32)] = &[
     ("conform check no-such-file.pcap", 2),
     ("pfc deadlock deadlock-ring", 2),
     ("pfc plan --rate 100G --buffer 1MB", 3),
-    ("doctor -i none0", 4),
+    ("doctor -i none0", 3),
 ];
 
 #[test]
@@ -59,6 +59,80 @@ fn exit_codes_are_those_of_the_table() {
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(*code), "feroce {arguments}: {error}");
     }
+}
+
+/// A wrong usage: the command line, the exit code, and words of the message that name the cause and
+/// the remedy.
+type Wrong = (&'static str, i32, &'static [&'static str]);
+
+/// Wrong usages that strangers have tried.
+const WRONG: &[Wrong] = &[
+    ("check x.pcap", 2, &["`check`|'check'", "feroce conform check"]),
+    ("replay x.pcap", 2, &["'replay'", "feroce conform replay"]),
+    ("watch eth0", 2, &["'watch'", "feroce pfc watch"]),
+    ("perf -s 10X", 2, &["10X", "--size", "is not a size"]),
+    ("perf -p 99999", 2, &["--port", "0..=65535"]),
+    ("perf -n 0 10.0.0.1", 2, &["--iters", "0 is not in 1.."]),
+    ("perf 10.0.0.1", 2, &["no interface given", "-i IFACE", "feroce devinfo"]),
+    ("perf -i none0 10.0.0.1", 1, &["no interface none0", "ip link"]),
+    ("perf -i lo --port-kind udp 10.0.0.1", 1, &["'lo' is not Ethernet", "feroce devinfo"]),
+    ("perf --latency -D 1 -n 5 10.0.0.1", 2, &["--duration", "cannot be used with '--iters"]),
+    ("perf --transport tcp 127.0.0.1 -p 1", 1, &["no server at 127.0.0.1 port 1", "feroce perf"]),
+    ("perf --transport tcp no-host.invalid", 1, &["no address of no-host", "resolv.conf"]),
+    ("run", 2, &["<PROGRAM>", "Usage: feroce run"]),
+    ("run -i none0 -- true", 1, &["no interface none0", "ip link"]),
+    ("up", 2, &["no interface given", "feroce up IFACE"]),
+    ("up lo --port-kind xdp", 2, &["--port-kind", "expected auto, af_xdp, packet"]),
+    ("down none0", 1, &["no daemon owns none0"]),
+    ("doctor --peer 10.0.0.1", 2, &["--interface <IFACE>"]),
+    ("doctor -i lo --peer no-host.invalid", 2, &["no-host.invalid", "resolv.conf"]),
+    ("fabric run fig99", 1, &["no scenario `fig99`", "feroce fabric list"]),
+    ("fabric run no/such.toml", 1, &["no/such.toml", "No such file"]),
+    ("fabric run fig12 --case none", 1, &["no case `none`", "its cases are"]),
+    ("fabric run fig12 --set none=1", 1, &["unknown key `none`", "known keys"]),
+    ("fabric run fig12 --html x.html", 2, &["unexpected argument '--html'", "--help"]),
+    ("fabric sweep fig12", 2, &["--out <FOLDER>", "--over"]),
+    ("conform check no-such.pcap", 2, &["cannot read no-such.pcap", "No such file"]),
+    ("conform check /etc/passwd", 2, &["/etc/passwd is neither pcap nor pcapng"]),
+    ("conform check CAPTURES --qpn x", 2, &["--qpn", "such as 17 or 0x11"]),
+    ("conform check CAPTURES/rxe/ops_rnr_exhaust.pcap.zst --flow 9", 2, &["no flow 9", "flows"]),
+    ("pfc plan", 2, &["--rate <RATE>"]),
+    ("pfc plan --rate 100", 2, &["at least 1M", "such as 100G"]),
+    ("pfc plan --rate 100G --cable x", 2, &["metres", "such as 100"]),
+    ("pfc watch none0", 2, &["no interface 'none0'", "ip link"]),
+    ("metrics --listen 80", 2, &["expected an address with a port", "unix:PATH"]),
+    ("stat -i none0", 1, &["serves statistics of none0", "feroce perf -i none0"]),
+    ("top --interval 0", 2, &["0.1 to 86400 seconds"]),
+    ("man perff", 2, &["no manual page feroce-perff", "the pages are"]),
+    ("completions", 2, &["<SHELL>"]),
+];
+
+#[test]
+fn wrong_usages_name_the_cause_and_the_remedy() {
+    let captures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/captures");
+    for (arguments, code, words) in WRONG {
+        let output = feroce(&arguments.replace("CAPTURES", captures));
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(*code), "feroce {arguments}: {error}");
+        for word in *words {
+            let is_said = word.split('|').any(|word| error.contains(word));
+            assert!(is_said, "feroce {arguments}: `{word}` is not in {error}");
+        }
+        assert!(!error.contains("as a value"), "feroce {arguments}: {error}");
+        assert!(!error.contains("panicked") && output.stdout.is_empty(), "{arguments}: {error}");
+    }
+}
+
+/// Another program listens on the port: the message says which.
+#[test]
+fn a_port_in_use_names_its_holder() {
+    let listener = std::net::TcpListener::bind("0.0.0.0:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let output = feroce(&format!("perf --transport tcp -p {port}"));
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    let holder = format!("by process {} (", std::process::id());
+    assert!(error.contains(&holder) && error.contains("-p at both ends"), "{error}");
 }
 
 #[test]
@@ -74,7 +148,7 @@ fn every_help_lists_its_exit_codes() {
     for subcommand in ["", "perf", "fabric run", "pfc send storm", "conform check", "doctor"] {
         assert!(help(subcommand).contains("Exit codes:"), "{subcommand}");
     }
-    assert!(help("doctor").contains("  4  errors:") && !help("perf").contains("  4  errors:"));
+    assert!(help("doctor").contains("  3  findings: there is an error"));
     assert!(help("pfc send storm").contains("  3  findings:"));
 }
 

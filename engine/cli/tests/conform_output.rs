@@ -37,7 +37,7 @@ fn json(file: &str, arguments: &[&str]) -> Value {
         ["--json", path.to_str().expect("a path")].iter().chain(arguments).copied().collect();
     let output = check(&all);
     let found = serde_json::from_slice(&output.stdout).expect("JSON");
-    let expected = if number(&found, "total") == 0 { 0 } else { 1 };
+    let expected = if number(&found, "total") == 0 { 0 } else { 3 };
     assert_eq!(output.status.code(), Some(expected), "{file} {arguments:?}");
     found
 }
@@ -338,7 +338,7 @@ fn nothing_to_judge_fails() {
     let path = path.to_str().expect("a path");
     for format in ["--junit", "--sarif", "--json"] {
         let output = check(&[path, "--from", "1000000", format]);
-        assert_eq!(output.status.code(), Some(1), "{format}");
+        assert_eq!(output.status.code(), Some(3), "{format}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("nothing to judge"), "{format}");
     }
     let output = check(&[path, "--from", "1000000", "--junit"]);
@@ -358,7 +358,7 @@ fn the_exit_code_distinguishes_findings_and_errors() {
     let [clean, failed] = [CLEAN, RETRIES].map(path);
     let [clean, failed] = [&clean, &failed].map(|path| path.to_str().expect("a path"));
     for format in [&[][..], &["--json"], &["--sarif"], &["--junit"]] {
-        for (file, expected) in [(clean, 0), (failed, 1)] {
+        for (file, expected) in [(clean, 0), (failed, 3)] {
             let output = check(&[&[file], format].concat());
             assert_eq!(output.status.code(), Some(expected), "{file} {format:?}");
             assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{file} {format:?}");
@@ -405,7 +405,7 @@ fn the_qpn_filter_keeps_damaged_packets() {
     let found = |arguments: &[&str]| {
         let all = [&["--json", damaged.to_str().expect("a path")], arguments].concat();
         let output = check(&all);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
         let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         list(&found, "findings").iter().filter(|found| found["rule"] == "PKT-ICRC").count()
     };
@@ -420,13 +420,81 @@ fn the_html_page_loads_nothing() {
         let capture = path(file);
         let output =
             check(&[capture.to_str().expect("a path"), "--html", page.to_str().expect("a path")]);
-        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(output.status.code(), Some(3));
         let html = fs::read_to_string(&page).expect("a page");
         assert!(html.starts_with("<!doctype html>") && html.contains("</svg>"), "{file}");
         let html = html.replace("http://www.w3.org/2000/svg", "").replace("href=\"#", "");
         for outside in ["://", "src=", "href=", "url(", "@import", "<link", "<iframe", "fetch("] {
             assert!(!html.contains(outside), "{file}: {outside}");
         }
+    }
+    fs::remove_file(&page).expect("removed");
+}
+
+/// Several captures are judged one by one; only `--taps` joins them.
+#[test]
+fn captures_are_joined_only_on_request() {
+    let taps = ["A", "B"].map(|side| path(&format!("rxe/loss_nft_atomic.tap{side}.pcap.zst")));
+    let [a, b] = taps.each_ref().map(|path| path.to_str().expect("a path"));
+    let json = |arguments: &[&str]| -> Value {
+        serde_json::from_slice(&check(arguments).stdout).expect("JSON")
+    };
+    let rules = |report: &Value| {
+        let counts = report["counts"].as_object().expect("counts");
+        counts.keys().cloned().collect::<Vec<_>>()
+    };
+    let between = "FAB-LOSS-BETWEEN".to_owned();
+    let joined = json(&["--json", "--taps", a, b]);
+    assert!(rules(&joined).contains(&between), "{joined:#}");
+    let each = json(&["--json", a, b]);
+    let alone = [a, b].map(|file| json(&["--json", file]));
+    assert_eq!(each.as_array().expect("a list"), &alone);
+    assert!(alone.iter().all(|report| !rules(report).contains(&between)));
+
+    let output = check(&["--sarif", a, b]);
+    let sarif: Value = serde_json::from_slice(&output.stdout).expect("SARIF");
+    assert_eq!(list(&sarif, "runs").len(), 2);
+    let junit = String::from_utf8(check(&["--junit", a, b]).stdout).expect("text");
+    assert_eq!((junit.matches("<testsuite ").count(), junit.matches("<?xml").count()), (2, 1));
+    assert!(junit.contains("<testsuites>\n") && junit.ends_with("</testsuites>\n"), "{junit}");
+    let words = String::from_utf8(check(&[a, b]).stdout).expect("text");
+    assert!(words.contains(&format!("== {b}\n")), "{words}");
+    assert!(words.contains("2 captures, each judged by itself"), "{words}");
+    assert_one_line_error(&check(&["--flow", "1", a, b]), "--flow takes one capture");
+}
+
+/// One capture that cannot be read does not hide the findings of another.
+#[test]
+fn a_missing_capture_does_not_hide_another() {
+    let failed = path(RETRIES);
+    let output = check(&["nothing.pcap", failed.to_str().expect("a path")]);
+    assert_one_line_error(&output, "nothing.pcap");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("findings"));
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_named() {
+    let clean = path(CLEAN);
+    let output = check(&[clean.to_str().expect("a path"), "--html", "/nowhere/page.html"]);
+    let line = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{line}");
+    assert!(line.contains("/nowhere/page.html: No such file or directory"), "{line}");
+}
+
+/// The page has a table of the flows, and each link in it has a target.
+#[test]
+fn the_page_of_several_captures_has_an_overview_and_no_dangling_link() {
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conform_overview.html");
+    let [first, second] = [RETRIES, LOSSES].map(path);
+    let [first, second] = [&first, &second].map(|path| path.to_str().expect("a path"));
+    check(&[first, second, "--html", page.to_str().expect("a path")]);
+    let html = fs::read_to_string(&page).expect("a page");
+    assert!(html.contains("<table>") && html.contains("prefers-color-scheme:dark"), "{html}");
+    let links: Vec<_> =
+        html.split("href=\"#").skip(1).filter_map(|l| l.split('"').next()).collect();
+    assert!(!links.is_empty());
+    for link in links {
+        assert_eq!(html.matches(&format!("id=\"{link}\"")).count(), 1, "{link}");
     }
     fs::remove_file(&page).expect("removed");
 }

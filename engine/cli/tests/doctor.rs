@@ -85,7 +85,7 @@ const FAULTS: &[Fault] = &[
     // UDP sockets need no privilege, but an ordinary user's receive buffer is small.
     Fault {
         id: "receive-buffer",
-        severity: "warning",
+        severity: "info",
         found: "packets of path MTU 4096: a QP has no more outstanding",
         around: "FEROCE_WINDOW=1048576 setpriv --bounding-set=-all",
         ..NONE
@@ -136,7 +136,7 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "hugepages",
-        severity: "warning",
+        severity: "info",
         found: "none",
         inject: "echo 0 > $FAKES/hugepages",
         undo: "echo 256 > $FAKES/hugepages",
@@ -363,7 +363,7 @@ impl SetUp {
         let output_text = finding["found"].as_str().expect("words");
         assert!(output_text.contains(fault.found), "{}: {output_text}", fault.id);
         assert!(finding["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{finding}");
-        let expected = if rank(&report["worst"]) == 3 { 4 } else { 3 };
+        let expected = if rank(&report["worst"]) >= 2 { 3 } else { 0 };
         assert_eq!(code, Some(expected), "{}", fault.id);
     }
 }
@@ -637,6 +637,6 @@ fn without_an_interface_all_that_are_up_are_checked_and_open_is_optional() {
     let output = set_up.pair.feroce(0, "doctor --peer 10.9.0.2").output().expect("feroce");
     assert_eq!(output.status.code(), Some(2), "--peer needs -i");
     let shown = set_up.pair.feroce(0, "doctor -i none0").output().expect("feroce");
-    assert_eq!(shown.status.code(), Some(4));
+    assert_eq!(shown.status.code(), Some(3));
     assert!(text(&shown.stdout).contains("-> `ip link`"), "{}", text(&shown.stdout));
 }

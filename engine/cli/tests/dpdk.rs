@@ -120,7 +120,7 @@ fn the_doctor_tries_to_open_a_device() {
     by_setting.env("FEROCE_DPDK_DEVICE", device(0)).env("FEROCE_DPDK_ADDRESSES", "10.8.0.1/24");
     assert_eq!(last(&by_setting.output().expect("feroce"))["severity"], "ok");
     let missing = doctor("-i net_nonesuch0 --open");
-    assert_eq!(missing.status.code(), Some(4), "{missing:?}");
+    assert_eq!(missing.status.code(), Some(3), "{missing:?}");
     assert_eq!(
         (&last(&missing)["id"], &last(&missing)["severity"]),
         (&"open".into(), &"error".into())

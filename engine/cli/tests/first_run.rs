@@ -92,7 +92,8 @@ fn a_recent_rust_is_found_behind_an_old_one() {
 #[test]
 fn packages_are_named_with_their_purpose_and_a_held_lock_is_waited_for() {
     const APT: &str = "case \"$*\" in \
-        *--assume-no*) echo 'After this operation, 526 MB of additional disk space will be used.';; \
+        *--assume-no*) \
+            echo 'After this operation, 526 MB of additional disk space will be used.';; \
         *update*) [ -e $0.second ] && exit; touch $0.second; \
             echo 'E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7'; \
             exit 100;; esac";

@@ -227,7 +227,7 @@ impl State {
         let file = if huge {
             self.huge.as_ref()
         } else {
-            warn_once(self.limit);
+            warn_once();
             // The existing mappings stay; the descriptor is not needed any more.
             self.huge = None;
             extend_plain(&mut self.plain, bytes).map_err(|error| system(bytes, &error))?;
@@ -271,14 +271,16 @@ fn extend_plain(plain: &mut Option<MemFile>, bytes: usize) -> io::Result<()> {
     }
 }
 
+/// Hugepages that hold most programs' device memory; `feroce doctor` advises the same number.
+const ENOUGH: usize = 256;
+
 /// Warns once per process, however many devices are open.
-fn warn_once(limit: usize) {
+fn warn_once() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         tracing::warn!(
-            "no free 2 MiB hugepages: device memory is ordinary pages, which is slower. Reserve \
-             more with `sysctl vm.nr_hugepages=N`; this device may use up to {} of them",
-            limit / STEP
+            "no free hugepages: device memory is ordinary pages, which is slower (as root: `sysctl \
+             vm.nr_hugepages={ENOUGH}`)"
         );
     });
 }

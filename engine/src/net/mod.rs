@@ -39,7 +39,7 @@ pub use watch::Watcher;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NetError {
     /// No interface of this name in this network namespace.
-    #[error("no interface {name} in this network namespace")]
+    #[error("no interface {name} in this network namespace (see `ip link`)")]
     NoSuchInterface {
         /// Its name.
         name: String,

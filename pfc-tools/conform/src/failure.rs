@@ -19,3 +19,10 @@ pub enum Failure {
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
+
+impl Failure {
+    /// Returns true if the cause is the input: the command line or a capture.
+    pub const fn is_unusable_input(&self) -> bool {
+        matches!(self, Self::Trace(_) | Self::Unusable(_))
+    }
+}

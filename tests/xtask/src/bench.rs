@@ -374,7 +374,8 @@ impl Bench {
         }
         let mut command = Command::new("prlimit");
         command.arg(format!("--as={}", CHECK_MEMORY * 1024)).arg(feroce);
-        self.cpu_seconds(command.args(["conform", "check"]).args(captures))
+        command.args(["conform", "check", "--taps"]).args(captures);
+        self.cpu_seconds(&mut command)
     }
 
     /// CPU seconds, user and system, that a command takes.

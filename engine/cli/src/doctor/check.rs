@@ -44,6 +44,12 @@ impl Verdict {
         Some(Self { severity: Severity::Info, found: found.into(), remedy: None })
     }
 
+    /// What works, and could be faster.
+    pub fn hint(found: impl Into<String>, remedy: impl Into<String>) -> Option<Self> {
+        let (found, remedy) = (found.into(), Some(remedy.into()));
+        Some(Self { severity: Severity::Info, found, remedy })
+    }
+
     pub fn warning(found: impl Into<String>, remedy: impl Into<String>) -> Option<Self> {
         let (found, remedy) = (found.into(), Some(remedy.into()));
         Some(Self { severity: Severity::Warning, found, remedy })

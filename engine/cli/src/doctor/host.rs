@@ -291,7 +291,7 @@ fn receive_buffer(host: &Host) -> Option<Verdict> {
     let (window, wanted) = (udp::window_of(limit, UDP_MTU), host.settings().window);
     let found = format!("{limit} bytes, which hold {window} packets of path MTU 4096");
     match window < u64::from(wanted) {
-        true => Verdict::warning(
+        true => Verdict::hint(
             format!("{found}: a QP has no more outstanding"),
             format!(
                 "as root: `sysctl net.core.rmem_max={}` (in /etc/sysctl.d to stay) allows the \
@@ -313,8 +313,8 @@ fn hugepages(host: &Host) -> Option<Verdict> {
         None => Verdict::info(
             "this kernel has no hugepages of 2 MiB: Feroce uses ordinary pages, which is slower",
         ),
-        Some(0) => Verdict::warning("none: Feroce uses ordinary pages, which is slower", remedy),
-        Some(free) if free < HUGEPAGES_WANTED => Verdict::warning(
+        Some(0) => Verdict::hint("none: Feroce uses ordinary pages, which is slower", remedy),
+        Some(free) if free < HUGEPAGES_WANTED => Verdict::hint(
             format!("{free}: Feroce uses ordinary pages for a part of its memory, which is slower"),
             remedy,
         ),

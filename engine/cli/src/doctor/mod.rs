@@ -69,7 +69,9 @@ pub struct Options {
 
 /// Parses an address, with a scope (`fe80::1%eth0`) or without, or resolves a host name.
 fn parse_host(text: &str) -> Result<IpAddr, String> {
-    let found = (text, 0).to_socket_addrs().map_err(|error| error.to_string())?.next();
+    let unknown =
+        |error| format!("{error} (check the name and /etc/resolv.conf, or give the address)");
+    let found = (text, 0).to_socket_addrs().map_err(unknown)?.next();
     found.map(|address| address.ip()).ok_or_else(|| "the host has no address".to_owned())
 }
 

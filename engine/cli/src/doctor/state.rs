@@ -12,9 +12,10 @@ use feroce_engine::port::ethtool::Ethtool;
 
 use super::check::Verdict;
 use super::host::Host;
+use crate::socket_holder;
 
 /// RoCEv2's UDP port as `/proc/net/udp` writes it.
-const ROCE_PORT: &str = "12B7";
+const ROCE_PORT: u16 = 4791;
 
 /// State of an interface on its host.
 #[derive(Debug)]
@@ -118,55 +119,16 @@ pub fn is_routable(ip: IpAddr) -> bool {
 /// The process with a socket on RoCE's UDP port in this network namespace. Feroce programs on
 /// `interfaces` share the port and are left out.
 pub fn roce_socket(interfaces: &[Interface]) -> Option<String> {
-    let read =
-        |file| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
-    let tables = read("udp") + &read("udp6");
-    let mut holders = tables.lines().filter_map(inode_on_roce_port).map(holder_of).peekable();
-    holders.peek()?;
+    let holders = socket_holder::of_udp(ROCE_PORT);
+    if holders.is_empty() {
+        return None;
+    }
     let owners = interfaces.iter().filter_map(|one| owner_of(&one.name)).map(|owner| owner.pid);
     let owners: Vec<_> = owners.collect();
     let is_other = |holder: &Option<i32>| holder.is_none_or(|pid| !owners.contains(&pid));
-    let holder = holders.find(is_other)?;
+    let holder = holders.into_iter().find(is_other)?;
     Some(holder.map_or_else(
         || "the kernel (rxe?) or a process that this user may not inspect".to_owned(),
-        |pid| format!("process {pid} ({})", program(pid)),
+        socket_holder::name,
     ))
-}
-
-/// The inode of the socket in a line of `/proc/net/udp`, if it is bound to RoCE's port.
-fn inode_on_roce_port(line: &str) -> Option<u64> {
-    let columns: Vec<_> = line.split_whitespace().collect();
-    let (_, port) = columns.get(1)?.rsplit_once(':')?;
-    (port == ROCE_PORT).then(|| columns.get(9)?.parse().ok())?
-}
-
-/// The process that has the socket with this inode open, if /proc shows it.
-fn holder_of(inode: u64) -> Option<i32> {
-    let link = format!("socket:[{inode}]");
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid: &i32| {
-        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let targets = open.filter_map(|fd| std::fs::read_link(fd.path()).ok());
-        targets.into_iter().any(|target| target.as_os_str() == link.as_str())
-    })
-}
-
-fn program(pid: i32) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-    name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sockets_are_found_by_port() {
-        let line = "  1: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  \
-                    0  0 4321 2 0 0";
-        assert_eq!(inode_on_roce_port(line), Some(4321));
-        let other = line.replace("12B7", "12B8");
-        assert_eq!(inode_on_roce_port(&other), None);
-        assert_eq!(inode_on_roce_port("  sl  local_address rem_address   st tx_queue"), None);
-    }
 }

@@ -52,9 +52,31 @@ impl PerfError {
     }
 }
 
+fn in_brackets(holder: &str) -> String {
+    if holder.is_empty() { String::new() } else { format!(", by {holder}") }
+}
+
 /// Errors of the control connection between the two ends of a test.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
+    /// The name of the server has no address.
+    #[error(
+        "no address of {host}: {source} (check the name and /etc/resolv.conf, or give the address)"
+    )]
+    NoAddress {
+        /// The name.
+        host: String,
+        /// The resolver's error.
+        source: std::io::Error,
+    },
+    /// The server cannot be reached.
+    #[error("no route to {peer} ({source}): `ip route get` shows the way, `feroce doctor` more")]
+    NoRoute {
+        /// Address and port that was called.
+        peer: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// No server listens.
     #[error(
         "no server at {peer} ({source}): start `feroce perf -i IFACE` there first, with the same -p"
@@ -66,10 +88,15 @@ pub enum ExchangeError {
         source: std::io::Error,
     },
     /// The port cannot be bound.
-    #[error("cannot listen on TCP port {port}: {source} (use another port: -p at both ends)")]
+    #[error(
+        "cannot listen on TCP port {port}: {source}{} (use another port: -p at both ends)",
+        in_brackets(.holder)
+    )]
     Listen {
         /// The port.
         port: u16,
+        /// The process that listens there; empty if it is not known.
+        holder: String,
         /// The system's error.
         source: std::io::Error,
     },

@@ -65,10 +65,18 @@ pub struct Control {
 impl Control {
     /// Connects to a server.
     pub fn connect(server: &str, port: u16) -> Result<Self, PerfError> {
-        let failed =
-            |source| ExchangeError::NoServer { peer: format!("{server} port {port}"), source };
+        let failed = |source: std::io::Error| {
+            let peer = format!("{server} port {port}");
+            match source.kind() {
+                ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+                    ExchangeError::NoRoute { peer, source }
+                }
+                _ => ExchangeError::NoServer { peer, source },
+            }
+        };
+        let unknown = |source| ExchangeError::NoAddress { host: server.to_owned(), source };
         let mut last = std::io::Error::from(ErrorKind::NotFound);
-        for address in (server, port).to_socket_addrs().map_err(failed)? {
+        for address in (server, port).to_socket_addrs().map_err(unknown)? {
             match TcpStream::connect_timeout(&address, Duration::from_secs(5)) {
                 Ok(stream) => return Self::handshake(stream, address),
                 Err(error) => last = error,

@@ -27,7 +27,7 @@ pub use options::Options;
 
 use crate::failure::{self, Failure};
 use crate::open::OpenDevice;
-use crate::{privileges, signal};
+use crate::{privileges, signal, socket_holder};
 use clients::Clients;
 use error::{ExchangeError, PerfError};
 use exchange::Control;
@@ -72,7 +72,10 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 
 /// The listening socket for clients.
 fn listen(port: u16) -> Result<TcpListener, Failure> {
-    let failed = |source| ExchangeError::Listen { port, source };
+    let failed = |source| {
+        let holder = socket_holder::of_tcp_listener(port);
+        ExchangeError::Listen { port, holder, source }
+    };
     // Without IPv6, its wildcard address cannot be bound.
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
@@ -99,7 +102,8 @@ fn serve(
     listener: &TcpListener,
     device: Option<&OpenDevice>,
 ) -> Result<(), Failure> {
-    let failed = |source| ExchangeError::Listen { port: options.port, source };
+    let failed =
+        |source| ExchangeError::Listen { port: options.port, holder: String::new(), source };
     let mut clients = Clients::new(listener);
     loop {
         eprintln!("feroce: waiting for a client on TCP port {}", options.port);

@@ -18,7 +18,7 @@ pub enum AfXdpError {
     NoSuchInterface(String),
 
     /// The interface is not Ethernet.
-    #[error("interface '{0}' is not Ethernet")]
+    #[error("interface '{0}' is not Ethernet (`feroce devinfo` lists those that are)")]
     NotEthernet(String),
 
     /// The interface is down.

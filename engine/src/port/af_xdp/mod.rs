@@ -64,8 +64,7 @@ pub(super) const ENTRY: PortEntry = PortEntry {
     buffers: None,
 };
 
-/// Opens the ports of a device. Warns about packet buffers in ordinary pages and about an interface
-/// that strips VLAN tags.
+/// Opens the ports of a device. Warns about an interface that strips VLAN tags.
 fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
     let interface = request.device;
     let mut config = request.configs.get::<AfXdpConfig>().clone();
@@ -73,11 +72,8 @@ fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
     config.flow_control |= request.flow_control;
     let ports = AfXdp::open(&config, request.cores)?;
     if !ports[0].hugepages() && config.hugepages {
-        tracing::warn!(
-            interface,
-            "packet buffers are in ordinary pages; reserve hugepages with \
-             `sysctl vm.nr_hugepages=64`"
-        );
+        // The device's memory then lacks them, too, and warns.
+        tracing::debug!(interface, "packet buffers are in ordinary pages");
     }
     if ports[0].strips_vlan() {
         tracing::warn!(

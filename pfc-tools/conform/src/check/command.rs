@@ -5,20 +5,23 @@ use std::path::PathBuf;
 
 use feroce_wire::Qpn;
 
-use super::{Checker, Filter, Format};
+use super::{Checker, Filter, Format, Report};
 use crate::failure::{Failure, Outcome};
 use crate::report;
-use crate::trace::Trace;
+use crate::trace::{Trace, TraceError};
 use feroce_engine::files;
 
 /// Options of `check`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Captures of one exchange (pcap, pcapng, ERF; also compressed with zstd or gzip); - reads
-    /// standard input. With two captures that overlap in time, packets that only one of them has
-    /// are reported as lost
+    /// Captures (pcap, pcapng, ERF; also compressed with zstd or gzip), each judged by itself; -
+    /// reads standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
+    /// The captures show one exchange: one after the other in time, or at several points. A packet
+    /// that only one of two points has is reported as lost
+    #[arg(long)]
+    taps: bool,
     /// Check only flows with this QP at either end. Findings without a flow, such as damaged
     /// packets, are always reported
     #[arg(long, value_name = "NUMBER", value_parser = qpn)]
@@ -71,9 +74,54 @@ fn seconds(text: &str) -> Result<u64, String> {
 /// Checks the captures and prints the report.
 ///
 /// # Errors
-/// If a capture cannot be read to its end. The report then covers what was read.
+/// If a capture cannot be read to its end. The reports then cover what was read of all captures.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
-    let mut trace = Trace::open(&options.files)?;
+    let groups: Vec<&[PathBuf]> = match options.taps {
+        true => vec![&options.files],
+        false => options.files.chunks(1).collect(),
+    };
+    if options.flow.is_some() && groups.len() > 1 {
+        return Err(Failure::Unusable(
+            "--flow takes one capture, because each capture has a flow 1 (or --taps, if the \
+             captures show one exchange)"
+                .to_owned(),
+        ));
+    }
+    let (mut reports, mut all_ended) = (Vec::new(), Ok(()));
+    for files in groups {
+        match check(files, options) {
+            Ok((report, ended)) => {
+                reports.push(report);
+                all_ended = all_ended.and(ended.map_err(Failure::from));
+            }
+            Err(failure) => all_ended = all_ended.and(Err(failure)),
+        }
+    }
+    if reports.is_empty() {
+        return all_ended.map(|()| Outcome::Fine);
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    let format = match (options.json, options.sarif, options.junit) {
+        (true, ..) => Format::Json,
+        (_, true, _) => Format::Sarif,
+        (.., true) => Format::Junit,
+        _ => Format::Text,
+    };
+    format.write_all(&mut out, &reports)?;
+    out.flush()?;
+    if let Some(file) = &options.html {
+        files::write(file, report::html_of(&reports))?;
+    }
+    all_ended?;
+    Ok(Outcome::of(reports.iter().any(|report| report.findings.total() > 0)))
+}
+
+/// Checks the captures of one exchange. Returns the report, and the error that ended the check.
+fn check(
+    files: &[PathBuf],
+    options: &Options,
+) -> Result<(Report, Result<(), TraceError>), Failure> {
+    let mut trace = Trace::open(files)?;
     let filter = Filter { qpn: options.qpn, from: options.from, to: options.to };
     let (mut report, ended) = Checker::new(filter, options.html.is_some()).check(&mut trace);
     if let Some(flow) = options.flow {
@@ -85,18 +133,5 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         }
         report.retain_flows(false, |index, _| index == flow - 1);
     }
-    let mut out = BufWriter::new(io::stdout().lock());
-    let format = match (options.json, options.sarif, options.junit) {
-        (true, ..) => Format::Json,
-        (_, true, _) => Format::Sarif,
-        (.., true) => Format::Junit,
-        _ => Format::Text,
-    };
-    format.write(&mut out, &report)?;
-    out.flush()?;
-    if let Some(file) = &options.html {
-        files::write(file, report::html(&report))?;
-    }
-    ended?;
-    Ok(Outcome::of(report.findings.total() > 0))
+    Ok((report, ended))
 }

@@ -22,6 +22,7 @@ mod unmatched;
 mod vendor_quirks;
 
 use feroce_wire::{Opcode, Psn, Qpn, Syndrome};
+use indicatif::ProgressBar;
 
 use super::flow::recorder::{Point, PointKind};
 use super::flow::{Channel, Flows, Key, ResponseFlow, Service};
@@ -32,6 +33,9 @@ use super::trace::{Frame, Trace, TraceError};
 pub use command::{Options, run};
 pub use findings::{DETAILED, Findings, Place};
 pub use output::{Format, Report, title};
+
+/// Number of frames after which a terminal shows how many were checked.
+const PROGRESS: u64 = 1 << 18;
 
 /// Selects the packets to check.
 #[derive(Debug, Clone, Copy, Default)]
@@ -76,13 +80,21 @@ impl Checker {
         let files: Vec<_> = trace.names().map(|name| name.display().to_string()).collect();
         self.sides = (files.len() > 1).then(two_captures::TwoCaptures::default);
         let mut reader = Reader::default();
+        // Draws nothing if standard error is not a terminal.
+        let bar = ProgressBar::new_spinner();
         let ended = loop {
             match trace.next_frame() {
-                Ok(Some(frame)) => self.frame(&frame, &mut reader),
+                Ok(Some(frame)) => {
+                    self.frame(&frame, &mut reader);
+                    if self.frames.is_multiple_of(PROGRESS) {
+                        bar.set_message(format!("{} frames checked", self.frames));
+                    }
+                }
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             }
         };
+        bar.finish_and_clear();
         (self.finish(files), ended)
     }
 

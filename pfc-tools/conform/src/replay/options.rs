@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::lanes::Captured;
@@ -89,10 +90,14 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         Part::Responder => &[Role::Responder],
         Part::Both => &[Role::Responder, Role::Requester],
     };
+    // Draws nothing if standard error is not a terminal.
+    let bar = ProgressBar::new_spinner().with_message(format!("playing {} frames", frames.len()));
+    bar.enable_steady_tick(Duration::from_millis(200));
     let replay = match options.live.is_live() {
         true => options.live.play(frames)?,
         false => replay(frames, roles),
     };
+    bar.finish_and_clear();
     if replay.compared() == 0 && replay.played.is_empty() {
         let why = "the capture has no RC, UC or UD packets to play";
         return Err(Failure::Unusable(why.to_owned()));

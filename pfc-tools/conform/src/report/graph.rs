@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::anchor;
+use super::Ids;
 use crate::flow::Channel;
 use crate::flow::figures::duration;
 use crate::flow::recorder::{Point, PointKind};
@@ -10,25 +10,25 @@ use crate::rules::Finding;
 
 const WIDTH: f64 = 1040.0;
 const HEIGHT: f64 = 360.0;
-const LEFT: f64 = 90.0;
+const LEFT: f64 = 104.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 40.0;
 
-/// Returns color, radius and legend of a kind of packet.
+/// Returns class, radius and legend of a kind of packet.
 const fn style(kind: PointKind) -> (&'static str, f64, &'static str) {
     match kind {
-        PointKind::Request => ("#1f6fb4", 2.0, "request"),
-        PointKind::Retransmission => ("#e07b00", 3.0, "retransmission"),
-        PointKind::Response => ("#3a9a5b", 2.0, "response"),
-        PointKind::Nak => ("#b3261e", 4.5, "NAK"),
-        PointKind::Rnr => ("#8e24aa", 4.5, "RNR NAK"),
-        PointKind::Cnp => ("#444444", 4.5, "CNP"),
+        PointKind::Request => ("request", 2.0, "request"),
+        PointKind::Retransmission => ("again", 3.0, "retransmission"),
+        PointKind::Response => ("response", 2.0, "response"),
+        PointKind::Nak => ("nak", 4.5, "NAK"),
+        PointKind::Rnr => ("rnr", 4.5, "RNR NAK"),
+        PointKind::Cnp => ("cnp", 4.5, "CNP"),
     }
 }
 
 /// Returns the graph; empty if there are no packets.
 #[allow(clippy::cast_precision_loss)] // Times become pixels.
-pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> Markup {
+pub(super) fn svg(channel: &Channel, findings: &[&Finding], ids: Ids) -> Markup {
     let points = channel.recorder.points();
     let Some(first) = points.first() else { return Markup::default() };
     let height_of = |point: &Point| f64::from(point.psn.offset_from(first.psn));
@@ -49,24 +49,23 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> Markup {
         svg.graph role="img" aria-label="PSN over time" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) }
             xmlns="http://www.w3.org/2000/svg"
         {
-            "\n" path d={ "M" (left) " " (TOP) "V" (bottom) "H" (right) } fill="none"
-                stroke="#888" {}
-            "\n" text x="4" y=(TOP + 10.0) { "PSN " (hex(psn(first, high))) }
+            "\n" path.axis d={ "M" (left) " " (TOP) "V" (bottom) "H" (right) } {}
+            "\n" text x="4" y=(TOP + 4.0) { "PSN " (hex(psn(first, high))) }
             text x="4" y=(bottom) { "PSN " (hex(psn(first, low))) }
             "\n" text x=(left) y=(label) { "0" }
             text x=(right) y=(label) text-anchor="end" { (duration(span)) }
             "\n" (legend(points))
             @for found in findings.iter().take(super::SHOWN) {
-                a href={ "#" (anchor(found)) } {
-                    path d={ "M" (tenths(x(found.at))) " " (TOP) "V" (bottom) } stroke="#b3261e"
+                a href={ "#" (ids.anchor(found)) } {
+                    path.found d={ "M" (tenths(x(found.at))) " " (TOP) "V" (bottom) }
                         stroke-opacity=".25" stroke-width="3" {}
                     title { (found.sentence) }
                 } "\n"
             }
             @for point in points.iter().filter(|point| is_placed(point) || is_cnp(point)) {
-                @let (color, radius, _) = style(point.kind);
+                @let (class, radius, _) = style(point.kind);
                 @let height = if point.kind == PointKind::Cnp { TOP } else { y(height_of(point)) };
-                circle cx=(tenths(x(point.at))) cy=(tenths(height)) r=(radius) fill=(color) {
+                circle cx=(tenths(x(point.at))) cy=(tenths(height)) r=(radius) class=(class) {
                     title {
                         "packet " (point.packet.number) ": " (point.opcode) ", PSN "
                         (hex(point.psn.value()))
@@ -110,8 +109,8 @@ fn legend(points: &[Point]) -> Markup {
     let columns = std::iter::successors(Some(LEFT), |at| Some(at + 120.0));
     html! {
         @for (kind, at) in shown.zip(columns) {
-            @let (color, _, name) = style(kind);
-            circle cx=(at) cy="12" r="5" fill=(color) {}
+            @let (class, _, name) = style(kind);
+            circle cx=(at) cy="12" r="5" class=(class) {}
             text x=(at + 9.0) y="16" { (name) } "\n"
         }
     }

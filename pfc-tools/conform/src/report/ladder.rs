@@ -4,7 +4,7 @@ use feroce_wire::Syndrome;
 use maud::{Markup, html};
 use std::collections::BTreeSet;
 
-use super::anchor;
+use super::Ids;
 use crate::flow::Channel;
 use crate::flow::figures::duration;
 use crate::flow::recorder::{Point, PointKind};
@@ -21,7 +21,7 @@ const CONTEXT: usize = 4;
 const MAX_ROWS: usize = 60;
 
 /// Returns the diagram; empty if there are no packets.
-pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> Markup {
+pub(super) fn svg(channel: &Channel, findings: &[&Finding], ids: Ids) -> Markup {
     let points = channel.recorder.points();
     let rows = chosen(points, findings);
     let Some(first) = points.first() else { return Markup::default() };
@@ -39,17 +39,17 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> Markup {
         {
             "\n" text x=(FROM) y="16" text-anchor="middle" { (src) }
             text x=(TO) y="16" text-anchor="middle" { (dst) }
-            "\n" path d={ "M" (FROM) " 24V" (height) "M" (TO) " 24V" (height) } stroke="#888" {}
+            "\n" path.axis d={ "M" (FROM) " 24V" (height) "M" (TO) " 24V" (height) } {}
             "\n"
             @for ((index, is_gap), y) in rows.zip(heights) {
                 @let point = &points[index];
                 @if is_gap {
-                    text x="4" y=(y - 6.0) fill="#888" { "..." } "\n"
+                    text x="4" y=(y - 6.0) class="dim" { "..." } "\n"
                 }
                 (row(point, first.at, y))
                 @if let Some(found) = findings.iter().find(|found| found.packet == point.packet) {
-                    a href={ "#" (anchor(found)) } {
-                        text x=(TO + 12.0) y=(y + 4.0) fill="#b3261e" { (found.rule) }
+                    a href={ "#" (ids.anchor(found)) } {
+                        text x=(TO + 12.0) y=(y + 4.0) class="bad" { (found.rule) }
                     } "\n"
                 }
             }
@@ -80,11 +80,11 @@ fn row(point: &Point, start: u64, y: f64) -> Markup {
         point.kind,
         PointKind::Response | PointKind::Nak | PointKind::Rnr | PointKind::Cnp
     );
-    let (color, tip, back) = match (point.kind, is_response) {
-        (PointKind::Retransmission, _) => ("#e07b00", TO, -8.0),
-        (PointKind::Nak | PointKind::Rnr, _) => ("#b3261e", FROM, 8.0),
-        (_, true) => ("#3a9a5b", FROM, 8.0),
-        (_, false) => ("#1f6fb4", TO, -8.0),
+    let (class, tip, back) = match (point.kind, is_response) {
+        (PointKind::Retransmission, _) => ("again", TO, -8.0),
+        (PointKind::Nak | PointKind::Rnr, _) => ("nak", FROM, 8.0),
+        (_, true) => ("response", FROM, 8.0),
+        (_, false) => ("request", TO, -8.0),
     };
     let syndrome = point.syndrome.map(|byte| format!(", {}", Syndrome::from_byte(byte)));
     let label = format!(
@@ -98,8 +98,8 @@ fn row(point: &Point, start: u64, y: f64) -> Markup {
     html! {
         text x="4" y=(text) { (point.packet.number) }
         text x="60" y=(text) { (duration(point.at.saturating_sub(start))) }
-        path d={ "M" (FROM) " " (y) "H" (TO) "M" (tip) " " (y) "l" (back) " -4v8z" } stroke=(color)
-            fill=(color) {}
+        path class=(class)
+            d={ "M" (FROM) " " (y) "H" (TO) "M" (tip) " " (y) "l" (back) " -4v8z" } {}
         text x=((FROM + TO) / 2.0) y=(y - 3.0) text-anchor="middle" { (label) }
         "\n"
     }

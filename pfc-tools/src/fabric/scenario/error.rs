@@ -14,6 +14,15 @@ pub enum ScenarioError {
         #[source]
         source: std::io::Error,
     },
+    /// The name is neither that of a built-in scenario nor of a file.
+    #[error(
+        "there is no scenario `{name}` and no such file; `feroce fabric list` shows those that are \
+         built in"
+    )]
+    Unknown {
+        /// The name.
+        name: String,
+    },
     /// The file is not TOML.
     #[error("{place}: {message}")]
     Syntax {

@@ -15,6 +15,18 @@ const VERSION: u32 = 1;
 /// # Errors
 /// If `out` cannot be written.
 pub fn json(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, &value(report))?;
+    writeln!(out)
+}
+
+/// Writes the reports as one array of such objects.
+pub(super) fn all(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
+    let values: Vec<Value> = reports.iter().map(value).collect();
+    serde_json::to_writer_pretty(&mut *out, &values)?;
+    writeln!(out)
+}
+
+fn value(report: &Report) -> Value {
     let flows: Vec<Value> = report
         .shown()
         .map(|(index, flow)| {
@@ -55,7 +67,7 @@ pub fn json(out: &mut impl Write, report: &Report) -> io::Result<()> {
         .into_iter()
         .map(|(rule, count)| (rule.rule().name.to_owned(), json!(count)))
         .collect();
-    let value = json!({
+    json!({
         "version": VERSION,
         "files": report.files,
         "frames": report.frames,
@@ -64,7 +76,5 @@ pub fn json(out: &mut impl Write, report: &Report) -> io::Result<()> {
         "counts": counts,
         "findings": findings,
         "total": report.findings.total(),
-    });
-    serde_json::to_writer_pretty(&mut *out, &value)?;
-    writeln!(out)
+    })
 }

@@ -1,13 +1,15 @@
 //! The report as JUnit XML: each rule is a test case.
 //!
-//! The root of the document is `testsuite`. The crate quick-junit always wraps it in `testsuites`,
-//! which would break consumers that look for `/testsuite/testcase`. Therefore this module writes
-//! the document itself.
+//! For one capture the root of the document is `testsuite`. The crate quick-junit always wraps it
+//! in `testsuites`, which would break consumers that look for `/testsuite/testcase`. Therefore this
+//! module writes the document itself.
 
 use std::io::{self, Write};
 
 use super::Report;
 use crate::rules::RULES;
+
+const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>";
 
 /// Writes the rules as test cases; a rule with findings has failed. A failure lists at most 1000
 /// findings per flow.
@@ -15,10 +17,23 @@ use crate::rules::RULES;
 /// # Errors
 /// If `out` cannot be written.
 pub fn junit(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    writeln!(out, "{DECLARATION}")?;
+    suite(out, report)
+}
+
+/// Writes one suite for each report.
+pub(super) fn all(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
+    writeln!(out, "{DECLARATION}\n<testsuites>")?;
+    for report in reports {
+        suite(out, report)?;
+    }
+    writeln!(out, "</testsuites>")
+}
+
+fn suite(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let counts = report.findings.by_rule();
     let rules: Vec<_> = RULES.iter().filter(|rule| rule.severity.counts()).collect();
     let failed = rules.iter().filter(|rule| counts.contains_key(&rule.id)).count();
-    writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
     let name = escaped(&report.files.join(" "));
     writeln!(out, "<testsuite name=\"{name}\" tests=\"{}\" failures=\"{failed}\">", rules.len())?;
     for rule in rules {

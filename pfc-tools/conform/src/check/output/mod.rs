@@ -46,6 +46,20 @@ impl Format {
             Self::Junit => junit(out, report),
         }
     }
+
+    /// Writes the reports of captures that were checked one by one, as one document.
+    ///
+    /// # Errors
+    /// If `out` cannot be written to.
+    pub fn write_all(self, out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
+        match (self, reports) {
+            (_, [one]) => self.write(out, one),
+            (Self::Text, all) => text::all(out, all),
+            (Self::Json, all) => json::all(out, all),
+            (Self::Sarif, all) => sarif::all(out, all),
+            (Self::Junit, all) => junit::all(out, all),
+        }
+    }
 }
 
 /// The result of a check.

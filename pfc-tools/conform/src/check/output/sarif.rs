@@ -12,6 +12,21 @@ use crate::rules::{Finding, RULES, Severity};
 /// # Errors
 /// If `out` cannot be written.
 pub fn sarif(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    all(out, std::slice::from_ref(report))
+}
+
+/// Writes one run for each report.
+pub(super) fn all(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
+    let value = json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": reports.iter().map(run).collect::<Vec<_>>(),
+    });
+    serde_json::to_writer_pretty(&mut *out, &value)?;
+    writeln!(out)
+}
+
+fn run(report: &Report) -> Value {
     let level = |severity| match severity {
         Severity::Quirk | Severity::Note => "note",
         Severity::Warning => "warning",
@@ -46,20 +61,14 @@ pub fn sarif(out: &mut impl Write, report: &Report) -> io::Result<()> {
             })
         })
         .collect();
-    let value = json!({
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{
-            "tool": { "driver": {
-                "name": "feroce-conform",
-                "version": env!("CARGO_PKG_VERSION"),
-                "rules": rules,
-            }},
-            "results": results,
-        }],
-    });
-    serde_json::to_writer_pretty(&mut *out, &value)?;
-    writeln!(out)
+    json!({
+        "tool": { "driver": {
+            "name": "feroce-conform",
+            "version": env!("CARGO_PKG_VERSION"),
+            "rules": rules,
+        }},
+        "results": results,
+    })
 }
 
 fn sentence(found: &Finding) -> String {

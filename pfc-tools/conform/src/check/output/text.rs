@@ -43,6 +43,21 @@ pub fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
     }
 }
 
+/// Writes several reports, each under the name of its capture, and their sum.
+pub(super) fn all(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
+    for report in reports {
+        writeln!(out, "== {}", report.files.join(" "))?;
+        text(out, report)?;
+        writeln!(out)?;
+    }
+    let with = reports.iter().filter(|report| report.findings.total() > 0).count();
+    writeln!(
+        out,
+        "{} captures, each judged by itself (--taps: one exchange); {with} with findings",
+        reports.len()
+    )
+}
+
 fn of_flow(out: &mut impl Write, report: &Report, flow: Option<u32>) -> io::Result<()> {
     for (rule, count) in report.counts(flow) {
         let severity = rule.rule().severity;
