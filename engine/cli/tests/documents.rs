@@ -496,7 +496,7 @@ fn the_job_to_copy_is_the_one_that_is_run() {
 
 #[test]
 fn blocks_are_found_with_their_comments() {
-    let page = "```sh\na\n```\n\n<!-- test: on=server as=user background exit=data -->\n```sh\n\
+    let page = "```sh\na\n```\n\n<!-- test: on=server as=user background exit=findings -->\n```sh\n\
                 b\nc\n```\n```text\nd\n```\n<!-- test: by scripts/x.sh -->\n```sh\ne\n```\n";
     let found = blocks("p", page);
     let places: Vec<_> = found.iter().map(|block| block.place.as_str()).collect();
@@ -508,7 +508,10 @@ fn blocks_are_found_with_their_comments() {
         exit: exit.map(str::to_owned),
     };
     assert_eq!(found[0].how, run(CLIENT, false, None));
-    assert_eq!((found[1].code.as_str(), &found[1].how), ("b\nc", &run(SERVER, true, Some("data"))));
+    assert_eq!(
+        (found[1].code.as_str(), &found[1].how),
+        ("b\nc", &run(SERVER, true, Some("findings")))
+    );
     assert_eq!(found[2].how, How::By("scripts/x.sh".to_owned()));
     let mut known = BTreeMap::new();
     let wrong = [vec!["perf", "--no-such"], vec!["fabrik"], vec!["fabric", "walk", "fig12"]];
@@ -517,7 +520,7 @@ fn blocks_are_found_with_their_comments() {
     }
     assert_eq!(fault(&mut known, &["fabric", "run", "fig12", "--set", "a"]), None);
     assert!(How::parse("as=root").is_err());
-    assert_eq!(exit_code("feroce perf -i a --x", "data"), 3);
+    assert_eq!(exit_code("feroce perf -i a --x", "findings"), 3);
     assert_eq!(
         calls("(sudo feroce run -i a -- b --c; x/feroce up | c"),
         [vec!["run", "-i", "a"], vec!["up"]]
