@@ -123,7 +123,8 @@ fn the_kernel_forwards_what_concerns_no_flow() {
     };
     let said = relayed(&net, " --xdp generic", work);
     assert!(said.contains("1 of 1 items passed"), "{said}");
-    assert!((20 * 16..100 * 16).contains(&frames(&said)), "{said}");
+    // A late machine sends packets of the first again.
+    assert!((20 * 16..200 * 16).contains(&frames(&said)), "{said}");
 }
 
 /// Without a packet of a connection nothing can be judged.

@@ -192,7 +192,7 @@ fn explicit_routes_and_invalid_arguments() {
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("the routes form a loop from h2 to h4"), "{text}");
     let tables = [
-        (&["no-such-file"][..], "cannot read no-such-file: "),
+        (&["no-such-file"][..], "there is no scenario `no-such-file` and no such file"),
         (
             &["deadlock-ring"],
             "3 cases; choose one with --case: shortest paths, two turns fewer, up and down",
