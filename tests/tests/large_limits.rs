@@ -48,6 +48,9 @@ fn devices(config: &DeviceConfig) -> [Device; 2] {
 #[test]
 fn unused_objects_take_no_memory() {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // Otherwise large blocks may come from memory that other tests have freed, and are cleared.
+    // SAFETY: sets a parameter of the allocator.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10) };
     drop(devices(&config(64, 64))); // What only the first device takes.
     // One pair at a time: both find the same reserved huge pages, or none and then pages of 2 MB.
     let (small, least) = measured(|| devices(&config(64, 64)));

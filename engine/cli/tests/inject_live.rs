@@ -33,7 +33,8 @@ impl Net {
         for n in 1..=2 {
             let (relay, host) = (net.name("r"), net.name(&format!("h{n}")));
             run(&format!(
-                "ip link add p{n} netns {relay} mtu 4500 type veth peer name v0 netns {host} mtu 4500"
+                "ip link add p{n} netns {relay} mtu 4500 type veth \
+                 peer name v0 netns {host} mtu 4500"
             ));
             run(&format!("ip -n {relay} link set p{n} up"));
             run(&format!("ip -n {host} link set v0 address 02:00:00:00:00:0{n} up"));

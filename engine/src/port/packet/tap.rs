@@ -80,7 +80,7 @@ pub struct TapFrame<'a> {
     pub bytes: &'a [u8],
     /// Work that the sender left to its device.
     pub offload: Offload,
-    /// Arrival time since 1970 ([`wall_clock`](crate::time::wall_clock)); `None` without timestamps.
+    /// Arrival time by [`wall_clock`](crate::time::wall_clock); `None` without timestamps.
     pub arrived: Option<Duration>,
 }
 

@@ -162,8 +162,8 @@ pub fn wrong_qpn(bytes: &[u8]) -> Vec<u8> {
     with_checksums(bytes, |packet| packet.payload = Payload { first: &mad, second: &[] })
 }
 
-/// Applies `change` and corrects lengths, checksum and ICRC. Returns the frame unchanged if the result
-/// cannot be written.
+/// Applies `change` and corrects lengths, checksum and ICRC. Returns the frame unchanged if the
+/// result cannot be written.
 fn with_checksums<'a>(bytes: &'a [u8], change: impl FnOnce(&mut Packet<'a>)) -> Vec<u8> {
     let Ok(mut packet) = Packet::parse(bytes, &[]) else { return bytes.to_vec() };
     let before = packet.frame_len();

@@ -67,8 +67,8 @@ impl Flows {
         &self.known
     }
 
-    /// Returns the QPs of the known flows and that of the CM, if no further flow may be learned and both ends of all
-    /// are known.
+    /// Returns the QPs of the known flows and that of the CM, if no further flow may be learned and
+    /// both ends of all are known.
     pub fn settled(&self) -> Option<Vec<u32>> {
         let qpns = self.known.iter().flat_map(|flow| flow.qpns);
         let qpns = qpns.chain([Some(Qpn::GSI.value())]);

@@ -1,7 +1,6 @@
 //! Two interfaces in real time: a [`Relay`] forwards frames between them, and endpoints exchange
 //! them.
 
-use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,11 +8,10 @@ use feroce_engine::congestion::Control;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{Device, PortKind};
 use feroce_engine::files;
-use nix::sched::{CloneFlags, setns};
 
 use super::injector::Injector;
 use super::play::{Ends, Testbed};
-use super::relay::{Relay, RelayInterfaces, RelayReport};
+use super::relay::{Relay, RelayInterfaces, RelayReport, within};
 use super::script::Script;
 use super::trace::Side;
 use crate::endpoint::agent::RxeEnd;
@@ -58,24 +56,6 @@ impl std::str::FromStr for Stack {
             _ => Err("expected feroce:NAMESPACE:INTERFACE:PORT or rxe:NAMESPACE".to_owned()),
         }
     }
-}
-
-/// Runs `act` in another network namespace.
-///
-/// # Errors
-/// The error of `act`, or why the namespace cannot be entered.
-pub fn within<T>(
-    namespace: Option<&str>,
-    act: impl FnOnce() -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    let Some(name) = namespace else { return act() };
-    let enter = |path: &str| File::open(path).map_err(failed(path.to_owned()));
-    let back = enter("/proc/thread-self/ns/net")?;
-    let there = enter(&format!("/run/netns/{name}"))?;
-    setns(there, CloneFlags::CLONE_NEWNET).map_err(failed("enter a namespace"))?;
-    let done = act();
-    setns(back, CloneFlags::CLONE_NEWNET).map_err(failed("leave a namespace"))?;
-    done
 }
 
 /// An open stack.

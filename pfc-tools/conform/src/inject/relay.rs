@@ -2,6 +2,7 @@
 //! is inserted. It knows its own delay and its own losses, which are no behaviour of the endpoints.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -11,9 +12,9 @@ use feroce_engine::port::af_xdp::{AfXdpError, Bridge, XdpMode};
 use feroce_engine::port::packet::{Offload, Tap};
 use feroce_engine::time::wall_clock;
 use hdrhistogram::Histogram;
+use nix::sched::{CloneFlags, setns};
 
 use super::injector::Injector;
-use super::live::within;
 use crate::endpoint::{Failure, failed};
 
 /// Size of the kernel's receive buffer for frames, in bytes.
@@ -33,6 +34,24 @@ pub struct RelayInterfaces {
     /// XDP programs forward what concerns no flow of a script, in this mode; `None`: the relay
     /// forwards everything.
     pub xdp: Option<XdpMode>,
+}
+
+/// Runs `act` in another network namespace.
+///
+/// # Errors
+/// The error of `act`, or why the namespace cannot be entered.
+pub fn within<T>(
+    namespace: Option<&str>,
+    act: impl FnOnce() -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let Some(name) = namespace else { return act() };
+    let enter = |path: &str| File::open(path).map_err(failed(path.to_owned()));
+    let back = enter("/proc/thread-self/ns/net")?;
+    let there = enter(&format!("/run/netns/{name}"))?;
+    setns(there, CloneFlags::CLONE_NEWNET).map_err(failed("enter a namespace"))?;
+    let done = act();
+    setns(back, CloneFlags::CLONE_NEWNET).map_err(failed("leave a namespace"))?;
+    done
 }
 
 /// The relay. It runs until it is dropped.

@@ -20,7 +20,6 @@ pub(super) fn cnps(view: &View<'_>, found: &mut Found) {
             .steps
             .iter()
             .filter(|step| step.is_sent_by(side) && step.packet.bth.opcode == Opcode::CNP)
-            // Before, they may be for packets that were not recorded.
             .filter(|step| view.is_settled(step.at))
             .collect();
         for cnp in &cnps {

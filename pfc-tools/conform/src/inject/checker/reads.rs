@@ -85,7 +85,8 @@ pub(super) fn depth(view: &View<'_>, found: &mut Found) {
         outstanding.push(last);
         if outstanding.len() > usize::from(accepted) {
             let sentence = format!(
-                "packet {} is the {}th READ or atomic outstanding; the responder accepts {accepted}",
+                "packet {} makes {} READs and atomics outstanding; the responder accepts \
+                 {accepted}",
                 step.number,
                 outstanding.len()
             );
