@@ -13,7 +13,8 @@ const QPS: u32 = 4096;
 /// Stands for all QPs: no packet has it.
 const ALL: u32 = 0;
 
-/// See the [module](self). The programs are detached when it is dropped or when the process ends.
+/// A bridge between two interfaces. The programs are detached when it is dropped or when the
+/// process ends.
 #[derive(Debug)]
 pub struct Bridge {
     watched: Map<u32, u32>,
