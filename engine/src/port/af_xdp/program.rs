@@ -223,49 +223,13 @@ pub(super) fn filter(maps: Maps, flow_control: bool, no_socket: Action) -> Vec<I
 /// 0 in it stands for all.
 pub(super) fn bridge(watched: RawFd, peer: i32) -> Vec<Instruction> {
     let look_up = [Map(R1, watched), Move(R2, Stack), Add(R2, -4), Call(Helper::MapLookup)];
+    // R4 is the end of the UDP header.
+    let qpn = |offset| [Add(R4, BTH), IfAbove(R4, R3, Kernel), Load(Word, R5, R2, offset)];
+    let headers =
+        roce_headers(XDP, &[], &qpn(ETHERNET + 28 + BTH_QPN), &qpn(ETHERNET + 48 + BTH_QPN));
     let table = [
-        &[
-            Load(Word, R2, R1, XDP.data),
-            Load(Word, R3, R1, XDP.data_end),
-            Move(R4, R2),
-            Add(R4, 14),
-            IfAbove(R4, R3, Kernel),
-            Load(Half, R5, R2, ETHERTYPE),
-            IfNot(R5, network(0x8100), Network),
-            Add(R4, VLAN_TAG),
-            IfAbove(R4, R3, Kernel),
-            Load(Half, R5, R2, TAGGED_ETHERTYPE),
-            Add(R2, VLAN_TAG),
-            At(Network),
-            IfEqual(R5, network(0x86dd), Ipv6),
-            IfNot(R5, network(0x0800), Kernel),
-            Move(R4, R2),
-            Add(R4, IPV4_END + BTH),
-            IfAbove(R4, R3, Kernel),
-            Load(Byte, R5, R2, ETHERNET),
-            IfNot(R5, IPV4_NO_OPTIONS, Kernel),
-            Load(Half, R5, R2, ETHERNET + 6),
-            And(R5, FRAGMENT_OFFSET),
-            IfNot(R5, 0, Kernel),
-            Load(Byte, R5, R2, ETHERNET + 9),
-            IfNot(R5, UDP, Kernel),
-            Load(Half, R5, R2, ETHERNET + 22),
-            IfNot(R5, ROCE_V2_PORT, Kernel),
-            Load(Word, R5, R2, ETHERNET + 28 + BTH_QPN),
-            Jump(Lookup),
-            At(Ipv6),
-            Move(R4, R2),
-            Add(R4, IPV6_END + BTH),
-            IfAbove(R4, R3, Kernel),
-            Load(Byte, R5, R2, ETHERNET + 6),
-            IfNot(R5, UDP, Kernel),
-            Load(Half, R5, R2, ETHERNET + 42),
-            IfNot(R5, ROCE_V2_PORT, Kernel),
-            Load(Word, R5, R2, ETHERNET + 48 + BTH_QPN),
-            At(Lookup),
-            And(R5, QPN_MASK),
-            Store(Word, Stack, -4, R5),
-        ][..],
+        &headers[..],
+        &[And(R5, QPN_MASK), Store(Word, Stack, -4, R5)],
         &look_up,
         &[IfNot(R0, 0, Ours), StoreValue(Word, Stack, -4, 0)],
         &look_up,
@@ -295,17 +259,16 @@ pub(in crate::port) fn drop_behind_sockets(addresses: RawFd) -> Vec<Instruction>
     program(SKB, addresses, &[], &[Set(R0, INGRESS_DROP), Exit], INGRESS_NEXT)
 }
 
-/// IPv6, UDP to port 4791: builds the key of the lookup at the end of the stack.
-const IPV6: [Op; 16] = [
-    At(Ipv6),
-    Move(R4, R2),
-    Add(R4, IPV6_END),
-    IfAbove(R4, R3, Kernel),
-    Load(Byte, R5, R2, ETHERNET + 6),
-    IfNot(R5, UDP, Kernel),
-    Load(Half, R5, R2, ETHERNET + 42),
-    IfNot(R5, ROCE_V2_PORT, Kernel),
-    // Words, because 8 bytes would not be aligned behind a VLAN tag.
+/// The destination address as the key of the lookup, at the end of the stack.
+const KEY_V4: [Op; 4] = [
+    StoreValue(Double, Stack, -16, 0),
+    StoreValue(Word, Stack, -8, MAPPED_PREFIX),
+    Load(Word, R5, R2, ETHERNET + 16),
+    Store(Word, Stack, -4, R5),
+];
+
+/// As [`KEY_V4`], for IPv6. Words, because 8 bytes would not be aligned behind a VLAN tag.
+const KEY_V6: [Op; 8] = [
     Load(Word, R5, R2, ETHERNET + 24),
     Store(Word, Stack, -16, R5),
     Load(Word, R5, R2, ETHERNET + 28),
@@ -335,16 +298,11 @@ const DESTINATION: [Op; 14] = [
     IfDifferent(R1, R2, Kernel),
 ];
 
-/// The program that continues with `ours` for a RoCE frame to one of `addresses` and returns
-/// `others` for all other frames. `also` first checks the EtherType of untagged frames, which is in
-/// R5.
-fn program(
-    context: Context,
-    addresses: RawFd,
-    also: &[Op],
-    ours: &[Op],
-    others: i32,
-) -> Vec<Instruction> {
+/// The beginning of a program: goes to `Kernel` unless the frame is UDP to port 4791, otherwise
+/// runs `v4` or `v6` and continues behind this table. `also` first checks the EtherType of untagged
+/// frames, which is in R5. R6 is the context, R7 the start of the frame. The offsets from R2 are
+/// those of an untagged frame, R4 is the end of the UDP header, and R3 that of the frame.
+fn roce_headers(context: Context, also: &[Op], v4: &[Op], v6: &[Op]) -> Vec<Op> {
     let ethernet = [
         Move(R6, R1),
         Load(Word, R2, R1, context.data),
@@ -357,14 +315,14 @@ fn program(
         IfAbove(R4, R3, Kernel),
         Load(Half, R5, R2, ETHERTYPE),
     ];
-    let matching = [
+    let to_v4 = [
         IfNot(R5, network(0x8100), Network),
         // One tag: advance the start of the packet, so that the offsets below apply.
         Add(R4, VLAN_TAG),
         IfAbove(R4, R3, Kernel),
         Load(Half, R5, R2, TAGGED_ETHERTYPE),
         Add(R2, VLAN_TAG),
-        // IPv4 or IPv6, UDP to port 4791. The key of the lookup is built at the end of the stack.
+        // IPv4 or IPv6, UDP to port 4791.
         At(Network),
         IfEqual(R5, network(0x86dd), Ipv6),
         IfNot(R5, network(0x0800), Kernel),
@@ -380,15 +338,34 @@ fn program(
         IfNot(R5, UDP, Kernel),
         Load(Half, R5, R2, ETHERNET + 22),
         IfNot(R5, ROCE_V2_PORT, Kernel),
-        StoreValue(Double, Stack, -16, 0),
-        StoreValue(Word, Stack, -8, MAPPED_PREFIX),
-        Load(Word, R5, R2, ETHERNET + 16),
-        Store(Word, Stack, -4, R5),
-        Jump(Lookup),
     ];
+    let to_v6 = [
+        Jump(Lookup),
+        At(Ipv6),
+        Move(R4, R2),
+        Add(R4, IPV6_END),
+        IfAbove(R4, R3, Kernel),
+        Load(Byte, R5, R2, ETHERNET + 6),
+        IfNot(R5, UDP, Kernel),
+        Load(Half, R5, R2, ETHERNET + 42),
+        IfNot(R5, ROCE_V2_PORT, Kernel),
+    ];
+    [&ethernet, also, &to_v4, v4, &to_v6, v6, &[At(Lookup)]].concat()
+}
+
+/// The program that continues with `ours` for a RoCE frame to one of `addresses` and returns
+/// `others` for all other frames. `also` first checks the EtherType of untagged frames, which is in
+/// R5.
+fn program(
+    context: Context,
+    addresses: RawFd,
+    also: &[Op],
+    ours: &[Op],
+    others: i32,
+) -> Vec<Instruction> {
+    let headers = roce_headers(context, also, &KEY_V4, &KEY_V6);
     let lookup = [
         // Look up the destination address.
-        At(Lookup),
         Map(R1, addresses),
         Move(R2, Stack),
         Add(R2, -16),
@@ -396,8 +373,7 @@ fn program(
         IfEqual(R0, 0, Kernel),
     ];
     let ends = [At(Kernel), Set(R0, others), Exit];
-    let table =
-        [&ethernet, also, &matching, &IPV6, &lookup, &DESTINATION, &[At(Ours)], ours, &ends];
+    let table = [&headers[..], &lookup, &DESTINATION, &[At(Ours)], ours, &ends];
     assemble(&table.concat())
 }
 
