@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use feroce_engine::cm::{CmConfig, CmId, DeviceKey, Event, EventKind, Parameters, QpKind};
@@ -24,6 +24,8 @@ const REQUESTS: u64 = 100_000;
 const PROMPT: Duration = Duration::from_secs(1);
 /// The server's memory may grow by this.
 const MEMORY: u64 = 64 << 20;
+/// The memory is that of the process: one test at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A program with a connection manager.
 struct Program {
@@ -159,6 +161,7 @@ fn resident() -> u64 {
 
 /// The flood comes from `source`, an address of end 1.
 fn flood(port: PortKind, source: &str) {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(net) = Net::new() else { return };
     net.ip(1, "address add 10.77.0.9/24 dev v1");
     let (is_over, ready) = (AtomicBool::new(false), Barrier::new(2));
