@@ -5,7 +5,8 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::chart::{Axis, Chart, Kind, Scale, Series};
+use super::axes::{Peak, label, number, peak, placed, range, wrapped};
+use super::chart::{Axis, Chart, Kind, Series};
 use super::downsample::downsample;
 
 const SIZE: (u32, u32) = (640, 400);
@@ -23,6 +24,11 @@ const COLOURS: [RGBColor; 7] = [
 /// Width in pixels of a legend character; an estimate, since no font is measured.
 const LETTER: usize = 7;
 const LEGEND_LINE: i32 = 16;
+/// The same of a label below a category.
+const LABEL_LETTER: usize = 6;
+const LABEL_LINE: i32 = 12;
+/// Width in pixels of what is left and right of the grid.
+const BESIDE: usize = 4 + 58 + 20;
 /// Share of the space between two categories that bars take.
 const BARS: f64 = 0.8;
 
@@ -43,7 +49,8 @@ fn svg(chart: &Chart) -> String {
     {
         let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
         area.fill(&WHITE).expect(INTO_TEXT);
-        let head = 28 + LEGEND_LINE * i32::try_from(legend_rows(chart).len()).unwrap_or(0);
+        let rows = legend_rows(chart).len() + usize::from(peak(chart).is_some());
+        let head = 28 + LEGEND_LINE * i32::try_from(rows).unwrap_or(0);
         let (above, below) = area.split_vertically(head);
         draw_head(&above, chart);
         draw_body(&below, chart);
@@ -77,14 +84,34 @@ fn draw_head(area: &Area<'_>, chart: &Chart) {
     let centred = title.pos(Pos::new(HPos::Center, VPos::Top));
     area.draw(&Text::new(chart.title.clone(), (320, 8), centred)).expect(INTO_TEXT);
     let style = (FONT, 12).into_font().color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
-    for (row, y) in legend_rows(chart).iter().zip((0..).map(|row| 34 + row * LEGEND_LINE)) {
+    let mut lines = (0..).map(|row| 34 + row * LEGEND_LINE);
+    for (row, y) in legend_rows(chart).iter().zip(&mut lines) {
         for &(number, x) in row {
             let series = &chart.series[number];
             draw_sign(area, series, colour(number), (x, y));
+            if series.kind != Kind::Bars {
+                draw_mark(area, number, (x + 9, y));
+            }
             area.draw(&Text::new(series.name.clone(), (x + 24, y), style.clone()))
                 .expect(INTO_TEXT);
         }
     }
+    if let (Some(Peak { at: (x, y), .. }), Some(line)) = (peak(chart), lines.next()) {
+        let words = format!("cut off above: a peak of {} at {}", number(y), number(x));
+        area.draw(&Text::new(words, (60, line), style)).expect(INTO_TEXT);
+    }
+}
+
+/// The mark of series `number` at `at`. The first series have none; those after them have the same
+/// colours again, and a mark.
+fn draw_mark(area: &Area<'_>, number: usize, at: (i32, i32)) {
+    let style = colour(number).filled();
+    match number / COLOURS.len() {
+        0 => Ok(()),
+        1 => area.draw(&TriangleMarker::new(at, 4, style)),
+        _ => area.draw(&Cross::new(at, 4, style)),
+    }
+    .expect(INTO_TEXT);
 }
 
 /// The symbol before a name in the legend.
@@ -114,14 +141,18 @@ fn draw_body(area: &Area<'_>, chart: &Chart) {
         &chart.x,
         chart.series.iter().flat_map(|series| series.points.iter().map(|point| point.0)),
     );
+    let most = peak(chart).map_or(f64::INFINITY, |peak| peak.shown);
     let y = range(
         &chart.y,
-        chart.series.iter().flat_map(|series| series.points.iter().map(|point| point.1)),
+        chart.series.iter().flat_map(|series| series.points.iter().map(|point| point.1.min(most))),
     );
+    let names = category_lines(chart);
+    let most_lines = names.iter().map(|(_, lines)| lines.len()).max().unwrap_or(0);
+    let below = 40.max(16 + LABEL_LINE * i32::try_from(most_lines).unwrap_or(0));
     let mut grid = ChartBuilder::on(area)
         .margin(4)
         .margin_right(20)
-        .x_label_area_size(40)
+        .x_label_area_size(below)
         .y_label_area_size(58)
         .build_cartesian_2d(x.0..x.1, y.0..y.1)
         .expect(INTO_TEXT);
@@ -130,7 +161,6 @@ fn draw_body(area: &Area<'_>, chart: &Chart) {
         move |value: &f64| label(&axis, *value)
     };
     let (x_labels, y_labels) = (labels(&chart.x), labels(&chart.y));
-    let categories = chart.x.names.len();
     let mut mesh = grid.configure_mesh();
     mesh.x_desc(&chart.x.label)
         .y_desc(&chart.y.label)
@@ -138,26 +168,69 @@ fn draw_body(area: &Area<'_>, chart: &Chart) {
         .axis_desc_style((FONT, 13));
     mesh.x_label_formatter(&x_labels).y_label_formatter(&y_labels).light_line_style(TRANSPARENT);
     mesh.bold_line_style(RGBColor(225, 225, 225)).axis_style(BLACK).y_labels(8);
-    mesh.x_labels(if categories > 0 { 2 * categories + 1 } else { 10 });
-    if categories > 0 {
-        mesh.disable_x_mesh();
+    if !names.is_empty() {
+        mesh.x_labels(0).disable_x_mesh();
     }
     mesh.draw().expect(INTO_TEXT);
+    draw_categories(area, &grid, &names);
     let bars = chart.series.iter().filter(|series| series.kind == Kind::Bars).count();
     let mut bar = 0;
-    for (number, series) in chart.series.iter().enumerate() {
+    // Feroce's curves lie above those of others.
+    let numbered = || chart.series.iter().enumerate();
+    let below = numbered().filter(|(_, series)| series.published && series.kind != Kind::Bars);
+    let above = numbered().filter(|(_, series)| !series.published || series.kind == Kind::Bars);
+    for (number, series) in below.chain(above) {
         match series.kind {
             Kind::Bars => {
                 draw_bars(&mut grid, chart, series, colour(number), (bar, bars));
                 bar += 1;
             }
-            _ => draw_series(&mut grid, chart, series, colour(number)),
+            _ => {
+                draw_series(&mut grid, chart, series, colour(number));
+                for at in marked(chart, series) {
+                    draw_mark(area, number, position(area, &grid, at));
+                }
+            }
         }
     }
 }
 
-fn draw_series(grid: &mut Grid<'_, '_>, chart: &Chart, series: &Series, colour: RGBColor) {
+/// The names of the categories, each in lines that fit its share of the axis.
+fn category_lines(chart: &Chart) -> Vec<(f64, Vec<String>)> {
+    let share = (SIZE.0 as usize - BESIDE) / chart.x.names.len().max(1);
+    let names = chart.x.names.iter();
+    names.map(|(at, name)| (*at, wrapped(name, share / LABEL_LETTER))).collect()
+}
+
+/// plotters writes labels in one line, over each other.
+fn draw_categories(area: &Area<'_>, grid: &Grid<'_, '_>, names: &[(f64, Vec<String>)]) {
+    let style = (FONT, 11).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Top));
+    for (at, lines) in names {
+        let (x, bottom) = position(area, grid, (*at, grid.y_range().start));
+        for (line, y) in lines.iter().zip((0..).map(|line| bottom + 6 + line * LABEL_LINE)) {
+            area.draw(&Text::new(line.clone(), (x, y), style.clone())).expect(INTO_TEXT);
+        }
+    }
+}
+
+/// The position in `area` of a point of the grid.
+fn position(area: &Area<'_>, grid: &Grid<'_, '_>, at: (f64, f64)) -> (i32, i32) {
+    let ((x, y), (left, top)) = (grid.backend_coord(&at), area.get_base_pixel());
+    (x - left, y - top)
+}
+
+/// The points of a series that bear its mark: about twelve.
+fn marked(chart: &Chart, series: &Series) -> Vec<(f64, f64)> {
+    const MARKS: usize = 12;
     let points = placed(chart, &series.points);
+    let step = points.len().div_ceil(MARKS).max(1);
+    points.into_iter().step_by(step).collect()
+}
+
+fn draw_series(grid: &mut Grid<'_, '_>, chart: &Chart, series: &Series, colour: RGBColor) {
+    let most = peak(chart).map_or(f64::INFINITY, |peak| peak.shown);
+    let points: Vec<_> =
+        placed(chart, &series.points).into_iter().map(|(x, y)| (x, y.min(most))).collect();
     let drawn = match (series.kind, series.published) {
         (Kind::Points, true) => grid
             .draw_series(points.into_iter().map(|at| Circle::new(at, 3, colour.stroke_width(1))))
@@ -198,110 +271,16 @@ fn draw_bars(
     grid.draw_series(rectangles).map(drop).expect(INTO_TEXT);
 }
 
-/// Positions of the points along the axes, without those that cannot be shown.
-fn placed(chart: &Chart, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let is_within = |x: f64| chart.x.range.is_none_or(|(from, to)| (from..=to).contains(&x));
-    let shown = points.iter().filter(|(x, _)| is_within(*x));
-    let placed = shown.map(|&(x, y)| (place(&chart.x, x), place(&chart.y, y)));
-    placed.filter(|(x, y)| x.is_finite() && y.is_finite()).collect()
-}
-
-fn place(axis: &Axis, value: f64) -> f64 {
-    match axis.scale {
-        Scale::Linear => value,
-        Scale::Log if value > 0.0 => value.log10(),
-        Scale::Log => f64::NAN,
-    }
-}
-
 /// Corners of a step line: each value holds until the next.
 fn steps(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let corners = points.windows(2).flat_map(|pair| [pair[0], (pair[1].0, pair[0].1)]);
     corners.chain(points.last().copied()).collect()
 }
 
-/// Start and end of an axis.
-fn range(axis: &Axis, values: impl IntoIterator<Item = f64>) -> (f64, f64) {
-    if let Some((from, to)) = axis.range {
-        let (from, to) = (place(axis, from), place(axis, to));
-        if from < to {
-            return (from, to);
-        }
-    }
-    let values =
-        values.into_iter().map(|value| place(axis, value)).filter(|value| value.is_finite());
-    let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
-        (low.min(value), high.max(value))
-    });
-    match axis.scale {
-        _ if low > high => (0.0, 1.0),
-        Scale::Log => {
-            (low.floor(), if high.ceil() > low.floor() { high.ceil() } else { low.floor() + 1.0 })
-        }
-        Scale::Linear => {
-            let low = low.min(0.0);
-            (low, if high > low { high + (high - low) * 0.05 } else { low + 1.0 })
-        }
-    }
-}
-
-/// Label of a grid line.
-fn label(axis: &Axis, at: f64) -> String {
-    if !axis.names.is_empty() {
-        let near = axis.names.iter().find(|(value, _)| (value - at).abs() < 1e-6);
-        return near.map_or(String::new(), |(_, name)| name.clone());
-    }
-    let value = match axis.scale {
-        Scale::Linear => at,
-        Scale::Log => 10_f64.powf(at),
-    };
-    number(value)
-}
-
-/// A number with at most four digits and a unit prefix.
-fn number(value: f64) -> String {
-    let units = [(1e9, "G"), (1e6, "M"), (1e4, "k")];
-    let (divisor, letter) = match units.iter().find(|(from, _)| value.abs() >= *from) {
-        Some((1e4, letter)) => (1e3, *letter),
-        Some((from, letter)) => (*from, *letter),
-        None => (1.0, ""),
-    };
-    let scaled = value / divisor;
-    let digits = if scaled.abs() >= 100.0 {
-        0
-    } else if scaled.abs() >= 10.0 {
-        1
-    } else {
-        3
-    };
-    let text = format!("{scaled:.digits$}");
-    let text =
-        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-    format!("{text}{letter}")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
 
-    #[test]
-    fn numbers_are_short() {
-        let rows = [
-            (0.0, "0"),
-            (0.25, "0.25"),
-            (5.0, "5"),
-            (12.5, "12.5"),
-            (100.0, "100"),
-            (2000.0, "2000"),
-            (40_000.0, "40k"),
-            (1_250_000.0, "1.25M"),
-            (-20_000.0, "-20k"),
-            (6e9, "6G"),
-        ];
-        for (value, due) in rows {
-            assert_eq!(number(value), due);
-        }
-    }
+    use super::*;
 
     #[test]
     fn a_line_holds_each_value_until_the_next() {
@@ -310,15 +289,31 @@ mod tests {
     }
 
     #[test]
-    fn ranges_fit_the_values() {
-        let linear = Axis::linear("");
-        assert_eq!(range(&linear, [5.0, 100.0]), (0.0, 105.0));
-        assert_eq!(range(&linear, []), (0.0, 1.0));
-        assert_eq!(range(&linear, [0.0]), (0.0, 1.0));
-        assert_eq!(range(&linear, [f64::NAN, f64::INFINITY]), (0.0, 1.0));
-        assert_eq!(range(&linear.between(2.0, 3.0), [100.0]), (2.0, 3.0));
-        assert_eq!(range(&Axis::log(""), [0.0, 3.0, 4000.0]), (0.0, 4.0));
-        assert_eq!(range(&Axis::log(""), [10.0]), (1.0, 2.0));
+    fn a_peak_far_above_the_rest_is_cut_off_and_named() {
+        let series = |peak: f64| {
+            let points = (0..1000_u32).map(f64::from);
+            Series::line("queue", points.map(|x| (x, if x == 7.0 { peak } else { 10.0 })).collect())
+        };
+        let chart =
+            |peak| Chart::new("Queue", Axis::linear("t"), Axis::linear("KB")).with(series(peak));
+        let svg = chart(5000.0).svg();
+        assert!(
+            svg.contains("cut off above: a peak of 5000 at 7") && !svg.contains("4000"),
+            "{svg}"
+        );
+        assert!(!chart(30.0).svg().contains("cut off"));
+    }
+
+    #[test]
+    fn the_curves_of_others_lie_below() {
+        let points = vec![(0.0, 1.0), (1.0, 2.0)];
+        let chart = Chart::new("", Axis::linear(""), Axis::linear(""))
+            .with(Series::line("Feroce", points.clone()))
+            .with(Series::line("paper", points).published());
+        let svg = chart.svg();
+        // The first colour is that of the first series, in the legend and on the chart.
+        let last = |colour: &str| svg.rfind(colour).expect("drawn");
+        assert!(last("#0072B2") > last("#D55E00"), "{svg}");
     }
 
     fn every_kind(axis: Axis) -> Chart {
@@ -351,10 +346,20 @@ mod tests {
     }
 
     #[test]
-    fn points_outside_the_range_are_left_out() {
-        let chart = Chart::new("", Axis::linear("").between(1.0, 2.0), Axis::log(""));
-        let points = [(0.5, 10.0), (1.0, 10.0), (1.5, 0.0), (2.0, 100.0), (2.5, 10.0)];
-        assert_eq!(placed(&chart, &points), [(1.0, 1.0), (2.0, 2.0)]);
+    fn long_names_of_categories_have_several_lines() {
+        let names = (0..7).map(|_| "DCQCN, misconfigured, PFC from 49 KB on".to_owned());
+        let svg = every_kind(Axis::named("configuration", names)).svg();
+        assert_eq!(svg.matches("\nmisconfigured,\n").count(), 7, "{svg}");
+    }
+
+    #[test]
+    fn fourteen_lines_can_be_told_apart() {
+        let points = vec![(0.0, 1.0), (1.0, 2.0)];
+        let lines = (0..14).map(|number| Series::line(number.to_string(), points.clone()));
+        let mut chart = Chart::new("", Axis::linear(""), Axis::linear(""));
+        chart.series.extend(lines);
+        // One in the legend, two on the line.
+        assert_eq!(chart.svg().matches("<polygon").count(), 7 * 3, "{}", chart.svg());
     }
 
     #[test]

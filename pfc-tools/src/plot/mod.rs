@@ -2,6 +2,7 @@
 //!
 //! The same chart gives the same bytes on every machine, since no font of the machine is measured.
 
+mod axes;
 mod chart;
 mod downsample;
 mod draw;
