@@ -218,3 +218,19 @@ fn events_apply_to_messages_of_the_cm() {
     let (at, _) = changed("from = 'requester'\nwhat = 'cm-req'\nnth = 1\ndo = 'drop'");
     assert!(matches!(message(&frames[at[0]].bytes), Some(CmMessage::Req(_))));
 }
+
+/// Each script for the set-up of connections finds its message in what two rxe exchange.
+#[test]
+fn the_scripts_without_traffic_apply_to_connections_of_the_cm() {
+    let frames = read(&captures().join("rxe/rping_v4.pcap.zst"));
+    let scripts: Vec<_> =
+        Script::built_in().into_iter().filter(|script| !script.has_traffic()).collect();
+    assert!(scripts.len() >= 8, "{}", scripts.len());
+    for script in scripts {
+        let mut injector = Injector::new(&script, Flows::learned(1), Duration::ZERO);
+        for frame in &frames {
+            injector.take(&frame.bytes, frame.at);
+        }
+        assert_eq!(injector.times_applied(), [1], "{}", script.name);
+    }
+}

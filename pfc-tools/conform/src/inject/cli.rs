@@ -30,7 +30,7 @@ pub struct Options {
     /// Files of scripts, or names of scripts in the catalogue
     #[arg(value_name = "SCRIPT")]
     scripts: Vec<String>,
-    /// Play all scripts of the catalogue
+    /// Play all scripts of the catalogue that have traffic of their own
     #[arg(long)]
     catalogue: bool,
     /// List the scripts of the catalogue and exit
@@ -181,12 +181,19 @@ fn time(text: &str) -> Result<Duration, String> {
 /// See [`Failure`].
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     if options.list {
-        for script in Script::catalogue() {
+        for script in Script::built_in() {
             println!("{:32} {}", script.name, script.title);
         }
         return Ok(Outcome::Fine);
     }
     let scripts = scripts(options)?;
+    if options.duration.is_none()
+        && let Some(script) = scripts.iter().find(|script| !script.has_traffic())
+    {
+        let why =
+            "has no traffic to play: it applies to the programs between --live A B, --for TIME";
+        return Err(unusable(format!("{} {why}", script.name)));
+    }
     if let Some(folder) = &options.captures {
         std::fs::create_dir_all(folder)?;
     }
@@ -285,16 +292,16 @@ fn unusable(why: impl std::fmt::Display) -> Failure {
 }
 
 fn scripts(options: &Options) -> Result<Vec<Script>, Failure> {
-    let catalogue = Script::catalogue();
+    let built_in = Script::built_in();
     let mut scripts = Vec::new();
     for name in &options.scripts {
-        match catalogue.iter().find(|script| script.name == *name) {
+        match built_in.iter().find(|script| script.name == *name) {
             Some(script) => scripts.push(script.clone()),
             None => scripts.push(Script::read(Path::new(name)).map_err(unusable)?),
         }
     }
     if options.catalogue {
-        scripts.extend(catalogue);
+        scripts.extend(Script::catalogue());
     }
     match scripts.is_empty() {
         true => Err(unusable("no script given: --catalogue plays all, --list lists them")),

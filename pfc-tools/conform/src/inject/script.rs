@@ -29,7 +29,8 @@ pub struct Script {
     pub name: String,
     /// What the script shows, in one sentence.
     pub title: String,
-    /// What the endpoints exchange.
+    /// What the endpoints exchange. Empty in a script for endpoints that exchange what they like.
+    #[serde(default)]
     pub traffic: Traffic,
     /// Events that apply to packets.
     #[serde(default, rename = "event")]
@@ -44,6 +45,7 @@ pub struct Script {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Traffic {
     /// Operations, in this order.
+    #[serde(deserialize_with = "operations")]
     pub verbs: Vec<Verb>,
     /// Length of each message, in bytes; atomics have eight bytes.
     #[serde(default)]
@@ -234,9 +236,24 @@ impl Script {
     ///
     /// # Panics
     /// If one of them is invalid; a test parses them all.
-    pub fn catalogue() -> Vec<Self> {
+    pub fn built_in() -> Vec<Self> {
         let parse = |(name, text): &(&str, &str)| Self::parse(name, text);
         SCRIPTS.iter().map(parse).collect::<Result<_, _>>().expect("scripts of this program")
+    }
+
+    /// Returns the scripts built into the program that can be played.
+    ///
+    /// # Panics
+    /// See [`built_in`](Self::built_in).
+    pub fn catalogue() -> Vec<Self> {
+        let mut scripts = Self::built_in();
+        scripts.retain(Self::has_traffic);
+        scripts
+    }
+
+    /// Returns false if the script only applies to endpoints that exchange what they like.
+    pub fn has_traffic(&self) -> bool {
+        !self.traffic.verbs.is_empty()
     }
 
     /// Checks the values.
@@ -244,7 +261,6 @@ impl Script {
         let traffic = &self.traffic;
         let requests = traffic.count as usize * traffic.verbs.len();
         let rules = [
-            (traffic.verbs.is_empty(), "traffic.verbs names no operation"),
             (requests > 100, "more than 100 requests"),
             (!(1..=8).contains(&traffic.qps), "traffic.qps must be 1 to 8"),
             (traffic.size > 1 << 20, "traffic.size must be at most 1048576"),
@@ -253,7 +269,10 @@ impl Script {
             (traffic.rnr_timer > 31, "traffic.rnr-timer must be at most 31"),
             (!(1..=16).contains(&traffic.depth), "traffic.depth must be 1 to 16"),
             (traffic.first_psn > LAST_PSN, "traffic.first-psn must be at most 16777215"),
-            (self.expect.fails as usize >= requests, "expect.fails names no request"),
+            (
+                self.has_traffic() && self.expect.fails as usize >= requests,
+                "expect.fails names no request",
+            ),
             (
                 self.events.iter().any(|event| event.flow >= traffic.qps),
                 "an event names a flow, but traffic.qps makes fewer flows",
@@ -327,6 +346,27 @@ impl Verb {
     }
 }
 
+impl Default for Traffic {
+    fn default() -> Self {
+        Self {
+            verbs: Vec::new(),
+            size: 0,
+            count: one(),
+            qps: one(),
+            mtu: mtu(),
+            timeout: timeout(),
+            retries: seven(),
+            rnr_retries: seven(),
+            rnr_timer: rnr_timer(),
+            depth: depth(),
+            first_psn: first_psn(),
+            receives_after: None,
+            receives_short_by: 0,
+            no_receives: false,
+        }
+    }
+}
+
 impl Default for Expect {
     fn default() -> Self {
         Self {
@@ -394,6 +434,11 @@ impl TryFrom<RawEvent> for Event {
         }
         Ok(Self { flow: raw.flow, from: raw.from, what: raw.what, at, action })
     }
+}
+
+fn operations<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Verb>, D::Error> {
+    let verbs = Vec::deserialize(from)?;
+    if verbs.is_empty() { Err(de::Error::custom("names no operation")) } else { Ok(verbs) }
 }
 
 const fn one() -> u32 {
@@ -480,7 +525,7 @@ mod tests {
 
     #[test]
     fn the_catalogue_is_large_and_each_script_has_a_name_of_its_own() {
-        let scripts = Script::catalogue();
+        let scripts = Script::built_in();
         assert!(scripts.len() >= 40, "{}", scripts.len());
         let mut titles: Vec<_> = scripts.iter().map(|script| &script.title).collect();
         titles.sort_unstable();
