@@ -4,7 +4,9 @@
 
 use std::hint::black_box;
 
-use feroce_congestion::{Controller, Duration, Instant, Pacer, Params, Rate, ReactionPoint};
+use feroce_congestion::{
+    Control, Controller, Duration, Instant, Pacer, Params, Rate, ReactionPoint, Setup,
+};
 
 const PACKET: u64 = 1000;
 const LINK_RATE: Rate = Rate::from_gbps(40);
@@ -30,7 +32,8 @@ struct Sender {
 impl Sender {
     fn new(set: &str) -> Self {
         let params = Params::named(set).expect("a set");
-        let controller = Controller::dcqcn(&params, LINK_RATE, Instant::ZERO);
+        let setup = Setup { params: &params, link_rate: LINK_RATE, now: Instant::ZERO };
+        let controller = Control::DCQCN.controller(&setup);
         Self { controller, pacer: Pacer::new(4096, Instant::ZERO), now: Instant::ZERO }
     }
 

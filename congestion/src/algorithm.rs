@@ -1,37 +1,30 @@
-//! Congestion control algorithms: the registry ([`ALGORITHMS`]), the choice of a user ([`Control`])
-//! and the state of an algorithm for one sender ([`Controller`]).
+//! Congestion control algorithms: the registry ([`ALGORITHMS`]) and the choice of a user
+//! ([`Control`]).
 //!
-//! Each algorithm is one file in this folder, one row of the registry and one variant of
-//! [`Controller`]. Its parameters are rows of [`params::TABLE`](crate::params::TABLE).
-
-pub mod dcqcn;
-pub mod swift;
-pub mod timely;
+//! An algorithm is one file in this folder and its line in the registry. The file has the
+//! algorithm's state, which implements [`CongestionControl`](crate::CongestionControl), its
+//! parameters, and its row, `ALGORITHM`.
 
 use core::fmt;
 use core::str::FromStr;
 
-use dcqcn::ReactionPoint;
-use swift::Swift;
-use timely::Timely;
-
-use crate::params::{Kind, Params, Part};
+use crate::controller::{Controller, Needs, Setup};
+use crate::params::{Kind, Param};
 use crate::rate::Rate;
-use crate::time::{Duration, Instant};
 
 /// A registry row: a congestion control algorithm.
 #[derive(Debug)]
 pub struct Algorithm {
     /// The name in settings.
     pub name: &'static str,
-    /// The part of the parameter table that holds its parameters.
-    pub part: Part,
-    /// Creates the state of a sender that has sent nothing, for a link of the given rate.
-    pub new: fn(&Params, Rate, Instant) -> Controller,
-    /// The algorithm measures round trips: the sender reports acknowledgements and losses to it.
-    pub needs_acks: bool,
-    /// The algorithm reacts to CNPs: data packets must be ECN-capable, or no switch marks them.
-    pub needs_cnps: bool,
+    /// Its parameters, by which settings and scenarios change it.
+    pub params: &'static [&'static Param],
+    /// The signals that it needs.
+    pub needs: Needs,
+    /// A sender may start at another rate than the highest.
+    pub starts_at_rate: bool,
+    /// Creates the state of a sender that has sent nothing.
+    pub new: fn(&Setup<'_>) -> Controller,
 }
 
 impl PartialEq for Algorithm {
@@ -43,47 +36,28 @@ impl PartialEq for Algorithm {
 impl Eq for Algorithm {}
 
 macro_rules! registry {
-    ($($(#[$doc:meta])* $id:ident = $name:literal { $($field:ident: $value:expr),+ $(,)? })+) => {
-        $($(#[$doc])* pub static $id: Algorithm = Algorithm { name: $name, $($field: $value),+ };)+
+    ($($module:ident)+) => {
+        $(pub mod $module;)+
 
         /// All algorithms, in the order of the documentation.
-        pub static ALGORITHMS: &[&Algorithm] = &[$(&$id),+];
+        pub static ALGORITHMS: &[&Algorithm] = &[$(&$module::ALGORITHM),+];
 
         impl Control {
-            $($(#[$doc])* pub const $id: Self = Self::Algorithm(&$id);)+
-
             /// The accepted texts, for error messages and help.
             pub const EXPECTS: &str = concat!(
                 "`off`, ",
-                $("`", $name, "`, ",)+
+                $("`", stringify!($module), "`, ",)+
                 "or a fixed rate such as `10Gb/s`",
             );
         }
     };
 }
 
+// One line per algorithm: the name of its file, which is its name in settings.
 registry! {
-    /// DCQCN: the rate follows CNPs.
-    DCQCN = "dcqcn" {
-        part: Part::Reaction,
-        new: Controller::dcqcn,
-        needs_acks: false,
-        needs_cnps: true,
-    }
-    /// TIMELY: the rate follows the gradient of round-trip times.
-    TIMELY = "timely" {
-        part: Part::Timely,
-        new: |params, link_rate, _| Controller::timely(params, link_rate),
-        needs_acks: true,
-        needs_cnps: false,
-    }
-    /// Swift: the window follows the distance of the round-trip time from a target.
-    SWIFT = "swift" {
-        part: Part::Swift,
-        new: |params, link_rate, _| Controller::swift(params, link_rate),
-        needs_acks: true,
-        needs_cnps: false,
-    }
+    dcqcn
+    timely
+    swift
 }
 
 /// The congestion control that a user chooses for a device.
@@ -101,24 +75,43 @@ pub enum Control {
 const OFF: &str = "off";
 
 impl Control {
-    /// Returns true if acknowledgements and losses must be reported to the controller.
-    pub const fn needs_acks(self) -> bool {
-        matches!(self, Self::Algorithm(algorithm) if algorithm.needs_acks)
+    /// The algorithm, if the user chose one.
+    pub const fn algorithm(self) -> Option<&'static Algorithm> {
+        match self {
+            Self::Algorithm(algorithm) => Some(algorithm),
+            Self::Off | Self::Fixed(_) => None,
+        }
     }
 
-    /// Returns true if the sender slows down for CNPs. Only such a sender may send ECN-capable
-    /// packets: a switch marks an ECN-capable packet instead of dropping it, so if its sender
-    /// ignored the mark, the queue would grow at the cost of the senders that obey.
-    pub const fn needs_cnps(self) -> bool {
-        matches!(self, Self::Algorithm(algorithm) if algorithm.needs_cnps)
+    /// The signals that a sender must report to its controller.
+    pub const fn needs(self) -> Needs {
+        match self {
+            Self::Algorithm(algorithm) => algorithm.needs,
+            Self::Off | Self::Fixed(_) => Needs { cnps: false, acks: false, every_ack: false },
+        }
+    }
+
+    /// Returns true if data packets are ECN-capable: the sender slows down for marks. A switch
+    /// marks an ECN-capable packet instead of dropping it, so if its sender ignored the mark, the
+    /// queue would grow at the cost of the senders that obey.
+    pub const fn is_ecn_capable(self) -> bool {
+        self.needs().cnps
     }
 
     /// Creates the state of a sender that has sent nothing.
-    pub fn controller(self, params: &Params, link_rate: Rate, now: Instant) -> Controller {
+    pub fn controller(self, setup: &Setup<'_>) -> Controller {
         match self {
-            Self::Off => Controller::Fixed(link_rate),
-            Self::Fixed(rate) => Controller::Fixed(params.reaction.highest(rate)),
-            Self::Algorithm(algorithm) => (algorithm.new)(params, link_rate, now),
+            Self::Off => Controller::fixed(setup.link_rate),
+            Self::Fixed(rate) => Controller::fixed(setup.params.reaction.highest(rate)),
+            Self::Algorithm(algorithm) => (algorithm.new)(setup),
+        }
+    }
+
+    /// Gives the sender with `controller`, which `before` created, another control or other
+    /// parameters.
+    pub fn replace(self, before: Self, controller: &mut Controller, setup: &Setup<'_>) {
+        if self != before || !controller.set_params(setup) {
+            *controller = self.controller(setup);
         }
     }
 }
@@ -148,133 +141,5 @@ impl FromStr for Control {
         }
         let rate = Kind::Rate.parse(text).filter(|&rate| rate > 0);
         rate.map(|rate| Self::Fixed(Rate::from_bps(rate))).ok_or(UnknownControl)
-    }
-}
-
-/// The congestion control state of one sender. The sender reports events; the controller returns
-/// a rate and a window.
-#[derive(Clone, Copy, Debug)]
-#[allow(clippy::large_enum_variant)] // One per QP, stored inline.
-pub enum Controller {
-    /// A fixed rate.
-    Fixed(Rate),
-    /// DCQCN's reaction point.
-    Dcqcn(ReactionPoint),
-    /// TIMELY.
-    Timely(Timely),
-    /// Swift.
-    Swift(Swift),
-}
-
-impl Controller {
-    /// DCQCN on a link of `link_rate`.
-    pub fn dcqcn(params: &Params, link_rate: Rate, now: Instant) -> Self {
-        Self::Dcqcn(ReactionPoint::new(params, link_rate, now))
-    }
-
-    /// TIMELY on a link of `link_rate`.
-    pub const fn timely(params: &Params, link_rate: Rate) -> Self {
-        Self::Timely(Timely::new(&params.timely, params.reaction.highest(link_rate)))
-    }
-
-    /// Swift on a link of `link_rate`.
-    pub const fn swift(params: &Params, link_rate: Rate) -> Self {
-        Self::Swift(Swift::new(&params.swift, params.reaction.highest(link_rate)))
-    }
-
-    /// Switches to `control` with other parameters at `now`. DCQCN keeps its rate if it stays
-    /// DCQCN; everything else starts over.
-    pub fn reconfigure(
-        &mut self,
-        control: Control,
-        params: &Params,
-        link_rate: Rate,
-        now: Instant,
-    ) {
-        let new = control.controller(params, link_rate, now);
-        match (&mut *self, &new) {
-            (Self::Dcqcn(point), Self::Dcqcn(_)) => point.set_params(params, link_rate, now),
-            _ => *self = new,
-        }
-    }
-
-    /// DCQCN's reaction point; `None` for other controllers.
-    pub const fn reaction_point(&self) -> Option<&ReactionPoint> {
-        match self {
-            Self::Dcqcn(point) => Some(point),
-            _ => None,
-        }
-    }
-
-    /// `bytes` were sent.
-    #[inline]
-    pub fn on_sent(&mut self, bytes: u64, now: Instant) {
-        match self {
-            Self::Dcqcn(point) => point.on_sent(bytes, now),
-            Self::Fixed(_) | Self::Timely(_) | Self::Swift(_) => {}
-        }
-    }
-
-    /// `bytes` were acknowledged; the last of them were sent `rtt` ago.
-    pub fn on_ack(&mut self, rtt: Duration, bytes: u64, now: Instant) {
-        match self {
-            Self::Timely(timely) => timely.on_ack(rtt, bytes, now),
-            Self::Swift(swift) => swift.on_ack(rtt, bytes, now),
-            Self::Fixed(_) | Self::Dcqcn(_) => {}
-        }
-    }
-
-    /// A CNP arrived.
-    pub fn on_cnp(&mut self, now: Instant) {
-        match self {
-            Self::Dcqcn(point) => point.on_cnp(now),
-            Self::Fixed(_) | Self::Timely(_) | Self::Swift(_) => {}
-        }
-    }
-
-    /// Packets were lost, as a NAK or a timeout showed.
-    pub fn on_loss(&mut self, now: Instant) {
-        match self {
-            Self::Swift(swift) => swift.on_loss(now),
-            Self::Fixed(_) | Self::Dcqcn(_) | Self::Timely(_) => {}
-        }
-    }
-
-    /// Runs the timers that are due.
-    #[inline]
-    pub fn advance(&mut self, now: Instant) {
-        match self {
-            Self::Dcqcn(point) => point.advance(now),
-            Self::Fixed(_) | Self::Timely(_) | Self::Swift(_) => {}
-        }
-    }
-
-    /// Next time at which a timer may change the rate; [`Instant::FAR`] if no timer will.
-    #[inline]
-    pub fn next_event(&self) -> Instant {
-        match self {
-            Self::Dcqcn(point) => point.next_event(),
-            Self::Fixed(_) | Self::Timely(_) | Self::Swift(_) => Instant::FAR,
-        }
-    }
-
-    /// The rate at the time of the last event or [`advance`](Self::advance).
-    #[inline]
-    pub fn rate(&self) -> Rate {
-        match self {
-            Self::Fixed(rate) => *rate,
-            Self::Dcqcn(point) => point.rate(),
-            Self::Timely(timely) => timely.rate(),
-            Self::Swift(swift) => swift.rate(),
-        }
-    }
-
-    /// Maximum of outstanding bytes; `u64::MAX` for controllers that limit only the rate.
-    #[inline]
-    pub fn window(&self) -> u64 {
-        match self {
-            Self::Swift(swift) => swift.window(),
-            Self::Fixed(_) | Self::Dcqcn(_) | Self::Timely(_) => u64::MAX,
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! The parameters of congestion control: those of DCQCN's three points and of the delay-based
 //! algorithms, the parameter sets of the literature and of vendors ([`SETS`]), and every parameter
-//! by name ([`TABLE`]).
+//! by name ([`all`]).
 
 mod dcqcn;
 mod nvidia;
@@ -14,7 +14,7 @@ pub use dcqcn::{
 };
 pub use nvidia::{NVIDIA, NvidiaParam};
 pub use sets::{SETS, Set};
-pub use table::{Param, Params, Part, TABLE, param};
+pub use table::{MARKING, NOTIFICATION, Param, Params, REACTION, all, param, range};
 pub use value::{Kind, Shown};
 
 /// Why a parameter was refused.
@@ -56,7 +56,7 @@ impl Params {
             let expects = Expects::Kind(param);
             let refused = ParamError::BadValue { param: param.name, expects };
             let value = param.kind.parse(text).filter(|value| param.range.contains(value));
-            (param.set)(self, value.ok_or(refused)?);
+            param.set(self, value.ok_or(refused)?);
             return Ok(());
         }
         let known = NVIDIA.iter().find(|known| known.names.contains(&name));

@@ -1,6 +1,6 @@
 //! Parameters by name: accepted values, error messages, and NVIDIA's names.
 
-use feroce_congestion::params::{Kind, NVIDIA, SETS, TABLE, TargetClamp, param};
+use feroce_congestion::params::{self, Kind, NVIDIA, SETS, TargetClamp, param};
 use feroce_congestion::{Duration, Fraction, Params, Rate};
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn refused(name: &str, text: &str, because: &str) {
 
 #[test]
 fn names_are_unique_and_shown_values_parse_back() {
-    let mut names: Vec<_> = TABLE.iter().map(|param| param.name).collect();
+    let mut names: Vec<_> = params::all().map(|param| param.name).collect();
     names.extend(NVIDIA.iter().flat_map(|known| known.names));
     let count = names.len();
     names.sort_unstable();
@@ -28,9 +28,9 @@ fn names_are_unique_and_shown_values_parse_back() {
     assert_eq!(names.len(), count);
     for one in SETS {
         let mut copy = Params::default();
-        for param in TABLE {
+        for param in params::all() {
             assert!(
-                param.range.contains(&(param.get)(&one.params)),
+                param.range.contains(&param.get(&one.params)),
                 "{} of {}",
                 param.name,
                 one.name
@@ -171,9 +171,9 @@ proptest! {
     #[test]
     fn every_shown_number_parses_back(
         raw in any::<u64>(),
-        place in 0..TABLE.len(), which in 0..3u8,
+        place in 0..params::all().count(), which in 0..3u8,
     ) {
-        let param = &TABLE[place];
+        let param = params::all().nth(place).expect("a row");
         let (min, max) = (*param.range.start(), *param.range.end());
         let value = match which {
             0 => min + raw % (max - min + 1),
@@ -186,7 +186,7 @@ proptest! {
 
     #[test]
     fn any_text_is_parsed_without_a_panic(text in ".{0,30}") {
-        for param in TABLE {
+        for param in params::all() {
             let _ = param.kind.parse(&text);
         }
     }
@@ -194,7 +194,7 @@ proptest! {
 
 #[test]
 fn each_choice_has_a_name() {
-    for param in TABLE {
+    for param in params::all() {
         if let Kind::Choice(names) = param.kind {
             assert_eq!(*param.range.end() + 1, names.len() as u64, "{}", param.name);
         }

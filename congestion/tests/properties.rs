@@ -4,8 +4,8 @@
 mod common;
 
 use common::ns;
-use feroce_congestion::params::{Kind, Part, SETS, TABLE};
-use feroce_congestion::{Fraction, Instant, Params, Rate, ReactionPoint};
+use feroce_congestion::params::{self, Kind, REACTION, SETS};
+use feroce_congestion::{Controller, Fraction, Instant, Params, Rate, ReactionPoint};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
@@ -23,24 +23,22 @@ fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
 
 /// A set with some of its parameters changed.
 fn params() -> impl Strategy<Value = Params> {
-    let raw_values = prop::collection::vec(any::<u64>(), TABLE.len());
+    let raw_values = prop::collection::vec(any::<u64>(), params::all().count());
     (0..SETS.len(), raw_values, any::<u64>()).prop_map(|(set, choices, selected)| {
         let mut params = SETS[set].params;
-        for (index, (param, choice)) in TABLE.iter().zip(choices).enumerate() {
-            let changes = selected >> (index % 64) & 1 == 1 && param.part == Part::Reaction;
+        for (index, (param, choice)) in params::all().zip(choices).enumerate() {
+            let changes = selected >> (index % 64) & 1 == 1 && REACTION.contains(&param);
             match param.kind {
                 Kind::Choice(names) if changes => {
-                    (param.set)(&mut params, choice % names.len() as u64)
+                    param.set(&mut params, choice % names.len() as u64)
                 }
                 _ if !changes => {}
-                _ if param.name == "threshold" => (param.set)(&mut params, choice % 8),
+                _ if param.name == "threshold" => param.set(&mut params, choice % 8),
                 _ if param.name.ends_with("ai_rate") => {
-                    (param.set)(&mut params, choice % 1_000_000_000)
+                    param.set(&mut params, choice % 1_000_000_000)
                 }
-                _ if param.name == "first_rate" => {
-                    (param.set)(&mut params, choice % 10_000_000_000)
-                }
-                _ if param.name == "gd" => (param.set)(&mut params, 8 + choice % 6),
+                _ if param.name == "first_rate" => param.set(&mut params, choice % 10_000_000_000),
+                _ if param.name == "gd" => param.set(&mut params, 8 + choice % 6),
                 _ => {}
             }
         }
@@ -81,6 +79,29 @@ proptest! {
             apply(&mut often, event, ns(now));
             apply(&mut seldom, event, ns(now));
             prop_assert_eq!(format!("{often:?}"), format!("{seldom:?}"), "at {} ns", now);
+        }
+    }
+
+    /// A controller reports sent bytes late and timers only when they are due. Its rates are those
+    /// of a reaction point that is called for each event.
+    #[test]
+    fn a_controller_follows_its_algorithm(params in params(), events in events()) {
+        let mut point = ReactionPoint::new(&params, Rate::from_gbps(40), Instant::ZERO);
+        let mut controller = Controller::new(point);
+        let mut now = 0;
+        for (wait, event) in events {
+            now += wait;
+            apply(&mut point, event, ns(now));
+            match event {
+                Event::Cnp => {
+                    controller.advance(ns(now));
+                    controller.on_cnp(ns(now));
+                }
+                Event::Sent(bytes) => controller.on_sent(bytes, ns(now)),
+            }
+            prop_assert_eq!(controller.rate(), point.rate(), "at {} ns", now);
+            prop_assert_eq!(controller.next_event(), point.next_event(), "at {} ns", now);
+            prop_assert_eq!(controller.figures().alpha, Some(point.alpha()), "at {} ns", now);
         }
     }
 

@@ -598,7 +598,7 @@ fn the_clock_of_a_manually_driven_device_is_that_of_its_last_turn() {
 fn a_longer_delay_slows_down_timely_and_swift() {
     for control in [Control::TIMELY, Control::SWIFT] {
         let mut config = congestion(control, 4096);
-        config.params.swift.packet = 1024;
+        config.params.set("swift_packet", "1024").unwrap();
         let mut pair = Pair::new(&setup(config));
         stream(&mut pair, Duration::from_millis(1));
         let before = data(&pair.frames(), 0).len();

@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-use feroce_congestion::algorithm::DCQCN;
-use feroce_congestion::params::{Kind, NVIDIA, Param, Part, SETS, TABLE};
+use feroce_congestion::algorithm::dcqcn;
+use feroce_congestion::params::{Kind, MARKING, NOTIFICATION, NVIDIA, Param, REACTION, SETS};
 use feroce_congestion::{ALGORITHMS, Algorithm, Params};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/congestion.md");
@@ -14,9 +14,9 @@ fn tables() -> [(&'static str, String); 7] {
     [
         ("algorithms", algorithms()),
         ("sets", sets()),
-        ("reaction", parts(Part::Reaction)),
-        ("notification", parts(Part::Notification)),
-        ("marking", parts(Part::Marking)),
+        ("reaction", of_dcqcn(REACTION)),
+        ("notification", of_dcqcn(NOTIFICATION)),
+        ("marking", of_dcqcn(MARKING)),
         ("delay", delay()),
         ("nvidia", nvidia()),
     ]
@@ -28,10 +28,9 @@ fn algorithms() -> String {
     );
     let yes = |is_needed| if is_needed { "yes" } else { "no" };
     for algorithm in ALGORITHMS {
-        let names = TABLE.iter().filter(|param| param.part == algorithm.part);
-        let Algorithm { name, needs_cnps, needs_acks, .. } = algorithm;
-        let (cnps, acks) = (yes(*needs_cnps), yes(*needs_acks));
-        writeln!(table, "| `{name}` | {cnps} | {acks} | {} |", names.count()).expect("text");
+        let Algorithm { name, needs, params, .. } = algorithm;
+        let (cnps, acks) = (yes(needs.cnps), yes(needs.acks));
+        writeln!(table, "| `{name}` | {cnps} | {acks} | {} |", params.len()).expect("text");
     }
     table
 }
@@ -45,13 +44,13 @@ fn sets() -> String {
 }
 
 /// The parameters of DCQCN, with their values in each set.
-fn parts(part: Part) -> String {
+fn of_dcqcn(params: &[&Param]) -> String {
     let names: Vec<_> = SETS.iter().map(|set| format!("`{}`", set.name)).collect();
     let mut table =
         format!("| parameter | {} | meaning | values | source |\n|---|", names.join(" | "));
     table += &"---|".repeat(SETS.len() + 3);
     table.push('\n');
-    for param in TABLE.iter().filter(|param| param.part == part) {
+    for param in params {
         let values: Vec<_> = SETS.iter().map(|set| param.show(&set.params).to_string()).collect();
         let values = values.join(" | ");
         let Param { name, about, source, .. } = param;
@@ -77,9 +76,8 @@ fn delay() -> String {
     let mut table = String::from(
         "| parameter | default | meaning | values | source |\n|---|---|---|---|---|\n",
     );
-    let others = ALGORITHMS.iter().filter(|algorithm| **algorithm != &DCQCN);
-    let parts: Vec<Part> = others.map(|algorithm| algorithm.part).collect();
-    for param in TABLE.iter().filter(|param| parts.contains(&param.part)) {
+    let others = ALGORITHMS.iter().filter(|algorithm| **algorithm != &dcqcn::ALGORITHM);
+    for param in others.flat_map(|algorithm| algorithm.params) {
         let Param { name, about, source, .. } = param;
         let default = param.show(&Params::default());
         writeln!(table, "| `{name}` | {default} | {about} | {} | {source} |", takes(param))

@@ -5,13 +5,29 @@
 //! the alpha timer, the increase timer, the cut timer, then CNPs. Before the first CNP no timer
 //! runs and the rate is the highest allowed.
 
+use super::{Algorithm, Control};
+use crate::controller::{CongestionControl, Controller, Figures, Needs, Setup};
 use crate::fraction::Fraction;
 use crate::params::{
-    AlphaTimer, ByteRestart, CutOrder, HyperIncrease, HyperPeriod, Params, ReactionParams,
+    self, AlphaTimer, ByteRestart, CutOrder, HyperIncrease, HyperPeriod, Params, ReactionParams,
     StepCount, TargetClamp, TargetLimit,
 };
 use crate::rate::Rate;
 use crate::time::{Duration, Instant};
+
+/// DCQCN: the rate follows CNPs.
+pub static ALGORITHM: Algorithm = Algorithm {
+    name: "dcqcn",
+    params: params::REACTION,
+    needs: Needs::CNPS,
+    starts_at_rate: true,
+    new: |setup| Controller::new(ReactionPoint::new(setup.params, setup.link_rate, setup.now)),
+};
+
+impl Control {
+    /// DCQCN.
+    pub const DCQCN: Self = Self::Algorithm(&ALGORITHM);
+}
 
 /// The DCQCN state of one sender. Rates are in bit/s, times in ns.
 #[derive(Clone, Copy, Debug)]
@@ -160,10 +176,7 @@ impl ReactionPoint {
     #[inline]
     pub fn on_sent(&mut self, bytes: u64, now: Instant) {
         self.advance(now);
-        self.bytes = self.bytes.saturating_add(bytes);
-        if self.bytes >= self.byte_step {
-            self.count_bytes();
-        }
+        CongestionControl::on_sent(self, bytes, now);
     }
 
     /// A CNP arrived.
@@ -409,6 +422,59 @@ impl ReactionPoint {
         }
         self.count(Step::Time, steps);
         steps
+    }
+}
+
+impl CongestionControl for ReactionPoint {
+    fn rate(&self) -> Rate {
+        self.rate()
+    }
+
+    fn on_sent(&mut self, bytes: u64, _now: Instant) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.count_bytes();
+    }
+
+    fn sent_limit(&self) -> u64 {
+        self.byte_step.saturating_sub(self.bytes)
+    }
+
+    fn on_cnp(&mut self, now: Instant) {
+        self.on_cnp(now);
+    }
+
+    #[inline]
+    fn next_timer(&self) -> Instant {
+        Instant::from_nanos(self.alpha_ends.min(self.increase_ends).min(self.cut_ends))
+    }
+
+    /// The alpha timer alone changes no rate.
+    #[inline]
+    fn next_change(&self) -> Instant {
+        self.next_event()
+    }
+
+    fn on_timer(&mut self, now: Instant) {
+        self.advance(now);
+    }
+
+    fn set_params(&mut self, setup: &Setup<'_>) -> bool {
+        self.set_params(setup.params, setup.link_rate, setup.now);
+        true
+    }
+
+    /// Starts as if a CNP had cut the rate to `rate`.
+    fn start_at(&mut self, rate: Rate, setup: &Setup<'_>) -> bool {
+        let mut first = *setup.params;
+        first.reaction.first_rate = rate;
+        *self = Self::new(&first, setup.link_rate, setup.now);
+        self.on_cnp(setup.now);
+        self.set_params(setup.params, setup.link_rate, setup.now);
+        true
+    }
+
+    fn figures(&self) -> Figures {
+        Figures { target: Some(self.target()), alpha: Some(self.alpha()) }
     }
 }
 

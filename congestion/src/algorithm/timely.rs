@@ -1,56 +1,121 @@
 //! TIMELY (Mittal et al., SIGCOMM 2015, algorithm 1): the rate follows the gradient of round-trip
 //! times.
 
+use super::{Algorithm, Control};
+use crate::controller::{Ack, CongestionControl, Controller, Needs};
 use crate::fraction::Fraction;
+use crate::params::{Param, Params, range};
 use crate::rate::Rate;
 use crate::time::{Duration, Instant};
 
-/// The parameters of TIMELY.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TimelyParams {
-    /// Weight of the newest difference of RTTs in its moving average.
-    pub alpha: Fraction,
-    /// Factor of multiplicative decrease.
-    pub beta: Fraction,
-    /// RTT below which the rate rises regardless of the gradient.
-    pub t_low: Duration,
-    /// RTT above which the rate falls regardless of the gradient.
-    pub t_high: Duration,
-    /// RTT by which the gradient is normalised.
-    pub min_rtt: Duration,
-    /// Rate added by a step of additive increase.
-    pub delta: Rate,
-    /// Consecutive updates between `t_low` and `t_high` without a positive gradient from which on
-    /// steps are larger.
-    pub hai_after: u32,
-    /// Factor by which these steps are larger.
-    pub hai_times: u32,
-    /// Acknowledged bytes per update (one segment).
-    pub segment: u32,
-    /// The lowest rate.
-    pub min_rate: Rate,
+static ALPHA: Param = Param::fraction(
+    "timely_alpha",
+    Fraction::ratio(875, 1000),
+    range::FRACTION_NOT_0,
+    "weight of the newest difference of RTTs",
+    "HPCC's TimelyAlpha: 0.875",
+);
+static BETA: Param = Param::fraction(
+    "timely_beta",
+    Fraction::ratio(8, 10),
+    range::FRACTION,
+    "factor of multiplicative decrease",
+    "paper: 0.8",
+);
+static T_LOW: Param = Param::time(
+    "timely_t_low",
+    Duration::from_micros(50),
+    range::TIME,
+    "RTT below which the rate rises",
+    "paper: 50 us",
+);
+static T_HIGH: Param = Param::time(
+    "timely_t_high",
+    Duration::from_micros(500),
+    range::TIME,
+    "RTT above which the rate falls",
+    "paper: 500 us",
+);
+static MIN_RTT: Param = Param::time(
+    "timely_min_rtt",
+    Duration::from_micros(20),
+    range::TIME,
+    "RTT by which the gradient is normalised",
+    "paper: 20 us; HPCC's TimelyMinRtt",
+);
+static DELTA: Param = Param::rate(
+    "timely_delta",
+    Rate::from_mbps(10),
+    range::RATE,
+    "rate that a step of additive increase adds",
+    "paper: 10 Mb/s",
+);
+static HAI_AFTER: Param = Param::count(
+    "timely_hai_after",
+    5,
+    1..=1000,
+    "consecutive updates between the thresholds without a positive gradient from which on steps \
+     are larger",
+    "paper: five in a row",
+);
+static HAI_TIMES: Param = Param::count(
+    "timely_hai_times",
+    5,
+    1..=1000,
+    "factor by which these steps are larger",
+    "paper: N = 5",
+);
+static SEGMENT: Param = Param::bytes(
+    "timely_segment",
+    16_384,
+    1..=1 << 30,
+    "acknowledged bytes per update",
+    "paper: 16 to 64 KB",
+);
+static MIN_RATE: Param = Param::rate(
+    "timely_min_rate",
+    Rate::from_mbps(1),
+    range::RATE_NOT_0,
+    "the lowest rate",
+    "not given",
+);
+
+/// TIMELY: the rate follows the gradient of round-trip times.
+pub static ALGORITHM: Algorithm = Algorithm {
+    name: "timely",
+    params: &[
+        &ALPHA, &BETA, &T_LOW, &T_HIGH, &MIN_RTT, &DELTA, &HAI_AFTER, &HAI_TIMES, &SEGMENT,
+        &MIN_RATE,
+    ],
+    needs: Needs::ACKS,
+    starts_at_rate: false,
+    new: |setup| Controller::new(Timely::new(setup.params, setup.highest_rate())),
+};
+
+impl Control {
+    /// TIMELY.
+    pub const TIMELY: Self = Self::Algorithm(&ALGORITHM);
 }
 
-impl TimelyParams {
-    /// The values of the paper where it gives them; `alpha` is that of HPCC's simulator.
-    pub const PAPER: Self = Self {
-        alpha: Fraction::ratio(875, 1000),
-        beta: Fraction::ratio(8, 10),
-        t_low: Duration::from_micros(50),
-        t_high: Duration::from_micros(500),
-        min_rtt: Duration::from_micros(20),
-        delta: Rate::from_mbps(10),
-        hai_after: 5,
-        hai_times: 5,
-        segment: 16_384,
-        min_rate: Rate::from_mbps(1),
-    };
+/// The parameters in the units of the state.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    alpha: Fraction,
+    beta: Fraction,
+    t_low: Duration,
+    t_high: Duration,
+    min_rtt: Duration,
+    delta: Rate,
+    hai_after: u32,
+    hai_times: u32,
+    segment: u64,
+    min_rate: Rate,
 }
 
 /// The TIMELY state of one sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Timely {
-    params: TimelyParams,
+    rules: Rules,
     link_rate: Rate,
     rate: Rate,
     /// The RTT of the previous update in ns; 0 before the first.
@@ -67,10 +132,21 @@ const SCALE_BITS: u32 = 16;
 
 impl Timely {
     /// A sender on a link of `link_rate`, starting at that rate.
-    pub const fn new(params: &TimelyParams, link_rate: Rate) -> Self {
-        let params = *params;
+    pub fn new(params: &Params, link_rate: Rate) -> Self {
+        let rules = Rules {
+            alpha: params.fraction(&ALPHA),
+            beta: params.fraction(&BETA),
+            t_low: params.time(&T_LOW),
+            t_high: params.time(&T_HIGH),
+            min_rtt: params.time(&MIN_RTT),
+            delta: params.rate(&DELTA),
+            hai_after: params.count(&HAI_AFTER),
+            hai_times: params.count(&HAI_TIMES),
+            segment: params.bytes(&SEGMENT),
+            min_rate: params.rate(&MIN_RATE),
+        };
         Self {
-            params,
+            rules,
             link_rate,
             rate: link_rate,
             previous: 0,
@@ -80,31 +156,9 @@ impl Timely {
         }
     }
 
-    /// The rate.
-    pub const fn rate(&self) -> Rate {
-        self.rate
-    }
-
-    /// `bytes` were acknowledged; the last of them were sent `rtt` ago.
-    pub fn on_ack(&mut self, rtt: Duration, bytes: u64, _now: Instant) {
-        self.bytes += bytes;
-        if self.bytes < u64::from(self.params.segment) {
-            return;
-        }
-        self.bytes %= u64::from(self.params.segment);
-        let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX).clamp(1, MAX_RTT);
-        let previous = core::mem::replace(&mut self.previous, rtt);
-        if previous != 0 {
-            let newest = (signed(rtt) - signed(previous)) << SCALE_BITS;
-            let kept = weighted(self.difference, self.params.alpha.complement());
-            self.difference = kept + weighted(newest, self.params.alpha);
-        }
-        self.update(rtt);
-    }
-
     fn update(&mut self, rtt: u64) {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let TimelyParams { beta, t_low, t_high, min_rtt, .. } = self.params;
+        let Rules { beta, t_low, t_high, min_rtt, .. } = self.rules;
         let (low, high, floor) = (nanos(t_low), nanos(t_high), nanos(min_rtt).max(1));
         if rtt < low {
             self.non_rising = 0;
@@ -116,7 +170,7 @@ impl Timely {
         } else if self.difference <= 0 {
             self.non_rising = self.non_rising.saturating_add(1);
             let times =
-                if self.non_rising >= self.params.hai_after { self.params.hai_times } else { 1 };
+                if self.non_rising >= self.rules.hai_after { self.rules.hai_times } else { 1 };
             self.increase(times);
         } else {
             self.non_rising = 0;
@@ -126,13 +180,35 @@ impl Timely {
     }
 
     fn increase(&mut self, times: u32) {
-        let step = self.params.delta.saturating_mul(times.into());
+        let step = self.rules.delta.saturating_mul(times.into());
         self.rate = self.rate.saturating_add(step).min(self.link_rate);
     }
 
     fn decrease(&mut self, by: Fraction) {
-        let floor = self.params.min_rate.min(self.link_rate);
+        let floor = self.rules.min_rate.min(self.link_rate);
         self.rate = self.rate.scaled(by.complement()).max(floor);
+    }
+}
+
+impl CongestionControl for Timely {
+    fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    fn on_ack(&mut self, ack: &Ack, _now: Instant) {
+        self.bytes += ack.bytes;
+        if self.bytes < self.rules.segment {
+            return;
+        }
+        self.bytes %= self.rules.segment;
+        let rtt = u64::try_from(ack.rtt.as_nanos()).unwrap_or(u64::MAX).clamp(1, MAX_RTT);
+        let previous = core::mem::replace(&mut self.previous, rtt);
+        if previous != 0 {
+            let newest = (signed(rtt) - signed(previous)) << SCALE_BITS;
+            let kept = weighted(self.difference, self.rules.alpha.complement());
+            self.difference = kept + weighted(newest, self.rules.alpha);
+        }
+        self.update(rtt);
     }
 }
 

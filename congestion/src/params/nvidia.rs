@@ -31,7 +31,7 @@ impl NvidiaParam {
         let mut changed = *params;
         (self.set)(&mut changed, value);
         let own = table::param(self.param)?;
-        own.range.contains(&(own.get)(&changed)).then_some(changed)
+        own.range.contains(&own.get(&changed)).then_some(changed)
     }
 }
 

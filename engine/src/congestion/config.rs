@@ -1,6 +1,6 @@
 //! The congestion control configuration of a device, and changes to it at run time.
 
-use feroce_congestion::params::{ParamError, Part, TABLE, param};
+use feroce_congestion::params::{self, MARKING, ParamError};
 use feroce_congestion::{Control, Params, Rate};
 
 /// The congestion control of a device.
@@ -88,7 +88,7 @@ impl CongestionConfig {
             if control == Control::Off {
                 return Err(ChangeError::On);
             }
-            if control.needs_cnps() && !marked {
+            if control.is_ecn_capable() && !marked {
                 return Err(ChangeError::Unmarked(opened));
             }
             self.control = control;
@@ -113,7 +113,7 @@ impl CongestionConfig {
 /// # Errors
 /// [`ChangeError::Param`], [`ChangeError::Switch`].
 pub fn set_param(params: &mut Params, name: &str, value: &str) -> Result<(), ChangeError> {
-    if param(name).is_some_and(|param| param.part == Part::Marking) {
+    if MARKING.iter().any(|param| param.name == name) {
         return Err(ChangeError::Switch(name.to_owned()));
     }
     params.set(name, value).map_err(|error| ChangeError::Param {
@@ -124,16 +124,21 @@ pub fn set_param(params: &mut Params, name: &str, value: &str) -> Result<(), Cha
 }
 
 /// The parameters of an endpoint as pairs of name and value.
-pub fn shown(params: &Params) -> impl Iterator<Item = (&'static str, String)> {
-    let of_endpoints = TABLE.iter().filter(|param| param.part != Part::Marking);
-    of_endpoints.map(|param| (param.name, param.show(params).to_string()))
+pub fn shown(values: &Params) -> impl Iterator<Item = (&'static str, String)> {
+    let of_endpoints = params::all().filter(|param| !MARKING.contains(param));
+    of_endpoints.map(|param| (param.name, param.show(values).to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::time::Instant;
-    use feroce_congestion::UnknownControl;
+    use feroce_congestion::{Setup, UnknownControl};
+
+    fn first_rate(config: &CongestionConfig, link_rate: Rate) -> Rate {
+        let setup = Setup { params: &config.params, link_rate, now: Instant::ZERO };
+        config.control.controller(&setup).rate()
+    }
 
     #[test]
     fn controls_parse_by_name_and_rate() {
@@ -186,14 +191,11 @@ mod tests {
         let fixed = Control::Fixed(Rate::from_gbps(5));
         for control in [fixed, Control::DCQCN, Control::TIMELY, Control::SWIFT] {
             config.control = control;
-            let rate = config.control.controller(&config.params, link_rate, Instant::ZERO).rate();
+            let rate = first_rate(&config, link_rate);
             assert_eq!(rate, Rate::from_gbps(2), "{control}");
         }
         config.control = Control::Fixed(Rate::from_gbps(1));
-        assert_eq!(
-            config.control.controller(&config.params, link_rate, Instant::ZERO).rate(),
-            Rate::from_gbps(1)
-        );
+        assert_eq!(first_rate(&config, link_rate), Rate::from_gbps(1));
     }
 
     #[test]

@@ -10,13 +10,13 @@
 //!   slows the whole QP down.
 //! * QP 1, which communication management uses, has no congestion control.
 //!
-//! TIMELY and Swift measure the time from a packet that requests an acknowledgement to that
+//! Algorithms that need acknowledgements get the time from a packet that requests one to that
 //! acknowledgement: they control the requests of RC. Traffic without acknowledgements (UC, UD, READ
 //! responses) is sent at the link rate or at `max_rate`. READ responses have a pacer of their own:
 //! a QP with both kinds of traffic gets that rate for each.
 //!
 //! Data packets are ECN-capable (ECT) only with an algorithm that needs CNPs: see
-//! [`Control::needs_cnps`]. Under every control, CNPs are sent for received marks.
+//! [`Control::is_ecn_capable`]. Under every control, CNPs are sent for received marks.
 
 mod config;
 mod core;

@@ -1,7 +1,7 @@
 //! The congestion control state of one QP: its controller, and the pacer that limits its packets to
 //! the controller's rate.
 
-use feroce_congestion::{Controller, NotificationPoint, Pacer, Rate};
+use feroce_congestion::{Ack, Control, Controller, Needs, NotificationPoint, Pacer, Rate, Setup};
 use feroce_wire::Psn;
 
 use super::config::CongestionConfig;
@@ -23,11 +23,12 @@ const CNP_TIME: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub struct Sender {
     controller: Controller,
+    /// The choice that `controller` follows.
+    control: Control,
     pacer: Pacer,
     /// While the QP waits for its pacer: when to try again. Otherwise [`Instant::FAR`].
     retry_at: Instant,
-    /// The controller reacts to CNPs.
-    needs_cnps: bool,
+    needs: Needs,
     /// No data may be sent at any time.
     is_stopped: bool,
     /// The notification point of a connected QP, used if `cnp_scope` is `qp`.
@@ -76,9 +77,9 @@ pub struct Limits {
 pub struct RateSnapshot {
     /// The rate.
     pub rate: Rate,
-    /// DCQCN: the target rate.
+    /// The target rate, if the algorithm has one.
     pub target: Option<Rate>,
-    /// DCQCN: alpha in millionths.
+    /// Alpha in millionths, if the algorithm has one.
     pub alpha_ppm: Option<u32>,
     /// The QP waits for its pacer.
     pub waits: bool,
@@ -93,16 +94,29 @@ pub struct RateSnapshot {
 impl Sender {
     /// A QP that has sent nothing, on a link of `link_rate`.
     pub fn new(config: &CongestionConfig, link_rate: Rate, now: Instant) -> Self {
+        let setup = Setup { params: &config.params, link_rate, now };
+        Self::with(config.control.controller(&setup), config, link_rate, now)
+    }
+
+    /// A QP that has sent nothing, with the rate of `controller`.
+    fn with(
+        controller: Controller,
+        config: &CongestionConfig,
+        link_rate: Rate,
+        now: Instant,
+    ) -> Self {
+        let needs = config.control.needs();
         let responses = Pacer::new(config.burst, now);
         let measured = Measured { trips: RoundTrips::default(), responses, link_rate };
         Self {
-            controller: config.control.controller(&config.params, link_rate, now),
+            controller,
+            control: config.control,
             pacer: Pacer::new(config.burst, now),
             retry_at: Instant::FAR,
-            needs_cnps: config.control.needs_cnps(),
+            needs,
             is_stopped: false,
             point: NotificationPoint::new(&config.params.notification),
-            measured: config.control.needs_acks().then_some(measured),
+            measured: needs.acks.then_some(measured),
             ack_basis: (Rate::ZERO, Duration::ZERO),
             ack_interval: u32::MAX,
             sent_at: None,
@@ -112,13 +126,15 @@ impl Sender {
         }
     }
 
-    /// Changes the configuration at `now`. DCQCN keeps its rate; other controllers start over. The
+    /// Changes the configuration at `now`. An algorithm that stays and takes other parameters keeps
+    /// its rate; other controllers start over. The
     /// measurement of packets in flight and the tokens spent by responses are kept.
     pub fn set_config(&mut self, config: &CongestionConfig, link_rate: Rate, now: Instant) {
         self.advance(now);
-        let mut new = Self::new(config, link_rate, now);
-        new.controller = self.controller;
-        new.controller.reconfigure(config.control, &config.params, link_rate, now);
+        let mut controller = self.controller.clone();
+        let setup = Setup { params: &config.params, link_rate, now };
+        config.control.replace(self.control, &mut controller, &setup);
+        let mut new = Self::with(controller, config, link_rate, now);
         (new.cnps_handled, new.cnps_sent) = (self.cnps_handled, self.cnps_sent);
         (new.marked, new.pacer, new.sent_at) = (self.marked, self.pacer, self.sent_at);
         if let (Some(old), Some(new)) = (&mut self.measured, &mut new.measured) {
@@ -186,6 +202,7 @@ impl Sender {
             (self.ack_basis, self.ack_interval) = (basis, packets.max(1));
         }
         match self.controller.window() {
+            u64::MAX if self.needs.every_ack => Limits { window: u32::MAX, ack_interval: 1 },
             u64::MAX => Limits { window: u32::MAX, ack_interval: self.ack_interval },
             window => {
                 let packets = u32::try_from(window / largest.max(1)).unwrap_or(u32::MAX).max(1);
@@ -227,7 +244,7 @@ impl Sender {
             && let Some(trip) = measured.trips.on_acked(psn, now)
         {
             self.advance(now);
-            self.controller.on_ack(trip.time, trip.bytes, now);
+            self.controller.on_ack(&Ack { rtt: trip.time, bytes: trip.bytes }, now);
         }
     }
 
@@ -235,7 +252,7 @@ impl Sender {
     /// of the QP can have caused it.
     pub fn on_cnp(&mut self, now: Instant) -> bool {
         let may_be_marked = self.sent_at.is_some_and(|at| now.saturating_since(at) <= CNP_TIME);
-        if !self.needs_cnps || !may_be_marked {
+        if !self.needs.cnps || !may_be_marked {
             return false;
         }
         self.advance(now);
@@ -278,12 +295,12 @@ impl Sender {
     pub fn snapshot(&self, now: Instant) -> RateSnapshot {
         let mut state = self.clone();
         state.advance(now);
-        let point = state.controller.reaction_point();
+        let figures = state.controller.figures();
         let ppm = |units: u64| u32::try_from(units).unwrap_or(u32::MAX);
         RateSnapshot {
             rate: state.controller.rate(),
-            target: point.map(|point| point.target()),
-            alpha_ppm: point.map(|point| ppm(point.alpha().of_u64(1_000_000))),
+            target: figures.target,
+            alpha_ppm: figures.alpha.map(|alpha| ppm(alpha.of_u64(1_000_000))),
             waits: self.retry_at != Instant::FAR,
             cnps_handled: self.cnps_handled,
             cnps_sent: self.cnps_sent,
@@ -295,7 +312,6 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use feroce_congestion::Control;
 
     #[test]
     fn other_parameters_keep_the_tokens_that_responses_have_spent() {

@@ -100,7 +100,7 @@ pub struct DeviceConfig {
 impl DeviceConfig {
     /// Returns true if data packets are marked ECT(0).
     pub(super) fn marks_data(&self) -> bool {
-        self.ecn || self.congestion.control.needs_cnps()
+        self.ecn || self.congestion.control.is_ecn_capable()
     }
 }
 

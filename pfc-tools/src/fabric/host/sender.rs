@@ -1,8 +1,6 @@
 //! The sender of a flow: the next packet, its time, and the recovery from a loss.
 
-use feroce_congestion::{
-    Controller, Duration, Fraction, Instant, Pacer, Params, Rate, ReactionPoint,
-};
+use feroce_congestion::{Ack, Controller, Duration, Fraction, Instant, Pacer, Params, Rate, Setup};
 
 use super::selective::Scoreboard;
 use crate::fabric::config::{Control, FlowConfig, HostConfig, PacketConfig, Recovery};
@@ -88,7 +86,7 @@ impl Sender {
             .unwrap_or(u32::MAX);
         Self {
             entropy,
-            ecn_capable: flow.control.needs_cnps(),
+            ecn_capable: flow.control.is_ecn_capable(),
             next: 0,
             una: 0,
             highest: 0,
@@ -106,7 +104,7 @@ impl Sender {
             burst: host.burst,
             control: flow.control,
             initial: flow.initial_rate,
-            controller: Controller::Fixed(Rate::ZERO),
+            controller: Controller::fixed(Rate::ZERO),
             pacer: Pacer::new(0, Instant::ZERO),
             progress_at: Time::ZERO,
             ack_requested_at: Time::ZERO,
@@ -120,13 +118,14 @@ impl Sender {
     /// Starts sending on a link of `link_rate`.
     pub fn start(&mut self, link_rate: LinkRate, params: &Params, now: Time) {
         let (rate, at) = (Rate::from_bps(link_rate.bits_per_second()), now.instant());
+        let setup = Setup { params, link_rate: rate, now: at };
         self.controller = match self.control {
-            Control::Fixed(fixed) => Controller::Fixed(fixed.min(rate)),
-            control if control == Control::DCQCN => {
-                Controller::Dcqcn(reaction_point(params, self.initial, rate, at))
-            }
-            control => control.controller(params, rate, at),
+            Control::Fixed(fixed) => Controller::fixed(fixed.min(rate)),
+            control => control.controller(&setup),
         };
+        if let Some(initial) = self.initial {
+            self.controller.start_at(Rate::from_bps(initial), &setup);
+        }
         let packet = self.full + self.gap;
         self.pacer = Pacer::new(packet.saturating_mul(self.burst), at);
         self.started = Some(now);
@@ -135,7 +134,7 @@ impl Sender {
 
     /// Takes over the rate of `previous`, the previous flow on the same QP.
     pub fn continue_from(&mut self, previous: &Self) {
-        self.controller = previous.controller;
+        self.controller.clone_from(&previous.controller);
         self.pacer = previous.pacer;
     }
 
@@ -243,7 +242,7 @@ impl Sender {
         }
         self.highest = self.highest.max(self.next);
         let is_late = now >= self.progress_at.max(self.ack_requested_at) + Time(self.timeout.0 / 4);
-        let requests_ack = matches!(self.controller, Controller::Swift(_))
+        let requests_ack = self.control.needs().every_ack
             || self.next == self.total
             || (self.window != u64::MAX && !self.may_send())
             || (is_late && self.timeout > Time::ZERO);
@@ -266,7 +265,7 @@ impl Sender {
             self.progress_at = now;
             let rtt = Duration::from_nanos((now - sent).0.div_ceil(1000));
             self.before_change(now.instant());
-            self.controller.on_ack(rtt, bytes, now.instant());
+            self.controller.on_ack(&Ack { rtt, bytes }, now.instant());
         }
         self.una == self.total
     }
@@ -358,29 +357,10 @@ impl Sender {
         self.controller.rate()
     }
 
-    /// The current alpha of DCQCN.
+    /// The algorithm's alpha, if it has one.
     pub fn alpha(&self) -> Option<Fraction> {
-        match &self.controller {
-            Controller::Dcqcn(point) => Some(point.alpha()),
-            _ => None,
-        }
+        self.controller.figures().alpha
     }
-}
-
-/// A reaction point that starts at the rate `initial`, as if it had been cut to that rate.
-fn reaction_point(
-    params: &Params,
-    initial: Option<u64>,
-    link_rate: Rate,
-    now: Instant,
-) -> ReactionPoint {
-    let Some(bits) = initial else { return ReactionPoint::new(params, link_rate, now) };
-    let mut first = *params;
-    first.reaction.first_rate = Rate::from_bps(bits);
-    let mut point = ReactionPoint::new(&first, link_rate, now);
-    point.on_cnp(now);
-    point.set_params(params, link_rate, now);
-    point
 }
 
 /// Number of packets of a message of `bytes`.

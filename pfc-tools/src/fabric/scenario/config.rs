@@ -166,7 +166,7 @@ fn congestion(section: Section<'_>) -> Result<Params, ScenarioError> {
 
 fn parameter_names() -> String {
     let names: Vec<&str> =
-        feroce_congestion::params::TABLE.iter().map(|parameter| parameter.name).collect();
+        feroce_congestion::params::all().map(|parameter| parameter.name).collect();
     names.join(", ")
 }
 
@@ -183,8 +183,11 @@ pub(super) fn traffic(
         (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
     reject_keys_of_other_patterns(&section, &pattern)?;
     let control = control(&section)?;
-    if control != Control::DCQCN {
-        section.reject_ineffective(&["initial_rate"], "without control = \"dcqcn\"")?;
+    if !control.algorithm().is_some_and(|algorithm| algorithm.starts_at_rate) {
+        let can = ALGORITHMS.iter().filter(|algorithm| algorithm.starts_at_rate);
+        let can: Vec<_> = can.map(|algorithm| format!("\"{}\"", algorithm.name)).collect();
+        let because = format!("without control = {}", can.join(" or "));
+        section.reject_ineffective(&["initial_rate"], &because)?;
     }
     let (message, messages) = messages(&section, config.packet.payload)?;
     let traffic = Traffic {
