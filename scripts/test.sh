@@ -86,8 +86,8 @@ wrong_usage() { usage >&2 && exit 2; }
 
 # rustfmt does not find the algorithms, whose modules a macro declares.
 step_fmt() {
-    cargo fmt --all --check
-    rustfmt --check --edition 2024 congestion/src/algorithm/*.rs
+    cargo fmt --all --check &&
+        rustfmt --check --edition 2024 congestion/src/algorithm/*.rs
 }
 
 step_clippy() { without_libdpdk cargo clippy --workspace --all-targets -- -D warnings; }
