@@ -146,9 +146,10 @@ impl Judge {
 /// The flows that a value leaves out because they did not finish.
 fn unfinished(gate: &Gate, results: &[Results]) -> Option<usize> {
     match gate.measure {
-        Measure::Completion(group) | Measure::Slowdown(group) => {
-            Some(results.iter().map(|result| result.unfinished(group)).sum())
-        }
+        Measure::Completion(group)
+        | Measure::Slowdown(group)
+        | Measure::Collective(group)
+        | Measure::Rank(group) => Some(results.iter().map(|result| result.unfinished(group)).sum()),
         _ => None,
     }
 }
@@ -244,6 +245,15 @@ fn value(gate: &Gate, case: &Case, results: &[Results]) -> Option<f64> {
             flows(group).filter_map(|flow| Some(flow.completion()?.seconds() * 1e6)).collect()
         }
         Measure::Slowdown(group) => flows(group).filter_map(FlowResult::slowdown).collect(),
+        Measure::Collective(group) => {
+            // If a run does not complete, the gate has no value.
+            let ends = results.iter().map(|result| result.collective(*group));
+            ends.map(|end| Some(end?.1.seconds() * 1e6)).collect::<Option<_>>()?
+        }
+        Measure::Rank(group) => {
+            let ranks = results.iter().flat_map(|result| result.ranks(*group));
+            ranks.filter_map(|rank| Some(rank.completion?.seconds() * 1e6)).collect()
+        }
         Measure::Wire { node, next } => {
             let ports = results.iter().flat_map(|result| &result.ports);
             let own = ports.filter(|port| (port.node, port.peer) == (*node, *next));

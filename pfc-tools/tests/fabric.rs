@@ -34,6 +34,8 @@ fn flow(from: u32, to: u32) -> FlowConfig {
         control: Control::Off,
         initial_rate: None,
         chain: None,
+        is_held: false,
+        released: None,
     }
 }
 
@@ -47,6 +49,7 @@ fn config(network: Network, flows: Vec<FlowConfig>) -> FabricConfig {
         engines: Vec::new(),
         congestion: Params::default(),
         flows,
+        steps: Vec::new(),
         duration: Time::from_millis(10),
         warmup: Time::ZERO,
         sample: Time::from_micros(100),

@@ -25,6 +25,63 @@ at_least = 5
 kind = \"regression\"
 ";
 
+/// Every collective, and traffic that waits.
+const WORKLOADS: &str = "\
+title = \"workloads\"
+duration = \"2ms\"
+[topology]
+kind = \"two-tier\"
+hosts = 3
+[[traffic]]
+name = \"ring\"
+kind = \"ring-all-reduce\"
+ranks = \"h1..h4\"
+size = \"100KB\"
+compute = \"1us\"
+[[traffic]]
+name = \"tree\"
+kind = \"tree-all-reduce\"
+ranks = [\"h1\", \"h6\", \"h2\"]
+size = \"100KB\"
+chunks = 3
+start = \"1us\"
+[[traffic]]
+name = \"all\"
+kind = \"all-to-all\"
+ranks = \"h1..h6\"
+size = \"100KB\"
+at_once = 2
+after = [\"ring\", \"tree\"]
+delay = \"3us\"
+[[traffic]]
+name = \"stages\"
+kind = \"pipeline\"
+ranks = \"h1..h3\"
+size = \"10KB\"
+chunks = 2
+compute = \"10us\"
+backward = \"20us\"
+after = \"flows\"
+control = \"dcqcn\"
+[[traffic]]
+name = \"flows\"
+from = \"h1..h2\"
+to = \"h3\"
+messages = 2
+message = \"10KB\"
+stagger = \"5us\"
+[[gate]]
+name = \"completion\"
+measure = \"collective\"
+of = \"all\"
+at_most = 900
+kind = \"regression\"
+[[gate]]
+name = \"ranks\"
+measure = \"rank\"
+stat = \"min\"
+";
+
 fn message(from: &str, to: &str) -> String {
     let text = SMALL.replace(from, to);
     assert_ne!(text, SMALL, "{from}");
@@ -190,8 +247,9 @@ fn mutated(text: &str, random: &mut Xoshiro128PlusPlus) -> String {
 #[test]
 fn no_mutation_panics() {
     let (mut refused, mut taken) = (0, 0);
+    let built_in = scenarios::ALL.iter().map(|(_, text)| *text);
     let small: Vec<&str> =
-        scenarios::ALL.iter().map(|(_, text)| *text).filter(|text| text.len() < 4000).collect();
+        built_in.filter(|text| text.len() < 4000).chain([WORKLOADS; 4]).collect();
     for seed in 0..400 {
         let mut random = Xoshiro128PlusPlus::seed_from_u64(seed);
         let text = mutated(small[random.next_u32() as usize % small.len()], &mut random);

@@ -57,6 +57,8 @@ impl Draw {
             message: u64::from(self.number(1, 100_000)),
             messages: Some(self.number(1, 5)),
             chain: None,
+            is_held: false,
+            released: None,
             start: Time::from_micros(u64::from(self.number(0, 50))),
             stop: Time::FAR,
             control: self.one(&[
@@ -107,6 +109,7 @@ impl Draw {
             engines: Vec::new(),
             congestion: Params::default(),
             flows,
+            steps: Vec::new(),
             duration: Time::from_millis(60_000),
             warmup: Time::ZERO,
             sample: Time::from_millis(1),

@@ -195,6 +195,23 @@ fn engine_flows_stop_and_use_the_scenarios_priorities() {
     assert!(results.ports.iter().any(|port| port.counts.pauses_received > 0), "priority 5 has PFC");
 }
 
+/// Traffic that waits for others, and a collective whose messages wait for nothing.
+#[test]
+fn flows_of_engine_hosts_wait_for_others() {
+    let text = SMALL.replace("control = \"none\"", "messages = 2\nmessage = \"100KB\"");
+    let more = "[[traffic]]\nname = \"all\"\nkind = \"all-to-all\"\nranks = \"h1..h3\"\nsize = \
+                \"90KB\"\nat_once = 1\nafter = \"incast\"\ndelay = \"10us\"\n";
+    let results = run(&scenario(&[&text, more].concat(), &[]), 0);
+    let own = |group| results.flows.iter().filter(move |flow| flow.group == group);
+    let ended = own(0).filter_map(|flow| flow.ended).max().expect("both end");
+    let started = own(1).filter_map(|flow| flow.started).min().expect("all start");
+    assert_eq!((started.0 - ended.0, results.unfinished(None)), (10_000_000, 0));
+    let (_, took) = results.collective(Some(1)).expect("complete");
+    // Two rounds of 30 KB at 10 Gb/s.
+    assert!(took.0 > 48_000_000 && took.0 < 80_000_000, "{took}");
+    assert_eq!(results.violations(), Vec::<String>::new());
+}
+
 #[test]
 fn unsupported_settings_of_engine_hosts_are_refused() {
     let message = |from: &str, to: &str| {

@@ -21,6 +21,7 @@ use super::measure::Samples;
 use super::packet::Packets;
 use super::port::{Node, Port, QueueMonitor};
 use super::routing::{mix, routes, wiring};
+use super::steps::Steps;
 use super::switch::Switch;
 use super::switch::buffer::{BufferConfig, SharedBuffer};
 use super::time::Time;
@@ -60,7 +61,7 @@ fn check_times(config: &FabricConfig) -> Result<(), ConfigError> {
         let name = |host: u32| config.network.name(host as usize);
         format!("the flow from {} to {}", name(flow.from), name(flow.to))
     };
-    match config.flows.iter().find(|flow| flow.stop <= flow.start) {
+    match config.flows.iter().find(|flow| flow.stop <= flow.start && !flow.is_held) {
         Some(flow) => {
             Err(ConfigError::of_flow(flow, format!("{} stops before it starts", name(flow))))
         }
@@ -117,9 +118,11 @@ impl Fabric {
             external: ExternalConfig { nic_buffer: 0, nics_obey: false },
             departures: Vec::new(),
             engines: Engines::default(),
+            steps: Steps::default(),
         };
         fabric.watch(config, &numbers).map_err(ConfigError::about("measure.queues"))?;
         fabric.add_flows(config)?;
+        fabric.add_steps(config)?;
         fabric.events.push(config.warmup, Event::WarmupEnd);
         fabric.events.push(config.sample, Event::Sample);
         Ok(fabric)
@@ -179,6 +182,7 @@ impl Fabric {
                     self.flows[previous as usize].successor = Some(number);
                     self.flows[number as usize].predecessor = Some(previous);
                 }
+                None if flow.is_held => {}
                 None => self.events.push(flow.start, Event::Start { flow: number }),
             }
             self.find_path(flow.from, flow.to, entropy)

@@ -252,6 +252,47 @@ pub struct FlowConfig {
     /// Number of its closed loop within its traffic group. The flow starts when the previous flow
     /// of the same loop has finished, and continues on the same QP.
     pub chain: Option<u32>,
+    /// A [`Step`] starts the flow; `start` is the time from the end of the step.
+    pub is_held: bool,
+    /// Messages that may be sent from the start; `None` for all. A [`Step`] releases each other
+    /// message.
+    pub released: Option<u32>,
+}
+
+/// An event that a step waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Milestone {
+    /// All data of a flow has been acknowledged.
+    Ended(u32),
+    /// A message of a flow has arrived.
+    Arrived {
+        /// Number of the flow.
+        flow: u32,
+        /// Number of the message, from 0.
+        message: u32,
+    },
+    /// A step has ended.
+    Done(u32),
+}
+
+/// Something that waits for flows and then lets other flows send: a dependency, or the work of a
+/// host between two messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The traffic group that the step belongs to.
+    pub group: u32,
+    /// The host that works on the step; its rank of the group is not complete before.
+    pub host: Option<u32>,
+    /// What the step waits for. Without anything, the step begins at time `start`.
+    pub after: Vec<Milestone>,
+    /// Beginning of a step that waits for nothing.
+    pub start: Time,
+    /// Duration of the step.
+    pub takes: Time,
+    /// Numbers of the flows that start at its end.
+    pub starts: Vec<u32>,
+    /// Numbers of the flows that may send one more message at its end.
+    pub releases: Vec<u32>,
 }
 
 /// The whole configuration of a run.
@@ -273,6 +314,8 @@ pub struct FabricConfig {
     pub congestion: Params,
     /// Flows.
     pub flows: Vec<FlowConfig>,
+    /// What flows wait for.
+    pub steps: Vec<Step>,
     /// Virtual time at which the run ends.
     pub duration: Time,
     /// Warm-up: measurements count from this time on.

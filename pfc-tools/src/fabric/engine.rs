@@ -207,8 +207,13 @@ impl Fabric {
         if matches!(packet.kind, Kind::Data { .. }) {
             flow.receiver.marked += received.marked;
         }
+        let messages = flow.receiver.messages;
         flow.receiver.take(received.writes);
+        let is_message = flow.receiver.messages != messages;
         self.run_engine(host);
+        if is_message {
+            self.message_arrived(packet.flow);
+        }
     }
 
     /// Handles an expired deadline of an engine host.
@@ -247,6 +252,7 @@ impl Fabric {
         if ended.is_none() {
             *ended = Some(self.now);
             self.finished += 1;
+            self.flow_ended(number);
         }
     }
 

@@ -35,6 +35,8 @@ pub(crate) enum Event {
     WarmupEnd,
     /// An engine host's deadline expires.
     Engine { host: u32 },
+    /// A step that flows wait for ends.
+    StepDone { step: u32 },
 }
 
 /// A scheduled event, in the list of its slot.

@@ -198,7 +198,9 @@ impl Fabric {
     fn data_arrives(&mut self, packet: &Packet, psn: u32) {
         let flow = &mut self.flows[packet.flow as usize];
         flow.receiver.note_arrival(packet.marked);
+        let messages = flow.receiver.messages;
         let response = flow.receiver.on_data(psn, packet.ack_requested);
+        let is_message = flow.receiver.messages != messages;
         let point = flow.notifier;
         let notifier = &mut self.notifiers[point as usize];
         if packet.marked {
@@ -210,6 +212,9 @@ impl Fabric {
         self.arm_notifier(point);
         if let Some(response) = response {
             self.send_response(packet, response);
+        }
+        if is_message {
+            self.message_arrived(packet.flow);
         }
     }
 
@@ -328,6 +333,7 @@ impl Fabric {
         if let Some(moved) = host.active.get(place) {
             self.flows[moved.flow as usize].place = Some(place);
         }
+        self.flow_ended(number);
     }
 
     /// Handles a flow's retransmission timer.
@@ -340,7 +346,7 @@ impl Fabric {
     }
 
     /// Recomputes when a flow may send next, after a change of its state.
-    fn reschedule(&mut self, number: u32) {
+    pub(super) fn reschedule(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
         let Some(place) = flow.place else { return };
         let check_at = Time::from_instant(flow.sender.next_check(self.now.instant()));

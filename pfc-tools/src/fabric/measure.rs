@@ -1,6 +1,7 @@
 //! Measurements of a run: flows, ports, queues, and samples of rates over time.
 
 pub mod histogram;
+pub mod ranks;
 
 use super::Fabric;
 use super::config::FabricConfig;
@@ -8,6 +9,7 @@ use super::deadlock::Deadlock;
 use super::events::Event;
 use super::host::sender::SenderCounts;
 use super::port::PortCounts;
+use super::steps::StepResult;
 use super::time::Time;
 use histogram::TimeHistogram;
 
@@ -68,6 +70,15 @@ impl Samples {
     }
 }
 
+/// What of a flow waits for other flows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Its start.
+    Start,
+    /// Each message, and perhaps its start.
+    Messages,
+}
+
 /// Results of a flow. `delivered`, `goodput` and `alpha` count from the end of the warm-up, the
 /// counters from the start of the run.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,9 +98,14 @@ pub struct FlowResult {
     pub ended: Option<Time>,
     /// True if the flow was stopped before it had sent everything.
     pub is_truncated: bool,
+    /// Time at which the last byte arrived.
+    pub arrived: Option<Time>,
+    /// What waits for other flows, if anything does.
+    pub waits: Option<Wait>,
     /// Payload bytes to send; `None` for an endless flow.
     pub size: Option<u64>,
-    /// Standalone completion time: without other traffic.
+    /// Standalone completion time: without other traffic. `None` for an endless flow and for a flow
+    /// whose messages wait for others.
     pub standalone: Option<Time>,
     /// Payload bytes delivered.
     pub delivered: u64,
@@ -171,6 +187,8 @@ pub struct Results {
     pub buffers: Vec<u64>,
     /// The deadlock, if one was found.
     pub deadlock: Option<Deadlock>,
+    /// What flows waited for.
+    pub steps: Vec<StepResult>,
     /// Samples.
     pub samples: Samples,
 }
@@ -201,12 +219,13 @@ impl Results {
         kinds.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect()
     }
 
-    /// Number of flows of `group` that started and have an end but did not reach it. Completion
-    /// times do not include these flows. `None` stands for all groups.
+    /// Number of flows of `group` that have an end but did not reach it: flows that started, and
+    /// flows that wait for others, whether they started or not. Completion times do not include
+    /// these flows. `None` stands for all groups.
     pub fn unfinished(&self, group: Option<u32>) -> usize {
         let is_unfinished = |flow: &&FlowResult| {
             group.is_none_or(|group| flow.group == group)
-                && (flow.started.is_some() && flow.size.is_some())
+                && ((flow.started.is_some() || flow.waits.is_some()) && flow.size.is_some())
                 && (flow.ended.is_none() || flow.is_truncated)
         };
         self.flows.iter().filter(is_unfinished).count()
@@ -295,6 +314,7 @@ impl Fabric {
             corrupted: self.hosts.iter().map(|host| host.corrupted).sum(),
             buffers: self.switches.iter().map(|switch| switch.buffer.peak_used()).collect(),
             deadlock: self.detector.into_found(),
+            steps: self.steps.results(),
             samples: self.samples,
         }
     }
@@ -319,8 +339,16 @@ impl Fabric {
                     started: sender.started,
                     ended: sender.ended,
                     is_truncated: sender.is_truncated,
+                    arrived: receiver.completed,
+                    waits: match (flow.config.released, flow.config.is_held) {
+                        (Some(_), _) => Some(Wait::Messages),
+                        (None, true) => Some(Wait::Start),
+                        (None, false) => None,
+                    },
                     size,
-                    standalone: messages.map(|messages| self.standalone_fct(flow, messages)),
+                    standalone: messages
+                        .filter(|_| flow.config.released.is_none())
+                        .map(|messages| self.standalone_fct(flow, messages)),
                     delivered,
                     goodput: counts.then(|| per_second(delivered, until - from)),
                     alpha: sender

@@ -25,6 +25,7 @@ pub(crate) mod routing;
 pub mod scenario;
 pub mod scheduler;
 mod standalone;
+pub mod steps;
 mod switch;
 pub mod time;
 pub mod topology;
@@ -43,6 +44,7 @@ use host::{Flow, Host};
 use measure::Samples;
 use packet::{Kind, PacketId, Packets};
 use port::{Node, Port};
+use steps::Steps;
 use switch::Switch;
 use time::Time;
 
@@ -77,6 +79,7 @@ pub struct Fabric {
     external: ExternalConfig,
     departures: Vec<Departure>,
     engines: Engines,
+    steps: Steps,
 }
 
 impl Fabric {
@@ -101,10 +104,13 @@ impl Fabric {
     }
 
     /// Processes up to `max_events` events. Returns true if the run is over: the configured time is
-    /// reached, or all flows have finished.
+    /// reached, or all flows and steps have ended.
     pub fn run(&mut self, max_events: u64) -> bool {
         for _ in 0..max_events {
-            if self.finished == self.flows.len() && self.packets.live() == 0 {
+            if self.finished == self.flows.len()
+                && self.packets.live() == 0
+                && self.steps.are_done()
+            {
                 return true;
             }
             match self.events.pop() {
@@ -147,6 +153,7 @@ impl Fabric {
             Event::Sample => self.sample(),
             Event::WarmupEnd => self.end_warmup(),
             Event::Engine { host } => self.wake_engine(host),
+            Event::StepDone { step } => self.step_done(step),
         }
     }
 

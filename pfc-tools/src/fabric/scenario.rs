@@ -11,7 +11,9 @@
 //! document. serde also cannot report keys that other keys make ineffective, or whose effect
 //! `--set` removed.
 
+mod collective;
 mod config;
+mod dependencies;
 mod engine;
 mod error;
 mod figure;
@@ -30,8 +32,8 @@ pub use error::ScenarioError;
 pub use figure::{Figure, FigureKind};
 pub use gate::{Bound, Curve, Explained, Gate, Kind, Measure, Stat};
 
-use super::config::{FabricConfig, FlowConfig, Network};
-use super::traffic::Traffic;
+use super::config::{FabricConfig, Network};
+use super::traffic::{Pattern, Traffic, Workload};
 use config::DEFAULT_PRIORITY;
 use section::Section;
 use tree::{Node, Origin, Value};
@@ -108,6 +110,17 @@ impl Case {
         &self.base.network
     }
 
+    /// The collectives: number and name of the traffic group, and the hosts in the order of ranks.
+    pub fn collectives(&self) -> impl Iterator<Item = (u32, &str, &[u32])> {
+        let all = (0_u32..).zip(&self.traffic);
+        all.filter_map(|(group, traffic)| match &traffic.pattern {
+            Pattern::Collective(collective) => {
+                Some((group, traffic.name.as_str(), collective.ranks.as_slice()))
+            }
+            _ => None,
+        })
+    }
+
     /// Returns true if any host runs the engine.
     pub const fn has_engines(&self) -> bool {
         !self.base.engines.is_empty()
@@ -130,15 +143,24 @@ impl Case {
     pub fn config(&self, seed: u64, keep_samples: bool) -> Result<FabricConfig, ScenarioError> {
         let mut config = self.base.clone();
         (config.seed, config.keep_samples) = (seed, keep_samples);
-        for (group, traffic) in (0_u32..).zip(&self.traffic) {
-            traffic.draw(&config.network, seed, group, &mut config.flows).map_err(|message| {
-                ScenarioError::Inconsistent {
-                    place: self.places[group as usize].clone(),
-                    message: format!("`traffic.{group}`: {message}"),
-                }
-            })?;
+        let mut workload = Workload::default();
+        let numbered = || (0_u32..).zip(&self.traffic);
+        let failed = |group: u32| {
+            move |message| ScenarioError::Inconsistent {
+                place: self.places[group as usize].clone(),
+                message: format!("`traffic.{group}`: {message}"),
+            }
+        };
+        for (group, traffic) in numbered() {
+            let drawn = traffic.draw(&config.network, seed, group, &mut workload);
+            drawn.map_err(failed(group))?;
         }
-        config.flows.sort_by_key(|flow: &FlowConfig| (flow.start, flow.group));
+        for (group, Traffic { name, after, delay, .. }) in numbered() {
+            if !after.is_empty() {
+                workload.wait((name, group), after, *delay).map_err(failed(group))?;
+            }
+        }
+        (config.flows, config.steps) = workload.ordered();
         Ok(config)
     }
 }
@@ -390,6 +412,7 @@ fn case(
         }
         traffic.push(read);
     }
+    dependencies::read(&all, &mut traffic)?;
     engine::check(&all, &base, &traffic)?;
     let lossless = all.flag("lossless", base.switch.lossless != 0)?;
     let groups: Vec<String> = traffic.iter().map(|traffic| traffic.name.clone()).collect();

@@ -1,7 +1,9 @@
 //! Traffic generation: flows from a pattern and a seed.
 
 mod arrivals;
+pub mod collective;
 mod distribution;
+mod workload;
 
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
@@ -9,7 +11,9 @@ use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 use super::config::{Control, FlowConfig, Network};
 use super::time::{LinkRate, Time};
 
+use collective::Collective;
 pub use distribution::Distribution;
+pub use workload::Workload;
 
 /// How flows are generated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +45,8 @@ pub enum Pattern {
         /// Transfer sizes.
         sizes: Distribution,
     },
+    /// Collective communication.
+    Collective(Collective),
 }
 
 /// A traffic group.
@@ -70,12 +76,13 @@ pub struct Traffic {
     pub control: Control,
     /// Initial rate in bits per second.
     pub initial_rate: Option<u64>,
+    /// Numbers of the traffic groups whose end this group waits for.
+    pub after: Vec<u32>,
+    /// Time between the end of these groups and the start of this one.
+    pub delay: Time,
     /// End of the run.
     pub end: Time,
 }
-
-/// Maximum number of flows of a run: each takes about 1 KB of memory.
-const MAX_FLOWS: usize = 1 << 20;
 
 impl Traffic {
     /// Adds the flows of this traffic group, numbered `group`.
@@ -87,7 +94,7 @@ impl Traffic {
         network: &Network,
         seed: u64,
         group: u32,
-        flows: &mut Vec<FlowConfig>,
+        workload: &mut Workload,
     ) -> Result<(), String> {
         let stream = SplitMix64::seed_from_u64(seed ^ u64::from(group) << 40).next_u64();
         let mut random = Xoshiro256PlusPlus::seed_from_u64(stream);
@@ -95,7 +102,7 @@ impl Traffic {
             Pattern::Pairs { pairs, sizes } => {
                 for chain in 0..*pairs {
                     let pair = self.pair(&mut random)?;
-                    self.transfers((pair, chain), (network, group), sizes, &mut random, flows)?;
+                    self.transfers((pair, chain), (network, group), sizes, &mut random, workload)?;
                 }
             }
             Pattern::Flows { per_pair, senders } => {
@@ -105,7 +112,7 @@ impl Traffic {
                     for nth in 0..*per_pair {
                         let place = number as u64 * u64::from(*per_pair) + u64::from(nth);
                         let to = self.to[number % self.to.len()];
-                        self.add(self.flow(from, to, group, place), flows)?;
+                        self.add(self.flow(from, to, group, place), workload)?;
                     }
                 }
             }
@@ -117,7 +124,7 @@ impl Traffic {
                 for number in 0..*senders {
                     let other = number + below(&mut random, from.len() - number);
                     from.swap(number, other);
-                    self.add(self.flow(from[number], to, group, number as u64), flows)?;
+                    self.add(self.flow(from[number], to, group, number as u64), workload)?;
                 }
             }
             Pattern::Poisson { load, sizes } => {
@@ -141,8 +148,12 @@ impl Traffic {
                     let flow = self.flow(from, to, group, 0);
                     let (start, stop) = (at, Time::FAR);
                     let flow = FlowConfig { start, stop, message, messages: Some(1), ..flow };
-                    self.add(flow, flows)?;
+                    self.add(flow, workload)?;
                 }
+            }
+            Pattern::Collective(collective) => {
+                let flow = self.flow(0, 0, group, 0);
+                collective.draw(&self.name, flow, workload)?;
             }
         }
         Ok(())
@@ -173,7 +184,7 @@ impl Traffic {
         (network, group): (&Network, u32),
         sizes: &Distribution,
         random: &mut impl Rng,
-        flows: &mut Vec<FlowConfig>,
+        workload: &mut Workload,
     ) -> Result<(), String> {
         let link_rate = LinkRate::new(rate_of(network, pair.0));
         let mut rest = link_rate.bytes_in(self.stop.min(self.end) - self.start);
@@ -182,18 +193,13 @@ impl Traffic {
             rest = rest.saturating_sub(message);
             let flow = self.flow(pair.0, pair.1, group, u64::from(chain));
             let flow = FlowConfig { message, messages: Some(1), chain: Some(chain), ..flow };
-            self.add(flow, flows)?;
+            self.add(flow, workload)?;
         }
         Ok(())
     }
 
-    /// Adds a flow, up to the limit of [`MAX_FLOWS`].
-    fn add(&self, flow: FlowConfig, flows: &mut Vec<FlowConfig>) -> Result<(), String> {
-        if flows.len() >= MAX_FLOWS {
-            return Err(format!("{}: more than {MAX_FLOWS} flows", self.name));
-        }
-        flows.push(flow);
-        Ok(())
+    fn add(&self, flow: FlowConfig, workload: &mut Workload) -> Result<(), String> {
+        workload.flow(&self.name, flow).map(drop)
     }
 
     fn flow(&self, from: u32, to: u32, group: u32, place: u64) -> FlowConfig {
@@ -209,6 +215,8 @@ impl Traffic {
             control: self.control,
             initial_rate: self.initial_rate,
             chain: None,
+            is_held: false,
+            released: None,
         }
     }
 }

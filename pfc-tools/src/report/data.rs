@@ -153,9 +153,12 @@ pub fn grouped<K: PartialEq>(
     groups
 }
 
-/// Returns true if the flow started and has an end, whether it reached it or not.
+/// Returns true if the flow has an end, whether it reached it or not, and a slowdown if it does:
+/// messages that wait for other flows have none. A flow that waits for others counts before its
+/// start.
 pub fn is_ended(row: &Row) -> bool {
-    !text(row, "started_ns").is_empty() && number(row, "size_bytes") > 0.0
+    let starts = !text(row, "started_ns").is_empty() || text(row, "waits") == "start";
+    starts && text(row, "waits") != "messages" && number(row, "size_bytes") > 0.0
 }
 
 /// The result of a gate.

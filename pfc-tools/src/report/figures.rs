@@ -27,6 +27,7 @@ pub(super) fn charts(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>,
         FigureKind::QueueCdf => vec![queue_cdf(figure, measured)?],
         FigureKind::GoodputCdf => vec![goodput_cdf(figure, measured)?],
         FigureKind::Slowdown => vec![slowdown(figure, measured)?],
+        FigureKind::Ranks => vec![ranks(figure, measured)?],
         FigureKind::Gates => vec![gates(figure, measured)?],
     };
     for chart in &mut charts {
@@ -211,6 +212,21 @@ fn slowdown(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> 
                 .filter_map(|(size, sorted, _)| Some((*size, sizes::quantile(sorted, permille)?)));
             chart = chart.with(Series::line(name, points.collect()));
         }
+    }
+    Ok(chart)
+}
+
+/// Completion time of each rank: a line for each case and collective (first seed).
+fn ranks(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
+    let key = |row: &Row| (text(row, "case").to_owned(), text(row, "traffic").to_owned());
+    let groups = grouped(figure, measured.rows("ranks")?, key);
+    let y = y_axis(figure, "completion / us");
+    let mut chart = Chart::new(&figure.title, Axis::linear("rank"), y);
+    for (name, rows) in lines(&groups) {
+        let first = rows.iter().filter(|row| text(row, "seed") == text(&rows[0], "seed"));
+        let points = first.map(|row| (number(row, "rank"), number(row, "completion_us")));
+        let done = points.filter(|point| point.1.is_finite());
+        chart = chart.with(Series::line(name, done.collect()).drawn(Kind::Points));
     }
     Ok(chart)
 }

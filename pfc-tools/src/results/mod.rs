@@ -71,6 +71,8 @@ pub struct Files {
     description: serde_json::Value,
     /// Unfinished flows of each case.
     unfinished: serde_json::Map<String, serde_json::Value>,
+    /// Completion of the collectives of each case.
+    collectives: serde_json::Map<String, serde_json::Value>,
 }
 
 impl std::fmt::Debug for Files {
@@ -114,7 +116,8 @@ impl Files {
             |(_, name, columns): &(_, &str, Columns)| Writer::create(format, folder, name, columns);
         let writers = TABLES.iter().map(create).collect::<io::Result<_>>()?;
         let path = folder.join(DESCRIPTION);
-        Ok(Self { writers, path, description, unfinished: serde_json::Map::new() })
+        let (unfinished, collectives) = Default::default();
+        Ok(Self { writers, path, description, unfinished, collectives })
     }
 
     /// Adds the results of a case.
@@ -125,6 +128,10 @@ impl Files {
         let unfinished: usize =
             case_result.results.iter().map(|result| result.unfinished(None)).sum();
         self.unfinished.insert(case.name.clone(), unfinished.into());
+        let collectives = collectives(case, case_result);
+        if !collectives.is_empty() {
+            self.collectives.insert(case.name.clone(), collectives.into());
+        }
         tables::rows(case, case_result, &mut |table, values| {
             let number = TABLES
                 .iter()
@@ -141,6 +148,26 @@ impl Files {
     pub fn finish(mut self) -> io::Result<()> {
         self.writers.into_iter().try_for_each(Writer::finish)?;
         self.description["unfinished_flows"] = self.unfinished.into();
+        if !self.collectives.is_empty() {
+            self.description["collectives"] = self.collectives.into();
+        }
         files::write(self.path, format!("{:#}\n", self.description))
     }
+}
+
+/// The completion of each collective of a case, for each seed.
+fn collectives(case: &Case, case_result: &CaseResult) -> Vec<serde_json::Value> {
+    let mut all = Vec::new();
+    for (seed, results) in case.seeds.iter().zip(&case_result.results) {
+        for (group, name, _) in case.collectives() {
+            let end = results.collective(Some(group));
+            all.push(serde_json::json!({
+                "traffic": name,
+                "seed": seed,
+                "completion_us": end.map(|(_, time)| time.seconds() * 1e6),
+                "slowest_rank": end.map(|(host, _)| case.network().name(host as usize)),
+            }));
+        }
+    }
+    all
 }

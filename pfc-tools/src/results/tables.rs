@@ -1,7 +1,7 @@
 //! The result tables of a run. Each row holds case and seed, so that files of several runs can be
 //! concatenated.
 
-use crate::fabric::measure::Results;
+use crate::fabric::measure::{Results, Wait};
 use crate::fabric::scenario::{Case, Kind};
 use crate::fabric::time::Time;
 use crate::run::{CaseResult, GateResult, Verdict};
@@ -44,6 +44,7 @@ pub enum Table {
     Gates,
     Runs,
     Flows,
+    Ranks,
     Ports,
     Queues,
     Lengths,
@@ -54,7 +55,7 @@ pub enum Table {
 use Type::{Count, Flag, Real, Text};
 
 /// All tables: file name and columns.
-pub const TABLES: [(Table, &str, Columns); 8] = [
+pub const TABLES: [(Table, &str, Columns); 9] = [
     (
         Table::Gates,
         "gates",
@@ -99,6 +100,7 @@ pub const TABLES: [(Table, &str, Columns); 8] = [
             ("traffic", Text),
             ("from", Text),
             ("to", Text),
+            ("waits", Text),
             ("started_ns", Real),
             ("ended_ns", Real),
             ("size_bytes", Count),
@@ -114,6 +116,18 @@ pub const TABLES: [(Table, &str, Columns); 8] = [
             ("naks", Count),
             ("timeouts", Count),
             ("failed", Count),
+        ],
+    ),
+    (
+        Table::Ranks,
+        "ranks",
+        &[
+            ("case", Text),
+            ("seed", Count),
+            ("traffic", Text),
+            ("rank", Count),
+            ("host", Text),
+            ("completion_us", Real),
         ],
     ),
     (
@@ -213,6 +227,7 @@ pub fn rows(case: &Case, case_result: &CaseResult, sink: &mut Sink<'_>) -> std::
         let run = Run { case, seed, results };
         sink(Table::Runs, run.whole())?;
         run.flows(sink)?;
+        run.ranks(sink)?;
         run.ports(sink)?;
         run.queues(sink)?;
         run.samples(sink)?;
@@ -306,6 +321,11 @@ impl Run<'_> {
                 self.case.groups[flow.group as usize].as_str().into(),
                 self.name(flow.from as usize),
                 self.name(flow.to as usize),
+                match flow.waits {
+                    None => Value::Missing,
+                    Some(Wait::Start) => "start".into(),
+                    Some(Wait::Messages) => "messages".into(),
+                },
                 flow.started.map_or(Value::Missing, nanos),
                 flow.ended.map_or(Value::Missing, nanos),
                 flow.size.map_or(Value::Missing, Value::Count),
@@ -323,6 +343,25 @@ impl Run<'_> {
                 Value::Count(flow.sender.failed),
             ];
             sink(Table::Flows, self.row(values))?;
+        }
+        Ok(())
+    }
+
+    /// The ranks of the collectives.
+    fn ranks(&self, sink: &mut Sink<'_>) -> std::io::Result<()> {
+        for (group, name, hosts) in self.case.collectives() {
+            let ranks = self.results.ranks(Some(group));
+            for (number, &host) in (0..).zip(hosts) {
+                let own = ranks.iter().find(|rank| rank.host == host);
+                let completion = own.and_then(|rank| rank.completion);
+                let values = [
+                    name.into(),
+                    Value::Count(number),
+                    self.name(host as usize),
+                    completion.map(|time| time.seconds() * 1e6).into(),
+                ];
+                sink(Table::Ranks, self.row(values))?;
+            }
         }
         Ok(())
     }

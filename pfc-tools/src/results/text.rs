@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use crate::fabric::scenario::{Case, Kind, Scenario};
+use crate::fabric::time::Time;
 use crate::run::{CaseResult, GateResult, Verdict};
 
 /// Prints the gates of a case as text.
@@ -22,8 +23,45 @@ pub fn print(
     for gate_result in &case_result.gate_results {
         print_gate(out, gate_result)?;
     }
+    print_collectives(out, case, case_result)?;
     for loss in &case_result.violations {
         writeln!(out, "  {:40} {loss}: NOT LOSSLESS", "lossless")?;
+    }
+    Ok(())
+}
+
+/// Prints when each collective was complete, and which rank was the slowest.
+fn print_collectives(
+    out: &mut impl Write,
+    case: &Case,
+    case_result: &CaseResult,
+) -> io::Result<()> {
+    for (seed, results) in case.seeds.iter().zip(&case_result.results) {
+        for (group, name, hosts) in case.collectives() {
+            let name = match case.seeds.len() {
+                1 => name.to_owned(),
+                _ => format!("{name}, seed {seed}"),
+            };
+            let ranks = results.ranks(Some(group));
+            let ends = ranks.iter().filter_map(|rank| rank.completion);
+            let micros = |time: Time| format_number(time.seconds() * 1e6);
+            match results.collective(Some(group)) {
+                Some((slowest, time)) => writeln!(
+                    out,
+                    "  {name:40} {:>10}  us, slowest rank {}, fastest {} us",
+                    micros(time),
+                    case.network().name(slowest as usize),
+                    ends.min().map_or_else(String::new, micros)
+                )?,
+                None => writeln!(
+                    out,
+                    "  {name:40} {:>10}  {} of {} ranks",
+                    "incomplete",
+                    ends.count(),
+                    hosts.len()
+                )?,
+            }
+        }
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use feroce_congestion::{Instant, NotificationPoint};
 
 use crate::fabric::config::{FlowConfig, HostConfig, PacketConfig, Recovery};
+use crate::fabric::time::Time;
 
 use super::selective::Arrived;
 use super::sender::packets_of;
@@ -30,6 +31,10 @@ pub(crate) struct Receiver {
     nak_sent: bool,
     /// With selective repeat: what has arrived behind a gap.
     ahead: Arrived,
+    /// Messages that have arrived.
+    pub messages: u64,
+    /// Time at which the last message arrived.
+    pub completed: Option<Time>,
     /// Payload received in order, in bytes; with go-back-0, of complete messages only.
     pub delivered: u64,
     /// Bytes delivered before the end of the warm-up.
@@ -63,6 +68,8 @@ impl Receiver {
             unacknowledged: 0,
             nak_sent: false,
             ahead: Arrived::default(),
+            messages: 0,
+            completed: None,
             delivered: 0,
             delivered_before: 0,
             marked: 0,
@@ -135,6 +142,7 @@ impl Receiver {
         self.nak_sent = false;
         let is_last = self.expected == self.message_end;
         if is_last {
+            self.messages += 1;
             self.message_end = self.message_end.saturating_add(self.message_packets);
         }
         self.delivered += match self.recovery {

@@ -46,6 +46,8 @@ pub(crate) struct Sender {
     highest: u32,
     /// Number of packets; [`u32::MAX`] for an endless flow.
     total: u32,
+    /// One past the last packet that may be sent: the end of the released messages.
+    limit: u32,
     message_packets: u32,
     /// Number after the last packet of the message that `next` belongs to.
     message_end: u32,
@@ -91,6 +93,9 @@ impl Sender {
             una: 0,
             highest: 0,
             total,
+            limit: flow
+                .released
+                .map_or(total, |messages| messages.saturating_mul(message_packets).min(total)),
             message_packets,
             message_end: message_packets,
             full: sizes.payload + sizes.headers,
@@ -173,7 +178,7 @@ impl Sender {
         let outstanding = u64::from(self.next - self.una) * u64::from(self.full);
         let window = self.window.min(self.controller.window());
         self.board.lost().is_some()
-            || self.next < self.total
+            || self.next < self.limit
                 && (outstanding == 0 || outstanding.saturating_add(u64::from(self.full)) <= window)
     }
 
@@ -243,7 +248,7 @@ impl Sender {
         self.highest = self.highest.max(self.next);
         let is_late = now >= self.progress_at.max(self.ack_requested_at) + Time(self.timeout.0 / 4);
         let requests_ack = self.control.needs().every_ack
-            || self.next == self.total
+            || self.next == self.limit
             || (self.window != u64::MAX && !self.may_send())
             || (is_late && self.timeout > Time::ZERO);
         if requests_ack {
@@ -343,12 +348,19 @@ impl Sender {
     }
 
     /// Stops the flow after at most one more packet, which requests an acknowledgement of all
-    /// others. Returns true if nothing is unacknowledged.
+    /// others; the last packet of the released messages already did. Returns true if nothing is
+    /// unacknowledged.
     pub fn stop(&mut self) -> bool {
-        let more = u32::from(self.una < self.highest);
+        let more = u32::from(self.una < self.highest && self.highest < self.limit);
         self.is_truncated = self.highest + more < self.total;
         self.total = self.total.min(self.highest + more);
+        self.limit = self.limit.min(self.total);
         self.una == self.total
+    }
+
+    /// Allows one more message to be sent.
+    pub fn release_message(&mut self) {
+        self.limit = self.limit.saturating_add(self.message_packets).min(self.total);
     }
 
     /// The current rate.

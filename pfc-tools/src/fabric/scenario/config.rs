@@ -3,6 +3,7 @@
 use feroce_congestion::params::{ParamError, SETS};
 use feroce_congestion::{ALGORITHMS, Params};
 
+use super::collective;
 use super::error::ScenarioError;
 use super::node_names::{direction, nodes};
 use super::section::Section;
@@ -51,6 +52,7 @@ pub(super) fn read(all: &Section<'_>, network: Network) -> Result<FabricConfig, 
         engines,
         congestion: congestion(all.section("congestion")?)?,
         flows: Vec::new(),
+        steps: Vec::new(),
         duration,
         warmup,
         sample,
@@ -179,8 +181,10 @@ pub(super) fn traffic(
     let name =
         section.text("name")?.ok_or_else(|| section.missing("name", "the traffic's name"))?;
     let pattern = pattern(&section, config, file)?;
-    let (from, to) =
-        (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
+    let (from, to) = match &pattern {
+        Pattern::Collective(collective) => (collective.ranks.clone(), collective.ranks.clone()),
+        _ => (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?),
+    };
     reject_keys_of_other_patterns(&section, &pattern)?;
     let control = control(&section)?;
     if !control.algorithm().is_some_and(|algorithm| algorithm.starts_at_rate) {
@@ -198,6 +202,8 @@ pub(super) fn traffic(
         priority: section.priority("priority")?.unwrap_or(DEFAULT_PRIORITY),
         message,
         messages,
+        after: Vec::new(),
+        delay: collective::delay(&section)?,
         start: section.time("start")?.unwrap_or_default(),
         stagger: section.time("stagger")?.unwrap_or_default(),
         stop: section.time("stop")?.unwrap_or(Time::FAR),
@@ -215,8 +221,13 @@ fn pattern(
     config: &FabricConfig,
     file: &str,
 ) -> Result<Pattern, ScenarioError> {
-    let kinds = ["flows", "incast", "poisson", "pairs"];
+    let own = ["flows", "incast", "poisson", "pairs"];
+    let kinds: Vec<&str> = own.into_iter().chain(collective::KINDS).collect();
     let kind = section.choice("kind", &kinds)?.unwrap_or(0);
+    if let Some(kind) = kind.checked_sub(own.len()) {
+        return Ok(Pattern::Collective(collective::read(section, kind, config)?));
+    }
+    section.reject_ineffective(&collective::KEYS, "without the kind of a collective")?;
     let sizes = || sizes(section, file, config.packet.payload);
     Ok(match kind {
         0 => Pattern::Flows {
@@ -259,7 +270,7 @@ fn reject_keys_of_other_patterns(
             &["message", "messages"],
             "with kind = \"pairs\": sizes are random",
         ),
-        Pattern::Flows { .. } | Pattern::Incast { .. } => Ok(()),
+        Pattern::Flows { .. } | Pattern::Incast { .. } | Pattern::Collective(_) => Ok(()),
     }
 }
 
@@ -296,7 +307,7 @@ fn sizes(section: &Section<'_>, file: &str, payload: u32) -> Result<Distribution
     })
 }
 
-fn hosts(
+pub(super) fn hosts(
     section: &Section<'_>,
     key: &'static str,
     network: &Network,

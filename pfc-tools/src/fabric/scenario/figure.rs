@@ -23,11 +23,13 @@ pub enum FigureKind {
     GoodputCdf,
     /// Slowdown of flows by size: median, 95th and 99th percentile.
     Slowdown,
+    /// Completion time of each rank of the collectives, in us.
+    Ranks,
     /// Values of gates for each case, beside the published values.
     Gates,
 }
 
-const FIGURE_KINDS: [(&str, FigureKind); 8] = [
+const FIGURE_KINDS: [(&str, FigureKind); 9] = [
     ("goodput", FigureKind::Goodput),
     ("rate", FigureKind::Rate),
     ("alpha", FigureKind::Alpha),
@@ -35,6 +37,7 @@ const FIGURE_KINDS: [(&str, FigureKind); 8] = [
     ("queue-cdf", FigureKind::QueueCdf),
     ("goodput-cdf", FigureKind::GoodputCdf),
     ("slowdown", FigureKind::Slowdown),
+    ("ranks", FigureKind::Ranks),
     ("gates", FigureKind::Gates),
 ];
 

@@ -26,6 +26,10 @@ pub enum Measure {
     Completion(Option<u32>),
     /// Slowdown of each flow of a traffic group.
     Slowdown(Option<u32>),
+    /// Completion time of a traffic group, one for each run, in us.
+    Collective(Option<u32>),
+    /// Completion time of each rank of a traffic group, in us.
+    Rank(Option<u32>),
     /// Pauses received by the nodes whose names start with this prefix.
     Pauses(String),
     /// Packets dropped by switches.

@@ -9,13 +9,15 @@ use super::tree::Node;
 use crate::fabric::config::FabricConfig;
 use crate::published;
 
-const MEASURES: [&str; 13] = [
+const MEASURES: [&str; 15] = [
     "goodput",
     "wire",
     "queue",
     "alpha",
     "completion",
     "slowdown",
+    "collective",
+    "rank",
     "pauses",
     "drops",
     "retransmitted",
@@ -152,6 +154,8 @@ fn measure(section: &Section<'_>, place: &Place<'_>) -> Result<Measure, Scenario
         "alpha" => Measure::Alpha(group()?),
         "completion" => Measure::Completion(group()?),
         "slowdown" => Measure::Slowdown(group()?),
+        "collective" => Measure::Collective(group()?),
+        "rank" => Measure::Rank(group()?),
         "wire" => link().map(|(node, next)| Measure::Wire { node, next })?,
         "queue" => link().map(|(node, next)| Measure::Queue { node, next })?,
         "pauses" => Measure::Pauses(of.unwrap_or_default()),

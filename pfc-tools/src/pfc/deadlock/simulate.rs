@@ -99,6 +99,8 @@ fn flows(
         message: 1 << 20,
         messages: None,
         chain: None,
+        is_held: false,
+        released: None,
         start: DURATION + DURATION,
         stop: Time::FAR,
         control: Control::Off,
