@@ -1,5 +1,6 @@
 //! A host: a NIC whose flows share a link. It sends responses before data and obeys pauses.
 
+mod active;
 pub mod receiver;
 mod selective;
 pub mod sender;
@@ -11,24 +12,16 @@ use super::config::FlowConfig;
 use super::events::Event;
 use super::packet::{Kind, Packet, PacketId};
 use super::time::Time;
+use active::{Active, ActiveFlows};
 use receiver::{Notifier, Receiver, Response};
 use sender::{SendDecision, Sender};
-
-/// A flow that a host is sending.
-#[derive(Debug, Clone, Copy)]
-struct Active {
-    flow: u32,
-    /// Earliest time at which the flow may send.
-    check_at: Time,
-    priority: u8,
-}
 
 /// A host.
 #[derive(Debug)]
 pub(crate) struct Host {
     /// Number of its port within the fabric.
     pub port: u32,
-    active: Vec<Active>,
+    active: ActiveFlows,
     /// Index of the flow to serve first (round robin).
     turn: usize,
     /// Packets with a wrong ICRC.
@@ -38,19 +31,8 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub const fn new(port: u32) -> Self {
-        Self { port, active: Vec::new(), turn: 0, corrupted: 0, waiting: 0 }
-    }
-
-    /// Time at which a flow may send next, among the flows whose priority is not paused.
-    fn next_check(&self, waiting: u8) -> Time {
-        let may = self.active.iter().filter(|active| waiting >> active.priority & 1 == 0);
-        may.map(|active| active.check_at).min().unwrap_or(Time::FAR)
-    }
-
-    /// Priorities of the active flows, one bit each.
-    fn priorities(&self) -> u8 {
-        self.active.iter().fold(0, |all, active| all | 1 << active.priority)
+    pub fn new(port: u32) -> Self {
+        Self { port, active: ActiveFlows::new(), turn: 0, corrupted: 0, waiting: 0 }
     }
 }
 
@@ -94,23 +76,26 @@ impl Fabric {
         }
         let waiting = out.pauses.waiting(self.now);
         let now = self.now.instant();
-        let count = self.hosts[host as usize].active.len();
-        for step in 0..count {
-            let nic = &mut self.hosts[host as usize];
-            let place =
-                if nic.turn + step < count { nic.turn + step } else { nic.turn + step - count };
-            let active = &mut nic.active[place];
-            if active.check_at > self.now || waiting >> active.priority & 1 == 1 {
-                continue;
-            }
-            let flow = &mut self.flows[active.flow as usize];
-            match flow.sender.poll(now) {
-                SendDecision::Later(at) => active.check_at = Time::from_instant(at),
-                SendDecision::Send => {
-                    let number = active.flow;
-                    nic.turn = if place + 1 < count { place + 1 } else { 0 };
-                    self.send_data(number, port);
-                    return true;
+        let nic = &self.hosts[host as usize];
+        let (turn, count) = (nic.turn, nic.active.len());
+        if nic.active.priorities() & !waiting == 0 {
+            return false;
+        }
+        for (mut from, to) in [(turn, count), (0, turn)] {
+            while let Some(place) = self.hosts[host as usize].active.first(from, to, self.now) {
+                from = place + 1;
+                let nic = &mut self.hosts[host as usize];
+                let Some(active) = nic.active.get(place) else { break };
+                if waiting >> active.priority & 1 == 1 {
+                    continue;
+                }
+                match self.flows[active.flow as usize].sender.poll(now) {
+                    SendDecision::Later(at) => nic.active.set(place, Time::from_instant(at)),
+                    SendDecision::Send => {
+                        nic.turn = if from < count { from } else { 0 };
+                        self.send_data(active.flow, port);
+                        return true;
+                    }
                 }
             }
         }
@@ -139,7 +124,7 @@ impl Fabric {
         let timer = flow.sender.arm(now);
         let (host, place) = (flow.config.from, flow.place);
         if let Some(place) = place {
-            self.hosts[host as usize].active[place].check_at = Time::from_instant(check_at);
+            self.hosts[host as usize].active.set(place, Time::from_instant(check_at));
         }
         if let Some(at) = timer {
             self.events.push(at, Event::Timeout { flow: number });
@@ -153,12 +138,12 @@ impl Fabric {
         let out = &mut self.ports[port as usize];
         let waiting = out.pauses.waiting(self.now);
         let nic = &self.hosts[host as usize];
-        let mut next = nic.next_check(waiting);
+        let mut next = nic.active.next_check(waiting);
         if out.backlog() & !waiting != 0 {
             next = self.now;
         }
         if waiting != 0 {
-            let wanted = out.backlog() | nic.priorities();
+            let wanted = out.backlog() | nic.active.priorities();
             next = next.min(out.pauses.first_end(wanted).unwrap_or(Time::FAR));
         }
         next
@@ -305,8 +290,8 @@ impl Fabric {
         }
         let flow = &mut self.flows[number as usize];
         let host = &mut self.hosts[flow.config.from as usize];
-        flow.place = Some(host.active.len());
-        host.active.push(Active { flow: number, check_at: now, priority: flow.config.priority });
+        let active = Active { flow: number, priority: flow.config.priority };
+        flow.place = Some(host.active.push(active, now));
         let port = host.port;
         self.try_transmit(port);
     }
@@ -351,7 +336,8 @@ impl Fabric {
         let Some(place) = flow.place else { return };
         let check_at = Time::from_instant(flow.sender.next_check(self.now.instant()));
         let host = &mut self.hosts[flow.config.from as usize];
-        let before = std::mem::replace(&mut host.active[place].check_at, check_at);
+        let before = host.active.check_at(place);
+        host.active.set(place, check_at);
         if check_at < before {
             let port = host.port;
             self.try_transmit(port);
