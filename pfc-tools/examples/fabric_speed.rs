@@ -28,9 +28,41 @@ to = ["h11..h30", "h1..h10"]
 control = "dcqcn"
 "#;
 
-const NAMES: [&str; 3] = [
+/// Every host has eight flows to a host of another pod.
+const FAT_TREE: &str = r#"
+title = "1,024 hosts"
+duration = "1ms"
+[topology]
+kind = "fat-tree"
+ports = 16
+[[traffic]]
+name = "flows"
+from = "h1..h1024"
+to = ["h65..h1024", "h1..h64"]
+per_pair = 8
+control = "dcqcn"
+"#;
+
+/// Eight hosts have 1,024 flows each.
+const CROWDED: &str = r#"
+title = "8 crowded hosts"
+duration = "4ms"
+[topology]
+kind = "single"
+hosts = 16
+[[traffic]]
+name = "flows"
+from = "h1..h8"
+to = "h9..h16"
+per_pair = 1024
+control = "dcqcn"
+"#;
+
+const NAMES: [&str; 5] = [
     "fabric: 30 light hosts, M hops/s",
     "fabric: 320 light hosts, M hops/s",
+    "fabric: 1,024 hosts, 8,192 flows, M hops/s",
+    "fabric: 16 hosts, 8,192 flows, M hops/s",
     "fabric: speed, engine / light hosts",
 ];
 
@@ -54,7 +86,11 @@ fn main() -> ExitCode {
         let (value, min, note) = if name == NAMES[0] {
             absolute(run(LEAVES, 0, &[]), 5.0)
         } else if name == NAMES[1] {
-            absolute(run(&known("web-search"), 0, &[("duration", "3ms")]), 2.0)
+            absolute(run(&known("web-search"), 0, &[("duration", "3ms")]), 5.0)
+        } else if name == NAMES[2] {
+            absolute(run(FAT_TREE, 0, &[]), 3.0)
+        } else if name == NAMES[3] {
+            absolute(run(CROWDED, 0, &[]), 3.0)
         } else {
             let text = known("engine-hosts");
             let [light, engine] = [0, 1].map(|case| run(&text, case, &[]).rate());

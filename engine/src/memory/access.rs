@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use feroce_wire::{Key, Payload};
 
+use super::ahead::fetch_ahead;
 use super::recent::Memory;
 use super::region::{Access, AccessError, Kind, MrTable, Scope};
 use super::tail::{address, tail_start};
@@ -41,9 +42,6 @@ pub enum AtomicOp {
     /// Adds, with wrap-around.
     FetchAdd(u64),
 }
-
-/// Bytes per prefetch.
-const CACHE_LINE: usize = 64;
 
 /// Stores of up to this many bytes go word by word.
 const SHORT_STORE: usize = 64;
@@ -248,24 +246,6 @@ enum Word<'a> {
     OnDemand(u64),
     /// Discards what is written, and reads as 0.
     Null,
-}
-
-/// Prefetches `len` bytes at `host`. The CPU's own prefetcher stops at the end of each page, and a
-/// long packet is about one page long.
-#[inline]
-fn fetch_ahead(host: u64, len: usize) {
-    if len == 0 {
-        return; // The division of a stepped range costs more than this test.
-    }
-    #[cfg(target_arch = "x86_64")]
-    for offset in (0..len).step_by(CACHE_LINE) {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        let line = ptr::without_provenance::<i8>(address(host)).wrapping_add(offset);
-        // SAFETY: a prefetch accesses no memory, whatever the address is.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _no_such_hint = (host, len);
 }
 
 /// Copies `from` to `host` so that its last bytes become visible after all others.

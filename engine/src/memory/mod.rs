@@ -11,6 +11,8 @@
 //!   `access`.
 
 pub(crate) mod access;
+#[doc(hidden)] // For the fabric.
+pub mod ahead;
 pub mod arena;
 pub(crate) mod bell;
 pub mod buffer;

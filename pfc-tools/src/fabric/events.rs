@@ -177,6 +177,13 @@ impl Events {
         self.current.pop().map(|entry| (entry.at, entry.event))
     }
 
+    /// An event that comes soon: the second next one of the current slot.
+    #[inline]
+    pub fn ahead(&self) -> Option<Event> {
+        let at = self.current.len().checked_sub(2)?;
+        Some(self.current[at].event)
+    }
+
     /// Removes and returns the next event and its time, if the time is not after `limit`. Events
     /// may still be scheduled from `limit` on.
     pub fn pop_until(&mut self, limit: Time) -> Option<(Time, Event)> {

@@ -1,5 +1,7 @@
 //! Packets in a slab, and queues that link them.
 
+use feroce_engine::memory::ahead::fetch_element;
+
 use super::time::Time;
 
 /// Index of a packet in the slab.
@@ -121,6 +123,12 @@ impl Packets {
         self.live -= 1;
         self.slab[id.0 as usize].next = self.free;
         self.free = id.0;
+    }
+
+    /// Fetches a packet that is needed soon into the processor's cache.
+    #[inline]
+    pub fn prepare(&self, id: PacketId) {
+        fetch_element(&self.slab, id.0 as usize, size_of::<Packet>());
     }
 
     #[inline]

@@ -21,7 +21,10 @@ pub(crate) fn wiring(network: &Network) -> Wiring {
 /// Routing table of a switch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Routes {
-    /// For each host and ingress port, the index of its first choice; a last entry marks the end.
+    /// For each host and ingress port, the number of its list of choices. Most hosts share a list
+    /// with others, so the table fits the processor's cache.
+    lists: Vec<u16>,
+    /// The different lists: the index of the first choice of each; a last entry marks the end.
     begin: Vec<u32>,
     choices: Vec<u16>,
     salt: u32,
@@ -34,7 +37,22 @@ impl Routes {
     #[inline]
     pub fn choices(&self, ingress: u16, to: u32) -> &[u16] {
         let at = to as usize * self.stride + usize::from(ingress).min(self.stride - 1);
-        &self.choices[self.begin[at] as usize..self.begin[at + 1] as usize]
+        self.list(usize::from(self.lists[at]))
+    }
+
+    fn list(&self, number: usize) -> &[u16] {
+        &self.choices[self.begin[number] as usize..self.begin[number + 1] as usize]
+    }
+
+    /// Appends the choices of the next host and ingress port.
+    fn push(&mut self, choices: &[u16]) {
+        let known = (0..self.begin.len() - 1).rev().find(|&number| self.list(number) == choices);
+        let number = known.unwrap_or_else(|| {
+            self.choices.extend(choices);
+            self.begin.push(u32::try_from(self.choices.len()).expect("32 bits"));
+            self.begin.len() - 2
+        });
+        self.lists.push(u16::try_from(number).expect("fewer lists than hosts"));
     }
 
     /// The egress port that a packet takes; `None` if there is no route.
@@ -68,6 +86,7 @@ pub(crate) fn routes(wiring: &Wiring, hosts: usize, seed: u32, rules: &Routing) 
     let mut all: Vec<Routes> = (0_u32..)
         .zip(&wiring[hosts..])
         .map(|(number, ports)| Routes {
+            lists: Vec::new(),
             begin: vec![0],
             choices: Vec::new(),
             salt: mix(seed.wrapping_add(mix(number + 1))),
@@ -79,8 +98,8 @@ pub(crate) fn routes(wiring: &Wiring, hosts: usize, seed: u32, rules: &Routing) 
         for (switch, routes) in all.iter_mut().enumerate() {
             for ingress in 0..routes.stride {
                 let ports = paths.choices(hosts + switch, ingress);
-                routes.choices.extend(ports.map(|port| u16::try_from(port).expect("16 bits")));
-                routes.begin.push(u32::try_from(routes.choices.len()).expect("32 bits"));
+                let ports = ports.map(|port| u16::try_from(port).expect("16 bits"));
+                routes.push(&ports.collect::<Vec<_>>());
             }
         }
     }
