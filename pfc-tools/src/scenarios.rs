@@ -6,6 +6,7 @@ use crate::fabric::scenario::{Change, Scenario, ScenarioError};
 
 /// Names and texts of the built-in scenarios.
 pub const ALL: &[(&str, &str)] = &[
+    ("all-to-all", include_str!("../scenarios/all-to-all.toml")),
     ("deadlock-fat-tree", include_str!("../scenarios/deadlock-fat-tree.toml")),
     ("deadlock-ring", include_str!("../scenarios/deadlock-ring.toml")),
     ("engine-hosts", include_str!("../scenarios/engine-hosts.toml")),
@@ -28,6 +29,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("loss", include_str!("../scenarios/loss.toml")),
     ("phase-margin", include_str!("../scenarios/phase-margin.toml")),
     ("pmax", include_str!("../scenarios/pmax.toml")),
+    ("ring-all-reduce", include_str!("../scenarios/ring-all-reduce.toml")),
     ("semantics", include_str!("../scenarios/semantics.toml")),
     ("web-search", include_str!("../scenarios/web-search.toml")),
 ];
