@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::convert::{self, ConvertError, ExportOptions, ImportOptions};
 use crate::fabric::scenario::{Case, Change, Scenario, ScenarioError};
 use crate::fabric::time::Time;
 use crate::live::command::{self, LiveOptions};
@@ -29,6 +30,10 @@ pub enum Command {
     Report(ReportOptions),
     /// Connect real interfaces through a scenario's network, in real time
     Live(LiveOptions),
+    /// Write a scenario for a topology and flows of HPCC's ns-3 simulator
+    Import(ImportOptions),
+    /// Write network and traffic of a scenario as files of HPCC's ns-3 simulator
+    Export(ExportOptions),
     /// List the scenarios that come with the program
     List,
 }
@@ -95,7 +100,8 @@ pub struct SweepOptions {
 /// Options of `feroce fabric report`.
 #[derive(Debug, clap::Args)]
 pub struct ReportOptions {
-    /// Folders that `run --out` and `sweep --out` wrote, as CSV; results of one scenario are merged
+    /// Folders that `run --out` and `sweep --out` wrote, as CSV, whose results of one scenario are
+    /// merged; or scenario files, which are run
     folders: Vec<PathBuf>,
     /// Write report.html, report.md and the plots to this folder
     #[arg(long, value_name = "FOLDER", default_value = "fabric-report")]
@@ -129,6 +135,9 @@ pub enum Failure {
     /// The results cannot be written.
     #[error("cannot write results: {0}")]
     Output(#[from] io::Error),
+    /// Files cannot be imported or exported.
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
     /// The report cannot be made.
     #[error(transparent)]
     Report(#[from] ReportError),
@@ -159,6 +168,8 @@ pub fn run(command: &Command) -> Result<Outcome, Failure> {
         Command::Sweep(options) => sweep(options),
         Command::Report(options) => report(options),
         Command::Live(options) => run_live(options).map(|()| true),
+        Command::Import(options) => convert::import(options).map(|()| true).map_err(Failure::from),
+        Command::Export(options) => convert::export(options).map(|()| true).map_err(Failure::from),
         Command::List => list(&mut io::stdout().lock()).map(|()| true),
     };
     Ok(Outcome::of(!holds?))
@@ -328,7 +339,13 @@ fn run_study(file: &Path, jobs: Option<u16>, out: &Path) -> Result<(), Failure> 
 
 /// Writes a report of the given folders, or of every scenario. Returns true if no gate fails.
 fn report(options: &ReportOptions) -> Result<bool, Failure> {
-    let mut folders = options.folders.clone();
+    let mut folders = Vec::new();
+    for path in &options.folders {
+        match path.is_file() {
+            true => folders.push(run_file(path, options)?),
+            false => folders.push(path.clone()),
+        }
+    }
     if folders.is_empty() {
         folders = run_all(options)?;
     }
@@ -336,6 +353,19 @@ fn report(options: &ReportOptions) -> Result<bool, Failure> {
     report::write(&report::page("DCQCN and PFC in Feroce's fabric", &measured)?, &options.out)?;
     writeln!(io::stdout(), "{}", options.out.join("report.html").display())?;
     Ok(report::holds(&measured)?)
+}
+
+/// Runs a scenario file for a report. Returns the folder of the results.
+fn run_file(path: &Path, options: &ReportOptions) -> Result<PathBuf, Failure> {
+    let scenario = Scenario::load(path, &[], None)?;
+    scenario.check_traffic()?;
+    let folder = options.out.join("data").join(scenario.name());
+    let files = Files::create(&folder, Format::Csv, &scenario, &[])?;
+    let mut meter = Meter::new();
+    // Gates that fail are in the report, which decides about the exit code.
+    run_cases(&scenario, &scenario.cases, Some(files), &mut meter)?;
+    meter.finish();
+    Ok(folder)
 }
 
 /// Runs every scenario, several cases at a time. Returns the folders of the results.

@@ -4,6 +4,7 @@
 
 pub mod capture;
 pub mod cli;
+pub mod convert;
 mod curve;
 pub mod dcb;
 pub mod fabric;

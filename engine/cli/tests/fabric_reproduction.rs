@@ -81,6 +81,23 @@ fn the_committed_report_has_todays_values_of_quick_scenarios() {
     }
 }
 
+/// 8000 flows of an HPCC flow file, without PFC.
+#[test]
+#[ignore = "takes a minute in a debug build; scripts/test.sh runs it"]
+fn the_committed_table_of_hpcc_flows_is_what_this_commit_produces() {
+    let (out, due) = (folder("hpcc-flows"), committed().join("hpcc-flows"));
+    let scenario = due.join("lossy.toml");
+    succeed(&["report", scenario.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    let (known, made) = (files(&due), files(&out));
+    let again = "run `feroce fabric report docs/reproduction/hpcc-flows/lossy.toml`";
+    for (name, text) in &made {
+        assert_eq!(difference(&known[name], text), None, "{name}: {again}");
+        assert!(&known[name] == text, "{name}: {again}");
+    }
+    assert_eq!(known.len(), made.len());
+    fs::remove_dir_all(out).unwrap();
+}
+
 /// Runs every gate of every scenario, on two threads; the report was written by another number.
 #[test]
 #[ignore = "takes minutes; scripts/test.sh runs it"]

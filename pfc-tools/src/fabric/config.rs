@@ -192,6 +192,8 @@ pub struct Network {
     pub links: Vec<Link>,
     /// Routing.
     pub routing: Routing,
+    /// Numbers of the hosts in flow files; if empty, hosts are numbered from 0.
+    pub ids: Vec<u32>,
 }
 
 /// A turn of a packet at a switch: previous node, switch, next node.

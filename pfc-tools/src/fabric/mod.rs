@@ -16,6 +16,7 @@ mod engine;
 pub mod error_model;
 mod events;
 pub mod external;
+pub mod formats;
 mod host;
 pub mod measure;
 mod packet;

@@ -17,6 +17,7 @@ mod dependencies;
 mod engine;
 mod error;
 mod figure;
+mod files;
 mod gate;
 mod gate_reader;
 mod honest;
@@ -400,7 +401,7 @@ fn case(
     let first = all.count("seed", 0..=u64::MAX)?;
     let first = seed.or(first).unwrap_or(1).min(LAST_SEED);
     let repeat = all.count("repeat", 1..=10_000)?.unwrap_or(1);
-    let network = network::read(&all)?;
+    let network = network::read(&all, file)?;
     let mut base = config::read(&all, network)?;
     let (mut traffic, mut places) = (Vec::new(), Vec::new());
     for section in all.sections("traffic")? {

@@ -9,6 +9,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 
 use super::config::{Control, FlowConfig, Network};
+use super::formats::FileFlow;
 use super::time::{LinkRate, Time};
 
 use collective::Collective;
@@ -47,6 +48,8 @@ pub enum Pattern {
     },
     /// Collective communication.
     Collective(Collective),
+    /// The flows of a file. Senders and receivers are numbers of hosts.
+    File(Vec<FileFlow>),
 }
 
 /// A traffic group.
@@ -154,6 +157,15 @@ impl Traffic {
             Pattern::Collective(collective) => {
                 let flow = self.flow(0, 0, group, 0);
                 collective.draw(&self.name, flow, workload)?;
+            }
+            Pattern::File(own) => {
+                for &FileFlow { from, to, priority, bytes, start, .. } in own {
+                    let flow = self.flow(from, to, group, 0);
+                    let priority = priority.unwrap_or(self.priority);
+                    let (start, messages) = (start + self.start, Some(1));
+                    let flow = FlowConfig { message: bytes, messages, priority, start, ..flow };
+                    self.add(flow, workload)?;
+                }
             }
         }
         Ok(())

@@ -5,6 +5,7 @@ use feroce_congestion::{ALGORITHMS, Params};
 
 use super::collective;
 use super::error::ScenarioError;
+use super::files;
 use super::node_names::{direction, nodes};
 use super::section::Section;
 use crate::fabric::config::{
@@ -183,6 +184,7 @@ pub(super) fn traffic(
     let pattern = pattern(&section, config, file)?;
     let (from, to) = match &pattern {
         Pattern::Collective(collective) => (collective.ranks.clone(), collective.ranks.clone()),
+        Pattern::File(flows) => files::hosts(flows),
         _ => (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?),
     };
     reject_keys_of_other_patterns(&section, &pattern)?;
@@ -221,13 +223,16 @@ fn pattern(
     config: &FabricConfig,
     file: &str,
 ) -> Result<Pattern, ScenarioError> {
-    let own = ["flows", "incast", "poisson", "pairs"];
+    let own = ["flows", "incast", "poisson", "pairs", "file"];
     let kinds: Vec<&str> = own.into_iter().chain(collective::KINDS).collect();
     let kind = section.choice("kind", &kinds)?.unwrap_or(0);
     if let Some(kind) = kind.checked_sub(own.len()) {
         return Ok(Pattern::Collective(collective::read(section, kind, config)?));
     }
     section.reject_ineffective(&collective::KEYS, "without the kind of a collective")?;
+    if kind != 4 {
+        section.reject_ineffective(&["file", "format"], "without kind = \"file\"")?;
+    }
     let sizes = || sizes(section, file, config.packet.payload);
     Ok(match kind {
         0 => Pattern::Flows {
@@ -248,6 +253,7 @@ fn pattern(
             })?;
             Pattern::Poisson { load: load.units(), sizes: sizes()? }
         }
+        4 => Pattern::File(files::flows(section, config, file)?),
         _ => {
             let pairs = section.small("pairs", 1)?;
             let pairs = pairs.ok_or_else(|| section.missing("pairs", "the number of pairs"))?;
@@ -270,7 +276,9 @@ fn reject_keys_of_other_patterns(
             &["message", "messages"],
             "with kind = \"pairs\": sizes are random",
         ),
-        Pattern::Flows { .. } | Pattern::Incast { .. } | Pattern::Collective(_) => Ok(()),
+        // Their readers have rejected such keys.
+        Pattern::Collective(_) | Pattern::File(_) => Ok(()),
+        Pattern::Flows { .. } | Pattern::Incast { .. } => Ok(()),
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use super::error::ScenarioError;
+use super::files;
 use super::routes;
 use super::section::Section;
 use super::tree::Node;
@@ -12,15 +13,15 @@ use crate::fabric::time::{LinkRate, Time};
 use crate::fabric::topology::{self, Clos, LinkSpec};
 
 /// The values of `kind` in `[topology]`.
-const KINDS: [&str; 7] =
-    ["single", "dumbbell", "parking-lot", "two-tier", "clos", "fat-tree", "explicit"];
+const KINDS: [&str; 8] =
+    ["single", "dumbbell", "parking-lot", "two-tier", "clos", "fat-tree", "hpcc", "explicit"];
 
 /// Maximum number of links. Building the network takes links times hosts steps.
 const MAX_LINKS: usize = 20_000;
 
-/// Reads topology, links and routing.
-pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
-    let mut network = topology(all.section("topology")?)?;
+/// Reads topology, links and routing of the scenario `file`.
+pub(super) fn read(all: &Section<'_>, file: &str) -> Result<Network, ScenarioError> {
+    let mut network = topology(all.section("topology")?, file)?;
     let mut down = BTreeSet::new();
     for link in all.sections("link")? {
         change_link(link, &mut network, &mut down)?;
@@ -31,9 +32,13 @@ pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
     Ok(network)
 }
 
-fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
+fn topology(section: Section<'_>, file: &str) -> Result<Network, ScenarioError> {
     let kind =
         section.choice("kind", &KINDS)?.ok_or_else(|| section.missing("kind", KINDS.join(", ")))?;
+    if KINDS[kind] == "hpcc" {
+        return files::topology(section, file);
+    }
+    section.reject_ineffective(&["file"], "without kind = \"hpcc\"")?;
     let rate = section.rate("rate")?.unwrap_or(LinkRate::new(40_000_000_000));
     let delay = section.time("delay")?.unwrap_or(Time::from_micros(1));
     let host = LinkSpec { rate, delay };
