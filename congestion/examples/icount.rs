@@ -5,7 +5,7 @@
 use std::hint::black_box;
 
 use feroce_congestion::{
-    Control, Controller, Duration, Instant, Pacer, Params, Rate, ReactionPoint, Setup,
+    Control, Controller, Duration, Instant, Pacer, Params, Path, Rate, ReactionPoint, Setup,
 };
 
 const PACKET: u64 = 1000;
@@ -32,7 +32,8 @@ struct Sender {
 impl Sender {
     fn new(set: &str) -> Self {
         let params = Params::named(set).expect("a set");
-        let setup = Setup { params: &params, link_rate: LINK_RATE, now: Instant::ZERO };
+        let path = Path::UNKNOWN;
+        let setup = Setup { params: &params, link_rate: LINK_RATE, now: Instant::ZERO, path };
         let controller = Control::DCQCN.controller(&setup);
         Self { controller, pacer: Pacer::new(4096, Instant::ZERO), now: Instant::ZERO }
     }

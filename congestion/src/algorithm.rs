@@ -58,6 +58,9 @@ registry! {
     dcqcn
     timely
     swift
+    dctcp
+    hpcc
+    powertcp
 }
 
 /// The congestion control that a user chooses for a device.
@@ -87,7 +90,7 @@ impl Control {
     pub const fn needs(self) -> Needs {
         match self {
             Self::Algorithm(algorithm) => algorithm.needs,
-            Self::Off | Self::Fixed(_) => Needs { cnps: false, acks: false, every_ack: false },
+            Self::Off | Self::Fixed(_) => Needs::NONE,
         }
     }
 
@@ -95,7 +98,7 @@ impl Control {
     /// marks an ECN-capable packet instead of dropping it, so if its sender ignored the mark, the
     /// queue would grow at the cost of the senders that obey.
     pub const fn is_ecn_capable(self) -> bool {
-        self.needs().cnps
+        self.needs().has_marks()
     }
 
     /// Creates the state of a sender that has sent nothing.

@@ -18,6 +18,22 @@ pub struct Setup<'a> {
     pub link_rate: Rate,
     /// The current time.
     pub now: Instant,
+    /// What the sender knows about its path.
+    pub path: Path,
+}
+
+/// A path without traffic. The simulated fabric knows it, the engine does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Path {
+    /// Number of switches from the sender to the receiver.
+    pub hops: Option<u32>,
+    /// Time from the start of a full data packet to the end of its acknowledgement.
+    pub base_rtt: Option<Duration>,
+}
+
+impl Path {
+    /// Nothing is known.
+    pub const UNKNOWN: Self = Self { hops: None, base_rtt: None };
 }
 
 impl Setup<'_> {
@@ -30,30 +46,109 @@ impl Setup<'_> {
 /// The signals that an algorithm needs. A sender reports no others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Needs {
-    /// CNPs. Data packets are then ECN-capable, or no switch marks them.
-    pub cnps: bool,
+    /// Congestion marks. With them, data packets are ECN-capable.
+    pub marks: Marks,
     /// Acknowledgements with their round-trip times, and losses.
-    pub acks: bool,
-    /// Every data packet requests an acknowledgement.
-    pub every_ack: bool,
+    pub acks: Acks,
+    /// Each acknowledgement has the telemetry of the switches ([`Ack::hops`]). Only the simulated
+    /// fabric has it.
+    pub telemetry: bool,
+}
+
+/// How congestion marks reach an algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Marks {
+    /// Not at all: data packets are not ECN-capable.
+    None,
+    /// As CNPs.
+    Cnps,
+    /// With each acknowledgement ([`Ack::is_marked`]). RoCEv2 has no such acknowledgements: in the
+    /// engine, the marks come as CNPs.
+    Echo,
+}
+
+/// Which data packets request an acknowledgement for congestion control.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acks {
+    /// None; acknowledgements and losses are not reported.
+    None,
+    /// As many as without congestion control.
+    Usual,
+    /// Every packet.
+    Every,
 }
 
 impl Needs {
+    /// No signals.
+    pub const NONE: Self = Self { marks: Marks::None, acks: Acks::None, telemetry: false };
     /// CNPs only.
-    pub const CNPS: Self = Self { cnps: true, acks: false, every_ack: false };
+    pub const CNPS: Self = Self { marks: Marks::Cnps, ..Self::NONE };
     /// Acknowledgements and losses.
-    pub const ACKS: Self = Self { cnps: false, acks: true, every_ack: false };
+    pub const ACKS: Self = Self { acks: Acks::Usual, ..Self::NONE };
     /// An acknowledgement of every data packet, and losses.
-    pub const EVERY_ACK: Self = Self { cnps: false, acks: true, every_ack: true };
+    pub const EVERY_ACK: Self = Self { acks: Acks::Every, ..Self::NONE };
+    /// An acknowledgement of every data packet, with its congestion mark, and losses.
+    pub const ECHO: Self = Self { marks: Marks::Echo, ..Self::EVERY_ACK };
+    /// An acknowledgement of every data packet, with telemetry, and losses.
+    pub const TELEMETRY: Self = Self { telemetry: true, ..Self::EVERY_ACK };
+
+    /// Returns true if marks must reach the sender.
+    pub const fn has_marks(self) -> bool {
+        !matches!(self.marks, Marks::None)
+    }
+
+    /// Returns true if acknowledgements and losses must be reported.
+    pub const fn has_acks(self) -> bool {
+        !matches!(self.acks, Acks::None)
+    }
+
+    /// Returns true if every data packet must request an acknowledgement.
+    pub const fn has_every_ack(self) -> bool {
+        matches!(self.acks, Acks::Every)
+    }
 }
 
-/// An acknowledgement.
+/// An acknowledgement. Flags and telemetry are those of the data packet that caused it, the last of
+/// the acknowledged packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ack {
-    /// Time since the last of the acknowledged packets was sent.
+pub struct Ack<'a> {
+    /// Time since this packet was sent.
     pub rtt: Duration,
     /// Bytes acknowledged for the first time.
     pub bytes: u64,
+    /// The packet had a congestion mark. Always false in the engine: see [`Marks::Echo`].
+    pub is_marked: bool,
+    /// The packet was sent before. The engine measures no such packets.
+    pub is_retransmission: bool,
+    /// Telemetry of the switches on the packet's path, in their order. Empty without
+    /// [`Needs::telemetry`].
+    pub hops: &'a [Hop],
+}
+
+impl Ack<'_> {
+    /// An acknowledgement of a packet without a mark that was sent once, without telemetry.
+    pub const fn new(rtt: Duration, bytes: u64) -> Self {
+        Self { rtt, bytes, is_marked: false, is_retransmission: false, hops: &[] }
+    }
+
+    /// When the packet was sent, for an acknowledgement that arrives at `now`.
+    pub fn sent_at(&self, now: Instant) -> Instant {
+        let nanos = u64::try_from(self.rtt.as_nanos()).unwrap_or(u64::MAX);
+        Instant::from_nanos(now.as_nanos().saturating_sub(nanos))
+    }
+}
+
+/// What a switch wrote into a packet when its transmission began (INT, in-band telemetry).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hop {
+    /// Bytes in the packet's queue behind the packet.
+    pub queue: u64,
+    /// Bytes that the port has sent before the packet.
+    pub sent: u64,
+    /// The time.
+    pub at: Instant,
+    /// Rate of the port's link.
+    pub rate: Rate,
 }
 
 /// Figures of an algorithm for monitoring. An algorithm shows those that it has.
@@ -66,7 +161,8 @@ pub struct Figures {
 }
 
 /// A congestion control algorithm: a state machine over (event, now). After each event, the sender
-/// reads its rate, its window and its timers; no call may change them without an event.
+/// reads its rate, its window and its timers; no call may change them without an event. Timers that
+/// have ended run before any other event of the same time.
 pub trait CongestionControl: Clone + Debug + Send + Sync + 'static {
     /// The rate at which the sender may send.
     fn rate(&self) -> Rate;
@@ -87,9 +183,9 @@ pub trait CongestionControl: Clone + Debug + Send + Sync + 'static {
     }
 
     /// An acknowledgement arrived. Needs [`Needs::acks`].
-    fn on_ack(&mut self, _ack: &Ack, _now: Instant) {}
+    fn on_ack(&mut self, _ack: &Ack<'_>, _now: Instant) {}
 
-    /// A CNP arrived. Needs [`Needs::cnps`].
+    /// A CNP arrived. Needs [`Needs::marks`].
     fn on_cnp(&mut self, _now: Instant) {}
 
     /// Packets were lost, as a NAK or a timeout showed. Needs [`Needs::acks`].
@@ -173,7 +269,7 @@ impl Decision {
 trait Object: Debug + Send + Sync {
     fn cloned(&self) -> Box<dyn Object>;
     fn on_sent(&mut self, now: Instant, decision: &mut Decision);
-    fn on_ack(&mut self, ack: &Ack, now: Instant, decision: &mut Decision);
+    fn on_ack(&mut self, ack: &Ack<'_>, now: Instant, decision: &mut Decision);
     fn on_cnp(&mut self, now: Instant, decision: &mut Decision);
     fn on_loss(&mut self, now: Instant, decision: &mut Decision);
     fn on_timer(&mut self, now: Instant, decision: &mut Decision);
@@ -191,7 +287,7 @@ impl<T: CongestionControl> Object for T {
         decision.event(self, now, |_| ());
     }
 
-    fn on_ack(&mut self, ack: &Ack, now: Instant, decision: &mut Decision) {
+    fn on_ack(&mut self, ack: &Ack<'_>, now: Instant, decision: &mut Decision) {
         decision.event(self, now, |state| CongestionControl::on_ack(state, ack, now));
     }
 
@@ -285,7 +381,8 @@ impl Controller {
     }
 
     /// An acknowledgement arrived.
-    pub fn on_ack(&mut self, ack: &Ack, now: Instant) {
+    pub fn on_ack(&mut self, ack: &Ack<'_>, now: Instant) {
+        self.advance(now);
         if let Self { decision, state: Some(state) } = self {
             state.on_ack(ack, now, decision);
         }
@@ -293,6 +390,7 @@ impl Controller {
 
     /// A CNP arrived.
     pub fn on_cnp(&mut self, now: Instant) {
+        self.advance(now);
         if let Self { decision, state: Some(state) } = self {
             state.on_cnp(now, decision);
         }
@@ -300,6 +398,7 @@ impl Controller {
 
     /// Packets were lost, as a NAK or a timeout showed.
     pub fn on_loss(&mut self, now: Instant) {
+        self.advance(now);
         if let Self { decision, state: Some(state) } = self {
             state.on_loss(now, decision);
         }

@@ -23,10 +23,13 @@ pub mod rate;
 pub mod time;
 
 pub use algorithm::dcqcn::ReactionPoint;
+pub use algorithm::dctcp::Dctcp;
+pub use algorithm::hpcc::Hpcc;
+pub use algorithm::powertcp::PowerTcp;
 pub use algorithm::swift::Swift;
 pub use algorithm::timely::Timely;
 pub use algorithm::{ALGORITHMS, Algorithm, Control, UnknownControl};
-pub use controller::{Ack, CongestionControl, Controller, Needs, Setup};
+pub use controller::{Ack, Acks, CongestionControl, Controller, Hop, Marks, Needs, Path, Setup};
 pub use fraction::Fraction;
 pub use marking::Red;
 pub use notification::NotificationPoint;

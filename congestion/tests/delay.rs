@@ -5,7 +5,7 @@ mod common;
 use common::us;
 use feroce_congestion::{
     ALGORITHMS, Ack, Algorithm, CongestionControl, Control, Controller, Duration, Instant, Params,
-    Rate, Setup, Swift, Timely,
+    Path, Rate, Setup, Swift, Timely,
 };
 
 const SEGMENT: u64 = 16_384;
@@ -14,8 +14,12 @@ fn micros(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
-fn ack(micros: u64, bytes: u64) -> Ack {
-    Ack { rtt: Duration::from_micros(micros), bytes }
+fn ack(micros: u64, bytes: u64) -> Ack<'static> {
+    Ack::new(Duration::from_micros(micros), bytes)
+}
+
+fn setup(params: &Params, link_rate: Rate) -> Setup<'_> {
+    Setup { params, link_rate, now: Instant::ZERO, path: Path::UNKNOWN }
 }
 
 /// The defaults with these parameters.
@@ -41,7 +45,7 @@ fn mbps(timely: &Timely) -> u64 {
 }
 
 fn controller(control: Control, params: &Params, link_rate: Rate) -> Controller {
-    control.controller(&Setup { params, link_rate, now: Instant::ZERO })
+    control.controller(&setup(params, link_rate))
 }
 
 #[test]
@@ -69,11 +73,28 @@ fn timely_rises_below_the_low_threshold_at_any_gradient() {
 #[test]
 fn timely_falls_above_the_high_threshold_at_any_gradient() {
     let mut timely = timely();
-    timely.on_ack(&ack(1000, SEGMENT), us(1));
+    timely.on_ack(&ack(1000, SEGMENT), us(2000));
     // 1 - 0.8 (1 - 500 / 1000) = 0.6.
     assert_eq!(mbps(&timely), 6_000);
-    timely.on_ack(&ack(1000, SEGMENT), us(2));
+    timely.on_ack(&ack(1000, SEGMENT), us(3000));
     assert_eq!(mbps(&timely), 3_600);
+}
+
+/// All packets in flight saw one queue. Without this rule, eight flows on one link fall to the
+/// lowest rate together.
+#[test]
+fn timely_falls_once_per_rtt() {
+    let mut timely = timely();
+    timely.on_ack(&ack(1000, SEGMENT), us(2000));
+    for step in 1..1000 {
+        timely.on_ack(&ack(1000, SEGMENT), us(2000 + step));
+    }
+    assert_eq!(mbps(&timely), 6_000, "packets that were sent before the decrease");
+    timely.on_ack(&ack(1000, SEGMENT), us(3000));
+    assert_eq!(mbps(&timely), 3_600);
+    // An increase does not wait.
+    timely.on_ack(&ack(20, SEGMENT), us(3001));
+    assert_eq!(mbps(&timely), 3_610);
 }
 
 #[test]
@@ -82,21 +103,21 @@ fn timely_follows_the_gradient_between_the_thresholds() {
     let mut timely = Timely::new(&params, Rate::from_gbps(10));
     timely.on_ack(&ack(100, SEGMENT), us(0));
     // The RTT grows by 10 us, a tenth of min_rtt: 1 - 0.8 * 0.1.
-    timely.on_ack(&ack(110, SEGMENT), us(1));
+    timely.on_ack(&ack(110, SEGMENT), us(1000));
     assert_eq!(mbps(&timely), 9_200);
     // The RTT grows by more than min_rtt: the factor is limited to 0.2.
-    timely.on_ack(&ack(400, SEGMENT), us(2));
+    timely.on_ack(&ack(400, SEGMENT), us(2000));
     assert_eq!(mbps(&timely), 1_840);
     // The RTT falls: additive steps, five times as large from the fifth on.
     for (step, rate) in [(1, 1_850), (2, 1_860), (3, 1_870), (4, 1_880), (5, 1_930), (6, 1_980)] {
-        timely.on_ack(&ack(400 - 10 * step, SEGMENT), us(2 + step));
+        timely.on_ack(&ack(400 - 10 * step, SEGMENT), us(3000 + step));
         assert_eq!(mbps(&timely), rate, "step {step}");
     }
     // After one rise, steps are small again.
-    timely.on_ack(&ack(345, SEGMENT), us(9));
+    timely.on_ack(&ack(345, SEGMENT), us(4000));
     let after = mbps(&timely);
     assert_eq!(after, 1_901);
-    timely.on_ack(&ack(345, SEGMENT), us(10));
+    timely.on_ack(&ack(345, SEGMENT), us(4001));
     assert_eq!(mbps(&timely), after + 10);
 }
 
@@ -105,10 +126,10 @@ fn timely_averages_rtt_differences() {
     let mut timely = Timely::new(&Params::default(), Rate::from_gbps(10));
     timely.on_ack(&ack(100, SEGMENT), us(0));
     // 0.875 * 2 us / 20 us = 0.0875; 1 - 0.8 * 0.0875 = 0.93.
-    timely.on_ack(&ack(102, SEGMENT), us(1));
+    timely.on_ack(&ack(102, SEGMENT), us(1000));
     assert_eq!(mbps(&timely), 9_300);
     // 0.125 * 1.75 us + 0 = 0.21875 us; 1 - 0.8 * 0.0109375 = 0.99125.
-    timely.on_ack(&ack(102, SEGMENT), us(2));
+    timely.on_ack(&ack(102, SEGMENT), us(2000));
     assert_eq!(mbps(&timely), 9_219);
 }
 
@@ -126,12 +147,12 @@ fn timely_updates_once_per_segment() {
 #[test]
 fn timely_stays_between_min_rate_and_link_rate() {
     let mut timely = Timely::new(&Params::default(), Rate::from_gbps(10));
-    for step in 0..100 {
-        timely.on_ack(&ack(1_000_000, SEGMENT), us(step));
+    for step in 1..100 {
+        timely.on_ack(&ack(1_000_000, SEGMENT), us(step * 1_000_000));
     }
-    assert_eq!(timely.rate(), Rate::from_mbps(1));
+    assert_eq!(timely.rate(), Rate::from_mbps(100));
     for step in 0..2000 {
-        timely.on_ack(&ack(10, SEGMENT), us(step));
+        timely.on_ack(&ack(10, SEGMENT), us(100_000_000 + step));
     }
     assert_eq!(timely.rate(), Rate::from_gbps(10));
 }
@@ -155,7 +176,7 @@ fn hundreds(swift: &Swift) -> u64 {
 
 #[test]
 fn swift_decreases_by_the_distance_from_the_target_once_per_rtt() {
-    let mut swift = Swift::new(&swift(), Rate::from_gbps(40));
+    let mut swift = Swift::new(&setup(&swift(), Rate::from_gbps(40)));
     assert_eq!((swift.window(), swift.target()), (10_000, micros(30)));
     // 1 - 0.8 (40 - 30) / 40 = 0.8.
     swift.on_ack(&ack(40, 1000), us(100));
@@ -177,7 +198,7 @@ fn swift_decreases_by_the_distance_from_the_target_once_per_rtt() {
 
 #[test]
 fn swift_increases_by_a_packet_per_window() {
-    let mut swift = Swift::new(&swift(), Rate::from_gbps(40));
+    let mut swift = Swift::new(&setup(&swift(), Rate::from_gbps(40)));
     swift.on_ack(&ack(1000, 1000), us(1));
     assert_eq!(swift.window(), 5_000);
     // An acknowledged packet adds 1/5 packet; a whole window adds one packet.
@@ -191,7 +212,7 @@ fn swift_increases_by_a_packet_per_window() {
 
 #[test]
 fn swift_paces_a_window_below_a_packet() {
-    let mut swift = Swift::new(&swift(), Rate::from_gbps(40));
+    let mut swift = Swift::new(&setup(&swift(), Rate::from_gbps(40)));
     assert_eq!(swift.rate(), Rate::from_gbps(40));
     for step in 1..=4 {
         swift.on_ack(&ack(1000, 1000), us(step * 10_000));
@@ -215,7 +236,7 @@ fn swift_gives_small_windows_a_longer_target() {
     let mut params = swift();
     params.set("swift_fs_range", "50us").unwrap();
     params.set("swift_max_cwnd", "200").unwrap();
-    let mut swift = Swift::new(&params, Rate::from_gbps(40));
+    let mut swift = Swift::new(&setup(&params, Rate::from_gbps(40)));
     assert_eq!(swift.target(), micros(30), "no addition for windows of 100 packets or more");
     let mut targets = Vec::new();
     for step in 1..=12 {
@@ -228,6 +249,21 @@ fn swift_gives_small_windows_a_longer_target() {
     assert_eq!(&targets[1..2], [30_000]);
     assert!(targets[3].abs_diff(31_633) < 2, "{}", targets[3]);
     assert_eq!(swift.target(), micros(80), "the whole addition for a tenth of a packet or less");
+}
+
+#[test]
+fn swift_knows_the_hops_of_its_path() {
+    let params = params(&[("swift_fs_range", "0")]);
+    let target = |params: &Params, hops| {
+        let path = Path { hops, base_rtt: None };
+        Swift::new(&Setup { path, ..setup(params, Rate::from_gbps(40)) }).target()
+    };
+    // 25 us and 1 us per hop.
+    assert_eq!(target(&params, Some(5)), micros(30));
+    assert_eq!(target(&params, None), micros(26));
+    let mut fixed = params;
+    fixed.set("swift_hops", "3").unwrap();
+    assert_eq!(target(&fixed, Some(5)), micros(28));
 }
 
 #[test]

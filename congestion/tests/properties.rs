@@ -93,10 +93,7 @@ proptest! {
             now += wait;
             apply(&mut point, event, ns(now));
             match event {
-                Event::Cnp => {
-                    controller.advance(ns(now));
-                    controller.on_cnp(ns(now));
-                }
+                Event::Cnp => controller.on_cnp(ns(now)),
                 Event::Sent(bytes) => controller.on_sent(bytes, ns(now)),
             }
             prop_assert_eq!(controller.rate(), point.rate(), "at {} ns", now);

@@ -146,7 +146,12 @@ fn everything_arrives_exactly_once() {
     let (mut pauses, mut lost, mut marked) = (0, 0, 0);
     for seed in 0..400 {
         let lossless = seed % 2 == 0;
-        let config = Draw(Xoshiro128PlusPlus::seed_from_u64(seed)).config(seed, lossless);
+        let mut config = Draw(Xoshiro128PlusPlus::seed_from_u64(seed)).config(seed, lossless);
+        // In place of Swift, so that the draws stay the same.
+        let others = [Control::SWIFT, Control::DCTCP, Control::HPCC, Control::POWERTCP];
+        for flow in config.flows.iter_mut().filter(|flow| flow.control == Control::SWIFT) {
+            flow.control = others[usize::try_from(seed / 2 % 4).expect("small")];
+        }
         let results = run(&config, seed);
         for (number, flow) in results.flows.iter().enumerate() {
             assert!(flow.ended.is_some(), "seed {seed}: flow {number} does not end: {flow:?}");

@@ -610,3 +610,28 @@ fn a_longer_delay_slows_down_timely_and_swift() {
         assert!(after * 4 < before, "{control}: {before} packets in a millisecond, then {after}");
     }
 }
+
+/// DCTCP's marks come as CNPs, here one for each marked packet: the window falls to two packets in
+/// an RTT of 100 us.
+#[test]
+fn marks_slow_down_dctcp() {
+    let mut config = congestion(Control::DCTCP, 4096);
+    config.params.set("cnp_interval", "0").unwrap();
+    let mut pair = Pair::new(&setup(config));
+    pair.rig.wire.set_delay(Duration::from_micros(50));
+    let sent = |pair: &mut Pair| {
+        stream(pair, Duration::from_millis(4));
+        let _ = pair.frames();
+        stream(pair, Duration::from_millis(1));
+        data(&pair.frames(), 0).len()
+    };
+    let before = sent(&mut pair);
+    mark_everything(&mut pair);
+    let after = sent(&mut pair);
+    assert!(after * 4 < before, "{before} packets in a millisecond, then {after}");
+    assert!(count(&pair, 0, Counter::RpCnpHandled) > 0);
+    pair.rig.wire.set_faults(WireFaults::default(), 1);
+    stream(&mut pair, Duration::from_millis(10));
+    let again = sent(&mut pair);
+    assert!(again > after * 4, "{again} packets in a millisecond after {after}");
+}

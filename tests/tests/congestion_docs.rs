@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use feroce_congestion::algorithm::dcqcn;
 use feroce_congestion::params::{Kind, MARKING, NOTIFICATION, NVIDIA, Param, REACTION, SETS};
-use feroce_congestion::{ALGORITHMS, Algorithm, Params};
+use feroce_congestion::{ALGORITHMS, Acks, Algorithm, Marks, Params};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/congestion.md");
 
@@ -24,13 +24,24 @@ fn tables() -> [(&'static str, String); 7] {
 
 fn algorithms() -> String {
     let mut table = String::from(
-        "| algorithm | needs CNPs | needs acknowledgements | parameters |\n|---|---|---|---|\n",
+        "| algorithm | marks | acknowledgements | telemetry | parameters |\n\
+         |---|---|---|---|---|\n",
     );
-    let yes = |is_needed| if is_needed { "yes" } else { "no" };
     for algorithm in ALGORITHMS {
         let Algorithm { name, needs, params, .. } = algorithm;
-        let (cnps, acks) = (yes(needs.cnps), yes(needs.acks));
-        writeln!(table, "| `{name}` | {cnps} | {acks} | {} |", params.len()).expect("text");
+        let marks = match needs.marks {
+            Marks::None => "-",
+            Marks::Cnps => "CNPs",
+            Marks::Echo => "of each packet",
+        };
+        let acks = match needs.acks {
+            Acks::None => "-",
+            Acks::Usual => "some",
+            Acks::Every => "all",
+        };
+        let telemetry = if needs.telemetry { "yes" } else { "-" };
+        let count = params.len();
+        writeln!(table, "| `{name}` | {marks} | {acks} | {telemetry} | {count} |").expect("text");
     }
     table
 }

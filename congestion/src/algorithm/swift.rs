@@ -2,9 +2,9 @@
 //! round-trip time from a target delay.
 
 use super::{Algorithm, Control};
-use crate::controller::{Ack, CongestionControl, Controller, Needs};
+use crate::controller::{Ack, CongestionControl, Controller, Needs, Setup};
 use crate::fraction::Fraction;
-use crate::params::{Param, Params, range};
+use crate::params::{Param, range};
 use crate::rate::Rate;
 use crate::time::{Duration, Instant};
 
@@ -22,7 +22,13 @@ static HOP_SCALE: Param = Param::time(
     "addition to the target per hop",
     "the operator's",
 );
-static HOPS: Param = Param::count("swift_hops", 1, 0..=255, "hops of the path", "the path's");
+static HOPS: Param = Param::count(
+    "swift_hops",
+    0,
+    0..=255,
+    "switches on the path; 0: those of the path in a fabric, 1 in the engine",
+    "paper: the path's, from the TTL",
+);
 static FS_RANGE: Param = Param::time(
     "swift_fs_range",
     Duration::from_micros(50),
@@ -101,7 +107,7 @@ pub static ALGORITHM: Algorithm = Algorithm {
     ],
     needs: Needs::EVERY_ACK,
     starts_at_rate: false,
-    new: |setup| Controller::new(Swift::new(setup.params, setup.highest_rate())),
+    new: |setup| Controller::new(Swift::new(setup)),
 };
 
 impl Control {
@@ -141,12 +147,16 @@ pub struct Swift {
 const UNIT: u64 = 1 << 20;
 
 impl Swift {
-    /// A sender on a link of `link_rate`, with the largest window.
-    pub fn new(params: &Params, link_rate: Rate) -> Self {
+    /// A sender with the largest window.
+    pub fn new(setup: &Setup<'_>) -> Self {
+        let (params, link_rate) = (setup.params, setup.highest_rate());
         let rules = Rules {
             base_target: params.time(&BASE_TARGET),
             hop_scale: params.time(&HOP_SCALE),
-            hops: params.count(&HOPS),
+            hops: match params.count(&HOPS) {
+                0 => setup.path.hops.unwrap_or(1),
+                hops => hops,
+            },
             fs_range: params.time(&FS_RANGE),
             fs_min_cwnd: params.count(&FS_MIN_CWND),
             fs_max_cwnd: params.count(&FS_MAX_CWND),
@@ -221,8 +231,8 @@ impl CongestionControl for Swift {
         Rate::from_bps(u64::try_from(rate).unwrap_or(u64::MAX).max(1)).min(self.link_rate)
     }
 
-    fn on_ack(&mut self, ack: &Ack, now: Instant) {
-        let Ack { rtt, bytes } = *ack;
+    fn on_ack(&mut self, ack: &Ack<'_>, now: Instant) {
+        let Ack { rtt, bytes, .. } = *ack;
         self.rtt = rtt;
         let target = self.target();
         if rtt < target {

@@ -74,10 +74,10 @@ static SEGMENT: Param = Param::bytes(
 );
 static MIN_RATE: Param = Param::rate(
     "timely_min_rate",
-    Rate::from_mbps(1),
+    Rate::from_mbps(100),
     range::RATE_NOT_0,
     "the lowest rate",
-    "not given",
+    "paper: not given; HPCC's MIN_RATE: 100 Mb/s",
 );
 
 /// TIMELY: the rate follows the gradient of round-trip times.
@@ -126,6 +126,8 @@ pub struct Timely {
     non_rising: u32,
     /// Bytes acknowledged since the last update.
     bytes: u64,
+    /// When the rate was last decreased. Packets sent before saw the queue of the old rate.
+    decreased: Option<Instant>,
 }
 
 const SCALE_BITS: u32 = 16;
@@ -153,10 +155,12 @@ impl Timely {
             difference: 0,
             non_rising: 0,
             bytes: 0,
+            decreased: None,
         }
     }
 
-    fn update(&mut self, rtt: u64) {
+    /// Changes the rate for the RTT of a packet that was sent at `sent`.
+    fn update(&mut self, rtt: u64, sent: Instant, now: Instant) {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let Rules { beta, t_low, t_high, min_rtt, .. } = self.rules;
         let (low, high, floor) = (nanos(t_low), nanos(t_high), nanos(min_rtt).max(1));
@@ -166,7 +170,7 @@ impl Timely {
         } else if rtt > high {
             self.non_rising = 0;
             // 1 - high / rtt.
-            self.decrease(beta.of(part(rtt - high, rtt)));
+            self.decrease(beta.of(part(rtt - high, rtt)), sent, now);
         } else if self.difference <= 0 {
             self.non_rising = self.non_rising.saturating_add(1);
             let times =
@@ -175,7 +179,7 @@ impl Timely {
         } else {
             self.non_rising = 0;
             let gradient = part(self.difference.unsigned_abs(), floor << SCALE_BITS);
-            self.decrease(beta.of(gradient));
+            self.decrease(beta.of(gradient), sent, now);
         }
     }
 
@@ -184,7 +188,13 @@ impl Timely {
         self.rate = self.rate.saturating_add(step).min(self.link_rate);
     }
 
-    fn decrease(&mut self, by: Fraction) {
+    /// At most once per RTT: with a decrease per update, hundreds of updates that see one queue
+    /// would multiply.
+    fn decrease(&mut self, by: Fraction, sent: Instant, now: Instant) {
+        if self.decreased.is_some_and(|last| sent < last) {
+            return;
+        }
+        self.decreased = Some(now);
         let floor = self.rules.min_rate.min(self.link_rate);
         self.rate = self.rate.scaled(by.complement()).max(floor);
     }
@@ -195,7 +205,7 @@ impl CongestionControl for Timely {
         self.rate
     }
 
-    fn on_ack(&mut self, ack: &Ack, _now: Instant) {
+    fn on_ack(&mut self, ack: &Ack<'_>, now: Instant) {
         self.bytes += ack.bytes;
         if self.bytes < self.rules.segment {
             return;
@@ -208,7 +218,7 @@ impl CongestionControl for Timely {
             let kept = weighted(self.difference, self.rules.alpha.complement());
             self.difference = kept + weighted(newest, self.rules.alpha);
         }
-        self.update(rtt);
+        self.update(rtt, ack.sent_at(now), now);
     }
 }
 

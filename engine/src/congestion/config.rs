@@ -43,6 +43,9 @@ pub enum ChangeError {
          to change to an algorithm that needs CNPs, open it with `dcqcn` or with `ecn`"
     )]
     Unmarked(Control),
+    /// The algorithm needs telemetry of switches, which only the simulated fabric has.
+    #[error("`{0}` needs telemetry of the switches (INT), which only `feroce fabric` has")]
+    Telemetry(Control),
     /// The text names no congestion control.
     #[error("`congestion` is `{value}`, expected {}", Control::EXPECTS)]
     Control {
@@ -87,6 +90,9 @@ impl CongestionConfig {
                 value.parse().map_err(|_| ChangeError::Control { value: value.to_owned() })?;
             if control == Control::Off {
                 return Err(ChangeError::On);
+            }
+            if control.needs().telemetry {
+                return Err(ChangeError::Telemetry(control));
             }
             if control.is_ecn_capable() && !marked {
                 return Err(ChangeError::Unmarked(opened));
@@ -133,16 +139,17 @@ pub fn shown(values: &Params) -> impl Iterator<Item = (&'static str, String)> {
 mod tests {
     use super::*;
     use crate::time::Instant;
-    use feroce_congestion::{Setup, UnknownControl};
+    use feroce_congestion::{Path, Setup, UnknownControl};
 
     fn first_rate(config: &CongestionConfig, link_rate: Rate) -> Rate {
-        let setup = Setup { params: &config.params, link_rate, now: Instant::ZERO };
+        let (params, now, path) = (&config.params, Instant::ZERO, Path::UNKNOWN);
+        let setup = Setup { params, link_rate, now, path };
         config.control.controller(&setup).rate()
     }
 
     #[test]
     fn controls_parse_by_name_and_rate() {
-        for text in ["off", "dcqcn", "timely", "swift", "10Gb/s", "2500Mb/s"] {
+        for text in ["off", "dcqcn", "timely", "swift", "dctcp", "10Gb/s", "2500Mb/s"] {
             assert_eq!(text.parse::<Control>().unwrap().to_string(), text);
         }
         for bad in ["", "on", "DCQCN", "0", "10", "-1Gb/s"] {
@@ -173,6 +180,10 @@ mod tests {
             config.change(timely, false, "congestion", "dcqcn"),
             Err(ChangeError::Unmarked(timely))
         );
+        for control in [Control::HPCC, Control::POWERTCP] {
+            let refused = config.change(opened, true, "congestion", &control.to_string());
+            assert_eq!(refused, Err(ChangeError::Telemetry(control)));
+        }
         // With the setting `ecn`, packets are ECN-capable under any control.
         assert_eq!(config.change(timely, true, "congestion", "dcqcn"), Ok(()));
         let error =

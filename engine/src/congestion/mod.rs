@@ -15,8 +15,10 @@
 //! responses) is sent at the link rate or at `max_rate`. READ responses have a pacer of their own:
 //! a QP with both kinds of traffic gets that rate for each.
 //!
-//! Data packets are ECN-capable (ECT) only with an algorithm that needs CNPs: see
-//! [`Control::is_ecn_capable`]. Under every control, CNPs are sent for received marks.
+//! Data packets are ECN-capable (ECT) only with an algorithm that needs marks: see
+//! [`Control::is_ecn_capable`]. Under every control, CNPs are sent for received marks. Algorithms
+//! that need the mark of each acknowledged packet get CNPs instead: an acknowledgement of RoCEv2
+//! has no field for it. Algorithms that need telemetry of switches are refused.
 
 mod config;
 mod core;

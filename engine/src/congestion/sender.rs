@@ -1,7 +1,9 @@
 //! The congestion control state of one QP: its controller, and the pacer that limits its packets to
 //! the controller's rate.
 
-use feroce_congestion::{Ack, Control, Controller, Needs, NotificationPoint, Pacer, Rate, Setup};
+use feroce_congestion::{
+    Ack, Control, Controller, Needs, NotificationPoint, Pacer, Path, Rate, Setup,
+};
 use feroce_wire::Psn;
 
 use super::config::CongestionConfig;
@@ -94,7 +96,7 @@ pub struct RateSnapshot {
 impl Sender {
     /// A QP that has sent nothing, on a link of `link_rate`.
     pub fn new(config: &CongestionConfig, link_rate: Rate, now: Instant) -> Self {
-        let setup = Setup { params: &config.params, link_rate, now };
+        let setup = Setup { params: &config.params, link_rate, now, path: Path::UNKNOWN };
         Self::with(config.control.controller(&setup), config, link_rate, now)
     }
 
@@ -116,7 +118,7 @@ impl Sender {
             needs,
             is_stopped: false,
             point: NotificationPoint::new(&config.params.notification),
-            measured: needs.acks.then_some(measured),
+            measured: needs.has_acks().then_some(measured),
             ack_basis: (Rate::ZERO, Duration::ZERO),
             ack_interval: u32::MAX,
             sent_at: None,
@@ -127,12 +129,12 @@ impl Sender {
     }
 
     /// Changes the configuration at `now`. An algorithm that stays and takes other parameters keeps
-    /// its rate; other controllers start over. The
-    /// measurement of packets in flight and the tokens spent by responses are kept.
+    /// its rate; other controllers start over. The measurement of packets in flight and the tokens
+    /// spent by responses are kept.
     pub fn set_config(&mut self, config: &CongestionConfig, link_rate: Rate, now: Instant) {
         self.advance(now);
         let mut controller = self.controller.clone();
-        let setup = Setup { params: &config.params, link_rate, now };
+        let setup = Setup { params: &config.params, link_rate, now, path: Path::UNKNOWN };
         config.control.replace(self.control, &mut controller, &setup);
         let mut new = Self::with(controller, config, link_rate, now);
         (new.cnps_handled, new.cnps_sent) = (self.cnps_handled, self.cnps_sent);
@@ -202,7 +204,7 @@ impl Sender {
             (self.ack_basis, self.ack_interval) = (basis, packets.max(1));
         }
         match self.controller.window() {
-            u64::MAX if self.needs.every_ack => Limits { window: u32::MAX, ack_interval: 1 },
+            u64::MAX if self.needs.has_every_ack() => Limits { window: u32::MAX, ack_interval: 1 },
             u64::MAX => Limits { window: u32::MAX, ack_interval: self.ack_interval },
             window => {
                 let packets = u32::try_from(window / largest.max(1)).unwrap_or(u32::MAX).max(1);
@@ -244,7 +246,7 @@ impl Sender {
             && let Some(trip) = measured.trips.on_acked(psn, now)
         {
             self.advance(now);
-            self.controller.on_ack(&Ack { rtt: trip.time, bytes: trip.bytes }, now);
+            self.controller.on_ack(&Ack::new(trip.time, trip.bytes), now);
         }
     }
 
@@ -252,7 +254,7 @@ impl Sender {
     /// of the QP can have caused it.
     pub fn on_cnp(&mut self, now: Instant) -> bool {
         let may_be_marked = self.sent_at.is_some_and(|at| now.saturating_since(at) <= CNP_TIME);
-        if !self.needs.cnps || !may_be_marked {
+        if !self.needs.has_marks() || !may_be_marked {
             return false;
         }
         self.advance(now);

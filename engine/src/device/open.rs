@@ -197,6 +197,11 @@ fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
         (config.max_mr > 1 << 24, "max_mr must be at most 2^24"),
         (!WINDOWS.contains(&config.window), "window must be 32 to 1048576 packets"),
         (config.min_ack_timeout > 31, "min_ack_timeout must be at most 31"),
+        (
+            config.congestion.control.needs().telemetry,
+            "this congestion control needs telemetry of the switches (INT), which only `feroce \
+             fabric` has",
+        ),
         (!WINDOWS.contains(&config.read_window), "read_window must be 32 to 1048576 packets"),
     ];
     match rules.into_iter().find(|(broken, _)| *broken) {

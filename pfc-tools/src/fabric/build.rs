@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use feroce_congestion::params::CnpScope;
-use feroce_congestion::{Instant, NotificationPoint, Red};
+use feroce_congestion::{Duration, Instant, NotificationPoint, Path, Red};
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro128PlusPlus};
 
@@ -24,6 +24,7 @@ use super::routing::{mix, routes, wiring};
 use super::steps::Steps;
 use super::switch::Switch;
 use super::switch::buffer::{BufferConfig, SharedBuffer};
+use super::telemetry::Telemetry;
 use super::time::Time;
 
 /// The component of a network that a random generator belongs to.
@@ -98,6 +99,7 @@ impl Fabric {
             now: Time::ZERO,
             events: Events::new(),
             packets: Packets::new(),
+            telemetry: Telemetry::default(),
             switches: switches(config, &numbers).map_err(ConfigError::about("switch.buffer"))?,
             hosts: hosts(config, &numbers).map_err(ConfigError::about("topology"))?,
             ports,
@@ -213,6 +215,24 @@ impl Fabric {
     pub(super) fn path_of(&self, flow: &Flow) -> Vec<u32> {
         let path = self.find_path(flow.config.from, flow.config.to, flow.sender.entropy);
         path.unwrap_or_default() // Checked when the flow was added.
+    }
+
+    /// The path of a flow without traffic, as its congestion control knows it.
+    pub(super) fn base_path(&self, flow: &Flow) -> Path {
+        let (there, gap) = (self.path_of(flow), self.packet.gap);
+        let back = self.find_path(flow.config.to, flow.config.from, !flow.sender.entropy);
+        let back = back.unwrap_or_else(|_| there.clone());
+        let time = |ports: &[u32], bytes: u32| {
+            let ports = ports.iter().map(|&port| &self.ports[port as usize]);
+            ports.map(|port| port.rate.time_of(bytes).0 + port.delay.0).sum::<u64>()
+        };
+        let full = self.packet.payload + self.packet.headers;
+        let trip = time(&there, full + gap) + time(&back, self.packet.control + gap);
+        let trip = Time(trip + self.host.ack_delay.0);
+        Path {
+            hops: u32::try_from(there.len()).ok().map(|links| links.saturating_sub(1)),
+            base_rtt: Some(Duration::from_nanos(trip.instant().as_nanos())),
+        }
     }
 
     /// The egress ports on the path between two hosts; an error if the path does not reach the

@@ -5,7 +5,7 @@ pub mod receiver;
 mod selective;
 pub mod sender;
 
-use feroce_congestion::Instant;
+use feroce_congestion::{Instant, Marks, Path};
 
 use super::Fabric;
 use super::config::FlowConfig;
@@ -116,6 +116,8 @@ impl Fabric {
         packet.sent = now;
         packet.entropy = flow.sender.entropy;
         packet.ecn_capable = flow.sender.ecn_capable;
+        packet.retransmitted = flow.sender.sends_again();
+        packet.telemetry = flow.sender.needs.telemetry;
         packet.ack_requested = flow.sender.on_sent(now);
         let check_at = flow.sender.next_check(now.instant());
         if was_idle {
@@ -130,6 +132,9 @@ impl Fabric {
             self.events.push(at, Event::Timeout { flow: number });
         }
         let id = self.packets.add(packet);
+        if packet.telemetry {
+            self.telemetry.start(id);
+        }
         self.transmit(port, id);
     }
 
@@ -159,10 +164,11 @@ impl Fabric {
         }
         let now = self.now.instant();
         match packet.kind {
-            Kind::Data { psn } => self.data_arrives(&packet, psn),
+            Kind::Data { psn } => self.data_arrives(id, &packet, psn),
             Kind::Ack { psn } => {
                 let (at, flow) = (self.now, &mut self.flows[packet.flow as usize]);
-                if flow.sender.on_ack(psn, packet.sent, at) {
+                let hops = if packet.telemetry { self.telemetry.of(id) } else { &[] };
+                if flow.sender.on_ack(psn, &packet, hops, at) {
                     self.finish(packet.flow);
                 } else {
                     self.reschedule(packet.flow);
@@ -180,30 +186,32 @@ impl Fabric {
         }
     }
 
-    fn data_arrives(&mut self, packet: &Packet, psn: u32) {
+    fn data_arrives(&mut self, id: PacketId, packet: &Packet, psn: u32) {
         let flow = &mut self.flows[packet.flow as usize];
         flow.receiver.note_arrival(packet.marked);
         let messages = flow.receiver.messages;
+        // A mark that acknowledgements echo causes no CNP.
+        let notifies = packet.marked && flow.sender.needs.marks != Marks::Echo;
         let response = flow.receiver.on_data(psn, packet.ack_requested);
         let is_message = flow.receiver.messages != messages;
         let point = flow.notifier;
         let notifier = &mut self.notifiers[point as usize];
-        if packet.marked {
+        if notifies {
             notifier.flow = packet.flow;
         }
-        if notifier.point.on_packet(packet.marked, self.now.instant()) {
+        if notifier.point.on_packet(notifies, self.now.instant()) {
             self.send_cnp(point);
         }
         self.arm_notifier(point);
         if let Some(response) = response {
-            self.send_response(packet, response);
+            self.send_response(id, packet, response);
         }
         if is_message {
             self.message_arrived(packet.flow);
         }
     }
 
-    fn send_response(&mut self, to: &Packet, response: Response) {
+    fn send_response(&mut self, data: PacketId, to: &Packet, response: Response) {
         let kind = match response {
             Response::Ack(psn) => Kind::Ack { psn },
             Response::Nak { expected, arrived } => Kind::Nak { psn: expected, arrived },
@@ -214,7 +222,13 @@ impl Fabric {
         let mut packet = Packet::new(kind, to.flow, back, self.packet.control, priority);
         packet.sent = to.sent;
         packet.entropy = !flow.sender.entropy;
-        self.respond(from, packet, self.host.ack_delay);
+        (packet.marked, packet.retransmitted) = (to.marked, to.retransmitted);
+        packet.telemetry = to.telemetry;
+        let id = self.packets.add(packet);
+        if packet.telemetry {
+            self.telemetry.answer(data, id);
+        }
+        self.respond(from, id, self.host.ack_delay);
     }
 
     fn send_cnp(&mut self, point: u32) {
@@ -225,11 +239,11 @@ impl Fabric {
         let mut packet =
             Packet::new(Kind::Cnp, number, back, self.packet.control, self.cnp_priority);
         packet.entropy = !flow.sender.entropy;
-        self.respond(from, packet, self.host.cnp_delay);
+        let id = self.packets.add(packet);
+        self.respond(from, id, self.host.cnp_delay);
     }
 
-    fn respond(&mut self, host: u32, packet: Packet, delay: Time) {
-        let packet = self.packets.add(packet);
+    fn respond(&mut self, host: u32, packet: PacketId, delay: Time) {
         if delay > Time::ZERO {
             self.events.push(self.now + delay, Event::Response { host, packet });
         } else {
@@ -277,8 +291,13 @@ impl Fabric {
         let now = self.now;
         let previous = self.flows[number as usize].predecessor;
         let previous = previous.map(|previous| self.flows[previous as usize].sender.clone());
+        let flow = &self.flows[number as usize];
+        let path = match flow.config.control.algorithm() {
+            Some(_) => self.base_path(flow),
+            None => Path::UNKNOWN,
+        };
         let flow = &mut self.flows[number as usize];
-        flow.sender.start(link_rate, &self.congestion, now);
+        flow.sender.start(link_rate, path, &self.congestion, now);
         if let Some(previous) = previous {
             flow.sender.continue_from(&previous);
         }

@@ -28,6 +28,7 @@ pub mod scheduler;
 mod standalone;
 pub mod steps;
 mod switch;
+mod telemetry;
 pub mod time;
 pub mod topology;
 pub mod traffic;
@@ -48,6 +49,7 @@ use packet::{Kind, PacketId, Packets};
 use port::{Node, Port};
 use steps::Steps;
 use switch::Switch;
+use telemetry::Telemetry;
 use time::Time;
 
 pub use host::sender::SenderCounts;
@@ -59,6 +61,7 @@ pub struct Fabric {
     now: Time,
     events: Events,
     packets: Packets,
+    telemetry: Telemetry,
     ports: Vec<Port>,
     switches: Vec<Switch>,
     hosts: Vec<Host>,

@@ -53,8 +53,12 @@ pub(crate) struct Packet {
     pub priority: u8,
     /// ECN-capable: may be marked.
     pub ecn_capable: bool,
-    /// Marked in the fabric.
+    /// Marked in the fabric. Of an acknowledgement: the data packet that caused it was marked.
     pub marked: bool,
+    /// The data packet was sent before. Of an acknowledgement: the one that caused it was.
+    pub retransmitted: bool,
+    /// The switches on its path record telemetry for it.
+    pub telemetry: bool,
     /// The sender requests an acknowledgement (AckReq bit of the BTH).
     pub ack_requested: bool,
     /// Bits were flipped; the ICRC is wrong.
@@ -77,6 +81,8 @@ impl Packet {
             priority,
             ecn_capable: false,
             marked: false,
+            retransmitted: false,
+            telemetry: false,
             ack_requested: false,
             corrupted: false,
             ingress: 0,

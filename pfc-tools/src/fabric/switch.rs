@@ -3,8 +3,8 @@
 
 pub mod buffer;
 
-use feroce_congestion::Red;
 use feroce_congestion::params::MarkAt;
+use feroce_congestion::{Hop, Rate, Red};
 use rand_xoshiro::Xoshiro128PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
@@ -95,6 +95,15 @@ impl Fabric {
         {
             packet.marked = true;
             out.counts.marked += 1;
+        }
+        if packet.telemetry && matches!(packet.kind, Kind::Data { .. }) {
+            let hop = Hop {
+                queue: out.queued(priority),
+                sent: out.counts.wire_bytes,
+                at: self.now.instant(),
+                rate: Rate::from_bps(out.rate.bits_per_second()),
+            };
+            self.telemetry.record(id, hop);
         }
         switch.buffer.release(ingress, priority, packet.size);
         let resumes = switch.buffer.resumes(ingress, priority);

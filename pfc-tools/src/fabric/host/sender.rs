@@ -1,9 +1,12 @@
 //! The sender of a flow: the next packet, its time, and the recovery from a loss.
 
-use feroce_congestion::{Ack, Controller, Duration, Fraction, Instant, Pacer, Params, Rate, Setup};
+use feroce_congestion::{
+    Ack, Controller, Duration, Fraction, Hop, Instant, Needs, Pacer, Params, Path, Rate, Setup,
+};
 
 use super::selective::Scoreboard;
 use crate::fabric::config::{Control, FlowConfig, HostConfig, PacketConfig, Recovery};
+use crate::fabric::packet::Packet;
 use crate::fabric::time::{LinkRate, Time};
 
 /// Whether a packet may be sent.
@@ -38,6 +41,8 @@ pub(crate) struct Sender {
     /// Flow identifier that ECMP hashes.
     pub entropy: u32,
     pub ecn_capable: bool,
+    /// The signals that its controller needs.
+    pub needs: Needs,
     /// Number of the next packet.
     next: u32,
     /// Number of the oldest unacknowledged packet.
@@ -89,6 +94,7 @@ impl Sender {
         Self {
             entropy,
             ecn_capable: flow.control.is_ecn_capable(),
+            needs: flow.control.needs(),
             next: 0,
             una: 0,
             highest: 0,
@@ -121,9 +127,9 @@ impl Sender {
     }
 
     /// Starts sending on a link of `link_rate`.
-    pub fn start(&mut self, link_rate: LinkRate, params: &Params, now: Time) {
+    pub fn start(&mut self, link_rate: LinkRate, path: Path, params: &Params, now: Time) {
         let (rate, at) = (Rate::from_bps(link_rate.bits_per_second()), now.instant());
-        let setup = Setup { params, link_rate: rate, now: at };
+        let setup = Setup { params, link_rate: rate, now: at, path };
         self.controller = match self.control {
             Control::Fixed(fixed) => Controller::fixed(fixed.min(rate)),
             control => control.controller(&setup),
@@ -165,6 +171,11 @@ impl Sender {
             let messages = psn / self.message_packets + 1;
             self.message_end = messages.saturating_mul(self.message_packets);
         }
+    }
+
+    /// Returns true if the next packet was sent before.
+    pub fn sends_again(&self) -> bool {
+        self.board.lost().is_some() || self.next < self.highest
     }
 
     /// Returns true if packets are unacknowledged.
@@ -247,7 +258,7 @@ impl Sender {
         }
         self.highest = self.highest.max(self.next);
         let is_late = now >= self.progress_at.max(self.ack_requested_at) + Time(self.timeout.0 / 4);
-        let requests_ack = self.control.needs().every_ack
+        let requests_ack = self.needs.has_every_ack()
             || self.next == self.limit
             || (self.window != u64::MAX && !self.may_send())
             || (is_late && self.timeout > Time::ZERO);
@@ -257,9 +268,9 @@ impl Sender {
         requests_ack
     }
 
-    /// Handles an acknowledgement of all packets before `psn`; the newest of them was sent at
-    /// `sent`. Returns true if everything is acknowledged.
-    pub fn on_ack(&mut self, psn: u32, sent: Time, now: Time) -> bool {
+    /// Handles an acknowledgement of all packets before `psn`: the packet `ack`, with the telemetry
+    /// of the data packet that caused it. Returns true if everything is acknowledged.
+    pub fn on_ack(&mut self, psn: u32, ack: &Packet, hops: &[Hop], now: Time) -> bool {
         if psn > self.una {
             let bytes = u64::from(psn - self.una) * u64::from(self.full);
             self.una = psn;
@@ -268,9 +279,11 @@ impl Sender {
             }
             self.set_next(self.next.max(psn));
             self.progress_at = now;
-            let rtt = Duration::from_nanos((now - sent).0.div_ceil(1000));
+            let rtt = Duration::from_nanos((now - ack.sent).0.div_ceil(1000));
+            let (is_marked, is_retransmission) = (ack.marked, ack.retransmitted);
+            let ack = Ack { rtt, bytes, is_marked, is_retransmission, hops };
             self.before_change(now.instant());
-            self.controller.on_ack(&Ack { rtt, bytes }, now.instant());
+            self.controller.on_ack(&ack, now.instant());
         }
         self.una == self.total
     }
