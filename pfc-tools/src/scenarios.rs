@@ -29,6 +29,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("loss", include_str!("../scenarios/loss.toml")),
     ("phase-margin", include_str!("../scenarios/phase-margin.toml")),
     ("pmax", include_str!("../scenarios/pmax.toml")),
+    ("powertcp", include_str!("../scenarios/powertcp.toml")),
     ("ring-all-reduce", include_str!("../scenarios/ring-all-reduce.toml")),
     ("semantics", include_str!("../scenarios/semantics.toml")),
     ("web-search", include_str!("../scenarios/web-search.toml")),
