@@ -37,6 +37,8 @@ fn incast(control: Control, senders: u32, congestion: Params) -> FabricConfig {
         control,
         initial_rate: None,
         chain: None,
+        is_held: false,
+        released: None,
     };
     let to = network.hosts.len() - 1;
     let switch = network.hosts.len();
@@ -53,6 +55,7 @@ fn incast(control: Control, senders: u32, congestion: Params) -> FabricConfig {
         sample: Time::from_micros(100),
         watch: vec![(switch, to, 3)],
         keep_samples: false,
+        steps: Vec::new(),
         network,
     }
 }

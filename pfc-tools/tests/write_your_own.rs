@@ -73,6 +73,8 @@ fn two_to_one(engines: &[u32]) -> FabricConfig {
         control: AIMD,
         initial_rate: None,
         chain: None,
+        is_held: false,
+        released: None,
     };
     FabricConfig {
         seed: 1,
@@ -88,6 +90,7 @@ fn two_to_one(engines: &[u32]) -> FabricConfig {
         sample: Time::from_micros(100),
         watch: Vec::new(),
         keep_samples: false,
+        steps: Vec::new(),
     }
 }
 
