@@ -68,6 +68,11 @@ type Wrong = (&'static str, i32, &'static [&'static str]);
 /// Wrong usages that strangers have tried.
 const WRONG: &[Wrong] = &[
     ("check x.pcap", 2, &["`check`|'check'", "feroce conform check"]),
+    (
+        "conform inject drop-writ-first",
+        2,
+        &["neither a script of the catalogue nor a file", "drop-write-first", "--list"],
+    ),
     ("replay x.pcap", 2, &["'replay'", "feroce conform replay"]),
     ("watch eth0", 2, &["'watch'", "feroce pfc watch"]),
     ("perf -s 10X", 2, &["10X", "--size", "is not a size"]),

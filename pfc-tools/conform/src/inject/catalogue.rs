@@ -112,3 +112,38 @@ scripts! {
     "wrong-key-write"
     "wrong-pkey"
 }
+
+/// Similarity from which on a name is near another one; 1 is equality.
+const NEAR: f64 = 0.8;
+/// Number of near names that are told.
+const MAX_NEAR: usize = 3;
+
+/// Returns the names of scripts near `name`, the nearest first.
+pub fn names_near(name: &str) -> Vec<&'static str> {
+    let similarity = |known: &str| strsim::jaro_winkler(known, name);
+    let mut near: Vec<(f64, &str)> =
+        SCRIPTS.iter().map(|&(known, _)| (similarity(known), known)).collect();
+    near.retain(|(similarity, _)| *similarity >= NEAR);
+    near.sort_by(|a, b| b.0.total_cmp(&a.0));
+    near.truncate(MAX_NEAR);
+    near.into_iter().map(|(_, known)| known).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_near;
+
+    #[test]
+    fn a_mistyped_name_is_near_the_right_one() {
+        for (typed, meant) in [
+            ("drop-writ-first", "drop-write-first"),
+            ("forged-nack", "forged-nak"),
+            ("mark-and-drops", "mark-and-drop"),
+            ("rnr_never", "rnr-never"),
+        ] {
+            assert_eq!(names_near(typed).first(), Some(&meant), "{typed}");
+            assert!(names_near(typed).len() <= 3);
+        }
+        assert!(names_near("zzz").is_empty());
+    }
+}

@@ -1,6 +1,6 @@
 //! The command lines of `feroce conform inject` and `feroce conform scorecard`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use feroce_congestion::params::Kind;
@@ -292,14 +292,8 @@ fn unusable(why: impl std::fmt::Display) -> Failure {
 }
 
 fn scripts(options: &Options) -> Result<Vec<Script>, Failure> {
-    let built_in = Script::built_in();
-    let mut scripts = Vec::new();
-    for name in &options.scripts {
-        match built_in.iter().find(|script| script.name == *name) {
-            Some(script) => scripts.push(script.clone()),
-            None => scripts.push(Script::read(Path::new(name)).map_err(unusable)?),
-        }
-    }
+    let named = options.scripts.iter().map(|name| Script::find(name));
+    let mut scripts = named.collect::<Result<Vec<_>, _>>().map_err(unusable)?;
     if options.catalogue {
         scripts.extend(Script::catalogue());
     }

@@ -11,7 +11,7 @@ use feroce_wire::{NakCode, PathMtu, Psn};
 use serde::{Deserialize, Deserializer, de};
 
 use super::action::Action;
-use super::catalogue::SCRIPTS;
+use super::catalogue::{SCRIPTS, names_near};
 use super::packet_kind::PacketKind;
 use super::toml_value;
 use super::trace::Side;
@@ -203,6 +203,9 @@ pub enum ScriptError {
     /// The file cannot be read.
     #[error("{0}: {1}")]
     Read(String, std::io::Error),
+    /// The name is neither that of a script of the catalogue nor of a file; the names near it.
+    #[error("`{0}` is neither a script of the catalogue nor a file; {1}")]
+    Unknown(String, String),
     /// The text is not a valid script.
     #[error("{0}: {1}")]
     Parse(String, String),
@@ -230,6 +233,27 @@ impl Script {
             .map_err(|error| ScriptError::Read(path.display().to_string(), error))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         Self::parse(&name, &text)
+    }
+
+    /// Returns the script `name` of the catalogue, or the one in the file of this name.
+    ///
+    /// # Errors
+    /// See [`ScriptError`].
+    pub fn find(name: &str) -> Result<Self, ScriptError> {
+        if let Some((name, text)) = SCRIPTS.iter().find(|(known, _)| *known == name) {
+            return Self::parse(name, text);
+        }
+        Self::read(Path::new(name)).map_err(|error| match error {
+            ScriptError::Read(_, cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                let near = names_near(name);
+                let advice = match near.as_slice() {
+                    [] => "--list lists the catalogue".to_owned(),
+                    near => format!("near it: {}; --list lists all", near.join(", ")),
+                };
+                ScriptError::Unknown(name.to_owned(), advice)
+            }
+            other => other,
+        })
     }
 
     /// Returns the scripts built into the program.
