@@ -161,10 +161,12 @@ pub fn write_topology(network: &Network) -> Result<String, String> {
                 ));
             }
         };
+        // As many digits as a small rate needs.
+        let loss = if loss == 0.0 { "0.000000".to_owned() } else { loss.to_string() };
         let (rate, delay) = (rate.bits_per_second(), nanoseconds(*delay));
         let _ = match rate.is_multiple_of(1_000_000_000) {
-            true => writeln!(text, "{a} {b} {}Gbps {delay}ns {loss:.6}", rate / 1_000_000_000),
-            false => writeln!(text, "{a} {b} {rate}bps {delay}ns {loss:.6}"),
+            true => writeln!(text, "{a} {b} {}Gbps {delay}ns {loss}", rate / 1_000_000_000),
+            false => writeln!(text, "{a} {b} {rate}bps {delay}ns {loss}"),
         };
     }
     Ok(text)
