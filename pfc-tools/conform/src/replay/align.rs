@@ -91,13 +91,13 @@ pub enum Step {
 
 /// Pairs `ours` with `theirs`. `lost` returns true if an engine's response may have been lost
 /// before the capture point; `open` returns true if it may have followed the end of the capture;
-/// `conveyed` returns true if an engine's response contains the information of a captured one.
+/// `unsent` says why the engine may lack a captured response.
 pub fn align(
     ours: &[ResponseId],
     theirs: &[ResponseId],
     lost: impl Fn(usize) -> bool,
     open: impl Fn(usize) -> bool,
-    conveyed: impl Fn(usize) -> bool,
+    unsent: impl Fn(usize) -> Option<Tolerance>,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     let (mut i, mut j) = (0, 0);
@@ -118,8 +118,8 @@ pub fn align(
         {
             return Some(Tolerance::NakBehindRnrNak);
         }
-        let is_conveyed = conveyed(j) || coalesced(&theirs[j], &ours[i..]);
-        is_conveyed.then_some(Tolerance::AckCoalescing)
+        let is_conveyed = coalesced(&theirs[j], &ours[i..]);
+        is_conveyed.then_some(Tolerance::AckCoalescing).or_else(|| unsent(j))
     };
     while i < ours.len() || j < theirs.len() {
         if i < ours.len() && j < theirs.len() && ours[i].matches(&theirs[j]) {

@@ -68,6 +68,16 @@ impl<'a> CapturedResponses<'a> {
         responses.next().map(|packet| packet.payload.slices().concat())
     }
 
+    /// Returns which of `psns` PSNs from `first` on have captured responses, as distances.
+    pub fn answered(&self, first: Psn, psns: u32) -> Vec<u32> {
+        const PSNS: u32 = 1 << 24;
+        let first = first.value();
+        let end = first + psns.min(PSNS);
+        let wrapped = 0..end.saturating_sub(PSNS);
+        let found = self.by_psn.range(first..end.min(PSNS)).chain(self.by_psn.range(wrapped));
+        found.map(|(psn, _)| psn.wrapping_sub(first) & (PSNS - 1)).collect()
+    }
+
     /// Returns the value in the response to an atomic with the PSN.
     pub fn atomic_value(&self, psn: Psn, after: usize) -> Option<u64> {
         let all = self.by_psn.get(&psn.value())?;

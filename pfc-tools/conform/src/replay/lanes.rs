@@ -5,8 +5,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use feroce_engine::qp::Service;
+use feroce_wire::cm::{CmMad, CmMessage};
 use feroce_wire::{NakCode, Operation, Packet, PathMtu, Position, Psn, Qpn, Syndrome, Transport};
 
+use super::spans::Spans;
 use crate::party::Party;
 
 /// A frame of a capture.
@@ -61,6 +63,27 @@ pub struct Lane {
     pub outstanding: usize,
 }
 
+impl Lane {
+    /// Returns true if communication management in the capture tells that the first request of the
+    /// lane is the first one of the connection.
+    pub fn begins_in(&self, frames: &[Captured]) -> bool {
+        let Some(&first) = self.requests.first() else { return false };
+        let starting = (self.responder.qpn, frames[first].packet().bth.psn);
+        frames.iter().take(first).any(|frame| {
+            let packet = frame.packet();
+            let is_from_responder = packet.ip.src() == self.responder.ip;
+            let mad = (packet.bth.dest_qp == Qpn::GSI && is_from_responder)
+                .then(|| CmMad::parse(packet.payload.first).ok())
+                .flatten();
+            match mad.map(|mad| mad.message) {
+                Some(CmMessage::Req(req)) => (req.local_qpn.value(), req.starting_psn) == starting,
+                Some(CmMessage::Rep(rep)) => (rep.local_qpn.value(), rep.starting_psn) == starting,
+                _ => false,
+            }
+        })
+    }
+}
+
 /// Replaces a QP number that the capture does not show.
 pub const UNKNOWN_QPN: u32 = 0x12;
 
@@ -79,7 +102,7 @@ struct Flow {
     requests: Vec<usize>,
     responses: Vec<usize>,
     /// PSNs of requests and of the responses to READs.
-    psns: BTreeSet<u32>,
+    psns: Spans,
     /// PSNs of responses.
     answered: BTreeSet<u32>,
     /// Longest payload of a packet that fills the path MTU, and of any packet.
@@ -100,8 +123,10 @@ pub fn lanes(frames: &[Captured]) -> (Vec<Lane>, usize) {
         lanes.push(lane(frames, key, flow, back.map(|key| (key, &flows[key]))));
     }
     lanes.sort_by_key(|lane| lane.requests[0]);
-    let used: usize = lanes.iter().map(|lane| lane.requests.len() + lane.responses.len()).sum();
-    (lanes, frames.len() - used)
+    // Several lanes may have the same responses.
+    let used = lanes.iter().flat_map(|lane| lane.requests.iter().chain(&lane.responses));
+    let used: BTreeSet<usize> = used.copied().collect();
+    (lanes, frames.len() - used.len())
 }
 
 fn flows(frames: &[Captured]) -> BTreeMap<Key, Flow> {
@@ -140,7 +165,7 @@ fn flows(frames: &[Captured]) -> BTreeMap<Key, Flow> {
         for &index in &flow.requests {
             let packet = frames[index].packet();
             let span = read_span(&packet, mtu);
-            flow.psns.extend((0..span).map(|step| packet.bth.psn.add(step).value()));
+            flow.psns.add(packet.bth.psn, span, index);
         }
     }
     flows
@@ -163,7 +188,8 @@ fn answering<'a>(flows: &'a BTreeMap<Key, Flow>, key: &Key, flow: &Flow) -> Opti
     let reverse =
         |other: &&Key| (other.src, other.dst, other.transport) == (key.dst, key.src, key.transport);
     let candidates: Vec<&Key> = flows.keys().filter(reverse).collect();
-    let answered_psns = |other: &&&Key| flows[**other].answered.intersection(&flow.psns).count();
+    let is_asked = |psn: &&u32| flow.psns.last_of(Psn::new(**psn)).is_some();
+    let answered_psns = |other: &&&Key| flows[**other].answered.iter().filter(is_asked).count();
     match (candidates.iter().max_by_key(answered_psns), candidates.as_slice()) {
         (Some(best), _) if answered_psns(&best) > 0 => Some(best),
         (_, [only]) => Some(only),
@@ -220,7 +246,7 @@ fn outstanding(frames: &[Captured], requests: &[usize], responses: &[usize], mtu
         let last = psn.add(read_span(&packet, mtu) - 1);
         let takes_resource = matches!(packet.info.operation, Operation::ReadRequest)
             || packet.ext.atomic_eth.is_some();
-        if takes_resource && last_psns.iter().all(|before| before.is_before(last)) {
+        if takes_resource && last_psns.last().is_none_or(|before| before.is_before(last)) {
             last_psns.push(last);
             most = most.max(last_psns.len());
         }

@@ -7,6 +7,7 @@ use feroce_engine::verbs::{RemoteAddr, SendOp};
 use feroce_wire::{Operation, Packet, PathMtu, Position, Psn};
 
 use super::lanes::{Captured, Lane, read_span};
+use super::rig::Unplayable;
 
 /// A PSN extended beyond 24 bits, relative to the first PSN of its lane.
 pub type Place = i64;
@@ -59,6 +60,25 @@ impl Message {
     pub fn end(&self) -> Place {
         self.start + Place::from(self.psns)
     }
+
+    /// Adds a packet behind a gap in a WRITE, whose length is known.
+    fn add_part(&mut self, place: Place, packet: &Packet<'_>, mtu: u32) {
+        let is_part = packet.info.operation == Operation::Write
+            && matches!(packet.info.position, Position::Middle | Position::Last);
+        let SendOp::Write(remote) = self.op else { return };
+        let Ok(step) = usize::try_from(place - self.start) else { return };
+        let bytes = packet.payload.slices().concat();
+        let at = step * mtu as usize;
+        let Some(room) = self.bytes.get_mut(at..at + bytes.len()).filter(|_| is_part) else {
+            return;
+        };
+        room.copy_from_slice(&bytes);
+        if packet.info.position.ends_message() {
+            self.whole = true;
+            self.solicited = packet.bth.solicited;
+            self.op = packet.ext.imm.map_or(self.op, |imm| SendOp::WriteImm(remote, imm.0));
+        }
+    }
 }
 
 /// The messages of a lane.
@@ -70,6 +90,29 @@ pub struct Messages {
     pub first: Psn,
     /// Place of each request packet of the lane, in capture order.
     pub places: Vec<Place>,
+    /// Bytes that READs and WRITEs announce, if they are too many: then there are no messages.
+    excess: Option<u64>,
+}
+
+/// The most bytes that the READs and WRITEs of a lane may announce: lengths in packets are not
+/// trusted, and a capture has at most 1 GiB.
+const MOST_ANNOUNCED: u64 = 1 << 32;
+/// The most bytes that READs may announce besides four times those in captured responses.
+const MOST_UNANSWERED: u64 = 16 << 20;
+
+/// Returns the bytes that READs and WRITEs announce, if they are too many.
+fn excess(lane: &Lane, frames: &[Captured]) -> Option<u64> {
+    let (mut reads, mut writes, mut answered) = (0, 0, 0);
+    for packet in lane.requests.iter().chain(&lane.responses).map(|&at| frames[at].packet()) {
+        let announced = u64::from(packet.ext.reth.map_or(0, |reth| reth.dma_len));
+        match packet.info.operation {
+            Operation::ReadRequest => reads += announced,
+            Operation::ReadResponse => answered += packet.payload.len() as u64,
+            _ => writes += announced,
+        }
+    }
+    let is_too_much = reads > 4 * answered + MOST_UNANSWERED || reads + writes > MOST_ANNOUNCED;
+    is_too_much.then_some(reads + writes)
 }
 
 impl Messages {
@@ -83,14 +126,20 @@ impl Messages {
         for (&place, &index) in places.iter().zip(&lane.requests) {
             by_place.entry(place).or_insert(index);
         }
+        let excess = excess(lane, frames);
+        if excess.is_some() {
+            return Self { list: Vec::new(), first, places, excess };
+        }
         let mtu = lane.mtu.bytes();
         let mut list: Vec<Message> = Vec::new();
         let mut pending: Option<(Place, Vec<Packet<'_>>)> = None;
         for (&place, &index) in &by_place {
-            if list.last().is_some_and(|last| place < last.end()) {
-                continue; // A part of a READ that was retransmitted.
-            }
             let packet = frames[index].packet();
+            if let Some(last) = list.last_mut().filter(|last| place < last.end()) {
+                // A part of a READ that was retransmitted, or of a WRITE behind a gap.
+                last.add_part(place, &packet, mtu);
+                continue;
+            }
             if packet.info.position.starts_message() {
                 close(&mut list, pending.take(), mtu);
                 pending = Some((place, Vec::new()));
@@ -106,7 +155,17 @@ impl Messages {
             }
         }
         close(&mut list, pending, mtu);
-        Self { list, first, places }
+        Self { list, first, places, excess }
+    }
+
+    /// Checks that the messages can be made.
+    ///
+    /// # Errors
+    /// If they announce too many bytes.
+    pub fn check(&self) -> Result<(), Unplayable> {
+        let why =
+            |bytes| format!("READs and WRITEs of {bytes} bytes, which the capture does not have");
+        self.excess.map_or(Ok(()), |bytes| Err(Unplayable(why(bytes))))
     }
 
     /// Fills gaps between messages with SENDs: UC repeats no packet, so a packet that is not
@@ -176,7 +235,12 @@ fn close(list: &mut Vec<Message>, packets: Option<(Place, Vec<Packet<'_>>)>, mtu
             bytes = vec![0; length];
         }
         Operation::CompareSwap | Operation::FetchAdd => bytes = vec![0; 8],
-        Operation::Write if !whole => bytes.resize(length, 0),
+        Operation::Write if !whole => {
+            // New zeros cost no memory until they are written.
+            let known = std::mem::replace(&mut bytes, vec![0; length]);
+            let count = known.len().min(length);
+            bytes[..count].copy_from_slice(&known[..count]);
+        }
         _ if !whole => bytes.push(0), // The last captured packet is then not the last one.
         _ => {}
     }

@@ -3,18 +3,24 @@
 //!
 //! QPs, regions, receives and work requests are derived from the packets ([`lanes`], [`messages`],
 //! [`regions`]). Either end can be played: the [`responder`], the [`requester`], and those of
-//! [`datagram`]s. Permitted differences have names ([`tolerance`]); any other difference is a
+//! [`datagram`]s, and those of communication management ([`cm`]). Permitted differences have names
+//! ([`tolerance`]); any other difference is a
 //! [`Difference`]. The requester can also be played to a real endpoint: [`live`].
 
 pub mod align;
 pub mod captured_responses;
+pub mod cm;
+pub mod cm_compare;
 pub mod compare;
 pub mod compare_responses;
+pub mod conversations;
 pub mod copies;
 pub mod datagram;
+pub mod holes;
 pub mod lanes;
 pub mod live;
 pub mod messages;
+pub mod missing;
 pub mod options;
 pub mod peer_rules;
 pub mod regions;
@@ -25,11 +31,15 @@ pub mod response_cause;
 pub mod rewrite;
 pub mod rig;
 pub mod sent_response;
+pub mod spans;
 pub mod tolerance;
+
+use std::net::IpAddr;
 
 use feroce_engine::qp::Service;
 use serde::Serialize;
 
+use conversations::Conversation;
 use lanes::{Captured, Lane};
 use tolerance::UsedTolerances;
 
@@ -80,32 +90,59 @@ pub struct Played {
     pub result: Result<Outcome, String>,
 }
 
+/// One end of a conversation of communication management, played.
+#[derive(Debug, Clone)]
+pub struct ConversationPlayed {
+    /// Address of the end that requests.
+    pub active: IpAddr,
+    /// Address of the other end.
+    pub passive: IpAddr,
+    /// Communication ID of the active end.
+    pub id: u32,
+    /// The end: the requester is the active one.
+    pub role: Role,
+    /// The result, or why the end cannot be played.
+    pub result: Result<Outcome, String>,
+}
+
 /// A capture, played.
 #[derive(Debug, Clone)]
 pub struct Replay {
     /// The results by lane and end.
     pub played: Vec<Played>,
+    /// The results by conversation of communication management and end.
+    pub conversations: Vec<ConversationPlayed>,
     /// Frames that are not complete RoCEv2 packets or have a wrong ICRC.
     pub not_roce: usize,
     /// Copies of other packets, left out: the capture has each packet twice.
     pub copies: usize,
-    /// Packets of no lane: communication management, CNPs.
+    /// Packets of no lane and no conversation: CNPs, other management.
     pub others: usize,
 }
 
 impl Replay {
     /// Returns true if packets were compared and all agree.
     pub fn agrees(&self) -> bool {
-        self.compared() > 0
-            && self.played.iter().all(|played| match &played.result {
-                Ok(outcome) => outcome.differences.is_empty(),
-                Err(_) => true,
-            })
+        self.compared() + self.messages_compared() > 0
+            && self.outcomes().all(|outcome| outcome.differences.is_empty())
     }
 
-    /// Returns the number of packets compared.
+    /// Returns the results of all ends that could be played.
+    pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        let lanes = self.played.iter().map(|played| &played.result);
+        let conversations = self.conversations.iter().map(|played| &played.result);
+        lanes.chain(conversations).filter_map(|result| result.as_ref().ok())
+    }
+
+    /// Returns the number of packets compared, without communication management.
     pub fn compared(&self) -> u64 {
         let outcomes = self.played.iter().filter_map(|played| played.result.as_ref().ok());
+        outcomes.map(|outcome| outcome.compared).sum()
+    }
+
+    /// Returns the number of messages of communication management compared.
+    pub fn messages_compared(&self) -> u64 {
+        let outcomes = self.conversations.iter().filter_map(|played| played.result.as_ref().ok());
         outcomes.map(|outcome| outcome.compared).sum()
     }
 }
@@ -122,7 +159,17 @@ pub fn replay(frames: Vec<Captured>, roles: &[Role]) -> Replay {
             played.push(Played { lane: lane.clone(), role, result });
         }
     }
-    Replay { played, not_roce, copies, others }
+    let conversations = conversations::conversations(&frames);
+    let messages: usize = conversations.iter().map(|one| one.messages.len()).sum();
+    let ends = conversations.iter().flat_map(|one| roles.iter().map(move |&role| (one, role)));
+    let conversations = ends.map(|(conversation, role)| {
+        let result = cm::play(conversation, &frames, role == Role::Requester);
+        let &Conversation { active, passive, id, .. } = conversation;
+        let result = result.map_err(|why| why.to_string());
+        ConversationPlayed { active, passive, id, role, result }
+    });
+    let conversations = conversations.collect();
+    Replay { played, conversations, not_roce, copies, others: others - messages }
 }
 
 fn play(lane: &Lane, frames: &[Captured], role: Role) -> Result<Outcome, rig::Unplayable> {

@@ -48,7 +48,14 @@ const LARGEST: usize = 1 << 30;
 /// # Errors
 /// If it cannot be read to its end, or is too large.
 pub fn read(file: PathBuf) -> Result<Vec<Captured>, Failure> {
-    let mut trace = Trace::open(&[file])?;
+    frames_of(&mut Trace::open(&[file])?)
+}
+
+/// Reads all Ethernet frames of `trace`.
+///
+/// # Errors
+/// See [`read`].
+pub fn frames_of(trace: &mut Trace) -> Result<Vec<Captured>, Failure> {
     let (mut frames, mut start, mut bytes) = (Vec::new(), None, 0);
     while let Some(frame) = trace.next_frame()? {
         let start = *start.get_or_insert(frame.at);
@@ -98,8 +105,8 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         false => replay(frames, roles),
     };
     bar.finish_and_clear();
-    if replay.compared() == 0 && replay.played.is_empty() {
-        let why = "the capture has no RC, UC or UD packets to play";
+    if replay.played.is_empty() && replay.conversations.is_empty() {
+        let why = "the capture has no RC, UC or UD packets and no communication management to play";
         return Err(Failure::Unusable(why.to_owned()));
     }
     match options.json {

@@ -30,10 +30,32 @@ struct Shape {
 struct Known {
     start: u64,
     access: Access,
-    buffer: Buffer,
+    memory: Memory,
     shown: Vec<bool>,
     /// The first contents that packets show, by offset, before requests change them.
     first: BTreeMap<usize, Vec<u8>>,
+}
+
+/// The memory of a region.
+#[derive(Debug)]
+enum Memory {
+    Registered(Buffer),
+    /// No access is granted any more, so the contents do not matter.
+    Withdrawn,
+}
+
+impl Memory {
+    fn read(&self, at: usize, out: &mut [u8]) {
+        if let Self::Registered(buffer) = self {
+            buffer.read(at, out);
+        }
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        if let Self::Registered(buffer) = self {
+            buffer.write(at, bytes);
+        }
+    }
 }
 
 /// A region, described for a peer.
@@ -157,7 +179,8 @@ impl Regions {
             let buffer = buffer.map_err(unplayable("register memory"))?;
             let &Shape { start, access, .. } = shape;
             let (shown, first) = (vec![false; len], BTreeMap::new());
-            by_key.insert(key, Known { start, access, buffer, shown, first });
+            let memory = Memory::Registered(buffer);
+            by_key.insert(key, Known { start, access, memory, shown, first });
         }
         Ok(Self { by_key, renamed })
     }
@@ -167,12 +190,34 @@ impl Regions {
         !self.renamed.keys.is_empty()
     }
 
+    /// Deregisters the region with the captured key: from now on accesses with it are refused.
+    /// Returns false if there is none.
+    pub fn withdraw(&mut self, key: Key) -> bool {
+        let Some(known) = self.by_key.get_mut(&key.value()) else { return false };
+        known.memory = Memory::Withdrawn;
+        true
+    }
+
+    /// Returns true if the region with the captured key grants the access of `packet`, which begins
+    /// a message.
+    pub fn grants(&self, packet: &Packet<'_>) -> bool {
+        let Some((key, va, length, right)) = extent(packet) else { return false };
+        let Some(known) = self.by_key.get(&key.value()) else { return false };
+        let end = known.start + known.shown.len() as u64;
+        // A key that the peer may invalidate loses its access without help.
+        let stays = !known.access.contains(Access::REMOTE_INVALIDATE);
+        stays
+            && known.access.contains(right)
+            && va >= known.start
+            && va.checked_add(length).is_some_and(|last| last <= end)
+    }
+
     /// Writes `bytes` unless they are already there. Returns true if other contents were known
     /// there: then the responder's application changed them.
     pub fn show(&mut self, key: Key, va: u64, bytes: &[u8]) -> bool {
         let Some((known, at)) = self.find(key, va, bytes.len()) else { return false };
         let mut held = vec![0; bytes.len()];
-        known.buffer.read(at, &mut held);
+        known.memory.read(at, &mut held);
         let shown = &mut known.shown[at..at + bytes.len()];
         let mut offset = 0;
         for run in shown.chunk_by(|a, b| a == b) {
@@ -183,7 +228,7 @@ impl Regions {
         }
         let changed = held.iter().zip(bytes).zip(&*shown).any(|((a, b), &shown)| shown && a != b);
         if held != bytes {
-            known.buffer.write(at, bytes);
+            known.memory.write(at, bytes);
         }
         shown.fill(true);
         changed
@@ -201,7 +246,7 @@ impl Regions {
     pub fn fill(&mut self, fill: impl Fn(&Region) -> Vec<u8>) {
         let regions: Vec<Region> = self.list().collect();
         for (region, known) in regions.iter().zip(self.by_key.values()) {
-            known.buffer.write(0, &fill(region));
+            known.memory.write(0, &fill(region));
         }
     }
 
@@ -226,7 +271,7 @@ impl Regions {
     pub fn image(&self, key: Key) -> Vec<u8> {
         let Some(known) = self.by_key.get(&key.value()) else { return Vec::new() };
         let mut bytes = vec![0; known.shown.len()];
-        known.buffer.read(0, &mut bytes);
+        known.memory.read(0, &mut bytes);
         bytes
     }
 
@@ -234,7 +279,7 @@ impl Regions {
     pub fn holds(&mut self, key: Key, va: u64, bytes: &[u8]) -> Option<bool> {
         let (known, at) = self.find(key, va, bytes.len())?;
         let mut held = vec![0; bytes.len()];
-        known.buffer.read(at, &mut held);
+        known.memory.read(at, &mut held);
         Some(held == bytes)
     }
 
@@ -242,7 +287,7 @@ impl Regions {
     pub fn written(&mut self, key: Key, va: u64, bytes: &[u8]) -> bool {
         let Some((known, at)) = self.find(key, va, bytes.len()) else { return bytes.is_empty() };
         let mut held = vec![0; bytes.len()];
-        known.buffer.read(at, &mut held);
+        known.memory.read(at, &mut held);
         known.shown[at..at + bytes.len()].fill(true);
         held == bytes
     }

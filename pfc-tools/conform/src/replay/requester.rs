@@ -20,6 +20,7 @@ use super::align::{Kind, ResponseId};
 use super::captured_responses::CapturedResponses;
 use super::compare::compare;
 use super::compare_responses::text;
+use super::holes::{Hole, holes};
 use super::lanes::{Captured, Lane};
 use super::messages::{MAX_GAP, Message, Messages, Place};
 use super::rig::{Begin, Rig, Unplayable, unplayable};
@@ -45,6 +46,9 @@ struct Requester<'a> {
     waiting: VecDeque<usize>,
     /// The last request of the lane at each place.
     last_sent: BTreeMap<Place, usize>,
+    holes: Vec<Hole>,
+    /// Number of holes ahead of the current request.
+    passed: usize,
     outcome: Outcome,
 }
 
@@ -71,6 +75,7 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     if lane.service == Service::Uc {
         messages.fill_gaps(lane.mtu);
     }
+    messages.check()?;
     let Some(first) = messages.list.first() else {
         return Err(Unplayable("no message begins in the capture".to_owned()));
     };
@@ -95,11 +100,7 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     let rig = Rig::new(lane, &lane.requester, &lane.responder, bytes)?;
     let data = rig.pd.alloc_buffer(bytes.max(1), Access::LOCAL_WRITE);
     let like = frames[lane.requests[0]].packet();
-    let begin = Begin {
-        sq_psn: messages.psn(first.start),
-        rq_psn: Psn::new(0),
-        min_rnr_timer: RnrTimer::new(12).expect("a code"),
-    };
+    let begin = begin(messages.psn(first.start));
     let qp = rig.connect(lane, [&lane.requester, &lane.responder], &begin, Some(&like))?;
     let mut requester = Requester {
         service: lane.service,
@@ -111,6 +112,8 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
         posted: 0,
         waiting: VecDeque::new(),
         last_sent: BTreeMap::new(),
+        holes: holes(lane, frames, &messages),
+        passed: 0,
         outcome: Outcome::default(),
         messages,
     };
@@ -119,6 +122,12 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
         requester.check_data(lane);
     }
     Ok(requester.outcome)
+}
+
+/// Returns the starting parameters of a requester whose first packet has the PSN `sq_psn`.
+fn begin(sq_psn: Psn) -> Begin {
+    let min_rnr_timer = RnrTimer::new(12).expect("a code");
+    Begin { sq_psn, rq_psn: Psn::new(0), min_rnr_timer }
 }
 
 impl Requester<'_> {
@@ -135,6 +144,11 @@ impl Requester<'_> {
                 continue;
             };
             let place = self.messages.places[at];
+            if !self.pass_holes(lane, index, place)? {
+                let number = self.frames[index].number;
+                self.outcome.tolerances.count_use(Tolerance::CaptureHole, number);
+                continue;
+            }
             if self.messages.at(place).is_none() {
                 let number = self.frames[index].number;
                 if place < self.messages.list[0].start {
@@ -159,6 +173,23 @@ impl Requester<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Starts the QP anew behind each hole ahead of the request in frame `index`. Returns false if
+    /// the request is the rest of a message that begins in the hole, or belongs ahead of it.
+    fn pass_holes(&mut self, lane: &Lane, index: usize, place: Place) -> Result<bool, Unplayable> {
+        while let Some(&hole) = self.holes.get(self.passed).filter(|hole| index >= hole.first_after)
+        {
+            self.passed += 1;
+            self.check_data(lane);
+            let Some(resume) = hole.resume else { continue };
+            self.posted = self.messages.list.partition_point(|message| message.start < resume);
+            let begin = begin(self.messages.psn(resume));
+            let like = self.frames[lane.requests[0]].packet();
+            Rig::restart(&mut self.qp, lane, &lane.responder, &begin, Some(&like))?;
+        }
+        let last = self.passed.checked_sub(1).map(|last| self.holes[last]);
+        Ok(last.is_none_or(|hole| hole.resume.is_some_and(|resume| place >= resume)))
     }
 
     /// Posts the messages that begin at or before `place`.
@@ -342,7 +373,7 @@ impl Requester<'_> {
         }
     }
 
-    /// Receives the remaining responses, and compares the data of READs with the captured
+    /// Receives the responses captured so far, and compares the data of READs with the captured
     /// responses.
     fn check_data(&mut self, lane: &Lane) {
         while let Some(response) = self.waiting.pop_front() {

@@ -5,13 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use feroce_engine::device::{Buffer, QueuePair};
 use feroce_engine::memory::Access;
+use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::qp::{QpState, Service};
 use feroce_engine::time::Instant;
 use feroce_engine::verbs::{Extra, RecvRequest, SendOp};
-use feroce_wire::{Key, Operation, Packet, Psn, RnrTimer, Syndrome};
+use feroce_wire::{Key, NakCode, Operation, Packet, Psn, RnrTimer, Syndrome};
 
+use super::align::{Kind, ResponseId};
 use super::captured_responses::CapturedResponses;
+use super::compare::sealed_again;
 use super::compare_responses::{Responding, compare_responses};
+use super::holes::{Hole, holes};
 use super::lanes::{Captured, Lane, read_span};
 use super::messages::{Message, Messages, Place, Unwrap, starts, takes_receive};
 use super::regions::{Plan, Region, Regions};
@@ -88,6 +92,11 @@ struct Responder<'a> {
     /// The steps, if they are recorded.
     steps: Option<Vec<ResponderStep>>,
     received: BTreeSet<Place>,
+    holes: Vec<Hole>,
+    /// Number of holes ahead of the current request.
+    passed: usize,
+    /// Number of the packet whose refusal was planted.
+    planted: Option<u64>,
 }
 
 /// Plays the lane's responder.
@@ -98,7 +107,8 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     let mut responder = responder(lane, frames)?;
     responder.receive_requests()?;
     let sent = std::mem::take(&mut responder.sent);
-    compare_responses(lane, frames, &sent, Responding::Engine, &mut responder.outcome);
+    let holes = &responder.holes;
+    compare_responses(lane, frames, sent, Responding::Engine { holes }, &mut responder.outcome);
     Ok(responder.outcome)
 }
 
@@ -113,9 +123,17 @@ pub fn dry_run(
     fill: impl Fn(&Region) -> Vec<u8>,
 ) -> Result<DryRun, Unplayable> {
     let mut responder = responder(lane, frames)?;
+    if let Some(hole) = responder.holes.first() {
+        let number = frames[hole.first_after].number;
+        return Err(Unplayable(format!("the capture has a hole ahead of packet {number}")));
+    }
     responder.regions.fill(fill);
     responder.steps = Some(Vec::new());
     responder.receive_requests()?;
+    if let Some(number) = responder.planted {
+        let why = format!("packet {number} was refused for a cause that no packet shows");
+        return Err(Unplayable(why));
+    }
     let is_refused = responder.qp.snapshot(responder.rig.now).state == QpState::Err;
     let Responder { messages, begin, steps, regions, received, .. } = responder;
     let steps = steps.unwrap_or_default();
@@ -125,6 +143,7 @@ pub fn dry_run(
 /// Creates the responder before its first request.
 fn responder<'a>(lane: &'a Lane, frames: &'a [Captured]) -> Result<Responder<'a>, Unplayable> {
     let messages = Messages::of(lane, frames);
+    messages.check()?;
     let Some(first) = messages.list.first() else {
         return Err(Unplayable("no message begins in the capture".to_owned()));
     };
@@ -133,7 +152,11 @@ fn responder<'a>(lane: &'a Lane, frames: &'a [Captured]) -> Result<Responder<'a>
     }
     let verdicts = CapturedResponses::of(lane, frames);
     let plan = Plan::of(lane, frames, &verdicts)?;
-    let longest = messages.list.iter().map(|message| message.bytes.len()).max().unwrap_or(0);
+    let is_send = |message: &&Message| {
+        matches!(message.op, SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_))
+    };
+    let sends = messages.list.iter().filter(is_send);
+    let longest = sends.map(|message| message.bytes.len()).max().unwrap_or(0);
     let mut rig = Rig::new(lane, &lane.responder, &lane.requester, plan.bytes() + longest)?;
     rig.allow(usize::MAX >> 1);
     let regions = Regions::register(&plan, &rig.pd)?;
@@ -161,12 +184,16 @@ fn responder<'a>(lane: &'a Lane, frames: &'a [Captured]) -> Result<Responder<'a>
         begin,
         steps: None,
         received: BTreeSet::new(),
+        holes: holes(lane, frames, &messages),
+        passed: 0,
+        planted: None,
         messages,
     })
 }
 
 /// Returns the PSN that the captured responder expected when the first request arrived: the PSN of
-/// the first message, or, if the responder treated requests as duplicates, the PSN after them.
+/// the first message, or, if the responder treated requests as duplicates, the PSN after them, or,
+/// if it accepted nothing and its NAK names an earlier PSN, that one.
 fn expected_at_first(
     lane: &Lane,
     frames: &[Captured],
@@ -174,6 +201,9 @@ fn expected_at_first(
     first: &Message,
 ) -> Psn {
     let starting = messages.psn(first.start);
+    if let Some(earlier) = earlier_expected(lane, frames, messages) {
+        return earlier;
+    }
     let before = |index: &&usize| {
         let packet = frames[**index].packet();
         packet.info.operation == Operation::Acknowledge
@@ -186,6 +216,20 @@ fn expected_at_first(
     let sent = lane.requests.iter().take_while(|index| *index < last_before);
     let places = sent.map(|&index| unwrap.place(frames[index].packet().bth.psn));
     messages.psn(places.max().unwrap_or(first.start) + 1)
+}
+
+/// Returns the PSN before all requests that the responder's NAKs name, if it accepted nothing.
+fn earlier_expected(lane: &Lane, frames: &[Captured], messages: &Messages) -> Option<Psn> {
+    let least = messages.psn(messages.places.iter().copied().min()?);
+    let ids = lane.responses.iter().map(|&index| ResponseId::of(&frames[index].packet()));
+    let mut named = None;
+    for response in ids {
+        match response.kind {
+            Kind::Sequence if response.psn.is_before(least) => named = Some(response.psn),
+            _ => return None,
+        }
+    }
+    named
 }
 
 /// Returns the number of RNR NAKs by PSN.
@@ -211,6 +255,31 @@ fn rnr_timer(lane: &Lane, frames: &[Captured]) -> RnrTimer {
     timers.chain(RnrTimer::new(12)).next().expect("12 is a code")
 }
 
+/// Returns the key of the responder's memory that the operation accesses.
+fn remote_key(op: SendOp) -> Option<Key> {
+    match op {
+        SendOp::Write(remote)
+        | SendOp::WriteImm(remote, _)
+        | SendOp::Read(remote)
+        | SendOp::AtomicWrite(remote)
+        | SendOp::CompareSwap { remote, .. }
+        | SendOp::FetchAdd { remote, .. } => Some(remote.rkey),
+        _ => None,
+    }
+}
+
+/// Returns the NAK (invalid request) in `bytes` as one with the code remote operational error,
+/// which the engine sends only for failures of its own.
+fn as_own_failure(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut packet = Packet::parse(bytes, &[]).ok()?;
+    let aeth = packet.ext.aeth.as_mut()?;
+    if aeth.syndrome != Syndrome::Nak(NakCode::InvalidRequest) {
+        return None;
+    }
+    aeth.syndrome = Syndrome::Nak(NakCode::RemoteOperational);
+    Some(sealed_again(&packet))
+}
+
 impl Responder<'_> {
     fn record(&mut self, step: impl FnOnce() -> ResponderStep) {
         if let Some(steps) = &mut self.steps {
@@ -227,6 +296,10 @@ impl Responder<'_> {
                 self.outcome.tolerances.count_use(Tolerance::CaptureEnds, frame.number);
                 continue; // The rest of a message that began before the capture.
             }
+            if !self.pass_holes(index, place)? {
+                self.outcome.tolerances.count_use(Tolerance::CaptureHole, frame.number);
+                continue;
+            }
             self.rig.now = Instant::ZERO + frame.at;
             // On UC a message may begin with any PSN: what is missing before it is lost.
             let expected = self.qp.snapshot(self.rig.now).expected == packet.bth.psn
@@ -241,6 +314,7 @@ impl Responder<'_> {
                 self.post_receive(&packet, place, index)?;
             }
             self.show_memory(&packet, index, expected);
+            let code = self.plant_refusal(&packet, place, index).filter(|_| expected);
             self.record(|| ResponderStep::Request(at));
             let renamed =
                 self.regions.renamed.apply(&frame.bytes).filter(|_| self.regions.renames());
@@ -249,7 +323,11 @@ impl Responder<'_> {
             self.sent.extend(responses.into_iter().map(|bytes| SentResponse {
                 after: index,
                 until: index,
-                bytes,
+                bytes: if code == Some(NakCode::RemoteOperational) {
+                    as_own_failure(&bytes).unwrap_or(bytes)
+                } else {
+                    bytes
+                },
             }));
             self.outcome.fed += 1;
             let taken = self.qp.snapshot(self.rig.now).expected == packet.bth.psn.next();
@@ -259,6 +337,70 @@ impl Responder<'_> {
             self.check_received(place, frame.number);
         }
         Ok(())
+    }
+
+    /// Starts the QP anew behind each hole ahead of the request in frame `index`. Returns false if
+    /// the request is the rest of a message that begins in the hole, or belongs ahead of it.
+    fn pass_holes(&mut self, index: usize, place: Place) -> Result<bool, Unplayable> {
+        while let Some(&hole) = self.holes.get(self.passed).filter(|hole| index >= hole.first_after)
+        {
+            self.passed += 1;
+            let Some(resume) = hole.resume else { continue };
+            self.begin.rq_psn = self.messages.psn(resume);
+            self.posted_for = None;
+            let like = self.lane.responses.first().map(|&index| self.frames[index].packet());
+            let (lane, begin) = (self.lane, self.begin);
+            Rig::restart(&mut self.qp, lane, &lane.requester, &begin, like.as_ref())?;
+            self.rig.turn();
+        }
+        let last = self.passed.checked_sub(1).map(|last| self.holes[last]);
+        Ok(last.is_none_or(|hole| hole.resume.is_some_and(|resume| place >= resume)))
+    }
+
+    /// Lets the engine refuse a request that the captured responder refused, although no packet
+    /// shows a cause: takes the memory or the rights away. Returns the code of the captured NAK.
+    fn plant_refusal(
+        &mut self,
+        packet: &Packet<'_>,
+        place: Place,
+        index: usize,
+    ) -> Option<NakCode> {
+        let refusal = self.verdicts.refusal(packet.bth.psn, index);
+        let Some(Syndrome::Nak(code)) = refusal else { return None };
+        if packet.info.operation == Operation::Send {
+            return None; // Its receive was too short.
+        }
+        let begins = starts(packet);
+        let is_planted = match code {
+            NakCode::RemoteAccess if begins && !self.regions.grants(packet) => false,
+            NakCode::RemoteAccess => {
+                let key = self.messages.at(place).and_then(|message| remote_key(message.op));
+                key.is_some_and(|key| self.regions.withdraw(key))
+            }
+            // A failure of the responder itself, if the same key was good before.
+            NakCode::RemoteOperational if !self.is_good_key(place) => false,
+            NakCode::InvalidRequest | NakCode::RemoteOperational => {
+                let access = Some(Access::NONE);
+                self.qp.modify(&QpAttributes { access, ..QpAttributes::default() }).is_ok()
+            }
+            _ => false,
+        };
+        if is_planted {
+            let number = self.frames[index].number;
+            self.planted.get_or_insert(number);
+            if code == NakCode::RemoteOperational {
+                self.outcome.tolerances.count_use(Tolerance::OwnFailure, number);
+            }
+        }
+        Some(code)
+    }
+
+    /// Returns true if an earlier message has used the key of the message at `place`.
+    fn is_good_key(&self, place: Place) -> bool {
+        let key_of = |message: &Message| remote_key(message.op);
+        let Some(message) = self.messages.at(place) else { return false };
+        let before = self.messages.list.iter().take_while(|other| other.start < message.start);
+        before.into_iter().any(|other| key_of(other) == key_of(message))
     }
 
     /// Posts the receive that the captured responder had for the message, if any.
@@ -311,7 +453,7 @@ impl Responder<'_> {
         let mut changed = false;
         if let (Operation::ReadRequest, Some(reth)) = (packet.info.operation, packet.ext.reth) {
             let mtu = self.lane.mtu.bytes();
-            for step in 0..read_span(packet, mtu) {
+            for step in self.verdicts.answered(psn, read_span(packet, mtu)) {
                 let shown = self.verdicts.read_response(psn.add(step), index);
                 let va = reth.va.wrapping_add(u64::from(step) * u64::from(mtu));
                 changed |= shown.is_some_and(|bytes| self.show(reth.rkey, va, bytes));
@@ -372,9 +514,9 @@ impl Responder<'_> {
                 }
                 _ => Extra::None,
             };
-            let mut held = vec![0; message.bytes.len()];
-            self.receive_into.read(0, &mut held);
             let is_write = matches!(message.op, SendOp::WriteImm(..));
+            let mut held = vec![0; if is_write { 0 } else { message.bytes.len() }];
+            self.receive_into.read(0, &mut held);
             let same = is_write || held == message.bytes;
             let length = done.byte_len as usize == message.bytes.len();
             if !same || !length || done.extra != extra {

@@ -1,16 +1,15 @@
 //! Finds the request that caused a response.
 
-use std::collections::BTreeMap;
-
 use feroce_wire::Psn;
 
 use super::align::Kind;
 use super::lanes::{Captured, Lane, read_span};
+use super::spans::Spans;
 
 /// The requests sent so far. Responses are passed in the order of arrival.
 #[derive(Debug, Default)]
 pub struct SentRequests {
-    by_psn: BTreeMap<u32, usize>,
+    by_psn: Spans,
     sent: Vec<(Psn, usize)>,
     /// The last NAK (PSN sequence error).
     last_nak: Option<LastNak>,
@@ -36,7 +35,7 @@ impl SentRequests {
 
     /// Returns the last request for `psn`, by its index among those of the lane.
     pub fn last_for(&self, psn: Psn) -> Option<usize> {
-        self.by_psn.get(&psn.value()).copied()
+        self.by_psn.last_of(psn)
     }
 
     /// Adds the request at index `at` among those of the lane.
@@ -46,7 +45,7 @@ impl SentRequests {
     }
 
     fn add_span(&mut self, psn: Psn, psns: u32, at: usize) {
-        self.by_psn.extend((0..psns).map(|step| (psn.add(step).value(), at)));
+        self.by_psn.add(psn, psns, at);
         self.sent.push((psn, at));
     }
 

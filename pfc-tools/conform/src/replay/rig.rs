@@ -138,6 +138,34 @@ impl Rig {
         like: Option<&Packet<'_>>,
     ) -> Result<QueuePair, Unplayable> {
         let mut qp = self.pd.create_qp(&self.init(lane, own)).map_err(unplayable("a QP"))?;
+        Self::bring_up(&mut qp, lane, peer, begin, like)?;
+        Ok(qp)
+    }
+
+    /// Resets a connected QP and connects it again.
+    ///
+    /// # Errors
+    /// If the engine refuses.
+    pub fn restart(
+        qp: &mut QueuePair,
+        lane: &Lane,
+        peer: &Party,
+        begin: &Begin,
+        like: Option<&Packet<'_>>,
+    ) -> Result<(), Unplayable> {
+        let reset = QpAttributes { state: Some(QpState::Reset), ..QpAttributes::default() };
+        qp.modify(&reset).map_err(unplayable("reset"))?;
+        Self::bring_up(qp, lane, peer, begin, like)
+    }
+
+    /// Connects a new QP or one that was reset.
+    fn bring_up(
+        qp: &mut QueuePair,
+        lane: &Lane,
+        peer: &Party,
+        begin: &Begin,
+        like: Option<&Packet<'_>>,
+    ) -> Result<(), Unplayable> {
         let dest_qp = Qpn::masked(peer.qpn);
         let flow = qp.resolve(&path(peer, like), dest_qp).map_err(unplayable("a path"))?;
         let reliable = lane.service == Service::Rc;
@@ -172,7 +200,7 @@ impl Rig {
         for step in &steps {
             qp.modify(step).map_err(unplayable("connect"))?;
         }
-        Ok(qp)
+        Ok(())
     }
 
     /// Allows the device to send `frames` more frames.

@@ -55,6 +55,20 @@ pub enum Tolerance {
     ReservedBits,
     /// Hop limit and DSCP of a live peer's responses.
     PathSettings,
+    /// The capture has a hole: requests and responses that both ends had are missing.
+    CaptureHole,
+    /// A responder's failure of its own.
+    OwnFailure,
+    /// Transaction ID of an exchange of communication management.
+    CmTransaction,
+    /// Timeouts and retries of communication management.
+    CmTimeouts,
+    /// Fields of the path in a REQ that RoCE does not use.
+    CmPath,
+    /// Additional information in a REJ.
+    CmInformation,
+    /// An MRA: the response takes longer.
+    CmWait,
 }
 
 impl Tolerance {
@@ -105,6 +119,18 @@ impl Tolerance {
             Self::PathSettings => {
                 "the hop limit and the DSCP of responses are settings of the peer's path"
             }
+            Self::CaptureHole => {
+                "the capture has a hole: both ends had packets that it does not have"
+            }
+            Self::OwnFailure => {
+                "the responder failed by itself (NAK remote operational error): ours refuses the \
+                 same request"
+            }
+            Self::CmTransaction => "the end that starts an exchange chooses its transaction ID",
+            Self::CmTimeouts => "each end chooses its timeouts and retries",
+            Self::CmPath => "RoCE does not use LIDs, flow label, rate and service level of a REQ",
+            Self::CmInformation => "the additional information of a REJ is optional",
+            Self::CmWait => "an MRA is optional: its sender takes longer to respond",
         }
     }
 

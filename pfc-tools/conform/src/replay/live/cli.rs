@@ -109,7 +109,8 @@ impl Options {
             return Err(nothing_to_play("it has no RC packets"));
         }
         let mut live = self.open(&lanes)?;
-        Ok(Replay { played: live.play_all(lanes, &frames)?, not_roce, copies, others })
+        let (played, conversations) = (live.play_all(lanes, &frames)?, Vec::new());
+        Ok(Replay { played, conversations, not_roce, copies, others })
     }
 
     /// Opens the interface to the peer, and the peer's stack.

@@ -232,7 +232,7 @@ impl Player<'_> {
         let Received { sent, fed, differences, .. } = received;
         let mut outcome = Outcome { fed, differences, ..Outcome::default() };
         let responding = Responding::Peer { expects: self.dry_run.begin.rq_psn };
-        compare_responses(self.lane, self.frames, &sent, responding, &mut outcome);
+        compare_responses(self.lane, self.frames, sent, responding, &mut outcome);
         outcome.messages = self.dry_run.messages.list.len() as u64;
         if let Some(controlled) = self.controlled {
             let (bytes, differences) = controlled.check(self.dry_run)?;
