@@ -7,6 +7,7 @@ pub mod capture;
 pub mod capture_list;
 pub mod captured;
 pub mod cm;
+pub mod cm_fuzz;
 pub mod conform_fuzz;
 #[allow(unsafe_code)] // A global allocator.
 pub mod counting_alloc;
@@ -16,6 +17,7 @@ pub mod fuzz;
 pub mod live;
 pub mod pair;
 pub mod ports;
+pub mod replay_fuzz;
 pub mod rxe;
 pub mod swarm;
 

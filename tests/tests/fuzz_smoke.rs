@@ -1,5 +1,5 @@
-//! The fuzz targets without a fuzzer: a connected QP receives seeded random bytes, and `check`
-//! reads the stored inputs.
+//! The fuzz targets without a fuzzer: a connected QP receives seeded random bytes, and `check`,
+//! `replay` and communication management get the stored inputs.
 
 use std::fs;
 use std::panic::catch_unwind;
@@ -65,6 +65,28 @@ fn no_stored_input_breaks_the_check() {
         largest = largest.max((peak, file));
     }
     assert!(largest.0 < HEAP_LIMIT, "{}: {} bytes of heap", largest.1.display(), largest.0);
+}
+
+/// Limit of the heap for the replay of one input: packets may announce messages of 4 GiB.
+const REPLAY_HEAP_LIMIT: i64 = 64 << 20;
+
+#[test]
+fn no_stored_input_breaks_the_replay() {
+    for file in inputs("regressions/replay") {
+        let bytes = fs::read(&file).expect("an input");
+        let (fed, peak) = heap_peak_of(|| catch_unwind(|| feroce_tests::replay_fuzz::feed(&bytes)));
+        assert!(fed.is_ok(), "cargo fuzz run replay {}", file.display());
+        assert!(peak < REPLAY_HEAP_LIMIT, "{}: {peak} bytes of heap", file.display());
+    }
+}
+
+#[test]
+fn no_stored_input_breaks_communication_management() {
+    for file in inputs("seeds/cm") {
+        let bytes = fs::read(&file).expect("an input");
+        let fed = catch_unwind(|| feroce_tests::cm_fuzz::feed(&bytes));
+        assert!(fed.is_ok(), "cargo fuzz run cm {}", file.display());
+    }
 }
 
 /// A pcap header followed by `blocks` times 128 KiB of zeros, compressed with zstd. Each block is

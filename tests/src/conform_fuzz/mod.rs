@@ -59,7 +59,8 @@ impl Head {
         [self.how, self.qpn, self.from, self.to, low, high]
     }
 
-    fn split(data: &[u8]) -> Option<(Self, &[u8])> {
+    /// Splits an input into its header and the rest.
+    pub(crate) fn split(data: &[u8]) -> Option<(Self, &[u8])> {
         let (&[how, qpn, from, to, low, high], rest) = data.split_first_chunk()?;
         Some((Self { how, qpn, from, to, cut: u16::from_le_bytes([low, high]) }, rest))
     }
@@ -109,7 +110,8 @@ pub fn feed(data: &[u8]) {
     assert!(page.ends_with("</html>\n"), "the page has an end");
 }
 
-fn opened(bytes: &[u8], is_sealed: bool) -> Option<Capture> {
+/// Opens a capture in memory, with frames sealed or as they are.
+pub(crate) fn opened(bytes: &[u8], is_sealed: bool) -> Option<Capture> {
     let open = |bytes: Vec<u8>| {
         Capture::of_source_within(Path::new("fuzz"), Box::new(Cursor::new(bytes)), MAX_UNPACKED)
             .ok()
