@@ -14,8 +14,8 @@ use feroce_wire::{Payload, Qpn};
 /// Captures with communication management, the number of its conversations, and the messages
 /// compared as the passive and as the active end.
 ///
-/// * `connectx_vlan_cmreq_rtu_send_ack` shows one direction: the REQ is compared, and the RTU cannot
-///   be played without the REP.
+/// * `connectx_vlan_cmreq_rtu_send_ack` shows one direction: the REQ is compared, and the RTU
+///   cannot be played without the REP.
 /// * `cmtime` rejects 20 connections, `rping_reject` one.
 const CAPTURES: [(&str, usize, u64, u64); 11] = [
     ("hardware/connectx_vlan_cmreq_rtu_send_ack.pcap", 1, 0, 1),
