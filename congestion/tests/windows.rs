@@ -45,6 +45,7 @@ fn alpha(dctcp: &Dctcp) -> u64 {
     dctcp.alpha().of_u64(1000)
 }
 
+/// A first window of ten packets: RFC 6928, section 2.
 #[test]
 fn dctcp_doubles_its_window_until_the_first_mark() {
     let mut dctcp = dctcp();
@@ -64,6 +65,7 @@ fn dctcp_doubles_its_window_until_the_first_mark() {
     assert!((17_950..=18_000).contains(&dctcp.window()), "{}", dctcp.window());
 }
 
+/// RFC 8257, section 3.3.
 #[test]
 fn dctcp_averages_the_fraction_of_marked_bytes_once_per_window() {
     let mut dctcp = dctcp();
@@ -96,6 +98,7 @@ fn dctcp_cuts_once_per_window_and_does_not_grow_meanwhile() {
     assert!(dctcp.window() < 8_250);
 }
 
+/// Never fewer than two packets: RFC 5681, equation 4.
 #[test]
 fn dctcp_halves_for_a_loss_and_stays_within_its_limits() {
     let mut dctcp = dctcp();

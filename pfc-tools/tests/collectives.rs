@@ -5,8 +5,8 @@ use feroce_pfc_tools::fabric::measure::Results;
 use feroce_pfc_tools::fabric::scenario::{Case, Scenario};
 use feroce_pfc_tools::fabric::time::Time;
 
-/// 1000 bytes are 100 ns at 80 Gb/s; a link has 1 us of delay. No headers, and acknowledgements that
-/// take no time worth speaking of: a message of n KB takes n * 100 ns + 100 ns + 2 us through the
+/// 1000 bytes are 100 ns at 80 Gb/s; a link has 1 us of delay. No headers, and acknowledgements
+/// that take no time worth speaking of: a message of n KB takes n * 100 ns + 100 ns + 2 us through the
 /// switch.
 const NETWORK: &str = "\
 title = \"test\"
@@ -270,6 +270,20 @@ fn wrong_dependencies_are_refused_with_their_lines() {
                 .concat(),
             "x.toml:19: `traffic.0.start` has no effect with `after`: use `delay`",
         ),
+    ];
+    refused(&rows);
+}
+
+fn refused(rows: &[(String, &str)]) {
+    for (traffic, due) in rows {
+        let message = refusal(traffic);
+        assert!(message.starts_with(due), "{message}\nnot {due}");
+    }
+}
+
+#[test]
+fn wrong_collectives_are_refused_with_their_lines() {
+    let rows = [
         (
             flow("a", "h1", "h2", "ranks = \"h1..h2\""),
             "x.toml:18: `traffic.0.ranks` has no effect without the kind of a collective",
@@ -304,8 +318,5 @@ fn wrong_dependencies_are_refused_with_their_lines() {
             "x.toml:14: `traffic.0.kind` is not for engine hosts, whose messages wait for nothing",
         ),
     ];
-    for (traffic, due) in rows {
-        let message = refusal(&traffic);
-        assert!(message.starts_with(due), "{message}\nnot {due}");
-    }
+    refused(&rows);
 }

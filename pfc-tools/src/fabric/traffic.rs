@@ -131,28 +131,7 @@ impl Traffic {
                 }
             }
             Pattern::Poisson { load, sizes } => {
-                let rates = self.from.iter().map(|&host| rate_of(network, host));
-                let mean_gap = arrivals::mean_gap(sizes.mean(), rates.sum(), *load);
-                if mean_gap == Time::ZERO {
-                    return Err(format!(
-                        "{}: the mean time between flows is 0, so there would be infinitely \
-                         many flows",
-                        self.name
-                    ));
-                }
-                let mut at = self.start;
-                loop {
-                    at = at + arrivals::exponential(mean_gap, random.next_u32());
-                    if at >= self.stop.min(self.end) {
-                        break;
-                    }
-                    let (from, to) = self.pair(&mut random)?;
-                    let message = sizes.draw(random.next_u32());
-                    let flow = self.flow(from, to, group, 0);
-                    let (start, stop) = (at, Time::FAR);
-                    let flow = FlowConfig { start, stop, message, messages: Some(1), ..flow };
-                    self.add(flow, workload)?;
-                }
+                self.arrivals((network, group), (*load, sizes), &mut random, workload)?;
             }
             Pattern::Collective(collective) => {
                 let flow = self.flow(0, 0, group, 0);
@@ -167,6 +146,39 @@ impl Traffic {
                     self.add(flow, workload)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Flows at random times.
+    fn arrivals(
+        &self,
+        (network, group): (&Network, u32),
+        (load, sizes): (u32, &Distribution),
+        random: &mut Xoshiro256PlusPlus,
+        workload: &mut Workload,
+    ) -> Result<(), String> {
+        let rates = self.from.iter().map(|&host| rate_of(network, host));
+        let mean_gap = arrivals::mean_gap(sizes.mean(), rates.sum(), load);
+        if mean_gap == Time::ZERO {
+            return Err(format!(
+                "{}: the mean time between flows is 0, so there would be infinitely \
+                 many flows",
+                self.name
+            ));
+        }
+        let mut at = self.start;
+        loop {
+            at = at + arrivals::exponential(mean_gap, random.next_u32());
+            if at >= self.stop.min(self.end) {
+                break;
+            }
+            let (from, to) = self.pair(random)?;
+            let message = sizes.draw(random.next_u32());
+            let flow = self.flow(from, to, group, 0);
+            let (start, stop) = (at, Time::FAR);
+            let flow = FlowConfig { start, stop, message, messages: Some(1), ..flow };
+            self.add(flow, workload)?;
         }
         Ok(())
     }

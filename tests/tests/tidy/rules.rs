@@ -29,6 +29,8 @@ pub const WIDE: &[(&str, &str)] = &[
     ("/symbols-", "a list of symbols"),
     ("tests/public-api.txt", "a list, one signature per line"),
     ("docs/reproduction/report.md", "`feroce fabric report` writes it"),
+    ("docs/reproduction/hpcc-flows/report.md", "`feroce fabric report` writes it"),
+    ("docs/reproduction/hpcc-flows/topology.txt", "the format has the switches in one line"),
     ("docs/reproduction/rules.md", "`feroce fabric sweep` writes it"),
     ("docs/scorecards/README.md", "`feroce conform scorecard` writes it"),
 ];

@@ -2,8 +2,8 @@
 //! and of those that are made from it.
 //!
 //! A topology: the numbers of nodes, switches and links; the switches; then `src dst rate delay
-//! error` for each link. Flows: their number; then `src dst pg dport bytes start` for each flow, the
-//! start in seconds. As in ns-3, whatever follows is ignored, and so is `dport`.
+//! error` for each link. Flows: their number; then `src dst pg dport bytes start` for each flow,
+//! the start in seconds. As in ns-3, whatever follows is ignored, and so is `dport`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

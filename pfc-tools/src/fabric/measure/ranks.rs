@@ -16,8 +16,8 @@ pub struct Rank {
 }
 
 impl Results {
-    /// The ranks of a traffic group by host; `None` stands for all groups. The group starts with its
-    /// first flow or, if its ranks work before that, with this work.
+    /// The ranks of a traffic group by host; `None` stands for all groups. The group starts with
+    /// its first flow or, if its ranks work before that, with this work.
     pub fn ranks(&self, group: Option<u32>) -> Vec<Rank> {
         let is_own = |other: u32| group.is_none_or(|group| group == other);
         let flows = || self.flows.iter().filter(|flow| is_own(flow.group));

@@ -1,7 +1,7 @@
 //! The keys of a `[[traffic]]` that is a collective.
 
-use super::config::hosts;
 use super::error::ScenarioError;
+use super::node_names::hosts;
 use super::section::Section;
 use crate::fabric::config::FabricConfig;
 use crate::fabric::time::Time;

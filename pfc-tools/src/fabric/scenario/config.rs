@@ -6,7 +6,7 @@ use feroce_congestion::{ALGORITHMS, Params};
 use super::collective;
 use super::error::ScenarioError;
 use super::files;
-use super::node_names::{direction, nodes};
+use super::node_names::{direction, hosts};
 use super::section::Section;
 use crate::fabric::config::{
     Control, FabricConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery, SwitchConfig,
@@ -313,29 +313,6 @@ fn sizes(section: &Section<'_>, file: &str, payload: u32) -> Result<Distribution
         Some(node) => section.wrong("sizes", node, message),
         None => section.missing("sizes", message),
     })
-}
-
-pub(super) fn hosts(
-    section: &Section<'_>,
-    key: &'static str,
-    network: &Network,
-) -> Result<Vec<u32>, ScenarioError> {
-    let expected = "hosts such as \"h1\" or \"h1..h4\", or a list";
-    let texts = section.texts(key)?.ok_or_else(|| section.missing(key, expected))?;
-    let mut hosts = Vec::new();
-    for (text, node) in texts {
-        let named = nodes(&text, network).ok_or_else(|| section.wrong(key, node, expected))?;
-        for host in named {
-            if host >= network.hosts.len() {
-                return Err(section.wrong(key, node, expected));
-            }
-            hosts.push(u32::try_from(host).unwrap_or(u32::MAX));
-        }
-    }
-    match section.get(key) {
-        Some(node) if hosts.is_empty() => Err(section.wrong(key, node, "at least one host")),
-        _ => Ok(hosts),
-    }
 }
 
 fn control(section: &Section<'_>) -> Result<Control, ScenarioError> {

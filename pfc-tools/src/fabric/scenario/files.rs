@@ -1,5 +1,5 @@
-//! Keys that name files of other simulators: `kind = "hpcc"` in `[topology]`, and `kind = "file"` in
-//! `[[traffic]]`.
+//! Keys that name files of other simulators: `kind = "hpcc"` in `[topology]`, and `kind = "file"`
+//! in `[[traffic]]`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
