@@ -6,8 +6,8 @@ use feroce_pfc_tools::fabric::scenario::{Case, Scenario};
 use feroce_pfc_tools::fabric::time::Time;
 
 /// 1000 bytes are 100 ns at 80 Gb/s; a link has 1 us of delay. No headers, and acknowledgements
-/// that take no time worth speaking of: a message of n KB takes n * 100 ns + 100 ns + 2 us through the
-/// switch.
+/// that take no time worth speaking of: a message of n KB takes n * 100 ns + 100 ns + 2 us through
+/// the switch.
 const NETWORK: &str = "\
 title = \"test\"
 duration = \"10ms\"
