@@ -20,6 +20,7 @@ pub mod notification;
 pub mod pacer;
 pub mod params;
 pub mod rate;
+mod telemetry;
 pub mod time;
 
 pub use algorithm::dcqcn::ReactionPoint;

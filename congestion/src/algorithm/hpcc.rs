@@ -1,13 +1,12 @@
 //! HPCC (Li et al., SIGCOMM 2019, algorithm 1): the window follows the bytes in flight that the
 //! switches report.
 
-use alloc::vec::Vec;
-
 use super::{Algorithm, Control};
 use crate::controller::{Ack, CongestionControl, Controller, Hop, Needs, Setup};
 use crate::fraction::Fraction;
 use crate::params::{Param, range};
 use crate::rate::Rate;
+use crate::telemetry::{BYTE, LOAD, PathLoad, narrow};
 use crate::time::{Duration, Instant};
 
 static ETA: Param = Param::fraction(
@@ -60,17 +59,12 @@ impl Control {
     pub const HPCC: Self = Self::Algorithm(&ALGORITHM);
 }
 
-/// The base RTT of an unknown path: that of the paper's simulated network.
-const UNKNOWN_BASE_RTT: Duration = Duration::from_micros(13);
-
 /// The HPCC state of one sender.
 #[derive(Clone, Debug)]
 pub struct Hpcc {
     eta: u64,
     max_stage: u32,
     ai: u64,
-    /// The base RTT in ns.
-    base_rtt: u64,
     /// The window and its limits in bytes * 2^16.
     window: u64,
     min: u64,
@@ -79,75 +73,40 @@ pub struct Hpcc {
     /// all acknowledgements of an RTT react to one state of the network.
     reference: u64,
     stage: u32,
-    /// Bytes in flight on the most loaded link, as a part of its bandwidth times the base RTT
-    /// (U); in units of 2^-20.
-    inflight: u64,
-    /// The telemetry of the previous acknowledgement.
-    hops: Vec<Hop>,
+    /// U: bytes in flight on the most loaded link, as a part of its bandwidth times the base RTT.
+    path: PathLoad,
     /// When the reference window last changed.
     updated: Instant,
 }
-
-const UNIT: u64 = 1 << 16;
-const U_UNIT: u64 = 1 << 20;
-
-/// The hops for which a sender has memory from the start.
-const USUAL_HOPS: usize = 8;
 
 impl Hpcc {
     /// A sender at the link rate that has sent nothing.
     pub fn new(setup: &Setup<'_>) -> Self {
         let params = setup.params;
-        let base_rtt = match params.time(&BASE_RTT) {
-            Duration::ZERO => setup.path.base_rtt.unwrap_or(UNKNOWN_BASE_RTT),
-            time => time,
-        };
-        let max = setup.highest_rate().bytes_in(base_rtt).max(1) * UNIT;
-        let min = (params.rate(&MIN_RATE).bytes_in(base_rtt).max(1) * UNIT).min(max);
+        let path = PathLoad::new(params.time(&BASE_RTT), setup.path);
+        let max = path.bytes_at(setup.highest_rate()) * BYTE;
+        let min = (path.bytes_at(params.rate(&MIN_RATE)) * BYTE).min(max);
         Self {
             eta: u64::from(params.fraction(&ETA).units()) >> 11,
             max_stage: params.count(&MAX_STAGE),
-            ai: params.bytes(&AI) * UNIT,
-            base_rtt: u64::try_from(base_rtt.as_nanos()).unwrap_or(u64::MAX).max(1),
+            ai: params.bytes(&AI) * BYTE,
             window: max,
             min,
             max,
             reference: max,
             stage: 0,
-            inflight: U_UNIT,
-            hops: Vec::with_capacity(USUAL_HOPS),
+            path,
             updated: setup.now,
         }
     }
 
-    /// MeasureInflight: U of the path, from two acknowledgements.
-    fn measure(&mut self, hops: &[Hop]) {
-        let (mut most, mut over) = (0, 0);
-        for (hop, before) in hops.iter().zip(&self.hops) {
-            let time = u64::try_from((hop.at - before.at).as_nanos()).unwrap_or(u64::MAX);
-            if time == 0 {
-                continue;
-            }
-            let queue = hop.queue.min(before.queue);
-            let load = share(hop.sent.saturating_sub(before.sent), hop.rate, time)
-                .saturating_add(share(queue, hop.rate, self.base_rtt));
-            if load > most {
-                (most, over) = (load, time);
-            }
-        }
-        let over = over.min(self.base_rtt);
-        let parts = |part: u64, time: u64| u128::from(part) * u128::from(time);
-        let sum = parts(self.inflight, self.base_rtt - over) + parts(most, over);
-        self.inflight = narrow(sum / u128::from(self.base_rtt));
-    }
-
     /// ComputeWind: the window for U; with `is_update`, also the reference window.
     fn compute(&mut self, is_update: bool) {
-        let multiplies = self.inflight >= self.eta || self.stage >= self.max_stage;
+        let multiplies = self.path.load >= self.eta || self.stage >= self.max_stage;
         let from = match multiplies {
             true => {
                 let scaled = u128::from(self.reference) * u128::from(self.eta);
-                narrow(scaled / u128::from(self.inflight.max(1)))
+                narrow(scaled / u128::from(self.path.load.max(1)))
             }
             false => self.reference,
         };
@@ -159,25 +118,27 @@ impl Hpcc {
     }
 }
 
+/// MeasureInflight: the part of U that a hop causes.
+fn load(hop: &Hop, before: &Hop, time: u64, base_rtt: u64) -> u64 {
+    let queue = hop.queue.min(before.queue);
+    share(hop.sent.saturating_sub(before.sent), hop.rate, time)
+        .saturating_add(share(queue, hop.rate, base_rtt))
+}
+
 /// `bytes` as a part of what a link of `rate` sends in `nanos`, in units of 2^-20.
 fn share(bytes: u64, rate: Rate, nanos: u64) -> u64 {
     let capacity = u128::from(rate.as_bps()) * u128::from(nanos);
-    narrow(u128::from(bytes) * 8 * 1_000_000_000 * u128::from(U_UNIT) / capacity.max(1))
-}
-
-fn narrow(n: u128) -> u64 {
-    u64::try_from(n).unwrap_or(u64::MAX)
+    narrow(u128::from(bytes) * 8 * 1_000_000_000 * u128::from(LOAD) / capacity.max(1))
 }
 
 impl CongestionControl for Hpcc {
     /// The window per base RTT.
     fn rate(&self) -> Rate {
-        let bits = u128::from(self.window) * 8 * 1_000_000_000 / u128::from(UNIT);
-        Rate::from_bps(narrow(bits / u128::from(self.base_rtt)))
+        self.path.rate_of(self.window)
     }
 
     fn window(&self) -> u64 {
-        self.window.div_ceil(UNIT)
+        self.window.div_ceil(BYTE)
     }
 
     fn on_ack(&mut self, ack: &Ack<'_>, now: Instant) {
@@ -186,13 +147,10 @@ impl CongestionControl for Hpcc {
         }
         // The packet was sent with the present reference window.
         let is_update = ack.sent_at(now) >= self.updated;
-        let is_comparable = self.hops.len() == ack.hops.len();
+        let is_comparable = self.path.take(ack.hops, load);
         if is_comparable {
-            self.measure(ack.hops);
             self.compute(is_update);
         }
-        self.hops.clear();
-        self.hops.extend_from_slice(ack.hops);
         if is_update || !is_comparable {
             self.updated = now;
         }
