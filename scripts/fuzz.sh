@@ -21,8 +21,10 @@ for crate in wire engine; do
         echo "==== $crate: $target"
         corpora=("fuzz/corpus/$target")
         mkdir -p "$crate/${corpora[0]}"
-        for kept in seeds regressions; do
-            [ ! -d "$crate/fuzz/$kept/$target" ] || corpora+=("fuzz/$kept/$target")
+        kept_for=("$target")
+        [ "$target" != replay ] || kept_for+=(check) # Both read captures.
+        for kept in "${kept_for[@]/#/seeds/}" "${kept_for[@]/#/regressions/}"; do
+            [ ! -d "$crate/fuzz/$kept" ] || corpora+=("fuzz/$kept")
         done
         # Without AddressSanitizer: it needs a nightly toolchain, and there is little `unsafe` to
         # check.

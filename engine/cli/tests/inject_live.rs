@@ -128,6 +128,28 @@ fn the_kernel_forwards_what_concerns_no_flow() {
     assert!((20 * 16..200 * 16).contains(&frames(&said)), "{said}");
 }
 
+/// The relay's own endpoints wait for the whole timeout, although a NAK tells that packets are lost.
+#[test]
+fn own_endpoints_have_exact_timers() {
+    let Some(net) = Net::new() else { return };
+    for n in 1..=2 {
+        let (end, other) = (net.name(&format!("h{n}")), 3 - n);
+        run(&format!(
+            "ip -n {end} neighbour replace 10.77.1.{other} lladdr 02:00:00:00:00:0{other} dev v0"
+        ));
+    }
+    let [requester, responder] =
+        ["h1", "h2"].map(|end| format!("feroce:{}:v0:packet", net.name(end)));
+    let line = format!(
+        "conform inject drop-retransmission --live p1 p2 --requester {requester} \
+         --responder {responder} --again 2"
+    );
+    let relay = net.start("r", &line);
+    let Output { status, stdout, stderr } = relay.wait_with_output().expect("the relay");
+    let said = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(status.success(), "{}\n{}", said[0], said[1]);
+}
+
 /// Without a packet of a connection nothing can be judged.
 #[test]
 fn a_relay_that_sees_nothing_judges_nothing() {

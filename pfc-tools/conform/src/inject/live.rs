@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use feroce_engine::congestion::Control;
 use feroce_engine::counters::Counter;
-use feroce_engine::device::{Device, PortKind};
+use feroce_engine::device::{Device, DeviceConfig, PortKind};
 use feroce_engine::files;
 
 use super::injector::Injector;
@@ -83,8 +83,11 @@ impl Open {
                     let create =
                         |path: &Path| files::create_private(path).map_err(failed(path.display()));
                     let file = capture.map(create).transpose()?;
-                    let device =
-                        feroce::open(interface, feroce::config(*port, Control::DCQCN), file);
+                    // With exact timers: an early timeout after a NAK would look like a
+                    // go-back without a cause.
+                    let config = feroce::config(*port, Control::DCQCN);
+                    let config = DeviceConfig { min_ack_timeout: 0, ..config };
+                    let device = feroce::open(interface, config, file);
                     Ok(Self::Feroce(Box::new(device.map_err(failed("open Feroce"))?)))
                 })
             }
