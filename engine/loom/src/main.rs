@@ -17,7 +17,9 @@ mod models;
 mod stand_ins;
 mod sync;
 
-use stand_ins::{port, wake};
+extern crate self as crossbeam_queue;
+
+use stand_ins::{ArrayQueue, port, wake};
 
 /// As in the engine.
 #[path = "../../src/memory"]
@@ -27,8 +29,58 @@ mod memory {
     mod copy;
     pub mod frame_ring;
     mod frame_ring_error;
+    mod key_word;
     pub mod queue;
+    pub mod shared_ring;
     pub mod work_ring;
+
+    pub use guarded::Guarded;
+
+    /// Two fields behind a key word, as those of a slot in the table of regions.
+    mod guarded {
+        use feroce_wire::Key;
+
+        use super::key_word::KeyWord;
+        use crate::sync::{AtomicU64, Ordering};
+
+        #[derive(Default)]
+        pub struct Guarded {
+            word: AtomicU64,
+            fields: [AtomicU64; 2],
+        }
+
+        impl Guarded {
+            fn word(&self) -> KeyWord<'_> {
+                KeyWord(&self.word)
+            }
+
+            /// Binds `key` to fields that name it. Returns false if another thread changes them.
+            pub fn bind(&self, key: u32) -> bool {
+                let Some(before) = self.word().claim() else { return false };
+                for field in &self.fields {
+                    field.store(key.into(), Ordering::Relaxed);
+                }
+                self.word().publish(before, Key(key), true);
+                true
+            }
+
+            /// Invalidates `key`. Returns false if another thread changes the fields.
+            pub fn invalidate(&self, key: u32) -> bool {
+                let before = self.word().claim_key(Key(key));
+                before.inspect(|before| self.word().publish(*before, Key(key), false)).is_some()
+            }
+
+            /// The fields, if `key` is valid, as `MrTable::view_at` reads them.
+            pub fn read(&self, key: u32) -> Option<[u64; 2]> {
+                let state = self.word().begin();
+                if !state.is_of(Key(key)) {
+                    return None;
+                }
+                let fields = [0, 1].map(|n: usize| self.fields[n].load(Ordering::Relaxed));
+                self.word().is_still(state).then_some(fields)
+            }
+        }
+    }
 }
 
 /// As in the engine.

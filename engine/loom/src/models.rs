@@ -8,9 +8,11 @@ use loom::thread;
 
 use crate::core::doorbell::Doorbell;
 use crate::device::helper_sleep::HelperSleep;
+use crate::memory::Guarded;
 use crate::memory::arena::Arena;
 use crate::memory::frame_ring::frame_ring;
 use crate::memory::queue::queue;
+use crate::memory::shared_ring::SharedRing;
 use crate::memory::work_ring::{Sge, work_ring};
 use crate::port::Priority;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, yield_now};
@@ -28,6 +30,9 @@ pub const ALL: &[(&str, fn())] = &[
     ("frame-ring", frames_cross_a_ring),
     ("frame-ring-consumer-sleeps", a_sleeping_consumer_hears_of_a_frame),
     ("frame-ring-producer-sleeps", a_sleeping_producer_hears_of_room),
+    ("shared-ring", receives_cross_a_shared_ring),
+    ("key", fields_belong_to_their_key),
+    ("key-stale", a_stale_key_invalidates_no_other),
     ("cq", a_sleeping_program_hears_of_a_completion),
     ("cq-two-cores", a_program_hears_of_the_completions_of_two_cores),
     ("doorbell", no_ring_of_two_posters_is_lost),
@@ -173,6 +178,56 @@ fn a_sleeping_producer_hears_of_room() {
         }
     }
     drop((receiver.join().unwrap(), producer));
+}
+
+/// A program posts receives through one slot while two cores look for one. Each finds what was
+/// posted, or nothing.
+fn receives_cross_a_shared_ring() {
+    let ring = Arc::new(SharedRing::<u64>::new(&Arc::new(Arena), 1, 1).unwrap());
+    let sge = |n: u64| Sge { addr: n, length: 1, lkey: Key(2) };
+    let take = move |ring: &Arc<SharedRing<u64>>| {
+        let taken = ring.take()?;
+        assert_eq!(taken.sges(1), [sge(*taken.request())]);
+        Some(*taken.request())
+    };
+    let cores = [0, 1].map(|_| {
+        let ring = Arc::clone(&ring);
+        thread::spawn(move || take(&ring))
+    });
+    let posted: Vec<u64> = (1..=2).filter(|n| ring.push(n, &[sge(*n)])).collect();
+    let taken = cores.map(|core| core.join().unwrap());
+    let taken = taken.into_iter().flatten().chain(take(&ring)).sum::<u64>();
+    assert_eq!(taken, posted.iter().sum());
+}
+
+/// A program changes a region while two readers use it: no reader gets fields of another key.
+fn fields_belong_to_their_key() {
+    let slot = Arc::new(Guarded::default());
+    assert!(slot.bind(1));
+    let readers = [1, 2].map(|key| {
+        let slot = Arc::clone(&slot);
+        thread::spawn(move || {
+            let read = slot.read(key);
+            assert!(read.is_none_or(|fields| fields == [key.into(); 2]), "{read:?} of {key}");
+        })
+    });
+    assert!(slot.bind(2));
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    assert_eq!((slot.read(1), slot.read(2)), (None, Some([2; 2])));
+}
+
+/// A peer invalidates a key while another core binds the window anew: the new key stays valid.
+fn a_stale_key_invalidates_no_other() {
+    let slot = Arc::new(Guarded::default());
+    assert!(slot.bind(1));
+    let peer = {
+        let slot = Arc::clone(&slot);
+        thread::spawn(move || slot.invalidate(1))
+    };
+    let is_bound = slot.bind(2);
+    let is_invalidated = peer.join().unwrap();
+    assert!(is_bound || is_invalidated, "one of them could");
+    assert_eq!(slot.read(2).is_some(), is_bound);
 }
 
 fn completion(wr_id: u64) -> Completion {

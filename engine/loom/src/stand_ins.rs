@@ -164,6 +164,36 @@ pub mod bell {
     }
 }
 
+/// As the library's queue, which has tests of its own; here only for what it orders.
+#[derive(Debug)]
+pub struct ArrayQueue<T> {
+    values: loom::sync::Mutex<std::collections::VecDeque<T>>,
+    capacity: usize,
+}
+
+impl<T> ArrayQueue<T> {
+    pub fn new(capacity: usize) -> Self {
+        Self { values: loom::sync::Mutex::default(), capacity }
+    }
+
+    pub fn push(&self, value: T) -> Result<(), T> {
+        let mut values = self.values.lock().unwrap();
+        if values.len() == self.capacity {
+            return Err(value);
+        }
+        values.push_back(value);
+        Ok(())
+    }
+
+    pub fn pop(&self) -> Option<T> {
+        self.values.lock().unwrap().pop_front()
+    }
+
+    pub fn len(&self) -> usize {
+        self.values.lock().unwrap().len()
+    }
+}
+
 pub mod port {
     /// As the engine's.
     pub const RX_BURST: usize = 64;

@@ -21,6 +21,7 @@ pub(crate) mod dma_buf;
 pub(crate) mod frame_ring;
 mod frame_ring_error;
 mod key;
+mod key_word;
 mod on_demand;
 #[doc(hidden)] // For libibverbs.
 pub mod pages;

@@ -6,11 +6,11 @@
 
 use std::cell::Cell;
 use std::ops::Deref;
-use std::sync::atomic::Ordering;
 
 use feroce_wire::Key;
 
-use super::region::{Access, AccessError, MrTable, NO_STATE, Scope, State, Target, View};
+use super::key_word::{NO_STATE, State};
+use super::region::{Access, AccessError, MrTable, Scope, Target, View};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl<'a> Memory<'a> {
     fn is_recent(&self, key: Key) -> bool {
         let state = self.recent.state.get();
         let slot = self.table.slots.get(self.recent.slot.get());
-        state.is_of(key) && slot.is_some_and(|slot| slot.state(Ordering::Acquire) == state)
+        state.is_of(key) && slot.is_some_and(|slot| slot.word().begin() == state)
     }
 
     #[inline(never)]

@@ -7,18 +7,18 @@
 //! ends.
 //!
 //! Memory windows ([`window`](super::window)) are slots of the same table, and the cores themselves
-//! change them. Therefore the key shares one atomic word with a generation that counts changes. A
-//! reader reads this word again after it has read the other fields, and discards them if the word
-//! has changed.
+//! change them. Therefore a reader looks at the [key word](super::key_word) again after it has read
+//! the other fields.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use feroce_wire::Key;
 use zerocopy::FromZeros;
 
 use super::key::KeySpace;
+use super::key_word::{KeyWord, State};
 pub use super::rights::{Access, AccessError, PdId, Region, Scope};
 use crate::fresh::{FreshNumbers, REUSE};
 
@@ -55,36 +55,14 @@ impl Kind {
     }
 }
 
-/// Flag in a slot's state, above the 32 bits of the key: the key is valid.
-pub(super) const VALID: u64 = 1 << 32;
-/// Flag in a slot's state: a thread is changing the slot.
-const BUSY: u64 = 1 << 33;
-/// Increment of the generation, which occupies the remaining bits and wraps.
-const GENERATION: u64 = 1 << 34;
-
 /// Flag in a region's window count: no more windows may be bound, because the region is about to be
 /// deregistered.
 const CLOSED: u32 = 1 << 31;
 
-/// The state of a slot: key, [`VALID`], [`BUSY`], generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct State(u64);
-
-/// A state that no slot has: a valid key of a slot that is being changed.
-pub(super) const NO_STATE: State = State(VALID | BUSY);
-
-impl State {
-    /// Returns true if `key` is valid.
-    #[inline]
-    pub(super) const fn is_of(self, key: Key) -> bool {
-        self.0 & (GENERATION - 1) == VALID | key.value() as u64
-    }
-}
-
 #[derive(Debug, FromZeros)]
 pub(super) struct Slot {
-    /// Key, [`VALID`], [`BUSY`], generation.
-    pub(super) state: AtomicU64,
+    /// See [`KeyWord`].
+    state: AtomicU64,
     iova: AtomicU64,
     host: AtomicU64,
     len: AtomicU64,
@@ -157,36 +135,10 @@ pub(super) struct Target {
 }
 
 impl Slot {
-    /// Invalidates the key and gives the caller the exclusive right to change the slot. Returns the
-    /// previous state, or `None` if another thread is changing the slot.
-    pub(super) fn claim(&self) -> Option<u64> {
-        let before = self.state.load(Ordering::Relaxed);
-        if before & BUSY != 0 {
-            return None;
-        }
-        let claimed = before & !VALID | BUSY;
-        let taken =
-            self.state.compare_exchange(before, claimed, Ordering::AcqRel, Ordering::Relaxed);
-        fence(Ordering::Release); // Later stores to the slot are not visible before the claim.
-        taken.ok()
-    }
-
-    /// Ends a change that [`Slot::claim`] started with the state `before`: stores the key and its
-    /// validity.
-    pub(super) fn publish_key(&self, before: u64, key: Key, valid: bool) {
-        let generation = (before & !(GENERATION - 1)).wrapping_add(GENERATION);
-        let valid = if valid { VALID } else { 0 };
-        self.state.store(generation | valid | u64::from(key.value()), Ordering::Release);
-    }
-
-    /// Undoes [`Slot::claim`]; the caller has changed nothing.
-    pub(super) fn restore(&self, before: u64) {
-        self.state.store(before, Ordering::Release);
-    }
-
+    /// The word that guards the other fields.
     #[inline]
-    pub(super) fn state(&self, ordering: Ordering) -> State {
-        State(self.state.load(ordering))
+    pub(super) fn word(&self) -> KeyWord<'_> {
+        KeyWord(&self.state)
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -321,8 +273,8 @@ impl MrTable {
         let Some(slot) = self.slot(key) else { return };
         loop {
             // Another thread that changes the slot is a core, and finishes soon.
-            match slot.claim() {
-                Some(before) => return slot.publish_key(before, key, false),
+            match slot.word().claim() {
+                Some(before) => return slot.word().publish(before, key, false),
                 None => std::hint::spin_loop(),
             }
         }
@@ -367,7 +319,7 @@ impl MrTable {
     #[inline(always)]
     pub(super) fn view_at(&self, key: Key) -> Result<(View, State), AccessError> {
         let slot = self.slot(key).ok_or(AccessError::Key)?;
-        let state = slot.state(Ordering::Acquire);
+        let state = slot.word().begin();
         if !state.is_of(key) {
             return Err(AccessError::Key);
         }
@@ -379,12 +331,7 @@ impl MrTable {
             access: Access(slot.access.load(Ordering::Relaxed)),
         };
         let view = View { region, kind: slot.kind(), qp: slot.qp.load(Ordering::Relaxed) };
-        fence(Ordering::Acquire);
-        if slot.state(Ordering::Relaxed) != state {
-            // The slot has changed: the fields may be of different entries.
-            return Err(AccessError::Key);
-        }
-        Ok((view, state))
+        slot.word().is_still(state).then_some((view, state)).ok_or(AccessError::Key)
     }
 
     /// Returns the region or window of `key`, if the key is valid.
@@ -432,10 +379,10 @@ impl MrTable {
 
     fn publish_as(&self, index: u32, key: Key, region: &Region, kind: Kind) {
         let slot = &self.slots[index as usize];
-        let before = slot.claim().expect("only the thread that took a free slot changes it");
+        let before = slot.word().claim().expect("only the thread that took a free slot changes it");
         slot.write(region, kind);
         slot.windows.store(0, Ordering::Relaxed);
-        slot.publish_key(before, key, true);
+        slot.word().publish(before, key, true);
     }
 
     /// Publishes a region of `pd` at all addresses that discards writes and reads as zeros.

@@ -16,6 +16,7 @@ use crossbeam_queue::ArrayQueue;
 
 use super::arena::{Arena, ArenaError, Block};
 use super::work_ring::Sge;
+use crate::sync::Handover;
 
 /// A work queue of requests `T`, shared at both ends.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct SharedRing<T> {
     fixed: usize,
     free: ArrayQueue<u32>,
     posted: ArrayQueue<u32>,
+    /// Which thread uses a slot, for loom.
+    users: Handover,
     _requests: PhantomData<fn(T) -> T>,
 }
 
@@ -46,7 +49,8 @@ impl<T: Copy + Send> SharedRing<T> {
             free.push(index).expect("as many places as slots");
         }
         let posted = ArrayQueue::new(capacity as usize);
-        Ok(Self { block, capacity, stride, fixed, free, posted, _requests: PhantomData })
+        let users = Handover::new(capacity);
+        Ok(Self { block, capacity, stride, fixed, free, posted, users, _requests: PhantomData })
     }
 
     /// Returns the number of slots.
@@ -69,6 +73,7 @@ impl<T: Copy + Send> SharedRing<T> {
         assert!(self.fixed + size_of_val(sges) <= self.stride, "request larger than its slot");
         let Some(index) = self.free.pop() else { return false };
         let slot = self.slot(index);
+        self.users.write(index);
         // SAFETY: the slot's number was popped from `free`, so it is in no queue and in no `Taken`,
         // and this thread is the only user of the slot. The slot has room for both parts (asserted
         // above) and is 16-byte aligned, as is `fixed`.
@@ -107,6 +112,7 @@ impl<T: Copy + Send> Taken<T> {
     /// Returns the request.
     #[inline]
     pub fn request(&self) -> &T {
+        self.ring.users.read(self.index);
         // SAFETY: the slot was written before its number was pushed to `posted`, and belongs to
         // this value until it is dropped.
         unsafe { self.ring.slot(self.index).cast::<T>().as_ref() }
@@ -119,6 +125,7 @@ impl<T: Copy + Send> Taken<T> {
     #[inline]
     pub fn sges(&self, count: usize) -> &[Sge] {
         let ring = &*self.ring;
+        ring.users.read(self.index);
         assert!(ring.fixed + count * size_of::<Sge>() <= ring.stride, "more than a slot holds");
         // SAFETY: the range is inside the slot (asserted above), which belongs to this value.
         // Entries that the poster did not write are arena memory, which is initialised, and every

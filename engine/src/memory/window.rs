@@ -13,9 +13,8 @@ use std::sync::atomic::Ordering;
 
 use feroce_wire::{Key, Qpn};
 
-use super::region::{
-    Access, AccessError, Kind, MrTable, PdId, Region, Scope, Slot, TableFull, VALID,
-};
+use super::key_word::State;
+use super::region::{Access, AccessError, Kind, MrTable, PdId, Region, Scope, Slot, TableFull};
 
 /// Types of windows, as in verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,13 +64,13 @@ impl MrTable {
         variant: u8,
     ) -> Result<Key, TableFull> {
         let (slot, key) = self.take_slot(variant)?;
-        let before = slot.claim().expect("only the thread that took a free slot changes it");
+        let before = slot.word().claim().expect("only the thread that took a free slot changes it");
         let kind = match window {
             WindowType::One => Kind::Window1,
             WindowType::Two => Kind::Window2,
         };
         slot.write(&Region { iova: 0, host: 0, len: 0, pd, access: Access::NONE }, kind);
-        slot.publish_key(before, key, false);
+        slot.word().publish(before, key, false);
         Ok(key)
     }
 
@@ -80,7 +79,7 @@ impl MrTable {
     pub fn drop_window(&self, window: Key) {
         let Some(slot) = self.slot(window) else { return };
         let before = loop {
-            match slot.claim() {
+            match slot.word().claim() {
                 Some(before) => break before,
                 None => std::hint::spin_loop(), // A core is changing the slot, and finishes soon.
             }
@@ -113,10 +112,12 @@ impl MrTable {
             }
             Err(BindError::Window(why))
         };
-        let Some(before) = slot.claim() else { return undo("another core is changing the window") };
-        let is_bound = before & VALID != 0;
+        let Some(before) = slot.word().claim() else {
+            return undo("another core is changing the window");
+        };
+        let is_bound = before.is_valid();
         if is_bound && slot.kind() == Kind::Window2 {
-            slot.restore(before);
+            slot.word().restore(before);
             return undo("a bound type 2 window must be invalidated first"); // o10-37.2.30
         }
         if is_bound {
@@ -127,7 +128,7 @@ impl MrTable {
             slot.parent.store(u32::try_from(parent).expect("24 bits"), Ordering::Relaxed);
             slot.qp.store(qp.value(), Ordering::Relaxed);
         }
-        slot.publish_key(before, bind.rkey, region.is_some());
+        slot.word().publish(before, bind.rkey, region.is_some());
         Ok(())
     }
 
@@ -202,10 +203,11 @@ impl MrTable {
     pub fn invalidate(&self, key: Key, pd: PdId, qp: Qpn) -> Result<(), AccessError> {
         self.may_invalidate(key, pd, qp)?;
         let slot = self.slot(key).ok_or(AccessError::Key)?;
-        let before = slot.claim().ok_or(AccessError::Key)?;
+        // Another core may have bound the window under another key since the check.
+        let before = slot.word().claim_key(key).ok_or(AccessError::Key)?;
         match slot.kind().is_window() {
             true => self.end_binding(slot, before, key),
-            false => slot.publish_key(before, key, false),
+            false => slot.word().publish(before, key, false),
         }
         Ok(())
     }
@@ -228,24 +230,23 @@ impl MrTable {
 
     fn unbind_where(&self, is_selected: impl Fn(&Slot) -> bool) {
         for slot in self.used_slots() {
-            while slot.state.load(Ordering::Acquire) & VALID != 0 && is_selected(slot) {
+            while slot.word().begin().is_valid() && is_selected(slot) {
                 // A core is changing the slot, and finishes soon.
-                let Some(before) = slot.claim() else { continue };
-                if before & VALID == 0 || !is_selected(slot) {
-                    slot.restore(before); // The window was bound elsewhere meanwhile.
+                let Some(before) = slot.word().claim() else { continue };
+                if !before.is_valid() || !is_selected(slot) {
+                    slot.word().restore(before); // The window was bound elsewhere meanwhile.
                     break;
                 }
-                let key = Key(u32::try_from(before & u64::from(u32::MAX)).expect("masked"));
-                self.end_binding(slot, before, key);
+                self.end_binding(slot, before, before.key());
             }
         }
     }
 
     /// Ends the binding of a claimed window.
-    fn end_binding(&self, slot: &Slot, before: u64, key: Key) {
-        if before & VALID != 0 {
+    fn end_binding(&self, slot: &Slot, before: State, key: Key) {
+        if before.is_valid() {
             self.slots[slot.parent.load(Ordering::Relaxed) as usize].remove_window();
         }
-        slot.publish_key(before, key, false);
+        slot.word().publish(before, key, false);
     }
 }
