@@ -99,19 +99,27 @@ pub struct Messages {
 const MOST_ANNOUNCED: u64 = 1 << 32;
 /// The most bytes that READs may announce besides four times those in captured responses.
 const MOST_UNANSWERED: u64 = 16 << 20;
+/// The most bytes that WRITEs may announce besides four times those in captured packets: the
+/// capture may end in a long WRITE.
+const MOST_UNWRITTEN: u64 = 64 << 20;
 
 /// Returns the bytes that READs and WRITEs announce, if they are too many.
 fn excess(lane: &Lane, frames: &[Captured]) -> Option<u64> {
-    let (mut reads, mut writes, mut answered) = (0, 0, 0);
+    let (mut reads, mut writes, mut answered, mut written) = (0, 0, 0, 0);
     for packet in lane.requests.iter().chain(&lane.responses).map(|&at| frames[at].packet()) {
         let announced = u64::from(packet.ext.reth.map_or(0, |reth| reth.dma_len));
         match packet.info.operation {
             Operation::ReadRequest => reads += announced,
             Operation::ReadResponse => answered += packet.payload.len() as u64,
-            _ => writes += announced,
+            _ => {
+                writes += announced;
+                written += packet.payload.len() as u64;
+            }
         }
     }
-    let is_too_much = reads > 4 * answered + MOST_UNANSWERED || reads + writes > MOST_ANNOUNCED;
+    let is_too_much = reads > 4 * answered + MOST_UNANSWERED
+        || writes > 4 * written + MOST_UNWRITTEN
+        || reads + writes > MOST_ANNOUNCED;
     is_too_much.then_some(reads + writes)
 }
 
