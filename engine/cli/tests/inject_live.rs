@@ -128,7 +128,7 @@ fn the_kernel_forwards_what_concerns_no_flow() {
     assert!((20 * 16..200 * 16).contains(&frames(&said)), "{said}");
 }
 
-/// The relay's own endpoints wait for the whole timeout, although a NAK tells that packets are lost.
+/// The relay's own endpoints wait for the whole timeout, also after a NAK.
 #[test]
 fn own_endpoints_have_exact_timers() {
     let Some(net) = Net::new() else { return };

@@ -88,6 +88,7 @@ h2{margin-top:2em}nav{columns:3 20em}nav a{display:block}p{max-width:80em}
 th,td{padding:.2em .8em;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 th{border-bottom:2px solid var(--dim)}
 td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td.prose{min-width:14em}
 td.holds{color:var(--good)}td.fails{color:var(--bad);font-weight:bold}
 td.explained{color:var(--warn)}td.missed{color:var(--warn);font-weight:bold}
 td.shown{color:var(--dim)}
@@ -171,10 +172,15 @@ impl Render for Table {
     }
 }
 
+/// The most characters of a text that may be squeezed into several lines.
+const SHORT: usize = 40;
+
 impl Cell {
     /// CSS class and text.
     pub fn shown(&self) -> (&'static str, &str) {
         match self {
+            // On a narrow screen the table scrolls, instead of a word per line.
+            Self::Text(text) if text.len() > SHORT => ("prose", text),
             Self::Text(text) => ("text", text),
             Self::Number(text) => ("number", text),
             Self::Verdict(Verdict::Holds) => ("holds", "holds"),

@@ -11,6 +11,8 @@ use crate::flow::recorder::{Point, PointKind};
 use crate::rules::Finding;
 
 const ROW: f64 = 22.0;
+/// Added between packets that do not follow each other.
+const GAP: f64 = 14.0;
 const WIDTH: f64 = 1040.0;
 const FROM: f64 = 170.0;
 const TO: f64 = 640.0;
@@ -25,14 +27,9 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding], ids: Ids) -> Markup 
     let points = channel.recorder.points();
     let rows = chosen(points, findings);
     let Some(first) = points.first() else { return Markup::default() };
-    #[allow(clippy::cast_precision_loss)] // A picture.
-    let height = TOP + ROW * (rows.len() as f64 + 1.0);
+    let rows = placed(&rows);
+    let height = rows.last().map_or(TOP, |row| row.y) + 2.0 * ROW;
     let (src, dst) = channel.ends();
-    let rows = rows.iter().scan(None, |previous, &index| {
-        let is_gap = previous.replace(index).is_some_and(|previous| index > previous + 1);
-        Some((index, is_gap))
-    });
-    let heights = std::iter::successors(Some(TOP), |y| Some(y + ROW));
     html! {
         svg.ladder role="img" aria-label="ladder" viewBox={ "0 0 " (WIDTH) " " (height) }
             xmlns="http://www.w3.org/2000/svg"
@@ -41,10 +38,10 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding], ids: Ids) -> Markup 
             text x=(TO) y="16" text-anchor="middle" { (dst) }
             "\n" path.axis d={ "M" (FROM) " 24V" (height) "M" (TO) " 24V" (height) } {}
             "\n"
-            @for ((index, is_gap), y) in rows.zip(heights) {
+            @for Placed { index, follows_gap, y } in rows {
                 @let point = &points[index];
-                @if is_gap {
-                    text x="4" y=(y - 6.0) class="dim" { "..." } "\n"
+                @if follows_gap {
+                    text x="4" y=(y - ROW + 7.0) class="dim" { "..." } "\n"
                 }
                 (row(point, first.at, y))
                 @if let Some(found) = findings.iter().find(|found| found.packet == point.packet) {
@@ -55,6 +52,23 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding], ids: Ids) -> Markup 
             }
         } "\n"
     }
+}
+
+/// A packet's place in the diagram.
+struct Placed {
+    index: usize,
+    follows_gap: bool,
+    y: f64,
+}
+
+fn placed(indices: &[usize]) -> Vec<Placed> {
+    let (mut y, mut previous) = (TOP - ROW, None);
+    let place = |&index: &usize| {
+        let follows_gap = previous.replace(index).is_some_and(|previous| index > previous + 1);
+        y += if follows_gap { ROW + GAP } else { ROW };
+        Placed { index, follows_gap, y }
+    };
+    indices.iter().map(place).collect()
 }
 
 /// Returns the packets near findings; without findings, the first ones.
