@@ -37,7 +37,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Programs that are not part of Debian's minimal system.
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
     "ib_write_bw",
     "ib_read_lat",
     "ibv_rc_pingpong",
@@ -47,6 +47,7 @@ const PROGRAMS: [&str; 9] = [
     "tshark",
     "cc",
     "curl",
+    "nft",
 ];
 
 fn repository() -> &'static Path {
@@ -316,7 +317,9 @@ fn missing(code: &str) -> Option<&'static str> {
     let is_word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
     let needed = PROGRAMS.into_iter().filter(|name| code.split(is_word).any(|word| word == *name));
     needed.into_iter().find(|name| {
-        !["/usr/bin", "/bin"].iter().any(|folder| Path::new(folder).join(name).exists())
+        !["/usr/bin", "/bin", "/usr/sbin"]
+            .iter()
+            .any(|folder| Path::new(folder).join(name).exists())
     })
 }
 
