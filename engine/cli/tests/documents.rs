@@ -37,7 +37,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Programs that are not part of Debian's minimal system.
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 11] = [
     "ib_write_bw",
     "ib_read_lat",
     "ibv_rc_pingpong",
@@ -48,6 +48,7 @@ const PROGRAMS: [&str; 10] = [
     "cc",
     "curl",
     "nft",
+    "jq",
 ];
 
 fn repository() -> &'static Path {
