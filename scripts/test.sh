@@ -26,7 +26,7 @@ readonly NEED_ROOT="rxe ports dpdk fabric frames pfc programs pyverbs replay ins
 # inspect namespaces, and run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool
     bpftool tshark iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev libibverbs-dev
-    librdmacm-dev gcc ibverbs-utils ibverbs-providers perftest)
+    librdmacm-dev gcc ibverbs-utils ibverbs-providers perftest nftables jq)
 readonly HUGEPAGES=256 # of 2 MiB: for several pairs of devices at a time
 readonly SCENARIOS=100000
 # Seconds that a step takes on two slow cores, with its builds. Of install, demo and profiles, the
