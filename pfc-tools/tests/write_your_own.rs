@@ -3,11 +3,12 @@
 
 use std::path::Path;
 
-use feroce_congestion::{Control, Instant, Params, Rate, Setup};
+use feroce_congestion::{Control, Params};
 use feroce_pfc_tools::fabric::Fabric;
 use feroce_pfc_tools::fabric::config::{
     FabricConfig, FlowConfig, HostConfig, PacketConfig, SwitchConfig,
 };
+use feroce_pfc_tools::fabric::scenario::Scenario;
 use feroce_pfc_tools::fabric::time::{LinkRate, Time};
 use feroce_pfc_tools::fabric::topology::{self, LinkSpec};
 
@@ -23,39 +24,29 @@ mod algorithm {
 
 const AIMD: Control = Control::Algorithm(&algorithm::aimd::ALGORITHM);
 
+fn file(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
 #[test]
 fn the_page_has_this_code() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = folder.join("../docs/write-your-own-cc.md");
-    let page = std::fs::read_to_string(page).expect("the page");
-    let code = folder.join("tests/write_your_own/aimd.rs");
-    let code = std::fs::read_to_string(code).expect("the code");
+    let page = file("../docs/write-your-own-cc.md");
+    let code = file("tests/write_your_own/aimd.rs");
     let blocks = page.split("```rust\n").skip(1).filter_map(|rest| rest.split_once("\n```\n"));
     let of_page: Vec<&str> = blocks.map(|(block, _)| block).collect();
     assert_eq!(of_page.join("\n\n").trim(), code.trim());
 }
 
-fn us(micros: u64) -> Instant {
-    Instant::from_nanos(micros * 1000)
-}
-
+/// The page's scenario, here with an algorithm that is registered.
 #[test]
-fn a_cnp_halves_the_rate_and_each_period_adds_a_step() {
-    let (params, path) = (Params::default(), feroce_congestion::Path::UNKNOWN);
-    let link_rate = Rate::from_gbps(10);
-    let mut aimd = AIMD.controller(&Setup { params: &params, link_rate, now: us(0), path });
-    aimd.on_cnp(us(1000));
-    assert_eq!(aimd.rate(), Rate::from_gbps(5));
-    aimd.on_cnp(us(1049));
-    assert_eq!(aimd.rate(), Rate::from_gbps(5), "within the period");
-    assert_eq!(aimd.next_event(), us(1050));
-    aimd.advance(us(1099));
-    assert_eq!(aimd.rate(), Rate::from_mbps(5040));
-    // The timers that have ended run before a CNP.
-    aimd.on_cnp(us(1150));
-    assert_eq!(aimd.rate(), Rate::from_mbps(2560));
-    aimd.advance(us(1_000_000));
-    assert_eq!((aimd.rate(), aimd.next_event()), (link_rate, Instant::FAR));
+fn the_page_has_a_scenario() {
+    let page = file("../docs/write-your-own-cc.md");
+    let (_, text) = page.split_once("```toml\n").expect("a scenario");
+    let (text, _) = text.split_once("```").expect("its end");
+    let text = text.replace("\"aimd\"", "\"timely\"");
+    let scenario = Scenario::parse("page", &text, &[], None).expect("a scenario");
+    assert_eq!((scenario.cases.len(), scenario.figures.len()), (2, 2));
 }
 
 /// Two senders share a link of 10 Gb/s.

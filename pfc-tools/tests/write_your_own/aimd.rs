@@ -86,3 +86,31 @@ impl CongestionControl for Aimd {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::Path;
+    use crate::params::Params;
+
+    #[test]
+    fn a_cnp_halves_the_rate_and_each_period_adds_a_step() {
+        let us = |micros: u64| Instant::from_nanos(micros * 1000);
+        let (params, link_rate) = (Params::default(), Rate::from_gbps(10));
+        let path = Path::UNKNOWN; // or the hops and the base RTT of a path
+        let setup = Setup { params: &params, link_rate, now: us(0), path };
+        let mut aimd = (ALGORITHM.new)(&setup);
+        aimd.on_cnp(us(1000));
+        assert_eq!(aimd.rate(), Rate::from_gbps(5));
+        aimd.on_cnp(us(1049));
+        assert_eq!(aimd.rate(), Rate::from_gbps(5), "within the period");
+        assert_eq!(aimd.next_event(), us(1050));
+        aimd.advance(us(1099));
+        assert_eq!(aimd.rate(), Rate::from_mbps(5040));
+        // The timers that have ended run before a CNP.
+        aimd.on_cnp(us(1150));
+        assert_eq!(aimd.rate(), Rate::from_mbps(2560));
+        aimd.advance(us(1_000_000));
+        assert_eq!((aimd.rate(), aimd.next_event()), (link_rate, Instant::FAR));
+    }
+}
