@@ -5,6 +5,8 @@
 # lib is in that of the build profile (target/release/lib), beside the program `feroce`: there
 # `feroce run` looks for it.
 #   scripts/build-libs.sh
+#   SANITIZER=address scripts/build-libs.sh    in target/address, with AddressSanitizer, for
+#                                              scripts/programs.sh --sanitizer address
 # The last line of the output is the path of the folder lib.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,6 +14,14 @@ cd "$(dirname "$0")/.."
 
 [ $# = 0 ] || { usage >&2 && exit 2; }
 find_cargo
+instrumented=()
+if [ -n "${SANITIZER-}" ]; then
+    # For a target of its own, so that build scripts are not instrumented. The option is not stable.
+    CARGO_BUILD_TARGET=$("$(dirname "$cargo")/rustc" -vV | sed -n 's/^host: //p')
+    export CARGO_BUILD_TARGET CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/$SANITIZER
+    export RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$SANITIZER ${RUSTFLAGS-}"
+    instrumented=("-fsanitize=$SANITIZER")
+fi
 build --lib
 out=$(built)
 
@@ -29,8 +39,8 @@ link() {
         done
         options=("-Wl,-soname,$2.so.1" "-Wl,--version-script=$map" "-Wl,-z,defs"
             "-Wl,-z,relro,-z,now" "-Wl,-z,nodelete" "-Wl,--gc-sections")
-        cc -shared -o "$so.1.new" "${options[@]}" "${wanted[@]}" "$archive" "${with[@]}" \
-            -lpthread -ldl -lm -lgcc_s -lc
+        cc -shared "${instrumented[@]}" -o "$so.1.new" "${options[@]}" "${wanted[@]}" \
+            "$archive" "${with[@]}" -lpthread -ldl -lm -lgcc_s -lc
         mv "$so.1.new" "$so.1"
     fi
     # Tests may be copying the folder, and `ln -f` makes a file with a temporary name in it.

@@ -183,7 +183,7 @@ as_caller() {
 built() {
     local folder=release
     [ "${BUILD_PROFILE:-release}" = release ] || folder=debug
-    realpath -m "${CARGO_TARGET_DIR:-target}/$folder"
+    realpath -m "${CARGO_TARGET_DIR:-target}${CARGO_BUILD_TARGET:+/$CARGO_BUILD_TARGET}/$folder"
 }
 
 # build [--features LIST] WHAT...: builds WHAT of the workspace, given as arguments of cargo (--bin

@@ -3,13 +3,14 @@
 //! `tests/programs/table.txt`.
 
 mod ends;
+mod libraries;
+mod rules;
 mod user;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use regex::Regex;
 
 use crate::Result;
 use crate::frames;
@@ -20,11 +21,13 @@ use crate::process::{Process, output, run};
 use crate::root::Root;
 use crate::rows::{End, Row, Run, rows, seconds_each};
 use crate::setup::{
-    BUILD_PACKAGES, PROGRAM_PACKAGES, Work, build, built, feroce_in, libraries, need_packages,
-    need_root, need_scapy, reserve_hugepages,
+    BUILD_PACKAGES, PROGRAM_PACKAGES, Work, built, feroce_in, need_packages, need_root, need_scapy,
+    reserve_hugepages,
 };
 use crate::tally::{Outcome, Tally, Verdict, write_section};
 use ends::{FeroceEnd, RanksEnd, RxeEnd};
+use libraries::{libraries_for, sanitizer_runtime};
+use rules::Rules;
 use user::User;
 
 /// Where captures of failed rows are left.
@@ -60,6 +63,14 @@ pub struct Options {
     /// by default
     #[arg(long)]
     valgrind: bool,
+    /// Run both ends on libraries that are built with this sanitizer, which fails a row that
+    /// misuses memory
+    #[arg(
+        long,
+        value_parser = ["address"],
+        conflicts_with_all = ["valgrind", "root", "rdma_core", "peer", "unprivileged"]
+    )]
+    sanitizer: Option<String>,
     /// Run the programs of the release in this folder, such as the chroot of scripts/debian13.sh.
     /// Rows whose programs it lacks are skipped
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["peer", "valgrind"])]
@@ -126,14 +137,7 @@ pub fn main(options: Options) -> Result<u8> {
         need_packages(&["tshark", "tcpdump"])?;
         python = Some(need_scapy()?);
     }
-    let libraries = match options.built {
-        true => built().join("lib"),
-        false => {
-            println!("Building");
-            build(&["--bin", "feroce"])?;
-            libraries()?
-        }
-    };
+    let libraries = libraries_for(&options)?;
     let source = Source::of(&options)?;
     rows.iter_mut().for_each(|row| source.suit(row));
     let work = Work::new()?;
@@ -142,7 +146,10 @@ pub fn main(options: Options) -> Result<u8> {
         false => None,
     };
     let libraries = user.as_ref().map_or(libraries, |user| user.folder.join("lib"));
-    let preload = libraries.join("rsocket/librspreload.so.1").display().to_string();
+    let runtime = options.sanitizer.as_ref().map(|_| sanitizer_runtime()).transpose()?;
+    let rsockets = libraries.join("rsocket/librspreload.so.1").display().to_string();
+    let preload = runtime.iter().chain([&rsockets]).cloned().collect::<Vec<_>>().join(":");
+    let folder = libraries.parent().ok_or("the libraries are in no folder")?.to_owned();
     let _hugepages = reserve_hugepages(128)?;
     let mut bench = Bench {
         tally: Tally::new(rows.len(), options.json.clone()),
@@ -150,6 +157,8 @@ pub fn main(options: Options) -> Result<u8> {
         source,
         work,
         user,
+        folder,
+        runtime,
         preload,
         python,
         tap: None,
@@ -216,6 +225,11 @@ struct Bench {
     source: Source,
     work: Work,
     user: Option<User>,
+    /// Where `feroce` and `lib` are.
+    folder: PathBuf,
+    /// The sanitizer's run-time library.
+    runtime: Option<String>,
+    /// What lets a TCP application use rsockets, behind the run-time library.
     preload: String,
     python: Option<String>,
     /// The namespace and the interface where packets are captured.
@@ -227,7 +241,11 @@ struct Bench {
 
 impl Bench {
     fn seconds(&self) -> u64 {
-        if self.options.valgrind { seconds_each() * 3 } else { seconds_each() }
+        if self.options.valgrind || self.runtime.is_some() {
+            seconds_each() * 3
+        } else {
+            seconds_each()
+        }
     }
 
     fn end(&self, namespace: &str, interface: &'static str) -> FeroceEnd {
@@ -240,6 +258,14 @@ impl Bench {
                 .to_vec();
             let file = std::path::absolute("tests/programs/valgrind.supp").expect("a path");
             wrap.push(format!("--suppressions={}", file.display()));
+        }
+        if let Some(runtime) = &self.runtime {
+            // The program is not instrumented: without LD_PRELOAD it would load the library too
+            // late. Others' programs end without freeing what they have.
+            let file = std::path::absolute("tests/programs/address.supp").expect("a path");
+            let options = "detect_leaks=0:exitcode=99:verify_asan_link_order=0:suppressions=";
+            wrap = vec!["env".to_owned(), format!("ASAN_OPTIONS={options}{}", file.display())];
+            wrap.push(format!("LD_PRELOAD={runtime}"));
         }
         let mut path = std::env::var("PATH").unwrap_or_default();
         if let Source::RdmaCore(folder) = &self.source {
@@ -261,11 +287,10 @@ impl Bench {
         if self.options.daemon {
             variables.push(("FEROCE_SHARING", "daemon".to_owned()));
         }
-        let folder = self.user.as_ref().map_or_else(built, |user| user.folder.clone());
         FeroceEnd {
             namespace: namespace.to_owned(),
             interface,
-            feroce: feroce_in(&folder),
+            feroce: feroce_in(&self.folder),
             root,
             user: self.user.as_ref().map(User::start),
             wrap,
@@ -310,9 +335,10 @@ impl Bench {
             }
         }
         let ranks = RanksEnd { star: star.as_ref(), each, end: self.end("", "v0") };
+        let rules = self.options.sanitizer.as_deref().map_or(Ok(Rules::default()), Rules::read)?;
         for row in rows {
             let lacking = self.source.lacks(row, self.work.path()).or_else(|| own.lacks(row));
-            match lacking {
+            match lacking.or_else(|| rules.excluded(row, BOTH).map(str::to_owned)) {
                 Some(reason) => self.skip(row, BOTH, &reason),
                 None if row.group == RANKS => self.play(row, &ranks, &ranks, FIRST, BOTH)?,
                 None => self.play(row, &b, &a, SECOND, BOTH)?,
@@ -358,7 +384,7 @@ impl Bench {
         let window = std::env::var("FEROCE_WINDOW").unwrap_or_else(|_| "64".to_owned());
         feroce.variables.push(("FEROCE_WINDOW", window));
         let rxe = RxeEnd { guest: &guest, seconds: self.seconds() };
-        let rules = Rules::read()?;
+        let rules = Rules::read("rxe")?;
         let rows: Vec<Row> = rows.into_iter().filter(|row| row.server.is_some()).collect();
         self.tally.set_total(2 * rows.len());
         for mut row in rows {
@@ -518,29 +544,6 @@ fn package(row: &Row) -> Option<&'static str> {
         name if name.starts_with("ucx_") => Some("ucx-utils"),
         name if name.starts_with("fi_") => Some("libfabric-bin"),
         _ => None,
-    }
-}
-
-/// Rows that rxe, or the guest, cannot run.
-struct Rules(Vec<(Regex, String)>);
-
-impl Rules {
-    fn read() -> Result<Rules> {
-        let text = std::fs::read_to_string(Path::new("tests/programs/rxe.txt"))?;
-        let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-        let mut rules = Vec::new();
-        for line in lines {
-            let (rule, reason) = line.split_once('|').ok_or("tests/programs/rxe.txt: no reason")?;
-            rules.push((Regex::new(rule.trim())?, reason.trim().to_owned()));
-        }
-        Ok(Rules(rules))
-    }
-
-    /// Why the row cannot be run.
-    fn excluded(&self, row: &Row, case: &str) -> Option<&str> {
-        let title = format!("{} ({case})", row.title());
-        let found = self.0.iter().find(|(rule, _)| rule.is_match(&title));
-        found.map(|(_, reason)| reason.as_str())
     }
 }
 

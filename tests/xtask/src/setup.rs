@@ -149,6 +149,11 @@ pub fn libraries() -> Result<PathBuf> {
     link_libraries(&mut Command::new("scripts/build-libs.sh"))
 }
 
+/// Builds the C libraries with a sanitizer of the compiler.
+pub fn sanitized_libraries(sanitizer: &str) -> Result<PathBuf> {
+    link_libraries(Command::new("scripts/build-libs.sh").env("SANITIZER", sanitizer))
+}
+
 /// Builds the C libraries in the release profile, whatever `BUILD_PROFILE` says.
 pub fn libraries_release() -> Result<PathBuf> {
     link_libraries(Command::new("scripts/build-libs.sh").env("BUILD_PROFILE", "release"))
