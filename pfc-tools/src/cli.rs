@@ -1,20 +1,20 @@
 //! `feroce fabric`: its subcommands and what each does.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use indicatif::{ProgressBar, ProgressStyle};
+use clap::builder::RangedI64ValueParser;
 
+use crate::batch::{self, Batch, BatchError};
 use crate::convert::{self, ConvertError, ExportOptions, ImportOptions};
-use crate::fabric::scenario::{Case, Change, Scenario, ScenarioError};
-use crate::fabric::time::Time;
+use crate::fabric::scenario::{Change, Scenario, ScenarioError};
 use crate::live::command::{self, LiveOptions};
 use crate::parallel;
 use crate::pfc::cli::Outcome;
 use crate::report::{self, Measured, ReportError};
-use crate::results::{self, Files, Format};
-use crate::run::{self, CaseResult, Judge, Progress};
+use crate::results::Format;
 use crate::scenarios::{self, load};
 use crate::study::{self, Study};
 use crate::sweep::{self, SweptKey};
@@ -22,7 +22,7 @@ use crate::sweep::{self, SweptKey};
 /// The subcommands of `feroce fabric`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a scenario and compare the results with the published figures
+    /// Run scenarios and compare the results with the published figures
     Run(RunOptions),
     /// Run a scenario for every combination of values, on this machine or spread over several
     Sweep(SweepOptions),
@@ -38,15 +38,24 @@ pub enum Command {
     List,
 }
 
+/// Parses a value of `--jobs`.
+fn jobs_range() -> RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=1024)
+}
+
 /// Options of `feroce fabric run`.
 #[derive(Debug, clap::Args)]
 pub struct RunOptions {
-    /// Scenario: a file, or a name from `feroce fabric list`
-    scenario: String,
+    /// Scenarios: files, or names from `feroce fabric list`
+    #[arg(required = true, value_name = "SCENARIO")]
+    scenarios: Vec<String>,
     /// Seed of the first run [default: the scenario's]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Write the results to this folder
+    /// Runs at a time; the results are the same for any number [default: one for each CPU]
+    #[arg(short, long, value_name = "N", value_parser = jobs_range())]
+    jobs: Option<u16>,
+    /// Write the results to this folder; those of several scenarios to a subfolder each
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Format of the result files
@@ -73,9 +82,8 @@ pub struct SweepOptions {
     #[arg(long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["scenario", "over", "changes", "seeds", "format", "only"])]
     file: Option<PathBuf>,
-    /// Runs at a time, for --file [default: one for each CPU]
-    #[arg(short, long, value_name = "N", requires = "file")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Runs at a time; the results are the same for any number [default: one for each CPU]
+    #[arg(short, long, value_name = "N", value_parser = jobs_range())]
     jobs: Option<u16>,
     /// Override a key of the scenario in all runs
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -110,8 +118,7 @@ pub struct ReportOptions {
     #[arg(long, conflicts_with = "folders")]
     long: bool,
     /// Runs at a time; the report is the same for any number [default: one for each CPU]
-    #[arg(short, long, value_name = "N", conflicts_with = "folders")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(short, long, value_name = "N", value_parser = jobs_range())]
     jobs: Option<u16>,
 }
 
@@ -129,6 +136,12 @@ pub enum Failure {
         /// Names of all cases.
         known: String,
     },
+    /// Two scenarios have the same name, and their results the same folder.
+    #[error("--out needs scenarios with different names")]
+    SameName,
+    /// Runs ended early.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
     /// `live` could not connect the interfaces.
     #[error(transparent)]
     Live(#[from] command::Failure),
@@ -161,7 +174,7 @@ pub enum Failure {
 /// If the scenario cannot be run, or its results cannot be read or written.
 pub fn run(command: &Command) -> Result<Outcome, Failure> {
     let holds = match command {
-        Command::Run(options) => run_scenario(options),
+        Command::Run(options) => run_scenarios(options),
         Command::Sweep(SweepOptions { file: Some(file), jobs, out, .. }) => {
             run_study(file, *jobs, out).map(|()| true)
         }
@@ -201,57 +214,32 @@ fn run_live(options: &LiveOptions) -> Result<(), Failure> {
     Ok(command::run(options, case, case.seeds[0])?)
 }
 
-/// Runs a scenario. Returns true if all gates hold and no case has a violation.
-fn run_scenario(options: &RunOptions) -> Result<bool, Failure> {
-    let mut scenario = load(&options.scenario, &options.changes, options.seed)?;
-    choose(&mut scenario, options.case.as_ref())?;
-    scenario.check_traffic()?;
-    let set: Vec<String> = options.changes.iter().map(Change::to_string).collect();
-    let create = |folder: &Path| Files::create(folder, options.format, &scenario, &set);
-    let files = options.out.as_deref().map(create).transpose()?;
-    let mut meter = Meter::new();
-    let holds = run_cases(&scenario, &scenario.cases, files, &mut meter)?;
-    meter.finish();
-    Ok(holds)
-}
-
-/// Runs `cases` of a scenario, prints the results and adds them to `files`. Returns true if no gate
-/// fails.
-fn run_cases(
-    scenario: &Scenario,
-    cases: &[Case],
-    mut files: Option<Files>,
-    meter: &mut Meter,
-) -> Result<bool, Failure> {
-    println!("{}", scenario.title);
-    let (mut judge, mut holds) = (Judge::default(), true);
-    for case in cases {
-        let ran = run::run(case, files.is_some(), |progress| meter.show(&case.name, progress))?;
-        meter.clear();
-        let judged = judge.judge(case, ran);
-        holds &= judged.holds();
-        publish(scenario, case, &judged, files.as_mut(), meter)?;
+/// Runs scenarios. Returns true if all gates hold and no case has a violation.
+fn run_scenarios(options: &RunOptions) -> Result<bool, Failure> {
+    let read = |name: &String| {
+        let mut scenario = load(name, &options.changes, options.seed)?;
+        choose(&mut scenario, options.case.as_ref())?;
+        scenario.check_traffic()?;
+        Ok(scenario)
+    };
+    let all: Vec<Scenario> = options.scenarios.iter().map(read).collect::<Result<_, Failure>>()?;
+    let names: BTreeSet<String> = all.iter().map(Scenario::name).collect();
+    if options.out.is_some() && names.len() < all.len() {
+        return Err(Failure::SameName);
     }
-    files.map(Files::finish).transpose()?;
-    Ok(holds)
-}
-
-/// Prints the results of a case and adds them to `files`.
-fn publish(
-    scenario: &Scenario,
-    case: &Case,
-    judged: &CaseResult,
-    files: Option<&mut Files>,
-    meter: &mut Meter,
-) -> Result<(), Failure> {
-    for results in &judged.results {
-        meter.add(results.events, results.hops);
-    }
-    let mut out = io::stdout().lock();
-    results::print(&mut out, scenario, case, judged)?;
-    out.flush()?;
-    files.map_or(Ok(()), |files| files.add(case, judged))?;
-    Ok(())
+    let changes: Vec<String> = options.changes.iter().map(Change::to_string).collect();
+    let folder = |scenario: &Scenario| match (&options.out, all.len()) {
+        (Some(out), 2..) => Some(out.join(scenario.name())),
+        (out, _) => out.clone(),
+    };
+    let batch = |scenario| Batch {
+        scenario,
+        cases: &scenario.cases,
+        changes: changes.clone(),
+        folder: folder(scenario),
+    };
+    let batches: Vec<Batch<'_>> = all.iter().map(batch).collect();
+    Ok(batch::run(&batches, options.format, parallel::jobs(options.jobs))?)
 }
 
 /// Runs every combination, or the one given by `--only`. All scenarios are parsed first, so that an
@@ -260,29 +248,31 @@ fn sweep(options: &SweepOptions) -> Result<bool, Failure> {
     let points = sweep_points(options)?;
     let runs = points.iter().map(|(_, scenario)| scenario.cases.len()).sum();
     if options.commands {
-        let mut out = io::stdout().lock();
+        // Whoever runs the commands decides how many run at a time.
+        let jobs = if options.jobs.is_some() { "" } else { " --jobs 1" };
+        let (mut out, command) = (io::stdout().lock(), current_command());
         for number in 0..runs {
-            writeln!(out, "{} --only {number}", current_command())?;
+            writeln!(out, "{command}{jobs} --only {number}")?;
         }
         return Ok(true);
     }
     if let Some(only) = options.only.filter(|&only| only >= runs) {
         return Err(Failure::NoRun { only, runs });
     }
-    let (mut meter, mut holds) = (Meter::new(), true);
     let cases = points.iter().flat_map(|point| point.1.cases.iter().map(move |case| (point, case)));
+    let mut batches = Vec::new();
     for (number, ((point, scenario), case)) in cases.enumerate() {
         if options.only.is_some_and(|only| only != number) {
             continue;
         }
-        let set: Vec<String> =
-            point.iter().chain(&options.changes).map(Change::to_string).collect();
-        let folder = options.out.join(format!("{number:05}"));
-        let files = Files::create(&folder, options.format, scenario, &set)?;
-        holds &= run_cases(scenario, std::slice::from_ref(case), Some(files), &mut meter)?;
+        batches.push(Batch {
+            scenario,
+            cases: std::slice::from_ref(case),
+            changes: point.iter().chain(&options.changes).map(Change::to_string).collect(),
+            folder: Some(options.out.join(format!("{number:05}"))),
+        });
     }
-    meter.finish();
-    Ok(holds)
+    Ok(batch::run(&batches, options.format, parallel::jobs(options.jobs))?)
 }
 
 /// Every combination of a sweep with its scenario, in the order of the run numbers. Case names
@@ -323,12 +313,7 @@ fn current_command() -> String {
 /// Counts the figures that each reading of a sweep file reproduces, and writes the page.
 fn run_study(file: &Path, jobs: Option<u16>, out: &Path) -> Result<(), Failure> {
     let study = Study::load(file)?;
-    let mut meter = Meter::new();
-    let page = study.run(parallel::jobs(jobs), |case, results| {
-        results.iter().for_each(|results| meter.add(results.events, results.hops));
-        meter.count(case);
-    })?;
-    meter.finish();
+    let page = study.run(parallel::jobs(jobs))?;
     std::fs::create_dir_all(out)?;
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let path = out.join(format!("{stem}.md"));
@@ -339,15 +324,32 @@ fn run_study(file: &Path, jobs: Option<u16>, out: &Path) -> Result<(), Failure> 
 
 /// Writes a report of the given folders, or of every scenario. Returns true if no gate fails.
 fn report(options: &ReportOptions) -> Result<bool, Failure> {
-    let mut folders = Vec::new();
+    let (mut folders, mut scenarios) = (Vec::new(), Vec::new());
+    let folder = |scenario: &Scenario| options.out.join("data").join(scenario.name());
     for path in &options.folders {
-        match path.is_file() {
-            true => folders.push(run_file(path, options)?),
-            false => folders.push(path.clone()),
+        if path.is_file() {
+            let scenario = Scenario::load(path, &[], None)?;
+            scenario.check_traffic()?;
+            folders.push(folder(&scenario));
+            scenarios.push(scenario);
+        } else {
+            folders.push(path.clone());
         }
     }
     if folders.is_empty() {
-        folders = run_all(options)?;
+        scenarios = built_in(options.long)?;
+        folders = scenarios.iter().map(folder).collect();
+    }
+    let batch = |scenario| Batch {
+        scenario,
+        cases: &scenario.cases,
+        changes: Vec::new(),
+        folder: Some(folder(scenario)),
+    };
+    let batches: Vec<Batch<'_>> = scenarios.iter().map(batch).collect();
+    if !batches.is_empty() {
+        // Gates that fail are in the report, which decides about the exit code.
+        batch::run(&batches, Format::Csv, parallel::jobs(options.jobs))?;
     }
     let measured = Measured::read(&folders)?;
     report::write(&report::page("DCQCN and PFC in Feroce's fabric", &measured)?, &options.out)?;
@@ -355,121 +357,9 @@ fn report(options: &ReportOptions) -> Result<bool, Failure> {
     Ok(report::holds(&measured)?)
 }
 
-/// Runs a scenario file for a report. Returns the folder of the results.
-fn run_file(path: &Path, options: &ReportOptions) -> Result<PathBuf, Failure> {
-    let scenario = Scenario::load(path, &[], None)?;
-    scenario.check_traffic()?;
-    let folder = options.out.join("data").join(scenario.name());
-    let files = Files::create(&folder, Format::Csv, &scenario, &[])?;
-    let mut meter = Meter::new();
-    // Gates that fail are in the report, which decides about the exit code.
-    run_cases(&scenario, &scenario.cases, Some(files), &mut meter)?;
-    meter.finish();
-    Ok(folder)
-}
-
-/// Runs every scenario, several cases at a time. Returns the folders of the results.
-fn run_all(options: &ReportOptions) -> Result<Vec<PathBuf>, Failure> {
-    let mut all = Vec::new();
-    for (name, text) in scenarios::ALL {
-        let scenario = Scenario::parse(name, text, &[], None)?;
-        if !scenario.long || options.long {
-            all.push(scenario);
-        }
-    }
-    let cases = all.iter().flat_map(|scenario| scenario.cases.iter().map(move |c| (scenario, c)));
-    let cases: Vec<(&Scenario, &Case)> = cases.collect();
-    let folder = |scenario: &Scenario| options.out.join("data").join(scenario.name());
-    let mut meter = Meter::new();
-    let mut open: Option<(Files, Judge)> = None;
-    let work = |number: usize| run::run(cases[number].1, true, |_| {});
-    parallel::in_order(parallel::jobs(options.jobs), cases.len(), work, |number, ran| {
-        let (scenario, case) = cases[number];
-        let (mut files, mut judge) = match open.take() {
-            Some(open) => open,
-            None => {
-                println!("{}", scenario.title);
-                let folder = folder(scenario);
-                (Files::create(&folder, Format::Csv, scenario, &[])?, Judge::default())
-            }
-        };
-        let judged = judge.judge(case, ran?);
-        publish(scenario, case, &judged, Some(&mut files), &mut meter)?;
-        match cases.get(number + 1) {
-            Some((next, _)) if std::ptr::eq(*next, scenario) => open = Some((files, judge)),
-            _ => files.finish()?,
-        }
-        Ok::<(), Failure>(())
-    })?;
-    meter.finish();
-    Ok(all.iter().map(folder).collect())
-}
-
-/// Shows the progress of a run on standard error if that is a terminal, and prints the speed of
-/// all runs at the end.
-#[derive(Debug)]
-struct Meter {
-    bar: ProgressBar,
-    began: std::time::Instant,
-    events: u64,
-    hops: u64,
-    runs: u32,
-}
-
-impl Meter {
-    #[allow(clippy::disallowed_methods)] // Wall-clock time of the user; no result depends on it.
-    fn new() -> Self {
-        // Draws nothing if standard error is not a terminal.
-        let bar = ProgressBar::new(1);
-        let style = "{msg} {wide_bar} {percent} % of virtual time, {elapsed}";
-        bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
-        Self { bar, began: std::time::Instant::now(), events: 0, hops: 0, runs: 0 }
-    }
-
-    /// Called often by a run; the progress bar limits how often it draws.
-    fn show(&self, case: &str, progress: Progress) {
-        if self.bar.is_hidden() {
-            return;
-        }
-        let Progress { now: Time(now), duration: Time(duration), events } = progress;
-        self.bar.set_length(duration.max(1));
-        self.bar.set_position(now);
-        self.bar.set_message(format!(
-            "{case}, run {}, {} M events",
-            self.runs + 1,
-            events / 1_000_000
-        ));
-    }
-
-    /// Shows that a case has ended, of several that run at a time.
-    fn count(&self, case: &str) {
-        if !self.bar.is_hidden() {
-            self.bar.set_message(format!("{} runs, {case}", self.runs));
-        }
-    }
-
-    /// Removes the bar, so that results can be printed.
-    fn clear(&self) {
-        self.bar.finish_and_clear();
-        self.bar.reset();
-    }
-
-    fn add(&mut self, events: u64, hops: u64) {
-        self.events += events;
-        self.hops += hops;
-        self.runs += 1;
-    }
-
-    #[allow(clippy::cast_precision_loss)] // Counts below 2^53.
-    fn finish(&self) {
-        let seconds = self.began.elapsed().as_secs_f64().max(1e-9);
-        let (events, hops) = (self.events as f64 / 1e6, self.hops as f64 / 1e6);
-        let Self { runs, .. } = self;
-        eprintln!(
-            "{runs} runs, {events:.1} M events, {hops:.1} M packet hops in {seconds:.1} s: \
-             {:.2} M events/s, {:.2} M packet hops/s",
-            events / seconds,
-            hops / seconds
-        );
-    }
+/// Every built-in scenario, with those that take minutes or without.
+fn built_in(long: bool) -> Result<Vec<Scenario>, ScenarioError> {
+    let all = scenarios::ALL.iter().map(|(name, text)| Scenario::parse(name, text, &[], None));
+    let wanted = all.filter(|scenario| !scenario.as_ref().is_ok_and(|own| own.long && !long));
+    wanted.collect()
 }

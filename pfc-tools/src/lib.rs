@@ -2,6 +2,7 @@
 //! the same switches in real time between real endpoints, and tools for priority flow control.
 #![forbid(unsafe_code)]
 
+mod batch;
 pub mod capture;
 pub mod cli;
 pub mod convert;
@@ -10,6 +11,7 @@ pub mod dcb;
 pub mod fabric;
 pub mod frame;
 pub mod live;
+mod meter;
 mod parallel;
 pub mod pfc;
 pub mod plot;

@@ -1,6 +1,7 @@
 //! Independent work on several threads, with results in order.
 
 use std::collections::BTreeMap;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -10,6 +11,9 @@ pub(crate) fn jobs(asked: Option<u16>) -> usize {
     asked.map_or_else(|| thread::available_parallelism().map_or(1, Into::into), usize::from)
 }
 
+/// How many results may wait for an earlier one, for each thread: they are in memory.
+const AHEAD: usize = 16;
+
 /// Calls `work` with 0 to `count` - 1 on `jobs` threads, and `each` on this thread with the results
 /// in this order, as soon as they are there. Results therefore do not depend on `jobs`.
 ///
@@ -17,7 +21,7 @@ pub(crate) fn jobs(asked: Option<u16>) -> usize {
 /// The first error of `each`. Work that has not begun by then is left out.
 ///
 /// # Panics
-/// If threads cannot be started.
+/// If threads cannot be started, and with a panic of `work`.
 pub(crate) fn in_order<T: Send, E: Send>(
     jobs: usize,
     count: usize,
@@ -29,23 +33,36 @@ pub(crate) fn in_order<T: Send, E: Send>(
     let (done, results) = mpsc::channel();
     let (is_over, work) = (AtomicBool::new(false), &work);
     pool.in_place_scope_fifo(|scope| {
-        for number in 0..count {
+        let begin = |number: usize| {
             let (done, is_over) = (done.clone(), &is_over);
             scope.spawn_fifo(move |_| {
                 if !is_over.load(Ordering::Relaxed) {
+                    let result = panic::catch_unwind(AssertUnwindSafe(|| work(number)));
                     // Nobody receives after an error.
-                    let _ = done.send((number, work(number)));
+                    let _ = done.send((number, result));
                 }
             });
-        }
-        drop(done);
-        let (mut early, mut next) = (BTreeMap::new(), 0);
-        for (number, result) in results {
-            early.insert(number, result);
-            while let Some(result) = early.remove(&next) {
-                each(next, result).inspect_err(|_| is_over.store(true, Ordering::Relaxed))?;
-                next += 1;
+        };
+        let ahead = count.min(jobs.saturating_mul(AHEAD));
+        (0..ahead).for_each(begin);
+        let end = || is_over.store(true, Ordering::Relaxed);
+        let mut early = BTreeMap::new();
+        for next in 0..count {
+            let result = loop {
+                if let Some(result) = early.remove(&next) {
+                    break result;
+                }
+                let (number, result) = results.recv().expect("`done` still exists");
+                let result = result.unwrap_or_else(|cause| {
+                    end();
+                    panic::resume_unwind(cause)
+                });
+                early.insert(number, result);
+            };
+            if next + ahead < count {
+                begin(next + ahead);
             }
+            each(next, result).inspect_err(|_| end())?;
         }
         Ok(())
     })
@@ -70,6 +87,13 @@ mod tests {
             in_order(jobs, 40, slow, each).unwrap();
             assert_eq!(seen, (0..40).map(|number| (number, number)).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn a_panic_ends_the_work() {
+        let work = |number: usize| assert_ne!(number, 5, "five");
+        let ran = panic::catch_unwind(|| in_order(2, 1000, work, |_, ()| Ok::<(), ()>(())));
+        assert!(ran.is_err());
     }
 
     #[test]

@@ -8,17 +8,7 @@ use crate::fabric::measure::histogram::TimeHistogram;
 use crate::fabric::measure::{FlowResult, Results, per_second};
 use crate::fabric::scenario::{Bound, Case, Gate, Measure, ScenarioError, Stat};
 use crate::fabric::time::Time;
-
-/// How far a run has got.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// Current virtual time.
-    pub now: Time,
-    /// Virtual time at which the run ends.
-    pub duration: Time,
-    /// Events processed so far.
-    pub events: u64,
-}
+use crate::parallel;
 
 /// The result of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,48 +174,89 @@ impl CaseResult {
     }
 }
 
-/// Runs a case for all its seeds. Calls `progress` every 2^18 events.
+/// Runs a case for all its seeds.
 ///
 /// # Errors
 /// See [`ScenarioError`].
-pub fn run(
-    case: &Case,
+pub fn run(case: &Case, keep_samples: bool) -> Result<CaseRun, ScenarioError> {
+    let each = |&seed: &u64| run_seed(case, seed, keep_samples, |_| {});
+    let runs = case.seeds.iter().map(each).collect::<Result<_, _>>()?;
+    Ok(case_run(case, runs))
+}
+
+/// Runs `cases` for all their seeds, `jobs` runs at a time. Calls `progress` with the virtual time
+/// that a run has advanced, every 2^18 events and at its end, and `each` with the number and the
+/// results of each case, in order: nothing that `each` sees depends on `jobs`.
+///
+/// # Errors
+/// The first error of `each`.
+pub(crate) fn run_all<E: Send>(
+    cases: &[&Case],
     keep_samples: bool,
-    mut progress: impl FnMut(Progress),
-) -> Result<CaseRun, ScenarioError> {
+    jobs: usize,
+    progress: impl Fn(Time) + Sync,
+    mut each: impl FnMut(usize, Result<CaseRun, ScenarioError>) -> Result<(), E>,
+) -> Result<(), E> {
+    let seeds = |(number, case): (usize, &&Case)| -> Vec<(usize, u64)> {
+        case.seeds.iter().map(|&seed| (number, seed)).collect()
+    };
+    let units: Vec<(usize, u64)> = cases.iter().enumerate().flat_map(seeds).collect();
+    let work = |unit: usize| {
+        let (number, seed) = units[unit];
+        run_seed(cases[number], seed, keep_samples, &progress)
+    };
+    let mut runs = Vec::new();
+    parallel::in_order(jobs, units.len(), work, |unit, ran| {
+        let (number, _) = units[unit];
+        runs.push(ran);
+        match units.get(unit + 1) {
+            Some((next, _)) if *next == number => Ok(()),
+            _ => {
+                let runs: Result<_, _> = std::mem::take(&mut runs).into_iter().collect();
+                each(number, runs.map(|runs| case_run(cases[number], runs)))
+            }
+        }
+    })
+}
+
+/// The run of one seed: its results and [`CaseResult::violations`].
+type SeedRun = (Results, Vec<String>);
+
+fn run_seed(
+    case: &Case,
+    seed: u64,
+    keep_samples: bool,
+    progress: impl Fn(Time),
+) -> Result<SeedRun, ScenarioError> {
     let keeps = |gate: &Gate| matches!(gate.measure, Measure::Curve { .. });
     let keep_samples = keep_samples || case.gates.iter().any(keeps);
-    let mut results = Vec::new();
-    let mut violations = Vec::new();
-    for &seed in &case.seeds {
-        let config = case.config(seed, keep_samples)?;
-        let mut fabric =
-            Fabric::new(&config).map_err(|error| case.inconsistent(error.to_string()))?;
-        while !fabric.run(1 << 18) {
-            progress(Progress {
-                now: fabric.now(),
-                duration: fabric.duration(),
-                events: fabric.events(),
-            });
-        }
-        let result = fabric.results();
-        if !case.gates.iter().any(|gate| gate.measure == Measure::Deadlocks)
-            && let Some(deadlock) = &result.deadlock
-        {
-            violations.push(format!("seed {seed}: {}", deadlock.describe(case.network())));
-        }
-        if case.lossless {
-            violations.extend(
-                result
-                    .violations()
-                    .into_iter()
-                    .map(|violation| format!("seed {seed}: {violation}")),
-            );
-        }
-        results.push(result);
+    let config = case.config(seed, keep_samples)?;
+    let mut fabric = Fabric::new(&config).map_err(|error| case.inconsistent(error.to_string()))?;
+    let mut before = Time::ZERO;
+    while !fabric.run(1 << 18) {
+        progress(fabric.now() - before);
+        before = fabric.now();
     }
+    progress(fabric.duration() - before);
+    let results = fabric.results();
+    let mut violations = Vec::new();
+    if !case.gates.iter().any(|gate| gate.measure == Measure::Deadlocks)
+        && let Some(deadlock) = &results.deadlock
+    {
+        violations.push(format!("seed {seed}: {}", deadlock.describe(case.network())));
+    }
+    if case.lossless {
+        let seen = results.violations().into_iter();
+        violations.extend(seen.map(|violation| format!("seed {seed}: {violation}")));
+    }
+    Ok((results, violations))
+}
+
+/// The runs of all seeds of a case.
+fn case_run(case: &Case, runs: Vec<SeedRun>) -> CaseRun {
+    let (results, violations): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
     let values = case.gates.iter().map(|gate| value(gate, case, &results)).collect();
-    Ok(CaseRun { results, values, violations })
+    CaseRun { results, values, violations: violations.into_iter().flatten().collect() }
 }
 
 /// Computes a gate's value over the results of all seeds.

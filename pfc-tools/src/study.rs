@@ -11,9 +11,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::fabric::measure::Results;
 use crate::fabric::scenario::{Case, Change, Scenario, ScenarioError};
-use crate::parallel;
+use crate::meter::Meter;
 use crate::results::format_number;
 use crate::run::{self, Judge};
 use crate::scenarios;
@@ -98,32 +97,25 @@ impl Study {
         })
     }
 
-    /// Runs every scenario under every reading and returns the page. Calls `ran` with the name and
-    /// the results of each case.
-    pub fn run(
-        &self,
-        jobs: usize,
-        mut ran: impl FnMut(&str, &[Results]),
-    ) -> Result<String, StudyError> {
+    /// Runs every scenario under every reading, `jobs` runs at a time, and returns the page.
+    pub fn run(&self, jobs: usize) -> Result<String, StudyError> {
         let loaded = self.readings.iter().map(|reading| self.load_all(reading));
         let loaded: Vec<Vec<Scenario>> = loaded.collect::<Result<_, _>>()?;
         let units = units(&loaded);
-        let work = |number: usize| {
-            let (reading, scenario, case) = units[number];
-            run::run(&loaded[reading][scenario].cases[case], false, |_| {})
-        };
+        let case = |&(reading, scenario, case): &Unit| &loaded[reading][scenario].cases[case];
+        let cases: Vec<&Case> = units.iter().map(case).collect();
+        let mut meter = Meter::new(&cases);
         let mut figures: Vec<Figures> = self.readings.iter().map(|_| Figures::new()).collect();
         let mut judges: BTreeMap<(usize, usize), Judge> = BTreeMap::new();
-        parallel::in_order(jobs, units.len(), work, |number, result| {
-            let (reading, scenario, case) = units[number];
-            let case = &loaded[reading][scenario].cases[case];
+        run::run_all(&cases, false, jobs, meter.progress(), |number, ran| {
+            let ((reading, scenario, _), case) = (units[number], cases[number]);
             let failed = |source| StudyError::Scenario {
                 reading: self.readings[reading].name.clone(),
                 source,
             };
             let judge = judges.entry((reading, scenario)).or_default();
-            let judged = judge.judge(case, result.map_err(failed)?);
-            ran(&case.name, &judged.results);
+            let judged = judge.judge(case, ran.map_err(failed)?);
+            meter.add(&judged.results);
             for result in &judged.gate_results {
                 if let Some(figure) = &result.gate.reproduces {
                     figures[reading].entry(figure.clone()).or_default().push(Measured {
@@ -138,6 +130,7 @@ impl Study {
             }
             Ok(())
         })?;
+        meter.finish();
         Ok(self.page(&figures))
     }
 

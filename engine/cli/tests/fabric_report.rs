@@ -1,5 +1,6 @@
 //! From a scenario to a page: run, sweep, report, and the page in a browser.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -307,12 +308,75 @@ fn runs_of_a_sweep_can_be_distributed_and_merged() {
     assert!(page == report(&apart, "b"), "spread or not, the report is the same");
 }
 
+/// Every file below a folder with its bytes, by path.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let inner = match path.is_dir() {
+            true => files(&path),
+            false => [(PathBuf::new(), fs::read(&path).unwrap())].into(),
+        };
+        let name = PathBuf::from(path.file_name().unwrap());
+        all.extend(inner.into_iter().map(|(inner, bytes)| (name.join(inner), bytes)));
+    }
+    all
+}
+
+/// Eight runs, some of which fail: text, exit code, tables and the report are the same for any
+/// number of threads.
+#[test]
+fn threads_do_not_matter() {
+    let folder = Folder::new("report-threads");
+    let scenario = folder.scenario();
+    // Runs of different lengths: later ones end earlier.
+    let over = ["--over", "duration=16ms,3ms", "--over", "gate.0.at_least=4,39"];
+    let gate = "[[gate]]\nname = \"all\"\nmeasure = \"wire\"\nof = \"s1->h3\"\n\
+                kind = \"regression\"\nat_least = 4\n";
+    fs::write(&scenario, fs::read_to_string(&scenario).unwrap() + gate).unwrap();
+    let sweep = |jobs: &str, format: &str| {
+        let out = folder.0.join(format).join(jobs);
+        let common = ["sweep", text(&scenario), "--jobs", jobs, "--format", format, "--out"];
+        let output = fabric(&[&common[..], &[text(&out)], &over[..]].concat());
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).starts_with("8 runs, "), "{output:?}");
+        let mut all = files(&out);
+        assert_eq!(all.len(), 8 * 10, "tables");
+        if format == "csv" {
+            let page = folder.0.join(format!("page {jobs}"));
+            let report = fabric(&["report", text(&out), "--out", text(&page)]);
+            assert_eq!(report.status.code(), Some(3));
+            all.extend(files(&page));
+        }
+        (output.stdout, all)
+    };
+    for format in ["csv", "parquet"] {
+        assert!(sweep("1", format) == sweep("3", format), "{format}");
+    }
+    // Several scenarios, and several seeds of a case.
+    let three = folder.0.join("three.toml");
+    fs::write(&three, FIGURES_1_TO_3).unwrap();
+    let run = |jobs: &str| {
+        let out = folder.0.join("runs").join(jobs);
+        let common = ["run", text(&scenario), text(&three), "-j", jobs, "--set", "repeat=2"];
+        let output = fabric(&[&common[..], &["--out", text(&out)]].concat());
+        (output.status.code(), output.stdout, files(&out))
+    };
+    let (one, five) = (run("1"), run("5"));
+    assert!(one == five, "run");
+    for due in ["two/runs.csv", "three/scenario.json"] {
+        assert!(one.2.contains_key(Path::new(due)), "{:?}", one.2.keys());
+    }
+}
+
 #[test]
 fn invalid_sweeps_and_reports_are_refused() {
     let folder = Folder::new("report-errors");
     let (scenario, out) = (folder.scenario(), folder.0.join("out"));
     let (scenario, out) = (text(&scenario), text(&out));
-    let rows: [(&[&str], i32, &str); 6] = [
+    let rows: [(&[&str], i32, &str); 8] = [
+        (&["run", scenario, "--jobs", "0"], 2, "0 is not in 1..=1024"),
+        (&["run", scenario, scenario, "--out", out], 1, "scenarios with different names"),
         (&["sweep", scenario, "--out", out, "--over", "congestion.kmax"], 2, "KEY=VALUE,VALUE"),
         (&["sweep", scenario, "--out", out, "--over", "congestion.kmix=1"], 1, "kmix"),
         (

@@ -167,7 +167,7 @@ fn gates_use_the_measured_priority() {
     let longest = |text: &str| {
         let text = text.replace("at_least = 5", "at_least = 5\nstat = \"max\"");
         let scenario = Scenario::parse("x.toml", &text, &[], None).expect("a scenario");
-        let ran = feroce_pfc_tools::run::run(&scenario.cases[0], false, |_| {}).expect("a run");
+        let ran = feroce_pfc_tools::run::run(&scenario.cases[0], false).expect("a run");
         ran.values[0].expect("a queue")
     };
     assert!(longest(&queue) > 10.0);

@@ -34,6 +34,7 @@ pub use figure::{Figure, FigureKind};
 pub use gate::{Bound, Curve, Explained, Gate, Kind, Measure, Stat};
 
 use super::config::{FabricConfig, Network};
+use super::time::Time;
 use super::traffic::{Pattern, Traffic, Workload};
 use config::DEFAULT_PRIORITY;
 use section::Section;
@@ -120,6 +121,11 @@ impl Case {
             }
             _ => None,
         })
+    }
+
+    /// Time at which a run ends.
+    pub const fn duration(&self) -> Time {
+        self.base.duration
     }
 
     /// Returns true if any host runs the engine.
