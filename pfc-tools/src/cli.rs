@@ -189,9 +189,8 @@ pub fn run(command: &Command) -> Result<Outcome, Failure> {
 }
 
 fn list(out: &mut impl Write) -> Result<(), Failure> {
-    for (name, text) in scenarios::ALL {
-        let title = Scenario::parse(name, text, &[], None)?.title;
-        writeln!(out, "{name:24} {title}")?;
+    for built_in in scenarios::ALL {
+        writeln!(out, "{:24} {}", built_in.name, built_in.parse(&[], None)?.title)?;
     }
     Ok(())
 }
@@ -359,7 +358,7 @@ fn report(options: &ReportOptions) -> Result<bool, Failure> {
 
 /// Every built-in scenario, with those that take minutes or without.
 fn built_in(long: bool) -> Result<Vec<Scenario>, ScenarioError> {
-    let all = scenarios::ALL.iter().map(|(name, text)| Scenario::parse(name, text, &[], None));
+    let all = scenarios::ALL.iter().map(|built_in| built_in.parse(&[], None));
     let wanted = all.filter(|scenario| !scenario.as_ref().is_ok_and(|own| own.long && !long));
     wanted.collect()
 }

@@ -4,40 +4,73 @@ use std::path::Path;
 
 use crate::fabric::scenario::{Change, Scenario, ScenarioError};
 
-/// Names and texts of the built-in scenarios.
-pub const ALL: &[(&str, &str)] = &[
-    ("all-to-all", include_str!("../scenarios/all-to-all.toml")),
-    ("deadlock-fat-tree", include_str!("../scenarios/deadlock-fat-tree.toml")),
-    ("deadlock-ring", include_str!("../scenarios/deadlock-ring.toml")),
-    ("engine-hosts", include_str!("../scenarios/engine-hosts.toml")),
-    ("fat-tree", include_str!("../scenarios/fat-tree.toml")),
-    ("fig10", include_str!("../scenarios/fig10.toml")),
-    ("fig12", include_str!("../scenarios/fig12.toml")),
-    ("fig13", include_str!("../scenarios/fig13.toml")),
-    ("fig15-fig16", include_str!("../scenarios/fig15-fig16.toml")),
-    ("fig18", include_str!("../scenarios/fig18.toml")),
-    ("fig19", include_str!("../scenarios/fig19.toml")),
-    ("fig20", include_str!("../scenarios/fig20.toml")),
-    ("fig3-fig8", include_str!("../scenarios/fig3-fig8.toml")),
-    ("fig4-fig9", include_str!("../scenarios/fig4-fig9.toml")),
-    ("fixed-point", include_str!("../scenarios/fixed-point.toml")),
-    ("go-back-0", include_str!("../scenarios/go-back-0.toml")),
-    ("hpcc-incast", include_str!("../scenarios/hpcc-incast.toml")),
-    ("incast", include_str!("../scenarios/incast.toml")),
-    ("live", include_str!("../scenarios/live.toml")),
-    ("live-incast", include_str!("../scenarios/live-incast.toml")),
-    ("loss", include_str!("../scenarios/loss.toml")),
-    ("phase-margin", include_str!("../scenarios/phase-margin.toml")),
-    ("pmax", include_str!("../scenarios/pmax.toml")),
-    ("powertcp", include_str!("../scenarios/powertcp.toml")),
-    ("ring-all-reduce", include_str!("../scenarios/ring-all-reduce.toml")),
-    ("semantics", include_str!("../scenarios/semantics.toml")),
-    ("web-search", include_str!("../scenarios/web-search.toml")),
+/// A built-in scenario.
+#[derive(Debug)]
+pub struct BuiltIn {
+    /// Its name.
+    pub name: &'static str,
+    /// The scenario file: network, traffic and measurements.
+    pub text: &'static str,
+    /// The gates file.
+    pub gates: &'static str,
+}
+
+impl BuiltIn {
+    /// Parses the scenario with its gates.
+    ///
+    /// # Errors
+    /// See [`ScenarioError`].
+    pub fn parse(&self, changes: &[Change], seed: Option<u64>) -> Result<Scenario, ScenarioError> {
+        let gates = format!("{}.gates", self.name);
+        let gates = Some((gates.as_str(), self.gates));
+        Scenario::parse_with_gates((self.name, self.text), gates, changes, seed)
+    }
+}
+
+macro_rules! built_in {
+    ($($name:literal),* $(,)?) => {
+        &[$(BuiltIn {
+            name: $name,
+            text: include_str!(concat!("../scenarios/", $name, ".toml")),
+            gates: include_str!(concat!("../scenarios/", $name, ".gates.toml")),
+        }),*]
+    };
+}
+
+/// The built-in scenarios by name.
+pub const ALL: &[BuiltIn] = built_in![
+    "all-to-all",
+    "deadlock-fat-tree",
+    "deadlock-ring",
+    "engine-hosts",
+    "fat-tree",
+    "fig10",
+    "fig12",
+    "fig13",
+    "fig15-fig16",
+    "fig18",
+    "fig19",
+    "fig20",
+    "fig3-fig8",
+    "fig4-fig9",
+    "fixed-point",
+    "go-back-0",
+    "hpcc-incast",
+    "incast",
+    "live",
+    "live-incast",
+    "loss",
+    "phase-margin",
+    "pmax",
+    "powertcp",
+    "ring-all-reduce",
+    "semantics",
+    "web-search",
 ];
 
-/// The text of a built-in scenario.
-pub fn find(name: &str) -> Option<&'static str> {
-    ALL.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+/// The built-in scenario of this name.
+pub fn find(name: &str) -> Option<&'static BuiltIn> {
+    ALL.iter().find(|built_in| built_in.name == name)
 }
 
 /// Loads a scenario file, or the built-in scenario `name` if there is no such file.
@@ -47,7 +80,7 @@ pub fn find(name: &str) -> Option<&'static str> {
 pub fn load(name: &str, changes: &[Change], seed: Option<u64>) -> Result<Scenario, ScenarioError> {
     let path = Path::new(name);
     match find(name) {
-        Some(text) if !path.is_file() => Scenario::parse(name, text, changes, seed),
+        Some(built_in) if !path.is_file() => built_in.parse(changes, seed),
         None if !name.contains(['/', '.']) && !path.exists() => {
             Err(ScenarioError::Unknown { name: name.to_owned() })
         }

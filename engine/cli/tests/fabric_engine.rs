@@ -52,7 +52,7 @@ fn goodputs(results: &Results) -> Vec<f64> {
 
 #[test]
 fn light_and_engine_hosts_agree_on_rates_within_3_percent() {
-    let text = scenarios::find("engine-hosts").expect("it comes with the program");
+    let text = scenarios::find("engine-hosts").expect("it comes with the program").text;
     let scenario = scenario(text, &[]);
     let [light, engine] = [0, 1].map(|case| run(&scenario, case));
     assert!(light.flows.iter().all(|flow| flow.cnps > 50 && flow.marked > flow.cnps), "{light:?}");

@@ -241,20 +241,86 @@ fn one_case_for_each_value() {
 
 #[test]
 fn every_scenario_file_is_built_in_and_valid() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../pfc-tools/scenarios");
-    let mut files: Vec<String> = fs::read_dir(folder)
-        .expect("a folder")
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| path.extension().is_some_and(|ending| ending == "toml"))
-        .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
-        .collect();
-    files.sort();
-    let mut known: Vec<&str> = scenarios::ALL.iter().map(|(name, _)| *name).collect();
+    let files = shipped("pfc-tools/scenarios");
+    let name = |path: &PathBuf| path.file_stem().expect("a name").to_string_lossy().into_owned();
+    let mut known: Vec<&str> = scenarios::ALL.iter().map(|built_in| built_in.name).collect();
     known.sort_unstable();
-    assert_eq!(files, known);
-    for (name, text) in scenarios::ALL {
-        Scenario::parse(name, text, &[], None).unwrap_or_else(|error| panic!("{error}"));
+    let mut names: Vec<String> = files.iter().map(name).collect();
+    names.sort();
+    assert_eq!(names, known);
+    for built_in in scenarios::ALL {
+        built_in.parse(&[], None).unwrap_or_else(|error| panic!("{error}"));
     }
+}
+
+/// The scenario files of a folder of the repository, without gates files.
+fn shipped(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
+    let entries = fs::read_dir(folder).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let is_scenario = |path: &PathBuf| {
+        let name = path.to_string_lossy();
+        name.ends_with(".toml") && !name.ends_with(".gates.toml")
+    };
+    let mut paths: Vec<PathBuf> = paths.filter(is_scenario).collect();
+    paths.sort();
+    paths
+}
+
+/// A question is short: a scenario file has at most 40 lines, comments, blank lines and cases
+/// included. Gates and figures are beside it.
+#[test]
+fn shipped_scenarios_are_short() {
+    let hpcc = shipped("docs/reproduction/hpcc-flows");
+    assert_eq!(hpcc.len(), 1);
+    for path in shipped("pfc-tools/scenarios").into_iter().chain(hpcc) {
+        let text = fs::read_to_string(&path).expect("a scenario");
+        assert!(text.lines().count() <= 40, "{}: {} lines", path.display(), text.lines().count());
+        assert!(!text.contains("gate") && !text.contains("[[figure]]"), "{}", path.display());
+        assert!(path.with_extension("gates.toml").exists(), "{}", path.display());
+        // Without its gates it is still a scenario.
+        let name = path.display().to_string();
+        let alone = Scenario::parse(&name, &text, &[], None);
+        alone.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Gates beside a scenario are found by name, and errors name their file and line.
+#[test]
+fn gates_are_found_beside_the_scenario() {
+    let folder = Folder::new("beside");
+    let (file, beside) = (folder.path("small.toml"), folder.path("small.gates.toml"));
+    let (network, gate) = SMALL.split_once("[[gate]]").expect("a gate");
+    let cases = "[[case]]\nname = \"K = {}\"\nvalues = [1, 2]\n";
+    fs::write(&file, format!("{network}{cases}")).expect("a file");
+    let printed = || String::from_utf8_lossy(&fabric(&["run", &file]).stdout).into_owned();
+    let alone = printed();
+    assert!(!alone.contains("wire") && alone.contains("Gb/s, mean goodput of "), "{alone}");
+    let gates = format!("notes = \"n\"\n[[case]]\nname = \"K = {{}}\"\n[[case.gate]]{gate}");
+    fs::write(&beside, &gates).expect("a file");
+    assert_eq!(printed().matches("wire").count(), 2, "{}", printed());
+    assert_eq!(fabric(&["run", &file, "--set", "gate=[]"]).status.code(), Some(0));
+    let refused = |from: &str, to: &str| {
+        fs::write(&beside, gates.replace(from, to)).expect("a file");
+        let output = fabric(&["run", &file]);
+        assert_eq!(output.status.code(), Some(1), "{to}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for (from, to, due) in [
+        ("at_least = 5", "at_least = \"x\"", ":8: `case.0.gate.0.at_least` is `x`, expected"),
+        ("notes", "duration", ":1: unknown key `duration`; known keys: case, figure, gate, "),
+        ("[[case.gate]]", "set = 1\n[[case.gate]]", ":4: unknown key `case.0.set`; known keys: "),
+        ("= {}", "= 1", ":3: `case.0.name` is `K = 1`, expected a case of the scenario, once; it"),
+        ("name = \"K", "nam = \"K", ":2: `case.0.name` is missing"),
+        ("notes = \"n\"", "gate = 3", ":1: `gate` is `3`, expected tables [[gate]]"),
+    ] {
+        let error = refused(from, to);
+        assert!(error.contains(&format!("{beside}{due}")), "{to}: {error}");
+    }
+    fs::write(&file, format!("notes = \"m\"\n{network}{cases}")).expect("a file");
+    let error = refused("n", "n");
+    let due = format!("{beside}:1: `notes` is also in the scenario: {file}:1");
+    assert!(error.contains(&due), "{error}");
 }
 
 /// The examples of docs/fabric.md run, and nothing in them remains unfinished.
@@ -266,6 +332,13 @@ fn the_examples_of_the_document_run() {
     let mut examples = 0;
     for text in document.split("```toml\n").skip(1) {
         let text = text.split("```").next().expect("a block");
+        if text.starts_with("# fig19.gates.toml\n") {
+            let fig19 = ("fig19", scenarios::find("fig19").expect("a scenario").text);
+            let gates = Some(("fig19.gates", text));
+            let read = Scenario::parse_with_gates(fig19, gates, &[], None).expect("an example");
+            assert_eq!(read.cases[2].gates[0].published, Some(16.0));
+            continue;
+        }
         let file = folder.path("example.toml");
         fs::write(&file, text).expect("a file");
         let output = fabric(&["run", &file]);

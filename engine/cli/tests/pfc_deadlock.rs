@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use feroce_pfc_tools::fabric::Fabric;
 use feroce_pfc_tools::fabric::config::{FabricConfig, Network};
 use feroce_pfc_tools::fabric::measure::{PortResult, Results};
-use feroce_pfc_tools::fabric::scenario::{Case, Change, Scenario};
+use feroce_pfc_tools::fabric::scenario::{Case, Change};
 use feroce_pfc_tools::fabric::time::Time;
 use feroce_pfc_tools::pfc::deadlock::graph::{Dependencies, Pairs};
 use feroce_pfc_tools::scenarios;
@@ -14,8 +14,7 @@ use feroce_pfc_tools::scenarios;
 fn cases(name: &str, changes: &[(&str, &str)]) -> Vec<Case> {
     let change = |&(key, value): &(&str, &str)| Change { key: key.into(), value: value.into() };
     let changes: Vec<Change> = changes.iter().map(change).collect();
-    let text = scenarios::find(name).expect("it comes with the program");
-    Scenario::parse(name, text, &changes, None).expect("a scenario").cases
+    scenarios::load(name, &changes, None).expect("it comes with the program").cases
 }
 
 fn play(config: &FabricConfig) -> Results {
@@ -147,7 +146,7 @@ fn the_command_prints_the_cycle_and_the_changes() {
 #[test]
 fn no_traffic_is_needed() {
     let ring = scenarios::find("deadlock-ring").expect("it comes with the program");
-    let (network, _) = ring.split_once("[[traffic]]").expect("a traffic");
+    let (network, _) = ring.text.split_once("[[traffic]]").expect("a traffic");
     let file = std::env::temp_dir().join(format!("feroce-deadlock-{}.toml", std::process::id()));
     std::fs::write(&file, network).expect("a file");
     let name = file.to_str().expect("text");

@@ -1,5 +1,5 @@
-//! Scenarios: TOML files that describe the network, the traffic, the measurements and the published
-//! values.
+//! Scenarios: TOML files that describe network, traffic and measurements, and beside each a file
+//! with gates, figures and published values.
 //!
 //! A file has one or more *cases*, `[[case]]`: variants with some values changed. Changes from the
 //! command line (`--set`) apply to all cases.
@@ -11,6 +11,7 @@
 //! document. serde also cannot report keys that other keys make ineffective, or whose effect
 //! `--set` removed.
 
+mod beside;
 mod collective;
 mod config;
 mod dependencies;
@@ -101,6 +102,8 @@ pub struct Case {
     pub groups: Vec<String>,
     /// File and line of each traffic group.
     places: Vec<String>,
+    /// File and line of each gate.
+    gate_places: Vec<String>,
     file: String,
     base: FabricConfig,
     traffic: Vec<Traffic>,
@@ -206,17 +209,23 @@ impl Scenario {
         stem.map_or_else(|| self.file.clone(), |stem| stem.to_string_lossy().into_owned())
     }
 
-    /// Reads a scenario file.
+    /// Reads a scenario file, and the gates file beside it if there is one.
     ///
     /// # Errors
     /// See [`ScenarioError`].
     pub fn load(path: &Path, changes: &[Change], seed: Option<u64>) -> Result<Self, ScenarioError> {
-        let failed = |source| ScenarioError::Read { path: path.to_owned(), source };
-        let text = std::fs::read_to_string(path).map_err(failed)?;
-        Self::parse(&path.display().to_string(), &text, changes, seed)
+        let read = |path: &Path| {
+            let failed = |source| ScenarioError::Read { path: path.to_owned(), source };
+            std::fs::read_to_string(path).map_err(failed)
+        };
+        let (text, gates) = (read(path)?, beside::path(path));
+        let gates_text = if gates.exists() { Some(read(&gates)?) } else { None };
+        let [name, gates] = [path, &gates].map(|path| path.display().to_string());
+        let gates = gates_text.as_deref().map(|text| (gates.as_str(), text));
+        Self::parse_with_gates((&name, &text), gates, changes, seed)
     }
 
-    /// Parses a scenario. `file` is the name for error messages.
+    /// Parses a scenario without a gates file. `file` is the name for error messages.
     ///
     /// # Errors
     /// See [`ScenarioError`].
@@ -226,7 +235,23 @@ impl Scenario {
         changes: &[Change],
         seed: Option<u64>,
     ) -> Result<Self, ScenarioError> {
+        Self::parse_with_gates((file, text), None, changes, seed)
+    }
+
+    /// Parses a scenario and its gates file: name for error messages and text of each.
+    ///
+    /// # Errors
+    /// See [`ScenarioError`].
+    pub fn parse_with_gates(
+        (file, text): (&str, &str),
+        gates: Option<(&str, &str)>,
+        changes: &[Change],
+        seed: Option<u64>,
+    ) -> Result<Self, ScenarioError> {
         let mut tree = Node::parse(file, text)?;
+        if let Some((file, text)) = gates {
+            beside::add(&mut tree, &Node::parse(file, text)?)?;
+        }
         let cases = take(&mut tree, "case");
         let figures = take(&mut tree, "figure");
         let head = Section::new("", Some(&tree))?;
@@ -369,8 +394,7 @@ fn cases(
 /// Checks that the gates of `case` refer to gates of the same name in cases before it, and that the
 /// published values have the order that the gate expects.
 fn check_references(case: &Case, earlier: &[Case]) -> Result<(), ScenarioError> {
-    let owner = case;
-    for gate in &case.gates {
+    for (gate, place) in case.gates.iter().zip(&case.gate_places) {
         for bound in &gate.bounds {
             let Some(name) = bound.other_case() else { continue };
             let other = earlier.iter().find(|other| other.name == name);
@@ -384,9 +408,9 @@ fn check_references(case: &Case, earlier: &[Case]) -> Result<(), ScenarioError> 
                 }
                 _ => continue,
             };
-            let (case, gate) = (&case.name, &gate.name);
-            let message = format!("case `{case}`, gate `{gate}`: {wrong}");
-            return Err(owner.inconsistent(message));
+            let (case, gate, key) = (&case.name, &gate.name, bound.key());
+            let message = format!("`{key}` of gate `{gate}`, case `{case}`: {wrong}");
+            return Err(ScenarioError::Inconsistent { place: place.clone(), message });
         }
     }
     Ok(())
@@ -427,7 +451,9 @@ fn case(
     let priority = measure.priority("priority")?;
     let priority =
         priority.or(traffic.first().map(|first| first.priority)).unwrap_or(DEFAULT_PRIORITY);
-    let gates = read_gates(&all, &base, &groups, member, (lossless, tree.has_overrides()))?;
+    let is_changed = tree.has_overrides();
+    let read = read_gates(&all, &base, &groups, member, (lossless, is_changed))?;
+    let (gates, gate_places): (Vec<Gate>, _) = read.into_iter().unzip();
     watch(&gates, &mut base, priority);
     if base.watch.is_empty() {
         measure.reject_ineffective(&["priority"], "without queues to measure")?;
@@ -441,6 +467,7 @@ fn case(
         gates,
         groups,
         places,
+        gate_places,
         file: file.to_owned(),
         base,
         traffic,
@@ -456,14 +483,14 @@ fn case(
     Ok(case)
 }
 
-/// Reads the gates of the file and those of the case.
+/// Reads the gates of the file and those of the case, each with its file and line.
 fn read_gates(
     all: &Section<'_>,
     base: &FabricConfig,
     groups: &[String],
     member: &Member<'_>,
     (lossless, is_changed): (bool, bool),
-) -> Result<Vec<Gate>, ScenarioError> {
+) -> Result<Vec<(Gate, String)>, ScenarioError> {
     let place = gate_reader::Place {
         base,
         groups,
@@ -476,7 +503,11 @@ fn read_gates(
         is_changed,
     };
     let sections = all.sections("gate")?;
-    sections.iter().chain(member.gates).map(|section| gate_reader::read(section, &place)).collect()
+    let read = |section: &Section<'_>| {
+        let gate = gate_reader::read(section, &place)?;
+        Ok((gate, section.place()))
+    };
+    sections.iter().chain(member.gates).map(read).collect()
 }
 
 /// Records the queues that the gates measure.

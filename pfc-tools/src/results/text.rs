@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use crate::fabric::measure::FlowResult;
 use crate::fabric::scenario::{Case, Kind, Scenario};
 use crate::fabric::time::Time;
 use crate::run::{CaseResult, GateResult, Verdict};
@@ -23,9 +24,33 @@ pub fn print(
     for gate_result in &case_result.gate_results {
         print_gate(out, gate_result)?;
     }
+    if case_result.gate_results.is_empty() {
+        print_traffic(out, case, case_result)?;
+    }
     print_collectives(out, case, case_result)?;
     for loss in &case_result.violations {
         writeln!(out, "  {:40} {loss}: NOT LOSSLESS", "lossless")?;
+    }
+    Ok(())
+}
+
+/// Prints what became of each traffic group, for a case without gates.
+#[allow(clippy::cast_precision_loss)] // Counts below 2^53.
+fn print_traffic(out: &mut impl Write, case: &Case, case_result: &CaseResult) -> io::Result<()> {
+    for (group, name) in (0_u32..).zip(&case.groups) {
+        let flows = case_result.results.iter().flat_map(|result| &result.flows);
+        let flows: Vec<&FlowResult> = flows.filter(|flow| flow.group == group).collect();
+        let print = |out: &mut dyn Write, values: &[f64], what: &str| match values {
+            [] => Ok(()),
+            values => {
+                let mean = format_number(values.iter().sum::<f64>() / values.len() as f64);
+                writeln!(out, "  {name:40} {mean:>10}  {what} of {} flows", values.len())
+            }
+        };
+        let ends = flows.iter().filter_map(|flow| Some(flow.completion()?.seconds() * 1e6));
+        print(out, &ends.collect::<Vec<_>>(), "us, mean completion")?;
+        let rates = flows.iter().filter_map(|flow| Some(flow.goodput? / 1e9));
+        print(out, &rates.collect::<Vec<_>>(), "Gb/s, mean goodput")?;
     }
     Ok(())
 }

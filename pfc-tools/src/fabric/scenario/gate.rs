@@ -146,6 +146,16 @@ pub enum Bound {
 }
 
 impl Bound {
+    /// The key in scenarios.
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::AtLeast(_) => "at_least",
+            Self::AtMost(_) => "at_most",
+            Self::Near { .. } => "near",
+            Self::Above { .. } => "above",
+        }
+    }
+
     /// The case that the bound refers to.
     pub fn other_case(&self) -> Option<&str> {
         match self {

@@ -50,7 +50,7 @@ fn topology(section: Section<'_>, file: &str) -> Result<Network, ScenarioError> 
         rate: section.rate("trunk_rate")?.unwrap_or(rate),
         delay: section.time("trunk_delay")?.unwrap_or(delay),
     };
-    let inconsistent = |message| ScenarioError::Inconsistent { place: section.place(), message };
+    let inconsistent = |message| inconsistent(section.place(), message);
     let fit = |count: usize| match count {
         0..=MAX_LINKS => Ok(()),
         _ => Err(inconsistent(format!("{count} links or switches; the limit is {MAX_LINKS}"))),
@@ -149,8 +149,12 @@ fn explicit(
         }
         links.push((a, b, link));
     }
-    let inconsistent = |message| ScenarioError::Inconsistent { place: section.place(), message };
-    topology::explicit(hosts, switches, &links).map_err(inconsistent)
+    topology::explicit(hosts, switches, &links)
+        .map_err(|message| inconsistent(section.place(), message))
+}
+
+fn inconsistent(place: String, message: impl std::fmt::Display) -> ScenarioError {
+    ScenarioError::Inconsistent { place, message: format!("`topology`: {message}") }
 }
 
 /// `[[link]]`: overrides for the links between the nodes of `between`; `"s1 - *"` stands for all

@@ -19,6 +19,8 @@ pub(super) struct Section<'a> {
     /// Name of the table with a trailing dot; empty for the whole file.
     prefix: String,
     node: Option<&'a Node>,
+    /// File and line of the table, or of the table that lacks it.
+    place: String,
     known: RefCell<BTreeSet<&'static str>>,
     /// True if the command line has changed any value of the scenario.
     has_overrides: bool,
@@ -27,12 +29,14 @@ pub(super) struct Section<'a> {
 impl<'a> Section<'a> {
     pub fn new(prefix: &str, node: Option<&'a Node>) -> Result<Self> {
         let known = RefCell::default();
-        let section = Self { prefix: prefix.to_owned(), node, known, has_overrides: false };
+        let place = node.map_or_else(String::new, |node| node.origin.to_string());
+        let prefix = prefix.to_owned();
+        let section = Self { prefix, node, place, known, has_overrides: false };
         match node {
             Some(Node { value: Value::Table(_), .. }) | None => Ok(section),
             Some(other) => Err(ScenarioError::Value {
                 place: other.origin.to_string(),
-                key: prefix.trim_end_matches('.').to_owned(),
+                key: section.prefix.trim_end_matches('.').to_owned(),
                 value: other.to_text(),
                 expected: "a table".to_owned(),
             }),
@@ -79,9 +83,9 @@ impl<'a> Section<'a> {
         ScenarioError::Inconsistent { place, message }
     }
 
-    /// File and line of the table.
+    /// File and line of the table, or of the table that lacks it.
     pub fn place(&self) -> String {
-        self.node.map_or_else(|| "the scenario".to_owned(), |node| node.origin.to_string())
+        self.place.clone()
     }
 
     /// Reads a single value with `parse`.
@@ -246,8 +250,10 @@ impl<'a> Section<'a> {
 
     /// The table `key`; an empty table if absent.
     pub fn section(&self, key: &'static str) -> Result<Section<'a>> {
-        let section = Section::new(&format!("{}{key}.", self.prefix), self.get(key))?;
-        Ok(section.with_overrides(self.has_overrides))
+        let node = self.get(key);
+        let section = Section::new(&format!("{}{key}.", self.prefix), node)?;
+        let place = if node.is_some() { section.place } else { self.place() };
+        Ok(Section { place, has_overrides: self.has_overrides, ..section })
     }
 
     /// The tables `[[key]]`.
