@@ -108,7 +108,7 @@ fn absolute(speed: Speed, min: f64) -> (f64, f64, String) {
 }
 
 fn known(name: &str) -> String {
-    scenarios::find(name).expect("a built-in scenario").to_owned()
+    scenarios::find(name).expect("a built-in scenario").text.to_owned()
 }
 
 #[allow(clippy::cast_precision_loss)] // Counts below 2^53.

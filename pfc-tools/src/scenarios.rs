@@ -65,6 +65,8 @@ pub const ALL: &[BuiltIn] = built_in![
     "powertcp",
     "ring-all-reduce",
     "semantics",
+    "swift",
+    "timely",
     "web-search",
 ];
 

@@ -257,7 +257,7 @@ impl Pair {
                 let path = names.join(".");
                 let section = names.last().copied().unwrap_or_default();
                 self.sections.insert(path.clone());
-                let mut with = |key: &str, value: Option<Value>| {
+                let with = |key: &str, value: Option<Value>| {
                     let mut files = self.files.clone();
                     let table = table_at(&mut files[which], &steps);
                     match value {
