@@ -37,6 +37,10 @@ pub fn depth(lane: &Lane) -> u8 {
     most.clamp(LEAST_DEPTH, MAX_RD_ATOMIC)
 }
 
+/// Largest IP packet that a device takes: more than any legal one, so that it refuses those whose
+/// payload exceeds the path MTU.
+const LARGEST_PACKET: u32 = 9000;
+
 /// Why a lane cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -88,8 +92,13 @@ impl Rig {
     /// # Errors
     /// If the engine refuses.
     pub fn new(lane: &Lane, own: &Party, peer: &Party, bytes: usize) -> Result<Self, Unplayable> {
-        let arena = Arena::new(16 << 20).map_err(unplayable("memory"))?;
-        let shape = ShmConfig { name: "replay".to_owned(), slots: 1024, ..ShmConfig::default() };
+        let arena = Arena::new(32 << 20).map_err(unplayable("memory"))?;
+        let shape = ShmConfig {
+            name: "replay".to_owned(),
+            slots: 1024,
+            mtu: LARGEST_PACKET,
+            ..ShmConfig::default()
+        };
         let (near, port) = shm_pair(&arena, shape).map_err(unplayable("ports"))?;
         let open = Arc::new(AtomicUsize::new(0));
         let near = GatedPort::new(near, Arc::clone(&open));
@@ -106,7 +115,7 @@ impl Rig {
             mac: own.mac,
             gids: vec![(gid(own.ip), lane.vlan)],
             peers: BTreeMap::from([(gid(peer.ip), peer.mac)]),
-            mtu: ShmConfig::default().mtu,
+            mtu: LARGEST_PACKET,
         });
         let device = Device::with_ports(vec![Box::new(near)], addresses, config);
         let device = device.map_err(unplayable("a device"))?;
@@ -214,13 +223,14 @@ impl Rig {
     }
 
     /// Puts a frame into the port of the device. The device handles the frame in the next
-    /// [`Rig::turn`].
+    /// [`Rig::turn`]. A frame that is longer than the port takes is lost, as at an RNIC.
     ///
     /// # Panics
     /// If the port has no free slot.
     pub fn give(&mut self, frame: &[u8]) {
         let slot = self.port.tx_slot().expect("the device empties its ring in each turn");
-        slot[..frame.len()].copy_from_slice(frame);
+        let Some(slot) = slot.get_mut(..frame.len()) else { return };
+        slot.copy_from_slice(frame);
         self.port.tx_commit(frame.len(), Priority::default());
         self.port.flush().expect("the device is open");
     }
