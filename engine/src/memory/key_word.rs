@@ -2,8 +2,8 @@
 //!
 //! It holds the slot's key, whether the key is valid, and a generation that counts changes. Whoever
 //! changes the fields first claims the word, which invalidates the key, and then publishes it. A
-//! reader reads the word, the fields, and the word again; if it has changed, the reader discards the
-//! fields, which may be of different entries (a sequence lock).
+//! reader reads the word, the fields, and the word again; if it has changed, the reader discards
+//! the fields, which may be of different entries (a sequence lock).
 
 use feroce_wire::Key;
 
