@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-
 use crate::Result;
 use crate::frames;
 use crate::guest::Guest;
