@@ -43,6 +43,8 @@ mod memory {
         use super::key_word::KeyWord;
         use crate::sync::{AtomicU64, Ordering};
 
+        const DROPPED: u64 = u64::MAX;
+
         #[derive(Default)]
         pub struct Guarded {
             word: AtomicU64,
@@ -64,10 +66,37 @@ mod memory {
                 true
             }
 
-            /// Invalidates `key`. Returns false if another thread changes the fields.
+            /// Invalidates `key`. Returns false if it is not valid, or another thread changes the
+            /// fields.
             pub fn invalidate(&self, key: u32) -> bool {
-                let before = self.word().claim_key(Key(key));
-                before.inspect(|before| self.word().publish(*before, Key(key), false)).is_some()
+                let before = self.word().begin();
+                let is_claimed = before.is_of(Key(key)) && self.word().claim_from(before);
+                if is_claimed {
+                    self.word().publish(before, Key(key), false);
+                }
+                is_claimed
+            }
+
+            /// Binds `key`, unless the fields were dropped, as `MrTable::bind`.
+            pub fn bind_unless_dropped(&self, key: u32) {
+                let before = self.word().begin();
+                let is_dropped = self.fields[0].load(Ordering::Relaxed) == DROPPED;
+                if !is_dropped && self.word().claim_from(before) {
+                    self.fields[1].store(key.into(), Ordering::Relaxed);
+                    self.word().publish(before, Key(key), true);
+                }
+            }
+
+            /// Prevents further binds, as `MrTable::drop_window`.
+            pub fn drop_fields(&self, key: u32) {
+                let before = loop {
+                    match self.word().claim() {
+                        Some(before) => break before,
+                        None => crate::sync::yield_now(),
+                    }
+                };
+                self.fields[0].store(DROPPED, Ordering::Relaxed);
+                self.word().publish(before, Key(key), false);
             }
 
             /// The fields, if `key` is valid, as `MrTable::view_at` reads them.

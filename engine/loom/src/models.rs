@@ -33,6 +33,7 @@ pub const ALL: &[(&str, fn())] = &[
     ("shared-ring", receives_cross_a_shared_ring),
     ("key", fields_belong_to_their_key),
     ("key-stale", a_stale_key_invalidates_no_other),
+    ("key-dropped", a_dropped_window_stays_unbound),
     ("cq", a_sleeping_program_hears_of_a_completion),
     ("cq-two-cores", a_program_hears_of_the_completions_of_two_cores),
     ("doorbell", no_ring_of_two_posters_is_lost),
@@ -228,6 +229,19 @@ fn a_stale_key_invalidates_no_other() {
     let is_invalidated = peer.join().unwrap();
     assert!(is_bound || is_invalidated, "one of them could");
     assert_eq!(slot.read(2).is_some(), is_bound);
+}
+
+/// A program drops a window while a core binds it: no key is valid afterwards.
+fn a_dropped_window_stays_unbound() {
+    let slot = Arc::new(Guarded::default());
+    assert!(slot.bind(1));
+    let core = {
+        let slot = Arc::clone(&slot);
+        thread::spawn(move || slot.bind_unless_dropped(2))
+    };
+    slot.drop_fields(1);
+    core.join().unwrap();
+    assert_eq!((slot.read(1), slot.read(2)), (None, None));
 }
 
 fn completion(wr_id: u64) -> Completion {

@@ -36,6 +36,11 @@ impl State {
         Key(self.0 as u32)
     }
 
+    /// Returns true if a thread is changing the slot.
+    pub(super) const fn is_busy(self) -> bool {
+        self.0 & BUSY != 0
+    }
+
     /// Returns true if the key is valid.
     pub(super) const fn is_valid(self) -> bool {
         self.0 & VALID != 0
@@ -51,20 +56,20 @@ impl KeyWord<'_> {
     /// previous state, or `None` if another thread is changing the slot.
     pub(super) fn claim(self) -> Option<State> {
         let before = State(self.0.load(Ordering::Relaxed));
-        if before.0 & BUSY != 0 { None } else { self.claim_from(before) }
+        self.claim_from(before).then_some(before)
     }
 
-    /// As [`Self::claim`], but `None` also if `key` is not valid.
-    pub(super) fn claim_key(self, key: Key) -> Option<State> {
-        let before = State(self.0.load(Ordering::Relaxed));
-        if before.is_of(key) { self.claim_from(before) } else { None }
-    }
-
-    fn claim_from(self, before: State) -> Option<State> {
+    /// As [`Self::claim`]; false also if the state is no longer `before`, so that what the caller
+    /// has read since [`Self::begin`] returned `before` still holds.
+    pub(super) fn claim_from(self, before: State) -> bool {
         let claimed = before.0 & !VALID | BUSY;
-        let taken = self.0.compare_exchange(before.0, claimed, Ordering::AcqRel, Ordering::Relaxed);
+        let is_claimed = !before.is_busy()
+            && self
+                .0
+                .compare_exchange(before.0, claimed, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
         fence(Ordering::Release); // Later stores to the slot are not visible before the claim.
-        taken.ok().map(State)
+        is_claimed
     }
 
     /// Ends a change that [`Self::claim`] started with the state `before`: stores the key and its
@@ -73,11 +78,6 @@ impl KeyWord<'_> {
         let generation = (before.0 & !(GENERATION - 1)).wrapping_add(GENERATION);
         let valid = if is_valid { VALID } else { 0 };
         self.0.store(generation | valid | u64::from(key.value()), Ordering::Release);
-    }
-
-    /// Undoes [`Self::claim`]; the caller has changed nothing.
-    pub(super) fn restore(self, before: State) {
-        self.0.store(before.0, Ordering::Release);
     }
 
     /// The state before the fields are read.

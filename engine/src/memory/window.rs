@@ -94,9 +94,16 @@ impl MrTable {
     /// # Errors
     /// [`BindError`]; nothing is changed then.
     pub fn bind(&self, bind: &WindowBind, pd: PdId, qp: Qpn) -> Result<(), BindError> {
-        let slot = self.slot(bind.rkey).filter(|slot| slot.kind().is_window());
+        let slot = self.slot(bind.rkey);
         let slot = slot.ok_or(BindError::Window("the key belongs to no window"))?;
-        self.check_window(slot, bind, pd)?;
+        // Before the checks: the claim below fails if the slot has changed since.
+        let before = slot.word().begin();
+        let kind = slot.kind();
+        self.check_window(slot, kind, bind, pd)?;
+        if before.is_valid() && kind == Kind::Window2 {
+            let rule = "a bound type 2 window must be invalidated first"; // o10-37.2.30
+            return Err(BindError::Window(rule));
+        }
         let region = match bind.length {
             0 => None,
             _ => Some(self.region_for(bind, pd)?),
@@ -106,25 +113,17 @@ impl MrTable {
         {
             return Err(BindError::Region(AccessError::Key)); // The region is being deregistered.
         }
-        let undo = |why| {
+        if !slot.word().claim_from(before) {
             if let Some((parent, _)) = region {
                 self.slots[parent].remove_window();
             }
-            Err(BindError::Window(why))
-        };
-        let Some(before) = slot.word().claim() else {
-            return undo("another core is changing the window");
-        };
-        let is_bound = before.is_valid();
-        if is_bound && slot.kind() == Kind::Window2 {
-            slot.word().restore(before);
-            return undo("a bound type 2 window must be invalidated first"); // o10-37.2.30
+            return Err(BindError::Window("another core is changing the window"));
         }
-        if is_bound {
+        if before.is_valid() {
             self.slots[slot.parent.load(Ordering::Relaxed) as usize].remove_window();
         }
         if let Some((parent, view)) = region {
-            slot.write(&view, slot.kind());
+            slot.write(&view, kind);
             slot.parent.store(u32::try_from(parent).expect("24 bits"), Ordering::Relaxed);
             slot.qp.store(qp.value(), Ordering::Relaxed);
         }
@@ -133,11 +132,18 @@ impl MrTable {
     }
 
     /// Checks the rules for the window itself.
-    fn check_window(&self, slot: &Slot, bind: &WindowBind, pd: PdId) -> Result<(), BindError> {
-        let is_two = slot.kind() == Kind::Window2;
+    fn check_window(
+        &self,
+        slot: &Slot,
+        kind: Kind,
+        bind: &WindowBind,
+        pd: PdId,
+    ) -> Result<(), BindError> {
+        let is_two = kind == Kind::Window2;
         let zero_based = bind.access.contains(Access::ZERO_BASED);
         let unknown = bind.access.without(Access::REMOTE).without(Access::ZERO_BASED);
         let rules = [
+            (!kind.is_window(), "the key belongs to no window"),
             (slot.pd() != pd, "it is in another protection domain"), // C10-72
             (unknown != Access::NONE, "a window cannot have these rights"),
             (!is_two && zero_based, "a type 1 window is not zero-based"), // o10-36.2.2
@@ -181,19 +187,25 @@ impl MrTable {
     /// [`Access::REMOTE_INVALIDATE`]; [`AccessError::OtherQp`]; [`AccessError::Bound`]; as
     /// [`MrTable::check`].
     pub fn may_invalidate(&self, key: Key, pd: PdId, qp: Qpn) -> Result<(), AccessError> {
-        let view = self.view(key)?;
+        self.state_to_invalidate(key, pd, qp).map(drop)
+    }
+
+    /// As [`Self::may_invalidate`]; returns the state for which that holds.
+    fn state_to_invalidate(&self, key: Key, pd: PdId, qp: Qpn) -> Result<State, AccessError> {
+        let (view, state) = self.view_at(key)?;
         let scope = Scope { pd, peer_of: Some(qp) };
         match view.kind {
-            Kind::Window1 => Err(AccessError::Rights),
-            Kind::Window2 => self.check(key, scope, Access::NONE, None),
+            Kind::Window1 => return Err(AccessError::Rights),
+            Kind::Window2 => view.target(scope, Access::NONE, None)?,
             Kind::Plain | Kind::OnDemand | Kind::Null => {
-                self.check(key, scope, Access::REMOTE_INVALIDATE, None)?;
-                match self.slot(key).is_some_and(Slot::has_windows) {
-                    true => Err(AccessError::Bound),
-                    false => Ok(()),
+                let target = view.target(scope, Access::REMOTE_INVALIDATE, None)?;
+                if self.slot(key).is_some_and(Slot::has_windows) {
+                    return Err(AccessError::Bound);
                 }
+                target
             }
-        }
+        };
+        Ok(state)
     }
 
     /// Invalidates `key`, as LOCAL INVALIDATE and SEND WITH INVALIDATE do.
@@ -201,10 +213,12 @@ impl MrTable {
     /// # Errors
     /// As [`MrTable::may_invalidate`].
     pub fn invalidate(&self, key: Key, pd: PdId, qp: Qpn) -> Result<(), AccessError> {
-        self.may_invalidate(key, pd, qp)?;
+        let before = self.state_to_invalidate(key, pd, qp)?;
         let slot = self.slot(key).ok_or(AccessError::Key)?;
-        // Another core may have bound the window under another key since the check.
-        let before = slot.word().claim_key(key).ok_or(AccessError::Key)?;
+        // Another core may have bound the window anew since the check.
+        if !slot.word().claim_from(before) {
+            return Err(AccessError::Key);
+        }
         match slot.kind().is_window() {
             true => self.end_binding(slot, before, key),
             false => slot.word().publish(before, key, false),
@@ -230,14 +244,16 @@ impl MrTable {
 
     fn unbind_where(&self, is_selected: impl Fn(&Slot) -> bool) {
         for slot in self.used_slots() {
-            while slot.word().begin().is_valid() && is_selected(slot) {
-                // A core is changing the slot, and finishes soon.
-                let Some(before) = slot.word().claim() else { continue };
-                if !before.is_valid() || !is_selected(slot) {
-                    slot.word().restore(before); // The window was bound elsewhere meanwhile.
+            loop {
+                let before = slot.word().begin();
+                if before.is_busy() {
+                    std::hint::spin_loop(); // A core is changing the slot, and finishes soon.
+                } else if !before.is_valid() || !is_selected(slot) {
+                    break;
+                } else if slot.word().claim_from(before) {
+                    self.end_binding(slot, before, before.key());
                     break;
                 }
-                self.end_binding(slot, before, before.key());
             }
         }
     }

@@ -303,15 +303,16 @@ impl Responder {
                 NakReason::Fatal { code, receive }
             },
         )?;
+        if let Some(ieth) = packet.ext.ieth {
+            // Another core may have changed the key since the check.
+            env.memory.invalidate(ieth.rkey, conn.pd, conn.qpn).map_err(not_invalidated)?;
+        }
         self.inbound = Inbound::Send { offset: end };
         self.advance_epsn(1);
         if packet.info.position.ends_message() {
             let extra = match (packet.ext.imm, packet.ext.ieth) {
                 (Some(imm), _) => Extra::Immediate(imm.0),
-                (_, Some(ieth)) => {
-                    env.memory.invalidate(ieth.rkey, conn.pd, conn.qpn).map_err(not_invalidated)?;
-                    Extra::Invalidated(ieth.rkey)
-                }
+                (_, Some(ieth)) => Extra::Invalidated(ieth.rkey),
                 _ => Extra::None,
             };
             self.end_message();
