@@ -369,7 +369,7 @@ fn watch_sees_a_complete_storm() {
     // A busy machine may be late for some of the frames. The watcher sees each one that was sent.
     let (sent, _) = message.split_once(" of 500 frames").expect("a number of frames");
     let sent: u32 = sent.split_whitespace().last().unwrap().parse().expect("a number");
-    assert!(sent > 0 && message.contains("complete; XON sent"), "{message}");
+    assert!(sent >= 250 && message.contains("complete; XON sent"), "{message}");
     pair.command(&["send", "frame", "v0", "--malformed", "padding"]).output().unwrap();
     kill(Pid::from_raw(watcher.id().try_into().unwrap()), Signal::SIGINT).unwrap();
     let output = watcher.wait_with_output().unwrap();
