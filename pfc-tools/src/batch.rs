@@ -36,7 +36,7 @@ pub(crate) fn run(batches: &[Batch<'_>], format: Format, jobs: usize) -> Result<
     let units = batches.iter().flat_map(|batch| batch.cases.iter().map(move |case| (batch, case)));
     let units: Vec<(&Batch<'_>, &Case)> = units.collect();
     let cases: Vec<&Case> = units.iter().map(|(_, case)| *case).collect();
-    // A folder that cannot be written ends the command now and not after an hour.
+    // A folder that cannot be made ends the command now and not after an hour.
     let folders = batches.iter().filter_map(|batch| batch.folder.as_ref());
     folders.clone().try_for_each(std::fs::create_dir_all)?;
     let keep_samples = folders.count() > 0;
