@@ -277,6 +277,15 @@ impl Run<'_> {
         Ok(String::from_utf8_lossy(&std::fs::read(self.work.join(end))?).into_owned())
     }
 
+    /// Returns true if perftest's client came between the two listeners of its server. With `-R`,
+    /// the server closes its first listener, for parameters, before it opens one for QPs at the
+    /// same port, and the client does not wait: on a busy machine its REQ finds no listener, and
+    /// every endpoint rejects it with reason 8, invalid service ID.
+    pub fn met_no_listener(&self, row: &Row) -> Result<bool> {
+        let rejected = "RDMA_CM_EVENT_REJECTED; error: 8.";
+        Ok(row.client.contains(" -R ") && self.output("client")?.contains(rejected))
+    }
+
     /// What both ends printed: the first 5 lines of each, since errors are not buffered and come
     /// first, then the last 35 of the others.
     pub fn explain(&self, why: &str) -> Result<String> {
