@@ -7,6 +7,7 @@ mod pair;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,9 @@ use feroce_wire::{MacAddr, PathMtu};
 use pair::{Kind, PLAIN, Pair, SILENCE, TEST_TIMEOUT, connect, flow, request, root, sealed, send};
 
 const KERNEL_PORTS: [PortKind; 2] = [PortKind::AfXdp, PortKind::Packet];
+
+/// One test detaches the programs of all devices of this process. It writes; the others read.
+static DEVICES: RwLock<()> = RwLock::new(());
 
 /// Opens a device on `v0`.
 fn device(pair: &Pair, port: PortKind) -> Device {
@@ -61,6 +65,7 @@ fn frames_to_another_ethernet_address_are_not_taken() {
     if !root() {
         return;
     }
+    let _others = DEVICES.read().unwrap_or_else(PoisonError::into_inner);
     for port in KERNEL_PORTS {
         let pair = Pair::new(1500);
         pair::ip(&format!("-n {} link set v0 promisc on", pair.names[0]));
@@ -109,6 +114,7 @@ fn a_removed_interface_ends_the_device() {
     if !root() {
         return;
     }
+    let _others = DEVICES.read().unwrap_or_else(PoisonError::into_inner);
     for port in KERNEL_PORTS {
         let pair = Pair::new(1500);
         let device = device(&pair, port);
@@ -150,6 +156,7 @@ fn a_removed_interface_ends_its_daemon() {
     if !root() {
         return;
     }
+    let _others = DEVICES.read().unwrap_or_else(PoisonError::into_inner);
     let pair = Pair::new(1500);
     let config = DeviceConfig { port: PortKind::Packet, ..DeviceConfig::default() };
     let daemon = DaemonConfig {
@@ -182,6 +189,7 @@ fn a_renamed_interface_stays() {
     if !root() {
         return;
     }
+    let _others = DEVICES.read().unwrap_or_else(PoisonError::into_inner);
     for port in KERNEL_PORTS {
         let pair = Pair::new(1500);
         let device = device(&pair, port);
@@ -222,6 +230,7 @@ fn a_detached_program_is_attached_again() {
     if !root() {
         return;
     }
+    let _alone = DEVICES.write().unwrap_or_else(PoisonError::into_inner);
     let pair = Pair::new(4500);
     let mut ends = connect(&pair, [PortKind::Packet, PortKind::AfXdp], PathMtu::Mtu1024);
     request(&mut ends, false, 0, 0, 1 << 16);
