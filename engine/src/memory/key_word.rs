@@ -72,6 +72,16 @@ impl KeyWord<'_> {
         is_claimed
     }
 
+    /// As [`Self::claim`], once no other thread is changing the slot: cores do so, and soon finish.
+    pub(super) fn wait_and_claim(self) -> State {
+        loop {
+            match self.claim() {
+                Some(before) => return before,
+                None => std::hint::spin_loop(),
+            }
+        }
+    }
+
     /// Ends a change that [`Self::claim`] started with the state `before`: stores the key and its
     /// validity.
     pub(super) fn publish(self, before: State, key: Key, is_valid: bool) {

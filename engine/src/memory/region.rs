@@ -271,13 +271,8 @@ impl MrTable {
     /// Invalidates `key`. Its slot stays in use until [`MrTable::release`].
     pub fn withdraw(&self, key: Key) {
         let Some(slot) = self.slot(key) else { return };
-        loop {
-            // Another thread that changes the slot is a core, and finishes soon.
-            match slot.word().claim() {
-                Some(before) => return slot.word().publish(before, key, false),
-                None => std::hint::spin_loop(),
-            }
-        }
+        let before = slot.word().wait_and_claim();
+        slot.word().publish(before, key, false);
     }
 
     /// Frees the slot of a withdrawn key. Called when no core can still be using it.

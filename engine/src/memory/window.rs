@@ -78,12 +78,7 @@ impl MrTable {
     /// use until [`MrTable::release`].
     pub fn drop_window(&self, window: Key) {
         let Some(slot) = self.slot(window) else { return };
-        let before = loop {
-            match slot.word().claim() {
-                Some(before) => break before,
-                None => std::hint::spin_loop(), // A core is changing the slot, and finishes soon.
-            }
-        };
+        let before = slot.word().wait_and_claim();
         let (pd, access) = (slot.pd(), Access::NONE);
         slot.write(&Region { iova: 0, host: 0, len: 0, pd, access }, Kind::Plain);
         self.end_binding(slot, before, window);
