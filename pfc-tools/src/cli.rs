@@ -136,9 +136,9 @@ pub enum Failure {
         /// Names of all cases.
         known: String,
     },
-    /// Two scenarios have the same name, and their results the same folder.
-    #[error("--out needs scenarios with different names")]
-    SameName,
+    /// Two scenarios have the same name, and their results would be in the same folder.
+    #[error("two scenarios are named `{0}`, and their results would be in one folder; rename one")]
+    SameName(String),
     /// Runs ended early.
     #[error(transparent)]
     Batch(#[from] BatchError),
@@ -222,9 +222,8 @@ fn run_scenarios(options: &RunOptions) -> Result<bool, Failure> {
         Ok(scenario)
     };
     let all: Vec<Scenario> = options.scenarios.iter().map(read).collect::<Result<_, Failure>>()?;
-    let names: BTreeSet<String> = all.iter().map(Scenario::name).collect();
-    if options.out.is_some() && names.len() < all.len() {
-        return Err(Failure::SameName);
+    if options.out.is_some() {
+        check_names(&all)?;
     }
     let changes: Vec<String> = options.changes.iter().map(Change::to_string).collect();
     let folder = |scenario: &Scenario| match (&options.out, all.len()) {
@@ -239,6 +238,13 @@ fn run_scenarios(options: &RunOptions) -> Result<bool, Failure> {
     };
     let batches: Vec<Batch<'_>> = all.iter().map(batch).collect();
     Ok(batch::run(&batches, options.format, parallel::jobs(options.jobs))?)
+}
+
+/// Returns an error if two scenarios have the same name.
+fn check_names(scenarios: &[Scenario]) -> Result<(), Failure> {
+    let mut names = BTreeSet::new();
+    let twice = scenarios.iter().map(Scenario::name).find(|name| !names.insert(name.clone()));
+    twice.map_or(Ok(()), |name| Err(Failure::SameName(name)))
 }
 
 /// Runs every combination, or the one given by `--only`. All scenarios are parsed first, so that an
@@ -335,6 +341,7 @@ fn report(options: &ReportOptions) -> Result<bool, Failure> {
             folders.push(path.clone());
         }
     }
+    check_names(&scenarios)?;
     if folders.is_empty() {
         scenarios = built_in(options.long)?;
         folders = scenarios.iter().map(folder).collect();

@@ -374,9 +374,9 @@ fn invalid_sweeps_and_reports_are_refused() {
     let folder = Folder::new("report-errors");
     let (scenario, out) = (folder.scenario(), folder.0.join("out"));
     let (scenario, out) = (text(&scenario), text(&out));
-    let rows: [(&[&str], i32, &str); 8] = [
+    let rows: [(&[&str], i32, &str); 9] = [
         (&["run", scenario, "--jobs", "0"], 2, "0 is not in 1..=1024"),
-        (&["run", scenario, scenario, "--out", out], 1, "scenarios with different names"),
+        (&["run", scenario, scenario, "--out", out], 1, "two scenarios are named"),
         (&["sweep", scenario, "--out", out, "--over", "congestion.kmax"], 2, "KEY=VALUE,VALUE"),
         (&["sweep", scenario, "--out", out, "--over", "congestion.kmix=1"], 1, "kmix"),
         (
@@ -385,6 +385,7 @@ fn invalid_sweeps_and_reports_are_refused() {
             "the sweep has 4 runs",
         ),
         (&["report", out], 1, "cannot read"),
+        (&["report", scenario, scenario, "--out", out], 1, "two scenarios are named"),
         (&["report", text(&folder.0)], 1, "no results found"),
         (&["run", scenario, "--out", "/proc/none"], 1, "cannot write results"),
     ];

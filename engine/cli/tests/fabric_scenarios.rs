@@ -321,6 +321,15 @@ fn gates_are_found_beside_the_scenario() {
     let error = refused("n", "n");
     let due = format!("{beside}:1: `notes` is also in the scenario: {file}:1");
     assert!(error.contains(&due), "{error}");
+    let late = "control = \"dcqcn\"\nmessages = 1\nstagger = \"1950us\"";
+    fs::write(&file, network.replace("control = \"dcqcn\"", late)).expect("a file");
+    fs::remove_file(&beside).expect("the gates");
+    let due = "us, mean completion of 2 flows; 2 have not ended\n";
+    assert!(printed().contains(due), "{}", printed());
+    std::os::unix::fs::symlink("nothing", &beside).expect("a link");
+    let output = fabric(&["run", &file]);
+    assert_eq!(output.status.code(), Some(1), "a link to nothing");
+    assert!(String::from_utf8_lossy(&output.stderr).contains(&beside));
 }
 
 /// The examples of docs/fabric.md run, and nothing in them remains unfinished.

@@ -219,7 +219,8 @@ impl Scenario {
             std::fs::read_to_string(path).map_err(failed)
         };
         let (text, gates) = (read(path)?, beside::path(path));
-        let gates_text = if gates.exists() { Some(read(&gates)?) } else { None };
+        let has_gates = gates.exists() || gates.is_symlink(); // A link to nothing is an error.
+        let gates_text = if has_gates { Some(read(&gates)?) } else { None };
         let [name, gates] = [path, &gates].map(|path| path.display().to_string());
         let gates = gates_text.as_deref().map(|text| (gates.as_str(), text));
         Self::parse_with_gates((&name, &text), gates, changes, seed)

@@ -44,13 +44,20 @@ fn print_traffic(out: &mut impl Write, case: &Case, case_result: &CaseResult) ->
             [] => Ok(()),
             values => {
                 let mean = format_number(values.iter().sum::<f64>() / values.len() as f64);
-                writeln!(out, "  {name:40} {mean:>10}  {what} of {} flows", values.len())
+                writeln!(out, "  {name:40} {mean:>10}  {what}")
             }
         };
         let ends = flows.iter().filter_map(|flow| Some(flow.completion()?.seconds() * 1e6));
-        print(out, &ends.collect::<Vec<_>>(), "us, mean completion")?;
+        let ends: Vec<f64> = ends.collect();
+        let others = match flows.len() - ends.len() {
+            0 => String::new(),
+            others => format!("; {others} have not ended"),
+        };
+        let what = format!("us, mean completion of {} flows{others}", ends.len());
+        print(out, &ends, &what)?;
         let rates = flows.iter().filter_map(|flow| Some(flow.goodput? / 1e9));
-        print(out, &rates.collect::<Vec<_>>(), "Gb/s, mean goodput")?;
+        let rates: Vec<f64> = rates.collect();
+        print(out, &rates, &format!("Gb/s, mean goodput of {} flows", rates.len()))?;
     }
     Ok(())
 }
