@@ -28,5 +28,10 @@ pub(super) fn libraries_for(options: &Options) -> Result<PathBuf> {
 
 /// The path of AddressSanitizer's run-time library.
 pub(super) fn sanitizer_runtime() -> Result<String> {
-    Ok(output(Command::new("cc").arg("-print-file-name=libasan.so"))?.trim().to_owned())
+    let path = output(Command::new("cc").arg("-print-file-name=libasan.so"))?.trim().to_owned();
+    // cc prints the bare name of a library that it does not have.
+    match path.starts_with('/') {
+        true => Ok(path),
+        false => Err("cc has no libasan.so: on Debian it is in libgcc-12-dev".into()),
+    }
 }
