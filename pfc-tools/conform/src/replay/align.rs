@@ -101,14 +101,17 @@ pub fn align(
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     let (mut i, mut j) = (0, 0);
+    // Each answer is needed up to MAX_DISTANCE times.
+    let lost: Vec<bool> = (0..ours.len()).map(lost).collect();
+    let open: Vec<bool> = (0..ours.len()).map(open).collect();
     let own_tolerance = |i: usize, j: usize| {
         if coalesced(&ours[i], &theirs[j..]) {
             return Some(Tolerance::AckCoalescing);
         }
-        if lost(i) {
+        if lost[i] {
             return Some(Tolerance::NotCaptured);
         }
-        (j == theirs.len() && open(i)).then_some(Tolerance::CaptureEnds)
+        (j == theirs.len() && open[i]).then_some(Tolerance::CaptureEnds)
     };
     let their_tolerance = |i: usize, j: usize| {
         let no_sequence_error = |response: &&ResponseId| response.kind != Kind::Sequence;
@@ -167,12 +170,8 @@ fn nearest(
 ) -> Option<(usize, usize)> {
     let (most_i, most_j) = (limits.0 - from.0, limits.1 - from.1);
     for distance in 1..=most_i + most_j {
-        for own in 0..=distance.min(most_i) {
-            let other = distance - own;
-            let (i, j) = (from.0 + own, from.1 + other);
-            if other > most_j {
-                continue;
-            }
+        for own in distance.saturating_sub(most_j)..=distance.min(most_i) {
+            let (i, j) = (from.0 + own, from.1 + distance - own);
             let at_end = i == ours.len() && j == theirs.len();
             if at_end || i < ours.len() && j < theirs.len() && ours[i].matches(&theirs[j]) {
                 return Some((i, j));

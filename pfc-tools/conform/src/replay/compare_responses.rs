@@ -79,7 +79,7 @@ pub fn compare_responses(
         requests.last_for(ours[at].psn).is_some_and(|last| lane.requests[last] > sent[at].after)
     };
     let lost = |at: usize| may_be_extra(at) && is_requested_again(at);
-    // `align` passes only responses after the last captured one.
+    // `align` uses this only for responses after the last captured one.
     let open = |at: usize| may_be_extra(at) && missing.is_behind_end(&sent[at]);
     let peers = match responding {
         Responding::Engine { .. } => None,
