@@ -7,6 +7,8 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
+use feroce_engine::memory::ahead::fetch_element;
+
 use super::packet::PacketId;
 use super::time::Time;
 
@@ -93,6 +95,9 @@ pub(crate) struct Events {
     places: Vec<Entry>,
     /// First entry of the list of free places.
     free: u32,
+    /// An entry of the next slot's list, which is being fetched into the processor's cache. If the
+    /// list has changed since, what is fetched is of no use.
+    fetched: u32,
     /// Bit map of the slots that are not empty.
     used: [u64; WORDS],
     /// Number of the current slot, counted from time zero.
@@ -109,6 +114,7 @@ impl Events {
             slots: slots.try_into().expect("so many"),
             places: Vec::new(),
             free: NONE,
+            fetched: NONE,
             used: [0; WORDS],
             base: 0,
             later: BinaryHeap::new(),
@@ -174,13 +180,23 @@ impl Events {
         if self.current.is_empty() && !self.advance() {
             return None;
         }
+        self.fetch();
         self.current.pop().map(|entry| (entry.at, entry.event))
     }
 
-    /// An event that comes soon: the second next one of the current slot.
+    /// Fetches one more entry of the next slot's list. Its entries are far apart.
     #[inline]
-    pub fn ahead(&self) -> Option<Event> {
-        let at = self.current.len().checked_sub(2)?;
+    fn fetch(&mut self) {
+        if let Some(entry) = self.places.get(self.fetched as usize) {
+            self.fetched = entry.next;
+            fetch_element(&self.places, self.fetched as usize, size_of::<Entry>());
+        }
+    }
+
+    /// The event that follows the next `others` events of the current slot.
+    #[inline]
+    pub fn ahead(&self, others: usize) -> Option<Event> {
+        let at = self.current.len().checked_sub(1 + others)?;
         Some(self.current[at].event)
     }
 
@@ -221,6 +237,9 @@ impl Events {
         self.take(index);
         // Usually one entry, or a few.
         self.current.sort_unstable_by(|a, b| b.cmp(a));
+        let next = self.next_used().map(|slot| self.slots[index_of(slot)]);
+        self.fetched = next.unwrap_or(NONE);
+        fetch_element(&self.places, self.fetched as usize, size_of::<Entry>());
         true
     }
 

@@ -9,6 +9,7 @@
 //! topics (`switch`, `host`, `engine`, `external`, `deadlock`, `measure`), which therefore import
 //! this module.
 
+mod ahead;
 mod build;
 pub mod config;
 pub mod deadlock;
@@ -34,7 +35,6 @@ pub mod topology;
 pub mod traffic;
 
 use feroce_congestion::Params;
-use feroce_engine::memory::ahead::fetch_element;
 
 use config::{HostConfig, PacketConfig};
 use deadlock::Detector;
@@ -123,7 +123,7 @@ impl Fabric {
                     debug_assert!(at >= self.now, "virtual time never decreases");
                     self.now = at;
                     self.processed += 1;
-                    self.prepare();
+                    self.look_ahead();
                     self.handle(event);
                 }
                 _ => {
@@ -133,19 +133,6 @@ impl Fabric {
             }
         }
         false
-    }
-
-    /// Fetches what events that come soon will need.
-    #[inline]
-    fn prepare(&self) {
-        match self.events.ahead() {
-            Some(Event::Arrive { at, packet }) => {
-                self.packets.prepare(packet);
-                fetch_element(&self.ports, at as usize, 128);
-            }
-            Some(Event::Wake { port }) => fetch_element(&self.ports, port as usize, 256),
-            _ => {}
-        }
     }
 
     #[inline]

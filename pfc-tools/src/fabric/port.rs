@@ -167,6 +167,18 @@ impl Port {
         self.record_length(priority, now);
     }
 
+    /// Fetches the first packet of each queue into the processor's cache.
+    #[inline]
+    pub fn prepare(&self, packets: &Packets) {
+        let mut left = self.backlog;
+        while left != 0 {
+            if let Some(id) = self.queues[left.trailing_zeros() as usize].front() {
+                packets.prepare(id);
+            }
+            left &= left - 1;
+        }
+    }
+
     /// Removes and returns the next packet among the priorities that are not paused.
     #[inline]
     pub fn dequeue(&mut self, packets: &mut Packets, now: Time) -> Option<PacketId> {

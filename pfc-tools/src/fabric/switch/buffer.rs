@@ -6,6 +6,8 @@
 //! alpha times the free part of the pool. A lossless packet above the threshold goes into headroom,
 //! and its sender is paused; a lossy packet is dropped. A packet that leaves frees headroom first.
 
+use feroce_engine::memory::ahead::fetch_element;
+
 /// Configuration of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BufferConfig {
@@ -122,6 +124,12 @@ impl SharedBuffer {
 
     const fn is_lossless(&self, priority: u8) -> bool {
         self.config.lossless >> priority & 1 == 1
+    }
+
+    /// Fetches the counters that [`Self::admit`] needs into the processor's cache.
+    #[inline]
+    pub fn prepare(&self, port: usize, priority: u8) {
+        fetch_element(&self.queues[port], usize::from(priority), size_of::<Ingress>());
     }
 
     /// Stores a packet of `size` bytes that arrived at `port`, if there is room.
