@@ -9,7 +9,7 @@ use feroce_conform::replay::lanes::Captured;
 use feroce_conform::replay::tolerance::Tolerance::{self, CaptureEnds, CaptureHole, OwnFailure};
 use feroce_conform::replay::{Replay, Role, options, replay};
 use feroce_tests::conform_fuzz::seal;
-use feroce_wire::{Msn, Packet, Psn};
+use feroce_wire::{Key, Msn, Packet, Psn};
 
 /// Offset of the BTH in an IPv4 frame.
 const BTH: usize = 14 + 20 + 8;
@@ -244,5 +244,28 @@ fn the_first_msn_is_checked_where_the_connection_begins() {
         let replay = replay(frames, &[Role::Responder]);
         assert_eq!(replay.agrees(), agrees, "{file}\n{replay}");
         assert_eq!(uses(&replay, CaptureEnds), agrees, "{file}\n{replay}");
+    }
+}
+
+/// Memory is registered for what lies between two accesses, too: a few packets must not ask for
+/// gigabytes, in one region or in several.
+#[test]
+fn regions_beyond_the_limit_are_not_played() {
+    for keys in [1, 2] {
+        let mut frames = read("rxe/read_lat_v4.pcap.zst");
+        let mut reads = 0;
+        for frame in &mut frames {
+            let mut packet: Packet<'_> = frame.packet();
+            let Some(reth) = &mut packet.ext.reth else { continue };
+            reth.va += reads % 2 * (600 << 20) / keys;
+            let key = u64::from(reth.rkey.value()) + reads / 2 % keys * (1 << 8);
+            reth.rkey = Key(u32::try_from(key).expect("a key"));
+            frame.bytes = sealed_again(&packet);
+            reads += 1;
+        }
+        assert!(reads >= 4, "one access at each end of each region");
+        let replay = replay(frames, &[Role::Responder]);
+        let error = replay.played[0].result.as_ref().expect_err("too much memory").to_string();
+        assert!(error.ends_with("at most 512 MiB are played"), "{error}");
     }
 }

@@ -11,8 +11,9 @@ use super::lanes::{Captured, Lane};
 use super::rewrite::Rewrite;
 use super::rig::{Unplayable, unplayable};
 
-/// The longest region created: lengths in packets are not trusted.
-const LONGEST: u64 = 1 << 30;
+/// The most bytes of regions created for a lane: lengths in packets are not trusted, and addresses
+/// may be far apart.
+const MOST_BYTES: u64 = 512 << 20;
 
 /// The highest key index of a region; the index above is for receives.
 const HIGHEST_INDEX: u32 = 0xfffe;
@@ -112,15 +113,20 @@ fn shapes(
         if length == 0 || refused == Some(Syndrome::Nak(NakCode::RemoteAccess)) {
             continue; // An empty access checks no key.
         }
-        let end = va.checked_add(length).filter(|end| end - va <= LONGEST);
+        let end = va.checked_add(length).filter(|end| end - va <= MOST_BYTES);
         let end = end.ok_or_else(|| Unplayable(format!("a granted access of {length} bytes")))?;
         let shape = shapes.entry(key.value()).or_insert(Shape { start: va, end, access: right });
         shape.start = shape.start.min(va);
         shape.end = shape.end.max(end);
         shape.access |= right | Access::LOCAL_WRITE;
-        if shape.end - shape.start > LONGEST {
-            return Err(Unplayable(format!("the region with the key {:#x} is huge", key.value())));
-        }
+    }
+    let total =
+        shapes.values().fold(0_u64, |sum, shape| sum.saturating_add(shape.end - shape.start));
+    if total > MOST_BYTES {
+        let most = MOST_BYTES >> 20;
+        return Err(Unplayable(format!(
+            "the requests access regions of {total} bytes; at most {most} MiB are played"
+        )));
     }
     for (key, shape) in &mut shapes {
         if invalidated.contains(key) {
