@@ -1,5 +1,5 @@
 //! Fetches what coming events need into the processor's cache. A large network does not fit there,
-//! and most of its time would be spent waiting for memory.
+//! and its run spends most of its time waiting for memory.
 
 use feroce_engine::memory::ahead::fetch_element;
 
@@ -9,9 +9,10 @@ use super::host::Flow;
 use super::packet::PacketId;
 use super::port::Node;
 
-/// Number of events before one, in its slot, at which its port and packet are fetched.
+/// The port and packet of an event are fetched so many events before it. Both numbers count events
+/// of one slot of the queue.
 const FIRST: usize = 6;
-/// Number of events before one at which what its port and packet lead to is fetched.
+/// Where its packet goes next, and what its port sends next, is fetched so many events before it.
 const SECOND: usize = 3;
 
 impl Fabric {

@@ -280,7 +280,7 @@ impl Run<'_> {
     /// Returns true if perftest's client came between the two listeners of its server. With `-R`,
     /// the server closes its first listener, for parameters, before it opens one for QPs at the
     /// same port, and the client does not wait: on a busy machine its REQ finds no listener, and
-    /// every endpoint rejects it with reason 8, invalid service ID.
+    /// is rejected with reason 8, invalid service ID.
     pub fn met_no_listener(&self, row: &Row) -> Result<bool> {
         let rejected = "RDMA_CM_EVENT_REJECTED; error: 8.";
         Ok(row.client.contains(" -R ") && self.output("client")?.contains(rejected))

@@ -128,7 +128,7 @@ impl SharedBuffer {
 
     /// Fetches the counters that [`Self::admit`] needs into the processor's cache.
     #[inline]
-    pub fn prepare(&self, port: usize, priority: u8) {
+    pub(crate) fn prepare(&self, port: usize, priority: u8) {
         fetch_element(&self.queues[port], usize::from(priority), size_of::<Ingress>());
     }
 
