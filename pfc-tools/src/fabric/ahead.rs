@@ -6,7 +6,7 @@ use feroce_engine::memory::ahead::fetch_element;
 use super::Fabric;
 use super::events::Event;
 use super::host::Flow;
-use super::packet::PacketId;
+use super::packet::{Kind, PacketId};
 use super::port::Node;
 
 /// The port and packet of an event are fetched so many events before it. Both numbers count events
@@ -38,6 +38,9 @@ impl Fabric {
     #[inline]
     fn follow(&self, at: u32, packet: PacketId) {
         let (packet, port) = (self.packets.get(packet), &self.ports[at as usize]);
+        if matches!(packet.kind, Kind::Pfc { .. }) {
+            return; // Has no destination: the port takes it.
+        }
         match port.node {
             Node::Switch(number) => {
                 let switch = &self.switches[number as usize];
