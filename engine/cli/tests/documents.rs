@@ -42,7 +42,7 @@ const PROGRAMS: [&str; 11] = [
     "ib_read_lat",
     "ibv_rc_pingpong",
     "ibv_devinfo",
-    "rping",
+    "ucmatose",
     "ucx_perftest",
     "tshark",
     "cc",
