@@ -31,7 +31,7 @@ readonly HUGEPAGES=256 # of 2 MiB: for several pairs of devices at a time
 readonly SCENARIOS=100000
 # Seconds that a step takes on two slow cores, with its builds. Of install, demo and profiles, the
 # one that runs first builds everything in the release profile. Other steps take less than $BRIEF.
-declare -A TAKES=([test]=1100 [fabric]=120 [ports]=470 [dpdk]=390 [mutants]=180 [install]=400
+declare -A TAKES=([test]=1100 [fabric]=120 [ports]=250 [dpdk]=390 [mutants]=180 [install]=400
     [demo]=400 [profiles]=400 [programs]=300 [action]=60 [rxe]=560 [deny]=150 [book]=130
     [swarm]=150 [reproduction]=600)
 readonly TAKES BRIEF=120
@@ -57,6 +57,7 @@ main() {
     need_rust
     export BUILD_PROFILE=${BUILD_PROFILE:-test} # Scripts then run what the tests have built.
     reserve_hugepages "$HUGEPAGES"
+    hasten_rcu
     skips=$(mktemp) && chmod 666 "$skips" || die "cannot make a file for skipped tests"
     at_exit "rm -f '$skips'"
     export SKIPPED_TESTS=$skips
