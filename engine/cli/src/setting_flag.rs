@@ -25,5 +25,5 @@ fn parsed(name: &'static str, text: &str) -> Result<Settings, String> {
     let mut settings = Settings::default();
     let key = KEYS.iter().find(|key| key.name == name).expect("in the table");
     let set = settings.set(name, text, Origin::Default);
-    set.map(|()| settings).map_err(|_| format!("expected {}", key.expects()))
+    set.map(|()| settings).map_err(|_| format!("expected {}", key.refusal(text)))
 }

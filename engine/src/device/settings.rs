@@ -223,7 +223,7 @@ pub enum SettingsError {
         /// The value as given.
         value: String,
         /// The values that the setting takes.
-        expected: &'static str,
+        expected: String,
     },
 }
 
@@ -312,7 +312,7 @@ impl Settings {
             return Err(SettingsError::UnknownKey { origin, key: name.to_owned() });
         };
         if key.set(self, text.trim()).is_none() {
-            let (value, expected) = (text.to_owned(), key.expects());
+            let (value, expected) = (text.to_owned(), key.refusal(text));
             return Err(SettingsError::Value { origin, key: key.name, value, expected });
         }
         self.origins.insert(key.name, origin);
@@ -549,10 +549,9 @@ mod tests {
             ("congestion = \"on\"", Control::EXPECTS),
             ("congestion_set = \"cisco\"", "expected paper, ns3-rdma"),
             ("congestion_parameters = \"kmin=5KB\"", "`congestion_parameters` is `kmin=5KB`"),
-            (
-                "congestion_parameters = \"ai_rate=fast\"",
-                "expected parameters by Feroce's or NVIDIA's names",
-            ),
+            ("congestion_parameters = \"g\"", "`ai_rate=40Mb/s, cnp_scope=port` (`g` is not NAME"),
+            ("congestion_parameters = \"g=1/16,speed=1\"", "(`speed` = `1`: no parameter of cong"),
+            ("congestion_parameters = \"ai_rate=fast\"", "`fast`: ai_rate takes 0 to 10000Gb/s ("),
             ("congestion_burst = 0", "expected 1 to 268435456 bytes"),
             ("pfc = \"8\"", "expected `off`, or priorities from 0 to 7"),
             ("pfc_send = \"25/50\"", "`pfc_send` is `25/50`, expected `off`, or XOFF/XON"),

@@ -145,8 +145,8 @@ fn cores(snapshot: &Snapshot) -> String {
 pub fn queue_pairs(qps: &[QueuePairFigures]) -> String {
     let header = [
         "    QP", "core", "state", "peer", "peer QP", "MTU", "una", "next", "expected", "packets",
-        "sends", "receives", "reads", "retries", "rnr", "ssn", "msn", "Mb/s", "target", "alpha",
-        "CNPs in", "CNPs out", "CE in",
+        "sends", "receives", "reads", "retries", "rnr", "ssn", "msn", "max Mb/s", "target",
+        "alpha", "CNPs in", "CNPs out", "CE in",
     ];
     let hex = |number: u32| format!("{number:#x}");
     let rows = qps.iter().map(|qp| {

@@ -15,6 +15,9 @@ use crate::pfc::{self, DscpMap, Priorities, Thresholds};
 use crate::port::kind::{PortOption, PortSetting};
 use crate::setting_text::number;
 
+/// The setting whose value is a list of congestion control parameters.
+const PARAMETERS: &str = "congestion_parameters";
+
 /// A setting.
 #[derive(Debug)]
 pub struct Key {
@@ -43,6 +46,19 @@ impl Key {
         match self.source {
             Source::Row(row) => (row.expects)(),
             Source::Port(row) => row.expects,
+        }
+    }
+
+    /// What a message says after `text` was refused: the values that the setting takes and, of a
+    /// list, what is wrong with which part.
+    pub fn refusal(&self, text: &str) -> String {
+        let expects = self.expects();
+        match self.name {
+            PARAMETERS => match parameters(text) {
+                Err(part) => format!("{expects} ({part})"),
+                Ok(_) => expects.to_owned(),
+            },
+            _ => expects.to_owned(),
         }
     }
 
@@ -230,11 +246,11 @@ static ROWS: &[Row] = &[
         show: |settings| settings.congestion_set.to_owned(),
     },
     Row {
-        name: "congestion_parameters",
+        name: PARAMETERS,
         expects: || "parameters by Feroce's or NVIDIA's names: `ai_rate=40Mb/s, cnp_scope=port`",
         about: "congestion control parameters that differ from the set",
         set: |settings, text| {
-            parameters(text).map(|parameters| settings.congestion_parameters = parameters)
+            parameters(text).ok().map(|parameters| settings.congestion_parameters = parameters)
         },
         show: |settings| {
             let pairs = settings
@@ -445,14 +461,15 @@ fn congestion_set(text: &str) -> Option<&'static str> {
     params::SETS.iter().map(|set| set.name).find(|name| *name == text)
 }
 
-/// Reads congestion control parameters with valid values.
-fn parameters(text: &str) -> Option<Vec<(String, String)>> {
+/// Reads congestion control parameters with valid values. An error says what is wrong with the
+/// first invalid one.
+fn parameters(text: &str) -> Result<Vec<(String, String)>, String> {
     let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
     let parameter = |pair: &str| {
-        let (name, value) = pair.split_once('=')?;
-        let (name, value) = (name.trim(), value.trim());
-        set_param(&mut Params::default(), name, value).ok()?;
-        Some((name.to_owned(), value.to_owned()))
+        let pair = pair.split_once('=').ok_or_else(|| format!("`{pair}` is not NAME=VALUE"))?;
+        let (name, value) = (pair.0.trim(), pair.1.trim());
+        set_param(&mut Params::default(), name, value).map_err(|error| error.to_string())?;
+        Ok((name.to_owned(), value.to_owned()))
     };
     pairs.map(parameter).collect()
 }
