@@ -22,6 +22,8 @@
 
 pub mod af_packet;
 mod config;
+mod settings;
+
 #[cfg(feature = "dpdk")]
 mod device;
 #[cfg(feature = "dpdk")]
@@ -29,16 +31,21 @@ mod eal;
 #[cfg(feature = "dpdk")]
 mod error;
 #[cfg(feature = "dpdk")]
-mod frames;
-#[cfg(feature = "dpdk")]
-mod idle_timer;
-#[cfg(feature = "dpdk")]
 mod mbuf;
 #[cfg(feature = "dpdk")]
-mod neighbours;
-#[cfg(feature = "dpdk")]
 mod port;
-mod settings;
+
+// These do not call DPDK: every build tests them.
+#[cfg(any(feature = "dpdk", test))]
+mod arguments;
+#[cfg(any(feature = "dpdk", test))]
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code, reason = "the port uses the rest"))]
+mod frames;
+#[cfg(any(feature = "dpdk", test))]
+mod idle_timer;
+#[cfg(any(feature = "dpdk", test))]
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code, reason = "the port uses the rest"))]
+mod neighbours;
 
 pub use config::{Address, DpdkConfig, DpdkMemory, MEMORY_MIN, MTUS, ParseAddressError};
 #[cfg(feature = "dpdk")]

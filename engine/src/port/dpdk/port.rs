@@ -102,7 +102,7 @@ impl DpdkPort {
     /// # Errors
     /// See [`DpdkError`]: a message names the obstacle, and the remedy where Feroce knows one.
     pub fn open(config: &DpdkConfig, cores: usize) -> Result<Vec<Self>, DpdkError> {
-        config.check()?;
+        config.check().map_err(DpdkError::Config)?;
         let device = Arc::new(Ethdev::open(config, cores)?);
         let config = &DpdkConfig { mtu: device.mtu, ..config.clone() };
         let addresses = PortAddresses::new(config, device.name.clone(), device.mac);
