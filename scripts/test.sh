@@ -32,7 +32,7 @@ readonly SCENARIOS=100000
 # Seconds that a step takes on two slow cores, with its builds. Of install, demo and profiles, the
 # one that runs first builds everything in the release profile. Other steps take less than $BRIEF.
 declare -A TAKES=([test]=1100 [fabric]=120 [ports]=250 [dpdk]=300 [mutants]=180 [install]=400
-    [demo]=400 [profiles]=400 [programs]=300 [action]=60 [rxe]=560 [deny]=150 [book]=130
+    [demo]=240 [profiles]=400 [programs]=300 [action]=60 [rxe]=560 [deny]=150 [book]=130
     [swarm]=150 [reproduction]=600)
 readonly TAKES BRIEF=120
 
