@@ -227,7 +227,7 @@ reserve_hugepages() {
 }
 
 # hasten_rcu: has the kernel end RCU grace periods at once until the script ends, where that is
-# possible. The kernel waits for one, some 15 ms, at each packet socket and XDP link that is closed;
+# possible. The kernel waits for one at each packet socket (some 15 ms) and BPF link that is closed;
 # tests close thousands.
 hasten_rcu() {
     local file=/sys/kernel/rcu_expedited before

@@ -29,8 +29,8 @@ readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config ip
     librdmacm-dev gcc ibverbs-utils ibverbs-providers perftest nftables jq)
 readonly HUGEPAGES=256 # of 2 MiB: for several pairs of devices at a time
 readonly SCENARIOS=100000
-# Seconds that a step takes on two slow cores, with its builds. Of install, demo and profiles, the
-# one that runs first builds everything in the release profile. Other steps take less than $BRIEF.
+# Seconds that a step takes on two slow cores, with its builds. The first of install and profiles
+# builds everything in the release profile. Other steps take less than $BRIEF.
 declare -A TAKES=([test]=1100 [fabric]=120 [ports]=250 [dpdk]=300 [mutants]=180 [install]=400
     [demo]=240 [profiles]=400 [programs]=300 [action]=60 [rxe]=560 [deny]=150 [book]=130
     [swarm]=150 [reproduction]=600)
