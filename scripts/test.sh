@@ -223,7 +223,10 @@ step_pfc() { scripts/pfc-endpoint.sh --short; }
 step_install() { BUILD_PROFILE=release scripts/check-install.sh; }
 
 # What README.md shows first.
-step_demo() { scripts/demo.sh; }
+step_demo() {
+    scripts/demo.sh &&
+        cargo run --profile demo --bin feroce -- fabric run fig12
+}
 
 # The documentation as a book, without a broken link. mdBook is built once.
 step_book() { scripts/book.sh; }
