@@ -19,7 +19,7 @@ use feroce_tests::rxe::{cases, external_decoders, run_case};
 
 const USAGE: &str = "usage: rxe --list [FILTER]
        rxe --port KIND --switch NAMESPACE --captures FOLDER --python PROGRAM [--keep] [--repeat N]
-           [--skip-mtu] [FILTER]";
+           [--skip-mtu] [--icrcs N] [FILTER]";
 /// Feroce's interface.
 const INTERFACE: &str = "v0";
 
@@ -37,6 +37,7 @@ struct Options {
     captures: Option<PathBuf>,
     python: Option<String>,
     repeat: Option<usize>,
+    icrcs: Option<usize>,
     filter: String,
 }
 
@@ -52,6 +53,7 @@ fn options() -> Option<Options> {
             "--switch" => options.switch = Some(args.next()?),
             "--captures" => options.captures = Some(args.next()?.into()),
             "--repeat" => options.repeat = Some(args.next()?.parse().ok()?),
+            "--icrcs" => options.icrcs = Some(args.next()?.parse().ok().filter(|&n| n > 0)?),
             "--python" => options.python = Some(args.next()?),
             other if other.starts_with('-') || !options.filter.is_empty() => return None,
             _ => options.filter = arg,
@@ -79,8 +81,9 @@ fn main() -> ExitCode {
     let count = cases.len() * options.repeat.unwrap_or(1);
     let cases: Vec<_> = cases.iter().cycle().take(count).collect();
     let python = options.python.unwrap_or_else(|| "python3".into());
-    let Options { keep, skip_mtu, .. } = options;
-    let suite = Suite { network: Network { switch }, captures, python, keep, skip_mtu };
+    let Options { keep, skip_mtu, icrcs, .. } = options;
+    let icrcs = icrcs.unwrap_or(usize::MAX);
+    let suite = Suite { network: Network { switch }, captures, python, keep, skip_mtu, icrcs };
     match suite.run(&cases, port) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -99,6 +102,8 @@ struct Suite {
     keep: bool,
     /// Leave out cases whose path MTU is too large for the interface.
     skip_mtu: bool,
+    /// Most frames of a case whose ICRC scapy computes.
+    icrcs: usize,
 }
 
 /// A case that was played.
@@ -264,10 +269,10 @@ impl Suite {
         Ok(())
     }
 
-    /// Lets scapy and tshark check every frame.
+    /// Lets tshark check every frame, and scapy [`Self::icrcs`] of each case.
     fn judge(&self, played: &mut [Played<'_>]) -> Result<(), Failure> {
-        let (right, suspect) =
-            (self.captures.join("right.pcap"), self.captures.join("suspect.pcap"));
+        let [right, suspect, sample] =
+            ["right.pcap", "suspect.pcap", "sample.pcap"].map(|name| self.captures.join(name));
         let index_of = |pick: fn(&CaptureFindings) -> &[usize]| {
             let frames = |(case, played): (usize, &Played<'_>)| {
                 pick(&played.findings).iter().map(move |&frame| (case, frame)).collect::<Vec<_>>()
@@ -279,9 +284,11 @@ impl Suite {
         };
         let all = index_of(|findings| &findings.must_be_valid);
         capture_file::write(&right, frames_of(&all))?;
-        let icrcs = external_decoders::scapy(&self.python, &right)?;
+        let sampled = sample_of(&all, self.icrcs);
+        capture_file::write(&sample, frames_of(&sampled))?;
+        let icrcs = external_decoders::scapy(&self.python, &sample)?;
         let malformed = external_decoders::tshark(&right)?;
-        let doubtful = index_of(|findings| &findings.may_be_corrupted);
+        let doubtful = sample_of(&index_of(|findings| &findings.may_be_corrupted), self.icrcs);
         capture_file::write(&suspect, frames_of(&doubtful))?;
         let corrupted = if doubtful.is_empty() {
             None
@@ -289,10 +296,11 @@ impl Suite {
             Some(external_decoders::scapy(&self.python, &suspect)?)
         };
         println!(
-            "scapy computes the ICRC of {} frames: {} wrong; tshark: {} malformed",
+            "scapy computes the ICRC of {} frames: {} wrong; tshark: {} of {} malformed",
             icrcs.frames,
             icrcs.wrong,
-            malformed.len()
+            malformed.len(),
+            all.len()
         );
         if let Some(corrupted) = &corrupted {
             println!(
@@ -300,22 +308,26 @@ impl Suite {
                 corrupted.wrong, corrupted.frames
             );
         }
-        if icrcs.frames != all.len() {
-            return Err(Failure(format!("scapy found {} frames of {}", icrcs.frames, all.len())));
+        if icrcs.frames != sampled.len() {
+            let (found, of) = (icrcs.frames, sampled.len());
+            return Err(Failure(format!("scapy found {found} frames of {of}")));
         }
         if icrcs.wrong > icrcs.first.len() {
             println!("  of {} frames only the first {} are named", icrcs.wrong, icrcs.first.len());
         }
-        let complaints = [("scapy: another ICRC", &icrcs.first), ("tshark: malformed", &malformed)];
-        for (what, numbers) in complaints {
+        let complaints = [
+            ("scapy: another ICRC", &icrcs.first, &sampled),
+            ("tshark: malformed", &malformed, &all),
+        ];
+        for (what, numbers, index) in complaints {
             for &number in numbers {
-                let (case, frame) = all[number - 1];
+                let (case, frame) = index[number - 1];
                 let complaint = format!("frame {}: {what}", frame + 1);
                 played[case].findings.errors.push(complaint);
             }
         }
         self.judge_cnps(played, &right)?;
-        let _ = (std::fs::remove_file(&right), std::fs::remove_file(&suspect));
+        [right, suspect, sample].iter().for_each(|file| drop(std::fs::remove_file(file)));
         Ok(())
     }
 
@@ -400,9 +412,28 @@ impl Suite {
     }
 }
 
+/// At most `most` frames of each case, evenly spaced.
+fn sample_of(index: &[(usize, usize)], most: usize) -> Vec<(usize, usize)> {
+    let cases = index.chunk_by(|a, b| a.0 == b.0);
+    cases.flat_map(|case| case.iter().copied().step_by(case.len().div_ceil(most))).collect()
+}
+
 fn own_mac() -> Result<[u8; 6], Failure> {
     let path = format!("/sys/class/net/{INTERFACE}/address");
     let text = std::fs::read_to_string(&path).map_err(failed(&path))?;
     let mac: feroce_wire::MacAddr = text.trim().parse().map_err(failed(&path))?;
     Ok(mac.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sample_of;
+
+    #[test]
+    fn a_sample_has_frames_of_every_case() {
+        let index: Vec<_> = (0..100).map(|n| (3, n)).chain([(4, 0), (5, 0), (5, 1)]).collect();
+        let few = [(3, 0), (3, 50), (4, 0), (5, 0), (5, 1)];
+        assert_eq!(sample_of(&index, 2), few);
+        assert_eq!(sample_of(&index, usize::MAX), index);
+    }
 }

@@ -32,6 +32,10 @@ pub struct Options {
     /// Leave out cases whose path MTU is too large for the interface; otherwise they fail the run
     #[arg(long)]
     skip_mtu: bool,
+    /// Let scapy compute the ICRC of only N frames of a case, evenly spaced; tshark and Feroce
+    /// always check every frame
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    icrcs: Option<u32>,
     /// Print the names of the cases
     #[arg(long)]
     list: bool,
@@ -122,6 +126,9 @@ impl Suite {
         command.args(["--port", port, "--switch", self.guest.switch.name()]);
         command.args(["--captures", &format!("{CAPTURES}/{port}"), "--python", &self.python]);
         command.args(["--repeat", &self.options.repeat.to_string()]);
+        if let Some(most) = self.options.icrcs {
+            command.args(["--icrcs", &most.to_string()]);
+        }
         command.args(self.options.keep.then_some("--keep"));
         command.args(self.options.skip_mtu.then_some("--skip-mtu"));
         command.args(filter.filter(|filter| !filter.is_empty()));
