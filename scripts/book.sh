@@ -2,12 +2,12 @@
 # Builds the documentation as a book, target/book/html/index.html, and checks every link and anchor
 # of its pages. docs/SUMMARY.md is the table of contents. Builds mdBook below target/mdbook, once,
 # if there is none of the pinned release.
-#   scripts/book.sh
+#   scripts/book.sh             # --build: mdBook only
 # Exit code 0 if the book is built and no link is broken.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-[ $# = 0 ] || { usage >&2 && exit 2; }
+[ $# = 0 ] || [ "$*" = --build ] || { usage >&2 && exit 2; }
 
 readonly VERSION=0.5.4 # of mdBook; needs Rust 1.88
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -22,6 +22,7 @@ if [ "$("$mdbook" --version 2> /dev/null)" != "mdbook v$VERSION" ]; then
         --no-default-features --root "$target/mdbook" --target-dir "$target/mdbook/build")
     rm -rf "$target/mdbook/build"
 fi
+[ $# = 0 ] || exit 0
 
 # The pages as they are in the repository, with their folders, so that links between them hold. The
 # table of contents lies above docs, as the book's source requires.

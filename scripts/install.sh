@@ -35,7 +35,7 @@ main() {
     fi
     find_cargo
     say "Building"
-    as_caller "$cargo" build --quiet --release --workspace --bin feroce
+    build --bin feroce
     libraries=$(as_caller scripts/build-libs.sh | tail -n 1)
     mkdir -p "$root" 2> /dev/null && [ -w "$root" ] ||
         die "cannot write to $root (sudo, or another --prefix)"

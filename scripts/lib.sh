@@ -203,7 +203,11 @@ build() {
 # xtask COMMAND [OPTION]...: builds the runner, tests/xtask, and replaces the shell by it.
 xtask() {
     find_cargo
-    as_caller "$cargo" build --quiet --package feroce-xtask
+    # A package alone has other dependencies than the workspace, which the tests have built.
+    case ${BUILD_PROFILE:-release} in
+        test) build --bin xtask ;;
+        *) as_caller "$cargo" build --quiet --package feroce-xtask ;;
+    esac
     CARGO=$cargo exec "$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug/xtask" "$@"
 }
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs every check of this repository on a fresh Debian 12 with Rust: installs missing packages,
-# builds, runs, and leaves nothing behind.
+# Runs the checks of this repository on a fresh Debian 12 with Rust: installs missing packages,
+# builds, runs, and leaves nothing behind. What takes hours is in scripts/nightly.sh.
 #   scripts/test.sh               all steps
 #   scripts/test.sh --quick       the steps that run cargo only: fmt clippy doc purity test
 #   scripts/test.sh --within MIN  all steps except those that would not end within MIN minutes; the
 #                                 summary names them
 #   scripts/test.sh --no-skips    a test or step that is skipped is a failure
 #   scripts/test.sh STEP...       the named steps: fmt clippy doc purity loom miri test rxe ports
-#                                 dpdk fabric reproduction swarm frames pfc programs pyverbs
-#                                 replay install demo action profiles mutants deny book
+#                                 programs pyverbs replay frames pfc action fabric dpdk swarm
+#                                 install demo mutants deny book
 # Without root, steps that need it are skipped; so are tests that need root, or something that this
 # machine lacks. The summary names each of them with its reason.
 # The last line counts the steps. Exit code: 0 if none failed, 1 if one failed or something is
@@ -16,9 +16,11 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
+. scripts/steps.sh
 
-ALL="fmt clippy doc purity loom miri test rxe ports dpdk fabric reproduction swarm frames pfc"
-ALL+=" programs pyverbs replay install demo action profiles mutants deny book"
+# Those that wait most come after test: builds of the later ones use the time (`build_ahead`).
+ALL="fmt clippy doc purity loom miri test rxe ports programs pyverbs replay frames pfc action"
+ALL+=" fabric dpdk swarm install demo mutants deny book"
 readonly ALL
 readonly QUICK="fmt clippy doc purity test"
 readonly NEED_ROOT="rxe ports dpdk fabric frames pfc programs pyverbs replay install demo action"
@@ -27,13 +29,10 @@ readonly NEED_ROOT="rxe ports dpdk fabric frames pfc programs pyverbs replay ins
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool
     bpftool tshark iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev libibverbs-dev
     librdmacm-dev gcc ibverbs-utils ibverbs-providers perftest nftables jq)
-readonly HUGEPAGES=256 # of 2 MiB: for several pairs of devices at a time
 readonly SCENARIOS=100000
-# Seconds that a step takes on two slow cores, with its builds. The first of install and profiles
-# builds everything in the release profile. Other steps take less than $BRIEF.
-declare -A TAKES=([test]=1100 [fabric]=120 [ports]=250 [dpdk]=300 [mutants]=180 [install]=400
-    [demo]=240 [profiles]=400 [programs]=300 [action]=60 [rxe]=560 [deny]=150 [book]=130
-    [swarm]=150 [reproduction]=600)
+# Seconds that a step takes on two slow cores, with its builds. Other steps take less than $BRIEF.
+declare -A TAKES=([clippy]=240 [test]=1200 [rxe]=400 [ports]=150 [programs]=300 [dpdk]=230
+    [mutants]=180 [demo]=240 [deny]=60 [book]=60)
 readonly TAKES BRIEF=120
 
 main() {
@@ -54,15 +53,8 @@ main() {
     done
     # Without root, a step that needs a missing package fails and says so.
     [ "$(id -u)" != 0 ] || need_packages "${PACKAGES[@]}"
-    need_rust
     export BUILD_PROFILE=${BUILD_PROFILE:-test} # Scripts then run what the tests have built.
-    reserve_hugepages "$HUGEPAGES"
-    hasten_rcu
-    skips=$(mktemp) && chmod 666 "$skips" || die "cannot make a file for skipped tests"
-    at_exit "rm -f '$skips'"
-    export SKIPPED_TESTS=$skips
-    local before after
-    before=$(belongings)
+    prepare
     for step in $steps; do
         if [ "$(id -u)" != 0 ] && [[ " $NEED_ROOT " == *" $step "* ]]; then
             run "$step" needs_root
@@ -73,12 +65,49 @@ main() {
             leave_out "$step"
         fi
     done
-    after=$(belongings)
-    run leftovers nothing_new "$before" "$after"
+    run leftovers nothing_left
     summary
 }
 
 wrong_usage() { usage >&2 && exit 2; }
+
+# ---- builds ahead: tests wait for timers and peers, and leave one of two processors idle
+
+# Steps that build outside of target/debug, which is in use.
+readonly BUILDERS="demo deny book"
+build_demo() {
+    cargo build --quiet --profile demo --package feroce --no-default-features &&
+        cargo build --quiet --profile demo --bin feroce
+}
+build_deny() {
+    command -v cargo-deny > /dev/null || cargo install --quiet --locked --debug cargo-deny
+}
+build_book() { scripts/book.sh --build; }
+
+# Starts the builds of the chosen steps in the background, where no test wants a processor.
+finished='' ahead='' # The file that names the finished builds; the background process.
+build_ahead() {
+    local step
+    finished=$(mktemp)
+    set -m # A process group of its own.
+    {
+        chrt --idle --pid 0 $BASHPID
+        for step in $BUILDERS; do
+            [[ " $steps " != *" $step "* ]] || "build_$step"
+            echo "$step" >> "$finished"
+        done
+    } > /dev/null 2>&1 &
+    ahead=$!
+    set +m
+    at_exit "kill -- -$ahead 2> /dev/null; rm -f '$finished'"
+}
+
+# built_ahead STEP: waits until the background has built it, or has tried.
+built_ahead() {
+    while [ -n "$ahead" ] && kill -0 "$ahead" 2> /dev/null && ! grep -qx "$1" "$finished"; do
+        sleep 1
+    done
+}
 
 # ---- steps: exit code 0 is a pass, 77 a skip
 #
@@ -102,7 +131,8 @@ step_purity() {
 }
 
 step_deny() {
-    command -v cargo-deny > /dev/null || cargo install --quiet --locked --debug cargo-deny || return
+    built_ahead deny
+    build_deny || return
     if timeout 60 cargo deny fetch db > /dev/null 2>&1; then
         cargo deny --log-level error check
     else
@@ -112,6 +142,8 @@ step_deny() {
 }
 
 step_test() {
+    without_libdpdk cargo test --workspace --no-run || return
+    build_ahead
     without_libdpdk cargo test --workspace --no-fail-fast && knows_no_dpdk "$target/debug/feroce"
 }
 
@@ -120,15 +152,6 @@ step_fabric() {
     need_packages chromium
     cargo test --workspace --test fabric_report --test conform_report -- --ignored
 }
-
-# Runs the gates of every scenario, two cases at a time. Fails if one does not hold, or if the
-# committed report is not what this commit produces.
-step_reproduction() {
-    cargo test --release --workspace --test fabric_reproduction -- --ignored
-}
-
-# Compares the same bytes in the release profile.
-step_profiles() { cargo test --release --workspace --test fabric_scenarios scenario_and_seed; }
 
 # Runs the tests with replaceable ports, and a small swarm, on the kernel's ports.
 step_ports() {
@@ -139,16 +162,14 @@ step_ports() {
 
 # test_on KIND: runs those tests on ports of that kind.
 test_on() {
-    local kind=$1 test tests=()
-    for test in tests/tests/rc_*.rs tests/tests/{progress,last_byte,no_alloc,swarm}.rs; do
-        tests+=(--test "$(basename "$test" .rs)")
-    done
-    note "on $kind"
-    FEROCE_RIG=$kind FEROCE_SWARM=1000 cargo test --no-fail-fast --workspace "${tests[@]}"
+    local tests
+    mapfile -t tests < <(port_tests)
+    note "on $1"
+    FEROCE_RIG=$1 FEROCE_SWARM=1000 cargo test --no-fail-fast --workspace "${tests[@]}"
 }
 
 # The workspace builds without libdpdk. The feature adds a port. This step runs those tests of the
-# port that need DPDK, and some of those of every port; all of them would take two minutes more.
+# port that need DPDK, and some of those of every port.
 step_dpdk() {
     local with=(--workspace --features "feroce/dpdk,feroce-tests/dpdk") crate
     for crate in conform pfc-tools; do # Not used here: compiled fast.
@@ -189,8 +210,7 @@ step_swarm() {
     FEROCE_SWARM=$SCENARIOS cargo test --workspace --test swarm --test services -- --nocapture
 }
 
-# One mutant, to check that mutants are made and caught. scripts/mutants.sh without names tries all,
-# which takes half a minute each.
+# Two mutants, to check that mutants are made and caught.
 step_mutants() { scripts/mutants.sh psn-wrap loom-cq-push-without-fence; }
 
 # Tries all orders of the steps of the rings and wake-up protocols with at most three preemptions:
@@ -215,28 +235,30 @@ step_miri() {
 
 step_frames() { scripts/frames.sh && scripts/pfc-frames.sh; }
 
-# Measures how well an endpoint obeys pauses, on two ports. scripts/pfc-endpoint.sh without --short
-# has more rates and pauses.
+# Measures how well an endpoint obeys pauses, on two ports.
 step_pfc() { scripts/pfc-endpoint.sh --short; }
 
-# Checks what users install.
-step_install() { BUILD_PROFILE=release scripts/check-install.sh; }
+# Checks what users install; here with the programs that the tests have built.
+step_install() { scripts/check-install.sh; }
 
 # What README.md shows first.
 step_demo() {
+    built_ahead demo
     scripts/demo.sh &&
         cargo run --profile demo --bin feroce -- fabric run fig12
 }
 
 # The documentation as a book, without a broken link. mdBook is built once.
-step_book() { scripts/book.sh; }
+step_book() {
+    built_ahead book
+    scripts/book.sh
+}
 
 # The GitHub action and its example workflow, as an ordinary user.
 step_action() { scripts/check-action.sh; }
 
 # The distribution's programs, with Feroce at both ends; tshark and scapy judge packets of UC, UD
-# and XRC. Some rows of each library as an ordinary user. Not here: scripts/programs.sh --valgrind,
-# which takes minutes more.
+# and XRC. Some rows of each library as an ordinary user.
 step_programs() {
     local unprivileged='^ucx |^cm (rping|ucmatose|fio)|^rsocket .* rstream|^write RC bandwidth ib'
     scripts/programs.sh &&
@@ -248,9 +270,9 @@ step_programs() {
 # Its tests of RDMA CM are two processes on one interface, which a daemon allows.
 step_pyverbs() { scripts/pyverbs.sh && scripts/pyverbs.sh --built --daemon test_rdmacm; }
 
-# Linux rxe, live in a guest. Not here: the same on the DPDK port, which takes three minutes more,
-# and scripts/programs.sh --peer rxe, unmodified programs.
-step_rxe() { scripts/rxe.sh --port af_xdp --port packet; }
+# Linux rxe, live in a guest: all cases on AF_XDP; on packet sockets, which send super-frames, those
+# of the largest MTU. scapy takes 1.7 ms for an ICRC, and judges a sample.
+step_rxe() { scripts/rxe.sh --icrcs 32 --port af_xdp --port packet:/4096/; }
 
 # Plays the requests of captures to Feroce and to the guest: the responses must be the captured
 # ones.
@@ -258,88 +280,4 @@ step_replay() { scripts/replay-live.sh; }
 
 needs_root() { echo "needs root" && return 77; }
 
-# ---- before and after
-
-need_rust() {
-    find_cargo
-    export PATH="${cargo%/*}:$PATH" # sudo's PATH lacks it.
-    if ! cargo clippy --version > /dev/null 2>&1 || ! cargo fmt --version > /dev/null 2>&1; then
-        rustup component add clippy rustfmt ||
-            die "clippy and rustfmt are missing, and rustup cannot add them"
-    fi
-}
-
-# Prints what a test might leave behind, one per line.
-belongings() {
-    ip netns list 2> /dev/null | awk '/^fr-/ { print "namespace", $1 }'
-    bpftool prog show 2> /dev/null |
-        awk '$2 == "xdp" || $2 == "sched_cls" { print "program", $1, $4 }'
-    for exe in /proc/[0-9]*/exe; do
-        [[ "$(readlink "$exe" 2> /dev/null)" == "$target"/* ]] && echo "process ${exe//[^0-9]/}"
-    done
-    awk '/HugePages_Total/ { total = $2 }
-        /HugePages_Free/ { for (n = 1; n <= total - $2; n++) print "hugepage in use, number", n }' \
-        /proc/meminfo
-}
-
-nothing_new() {
-    local new
-    new=$(comm -13 <(sort <<< "$1") <(sort <<< "$2"))
-    [ -z "$new" ] && echo "no namespace, XDP program, process or hugepage was left" && return
-    echo "left behind:"
-    echo "$new"
-    return 1
-}
-
-# ---- running and reporting
-
-results=()
-passed=0 failed=0 skipped=0 left_out=0
-may_skip=true
-skips='' # The file with a line for each skipped test: its name, a tab, the reason.
-
-run() { # NAME COMMAND...
-    local name=$1 start=$SECONDS status verdict tests
-    shift
-    tests=$(wc -l < "$skips")
-    echo && say "$name"
-    "$@" < /dev/null
-    status=$?
-    case $status in
-        0) verdict=passed passed=$((passed + 1)) ;;
-        77) verdict=skipped skipped=$((skipped + 1)) ;;
-        *) verdict="FAILED ($status)" failed=$((failed + 1)) ;;
-    esac
-    tests=$(($(wc -l < "$skips") - tests))
-    [ "$tests" = 0 ] || verdict+=", $tests tests skipped"
-    results+=("$(printf '%-10s %5d s  %s' "$name" $((SECONDS - start)) "$verdict")")
-}
-
-leave_out() { # NAME
-    skipped=$((skipped + 1)) left_out=$((left_out + 1))
-    results+=("$(printf '%-10s          not run: %d minutes are over in %d s' \
-        "$1" "$within" $((within * 60 - SECONDS)))")
-}
-
-summary() {
-    echo && say "summary"
-    printf '%s\n' "${results[@]}"
-    skipped_tests
-    echo "$passed passed, $failed failed, $skipped skipped"
-    [ "$failed" = 0 ] || return 1
-    if ! $may_skip && { [ "$skipped" != 0 ] || [ -s "$skips" ]; }; then
-        echo "failed: nothing may be skipped with --no-skips"
-        return 1
-    fi
-    [ "$left_out" = 0 ] || return 3
-}
-
-# Prints each reason for which tests were skipped, and under it the tests.
-skipped_tests() {
-    sort -u "$skips" | awk -F '\t' '
-        { tests[$2] = tests[$2] "\n    " $1; count[$2]++ }
-        END { for (why in tests) printf "skipped tests, %d: %s%s\n", count[why], why, tests[why] }'
-}
-
-target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 main "$@"

@@ -83,7 +83,7 @@ fn the_committed_report_has_todays_values_of_quick_scenarios() {
 
 /// 8000 flows of an HPCC flow file, without PFC.
 #[test]
-#[ignore = "takes a minute in a debug build; scripts/test.sh runs it"]
+#[ignore = "takes a minute in a debug build; scripts/nightly.sh runs it"]
 fn the_committed_table_of_hpcc_flows_is_what_this_commit_produces() {
     let (out, due) = (folder("hpcc-flows"), committed().join("hpcc-flows"));
     let scenario = due.join("lossy.toml");
@@ -100,7 +100,7 @@ fn the_committed_table_of_hpcc_flows_is_what_this_commit_produces() {
 
 /// Runs every gate of every scenario, on two threads; the report was written by another number.
 #[test]
-#[ignore = "takes minutes; scripts/test.sh runs it"]
+#[ignore = "takes minutes; scripts/nightly.sh runs it"]
 fn the_committed_report_is_what_this_commit_produces() {
     let out = folder("whole-report");
     succeed(&["report", "--jobs", "2", "--out", out.to_str().unwrap()]);
