@@ -42,7 +42,6 @@ fi
 started=$SECONDS
 work=$(mktemp -d)
 at_exit "rm -rf $work"
-at_exit show_figures # Also what was measured before a failure.
 reserve_hugepages 128
 
 mtu=4500 roce_mtu=4096
@@ -50,9 +49,6 @@ if ! kernel_is_at_least 6.6; then
     mtu=2200 roce_mtu=2048
     note "Linux $(uname -r): AF_XDP frames longer than a page require Linux 6.6"
 fi
-say "Two namespaces, joined by a veth pair with an MTU of $mtu (for a RoCE MTU of $roce_mtu)"
-make_pair "$pair" "$mtu"
-
 # show_figures: prints the tables of what was measured, once.
 show_figures() {
     if [ -s "$work/bandwidth" ]; then
@@ -67,6 +63,10 @@ show_figures() {
     fi
     rm -f "$work/bandwidth" "$work/latency"
 }
+at_exit show_figures # Also what was measured before a failure.
+
+say "Two namespaces, joined by a veth pair with an MTU of $mtu (for a RoCE MTU of $roce_mtu)"
+make_pair "$pair" "$mtu"
 
 client() { ip netns exec "$pair-a" "$feroce" "$@"; }
 
