@@ -8,7 +8,7 @@
 #   scripts/test.sh --no-skips    a test or step that is skipped is a failure
 #   scripts/test.sh STEP...       the named steps: fmt clippy doc purity loom miri test rxe ports
 #                                 programs pyverbs replay frames pfc action fabric dpdk swarm
-#                                 install demo mutants deny book
+#                                 install demo deny book mutants
 # Without root, steps that need it are skipped; so are tests that need root, or something that this
 # machine lacks. The summary names each of them with its reason.
 # The last line counts the steps. Exit code: 0 if none failed, 1 if one failed or something is
@@ -20,7 +20,7 @@ cd "$(dirname "$0")/.." || exit 2
 
 # Those that wait most come after test: builds of the later ones use the time (`build_ahead`).
 ALL="fmt clippy doc purity loom miri test rxe ports programs pyverbs replay frames pfc action"
-ALL+=" fabric dpdk swarm install demo mutants deny book"
+ALL+=" fabric dpdk swarm install demo deny book mutants"
 readonly ALL
 readonly QUICK="fmt clippy doc purity test"
 readonly NEED_ROOT="rxe ports dpdk fabric frames pfc programs pyverbs replay install demo action"
@@ -32,7 +32,7 @@ readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config ip
 readonly SCENARIOS=100000
 # Seconds that a step takes on two slow cores, with its builds. Other steps take less than $BRIEF.
 declare -A TAKES=([clippy]=240 [test]=1200 [rxe]=400 [ports]=150 [programs]=300 [dpdk]=230
-    [mutants]=180 [demo]=240 [deny]=60 [book]=60)
+    [mutants]=300 [demo]=90 [deny]=60 [book]=60)
 readonly TAKES BRIEF=120
 
 main() {
