@@ -49,6 +49,7 @@ if ! kernel_is_at_least 6.6; then
     mtu=2200 roce_mtu=2048
     note "Linux $(uname -r): AF_XDP frames longer than a page require Linux 6.6"
 fi
+
 # show_figures: prints the tables of what was measured, once.
 show_figures() {
     if [ -s "$work/bandwidth" ]; then
