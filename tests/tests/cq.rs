@@ -2,9 +2,11 @@
 
 use std::os::fd::AsFd;
 
-use feroce_engine::device::DeviceError;
+use feroce_engine::device::{DeviceError, QpInit};
+use feroce_engine::qp::attributes::QpAttributes;
+use feroce_engine::qp::{QpState, Service};
 use feroce_engine::time::{Duration, Instant};
-use feroce_engine::verbs::{Notify, SendOp, Status};
+use feroce_engine::verbs::{Notify, RecvRequest, SendOp, Status};
 use feroce_tests::drain;
 use feroce_tests::pair::Pair;
 
@@ -72,4 +74,23 @@ fn a_cq_is_resized_while_in_use() {
     seen.extend(rest.iter().map(|(wr_id, _)| wr_id));
     assert_eq!(seen, (0..160).collect::<Vec<_>>());
     assert!(matches!(pair.cqs[0].resize(0), Err(DeviceError::Limit { .. })));
+}
+
+/// Programs free what a work request refers to when they have destroyed the QP. libfabric 1.17 posts
+/// a receive to the freed endpoint when it polls a completion after that.
+#[test]
+fn completions_of_a_destroyed_qp_are_not_polled() {
+    for service in [Service::Rc, Service::Ud] {
+        let mut pair = Pair::default();
+        pair.post(1, SendOp::Write(pair.remote(0)), 4);
+        let init = QpInit { service, ..QpInit::new(&pair.cqs[0]) };
+        let mut destroyed = pair.pds[0].create_qp(&init).unwrap();
+        let to_err = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
+        destroyed.modify(&to_err).unwrap();
+        destroyed.post_recv(&RecvRequest { wr_id: 2, sges: &[] }).unwrap();
+        pair.run(10);
+        assert_eq!(pair.cqs[0].held(), 2, "{service:?}");
+        drop(destroyed);
+        assert_eq!(pair.done(0), [(1, Status::Success)], "{service:?}");
+    }
 }

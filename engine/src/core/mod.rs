@@ -176,7 +176,8 @@ impl Core {
         *place = Some(Box::new(Slot::new(qp, posted, self.congestion.as_deref())));
     }
 
-    /// Takes the QP out of slot `slot`. From now on the core does not use it.
+    /// Takes the QP out of slot `slot`. From now on the core does not use it, and no completion of
+    /// it can be polled, as with the providers of RNICs: rdma-core's `mlx5_destroy_qp`.
     pub fn remove(&mut self, slot: u32, now: Instant) -> Option<AnyQp> {
         self.drain(slot, now); // Leaves no entry of this QP in the doorbell's queue.
         let place = self.slots[slot as usize].take();
@@ -187,6 +188,7 @@ impl Core {
         place.map(|mut place| {
             self.schedule.peers.leave(slot, &mut place.share);
             self.schedule.reads.leave(slot, &mut place.read_share);
+            place.qp.remove_completions();
             self.connected -= usize::from(matches!(place.qp, AnyQp::Connected(_)));
             if self.connected == 0 {
                 self.schedule.reads.reset();

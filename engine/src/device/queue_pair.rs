@@ -77,7 +77,7 @@ impl<'a> QpInit<'a> {
 }
 
 /// A queue pair. Dropping it destroys it; the drop returns when the engine no longer accesses its
-/// memory.
+/// memory. Completions that were not polled by then are removed, as rdma-core does for RNICs.
 ///
 /// Two ends connect by exchanging their [`Endpoint`](super::Endpoint)s:
 ///

@@ -103,6 +103,14 @@ impl AnyQp {
         }
     }
 
+    /// Removes the completions of this QP that the program has not polled.
+    pub fn remove_completions(&self) {
+        match self {
+            Self::Connected(qp) => qp.remove_completions(),
+            Self::Datagram(qp) => qp.remove_completions(),
+        }
+    }
+
     /// Handles a packet to this QP. The caller has verified its ICRC.
     #[inline]
     pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {

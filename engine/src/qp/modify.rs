@@ -73,13 +73,18 @@ impl Qp {
         self.notify_drained = false;
         self.order = TransmitOrder::default();
         self.forget_peer();
+        self.remove_completions();
         let conn = &mut self.conn;
-        for cq in [&conn.send_cq, &conn.recv_cq] {
-            cq.remove_completions_of(conn.qpn);
-        }
         conn.state = QpState::Reset;
         conn.flow_control = false;
         conn.selective_repeat = false;
+    }
+
+    /// Removes the completions of this QP that the program has not polled.
+    pub fn remove_completions(&self) {
+        for cq in [&self.conn.send_cq, &self.conn.recv_cq] {
+            cq.remove_completions_of(self.conn.qpn);
+        }
     }
 
     /// Sets the attributes of the connection: the peer and its rights.

@@ -176,14 +176,19 @@ impl UdQp {
             self.sq.retire();
         }
         while self.rq.retire().is_some() {}
-        for cq in [&self.send_cq, &self.recv_cq] {
-            cq.remove_completions_of(self.qpn);
-        }
+        self.remove_completions();
         self.state = QpState::Reset;
         self.qkey = Qkey::default();
         self.flow = None;
         self.attributes = QpAttributes::default();
         self.notify_drained = false;
+    }
+
+    /// Removes the completions of this QP that the program has not polled.
+    pub fn remove_completions(&self) {
+        for cq in [&self.send_cq, &self.recv_cq] {
+            cq.remove_completions_of(self.qpn);
+        }
     }
 
     /// Handles newly posted work requests.
