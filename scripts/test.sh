@@ -30,9 +30,11 @@ readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config ip
     bpftool tshark iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev libibverbs-dev
     librdmacm-dev gcc ibverbs-utils ibverbs-providers perftest nftables jq)
 readonly SCENARIOS=100000
+# Two, to check that mutants are made and caught.
+readonly MUTANTS=(psn-wrap loom-cq-push-without-fence)
 # Seconds that a step takes on two slow cores, with its builds. Other steps take less than $BRIEF.
 declare -A TAKES=([clippy]=240 [test]=1200 [rxe]=400 [ports]=150 [programs]=300 [dpdk]=230
-    [mutants]=300 [demo]=90 [deny]=60 [book]=60)
+    [mutants]=150 [demo]=90 [deny]=60 [book]=60)
 readonly TAKES BRIEF=120
 
 main() {
@@ -74,7 +76,7 @@ wrong_usage() { usage >&2 && exit 2; }
 # ---- builds ahead: tests wait for timers and peers, and leave one of two processors idle
 
 # Steps that build outside of target/debug, which is in use.
-readonly BUILDERS="demo deny book"
+readonly BUILDERS="demo mutants deny book"
 build_demo() {
     cargo build --quiet --profile demo --package feroce --no-default-features &&
         cargo build --quiet --profile demo --bin feroce
@@ -82,6 +84,7 @@ build_demo() {
 build_deny() {
     command -v cargo-deny > /dev/null || cargo install --quiet --locked --debug cargo-deny
 }
+build_mutants() { scripts/mutants.sh --build "${MUTANTS[@]}"; }
 build_book() { scripts/book.sh --build; }
 
 # Starts the builds of the chosen steps in the background, where no test wants a processor.
@@ -210,8 +213,10 @@ step_swarm() {
     FEROCE_SWARM=$SCENARIOS cargo test --workspace --test swarm --test services -- --nocapture
 }
 
-# Two mutants, to check that mutants are made and caught.
-step_mutants() { scripts/mutants.sh psn-wrap loom-cq-push-without-fence; }
+step_mutants() {
+    built_ahead mutants
+    scripts/mutants.sh "${MUTANTS[@]}"
+}
 
 # Tries all orders of the steps of the rings and wake-up protocols with at most three preemptions:
 # engine/loom.

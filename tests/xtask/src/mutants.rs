@@ -23,6 +23,9 @@ pub struct Options {
     /// Write the results to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Only build the tests of the unchanged engine, for a later run
+    #[arg(long, conflicts_with = "json")]
+    build: bool,
     /// Mutants: file names in tests/mutants without .patch (default: all)
     names: Vec<String>,
 }
@@ -239,6 +242,9 @@ pub fn main(options: Options) -> Result<u8> {
     let base = target().join("mutants");
     let copy = Copy { tree: base.join("tree"), base };
     copy.update()?;
+    if options.build {
+        return copy.built(&mutants).map(|_| 0);
+    }
     copy.check_unchanged(&mutants)?;
     println!("{:<28} {:<12} {:<28} seconds", "mutant", "test", "caught by");
     let mut tally = Tally::new(mutants.len(), options.json);
@@ -345,11 +351,19 @@ impl Copy {
         self.base.join("run.log")
     }
 
+    /// Builds the tests of `mutants` on the unchanged engine.
+    fn built<'a>(&self, mutants: &'a [Mutant]) -> Result<Vec<(&'a str, PathBuf)>> {
+        let tests: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.test.as_str()).collect();
+        let built = |test| match self.build(test)? {
+            Some(binary) => Ok((test, binary)),
+            None => Err(format!("{test} does not build").into()),
+        };
+        tests.into_iter().map(built).collect()
+    }
+
     /// Before anything is broken, the tests must pass.
     fn check_unchanged(&self, mutants: &[Mutant]) -> Result {
-        let tests: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.test.as_str()).collect();
-        for test in tests {
-            let binary = self.build(test)?.ok_or_else(|| format!("{test} does not build"))?;
+        for (test, binary) in self.built(mutants)? {
             if self.run(&binary, test)? != 0 {
                 eprint!("{}", std::fs::read_to_string(self.log())?);
                 return Err(format!("{test} fails on the unchanged engine").into());
