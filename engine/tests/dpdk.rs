@@ -221,7 +221,9 @@ impl End {
         let addr = words[3].parse().expect("an address");
         let peer_memory = RemoteAddr { addr, rkey: Key(number(4)) };
         let path_mtu = Some(PathMtu::Mtu4096);
-        let options = ConnectOptions { sgid_index, path_mtu, ..ConnectOptions::default() };
+        // 1.1 s: on a busy machine, an end may not run for long.
+        let timeout = 18;
+        let options = ConnectOptions { sgid_index, path_mtu, timeout, ..ConnectOptions::default() };
         qp.connect(psn, &peer, &options).expect("connected");
         control.exchange("connected");
         Self { cq, qp, buffer, peer: peer_memory, kept: Vec::new() }
