@@ -76,8 +76,8 @@ fn a_cq_is_resized_while_in_use() {
     assert!(matches!(pair.cqs[0].resize(0), Err(DeviceError::Limit { .. })));
 }
 
-/// Programs free what a work request refers to when they have destroyed the QP. libfabric 1.17 posts
-/// a receive to the freed endpoint when it polls a completion after that.
+/// Programs free what a work request refers to when they have destroyed the QP. When libfabric 1.17
+/// polls a completion after that, it posts a receive to the freed endpoint.
 #[test]
 fn completions_of_a_destroyed_qp_are_not_polled() {
     for service in [Service::Rc, Service::Ud] {
