@@ -56,7 +56,20 @@ pub fn append(path: impl AsRef<Path>) -> io::Result<File> {
 pub fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> io::Result<()> {
     let path = path.as_ref();
     let written = create(path).and_then(|mut file| file.write_all(contents.as_ref()));
-    written.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    written.map_err(|error| named(path, &error))
+}
+
+/// Makes the folder `path`, and those above it.
+///
+/// # Errors
+/// As for [`fs::create_dir_all`](std::fs::create_dir_all). The message names the folder.
+pub fn create_folder(path: impl AsRef<Path>) -> io::Result<()> {
+    std::fs::create_dir_all(&path).map_err(|error| named(path, &error))
+}
+
+/// The error `error` of the file or folder `path`, which its message names.
+pub fn named(path: impl AsRef<Path>, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.as_ref().display()))
 }
 
 fn own_user() -> u32 {

@@ -7,6 +7,7 @@ use crate::fabric::scenario::{Case, Scenario, ScenarioError};
 use crate::meter::Meter;
 use crate::results::{self, Files, Format};
 use crate::run::{self, Judge};
+use feroce_engine::files;
 
 /// Why runs end early.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +39,7 @@ pub(crate) fn run(batches: &[Batch<'_>], format: Format, jobs: usize) -> Result<
     let cases: Vec<&Case> = units.iter().map(|(_, case)| *case).collect();
     // A folder that cannot be made ends the command now and not after an hour.
     let folders = batches.iter().filter_map(|batch| batch.folder.as_ref());
-    folders.clone().try_for_each(std::fs::create_dir_all)?;
+    folders.clone().try_for_each(files::create_folder)?;
     let keep_samples = folders.count() > 0;
     let mut meter = Meter::new(&cases);
     let progress = meter.progress();

@@ -319,7 +319,7 @@ fn current_command() -> String {
 fn run_study(file: &Path, jobs: Option<u16>, out: &Path) -> Result<(), Failure> {
     let study = Study::load(file)?;
     let page = study.run(parallel::jobs(jobs))?;
-    std::fs::create_dir_all(out)?;
+    feroce_engine::files::create_folder(out)?;
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let path = out.join(format!("{stem}.md"));
     feroce_engine::files::write(&path, page)?;

@@ -70,7 +70,7 @@ pub fn names(pages: &[(String, Command)]) -> impl Iterator<Item = &str> {
 }
 
 fn write_pages(folder: &Path, pages: &[(String, Command)]) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
+    files::create_folder(folder)?;
     for (name, command) in pages {
         files::write(folder.join(format!("{name}.1")), page(name, command)?)?;
     }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use clap::{Args, ValueEnum, ValueHint};
@@ -172,17 +172,27 @@ impl OpenDevice {
 /// A capture file that keeps the first write error.
 struct CaptureFile {
     file: File,
+    path: PathBuf,
     first_error: Arc<OnceLock<io::Error>>,
 }
 
 impl CaptureFile {
+    fn create(path: PathBuf) -> Result<Self, OpenError> {
+        let file = files::create_private(&path).map_err(|error| cannot_write(&path, &error))?;
+        Ok(Self { file, path, first_error: Arc::default() })
+    }
+
     fn keep_error<T>(&self, done: io::Result<T>) -> io::Result<T> {
         done.map_err(|error| {
             let kind = error.kind();
-            let _ = self.first_error.set(error); // Only the first error is kept.
+            let _ = self.first_error.set(files::named(&self.path, &error)); // Only the first.
             kind.into()
         })
     }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> OpenError {
+    OpenError::System { action: "write the capture file", source: files::named(path, error) }
 }
 
 impl Write for CaptureFile {
@@ -300,16 +310,15 @@ impl OpenOptions {
         captures: &mut Vec<Arc<OnceLock<io::Error>>>,
     ) -> Result<Box<dyn Port>, OpenError> {
         if let Some(path) = &self.pcap {
-            let failed = |source| OpenError::System { action: "write the capture file", source };
             let mut path = path.clone().into_os_string();
             if core > 0 {
                 path.push(format!(".{core}"));
             }
-            let first_error = Arc::new(OnceLock::new());
-            captures.push(Arc::clone(&first_error));
-            let file =
-                CaptureFile { file: files::create_private(&path).map_err(failed)?, first_error };
-            port = Box::new(PcapPort::new(port, file, u32::MAX).map_err(failed)?);
+            let path = PathBuf::from(path);
+            let capture = CaptureFile::create(path.clone())?;
+            captures.push(Arc::clone(&capture.first_error));
+            let started = PcapPort::new(port, capture, u32::MAX);
+            port = Box::new(started.map_err(|error| cannot_write(&path, &error))?);
         }
         if let Some(faults) = self.given_faults() {
             let faulty = FaultPort::new(port, faults, seed.wrapping_add(core));
@@ -356,5 +365,15 @@ mod tests {
         for bad in ["1", "101%", "-1%", "x%", "nan%", "infppm", ""] {
             assert!(parse_rate(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn errors_of_a_capture_name_its_file() {
+        let refused = CaptureFile::create(PathBuf::from("/no/such/a.pcap")).map(drop).unwrap_err();
+        assert!(refused.to_string().contains("/no/such/a.pcap: No such file"), "{refused}");
+        let mut full = CaptureFile::create(PathBuf::from("/dev/full")).unwrap();
+        full.write_all(b"frame").unwrap_err();
+        let error = full.first_error.get().unwrap();
+        assert!(error.to_string().contains("/dev/full: No space left"), "{error}");
     }
 }

@@ -217,7 +217,7 @@ impl Options {
     /// log file, or to /dev/null.
     fn leave_terminal(&self) -> io::Result<()> {
         let file = match &self.log {
-            Some(path) => files::append(path)?,
+            Some(path) => files::append(path).map_err(|error| files::named(path, &error))?,
             None => File::options().write(true).open("/dev/null")?,
         };
         Ok(rustix::stdio::dup2_stderr(&file)?)
@@ -369,7 +369,14 @@ pub fn down(options: &DownOptions) -> Result<(), Failure> {
     };
     for name in &options.interfaces {
         if !running.iter().any(|daemon| daemon.interface == *name) {
-            return Err(Failure::Plan(format!("no daemon owns {name} in this network namespace")));
+            let owned: Vec<&str> = running.iter().map(|daemon| daemon.interface.as_str()).collect();
+            let others = match owned.as_slice() {
+                [] => "there is none; `feroce up` starts one".to_owned(),
+                owned => format!("there is one on {}", owned.join(", ")),
+            };
+            return Err(Failure::Plan(format!(
+                "no daemon owns {name} in this network namespace: {others}"
+            )));
         }
     }
     let mut ending: Vec<_> = running.iter().filter(|daemon| wanted(&daemon.interface)).collect();

@@ -1,6 +1,7 @@
 //! The capture file of `feroce run --pcap`: frames that cross the ports of an unmodified program.
 
 use std::ffi::OsString;
+use std::io;
 
 use feroce_engine::device::{Device, DeviceConfig, OpenError};
 use feroce_engine::port::pcap::PcapPort;
@@ -33,7 +34,6 @@ pub fn open(entry: &DeviceEntry, config: DeviceConfig) -> Result<Device, OpenErr
     let snap = snap.unwrap_or(u32::MAX);
     let mut core = 0;
     Device::open_wrapped(&entry.interface, config, &mut |port| {
-        let failed = |source| OpenError::System { action: "write the capture file", source };
         let mut path = file.clone();
         if entry.index > 0 {
             path.push(format!(".feroce{}", entry.index));
@@ -42,6 +42,10 @@ pub fn open(entry: &DeviceEntry, config: DeviceConfig) -> Result<Device, OpenErr
             path.push(format!(".{core}"));
         }
         core += 1;
+        let failed = |error: io::Error| OpenError::System {
+            action: "write the capture file",
+            source: files::named(&path, &error),
+        };
         let file = files::create_private(&path).map_err(failed)?;
         Ok(Box::new(PcapPort::new(port, file, snap).map_err(failed)?))
     })

@@ -6,7 +6,6 @@ mod figures;
 mod sizes;
 mod verdicts;
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -59,7 +58,7 @@ pub fn holds(measured: &[Measured]) -> Result<bool, ReportError> {
 /// # Errors
 /// Errors of the file system.
 pub fn write(page: &Page, folder: &Path) -> io::Result<()> {
-    fs::create_dir_all(folder.join("plots"))?;
+    files::create_folder(folder.join("plots"))?;
     files::write(folder.join("report.html"), page.html())?;
     let (markdown, pictures) = page.markdown("plots");
     for (name, svg) in pictures {

@@ -93,7 +93,7 @@ impl Files {
         scenario: &Scenario,
         changes: &[String],
     ) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+        files::create_folder(folder)?;
         let tables = TABLES
             .iter()
             .flat_map(|(_, name, _)| ["csv", "parquet"].map(|kind| format!("{name}.{kind}")));
