@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use common::{TempFile, text};
 
@@ -75,7 +75,7 @@ const WRONG: &[Wrong] = &[
     ),
     ("replay x.pcap", 2, &["'replay'", "feroce conform replay"]),
     ("watch eth0", 2, &["'watch'", "feroce pfc watch"]),
-    ("perf -s 10X", 2, &["10X", "--size", "is not a size"]),
+    ("perf -s 10X", 2, &["10X", "--size", "is not a size in bytes, such as"]),
     ("perf -p 99999", 2, &["--port", "0..=65535"]),
     ("perf -n 0 10.0.0.1", 2, &["--iters", "0 is not in 1.."]),
     ("perf 10.0.0.1", 2, &["no interface given", "-i IFACE", "feroce devinfo"]),
@@ -88,7 +88,7 @@ const WRONG: &[Wrong] = &[
     ("run -i none0 -- true", 1, &["no interface none0", "ip link"]),
     ("up", 2, &["no interface given", "feroce up IFACE"]),
     ("up lo --port-kind xdp", 2, &["--port-kind", "expected auto, af_xdp, packet"]),
-    ("down none0", 1, &["no daemon owns none0"]),
+    ("down none0", 1, &["no daemon owns none0", "there is"]),
     ("doctor --peer 10.0.0.1", 2, &["--interface <IFACE>"]),
     ("doctor -i lo --peer no-host.invalid", 2, &["no-host.invalid", "resolv.conf"]),
     ("fabric run fig99", 1, &["no scenario `fig99`", "feroce fabric list"]),
@@ -286,4 +286,21 @@ fn a_man_page_has_several_names_and_unknown_names_are_refused() {
     let error = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2), "{error}");
     assert!(error.contains("feroce-fabric-walk") && error.contains("fabric-run"), "{error}");
+}
+
+/// `script` runs a command on a terminal of its own, and prints what appears there.
+#[test]
+fn long_work_shows_progress_on_a_terminal_and_none_in_a_pipe() {
+    let command = format!("{} fabric run swift > /dev/null", env!("CARGO_BIN_EXE_feroce"));
+    let run = |words: &[&str]| {
+        let mut process = Command::new(words[0]);
+        process.args(&words[1..]).env("TERM", "xterm").stdin(Stdio::null());
+        let output = process.output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        text(&[output.stdout, output.stderr].concat())
+    };
+    let shown = run(&["script", "--quiet", "--return", "--command", &command, "/dev/null"]);
+    assert!(shown.contains("% of virtual time"), "{shown:?}");
+    let piped = run(&["sh", "-c", &command]);
+    assert!(!piped.contains('%') && !piped.contains('\r'), "{piped:?}");
 }

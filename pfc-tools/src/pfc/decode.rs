@@ -2,9 +2,11 @@
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use feroce_engine::time::Clock;
 use feroce_wire::pause::{Inspection, inspect};
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::meter::Meter;
@@ -112,11 +114,13 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let mut meter = Meter::new(options.rate);
     let mut written = Ok(());
     let clock = Clock::start();
+    let bar = progress(options.frames);
     let read = take(&mut capture, &mut meter, |frame, seen| {
         if written.is_ok() {
             written = line(&mut out, options, frame, seen);
         }
     });
+    bar.finish_and_clear();
     let pace = Pace { frames: capture.frames(), took: Time::from_instant(clock.now()) };
     written?;
     if options.json {
@@ -134,6 +138,16 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     }
     read?;
     Ok(Outcome::of(meter.frames().wrong > 0))
+}
+
+/// Shows on a terminal that a capture is being read, while no frame is printed.
+fn progress(frames: FrameSelection) -> ProgressBar {
+    if frames != FrameSelection::None {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner().with_message("reading the capture");
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
 }
 
 fn line(

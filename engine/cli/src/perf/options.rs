@@ -273,7 +273,9 @@ fn parse_size(text: &str) -> Result<u32, String> {
     let scaled =
         scales.into_iter().find_map(|(suffix, by)| Some((lower.strip_suffix(suffix)?, by)));
     let (digits, shift) = scaled.unwrap_or((&lower, 0));
-    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a size"))?;
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| format!("`{text}` is not a size in bytes, such as 4096, 64K or 1M"))?;
     let size = number.checked_mul(1 << shift).and_then(|size| u32::try_from(size).ok());
     size.filter(|&size| size <= MAX_SIZE)
         .ok_or_else(|| "a message is at most 1 GiB here".to_owned())

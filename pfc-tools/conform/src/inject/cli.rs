@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use feroce_congestion::params::Kind;
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::checker;
 use super::connection::{Connection, TimeoutCodes};
@@ -241,7 +242,7 @@ fn watch(options: &Options, scripts: &[Script], duration: Duration) -> Result<Ou
     let relay = Relay::open(&between(options)?).map_err(unusable)?;
     let flows = Flows::learned(script.traffic.qps as usize);
     relay.put(Some(Injector::new(script, flows, Duration::ZERO)));
-    std::thread::sleep(duration);
+    wait(duration);
     let injector = relay.put(None).ok_or_else(|| unusable("the relay has ended"))?;
     let until = u64::try_from(wall_clock().as_nanos()).unwrap_or(u64::MAX);
     let report = relay.report();
@@ -272,6 +273,22 @@ fn watch(options: &Options, scripts: &[Script], duration: Duration) -> Result<Ou
     let [requester, responder] = ["requester", "responder"].map(str::to_owned);
     let (place, relay, items) = ("live".to_owned(), Some(figures), vec![item]);
     finish(&Scorecard { requester, responder, place, relay, items }, options)
+}
+
+/// Waits, and shows on a terminal how long still.
+fn wait(duration: Duration) {
+    // Draws nothing if standard error is not a terminal.
+    let bar = ProgressBar::new(duration.as_secs().max(1));
+    let style = "watching for QP pairs {wide_bar} {eta}";
+    bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
+    let mut left = duration;
+    while !left.is_zero() {
+        let step = left.min(Duration::from_secs(1));
+        std::thread::sleep(step);
+        left -= step;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
 }
 
 /// Prints the flows that were learned, and returns what is known of them.
