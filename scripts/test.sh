@@ -153,7 +153,7 @@ step_test() {
 # Checks reports in a browser.
 step_fabric() {
     need_packages chromium
-    cargo test --workspace --test fabric_report --test conform_report -- --ignored
+    cargo test --workspace --test browser -- --ignored
 }
 
 # Runs the tests with replaceable ports, and a small swarm, on the kernel's ports.

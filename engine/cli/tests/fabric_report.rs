@@ -463,33 +463,3 @@ fn a_report_shows_losses_and_omits_unfinished_runs() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("did not end"));
 }
-
-/// The page is shown in a browser completely and without errors.
-#[test]
-#[ignore = "needs chromium; scripts/test.sh runs it"]
-fn a_browser_shows_the_report() {
-    let folder = Folder::new("report-browser");
-    let page = reported(&folder);
-    let picture = folder.0.join("page.png");
-    let chromium = |arguments: &[&str]| {
-        let profile = format!("--user-data-dir={}", text(&folder.0.join("profile")));
-        let common =
-            ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", &profile];
-        let output = Command::new("chromium")
-            .args(common)
-            .args(arguments)
-            .arg(format!("file://{}", text(&page)))
-            .output();
-        let output = output.expect("chromium is installed");
-        assert!(output.status.success(), "{output:?}");
-        let log = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!log.contains("CONSOLE"), "{log}");
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let shown = chromium(&["--dump-dom"]);
-    assert_eq!(shown.matches("<svg role").count(), 3 * 2 + 5);
-    assert_eq!(shown.matches("</svg>").count(), 3 * 2 + 5, "no chart was cut short");
-    chromium(&["--window-size=1400,3000", &format!("--screenshot={}", text(&picture))]);
-    let bytes = fs::metadata(&picture).unwrap().len();
-    assert!(bytes > 50_000, "the picture has {bytes} bytes: an empty page has fewer");
-}

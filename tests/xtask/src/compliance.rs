@@ -149,12 +149,11 @@ const HEAD: &str = "<!DOCTYPE html>
 <title>Feroce: compliance</title>
 <style>
 :root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; }
-body { padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem 1rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { border-bottom: 1px solid #8886; padding: .4rem .6rem; text-align: left; }
-th, td { vertical-align: top; }
-code { font-size: .85em; overflow-wrap: anywhere; }
+th, td { vertical-align: top; overflow-wrap: anywhere; }
+code { font-size: .85em; }
 .none { color: #b26a00; }
 </style>
 </head>
