@@ -16,8 +16,8 @@ set -euo pipefail
 here=$(realpath "$(dirname "$0")/..")
 
 # What scripts/install.sh needs; README.md has the same list.
-readonly BUILD_PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config gcc libc6-dev
-    binutils)
+readonly BUILD_PACKAGES=(gcc libc6-dev binutils libelf-dev zlib1g-dev clang m4 libpcap-dev make
+    pkg-config)
 
 prefix=~/.local/feroce interface='' wanted=()
 while [ $# -gt 0 ]; do

@@ -18,8 +18,9 @@ if [ "$("$mdbook" --version 2> /dev/null)" != "mdbook v$VERSION" ]; then
     note "building mdBook $VERSION into $target/mdbook"
     # From another folder, so that no setting of this workspace applies. Without optimisation: a
     # book of this size takes a second.
-    (cd / && as_caller "$cargo" install mdbook --version "=$VERSION" --locked --quiet --debug \
-        --no-default-features --root "$target/mdbook" --target-dir "$target/mdbook/build")
+    (cd / && as_caller "$cargo" install mdbook --version "=$VERSION" --locked --debug \
+        "${quiet[@]}" --no-default-features --root "$target/mdbook" \
+        --target-dir "$target/mdbook/build")
     rm -rf "$target/mdbook/build"
 fi
 [ $# = 0 ] || exit 0

@@ -74,4 +74,16 @@ cat "$work/messages"
 # One line per iteration count: both ends of ibv_rc_pingpong, and the tables of ib_write_bw.
 [ "$(grep -c 'iters in .* seconds' "$work/messages")" = 2 ] || die "ibv_rc_pingpong did not run"
 [ "$(grep -cE '^ *65536 +200 ' "$work/messages")" = 2 ] || die "ib_write_bw did not run"
-echo "the workflow runs as an ordinary user"
+
+# The two lines of docs/ci.md, in a clone.
+cat > "$work/action/lines" << 'END'
+eval "$(scripts/action.sh --packages 'ibverbs-utils ibverbs-providers perftest')"
+feroce run -- ./your-test
+feroce down
+END
+printf '#!/bin/sh\nibv_devices | grep feroce0\n' > "$work/action/your-test"
+chmod 755 "$work/action/your-test"
+cd "$work/action"
+as_user bash -e lines > "$work/messages" 2>&1 || { cat "$work/messages" && die "two lines fail"; }
+grep -q feroce0 "$work/messages" || die "the test has found no device: $(cat "$work/messages")"
+echo "the workflow, and two lines in its place, run as an ordinary user"

@@ -2,14 +2,25 @@
 # Checks what users install: scripts/install.sh into a folder and back, and the Debian package in a
 # separate root folder. In both, a verbs application of the distribution finds a device and
 # transfers data, and systemd, if installed, finds no fault in the unit.
-#   scripts/check-install.sh
-# Needs root, and leaves nothing behind. Exit code 0 if everything works.
+#   scripts/check-install.sh [--chroot SUITE]...
+#     --chroot SUITE   also installs the package by apt in a chroot of a release of Debian, such as
+#                      bookworm or trixie, beside the release's own RDMA packages; lintian judges
+#                      it there. The chroot stays in target for the next run
+# Needs root, and leaves nothing else behind. Exit code 0 if everything works.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-[ $# = 0 ] || { usage >&2 && exit 2; }
+. scripts/chroot.sh
+arguments=("$@") suites=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --chroot) suites+=("${2:?a release of Debian}") && shift 2 ;;
+        -h | --help) usage && exit ;;
+        *) usage >&2 && exit 2 ;;
+    esac
+done
 
-need_root "$@"
+need_root "${arguments[@]}"
 need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool \
     binutils ibverbs-utils
 work=$(mktemp -d)
@@ -19,23 +30,26 @@ make_pair "$pair" 4500
 plain_frames "$pair"
 distribution=$(dpkg -L libibverbs1 | xargs -d '\n' sha256sum 2> /dev/null || true)
 
+inside=() # Words ahead of a command: `into` a chroot.
+
 # works FEROCE: checks that FEROCE runs ibv_devices and ibv_rc_pingpong, and shows the device in
 # sysfs with and without mounts.
 works() {
-    local server way
-    ip netns exec "$pair-a" "$1" run --interface v0 -- ibv_devices | grep -q feroce0 ||
+    local server way a=(ip netns exec "$pair-a" "${inside[@]}")
+    local b=(ip netns exec "$pair-b" "${inside[@]}")
+    "${a[@]}" "$1" run --interface v0 -- ibv_devices | grep -q feroce0 ||
         die "$1 run shows no device"
     for way in '' --no-mounts; do
         # shellcheck disable=SC2086 # No word, or one.
-        ip netns exec "$pair-a" "$1" run --quiet --interface v0 $way -- \
+        "${a[@]}" "$1" run --quiet --interface v0 $way -- \
             cat /sys/class/infiniband/feroce0/node_type > "$work/type" ||
             die "$1 run $way shows no files of the device"
     done
-    timeout 60 ip netns exec "$pair-b" \
+    timeout 60 "${b[@]}" \
         "$1" run --interface v1 -- ibv_rc_pingpong -g 1 -c > "$work/server" 2>&1 &
     server=$!
     wait_for_port "$pair-b" 18515
-    timeout 60 ip netns exec "$pair-a" \
+    timeout 60 "${a[@]}" \
         "$1" run --interface v0 -- ibv_rc_pingpong -g 1 -c 10.77.0.2 > "$work/client" 2>&1 ||
         die "the client: $(cat "$work/client")"
     wait $server || die "the server: $(cat "$work/server")"
@@ -112,16 +126,44 @@ works "$work/root/usr/bin/feroce"
 readme_links_exist "$work/root/usr/share/doc/feroce"
 changed=$(dpkg --root="$work/root" --verify feroce) && [ -z "$changed" ] ||
     die "dpkg -V: $changed"
-if [ -n "$(command -v lintian)" ]; then
-    lintian --allow-root --fail-on error "$package" > "$work/lintian" 2>&1 ||
-        die "lintian: $(cat "$work/lintian")"
-    note "lintian: no error, $(grep -c '^W:' "$work/lintian" || true) warnings"
-else
-    note "not checked, without lintian: $package"
-fi
 dpkg --root="$work/root" --purge feroce > "$work/dpkg" 2>&1 || die "dpkg: $(cat "$work/dpkg")"
 nothing_below "$work/root/usr"
 
 [ "$distribution" = "$(dpkg -L libibverbs1 | xargs -d '\n' sha256sum 2> /dev/null || true)" ] ||
     die "files of the distribution's libibverbs1 have changed"
+
+# files: prints the chroot's files, except those that every use of apt changes.
+files() {
+    local changing='var/lib/dpkg|var/lib/apt|var/cache|var/log|run|tmp|root'
+    (cd "$folder" && find . -xdev ! -type d | grep -vE "^\./($changing)/" | sort)
+}
+
+# in_release SUITE: installs the package in a chroot, as a user would, and removes it.
+in_release() {
+    local distribution before left
+    distribution=(ibverbs-utils ibverbs-providers libibverbs1 librdmacm1 rdma-core perftest)
+    make_chroot "$1" "$(realpath -m "${CARGO_TARGET_DIR:-target}")/deb-$1" \
+        "${distribution[@]}" iproute2 man-db lintian
+    say "apt install on Debian $1"
+    before=$(files)
+    rm -rf "$folder/root/target"
+    mkdir -p "$folder/root/target/debian"
+    cp "$package" "$folder/root/target/debian"
+    "${inside[@]}" sh -ec 'cd /root && yes | apt install ./target/debian/feroce_*.deb' \
+        > "$work/apt" 2>&1 || die "apt: $(cat "$work/apt")"
+    works feroce
+    "${inside[@]}" man --warnings feroce-conform-check > /dev/null 2>&1 || die "man shows no page"
+    "${inside[@]}" lintian --allow-root --fail-on error "/root/target/debian/${package##*/}" \
+        > "$work/lintian" 2>&1 || die "lintian: $(cat "$work/lintian")"
+    note "lintian: no error, $(grep -c '^W:' "$work/lintian" || true) warnings"
+    left=$("${inside[@]}" dpkg -V feroce "${distribution[@]}") && [ -z "$left" ] ||
+        die "dpkg -V: $left"
+    "${inside[@]}" apt-get purge -y -qq feroce > "$work/apt" 2>&1 || die "$(cat "$work/apt")"
+    left=$(diff <(echo "$before") <(files)) || die "left behind, or gone: $left"
+    note "installed by apt, run and removed on Debian $1"
+}
+
+for suite in "${suites[@]}"; do
+    in_release "$suite"
+done
 echo "installed, run and removed twice: by install.sh, and by the Debian package"

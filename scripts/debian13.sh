@@ -8,6 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
+. scripts/chroot.sh
 
 # The programs that the rows run, and the libraries that Feroce's libraries need.
 packages=(perftest ibverbs-utils rdmacm-utils ibverbs-providers ucx-utils libfabric-bin
@@ -25,37 +26,7 @@ done
 folder=$(realpath -m "$folder")
 need_root "$@"
 
-# mirror: prints the address of the Debian archive that apt uses here.
-mirror() {
-    # shellcheck disable=SC2016 # apt expands it.
-    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2> /dev/null |
-        grep -m 1 '/debian/$' || echo http://deb.debian.org/debian/
-}
-
-# in_chroot COMMAND...: runs COMMAND in the chroot, with mounts that end with the command.
-in_chroot() {
-    # shellcheck disable=SC2016 # The inner shell expands it.
-    unshare --mount bash -ec '
-        for place in proc sys dev; do mount --rbind "/$place" "$0/$place"; done
-        exec chroot "$0" "$@"' "$folder" "$@"
-}
-
-# The file `made` says that everything is installed: this script may have been ended early.
-if [ "$(cat "$folder/made" 2> /dev/null)" != "${packages[*]}" ]; then
-    need_packages debootstrap
-    if [ ! -x "$folder/usr/bin/apt-get" ]; then
-        say "Debian 13 from $(mirror) into $folder"
-        debootstrap --variant=minbase trixie "$folder" "$(mirror)" > "$folder.log" ||
-            die "debootstrap failed: see $folder.log and $folder/debootstrap"
-    fi
-    # The suite of pyverbs is documentation, which a dpkg of containers leaves out.
-    say "Packages in $folder"
-    export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
-    cp --dereference /etc/resolv.conf "$folder/etc/resolv.conf"
-    in_chroot sh -ec '
-        apt-get update -qq
-        apt-get install -y -qq --no-install-recommends "$@" > /dev/null' sh "${packages[@]}"
-    echo "${packages[*]}" > "$folder/made"
-fi
+# The suite of pyverbs is documentation, which a dpkg of containers leaves out.
+make_chroot trixie "$folder" "${packages[@]}"
 [ -z "$make_only" ] || exit 0
 xtask programs --root "$folder" "$@"

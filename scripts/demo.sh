@@ -33,10 +33,7 @@ if [ "${1-}" != --inside ]; then
     else
         say "Building what moves packets: 5 minutes of CPU time and 0.5 GB, once"
     fi
-    quiet=--quiet
-    [ ! -t 2 ] || quiet='' # cargo shows its progress on a terminal.
-    # shellcheck disable=SC2086 # No word, or one.
-    as_caller "$cargo" build $quiet --profile demo --package feroce --no-default-features
+    as_caller "$cargo" build "${quiet[@]}" --profile demo --package feroce --no-default-features
     [ "$(id -u)" = 0 ] || in_user_namespace "$0" --inside
 fi
 started=$SECONDS

@@ -6,6 +6,10 @@
 bold='' dim='' red='' plain=''
 if [ -t 1 ]; then bold=$'\e[1m' dim=$'\e[2m' red=$'\e[31m' plain=$'\e[0m'; fi
 
+# cargo shows its progress on a terminal.
+quiet=()
+[ -t 2 ] || quiet=(--quiet)
+
 say() { printf '%s\n' "$bold== $*$plain"; }
 note() { printf '%s\n' "$dim$*$plain"; }
 # progress WORDS: shows on a terminal what runs now.
@@ -189,7 +193,7 @@ built() {
 # build [--features LIST] WHAT...: builds WHAT of the workspace, given as arguments of cargo (--bin
 # NAME, --lib).
 build() {
-    local features=() command=(as_caller "$cargo" build --quiet --workspace)
+    local features=() command=(as_caller "$cargo" build "${quiet[@]}" --workspace)
     [ "$1" != --features ] || { features=("$1" "$2") && shift 2; }
     case ${BUILD_PROFILE:-release} in
         release) "${command[@]}" --release "${features[@]}" "$@" ;;
@@ -206,7 +210,7 @@ xtask() {
     # A package alone has other dependencies than the workspace, which the tests have built.
     case ${BUILD_PROFILE:-release} in
         test) build --bin xtask ;;
-        *) as_caller "$cargo" build --quiet --package feroce-xtask ;;
+        *) as_caller "$cargo" build "${quiet[@]}" --package feroce-xtask ;;
     esac
     CARGO=$cargo exec "$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug/xtask" "$@"
 }
@@ -254,6 +258,9 @@ make_pair() {
             "and AppArmor profiles"
     at_exit "ip netns delete $a 2> /dev/null"
     ip netns add "$a"
+    ip netns exec "$a" true 2> /dev/null ||
+        die "'ip netns exec' cannot mount here. In a chroot, its root must be a mount point:" \
+            "mount --bind FOLDER FOLDER, before chroot FOLDER"
     at_exit "ip netns delete $b 2> /dev/null"
     ip netns add "$b"
     ip link add v0 netns "$a" mtu "$2" type veth peer name v1 netns "$b" mtu "$2"

@@ -2,8 +2,8 @@
 # Runs the checks that take too long for scripts/test.sh: hours on two cores. By hand, before a
 # release; nothing else runs it.
 #   scripts/nightly.sh            all steps
-#   scripts/nightly.sh STEP...    the named steps: reproduction profiles install inject rxe peers
-#                                 valgrind address dpdk pfc swarm mutants fuzz soak
+#   scripts/nightly.sh STEP...    the named steps: reproduction profiles install commands inject
+#                                 rxe peers valgrind address dpdk pfc swarm mutants fuzz soak
 # The summary names what was skipped. Exit code: 0 if no step failed, 1 if one failed, 2 for wrong
 # usage.
 set -uo pipefail
@@ -11,8 +11,8 @@ cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 . scripts/steps.sh
 
-ALL="reproduction profiles install inject rxe peers valgrind address dpdk pfc swarm mutants"
-ALL+=" fuzz soak"
+ALL="reproduction profiles install commands inject rxe peers valgrind address dpdk pfc swarm"
+ALL+=" mutants fuzz soak"
 readonly ALL
 readonly SCENARIOS=1000000
 readonly FUZZ_SECONDS=120 # for each of 28 targets
@@ -44,8 +44,18 @@ step_reproduction() {
 # Compares the bytes that a scenario and a seed determine, in the release profile.
 step_profiles() { cargo test --release --workspace --test fabric_scenarios scenario_and_seed; }
 
-# What users install, as they build it.
-step_install() { BUILD_PROFILE=release scripts/check-install.sh; }
+# What users install, as they build it, and where.
+step_install() {
+    BUILD_PROFILE=release scripts/check-install.sh --chroot bookworm --chroot trixie
+}
+
+# Commands that pages show and no other step runs as they are.
+step_commands() {
+    cargo build --release --workspace --bin feroce && scripts/build-libs.sh &&
+        target/release/feroce --version &&
+        cargo test -p feroce-congestion &&
+        cargo test --workspace --test congestion --test congestion_docs
+}
 
 # Faults that the relay injects, towards Feroce and rxe.
 step_inject() { scripts/inject.sh; }
