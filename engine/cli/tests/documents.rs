@@ -11,7 +11,7 @@
 //! | `test: background` | it serves the following blocks; it is stopped at the end of the page |
 //! | `test: exit=NAME` | the exit code must be that of NAME in the help of the last command |
 //! | `test: on=machine` | outside of the hosts, to make namespaces |
-//! | `test: by PATH` | PATH, a script of this repository, runs it |
+//! | `test: by PATH` | PATH, a script of this repository, has each of its commands |
 //! | `test: skip REASON` | no machine of the tests can run it |
 //!
 //! Both hosts are network namespaces, joined by a veth pair: `eth0` is 10.0.0.1 on `server` and
@@ -324,6 +324,13 @@ fn missing(code: &str) -> Option<&'static str> {
     })
 }
 
+/// The commands of a block of shell code, without their comments and `sudo`.
+fn commands(code: &str) -> impl Iterator<Item = &str> {
+    let lines = code.lines().map(|line| line.split_once(" #").map_or(line, |(code, _)| code));
+    let commands = lines.flat_map(|line| line.split(" && ")).map(str::trim);
+    commands.map(|command| command.strip_prefix("sudo ").unwrap_or(command))
+}
+
 /// Runs the blocks of a page in order, on the same two hosts.
 fn run(page: &str) {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -336,10 +343,9 @@ fn run(page: &str) {
             (How::Skip(reason), ..) => feroce_test_skip::skip(&format!("{place}: {reason}")),
             (How::By(path), ..) => {
                 let script = read(path);
-                let words = block.code.split_whitespace();
-                let mut words = words.map(|word| word.trim_start_matches(['"', '$', '(']));
-                let named = words.any(|word| word.starts_with("scripts/") && script.contains(word));
-                assert!(named, "{place}: {path} does not run it");
+                for command in commands(&block.code) {
+                    assert!(script.contains(command), "{place}: {path} does not run {command}");
+                }
             }
             (How::Run { .. }, _, Some(program)) => {
                 feroce_test_skip::skip(&format!("{place}: no {program}"));
