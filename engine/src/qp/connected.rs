@@ -371,6 +371,8 @@ impl Qp {
                     if !self.conn.service.is_reliable() {
                         self.send_side(env).handle_unreliable_sent();
                         self.finish_call(env);
+                    } else if cfg!(debug_assertions) {
+                        self.check_invariants();
                     }
                     return Some(Transmit { len, sent: Sent::Request(sent) });
                 }
@@ -506,6 +508,9 @@ impl Qp {
             self.enter_error(env);
             // A full CQ cannot take the flushed requests either; the error is reported once.
             env.fatal_event = None;
+        }
+        if cfg!(debug_assertions) {
+            self.check_invariants();
         }
     }
 

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `connected` | `Qp`: state, inputs and outputs; joins the modules below |
 //! | `requester` | which request packet is sent next |
-//! | `request_headers` | the extended headers of request packets |
+//! | `request_headers` | headers and payload of request packets |
 //! | `ack_request` | which request packets request an acknowledgement |
 //! | `ack_timer` | the local ACK timer |
 //! | `selective` | selective repeat: lost packets are sent again, and no others |
@@ -28,6 +28,7 @@
 //! | `xrc` | the receiving end of XRC |
 //! | [`attributes`], `modify` | attributes of a QP, and the change of them |
 //! | `state`, `transitions` | states, and the tables of legal transitions |
+//! | `invariants` | what holds between two calls, which tests check |
 //! | `env` | data that a QP needs from its core for one call |
 //! | `connection` | data that requester, completer and responder share |
 //!
@@ -42,6 +43,7 @@ mod connected;
 mod connection;
 mod env;
 mod habit;
+mod invariants;
 mod local;
 mod loss;
 mod modify;

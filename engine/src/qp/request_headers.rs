@@ -1,12 +1,72 @@
-//! The extended headers of request packets.
+//! How a request packet is written: its headers, and its payload.
 
-use feroce_wire::{AtomicEth, ExtHeaders, Feth, Ieth, ImmDt, Reth};
+use feroce_wire::{AtomicEth, Bth, ExtHeaders, Feth, Ieth, ImmDt, Reth, XrcEth, write_extended};
 
+use super::connection::Connection;
+use super::env::Env;
+use super::requester::{Outgoing, Requester};
 use super::segment::Segment;
-use crate::verbs::{RemoteAddr, SendOp, SendWqe};
+use super::sg;
+use crate::memory::work_ring::Posted;
+use crate::verbs::{RemoteAddr, SendFlags, SendOp, SendWqe, Service, Status};
+
+impl Requester {
+    /// Writes BTH, extended headers, payload and pad. Returns their length.
+    #[inline(always)] // Once per packet; the parts of a segment stay in registers.
+    pub(super) fn write_packet(
+        &self,
+        wqe: Posted<'_, SendWqe>,
+        packet: Outgoing,
+        conn: &Connection,
+        env: &Env<'_>,
+        out: &mut [u8],
+    ) -> Result<usize, Status> {
+        let Outgoing { psn, segment, ack_req } = packet;
+        let pad = segment.len.wrapping_neg() % 4;
+        let solicited = segment.last && wqe.flags.contains(SendFlags::SOLICITED);
+        let bth = Bth {
+            solicited: solicited && wqe.info().consumes_receive(),
+            pad: u8::try_from(pad).expect("less than four"),
+            ack_req,
+            ..conn.bth(segment.opcode, psn)
+        };
+        let is_xrc = conn.service == Service::XrcIni;
+        bth.write(out);
+        let mut headers = Bth::LEN;
+        match wqe.op {
+            // The most frequent packets have no extended header, or one.
+            SendOp::Send if !is_xrc => {}
+            SendOp::Write(remote) if !is_xrc => {
+                if segment.starts_message {
+                    reth(remote, segment).write(&mut out[headers..]);
+                    headers += Reth::LEN;
+                }
+            }
+            _ => {
+                let mut ext = request_headers(&wqe, segment);
+                ext.xrceth = is_xrc.then_some(XrcEth { reserved: 0, srqn: wqe.srqn });
+                headers += write_extended(&mut out[headers..], bth.opcode, &ext);
+            }
+        }
+        let payload = &mut out[headers..headers + segment.len + pad];
+        let (payload, pad_bytes) = payload.split_at_mut(segment.len);
+        if !pad_bytes.is_empty() {
+            pad_bytes.fill(0); // A call, of which most packets have no need.
+        }
+        if wqe.inline {
+            let start = usize::try_from(segment.offset).expect("inline data are short");
+            payload.copy_from_slice(&wqe.inline_data(start + segment.len)[start..]);
+        } else {
+            let sges = wqe.sges(usize::from(wqe.num_sge));
+            sg::gather(env.memory, conn.pd, sges, segment.offset, payload)
+                .map_err(|_| Status::LocalProtection)?;
+        }
+        Ok(headers + segment.len + pad)
+    }
+}
 
 /// The RETH of `segment`, of a request for the memory at `remote`.
-pub(super) fn reth(remote: RemoteAddr, segment: Segment) -> Reth {
+fn reth(remote: RemoteAddr, segment: Segment) -> Reth {
     Reth {
         va: remote.addr.wrapping_add(segment.offset),
         rkey: remote.rkey,
@@ -17,7 +77,7 @@ pub(super) fn reth(remote: RemoteAddr, segment: Segment) -> Reth {
 /// The extended headers of one packet of `wqe`, from the operands of the operation. They must be
 /// those that the wire's opcode table names for the packet's opcode.
 #[inline]
-pub(super) fn request_headers(wqe: &SendWqe, segment: Segment) -> ExtHeaders {
+fn request_headers(wqe: &SendWqe, segment: Segment) -> ExtHeaders {
     let mut ext = ExtHeaders::default();
     match wqe.op {
         SendOp::Send => {}

@@ -8,13 +8,12 @@
 //! A request gets its PSNs when its first packet is sent. Go-back-N moves the cursor back; the
 //! [completer](super::completer) moves `una` and the head of the queue forward.
 
-use feroce_wire::{Bth, Psn, Reth, XrcEth, write_extended};
+use feroce_wire::Psn;
 
 use super::ack_timer::AckTimer;
 use super::connection::Connection;
 use super::env::{ACK_INTERVAL, Env};
 use super::loss::LossDetector;
-use super::request_headers::{request_headers, reth};
 use super::scoreboard::{SPAN, Scoreboard};
 use super::segment::{self, Segment, counted_responses};
 use super::sg;
@@ -24,7 +23,7 @@ use super::timer::{Timer, TimerTable};
 use crate::congestion::SentRequest;
 use crate::counters::Counter;
 use crate::memory::work_ring::{Posted, WorkConsumer};
-use crate::verbs::{MAX_MESSAGE, SendFlags, SendOp, SendWqe, Service, Status};
+use crate::verbs::{MAX_MESSAGE, SendFlags, SendOp, SendWqe, Status};
 
 /// PSNs that may be outstanding: half the PSN space, because a responder takes the other half for
 /// duplicates.
@@ -52,7 +51,7 @@ pub struct Requester {
     pub(super) sent_end: Psn,
     /// PSN that the send window is counted from: `una`, or the end of the last READ or atomic sent,
     /// because PSNs of responses do not count.
-    window_base: Psn,
+    pub(super) window_base: Psn,
     /// READ and atomic requests in flight: those whose responses end between `una` and the cursor.
     pub(super) reads_in_flight: u8,
     /// Response packets to READs and atomics that are outstanding: those between `una` and the
@@ -186,6 +185,8 @@ impl Requester {
         if let Some(board) = &mut self.board {
             board.advance(self.una, psn);
         }
+        let sent = self.una.distance_to(self.sent_end);
+        assert!(self.una.distance_to(psn) <= sent, "{psn:?} was not sent, and is acknowledged");
         self.una = psn;
         self.restore_limits();
         if self.window_base.is_before(psn) {
@@ -360,6 +361,7 @@ impl Requester {
                 let is_read = wqe.op.needs_responder_resource();
                 let responses = is_read.then(|| counted_responses(&wqe, segment.psn_count));
                 let sent = self.advance(packet, responses, conn, timers, env);
+                debug_assert!(is_read || self.in_window() <= env.window, "beyond the window");
                 Next::Packet(len, sent)
             }
             Err(status) => self.fail_in_order(status),
@@ -448,6 +450,8 @@ impl Requester {
         wqe.psn_count = segment::psn_count(wqe.length, conn.mtu);
         wqe.split = self.splitter.splits(wqe, conn, self.max_rd_atomic);
         self.ssn = self.ssn.wrapping_add(split::messages(wqe)) & SSN_MASK;
+        let span = self.una.distance_to(self.fresh_psn) + wqe.psn_count;
+        assert!(span <= PSN_SPAN, "{span} PSNs outstanding: the peer takes some for duplicates");
         self.fresh_psn = wqe.end_psn();
         self.fresh_wqe = self.fresh_wqe.wrapping_add(1);
     }
@@ -498,59 +502,6 @@ impl Requester {
     pub(super) fn awaited_responses(&self) -> u32 {
         let arrived = self.board.as_ref().map_or(0, |board| board.stored_responses());
         self.responses_in_flight.saturating_sub(arrived)
-    }
-
-    /// Writes BTH, extended headers, payload and pad. Returns their length.
-    #[inline(always)] // Once per packet; the parts of a segment stay in registers.
-    pub(super) fn write_packet(
-        &self,
-        wqe: Posted<'_, SendWqe>,
-        packet: Outgoing,
-        conn: &Connection,
-        env: &Env<'_>,
-        out: &mut [u8],
-    ) -> Result<usize, Status> {
-        let Outgoing { psn, segment, ack_req } = packet;
-        let pad = segment.len.wrapping_neg() % 4;
-        let solicited = segment.last && wqe.flags.contains(SendFlags::SOLICITED);
-        let bth = Bth {
-            solicited: solicited && wqe.info().consumes_receive(),
-            pad: u8::try_from(pad).expect("less than four"),
-            ack_req,
-            ..conn.bth(segment.opcode, psn)
-        };
-        let is_xrc = conn.service == Service::XrcIni;
-        bth.write(out);
-        let mut headers = Bth::LEN;
-        match wqe.op {
-            // The most frequent packets have no extended header, or one.
-            SendOp::Send if !is_xrc => {}
-            SendOp::Write(remote) if !is_xrc => {
-                if segment.starts_message {
-                    reth(remote, segment).write(&mut out[headers..]);
-                    headers += Reth::LEN;
-                }
-            }
-            _ => {
-                let mut ext = request_headers(&wqe, segment);
-                ext.xrceth = is_xrc.then_some(XrcEth { reserved: 0, srqn: wqe.srqn });
-                headers += write_extended(&mut out[headers..], bth.opcode, &ext);
-            }
-        }
-        let payload = &mut out[headers..headers + segment.len + pad];
-        let (payload, pad_bytes) = payload.split_at_mut(segment.len);
-        if !pad_bytes.is_empty() {
-            pad_bytes.fill(0); // A call, of which most packets have no need.
-        }
-        if wqe.inline {
-            let start = usize::try_from(segment.offset).expect("inline data are short");
-            payload.copy_from_slice(&wqe.inline_data(start + segment.len)[start..]);
-        } else {
-            let sges = wqe.sges(usize::from(wqe.num_sge));
-            sg::gather(env.memory, conn.pd, sges, segment.offset, payload)
-                .map_err(|_| Status::LocalProtection)?;
-        }
-        Ok(headers + segment.len + pad)
     }
 
     /// Moves the cursor past `packet`, which was written. `responses`: of a READ or atomic, its

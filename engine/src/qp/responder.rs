@@ -9,6 +9,7 @@
 mod ahead;
 mod checks;
 mod gap;
+mod invariants;
 mod nak_reason;
 mod placement;
 mod transmit;

@@ -119,6 +119,11 @@ impl ResponderResources {
         self.responses.len() - self.replays
     }
 
+    /// Returns true if no response waits.
+    pub fn is_empty(&self) -> bool {
+        self.responses.is_empty()
+    }
+
     /// The response that the next packet belongs to.
     #[inline]
     pub fn front(&mut self) -> Option<&mut Response> {
@@ -163,6 +168,25 @@ impl ResponderResources {
     pub fn pop(&mut self) {
         let popped = self.responses.pop_front().expect("a response at the front");
         self.replays -= usize::from(popped.is_replay);
+    }
+
+    /// Checks what holds between two calls of a QP that expects `expected`: the responses belong to
+    /// requests that were executed, and are in PSN order. The one at the front may have passed
+    /// others while it was sent.
+    ///
+    /// # Panics
+    /// If something does not hold, in builds with debug assertions.
+    pub fn check_invariants(&self, expected: Psn) {
+        debug_assert!(self.responses.len() <= self.capacity);
+        for response in &self.responses {
+            debug_assert!(response.next.at_or_before(response.last), "sent: {response:?}");
+            debug_assert!(response.last.is_before(expected), "not executed: {response:?}");
+        }
+        let replays = self.responses.iter().filter(|response| response.is_replay).count();
+        debug_assert_eq!(replays, self.replays);
+        let is_sorted =
+            self.responses.iter().skip(1).is_sorted_by(|a, b| !b.next.is_before(a.next));
+        debug_assert!(is_sorted, "{:?}", self.responses);
     }
 
     fn remove(&mut self, at: usize) {

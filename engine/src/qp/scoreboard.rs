@@ -62,6 +62,11 @@ impl Bits {
         self.words[slot(psn) / 64] |= 1 << (slot(psn) % 64);
     }
 
+    /// Returns true if `count` is the number of PSNs in the set.
+    fn is_counted(&self) -> bool {
+        self.count == self.words.iter().map(|word| word.count_ones()).sum::<u32>()
+    }
+
     fn remove(&mut self, psn: Psn) {
         self.count -= u32::from(self.contains(psn));
         self.words[slot(psn) / 64] &= !(1 << (slot(psn) % 64));
@@ -240,6 +245,20 @@ impl Scoreboard {
             }
             let mark = u16::try_from(psn.distance_to(sent_end)).unwrap_or(u16::MAX);
             self.marks[slot(psn)] = mark;
+        }
+    }
+
+    /// Checks what holds between two calls of a QP.
+    ///
+    /// # Panics
+    /// If something does not hold, in builds with debug assertions.
+    pub(super) fn check_invariants(&self) {
+        let Self { stored, complete, .. } = self;
+        debug_assert!(stored.is_counted() && complete.is_counted(), "a count is wrong: {self:?}");
+        debug_assert!(complete.count <= stored.count, "complete without a response: {self:?}");
+        if !self.is_active {
+            let is_empty = stored.count == 0 && self.suspect.is_none() && self.sack.last() == 0;
+            debug_assert!(is_empty && self.search == Search::Done, "not cleared: {self:?}");
         }
     }
 

@@ -110,6 +110,17 @@ impl PacketsAhead {
         self.packets.pop_front().map(TakenPacket)
     }
 
+    /// Checks what holds between two calls of a QP that expects `expected`: the packets are behind
+    /// a missing one, inside the map, and in the order of their PSNs.
+    ///
+    /// # Panics
+    /// If something does not hold, in builds with debug assertions.
+    pub(super) fn check_invariants(&self, expected: Psn) {
+        let distances = self.packets.iter().map(|held| expected.distance_to(held.psn()));
+        debug_assert!(distances.clone().all(|distance| (1..=Sack::SPAN).contains(&distance)));
+        debug_assert!(distances.is_sorted_by(|a, b| a < b), "{self:?}");
+    }
+
     /// Returns the memory of a packet.
     pub(super) fn release(&mut self, packet: TakenPacket) {
         self.give_back(packet.0);

@@ -210,6 +210,17 @@ impl UdQp {
             // A full CQ cannot take the flushed requests either; the error is reported once.
             env.fatal_event = None;
         }
+        self.check_invariants();
+    }
+
+    /// Checks what holds between two calls, in builds with debug assertions.
+    fn check_invariants(&self) {
+        let state = self.state;
+        debug_assert!(state != QpState::Err || !self.rq.holds_receive(), "a receive is kept");
+        let is_new = self.flow.is_none() && self.attributes.sq_psn.is_none();
+        debug_assert!(state != QpState::Reset || is_new && !self.notify_drained, "{self:?}");
+        // A request completes in the call that starts it.
+        debug_assert!(state != QpState::Sqd || !self.notify_drained, "the drain is not reported");
     }
 
     fn enter_error(&mut self, env: &mut Env<'_>) {
