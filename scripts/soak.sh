@@ -3,7 +3,7 @@
 # fault (loss, duplicates, reordering, bit errors, marks, a link that goes down, a detached XDP
 # program, kills of one end), on the ports AF_XDP and packet. Every message is compared. Ends with
 # a line that counts what was done; fails if a byte is wrong, a test fails that should not, an end
-# hangs, or the servers' memory or descriptors grow.
+# hangs, the servers' memory or descriptors grow, or one of the faults never happened.
 #   scripts/soak.sh [DURATION] [SEED]
 #       DURATION: 30m (default), 180s, 2h; SEED repeats the choices of another run
 #   FEROCE=target/debug/feroce    the program, instead of building it
@@ -17,7 +17,7 @@ duration=${1:-30m} seed=${2:-$RANDOM} qps=${FEROCE_SOAK_QPS:-200}
 declare -A unit=([s]=1 [m]=60 [h]=3600)
 seconds=$((BASH_REMATCH[1] * unit[${BASH_REMATCH[2]:-s}]))
 need_root "$@"
-need_packages iproute2 ethtool
+need_packages iproute2 ethtool bpftool
 feroce=${FEROCE:-}
 if [ -z "$feroce" ]; then
     find_cargo
@@ -85,14 +85,13 @@ wait_ended() {
 
 # detach_xdp PID: detaches the XDP program of this process, as another program may.
 detach_xdp() {
-    local tool id program
-    tool=$(command -v bpftool) || return 1
+    local id program
     while read -r id program; do
-        if "$tool" prog show id "$program" 2> /dev/null | grep -q "name feroce_$1 "; then
-            "$tool" link detach id "$id" > /dev/null
+        if bpftool prog show id "$program" 2> /dev/null | grep -q "name feroce_$1 "; then
+            bpftool link detach id "$id" > /dev/null
             return
         fi
-    done < <("$tool" link show | awk '/^[0-9]+: xdp/ { print $1 + 0, $4 }')
+    done < <(bpftool link show | awk '/^[0-9]+: xdp/ { print $1 + 0, $4 }')
     return 1
 }
 
@@ -208,6 +207,10 @@ for port in "${pairs[@]}"; do
 done
 left=$(ip netns list | grep '^fr-soak-' || true)
 [ -z "$left" ] || die "namespaces are left: $left"
+# A run without one of the faults says nothing about it.
+[ "$kills" -gt 0 ] && [ "$flaps" -gt 0 ] && [ "$detached" -gt 0 ] ||
+    die "not every fault happened in $rounds rounds: $kills kills, $flaps links down," \
+        "$detached programs detached; a longer run, or another seed, has all of them"
 say "soak: $((seconds / 60)) min, $rounds rounds of $qps QPs, $((compared >> 30)) GiB compared," \
     "all correct; $kills kills, $flaps links down, $detached programs detached; no leak" \
     "(memory of the servers: $((rss[af_xdp] >> 10)) and $((rss[packet] >> 10)) MiB)"
