@@ -168,6 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore)] // Miri is slow.
         fn a_queue_is_a_bounded_fifo(
             capacity in 1usize..9,
             steps in prop::collection::vec((any::<bool>(), 0usize..10), 0..200),
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn the_values_of_each_thread_come_once_and_in_order() {
-        const COUNT: u64 = 100_000;
+        const COUNT: u64 = if cfg!(miri) { 10 } else { 100_000 }; // Miri is slow.
         const THREADS: usize = 2;
         for most in [1, 3, 64] {
             let (queue, mut consumer) = queue::<(usize, [u64; 4])>(16);

@@ -42,6 +42,9 @@ static AT_START: OnceLock<CpuSet> = OnceLock::new();
 #[unsafe(link_section = ".init_array")]
 static REMEMBER: extern "C" fn() = {
     extern "C" fn remember() {
+        if cfg!(miri) {
+            return; // Miri does not know the system call.
+        }
         if let Ok(cpus) = CpuSet::of(0) {
             // SAFETY: the function takes no argument. The process's id is the main thread's.
             let main = CpuSet::of(unsafe { libc::getpid() }).unwrap_or(cpus);

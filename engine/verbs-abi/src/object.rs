@@ -490,6 +490,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore)] // Many rounds: Miri is slow.
     fn an_object_in_use_is_busy_and_stays_valid() {
         let abi = pd();
         let used = Use::new(live::<Pd>(abi).unwrap()).unwrap();
@@ -547,6 +548,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore)] // Miri knows no `fork`.
     fn a_forked_child_finds_the_objects_of_its_parent() {
         let abi = pd();
         // SAFETY: the child only looks up an address and exits.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use regex::Regex;
@@ -16,6 +16,10 @@ use crate::tally::{Outcome, Tally, Verdict};
 const PATCHES: &str = "tests/mutants";
 /// Seconds that a test may take.
 const LIMIT: &str = "300";
+/// Why mutants that Miri catches are skipped.
+const NO_MIRI: &str = "no nightly toolchain with miri";
+/// Tests of seeded scenarios. They also fail for lack of coverage.
+const SEEDED: [&str; 2] = ["services", "swarm"];
 
 /// Options of `xtask mutants`.
 #[derive(Debug, clap::Args)]
@@ -35,9 +39,31 @@ pub struct Options {
 pub struct Mutant {
     /// The file name without `.patch`.
     pub name: String,
-    /// The test, a file of tests/tests; or `loom` and a model of engine/loom.
+    /// The test that must fail: see [`Test`].
     pub test: String,
     hunks: Vec<Hunk>,
+}
+
+/// A test, as the line `Caught by:` of a patch names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Test<'a> {
+    /// A file of tests/tests.
+    File(&'a str),
+    /// `loom` and a model of engine/loom.
+    Model(&'a str),
+    /// `miri`, a package, and the beginning of the names of some of its unit tests.
+    Miri { package: &'a str, filter: &'a str },
+}
+
+impl<'a> Test<'a> {
+    fn of(text: &'a str) -> Self {
+        let words: Vec<&str> = text.split(' ').collect();
+        match words[..] {
+            ["loom", model] => Self::Model(model),
+            ["miri", package, filter] => Self::Miri { package, filter },
+            _ => Self::File(text),
+        }
+    }
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -239,6 +265,10 @@ pub fn main(options: Options) -> Result<u8> {
         }
     }
     mutants.retain(|mutant| options.names.is_empty() || options.names.contains(&mutant.name));
+    let needs_miri = |mutant: &Mutant| matches!(Test::of(&mutant.test), Test::Miri { .. });
+    let lacks_miri = mutants.iter().any(needs_miri) && !has_miri();
+    let (skipped, mutants): (Vec<_>, Vec<_>) =
+        mutants.into_iter().partition(|mutant| lacks_miri && needs_miri(mutant));
     let base = target().join("mutants");
     let copy = Copy { tree: base.join("tree"), base };
     copy.update()?;
@@ -247,22 +277,15 @@ pub fn main(options: Options) -> Result<u8> {
     }
     copy.check_unchanged(&mutants)?;
     println!("{:<28} {:<12} {:<28} seconds", "mutant", "test", "caught by");
-    let mut tally = Tally::new(mutants.len(), options.json);
+    let mut tally = Tally::new(mutants.len() + skipped.len(), options.json);
     for mutant in &mutants {
         let started = Instant::now();
         tally.begin(&mutant.name);
         let (caught, by) = copy.check(mutant)?;
-        let seconds = started.elapsed().as_secs_f64();
-        let line = format!("{:<28} {:<12} {by:<28} {seconds:.0}", mutant.name, mutant.test);
-        let outcome = Outcome {
-            subject: mutant.name.clone(),
-            what: mutant.test.clone(),
-            case: String::new(),
-            verdict: Verdict::of(caught),
-            seconds,
-            note: by,
-        };
-        tally.end(outcome, &line);
+        report(&mut tally, mutant, Verdict::of(caught), by, started.elapsed().as_secs_f64());
+    }
+    for mutant in &skipped {
+        report(&mut tally, mutant, Verdict::Skipped, format!("skipped: {NO_MIRI}"), 0.0);
     }
     tally.finish()?;
     let (all, survivors) = (mutants.len(), tally.count(Verdict::Failed));
@@ -270,7 +293,31 @@ pub fn main(options: Options) -> Result<u8> {
         0 => println!("all {all} mutants were caught"),
         _ => eprintln!("{survivors} of {all} mutants were not caught"),
     }
+    if !skipped.is_empty() {
+        println!("{} mutants were skipped: {NO_MIRI}", skipped.len());
+    }
     Ok(u8::from(survivors > 0))
+}
+
+/// Prints and records the result of a mutant.
+fn report(tally: &mut Tally, mutant: &Mutant, verdict: Verdict, note: String, seconds: f64) {
+    let line = format!("{:<28} {:<12} {note:<28} {seconds:.0}", mutant.name, mutant.test);
+    let (subject, what) = (mutant.name.clone(), mutant.test.clone());
+    tally.end(Outcome { subject, what, case: String::new(), verdict, seconds, note }, &line);
+}
+
+/// Cargo of the nightly toolchain, as its proxy finds it.
+fn nightly() -> Command {
+    let mut command = Command::new("cargo");
+    command.arg("+nightly").env_remove("RUSTUP_TOOLCHAIN");
+    command
+}
+
+/// Returns true if a nightly toolchain has Miri.
+fn has_miri() -> bool {
+    let mut command = nightly();
+    command.args(["miri", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 impl Copy {
@@ -301,9 +348,11 @@ impl Copy {
 
     /// Builds a test of the copy. A smaller optimisation builds faster; the swarm is quick enough.
     fn build(&self, test: &str) -> Result<Option<PathBuf>> {
-        if model(test).is_some() {
-            return self.build_models();
-        }
+        let test = match Test::of(test) {
+            Test::File(name) => name,
+            Test::Model(_) => return self.build_models(),
+            Test::Miri { package, .. } => return self.build_for_miri(package),
+        };
         let mut command = Command::new(crate::setup::cargo());
         command.current_dir(&self.tree).env("CARGO_TARGET_DIR", self.base.join("build"));
         command.env("CARGO_PROFILE_TEST_OPT_LEVEL", "1").env("CARGO_PROFILE_TEST_DEBUG", "0");
@@ -337,11 +386,39 @@ impl Copy {
         Ok(Some(folder.join("debug/feroce-engine-loom")))
     }
 
+    /// Builds the unit tests of `package` for Miri, in the folder in which scripts/test.sh builds
+    /// them, too. Returns the program that runs them.
+    fn build_for_miri(&self, package: &str) -> Result<Option<PathBuf>> {
+        let mut command = self.miri(package);
+        let built = command.arg("--no-run").output()?;
+        if !built.status.success() {
+            eprint!("{}", String::from_utf8_lossy(&built.stderr));
+            return Ok(None);
+        }
+        Ok(Some(PathBuf::from("cargo")))
+    }
+
+    fn miri(&self, package: &str) -> Command {
+        let mut command = nightly();
+        command.current_dir(&self.tree).env("CARGO_TARGET_DIR", target().join("miri"));
+        command
+            .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-permissive-provenance")
+            .args(["miri", "test", "--quiet", "-p", package, "--lib"]);
+        command
+    }
+
     /// Runs a test; its output is in `run.log`.
     fn run(&self, binary: &Path, test: &str) -> Result<i32> {
+        let test = Test::of(test);
+        if let Test::Miri { package, filter } = test {
+            return run_into(self.miri(package).args(["--", filter]), &self.log());
+        }
         let scenarios = std::env::var("FEROCE_MUTANT_SCENARIOS");
         let mut command = Command::new("timeout");
-        command.arg(LIMIT).arg(binary).args(model(test)).current_dir(self.tree.join("tests"));
+        command.arg(LIMIT).arg(binary).current_dir(self.tree.join("tests"));
+        if let Test::Model(model) = test {
+            command.arg(model);
+        }
         command.env("FEROCE_SWARM", scenarios.unwrap_or_else(|_| "20000".to_owned()));
         command.env_remove("FEROCE_SEED").env_remove("FEROCE_SWARM_FROM");
         run_into(&mut command, &self.log())
@@ -389,34 +466,34 @@ impl Copy {
         for (path, (text, _)) in &files {
             std::fs::write(path, text)?;
         }
-        Ok(match result? {
-            Some(101) => (true, self.caught_by()?), // A test failed.
-            Some(0) => (false, "NOTHING".to_owned()),
-            Some(124) => (false, "HANGS".to_owned()),
-            Some(code) => (false, format!("CRASH ({code})")),
-            None => (false, "DOES NOT BUILD".to_owned()),
-        })
-    }
-
-    /// The first seed that failed, or the test.
-    fn caught_by(&self) -> Result<String> {
-        let log = std::fs::read_to_string(self.log())?;
-        let seeds = Regex::new("(?m)^seed ([0-9]+): ")?;
-        let seed = seeds.captures_iter(&log).filter_map(|found| found[1].parse::<u64>().ok()).min();
-        if let Some(seed) = seed {
-            return Ok(format!("seed {seed}"));
-        }
-        if log.contains("deadlock") {
-            return Ok("deadlock".to_owned());
-        }
-        let tests = Regex::new("(?m)^test ([a-z0-9_:]*) .*FAILED$")?;
-        Ok(tests.captures(&log).map_or(String::new(), |found| found[1].to_owned()))
+        let Some(code) = result? else { return Ok((false, "DOES NOT BUILD".to_owned())) };
+        verdict(Test::of(&mutant.test), code, &std::fs::read_to_string(self.log())?)
     }
 }
 
-/// The model of loom that `test` names.
-fn model(test: &str) -> Option<&str> {
-    test.strip_prefix("loom ")
+/// The result of a test that ended with `code` and the output `log`: true if it caught the mutant,
+/// and what caught it or why nothing did.
+fn verdict(test: Test<'_>, code: i32, log: &str) -> Result<(bool, String)> {
+    let seeds = Regex::new("(?m)^seed ([0-9]+): ")?;
+    let seed = seeds.captures_iter(log).filter_map(|found| found[1].parse::<u64>().ok()).min();
+    let failed = Regex::new("(?m)^test ([a-z0-9_:]*) .*FAILED$")?;
+    let failed = || failed.captures(log).map_or(String::new(), |found| found[1].to_owned());
+    Ok(match (test, code, seed) {
+        (_, 0, _) => (false, "NOTHING".to_owned()),
+        (_, 124, _) => (false, "HANGS".to_owned()),
+        (Test::Miri { .. }, _, _) => match log.contains("error: Undefined Behavior") {
+            true => (true, "undefined behaviour".to_owned()),
+            false => (false, format!("NO UNDEFINED BEHAVIOUR ({code})")),
+        },
+        (_, 101, Some(seed)) => (true, format!("seed {seed}")),
+        // Every scenario passed, and one kind of event was too rare in all of them.
+        (Test::File(name), 101, None) if SEEDED.contains(&name) => {
+            (false, "ONLY COVERAGE".to_owned())
+        }
+        (Test::Model(_), 101, None) if log.contains("deadlock") => (true, "deadlock".to_owned()),
+        (_, 101, None) => (true, failed()),
+        (_, code, _) => (false, format!("CRASH ({code})")),
+    })
 }
 
 /// All files below a folder.
@@ -446,11 +523,16 @@ mod tests {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let mut broken = Vec::new();
         let models = std::fs::read_to_string(root.join("engine/loom/src/models.rs")).expect("text");
+        let script = std::fs::read_to_string(root.join("scripts/test.sh")).expect("text");
         for mutant in all(root).expect("patches") {
-            let test = root.join(format!("tests/tests/{}.rs", mutant.test));
-            let is_there = match model(&mutant.test) {
-                Some(model) => models.contains(&format!("(\"{model}\", ")),
-                None => test.is_file(),
+            let is_there = match Test::of(&mutant.test) {
+                Test::File(name) => root.join(format!("tests/tests/{name}.rs")).is_file(),
+                Test::Model(model) => models.contains(&format!("(\"{model}\", ")),
+                Test::Miri { package, filter } => {
+                    let start = format!("interpret -p {package} ");
+                    let line = script.lines().find(|line| line.contains(&start));
+                    line.is_some_and(|line| line.split(' ').any(|word| word == filter))
+                }
             };
             if !is_there {
                 broken.push(format!("{}: there is no test {}", mutant.name, mutant.test));
@@ -458,6 +540,29 @@ mod tests {
             broken.extend(mutant.apply(root).err().map(|why| why.to_string()));
         }
         assert!(broken.is_empty(), "{}", broken.join("\n"));
+    }
+
+    #[test]
+    fn missing_coverage_catches_no_mutant() {
+        let (swarm, other) = (Test::of("swarm"), Test::of("rc_retry"));
+        let log = "test every_seed ... FAILED\nnever seen: a READ\n";
+        let of = |test, code, log: &str| verdict(test, code, log).expect("plain patterns");
+        assert_eq!(of(swarm, 101, log), (false, "ONLY COVERAGE".into()));
+        assert_eq!(of(other, 101, log), (true, "every_seed".into()));
+        let log = "seed 70: lost\nseed 7: lost\ntest every_seed ... FAILED\n";
+        assert_eq!(of(swarm, 101, log), (true, "seed 7".into()));
+        assert_eq!(of(swarm, 0, log).1, "NOTHING");
+        assert_eq!(of(swarm, 124, log).1, "HANGS");
+        assert_eq!(of(swarm, 134, "").1, "CRASH (134)");
+    }
+
+    #[test]
+    fn only_undefined_behaviour_counts_as_caught_by_miri() {
+        let miri = Test::of("miri feroce-libibverbs post::");
+        assert_eq!(miri, Test::Miri { package: "feroce-libibverbs", filter: "post::" });
+        let of = |log: &str| verdict(miri, 1, log).expect("plain patterns");
+        assert!(of("error: Undefined Behavior: reading uninitialized memory").0);
+        assert!(!of("test post::tests::x ... FAILED").0);
     }
 
     #[test]
