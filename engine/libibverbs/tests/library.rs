@@ -155,7 +155,8 @@ fn the_list_is_what_the_installed_library_exports() {
     let installed = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1";
     let version = std::fs::read_link(installed).unwrap_or_default();
     if !version.to_string_lossy().ends_with(".44.0") {
-        return; // another release exports more
+        // Another release exports more.
+        return feroce_test_skip::skip("libibverbs of rdma-core 44 is not installed");
     }
     let wanted: BTreeSet<_> = lines(RELEASE_44).map(str::to_owned).collect();
     assert_eq!(exported(installed), wanted);

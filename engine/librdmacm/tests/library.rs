@@ -54,9 +54,10 @@ fn the_library_exports_exactly_the_symbols_of_every_release() {
 fn the_list_is_what_the_installed_library_exports() {
     let installed = "/usr/lib/x86_64-linux-gnu/librdmacm.so.1";
     let version = std::fs::read_link(installed).unwrap_or_default();
-    if version.to_string_lossy().ends_with(".44.0") {
-        assert_eq!(exported(installed), of_44());
-    } // another release exports more
+    if !version.to_string_lossy().ends_with(".44.0") {
+        return feroce_test_skip::skip("librdmacm of rdma-core 44 is not installed");
+    }
+    assert_eq!(exported(installed), of_44());
 }
 
 #[test]

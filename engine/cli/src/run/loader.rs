@@ -240,7 +240,9 @@ mod tests {
         for (library, (start, newest)) in REPLACED.iter().zip(NEWEST_VERSIONS) {
             let map = engine.join(library).join(format!("{library}.map"));
             // The package of this crate does not contain the others.
-            let Ok(map) = std::fs::read_to_string(map) else { return };
+            let Ok(map) = std::fs::read_to_string(map) else {
+                return feroce_test_skip::skip("the libraries are not beside this package");
+            };
             let numbers = map.lines().filter_map(|line| {
                 line.strip_prefix(start)?.split_once(' ')?.0.parse::<u32>().ok()
             });
