@@ -4,10 +4,11 @@
 
 mod pair;
 
+use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -245,6 +246,88 @@ fn a_detached_program_is_attached_again() {
     }
     let after = bpf_links().filter(Link::is_ours).count();
     assert_eq!(after, before.len(), "each program is attached again");
+}
+
+/// What was logged since the first call.
+fn log() -> Arc<Mutex<Vec<u8>>> {
+    static LOG: OnceLock<Arc<Mutex<Vec<u8>>>> = OnceLock::new();
+    struct Writer(Arc<Mutex<Vec<u8>>>);
+    impl io::Write for Writer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("no writer panics").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let log = LOG.get_or_init(|| {
+        let log = Arc::<Mutex<Vec<u8>>>::default();
+        let writer = Arc::clone(&log);
+        let make = move || Writer(Arc::clone(&writer));
+        tracing_subscriber::fmt().with_ansi(false).with_writer(make).init();
+        log
+    });
+    Arc::clone(log)
+}
+
+#[test]
+fn a_device_whose_place_another_program_takes_is_lost() {
+    if !root() {
+        return;
+    }
+    let _alone = DEVICES.write().unwrap_or_else(PoisonError::into_inner);
+    let log = log();
+    let pair = Pair::new(1500);
+    let device = device(&pair, PortKind::AfXdp);
+    let foreign = pass_program();
+    let end = Instant::now() + TEST_TIMEOUT;
+    let _taken = pair.within(0, || {
+        loop {
+            bpf_links().filter(Link::is_ours).for_each(|link| link.detach());
+            // The device may have been faster, and is attached again.
+            match attach(&foreign, c"v0") {
+                Ok(link) => break link,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+        }
+    });
+    wait_for_event(&device, AsyncEvent::DeviceFatal);
+    let log = String::from_utf8_lossy(&log.lock().expect("no writer panics")).into_owned();
+    let line = log.lines().find(|line| line.contains("detached Feroce from v0"));
+    let line = line.unwrap_or_else(|| panic!("no such line: {log}"));
+    assert!(line.contains("ERROR") && line.contains("'someone_else'"), "{line}");
+}
+
+/// An XDP program that passes every frame.
+fn pass_program() -> OwnedFd {
+    const BPF_PROG_LOAD: i32 = 5;
+    const TYPE_XDP: u32 = 6;
+    // r0 = XDP_PASS; exit
+    let code: [u64; 2] = [u64::from_ne_bytes([0xb7, 0, 0, 0, 2, 0, 0, 0]), 0x95];
+    let address = |bytes: *const u8| (bytes.expose_provenance() as u64).to_ne_bytes();
+    let mut load = Vec::new();
+    load.extend([TYPE_XDP, 2].map(u32::to_ne_bytes).concat());
+    load.extend(address(code.as_ptr().cast()));
+    load.extend(address(c"GPL".as_ptr().cast()));
+    load.resize(48, 0); // No log, and any version.
+    load.extend(b"someone_else\0\0\0\0");
+    let program = bpf(BPF_PROG_LOAD, &mut load).expect("a program of two instructions");
+    // SAFETY: the descriptor is new.
+    unsafe { OwnedFd::from_raw_fd(program) }
+}
+
+/// Attaches `program` to an interface of the thread's namespace, until the link is dropped.
+fn attach(program: &OwnedFd, interface: &CStr) -> io::Result<OwnedFd> {
+    const BPF_LINK_CREATE: i32 = 28;
+    const BPF_XDP: u32 = 37;
+    // SAFETY: a C string.
+    let index = unsafe { libc::if_nametoindex(interface.as_ptr()) };
+    let program = program.as_raw_fd().cast_unsigned();
+    let mut create = [program, index, BPF_XDP, 0].map(u32::to_ne_bytes).concat();
+    let link = bpf(BPF_LINK_CREATE, &mut create)?;
+    // SAFETY: the descriptor is new.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
 /// A BPF link of the host.
