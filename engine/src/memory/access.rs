@@ -27,7 +27,7 @@ use super::ahead::fetch_ahead;
 use super::recent::Memory;
 use super::region::{Access, AccessError, Kind, MrTable, Scope};
 use super::tail::{address, tail_start};
-use super::{copy, on_demand};
+use super::{copy, on_demand, pages};
 
 /// The operation of an RDMA atomic on its 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,7 +212,10 @@ impl MrTable {
         let target = self.locate(key, scope.into(), need, Some(range))?;
         match target.kind {
             Kind::Null => Ok(()),
-            _ => on_demand::populate(target.host, range.1, need.contains(Access::LOCAL_WRITE)),
+            _ => {
+                let write = need.contains(Access::LOCAL_WRITE);
+                on_demand::populate(target.host, range.1, write, pages::size())
+            }
         }
     }
 

@@ -80,10 +80,11 @@ pub(super) fn update(host: u64, next: impl FnOnce(u64) -> Option<u64>) -> Result
     Ok(old)
 }
 
-/// Faults in `len` bytes at `host`, for reading or, with `write`, for writing.
+/// Faults in `len` bytes at `host`, for reading or, with `write`, for writing. `page`: the size of
+/// a page in bytes.
 #[cold]
-pub(super) fn populate(host: u64, len: u64, write: bool) -> Result<(), AccessError> {
-    let (start, span) = pages::from_page_start(host, len, pages::size());
+pub(super) fn populate(host: u64, len: u64, write: bool, page: u64) -> Result<(), AccessError> {
+    let (start, span) = pages::from_page_start(host, len, page);
     let span = usize::try_from(span).map_err(|_| AccessError::Unmapped)?;
     let at = ptr::with_exposed_provenance_mut(address(start));
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
@@ -160,6 +161,35 @@ mod tests {
         assert!(refused + executed > 0);
         // SAFETY: mapped above; the table is not used any more.
         unsafe { libc::munmap(at, len) };
+    }
+
+    /// Pages of 16 and 64 KiB begin before those of 4 KiB. The kernel refuses an address inside a
+    /// page; here it shows where the range began.
+    #[test]
+    fn a_range_is_populated_from_the_start_of_its_page() {
+        const ALIGNED: usize = 64 << 10;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let own = pages::size();
+        for page in [4096, 16 << 10, 64 << 10].into_iter().filter(|page| *page >= own) {
+            // SAFETY: a new mapping, at an address that the kernel chooses.
+            let at = unsafe { libc::mmap(ptr::null_mut(), 3 * ALIGNED, rights, flags, -1, 0) };
+            assert_ne!(at, libc::MAP_FAILED);
+            let start = at.expose_provenance().next_multiple_of(ALIGNED);
+            // In the last page of 4 KiB of the first one of 64 KiB, and in the next page.
+            let (host, len) = (start as u64 + 61_000, 5000);
+            populate(host, len, true, page).unwrap();
+            let mut resident = [0u8; 2 * ALIGNED / 4096];
+            let place = ptr::with_exposed_provenance_mut(start);
+            // SAFETY: the kernel writes a byte for each page of the range, which is mapped.
+            let read = unsafe { libc::mincore(place, 2 * ALIGNED, resident.as_mut_ptr()) };
+            assert_eq!(read, 0);
+            let pages = 2 * ALIGNED / usize::try_from(own).unwrap();
+            let first = resident[..pages].iter().position(|page| page & 1 != 0).unwrap() as u64;
+            assert_eq!(first * own, (61_000 / page) * page, "pages of {page} bytes");
+            // SAFETY: mapped above.
+            unsafe { libc::munmap(at, 3 * ALIGNED) };
+        }
     }
 
     #[test]
