@@ -175,6 +175,66 @@ fn errors_name_the_wrong_header_field() {
     }
 }
 
+/// A MAD of each kind of message: eight were captured. No capture has an MRA, so that it has the
+/// bytes of a REP, of which it ignores most.
+fn one_of_each_kind() -> BTreeMap<&'static str, Vec<u8>> {
+    let mut kinds = BTreeMap::new();
+    for name in ["rping_v4.pcap.zst", "rping_reject.pcap.zst", "udaddy_v4.pcap.zst"] {
+        for (_, bytes) in mads("rxe", name) {
+            let kind = CmMad::parse(&bytes).unwrap().message.name();
+            kinds.entry(kind).or_insert(bytes);
+        }
+    }
+    let mut mra = kinds["Rep"].clone();
+    mra[17] = 0x11;
+    assert_eq!(CmMad::parse(&mra).unwrap().message.name(), "Mra");
+    kinds.insert("Mra", mra);
+    assert_eq!(kinds.len(), 9);
+    kinds
+}
+
+#[test]
+fn a_mad_of_another_length_is_refused() {
+    for (kind, bytes) in one_of_each_kind() {
+        let longer = [&bytes[..], &[0; 64]].concat();
+        for length in (0..longer.len()).filter(|length| *length != bytes.len()) {
+            let parsed = CmMad::parse(&longer[..length]);
+            assert_eq!(parsed, Err(MadError::Length(length)), "{kind}");
+        }
+    }
+}
+
+/// Every value of every byte: what is parsed is written back with all bits that have a meaning, and
+/// the others are 0 (C9-6).
+#[test]
+fn every_value_of_each_byte_is_refused_or_written_back() {
+    for (kind, bytes) in one_of_each_kind() {
+        let mut refused = 0;
+        for at in 0..bytes.len() {
+            for value in 0..=255 {
+                let mut changed = bytes.clone();
+                changed[at] = value;
+                let Ok(mad) = CmMad::parse(&changed) else {
+                    refused += 1;
+                    continue;
+                };
+                let written = mad.to_bytes();
+                assert_eq!(CmMad::parse(&written), Ok(mad), "{kind}, byte {at} = {value}");
+                if mad.message.name() != kind {
+                    continue; // Another kind of message ignores other bytes.
+                }
+                for (other, (wrote, read)) in written.iter().zip(&changed).enumerate() {
+                    // A reserved bit is not written; only MRA was made from other bytes.
+                    let is_kept = *wrote == *read || (*wrote & !*read == 0 && other == at);
+                    assert!(is_kept || kind == "Mra", "{kind}, byte {at} = {value}, at {other}");
+                }
+            }
+        }
+        // Version, class, class version and method have one value each, the attribute nine.
+        assert_eq!(refused, 4 * 255 + 255 + (256 - 9), "{kind}");
+    }
+}
+
 /// Options of enhanced connection establishment: three bytes in three places, and the attribute
 /// modifier.
 #[test]
