@@ -324,8 +324,9 @@ fn send_with_invalidate_makes_a_key_invalid() {
     assert_eq!(pair.packets().last().unwrap(), "< Acknowledge 102 nak remote-access msn 2");
 }
 
-/// A SEND WITH INVALIDATE of a key that may not be invalidated is an error of class J: the receive
-/// fails and the connection ends, without a NAK. The requests before it are acknowledged.
+/// A SEND WITH INVALIDATE of a key that may not be invalidated is an error of class J (IBTA volume
+/// 1, section 9.9.6.3): the receive fails and the connection ends, without a NAK. The requests
+/// before it are acknowledged.
 #[test]
 fn a_key_that_may_not_be_invalidated_ends_the_connection_without_a_nak() {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;

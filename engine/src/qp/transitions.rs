@@ -193,6 +193,7 @@ pub fn check(
 mod tests {
     use super::*;
 
+    /// IBTA volume 1, section 11.2.5.2.
     #[test]
     fn transitions_of_rc_are_those_that_the_specification_draws() {
         // Rows: from; columns: to, in the order of `QpState::ALL`. `x`: legal.

@@ -86,8 +86,12 @@ fn source_files(root: &Path) -> Result<Vec<String>> {
 
 /// Adds the citations of a file.
 fn collect(file: &str, text: &str, places: &mut BTreeMap<String, Places>) {
+    // Sections of IBTA have two dots or more; those of an RFC are part of the RFC's rule.
     let cited = Regex::new(
-        r"\b([CoO]\d{1,2}-\d+(?:\.\d+)*|RFC \d+|802\.1Q[a-z]{2}|[Aa]nnex A?\d+[A-Z]?)\b",
+        r"(?x)\b(
+            [CoO]\d{1,2}-\d+(?:\.\d+)* | RFC\ \d+ | 802\.1Q[a-z]{2} | [Aa]nnex\ A?\d+[A-Z]?
+            | section\ \d+(?:\.\d+){2,}
+        )\b",
     );
     let cited = cited.expect("a plain pattern");
     let function = Regex::new(r"^\s*(?:pub(?:\([a-z ]+\))? )?(?:const )?(?:unsafe )?fn (\w+)")
@@ -236,6 +240,16 @@ mod tests {
         assert_eq!(tests(1), (1, String::new()));
         assert_eq!(tests(2), (0, "above".into()));
         assert_eq!(tests(3), (0, "around".into()));
+    }
+
+    #[test]
+    fn sections_of_the_specification_are_citations_and_those_of_an_rfc_are_not() {
+        let section = |number: &str| format!("section {number}");
+        let text = format!("// IBTA, {}; RFC 1, {}.\n", section("1.2.3.4"), section("3.3"));
+        let mut places = BTreeMap::new();
+        collect("engine/src/x.rs", &text, &mut places);
+        let found: Vec<&String> = places.keys().collect();
+        assert_eq!(found, ["RFC 1", &section("1.2.3.4")]);
     }
 
     #[test]

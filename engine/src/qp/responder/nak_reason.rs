@@ -14,10 +14,10 @@ pub enum NakReason {
     /// receive of the message completes with, if it has one.
     Fatal { code: NakCode, receive: Option<Status> },
     /// SEND WITH INVALIDATE of a key that it may not invalidate: an error of class J (IBTA volume
-    /// 1, 9.9.6.3). The receive of the message completes with this status and the connection ends,
-    /// but the peer gets no NAK, and its retries end in an error. google/rdma-unit-test cites the
-    /// clause and expects this of all RNICs, ConnectX among them, except irdma, which sends a NAK
-    /// (remote access error). Linux rxe sends an ACK.
+    /// 1, section 9.9.6.3). The receive of the message completes with this status and the
+    /// connection ends, but the peer gets no NAK, and its retries end in an error.
+    /// google/rdma-unit-test cites the clause and expects this of all RNICs, ConnectX among them,
+    /// except irdma, which sends a NAK (remote access error). Linux rxe sends an ACK.
     Unreported(Status),
 }
 
