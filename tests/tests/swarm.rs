@@ -1,8 +1,8 @@
 //! Random scenarios between two devices under seeded wire faults, checked against a simple model.
 //!
-//! `FEROCE_SWARM` sets the number of scenarios, `FEROCE_SWARM_FROM` the first seed. `FEROCE_SEED`
-//! replays one scenario and prints everything that happens in it. The seeds in `tests/seeds.txt`
-//! failed once and always run first.
+//! `FEROCE_SWARM` sets the number of scenarios, `FEROCE_SWARM_FROM` the first seed. The seeds in
+//! `tests/seeds.txt` failed once and always run first. `cargo xtask swarm SEED` replays one
+//! scenario.
 
 use feroce_tests::ports::RigPorts;
 use feroce_tests::swarm::{Coverage, RIG_KINDS, Rigs, number, run_all};
@@ -20,11 +20,6 @@ fn failed_seeds() -> Vec<u64> {
 
 #[test]
 fn random_scenarios_agree_with_the_model() {
-    if let Some(seed) = number("FEROCE_SEED") {
-        let replayed = Rigs::default().replay(seed);
-        println!("{}", replayed.unwrap_or_else(|failure| panic!("{failure}")));
-        return;
-    }
     let pinned = failed_seeds();
     let first = number("FEROCE_SWARM_FROM").unwrap_or(0);
     let count = number("FEROCE_SWARM").unwrap_or(SCENARIOS);
@@ -47,8 +42,8 @@ fn random_scenarios_agree_with_the_model() {
 
 #[test]
 fn a_scenario_depends_only_on_its_seed() {
-    if number("FEROCE_SEED").is_some() || RigPorts::are_the_kernels() {
-        return; // One scenario was requested, or the timing of the kernel decides.
+    if RigPorts::are_the_kernels() {
+        return; // The timing of the kernel decides.
     }
     let mut together = Rigs::default();
     for seed in 0..300 {

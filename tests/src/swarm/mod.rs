@@ -16,13 +16,17 @@ mod memory;
 mod model;
 mod options;
 mod random;
+pub mod replay;
 mod request;
 mod request_generator;
 mod run;
 pub mod services;
+mod shrink;
+mod shrink_workload;
 mod side_workload;
 mod simulation;
 mod trace;
+mod transitions;
 mod wire_rules;
 mod workload;
 
@@ -38,6 +42,7 @@ pub use coverage::Coverage;
 use feroce_congestion::Params;
 use feroce_engine::congestion::{CongestionConfig, Control};
 pub use options::{Options, RIG_KINDS, RigKind};
+use replay::Scenario;
 pub use run::{number, run_all};
 use simulation::Simulation;
 use trace::Trace;
@@ -58,10 +63,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, why, options } = self;
         writeln!(f, "seed {seed}: {why}")?;
-        writeln!(
-            f,
-            "replay: FEROCE_SEED={seed} cargo test -p feroce-tests --test swarm -- --nocapture"
-        )?;
+        writeln!(f, "replay: cargo xtask swarm {seed}")?;
         write!(f, "{options:#?}")
     }
 }
@@ -78,37 +80,38 @@ impl Rigs {
     /// # Errors
     /// The violation that the model or the wire rules found, or the panic message.
     pub fn run(&mut self, seed: u64) -> Result<Coverage, Failure> {
-        self.run_with(seed, false)
-    }
-
-    /// Runs the scenario of `seed` and prints every event, frame and completion.
-    ///
-    /// # Errors
-    /// As for [`Rigs::run`].
-    pub fn replay(&mut self, seed: u64) -> Result<Coverage, Failure> {
-        self.run_with(seed, true)
-    }
-
-    fn run_with(&mut self, seed: u64, traced: bool) -> Result<Coverage, Failure> {
-        let mut workload = Workload::generate(seed);
+        let workload = Workload::generate(seed);
         let options = workload.options.clone();
-        if traced {
-            println!("{options:#?}");
-        }
+        let result = self.run_with(workload, &mut Trace::off());
+        result.map_err(|why| Failure { seed, why, options: Box::new(options) })
+    }
+
+    fn run_with(&mut self, mut workload: Workload, trace: &mut Trace) -> Result<Coverage, String> {
+        let (kind, delay) = (workload.options.rig, workload.options.delay);
         // The rig is removed from the map: after a failure it is not used again.
-        let mut rig = self.0.remove(&options.rig).unwrap_or_else(|| make_rig(options.rig));
+        let mut rig = self.0.remove(&kind).unwrap_or_else(|| make_rig(kind));
         let (faults_end, wire_seed) = (workload.faults_end, workload.runtime_random.bits());
-        rig.wire.set_delay(options.delay);
+        rig.wire.set_delay(delay);
         rig.wire.set_record(true);
-        let mut trace = if traced { Trace::on(rig.now) } else { Trace::off() };
-        let run = || Simulation::new(workload, &mut rig, &mut trace).run(faults_end, wire_seed);
-        match caught(run) {
-            Ok(coverage) => {
-                self.0.insert(options.rig, reset_rig(rig));
-                Ok(coverage)
-            }
-            Err(why) => Err(Failure { seed, why, options: Box::new(options) }),
-        }
+        trace.begin(rig.now);
+        let run = || Simulation::new(workload, &mut rig, trace).run(faults_end, wire_seed);
+        let coverage = caught(run)?;
+        self.0.insert(kind, reset_rig(rig));
+        Ok(coverage)
+    }
+}
+
+impl Scenario for Workload {
+    fn generate(seed: u64) -> Self {
+        Self::generate(seed)
+    }
+
+    fn run(&self, trace: &mut Trace) -> Result<(), String> {
+        Rigs::default().run_with(self.clone(), trace).map(drop)
+    }
+
+    fn size(&self) -> String {
+        self.size()
     }
 }
 

@@ -4,7 +4,7 @@ use super::layout::{Area, Range};
 use super::request::{Receive, Request};
 
 /// What the program of one QP posts.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct SideWorkload {
     /// Send requests, in order.
     pub requests: Vec<Request>,

@@ -12,7 +12,7 @@ use super::request_generator::{QpIndex, RequestGenerator};
 use super::side_workload::{RegionUse, Revocation, SideWorkload};
 
 /// The workload of one scenario. See the head of this file.
-#[derive(Debug)]
+#[derive(Clone)]
 pub struct Workload {
     /// Options of the scenario.
     pub options: Options,

@@ -25,6 +25,7 @@ mod root;
 mod rows;
 mod rxe;
 mod setup;
+mod swarm;
 mod symbols;
 mod tally;
 mod together;
@@ -96,6 +97,11 @@ enum Command {
     ///
     /// FEROCE_MUTANT_SCENARIOS sets how many scenarios the swarm may need.
     Mutants(mutants::Options),
+    /// Replay one scenario of a swarm: print what happens, write the frames to captures in
+    /// target/swarm, and search the smallest scenario that still fails
+    ///
+    /// Exit code: 0 if the scenario passes, 1 if it fails, 2 for wrong usage.
+    Swarm(swarm::Options),
 }
 
 fn main() -> ExitCode {
@@ -133,6 +139,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Ceph(options) => ceph::main(options),
         Command::Together(options) => together::main(options),
         Command::Mutants(options) => mutants::main(options),
+        Command::Swarm(options) => swarm::main(&options),
         Command::Frames { count } => frames::run(count),
     }
 }

@@ -5,9 +5,7 @@ use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::verbs::LocalOp;
 
 use super::super::check::Check;
-use super::super::options::random_psn;
 use super::lane::{FILL, Lane, Outcome, WindowState};
-use super::objects::connect;
 use super::plan::Action;
 use super::world::World;
 use feroce_engine::memory::Access;
@@ -29,17 +27,81 @@ impl World<'_> {
             }
             Action::Deregister { pair, from } => self.deregister(pair, from),
             Action::CloseWindow { pair, from } => self.close_window(pair, from),
+            Action::Drain { pair, end } => self.drain(pair, end),
+            Action::Resume { pair, end } => self.resume(pair, end),
+            Action::Stay { pair, end } => self.stay(pair, end),
+            Action::Break { pair, from } => self.break_queue(pair, from),
+            Action::BreakReceive { pair, end } => {
+                self.post_bad_receive(pair, end);
+                Ok(())
+            }
+            Action::Recover { pair, from } => self.recover(pair, from),
         }
     }
 
-    fn modify(&mut self, pair: usize, end: usize, state: QpState) -> Check {
-        let Some(qp) = &mut self.pairs[pair].qps[end] else { return Ok(()) };
-        let attributes = QpAttributes { state: Some(state), ..QpAttributes::default() };
-        qp.modify(&attributes).map_err(|error| format!("pair {pair}, end {end}: {error}"))
+    /// Stops the send queue: requests that are not started wait.
+    fn drain(&mut self, pair: usize, end: usize) -> Check {
+        if self.look(pair, end)? != Some(QpState::Rts) {
+            return Ok(());
+        }
+        self.tally.count(self.pairs[pair].kind.name(), "drained");
+        self.move_to(pair, end, QpState::Sqd)
+    }
+
+    fn resume(&mut self, pair: usize, end: usize) -> Check {
+        if self.look(pair, end)? != Some(QpState::Sqd) {
+            return Ok(());
+        }
+        self.tally.count(self.pairs[pair].kind.name(), "resumed");
+        self.move_to(pair, end, QpState::Rts)
+    }
+
+    /// Resumes every queue pair whose send queue is drained.
+    pub fn resume_all(&mut self) -> Check {
+        for pair in 0..self.pairs.len() {
+            for end in 0..2 {
+                self.resume(pair, end)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a queue pair to the state that it is in, where this is legal.
+    fn stay(&mut self, pair: usize, end: usize) -> Check {
+        match self.look(pair, end)? {
+            None | Some(QpState::Rtr | QpState::Sqe) => Ok(()),
+            Some(state) => self.move_to(pair, end, state),
+        }
+    }
+
+    /// Posts a request that must fail, which stops the send queue of UC or UD.
+    fn break_queue(&mut self, pair: usize, from: usize) -> Check {
+        let can_send = matches!(self.look(pair, from)?, Some(QpState::Rts | QpState::Sqd));
+        let owner = &self.pairs[pair];
+        let is_broken = owner.lanes[from].as_ref().is_none_or(|lane| lane.broken_before.is_some());
+        if owner.kind.is_reliable() || is_broken || !can_send {
+            return Ok(());
+        }
+        self.post_broken(pair, from).map(drop)
+    }
+
+    /// Moves a queue pair from SQE to RTS. All flushed requests have completed.
+    fn recover(&mut self, pair: usize, from: usize) -> Check {
+        if self.look(pair, from)? != Some(QpState::Sqe) {
+            return Ok(());
+        }
+        let lane = self.pairs[pair].lanes[from].as_mut().expect("a request has failed");
+        if lane.resolved < lane.posted() || lane.broken_before.is_some() || !lane.is_stopped {
+            return Err(format!("pair {pair}, end {from}: not flushed in SQE: {lane:?}"));
+        }
+        (lane.failed, lane.is_stopped) = (false, false);
+        self.tally.count(self.pairs[pair].kind.name(), "left SQE");
+        let (state, current_state) = (Some(QpState::Rts), Some(QpState::Sqe));
+        self.modify(pair, from, &QpAttributes { state, current_state, ..QpAttributes::default() })
     }
 
     fn kill(&mut self, pair: usize, end: usize) -> Check {
-        self.modify(pair, end, QpState::Err)?;
+        self.move_to(pair, end, QpState::Err)?;
         self.pairs[pair].dead[end] = true;
         self.tally.count(self.pairs[pair].kind.name(), "moved to ERR");
         Ok(())
@@ -63,25 +125,26 @@ impl World<'_> {
         if (0..2).any(|end| self.pairs[pair].is_gone(end)) {
             return Ok(());
         }
+        // A queue pair that was just resumed sends before the state changes.
+        self.run_devices()?;
+        self.observe()?;
         self.rig.wire.clear();
         self.has_cleared_wire = true;
         for end in 0..2 {
-            self.modify(pair, end, QpState::Reset)?;
+            self.move_to(pair, end, QpState::Reset)?;
             self.take_receives_along(pair, end);
         }
-        let psns = [0, 1].map(|_| random_psn(&mut self.random));
+        (0..2).try_for_each(|end| self.walk(pair, end))?;
+        self.connect(pair);
         let owner = &mut self.pairs[pair];
         for lane in owner.lanes.iter_mut().flatten() {
             drop_open(lane);
             lane.next_arrival = lane.posted();
         }
-        let mut qps = owner.qps.each_mut().map(|qp| qp.take().expect("neither is gone"));
-        connect(&mut qps, psns, &self.plan);
-        owner.qps = qps.map(Some);
         (owner.dead, owner.may_break) = ([false; 2], [false; 2]);
         for from in 0..2 {
             // A window stays bound to the number of its queue pair.
-            let lane = self.pairs[pair].lanes[from].as_mut().expect("a connected service");
+            let Some(lane) = self.pairs[pair].lanes[from].as_mut() else { continue };
             if let Some(window) = &mut lane.window
                 && matches!(window.state, WindowState::Opening | WindowState::Closing)
             {
@@ -107,6 +170,7 @@ impl World<'_> {
                 self.reposts.push_back((self.rig.now, number));
             } else {
                 inbox.free.extend(inbox.posted.drain(..));
+                inbox.bad = None;
                 inbox.buffer.write(0, &vec![FILL; usize_of(inbox.buffer.region().len())]);
             }
         }
@@ -153,4 +217,5 @@ fn drop_open(lane: &mut Lane) {
     let open = lane.outcomes.iter_mut().filter(|outcome| **outcome == Outcome::Open);
     open.for_each(|outcome| *outcome = Outcome::Dropped);
     (lane.resolved, lane.failed) = (lane.posted(), false);
+    (lane.broken_before, lane.is_stopped) = (None, false);
 }

@@ -7,7 +7,7 @@ use super::super::check::Check;
 use super::lane::{FILL, Lane, Outcome, WindowState};
 use super::objects::SLOT;
 use super::plan::{Kind, Op};
-use super::posts::{LOCAL, RECEIVE, unpack};
+use super::posts::{BROKEN, LOCAL, RECEIVE, unpack};
 use super::world::World;
 
 impl World<'_> {
@@ -24,11 +24,36 @@ impl World<'_> {
         if lane / 2 != pair {
             return Err("another queue pair posted it".into());
         }
-        match done.wr_id & LOCAL != 0 {
-            true => self.on_local(pair, lane % 2, done),
-            false if lane % 2 != end => Err("the peer posted it".into()),
-            false => self.on_sent(pair, end, index, done),
+        match done.wr_id & (LOCAL | BROKEN) {
+            LOCAL => self.on_local(pair, lane % 2, done),
+            _ if lane % 2 != end => Err("the peer posted it".into()),
+            BROKEN => self.on_broken(pair, end, done),
+            _ => self.on_sent(pair, end, index, done),
         }
+    }
+
+    /// A request with a wrong key, of UC or UD. It fails, or an earlier one did.
+    fn on_broken(&mut self, pair: usize, from: usize, done: &Completion) -> Check {
+        let owner = &mut self.pairs[pair];
+        let may_flush = owner.dead[from] || owner.may_break[from];
+        let lane = owner.lanes[from].as_mut().expect("it was posted");
+        let before = lane.broken_before.take().ok_or("completed twice")?;
+        match done.status {
+            Status::LocalProtection if !lane.failed => {
+                for earlier in lane.resolved..before {
+                    if lane.plan.messages[earlier].signaled {
+                        return Err(format!("request {earlier} has no completion"));
+                    }
+                    succeed(lane, earlier)?;
+                }
+                lane.resolved = lane.resolved.max(before);
+                (lane.failed, lane.is_stopped) = (true, true);
+            }
+            Status::WorkRequestFlushed if may_flush || lane.failed => {}
+            _ => return Err("it must fail".into()),
+        }
+        self.tally.count(lane.kind.name(), done.status.text());
+        Ok(())
     }
 
     /// A bind or an invalidate of the window of the lane from `from`.
@@ -72,6 +97,9 @@ impl World<'_> {
         if index < lane.resolved || index >= lane.posted() {
             return Err(format!("completed again, or before it was posted: {}", lane.resolved));
         }
+        if lane.broken_before.is_some_and(|broken| index >= broken) {
+            return Err("the request before it is not complete".into());
+        }
         for earlier in lane.resolved..index {
             if lane.plan.messages[earlier].signaled || lane.failed {
                 return Err(format!("request {earlier} has no completion"));
@@ -105,6 +133,9 @@ impl World<'_> {
         let ends_peer =
             done.status == Status::RemoteAccess && lane.plan.messages[index].op != Op::Read;
         self.tally.count(lane.kind.name(), done.status.text());
+        if lane.is_stopped {
+            return Ok(()); // Only the send queue has stopped.
+        }
         owner.dead[from] = true;
         owner.dead[to] |= ends_peer;
         Ok(())
@@ -122,11 +153,20 @@ impl World<'_> {
         };
         inbox.posted.remove(at);
         inbox.free.push(slot);
+        let is_bad = inbox.bad.take_if(|bad| *bad == slot).is_some();
         let owner = &mut self.pairs[pair];
         let kind = owner.kind;
         let is_refused = owner.lanes[1 - end].as_ref().is_some_and(Lane::may_be_refused);
         match done.status {
             Status::Success => {}
+            Status::LocalProtection if is_bad => {
+                owner.dead[end] = true;
+                self.tally.count(kind.name(), "receive with a wrong key");
+                return match self.clear_slot(number, slot, 0) {
+                    true => Ok(()),
+                    false => Err("the memory of a receive with a wrong key was changed".into()),
+                };
+            }
             // The receive of a WRITE with immediate whose key is not valid any more.
             Status::LocalAccess if kind.is_reliable() && is_refused => {
                 owner.dead[end] = true;
@@ -141,6 +181,9 @@ impl World<'_> {
             _ => return Err("nothing explains this error".into()),
         }
         let used = self.on_message(pair, end, (number, slot), done)?;
+        if is_bad && used > 0 {
+            return Err("the key of the receive is wrong".into());
+        }
         self.tally.count(kind.name(), "received");
         if self.inboxes[number].is_shared() {
             self.tally.count(kind.name(), "received from a shared queue");

@@ -65,6 +65,9 @@ impl World<'_> {
 
 /// `is_healthy`: nothing has happened to the queue pairs, so that nothing may have failed.
 fn check_lane(lane: &mut Lane, is_healthy: bool) -> Check {
+    if lane.broken_before.is_some() {
+        return Err("the request with a wrong key is not complete".into());
+    }
     let unsignaled = |index: &usize| !lane.plan.messages[*index].signaled && !lane.failed;
     let open: Vec<usize> = (lane.resolved..lane.posted()).collect();
     if let Some(index) = open.iter().find(|index| !unsignaled(index)) {
@@ -89,7 +92,8 @@ fn check_lane(lane: &mut Lane, is_healthy: bool) -> Check {
 fn lost(lane: &Lane) -> Option<&'static str> {
     let is_lost = |index: &usize| {
         let message = &lane.plan.messages[*index];
-        message.op.consumes_receive() && lane.arrivals[*index] == 0 && !message.wrong_qkey
+        let was_sent = lane.outcomes[*index] != Outcome::Failed && !message.wrong_qkey;
+        message.op.consumes_receive() && lane.arrivals[*index] == 0 && was_sent
     };
     let is_lost = (0..lane.posted()).any(|index| is_lost(&index));
     (is_lost && matches!(lane.kind, Kind::Uc | Kind::Ud)).then_some("lost")

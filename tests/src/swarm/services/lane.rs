@@ -70,6 +70,11 @@ pub struct Lane {
     pub next_arrival: usize,
     /// A request has failed: all later ones are flushed.
     pub failed: bool,
+    /// Number of the message that is posted after a request with a wrong key, which is not
+    /// complete.
+    pub broken_before: Option<usize>,
+    /// That request has failed: the queue pair, of UC or UD, is in SQE.
+    pub is_stopped: bool,
     /// The wire repeats frames or changes their order, which UC does not notice if a message is one
     /// packet: a first or only packet with any PSN begins a message.
     pub may_repeat: bool,
@@ -105,6 +110,8 @@ impl Lane {
             arrivals: Vec::new(),
             next_arrival: 0,
             failed: false,
+            broken_before: None,
+            is_stopped: false,
             may_repeat,
         }
     }

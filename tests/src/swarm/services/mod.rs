@@ -1,6 +1,6 @@
 //! The swarm of all services: RC with shared receive queues and memory windows, UC, UD and XRC
-//! share two devices, while queue pairs are destroyed, moved to ERR or connected again, regions
-//! deregistered, windows closed and completion queues resized under traffic.
+//! share two devices, while queue pairs are destroyed, moved through their states or connected
+//! again, regions deregistered, windows closed and completion queues resized under traffic.
 //!
 //! The model of the other swarm knows one RC connection exactly. This one knows only what each
 //! service promises a program:
@@ -22,10 +22,16 @@ mod lane;
 mod objects;
 mod plan;
 mod posts;
+mod shrink;
+mod states;
 mod tally;
 mod world;
 
+use std::fmt;
+
 use super::random::Random;
+use super::replay::Scenario;
+use super::shrink::Shrink;
 use super::trace::Trace;
 use super::{Rig, RigKind, caught, make_rig, reset_rig};
 use plan::Plan;
@@ -40,29 +46,65 @@ const RIG: RigKind = RigKind { window: 64, plain_keys: false, congestion: false 
 pub struct ServiceRig(Option<Rig>);
 
 impl ServiceRig {
-    /// Runs the scenario of `seed`; `traced`: prints every event, frame and completion.
+    /// Runs the scenario of `seed`.
     ///
     /// # Errors
     /// What was wrong, or the panic message, with the command that replays it.
-    pub fn run(&mut self, seed: u64, traced: bool) -> Result<Tally, String> {
-        let mut random = Random::new(seed ^ 0x5e12_71ce);
-        let plan = Plan::generate(&mut random);
-        if traced {
-            println!("{plan:#?}");
-        }
+    pub fn run(&mut self, seed: u64) -> Result<Tally, String> {
+        let scenario = ServiceScenario::generate(seed);
+        self.run_with(&scenario, &mut Trace::off()).map_err(|why| {
+            let plan = &scenario.plan;
+            format!("seed {seed}: {why}\nreplay: cargo xtask swarm {seed} --services\n{plan:#?}")
+        })
+    }
+
+    fn run_with(&mut self, scenario: &ServiceScenario, trace: &mut Trace) -> Result<Tally, String> {
+        let ServiceScenario { plan, random } = scenario.clone();
+        // After a failure the rig is not used again.
         let mut rig = self.0.take().unwrap_or_else(|| make_rig(RIG));
         rig.wire.set_delay(plan.delay);
         rig.wire.set_record(true);
-        let trace = if traced { Trace::on(rig.now) } else { Trace::off() };
-        match caught(|| World::new(plan.clone(), &mut rig, trace, random).run()) {
-            Ok(tally) => {
-                self.0 = Some(reset_rig(rig));
-                Ok(tally)
-            }
-            Err(why) => Err(format!(
-                "seed {seed}: {why}\nreplay: FEROCE_SEED={seed} cargo test -p feroce-tests --test \
-                 services -- --nocapture\n{plan:#?}"
-            )),
-        }
+        trace.begin(rig.now);
+        let tally = caught(|| World::new(plan, &mut rig, trace, random).run())?;
+        self.0 = Some(reset_rig(rig));
+        Ok(tally)
+    }
+}
+
+/// What happens in a scenario, and the random numbers that are needed while it runs.
+#[derive(Clone)]
+pub struct ServiceScenario {
+    plan: Plan,
+    random: Random,
+}
+
+impl fmt::Debug for ServiceScenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.plan.fmt(f)
+    }
+}
+
+impl Shrink for ServiceScenario {
+    fn smaller(&self) -> Vec<Self> {
+        let with = |plan| Self { plan, random: self.random.clone() };
+        self.plan.smaller().into_iter().map(with).collect()
+    }
+}
+
+impl Scenario for ServiceScenario {
+    fn generate(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x5e12_71ce);
+        Self { plan: Plan::generate(&mut random), random }
+    }
+
+    fn run(&self, trace: &mut Trace) -> Result<(), String> {
+        ServiceRig::default().run_with(self, trace).map(drop)
+    }
+
+    fn size(&self) -> String {
+        let messages = self.plan.pairs.iter().flat_map(|pair| &pair.lanes);
+        let messages: usize = messages.map(|lane| lane.messages.len()).sum();
+        let (pairs, actions) = (self.plan.pairs.len(), self.plan.actions.len());
+        format!("{pairs} pairs, {messages} messages, {actions} actions, {:?}", self.plan.faults)
     }
 }

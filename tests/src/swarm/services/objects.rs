@@ -7,7 +7,7 @@ use feroce_engine::device::{
     QueuePair, SharedReceiveQueue, SrqInit, XrcDomain,
 };
 use feroce_engine::memory::Access;
-use feroce_engine::qp::Service;
+use feroce_engine::qp::{QpState, Service};
 use feroce_engine::verbs::GRH_LEN;
 use feroce_wire::{Psn, Qkey, Qpn};
 
@@ -45,6 +45,8 @@ pub struct Inbox {
     pub posted: VecDeque<usize>,
     /// Receives that are posted at a time.
     pub depth: usize,
+    /// The slot of a posted receive with a wrong key.
+    pub bad: Option<usize>,
 }
 
 impl Inbox {
@@ -54,7 +56,7 @@ impl Inbox {
         let buffer = pd.alloc_buffer(slots * SLOT, Access::ALL).expect("room for receives");
         buffer.write(0, &vec![FILL; slots * SLOT]);
         let free = (0..slots).rev().collect();
-        Self { receiver, buffer, free, posted: VecDeque::new(), depth }
+        Self { receiver, buffer, free, posted: VecDeque::new(), depth, bad: None }
     }
 
     pub fn is_shared(&self) -> bool {
@@ -69,6 +71,8 @@ pub struct Pair {
     /// `None`: destroyed.
     pub qps: [Option<QueuePair>; 2],
     pub qpns: [Qpn; 2],
+    /// States, when they were last looked at.
+    pub states: [QpState; 2],
     /// In ERR, as far as the model knows.
     pub dead: [bool; 2],
     /// A request to this end may be refused, which moves it to ERR.
@@ -87,8 +91,9 @@ impl Pair {
 
     /// Both queue pairs exist and nothing has happened to them.
     pub fn is_healthy(&self) -> bool {
-        let ends = [0, 1];
-        ends.iter().all(|&end| !self.is_gone(end) && !self.dead[end] && !self.may_break[end])
+        let is_stopped = self.lanes.iter().flatten().any(|lane| lane.is_stopped);
+        let is_usable = |end: usize| !self.is_gone(end) && !self.dead[end] && !self.may_break[end];
+        !is_stopped && [0, 1].into_iter().all(is_usable)
     }
 }
 
@@ -158,8 +163,8 @@ impl<'a> Maker<'a> {
             has_lane.then(|| Lane::new(kind, 2 * number + from, lane.clone(), wire, pds))
         });
         let (dead, may_break) = ([false; 2], [false; 2]);
-        let (kind, qps) = (plan.kind, qps.map(Some));
-        Pair { kind, qps, qpns, dead, may_break, lanes, inboxes, handles }
+        let (kind, qps, states) = (plan.kind, qps.map(Some), [QpState::Reset; 2]);
+        Pair { kind, qps, qpns, states, dead, may_break, lanes, inboxes, handles }
     }
 
     fn inbox(&mut self, end: usize, receiver: Receiver, depth: usize) -> usize {

@@ -109,12 +109,59 @@ pub struct PairPlan {
 /// Something that happens to an object under traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    Kill { pair: usize, end: usize },
-    Destroy { pair: usize, end: usize },
-    Renew { pair: usize },
-    Resize { end: usize, depth: u32 },
-    Deregister { pair: usize, from: usize },
-    CloseWindow { pair: usize, from: usize },
+    Kill {
+        pair: usize,
+        end: usize,
+    },
+    Destroy {
+        pair: usize,
+        end: usize,
+    },
+    Renew {
+        pair: usize,
+    },
+    Resize {
+        end: usize,
+        depth: u32,
+    },
+    Deregister {
+        pair: usize,
+        from: usize,
+    },
+    CloseWindow {
+        pair: usize,
+        from: usize,
+    },
+    /// Moves to SQD. When the faults of the wire end, the program resumes what is drained.
+    Drain {
+        pair: usize,
+        end: usize,
+    },
+    /// Moves back to RTS.
+    Resume {
+        pair: usize,
+        end: usize,
+    },
+    /// Moves to the state that it is in.
+    Stay {
+        pair: usize,
+        end: usize,
+    },
+    /// Posts a request that moves a queue pair of UC or UD to SQE.
+    Break {
+        pair: usize,
+        from: usize,
+    },
+    /// Posts a receive that moves the queue pair to ERR when a message arrives in it.
+    BreakReceive {
+        pair: usize,
+        end: usize,
+    },
+    /// Moves from SQE to RTS.
+    Recover {
+        pair: usize,
+        from: usize,
+    },
 }
 
 /// The whole scenario.
@@ -238,17 +285,9 @@ fn random_actions(
 ) -> Vec<(Duration, Action)> {
     let mut actions = Vec::new();
     for (pair, plan) in pairs.iter().enumerate() {
-        let (end, at) = (random.between(0, 1), random.time(span));
-        let connected = matches!(plan.kind, Kind::Rc | Kind::Uc);
-        match random.between(0, 99) {
-            0..12 => actions.push((at, Action::Kill { pair, end })),
-            12..24 => actions.push((at, Action::Destroy { pair, end })),
-            24..36 if connected => actions.push((at, Action::Renew { pair })),
-            36..44 => actions.push((at, Action::Deregister { pair, from: end })),
-            44..60 if plan.lanes[end].windowed => {
-                actions.push((at, Action::CloseWindow { pair, from: end }));
-            }
-            _ => {}
+        let is_calm = random.percent(40);
+        if !is_calm {
+            actions.extend(pair_actions(random, pair, plan, span));
         }
     }
     for _ in 0..random.weighted(&[(60, 0), (30, 1), (10, 4)]) {
@@ -256,5 +295,58 @@ fn random_actions(
         actions.push((random.time(span), Action::Resize { end, depth }));
     }
     actions.sort_by_key(|(at, _)| *at);
+    actions
+}
+
+/// What happens to a pair: often only one thing, so that traffic meets each.
+fn pair_actions(
+    random: &mut Random,
+    pair: usize,
+    plan: &PairPlan,
+    span: Duration,
+) -> Vec<(Duration, Action)> {
+    let (end, from) = (random.between(0, 1), random.between(0, 1));
+    let is_reliable = plan.kind.is_reliable();
+    let kill = |end| Action::Kill { pair, end };
+    let (drain, resume) = (Action::Drain { pair, end }, Action::Resume { pair, end });
+    let (stop, recover) = (Action::Break { pair, from: end }, Action::Recover { pair, from: end });
+    let break_receive = Action::BreakReceive { pair, end };
+    let (first, second) = match random.between(0, 99) {
+        0..14 => (kill(end), None),
+        14..28 => (Action::Destroy { pair, end }, None),
+        28..40 => (Action::Renew { pair }, None),
+        40..48 => (Action::Deregister { pair, from }, None),
+        48..60 if plan.lanes[from].windowed => (Action::CloseWindow { pair, from }, None),
+        48..60 => (break_receive, None),
+        60..68 => (drain, Some(break_receive)),
+        68..76 if is_reliable => (drain, Some(kill(1 - end))),
+        68..76 => (stop, Some(break_receive)),
+        76..88 if is_reliable => (drain, Some(resume)),
+        76..88 => (stop, Some(recover)),
+        88..96 => (drain, Some(stop)),
+        _ => (Action::Stay { pair, end }, None),
+    };
+    // Often while the first packet of a message is on its way.
+    let messages = &plan.lanes[end].messages;
+    let at = match !messages.is_empty() && random.percent(60) {
+        true => messages[random.between(0, messages.len() - 1)].at + Duration::from_nanos(50),
+        false => random.time(span),
+    };
+    let mut actions = vec![(at, first)];
+    let later = |random: &mut Random| match random.percent(40) {
+        true => at,
+        false => at + random.time(span.saturating_sub(at)),
+    };
+    actions.extend(second.map(|second| (later(random), second)));
+    if random.percent(25) {
+        actions.push((later(random), Action::Stay { pair, end }));
+    }
+    if random.percent(15) {
+        actions.push((random.time(span), drain));
+    }
+    if random.percent(25) {
+        let ends = [kill(end), Action::Renew { pair }, Action::Destroy { pair, end }];
+        actions.push((later(random), random.pick(&ends)));
+    }
     actions
 }

@@ -3,8 +3,8 @@
 use feroce_engine::device::{Destination, PostError};
 use feroce_engine::memory::{Access, WindowBind, WindowType};
 use feroce_engine::time::Duration;
-use feroce_engine::verbs::{Data, LocalOp, RecvRequest, SendFlags, SendOp, SendRequest};
-use feroce_wire::Qkey;
+use feroce_engine::verbs::{Data, LocalOp, RecvRequest, SendFlags, SendOp, SendRequest, Sge};
+use feroce_wire::{Key, Qkey};
 
 use super::super::check::Check;
 use super::lane::{FINAL_MESSAGES, Lane, Outcome, WindowState};
@@ -16,6 +16,8 @@ use super::world::World;
 pub const RECEIVE: u64 = 1 << 63;
 /// Mark of the identifiers of binds and invalidates; the rest is the lane.
 pub const LOCAL: u64 = 1 << 62;
+/// Mark of the identifiers of requests with a wrong key; the rest is the lane.
+pub const BROKEN: u64 = 1 << 61;
 
 /// The identifier of two small numbers.
 fn pack(high: usize, low: usize) -> u64 {
@@ -24,7 +26,7 @@ fn pack(high: usize, low: usize) -> u64 {
 
 /// The two numbers of an identifier without its mark.
 pub fn unpack(wr_id: u64) -> (usize, usize) {
-    let wr_id = wr_id & !(RECEIVE | LOCAL);
+    let wr_id = wr_id & !(RECEIVE | LOCAL | BROKEN);
     let number = |n: u64| usize::try_from(n & 0xffff_ffff).expect("32 bits");
     (number(wr_id >> 32), number(wr_id))
 }
@@ -50,6 +52,23 @@ impl World<'_> {
             posted.expect("room");
             inbox.posted.push_back(slot);
         }
+    }
+
+    /// Posts a receive with a wrong key, if the queue pair has a receive queue of its own.
+    pub fn post_bad_receive(&mut self, pair: usize, end: usize) {
+        let owner = &mut self.pairs[pair];
+        let [number] = owner.inboxes[end][..] else { return };
+        let inbox = &mut self.inboxes[number];
+        let qp = owner.qps[end].as_mut().filter(|_| !owner.dead[end]);
+        let (Some(qp), None, false) = (qp, inbox.bad, inbox.is_shared()) else { return };
+        let Some(slot) = inbox.free.pop() else { return };
+        let len = u32::try_from(SLOT).expect("small");
+        let sge = wrong_key(inbox.buffer.region().sge((slot * SLOT) as u64, len));
+        qp.post_recv(&RecvRequest { wr_id: RECEIVE | pack(number, slot), sges: &[sge] })
+            .expect("room");
+        inbox.posted.push_back(slot);
+        inbox.bad = Some(slot);
+        owner.may_break[end] = true;
     }
 
     /// Posts the next message of a lane. Returns false if its time has not come.
@@ -134,6 +153,31 @@ impl World<'_> {
         posted.map_err(|error| format!("pair {pair}: {op:?}: {error}"))
     }
 
+    /// Posts a SEND with a wrong key. Returns false if there is no room.
+    pub fn post_broken(&mut self, pair: usize, from: usize) -> Result<bool, String> {
+        let owner = &mut self.pairs[pair];
+        let (Some(lane), Some(qp)) = (&mut owner.lanes[from], &mut owner.qps[from]) else {
+            return Ok(false);
+        };
+        let sges = [wrong_key(lane.source.region().sge(0, 8))];
+        let wr_id = BROKEN | pack(2 * pair + from, 0);
+        let (op, flags) = (SendOp::Send, SendFlags::SIGNALED);
+        let request = SendRequest { wr_id, op, data: Data::Sges(&sges), flags };
+        let posted = match &owner.handles[from] {
+            Some(ah) => {
+                let remote_qpn = owner.qpns[1 - from];
+                qp.post_send_to(&request, &Destination { ah, remote_qpn, qkey: QKEY })
+            }
+            None => qp.post_send(&request),
+        };
+        match posted {
+            Ok(()) => lane.broken_before = Some(lane.posted()),
+            Err(PostError::Full) => return Ok(false),
+            Err(error) => return Err(format!("pair {pair}, end {from}: {error}")),
+        }
+        Ok(true)
+    }
+
     /// Sends two more messages in every lane whose queue pairs are as they were made, one at a
     /// time. The wire has no faults, so that they must arrive.
     pub fn run_final_messages(&mut self) -> Check {
@@ -170,6 +214,11 @@ impl World<'_> {
         }
         lane.check_moved(last)
     }
+}
+
+/// With a key of the same index that no region has.
+fn wrong_key(sge: Sge) -> Sge {
+    Sge { lkey: Key::from_parts(sge.lkey.index(), sge.lkey.variant() ^ 1), ..sge }
 }
 
 fn operation(lane: &Lane, message: &Message, index: usize) -> SendOp {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::super::transitions::Transitions;
+
 /// What must occur in a long run: service, event.
 const EXPECTED: &[(&str, &str)] = &[
     ("RC", "SEND: completed"),
@@ -19,6 +21,9 @@ const EXPECTED: &[(&str, &str)] = &[
     ("RC", "receive of a refused WRITE"),
     ("RC", "window opened"),
     ("RC", "window closed"),
+    ("RC", "receive with a wrong key"),
+    ("RC", "drained"),
+    ("RC", "resumed"),
     ("RC", "destroyed"),
     ("RC", "moved to ERR"),
     ("RC", "connected again"),
@@ -34,6 +39,11 @@ const EXPECTED: &[(&str, &str)] = &[
     ("UC", "received again or late"),
     ("UC", "Work Request Flushed Error"),
     ("UC", "receive flushed"),
+    ("UC", "receive with a wrong key"),
+    ("UC", "drained"),
+    ("UC", "resumed"),
+    ("UC", "local protection error"),
+    ("UC", "left SQE"),
     ("UC", "destroyed"),
     ("UC", "moved to ERR"),
     ("UC", "connected again"),
@@ -46,8 +56,14 @@ const EXPECTED: &[(&str, &str)] = &[
     ("UD", "lost"),
     ("UD", "Work Request Flushed Error"),
     ("UD", "receive flushed"),
+    ("UD", "receive with a wrong key"),
+    ("UD", "drained"),
+    ("UD", "resumed"),
+    ("UD", "local protection error"),
+    ("UD", "left SQE"),
     ("UD", "destroyed"),
     ("UD", "moved to ERR"),
+    ("UD", "connected again"),
     ("XRC", "SEND: completed"),
     ("XRC", "SEND with immediate: completed"),
     ("XRC", "WRITE: completed"),
@@ -58,8 +74,11 @@ const EXPECTED: &[(&str, &str)] = &[
     ("XRC", "remote access error"),
     ("XRC", "transport retry counter exceeded"),
     ("XRC", "Work Request Flushed Error"),
+    ("XRC", "drained"),
+    ("XRC", "resumed"),
     ("XRC", "destroyed"),
     ("XRC", "moved to ERR"),
+    ("XRC", "connected again"),
     ("XRC", "region deregistered"),
     ("CQ", "resized"),
 ];
@@ -72,6 +91,7 @@ pub struct Tally {
     /// Number of frames sent.
     pub frames: u64,
     events: BTreeMap<(&'static str, String), u64>,
+    pub(super) transitions: Transitions,
 }
 
 impl Tally {
@@ -83,13 +103,14 @@ impl Tally {
         *self.events.entry((service, event.to_owned())).or_default() += 1;
     }
 
-    /// Returns what must occur in a long run and did not occur in this one.
+    /// Returns what must occur in a long run and did not occur in this one, and the reverse.
     pub fn missing(&self) -> Vec<String> {
         let is_missing = |(service, event): &&(&'static str, &str)| {
             !self.events.contains_key(&(*service, (*event).to_owned()))
         };
         let missing = EXPECTED.iter().filter(is_missing);
-        missing.map(|(service, event)| format!("{service} {event}")).collect()
+        let missing = missing.map(|(service, event)| format!("{service} {event} never occurred"));
+        missing.chain(self.transitions.contradictions()).collect()
     }
 
     /// Adds the counts of `other`.
@@ -99,6 +120,7 @@ impl Tally {
         for (event, count) in &other.events {
             *self.events.entry(event.clone()).or_default() += count;
         }
+        self.transitions.add(&other.transitions);
     }
 }
 
@@ -108,6 +130,6 @@ impl fmt::Display for Tally {
         for ((service, event), count) in &self.events {
             writeln!(f, "  {count:>9} {service} {event}")?;
         }
-        Ok(())
+        write!(f, "{}", self.transitions)
     }
 }

@@ -26,7 +26,7 @@ pub const CQ_DEPTH: u32 = 600;
 /// See the [module](self).
 pub struct World<'a> {
     pub rig: &'a mut Rig,
-    pub trace: Trace,
+    pub trace: &'a mut Trace,
     pub random: Random,
     pub plan: Plan,
     pub start: Instant,
@@ -50,7 +50,7 @@ pub struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub fn new(plan: Plan, rig: &'a mut Rig, trace: Trace, mut random: Random) -> Self {
+    pub fn new(plan: Plan, rig: &'a mut Rig, trace: &'a mut Trace, mut random: Random) -> Self {
         let pds = [0, 1].map(|end: usize| rig.devices[end].alloc_pd());
         let cqs = [0, 1].map(|end: usize| rig.devices[end].create_cq(CQ_DEPTH).expect("a CQ"));
         let mut maker = Maker::new(rig, &plan, &pds, &cqs, &mut random);
@@ -58,7 +58,7 @@ impl<'a> World<'a> {
         let pairs = pairs.map(|(number, plan)| maker.pair(number, plan)).collect();
         let inboxes = maker.inboxes;
         let (start, faulted_before) = (rig.now, rig.wire.faulted());
-        Self {
+        let mut world = Self {
             trace,
             start,
             actions: plan.actions.iter().copied().collect(),
@@ -76,7 +76,9 @@ impl<'a> World<'a> {
             plan,
             rig,
             pds,
-        }
+        };
+        (0..world.pairs.len()).for_each(|pair| world.note_connected(pair));
+        world
     }
 
     /// Runs the scenario: with faults, then without, then one message more in each lane.
@@ -100,6 +102,7 @@ impl<'a> World<'a> {
         self.rig.now = self.rig.now.max(faults_end);
         self.trace.note(faults_end, || "the wire faults end".to_owned());
         self.rig.wire.set_faults(WireFaults::default(), 0);
+        self.resume_all()?;
         self.run_until_quiet()?;
         self.check_quiet()?;
         self.is_final = true;
@@ -140,7 +143,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn run_devices(&mut self) -> Check {
+    pub fn run_devices(&mut self) -> Check {
         for _ in 0..MAX_TURNS_PER_INSTANT {
             if self.rig.turn() == 0 {
                 return Ok(());
@@ -189,6 +192,7 @@ impl<'a> World<'a> {
         for end in 0..2 {
             let done = crate::drain(&self.cqs[end]);
             has_any |= !done.is_empty();
+            let mut may_have_moved = done.iter().any(|completion| !completion.is_success());
             for completion in done {
                 let what = format!("end {end}: {completion:?}");
                 self.trace.note(self.rig.now, || what.clone());
@@ -198,6 +202,10 @@ impl<'a> World<'a> {
                 if matches!(event, AsyncEvent::CqError(_) | AsyncEvent::QpFatal(_)) {
                     return Err(format!("end {end}: event {event:?}"));
                 }
+                may_have_moved = true;
+            }
+            if may_have_moved {
+                self.look_at(end)?;
             }
         }
         Ok(has_any)
