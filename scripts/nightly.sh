@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.." || exit 2
 ALL="reproduction profiles install commands inject rxe peers valgrind address dpdk pfc swarm"
 ALL+=" mutants fuzz soak"
 readonly ALL
-readonly SCENARIOS=1000000
+readonly SCENARIOS=1000000 CM_SCENARIOS=10000
 readonly FUZZ_SECONDS=120 # for each of 28 targets
 
 main() {
@@ -83,7 +83,8 @@ step_pfc() { scripts/pfc-endpoint.sh; }
 
 step_swarm() {
     FEROCE_SWARM=$SCENARIOS cargo test --release --workspace --test swarm --test services -- \
-        --nocapture
+        --nocapture &&
+        FEROCE_SWARM=$CM_SCENARIOS cargo test --release --workspace --test cm_swarm -- --nocapture
 }
 
 # Breaks each rule of the engine that has a patch in tests/mutants; a test must fail.
