@@ -286,9 +286,9 @@ fn bursts_keep_order_and_lose_nothing_within_the_ring() {
         let end = Instant::now() + Duration::from_secs(60);
         while seen < 20_000 {
             assert!(Instant::now() < end, "frame {seen} of {sent} did not come");
-            // Many more frames than one `sendto` of an older kernel sends, and several times the
-            // size of each ring.
-            while sent < seen + 500 && sender.tx_room() > 0 {
+            // Many more frames than one `sendto` of an older kernel sends, and at most as many as
+            // the ring of a veth holds (256): a kernel that is busy elsewhere drops others.
+            while sent < seen + 250 && sender.tx_room() > 0 {
                 let slot = sender.tx_slot().expect("the port reported room");
                 slot[..size].copy_from_slice(&template);
                 slot[size - 4..size].copy_from_slice(&sent.to_be_bytes());

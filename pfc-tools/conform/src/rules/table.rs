@@ -108,7 +108,8 @@ rules! {
         None, mutation("a multicast source");
     Solicited "PKT-SOLICITED" Error Requester None,
         "Only the last packet of a SEND or of a WRITE with immediate requests a solicited event.",
-        at("engine/src/qp/requester.rs", "SOLICITED"), mutation("a solicited event of a WRITE");
+        at("engine/src/qp/request_headers.rs", "SOLICITED"),
+        mutation("a solicited event of a WRITE");
     AckFlag "PKT-ACK-REQUEST" Error Responder None,
         "A response does not request an acknowledgement.",
         None, mutation("an acknowledge request in an acknowledgement");
