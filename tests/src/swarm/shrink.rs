@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn cuts_are_everything_then_ever_smaller_parts() {
         assert_eq!(cuts(0), []);
-        assert_eq!(cuts(1), [0..1]);
+        assert_eq!(cuts(2), [0..2, 0..1, 1..2]);
         assert_eq!(cuts(3), [0..3, 0..2, 2..3, 0..1, 1..2, 2..3]);
     }
 
