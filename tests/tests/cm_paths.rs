@@ -72,7 +72,7 @@ fn known_paths_end_with_the_address() {
 
     // The peer does not answer any more: Linux finds out when it asks.
     net.ip(1, "address del 10.77.0.2/24 dev v1");
-    net.ip(0, "neighbour flush dev v0");
+    net.ip(0, "neighbour del 10.77.0.2 dev v0");
     std::thread::sleep(Duration::from_millis(50));
     let status = resolve(&manager, &events, peer);
     assert_eq!(status, Status::Unresolved(Unresolved::NoAnswer));
