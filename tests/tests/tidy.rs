@@ -40,7 +40,7 @@ fn none_but(rule: &str, found: &BTreeMap<String, String>, exceptions: &[(&str, &
 fn functions_fit_a_screen() {
     let mut found = BTreeMap::new();
     for source in rust_sources() {
-        for function in source.functions() {
+        for function in &source.functions {
             if function.lines > rules::FUNCTION_LINES {
                 let what = format!("{}: {}", source.path, function.name);
                 found.insert(what, format!("{} lines", function.lines));
@@ -55,7 +55,7 @@ fn functions_fit_a_screen() {
 fn files_are_short_without_their_tests() {
     let mut found = BTreeMap::new();
     for source in rust_sources().iter().filter(|source| !source.is_test()) {
-        let lines = source.lines_without_tests();
+        let lines = source.lines_without_tests;
         if lines > rules::FILE_LINES {
             found.insert(source.path.clone(), format!("{lines} lines"));
         }
@@ -92,7 +92,7 @@ fn files_say_what_they_are() {
     for source in rust_sources() {
         if !source.text.trim_start().starts_with("//!") {
             let exception = rules::WITHOUT_HEAD.iter().find(|(part, _)| source.path.contains(part));
-            let what = exception.map_or(source.path, |(part, _)| (*part).to_owned());
+            let what = exception.map_or(source.path.as_str(), |(part, _)| part).to_owned();
             found.insert(what, "no head".to_owned());
         }
     }
@@ -106,7 +106,7 @@ fn unsafe_is_only_in_listed_places() {
     let mut used = BTreeSet::new();
     let mut broken = Vec::new();
     for source in rust_sources() {
-        let lines = source.unsafe_lines();
+        let lines = &source.unsafe_lines;
         match (lines.first(), place_of(&source.path)) {
             (Some(_), Some((place, _))) => drop(used.insert(*place)),
             (Some(line), None) => broken.push(format!("{}:{line}", source.path)),
@@ -124,7 +124,7 @@ fn the_protocol_core_does_no_io() {
     for source in rust_sources() {
         let is_here = |rule: &&rules::Restricted| source.path.starts_with(rule.place);
         let Some(rule) = rules::RESTRICTED.iter().find(is_here) else { continue };
-        for (path, line) in source.paths_without_tests() {
+        for (path, line) in &source.paths_without_tests {
             let starts = |prefix: &&&str| {
                 path.strip_prefix(**prefix)
                     .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
@@ -145,7 +145,7 @@ fn product_threads_are_started_in_one_way() {
         if source.is_test() || !source.path.contains("/src/") {
             continue;
         }
-        for (path, line) in source.paths_without_tests() {
+        for (path, line) in &source.paths_without_tests {
             for how in ["thread::spawn", "thread::Builder", "thread::scope"] {
                 let full = format!("::{path}::");
                 if full.contains(&format!("::{how}::")) {
@@ -160,7 +160,7 @@ fn product_threads_are_started_in_one_way() {
 #[test]
 fn imports_form_no_cycles() {
     let mut found = BTreeMap::new();
-    for cycle in tidy::imports::cycles(&rust_sources()) {
+    for cycle in tidy::imports::cycles(rust_sources()) {
         found.insert(cycle.join(" "), format!("{} files", cycle.len()));
     }
     none_but("the files of a crate import each other in one direction", &found, rules::CYCLES);
@@ -172,7 +172,7 @@ fn every_counter_is_counted_somewhere() {
     for source in rust_sources() {
         let declares = source.path.ends_with("engine/src/counters.rs");
         if source.path.starts_with("engine/src/") && !declares {
-            counted.extend(source.paths_without_tests().into_iter().map(|(path, _)| path));
+            counted.extend(source.paths_without_tests.iter().map(|(path, _)| path));
         }
     }
     let names = Counter::ALL.iter().map(|counter| format!("Counter::{counter:?}"));
@@ -187,7 +187,7 @@ fn every_conformance_rule_is_reported_somewhere() {
         // The output names ranges of rules; it reports none itself.
         let is_check = source.path.starts_with("pfc-tools/conform/src/check/");
         if is_check && !source.path.contains("/output/") {
-            reported.extend(source.paths_without_tests().into_iter().map(|(path, _)| path));
+            reported.extend(source.paths_without_tests.iter().map(|(path, _)| path));
         }
     }
     let names = RULES.iter().map(|rule| format!("RuleId::{:?}", rule.id));
@@ -278,14 +278,14 @@ fn products_know_no_variables_of_tests() {
         if source.is_test() || !source.path.contains("/src/") {
             continue;
         }
-        for (text, line) in source.strings_without_tests() {
+        for (text, line) in &source.strings_without_tests {
             let is_variable = text.strip_prefix("FEROCE_").is_some_and(|rest| {
                 !rest.is_empty() && rest.chars().all(|c| c.is_ascii_uppercase() || c == '_')
             });
-            if is_variable && !known.contains(&text) && text != "FEROCE_PRIVATE" {
+            if is_variable && !known.contains(text) && text != "FEROCE_PRIVATE" {
                 broken.push(format!("{}:{line}: {text}", source.path));
             }
-            found.insert(text);
+            found.insert(text.as_str());
         }
     }
     let unused = rules::VARIABLES.iter().filter(|(name, _)| !found.contains(*name));
@@ -300,10 +300,10 @@ fn documents_name_what_exists() {
     let mut known = BTreeSet::new();
     let mut fields = BTreeMap::new();
     for source in rust_sources() {
-        known.extend(source.functions().iter().map(|f| format!("{}::{}", source.path, f.name)));
+        known.extend(source.functions.iter().map(|f| format!("{}::{}", source.path, f.name)));
         // Structs of tests and tools may have the same names.
         if source.path.starts_with("engine/src/") {
-            fields.extend(source.structs());
+            fields.extend(source.structs.iter().cloned());
         }
     }
     let mut broken = Vec::new();
@@ -418,27 +418,27 @@ fn the_rules_detect_violations() {
          #[cfg(test)]\nmod tests {{\n fn t() {{ count(Counter::Two); }}\n}}\n"
     );
     let source = Source::parse("engine/src/qp/example.rs", text);
-    let functions: Vec<_> = source.functions().iter().map(|f| (f.name.clone(), f.lines)).collect();
+    let functions: Vec<_> = source.functions.iter().map(|f| (f.name.clone(), f.lines)).collect();
     let expected = [("long", 82), ("deep", 1), ("t", 1)];
     assert_eq!(functions, expected.map(|(name, lines)| (name.to_owned(), lines)));
-    assert_eq!(source.lines_without_tests(), 83);
-    assert_eq!(source.unsafe_lines(), [83]);
-    let paths: Vec<_> = source.paths_without_tests().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(source.lines_without_tests, 83);
+    assert_eq!(source.unsafe_lines, [83]);
+    let paths: Vec<_> = source.paths_without_tests.iter().map(|(path, _)| path.as_str()).collect();
     for path in ["std::fs::read", "Counter::One"] {
-        assert!(paths.iter().any(|seen| seen == path), "{path} in {paths:?}");
+        assert!(paths.contains(&path), "{path} in {paths:?}");
     }
-    assert!(!paths.iter().any(|seen| seen == "Counter::Two"), "tests do not count");
+    assert!(!paths.contains(&"Counter::Two"), "tests do not count");
     let hidden = "act!(unsafe { *p });\nuse std::{fs, net::Ipv4Addr};\n";
     let hidden = Source::parse("x.rs", hidden.to_owned());
-    assert_eq!(hidden.unsafe_lines(), [1]);
-    assert!(hidden.paths_without_tests().contains(&("std::fs".to_owned(), 2)));
+    assert_eq!(hidden.unsafe_lines, [1]);
+    assert!(hidden.paths_without_tests.contains(&("std::fs".to_owned(), 2)));
     let upper = "use super::below::B;\npub struct A;\n".to_owned();
     let below = "use super::above::A;\npub struct B;\n".to_owned();
     let files = [("x/src/above.rs", upper), ("x/src/below.rs", below)];
     let files: Vec<_> = files.into_iter().map(|(path, text)| Source::parse(path, text)).collect();
     assert_eq!(tidy::imports::cycles(&files), [["x/src/above.rs", "x/src/below.rs"]]);
     let reads = Source::parse("x.rs", "fn f() { read(\"FEROCE_SEED\") }\n".to_owned());
-    assert_eq!(reads.strings_without_tests(), [("FEROCE_SEED".to_owned(), 1)]);
+    assert_eq!(reads.strings_without_tests, [("FEROCE_SEED".to_owned(), 1)]);
     let named: Vec<_> = tidy::source::code_spans("a `b/c.rs` d ```\nx_y\n``` `e`").collect();
     assert_eq!(named, ["b/c.rs", "", "\nx_y\n", "", "e"]);
     assert!(

@@ -63,18 +63,18 @@ fn module_path(folder: &str, file: &str) -> Vec<String> {
 
 impl<'a> Module<'a> {
     fn new(source: &'a Source) -> Self {
-        let paths = source.paths_without_tests().into_iter();
+        let paths = source.paths_without_tests.iter();
         let mut module = Self {
             file: &source.path,
-            items: source.items(),
+            items: source.items.clone(),
             aliases: BTreeMap::new(),
             globs: Vec::new(),
-            paths: paths.map(|(path, _)| segments(&path)).collect(),
+            paths: paths.map(|(path, _)| segments(path)).collect(),
         };
-        for (path, name) in source.uses() {
+        for (path, name) in &source.uses {
             match name {
-                Some(name) => drop(module.aliases.insert(name, segments(&path))),
-                None => module.globs.push(segments(&path)),
+                Some(name) => drop(module.aliases.insert(name.clone(), segments(path))),
+                None => module.globs.push(segments(path)),
             }
         }
         module

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
@@ -25,7 +26,22 @@ pub struct Source {
     pub path: String,
     /// The contents.
     pub text: String,
-    syntax: syn::File,
+    /// Every function with a body.
+    pub functions: Vec<Function>,
+    /// Every struct with the names of its public fields.
+    pub structs: Vec<(String, Vec<String>)>,
+    /// Names of the items that the file defines, outside of its tests.
+    pub items: BTreeSet<String>,
+    /// Every `use` outside of tests: the path and its name in this file; `None` for `use path::*`.
+    pub uses: Vec<(String, Option<String>)>,
+    /// Number of lines, without those of `#[cfg(test)]` modules.
+    pub lines_without_tests: usize,
+    /// Lines with `unsafe`, also those in macro calls.
+    pub unsafe_lines: Vec<usize>,
+    /// Every string literal outside of tests and macro calls, with its line.
+    pub strings_without_tests: Vec<(String, usize)>,
+    /// Every path that the file names outside of its tests, `use` trees flattened, with its line.
+    pub paths_without_tests: Vec<(String, usize)>,
 }
 
 /// A function and its length.
@@ -37,12 +53,14 @@ pub struct Function {
     pub lines: usize,
 }
 
-/// Every Rust file of the workspace, parsed.
-pub fn rust_sources() -> Vec<Source> {
-    let files = text_files().into_iter().filter(|(path, _)| path.ends_with(".rs"));
-    let sources: Vec<_> = files.map(|(path, text)| Source::parse(&path, text)).collect();
-    assert!(sources.len() > 50, "the workspace was found");
-    sources
+/// Every Rust file of the workspace, parsed once for all tests.
+pub fn rust_sources() -> &'static [Source] {
+    static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(|| {
+        let files = text_files().into_iter().filter(|(path, _)| path.ends_with(".rs"));
+        files.map(|(path, text)| Source::parse(&path, text)).collect()
+    });
+    assert!(SOURCES.len() > 50, "the workspace was found");
+    &SOURCES
 }
 
 /// Every text file of the workspace: path below the root, and text.
@@ -176,85 +194,49 @@ impl Source {
     pub fn parse(path: &str, text: String) -> Self {
         let syntax = syn::parse_file(&text);
         let syntax = syntax.unwrap_or_else(|error| panic!("{path}: {error}"));
-        Self { path: path.to_owned(), text, syntax }
+        let (tests, products): (Vec<_>, Vec<_>) = syntax.items.iter().partition(is_test_module);
+        let lines = |item: &syn::Item| item.span().end().line - item.span().start().line + 1;
+        let mut functions = Functions(Vec::new());
+        functions.visit_file(&syntax);
+        let (mut strings, mut paths) = (Strings(Vec::new()), Paths(Vec::new()));
+        for item in &products {
+            strings.visit_item(item);
+            paths.visit_item(item);
+        }
+        let mut uses = Vec::new();
+        for item in &syntax.items {
+            if let syn::Item::Use(item) = item {
+                flatten_names(&item.tree, "", &mut uses);
+            }
+        }
+        let mut unsafe_lines = Vec::new();
+        find_unsafe(text.parse().expect("it was parsed before"), &mut unsafe_lines);
+        Self {
+            path: path.to_owned(),
+            functions: functions.0,
+            structs: syntax.items.iter().filter_map(fields).collect(),
+            items: products.iter().copied().filter_map(name_of).collect(),
+            uses,
+            lines_without_tests: text.lines().count() - tests.into_iter().map(lines).sum::<usize>(),
+            unsafe_lines,
+            strings_without_tests: strings.0,
+            paths_without_tests: paths.0,
+            text,
+        }
     }
 
     /// Returns true if the whole file is a test.
     pub fn is_test(&self) -> bool {
         self.path.starts_with("tests/") || self.path.contains("/tests/")
     }
+}
 
-    /// Every function with a body.
-    pub fn functions(&self) -> Vec<Function> {
-        let mut functions = Functions(Vec::new());
-        functions.visit_file(&self.syntax);
-        functions.0
-    }
-
-    /// Every struct of the file with the names of its public fields.
-    pub fn structs(&self) -> Vec<(String, Vec<String>)> {
-        let fields = |item: &syn::Item| match item {
-            syn::Item::Struct(item) => {
-                let is_public =
-                    |field: &&syn::Field| matches!(field.vis, syn::Visibility::Public(_));
-                let public = item.fields.iter().filter(is_public);
-                let names = public.filter_map(|field| field.ident.as_ref());
-                Some((item.ident.to_string(), names.map(ToString::to_string).collect()))
-            }
-            _ => None,
-        };
-        self.syntax.items.iter().filter_map(fields).collect()
-    }
-
-    /// Names of the items that the file defines, outside of its tests.
-    pub fn items(&self) -> BTreeSet<String> {
-        let items = self.syntax.items.iter().filter(|item| !is_test_module(item));
-        items.filter_map(name_of).collect()
-    }
-
-    /// Every `use` outside of tests: the path and its name in this file; `None` for `use path::*`.
-    pub fn uses(&self) -> Vec<(String, Option<String>)> {
-        let mut uses = Vec::new();
-        for item in &self.syntax.items {
-            if let syn::Item::Use(item) = item {
-                flatten_names(&item.tree, "", &mut uses);
-            }
-        }
-        uses
-    }
-
-    /// Lines of the file, without those of its `#[cfg(test)]` modules.
-    pub fn lines_without_tests(&self) -> usize {
-        let tests = self.syntax.items.iter().filter(|item| is_test_module(item));
-        let lines = |item: &syn::Item| item.span().end().line - item.span().start().line + 1;
-        self.text.lines().count() - tests.map(lines).sum::<usize>()
-    }
-
-    /// Lines with `unsafe`, also those in macro calls.
-    pub fn unsafe_lines(&self) -> Vec<usize> {
-        let tokens: TokenStream = self.text.parse().expect("it was parsed before");
-        let mut lines = Vec::new();
-        find_unsafe(tokens, &mut lines);
-        lines
-    }
-
-    /// Every string literal outside of tests and macro calls, with its line.
-    pub fn strings_without_tests(&self) -> Vec<(String, usize)> {
-        let mut strings = Strings(Vec::new());
-        for item in self.syntax.items.iter().filter(|item| !is_test_module(item)) {
-            strings.visit_item(item);
-        }
-        strings.0
-    }
-
-    /// Every path that the file names outside of its tests, `use` trees flattened, with its line.
-    pub fn paths_without_tests(&self) -> Vec<(String, usize)> {
-        let mut paths = Paths(Vec::new());
-        for item in self.syntax.items.iter().filter(|item| !is_test_module(item)) {
-            paths.visit_item(item);
-        }
-        paths.0
-    }
+/// The name of a struct and those of its public fields.
+fn fields(item: &syn::Item) -> Option<(String, Vec<String>)> {
+    let syn::Item::Struct(item) = item else { return None };
+    let is_public = |field: &&syn::Field| matches!(field.vis, syn::Visibility::Public(_));
+    let names = item.fields.iter().filter(is_public).filter_map(|field| field.ident.as_ref());
+    Some((item.ident.to_string(), names.map(ToString::to_string).collect()))
 }
 
 /// The name of an item that other files can name.
@@ -277,7 +259,7 @@ fn name_of(item: &syn::Item) -> Option<String> {
     Some(name.to_string())
 }
 
-fn is_test_module(item: &syn::Item) -> bool {
+fn is_test_module(item: &&syn::Item) -> bool {
     let syn::Item::Mod(module) = item else { return false };
     module.attrs.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
