@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use csv::StringRecord;
 use serde::Deserialize;
 
 use crate::fabric::scenario::Figure;
@@ -58,8 +60,12 @@ pub struct Description {
     pub figures: Vec<Figure>,
 }
 
-/// A row of a table: values by column name.
-pub type Row = BTreeMap<String, String>;
+/// A row of a table.
+#[derive(Debug)]
+pub struct Row {
+    columns: Arc<StringRecord>,
+    values: StringRecord,
+}
 
 /// All results of one scenario.
 #[derive(Debug)]
@@ -106,8 +112,9 @@ impl Measured {
                 other => ReportError::Content { path: path.clone(), what: format!("{other:?}") },
             };
             let mut reader = csv::Reader::from_path(&path).map_err(wrong)?;
-            for row in reader.deserialize() {
-                rows.push(row.map_err(wrong)?);
+            let columns = Arc::new(reader.headers().map_err(wrong)?.clone());
+            for values in reader.into_records() {
+                rows.push(Row { columns: Arc::clone(&columns), values: values.map_err(wrong)? });
             }
         }
         Ok(rows)
@@ -116,12 +123,13 @@ impl Measured {
 
 /// The number in a column; NaN if absent.
 pub fn number(row: &Row, column: &str) -> f64 {
-    row.get(column).and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)
+    text(row, column).parse().unwrap_or(f64::NAN)
 }
 
-/// The text in a column.
+/// The text in a column; empty if there is no such column.
 pub fn text<'a>(row: &'a Row, column: &str) -> &'a str {
-    row.get(column).map_or("", String::as_str)
+    let place = row.columns.iter().position(|name| name == column);
+    place.and_then(|place| row.values.get(place)).unwrap_or_default()
 }
 
 /// Returns true if rows of `case` are shown. A case of a sweep is named after the scenario's case,
@@ -134,21 +142,23 @@ fn is_shown(figure: &Figure, case: &str) -> bool {
 }
 
 /// The shown rows, grouped by `key`, in order of appearance.
-pub fn grouped<K: PartialEq>(
+pub fn grouped<K: Ord + Clone>(
     figure: &Figure,
     rows: Vec<Row>,
     key: impl Fn(&Row) -> K,
 ) -> Vec<(K, Vec<Row>)> {
     let mut groups: Vec<(K, Vec<Row>)> = Vec::new();
+    let mut places = BTreeMap::new();
     for row in rows {
         if !is_shown(figure, text(&row, "case")) {
             continue;
         }
         let key = key(&row);
-        match groups.iter_mut().rev().find(|(known, _)| *known == key) {
-            Some((_, rows)) => rows.push(row),
-            None => groups.push((key, vec![row])),
-        }
+        let place = *places.entry(key.clone()).or_insert_with(|| {
+            groups.push((key, Vec::new()));
+            groups.len() - 1
+        });
+        groups[place].1.push(row);
     }
     groups
 }
