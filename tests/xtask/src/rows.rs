@@ -180,7 +180,7 @@ pub trait End {
 /// Returns true if the servers of the group have no TCP socket, because they use the RDMA CM or
 /// files.
 fn is_without_tcp(group: &str) -> bool {
-    matches!(group, "cm" | "rsocket" | "librpma" | "gloo")
+    matches!(group, "cm" | "rsocket" | "librpma" | "udapl" | "gloo")
 }
 
 /// The shell command that counts listeners at an end that runs on Feroce. A program without a TCP

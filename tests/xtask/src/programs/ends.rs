@@ -69,8 +69,11 @@ impl End for FeroceEnd {
         let count =
             |words: &str| number(output(command_in(&self.namespace, "sh").args(["-c", words])));
         match group {
-            // A member of a multicast group has a socket instead, or its daemon.
-            "cm" | "rsocket" | "librpma" => self.cm_listeners() + count("ss -lunH | wc -l"),
+            // A member of a multicast group has a UDP socket instead, or its daemon; qperf has a
+            // TCP socket, and opens its device later.
+            "cm" | "rsocket" | "librpma" | "udapl" => {
+                self.cm_listeners() + count("ss -lutnH | wc -l")
+            }
             _ => count(feroce_listeners(group)),
         }
     }
@@ -132,11 +135,11 @@ impl End for RxeEnd<'_> {
     fn listeners(&self, group: &str) -> usize {
         number(self.guest.shell(match group {
             "cm" => {
-                "{ rdma resource show cm_id | grep LISTEN; ss -lunH; \
+                "{ rdma resource show cm_id | grep LISTEN; ss -lutnH; \
                  ip -4 maddress show dev data; } | wc -l"
             }
             "rsocket" => {
-                "{ rdma resource show cm_id | grep LISTEN; ss -lunH; \
+                "{ rdma resource show cm_id | grep LISTEN; ss -lutnH; \
                  ip -4 maddress show dev data; } | wc -l"
             }
             _ => "ss -ltnH | wc -l",
