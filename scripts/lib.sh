@@ -43,7 +43,7 @@ in_user_namespace() {
     "${new[@]}" true 2> /dev/null ||
         die "this host lets only root make user namespaces: run the script as root, or allow them" \
             "(sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns=0; in" \
-            "a container its seccomp profile)"
+            "a container its seccomp profile; in a chroot nobody but root can)"
     # shellcheck disable=SC2016 # The inner shell expands it.
     exec "${new[@]}" bash -c 'mount -t tmpfs run /run && exec "$@"' bash "$@"
 }
