@@ -1,5 +1,7 @@
 //! The checks of `doctor`: the requirements of lossless RoCE on an interface.
 
+use feroce_wire::PathMtu;
+
 use super::facts::{Facts, RdmaPort};
 use super::{Intended, Severity, Verdict};
 use crate::dcb::{DcbError, Ieee, Selector, Tsa};
@@ -55,13 +57,10 @@ fn link(facts: &Facts, _: &Intended) -> Option<Verdict> {
     }
 }
 
-/// Largest headers of a RoCEv2 packet, from IP on: IPv6 40, UDP 8, BTH 12, RETH and immediate 20,
-/// ICRC 4.
-const HEADERS: u32 = 84;
-
 fn mtu(facts: &Facts, intended: &Intended) -> Option<Verdict> {
     let (mtu, path) = (facts.mtu, intended.path_mtu);
-    let largest = [4096, 2048, 1024, 512, 256].into_iter().find(|size| size + HEADERS <= mtu);
+    let largest =
+        [4096, 2048, 1024, 512, 256].into_iter().find(|size| size + PathMtu::OVERHEAD <= mtu);
     match largest {
         Some(size) if size >= path => ok(format!("{mtu} bytes: enough for path MTU {path}")),
         other => bad(
@@ -70,7 +69,7 @@ fn mtu(facts: &Facts, intended: &Intended) -> Option<Verdict> {
                 Some(size) => format!("{mtu} bytes: enough for path MTU {size}, not for {path}"),
                 None => format!("{mtu} bytes: too small for any path MTU"),
             },
-            &[format!("ip link set dev {} mtu {}", facts.name, path + HEADERS)],
+            &[format!("ip link set dev {} mtu {}", facts.name, path + PathMtu::OVERHEAD)],
         ),
     }
 }

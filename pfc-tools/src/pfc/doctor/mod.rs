@@ -211,7 +211,7 @@ mod tests {
 
     const FAULTS: [Fault; 14] = [
         (|f, _| f.is_usable = false, "link", Severity::Error, "ip link set dev eth0 up"),
-        (|f, _| f.mtu = 1500, "mtu", Severity::Warning, "ip link set dev eth0 mtu 4180"),
+        (|f, _| f.mtu = 1500, "mtu", Severity::Warning, "ip link set dev eth0 mtu 4184"),
         (
             |_, i| i.pfc = Some(Pfc::default()),
             "pfc",
