@@ -7,8 +7,8 @@
 #                                 summary names them
 #   scripts/test.sh --no-skips    a test or step that is skipped is a failure
 #   scripts/test.sh STEP...       the named steps: fmt clippy doc purity loom miri test rxe ports
-#                                 programs pyverbs replay frames pfc action fabric dpdk swarm
-#                                 install demo deny book mutants
+#                                 programs pyverbs replay frames pfc action fabric swarm install
+#                                 demo deny book mutants dpdk
 # Without root, steps that need it are skipped; so are tests that need root, or something that this
 # machine lacks. The summary names each of them with its reason.
 # The last line counts the steps. Exit code: 0 if none failed, 1 if one failed or something is
@@ -18,9 +18,10 @@ cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 . scripts/steps.sh
 
-# Those that wait most come after test: builds of the later ones use the time (`build_ahead`).
+# Those that wait most come after test: builds of the later ones use the time (`build_ahead`). The
+# last one builds `feroce` with another feature.
 ALL="fmt clippy doc purity loom miri test rxe ports programs pyverbs replay frames pfc action"
-ALL+=" fabric dpdk swarm install demo deny book mutants"
+ALL+=" fabric swarm install demo deny book mutants dpdk"
 readonly ALL
 readonly QUICK="fmt clippy doc purity test"
 readonly NEED_ROOT="rxe ports dpdk fabric frames pfc programs pyverbs replay install demo action"
