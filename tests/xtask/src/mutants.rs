@@ -529,9 +529,10 @@ mod tests {
                 Test::File(name) => root.join(format!("tests/tests/{name}.rs")).is_file(),
                 Test::Model(model) => models.contains(&format!("(\"{model}\", ")),
                 Test::Miri { package, filter } => {
-                    let start = format!("interpret -p {package} ");
-                    let line = script.lines().find(|line| line.contains(&start));
-                    line.is_some_and(|line| line.split(' ').any(|word| word == filter))
+                    let step = script.split_once("step_miri()").expect("the step").1;
+                    let step = step.split_once("\n}\n").expect("its end").0;
+                    let has = |due: &str| step.split_whitespace().any(|word| word == due);
+                    has(package) && has(filter)
                 }
             };
             if !is_there {
