@@ -1,10 +1,10 @@
 //! `feroce set`: congestion control parameters of a program that has an interface open.
 
 use clap::{Args, ValueHint};
-use feroce_engine::device::stat::{self, Request};
+use feroce_engine::device::stat::Request;
 
 use crate::failure::Failure;
-use crate::output;
+use crate::{figures, output};
 
 /// Options of `feroce set`.
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ fn parse_pair(text: &str) -> Result<(String, String), String> {
 /// Sets the parameters and prints all parameters in effect.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let request = Request { queue_pairs: false, set: options.set.clone() };
-    let snapshot = stat::query(&options.interface, &request)?;
+    let snapshot = figures::program(&options.interface, &request)?;
     output::line(&format!("{:<24}{}", "congestion", snapshot.congestion))?;
     for (name, value) in &snapshot.congestion_params {
         output::line(&format!("{name:<24}{value}"))?;

@@ -28,6 +28,12 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "expected bytes, such as 512KB".to_owned())
 }
 
+/// Parses the length of a frame: `4200`.
+pub fn frame(text: &str) -> Result<u64, String> {
+    let bytes = Kind::Bytes.parse(text).filter(|bytes| (64..=16_384).contains(bytes));
+    bytes.ok_or_else(|| "expected 64 to 16384 bytes, such as 4200".to_owned())
+}
+
 /// Parses a time other than 0: `100ms`.
 pub fn time(text: &str) -> Result<Time, String> {
     let nanos = Kind::Time.parse(text).filter(|&nanos| nanos > 0);

@@ -10,7 +10,10 @@ use std::thread;
 
 use feroce_engine::daemon::{self, DaemonStat};
 use feroce_engine::device::stat::{self, Request, Snapshot, StatError};
+use feroce_engine::net::Interface;
 use serde::Serialize;
+
+use crate::failure::Failure;
 
 #[cfg(any(feature = "top", feature = "metrics"))]
 pub use gather::Figures;
@@ -25,6 +28,17 @@ pub struct DaemonFigures {
     pub pid: i32,
     #[serde(flatten)]
     pub stat: DaemonStat,
+}
+
+/// Queries the program that serves figures under `name`: an interface, or `interface@process`.
+pub fn program(name: &str, request: &Request) -> Result<Snapshot, Failure> {
+    stat::query(name, request).map_err(|error| {
+        let interface = name.split('@').next().unwrap_or(name);
+        match (&error, Interface::read(interface)) {
+            (StatError::NoEndpoint { .. }, Err(cause)) => cause.into(),
+            _ => error.into(),
+        }
+    })
 }
 
 /// Queries the programs that serve figures under `names`.

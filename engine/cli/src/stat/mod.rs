@@ -79,7 +79,7 @@ fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
         interfaces.retain(|name| stat::is_on(name, interface));
         if interfaces.len() < 2 {
             let name = interfaces.first().unwrap_or(interface);
-            return Ok(vec![stat::query(name, &request)?]);
+            return Ok(vec![figures::program(name, &request)?]);
         }
     }
     if interfaces.is_empty() {
@@ -122,7 +122,9 @@ fn watch(options: &Options, interval: Duration, first: Vec<Snapshot>) -> Result<
             return Ok(());
         }
         let now = match take(options) {
-            Err(Failure::Stat(StatError::NoEndpoint { .. } | StatError::NoServer)) => {
+            Err(
+                Failure::Stat(StatError::NoEndpoint { .. } | StatError::NoServer) | Failure::Net(_),
+            ) => {
                 return Err(Failure::Plan(ended(&before)));
             }
             other => other?,

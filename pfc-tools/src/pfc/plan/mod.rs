@@ -23,20 +23,10 @@ pub struct Options {
     #[arg(long, value_name = "METRES", default_value = "100", value_parser = units::metres)]
     pub cable: u32,
     /// Largest frame of a lossless class; 4200 fits a RoCE payload of 4096 bytes
-    #[arg(
-        long,
-        value_name = "BYTES",
-        default_value = "4200",
-        value_parser = clap::value_parser!(u64).range(64..=16_384)
-    )]
+    #[arg(long, value_name = "BYTES", default_value = "4200", value_parser = units::frame)]
     pub mtu: u64,
     /// Largest frame of any class
-    #[arg(
-        long,
-        value_name = "BYTES",
-        default_value = "9216",
-        value_parser = clap::value_parser!(u64).range(64..=16_384)
-    )]
+    #[arg(long, value_name = "BYTES", default_value = "9216", value_parser = units::frame)]
     pub port_mtu: u64,
     /// Lossless priorities, one class each
     #[arg(
