@@ -154,11 +154,19 @@ const HEAD: &str = "<!DOCTYPE html>
 <style>
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem 1rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { border-bottom: 1px solid #8886; padding: .4rem .6rem; text-align: left; }
-th, td { vertical-align: top; overflow-wrap: anywhere; }
+table { border-collapse: collapse; table-layout: fixed; width: 100%; }
+tr { border-bottom: 1px solid #8886; }
+th, td { padding: .4rem .6rem; text-align: left; vertical-align: top; overflow-wrap: anywhere; }
+th:nth-child(1) { width: 6rem; }
+th:nth-child(2) { width: 30%; }
+th:nth-child(3) { width: 24%; }
 code { font-size: .85em; }
 .none { color: #b26a00; }
+@media (max-width: 50rem) {
+  table, tbody, tr, td { display: block; }
+  th { display: none; }
+  td { padding: .2rem 0; }
+}
 </style>
 </head>
 <body>
@@ -178,7 +186,9 @@ fn html(rules: &[Rule], places: &BTreeMap<String, Places>) -> String {
     for rule in rules {
         let of_rule = &places[&rule.id];
         let list = |names: Vec<String>| {
-            let item = |name: &String| format!("<code>{}</code>", escaped(name));
+            // Long names may be broken after these.
+            let parts = |name: &String| escaped(name).replace('/', "/<wbr>").replace('_', "_<wbr>");
+            let item = |name: &String| format!("<code>{}</code>", parts(name));
             names.iter().map(item).collect::<Vec<_>>().join("<br>")
         };
         // Files without line numbers: the report does not change with every edit.
