@@ -10,7 +10,7 @@ use std::thread;
 
 use feroce_engine::daemon::{self, DaemonStat};
 use feroce_engine::device::stat::{self, Request, Snapshot, StatError};
-use feroce_engine::net::Interface;
+use feroce_engine::net::{Interface, NetError};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -33,9 +33,9 @@ pub struct DaemonFigures {
 /// Queries the program that serves figures under `name`: an interface, or `interface@process`.
 pub fn program(name: &str, request: &Request) -> Result<Snapshot, Failure> {
     stat::query(name, request).map_err(|error| {
-        let interface = name.split('@').next().unwrap_or(name);
-        match (&error, Interface::read(interface)) {
-            (StatError::NoEndpoint { .. }, Err(cause)) => cause.into(),
+        let StatError::NoEndpoint { .. } = error else { return error.into() };
+        match Interface::read(name.split('@').next().unwrap_or(name)) {
+            Err(cause @ NetError::NoSuchInterface { .. }) => cause.into(),
             _ => error.into(),
         }
     })

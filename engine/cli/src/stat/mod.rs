@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use clap::Args;
 use feroce_engine::device::stat::{self, Request, Snapshot, StatError};
+use feroce_engine::net::NetError;
 use feroce_engine::sys;
 use serde::Serialize;
 
@@ -123,7 +124,8 @@ fn watch(options: &Options, interval: Duration, first: Vec<Snapshot>) -> Result<
         }
         let now = match take(options) {
             Err(
-                Failure::Stat(StatError::NoEndpoint { .. } | StatError::NoServer) | Failure::Net(_),
+                Failure::Stat(StatError::NoEndpoint { .. } | StatError::NoServer)
+                | Failure::Net(NetError::NoSuchInterface { .. }),
             ) => {
                 return Err(Failure::Plan(ended(&before)));
             }
