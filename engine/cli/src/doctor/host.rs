@@ -18,7 +18,7 @@ const HUGEPAGES_WANTED: u64 = 32;
 /// Recommended number of free hugepages.
 const AMPLE_HUGEPAGES: u64 = 256;
 /// Interface MTU that carries path MTU 4096.
-const UDP_MTU: u32 = 4096 + PathMtu::OVERHEAD;
+const UDP_MTU: u32 = PathMtu::Mtu4096.bytes() + PathMtu::OVERHEAD;
 /// Clock sources that are read without a system call.
 const FAST_CLOCKS: [&str; 4] =
     ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];

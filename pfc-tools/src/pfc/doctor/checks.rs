@@ -59,9 +59,7 @@ fn link(facts: &Facts, _: &Intended) -> Option<Verdict> {
 
 fn mtu(facts: &Facts, intended: &Intended) -> Option<Verdict> {
     let (mtu, path) = (facts.mtu, intended.path_mtu);
-    let largest =
-        [4096, 2048, 1024, 512, 256].into_iter().find(|size| size + PathMtu::OVERHEAD <= mtu);
-    match largest {
+    match PathMtu::largest_for(mtu).map(PathMtu::bytes) {
         Some(size) if size >= path => ok(format!("{mtu} bytes: enough for path MTU {path}")),
         other => bad(
             Severity::Warning,
