@@ -148,17 +148,19 @@ pub fn grouped<K: Ord + Clone>(
     key: impl Fn(&Row) -> K,
 ) -> Vec<(K, Vec<Row>)> {
     let mut groups: Vec<(K, Vec<Row>)> = Vec::new();
-    let mut places = BTreeMap::new();
+    let mut places: BTreeMap<K, usize> = BTreeMap::new();
     for row in rows {
         if !is_shown(figure, text(&row, "case")) {
             continue;
         }
         let key = key(&row);
-        let place = *places.entry(key.clone()).or_insert_with(|| {
-            groups.push((key, Vec::new()));
-            groups.len() - 1
-        });
-        groups[place].1.push(row);
+        match places.get(&key) {
+            Some(&place) => groups[place].1.push(row),
+            None => {
+                places.insert(key.clone(), groups.len());
+                groups.push((key, vec![row]));
+            }
+        }
     }
     groups
 }
