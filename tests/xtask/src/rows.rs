@@ -177,8 +177,8 @@ pub trait End {
     fn listeners(&self, group: &str) -> usize;
 }
 
-/// Returns true if the servers of the group have no TCP socket, because they use the RDMA CM or
-/// files.
+/// Returns true if the servers of the group usually have no TCP socket, because they use the RDMA
+/// CM or files.
 fn is_without_tcp(group: &str) -> bool {
     matches!(group, "cm" | "rsocket" | "librpma" | "udapl" | "gloo")
 }

@@ -134,11 +134,7 @@ impl End for RxeEnd<'_> {
     /// groups.
     fn listeners(&self, group: &str) -> usize {
         number(self.guest.shell(match group {
-            "cm" => {
-                "{ rdma resource show cm_id | grep LISTEN; ss -lutnH; \
-                 ip -4 maddress show dev data; } | wc -l"
-            }
-            "rsocket" => {
+            "cm" | "rsocket" => {
                 "{ rdma resource show cm_id | grep LISTEN; ss -lutnH; \
                  ip -4 maddress show dev data; } | wc -l"
             }
