@@ -30,7 +30,10 @@ pub enum CaptureError {
         source: io::Error,
     },
     /// The file starts with no known magic number.
-    #[error("{} is neither pcap nor pcapng", .0.display())]
+    #[error(
+        "{} is neither pcap nor pcapng; Wireshark's `editcap IN OUT.pcapng` converts other formats",
+        .0.display()
+    )]
     NotACapture(PathBuf),
     /// The frames have no Ethernet header.
     #[error("{} was captured on a link of type {found:?}; only Ethernet has PFC", file.display())]
