@@ -2,9 +2,10 @@
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{DeviceConfig, Endpoint};
+use feroce_engine::memory::Access;
 use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::qp::{QpState, Service};
-use feroce_engine::verbs::{SendOp, Status};
+use feroce_engine::verbs::{SendFlags, SendOp, Status};
 use feroce_tests::pair::{Crafted, FIRST_PSN, Pair, PairSetup};
 use feroce_tests::{drain, manual_config};
 use feroce_wire::{Aeth, Msn, NakCode, Opcode, Psn, Sack, Syndrome};
@@ -105,6 +106,28 @@ fn a_repeated_packet_that_is_lost_again_needs_no_timeout() {
     ];
     assert_eq!(pair.trace()[5..], expected);
     assert_eq!(pair.done(0), [(1, Status::Success), (2, Status::Success)]);
+}
+
+/// A lost packet whose region is gone is not taken for sent: its request fails as soon as it is the
+/// oldest, not after a timeout.
+#[test]
+fn a_lost_packet_of_a_deregistered_region_fails_in_order() {
+    let mut pair = pair();
+    let region = pair.pds[0].alloc_buffer(4096, Access::ALL).unwrap();
+    pair.lose_all(&[(0, 100, 1), (0, 101, 1)]);
+    pair.post(1, SendOp::Write(pair.remote(0)), 256);
+    let sges = [region.region().sge(0, 512)];
+    pair.post_sges(2, SendOp::Write(pair.remote(0)), &sges, SendFlags::SIGNALED);
+    pair.run(1);
+    drop(region);
+    pair.run(100);
+    let expected = [
+        "1 < Acknowledge 100 nak psn-sequence msn 0 sack [102]",
+        "2 > Write Only 100 A at 0 len 256",
+        "3 < Acknowledge 100 ack msn 1",
+    ];
+    assert_eq!(pair.trace()[3..], expected);
+    assert_eq!(pair.done(0), [(1, Status::Success), (2, Status::LocalProtection)]);
 }
 
 /// The acknowledgement of the repeated packet 101 shows that the packets after 102 may be lost.

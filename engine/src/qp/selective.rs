@@ -41,8 +41,9 @@ impl Requester {
         env: &mut Env<'_>,
         out: &mut [u8],
     ) -> Option<Next> {
-        let lost = self.find_lost(conn).or_else(|| self.find_suspect(conn));
-        let (index, psn, segment) = lost?;
+        let lost = self.find_lost(conn);
+        let is_suspect = lost.is_none();
+        let (index, psn, segment) = lost.or_else(|| self.find_suspect(conn))?;
         let wqe = self.sq.posted(index).expect("between head and fresh");
         let packet = Outgoing { psn, segment, ack_req: true };
         let carries_data = !wqe.op.needs_responder_resource();
@@ -50,6 +51,9 @@ impl Requester {
             Ok(len) => {
                 env.counters.count(Counter::RetransmittedPackets);
                 self.ack_timer.start(timers, env.now);
+                if let (false, Some(board)) = (is_suspect, self.board.as_mut()) {
+                    board.mark_sent(self.una, psn, psn.add(segment.psn_count), self.sent_end);
+                }
                 let sent = SentRequest {
                     psn,
                     carries_data,
@@ -60,11 +64,12 @@ impl Requester {
                 Next::Packet(len, sent)
             }
             Err(status) if index == self.sq.head() => Next::Failed(status),
+            // It is still lost, and the search comes back when older packets are acknowledged.
             Err(_) => Next::Blocked,
         })
     }
 
-    /// Finds the oldest lost packet, and marks it as sent again.
+    /// Finds the next lost packet.
     fn find_lost(&mut self, conn: &Connection) -> Option<(u32, Psn, Segment)> {
         let board = self.board.as_mut()?;
         let (mut index, mut psn) = match board.search() {
@@ -83,7 +88,6 @@ impl Requester {
             let look = Look { board, una: self.una, end, wqe, mtu: conn.mtu };
             let (lost, next) = look.at(psn);
             if let Some(segment) = lost {
-                board.mark_sent(self.una, psn, next, self.sent_end);
                 board.set_search(Search::At(index, next));
                 return Some((index, psn, segment));
             }
