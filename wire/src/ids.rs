@@ -243,6 +243,7 @@ mod tests {
     fn keys_have_two_parts() {
         let key = Key::from_parts(0x12_3456, 0x78);
         assert_eq!(key, Key(0x1234_5678));
+        assert_eq!(key.value(), 0x1234_5678);
         assert_eq!((key.index(), key.variant()), (0x12_3456, 0x78));
         assert_eq!(Key::from_parts(0xff00_0001, 2), Key(0x0000_0102));
     }

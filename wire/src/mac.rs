@@ -85,6 +85,13 @@ mod tests {
     }
 
     #[test]
+    fn the_interface_identifier_inverts_the_local_bit() {
+        let [universal, local] = [0x00, 0x02].map(|first| MacAddr([first, 0x77, 3, 4, 5, 6]));
+        assert_eq!(universal.eui64(), [0x02, 0x77, 3, 0xff, 0xfe, 4, 5, 6]);
+        assert_eq!(local.eui64(), [0x00, 0x77, 3, 0xff, 0xfe, 4, 5, 6]);
+    }
+
+    #[test]
     fn group_addresses_are_recognised() {
         assert!(MacAddr::BROADCAST.is_multicast());
         assert!(MacAddr([0x01, 0, 0x5e, 0, 0, 1]).is_multicast());

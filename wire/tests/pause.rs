@@ -48,6 +48,15 @@ proptest! {
     }
 
     #[test]
+    fn padding_is_named_with_its_place(frame in frames(), at in 34_usize..FRAME_LEN - 4) {
+        let mut bytes = frame.to_bytes();
+        bytes[at] = 7;
+        let seen = inspect(&bytes, FRAME_LEN).unwrap();
+        let finding = Finding::Padding { at: u16::try_from(at).unwrap(), value: 7 };
+        prop_assert_eq!(seen.findings.iter().collect::<Vec<_>>(), [finding]);
+    }
+
+    #[test]
     fn any_bytes_are_inspected(bytes in vec(any::<u8>(), 0..100), more in 0_usize..100) {
         if let Some(seen) = inspect(&bytes, bytes.len() + more) {
             seen.findings.iter().for_each(|finding| assert!(!finding.to_string().is_empty()));

@@ -44,6 +44,36 @@ fn every_opcode_is_sealed_on_every_kind_of_flow() {
 }
 
 #[test]
+fn a_cnp_goes_back_with_its_own_priority() {
+    let tag = VlanTag { id: 7, pcp: 3, dei: false };
+    for vlan in [None, Some(tag)] {
+        let flow = cnp::flow(&common::flow_spec(false, vlan), 48, 6);
+        let mut frame = [0xa5; 128];
+        let len = cnp::seal(&flow, &mut frame, Qpn::masked(0x99), Pkey::DEFAULT, 1);
+        let packet = Packet::parse(&frame[..len], &[]).unwrap();
+        assert!(packet.icrc_valid() && cnp::is_valid(&packet), "{packet}");
+        assert_eq!(packet.vlan, vlan.map(|tag| VlanTag { pcp: 6, ..tag }));
+        assert_eq!((packet.udp.src_port, packet.ip.traffic_class()), (0, 0xc2));
+    }
+}
+
+#[test]
+fn another_source_port_changes_nothing_else() {
+    for v6 in [false, true] {
+        let spec = common::flow_spec(v6, None);
+        let flow = FlowHeader::new(&spec);
+        let other = flow.with_source_port(0xc123);
+        let [one, two] =
+            [&flow, &other].map(|flow| common::sealed(Opcode::all().next().unwrap(), flow, 16, 1));
+        let at = flow.len() - 8;
+        assert_eq!(two[at..at + 2], [0xc1, 0x23]);
+        let end = one.len() - 4; // the ICRC covers the port
+        assert_eq!((&one[..at], &one[at + 2..end]), (&two[..at], &two[at + 2..end]));
+        assert!(Packet::parse(&two, &[]).unwrap().icrc_valid());
+    }
+}
+
+#[test]
 fn a_cnp_is_sealed() {
     let mut spec = common::flow_spec(false, None);
     spec.traffic_class = Ecn::Ect0.set_in(48 << 2);
