@@ -51,6 +51,13 @@ fn window_sends_at_once_then_at_ends_of_windows_with_a_mark() {
 }
 
 #[test]
+fn a_mark_at_the_end_of_a_window_counts_for_the_next_one() {
+    // At 70 the window 20 to 70 ends, with a mark; the packet at 70 belongs to the window to 120.
+    let packets = [(20, true), (30, true), (70, true), (200, false)];
+    assert_eq!(cnps(CnpTiming::Window, &packets), [20, 70, 120]);
+}
+
+#[test]
 fn a_late_window_sends_one_cnp_and_starts_a_new_window() {
     let mut point = point(CnpTiming::Window);
     assert!(point.on_packet(true, us(0)));

@@ -23,7 +23,7 @@ fn send_when_ready(pacer: &mut Pacer, packet: u64, rate: Rate, end: Instant) -> 
 fn packets_are_ready_when_the_bucket_holds_them() {
     let rate = Rate::from_gbps(40);
     let mut pacer = Pacer::new(3000, us(1));
-    assert_eq!(pacer.available(rate, us(1)), 3000);
+    assert_eq!((pacer.burst(), pacer.available(rate, us(1))), (3000, 3000));
     for _ in 0..3 {
         assert_eq!(pacer.ready_at(1000, rate), us(1));
         pacer.spend(1000, rate, us(1));

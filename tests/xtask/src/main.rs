@@ -13,6 +13,7 @@ mod inject;
 mod interop_kit;
 mod live_incast;
 mod mutants;
+mod mutation;
 mod net;
 mod own;
 mod packages;
@@ -97,6 +98,12 @@ enum Command {
     ///
     /// FEROCE_MUTANT_SCENARIOS sets how many scenarios the swarm may need.
     Mutants(mutants::Options),
+    /// Change the crates that decide about bytes and memory in the ways that cargo-mutants knows,
+    /// one change at a time, and write docs/mutation.md. tests/survivors.toml has the changes that
+    /// no test detects, with reasons
+    ///
+    /// Exit code 1 if a change survives that the list lacks.
+    Mutation(mutation::Options),
     /// Replay one scenario of a swarm: print what happens, write the frames to captures in
     /// target/swarm, and search the smallest scenario that still fails
     ///
@@ -139,6 +146,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Ceph(options) => ceph::main(options),
         Command::Together(options) => together::main(options),
         Command::Mutants(options) => mutants::main(options),
+        Command::Mutation(options) => mutation::main(options),
         Command::Swarm(options) => swarm::main(&options),
         Command::Frames { count } => frames::run(count),
     }
