@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
+use rustix::fs::fgetxattr;
 
 use super::libraries::Libraries;
 use super::loader;
@@ -87,16 +88,23 @@ pub fn obstacles(program: &Path, libraries: &Libraries) -> Vec<String> {
         Some(Kind::Loaded) => found.extend(loader::obstacles(program, libraries)),
         Some(Kind::Other) | None => {}
     }
-    let changes_user =
-        file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o6000 != 0);
-    if changes_user && !Uid::effective().is_root() {
+    if gains_privileges(&file) && !Uid::effective().is_root() {
         found.push(
-            "the program is setuid or setgid, so the loader ignores the caller's libraries: run it \
-             as root"
+            "the program is setuid or setgid, or has file capabilities, so the loader ignores the \
+             caller's libraries: run it as root, or remove them (`setcap -r`)"
                 .to_owned(),
         );
     }
     found
+}
+
+/// Returns true if the system runs `file` with other rights than those of the caller
+/// (`AT_SECURE`).
+fn gains_privileges(file: &File) -> bool {
+    let changes_user =
+        file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o6000 != 0);
+    let mut capabilities = [0_u8; 64];
+    changes_user || fgetxattr(file, "security.capability", &mut capabilities).is_ok()
 }
 
 /// The kind, from the program headers of a 64-bit ELF file; `None` if they cannot be read.
@@ -135,6 +143,26 @@ mod tests {
         assert!(missing("ibv_devinfo").contains("package ibverbs-utils"));
         assert!(missing("rdma_server").contains("package rdmacm-utils"));
         assert!(missing("my-program").contains("PATH"));
+    }
+
+    /// A version 2 capability set (`struct vfs_cap_data`) with CAP_NET_RAW, effective.
+    const NET_RAW: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    #[test]
+    fn programs_with_rights_of_their_own_are_recognized() {
+        let path = std::env::temp_dir().join(format!("fr-rights-{}", std::process::id()));
+        let file = File::create(&path).expect("a file");
+        assert!(!gains_privileges(&file));
+        file.set_permissions(PermissionsExt::from_mode(0o4755)).expect("own file");
+        assert!(gains_privileges(&file), "setuid");
+        file.set_permissions(PermissionsExt::from_mode(0o755)).expect("own file");
+        let flags = rustix::fs::XattrFlags::empty();
+        let set = rustix::fs::fsetxattr(&file, "security.capability", &NET_RAW, flags);
+        std::fs::remove_file(path).expect("own file");
+        match set {
+            Ok(()) => assert!(gains_privileges(&file), "capabilities"),
+            Err(error) => feroce_test_skip::skip(&format!("setting file capabilities: {error}")),
+        }
     }
 
     #[test]
