@@ -446,6 +446,11 @@ fn captures_are_joined_only_on_request() {
     let between = "FAB-LOSS-BETWEEN".to_owned();
     let joined = json(&["--json", "--taps", a, b]);
     assert!(rules(&joined).contains(&between), "{joined:#}");
+    let apart = "do not overlap in time";
+    let note = |files: [&str; 3]| String::from_utf8_lossy(&check(&files).stderr).into_owned();
+    assert!(!note(["--taps", a, b]).contains(apart), "they do");
+    let other = path(RETRIES);
+    assert!(note(["--taps", a, other.to_str().expect("a path")]).contains(apart));
     let each = json(&["--json", a, b]);
     let alone = [a, b].map(|file| json(&["--json", file]));
     assert_eq!(each.as_array().expect("a list"), &alone);

@@ -124,6 +124,12 @@ fn check(
     let mut trace = Trace::open(files)?;
     let filter = Filter { qpn: options.qpn, from: options.from, to: options.to };
     let (mut report, ended) = Checker::new(filter, options.html.is_some()).check(&mut trace);
+    if trace.points() == 1 {
+        eprintln!(
+            "feroce: the captures do not overlap in time: they are taken for one capture in parts \
+             (two taps need one clock; `editcap -t` shifts a capture)"
+        );
+    }
     if let Some(flow) = options.flow {
         let known = report.flows.all().len();
         if flow == 0 || flow as usize > known {

@@ -107,6 +107,11 @@ impl Trace {
         self.files.iter().map(|file| file.capture.file())
     }
 
+    /// Capture points of several files, as far as they were read; 0 for a single file.
+    pub const fn points(&self) -> usize {
+        self.taps.len()
+    }
+
     /// Returns the next frame, or `None` at the end.
     ///
     /// # Errors
