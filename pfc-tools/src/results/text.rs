@@ -106,6 +106,8 @@ fn print_gate(out: &mut impl Write, gate_result: &GateResult) -> io::Result<()> 
     let verdict = match verdict {
         Verdict::Holds => "ok",
         Verdict::Missed => "MISSED",
+        // A known miss that is another one now, or none.
+        Verdict::Fails if gate.explained.is_some() => "CHANGED",
         Verdict::Fails => "NOT MET",
         Verdict::Shown => "",
     };
