@@ -103,7 +103,9 @@ const TABLE: &[Row] = &[
         exit: Exit::Findings,
         code: 3,
         name: "findings",
-        meaning: "something was found, or a signal stopped `pfc send` early",
+        meaning: "`decode`, `watch`: a malformed frame; `plan`: an objection; `doctor`: an error \
+                  or a warning; `watchdog`: a storm; `deadlock`: one is possible; `send`: a signal \
+                  stopped it early",
         scope: Scope::Only(&["pfc"]),
     },
     Row {
