@@ -177,10 +177,10 @@ fn reason(
     }
     let why = failures.iter().map(|(missing, error)| {
         let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
-        format!("{} is not available: {error}{cause}", missing.title)
+        format!("cannot use {}: {error}{cause}", missing.title)
     });
     let why = why.collect::<Vec<_>>().join("; ");
     let port = &opened.ports[0].attributes().kind;
-    tracing::warn!("{interface} is opened as {port}, because {why}");
+    tracing::warn!("{interface} is opened as {port}: {why}");
     format!("auto: {why}")
 }
