@@ -14,6 +14,8 @@
 //! | `test: by PATH` | PATH, a script of this repository, has each of its commands |
 //! | `test: skip REASON` | no machine of the tests can run it |
 //!
+//! A block in an HTML comment, which begins with the line `<!--`, is for the tests only.
+//!
 //! Both hosts are network namespaces, joined by a veth pair: `eth0` is 10.0.0.1 on `server` and
 //! 10.0.0.2 on `client`.
 
@@ -108,6 +110,9 @@ fn blocks(page: &str, text: &str) -> Vec<Block> {
         let place = format!("{page}:{number}");
         if let Some(rest) = line.strip_prefix("<!-- test: ") {
             comment = Some(rest.strip_suffix(" -->").expect(&place).to_owned());
+            continue;
+        }
+        if line == "<!--" {
             continue;
         }
         if line == "```sh" {
