@@ -182,5 +182,5 @@ fn each_set_of_signals_is_what_its_name_says() {
     assert_eq!(signals(Needs::EVERY_ACK), (false, true, true));
     assert_eq!(signals(Needs::ECHO), (true, true, true));
     assert_eq!(signals(Needs::TELEMETRY), (false, true, true));
-    assert!(Needs::TELEMETRY.telemetry && !Needs::ECHO.telemetry);
+    assert_eq!((Needs::TELEMETRY.telemetry, Needs::ECHO.telemetry), (true, false));
 }

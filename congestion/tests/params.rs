@@ -18,6 +18,18 @@ fn refused(name: &str, text: &str, because: &str) {
     assert_eq!(params, Params::default());
 }
 
+/// kmin, kmax and pmax, from the sources that `SETS` names.
+#[test]
+fn sets_mark_as_their_sources_do() {
+    let marking = |name: &str| {
+        let set = SETS.iter().find(|one| one.name == name).expect("a set").params.marking;
+        (set.kmin, set.kmax, set.pmax)
+    };
+    assert_eq!(marking("paper"), (5_000, 200_000, Fraction::ratio(1, 100)));
+    assert_eq!(marking("ns3-rdma"), (40_000, 1_000_000, Fraction::ONE));
+    assert_eq!(marking("hpcc"), (400_000, 1_600_000, Fraction::ratio(1, 5)));
+}
+
 #[test]
 fn names_are_unique_and_shown_values_parse_back() {
     let mut names: Vec<_> = params::all().map(|param| param.name).collect();
