@@ -206,3 +206,37 @@ impl Handover {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_slices_are_located_in_the_order_of_the_slices() {
+        let map = QpnMap::sliced(2 * SLICE, 2);
+        let slices = map.slices().expect("a sliced map");
+        assert!(slices.add(7 * SLICE) && slices.add(3 * SLICE));
+        assert!(!slices.add(3 * SLICE), "twice");
+        assert!(!slices.add(4 * SLICE + 1), "no slice begins there");
+        assert!(!slices.add(1 << QPN_BITS), "beyond the numbers");
+        let at = |qpn| map.locate(Qpn::masked(qpn));
+        assert_eq!(at(7 * SLICE), Some((0, 0)));
+        assert_eq!(at(7 * SLICE + 5), Some((1, 2)));
+        assert_eq!(at(3 * SLICE + 4), Some((0, (SLICE + 4) / 2)));
+        assert_eq!(at(5 * SLICE), None, "of another device");
+        assert_eq!(map.locate(Qpn::GSI), Some((0, SLICE)));
+    }
+
+    #[test]
+    fn a_number_of_any_generation_is_located() {
+        let map = QpnMap::drawn(2, 6, 1);
+        assert_eq!(map.generations(), 1 << (QPN_BITS - 4));
+        for generation in [0, 1, map.generations() - 1] {
+            let number = map.number(5, generation);
+            assert_eq!(map.locate(number), Some((0, 5)), "{number}");
+            assert_eq!(map.locate(map.later_generation(number, 3)), Some((0, 5)));
+        }
+        assert_eq!(map.later_generation(map.number(5, map.generations() - 1), 1), map.number(5, 0));
+        assert_eq!(map.locate(Qpn::masked(1 << 4 | 9)), None, "beyond the count");
+    }
+}
