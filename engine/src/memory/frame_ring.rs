@@ -654,6 +654,17 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_longer_than_a_slot_is_refused() {
+        let (mut producer, mut consumer) = ring(2, 8);
+        assert!(producer.push(b"12345", b"678", Priority::default()));
+        assert!(!producer.push(b"12345", b"6789", Priority::default()), "9 bytes");
+        assert!(!producer.push(&[0xff; 4000], &[], Priority::default()), "over all slots");
+        assert!(producer.publish());
+        assert_eq!(consumer.burst(), 1);
+        assert_eq!(consumer.frame(0).0, b"12345678");
+    }
+
+    #[test]
     #[should_panic(expected = "commit without a slot")]
     fn commit_without_a_slot_panics() {
         ring(2, 8).0.commit(1, Priority::default(), false);
