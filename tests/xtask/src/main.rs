@@ -30,6 +30,7 @@ mod swarm;
 mod symbols;
 mod tally;
 mod together;
+mod tree_copy;
 
 use std::error::Error;
 use std::process::ExitCode;

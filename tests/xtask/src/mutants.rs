@@ -9,9 +9,10 @@ use std::time::Instant;
 use regex::Regex;
 
 use crate::Result;
-use crate::process::{output, run_into};
+use crate::process::run_into;
 use crate::setup::target;
 use crate::tally::{Outcome, Tally, Verdict};
+use crate::tree_copy::Copy;
 
 const PATCHES: &str = "tests/mutants";
 /// Seconds that a test may take.
@@ -249,13 +250,6 @@ fn all(root: &Path) -> Result<Vec<Mutant>> {
     Ok(mutants)
 }
 
-/// The copy of the tree and its build. Both are kept between runs, so that only the crates that a
-/// patch changes are built again.
-struct Copy {
-    base: PathBuf,
-    tree: PathBuf,
-}
-
 /// Runs the command.
 pub fn main(options: Options) -> Result<u8> {
     let mut mutants = all(Path::new("."))?;
@@ -269,9 +263,7 @@ pub fn main(options: Options) -> Result<u8> {
     let lacks_miri = mutants.iter().any(needs_miri) && !has_miri();
     let (skipped, mutants): (Vec<_>, Vec<_>) =
         mutants.into_iter().partition(|mutant| lacks_miri && needs_miri(mutant));
-    let base = target().join("mutants");
-    let copy = Copy { tree: base.join("tree"), base };
-    copy.update()?;
+    let copy = Copy::updated()?;
     if options.build {
         return copy.built(&mutants).map(|_| 0);
     }
@@ -321,42 +313,14 @@ fn has_miri() -> bool {
 }
 
 impl Copy {
-    /// Copies the files of the working tree that git does not ignore. Files that are the same
-    /// already stay untouched, so that cargo builds only changed files.
-    fn update(&self) -> Result {
-        let mut git = Command::new("git");
-        git.args(["ls-files", "--cached", "--others", "--exclude-standard"]);
-        let listed = output(&mut git)?;
-        let wanted: BTreeSet<&Path> =
-            listed.lines().map(Path::new).filter(|file| file.is_file()).collect();
-        std::fs::create_dir_all(&self.tree)?;
-        for file in files_below(&self.tree)? {
-            if !wanted.contains(file.strip_prefix(&self.tree)?) {
-                std::fs::remove_file(file)?;
-            }
-        }
-        for file in wanted {
-            let (copy, text) = (self.tree.join(file), std::fs::read(file)?);
-            if std::fs::read(&copy).is_ok_and(|old| old == text) {
-                continue;
-            }
-            std::fs::create_dir_all(copy.parent().unwrap_or(&self.tree))?;
-            std::fs::copy(file, &copy)?;
-        }
-        Ok(())
-    }
-
-    /// Builds a test of the copy. A smaller optimisation builds faster; the swarm is quick enough.
+    /// Builds a test of the copy.
     fn build(&self, test: &str) -> Result<Option<PathBuf>> {
         let test = match Test::of(test) {
             Test::File(name) => name,
             Test::Model(_) => return self.build_models(),
             Test::Miri { package, .. } => return self.build_for_miri(package),
         };
-        let mut command = Command::new(crate::setup::cargo());
-        command.current_dir(&self.tree).env("CARGO_TARGET_DIR", self.base.join("build"));
-        command.env("CARGO_PROFILE_TEST_OPT_LEVEL", "1").env("CARGO_PROFILE_TEST_DEBUG", "0");
-        command.env("CARGO_INCREMENTAL", "1");
+        let mut command = self.cargo();
         command.args(["test", "--quiet", "-p", "feroce-tests", "--test", test]);
         command.args(["--no-run", "--message-format=json"]);
         let built = command.output()?;
@@ -494,19 +458,6 @@ fn verdict(test: Test<'_>, code: i32, log: &str) -> Result<(bool, String)> {
         (_, 101, None) => (true, failed()),
         (_, code, _) => (false, format!("CRASH ({code})")),
     })
-}
-
-/// All files below a folder.
-fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        match entry.file_type()?.is_dir() {
-            true => files.extend(files_below(&entry.path())?),
-            false => files.push(entry.path()),
-        }
-    }
-    Ok(files)
 }
 
 #[cfg(test)]
