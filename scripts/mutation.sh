@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Changes the crates that decide about bytes and memory in the ways that cargo-mutants knows, one
-# change at a time; a test must fail. Writes docs/mutation.md: `cargo xtask mutation`. Takes an hour
-# and a half on two cores; with all changes, a day.
+# change at a time; a test must fail. Writes docs/mutation.md: `cargo xtask mutation`. Tries a slice
+# of the changes, which takes 40 minutes on two cores; all would take a day.
 #   scripts/mutation.sh [--part NAME]... [--slice K/N]
+#   scripts/mutation.sh --report      only writes the page again, with new reasons
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh

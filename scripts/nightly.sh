@@ -3,7 +3,8 @@
 # release; nothing else runs it.
 #   scripts/nightly.sh            all steps
 #   scripts/nightly.sh STEP...    the named steps: reproduction profiles install commands inject
-#                                 rxe peers valgrind address dpdk pfc swarm mutants fuzz soak
+#                                 rxe peers valgrind address dpdk pfc swarm mutants mutation fuzz
+#                                 soak
 # The summary names what was skipped. Exit code: 0 if no step failed, 1 if one failed, 2 for wrong
 # usage.
 set -uo pipefail
@@ -12,7 +13,7 @@ cd "$(dirname "$0")/.." || exit 2
 . scripts/steps.sh
 
 ALL="reproduction profiles install commands inject rxe peers valgrind address dpdk pfc swarm"
-ALL+=" mutants fuzz soak"
+ALL+=" mutants mutation fuzz soak"
 readonly ALL
 readonly SCENARIOS=1000000 CM_SCENARIOS=10000
 readonly FUZZ_SECONDS=120 # for each of 28 targets
@@ -89,6 +90,9 @@ step_swarm() {
 
 # Breaks each rule of the engine that has a patch in tests/mutants; a test must fail.
 step_mutants() { scripts/mutants.sh; }
+
+# Changes functions one at a time with cargo-mutants; a test must fail. Renews docs/mutation.md.
+step_mutation() { scripts/mutation.sh; }
 
 step_fuzz() { scripts/fuzz.sh "$FUZZ_SECONDS"; }
 

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use crate::Result;
 use crate::process::run;
-use crate::setup::{cargo, target};
+use crate::setup::target;
+use crate::tree_copy::Copy;
 
 const REPORT: &str = "docs/mutation.md";
 const SURVIVORS: &str = "tests/survivors.toml";
@@ -18,14 +18,20 @@ struct Part {
     name: &'static str,
     /// Folders of sources.
     folders: &'static [&'static str],
-    /// Packages with the tests.
-    packages: &'static str,
-    /// Tests of these packages; with none, all.
+    /// Tests of `feroce-tests` that run beside the unit tests of the package; with none, all tests
+    /// of the package run, and no others.
     tests: &'static [&'static str],
     /// Arguments of the test programs.
     arguments: &'static [&'static str],
     /// One change out of this many is tried, unless `--slice` says otherwise.
     every: usize,
+}
+
+impl Part {
+    /// Where results are kept.
+    fn folder(&self) -> PathBuf {
+        target().join("mutation").join(self.name)
+    }
 }
 
 /// Tests without root and namespaces that say within seconds whether the protocol is right.
@@ -56,50 +62,37 @@ const PROTOCOL: &[&str] = &[
     "xrc",
 ];
 
+/// Arguments that leave out unit tests of what the part `engine` does not change. `swarm::` is the
+/// swarm's own code, which takes minutes to shrink what fails.
+const SKIPPED: &[&str] =
+    &["--skip=daemon::", "--skip=device::", "--skip=net::", "--skip=port::", "--skip=swarm::"];
+
 const PARTS: &[Part] = &[
-    Part {
-        name: "wire",
-        folders: &["wire/src"],
-        packages: "feroce-wire",
-        tests: &[],
-        arguments: &[],
-        every: 8,
-    },
-    Part {
-        name: "congestion",
-        folders: &["congestion/src"],
-        packages: "feroce-congestion",
-        tests: &[],
-        arguments: &[],
-        every: 4,
-    },
+    Part { name: "wire", folders: &["wire/src"], tests: &[], arguments: &[], every: 8 },
+    Part { name: "congestion", folders: &["congestion/src"], tests: &[], arguments: &[], every: 4 },
     Part {
         name: "engine",
         folders: &["engine/src/core", "engine/src/memory", "engine/src/qp"],
-        packages: "feroce-engine,feroce-tests",
         tests: PROTOCOL,
-        // Unit tests of what is not changed; some wait for seconds.
-        arguments: &[
-            "--skip", "daemon::", "--skip", "device::", "--skip", "net::", "--skip", "port::",
-        ],
-        every: 16,
+        arguments: SKIPPED,
+        every: 80,
     },
 ];
 
 /// Options of `xtask mutation`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Only this part: wire, congestion or engine (its folders core, memory and qp). Writes no
-    /// report
+    /// Only this part: wire, congestion or engine (its folders core, memory and qp). The report has
+    /// the last results of the others
     #[arg(long = "part", value_name = "NAME", value_parser = part_names())]
     parts: Vec<String>,
-    /// Try every N-th change, beginning with number K, from 0 to N - 1 [default: 0/8 of wire, 0/4
-    /// of congestion, 0/16 of engine]
+    /// Only write the report again, with the last results of each part
+    #[arg(long, conflicts_with_all = ["parts", "slice"])]
+    report: bool,
+    /// Try every N-th change, beginning with number K, from 0 to N - 1 [default: 0/16 of wire and
+    /// congestion, 0/80 of engine]
     #[arg(long, value_name = "K/N", value_parser = slice)]
     slice: Option<(usize, usize)>,
-    /// Changes that are tried at once
-    #[arg(short, long, value_name = "NUMBER", default_value_t = 2)]
-    jobs: usize,
 }
 
 fn part_names() -> clap::builder::PossibleValuesParser {
@@ -152,10 +145,13 @@ struct Results {
     unviable: usize,
     /// Changes that no test detects, as [`stable`] names them.
     survivors: Vec<String>,
+    /// Changes of the slice that were not tried, because the run was ended.
+    left: usize,
 }
 
 impl Results {
-    fn of(outcomes: &Outcomes) -> Results {
+    /// `planned`: the changes of the slice.
+    fn of(outcomes: &Outcomes, planned: usize) -> Results {
         let mut results = Results::default();
         for outcome in &outcomes.outcomes {
             let Scenario::Mutant { name } = &outcome.scenario else { continue };
@@ -163,10 +159,12 @@ impl Results {
                 Summary::CaughtMutant => results.caught += 1,
                 Summary::Timeout => results.timeouts += 1,
                 Summary::MissedMutant => results.survivors.push(stable(name)),
-                Summary::Unviable | Summary::Success | Summary::Failure => results.unviable += 1,
+                Summary::Unviable => results.unviable += 1,
+                Summary::Success | Summary::Failure => {} // of the unchanged tree
             }
         }
         results.survivors.sort();
+        results.left = planned.saturating_sub(results.tried() + results.unviable);
         results
     }
 
@@ -210,17 +208,20 @@ pub fn main(options: Options) -> Result<u8> {
     let known: Survivors = toml::from_str(&std::fs::read_to_string(SURVIVORS)?)?;
     let known: BTreeMap<&str, &str> =
         known.survivor.iter().map(|one| (one.change.as_str(), one.why.as_str())).collect();
-    let mut found = Vec::new();
-    for part in PARTS {
-        if options.parts.is_empty() || options.parts.iter().any(|name| name == part.name) {
-            let slice = options.slice.unwrap_or((0, part.every));
-            found.push((part, slice, try_changes(part, slice, options.jobs)?));
+    if !options.report {
+        let copy = Copy::updated()?;
+        for part in PARTS {
+            if options.parts.is_empty() || options.parts.iter().any(|name| name == part.name) {
+                try_changes(part, options.slice.unwrap_or((0, part.every)), &copy)?;
+            }
         }
     }
-    if options.parts.is_empty() {
-        std::fs::write(REPORT, report(&found, &known))?;
-        println!("wrote {REPORT}");
+    let mut found = Vec::new();
+    for part in PARTS.iter().filter(|part| part.folder().exists()) {
+        found.push((part, last_slice(part)?, last_results(part)?));
     }
+    std::fs::write(REPORT, report(&found, &known))?;
+    println!("wrote {REPORT}");
     let new: BTreeSet<&String> = found
         .iter()
         .flat_map(|(.., results)| &results.survivors)
@@ -235,24 +236,24 @@ pub fn main(options: Options) -> Result<u8> {
     }
 }
 
-/// Runs cargo-mutants over a part.
-fn try_changes(part: &Part, slice: (usize, usize), jobs: usize) -> Result<Results> {
-    let folder = target().join("mutation").join(part.name);
-    let copies = std::path::absolute(target().join("mutation/copies"))?;
-    std::fs::create_dir_all(&copies)?;
-    let mut command = Command::new(cargo());
-    command.env("TMPDIR", &copies).env("CARGO_INCREMENTAL", "1").env_remove("CARGO_TARGET_DIR");
-    command.env("CARGO_PROFILE_TEST_OPT_LEVEL", "1").env("CARGO_PROFILE_TEST_DEBUG", "0");
+/// Runs cargo-mutants over a part, in the copy: cargo-mutants' own copy would build everything
+/// anew.
+fn try_changes(part: &Part, slice: (usize, usize), copy: &Copy) -> Result {
+    let folder = std::path::absolute(part.folder())?;
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join("slice"), format!("{}/{}", slice.0, slice.1))?;
+    let mut command = copy.cargo();
     command.env("FEROCE_SWARM", "2000").env_remove("FEROCE_SEED").env_remove("FEROCE_SWARM_FROM");
-    command.args(["mutants", "--no-config", "--colors", "never", "--sharding", "round-robin"]);
-    command.arg("--shard").arg(format!("{}/{}", slice.0, slice.1));
-    command.arg("--jobs").arg(jobs.to_string()).arg("--output").arg(&folder);
+    command.args(["mutants", "--no-config", "--in-place", "--colors", "never"]);
+    command.arg("--timeout=100").arg("--output").arg(&folder);
+    command.args(["--sharding", "round-robin"]);
+    command.arg(format!("--shard={}/{}", slice.0, slice.1));
     for sources in part.folders {
         command.arg("--file").arg(format!("{sources}/**"));
     }
-    command.arg("--test-package").arg(part.packages);
     if !part.tests.is_empty() {
-        command.arg("--cargo-arg=--lib");
+        // As arguments of cargo, because `--test-package` does not count for the unchanged tree.
+        command.args(["--cargo-arg=--package=feroce-tests", "--cargo-arg=--lib"]);
         for test in part.tests {
             command.arg(format!("--cargo-arg=--test={test}"));
         }
@@ -260,14 +261,22 @@ fn try_changes(part: &Part, slice: (usize, usize), jobs: usize) -> Result<Result
     command.args(["--", "--"]).args(part.arguments);
     // 2: some survive; 3: some made a test endless.
     match run(&mut command)? {
-        0 | 2 | 3 => Ok(Results::of(&outcomes(&folder)?)),
+        0 | 2 | 3 => Ok(()),
         code => Err(format!("cargo mutants ended with {code}: see {}", folder.display()).into()),
     }
 }
 
-fn outcomes(folder: &Path) -> Result<Outcomes> {
-    let file: PathBuf = folder.join("mutants.out/outcomes.json");
-    Ok(serde_json::from_str(&std::fs::read_to_string(file)?)?)
+/// The slice of the last run.
+fn last_slice(part: &Part) -> Result<(usize, usize)> {
+    Ok(slice(&std::fs::read_to_string(part.folder().join("slice"))?)?)
+}
+
+/// What the last run found.
+fn last_results(part: &Part) -> Result<Results> {
+    let read = |name| std::fs::read_to_string(part.folder().join("mutants.out").join(name));
+    let planned: Vec<serde_json::Value> = serde_json::from_str(&read("mutants.json")?)?;
+    let outcomes: Outcomes = serde_json::from_str(&read("outcomes.json")?)?;
+    Ok(Results::of(&outcomes, planned.len()))
 }
 
 /// The report, as Markdown.
@@ -277,9 +286,10 @@ fn report(found: &[(&Part, (usize, usize), Results)], reasons: &BTreeMap<&str, &
         let folders: Vec<String> = part.folders.iter().map(|name| format!("`{name}`")).collect();
         let _ = writeln!(
             text,
-            "| {} | {} of {of} | {} | {} | {} | {} | {} | {:.0} % |",
+            "| {} | {} of {of} | {} | {} | {} | {} | {} | {} | {:.0} % |",
             folders.join(", "),
             number + 1,
+            results.left,
             results.tried(),
             results.caught,
             results.timeouts,
@@ -300,19 +310,21 @@ const HEAD: &str = "\
 # Mutation report
 
 cargo-mutants changes a function at a time: its result, an operator, a match arm. Then a test must
-fail. `scripts/mutation.sh` writes this page, by hand: it takes an hour and a half on two cores. A
-slice is every N-th change of the part, since all would take a day; `--slice K/N` tries another.
+fail. `scripts/mutation.sh` writes this page, by hand: it takes 40 minutes on two cores. A slice is
+every N-th change of the part, since all would take a day; `--slice K/N` tries another.
 
 The tests are those of the package itself; for the engine its unit tests and those of `tests/tests`
 that need no network, with 2,000 scenarios of each swarm. Tests over real ports, other stacks and
 programs are not run, so the share below is a lower bound.
 
-| sources | slice | compile | caught | endless test | survive | do not compile | caught |
-|---|---|---|---|---|---|---|---|
+| sources | slice | not tried | tried | caught | endless test | survive | no build | caught |
+|---|---|---|---|---|---|---|---|---|
 ";
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     const OUTCOMES: &str = r#"{"outcomes": [
@@ -327,10 +339,10 @@ mod tests {
 
     #[test]
     fn the_report_counts_and_names_survivors_with_their_reasons() {
-        let results = Results::of(&serde_json::from_str(OUTCOMES).expect("outcomes"));
+        let results = Results::of(&serde_json::from_str(OUTCOMES).expect("outcomes"), 7);
         let reasons = BTreeMap::from([("wire/src/a.rs: replace A::b with ()", "logs only")]);
         let text = report(&[(&PARTS[0], (2, 8), results)], &reasons);
-        assert!(text.contains("| `wire/src` | 3 of 8 | 4 | 1 | 1 | 2 | 1 | 50 % |"), "{text}");
+        assert!(text.contains("| `wire/src` | 3 of 8 | 2 | 4 | 1 | 1 | 2 | 1 | 50 % |"), "{text}");
         assert!(text.contains("| `wire/src/a.rs: replace A::b with ()` | logs only |"), "{text}");
         assert!(text.contains("replace \\| with ^ in A::c` | **no reason yet** |"), "{text}");
     }
