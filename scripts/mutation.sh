@@ -10,5 +10,5 @@ cd "$(dirname "$0")/.."
 case ${1-} in
     -h | --help) usage && exit ;;
 esac
-command -v cargo-mutants > /dev/null || cargo install --quiet --locked --debug cargo-mutants
+command -v cargo-mutants > /dev/null || cargo install --quiet --locked --debug cargo-mutants@27.1.0
 xtask mutation "$@"
