@@ -5,7 +5,7 @@ use feroce_engine::verbs::Status;
 
 use super::check::Check;
 use super::model::{Model, Refused};
-use super::request::{Failure, NOT_INVALIDATED, PeerReport};
+use super::request::{Failure, NOT_INVALIDATED, Op, PeerReport};
 
 impl Model {
     /// Checks that request `index` may complete with `status`, which is neither success nor flush.
@@ -110,7 +110,10 @@ impl Model {
         let posted = self.sides[pair][1 - end].receives_posted.get(receive);
         // The NAK follows the responses to earlier READs, which rate control holds up. Then only
         // the order in which request and receive were posted counts.
-        let may_be_late = |posted| self.options.rig.congestion && posted > side.posted[index];
+        let follows_read =
+            side.workload.requests[..index].iter().any(|request| request.op == Op::Read);
+        let is_held_up = self.options.rig.congestion && follows_read;
+        let may_be_late = |posted| is_held_up && posted > side.posted[index];
         let in_time = |&&posted: &&Instant| self.now > posted + delay && !may_be_late(posted);
         if let Some(posted) = posted.filter(in_time) {
             return Err(format!("its receive was posted at {posted:?}"));
