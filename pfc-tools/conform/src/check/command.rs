@@ -124,7 +124,7 @@ fn check(
     let mut trace = Trace::open(files)?;
     let filter = Filter { qpn: options.qpn, from: options.from, to: options.to };
     let (mut report, ended) = Checker::new(filter, options.html.is_some()).check(&mut trace);
-    if trace.points() == 1 {
+    if trace.is_in_parts() {
         eprintln!(
             "feroce: the captures do not overlap in time: they are taken for one capture in parts \
              (two taps need one clock; `editcap -t` shifts a capture)"

@@ -107,9 +107,11 @@ impl Trace {
         self.files.iter().map(|file| file.capture.file())
     }
 
-    /// Capture points of several files, as far as they were read; 0 for a single file.
-    pub const fn points(&self) -> usize {
-        self.taps.len()
+    /// Returns true if several files with frames, as far as they were read, follow each other in
+    /// time.
+    pub fn is_in_parts(&self) -> bool {
+        let begun = self.files.iter().filter(|file| file.tap.is_some()).count();
+        self.taps.len() == 1 && begun > 1
     }
 
     /// Returns the next frame, or `None` at the end.
