@@ -88,23 +88,25 @@ pub fn obstacles(program: &Path, libraries: &Libraries) -> Vec<String> {
         Some(Kind::Loaded) => found.extend(loader::obstacles(program, libraries)),
         Some(Kind::Other) | None => {}
     }
-    if gains_privileges(&file) && !Uid::effective().is_root() {
-        found.push(
-            "the program is setuid or setgid, or has file capabilities, so the loader ignores the \
-             caller's libraries: run it as root, or remove them (`setcap -r`)"
-                .to_owned(),
-        );
+    if let Some((rights, removal)) = own_rights(&file).filter(|_| !Uid::effective().is_root()) {
+        found.push(format!(
+            "the program {rights}, so the loader ignores the caller's libraries: run it as root, \
+             or remove the right (`{removal}`)"
+        ));
     }
     found
 }
 
-/// Returns true if the system runs `file` with other rights than those of the caller
-/// (`AT_SECURE`).
-fn gains_privileges(file: &File) -> bool {
-    let changes_user =
-        file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o6000 != 0);
+/// The rights that `file` has beside those of its caller, and the command that removes them.
+fn own_rights(file: &File) -> Option<(&'static str, &'static str)> {
     let mut capabilities = [0_u8; 64];
-    changes_user || fgetxattr(file, "security.capability", &mut capabilities).is_ok()
+    if file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o6000 != 0) {
+        Some(("is setuid or setgid", "chmod ug-s"))
+    } else if fgetxattr(file, "security.capability", &mut capabilities).is_ok() {
+        Some(("has file capabilities", "setcap -r"))
+    } else {
+        None
+    }
 }
 
 /// The kind, from the program headers of a 64-bit ELF file; `None` if they cannot be read.
@@ -152,15 +154,16 @@ mod tests {
     fn programs_with_rights_of_their_own_are_recognized() {
         let path = std::env::temp_dir().join(format!("fr-rights-{}", std::process::id()));
         let file = File::create(&path).expect("a file");
-        assert!(!gains_privileges(&file));
+        let removal = |file: &File| own_rights(file).map(|(_, removal)| removal);
+        assert_eq!(removal(&file), None);
         file.set_permissions(PermissionsExt::from_mode(0o4755)).expect("own file");
-        assert!(gains_privileges(&file), "setuid");
+        assert_eq!(removal(&file), Some("chmod ug-s"));
         file.set_permissions(PermissionsExt::from_mode(0o755)).expect("own file");
         let flags = rustix::fs::XattrFlags::empty();
         let set = rustix::fs::fsetxattr(&file, "security.capability", &NET_RAW, flags);
         std::fs::remove_file(path).expect("own file");
         match set {
-            Ok(()) => assert!(gains_privileges(&file), "capabilities"),
+            Ok(()) => assert_eq!(removal(&file), Some("setcap -r")),
             Err(error) => feroce_test_skip::skip(&format!("setting file capabilities: {error}")),
         }
     }
