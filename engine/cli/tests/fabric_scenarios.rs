@@ -557,6 +557,10 @@ fn a_failed_gate_or_a_loss_sets_the_exit_code() {
     let output = fabric(&["run", &file, "--set", "gate.0.at_least=41"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stdout).contains("NOT MET"));
+    // A miss that the scenario explains becomes smaller.
+    let output = fabric(&["run", "fig10", "--set", "congestion.pmax=50%"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("CHANGED"));
     let output =
         fabric(&["run", &file, "--set", "switch.headroom=0", "--set", "traffic.0.control=none"]);
     assert_eq!(output.status.code(), Some(3));

@@ -46,8 +46,8 @@ pub enum AfXdpError {
     #[error(
         "no permission to {action}: AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the \
          initial user namespace (run as root, or use \
-         `setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep` on a binary that \
-         `feroce run` does not start)"
+         `setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep` on `feroce` or a program \
+         built on it)"
     )]
     NotPermitted {
         /// The action that failed.

@@ -28,7 +28,7 @@ pub enum PacketError {
     /// The process lacks a privilege.
     #[error(
         "no permission to {action}: a packet port needs CAP_NET_RAW (run as root, use \
-         `setcap cap_net_raw+ep` on a binary that `feroce run` does not start, or create a user \
+         `setcap cap_net_raw+ep` on `feroce` or a program built on it, or create a user \
          namespace: `unshare -Urn`)"
     )]
     NotPermitted {
