@@ -229,8 +229,9 @@ impl UserNamespace {
 }
 
 fn privilege(host: &Host) -> Option<Verdict> {
-    const REMEDY: &str =
-        "run as root, or `setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep` on the program";
+    const REMEDY: &str = "run as root, or use \
+        `setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep` on `feroce` or a program built \
+        on it";
     let has = |capability| host.capabilities.contains(&capability);
     let kind = host.settings().port_kind;
     if !kind.is_on_kernel() {
