@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use feroce_engine::cm::{CmConfig, CmId, DeviceKey, Event, EventKind, Parameters, QpKind};
+use feroce_engine::cm::{CmConfig, CmId, DeviceKey, EventKind, Parameters, QpKind};
 use feroce_engine::device::{
     CmEventQueue, CompletionQueue, ConnectionManager, Device, DeviceConfig, PortKind,
     ProtectionDomain, QpInit, QueuePair,
@@ -22,6 +22,8 @@ const PORT: u16 = 7174;
 const REQUESTS: u64 = 100_000;
 /// A client whose request is lost takes longer: 1.5 s until it repeats the request.
 const PROMPT: Duration = Duration::from_secs(1);
+/// The CM repeats a request or a DREQ for less than half of this.
+const PATIENCE: Duration = Duration::from_secs(100);
 /// The server's memory may grow by this.
 const MEMORY: u64 = 64 << 20;
 /// The memory is that of the process: one test at a time.
@@ -47,15 +49,20 @@ impl Program {
         Self { device, manager, events }
     }
 
-    /// Waits for an event of one of the `kinds`.
-    fn wait(&self, kinds: &[EventKind]) -> Event {
-        loop {
+    /// Waits for an event of `id` of one of the `kinds`.
+    ///
+    /// # Panics
+    /// If none comes within [`PATIENCE`].
+    fn wait(&self, id: CmId, kinds: &[EventKind]) -> EventKind {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
             match self.events.poll_event() {
-                Some(event) if kinds.contains(&event.kind) => return event,
+                Some(event) if event.id == id && kinds.contains(&event.kind) => return event.kind,
                 Some(_) => {}
                 None => std::thread::sleep(Duration::from_micros(100)),
             }
         }
+        panic!("none of {kinds:?} within {PATIENCE:?}");
     }
 }
 
@@ -106,23 +113,25 @@ impl Server {
     }
 }
 
-/// Connects, disconnects, and returns how long the former took and how often it was tried: a try
-/// ends when the CM has repeated its request in vain.
+/// Connects, disconnects, and returns how long the former took and how often it was tried. A try
+/// fails when the CM has repeated its request in vain, or when the server gives the connection up,
+/// because others of this source came after it.
 fn connect(program: &Program, qp: &QueuePair) -> (Duration, u32) {
     let start = Instant::now();
     let mut tries = 1;
     let id = loop {
         let (id, event) = try_to_connect(program, qp);
-        if event == EventKind::ConnectResponse {
+        let establish = || program.manager.with(|cm, _| cm.establish(id, b""));
+        if event == EventKind::ConnectResponse && establish().is_ok() {
             break id;
         }
         program.manager.with(|cm, now| cm.destroy(id, now)).expect("its identifier");
         tries += 1;
     };
-    program.manager.with(|cm, _| cm.establish(id, b"")).expect("a response");
     let took = start.elapsed();
     program.manager.with(|cm, now| cm.disconnect(id, now)).expect("connected");
-    program.wait(&[EventKind::Disconnected]);
+    // The server may have given it up before the RTU came.
+    program.wait(id, &[EventKind::Disconnected, EventKind::Rejected]);
     program.manager.with(|cm, now| cm.destroy(id, now)).expect("its identifier");
     (took, tries)
 }
@@ -140,7 +149,8 @@ fn try_to_connect(program: &Program, qp: &QueuePair) -> (CmId, EventKind) {
         cm.connect(id, &own, b"", now).unwrap();
         id
     });
-    (id, program.wait(&[EventKind::ConnectResponse, EventKind::Unreachable]).kind)
+    let ends = [EventKind::ConnectResponse, EventKind::Unreachable, EventKind::Rejected];
+    (id, program.wait(id, &ends))
 }
 
 /// Sets a flag at the end of its scope, also when that ends with a panic.
@@ -178,7 +188,7 @@ fn flood(port: PortKind, source: &str) {
             server.most_qps
         });
         let connecting = scope.spawn(|| {
-            let _over = SetAtEnd(&is_over);
+            let _ends = (SetAtEnd(&is_over), SetAtEnd(enough));
             let client = Program::new(&net, 1, port);
             let cq = client.device.create_cq(16).unwrap();
             let qp = client.device.alloc_pd().create_qp(&QpInit::new(&cq)).unwrap();
