@@ -58,6 +58,7 @@ main() {
     [ "$(id -u)" != 0 ] || need_packages "${PACKAGES[@]}"
     export BUILD_PROFILE=${BUILD_PROFILE:-test} # Scripts then run what the tests have built.
     prepare
+    limit_programs
     for step in $steps; do
         if [ "$(id -u)" != 0 ] && [[ " $NEED_ROOT " == *" $step "* ]]; then
             run "$step" needs_root
@@ -73,6 +74,15 @@ main() {
 }
 
 wrong_usage() { usage >&2 && exit 2; }
+
+# A test that hangs ends its test program, which has named it by then, and the other programs run.
+# The longest program takes two minutes on a slow machine.
+limit_programs() {
+    local host
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    host=$(tr 'a-z-' 'A-Z_' <<< "$host")
+    export "CARGO_TARGET_${host}_RUNNER=timeout --foreground --verbose --kill-after 10 600"
+}
 
 # ---- builds ahead: tests wait for timers and peers, and leave one of two processors idle
 
