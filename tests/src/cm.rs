@@ -12,6 +12,8 @@ use feroce_engine::time::{Duration, Instant};
 use feroce_wire::cm::{CmMad, CmMessage, PortSpace};
 use feroce_wire::{PathMtu, Qpn};
 
+use crate::cm_transitions::{CALL, TIMER, Transitions};
+
 /// Device key of both ends.
 pub const DEVICE: DeviceKey = DeviceKey(0);
 /// Delay of a message.
@@ -45,6 +47,8 @@ pub struct Pair {
     pub sent_messages: Vec<SentMessage>,
     /// Decides how each message is delivered.
     pub delivery: Delivery,
+    /// The changes of state at each end.
+    pub transitions: [Transitions; 2],
     in_flight: BTreeMap<(Instant, u64), (usize, Source, [u8; 256])>,
     sent: u64,
 }
@@ -104,6 +108,7 @@ impl Pair {
             delivered: Vec::new(),
             sent_messages: Vec::new(),
             delivery: Box::new(|_, _| vec![DELAY]),
+            transitions: Default::default(),
             in_flight: BTreeMap::new(),
             sent: 0,
         }
@@ -162,6 +167,7 @@ impl Pair {
     ) -> CmId {
         let endpoint = &mut self.ends[end];
         let id = endpoint.create(space, kind);
+        self.transitions[end].know(id);
         let (local, remote) = (address(end, v6), address(1 - end, v6));
         endpoint.resolve_address(id, None, SocketAddr::new(remote, port)).expect("unbound");
         let path = Path {
@@ -203,18 +209,26 @@ impl Pair {
         self.flush();
     }
 
-    /// Moves the outgoing messages of both ends to the wire and collects their events.
+    /// Moves the outgoing messages of both ends to the wire and collects their events, after a call
+    /// of a program.
     ///
     /// # Panics
     /// If an end sends an invalid message.
     pub fn flush(&mut self) {
+        self.flush_after(CALL);
+    }
+
+    fn flush_after(&mut self, cause: &'static str) {
         for by in 0..2 {
             while let Some(outgoing) = self.ends[by].transmit() {
                 self.send(by, outgoing);
             }
             while let Some(event) = self.ends[by].event() {
+                self.transitions[by].know(event.id);
                 self.delivered.push((self.at(), by, event));
             }
+            let end = &self.ends[by];
+            self.transitions[by].note(cause, |id| end.state(id).ok());
         }
     }
 
@@ -252,12 +266,12 @@ impl Pair {
             && let Some((_, (to, source, mad))) = self.in_flight.pop_first()
         {
             self.ends[to].receive(&mad, &source, self.now).expect("a message");
-            self.flush();
+            self.flush_after(CmMad::parse(&mad).expect("a message").message.name());
         }
         for end in 0..2 {
             self.ends[end].expire(self.now);
         }
-        self.flush();
+        self.flush_after(TIMER);
         true
     }
 

@@ -8,6 +8,7 @@ pub mod capture_list;
 pub mod captured;
 pub mod cm;
 pub mod cm_fuzz;
+pub mod cm_transitions;
 pub mod conform_fuzz;
 #[allow(unsafe_code)] // A global allocator.
 pub mod counting_alloc;

@@ -2,16 +2,20 @@
 //! over a wire that loses, duplicates and delays messages.
 //!
 //! When the wire works again and time has passed, both ends agree about every connection. When all
-//! identifiers are destroyed, nothing is left of them.
+//! identifiers are destroyed, nothing is left of them. Every change of state is in a table, and
+//! every row of the table occurs.
 //!
 //! `FEROCE_SWARM` sets the number of scenarios, `FEROCE_SEED` runs one.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
+use std::rc::Rc;
 
-use feroce_engine::cm::{CmId, Event, EventKind, State};
+use feroce_engine::cm::{CmId, Event, EventKind, Parameters, State};
 use feroce_engine::time::Duration;
-use feroce_tests::cm::{DELAY, Pair, random};
+use feroce_tests::cm::{DELAY, Pair, parameters, random};
+use feroce_tests::cm_transitions::Transitions;
 use feroce_wire::cm::{PortSpace, RejectReason};
 
 /// Connections and service ID resolutions requested per scenario.
@@ -36,9 +40,20 @@ struct Program {
     destroyed: BTreeSet<CmId>,
 }
 
+/// Messages that are lost for a while in harsh scenarios.
+const KINDS: [&str; 3] = ["Rtu", "Rej", "Rep"];
+
+/// What happens besides in a harsh scenario.
+struct Harsh {
+    random: Box<dyn FnMut() -> u32>,
+    /// Bit `end`: all messages of that end are lost. Further bits: [`KINDS`].
+    lost: Rc<Cell<u32>>,
+}
+
 /// Two endpoints, their programs and the random choices of a scenario.
 struct Simulation {
     pair: Pair,
+    harsh: Option<Harsh>,
     programs: [Program; 2],
     random: Box<dyn FnMut() -> u32>,
     next_tag: u32,
@@ -71,11 +86,86 @@ impl Simulation {
         };
         Self {
             pair,
+            harsh: None,
             programs: [program(), program()],
             random: Box::new(random(seed ^ 0x3017)),
             next_tag: 0,
             requests: BTreeSet::new(),
         }
+    }
+
+    /// A scenario in which all messages of some kind are lost for a while, programs use a QP again
+    /// while the peer still takes it for connected, and do not always answer.
+    fn harsh(seed: u64) -> Self {
+        let mut simulation = Self::new(seed);
+        let lost = Rc::new(Cell::new(0));
+        let (mut deliver, now) = (
+            std::mem::replace(&mut simulation.pair.delivery, Box::new(|_, _| vec![])),
+            Rc::clone(&lost),
+        );
+        simulation.pair.delivery = Box::new(move |by, message| {
+            let kind = KINDS.iter().position(|kind| *kind == message.name());
+            let kind = kind.map_or(0, |at| 4 << at);
+            let copies = deliver(by, message);
+            if now.get() & (1 << by | kind) == 0 { copies } else { Vec::new() }
+        });
+        simulation.harsh = Some(Harsh { random: Box::new(random(seed ^ 0x4a54)), lost });
+        simulation
+    }
+
+    /// A number below `limit`; in an ordinary scenario `limit`.
+    fn harshness(&mut self, limit: u32) -> u32 {
+        self.harsh.as_mut().map_or(limit, |harsh| (harsh.random)() % limit)
+    }
+
+    /// What a harsh scenario does between two dials: messages are lost until the next dial, or for
+    /// two minutes more; a program does something to an identifier at an odd moment, often both
+    /// programs to one connection.
+    fn be_harsh(&mut self) {
+        let lost = match self.harshness(3) {
+            0 => 1 << self.harshness(5) | 1 << self.harshness(5),
+            _ => 0,
+        };
+        self.set_lost(lost);
+        if lost != 0 && self.harshness(2) == 0 {
+            self.run(120_000);
+        }
+        let tags: Vec<u32> = self.live(0).into_keys().chain(self.live(1).into_keys()).collect();
+        for _ in 0..self.harshness(6) {
+            let tag = tags[self.harshness(tags.len() as u32) as usize];
+            let both = self.harshness(2) == 0;
+            let first = self.harshness(2) as usize;
+            for end in [first, 1 - first].into_iter().take(1 + usize::from(both)) {
+                let Some((id, _)) = self.live(end).remove(&tag) else { continue };
+                let (now, draw, own) = (self.pair.now, self.harshness(4), self.server_qp(tag));
+                let peer = self.live(1 - end).get(&tag).map(|(_, state)| *state);
+                let endpoint = &mut self.pair.ends[end];
+                // Refused in most states.
+                let _ = match draw {
+                    0 => endpoint.disconnect(id, now),
+                    1 => endpoint.accept(id, &own, b"", now),
+                    2 => endpoint.establish(id, b""),
+                    // Only a peer that is connected sends data.
+                    _ if peer == Some(State::Established) => endpoint.notify_established(id),
+                    _ => Ok(()),
+                };
+            }
+            self.pair.flush();
+            self.deliver();
+        }
+    }
+
+    /// The QP that accepts the request `tag`.
+    fn server_qp(&mut self, tag: u32) -> Parameters {
+        let qpn = match self.harshness(8) {
+            again if again < 4 => again,
+            _ => tag,
+        };
+        parameters(0x800 + qpn)
+    }
+
+    fn set_lost(&self, lost: u32) {
+        self.harsh.iter().for_each(|harsh| harsh.lost.set(lost));
     }
 
     fn below(&mut self, limit: u32) -> u32 {
@@ -85,7 +175,11 @@ impl Simulation {
     fn connect(&mut self, end: usize) {
         self.next_tag += 1;
         let space = if self.below(4) == 0 { PortSpace::Udp } else { PortSpace::Tcp };
-        let id = self.pair.connect(end, space, 0x100 + self.next_tag, &self.next_tag.to_be_bytes());
+        let qpn = match self.harshness(8) {
+            again if again < 4 => again,
+            _ => self.next_tag,
+        };
+        let id = self.pair.connect(end, space, 0x100 + qpn, &self.next_tag.to_be_bytes());
         self.programs[end].tags.insert(id, self.next_tag);
     }
 
@@ -97,25 +191,30 @@ impl Simulation {
 
     /// The program's reaction to an event: usually the right one, sometimes a random other one.
     fn react(&mut self, end: usize, event: &Event) {
+        if self.harshness(8) == 0 && event.kind == EventKind::ConnectResponse {
+            return;
+        }
         let (id, now) = (event.id, self.pair.now);
         let draw = self.below(10);
         let chance = |tenths: u32| draw < tenths;
         match event.kind {
             EventKind::ConnectRequest => {
-                let tag = u32::from_be_bytes(*event.private_data.first_chunk().expect("56 bytes"));
-                assert!(self.requests.insert(tag), "request {tag} appears twice");
+                let mut tag =
+                    u32::from_be_bytes(*event.private_data.first_chunk().expect("56 bytes"));
+                if !self.requests.insert(tag) {
+                    // After minutes in which all copies were lost, a copy is a new request.
+                    assert!(self.harsh.is_some(), "request {tag} appears twice");
+                    self.next_tag += 1;
+                    tag = self.next_tag;
+                }
                 self.programs[end].tags.insert(id, tag);
                 self.pair.ends[end].take_request(id).expect("the request is new");
+                let own = self.server_qp(tag);
                 let result = match draw {
                     0 => self.pair.ends[end].reject(id, RejectReason::CONSUMER, b"", now),
                     1 => return self.destroy(end, id),
                     2 => return,
-                    _ => self.pair.ends[end].accept(
-                        id,
-                        &feroce_tests::cm::parameters(0x800 + tag),
-                        b"",
-                        now,
-                    ),
+                    _ => self.pair.ends[end].accept(id, &own, b"", now),
                 };
                 // The peer may have given up in between.
                 assert!(result.is_ok() || self.pair.ends[end].state(id) == Ok(State::Idle));
@@ -202,15 +301,17 @@ impl Simulation {
     }
 }
 
-/// Runs one scenario. Returns how many ends were established before everything was destroyed, and
-/// how many identifiers had events.
-fn scenario(seed: u64) -> (usize, usize) {
-    let mut simulation = Simulation::new(seed);
+/// Runs one scenario. Returns how many ends were established before everything was destroyed, how
+/// many identifiers had events, and the changes of state.
+fn scenario(mut simulation: Simulation) -> (usize, usize, [Transitions; 2]) {
     for _ in 0..DIALS {
         let end = simulation.below(2) as usize;
         simulation.connect(end);
         let pause = u64::from(simulation.below(2000));
         simulation.run(pause);
+        if simulation.harsh.is_some() {
+            simulation.be_harsh();
+        }
         if simulation.below(6) == 0
             && let end = simulation.below(2) as usize
             && let Some((id, _)) = simulation.live(end).into_values().next()
@@ -218,10 +319,12 @@ fn scenario(seed: u64) -> (usize, usize) {
             simulation.destroy(end, id);
         }
     }
+    simulation.set_lost(0);
     // From here on no message is lost. Only requests that a program ignores stay open.
     simulation.pair.delivery = Box::new(|_, _| vec![DELAY]);
     simulation.run(200_000);
-    let established = simulation.agree();
+    // No message tells one end what was lost while the other one gave up.
+    let established = if simulation.harsh.is_some() { 0 } else { simulation.agree() };
     for end in 0..2 {
         for (id, _) in simulation.live(end).into_values() {
             simulation.destroy(end, id);
@@ -238,29 +341,53 @@ fn scenario(seed: u64) -> (usize, usize) {
         );
         assert_eq!((holds.peers, holds.cached_responses, holds.timers), (0, 0, 0));
     }
-    (established, simulation.programs.iter().map(|program| program.events.len()).sum())
+    let identifiers = simulation.programs.iter().map(|program| program.events.len()).sum();
+    (established, identifiers, simulation.pair.transitions)
+}
+
+/// The seeds of a run; the `failed` ones are among them.
+fn seeds(failed: &[u64]) -> Vec<u64> {
+    let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let count = number("FEROCE_SWARM").unwrap_or(SCENARIOS);
+    match number("FEROCE_SEED") {
+        Some(seed) => vec![seed],
+        None => failed.iter().copied().chain(0..count).collect(),
+    }
 }
 
 #[test]
 fn both_ends_agree() {
-    let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let count = number("FEROCE_SWARM").unwrap_or(SCENARIOS);
-    let seeds: Vec<u64> = match number("FEROCE_SEED") {
-        Some(seed) => vec![seed],
-        None => FAILED.into_iter().chain(0..count).collect(),
-    };
+    let seeds = seeds(&FAILED);
     let (mut established, count) = (0, seeds.len());
     for seed in seeds {
-        let outcome = std::panic::catch_unwind(|| scenario(seed));
-        let (connected, identifiers) = outcome.unwrap_or_else(|_| panic!("seed {seed}"));
+        let outcome = std::panic::catch_unwind(|| scenario(Simulation::new(seed)));
+        let (connected, identifiers, _) = outcome.unwrap_or_else(|_| panic!("seed {seed}"));
         assert!(identifiers > 10, "seed {seed}: {identifiers} identifiers had events");
         established += connected;
     }
     assert!(count < 300 || established > 1000, "{established} ends were established");
 }
 
+#[test]
+fn every_change_of_state_occurs() {
+    let (mut transitions, seeds) = (Transitions::default(), seeds(&[]));
+    let count = seeds.len();
+    for seed in seeds {
+        let outcome = std::panic::catch_unwind(|| scenario(Simulation::harsh(seed)));
+        let (.., changes) = outcome.unwrap_or_else(|_| panic!("harsh seed {seed}"));
+        changes.iter().for_each(|changes| transitions.add(changes));
+    }
+    if count >= 300 {
+        let contradictions = transitions.contradictions();
+        assert!(contradictions.is_empty(), "{contradictions:#?}");
+    }
+}
+
 /// The same seed gives the same scenario.
 #[test]
 fn a_scenario_depends_only_on_its_seed() {
-    assert_eq!(scenario(7), scenario(7));
+    for start in [Simulation::new, Simulation::harsh] {
+        let [first, second] = [7, 7].map(|seed| scenario(start(seed)));
+        assert_eq!(format!("{first:?}"), format!("{second:?}"));
+    }
 }
