@@ -44,7 +44,7 @@ pub type Rig = DevicePair;
 /// Creates two devices with `config` on the [ports](RigPorts) that `FEROCE_RIG` selects, and a wire
 /// without faults that delays frames by `delay`.
 pub fn new_rig(config: &DeviceConfig, delay: Duration) -> Rig {
-    let RigPorts { near, far, resources } = RigPorts::new();
+    let RigPorts { near, far, resources } = RigPorts::with_cores(config.cores);
     let burst = resources.burst();
     let mut rig = DevicePair::on_ports(near, far, Some(Box::new(resources)), config, delay);
     rig.wire.set_burst(burst);

@@ -6,6 +6,7 @@
 //! count. DPDK ports use DPDK's AF_PACKET driver on the same veths.
 
 pub mod dpdk;
+mod spread;
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -21,6 +22,7 @@ use feroce_engine::port::packet::{PacketConfig, PacketPort, SuperFrames};
 use feroce_engine::port::{Port, PortStats};
 
 use crate::{gid, gid_v6, gid_vlan};
+use spread::Spread;
 
 /// A value of `FEROCE_RIG`.
 const SUPER_FRAMES: &str = "super-frames";
@@ -94,8 +96,8 @@ pub fn start(kind: PortKind) {
 /// Ports for the two devices of a rig, and the ports that they are connected to.
 #[derive(Debug)]
 pub struct RigPorts {
-    /// The ports of the devices.
-    pub near: [Box<dyn Port>; 2],
+    /// The ports of the devices, one per core.
+    pub near: [Vec<Box<dyn Port>>; 2],
     /// The ports of the wire.
     pub far: [Box<dyn Port>; 2],
     /// Namespace and reservations of the ports.
@@ -115,14 +117,24 @@ pub struct PortResources {
 }
 
 impl RigPorts {
-    /// The ports that `FEROCE_RIG` chooses.
+    /// The ports that `FEROCE_RIG` chooses, for devices with one core.
     ///
     /// # Panics
-    /// If there is no such kind, or if the kernel refuses: these tests need root.
+    /// As [`RigPorts::with_cores`].
     pub fn new() -> Self {
+        Self::with_cores(1)
+    }
+
+    /// The ports that `FEROCE_RIG` chooses, for devices with this number of cores.
+    ///
+    /// # Panics
+    /// If there is no such kind, if the kernel refuses (these tests need root), or if there are
+    /// several cores on the kernel's ports.
+    pub fn with_cores(cores: usize) -> Self {
         if !Self::are_the_kernels() {
-            return Self::shm();
+            return Self::shm(cores);
         }
+        assert_eq!(cores, 1, "the kernel's ports of a rig have one queue");
         if Self::have_super_frames() {
             return Self::kernel(|interface| open_packet(interface, SuperFrames::On));
         }
@@ -138,8 +150,8 @@ impl RigPorts {
     /// Two connected ports of the kind that `FEROCE_RIG` chooses. The resources must be dropped
     /// last.
     pub fn cable() -> ([Box<dyn Port>; 2], PortResources) {
-        let Self { near: [near, _], far: [far, _], resources } = Self::new();
-        ([near, far], resources)
+        let Self { near: [mut near, _], far: [far, _], resources } = Self::new();
+        ([near.remove(0), far], resources)
     }
 
     /// Returns true if the kernel is between the ports. The kernel keeps damaged frames for its own
@@ -161,9 +173,14 @@ impl RigPorts {
         }
     }
 
-    fn shm() -> Self {
-        let [near, far] = shm_ports();
-        Self { near, far, resources: PortResources::new(None) }
+    fn shm(cores: usize) -> Self {
+        let (mut near, mut far) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        for _ in 0..cores {
+            let [of_devices, of_wire] = shm_ports();
+            near.iter_mut().zip(of_devices).for_each(|(ports, port)| ports.push(port));
+            far.iter_mut().zip(of_wire).for_each(|(ports, port)| ports.push(port));
+        }
+        Self { near, far: far.map(Spread::over), resources: PortResources::new(None) }
     }
 
     fn kernel(open: fn(&str) -> Box<dyn Port>) -> Self {
@@ -172,6 +189,7 @@ impl RigPorts {
         namespace.enter();
         let [near, far] = ["n", "f"].map(|side| [0, 1].map(|end| open(&format!("{side}{end}"))));
         enter(back);
+        let near = near.map(|port| vec![port]);
         Self { near, far, resources: PortResources::new(Some(namespace)) }
     }
 }

@@ -280,6 +280,7 @@ fn pauses_allocate_nothing() {
         ..PfcConfig::default()
     };
     let RigPorts { near, far, resources } = RigPorts::new();
+    let near = near.map(|mut ports| ports.remove(0));
     let config = DeviceConfig { pfc, ..manual_config(7) };
     let mut cable = cable_on(near, resources, Service::Rc, Faults::default(), false, config);
     cable.relay = Some(far);

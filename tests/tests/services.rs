@@ -5,7 +5,7 @@
 //! --services` replays one scenario.
 
 use feroce_tests::ports::RigPorts;
-use feroce_tests::swarm::services::{ServiceRig, Tally};
+use feroce_tests::swarm::services::{RIG_KINDS, ServiceRigs, Tally};
 use feroce_tests::swarm::{number, run_all};
 
 /// Number of scenarios of an ordinary test run.
@@ -16,8 +16,10 @@ fn random_scenarios_keep_the_promises_of_every_service() {
     let first = number("FEROCE_SWARM_FROM").unwrap_or(0);
     let count = number("FEROCE_SWARM").unwrap_or(SCENARIOS);
     let seeds = |index: u64| (index < count).then_some(first + index);
-    let run = |rig: &mut ServiceRig, seed| rig.run(seed);
-    let (tally, failures) = run_all(RigPorts::most(), &seeds, run, Tally::add);
+    let run = |rig: &mut ServiceRigs, seed| rig.run(seed);
+    // Each thread keeps a rig of each kind.
+    let threads = RigPorts::most() / RIG_KINDS;
+    let (tally, failures) = run_all(threads, &seeds, run, Tally::add);
     println!("{tally}");
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     if count >= SCENARIOS {

@@ -104,25 +104,26 @@ impl DevicePair {
     /// If the devices cannot be created.
     pub fn on_shm(config: &DeviceConfig, delay: Duration) -> Self {
         let [near, far] = shm_ports();
-        Self::on_ports(near, far, None, config, delay)
+        Self::on_ports(near.map(|port| vec![port]), far, None, config, delay)
     }
 
-    /// Creates two devices with `config` on the ports `near`, and a wire without faults on the
-    /// ports `far` that delays frames by `delay`. `in_flight` is dropped after the ports.
+    /// Creates two devices with `config` on the ports `near`, one per core, and a wire without
+    /// faults on the ports `far` that delays frames by `delay`. `in_flight` is dropped after the
+    /// ports.
     ///
     /// # Panics
     /// If the devices cannot be created.
     pub fn on_ports(
-        near: [Box<dyn Port>; 2],
+        near: [Vec<Box<dyn Port>>; 2],
         far: [Box<dyn Port>; 2],
         in_flight: Option<Box<dyn FramesInFlight>>,
         config: &DeviceConfig,
         delay: Duration,
     ) -> Self {
         let mut end = 0..2;
-        let devices = near.map(|port| {
+        let devices = near.map(|ports| {
             let addresses = addresses(end.next().expect("two ends"));
-            Device::with_ports(vec![port], addresses, config.clone()).expect("a device")
+            Device::with_ports(ports, addresses, config.clone()).expect("a device")
         });
         Self { devices, wire: Wire::new(far, delay), in_flight, now: Instant::ZERO }
     }

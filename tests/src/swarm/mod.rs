@@ -129,6 +129,7 @@ fn make_rig(kind: RigKind) -> Rig {
     // The pairs share the windows of one pair.
     (config.window, config.peer_window) = (kind.window, kind.window);
     config.read_window = kind.window;
+    config.cores = kind.cores;
     config.selective_repeat = true;
     config.plain_keys = kind.plain_keys;
     config.arena_bytes = 16 << 20;

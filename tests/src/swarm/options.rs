@@ -22,6 +22,8 @@ pub struct RigKind {
     pub plain_keys: bool,
     /// DCQCN is on and the wire marks frames, so rates change.
     pub congestion: bool,
+    /// Cores of each device, on shm ports.
+    pub cores: usize,
 }
 
 /// Number of rig kinds: each window with both ways to choose memory keys, and one kind with
@@ -123,6 +125,7 @@ impl Options {
                 window: random.pick(&WINDOWS),
                 plain_keys: random.percent(50),
                 congestion: false,
+                cores: 1,
             },
             pairs,
             mtu: random.weighted(&[
@@ -163,7 +166,8 @@ impl Options {
     /// other options do not depend on this choice.
     pub fn add_congestion(&mut self, random: &mut Random) {
         if random.percent(20) {
-            self.rig = RigKind { window: WINDOWS[1], plain_keys: false, congestion: true };
+            self.rig =
+                RigKind { window: WINDOWS[1], plain_keys: false, congestion: true, cores: 1 };
             self.faults.mark = random.pick(&[10_000, 200_000, 1_000_000]);
         }
     }

@@ -24,7 +24,7 @@ use super::model::{Model, Side, wr_id};
 use super::options::{MAX_INLINE, Options};
 use super::request::{Action, Flaw, Op, Request};
 use super::trace::Trace;
-use super::wire_rules::WireRules;
+use super::wire_rules::{Connection, WireRules};
 use super::workload::{TimedAction, Workload};
 use crate::Rig;
 use crate::wire::WireFaults;
@@ -76,9 +76,17 @@ impl<'a> Simulation<'a> {
         for pair in 0..options.pairs {
             qps.push(make_pair(rig, &pds, &options, pair, &mut cqs));
         }
-        let wire_rules =
-            WireRules::new(&options, qps.iter().map(|pair| [pair[0].qpn(), pair[1].qpn()]));
         let numbers = qps.iter().map(|pair: &[QueuePair; 2]| [pair[0].qpn(), pair[1].qpn()]);
+        let mut wire_rules = WireRules::default();
+        for (qpns, &psns) in numbers.clone().zip(&options.psns) {
+            wire_rules.add(&Connection {
+                qpns,
+                psns,
+                mtu: options.mtu.bytes(),
+                window: options.rig.window,
+                selective_repeat: options.repeats_selectively(),
+            });
+        }
         let sides = sides.into_iter().zip(numbers).map(|(workloads, qpns)| {
             let [a, b] = workloads;
             [Side::new(a, qpns[0]), Side::new(b, qpns[1])]

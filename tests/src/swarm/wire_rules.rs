@@ -5,8 +5,22 @@
 use feroce_wire::{NakCode, Operation, Packet, Psn, Qpn, Sack, Syndrome};
 
 use super::check::Check;
-use super::options::Options;
 use crate::wire::Seen;
+
+/// A reliable connection, RC or XRC.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Connection {
+    /// QP numbers by end.
+    pub qpns: [Qpn; 2],
+    /// Starting PSNs by end.
+    pub psns: [Psn; 2],
+    /// Path MTU in bytes.
+    pub mtu: u32,
+    /// Maximum number of outstanding SEND and WRITE packets of a QP.
+    pub window: u32,
+    /// A responder may also report a gap when it is asked.
+    pub selective_repeat: bool,
+}
 
 /// One direction of a connection: the requests of one end and the responses of the other.
 #[derive(Debug, Clone, Copy)]
@@ -28,53 +42,30 @@ struct Direction {
     /// MSN of the last response, and PSN of the last ACK.
     msn: u32,
     ack: Option<Psn>,
-}
-
-/// The rules and the state that they need. See the [module](self).
-#[derive(Debug)]
-pub(super) struct WireRules {
-    directions: Vec<[Direction; 2]>,
     /// Largest distance of a packet from the oldest unacknowledged one.
     window: u32,
     mtu: u32,
-    /// A responder may also report a gap when it is asked.
     selective_repeat: bool,
 }
 
+/// The rules and the state that they need. See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct WireRules {
+    directions: Vec<[Direction; 2]>,
+}
+
 impl WireRules {
-    /// Creates the rules for QPs with the numbers `qpns`, by pair and end.
-    pub fn new(options: &Options, qpns: impl Iterator<Item = [Qpn; 2]>) -> Self {
-        let direction = |psn, qpns: [Qpn; 2], end: usize| Direction {
-            request_qp: qpns[1 - end],
-            response_qp: qpns[end],
-            sent: psn,
-            acknowledged: psn,
-            responses: psn,
-            gap: None,
-            asked: 0,
-            msn: 0,
-            ack: None,
-        };
-        let directions = qpns.zip(&options.psns);
-        let directions =
-            directions.map(|(qpns, psns)| [0, 1].map(|end| direction(psns[end], qpns, end)));
-        Self {
-            directions: directions.collect(),
-            // Packets that have arrived behind a gap do not count; a map ends after its span.
-            window: match options.repeats_selectively() {
-                true => options.rig.window.max(Sack::SPAN),
-                false => options.rig.window,
-            },
-            selective_repeat: options.repeats_selectively(),
-            mtu: options.mtu.bytes(),
-        }
+    /// Adds the rules of a connection. They replace those of an earlier connection of its QPs.
+    pub fn add(&mut self, connection: &Connection) {
+        let qpns = connection.qpns;
+        self.directions.retain(|[first, _]| [first.response_qp, first.request_qp] != qpns);
+        self.directions.push([0, 1].map(|end| Direction::new(connection, end)));
     }
 
     /// Checks a frame that was sent.
     pub fn check(&mut self, seen: &Seen) -> Check {
         let packet = Packet::parse(&seen.bytes, &[]).map_err(|error| format!("sent: {error}"))?;
         let (from, is_request) = (seen.from, packet.info.is_request());
-        let (window, mtu, selective_repeat) = (self.window, self.mtu, self.selective_repeat);
         // Responses belong to the direction of the other end.
         let end = if is_request { from } else { 1 - from };
         let to = packet.bth.dest_qp;
@@ -84,27 +75,47 @@ impl WireRules {
         });
         let direction = direction.ok_or_else(|| format!("sent to an unknown QP: {packet}"))?;
         let result = match is_request {
-            true => direction.request(&packet, window, mtu),
-            false => direction.response(&packet, selective_repeat),
+            true => direction.request(&packet),
+            false => direction.response(&packet),
         };
         result.map_err(|rule| format!("end {from} broke a wire rule, {rule}: {packet}"))
     }
 }
 
 impl Direction {
-    fn request(&mut self, packet: &Packet<'_>, window: u32, mtu: u32) -> Result<(), &'static str> {
+    /// The direction of the requests of `end`.
+    fn new(connection: &Connection, end: usize) -> Self {
+        let Connection { qpns, psns, mtu, window, selective_repeat } = *connection;
+        Self {
+            request_qp: qpns[1 - end],
+            response_qp: qpns[end],
+            sent: psns[end],
+            acknowledged: psns[end],
+            responses: psns[end],
+            gap: None,
+            asked: 0,
+            msn: 0,
+            ack: None,
+            // Packets that have arrived behind a gap do not count; a map ends after its span.
+            window: if selective_repeat { window.max(Sack::SPAN) } else { window },
+            mtu,
+            selective_repeat,
+        }
+    }
+
+    fn request(&mut self, packet: &Packet<'_>) -> Result<(), &'static str> {
         let psn = packet.bth.psn;
         self.asked += u32::from(packet.bth.ack_req);
         if !psn.at_or_before(self.sent) {
             return Err("PSNs must be consecutive");
         }
         let count = match (packet.info.operation, packet.ext.reth) {
-            (Operation::ReadRequest, Some(reth)) => reth.dma_len.div_ceil(mtu).max(1),
+            (Operation::ReadRequest, Some(reth)) => reth.dma_len.div_ceil(self.mtu).max(1),
             _ => 1,
         };
         let base = later(self.acknowledged, self.responses);
         let limited = matches!(packet.info.operation, Operation::Send | Operation::Write);
-        if limited && !psn.is_before(base) && base.distance_to(psn) >= window {
+        if limited && !psn.is_before(base) && base.distance_to(psn) >= self.window {
             return Err("the window limits outstanding packets");
         }
         let end = psn.add(count);
@@ -115,11 +126,7 @@ impl Direction {
         Ok(())
     }
 
-    fn response(
-        &mut self,
-        packet: &Packet<'_>,
-        selective_repeat: bool,
-    ) -> Result<(), &'static str> {
+    fn response(&mut self, packet: &Packet<'_>) -> Result<(), &'static str> {
         let psn = packet.bth.psn;
         let Some(aeth) = packet.ext.aeth else { return Ok(()) };
         if aeth.msn.value() < self.msn {
@@ -143,7 +150,7 @@ impl Direction {
                 let map = Sack::parse(packet.payload);
                 let same = self.gap.filter(|(at, before, _)| (*at, *before) == (psn, map));
                 let times = same.map_or(1, |(.., times)| times + 1);
-                let answers = if selective_repeat { 2 * self.asked } else { 0 };
+                let answers = if self.selective_repeat { 2 * self.asked } else { 0 };
                 if times > 2 + answers {
                     return Err("a gap is reported too often");
                 }

@@ -127,6 +127,7 @@ impl World<'_> {
         }
         // A queue pair that was just resumed sends before the state changes.
         self.run_devices()?;
+        self.check_frames()?;
         self.observe()?;
         self.rig.wire.clear();
         self.has_cleared_wire = true;

@@ -1,6 +1,7 @@
 //! The swarm of all services: RC with shared receive queues and memory windows, UC, UD and XRC
-//! share two devices, while queue pairs are destroyed, moved through their states or connected
-//! again, regions deregistered, windows closed and completion queues resized under traffic.
+//! share two devices of one core or several, with and without DCQCN and selective repeat, while
+//! queue pairs are destroyed, moved through their states or connected again, regions deregistered,
+//! windows closed and completion queues resized under traffic.
 //!
 //! The model of the other swarm knows one RC connection exactly. This one knows only what each
 //! service promises a program:
@@ -27,6 +28,7 @@ mod states;
 mod tally;
 mod world;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::random::Random;
@@ -35,17 +37,15 @@ use super::shrink::Shrink;
 use super::trace::Trace;
 use super::{Rig, RigKind, caught, make_rig, reset_rig};
 use plan::Plan;
+pub use plan::RIG_KINDS;
 pub use tally::Tally;
 use world::World;
 
-/// The device configuration of all scenarios.
-const RIG: RigKind = RigKind { window: 64, plain_keys: false, congestion: false };
-
-/// A rig that scenarios reuse.
+/// The rigs that scenarios reuse, one of each kind.
 #[derive(Debug, Default)]
-pub struct ServiceRig(Option<Rig>);
+pub struct ServiceRigs(BTreeMap<RigKind, Rig>);
 
-impl ServiceRig {
+impl ServiceRigs {
     /// Runs the scenario of `seed`.
     ///
     /// # Errors
@@ -60,13 +60,14 @@ impl ServiceRig {
 
     fn run_with(&mut self, scenario: &ServiceScenario, trace: &mut Trace) -> Result<Tally, String> {
         let ServiceScenario { plan, random } = scenario.clone();
-        // After a failure the rig is not used again.
-        let mut rig = self.0.take().unwrap_or_else(|| make_rig(RIG));
+        let kind = plan.rig();
+        // The rig is removed from the map: after a failure it is not used again.
+        let mut rig = self.0.remove(&kind).unwrap_or_else(|| make_rig(kind));
         rig.wire.set_delay(plan.delay);
         rig.wire.set_record(true);
         trace.begin(rig.now);
         let tally = caught(|| World::new(plan, &mut rig, trace, random).run())?;
-        self.0 = Some(reset_rig(rig));
+        self.0.insert(kind, reset_rig(rig));
         Ok(tally)
     }
 }
@@ -98,7 +99,7 @@ impl Scenario for ServiceScenario {
     }
 
     fn run(&self, trace: &mut Trace) -> Result<(), String> {
-        ServiceRig::default().run_with(self, trace).map(drop)
+        ServiceRigs::default().run_with(self, trace).map(drop)
     }
 
     fn size(&self) -> String {

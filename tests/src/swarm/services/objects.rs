@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use feroce_engine::device::{
-    AddressHandle, Buffer, CompletionQueue, ConnectOptions, Path, ProtectionDomain, QpInit,
-    QueuePair, SharedReceiveQueue, SrqInit, XrcDomain,
+    AddressHandle, Buffer, CompletionQueue, ConnectOptions, Endpoint, Path, ProtectionDomain,
+    QpInit, QueuePair, SharedReceiveQueue, SrqInit, XrcDomain,
 };
 use feroce_engine::memory::Access;
 use feroce_engine::qp::{QpState, Service};
@@ -13,8 +13,9 @@ use feroce_wire::{Psn, Qkey, Qpn};
 
 use super::super::options::random_psn;
 use super::super::random::Random;
+use super::super::wire_rules::Connection;
 use super::lane::{FILL, Lane};
-use super::plan::{Kind, LONGEST, MAX_INLINE, PairPlan, Plan};
+use super::plan::{Kind, LONGEST, MAX_INLINE, PairPlan, Plan, WINDOW};
 use crate::{Rig, gid, gid_v6};
 
 /// Q_Key of all datagram queue pairs.
@@ -68,6 +69,8 @@ impl Inbox {
 #[derive(Debug)]
 pub struct Pair {
     pub kind: Kind,
+    /// Of a reliable service: what its packets must obey.
+    pub connection: Option<Connection>,
     /// `None`: destroyed.
     pub qps: [Option<QueuePair>; 2],
     pub qpns: [Qpn; 2],
@@ -141,7 +144,7 @@ impl<'a> Maker<'a> {
         });
         let mut qps = [0, 1].map(|end| self.qp(end, plan, &domain, shared[end].as_ref()));
         let qpns = qps.each_ref().map(QueuePair::qpn);
-        let mut handles = [None, None];
+        let (mut handles, mut connection) = ([None, None], None);
         if plan.kind == Kind::Ud {
             for (end, qp) in qps.iter_mut().enumerate() {
                 qp.activate(QKEY, random_psn(self.random)).expect("in RESET");
@@ -151,7 +154,7 @@ impl<'a> Maker<'a> {
             }
         } else {
             let psns = [random_psn(self.random), random_psn(self.random)];
-            connect(&mut qps, psns, self.plan);
+            connection = connect(&mut qps, psns, self.plan, plan);
         }
         let lanes = [0, 1].map(|from: usize| {
             let lane = &plan.lanes[from];
@@ -164,7 +167,7 @@ impl<'a> Maker<'a> {
         });
         let (dead, may_break) = ([false; 2], [false; 2]);
         let (kind, qps, states) = (plan.kind, qps.map(Some), [QpState::Reset; 2]);
-        Pair { kind, qps, qpns, states, dead, may_break, lanes, inboxes, handles }
+        Pair { kind, connection, qps, qpns, states, dead, may_break, lanes, inboxes, handles }
     }
 
     fn inbox(&mut self, end: usize, receiver: Receiver, depth: usize) -> usize {
@@ -217,10 +220,18 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// Connects two queue pairs in RESET.
-pub fn connect(qps: &mut [QueuePair; 2], psns: [Psn; 2], plan: &Plan) {
+/// Connects two queue pairs in RESET. Returns what the packets of a reliable service must obey.
+pub fn connect(
+    qps: &mut [QueuePair; 2],
+    psns: [Psn; 2],
+    plan: &Plan,
+    pair: &PairPlan,
+) -> Option<Connection> {
     let gid = u32::from(plan.v6);
-    let ends = [0, 1].map(|end: usize| qps[end].endpoint(psns[end], gid).expect("a GID"));
+    let ends = [0, 1].map(|end: usize| {
+        let endpoint = qps[end].endpoint(psns[end], gid).expect("a GID");
+        Endpoint { selective_repeat: pair.selective_repeat, ..endpoint }
+    });
     let options = ConnectOptions {
         sgid_index: gid,
         path_mtu: Some(plan.mtu),
@@ -233,4 +244,11 @@ pub fn connect(qps: &mut [QueuePair; 2], psns: [Psn; 2], plan: &Plan) {
     for end in 0..2 {
         qps[end].connect(psns[end], &ends[1 - end], &options).expect("connected");
     }
+    pair.kind.is_reliable().then(|| Connection {
+        qpns: qps.each_ref().map(QueuePair::qpn),
+        psns,
+        mtu: plan.mtu.bytes(),
+        window: WINDOW,
+        selective_repeat: pair.selective_repeat,
+    })
 }

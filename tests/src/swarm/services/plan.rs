@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use feroce_wire::PathMtu;
 
+use super::super::RigKind;
 use super::super::options::random_faults;
 use super::super::random::Random;
+use crate::ports::RigPorts;
 use crate::wire::WireFaults;
 
 /// A transport service.
@@ -104,6 +106,8 @@ pub struct PairPlan {
     pub lanes: [LanePlan; 2],
     /// XRC: the end of the initiator.
     pub first: usize,
+    /// RC: only lost packets are repeated.
+    pub selective_repeat: bool,
 }
 
 /// Something that happens to an object under traffic.
@@ -167,6 +171,10 @@ pub enum Action {
 /// The whole scenario.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// Cores of each device.
+    pub cores: usize,
+    /// DCQCN is on and the wire marks frames.
+    pub congestion: bool,
     pub delay: Duration,
     pub faults: WireFaults,
     pub faults_end: Duration,
@@ -180,6 +188,10 @@ pub struct Plan {
     pub repost: Duration,
 }
 
+/// Maximum number of outstanding SEND and WRITE packets of a queue pair.
+pub const WINDOW: u32 = 64;
+/// Number of kinds of rig that scenarios need on the kernel's ports.
+pub const RIG_KINDS: usize = 2;
 /// Bytes of the longest message.
 pub const LONGEST: usize = 1500;
 /// Shorter messages carry their number as immediate data.
@@ -188,6 +200,12 @@ pub const HEADER: usize = 16;
 pub const MAX_INLINE: usize = 64;
 
 impl Plan {
+    /// The rig that the scenario needs.
+    pub fn rig(&self) -> RigKind {
+        let Self { congestion, cores, .. } = *self;
+        RigKind { window: WINDOW, plain_keys: false, congestion, cores }
+    }
+
     pub fn generate(random: &mut Random) -> Self {
         let count = random.weighted(&[(30, 1), (40, 2), (20, 3), (10, 4)]);
         let span = Duration::from_micros(random.pick(&[0, 20, 200, 2000]));
@@ -197,7 +215,14 @@ impl Plan {
         let actions = random_actions(random, &pairs, span);
         let mut faults = random_faults(random);
         faults.jitter = faults.jitter.min(Duration::from_micros(50));
+        let congestion = random.percent(20);
+        if congestion {
+            faults.mark = random.pick(&[10_000, 200_000, 1_000_000]);
+        }
+        let cores = random.weighted(&[(50, 1), (30, 2), (20, 3)]);
         Self {
+            cores: if RigPorts::are_the_kernels() { 1 } else { cores },
+            congestion,
             delay: Duration::from_nanos(random.pick(&[100, 1000, 20_000])),
             faults,
             faults_end: 2 * span + Duration::from_micros(random.pick(&[10, 1000])),
@@ -227,7 +252,8 @@ impl PairPlan {
                 Kind::Xrc => 0,
             })
         });
-        Self { kind, shared, lanes, first }
+        let selective_repeat = kind == Kind::Rc && random.percent(40);
+        Self { kind, shared, lanes, first, selective_repeat }
     }
 }
 

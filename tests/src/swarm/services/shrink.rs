@@ -4,10 +4,13 @@ use super::super::shrink::{Shrink, without_each_fault, without_parts};
 use super::plan::{Action, Plan};
 
 impl Shrink for Plan {
-    /// Leaves out a pair, a kind of fault, actions, or messages of a lane.
+    /// Leaves out cores, congestion control, a pair, a kind of fault, actions, or messages of a
+    /// lane.
     fn smaller(&self) -> Vec<Self> {
         let pairs = if self.pairs.len() > 1 { 0..self.pairs.len() } else { 0..0 };
         let mut all: Vec<Self> = pairs.clone().map(|pair| self.without_pair(pair)).collect();
+        all.extend((self.cores > 1).then(|| Self { cores: 1, ..self.clone() }));
+        all.extend(self.congestion.then(|| Self { congestion: false, ..self.clone() }));
         let without_faults = without_each_fault(&self.faults).into_iter();
         all.extend(without_faults.map(|faults| Self { faults, ..self.clone() }));
         let without_actions = without_parts(&self.actions).into_iter();

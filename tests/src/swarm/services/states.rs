@@ -112,7 +112,7 @@ impl World<'_> {
                     qp.activate(QKEY, psn).expect("in RESET");
                 }
             }
-            _ => connect(&mut qps, psns, &self.plan),
+            _ => owner.connection = connect(&mut qps, psns, &self.plan, &self.plan.pairs[pair]),
         }
         owner.qps = qps.map(Some);
         self.note_connected(pair);
@@ -121,6 +121,16 @@ impl World<'_> {
     /// Notes that the queue pairs of a pair are in RTS, and were in RESET.
     pub fn note_connected(&mut self, pair: usize) {
         let owner = &mut self.pairs[pair];
+        if let Some(connection) = &owner.connection {
+            self.wire_rules.add(connection);
+            self.tally.count(
+                owner.kind.name(),
+                match connection.selective_repeat {
+                    true => "repeats only what is lost",
+                    false => "goes back to what is lost",
+                },
+            );
+        }
         for (qp, seen) in owner.qps.iter().flatten().zip(&mut owner.states) {
             *seen = state(qp);
             assert_eq!(*seen, QpState::Rts, "connected");

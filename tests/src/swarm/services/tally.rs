@@ -7,6 +7,8 @@ use super::super::transitions::Transitions;
 
 /// What must occur in a long run: service, event.
 const EXPECTED: &[(&str, &str)] = &[
+    ("RC", "goes back to what is lost"),
+    ("RC", "repeats only what is lost"),
     ("RC", "SEND: completed"),
     ("RC", "SEND with immediate: completed"),
     ("RC", "WRITE: completed"),
@@ -81,6 +83,8 @@ const EXPECTED: &[(&str, &str)] = &[
     ("XRC", "connected again"),
     ("XRC", "region deregistered"),
     ("CQ", "resized"),
+    ("device", "frames handed over to other cores"),
+    ("device", "rates cut by CNPs"),
 ];
 
 /// Counts of one or many scenarios.

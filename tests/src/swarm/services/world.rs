@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use feroce_engine::device::{Buffer, CompletionQueue, ProtectionDomain};
+use feroce_engine::counters::Counter;
+use feroce_engine::device::{Buffer, CompletionQueue, Device, ProtectionDomain};
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::AsyncEvent;
 use feroce_wire::{Packet, Qpn, Transport};
@@ -11,6 +12,7 @@ use super::super::check::{Check, check_suspicions, suspicions};
 use super::super::random::Random;
 use super::super::simulation::MAX_TURNS_PER_INSTANT;
 use super::super::trace::Trace;
+use super::super::wire_rules::WireRules;
 use super::objects::{Inbox, Maker, Pair};
 use super::plan::{Action, Plan};
 use super::tally::Tally;
@@ -45,6 +47,7 @@ pub struct World<'a> {
     pub faulted_before: u64,
     /// A frame was lost on purpose, besides those that the wire counts.
     pub has_cleared_wire: bool,
+    pub wire_rules: WireRules,
     pub tally: Tally,
     pub pds: [ProtectionDomain; 2],
 }
@@ -71,6 +74,7 @@ impl<'a> World<'a> {
             is_final: false,
             faulted_before,
             has_cleared_wire: false,
+            wire_rules: WireRules::default(),
             tally: Tally::of_one(),
             random,
             plan,
@@ -86,7 +90,8 @@ impl<'a> World<'a> {
         let frames_before = self.rig.wire.frames();
         let wire_seed = self.random.bits();
         self.rig.wire.set_faults(self.plan.faults, wire_seed);
-        let result = self.run_stages();
+        let before = counts(&self.rig.devices);
+        let result = self.run_stages().and_then(|()| self.count_devices(before));
         self.rig.wire.set_faults(WireFaults::default(), 0);
         self.tally.frames = self.rig.wire.frames() - frames_before;
         result.map(|()| self.tally)
@@ -111,6 +116,20 @@ impl<'a> World<'a> {
         check_suspicions(&self.rig.devices, suspicions, &self.plan.faults)
     }
 
+    /// Adds to the tally what the devices have counted since the counters were `before`.
+    fn count_devices(&mut self, before: [u64; 3]) -> Check {
+        let now = counts(&self.rig.devices);
+        let has_grown = |at: usize| now[at] > before[at];
+        let events = ["frames handed over to other cores", "rates cut by CNPs"];
+        for (_, event) in events.into_iter().enumerate().filter(|(at, _)| has_grown(*at)) {
+            self.tally.count("device", event);
+        }
+        match has_grown(2) {
+            true => Err("a frame between cores was dropped".to_owned()),
+            false => Ok(()),
+        }
+    }
+
     /// A frame was lost, or may have been.
     pub fn has_faults(&self) -> bool {
         self.has_cleared_wire || self.rig.wire.faulted() > self.faulted_before
@@ -129,10 +148,7 @@ impl<'a> World<'a> {
         loop {
             self.run_programs()?;
             self.run_devices()?;
-            for seen in self.rig.wire.take_record() {
-                self.trace.frame(&seen);
-                check_frame(&seen.bytes)?;
-            }
+            self.check_frames()?;
             if self.observe()? {
                 continue; // Completions made room in the queues.
             }
@@ -150,6 +166,17 @@ impl<'a> World<'a> {
             }
         }
         Err(format!("still busy after {MAX_TURNS_PER_INSTANT} turns without time passing"))
+    }
+
+    /// Checks the frames that were sent since the last check.
+    pub fn check_frames(&mut self) -> Check {
+        for seen in self.rig.wire.take_record() {
+            self.trace.frame(&seen);
+            if check_frame(&seen.bytes)? {
+                self.wire_rules.check(&seen)?;
+            }
+        }
+        Ok(())
     }
 
     fn next_time(&self) -> Option<Instant> {
@@ -218,8 +245,14 @@ impl<'a> World<'a> {
     }
 }
 
-/// The laws of every frame that an endpoint sends.
-fn check_frame(bytes: &[u8]) -> Check {
+/// Sums over the devices.
+fn counts(devices: &[Device]) -> [u64; 3] {
+    [Counter::RxHandedOver, Counter::RpCnpHandled, Counter::RxHandoverDropped]
+        .map(|counter| devices.iter().map(|device| device.counter(counter)).sum())
+}
+
+/// The laws of every frame that an endpoint sends. Returns true if it is of a reliable connection.
+fn check_frame(bytes: &[u8]) -> Result<bool, String> {
     let packet = Packet::parse(bytes, &[]).map_err(|error| format!("sent {error}"))?;
     if !packet.icrc_valid() {
         return Err(format!("sent {packet} with a wrong ICRC"));
@@ -228,5 +261,5 @@ fn check_frame(bytes: &[u8]) -> Check {
     if unreliable && (packet.bth.ack_req || !packet.info.is_request()) {
         return Err(format!("{packet} asks for an answer or is one"));
     }
-    Ok(())
+    Ok(matches!(packet.info.transport, Transport::Rc | Transport::Xrc))
 }
