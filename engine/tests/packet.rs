@@ -23,7 +23,7 @@ use feroce_engine::port::pcap::PcapPort;
 use feroce_wire::{FlowHeader, PathMtu};
 use pair::{
     Kind, MESSAGE, PLAIN, Pair, SILENCE, TEST_TIMEOUT, addresses, connect, expect, flow, ip, psn,
-    queue, receive, request, root, sealed, send, send_train,
+    queue, receive, request, root, sealed, send, send_train, wait_until_up,
 };
 
 impl Pair {
@@ -707,6 +707,7 @@ fn without_root() {
     ip("link add v0 mtu 4200 type veth peer name v1 mtu 4200");
     ip("link set v0 up");
     ip("link set v1 up");
+    ["v0", "v1"].iter().for_each(|device| wait_until_up("", device));
     let refused = AfXdp::open(&AfXdpConfig::new("v0"), 1).expect_err("AF_XDP needs root");
     assert!(matches!(refused, AfXdpError::NotPermitted { .. }), "{refused}");
     // Both ends are in one namespace, which works with packet sockets.
@@ -719,7 +720,7 @@ fn without_root() {
     for (end, kind) in [0, 1].into_iter().flat_map(|end| kinds().map(move |kind| (end, kind))) {
         let sent = train(&flow(&ports[end], end, kind), &[4096; 15], 1);
         send_train(&mut ports[1 - end], &sent);
-        expect(&mut ports[end], &sent, "without root");
+        expect(&mut ports[end], &sent, &format!("without root, to end {end}, {kind:?}"));
     }
     println!("\nall crossed");
 }

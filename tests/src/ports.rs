@@ -292,6 +292,10 @@ impl Namespace {
                 run(&format!("ip -n {name} link set {device} up"));
             }
         }
+        // Until a while after the carrier came, the kernel drops what an interface gets to send.
+        while run(&format!("ip -n {name} link show up")).matches("state UP").count() < 4 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         namespace
     }
 
@@ -310,10 +314,11 @@ fn enter(namespace: File) {
     nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).expect("setns, as root");
 }
 
-fn run(command: &str) {
+fn run(command: &str) -> String {
     let mut words = command.split(' ');
     let output = Command::new(words.next().expect("a program")).args(words).output();
     let output = output.unwrap_or_else(|error| panic!("{command}: {error}"));
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command}: {}", message.trim());
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }

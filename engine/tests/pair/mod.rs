@@ -44,6 +44,15 @@ pub fn ip(arguments: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+/// Waits until the kernel sends what an interface gets: until a while after the carrier came, it
+/// drops all frames (`linkwatch_do_dev` in `net/core/link_watch.c`). `namespace`: `-n NAME`, or
+/// nothing.
+pub fn wait_until_up(namespace: &str, device: &str) {
+    while !ip(&format!("{namespace} link show {device}")).contains("state UP") {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Two namespaces with a veth pair: 10.8.0.1 and fd08::1 on `v0`, 10.8.0.2 and fd08::2 on `v1`.
 pub struct Pair {
     pub names: [String; 2],
@@ -65,6 +74,9 @@ impl Pair {
             ip(&format!("-n {name} address add 10.8.0.{end}/24 dev {device}"));
             ip(&format!("-n {name} address add fd08::{end}/64 dev {device} nodad"));
             ip(&format!("-n {name} link set {device} up"));
+        }
+        for (end, name) in pair.names.iter().enumerate() {
+            wait_until_up(&format!("-n {name}"), Self::device(end));
         }
         pair
     }
