@@ -149,11 +149,17 @@ fn hundreds_of_bulk_qps_send_hardly_a_packet_again() {
             let again = || {
                 let [report, _] = pair.measure(&server, &client);
                 assert_eq!(report["rows"][0]["iterations"], qps * messages, "{client}");
-                report["counters"]["retransmitted_packets"].as_u64().unwrap_or(0)
+                let count = |name: &str| report["counters"][name].as_u64().unwrap_or(0);
+                // A server that is late with its receives has lost nothing.
+                count("retransmitted_packets") - count("rnr_nak_retry_err")
             };
-            // A machine that takes the CPU away for milliseconds loses frames: not three times.
-            let least = (0..3).map(|_| again()).find(|again| again * 100 <= packets);
-            assert!(least.is_some(), "{client}: 1 % of {packets} packets and more sent again");
+            // A machine that takes the CPU away for milliseconds loses frames in the kernel's
+            // queue, but hardly ten times. Without the limit, it is a fifth every time, and more.
+            let mut tries: Vec<u64> = Vec::new();
+            while tries.last().is_none_or(|again| again * 100 > packets) {
+                assert!(tries.len() < 10, "{client}: of {packets} packets, sent again: {tries:?}");
+                tries.push(again());
+            }
         }
     }
 }
