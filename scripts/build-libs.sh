@@ -5,8 +5,9 @@
 # lib is in that of the build profile (target/release/lib), beside the program `feroce`: there
 # `feroce run` looks for it.
 #   scripts/build-libs.sh
-#   SANITIZER=address scripts/build-libs.sh    in target/address, with AddressSanitizer, for
-#                                              scripts/programs.sh --sanitizer address
+#   SANITIZER=NAME scripts/build-libs.sh       in target/NAME, with AddressSanitizer (address) or
+#                                              ThreadSanitizer (thread), for scripts/programs.sh
+#                                              --sanitizer NAME
 # The last line of the output is the path of the folder lib.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,8 +23,17 @@ if [ -n "${SANITIZER-}" ]; then
     export RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$SANITIZER ${RUSTFLAGS-}"
     instrumented=("-fsanitize=$SANITIZER")
 fi
+if [ "${SANITIZER-}" = thread ]; then
+    # A standard library that is not instrumented would hide what orders accesses.
+    rustup component add rust-src || die "rust-src is missing, and rustup cannot add it"
+    export CARGO_UNSTABLE_BUILD_STD=std
+fi
 build --lib
 out=$(built)
+if [ "${SANITIZER-}" = thread ]; then
+    cc -O1 -fno-builtin -fPIC -c scripts/thread-sanitizer.c -o "$out/thread-sanitizer.o"
+    instrumented+=("$out/thread-sanitizer.o")
+fi
 
 # link CRATE LIBRARY WITH...: links the crate's archive as LIBRARY.so.1, with the symbol versions in
 # the library's map. rustc would add a version script of its own, so this script calls the linker.

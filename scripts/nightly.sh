@@ -3,8 +3,8 @@
 # release; nothing else runs it.
 #   scripts/nightly.sh            all steps
 #   scripts/nightly.sh STEP...    the named steps: reproduction profiles install commands inject
-#                                 rxe peers valgrind address dpdk pfc swarm mutants mutation fuzz
-#                                 soak
+#                                 rxe peers valgrind address thread dpdk pfc swarm mutants
+#                                 mutation fuzz soak
 # The summary names what was skipped. Exit code: 0 if no step failed, 1 if one failed, 2 for wrong
 # usage.
 set -uo pipefail
@@ -12,8 +12,8 @@ cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 . scripts/steps.sh
 
-ALL="reproduction profiles install commands inject rxe peers valgrind address dpdk pfc swarm"
-ALL+=" mutants mutation fuzz soak"
+ALL="reproduction profiles install commands inject rxe peers valgrind address thread dpdk pfc"
+ALL+=" swarm mutants mutation fuzz soak"
 readonly ALL
 readonly SCENARIOS=1000000 CM_SCENARIOS=10000
 readonly FUZZ_SECONDS=120 # for each of 28 targets
@@ -67,9 +67,10 @@ step_rxe() { scripts/rxe.sh --port af_xdp --port packet --port udp --port daemon
 # Unmodified programs, with rxe at the other end.
 step_peers() { scripts/programs.sh --peer rxe; }
 
-# Programs on C libraries under Valgrind, and built with AddressSanitizer.
+# Programs on C libraries under Valgrind, and built with AddressSanitizer and ThreadSanitizer.
 step_valgrind() { scripts/programs.sh --valgrind; }
 step_address() { scripts/programs.sh --sanitizer address; }
+step_thread() { scripts/programs.sh --sanitizer thread; }
 
 # Every test with replaceable ports, on DPDK.
 step_dpdk() {

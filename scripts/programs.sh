@@ -2,7 +2,7 @@
 # Runs unmodified programs of the distribution on Feroce: `cargo xtask programs`, which --help
 # describes.
 #   scripts/programs.sh [--port-kind KIND] [--peer rxe [--kit]] [--judge] [--valgrind]
-#                       [--sanitizer address] [--table] [--extra [--rpma FOLDER]]
+#                       [--sanitizer address|thread] [--table] [--extra [--rpma FOLDER]]
 #                       [--unprivileged] [--list] [FILTER]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -25,7 +25,7 @@ use crate::setup::{
 };
 use crate::tally::{Outcome, Tally, Verdict, write_section};
 use ends::{FeroceEnd, RanksEnd, RxeEnd};
-use libraries::{libraries_for, sanitizer_runtime};
+use libraries::{Sanitizer, libraries_for};
 use rules::Rules;
 use user::User;
 
@@ -62,14 +62,13 @@ pub struct Options {
     /// by default
     #[arg(long)]
     valgrind: bool,
-    /// Run both ends on libraries that are built with this sanitizer, which fails a row that
-    /// misuses memory
+    /// Run both ends on libraries that are built with this sanitizer, which fails a row in which it
+    /// finds something, and writes that to target/programs/NAME.PID
     #[arg(
         long,
-        value_parser = ["address"],
         conflicts_with_all = ["valgrind", "root", "rdma_core", "peer", "unprivileged"]
     )]
-    sanitizer: Option<String>,
+    sanitizer: Option<Sanitizer>,
     /// Run the programs of the release in this folder, such as the chroot of scripts/debian13.sh.
     /// Rows whose programs it lacks are skipped
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["peer", "valgrind"])]
@@ -145,7 +144,7 @@ pub fn main(options: Options) -> Result<u8> {
         false => None,
     };
     let libraries = user.as_ref().map_or(libraries, |user| user.folder.join("lib"));
-    let runtime = options.sanitizer.as_ref().map(|_| sanitizer_runtime()).transpose()?;
+    let runtime = options.sanitizer.map(Sanitizer::runtime).transpose()?;
     let rsockets = libraries.join("rsocket/librspreload.so.1").display().to_string();
     let preload = runtime.iter().chain([&rsockets]).cloned().collect::<Vec<_>>().join(":");
     let folder = libraries.parent().ok_or("the libraries are in no folder")?.to_owned();
@@ -258,13 +257,8 @@ impl Bench {
             let file = std::path::absolute("tests/programs/valgrind.supp").expect("a path");
             wrap.push(format!("--suppressions={}", file.display()));
         }
-        if let Some(runtime) = &self.runtime {
-            // The program is not instrumented: without LD_PRELOAD it would load the library too
-            // late. Others' programs end without freeing what they have.
-            let file = std::path::absolute("tests/programs/address.supp").expect("a path");
-            let options = "detect_leaks=0:exitcode=99:verify_asan_link_order=0:suppressions=";
-            wrap = vec!["env".to_owned(), format!("ASAN_OPTIONS={options}{}", file.display())];
-            wrap.push(format!("LD_PRELOAD={runtime}"));
+        if let (Some(sanitizer), Some(runtime)) = (self.options.sanitizer, &self.runtime) {
+            wrap = sanitizer.wrap(runtime);
         }
         let mut path = std::env::var("PATH").unwrap_or_default();
         if let Source::RdmaCore(folder) = &self.source {
@@ -334,7 +328,10 @@ impl Bench {
             }
         }
         let ranks = RanksEnd { star: star.as_ref(), each, end: self.end("", "v0") };
-        let rules = self.options.sanitizer.as_deref().map_or(Ok(Rules::default()), Rules::read)?;
+        let rules = match self.options.sanitizer {
+            Some(sanitizer) => Rules::read(sanitizer.name())?,
+            None => Rules::default(),
+        };
         for row in rows {
             let lacking = self.source.lacks(row, self.work.path()).or_else(|| own.lacks(row));
             match lacking.or_else(|| rules.excluded(row, BOTH).map(str::to_owned)) {

@@ -17,8 +17,8 @@ pub(super) fn libraries_for(options: &Options) -> Result<PathBuf> {
     if !options.built {
         build(&["--bin", "feroce"])?;
     }
-    let Some(sanitizer) = &options.sanitizer else { return libraries() };
-    let libraries = sanitized_libraries(sanitizer)?;
+    let Some(sanitizer) = options.sanitizer else { return libraries() };
+    let libraries = sanitized_libraries(sanitizer.name())?;
     let feroce = libraries.with_file_name("feroce"); // It looks for the libraries beside itself.
     let new = libraries.with_file_name("feroce.new"); // The old one may be running.
     std::fs::copy(feroce_in(&built()), &new)?;
@@ -26,12 +26,50 @@ pub(super) fn libraries_for(options: &Options) -> Result<PathBuf> {
     Ok(libraries)
 }
 
-/// The path of AddressSanitizer's run-time library.
-pub(super) fn sanitizer_runtime() -> Result<String> {
-    let path = output(Command::new("cc").arg("-print-file-name=libasan.so"))?.trim().to_owned();
-    // cc prints the bare name of a library that it does not have.
-    match path.starts_with('/') {
-        true => Ok(path),
-        false => Err("cc has no libasan.so: on Debian it is in libgcc-12-dev".into()),
+/// A sanitizer of the compiler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sanitizer {
+    /// Finds misuse of memory
+    Address,
+    /// Finds accesses of two threads that nothing orders
+    Thread,
+}
+
+impl Sanitizer {
+    /// Name of the compiler's option, and of the files in tests/programs.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Thread => "thread",
+        }
+    }
+
+    /// The words that start a program with the run-time library, which writes what it finds to
+    /// `target/programs/NAME.PID`. The program is not instrumented:
+    /// without LD_PRELOAD it would load the library too late. Others' programs end without freeing
+    /// what they have, and with threads that still run.
+    pub(super) fn wrap(self, runtime: &str) -> Vec<String> {
+        let (variable, options) = match self {
+            Self::Address => ("ASAN_OPTIONS", "detect_leaks=0:verify_asan_link_order=0"),
+            Self::Thread => ("TSAN_OPTIONS", "report_thread_leaks=0:report_destroy_locked=0"),
+        };
+        let [known, reports] = ["tests/programs/NAME.supp", "target/programs/NAME"].map(|path| {
+            let path = path.replace("NAME", self.name());
+            std::path::absolute(path).expect("a path").display().to_string()
+        });
+        let options = format!("{options}:exitcode=99:suppressions={known}:log_path={reports}");
+        vec!["env".to_owned(), format!("{variable}={options}"), format!("LD_PRELOAD={runtime}")]
+    }
+
+    /// The path of the run-time library.
+    pub(super) fn runtime(self) -> Result<String> {
+        let library = format!("lib{}san.so", &self.name()[..1]);
+        let path = output(Command::new("cc").arg(format!("-print-file-name={library}")))?;
+        let path = path.trim().to_owned();
+        // cc prints the bare name of a library that it does not have.
+        match path.starts_with('/') {
+            true => Ok(path),
+            false => Err(format!("cc has no {library}: on Debian it is in libgcc-12-dev").into()),
+        }
     }
 }
