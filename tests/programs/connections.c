@@ -80,6 +80,9 @@ static void with_itself(const char *own) {
     CHECK(rdma_connect(id, &param) == 0);
     CHECK(id->event->param.conn.private_data_len == 196);
     CHECK(memcmp(id->event->param.conn.private_data, "yes", 3) == 0);
+    address.sin_port = htons(7);
+    CHECK(refused(rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, 100), EINVAL));
+    CHECK(rdma_get_dst_port(id) == htons(7411));
     CHECK(rdma_post_send(id, NULL, text, sizeof text, NULL, IBV_SEND_INLINE) == 0);
     CHECK(rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
     CHECK(rdma_disconnect(id) == 0);

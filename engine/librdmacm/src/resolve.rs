@@ -28,11 +28,14 @@ pub unsafe extern "C" fn rdma_resolve_addr(
         let (from, to_address) = (CmAddress::from(from), CmAddress::from(to));
         return_code(id::check(id).and_then(|()| device::open_all()).and_then(|()| {
             let number = id::borrow(id).number();
-            // Before the call: another thread may read the event, which writes the address, too.
+            // Before the call: another thread may read the event, which writes the address, too. No
+            // event follows a call that is refused.
+            let before = (*id).route.addr.dst_storage;
             write(&mut (*id).route.addr.dst_storage, to);
             let timeout = u32::try_from(timeout_ms).unwrap_or(0);
             let (from, destination) = (&raw const from, &raw const to_address);
-            check_code(feroce_cm_resolve_address(number, from, destination, timeout))?;
+            check_code(feroce_cm_resolve_address(number, from, destination, timeout))
+                .inspect_err(|_| (*id).route.addr.dst_storage = before)?;
             complete(id)
         }))
     }
