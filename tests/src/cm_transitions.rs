@@ -1,8 +1,8 @@
 //! Which changes of state of the identifiers of a [`Pair`](crate::cm::Pair) have occurred, and
-//! what caused them. A long run fails if something else than a row of [`TABLE`] occurred, or if a
-//! row never did and [`UNSEEN`] has no reason for it.
+//! what caused them. A scenario fails if something else than a row of [`TABLE`] occurred; a long
+//! run fails if a row never did and `UNSEEN` has no reason for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use State::{
     DreqReceived, DreqSent, Established, Idle, MraRepReceived, MraReqReceived, RepReceived,
@@ -19,7 +19,7 @@ pub const TIMER: &str = "timer";
 /// and after.
 pub type Transition = (&'static str, State, State);
 
-/// The changes that an identifier can make (IBTA Vol. 1, 12.9.7, and the timers of `cm.c` of
+/// The changes that the code allows (IBTA Vol. 1, 12.9.7, and the timers of `cm.c` of
 /// Linux). A change of an identifier that the program has destroyed is not visible.
 pub const TABLE: &[Transition] = &[
     (CALL, Idle, ReqSent),
@@ -118,16 +118,57 @@ impl Transitions {
         }
     }
 
-    /// How the changes of a long run contradict the tables.
+    /// The changes that have no row in the table.
+    pub fn unexpected(&self) -> Vec<String> {
+        let unexpected = self.counts.keys().filter(|row| !TABLE.contains(row));
+        unexpected.map(|row| format!("{row:?}")).collect()
+    }
+
+    /// What a long run should have seen and has not, and the reverse.
     pub fn contradictions(&self) -> Vec<String> {
         let seen = |row: &Transition| self.counts.contains_key(row);
-        let reason = |row: &Transition| UNSEEN.iter().find(|(unseen, _)| unseen == row);
-        let unexpected = self.counts.keys().filter(|row| !TABLE.contains(row));
-        let unexpected = unexpected.map(|row| format!("{row:?} is not in the table"));
-        let missing = TABLE.iter().filter(|row| !seen(row) && reason(row).is_none());
+        let has_reason = |row: &Transition| UNSEEN.iter().any(|(unseen, _)| unseen == row);
+        let missing = TABLE.iter().filter(|row| !seen(row) && !has_reason(row));
         let missing = missing.map(|row| format!("{row:?} never occurred"));
         let wrong = UNSEEN.iter().filter(|(row, _)| seen(row));
-        let wrong = wrong.map(|(row, why)| format!("{row:?} occurred, but: {why}"));
-        unexpected.chain(missing).chain(wrong).collect::<BTreeSet<_>>().into_iter().collect()
+        missing.chain(wrong.map(|(row, why)| format!("{row:?} occurred, but: {why}"))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The identifier 1 goes to `states`, one after another.
+    fn walk(states: &[State]) -> Transitions {
+        let (id, mut transitions) = (CmId::from_number(1), Transitions::default());
+        transitions.know(id);
+        states.iter().for_each(|state| transitions.note(CALL, |_| Some(*state)));
+        transitions
+    }
+
+    #[test]
+    fn a_change_without_a_row_is_unexpected() {
+        assert_eq!(walk(&[ReqSent, ReqSent]).unexpected(), Vec::<String>::new());
+        assert_eq!(walk(&[ReqSent, RepSent]).unexpected(), [r#"("call", ReqSent, RepSent)"#]);
+    }
+
+    #[test]
+    fn rows_are_missing_until_they_occur() {
+        let missing = |walked: Transitions| walked.contradictions().len();
+        let before = missing(walk(&[]));
+        assert_eq!(before, TABLE.len() - UNSEEN.len());
+        assert_eq!(missing(walk(&[ReqSent])), before - 1);
+        let mut unseen = walk(&[DreqReceived]);
+        unseen.note("Drep", |_| Some(Timewait));
+        assert_eq!(missing(unseen), before + 1, "it has a reason, which is wrong");
+    }
+
+    #[test]
+    fn a_destroyed_identifier_is_forgotten() {
+        let mut transitions = walk(&[ReqSent]);
+        transitions.note(CALL, |_| None);
+        transitions.note(CALL, |_| Some(Established));
+        assert_eq!(transitions.unexpected(), Vec::<String>::new());
     }
 }

@@ -1,7 +1,8 @@
 //! Two CM endpoints under seeded faults: they connect, accept, reject and disconnect in any order
 //! over a wire that loses, duplicates and delays messages.
 //!
-//! When the wire works again and time has passed, both ends agree about every connection. When all
+//! When the wire works again and time has passed, both ends agree about every connection, except in
+//! harsh scenarios, where one may have given up while all its messages were lost. When all
 //! identifiers are destroyed, nothing is left of them. Every change of state is in a table, and
 //! every row of the table occurs.
 //!
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::rc::Rc;
 
-use feroce_engine::cm::{CmId, Event, EventKind, Parameters, State};
+use feroce_engine::cm::{CmId, Event, EventKind, State};
 use feroce_engine::time::Duration;
 use feroce_tests::cm::{DELAY, Pair, parameters, random};
 use feroce_tests::cm_transitions::Transitions;
@@ -30,6 +31,8 @@ const DIALS: u32 = 24;
 const FAILED: [u64; 4] = [125, 96, 3855, 4909];
 /// Scenarios per run.
 const SCENARIOS: u64 = 300;
+/// Harsh scenarios per run: some changes of state are rare.
+const HARSH: u64 = 1000;
 
 /// The program at one end, with the state of its identifiers.
 struct Program {
@@ -42,6 +45,8 @@ struct Program {
 
 /// Messages that are lost for a while in harsh scenarios.
 const KINDS: [&str; 3] = ["Rtu", "Rej", "Rep"];
+/// All messages of an end, or one of those kinds.
+const LOSSES: u32 = 5;
 
 /// What happens besides in a harsh scenario.
 struct Harsh {
@@ -105,7 +110,7 @@ impl Simulation {
         );
         simulation.pair.delivery = Box::new(move |by, message| {
             let kind = KINDS.iter().position(|kind| *kind == message.name());
-            let kind = kind.map_or(0, |at| 4 << at);
+            let kind = kind.map_or(0, |at| 1 << (2 + at));
             let copies = deliver(by, message);
             if now.get() & (1 << by | kind) == 0 { copies } else { Vec::new() }
         });
@@ -113,31 +118,38 @@ impl Simulation {
         simulation
     }
 
-    /// A number below `limit`; in an ordinary scenario `limit`.
+    /// A number below `limit`; 0 in an ordinary scenario.
     fn harshness(&mut self, limit: u32) -> u32 {
-        self.harsh.as_mut().map_or(limit, |harsh| (harsh.random)() % limit)
+        self.harsh.as_mut().map_or(0, |harsh| (harsh.random)() % limit)
     }
 
-    /// What a harsh scenario does between two dials: messages are lost until the next dial, or for
-    /// two minutes more; a program does something to an identifier at an odd moment, often both
-    /// programs to one connection.
+    /// Something that happens one time in `times`, in harsh scenarios only.
+    fn happens(&mut self, times: u32) -> bool {
+        self.harsh.is_some() && self.harshness(times) == 0
+    }
+
+    /// What a harsh scenario does after each dial: some messages are lost until it is called again,
+    /// and two minutes may pass meanwhile; a program does something to an identifier at an odd
+    /// moment, often both programs to one connection.
     fn be_harsh(&mut self) {
-        let lost = match self.harshness(3) {
-            0 => 1 << self.harshness(5) | 1 << self.harshness(5),
-            _ => 0,
+        let lost = match self.happens(3) {
+            true => 1 << self.harshness(LOSSES) | 1 << self.harshness(LOSSES),
+            false => 0,
         };
         self.set_lost(lost);
-        if lost != 0 && self.harshness(2) == 0 {
+        if lost != 0 && self.happens(2) {
             self.run(120_000);
         }
         let tags: Vec<u32> = self.live(0).into_keys().chain(self.live(1).into_keys()).collect();
         for _ in 0..self.harshness(6) {
-            let tag = tags[self.harshness(tags.len() as u32) as usize];
-            let both = self.harshness(2) == 0;
+            let at = self.harshness(u32::MAX) as usize;
+            let Some(&tag) = tags.get(at % tags.len().max(1)) else { return };
             let first = self.harshness(2) as usize;
+            let both = self.happens(2);
             for end in [first, 1 - first].into_iter().take(1 + usize::from(both)) {
                 let Some((id, _)) = self.live(end).remove(&tag) else { continue };
-                let (now, draw, own) = (self.pair.now, self.harshness(4), self.server_qp(tag));
+                let (now, draw, own) =
+                    (self.pair.now, self.harshness(4), parameters(0x800 + self.qp(tag)));
                 let peer = self.live(1 - end).get(&tag).map(|(_, state)| *state);
                 let endpoint = &mut self.pair.ends[end];
                 // Refused in most states.
@@ -155,13 +167,10 @@ impl Simulation {
         }
     }
 
-    /// The QP that accepts the request `tag`.
-    fn server_qp(&mut self, tag: u32) -> Parameters {
-        let qpn = match self.harshness(8) {
-            again if again < 4 => again,
-            _ => tag,
-        };
-        parameters(0x800 + qpn)
+    /// The number of a QP for the connection `tag`: in harsh scenarios often one that another
+    /// connection has had.
+    fn qp(&mut self, tag: u32) -> u32 {
+        if self.happens(2) { self.harshness(4) } else { tag }
     }
 
     fn set_lost(&self, lost: u32) {
@@ -175,11 +184,8 @@ impl Simulation {
     fn connect(&mut self, end: usize) {
         self.next_tag += 1;
         let space = if self.below(4) == 0 { PortSpace::Udp } else { PortSpace::Tcp };
-        let qpn = match self.harshness(8) {
-            again if again < 4 => again,
-            _ => self.next_tag,
-        };
-        let id = self.pair.connect(end, space, 0x100 + qpn, &self.next_tag.to_be_bytes());
+        let qpn = 0x100 + self.qp(self.next_tag);
+        let id = self.pair.connect(end, space, qpn, &self.next_tag.to_be_bytes());
         self.programs[end].tags.insert(id, self.next_tag);
     }
 
@@ -191,7 +197,7 @@ impl Simulation {
 
     /// The program's reaction to an event: usually the right one, sometimes a random other one.
     fn react(&mut self, end: usize, event: &Event) {
-        if self.harshness(8) == 0 && event.kind == EventKind::ConnectResponse {
+        if event.kind == EventKind::ConnectResponse && self.happens(8) {
             return;
         }
         let (id, now) = (event.id, self.pair.now);
@@ -209,7 +215,7 @@ impl Simulation {
                 }
                 self.programs[end].tags.insert(id, tag);
                 self.pair.ends[end].take_request(id).expect("the request is new");
-                let own = self.server_qp(tag);
+                let own = parameters(0x800 + self.qp(tag));
                 let result = match draw {
                     0 => self.pair.ends[end].reject(id, RejectReason::CONSUMER, b"", now),
                     1 => return self.destroy(end, id),
@@ -341,14 +347,17 @@ fn scenario(mut simulation: Simulation) -> (usize, usize, [Transitions; 2]) {
         );
         assert_eq!((holds.peers, holds.cached_responses, holds.timers), (0, 0, 0));
     }
+    for transitions in &simulation.pair.transitions {
+        assert_eq!(transitions.unexpected(), Vec::<String>::new(), "changes that have no row");
+    }
     let identifiers = simulation.programs.iter().map(|program| program.events.len()).sum();
     (established, identifiers, simulation.pair.transitions)
 }
 
-/// The seeds of a run; the `failed` ones are among them.
-fn seeds(failed: &[u64]) -> Vec<u64> {
+/// The seeds of a run: the `failed` ones, and `count` others.
+fn seeds(failed: &[u64], count: u64) -> Vec<u64> {
     let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let count = number("FEROCE_SWARM").unwrap_or(SCENARIOS);
+    let count = number("FEROCE_SWARM").unwrap_or(count);
     match number("FEROCE_SEED") {
         Some(seed) => vec![seed],
         None => failed.iter().copied().chain(0..count).collect(),
@@ -357,7 +366,7 @@ fn seeds(failed: &[u64]) -> Vec<u64> {
 
 #[test]
 fn both_ends_agree() {
-    let seeds = seeds(&FAILED);
+    let seeds = seeds(&FAILED, SCENARIOS);
     let (mut established, count) = (0, seeds.len());
     for seed in seeds {
         let outcome = std::panic::catch_unwind(|| scenario(Simulation::new(seed)));
@@ -370,14 +379,14 @@ fn both_ends_agree() {
 
 #[test]
 fn every_change_of_state_occurs() {
-    let (mut transitions, seeds) = (Transitions::default(), seeds(&[]));
+    let (mut transitions, seeds) = (Transitions::default(), seeds(&[], HARSH));
     let count = seeds.len();
     for seed in seeds {
         let outcome = std::panic::catch_unwind(|| scenario(Simulation::harsh(seed)));
         let (.., changes) = outcome.unwrap_or_else(|_| panic!("harsh seed {seed}"));
         changes.iter().for_each(|changes| transitions.add(changes));
     }
-    if count >= 300 {
+    if count as u64 >= HARSH {
         let contradictions = transitions.contradictions();
         assert!(contradictions.is_empty(), "{contradictions:#?}");
     }
