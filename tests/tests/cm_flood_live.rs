@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use feroce_engine::cm::{CmConfig, CmId, DeviceKey, EventKind, Parameters, QpKind};
@@ -126,6 +127,7 @@ fn connect(program: &Program, qp: &QueuePair) -> (Duration, u32) {
             break id;
         }
         program.manager.with(|cm, now| cm.destroy(id, now)).expect("its identifier");
+        assert!(start.elapsed() < PATIENCE, "{tries} tries in vain");
         tries += 1;
     };
     let took = start.elapsed();
@@ -174,30 +176,31 @@ fn flood(port: PortKind, source: &str) {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(net) = Net::new() else { return };
     net.ip(1, "address add 10.77.0.9/24 dev v1");
-    let (is_over, ready) = (AtomicBool::new(false), Barrier::new(2));
+    let (is_over, (serves, served)) = (AtomicBool::new(false), sync_channel(1));
     let enough = &AtomicBool::new(source == ADDRESSES[1]);
     let shares_limits = source == ADDRESSES[1];
     let connections = if shares_limits { 1 } else { 20 };
+    let (net, is_over) = (&net, &is_over);
     std::thread::scope(|scope| {
-        let serving = scope.spawn(|| {
-            let mut server = Server::new(Program::new(&net, 0, port));
-            ready.wait();
+        let serving = scope.spawn(move || {
+            let mut server = Server::new(Program::new(net, 0, port));
+            serves.send(()).expect("room");
             while !is_over.load(Ordering::Relaxed) {
                 server.serve();
             }
             server.most_qps
         });
-        let connecting = scope.spawn(|| {
-            let _ends = (SetAtEnd(&is_over), SetAtEnd(enough));
-            let client = Program::new(&net, 1, port);
+        let connecting = scope.spawn(move || {
+            let _ends = (SetAtEnd(is_over), SetAtEnd(enough));
+            let client = Program::new(net, 1, port);
             let cq = client.device.create_cq(16).unwrap();
             let qp = client.device.alloc_pd().create_qp(&QpInit::new(&cq)).unwrap();
-            ready.wait();
+            served.recv_timeout(PATIENCE).expect("a server");
             connect(&client, &qp);
             let [to, from]: [Ipv4Addr; 2] = [ADDRESSES[0], source].map(|ip| ip.parse().unwrap());
             let pattern = request_pattern(from.into(), SocketAddr::from((to, PORT)));
             let before = resident();
-            let forger = Forger::start(&net, to, requests((from, to), pattern));
+            let forger = Forger::start(net, to, requests((from, to), pattern));
             let start = Instant::now();
             let flood = scope.spawn(move || {
                 while forger.sent() < REQUESTS || !enough.load(Ordering::Relaxed) {
