@@ -292,11 +292,18 @@ impl Namespace {
                 run(&format!("ip -n {name} link set {device} up"));
             }
         }
-        // Until a while after the carrier came, the kernel drops what an interface gets to send.
-        while run(&format!("ip -n {name} link show up")).matches("state UP").count() < 4 {
+        ["n0", "f0", "n1", "f1"].iter().for_each(|device| namespace.wait_until_up(device));
+        namespace
+    }
+
+    /// Waits until the kernel sends what an interface gets. After the carrier comes, it drops that
+    /// until linkwatch has run (`linkwatch_do_dev` in `net/core/link_watch.c`).
+    fn wait_until_up(&self, device: &str) {
+        let start = Instant::now();
+        while !run(&format!("ip -n {} link show {device}", self.name)).contains("state UP") {
+            assert!(start.elapsed() < Duration::from_secs(10), "{device} does not come up");
             std::thread::sleep(Duration::from_millis(1));
         }
-        namespace
     }
 
     fn enter(&self) {

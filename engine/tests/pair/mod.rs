@@ -44,11 +44,13 @@ pub fn ip(arguments: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Waits until the kernel sends what an interface gets: until a while after the carrier came, it
-/// drops all frames (`linkwatch_do_dev` in `net/core/link_watch.c`). `namespace`: `-n NAME`, or
-/// nothing.
+/// Waits until the kernel sends what an interface gets. After the carrier comes, it drops that
+/// until linkwatch has run (`linkwatch_do_dev` in `net/core/link_watch.c`). `namespace`: `-n NAME`,
+/// or nothing.
 pub fn wait_until_up(namespace: &str, device: &str) {
+    let start = Instant::now();
     while !ip(&format!("{namespace} link show {device}")).contains("state UP") {
+        assert!(start.elapsed() < TEST_TIMEOUT, "{device} does not come up");
         thread::sleep(Duration::from_millis(1));
     }
 }
