@@ -25,7 +25,8 @@ if [ -n "${SANITIZER-}" ]; then
 fi
 if [ "${SANITIZER-}" = thread ]; then
     # A standard library that is not instrumented would hide what orders accesses.
-    rustup component add rust-src || die "rust-src is missing, and rustup cannot add it"
+    as_caller "$(dirname "$cargo")/rustup" component add rust-src ||
+        die "rust-src is missing, and rustup cannot add it"
     export CARGO_UNSTABLE_BUILD_STD=std
 fi
 build --lib

@@ -173,10 +173,13 @@ rust_version() {
 # in ~/.cargo belongs to root.
 as_caller() {
     if [ "$(id -u)" = 0 ] && [ -n "${SUDO_USER:-}" ] && [ "$SUDO_USER" != root ]; then
+        local name kept=()
+        for name in RUSTUP_HOME CARGO_HOME CARGO_TARGET_DIR CARGO_BUILD_TARGET RUSTFLAGS \
+            RUSTC_BOOTSTRAP CARGO_UNSTABLE_BUILD_STD; do
+            [ -z "${!name-}" ] || kept+=("$name=${!name}")
+        done
         setpriv --reuid="$(id -u "$SUDO_USER")" --regid="$(id -g "$SUDO_USER")" \
-            --init-groups --reset-env env "PATH=$PATH" \
-            ${RUSTUP_HOME:+"RUSTUP_HOME=$RUSTUP_HOME"} ${CARGO_HOME:+"CARGO_HOME=$CARGO_HOME"} \
-            ${CARGO_TARGET_DIR:+"CARGO_TARGET_DIR=$CARGO_TARGET_DIR"} "$@"
+            --init-groups --reset-env env "PATH=$PATH" "${kept[@]}" "$@"
     else
         "$@"
     fi

@@ -62,8 +62,8 @@ pub struct Options {
     /// by default
     #[arg(long)]
     valgrind: bool,
-    /// Run both ends on libraries that are built with this sanitizer, which fails a row in which it
-    /// finds something, and writes that to target/programs/NAME.PID
+    /// Run both ends on libraries that are built with this sanitizer. What it finds is written to
+    /// target/programs/NAME.PID, and fails the run
     #[arg(
         long,
         conflicts_with_all = ["valgrind", "root", "rdma_core", "peer", "unprivileged"]
@@ -145,6 +145,7 @@ pub fn main(options: Options) -> Result<u8> {
     };
     let libraries = user.as_ref().map_or(libraries, |user| user.folder.join("lib"));
     let runtime = options.sanitizer.map(Sanitizer::runtime).transpose()?;
+    options.sanitizer.map(Sanitizer::forget).transpose()?;
     let rsockets = libraries.join("rsocket/librspreload.so.1").display().to_string();
     let preload = runtime.iter().chain([&rsockets]).cloned().collect::<Vec<_>>().join(":");
     let folder = libraries.parent().ok_or("the libraries are in no folder")?.to_owned();
@@ -518,6 +519,7 @@ impl Bench {
         let [passed, failed, skipped] = [Verdict::Passed, Verdict::Failed, Verdict::Skipped]
             .map(|verdict| self.tally.count(verdict));
         println!("{passed} passed, {failed} failed, {skipped} skipped");
+        self.options.sanitizer.map(Sanitizer::check).transpose()?;
         Ok(u8::from(!self.tally.has_passed()))
     }
 }

@@ -61,6 +61,32 @@ impl Sanitizer {
         vec!["env".to_owned(), format!("{variable}={options}"), format!("LD_PRELOAD={runtime}")]
     }
 
+    /// The reports of this run, and of earlier ones unless [`Sanitizer::forget`] was called.
+    fn reports(self) -> Vec<PathBuf> {
+        let files = std::fs::read_dir("target/programs").into_iter().flatten().flatten();
+        let is_report = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem == self.name());
+        let mut reports: Vec<PathBuf> = files.map(|file| file.path()).filter(is_report).collect();
+        reports.sort();
+        reports
+    }
+
+    /// Removes the reports of earlier runs.
+    pub(super) fn forget(self) -> Result<()> {
+        self.reports().iter().try_for_each(std::fs::remove_file)?;
+        Ok(())
+    }
+
+    /// Fails if there are reports. A program that never ends by itself, such as a server, has no
+    /// exit code that tells of them.
+    pub(super) fn check(self) -> Result<()> {
+        let reports: Vec<String> =
+            self.reports().iter().map(|path| path.display().to_string()).collect();
+        match reports.is_empty() {
+            true => Ok(()),
+            false => Err(format!("the sanitizer has reported: {}", reports.join(" ")).into()),
+        }
+    }
+
     /// The path of the run-time library.
     pub(super) fn runtime(self) -> Result<String> {
         let library = format!("lib{}san.so", &self.name()[..1]);
