@@ -149,9 +149,7 @@ fn hundreds_of_bulk_qps_send_hardly_a_packet_again() {
             let again = || {
                 let [report, _] = pair.measure(&server, &client);
                 assert_eq!(report["rows"][0]["iterations"], qps * messages, "{client}");
-                let count = |name: &str| report["counters"][name].as_u64().unwrap_or(0);
-                // A server that is late with its receives has lost nothing.
-                count("retransmitted_packets") - count("rnr_nak_retry_err")
+                report["counters"]["retransmitted_packets"].as_u64().unwrap_or(0)
             };
             // A machine that takes the CPU away for milliseconds loses frames in the kernel's
             // queue, but hardly ten times. Without the limit, it is a fifth every time, and more.
