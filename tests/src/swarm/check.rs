@@ -11,9 +11,14 @@ pub type Check = Result<(), String>;
 /// Counters of packets that look forged. No peer of a swarm forges.
 const FORGED: [Counter; 2] = [Counter::RxImplausibleMsn, Counter::RxUnusualOrigin];
 
+/// The sum of each counter over the devices.
+pub fn sums<const N: usize>(devices: &[Device], counters: [Counter; N]) -> [u64; N] {
+    counters.map(|counter| devices.iter().map(|device| device.counter(counter)).sum())
+}
+
 /// The counters of packets that look forged, over all devices.
 pub fn suspicions(devices: &[Device]) -> [u64; 2] {
-    FORGED.map(|counter| devices.iter().map(|device| device.counter(counter)).sum())
+    sums(devices, FORGED)
 }
 
 /// No packet of an honest peer was taken for a forged one since the counters were `before`.

@@ -88,16 +88,28 @@ impl Rigs {
 
     fn run_with(&mut self, mut workload: Workload, trace: &mut Trace) -> Result<Coverage, String> {
         let (kind, delay) = (workload.options.rig, workload.options.delay);
+        let (faults_end, wire_seed) = (workload.faults_end, workload.runtime_random.bits());
+        self.run_on(kind, delay, trace, |rig, trace| {
+            Simulation::new(workload, rig, trace).run(faults_end, wire_seed)
+        })
+    }
+
+    /// Runs a scenario on the rig of this kind, whose wire has this delay and is recorded.
+    fn run_on<T>(
+        &mut self,
+        kind: RigKind,
+        delay: Duration,
+        trace: &mut Trace,
+        run: impl FnOnce(&mut Rig, &mut Trace) -> Result<T, String>,
+    ) -> Result<T, String> {
         // The rig is removed from the map: after a failure it is not used again.
         let mut rig = self.0.remove(&kind).unwrap_or_else(|| make_rig(kind));
-        let (faults_end, wire_seed) = (workload.faults_end, workload.runtime_random.bits());
         rig.wire.set_delay(delay);
         rig.wire.set_record(true);
         trace.begin(rig.now);
-        let run = || Simulation::new(workload, &mut rig, trace).run(faults_end, wire_seed);
-        let coverage = caught(run)?;
+        let result = caught(|| run(&mut rig, trace))?;
         self.0.insert(kind, reset_rig(rig));
-        Ok(coverage)
+        Ok(result)
     }
 }
 

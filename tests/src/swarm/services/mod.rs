@@ -28,22 +28,21 @@ mod states;
 mod tally;
 mod world;
 
-use std::collections::BTreeMap;
 use std::fmt;
 
+use super::Rigs;
 use super::random::Random;
 use super::replay::Scenario;
 use super::shrink::Shrink;
 use super::trace::Trace;
-use super::{Rig, RigKind, caught, make_rig, reset_rig};
 use plan::Plan;
 pub use plan::RIG_KINDS;
 pub use tally::Tally;
 use world::World;
 
-/// The rigs that scenarios reuse, one of each kind.
+/// The rigs of the scenarios of this swarm.
 #[derive(Debug, Default)]
-pub struct ServiceRigs(BTreeMap<RigKind, Rig>);
+pub struct ServiceRigs(Rigs);
 
 impl ServiceRigs {
     /// Runs the scenario of `seed`.
@@ -60,15 +59,9 @@ impl ServiceRigs {
 
     fn run_with(&mut self, scenario: &ServiceScenario, trace: &mut Trace) -> Result<Tally, String> {
         let ServiceScenario { plan, random } = scenario.clone();
-        let kind = plan.rig();
-        // The rig is removed from the map: after a failure it is not used again.
-        let mut rig = self.0.remove(&kind).unwrap_or_else(|| make_rig(kind));
-        rig.wire.set_delay(plan.delay);
-        rig.wire.set_record(true);
-        trace.begin(rig.now);
-        let tally = caught(|| World::new(plan, &mut rig, trace, random).run())?;
-        self.0.insert(kind, reset_rig(rig));
-        Ok(tally)
+        self.0.run_on(plan.rig(), plan.delay, trace, |rig, trace| {
+            World::new(plan, rig, trace, random).run()
+        })
     }
 }
 

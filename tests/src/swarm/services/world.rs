@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use feroce_engine::counters::Counter;
-use feroce_engine::device::{Buffer, CompletionQueue, Device, ProtectionDomain};
+use feroce_engine::device::{Buffer, CompletionQueue, ProtectionDomain};
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::AsyncEvent;
 use feroce_wire::{Packet, Qpn, Transport};
 
-use super::super::check::{Check, check_suspicions, suspicions};
+use super::super::check::{Check, check_suspicions, sums, suspicions};
 use super::super::random::Random;
 use super::super::simulation::MAX_TURNS_PER_INSTANT;
 use super::super::trace::Trace;
@@ -90,7 +90,7 @@ impl<'a> World<'a> {
         let frames_before = self.rig.wire.frames();
         let wire_seed = self.random.bits();
         self.rig.wire.set_faults(self.plan.faults, wire_seed);
-        let before = counts(&self.rig.devices);
+        let before = self.device_counts();
         let result = self.run_stages();
         self.count_devices(before);
         self.rig.wire.set_faults(WireFaults::default(), 0);
@@ -119,12 +119,17 @@ impl<'a> World<'a> {
 
     /// Adds to the tally what the devices have counted since the counters were `before`.
     fn count_devices(&mut self, before: [u64; DEVICE_EVENTS.len()]) {
-        let now = counts(&self.rig.devices);
+        let now = self.device_counts();
         for ((event, now), before) in DEVICE_EVENTS.into_iter().zip(now).zip(before) {
             if now > before {
                 self.tally.count("device", event.1);
             }
         }
+    }
+
+    /// The counters of [`DEVICE_EVENTS`].
+    fn device_counts(&self) -> [u64; DEVICE_EVENTS.len()] {
+        sums(&self.rig.devices, DEVICE_EVENTS.map(|(counter, _)| counter))
     }
 
     /// A frame was lost, or may have been.
@@ -247,11 +252,6 @@ const DEVICE_EVENTS: [(Counter, &str); 2] = [
     (Counter::RxHandedOver, "frames handed over to other cores"),
     (Counter::RpCnpHandled, "rates cut by CNPs"),
 ];
-
-/// The counters of [`DEVICE_EVENTS`], summed over the devices.
-fn counts(devices: &[Device]) -> [u64; DEVICE_EVENTS.len()] {
-    DEVICE_EVENTS.map(|(counter, _)| devices.iter().map(|device| device.counter(counter)).sum())
-}
 
 /// The laws of every frame that an endpoint sends. Returns true if it is of a reliable connection.
 fn check_frame(bytes: &[u8]) -> Result<bool, String> {
