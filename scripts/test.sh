@@ -81,7 +81,8 @@ limit_programs() {
     local host
     host=$(rustc -vV | sed -n 's/^host: //p')
     host=$(tr 'a-z-' 'A-Z_' <<< "$host")
-    export "CARGO_TARGET_${host}_RUNNER=$PWD/scripts/limited.sh 600"
+    export PATH=$PWD/scripts:$PATH # cargo splits a runner at spaces, also those of a path.
+    export "CARGO_TARGET_${host}_RUNNER=limited.sh 600"
 }
 
 # ---- builds ahead: tests wait for timers and peers, and leave one of two processors idle
