@@ -325,7 +325,6 @@ fn scenario(mut simulation: Simulation) -> (usize, usize, [Transitions; 2]) {
             simulation.destroy(end, id);
         }
     }
-    simulation.set_lost(0);
     // From here on no message is lost. Only requests that a program ignores stay open.
     simulation.pair.delivery = Box::new(|_, _| vec![DELAY]);
     simulation.run(200_000);

@@ -152,7 +152,8 @@ fn hundreds_of_bulk_qps_send_hardly_a_packet_again() {
                 report["counters"]["retransmitted_packets"].as_u64().unwrap_or(0)
             };
             // A machine that takes the CPU away for milliseconds loses frames in the kernel's
-            // queue, but hardly ten times. Without the limit, it is a fifth every time, and more.
+            // queue, but hardly ten times. Without `peer_window`, a fifth and more are sent again
+            // every time.
             let mut tries: Vec<u64> = Vec::new();
             while tries.last().is_none_or(|again| again * 100 > packets) {
                 assert!(tries.len() < 10, "{client}: of {packets} packets, sent again: {tries:?}");

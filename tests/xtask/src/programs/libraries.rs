@@ -45,9 +45,9 @@ impl Sanitizer {
     }
 
     /// The words that start a program with the run-time library, which writes what it finds to
-    /// `target/programs/NAME.PID`. The program is not instrumented:
-    /// without LD_PRELOAD it would load the library too late. Others' programs end without freeing
-    /// what they have, and with threads that still run.
+    /// `target/programs/NAME.PID`. The program is not instrumented: without LD_PRELOAD it would
+    /// load the library too late. Others' programs end without freeing what they have, and with
+    /// threads that still run.
     pub(super) fn wrap(self, runtime: &str) -> Vec<String> {
         let (variable, options) = match self {
             Self::Address => ("ASAN_OPTIONS", "detect_leaks=0:verify_asan_link_order=0"),
