@@ -6,7 +6,7 @@ mod convert;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, mpsc};
 
 use feroce_engine::cm::{
     CmConfig, CmError, CmId, DeviceKey, Ece, Endpoint, Event, Path, QpKind, is_any,
@@ -37,6 +37,10 @@ static CONNECTIONS: PerProcess<OnceLock<Connections>> = PerProcess::new(OnceLock
 
 /// Longest time that process exit waits for final CM messages (such as DREQ) to be sent.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Longest time that process exit waits for a lock. A signal handler that calls `exit` may have
+/// interrupted a thread that holds one, such as a core's while it polls; it is never released.
+const EXIT_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Longest time that a call waits for its last message to be sent. MADs to an unresolved neighbour
 /// take longer.
@@ -69,7 +73,7 @@ impl Connections {
         extern "C" fn close_at_exit() {
             // A forked child that never used the CM has nothing to close.
             if let Some(connections) = CONNECTIONS.get().get() {
-                connections.manager.close(EXIT_TIMEOUT);
+                connections.close_without_deadlock();
             }
         }
         static AT_EXIT: Once = Once::new();
@@ -82,6 +86,20 @@ impl Connections {
             unsafe { libc::atexit(close_at_exit) };
         });
         Ok(Self { manager, engines: Mutex::default() })
+    }
+
+    /// Closes all connections, in another thread: this one may already hold a lock that closing
+    /// takes.
+    fn close_without_deadlock(&'static self) {
+        let (closed, result) = mpsc::channel();
+        let close = move || {
+            self.manager.close(EXIT_TIMEOUT);
+            let _ = closed.send(()); // No one waits any more if it took too long.
+        };
+        match feroce_threads::spawn("feroce-exit", close) {
+            Ok(_) => _ = result.recv_timeout(EXIT_TIMEOUT + EXIT_LOCK_TIMEOUT),
+            Err(_) => self.manager.close(EXIT_TIMEOUT), // The process has no thread left.
+        }
     }
 
     fn engines(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Engine>>> {

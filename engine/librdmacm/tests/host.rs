@@ -5,6 +5,7 @@ mod common;
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::library;
 
@@ -25,7 +26,9 @@ impl Namespace {
             feroce_test_skip::skip("a network namespace needs root");
             return None;
         }
-        let name = format!("fr-cm-{}", std::process::id());
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("fr-cm-{}-{count}", std::process::id());
         run(&format!("ip netns add {name}"));
         let namespace = Self(name.clone());
         run(&format!("ip -n {name} link add v0 type veth peer name v1"));
@@ -71,4 +74,10 @@ fn program(namespace: &Namespace, name: &str) {
 fn loopback_addresses_resolve_to_the_device_and_a_busy_interface_is_busy() {
     let Some(namespace) = Namespace::new() else { return };
     program(&namespace, "loopback");
+}
+
+#[test]
+fn a_signal_handler_may_end_a_program_that_polls() {
+    let Some(namespace) = Namespace::new() else { return };
+    program(&namespace, "exits");
 }
