@@ -18,11 +18,8 @@ use crate::port::daemon::channel;
 use crate::port::daemon::limits::Limits;
 use crate::port::daemon::protocol::{DaemonStat, Message, Notice};
 use crate::sys;
-use crate::time::{Clock, Duration, Instant};
+use crate::time::{Clock, Instant};
 use crate::wake::EventFd;
-
-/// Maximum sleep; bounds the cost of a lost wake-up.
-const MAX_SLEEP: Duration = Duration::from_millis(100);
 
 /// A next hop of clients' paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,8 +166,8 @@ impl Shared {
         let deadline = switch.next_deadline();
         drop(switch);
         if is_quiet {
-            let until = deadline.map_or(MAX_SLEEP, |at| at.saturating_since(self.now()));
-            sys::poll_readable(fds, scratch, Some(until.min(MAX_SLEEP)));
+            let timeout = deadline.map(|at| at.saturating_since(self.now()));
+            sys::poll_readable(fds, scratch, timeout);
         }
         self.wake_switch.clear();
         self.lock_switch().disarm();

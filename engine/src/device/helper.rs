@@ -4,6 +4,10 @@
 //! [`IdlePolicy`] decides what the helper does between turns: spin, yield, sleep, or leave the core
 //! to a thread that polls. This file observes and acts.
 //!
+//! A sleep has no limit but the next deadline. `engine/loom` shows that no wake-up of a doorbell, of
+//! a ring between cores or of an earlier deadline is lost; the descriptors of ports are
+//! level-triggered.
+//!
 //! The helper does not run on CPUs that threads of the program are bound to, even if the program
 //! binds them later ([`PLACEMENT_INTERVAL`]). A helper with a CPU of its own stays there.
 
@@ -24,10 +28,6 @@ const UNATTENDED: Duration = Duration::from_micros(20);
 const PLACEMENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Turns after which a helper that never sleeps reads the clock for [`PLACEMENT_INTERVAL`].
 const PLACEMENT_TURNS: u32 = 1024;
-/// Maximum sleep; bounds the cost of a lost wake-up. `engine/loom` shows that none of a doorbell,
-/// of a ring between cores or of a deadline is lost. This limit is for the ports: nothing shows the
-/// same for the kernel's sockets and drivers.
-const MAX_SLEEP: Duration = Duration::from_millis(100);
 
 /// Starts the helper of core `core`.
 pub(super) fn start(
@@ -165,13 +165,13 @@ impl Sleeper {
         let Some(mut token) = cell.try_lock() else { return };
         let quiet = token.arm_wakeup(&mut self.fds);
         let now = clock.now();
-        let until = token.next_deadline(now).unwrap_or(Instant::FAR).min(now + MAX_SLEEP);
+        let until = token.next_deadline(now).unwrap_or(Instant::FAR);
         // Under the token: the next holder wakes the helper if it leaves an earlier deadline.
         cell.helper_sleep.begin(until);
         drop(token);
         if quiet {
-            let most = until.saturating_since(now);
-            sys::poll_readable(&self.fds, &mut self.scratch, Some(most));
+            let most = (until < Instant::FAR).then(|| until.saturating_since(now));
+            sys::poll_readable(&self.fds, &mut self.scratch, most);
         }
         cell.helper_sleep.end();
         cell.lock().disarm_wakeup();
