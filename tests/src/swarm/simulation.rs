@@ -85,6 +85,7 @@ impl<'a> Simulation<'a> {
                 mtu: options.mtu.bytes(),
                 window: options.rig.window,
                 selective_repeat: options.repeats_selectively(),
+                v6: options.v6,
             });
         }
         let sides = sides.into_iter().zip(numbers).map(|(workloads, qpns)| {

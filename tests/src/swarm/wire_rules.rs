@@ -1,8 +1,8 @@
 //! Rules for the frames on the wire, independent of what programs see: the window limits
-//! outstanding packets, acknowledgements never go back, NAKs are not repeated endlessly. The model
-//! checks programs, these rules check packets.
+//! outstanding packets, acknowledgements never go back, NAKs are not repeated endlessly, and frames
+//! take the path that the connection has now. The model checks programs, these rules check packets.
 
-use feroce_wire::{NakCode, Operation, Packet, Psn, Qpn, Sack, Syndrome};
+use feroce_wire::{IpHeader, NakCode, Operation, Packet, Psn, Qpn, Sack, Syndrome};
 
 use super::check::Check;
 use crate::wire::Seen;
@@ -20,6 +20,8 @@ pub(super) struct Connection {
     pub window: u32,
     /// A responder may also report a gap when it is asked.
     pub selective_repeat: bool,
+    /// IPv6 instead of IPv4.
+    pub v6: bool,
 }
 
 /// One direction of a connection: the requests of one end and the responses of the other.
@@ -46,6 +48,7 @@ struct Direction {
     window: u32,
     mtu: u32,
     selective_repeat: bool,
+    v6: bool,
 }
 
 /// The rules and the state that they need. See the [module](self).
@@ -62,6 +65,15 @@ impl WireRules {
         self.directions.push([0, 1].map(|end| Direction::new(connection, end)));
     }
 
+    /// From now on, the frames of the connection of `qpns` have addresses of this IP version.
+    pub fn migrate(&mut self, qpns: [Qpn; 2], v6: bool) {
+        for directions in &mut self.directions {
+            if [directions[0].response_qp, directions[0].request_qp] == qpns {
+                directions.iter_mut().for_each(|direction| direction.v6 = v6);
+            }
+        }
+    }
+
     /// Checks a frame that was sent.
     pub fn check(&mut self, seen: &Seen) -> Check {
         let packet = Packet::parse(&seen.bytes, &[]).map_err(|error| format!("sent: {error}"))?;
@@ -75,6 +87,9 @@ impl WireRules {
         });
         let direction = direction.ok_or_else(|| format!("sent to an unknown QP: {packet}"))?;
         let result = match is_request {
+            _ if matches!(packet.ip, IpHeader::V6(_)) != direction.v6 => {
+                Err("frames have the addresses of the connection")
+            }
             true => direction.request(&packet),
             false => direction.response(&packet),
         };
@@ -85,7 +100,7 @@ impl WireRules {
 impl Direction {
     /// The direction of the requests of `end`.
     fn new(connection: &Connection, end: usize) -> Self {
-        let Connection { qpns, psns, mtu, window, selective_repeat } = *connection;
+        let Connection { qpns, psns, mtu, window, selective_repeat, v6 } = *connection;
         Self {
             request_qp: qpns[1 - end],
             response_qp: qpns[end],
@@ -100,6 +115,7 @@ impl Direction {
             window: if selective_repeat { window.max(Sack::SPAN) } else { window },
             mtu,
             selective_repeat,
+            v6,
         }
     }
 

@@ -36,6 +36,7 @@ impl World<'_> {
                 Ok(())
             }
             Action::Recover { pair, from } => self.recover(pair, from),
+            Action::Migrate { pair } => self.migrate(pair),
         }
     }
 

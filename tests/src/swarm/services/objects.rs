@@ -250,5 +250,6 @@ pub fn connect(
         mtu: plan.mtu.bytes(),
         window: WINDOW,
         selective_repeat: pair.selective_repeat,
+        v6: plan.v6,
     })
 }

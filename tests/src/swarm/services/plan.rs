@@ -166,6 +166,10 @@ pub enum Action {
         pair: usize,
         from: usize,
     },
+    /// Gives both queue pairs the addresses of the other IP version.
+    Migrate {
+        pair: usize,
+    },
 }
 
 /// The whole scenario.
@@ -347,7 +351,8 @@ fn pair_actions(
         60..68 => (drain, Some(break_receive)),
         68..76 if is_reliable => (drain, Some(kill(1 - end))),
         68..76 => (stop, Some(break_receive)),
-        76..88 if is_reliable => (drain, Some(resume)),
+        76..82 if is_reliable => (drain, Some(resume)),
+        82..88 if is_reliable => (Action::Migrate { pair }, None),
         76..88 => (stop, Some(recover)),
         88..96 => (drain, Some(stop)),
         _ => (Action::Stay { pair, end }, None),

@@ -54,6 +54,7 @@ impl Action {
             Self::Kill { pair, .. }
             | Self::Destroy { pair, .. }
             | Self::Renew { pair }
+            | Self::Migrate { pair }
             | Self::Deregister { pair, .. }
             | Self::CloseWindow { pair, .. }
             | Self::Drain { pair, .. }

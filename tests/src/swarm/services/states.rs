@@ -5,7 +5,7 @@ use feroce_engine::device::{Path, QueuePair};
 use feroce_engine::memory::Access;
 use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::qp::{QpState, Service};
-use feroce_wire::{Pkey, Psn, Qpn, RnrTimer};
+use feroce_wire::{FlowHeader, Pkey, Psn, Qpn, RnrTimer};
 
 use super::super::check::Check;
 use super::super::options::random_psn;
@@ -14,7 +14,7 @@ use super::objects::{QKEY, connect};
 use super::plan::Kind;
 use super::world::World;
 use crate::{gid, gid_v6};
-use QpState::{Err as Error, Init, Reset, Rtr};
+use QpState::{Err as Error, Init, Reset, Rtr, Rts, Sqd};
 
 /// Ways of a queue pair from RESET back to RESET, with their weights.
 const WALKS: &[(u32, &[QpState])] = &[
@@ -87,11 +87,9 @@ impl World<'_> {
             return QpAttributes { state, ..QpAttributes::default() };
         }
         let has_responder = matches!(qp.service(), Service::Rc | Service::XrcTgt);
-        let peer = if self.plan.v6 { gid_v6(peer) } else { gid(peer) };
-        let path = Path::new(peer, u32::from(self.plan.v6));
         QpAttributes {
             state,
-            flow: Some(qp.resolve(&path, dest_qp).expect("a path")),
+            flow: Some(flow(qp, self.plan.v6, (dest_qp, peer))),
             path_mtu: Some(self.plan.mtu),
             dest_qp: Some(dest_qp),
             rq_psn: Some(Psn::new(0)),
@@ -99,6 +97,29 @@ impl World<'_> {
             min_rnr_timer: RnrTimer::new(5).filter(|_| has_responder),
             ..QpAttributes::default()
         }
+    }
+
+    /// Gives both queue pairs of a reliable connection the addresses of the other IP version, as a
+    /// program does whose path migrates. What is under way has the old addresses and is lost.
+    pub fn migrate(&mut self, pair: usize) -> Check {
+        let states = [self.look(pair, 0)?, self.look(pair, 1)?];
+        if !self.pairs[pair].kind.is_reliable() || states != [Some(Rts); 2] {
+            return Ok(());
+        }
+        (0..2).try_for_each(|end| self.move_to(pair, end, Sqd))?;
+        self.check_frames()?; // They have the old addresses.
+        let owner = &mut self.pairs[pair];
+        let connection = owner.connection.as_mut().expect("of a reliable service");
+        connection.v6 = !connection.v6;
+        let (qpns, v6) = (connection.qpns, connection.v6);
+        self.wire_rules.migrate(qpns, v6);
+        for end in 0..2 {
+            let qp = self.pairs[pair].qps[end].as_ref().expect("not destroyed");
+            let flow = Some(flow(qp, v6, (qpns[1 - end], 1 - end)));
+            self.modify(pair, end, &QpAttributes { state: Some(Sqd), flow, ..Default::default() })?;
+        }
+        self.tally.count(self.pairs[pair].kind.name(), "path migrated");
+        (0..2).try_for_each(|end| self.move_to(pair, end, Rts))
     }
 
     /// Connects the queue pairs of a pair, which are in RESET, or makes them ready for datagrams.
@@ -141,6 +162,12 @@ impl World<'_> {
 
 fn state(qp: &QueuePair) -> QpState {
     qp.query().state.expect("a queue pair has a state")
+}
+
+/// The headers of the packets of `qp` to the peer with this number and end.
+fn flow(qp: &QueuePair, v6: bool, (dest_qp, peer): (Qpn, usize)) -> FlowHeader {
+    let peer = if v6 { gid_v6(peer) } else { gid(peer) };
+    qp.resolve(&Path::new(peer, u32::from(v6)), dest_qp).expect("a path")
 }
 
 fn init(service: Service) -> QpAttributes {
