@@ -346,6 +346,30 @@ fn an_invalid_packet_behind_a_gap_is_rejected_in_order() {
     assert_eq!(pair.packets()[3..], expected);
 }
 
+/// The map of held packets does not reach as far as these. When they are next, a NAK tells the
+/// requester to go back to the first of them.
+#[test]
+fn packets_too_far_ahead_to_be_held_are_requested_later() {
+    let mut pair = pair();
+    pair.lose(0, 100, 1);
+    pair.post(1, SendOp::Write(pair.remote(0)), 4);
+    pair.post(2, SendOp::Write(pair.remote(0)), 4);
+    pair.run(1);
+    for psn in [101 + Sack::SPAN, 102 + Sack::SPAN] {
+        let far = Crafted::new(Opcode::RC_WRITE_ONLY, psn, &[7; 4]).reth(pair.remote(0), 4);
+        pair.inject(&far);
+    }
+    pair.run(100);
+    let expected = [
+        "< Acknowledge 100 nak psn-sequence msn 0 sack [101]",
+        "> Write Only 100 A at 0 len 4",
+        "< Acknowledge 100 nak psn-sequence msn 0 sack [101]",
+        "< Acknowledge 102 nak psn-sequence msn 2",
+    ];
+    assert_eq!(pair.packets()[2..], expected);
+    assert_eq!(pair.done(0), [(1, Status::Success), (2, Status::Success)]);
+}
+
 /// Both the devices and the endpoints that are exchanged must offer it.
 #[test]
 fn without_an_agreement_the_requester_goes_back() {
