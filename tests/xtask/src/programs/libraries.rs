@@ -76,15 +76,28 @@ impl Sanitizer {
         Ok(())
     }
 
-    /// Fails if there are reports. A program that never ends by itself, such as a server, has no
-    /// exit code that tells of them.
+    /// Fails if a report names an error. A program that never ends by itself, such as a server, has
+    /// no exit code that tells of them.
     pub(super) fn check(self) -> Result<()> {
-        let reports: Vec<String> =
-            self.reports().iter().map(|path| path.display().to_string()).collect();
-        match reports.is_empty() {
-            true => Ok(()),
-            false => Err(format!("the sanitizer has reported: {}", reports.join(" ")).into()),
+        let mut errors = Vec::new();
+        for report in self.reports() {
+            if self.names_error(&String::from_utf8_lossy(&std::fs::read(&report)?)) {
+                errors.push(report.display().to_string());
+            }
         }
+        match errors.is_empty() {
+            true => Ok(()),
+            false => Err(format!("the sanitizer has reported: {}", errors.join(" ")).into()),
+        }
+    }
+
+    /// Returns true if a report names an error. AddressSanitizer also warns of what it cannot
+    /// follow, such as coroutines.
+    fn names_error(self, report: &str) -> bool {
+        report.contains(match self {
+            Self::Address => "ERROR: AddressSanitizer",
+            Self::Thread => "WARNING: ThreadSanitizer",
+        })
     }
 
     /// The path of the run-time library.
@@ -96,6 +109,26 @@ impl Sanitizer {
         match path.starts_with('/') {
             true => Ok(path),
             false => Err(format!("cc has no {library}: on Debian it is in libgcc-12-dev").into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_of_a_sanitizer_count() {
+        let of_coroutines = "==27214==WARNING: ASan doesn't fully support makecontext/swapcontext \
+                             functions and may produce false positives in some cases!";
+        let freed = "==1==ERROR: AddressSanitizer: heap-use-after-free on address 0x6020";
+        let race = "WARNING: ThreadSanitizer: data race (pid=1)";
+        for (sanitizer, report, is_error) in [
+            (Sanitizer::Address, of_coroutines, false),
+            (Sanitizer::Address, freed, true),
+            (Sanitizer::Thread, race, true),
+        ] {
+            assert_eq!(sanitizer.names_error(report), is_error, "{report}");
         }
     }
 }
