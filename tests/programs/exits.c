@@ -54,7 +54,7 @@ static void poll_until_signal(const char *ip) {
     for (;;) ibv_poll_cq(id->send_cq, 1, &wc);
 }
 
-// Returns the exit status of the process; -1 if it had to be killed.
+// Returns the exit status of the process; -1 if it crashed or had to be killed.
 static int status_of(pid_t child) {
     int status;
     time_t end = time(NULL) + ENDS_WITHIN_S;

@@ -98,7 +98,7 @@ impl Connections {
         };
         match feroce_threads::spawn("feroce-exit", close) {
             Ok(_) => _ = result.recv_timeout(EXIT_TIMEOUT + EXIT_LOCK_TIMEOUT),
-            Err(_) => self.manager.close(EXIT_TIMEOUT), // The process has no thread left.
+            Err(_) => self.manager.close(EXIT_TIMEOUT), // No thread can be started.
         }
     }
 
