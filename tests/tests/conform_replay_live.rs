@@ -98,6 +98,10 @@ impl Port for ChangingPort {
         self.inner.flush()
     }
 
+    fn is_unfinished(&self) -> bool {
+        self.inner.is_unfinished()
+    }
+
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         self.inner.arm_wakeup(fds)
     }

@@ -387,8 +387,7 @@ impl Cell {
         })
     }
 
-    /// Runs turns until `is_done`, and sleeps between them as `Sleeper::sleep` does, but without a
-    /// limit.
+    /// Runs turns until `is_done`, and sleeps between them as `Sleeper::sleep` does.
     fn run_helper(&self, is_done: impl Fn(&Core) -> bool) {
         loop {
             let mut core = self.core.lock().unwrap();
@@ -418,6 +417,7 @@ impl Cell {
         core.done += turn(&self.doorbell, std::slice::from_ref(&self.qp));
         core.deadline = deadline;
         if self.helper_sleep.is_too_long(|| core.deadline) {
+            self.helper_sleep.end();
             self.doorbell.wake();
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::quota::Place;
-use super::{Device, DeviceError, Driver, MAX_CQE, Opened};
+use super::{Device, DeviceError, MAX_CQE, Opened};
 use crate::time::Duration;
 use crate::verbs::{Completion, CqId, CqRing, Notify};
 
@@ -169,11 +169,7 @@ impl CompletionQueue {
     /// Returns the number of completions in the queue, after the posted requests have progressed as
     /// far as they can without the peers.
     pub fn held(&self) -> usize {
-        if self.device.config.driver != Driver::Manual {
-            for cell in &self.device.cores {
-                cell.lock().turn(self.device.now());
-            }
-        }
+        (0..self.device.cores.len()).for_each(|core| self.device.turn_core(core));
         self.ring.held()
     }
 
@@ -196,7 +192,10 @@ impl CompletionQueue {
     pub fn moderate(&self, count: u16, period: Duration) {
         self.ring.moderate(u32::from(count), period);
         for cell in &self.device.cores {
-            cell.lock().watch_moderated(&self.ring);
+            let mut token = cell.lock();
+            token.watch_moderated(&self.ring);
+            // A completion may have come before, from another thread, and await its notification.
+            cell.wake_helper(&token, self.device.now());
         }
     }
 

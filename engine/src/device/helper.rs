@@ -4,12 +4,14 @@
 //! [`IdlePolicy`] decides what the helper does between turns: spin, yield, sleep, or leave the core
 //! to a thread that polls. This file observes and acts.
 //!
-//! A sleep has no limit but the next deadline. `engine/loom` shows that no wake-up of a doorbell, of
-//! a ring between cores or of an earlier deadline is lost; the descriptors of ports are
-//! level-triggered.
+//! A sleep has no limit but the next deadline. `engine/loom` shows that no wake-up by a doorbell, by
+//! a ring between cores or for an earlier deadline is lost. The descriptors of ports are
+//! level-triggered; for what a port holds without a readable descriptor (`Port::is_unfinished`), the
+//! thread that leaves it there wakes the helper.
 //!
 //! The helper does not run on CPUs that threads of the program are bound to, even if the program
-//! binds them later ([`PLACEMENT_INTERVAL`]). A helper with a CPU of its own stays there.
+//! binds them later ([`PLACEMENT_INTERVAL`]): it looks before it sleeps, and every
+//! [`PLACEMENT_TURNS`] turns. A helper with a CPU of its own stays there.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -25,7 +25,7 @@ impl HelperSleep {
         self.until.store(until.as_nanos(), Ordering::Relaxed);
     }
 
-    /// The helper is awake, and will run a turn before it sleeps again.
+    /// The helper is awake or being woken, and will run a turn before it sleeps again.
     pub fn end(&self) {
         self.until.store(0, Ordering::Relaxed);
     }

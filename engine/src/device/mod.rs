@@ -224,9 +224,10 @@ impl CoreCell {
         matches!(self.core.try_lock(), Err(TryLockError::WouldBlock))
     }
 
-    /// Wakes the helper if it would sleep beyond the core's next deadline.
+    /// Wakes the helper if it would sleep beyond the time of the next turn.
     fn wake_helper(&self, core: &Core, now: Instant) {
-        if self.helper_sleep.is_too_long(|| core.next_deadline(now)) {
+        if self.helper_sleep.is_too_long(|| core.next_turn(now)) {
+            self.helper_sleep.end(); // It is not woken twice.
             self.doorbell.wake();
         }
     }

@@ -388,6 +388,10 @@ impl Port for FaultPort {
         self.inner.flush()
     }
 
+    fn is_unfinished(&self) -> bool {
+        !self.held.is_empty() || self.inner.is_unfinished()
+    }
+
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         self.release_idle();
         self.inner.arm_wakeup(fds)

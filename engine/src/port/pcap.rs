@@ -143,6 +143,10 @@ impl Port for PcapPort {
         self.inner.flush()
     }
 
+    fn is_unfinished(&self) -> bool {
+        self.capture.has_buffered() || self.inner.is_unfinished()
+    }
+
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         self.capture.flush();
         self.inner.arm_wakeup(fds)
@@ -200,6 +204,11 @@ impl Capture {
         if let Err(error) = writer.write_packet(&packet) {
             self.stop(&io_error(error));
         }
+    }
+
+    /// Returns true if frames were not written to the file yet.
+    fn has_buffered(&self) -> bool {
+        self.writer.is_some() && !self.file.lock().buffer().is_empty()
     }
 
     fn flush(&mut self) {

@@ -169,6 +169,10 @@ impl Port for ShmPort {
         }
     }
 
+    fn is_unfinished(&self) -> bool {
+        false // The other end announces its frames, and room for more.
+    }
+
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         if !self.rx.arm() {
             return false;

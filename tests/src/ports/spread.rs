@@ -90,6 +90,10 @@ impl Port for Spread {
         self.ports.iter_mut().try_for_each(|port| port.flush())
     }
 
+    fn is_unfinished(&self) -> bool {
+        unreachable!("a wire does not sleep")
+    }
+
     fn arm_wakeup(&mut self, _: &mut Vec<RawFd>) -> bool {
         unreachable!("a wire does not sleep")
     }

@@ -292,10 +292,13 @@ impl Port for AfXdp {
         self.queues[0].flush()
     }
 
+    fn is_unfinished(&self) -> bool {
+        self.queues[0].has_backlog()
+    }
+
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         fds.extend(self.queues.iter().map(Queue::fd));
-        // Sleeping would delay frames that still wait to be sent.
-        !self.queues[0].has_backlog() && !self.queues.iter_mut().any(Queue::is_readable)
+        !self.is_unfinished() && !self.queues.iter_mut().any(Queue::is_readable)
     }
 
     /// Does nothing: `poll` on the sockets is level-triggered.

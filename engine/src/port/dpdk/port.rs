@@ -308,9 +308,13 @@ impl Port for DpdkPort {
         if self.tx.pending.is_empty() { Ok(()) } else { self.send() }
     }
 
+    fn is_unfinished(&self) -> bool {
+        !self.tx.pending.is_empty() || self.addresses.has_to_send()
+    }
+
     /// Arms a timer: DPDK has no descriptor that becomes readable.
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
-        if !self.tx.pending.is_empty() || self.addresses.has_to_send() {
+        if self.is_unfinished() {
             return false;
         }
         let timer = self.idle_timer.arm();

@@ -292,6 +292,10 @@ impl Port for PacketPort {
         self.transmitter.flush()
     }
 
+    fn is_unfinished(&self) -> bool {
+        self.transmitter.has_backlog() || self.receiver.is_unfinished()
+    }
+
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         fds.push(self.sockets.ring.fd());
         // A pending error, left by a link that went down, would wake the sleeper repeatedly.

@@ -102,6 +102,9 @@ pub(super) struct Receiver {
     /// True if placeholders were lost, so that the queue may hold frames without one. Becomes false
     /// when the queue is empty.
     reads_unannounced: bool,
+    /// True after a burst as long as one can be. The ring may have been full, and the queue may then
+    /// hold frames whose placeholders were lost.
+    is_unchecked: bool,
     /// One scratch buffer for each frame of a burst, then the receive buffers.
     pages: Pages,
     stride: usize,
@@ -148,6 +151,7 @@ impl Receiver {
             waited: 0,
             empty: 0,
             reads_unannounced: false,
+            is_unchecked: false,
             due: 0,
             bytes: 0,
             vectors: Vectors { _parts: parts, messages },
@@ -170,6 +174,7 @@ impl Receiver {
         // were processed.
         let mut may_receive = self.rest.is_none() && !self.has_messages();
         while self.shown.len() < RX_BURST && self.show_one(&mut may_receive) {}
+        self.is_unchecked |= self.shown.len() == RX_BURST;
         match self.shown.is_empty() {
             true => self.empty += 1,
             false => self.empty = 0,
@@ -238,9 +243,15 @@ impl Receiver {
         self.waited == 0
     }
 
+    /// Returns true if there may be frames that the descriptor of the ring does not announce.
+    pub fn is_unfinished(&self) -> bool {
+        self.is_readable() || self.reads_unannounced || self.is_unchecked
+    }
+
     /// Reads the queue for frames without a placeholder before the core sleeps. Returns true if the
     /// next burst has frames.
     pub fn recheck_queue(&mut self) -> bool {
+        self.is_unchecked = false;
         if !self.is_readable() && self.receive() {
             self.reads_unannounced = true;
         }

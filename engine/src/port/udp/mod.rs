@@ -274,11 +274,14 @@ impl Port for UdpPort {
         self.transmitter.flush()
     }
 
+    fn is_unfinished(&self) -> bool {
+        self.transmitter.has_backlog() || self.receiver.has_frames()
+    }
+
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         fds.extend(self.receiver.sockets().iter().map(|rx| rx.socket.as_raw_fd()));
         self.receiver.prepare_to_sleep();
-        // Sleeping would delay packets that still wait to be sent.
-        !self.transmitter.has_backlog() && !self.receiver.has_frames()
+        !self.is_unfinished()
     }
 
     /// Does nothing: `poll` on a socket is level-triggered.
