@@ -91,13 +91,11 @@ impl Sanitizer {
         }
     }
 
-    /// Returns true if a report names an error. AddressSanitizer also warns of what it cannot
-    /// follow, such as coroutines.
+    /// Returns true if a report names an error. AddressSanitizer also warns of coroutines, which it
+    /// cannot follow.
     fn names_error(self, report: &str) -> bool {
-        report.contains(match self {
-            Self::Address => "ERROR: AddressSanitizer",
-            Self::Thread => "WARNING: ThreadSanitizer",
-        })
+        let errors = ["ERROR: AddressSanitizer", "AddressSanitizer: CHECK failed"];
+        self == Self::Thread || errors.iter().any(|error| report.contains(error))
     }
 
     /// The path of the run-time library.
@@ -123,10 +121,12 @@ mod tests {
                              functions and may produce false positives in some cases!";
         let freed = "==1==ERROR: AddressSanitizer: heap-use-after-free on address 0x6020";
         let race = "WARNING: ThreadSanitizer: data race (pid=1)";
+        let segv = "==1==ERROR: ThreadSanitizer: SEGV on unknown address";
         for (sanitizer, report, is_error) in [
             (Sanitizer::Address, of_coroutines, false),
             (Sanitizer::Address, freed, true),
             (Sanitizer::Thread, race, true),
+            (Sanitizer::Thread, segv, true),
         ] {
             assert_eq!(sanitizer.names_error(report), is_error, "{report}");
         }
