@@ -346,8 +346,8 @@ fn an_invalid_packet_behind_a_gap_is_rejected_in_order() {
     assert_eq!(pair.packets()[3..], expected);
 }
 
-/// The map of held packets does not reach as far as these. When they are next, a NAK tells the
-/// requester to go back to the first of them.
+/// Packets beyond the map are dropped. Once the gap is filled, a NAK requests everything from the
+/// first missing packet.
 #[test]
 fn packets_too_far_ahead_to_be_held_are_requested_later() {
     let mut pair = pair();
