@@ -1,6 +1,7 @@
 //! Rules for the frames on the wire, independent of what programs see: the window limits
 //! outstanding packets, acknowledgements never go back, NAKs are not repeated endlessly, and frames
-//! take the path that the connection has now. The model checks programs, these rules check packets.
+//! have the IP version that the connection has now. The model checks programs, these rules check
+//! packets.
 
 use feroce_wire::{IpHeader, NakCode, Operation, Packet, Psn, Qpn, Sack, Syndrome};
 

@@ -131,7 +131,7 @@ impl World<'_> {
         self.check_frames()?;
         self.observe()?;
         self.rig.wire.clear();
-        self.has_cleared_wire = true;
+        self.has_lost_frames = true;
         for end in 0..2 {
             self.move_to(pair, end, QpState::Reset)?;
             self.take_receives_along(pair, end);

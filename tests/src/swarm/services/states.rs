@@ -99,8 +99,9 @@ impl World<'_> {
         }
     }
 
-    /// Gives both queue pairs of a reliable connection the addresses of the other IP version, as a
-    /// program does whose path migrates. What is under way has the old addresses and is lost.
+    /// Moves both queue pairs of a reliable connection to SQD, gives them the addresses of the other
+    /// IP version, as a program does whose path migrates, and moves them back to RTS. Packets that
+    /// are under way have the old addresses, so they are lost.
     pub fn migrate(&mut self, pair: usize) -> Check {
         let states = [self.look(pair, 0)?, self.look(pair, 1)?];
         if !self.pairs[pair].kind.is_reliable() || states != [Some(Rts); 2] {
@@ -108,6 +109,7 @@ impl World<'_> {
         }
         (0..2).try_for_each(|end| self.move_to(pair, end, Sqd))?;
         self.check_frames()?; // They have the old addresses.
+        self.has_lost_frames = true;
         let owner = &mut self.pairs[pair];
         let connection = owner.connection.as_mut().expect("of a reliable service");
         connection.v6 = !connection.v6;

@@ -46,7 +46,7 @@ pub struct World<'a> {
     pub is_final: bool,
     pub faulted_before: u64,
     /// A frame was lost on purpose, besides those that the wire counts.
-    pub has_cleared_wire: bool,
+    pub has_lost_frames: bool,
     pub wire_rules: WireRules,
     pub tally: Tally,
     pub pds: [ProtectionDomain; 2],
@@ -73,7 +73,7 @@ impl<'a> World<'a> {
             ending: None,
             is_final: false,
             faulted_before,
-            has_cleared_wire: false,
+            has_lost_frames: false,
             wire_rules: WireRules::default(),
             tally: Tally::of_one(),
             random,
@@ -134,7 +134,7 @@ impl<'a> World<'a> {
 
     /// A frame was lost, or may have been.
     pub fn has_faults(&self) -> bool {
-        self.has_cleared_wire || self.rig.wire.faulted() > self.faulted_before
+        self.has_lost_frames || self.rig.wire.faulted() > self.faulted_before
     }
 
     /// Runs until nothing is left to happen.
