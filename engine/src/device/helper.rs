@@ -4,14 +4,14 @@
 //! [`IdlePolicy`] decides what the helper does between turns: spin, yield, sleep, or leave the core
 //! to a thread that polls. This file observes and acts.
 //!
-//! A sleep has no limit but the next deadline. `engine/loom` shows that no wake-up by a doorbell, by
-//! a ring between cores or for an earlier deadline is lost. The descriptors of ports are
-//! level-triggered; for what a port holds without a readable descriptor (`Port::is_unfinished`), the
-//! thread that leaves it there wakes the helper.
+//! A sleep ends at the next deadline, and for a look at the CPUs of the program's threads; it has
+//! no other limit. `engine/loom` shows that no wake-up by a doorbell, by a ring between cores or
+//! for an earlier deadline is lost. The descriptors of ports are level-triggered; for what a port
+//! holds without a readable descriptor (`Port::is_unfinished`), the thread that leaves it there
+//! wakes the helper.
 //!
 //! The helper does not run on CPUs that threads of the program are bound to, even if the program
-//! binds them later ([`PLACEMENT_INTERVAL`]): it looks before it sleeps, and every
-//! [`PLACEMENT_TURNS`] turns. A helper with a CPU of its own stays there.
+//! binds them later ([`PLACEMENT_INTERVAL`]). A helper with a CPU of its own stays there.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -167,7 +167,7 @@ impl Sleeper {
         let Some(mut token) = cell.try_lock() else { return };
         let quiet = token.arm_wakeup(&mut self.fds);
         let now = clock.now();
-        let until = token.next_deadline(now).unwrap_or(Instant::FAR);
+        let until = token.next_deadline(now).unwrap_or(Instant::FAR).min(self.place_at);
         // Under the token: the next holder wakes the helper if it leaves an earlier deadline.
         cell.helper_sleep.begin(until);
         drop(token);
