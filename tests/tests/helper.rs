@@ -71,8 +71,8 @@ impl Port for OneByOne {
     fn disarm_wakeup(&mut self) {}
 }
 
-/// A thread that polls once takes frames from the port. The helper, which sleeps, handles those that
-/// the thread has left in the port.
+/// A thread that polls once takes frames from the port. The helper, which sleeps, handles those
+/// that the thread has left in the port.
 #[test]
 fn a_sleeping_helper_is_woken_for_frames_that_another_thread_has_left() {
     const DATAGRAMS: usize = 4;

@@ -102,8 +102,8 @@ pub(super) struct Receiver {
     /// True if placeholders were lost, so that the queue may hold frames without one. Becomes false
     /// when the queue is empty.
     reads_unannounced: bool,
-    /// True after a burst as long as one can be. The ring may have been full, and the queue may then
-    /// hold frames whose placeholders were lost.
+    /// True after a burst as long as one can be. The ring may have been full, and then the queue
+    /// may hold frames whose placeholders were lost.
     is_unchecked: bool,
     /// One scratch buffer for each frame of a burst, then the receive buffers.
     pages: Pages,

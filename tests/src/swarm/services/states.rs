@@ -99,9 +99,9 @@ impl World<'_> {
         }
     }
 
-    /// Moves both queue pairs of a reliable connection to SQD, gives them the addresses of the other
-    /// IP version, as a program does whose path migrates, and moves them back to RTS. Packets that
-    /// are under way have the old addresses, so they are lost.
+    /// Moves both queue pairs of a reliable connection to SQD, gives them the addresses of the
+    /// other IP version, as a program does whose path migrates, and moves them back to RTS. Packets
+    /// that are under way have the old addresses, so they are lost.
     pub fn migrate(&mut self, pair: usize) -> Check {
         let states = [self.look(pair, 0)?, self.look(pair, 1)?];
         if !self.pairs[pair].kind.is_reliable() || states != [Some(Rts); 2] {
