@@ -259,13 +259,13 @@ make_pair() {
         die "this container may not make network namespaces: start it with --privileged, or with" \
             "--cap-add SYS_ADMIN --cap-add NET_ADMIN --cap-add NET_RAW and without its seccomp" \
             "and AppArmor profiles"
+    ip netns add "$a" # Fails if another run has it, which then keeps it.
     at_exit "ip netns delete $a 2> /dev/null"
-    ip netns add "$a"
     ip netns exec "$a" true 2> /dev/null ||
         die "'ip netns exec' cannot mount here. In a chroot, its root must be a mount point:" \
             "mount --bind FOLDER FOLDER, before chroot FOLDER"
-    at_exit "ip netns delete $b 2> /dev/null"
     ip netns add "$b"
+    at_exit "ip netns delete $b 2> /dev/null"
     ip link add v0 netns "$a" mtu "$2" type veth peer name v1 netns "$b" mtu "$2"
     ip -n "$a" address add 10.77.0.1/24 dev v0
     ip -n "$b" address add 10.77.0.2/24 dev v1
