@@ -1,8 +1,8 @@
 //! Frames that a core sends to its own device. A link never returns them, so they go through a ring
 //! back into the parse path of received frames.
 //!
-//! A turn sends no more frames than the ring holds, and receives all of them before it ends: no
-//! frame waits here while the core sleeps.
+//! A turn sends no more frames than the ring holds, and receives all of them before it ends. A QP
+//! that stops between two turns sends, too; whoever stops it wakes the helper.
 
 use std::sync::Arc;
 
@@ -23,6 +23,8 @@ const _: () =
 pub struct Loopback {
     tx: FrameProducer,
     rx: FrameConsumer,
+    /// True if frames may be in the ring that no burst has taken.
+    has_frames: bool,
 }
 
 impl Loopback {
@@ -32,7 +34,7 @@ impl Loopback {
     /// Not enough memory, or no free descriptor for the eventfd.
     pub fn new(arena: &Arc<Arena>, frame_max: usize) -> Result<Self, FrameRingError> {
         let (tx, rx) = frame_ring(arena, SLOTS, frame_max)?;
-        Ok(Self { tx, rx })
+        Ok(Self { tx, rx, has_frames: false })
     }
 
     /// A free slot for a frame, to be committed; `None` without room.
@@ -45,6 +47,12 @@ impl Loopback {
     #[inline]
     pub(super) fn commit(&mut self, len: usize, priority: Priority) {
         self.tx.commit(len, priority, false);
+        self.has_frames = true;
+    }
+
+    /// Returns true if frames may be in the ring that no burst has taken.
+    pub(super) fn has_frames(&self) -> bool {
+        self.has_frames
     }
 
     /// Queues a copy of `frame`. Returns false without room.
@@ -53,7 +61,7 @@ impl Loopback {
             return false;
         };
         slot[..frame.len()].copy_from_slice(frame);
-        self.tx.commit(frame.len(), Priority::default(), false);
+        self.commit(frame.len(), Priority::default());
         true
     }
 
@@ -66,7 +74,9 @@ impl Loopback {
     /// Starts to receive a burst. Returns the number of its frames.
     #[inline]
     pub(super) fn burst(&mut self) -> usize {
-        self.rx.burst()
+        let count = self.rx.burst();
+        self.has_frames = count == RX_BURST;
+        count
     }
 
     /// Frame `index` of the burst.

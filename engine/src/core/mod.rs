@@ -134,10 +134,11 @@ impl Core {
         notifications.chain(self.schedule.wheel.next_deadline_hint()).chain(cnps).min()
     }
 
-    /// When a sleeping helper must run a turn at the latest: the next deadline, or at once if the
-    /// port holds something that does not wake the helper.
+    /// When a sleeping helper must run a turn at the latest: the next deadline, or at once if there
+    /// are frames to this host, or the port holds something that does not wake the helper.
     pub fn next_turn(&self, now: Instant) -> Option<Instant> {
-        if self.port.is_unfinished() { Some(now) } else { self.next_deadline(now) }
+        let is_unfinished = self.loopback.has_frames() || self.port.is_unfinished();
+        if is_unfinished { Some(now) } else { self.next_deadline(now) }
     }
 
     /// Returns true if something is to be sent and does not only wait for room in the port.

@@ -350,6 +350,8 @@ impl Follower {
             }
             NetEvent::LinkUp { interface } if self.is_own(*interface) => {
                 device.events.push(AsyncEvent::PortActive);
+                // Frames that the link did not take are sent now.
+                device.cores.iter().for_each(|cell| cell.doorbell.wake());
             }
             NetEvent::LinkDown { interface } if self.is_own(*interface) => {
                 device.events.push(AsyncEvent::PortError);

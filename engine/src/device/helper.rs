@@ -168,7 +168,7 @@ impl Sleeper {
         let quiet = token.arm_wakeup(&mut self.fds);
         let now = clock.now();
         let until = token.next_deadline(now).unwrap_or(Instant::FAR).min(self.place_at);
-        // Under the token: the next holder wakes the helper if it leaves an earlier deadline.
+        // Under the token: the next holder wakes the helper if it leaves work for before then.
         cell.helper_sleep.begin(until);
         drop(token);
         if quiet {
@@ -177,5 +177,44 @@ impl Sleeper {
         }
         cell.helper_sleep.end();
         cell.lock().disarm_wakeup();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Addressing, Device, DeviceConfig, StaticAddresses};
+    use crate::memory::arena::Arena;
+    use crate::port::pcap::PcapPort;
+    use crate::port::shm::{ShmConfig, shm_pair};
+    use crate::port::{Port, Priority};
+
+    /// What the port holds here is a frame in the buffer of a capture file.
+    #[test]
+    fn whoever_leaves_something_in_the_port_wakes_the_helper() {
+        let (shm, arena) = (ShmConfig::default(), Arena::new(64 << 20).unwrap());
+        let (mac, mtu) = (shm.macs[1], shm.mtu);
+        let (mut peer, port) = shm_pair(&arena, shm).unwrap();
+        let port = PcapPort::new(Box::new(port), std::io::sink(), u32::MAX).unwrap();
+        let addresses = StaticAddresses { mac, gids: Vec::new(), peers: [].into(), mtu };
+        let config = DeviceConfig { driver: Driver::Manual, ..DeviceConfig::default() };
+        let ports: Vec<Box<dyn Port>> = vec![Box::new(port)];
+        let device = Device::with_ports(ports, Addressing::Static(addresses), config).unwrap();
+        let cell = &device.inner.cores[0];
+        let turn_wakes = || {
+            cell.helper_sleep.begin(Instant::FAR);
+            let mut token = cell.lock();
+            token.turn(Instant::ZERO);
+            cell.wake_helper(&token, Instant::ZERO);
+            !cell.helper_sleeps() && cell.doorbell.disarm()
+        };
+        assert!(!turn_wakes(), "nothing arrived");
+        peer.tx_slot().unwrap()[..60].fill(0);
+        peer.tx_commit(60, Priority::default());
+        peer.flush().unwrap();
+        assert!(turn_wakes(), "the frame is in the buffer");
+        assert!(cell.lock().arm_port(&mut Vec::new()), "the helper writes it and sleeps");
+        cell.lock().disarm_port();
+        assert!(!turn_wakes(), "nothing is left");
     }
 }

@@ -1,5 +1,5 @@
 //! When the sleeping helper of a core wakes by itself, as other threads must know: one that leaves
-//! an earlier deadline in the core wakes the helper.
+//! something to do before that time wakes the helper.
 //!
 //! The helper announces its sleep while it holds the core's token, and others look while they hold
 //! it. So whoever takes the token after the helper knows of the sleep.
@@ -25,7 +25,7 @@ impl HelperSleep {
         self.until.store(until.as_nanos(), Ordering::Relaxed);
     }
 
-    /// The helper is awake or being woken, and will run a turn before it sleeps again.
+    /// The helper is awake or being woken, and looks at the core before it sleeps again.
     pub fn end(&self) {
         self.until.store(0, Ordering::Relaxed);
     }
@@ -35,7 +35,7 @@ impl HelperSleep {
         self.until.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns true if the helper would sleep beyond the next deadline of the core, which `next`
+    /// Returns true if the helper would sleep beyond the next turn of the core, whose time `next`
     /// returns. The caller holds the token.
     pub fn is_too_long(&self, next: impl FnOnce() -> Option<Instant>) -> bool {
         let until = self.until.load(Ordering::Relaxed);

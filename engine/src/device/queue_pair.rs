@@ -403,8 +403,10 @@ impl Drop for QueuePair {
         if self.service == Service::Ud {
             multicast::detach_all(device, self.qpn);
         }
-        let mut token = device.cores[self.core].lock();
-        let qp = token.remove(self.slot, device.now());
+        let (cell, now) = (&device.cores[self.core], device.now());
+        let mut token = cell.lock();
+        let qp = token.remove(self.slot, now);
+        cell.wake_helper(&token, now);
         drop(token);
         port_owner::forget(device, self.qpn, self.service);
         if qp.is_some_and(|qp| qp.has_bound_windows()) {

@@ -181,9 +181,10 @@ pub trait Port: Send + std::fmt::Debug {
     /// The link is gone or down. Committed frames may then be lost, as frames may be.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Returns true if the port holds something that no descriptor announces: received frames that
-    /// were not shown, or frames that the link did not take. A thread that runs a turn now and then
-    /// wakes the core's sleeping helper for it.
+    /// Returns true if the port holds something that no descriptor announces, such as received
+    /// frames that were not shown, or frames that the link did not take. A thread other than the
+    /// helper that leaves this behind wakes the sleeping helper. False after [`Port::arm_wakeup`]
+    /// has returned true.
     fn is_unfinished(&self) -> bool;
 
     /// Arms the wake-up for sleeping and appends the descriptors that become readable when a frame

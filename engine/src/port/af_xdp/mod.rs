@@ -293,7 +293,7 @@ impl Port for AfXdp {
     }
 
     fn is_unfinished(&self) -> bool {
-        self.queues[0].has_backlog()
+        self.queues[0].has_backlog() || self.queues.iter().any(Queue::holds_all_chunks)
     }
 
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {

@@ -301,6 +301,11 @@ impl Queue {
         self.rx.nb_avail_exact() > 0
     }
 
+    /// Returns true if the kernel has no chunk to receive into until the next burst returns some.
+    pub fn holds_all_chunks(&self) -> bool {
+        self.taken.len() >= self.rx_chunks as usize
+    }
+
     /// Percentage of the buffers not held by the port that contain waiting frames.
     pub fn rx_fill(&mut self) -> u8 {
         let waiting = u64::from(self.rx.nb_avail_exact());

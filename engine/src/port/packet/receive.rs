@@ -170,6 +170,9 @@ impl Receiver {
         self.shown.clear();
         self.bytes = 0;
         self.ring.give_back();
+        if self.empty >= EMPTY_BURSTS_MAX {
+            (self.empty, self.reads_unannounced) = (0, true);
+        }
         // No frame in the buffers is shown any more, so they may be overwritten once all messages
         // were processed.
         let mut may_receive = self.rest.is_none() && !self.has_messages();
@@ -178,9 +181,6 @@ impl Receiver {
         match self.shown.is_empty() {
             true => self.empty += 1,
             false => self.empty = 0,
-        }
-        if self.empty >= EMPTY_BURSTS_MAX {
-            (self.empty, self.reads_unannounced) = (0, true);
         }
         (self.shown.len(), self.bytes)
     }
@@ -252,8 +252,8 @@ impl Receiver {
     /// next burst has frames.
     pub fn recheck_queue(&mut self) -> bool {
         self.is_unchecked = false;
-        if !self.is_readable() && self.receive() {
-            self.reads_unannounced = true;
+        if !self.is_readable() {
+            self.reads_unannounced = self.receive();
         }
         self.is_readable()
     }
