@@ -403,8 +403,9 @@ impl Drop for QueuePair {
         if self.service == Service::Ud {
             multicast::detach_all(device, self.qpn);
         }
-        let (cell, now) = (&device.cores[self.core], device.now());
+        let cell = &device.cores[self.core];
         let mut token = cell.lock();
+        let now = device.now();
         let qp = token.remove(self.slot, now);
         cell.wake_helper(&token, now);
         drop(token);
