@@ -73,6 +73,7 @@ int main(int argc, char **argv) {
     const char *ip = argc > 1 ? argv[1] : "10.77.0.1";
     int failed = 0;
     for (int i = 0; i < PROCESSES; i++) {
+        fflush(stdout); // A child that calls exit prints what it inherits.
         pid_t child = fork();
         if (child == 0) poll_until_signal(ip);
         int status = status_of(child);
