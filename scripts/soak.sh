@@ -34,7 +34,7 @@ say "soak for $duration with $qps QPs, seed $seed, output in $logs"
 ops=(write write-imm read send send-imm atomic-fadd atomic-cas)
 # Pair NAME has its server on the port of the same name, at 10.77.0.2.
 pairs=(af_xdp packet)
-declare -A server=() first_rss=() rss=() fds=() rounds_of=([af_xdp]=0 [packet]=0)
+declare -A server=() first_memory=() memory=() fds=() rounds_of=([af_xdp]=0 [packet]=0)
 rounds=0 kills=0 flaps=0 detached=0 compared=0
 
 # start_server PORT: starts the server of a pair and waits until it listens.
@@ -44,9 +44,21 @@ start_server() {
         --drop 200ppm --duplicate 200ppm --reorder 200ppm --corrupt 100ppm --mark 1% \
         --seed "$RANDOM" >> "$logs/$port-server" 2>&1 &
     server[$port]=$!
-    first_rss[$port]=0 rounds_of[$port]=0
+    first_memory[$port]=0 rounds_of[$port]=0
     at_exit "kill -9 ${server[$port]} 2> /dev/null; wait ${server[$port]} 2> /dev/null"
     wait_for_port "fr-soak-$port-b" 18515
+}
+
+# memory_of PORT: prints the private memory of the server and what its queues and buffers use of the
+# memory that it keeps mapped for them, in KiB. (Which pages of that it has touched depends on the
+# tests.)
+memory_of() {
+    local private used
+    private=$(awk '/^RssAnon/ { print $2 }' "/proc/${server[$1]}/status")
+    used=$(ip netns exec "fr-soak-$1-b" "$feroce" stat -i v1 --json |
+        awk '/"arena_used"/ { print $2 + 0 }')
+    [ -n "$private" ] && [ -n "$used" ] || die "the server on $1 tells no figures"
+    echo $((private + used / 1024))
 }
 
 # measure PORT: reads the memory in KiB and the descriptors of the idle server of PORT. Those after
@@ -58,19 +70,21 @@ measure() {
         [[ $(tail -n 1 "$logs/$port-server") != *"waiting for a client"* ]] || break
         sleep 0.1
     done
-    rss[$port]=$(awk '/^VmRSS/ { print $2 }' "/proc/$pid/status")
+    memory[$port]=$(memory_of "$port")
     local now
     now=$(find "/proc/$pid/fd" -mindepth 1 | wc -l)
     rounds_of[$port]=$((rounds_of[$port] + 1))
     if [ "${rounds_of[$port]}" -le 4 ]; then
-        [ "${first_rss[$port]}" -ge "${rss[$port]}" ] || first_rss[$port]=${rss[$port]}
+        [ "${first_memory[$port]}" -ge "${memory[$port]}" ] ||
+            first_memory[$port]=${memory[$port]}
         fds[$port]=$now
         return
     fi
     [ "$now" -le "${fds[$port]}" ] ||
         die "the server on $port had ${fds[$port]} descriptors, and has $now"
-    [ "${rss[$port]}" -le $((first_rss[$port] * 21 / 20 + 16384)) ] ||
-        die "the server on $port had ${first_rss[$port]} KiB of memory, and has ${rss[$port]}"
+    [ "${memory[$port]}" -le $((first_memory[$port] * 21 / 20 + 16384)) ] ||
+        die "the server on $port had ${first_memory[$port]} KiB of memory, and has" \
+            "${memory[$port]}"
 }
 
 # wait_ended PID SECONDS: succeeds if the process ends within this time.
@@ -213,4 +227,4 @@ left=$(ip netns list | grep '^fr-soak-' || true)
         "$detached programs detached; a longer run, or another seed, has all of them"
 say "soak: $((seconds / 60)) min, $rounds rounds of $qps QPs, $((compared >> 30)) GiB compared," \
     "all correct; $kills kills, $flaps links down, $detached programs detached; no leak" \
-    "(memory of the servers: $((rss[af_xdp] >> 10)) and $((rss[packet] >> 10)) MiB)"
+    "(memory of the servers: $((memory[af_xdp] >> 10)) and $((memory[packet] >> 10)) MiB)"
