@@ -82,17 +82,35 @@ port_tests() {
     done
 }
 
-# Prints what a test might leave behind, one per line.
+# is_foreign PID: succeeds if the process lives and was not built here.
+is_foreign() {
+    local exe
+    exe=$(readlink "/proc/$1/exe" 2> /dev/null)
+    [[ -n "$exe" && "$exe" != "$target"/* ]]
+}
+
+# Prints what a test might leave behind, one per line, without what other programs on this machine
+# use.
 belongings() {
+    local id name exe pid foreign=0 pages
     ip netns list 2> /dev/null | awk '/^fr-/ { print "namespace", $1 }'
-    bpftool prog show 2> /dev/null |
-        awk '$2 == "xdp" || $2 == "sched_cls" { print "program", $1, $4 }'
+    while read -r id name; do
+        is_foreign "${name#feroce_}" || echo "program $id $name"
+    done < <(bpftool prog show 2> /dev/null |
+        awk '$2 == "xdp" || $2 == "sched_cls" { print $1, $4 }')
     for exe in /proc/[0-9]*/exe; do
-        [[ "$(readlink "$exe" 2> /dev/null)" == "$target"/* ]] && echo "process ${exe//[^0-9]/}"
+        pid=${exe//[^0-9]/}
+        if [[ "$(readlink "$exe" 2> /dev/null)" == "$target"/* ]]; then
+            echo "process $pid"
+        else
+            pages=$(awk '/^HugetlbPages/ { print $2 / 2048 }' "/proc/$pid/status" 2> /dev/null)
+            foreign=$((foreign + ${pages:-0}))
+        fi
     done
-    awk '/HugePages_Total/ { total = $2 }
-        /HugePages_Free/ { for (n = 1; n <= total - $2; n++) print "hugepage in use, number", n }' \
-        /proc/meminfo
+    awk -v foreign="$foreign" '/HugePages_Total/ { total = $2 }
+        /HugePages_Free/ {
+            for (n = 1; n <= total - $2 - foreign; n++) print "hugepage in use, number", n
+        }' /proc/meminfo
 }
 
 nothing_left() {
