@@ -77,12 +77,13 @@ wrong_usage() { usage >&2 && exit 2; }
 
 # Ends what `cargo test` or `cargo run` starts after 10 minutes; the longest program takes two on a
 # slow machine. A test that hangs has been named by then.
+runner='' # The variable that names the runner of cargo.
 limit_programs() {
     local host
     host=$(rustc -vV | sed -n 's/^host: //p')
-    host=$(tr 'a-z-' 'A-Z_' <<< "$host")
+    runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<< "$host")_RUNNER
     export PATH=$PWD/scripts:$PATH # cargo splits a runner at spaces, also those of a path.
-    export "CARGO_TARGET_${host}_RUNNER=limited.sh 600"
+    export "$runner=limited.sh 600"
 }
 
 # ---- builds ahead: tests wait for timers and peers, and leave one of two processors idle
@@ -245,9 +246,11 @@ step_miri() {
         echo "no nightly toolchain with miri"
         return 77
     }
-    # In one command: three would build the dependencies with three sets of features.
+    # In one command: three would build the dependencies with three sets of features. Miri is the
+    # runner itself.
     CARGO_TARGET_DIR=$target/miri \
         MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" \
+        env -u "$runner" timeout --verbose --kill-after 10 20m \
         cargo +nightly miri test --quiet --lib \
         -p feroce-verbs-abi -p feroce-libibverbs -p feroce-engine -- \
         object:: post:: memory::copy memory::region memory::queue
