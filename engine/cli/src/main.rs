@@ -3,6 +3,7 @@
 
 mod completions;
 mod config;
+mod descriptors;
 mod devinfo;
 mod doctor;
 mod exit;
@@ -138,6 +139,7 @@ fn main() -> ExitCode {
     if run::counters::run_if_called() || up::clean_if_called() {
         return Exit::Ok.into();
     }
+    up::leave_caller_if_detached();
     let command = match parse() {
         Ok(command) => command,
         Err(exit) => return exit.into(),

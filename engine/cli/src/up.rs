@@ -22,7 +22,7 @@ use sd_notify::NotifyState;
 
 use crate::config::SettingFlags;
 use crate::failure::Failure;
-use crate::{output, privileges, signal, syscalls};
+use crate::{descriptors, output, privileges, signal, syscalls};
 
 /// Group whose members may use the daemons of root, if the group exists.
 const GROUP: &str = "rdma";
@@ -308,6 +308,13 @@ pub fn clean_if_called() -> bool {
 fn find_group(name: &str) -> Result<Option<Group>, Failure> {
     Group::from_name(name)
         .map_err(|error| Failure::Plan(format!("cannot look up the group `{name}`: {error}")))
+}
+
+/// In the process that `--detach` starts, closes what the caller has passed on.
+pub fn leave_caller_if_detached() {
+    if std::env::var_os(DETACHED).is_some() {
+        descriptors::close_inherited();
+    }
 }
 
 /// Starts the same command in the background, and waits until it is ready.

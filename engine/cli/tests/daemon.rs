@@ -393,6 +393,23 @@ fn the_daemon_runs_in_the_background() {
     assert!(!socket.exists() && !socket.parent().is_some_and(|folder| folder.exists()));
 }
 
+/// A daemon in the background keeps no descriptor of its caller: the reader of a pipe that the
+/// caller passed on comes to its end.
+#[test]
+fn a_daemon_in_the_background_leaves_its_callers_pipes() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let feroce = env!("CARGO_BIN_EXE_feroce");
+    let line = format!(
+        "set -o pipefail; {feroce} up v0 --detach --port-kind packet 3>&1 >&2 | timeout 10 cat"
+    );
+    let up = pair.run(0, "bash").args(["-c", &line]).env("FEROCE_CONFIG", "").output();
+    let up = up.expect("bash");
+    let down = pair.feroce(0, "down v0").output().expect("feroce");
+    assert!(down.status.success(), "{}", text(&down.stderr));
+    assert_eq!(up.status.code(), Some(0), "124: the pipe stays open: {}", text(&up.stderr));
+}
+
 /// The value of `name` in the status of each thread.
 fn of_threads(pid: u32, name: &str) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a running process");

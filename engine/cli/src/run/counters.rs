@@ -135,7 +135,7 @@ pub fn run_if_called() -> bool {
         return false;
     }
     let _ = nix::sys::prctl::set_name(NAME); // The kernel's name is that of the file, `exe`.
-    close_inherited();
+    crate::descriptors::close_inherited();
     let arguments: Vec<String> = arguments.collect();
     let done = match arguments.split_first() {
         Some((stage, rest)) if stage == "start" => detach(rest),
@@ -146,17 +146,6 @@ pub fn run_if_called() -> bool {
         println!("{error}");
     }
     true
-}
-
-/// Closes all descriptors but the standard ones. This process may outlive the program, and a lock
-/// or a pipe that its caller passed on would live as long.
-fn close_inherited() {
-    let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
-    let open = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let open: Vec<i32> = open.collect(); // Closes the folder, which is one of them.
-    for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
-        let _ = nix::unistd::close(descriptor); // An error: the folder's.
-    }
 }
 
 /// Starts the process that serves the counters. It becomes a child of `init` when the current
