@@ -93,7 +93,9 @@ is_foreign() {
 # use.
 belongings() {
     local id name exe pid foreign=0 pages
-    ip netns list 2> /dev/null | awk '/^fr-/ { print "namespace", $1 }'
+    while read -r name; do
+        [ ! -O "/run/netns/$name" ] || echo "namespace $name"
+    done < <(ip netns list 2> /dev/null | awk '/^fr-/ { print $1 }')
     while read -r id name; do
         is_foreign "${name#feroce_}" || echo "program $id $name"
     done < <(bpftool prog show 2> /dev/null |
