@@ -139,7 +139,6 @@ fn main() -> ExitCode {
     if run::counters::run_if_called() || up::clean_if_called() {
         return Exit::Ok.into();
     }
-    up::leave_caller_if_detached();
     let command = match parse() {
         Ok(command) => command,
         Err(exit) => return exit.into(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -143,8 +143,14 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     if options.detach && std::env::var_os(DETACHED).is_none() {
         return detach(&interfaces);
     }
+    let log = match options.detach {
+        true => Some(options.open_log()?),
+        false => None,
+    };
     let config = options.config()?;
-    if options.detach {
+    if let Some(log) = &log {
+        // The log may have been one of the caller's descriptors: `--log >(logger)`.
+        descriptors::close_inherited(Some(log.as_raw_fd()));
         // Otherwise the process has the name of the link /proc/self/exe.
         nix::sys::prctl::set_name(c"feroce").map_err(|error| OpenError::System {
             action: "name the process",
@@ -178,11 +184,10 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     }
     let owned = format!("programs can attach: {}", interfaces.join(", "));
     notify(&[NotifyState::Ready, NotifyState::Status(&owned)]);
-    if options.detach {
-        options.leave_terminal().map_err(|source| OpenError::System {
-            action: "open the file for messages (option --log)",
-            source,
-        })?;
+    if let Some(log) = log {
+        // From the terminal of the command that started this process.
+        rustix::stdio::dup2_stderr(&log)
+            .map_err(|error| Failure::Plan(format!("cannot write messages to a file: {error}")))?;
     }
     serve(&mut daemons)?;
     if !options.detach {
@@ -213,14 +218,16 @@ fn serve(daemons: &mut Vec<Daemon>) -> Result<(), Failure> {
 }
 
 impl Options {
-    /// Redirects standard error from the terminal of the command that started this process to the
-    /// log file, or to /dev/null.
-    fn leave_terminal(&self) -> io::Result<()> {
-        let file = match &self.log {
-            Some(path) => files::append(path).map_err(|error| files::named(path, &error))?,
-            None => File::options().write(true).open("/dev/null")?,
+    /// Opens the file for the messages of a process in the background: the log, or /dev/null.
+    fn open_log(&self) -> Result<File, OpenError> {
+        let opened = match &self.log {
+            Some(path) => files::append(path).map_err(|error| files::named(path, &error)),
+            None => File::options().write(true).open("/dev/null"),
         };
-        Ok(rustix::stdio::dup2_stderr(&file)?)
+        opened.map_err(|source| OpenError::System {
+            action: "open the file for messages (option --log)",
+            source,
+        })
     }
 
     fn config(&self) -> Result<DaemonConfig, Failure> {
@@ -308,13 +315,6 @@ pub fn clean_if_called() -> bool {
 fn find_group(name: &str) -> Result<Option<Group>, Failure> {
     Group::from_name(name)
         .map_err(|error| Failure::Plan(format!("cannot look up the group `{name}`: {error}")))
-}
-
-/// In the process that `--detach` starts, closes what the caller has passed on.
-pub fn leave_caller_if_detached() {
-    if std::env::var_os(DETACHED).is_some() {
-        descriptors::close_inherited();
-    }
 }
 
 /// Starts the same command in the background, and waits until it is ready.

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::{DEVICES, Pair, Server, TIMEOUT, ip, text};
+use common::{DEVICES, Pair, Server, TIMEOUT, TempFile, ip, text};
 use serde_json::Value;
 
 /// Tests share two cores, so they run one at a time.
@@ -408,6 +408,29 @@ fn a_daemon_in_the_background_leaves_its_callers_pipes() {
     let down = pair.feroce(0, "down v0").output().expect("feroce");
     assert!(down.status.success(), "{}", text(&down.stderr));
     assert_eq!(up.status.code(), Some(0), "124: the pipe stays open: {}", text(&up.stderr));
+}
+
+/// Its log can be a descriptor of the caller, as `--log >(logger)` makes it. A log that cannot be
+/// opened is told before programs can attach.
+#[test]
+fn a_daemon_in_the_background_has_a_log() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let log = TempFile::new("log", "");
+    let feroce = env!("CARGO_BIN_EXE_feroce");
+    let line = format!(
+        "exec {feroce} up v0 --detach --port-kind packet --log /dev/fd/3 3>> {}",
+        log.path()
+    );
+    let up = pair.run(0, "bash").args(["-c", &line]).env("FEROCE_CONFIG", "").output();
+    let up = up.expect("bash");
+    assert!(up.status.success(), "{}", text(&up.stderr));
+    let down = pair.feroce(0, "down v0").output().expect("feroce");
+    assert!(down.status.success(), "{}", text(&down.stderr));
+    let bad = pair.feroce(0, "up v0 --detach --port-kind packet --log /nowhere/log").output();
+    let bad = bad.expect("feroce");
+    let said = text(&bad.stderr);
+    assert!(!bad.status.success() && said.contains("/nowhere/log"), "{said}");
 }
 
 /// The value of `name` in the status of each thread.

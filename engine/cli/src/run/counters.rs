@@ -135,7 +135,7 @@ pub fn run_if_called() -> bool {
         return false;
     }
     let _ = nix::sys::prctl::set_name(NAME); // The kernel's name is that of the file, `exe`.
-    crate::descriptors::close_inherited();
+    crate::descriptors::close_inherited(None);
     let arguments: Vec<String> = arguments.collect();
     let done = match arguments.split_first() {
         Some((stage, rest)) if stage == "start" => detach(rest),
