@@ -10,6 +10,7 @@
 //! | `test: as=user` | by a user without any capability |
 //! | `test: background` | it serves the following blocks; it is stopped at the end of the page |
 //! | `test: exit=NAME` | the exit code must be that of NAME in the help of the last command |
+//! | `test: timeouts=long` | with ACK timeouts of at least 4 s: a busy machine causes none |
 //! | `test: on=machine` | outside of the hosts, to make namespaces |
 //! | `test: by PATH` | PATH, a script of this repository, has each of its commands |
 //! | `test: skip REASON` | no machine of the tests can run it |
@@ -63,7 +64,13 @@ fn read(page: &str) -> String {
 
 #[derive(Debug, PartialEq)]
 enum How {
-    Run { host: Option<usize>, as_user: bool, background: bool, exit: Option<String> },
+    Run {
+        host: Option<usize>,
+        as_user: bool,
+        background: bool,
+        has_long_timeouts: bool,
+        exit: Option<String>,
+    },
     By(String),
     Skip(String),
 }
@@ -78,6 +85,7 @@ impl How {
             return Ok(Self::By(path.to_owned()));
         }
         let (mut host, mut as_user, mut background, mut exit) = (Some(CLIENT), false, false, None);
+        let mut has_long_timeouts = false;
         for word in comment.split_whitespace() {
             match word {
                 "on=server" => host = Some(SERVER),
@@ -85,13 +93,14 @@ impl How {
                 "on=machine" => host = None,
                 "as=user" => as_user = true,
                 "background" => background = true,
+                "timeouts=long" => has_long_timeouts = true,
                 _ => {
                     let name = word.strip_prefix("exit=");
                     exit = Some(name.ok_or_else(|| format!("unknown word {word}"))?.to_owned());
                 }
             }
         }
-        Ok(Self::Run { host, as_user, background, exit })
+        Ok(Self::Run { host, as_user, background, has_long_timeouts, exit })
     }
 }
 
@@ -199,7 +208,9 @@ impl Hosts {
     }
 
     fn start(&self, block: &Block, output: &Path) -> Child {
-        let How::Run { host, as_user, .. } = &block.how else { unreachable!("it is run") };
+        let How::Run { host, as_user, has_long_timeouts, .. } = &block.how else {
+            unreachable!("it is run")
+        };
         let mut words = Vec::new();
         if let Some(host) = *host {
             words.extend(["ip", "netns", "exec", &self.names[host]]);
@@ -217,6 +228,7 @@ impl Hosts {
             .env_remove("XDG_RUNTIME_DIR")
             .envs([("PATH", path.as_str()), ("FEROCE_CONFIG", "")])
             .env("HOME", self.clone())
+            .envs(has_long_timeouts.then_some(("FEROCE_MIN_ACK_TIMEOUT", "20")))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a descriptor"))
             .stderr(log)
@@ -511,8 +523,8 @@ fn the_job_to_copy_is_the_one_that_is_run() {
 
 #[test]
 fn blocks_are_found_with_their_comments() {
-    let page = "```sh\na\n```\n\n<!-- test: on=server as=user background exit=findings -->\n```sh\n\
-                b\nc\n```\n```text\nd\n```\n<!-- test: by scripts/x.sh -->\n```sh\ne\n```\n";
+    let page = "```sh\na\n```\n\n<!-- test: on=server as=user background timeouts=long \
+                exit=findings -->\n```sh\nb\nc\n```\n```text\nd\n```\n<!-- test: by scripts/x.sh -->\n```sh\ne\n```\n";
     let found = blocks("p", page);
     let places: Vec<_> = found.iter().map(|block| block.place.as_str()).collect();
     assert_eq!(places, ["p:1", "p:6", "p:14"]);
@@ -520,6 +532,7 @@ fn blocks_are_found_with_their_comments() {
         host: Some(host),
         as_user: set,
         background: set,
+        has_long_timeouts: set,
         exit: exit.map(str::to_owned),
     };
     assert_eq!(found[0].how, run(CLIENT, false, None));
