@@ -82,32 +82,27 @@ port_tests() {
     done
 }
 
-# is_foreign PID: succeeds if the process lives and was not built here.
-is_foreign() {
-    local exe
-    exe=$(readlink "/proc/$1/exe" 2> /dev/null)
-    [[ -n "$exe" && "$exe" != "$target"/* ]]
+# is_ours PID: succeeds if the process was built here, or started by one of the steps.
+is_ours() {
+    [[ "$(readlink "/proc/$1/exe" 2> /dev/null)" == "$target"/* ]] ||
+        grep -zqxF "SKIPPED_TESTS=$skips" "/proc/$1/environ" 2> /dev/null
 }
 
-# Prints what a test might leave behind, one per line, without what other programs on this machine
-# use.
+# Prints what a test might leave behind, one per line, without the hugepages and the XDP programs of
+# other programs on this machine. Only root has namespaces with names.
 belongings() {
     local id name exe pid foreign=0 pages
-    while read -r name; do
-        [ ! -O "/run/netns/$name" ] || echo "namespace $name"
-    done < <(ip netns list 2> /dev/null | awk '/^fr-/ { print $1 }')
+    [ "$(id -u)" != 0 ] || ip netns list 2> /dev/null | awk '/^fr-/ { print "namespace", $1 }'
     while read -r id name; do
-        is_foreign "${name#feroce_}" || echo "program $id $name"
+        pid=${name#feroce_}
+        [ -e "/proc/$pid" ] && ! is_ours "$pid" || echo "program $id $name"
     done < <(bpftool prog show 2> /dev/null |
         awk '$2 == "xdp" || $2 == "sched_cls" { print $1, $4 }')
     for exe in /proc/[0-9]*/exe; do
         pid=${exe//[^0-9]/}
-        if [[ "$(readlink "$exe" 2> /dev/null)" == "$target"/* ]]; then
-            echo "process $pid"
-        else
-            pages=$(awk '/^HugetlbPages/ { print $2 / 2048 }' "/proc/$pid/status" 2> /dev/null)
-            foreign=$((foreign + ${pages:-0}))
-        fi
+        [[ "$(readlink "$exe" 2> /dev/null)" != "$target"/* ]] || echo "process $pid"
+        pages=$(awk '/^HugetlbPages/ { print int($2 / 2048) }' "/proc/$pid/status" 2> /dev/null)
+        [ "${pages:-0}" = 0 ] || is_ours "$pid" || foreign=$((foreign + pages))
     done
     awk -v foreign="$foreign" '/HugePages_Total/ { total = $2 }
         /HugePages_Free/ {
@@ -115,9 +110,15 @@ belongings() {
         }' /proc/meminfo
 }
 
+# What is there only while the list is made was not left behind.
 nothing_left() {
-    local new
+    local new _
     new=$(comm -13 <(sort <<< "$before") <(belongings | sort))
+    for _ in 1 2 3; do
+        [ -n "$new" ] || break
+        sleep 1
+        new=$(comm -12 <(echo "$new") <(belongings | sort))
+    done
     [ -z "$new" ] && echo "no namespace, XDP program, process or hugepage was left" && return
     echo "left behind:"
     echo "$new"
