@@ -35,8 +35,10 @@ readonly SCENARIOS=100000
 readonly MUTANTS=(psn-wrap loom-cq-push-without-fence)
 # Seconds that a step takes on two slow cores, with its builds. Other steps take less than $BRIEF.
 declare -A TAKES=([clippy]=240 [test]=1200 [rxe]=400 [ports]=150 [programs]=300 [dpdk]=230
-    [mutants]=150 [demo]=90 [deny]=60 [book]=60)
+    [miri]=200 [mutants]=150 [demo]=90 [deny]=60 [book]=60)
 readonly TAKES BRIEF=120
+# The toolchain with which the step miri was tried. It is installed where there is no other nightly.
+readonly MIRI_TOOLCHAIN=nightly-2026-05-20
 
 main() {
     local steps=$ALL within=''
@@ -240,20 +242,36 @@ step_loom() {
 # Runs tests of code with `unsafe` in an interpreter that finds undefined behaviour: the objects
 # that C programs hold, the requests that they pass, copies of shared memory, the table of regions,
 # and queues. (It knows few system calls: rings need a memfd. Packets are parsed without `unsafe`.)
-# It needs `rustup component add --toolchain nightly miri rust-src`.
 step_miri() {
-    cargo +nightly miri --version > /dev/null 2>&1 || {
-        echo "no nightly toolchain with miri"
+    local toolchain
+    toolchain=$(with_miri) || { add_miri && toolchain=$(with_miri); } || {
+        echo "no Miri: rustup component add --toolchain nightly miri rust-src"
         return 77
     }
     # In one command: three would build the dependencies with three sets of features. Miri is the
     # runner itself.
     CARGO_TARGET_DIR=$target/miri \
         MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" \
-        env -u "$runner" timeout --verbose --kill-after 10 20m \
-        cargo +nightly miri test --quiet --lib \
+        env -u "$runner" limited.sh 1200 cargo "+$toolchain" miri test --quiet --lib \
         -p feroce-verbs-abi -p feroce-libibverbs -p feroce-engine -- \
         object:: post:: memory::copy memory::region memory::queue
+}
+
+# with_miri: prints the name of a toolchain with Miri.
+with_miri() {
+    local name
+    for name in nightly "$MIRI_TOOLCHAIN"; do
+        cargo "+$name" miri --version > /dev/null 2>&1 && echo "$name" && return
+    done
+    return 1
+}
+
+# Continuous integration installs Miri; nobody else's toolchains are changed.
+add_miri() {
+    [ -n "${CI-}" ] || return
+    timeout 300 rustup component add --toolchain nightly miri rust-src ||
+        timeout 300 rustup toolchain install "$MIRI_TOOLCHAIN" --profile minimal \
+            --component miri --component rust-src
 }
 
 step_frames() { scripts/frames.sh && scripts/pfc-frames.sh; }
