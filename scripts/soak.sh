@@ -70,9 +70,9 @@ measure() {
         [[ $(tail -n 1 "$logs/$port-server") != *"waiting for a client"* ]] || break
         sleep 0.1
     done
-    memory[$port]=$(memory_of "$port")
     local now
     now=$(find "/proc/$pid/fd" -mindepth 1 | wc -l)
+    memory[$port]=$(memory_of "$port") # The server opens descriptors to tell its figures.
     rounds_of[$port]=$((rounds_of[$port] + 1))
     if [ "${rounds_of[$port]}" -le 4 ]; then
         [ "${first_memory[$port]}" -ge "${memory[$port]}" ] ||
