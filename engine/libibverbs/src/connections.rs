@@ -89,7 +89,8 @@ impl Connections {
     }
 
     /// Closes all connections, in another thread: this one may already hold a lock that closing
-    /// takes. Without a device there are none, and a forked child starts no thread.
+    /// takes. Without a device there are none, and no thread is started: a forked child that could
+    /// open no device ends as if it had never used the CM.
     fn close_without_deadlock(&'static self) {
         if self.engines.try_lock().is_ok_and(|engines| engines.is_empty()) {
             return;
