@@ -523,8 +523,9 @@ fn the_job_to_copy_is_the_one_that_is_run() {
 
 #[test]
 fn blocks_are_found_with_their_comments() {
-    let page = "```sh\na\n```\n\n<!-- test: on=server as=user background timeouts=long \
-                exit=findings -->\n```sh\nb\nc\n```\n```text\nd\n```\n<!-- test: by scripts/x.sh -->\n```sh\ne\n```\n";
+    let page = "```sh\na\n```\n\n\
+                <!-- test: on=server as=user background timeouts=long exit=findings -->\n\
+                ```sh\nb\nc\n```\n```text\nd\n```\n<!-- test: by scripts/x.sh -->\n```sh\ne\n```\n";
     let found = blocks("p", page);
     let places: Vec<_> = found.iter().map(|block| block.place.as_str()).collect();
     assert_eq!(places, ["p:1", "p:6", "p:14"]);
