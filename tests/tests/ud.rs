@@ -1,17 +1,21 @@
 //! The unreliable datagram service: address handles, the GRH, Q_Keys, lengths, QP 1, multicast.
 
 use feroce_engine::counters::Counter;
-use feroce_engine::device::{Destination, DeviceError, Path, PostError, QpInit};
+use feroce_engine::device::{Destination, Device, DeviceError, Path, PostError, QpInit};
+use feroce_engine::memory::arena::Arena;
 use feroce_engine::net::Gid;
+use feroce_engine::port::Port;
+use feroce_engine::port::shm::{ShmConfig, shm_pair};
 use feroce_engine::qp::QpState;
 use feroce_engine::qp::attributes::QpAttributes;
+use feroce_engine::time::Instant;
 use feroce_engine::verbs::{
     CompletionOpcode, Data, DatagramSource, Extra, LocalOp, NetworkHeader, RecvRequest, RemoteAddr,
     SendFlags, SendOp, SendRequest, Sge, Status,
 };
 use feroce_tests::datagram::{DatagramQp, Datagrams, QKEY, RECEIVE};
 use feroce_tests::pair::Pair;
-use feroce_tests::{VLAN, gid, gid_v6, gid_vlan};
+use feroce_tests::{VLAN, addresses, gid, gid_v6, gid_vlan, manual_config};
 use feroce_wire::{Key, MacAddr, Packet, Psn, Qkey, Qpn};
 
 const GROUP: &str = "239.77.0.1";
@@ -117,6 +121,25 @@ fn a_datagram_longer_than_one_packet_completes_in_error() {
     net.run();
     let done = b.done();
     assert_eq!((done[0].byte_len, b.received(&done[0]).1), (4136, long[..4096].to_vec()));
+}
+
+/// A port whose frames are shorter than the MTU of the addresses says.
+#[test]
+fn a_datagram_longer_than_a_frame_completes_in_error() {
+    let arena = Arena::new(64 << 20).unwrap();
+    let shm = ShmConfig { mtu: 1200, ..ShmConfig::default() };
+    let (port, _peer) = shm_pair(&arena, shm).unwrap();
+    // Ethernet, IPv4, UDP, BTH, DETH, ICRC.
+    let longest = (port.attributes().frame_max - (14 + 20 + 8 + 12 + 8 + 4)) / 4 * 4;
+    let device = Device::with_ports(vec![Box::new(port)], addresses(0), manual_config(1)).unwrap();
+    let pd = device.alloc_pd();
+    let mut qp = DatagramQp::new(&device, &pd, |_| {});
+    let ah = pd.create_ah(&Path::new(gid(1), 0)).unwrap();
+    for (len, status) in [(longest, Status::Success), (longest + 4, Status::LocalLength)] {
+        qp.send(SendOp::Send, &vec![7; len], &ah, Qpn::new(9).unwrap()).unwrap();
+        device.turn(Instant::ZERO);
+        assert_eq!(statuses(&mut qp), [status], "{len} bytes");
+    }
 }
 
 #[test]
