@@ -49,9 +49,9 @@ start_server() {
     wait_for_port "fr-soak-$port-b" 18515
 }
 
-# memory_of PORT: prints the private memory of the server and what its queues and buffers use of the
-# memory that it keeps mapped for them, in KiB. (Which pages of that it has touched depends on the
-# tests.)
+# memory_of PORT: prints, in KiB, the private memory of the server and what its queues and buffers
+# use of the arena, the memory that it keeps mapped for them. Its resident memory would also grow by
+# pages of the arena that no test has touched before.
 memory_of() {
     local private used
     private=$(awk '/^RssAnon/ { print $2 }' "/proc/${server[$1]}/status")
@@ -72,7 +72,8 @@ measure() {
     done
     local now
     now=$(find "/proc/$pid/fd" -mindepth 1 | wc -l)
-    memory[$port]=$(memory_of "$port") # The server opens descriptors to tell its figures.
+    # After the descriptors are counted: the server opens some while it tells its figures.
+    memory[$port]=$(memory_of "$port")
     rounds_of[$port]=$((rounds_of[$port] + 1))
     if [ "${rounds_of[$port]}" -le 4 ]; then
         [ "${first_memory[$port]}" -ge "${memory[$port]}" ] ||

@@ -82,7 +82,8 @@ port_tests() {
     done
 }
 
-# is_ours PID: succeeds if the process was built here, or started by one of the steps.
+# is_ours PID: succeeds if the process runs a program that was built here, or was started by one of
+# the steps: it then has inherited the variable.
 is_ours() {
     [[ "$(readlink "/proc/$1/exe" 2> /dev/null)" == "$target"/* ]] ||
         grep -zqxF "SKIPPED_TESTS=$skips" "/proc/$1/environ" 2> /dev/null
@@ -110,7 +111,7 @@ belongings() {
         }' /proc/meminfo
 }
 
-# What is there only while the list is made was not left behind.
+# Lists up to four times: what one of the lists lacks comes and goes, and was not left behind.
 nothing_left() {
     local new _
     new=$(comm -13 <(sort <<< "$before") <(belongings | sort))

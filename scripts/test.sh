@@ -77,9 +77,10 @@ main() {
 
 wrong_usage() { usage >&2 && exit 2; }
 
+runner='' # The name of the variable that tells cargo how to start programs; see limit_programs.
+
 # Ends what `cargo test` or `cargo run` starts after 10 minutes; the longest program takes two on a
 # slow machine. A test that hangs has been named by then.
-runner='' # The variable that names the runner of cargo.
 limit_programs() {
     local host
     host=$(rustc -vV | sed -n 's/^host: //p')
@@ -248,8 +249,8 @@ step_miri() {
         echo "no Miri: rustup component add --toolchain nightly miri rust-src"
         return 77
     }
-    # In one command: three would build the dependencies with three sets of features. Miri is the
-    # runner itself.
+    # In one command: three would build the dependencies with three sets of features. Without the
+    # runner: it would start, without Miri, what was built for Miri.
     CARGO_TARGET_DIR=$target/miri \
         MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" \
         env -u "$runner" limited.sh 1200 cargo "+$toolchain" miri test --quiet --lib \

@@ -9,9 +9,7 @@ pub fn close_inherited(kept: Option<RawFd>) {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
     let open = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let open: Vec<RawFd> = open.collect(); // Closes the folder, which is one of them.
-    for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
-        if Some(descriptor) != kept {
-            let _ = nix::unistd::close(descriptor); // An error: the folder's.
-        }
+    for descriptor in open.into_iter().filter(|fd| *fd > 2 && Some(*fd) != kept) {
+        let _ = nix::unistd::close(descriptor); // An error: the folder's.
     }
 }

@@ -143,10 +143,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     if options.detach && std::env::var_os(DETACHED).is_none() {
         return detach(&interfaces);
     }
-    let log = match options.detach {
-        true => Some(options.open_log()?),
-        false => None,
-    };
+    let log = options.detach.then(|| options.open_log()).transpose()?;
     let config = options.config()?;
     if let Some(log) = &log {
         // The log may have been one of the caller's descriptors: `--log >(logger)`.

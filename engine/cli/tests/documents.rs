@@ -10,7 +10,7 @@
 //! | `test: as=user` | by a user without any capability |
 //! | `test: background` | it serves the following blocks; it is stopped at the end of the page |
 //! | `test: exit=NAME` | the exit code must be that of NAME in the help of the last command |
-//! | `test: timeouts=long` | with ACK timeouts of at least 4 s: a busy machine causes none |
+//! | `test: timeouts=long` | with ACK timeouts of at least 4 s, which no busy machine exceeds |
 //! | `test: on=machine` | outside of the hosts, to make namespaces |
 //! | `test: by PATH` | PATH, a script of this repository, has each of its commands |
 //! | `test: skip REASON` | no machine of the tests can run it |
