@@ -6,6 +6,9 @@
 //! thread for a while ([`Backoff`]), because two threads that share the work only compete for the
 //! token. If frames arrive while no thread polls, the helper sleeps on the port instead of backing
 //! off ([`PortSleep`]).
+//!
+//! The times below are for an ordinary machine. Where a system call takes several times longer, as
+//! in an emulated machine, so do they ([`Slowness`]).
 
 use crate::time::Duration;
 
@@ -32,6 +35,27 @@ const MAX_BACKOFF: Duration = Duration::from_micros(800);
 /// ms. Not used if the device sends PFC pauses: a pause may be shorter than this backoff, and only
 /// a turn can request the next one.
 const MAX_BULK_BACKOFF: Duration = Duration::from_millis(5);
+
+/// On a slow machine a `ppoll` that does not sleep takes longer than this. About 0.2 us is usual; an
+/// emulated machine (QEMU without KVM) takes 1.3 us.
+const ORDINARY_POLL: Duration = Duration::from_nanos(800);
+
+/// How many times longer the times of the policy are on this machine. A helper that wakes up as
+/// often on a slow machine as on an ordinary one takes a large part of the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slowness(u32);
+
+impl Slowness {
+    /// `poll`: the shortest time of a `ppoll` that did not sleep.
+    pub(crate) fn of_poll(poll: Duration) -> Self {
+        Self(if poll <= ORDINARY_POLL { 1 } else { 8 })
+    }
+
+    /// Returns `time` on this machine.
+    pub(crate) fn scale(self, time: Duration) -> Duration {
+        time * self.0
+    }
+}
 
 /// What the thread does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,28 +192,34 @@ struct Backoff {
     last: Duration,
     /// Long turns by other threads at the last update.
     long_turns: u64,
-    /// Maximum while other threads move bulk data.
-    longest: Duration,
+    /// First backoff, maximum, and maximum while other threads move bulk data.
+    first: Duration,
+    most: Duration,
+    most_bulk: Duration,
 }
 
 impl Backoff {
-    fn new(requests_pauses: bool) -> Self {
-        let longest = if requests_pauses { MAX_BACKOFF } else { MAX_BULK_BACKOFF };
-        Self { last: MIN_BACKOFF, long_turns: 0, longest }
+    fn new(requests_pauses: bool, slowness: Slowness) -> Self {
+        let [mut first, mut most] = [MIN_BACKOFF, MAX_BACKOFF].map(|time| slowness.scale(time));
+        let mut most_bulk = most.max(MAX_BULK_BACKOFF);
+        if requests_pauses {
+            [first, most, most_bulk] = [first, most, most_bulk].map(|time| time.min(MAX_BACKOFF));
+        }
+        Self { last: first, long_turns: 0, first, most, most_bulk }
     }
 
     /// Returns to the shortest backoff: no other thread polls. `long_turns`: long turns by other
     /// threads so far.
     fn reset(&mut self, long_turns: u64) {
-        (self.last, self.long_turns) = (MIN_BACKOFF, long_turns);
+        (self.last, self.long_turns) = (self.first, long_turns);
     }
 
     /// Returns the next backoff. `polls`: another thread still polls. `long_turns`: its long turns
     /// so far.
     fn next(&mut self, polls: bool, long_turns: u64) -> Duration {
         let moved = long_turns.wrapping_sub(std::mem::replace(&mut self.long_turns, long_turns));
-        let longest = if moved >= BUSY_TURNS { self.longest } else { MAX_BACKOFF };
-        self.last = if polls { (self.last * 2).min(longest) } else { MIN_BACKOFF };
+        let most = if moved >= BUSY_TURNS { self.most_bulk } else { self.most };
+        self.last = if polls { (self.last * 2).min(most) } else { self.first };
         self.last
     }
 }
@@ -210,12 +240,12 @@ pub(crate) struct IdlePolicy {
 
 impl IdlePolicy {
     /// `spins`: the helper only spins. `requests_pauses`: the device sends PFC pauses.
-    pub(crate) fn new(spins: bool, requests_pauses: bool) -> Self {
+    pub(crate) fn new(spins: bool, requests_pauses: bool, slowness: Slowness) -> Self {
         Self {
             idle: IdleTurns::new(spins),
             locked_out: 0,
             driven: 0,
-            backoff: Backoff::new(requests_pauses),
+            backoff: Backoff::new(requests_pauses, slowness),
             port_sleep: PortSleep::default(),
             action: IdleAction::None,
         }
@@ -262,7 +292,7 @@ impl IdlePolicy {
         if self.idle.spins {
             return Step::Spin;
         }
-        if self.port_sleep.is_preferred() {
+        if self.port_sleep.is_preferred() && self.locked_out < LOCKED_OUT {
             return self.sleep_on_port(seen, worked);
         }
         if self.locked_out >= LOCKED_OUT || self.turns_since(seen) >= DRIVEN_TURNS {
@@ -292,10 +322,13 @@ impl IdlePolicy {
         if worked {
             return Step::Turn; // There may be more.
         }
+        if self.locked_out > 0 {
+            return Step::Spin; // Most turns end soon.
+        }
         self.action = IdleAction::SleptOnPort;
         match std::mem::replace(&mut self.driven, seen.driven) == seen.driven {
             true => Step::Sleep,
-            false => Step::SleepOnPort(MIN_BACKOFF),
+            false => Step::SleepOnPort(self.backoff.first),
         }
     }
 }
@@ -316,6 +349,8 @@ mod tests {
     const BUSY: Event = Event::BackedOff { rang: false, polled: true };
     const QUIET: Event = Event::BackedOff { rang: false, polled: false };
     const RANG: Event = Event::BackedOff { rang: true, polled: true };
+
+    const ORDINARY: Slowness = Slowness(1);
 
     const fn back_off(micros: u64) -> Step {
         Step::BackOff(Duration::from_micros(micros))
@@ -425,8 +460,9 @@ mod tests {
                 (1, IDLE, 11, 0, ON_PORT),
                 // No other thread ran the core since then.
                 (1, IDLE, 11, 0, Step::Sleep),
-                (1, LOCKED_OUT, 12, 0, ON_PORT),
-                (1, LOCKED_OUT, 12, 0, Step::Sleep),
+                (63, LOCKED_OUT, 12, 0, Step::Spin),
+                (1, IDLE, 12, 0, ON_PORT),
+                (1, IDLE, 12, 0, Step::Sleep),
                 (1, WORK, 12, 0, Step::Turn),
                 (1, POLLED, 40, 0, ON_PORT),
                 (7, POLLED, 40, 0, Step::Sleep),
@@ -449,7 +485,7 @@ mod tests {
     #[test]
     fn every_observation_has_its_step() {
         for (name, rows) in TABLE {
-            plays(name, IdlePolicy::new(false, false), rows);
+            plays(name, IdlePolicy::new(false, false, ORDINARY), rows);
         }
     }
 
@@ -461,7 +497,39 @@ mod tests {
             (1, BUSY, 16, 8, back_off(800)),
             (1, BUSY, 20, 12, back_off(800)),
         ];
-        plays("pauses", IdlePolicy::new(false, true), &rows);
+        plays("pauses", IdlePolicy::new(false, true, ORDINARY), &rows);
+    }
+
+    #[test]
+    fn a_thread_in_a_long_turn_is_left_alone_also_by_a_helper_that_sleeps_on_the_port() {
+        let rows = [
+            (1, POLLED, 8, 0, back_off(200)),
+            (1, QUIET, 10, 0, Step::Turn),
+            (1, WORK, 10, 0, Step::Turn),
+            (63, LOCKED_OUT, 10, 0, Step::Spin),
+            // Perhaps it needs this CPU.
+            (1, LOCKED_OUT, 10, 0, back_off(200)),
+            (1, QUIET, 11, 0, Step::Turn),
+            (1, IDLE, 11, 0, ON_PORT),
+        ];
+        plays("long turn", IdlePolicy::new(false, false, ORDINARY), &rows);
+    }
+
+    #[test]
+    fn a_helper_on_a_slow_machine_wakes_up_less_often() {
+        let slow = Slowness::of_poll(Duration::from_nanos(1300));
+        assert_eq!(Slowness::of_poll(Duration::from_nanos(500)), ORDINARY);
+        let rows = [
+            (1, POLLED, 8, 0, back_off(1600)),
+            (1, BUSY, 12, 0, back_off(3200)),
+            (1, BUSY, 16, 8, back_off(6400)),
+            (1, BUSY, 20, 8, back_off(6400)),
+            (1, QUIET, 24, 8, Step::Turn),
+            (1, IDLE, 28, 8, back_off(800)),
+        ];
+        plays("slow", IdlePolicy::new(false, false, slow), &rows);
+        let rows = [(1, POLLED, 8, 0, back_off(800)), (1, BUSY, 12, 4, back_off(800))];
+        plays("slow, pauses", IdlePolicy::new(false, true, slow), &rows);
     }
 
     #[test]
@@ -472,7 +540,7 @@ mod tests {
             (100, LOCKED_OUT, 200, 0, Step::Spin),
             (2, WORK, 200, 0, Step::Spin),
         ];
-        plays("spinning", IdlePolicy::new(true, false), &rows);
+        plays("spinning", IdlePolicy::new(true, false, ORDINARY), &rows);
         let mut idle = IdleTurns::new(true);
         assert!((0..1000).all(|_| idle.next(false) == Step::Spin));
     }

@@ -18,11 +18,11 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use super::{CoreCell, DeviceInner, Driver};
-use crate::idle_policy::{Event, IdlePolicy, Observation, Step};
+use crate::idle_policy::{Event, IdlePolicy, Observation, Slowness, Step};
 use crate::sys;
 use crate::time::{Clock, Duration, Instant};
 
-/// A thread that ran the core within this time still polls.
+/// A thread that ran the core within this time still polls. Longer on a slow machine.
 const STILL_POLLING: Duration = Duration::from_micros(100);
 /// If work has waited for this time, the thread that polled does something else now.
 const UNATTENDED: Duration = Duration::from_micros(20);
@@ -58,14 +58,15 @@ pub(super) fn start(
 
 fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool, mut sleeper: Sleeper) {
     let cell = &device.cores[core];
-    let mut policy = IdlePolicy::new(spins, device.config.pfc.thresholds.is_some());
+    let requests_pauses = device.config.pfc.thresholds.is_some();
+    let mut policy = IdlePolicy::new(spins, requests_pauses, sleeper.slowness);
     let mut backed_off = None;
     while !device.stop.load(Ordering::Relaxed) {
         let event = match backed_off.take() {
             Some(event) => event,
             None => {
                 sleeper.place_by_turns(clock);
-                try_turn(cell, clock)
+                try_turn(cell, clock, sleeper.slowness)
             }
         };
         let driven = cell.driven.load(Ordering::Relaxed);
@@ -82,7 +83,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool, mut sleeper
 }
 
 /// Runs a turn if the token is free.
-fn try_turn(cell: &CoreCell, clock: Clock) -> Event {
+fn try_turn(cell: &CoreCell, clock: Clock, slowness: Slowness) -> Event {
     if cell.waiters.load(Ordering::Relaxed) > 0 {
         std::thread::yield_now(); // Control calls go first.
     }
@@ -92,9 +93,21 @@ fn try_turn(cell: &CoreCell, clock: Clock) -> Event {
     let attended = cell.driven_within(UNATTENDED, now);
     drop(token);
     // The second look counts the time of the turn; the first one saves reading the clock.
-    let polled =
-        cell.driven_within(STILL_POLLING, now) && cell.driven_within(STILL_POLLING, clock.now());
+    let recently = slowness.scale(STILL_POLLING);
+    let polled = cell.driven_within(recently, now) && cell.driven_within(recently, clock.now());
     Event::Turned { worked, attended, polled }
+}
+
+/// Measures what a system call costs on this machine.
+fn slowness(clock: Clock, scratch: &mut Vec<libc::pollfd>) -> Slowness {
+    let mut poll = || {
+        let start = clock.now();
+        sys::poll_readable(&[], scratch, Some(Duration::ZERO));
+        clock.now() - start
+    };
+    // The shortest of many: other programs may take the CPU.
+    let poll = (0..16).map(|_| poll()).min().unwrap_or_default();
+    Slowness::of_poll(poll)
 }
 
 /// State of the sleeping functions, and their buffers, reused.
@@ -103,6 +116,7 @@ struct Sleeper {
     fds: Vec<std::os::fd::RawFd>,
     scratch: Vec<libc::pollfd>,
     placement: feroce_threads::Placement,
+    slowness: Slowness,
     /// Time of the next search for threads that were bound to the helper's CPU.
     place_at: Instant,
     /// Turns since the clock was read last.
@@ -113,7 +127,9 @@ impl Sleeper {
     /// The thread has just been placed by `placement`.
     fn new(placement: feroce_threads::Placement, clock: Clock) -> Self {
         let place_at = clock.now() + PLACEMENT_INTERVAL;
-        Self { fds: Vec::new(), scratch: Vec::new(), placement, place_at, turns: 0 }
+        let mut scratch = Vec::new();
+        let slowness = slowness(clock, &mut scratch);
+        Self { fds: Vec::new(), scratch, placement, slowness, place_at, turns: 0 }
     }
 
     /// As `place`, but reads the clock only once in [`PLACEMENT_TURNS`] calls. For a helper that
@@ -142,7 +158,8 @@ impl Sleeper {
         self.fds.push(cell.wake_fd());
         sys::poll_readable(&self.fds, &mut self.scratch, Some(time));
         let rang = cell.doorbell.disarm();
-        let polled = cell.driven_within(STILL_POLLING, clock.now()) || cell.is_taken();
+        let recently = self.slowness.scale(STILL_POLLING);
+        let polled = cell.driven_within(recently, clock.now()) || cell.is_taken();
         Event::BackedOff { rang, polled }
     }
 
