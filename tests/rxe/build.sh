@@ -18,7 +18,7 @@ readonly PACKAGES
 readonly KERNEL=linux-image-amd64
 # Loaded in this order; modprobe adds their dependencies.
 readonly AT_BOOT="virtio_mmio virtio_net crc32_pclmul ib_uverbs rdma_ucm rdma_rxe"
-readonly ALSO="sch_netem"
+readonly ALSO="sch_netem veth"
 
 main() {
     local packages sources

@@ -5,6 +5,8 @@
 //! CPU time.
 
 mod bulk;
+mod history;
+mod peers;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -42,7 +44,16 @@ pub struct Options {
     /// Write the figures to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Append the figures to tests/figures.csv
+    #[arg(long)]
+    record: bool,
+    /// Compare the instruction counts with the last ones in tests/figures.csv of the same processor
+    /// and compiler: exit code 1 if one is more than 2 % higher, and no commit message since then
+    /// has a line "Instructions: REASON"; 77 if there is none
+    #[arg(long)]
+    compare: bool,
     /// Only figures whose name contains this text: shm, af_xdp native, WRITE, verbs, icount, ...
+    /// Those of `peers`, beside rxe in an emulated guest, are measured only if this text begins so
     #[arg(default_value = "")]
     filter: String,
 }
@@ -111,10 +122,15 @@ struct Bench {
 
 /// Runs the command.
 pub fn main(options: Options) -> Result<u8> {
-    need_root()?;
+    // Instructions are counted without a network.
+    let counts_only = options.filter.starts_with("icount");
+    if !counts_only {
+        need_root()?;
+        need_packages(&["perftest"])?;
+    }
     need_packages(BUILD_PACKAGES)?;
-    need_packages(&["valgrind", "perftest"])?;
-    let _hugepages = reserve_hugepages(1024)?;
+    need_packages(&["valgrind"])?;
+    let _hugepages = if counts_only { None } else { reserve_hugepages(1024)? };
     let work = Work::new()?;
     let _links = remove_links_at_end();
     let filter = options.filter;
@@ -127,6 +143,12 @@ pub fn main(options: Options) -> Result<u8> {
     if !is_short && bench.figures.is_empty() {
         eprintln!("bench: no figure's name contains '{}'", bench.filter);
         return Ok(2);
+    }
+    if options.record {
+        history::record(&bench.figures)?;
+    }
+    if options.compare && !is_short {
+        return history::compare(&bench.figures);
     }
     Ok(u8::from(is_short))
 }
@@ -149,6 +171,9 @@ impl Bench {
     fn all(&mut self) -> Result {
         let filter = self.filter.clone();
         let release = target().join("release");
+        if filter.starts_with("peers") {
+            return self.peers();
+        }
         if !filter.starts_with("icount") {
             build_release(&["--bins"])?;
             self.program(Command::new(release.join("bench")).arg(&filter))?;

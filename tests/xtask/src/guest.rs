@@ -1,6 +1,7 @@
 //! The guest with Linux rxe, and the network between the guest and the engine.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -35,10 +36,19 @@ const CONTROL_MAC: &str = "02:fe:00:00:01:02";
 /// What `tests/rxe/build.sh` makes.
 const FILES: &str = "target/rxe-guest";
 
+/// What the guest has.
+#[derive(Debug, Clone, Copy)]
+pub struct Machine {
+    pub cpus: u32,
+    /// Memory in MiB.
+    pub mib: u32,
+}
+
 /// The engine's and the bridge's namespaces, and the guest if it runs.
 #[derive(Debug)]
 pub struct Guest {
     process: Option<(u32, Guard)>,
+    machine: Machine,
     /// The namespace of the bridges.
     pub switch: Namespace,
     /// The namespace of the engine, with v0.
@@ -51,6 +61,11 @@ pub struct Guest {
 impl Guest {
     /// Builds the guest's files, makes the network and boots the guest.
     pub fn new(purpose: &str, work: &Work) -> Result<Guest> {
+        Self::with(purpose, work, Machine { cpus: 1, mib: 448 })
+    }
+
+    /// As [`Guest::new`], for the given machine.
+    pub fn with(purpose: &str, work: &Work, machine: Machine) -> Result<Guest> {
         need_packages(PACKAGES)?;
         println!("Building the guest");
         if crate::process::run(Command::new("tests/rxe/build.sh").arg(FILES))? != 0 {
@@ -59,6 +74,7 @@ impl Guest {
         let (switch, engine) = network(purpose)?;
         let mut guest = Guest {
             process: None,
+            machine,
             switch,
             engine,
             console: work.file("console"),
@@ -131,7 +147,8 @@ impl Guest {
         command
             .args(["-name", self.switch.name().trim_end_matches("-switch")])
             .args(["-nodefaults", "-no-reboot", "-display", "none", "-M", "microvm,rtc=on"])
-            .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-m", "448"])
+            .args(["-accel", "tcg,thread=multi", "-cpu", "max"])
+            .args(["-smp", &self.machine.cpus.to_string(), "-m", &self.machine.mib.to_string()])
             .args(["-kernel", &format!("{FILES}/vmlinux")])
             .args(["-initrd", &format!("{FILES}/initrd.cpio"), "-append", &append])
             .args(["-serial", &format!("file:{}", self.console.display())])
@@ -190,6 +207,18 @@ impl Guest {
         command.args(["30", "ip", "netns", "exec", self.engine.name()]);
         command.args(["ssh", "-n", "-F", &self.ssh_config(), "guest", line]);
         output(&mut command)
+    }
+
+    /// Copies a file into the guest.
+    pub fn put(&self, file: &Path, path: &str) -> Result {
+        let folder = Path::new(path).parent().ok_or("no folder")?.display();
+        let line = format!("mkdir -p {folder} && cat > {path}");
+        let mut command = self.engine.command("ssh");
+        command.args(["-F", &self.ssh_config(), "guest", &line]).stdin(File::open(file)?);
+        match command.status()?.success() {
+            true => Ok(()),
+            false => Err(format!("cannot copy {} into the guest", file.display()).into()),
+        }
     }
 }
 
