@@ -7,8 +7,8 @@
 //! token. If frames arrive while no thread polls, the helper sleeps on the port instead of backing
 //! off ([`PortSleep`]).
 //!
-//! The times below are for an ordinary machine. Where a system call takes several times longer, as
-//! in an emulated machine, so do they ([`Slowness`]).
+//! What differs between machines is in [`Host`]. Where a system call takes several times longer, as
+//! in an emulated machine, backoffs are longer. Where all threads share one CPU, nobody spins.
 
 use crate::time::Duration;
 
@@ -16,6 +16,8 @@ use crate::time::Duration;
 const SPINS: u32 = 64;
 /// Idle turns before the thread sleeps.
 const YIELDS: u32 = 512;
+/// As `YIELDS`, where all threads share one CPU. There the thread does not spin.
+const ONE_CPU_YIELDS: u32 = 4;
 /// Turns by other threads after which the helper backs off.
 const DRIVEN_TURNS: u64 = 8;
 /// Turns by other threads during a backoff after which the helper backs off again without a turn of
@@ -28,8 +30,9 @@ const LOCKED_OUT: u32 = 64;
 /// First backoff. Each backoff after which another thread still polls doubles the next one: waking
 /// up costs a busy CPU microseconds, and twice that for two ends of a link on one machine.
 const MIN_BACKOFF: Duration = Duration::from_micros(100);
-/// Maximum backoff. A program that polled and now only spins on its memory waits at most twice this
-/// time for the helper.
+/// Maximum backoff. A program that polled and now only spins on its memory waits at most this time
+/// and that of `STILL_POLLING` for the helper, on a slow host up to 7.2 ms in all: longer than ACK
+/// timeouts of the exponents up to 10.
 const MAX_BACKOFF: Duration = Duration::from_micros(800);
 /// Maximum backoff while other threads move bulk data; small against the default ACK timeout of 67
 /// ms. Not used if the device sends PFC pauses: a pause may be shorter than this backoff, and only
@@ -38,22 +41,22 @@ const MAX_BULK_BACKOFF: Duration = Duration::from_millis(5);
 
 /// On a slow machine a `ppoll` that does not sleep takes longer than this. About 0.2 us is usual; an
 /// emulated machine (QEMU without KVM) takes 1.3 us.
-const ORDINARY_POLL: Duration = Duration::from_nanos(800);
+pub(crate) const ORDINARY_POLL: Duration = Duration::from_nanos(800);
 
-/// How many times longer the times of the policy are on this machine. A helper that wakes up as
-/// often on a slow machine as on an ordinary one takes a large part of the CPU.
+/// What the policy depends on, besides what it observes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slowness(u32);
+pub(crate) struct Host {
+    /// A system call takes longer than [`ORDINARY_POLL`]. A helper that woke up as often as on an
+    /// ordinary machine would take a large part of the CPU.
+    pub(crate) is_slow: bool,
+    /// All threads share one CPU: what a thread waits for happens only while it does not run.
+    pub(crate) has_one_cpu: bool,
+}
 
-impl Slowness {
-    /// `poll`: the shortest time of a `ppoll` that did not sleep.
-    pub(crate) fn of_poll(poll: Duration) -> Self {
-        Self(if poll <= ORDINARY_POLL { 1 } else { 8 })
-    }
-
-    /// Returns `time` on this machine.
-    pub(crate) fn scale(self, time: Duration) -> Duration {
-        time * self.0
+impl Host {
+    /// Returns a backoff on this host: `time` on an ordinary one.
+    pub(crate) fn backoff(self, time: Duration) -> Duration {
+        if self.is_slow { time * 8 } else { time }
     }
 }
 
@@ -115,12 +118,13 @@ pub(crate) struct IdleTurns {
     count: u32,
     /// Always spin.
     spins: bool,
+    has_one_cpu: bool,
 }
 
 impl IdleTurns {
     /// `spins`: the thread has a CPU of its own and only spins.
-    pub(crate) const fn new(spins: bool) -> Self {
-        Self { count: 0, spins }
+    pub(crate) const fn new(spins: bool, has_one_cpu: bool) -> Self {
+        Self { count: 0, spins, has_one_cpu }
     }
 
     /// Returns the step after a turn: [`Step::Spin`], [`Step::Yield`] or [`Step::Sleep`].
@@ -135,9 +139,10 @@ impl IdleTurns {
     }
 
     fn step(&mut self) -> Step {
-        if self.spins || self.count < SPINS {
+        let (spins, yields) = if self.has_one_cpu { (0, ONE_CPU_YIELDS) } else { (SPINS, YIELDS) };
+        if self.spins || self.count < spins {
             Step::Spin
-        } else if self.count < YIELDS {
+        } else if self.count < yields {
             Step::Yield
         } else {
             self.count = 0;
@@ -199,13 +204,15 @@ struct Backoff {
 }
 
 impl Backoff {
-    fn new(requests_pauses: bool, slowness: Slowness) -> Self {
-        let [mut first, mut most] = [MIN_BACKOFF, MAX_BACKOFF].map(|time| slowness.scale(time));
-        let mut most_bulk = most.max(MAX_BULK_BACKOFF);
-        if requests_pauses {
-            [first, most, most_bulk] = [first, most, most_bulk].map(|time| time.min(MAX_BACKOFF));
+    fn new(requests_pauses: bool, host: Host) -> Self {
+        let most = host.backoff(MAX_BACKOFF);
+        Self {
+            last: host.backoff(MIN_BACKOFF),
+            long_turns: 0,
+            first: host.backoff(MIN_BACKOFF),
+            most,
+            most_bulk: if requests_pauses { most } else { most.max(MAX_BULK_BACKOFF) },
         }
-        Self { last: first, long_turns: 0, first, most, most_bulk }
     }
 
     /// Returns to the shortest backoff: no other thread polls. `long_turns`: long turns by other
@@ -240,12 +247,12 @@ pub(crate) struct IdlePolicy {
 
 impl IdlePolicy {
     /// `spins`: the helper only spins. `requests_pauses`: the device sends PFC pauses.
-    pub(crate) fn new(spins: bool, requests_pauses: bool, slowness: Slowness) -> Self {
+    pub(crate) fn new(spins: bool, requests_pauses: bool, host: Host) -> Self {
         Self {
-            idle: IdleTurns::new(spins),
+            idle: IdleTurns::new(spins, host.has_one_cpu),
             locked_out: 0,
             driven: 0,
-            backoff: Backoff::new(requests_pauses, slowness),
+            backoff: Backoff::new(requests_pauses, host),
             port_sleep: PortSleep::default(),
             action: IdleAction::None,
         }
@@ -292,7 +299,7 @@ impl IdlePolicy {
         if self.idle.spins {
             return Step::Spin;
         }
-        if self.port_sleep.is_preferred() && self.locked_out < LOCKED_OUT {
+        if self.port_sleep.is_preferred() {
             return self.sleep_on_port(seen, worked);
         }
         if self.locked_out >= LOCKED_OUT || self.turns_since(seen) >= DRIVEN_TURNS {
@@ -323,7 +330,9 @@ impl IdlePolicy {
             return Step::Turn; // There may be more.
         }
         if self.locked_out > 0 {
-            return Step::Spin; // Most turns end soon.
+            // Most turns end soon, unless their thread needs this CPU.
+            let yields = self.idle.has_one_cpu || self.locked_out >= LOCKED_OUT;
+            return if yields { Step::Yield } else { Step::Spin };
         }
         self.action = IdleAction::SleptOnPort;
         match std::mem::replace(&mut self.driven, seen.driven) == seen.driven {
@@ -350,7 +359,7 @@ mod tests {
     const QUIET: Event = Event::BackedOff { rang: false, polled: false };
     const RANG: Event = Event::BackedOff { rang: true, polled: true };
 
-    const ORDINARY: Slowness = Slowness(1);
+    const ORDINARY: Host = Host { is_slow: false, has_one_cpu: false };
 
     const fn back_off(micros: u64) -> Step {
         Step::BackOff(Duration::from_micros(micros))
@@ -501,24 +510,22 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_in_a_long_turn_is_left_alone_also_by_a_helper_that_sleeps_on_the_port() {
+    fn a_helper_that_sleeps_on_the_port_does_not_spin_for_long_beside_a_thread_in_a_turn() {
         let rows = [
             (1, POLLED, 8, 0, back_off(200)),
             (1, QUIET, 10, 0, Step::Turn),
             (1, WORK, 10, 0, Step::Turn),
             (63, LOCKED_OUT, 10, 0, Step::Spin),
             // Perhaps it needs this CPU.
-            (1, LOCKED_OUT, 10, 0, back_off(200)),
-            (1, QUIET, 11, 0, Step::Turn),
-            (1, IDLE, 11, 0, ON_PORT),
+            (100, LOCKED_OUT, 10, 0, Step::Yield),
+            (1, IDLE, 12, 0, ON_PORT),
         ];
         plays("long turn", IdlePolicy::new(false, false, ORDINARY), &rows);
     }
 
     #[test]
     fn a_helper_on_a_slow_machine_wakes_up_less_often() {
-        let slow = Slowness::of_poll(Duration::from_nanos(1300));
-        assert_eq!(Slowness::of_poll(Duration::from_nanos(500)), ORDINARY);
+        let slow = Host { is_slow: true, ..ORDINARY };
         let rows = [
             (1, POLLED, 8, 0, back_off(1600)),
             (1, BUSY, 12, 0, back_off(3200)),
@@ -528,8 +535,22 @@ mod tests {
             (1, IDLE, 28, 8, back_off(800)),
         ];
         plays("slow", IdlePolicy::new(false, false, slow), &rows);
-        let rows = [(1, POLLED, 8, 0, back_off(800)), (1, BUSY, 12, 4, back_off(800))];
-        plays("slow, pauses", IdlePolicy::new(false, true, slow), &rows);
+    }
+
+    #[test]
+    fn where_all_threads_share_a_cpu_the_helper_yields_and_soon_sleeps() {
+        let shared = Host { has_one_cpu: true, ..ORDINARY };
+        let rows = [
+            (3, IDLE, 0, 0, Step::Yield),
+            (1, IDLE, 0, 0, Step::Sleep),
+            (1, WORK, 0, 0, Step::Yield),
+            (1, POLLED, 8, 0, back_off(200)),
+            (1, QUIET, 10, 0, Step::Turn),
+            (1, WORK, 10, 0, Step::Turn),
+            (1, LOCKED_OUT, 10, 0, Step::Yield),
+            (1, IDLE, 10, 0, ON_PORT),
+        ];
+        plays("one CPU", IdlePolicy::new(false, false, shared), &rows);
     }
 
     #[test]
@@ -541,13 +562,13 @@ mod tests {
             (2, WORK, 200, 0, Step::Spin),
         ];
         plays("spinning", IdlePolicy::new(true, false, ORDINARY), &rows);
-        let mut idle = IdleTurns::new(true);
+        let mut idle = IdleTurns::new(true, false);
         assert!((0..1000).all(|_| idle.next(false) == Step::Spin));
     }
 
     #[test]
     fn a_switch_without_frames_spins_yields_and_sleeps() {
-        let mut idle = IdleTurns::new(false);
+        let mut idle = IdleTurns::new(false, false);
         for _ in 0..2 {
             let steps: Vec<_> = (0..512).map(|_| idle.next(false)).collect();
             assert!(steps[..63].iter().all(|&step| step == Step::Spin));

@@ -37,6 +37,11 @@ pub fn poll_readable(fds: &[RawFd], scratch: &mut Vec<libc::pollfd>, timeout: Op
     unsafe { libc::ppoll(scratch.as_mut_ptr(), count, spec, std::ptr::null()) };
 }
 
+/// Returns true if all threads of this process share one CPU, by its affinity or by its cgroup.
+pub fn has_one_cpu() -> bool {
+    std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1)
+}
+
 /// Returns true if this process has more privileges than the process that started it, which also
 /// chose its environment: `AT_SECURE`.
 pub fn has_gained_privileges() -> bool {

@@ -43,29 +43,47 @@ setup_feroce() {
     ip netns exec a ping -q -c 1 -w 10 10.99.0.2
 }
 
-# The line of results is the last one that begins with two numbers.
-results() { awk '$1 ~ /^[0-9]+$/ && $2 ~ /^[0-9]+$/ { line = $0 } END { print line }'; }
+# The last line that begins with two numbers.
+results() { awk '$1 ~ /^[0-9]+$/ && $2 ~ /^[0-9]+$/ { line = $0 } END { print line }' /tmp/client; }
+
+# both FIRST SECOND ADDRESS COMMAND...: runs COMMAND as the server, after the words FIRST, and as its
+# client, after SECOND. Fails if one does; what they printed is in /tmp/server and /tmp/client.
+both() {
+    first=$1 second=$2 address=$3
+    shift 3
+    # shellcheck disable=SC2086 # Words.
+    $first timeout 25 "$@" -F $at_first > /tmp/server 2>&1 &
+    server=$!
+    until [ -n "$($first ss -ltnH 'sport = :18515')" ] || ! kill -0 $server 2> /tmp/client; do
+        sleep 0.1
+    done
+    # shellcheck disable=SC2086 # Words.
+    $second timeout 20 "$@" -F $at_second "$address" > /tmp/client 2>&1 || {
+        kill $server
+        return 1
+    }
+    wait $server
+    results
+}
 
 run_rxe() {
     ip link set p0 mtu "$mtu"
     ip link set p1 mtu "$mtu"
-    timeout 25 "$@" -F -x 1 -d rxa > /tmp/server 2>&1 &
-    sleep 1
-    timeout 20 "$@" -F -x 1 -d rxb 127.0.0.1 | results
+    at_first="-x 1 -d rxa" at_second="-x 1 -d rxb"
+    both '' '' 127.0.0.1 "$@"
 }
 
 run_feroce() {
     ip -n a link set v0 mtu "$mtu"
     ip -n b link set v1 mtu "$mtu"
     export LD_LIBRARY_PATH=/opt/feroce
-    ip netns exec a timeout 25 "$@" -F > /tmp/server 2>&1 &
-    sleep 1.5
-    ip netns exec b timeout 20 "$@" -F 10.99.0.1 2> /tmp/client | results
+    at_first='' at_second=''
+    both "ip netns exec a" "ip netns exec b" 10.99.0.1 "$@"
 }
 
 case $1 in
     setup)
-        modprobe veth
+        modprobe -q veth || true # It may be part of the kernel.
         setup_rxe
         setup_feroce
         ;;
@@ -73,6 +91,5 @@ case $1 in
         what=$1 mtu=$2
         shift 2
         "run_$what" "$@"
-        wait
         ;;
 esac

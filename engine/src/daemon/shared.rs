@@ -144,7 +144,7 @@ impl Shared {
     /// Runs the switch until the daemon ends.
     pub(super) fn run_switch(&self) {
         let (mut fds, mut scratch) = (Vec::new(), Vec::new());
-        let mut idle = IdleTurns::new(self.polls);
+        let mut idle = IdleTurns::new(self.polls, sys::has_one_cpu());
         while !self.is_stopping() {
             if self.waiters.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();

@@ -13,16 +13,16 @@
 //! The helper does not run on CPUs that threads of the program are bound to, even if the program
 //! binds them later ([`PLACEMENT_INTERVAL`]). A helper with a CPU of its own stays there.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use super::{CoreCell, DeviceInner, Driver};
-use crate::idle_policy::{Event, IdlePolicy, Observation, Slowness, Step};
+use crate::idle_policy::{Event, Host, IdlePolicy, ORDINARY_POLL, Observation, Step};
 use crate::sys;
 use crate::time::{Clock, Duration, Instant};
 
-/// A thread that ran the core within this time still polls. Longer on a slow machine.
+/// A thread that ran the core within this time still polls. Longer on a slow host, as backoffs are.
 const STILL_POLLING: Duration = Duration::from_micros(100);
 /// If work has waited for this time, the thread that polled does something else now.
 const UNATTENDED: Duration = Duration::from_micros(20);
@@ -59,14 +59,18 @@ pub(super) fn start(
 fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool, mut sleeper: Sleeper) {
     let cell = &device.cores[core];
     let requests_pauses = device.config.pfc.thresholds.is_some();
-    let mut policy = IdlePolicy::new(spins, requests_pauses, sleeper.slowness);
+    // A pause may end before a longer backoff does.
+    let is_slow = !requests_pauses && is_slow(clock);
+    let host = Host { is_slow, has_one_cpu: device.has_one_cpu };
+    sleeper.still_polling = host.backoff(STILL_POLLING);
+    let mut policy = IdlePolicy::new(spins, requests_pauses, host);
     let mut backed_off = None;
     while !device.stop.load(Ordering::Relaxed) {
         let event = match backed_off.take() {
             Some(event) => event,
             None => {
                 sleeper.place_by_turns(clock);
-                try_turn(cell, clock, sleeper.slowness)
+                try_turn(cell, clock, sleeper.still_polling)
             }
         };
         let driven = cell.driven.load(Ordering::Relaxed);
@@ -82,8 +86,8 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool, mut sleeper
     }
 }
 
-/// Runs a turn if the token is free.
-fn try_turn(cell: &CoreCell, clock: Clock, slowness: Slowness) -> Event {
+/// Runs a turn if the token is free. `recently`: the time within which a thread still polls.
+fn try_turn(cell: &CoreCell, clock: Clock, recently: Duration) -> Event {
     if cell.waiters.load(Ordering::Relaxed) > 0 {
         std::thread::yield_now(); // Control calls go first.
     }
@@ -93,21 +97,29 @@ fn try_turn(cell: &CoreCell, clock: Clock, slowness: Slowness) -> Event {
     let attended = cell.driven_within(UNATTENDED, now);
     drop(token);
     // The second look counts the time of the turn; the first one saves reading the clock.
-    let recently = slowness.scale(STILL_POLLING);
     let polled = cell.driven_within(recently, now) && cell.driven_within(recently, clock.now());
     Event::Turned { worked, attended, polled }
 }
 
-/// Measures what a system call costs on this machine.
-fn slowness(clock: Clock, scratch: &mut Vec<libc::pollfd>) -> Slowness {
-    let mut poll = || {
-        let start = clock.now();
-        sys::poll_readable(&[], scratch, Some(Duration::ZERO));
-        clock.now() - start
-    };
-    // The shortest of many: other programs may take the CPU.
-    let poll = (0..16).map(|_| poll()).min().unwrap_or_default();
-    Slowness::of_poll(poll)
+/// Returns true if a system call takes long on this host, as on an emulated CPU. Measured once per
+/// process, for at most a millisecond: other programs may take the CPU meanwhile.
+fn is_slow(clock: Clock) -> bool {
+    const POLLS: u32 = 8; // Reading the clock takes time, too.
+    static IS_SLOW: OnceLock<bool> = OnceLock::new();
+    *IS_SLOW.get_or_init(|| {
+        let (mut scratch, end) = (Vec::new(), clock.now() + Duration::from_millis(1));
+        let mut poll_takes = || {
+            let start = clock.now();
+            (0..POLLS).for_each(|_| sys::poll_readable(&[], &mut scratch, Some(Duration::ZERO)));
+            (clock.now() - start) / POLLS
+        };
+        let mut least = poll_takes();
+        while least > ORDINARY_POLL && clock.now() < end {
+            least = least.min(poll_takes());
+        }
+        tracing::debug!(?least, "time of a ppoll that does not sleep");
+        least > ORDINARY_POLL
+    })
 }
 
 /// State of the sleeping functions, and their buffers, reused.
@@ -116,7 +128,8 @@ struct Sleeper {
     fds: Vec<std::os::fd::RawFd>,
     scratch: Vec<libc::pollfd>,
     placement: feroce_threads::Placement,
-    slowness: Slowness,
+    /// A thread that ran the core within this time still polls.
+    still_polling: Duration,
     /// Time of the next search for threads that were bound to the helper's CPU.
     place_at: Instant,
     /// Turns since the clock was read last.
@@ -127,9 +140,14 @@ impl Sleeper {
     /// The thread has just been placed by `placement`.
     fn new(placement: feroce_threads::Placement, clock: Clock) -> Self {
         let place_at = clock.now() + PLACEMENT_INTERVAL;
-        let mut scratch = Vec::new();
-        let slowness = slowness(clock, &mut scratch);
-        Self { fds: Vec::new(), scratch, placement, slowness, place_at, turns: 0 }
+        Self {
+            fds: Vec::new(),
+            scratch: Vec::new(),
+            placement,
+            still_polling: STILL_POLLING,
+            place_at,
+            turns: 0,
+        }
     }
 
     /// As `place`, but reads the clock only once in [`PLACEMENT_TURNS`] calls. For a helper that
@@ -158,8 +176,7 @@ impl Sleeper {
         self.fds.push(cell.wake_fd());
         sys::poll_readable(&self.fds, &mut self.scratch, Some(time));
         let rang = cell.doorbell.disarm();
-        let recently = self.slowness.scale(STILL_POLLING);
-        let polled = cell.driven_within(recently, clock.now()) || cell.is_taken();
+        let polled = cell.driven_within(self.still_polling, clock.now()) || cell.is_taken();
         Event::BackedOff { rang, polled }
     }
 

@@ -309,6 +309,8 @@ struct DeviceInner {
     watcher: Mutex<Option<Watcher>>,
     stat: Mutex<Option<stat::Server>>,
     lan_follower: Mutex<Option<follow_lan::LanFollower>>,
+    /// All threads of the program share one CPU.
+    has_one_cpu: bool,
     /// Ownership of the interface, released on drop.
     _owner: Option<owner::Ownership>,
 }
@@ -382,6 +384,10 @@ impl DeviceInner {
         }
         if missed && !turned {
             miss();
+        }
+        if self.has_one_cpu && moved == 0 {
+            // What this thread polls for happens only while it does not run.
+            std::thread::yield_now();
         }
         if turned && self.port_owner.is_some() {
             idle_polls::count(moved);

@@ -153,6 +153,7 @@ impl Device {
             watcher: Mutex::default(),
             stat: Mutex::default(),
             lan_follower: Mutex::default(),
+            has_one_cpu: crate::sys::has_one_cpu(),
             _owner: owners.interface,
             config,
         };

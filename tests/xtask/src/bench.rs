@@ -44,12 +44,13 @@ pub struct Options {
     /// Write the figures to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Append the figures to tests/figures.csv
-    #[arg(long)]
+    /// Append the figures to tests/figures.csv; needs a committed tree
+    #[arg(long, conflicts_with = "compare")]
     record: bool,
     /// Compare the instruction counts with the last ones in tests/figures.csv of the same processor
-    /// and compiler: exit code 1 if one is more than 2 % higher, and no commit message since then
-    /// has a line "Instructions: REASON"; 77 if there is none
+    /// and compiler: exit code 1 if one is more than 2 % higher, and no commit message since the
+    /// commit that added it has a line "Instructions: REASON"; 77 if there is none. Needs a filter
+    /// that begins with icount; ignores the bounds
     #[arg(long)]
     compare: bool,
     /// Only figures whose name contains this text: shm, af_xdp native, WRITE, verbs, icount, ...
@@ -124,6 +125,14 @@ struct Bench {
 pub fn main(options: Options) -> Result<u8> {
     // Instructions are counted without a network.
     let counts_only = options.filter.starts_with("icount");
+    if options.compare && !counts_only {
+        eprintln!("bench: --compare needs a filter that begins with icount");
+        return Ok(2);
+    }
+    let place = (options.record || options.compare).then(history::Place::here).transpose()?;
+    if let Some(place) = place.as_ref().filter(|_| options.record) {
+        place.must_be_clean()?;
+    }
     if !counts_only {
         need_root()?;
         need_packages(&["perftest"])?;
@@ -144,11 +153,10 @@ pub fn main(options: Options) -> Result<u8> {
         eprintln!("bench: no figure's name contains '{}'", bench.filter);
         return Ok(2);
     }
-    if options.record {
-        history::record(&bench.figures)?;
-    }
-    if options.compare && !is_short {
-        return history::compare(&bench.figures);
+    match place {
+        Some(place) if options.record => place.record(&bench.figures)?,
+        Some(place) if !bench.has_failed => return place.compare(&bench.figures),
+        _ => {}
     }
     Ok(u8::from(is_short))
 }

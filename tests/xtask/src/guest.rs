@@ -209,6 +209,24 @@ impl Guest {
         output(&mut command)
     }
 
+    /// Runs a command line in the guest, for at most 40 s, and returns what it prints.
+    ///
+    /// # Errors
+    /// If it fails: what it prints as errors.
+    pub fn run(&self, line: &str) -> Result<String> {
+        let mut command = Command::new("timeout");
+        command.args(["40", "ip", "netns", "exec", self.engine.name()]);
+        command.args(["ssh", "-n", "-F", &self.ssh_config(), "guest", line]);
+        let done = command.output()?;
+        match done.status.success() {
+            true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
+            false => {
+                let errors = String::from_utf8_lossy(&done.stderr);
+                Err(format!("'{line}' failed in the guest: {}", errors.trim()).into())
+            }
+        }
+    }
+
     /// Copies a file into the guest.
     pub fn put(&self, file: &Path, path: &str) -> Result {
         let folder = Path::new(path).parent().ok_or("no folder")?.display();

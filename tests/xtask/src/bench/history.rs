@@ -2,7 +2,7 @@
 //! with it. Counts do not depend on what else runs, but on the processor and the compiler.
 
 use std::fs::OpenOptions;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
@@ -29,77 +29,97 @@ struct Entry {
     value: f64,
 }
 
-/// What is measured here, and where.
+/// What is measured, and where.
 #[derive(Debug)]
-struct Place {
+pub struct Place {
     commit: String,
     processor: String,
     rustc: String,
 }
 
 impl Place {
-    fn here() -> Result<Place> {
-        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo")?;
-        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
-        let processor = model.and_then(|text| text.split(": ").nth(1)).unwrap_or("unknown");
-        let rustc = output(Command::new("rustc").arg("--version"))?;
+    /// This commit, with `-dirty` if the working tree differs, and this machine.
+    pub fn here() -> Result<Place> {
+        // The compiler that xtask builds with; sudo may have changed PATH.
+        let cargo = std::env::var_os("CARGO").map(PathBuf::from).unwrap_or_default();
+        let rustc = output(Command::new(cargo.with_file_name("rustc")).arg("--version"))?;
         Ok(Place {
             commit: git(&["describe", "--always", "--dirty", "--abbrev=10"])?,
-            processor: processor.trim().to_owned(),
+            processor: processor(&std::fs::read_to_string("/proc/cpuinfo")?),
             rustc: rustc.split(' ').nth(1).unwrap_or("unknown").to_owned(),
         })
     }
-}
 
-/// Appends the measured figures to the history.
-pub fn record(figures: &[Figure]) -> Result {
-    let place = Place::here()?;
-    let date = output(Command::new("date").arg("+%F"))?.trim().to_owned();
-    let file = OpenOptions::new().append(true).open(FILE)?;
-    let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(file);
-    for figure in figures {
-        let Some(value) = figure.value else { continue };
-        writer.serialize(Entry {
-            date: date.clone(),
-            commit: place.commit.clone(),
-            processor: place.processor.clone(),
-            rustc: place.rustc.clone(),
-            figure: figure.name.clone(),
-            value: (value * 1000.0).round() / 1000.0,
-        })?;
+    /// Appends the figures measured here to the history.
+    pub fn record(&self, figures: &[Figure]) -> Result {
+        let date = output(Command::new("date").arg("+%F"))?.trim().to_owned();
+        let file = OpenOptions::new().append(true).open(FILE)?;
+        let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(file);
+        for figure in figures {
+            let Some(value) = figure.value else { continue };
+            writer.serialize(Entry {
+                date: date.clone(),
+                commit: self.commit.clone(),
+                processor: self.processor.clone(),
+                rustc: self.rustc.clone(),
+                figure: figure.name.clone(),
+                value: (value * 1000.0).round() / 1000.0,
+            })?;
+        }
+        Ok(writer.flush()?)
     }
-    Ok(writer.flush()?)
-}
 
-/// Compares the measured instruction counts with the last ones of this processor and compiler.
-/// Returns the exit code: 1 if one is worse without a reason, 77 if there is nothing to compare
-/// with.
-pub fn compare(figures: &[Figure]) -> Result<u8> {
-    let place = Place::here()?;
-    let entries = read(Path::new(FILE))?;
-    let (mut compared, mut is_worse) = (false, false);
-    for figure in figures.iter().filter(|figure| figure.name.starts_with("icount: ")) {
-        let (Some(value), Some(last)) = (figure.value, last(&entries, &place, &figure.name)) else {
-            continue;
-        };
-        compared = true;
-        let ratio = value / last.value;
-        println!("{}: {value:.0}, {:.0} in {} ({ratio:.3})", figure.name, last.value, last.commit);
-        if ratio > 1.0 + TOLERANCE && !has_reason(&last.commit)? {
-            is_worse = true;
-            eprintln!(
-                "{} is more than {:.0} % worse: say why in a commit message, in a line that \
-                 begins with \"{REASON}\", and add the new count with scripts/bench.sh --record",
-                figure.name,
-                TOLERANCE * 100.0
-            );
+    /// Returns an error if the working tree differs from the commit.
+    pub fn must_be_clean(&self) -> Result {
+        match self.commit.ends_with("-dirty") {
+            true => Err("commit first: --record names the commit that it measures".into()),
+            false => Ok(()),
         }
     }
-    if !compared {
-        println!("{FILE} has no count of {} with rustc {}", place.processor, place.rustc);
-        return Ok(77);
+
+    /// Compares instruction counts with the last ones of this processor and compiler. Returns the
+    /// exit code: 1 if one is worse without a reason, 77 if there is nothing to compare with.
+    pub fn compare(&self, figures: &[Figure]) -> Result<u8> {
+        let entries = read(Path::new(FILE))?;
+        let mut code = 77;
+        for figure in figures {
+            let Some(last) = last(&entries, self, &figure.name) else { continue };
+            let value = figure.value.ok_or_else(|| format!("{}: no count", figure.name))?;
+            let (name, before, commit) = (&figure.name, last.value, &last.commit);
+            println!("{name}: {value:.0}, {before:.0} in {commit} ({:.3})", value / before);
+            let worse = is_worse(value, before) && !has_reason(&messages_since(last)?);
+            if worse {
+                eprintln!(
+                    "{name} is more than 2 % worse: say why in a commit message, in a line that \
+                     begins with \"{REASON}\"; after that commit, record the new counts with \
+                     scripts/bench.sh --record icount"
+                );
+            }
+            code = u8::from(worse || code == 1);
+        }
+        if code == 77 {
+            println!("{FILE} has no count of {} with rustc {}", self.processor, self.rustc);
+        }
+        Ok(code)
     }
-    Ok(u8::from(is_worse))
+}
+
+/// The processor's name and, because hypervisors give many the same name, its numbers.
+fn processor(cpuinfo: &str) -> String {
+    let field = |name: &str| {
+        let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|(key, _)| key.trim() == name).map_or("?", |(_, value)| value.trim())
+    };
+    let numbers = ["cpu family", "model", "stepping"].map(field).join("/");
+    format!("{} {numbers}", field("model name"))
+}
+
+fn is_worse(value: f64, before: f64) -> bool {
+    value > before * (1.0 + TOLERANCE)
+}
+
+fn has_reason(messages: &str) -> bool {
+    messages.lines().any(|line| line.starts_with(REASON) && line.len() > REASON.len())
 }
 
 fn read(file: &Path) -> Result<Vec<Entry>> {
@@ -112,17 +132,23 @@ fn last<'e>(entries: &'e [Entry], place: &Place, figure: &str) -> Option<&'e Ent
     })
 }
 
-/// Returns true if a commit after `commit` gives a reason. Without its history, as in a shallow
-/// clone, only the newest commit counts.
-fn has_reason(commit: &str) -> Result<bool> {
-    let commit = commit.trim_end_matches("-dirty");
-    let known = git(&["rev-parse", "--verify", "--quiet", &format!("{commit}^{{commit}}")])?;
-    let range = if known.is_empty() { "-1".to_owned() } else { format!("{commit}..HEAD") };
-    Ok(git(&["log", "--format=%B", &range])?.lines().any(|line| line.starts_with(REASON)))
+/// The messages of the commits after the one that added `entry` to the history.
+fn messages_since(entry: &Entry) -> Result<String> {
+    let text = format!("{},{},{}", entry.date, entry.commit, entry.processor);
+    let added = git(&["log", "-1", "--format=%H", &format!("-S{text}"), "--", FILE])?;
+    if added.is_empty() {
+        return Ok(String::new());
+    }
+    git(&["log", "--format=%B", &format!("{added}..HEAD")])
 }
 
 fn git(arguments: &[&str]) -> Result<String> {
-    Ok(output(Command::new("git").args(arguments))?.trim().to_owned())
+    let done = Command::new("git").args(arguments).output()?;
+    if !done.status.success() {
+        let errors = String::from_utf8_lossy(&done.stderr);
+        return Err(format!("git {}: {}", arguments.join(" "), errors.trim()).into());
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
 }
 
 #[cfg(test)]
@@ -156,6 +182,21 @@ mod tests {
         assert_eq!(value("C", "1.95.0", "x"), None);
         assert_eq!(value("A", "1.96.0", "x"), None);
         assert_eq!(value("A", "1.95.0", "y"), None);
+    }
+
+    #[test]
+    fn two_percent_more_needs_a_reason() {
+        assert!(!is_worse(1020.0, 1000.0) && is_worse(1021.0, 1000.0) && !is_worse(900.0, 1000.0));
+        assert!(has_reason("qp: check more\n\nInstructions: one more comparison\n"));
+        assert!(!has_reason("qp: check more\n\nMore Instructions: 12\nInstructions: \n"));
+    }
+
+    #[test]
+    fn a_processor_has_its_numbers() {
+        let cpuinfo = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 207\n\
+                       model name\t: Some CPU\nstepping\t: 2\n";
+        assert_eq!(processor(cpuinfo), "Some CPU 6/207/2");
+        assert_eq!(processor("CPU part\t: 0xd4f\n"), "? ?/?/?");
     }
 
     #[test]

@@ -74,13 +74,13 @@ impl Bench {
         for file in ["libibverbs.so.1", "librdmacm.so.1"] {
             guest.put(&libraries.join(file), &format!("/opt/feroce/{file}"))?;
         }
-        guest.shell(&format!("sh {SCRIPT} setup > /tmp/setup 2>&1"))?;
+        guest.run(&format!("sh {SCRIPT} setup"))?;
         for row in chosen {
             let (_, measure, _, _, least) = row;
             let (mut rxe, mut feroce) = (Vec::new(), Vec::new());
             for _ in 0..ROUNDS {
-                rxe.extend(measured(&guest, "rxe", row)?);
-                feroce.extend(measured(&guest, "feroce", row)?);
+                rxe.push(measured(&guest, "rxe", row)?);
+                feroce.push(measured(&guest, "feroce", row)?);
             }
             let (rxe, feroce) = (median(&mut rxe), median(&mut feroce));
             let ratio = match measure {
@@ -99,12 +99,12 @@ fn name((what, ..): &Row) -> String {
 }
 
 /// Runs the row's command at both ends of `peer`.
-fn measured(guest: &Guest, peer: &str, (_, measure, mtu, line, _): &Row) -> Result<Option<f64>> {
-    let results = guest.shell(&format!("sh {SCRIPT} {peer} {mtu} {line}"))?;
+fn measured(guest: &Guest, peer: &str, (_, measure, mtu, line, _): &Row) -> Result<f64> {
+    let results = guest.run(&format!("sh {SCRIPT} {peer} {mtu} {line}")).map_err(|error| {
+        let printed = guest.shell("tail -n 5 /tmp/server /tmp/client").unwrap_or_default();
+        format!("{peer}: {line}: {error}\n{printed}")
+    })?;
     let value = results.split_whitespace().nth(measure.column().0);
-    if value.is_none() {
-        eprintln!("{peer}: {line} has no result");
-        eprint!("{}", guest.shell("tail -n 5 /tmp/server /tmp/client")?);
-    }
-    Ok(value.and_then(|value| value.parse().ok()))
+    let value = value.ok_or_else(|| format!("{peer}: {line} has no result: {results}"))?;
+    Ok(value.parse()?)
 }
