@@ -39,8 +39,8 @@ const MAX_BACKOFF: Duration = Duration::from_micros(800);
 /// a turn can request the next one.
 const MAX_BULK_BACKOFF: Duration = Duration::from_millis(5);
 
-/// On a slow machine a `ppoll` that does not sleep takes longer than this. About 0.2 us is usual; an
-/// emulated machine (QEMU without KVM) takes 1.3 us.
+/// On a slow host a `ppoll` that does not sleep takes longer than this. About 0.2 us is usual; an
+/// emulated CPU (QEMU without KVM) takes 1.3 us.
 pub(crate) const ORDINARY_POLL: Duration = Duration::from_nanos(800);
 
 /// What the policy depends on, besides what it observes.

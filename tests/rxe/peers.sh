@@ -46,8 +46,8 @@ setup_feroce() {
 # The last line that begins with two numbers.
 results() { awk '$1 ~ /^[0-9]+$/ && $2 ~ /^[0-9]+$/ { line = $0 } END { print line }' /tmp/client; }
 
-# both FIRST SECOND ADDRESS COMMAND...: runs COMMAND as the server, after the words FIRST, and as its
-# client, after SECOND. Fails if one does; what they printed is in /tmp/server and /tmp/client.
+# both FIRST SECOND ADDRESS COMMAND...: runs COMMAND as the server, after the words FIRST, and as
+# its client, after SECOND. Fails if one does; what they printed is in /tmp/server and /tmp/client.
 both() {
     first=$1 second=$2 address=$3
     shift 3

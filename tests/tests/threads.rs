@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use feroce_engine::cm::{CmConfig, DeviceKey};
@@ -31,6 +32,7 @@ const CHECKS: &[(&str, fn())] = &[
     ("a_confined_process_stays_inside", a_confined_process_stays_inside),
     ("no_helper_runs_on_the_cpu_of_a_poller", no_helper_runs_on_the_cpu_of_a_poller),
     ("many_pollers_share_a_cpu", many_pollers_share_a_cpu),
+    ("a_poll_in_vain_gives_up_the_only_cpu", a_poll_in_vain_gives_up_the_only_cpu),
 ];
 
 /// Runs all checks, or in a child the one of this name.
@@ -374,4 +376,31 @@ fn many_pollers_share_a_cpu() {
     };
     let (one, many) = (cost(1), cost(THREADS));
     assert!(many < 4 * one, "{READS} READs: {one} ticks by one thread, {many} by {THREADS}");
+}
+
+/// What a thread polls for happens only while it does not run.
+fn a_poll_in_vain_gives_up_the_only_cpu() {
+    const POLLS: u64 = 2000;
+    bind(cpus_of(Pid::from_raw(0))[0]);
+    let rig = Rig::new();
+    let cq = rig.devices[0].create_cq(16).unwrap();
+    let (turns, ends) = (AtomicU64::new(0), AtomicBool::new(false));
+    let others = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                turns.fetch_add(1, Ordering::Relaxed);
+                std::thread::yield_now();
+            }
+        });
+        while turns.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        let before = turns.load(Ordering::Relaxed);
+        for _ in 0..POLLS {
+            assert!(cq.poll_one().is_none());
+        }
+        ends.store(true, Ordering::Relaxed);
+        turns.load(Ordering::Relaxed) - before
+    });
+    assert!(others >= POLLS / 10, "the other thread ran {others} times in {POLLS} polls");
 }

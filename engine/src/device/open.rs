@@ -110,12 +110,7 @@ impl Device {
         let memory = Arc::new(MrTable::new(config.max_mr, space));
         let events = EventQueue::new(EVENTS).map_err(system("create the event queue"))?;
         let attributes = RwLock::new(attributes(&config, &*ports[0]));
-        let cores = u32::try_from(config.cores).expect("at most 64");
-        let qpns = match config.first_qpn {
-            _ if owners.port.is_some() => QpnMap::sliced(config.max_qp, cores),
-            Some(first) => QpnMap::fixed(first, config.max_qp, cores),
-            None => QpnMap::drawn(FIRST_QPN, config.max_qp, cores),
-        };
+        let qpns = qpn_map(&config, owners.port.is_some());
         let drawn = random.next().map_err(system("get random numbers"))?;
         let mut inner = DeviceInner {
             attributes,
@@ -233,6 +228,16 @@ fn attributes(config: &DeviceConfig, port: &dyn Port) -> super::DeviceAttributes
         port: port.kind.clone(),
         super_frames: if port.segments_max > 1 { HostId::read() } else { None },
         ..fixed_attributes(config)
+    }
+}
+
+/// `is_client`: the device is a client of a daemon, which gives it a slice of the numbers.
+fn qpn_map(config: &DeviceConfig, is_client: bool) -> QpnMap {
+    let cores = u32::try_from(config.cores).expect("at most 64");
+    match config.first_qpn {
+        _ if is_client => QpnMap::sliced(config.max_qp, cores),
+        Some(first) => QpnMap::fixed(first, config.max_qp, cores),
+        None => QpnMap::drawn(FIRST_QPN, config.max_qp, cores),
     }
 }
 

@@ -7,6 +7,7 @@ use super::{Bench, Bound, Figure, median};
 use crate::Result;
 use crate::guest::{Guest, Machine};
 use crate::setup::libraries_release;
+use Measure::{Bandwidth, Latency, Messages};
 
 /// Number of runs of each command with rxe and with Feroce. The medians are compared.
 const ROUNDS: usize = 3;
@@ -46,19 +47,19 @@ type Row = (&'static str, Measure, u32, &'static str, f64);
 
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
-    ("WRITE 64 KiB, MTU 4096", Measure::Bandwidth, LARGE, "ib_write_bw -s 65536 -D 4", 2.0),
-    ("READ 64 KiB, MTU 4096", Measure::Bandwidth, LARGE, "ib_read_bw -s 65536 -D 4", 2.0),
-    ("SEND 64 KiB, MTU 4096", Measure::Bandwidth, LARGE, "ib_send_bw -s 65536 -D 4", 2.0),
-    ("SEND 64 KiB, MTU 4096, asleep", Measure::Bandwidth, LARGE, "ib_send_bw -s 65536 -n 2000 -e", 2.0),
-    ("WRITE 64 KiB, MTU 1024", Measure::Bandwidth, SMALL, "ib_write_bw -s 65536 -D 4", 1.0),
-    ("READ 64 KiB, MTU 1024", Measure::Bandwidth, SMALL, "ib_read_bw -s 65536 -D 4", 1.0),
-    ("SEND 64 KiB, MTU 1024", Measure::Bandwidth, SMALL, "ib_send_bw -s 65536 -D 4", 1.0),
-    ("SEND 64 B, messages", Measure::Messages, LARGE, "ib_send_bw -s 64 -D 4", 1.0),
-    ("SEND 64 B, messages, asleep", Measure::Messages, LARGE, "ib_send_bw -s 64 -n 50000 -e", 1.0),
-    ("SEND 64 B, half-RTT", Measure::Latency, LARGE, "ib_send_lat -s 64 -n 5000", 1.0),
-    ("SEND 64 B, half-RTT, asleep", Measure::Latency, LARGE, "ib_send_lat -s 64 -n 3000 -e", 1.0),
-    ("WRITE 64 B, half-RTT", Measure::Latency, LARGE, "ib_write_lat -s 64 -n 2000", 1.0),
-    ("READ 64 B, RTT", Measure::Latency, LARGE, "ib_read_lat -s 64 -n 3000", 1.0),
+    ("WRITE 64 KiB, MTU 4096", Bandwidth, LARGE, "ib_write_bw -s 65536 -D 4", 2.0),
+    ("READ 64 KiB, MTU 4096", Bandwidth, LARGE, "ib_read_bw -s 65536 -D 4", 2.0),
+    ("SEND 64 KiB, MTU 4096", Bandwidth, LARGE, "ib_send_bw -s 65536 -D 4", 2.0),
+    ("SEND 64 KiB, MTU 4096, asleep", Bandwidth, LARGE, "ib_send_bw -s 65536 -n 2000 -e", 2.0),
+    ("WRITE 64 KiB, MTU 1024", Bandwidth, SMALL, "ib_write_bw -s 65536 -D 4", 1.0),
+    ("READ 64 KiB, MTU 1024", Bandwidth, SMALL, "ib_read_bw -s 65536 -D 4", 1.0),
+    ("SEND 64 KiB, MTU 1024", Bandwidth, SMALL, "ib_send_bw -s 65536 -D 4", 1.0),
+    ("SEND 64 B, messages", Messages, LARGE, "ib_send_bw -s 64 -D 4", 1.0),
+    ("SEND 64 B, messages, asleep", Messages, LARGE, "ib_send_bw -s 64 -n 50000 -e", 1.0),
+    ("SEND 64 B, half-RTT", Latency, LARGE, "ib_send_lat -s 64 -n 5000", 1.0),
+    ("SEND 64 B, half-RTT, asleep", Latency, LARGE, "ib_send_lat -s 64 -n 3000 -e", 1.0),
+    ("WRITE 64 B, half-RTT", Latency, LARGE, "ib_write_lat -s 64 -n 2000", 1.0),
+    ("READ 64 B, RTT", Latency, LARGE, "ib_read_lat -s 64 -n 3000", 1.0),
 ];
 
 impl Bench {
