@@ -96,7 +96,7 @@ impl Bench {
 }
 
 fn name((what, ..): &Row) -> String {
-    format!("peers: {what}, as fast as rxe")
+    format!("peers: {what}, speed / rxe")
 }
 
 /// Runs the row's command at both ends of `peer`.
