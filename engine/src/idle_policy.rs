@@ -23,9 +23,9 @@ const DRIVEN_TURNS: u64 = 8;
 /// Turns by other threads during a backoff after which the helper backs off again without a turn of
 /// its own.
 const BUSY_TURNS: u64 = 4;
-/// Failed attempts in a row to take the token after which the helper backs off: another thread is
-/// in a long turn, of about 100 us for bulk data. Taking the next turn would make the program spin,
-/// or the peer wait for a CPU.
+/// Failed attempts in a row to take the token after which the helper backs off, or yields if it
+/// sleeps on the port: another thread is in a long turn, of about 100 us for bulk data. Taking the
+/// next turn would make the program spin, or the peer wait for a CPU.
 const LOCKED_OUT: u32 = 64;
 /// First backoff. Each backoff after which another thread still polls doubles the next one: waking
 /// up costs a busy CPU microseconds, and twice that for two ends of a link on one machine.

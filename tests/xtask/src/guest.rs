@@ -203,10 +203,7 @@ impl Guest {
 
     /// Runs a command line in the guest, for at most 30 s, and returns what it prints.
     pub fn shell(&self, line: &str) -> Result<String> {
-        let mut command = Command::new("timeout");
-        command.args(["30", "ip", "netns", "exec", self.engine.name()]);
-        command.args(["ssh", "-n", "-F", &self.ssh_config(), "guest", line]);
-        output(&mut command)
+        output(&mut self.command(30, line))
     }
 
     /// Runs a command line in the guest, for at most 40 s, and returns what it prints.
@@ -214,10 +211,7 @@ impl Guest {
     /// # Errors
     /// If it fails: what it prints as errors.
     pub fn run(&self, line: &str) -> Result<String> {
-        let mut command = Command::new("timeout");
-        command.args(["40", "ip", "netns", "exec", self.engine.name()]);
-        command.args(["ssh", "-n", "-F", &self.ssh_config(), "guest", line]);
-        let done = command.output()?;
+        let done = self.command(40, line).output()?;
         match done.status.success() {
             true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
             false => {
@@ -225,6 +219,14 @@ impl Guest {
                 Err(format!("'{line}' failed in the guest: {}", errors.trim()).into())
             }
         }
+    }
+
+    /// The command that runs a command line in the guest, for at most `seconds`.
+    fn command(&self, seconds: u32, line: &str) -> Command {
+        let mut command = Command::new("timeout");
+        command.args([&seconds.to_string(), "ip", "netns", "exec", self.engine.name()]);
+        command.args(["ssh", "-n", "-F", &self.ssh_config(), "guest", line]);
+        command
     }
 
     /// Copies a file into the guest.
