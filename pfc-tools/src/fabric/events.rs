@@ -1,8 +1,8 @@
 //! The event queue, ordered by (time, sequence number).
 //!
-//! A calendar queue: slots of 4 ns for the next 33 us, and a heap for later events. The slots are
-//! lists in one memory area, so a run allocates nothing in the steady state. Events of the same
-//! time are processed in the order in which they were scheduled.
+//! A calendar queue: slots of 2 ns for the next 17 us, and a heap for later events. A slot with
+//! events has one of a few buffers, so a run allocates nothing in the steady state. Events of the
+//! same time are processed in the order in which they were scheduled.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -41,15 +41,13 @@ pub(crate) enum Event {
     StepDone { step: u32 },
 }
 
-/// A scheduled event, in the list of its slot.
+/// A scheduled event.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(32))] // Never spans two cache lines.
 struct Entry {
     at: Time,
     sequence: u64,
     event: Event,
-    /// Index of the next entry of the list.
-    next: u32,
 }
 
 impl Ord for Entry {
@@ -76,28 +74,28 @@ impl PartialEq for Entry {
 impl Eq for Entry {}
 
 /// log2 of a slot's width in picoseconds.
-const WIDTH: u32 = 12;
+const WIDTH: u32 = 11;
 const SLOTS: usize = 8192;
 const WORDS: usize = SLOTS / 64;
 
-/// No index.
+/// Number of coming events that [`Events::ahead`] knows.
+pub(super) const LOOK_AHEAD: usize = 12;
+
+/// No buffer.
 const NONE: u32 = u32::MAX;
 
 /// The event queue.
 #[derive(Debug)]
 pub(crate) struct Events {
-    /// Entries of the current slot, latest first.
+    /// Entries up to the end of the current slot, latest first.
     current: Vec<Entry>,
-    /// First entry of each slot's list.
+    /// Those of the slot before, while the next one becomes the current one.
+    rest: Vec<Entry>,
+    /// The number of each slot's buffer.
     slots: Box<[u32; SLOTS]>,
-    /// The entries of all slots. A freed place is reused first, so that the memory stays in the
-    /// processor's cache.
-    places: Vec<Entry>,
-    /// First entry of the list of free places.
-    free: u32,
-    /// An entry of the next slot's list, which is being fetched into the processor's cache. If the
-    /// list has changed since, what is fetched is of no use.
-    fetched: u32,
+    buffers: Vec<Vec<Entry>>,
+    /// Buffers without a slot. The last one is used first: it may be in the processor's cache.
+    free: Vec<u32>,
     /// Bit map of the slots that are not empty.
     used: [u64; WORDS],
     /// Number of the current slot, counted from time zero.
@@ -111,10 +109,10 @@ impl Events {
         let slots = vec![NONE; SLOTS].into_boxed_slice();
         Self {
             current: Vec::new(),
+            rest: Vec::new(),
             slots: slots.try_into().expect("so many"),
-            places: Vec::new(),
-            free: NONE,
-            fetched: NONE,
+            buffers: Vec::new(),
+            free: Vec::new(),
             used: [0; WORDS],
             base: 0,
             later: BinaryHeap::new(),
@@ -123,7 +121,6 @@ impl Events {
     }
 
     /// Number of events scheduled so far.
-    #[cfg(test)]
     pub const fn scheduled(&self) -> u64 {
         self.sequence
     }
@@ -131,10 +128,9 @@ impl Events {
     /// Schedules `event` at `at`, which must not be before the last event taken.
     #[inline]
     pub fn push(&mut self, at: Time, event: Event) {
-        let entry = Entry { at, sequence: self.sequence, event, next: NONE };
+        let entry = Entry { at, sequence: self.sequence, event };
         self.sequence += 1;
         let slot = at.0 >> WIDTH;
-        debug_assert!(slot >= self.base, "events do not happen in the past");
         if slot <= self.base {
             let place = self.current.partition_point(|other| *other > entry);
             self.current.insert(place, entry);
@@ -148,52 +144,37 @@ impl Events {
     #[inline]
     fn put(&mut self, slot: u64, entry: Entry) {
         let index = index_of(slot);
-        let entry = Entry { next: self.slots[index], ..entry };
-        self.slots[index] = match self.places.get_mut(self.free as usize) {
-            Some(place) => {
-                let free = std::mem::replace(&mut self.free, place.next);
-                *place = entry;
-                free
-            }
-            None => {
-                self.places.push(entry);
-                u32::try_from(self.places.len() - 1).expect("fewer than 2^32 events at a time")
-            }
-        };
-        self.used[index / 64] |= 1 << (index % 64);
-    }
-
-    /// Moves the list of a slot into `current`.
-    #[inline]
-    fn take(&mut self, index: usize) {
-        let mut place = std::mem::replace(&mut self.slots[index], NONE);
-        while let Some(entry) = self.places.get_mut(place as usize) {
-            self.current.push(*entry);
-            let next = std::mem::replace(&mut entry.next, self.free);
-            self.free = std::mem::replace(&mut place, next);
+        if self.slots[index] == NONE {
+            self.slots[index] = self.free.pop().unwrap_or_else(|| {
+                self.buffers.push(Vec::new());
+                u32::try_from(self.buffers.len() - 1).expect("at most one for each slot")
+            });
+            self.used[index / 64] |= 1 << (index % 64);
         }
+        self.buffers[self.slots[index] as usize].push(entry);
     }
 
     /// Removes and returns the next event and its time.
     #[inline]
     pub fn pop(&mut self) -> Option<(Time, Event)> {
-        if self.current.is_empty() && !self.advance() {
-            return None;
+        match self.current.len() {
+            0 => self.advance(),
+            LOOK_AHEAD => self.join_next(),
+            _ => {}
         }
-        self.fetch();
         self.current.pop().map(|entry| (entry.at, entry.event))
     }
 
-    /// Fetches one more entry of the next slot's list. Its entries are far apart.
-    #[inline]
-    fn fetch(&mut self) {
-        if let Some(entry) = self.places.get(self.fetched as usize) {
-            self.fetched = entry.next;
-            fetch_element(&self.places, self.fetched as usize, size_of::<Entry>());
+    /// Makes the next slot the current one before the current one is empty, if it has events.
+    fn join_next(&mut self) {
+        let next = self.base + 1;
+        if self.slots[index_of(next)] != NONE {
+            self.advance_to(next);
         }
     }
 
-    /// The event that follows the next `others` events of the current slot.
+    /// The event that follows the next `others` events, at most [`LOOK_AHEAD`], if there are many in
+    /// a short time.
     #[inline]
     pub fn ahead(&self, others: usize) -> Option<Event> {
         let at = self.current.len().checked_sub(1 + others)?;
@@ -219,9 +200,15 @@ impl Events {
         }
     }
 
-    /// Makes the next slot that is not empty the current one. Returns false if there is none.
-    fn advance(&mut self) -> bool {
-        let Some(base) = self.next_slot() else { return false };
+    /// Makes the next slot that is not empty the current one, if there is one.
+    fn advance(&mut self) {
+        if let Some(next) = self.next_slot() {
+            self.advance_to(next);
+        }
+    }
+
+    /// Makes a slot that is not empty the current one.
+    fn advance_to(&mut self, base: u64) {
         self.base = base;
         while let Some(Reverse(entry)) = self.later.peek() {
             let slot = entry.at.0 >> WIDTH;
@@ -233,14 +220,18 @@ impl Events {
             self.put(slot, entry);
         }
         let index = index_of(base);
+        let buffer = std::mem::replace(&mut self.slots[index], NONE);
         self.used[index / 64] &= !(1 << (index % 64));
-        self.take(index);
+        self.free.push(buffer);
+        std::mem::swap(&mut self.rest, &mut self.current);
+        std::mem::swap(&mut self.current, &mut self.buffers[buffer as usize]);
         // Usually one entry, or a few.
         self.current.sort_unstable_by(|a, b| b.cmp(a));
-        let next = self.next_used().map(|slot| self.slots[index_of(slot)]);
-        self.fetched = next.unwrap_or(NONE);
-        fetch_element(&self.places, self.fetched as usize, size_of::<Entry>());
-        true
+        self.current.append(&mut self.rest);
+        if let Some(next) = self.next_used() {
+            let buffer = &self.buffers[self.slots[index_of(next)] as usize];
+            fetch_element(buffer, 0, size_of_val(buffer.as_slice()));
+        }
     }
 
     /// The first slot of the calendar after the current one that is not empty.
@@ -292,14 +283,16 @@ mod tests {
         assert!(order.eq((0..6).map(|flow| Event::Start { flow })));
     }
 
-    /// Compares with a sorted list: near and far times, pushed while others are taken.
+    /// Compares with a sorted list: near and far times, pushed while others are taken. With only
+    /// near times, slots have dozens of events.
     #[test]
     fn the_calendar_queue_equals_a_sorted_list() {
         for seed in 0..20 {
             let mut random = Xoshiro128PlusPlus::seed_from_u64(seed);
             let (mut events, mut list, mut now) = (Events::new(), Vec::new(), Time::ZERO);
+            let kinds = if seed % 2 == 0 { 4 } else { 2 };
             for flow in 0..5000 {
-                let far = [1 << 8, 1 << 15, 1 << 22, 1 << 30][random.next_u32() as usize % 4];
+                let far = [1 << 8, 1 << 15, 1 << 22, 1 << 30][random.next_u32() as usize % kinds];
                 let at = now + Time(random.next_u64() % far);
                 list.push((at, events.scheduled(), Event::Start { flow }));
                 events.push(at, Event::Start { flow });

@@ -34,22 +34,36 @@ impl Host {
     pub fn new(port: u32) -> Self {
         Self { port, active: ActiveFlows::new(), turn: 0, corrupted: 0, waiting: 0 }
     }
+
+    /// Fetches what the next transmission needs into the processor's cache.
+    #[inline]
+    pub fn prepare(&self) {
+        self.active.prepare(self.turn);
+    }
+
+    /// The flow whose turn it is.
+    #[inline]
+    pub fn likely_next(&self) -> Option<u32> {
+        self.active.get(self.turn).map(|active| active.flow)
+    }
 }
 
-/// Both ends of a flow.
+/// Both ends of a flow, what is used for every packet together: a run with many flows waits for
+/// memory.
 #[derive(Debug, Clone)]
+#[repr(C)]
 pub(crate) struct Flow {
     pub config: FlowConfig,
-    pub sender: Sender,
-    pub receiver: Receiver,
+    /// Its index among the active flows of its host, while it is active.
+    place: Option<usize>,
     /// The notifier that sends its CNPs.
     pub notifier: u32,
+    pub receiver: Receiver,
+    pub sender: Sender,
     /// The previous flow on the same QP: this flow starts when that one has finished.
     pub predecessor: Option<u32>,
     /// The flow that starts when this one has finished.
     pub successor: Option<u32>,
-    /// Its index among the active flows of its host, while it is active.
-    place: Option<usize>,
 }
 
 impl Flow {
@@ -59,8 +73,32 @@ impl Flow {
         receiver: Receiver,
         notifier: u32,
     ) -> Self {
-        Self { config, sender, receiver, notifier, predecessor: None, successor: None, place: None }
+        Self { config, place: None, notifier, receiver, sender, predecessor: None, successor: None }
     }
+
+    /// Fetches what the receiver uses for every packet into the processor's cache.
+    #[inline]
+    pub fn fetch_receiver(flows: &[Self], number: u32) {
+        if let Some(flow) = flows.get(number as usize) {
+            fetch(&flow.config.from, 64);
+            fetch(&flow.receiver, 64);
+            fetch(&flow.sender, 64);
+        }
+    }
+
+    /// The same of the sender.
+    #[inline]
+    pub fn fetch_sender(flows: &[Self], number: u32) {
+        if let Some(flow) = flows.get(number as usize) {
+            fetch(&flow.config.from, 64);
+            fetch(&flow.sender, 192);
+        }
+    }
+}
+
+#[inline]
+fn fetch<T>(of: &T, bytes: usize) {
+    feroce_engine::memory::ahead::fetch_element(std::slice::from_ref(of), 0, bytes);
 }
 
 impl Fabric {

@@ -65,7 +65,6 @@ pub(crate) struct Packet {
     pub corrupted: bool,
     /// Ingress port at the switch that holds the packet.
     pub ingress: u16,
-    next: u32,
 }
 
 impl Packet {
@@ -86,7 +85,6 @@ impl Packet {
             ack_requested: false,
             corrupted: false,
             ingress: 0,
-            next: NONE,
         }
     }
 }
@@ -95,13 +93,16 @@ impl Packet {
 #[derive(Debug)]
 pub(crate) struct Packets {
     slab: Vec<Packet>,
+    /// For each packet, the next one of its queue or of the free list. Apart from the packets, so
+    /// that a queue grows without access to its last packet.
+    next: Vec<u32>,
     free: u32,
     live: usize,
 }
 
 impl Packets {
     pub const fn new() -> Self {
-        Self { slab: Vec::new(), free: NONE, live: 0 }
+        Self { slab: Vec::new(), next: Vec::new(), free: NONE, live: 0 }
     }
 
     /// Number of packets in the network.
@@ -115,26 +116,27 @@ impl Packets {
         if self.free == NONE {
             let id = u32::try_from(self.slab.len()).expect("fewer than 2^32 packets at a time");
             self.slab.push(packet);
+            self.next.push(NONE);
             return PacketId(id);
         }
         let id = self.free;
-        let place = &mut self.slab[id as usize];
-        self.free = place.next;
-        *place = packet;
+        self.free = self.next[id as usize];
+        self.slab[id as usize] = packet;
         PacketId(id)
     }
 
     #[inline]
     pub fn remove(&mut self, id: PacketId) {
         self.live -= 1;
-        self.slab[id.0 as usize].next = self.free;
+        self.next[id.0 as usize] = self.free;
         self.free = id.0;
     }
 
     /// Fetches a packet that is needed soon into the processor's cache.
     #[inline]
     pub fn prepare(&self, id: PacketId) {
-        fetch_element(&self.slab, id.0 as usize, size_of::<Packet>());
+        fetch_element(&self.slab, id.index(), size_of::<Packet>());
+        fetch_element(&self.next, id.index(), size_of::<u32>());
     }
 
     #[inline]
@@ -179,19 +181,18 @@ impl Fifo {
         let mut next = self.head;
         std::iter::from_fn(move || {
             let packet = packets.slab.get(next as usize)?;
-            next = packet.next;
+            next = packets.next[next as usize];
             Some(packet)
         })
     }
 
     #[inline]
     pub fn push(&mut self, id: PacketId, packets: &mut Packets) {
-        let packet = packets.get_mut(id);
-        packet.next = NONE;
-        self.bytes += u64::from(packet.size);
+        packets.next[id.index()] = NONE;
+        self.bytes += u64::from(packets.get(id).size);
         match self.tail {
             NONE => self.head = id.0,
-            tail => packets.slab[tail as usize].next = id.0,
+            tail => packets.next[tail as usize] = id.0,
         }
         self.tail = id.0;
     }
@@ -201,9 +202,10 @@ impl Fifo {
         let id = self.front()?;
         let packet = packets.get(id);
         self.bytes -= u64::from(packet.size);
-        self.head = packet.next;
-        if self.head == NONE {
-            self.tail = NONE;
+        self.head = packets.next[id.index()];
+        match self.front() {
+            None => self.tail = NONE,
+            Some(front) => packets.prepare(front),
         }
         Some(id)
     }

@@ -1,8 +1,10 @@
 //! A port: its egress queues, their scheduling and their PFC state.
 
+use feroce_engine::memory::ahead::fetch_element;
+
 use super::error_model::LinkErrors;
 use super::measure::histogram::TimeHistogram;
-use super::packet::{Fifo, PacketId, Packets};
+use super::packet::{Fifo, Packet, PacketId, Packets};
 use super::pause::Pauses;
 use super::scheduler::{Scheduler, SchedulerConfig};
 use super::time::{LinkRate, Time};
@@ -79,6 +81,9 @@ impl QueueMonitor {
     }
 }
 
+/// Bytes at the beginning of a port that are used for every packet.
+const HOT: usize = std::mem::offset_of!(Port, pauses) + 8;
+
 /// One end of a link, with its egress queues. Fields used for every packet come first: the
 /// processor's cache does not hold whole ports.
 #[derive(Debug)]
@@ -100,11 +105,11 @@ pub(crate) struct Port {
     pub watch: Option<Box<QueueMonitor>>,
     /// PFC frames, sent before all other frames.
     pub control: Fifo,
+    scheduling: SchedulerConfig,
+    queues: [Fifo; 8],
     pub counts: PortCounts,
     pub pauses: Pauses,
-    scheduling: SchedulerConfig,
     scheduler: Scheduler,
-    queues: [Fifo; 8],
     /// Counters at the end of the warm-up.
     pub counts_before: PortCounts,
 }
@@ -167,6 +172,12 @@ impl Port {
         self.record_length(priority, now);
     }
 
+    /// Fetches what is used for every packet into the processor's cache.
+    #[inline]
+    pub fn fetch(ports: &[Self], number: u32) {
+        fetch_element(ports, number as usize, HOT);
+    }
+
     /// Fetches the first packet of each queue into the processor's cache.
     #[inline]
     pub fn prepare(&self, packets: &Packets) {
@@ -177,6 +188,13 @@ impl Port {
             }
             left &= left - 1;
         }
+    }
+
+    /// The first packet of the highest priority.
+    #[inline]
+    pub fn first<'a>(&self, packets: &'a Packets) -> Option<&'a Packet> {
+        let priority = self.backlog.checked_ilog2()?;
+        self.queues[priority as usize].front().map(|id| packets.get(id))
     }
 
     /// Removes and returns the next packet among the priorities that are not paused.
@@ -190,7 +208,9 @@ impl Port {
         let id = queue.pop(packets)?;
         if queue.is_empty() {
             self.backlog &= !(1 << priority);
-            self.scheduler.reset_deficit(priority);
+            if self.scheduling.strict >> priority & 1 == 0 {
+                self.scheduler.reset_deficit(priority);
+            }
         }
         self.record_length(priority, now);
         Some(id)

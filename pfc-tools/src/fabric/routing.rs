@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use feroce_engine::memory::ahead::fetch_element;
+
 use super::config::{Network, Routing};
 
 /// For each node (hosts first) and port: the node at the other end of the link, and the port there.
@@ -36,10 +38,21 @@ impl Routes {
     /// The egress ports (local numbers) of a packet to host `to` that arrived at `ingress`.
     #[inline]
     pub fn choices(&self, ingress: u16, to: u32) -> &[u16] {
-        let at = to as usize * self.stride + usize::from(ingress).min(self.stride - 1);
-        self.list(usize::from(self.lists[at]))
+        self.list(usize::from(self.lists[self.index(ingress, to)]))
     }
 
+    /// Fetches what [`Self::port`] needs into the processor's cache.
+    #[inline]
+    pub fn prepare(&self, ingress: u16, to: u32) {
+        fetch_element(&self.lists, self.index(ingress, to), size_of::<u16>());
+    }
+
+    #[inline]
+    fn index(&self, ingress: u16, to: u32) -> usize {
+        to as usize * self.stride + usize::from(ingress).min(self.stride - 1)
+    }
+
+    #[inline]
     fn list(&self, number: usize) -> &[u16] {
         &self.choices[self.begin[number] as usize..self.begin[number + 1] as usize]
     }

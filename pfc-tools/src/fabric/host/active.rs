@@ -1,6 +1,8 @@
 //! The flows that a host is sending, and when each may send next: a tree of earliest times, so that
 //! a host with a thousand flows does not look at all of them for each packet.
 
+use feroce_engine::memory::ahead::fetch_element;
+
 use super::super::time::Time;
 
 /// A flow that a host is sending.
@@ -24,6 +26,14 @@ pub(super) struct ActiveFlows {
 impl ActiveFlows {
     pub fn new() -> Self {
         Self { flows: Vec::new(), earliest: vec![Time::FAR; 2], counts: [0; 8] }
+    }
+
+    /// Fetches the flow at `place` and the earliest times into the processor's cache.
+    #[inline]
+    pub fn prepare(&self, place: usize) {
+        fetch_element(&self.flows, place, size_of::<Active>());
+        fetch_element(&self.earliest, 0, 64);
+        fetch_element(&self.earliest, self.leaves() + place, 64);
     }
 
     pub fn len(&self) -> usize {

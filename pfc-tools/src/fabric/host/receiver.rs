@@ -15,8 +15,9 @@ pub(crate) enum Response {
     Nak { expected: u32, arrived: u32 },
 }
 
-/// The receiver of a flow.
+/// The receiver of a flow. Fields used for every packet come first.
 #[derive(Debug, Clone)]
+#[repr(C, align(64))]
 pub(crate) struct Receiver {
     expected: u32,
     message_packets: u32,
@@ -25,21 +26,21 @@ pub(crate) struct Receiver {
     payload: u32,
     /// Payload of a message's last packet.
     last: u32,
-    recovery: Recovery,
     ack_every: u32,
     unacknowledged: u32,
     nak_sent: bool,
-    /// With selective repeat: what has arrived behind a gap.
-    ahead: Arrived,
+    recovery: Recovery,
     /// Messages that have arrived.
     pub messages: u64,
-    /// Time at which the last message arrived.
-    pub completed: Option<Time>,
     /// Payload received in order, in bytes; with go-back-0, of complete messages only.
     pub delivered: u64,
+    pub marked: u64,
+    /// With selective repeat: what has arrived behind a gap.
+    ahead: Arrived,
+    /// Time at which the last message arrived.
+    pub completed: Option<Time>,
     /// Bytes delivered before the end of the warm-up.
     pub delivered_before: u64,
-    pub marked: u64,
     pub cnps: u64,
     pub out_of_sequence: u64,
 }

@@ -20,6 +20,7 @@ pub(crate) enum SendDecision {
 
 /// Counters of a sender.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct SenderCounts {
     /// Data packets sent, including retransmissions.
     pub packets: u64,
@@ -35,22 +36,19 @@ pub struct SenderCounts {
     pub failed: u64,
 }
 
-/// The sender of a flow. Packet numbers start at 0 and do not wrap.
+/// The sender of a flow. Packet numbers start at 0 and do not wrap. Fields used for every packet
+/// come first.
 #[derive(Debug, Clone)]
+#[repr(C, align(64))]
 pub(crate) struct Sender {
     /// Flow identifier that ECMP hashes.
     pub entropy: u32,
-    pub ecn_capable: bool,
-    /// The signals that its controller needs.
-    pub needs: Needs,
     /// Number of the next packet.
     next: u32,
     /// Number of the oldest unacknowledged packet.
     una: u32,
     /// One past the highest packet number ever sent.
     highest: u32,
-    /// Number of packets; [`u32::MAX`] for an endless flow.
-    total: u32,
     /// One past the last packet that may be sent: the end of the released messages.
     limit: u32,
     message_packets: u32,
@@ -60,14 +58,15 @@ pub(crate) struct Sender {
     full: u32,
     last: u32,
     gap: u32,
-    window: u64,
-    recovery: Recovery,
-    board: Scoreboard,
-    timeout: Time,
+    pub ecn_capable: bool,
+    /// The signals that its controller needs.
+    pub needs: Needs,
     armed: bool,
-    burst: u32,
-    control: Control,
-    initial: Option<u64>,
+    /// True if the flow was stopped before it had sent everything.
+    pub is_truncated: bool,
+    recovery: Recovery,
+    window: u64,
+    timeout: Time,
     controller: Controller,
     pacer: Pacer,
     /// Time of the last acknowledgement that made progress, or of the first packet sent after an
@@ -75,11 +74,16 @@ pub(crate) struct Sender {
     pub progress_at: Time,
     /// Time at which a packet last requested an acknowledgement.
     ack_requested_at: Time,
+    pub counts: SenderCounts,
+    /// With selective repeat: what has arrived, and what is lost.
+    board: Scoreboard,
+    /// Number of packets; [`u32::MAX`] for an endless flow.
+    total: u32,
+    burst: u32,
+    control: Control,
+    initial: Option<u64>,
     pub started: Option<Time>,
     pub ended: Option<Time>,
-    /// True if the flow was stopped before it had sent everything.
-    pub is_truncated: bool,
-    pub counts: SenderCounts,
 }
 
 impl Sender {
@@ -149,15 +153,24 @@ impl Sender {
         self.pacer = previous.pacer;
     }
 
+    /// The lost packet to send again.
+    #[inline]
+    fn lost(&self) -> Option<u32> {
+        match self.recovery {
+            Recovery::SelectiveRepeat => self.board.lost(),
+            Recovery::GoBackN | Recovery::GoBack0 => None,
+        }
+    }
+
     /// Number of the next packet.
     pub fn next_psn(&self) -> u32 {
-        self.board.lost().unwrap_or(self.next)
+        self.lost().unwrap_or(self.next)
     }
 
     /// Buffer bytes of the next packet.
     #[inline]
     pub fn next_size(&self) -> u32 {
-        let is_last = match self.board.lost() {
+        let is_last = match self.lost() {
             None => self.next + 1 == self.message_end,
             Some(psn) => (psn + 1).is_multiple_of(self.message_packets),
         };
@@ -175,7 +188,7 @@ impl Sender {
 
     /// Returns true if the next packet was sent before.
     pub fn sends_again(&self) -> bool {
-        self.board.lost().is_some() || self.next < self.highest
+        self.lost().is_some() || self.next < self.highest
     }
 
     /// Returns true if packets are unacknowledged.
@@ -188,7 +201,7 @@ impl Sender {
     fn may_send(&self) -> bool {
         let outstanding = u64::from(self.next - self.una) * u64::from(self.full);
         let window = self.window.min(self.controller.window());
-        self.board.lost().is_some()
+        self.lost().is_some()
             || self.next < self.limit
                 && (outstanding == 0 || outstanding.saturating_add(u64::from(self.full)) <= window)
     }
@@ -245,13 +258,15 @@ impl Sender {
         self.pacer.spend(bytes, self.controller.rate(), at);
         self.controller.on_sent(bytes, at);
         self.counts.packets += 1;
-        if self.board.lost().is_some() {
+        if self.lost().is_some() {
             self.board.on_resent();
             self.counts.retransmitted += 1;
             self.ack_requested_at = now;
             return true;
         }
-        self.counts.retransmitted += u64::from(self.next < self.highest);
+        if self.next < self.highest {
+            self.counts.retransmitted += 1;
+        }
         self.next += 1;
         if self.next == self.message_end {
             self.message_end = self.message_end.saturating_add(self.message_packets);
