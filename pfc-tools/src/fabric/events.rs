@@ -223,13 +223,26 @@ impl Events {
         let buffer = std::mem::replace(&mut self.slots[index], NONE);
         self.used[index / 64] &= !(1 << (index % 64));
         self.free.push(buffer);
-        std::mem::swap(&mut self.rest, &mut self.current);
+        let has_rest = !self.current.is_empty();
+        if has_rest {
+            std::mem::swap(&mut self.rest, &mut self.current);
+        }
         std::mem::swap(&mut self.current, &mut self.buffers[buffer as usize]);
-        // Usually one entry, or a few.
-        self.current.sort_unstable_by(|a, b| b.cmp(a));
-        self.current.append(&mut self.rest);
-        if let Some(next) = self.next_used() {
-            let buffer = &self.buffers[self.slots[index_of(next)] as usize];
+        if self.current.len() > 1 {
+            self.current.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        if has_rest {
+            self.current.append(&mut self.rest);
+        }
+        if self.current.len() > LOOK_AHEAD {
+            self.fetch_next();
+        }
+    }
+
+    /// Fetches the entries of the slot after the current one into the processor's cache.
+    fn fetch_next(&self) {
+        let buffer = self.slots[index_of(self.base + 1)];
+        if let Some(buffer) = self.buffers.get(buffer as usize) {
             fetch_element(buffer, 0, size_of_val(buffer.as_slice()));
         }
     }
