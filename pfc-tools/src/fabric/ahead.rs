@@ -105,7 +105,7 @@ impl Fabric {
         }
     }
 
-    /// A switch: the counters of the buffer that the packet leaves. A host: when its flows may send.
+    /// A switch: the counters of the first packet's ingress queue. A host: when its flows may send.
     #[inline]
     fn port_leads_on_to(&self, port: &Port) {
         match port.node {

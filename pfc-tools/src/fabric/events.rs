@@ -173,8 +173,8 @@ impl Events {
         }
     }
 
-    /// The event that follows the next `others` events, at most [`LOOK_AHEAD`], if there are many in
-    /// a short time.
+    /// The event that follows the next `others` events, at most [`LOOK_AHEAD`]: only if there are
+    /// many in a short time.
     #[inline]
     pub fn ahead(&self, others: usize) -> Option<Event> {
         let at = self.current.len().checked_sub(1 + others)?;
