@@ -1,6 +1,6 @@
 //! Speed of the fabric: prints the figures that `scripts/bench.sh` reports, one per line. Packet
-//! hops are frames that reached the end of a link. Seconds are CPU time, so that other programs do
-//! not count.
+//! hops are frames that reached the end of a link. Seconds are CPU time: waiting for a CPU does not
+//! count, but other programs still take cache and bandwidth of the memory.
 
 mod common;
 

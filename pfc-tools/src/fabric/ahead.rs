@@ -13,8 +13,8 @@ use super::host::{Flow, Host};
 use super::packet::{Kind, Packet};
 use super::port::{Node, Port};
 
-/// With fewer events scheduled, the network fits the cache, and looking ahead costs more than it
-/// gains: 11 % with 9,000 events on an AMD EPYC.
+/// The number of scheduled events stands for the size of the network: with fewer, it usually fits
+/// the cache, and looking ahead costs more than it gains: 11 % with 9,000 events on an AMD EPYC.
 const MANY: u64 = 1 << 14;
 
 /// The steps are taken so many events before the event.

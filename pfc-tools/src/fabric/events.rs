@@ -1,8 +1,9 @@
 //! The event queue, ordered by (time, sequence number).
 //!
-//! A calendar queue: slots of 2 ns for the next 17 us, and a heap for later events. A slot with
-//! events has one of a few buffers, so a run allocates nothing in the steady state. Events of the
-//! same time are processed in the order in which they were scheduled.
+//! A calendar queue: slots of 2 ns for the next 17 us, and a heap for later events. The buffer of
+//! an emptied slot goes to the next slot that needs one, so a run allocates nothing once the
+//! buffers have grown. Events of the same time are processed in the order in which they were
+//! scheduled.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -78,8 +79,11 @@ const WIDTH: u32 = 11;
 const SLOTS: usize = 8192;
 const WORDS: usize = SLOTS / 64;
 
-/// Number of coming events that [`Events::ahead`] knows.
+/// Up to so many events ahead of another, [`Events::ahead`] may know an event.
 pub(super) const LOOK_AHEAD: usize = 12;
+/// With so many events left, the next slot becomes the current one: the last moment at which each
+/// of its events is still known [`LOOK_AHEAD`] events ahead.
+const JOIN: usize = LOOK_AHEAD + 1;
 
 /// No buffer.
 const NONE: u32 = u32::MAX;
@@ -159,13 +163,15 @@ impl Events {
     pub fn pop(&mut self) -> Option<(Time, Event)> {
         match self.current.len() {
             0 => self.advance(),
-            LOOK_AHEAD => self.join_next(),
+            JOIN => self.join_next(),
             _ => {}
         }
         self.current.pop().map(|entry| (entry.at, entry.event))
     }
 
-    /// Makes the next slot the current one before the current one is empty, if it has events.
+    /// Makes the next slot the current one while the current one still has events, so that
+    /// [`Self::ahead`] sees past its end. Does nothing if the next slot is empty: then nothing is
+    /// seen ahead until a slot has more than [`JOIN`] events.
     fn join_next(&mut self) {
         let next = self.base + 1;
         if self.slots[index_of(next)] != NONE {
@@ -309,12 +315,22 @@ mod tests {
                 let at = now + Time(random.next_u64() % far);
                 list.push((at, events.scheduled(), Event::Start { flow }));
                 events.push(at, Event::Start { flow });
-                if random.next_u32() % 3 > 0 {
-                    list.sort();
-                    let (at, _, event) = list.remove(0);
-                    assert_eq!(events.pop(), Some((at, event)), "seed {seed}");
-                    now = at;
+                list.sort();
+                let (first, _, event) = list[0];
+                let limit = now + Time(random.next_u64() % (2 * far));
+                let popped = match random.next_u32() % 4 {
+                    0 => continue,
+                    1 => events.pop_until(limit),
+                    _ => events.pop(),
+                };
+                match popped {
+                    None => assert!(first > limit, "seed {seed}"),
+                    Some(_) => {
+                        list.remove(0);
+                        assert_eq!(popped, Some((first, event)), "seed {seed}");
+                    }
                 }
+                now = popped.map_or(limit, |(at, _)| at);
             }
             list.sort();
             for (at, _, event) in list {

@@ -93,6 +93,7 @@ impl Fabric {
     /// Processes all events up to `now`. Frames that left the fabric are appended to `departures`.
     pub fn run_until(&mut self, now: Time, departures: &mut Vec<Departure>) {
         while let Some((at, event)) = self.events.pop_until(now) {
+            debug_assert!(at >= self.now, "virtual time never decreases");
             self.now = at;
             self.processed += 1;
             self.handle(event);

@@ -76,7 +76,8 @@ impl Flow {
         Self { config, place: None, notifier, receiver, sender, predecessor: None, successor: None }
     }
 
-    /// Fetches what the receiver uses for every packet into the processor's cache.
+    /// Fetches what the receiver uses for every packet into the processor's cache: of the flow, the
+    /// line with its hosts, priority, place and notifier.
     #[inline]
     pub fn fetch_receiver(flows: &[Self], number: u32) {
         if let Some(flow) = flows.get(number as usize) {
@@ -86,12 +87,13 @@ impl Flow {
         }
     }
 
-    /// The same of the sender.
+    /// Fetches what the sender uses for every packet, up to the first counters; not the state of
+    /// its congestion control.
     #[inline]
     pub fn fetch_sender(flows: &[Self], number: u32) {
         if let Some(flow) = flows.get(number as usize) {
             fetch(&flow.config.from, 64);
-            fetch(&flow.sender, 192);
+            fetch(&flow.sender, Sender::HOT);
         }
     }
 }

@@ -205,7 +205,7 @@ impl Fifo {
         self.head = packets.next[id.index()];
         match self.front() {
             None => self.tail = NONE,
-            Some(front) => packets.prepare(front),
+            Some(front) => packets.prepare(front), // The next transmission needs it.
         }
         Some(id)
     }

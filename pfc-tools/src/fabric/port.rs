@@ -81,7 +81,7 @@ impl QueueMonitor {
     }
 }
 
-/// Bytes at the beginning of a port that are used for every packet.
+/// Bytes at the beginning of a port that are used for every packet of a strict priority.
 const HOT: usize = std::mem::offset_of!(Port, pauses) + 8;
 
 /// One end of a link, with its egress queues. Fields used for every packet come first: the
@@ -190,7 +190,7 @@ impl Port {
         }
     }
 
-    /// The first packet of the highest priority.
+    /// The first packet of the highest priority that has one.
     #[inline]
     pub fn first<'a>(&self, packets: &'a Packets) -> Option<&'a Packet> {
         let priority = self.backlog.checked_ilog2()?;
@@ -208,6 +208,7 @@ impl Port {
         let id = queue.pop(packets)?;
         if queue.is_empty() {
             self.backlog &= !(1 << priority);
+            // A strict priority has no deficit, and the scheduler's state is rarely in the cache.
             if self.scheduling.strict >> priority & 1 == 0 {
                 self.scheduler.reset_deficit(priority);
             }

@@ -28,7 +28,7 @@ impl ActiveFlows {
         Self { flows: Vec::new(), earliest: vec![Time::FAR; 2], counts: [0; 8] }
     }
 
-    /// Fetches the flow at `place` and the earliest times into the processor's cache.
+    /// Fetches the flow at `place`, the top of the tree and the leaf into the processor's cache.
     #[inline]
     pub fn prepare(&self, place: usize) {
         fetch_element(&self.flows, place, size_of::<Active>());

@@ -87,6 +87,9 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
+    /// Bytes at the beginning that are used for every packet.
+    pub const HOT: usize = std::mem::offset_of!(Self, counts) + 16;
+
     pub fn new(flow: &FlowConfig, host: &HostConfig, sizes: &PacketConfig, entropy: u32) -> Self {
         let message_packets = packets_of(flow.message, sizes.payload);
         let rest = flow.message - u64::from(message_packets - 1) * u64::from(sizes.payload);
