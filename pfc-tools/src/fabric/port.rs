@@ -81,7 +81,8 @@ impl QueueMonitor {
     }
 }
 
-/// Bytes at the beginning of a port that are used for every packet of a strict priority.
+/// Bytes at the beginning of a port that are used for every packet of a strict priority: the last
+/// are the paused priorities, the first field of `pauses`.
 const HOT: usize = std::mem::offset_of!(Port, pauses) + 8;
 
 /// One end of a link, with its egress queues. Fields used for every packet come first: the

@@ -88,7 +88,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// Bytes at the beginning that are used for every packet.
-    pub const HOT: usize = std::mem::offset_of!(Self, counts) + 16;
+    pub const HOT: usize = std::mem::offset_of!(Self, counts.cnps);
 
     pub fn new(flow: &FlowConfig, host: &HostConfig, sizes: &PacketConfig, entropy: u32) -> Self {
         let message_packets = packets_of(flow.message, sizes.payload);
@@ -267,9 +267,7 @@ impl Sender {
             self.ack_requested_at = now;
             return true;
         }
-        if self.next < self.highest {
-            self.counts.retransmitted += 1;
-        }
+        self.counts.retransmitted += u64::from(self.next < self.highest);
         self.next += 1;
         if self.next == self.message_end {
             self.message_end = self.message_end.saturating_add(self.message_packets);
