@@ -42,37 +42,71 @@ pub(crate) enum Event {
     StepDone { step: u32 },
 }
 
-/// A scheduled event.
+/// An event of the current slot.
 #[derive(Debug, Clone, Copy)]
-#[repr(align(32))] // Never spans two cache lines.
+struct Due {
+    at: Time,
+    event: Event,
+}
+
+/// An event of a later slot of the calendar. A large network has tens of thousands, so the time is
+/// kept in 32 bits.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(16))] // Never spans two cache lines.
 struct Entry {
+    /// Time since the start of the slot.
+    offset: u32,
+    event: Event,
+}
+
+impl Entry {
+    /// The event, of a slot that starts at `start`.
+    #[inline]
+    fn due(self, start: u64) -> Due {
+        Due { at: Time(start + u64::from(self.offset)), event: self.event }
+    }
+
+    /// Orders the entries of a slot: by time, then by their place in the slot, which is the order in
+    /// which they were scheduled.
+    #[inline]
+    fn key(self, place: u32) -> u64 {
+        u64::from(self.offset) << 32 | u64::from(place)
+    }
+
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // The place is the lower half.
+    const fn place(key: u64) -> usize {
+        key as u32 as usize
+    }
+}
+
+/// An event behind the calendar.
+#[derive(Debug, Clone, Copy)]
+struct Late {
     at: Time,
     sequence: u64,
     event: Event,
 }
 
-impl Ord for Entry {
-    #[inline]
+impl Ord for Late {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.at, self.sequence).cmp(&(other.at, other.sequence))
     }
 }
 
-impl PartialOrd for Entry {
-    #[inline]
+impl PartialOrd for Late {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Entry {
-    #[inline]
+impl PartialEq for Late {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Entry {}
+impl Eq for Late {}
 
 /// log2 of a slot's width in picoseconds.
 const WIDTH: u32 = 11;
@@ -91,10 +125,12 @@ const NONE: u32 = u32::MAX;
 /// The event queue.
 #[derive(Debug)]
 pub(crate) struct Events {
-    /// Entries up to the end of the current slot, latest first.
-    current: Vec<Entry>,
+    /// Events up to the end of the current slot, latest first.
+    current: Vec<Due>,
     /// Those of the slot before, while the next one becomes the current one.
-    rest: Vec<Entry>,
+    rest: Vec<Due>,
+    /// The [`Entry::key`] of each entry of the slot that becomes the current one, in order.
+    order: Vec<u64>,
     /// The number of each slot's buffer.
     slots: Box<[u32; SLOTS]>,
     buffers: Vec<Vec<Entry>>,
@@ -104,7 +140,7 @@ pub(crate) struct Events {
     used: [u64; WORDS],
     /// Number of the current slot, counted from time zero.
     base: u64,
-    later: BinaryHeap<Reverse<Entry>>,
+    later: BinaryHeap<Reverse<Late>>,
     sequence: u64,
 }
 
@@ -114,6 +150,7 @@ impl Events {
         Self {
             current: Vec::new(),
             rest: Vec::new(),
+            order: Vec::new(),
             slots: slots.try_into().expect("so many"),
             buffers: Vec::new(),
             free: Vec::new(),
@@ -132,22 +169,23 @@ impl Events {
     /// Schedules `event` at `at`, which must not be before the last event taken.
     #[inline]
     pub fn push(&mut self, at: Time, event: Event) {
-        let entry = Entry { at, sequence: self.sequence, event };
         self.sequence += 1;
         let slot = at.0 >> WIDTH;
         if slot <= self.base {
-            let place = self.current.partition_point(|other| *other > entry);
-            self.current.insert(place, entry);
+            let place = self.current.partition_point(|other| other.at > at);
+            self.current.insert(place, Due { at, event });
         } else if slot - self.base < SLOTS as u64 {
-            self.put(slot, entry);
+            self.put(at, event);
         } else {
-            self.later.push(Reverse(entry));
+            self.later.push(Reverse(Late { at, sequence: self.sequence, event }));
         }
     }
 
+    /// Appends an event to its slot. What goes there directly was scheduled after what comes from
+    /// behind the calendar, so a slot has its events in the order in which they were scheduled.
     #[inline]
-    fn put(&mut self, slot: u64, entry: Entry) {
-        let index = index_of(slot);
+    fn put(&mut self, at: Time, event: Event) {
+        let index = index_of(at.0 >> WIDTH);
         if self.slots[index] == NONE {
             self.slots[index] = self.free.pop().unwrap_or_else(|| {
                 self.buffers.push(Vec::new());
@@ -155,7 +193,9 @@ impl Events {
             });
             self.used[index / 64] |= 1 << (index % 64);
         }
-        self.buffers[self.slots[index] as usize].push(entry);
+        #[allow(clippy::cast_possible_truncation)] // Below 2^WIDTH.
+        let offset = (at.0 % (1 << WIDTH)) as u32;
+        self.buffers[self.slots[index] as usize].push(Entry { offset, event });
     }
 
     /// Removes and returns the next event and its time.
@@ -221,25 +261,28 @@ impl Events {
             if slot - base >= SLOTS as u64 {
                 break;
             }
-            let entry = *entry;
+            let Late { at, event, .. } = *entry;
             self.later.pop();
-            self.put(slot, entry);
+            self.put(at, event);
         }
         let index = index_of(base);
         let buffer = std::mem::replace(&mut self.slots[index], NONE);
         self.used[index / 64] &= !(1 << (index % 64));
         self.free.push(buffer);
-        let has_rest = !self.current.is_empty();
-        if has_rest {
+        let entries = &mut self.buffers[buffer as usize];
+        let start = base << WIDTH;
+        if let ([entry], true) = (entries.as_slice(), self.current.is_empty()) {
+            self.current.push(entry.due(start));
+        } else {
+            self.order.clear();
+            self.order.extend((0..).zip(&*entries).map(|(place, entry)| entry.key(place)));
+            self.order.sort_unstable();
             std::mem::swap(&mut self.rest, &mut self.current);
-        }
-        std::mem::swap(&mut self.current, &mut self.buffers[buffer as usize]);
-        if self.current.len() > 1 {
-            self.current.sort_unstable_by(|a, b| b.cmp(a));
-        }
-        if has_rest {
+            let sorted = self.order.iter().rev().map(|key| entries[Entry::place(*key)].due(start));
+            self.current.extend(sorted);
             self.current.append(&mut self.rest);
         }
+        entries.clear();
         if self.current.len() > LOOK_AHEAD {
             self.fetch_next();
         }
