@@ -40,11 +40,11 @@ pub enum Admission {
 
 /// Memory held by the packets of one port and priority.
 #[derive(Debug, Clone, Copy, Default)]
+#[repr(align(32))] // Never spans two cache lines.
 struct Ingress {
     guaranteed: u64,
     shared: u64,
     headroom: u64,
-    paused: bool,
 }
 
 /// The buffer of one switch.
@@ -52,6 +52,8 @@ struct Ingress {
 pub struct SharedBuffer {
     config: BufferConfig,
     queues: Vec<[Ingress; 8]>,
+    /// Of each port, the priorities whose senders are paused, one bit each.
+    paused: Vec<u8>,
     pool: u64,
     pool_used: u64,
     used: u64,
@@ -79,6 +81,7 @@ impl SharedBuffer {
         Ok(Self {
             config,
             queues: vec![[Ingress::default(); 8]; ports],
+            paused: vec![0; ports],
             pool: config.total - set_aside,
             pool_used: 0,
             used: 0,
@@ -184,8 +187,8 @@ impl SharedBuffer {
         let queue = self.queues[port][usize::from(priority)];
         // The threshold is reached if one more byte would exceed it.
         let is_full = || queue.shared > 0 && !self.is_within_threshold(queue.shared + 1);
-        let pauses = !queue.paused && (queue.headroom > 0 || is_full());
-        self.queues[port][usize::from(priority)].paused |= pauses;
+        let pauses = !self.is_paused(port, priority) && (queue.headroom > 0 || is_full());
+        self.paused[port] |= u8::from(pauses) << priority;
         pauses
     }
 
@@ -193,19 +196,26 @@ impl SharedBuffer {
     /// paused.
     #[inline]
     pub fn resumes(&mut self, port: usize, priority: u8) -> bool {
-        let queue = self.queues[port][usize::from(priority)];
-        if !queue.paused || queue.headroom > 0 {
+        if !self.is_paused(port, priority) {
             return false;
         }
-        let resumes =
-            queue.shared == 0 || self.is_within_threshold(queue.shared + self.config.resume_offset);
-        self.queues[port][usize::from(priority)].paused = !resumes;
+        let queue = self.queues[port][usize::from(priority)];
+        let resumes = queue.headroom == 0
+            && (queue.shared == 0
+                || self.is_within_threshold(queue.shared + self.config.resume_offset));
+        self.paused[port] &= !(u8::from(resumes) << priority);
         resumes
     }
 
+    /// The priorities of a port whose senders are paused, one bit each.
+    pub(crate) fn paused(&self, port: usize) -> u8 {
+        self.paused[port]
+    }
+
     /// Returns true if the sender of this queue is paused.
+    #[inline]
     pub fn is_paused(&self, port: usize, priority: u8) -> bool {
-        self.queues[port][usize::from(priority)].paused
+        self.paused[port] >> priority & 1 == 1
     }
 }
 
