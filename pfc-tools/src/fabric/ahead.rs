@@ -20,6 +20,12 @@ const MANY: u64 = 1 << 14;
 /// The steps are taken so many events before the event.
 const STEPS: [usize; 4] = [LOOK_AHEAD, 9, 6, 3];
 
+/// Fetches `bytes` from the start of `of` on into the processor's cache.
+#[inline]
+pub(super) fn fetch<T>(of: &T, bytes: usize) {
+    fetch_element(std::slice::from_ref(of), 0, bytes);
+}
+
 impl Fabric {
     /// Fetches memory for events that come soon. Changes nothing.
     #[inline]
@@ -31,9 +37,9 @@ impl Fabric {
             match event {
                 Event::Arrive { at, packet } => {
                     self.packets.prepare(packet);
-                    fetch_element(&self.ports, at as usize, 64);
+                    fetch(&self.ports[at as usize].node, size_of::<Node>());
                 }
-                Event::Wake { port } => Port::fetch(&self.ports, port),
+                Event::Wake { port } => self.ports[port as usize].fetch(),
                 _ => {}
             }
         }
@@ -84,7 +90,7 @@ impl Fabric {
             (Node::Switch(number), _) => {
                 let switch = &self.switches[number as usize];
                 if let Some(out) = switch.routes.port(port.local, packet.to, packet.entropy) {
-                    Port::fetch(&self.ports, switch.ports[usize::from(out)]);
+                    self.ports[switch.ports[usize::from(out)] as usize].fetch();
                 }
             }
             (Node::Host(_), Kind::Data { .. }) => {

@@ -8,6 +8,7 @@ pub mod sender;
 use feroce_congestion::{Instant, Marks, Path};
 
 use super::Fabric;
+use super::ahead::fetch;
 use super::config::FlowConfig;
 use super::events::Event;
 use super::packet::{Kind, Packet, PacketId};
@@ -96,11 +97,6 @@ impl Flow {
             fetch(&flow.sender, Sender::HOT);
         }
     }
-}
-
-#[inline]
-fn fetch<T>(of: &T, bytes: usize) {
-    feroce_engine::memory::ahead::fetch_element(std::slice::from_ref(of), 0, bytes);
 }
 
 impl Fabric {

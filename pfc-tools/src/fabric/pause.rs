@@ -5,13 +5,14 @@ use super::time::{LinkRate, Time};
 
 /// Pause state of the eight priorities of a port.
 #[derive(Debug, Clone, Copy, Default)]
-#[repr(C)] // Fields used for every packet come first.
+#[repr(C)] // What is used for every packet comes last: see `Port`.
 pub(crate) struct Pauses {
-    waiting: u8,
     until: [Time; 8],
     since: [Time; 8],
     /// Total time of ended pauses, for each priority.
     paused: [Time; 8],
+    /// The priorities that wait, one bit each.
+    waiting: u8,
 }
 
 impl Pauses {

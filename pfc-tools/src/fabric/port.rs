@@ -1,7 +1,8 @@
 //! A port: its egress queues, their scheduling and their PFC state.
 
-use feroce_engine::memory::ahead::fetch_element;
+use std::mem::offset_of;
 
+use super::ahead::fetch;
 use super::error_model::LinkErrors;
 use super::measure::histogram::TimeHistogram;
 use super::packet::{Fifo, Packet, PacketId, Packets};
@@ -81,21 +82,21 @@ impl QueueMonitor {
     }
 }
 
-/// Bytes at the beginning of a port that are used for every packet of a strict priority: the last
-/// are the paused priorities, the first field of `pauses`.
-const HOT: usize = std::mem::offset_of!(Port, pauses) + 8;
-
-/// One end of a link, with its egress queues. Fields used for every packet come first: the
-/// processor's cache does not hold whole ports.
+/// One end of a link, with its egress queues. The processor's cache does not hold the ports of a
+/// large network, so what is used for every packet of a strict priority is in two cache lines, from
+/// the last field of `pauses` to the first two of `counts`, and in that of a queue.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Port {
+    pub pauses: Pauses,
     pub node: Node,
     /// The port at the other end of the link.
     pub peer: u32,
     /// Number of the port within its node.
     pub local: u16,
     backlog: u8,
+    /// Strict priorities, one bit each.
+    strict: u8,
     pub rate: LinkRate,
     pub delay: Time,
     /// Time at which the current transmission ends.
@@ -106,14 +107,23 @@ pub(crate) struct Port {
     pub watch: Option<Box<QueueMonitor>>,
     /// PFC frames, sent before all other frames.
     pub control: Fifo,
-    scheduling: SchedulerConfig,
-    queues: [Fifo; 8],
     pub counts: PortCounts,
-    pub pauses: Pauses,
+    queues: [Fifo; 8],
     scheduler: Scheduler,
     /// Counters at the end of the warm-up.
     pub counts_before: PortCounts,
 }
+
+/// Number of the cache line that holds a byte of a port.
+const fn line(offset: usize) -> usize {
+    offset / 64
+}
+
+/// The end of the first two counters.
+const HOT_END: usize = offset_of!(Port, counts) + offset_of!(PortCounts, pauses_sent);
+
+const _: () = assert!(line(HOT_END - 1) - line(offset_of!(Port, node) - 1) == 1, "two lines");
+const _: () = assert!(offset_of!(Port, queues) % size_of::<Fifo>() == 0, "one line");
 
 impl Port {
     pub fn new(
@@ -136,8 +146,8 @@ impl Port {
             queues: [Fifo::EMPTY; 8],
             backlog: 0,
             pauses: Pauses::default(),
-            scheduling,
-            scheduler: Scheduler::default(),
+            strict: scheduling.strict,
+            scheduler: Scheduler::new(&scheduling),
             watch: None,
             counts: PortCounts::default(),
             counts_before: PortCounts::default(),
@@ -175,8 +185,9 @@ impl Port {
 
     /// Fetches what is used for every packet into the processor's cache.
     #[inline]
-    pub fn fetch(ports: &[Self], number: u32) {
-        fetch_element(ports, number as usize, HOT);
+    pub fn fetch(&self) {
+        fetch(&self.node, HOT_END - offset_of!(Self, node));
+        fetch(&self.queues, size_of::<[Fifo; 8]>());
     }
 
     /// Fetches the first packet of each queue into the processor's cache.
@@ -204,13 +215,13 @@ impl Port {
         let ready = self.backlog & !self.pauses.waiting(now);
         let queues = &self.queues;
         let head = |p| queues[usize::from(p)].front().map_or(0, |id| packets.get(id).size);
-        let priority = self.scheduler.pick(ready, &self.scheduling, head)?;
+        let priority = self.scheduler.pick(ready, self.strict, head)?;
         let queue = &mut self.queues[usize::from(priority)];
         let id = queue.pop(packets)?;
         if queue.is_empty() {
             self.backlog &= !(1 << priority);
             // A strict priority has no deficit, and the scheduler's state is rarely in the cache.
-            if self.scheduling.strict >> priority & 1 == 0 {
+            if self.strict >> priority & 1 == 0 {
                 self.scheduler.reset_deficit(priority);
             }
         }
@@ -226,6 +237,13 @@ impl Port {
 
     #[inline]
     fn record_length(&mut self, priority: u8, now: Time) {
+        if self.watch.is_some() {
+            self.record_watched(priority, now);
+        }
+    }
+
+    #[inline(never)] // Few ports are watched.
+    fn record_watched(&mut self, priority: u8, now: Time) {
         if let Some(watch) = &mut self.watch {
             if watch.priority == priority {
                 watch.set(self.queues[usize::from(priority)].bytes(), now);

@@ -17,9 +17,10 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// State of the scheduler.
-#[derive(Debug, Clone, Copy, Default)]
+/// State of the scheduler, with the quantums of its configuration.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Scheduler {
+    quantum: [u32; 8],
     deficit: [u32; 8],
     turn: u8,
     /// True if the current queue has received its quantum of this round.
@@ -27,18 +28,17 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Picks the queue to send from, among `ready` (one bit each). `head` returns the size of a
-    /// queue's first packet.
+    pub const fn new(config: &SchedulerConfig) -> Self {
+        Self { quantum: config.quantum, deficit: [0; 8], turn: 0, granted: false }
+    }
+
+    /// Picks the queue to send from, among `ready`, of which `strict` have strict priority (one bit
+    /// each). `head` returns the size of a queue's first packet. Accesses the state only if no
+    /// strict priority is ready.
     #[inline]
-    pub fn pick(
-        &mut self,
-        ready: u8,
-        config: &SchedulerConfig,
-        head: impl Fn(u8) -> u32,
-    ) -> Option<u8> {
-        let strict = ready & config.strict;
-        if strict != 0 {
-            return Some(strict.ilog2().to_le_bytes()[0]);
+    pub fn pick(&mut self, ready: u8, strict: u8, head: impl Fn(u8) -> u32) -> Option<u8> {
+        if let Some(highest) = (ready & strict).checked_ilog2() {
+            return Some(highest.to_le_bytes()[0]);
         }
         if ready == 0 {
             return None;
@@ -47,7 +47,7 @@ impl Scheduler {
             let (priority, index) = (self.turn, usize::from(self.turn));
             if ready >> priority & 1 == 1 {
                 if !self.granted {
-                    self.deficit[index] += config.quantum[index].max(1);
+                    self.deficit[index] += self.quantum[index].max(1);
                     self.granted = true;
                 }
                 let size = head(priority);
@@ -74,9 +74,9 @@ mod tests {
 
     /// Bytes sent by each priority out of about `total`, with packets of `sizes`.
     fn shares(config: &SchedulerConfig, ready: u8, sizes: [u32; 8], total: u32) -> [u32; 8] {
-        let (mut scheduler, mut sent) = (Scheduler::default(), [0; 8]);
+        let (mut scheduler, mut sent) = (Scheduler::new(config), [0; 8]);
         while sent.iter().sum::<u32>() < total {
-            let next = scheduler.pick(ready, config, |p| sizes[usize::from(p)]).unwrap();
+            let next = scheduler.pick(ready, config.strict, |p| sizes[usize::from(p)]).unwrap();
             sent[usize::from(next)] += sizes[usize::from(next)];
         }
         sent
@@ -107,8 +107,8 @@ mod tests {
     fn an_empty_queue_loses_its_deficit() {
         let mut config = SchedulerConfig { strict: 0, quantum: [1; 8] };
         config.quantum[0] = 10_000;
-        let mut scheduler = Scheduler::default();
-        assert_eq!(scheduler.pick(1, &config, |_| 100), Some(0));
+        let mut scheduler = Scheduler::new(&config);
+        assert_eq!(scheduler.pick(1, config.strict, |_| 100), Some(0));
         assert_eq!(scheduler.deficit[0], 9900);
         scheduler.reset_deficit(0);
         assert_eq!(scheduler.deficit[0], 0);
