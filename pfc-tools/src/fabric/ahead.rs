@@ -69,11 +69,11 @@ impl Fabric {
     /// A switch: the counters of its buffer, and the route. A host: the flow.
     #[inline]
     fn packet_leads_to(&self, port: &Port, packet: &Packet) {
-        match (port.node, packet.kind) {
+        match (port.node, packet.kind()) {
             (_, Kind::Pfc { .. }) => {} // Has no destination: the port takes it.
             (Node::Switch(number), _) => {
                 let switch = &self.switches[number as usize];
-                switch.buffer.prepare(usize::from(port.local), packet.priority);
+                switch.buffer.prepare(usize::from(port.local), packet.priority());
                 switch.routes.prepare(port.local, packet.to);
             }
             (Node::Host(_), Kind::Data { .. }) => Flow::fetch_receiver(&self.flows, packet.flow),
@@ -85,7 +85,7 @@ impl Fabric {
     /// A switch: the egress port. A host that receives data: the notification point.
     #[inline]
     fn packet_leads_on_to(&self, port: &Port, packet: &Packet) {
-        match (port.node, packet.kind) {
+        match (port.node, packet.kind()) {
             (_, Kind::Pfc { .. }) => {}
             (Node::Switch(number), _) => {
                 let switch = &self.switches[number as usize];
@@ -118,7 +118,7 @@ impl Fabric {
             Node::Switch(number) => {
                 if let Some(packet) = port.first(&self.packets) {
                     let buffer = &self.switches[number as usize].buffer;
-                    buffer.prepare(usize::from(packet.ingress), packet.priority);
+                    buffer.prepare(usize::from(packet.ingress), packet.priority());
                 }
             }
             Node::Host(number) => self.hosts[number as usize].prepare(),

@@ -22,7 +22,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use super::Fabric;
 use super::config::{ConfigError, FabricConfig, FlowConfig};
 use super::events::Event;
-use super::packet::{Kind, Packet, PacketId};
+use super::packet::{Flags, Kind, Packet, PacketId};
 use super::port::Node;
 use super::time::Time;
 use crate::frame::{damage, mark, size_on_link};
@@ -188,10 +188,10 @@ impl Fabric {
         let packet = *self.packets.get(id);
         self.packets.remove(id);
         let frame = &mut self.engines.frames[id.index()];
-        if packet.marked {
+        if packet.has(Flags::MARKED) {
             mark(frame);
         }
-        if packet.corrupted {
+        if packet.has(Flags::CORRUPTED) {
             damage(frame);
         }
         let now = self.now.instant();
@@ -204,7 +204,7 @@ impl Fabric {
         flow.sender.counts.naks += received.naks;
         flow.sender.counts.cnps += received.cnps;
         flow.receiver.out_of_sequence += received.out_of_sequence;
-        if matches!(packet.kind, Kind::Data { .. }) {
+        if matches!(packet.kind(), Kind::Data { .. }) {
             flow.receiver.marked += received.marked;
         }
         let messages = flow.receiver.messages;
@@ -357,15 +357,15 @@ impl Fabric {
         let psn = seen.bth.psn.value();
         let kind = match (seen.bth.opcode, seen.info.operation, seen.ext.aeth) {
             (Opcode::CNP, ..) => Kind::Cnp,
-            (_, Operation::Write, _) => Kind::Data { psn },
+            (_, Operation::Write, _) => Kind::Data { psn, sent: self.now },
             (.., Some(aeth)) if matches!(aeth.syndrome, Syndrome::Nak(_)) => {
                 Kind::Nak { psn, arrived: psn }
             }
-            _ => Kind::Ack { psn },
+            _ => Kind::Ack { psn, sent: self.now },
         };
         let size = size_on_link(bytes.len());
         let mut packet = Packet::new(kind, number, to, size, seen.ip.traffic_class() >> 5);
-        packet.ecn_capable = seen.ip.ecn() != Ecn::NotEct;
+        packet.flags.set(Flags::ECN_CAPABLE, seen.ip.ecn() != Ecn::NotEct);
         // ECMP hashes the same entropy as for a simulated host, so the flow takes the same path.
         let entropy = self.flows[number as usize].sender.entropy;
         packet.entropy = if matches!(kind, Kind::Data { .. }) { entropy } else { !entropy };
@@ -379,14 +379,14 @@ impl Fabric {
         self.count_frame(host, number, kind);
         let port = self.hosts[host as usize].port;
         self.hosts[host as usize].waiting += 1;
-        self.ports[port as usize].enqueue(packet.priority, id, &mut self.packets, self.now);
+        self.ports[port as usize].enqueue(packet.priority(), id, &mut self.packets, self.now);
     }
 
     /// Counts a frame that leaves an engine host.
     fn count_frame(&mut self, host: u32, number: u32, kind: Kind) {
         let flow = &mut self.flows[number as usize];
         match kind {
-            Kind::Data { psn } => {
+            Kind::Data { psn, .. } => {
                 let Some((place, _)) = self.engines.places[number as usize] else { return };
                 let engine = self.engines.hosts[host as usize].as_mut().expect("an engine's port");
                 let end = &mut engine.ends[place];

@@ -5,7 +5,7 @@
 
 use super::Fabric;
 use super::measure::histogram::TimeHistogram;
-use super::packet::{Kind, Packet, PacketId};
+use super::packet::{Flags, Kind, Packet, PacketId};
 use super::port::{ALL, Node, PortCounts, QueueMonitor};
 use super::time::Time;
 
@@ -113,7 +113,9 @@ impl Fabric {
         }
         let ExternalFrame { to, size, priority, entropy, ecn_capable, marked } = frame;
         let mut packet = Packet::new(Kind::Frame, u32::MAX, to, size, priority);
-        (packet.entropy, packet.ecn_capable, packet.marked) = (entropy, ecn_capable, marked);
+        packet.entropy = entropy;
+        packet.flags.set(Flags::ECN_CAPABLE, ecn_capable);
+        packet.flags.set(Flags::MARKED, marked);
         let id = self.packets.add(packet);
         self.ports[port as usize].enqueue(priority, id, &mut self.packets, self.now);
         self.try_transmit(port);
@@ -160,7 +162,9 @@ impl Fabric {
 
     /// Delivers a frame to an external host.
     pub(super) fn external_receives(&mut self, host: u32, id: PacketId) {
-        let Packet { marked, corrupted, .. } = *self.packets.get(id);
+        let flags = self.packets.get(id).flags;
+        let marked = flags.contains(Flags::MARKED);
+        let corrupted = flags.contains(Flags::CORRUPTED);
         self.packets.remove(id);
         self.departures.push(Departure::Frame { host, frame: id.index(), marked, corrupted });
     }

@@ -11,7 +11,7 @@ use super::Fabric;
 use super::ahead::fetch;
 use super::config::FlowConfig;
 use super::events::Event;
-use super::packet::{Kind, Packet, PacketId};
+use super::packet::{Flags, Kind, Packet, PacketId};
 use super::time::Time;
 use active::{Active, ActiveFlows};
 use receiver::{Notifier, Receiver, Response};
@@ -143,18 +143,17 @@ impl Fabric {
         let was_idle = !flow.sender.is_outstanding();
         let psn = flow.sender.next_psn();
         let mut packet = Packet::new(
-            Kind::Data { psn },
+            Kind::Data { psn, sent: now },
             number,
             flow.config.to,
             flow.sender.next_size(),
             flow.config.priority,
         );
-        packet.sent = now;
         packet.entropy = flow.sender.entropy;
-        packet.ecn_capable = flow.sender.ecn_capable;
-        packet.retransmitted = flow.sender.sends_again();
-        packet.telemetry = flow.sender.needs.telemetry;
-        packet.ack_requested = flow.sender.on_sent(now);
+        packet.flags.set(Flags::ECN_CAPABLE, flow.sender.ecn_capable);
+        packet.flags.set(Flags::RETRANSMITTED, flow.sender.sends_again());
+        packet.flags.set(Flags::TELEMETRY, flow.sender.needs.telemetry);
+        packet.flags.set(Flags::ACK_REQUESTED, flow.sender.on_sent(now));
         let check_at = flow.sender.next_check(now.instant());
         if was_idle {
             flow.sender.progress_at = now;
@@ -168,7 +167,7 @@ impl Fabric {
             self.events.push(at, Event::Timeout { flow: number });
         }
         let id = self.packets.add(packet);
-        if packet.telemetry {
+        if packet.has(Flags::TELEMETRY) {
             self.telemetry.start(id);
         }
         self.transmit(port, id);
@@ -194,17 +193,17 @@ impl Fabric {
     pub(super) fn host_receives(&mut self, host: u32, id: PacketId) {
         let packet = *self.packets.get(id);
         self.packets.remove(id);
-        if packet.corrupted {
+        if packet.has(Flags::CORRUPTED) {
             self.hosts[host as usize].corrupted += 1;
             return;
         }
         let now = self.now.instant();
-        match packet.kind {
-            Kind::Data { psn } => self.data_arrives(id, &packet, psn),
-            Kind::Ack { psn } => {
+        match packet.kind() {
+            Kind::Data { psn, sent } => self.data_arrives(id, &packet, psn, sent),
+            Kind::Ack { psn, sent } => {
                 let (at, flow) = (self.now, &mut self.flows[packet.flow as usize]);
-                let hops = if packet.telemetry { self.telemetry.of(id) } else { &[] };
-                if flow.sender.on_ack(psn, &packet, hops, at) {
+                let hops = if packet.has(Flags::TELEMETRY) { self.telemetry.of(id) } else { &[] };
+                if flow.sender.on_ack(psn, sent, packet.flags, hops, at) {
                     self.finish(packet.flow);
                 } else {
                     self.reschedule(packet.flow);
@@ -222,13 +221,13 @@ impl Fabric {
         }
     }
 
-    fn data_arrives(&mut self, id: PacketId, packet: &Packet, psn: u32) {
+    fn data_arrives(&mut self, id: PacketId, packet: &Packet, psn: u32, sent: Time) {
         let flow = &mut self.flows[packet.flow as usize];
-        flow.receiver.note_arrival(packet.marked);
+        flow.receiver.note_arrival(packet.has(Flags::MARKED));
         let messages = flow.receiver.messages;
         // A mark that acknowledgements echo causes no CNP.
-        let notifies = packet.marked && flow.sender.needs.marks != Marks::Echo;
-        let response = flow.receiver.on_data(psn, packet.ack_requested);
+        let notifies = packet.has(Flags::MARKED) && flow.sender.needs.marks != Marks::Echo;
+        let response = flow.receiver.on_data(psn, packet.has(Flags::ACK_REQUESTED));
         let is_message = flow.receiver.messages != messages;
         let point = flow.notifier;
         let notifier = &mut self.notifiers[point as usize];
@@ -240,28 +239,26 @@ impl Fabric {
         }
         self.arm_notifier(point);
         if let Some(response) = response {
-            self.send_response(id, packet, response);
+            let kind = match response {
+                Response::Ack(psn) => Kind::Ack { psn, sent },
+                Response::Nak { expected, arrived } => Kind::Nak { psn: expected, arrived },
+            };
+            self.send_response(id, packet, kind);
         }
         if is_message {
             self.message_arrived(packet.flow);
         }
     }
 
-    fn send_response(&mut self, data: PacketId, to: &Packet, response: Response) {
-        let kind = match response {
-            Response::Ack(psn) => Kind::Ack { psn },
-            Response::Nak { expected, arrived } => Kind::Nak { psn: expected, arrived },
-        };
+    fn send_response(&mut self, data: PacketId, to: &Packet, kind: Kind) {
         let flow = &self.flows[to.flow as usize];
         let priority = self.host.ack_priority.unwrap_or(flow.config.priority);
         let (from, back) = (flow.config.to, flow.config.from);
         let mut packet = Packet::new(kind, to.flow, back, self.packet.control, priority);
-        packet.sent = to.sent;
         packet.entropy = !flow.sender.entropy;
-        (packet.marked, packet.retransmitted) = (to.marked, to.retransmitted);
-        packet.telemetry = to.telemetry;
+        packet.flags = to.flags & Flags::ECHOED;
         let id = self.packets.add(packet);
-        if packet.telemetry {
+        if packet.has(Flags::TELEMETRY) {
             self.telemetry.answer(data, id);
         }
         self.respond(from, id, self.host.ack_delay);
@@ -290,7 +287,7 @@ impl Fabric {
     /// Queues a response that is ready to be sent.
     pub(super) fn enqueue_response(&mut self, host: u32, id: PacketId) {
         let port = self.hosts[host as usize].port;
-        let priority = self.packets.get(id).priority;
+        let priority = self.packets.get(id).priority();
         self.ports[port as usize].enqueue(priority, id, &mut self.packets, self.now);
         self.try_transmit(port);
     }

@@ -45,7 +45,7 @@ use external::{Departure, ExternalConfig};
 use host::receiver::Notifier;
 use host::{Flow, Host};
 use measure::Samples;
-use packet::{Kind, PacketId, Packets};
+use packet::{Flags, Kind, PacketId, Packets};
 use port::{Node, Port};
 use steps::Steps;
 use switch::Switch;
@@ -167,7 +167,7 @@ impl Fabric {
     #[inline]
     fn arrive(&mut self, at: u32, id: PacketId) {
         self.hops += 1;
-        if let Kind::Pfc { enabled, paused, quanta } = self.packets.get(id).kind {
+        if let Kind::Pfc { enabled, paused, quanta } = self.packets.get(id).kind() {
             self.packets.remove(id);
             let to = &mut self.ports[at as usize];
             if let Node::External(host) = to.node {
@@ -242,14 +242,14 @@ impl Fabric {
         out.counts.frames += 1;
         out.counts.wire_bytes += u64::from(bytes);
         let mut arrives = out.free_at + out.delay;
-        match packet.kind {
+        match packet.kind() {
             Kind::Pfc { .. } => arrives = arrives + self.pause_response,
             Kind::Data { .. } | Kind::Frame => {
                 let fate = out.faults.as_mut().map_or(Delivery::Intact, |faults| faults.next());
                 match fate {
                     Delivery::Intact => {}
                     Delivery::Corrupted => {
-                        packet.corrupted = true;
+                        packet.flags |= Flags::CORRUPTED;
                         out.counts.corrupted += 1;
                     }
                     Delivery::Lost => {

@@ -1,5 +1,6 @@
 //! Packets in a slab, and queues that link them.
 
+use bitflags::bitflags;
 use feroce_engine::memory::ahead::fetch_element;
 
 use super::time::Time;
@@ -18,13 +19,14 @@ impl PacketId {
 /// No packet.
 const NONE: u32 = u32::MAX;
 
-/// The kind of a packet.
+/// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Payload of a flow.
-    Data { psn: u32 },
-    /// Acknowledges all packets before `psn`.
-    Ack { psn: u32 },
+    Data { psn: u32, sent: Time },
+    /// Acknowledges all packets before `psn`. `sent` is the time at which the data packet was sent
+    /// that caused it.
+    Ack { psn: u32, sent: Time },
     /// Reports a gap: the receiver expects `psn`, and `arrived` has arrived.
     Nak { psn: u32, arrived: u32 },
     /// Congestion notification packet.
@@ -36,11 +38,43 @@ pub(crate) enum Kind {
     Pfc { enabled: u8, paused: u8, quanta: u16 },
 }
 
-/// The properties of a packet that the fabric uses.
+/// The kinds without their values.
+const DATA: u8 = 0;
+const ACK: u8 = 1;
+const NAK: u8 = 2;
+const CNP: u8 = 3;
+const FRAME: u8 = 4;
+const PFC: u8 = 5;
+
+bitflags! {
+    /// Properties of a packet.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Flags: u8 {
+        /// May be marked.
+        const ECN_CAPABLE = 1;
+        /// Marked in the fabric. Of an acknowledgement: the data packet that caused it was.
+        const MARKED = 1 << 1;
+        /// The data packet was sent before. Of an acknowledgement: the one that caused it was.
+        const RETRANSMITTED = 1 << 2;
+        /// The switches on its path record telemetry for it.
+        const TELEMETRY = 1 << 3;
+        /// The sender requests an acknowledgement (AckReq bit of the BTH).
+        const ACK_REQUESTED = 1 << 4;
+        /// Bits were flipped; the ICRC is wrong.
+        const CORRUPTED = 1 << 5;
+        /// An acknowledgement or a NAK has those of the data packet that caused it.
+        const ECHOED = Self::MARKED.bits() | Self::RETRANSMITTED.bits() | Self::TELEMETRY.bits();
+    }
+}
+
+/// The properties of a packet that the fabric uses. Two packets fill a cache line: large networks
+/// hold hundreds of thousands.
 #[derive(Debug, Clone, Copy)]
-#[repr(align(64))] // Never spans two cache lines.
+#[repr(align(32))]
 pub(crate) struct Packet {
-    pub kind: Kind,
+    /// The values of the kind: what `first` does not hold.
+    second: u64,
+    first: u32,
     pub flow: u32,
     /// Destination host.
     pub to: u32,
@@ -48,44 +82,61 @@ pub(crate) struct Packet {
     pub entropy: u32,
     /// Buffer bytes: the frame with its FCS.
     pub size: u32,
-    /// Time at which the data packet was sent; a response carries it back.
-    pub sent: Time,
-    pub priority: u8,
-    /// ECN-capable: may be marked.
-    pub ecn_capable: bool,
-    /// Marked in the fabric. Of an acknowledgement: the data packet that caused it was marked.
-    pub marked: bool,
-    /// The data packet was sent before. Of an acknowledgement: the one that caused it was.
-    pub retransmitted: bool,
-    /// The switches on its path record telemetry for it.
-    pub telemetry: bool,
-    /// The sender requests an acknowledgement (AckReq bit of the BTH).
-    pub ack_requested: bool,
-    /// Bits were flipped; the ICRC is wrong.
-    pub corrupted: bool,
     /// Ingress port at the switch that holds the packet.
     pub ingress: u16,
+    /// The kind, and in the last three bits the priority.
+    class: u8,
+    pub flags: Flags,
 }
 
+const _: () = assert!(size_of::<Packet>() == 32);
+
 impl Packet {
-    /// An unmarked packet of `kind` for host `to`.
+    /// A packet of `kind` for host `to`, without flags. `priority` is below 8.
     pub const fn new(kind: Kind, flow: u32, to: u32, size: u32, priority: u8) -> Self {
-        Self {
-            kind,
-            flow,
-            to,
-            entropy: 0,
-            size,
-            sent: Time::ZERO,
-            priority,
-            ecn_capable: false,
-            marked: false,
-            retransmitted: false,
-            telemetry: false,
-            ack_requested: false,
-            corrupted: false,
-            ingress: 0,
+        let (tag, first, second) = match kind {
+            Kind::Data { psn, sent } => (DATA, psn, sent.0),
+            Kind::Ack { psn, sent } => (ACK, psn, sent.0),
+            Kind::Nak { psn, arrived } => (NAK, psn, arrived as u64),
+            Kind::Cnp => (CNP, 0, 0),
+            Kind::Frame => (FRAME, 0, 0),
+            Kind::Pfc { enabled, paused, quanta } => {
+                (PFC, u32::from_le_bytes([enabled, paused, 0, 0]), quanta as u64)
+            }
+        };
+        let class = tag << 3 | priority & 7;
+        let flags = Flags::empty();
+        Self { second, first, flow, to, entropy: 0, size, ingress: 0, class, flags }
+    }
+
+    /// What the packet is.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // `new` widened the values.
+    pub const fn kind(&self) -> Kind {
+        let (first, second) = (self.first, self.second);
+        match self.class >> 3 {
+            DATA => Kind::Data { psn: first, sent: Time(second) },
+            ACK => Kind::Ack { psn: first, sent: Time(second) },
+            NAK => Kind::Nak { psn: first, arrived: second as u32 },
+            CNP => Kind::Cnp,
+            FRAME => Kind::Frame,
+            _ => {
+                let [enabled, paused, ..] = first.to_le_bytes();
+                Kind::Pfc { enabled, paused, quanta: second as u16 }
+            }
         }
+    }
+
+    /// The priority.
+    #[inline]
+    pub const fn priority(&self) -> u8 {
+        self.class & 7
+    }
+
+    /// Returns true if the packet has one of these flags.
+    #[inline]
+    pub const fn has(&self, flags: Flags) -> bool {
+        self.flags.intersects(flags)
     }
 }
 
@@ -221,17 +272,35 @@ mod tests {
         let (mut packets, mut queue) = (Packets::new(), Fifo::EMPTY);
         for round in 0..3 {
             for psn in 0..4 {
-                let data = Packet::new(Kind::Data { psn }, 0, 0, 100 + psn, 3);
+                let data = Packet::new(Kind::Data { psn, sent: Time::ZERO }, 0, 0, 100 + psn, 3);
                 queue.push(packets.add(data), &mut packets);
             }
             assert_eq!((queue.bytes(), packets.live()), (406, 4), "round {round}");
             for psn in 0..4 {
                 let id = queue.pop(&mut packets).unwrap();
-                assert_eq!(packets.get(id).kind, Kind::Data { psn });
+                assert_eq!(packets.get(id).kind(), Kind::Data { psn, sent: Time::ZERO });
                 packets.remove(id);
             }
             assert!(queue.is_empty() && queue.pop(&mut packets).is_none());
         }
         assert_eq!(packets.slab.len(), 4);
+    }
+
+    #[test]
+    fn a_packet_keeps_its_kind_priority_and_flags() {
+        let kinds = [
+            Kind::Data { psn: u32::MAX, sent: Time(1) },
+            Kind::Ack { psn: 1, sent: Time::FAR },
+            Kind::Nak { psn: 2, arrived: u32::MAX },
+            Kind::Cnp,
+            Kind::Frame,
+            Kind::Pfc { enabled: 0xf1, paused: 0x80, quanta: u16::MAX },
+        ];
+        for (priority, kind) in (0..8).cycle().zip(kinds.into_iter().cycle().take(48)) {
+            let mut packet = Packet::new(kind, 7, 8, 9, priority);
+            packet.flags |= Flags::MARKED;
+            assert_eq!((packet.kind(), packet.priority()), (kind, priority));
+            assert!(packet.has(Flags::MARKED) && !packet.has(Flags::CORRUPTED));
+        }
     }
 }

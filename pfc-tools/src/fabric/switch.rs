@@ -11,7 +11,7 @@ use rand_xoshiro::rand_core::Rng;
 use super::Fabric;
 use super::config::PfcConfig;
 use super::events::Event;
-use super::packet::{Kind, Packet, PacketId};
+use super::packet::{Flags, Kind, Packet, PacketId};
 use super::routing::Routes;
 use super::time::Time;
 use buffer::{Admission, SharedBuffer};
@@ -54,7 +54,7 @@ impl Fabric {
             self.packets.remove(id);
             return;
         };
-        match switch.buffer.admit(usize::from(local), packet.priority, packet.size) {
+        match switch.buffer.admit(usize::from(local), packet.priority(), packet.size) {
             Admission::Shared => {}
             Admission::Headroom => self.ports[port as usize].counts.headroom += 1,
             Admission::Dropped => {
@@ -64,14 +64,14 @@ impl Fabric {
             }
         }
         packet.ingress = local;
-        let priority = packet.priority;
+        let priority = packet.priority();
         let egress = switch.ports[usize::from(out)];
         let to = &mut self.ports[egress as usize];
-        if packet.ecn_capable
-            && !packet.marked
+        if packet.has(Flags::ECN_CAPABLE)
+            && !packet.has(Flags::MARKED)
             && switch.marks(to.queued(priority), MarkAt::Enqueue)
         {
-            packet.marked = true;
+            packet.flags |= Flags::MARKED;
             to.counts.marked += 1;
         }
         to.enqueue(priority, id, &mut self.packets, self.now);
@@ -88,15 +88,15 @@ impl Fabric {
         let Some(id) = out.dequeue(&mut self.packets, self.now) else { return false };
         let switch = &mut self.switches[number as usize];
         let packet = self.packets.get_mut(id);
-        let (priority, ingress) = (packet.priority, usize::from(packet.ingress));
-        if packet.ecn_capable
-            && !packet.marked
+        let (priority, ingress) = (packet.priority(), usize::from(packet.ingress));
+        if packet.has(Flags::ECN_CAPABLE)
+            && !packet.has(Flags::MARKED)
             && switch.marks(out.queued(priority), MarkAt::Dequeue)
         {
-            packet.marked = true;
+            packet.flags |= Flags::MARKED;
             out.counts.marked += 1;
         }
-        if packet.telemetry && matches!(packet.kind, Kind::Data { .. }) {
+        if packet.has(Flags::TELEMETRY) && matches!(packet.kind(), Kind::Data { .. }) {
             let hop = Hop {
                 queue: out.queued(priority),
                 sent: out.counts.wire_bytes,

@@ -6,7 +6,7 @@ use feroce_congestion::{
 
 use super::selective::Scoreboard;
 use crate::fabric::config::{Control, FlowConfig, HostConfig, PacketConfig, Recovery};
-use crate::fabric::packet::Packet;
+use crate::fabric::packet::Flags;
 use crate::fabric::time::{LinkRate, Time};
 
 /// Whether a packet may be sent.
@@ -284,9 +284,10 @@ impl Sender {
         requests_ack
     }
 
-    /// Handles an acknowledgement of all packets before `psn`: the packet `ack`, with the telemetry
-    /// of the data packet that caused it. Returns true if everything is acknowledged.
-    pub fn on_ack(&mut self, psn: u32, ack: &Packet, hops: &[Hop], now: Time) -> bool {
+    /// Handles an acknowledgement of all packets before `psn` that has these flags. `sent` and
+    /// `hops` are the time and the telemetry of the data packet that caused it. Returns true if
+    /// everything is acknowledged.
+    pub fn on_ack(&mut self, psn: u32, sent: Time, flags: Flags, hops: &[Hop], now: Time) -> bool {
         if psn > self.una {
             let bytes = u64::from(psn - self.una) * u64::from(self.full);
             self.una = psn;
@@ -295,8 +296,9 @@ impl Sender {
             }
             self.set_next(self.next.max(psn));
             self.progress_at = now;
-            let rtt = Duration::from_nanos((now - ack.sent).0.div_ceil(1000));
-            let (is_marked, is_retransmission) = (ack.marked, ack.retransmitted);
+            let rtt = Duration::from_nanos((now - sent).0.div_ceil(1000));
+            let is_marked = flags.contains(Flags::MARKED);
+            let is_retransmission = flags.contains(Flags::RETRANSMITTED);
             let ack = Ack { rtt, bytes, is_marked, is_retransmission, hops };
             self.before_change(now.instant());
             self.controller.on_ack(&ack, now.instant());
