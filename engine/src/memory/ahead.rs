@@ -28,11 +28,17 @@ pub(super) fn fetch_ahead(host: u64, len: usize) {
     let _no_such_hint = (host, len);
 }
 
-/// Prefetches the first `len` bytes of element `index`, if there is one. For tables that are larger
-/// than the processor's cache, such as the fabric's.
+/// Prefetches `len` bytes from the start of `of` on. For what is larger than the processor's cache,
+/// such as the tables of the fabric.
+#[inline]
+pub fn fetch<T>(of: &T, len: usize) {
+    fetch_ahead((&raw const *of).addr() as u64, len);
+}
+
+/// Prefetches the first `len` bytes of element `index`, if there is one.
 #[inline]
 pub fn fetch_element<T>(elements: &[T], index: usize, len: usize) {
     if let Some(element) = elements.get(index) {
-        fetch_ahead((&raw const *element).addr() as u64, len);
+        fetch(element, len);
     }
 }

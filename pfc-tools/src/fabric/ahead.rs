@@ -4,7 +4,7 @@
 //! What an event needs is found step by step: its port and its packet, where they lead to, and so
 //! on. So each of the next events is looked at several times while it comes nearer.
 
-use feroce_engine::memory::ahead::fetch_element;
+use feroce_engine::memory::ahead::{fetch, fetch_element};
 
 use super::Fabric;
 use super::events::{Event, LOOK_AHEAD};
@@ -19,12 +19,6 @@ const MANY: u64 = 1 << 14;
 
 /// The steps are taken so many events before the event.
 const STEPS: [usize; 4] = [LOOK_AHEAD, 9, 6, 3];
-
-/// Fetches `bytes` from the start of `of` on into the processor's cache.
-#[inline]
-pub(super) fn fetch<T>(of: &T, bytes: usize) {
-    fetch_element(std::slice::from_ref(of), 0, bytes);
-}
 
 impl Fabric {
     /// Fetches memory for events that come soon. Changes nothing.

@@ -66,8 +66,8 @@ impl Entry {
         Due { at: Time(start + u64::from(self.offset)), event: self.event }
     }
 
-    /// Orders the entries of a slot: by time, then by their place in the slot, which is the order in
-    /// which they were scheduled.
+    /// Orders the entries of a slot: by time, then by their place, since a slot has its entries in
+    /// the order of scheduling.
     #[inline]
     fn key(self, place: u32) -> u64 {
         u64::from(self.offset) << 32 | u64::from(place)

@@ -6,9 +6,9 @@ mod selective;
 pub mod sender;
 
 use feroce_congestion::{Instant, Marks, Path};
+use feroce_engine::memory::ahead::fetch;
 
 use super::Fabric;
-use super::ahead::fetch;
 use super::config::FlowConfig;
 use super::events::Event;
 use super::packet::{Flags, Kind, Packet, PacketId};

@@ -2,7 +2,8 @@
 
 use std::mem::offset_of;
 
-use super::ahead::fetch;
+use feroce_engine::memory::ahead::fetch;
+
 use super::error_model::LinkErrors;
 use super::measure::histogram::TimeHistogram;
 use super::packet::{Fifo, Packet, PacketId, Packets};
