@@ -1,6 +1,6 @@
 //! Speed of the fabric: prints the figures that `scripts/bench.sh` reports, one per line. Packet
 //! hops are frames that reached the end of a link. Seconds are CPU time: waiting for a CPU does not
-//! count, but other programs still take cache and bandwidth of the memory. So each figure is the
+//! count, but other programs still take cache and bandwidth of the memory. So each speed is the
 //! median of three runs.
 
 mod common;

@@ -1,10 +1,15 @@
 //! Congestion control in small networks: what reaches a controller, and what the controllers do.
 
-use feroce_congestion::{Params, Rate};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use feroce_congestion::algorithm::Algorithm;
+use feroce_congestion::controller::{CongestionControl, Controller, Needs};
+use feroce_congestion::{Ack, Instant, Params, Rate};
 use feroce_pfc_tools::fabric::Fabric;
 use feroce_pfc_tools::fabric::config::{
     Control, FabricConfig, FlowConfig, HostConfig, PacketConfig, SwitchConfig,
 };
+use feroce_pfc_tools::fabric::error_model::ErrorModel;
 use feroce_pfc_tools::fabric::measure::{QueueResult, Results};
 use feroce_pfc_tools::fabric::time::{LinkRate, Time};
 use feroce_pfc_tools::fabric::topology::{self, LinkSpec};
@@ -160,4 +165,44 @@ fn the_first_window_is_that_of_the_path() {
     assert!(tail <= 2, "{tail}");
     config.flows[0].control = Control::Fixed(Rate::from_gbps(25));
     run(&config);
+}
+
+/// Acknowledgements of retransmitted packets that [`Witness`] has seen.
+static RETRANSMISSIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Sends at 1 Gb/s and counts what it is told.
+#[derive(Debug, Clone)]
+struct Witness;
+
+impl CongestionControl for Witness {
+    fn rate(&self) -> Rate {
+        Rate::from_gbps(1)
+    }
+
+    fn on_ack(&mut self, ack: &Ack<'_>, _now: Instant) {
+        RETRANSMISSIONS.fetch_add(u64::from(ack.is_retransmission), Ordering::Relaxed);
+    }
+}
+
+static WITNESS: Algorithm = Algorithm {
+    name: "witness",
+    params: &[],
+    needs: Needs::EVERY_ACK,
+    starts_at_rate: false,
+    new: |_| Controller::new(Witness),
+};
+
+/// A controller learns which acknowledgements are of retransmitted packets: none without losses.
+#[test]
+fn a_controller_hears_of_retransmissions() {
+    for loss in [ErrorModel::None, ErrorModel::Every(100)] {
+        let mut config = incast(Control::Algorithm(&WITNESS), 1, Params::default());
+        config.network.links[0].loss = loss;
+        let mut fabric = Fabric::new(&config).expect("a network");
+        while !fabric.run(1 << 20) {}
+        let retransmitted = fabric.results().flows[0].sender.retransmitted;
+        let seen = RETRANSMISSIONS.swap(0, Ordering::Relaxed);
+        assert_eq!(seen > 0, loss != ErrorModel::None);
+        assert!(seen <= retransmitted, "{seen} of {retransmitted}");
+    }
 }

@@ -28,8 +28,9 @@ pub(super) fn fetch_ahead(host: u64, len: usize) {
     let _no_such_hint = (host, len);
 }
 
-/// Prefetches `len` bytes from the start of `of` on. For what is larger than the processor's cache,
-/// such as the tables of the fabric.
+/// Prefetches `len` bytes from the start of `of` on: the line of each 64th byte, so the last line
+/// may be missed if `of` does not begin a line. For tables larger than the processor's cache, such
+/// as the fabric's.
 #[inline]
 pub fn fetch<T>(of: &T, len: usize) {
     fetch_ahead((&raw const *of).addr() as u64, len);

@@ -118,11 +118,8 @@ impl Fabric {
         let mut paused = BTreeMap::new();
         for switch in self.switches.iter().filter(|switch| switch.pfc.repeat) {
             for (local, &port) in switch.ports.iter().enumerate() {
-                let paused_here = switch.buffer.paused(local);
-                if paused_here == 0 {
-                    continue;
-                }
-                for priority in (0..8).filter(|p| paused_here >> p & 1 == 1) {
+                let priorities = switch.buffer.paused(local);
+                for priority in (0..8).filter(|p| priorities >> p & 1 == 1) {
                     let sender = self.ports[port as usize].peer;
                     let pauses = &mut self.ports[sender as usize].pauses;
                     if let Some(since) = pauses.waits_since(priority, self.now) {

@@ -1,4 +1,4 @@
-//! The event queue, ordered by (time, sequence number).
+//! The event queue, ordered by time and then in the order of scheduling.
 //!
 //! A calendar queue: slots of 2 ns for the next 17 us, and a heap for later events. The buffer of
 //! an emptied slot goes to the next slot that needs one, so a run allocates nothing once the
@@ -59,6 +59,8 @@ struct Entry {
     event: Event,
 }
 
+const _: () = assert!(size_of::<Entry>() == 16);
+
 impl Entry {
     /// The event, of a slot that starts at `start`.
     #[inline]
@@ -66,8 +68,7 @@ impl Entry {
         Due { at: Time(start + u64::from(self.offset)), event: self.event }
     }
 
-    /// Orders the entries of a slot: by time, then by their place, since a slot has its entries in
-    /// the order of scheduling.
+    /// Orders the entries of a slot by time, then by their place: in the order of scheduling.
     #[inline]
     fn key(self, place: u32) -> u64 {
         u64::from(self.offset) << 32 | u64::from(place)
@@ -182,7 +183,7 @@ impl Events {
     }
 
     /// Appends an event to its slot. What goes there directly was scheduled after what comes from
-    /// behind the calendar, so a slot has its events in the order in which they were scheduled.
+    /// behind the calendar, so a slot has events of the same time in the order of scheduling.
     #[inline]
     fn put(&mut self, at: Time, event: Event) {
         let index = index_of(at.0 >> WIDTH);
@@ -271,7 +272,9 @@ impl Events {
         self.free.push(buffer);
         let entries = &mut self.buffers[buffer as usize];
         let start = base << WIDTH;
-        if let ([entry], true) = (entries.as_slice(), self.current.is_empty()) {
+        if let [entry] = entries[..]
+            && self.current.is_empty()
+        {
             self.current.push(entry.due(start));
         } else {
             self.order.clear();
@@ -346,7 +349,8 @@ mod tests {
     }
 
     /// Compares with a sorted list: near and far times, pushed while others are taken. With only
-    /// near times, slots have dozens of events.
+    /// near times, slots have dozens of events. Of two seeds in three, most times are equal to
+    /// others, also behind the calendar.
     #[test]
     fn the_calendar_queue_equals_a_sorted_list() {
         for seed in 0..20 {
@@ -356,6 +360,7 @@ mod tests {
             for flow in 0..5000 {
                 let far = [1 << 8, 1 << 15, 1 << 22, 1 << 30][random.next_u32() as usize % kinds];
                 let at = now + Time(random.next_u64() % far);
+                let at = if seed % 3 == 0 { at } else { Time(at.0.next_multiple_of(1 << 20)) };
                 list.push((at, events.scheduled(), Event::Start { flow }));
                 events.push(at, Event::Start { flow });
                 list.sort();

@@ -162,9 +162,8 @@ impl Fabric {
 
     /// Delivers a frame to an external host.
     pub(super) fn external_receives(&mut self, host: u32, id: PacketId) {
-        let flags = self.packets.get(id).flags;
-        let marked = flags.contains(Flags::MARKED);
-        let corrupted = flags.contains(Flags::CORRUPTED);
+        let packet = *self.packets.get(id);
+        let (marked, corrupted) = (packet.has(Flags::MARKED), packet.has(Flags::CORRUPTED));
         self.packets.remove(id);
         self.departures.push(Departure::Frame { host, frame: id.index(), marked, corrupted });
     }

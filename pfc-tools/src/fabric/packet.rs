@@ -72,9 +72,9 @@ bitflags! {
 #[derive(Debug, Clone, Copy)]
 #[repr(align(32))]
 pub(crate) struct Packet {
-    /// The values of the kind: what `first` does not hold.
-    second: u64,
+    /// The values of the kind: see [`Self::new`].
     first: u32,
+    second: u64,
     pub flow: u32,
     /// Destination host.
     pub to: u32,
@@ -84,7 +84,7 @@ pub(crate) struct Packet {
     pub size: u32,
     /// Ingress port at the switch that holds the packet.
     pub ingress: u16,
-    /// The kind, and in the last three bits the priority.
+    /// The kind, and in the lowest three bits the priority.
     class: u8,
     pub flags: Flags,
 }
@@ -104,9 +104,10 @@ impl Packet {
                 (PFC, u32::from_le_bytes([enabled, paused, 0, 0]), quanta as u64)
             }
         };
-        let class = tag << 3 | priority & 7;
+        debug_assert!(priority < 8);
+        let class = tag << 3 | priority;
         let flags = Flags::empty();
-        Self { second, first, flow, to, entropy: 0, size, ingress: 0, class, flags }
+        Self { first, second, flow, to, entropy: 0, size, ingress: 0, class, flags }
     }
 
     /// What the packet is.
@@ -296,11 +297,18 @@ mod tests {
             Kind::Frame,
             Kind::Pfc { enabled: 0xf1, paused: 0x80, quanta: u16::MAX },
         ];
-        for (priority, kind) in (0..8).cycle().zip(kinds.into_iter().cycle().take(48)) {
-            let mut packet = Packet::new(kind, 7, 8, 9, priority);
-            packet.flags |= Flags::MARKED;
-            assert_eq!((packet.kind(), packet.priority()), (kind, priority));
-            assert!(packet.has(Flags::MARKED) && !packet.has(Flags::CORRUPTED));
+        for kind in kinds {
+            for priority in 0..8 {
+                let packet = Packet::new(kind, 7, 8, 9, priority);
+                assert_eq!((packet.kind(), packet.priority()), (kind, priority));
+                assert!(packet.flags.is_empty());
+            }
+        }
+        let mut packet = Packet::new(Kind::Cnp, 7, 8, 9, 6);
+        packet.flags.set(Flags::MARKED, true);
+        assert!(packet.has(Flags::MARKED) && !packet.has(Flags::all() - Flags::MARKED));
+        for flag in [Flags::MARKED, Flags::RETRANSMITTED, Flags::TELEMETRY] {
+            assert!(Flags::ECHOED.contains(flag));
         }
     }
 }

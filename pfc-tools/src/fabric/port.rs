@@ -71,6 +71,16 @@ impl QueueMonitor {
         (self.bytes, self.since) = (bytes, now);
     }
 
+    /// Records that the queue of `priority` among `queues` has changed.
+    #[inline(never)] // Few ports are watched.
+    fn record(&mut self, priority: u8, queues: &[Fifo; 8], now: Time) {
+        if self.priority == priority {
+            self.set(queues[usize::from(priority)].bytes(), now);
+        } else if self.priority == ALL {
+            self.set(queues.iter().map(Fifo::bytes).sum(), now);
+        }
+    }
+
     /// Forgets the records up to now.
     pub fn restart(&mut self, now: Time) {
         self.histogram = TimeHistogram::default();
@@ -84,11 +94,12 @@ impl QueueMonitor {
 }
 
 /// One end of a link, with its egress queues. The processor's cache does not hold the ports of a
-/// large network, so what is used for every packet of a strict priority is in two cache lines, from
-/// the last field of `pauses` to the first two of `counts`, and in that of a queue.
+/// large network. So what every packet of a strict priority needs is in three cache lines: that of
+/// its queue, and two from the last field of `pauses` to the first two of `counts`.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Port {
+    queues: [Fifo; 8],
     pub pauses: Pauses,
     pub node: Node,
     /// The port at the other end of the link.
@@ -109,7 +120,6 @@ pub(crate) struct Port {
     /// PFC frames, sent before all other frames.
     pub control: Fifo,
     pub counts: PortCounts,
-    queues: [Fifo; 8],
     scheduler: Scheduler,
     /// Counters at the end of the warm-up.
     pub counts_before: PortCounts,
@@ -123,8 +133,11 @@ const fn line(offset: usize) -> usize {
 /// The end of the first two counters.
 const HOT_END: usize = offset_of!(Port, counts) + offset_of!(PortCounts, pauses_sent);
 
-const _: () = assert!(line(HOT_END - 1) - line(offset_of!(Port, node) - 1) == 1, "two lines");
-const _: () = assert!(offset_of!(Port, queues) % size_of::<Fifo>() == 0, "one line");
+/// The last word of `pauses` is before `node`.
+const HOT: usize = offset_of!(Port, node) - size_of::<u64>();
+
+const _: () = assert!(line(HOT_END - 1) - line(HOT) == 1, "hot fields take two cache lines");
+const _: () = assert!(offset_of!(Port, queues) == 0, "no queue spans two cache lines");
 
 impl Port {
     pub fn new(
@@ -184,11 +197,11 @@ impl Port {
         self.record_length(priority, now);
     }
 
-    /// Fetches what is used for every packet into the processor's cache.
+    /// Fetches the queues and what else is used for every packet into the processor's cache.
     #[inline]
     pub fn fetch(&self) {
+        fetch(&self.queues, size_of_val(&self.queues));
         fetch(&self.node, HOT_END - offset_of!(Self, node));
-        fetch(&self.queues, size_of::<[Fifo; 8]>());
     }
 
     /// Fetches the first packet of each queue into the processor's cache.
@@ -238,19 +251,8 @@ impl Port {
 
     #[inline]
     fn record_length(&mut self, priority: u8, now: Time) {
-        if self.watch.is_some() {
-            self.record_watched(priority, now);
-        }
-    }
-
-    #[inline(never)] // Few ports are watched.
-    fn record_watched(&mut self, priority: u8, now: Time) {
         if let Some(watch) = &mut self.watch {
-            if watch.priority == priority {
-                watch.set(self.queues[usize::from(priority)].bytes(), now);
-            } else if watch.priority == ALL {
-                watch.set(self.queues.iter().map(Fifo::bytes).sum(), now);
-            }
+            watch.record(priority, &self.queues, now);
         }
     }
 }

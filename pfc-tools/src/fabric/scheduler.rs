@@ -32,8 +32,8 @@ impl Scheduler {
         Self { quantum: config.quantum, deficit: [0; 8], turn: 0, granted: false }
     }
 
-    /// Picks the queue to send from, among `ready`, of which `strict` have strict priority (one bit
-    /// each). `head` returns the size of a queue's first packet. Accesses the state only if no
+    /// Picks the queue to send from, among `ready`. `strict` are the strict priorities (one bit
+    /// each), `head` returns the size of a queue's first packet. Accesses the state only if no
     /// strict priority is ready.
     #[inline]
     pub fn pick(&mut self, ready: u8, strict: u8, head: impl Fn(u8) -> u32) -> Option<u8> {

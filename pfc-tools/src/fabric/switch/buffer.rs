@@ -281,6 +281,20 @@ mod tests {
     }
 
     #[test]
+    fn each_queue_of_a_port_pauses_and_resumes_on_its_own() {
+        let config = BufferConfig { lossless: 1 << 3 | 1 << 4, threshold: Some(500), ..CONFIG };
+        let mut buffer = SharedBuffer::new(config, 2).unwrap();
+        for priority in [3, 4] {
+            assert_eq!(buffer.admit(0, priority, 1000), Admission::Headroom);
+            assert!(buffer.pauses(0, priority));
+        }
+        assert_eq!((buffer.paused(0), buffer.paused(1)), (1 << 3 | 1 << 4, 0));
+        buffer.release(0, 3, 1000);
+        assert!(buffer.resumes(0, 3) && !buffer.resumes(0, 4));
+        assert_eq!((buffer.is_paused(0, 3), buffer.is_paused(0, 4)), (false, true));
+    }
+
+    #[test]
     fn lossy_packets_are_dropped_at_the_threshold_without_a_pause() {
         let mut buffer = SharedBuffer::new(CONFIG, 2).unwrap();
         let taken = (0..100).take_while(|_| buffer.admit(0, 0, 1000) == Admission::Shared).count();
