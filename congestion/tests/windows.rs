@@ -258,3 +258,18 @@ fn powertcp_follows_power() {
     power.on_ack(&told(&[hop(0, 525_000, 100)]), us(110));
     assert_eq!(power.window(), 137_500);
 }
+
+/// Acknowledgements of one RTT start from the window of the RTT before: they do not multiply.
+#[test]
+fn powertcp_reacts_to_each_acknowledgement_without_multiplying() {
+    let mut power = PowerTcp::new(&setup(&Params::default()));
+    power.on_ack(&told(&[hop(125_000, 0, 5)]), us(10));
+    // Current 1, voltage 2: 0.9 (125 000 / 2 + 12 500) + 0.1 * 125 000.
+    power.on_ack(&told(&[hop(125_000, 125_000, 15)]), us(20));
+    assert_eq!(power.window(), 80_000);
+    for step in 1..10 {
+        power.on_ack(&told(&[hop(125_000, 125_000 + 12_500 * step, 15 + step)]), us(20 + step));
+        // 0.9 (80 000 / 2 + 12 500) + 0.1 * 80 000.
+        assert_eq!(power.window(), 55_250, "step {step}");
+    }
+}

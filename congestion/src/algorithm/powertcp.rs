@@ -85,12 +85,14 @@ impl PowerTcp {
         }
     }
 
-    /// UPDATEWINDOW: w = gamma (w_old / power + beta) + (1 - gamma) w.
+    /// UPDATEWINDOW: w = gamma (w_old / power + beta) + (1 - gamma) w_old. The paper has w in place
+    /// of the last w_old, which each acknowledgement of an RTT changes: gamma then damps nothing,
+    /// and two flows oscillate below the equilibrium. The authors' simulator has w_old.
     fn compute(&mut self) {
         let scaled = u128::from(self.old) * u128::from(LOAD);
         let aim = narrow(scaled / u128::from(self.path.load.max(1)));
         let newest = self.gamma.of_u64(aim.saturating_add(self.beta));
-        let kept = self.gamma.complement().of_u64(self.window);
+        let kept = self.gamma.complement().of_u64(self.old);
         self.window = newest.saturating_add(kept).clamp(1, self.max);
     }
 }
