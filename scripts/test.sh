@@ -8,7 +8,7 @@
 #   scripts/test.sh --no-skips    a test or step that is skipped is a failure
 #   scripts/test.sh STEP...       the named steps: fmt clippy doc purity loom miri test rxe ports
 #                                 programs pyverbs replay frames pfc action fabric swarm install
-#                                 demo deny book mutants dpdk instructions
+#                                 demo deny book mutants reproduction dpdk instructions
 # Without root, steps that need it are skipped; so are tests that need root, or something that this
 # machine lacks. The summary names each of them with its reason.
 # The last line counts the steps. Exit code: 0 if none failed, 1 if one failed or something is
@@ -21,7 +21,7 @@ cd "$(dirname "$0")/.." || exit 2
 # Those that wait most come after test: builds of the later ones use the time (`build_ahead`). The
 # last two build `feroce` with another feature, and in the profile release.
 ALL="fmt clippy doc purity loom miri test rxe ports programs pyverbs replay frames pfc action"
-ALL+=" fabric swarm install demo deny book mutants dpdk instructions"
+ALL+=" fabric swarm install demo deny book mutants reproduction dpdk instructions"
 readonly ALL
 readonly QUICK="fmt clippy doc purity test"
 readonly NEED_ROOT="rxe ports dpdk fabric frames pfc programs pyverbs replay install demo action"
@@ -35,7 +35,7 @@ readonly SCENARIOS=100000
 readonly MUTANTS=(psn-wrap loom-cq-push-without-fence)
 # Seconds that a step takes on two slow cores, with its builds. Other steps take less than $BRIEF.
 declare -A TAKES=([clippy]=240 [test]=1200 [rxe]=400 [ports]=150 [programs]=300 [dpdk]=230
-    [miri]=200 [mutants]=150 [instructions]=400 [demo]=90 [deny]=60 [book]=60)
+    [miri]=200 [mutants]=150 [reproduction]=400 [instructions]=400 [demo]=90 [deny]=60 [book]=60)
 readonly TAKES BRIEF=120
 # The toolchain with which the step miri was tried. It is installed where there is no other nightly.
 readonly MIRI_TOOLCHAIN=nightly-2026-05-20
@@ -170,6 +170,11 @@ step_test() {
 step_fabric() {
     need_packages chromium
     cargo test --workspace --test browser -- --ignored
+}
+
+# Runs every scenario and compares the results with the committed report.
+step_reproduction() {
+    cargo test --workspace --test fabric_reproduction -- --ignored the_committed_report
 }
 
 # Runs the tests with replaceable ports, and a small swarm, on the kernel's ports.

@@ -100,7 +100,7 @@ fn the_committed_table_of_hpcc_flows_is_what_this_commit_produces() {
 
 /// Runs every gate of every scenario, on two threads; the report was written by another number.
 #[test]
-#[ignore = "takes minutes; scripts/nightly.sh runs it"]
+#[ignore = "takes minutes; `scripts/test.sh reproduction` runs it"]
 fn the_committed_report_is_what_this_commit_produces() {
     let out = folder("whole-report");
     succeed(&["report", "--jobs", "2", "--out", out.to_str().unwrap()]);
@@ -112,5 +112,20 @@ fn the_committed_report_is_what_this_commit_produces() {
         assert!(due == text, "{name} is longer than what this commit produces");
     }
     assert_eq!(names(&known), names(&made));
+    fs::remove_dir_all(out).unwrap();
+}
+
+/// Each reading of DCQCN's rules with each figure.
+#[test]
+#[ignore = "takes minutes; scripts/nightly.sh runs it"]
+fn the_committed_study_of_rules_is_what_this_commit_produces() {
+    let out = folder("rules");
+    let (file, made) = (committed().join("rules.toml"), out.join("rules.md"));
+    succeed(&["sweep", "--file", file.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    let [due, made] =
+        [committed().join("rules.md"), made].map(|at| fs::read_to_string(at).unwrap());
+    let again = "run `feroce fabric sweep --file docs/reproduction/rules.toml`";
+    assert_eq!(difference(&due, &made), None, "{again}");
+    assert!(due == made, "{again}");
     fs::remove_dir_all(out).unwrap();
 }
