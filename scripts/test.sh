@@ -35,7 +35,7 @@ readonly SCENARIOS=100000
 readonly MUTANTS=(psn-wrap loom-cq-push-without-fence)
 # Seconds that a step takes on two slow cores, with its builds. Other steps take less than $BRIEF.
 declare -A TAKES=([clippy]=240 [test]=1200 [rxe]=400 [ports]=150 [programs]=300 [dpdk]=230
-    [miri]=200 [mutants]=150 [reproduction]=400 [instructions]=400 [demo]=90 [deny]=60 [book]=60)
+    [miri]=200 [mutants]=150 [reproduction]=300 [instructions]=400 [demo]=90 [deny]=60 [book]=60)
 readonly TAKES BRIEF=120
 # The toolchain with which the step miri was tried. It is installed where there is no other nightly.
 readonly MIRI_TOOLCHAIN=nightly-2026-05-20
