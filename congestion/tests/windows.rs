@@ -183,18 +183,36 @@ fn hpcc_increases_additively_for_five_rtts_then_multiplies() {
     assert_eq!(windows, [59_535, 59_615, 59_695, 59_775, 59_855, 113_805]);
 }
 
-/// Acknowledgements of one RTT start from one reference window: they do not multiply.
+/// Acknowledgements of one RTT start from one reference window: they do not multiply. The queue
+/// stays; `first` is the window after the first RTT, `next` that after each acknowledgement of the
+/// second.
+fn reacts_without_multiplying(
+    mut control: impl CongestionControl,
+    queue: u64,
+    first: u64,
+    next: u64,
+) {
+    control.on_ack(&told(&[hop(queue, 0, 5)]), us(10));
+    control.on_ack(&told(&[hop(queue, 125_000, 15)]), us(20));
+    assert_eq!(control.window(), first);
+    for step in 1..10 {
+        control.on_ack(&told(&[hop(queue, 125_000 + 12_500 * step, 15 + step)]), us(20 + step));
+        assert_eq!(control.window(), next, "step {step}");
+    }
+}
+
 #[test]
 fn hpcc_reacts_to_each_acknowledgement_without_multiplying() {
-    let mut hpcc = Hpcc::new(&setup(&Params::default()));
-    hpcc.on_ack(&told(&[hop(0, 0, 5)]), us(10));
-    hpcc.on_ack(&told(&[hop(0, 125_000, 15)]), us(20));
-    assert_eq!(hpcc.window(), 118_830);
-    for step in 1..10 {
-        hpcc.on_ack(&told(&[hop(0, 125_000 + 12_500 * step, 15 + step)]), us(20 + step));
-        // 0.95 of the reference, plus 80.
-        assert_eq!(hpcc.window(), 112_969, "step {step}");
-    }
+    let hpcc = Hpcc::new(&setup(&Params::default()));
+    // 0.95 of the reference, plus 80.
+    reacts_without_multiplying(hpcc, 0, 118_830, 112_969);
+}
+
+/// Current 1, voltage 2: the window is 0.9 (reference / 2 + 12 500) + 0.1 reference.
+#[test]
+fn powertcp_reacts_to_each_acknowledgement_without_multiplying() {
+    let power = PowerTcp::new(&setup(&Params::default()));
+    reacts_without_multiplying(power, 125_000, 80_000, 55_250);
 }
 
 #[test]
@@ -257,19 +275,4 @@ fn powertcp_follows_power() {
     // An almost idle link: up to a product and beta.
     power.on_ack(&told(&[hop(0, 525_000, 100)]), us(110));
     assert_eq!(power.window(), 137_500);
-}
-
-/// Acknowledgements of one RTT start from the window of the RTT before: they do not multiply.
-#[test]
-fn powertcp_reacts_to_each_acknowledgement_without_multiplying() {
-    let mut power = PowerTcp::new(&setup(&Params::default()));
-    power.on_ack(&told(&[hop(125_000, 0, 5)]), us(10));
-    // Current 1, voltage 2: 0.9 (125 000 / 2 + 12 500) + 0.1 * 125 000.
-    power.on_ack(&told(&[hop(125_000, 125_000, 15)]), us(20));
-    assert_eq!(power.window(), 80_000);
-    for step in 1..10 {
-        power.on_ack(&told(&[hop(125_000, 125_000 + 12_500 * step, 15 + step)]), us(20 + step));
-        // 0.9 (80 000 / 2 + 12 500) + 0.1 * 80 000.
-        assert_eq!(power.window(), 55_250, "step {step}");
-    }
 }

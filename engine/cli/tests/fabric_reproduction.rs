@@ -56,6 +56,12 @@ fn difference<'a>(known: &'a str, made: &'a str) -> Option<(usize, &'a str, &'a 
     })
 }
 
+/// The committed text is what this commit has made. `again` says how to make it.
+fn assert_committed(name: &str, due: &str, made: &str, again: &str) {
+    assert_eq!(difference(due, made), None, "{name}: {again}");
+    assert!(due == made, "{name} is longer than what this commit produces: {again}");
+}
+
 /// Scenarios of a second or two: a report that is older than the fabric is seen by `cargo test`.
 #[test]
 fn the_committed_report_has_todays_values_of_quick_scenarios() {
@@ -91,8 +97,7 @@ fn the_committed_table_of_hpcc_flows_is_what_this_commit_produces() {
     let (known, made) = (files(&due), files(&out));
     let again = "run `feroce fabric report docs/reproduction/hpcc-flows/lossy.toml`";
     for (name, text) in &made {
-        assert_eq!(difference(&known[name], text), None, "{name}: {again}");
-        assert!(&known[name] == text, "{name}: {again}");
+        assert_committed(name, &known[name], text, again);
     }
     assert_eq!(known.len(), made.len());
     fs::remove_dir_all(out).unwrap();
@@ -108,8 +113,7 @@ fn the_committed_report_is_what_this_commit_produces() {
     let names = |files: &BTreeMap<String, String>| files.keys().cloned().collect::<Vec<_>>();
     for (name, text) in &made {
         let due = known.get(name).unwrap_or_else(|| panic!("{name} is not committed"));
-        assert_eq!(difference(due, text), None, "{name}: copy `feroce fabric report`'s files");
-        assert!(due == text, "{name} is longer than what this commit produces");
+        assert_committed(name, due, text, "copy `feroce fabric report`'s files");
     }
     assert_eq!(names(&known), names(&made));
     fs::remove_dir_all(out).unwrap();
@@ -125,7 +129,6 @@ fn the_committed_study_of_rules_is_what_this_commit_produces() {
     let [due, made] =
         [committed().join("rules.md"), made].map(|at| fs::read_to_string(at).unwrap());
     let again = "run `feroce fabric sweep --file docs/reproduction/rules.toml`";
-    assert_eq!(difference(&due, &made), None, "{again}");
-    assert!(due == made, "{again}");
+    assert_committed("rules.md", &due, &made, again);
     fs::remove_dir_all(out).unwrap();
 }
