@@ -41,6 +41,7 @@ pub const WITHOUT_HEAD: &[(&str, &str)] =
 
 /// Folders and files that may contain `unsafe`, and what they need it for.
 pub const UNSAFE_PLACES: &[(&str, &str)] = &[
+    ("wire/src/icrc/fold.rs", "a call of a function that needs an instruction of the CPU"),
     ("engine/src/memory/", "the arena, the rings, and the access to registered memory"),
     ("engine/src/port/af_xdp/", "the kernel's rings and the packet buffers behind them"),
     ("engine/src/port/packet/", "packet sockets and the memory that the kernel reads and writes"),
