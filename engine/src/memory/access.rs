@@ -17,6 +17,7 @@
 //! same word, or of a byte that is stored alone, is no data race. Accesses of other sizes, and
 //! those of the kernel to on-demand regions, are outside the rules of Rust, as a NIC's are.
 
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
@@ -123,6 +124,58 @@ impl Memory<'_> {
         unsafe { copy::load(from, out) };
         fetch_ahead(target.host.wrapping_add(out.len() as u64), ahead.min(out.len()));
         Ok(())
+    }
+}
+
+/// Bytes of registered memory that a check has found readable. They stay mapped until the core's
+/// turn ends, even if their key becomes invalid meanwhile (contract of [`MrTable::insert`]); the
+/// lifetime is that of the [`Memory`], which a core has for one turn.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    host: u64,
+    len: usize,
+    _turn: PhantomData<&'a MrTable>,
+}
+
+impl<'a> Memory<'a> {
+    /// The `len` bytes at `va`, to be loaded later in this turn. `None`: they cannot be accessed,
+    /// or the kernel must copy them. No byte is not checked.
+    #[inline(always)] // Once per packet.
+    pub fn source(
+        &self,
+        key: Key,
+        scope: impl Into<Scope>,
+        need: Access,
+        (va, len): (u64, u32),
+    ) -> Option<Source<'a>> {
+        let (mut host, _turn) = (0, PhantomData);
+        if len > 0 {
+            let target = self.locate(key, scope.into(), need, Some((va, u64::from(len)))).ok()?;
+            if matches!(target.kind, Kind::OnDemand | Kind::Null) {
+                return None;
+            }
+            host = target.host;
+        }
+        Some(Source { host, len: usize::try_from(len).expect("32 bits fit"), _turn })
+    }
+}
+
+impl Source<'_> {
+    /// No bytes.
+    pub const EMPTY: Self = Self { host: 0, len: 0, _turn: PhantomData };
+
+    /// Copies the bytes to `out`.
+    ///
+    /// # Panics
+    /// If `out` has more bytes.
+    #[inline(always)] // Once per packet.
+    pub fn load(self, out: &mut [u8]) {
+        assert!(out.len() <= self.len, "more than was checked");
+        let from = ptr::with_exposed_provenance::<u8>(address(self.host));
+        // SAFETY: `Memory::source` found `len` readable bytes at `host`, which stay mapped for the
+        // lifetime of this value. `out` is in a transmit slot of the port, which is not registered
+        // memory.
+        unsafe { copy::load(from, out) };
     }
 }
 

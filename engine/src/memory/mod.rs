@@ -38,6 +38,7 @@ mod window;
 #[doc(hidden)] // For a benchmark of Feroce.
 pub mod work_ring;
 
+pub(crate) use access::Source;
 pub use frame_ring::FrameRingError;
 pub(crate) use key::KeySpace;
 pub use on_demand::is_supported as on_demand_is_supported;

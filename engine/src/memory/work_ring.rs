@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
@@ -90,6 +90,37 @@ impl<T> Deref for Posted<'_, T> {
         // SAFETY: the producer has written a `T` at the front of the slot, which the consumer owns
         // while this value borrows it.
         unsafe { self.slot.cast().as_ref() }
+    }
+}
+
+/// A request in the ring that the core can update. It borrows the consumer exclusively.
+#[derive(Debug)]
+pub struct PostedMut<'a, T>(Posted<'a, T>);
+
+impl<T> PostedMut<'_, T> {
+    /// The request, to be read.
+    #[inline]
+    pub fn posted(&self) -> Posted<'_, T> {
+        let Posted { slot, ring, _request } = self.0;
+        Posted { slot, ring, _request }
+    }
+}
+
+impl<T> Deref for PostedMut<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for PostedMut<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `Posted::deref`. The value borrows the consumer exclusively, and its other
+        // views borrow it, so no other reference to the request exists.
+        unsafe { self.0.slot.cast().as_mut() }
     }
 }
 
@@ -284,6 +315,14 @@ impl<T: Copy> WorkConsumer<T> {
         self.ring.slots.write(index);
         // SAFETY: as in `get`; `&mut self` makes the borrow exclusive.
         Some(unsafe { posted.slot.cast().as_mut() })
+    }
+
+    /// As [`Self::posted`], so that the core can update the request.
+    #[inline(always)] // As `posted`.
+    pub fn posted_mut(&mut self, index: u32) -> Option<PostedMut<'_, T>> {
+        let slot = self.posted(index)?.slot;
+        self.ring.slots.write(index);
+        Some(PostedMut(Posted { slot, ring: &self.ring, _request: PhantomData }))
     }
 
     /// Returns the oldest request's slot to the producer.

@@ -44,7 +44,7 @@ impl Requester {
     }
 
     /// Maximum number of packets from one acknowledgement request to the next.
-    fn ack_interval(&self, env: &Env<'_>) -> u32 {
+    pub(super) fn ack_interval(&self, env: &Env<'_>) -> u32 {
         let outstanding = env.window.min(self.window_after_timeout).min(self.sq.capacity());
         self.splitter.ack_interval(outstanding).min(env.ack_interval)
     }

@@ -351,6 +351,11 @@ impl Qp {
     fn next_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
         let carries_data = self.responder.response_goes_first();
         if carries_data && env.waits.responses {
+        if self.responder.has_packet() { self.write_response(env, out) } else { None }
+    }
+
+    #[inline(never)]
+    fn write_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
             return None;
         }
         let len = self.responder.next_packet(&self.conn, env, out)?;
@@ -366,6 +371,12 @@ impl Qp {
         }
         loop {
             let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
+        if let Some((len, sent)) = self.requester.next_in_run(&self.conn, env, out) {
+            if cfg!(debug_assertions) {
+                self.check_invariants();
+            }
+            return Some(Transmit { len, sent: Sent::Request(sent) });
+        }
             match next {
                 Next::Packet(len, sent) => {
                     if !self.conn.service.is_reliable() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use feroce_wire::{Psn, Qpn};
 
+use super::run::Run;
 use crate::congestion::Sent;
 use crate::counters::{Counter, Counters};
 use crate::memory::Memory;
@@ -57,6 +58,8 @@ pub struct Env<'a> {
     pub lost_responses: bool,
     /// The data packets that must wait. ACKs and NAKs never wait, nor do local requests.
     pub waits: Waits,
+    /// The requester's run. The environment is that of one quantum.
+    pub(super) run: Run<'a>,
     /// Shared receive queues of XRC domains.
     pub srqs: &'a SrqTable,
     /// The PSN that a received response acknowledges, with all PSNs before it.
@@ -90,6 +93,7 @@ impl<'a> Env<'a> {
             lacking_responses: 0,
             lost_responses: false,
             waits: Waits { requests: false, responses: false },
+            run: Run::NONE,
             srqs,
             acked: None,
             to_sleeper: false,

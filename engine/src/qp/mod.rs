@@ -52,6 +52,7 @@ mod request_headers;
 mod requester;
 mod responder;
 mod responder_resources;
+mod run;
 mod scoreboard;
 mod segment;
 mod selective;

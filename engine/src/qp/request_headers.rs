@@ -14,13 +14,32 @@ impl Requester {
     /// Writes BTH, extended headers, payload and pad. Returns their length.
     #[inline(always)] // Once per packet; the parts of a segment stay in registers.
     pub(super) fn write_packet(
-        &self,
         wqe: Posted<'_, SendWqe>,
         packet: Outgoing,
         conn: &Connection,
         env: &Env<'_>,
         out: &mut [u8],
     ) -> Result<usize, Status> {
+        let (len, payload) = Self::write_headers(wqe, packet, conn, out);
+        if wqe.inline {
+            fill_inline(wqe, packet.segment, payload);
+        } else {
+            let sges = wqe.sges(usize::from(wqe.num_sge));
+            sg::gather(env.memory, conn.pd, sges, packet.segment.offset, payload)
+                .map_err(|_| Status::LocalProtection)?;
+        }
+        Ok(len)
+    }
+
+    /// Writes BTH, extended headers and pad. Returns the length of the packet with the payload, and
+    /// the place of the payload.
+    #[inline(always)] // As `write_packet`.
+    pub(super) fn write_headers<'o>(
+        wqe: Posted<'_, SendWqe>,
+        packet: Outgoing,
+        conn: &Connection,
+        out: &'o mut [u8],
+    ) -> (usize, &'o mut [u8]) {
         let Outgoing { psn, segment, ack_req } = packet;
         let pad = segment.len.wrapping_neg() % 4;
         let solicited = segment.last && wqe.flags.contains(SendFlags::SOLICITED);
@@ -53,16 +72,14 @@ impl Requester {
         if !pad_bytes.is_empty() {
             pad_bytes.fill(0); // A call, of which most packets have no need.
         }
-        if wqe.inline {
-            let start = usize::try_from(segment.offset).expect("inline data are short");
-            payload.copy_from_slice(&wqe.inline_data(start + segment.len)[start..]);
-        } else {
-            let sges = wqe.sges(usize::from(wqe.num_sge));
-            sg::gather(env.memory, conn.pd, sges, segment.offset, payload)
-                .map_err(|_| Status::LocalProtection)?;
-        }
-        Ok(headers + segment.len + pad)
+        (headers + segment.len + pad, payload)
     }
+}
+
+/// Copies the inline data of `segment` to `payload`.
+pub(super) fn fill_inline(wqe: Posted<'_, SendWqe>, segment: Segment, payload: &mut [u8]) {
+    let start = usize::try_from(segment.offset).expect("inline data are short");
+    payload.copy_from_slice(&wqe.inline_data(start + segment.len)[start..]);
 }
 
 /// The RETH of `segment`, of a request for the memory at `remote`.

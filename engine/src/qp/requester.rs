@@ -356,12 +356,13 @@ impl Requester {
         }
         let ack_req = self.must_request_ack(&wqe, segment, conn, env);
         let packet = Outgoing { psn: self.cursor_psn, segment, ack_req };
-        match self.write_packet(wqe, packet, conn, env, out) {
+        match Self::write_packet(wqe, packet, conn, env, out) {
             Ok(len) => {
                 let is_read = wqe.op.needs_responder_resource();
                 let responses = is_read.then(|| counted_responses(&wqe, segment.psn_count));
                 let sent = self.advance(packet, responses, conn, timers, env);
                 debug_assert!(is_read || self.in_window() <= env.window, "beyond the window");
+                env.run = self.start_run(conn, env);
                 Next::Packet(len, sent)
             }
             Err(status) => self.fail_in_order(status),

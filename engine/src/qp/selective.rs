@@ -47,7 +47,7 @@ impl Requester {
         let wqe = self.sq.posted(index).expect("between head and fresh");
         let packet = Outgoing { psn, segment, ack_req: true };
         let carries_data = !wqe.op.needs_responder_resource();
-        Some(match self.write_packet(wqe, packet, conn, env, out) {
+        Some(match Self::write_packet(wqe, packet, conn, env, out) {
             Ok(len) => {
                 env.counters.count(Counter::RetransmittedPackets);
                 self.ack_timer.start(timers, env.now);

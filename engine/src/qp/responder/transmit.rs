@@ -46,6 +46,12 @@ impl Responder {
         Some(len + map)
     }
 
+    /// Returns true if there is a packet to send.
+    #[inline]
+    pub(in crate::qp) fn has_packet(&self) -> bool {
+        self.pending_ack.is_some() || !self.resources.is_empty()
+    }
+
     /// Returns true if the next packet belongs to a response, and not to the pending ACK or NAK.
     pub(in crate::qp) fn response_goes_first(&mut self) -> bool {
         let ack = match self.pending_ack {
